@@ -1,0 +1,1 @@
+//! The btrfs disk format: structures, keys, checksums, verification and rendering. Pure: no I/O.

@@ -1,0 +1,1 @@
+//! The btrfs engine: volumes, trees, transactions, files.

@@ -1,0 +1,1 @@
+//! Copy-on-write file systems in user space: the library and the command.

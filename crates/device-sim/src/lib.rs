@@ -1,0 +1,1 @@
+//! Devices for tests: recording, faulty, and the enumeration of crash images.

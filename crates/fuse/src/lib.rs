@@ -1,0 +1,1 @@
+//! Serves a vfs file system through the FUSE protocol.

@@ -1,0 +1,1 @@
+//! The contract between a file system and the front ends that serve it.

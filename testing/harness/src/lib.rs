@@ -1,0 +1,1 @@
+//! Tests against the kernel and btrfs-progs: loop devices, mounts, comparisons.
