@@ -1,0 +1,82 @@
+//! The system calls that the standard library does not offer. The only unsafe code of this crate: each call passes
+//! pointers to memory that is borrowed for its whole duration, and keeps none.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::AsRawFd;
+
+// linux/fs.h: _IOR(0x12, 114, size_t), _IO(0x12, 104), _IO(0x12, 119).
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272u32 as libc::Ioctl;
+const BLKSSZGET: libc::Ioctl = 0x1268;
+const BLKDISCARD: libc::Ioctl = 0x1277;
+
+fn offset(offset_bytes: u64) -> io::Result<libc::off_t> {
+    libc::off_t::try_from(offset_bytes).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == -1 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn count(result: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// preadv(2): how many bytes were read.
+pub(crate) fn preadv(file: &File, bufs: &mut [IoSliceMut<'_>], offset_bytes: u64) -> io::Result<usize> {
+    let bufs_count = bufs.len().min(crate::batch::VECTOR_BUFS_MAX) as libc::c_int;
+    // SAFETY: `IoSliceMut` is guaranteed to have the layout of `iovec`.
+    count(unsafe {
+        libc::preadv(
+            file.as_raw_fd(),
+            bufs.as_mut_ptr().cast(),
+            bufs_count,
+            offset(offset_bytes)?,
+        )
+    })
+}
+
+/// pwritev(2): how many bytes were written.
+pub(crate) fn pwritev(file: &File, bufs: &[IoSlice<'_>], offset_bytes: u64) -> io::Result<usize> {
+    let bufs_count = bufs.len().min(crate::batch::VECTOR_BUFS_MAX) as libc::c_int;
+    // SAFETY: `IoSlice` is guaranteed to have the layout of `iovec`.
+    count(unsafe {
+        libc::pwritev(
+            file.as_raw_fd(),
+            bufs.as_ptr().cast(),
+            bufs_count,
+            offset(offset_bytes)?,
+        )
+    })
+}
+
+pub(crate) fn block_device_size_bytes(file: &File) -> io::Result<u64> {
+    let mut size_bytes = 0u64;
+    // SAFETY: BLKGETSIZE64 stores a 64-bit number.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut size_bytes) })?;
+    Ok(size_bytes)
+}
+
+pub(crate) fn block_device_sector_size_bytes(file: &File) -> io::Result<u32> {
+    let mut size_bytes: libc::c_int = 0;
+    // SAFETY: BLKSSZGET stores an int.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), BLKSSZGET, &raw mut size_bytes) })?;
+    u32::try_from(size_bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+pub(crate) fn block_device_discard(file: &File, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+    let range = [offset_bytes, len_bytes];
+    // SAFETY: BLKDISCARD reads two 64-bit numbers.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, range.as_ptr()) })
+}
+
+pub(crate) fn punch_hole(file: &File, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset(offset_bytes)?, offset(len_bytes)?) })
+}
