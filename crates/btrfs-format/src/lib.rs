@@ -1,1 +1,26 @@
-//! The btrfs disk format: structures, keys, checksums, verification and rendering. Pure: no I/O.
+//! The btrfs disk format: structures, keys, checksums, verification and rendering.
+//!
+//! Pure: no I/O, no threads, no unsafe, no panic on any input. Raw structures are declared as they lie on disk
+//! ([`zerocopy`] little-endian, unaligned); [`TreeBlock`] is a block that was verified once and is trusted afterwards.
+#![forbid(unsafe_code)]
+
+pub mod block;
+pub mod csum;
+pub mod features;
+pub mod hash;
+pub mod ids;
+pub mod items;
+pub mod key;
+pub mod superblock;
+mod verify;
+pub mod view;
+
+pub use block::{BlockExpect, Corrupt, CorruptKind, Site, TreeBlock};
+pub use csum::ChecksumType;
+pub use ids::{DevId, Generation, LogicalAddr, ObjectId, TreeId};
+pub use key::{DiskKey, Key, KeyType};
+pub use superblock::Superblock;
+pub use zerocopy::little_endian::{U16, U32, U64};
+
+/// A UUID as it lies on disk.
+pub type Uuid = [u8; 16];

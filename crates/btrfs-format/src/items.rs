@@ -1,0 +1,248 @@
+//! The items of the trees, as they lie on disk. Field names are the format's; sizes are asserted.
+//!
+//! Items with variable tails (names, stripes, inline references) are declared by their fixed head; [`crate::view`]
+//! reads the rest.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::Uuid;
+use crate::key::DiskKey;
+
+macro_rules! on_disk {
+    ($(#[$meta:meta])* $name:ident ($size:literal) { $($(#[$fmeta:meta])* $field:ident: $ty:ty),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(FromBytes, IntoBytes, Unaligned, KnownLayout, Immutable, Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(C)]
+        pub struct $name { $($(#[$fmeta])* pub $field: $ty),+ }
+        const _: () = assert!(size_of::<$name>() == $size);
+    };
+}
+pub(crate) use on_disk;
+
+on_disk!(
+    /// `btrfs_timespec`.
+    Timespec(12) { sec: U64, nsec: U32 }
+);
+on_disk!(
+    /// `btrfs_inode_item`.
+    InodeItem(160) {
+        generation: U64,
+        transid: U64,
+        size: U64,
+        nbytes: U64,
+        block_group: U64,
+        nlink: U32,
+        uid: U32,
+        gid: U32,
+        mode: U32,
+        rdev: U64,
+        flags: U64,
+        sequence: U64,
+        reserved: [U64; 4],
+        atime: Timespec,
+        ctime: Timespec,
+        mtime: Timespec,
+        otime: Timespec,
+    }
+);
+on_disk!(
+    /// `btrfs_inode_ref`; the name follows.
+    InodeRef(10) { index: U64, name_len: U16 }
+);
+on_disk!(
+    /// `btrfs_inode_extref`; the name follows.
+    InodeExtref(18) { parent_objectid: U64, index: U64, name_len: U16 }
+);
+on_disk!(
+    /// `btrfs_dir_item`: the head of `DIR_ITEM`, `DIR_INDEX` and `XATTR_ITEM`; name, then data follow.
+    DirItem(30) { location: DiskKey, transid: U64, data_len: U16, name_len: U16, ty: u8 }
+);
+on_disk!(
+    /// `btrfs_dir_log_item`.
+    DirLogItem(8) { end: U64 }
+);
+on_disk!(
+    /// `btrfs_root_item`.
+    RootItem(439) {
+        inode: InodeItem,
+        generation: U64,
+        root_dirid: U64,
+        bytenr: U64,
+        byte_limit: U64,
+        bytes_used: U64,
+        last_snapshot: U64,
+        flags: U64,
+        refs: U32,
+        drop_progress: DiskKey,
+        drop_level: u8,
+        level: u8,
+        /// Equal to `generation` where the fields below it are valid.
+        generation_v2: U64,
+        uuid: Uuid,
+        parent_uuid: Uuid,
+        received_uuid: Uuid,
+        ctransid: U64,
+        otransid: U64,
+        stransid: U64,
+        rtransid: U64,
+        ctime: Timespec,
+        otime: Timespec,
+        stime: Timespec,
+        rtime: Timespec,
+        reserved: [U64; 8],
+    }
+);
+/// Bytes of the root item of volumes from before `generation_v2`; still accepted.
+pub const ROOT_ITEM_V0_BYTES: usize = 239;
+on_disk!(
+    /// `btrfs_root_ref`; the name follows. Item of `ROOT_REF` and `ROOT_BACKREF`.
+    RootRef(18) { dirid: U64, sequence: U64, name_len: U16 }
+);
+on_disk!(
+    /// Fixed head of `btrfs_file_extent_item`; inline data follows it directly.
+    FileExtentHead(21) {
+        generation: U64,
+        ram_bytes: U64,
+        compression: u8,
+        encryption: u8,
+        other_encoding: U16,
+        ty: u8,
+    }
+);
+on_disk!(
+    /// `btrfs_file_extent_item` of a regular or preallocated extent.
+    FileExtent(53) {
+        generation: U64,
+        ram_bytes: U64,
+        compression: u8,
+        encryption: u8,
+        other_encoding: U16,
+        ty: u8,
+        disk_bytenr: U64,
+        disk_num_bytes: U64,
+        offset: U64,
+        num_bytes: U64,
+    }
+);
+/// `type` of a file extent.
+pub mod file_extent_type {
+    pub const INLINE: u8 = 0;
+    pub const REG: u8 = 1;
+    pub const PREALLOC: u8 = 2;
+}
+/// `compression` of a file extent.
+pub mod compression {
+    pub const NONE: u8 = 0;
+    pub const ZLIB: u8 = 1;
+    pub const LZO: u8 = 2;
+    pub const ZSTD: u8 = 3;
+}
+/// `type` of a directory item.
+pub mod file_type {
+    pub const UNKNOWN: u8 = 0;
+    pub const REG_FILE: u8 = 1;
+    pub const DIR: u8 = 2;
+    pub const CHRDEV: u8 = 3;
+    pub const BLKDEV: u8 = 4;
+    pub const FIFO: u8 = 5;
+    pub const SOCK: u8 = 6;
+    pub const SYMLINK: u8 = 7;
+    pub const XATTR: u8 = 8;
+}
+
+on_disk!(
+    /// `btrfs_extent_item`; for unskinny tree blocks a [`TreeBlockInfo`] follows, then the inline references.
+    ExtentItem(24) { refs: U64, generation: U64, flags: U64 }
+);
+on_disk!(
+    /// `btrfs_tree_block_info`.
+    TreeBlockInfo(18) { key: DiskKey, level: u8 }
+);
+on_disk!(
+    /// `btrfs_extent_inline_ref`: a type byte and, for all but `EXTENT_DATA_REF`, an offset (root or parent).
+    InlineRef(9) { ty: u8, offset: U64 }
+);
+on_disk!(
+    /// `btrfs_extent_data_ref`. Inline it follows the type byte directly.
+    ExtentDataRef(28) { root: U64, objectid: U64, offset: U64, count: U32 }
+);
+on_disk!(
+    /// `btrfs_shared_data_ref`. Inline it follows the type byte and the parent's address.
+    SharedDataRef(4) { count: U32 }
+);
+on_disk!(
+    /// `btrfs_extent_owner_ref`: the subvolume that first wrote an extent, under simple quotas.
+    ExtentOwnerRef(8) { root_id: U64 }
+);
+on_disk!(
+    /// `btrfs_block_group_item`.
+    BlockGroupItem(24) { used: U64, chunk_objectid: U64, flags: U64 }
+);
+on_disk!(
+    /// `btrfs_free_space_info`.
+    FreeSpaceInfo(8) { extent_count: U32, flags: U32 }
+);
+/// `flags` of [`FreeSpaceInfo`]: the block group's free space is kept as bitmaps.
+pub const FREE_SPACE_USING_BITMAPS: u32 = 1 << 0;
+/// Bytes of one bitmap item of the free-space tree; each bit is one sector.
+pub const FREE_SPACE_BITMAP_BYTES: usize = 256;
+
+on_disk!(
+    /// `btrfs_dev_extent`.
+    DevExtent(48) {
+        chunk_tree: U64,
+        chunk_objectid: U64,
+        chunk_offset: U64,
+        length: U64,
+        chunk_tree_uuid: Uuid,
+    }
+);
+on_disk!(
+    /// `btrfs_dev_item`.
+    DevItem(98) {
+        devid: U64,
+        total_bytes: U64,
+        bytes_used: U64,
+        io_align: U32,
+        io_width: U32,
+        sector_size: U32,
+        ty: U64,
+        generation: U64,
+        start_offset: U64,
+        dev_group: U32,
+        seek_speed: u8,
+        bandwidth: u8,
+        uuid: Uuid,
+        fsid: Uuid,
+    }
+);
+on_disk!(
+    /// `btrfs_chunk` without its stripes.
+    ChunkHead(48) {
+        length: U64,
+        owner: U64,
+        stripe_len: U64,
+        ty: U64,
+        io_align: U32,
+        io_width: U32,
+        sector_size: U32,
+        num_stripes: U16,
+        sub_stripes: U16,
+    }
+);
+on_disk!(
+    /// `btrfs_stripe`.
+    Stripe(32) { devid: U64, offset: U64, dev_uuid: Uuid }
+);
+/// The only stripe length there is.
+pub const STRIPE_LEN_BYTES: u64 = 64 << 10;
+
+on_disk!(
+    /// `btrfs_dev_stats_item` (item of `PERSISTENT_ITEM` with object id `DEV_STATS`).
+    DevStats(40) { values: [U64; 5] }
+);
+on_disk!(
+    /// `btrfs_free_space_header`: item of the version 1 space cache's inode.
+    FreeSpaceHeader(41) { location: DiskKey, generation: U64, num_entries: U64, num_bitmaps: U64 }
+);

@@ -1,0 +1,123 @@
+//! The superblock and its mirrors.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::Uuid;
+use crate::csum::ChecksumType;
+use crate::items::{DevItem, on_disk};
+
+/// Bytes of a superblock.
+pub const SUPERBLOCK_BYTES: usize = 4096;
+/// Where the copies lie on each device, as far as the device reaches.
+pub const SUPERBLOCK_OFFSETS: [u64; 3] = [64 << 10, 64 << 20, 256 << 30];
+/// No chunk may use a device's first MiB.
+pub const DEVICE_RESERVED_BYTES: u64 = 1 << 20;
+pub const MAGIC: [u8; 8] = *b"_BHRfS_M";
+/// Room for system chunks in the superblock.
+pub const SYSTEM_CHUNK_ARRAY_BYTES: usize = 2048;
+pub const LABEL_BYTES: usize = 256;
+/// Bytes of the checksum at the head of superblocks and tree blocks.
+pub const CSUM_FIELD_BYTES: usize = 32;
+
+on_disk!(
+    /// `btrfs_root_backup`.
+    RootBackup(168) {
+        tree_root: U64,
+        tree_root_gen: U64,
+        chunk_root: U64,
+        chunk_root_gen: U64,
+        extent_root: U64,
+        extent_root_gen: U64,
+        fs_root: U64,
+        fs_root_gen: U64,
+        dev_root: U64,
+        dev_root_gen: U64,
+        csum_root: U64,
+        csum_root_gen: U64,
+        total_bytes: U64,
+        bytes_used: U64,
+        num_devices: U64,
+        unused_64: [U64; 4],
+        tree_root_level: u8,
+        chunk_root_level: u8,
+        extent_root_level: u8,
+        fs_root_level: u8,
+        dev_root_level: u8,
+        csum_root_level: u8,
+        unused_8: [u8; 10],
+    }
+);
+
+/// `btrfs_super_block`.
+#[derive(FromBytes, IntoBytes, Unaligned, KnownLayout, Immutable, Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Superblock {
+    pub csum: [u8; CSUM_FIELD_BYTES],
+    pub fsid: Uuid,
+    pub bytenr: U64,
+    pub flags: U64,
+    pub magic: [u8; 8],
+    pub generation: U64,
+    pub root: U64,
+    pub chunk_root: U64,
+    pub log_root: U64,
+    pub log_root_transid_unused: U64,
+    pub total_bytes: U64,
+    pub bytes_used: U64,
+    pub root_dir_objectid: U64,
+    pub num_devices: U64,
+    pub sectorsize: U32,
+    pub nodesize: U32,
+    pub leafsize_unused: U32,
+    pub stripesize: U32,
+    pub sys_chunk_array_size: U32,
+    pub chunk_root_generation: U64,
+    pub compat_flags: U64,
+    pub compat_ro_flags: U64,
+    pub incompat_flags: U64,
+    pub csum_type: U16,
+    pub root_level: u8,
+    pub chunk_root_level: u8,
+    pub log_root_level: u8,
+    pub dev_item: DevItem,
+    pub label: [u8; LABEL_BYTES],
+    pub cache_generation: U64,
+    pub uuid_tree_generation: U64,
+    pub metadata_uuid: Uuid,
+    pub nr_global_roots: U64,
+    pub remap_root: U64,
+    pub remap_root_generation: U64,
+    pub remap_root_level: u8,
+    pub reserved: [u8; 199],
+    pub sys_chunk_array: [u8; SYSTEM_CHUNK_ARRAY_BYTES],
+    pub super_roots: [RootBackup; 4],
+    pub padding: [u8; 565],
+}
+const _: () = assert!(size_of::<Superblock>() == SUPERBLOCK_BYTES);
+const _: () = assert!(core::mem::offset_of!(Superblock, dev_item) == 0xc9);
+const _: () = assert!(core::mem::offset_of!(Superblock, label) == 0x12b);
+const _: () = assert!(core::mem::offset_of!(Superblock, metadata_uuid) == 0x23b);
+const _: () = assert!(core::mem::offset_of!(Superblock, sys_chunk_array) == 0x32b);
+const _: () = assert!(core::mem::offset_of!(Superblock, super_roots) == 0xb2b);
+
+impl Superblock {
+    /// Computes the checksum of everything after the checksum field.
+    pub fn compute_csum(&self, ty: ChecksumType) -> crate::csum::Checksum {
+        ty.compute(self.as_bytes().get(CSUM_FIELD_BYTES..).unwrap_or_default())
+    }
+
+    /// Stores the right checksum; `ty` must be what `csum_type` says.
+    pub fn seal(&mut self, ty: ChecksumType) {
+        self.csum = self.compute_csum(ty);
+    }
+
+    /// The uuid that tree blocks carry: `metadata_uuid` where that feature is on, else `fsid`.
+    pub fn metadata_fsid(&self) -> Uuid {
+        if self.incompat_flags.get() & crate::features::incompat::METADATA_UUID != 0 {
+            self.metadata_uuid
+        } else {
+            self.fsid
+        }
+    }
+}
