@@ -1,0 +1,494 @@
+//! The nouns of the contract: nodes, attributes, entries, flags.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bitflags::bitflags;
+
+/// A node as front ends name it for as long as they remember it (see [`crate::FileSystem::forget`]). Need not be the inode number that
+/// `stat` shows: a file system with several subvolumes has the same inode number more than once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+impl NodeId {
+    /// The root directory of the mount. Always known, never forgotten.
+    pub const ROOT: NodeId = NodeId(1);
+}
+
+/// An open file or directory, chosen by the file system in `open`, `create` or `opendir`. Front ends that did not open (see
+/// [`Capabilities::stateless_open`]) pass [`Handle::NONE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle(pub u64);
+
+impl Handle {
+    /// No handle: the node alone says what is meant.
+    pub const NONE: Handle = Handle(0);
+}
+
+/// A point in time: seconds since 1970 UTC (may be negative) and nanoseconds below 10^9.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp {
+    pub secs: i64,
+    pub nanos: u32,
+}
+
+impl Timestamp {
+    pub const fn new(secs: i64, nanos: u32) -> Timestamp {
+        Timestamp { secs, nanos }
+    }
+}
+
+impl From<SystemTime> for Timestamp {
+    fn from(t: SystemTime) -> Self {
+        match t.duration_since(UNIX_EPOCH) {
+            Ok(d) => Timestamp::new(d.as_secs() as i64, d.subsec_nanos()),
+            Err(before) => {
+                let d = before.duration();
+                match d.subsec_nanos() {
+                    0 => Timestamp::new(-(d.as_secs() as i64), 0),
+                    n => Timestamp::new(-(d.as_secs() as i64) - 1, 1_000_000_000 - n),
+                }
+            }
+        }
+    }
+}
+
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    Regular,
+    Directory,
+    Symlink,
+    BlockDevice,
+    CharDevice,
+    Fifo,
+    Socket,
+}
+
+impl FileKind {
+    /// The `S_IF*` bits.
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            FileKind::Regular => libc::S_IFREG,
+            FileKind::Directory => libc::S_IFDIR,
+            FileKind::Symlink => libc::S_IFLNK,
+            FileKind::BlockDevice => libc::S_IFBLK,
+            FileKind::CharDevice => libc::S_IFCHR,
+            FileKind::Fifo => libc::S_IFIFO,
+            FileKind::Socket => libc::S_IFSOCK,
+        }
+    }
+
+    /// The `DT_*` value of directory entries.
+    pub const fn dirent_type(self) -> u8 {
+        (self.mode_bits() >> 12) as u8
+    }
+
+    /// From the `S_IF*` bits of a mode; None if they name no kind.
+    pub const fn from_mode(mode: u32) -> Option<FileKind> {
+        Some(match mode & libc::S_IFMT {
+            libc::S_IFREG => FileKind::Regular,
+            libc::S_IFDIR => FileKind::Directory,
+            libc::S_IFLNK => FileKind::Symlink,
+            libc::S_IFBLK => FileKind::BlockDevice,
+            libc::S_IFCHR => FileKind::CharDevice,
+            libc::S_IFIFO => FileKind::Fifo,
+            libc::S_IFSOCK => FileKind::Socket,
+            _ => return None,
+        })
+    }
+}
+
+/// The permission bits, set-id bits and sticky bit of a mode.
+pub const PERM_MASK: u32 = 0o7777;
+
+/// What `stat` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// The inode number for users.
+    pub ino: u64,
+    pub size_bytes: u64,
+    /// Allocated space in units of 512 bytes.
+    pub blocks_512: u64,
+    /// Preferred I/O size in bytes.
+    pub blksize: u32,
+    pub kind: FileKind,
+    /// Permission bits ([`PERM_MASK`]), without the kind.
+    pub perm: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Device number of a device node, in Linux' `new_encode_dev` form (see [`rdev`]).
+    pub rdev: u32,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    /// Birth time.
+    pub btime: Timestamp,
+}
+
+impl Attr {
+    /// Kind and permission bits together, as `st_mode`.
+    pub const fn mode(&self) -> u32 {
+        self.kind.mode_bits() | self.perm
+    }
+
+    pub const fn is_dir(&self) -> bool {
+        matches!(self.kind, FileKind::Directory)
+    }
+}
+
+/// The 32-bit device number that protocols and disks use: minor low byte, 12 bits of major, then the rest of the minor.
+pub const fn rdev(major: u32, minor: u32) -> u32 {
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The file system's clock, when it applies the change.
+    Now,
+    At(Timestamp),
+}
+
+/// What to change about a node. Absent fields stay. Every successful change also sets ctime to now, unless `ctime` is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// New permission bits ([`PERM_MASK`]).
+    pub perm: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    /// Truncate or extend with a hole, in bytes.
+    pub size_bytes: Option<u64>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+    pub ctime: Option<Timestamp>,
+    /// The size changes on behalf of a caller without the right to keep set-id bits: strip them, see
+    /// [`crate::perm::perm_after_write`]. A change of owner always strips them.
+    pub kill_suidgid: bool,
+}
+
+/// A node found under a name. Each one returned by the file system counts one lookup, which the front end gives back by `forget`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub node: NodeId,
+    /// Together with `node`, unique for the life of the file system.
+    pub generation: u64,
+    pub attr: Attr,
+    /// How long a front end may remember that the name leads here, without asking.
+    pub entry_valid: Duration,
+    /// How long it may remember the attributes. Its own changes through the same front end are always seen.
+    pub attr_valid: Duration,
+}
+
+/// The answer to `lookup`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    Found(Entry),
+    /// There is no such name, and this may be remembered for so long.
+    Absent {
+        valid: Duration,
+    },
+}
+
+/// One name in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    pub name: &'a [u8],
+    /// The inode number for users.
+    pub ino: u64,
+    pub kind: FileKind,
+    /// Where to resume **after** this entry. Never 0; fits in 63 bits.
+    pub cookie: u64,
+}
+
+bitflags! {
+    /// How a file is opened. Bits are our own; [`OpenFlags::from_raw`] reads Linux' `O_*`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct OpenFlags: u32 {
+        const READ = 1 << 0;
+        const WRITE = 1 << 1;
+        /// Writes go to the end; front ends pass the end as offset, and [`WriteFlags::APPEND`].
+        const APPEND = 1 << 2;
+        /// Truncate to zero on open, in one step with it.
+        const TRUNCATE = 1 << 3;
+        /// With create: fail if the name exists. With tmpfile: never to be linked.
+        const EXCLUSIVE = 1 << 4;
+        const CREATE = 1 << 5;
+        const DIRECT = 1 << 6;
+        /// O_SYNC: each write is durable with all metadata.
+        const SYNC = 1 << 7;
+        /// O_DSYNC: each write is durable with what is needed to read it back.
+        const DATA_SYNC = 1 << 8;
+        const NO_ATIME = 1 << 9;
+        const NON_BLOCK = 1 << 10;
+        /// Opened for execution.
+        const EXEC = 1 << 11;
+    }
+}
+
+/// Linux' `FMODE_EXEC` as it appears in the open flags that the kernel passes on.
+const RAW_FMODE_EXEC: i32 = 0x20;
+
+impl OpenFlags {
+    /// From the `O_*` bits of Linux. Unknown bits are dropped.
+    pub fn from_raw(raw: i32) -> OpenFlags {
+        let mut flags = match raw & libc::O_ACCMODE {
+            libc::O_RDONLY => OpenFlags::READ,
+            libc::O_WRONLY => OpenFlags::WRITE,
+            _ => OpenFlags::READ | OpenFlags::WRITE,
+        };
+        for (bit, flag) in [
+            (libc::O_APPEND, OpenFlags::APPEND),
+            (libc::O_TRUNC, OpenFlags::TRUNCATE),
+            (libc::O_EXCL, OpenFlags::EXCLUSIVE),
+            (libc::O_CREAT, OpenFlags::CREATE),
+            (libc::O_DIRECT, OpenFlags::DIRECT),
+            (libc::O_SYNC, OpenFlags::SYNC),
+            (libc::O_DSYNC, OpenFlags::DATA_SYNC),
+            (libc::O_NOATIME, OpenFlags::NO_ATIME),
+            (libc::O_NONBLOCK, OpenFlags::NON_BLOCK),
+            (RAW_FMODE_EXEC, OpenFlags::EXEC),
+        ] {
+            flags.set(flag, raw & bit == bit);
+        }
+        flags
+    }
+}
+
+/// A request to open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenRequest {
+    pub flags: OpenFlags,
+    /// With TRUNCATE: strip set-id bits as [`SetAttr::kill_suidgid`] does.
+    pub kill_suidgid: bool,
+}
+
+bitflags! {
+    /// What a front end may or must do with an open file.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct OpenHints: u32 {
+        /// Every read and write comes to the file system; nothing is cached.
+        const DIRECT_IO = 1 << 0;
+        /// What is cached of the content stays valid. The right answer for a file system that nobody changes behind the mount.
+        const KEEP_CACHE = 1 << 1;
+        /// Directory: its listing may be cached.
+        const CACHE_DIR = 1 << 2;
+        /// `flush` need not be called for this file.
+        const NO_FLUSH = 1 << 3;
+        /// Direct writes within the file may run in parallel.
+        const PARALLEL_DIRECT_WRITES = 1 << 4;
+        const NON_SEEKABLE = 1 << 5;
+    }
+}
+
+/// An open file or directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    pub handle: Handle,
+    pub hints: OpenHints,
+}
+
+bitflags! {
+    /// How a write is meant.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct WriteFlags: u32 {
+        /// Strip set-id bits, see [`crate::perm::perm_after_write`].
+        const KILL_SUIDGID = 1 << 0;
+        /// To the end of the file as the file system knows it, whatever the offset says.
+        const APPEND = 1 << 1;
+        /// Past the caches.
+        const DIRECT = 1 << 2;
+        /// O_SYNC or O_DSYNC: durable when the call returns. A front end may call `fsync` instead.
+        const SYNC = 1 << 3;
+        /// Written back from a front end's cache: the caller is not the writer, and times are not to change.
+        const FROM_CACHE = 1 << 4;
+    }
+
+    /// `renameat2` flags; the values are Linux'.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct RenameFlags: u32 {
+        /// Fail with [`crate::Error::Exists`] if the new name exists.
+        const NO_REPLACE = 1;
+        /// Swap the two; both must exist.
+        const EXCHANGE = 2;
+        /// Leave a whiteout (character device 0:0) under the old name. Not with EXCHANGE.
+        const WHITEOUT = 4;
+    }
+
+    /// `fallocate` modes; the values are Linux'. Without a flag: allocate, extend the size.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct FallocateFlags: u32 {
+        const KEEP_SIZE = 0x01;
+        const PUNCH_HOLE = 0x02;
+        const COLLAPSE_RANGE = 0x08;
+        const ZERO_RANGE = 0x10;
+        const INSERT_RANGE = 0x20;
+        const UNSHARE_RANGE = 0x40;
+    }
+
+    /// `setxattr` flags; the values are Linux'.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct SetXattrFlags: u32 {
+        /// Fail with [`crate::Error::Exists`] if the attribute exists.
+        const CREATE = 1;
+        /// Fail with [`crate::Error::NoData`] if it does not.
+        const REPLACE = 2;
+        /// Ours: setting the access ACL must also clear the set-group-id bit, the caller not being in the file's group.
+        const KILL_SGID = 1 << 8;
+    }
+
+    /// Kinds of access that `access` asks for; the values are POSIX'.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Access: u32 {
+        const EXEC = 1;
+        const WRITE = 2;
+        const READ = 4;
+    }
+}
+
+/// What `lseek` looks for, at or after the offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekKind {
+    Data,
+    Hole,
+}
+
+/// An ioctl whose argument is a plain structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ioctl {
+    /// The full command number, with direction and size in it.
+    pub cmd: u32,
+    /// The argument word as the caller passed it: a pointer in the caller's memory, or a plain number.
+    pub arg: u64,
+    /// The caller is a 32-bit process.
+    pub compat: bool,
+}
+
+/// The end of an ioctl.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoctlReply {
+    /// The return value for the caller, not negative.
+    pub result: i32,
+    /// How many bytes of the output buffer were filled.
+    pub out_bytes: usize,
+}
+
+/// What `statfs` shows. Counts of blocks are in `frsize` bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatFs {
+    pub blocks: u64,
+    pub blocks_free: u64,
+    /// Free to unprivileged callers.
+    pub blocks_available: u64,
+    pub files: u64,
+    pub files_free: u64,
+    /// Preferred I/O size in bytes.
+    pub bsize: u32,
+    pub frsize: u32,
+    pub name_bytes_max: u32,
+}
+
+/// Who checks permissions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PermissionChecks {
+    /// The front end has checked each caller against the mode bits and ACLs that the file system reports; the file system checks only
+    /// what no front end can know (immutable and append-only flags, read-only subvolumes, xattr name spaces).
+    FrontEnd,
+    /// The file system checks every call against [`crate::Context`], with [`crate::perm`].
+    FileSystem,
+}
+
+/// What the front end is, told to the file system once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitInfo {
+    pub checks: PermissionChecks,
+    /// The front end refuses every change itself.
+    pub read_only: bool,
+    /// Largest read and write in bytes that will come in one call.
+    pub io_bytes_max: usize,
+}
+
+impl InitInfo {
+    /// A front end that trusts the caller, for tools and tests.
+    pub const TRUSTED: InitInfo = InitInfo {
+        checks: PermissionChecks::FrontEnd,
+        read_only: false,
+        io_bytes_max: 1 << 20,
+    };
+}
+
+/// What the file system wants of front ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// `open` and `release` of files need not be called: every call works with [`Handle::NONE`]. A front end may still call them.
+    pub stateless_open: bool,
+    /// The same for `opendir` and `releasedir`.
+    pub stateless_opendir: bool,
+    /// `flush` on each close is wanted.
+    pub wants_flush: bool,
+    /// `system.posix_acl_*` attributes work, and `create` etc. apply default ACLs and the umask.
+    pub posix_acl: bool,
+    /// Directory listings may be cached until the directory changes.
+    pub cache_dirs: bool,
+    /// Granularity of timestamps.
+    pub time_granularity_nanos: u32,
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Capabilities {
+            stateless_open: false,
+            stateless_opendir: false,
+            wants_flush: false,
+            posix_acl: true,
+            cache_dirs: false,
+            time_granularity_nanos: 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_the_epoch_keep_nanos_positive() {
+        let t = UNIX_EPOCH - Duration::new(1, 250_000_000);
+        assert_eq!(Timestamp::from(t), Timestamp::new(-2, 750_000_000));
+        assert_eq!(
+            Timestamp::from(UNIX_EPOCH - Duration::from_secs(3)),
+            Timestamp::new(-3, 0)
+        );
+        assert_eq!(Timestamp::from(UNIX_EPOCH + Duration::new(5, 6)), Timestamp::new(5, 6));
+    }
+
+    #[test]
+    fn kinds_round_trip_through_mode_bits() {
+        use FileKind::*;
+        for kind in [Regular, Directory, Symlink, BlockDevice, CharDevice, Fifo, Socket] {
+            assert_eq!(FileKind::from_mode(kind.mode_bits() | 0o644), Some(kind));
+        }
+        assert_eq!(FileKind::from_mode(0o644), None);
+        assert_eq!(Directory.dirent_type(), libc::DT_DIR);
+    }
+
+    #[test]
+    fn open_flags_from_linux() {
+        let f = OpenFlags::from_raw(libc::O_RDWR | libc::O_SYNC | libc::O_TRUNC);
+        assert_eq!(
+            f,
+            OpenFlags::READ | OpenFlags::WRITE | OpenFlags::SYNC | OpenFlags::DATA_SYNC | OpenFlags::TRUNCATE
+        );
+        assert_eq!(
+            OpenFlags::from_raw(libc::O_WRONLY | libc::O_DSYNC),
+            OpenFlags::WRITE | OpenFlags::DATA_SYNC
+        );
+        assert_eq!(OpenFlags::from_raw(0), OpenFlags::READ);
+    }
+
+    #[test]
+    fn device_numbers_pack_as_linux_does() {
+        assert_eq!(rdev(8, 1), 0x801);
+        assert_eq!(rdev(259, 300), (300 & 0xff) | (259 << 8) | (0x100 << 12));
+    }
+}
