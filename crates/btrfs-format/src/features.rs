@@ -86,6 +86,8 @@ pub mod header_flags {
     /// The back reference revision sits in the top byte: 1 on every current volume.
     pub const BACKREF_REV_SHIFT: u32 = 56;
     pub const MIXED_BACKREF_REV: u64 = 1;
+    /// What every block of a current volume carries when it is written.
+    pub const CURRENT: u64 = WRITTEN | MIXED_BACKREF_REV << BACKREF_REV_SHIFT;
 }
 
 /// `flags` of an inode item.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod builder;
 pub mod csum;
 pub mod features;
 pub mod hash;
@@ -16,6 +17,7 @@ mod verify;
 pub mod view;
 
 pub use block::{BlockExpect, Corrupt, CorruptKind, Site, TreeBlock};
+pub use builder::{HeaderFields, LeafBuilder, NodeBuilder};
 pub use csum::ChecksumType;
 pub use ids::{DevId, Generation, LogicalAddr, ObjectId, TreeId};
 pub use key::{DiskKey, Key, KeyType};
