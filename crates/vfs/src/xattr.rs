@@ -1,1 +1,206 @@
-//! To come.
+//! Extended attributes: name spaces, who may touch what, and how answers are cut to the caller's buffer. See xattr(7).
+
+use crate::acl;
+use crate::{Attr, Credentials, Error, FileKind, Result, perm};
+
+/// The longest name in bytes, name space included.
+pub const NAME_BYTES_MAX: usize = 255;
+/// The longest value in bytes that Linux passes on.
+pub const VALUE_BYTES_MAX: usize = 65536;
+/// The longest list of names in bytes.
+pub const LIST_BYTES_MAX: usize = 65536;
+
+/// Who rules an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Namespace {
+    /// `user.`: for those who may read or write the file.
+    User,
+    /// `trusted.`: for the superuser alone, invisible to others.
+    Trusted,
+    /// `security.`: readable by all; written by the superuser (and by security modules through the kernel).
+    Security,
+    /// `system.posix_acl_access`.
+    AccessAcl,
+    /// `system.posix_acl_default`.
+    DefaultAcl,
+    /// `btrfs.`: properties of the format (for example `btrfs.compression`).
+    Btrfs,
+}
+
+impl Namespace {
+    /// The name space of a full name. Errors: `NotSupported` (none of these), `Range` (too long), `Invalid` (nothing after the prefix).
+    pub fn of(name: &[u8]) -> Result<Namespace> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Error::Range);
+        }
+        if name == acl::ACCESS_NAME {
+            return Ok(Namespace::AccessAcl);
+        }
+        if name == acl::DEFAULT_NAME {
+            return Ok(Namespace::DefaultAcl);
+        }
+        for (prefix, space) in [
+            (&b"user."[..], Namespace::User),
+            (b"trusted.", Namespace::Trusted),
+            (b"security.", Namespace::Security),
+            (b"btrfs.", Namespace::Btrfs),
+        ] {
+            if let Some(rest) = name.strip_prefix(prefix) {
+                return if rest.is_empty() {
+                    Err(Error::Invalid)
+                } else {
+                    Ok(space)
+                };
+            }
+        }
+        Err(Error::NotSupported)
+    }
+}
+
+/// What a caller wants with an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    Get,
+    /// Set or remove.
+    Set,
+}
+
+/// Checks the rules that hang on name space, kind of node and ownership. Mode bits (for `user.`) are checked apart, by whoever checks
+/// permissions.
+pub fn check(creds: &Credentials, attr: &Attr, space: Namespace, what: Use) -> Result<()> {
+    let set = what == Use::Set;
+    let is_owner = creds.uid == attr.uid || creds.is_privileged();
+    match space {
+        Namespace::User => match attr.kind {
+            FileKind::Regular => Ok(()),
+            // In a sticky directory that all may write, anybody could fill the owner's attribute space.
+            FileKind::Directory if set && attr.perm & perm::STICKY != 0 && !is_owner => Err(Error::NotPermitted),
+            FileKind::Directory => Ok(()),
+            FileKind::Symlink | FileKind::BlockDevice | FileKind::CharDevice | FileKind::Fifo | FileKind::Socket => {
+                Err(if set { Error::NotPermitted } else { Error::NoData })
+            }
+        },
+        Namespace::Trusted if creds.is_privileged() => Ok(()),
+        Namespace::Trusted => Err(if set { Error::NotPermitted } else { Error::NoData }),
+        Namespace::Security if !set || creds.is_privileged() => Ok(()),
+        Namespace::Security => Err(Error::NotPermitted),
+        Namespace::AccessAcl | Namespace::DefaultAcl if attr.kind == FileKind::Symlink => Err(Error::NotSupported),
+        Namespace::DefaultAcl if set && !attr.is_dir() => Err(Error::AccessDenied),
+        Namespace::AccessAcl | Namespace::DefaultAcl | Namespace::Btrfs if !set || is_owner => Ok(()),
+        Namespace::AccessAcl | Namespace::DefaultAcl | Namespace::Btrfs => Err(Error::NotPermitted),
+    }
+}
+
+/// Is a name shown to this caller by `listxattr`?
+pub fn is_listed(creds: &Credentials, name: &[u8]) -> bool {
+    match Namespace::of(name) {
+        Ok(Namespace::Trusted) => creds.is_privileged(),
+        Ok(_) => true,
+        Err(_) => false,
+    }
+}
+
+/// Answers `getxattr` and `listxattr`: into an empty buffer nothing but the length; else the value, or `Range` if it does not fit.
+pub fn answer(value: &[u8], buf: &mut [u8]) -> Result<usize> {
+    if !buf.is_empty() {
+        buf.get_mut(..value.len()).ok_or(Error::Range)?.copy_from_slice(value);
+    }
+    Ok(value.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Timestamp;
+
+    fn attr(kind: FileKind, perm: u32) -> Attr {
+        let t = Timestamp::default();
+        Attr {
+            ino: 5,
+            size_bytes: 0,
+            blocks_512: 0,
+            blksize: 4096,
+            kind,
+            perm,
+            nlink: 1,
+            uid: 10,
+            gid: 20,
+            rdev: 0,
+            atime: t,
+            mtime: t,
+            ctime: t,
+            btime: t,
+        }
+    }
+
+    #[test]
+    fn names_have_a_space() {
+        assert_eq!(Namespace::of(b"user.a"), Ok(Namespace::User));
+        assert_eq!(Namespace::of(b"btrfs.compression"), Ok(Namespace::Btrfs));
+        assert_eq!(Namespace::of(b"system.posix_acl_default"), Ok(Namespace::DefaultAcl));
+        assert_eq!(Namespace::of(b"user."), Err(Error::Invalid));
+        assert_eq!(Namespace::of(b"system.other"), Err(Error::NotSupported));
+        assert_eq!(Namespace::of(b"nothing"), Err(Error::NotSupported));
+        assert_eq!(Namespace::of(&[b'u'; 256]), Err(Error::Range));
+    }
+
+    #[test]
+    fn user_attributes_live_on_files_and_directories() {
+        let (owner, other, root) = (Credentials::new(10, 20), Credentials::new(11, 21), Credentials::root());
+        let file = attr(FileKind::Regular, 0o644);
+        assert_eq!(
+            check(&other, &file, Namespace::User, Use::Set),
+            Ok(()),
+            "mode bits are checked elsewhere"
+        );
+        let fifo = attr(FileKind::Fifo, 0o666);
+        assert_eq!(check(&root, &fifo, Namespace::User, Use::Set), Err(Error::NotPermitted));
+        assert_eq!(check(&root, &fifo, Namespace::User, Use::Get), Err(Error::NoData));
+        let tmp = attr(FileKind::Directory, 0o1777);
+        assert_eq!(check(&other, &tmp, Namespace::User, Use::Set), Err(Error::NotPermitted));
+        assert_eq!(check(&other, &tmp, Namespace::User, Use::Get), Ok(()));
+        assert_eq!(check(&owner, &tmp, Namespace::User, Use::Set), Ok(()));
+    }
+
+    #[test]
+    fn trusted_security_and_lists_have_their_masters() {
+        let (owner, other, root) = (Credentials::new(10, 20), Credentials::new(11, 21), Credentials::root());
+        let file = attr(FileKind::Regular, 0o644);
+        assert_eq!(check(&owner, &file, Namespace::Trusted, Use::Get), Err(Error::NoData));
+        assert_eq!(
+            check(&owner, &file, Namespace::Trusted, Use::Set),
+            Err(Error::NotPermitted)
+        );
+        assert_eq!(check(&root, &file, Namespace::Trusted, Use::Set), Ok(()));
+        assert_eq!(check(&other, &file, Namespace::Security, Use::Get), Ok(()));
+        assert_eq!(
+            check(&owner, &file, Namespace::Security, Use::Set),
+            Err(Error::NotPermitted)
+        );
+        assert_eq!(check(&owner, &file, Namespace::AccessAcl, Use::Set), Ok(()));
+        assert_eq!(
+            check(&other, &file, Namespace::AccessAcl, Use::Set),
+            Err(Error::NotPermitted)
+        );
+        assert_eq!(
+            check(&owner, &file, Namespace::DefaultAcl, Use::Set),
+            Err(Error::AccessDenied)
+        );
+        let link = attr(FileKind::Symlink, 0o777);
+        assert_eq!(
+            check(&owner, &link, Namespace::AccessAcl, Use::Get),
+            Err(Error::NotSupported)
+        );
+        assert!(!is_listed(&owner, b"trusted.x") && is_listed(&root, b"trusted.x") && is_listed(&owner, b"user.x"));
+    }
+
+    #[test]
+    fn answers_fit_or_say_so() {
+        let mut buf = [0; 4];
+        assert_eq!(answer(b"abc", &mut []), Ok(3));
+        assert_eq!(answer(b"abc", &mut buf), Ok(3));
+        assert_eq!(&buf, b"abc\0");
+        assert_eq!(answer(b"abcde", &mut buf), Err(Error::Range));
+        assert_eq!(answer(b"", &mut buf), Ok(0));
+    }
+}
