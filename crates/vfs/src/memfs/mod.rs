@@ -1,0 +1,297 @@
+//! A small file system in memory: for tests of front ends, and for measuring what a transport costs without a file system behind it.
+//!
+//! It keeps the contract of [`FileSystem`](crate::FileSystem) (lookup counts, stable cookies, unlinked but open files, ACLs), not more: no
+//! limits on memory, no atime. One lock guards everything; no method waits while it holds it.
+
+mod node;
+mod ops;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use crate::acl::{self, Acl};
+use crate::perm::{self, NewNodeAttrs};
+use crate::{Access, Attr, Capabilities, Context, Entry, Error, FileKind, NodeId, PermissionChecks, Result, Timestamp};
+use node::{Body, Dir, File, Node};
+
+const BLOCK_BYTES: u64 = 4096;
+const NAME_BYTES_MAX: usize = 255;
+/// Sizes are limited so that offsets plus lengths cannot overflow.
+const FILE_BYTES_MAX: u64 = i64::MAX as u64 - (1 << 20);
+
+/// How a [`MemFs`] behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What front ends may remember, and for how long.
+    pub valid: Duration,
+    pub capabilities: Capabilities,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            valid: Duration::from_secs(3600),
+            capabilities: Capabilities {
+                stateless_open: true,
+                stateless_opendir: true,
+                cache_dirs: true,
+                ..Capabilities::default()
+            },
+        }
+    }
+}
+
+/// The file system.
+#[derive(Debug)]
+pub struct MemFs {
+    options: Options,
+    state: Mutex<State>,
+    checks: AtomicBool,
+    /// How often `destroy` was called.
+    pub destroyed: AtomicU64,
+    /// Calls of `fsync`, `fsyncdir` and `syncfs` so far.
+    pub synced: AtomicU64,
+    /// A name whose lookup panics, to test that front ends survive it.
+    pub panic_name: Option<&'static [u8]>,
+}
+
+#[derive(Debug)]
+struct State {
+    nodes: HashMap<u64, Node>,
+    next_node: u64,
+    next_handle: u64,
+}
+
+impl Default for MemFs {
+    fn default() -> Self {
+        MemFs::new(Options::default())
+    }
+}
+
+fn now() -> Timestamp {
+    SystemTime::now().into()
+}
+
+impl MemFs {
+    /// An empty file system whose root belongs to the calling user.
+    pub fn new(options: Options) -> MemFs {
+        let time = now();
+        let mut root = Node::new(FileKind::Directory, Body::Dir(Dir::new(NodeId::ROOT)), time);
+        root.perm = 0o755;
+        root.nlink = 2;
+        root.lookups = 1;
+        let state = State {
+            nodes: HashMap::from([(NodeId::ROOT.0, root)]),
+            next_node: 2,
+            next_handle: 1,
+        };
+        MemFs {
+            options,
+            state: Mutex::new(state),
+            checks: AtomicBool::new(false),
+            destroyed: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+            panic_name: None,
+        }
+    }
+
+    /// Gives the root directory to a user.
+    pub fn own_root(&self, uid: u32, gid: u32, perm: u32) {
+        let mut state = self.lock();
+        let root = state.nodes.get_mut(&NodeId::ROOT.0).expect("the root is never removed");
+        (root.uid, root.gid, root.perm) = (uid, gid, perm);
+    }
+
+    /// How many nodes exist, the root included.
+    pub fn node_count(&self) -> usize {
+        self.lock().nodes.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock happens in tests only, before anything was changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn entry(&self, id: NodeId, node: &mut Node) -> Entry {
+        node.lookups += 1;
+        Entry {
+            node: id,
+            generation: 0,
+            attr: node.attr(id),
+            entry_valid: self.options.valid,
+            attr_valid: self.options.valid,
+        }
+    }
+
+    fn check(&self, ctx: &Context, id: NodeId, node: &Node, want: Access) -> Result<()> {
+        if !self.checks.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        perm::check(&ctx.creds, &node.attr(id), node.access_acl().as_ref(), want)
+    }
+
+    fn set_checks(&self, checks: PermissionChecks) {
+        self.checks
+            .store(checks == PermissionChecks::FileSystem, Ordering::Relaxed);
+    }
+
+    /// Creates a node and gives it a name. The name must be free.
+    fn make(
+        &self,
+        state: &mut State,
+        ctx: &Context,
+        (parent, name): (NodeId, &[u8]),
+        kind: FileKind,
+        body: Body,
+        perm: u32,
+    ) -> Result<Entry> {
+        let dir = state.get(parent)?;
+        self.check(ctx, parent, dir, Access::WRITE | Access::EXEC)?;
+        if dir.dir()?.find(name).is_some() {
+            return Err(Error::Exists);
+        }
+        check_name(name)?;
+        if dir.nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        let id = self.make_unnamed(state, ctx, parent, kind, body, perm)?;
+        state.attach(parent, name, id)?;
+        let node = state.get_mut(id)?;
+        node.nlink = if kind == FileKind::Directory { 2 } else { 1 };
+        Ok(self.entry(id, node))
+    }
+
+    fn make_unnamed(
+        &self,
+        state: &mut State,
+        ctx: &Context,
+        parent: NodeId,
+        kind: FileKind,
+        body: Body,
+        perm: u32,
+    ) -> Result<NodeId> {
+        let dir = state.get(parent)?;
+        dir.dir()?;
+        let parent_default = dir
+            .xattrs
+            .get(acl::DEFAULT_NAME)
+            .and_then(|v| Acl::parse(v).ok().flatten());
+        let new = perm::new_node(ctx, &dir.attr(parent), parent_default.as_ref(), kind, perm);
+        let id = NodeId(state.next_node);
+        state.next_node += 1;
+        let mut node = Node::new(kind, body, now());
+        apply_new(&mut node, new);
+        state.nodes.insert(id.0, node);
+        Ok(id)
+    }
+}
+
+fn apply_new(node: &mut Node, new: NewNodeAttrs) {
+    (node.uid, node.gid, node.perm) = (new.uid, new.gid, new.perm);
+    for (name, list) in [(acl::ACCESS_NAME, new.access), (acl::DEFAULT_NAME, new.default)] {
+        if let Some(list) = list {
+            node.xattrs.insert(name.to_vec(), list.to_bytes());
+        }
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_BYTES_MAX {
+        Err(Error::NameTooLong)
+    } else {
+        Ok(())
+    }
+}
+
+impl State {
+    fn get(&self, id: NodeId) -> Result<&Node> {
+        self.nodes.get(&id.0).ok_or(Error::Stale)
+    }
+
+    fn get_mut(&mut self, id: NodeId) -> Result<&mut Node> {
+        self.nodes.get_mut(&id.0).ok_or(Error::Stale)
+    }
+
+    fn child(&self, parent: NodeId, name: &[u8]) -> Result<NodeId> {
+        check_name(name)?;
+        self.get(parent)?.dir()?.find(name).ok_or(Error::NotFound)
+    }
+
+    /// Puts a free name into a directory.
+    fn attach(&mut self, parent: NodeId, name: &[u8], child: NodeId) -> Result<()> {
+        let (kind, time) = (self.get(child)?.kind, now());
+        let dir = self.get_mut(parent)?;
+        dir.dir_mut()?.insert(name, child, kind);
+        dir.nlink += u32::from(kind == FileKind::Directory);
+        (dir.mtime, dir.ctime) = (time, time);
+        if kind == FileKind::Directory {
+            self.get_mut(child)?.dir_mut()?.parent = parent;
+        }
+        Ok(())
+    }
+
+    /// Takes a name out of a directory. The child's link count is the caller's affair.
+    fn detach(&mut self, parent: NodeId, name: &[u8]) -> Result<NodeId> {
+        let time = now();
+        let dir = self.get_mut(parent)?;
+        let (child, kind) = dir.dir_mut()?.remove(name).ok_or(Error::NotFound)?;
+        dir.nlink -= u32::from(kind == FileKind::Directory);
+        (dir.mtime, dir.ctime) = (time, time);
+        Ok(child)
+    }
+
+    /// One name less; the node goes when nobody remembers it.
+    fn drop_link(&mut self, id: NodeId) -> Result<()> {
+        let node = self.get_mut(id)?;
+        node.nlink = if node.kind == FileKind::Directory {
+            0
+        } else {
+            node.nlink - 1
+        };
+        node.ctime = now();
+        self.reap(id);
+        Ok(())
+    }
+
+    fn reap(&mut self, id: NodeId) {
+        if self
+            .nodes
+            .get(&id.0)
+            .is_some_and(|n| n.nlink == 0 && n.lookups == 0 && n.opens == 0)
+        {
+            self.nodes.remove(&id.0);
+        }
+    }
+
+    fn file(&self, id: NodeId) -> Result<&File> {
+        self.get(id)?.file()
+    }
+
+    fn file_mut(&mut self, id: NodeId) -> Result<(&mut Node, Timestamp)> {
+        let node = self.get_mut(id)?;
+        node.file()?;
+        Ok((node, now()))
+    }
+
+    /// Is `id` the directory `inside` or one of those above it?
+    fn is_above(&self, id: NodeId, mut inside: NodeId) -> Result<bool> {
+        // The tree has no cycles, so the walk ends at the root.
+        loop {
+            if id == inside {
+                return Ok(true);
+            }
+            if inside == NodeId::ROOT {
+                return Ok(false);
+            }
+            inside = self.get(inside)?.dir()?.parent;
+        }
+    }
+
+    fn attr(&self, id: NodeId) -> Result<Attr> {
+        Ok(self.get(id)?.attr(id))
+    }
+}
