@@ -1,1 +1,20 @@
-//! The btrfs engine: volumes, trees, transactions, files.
+//! The btrfs engine: volumes, trees, transactions, files. See docs/design/ for why it is built this way.
+
+pub mod dir;
+pub mod engine;
+pub mod env;
+pub mod error;
+pub mod file;
+pub mod fs;
+pub mod inode;
+pub mod overlay;
+pub mod refs;
+pub mod space;
+pub mod subvol;
+pub mod tree;
+pub mod txn;
+pub mod volume;
+pub mod xattr;
+
+pub use engine::Engine;
+pub use error::{Error, Result};

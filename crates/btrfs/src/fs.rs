@@ -1,0 +1,1 @@
+//! The engine as a [`cowshed_vfs::FileSystem`]: translation only.

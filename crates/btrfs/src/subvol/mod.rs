@@ -1,0 +1,1 @@
+//! Subvolumes: numbering across them, roots, what the kernel left to delete.

@@ -1,0 +1,149 @@
+//! The merging cursor: the one place that knows that a tree has layers.
+//!
+//! It reads window by window: under the tree's lock it takes one leaf, the overlay entries that fall into the leaf's
+//! range, and merges them. A window has a bound, so that the lock is held shortly whatever lies in the overlays.
+
+use std::collections::VecDeque;
+
+use btrfs_format::Key;
+
+use super::{Item, State, Tree};
+use crate::error::Result;
+use crate::overlay::Edit;
+
+/// Entries looked at for one window, over all layers.
+const WINDOW_ENTRIES_MAX: usize = 512;
+
+/// A forward walk over the items of a key range.
+#[derive(Debug)]
+pub struct Cursor<'t> {
+    tree: &'t Tree,
+    /// First key that no window has covered yet; `None` at the end.
+    from: Option<Key>,
+    to: Key,
+    window: VecDeque<(Key, Item)>,
+}
+
+impl<'t> Cursor<'t> {
+    pub(super) fn new(tree: &'t Tree, from: Key, to: Key) -> Self {
+        Self {
+            tree,
+            from: (from <= to).then_some(from),
+            to,
+            window: VecDeque::new(),
+        }
+    }
+
+    /// The next item, or `None` at the end of the range.
+    // Not an Iterator: reading can fail, and `?` at each step is the point.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<Option<(Key, Item)>> {
+        loop {
+            if let Some(found) = self.window.pop_front() {
+                return Ok(Some(found));
+            }
+            let Some(from) = self.from else { return Ok(None) };
+            self.fill(from)?;
+        }
+    }
+
+    /// Collects the rest of the range.
+    pub fn collect(mut self) -> Result<Vec<(Key, Item)>> {
+        let mut all = Vec::new();
+        while let Some(found) = self.next()? {
+            all.push(found);
+        }
+        Ok(all)
+    }
+
+    fn fill(&mut self, from: Key) -> Result<()> {
+        let state = self.tree.state.read();
+        let at = self.tree.descend(state.root, &from)?;
+        // The window ends before the next leaf, or with the range.
+        let end = match at.upper.and_then(Key::prev) {
+            Some(last) if last < self.to => last,
+            _ => self.to,
+        };
+        let first_slot = at.leaf.search(&from).unwrap_or_else(|slot| slot);
+        let mut leaf = (first_slot..at.leaf.len())
+            .map(|slot| (at.leaf.key(slot), slot))
+            .peekable();
+        let mut pending = PendingWalk::new(&state, from, end);
+        let mut covered = end;
+        let mut looked = 0;
+        loop {
+            let next_leaf = leaf.peek().map(|(key, _)| *key).filter(|key| *key <= end);
+            let next_pending = pending.key();
+            let Some(key) = [next_leaf, next_pending].into_iter().flatten().min() else {
+                break;
+            };
+            if looked >= WINDOW_ENTRIES_MAX
+                && let Some(last) = key.prev()
+            {
+                covered = last;
+                break;
+            }
+            looked += 1;
+            let slot = (next_leaf == Some(key)).then(|| leaf.next()).flatten();
+            if next_pending == Some(key) {
+                if let Some(bytes) = pending.take() {
+                    self.window.push_back((key, Item::Pending(bytes.clone())));
+                }
+            } else if let Some((_, slot)) = slot {
+                self.window.push_back((
+                    key,
+                    Item::Leaf {
+                        block: at.leaf.clone(),
+                        slot,
+                    },
+                ));
+            }
+        }
+        self.from = if covered >= self.to { None } else { covered.next() };
+        Ok(())
+    }
+}
+
+type Entries<'s> = std::iter::Peekable<Box<dyn Iterator<Item = (&'s Key, &'s Edit)> + 's>>;
+
+/// Both overlays as one sequence; the active one hides the frozen one.
+struct PendingWalk<'s> {
+    active: Entries<'s>,
+    frozen: Entries<'s>,
+}
+
+impl<'s> PendingWalk<'s> {
+    fn new(state: &'s State, from: Key, to: Key) -> Self {
+        let active: Box<dyn Iterator<Item = _>> = Box::new(state.active.range(from..=to));
+        let frozen: Box<dyn Iterator<Item = _>> = match &state.frozen {
+            Some(frozen) => Box::new(frozen.range(from..=to)),
+            None => Box::new(std::iter::empty()),
+        };
+        Self {
+            active: active.peekable(),
+            frozen: frozen.peekable(),
+        }
+    }
+
+    fn key(&mut self) -> Option<Key> {
+        let active = self.active.peek().map(|(key, _)| **key);
+        let frozen = self.frozen.peek().map(|(key, _)| **key);
+        [active, frozen].into_iter().flatten().min()
+    }
+
+    /// The edit at [`PendingWalk::key`]; moves on.
+    fn take(&mut self) -> &'s Edit {
+        let key = self.key();
+        let hidden = if self.frozen.peek().map(|(k, _)| **k) == key {
+            self.frozen.next()
+        } else {
+            None
+        };
+        if self.active.peek().map(|(k, _)| **k) == key
+            && let Some((_, edit)) = self.active.next()
+        {
+            return edit;
+        }
+        hidden.map_or(&None, |(_, edit)| edit)
+    }
+}

@@ -1,0 +1,291 @@
+//! Trees: reading through overlay and committed blocks with one cursor, and the bulk merge of a commit.
+//!
+//! A [`Tree`] is a root pointer, the active overlay, and during a commit the frozen one. Readers take the tree's lock
+//! for one step (a lookup, a window of a range read); the commit takes it to freeze and to publish the merged root.
+//! Between two steps of a cursor the tree may move on: a cursor sees each key as it is when its window is read.
+
+mod cursor;
+mod merge;
+mod store;
+
+use std::sync::Arc;
+
+use btrfs_format::{Generation, Key, LogicalAddr, TreeBlock, TreeId};
+use parking_lot::RwLock;
+
+pub use cursor::Cursor;
+pub use merge::{Edits, MergeOutcome, Merger};
+pub use store::{AddrHash, BlockPtr, NodeStore};
+
+use crate::error::Result;
+use crate::overlay::{Edit, ItemBytes, Overlay};
+
+/// An item as a reader gets it: shared bytes, from an overlay or from a leaf.
+#[derive(Clone)]
+pub enum Item {
+    Pending(ItemBytes),
+    Leaf { block: TreeBlock, slot: usize },
+}
+
+impl std::ops::Deref for Item {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Pending(bytes) => bytes,
+            Self::Leaf { block, slot } => block.data(*slot),
+        }
+    }
+}
+
+impl std::fmt::Debug for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Item({} bytes)", self.len())
+    }
+}
+
+/// Where a tree's root block lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootPtr {
+    pub addr: LogicalAddr,
+    pub generation: Generation,
+    pub level: u8,
+}
+
+impl RootPtr {
+    fn block_ptr(&self) -> BlockPtr {
+        BlockPtr {
+            addr: self.addr,
+            generation: self.generation,
+            level: self.level,
+            first_key: None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    root: RootPtr,
+    active: Overlay,
+    frozen: Option<Arc<Overlay>>,
+}
+
+impl State {
+    /// What the overlays say of a key: `None` where they say nothing.
+    fn pending(&self, key: &Key) -> Option<&Edit> {
+        self.active
+            .get(key)
+            .or_else(|| self.frozen.as_ref().and_then(|f| f.get(key)))
+    }
+}
+
+/// One tree of a volume.
+#[derive(Debug)]
+pub struct Tree {
+    id: TreeId,
+    store: Arc<NodeStore>,
+    state: RwLock<State>,
+}
+
+impl Tree {
+    pub fn new(id: TreeId, store: Arc<NodeStore>, root: RootPtr) -> Self {
+        Self {
+            id,
+            store,
+            state: RwLock::new(State {
+                root,
+                active: Overlay::default(),
+                frozen: None,
+            }),
+        }
+    }
+
+    pub fn id(&self) -> TreeId {
+        self.id
+    }
+    pub fn root(&self) -> RootPtr {
+        self.state.read().root
+    }
+    pub fn store(&self) -> &Arc<NodeStore> {
+        &self.store
+    }
+
+    /// The item under `key`, as of now.
+    pub fn get(&self, key: &Key) -> Result<Option<Item>> {
+        let state = self.state.read();
+        if let Some(edit) = state.pending(key) {
+            return Ok(edit.clone().map(Item::Pending));
+        }
+        let leaf = self.descend(state.root, key)?.leaf;
+        Ok(leaf.search(key).ok().map(|slot| Item::Leaf {
+            block: leaf.clone(),
+            slot,
+        }))
+    }
+
+    /// The last item at or below `key`.
+    pub fn floor(&self, key: &Key) -> Result<Option<(Key, Item)>> {
+        let state = self.state.read();
+        let mut at = *key;
+        // Each round moves `at` below a deleted entry; committed leaves are looked up again only when it leaves them.
+        let mut committed: Option<Option<(Key, Item)>> = None;
+        loop {
+            let active = state.active.range(..=at).next_back();
+            let frozen = state.frozen.as_ref().and_then(|f| f.range(..=at).next_back());
+            let pending = match (active, frozen) {
+                (Some(a), Some(f)) => Some(if a.0 >= f.0 { a } else { f }),
+                (a, f) => a.or(f),
+            };
+            if committed
+                .as_ref()
+                .is_none_or(|c| c.as_ref().is_some_and(|(k, _)| *k > at))
+            {
+                committed = Some(self.floor_committed(state.root, &at)?);
+            }
+            let below = committed.as_ref().and_then(Option::as_ref);
+            match (pending, below) {
+                (Some((pk, _)), Some((k, item))) if k > pk => return Ok(Some((*k, item.clone()))),
+                (Some((pk, Some(bytes))), _) => return Ok(Some((*pk, Item::Pending(bytes.clone())))),
+                (Some((pk, None)), _) => match pk.prev() {
+                    Some(prev) => at = prev,
+                    None => return Ok(None),
+                },
+                (None, below) => return Ok(below.cloned()),
+            }
+        }
+    }
+
+    /// The last item at or below `key` whose object id and type are those of `key`.
+    pub fn floor_same_type(&self, key: &Key) -> Result<Option<(Key, Item)>> {
+        Ok(self
+            .floor(key)?
+            .filter(|(found, _)| found.objectid == key.objectid && found.ty == key.ty))
+    }
+
+    /// All items from `from` to `to`, both included, in key order.
+    pub fn cursor(&self, from: Key, to: Key) -> Cursor<'_> {
+        Cursor::new(self, from, to)
+    }
+
+    /// All items of one object and type with offsets from `from` on.
+    pub fn cursor_type(&self, from: Key) -> Cursor<'_> {
+        Cursor::new(
+            self,
+            from,
+            Key {
+                offset: u64::MAX,
+                ..from
+            },
+        )
+    }
+
+    /// Adds edits to the active overlay, in order; called by [`crate::txn`] alone.
+    pub(crate) fn apply(&self, edits: impl Iterator<Item = (Key, Edit)>) {
+        let mut state = self.state.write();
+        for (key, edit) in edits {
+            state.active.insert(key, edit);
+        }
+    }
+
+    /// Moves the active overlay aside for the commit that begins; `None` when there is nothing to merge.
+    ///
+    /// The caller holds the transaction's gate, so that no operation is half applied.
+    pub(crate) fn freeze(&self) -> Option<Arc<Overlay>> {
+        let mut state = self.state.write();
+        assert!(state.frozen.is_none(), "a tree is frozen by one commit at a time");
+        if state.active.is_empty() {
+            return None;
+        }
+        let frozen = Arc::new(std::mem::take(&mut state.active));
+        state.frozen = Some(frozen.clone());
+        Some(frozen)
+    }
+
+    /// The frozen overlay is in the tree under `root`: readers see both change at once.
+    pub(crate) fn publish(&self, root: RootPtr, drop_frozen: bool, blocks: impl Iterator<Item = TreeBlock>) {
+        let mut state = self.state.write();
+        for block in blocks {
+            self.store.insert_dirty(block);
+        }
+        state.root = root;
+        if drop_frozen {
+            state.frozen = None;
+        }
+    }
+
+    /// Number and bytes of pending items in the active overlay, and its memory.
+    pub fn pending(&self) -> Pending {
+        let state = self.state.read();
+        Pending {
+            items: state.active.len(),
+            item_bytes: state.active.item_bytes(),
+            memory_bytes: state.active.memory_bytes(),
+        }
+    }
+
+    fn descend(&self, root: RootPtr, key: &Key) -> Result<LeafAt> {
+        let mut ptr = root.block_ptr();
+        let mut upper = None;
+        loop {
+            let block = self.store.load(&ptr, self.id)?;
+            if block.is_leaf() {
+                return Ok(LeafAt { leaf: block, upper });
+            }
+            let slot = block.child_slot(key);
+            if slot + 1 < block.len() {
+                upper = Some(block.key(slot + 1));
+            }
+            ptr = child_ptr(&block, slot);
+        }
+    }
+
+    fn floor_committed(&self, root: RootPtr, key: &Key) -> Result<Option<(Key, Item)>> {
+        let mut key = *key;
+        loop {
+            let at = self.descend(root, &key)?;
+            let slot = match at.leaf.search(&key) {
+                Ok(slot) => Some(slot),
+                Err(slot) => slot.checked_sub(1),
+            };
+            if let Some(slot) = slot {
+                return Ok(Some((at.leaf.key(slot), Item::Leaf { block: at.leaf, slot })));
+            }
+            // The key lies below this leaf's first item: only the leftmost leaf has nothing before it. A separator in
+            // a node equals its child's first key, so one step to the left is enough.
+            match at
+                .leaf
+                .item_headers()
+                .first()
+                .map(|h| Key::from(h.key))
+                .and_then(Key::prev)
+            {
+                Some(prev) if prev < key => key = prev,
+                _ => return Ok(None),
+            }
+        }
+    }
+}
+
+/// Child `slot` of a node as its parent describes it.
+pub(crate) fn child_ptr(block: &TreeBlock, slot: usize) -> BlockPtr {
+    let (addr, generation) = block.child(slot);
+    BlockPtr {
+        addr,
+        generation,
+        level: block.level() - 1,
+        first_key: Some(block.key(slot)),
+    }
+}
+
+/// A leaf and the key at which the next one begins (`None` for the last).
+struct LeafAt {
+    leaf: TreeBlock,
+    upper: Option<Key>,
+}
+
+/// How much is pending in front of a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    pub items: usize,
+    pub item_bytes: usize,
+    pub memory_bytes: usize,
+}

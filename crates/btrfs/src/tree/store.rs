@@ -1,0 +1,232 @@
+//! Tree blocks by address: a bounded cache of verified blocks, the blocks of the running transaction, and loading.
+//!
+//! Locks: one per shard, rank [`crate::tree`]'s lowest; nothing is called while one is held.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use btrfs_format::{Generation, Key, LogicalAddr, TreeBlock, TreeId};
+use parking_lot::Mutex;
+
+use crate::error::Result;
+use crate::volume::Volume;
+
+const SHARDS: usize = 16;
+
+/// Places in a clock that may belong to blocks gone or dirty before the clock is swept.
+const STALE_CLOCK_PLACES_MAX: usize = 1024;
+
+/// What a parent (or root item) says of a block.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockPtr {
+    pub addr: LogicalAddr,
+    pub generation: Generation,
+    pub level: u8,
+    pub first_key: Option<Key>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    block: TreeBlock,
+    /// Touched since the clock's hand came by.
+    hot: bool,
+    /// A block of the running transaction that is not on disk yet: must not be dropped.
+    dirty: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    slots: HashMap<u64, Slot, AddrHash>,
+    /// Clean blocks in the order in which the clock's hand visits them.
+    clock: VecDeque<u64>,
+    clean_bytes: usize,
+}
+
+/// Addresses are multiples of 4 KiB: mixing them is enough of a hash.
+#[derive(Clone, Debug, Default)]
+pub struct AddrHash;
+#[derive(Debug, Default)]
+pub struct AddrHasher(u64);
+impl std::hash::BuildHasher for AddrHash {
+    type Hasher = AddrHasher;
+    fn build_hasher(&self) -> AddrHasher {
+        AddrHasher(0)
+    }
+}
+impl std::hash::Hasher for AddrHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for b in bytes {
+            self.write_u64((*b).into());
+        }
+    }
+    fn write_u64(&mut self, n: u64) {
+        let x = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = x ^ (x >> 29);
+    }
+}
+
+/// The blocks of all trees of a volume.
+#[derive(Debug)]
+pub struct NodeStore {
+    volume: Arc<Volume>,
+    shards: [Mutex<Shard>; SHARDS],
+    cache_bytes_max: AtomicUsize,
+}
+
+impl NodeStore {
+    pub fn new(volume: Arc<Volume>, cache_bytes_max: usize) -> Self {
+        Self {
+            volume,
+            shards: Default::default(),
+            cache_bytes_max: AtomicUsize::new(cache_bytes_max),
+        }
+    }
+
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+    pub fn nodesize_bytes(&self) -> usize {
+        self.volume.nodesize_bytes() as usize
+    }
+
+    fn shard(&self, addr: LogicalAddr) -> &Mutex<Shard> {
+        // Neighbouring blocks go to different shards whatever the node size: fold the bits that can differ.
+        let n = addr.get() >> 12;
+        &self.shards[((n ^ (n >> 4) ^ (n >> 8)) as usize) % SHARDS]
+    }
+
+    /// The block behind `ptr`: from memory, or read and verified.
+    pub fn load(&self, ptr: &BlockPtr, tree: TreeId) -> Result<TreeBlock> {
+        if let Some(slot) = self.shard(ptr.addr).lock().slots.get_mut(&ptr.addr.get()) {
+            slot.hot = true;
+            if slot.block.generation() == ptr.generation && slot.block.level() == ptr.level {
+                return Ok(slot.block.clone());
+            }
+        }
+        let block = self.volume.read_block(ptr, tree)?;
+        self.insert_clean(block.clone());
+        Ok(block)
+    }
+
+    fn insert_clean(&self, block: TreeBlock) {
+        let addr = block.addr();
+        let mut shard = self.shard(addr).lock();
+        if shard.slots.get(&addr.get()).is_some_and(|s| s.dirty) {
+            return;
+        }
+        let bytes = block.bytes().len();
+        if shard
+            .slots
+            .insert(
+                addr.get(),
+                Slot {
+                    block,
+                    hot: false,
+                    dirty: false,
+                },
+            )
+            .is_none()
+        {
+            shard.clean_bytes += bytes;
+            shard.clock.push_back(addr.get());
+        }
+        self.shrink(&mut shard);
+    }
+
+    /// Drops clean blocks that were not touched lately until the shard keeps its share of the bound.
+    fn shrink(&self, shard: &mut Shard) {
+        let limit = self.cache_bytes_max.load(Ordering::Relaxed) / SHARDS;
+        if shard.clock.len() > 2 * shard.slots.len() + STALE_CLOCK_PLACES_MAX {
+            let Shard { slots, clock, .. } = shard;
+            let mut seen = std::collections::HashSet::with_capacity(slots.len());
+            clock.retain(|a| slots.get(a).is_some_and(|s| !s.dirty) && seen.insert(*a));
+        }
+        // Each block is looked at twice at most: once to cool it, once to drop it.
+        let mut looks = shard.clock.len() * 2;
+        while shard.clean_bytes > limit && looks > 0 {
+            looks -= 1;
+            let Some(addr) = shard.clock.pop_front() else { break };
+            match shard.slots.get_mut(&addr) {
+                Some(slot) if slot.dirty => {}
+                Some(slot) if slot.hot => {
+                    slot.hot = false;
+                    shard.clock.push_back(addr);
+                }
+                Some(_) => {
+                    if let Some(slot) = shard.slots.remove(&addr) {
+                        shard.clean_bytes -= slot.block.bytes().len();
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Stores a block of the running transaction; it stays until [`NodeStore::set_clean`] or [`NodeStore::forget`].
+    pub fn insert_dirty(&self, block: TreeBlock) {
+        let addr = block.addr().get();
+        let mut shard = self.shard(block.addr()).lock();
+        let bytes = block.bytes().len();
+        if let Some(old) = shard.slots.insert(
+            addr,
+            Slot {
+                block,
+                hot: true,
+                dirty: true,
+            },
+        ) && !old.dirty
+        {
+            shard.clean_bytes -= bytes;
+            // Its place in the clock is stale now: the hand skips dirty and absent blocks, and set_clean adds a new one.
+        }
+    }
+
+    /// The block is on disk, sealed: it may be dropped from now on.
+    pub fn set_clean(&self, block: TreeBlock) {
+        let addr = block.addr().get();
+        let mut shard = self.shard(block.addr()).lock();
+        let bytes = block.bytes().len();
+        let before = shard.slots.insert(
+            addr,
+            Slot {
+                block,
+                hot: true,
+                dirty: false,
+            },
+        );
+        if before.is_none_or(|s| s.dirty) {
+            shard.clean_bytes += bytes;
+            shard.clock.push_back(addr);
+        }
+        self.shrink(&mut shard);
+    }
+
+    /// The address is free or will be: nothing of it may be served any more.
+    pub fn forget(&self, addr: LogicalAddr) {
+        let mut shard = self.shard(addr).lock();
+        if let Some(slot) = shard.slots.remove(&addr.get())
+            && !slot.dirty
+        {
+            shard.clean_bytes -= slot.block.bytes().len();
+        }
+    }
+
+    /// Bytes of clean blocks kept.
+    pub fn clean_bytes(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().clean_bytes).sum()
+    }
+
+    /// Drops every clean block: what a remount would do.
+    pub fn drop_clean(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.slots.retain(|_, slot| slot.dirty);
+            shard.clock.clear();
+            shard.clean_bytes = 0;
+        }
+    }
+}
