@@ -1,1 +1,28 @@
 //! Tests against the kernel and btrfs-progs: loop devices, mounts, comparisons.
+//!
+//! - [`need`]: what a test needs; without it the test says that it is skipped, and under CI it fails.
+//! - [`LoopDevice`], [`KernelMount`], [`progs`]: the kernel and btrfs-progs, cleaned up when the value goes.
+//! - [`KernelVolume`]: a scratch volume on n images, made by mkfs.btrfs or from memory, to mount and check.
+//! - [`tree`]: makes a directory tree of everything that a file system can hold; takes a tree's snapshot; compares.
+//!
+//! This crate is for tests; it prints, and it panics when a test leaves something behind.
+
+mod kernel_log;
+mod loop_device;
+mod matrix;
+mod mount;
+pub mod need;
+pub mod progs;
+mod run;
+mod scenario;
+mod sys;
+pub mod tree;
+mod volume;
+
+pub use kernel_log::KernelLog;
+pub use loop_device::LoopDevice;
+pub use matrix::{matrix_full, matrix_small};
+pub use mount::KernelMount;
+pub use run::{run, run_raw};
+pub use scenario::populate;
+pub use volume::{KernelVolume, Mounted, VolumeOptions, scratch_dir};

@@ -1,0 +1,82 @@
+//! What a test needs from the machine.
+//!
+//! ```no_run
+//! # use cowshed_harness::need;
+//! # fn test() {
+//! let Some(()) = need::kernel_btrfs() else { return };
+//! # }
+//! ```
+//! A missing need prints one line and the test returns. With `CI=true` in the environment it panics instead: what
+//! CI does not run, nobody runs.
+
+use std::path::Path;
+
+/// `None`, with a line that says so, if `have` is false.
+fn require(have: bool, what: &str) -> Option<()> {
+    if have {
+        return Some(());
+    }
+    if std::env::var_os("CI").is_some_and(|value| value == "true") {
+        panic!("needs {what}, and nothing may be skipped under CI");
+    }
+    eprintln!("SKIP: needs {what}");
+    None
+}
+
+pub fn root() -> Option<()> {
+    require(rustix::process::geteuid().is_root(), "root")
+}
+
+/// A program that can be found in `PATH` or in the directories of the administrator.
+pub fn tool(name: &str) -> Option<()> {
+    require(find_tool(name), &format!("the program {name}"))
+}
+
+fn find_tool(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(Into::into))
+        .any(|dir| !dir.as_os_str().is_empty() && dir.join(name).is_file())
+}
+
+/// The device of FUSE, openable by us.
+pub fn fuse() -> Option<()> {
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    require(opened.is_ok(), "/dev/fuse")
+}
+
+/// A file system that the kernel has (built in or loaded).
+pub fn kernel_fs(name: &str) -> Option<()> {
+    let list = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let mut have = list.lines().any(|line| line.split_whitespace().last() == Some(name));
+    if !have && rustix::process::geteuid().is_root() && find_tool("modprobe") {
+        have = std::process::Command::new("modprobe")
+            .args(["-q", name])
+            .status()
+            .is_ok_and(|s| s.success());
+    }
+    require(have, &format!("{name} in the kernel"))
+}
+
+pub fn loop_devices() -> Option<()> {
+    root()?;
+    require(Path::new("/dev/loop-control").exists(), "loop devices")
+}
+
+/// Everything for a test that lets the kernel mount a volume: root, loop devices, btrfs, btrfs-progs.
+pub fn kernel_btrfs() -> Option<()> {
+    loop_devices()?;
+    tool("mkfs.btrfs")?;
+    tool("btrfs")?;
+    tool("mount")?;
+    kernel_fs("btrfs")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_tool_is_there_or_not() {
+        assert!(super::find_tool("sh"));
+        assert!(!super::find_tool("no-program-has-this-name"));
+    }
+}
