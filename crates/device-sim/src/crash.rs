@@ -8,6 +8,10 @@
 //! any other moment is a subset of what is pending then. Marks that stand before that moment count as seen by the
 //! program, so what it promised up to them must hold in the image.
 //!
+//! The enumeration is the same from the same log and options: image `number` is `images.nth(number)`, and a sample
+//! of a long run is `images.step_by(n)`. To leave the making of a volume out, let the bases be its snapshots, taken
+//! when [`crate::Log::take`] starts the log anew.
+//!
 //! With few pending changes all subsets are made, with many a sample by seed which always holds: none, all, and
 //! (as far as the limit goes) every prefix, every one left out, every one alone.
 

@@ -13,12 +13,14 @@ use std::path::Path;
 
 /// `None`, with a line that says so, if `have` is false.
 fn require(have: bool, what: &str) -> Option<()> {
+    judge(have, what, std::env::var_os("CI").is_some_and(|value| value == "true"))
+}
+
+fn judge(have: bool, what: &str, under_ci: bool) -> Option<()> {
     if have {
         return Some(());
     }
-    if std::env::var_os("CI").is_some_and(|value| value == "true") {
-        panic!("needs {what}, and nothing may be skipped under CI");
-    }
+    assert!(!under_ci, "needs {what}, and nothing may be skipped under CI");
     eprintln!("SKIP: needs {what}");
     None
 }
@@ -74,6 +76,20 @@ pub fn kernel_btrfs() -> Option<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::judge;
+
+    #[test]
+    fn what_is_there_is_not_skipped() {
+        assert_eq!(judge(true, "a thing", true), Some(()));
+        assert_eq!(judge(false, "a thing", false), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "needs a thing")]
+    fn ci_skips_nothing() {
+        judge(false, "a thing", true);
+    }
+
     #[test]
     fn a_tool_is_there_or_not() {
         assert!(super::find_tool("sh"));

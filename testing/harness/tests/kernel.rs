@@ -69,8 +69,8 @@ fn a_mounted_device_is_busy_and_a_volume_survives_a_copy() {
     let file = FileDevice::open(volume.image(), OpenMode::ReadOnly).unwrap();
     let memory = MemDevice::copy_of("copy", &file).unwrap();
     let copy = KernelVolume::from_memory(&[memory]).unwrap();
-    let left = volume.with_mount(|dir| snapshot(dir)).unwrap();
-    let right = copy.with_mount(|dir| snapshot(dir)).unwrap();
+    let left = volume.with_mount(snapshot).unwrap();
+    let right = copy.with_mount(snapshot).unwrap();
     assert!(left.len() > 300);
     left.diff(&right, &Compare::same_volume()).assert_none();
 }
@@ -140,7 +140,7 @@ fn populate_and_check(options: &VolumeOptions) {
         })
         .unwrap();
     assert!(report.clean, "{}:\n{}", options.describe(), report.output);
-    let tree = volume.with_mount(|dir| snapshot(dir)).unwrap();
+    let tree = volume.with_mount(snapshot).unwrap();
     for name in [
         "live/nested/file",
         "frozen/sizes/text-4096",

@@ -72,7 +72,7 @@ fn a_tree_has_something_of_everything() {
     assert!(tree.nodes.values().any(|node| sparse(&node.kind)));
 }
 
-/// Each change, made to one of two equal trees, and a part of what must be reported: exactly one line.
+/// Each change, made to one of two equal trees, and a part of what must be reported.
 #[test]
 fn every_change_is_seen_and_named() {
     type Change = (&'static str, fn(&Path));
@@ -100,7 +100,6 @@ fn every_change_is_seen_and_named() {
                 .unwrap();
         }),
         ("links: size 6 != 7", |dir| {
-            // The last byte is zero: the contents, as blocks of zeros, are another matter.
             File::options()
                 .write(true)
                 .open(dir.join("links"))

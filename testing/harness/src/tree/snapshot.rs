@@ -145,7 +145,7 @@ pub fn snapshot(root: &Path) -> Result<Tree> {
     if let Some(error) = walk.queue.into_inner().error {
         return Err(error);
     }
-    let mut first: HashMap<((u32, u32), u64), OsString> = HashMap::new();
+    let mut first: HashMap<Identity, OsString> = HashMap::new();
     for (path, node) in &mut nodes {
         if !matches!(node.kind, Kind::Directory) && node.links > 1 {
             node.first_link = first
@@ -156,6 +156,9 @@ pub fn snapshot(root: &Path) -> Result<Tree> {
     }
     Ok(Tree { nodes })
 }
+
+/// Device and inode number.
+type Identity = ((u32, u32), u64);
 
 enum Work {
     /// List this directory.
@@ -175,7 +178,7 @@ struct Walk<'a> {
     queue: Mutex<Queue>,
     changed: Condvar,
     /// Contents of inodes with several links, which need to be read once.
-    contents: Mutex<HashMap<((u32, u32), u64), Arc<Content>>>,
+    contents: Mutex<HashMap<Identity, Arc<Content>>>,
 }
 
 impl Walk<'_> {
