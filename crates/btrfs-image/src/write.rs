@@ -1,0 +1,229 @@
+//! Carries a plan out.
+//!
+//! The order is what makes a crash harmless: what the devices held is gone, durably, before anything new appears; the
+//! superblocks follow when all that they point at is durable. In between there is no volume, never half of one.
+
+use std::sync::Arc;
+
+use btrfs_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use btrfs_format::{TreeBlock, Uuid};
+use cowshed_device::{BlockDevice, WriteOp};
+use zerocopy::IntoBytes;
+
+use crate::plan::{ChunkKind, GENERATION, VolumePlan};
+use crate::{MkfsError, MkfsOptions, Profile, Settings, Signature, signature};
+
+/// Bytes at the head and at the end of a device that are zeroed: every known signature lies there or is wiped by name.
+const WIPE_BYTES: u64 = 2 << 20;
+/// What is read, and written where it is not zero already, at once.
+const WIPE_STEP_BYTES: usize = 64 << 10;
+/// Blocks that are gathered before they are written.
+const BATCH_BYTES_MAX: usize = 8 << 20;
+
+/// A chunk that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkReport {
+    pub kind: ChunkKind,
+    pub profile: Profile,
+    pub length_bytes: u64,
+}
+
+/// A device of the volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceReport {
+    pub devid: u64,
+    pub uuid: Uuid,
+    pub name: String,
+    pub total_bytes: u64,
+    /// What was there before and is overwritten.
+    pub wiped: Vec<Signature>,
+}
+
+/// What was made.
+#[derive(Clone, Debug)]
+pub struct MkfsReport {
+    pub settings: Settings,
+    pub incompat_flags: u64,
+    pub compat_ro_flags: u64,
+    pub total_bytes: u64,
+    pub used_bytes: u64,
+    pub chunks: Vec<ChunkReport>,
+    pub devices: Vec<DeviceReport>,
+}
+
+/// Makes a volume on `devices`, of which each is used whole, or as far as `byte_count` says.
+///
+/// Nothing is written before all that can be refused has been checked.
+pub fn mkfs(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions) -> Result<MkfsReport, MkfsError> {
+    let sizes: Vec<(&str, u64)> = devices.iter().map(|d| (d.name(), d.size_bytes())).collect();
+    let plan = VolumePlan::empty(options.settle(&sizes)?)?;
+    let wiped = check_devices(devices, options.force)?;
+    wipe(devices, &wiped, options.discard)?;
+    write_trees(devices, &plan)?;
+    write_superblocks(devices, &plan)?;
+    Ok(report(devices, plan, wiped))
+}
+
+/// Looks at what the devices hold, and refuses what may not be overwritten.
+fn check_devices(devices: &[Arc<dyn BlockDevice>], force: bool) -> Result<Vec<Vec<Signature>>, MkfsError> {
+    let mut all = Vec::with_capacity(devices.len());
+    for device in devices {
+        if device.is_read_only() {
+            return Err(MkfsError::ReadOnly {
+                name: device.name().into(),
+            });
+        }
+        let found = signature::probe(device.as_ref())?;
+        if let (false, Some(&first)) = (force, found.first()) {
+            return Err(MkfsError::InUse {
+                name: device.name().into(),
+                found: first,
+            });
+        }
+        all.push(found);
+    }
+    Ok(all)
+}
+
+/// Makes the devices forget what they held.
+fn wipe(devices: &[Arc<dyn BlockDevice>], found: &[Vec<Signature>], discard: bool) -> Result<(), MkfsError> {
+    for (device, found) in devices.iter().zip(found) {
+        let device = device.as_ref();
+        let size = device.size_bytes();
+        if discard {
+            device.discard(0, size)?;
+        }
+        zero(device, 0, WIPE_BYTES)?;
+        zero(device, size.saturating_sub(WIPE_BYTES), WIPE_BYTES)?;
+        for offset in SUPERBLOCK_OFFSETS {
+            zero(device, offset, SUPERBLOCK_BYTES as u64)?;
+        }
+        for signature in found {
+            zero(device, signature.offset_bytes, signature.len_bytes as u64)?;
+        }
+    }
+    for device in devices {
+        // Barrier: no old superblock may be found once new blocks have overwritten what it points at.
+        device.flush()?;
+    }
+    Ok(())
+}
+
+/// Zeroes a range as far as it lies on the device. What is zero already is not written: image files stay sparse.
+fn zero(device: &dyn BlockDevice, offset_bytes: u64, len_bytes: u64) -> Result<(), MkfsError> {
+    let zeros = [0; WIPE_STEP_BYTES];
+    let mut buf = [0; WIPE_STEP_BYTES];
+    let end = offset_bytes.saturating_add(len_bytes).min(device.size_bytes());
+    let mut at = offset_bytes;
+    while at < end {
+        let step = (end - at).min(WIPE_STEP_BYTES as u64) as usize;
+        device.read_at(at, &mut buf[..step])?;
+        if buf[..step] != zeros[..step] {
+            device.write_at(at, &zeros[..step])?;
+        }
+        at += step as u64;
+    }
+    Ok(())
+}
+
+/// Writes every copy of every block.
+fn write_trees(devices: &[Arc<dyn BlockDevice>], plan: &VolumePlan) -> Result<(), MkfsError> {
+    let mut batch = Batch {
+        devices,
+        plan,
+        blocks: Vec::new(),
+        bytes: 0,
+    };
+    for placed in &plan.trees {
+        placed.build(&plan.settings, GENERATION, |block| batch.put(block))?;
+    }
+    batch.write()?;
+    for device in devices {
+        // Barrier: a superblock may only be found when all that it points at is there.
+        device.flush()?;
+    }
+    Ok(())
+}
+
+/// Blocks that wait to be written together.
+struct Batch<'a> {
+    devices: &'a [Arc<dyn BlockDevice>],
+    plan: &'a VolumePlan,
+    blocks: Vec<TreeBlock>,
+    bytes: usize,
+}
+
+impl Batch<'_> {
+    fn put(&mut self, block: TreeBlock) -> Result<(), MkfsError> {
+        self.bytes += block.bytes().len();
+        self.blocks.push(block);
+        if self.bytes >= BATCH_BYTES_MAX {
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), MkfsError> {
+        let mut writes: Vec<Vec<WriteOp<'_>>> = vec![Vec::new(); self.devices.len()];
+        for block in &self.blocks {
+            let chunk = self.plan.chunks.chunk_of(block.addr());
+            let chunk = chunk.expect("a block of the plan lies in a chunk of the plan");
+            for copy in chunk.map(block.addr(), block.bytes().len() as u64) {
+                writes[copy.device].push(WriteOp {
+                    offset_bytes: copy.offset_bytes,
+                    data: block.bytes(),
+                });
+            }
+        }
+        for (device, writes) in self.devices.iter().zip(&writes) {
+            device.write_batch(writes)?;
+        }
+        self.blocks.clear();
+        self.bytes = 0;
+        Ok(())
+    }
+}
+
+fn write_superblocks(devices: &[Arc<dyn BlockDevice>], plan: &VolumePlan) -> Result<(), MkfsError> {
+    for (index, device) in devices.iter().enumerate() {
+        let total_bytes = plan.chunks.devices[index].total_bytes;
+        for offset in SUPERBLOCK_OFFSETS {
+            if offset + SUPERBLOCK_BYTES as u64 <= total_bytes {
+                device.write_at(offset, plan.superblock(index, offset).as_bytes())?;
+            }
+        }
+    }
+    for device in devices {
+        // Barrier: the volume is there when mkfs says so.
+        device.flush()?;
+    }
+    Ok(())
+}
+
+fn report(devices: &[Arc<dyn BlockDevice>], plan: VolumePlan, wiped: Vec<Vec<Signature>>) -> MkfsReport {
+    let chunks = plan.chunks.chunks.iter().map(|chunk| ChunkReport {
+        kind: chunk.kind,
+        profile: chunk.profile,
+        length_bytes: chunk.length_bytes,
+    });
+    let devices = devices
+        .iter()
+        .zip(&plan.chunks.devices)
+        .zip(wiped)
+        .map(|((device, planned), wiped)| DeviceReport {
+            devid: planned.devid.0,
+            uuid: planned.uuid,
+            name: device.name().into(),
+            total_bytes: planned.total_bytes,
+            wiped,
+        });
+    MkfsReport {
+        incompat_flags: plan.incompat_bits(),
+        compat_ro_flags: plan.settings.features.compat_ro_bits(),
+        total_bytes: plan.settings.total_bytes(),
+        used_bytes: plan.used_bytes(),
+        chunks: chunks.collect(),
+        devices: devices.collect(),
+        settings: plan.settings,
+    }
+}
