@@ -10,7 +10,8 @@ use crate::Uuid;
 use crate::csum::ChecksumType;
 use crate::ids::{Generation, LogicalAddr, TreeId};
 use crate::items::on_disk;
-use crate::key::{DiskKey, Key};
+use crate::key::{DiskKey, Key, KeyType};
+use crate::rule::Rule;
 use crate::superblock::CSUM_FIELD_BYTES;
 
 on_disk!(
@@ -129,6 +130,53 @@ pub enum CorruptKind {
     ItemBounds { offset: u32, size: u32, expected_end: u32 },
     #[error("{key}: {what}")]
     Item { key: Key, what: String },
+    #[error("{field} is {found}, {rule}")]
+    Field {
+        field: &'static str,
+        found: u64,
+        rule: Rule,
+    },
+    #[error("tree {owner} has an empty leaf")]
+    EmptyLeaf { owner: TreeId },
+    #[error("a block of tree {owner} in tree {tree}")]
+    Owner { owner: TreeId, tree: TreeId },
+    #[error("{key}: item of {found} bytes, {rule}")]
+    ItemSize { key: Key, found: u64, rule: Rule },
+    #[error("{key}: {field} is {found}, {rule}")]
+    ItemField {
+        key: Key,
+        field: &'static str,
+        found: u64,
+        rule: Rule,
+    },
+    /// A part of an item (an entry, a name, a reference) reaches over the item's end.
+    #[error("{key}: {part} of {needs} bytes in the {left} bytes left")]
+    ItemTruncated {
+        key: Key,
+        part: &'static str,
+        needs: u64,
+        left: u64,
+    },
+    #[error("{key}: overlaps {prev}, which ends at {prev_end}")]
+    Overlap { key: Key, prev: Key, prev_end: u64 },
+    #[error("{key}: follows {prev}, an item of another object")]
+    OtherObject { key: Key, prev: Key },
+    /// A name that no directory can hold: empty, too long, a dot name, or with a slash or NUL in it.
+    #[error("{key}: {name:?} is no valid name")]
+    Name { key: Key, name: String },
+    #[error("{key}: entry points to {location}")]
+    Location { key: Key, location: Key },
+    /// Inline references are ordered by type, then downwards by offset or hash.
+    #[error("{key}: inline reference {ty} {seq:#x} follows {prev_ty} {prev_seq:#x}")]
+    InlineRefOrder {
+        key: Key,
+        prev_ty: KeyType,
+        prev_seq: u64,
+        ty: KeyType,
+        seq: u64,
+    },
+    #[error("{key}: inline reference of type {ty}")]
+    InlineRefType { key: Key, ty: KeyType },
 }
 
 /// A verified tree block. Accessors cannot fail: the verifier checked counts, bounds and order.

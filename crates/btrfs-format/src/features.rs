@@ -39,6 +39,35 @@ pub mod incompat {
     ];
 }
 
+/// `flags` of the superblock; the low bits are those of tree block headers.
+pub mod super_flags {
+    pub const WRITTEN: u64 = 1 << 0;
+    pub const RELOC: u64 = 1 << 1;
+    pub const ERROR: u64 = 1 << 2;
+    pub const SEEDING: u64 = 1 << 32;
+    pub const METADUMP: u64 = 1 << 33;
+    pub const METADUMP_V2: u64 = 1 << 34;
+    pub const CHANGING_FSID: u64 = 1 << 35;
+    pub const CHANGING_FSID_V2: u64 = 1 << 36;
+    pub const CHANGING_BG_TREE: u64 = 1 << 38;
+    pub const CHANGING_DATA_CSUM: u64 = 1 << 39;
+    pub const CHANGING_META_CSUM: u64 = 1 << 40;
+
+    pub const NAMES: &[(u64, &str)] = &[
+        (WRITTEN, "WRITTEN"),
+        (RELOC, "RELOC"),
+        (ERROR, "ERROR"),
+        (SEEDING, "SEEDING"),
+        (METADUMP, "METADUMP"),
+        (METADUMP_V2, "METADUMP_V2"),
+        (CHANGING_FSID, "CHANGING_FSID"),
+        (CHANGING_FSID_V2, "CHANGING_FSID_V2"),
+        (CHANGING_BG_TREE, "CHANGING_BG_TREE"),
+        (CHANGING_DATA_CSUM, "CHANGING_DATA_CSUM"),
+        (CHANGING_META_CSUM, "CHANGING_META_CSUM"),
+    ];
+}
+
 /// `compat_ro_flags`: who does not know a bit must not write.
 pub mod compat_ro {
     pub const FREE_SPACE_TREE: u64 = 1 << 0;
@@ -69,6 +98,19 @@ pub mod block_group {
     pub const RAID1C4: u64 = 1 << 10;
     pub const TYPE_MASK: u64 = DATA | SYSTEM | METADATA;
     pub const PROFILE_MASK: u64 = RAID0 | RAID1 | DUP | RAID10 | RAID5 | RAID6 | RAID1C3 | RAID1C4;
+    pub const NAMES: &[(u64, &str)] = &[
+        (DATA, "DATA"),
+        (SYSTEM, "SYSTEM"),
+        (METADATA, "METADATA"),
+        (RAID0, "RAID0"),
+        (RAID1, "RAID1"),
+        (DUP, "DUP"),
+        (RAID10, "RAID10"),
+        (RAID5, "RAID5"),
+        (RAID6, "RAID6"),
+        (RAID1C3, "RAID1C3"),
+        (RAID1C4, "RAID1C4"),
+    ];
 }
 
 /// `flags` of an extent item.
@@ -77,6 +119,11 @@ pub mod extent_flags {
     pub const TREE_BLOCK: u64 = 1 << 1;
     /// The block's references to its children name the block itself, not its owner tree.
     pub const FULL_BACKREF: u64 = 1 << 8;
+    pub const NAMES: &[(u64, &str)] = &[
+        (DATA, "DATA"),
+        (TREE_BLOCK, "TREE_BLOCK"),
+        (FULL_BACKREF, "FULL_BACKREF"),
+    ];
 }
 
 /// `flags` of a tree block's header.
@@ -107,12 +154,32 @@ pub mod inode_flags {
     pub const ROOT_ITEM_INIT: u64 = 1 << 31;
     /// Read-only compatible flags live in the upper half of the field.
     pub const RO_VERITY: u64 = 1 << 32;
+
+    /// Every flag that the format defines.
+    pub const KNOWN: u64 = 0xfff | ROOT_ITEM_INIT | RO_VERITY;
+    pub const NAMES: &[(u64, &str)] = &[
+        (NODATASUM, "NODATASUM"),
+        (NODATACOW, "NODATACOW"),
+        (READONLY, "READONLY"),
+        (NOCOMPRESS, "NOCOMPRESS"),
+        (PREALLOC, "PREALLOC"),
+        (SYNC, "SYNC"),
+        (IMMUTABLE, "IMMUTABLE"),
+        (APPEND, "APPEND"),
+        (NODUMP, "NODUMP"),
+        (NOATIME, "NOATIME"),
+        (DIRSYNC, "DIRSYNC"),
+        (COMPRESS, "COMPRESS"),
+        (ROOT_ITEM_INIT, "ROOT_ITEM_INIT"),
+        (RO_VERITY, "VERITY"),
+    ];
 }
 
 /// `flags` of a root item.
 pub mod root_flags {
     pub const SUBVOL_RDONLY: u64 = 1 << 0;
     pub const SUBVOL_DEAD: u64 = 1 << 48;
+    pub const NAMES: &[(u64, &str)] = &[(SUBVOL_RDONLY, "RDONLY"), (SUBVOL_DEAD, "DEAD")];
 }
 
 /// The names of the bits set in `bits`; bits without a name come as `0x..`.

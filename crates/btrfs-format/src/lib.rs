@@ -12,6 +12,7 @@ pub mod hash;
 pub mod ids;
 pub mod items;
 pub mod key;
+pub mod rule;
 pub mod superblock;
 mod verify;
 pub mod view;
@@ -21,7 +22,8 @@ pub use builder::{HeaderFields, LeafBuilder, NodeBuilder};
 pub use csum::ChecksumType;
 pub use ids::{DevId, Generation, LogicalAddr, ObjectId, TreeId};
 pub use key::{DiskKey, Key, KeyType};
-pub use superblock::Superblock;
+pub use rule::Rule;
+pub use superblock::{Access, Superblock, SuperblockError, UnsupportedFeature};
 pub use zerocopy::little_endian::{U16, U32, U64};
 
 /// A UUID as it lies on disk.

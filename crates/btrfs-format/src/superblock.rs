@@ -1,11 +1,19 @@
 //! The superblock and its mirrors.
 
+mod access;
+#[cfg(test)]
+mod tests;
+mod verify;
+
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Uuid;
 use crate::csum::ChecksumType;
 use crate::items::{DevItem, on_disk};
+
+pub use access::{Access, UnsupportedFeature};
+pub use verify::SuperblockError;
 
 /// Bytes of a superblock.
 pub const SUPERBLOCK_BYTES: usize = 4096;
@@ -119,5 +127,18 @@ impl Superblock {
         } else {
             self.fsid
         }
+    }
+
+    /// The label, without the zeros that fill it up.
+    pub fn label(&self) -> &[u8] {
+        self.label.split(|&byte| byte == 0).next().unwrap_or_default()
+    }
+
+    /// The system chunk array, as far as it is used.
+    pub fn system_chunk_bytes(&self) -> &[u8] {
+        usize::try_from(self.sys_chunk_array_size.get())
+            .ok()
+            .and_then(|len| self.sys_chunk_array.get(..len))
+            .unwrap_or_default()
     }
 }

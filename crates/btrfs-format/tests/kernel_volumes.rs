@@ -1,0 +1,233 @@
+//! What Linux and btrfs-progs write is accepted, block by block: volumes made by mkfs.btrfs, filled by the kernel.
+//!
+//! Needs root, loop devices and btrfs-progs: `cargo test -p btrfs-format --test kernel_volumes -- --ignored`.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use btrfs_format::{Access, KeyType};
+use common::{Found, Volume};
+
+/// Runs a shell script; its failure is the test's.
+fn sh(script: &str) -> String {
+    let out = Command::new("bash").args(["-euc", script]).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(
+        out.status.success(),
+        "{script}\n{text}{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    text
+}
+
+/// Images in memory, attached and mounted for a while, gone with the value.
+struct Lab {
+    dir: tempfile::TempDir,
+    images: Vec<PathBuf>,
+    loops: Vec<String>,
+}
+
+impl Lab {
+    fn new(mkfs: &str, sizes_mib: &[u32]) -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut lab = Self {
+            images: Vec::new(),
+            loops: Vec::new(),
+            dir,
+        };
+        for (n, size) in sizes_mib.iter().enumerate() {
+            let image = lab.dir.path().join(format!("dev{n}.img"));
+            sh(&format!("truncate -s {size}M {}", image.display()));
+            lab.loops
+                .push(sh(&format!("losetup --show -f {}", image.display())).trim().to_owned());
+            lab.images.push(image);
+        }
+        sh(&format!("mkfs.btrfs -q -f {mkfs} {}", lab.loops.join(" ")));
+        lab
+    }
+
+    fn mnt(&self) -> PathBuf {
+        self.dir.path().join("mnt")
+    }
+
+    /// Mounts, runs the script in the mount with `$M`, unmounts.
+    fn run(&self, options: &str, script: &str) {
+        let (mnt, dev) = (self.mnt(), &self.loops[0]);
+        let m = mnt.display();
+        sh(&format!(
+            "mkdir -p {m}; btrfs device scan {} >/dev/null; mount -o '{options}' {dev} {m}; export M={m}; cd $M; {script}\ncd /; sync; umount {m}",
+            self.loops.join(" ")
+        ));
+    }
+
+    /// The image of a mounted volume, copied between two writes: with a log, as after a crash.
+    fn crash_copy(&self, script: &str) -> PathBuf {
+        let (mnt, dev) = (self.mnt(), &self.loops[0]);
+        let (m, copy) = (mnt.display(), self.dir.path().join("crash.img"));
+        sh(&format!(
+            "mkdir -p {m}; mount -o commit=300 {dev} {m}; export M={m}; cd $M; {script}\ncp --sparse=always {} {}; exec 9<&-; cd /; umount {m}",
+            self.images[0].display(),
+            copy.display()
+        ));
+        copy
+    }
+
+    fn verify(&self) -> Found {
+        let paths: Vec<&Path> = self.images.iter().map(PathBuf::as_path).collect();
+        let volume = Volume::open(&paths);
+        assert_ne!(
+            std::mem::discriminant(&volume.superblock.access()),
+            std::mem::discriminant(&Access::Refused {
+                why: btrfs_format::UnsupportedFeature { name: String::new() }
+            })
+        );
+        volume.walk_all()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.mnt()).output();
+        for dev in &self.loops {
+            let _ = Command::new("losetup").args(["-d", dev]).output();
+        }
+    }
+}
+
+/// Files of all kinds: inline, holes, prealloc, compressed, links in numbers, xattrs, special files, collisions.
+const POPULATE: &str = r#"
+mkdir -p d/e; for i in $(seq 1 400); do echo $i > d/file$i; done
+head -c 300000 /dev/urandom > big; cp --reflink=always big clone; head -c 3000000 /dev/zero > zeros
+echo hi > inline; : > empty; truncate -s 10M sparse; echo x | dd of=sparse bs=1 seek=5000000 conv=notrunc status=none
+fallocate -l 1M prealloc; dd if=/dev/urandom of=prealloc bs=4096 seek=7 count=3 conv=notrunc status=none
+fallocate -p -o 8192 -l 65536 big || true
+for i in $(seq 1 300); do ln inline d/hard_link_with_a_rather_long_name_to_fill_the_item_$i || break; done
+for i in $(seq 1 20); do ln empty d/e/$i; done
+ln -s target link; ln -s $(printf 'a%.0s' $(seq 1 1000)) longlink; mkfifo fifo; mknod null c 1 3; mknod blk b 7 0
+python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("sock")'
+setfattr -n user.a -v b inline; setfattr -n user.big -v $(printf 'v%.0s' $(seq 1 2000)) inline; setfattr -n trusted.t -v 1 d
+touch -d 1960-01-01T00:00:00.123456789 old; touch -d 2100-01-01 future; chattr +C d/e; chattr +i empty; chattr +a old
+touch $(printf 'n%.0s' $(seq 1 255)); touch 'Ümläut' $'new\nline'
+for i in $(seq 1 2000); do touch c$i; done; for i in $(seq 1 3 2000); do rm c$i; done
+rm -f d/file1*; sync
+btrfs -q subvolume create sub >/dev/null 2>&1 || btrfs subvolume create sub >/dev/null
+cp big sub/; btrfs subvolume snapshot . snap >/dev/null; btrfs subvolume snapshot -r sub rosnap >/dev/null
+echo changed > inline; dd if=/dev/urandom of=big bs=4096 seek=20 count=2 conv=notrunc status=none; sync
+btrfs subvolume snapshot snap snap2 >/dev/null; rm -rf d; for i in $(seq 1 50); do cp --reflink=always big r$i; done; sync
+btrfs subvolume delete snap >/dev/null; btrfs quota enable . ; sync
+"#;
+
+/// Every kind of item that the script leaves on each volume.
+const TYPES: &[KeyType] = &[
+    KeyType::INODE_ITEM,
+    KeyType::INODE_REF,
+    KeyType::XATTR_ITEM,
+    KeyType::DIR_ITEM,
+    KeyType::DIR_INDEX,
+    KeyType::EXTENT_DATA,
+    KeyType::EXTENT_CSUM,
+    KeyType::ROOT_ITEM,
+    KeyType::ROOT_REF,
+    KeyType::ROOT_BACKREF,
+    KeyType::EXTENT_ITEM,
+    KeyType::BLOCK_GROUP_ITEM,
+    KeyType::DEV_EXTENT,
+    KeyType::DEV_ITEM,
+    KeyType::CHUNK_ITEM,
+    KeyType::PERSISTENT_ITEM,
+    KeyType::UUID_SUBVOL,
+    KeyType::QGROUP_STATUS,
+    KeyType::QGROUP_INFO,
+    KeyType::QGROUP_LIMIT,
+];
+
+fn populate_and_verify(mkfs: &str, options: &str, sizes_mib: &[u32], also: &[KeyType]) {
+    let lab = Lab::new(mkfs, sizes_mib);
+    lab.verify();
+    lab.run(options, POPULATE);
+    let found = lab.verify();
+    for ty in TYPES.iter().chain(also) {
+        assert!(found.has(*ty), "{mkfs}: no {ty} was there to be judged");
+    }
+    lab.run(
+        "",
+        "btrfs balance start --full-balance $M >/dev/null 2>&1 || true; rm -f r? r??; btrfs subvolume delete $M/rosnap >/dev/null; sync",
+    );
+    lab.verify();
+}
+
+#[test]
+#[ignore = "needs root, loop devices and btrfs-progs"]
+fn nodes_of_all_sizes() {
+    populate_and_verify(
+        "-n 4k",
+        "",
+        &[400],
+        &[KeyType::METADATA_ITEM, KeyType::FREE_SPACE_EXTENT],
+    );
+    populate_and_verify(
+        "-n 16k --csum xxhash",
+        "compress-force=zstd",
+        &[400],
+        &[KeyType::METADATA_ITEM, KeyType::INODE_EXTREF],
+    );
+    populate_and_verify("-n 64k --csum blake2", "compress-force=lzo", &[400], &[]);
+}
+
+#[test]
+#[ignore = "needs root, loop devices and btrfs-progs"]
+fn volumes_without_the_newer_features() {
+    let old = "-O ^no-holes,^skinny-metadata,^extref -R ^free-space-tree -n 4k";
+    populate_and_verify(old, "space_cache=v1", &[400], &[KeyType::UNTYPED]);
+    populate_and_verify(
+        "-O ^no-holes,^skinny-metadata -R ^free-space-tree -n 16k",
+        "nospace_cache",
+        &[400],
+        &[],
+    );
+    populate_and_verify("--mixed -n 4k --csum sha256", "compress-force=zlib", &[300], &[]);
+}
+
+#[test]
+#[ignore = "needs root, loop devices and btrfs-progs"]
+fn volumes_of_several_devices() {
+    populate_and_verify("-d raid0 -m raid1", "", &[300, 300], &[]);
+    populate_and_verify("-d raid10 -m raid10", "", &[300, 300, 300, 300], &[]);
+    populate_and_verify("-d raid1c3 -m raid1c4", "", &[300, 300, 300, 300], &[]);
+    populate_and_verify("-d single -m dup", "", &[500], &[]);
+}
+
+#[test]
+#[ignore = "needs root, loop devices and btrfs-progs"]
+fn a_log_and_orphans() {
+    let lab = Lab::new("-n 4k", &[300]);
+    lab.run("", "mkdir d; for i in $(seq 1 500); do echo $i > d/f$i; done; sync");
+    let copy = lab.crash_copy(
+        r#"exec 9<d/f7; rm d/f7; sync
+        for i in 3 5 9; do echo more >> d/f$i; rm -f d/f2$i; mv d/f1$i d/g1$i; sync $M/d/f$i; done
+        head -c 200000 /dev/urandom > d/new; setfattr -n user.x -v y d/new; sync $M/d/new; touch d/after; sync $M/d"#,
+    );
+    let volume = Volume::open(&[&copy]);
+    assert_ne!(volume.superblock.log_root.get(), 0, "the copy has a log");
+    let found = volume.walk_all();
+    for ty in [KeyType::DIR_LOG_INDEX, KeyType::ORPHAN_ITEM, KeyType::EXTENT_CSUM] {
+        assert!(found.has(ty), "no {ty} was there to be judged");
+    }
+}
+
+#[test]
+#[ignore = "needs root, loop devices and btrfs-progs"]
+fn free_space_as_bitmaps() {
+    let lab = Lab::new("-n 4k", &[600]);
+    lab.run(
+        "",
+        "for i in $(seq 1 20000); do head -c 4096 /dev/zero | tr '\\0' x > f$i; done; sync; for i in $(seq 1 2 20000); do rm f$i; done; sync",
+    );
+    let found = lab.verify();
+    assert!(
+        found.has(KeyType::FREE_SPACE_BITMAP),
+        "no bitmap was there to be judged"
+    );
+}
