@@ -211,6 +211,22 @@ impl TreeBlock {
         Ok(Self { bytes: bytes.into() })
     }
 
+    /// Takes over a block that a builder of ours laid out. It has no checksum: [`TreeBlock::sealed`] makes the block
+    /// that may be written.
+    pub fn from_builder(bytes: Vec<u8>) -> Self {
+        Self { bytes: bytes.into() }
+    }
+
+    /// The same block, verified like a stranger's and with its checksum stored.
+    pub fn sealed(&self, expect: &BlockExpect) -> Result<Self, Corrupt> {
+        crate::verify::check_block(&self.bytes, expect)?;
+        let mut bytes: Arc<[u8]> = Arc::from(&self.bytes[..]);
+        if let Some((sum, body)) = Arc::get_mut(&mut bytes).and_then(|b| b.split_at_mut_checked(CSUM_FIELD_BYTES)) {
+            sum.copy_from_slice(&expect.csum_type.compute(body));
+        }
+        Ok(Self { bytes })
+    }
+
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::space::Space;
+use crate::space::{Budget, MetaReservation, Space};
 use crate::tree::{NodeStore, RootPtr, Tree};
 use crate::txn::Txn;
 use crate::volume::Volume;
@@ -103,6 +103,24 @@ impl Forest {
     }
 }
 
+/// How an engine runs.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOptions {
+    /// Seconds between commits that nobody asked for; zero: only when asked.
+    pub commit_interval_s: u32,
+    /// Bytes for pending items, and again for cached blocks.
+    pub memory_bytes_max: u64,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            commit_interval_s: 30,
+            memory_bytes_max: 1 << 30,
+        }
+    }
+}
+
 /// The parts of a mounted volume.
 pub struct Engine {
     pub volume: Arc<Volume>,
@@ -113,4 +131,105 @@ pub struct Engine {
     pub env: Arc<dyn Env>,
     /// The tree of data checksums, which write-back and reads use.
     pub csum_tree: Arc<Tree>,
+    pub options: EngineOptions,
+    pub(crate) background: crate::background::Background,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine(generation {})", self.txn.committed())
+    }
+}
+
+impl Engine {
+    /// Makes the engine of an open volume. Refuses to write what it could not keep consistent.
+    pub fn open(volume: Arc<Volume>, env: Arc<dyn Env>, options: EngineOptions) -> Result<Arc<Self>> {
+        let sb = volume.superblock();
+        let store = Arc::new(NodeStore::new(
+            volume.clone(),
+            usize::try_from(options.memory_bytes_max / 2).unwrap_or(usize::MAX),
+        ));
+        let forest = Forest::new(store.clone());
+        if !volume.is_read_only() {
+            check_writable(&forest, sb.log_root.get())?;
+        }
+        let space = Space::load(&volume, &forest)?;
+        let csum_tree = forest.require(TreeId::CSUM)?;
+        let txn = Txn::new(sb.generation.into(), space.clone());
+        let engine = Arc::new(Self {
+            volume,
+            store,
+            forest,
+            space,
+            txn,
+            env,
+            csum_tree,
+            options,
+            background: crate::background::Background::default(),
+        });
+        if !engine.volume.is_read_only() {
+            crate::background::start(&engine);
+        }
+        Ok(engine)
+    }
+
+    /// Sets metadata aside for an operation that is about to begin. No lock may be held.
+    ///
+    /// Waits where the memory for pending items is used up, and where space is short.
+    pub fn reserve(&self, budget: Budget) -> Result<MetaReservation> {
+        self.txn.check_writable()?;
+        if self.volume.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        let pending = self.txn.pending_memory_bytes();
+        if pending > self.options.memory_bytes_max / 2 {
+            if pending > self.options.memory_bytes_max {
+                self.commit()?;
+            } else {
+                self.background.wake();
+            }
+        }
+        self.space.reserve_meta(budget)
+    }
+
+    /// Everything written before the call is on disk after it.
+    pub fn sync(&self) -> Result<()> {
+        if self.volume.is_read_only() {
+            return Ok(());
+        }
+        crate::file::write_back_all(self)?;
+        self.commit()
+    }
+
+    /// Ends the mount: everything on disk, no thread left. The engine refuses changes afterwards.
+    pub fn close(&self) -> Result<()> {
+        self.background.stop();
+        let result = if self.txn.is_aborted() {
+            Err(Error::ReadOnly)
+        } else {
+            self.sync()
+        };
+        self.txn.close();
+        result
+    }
+}
+
+/// What keeps a volume from being written by us, beside its feature bits.
+fn check_writable(forest: &Forest, log_root: u64) -> Result<()> {
+    let refuse = |what: &str| Err(Error::Refused { what: what.into() });
+    if log_root != 0 {
+        return refuse(
+            "the volume has a log tree that was not replayed (it was not unmounted cleanly): \
+             mount it read-only, or let the kernel replay the log first",
+        );
+    }
+    let reloc = Key::new(TreeId::TREE_RELOC.object_id(), KeyType::ROOT_ITEM, u64::MAX);
+    if forest.root_tree().floor_same_type(&reloc)?.is_some() {
+        return refuse("a balance was interrupted on this volume: let the kernel finish it first, or mount read-only");
+    }
+    let balance = Key::new(ObjectId::BALANCE, KeyType::TEMPORARY_ITEM, 0);
+    if forest.root_tree().get(&balance)?.is_some() {
+        return refuse("a balance is paused on this volume: finish or cancel it first, or mount read-only");
+    }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! The btrfs engine: volumes, trees, transactions, files. See docs/design/ for why it is built this way.
 
+mod background;
 pub mod dir;
 pub mod engine;
 pub mod env;
@@ -16,5 +17,5 @@ pub mod txn;
 pub mod volume;
 pub mod xattr;
 
-pub use engine::Engine;
+pub use engine::{Engine, EngineOptions};
 pub use error::{Error, Result};

@@ -1,6 +1,18 @@
 //! References to extents: what operations add and drop, queued until the commit runs them.
+//!
+//! An operation names each change as a [`RefChange`] in its batch. The running transaction collects them in a
+//! [`RefQueue`], where an addition and a drop of the same reference cancel; the commit takes the queue, adds what its
+//! merges do to tree blocks, and [`run`] turns the rest into edits of the extent tree, round by round until nothing is
+//! left. See docs/design/references.md.
+
+mod queue;
+mod record;
+pub(crate) mod run;
 
 use btrfs_format::{LogicalAddr, ObjectId, TreeId};
+
+pub(crate) use queue::{Head, RefName, RefQueue};
+pub(crate) use record::ExtentRecord;
 
 /// A reference of a file to a data extent, as keyed back references name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

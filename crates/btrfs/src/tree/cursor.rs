@@ -22,6 +22,8 @@ pub struct Cursor<'t> {
     from: Option<Key>,
     to: Key,
     window: VecDeque<(Key, Item)>,
+    /// False in the commit's own view.
+    with_pending: bool,
 }
 
 impl<'t> Cursor<'t> {
@@ -31,6 +33,14 @@ impl<'t> Cursor<'t> {
             from: (from <= to).then_some(from),
             to,
             window: VecDeque::new(),
+            with_pending: true,
+        }
+    }
+
+    pub(super) fn without_pending(self) -> Self {
+        Self {
+            with_pending: false,
+            ..self
         }
     }
 
@@ -68,7 +78,7 @@ impl<'t> Cursor<'t> {
         let mut leaf = (first_slot..at.leaf.len())
             .map(|slot| (at.leaf.key(slot), slot))
             .peekable();
-        let mut pending = PendingWalk::new(&state, from, end);
+        let mut pending = PendingWalk::new(self.with_pending.then_some(&*state), from, end);
         let mut covered = end;
         let mut looked = 0;
         loop {
@@ -113,9 +123,12 @@ struct PendingWalk<'s> {
 }
 
 impl<'s> PendingWalk<'s> {
-    fn new(state: &'s State, from: Key, to: Key) -> Self {
-        let active: Box<dyn Iterator<Item = _>> = Box::new(state.active.range(from..=to));
-        let frozen: Box<dyn Iterator<Item = _>> = match &state.frozen {
+    fn new(state: Option<&'s State>, from: Key, to: Key) -> Self {
+        let active: Box<dyn Iterator<Item = _>> = match state {
+            Some(state) => Box::new(state.active.range(from..=to)),
+            None => Box::new(std::iter::empty()),
+        };
+        let frozen: Box<dyn Iterator<Item = _>> = match state.and_then(|s| s.frozen.as_ref()) {
             Some(frozen) => Box::new(frozen.range(from..=to)),
             None => Box::new(std::iter::empty()),
         };

@@ -14,7 +14,7 @@ use btrfs_format::{Generation, Key, LogicalAddr, TreeBlock, TreeId};
 use parking_lot::RwLock;
 
 pub use cursor::Cursor;
-pub use merge::{Edits, MergeOutcome, Merger};
+pub use merge::{Edits, MergeHost, MergeOutcome, Merger};
 pub use store::{AddrHash, BlockPtr, NodeStore};
 
 use crate::error::Result;
@@ -178,6 +178,27 @@ impl Tree {
         )
     }
 
+    /// As [`Tree::get`], without what operations of the running transaction have pending: the commit's own view.
+    pub(crate) fn get_committed(&self, key: &Key) -> Result<Option<Item>> {
+        let root = self.state.read().root;
+        let leaf = self.descend(root, key)?.leaf;
+        Ok(leaf.search(key).ok().map(|slot| Item::Leaf {
+            block: leaf.clone(),
+            slot,
+        }))
+    }
+
+    /// The last key at or below `key`, in the commit's own view.
+    pub(crate) fn floor_committed_key(&self, key: &Key) -> Result<Option<Key>> {
+        let root = self.state.read().root;
+        Ok(self.floor_committed(root, key)?.map(|(key, _)| key))
+    }
+
+    /// As [`Tree::cursor`], in the commit's own view.
+    pub(crate) fn cursor_committed(&self, from: Key, to: Key) -> Cursor<'_> {
+        Cursor::new(self, from, to).without_pending()
+    }
+
     /// Adds edits to the active overlay, in order; called by [`crate::txn`] alone.
     pub(crate) fn apply(&self, edits: impl Iterator<Item = (Key, Edit)>) {
         let mut state = self.state.write();
@@ -201,12 +222,15 @@ impl Tree {
     }
 
     /// The frozen overlay is in the tree under `root`: readers see both change at once.
-    pub(crate) fn publish(&self, root: RootPtr, drop_frozen: bool, blocks: impl Iterator<Item = TreeBlock>) {
+    pub(crate) fn publish(&self, merged: MergeOutcome, drop_frozen: bool) {
         let mut state = self.state.write();
-        for block in blocks {
+        for addr in merged.released {
+            self.store.forget(addr);
+        }
+        for block in merged.blocks.into_values() {
             self.store.insert_dirty(block);
         }
-        state.root = root;
+        state.root = merged.root;
         if drop_frozen {
             state.frozen = None;
         }

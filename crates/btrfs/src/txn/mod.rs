@@ -1,14 +1,32 @@
-//! Transactions: joining, applying batches, the commit.
+//! Transactions: joining, applying batches, and the commit.
+//!
+//! ```text
+//!              join/apply                freeze                  publish, seal, write, barrier, superblock, barrier
+//!   Running(N) ----------> Running(N) ---------> Running(N+1) + Committing(N) -------------------------> Running(N+1)
+//!                                                      |  error                                   (N is on disk)
+//!                                                      +------> Aborted: read-only until the volume is opened again
+//! ```
+//!
+//! Locks, outermost first: the commit lock (one commit at a time), the gate (held for reading by a [`Join`], for
+//! writing by the freeze), the reference queue, a tree's state. A `Join` is never held across a reservation, I/O, or
+//! a wait for a commit.
+
+mod commit;
+mod csum;
+mod roots;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use btrfs_format::{Generation, Key};
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+pub use commit::CommitStats;
+
+use crate::error::{Error, Result};
 use crate::overlay::ItemBytes;
-use crate::refs::RefChange;
-use crate::space::MetaReservation;
+use crate::refs::{RefChange, RefQueue};
+use crate::space::{MetaReservation, Space};
 use crate::tree::Tree;
 
 /// What one operation changes, prepared in full before any of it is applied.
@@ -44,6 +62,7 @@ impl Batch {
 #[derive(Debug)]
 pub struct Join<'a> {
     _gate: RwLockReadGuard<'a, ()>,
+    txn: &'a Txn,
     generation: Generation,
 }
 
@@ -52,38 +71,110 @@ impl Join<'_> {
     pub fn generation(&self) -> Generation {
         self.generation
     }
+
     /// Makes the batch part of the transaction. Cannot fail.
-    pub fn apply(&self, batch: Batch, _reservation: MetaReservation) {
+    pub fn apply(&self, batch: Batch, reservation: MetaReservation) {
+        let (items, refs) = (batch.edits.len(), batch.refs.len());
+        let bytes: usize = batch
+            .edits
+            .iter()
+            .map(|(_, _, edit)| edit.as_ref().map_or(0, |b| b.len()))
+            .sum();
+        // Noted as pending before the reservation goes, so that the sum of both never dips below what is needed.
+        self.txn.space.note_pending(items, bytes, refs);
+        self.txn
+            .pending_memory_bytes
+            .fetch_add((items * 96 + bytes) as u64, Ordering::Relaxed);
         let mut edits = batch.edits.into_iter().peekable();
         while let Some((tree, key, edit)) = edits.next() {
             let first = std::iter::once((key, edit));
             let same = std::iter::from_fn(|| edits.next_if(|(t, ..)| Arc::ptr_eq(t, &tree)).map(|(_, k, e)| (k, e)));
             tree.apply(first.chain(same));
         }
-        // References follow with the commit machinery.
-        let _ = batch.refs;
+        if !batch.refs.is_empty() {
+            let mut queue = self.txn.refs.lock();
+            for change in &batch.refs {
+                queue.change(change);
+            }
+        }
+        drop(reservation);
     }
 }
 
-/// The running transaction.
+/// The running transaction and the state of commits.
 #[derive(Debug)]
 pub struct Txn {
     gate: RwLock<()>,
     running: AtomicU64,
+    committed: AtomicU64,
+    aborted: AtomicBool,
+    refs: Mutex<RefQueue>,
+    space: Arc<Space>,
+    /// Estimated memory of what waits in the active overlays.
+    pending_memory_bytes: AtomicU64,
+    commit_lock: Mutex<CommitStats>,
 }
 
 impl Txn {
-    pub fn new(committed: Generation) -> Self {
+    pub fn new(committed: Generation, space: Arc<Space>) -> Self {
         Self {
             gate: RwLock::new(()),
             running: AtomicU64::new(committed.next().get()),
+            committed: AtomicU64::new(committed.get()),
+            aborted: AtomicBool::new(false),
+            refs: Mutex::new(RefQueue::default()),
+            space,
+            pending_memory_bytes: AtomicU64::new(0),
+            commit_lock: Mutex::new(CommitStats::default()),
         }
     }
+
+    /// Enters the running transaction.
     pub fn join(&self) -> Join<'_> {
         let gate = self.gate.read();
         Join {
             _gate: gate,
+            txn: self,
             generation: Generation(self.running.load(Ordering::Acquire)),
+        }
+    }
+
+    /// The transaction that a batch applied now would belong to.
+    pub fn running(&self) -> Generation {
+        Generation(self.running.load(Ordering::Acquire))
+    }
+    /// The last transaction that is on disk.
+    pub fn committed(&self) -> Generation {
+        Generation(self.committed.load(Ordering::Acquire))
+    }
+    /// Estimated memory of pending items.
+    pub fn pending_memory_bytes(&self) -> u64 {
+        self.pending_memory_bytes.load(Ordering::Relaxed)
+    }
+
+    /// True after a commit failed: nothing can be made durable any more, the mount is read-only.
+    pub fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Acquire)
+    }
+    /// Makes the mount read-only: nothing is committed from now on.
+    pub fn abort(&self, why: &str) {
+        if !self.aborted.swap(true, Ordering::AcqRel) {
+            tracing::error!(
+                "{why}: the volume is read-only from now on; it is as after transaction {}",
+                self.committed()
+            );
+        }
+    }
+    /// The mount has ended: what comes later is refused.
+    pub(crate) fn close(&self) {
+        self.aborted.store(true, Ordering::Release);
+    }
+    /// Refuses to go on where changes could not be made durable.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.is_aborted() {
+            Err(Error::ReadOnly)
+        } else {
+            Ok(())
         }
     }
 }

@@ -1,0 +1,99 @@
+//! The background thread of a mounted volume: commits at its interval, and when memory for pending items runs low.
+
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::engine::Engine;
+
+#[derive(Debug, Default)]
+struct Signal {
+    wanted: bool,
+    stop: bool,
+}
+
+/// The thread and the bell that wakes it.
+#[derive(Debug, Default)]
+pub struct Background {
+    signal: Arc<(Mutex<Signal>, Condvar)>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Background {
+    /// Asks for a commit soon.
+    pub fn wake(&self) {
+        let (signal, bell) = &*self.signal;
+        let mut signal = signal.lock();
+        if !signal.wanted {
+            signal.wanted = true;
+            bell.notify_one();
+        }
+    }
+
+    /// Ends the thread and waits for it.
+    pub fn stop(&self) {
+        {
+            let (signal, bell) = &*self.signal;
+            signal.lock().stop = true;
+            bell.notify_one();
+        }
+        let thread = self.thread.lock().take();
+        // The last reference to the engine may be dropped by its own thread: it cannot wait for itself.
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the commit thread panicked");
+        }
+    }
+}
+
+/// Starts the thread. It holds no reference to the engine while it sleeps, so dropping the engine ends it.
+pub fn start(engine: &Arc<Engine>) {
+    let signal = engine.background.signal.clone();
+    let weak = Arc::downgrade(engine);
+    let interval = match engine.options.commit_interval_s {
+        0 => Duration::MAX,
+        seconds => Duration::from_secs(seconds.into()),
+    };
+    let spawned = std::thread::Builder::new()
+        .name("cowshed-commit".into())
+        .spawn(move || run(&signal, &weak, interval));
+    match spawned {
+        Ok(thread) => *engine.background.thread.lock() = Some(thread),
+        Err(error) => tracing::warn!("no background commits: {error}"),
+    }
+}
+
+fn run(signal: &(Mutex<Signal>, Condvar), engine: &Weak<Engine>, interval: Duration) {
+    loop {
+        let is_urgent = {
+            let mut state = signal.0.lock();
+            if !state.wanted && !state.stop {
+                // A day is as good as for ever, and no overflow.
+                signal.1.wait_for(&mut state, interval.min(Duration::from_secs(86_400)));
+            }
+            if state.stop {
+                return;
+            }
+            std::mem::take(&mut state.wanted)
+        };
+        let Some(engine) = engine.upgrade() else { return };
+        if engine.txn.is_aborted() {
+            return;
+        }
+        // Pending items alone are what an urgent commit is for; the timer's commit takes file data along.
+        let result = if is_urgent { engine.commit() } else { engine.sync() };
+        if let Err(error) = result {
+            tracing::error!("background commit: {error}");
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.background.stop();
+    }
+}

@@ -1,0 +1,186 @@
+//! The queue of reference changes of one transaction, by extent.
+
+use std::collections::BTreeMap;
+
+use btrfs_format::hash::extent_data_ref_hash;
+use btrfs_format::view::BackRef;
+use btrfs_format::{Key, KeyType, LogicalAddr, ObjectId, TreeId};
+
+use super::{RefChange, RefKind};
+
+/// The name of a back reference, without its count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RefName {
+    TreeBlock { root: TreeId },
+    SharedBlock { parent: LogicalAddr },
+    ExtentData { root: TreeId, ino: ObjectId, offset: u64 },
+    SharedData { parent: LogicalAddr },
+}
+
+impl RefName {
+    /// Name and count of a reference found on disk; `None` for the owner references of simple quotas.
+    pub fn from_disk(found: BackRef) -> Option<(Self, u32)> {
+        Some(match found {
+            BackRef::TreeBlock { root } => (Self::TreeBlock { root: TreeId(root) }, 1),
+            BackRef::SharedBlock { parent } => (
+                Self::SharedBlock {
+                    parent: LogicalAddr(parent),
+                },
+                1,
+            ),
+            BackRef::ExtentData {
+                root,
+                objectid,
+                offset,
+                count,
+            } => (
+                Self::ExtentData {
+                    root: TreeId(root),
+                    ino: ObjectId(objectid),
+                    offset,
+                },
+                count,
+            ),
+            BackRef::SharedData { parent, count } => (
+                Self::SharedData {
+                    parent: LogicalAddr(parent),
+                },
+                count,
+            ),
+            BackRef::Owner { .. } => return None,
+        })
+    }
+
+    pub fn key_type(&self) -> KeyType {
+        match self {
+            Self::TreeBlock { .. } => KeyType::TREE_BLOCK_REF,
+            Self::SharedBlock { .. } => KeyType::SHARED_BLOCK_REF,
+            Self::ExtentData { .. } => KeyType::EXTENT_DATA_REF,
+            Self::SharedData { .. } => KeyType::SHARED_DATA_REF,
+        }
+    }
+
+    /// The offset of the reference's own item; inside an extent item, references of a type stand in its reverse order.
+    pub fn sequence(&self) -> u64 {
+        match self {
+            Self::TreeBlock { root } => root.get(),
+            Self::SharedBlock { parent } | Self::SharedData { parent } => parent.get(),
+            Self::ExtentData { root, ino, offset } => extent_data_ref_hash(*root, *ino, *offset),
+        }
+    }
+
+    /// Where the reference stands when it has an item of its own (hash collisions apart).
+    pub fn key(&self, extent: LogicalAddr) -> Key {
+        Key::new(ObjectId(extent.get()), self.key_type(), self.sequence())
+    }
+}
+
+/// All that is pending for one extent.
+#[derive(Clone, Debug, Default)]
+pub struct Head {
+    pub len_bytes: u64,
+    /// `Some` for a tree block.
+    pub level: Option<u8>,
+    /// The extent has no item yet: running the head makes it.
+    pub is_new: bool,
+    /// The tree block's references to its children become its own (shared) ones.
+    pub set_full_backref: bool,
+    pub deltas: Vec<(RefName, i64)>,
+}
+
+impl Head {
+    pub fn add(&mut self, name: RefName, delta: i64) {
+        match self.deltas.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, count)) => *count += delta,
+            None => self.deltas.push((name, delta)),
+        }
+        self.deltas.retain(|(_, count)| *count != 0);
+    }
+
+    pub fn net(&self) -> i64 {
+        self.deltas.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Running it would change nothing.
+    pub fn is_noop(&self) -> bool {
+        !self.is_new && !self.set_full_backref && self.deltas.is_empty()
+    }
+}
+
+/// Reference changes by extent address.
+#[derive(Debug, Default)]
+pub struct RefQueue {
+    heads: BTreeMap<LogicalAddr, Head>,
+}
+
+impl RefQueue {
+    pub fn change(&mut self, change: &RefChange) {
+        let head = self.heads.entry(change.addr).or_default();
+        assert!(
+            head.len_bytes == 0 || head.len_bytes == change.len_bytes,
+            "an extent has one length"
+        );
+        head.len_bytes = change.len_bytes;
+        let r = change.data_ref;
+        let name = RefName::ExtentData {
+            root: r.root,
+            ino: r.ino,
+            offset: r.offset,
+        };
+        match change.kind {
+            RefKind::New => {
+                head.is_new = true;
+                head.add(name, 1);
+            }
+            RefKind::Add => head.add(name, 1),
+            RefKind::Drop => head.add(name, -1),
+        }
+    }
+
+    /// A tree block that was just allocated.
+    pub fn new_block(&mut self, addr: LogicalAddr, nodesize_bytes: u64, level: u8, root: TreeId) {
+        let head = Head {
+            len_bytes: nodesize_bytes,
+            level: Some(level),
+            is_new: true,
+            set_full_backref: false,
+            deltas: vec![(RefName::TreeBlock { root }, 1)],
+        };
+        let before = self.heads.insert(addr, head);
+        assert!(before.is_none(), "an address is allocated once");
+    }
+
+    /// Forgets a block that was allocated and never ran; false where it has run already (or is not new).
+    pub fn cancel_new_block(&mut self, addr: LogicalAddr) -> bool {
+        if self.heads.get(&addr).is_some_and(|head| head.is_new) {
+            self.heads.remove(&addr);
+            return true;
+        }
+        false
+    }
+
+    pub fn add(&mut self, addr: LogicalAddr, len_bytes: u64, level: Option<u8>, name: RefName, delta: i64) {
+        let head = self.heads.entry(addr).or_default();
+        head.len_bytes = len_bytes;
+        head.level = level;
+        head.add(name, delta);
+    }
+
+    pub fn set_full_backref(&mut self, addr: LogicalAddr, len_bytes: u64, level: u8) {
+        let head = self.heads.entry(addr).or_default();
+        head.len_bytes = len_bytes;
+        head.level = Some(level);
+        head.set_full_backref = true;
+    }
+
+    pub fn get(&self, addr: LogicalAddr) -> Option<&Head> {
+        self.heads.get(&addr)
+    }
+    pub fn is_empty(&self) -> bool {
+        self.heads.is_empty()
+    }
+    /// Takes everything, in address order.
+    pub fn take(&mut self) -> BTreeMap<LogicalAddr, Head> {
+        std::mem::take(&mut self.heads)
+    }
+}

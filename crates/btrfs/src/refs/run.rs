@@ -1,0 +1,246 @@
+//! Running queued references: each head becomes edits of the extent tree.
+
+use std::collections::BTreeMap;
+
+use btrfs_format::features::extent_flags;
+use btrfs_format::items::TreeBlockInfo;
+use btrfs_format::view::keyed_back_ref;
+use btrfs_format::{DiskKey, Generation, Key, KeyType, LogicalAddr, ObjectId, TreeId};
+
+use super::record::{InlineChange, keyed_ref_bytes};
+use super::{ExtentRecord, Head, RefName};
+use crate::error::{Error, Result};
+use crate::overlay::Edit;
+use crate::tree::Tree;
+
+/// The volume's properties that the extent tree depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct ExtentFormat {
+    pub nodesize_bytes: u64,
+    pub is_skinny: bool,
+}
+
+/// What became of an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its item is in the extent tree now.
+    Inserted,
+    /// Its item changed; the space did not.
+    Kept,
+    /// Its last reference is gone, and its item with it.
+    Removed,
+    /// It was allocated and freed without ever reaching the extent tree.
+    NeverWas,
+}
+
+/// Refs and flags of an extent as they will be when everything queued has run; `None` where it has no item.
+pub fn load_record(tree: &Tree, addr: LogicalAddr, format: &ExtentFormat) -> Result<Option<(Key, ExtentRecord)>> {
+    let top = Key::new(ObjectId(addr.get()), KeyType::METADATA_ITEM, u64::MAX);
+    let Some((key, item)) = tree.floor(&top)? else {
+        return Ok(None);
+    };
+    let is_extent = key.ty == KeyType::METADATA_ITEM || key.ty == KeyType::EXTENT_ITEM;
+    if key.objectid != top.objectid || !is_extent {
+        return Ok(None);
+    }
+    let _ = format;
+    match ExtentRecord::decode(&key, &item) {
+        Some(record) => Ok(Some((key, record))),
+        None => Err(corrupt(format!("extent item {key} does not parse"))),
+    }
+}
+
+fn corrupt(what: String) -> Error {
+    Error::CorruptTree {
+        tree: TreeId::EXTENT,
+        what,
+    }
+}
+
+/// One head on its way into the extent tree.
+struct Run<'a> {
+    tree: &'a Tree,
+    addr: LogicalAddr,
+    item_bytes_max: usize,
+    /// The extent is new: it has no reference items to look for.
+    is_new: bool,
+    /// Reference items touched by this head, as they will be.
+    keyed: BTreeMap<Key, Option<(RefName, u32)>>,
+}
+
+impl Run<'_> {
+    fn keyed_at(&self, key: &Key) -> Result<Option<(RefName, u32)>> {
+        if let Some(changed) = self.keyed.get(key) {
+            return Ok(*changed);
+        }
+        let Some(item) = self.tree.get(key)? else {
+            return Ok(None);
+        };
+        keyed_back_ref(key, &item)
+            .and_then(RefName::from_disk)
+            .map(Some)
+            .ok_or_else(|| corrupt(format!("reference item {key} does not parse")))
+    }
+
+    /// Where the reference's own item is: at its key, or (data references only) behind others with the same hash.
+    fn find_keyed(&self, name: RefName) -> Result<Option<(Key, u32)>> {
+        let mut key = name.key(self.addr);
+        let mut found = self.keyed_at(&key)?;
+        if !matches!(name, RefName::ExtentData { .. }) {
+            return Ok(found.map(|(_, count)| (key, count)));
+        }
+        loop {
+            match found {
+                Some((other, count)) if other == name => return Ok(Some((key, count))),
+                _ => {}
+            }
+            // Colliding references stand close behind; one that was dropped may have left a gap.
+            let mut cursor = self.tree.cursor_type(match key.next() {
+                Some(next) if next.ty == key.ty => next,
+                _ => return Ok(None),
+            });
+            match cursor.next()? {
+                Some((next, _)) if next.ty == key.ty => key = next,
+                _ => return Ok(None),
+            }
+            found = self.keyed_at(&key)?;
+        }
+    }
+
+    fn change(&mut self, record: &mut ExtentRecord, name: RefName, delta: i64) -> Result<()> {
+        let refs = i64::try_from(record.refs).ok().and_then(|r| r.checked_add(delta));
+        record.refs = refs.and_then(|r| u64::try_from(r).ok()).ok_or_else(|| {
+            corrupt(format!(
+                "extent {}: {name:?} {delta:+} leaves fewer than no references",
+                self.addr
+            ))
+        })?;
+        let underflow = || corrupt(format!("extent {}: {name:?} counts less than is dropped", self.addr));
+        // An inline reference that exists is changed where it is; only then the items of their own are asked.
+        let is_inline = record.inline.iter().any(|(n, _)| *n == name);
+        if !is_inline
+            && !self.is_new
+            && let Some((key, count)) = self.find_keyed(name)?
+        {
+            let count = u32::try_from(i64::from(count) + delta).map_err(|_| underflow())?;
+            self.keyed.insert(key, (count > 0).then_some((name, count)));
+            return Ok(());
+        }
+        match record.change_inline(name, delta, self.item_bytes_max) {
+            InlineChange::Done => Ok(()),
+            InlineChange::Underflow => Err(underflow()),
+            InlineChange::NotInline => {
+                let count = u32::try_from(delta).map_err(|_| underflow())?;
+                let mut key = name.key(self.addr);
+                while self.keyed_at(&key)?.is_some() {
+                    key.offset = key.offset.wrapping_add(1);
+                }
+                self.keyed.insert(key, Some((name, count)));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Turns one head into edits, appended to `edits`. `first_key` tells the first key of a new tree block.
+pub fn run_head(
+    tree: &Tree,
+    format: &ExtentFormat,
+    transid: Generation,
+    (addr, head): (LogicalAddr, &Head),
+    first_key: impl FnOnce() -> Key,
+    edits: &mut Vec<(Key, Edit)>,
+) -> Result<Outcome> {
+    if head.is_new && head.net() == 0 {
+        return Ok(Outcome::NeverWas);
+    }
+    if head.is_noop() {
+        return Ok(Outcome::Kept);
+    }
+    let (key, mut record) = if head.is_new {
+        (
+            new_key(addr, head, format),
+            new_record(head, transid, format, first_key),
+        )
+    } else {
+        load_record(tree, addr, format)?
+            .ok_or_else(|| corrupt(format!("extent {addr} has no item, yet its references change")))?
+    };
+    if !head.is_new && head.level.is_none() && key.offset != head.len_bytes {
+        return Err(corrupt(format!(
+            "extent {addr} is {} bytes long, a file says {}",
+            key.offset, head.len_bytes
+        )));
+    }
+    let item_bytes_max = ExtentRecord::item_bytes_max(format.nodesize_bytes as usize);
+    let mut run = Run {
+        tree,
+        addr,
+        item_bytes_max,
+        is_new: head.is_new,
+        keyed: BTreeMap::new(),
+    };
+    if head.set_full_backref {
+        record.flags |= extent_flags::FULL_BACKREF;
+    }
+    // Additions first: a reference that moves from one name to another must not pass through zero.
+    for (name, delta) in head
+        .deltas
+        .iter()
+        .filter(|(_, d)| *d > 0)
+        .chain(head.deltas.iter().filter(|(_, d)| *d < 0))
+    {
+        run.change(&mut record, *name, *delta)?;
+    }
+    let outcome = if record.refs == 0 {
+        if !record.inline.is_empty() || run.keyed.values().any(Option::is_some) {
+            return Err(corrupt(format!(
+                "extent {addr} has no references left by count, but some by name"
+            )));
+        }
+        edits.push((key, None));
+        Outcome::Removed
+    } else {
+        edits.push((key, Some(record.encode().into())));
+        if head.is_new { Outcome::Inserted } else { Outcome::Kept }
+    };
+    for (key, state) in run.keyed {
+        edits.push((key, state.map(|(name, count)| keyed_ref_bytes(&name, count).into())));
+    }
+    Ok(outcome)
+}
+
+fn new_key(addr: LogicalAddr, head: &Head, format: &ExtentFormat) -> Key {
+    let objectid = ObjectId(addr.get());
+    match head.level {
+        Some(level) if format.is_skinny => Key::new(objectid, KeyType::METADATA_ITEM, level.into()),
+        _ => Key::new(objectid, KeyType::EXTENT_ITEM, head.len_bytes),
+    }
+}
+
+fn new_record(
+    head: &Head,
+    transid: Generation,
+    format: &ExtentFormat,
+    first_key: impl FnOnce() -> Key,
+) -> ExtentRecord {
+    let flags = if head.level.is_some() {
+        extent_flags::TREE_BLOCK
+    } else {
+        extent_flags::DATA
+    };
+    let block_info = match head.level {
+        Some(level) if !format.is_skinny => Some(TreeBlockInfo {
+            key: DiskKey::from(first_key()),
+            level,
+        }),
+        _ => None,
+    };
+    ExtentRecord {
+        refs: 0,
+        generation: transid,
+        flags,
+        block_info,
+        inline: Vec::new(),
+    }
+}
