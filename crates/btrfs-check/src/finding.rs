@@ -1,0 +1,451 @@
+//! What the checker says: findings under stable ids, counted without bound and kept up to a bound.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use btrfs_format::{Key, LogicalAddr, TreeId};
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Worth knowing, legal.
+    Note,
+    /// Wrong, but nothing is lost by it: the kernel mends or ignores it.
+    Warning,
+    /// The volume is damaged.
+    Error,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+macro_rules! finding_ids {
+    ($($(#[$meta:meta])* $name:ident = $text:literal, $severity:ident;)+) => {
+        /// The kinds of findings. The text form is stable: scripts may rely on it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum FindingId { $($(#[$meta])* $name),+ }
+
+        impl FindingId {
+            /// Every id there is.
+            pub const ALL: &[Self] = &[$(Self::$name),+];
+
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text),+ }
+            }
+            pub const fn severity(self) -> Severity {
+                match self { $(Self::$name => Severity::$severity),+ }
+            }
+        }
+    };
+}
+
+finding_ids! {
+    // Devices and superblocks.
+    /// No copy of a device's superblock can be used.
+    SuperUnreadable = "super-unreadable", Error;
+    /// A copy of the superblock is damaged or says something else than the best one.
+    SuperMirror = "super-mirror", Error;
+    /// A field of the superblock holds what no volume may hold.
+    SuperField = "super-field", Error;
+    /// A feature that this checker (or any reader) does not know.
+    UnsupportedFeature = "unsupported-feature", Error;
+    /// `bytes_used` is not the sum of the extents.
+    SuperBytesUsed = "super-bytes-used", Error;
+    /// `total_bytes` is not the sum of the devices.
+    SuperTotalBytes = "super-total-bytes", Error;
+    /// `num_devices` is not the number of device items.
+    SuperNumDevices = "super-num-devices", Error;
+    /// The device item in a superblock differs from the one in the chunk tree.
+    SuperDevItem = "super-dev-item", Error;
+    /// A device of the volume was not given.
+    DeviceMissing = "device-missing", Error;
+    /// A device was given that belongs to another volume, or twice.
+    DeviceForeign = "device-foreign", Error;
+    /// A device is smaller than its item says.
+    DeviceSize = "device-size", Error;
+    /// `bytes_used` of a device item is not the sum of its device extents.
+    DevItemBytesUsed = "dev-item-bytes-used", Error;
+    /// A fsync log waits to be replayed.
+    LogPresent = "log-present", Note;
+    /// The log tree cannot be read whole.
+    LogInvalid = "log-invalid", Error;
+
+    // Chunks.
+    /// The superblock's array of system chunks is malformed.
+    SysChunkArray = "sys-chunk-array", Error;
+    /// The superblock's system chunks differ from the chunk tree's.
+    SysChunkMismatch = "sys-chunk-mismatch", Error;
+    /// A chunk item holds what no chunk may hold.
+    ChunkInvalid = "chunk-invalid", Error;
+    /// Two chunks share addresses.
+    ChunkOverlap = "chunk-overlap", Error;
+    /// A chunk's stripe has no device extent.
+    DevExtentMissing = "dev-extent-missing", Error;
+    /// A device extent belongs to no chunk, or not to this place of it.
+    DevExtentOrphan = "dev-extent-orphan", Error;
+    /// Two device extents overlap.
+    DevExtentOverlap = "dev-extent-overlap", Error;
+    /// A device extent reaches beyond its device.
+    DevExtentBeyondDevice = "dev-extent-beyond-device", Error;
+    /// A chunk has no block group.
+    BlockGroupMissing = "block-group-missing", Error;
+    /// A block group has no chunk.
+    BlockGroupOrphan = "block-group-orphan", Error;
+    /// A block group's length or type is not its chunk's.
+    BlockGroupMismatch = "block-group-mismatch", Error;
+    /// `used` of a block group is not the sum of its extents.
+    BlockGroupUsed = "block-group-used", Error;
+
+    // Tree blocks.
+    /// A block's address lies in no chunk, or is unaligned.
+    BlockUnmapped = "block-unmapped", Error;
+    /// A device failed to read a copy of a block.
+    BlockUnreadable = "block-unreadable", Error;
+    BlockCsum = "block-csum", Error;
+    /// The block carries the id of another volume.
+    BlockFsid = "block-fsid", Error;
+    /// The block says that it lies elsewhere.
+    BlockBytenr = "block-bytenr", Error;
+    BlockLevel = "block-level", Error;
+    /// The block is of another generation than its parent says.
+    BlockGeneration = "block-generation", Error;
+    /// The block is newer than the superblock.
+    BlockFuture = "block-future", Error;
+    /// The block belongs to a tree that cannot own it here.
+    BlockOwner = "block-owner", Error;
+    /// Too many items, or none where there must be some.
+    BlockItemCount = "block-item-count", Error;
+    BlockKeyOrder = "block-key-order", Error;
+    /// The first key is not the one that the parent states.
+    BlockFirstKey = "block-first-key", Error;
+    /// A key reaches into the range of the next block.
+    BlockKeyRange = "block-key-range", Error;
+    /// An item's data lies outside of the leaf, or on another's.
+    BlockItemBounds = "block-item-bounds", Error;
+    /// Two intact copies of a block differ.
+    BlockCopiesDiffer = "block-copies-differ", Error;
+    /// The format's verifier refuses an item.
+    ItemInvalid = "item-invalid", Error;
+    /// A tree holds a kind of item that does not belong there.
+    ItemForeign = "item-foreign", Error;
+    /// Parts of a tree could not be reached; what lies there was not judged.
+    TreeIncomplete = "tree-incomplete", Error;
+
+    // Roots and subvolumes.
+    /// A tree that every volume needs has no root.
+    RootMissing = "root-missing", Error;
+    RootItemInvalid = "root-item-invalid", Error;
+    /// `bytes_used` of a root item is not the size of its tree.
+    RootBytesUsed = "root-bytes-used", Warning;
+    /// Two roots name the same block.
+    RootShared = "root-shared", Error;
+    /// A root reference has no back reference.
+    RootBackrefMissing = "root-backref-missing", Error;
+    /// A root back reference has no reference.
+    RootRefMissing = "root-ref-missing", Error;
+    /// Reference and back reference of a subvolume differ.
+    RootRefMismatch = "root-ref-mismatch", Error;
+    /// A subvolume has no place in any directory.
+    RootUnreferenced = "root-unreferenced", Error;
+    /// A reference names a subvolume that does not exist.
+    RootRefDangling = "root-ref-dangling", Error;
+    /// The directory entry that a root reference names does not exist.
+    RootDirEntryMissing = "root-dir-entry-missing", Error;
+    /// A directory entry names a subvolume without a root reference.
+    RootDirEntryStale = "root-dir-entry-stale", Warning;
+    /// A deleted subvolume that nobody will clean up.
+    RootOrphanMissing = "root-orphan-missing", Warning;
+    /// The uuid tree lacks a subvolume.
+    UuidMissing = "uuid-missing", Warning;
+    /// The uuid tree names a subvolume that has another uuid or is gone.
+    UuidStale = "uuid-stale", Warning;
+
+    // Extents.
+    ExtentItemInvalid = "extent-item-invalid", Error;
+    ExtentOverlap = "extent-overlap", Error;
+    /// Something in use has no extent item.
+    ExtentMissing = "extent-missing", Error;
+    /// An extent item that nothing uses.
+    ExtentUnreferenced = "extent-unreferenced", Error;
+    /// The count of references is not the sum of the back references.
+    ExtentRefCount = "extent-ref-count", Error;
+    /// A use has no back reference.
+    BackrefMissing = "backref-missing", Error;
+    /// A back reference names a use that does not exist.
+    BackrefStale = "backref-stale", Error;
+    /// A back reference counts more or fewer uses than there are.
+    BackrefCount = "backref-count", Error;
+    /// References differ in a way that could not be narrowed down.
+    BackrefMismatch = "backref-mismatch", Error;
+    /// A file uses an extent as longer or shorter than it is.
+    ExtentSize = "extent-size", Error;
+    /// A tree block is used as data, or the reverse; or a full back reference where none may be.
+    ExtentFlags = "extent-flags", Error;
+    ExtentLevel = "extent-level", Error;
+    ExtentGeneration = "extent-generation", Error;
+    /// The extent is not within one block group.
+    ExtentOutsideBlockGroup = "extent-outside-block-group", Error;
+    /// The extent is of another kind than its block group.
+    ExtentWrongBlockGroup = "extent-wrong-block-group", Error;
+    /// A tree block straddles a stripe.
+    ExtentCrossesStripe = "extent-crosses-stripe", Warning;
+
+    // Free space.
+    FreeSpaceInfoMissing = "free-space-info-missing", Error;
+    FreeSpaceInfoCount = "free-space-info-count", Error;
+    /// A malformed item of the free-space tree.
+    FreeSpaceInvalid = "free-space-invalid", Error;
+    /// The free-space tree calls free what is in use: the next write destroys it.
+    FreeSpaceInUse = "free-space-in-use", Error;
+    /// The free-space tree lacks free space.
+    FreeSpaceLost = "free-space-lost", Error;
+    /// Free-space items of a block group that does not exist.
+    FreeSpaceOrphan = "free-space-orphan", Error;
+    /// The version 1 cache of a block group contradicts its inode.
+    SpaceCacheInvalid = "space-cache-invalid", Warning;
+
+    // Checksums of data.
+    CsumItemInvalid = "csum-item-invalid", Error;
+    /// Checksums of what is no data extent.
+    CsumOrphan = "csum-orphan", Error;
+    CsumMissing = "csum-missing", Error;
+    /// Checksums where there may be none: nodatasum or preallocated.
+    CsumUnexpected = "csum-unexpected", Error;
+    /// Data does not match its checksum.
+    DataCsum = "data-csum", Error;
+    DataUnreadable = "data-unreadable", Error;
+
+    // Files.
+    InodeMissing = "inode-missing", Error;
+    InodeMode = "inode-mode", Error;
+    InodeFlags = "inode-flags", Error;
+    InodeGeneration = "inode-generation", Error;
+    InodeNlink = "inode-nlink", Error;
+    /// A file without a name that nobody will clean up.
+    InodeOrphanMissing = "inode-orphan-missing", Error;
+    /// An inode names a place in a directory that the directory does not know.
+    InodeRefStale = "inode-ref-stale", Error;
+    InodeRefMissing = "inode-ref-missing", Error;
+    InodeRefInvalid = "inode-ref-invalid", Error;
+    /// A number where another inode's name is hashed wrongly.
+    InodeExtrefHash = "inode-extref-hash", Error;
+    DirItemMissing = "dir-item-missing", Error;
+    DirIndexMissing = "dir-index-missing", Error;
+    /// A directory entry that cannot be: name, type, location.
+    DirEntryInvalid = "dir-entry-invalid", Error;
+    DirEntryHash = "dir-entry-hash", Error;
+    /// A directory entry's type is not its inode's.
+    DirEntryType = "dir-entry-type", Error;
+    /// A directory entry of an inode that does not exist.
+    DirEntryDangling = "dir-entry-dangling", Error;
+    /// The names of a directory do not agree with each other in a way that could not be narrowed down.
+    DirNames = "dir-names", Error;
+    DirSize = "dir-size", Error;
+    RootDirMissing = "root-dir-missing", Error;
+    RootDirInvalid = "root-dir-invalid", Error;
+    /// Directory items on a file, extents on a directory, and the like.
+    InodeItemForeign = "inode-item-foreign", Error;
+    FileExtentInvalid = "file-extent-invalid", Error;
+    FileExtentOverlap = "file-extent-overlap", Error;
+    /// A gap where the volume demands explicit holes.
+    FileExtentHole = "file-extent-hole", Error;
+    FileNbytes = "file-nbytes", Error;
+    SymlinkInvalid = "symlink-invalid", Error;
+    XattrInvalid = "xattr-invalid", Error;
+    XattrHash = "xattr-hash", Error;
+}
+
+impl fmt::Display for FindingId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Where a finding was made, as far as known.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Site {
+    pub tree: Option<TreeId>,
+    pub block: Option<LogicalAddr>,
+    pub key: Option<Key>,
+    pub inode: Option<u64>,
+    pub path: Option<String>,
+    /// Device id and byte offset on it.
+    pub device: Option<(u64, u64)>,
+}
+
+impl Site {
+    pub(crate) fn tree(tree: TreeId) -> Self {
+        Self {
+            tree: Some(tree),
+            ..Self::default()
+        }
+    }
+    pub(crate) fn addr(addr: u64) -> Self {
+        Self {
+            block: Some(LogicalAddr(addr)),
+            ..Self::default()
+        }
+    }
+    pub(crate) fn item(tree: TreeId, block: u64, key: Key) -> Self {
+        Self {
+            tree: Some(tree),
+            block: Some(LogicalAddr(block)),
+            key: Some(key),
+            ..Self::default()
+        }
+    }
+    pub(crate) fn inode(tree: TreeId, inode: u64) -> Self {
+        Self {
+            tree: Some(tree),
+            inode: Some(inode),
+            ..Self::default()
+        }
+    }
+    pub(crate) fn device(devid: u64, offset_bytes: u64) -> Self {
+        Self {
+            device: Some((devid, offset_bytes)),
+            ..Self::default()
+        }
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut gap = "";
+        let mut part = |f: &mut fmt::Formatter<'_>, text: String| {
+            let done = write!(f, "{gap}{text}");
+            gap = ", ";
+            done
+        };
+        if let Some(tree) = self.tree {
+            part(f, format!("tree {tree}"))?;
+        }
+        if let Some(inode) = self.inode {
+            part(f, format!("inode {inode}"))?;
+        }
+        if let Some(path) = &self.path {
+            part(f, format!("{path:?}"))?;
+        }
+        if let Some(block) = self.block {
+            part(f, format!("block {block}"))?;
+        }
+        if let Some(key) = self.key {
+            part(f, format!("key {key}"))?;
+        }
+        if let Some((devid, offset)) = self.device {
+            part(f, format!("device {devid} byte {offset}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// One thing that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub id: FindingId,
+    pub severity: Severity,
+    pub site: Site,
+    pub message: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: ", self.severity, self.id)?;
+        let site = self.site.to_string();
+        if !site.is_empty() {
+            write!(f, "{site}: ")?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// The sums that `btrfs check` prints too, and a few more.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Statistics {
+    /// Bytes of all extents.
+    pub bytes_used: u64,
+    /// Bytes of the checksums of data.
+    pub csum_bytes: u64,
+    pub tree_bytes: u64,
+    pub fs_tree_bytes: u64,
+    pub extent_tree_bytes: u64,
+    /// Unused bytes inside tree blocks.
+    pub tree_waste_bytes: u64,
+    /// Disk bytes behind all file extents, counted once per item.
+    pub data_allocated_bytes: u64,
+    /// File bytes in all file extents, counted once per item.
+    pub data_referenced_bytes: u64,
+    pub extents: u64,
+    pub tree_blocks: u64,
+    pub subvolumes: u64,
+    pub inodes: u64,
+    /// Data bytes read and compared with their checksums, all copies.
+    pub data_verified_bytes: u64,
+}
+
+/// The result of a check.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// In the order in which they were made; at most [`crate::CheckOptions::kept_per_id_max`] of each id.
+    pub findings: Vec<Finding>,
+    /// How often each id was found, kept or not.
+    pub counts: BTreeMap<FindingId, u64>,
+    pub statistics: Statistics,
+}
+
+impl Report {
+    /// Nothing is wrong (notes are not wrong).
+    pub fn is_clean(&self) -> bool {
+        self.worst().is_none_or(|worst| worst == Severity::Note)
+    }
+    /// The highest severity found.
+    pub fn worst(&self) -> Option<Severity> {
+        self.counts.keys().map(|id| id.severity()).max()
+    }
+    pub fn has(&self, id: FindingId) -> bool {
+        self.counts.contains_key(&id)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for finding in &self.findings {
+            writeln!(f, "{finding}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Collects findings.
+#[derive(Debug, Default)]
+pub(crate) struct Sink {
+    pub(crate) report: Report,
+    pub(crate) kept_per_id_max: u64,
+    /// Set while a tree is walked again for details: everything was said the first time.
+    pub(crate) muted: bool,
+}
+
+impl Sink {
+    pub(crate) fn add(&mut self, id: FindingId, site: Site, message: impl Into<String>) {
+        if self.muted {
+            return;
+        }
+        let count = self.report.counts.entry(id).or_default();
+        *count = count.saturating_add(1);
+        if *count <= self.kept_per_id_max {
+            self.report.findings.push(Finding {
+                id,
+                severity: id.severity(),
+                site,
+                message: message.into(),
+            });
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! Walking trees: every block is read once with all its copies judged, and once its references are counted.
+//!
+//! A walk ends: levels fall by one from parent to child, and the keys of a child are confined to its parent's slot,
+//! so the first keys of the blocks of one level rise strictly and no block is met twice in a tree.
+
+use std::collections::HashMap;
+
+use btrfs_format::items::file_extent_type;
+use btrfs_format::view::{BackRef, FileExtentView, file_extent};
+use btrfs_format::{Key, KeyType, TreeId};
+
+use crate::block::{Block, Expect, Owner};
+use crate::extents::{Extents, Use};
+use crate::finding::{FindingId as Id, Sink, Site, Statistics};
+use crate::util::{count, index, is_aligned};
+use crate::volume::{ReadFault, Volume};
+use crate::{CheckOptions, Phase};
+
+/// State that all parts of a check share.
+pub(crate) struct Cx<'a> {
+    pub(crate) vol: Volume,
+    pub(crate) sink: Sink,
+    pub(crate) stats: Statistics,
+    pub(crate) opts: &'a CheckOptions<'a>,
+    /// Blocks read so far, with the number of their first good copy; [`NO_COPY`] where all are bad.
+    pub(crate) seen: HashMap<u64, u8>,
+    pub(crate) extents: Extents,
+    /// Some tree could not be walked whole: what seems unused may be used there.
+    pub(crate) incomplete: bool,
+    /// A tree is being walked again: neither references nor faults of blocks are counted.
+    pub(crate) quiet_walk: bool,
+    blocks_done: u64,
+}
+
+const NO_COPY: u8 = u8::MAX;
+
+/// A tree to walk.
+#[derive(Clone, Debug)]
+pub(crate) struct Root {
+    pub(crate) tree: TreeId,
+    pub(crate) addr: u64,
+    pub(crate) level: u8,
+    pub(crate) generation: u64,
+    /// A subvolume in deletion: what lies before this key, from this level up, is gone already.
+    pub(crate) drop: Option<(Key, u8)>,
+    /// Blocks of the fsync log have no extent items and may be one generation ahead.
+    pub(crate) log: bool,
+}
+
+impl Root {
+    pub(crate) fn owner(&self) -> Owner {
+        if self.tree.is_subvolume() || self.tree == TreeId::TREE_RELOC {
+            Owner::Subvolume
+        } else {
+            Owner::Exactly(self.tree)
+        }
+    }
+    pub(crate) fn site(&self) -> Site {
+        Site {
+            block: Some(btrfs_format::LogicalAddr(self.addr)),
+            ..Site::tree(self.tree)
+        }
+    }
+}
+
+struct Frame {
+    block: Block,
+    slot: usize,
+    below: Option<Key>,
+}
+
+/// What a walk does with blocks that another tree has led to already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shared {
+    Enter,
+    Skip,
+}
+
+pub(crate) type Visit<'v, 'a> = dyn FnMut(&mut Cx<'a>, &Block, bool) + 'v;
+
+impl<'a> Cx<'a> {
+    pub(crate) fn new(vol: Volume, sink: Sink, opts: &'a CheckOptions<'a>) -> Self {
+        Self {
+            vol,
+            sink,
+            stats: Statistics::default(),
+            opts,
+            seen: HashMap::new(),
+            extents: Extents::default(),
+            incomplete: false,
+            quiet_walk: false,
+            blocks_done: 0,
+        }
+    }
+
+    pub(crate) fn progress(&self, phase: Phase, done: u64, total: u64) {
+        if let Some(progress) = self.opts.progress {
+            progress.update(phase, done, total);
+        }
+    }
+
+    /// Reads a block, judging all copies if it is met for the first time. The flag says whether it is.
+    pub(crate) fn load(&mut self, expect: &Expect) -> Option<(Block, bool)> {
+        let known = self.seen.get(&expect.addr).copied();
+        match known {
+            Some(NO_COPY) => None,
+            Some(copy) => self.load_again(expect, copy.into()).map(|block| (block, false)),
+            None => self.load_first(expect).map(|block| (block, true)),
+        }
+    }
+
+    fn block_site(expect: &Expect) -> Site {
+        Site {
+            tree: Some(expect.tree),
+            ..Site::addr(expect.addr)
+        }
+    }
+
+    fn load_again(&mut self, expect: &Expect, copy: u64) -> Option<Block> {
+        let mut bytes = vec![0; index(self.vol.nodesize)];
+        self.vol.read_copy(expect.addr, copy, &mut bytes).ok()?;
+        match Block::judge(&self.vol, bytes, expect, false) {
+            Ok(block) => Some(block),
+            Err((id, what)) => {
+                self.sink.add(id, Self::block_site(expect), what);
+                None
+            }
+        }
+    }
+
+    fn load_first(&mut self, expect: &Expect) -> Option<Block> {
+        let copies = self.vol.chunks.copies(expect.addr);
+        let site = Self::block_site(expect);
+        if copies == 0 || !is_aligned(expect.addr, self.vol.sectorsize) {
+            self.sink.add(Id::BlockUnmapped, site, "the address is unaligned or in no chunk");
+            self.seen.insert(expect.addr, NO_COPY);
+            return None;
+        }
+        let mut good: Option<(u8, Block)> = None;
+        for copy in 0..copies {
+            let mut bytes = vec![0; index(self.vol.nodesize)];
+            let judged = match self.vol.read_copy(expect.addr, copy, &mut bytes) {
+                Ok(()) => Block::judge(&self.vol, bytes, expect, true),
+                Err(ReadFault::Missing) => continue,
+                Err(ReadFault::Unmapped) => Err((Id::BlockUnmapped, "reaches out of its chunk".into())),
+                Err(ReadFault::Failed { message, .. }) => Err((Id::BlockUnreadable, message)),
+            };
+            match (judged, &good) {
+                (Ok(block), None) => good = u8::try_from(copy).ok().map(|copy| (copy, block)),
+                (Ok(block), Some((_, first))) => {
+                    if block.bytes() != first.bytes() {
+                        let what = format!("{}: differs from the first", self.vol.copy_name(expect.addr, copy));
+                        self.sink.add(Id::BlockCopiesDiffer, site.clone(), what);
+                    }
+                }
+                (Err((id, what)), _) => {
+                    let what = format!("{}: {what}", self.vol.copy_name(expect.addr, copy));
+                    self.sink.add(id, site.clone(), what);
+                }
+            }
+        }
+        let Some((copy, block)) = good else {
+            self.seen.insert(expect.addr, NO_COPY);
+            return None;
+        };
+        self.seen.insert(expect.addr, copy);
+        if let Some(what) = &block.refused {
+            self.sink.add(Id::ItemInvalid, site, what.clone());
+        }
+        Some(block)
+    }
+
+    fn lost(&mut self, root: &Root, addr: u64, key: Option<Key>) {
+        if self.quiet_walk {
+            return;
+        }
+        self.incomplete = true;
+        let site = Site {
+            key,
+            ..Site::addr(addr)
+        };
+        let site = Site {
+            tree: Some(root.tree),
+            ..site
+        };
+        self.sink.add(Id::TreeIncomplete, site, "what lies below this block was not judged");
+    }
+
+    /// What happens once to each block: it is counted, and its references are.
+    fn first_visit(&mut self, root: &Root, block: &Block) {
+        self.blocks_done = self.blocks_done.saturating_add(1);
+        if self.blocks_done.is_multiple_of(256) {
+            let done = self.blocks_done.saturating_mul(self.vol.nodesize);
+            self.progress(Phase::Trees, done, 0);
+        }
+        if !self.sink.muted {
+            self.stats.tree_blocks = self.stats.tree_blocks.saturating_add(1);
+            let bytes = self.vol.nodesize;
+            self.stats.tree_bytes = self.stats.tree_bytes.saturating_add(bytes);
+            self.stats.tree_waste_bytes = self.stats.tree_waste_bytes.saturating_add(block.waste_bytes());
+            if root.tree.is_fs_tree() {
+                self.stats.fs_tree_bytes = self.stats.fs_tree_bytes.saturating_add(bytes);
+            } else if root.tree == TreeId::EXTENT {
+                self.stats.extent_tree_bytes = self.stats.extent_tree_bytes.saturating_add(bytes);
+            }
+        }
+        if root.log {
+            return;
+        }
+        let full = self.extents.is_full_backref(block.addr);
+        self.extents.note_block(block, self.vol.nodesize);
+        let skip = skipped_slots(root, block);
+        for slot in skip..block.len() {
+            let Some((_, child, _)) = block.child(slot) else { break };
+            let back = if full {
+                BackRef::SharedBlock { parent: block.addr }
+            } else {
+                BackRef::TreeBlock { root: block.owner.get() }
+            };
+            self.extents.note_use(child, &Use { back, len: self.vol.nodesize, tree_block: true });
+        }
+        if block.level == 0 && (root.tree.is_fs_tree() || root.tree == TreeId::ROOT || root.tree == TreeId::TREE_RELOC) {
+            self.note_file_extents(block, full);
+        }
+    }
+
+    fn note_file_extents(&mut self, leaf: &Block, full: bool) {
+        for (key, data) in leaf.items() {
+            if key.ty != KeyType::EXTENT_DATA {
+                continue;
+            }
+            let Some(FileExtentView::Regular(extent)) = file_extent(data) else { continue };
+            let addr = extent.disk_bytenr.get();
+            if addr == 0 || (extent.ty != file_extent_type::REG && extent.ty != file_extent_type::PREALLOC) {
+                continue;
+            }
+            let back = if full {
+                BackRef::SharedData {
+                    parent: leaf.addr,
+                    count: 0,
+                }
+            } else {
+                BackRef::ExtentData {
+                    root: leaf.owner.get(),
+                    objectid: key.objectid.get(),
+                    offset: key.offset.wrapping_sub(extent.offset.get()),
+                    count: 0,
+                }
+            };
+            let len = extent.disk_num_bytes.get();
+            if !self.sink.muted {
+                let stats = &mut self.stats;
+                stats.data_allocated_bytes = stats.data_allocated_bytes.saturating_add(len);
+                stats.data_referenced_bytes = stats.data_referenced_bytes.saturating_add(extent.num_bytes.get());
+            }
+            self.extents.note_use(addr, &Use { back, len, tree_block: false });
+        }
+    }
+
+    /// Walks a tree in key order and shows its leaves; the flag tells a leaf's first visit. False when parts of it
+    /// could not be reached.
+    pub(crate) fn walk(&mut self, root: &Root, shared: Shared, visit: &mut Visit<'_, 'a>) -> bool {
+        if !root.log && !self.quiet_walk {
+            let back = if root.tree == TreeId::TREE_RELOC {
+                BackRef::SharedBlock { parent: root.addr }
+            } else {
+                BackRef::TreeBlock { root: root.tree.get() }
+            };
+            self.extents.note_use(root.addr, &Use { back, len: self.vol.nodesize, tree_block: true });
+        }
+        let mut complete = true;
+        let mut stack: Vec<Frame> = Vec::new();
+        let mut next = Some((self.expect_root(root), None));
+        loop {
+            if let Some((expect, key)) = next.take() {
+                match self.load(&expect) {
+                    None => {
+                        self.lost(root, expect.addr, key);
+                        complete = false;
+                    }
+                    Some((block, first)) => {
+                        if first {
+                            self.first_visit(root, &block);
+                        }
+                        if block.level == 0 {
+                            if first || shared == Shared::Enter {
+                                visit(self, &block, first);
+                            }
+                        } else if first || shared == Shared::Enter {
+                            let slot = skipped_slots(root, &block);
+                            stack.push(Frame {
+                                block,
+                                slot,
+                                below: expect.below,
+                            });
+                        }
+                    }
+                }
+            }
+            let Some(frame) = stack.last_mut() else { return complete };
+            let Some((key, addr, generation)) = frame.block.child(frame.slot) else {
+                stack.pop();
+                continue;
+            };
+            frame.slot = frame.slot.saturating_add(1);
+            let below = frame.block.key(frame.slot).or(frame.below);
+            let Some(level) = frame.block.level.checked_sub(1) else { continue };
+            let expect = Expect {
+                addr,
+                level,
+                generation,
+                first_key: Some(key),
+                below,
+                ..self.expect_root(root)
+            };
+            next = Some((expect, Some(key)));
+        }
+    }
+
+    fn expect_root(&self, root: &Root) -> Expect {
+        let newest = self.vol.sb.generation.get();
+        Expect {
+            tree: root.tree,
+            addr: root.addr,
+            level: root.level,
+            generation: root.generation,
+            first_key: None,
+            below: None,
+            owner: root.owner(),
+            generation_max: if root.log { newest.saturating_add(1) } else { newest },
+        }
+    }
+
+    /// The data of one item, found by descending from the root. For details after a fault; reads as few blocks as
+    /// the tree has levels.
+    pub(crate) fn lookup(&mut self, root: &Root, key: &Key) -> Option<Vec<u8>> {
+        self.lookup_leaf(root, key)?
+            .items()
+            .find(|(found, _)| found == key)
+            .map(|(_, data)| data.to_vec())
+    }
+
+    /// The leaf that holds `key` or would hold it.
+    pub(crate) fn lookup_leaf(&mut self, root: &Root, key: &Key) -> Option<Block> {
+        let muted = std::mem::replace(&mut self.sink.muted, true);
+        let found = self.descend(root, key);
+        self.sink.muted = muted;
+        found
+    }
+
+    fn descend(&mut self, root: &Root, key: &Key) -> Option<Block> {
+        let mut expect = self.expect_root(root);
+        for _ in 0..=btrfs_format::block::LEVEL_MAX {
+            let (block, _) = self.load(&expect)?;
+            if block.level == 0 {
+                return Some(block);
+            }
+            let slot = block.child_slot(key);
+            let (first, addr, generation) = block.child(slot)?;
+            expect = Expect {
+                addr,
+                level: block.level.checked_sub(1)?,
+                generation,
+                first_key: Some(first),
+                below: block.key(slot.saturating_add(1)).or(expect.below),
+                ..expect
+            };
+        }
+        None
+    }
+}
+
+/// How many of a node's first children are gone already because its subvolume is being deleted.
+fn skipped_slots(root: &Root, block: &Block) -> usize {
+    match &root.drop {
+        Some((key, level)) if block.level >= *level && block.level > 0 => block.child_slot(key),
+        _ => 0,
+    }
+}
+
+/// The sites of a leaf's items.
+pub(crate) fn item_site(tree: TreeId, leaf: &Block, key: Key) -> Site {
+    Site::item(tree, leaf.addr, key)
+}
+
+/// Bytes as a number, for statistics.
+pub(crate) fn len_bytes(data: &[u8]) -> u64 {
+    count(data.len())
+}
