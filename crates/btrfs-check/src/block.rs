@@ -95,7 +95,11 @@ impl Block {
 
     fn judge_bounds(&self) -> Result<(), Fault> {
         let body = self.bytes.len().saturating_sub(HEADER_BYTES);
-        let unit = if self.level == 0 { ITEM_HEADER_BYTES } else { KEY_PTR_BYTES };
+        let unit = if self.level == 0 {
+            ITEM_HEADER_BYTES
+        } else {
+            KEY_PTR_BYTES
+        };
         let room = body.checked_div(unit).unwrap_or(0);
         if self.count > room || (self.level > 0 && self.count == 0) {
             return Err((Id::BlockItemCount, format!("{} items, room for {room}", self.count)));
@@ -126,12 +130,18 @@ impl Block {
             && self.key(0) != Some(first)
         {
             let found = self.key(0).map_or("nothing".into(), |k| k.to_string());
-            return Err((Id::BlockFirstKey, format!("begins with {found}, its parent says {first}")));
+            return Err((
+                Id::BlockFirstKey,
+                format!("begins with {found}, its parent says {first}"),
+            ));
         }
         if let (Some(last), Some(below)) = (prev, expect.below)
             && last >= below
         {
-            return Err((Id::BlockKeyRange, format!("ends with {last}, the next block begins with {below}")));
+            return Err((
+                Id::BlockKeyRange,
+                format!("ends with {last}, the next block begins with {below}"),
+            ));
         }
         Ok(())
     }
@@ -179,11 +189,17 @@ impl Block {
     }
     /// Slot of the child that covers `key`.
     pub(crate) fn child_slot(&self, key: &Key) -> usize {
-        self.ptrs().partition_point(|ptr| Key::from(ptr.key) <= *key).saturating_sub(1)
+        self.ptrs()
+            .partition_point(|ptr| Key::from(ptr.key) <= *key)
+            .saturating_sub(1)
     }
     /// Bytes not used by items.
     pub(crate) fn waste_bytes(&self) -> u64 {
-        let unit = if self.level == 0 { ITEM_HEADER_BYTES } else { KEY_PTR_BYTES };
+        let unit = if self.level == 0 {
+            ITEM_HEADER_BYTES
+        } else {
+            KEY_PTR_BYTES
+        };
         let data: u64 = self.heads().iter().map(|head| u64::from(head.size.get())).sum();
         let used = count(self.count.saturating_mul(unit)).saturating_add(data);
         count(self.bytes.len().saturating_sub(HEADER_BYTES)).saturating_sub(used)
@@ -191,7 +207,8 @@ impl Block {
 }
 
 fn judge_header(volume: &Volume, header: &Header, expect: &Expect) -> Result<(), Fault> {
-    let unlike = |id: Id, what: &str, found: u64, expected: u64| Err((id, format!("{what} {found}, expected {expected}")));
+    let unlike =
+        |id: Id, what: &str, found: u64, expected: u64| Err((id, format!("{what} {found}, expected {expected}")));
     if header.bytenr.get() != expect.addr {
         return unlike(Id::BlockBytenr, "address", header.bytenr.get(), expect.addr);
     }

@@ -56,14 +56,22 @@ impl Chunk {
     /// Checks the item's fields; the error says what is wrong.
     pub(crate) fn parse(start: u64, head: &ChunkHead, stripes: &[Stripe], sectorsize: u64) -> Result<Self, String> {
         let (len, ty) = (head.length.get(), head.ty.get());
-        if len == 0 || !is_aligned(len, sectorsize) || !is_aligned(start, sectorsize) || start.checked_add(len).is_none() {
+        if len == 0
+            || !is_aligned(len, sectorsize)
+            || !is_aligned(start, sectorsize)
+            || start.checked_add(len).is_none()
+        {
             return Err(format!("start {start} or length {len} unaligned or out of range"));
         }
         if head.stripe_len.get() != STRIPE_LEN_BYTES {
-            return Err(format!("stripe length {}, expected {STRIPE_LEN_BYTES}", head.stripe_len));
+            return Err(format!(
+                "stripe length {}, expected {STRIPE_LEN_BYTES}",
+                head.stripe_len
+            ));
         }
         let known = bg::TYPE_MASK | bg::PROFILE_MASK;
-        if ty & bg::TYPE_MASK == 0 || ty & !known != 0 || (ty & bg::SYSTEM != 0 && ty & (bg::DATA | bg::METADATA) != 0) {
+        if ty & bg::TYPE_MASK == 0 || ty & !known != 0 || (ty & bg::SYSTEM != 0 && ty & (bg::DATA | bg::METADATA) != 0)
+        {
             return Err(format!("type {ty:#x} is no legal combination"));
         }
         let Some(profile) = profile(ty) else {
@@ -87,7 +95,9 @@ impl Chunk {
         let stripe_len = chunk.stripe_len();
         for &(devid, offset) in &chunk.stripes {
             if !is_aligned(offset, sectorsize) || offset.checked_add(stripe_len).is_none() {
-                return Err(format!("stripe on device {devid} at {offset} unaligned or out of range"));
+                return Err(format!(
+                    "stripe on device {devid} at {offset} unaligned or out of range"
+                ));
             }
         }
         Ok(chunk)
@@ -147,7 +157,9 @@ impl Chunk {
             _ => column,
         };
         let &(devid, base) = self.stripes.get(usize::try_from(slot).ok()?)?;
-        let physical = base.checked_add(row.checked_mul(STRIPE_LEN_BYTES)?)?.checked_add(within)?;
+        let physical = base
+            .checked_add(row.checked_mul(STRIPE_LEN_BYTES)?)?
+            .checked_add(within)?;
         Some(Run {
             devid,
             physical,
@@ -165,7 +177,12 @@ pub(crate) struct ChunkMap {
 impl ChunkMap {
     /// Adds a chunk; `Err` gives the start of one that it overlaps.
     pub(crate) fn insert(&mut self, chunk: Chunk) -> Result<(), u64> {
-        if let Some((&start, _)) = self.chunks.range(..chunk.end()).next_back().filter(|(_, c)| c.end() > chunk.start) {
+        if let Some((&start, _)) = self
+            .chunks
+            .range(..chunk.end())
+            .next_back()
+            .filter(|(_, c)| c.end() > chunk.start)
+        {
             return Err(start);
         }
         self.chunks.insert(chunk.start, chunk);

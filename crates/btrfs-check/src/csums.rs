@@ -32,7 +32,9 @@ impl CsumMap {
             .unwrap_or_default()
             .iter()
             .take_while(|run| run.0 < end)
-            .fold(0u64, |sum, run| sum.saturating_add(run.1.min(end).saturating_sub(run.0.max(start))))
+            .fold(0u64, |sum, run| {
+                sum.saturating_add(run.1.min(end).saturating_sub(run.0.max(start)))
+            })
     }
 }
 
@@ -43,14 +45,19 @@ pub(crate) fn read(cx: &mut Cx<'_>, root: &Root) -> CsumMap {
         for (key, data) in leaf.items() {
             let site = item_site(TreeId::CSUM, leaf, key);
             if key.ty != KeyType::EXTENT_CSUM || key.objectid != ObjectId::EXTENT_CSUM {
-                cx.sink.add(Id::ItemForeign, site, "does not belong in the checksum tree");
+                cx.sink
+                    .add(Id::ItemForeign, site, "does not belong in the checksum tree");
                 continue;
             }
             cx.stats.csum_bytes = cx.stats.csum_bytes.saturating_add(len_bytes(data));
             let size = cx.vol.csum.size_bytes();
             let whole = data.len().is_multiple_of(size) && !data.is_empty();
             if !whole || !is_aligned(key.offset, cx.vol.sectorsize) {
-                cx.sink.add(Id::CsumItemInvalid, site, format!("{} bytes at {}", data.len(), key.offset));
+                cx.sink.add(
+                    Id::CsumItemInvalid,
+                    site,
+                    format!("{} bytes at {}", data.len(), key.offset),
+                );
                 continue;
             }
             let sectors = count(data.len().checked_div(size).unwrap_or(0));
@@ -95,7 +102,10 @@ pub(crate) fn check_orphans(cx: &mut Cx<'_>, map: &CsumMap) {
 
 /// Reads all data that has checksums, every copy, and compares.
 pub(crate) fn verify_data(cx: &mut Cx<'_>, root: &Root, map: &CsumMap) {
-    let total = map.runs.iter().fold(0u64, |sum, run| sum.saturating_add(run.1.saturating_sub(run.0)));
+    let total = map
+        .runs
+        .iter()
+        .fold(0u64, |sum, run| sum.saturating_add(run.1.saturating_sub(run.0)));
     let mut done = 0u64;
     cx.seen.clear();
     let muted = std::mem::replace(&mut cx.sink.muted, true);
@@ -127,7 +137,11 @@ fn verify_item(cx: &mut Cx<'_>, leaf: &Block, key: Key, data: &[u8]) -> u64 {
         let mut at = from;
         while at < to {
             let upto = to.min(at.saturating_add(READ_BYTES_MAX));
-            let first = index(at.saturating_sub(key.offset).checked_div(cx.vol.sectorsize).unwrap_or(0));
+            let first = index(
+                at.saturating_sub(key.offset)
+                    .checked_div(cx.vol.sectorsize)
+                    .unwrap_or(0),
+            );
             let sums = data.get(first.saturating_mul(size)..).unwrap_or_default();
             for copy in 0..cx.vol.chunks.copies(at).max(1) {
                 verify_run(cx, leaf, at, upto, copy, sums);
@@ -146,7 +160,8 @@ fn verify_run(cx: &mut Cx<'_>, leaf: &Block, start: u64, end: u64, copy: u64, su
         Ok(()) => {}
         Err(ReadFault::Missing) => return,
         Err(ReadFault::Unmapped) => {
-            cx.sink.add(Id::DataUnreadable, Site::addr(start), format!("{name}: in no chunk"));
+            cx.sink
+                .add(Id::DataUnreadable, Site::addr(start), format!("{name}: in no chunk"));
             return;
         }
         Err(ReadFault::Failed {

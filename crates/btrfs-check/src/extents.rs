@@ -106,10 +106,7 @@ fn hash(back: &BackRef) -> u128 {
         BackRef::TreeBlock { root } => base.word(1).word(root),
         BackRef::SharedBlock { parent } => base.word(2).word(parent),
         BackRef::ExtentData {
-            root,
-            objectid,
-            offset,
-            ..
+            root, objectid, offset, ..
         } => base.word(3).word(root).word(objectid).word(offset),
         BackRef::SharedData { parent, .. } => base.word(4).word(parent),
         BackRef::Owner { root } => base.word(5).word(root),
@@ -122,10 +119,7 @@ fn show(back: &BackRef) -> String {
         BackRef::TreeBlock { root } => format!("tree {root}"),
         BackRef::SharedBlock { parent } => format!("parent block {parent}"),
         BackRef::ExtentData {
-            root,
-            objectid,
-            offset,
-            ..
+            root, objectid, offset, ..
         } => format!("tree {root} inode {objectid} offset {offset}"),
         BackRef::SharedData { parent, .. } => format!("parent leaf {parent}"),
         BackRef::Owner { root } => format!("owner tree {root}"),
@@ -152,7 +146,8 @@ impl Extents {
     }
 
     pub(crate) fn is_full_backref(&self, addr: u64) -> bool {
-        self.get(addr).is_some_and(|e| e.flags & extent_flags::FULL_BACKREF != 0)
+        self.get(addr)
+            .is_some_and(|e| e.flags & extent_flags::FULL_BACKREF != 0)
     }
 
     /// Compares a block that is in use with its extent item.
@@ -163,11 +158,23 @@ impl Extents {
         let Some(extent) = self.get(block.addr) else { return };
         let level = u64::from(block.level);
         let fault = if extent.len != nodesize {
-            Some((Id::ExtentSize, format!("a tree block of {nodesize} bytes in an extent of {}", extent.len)))
+            Some((
+                Id::ExtentSize,
+                format!("a tree block of {nodesize} bytes in an extent of {}", extent.len),
+            ))
         } else if u64::from(extent.level) != level {
-            Some((Id::ExtentLevel, format!("level {}, the block has {level}", extent.level)))
-        } else if extent.flags & extent_flags::FULL_BACKREF != 0 && !block.owner.is_fs_tree() && block.owner != TreeId::TREE_RELOC {
-            Some((Id::ExtentFlags, format!("full back references on a block of tree {}", block.owner)))
+            Some((
+                Id::ExtentLevel,
+                format!("level {}, the block has {level}", extent.level),
+            ))
+        } else if extent.flags & extent_flags::FULL_BACKREF != 0
+            && !block.owner.is_fs_tree()
+            && block.owner != TreeId::TREE_RELOC
+        {
+            Some((
+                Id::ExtentFlags,
+                format!("full back references on a block of tree {}", block.owner),
+            ))
         } else {
             None
         };
@@ -199,7 +206,10 @@ impl Extents {
             let kind = if used.tree_block { "a tree block" } else { "file data" };
             Some((Id::ExtentFlags, format!("flags {:#x}, used as {kind}", extent.flags)))
         } else if extent.len != used.len {
-            Some((Id::ExtentSize, format!("{} bytes, used as {} bytes", extent.len, used.len)))
+            Some((
+                Id::ExtentSize,
+                format!("{} bytes, used as {} bytes", extent.len, used.len),
+            ))
         } else {
             None
         };
@@ -243,7 +253,10 @@ pub(crate) fn read_extent_leaf(cx: &mut Cx<'_>, leaf: &Block) {
     for (key, data) in leaf.items() {
         match key.ty {
             KeyType::EXTENT_ITEM | KeyType::METADATA_ITEM => read_extent(cx, leaf, key, data),
-            KeyType::TREE_BLOCK_REF | KeyType::SHARED_BLOCK_REF | KeyType::EXTENT_DATA_REF | KeyType::SHARED_DATA_REF => {
+            KeyType::TREE_BLOCK_REF
+            | KeyType::SHARED_BLOCK_REF
+            | KeyType::EXTENT_DATA_REF
+            | KeyType::SHARED_DATA_REF => {
                 read_keyed(cx, leaf, key, data);
             }
             KeyType::BLOCK_GROUP_ITEM | KeyType::EXTENT_OWNER_REF => {}
@@ -265,7 +278,13 @@ fn inline_bytes(back: &BackRef) -> usize {
     }
 }
 
-fn judge_extent(key: Key, view: &ExtentView<'_>, data_len: usize, nodesize: u64, sectorsize: u64) -> Result<(), String> {
+fn judge_extent(
+    key: Key,
+    view: &ExtentView<'_>,
+    data_len: usize,
+    nodesize: u64,
+    sectorsize: u64,
+) -> Result<(), String> {
     let flags = view.head.flags.get();
     let tree_block = flags & extent_flags::TREE_BLOCK != 0;
     if tree_block == (flags & extent_flags::DATA != 0) {
@@ -284,7 +303,10 @@ fn judge_extent(key: Key, view: &ExtentView<'_>, data_len: usize, nodesize: u64,
         }
     } else if tree_block && key.offset != nodesize {
         return Err(format!("a tree block of {} bytes", key.offset));
-    } else if key.offset == 0 || !is_aligned(key.offset, sectorsize) || key.objectid.get().checked_add(key.offset).is_none() {
+    } else if key.offset == 0
+        || !is_aligned(key.offset, sectorsize)
+        || key.objectid.get().checked_add(key.offset).is_none()
+    {
         return Err(format!("length {}", key.offset));
     }
     let mut expected_len = size_of::<ExtentItem>();
@@ -336,7 +358,10 @@ fn read_extent(cx: &mut Cx<'_>, leaf: &Block, key: Key, data: &[u8]) {
             said: false,
         };
         if extent.generation > cx.vol.sb.generation.get() {
-            let what = format!("generation {}, the volume is at {}", extent.generation, cx.vol.sb.generation);
+            let what = format!(
+                "generation {}, the volume is at {}",
+                extent.generation, cx.vol.sb.generation
+            );
             cx.sink.add(Id::ExtentGeneration, site.clone(), what);
         }
         match cx.extents.list.last() {
@@ -403,7 +428,10 @@ pub(crate) fn judge(cx: &mut Cx<'_>, extent_tree_whole: bool) -> Vec<u64> {
         }
         if extent.found == 0 {
             if !cx.incomplete {
-                let what = format!("{} bytes, {} references recorded, no use found", extent.len, extent.recorded);
+                let what = format!(
+                    "{} bytes, {} references recorded, no use found",
+                    extent.len, extent.recorded
+                );
                 cx.sink.add(Id::ExtentUnreferenced, Site::addr(extent.addr), what);
             }
         } else if detail.len() < DETAILS_MAX {
@@ -427,7 +455,9 @@ pub(crate) fn watch(cx: &mut Cx<'_>, addrs: &[u64]) {
 /// Ends the second walk and says what it found.
 pub(crate) fn judge_details(cx: &mut Cx<'_>) {
     cx.sink.muted = false;
-    let Some(details) = cx.extents.details.take() else { return };
+    let Some(details) = cx.extents.details.take() else {
+        return;
+    };
     for addr in &details.watch {
         let min = (*addr, BackRef::TreeBlock { root: 0 });
         let mut said = false;
@@ -451,16 +481,20 @@ pub(crate) fn judge_details(cx: &mut Cx<'_>) {
             cx.sink.add(id, Site::addr(*addr), what);
         }
         if !said && !cx.incomplete {
-            cx.sink.add(Id::BackrefMismatch, Site::addr(*addr), "recorded and found references differ");
+            cx.sink.add(
+                Id::BackrefMismatch,
+                Site::addr(*addr),
+                "recorded and found references differ",
+            );
         }
     }
 }
 
 /// Extents of all kinds within a range, as the sum of their lengths.
 pub(crate) fn used_within(cx: &Cx<'_>, start: u64, end: u64) -> u64 {
-    cx.extents
-        .overlapping(start, end)
-        .fold(0u64, |sum, extent| sum.saturating_add(extent.end().min(end).saturating_sub(extent.addr.max(start))))
+    cx.extents.overlapping(start, end).fold(0u64, |sum, extent| {
+        sum.saturating_add(extent.end().min(end).saturating_sub(extent.addr.max(start)))
+    })
 }
 
 #[cfg(test)]

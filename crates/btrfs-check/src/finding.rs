@@ -206,7 +206,9 @@ finding_ids! {
     FreeSpaceInUse = "free-space-in-use", Error;
     /// The free-space tree lacks free space.
     FreeSpaceLost = "free-space-lost", Error;
-    /// Free-space items of a block group that does not exist.
+    /// Free-space items of a block group that is gone, where nothing is mapped now. mkfs.btrfs leaves such behind.
+    FreeSpaceStale = "free-space-stale", Note;
+    /// Free-space items that do not suit the block groups.
     FreeSpaceOrphan = "free-space-orphan", Error;
     /// The version 1 cache of a block group contradicts its inode.
     SpaceCacheInvalid = "space-cache-invalid", Warning;

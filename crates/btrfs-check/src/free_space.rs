@@ -49,15 +49,33 @@ pub(crate) fn check(cx: &mut Cx<'_>, root: &Root, groups: &BTreeMap<u64, BlockGr
     if whole && judge {
         for group in groups.values() {
             if seen.binary_search(&group.start).is_err() {
-                cx.sink.add(Id::FreeSpaceInfoMissing, Site::addr(group.start), "the block group has none");
+                cx.sink.add(
+                    Id::FreeSpaceInfoMissing,
+                    Site::addr(group.start),
+                    "the block group has none",
+                );
             }
         }
     }
 }
 
+/// Any part of the key's range lies in a chunk.
+fn is_mapped(cx: &Cx<'_>, key: Key) -> bool {
+    let start = key.objectid.get();
+    let end = start.saturating_add(key.offset.max(1));
+    cx.vol
+        .chunks
+        .iter()
+        .any(|chunk| chunk.start < end && chunk.end() > start)
+}
+
 fn begin(cx: &mut Cx<'_>, leaf: &Block, key: Key, data: &[u8], groups: &BTreeMap<u64, BlockGroup>) -> Option<Current> {
     let site = item_site(TreeId::FREE_SPACE, leaf, key);
     let group = groups.get(&key.objectid.get()).copied();
+    if group.is_none() && !is_mapped(cx, key) {
+        cx.sink.add(Id::FreeSpaceStale, site, "the block group is gone");
+        return None;
+    }
     let (Some(group), Some(info)) = (group, fixed::<FreeSpaceInfo>(data)) else {
         cx.sink.add(Id::FreeSpaceOrphan, site, "no block group begins here");
         return None;
@@ -66,7 +84,8 @@ fn begin(cx: &mut Cx<'_>, leaf: &Block, key: Key, data: &[u8], groups: &BTreeMap
         let what = format!("{} bytes, the block group has {}", key.offset, group.len);
         cx.sink.add(Id::FreeSpaceOrphan, site, what);
     } else if info.flags.get() & !FREE_SPACE_USING_BITMAPS != 0 {
-        cx.sink.add(Id::FreeSpaceInvalid, site, format!("flags {:#x}", info.flags));
+        cx.sink
+            .add(Id::FreeSpaceInvalid, site, format!("flags {:#x}", info.flags));
     }
     Some(Current {
         group,
@@ -85,19 +104,27 @@ fn read_space(cx: &mut Cx<'_>, leaf: &Block, key: Key, data: &[u8], current: Opt
         KeyType::FREE_SPACE_EXTENT => false,
         KeyType::FREE_SPACE_BITMAP => true,
         _ => {
-            cx.sink.add(Id::ItemForeign, site, "does not belong in the free-space tree");
+            cx.sink
+                .add(Id::ItemForeign, site, "does not belong in the free-space tree");
             return;
         }
     };
     let (start, len) = (key.objectid.get(), key.offset);
     let end = start.saturating_add(len);
-    let Some(current) = current.filter(|c| start >= c.group.start && end <= c.group.start.saturating_add(c.group.len)) else {
-        cx.sink.add(Id::FreeSpaceOrphan, site, "lies in no block group");
+    let Some(current) = current.filter(|c| start >= c.group.start && end <= c.group.start.saturating_add(c.group.len))
+    else {
+        if is_mapped(cx, key) {
+            cx.sink.add(Id::FreeSpaceOrphan, site, "lies in no block group");
+        }
         return;
     };
     let sectorsize = cx.vol.sectorsize;
     if len == 0 || !is_aligned(start, sectorsize) || !is_aligned(len, sectorsize) || bitmap != current.bitmaps {
-        cx.sink.add(Id::FreeSpaceInvalid, site, "unaligned, empty, or not of the kind that the block group uses");
+        cx.sink.add(
+            Id::FreeSpaceInvalid,
+            site,
+            "unaligned, empty, or not of the kind that the block group uses",
+        );
         return;
     }
     if start < current.done {
@@ -114,7 +141,11 @@ fn read_space(cx: &mut Cx<'_>, leaf: &Block, key: Key, data: &[u8], current: Opt
     let bits = len.checked_div(sectorsize).unwrap_or(0);
     let bytes = bits.div_ceil(8);
     if count(data.len()) != bytes || data.len() > FREE_SPACE_BITMAP_BYTES {
-        cx.sink.add(Id::FreeSpaceInvalid, site, format!("{} bytes of bitmap, expected {bytes}", data.len()));
+        cx.sink.add(
+            Id::FreeSpaceInvalid,
+            site,
+            format!("{} bytes of bitmap, expected {bytes}", data.len()),
+        );
         return;
     }
     read_bitmap(cx, current, start, bits, data, judge);
@@ -154,7 +185,11 @@ fn add_run(cx: &mut Cx<'_>, current: &mut Current, start: u64, end: u64, judge: 
         current.runs = current.runs.saturating_add(1);
     } else if !current.bitmaps && !current.said {
         current.said = true;
-        cx.sink.add(Id::FreeSpaceInvalid, Site::addr(start), "two items where one free run is");
+        cx.sink.add(
+            Id::FreeSpaceInvalid,
+            Site::addr(start),
+            "two items where one free run is",
+        );
     }
     current.run_end = end;
     if judge {
@@ -196,6 +231,7 @@ fn finish(cx: &mut Cx<'_>, current: Current, judge: bool) {
     }
     if current.runs != u64::from(current.stated) {
         let what = format!("{} runs of free space, the items have {}", current.stated, current.runs);
-        cx.sink.add(Id::FreeSpaceInfoCount, Site::addr(current.group.start), what);
+        cx.sink
+            .add(Id::FreeSpaceInfoCount, Site::addr(current.group.start), what);
     }
 }

@@ -250,7 +250,10 @@ impl FsCheck<'_> {
     fn dir_item(&mut self, cx: &mut Cx<'_>, site: Site, key: Key, data: &[u8], first: bool) {
         let mut taken = 0u64;
         for entry in dir_entries(data) {
-            taken = taken.saturating_add(30).saturating_add(len_bytes(entry.name)).saturating_add(len_bytes(entry.data));
+            taken = taken
+                .saturating_add(30)
+                .saturating_add(len_bytes(entry.name))
+                .saturating_add(len_bytes(entry.data));
             if first {
                 judge_entry(cx, site.clone(), &entry);
                 if name_hash(entry.name) != key.offset {
@@ -279,7 +282,8 @@ impl FsCheck<'_> {
         if first {
             judge_entry(cx, site.clone(), &entry);
             if entries.next().is_some() {
-                cx.sink.add(Id::DirEntryInvalid, site.clone(), "more than one entry under one index");
+                cx.sink
+                    .add(Id::DirEntryInvalid, site.clone(), "more than one entry under one index");
             }
         }
         if let Some(inode) = &mut self.current {
@@ -294,7 +298,9 @@ impl FsCheck<'_> {
         }
         let target = at.objectid.get();
         let link = self.links.entry(target).or_default();
-        link.sum = link.sum.wrapping_add(name_sum(key.objectid.get(), key.offset, entry.name));
+        link.sum = link
+            .sum
+            .wrapping_add(name_sum(key.objectid.get(), key.offset, entry.name));
         link.entry_types |= 1u16.checked_shl(entry.head.ty.into()).unwrap_or(0);
         self.settle(target);
     }
@@ -396,7 +402,10 @@ impl FsCheck<'_> {
             let what = format!("{covered} bytes at {start} have checksums, but the extent is {kind}");
             cx.sink.add(Id::CsumUnexpected, site, what);
         } else if !prealloc && !nodatasum && covered < len && csums.whole {
-            let what = format!("{} of {len} bytes at {start} have no checksums", len.saturating_sub(covered));
+            let what = format!(
+                "{} of {len} bytes at {start} have no checksums",
+                len.saturating_sub(covered)
+            );
             cx.sink.add(Id::CsumMissing, site, what);
         }
     }
@@ -422,7 +431,8 @@ impl FsCheck<'_> {
             let what = format!("{nlink} links, {} names", inode.names);
             cx.sink.add(Id::InodeNlink, site.clone(), what);
         } else if ty == file_type::DIR && nlink > 1 {
-            cx.sink.add(Id::InodeNlink, site.clone(), format!("a directory with {nlink} links"));
+            cx.sink
+                .add(Id::InodeNlink, site.clone(), format!("a directory with {nlink} links"));
         }
         if ty == file_type::DIR {
             self.finish_dir(cx, &inode, &item, site);
@@ -446,12 +456,17 @@ impl FsCheck<'_> {
 
     fn finish_file(&mut self, cx: &mut Cx<'_>, inode: &Inode, item: &InodeItem, ty: u8, site: Site) {
         if inode.dir_items {
-            cx.sink.add(Id::InodeItemForeign, site.clone(), "directory items on what is no directory");
+            cx.sink.add(
+                Id::InodeItemForeign,
+                site.clone(),
+                "directory items on what is no directory",
+            );
         }
         let has_data = ty == file_type::REG_FILE || ty == file_type::SYMLINK;
         if !has_data {
             if inode.extents > 0 {
-                cx.sink.add(Id::InodeItemForeign, site, "file extents on what is no file");
+                cx.sink
+                    .add(Id::InodeItemForeign, site, "file extents on what is no file");
             }
             return;
         }
@@ -460,25 +475,35 @@ impl FsCheck<'_> {
             cx.sink.add(Id::FileNbytes, site.clone(), what);
         }
         if ty == file_type::SYMLINK && inode.inline_bytes != Some(item.size.get()) {
-            let what = format!("size {}, target of {} bytes", item.size, inode.inline_bytes.unwrap_or(0));
+            let what = format!(
+                "size {}, target of {} bytes",
+                item.size,
+                inode.inline_bytes.unwrap_or(0)
+            );
             cx.sink.add(Id::SymlinkInvalid, site.clone(), what);
         }
         let size = item.size.get();
         if !self.no_holes && item.nlink.get() > 0 && size > 0 {
             let gap = inode.gap.or((inode.extent_end < size).then_some(inode.extent_end));
             if let Some(gap) = gap.filter(|&gap| gap < size) {
-                cx.sink.add(Id::FileExtentHole, site, format!("no extent at {gap}, size {size}"));
+                cx.sink
+                    .add(Id::FileExtentHole, site, format!("no extent at {gap}, size {size}"));
             }
         }
     }
 
     fn finish_tree(&mut self, cx: &mut Cx<'_>, root: &Root) {
         if !self.root_dir_seen {
-            cx.sink.add(Id::RootDirMissing, Site::tree(self.tree), "no root directory");
+            cx.sink
+                .add(Id::RootDirMissing, Site::tree(self.tree), "no root directory");
         }
         for ino in std::mem::take(&mut self.nameless) {
             if !self.orphans.contains(&ino) {
-                cx.sink.add(Id::InodeOrphanMissing, self.inode_site(ino), "no name and no orphan item");
+                cx.sink.add(
+                    Id::InodeOrphanMissing,
+                    self.inode_site(ino),
+                    "no name and no orphan item",
+                );
             }
         }
         let mut left: Vec<u64> = self.links.keys().copied().collect();
@@ -500,10 +525,14 @@ fn judge_inode(cx: &mut Cx<'_>, site: Site, item: &InodeItem) {
     let newest = cx.vol.sb.generation.get().saturating_add(1);
     let ty = type_of_mode(item.mode.get());
     if ty == file_type::UNKNOWN || item.mode.get() & !0o177_777 != 0 {
-        cx.sink.add(Id::InodeMode, site.clone(), format!("mode {:o}", item.mode));
+        cx.sink
+            .add(Id::InodeMode, site.clone(), format!("mode {:o}", item.mode));
     }
     if item.generation.get() > newest || item.transid.get() > newest {
-        let what = format!("generation {}, transid {}, the volume is at {}", item.generation, item.transid, cx.vol.sb.generation);
+        let what = format!(
+            "generation {}, transid {}, the volume is at {}",
+            item.generation, item.transid, cx.vol.sb.generation
+        );
         cx.sink.add(Id::InodeGeneration, site.clone(), what);
     }
     let flags = item.flags.get();
@@ -543,7 +572,10 @@ fn judge_entry(cx: &mut Cx<'_>, site: Site, entry: &DirEntry<'_>) {
 fn check_xattr(cx: &mut Cx<'_>, site: Site, key: Key, data: &[u8]) {
     let mut taken = 0u64;
     for entry in dir_entries(data) {
-        taken = taken.saturating_add(30).saturating_add(len_bytes(entry.name)).saturating_add(len_bytes(entry.data));
+        taken = taken
+            .saturating_add(30)
+            .saturating_add(len_bytes(entry.name))
+            .saturating_add(len_bytes(entry.data));
         let bad_name = entry.name.is_empty() || entry.name.len() > NAME_BYTES_MAX;
         if bad_name || entry.head.ty & 0x7f != file_type::XATTR || Key::from(entry.head.location) != Key::MIN {
             let what = format!("a malformed attribute {:?}", String::from_utf8_lossy(entry.name));
@@ -610,7 +642,11 @@ fn judge_extent(extent: &FileExtent, item_bytes: usize, key: Key, sectorsize: u6
         return Ok(());
     }
     let end = offset.checked_add(len).ok_or("offset out of range")?;
-    let limit = if extent.compression == compression::NONE { disk_len } else { ram };
+    let limit = if extent.compression == compression::NONE {
+        disk_len
+    } else {
+        ram
+    };
     if end > limit {
         return Err(format!("uses up to byte {end} of {limit}"));
     }

@@ -41,10 +41,14 @@ pub(crate) fn bootstrap(cx: &mut Cx<'_>) {
             Err(what) => Some(what),
             Ok(_) if key.ty != KeyType::CHUNK_ITEM => Some(format!("{key} is no chunk")),
             Ok(chunk) if chunk.ty & bg::SYSTEM == 0 => Some(format!("type {:#x} is not system", chunk.ty)),
-            Ok(chunk) => map.insert(chunk).err().map(|other| format!("overlaps the chunk at {other}")),
+            Ok(chunk) => map
+                .insert(chunk)
+                .err()
+                .map(|other| format!("overlaps the chunk at {other}")),
         };
         if let Some(what) = fault {
-            cx.sink.add(Id::SysChunkArray, Site::default(), format!("{key}: {what}"));
+            cx.sink
+                .add(Id::SysChunkArray, Site::default(), format!("{key}: {what}"));
         }
     }
     if taken != len || len == 0 {
@@ -68,7 +72,11 @@ pub(crate) fn read_chunk_tree(cx: &mut Cx<'_>) {
                     Some(item) if item.devid.get() == key.offset => {
                         dev_items.insert(key.offset, *item);
                     }
-                    _ => cx.sink.add(Id::ChunkInvalid, site, "a device item that is short or names another device"),
+                    _ => cx.sink.add(
+                        Id::ChunkInvalid,
+                        site,
+                        "a device item that is short or names another device",
+                    ),
                 },
                 _ => cx.sink.add(Id::ItemForeign, site, "does not belong in the chunk tree"),
             }
@@ -112,14 +120,17 @@ fn read_chunk(cx: &mut Cx<'_>, map: &mut ChunkMap, site: Site, key: Key, data: &
         cx.sink.add(Id::ChunkInvalid, site, "too short");
         return;
     };
-    if key.objectid != ObjectId::FIRST_CHUNK_TREE || size_of_val(head).saturating_add(size_of_val(stripes)) != data.len() {
+    if key.objectid != ObjectId::FIRST_CHUNK_TREE
+        || size_of_val(head).saturating_add(size_of_val(stripes)) != data.len()
+    {
         cx.sink.add(Id::ChunkInvalid, site.clone(), "wrong object id or length");
     }
     match Chunk::parse(key.offset, head, stripes, cx.vol.sectorsize) {
         Err(what) => cx.sink.add(Id::ChunkInvalid, site, what),
         Ok(chunk) => {
             if let Err(other) = map.insert(chunk) {
-                cx.sink.add(Id::ChunkOverlap, site, format!("overlaps the chunk at {other}"));
+                cx.sink
+                    .add(Id::ChunkOverlap, site, format!("overlaps the chunk at {other}"));
             }
         }
     }
@@ -133,7 +144,9 @@ pub(crate) fn check_devices(cx: &mut Cx<'_>) {
         let what = format!("{}, the chunk tree has {}", sb.num_devices, items.len());
         cx.sink.add(Id::SuperNumDevices, Site::default(), what);
     }
-    let total = items.values().fold(0u64, |sum, item| sum.saturating_add(item.total_bytes.get()));
+    let total = items
+        .values()
+        .fold(0u64, |sum, item| sum.saturating_add(item.total_bytes.get()));
     if total != sb.total_bytes.get() {
         let what = format!("{}, the devices have {total}", sb.total_bytes);
         cx.sink.add(Id::SuperTotalBytes, Site::default(), what);
@@ -141,14 +154,19 @@ pub(crate) fn check_devices(cx: &mut Cx<'_>) {
     for (&devid, item) in &items {
         let site = Site::device(devid, 0);
         if item.fsid != sb.metadata_fsid() && item.fsid != sb.fsid {
-            cx.sink.add(Id::SuperDevItem, site.clone(), "the item carries another volume's id");
+            cx.sink
+                .add(Id::SuperDevItem, site.clone(), "the item carries another volume's id");
         }
         if item.bytes_used.get() > item.total_bytes.get() {
             let what = format!("{} of {} bytes used", item.bytes_used, item.total_bytes);
             cx.sink.add(Id::DevItemBytesUsed, site.clone(), what);
         }
         let Some(device) = cx.vol.devices.get(&devid) else {
-            cx.sink.add(Id::DeviceMissing, site, format!("device {devid} of the volume was not given"));
+            cx.sink.add(
+                Id::DeviceMissing,
+                site,
+                format!("device {devid} of the volume was not given"),
+            );
             continue;
         };
         let size_bytes = device.size_bytes();
@@ -160,7 +178,8 @@ pub(crate) fn check_devices(cx: &mut Cx<'_>) {
     let own = sb.dev_item;
     match items.get(&own.devid.get()) {
         Some(item) => {
-            let same = item.uuid == own.uuid && item.total_bytes == own.total_bytes && item.bytes_used == own.bytes_used;
+            let same =
+                item.uuid == own.uuid && item.total_bytes == own.total_bytes && item.bytes_used == own.bytes_used;
             if !same {
                 let what = format!(
                     "the superblock says {} of {} bytes used, the chunk tree {} of {}",
@@ -194,7 +213,8 @@ pub(crate) fn check_dev_tree(cx: &mut Cx<'_>, root: &Root) {
             };
             if let Some(other) = places.insert(stripe, place) {
                 let what = format!("chunks {} and {} use the same place", other.chunk, chunk.start);
-                cx.sink.add(Id::DevExtentOverlap, Site::device(stripe.0, stripe.1), what);
+                cx.sink
+                    .add(Id::DevExtentOverlap, Site::device(stripe.0, stripe.1), what);
             }
         }
     }
@@ -258,7 +278,9 @@ fn judge_dev_extent(
             let what = format!("{} bytes reach beyond the device's {}", item.length, dev.total_bytes);
             cx.sink.add(Id::DevExtentBeyondDevice, site.clone(), what);
         }
-        None => cx.sink.add(Id::DevExtentOrphan, site.clone(), "on a device without an item"),
+        None => cx
+            .sink
+            .add(Id::DevExtentOrphan, site.clone(), "on a device without an item"),
     }
     match places.get_mut(&at) {
         Some(place) if place.chunk == item.chunk_offset.get() && place.len == item.length.get() => place.matched = true,
@@ -314,7 +336,12 @@ pub(crate) fn read_block_groups(cx: &mut Cx<'_>, tree: TreeId, leaf: &Block, gro
 }
 
 /// Block groups against chunks and extents, and the superblock's sum.
-pub(crate) fn check_block_groups(cx: &mut Cx<'_>, groups: &BTreeMap<u64, BlockGroup>, groups_whole: bool, extents_whole: bool) {
+pub(crate) fn check_block_groups(
+    cx: &mut Cx<'_>,
+    groups: &BTreeMap<u64, BlockGroup>,
+    groups_whole: bool,
+    extents_whole: bool,
+) {
     if groups_whole {
         let missing: Vec<u64> = cx
             .vol
@@ -324,7 +351,8 @@ pub(crate) fn check_block_groups(cx: &mut Cx<'_>, groups: &BTreeMap<u64, BlockGr
             .filter(|start| !groups.contains_key(start))
             .collect();
         for start in missing {
-            cx.sink.add(Id::BlockGroupMissing, Site::addr(start), "the chunk has no block group");
+            cx.sink
+                .add(Id::BlockGroupMissing, Site::addr(start), "the chunk has no block group");
         }
     }
     if !extents_whole {
@@ -359,10 +387,18 @@ fn check_extent_places(cx: &mut Cx<'_>, groups: &BTreeMap<u64, BlockGroup>) {
             .map(|(_, group)| group)
             .filter(|group| extent.end() <= group.start.saturating_add(group.len));
         let Some(group) = group else {
-            cx.sink.add(Id::ExtentOutsideBlockGroup, site, format!("{} bytes, not within one block group", extent.len));
+            cx.sink.add(
+                Id::ExtentOutsideBlockGroup,
+                site,
+                format!("{} bytes, not within one block group", extent.len),
+            );
             continue;
         };
-        let wanted = if extent.is_data() { bg::DATA } else { bg::METADATA | bg::SYSTEM };
+        let wanted = if extent.is_data() {
+            bg::DATA
+        } else {
+            bg::METADATA | bg::SYSTEM
+        };
         if group.flags & wanted == 0 {
             let kind = if extent.is_data() { "data" } else { "a tree block" };
             let what = format!("{kind} in a block group of type {:#x}", group.flags);
@@ -370,7 +406,8 @@ fn check_extent_places(cx: &mut Cx<'_>, groups: &BTreeMap<u64, BlockGroup>) {
         } else if extent.flags & extent_flags::TREE_BLOCK != 0 {
             let within = extent.addr.checked_rem(STRIPE_LEN_BYTES).unwrap_or(0);
             if within.saturating_add(extent.len) > STRIPE_LEN_BYTES {
-                cx.sink.add(Id::ExtentCrossesStripe, site, "a tree block that straddles a stripe");
+                cx.sink
+                    .add(Id::ExtentCrossesStripe, site, "a tree block that straddles a stripe");
             }
         }
     }

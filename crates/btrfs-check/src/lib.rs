@@ -46,10 +46,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use btrfs_format::KeyType;
 use btrfs_format::TreeId;
 use btrfs_format::features::compat_ro;
 use btrfs_format::view::root_item;
-use btrfs_format::KeyType;
 use cowshed_device::BlockDevice;
 
 pub use finding::{Finding, FindingId, Report, Severity, Site, Statistics};
@@ -212,7 +212,11 @@ const WALKED: [TreeId; 6] = [
 ];
 
 fn check_file_trees(cx: &mut Cx<'_>, roots: &mut Roots, csums: &CsumMap) {
-    let trees: Vec<(Root, u32)> = roots.trees.values().map(|tree| (tree.root.clone(), tree.refs)).collect();
+    let trees: Vec<(Root, u32)> = roots
+        .trees
+        .values()
+        .map(|tree| (tree.root.clone(), tree.refs))
+        .collect();
     for (root, refs) in trees {
         if WALKED.contains(&root.tree) {
             continue;
@@ -255,7 +259,11 @@ fn check_log(cx: &mut Cx<'_>) {
         drop: None,
         log: true,
     };
-    cx.sink.add(FindingId::LogPresent, root.site(), "a log waits to be replayed at the next mount");
+    cx.sink.add(
+        FindingId::LogPresent,
+        root.site(),
+        "a log waits to be replayed at the next mount",
+    );
     let mut logs = Vec::new();
     let mut whole = cx.walk(&root, Shared::Skip, &mut |_, leaf, _| {
         for (key, data) in leaf.items() {
@@ -280,6 +288,7 @@ fn check_log(cx: &mut Cx<'_>) {
         }
     }
     if !whole {
-        cx.sink.add(FindingId::LogInvalid, root.site(), "the log cannot be read whole");
+        cx.sink
+            .add(FindingId::LogInvalid, root.site(), "the log cannot be read whole");
     }
 }

@@ -37,7 +37,8 @@ pub(crate) fn check(cx: &mut Cx<'_>, root: &Root, watch: &BTreeSet<u64>) {
                 KeyType::DIR_ITEM | KeyType::DIR_INDEX => {
                     for entry in dir_entries(data) {
                         let at = Key::from(entry.head.location);
-                        if watch.contains(&ino) || (at.ty == KeyType::INODE_ITEM && watch.contains(&at.objectid.get())) {
+                        if watch.contains(&ino) || (at.ty == KeyType::INODE_ITEM && watch.contains(&at.objectid.get()))
+                        {
                             look.entry(cx, key, &entry);
                         }
                     }
@@ -59,7 +60,11 @@ pub(crate) fn check(cx: &mut Cx<'_>, root: &Root, watch: &BTreeSet<u64>) {
     for ino in watch {
         if !look.said.contains(ino) {
             let site = Site::inode(root.tree, *ino);
-            cx.sink.add(Id::DirNames, site, "directory items, indices and references do not agree");
+            cx.sink.add(
+                Id::DirNames,
+                site,
+                "directory items, indices and references do not agree",
+            );
         }
     }
 }
@@ -94,7 +99,11 @@ impl Look<'_> {
     fn index_of(&mut self, cx: &mut Cx<'_>, name: &Name<'_>) -> Vec<u64> {
         let mut found = Vec::new();
         if let Some(data) = self.lookup(cx, name.target, KeyType::INODE_REF, name.dir) {
-            found.extend(inode_refs(&data).filter(|(_, n)| *n == name.name).map(|(index, _)| index));
+            found.extend(
+                inode_refs(&data)
+                    .filter(|(_, n)| *n == name.name)
+                    .map(|(index, _)| index),
+            );
         }
         let hash = extref_hash(ObjectId(name.dir), name.name);
         if let Some(data) = self.lookup(cx, name.target, KeyType::INODE_EXTREF, hash) {
@@ -152,7 +161,12 @@ impl Look<'_> {
         }
         let stated = self.index_of(cx, &name);
         if stated.is_empty() {
-            self.say(cx, Id::InodeRefMissing, &name, "the inode has no reference to this name");
+            self.say(
+                cx,
+                Id::InodeRefMissing,
+                &name,
+                "the inode has no reference to this name",
+            );
         } else if is_index && !stated.contains(&key.offset) {
             let what = format!("the inode's reference states index {stated:?}, not {}", key.offset);
             self.say(cx, Id::InodeRefMissing, &name, &what);
@@ -173,7 +187,9 @@ impl Look<'_> {
         let mut leaves = 0u64;
         while let Some(key) = next.take().filter(|_| leaves < count(1 << 10)) {
             leaves = leaves.saturating_add(1);
-            let Some(leaf) = cx.lookup_leaf(self.root, &key) else { return false };
+            let Some(leaf) = cx.lookup_leaf(self.root, &key) else {
+                return false;
+            };
             for (found, data) in leaf.items() {
                 if found.objectid.get() != name.dir || found.ty != KeyType::DIR_INDEX {
                     continue;
@@ -202,7 +218,9 @@ impl Look<'_> {
             name: bytes,
         };
         let at = Key::new(ObjectId(ino), KeyType::INODE_ITEM, 0);
-        let item = self.same_entry(cx, KeyType::DIR_ITEM, name_hash(bytes), &name, at).is_some();
+        let item = self
+            .same_entry(cx, KeyType::DIR_ITEM, name_hash(bytes), &name, at)
+            .is_some();
         let in_index = self.same_entry(cx, KeyType::DIR_INDEX, index, &name, at).is_some();
         match (item, in_index) {
             (true, true) => {}

@@ -58,7 +58,10 @@ pub(crate) struct Roots {
 
 impl Roots {
     pub(crate) fn get(&self, tree: TreeId) -> Option<&TreeRoot> {
-        self.trees.range((tree.get(), 0)..=(tree.get(), u64::MAX)).next().map(|(_, root)| root)
+        self.trees
+            .range((tree.get(), 0)..=(tree.get(), u64::MAX))
+            .next()
+            .map(|(_, root)| root)
     }
 }
 
@@ -93,7 +96,10 @@ fn read_item(cx: &mut Cx<'_>, roots: &mut Roots, leaf: &Block, key: Key, data: &
             if key.objectid.tree_id() == TreeId::TREE_LOG {
                 return;
             }
-            match root_item(data).ok_or("too short".to_owned()).and_then(|item| parse(cx, key, &item)) {
+            match root_item(data)
+                .ok_or("too short".to_owned())
+                .and_then(|item| parse(cx, key, &item))
+            {
                 Ok(root) => {
                     roots.trees.insert((key.objectid.get(), key.offset), root);
                 }
@@ -125,7 +131,9 @@ fn read_item(cx: &mut Cx<'_>, roots: &mut Roots, leaf: &Block, key: Key, data: &
         },
         KeyType::INODE_ITEM => {
             if let Some(inode) = fixed::<InodeItem>(data) {
-                roots.inode_generations.insert(key.objectid.get(), inode.generation.get());
+                roots
+                    .inode_generations
+                    .insert(key.objectid.get(), inode.generation.get());
             }
         }
         KeyType::INODE_REF
@@ -144,7 +152,10 @@ fn parse(cx: &Cx<'_>, key: Key, item: &RootItem) -> Result<TreeRoot, String> {
     let newest = cx.vol.sb.generation.get();
     let generation = item.generation.get();
     if generation > newest.saturating_add(1) || item.level > btrfs_format::block::LEVEL_MAX {
-        return Err(format!("generation {generation}, level {}; the volume is at {newest}", item.level));
+        return Err(format!(
+            "generation {generation}, level {}; the volume is at {newest}",
+            item.level
+        ));
     }
     if item.drop_level > btrfs_format::block::LEVEL_MAX {
         return Err(format!("drop level {}", item.drop_level));
@@ -217,7 +228,11 @@ pub(crate) fn check_links(cx: &mut Cx<'_>, roots: &Roots) {
     for (&(parent, child), link) in &roots.links {
         let site = Site::tree(TreeId(child));
         if roots.get(TreeId(child)).is_none() {
-            cx.sink.add(Id::RootRefDangling, site.clone(), format!("tree {parent} refers to it, it does not exist"));
+            cx.sink.add(
+                Id::RootRefDangling,
+                site.clone(),
+                format!("tree {parent} refers to it, it does not exist"),
+            );
         }
         match (&link.forward, &link.back) {
             (Some(forward), Some(back)) if forward != back => {
@@ -225,10 +240,18 @@ pub(crate) fn check_links(cx: &mut Cx<'_>, roots: &Roots) {
                 cx.sink.add(Id::RootRefMismatch, site.clone(), what);
             }
             (Some(_), None) => {
-                cx.sink.add(Id::RootBackrefMissing, site.clone(), format!("parent {parent} has a reference only"));
+                cx.sink.add(
+                    Id::RootBackrefMissing,
+                    site.clone(),
+                    format!("parent {parent} has a reference only"),
+                );
             }
             (None, Some(_)) => {
-                cx.sink.add(Id::RootRefMissing, site.clone(), format!("a back reference to parent {parent} only"));
+                cx.sink.add(
+                    Id::RootRefMissing,
+                    site.clone(),
+                    format!("a back reference to parent {parent} only"),
+                );
             }
             _ => {}
         }
@@ -241,7 +264,11 @@ pub(crate) fn check_links(cx: &mut Cx<'_>, roots: &Roots) {
     for tree in roots.trees.values() {
         let id = tree.root.tree;
         if id.is_subvolume() && id != TreeId::FS && tree.refs > 0 && !referenced.contains(&id.get()) {
-            cx.sink.add(Id::RootUnreferenced, Site::tree(id), "a subvolume that no directory holds");
+            cx.sink.add(
+                Id::RootUnreferenced,
+                Site::tree(id),
+                "a subvolume that no directory holds",
+            );
         }
     }
 }
@@ -257,9 +284,14 @@ fn check_space_caches(cx: &mut Cx<'_>, roots: &Roots) {
         let inode = header.location.objectid.get();
         let site = Site::addr(*group);
         if cx.vol.chunks.exact(*group).is_none() {
-            cx.sink.add(Id::SpaceCacheInvalid, site, "the cache of a block group that does not exist");
+            cx.sink.add(
+                Id::SpaceCacheInvalid,
+                site,
+                "the cache of a block group that does not exist",
+            );
         } else if !roots.inode_generations.contains_key(&inode) {
-            cx.sink.add(Id::SpaceCacheInvalid, site, format!("inode {inode} does not exist"));
+            cx.sink
+                .add(Id::SpaceCacheInvalid, site, format!("inode {inode} does not exist"));
         } else if header.generation.get() > sb.generation.get() {
             let what = format!("generation {}, the volume is at {}", header.generation, sb.generation);
             cx.sink.add(Id::SpaceCacheInvalid, site, what);
@@ -302,18 +334,31 @@ pub(crate) fn check_uuid_tree(cx: &mut Cx<'_>, roots: &Roots) {
         let id = tree.root.tree;
         let live = id.is_subvolume() && id != TreeId::FS && tree.refs > 0;
         if live && tree.uuid != Uuid::default() && !found.contains(&(KeyType::UUID_SUBVOL.0, tree.uuid, id.get())) {
-            cx.sink.add(Id::UuidMissing, Site::tree(id), "the uuid tree does not know the subvolume's uuid");
+            cx.sink.add(
+                Id::UuidMissing,
+                Site::tree(id),
+                "the uuid tree does not know the subvolume's uuid",
+            );
         }
         let received = tree.received_uuid != Uuid::default();
         if live && received && !found.contains(&(KeyType::UUID_RECEIVED_SUBVOL.0, tree.received_uuid, id.get())) {
-            cx.sink.add(Id::UuidMissing, Site::tree(id), "the uuid tree does not know the subvolume's received uuid");
+            cx.sink.add(
+                Id::UuidMissing,
+                Site::tree(id),
+                "the uuid tree does not know the subvolume's received uuid",
+            );
         }
     }
 }
 
 fn key_uuid(key: &Key) -> Uuid {
     let mut uuid = Uuid::default();
-    let words = key.objectid.get().to_le_bytes().into_iter().chain(key.offset.to_le_bytes());
+    let words = key
+        .objectid
+        .get()
+        .to_le_bytes()
+        .into_iter()
+        .chain(key.offset.to_le_bytes());
     for (to, from) in uuid.iter_mut().zip(words) {
         *to = from;
     }
@@ -331,5 +376,11 @@ pub(crate) fn check_bytes_used(cx: &mut Cx<'_>, tree: &TreeRoot, blocks: u64) {
 
 /// How many subvolumes there are.
 pub(crate) fn subvolumes(roots: &Roots) -> u64 {
-    count(roots.trees.values().filter(|tree| tree.root.tree.is_subvolume()).count())
+    count(
+        roots
+            .trees
+            .values()
+            .filter(|tree| tree.root.tree.is_subvolume())
+            .count(),
+    )
 }

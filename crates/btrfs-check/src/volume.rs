@@ -114,7 +114,11 @@ fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblo
                 Ok(_) => format!("at {offset}: no btrfs superblock"),
             })
             .collect();
-        sink.add(Id::SuperUnreadable, Site::default(), format!("{name}: {}", why.join("; ")));
+        sink.add(
+            Id::SuperUnreadable,
+            Site::default(),
+            format!("{name}: {}", why.join("; ")),
+        );
         return None;
     };
     for (offset, copy) in &copies {
@@ -162,7 +166,11 @@ fn check_fields(sink: &mut Sink, sb: &Superblock) -> bool {
             bad(format!("{name} {level}"), true);
         }
     }
-    for (name, addr) in [("root", sb.root), ("chunk_root", sb.chunk_root), ("log_root", sb.log_root)] {
+    for (name, addr) in [
+        ("root", sb.root),
+        ("chunk_root", sb.chunk_root),
+        ("log_root", sb.log_root),
+    ] {
         if !is_aligned(addr.get(), sectorsize) || (addr.get() == 0 && name != "log_root") {
             bad(format!("{name} at {addr}"), false);
         }
@@ -174,7 +182,10 @@ fn check_fields(sink: &mut Sink, sb: &Superblock) -> bool {
         bad("num_devices 0".into(), false);
     }
     if sb.chunk_root_generation.get() > sb.generation.get() {
-        bad(format!("chunk_root_generation {} is in the future", sb.chunk_root_generation), false);
+        bad(
+            format!("chunk_root_generation {} is in the future", sb.chunk_root_generation),
+            false,
+        );
     }
     if sb.root_dir_objectid.get() != btrfs_format::ObjectId::ROOT_TREE_DIR.get() {
         bad(format!("root_dir_objectid {}", sb.root_dir_objectid), false);
@@ -232,15 +243,26 @@ impl Volume {
                 continue;
             }
             if own.generation != sb.generation {
-                let what = format!("{name}: generation {}, the newest device has {}", own.generation, sb.generation);
+                let what = format!(
+                    "{name}: generation {}, the newest device has {}",
+                    own.generation, sb.generation
+                );
                 sink.add(Id::SuperMirror, site.clone(), what);
             }
             if by_id.contains_key(&devid) {
-                sink.add(Id::DeviceForeign, site, format!("{name}: device {devid} was given twice"));
+                sink.add(
+                    Id::DeviceForeign,
+                    site,
+                    format!("{name}: device {devid} was given twice"),
+                );
                 continue;
             }
             if own.dev_item.total_bytes.get() > device.size_bytes() {
-                let what = format!("{name}: has {} bytes, not {}", device.size_bytes(), own.dev_item.total_bytes);
+                let what = format!(
+                    "{name}: has {} bytes, not {}",
+                    device.size_bytes(),
+                    own.dev_item.total_bytes
+                );
                 sink.add(Id::DeviceSize, site, what);
             }
             by_id.insert(devid, device);
@@ -274,7 +296,10 @@ impl Volume {
         let mut rest = buf;
         // Each round takes at least one byte off the rest.
         while !rest.is_empty() {
-            let run = self.chunks.run(at, count(rest.len()), copy).ok_or(ReadFault::Unmapped)?;
+            let run = self
+                .chunks
+                .run(at, count(rest.len()), copy)
+                .ok_or(ReadFault::Unmapped)?;
             let (now, later) = rest.split_at_mut_checked(index(run.len)).ok_or(ReadFault::Unmapped)?;
             let device = self.devices.get(&run.devid).ok_or(ReadFault::Missing)?;
             device.read_at(run.physical, now).map_err(|e| ReadFault::Failed {

@@ -132,7 +132,8 @@ impl<'a> Cx<'a> {
         let copies = self.vol.chunks.copies(expect.addr);
         let site = Self::block_site(expect);
         if copies == 0 || !is_aligned(expect.addr, self.vol.sectorsize) {
-            self.sink.add(Id::BlockUnmapped, site, "the address is unaligned or in no chunk");
+            self.sink
+                .add(Id::BlockUnmapped, site, "the address is unaligned or in no chunk");
             self.seen.insert(expect.addr, NO_COPY);
             return None;
         }
@@ -183,7 +184,8 @@ impl<'a> Cx<'a> {
             tree: Some(root.tree),
             ..site
         };
-        self.sink.add(Id::TreeIncomplete, site, "what lies below this block was not judged");
+        self.sink
+            .add(Id::TreeIncomplete, site, "what lies below this block was not judged");
     }
 
     /// What happens once to each block: it is counted, and its references are.
@@ -215,11 +217,21 @@ impl<'a> Cx<'a> {
             let back = if full {
                 BackRef::SharedBlock { parent: block.addr }
             } else {
-                BackRef::TreeBlock { root: block.owner.get() }
+                BackRef::TreeBlock {
+                    root: block.owner.get(),
+                }
             };
-            self.extents.note_use(child, &Use { back, len: self.vol.nodesize, tree_block: true });
+            self.extents.note_use(
+                child,
+                &Use {
+                    back,
+                    len: self.vol.nodesize,
+                    tree_block: true,
+                },
+            );
         }
-        if block.level == 0 && (root.tree.is_fs_tree() || root.tree == TreeId::ROOT || root.tree == TreeId::TREE_RELOC) {
+        if block.level == 0 && (root.tree.is_fs_tree() || root.tree == TreeId::ROOT || root.tree == TreeId::TREE_RELOC)
+        {
             self.note_file_extents(block, full);
         }
     }
@@ -229,7 +241,9 @@ impl<'a> Cx<'a> {
             if key.ty != KeyType::EXTENT_DATA {
                 continue;
             }
-            let Some(FileExtentView::Regular(extent)) = file_extent(data) else { continue };
+            let Some(FileExtentView::Regular(extent)) = file_extent(data) else {
+                continue;
+            };
             let addr = extent.disk_bytenr.get();
             if addr == 0 || (extent.ty != file_extent_type::REG && extent.ty != file_extent_type::PREALLOC) {
                 continue;
@@ -253,7 +267,14 @@ impl<'a> Cx<'a> {
                 stats.data_allocated_bytes = stats.data_allocated_bytes.saturating_add(len);
                 stats.data_referenced_bytes = stats.data_referenced_bytes.saturating_add(extent.num_bytes.get());
             }
-            self.extents.note_use(addr, &Use { back, len, tree_block: false });
+            self.extents.note_use(
+                addr,
+                &Use {
+                    back,
+                    len,
+                    tree_block: false,
+                },
+            );
         }
     }
 
@@ -266,7 +287,14 @@ impl<'a> Cx<'a> {
             } else {
                 BackRef::TreeBlock { root: root.tree.get() }
             };
-            self.extents.note_use(root.addr, &Use { back, len: self.vol.nodesize, tree_block: true });
+            self.extents.note_use(
+                root.addr,
+                &Use {
+                    back,
+                    len: self.vol.nodesize,
+                    tree_block: true,
+                },
+            );
         }
         let mut complete = true;
         let mut stack: Vec<Frame> = Vec::new();
@@ -304,7 +332,9 @@ impl<'a> Cx<'a> {
             };
             frame.slot = frame.slot.saturating_add(1);
             let below = frame.block.key(frame.slot).or(frame.below);
-            let Some(level) = frame.block.level.checked_sub(1) else { continue };
+            let Some(level) = frame.block.level.checked_sub(1) else {
+                continue;
+            };
             let expect = Expect {
                 addr,
                 level,
