@@ -1,0 +1,36 @@
+//! What `make test` and CI run, in order of what fails fastest.
+
+use anyhow::Result;
+use clap::Args as ClapArgs;
+
+use crate::{licenses, run};
+
+#[derive(ClapArgs)]
+pub struct Args {
+    /// Leave out formatting and lints
+    #[arg(long)]
+    tests_only: bool,
+}
+
+pub fn main(args: &Args) -> Result<()> {
+    let started = std::time::Instant::now();
+    if !args.tests_only {
+        run::run("formatting", &mut run::cargo(&["fmt", "--all", "--", "--check"]))?;
+        licenses::main()?;
+        run::run(
+            "lints",
+            &mut run::cargo(&[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--quiet",
+                "--",
+                "-D",
+                "warnings",
+            ]),
+        )?;
+    }
+    run::run("tests", &mut run::cargo(&["test", "--workspace", "--no-fail-fast"]))?;
+    println!("== all passed in {:.0} s", started.elapsed().as_secs_f64());
+    Ok(())
+}

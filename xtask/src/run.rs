@@ -1,0 +1,49 @@
+//! Running commands: echoed, checked, with the output passed through.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+/// The repository's top directory.
+pub fn root() -> PathBuf {
+    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().map_or(manifest.clone(), PathBuf::from)
+}
+
+/// A command in the repository's top directory.
+pub fn command(program: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).current_dir(root());
+    command
+}
+
+pub fn cargo(args: &[&str]) -> Command {
+    let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    command(&program, args)
+}
+
+/// Runs it, says how long it took, and fails where it fails.
+pub fn run(title: &str, command: &mut Command) -> Result<()> {
+    println!("== {title}");
+    let started = Instant::now();
+    let status = command
+        .status()
+        .with_context(|| format!("{title}: cannot run {command:?}"))?;
+    println!("== {title}: {:.1} s", started.elapsed().as_secs_f64());
+    ensure!(status.success(), "{title} failed: {command:?}: {status}");
+    Ok(())
+}
+
+/// Runs it and returns what it printed to standard output.
+pub fn output(command: &mut Command) -> Result<String> {
+    let out = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(
+        out.status.success(),
+        "{command:?}: {}\n{}",
+        out.status,
+        String::from_utf8_lossy(&out.stderr)
+    );
+    Ok(String::from_utf8(out.stdout)?)
+}
