@@ -1,1 +1,3 @@
 //! Serves a vfs file system through the FUSE protocol.
+
+pub mod proto;

@@ -3,7 +3,7 @@ use std::ops::ControlFlow;
 use super::MemFs;
 use crate::*;
 
-const ROOT: Context = Context::root();
+static ROOT: Context = Context::root();
 
 fn open(raw: i32) -> OpenRequest {
     OpenRequest {
