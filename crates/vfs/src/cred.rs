@@ -10,6 +10,8 @@ pub type GroupFetch = fn(pid: u32) -> Vec<u32>;
 pub struct Groups {
     known: OnceLock<Vec<u32>>,
     fetch: Option<(u32, GroupFetch)>,
+    /// One group that is known without fetching.
+    hint: Option<u32>,
 }
 
 impl Groups {
@@ -18,6 +20,7 @@ impl Groups {
         Groups {
             known: OnceLock::new(),
             fetch: None,
+            hint: None,
         }
     }
 
@@ -26,6 +29,7 @@ impl Groups {
         Groups {
             known: OnceLock::from(groups.into()),
             fetch: None,
+            hint: None,
         }
     }
 
@@ -34,7 +38,18 @@ impl Groups {
         Groups {
             known: OnceLock::new(),
             fetch: Some((pid, fetch)),
+            hint: None,
         }
+    }
+
+    /// The same groups, of which `hint` is known to be one: asking for it fetches nothing.
+    pub fn with_hint(self, hint: Option<u32>) -> Groups {
+        Groups { hint, ..self }
+    }
+
+    /// Is `gid` among the groups?
+    pub fn contains(&self, gid: u32) -> bool {
+        self.hint == Some(gid) || self.get().contains(&gid)
     }
 
     /// The groups, fetched now if they were not before.
@@ -75,7 +90,7 @@ impl Credentials {
 
     /// Is a member of `gid`, by its own or by a supplementary group.
     pub fn in_group(&self, gid: u32) -> bool {
-        self.gid == gid || self.groups.get().contains(&gid)
+        self.gid == gid || self.groups.contains(gid)
     }
 }
 

@@ -237,7 +237,7 @@ pub trait FileSystem: Send + Sync {
     /// more data).
     fn lseek(&self, ctx: &Context, node: NodeId, handle: Handle, offset: u64, what: SeekKind) -> Result<u64>;
 
-    /// Copies within the file system, sharing extents where it can. Returns the bytes copied, fewer only at the end of the source.
+    /// Copies within the file system, sharing extents where it can. Returns the bytes copied; 0 only at the end of the source.
     /// Overlapping ranges in one file: `Invalid`. Others: `NotSupported`, `CrossDevice`: the caller copies by hand.
     fn copy_file_range(
         &self,

@@ -430,6 +430,8 @@ pub struct Capabilities {
     pub posix_acl: bool,
     /// Directory listings may be cached until the directory changes.
     pub cache_dirs: bool,
+    /// How long attributes that `getattr` and `setattr` return may be remembered.
+    pub attr_valid: Duration,
     /// Granularity of timestamps.
     pub time_granularity_nanos: u32,
 }
@@ -442,6 +444,7 @@ impl Default for Capabilities {
             wants_flush: false,
             posix_acl: true,
             cache_dirs: false,
+            attr_valid: Duration::from_secs(3600),
             time_granularity_nanos: 1,
         }
     }

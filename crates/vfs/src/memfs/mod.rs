@@ -23,6 +23,9 @@ const NAME_BYTES_MAX: usize = 255;
 /// Sizes are limited so that offsets plus lengths cannot overflow.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64 - (1 << 20);
 
+/// What one call may allocate or copy.
+const CALL_BYTES_MAX: u64 = 1 << 28;
+
 /// How a [`MemFs`] behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {

@@ -218,18 +218,18 @@ impl File {
     /// Makes a hole; zeroes where it covers a block in part.
     pub fn punch(&mut self, offset: u64, len: u64) {
         let end = offset + len;
-        let edges = [offset, end.saturating_sub(1)].map(|at| at / BLOCK_BYTES);
-        for (block, at, n) in pieces(offset, len).filter(|p| edges.contains(&p.0)) {
-            if n == BLOCK {
-                self.blocks.remove(&block);
-            } else if let Some(data) = self.blocks.get_mut(&block) {
-                data[at..at + n].fill(0);
-            }
+        let (first, last) = (offset.div_ceil(BLOCK_BYTES), end / BLOCK_BYTES);
+        let inner: Vec<u64> = self.blocks.range(first..last.max(first)).map(|e| *e.0).collect();
+        for block in inner {
+            self.blocks.remove(&block);
         }
-        if edges[1] > edges[0] + 1 {
-            let inner: Vec<u64> = self.blocks.range(edges[0] + 1..edges[1]).map(|e| *e.0).collect();
-            for block in inner {
-                self.blocks.remove(&block);
+        let head_end = end.min(first * BLOCK_BYTES);
+        let tail_start = (last * BLOCK_BYTES).max(head_end);
+        for (from, to) in [(offset, head_end), (tail_start, end)] {
+            for (block, at, n) in pieces(from, to.saturating_sub(from)) {
+                if let Some(data) = self.blocks.get_mut(&block) {
+                    data[at..at + n].fill(0);
+                }
             }
         }
     }

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use super::node::{Body, Dir, File, Node};
-use super::{BLOCK_BYTES, FILE_BYTES_MAX, MemFs, State, check_name, now};
+use super::{BLOCK_BYTES, CALL_BYTES_MAX, FILE_BYTES_MAX, MemFs, State, check_name, now};
 use crate::acl::{self, Acl};
 use crate::fs::{DirPlusSink, DirSink, NewNode};
 use crate::xattr::{self, Namespace, Use};
@@ -576,6 +576,9 @@ impl FileSystem for MemFs {
             .checked_add(len)
             .filter(|end| *end <= FILE_BYTES_MAX)
             .ok_or(Error::FileTooBig)?;
+        if len > CALL_BYTES_MAX && !mode.contains(FallocateFlags::PUNCH_HOLE) {
+            return Err(Error::NoSpace);
+        }
         let mut state = self.lock();
         let (n, time) = state.file_mut(node)?;
         let file = n.content()?;
@@ -609,7 +612,7 @@ impl FileSystem for MemFs {
     ) -> Result<u64> {
         let mut state = self.lock();
         let from = state.file(src.0)?;
-        let len = len.min(from.size.saturating_sub(src.2));
+        let len = len.min(from.size.saturating_sub(src.2)).min(CALL_BYTES_MAX);
         let overlaps = src.0 == dst.0 && src.2 < dst.2.saturating_add(len) && dst.2 < src.2.saturating_add(len);
         if overlaps && len > 0 {
             return Err(Error::Invalid);

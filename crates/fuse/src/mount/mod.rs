@@ -1,0 +1,248 @@
+//! Mounting and unmounting: directly as the superuser, through `fusermount3` as anybody else.
+
+mod helper;
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::sys;
+use crate::transport::dev::Device;
+
+/// How to mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// What `mount` and `/proc/mounts` show as the source. For a [`MountOptions::block_device`] it is the device.
+    pub source: String,
+    /// Shown as `fuse.SUBTYPE`.
+    pub subtype: String,
+    /// Mount this block device as `fuseblk`: then `umount` waits until the file system has written everything, and the device is marked
+    /// as in use. Superuser only.
+    pub block_device: Option<PathBuf>,
+    /// Block size in bytes that a `fuseblk` mount reports to the kernel.
+    pub block_bytes: u32,
+    pub read_only: bool,
+    /// Users other than the one who mounts may enter.
+    pub allow_other: bool,
+    /// The kernel checks permissions. Set by the session according to who checks.
+    pub default_permissions: bool,
+    /// Set-id bits and device nodes on the volume work. Superuser only; off is the safe choice for volumes from strangers.
+    pub allow_suid: bool,
+    pub allow_dev: bool,
+    pub no_exec: bool,
+    pub no_atime: bool,
+    pub sync: bool,
+    pub dir_sync: bool,
+    /// Largest read in bytes, if smaller than the session's.
+    pub max_read_bytes: Option<u32>,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        MountOptions {
+            source: "cowshed".into(),
+            subtype: "cowshed".into(),
+            block_device: None,
+            block_bytes: 4096,
+            read_only: false,
+            allow_other: false,
+            default_permissions: true,
+            allow_suid: false,
+            allow_dev: false,
+            no_exec: false,
+            no_atime: false,
+            sync: false,
+            dir_sync: false,
+            max_read_bytes: None,
+        }
+    }
+}
+
+/// Why a mount did not come about or did not end.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    #[error("{}: not a directory", .0.display())]
+    NotDirectory(PathBuf),
+    #[error("{}: not a block device", .0.display())]
+    NotBlockDevice(PathBuf),
+    #[error("/dev/fuse: {0} (is the fuse module loaded?)")]
+    Device(#[source] io::Error),
+    #[error("mount on {}: {source}", .target.display())]
+    Mount { target: PathBuf, source: io::Error },
+    #[error("unmount {}: {source}", .target.display())]
+    Unmount { target: PathBuf, source: io::Error },
+    #[error("fusermount3: {0}")]
+    Helper(String),
+    #[error("only the superuser can mount {0}")]
+    NeedsRoot(&'static str),
+}
+
+/// A mount, known by its mount point.
+#[derive(Clone, Debug)]
+pub struct Mountpoint {
+    target: PathBuf,
+    through_helper: bool,
+}
+
+/// The options of mount(8) that are flags of mount(2), with the words that `fusermount3` knows them by.
+fn flags(options: &MountOptions) -> Vec<(libc::c_ulong, &'static str)> {
+    let all = [
+        (options.read_only, libc::MS_RDONLY, "ro"),
+        (!options.allow_suid, libc::MS_NOSUID, "nosuid"),
+        (!options.allow_dev, libc::MS_NODEV, "nodev"),
+        (options.no_exec, libc::MS_NOEXEC, "noexec"),
+        (options.no_atime, libc::MS_NOATIME, "noatime"),
+        (options.sync, libc::MS_SYNCHRONOUS, "sync"),
+        (options.dir_sync, libc::MS_DIRSYNC, "dirsync"),
+    ];
+    all.into_iter().filter(|o| o.0).map(|o| (o.1, o.2)).collect()
+}
+
+/// The options that the kernel's fuse itself understands, each with a comma before it.
+fn fuse_options(options: &MountOptions) -> String {
+    let mut text = String::new();
+    if options.default_permissions {
+        text.push_str(",default_permissions");
+    }
+    if options.allow_other {
+        text.push_str(",allow_other");
+    }
+    if let Some(bytes) = options.max_read_bytes {
+        write!(text, ",max_read={bytes}").expect("a String takes everything");
+    }
+    text
+}
+
+/// Mounts on `target` and returns the device to serve. The kernel's first request (INIT) is on its way then.
+pub fn mount(target: &Path, options: &MountOptions) -> Result<(Device, Mountpoint), MountError> {
+    let target = std::fs::canonicalize(target).map_err(|source| mount_error(target, source))?;
+    let root = std::fs::metadata(&target).map_err(|source| mount_error(&target, source))?;
+    if !root.is_dir() {
+        return Err(MountError::NotDirectory(target));
+    }
+    if sys::is_root() {
+        let device = mount_directly(&target, root.mode(), options)?;
+        return Ok((
+            device,
+            Mountpoint {
+                target,
+                through_helper: false,
+            },
+        ));
+    }
+    for (asked, what) in [
+        (options.block_device.is_some(), "a block device"),
+        (options.allow_suid, "with set-id bits"),
+        (options.allow_dev, "with device nodes"),
+    ] {
+        if asked {
+            return Err(MountError::NeedsRoot(what));
+        }
+    }
+    let device = helper::mount(&target, &helper::options(options))?;
+    Ok((
+        device,
+        Mountpoint {
+            target,
+            through_helper: true,
+        },
+    ))
+}
+
+fn mount_error(target: &Path, source: io::Error) -> MountError {
+    MountError::Mount {
+        target: target.to_owned(),
+        source,
+    }
+}
+
+fn mount_directly(target: &Path, root_mode: u32, options: &MountOptions) -> Result<Device, MountError> {
+    let device = Device::open().map_err(MountError::Device)?;
+    let (uid, gid) = sys::user();
+    let fd = device.fd().as_raw_fd();
+    let mut data = format!("fd={fd},rootmode={root_mode:o},user_id={uid},group_id={gid}");
+    data.push_str(&fuse_options(options));
+    let mount_flags = flags(options).iter().fold(0, |all, flag| all | flag.0);
+    let mount = |source: &str, kind: &str, data: &str| {
+        sys::mount(source, target, kind, mount_flags, data).map_err(|source| mount_error(target, source))
+    };
+    if let Some(path) = &options.block_device {
+        let is_block = File::open(path)
+            .and_then(|f| f.metadata())
+            .is_ok_and(|m| m.file_type().is_block_device());
+        let source = path
+            .to_str()
+            .filter(|_| is_block)
+            .ok_or_else(|| MountError::NotBlockDevice(path.clone()))?;
+        write!(data, ",blksize={}", options.block_bytes).expect("a String takes everything");
+        mount(source, &format!("fuseblk.{}", options.subtype), &data)?;
+    } else {
+        mount(&options.source, &format!("fuse.{}", options.subtype), &data)?;
+    }
+    Ok(device)
+}
+
+impl Mountpoint {
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.target
+    }
+
+    /// Unmounts. Fails while something below is in use (`EBUSY`), unless `lazy`: then the mount disappears at once, and the session ends
+    /// when the last user is done.
+    pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
+        if self.through_helper {
+            return helper::unmount(&self.target, lazy);
+        }
+        sys::umount(&self.target, lazy).map_err(|source| MountError::Unmount {
+            target: self.target.clone(),
+            source,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_become_flags_and_words() {
+        let options = MountOptions {
+            read_only: true,
+            allow_other: true,
+            max_read_bytes: Some(65536),
+            ..Default::default()
+        };
+        let words: Vec<_> = flags(&options).iter().map(|f| f.1).collect();
+        assert_eq!(words, ["ro", "nosuid", "nodev"]);
+        assert_eq!(
+            fuse_options(&options),
+            ",default_permissions,allow_other,max_read=65536"
+        );
+        assert_eq!(
+            helper::options(&options),
+            "ro,nosuid,nodev,fsname=cowshed,subtype=cowshed,default_permissions,allow_other,max_read=65536"
+        );
+        let commas = MountOptions {
+            source: "a,b\\c".into(),
+            default_permissions: false,
+            ..Default::default()
+        };
+        assert_eq!(
+            helper::options(&commas),
+            "nosuid,nodev,fsname=a\\,b\\\\c,subtype=cowshed"
+        );
+    }
+
+    #[test]
+    fn a_mount_needs_a_directory() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let refused = mount(file.path(), &MountOptions::default()).unwrap_err();
+        assert!(matches!(refused, MountError::NotDirectory(_)), "{refused}");
+        let missing = mount(Path::new("/nonexistent/x"), &MountOptions::default()).unwrap_err();
+        assert!(missing.to_string().contains("No such file"), "{missing}");
+    }
+}

@@ -1,0 +1,63 @@
+//! Telling the kernel that what it remembers is no longer so. Needed only for changes that did not come through the mount.
+//!
+//! Never call from inside a file system's method that holds a lock which other methods need: the kernel may have to finish requests first.
+
+use std::io;
+use std::sync::Arc;
+
+use cowshed_vfs::NodeId;
+
+use crate::proto::flags::EXPIRE_ONLY;
+use crate::proto::wire::{NotifyInvalEntry, NotifyInvalInode, notify};
+use crate::server::Server;
+use crate::transport::dev::Device;
+
+/// Sends notifications to the kernel. A node or name that the kernel does not remember is no error.
+#[derive(Clone, Debug)]
+pub struct Notifier {
+    device: Arc<Device>,
+    server: Arc<Server>,
+}
+
+impl Notifier {
+    pub(crate) fn new(device: Arc<Device>, server: Arc<Server>) -> Notifier {
+        Notifier { device, server }
+    }
+
+    /// The attributes of a node, and its cached content in a range of bytes. A length of 0: to the end. A negative offset: attributes only.
+    pub fn inval_inode(&self, node: NodeId, offset: i64, len_bytes: i64) -> io::Result<()> {
+        let body = NotifyInvalInode {
+            ino: node.0,
+            off: offset,
+            len: len_bytes,
+        };
+        unknown_is_fine(self.device.notify(notify::INVAL_INODE, &body, &[]))
+    }
+
+    /// A name in a directory. `expire`: it may still be true, but has to be looked up again; else it is dropped, and what is mounted or
+    /// open below it is detached.
+    pub fn inval_entry(&self, parent: NodeId, name: &[u8], expire: bool) -> io::Result<()> {
+        let flags = if expire { EXPIRE_ONLY } else { 0 };
+        let body = NotifyInvalEntry {
+            parent: parent.0,
+            namelen: name.len() as u32,
+            flags,
+        };
+        unknown_is_fine(self.device.notify(notify::INVAL_ENTRY, &body, &[name, b"\0"]))
+    }
+
+    /// All names at once, each to be looked up again when it is next used. `Unsupported` before protocol 7.44 (Linux 6.16).
+    pub fn inc_epoch(&self) -> io::Result<()> {
+        if self.server.agreed().is_none_or(|a| a.minor < 44) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        self.device.notify(notify::INC_EPOCH, &(), &[])
+    }
+}
+
+fn unknown_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other,
+    }
+}

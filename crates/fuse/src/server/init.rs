@@ -1,0 +1,199 @@
+//! INIT: what kernel and server agree on.
+
+use cowshed_vfs::{Capabilities, PermissionChecks};
+
+use crate::proto::flags::InitFlags;
+use crate::proto::wire::{InitInShort, InitOut};
+
+/// The protocol's major version. There is no other.
+pub const MAJOR: u32 = 7;
+/// The newest minor version that this server speaks (Linux 6.18).
+pub const MINOR: u32 = 45;
+/// The oldest: Linux 5.4.
+pub const MINOR_MIN: u32 = 31;
+
+/// The unit of `max_pages`. The kernel counts in its own pages; where those are larger, it allows itself more than we ask for, but never
+/// more than `max_write`.
+const PAGE_BYTES: usize = 4096;
+/// Requests that the kernel sends without waiting for their replies (readahead, asynchronous direct I/O).
+const BACKGROUND_MAX: u16 = 128;
+const CONGESTION_AT: u16 = BACKGROUND_MAX / 4 * 3;
+
+/// What the mount wants of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wishes {
+    /// Who checks permissions. With [`PermissionChecks::FrontEnd`], the kernel (`default_permissions`).
+    pub checks: PermissionChecks,
+    pub read_only: bool,
+    /// Largest read and write in bytes, a multiple of 4096.
+    pub io_bytes_max: usize,
+    /// The kernel keeps written data and sends it later. Off: earlier direct reads may miss data that was not sent, and times change
+    /// after the fact.
+    pub writeback_cache: bool,
+    /// Let the kernel skip OPEN where the file system allows it.
+    pub skip_open: bool,
+}
+
+/// The outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    pub minor: u32,
+    pub flags: InitFlags,
+    pub capabilities: Capabilities,
+    pub checks: PermissionChecks,
+}
+
+impl Agreed {
+    pub fn skips_open(&self) -> bool {
+        self.capabilities.stateless_open && self.flags.contains(InitFlags::NO_OPEN_SUPPORT)
+    }
+
+    pub fn skips_opendir(&self) -> bool {
+        self.capabilities.stateless_opendir && self.flags.contains(InitFlags::NO_OPENDIR_SUPPORT)
+    }
+}
+
+/// Chooses among what the kernel offers.
+pub fn agree(kernel: &InitInShort, flags2: u32, wishes: &Wishes, capabilities: Capabilities) -> Agreed {
+    let minor = kernel.minor.min(MINOR);
+    let mut offered = InitFlags::from_bits_retain(kernel.flags.into());
+    if offered.contains(InitFlags::INIT_EXT) {
+        offered |= InitFlags::from_bits_retain(u64::from(flags2) << 32);
+    }
+    let mut wanted = InitFlags::ASYNC_READ
+        | InitFlags::BIG_WRITES
+        | InitFlags::MAX_PAGES
+        | InitFlags::ASYNC_DIO
+        | InitFlags::DONT_MASK
+        | InitFlags::HAS_IOCTL_DIR
+        | InitFlags::DO_READDIRPLUS
+        | InitFlags::READDIRPLUS_AUTO
+        | InitFlags::PARALLEL_DIROPS
+        | InitFlags::CACHE_SYMLINKS
+        | InitFlags::EXPLICIT_INVAL_DATA
+        | InitFlags::HANDLE_KILLPRIV_V2
+        | InitFlags::ABORT_ERROR
+        | InitFlags::SETXATTR_EXT
+        | InitFlags::INIT_EXT
+        | InitFlags::CREATE_SUPP_GROUP
+        | InitFlags::HAS_EXPIRE_ONLY
+        | InitFlags::DIRECT_IO_ALLOW_MMAP
+        | InitFlags::NO_OPENDIR_SUPPORT;
+    // The kernel takes POSIX_ACL as an order to check permissions itself.
+    wanted.set(
+        InitFlags::POSIX_ACL,
+        capabilities.posix_acl && wishes.checks == PermissionChecks::FrontEnd,
+    );
+    wanted.set(InitFlags::WRITEBACK_CACHE, wishes.writeback_cache);
+    let skip_open = wishes.skip_open && capabilities.stateless_open;
+    wanted.set(InitFlags::NO_OPEN_SUPPORT, skip_open);
+    // With both, open(O_TRUNC) would truncate nothing: the kernel leaves it to an OPEN that never comes.
+    wanted.set(InitFlags::ATOMIC_O_TRUNC, !skip_open);
+    let mut flags = wanted & offered;
+    if skip_open && !flags.contains(InitFlags::NO_OPEN_SUPPORT) {
+        flags |= offered & InitFlags::ATOMIC_O_TRUNC;
+    }
+    Agreed {
+        minor,
+        flags,
+        capabilities,
+        checks: wishes.checks,
+    }
+}
+
+/// The reply to INIT.
+pub fn init_out(kernel: &InitInShort, wishes: &Wishes, agreed: &Agreed) -> InitOut {
+    let bits = agreed.flags.bits();
+    let io_bytes_max = wishes.io_bytes_max.next_multiple_of(PAGE_BYTES);
+    InitOut {
+        major: MAJOR,
+        minor: agreed.minor,
+        max_readahead: kernel.max_readahead.max(wishes.io_bytes_max as u32),
+        flags: bits as u32,
+        max_background: BACKGROUND_MAX,
+        congestion_threshold: CONGESTION_AT,
+        max_write: io_bytes_max as u32,
+        time_gran: agreed.capabilities.time_granularity_nanos.max(1),
+        max_pages: (io_bytes_max / PAGE_BYTES) as u16,
+        flags2: (bits >> 32) as u32,
+        ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WISHES: Wishes = Wishes {
+        checks: PermissionChecks::FrontEnd,
+        read_only: false,
+        io_bytes_max: 1 << 20,
+        writeback_cache: false,
+        skip_open: true,
+    };
+
+    fn kernel(flags: InitFlags, minor: u32) -> (InitInShort, u32) {
+        let bits = flags.bits();
+        (
+            InitInShort {
+                major: 7,
+                minor,
+                max_readahead: 131072,
+                flags: bits as u32,
+            },
+            (bits >> 32) as u32,
+        )
+    }
+
+    #[test]
+    fn nothing_is_taken_that_was_not_offered() {
+        let (init, flags2) = kernel(InitFlags::ASYNC_READ | InitFlags::BIG_WRITES, 31);
+        let agreed = agree(&init, flags2, &WISHES, Capabilities::default());
+        assert_eq!(agreed.flags, InitFlags::ASYNC_READ | InitFlags::BIG_WRITES);
+        assert_eq!(agreed.minor, 31);
+    }
+
+    #[test]
+    fn the_upper_half_counts_only_with_init_ext() {
+        let upper = InitFlags::HAS_EXPIRE_ONLY | InitFlags::DIRECT_IO_ALLOW_MMAP;
+        let (init, flags2) = kernel(upper, 36);
+        assert_eq!(
+            agree(&init, flags2, &WISHES, Capabilities::default()).flags,
+            InitFlags::empty()
+        );
+        let (init, flags2) = kernel(upper | InitFlags::INIT_EXT, 36);
+        let agreed = agree(&init, flags2, &WISHES, Capabilities::default());
+        assert!(agreed.flags.contains(upper));
+        let out = init_out(&init, &WISHES, &agreed);
+        assert_eq!((out.flags2, out.max_pages, out.max_write), (flags2, 256, 1 << 20));
+    }
+
+    #[test]
+    fn skipping_open_and_truncating_in_open_exclude_each_other() {
+        let all = InitFlags::all();
+        let (init, flags2) = kernel(all, 99);
+        let stateless = Capabilities {
+            stateless_open: true,
+            ..Default::default()
+        };
+        let agreed = agree(&init, flags2, &WISHES, stateless);
+        assert!(agreed.skips_open() && !agreed.flags.contains(InitFlags::ATOMIC_O_TRUNC));
+        assert_eq!(agreed.minor, MINOR);
+        let agreed = agree(&init, flags2, &WISHES, Capabilities::default());
+        assert!(!agreed.skips_open() && agreed.flags.contains(InitFlags::ATOMIC_O_TRUNC));
+        let (init, flags2) = kernel(all - InitFlags::NO_OPEN_SUPPORT, 31);
+        let agreed = agree(&init, flags2, &WISHES, stateless);
+        assert!(!agreed.skips_open() && agreed.flags.contains(InitFlags::ATOMIC_O_TRUNC));
+    }
+
+    #[test]
+    fn lists_are_left_to_the_file_system_when_it_checks() {
+        let (init, flags2) = kernel(InitFlags::all(), 45);
+        let wishes = Wishes {
+            checks: PermissionChecks::FileSystem,
+            ..WISHES
+        };
+        let agreed = agree(&init, flags2, &wishes, Capabilities::default());
+        assert!(!agreed.flags.contains(InitFlags::POSIX_ACL));
+    }
+}

@@ -1,0 +1,252 @@
+//! From requests to calls of the file system and back to replies. No I/O: a transport hands in bytes and takes a [`Reply`] away.
+//!
+//! # Life
+//!
+//! ```text
+//! new --INIT--> serving --DESTROY, or finish()--> ended
+//! ```
+//!
+//! `FileSystem::init` is called in INIT; `FileSystem::destroy` exactly once, after every other call has returned: each worker holds its own gate
+//! while it is inside the file system, and whoever ends the session takes all gates. A gate is only ever contended at the end, so it costs a
+//! request next to nothing.
+
+pub mod init;
+mod ops;
+mod reply;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use cowshed_vfs::{Context, Credentials, Error, FileSystem, Groups, InitInfo, NodeId};
+use parking_lot::Mutex;
+
+use crate::proto::request::forgotten;
+use crate::proto::wire::{InHeader, InitInShort, InitOut};
+use crate::proto::{Dialect, Operation, Request};
+pub use init::{Agreed, Wishes};
+pub use reply::Reply;
+
+/// Called with a description when the file system panicked. The file system should refuse changes from then on.
+pub type OnPanic = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What to do after a request was handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// Send the reply.
+    Send,
+    /// The request has no reply.
+    Nothing,
+}
+
+/// One per worker, on its own cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Gate(Mutex<()>);
+
+/// The adapter between protocol and file system.
+pub struct Server {
+    fs: Arc<dyn FileSystem>,
+    wishes: Wishes,
+    agreed: OnceLock<Agreed>,
+    gates: Box<[Gate]>,
+    ended: AtomicBool,
+    on_panic: Option<OnPanic>,
+}
+
+impl Server {
+    /// A server for `workers` threads.
+    pub fn new(fs: Arc<dyn FileSystem>, wishes: Wishes, workers: usize, on_panic: Option<OnPanic>) -> Server {
+        let gates = (0..workers).map(|_| Gate::default()).collect();
+        Server {
+            fs,
+            wishes,
+            agreed: OnceLock::new(),
+            gates,
+            ended: AtomicBool::new(false),
+            on_panic,
+        }
+    }
+
+    /// What was agreed on in INIT, once there was one.
+    pub fn agreed(&self) -> Option<&Agreed> {
+        self.agreed.get()
+    }
+
+    /// Has the file system been destroyed?
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Handles the request in `bytes` on behalf of worker number `worker`. Any bytes are fine. A panic in the file system becomes an I/O
+    /// error.
+    pub fn handle<'b>(&self, worker: usize, bytes: &[u8], data: &'b mut [u8]) -> (After, Reply<'b>) {
+        let dialect = Dialect {
+            setxattr_ext: self
+                .agreed
+                .get()
+                .is_some_and(|a| a.flags.contains(crate::proto::flags::InitFlags::SETXATTR_EXT)),
+        };
+        let request = match Request::parse(bytes, dialect) {
+            Ok(request) => request,
+            Err(malformed) => {
+                tracing::error!(%malformed, "refused a request");
+                return refuse(bytes, data);
+            }
+        };
+        let mut reply = Reply::new(request.header.unique, data);
+        if matches!(request.op, Operation::Destroy) {
+            self.finish();
+            return (After::Send, reply);
+        }
+        let _inside = self.gates[worker].0.lock();
+        if self.has_ended() {
+            reply.fail(Error::NotConnected);
+            return (after(&request.op), reply);
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.dispatch(&request, &mut reply)));
+        match outcome {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => reply.fail(error),
+            Err(panic) => {
+                reply.fail(Error::Io);
+                self.report_panic(&request, &*panic);
+            }
+        }
+        (after(&request.op), reply)
+    }
+
+    /// Ends the session: waits for the other workers to leave the file system, then destroys it. Does nothing the second time.
+    pub fn finish(&self) {
+        let _all: Vec<_> = self.gates.iter().map(|gate| gate.0.lock()).collect();
+        if self.ended.swap(true, Ordering::AcqRel) || self.agreed.get().is_none() {
+            return;
+        }
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.fs.destroy())) {
+            tracing::error!(message = panic_text(&*panic), "the file system panicked while it ended");
+        }
+    }
+
+    fn report_panic(&self, request: &Request<'_>, panic: &(dyn Any + Send)) {
+        let message = panic_text(panic);
+        tracing::error!(
+            opcode = request.header.opcode,
+            node = request.header.nodeid,
+            message,
+            "the file system panicked"
+        );
+        if let Some(hook) = &self.on_panic {
+            // A hook that panics too has nothing more to tell.
+            let _ = catch_unwind(AssertUnwindSafe(|| hook(message)));
+        }
+    }
+
+    fn context(&self, request: &Request<'_>, umask: u32) -> Context {
+        let InHeader { uid, gid, pid, .. } = request.header;
+        let groups = if pid == 0 {
+            Groups::none()
+        } else {
+            Groups::lazy(pid, groups_of_process)
+        };
+        let groups = groups.with_hint(request.supplementary_group);
+        Context::new(Credentials { uid, gid, groups }, pid, umask)
+    }
+
+    fn init(&self, kernel: &InitInShort, flags2: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
+        if kernel.major > init::MAJOR {
+            // The kernel asks again with our version.
+            reply.put(&InitOut {
+                major: init::MAJOR,
+                minor: init::MINOR,
+                ..Default::default()
+            });
+            return Ok(());
+        }
+        if kernel.major < init::MAJOR || kernel.minor < init::MINOR_MIN {
+            tracing::error!(
+                major = kernel.major,
+                minor = kernel.minor,
+                "the kernel's FUSE protocol is too old"
+            );
+            return Err(Error::NotSupported);
+        }
+        if self.agreed.get().is_some() {
+            return Err(Error::Io);
+        }
+        let Wishes {
+            checks,
+            read_only,
+            io_bytes_max,
+            ..
+        } = self.wishes;
+        let capabilities = self.fs.init(&InitInfo {
+            checks,
+            read_only,
+            io_bytes_max,
+        })?;
+        let agreed = init::agree(kernel, flags2, &self.wishes, capabilities);
+        reply.put(&init::init_out(kernel, &self.wishes, &agreed));
+        tracing::debug!(minor = agreed.minor, flags = ?agreed.flags, "agreed with the kernel");
+        self.agreed.set(agreed).map_err(|_| Error::Io)
+    }
+
+    fn forget(&self, node: u64, lookups: u64) {
+        self.fs.forget(NodeId(node), lookups);
+    }
+
+    fn forget_batch(&self, nodes: &[u8]) {
+        for (node, lookups) in forgotten(nodes) {
+            self.forget(node, lookups);
+        }
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("wishes", &self.wishes)
+            .field("agreed", &self.agreed)
+            .finish_non_exhaustive()
+    }
+}
+
+fn after(op: &Operation<'_>) -> After {
+    match op {
+        Operation::Forget { .. } | Operation::BatchForget { .. } | Operation::NotifyReply => After::Nothing,
+        _ => After::Send,
+    }
+}
+
+/// The answer to bytes that are no request: an error, if there is somebody to send it to.
+fn refuse<'b>(bytes: &[u8], data: &'b mut [u8]) -> (After, Reply<'b>) {
+    use zerocopy::FromBytes;
+    let header = InHeader::read_from_prefix(bytes)
+        .map(|(header, _)| header)
+        .unwrap_or_default();
+    let mut reply = Reply::new(header.unique, data);
+    reply.fail(Error::Invalid);
+    let to_nobody = [2, 42].contains(&header.opcode) || header.unique == 0;
+    (if to_nobody { After::Nothing } else { After::Send }, reply)
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
+
+/// The supplementary groups of a process, from `/proc`. A process that is gone has none.
+fn groups_of_process(pid: u32) -> Vec<u32> {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
+        return Vec::new();
+    };
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    line.unwrap_or_default()
+        .split_ascii_whitespace()
+        .filter_map(|gid| gid.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,338 @@
+//! One operation after the other: protocol arguments in, call, reply out.
+
+use std::ops::ControlFlow;
+
+use cowshed_vfs::fs::NewNode;
+use cowshed_vfs::*;
+
+use super::reply::{self, DirWriter, Reply};
+use super::{Agreed, Server};
+use crate::proto::flags::*;
+use crate::proto::wire::*;
+use crate::proto::{Operation, Request};
+
+/// The largest copy whose size fits in the reply to COPY_FILE_RANGE, in whole pages.
+const COPY_BYTES_MAX: u64 = u32::MAX as u64 & !0xfff;
+
+fn time(secs: u64, nanos: u32) -> Timestamp {
+    Timestamp::new(secs as i64, nanos.min(999_999_999))
+}
+
+fn open_request(flags: u32, open_flags: u32) -> OpenRequest {
+    let kill_suidgid = open_flags & OPEN_KILL_SUIDGID != 0;
+    OpenRequest {
+        flags: OpenFlags::from_raw(flags as i32),
+        kill_suidgid,
+    }
+}
+
+/// "Not implemented" would tell the kernel that this succeeds from now on without asking: wrong where data is at stake.
+fn never_skipped(error: Error) -> Error {
+    if error == Error::NotImplemented {
+        Error::NotSupported
+    } else {
+        error
+    }
+}
+
+impl Server {
+    /// Does what is asked. On error, what was put into the reply is dropped by the caller.
+    pub(super) fn dispatch(&self, request: &Request<'_>, out: &mut Reply<'_>) -> Result<()> {
+        let agreed = match (&request.op, self.agreed()) {
+            (Operation::Init { args, flags2 }, _) => return self.init(args, *flags2, out),
+            (_, Some(agreed)) => agreed,
+            (_, None) => return Err(Error::Io),
+        };
+        let node = NodeId(request.header.nodeid);
+        let ctx = || self.context(request, 0);
+        let fs = &*self.fs;
+        match request.op {
+            Operation::Init { .. } | Operation::Destroy | Operation::NotifyReply => {}
+            Operation::Forget { nlookup } => self.forget(node.0, nlookup),
+            Operation::BatchForget { nodes } => self.forget_batch(nodes),
+            // "Not implemented" makes the kernel stop telling us: no call of ours waits long enough to be worth interrupting.
+            Operation::Interrupt { .. } | Operation::Unsupported { .. } => return Err(Error::NotImplemented),
+
+            Operation::Lookup { name } => match fs.lookup(&ctx(), node, name)? {
+                Lookup::Found(entry) => out.put(&reply::entry_out(&entry)),
+                Lookup::Absent { valid } if valid.is_zero() => return Err(Error::NotFound),
+                Lookup::Absent { valid } => out.put(&reply::absent_out(valid)),
+            },
+            Operation::Getattr(args) => {
+                let handle = (args.getattr_flags & GETATTR_FH != 0).then_some(Handle(args.fh));
+                let attr = fs.getattr(&ctx(), node, handle)?;
+                out.put(&reply::attr_out(&attr, agreed.capabilities.attr_valid));
+            }
+            Operation::Statx(args) => {
+                let handle = (args.getattr_flags & GETATTR_FH != 0).then_some(Handle(args.fh));
+                let attr = fs.getattr(&ctx(), node, handle)?;
+                out.put(&reply::statx_out(&attr, agreed.capabilities.attr_valid));
+            }
+            Operation::Setattr(args) => {
+                let (handle, set) = set_attr(&args);
+                let attr = fs.setattr(&ctx(), node, handle, &set)?;
+                out.put(&reply::attr_out(&attr, agreed.capabilities.attr_valid));
+            }
+            Operation::Readlink => {
+                let target = fs.readlink(&ctx(), node)?;
+                out.room(u32::MAX)
+                    .get_mut(..target.len())
+                    .ok_or(Error::NameTooLong)?
+                    .copy_from_slice(&target);
+                out.filled(target.len());
+            }
+            Operation::Symlink { name, target } => {
+                out.put(&reply::entry_out(&fs.symlink(&ctx(), node, name, target)?));
+            }
+            Operation::Mknod { args, name } => {
+                let kind = FileKind::from_mode(args.mode).ok_or(Error::Invalid)?;
+                let new = NewNode {
+                    kind,
+                    perm: args.mode & PERM_MASK,
+                    rdev: args.rdev,
+                };
+                let ctx = self.context(request, args.umask);
+                out.put(&reply::entry_out(&fs.mknod(&ctx, node, name, new)?));
+            }
+            Operation::Mkdir { args, name } => {
+                let ctx = self.context(request, args.umask);
+                out.put(&reply::entry_out(&fs.mkdir(&ctx, node, name, args.mode & PERM_MASK)?));
+            }
+            Operation::Unlink { name } => fs.unlink(&ctx(), node, name)?,
+            Operation::Rmdir { name } => fs.rmdir(&ctx(), node, name)?,
+            Operation::Rename {
+                newdir,
+                flags,
+                name,
+                newname,
+            } => {
+                let flags = RenameFlags::from_bits(flags).ok_or(Error::Invalid)?;
+                fs.rename(&ctx(), node, name, NodeId(newdir), newname, flags)?;
+            }
+            Operation::Link { oldnodeid, newname } => {
+                out.put(&reply::entry_out(&fs.link(&ctx(), NodeId(oldnodeid), node, newname)?));
+            }
+            Operation::Access { mask } => match agreed.checks {
+                PermissionChecks::FrontEnd => return Err(Error::NotImplemented),
+                PermissionChecks::FileSystem => {
+                    fs.access(&ctx(), node, Access::from_bits(mask).ok_or(Error::Invalid)?)?;
+                }
+            },
+            Operation::Statfs => out.put(&reply::statfs_out(&fs.statfs(&ctx(), node)?)),
+            Operation::Syncfs => fs.syncfs(&ctx(), node).map_err(never_skipped)?,
+            Operation::Setxattr { args, name, value } => {
+                let mut flags = SetXattrFlags::from_bits_truncate(args.flags & 3);
+                flags.set(
+                    SetXattrFlags::KILL_SGID,
+                    args.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0,
+                );
+                fs.setxattr(&ctx(), node, name, value, flags)?;
+            }
+            Operation::Getxattr { size, name } => {
+                let bytes = fs.getxattr(&ctx(), node, name, out.room(size))?;
+                put_sized(out, size, bytes);
+            }
+            Operation::Listxattr { size } => {
+                let bytes = fs.listxattr(&ctx(), node, out.room(size))?;
+                put_sized(out, size, bytes);
+            }
+            Operation::Removexattr { name } => fs.removexattr(&ctx(), node, name)?,
+            _ => return self.dispatch_open(request, agreed, out),
+        }
+        Ok(())
+    }
+
+    /// Operations on open files and directories.
+    fn dispatch_open(&self, request: &Request<'_>, agreed: &Agreed, out: &mut Reply<'_>) -> Result<()> {
+        let node = NodeId(request.header.nodeid);
+        let ctx = || self.context(request, 0);
+        let fs = &*self.fs;
+        match request.op {
+            Operation::Open(_) if agreed.skips_open() => return Err(Error::NotImplemented),
+            Operation::Open(args) => {
+                out.put(&reply::open_out(&fs.open(
+                    &ctx(),
+                    node,
+                    &open_request(args.flags, args.open_flags),
+                )?));
+            }
+            Operation::Create { args, name } => {
+                let ctx = self.context(request, args.umask);
+                let open = open_request(args.flags, args.open_flags);
+                let (entry, opened) = fs.create(&ctx, node, name, args.mode & PERM_MASK, &open)?;
+                self.put_created(agreed, &entry, opened, out);
+            }
+            Operation::Tmpfile { args } => {
+                let ctx = self.context(request, args.umask);
+                let open = open_request(args.flags, args.open_flags);
+                let (entry, opened) = fs.tmpfile(&ctx, node, args.mode & PERM_MASK, &open)?;
+                self.put_created(agreed, &entry, opened, out);
+            }
+            Operation::Release(args) if args.fh == Handle::NONE.0 => {}
+            Operation::Release(args) => fs.release(node, Handle(args.fh)),
+            Operation::Flush(_) if !agreed.capabilities.wants_flush => return Err(Error::NotImplemented),
+            Operation::Flush(args) => fs.flush(&ctx(), node, Handle(args.fh))?,
+            Operation::Fsync(args) => {
+                let data_only = args.fsync_flags & FSYNC_FDATASYNC != 0;
+                fs.fsync(&ctx(), node, Handle(args.fh), data_only)
+                    .map_err(never_skipped)?;
+            }
+            Operation::Opendir(_) if agreed.skips_opendir() => return Err(Error::NotImplemented),
+            Operation::Opendir(_) => {
+                out.put(&reply::open_out(&fs.opendir(&ctx(), node)?));
+            }
+            Operation::Releasedir(args) if args.fh == Handle::NONE.0 => {}
+            Operation::Releasedir(args) => fs.releasedir(node, Handle(args.fh)),
+            Operation::Fsyncdir(args) => {
+                let data_only = args.fsync_flags & FSYNC_FDATASYNC != 0;
+                fs.fsyncdir(&ctx(), node, Handle(args.fh), data_only)
+                    .map_err(never_skipped)?;
+            }
+            Operation::Readdir(args) => {
+                let mut list = DirWriter::new(out.room(args.size));
+                fs.readdir(&ctx(), node, Handle(args.fh), args.offset, &mut |entry| {
+                    taken(list.push(&entry, None))
+                })?;
+                let used = list.used();
+                out.filled(used);
+            }
+            Operation::Readdirplus(args) => {
+                let mut list = DirWriter::new(out.room(args.size));
+                let sink = &mut |dirent: DirEntry<'_>, entry: Option<&Entry>| taken(list.push(&dirent, Some(entry)));
+                fs.readdirplus(&ctx(), node, Handle(args.fh), args.offset, sink)?;
+                let used = list.used();
+                out.filled(used);
+            }
+            Operation::Read(args) => {
+                let bytes = fs.read(&ctx(), node, Handle(args.fh), args.offset, out.room(args.size))?;
+                out.filled(bytes);
+            }
+            Operation::Write { args, data } => {
+                let size = self.write(&ctx(), node, &args, data)? as u32;
+                out.put(&WriteOut { size, padding: 0 });
+            }
+            Operation::Fallocate(args) => {
+                let mode = FallocateFlags::from_bits(args.mode).ok_or(Error::NotSupported)?;
+                fs.fallocate(&ctx(), node, Handle(args.fh), args.offset, args.length, mode)?;
+            }
+            Operation::Lseek(args) => {
+                let what = match args.whence as i32 {
+                    libc::SEEK_DATA => SeekKind::Data,
+                    libc::SEEK_HOLE => SeekKind::Hole,
+                    _ => return Err(Error::Invalid),
+                };
+                out.put(&LseekOut {
+                    offset: fs.lseek(&ctx(), node, Handle(args.fh), args.offset, what)?,
+                });
+            }
+            Operation::CopyFileRange { args, wide } => {
+                let len = if wide { args.len } else { args.len.min(COPY_BYTES_MAX) };
+                let src = (node, Handle(args.fh_in), args.off_in);
+                let dst = (NodeId(args.nodeid_out), Handle(args.fh_out), args.off_out);
+                let bytes_copied = fs.copy_file_range(&ctx(), src, dst, len)?;
+                match wide {
+                    true => out.put(&CopyFileRangeOut { bytes_copied }),
+                    false => out.put(&WriteOut {
+                        size: bytes_copied as u32,
+                        padding: 0,
+                    }),
+                }
+            }
+            Operation::Ioctl { args, input } => self.ioctl(&ctx(), node, &args, input, out)?,
+            _ => return Err(Error::NotImplemented),
+        }
+        Ok(())
+    }
+
+    /// The reply to CREATE and TMPFILE. Where the kernel skips OPEN, some versions never close what CREATE opened; so it gets no handle.
+    fn put_created(&self, agreed: &Agreed, entry: &Entry, mut opened: Opened, out: &mut Reply<'_>) {
+        if agreed.skips_open() && opened.handle != Handle::NONE {
+            self.fs.release(entry.node, opened.handle);
+            opened.handle = Handle::NONE;
+        }
+        out.put(&reply::entry_out(entry));
+        out.put(&reply::open_out(&opened));
+    }
+
+    fn write(&self, ctx: &Context, node: NodeId, args: &WriteIn, data: &[u8]) -> Result<usize> {
+        let wire = WireWriteFlags::from_bits_retain(args.write_flags);
+        let open = OpenFlags::from_raw(args.flags as i32);
+        // O_APPEND needs nothing: the kernel has put the end of the file into the offset, under its own lock.
+        let mut flags = WriteFlags::empty();
+        flags.set(WriteFlags::KILL_SUIDGID, wire.contains(WireWriteFlags::KILL_SUIDGID));
+        flags.set(WriteFlags::FROM_CACHE, wire.contains(WireWriteFlags::CACHE));
+        flags.set(WriteFlags::DIRECT, open.contains(OpenFlags::DIRECT));
+        // After a buffered write the kernel sends FSYNC by itself; after a direct one it leaves O_SYNC to us.
+        let is_sync = open.contains(OpenFlags::DIRECT) && open.intersects(OpenFlags::SYNC | OpenFlags::DATA_SYNC);
+        flags.set(WriteFlags::SYNC, is_sync);
+        self.fs.write(ctx, node, Handle(args.fh), args.offset, data, flags)
+    }
+
+    fn ioctl(&self, ctx: &Context, node: NodeId, args: &IoctlIn, input: &[u8], out: &mut Reply<'_>) -> Result<()> {
+        let flags = IoctlFlags::from_bits_retain(args.flags);
+        if flags.contains(IoctlFlags::UNRESTRICTED) {
+            return Err(Error::NotIoctl); // only character devices get these
+        }
+        let call = Ioctl {
+            cmd: args.cmd,
+            arg: args.arg,
+            compat: flags.contains(IoctlFlags::COMPAT),
+        };
+        let done = self
+            .fs
+            .ioctl(ctx, node, Handle(args.fh), &call, input, out.room(args.out_size));
+        // "Not implemented" would be remembered for the whole mount; the caller expects ENOTTY.
+        let done = done.map_err(|e| if e == Error::NotImplemented { Error::NotIoctl } else { e })?;
+        out.put(&IoctlOut {
+            result: done.result,
+            ..Default::default()
+        });
+        out.filled(done.out_bytes);
+        Ok(())
+    }
+}
+
+fn taken(taken: bool) -> ControlFlow<()> {
+    if taken {
+        ControlFlow::Continue(())
+    } else {
+        ControlFlow::Break(())
+    }
+}
+
+/// The reply to GETXATTR and LISTXATTR: the length alone if that was the question, else the bytes.
+fn put_sized(out: &mut Reply<'_>, asked: u32, bytes: usize) {
+    if asked == 0 {
+        out.put(&GetxattrOut {
+            size: bytes as u32,
+            padding: 0,
+        });
+    } else {
+        out.filled(bytes);
+    }
+}
+
+fn set_attr(args: &SetattrIn) -> (Option<Handle>, SetAttr) {
+    use SetattrValid as V;
+    let valid = V::from_bits_retain(args.valid);
+    let set_time = |which, now, secs, nanos| {
+        valid.contains(which).then(|| {
+            if valid.contains(now) {
+                SetTime::Now
+            } else {
+                SetTime::At(time(secs, nanos))
+            }
+        })
+    };
+    let set = SetAttr {
+        perm: valid.contains(V::MODE).then_some(args.mode & PERM_MASK),
+        uid: valid.contains(V::UID).then_some(args.uid),
+        gid: valid.contains(V::GID).then_some(args.gid),
+        size_bytes: valid.contains(V::SIZE).then_some(args.size),
+        atime: set_time(V::ATIME, V::ATIME_NOW, args.atime, args.atimensec),
+        mtime: set_time(V::MTIME, V::MTIME_NOW, args.mtime, args.mtimensec),
+        ctime: valid.contains(V::CTIME).then(|| time(args.ctime, args.ctimensec)),
+        kill_suidgid: valid.contains(V::KILL_SUIDGID),
+    };
+    (valid.contains(V::FH).then_some(Handle(args.fh)), set)
+}

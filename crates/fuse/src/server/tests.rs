@@ -1,0 +1,196 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cowshed_vfs::PermissionChecks;
+use cowshed_vfs::memfs::MemFs;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::*;
+use crate::proto::wire::*;
+
+const WISHES: Wishes = Wishes {
+    checks: PermissionChecks::FrontEnd,
+    read_only: false,
+    io_bytes_max: 64 << 10,
+    writeback_cache: false,
+    skip_open: false,
+};
+
+fn bytes(opcode: Opcode, node: u64, parts: &[&[u8]]) -> Vec<u8> {
+    let body = parts.concat();
+    let len = (size_of::<InHeader>() + body.len()) as u32;
+    let header = InHeader {
+        len,
+        opcode: opcode as u32,
+        unique: 7,
+        nodeid: node,
+        ..Default::default()
+    };
+    [header.as_bytes(), &body].concat()
+}
+
+fn call(server: &Server, opcode: Opcode, node: u64, parts: &[&[u8]]) -> (After, i32, Vec<u8>) {
+    let mut data = vec![0; 64 << 10];
+    let (after, reply) = server.handle(0, &bytes(opcode, node, parts), &mut data);
+    let (head, bulk) = reply.body();
+    (after, reply.errno(), [head, bulk].concat())
+}
+
+fn started(fs: Arc<MemFs>, on_panic: Option<OnPanic>) -> Server {
+    let server = Server::new(fs, WISHES, 2, on_panic);
+    let init = InitIn {
+        major: 7,
+        minor: 45,
+        flags: u32::MAX,
+        flags2: u32::MAX,
+        ..Default::default()
+    };
+    let (after, errno, out) = call(&server, Opcode::Init, 0, &[init.as_bytes()]);
+    assert_eq!((after, errno, out.len()), (After::Send, 0, 64));
+    server
+}
+
+#[test]
+fn a_file_lives_through_the_protocol() {
+    let server = started(Arc::default(), None);
+    let create = CreateIn {
+        flags: libc::O_RDWR as u32,
+        mode: 0o100644,
+        umask: 0o022,
+        open_flags: 0,
+    };
+    let (_, errno, out) = call(&server, Opcode::Create, 1, &[create.as_bytes(), b"f\0"]);
+    assert_eq!((errno, out.len()), (0, 144));
+    let (entry, rest) = EntryOut::read_from_prefix(&out).unwrap();
+    let open = OpenOut::read_from_bytes(rest).unwrap();
+    let write = WriteIn {
+        fh: open.fh,
+        size: 5,
+        offset: 2,
+        ..Default::default()
+    };
+    let (_, errno, out) = call(&server, Opcode::Write, entry.nodeid, &[write.as_bytes(), b"hello"]);
+    assert_eq!((errno, WriteOut::read_from_bytes(&out).unwrap().size), (0, 5));
+    let read = ReadIn {
+        fh: open.fh,
+        size: 100,
+        ..Default::default()
+    };
+    assert_eq!(
+        call(&server, Opcode::Read, entry.nodeid, &[read.as_bytes()]).2,
+        b"\0\0hello"
+    );
+    let list = call(&server, Opcode::Readdirplus, 1, &[read.as_bytes()]).2;
+    assert_eq!(list.len(), 0, "100 bytes hold no entry");
+    let list = call(&server, Opcode::Readdir, 1, &[read.as_bytes()]).2;
+    assert_eq!(list.len(), 96, "., .. and f");
+    let (after, ..) = call(&server, Opcode::Forget, entry.nodeid, &[1u64.as_bytes()]);
+    assert_eq!(after, After::Nothing);
+}
+
+#[test]
+fn requests_before_init_and_after_destroy_are_refused() {
+    let fs = Arc::new(MemFs::default());
+    let server = Server::new(fs.clone(), WISHES, 2, None);
+    assert_eq!(call(&server, Opcode::Statfs, 1, &[]).1, libc::EIO);
+    let old = InitIn {
+        major: 7,
+        minor: 30,
+        ..Default::default()
+    };
+    assert_eq!(call(&server, Opcode::Init, 0, &[old.as_bytes()]).1, libc::EOPNOTSUPP);
+    let server = started(fs.clone(), None);
+    assert_eq!(call(&server, Opcode::Destroy, 0, &[]).1, 0);
+    server.finish();
+    assert_eq!(fs.destroyed.load(Ordering::SeqCst), 1);
+    assert_eq!(call(&server, Opcode::Statfs, 1, &[]).1, libc::ENOTCONN);
+}
+
+#[test]
+fn a_newer_major_version_is_talked_down() {
+    let server = Server::new(Arc::new(MemFs::default()), WISHES, 1, None);
+    let newer = InitIn {
+        major: 8,
+        minor: 2,
+        ..Default::default()
+    };
+    let (_, errno, out) = call(&server, Opcode::Init, 0, &[newer.as_bytes()]);
+    assert_eq!((errno, InitOut::read_from_bytes(&out).unwrap().major), (0, 7));
+    assert!(server.agreed().is_none());
+}
+
+#[test]
+fn a_panic_becomes_an_error_and_is_told() {
+    let mut fs = MemFs::default();
+    fs.panic_name = Some(b"boom");
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = told.clone();
+    let hook: OnPanic = Arc::new(move |message| {
+        assert_eq!(message, "asked to panic");
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    let server = started(Arc::new(fs), Some(hook));
+    assert_eq!(call(&server, Opcode::Lookup, 1, &[b"boom\0"]).1, libc::EIO);
+    assert_eq!(told.load(Ordering::SeqCst), 1);
+    assert_eq!(call(&server, Opcode::Statfs, 1, &[]).1, 0, "and life goes on");
+}
+
+#[test]
+fn what_is_not_done_is_said_so() {
+    let server = started(Arc::default(), None);
+    let flush = FlushIn::default();
+    for (opcode, body) in [
+        (Opcode::Poll, &[][..]),
+        (Opcode::Getlk, &[]),
+        (Opcode::Flush, flush.as_bytes()),
+        (Opcode::Interrupt, 5u64.as_bytes()),
+        (Opcode::Access, 5u64.as_bytes()),
+    ] {
+        let (after, errno, out) = call(&server, opcode, 1, &[body]);
+        assert_eq!((after, errno, out.len()), (After::Send, libc::ENOSYS, 0), "{opcode:?}");
+    }
+    let ioctl = IoctlIn {
+        cmd: 0x1234,
+        ..Default::default()
+    };
+    assert_eq!(call(&server, Opcode::Ioctl, 1, &[ioctl.as_bytes()]).1, libc::ENOTTY);
+    let rename = Rename2In {
+        newdir: 1,
+        flags: 0x80,
+        padding: 0,
+    };
+    assert_eq!(
+        call(&server, Opcode::Rename2, 1, &[rename.as_bytes(), b"a\0b\0"]).1,
+        libc::EINVAL
+    );
+}
+
+/// Garbage after INIT: never a panic (which would be told to the hook), always an answer or silence.
+#[test]
+fn garbage_is_survived() {
+    let hook: OnPanic = Arc::new(|message| assert_eq!(message, "never forgotten more often than looked up"));
+    let server = started(Arc::default(), Some(hook));
+    let mut seed = 42u64;
+    let mut next = move || {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        seed >> 33
+    };
+    for round in 0..20_000 {
+        let opcode = Opcode::ALL[next() as usize % Opcode::ALL.len()];
+        if matches!(opcode, Opcode::Destroy | Opcode::Forget | Opcode::BatchForget) {
+            continue;
+        }
+        let body: Vec<u8> = (0..next() % 120)
+            .map(|_| {
+                if round % 3 == 0 {
+                    next() as u8
+                } else {
+                    (next() % 2) as u8
+                }
+            })
+            .collect();
+        call(&server, opcode, next() % 4, &[&body]);
+    }
+    let mut data = [0; 64];
+    assert_eq!(server.handle(0, &[1, 2, 3], &mut data).0, After::Nothing);
+}

@@ -1,0 +1,276 @@
+//! A mount being served: worker threads between the transport and the server.
+//!
+//! ```text
+//! mount() --INIT answered--> run() --ENODEV on every worker's device--> destroy, once
+//! ```
+//!
+//! However the mount ends (our [`Unmounter`], umount(8), an abort through sysfs), the workers find out by reading.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use cowshed_vfs::{FileSystem, PermissionChecks};
+
+use crate::mount::{self, MountError, MountOptions, Mountpoint};
+use crate::notify::Notifier;
+use crate::proto::wire::{InHeader, Opcode};
+use crate::server::{After, OnPanic, Server, Wishes};
+use crate::transport::dev::{DataBuffer, Device, Received, RequestBuffer};
+
+/// Largest read and write in one request: what the kernel allows without its administrator's help (256 pages).
+pub const IO_BYTES_MAX: usize = 1 << 20;
+const WORKERS_MAX: usize = 64;
+
+/// Who checks permissions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Permissions {
+    /// The kernel for mounts that others may enter, the file system for private ones. A private mount is entered by one user only, who
+    /// can read and write the volume without us too; leaving the check to the file system there saves the kernel from asking for the
+    /// directory's attributes again after each name that is made or removed.
+    #[default]
+    Auto,
+    Kernel,
+    FileSystem,
+}
+
+/// How to serve.
+#[derive(Clone)]
+pub struct SessionOptions {
+    pub mount: MountOptions,
+    pub permissions: Permissions,
+    /// Threads that serve requests, at least 1.
+    pub workers: usize,
+    /// How long a worker looks for the next request before it sleeps.
+    pub spin: Duration,
+    /// See [`Wishes::writeback_cache`].
+    pub writeback_cache: bool,
+    /// See [`Wishes::skip_open`].
+    pub skip_open: bool,
+    /// Largest read and write in one request, in bytes: 4096 to [`IO_BYTES_MAX`].
+    pub io_bytes_max: usize,
+    pub on_panic: Option<OnPanic>,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        SessionOptions {
+            mount: MountOptions::default(),
+            permissions: Permissions::Auto,
+            workers: thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8)),
+            spin: Duration::ZERO,
+            writeback_cache: false,
+            skip_open: true,
+            io_bytes_max: IO_BYTES_MAX,
+            on_panic: None,
+        }
+    }
+}
+
+/// Why a session did not begin or ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    #[error("the mount ended before the kernel opened the session")]
+    EndedEarly,
+    #[error("the file system or the protocol version was refused: {0}")]
+    Refused(std::io::Error),
+    #[error("FUSE device: {0}")]
+    Device(#[from] std::io::Error),
+}
+
+/// Unmounts a session from any thread.
+#[derive(Clone, Debug)]
+pub struct Unmounter(Mountpoint);
+
+impl Unmounter {
+    /// Unmounts; see [`Mountpoint::unmount`]. The session's `run` returns when all is done.
+    pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
+        self.0.unmount(lazy)
+    }
+}
+
+/// A mount whose kernel side is connected and that waits to be served by [`Session::run`].
+#[derive(Debug)]
+pub struct Session {
+    server: Arc<Server>,
+    device: Device,
+    mountpoint: Mountpoint,
+    workers: usize,
+    spin: Duration,
+    io_bytes_max: usize,
+}
+
+impl Session {
+    /// Mounts `fs` on a directory and agrees with the kernel on the protocol (which calls `FileSystem::init`). Nothing is served yet: whoever enters the
+    /// directory waits for [`Session::run`].
+    pub fn mount(
+        fs: Arc<dyn FileSystem>,
+        target: &std::path::Path,
+        options: SessionOptions,
+    ) -> Result<Session, SessionError> {
+        let checks = match options.permissions {
+            Permissions::Kernel => PermissionChecks::FrontEnd,
+            Permissions::FileSystem => PermissionChecks::FileSystem,
+            Permissions::Auto if options.mount.allow_other => PermissionChecks::FrontEnd,
+            Permissions::Auto => PermissionChecks::FileSystem,
+        };
+        // Without OPEN, nobody would check permissions on open but the kernel; the superuser passes anyway.
+        let may_skip_open = checks == PermissionChecks::FrontEnd || crate::sys::is_root();
+        let wishes = Wishes {
+            checks,
+            read_only: options.mount.read_only,
+            io_bytes_max: options.io_bytes_max.clamp(4096, IO_BYTES_MAX).next_multiple_of(4096),
+            writeback_cache: options.writeback_cache,
+            skip_open: options.skip_open && may_skip_open,
+        };
+        let mut mount_options = options.mount;
+        mount_options.default_permissions = checks == PermissionChecks::FrontEnd;
+        let workers = options.workers.clamp(1, WORKERS_MAX);
+        let server = Arc::new(Server::new(fs, wishes, workers, options.on_panic));
+        let (device, mountpoint) = mount::mount(target, &mount_options)?;
+        let io_bytes_max = wishes.io_bytes_max;
+        let mut session = Session {
+            server,
+            device,
+            mountpoint,
+            workers,
+            spin: options.spin,
+            io_bytes_max,
+        };
+        if let Err(error) = session.handshake() {
+            let _ = session.mountpoint.unmount(true);
+            session.server.finish();
+            return Err(error);
+        }
+        Ok(session)
+    }
+
+    /// Answers INIT, which is the first request of every session.
+    fn handshake(&mut self) -> Result<(), SessionError> {
+        let mut requests = RequestBuffer::new(self.io_bytes_max);
+        let mut data = DataBuffer::new(self.io_bytes_max);
+        while self.server.agreed().is_none() {
+            let Received::Request(bytes) = self.device.receive(&mut requests, Duration::ZERO)? else {
+                return Err(SessionError::EndedEarly);
+            };
+            let (after, reply) = self.server.handle(0, requests.request(bytes), data.as_mut_slice());
+            if after == After::Send {
+                self.device.send(&reply)?;
+            }
+            if is_init(requests.request(bytes)) && reply.errno() != 0 {
+                return Err(SessionError::Refused(std::io::Error::from_raw_os_error(reply.errno())));
+            }
+        }
+        Ok(())
+    }
+
+    /// A handle to unmount with, from any thread.
+    pub fn unmounter(&self) -> Unmounter {
+        Unmounter(self.mountpoint.clone())
+    }
+
+    /// A sender of notifications.
+    pub fn notifier(&self) -> Result<Notifier, SessionError> {
+        Ok(Notifier::new(Arc::new(self.device.try_clone()?), self.server.clone()))
+    }
+
+    /// What was agreed on with the kernel.
+    pub fn agreed(&self) -> &crate::server::Agreed {
+        self.server.agreed().expect("a session exists after its handshake")
+    }
+
+    /// Serves until the mount is gone, then destroys the file system. Returns the first error of a device; the others' workers end with the
+    /// mount.
+    pub fn run(self) -> Result<(), SessionError> {
+        let Session {
+            server,
+            device,
+            workers,
+            spin,
+            io_bytes_max,
+            mountpoint,
+        } = self;
+        let mut devices = vec![];
+        for _ in 1..workers {
+            // Without clones (an old kernel, an odd container) one worker must do.
+            match device.try_clone() {
+                Ok(clone) => devices.push(clone),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot clone the FUSE device, serving with fewer threads");
+                    break;
+                }
+            }
+        }
+        devices.push(device);
+        let outcome = thread::scope(|scope| {
+            let threads: Vec<_> = devices
+                .into_iter()
+                .enumerate()
+                .map(|(index, device)| {
+                    let (server, mountpoint) = (&*server, &mountpoint);
+                    let worker = move || {
+                        let result = serve(server, index, device, spin, io_bytes_max);
+                        if let Err(error) = &result {
+                            tracing::error!(%error, "a FUSE worker failed, unmounting");
+                            let _ = mountpoint.unmount(true);
+                        }
+                        result
+                    };
+                    thread::Builder::new()
+                        .name(format!("fuse-{index}"))
+                        .spawn_scoped(scope, worker)
+                })
+                .collect();
+            let mut outcome = Ok(());
+            for thread in threads {
+                let result = match thread {
+                    Ok(thread) => thread.join().expect("workers catch the panics of file systems"),
+                    Err(error) => Err(error),
+                };
+                outcome = outcome.and(result);
+            }
+            outcome
+        });
+        server.finish();
+        Ok(outcome?)
+    }
+
+    /// Serves on a thread of its own.
+    pub fn spawn(self) -> thread::JoinHandle<Result<(), SessionError>> {
+        thread::spawn(move || self.run())
+    }
+}
+
+fn is_init(request: &[u8]) -> bool {
+    use zerocopy::FromBytes;
+    InHeader::read_from_prefix(request).is_ok_and(|(header, _)| header.opcode == Opcode::Init as u32)
+}
+
+/// One worker: a request, a reply, until the end.
+fn serve(
+    server: &Server,
+    worker: usize,
+    mut device: Device,
+    spin: Duration,
+    io_bytes_max: usize,
+) -> std::io::Result<()> {
+    let mut requests = RequestBuffer::new(io_bytes_max);
+    let mut data = DataBuffer::new(io_bytes_max);
+    loop {
+        let Received::Request(bytes) = device.receive(&mut requests, spin)? else {
+            return Ok(());
+        };
+        let (after, reply) = server.handle(worker, requests.request(bytes), data.as_mut_slice());
+        match after {
+            After::Send => {
+                if let Err(error) = device.send(&reply) {
+                    // The kernel takes a reply or says what is wrong with it; the request is over either way.
+                    tracing::error!(%error, header = ?reply.header(), "the kernel refused a reply");
+                }
+            }
+            After::Nothing => {}
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The system calls that the standard library does not have. The only unsafe code of this crate.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{Error, Result};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, u32)`.
+const FUSE_DEV_IOC_CLONE: libc::c_ulong = 0x8004_e500;
+
+fn check(result: libc::c_int) -> Result<libc::c_int> {
+    if result < 0 {
+        Err(Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+fn c_path(path: &Path) -> Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+/// Connects a freshly opened `/dev/fuse` to the session of another.
+pub fn clone_device(fresh: &File, session: BorrowedFd<'_>) -> Result<()> {
+    let source = session.as_raw_fd() as u32;
+    // SAFETY: the ioctl reads one u32 through the pointer, which is valid for the call.
+    check(unsafe { libc::ioctl(fresh.as_raw_fd(), FUSE_DEV_IOC_CLONE as _, &raw const source) }).map(drop)
+}
+
+pub fn mount(source: &str, target: &Path, kind: &str, flags: libc::c_ulong, data: &str) -> Result<()> {
+    let (source, target) = (CString::new(source)?, c_path(target)?);
+    let (kind, data) = (CString::new(kind)?, CString::new(data)?);
+    // SAFETY: all four pointers are NUL-terminated strings that live until after the call.
+    let result = unsafe {
+        libc::mount(
+            source.as_ptr(),
+            target.as_ptr(),
+            kind.as_ptr(),
+            flags,
+            data.as_ptr().cast(),
+        )
+    };
+    check(result).map(drop)
+}
+
+pub fn umount(target: &Path, lazy: bool) -> Result<()> {
+    let target = c_path(target)?;
+    let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
+    // SAFETY: the pointer is a NUL-terminated string that lives until after the call.
+    check(unsafe { libc::umount2(target.as_ptr(), flags) }).map(drop)
+}
+
+/// Waits until there is something to read, or an error to be found by reading. False if the time ran out.
+pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool> {
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let millis = timeout.map_or(-1, |t| t.as_millis().min(i32::MAX as u128) as i32);
+    // SAFETY: the pointer is to one pollfd, as the count says.
+    check(unsafe { libc::poll(&raw mut poll, 1, millis) }).map(|ready| ready > 0)
+}
+
+/// Switches blocking off or on for the open file behind `fd`.
+pub fn set_nonblocking(fd: BorrowedFd<'_>, nonblocking: bool) -> Result<()> {
+    // SAFETY: F_GETFL and F_SETFL take and return integers only.
+    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
+    let flags = if nonblocking {
+        flags | libc::O_NONBLOCK
+    } else {
+        flags & !libc::O_NONBLOCK
+    };
+    // SAFETY: as above.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) }).map(drop)
+}
+
+/// Lets a child process inherit `fd`.
+pub fn set_inheritable(fd: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: F_SETFD takes an integer only.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) }).map(drop)
+}
+
+/// Receives one file descriptor over a Unix socket; None at its end.
+pub fn receive_fd(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
+    const FD_BYTES: u32 = size_of::<RawFd>() as u32;
+    let mut byte = 0u8;
+    let mut control = [0u64; 8]; // aligned as cmsghdr wants it, and longer than one descriptor needs
+    let mut iov = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
+    // SAFETY: msghdr is plain data for which zeros are valid.
+    let mut msg: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.as_mut_ptr().cast();
+    msg.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: msg points to one iovec with one byte and to a control buffer of the stated length, all alive.
+    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut msg, libc::MSG_CMSG_CLOEXEC) };
+    if got < 0 {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: msg was filled by recvmsg; the header pointer is null or inside the control buffer.
+    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const msg).as_ref() };
+    let Some(header) = header else { return Ok(None) };
+    // SAFETY: CMSG_LEN only computes.
+    let wanted = unsafe { libc::CMSG_LEN(FD_BYTES) } as usize;
+    let is_fd = header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS;
+    if !is_fd || (header.cmsg_len as usize) < wanted {
+        return Ok(None);
+    }
+    // SAFETY: the message has at least the length of one descriptor after its header; it may be unaligned.
+    let fd = unsafe { libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned() };
+    // SAFETY: the kernel has just installed this descriptor for us, nobody else knows it.
+    Ok((fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Real user and group of this process.
+pub fn user() -> (u32, u32) {
+    // SAFETY: these calls cannot fail and touch no memory.
+    unsafe { (libc::getuid(), libc::getgid()) }
+}
+
+/// Is the effective user the superuser?
+pub fn is_root() -> bool {
+    // SAFETY: as above.
+    unsafe { libc::geteuid() == 0 }
+}

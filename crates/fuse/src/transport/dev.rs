@@ -1,0 +1,214 @@
+//! The transport over `/dev/fuse`: one `read` per request, one `writev` per reply.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::proto::wire::{InHeader, MIN_READ_BUFFER_BYTES, OutHeader, WriteIn};
+use crate::server::Reply;
+use crate::sys;
+
+const DEVICE: &str = "/dev/fuse";
+const PAGE_BYTES: usize = 4096;
+/// Room for everything in a request but the data of a write: header, structure, two names or an extended attribute's value.
+const OVERHEAD_BYTES: usize = PAGE_BYTES;
+
+/// An open `/dev/fuse`, part of a session.
+#[derive(Debug)]
+pub struct Device {
+    file: File,
+    nonblocking: bool,
+}
+
+/// What came of waiting for a request.
+#[derive(Debug)]
+pub enum Received {
+    /// A request of so many bytes lies in the buffer.
+    Request(usize),
+    /// The file system was unmounted, or the connection aborted: nothing will come any more.
+    Ended,
+}
+
+impl Device {
+    /// Opens a device that belongs to no session yet.
+    pub fn open() -> io::Result<Device> {
+        let file = OpenOptions::new().read(true).write(true).open(DEVICE)?;
+        Ok(Device {
+            file,
+            nonblocking: false,
+        })
+    }
+
+    /// Opens one more device for the session of this one. Each has its own list of requests under way, so that threads do not get into
+    /// each other's way; the requests to come are shared.
+    pub fn try_clone(&self) -> io::Result<Device> {
+        let fresh = Device::open()?;
+        sys::clone_device(&fresh.file, self.file.as_fd())?;
+        Ok(fresh)
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Waits for a request. With `spin`, tries for so long before sleeping: on a machine with processors to spare this saves waking up.
+    pub fn receive(&mut self, buffer: &mut RequestBuffer, spin: Duration) -> io::Result<Received> {
+        if self.nonblocking == spin.is_zero() {
+            sys::set_nonblocking(self.file.as_fd(), !spin.is_zero())?;
+            self.nonblocking = !spin.is_zero();
+        }
+        let mut deadline = None;
+        loop {
+            let error = match self.file.read(buffer.space()) {
+                Ok(bytes) => return Ok(Received::Request(bytes)),
+                Err(error) => error,
+            };
+            match error.raw_os_error() {
+                Some(libc::EAGAIN) if self.nonblocking => {
+                    let now = Instant::now();
+                    if now < *deadline.get_or_insert(now + spin) {
+                        std::hint::spin_loop();
+                    } else {
+                        sys::wait_readable(self.file.as_fd(), None).or_else(ignore_interrupt)?;
+                    }
+                }
+                // ENOENT: the request was taken back while it was read.
+                Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => {}
+                Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(Received::Ended),
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// Sends a reply. A request that nobody waits for any more is no error.
+    pub fn send(&self, reply: &Reply<'_>) -> io::Result<()> {
+        let header = reply.header();
+        let (head, data) = reply.body();
+        let result = if data.is_empty() {
+            self.send_small(&header, head)
+        } else {
+            self.write(&[IoSlice::new(header.as_bytes()), IoSlice::new(head), IoSlice::new(data)])
+        };
+        match result {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED)) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// One piece instead of two is cheaper for the kernel to take.
+    fn send_small(&self, header: &OutHeader, head: &[u8]) -> io::Result<()> {
+        const HEADER: usize = size_of::<OutHeader>();
+        let mut bytes = [0; 512];
+        let len = HEADER + head.len();
+        bytes[..HEADER].copy_from_slice(header.as_bytes());
+        bytes[HEADER..len].copy_from_slice(head);
+        (&self.file).write(&bytes[..len]).map(drop)
+    }
+
+    /// Sends a notification: its code, a structure, a name.
+    pub fn notify<T: IntoBytes + Immutable>(&self, code: i32, body: &T, name: &[&[u8]]) -> io::Result<()> {
+        let len = size_of::<OutHeader>() + size_of::<T>() + name.iter().map(|n| n.len()).sum::<usize>();
+        let header = OutHeader {
+            len: len as u32,
+            error: code,
+            unique: 0,
+        };
+        let name = name.concat();
+        self.write(&[
+            IoSlice::new(header.as_bytes()),
+            IoSlice::new(body.as_bytes()),
+            IoSlice::new(&name),
+        ])
+    }
+
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        (&self.file).write_vectored(parts).map(drop)
+    }
+}
+
+impl From<OwnedFd> for Device {
+    fn from(fd: OwnedFd) -> Device {
+        Device {
+            file: File::from(fd),
+            nonblocking: false,
+        }
+    }
+}
+
+fn ignore_interrupt(error: io::Error) -> io::Result<bool> {
+    if error.kind() == io::ErrorKind::Interrupted {
+        Ok(true)
+    } else {
+        Err(error)
+    }
+}
+
+/// Where requests land: placed so that the data of a write begins on a page boundary.
+#[derive(Debug)]
+pub struct RequestBuffer {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl RequestBuffer {
+    /// For writes of up to `io_bytes_max`.
+    pub fn new(io_bytes_max: usize) -> RequestBuffer {
+        let len = (io_bytes_max + OVERHEAD_BYTES).max(MIN_READ_BUFFER_BYTES);
+        let bytes = vec![0; len + PAGE_BYTES];
+        let before_data = size_of::<InHeader>() + size_of::<WriteIn>();
+        let data_at = bytes.as_ptr().addr() + before_data;
+        let start = data_at.next_multiple_of(PAGE_BYTES) - data_at;
+        RequestBuffer { bytes, start, len }
+    }
+
+    fn space(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.len]
+    }
+
+    /// The request that [`Device::receive`] read.
+    pub fn request(&self, bytes: usize) -> &[u8] {
+        &self.bytes[self.start..self.start + bytes.min(self.len)]
+    }
+}
+
+/// Where the bulk of replies is made: page-aligned.
+#[derive(Debug)]
+pub struct DataBuffer {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl DataBuffer {
+    pub fn new(len: usize) -> DataBuffer {
+        let bytes = vec![0; len + PAGE_BYTES];
+        let at = bytes.as_ptr().addr();
+        DataBuffer {
+            start: at.next_multiple_of(PAGE_BYTES) - at,
+            bytes,
+            len,
+        }
+    }
+
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn write_data_and_reply_data_are_page_aligned() {
+        let mut buffer = RequestBuffer::new(1 << 20);
+        assert_eq!((buffer.space().as_ptr().addr() + 80) % PAGE_BYTES, 0);
+        assert_eq!(buffer.space().len(), (1 << 20) + 4096);
+        assert_eq!(RequestBuffer::new(0).space().len(), MIN_READ_BUFFER_BYTES);
+        assert_eq!(DataBuffer::new(5000).as_mut_slice().as_ptr().addr() % PAGE_BYTES, 0);
+    }
+}
