@@ -3,7 +3,7 @@
 //! Never call from inside a file system's method that holds a lock which other methods need: the kernel may have to finish requests first.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cowshed_vfs::NodeId;
 
@@ -12,16 +12,21 @@ use crate::proto::wire::{NotifyInvalEntry, NotifyInvalInode, notify};
 use crate::server::Server;
 use crate::transport::dev::Device;
 
-/// Sends notifications to the kernel. A node or name that the kernel does not remember is no error.
+/// Sends notifications to the kernel. A node or name that the kernel does not remember is no error; a session that
+/// has ended is (`NotConnected`).
 #[derive(Clone, Debug)]
 pub struct Notifier {
-    device: Arc<Device>,
+    device: Weak<Device>,
     server: Arc<Server>,
 }
 
 impl Notifier {
-    pub(crate) fn new(device: Arc<Device>, server: Arc<Server>) -> Notifier {
+    pub(crate) fn new(device: Weak<Device>, server: Arc<Server>) -> Notifier {
         Notifier { device, server }
+    }
+
+    fn device(&self) -> io::Result<Arc<Device>> {
+        self.device.upgrade().ok_or(io::ErrorKind::NotConnected.into())
     }
 
     /// The attributes of a node, and its cached content in a range of bytes. A length of 0: to the end. A negative offset: attributes only.
@@ -31,7 +36,7 @@ impl Notifier {
             off: offset,
             len: len_bytes,
         };
-        unknown_is_fine(self.device.notify(notify::INVAL_INODE, &body, &[]))
+        unknown_is_fine(self.device()?.notify(notify::INVAL_INODE, &body, &[]))
     }
 
     /// A name in a directory. `expire`: it may still be true, but has to be looked up again; else it is dropped, and what is mounted or
@@ -43,7 +48,7 @@ impl Notifier {
             namelen: name.len() as u32,
             flags,
         };
-        unknown_is_fine(self.device.notify(notify::INVAL_ENTRY, &body, &[name, b"\0"]))
+        unknown_is_fine(self.device()?.notify(notify::INVAL_ENTRY, &body, &[name, b"\0"]))
     }
 
     /// All names at once, each to be looked up again when it is next used. `Unsupported` before protocol 7.44 (Linux 6.16).
@@ -51,7 +56,7 @@ impl Notifier {
         if self.server.agreed().is_none_or(|a| a.minor < 44) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        self.device.notify(notify::INC_EPOCH, &(), &[])
+        self.device()?.notify(notify::INC_EPOCH, &(), &[])
     }
 }
 

@@ -96,6 +96,8 @@ impl Unmounter {
 pub struct Session {
     server: Arc<Server>,
     device: Device,
+    /// Lives as long as the session and no longer: the kernel gives up on a session when its last device is closed.
+    notify_device: Option<Arc<Device>>,
     mountpoint: Mountpoint,
     workers: usize,
     spin: Duration,
@@ -134,6 +136,7 @@ impl Session {
         let mut session = Session {
             server,
             device,
+            notify_device: None,
             mountpoint,
             workers,
             spin: options.spin,
@@ -172,8 +175,12 @@ impl Session {
     }
 
     /// A sender of notifications.
-    pub fn notifier(&self) -> Result<Notifier, SessionError> {
-        Ok(Notifier::new(Arc::new(self.device.try_clone()?), self.server.clone()))
+    pub fn notifier(&mut self) -> Result<Notifier, SessionError> {
+        let device = match &self.notify_device {
+            Some(device) => device.clone(),
+            None => self.notify_device.insert(Arc::new(self.device.try_clone()?)).clone(),
+        };
+        Ok(Notifier::new(Arc::downgrade(&device), self.server.clone()))
     }
 
     /// What was agreed on with the kernel.
@@ -187,6 +194,7 @@ impl Session {
         let Session {
             server,
             device,
+            notify_device,
             workers,
             spin,
             io_bytes_max,
@@ -233,6 +241,7 @@ impl Session {
             }
             outcome
         });
+        drop(notify_device);
         server.finish();
         Ok(outcome?)
     }

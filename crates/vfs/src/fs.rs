@@ -251,7 +251,8 @@ pub trait FileSystem: Send + Sync {
     }
 
     /// An ioctl with a plain structure (FS_IOC_GETFLAGS, FS_IOC_FSSETXATTR, those of the format). `input` is what the caller passed in,
-    /// `output` as much room as the command's size says. The handle may be that of a directory. Errors: `NotIoctl` (unknown command).
+    /// `output` as much room as the command's size says. The handle may be that of a directory. Linux reads FS_IOC_FSGETXATTR before it
+    /// sets anything with FS_IOC_SETFLAGS, so who offers the one must answer the other. Errors: `NotIoctl` (unknown command).
     fn ioctl(
         &self,
         ctx: &Context,

@@ -13,6 +13,9 @@ use crate::*;
 /// `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS` of 64-bit Linux (`<linux/fs.h>`).
 const GETFLAGS: u32 = 0x8008_6601;
 const SETFLAGS: u32 = 0x4008_6602;
+/// `FS_IOC_FSGETXATTR`: a structure of 28 bytes, which begins with flags of its own. The kernel asks for it before it sets flags.
+const FSGETXATTR: u32 = 0x801c_581f;
+const FSXATTR_BYTES: usize = 28;
 
 impl MemFs {
     fn opened(&self, state: &mut State, id: NodeId, hints: OpenHints) -> Result<Opened> {
@@ -654,6 +657,13 @@ impl FileSystem for MemFs {
                 n.flags = u32::from_le_bytes(*input.first_chunk().ok_or(Error::Invalid)?);
                 n.ctime = now();
                 Ok(IoctlReply::default())
+            }
+            FSGETXATTR => {
+                output.get_mut(..FSXATTR_BYTES).ok_or(Error::Invalid)?.fill(0);
+                Ok(IoctlReply {
+                    result: 0,
+                    out_bytes: FSXATTR_BYTES,
+                })
             }
             _ => Err(Error::NotIoctl),
         }

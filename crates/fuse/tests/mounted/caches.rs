@@ -1,0 +1,136 @@
+//! What the kernel remembers, and that it stays true.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+use crate::support::*;
+
+#[test]
+fn mapped_writes_arrive() {
+    if !can_mount("mapped_writes_arrive") {
+        return;
+    }
+    for writeback_cache in [false, true] {
+        let mount = Mount::new(|o| o.writeback_cache = writeback_cache);
+        let path = mount.path("mapped");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .unwrap();
+        file.set_len(64 << 10).unwrap();
+        let mut map = Map::shared(&file, 64 << 10).unwrap();
+        map.bytes()[5000..5005].copy_from_slice(b"hello");
+        map.sync().unwrap();
+        let direct = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(&path)
+            .unwrap();
+        let mut got = [0; 5];
+        direct.read_exact_at(&mut got, 5000).unwrap();
+        assert_eq!(&got, b"hello");
+        file.write_all_at(b"world", 6000).unwrap();
+        assert_eq!(&map.bytes()[6000..6005], b"world", "a write shows in the mapping");
+        map.bytes()[7000] = 7;
+        drop(map);
+        drop(file);
+        assert_eq!(fs::read(&path).unwrap()[7000], 7);
+    }
+}
+
+#[test]
+fn direct_files_can_be_mapped() {
+    if !can_mount("direct_files_can_be_mapped") {
+        return;
+    }
+    let mount = Mount::new(|_| {});
+    let path = mount.path("f");
+    fs::write(&path, [1; 8192]).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(&path)
+        .unwrap();
+    let mut map = Map::shared(&file, 8192).unwrap();
+    assert_eq!(map.bytes()[8191], 1);
+    map.bytes()[0] = 2;
+    map.sync().unwrap();
+    assert_eq!(fs::read(&path).unwrap()[0], 2);
+}
+
+#[test]
+fn truncation_drops_cached_pages() {
+    if !can_mount("truncation_drops_cached_pages") {
+        return;
+    }
+    let mount = Mount::new(|_| {});
+    let path = mount.path("f");
+    fs::write(&path, vec![9; 20_000]).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let mut buf = vec![0; 20_000];
+    file.read_exact_at(&mut buf, 0).unwrap();
+    file.set_len(5_000).unwrap();
+    file.set_len(20_000).unwrap();
+    file.read_exact_at(&mut buf, 0).unwrap();
+    assert!(buf[..5_000].iter().all(|b| *b == 9) && buf[5_000..].iter().all(|b| *b == 0));
+    file.write_all_at(&[8; 10], 30_000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 30_010);
+    assert_eq!(fs::read(&path).unwrap()[20_000..30_000], [0; 10_000]);
+}
+
+#[test]
+fn sizes_and_times_are_fresh_after_writes() {
+    if !can_mount("sizes_and_times_are_fresh_after_writes") {
+        return;
+    }
+    let mount = Mount::new(|_| {});
+    let path = mount.path("f");
+    let file = File::create_new(&path).unwrap();
+    let mut last = fs::metadata(&path).unwrap().modified().unwrap();
+    for i in 1..20u64 {
+        file.write_all_at(&[0; 1000], (i - 1) * 1000).unwrap();
+        let meta = fs::metadata(&path).unwrap();
+        assert_eq!(meta.len(), i * 1000);
+        assert!(meta.modified().unwrap() > last);
+        last = meta.modified().unwrap();
+    }
+    let dir = || fs::metadata(mount.dir.path()).unwrap().modified().unwrap();
+    let before = dir();
+    fs::write(mount.path("another"), b"").unwrap();
+    assert!(dir() > before, "a directory's time changes with its names");
+}
+
+#[test]
+fn absent_names_are_remembered_until_created() {
+    if !can_mount("absent_names_are_remembered_until_created") {
+        return;
+    }
+    let mount = Mount::new(|_| {});
+    let path = mount.path("later");
+    for _ in 0..3 {
+        assert_eq!(errno(fs::metadata(&path)), libc::ENOENT);
+        fs::write(&path, b"").unwrap();
+        fs::metadata(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn listings_are_fresh_after_changes() {
+    if !can_mount("listings_are_fresh_after_changes") {
+        return;
+    }
+    let mount = Mount::new(|_| {});
+    let count = || fs::read_dir(mount.dir.path()).unwrap().count();
+    for i in 0..10 {
+        fs::write(mount.path(&format!("f{i}")), b"").unwrap();
+        assert_eq!((count(), count()), (i + 1, i + 1));
+    }
+    fs::rename(mount.path("f0"), mount.path("f1")).unwrap();
+    assert_eq!(count(), 9);
+    fs::remove_file(mount.path("f2")).unwrap();
+    assert_eq!(count(), 8);
+}

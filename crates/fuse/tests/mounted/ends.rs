@@ -1,0 +1,170 @@
+//! How mounts begin and end.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cowshed_fuse::{Session, SessionOptions};
+use cowshed_vfs::NodeId;
+use cowshed_vfs::memfs::MemFs;
+
+use crate::support::*;
+
+fn mount_line(path: &std::path::Path) -> String {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    mounts
+        .lines()
+        .find(|l| l.contains(path.to_str().unwrap()))
+        .unwrap_or_default()
+        .to_owned()
+}
+
+#[test]
+fn the_mount_shows_its_options() {
+    if !can_mount("the_mount_shows_its_options") {
+        return;
+    }
+    let mount = Mount::new(|o| {
+        o.mount.allow_other = true;
+        o.mount.read_only = true;
+        o.mount.source = "image.btrfs".into();
+    });
+    let line = mount_line(mount.dir.path());
+    assert!(
+        line.starts_with("image.btrfs ") && line.contains(" fuse.cowshed ro,nosuid,nodev"),
+        "{line}"
+    );
+    assert!(line.contains("default_permissions,allow_other"), "{line}");
+    assert_eq!(errno(fs::write(mount.path("x"), b"")), libc::EROFS);
+}
+
+#[test]
+fn destroy_comes_once_however_the_mount_ends() {
+    if !can_mount("destroy_comes_once_however_the_mount_ends") {
+        return;
+    }
+    let ours = Mount::new(|_| {});
+    assert_eq!(ours.end().destroyed.load(Ordering::SeqCst), 1);
+    let mut theirs = Mount::new(|_| {});
+    assert!(
+        Command::new("umount")
+            .arg(theirs.dir.path())
+            .status()
+            .unwrap()
+            .success()
+    );
+    theirs.wait();
+    assert_eq!(theirs.fs.destroyed.load(Ordering::SeqCst), 1);
+    let never_served = Arc::new(MemFs::default());
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::mount(never_served.clone(), dir.path(), SessionOptions::default()).unwrap();
+    session.unmounter().unmount(true).unwrap();
+    session.run().unwrap();
+    assert_eq!(never_served.destroyed.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_busy_mount_stays_or_goes_lazily() {
+    if !can_mount("a_busy_mount_stays_or_goes_lazily") {
+        return;
+    }
+    let mut mount = Mount::new(|_| {});
+    let mut file = File::create_new(mount.path("busy")).unwrap();
+    let refused = mount.unmounter.unmount(false).unwrap_err();
+    assert!(refused.to_string().contains("busy"), "{refused}");
+    file.write_all(b"still served").unwrap();
+    mount.unmounter.unmount(true).unwrap();
+    assert!(!mount.path("busy").exists());
+    file.write_all(b" after the mount is out of sight").unwrap();
+    assert_eq!(mount.fs.destroyed.load(Ordering::SeqCst), 0);
+    drop(file);
+    mount.wait();
+    assert_eq!(mount.fs.destroyed.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn unmounting_forgets_every_node() {
+    if !can_mount("unmounting_forgets_every_node") {
+        return;
+    }
+    let mount = Mount::new(|_| {});
+    (0..200).for_each(|i| fs::write(mount.path(&format!("f{i}")), b"").unwrap());
+    (0..200).for_each(|i| fs::remove_file(mount.path(&format!("f{i}"))).unwrap());
+    // FORGET comes in the kernel's own time.
+    for _ in 0..100 {
+        if mount.fs.node_count() == 1 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{} nodes are still remembered", mount.fs.node_count());
+}
+
+#[test]
+fn notifications_make_the_kernel_ask_again() {
+    if !can_mount("notifications_make_the_kernel_ask_again") {
+        return;
+    }
+    use cowshed_vfs::{Context, FileSystem, Handle, Lookup, WriteFlags};
+    let mount = Mount::new(|_| {});
+    let (fs, notifier) = (&mount.fs, &mount.notifier);
+    let path = mount.path("f");
+    fs::write(&path, b"one").unwrap();
+    fs::read(&path).unwrap(); // a partly written page is only remembered once it was read
+    let ctx = Context::root();
+    let Lookup::Found(entry) = fs.lookup(&ctx, NodeId::ROOT, b"f").unwrap() else {
+        panic!()
+    };
+    fs.write(&ctx, entry.node, Handle::NONE, 0, b"two", WriteFlags::empty())
+        .unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"one", "behind the kernel's back");
+    notifier.inval_inode(entry.node, 0, 0).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"two");
+    let renamed = |from: &[u8], to: &[u8]| fs.rename(&ctx, NodeId::ROOT, from, NodeId::ROOT, to, Default::default());
+    renamed(b"f", b"g").unwrap();
+    assert!(path.exists());
+    notifier.inval_entry(NodeId::ROOT, b"f", false).unwrap();
+    assert!(!path.exists());
+    notifier.inval_entry(NodeId::ROOT, b"never heard of", false).unwrap();
+    renamed(b"g", b"f").unwrap();
+    assert!(!path.exists(), "absence is remembered too");
+    match notifier.inc_epoch() {
+        Ok(()) => assert!(path.exists()),
+        Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::Unsupported),
+    }
+    mount.end();
+}
+
+#[test]
+fn an_ordinary_user_mounts_through_the_helper() {
+    if !can_mount("an_ordinary_user_mounts_through_the_helper") {
+        return;
+    }
+    if Command::new("fusermount3").arg("-V").output().is_err() {
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "CI needs fusermount3");
+        eprintln!("skipped an_ordinary_user_mounts_through_the_helper: no fusermount3");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(dir.path(), Some(1000), Some(1000)).unwrap();
+    // /dev/fuse may be closed to users here; the helper opens it for them.
+    as_user(1000, 1000, &[], || {
+        let fs = Arc::new(MemFs::default());
+        fs.own_root(1000, 1000, 0o755);
+        let session = Session::mount(fs.clone(), dir.path(), SessionOptions::default())
+            .map_err(|e| panic!("{e}"))
+            .unwrap();
+        let unmounter = session.unmounter();
+        let serving = session.spawn();
+        fs::write(dir.path().join("mine"), b"content")?;
+        assert_eq!(fs::read(dir.path().join("mine"))?, b"content");
+        unmounter.unmount(false).unwrap();
+        serving.join().unwrap().unwrap();
+        assert_eq!(fs.destroyed.load(Ordering::SeqCst), 1);
+        Ok(())
+    })
+    .unwrap();
+}

@@ -1,0 +1,249 @@
+//! A mount that unmounts itself, and the system calls that the standard library lacks.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use cowshed_fuse::{Notifier, Permissions, Session, SessionError, SessionOptions, Unmounter};
+use cowshed_vfs::memfs::{MemFs, Options};
+
+/// False, with a line that says so, where mounting is impossible.
+pub fn can_mount(test: &str) -> bool {
+    // SAFETY: geteuid touches no memory.
+    let able = unsafe { libc::geteuid() } == 0 && Path::new("/dev/fuse").exists();
+    if !able {
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "CI must be able to mount");
+        eprintln!("skipped {test}: needs the superuser and /dev/fuse");
+    }
+    able
+}
+
+/// A served mount of a memory file system.
+pub struct Mount {
+    pub fs: Arc<MemFs>,
+    pub dir: tempfile::TempDir,
+    pub unmounter: Unmounter,
+    pub notifier: Notifier,
+    serving: Option<JoinHandle<Result<(), SessionError>>>,
+}
+
+impl Mount {
+    pub fn new(change: impl FnOnce(&mut SessionOptions)) -> Mount {
+        Mount::with_fs(MemFs::default(), change)
+    }
+
+    /// With options as a shared mount has them.
+    pub fn shared() -> Mount {
+        Mount::new(|o| {
+            o.mount.allow_other = true;
+            o.permissions = Permissions::Kernel;
+        })
+    }
+
+    /// With a file system that wants to see opens.
+    pub fn stateful(change: impl FnOnce(&mut SessionOptions)) -> Mount {
+        let mut options = Options::default();
+        options.capabilities.stateless_open = false;
+        options.capabilities.stateless_opendir = false;
+        Mount::with_fs(MemFs::new(options), change)
+    }
+
+    pub fn with_fs(fs: MemFs, change: impl FnOnce(&mut SessionOptions)) -> Mount {
+        let fs = Arc::new(fs);
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let mut options = SessionOptions::default();
+        change(&mut options);
+        let mut session = Session::mount(fs.clone(), dir.path(), options).expect("mounting as the superuser");
+        let unmounter = session.unmounter();
+        let notifier = session.notifier().expect("a second device");
+        Mount {
+            fs,
+            dir,
+            unmounter,
+            notifier,
+            serving: Some(session.spawn()),
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Unmounts and waits for the session to end.
+    pub fn end(mut self) -> Arc<MemFs> {
+        self.unmounter.unmount(false).expect("nothing is busy");
+        self.wait();
+        self.fs.clone()
+    }
+
+    /// Waits for a session that somebody else has unmounted.
+    pub fn wait(&mut self) {
+        let serving = self.serving.take().expect("waited for once");
+        serving.join().expect("no panic").expect("a session that ends in order");
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Some(serving) = self.serving.take() {
+            let _ = self.unmounter.unmount(true);
+            let result = serving.join();
+            if !std::thread::panicking() {
+                result.expect("no panic").expect("a session that ends in order");
+            }
+        }
+    }
+}
+
+pub fn c(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).expect("no NUL in test paths")
+}
+
+pub fn check(result: i64) -> io::Result<i64> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// The `errno` of a failure.
+pub fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
+    result
+        .expect_err("this fails")
+        .raw_os_error()
+        .expect("an error of the system")
+}
+
+pub fn set_xattr(path: &Path, name: &str, value: &[u8], flags: i32) -> io::Result<()> {
+    let name = CString::new(name)?;
+    // SAFETY: valid strings, and a buffer of the stated length.
+    check(unsafe {
+        libc::lsetxattr(
+            c(path).as_ptr(),
+            name.as_ptr(),
+            value.as_ptr().cast(),
+            value.len(),
+            flags,
+        )
+        .into()
+    })
+    .map(drop)
+}
+
+pub fn get_xattr(path: &Path, name: &str, room: usize) -> io::Result<Vec<u8>> {
+    let name = CString::new(name)?;
+    let mut buf = vec![0u8; room];
+    // SAFETY: as above.
+    let len = check(unsafe { libc::lgetxattr(c(path).as_ptr(), name.as_ptr(), buf.as_mut_ptr().cast(), room) as i64 })?;
+    buf.truncate(len as usize);
+    Ok(if room == 0 { vec![0; len as usize] } else { buf })
+}
+
+pub fn list_xattr(path: &Path) -> io::Result<Vec<String>> {
+    let mut buf = vec![0u8; 65536];
+    // SAFETY: as above.
+    let len = check(unsafe { libc::llistxattr(c(path).as_ptr(), buf.as_mut_ptr().cast(), buf.len()) as i64 })?;
+    buf.truncate(len as usize);
+    Ok(buf
+        .split(|b| *b == 0)
+        .filter(|n| !n.is_empty())
+        .map(|n| String::from_utf8_lossy(n).into())
+        .collect())
+}
+
+pub fn remove_xattr(path: &Path, name: &str) -> io::Result<()> {
+    let name = CString::new(name)?;
+    // SAFETY: valid strings.
+    check(unsafe { libc::lremovexattr(c(path).as_ptr(), name.as_ptr()).into() }).map(drop)
+}
+
+pub fn rename2(from: &Path, to: &Path, flags: u32) -> io::Result<()> {
+    let (from, to) = (c(from), c(to));
+    // SAFETY: valid strings.
+    check(unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags).into() })
+        .map(drop)
+}
+
+pub fn mknod(path: &Path, mode: u32, dev: libc::dev_t) -> io::Result<()> {
+    // SAFETY: a valid string.
+    check(unsafe { libc::mknod(c(path).as_ptr(), mode, dev).into() }).map(drop)
+}
+
+pub fn seek(file: &impl AsRawFd, offset: i64, whence: i32) -> io::Result<i64> {
+    // SAFETY: integers only.
+    check(unsafe { libc::lseek(file.as_raw_fd(), offset, whence) })
+}
+
+pub fn fallocate(file: &impl AsRawFd, mode: i32, offset: i64, len: i64) -> io::Result<()> {
+    // SAFETY: integers only.
+    check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len).into() }).map(drop)
+}
+
+/// Runs `f` in a child process as another user with these groups; its `Err(errno)` or panic comes back.
+pub fn as_user(uid: u32, gid: u32, groups: &[u32], f: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    // SAFETY: the child only does simple system calls in `f` and leaves by `_exit`, so that it shares no lock with our other threads.
+    unsafe {
+        match libc::fork() {
+            0 => {
+                libc::setgroups(groups.len(), groups.as_ptr());
+                libc::setresgid(gid, gid, gid);
+                libc::setresuid(uid, uid, uid);
+                let code = match f() {
+                    Ok(()) => 0,
+                    Err(e) => e.raw_os_error().unwrap_or(255),
+                };
+                libc::_exit(code)
+            }
+            pid => {
+                let mut status = 0;
+                check(libc::waitpid(pid, &mut status, 0).into())?;
+                match libc::WEXITSTATUS(status) {
+                    0 if libc::WIFEXITED(status) => Ok(()),
+                    code => Err(io::Error::from_raw_os_error(code)),
+                }
+            }
+        }
+    }
+}
+
+/// A shared writable mapping.
+pub struct Map {
+    at: *mut libc::c_void,
+    len: usize,
+}
+
+impl Map {
+    pub fn shared(file: &impl AsRawFd, len: usize) -> io::Result<Map> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping wherever the kernel likes.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(Map { at, len })
+        }
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is ours and as long as this; tests do not truncate below it.
+        unsafe { std::slice::from_raw_parts_mut(self.at.cast(), self.len) }
+    }
+
+    pub fn sync(&self) -> io::Result<()> {
+        // SAFETY: the mapping is ours.
+        check(unsafe { libc::msync(self.at, self.len, libc::MS_SYNC).into() }).map(drop)
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and not used afterwards.
+        unsafe { libc::munmap(self.at, self.len) };
+    }
+}
