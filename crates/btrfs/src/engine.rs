@@ -131,6 +131,8 @@ pub struct Engine {
     pub env: Arc<dyn Env>,
     /// The tree of data checksums, which write-back and reads use.
     pub csum_tree: Arc<Tree>,
+    /// Subvolumes and inodes in memory.
+    pub objects: crate::subvol::Objects,
     pub options: EngineOptions,
     pub(crate) background: crate::background::Background,
 }
@@ -165,6 +167,7 @@ impl Engine {
             env,
             csum_tree,
             options,
+            objects: crate::subvol::Objects::default(),
             background: crate::background::Background::default(),
         });
         if !engine.volume.is_read_only() {

@@ -1,5 +1,182 @@
-//! Directories.
+//! Directories: names, and every operation that makes, moves or removes one.
+//!
+//! All operations have one shape: reserve space; lock the inodes; prepare (look up, check, stage items: may fail); join
+//! the transaction; change attributes and apply everything as one batch, which cannot fail. Items carry the number of
+//! the transaction, so preparing is done once more in the rare case that a commit came between ([`prepare_and_join`]).
+//!
+//! Looking up and listing take no inode lock: an item is read as a whole.
+
+mod create;
+mod link;
+mod list;
+pub mod names;
+mod remove;
+mod rename;
+pub mod staged;
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId};
+use cowshed_vfs::{Error as Errno, Timestamp};
+
+pub use create::{NewInode, create, tmpfile};
+pub use link::link;
+pub use list::{ListedEntry, list};
+pub use names::{Found, NAME_BYTES_MAX, Target, check_name};
+pub use remove::{rmdir, unlink};
+pub use rename::rename;
+
+use crate::Engine;
+use crate::error::{Error, Result};
+use crate::inode::{Inode, InodeState};
+use crate::subvol;
+use crate::txn::Join;
+
+/// Entries of a directory are numbered from here: 0 and 1 stand for `.` and `..`.
+pub(crate) const FIRST_INDEX: u64 = 2;
+/// Directories on the way up that a path can have: more means that the volume's directories form a ring.
+const DEPTH_MAX: usize = 1 << 16;
 
 /// What a directory keeps in memory.
 #[derive(Debug, Default)]
-pub struct DirData {}
+pub struct DirData {
+    /// The index of the next name; 0 while nobody has asked. Changes under the directory's operation lock.
+    next_index: AtomicU64,
+    placeholder_parent: OnceLock<ObjectId>,
+}
+
+impl DirData {
+    pub(crate) fn set_placeholder_parent(&self, parent: ObjectId) {
+        let _ = self.placeholder_parent.set(parent);
+    }
+}
+
+/// The index that the next name in a directory gets. It counts as used when [`use_indexes`] says so.
+fn next_index(dir: &Inode) -> Result<u64> {
+    let known = dir.dir.next_index.load(Ordering::Acquire);
+    if known != 0 {
+        return Ok(known);
+    }
+    let last = dir.tree.floor_same_type(&names::index_key(dir.ino, u64::MAX))?;
+    let next = match last {
+        None => FIRST_INDEX,
+        // Room for a rename's two names; and cookies have 63 bits.
+        Some((key, _)) if key.offset >= u64::MAX >> 2 => return Err(Errno::Overflow.into()),
+        Some((key, _)) => key.offset.max(FIRST_INDEX - 1) + 1,
+    };
+    dir.dir.next_index.store(next, Ordering::Release);
+    Ok(next)
+}
+
+/// `count` indexes from [`next_index`] on are used now.
+fn use_indexes(dir: &Inode, count: u64) {
+    dir.dir.next_index.fetch_add(count, Ordering::AcqRel);
+}
+
+/// Prepares until the plan and the transaction agree on the transaction's number. `prepare` may fail and do I/O.
+pub(crate) fn prepare_and_join<'e, P>(
+    engine: &'e Engine,
+    mut prepare: impl FnMut(Generation) -> Result<P>,
+) -> Result<(Join<'e>, P)> {
+    loop {
+        let generation = engine.txn.running();
+        let plan = prepare(generation)?;
+        let join = engine.txn.join();
+        if join.generation() == generation {
+            return Ok((join, plan));
+        }
+    }
+}
+
+/// A directory's attributes after names of `added_bytes` came and names of `removed_bytes` went.
+fn touch_dir(state: &mut InodeState, generation: Generation, now: Timestamp, added_bytes: usize, removed_bytes: usize) {
+    let attr = &mut state.attr;
+    // The format counts each name twice: once for each of its two items.
+    attr.size = (attr.size + 2 * added_bytes as u64).saturating_sub(2 * removed_bytes as u64);
+    state.disk_size = attr.size;
+    attr.mtime = now;
+    touch_inode(state, generation, now);
+}
+
+/// An inode's attributes after a change that callers can see.
+pub(crate) fn touch_inode(state: &mut InodeState, generation: Generation, now: Timestamp) {
+    state.attr.ctime = now;
+    state.attr.sequence = state.attr.sequence.wrapping_add(1);
+    state.attr.transid = generation;
+}
+
+/// The inode behind what a directory entry says; `None` where it is just going away.
+pub fn load_target(engine: &Engine, dir: &Arc<Inode>, name: &[u8], found: &Found) -> Result<Option<Arc<Inode>>> {
+    match found.target {
+        Target::Subvol(id) => subvol::enter(engine, dir, name, id).map(Some),
+        Target::Inode(ino) => {
+            let inode = engine.objects.inodes.load(&dir.subvol, ino)?;
+            Ok(inode.filter(|i| i.attr_now().nlink > 0))
+        }
+    }
+}
+
+/// The inode under a name. Errors: `NotDirectory`, `NameTooLong`.
+pub fn lookup(engine: &Engine, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
+    if !dir.is_dir() {
+        return Err(Errno::NotDirectory.into());
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Errno::NameTooLong.into());
+    }
+    let Some(found) = names::find(&dir.tree, dir.ino, name)? else {
+        return Ok(None);
+    };
+    if let Some(inode) = load_target(engine, dir, name, &found)? {
+        return Ok(Some(inode));
+    }
+    // Gone between two looks, or never there: then the name must be gone too.
+    match names::find(&dir.tree, dir.ino, name)? {
+        Some(again) if again == found => Err(Error::CorruptTree {
+            tree: dir.tree.id(),
+            what: format!(
+                "directory {} has a name for {}, which does not exist",
+                dir.ino, found.location
+            ),
+        }),
+        Some(again) => load_target(engine, dir, name, &again),
+        None => Ok(None),
+    }
+}
+
+/// The directory above a directory, in its own subvolume or above its root; `None` above the top level.
+pub fn parent_of(engine: &Engine, dir: &Inode) -> Result<Option<(TreeId, ObjectId)>> {
+    if let Some(parent) = dir.dir.placeholder_parent.get() {
+        return Ok(Some((dir.tree.id(), *parent)));
+    }
+    if dir.ino == dir.subvol.root_ino {
+        return subvol::parent_of_root(engine, dir.tree.id());
+    }
+    let key = Key::new(dir.ino, KeyType::INODE_REF, u64::MAX);
+    let found = dir.tree.floor_same_type(&key)?;
+    Ok(found.map(|(key, _)| (dir.tree.id(), ObjectId(key.offset))))
+}
+
+/// Is `above` the directory `below` or above it, in their subvolume?
+fn is_above(above: &Inode, below: &Arc<Inode>) -> Result<bool> {
+    let mut at = below.ino;
+    for _ in 0..DEPTH_MAX {
+        if at == above.ino {
+            return Ok(true);
+        }
+        if at == below.subvol.root_ino {
+            return Ok(false);
+        }
+        let key = Key::new(at, KeyType::INODE_REF, u64::MAX);
+        match below.tree.floor_same_type(&key)? {
+            Some((key, _)) => at = ObjectId(key.offset),
+            None => return Ok(false),
+        }
+    }
+    Err(Error::CorruptTree {
+        tree: below.tree.id(),
+        what: format!("directory {} lies below itself", below.ino),
+    })
+}

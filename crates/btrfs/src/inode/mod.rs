@@ -1,20 +1,32 @@
 //! Inodes in memory.
 //!
 //! Locks, in this order: `Inode::lock` (the operation lock: held for reading by reads and lookups, for writing by
-//! whatever changes names, size or extents), then a transaction join, then `Inode::attr` (held for moments only).
-//! Two inode locks are taken in the order of (tree, number).
+//! whatever changes names, size or extents), then a transaction join, then `Inode::attr` (held until the batch that
+//! carries the changed attributes is applied, so that the overlay never gets an older item over a newer one).
+//! Two locks of a kind are taken in the order of (tree, number): see [`lock`].
+
+pub mod access;
+pub mod delete;
+pub mod flags;
+pub mod lock;
+mod table;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use btrfs_format::items::{InodeItem, Timespec};
 use btrfs_format::{Generation, Key, KeyType, ObjectId};
-use cowshed_vfs::Timestamp;
+use cowshed_vfs::{Attr, FileKind, PERM_MASK, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
+pub use table::InodeTable;
+
 use crate::file::FileData;
+use crate::subvol::Subvol;
 use crate::tree::Tree;
+use crate::xattr::XattrCache;
 
 /// The fields of an inode item, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +86,17 @@ impl InodeAttr {
         }
     }
 
+    /// What the mode says the inode is; `None` where it names nothing.
+    pub fn kind(&self) -> Option<FileKind> {
+        FileKind::from_mode(self.mode)
+    }
+    pub fn is_dir(&self) -> bool {
+        self.kind() == Some(FileKind::Directory)
+    }
+    pub fn is_regular(&self) -> bool {
+        self.kind() == Some(FileKind::Regular)
+    }
+
     /// The item, with `disk_size` as its size: what of the file is on disk already.
     pub fn encode(&self, disk_size: u64) -> InodeItem {
         InodeItem {
@@ -119,10 +142,106 @@ pub struct Inode {
     /// What `dir` keeps per directory.
     pub dir: crate::dir::DirData,
     /// What the inode table keeps: lookup counts and so on.
-    pub refs: crate::inode::InodeRefs,
+    pub refs: InodeRefs,
+    /// The subvolume whose tree this is.
+    pub subvol: Arc<Subvol>,
+    /// What is known of extended attributes.
+    pub xattrs: XattrCache,
+    /// Never changes in an inode's life; kept outside of `attr` so that asking costs no lock.
+    kind: FileKind,
+}
+
+/// Device numbers on disk have twenty bits of minor number; callers see them as [`cowshed_vfs::rdev`] packs them.
+const DISK_MINOR_BITS: u32 = 20;
+
+/// The `rdev` field of an inode item for a device number in the callers' form.
+pub fn rdev_to_disk(rdev: u32) -> u64 {
+    let major = (rdev >> 8) & 0xfff;
+    let minor = (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00);
+    u64::from(major) << DISK_MINOR_BITS | u64::from(minor)
+}
+fn rdev_from_disk(rdev: u64) -> u32 {
+    let minor = (rdev & ((1 << DISK_MINOR_BITS) - 1)) as u32;
+    let major = ((rdev >> DISK_MINOR_BITS) & 0xfff) as u32;
+    cowshed_vfs::rdev(major, minor)
+}
+
+fn sane_time(time: Timestamp) -> Timestamp {
+    Timestamp {
+        nanos: time.nanos.min(999_999_999),
+        ..time
+    }
 }
 
 impl Inode {
+    /// An inode in memory. `kind` is what its mode says.
+    pub fn new(subvol: &Arc<Subvol>, ino: ObjectId, attr: InodeAttr, kind: FileKind) -> Self {
+        Self {
+            tree: subvol.tree.clone(),
+            ino,
+            lock: RwLock::new(()),
+            attr: Mutex::new(InodeState {
+                disk_size: attr.size,
+                attr,
+            }),
+            data: FileData::default(),
+            dir: crate::dir::DirData::default(),
+            refs: InodeRefs::default(),
+            subvol: subvol.clone(),
+            xattrs: XattrCache::default(),
+            kind,
+        }
+    }
+
+    pub fn kind(&self) -> FileKind {
+        self.kind
+    }
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+    pub fn is_regular(&self) -> bool {
+        self.kind == FileKind::Regular
+    }
+    /// The directory that stands where a snapshot was taken over a nested subvolume: empty, on no disk.
+    pub fn is_placeholder(&self) -> bool {
+        self.ino.0 >= crate::subvol::PLACEHOLDER_INO_BIT
+    }
+    /// A copy of the attributes.
+    pub fn attr_now(&self) -> InodeAttr {
+        self.attr.lock().attr
+    }
+    pub fn flags(&self) -> u64 {
+        self.attr.lock().attr.flags
+    }
+
+    /// What callers see, with the volume's own inode number.
+    pub fn vfs_attr(&self) -> Attr {
+        let a = self.attr_now();
+        let sector = u64::from(crate::file::BLOCK_BYTES);
+        let used_bytes = a.nbytes.saturating_add(crate::file::delalloc_bytes(self));
+        Attr {
+            ino: self.ino.0,
+            size_bytes: a.size,
+            // Roots of subvolumes carry the bytes of a block as theirs; directories show none.
+            blocks_512: if self.is_dir() {
+                0
+            } else {
+                used_bytes.div_ceil(sector).saturating_mul(sector / 512)
+            },
+            blksize: crate::file::BLOCK_BYTES,
+            kind: self.kind,
+            perm: a.mode & PERM_MASK,
+            nlink: a.nlink,
+            uid: a.uid,
+            gid: a.gid,
+            rdev: rdev_from_disk(a.rdev),
+            atime: sane_time(a.atime),
+            mtime: sane_time(a.mtime),
+            ctime: sane_time(a.ctime),
+            btime: sane_time(a.otime),
+        }
+    }
+
     pub fn key(&self) -> Key {
         Key::new(self.ino, KeyType::INODE_ITEM, 0)
     }
@@ -132,6 +251,60 @@ impl Inode {
     }
 }
 
-/// References to an inode in memory (lookups, open files); owned by the inode table.
+/// References to an inode in memory from outside: lookups and open files. Owned by the inode table.
 #[derive(Debug, Default)]
-pub struct InodeRefs {}
+pub struct InodeRefs {
+    lookups: AtomicU64,
+    opens: AtomicU64,
+    /// In the table's queue of inodes that may be dropped.
+    queued: AtomicBool,
+    /// Its items are being deleted, by one thread.
+    deleting: AtomicBool,
+    /// Made without a name, and may get one.
+    linkable: AtomicBool,
+}
+
+impl InodeRefs {
+    pub fn add_lookup(&self) {
+        self.lookups.fetch_add(1, Ordering::Relaxed);
+    }
+    pub fn add_open(&self) {
+        self.opens.fetch_add(1, Ordering::Relaxed);
+    }
+    /// Remembered by nobody outside.
+    pub fn is_idle(&self) -> bool {
+        self.lookups.load(Ordering::Acquire) == 0 && self.opens.load(Ordering::Acquire) == 0
+    }
+    /// Takes lookups back; more than there are is a fault of the caller's that costs nothing here.
+    pub(crate) fn drop_lookups(&self, count: u64) {
+        let _ = self
+            .lookups
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| Some(n.saturating_sub(count)));
+    }
+    pub(crate) fn drop_open(&self) {
+        let _ = self
+            .opens
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| Some(n.saturating_sub(1)));
+    }
+    pub(crate) fn set_linkable(&self, linkable: bool) {
+        self.linkable.store(linkable, Ordering::Release);
+    }
+    pub(crate) fn is_linkable(&self) -> bool {
+        self.linkable.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_change_form_and_back() {
+        // Watched: mknod c 5 1 gives 5242881 on disk.
+        assert_eq!(rdev_to_disk(cowshed_vfs::rdev(5, 1)), 5_242_881);
+        for (major, minor) in [(0, 0), (8, 300), (4095, 0xf_ffff), (1, 255), (259, 256)] {
+            let seen = cowshed_vfs::rdev(major, minor);
+            assert_eq!(rdev_from_disk(rdev_to_disk(seen)), seen);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Making inodes: with a name, or without one for now.
+
+use std::sync::Arc;
+
+use btrfs_format::block::item_bytes_max;
+use btrfs_format::items::{FileExtentHead, file_extent_type};
+use btrfs_format::{Generation, Key, KeyType, ObjectId};
+use cowshed_vfs::{Error as Errno, FileKind, Timestamp, perm};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U64};
+
+use super::names::{self, NewName};
+use super::staged::Staged;
+use super::{check_name, next_index, prepare_and_join, touch_dir, use_indexes};
+use crate::Engine;
+use crate::error::Result;
+use crate::inode::access::{Caller, may_create};
+use crate::inode::delete::orphan_key;
+use crate::inode::{Inode, InodeAttr, flags};
+use crate::space::Budget;
+use crate::xattr::{self, acl, props};
+
+/// What a new inode shall be.
+#[derive(Clone, Copy, Debug)]
+pub struct NewInode<'a> {
+    pub kind: FileKind,
+    /// Permission bits before umask and default access list.
+    pub perm: u32,
+    /// Device number in the callers' form.
+    pub rdev: u32,
+    /// Target of a symbolic link.
+    pub target: &'a [u8],
+}
+
+/// An inode that is in no overlay yet.
+pub(super) struct Plan<'t> {
+    pub(super) inode: Inode,
+    pub(super) staged: Staged<'t>,
+}
+
+/// Makes an inode under a name. Errors: `Exists`, `NotFound` (the directory is unlinked), `NoSpace`, ...
+pub fn create(
+    engine: &Engine,
+    caller: &Caller<'_>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    new: &NewInode<'_>,
+) -> Result<Arc<Inode>> {
+    check_name(name)?;
+    check_target(engine, new)?;
+    let space = engine.reserve(Budget::CREATE)?;
+    let _lock = dir.lock.write();
+    may_create(engine, caller, dir)?;
+    let now = engine.env.now();
+    let mut ino = None;
+    let (join, plan) = prepare_and_join(engine, |generation| {
+        let mut staged = Staged::new(&dir.tree);
+        let entry = |ino| NewName {
+            dir: dir.ino,
+            name,
+            index: 0,
+            location: Key::new(ino, KeyType::INODE_ITEM, 0),
+            ty: names::file_type(new.kind),
+            generation,
+        };
+        // The name first: most failures are here, and no number is spent on them.
+        if ino.is_none() && names::find(&dir.tree, dir.ino, name)?.is_some() {
+            return Err(Errno::Exists.into());
+        }
+        let ino = match ino {
+            Some(ino) => ino,
+            None => *ino.insert(dir.subvol.take_ino()?),
+        };
+        let index = next_index(dir)?;
+        let entry = NewName { index, ..entry(ino) };
+        names::insert(&mut staged, &entry)?;
+        names::insert_ref(&mut staged, ino, &entry, || false)?;
+        make(
+            engine,
+            caller,
+            dir,
+            staged,
+            ino,
+            new,
+            Stamp {
+                generation,
+                now,
+                nlink: 1,
+            },
+        )
+    })?;
+    let Plan { inode, mut staged } = plan;
+    let inode = Arc::new(inode);
+    let mut state = dir.attr.lock();
+    use_indexes(dir, 1);
+    touch_dir(&mut state, join.generation(), now, name.len(), 0);
+    staged.put(dir.key(), dir.item_bytes(&state));
+    join.apply(staged.into_batch(), space);
+    drop(state);
+    engine.objects.inodes.insert_new(inode.clone());
+    Ok(inode)
+}
+
+/// Makes a regular file without a name: an orphan until it is linked.
+pub fn tmpfile(engine: &Engine, caller: &Caller<'_>, dir: &Arc<Inode>, perm: u32) -> Result<Arc<Inode>> {
+    let space = engine.reserve(Budget::CREATE)?;
+    let _lock = dir.lock.read();
+    may_create(engine, caller, dir)?;
+    let new = NewInode {
+        kind: FileKind::Regular,
+        perm,
+        rdev: 0,
+        target: &[],
+    };
+    let now = engine.env.now();
+    let ino = dir.subvol.take_ino()?;
+    let (join, plan) = prepare_and_join(engine, |generation| {
+        let mut staged = Staged::new(&dir.tree);
+        staged.put(orphan_key(ino), []);
+        make(
+            engine,
+            caller,
+            dir,
+            staged,
+            ino,
+            &new,
+            Stamp {
+                generation,
+                now,
+                nlink: 0,
+            },
+        )
+    })?;
+    plan.inode.refs.set_linkable(true);
+    let inode = Arc::new(plan.inode);
+    join.apply(plan.staged.into_batch(), space);
+    engine.objects.inodes.insert_new(inode.clone());
+    Ok(inode)
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Stamp {
+    pub(super) generation: Generation,
+    pub(super) now: Timestamp,
+    pub(super) nlink: u32,
+}
+
+/// Stages the inode item, what it inherits and a link's target.
+pub(super) fn make<'t>(
+    engine: &Engine,
+    caller: &Caller<'_>,
+    dir: &Arc<Inode>,
+    mut staged: Staged<'t>,
+    ino: ObjectId,
+    new: &NewInode<'_>,
+    stamp: Stamp,
+) -> Result<Plan<'t>> {
+    let parent = dir.vfs_attr();
+    let parent_flags = dir.flags();
+    let default = acl::default_list(dir)?;
+    let owned = perm::new_node(caller.ctx, &parent, default.as_deref(), new.kind, new.perm);
+    let policy = engine.objects.policy();
+    let is_regular = new.kind == FileKind::Regular;
+    let inode_flags = flags::inherit(parent_flags, is_regular, policy.nodatacow, policy.nodatasum);
+    let target_bytes = new.target.len() as u64;
+    let attr = InodeAttr {
+        generation: stamp.generation,
+        transid: stamp.generation,
+        size: target_bytes,
+        nbytes: target_bytes,
+        nlink: stamp.nlink,
+        uid: owned.uid,
+        gid: owned.gid,
+        mode: new.kind.mode_bits() | owned.perm,
+        rdev: crate::inode::rdev_to_disk(new.rdev),
+        flags: inode_flags,
+        sequence: 0,
+        block_group: 0,
+        atime: stamp.now,
+        ctime: stamp.now,
+        mtime: stamp.now,
+        otime: stamp.now,
+    };
+    let inode = Inode::new(&dir.subvol, ino, attr, new.kind);
+    let mut has_xattrs = false;
+    for (name, list) in [(acl::ACCESS_NAME, &owned.access), (acl::DEFAULT_NAME, &owned.default)] {
+        if let Some(list) = list {
+            xattr::stage_set(&mut staged, ino, name, &list.to_bytes(), stamp.generation)?;
+            has_xattrs = true;
+        }
+    }
+    if let Some(value) = props::inherited_compression(dir, parent_flags, new.kind, inode_flags)? {
+        xattr::stage_set(&mut staged, ino, props::COMPRESSION_NAME, value, stamp.generation)?;
+        has_xattrs = true;
+    }
+    if !has_xattrs {
+        inode.xattrs.set_known_empty();
+    }
+    if new.kind == FileKind::Symlink {
+        let key = Key::new(ino, KeyType::EXTENT_DATA, 0);
+        staged.put(key, inline_extent(new.target, stamp.generation));
+    }
+    let item = inode.item_bytes(&inode.attr.lock());
+    staged.put(inode.key(), item);
+    Ok(Plan { inode, staged })
+}
+
+fn inline_extent(target: &[u8], generation: Generation) -> Vec<u8> {
+    let head = FileExtentHead {
+        generation: generation.into(),
+        ram_bytes: U64::new(target.len() as u64),
+        compression: 0,
+        encryption: 0,
+        other_encoding: U16::ZERO,
+        ty: file_extent_type::INLINE,
+    };
+    [head.as_bytes(), target].concat()
+}
+
+/// A link's target must fit one inline extent and be shorter than a sector.
+fn check_target(engine: &Engine, new: &NewInode<'_>) -> Result<()> {
+    if new.kind != FileKind::Symlink {
+        return Ok(());
+    }
+    let inline_max = item_bytes_max(engine.store.nodesize_bytes()) - size_of::<FileExtentHead>();
+    if new.target.len() > inline_max || new.target.len() >= engine.volume.sectorsize_bytes() as usize {
+        return Err(Errno::NameTooLong.into());
+    }
+    if new.target.is_empty() {
+        return Err(Errno::NotFound.into());
+    }
+    if new.target.contains(&0) {
+        return Err(Errno::Invalid.into());
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! One more name for an inode.
+
+use std::sync::Arc;
+
+use btrfs_format::features::incompat;
+use btrfs_format::{Key, KeyType};
+use cowshed_vfs::Error as Errno;
+
+use super::names::{self, NewName};
+use super::staged::Staged;
+use super::{check_name, next_index, prepare_and_join, touch_dir, touch_inode, use_indexes};
+use crate::Engine;
+use crate::error::Result;
+use crate::inode::access::{Caller, check_changeable, may_create};
+use crate::inode::delete::orphan_key;
+use crate::inode::{Inode, lock};
+use crate::space::Budget;
+
+/// Names that one inode can have.
+pub const LINKS_MAX: u32 = 65535;
+
+/// May refs that outgrow a leaf go into items of their own?
+pub(super) fn may_extend_refs(engine: &Engine) -> bool {
+    engine.volume.superblock().incompat_flags.get() & incompat::EXTENDED_IREF != 0
+}
+
+/// Gives an inode one more name. Errors: `Exists`, `NotPermitted` (directory), `TooManyLinks`, `CrossDevice`, `NotFound` (the inode
+/// is unlinked for good).
+pub fn link(engine: &Engine, caller: &Caller<'_>, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    check_name(name)?;
+    if inode.tree.id() != dir.tree.id() {
+        return Err(Errno::CrossDevice.into());
+    }
+    if inode.is_dir() {
+        return Err(Errno::NotPermitted.into());
+    }
+    let space = engine.reserve(Budget::CREATE)?;
+    let _locks = lock::write_all(&[dir, inode]);
+    may_create(engine, caller, dir)?;
+    check_changeable(engine, inode)?;
+    let nlink = inode.attr_now().nlink;
+    if nlink >= LINKS_MAX {
+        return Err(Errno::TooManyLinks.into());
+    }
+    if nlink == 0 && !inode.refs.is_linkable() {
+        return Err(Errno::NotFound.into());
+    }
+    let now = engine.env.now();
+    let (join, mut staged) = prepare_and_join(engine, |generation| {
+        let mut staged = Staged::new(&dir.tree);
+        let new = NewName {
+            dir: dir.ino,
+            name,
+            index: next_index(dir)?,
+            location: Key::new(inode.ino, KeyType::INODE_ITEM, 0),
+            ty: names::file_type(inode.kind()),
+            generation,
+        };
+        names::insert(&mut staged, &new)?;
+        names::insert_ref(&mut staged, inode.ino, &new, || may_extend_refs(engine))?;
+        if nlink == 0 {
+            staged.delete(orphan_key(inode.ino));
+        }
+        Ok(staged)
+    })?;
+    inode.refs.set_linkable(false);
+    let generation = join.generation();
+    let mut attrs = lock::attrs_all(&[dir, inode]);
+    use_indexes(dir, 1);
+    touch_dir(attrs.of(dir), generation, now, name.len(), 0);
+    staged.put(dir.key(), dir.item_bytes(attrs.of(dir)));
+    let state = attrs.of(inode);
+    state.attr.nlink += 1;
+    touch_inode(state, generation, now);
+    staged.put(inode.key(), inode.item_bytes(state));
+    join.apply(staged.into_batch(), space);
+    Ok(())
+}

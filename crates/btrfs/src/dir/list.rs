@@ -1,0 +1,54 @@
+//! Listing directories in the order of their indexes, which are the cookies too: they never change and never come again.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use btrfs_format::view;
+use cowshed_vfs::FileKind;
+
+use super::FIRST_INDEX;
+use super::names::{self, Found};
+use crate::error::{Error, Result};
+use crate::inode::Inode;
+
+/// One name of a directory, without `.` and `..`.
+#[derive(Debug)]
+pub struct ListedEntry<'a> {
+    pub name: &'a [u8],
+    pub found: Found,
+    pub kind: FileKind,
+    /// Where to go on after this entry: see [`list`].
+    pub cookie: u64,
+}
+
+/// Calls `sink` for each name from a cookie on (0: all) until it breaks.
+pub fn list(
+    dir: &Arc<Inode>,
+    cookie: u64,
+    mut sink: impl FnMut(&ListedEntry<'_>) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    let from = names::index_key(dir.ino, cookie.max(FIRST_INDEX));
+    let mut cursor = dir.tree.cursor_type(from);
+    while let Some((key, item)) = cursor.next()? {
+        let corrupt = |what: &str| Error::CorruptTree {
+            tree: dir.tree.id(),
+            what: format!("{key}: {what}"),
+        };
+        let entry = view::dir_entries(&item)
+            .next()
+            .ok_or_else(|| corrupt("holds no entry"))?;
+        if key.offset > i64::MAX.cast_unsigned() - 1 {
+            return Err(corrupt("index is beyond every limit"));
+        }
+        let listed = ListedEntry {
+            name: entry.name,
+            found: names::target_of(dir.tree.id(), &entry)?,
+            kind: names::kind_of(entry.head.ty).ok_or_else(|| corrupt("has an unknown type"))?,
+            cookie: key.offset + 1,
+        };
+        if sink(&listed)?.is_break() {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! Removing names.
+
+use std::sync::Arc;
+
+use btrfs_format::view;
+use cowshed_vfs::Error as Errno;
+
+use super::names::{self, Found, Target};
+use super::staged::Staged;
+use super::{FIRST_INDEX, check_name, load_target, prepare_and_join, touch_dir, touch_inode};
+use crate::Engine;
+use crate::error::{Error, Result};
+use crate::inode::access::{Caller, check_dir, may_remove};
+use crate::inode::delete::{orphan_key, settle};
+use crate::inode::{Inode, InodeState, lock};
+use crate::space::{Budget, MetaReservation};
+
+/// Removes a name that is not a directory. Errors: `NotFound`, `IsDirectory`, `NotPermitted`.
+pub fn unlink(engine: &Engine, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    remove(engine, caller, dir, name, false)
+}
+
+/// Removes an empty directory. Errors: `NotFound`, `NotDirectory`, `NotEmpty`, `NotPermitted` (a subvolume).
+pub fn rmdir(engine: &Engine, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    remove(engine, caller, dir, name, true)
+}
+
+/// The entry under a name and its inode. Errors: `NotFound`.
+pub(super) fn find_child(engine: &Engine, dir: &Arc<Inode>, name: &[u8]) -> Result<(Found, Arc<Inode>)> {
+    let found = names::find(&dir.tree, dir.ino, name)?.ok_or(Errno::NotFound)?;
+    let inode = load_target(engine, dir, name, &found)?.ok_or(Errno::NotFound)?;
+    Ok((found, inode))
+}
+
+/// Is the name still what it was before the locks were taken?
+pub(super) fn is_still(dir: &Inode, name: &[u8], found: &Found) -> Result<bool> {
+    Ok(names::find(&dir.tree, dir.ino, name)? == Some(*found))
+}
+
+fn remove(engine: &Engine, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8], want_dir: bool) -> Result<()> {
+    check_dir(dir)?;
+    check_name(name)?;
+    let space = engine.reserve(Budget::UNLINK)?;
+    loop {
+        // The child's number decides about the order of the locks, so it is looked up before and once more after.
+        let (found, child) = find_child(engine, dir, name)?;
+        let locks = lock::write_all(&[dir, &child]);
+        if !is_still(dir, name, &found)? {
+            continue;
+        }
+        may_remove(engine, caller, dir, &child)?;
+        match (want_dir, child.is_dir()) {
+            (true, false) => return Err(Errno::NotDirectory.into()),
+            (false, true) => return Err(Errno::IsDirectory.into()),
+            (true, true) => check_removable_dir(&child)?,
+            (false, false) => {}
+        }
+        apply_removal(engine, dir, name, &found, &child, space)?;
+        drop(locks);
+        settle(engine, &child);
+        return Ok(());
+    }
+}
+
+fn apply_removal(
+    engine: &Engine,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    found: &Found,
+    child: &Arc<Inode>,
+    space: MetaReservation,
+) -> Result<()> {
+    let now = engine.env.now();
+    let (join, mut staged) = prepare_and_join(engine, |_| {
+        let mut staged = Staged::new(&dir.tree);
+        stage_removal(&mut staged, dir, name, found, child)?;
+        Ok(staged)
+    })?;
+    let generation = join.generation();
+    let mut attrs = lock::attrs_all(&[dir, child]);
+    touch_dir(attrs.of(dir), generation, now, 0, name.len());
+    staged.put(dir.key(), dir.item_bytes(attrs.of(dir)));
+    if !child.is_placeholder() {
+        let state = attrs.of(child);
+        drop_link(&mut staged, child, state);
+        touch_inode(state, generation, now);
+        staged.put(child.key(), child.item_bytes(state));
+    }
+    join.apply(staged.into_batch(), space);
+    Ok(())
+}
+
+/// Stages the removal of a name and of the way back to it.
+pub(super) fn stage_removal(
+    staged: &mut Staged<'_>,
+    dir: &Inode,
+    name: &[u8],
+    found: &Found,
+    child: &Inode,
+) -> Result<()> {
+    let index = match found.target {
+        Target::Inode(_) => names::remove_ref(staged, child.ino, dir.ino, name)?,
+        Target::Subvol(_) => find_index(dir, name)?,
+    };
+    names::remove(staged, dir.ino, name, index)
+}
+
+/// The index of a name that no inode leads back to: the stand-in for a subvolume.
+fn find_index(dir: &Inode, name: &[u8]) -> Result<u64> {
+    let mut cursor = dir.tree.cursor_type(names::index_key(dir.ino, FIRST_INDEX));
+    while let Some((key, item)) = cursor.next()? {
+        if view::dir_entries(&item).any(|e| e.name == name) {
+            return Ok(key.offset);
+        }
+    }
+    Err(Error::CorruptTree {
+        tree: dir.tree.id(),
+        what: format!("a name in directory {} has no index", dir.ino),
+    })
+}
+
+/// One name less; the last one makes an orphan of the inode.
+pub(super) fn drop_link(staged: &mut Staged<'_>, child: &Inode, state: &mut InodeState) {
+    let nlink = if child.is_dir() {
+        0
+    } else {
+        state.attr.nlink.saturating_sub(1)
+    };
+    state.attr.nlink = nlink;
+    if nlink == 0 {
+        staged.put(orphan_key(child.ino), []);
+        if child.is_dir() {
+            state.attr.size = 0;
+            state.disk_size = 0;
+        }
+    }
+}
+
+/// A directory that may go or be replaced. Errors: `NotEmpty`; `NotPermitted` for a subvolume.
+pub(super) fn check_removable_dir(child: &Inode) -> Result<()> {
+    if child.is_placeholder() {
+        return Ok(());
+    }
+    if child.attr_now().size != 0 {
+        return Err(Errno::NotEmpty.into());
+    }
+    if child.ino == child.subvol.root_ino {
+        return Err(Errno::NotPermitted.into());
+    }
+    let first = child.tree.cursor_type(names::index_key(child.ino, 0)).next()?;
+    match first {
+        Some(_) => Err(Errno::NotEmpty.into()),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,69 @@
+//! The item changes of one operation before they are a batch, read through: a later step of the same operation sees
+//! what an earlier one changed (two names of one directory may share an item).
+
+use std::sync::Arc;
+
+use btrfs_format::{Key, TreeId};
+
+use crate::error::Result;
+use crate::overlay::ItemBytes;
+use crate::tree::{Item, Tree};
+use crate::txn::Batch;
+
+/// Changes that most operations make.
+const EDITS_USUAL: usize = 8;
+
+pub struct Staged<'t> {
+    tree: &'t Arc<Tree>,
+    edits: Vec<(Key, Option<ItemBytes>)>,
+}
+
+impl<'t> Staged<'t> {
+    pub fn new(tree: &'t Arc<Tree>) -> Self {
+        Self {
+            tree,
+            edits: Vec::with_capacity(EDITS_USUAL),
+        }
+    }
+
+    pub fn get(&self, key: &Key) -> Result<Option<Item>> {
+        match self.edits.iter().rev().find(|(k, _)| k == key) {
+            Some((_, edit)) => Ok(edit.clone().map(Item::Pending)),
+            None => self.tree.get(key),
+        }
+    }
+
+    pub fn put(&mut self, key: Key, bytes: impl Into<ItemBytes>) {
+        self.edits.push((key, Some(bytes.into())));
+    }
+    pub fn delete(&mut self, key: Key) {
+        self.edits.push((key, None));
+    }
+    /// Puts what is left of a packed item, or deletes it where nothing is.
+    pub fn put_or_delete(&mut self, key: Key, bytes: Vec<u8>) {
+        if bytes.is_empty() {
+            self.delete(key);
+        } else {
+            self.put(key, bytes);
+        }
+    }
+
+    pub fn tree_id(&self) -> TreeId {
+        self.tree.id()
+    }
+    /// The largest item that a leaf of this tree holds.
+    pub fn item_bytes_max(&self) -> usize {
+        btrfs_format::block::item_bytes_max(self.tree.store().nodesize_bytes())
+    }
+
+    pub fn into_batch(self) -> Batch {
+        let mut batch = Batch::new();
+        for (key, edit) in self.edits {
+            match edit {
+                Some(bytes) => batch.put(self.tree, key, bytes),
+                None => batch.delete(self.tree, key),
+            }
+        }
+        batch
+    }
+}

@@ -1,0 +1,93 @@
+//! Who may do what with an inode: read-only volumes, inode flags, and permissions where they are ours to check.
+
+use cowshed_vfs::{Access, Context, Error as Errno, perm};
+
+use super::{Inode, flags};
+use crate::Engine;
+use crate::error::{Error, Result};
+use crate::xattr;
+
+/// Who asks, and whether that has been checked already.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller<'a> {
+    pub ctx: &'a Context,
+    /// Permissions are checked here; else a front end has done it.
+    pub checks: bool,
+}
+
+impl Caller<'_> {
+    /// Mode bits and access lists allow this.
+    pub fn need(&self, inode: &Inode, want: Access) -> Result<()> {
+        if !self.checks || want.is_empty() {
+            return Ok(());
+        }
+        let list = xattr::acl::access_list(inode)?;
+        Ok(perm::check(&self.ctx.creds, &inode.vfs_attr(), list.as_deref(), want)?)
+    }
+
+    fn need_sticky(&self, dir: &Inode, child: &Inode) -> Result<()> {
+        if !self.checks {
+            return Ok(());
+        }
+        let owner = child.attr_now().uid;
+        Ok(perm::check_sticky(&self.ctx.creds, &dir.vfs_attr(), owner)?)
+    }
+}
+
+/// The inode can be changed at all.
+pub fn check_writable(engine: &Engine, inode: &Inode) -> Result<()> {
+    if inode.subvol.is_read_only() || engine.objects.is_read_only() || engine.volume.is_read_only() {
+        return Err(Error::ReadOnly);
+    }
+    Ok(())
+}
+
+/// Neither immutable nor append-only: what changes of owner, mode, xattrs and links ask for.
+pub fn check_changeable(engine: &Engine, inode: &Inode) -> Result<()> {
+    check_writable(engine, inode)?;
+    // No list of operations reaches the stand-in for a subvolume.
+    if inode.is_placeholder() || inode.flags() & (flags::IMMUTABLE | flags::APPEND) != 0 {
+        return Err(Errno::NotPermitted.into());
+    }
+    Ok(())
+}
+
+/// The inode is a directory that still has a name, and not a stand-in.
+pub fn check_dir(inode: &Inode) -> Result<()> {
+    if !inode.is_dir() {
+        return Err(Errno::NotDirectory.into());
+    }
+    Ok(())
+}
+
+/// A name may be made in the directory.
+pub fn may_create(engine: &Engine, caller: &Caller<'_>, dir: &Inode) -> Result<()> {
+    check_dir(dir)?;
+    check_writable(engine, dir)?;
+    if dir.is_placeholder() {
+        return Err(Errno::AccessDenied.into());
+    }
+    let attr = dir.attr_now();
+    if attr.flags & flags::IMMUTABLE != 0 {
+        return Err(Errno::NotPermitted.into());
+    }
+    caller.need(dir, Access::WRITE | Access::EXEC)?;
+    if attr.nlink == 0 {
+        return Err(Errno::NotFound.into());
+    }
+    Ok(())
+}
+
+/// A name of `child` may leave the directory.
+pub fn may_remove(engine: &Engine, caller: &Caller<'_>, dir: &Inode, child: &Inode) -> Result<()> {
+    check_writable(engine, dir)?;
+    let dir_flags = dir.flags();
+    if dir_flags & flags::IMMUTABLE != 0 {
+        return Err(Errno::NotPermitted.into());
+    }
+    caller.need(dir, Access::WRITE | Access::EXEC)?;
+    if dir_flags & flags::APPEND != 0 || child.flags() & (flags::APPEND | flags::IMMUTABLE) != 0 {
+        return Err(Errno::NotPermitted.into());
+    }
+    caller.need_sticky(dir, child)
+}

@@ -1,0 +1,129 @@
+//! The end of inodes without names: what unlink leaves to the last reference, and what a crash left as orphans.
+//!
+//! An inode that loses its last name gets an orphan item in the same batch. When nobody remembers it any more, its
+//! extents go, step by step, then all other items of its number and the orphan item. A crash in between leaves the
+//! orphan item; the first writable opening of the subvolume starts over.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use btrfs_format::{Key, KeyType, ObjectId};
+
+use super::Inode;
+use crate::Engine;
+use crate::error::Result;
+use crate::file;
+use crate::space::Budget;
+use crate::subvol::Subvol;
+use crate::tree::Tree;
+use crate::txn::Batch;
+
+/// Items deleted in one batch: all in few leaves, one TRUNCATE budget's worth.
+const ITEMS_PER_BATCH: usize = 64;
+
+pub fn orphan_key(ino: ObjectId) -> Key {
+    Key::new(ObjectId::ORPHAN, KeyType::ORPHAN_ITEM, ino.0)
+}
+
+/// Gives lookups back; deletes or lets go of the inode where these were the last.
+pub fn forget(engine: &Engine, inode: &Arc<Inode>, lookups: u64) {
+    inode.refs.drop_lookups(lookups);
+    settle(engine, inode);
+}
+
+/// Closes once.
+pub fn close(engine: &Engine, inode: &Arc<Inode>) {
+    inode.refs.drop_open();
+    settle(engine, inode);
+}
+
+/// Deletes an inode that has neither names nor references; queues an idle one for eviction.
+pub fn settle(engine: &Engine, inode: &Arc<Inode>) {
+    if !inode.refs.is_idle() {
+        return;
+    }
+    if inode.attr.lock().attr.nlink > 0 || inode.is_placeholder() {
+        engine.objects.inodes.note_idle(inode);
+        return;
+    }
+    if engine.objects.is_read_only() || inode.refs.deleting.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    if let Err(error) = delete(engine, inode) {
+        // Its orphan item stays: the next mount tries again.
+        tracing::warn!(tree = %inode.tree.id(), ino = %inode.ino, %error, "an unlinked inode could not be deleted");
+    }
+    engine.objects.inodes.remove(inode);
+}
+
+/// Removes every trace of an inode without names.
+fn delete(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    // No lock: nobody can reach the inode, and reservations wait for write-back, which takes locks.
+    if inode.is_regular() {
+        file::drop_extents_of_deleted(engine, inode)?;
+    }
+    let last = [inode.key(), orphan_key(inode.ino)];
+    let holds_nothing_else = inode.xattrs.is_known_empty() && !has_own_items(inode);
+    if !holds_nothing_else {
+        delete_items(engine, &inode.tree, inode.ino)?;
+    }
+    delete_keys(engine, &inode.tree, last.into_iter())
+}
+
+/// Kinds of inodes that have other items than extents, xattrs and the inode item.
+fn has_own_items(inode: &Inode) -> bool {
+    // A symbolic link's target is an inline extent. Verity items hang on regular files alone.
+    let is_link = inode.kind() == cowshed_vfs::FileKind::Symlink;
+    is_link || inode.flags() & super::flags::RO_VERITY != 0
+}
+
+/// Deletes all items of an object but its inode item.
+fn delete_items(engine: &Engine, tree: &Arc<Tree>, ino: ObjectId) -> Result<()> {
+    let from = Key::new(ino, KeyType::INODE_ITEM, 1);
+    let to = Key::new(ino, KeyType(u8::MAX), u64::MAX);
+    loop {
+        // Each round deletes what it found, so the next one finds less.
+        let mut cursor = tree.cursor(from, to);
+        let mut keys = Vec::with_capacity(ITEMS_PER_BATCH);
+        while keys.len() < ITEMS_PER_BATCH
+            && let Some((key, _)) = cursor.next()?
+        {
+            keys.push(key);
+        }
+        if keys.is_empty() {
+            return Ok(());
+        }
+        delete_keys(engine, tree, keys.into_iter())?;
+    }
+}
+
+fn delete_keys(engine: &Engine, tree: &Arc<Tree>, keys: impl Iterator<Item = Key>) -> Result<()> {
+    let space = engine.reserve(Budget::TRUNCATE)?;
+    let mut batch = Batch::new();
+    for key in keys {
+        batch.delete(tree, key);
+    }
+    engine.txn.join().apply(batch, space);
+    Ok(())
+}
+
+/// Deletes what unlink left behind in a subvolume before the last crash. Returns how many inodes went.
+pub fn clean_orphans(engine: &Engine, subvol: &Arc<Subvol>) -> Result<usize> {
+    let mut deleted = 0;
+    let mut cursor = subvol.tree.cursor_type(orphan_key(ObjectId(0)));
+    while let Some((key, _)) = cursor.next()? {
+        let ino = ObjectId(key.offset);
+        match engine.objects.inodes.load(subvol, ino)? {
+            Some(inode) if inode.attr_now().nlink == 0 => {
+                settle(engine, &inode);
+                deleted += 1;
+            }
+            // An interrupted truncation of old kernels, or nothing at all: only the mark is left.
+            Some(_) | None => delete_keys(engine, &subvol.tree, std::iter::once(key))?,
+        }
+    }
+    if deleted > 0 {
+        tracing::info!(tree = %subvol.id, deleted, "deleted inodes that had lost their last name before the mount");
+    }
+    Ok(deleted)
+}

@@ -1,0 +1,194 @@
+//! The inodes in memory: one object per (tree, number).
+//!
+//! An inode stays while anybody outside remembers it (lookups, opens) or anybody inside holds its `Arc` (dirty data
+//! does). Idle ones stay too, up to a bound. Locks: one per shard, held for moments; nothing is called under it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use btrfs_format::items::InodeItem;
+use btrfs_format::{Key, KeyType, ObjectId, TreeId, view};
+use parking_lot::Mutex;
+
+use super::{Inode, InodeAttr};
+use crate::error::{Error, Result};
+use crate::subvol::{PLACEHOLDER_INO_BIT, Subvol};
+use crate::tree::AddrHash;
+
+const SHARDS: usize = 64;
+/// Idle inodes kept per shard: 64 x 512 of about half a KiB each are 16 MiB.
+const IDLE_PER_SHARD_MAX: usize = 512;
+/// Idle inodes looked at when one more comes.
+const SWEEP_STEPS: usize = 4;
+
+type Id = (TreeId, ObjectId);
+
+#[derive(Debug, Default)]
+struct Shard {
+    inodes: HashMap<Id, Arc<Inode>, AddrHash>,
+    /// Inodes that were idle when they were put here, oldest first.
+    idle: VecDeque<Id>,
+    /// Grows whenever an inode leaves: what was read from the tree before may be old then.
+    evictions: u64,
+}
+
+/// The inodes in memory.
+#[derive(Debug)]
+pub struct InodeTable {
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+impl Default for InodeTable {
+    fn default() -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+        }
+    }
+}
+
+fn id_of(inode: &Inode) -> Id {
+    (inode.tree.id(), inode.ino)
+}
+
+impl InodeTable {
+    fn shard(&self, id: Id) -> &Mutex<Shard> {
+        let n = id.1.0 ^ id.0.0.wrapping_mul(0x9e37_79b9);
+        &self.shards[(n % SHARDS as u64) as usize]
+    }
+
+    /// The inode if it is in memory.
+    pub fn get(&self, tree: TreeId, ino: ObjectId) -> Option<Arc<Inode>> {
+        self.shard((tree, ino)).lock().inodes.get(&(tree, ino)).cloned()
+    }
+
+    /// The inode, from memory or from its tree; `None` where it has no item.
+    pub fn load(&self, subvol: &Arc<Subvol>, ino: ObjectId) -> Result<Option<Arc<Inode>>> {
+        let id = (subvol.id, ino);
+        loop {
+            let evictions = {
+                let shard = self.shard(id).lock();
+                if let Some(inode) = shard.inodes.get(&id) {
+                    return Ok(Some(inode.clone()));
+                }
+                shard.evictions
+            };
+            let Some(inode) = read_inode(subvol, ino)? else {
+                return Ok(None);
+            };
+            let mut shard = self.shard(id).lock();
+            if let Some(there) = shard.inodes.get(&id) {
+                return Ok(Some(there.clone()));
+            }
+            if shard.evictions == evictions {
+                let inode = Arc::new(inode);
+                shard.add(id, inode.clone());
+                return Ok(Some(inode));
+            }
+        }
+    }
+
+    /// Adds an inode that was just made.
+    pub fn insert_new(&self, inode: Arc<Inode>) {
+        let id = id_of(&inode);
+        self.shard(id).lock().add(id, inode);
+    }
+
+    /// Notes that an inode may have become idle.
+    pub fn note_idle(&self, inode: &Arc<Inode>) {
+        if !inode.refs.is_idle() || inode.refs.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let id = id_of(inode);
+        let mut shard = self.shard(id).lock();
+        shard.idle.push_back(id);
+        shard.sweep();
+    }
+
+    /// Takes a deleted inode out; its number is not found any more.
+    pub fn remove(&self, inode: &Arc<Inode>) {
+        let id = id_of(inode);
+        let mut shard = self.shard(id).lock();
+        shard.inodes.remove(&id);
+        shard.evictions += 1;
+    }
+
+    /// Every inode in memory, for those who look for what must be written or deleted.
+    pub fn all(&self) -> Vec<Arc<Inode>> {
+        let mut all: Vec<_> = Vec::new();
+        for shard in &self.shards {
+            all.extend(shard.lock().inodes.values().cloned());
+        }
+        all.sort_by_key(|inode| id_of(inode));
+        all
+    }
+
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().inodes.len()).sum()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Drops every inode that nobody holds: what memory pressure would do.
+    pub fn drop_idle(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let before = shard.inodes.len();
+            shard
+                .inodes
+                .retain(|_, inode| Arc::strong_count(inode) > 1 || !inode.refs.is_idle());
+            shard.evictions += (before - shard.inodes.len()) as u64;
+        }
+    }
+}
+
+impl Shard {
+    fn add(&mut self, id: Id, inode: Arc<Inode>) {
+        inode.refs.queued.store(true, Ordering::Release);
+        self.inodes.insert(id, inode);
+        self.idle.push_back(id);
+        self.sweep();
+    }
+
+    fn sweep(&mut self) {
+        for _ in 0..SWEEP_STEPS {
+            if self.idle.len() <= IDLE_PER_SHARD_MAX {
+                return;
+            }
+            let Some(id) = self.idle.pop_front() else { return };
+            let Some(inode) = self.inodes.get(&id) else { continue };
+            if !inode.refs.is_idle() {
+                // Comes back with note_idle. Asked again after the flag is down, lest both sides wait for each other.
+                inode.refs.queued.store(false, Ordering::SeqCst);
+                if !inode.refs.is_idle() || inode.refs.queued.swap(true, Ordering::SeqCst) {
+                    continue;
+                }
+                self.idle.push_back(id);
+            } else if Arc::strong_count(inode) > 1 {
+                self.idle.push_back(id);
+            } else {
+                self.inodes.remove(&id);
+                self.evictions += 1;
+            }
+        }
+    }
+}
+
+fn read_inode(subvol: &Arc<Subvol>, ino: ObjectId) -> Result<Option<Inode>> {
+    if ino.0 >= PLACEHOLDER_INO_BIT {
+        let what = format!("inode number {ino} is beyond every limit");
+        return Err(Error::CorruptTree { tree: subvol.id, what });
+    }
+    let Some(item) = subvol.tree.get(&Key::new(ino, KeyType::INODE_ITEM, 0))? else {
+        return Ok(None);
+    };
+    let corrupt = |what: String| Error::CorruptTree { tree: subvol.id, what };
+    let raw = view::fixed::<InodeItem>(&item)
+        .ok_or_else(|| corrupt(format!("item of inode {ino} has {} bytes", item.len())))?;
+    let attr = InodeAttr::decode(raw);
+    let kind = attr
+        .kind()
+        .ok_or_else(|| corrupt(format!("mode of inode {ino} is {:o}", attr.mode)))?;
+    Ok(Some(Inode::new(subvol, ino, attr, kind)))
+}
