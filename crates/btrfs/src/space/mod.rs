@@ -1,151 +1,380 @@
-//! Space: block groups, free space, reservations, chunk allocation, pinned extents.
+//! Space: block groups, free space, reservations, chunk allocation, pinned extents. Why: docs/design/space.md.
+//!
+//! Locks, outer to inner: `chunks`, a group's load lock, tree locks, `groups` and pool lists, a group's state, the
+//! small sets (`dirty`, `pinned`), the ledger. No lock is held while a flusher runs.
 
-use btrfs_format::LogicalAddr;
+mod alloc;
+mod budget;
+mod chunks;
+mod disk_view;
+mod group;
+mod ledger;
+mod load;
+mod placement;
+mod profile;
+mod ranges;
+mod statfs;
 
-use crate::error::Result;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
-/// Metadata that an operation may need before the next commit, in tree blocks. Gives itself back when dropped.
-#[derive(Debug)]
-pub struct MetaReservation {}
+use btrfs_format::features::incompat;
+use btrfs_format::items::BlockGroupItem;
+use btrfs_format::{Generation, Key, LogicalAddr, ObjectId, Superblock, TreeId, U64};
+use parking_lot::{Mutex, RwLock};
+use zerocopy::IntoBytes;
 
-/// Data bytes set aside for dirty ranges. Gives the rest back when dropped.
-#[derive(Debug)]
-pub struct DataReservation {}
+pub use budget::Budget;
+pub use ledger::{DataReservation, MetaReservation};
+pub use statfs::SpaceStat;
 
-impl DataReservation {
-    pub fn bytes(&self) -> u64 {
-        todo!()
-    }
-    /// Takes `bytes` of it away into a reservation of its own.
-    pub fn split(&mut self, _bytes: u64) -> DataReservation {
-        todo!()
-    }
-    /// Adds another one to this.
-    pub fn merge(&mut self, _other: DataReservation) {
-        todo!()
-    }
-}
+use crate::engine::Forest;
+use crate::error::{Error, Result};
+use crate::overlay::Edit;
+use crate::volume::Volume;
+use chunks::{Chunks, pool_of};
+use group::{Contradiction, Group};
+use ledger::{Ledger, POOLS, Pool};
+use load::SpaceTrees;
 
-/// Metadata budgets of operations, in leaves that they may touch; the arithmetic is in each comment.
+/// Longest data extent that one allocation gives.
+pub const DATA_EXTENT_BYTES_MAX: u64 = 128 << 20;
+
+/// What a tree block is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Budget {
-    pub blocks: u32,
-    /// May dip into the global reserve: deletion must always be possible.
-    pub is_release: bool,
+pub enum BlockKind {
+    Metadata,
+    /// Blocks of the chunk tree: they lie where the superblock's own chunk array leads.
+    System,
 }
 
-impl Budget {
-    /// Two directory items in the parent, inode and reference of the child, inode of the parent, xattrs and ACL.
-    pub const CREATE: Self = Self {
-        blocks: 6,
-        is_release: false,
-    };
-    /// As CREATE, without new items to speak of.
-    pub const UNLINK: Self = Self {
-        blocks: 6,
-        is_release: true,
-    };
-    /// Two unlinks and two creates.
-    pub const RENAME: Self = Self {
-        blocks: 14,
-        is_release: false,
-    };
-    /// One inode item.
-    pub const SETATTR: Self = Self {
-        blocks: 2,
-        is_release: false,
-    };
-    pub const XATTR: Self = Self {
-        blocks: 3,
-        is_release: false,
-    };
-    /// File extent items, checksums and the inode for one extent.
-    pub const WRITE_EXTENT: Self = Self {
-        blocks: 4,
-        is_release: false,
-    };
-    /// Removing file extents: items, checksums, extent items.
-    pub const TRUNCATE: Self = Self {
-        blocks: 6,
-        is_release: true,
-    };
+/// Who can make space. Called without any lock of this module, in this order.
+pub trait Flusher: Send + Sync {
+    /// Writes dirty data back, so that what it holds too much comes back.
+    fn write_back_data(&self) -> Result<()>;
+    /// Commits, so that pinned space becomes free and pending items become blocks.
+    fn commit(&self) -> Result<()>;
 }
 
 /// The space of a volume.
 #[derive(Debug)]
-pub struct Space {}
+pub struct Space {
+    volume: Arc<Volume>,
+    trees: SpaceTrees,
+    nodesize_bytes: u64,
+    mixed: bool,
+    ledger: Arc<Ledger>,
+    /// By start address.
+    groups: RwLock<BTreeMap<u64, Arc<Group>>>,
+    /// The same, as allocation walks them.
+    pools: [RwLock<Arc<Vec<Arc<Group>>>>; 3],
+    /// Start of the group that served last: data, metadata, system.
+    hints: [AtomicU64; 3],
+    chunks: Mutex<Chunks>,
+    /// Groups in which extent items came or went since the last edits.
+    dirty: Mutex<BTreeSet<u64>>,
+    /// Groups with pinned ranges.
+    pinned: Mutex<BTreeSet<u64>>,
+    /// Ranges that the last commit freed, if somebody collects them.
+    freed: Mutex<Option<Vec<(LogicalAddr, u64)>>>,
+    /// What the trees and we disagree about: the next commit fails with it.
+    contradiction: Mutex<Option<String>>,
+    flusher: RwLock<Option<Weak<dyn Flusher>>>,
+    failed: AtomicBool,
+}
 
-impl Space {
-    /// Sets metadata aside; waits for flushing where space is short; ENOSPC when nothing helps. No lock may be held.
-    pub fn reserve_meta(&self, _budget: Budget) -> Result<MetaReservation> {
-        todo!()
-    }
-    /// Sets data bytes aside (rounded up to sectors by the caller).
-    pub fn reserve_data(&self, _bytes: u64) -> Result<DataReservation> {
-        todo!()
-    }
-    /// Allocates one extent of at most `want_bytes` (and at least one sector) out of the reservation.
-    pub fn alloc_data(&self, _from: &mut DataReservation, _want_bytes: u64) -> Result<(LogicalAddr, u64)> {
-        todo!()
-    }
-    /// Takes an allocation back that no item ever pointed to (its write failed).
-    pub fn unalloc_data(&self, _addr: LogicalAddr, _len_bytes: u64) {
-        todo!()
+impl std::fmt::Debug for dyn Flusher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Flusher")
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockKind {
-    Metadata,
-    System,
-}
 impl Space {
-    pub fn load(
-        _v: &std::sync::Arc<crate::volume::Volume>,
-        _f: &crate::engine::Forest,
-    ) -> Result<std::sync::Arc<Self>> {
-        todo!()
+    /// Reads chunks and block groups; free space follows group by group when it is needed.
+    pub fn load(volume: &Arc<Volume>, forest: &Forest) -> Result<Arc<Self>> {
+        let sb = volume.superblock();
+        if !volume.is_read_only() {
+            load::check_writable(&sb)?;
+        }
+        let trees = SpaceTrees::open(&sb, forest)?;
+        let loaded = load::load(&sb, &trees, volume.chunk_tree_uuid())?;
+        let nodesize_bytes = u64::from(sb.nodesize.get());
+        let mixed = sb.incompat_flags.get() & incompat::MIXED_GROUPS != 0;
+        let space = Self {
+            volume: volume.clone(),
+            trees,
+            nodesize_bytes,
+            mixed,
+            ledger: Arc::new(Ledger::new(nodesize_bytes, mixed)),
+            groups: RwLock::default(),
+            pools: Default::default(),
+            hints: Default::default(),
+            chunks: Mutex::new(loaded.chunks),
+            dirty: Mutex::default(),
+            pinned: Mutex::default(),
+            freed: Mutex::new(None),
+            contradiction: Mutex::new(None),
+            flusher: RwLock::new(None),
+            failed: AtomicBool::new(false),
+        };
+        for group in loaded.groups {
+            space.add_group(group);
+        }
+        space.refresh_addable(&space.chunks.lock());
+        space.refresh_global_reserve()?;
+        Ok(Arc::new(space))
     }
-    pub fn alloc_block(&self, _k: BlockKind) -> Result<LogicalAddr> {
-        todo!()
+
+    /// Who is asked to make space. Without one, what is free now is all there is.
+    pub fn set_flusher(&self, flusher: Weak<dyn Flusher>) {
+        *self.flusher.write() = Some(flusher);
     }
-    pub fn free_block(&self, _a: LogicalAddr) {
-        todo!()
+
+    fn add_group(&self, group: Arc<Group>) {
+        let Some(pool) = pool_of(group.flags) else { return };
+        let used = group.used_bytes();
+        if load::is_allocatable(&group) {
+            let list = &mut *self.pools[pool as usize].write();
+            Arc::make_mut(list).push(group.clone());
+            self.ledger.update(pool, |p| {
+                p.total += group.usable_bytes();
+                p.free += group.usable_bytes() - used;
+            });
+        }
+        if pool != Pool::Data || self.mixed {
+            self.ledger.add_tree_blocks((used / self.nodesize_bytes) as i64);
+        }
+        self.groups.write().insert(group.shape.start, group);
     }
-    pub fn extent_inserted(&self, _a: LogicalAddr, _l: u64) {
-        todo!()
+
+    /// The group that holds the range, and its pool.
+    fn group_of(&self, addr: LogicalAddr, len_bytes: u64) -> Option<(Arc<Group>, Pool)> {
+        let groups = self.groups.read();
+        let (_, group) = groups.range(..=addr.get()).next_back()?;
+        let end = addr.get().checked_add(len_bytes)?;
+        let pool = pool_of(group.flags)?;
+        (end <= group.range().end).then(|| (group.clone(), pool))
     }
-    pub fn extent_removed(&self, _a: LogicalAddr, _l: u64) {
-        todo!()
+    /// As [`Space::group_of`], for ranges of ours.
+    fn own_group(&self, addr: LogicalAddr, len_bytes: u64) -> (Arc<Group>, Pool) {
+        let found = self.group_of(addr, len_bytes);
+        found.unwrap_or_else(|| panic!("{addr}+{len_bytes} lies in no block group"))
     }
-    pub fn pin(&self, _a: LogicalAddr, _l: u64) {
-        todo!()
+
+    fn ensure_loaded(&self, group: &Group) -> Result<()> {
+        if group.is_loaded() {
+            return Ok(());
+        }
+        load::load_free_space(&self.trees, group, self.nodesize_bytes)
     }
-    pub fn take_edits(
-        &self,
-        _t: btrfs_format::Generation,
-    ) -> Result<Vec<(btrfs_format::TreeId, btrfs_format::Key, crate::overlay::Edit)>> {
-        todo!()
+
+    fn contradict(&self, Contradiction(what): Contradiction) {
+        tracing::error!("space: {what}");
+        self.contradiction.lock().get_or_insert(what);
     }
-    pub fn fill_superblock(&self, _s: &mut btrfs_format::Superblock) {
-        todo!()
+
+    // ---- the commit ----
+
+    /// A tree block that was allocated in this transaction and whose extent item was never made: free again at once.
+    pub fn free_block(&self, addr: LogicalAddr) {
+        let (group, pool) = self.own_group(addr, self.nodesize_bytes);
+        let range = addr.get()..addr.get() + self.nodesize_bytes;
+        assert!(
+            !group.has_extent_item(&range),
+            "a block with an extent item is freed by its item"
+        );
+        group.give_back(range);
+        self.ledger.freed(pool, self.nodesize_bytes);
     }
-    pub fn commit_done(&self) {
-        todo!()
+
+    /// An extent item came into the extent tree. Called before others can see it there.
+    pub fn extent_inserted(&self, addr: LogicalAddr, len_bytes: u64) {
+        let Some((group, pool)) = self.group_of(addr, len_bytes) else {
+            return self.contradict(Contradiction(format!("an extent item at {addr} in no block group")));
+        };
+        self.dirty.lock().insert(group.shape.start);
+        self.note_tree_blocks(pool, len_bytes, 1);
+        if let Err(what) = group.extent_inserted(addr.get()..addr.get() + len_bytes) {
+            self.contradict(what);
+        }
     }
-    pub fn commit_failed(&self) {
-        todo!()
+
+    /// An extent item left the extent tree; its space is pinned. Called before others can see that it is gone.
+    pub fn extent_removed(&self, addr: LogicalAddr, len_bytes: u64) {
+        let Some((group, pool)) = self.group_of(addr, len_bytes) else {
+            return self.contradict(Contradiction(format!("an extent item at {addr} in no block group")));
+        };
+        self.dirty.lock().insert(group.shape.start);
+        self.pinned.lock().insert(group.shape.start);
+        self.note_tree_blocks(pool, len_bytes, -1);
+        match group.extent_removed(addr.get()..addr.get() + len_bytes) {
+            Ok(pinned) => self.ledger.pinned(pool, pinned),
+            Err(what) => self.contradict(what),
+        }
     }
-    pub fn note_pending(&self, _i: usize, _b: usize, _r: usize) {
-        todo!()
+
+    fn note_tree_blocks(&self, pool: Pool, len_bytes: u64, sign: i64) {
+        if pool != Pool::Data || self.mixed {
+            let blocks = (len_bytes / self.nodesize_bytes) as i64;
+            self.ledger.add_tree_blocks(sign * blocks);
+        }
     }
-    pub fn pending_frozen(&self) {
-        todo!()
+
+    /// Allocated and given up within one transaction, never in the extent tree, but perhaps in a log: free after the
+    /// commit.
+    pub fn pin(&self, addr: LogicalAddr, len_bytes: u64) {
+        let (group, pool) = self.own_group(addr, len_bytes);
+        self.pinned.lock().insert(group.shape.start);
+        let pinned = group.pin(addr.get()..addr.get() + len_bytes);
+        self.ledger.pinned(pool, pinned);
     }
-    pub fn pending_merged(&self) {
-        todo!()
-    }
+
+    /// True where a commit has something to write that no overlay has: new chunks.
     pub fn has_changes(&self) -> bool {
-        todo!()
+        self.chunks.lock().has_undelivered()
     }
+
+    /// True while a chunk exists that no superblock on disk knows: what lies in it cannot be reached after a crash, so
+    /// an fsync has to commit instead of logging.
+    pub fn needs_full_commit(&self) -> bool {
+        let chunks = self.chunks.lock();
+        chunks.durable < chunks.made
+    }
+
+    /// What must change in free-space tree, block group items, chunk tree and device tree since the last call.
+    ///
+    /// Merging these allocates blocks, which changes space again: call until nothing comes.
+    pub fn take_edits(&self, _transid: Generation) -> Result<Vec<(TreeId, Key, Edit)>> {
+        let mut out = Vec::new();
+        let new_groups = self.chunks.lock().deliver(&mut out);
+        let mut dirty = std::mem::take(&mut *self.dirty.lock());
+        dirty.extend(new_groups.iter().map(|g| g.shape.start));
+        let mut edits = Vec::new();
+        for start in dirty {
+            let (group, _) = self.own_group(LogicalAddr(start), 1);
+            if self.trees.free_space.is_some() {
+                self.ensure_loaded(&group)?;
+                group.take_free_space_edits(&mut edits);
+                out.extend(edits.drain(..).map(|(key, edit)| (TreeId::FREE_SPACE, key, edit)));
+            }
+            if let Some(used) = group.take_used() {
+                let item = BlockGroupItem {
+                    used: U64::new(used),
+                    chunk_objectid: U64::new(ObjectId::FIRST_CHUNK_TREE.get()),
+                    flags: U64::new(group.flags),
+                };
+                let edit = Some(item.as_bytes().into());
+                out.push((self.trees.block_group.id(), group.item_key(), edit));
+            }
+        }
+        if let Some(what) = &*self.contradiction.lock() {
+            return Err(Error::CorruptTree {
+                tree: TreeId::EXTENT,
+                what: what.clone(),
+            });
+        }
+        Ok(out)
+    }
+
+    /// What the superblock says of space, as the edits taken so far have it.
+    pub fn fill_superblock(&self, sb: &mut Superblock) {
+        let used: u64 = self.groups.read().values().map(|g| g.used_bytes()).sum();
+        sb.bytes_used = U64::new(used);
+        self.chunks.lock().fill_superblock(sb);
+    }
+
+    /// The superblock is on disk: pinned space becomes free.
+    pub fn commit_done(&self) {
+        let pinned = std::mem::take(&mut *self.pinned.lock());
+        let mut freed = self.freed.lock();
+        for start in pinned {
+            let (group, pool) = self.own_group(LogicalAddr(start), 1);
+            let ranges = group.unpin();
+            self.ledger.unpinned(pool, ranges.total_bytes());
+            if let Some(freed) = &mut *freed {
+                freed.extend(ranges.iter().map(|r| (LogicalAddr(r.start), r.end - r.start)));
+            }
+        }
+        drop(freed);
+        self.chunks.lock().commit_done();
+        if let Err(error) = self.refresh_global_reserve() {
+            tracing::warn!("space: the global reserve stays as it was: {error}");
+        }
+    }
+
+    /// The commit failed: nothing of memory's view can be trusted for writing any more.
+    pub fn commit_failed(&self) {
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// Starts (or ends) collecting the ranges that commits free, for discard.
+    pub fn collect_freed(&self, on: bool) {
+        *self.freed.lock() = on.then(Vec::new);
+    }
+    /// The ranges that commits freed since the last call. They may be in use again: whoever discards claims them first.
+    pub fn take_freed(&self) -> Vec<(LogicalAddr, u64)> {
+        self.freed.lock().as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Takes a free range out, which a log that is replayed has extents in.
+    pub fn claim(&self, addr: LogicalAddr, len_bytes: u64) -> Result<()> {
+        let outside = || Error::CorruptTree {
+            tree: TreeId::EXTENT,
+            what: format!("{addr}+{len_bytes} lies in no block group"),
+        };
+        let (group, pool) = self.group_of(addr, len_bytes).ok_or_else(outside)?;
+        self.ensure_loaded(&group)?;
+        let claimed = group.claim(addr.get()..addr.get() + len_bytes);
+        claimed.map_err(|Contradiction(what)| Error::CorruptTree {
+            tree: TreeId::EXTENT,
+            what,
+        })?;
+        self.ledger.allocated(pool, len_bytes);
+        Ok(())
+    }
+
+    // ---- what is pending ----
+
+    /// Items, their bytes and reference changes went into the overlays.
+    pub fn note_pending(&self, items: usize, bytes: usize, refs: usize) {
+        self.ledger.note_pending(items as u64, bytes as u64, refs as u64);
+    }
+    /// All that is pending belongs to the commit that begins.
+    pub fn pending_frozen(&self) {
+        self.ledger.pending_frozen();
+    }
+    /// What was frozen is in the trees.
+    pub fn pending_merged(&self) {
+        self.ledger.pending_merged();
+    }
+
+    /// Nothing may be reserved any more when a volume is unmounted.
+    pub fn assert_nothing_reserved(&self) {
+        let reserved = self.ledger.reserved();
+        assert_eq!(reserved, (0, 0), "data bytes and tree blocks are still reserved");
+    }
+
+    /// Chooses the global reserve from the sizes of the trees that a commit may have to copy.
+    fn refresh_global_reserve(&self) -> Result<()> {
+        /// Blocks for new leaves and nodes of those trees, whatever their size.
+        const GROWTH_BLOCKS: u64 = 32;
+        const RESERVE_BYTES_MAX: u64 = 512 << 20;
+        let trees: u64 = load::reserve_trees_bytes(&self.trees.root)?.values().sum();
+        let bytes = (trees + GROWTH_BLOCKS * self.nodesize_bytes).min(RESERVE_BYTES_MAX);
+        self.ledger.set_global_reserve(bytes);
+        Ok(())
+    }
+
+    fn refresh_addable(&self, chunks: &Chunks) {
+        for pool in POOLS {
+            let addable = chunks.addable_bytes(pool, None);
+            self.ledger.update(pool, |p| p.addable = addable);
+        }
+    }
+}
+
+fn range_of(addr: LogicalAddr, len_bytes: u64) -> Range<u64> {
+    addr.get()..addr.get() + len_bytes
 }

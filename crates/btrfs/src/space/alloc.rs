@@ -1,0 +1,228 @@
+//! Allocating: data out of reservations, tree blocks for the commit, chunks; and the reservations themselves.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use btrfs_format::LogicalAddr;
+
+use super::chunks::Chunks;
+use super::disk_view::Shape;
+use super::group::Group;
+use super::ledger::{DataReservation, MetaReservation, Pool, Short};
+use super::profile::superblock_ranges;
+use super::{BlockKind, Budget, DATA_EXTENT_BYTES_MAX, Flusher, Space, range_of};
+use crate::error::{Error, Result};
+
+/// Blocks of system space below which another system chunk is made before any other: the chunk tree's paths for one
+/// chunk and its devices, many times over.
+const SYSTEM_BLOCKS_MIN: u64 = 32;
+
+/// Steps of making space, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flush {
+    WriteBack,
+    Commit,
+}
+
+impl Space {
+    /// Sets metadata aside; waits for flushing where space is short; ENOSPC when nothing helps. No lock may be held.
+    pub fn reserve_meta(&self, budget: Budget) -> Result<MetaReservation> {
+        self.reserve(|| self.ledger.try_reserve_meta(budget.blocks.into(), budget.is_release))
+    }
+
+    /// Sets data bytes aside (rounded up to sectors by the caller).
+    pub fn reserve_data(&self, bytes: u64) -> Result<DataReservation> {
+        self.reserve(|| {
+            let reserved = self.ledger.try_reserve_data(bytes);
+            if reserved.is_ok() {
+                return reserved;
+            }
+            let short = || self.ledger.try_reserve_data(bytes).is_err();
+            while self.make_chunk_while(Pool::Data, short) {
+                let reserved = self.ledger.try_reserve_data(bytes);
+                if reserved.is_ok() {
+                    return reserved;
+                }
+            }
+            Err(Short)
+        })
+    }
+
+    fn reserve<T>(&self, attempt: impl Fn() -> std::result::Result<T, Short>) -> Result<T> {
+        if self.failed.load(Ordering::Acquire) || self.volume.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        if let Ok(done) = attempt() {
+            return Ok(done);
+        }
+        for step in [Flush::WriteBack, Flush::Commit] {
+            self.flush(step)?;
+            if let Ok(done) = attempt() {
+                return Ok(done);
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    fn flush(&self, step: Flush) -> Result<()> {
+        let flusher = self.flusher.read().as_ref().and_then(std::sync::Weak::upgrade);
+        let Some(flusher): Option<Arc<dyn Flusher>> = flusher else {
+            return Ok(());
+        };
+        match step {
+            Flush::WriteBack if self.ledger.reserved().0 > 0 => flusher.write_back_data(),
+            Flush::Commit if self.commit_would_help() => flusher.commit(),
+            Flush::WriteBack | Flush::Commit => Ok(()),
+        }
+    }
+
+    /// A commit frees what is pinned, and what pending changes drop; without either it cannot bring anything.
+    fn commit_would_help(&self) -> bool {
+        let pinned = |pool| self.ledger.pool(pool).pinned > 0;
+        pinned(Pool::Data) || pinned(Pool::Metadata) || self.ledger.has_pending()
+    }
+
+    /// Allocates one extent of at most `want_bytes` (and at least one sector) out of the reservation.
+    pub fn alloc_data(&self, from: &mut DataReservation, want_bytes: u64) -> Result<(LogicalAddr, u64)> {
+        let want = want_bytes.min(from.bytes()).min(DATA_EXTENT_BYTES_MAX);
+        assert!(want > 0, "an allocation of nothing");
+        let found = self.alloc_from(Pool::Data, Pool::Data, want, true, |group| group.alloc(want))?;
+        // The ledger promised it: only a contradiction between trees ends here.
+        let range = found.ok_or(Error::NoSpace)?;
+        let len = range.end - range.start;
+        from.consume(len);
+        Ok((LogicalAddr(range.start), len))
+    }
+
+    /// Takes an allocation back that no item ever pointed to (its write failed).
+    pub fn unalloc_data(&self, addr: LogicalAddr, len_bytes: u64) {
+        let (group, pool) = self.own_group(addr, len_bytes);
+        group.give_back(range_of(addr, len_bytes));
+        self.ledger.freed(pool, len_bytes);
+    }
+
+    /// One tree block, near the last one.
+    pub fn alloc_block(&self, kind: BlockKind) -> Result<LogicalAddr> {
+        let (hint, pool) = match kind {
+            BlockKind::Metadata => (Pool::Metadata, self.ledger.meta_pool()),
+            BlockKind::System => (Pool::System, Pool::System),
+        };
+        let size = self.nodesize_bytes;
+        loop {
+            if let Some(range) = self.alloc_from(pool, hint, size, false, |group| group.alloc_aligned(size))? {
+                self.ledger.allocated(pool, size);
+                return Ok(LogicalAddr(range.start));
+            }
+            let before = self.ledger.pool(pool).total;
+            if !self.make_chunk_while(pool, || self.ledger.pool(pool).total == before) {
+                return Err(Error::NoSpace);
+            }
+        }
+    }
+
+    /// Takes from the group that served last, else from the first that has `want` in one piece, else (where `partial`)
+    /// from the one with the biggest hole.
+    fn alloc_from(
+        &self,
+        pool: Pool,
+        hint: Pool,
+        want: u64,
+        partial: bool,
+        take: impl Fn(&Group) -> Option<Range<u64>>,
+    ) -> Result<Option<Range<u64>>> {
+        let hint = &self.hints[hint as usize];
+        loop {
+            let last = hint.load(Ordering::Relaxed);
+            let groups = self.pools[pool as usize].read().clone();
+            let first = groups.partition_point(|g| g.shape.start < last);
+            let in_order = || groups[first..].iter().chain(&groups[..first]);
+            let attempt = |group: &Arc<Group>| {
+                let range = take(group)?;
+                hint.store(group.shape.start, Ordering::Relaxed);
+                Some(range)
+            };
+            let whole = in_order().filter(|g| g.is_loaded() && g.biggest_bytes() >= want);
+            if let Some(range) = whole.into_iter().find_map(attempt) {
+                return Ok(Some(range));
+            }
+            // Groups not loaded yet may have it; full ones need no look.
+            if let Some(group) = in_order().find(|g| !g.is_loaded() && g.used_bytes() < g.usable_bytes()) {
+                self.ensure_loaded(group)?;
+                continue;
+            }
+            let biggest = groups
+                .iter()
+                .filter(|g| g.is_loaded() && g.biggest_bytes() > 0)
+                .max_by_key(|g| (g.biggest_bytes(), std::cmp::Reverse(g.shape.start)));
+            match biggest {
+                Some(group) if partial => {
+                    if let Some(range) = attempt(group) {
+                        return Ok(Some(range));
+                    }
+                }
+                // A chunk may have been made since we took the list.
+                _ if self.pools[pool as usize].read().len() > groups.len() => {}
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    /// Makes a chunk for the pool, if it is still needed once we may. False where there is no room for one.
+    fn make_chunk_while(&self, pool: Pool, still_needed: impl Fn() -> bool) -> bool {
+        let mut chunks = self.chunks.lock();
+        if !still_needed() {
+            return true;
+        }
+        let Some(placement) = chunks.place(pool) else {
+            return false;
+        };
+        let meta_pool = self.ledger.meta_pool();
+        if pool == Pool::Data && pool != meta_pool {
+            // The devices' last room belongs to metadata that is promised.
+            let addable = chunks.addable_bytes(meta_pool, Some(&placement));
+            if !self.ledger.meta_holds_with(addable) {
+                return false;
+            }
+        }
+        if pool != Pool::System && self.ledger.pool(Pool::System).free < SYSTEM_BLOCKS_MIN * self.nodesize_bytes {
+            // Where this fails, what system space is left still serves; the commit would say so otherwise.
+            self.make_chunk(&mut chunks, Pool::System);
+        }
+        self.make_chunk(&mut chunks, pool)
+    }
+
+    fn make_chunk(&self, chunks: &mut Chunks, pool: Pool) -> bool {
+        let Some(placement) = chunks.place(pool) else {
+            return false;
+        };
+        let (logical, flags, item) = chunks.describe(pool, &placement);
+        if let Err(error) = self.add_to_volume(logical, &item) {
+            tracing::error!("space: the new chunk at {logical} is refused: {error}");
+            return false;
+        }
+        let shape = Shape {
+            start: logical.get(),
+            len_bytes: placement.chunk_bytes,
+            sector_bytes: self.volume.sectorsize_bytes().into(),
+        };
+        let physical: Vec<u64> = placement.stripes.iter().map(|&(_, offset)| offset).collect();
+        let excluded = superblock_ranges(range_of(logical, placement.chunk_bytes), flags, &physical);
+        let group = Arc::new(Group::newborn(shape, flags, excluded));
+        chunks.commit_to(pool, &placement, item, group.clone());
+        self.add_group(group);
+        self.refresh_addable(chunks);
+        tracing::debug!(
+            "space: new chunk at {logical}, {} bytes, flags {flags:#x}",
+            placement.chunk_bytes
+        );
+        true
+    }
+
+    /// Tells the volume where a new chunk lies.
+    fn add_to_volume(&self, logical: LogicalAddr, _item: &[u8]) -> Result<()> {
+        Err(Error::Unsupported {
+            feature: format!("a new chunk at {logical}: the chunk map cannot grow yet"),
+        })
+    }
+}
