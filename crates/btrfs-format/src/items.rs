@@ -246,3 +246,8 @@ on_disk!(
     /// `btrfs_free_space_header`: item of the version 1 space cache's inode.
     FreeSpaceHeader(41) { location: DiskKey, generation: U64, num_entries: U64, num_bitmaps: U64 }
 );
+
+on_disk!(
+    /// `btrfs_qgroup_status_item` without the field that simple quotas append.
+    QgroupStatus(32) { version: U64, generation: U64, flags: U64, rescan: U64 }
+);

@@ -71,10 +71,12 @@ impl Engine {
             stats.items_merged += overlay.len() as u64;
             committer.merge(tree, &mut overlay.iter(), true)?;
         }
-        self.space.pending_merged();
+        committer.mark_quotas_inconsistent()?;
+        committer.drop_next_subvolume()?;
         committer.settle()?;
         stats.blocks_written += committer.write_out()?;
         self.space.commit_done();
+        self.space.pending_merged();
         self.txn.committed.store(frozen.transid.get(), Ordering::Release);
         stats.commits += 1;
         stats.time += started.elapsed();
@@ -87,6 +89,7 @@ impl Engine {
         let trees = self.forest.open_trees();
         let is_idle = self.txn.refs.lock().is_empty()
             && !self.space.has_changes()
+            && self.txn.drops.lock().is_empty()
             && trees.iter().all(|tree| tree.pending().items == 0);
         if is_idle {
             return Ok(None);
@@ -129,8 +132,8 @@ struct Frozen {
 }
 
 /// One commit at work.
-struct Committer<'e> {
-    engine: &'e Engine,
+pub(super) struct Committer<'e> {
+    pub(super) engine: &'e Engine,
     transid: Generation,
     format: ExtentFormat,
     queue: RefQueue,
@@ -195,7 +198,7 @@ impl<'e> Committer<'e> {
         Ok(())
     }
 
-    fn merge_edits(&mut self, id: TreeId, mut edits: Edits) -> Result<()> {
+    pub(super) fn merge_edits(&mut self, id: TreeId, mut edits: Edits) -> Result<()> {
         if edits.is_empty() {
             return Ok(());
         }
@@ -360,7 +363,7 @@ impl<'e> Committer<'e> {
     }
 
     /// References and FULL_BACKREF of a block, with what is queued.
-    fn sharing(&self, block: &TreeBlock) -> Result<(i64, bool)> {
+    pub(super) fn sharing(&self, block: &TreeBlock) -> Result<(i64, bool)> {
         let addr = block.addr();
         let head = self.queue.get(addr);
         let record = load_record(&self.extent_tree, addr, &self.format)?;
@@ -379,8 +382,31 @@ impl<'e> Committer<'e> {
         Ok((refs, is_full))
     }
 
+    pub(super) fn drop_reference(&mut self, block: &TreeBlock, name: RefName) {
+        self.queue
+            .add(block.addr(), self.format.nodesize_bytes, Some(block.level()), name, -1);
+    }
+
+    pub(super) fn set_full_backref(&mut self, block: &TreeBlock) {
+        self.queue
+            .set_full_backref(block.addr(), self.format.nodesize_bytes, block.level());
+    }
+
+    /// A tree is gone: nothing of it is to be written any more.
+    pub(super) fn forget_tree(&mut self, id: TreeId) {
+        self.stale_roots.remove(&id);
+        self.touched.remove(&id);
+        self.engine.forest.remove(id);
+    }
+
     /// Adds `delta` to each reference that the block makes: named by its tree, or by the block itself.
-    fn change_children(&mut self, block: &TreeBlock, tree: TreeId, is_shared: bool, delta: i64) -> Result<()> {
+    pub(super) fn change_children(
+        &mut self,
+        block: &TreeBlock,
+        tree: TreeId,
+        is_shared: bool,
+        delta: i64,
+    ) -> Result<()> {
         let parent = block.addr();
         for slot in 0..block.len() {
             if !block.is_leaf() {

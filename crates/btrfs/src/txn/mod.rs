@@ -13,15 +13,18 @@
 
 mod commit;
 mod csum;
+mod drop;
+mod quota;
 mod roots;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use btrfs_format::{Generation, Key};
+use btrfs_format::{Generation, Key, TreeId};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 pub use commit::CommitStats;
+pub use drop::dead_subvolumes;
 
 use crate::error::{Error, Result};
 use crate::overlay::ItemBytes;
@@ -113,6 +116,10 @@ pub struct Txn {
     /// Estimated memory of what waits in the active overlays.
     pending_memory_bytes: AtomicU64,
     commit_lock: Mutex<CommitStats>,
+    /// Dead subvolumes that wait for a commit to drop them.
+    drops: Mutex<Vec<TreeId>>,
+    /// Quota groups were looked after: they are off, or marked as inconsistent.
+    quota_settled: AtomicBool,
 }
 
 impl Txn {
@@ -126,6 +133,8 @@ impl Txn {
             space,
             pending_memory_bytes: AtomicU64::new(0),
             commit_lock: Mutex::new(CommitStats::default()),
+            drops: Mutex::new(Vec::new()),
+            quota_settled: AtomicBool::new(false),
         }
     }
 
