@@ -12,6 +12,8 @@ pub mod overlay;
 pub mod refs;
 pub mod space;
 pub mod subvol;
+#[cfg(test)]
+mod testing;
 pub mod tree;
 pub mod txn;
 pub mod volume;

@@ -206,9 +206,7 @@ impl<'a> Merger<'a> {
     }
 
     fn load(&self, child: &Child) -> Result<TreeBlock> {
-        if let Some(block) = self.blocks.get(&child.addr.get())
-            && child.used_bytes.is_some()
-        {
+        if let Some(block) = self.blocks.get(&child.addr.get()) {
             return Ok(block.clone());
         }
         let ptr = BlockPtr {
@@ -222,9 +220,7 @@ impl<'a> Merger<'a> {
 
     /// Takes a child out of the tree: its contents, and its address where that may be used again.
     fn take(&mut self, child: &Child) -> Result<(TreeBlock, Option<LogicalAddr>)> {
-        if child.used_bytes.is_some()
-            && let Some(block) = self.blocks.remove(&child.addr.get())
-        {
+        if let Some(block) = self.blocks.remove(&child.addr.get()) {
             return Ok((block, Some(child.addr)));
         }
         let block = self.load(child)?;

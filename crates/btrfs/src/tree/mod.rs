@@ -7,6 +7,8 @@
 mod cursor;
 mod merge;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
