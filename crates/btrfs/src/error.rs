@@ -21,6 +21,13 @@ pub enum Error {
     Decompress { addr: LogicalAddr, what: String },
     #[error(transparent)]
     Device(std::sync::Arc<cowshed_device::Error>),
+    /// No copy of a tree block could even be read.
+    #[error("tree {tree}, block {addr}: no copy can be read: {reason}")]
+    BlockUnreadable {
+        tree: TreeId,
+        addr: LogicalAddr,
+        reason: Box<Error>,
+    },
     #[error("logical address {addr} is mapped by no chunk")]
     Unmapped { addr: LogicalAddr },
     #[error("device {devid} is missing")]

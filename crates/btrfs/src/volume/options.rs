@@ -18,4 +18,6 @@ pub struct OpenOptions {
     /// Open although devices are missing, as far as the profiles allow.
     pub degraded: bool,
     pub rescue: Rescue,
+    /// Large I/O and barriers go to several devices at once, on threads. Off where a run must repeat exactly.
+    pub parallel_devices: bool,
 }

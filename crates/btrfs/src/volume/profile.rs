@@ -1,0 +1,195 @@
+//! Profiles: how many copies of the bytes there are, and how they lie over the stripes of a chunk. All arithmetic that
+//! differs by profile is here.
+
+use btrfs_format::features::block_group;
+
+use crate::error::{Error, Result};
+
+/// The most copies that any profile keeps.
+pub const COPIES_MAX: usize = 4;
+
+/// Replication and striping of a chunk. RAID5 and RAID6 are refused by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Profile {
+    Single,
+    Dup,
+    Raid0,
+    Raid1,
+    Raid1c3,
+    Raid1c4,
+    Raid10,
+}
+
+impl Profile {
+    pub const ALL: [Self; 7] = [
+        Self::Single,
+        Self::Dup,
+        Self::Raid0,
+        Self::Raid1,
+        Self::Raid1c3,
+        Self::Raid1c4,
+        Self::Raid10,
+    ];
+
+    /// The profile in the `type` of a chunk or the `flags` of a block group.
+    pub fn from_flags(flags: u64) -> Result<Self> {
+        let bits = flags & block_group::PROFILE_MASK;
+        if bits & (block_group::RAID5 | block_group::RAID6) != 0 {
+            let name = if bits & block_group::RAID5 != 0 {
+                "RAID5"
+            } else {
+                "RAID6"
+            };
+            return Err(Error::Unsupported {
+                feature: format!("profile {name}"),
+            });
+        }
+        Self::ALL
+            .into_iter()
+            .find(|p| p.flag() == bits)
+            .ok_or_else(|| Error::Unsupported {
+                feature: format!("combination of profile bits {bits:#x}"),
+            })
+    }
+
+    /// The bit of the profile in chunk types; 0 for single.
+    pub const fn flag(self) -> u64 {
+        match self {
+            Self::Single => 0,
+            Self::Dup => block_group::DUP,
+            Self::Raid0 => block_group::RAID0,
+            Self::Raid1 => block_group::RAID1,
+            Self::Raid1c3 => block_group::RAID1C3,
+            Self::Raid1c4 => block_group::RAID1C4,
+            Self::Raid10 => block_group::RAID10,
+        }
+    }
+
+    /// As btrfs-progs print it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Dup => "DUP",
+            Self::Raid0 => "RAID0",
+            Self::Raid1 => "RAID1",
+            Self::Raid1c3 => "RAID1C3",
+            Self::Raid1c4 => "RAID1C4",
+            Self::Raid10 => "RAID10",
+        }
+    }
+
+    /// Copies of every byte; also the factor from logical to raw bytes.
+    pub const fn copies(self) -> usize {
+        match self {
+            Self::Single | Self::Raid0 => 1,
+            Self::Dup | Self::Raid1 | Self::Raid10 => 2,
+            Self::Raid1c3 => 3,
+            Self::Raid1c4 => 4,
+        }
+    }
+
+    /// `sub_stripes` of a chunk item.
+    pub const fn sub_stripes(self) -> u16 {
+        match self {
+            Self::Raid10 => 2,
+            Self::Single | Self::Dup | Self::Raid0 | Self::Raid1 | Self::Raid1c3 | Self::Raid1c4 => 1,
+        }
+    }
+
+    /// Whether consecutive stripes go to different devices.
+    pub const fn is_striped(self) -> bool {
+        matches!(self, Self::Raid0 | Self::Raid10)
+    }
+
+    /// Devices without which no new chunk can be made (mkfs asks for more: two for RAID0, four for RAID10).
+    pub const fn devices_min(self) -> usize {
+        match self {
+            Self::Single | Self::Dup | Self::Raid0 => 1,
+            Self::Raid1 | Self::Raid10 => 2,
+            Self::Raid1c3 => 3,
+            Self::Raid1c4 => 4,
+        }
+    }
+
+    /// Devices that a chunk uses at most; `None` where it takes all there are.
+    pub const fn devices_max(self) -> Option<usize> {
+        match self {
+            Self::Single | Self::Dup => Some(1),
+            Self::Raid1 => Some(2),
+            Self::Raid1c3 => Some(3),
+            Self::Raid1c4 => Some(4),
+            Self::Raid0 | Self::Raid10 => None,
+        }
+    }
+
+    /// A chunk has a multiple of this many stripes.
+    pub const fn devices_increment(self) -> usize {
+        match self {
+            Self::Dup => 1,
+            Self::Single | Self::Raid0 | Self::Raid1 | Self::Raid1c3 | Self::Raid1c4 | Self::Raid10 => self.copies(),
+        }
+    }
+
+    /// Stripes of a chunk on each of its devices.
+    pub const fn stripes_per_device(self) -> usize {
+        match self {
+            Self::Dup => 2,
+            Self::Single | Self::Raid0 | Self::Raid1 | Self::Raid1c3 | Self::Raid1c4 | Self::Raid10 => 1,
+        }
+    }
+
+    /// Devices that may be lost whatever they are, without losing a byte.
+    pub const fn devices_spare(self) -> usize {
+        match self {
+            Self::Single | Self::Dup | Self::Raid0 => 0,
+            Self::Raid1 | Self::Raid10 => 1,
+            Self::Raid1c3 => 2,
+            Self::Raid1c4 => 3,
+        }
+    }
+
+    /// Whether a chunk of this profile may have so many stripes.
+    pub const fn allows_stripes(self, num_stripes: usize) -> bool {
+        if self.is_striped() {
+            num_stripes > 0 && num_stripes.is_multiple_of(self.copies())
+        } else {
+            num_stripes == self.copies()
+        }
+    }
+
+    /// Stripes that hold different bytes.
+    pub const fn data_stripes(self, num_stripes: usize) -> usize {
+        num_stripes / self.copies()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_and_profiles_correspond() {
+        for profile in Profile::ALL {
+            assert_eq!(
+                Profile::from_flags(profile.flag() | block_group::DATA).unwrap(),
+                profile
+            );
+            let stripes = profile.copies() * if profile.is_striped() { 2 } else { 1 };
+            assert!(profile.allows_stripes(stripes));
+            assert!(!profile.allows_stripes(0));
+            assert_eq!(profile.data_stripes(stripes), if profile.is_striped() { 2 } else { 1 });
+        }
+    }
+
+    #[test]
+    fn parity_and_mixtures_are_refused_by_name() {
+        for (flags, name) in [
+            (block_group::RAID5, "RAID5"),
+            (block_group::RAID6 | block_group::DATA, "RAID6"),
+            (block_group::RAID1 | block_group::DUP, "0x30"),
+        ] {
+            let error = Profile::from_flags(flags).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+}

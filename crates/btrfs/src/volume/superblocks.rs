@@ -1,0 +1,186 @@
+//! Reading the superblocks of devices and choosing among them.
+//!
+//! *Which copy of a device:* the first one, where it is valid; the mirrors only stand in for a first copy that is not.
+//! A newer mirror does not win over a valid first copy: the log of an fsync is written to first copies alone, and who
+//! mounted after a crash (the kernel) went on from the first copy, so a newer mirror may be the rest of a commit that
+//! was never finished and whose blocks have been overwritten since.
+//!
+//! *Which device:* the highest generation; among equals one that has a log, since it is younger than one without.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use btrfs_format::superblock::{MAGIC, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, SYSTEM_CHUNK_ARRAY_BYTES};
+use btrfs_format::{ChecksumType, Superblock};
+use cowshed_device::BlockDevice;
+use zerocopy::FromBytes;
+
+use crate::error::{Error, Result};
+
+/// Node sizes that the format allows.
+const NODESIZE_BYTES_MAX: u32 = 64 << 10;
+const SECTORSIZE_BYTES_MIN: u32 = 4 << 10;
+
+/// A device with the superblock that speaks for it.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub device: Arc<dyn BlockDevice>,
+    pub superblock: Superblock,
+    pub csum_type: ChecksumType,
+}
+
+fn bad(what: String) -> Error {
+    Error::Superblock { what }
+}
+
+/// The offsets of the copies that fit.
+pub(super) fn offsets(size_bytes: u64) -> impl Iterator<Item = u64> {
+    SUPERBLOCK_OFFSETS
+        .into_iter()
+        .filter(move |at| at + SUPERBLOCK_BYTES as u64 <= size_bytes)
+}
+
+/// Checks one copy. `Ok(None)`: there is no superblock here at all.
+fn check(superblock: &Superblock, name: &str, offset_bytes: u64) -> Result<Option<ChecksumType>> {
+    if superblock.magic != MAGIC {
+        return Ok(None);
+    }
+    let fail = |what: String| Err(bad(format!("{name}, copy at byte {offset_bytes}: {what}")));
+    let Some(csum_type) = ChecksumType::from_raw(superblock.csum_type.get()) else {
+        return fail(format!("checksum type {} is unknown", superblock.csum_type));
+    };
+    let size = csum_type.size_bytes();
+    if superblock.compute_csum(csum_type)[..size] != superblock.csum[..size] {
+        return fail("the checksum does not match".into());
+    }
+    if superblock.bytenr.get() != offset_bytes {
+        return fail(format!("claims to lie at byte {}", superblock.bytenr));
+    }
+    let (nodesize, sectorsize) = (superblock.nodesize.get(), superblock.sectorsize.get());
+    if !sectorsize.is_power_of_two() || !(SECTORSIZE_BYTES_MIN..=NODESIZE_BYTES_MAX).contains(&sectorsize) {
+        return fail(format!("sector size {sectorsize}"));
+    }
+    if !nodesize.is_power_of_two() || !(sectorsize..=NODESIZE_BYTES_MAX).contains(&nodesize) {
+        return fail(format!("node size {nodesize}"));
+    }
+    if superblock.sys_chunk_array_size.get() as usize > SYSTEM_CHUNK_ARRAY_BYTES {
+        return fail(format!(
+            "system chunk array of {} bytes",
+            superblock.sys_chunk_array_size
+        ));
+    }
+    Ok(Some(csum_type))
+}
+
+/// Reads all copies on a device and takes the one that speaks for it.
+pub(super) fn read(device: Arc<dyn BlockDevice>) -> Result<Found> {
+    let mut first_error = None;
+    let mut best: Option<(Superblock, ChecksumType)> = None;
+    for (index, at) in offsets(device.size_bytes()).enumerate() {
+        let mut bytes = vec![0; SUPERBLOCK_BYTES];
+        let checked = match device.read_at(at, &mut bytes) {
+            Ok(()) => {
+                let superblock = Superblock::read_from_bytes(&bytes).expect("the buffer is of a superblock's size");
+                check(&superblock, device.name(), at).map(|found| found.map(|csum| (superblock, csum)))
+            }
+            Err(e) => Err(e.into()),
+        };
+        match (checked, &best) {
+            (Ok(Some(found)), None) => {
+                if index > 0 {
+                    tracing::warn!(
+                        device = device.name(),
+                        at,
+                        "the first superblock is unusable, a mirror is used"
+                    );
+                }
+                best = Some(found);
+            }
+            (Ok(Some((mirror, _))), Some((chosen, _))) => {
+                if mirror.fsid != chosen.fsid || mirror.generation.get() > chosen.generation.get() {
+                    let generation = mirror.generation.get();
+                    tracing::warn!(
+                        device = device.name(),
+                        at,
+                        generation,
+                        "this superblock mirror does not fit, ignored"
+                    );
+                    // Among mirrors only (the first copy is unusable) the newest of one volume speaks.
+                    if chosen.bytenr.get() != SUPERBLOCK_OFFSETS[0] && mirror.fsid == chosen.fsid {
+                        best = Some((
+                            mirror,
+                            ChecksumType::from_raw(mirror.csum_type.get()).unwrap_or(ChecksumType::Crc32c),
+                        ));
+                    }
+                }
+            }
+            (Ok(None), _) => {
+                if index > 0 && best.is_some() {
+                    tracing::warn!(device = device.name(), at, "no superblock mirror here");
+                }
+            }
+            (Err(error), _) => {
+                tracing::warn!(device = device.name(), at, %error, "bad superblock copy");
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    match (best, first_error) {
+        (Some((superblock, csum_type)), _) => Ok(Found {
+            device,
+            superblock,
+            csum_type,
+        }),
+        (None, Some(error)) => Err(error),
+        (None, None) => Err(bad(format!("{}: not a btrfs device", device.name()))),
+    }
+}
+
+/// Puts the device first whose superblock speaks for the volume; fails where devices do not belong together.
+pub(super) fn read_all(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Vec<Found>> {
+    let mut all = devices.into_iter().map(read).collect::<Result<Vec<_>>>()?;
+    all.sort_by_key(|f| {
+        Reverse((
+            f.superblock.generation.get(),
+            f.superblock.log_root.get() != 0,
+            Reverse(f.superblock.dev_item.devid.get()),
+        ))
+    });
+    let Some((chosen, rest)) = all.split_first() else {
+        return Err(bad("no device given".into()));
+    };
+    for (index, other) in rest.iter().enumerate() {
+        let name = other.device.name();
+        if other.superblock.fsid != chosen.superblock.fsid {
+            return Err(bad(format!(
+                "{name} belongs to another volume than {}",
+                chosen.device.name()
+            )));
+        }
+        if other.csum_type != chosen.csum_type
+            || other.superblock.nodesize != chosen.superblock.nodesize
+            || other.superblock.sectorsize != chosen.superblock.sectorsize
+        {
+            return Err(bad(format!("{name} and {} differ in geometry", chosen.device.name())));
+        }
+        let same = |f: &Found| f.superblock.dev_item.devid == other.superblock.dev_item.devid;
+        if let Some(twin) = std::iter::once(chosen).chain(&rest[..index]).find(|f| same(f)) {
+            return Err(Error::Refused {
+                what: format!(
+                    "{name} and {} are copies of the same device of the volume",
+                    twin.device.name()
+                ),
+            });
+        }
+        if other.superblock.generation != chosen.superblock.generation {
+            let (found, newest) = (other.superblock.generation.get(), chosen.superblock.generation.get());
+            tracing::warn!(
+                device = name,
+                found,
+                newest,
+                "the device missed commits; others are read first"
+            );
+        }
+    }
+    Ok(all)
+}
