@@ -1,1 +1,180 @@
-//! The engine as a [`cowshed_vfs::FileSystem`]: translation only.
+//! The engine as a [`cowshed_vfs::FileSystem`]: translation only. The rules live with the objects.
+
+mod atime;
+mod ioctl;
+mod ops;
+mod readdir;
+mod setattr;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cowshed_vfs::{Attr, Context, Entry, Error as Errno, Handle, NodeId, OpenFlags, StatFs};
+
+pub use atime::AtimePolicy;
+
+use crate::Engine;
+use crate::error::{Error, Result};
+use crate::inode::Inode;
+use crate::inode::access::Caller;
+use crate::subvol::{self, Policy, SubvolChoice, number::Numbering};
+
+/// How long front ends may remember names and attributes: the mount is the only writer, so for good.
+const VALID: Duration = Duration::from_secs(86_400);
+
+/// Marks handles of ours; the rest of a handle is the flags it was opened with, so that no table of handles is needed.
+const HANDLE_BIT: u64 = 1 << 32;
+
+/// How a volume is shown.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    pub read_only: bool,
+    pub subvol: SubvolChoice,
+    pub atime: AtimePolicy,
+    /// Reading a directory does not change its atime.
+    pub nodiratime: bool,
+    pub nodatasum: bool,
+    /// New files are written in place, without checksums.
+    pub nodatacow: bool,
+    /// Front ends need not open files: faster for small files. Immutable and append-only files are then found out by the first
+    /// write, not by `open`.
+    pub stateless_open: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            subvol: SubvolChoice::Default,
+            atime: AtimePolicy::Relative,
+            nodiratime: false,
+            nodatasum: false,
+            nodatacow: false,
+            stateless_open: false,
+        }
+    }
+}
+
+/// One subvolume of a volume, shown as a tree of files with what lies below it.
+#[derive(Debug)]
+pub struct Fs {
+    engine: Arc<Engine>,
+    options: MountOptions,
+    root: Arc<Inode>,
+    numbering: Numbering,
+    /// Permissions are checked here, not by the front end.
+    checks: AtomicBool,
+}
+
+impl Fs {
+    /// Shows a subvolume. Errors: `NotFound` and `Invalid` (no such subvolume), and whatever reading finds.
+    pub fn mount(engine: Arc<Engine>, options: MountOptions) -> Result<Self> {
+        engine.objects.set_policy(Policy {
+            read_only: options.read_only || engine.volume.is_read_only(),
+            nodatacow: options.nodatacow,
+            nodatasum: options.nodatasum || options.nodatacow,
+        });
+        let root = subvol::resolve(&engine, &options.subvol)?;
+        if root.ino != root.subvol.root_ino || root.is_placeholder() {
+            return Err(Errno::Invalid.into());
+        }
+        // The root is remembered as long as the mount lives.
+        root.refs.add_lookup();
+        let numbering = Numbering::new(root.tree.id(), root.ino);
+        Ok(Self {
+            engine,
+            options,
+            root,
+            numbering,
+            checks: AtomicBool::new(true),
+        })
+    }
+
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+    pub fn options(&self) -> &MountOptions {
+        &self.options
+    }
+
+    fn stat_volume(&self) -> Result<StatFs> {
+        let sb = self.engine.volume.superblock();
+        let block = sb.sectorsize.get();
+        let free_bytes = sb.total_bytes.get().saturating_sub(sb.bytes_used.get());
+        let free = free_bytes / u64::from(block);
+        Ok(StatFs {
+            blocks: sb.total_bytes.get() / u64::from(block),
+            blocks_free: free,
+            blocks_available: free,
+            // Inode numbers are not counted: the kernel shows zeros too.
+            files: 0,
+            files_free: 0,
+            bsize: block,
+            frsize: block,
+            name_bytes_max: crate::dir::NAME_BYTES_MAX as u32,
+        })
+    }
+
+    fn caller<'a>(&self, ctx: &'a Context) -> Caller<'a> {
+        Caller {
+            ctx,
+            checks: self.checks.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The inode of a node that the front end remembers.
+    pub(crate) fn inode(&self, node: NodeId) -> Result<Arc<Inode>> {
+        if node == NodeId::ROOT {
+            return Ok(self.root.clone());
+        }
+        let (tree, ino) = self.numbering.inode_of(node).ok_or(Errno::Stale)?;
+        Ok(self.engine.objects.inodes.get(tree, ino).ok_or(Errno::Stale)?)
+    }
+
+    /// Attributes with the number that callers see.
+    fn attr(&self, inode: &Inode) -> Attr {
+        Attr {
+            ino: self.numbering.shown_of(inode),
+            ..inode.vfs_attr()
+        }
+    }
+
+    /// An entry for an inode; counts one lookup.
+    fn entry(&self, inode: &Arc<Inode>) -> Entry {
+        inode.refs.add_lookup();
+        Entry {
+            node: self.numbering.node(inode),
+            generation: inode.attr.lock().attr.generation.get(),
+            attr: self.attr(inode),
+            entry_valid: VALID,
+            attr_valid: VALID,
+        }
+    }
+}
+
+/// The flags that a handle was opened with; `None` where there is no handle.
+fn flags_of(handle: Handle) -> Option<OpenFlags> {
+    (handle.0 & HANDLE_BIT != 0).then(|| OpenFlags::from_bits_truncate(handle.0 as u32))
+}
+
+fn handle_of(flags: OpenFlags) -> Handle {
+    Handle(HANDLE_BIT | u64::from(flags.bits()))
+}
+
+/// What callers are told. Faults of the volume and its devices go to the log with all that is known.
+fn errno(what: &'static str, error: Error) -> Errno {
+    match error {
+        Error::Outcome(errno) => errno,
+        Error::NoSpace => Errno::NoSpace,
+        Error::ReadOnly => Errno::ReadOnly,
+        Error::Unsupported { ref feature } => {
+            tracing::debug!(what, %feature, "not supported");
+            Errno::NotSupported
+        }
+        fault => {
+            tracing::error!(what, error = %fault);
+            Errno::Io
+        }
+    }
+}

@@ -54,10 +54,10 @@ impl XattrCache {
     pub fn is_known_empty(&self) -> bool {
         self.known.load(Ordering::Acquire) == NONE
     }
-    fn set_some(&self) {
+    pub(crate) fn set_some(&self) {
         self.known.store(SOME, Ordering::Release);
     }
-    fn forget_lists(&self) {
+    pub(crate) fn forget_lists(&self) {
         *self.lists.lock() = Lists::default();
     }
 }

@@ -1,0 +1,540 @@
+//! The contract, method by method.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use btrfs_format::{Key, KeyType, view};
+use cowshed_vfs::fs::{DirPlusSink, DirSink, NewNode};
+use cowshed_vfs::{
+    Access, Attr, Capabilities, Context, Entry, Error as Errno, FallocateFlags, FileKind, FileSystem, Handle, InitInfo,
+    Ioctl, IoctlReply, Lookup, NodeId, OpenFlags, OpenHints, OpenRequest, Opened, PermissionChecks, RenameFlags,
+    SeekKind, SetAttr, SetXattrFlags, StatFs, WriteFlags, xattr as rules,
+};
+
+use super::setattr::{setattr, strip_privileges};
+use super::{Fs, VALID, errno, flags_of, handle_of, ioctl};
+use crate::dir::{self, NewInode};
+use crate::error::{Error, Result};
+use crate::file::{self, WriteCtx};
+use crate::inode::access::check_writable;
+use crate::inode::{Inode, delete, flags};
+use crate::xattr;
+
+type VfsResult<T> = cowshed_vfs::Result<T>;
+
+impl Fs {
+    fn make(&self, ctx: &Context, parent: NodeId, name: &[u8], new: &NewInode<'_>) -> Result<Arc<Inode>> {
+        let dir = self.inode(parent)?;
+        dir::create(&self.engine, &self.caller(ctx), &dir, name, new)
+    }
+
+    fn make_entry(&self, ctx: &Context, parent: NodeId, name: &[u8], new: &NewInode<'_>) -> Result<Entry> {
+        Ok(self.entry(&self.make(ctx, parent, name, new)?))
+    }
+
+    fn opened(&self, inode: &Arc<Inode>, open: OpenFlags) -> Opened {
+        inode.refs.add_open();
+        let mut hints = OpenHints::KEEP_CACHE | OpenHints::PARALLEL_DIRECT_WRITES | OpenHints::NO_FLUSH;
+        hints.set(OpenHints::DIRECT_IO, open.contains(OpenFlags::DIRECT));
+        Opened {
+            handle: handle_of(open),
+            hints,
+        }
+    }
+
+    fn open_inode(&self, ctx: &Context, inode: &Arc<Inode>, open: &OpenRequest) -> Result<Opened> {
+        let wanted = open.flags;
+        let writes = wanted.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
+        if inode.is_dir() && writes {
+            return Err(Errno::IsDirectory.into());
+        }
+        let caller = self.caller(ctx);
+        if writes && inode.is_regular() {
+            check_writable(&self.engine, inode)?;
+            let bits = inode.flags();
+            let appends = wanted.contains(OpenFlags::APPEND) && !wanted.contains(OpenFlags::TRUNCATE);
+            if bits & flags::IMMUTABLE != 0 || (bits & flags::APPEND != 0 && !appends) {
+                return Err(Errno::NotPermitted.into());
+            }
+        }
+        let executes = wanted.contains(OpenFlags::EXEC);
+        let mut access = Access::empty();
+        access.set(Access::READ, wanted.contains(OpenFlags::READ) && !executes);
+        access.set(Access::WRITE, writes);
+        access.set(Access::EXEC, executes);
+        caller.need(inode, access)?;
+        if wanted.contains(OpenFlags::TRUNCATE) && inode.is_regular() {
+            let set = SetAttr {
+                size_bytes: Some(0),
+                kill_suidgid: open.kill_suidgid,
+                ..SetAttr::default()
+            };
+            setattr(&self.engine, &caller, inode, &set)?;
+        }
+        Ok(self.opened(inode, wanted))
+    }
+
+    fn create_or_open(
+        &self,
+        ctx: &Context,
+        parent: NodeId,
+        name: &[u8],
+        perm: u32,
+        open: &OpenRequest,
+    ) -> Result<(Entry, Opened)> {
+        let new = NewInode {
+            kind: FileKind::Regular,
+            perm,
+            rdev: 0,
+            target: &[],
+        };
+        loop {
+            match self.make(ctx, parent, name, &new) {
+                Ok(inode) => return Ok((self.entry(&inode), self.opened(&inode, open.flags))),
+                Err(Error::Outcome(Errno::Exists)) if !open.flags.contains(OpenFlags::EXCLUSIVE) => {}
+                Err(other) => return Err(other),
+            }
+            // Once more where it has vanished since.
+            let dir = self.inode(parent)?;
+            if let Some(inode) = dir::lookup(&self.engine, &dir, name)? {
+                let opened = self.open_inode(ctx, &inode, open)?;
+                return Ok((self.entry(&inode), opened));
+            }
+        }
+    }
+
+    fn file(&self, node: NodeId) -> Result<Arc<Inode>> {
+        let inode = self.inode(node)?;
+        match inode.kind() {
+            FileKind::Regular => Ok(inode),
+            FileKind::Directory => Err(Errno::IsDirectory.into()),
+            _ => Err(Errno::Invalid.into()),
+        }
+    }
+
+    /// A file that may be written, set-id bits off where the caller may not keep them.
+    fn file_to_write(&self, node: NodeId) -> Result<Arc<Inode>> {
+        let inode = self.file(node)?;
+        check_writable(&self.engine, &inode)?;
+        if inode.flags() & flags::IMMUTABLE != 0 {
+            return Err(Errno::NotPermitted.into());
+        }
+        Ok(inode)
+    }
+
+    fn sync_inode(&self, inode: &Arc<Inode>) -> Result<()> {
+        if self.engine.objects.is_read_only() {
+            return Ok(());
+        }
+        file::write_back(&self.engine, inode)?;
+        self.engine.commit()
+    }
+
+    fn write_to(&self, (node, handle): (NodeId, Handle), offset: u64, data: &[u8], how: WriteFlags) -> Result<usize> {
+        let inode = self.file_to_write(node)?;
+        let opened = flags_of(handle).unwrap_or(OpenFlags::empty());
+        let append = how.contains(WriteFlags::APPEND);
+        let attr = inode.attr_now();
+        if attr.flags & flags::APPEND != 0 && !append && offset < attr.size {
+            return Err(Errno::NotPermitted.into());
+        }
+        if how.contains(WriteFlags::KILL_SUIDGID) {
+            strip_privileges(&self.engine, &inode)?;
+        }
+        let ctx = WriteCtx {
+            append,
+            kill_suidgid: false,
+            direct: how.contains(WriteFlags::DIRECT),
+            from_cache: how.contains(WriteFlags::FROM_CACHE),
+        };
+        let written = file::write(&self.engine, &inode, offset, data, ctx)?;
+        let wants_sync = how.contains(WriteFlags::SYNC)
+            || opened.intersects(OpenFlags::SYNC | OpenFlags::DATA_SYNC)
+            || attr.flags & flags::SYNC != 0;
+        if wants_sync {
+            self.sync_inode(&inode)?;
+        }
+        Ok(written)
+    }
+
+    fn read_link(&self, node: NodeId) -> Result<Vec<u8>> {
+        let inode = self.inode(node)?;
+        if inode.kind() != FileKind::Symlink {
+            return Err(Errno::Invalid.into());
+        }
+        let corrupt = || Error::CorruptTree {
+            tree: inode.tree.id(),
+            what: format!("symbolic link {} has no inline target", inode.ino),
+        };
+        let key = Key::new(inode.ino, KeyType::EXTENT_DATA, 0);
+        let item = inode.tree.get(&key)?.ok_or_else(corrupt)?;
+        match view::file_extent(&item) {
+            Some(view::FileExtentView::Inline { data, .. }) => {
+                self.note_access(&inode);
+                Ok(data.to_vec())
+            }
+            _ => Err(corrupt()),
+        }
+    }
+}
+
+impl FileSystem for Fs {
+    fn init(&self, info: &InitInfo) -> VfsResult<Capabilities> {
+        let checks = match info.checks {
+            PermissionChecks::FrontEnd => false,
+            PermissionChecks::FileSystem => true,
+        };
+        self.checks.store(checks, Ordering::Relaxed);
+        Ok(Capabilities {
+            stateless_open: self.options.stateless_open,
+            stateless_opendir: true,
+            wants_flush: false,
+            posix_acl: true,
+            cache_dirs: true,
+            attr_valid: VALID,
+            time_granularity_nanos: 1,
+        })
+    }
+
+    fn destroy(&self) {
+        if let Err(error) = self.engine.close() {
+            tracing::error!(%error, "the last commit of the mount failed");
+        }
+    }
+
+    fn lookup(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<Lookup> {
+        let find = || {
+            let dir = self.inode(parent)?;
+            crate::inode::access::check_dir(&dir)?;
+            self.caller(ctx).need(&dir, Access::EXEC)?;
+            dir::lookup(&self.engine, &dir, name)
+        };
+        match find() {
+            Ok(Some(inode)) => Ok(Lookup::Found(self.entry(&inode))),
+            Ok(None) => Ok(Lookup::Absent { valid: VALID }),
+            Err(error) => Err(errno("lookup", error)),
+        }
+    }
+
+    fn forget(&self, node: NodeId, lookups: u64) {
+        if node != NodeId::ROOT
+            && let Ok(inode) = self.inode(node)
+        {
+            delete::forget(&self.engine, &inode, lookups);
+        }
+    }
+
+    fn getattr(&self, _ctx: &Context, node: NodeId, _handle: Option<Handle>) -> VfsResult<Attr> {
+        let inode = self.inode(node).map_err(|e| errno("getattr", e))?;
+        Ok(self.attr(&inode))
+    }
+
+    fn setattr(&self, ctx: &Context, node: NodeId, _handle: Option<Handle>, set: &SetAttr) -> VfsResult<Attr> {
+        let run = || {
+            let inode = self.inode(node)?;
+            setattr(&self.engine, &self.caller(ctx), &inode, set)?;
+            Ok(self.attr(&inode))
+        };
+        run().map_err(|e| errno("setattr", e))
+    }
+
+    fn readlink(&self, _ctx: &Context, node: NodeId) -> VfsResult<Vec<u8>> {
+        self.read_link(node).map_err(|e| errno("readlink", e))
+    }
+
+    fn mknod(&self, ctx: &Context, parent: NodeId, name: &[u8], new: NewNode) -> VfsResult<Entry> {
+        if matches!(new.kind, FileKind::Directory | FileKind::Symlink) {
+            return Err(Errno::Invalid);
+        }
+        let new = NewInode {
+            kind: new.kind,
+            perm: new.perm,
+            rdev: new.rdev,
+            target: &[],
+        };
+        self.make_entry(ctx, parent, name, &new).map_err(|e| errno("mknod", e))
+    }
+
+    fn mkdir(&self, ctx: &Context, parent: NodeId, name: &[u8], perm: u32) -> VfsResult<Entry> {
+        let new = NewInode {
+            kind: FileKind::Directory,
+            perm,
+            rdev: 0,
+            target: &[],
+        };
+        self.make_entry(ctx, parent, name, &new).map_err(|e| errno("mkdir", e))
+    }
+
+    fn unlink(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
+        let run = || dir::unlink(&self.engine, &self.caller(ctx), &self.inode(parent)?, name);
+        run().map_err(|e| errno("unlink", e))
+    }
+
+    fn rmdir(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
+        let run = || dir::rmdir(&self.engine, &self.caller(ctx), &self.inode(parent)?, name);
+        run().map_err(|e| errno("rmdir", e))
+    }
+
+    fn symlink(&self, ctx: &Context, parent: NodeId, name: &[u8], target: &[u8]) -> VfsResult<Entry> {
+        let new = NewInode {
+            kind: FileKind::Symlink,
+            perm: 0o777,
+            rdev: 0,
+            target,
+        };
+        self.make_entry(ctx, parent, name, &new)
+            .map_err(|e| errno("symlink", e))
+    }
+
+    fn rename(
+        &self,
+        ctx: &Context,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> VfsResult<()> {
+        let run = || {
+            let (from, to) = (self.inode(parent)?, self.inode(new_parent)?);
+            dir::rename(&self.engine, &self.caller(ctx), (&from, name), (&to, new_name), flags)
+        };
+        run().map_err(|e| errno("rename", e))
+    }
+
+    fn link(&self, ctx: &Context, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> VfsResult<Entry> {
+        let run = || {
+            let (inode, dir) = (self.inode(node)?, self.inode(new_parent)?);
+            dir::link(&self.engine, &self.caller(ctx), &inode, &dir, new_name)?;
+            Ok(self.entry(&inode))
+        };
+        run().map_err(|e| errno("link", e))
+    }
+
+    fn create(
+        &self,
+        ctx: &Context,
+        parent: NodeId,
+        name: &[u8],
+        perm: u32,
+        open: &OpenRequest,
+    ) -> VfsResult<(Entry, Opened)> {
+        self.create_or_open(ctx, parent, name, perm, open)
+            .map_err(|e| errno("create", e))
+    }
+
+    fn tmpfile(&self, ctx: &Context, parent: NodeId, perm: u32, open: &OpenRequest) -> VfsResult<(Entry, Opened)> {
+        let run = || {
+            let dir = self.inode(parent)?;
+            let inode = dir::tmpfile(&self.engine, &self.caller(ctx), &dir, perm)?;
+            inode.refs.set_linkable(!open.flags.contains(OpenFlags::EXCLUSIVE));
+            Ok((self.entry(&inode), self.opened(&inode, open.flags)))
+        };
+        run().map_err(|e| errno("tmpfile", e))
+    }
+
+    fn open(&self, ctx: &Context, node: NodeId, open: &OpenRequest) -> VfsResult<Opened> {
+        let run = || self.open_inode(ctx, &self.inode(node)?, open);
+        run().map_err(|e| errno("open", e))
+    }
+
+    fn release(&self, node: NodeId, handle: Handle) {
+        if flags_of(handle).is_some()
+            && let Ok(inode) = self.inode(node)
+        {
+            delete::close(&self.engine, &inode);
+        }
+    }
+
+    fn flush(&self, _ctx: &Context, _node: NodeId, _handle: Handle) -> VfsResult<()> {
+        Err(Errno::NotImplemented)
+    }
+
+    fn fsync(&self, _ctx: &Context, node: NodeId, _handle: Handle, _data_only: bool) -> VfsResult<()> {
+        let run = || self.sync_inode(&self.inode(node)?);
+        run().map_err(|e| errno("fsync", e))
+    }
+
+    fn opendir(&self, ctx: &Context, node: NodeId) -> VfsResult<Opened> {
+        let run = || {
+            let dir = self.inode(node)?;
+            crate::inode::access::check_dir(&dir)?;
+            self.caller(ctx).need(&dir, Access::READ)?;
+            // Nothing is kept per listing: the node is remembered by its lookups.
+            Ok(Opened {
+                handle: Handle::NONE,
+                hints: OpenHints::KEEP_CACHE | OpenHints::CACHE_DIR,
+            })
+        };
+        run().map_err(|e| errno("opendir", e))
+    }
+
+    fn readdir(&self, _ctx: &Context, node: NodeId, _handle: Handle, cookie: u64, sink: DirSink<'_>) -> VfsResult<()> {
+        let mut run = || {
+            let dir = self.inode(node)?;
+            if cookie == 0 {
+                self.note_access(&dir);
+            }
+            self.list(&dir, cookie, &mut |entry, _| sink(entry))
+        };
+        run().map_err(|e| errno("readdir", e))
+    }
+
+    fn readdirplus(
+        &self,
+        _ctx: &Context,
+        node: NodeId,
+        _handle: Handle,
+        cookie: u64,
+        sink: DirPlusSink<'_>,
+    ) -> VfsResult<()> {
+        let mut run = || {
+            let dir = self.inode(node)?;
+            if cookie == 0 {
+                self.note_access(&dir);
+            }
+            self.list(&dir, cookie, &mut |dirent, listed| {
+                let found = listed.and_then(|listed| self.listed_entry(&dir, listed));
+                let Some((inode, entry)) = found else {
+                    return sink(dirent, None);
+                };
+                let flow = sink(dirent, Some(&entry));
+                if flow == ControlFlow::Break(()) {
+                    delete::forget(&self.engine, &inode, 1);
+                }
+                flow
+            })
+        };
+        run().map_err(|e| errno("readdirplus", e))
+    }
+
+    fn fsyncdir(&self, ctx: &Context, node: NodeId, handle: Handle, data_only: bool) -> VfsResult<()> {
+        self.fsync(ctx, node, handle, data_only)
+    }
+
+    fn read(&self, _ctx: &Context, node: NodeId, handle: Handle, offset: u64, buf: &mut [u8]) -> VfsResult<usize> {
+        let mut run = || {
+            let inode = self.file(node)?;
+            let count = file::read(&self.engine, &inode, offset, buf)?;
+            if !flags_of(handle).is_some_and(|f| f.contains(OpenFlags::NO_ATIME)) {
+                self.note_access(&inode);
+            }
+            Ok(count)
+        };
+        run().map_err(|e| errno("read", e))
+    }
+
+    fn write(
+        &self,
+        _ctx: &Context,
+        node: NodeId,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> VfsResult<usize> {
+        self.write_to((node, handle), offset, data, flags)
+            .map_err(|e| errno("write", e))
+    }
+
+    fn statfs(&self, _ctx: &Context, _node: NodeId) -> VfsResult<StatFs> {
+        self.stat_volume().map_err(|e| errno("statfs", e))
+    }
+
+    fn getxattr(&self, ctx: &Context, node: NodeId, name: &[u8], buf: &mut [u8]) -> VfsResult<usize> {
+        let run = || xattr::get(&self.caller(ctx), &*self.inode(node)?, name);
+        rules::answer(&run().map_err(|e| errno("getxattr", e))?, buf)
+    }
+
+    fn listxattr(&self, ctx: &Context, node: NodeId, buf: &mut [u8]) -> VfsResult<usize> {
+        let run = || xattr::list(&self.caller(ctx), &*self.inode(node)?);
+        rules::answer(&run().map_err(|e| errno("listxattr", e))?, buf)
+    }
+
+    fn setxattr(&self, ctx: &Context, node: NodeId, name: &[u8], value: &[u8], flags: SetXattrFlags) -> VfsResult<()> {
+        let run = || {
+            let inode = self.inode(node)?;
+            xattr::set(&self.engine, &self.caller(ctx), &inode, name, value, flags)
+        };
+        run().map_err(|e| errno("setxattr", e))
+    }
+
+    fn removexattr(&self, ctx: &Context, node: NodeId, name: &[u8]) -> VfsResult<()> {
+        let run = || xattr::remove(&self.engine, &self.caller(ctx), &self.inode(node)?, name);
+        run().map_err(|e| errno("removexattr", e))
+    }
+
+    fn access(&self, ctx: &Context, node: NodeId, access: Access) -> VfsResult<()> {
+        let run = || {
+            let inode = self.inode(node)?;
+            if access.contains(Access::WRITE) {
+                check_writable(&self.engine, &inode)?;
+            }
+            self.caller(ctx).need(&inode, access)
+        };
+        run().map_err(|e| errno("access", e))
+    }
+
+    fn fallocate(
+        &self,
+        _ctx: &Context,
+        node: NodeId,
+        _handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: FallocateFlags,
+    ) -> VfsResult<()> {
+        let run = || {
+            let inode = self.file_to_write(node)?;
+            // Append-only files may grow, but what they hold stays.
+            if inode.flags() & flags::APPEND != 0 && !mode.difference(FallocateFlags::KEEP_SIZE).is_empty() {
+                return Err(Errno::NotPermitted.into());
+            }
+            file::fallocate(&self.engine, &inode, mode, offset, len)
+        };
+        run().map_err(|e| errno("fallocate", e))
+    }
+
+    fn lseek(&self, _ctx: &Context, node: NodeId, _handle: Handle, offset: u64, what: SeekKind) -> VfsResult<u64> {
+        let run = || file::seek(&self.engine, &self.file(node)?, offset, what);
+        run().map_err(|e| errno("lseek", e))
+    }
+
+    fn copy_file_range(
+        &self,
+        _ctx: &Context,
+        src: (NodeId, Handle, u64),
+        dst: (NodeId, Handle, u64),
+        len: u64,
+    ) -> VfsResult<u64> {
+        let run = || {
+            let (from, to) = (self.file(src.0)?, self.file_to_write(dst.0)?);
+            if to.flags() & flags::APPEND != 0 && dst.2 < to.attr_now().size {
+                return Err(Errno::NotPermitted.into());
+            }
+            file::copy_range(&self.engine, &from, src.2, &to, dst.2, len)
+        };
+        run().map_err(|e| errno("copy_file_range", e))
+    }
+
+    fn ioctl(
+        &self,
+        ctx: &Context,
+        node: NodeId,
+        _handle: Handle,
+        call: &Ioctl,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> VfsResult<IoctlReply> {
+        let run = |output| {
+            let inode = self.inode(node)?;
+            ioctl::ioctl(&self.engine, &self.caller(ctx), &inode, call, input, output)
+        };
+        run(output).map_err(|e| errno("ioctl", e))
+    }
+
+    fn syncfs(&self, _ctx: &Context, _node: NodeId) -> VfsResult<()> {
+        self.engine.sync().map_err(|e| errno("syncfs", e))
+    }
+}

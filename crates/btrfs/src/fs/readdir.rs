@@ -1,0 +1,95 @@
+//! Listing for front ends: `.` and `..` first, then names by index.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use cowshed_vfs::{DirEntry, Entry, Error as Errno, FileKind};
+
+use super::Fs;
+use crate::dir::{self, ListedEntry, Target};
+use crate::error::Result;
+use crate::inode::Inode;
+
+/// Cookies of the two names that every directory has; a name with index n has n + 1.
+const COOKIE_SELF: u64 = 1;
+const COOKIE_PARENT: u64 = 2;
+
+impl Fs {
+    /// Calls `sink` for each name, and what it leads to where that is one.
+    pub(super) fn list(
+        &self,
+        dir: &Arc<Inode>,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>, Option<&ListedEntry<'_>>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        if !dir.is_dir() {
+            return Err(Errno::NotDirectory.into());
+        }
+        let dots = [(COOKIE_SELF, &b"."[..]), (COOKIE_PARENT, b"..")];
+        for (own, name) in dots.into_iter().filter(|(own, _)| cookie < *own) {
+            let ino = if own == COOKIE_SELF {
+                self.numbering.shown_of(dir)
+            } else {
+                self.parent_number(dir)?
+            };
+            let entry = DirEntry {
+                name,
+                ino,
+                kind: FileKind::Directory,
+                cookie: own,
+            };
+            if sink(entry, None).is_break() {
+                return Ok(());
+            }
+        }
+        if dir.is_placeholder() {
+            return Ok(());
+        }
+        dir::list(dir, cookie, |listed| {
+            let entry = DirEntry {
+                name: listed.name,
+                ino: self.number_in_listing(dir, listed)?,
+                kind: listed.kind,
+                cookie: listed.cookie,
+            };
+            Ok(sink(entry, Some(listed)))
+        })
+    }
+
+    fn parent_number(&self, dir: &Arc<Inode>) -> Result<u64> {
+        let parent = if Arc::ptr_eq(dir, &self.root) {
+            None
+        } else {
+            dir::parent_of(&self.engine, dir)?
+        };
+        Ok(match parent {
+            Some((tree, ino)) => self.numbering.shown(tree, ino),
+            None => self.numbering.shown_of(dir),
+        })
+    }
+
+    fn number_in_listing(&self, dir: &Arc<Inode>, listed: &ListedEntry<'_>) -> Result<u64> {
+        match listed.found.target {
+            Target::Inode(ino) => Ok(self.numbering.shown(dir.tree.id(), ino)),
+            // Only going there tells a subvolume from a stand-in for one.
+            Target::Subvol(_) => {
+                let inode = dir::load_target(&self.engine, dir, listed.name, &listed.found)?;
+                Ok(inode.map_or(0, |i| self.numbering.shown_of(&i)))
+            }
+        }
+    }
+
+    /// The entry behind a listed name, looked up once; `None` where it cannot be read, which `lookup` will say in full.
+    pub(super) fn listed_entry(&self, dir: &Arc<Inode>, listed: &ListedEntry<'_>) -> Option<(Arc<Inode>, Entry)> {
+        match dir::load_target(&self.engine, dir, listed.name, &listed.found) {
+            Ok(inode) => inode.map(|inode| {
+                let entry = self.entry(&inode);
+                (inode, entry)
+            }),
+            Err(error) => {
+                super::errno("readdirplus", error);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Changing attributes, and stripping what a write by somebody else must not leave.
+
+use std::sync::Arc;
+
+use btrfs_format::Generation;
+use cowshed_vfs::{Error as Errno, FileKind, PERM_MASK, SetAttr, SetTime, Timestamp, perm};
+
+use crate::Engine;
+use crate::dir::staged::Staged;
+use crate::dir::{prepare_and_join, touch_inode};
+use crate::error::Result;
+use crate::file;
+use crate::inode::access::{Caller, check_writable};
+use crate::inode::{Inode, InodeAttr, flags};
+use crate::space::Budget;
+use crate::xattr::{self, acl};
+
+/// File capabilities: gone after a change of owner or content, as set-id bits are.
+const CAPABILITY_NAME: &[u8] = b"security.capability";
+
+/// Changes attributes, all or none. Errors: see [`cowshed_vfs::FileSystem::setattr`].
+pub(super) fn setattr(engine: &Engine, caller: &Caller<'_>, inode: &Arc<Inode>, set: &SetAttr) -> Result<()> {
+    check_writable(engine, inode)?;
+    check_flags(inode, set)?;
+    if caller.checks {
+        let list = acl::access_list(inode)?;
+        perm::check_setattr(&caller.ctx.creds, &inode.vfs_attr(), list.as_deref(), set)?;
+    }
+    if let Some(size) = set.size_bytes {
+        match inode.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::IsDirectory.into()),
+            _ => return Err(Errno::Invalid.into()),
+        }
+        if size > i64::MAX.cast_unsigned() {
+            return Err(Errno::FileTooBig.into());
+        }
+        file::truncate(engine, inode, size)?;
+    }
+    let kills = set.uid.is_some() || set.gid.is_some() || set.kill_suidgid;
+    change(engine, inode, kills, |attr, now| {
+        apply(caller, inode.kind(), set, attr, now);
+    })
+}
+
+/// Strips set-id bits and capabilities before a write on behalf of somebody who may not keep them.
+pub(super) fn strip_privileges(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    let mode = inode.attr_now().mode;
+    if perm::perm_after_write(mode) == mode && !has_capability(inode)? {
+        return Ok(());
+    }
+    change(engine, inode, true, |attr, _| {
+        attr.mode = perm::perm_after_write(attr.mode);
+    })
+}
+
+fn has_capability(inode: &Inode) -> Result<bool> {
+    Ok(!inode.xattrs.is_known_empty() && xattr::load(inode, CAPABILITY_NAME)?.is_some())
+}
+
+/// Applies `edit` to the attributes, and what a new mode or owner does to xattrs.
+fn change(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    kills_capability: bool,
+    edit: impl Fn(&mut InodeAttr, Timestamp),
+) -> Result<()> {
+    let has_xattrs = !inode.xattrs.is_known_empty();
+    let space = engine.reserve(if has_xattrs { Budget::XATTR } else { Budget::SETATTR })?;
+    let _lock = inode.lock.write();
+    let now = engine.env.now();
+    let (join, mut staged) = prepare_and_join(engine, |generation| {
+        let mut staged = Staged::new(&inode.tree);
+        if has_xattrs {
+            stage_xattrs(&mut staged, inode, kills_capability, &edit, generation, now)?;
+        }
+        Ok(staged)
+    })?;
+    let mut state = inode.attr.lock();
+    let kept_ctime = state.attr.ctime;
+    edit(&mut state.attr, now);
+    let ctime = (state.attr.ctime != kept_ctime).then_some(state.attr.ctime);
+    touch_inode(&mut state, join.generation(), ctime.unwrap_or(now));
+    staged.put(inode.key(), inode.item_bytes(&state));
+    join.apply(staged.into_batch(), space);
+    drop(state);
+    drop(join);
+    if has_xattrs {
+        inode.xattrs.forget_lists();
+    }
+    Ok(())
+}
+
+fn stage_xattrs(
+    staged: &mut Staged<'_>,
+    inode: &Inode,
+    kills_capability: bool,
+    edit: &impl Fn(&mut InodeAttr, Timestamp),
+    generation: Generation,
+    now: Timestamp,
+) -> Result<()> {
+    let old = inode.attr_now();
+    let mut new = old;
+    edit(&mut new, now);
+    if new.mode != old.mode
+        && let Some(list) = acl::access_list(inode)?
+    {
+        let mut list = (*list).clone();
+        list.set_mode(new.mode & PERM_MASK);
+        xattr::stage_set(staged, inode.ino, acl::ACCESS_NAME, &list.to_bytes(), generation)?;
+    }
+    if kills_capability {
+        xattr::stage_remove(staged, inode.ino, CAPABILITY_NAME)?;
+    }
+    Ok(())
+}
+
+fn apply(caller: &Caller<'_>, kind: FileKind, set: &SetAttr, attr: &mut InodeAttr, now: Timestamp) {
+    let mut perm_bits = attr.mode & PERM_MASK;
+    if set.size_bytes.is_some() {
+        attr.mtime = now;
+    }
+    if set.kill_suidgid {
+        perm_bits = perm::perm_after_write(perm_bits);
+    }
+    if set.uid.is_some() || set.gid.is_some() {
+        attr.uid = set.uid.unwrap_or(attr.uid);
+        attr.gid = set.gid.unwrap_or(attr.gid);
+        perm_bits = perm::perm_after_chown(kind, perm_bits);
+    }
+    if let Some(wanted) = set.perm {
+        perm_bits = wanted & PERM_MASK;
+        if caller.checks {
+            perm_bits = perm::perm_for_chmod(&caller.ctx.creds, perm_bits, attr.gid);
+        }
+    }
+    attr.mode = attr.mode & !PERM_MASK | perm_bits;
+    for (wanted, field) in [(set.atime, &mut attr.atime), (set.mtime, &mut attr.mtime)] {
+        match wanted {
+            Some(SetTime::Now) => *field = now,
+            Some(SetTime::At(time)) => *field = time,
+            None => {}
+        }
+    }
+    attr.ctime = set.ctime.unwrap_or(now);
+}
+
+/// What immutable and append-only inodes allow.
+fn check_flags(inode: &Inode, set: &SetAttr) -> Result<()> {
+    let bits = inode.flags();
+    let is_time_given = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
+    let changes_more_than_now = set.perm.is_some()
+        || set.uid.is_some()
+        || set.gid.is_some()
+        || set.size_bytes.is_some()
+        || is_time_given(set.atime)
+        || is_time_given(set.mtime);
+    let refused = bits & flags::IMMUTABLE != 0 || (bits & flags::APPEND != 0 && changes_more_than_now);
+    if refused || inode.is_placeholder() {
+        return Err(Errno::NotPermitted.into());
+    }
+    Ok(())
+}
