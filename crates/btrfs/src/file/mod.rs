@@ -1,5 +1,8 @@
 //! File data: extents, dirty ranges, write-back, holes, clones.
 
+pub mod decompress;
+mod lzo;
+
 use std::sync::Arc;
 
 use cowshed_vfs::{FallocateFlags, SeekKind};

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use btrfs_format::features::super_flags;
 use btrfs_format::items::DevItem;
-use btrfs_format::superblock::{RootBackup, SUPERBLOCK_BYTES};
-use btrfs_format::{DevId, Generation, Key, KeyType, LogicalAddr, ObjectId, Superblock, TreeBlock, TreeId, view};
+use btrfs_format::superblock::RootBackup;
+use btrfs_format::{
+    Access, DevId, Generation, Key, KeyType, LogicalAddr, ObjectId, Superblock, TreeBlock, TreeId, view,
+};
 use cowshed_device::BlockDevice;
 use parking_lot::RwLock;
 
@@ -16,9 +19,6 @@ use super::superblocks::{self, Found};
 use super::{Geometry, OpenOptions, Volume};
 use crate::error::{Error, Result};
 use crate::tree::BlockPtr;
-
-/// The flag of a device that only seeds others: never written.
-const SUPER_FLAG_SEEDING: u64 = 1 << 32;
 
 /// What the chunk tree says.
 #[derive(Debug, Default)]
@@ -38,6 +38,12 @@ fn bad(what: String) -> Error {
 pub(super) fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &OpenOptions) -> Result<Volume> {
     let found = superblocks::read_all(devices)?;
     let mut superblock = found[0].superblock;
+    check_access(superblock, options)?;
+    if let Some(f) = found.iter().find(|f| f.overwritten && !options.read_only) {
+        return Err(Error::Refused {
+            what: format!("{}: the first superblock is gone: only read-only", f.device.name()),
+        });
+    }
     let first_error = match open_at(&found, superblock, options) {
         Ok(volume) => return Ok(volume),
         Err(error) if options.rescue.use_backup_root => error,
@@ -62,6 +68,21 @@ pub(super) fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &OpenOptions) ->
         }
     }
     Err(first_error)
+}
+
+/// Refuses by name what we cannot handle.
+fn check_access(mut superblock: Superblock, options: &OpenOptions) -> Result<()> {
+    if options.read_only && options.rescue.ignore_super_flags {
+        superblock.flags = super_flags::WRITTEN.into();
+    }
+    match superblock.access() {
+        Access::ReadWrite => Ok(()),
+        Access::ReadOnly { .. } if options.read_only => Ok(()),
+        Access::ReadOnly { why } => Err(Error::Unsupported {
+            feature: format!("{} (reading works: open read-only)", why.name),
+        }),
+        Access::Refused { why } => Err(Error::Unsupported { feature: why.name }),
+    }
 }
 
 fn use_backup(superblock: &mut Superblock, backup: &RootBackup) {
@@ -113,7 +134,7 @@ fn open_at(found: &[Found], superblock: Superblock, options: &OpenOptions) -> Re
     volume.members = match_members(&volume, tree.devices, options)?;
     check_stripes(&volume, &tree.chunks)?;
     volume.chunks = RwLock::new(Arc::new(tree.chunks));
-    volume.read_only = decide_read_only(&volume, &superblock, options)?;
+    volume.read_only = decide_read_only(&volume, options)?;
     if options.rescue.use_backup_root {
         let ptr = BlockPtr {
             addr: superblock.root.into(),
@@ -286,8 +307,8 @@ fn check_stripes(volume: &Volume, chunks: &ChunkMap) -> Result<()> {
     Ok(())
 }
 
-fn decide_read_only(volume: &Volume, superblock: &Superblock, options: &OpenOptions) -> Result<bool> {
-    if options.read_only || superblock.flags.get() & SUPER_FLAG_SEEDING != 0 {
+fn decide_read_only(volume: &Volume, options: &OpenOptions) -> Result<bool> {
+    if options.read_only {
         return Ok(true);
     }
     for member in &volume.members {
@@ -313,5 +334,3 @@ fn decide_read_only(volume: &Volume, superblock: &Superblock, options: &OpenOpti
     }
     Ok(false)
 }
-
-const _: () = assert!(size_of::<Superblock>() == SUPERBLOCK_BYTES);

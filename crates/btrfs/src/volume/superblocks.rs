@@ -10,16 +10,11 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use btrfs_format::superblock::{MAGIC, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, SYSTEM_CHUNK_ARRAY_BYTES};
-use btrfs_format::{ChecksumType, Superblock};
+use btrfs_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use btrfs_format::{ChecksumType, Superblock, SuperblockError};
 use cowshed_device::BlockDevice;
-use zerocopy::FromBytes;
 
 use crate::error::{Error, Result};
-
-/// Node sizes that the format allows.
-const NODESIZE_BYTES_MAX: u32 = 64 << 10;
-const SECTORSIZE_BYTES_MIN: u32 = 4 << 10;
 
 /// A device with the superblock that speaks for it.
 #[derive(Debug)]
@@ -27,6 +22,8 @@ pub(super) struct Found {
     pub device: Arc<dyn BlockDevice>,
     pub superblock: Superblock,
     pub csum_type: ChecksumType,
+    /// The first copy is not damaged but gone: something else may live on the device now.
+    pub overwritten: bool,
 }
 
 fn bad(what: String) -> Error {
@@ -41,48 +38,23 @@ pub(super) fn offsets(size_bytes: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Checks one copy. `Ok(None)`: there is no superblock here at all.
-fn check(superblock: &Superblock, name: &str, offset_bytes: u64) -> Result<Option<ChecksumType>> {
-    if superblock.magic != MAGIC {
-        return Ok(None);
+fn check(bytes: &[u8], name: &str, offset_bytes: u64) -> Result<Option<(Superblock, ChecksumType)>> {
+    match Superblock::verify(bytes, Some(offset_bytes)) {
+        Ok(superblock) => Ok(superblock.checksum_type().map(|csum_type| (superblock, csum_type))),
+        Err(SuperblockError::Magic) => Ok(None),
+        Err(error) => Err(bad(format!("{name}, copy at byte {offset_bytes}: {error}"))),
     }
-    let fail = |what: String| Err(bad(format!("{name}, copy at byte {offset_bytes}: {what}")));
-    let Some(csum_type) = ChecksumType::from_raw(superblock.csum_type.get()) else {
-        return fail(format!("checksum type {} is unknown", superblock.csum_type));
-    };
-    let size = csum_type.size_bytes();
-    if superblock.compute_csum(csum_type)[..size] != superblock.csum[..size] {
-        return fail("the checksum does not match".into());
-    }
-    if superblock.bytenr.get() != offset_bytes {
-        return fail(format!("claims to lie at byte {}", superblock.bytenr));
-    }
-    let (nodesize, sectorsize) = (superblock.nodesize.get(), superblock.sectorsize.get());
-    if !sectorsize.is_power_of_two() || !(SECTORSIZE_BYTES_MIN..=NODESIZE_BYTES_MAX).contains(&sectorsize) {
-        return fail(format!("sector size {sectorsize}"));
-    }
-    if !nodesize.is_power_of_two() || !(sectorsize..=NODESIZE_BYTES_MAX).contains(&nodesize) {
-        return fail(format!("node size {nodesize}"));
-    }
-    if superblock.sys_chunk_array_size.get() as usize > SYSTEM_CHUNK_ARRAY_BYTES {
-        return fail(format!(
-            "system chunk array of {} bytes",
-            superblock.sys_chunk_array_size
-        ));
-    }
-    Ok(Some(csum_type))
 }
 
 /// Reads all copies on a device and takes the one that speaks for it.
 pub(super) fn read(device: Arc<dyn BlockDevice>) -> Result<Found> {
     let mut first_error = None;
     let mut best: Option<(Superblock, ChecksumType)> = None;
+    let mut overwritten = false;
     for (index, at) in offsets(device.size_bytes()).enumerate() {
         let mut bytes = vec![0; SUPERBLOCK_BYTES];
         let checked = match device.read_at(at, &mut bytes) {
-            Ok(()) => {
-                let superblock = Superblock::read_from_bytes(&bytes).expect("the buffer is of a superblock's size");
-                check(&superblock, device.name(), at).map(|found| found.map(|csum| (superblock, csum)))
-            }
+            Ok(()) => check(&bytes, device.name(), at),
             Err(e) => Err(e.into()),
         };
         match (checked, &best) {
@@ -96,25 +68,26 @@ pub(super) fn read(device: Arc<dyn BlockDevice>) -> Result<Found> {
                 }
                 best = Some(found);
             }
-            (Ok(Some((mirror, _))), Some((chosen, _))) => {
-                if mirror.fsid != chosen.fsid || mirror.generation.get() > chosen.generation.get() {
-                    let generation = mirror.generation.get();
+            (Ok(Some(mirror)), Some((chosen, _))) => {
+                let newer = mirror.0.generation.get() > chosen.generation.get();
+                let foreign = mirror.0.fsid != chosen.fsid;
+                if newer || foreign {
+                    let generation = mirror.0.generation.get();
                     tracing::warn!(
                         device = device.name(),
                         at,
                         generation,
-                        "this superblock mirror does not fit, ignored"
+                        foreign,
+                        "this superblock copy does not fit"
                     );
-                    // Among mirrors only (the first copy is unusable) the newest of one volume speaks.
-                    if chosen.bytenr.get() != SUPERBLOCK_OFFSETS[0] && mirror.fsid == chosen.fsid {
-                        best = Some((
-                            mirror,
-                            ChecksumType::from_raw(mirror.csum_type.get()).unwrap_or(ChecksumType::Crc32c),
-                        ));
-                    }
+                }
+                // Among mirrors only (the first copy is unusable) the newest of one volume speaks.
+                if newer && !foreign && chosen.bytenr.get() != SUPERBLOCK_OFFSETS[0] {
+                    best = Some(mirror);
                 }
             }
             (Ok(None), _) => {
+                overwritten |= index == 0;
                 if index > 0 && best.is_some() {
                     tracing::warn!(device = device.name(), at, "no superblock mirror here");
                 }
@@ -130,6 +103,7 @@ pub(super) fn read(device: Arc<dyn BlockDevice>) -> Result<Found> {
             device,
             superblock,
             csum_type,
+            overwritten,
         }),
         (None, Some(error)) => Err(error),
         (None, None) => Err(bad(format!("{}: not a btrfs device", device.name()))),

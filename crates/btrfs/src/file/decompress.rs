@@ -1,0 +1,193 @@
+//! Decompression of file extents: zlib, LZO and zstd, as the kernel writes them.
+//!
+//! No input makes it panic or take more memory than the limits here allow.
+
+use std::io::Read;
+
+use btrfs_format::items::compression;
+
+use super::lzo::{self, LzoError};
+
+/// The most bytes that a compressed extent holds, before and after.
+pub const COMPRESSED_EXTENT_BYTES_MAX: usize = 128 << 10;
+/// LZO: the file is compressed in pieces of a sector each.
+const LZO_SEGMENT_BYTES: usize = 4096;
+/// LZO: a length of four bytes stands before the whole and before each segment, and never crosses a sector's end.
+const LZO_LENGTH_BYTES: usize = 4;
+/// The most that LZO1X makes of a segment that does not compress: a sixteenth more, and some.
+const LZO_SEGMENT_COMPRESSED_BYTES_MAX: usize = LZO_SEGMENT_BYTES + LZO_SEGMENT_BYTES / 16 + 64 + 3 + 2;
+/// zstd: the largest window that the kernel's compressor uses for extents is the extent itself.
+const ZSTD_WINDOW_LOG_MAX: u32 = 17;
+
+/// Why an extent does not decompress.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecompressError {
+    #[error("compression type {found} is unknown")]
+    UnknownType { found: u8 },
+    #[error("{field} is {found} bytes, limit {limit}")]
+    TooLarge {
+        field: &'static str,
+        found: u64,
+        limit: usize,
+    },
+    #[error("{kind}: {what}")]
+    Stream { kind: &'static str, what: String },
+    #[error("LZO frame: {what} of {found} bytes at byte {at}, {left} are left")]
+    LzoFrame {
+        what: &'static str,
+        found: usize,
+        at: usize,
+        left: usize,
+    },
+    #[error("LZO segment {index}: {source}")]
+    LzoSegment { index: usize, source: LzoError },
+}
+
+/// Decompresses a whole extent, or an inline one. The result has exactly `ram_bytes`: where the stream holds less, the
+/// rest is zeros (the kernel compresses to the end of the file and fills up so), more is cut off.
+pub fn decompress(compression_type: u8, compressed: &[u8], ram_bytes: u64) -> Result<Vec<u8>, DecompressError> {
+    let limit = COMPRESSED_EXTENT_BYTES_MAX;
+    let too_large = |field, found| DecompressError::TooLarge { field, found, limit };
+    let len = usize::try_from(ram_bytes)
+        .ok()
+        .filter(|len| *len <= limit)
+        .ok_or_else(|| too_large("ram_bytes", ram_bytes))?;
+    if compressed.len() > limit {
+        return Err(too_large("the compressed extent", compressed.len() as u64));
+    }
+    let mut out = match compression_type {
+        compression::ZLIB => zlib(compressed, len)?,
+        compression::LZO => lzo_frame(compressed, len)?,
+        compression::ZSTD => zstd_frame(compressed, len)?,
+        found => return Err(DecompressError::UnknownType { found }),
+    };
+    out.resize(len, 0);
+    Ok(out)
+}
+
+/// Reads up to `len` bytes of what a decoder gives.
+fn read_up_to(reader: impl Read, len: usize, kind: &'static str) -> Result<Vec<u8>, DecompressError> {
+    let mut out = Vec::with_capacity(len);
+    reader
+        .take(len as u64)
+        .read_to_end(&mut out)
+        .map_err(|error| DecompressError::Stream {
+            kind,
+            what: error.to_string(),
+        })?;
+    Ok(out)
+}
+
+fn zlib(compressed: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> {
+    read_up_to(flate2::bufread::ZlibDecoder::new(compressed), len, "zlib")
+}
+
+fn zstd_frame(compressed: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> {
+    let stream = |what: std::io::Error| DecompressError::Stream {
+        kind: "zstd",
+        what: what.to_string(),
+    };
+    // One frame: what follows it up to the end of the last sector is padding.
+    let mut decoder = zstd::stream::read::Decoder::with_buffer(compressed)
+        .map_err(stream)?
+        .single_frame();
+    decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(stream)?;
+    read_up_to(decoder, len, "zstd")
+}
+
+/// btrfs's frame: the length of the whole, then segments, each with its length before it. A length does not cross the
+/// end of a sector: where fewer than four bytes are left in one, they are padding.
+fn lzo_frame(compressed: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> {
+    let length_at = |at: usize| -> Option<usize> {
+        let bytes = compressed.get(at..at.checked_add(LZO_LENGTH_BYTES)?)?;
+        usize::try_from(u32::from_le_bytes(bytes.try_into().ok()?)).ok()
+    };
+    let frame = |what, found, at: usize| DecompressError::LzoFrame {
+        what,
+        found,
+        at,
+        left: compressed.len().saturating_sub(at),
+    };
+    let total = length_at(0).ok_or_else(|| frame("length", LZO_LENGTH_BYTES, 0))?;
+    if total > compressed.len() || total < LZO_LENGTH_BYTES {
+        return Err(frame("the whole", total, 0));
+    }
+    let mut out = Vec::with_capacity(len);
+    let mut at = LZO_LENGTH_BYTES;
+    let mut index = 0;
+    while at < total && out.len() < len {
+        let left_in_sector = LZO_SEGMENT_BYTES - at % LZO_SEGMENT_BYTES;
+        if left_in_sector < LZO_LENGTH_BYTES {
+            at += left_in_sector;
+        }
+        let segment_len = length_at(at).ok_or_else(|| frame("length", LZO_LENGTH_BYTES, at))?;
+        at += LZO_LENGTH_BYTES;
+        if segment_len > LZO_SEGMENT_COMPRESSED_BYTES_MAX || segment_len > total.saturating_sub(at) {
+            return Err(frame("segment", segment_len, at));
+        }
+        let segment = compressed.get(at..at + segment_len).unwrap_or_default();
+        let before = out.len();
+        lzo::decode(segment, &mut out, LZO_SEGMENT_BYTES)
+            .map_err(|source| DecompressError::LzoSegment { index, source })?;
+        at += segment_len;
+        if at < total && out.len() - before != LZO_SEGMENT_BYTES {
+            return Err(frame("output of a segment that is not the last", out.len() - before, at));
+        }
+        index += 1;
+    }
+    out.truncate(len);
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TYPES: [u8; 3] = [compression::ZLIB, compression::LZO, compression::ZSTD];
+
+    #[test]
+    fn limits_are_kept() {
+        for ty in TYPES {
+            let error = decompress(ty, &[0; 16], (128 << 10) + 1).unwrap_err();
+            assert!(matches!(error, DecompressError::TooLarge { field: "ram_bytes", .. }), "{error}");
+            let error = decompress(ty, &vec![0; (128 << 10) + 1], 4096).unwrap_err();
+            assert!(matches!(error, DecompressError::TooLarge { .. }), "{error}");
+        }
+        assert_eq!(decompress(9, &[], 1), Err(DecompressError::UnknownType { found: 9 }));
+    }
+
+    #[test]
+    fn noise_is_an_error_or_bytes_never_a_panic() {
+        let mut x = 88_172_645_463_325_252_u64;
+        for round in 0..3000_usize {
+            let mut noise: Vec<u8> = (0..round % 300)
+                .map(|_| {
+                    x ^= x << 13;
+                    x ^= x >> 7;
+                    x ^= x << 17;
+                    (x >> 56) as u8
+                })
+                .collect();
+            if let Some(head) = noise.get_mut(..4) {
+                head.copy_from_slice(&((round % 300) as u32).to_le_bytes());
+            }
+            for ty in TYPES {
+                if let Ok(bytes) = decompress(ty, &noise, 8192) {
+                    assert_eq!(bytes.len(), 8192);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bombs_stop_at_ram_bytes() {
+        let zeros = vec![0; 16 << 20];
+        let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+        std::io::Write::write_all(&mut encoder, &zeros).unwrap();
+        let zlib = encoder.finish().unwrap();
+        assert_eq!(decompress(compression::ZLIB, &zlib, 4096).unwrap(), [0; 4096]);
+        let zstd = zstd::bulk::compress(&zeros[..128 << 10], 3).unwrap();
+        assert_eq!(decompress(compression::ZSTD, &zstd, 4096).unwrap(), [0; 4096]);
+    }
+}
