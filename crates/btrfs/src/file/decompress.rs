@@ -132,7 +132,11 @@ fn lzo_frame(compressed: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> 
             .map_err(|source| DecompressError::LzoSegment { index, source })?;
         at += segment_len;
         if at < total && out.len() - before != LZO_SEGMENT_BYTES {
-            return Err(frame("output of a segment that is not the last", out.len() - before, at));
+            return Err(frame(
+                "output of a segment that is not the last",
+                out.len() - before,
+                at,
+            ));
         }
         index += 1;
     }
@@ -150,7 +154,10 @@ mod tests {
     fn limits_are_kept() {
         for ty in TYPES {
             let error = decompress(ty, &[0; 16], (128 << 10) + 1).unwrap_err();
-            assert!(matches!(error, DecompressError::TooLarge { field: "ram_bytes", .. }), "{error}");
+            assert!(
+                matches!(error, DecompressError::TooLarge { field: "ram_bytes", .. }),
+                "{error}"
+            );
             let error = decompress(ty, &vec![0; (128 << 10) + 1], 4096).unwrap_err();
             assert!(matches!(error, DecompressError::TooLarge { .. }), "{error}");
         }

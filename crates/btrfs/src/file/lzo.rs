@@ -125,16 +125,28 @@ pub fn decode(input: &[u8], output: &mut Vec<u8>, limit_bytes: usize) -> Result<
                 }
             }
             16..=31 => {
-                let len = if op & 7 == 0 { input.long_length(7 + 2)? } else { (op & 7) + 2 };
+                let len = if op & 7 == 0 {
+                    input.long_length(7 + 2)?
+                } else {
+                    (op & 7) + 2
+                };
                 let low = input.le16()?;
                 let distance = FAR_DISTANCE + ((op & 8) << 11) + (low >> 2);
                 if distance == FAR_DISTANCE {
-                    return if input.0.is_empty() { Ok(()) } else { Err(LzoError::Trailing) };
+                    return if input.0.is_empty() {
+                        Ok(())
+                    } else {
+                        Err(LzoError::Trailing)
+                    };
                 }
                 (distance, len, low & 3)
             }
             32..=63 => {
-                let len = if op & 31 == 0 { input.long_length(31 + 2)? } else { (op & 31) + 2 };
+                let len = if op & 31 == 0 {
+                    input.long_length(31 + 2)?
+                } else {
+                    (op & 31) + 2
+                };
                 let low = input.le16()?;
                 ((low >> 2) + 1, len, low & 3)
             }
@@ -185,7 +197,13 @@ mod tests {
         assert_eq!(decoded(b"\x15ab"), Err(LzoError::InputEnd));
         assert_eq!(decoded(b"\x11\x00\x00x"), Err(LzoError::Trailing));
         let far = decoded(b"\x12a\x20\x07\x08\x00\x11\x00\x00");
-        assert_eq!(far, Err(LzoError::Distance { distance: 3, written: 1 }));
+        assert_eq!(
+            far,
+            Err(LzoError::Distance {
+                distance: 3,
+                written: 1
+            })
+        );
         let mut bomb = b"\x12a\x20".to_vec();
         bomb.extend([0; 1000]);
         bomb.extend(b"\x01\x00\x00\x11\x00\x00");
