@@ -171,6 +171,9 @@ impl Engine {
             background: crate::background::Background::default(),
         });
         if !engine.volume.is_read_only() {
+            let flusher: std::sync::Weak<Self> = Arc::downgrade(&engine);
+            engine.space.set_flusher(flusher);
+            engine.queue_drops(crate::txn::dead_subvolumes(&engine.forest)?);
             crate::background::start(&engine);
         }
         Ok(engine)
@@ -214,6 +217,15 @@ impl Engine {
         };
         self.txn.close();
         result
+    }
+}
+
+impl crate::space::Flusher for Engine {
+    fn write_back_data(&self) -> Result<()> {
+        crate::file::write_back_all(self)
+    }
+    fn commit(&self) -> Result<()> {
+        Engine::commit(self)
     }
 }
 

@@ -49,6 +49,12 @@ struct State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Contradiction(pub String);
 
+fn whole(shape: &Shape) -> RangeSet {
+    let mut all = RangeSet::default();
+    all.insert(shape.start..shape.start + shape.len_bytes, |_| {});
+    all
+}
+
 impl Group {
     /// A block group that the trees have.
     pub fn existing(shape: Shape, flags: u64, excluded: Vec<Range<u64>>, used_bytes: u64) -> Self {
@@ -65,9 +71,9 @@ impl Group {
     /// A block group that was just made; loaded, empty.
     pub fn newborn(shape: Shape, flags: u64, excluded: Vec<Range<u64>>) -> Self {
         let group = Self::new(shape, flags, excluded, |free| State {
-            holes: Holes::new(free.clone()),
+            holes: Holes::new(free),
             pinned: RangeSet::default(),
-            disk: Some(DiskView::newborn(shape, free)),
+            disk: Some(DiskView::newborn(shape, whole(&shape))),
             gone: RangeSet::default(),
             used_bytes: 0,
             used_written: None,
@@ -78,8 +84,7 @@ impl Group {
     }
 
     fn new(shape: Shape, flags: u64, excluded: Vec<Range<u64>>, state: impl FnOnce(RangeSet) -> State) -> Self {
-        let mut free = RangeSet::default();
-        free.insert(shape.start..shape.start + shape.len_bytes, |_| {});
+        let mut free = whole(&shape);
         let mut excluded_bytes = 0;
         for range in &excluded {
             excluded_bytes += free.remove(range.clone(), |_| {});
@@ -124,21 +129,23 @@ impl Group {
         self.state.lock().used_bytes
     }
 
-    /// What the trees say is free, all of it in this group, without superblocks. `Err` where it contradicts `used`.
+    /// What the trees say is free, all of it in this group. `Err` where it contradicts `used`.
+    ///
+    /// Superblocks are no extents: the free-space tree counts their places as free; only allocation leaves them out.
     pub fn install(&self, mut free: RangeSet, bitmaps: bool) -> Result<(), Contradiction> {
         let mut state = self.state.lock();
         assert!(state.disk.is_none(), "a block group is loaded once");
         for range in state.gone.iter() {
             free.insert(range, |_| {});
         }
-        let expected = self.usable_bytes().checked_sub(state.used_bytes);
+        let expected = self.shape.len_bytes.checked_sub(state.used_bytes);
         if expected != Some(free.total_bytes()) {
             return Err(Contradiction(format!(
                 "block group {}: {} bytes are free, but {} of {} are used",
                 self.shape.start,
                 free.total_bytes(),
                 state.used_bytes,
-                self.usable_bytes(),
+                self.shape.len_bytes,
             )));
         }
         // The view starts from what the tree has, then follows what happened since.
@@ -152,7 +159,7 @@ impl Group {
             disk.give(range);
         }
         state.disk = Some(disk);
-        for range in state.pinned.iter() {
+        for range in state.pinned.iter().chain(self.excluded.iter().cloned()) {
             free.remove(range, |_| {});
         }
         state.holes = Holes::new(free);

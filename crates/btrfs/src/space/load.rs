@@ -270,9 +270,6 @@ fn scan_extent_tree(tree: &Tree, group: &Group, nodesize_bytes: u64) -> Result<R
     let range = group.range();
     let mut free = RangeSet::default();
     free.insert(range.clone(), |_| {});
-    for excluded in &group.excluded {
-        free.remove(excluded.clone(), |_| {});
-    }
     let from = Key::new(ObjectId(range.start), KeyType(0), 0);
     let to = Key::new(ObjectId(range.end - 1), KeyType(u8::MAX), u64::MAX);
     let mut cursor = tree.cursor(from, to);
@@ -287,7 +284,7 @@ fn scan_extent_tree(tree: &Tree, group: &Group, nodesize_bytes: u64) -> Result<R
         if end.is_none_or(|end| free.remove(start..end, |_| {}) != len) {
             return Err(corrupt(
                 TreeId::EXTENT,
-                format!("{key}: extent overlaps another, a superblock, or leaves its block group"),
+                format!("{key}: extent overlaps another, or leaves its block group"),
             ));
         }
     }

@@ -187,7 +187,7 @@ impl<'e> Committer<'e> {
         for (addr, block) in &merged.blocks {
             self.dirty.insert(*addr, block.clone());
         }
-        if merged.root != before {
+        if merged.root != before || self.blocks_delta.get(&id).is_some_and(|delta| *delta != 0) {
             self.stale_roots.insert(id);
         }
         if is_frozen && id.is_fs_tree() {

@@ -16,6 +16,8 @@ mod csum;
 mod drop;
 mod quota;
 mod roots;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
