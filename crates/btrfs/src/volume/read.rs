@@ -112,7 +112,7 @@ impl Volume {
     }
 
     /// Copies that are there, the best first: healthy devices, then those with the least to do, then taking turns.
-    fn copy_order(&self, piece: &Piece) -> Vec<usize> {
+    pub(super) fn copy_order(&self, piece: &Piece) -> Vec<usize> {
         let count = piece.copies.len();
         let turn = (piece.logical.get() / TURN_BYTES) as usize;
         let mut order: Vec<_> = piece
