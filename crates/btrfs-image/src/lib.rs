@@ -34,4 +34,4 @@ pub use features::{Features, csum_type_from_name};
 pub use options::{MkfsOptions, Settings, device_bytes_min};
 pub use profile::Profile;
 pub use signature::Signature;
-pub use write::{ChunkReport, DeviceReport, MkfsReport, mkfs};
+pub use write::{ChunkReport, DeviceReport, MkfsReport, Overwrite, mkfs, write_volume};

@@ -57,8 +57,31 @@ pub struct MkfsReport {
 pub fn mkfs(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions) -> Result<MkfsReport, MkfsError> {
     let sizes: Vec<(&str, u64)> = devices.iter().map(|d| (d.name(), d.size_bytes())).collect();
     let plan = VolumePlan::empty(options.settle(&sizes)?)?;
-    let wiped = check_devices(devices, options.force)?;
-    wipe(devices, &wiped, options.discard)?;
+    let overwrite = Overwrite {
+        force: options.force,
+        discard: options.discard,
+    };
+    write_volume(devices, plan, overwrite)
+}
+
+/// How to treat what the devices hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overwrite {
+    /// Overwrite it; else it is refused.
+    pub force: bool,
+    /// Tell the devices that it is not needed any more.
+    pub discard: bool,
+}
+
+/// Writes a planned volume to the devices that it was planned for. The caller writes the data of its data extents,
+/// after the plan's chunks ([`crate::plan::PlannedChunk::map`]) and after this.
+pub fn write_volume(
+    devices: &[Arc<dyn BlockDevice>],
+    plan: VolumePlan,
+    overwrite: Overwrite,
+) -> Result<MkfsReport, MkfsError> {
+    let wiped = check_devices(devices, overwrite.force)?;
+    wipe(devices, &wiped, overwrite.discard)?;
     write_trees(devices, &plan)?;
     write_superblocks(devices, &plan)?;
     Ok(report(devices, plan, wiped))
@@ -87,14 +110,21 @@ fn check_devices(devices: &[Arc<dyn BlockDevice>], force: bool) -> Result<Vec<Ve
 
 /// Makes the devices forget what they held.
 fn wipe(devices: &[Arc<dyn BlockDevice>], found: &[Vec<Signature>], discard: bool) -> Result<(), MkfsError> {
+    for device in devices {
+        for offset in SUPERBLOCK_OFFSETS {
+            zero(device.as_ref(), offset, SUPERBLOCK_BYTES as u64)?;
+        }
+    }
+    // Barrier: no old superblock may be found once anything that it points at is gone.
+    flush(devices)?;
     for (device, found) in devices.iter().zip(found) {
         let device = device.as_ref();
-        let size = device.size_bytes();
         if discard {
-            device.discard(0, size)?;
+            device.discard(0, device.size_bytes())?;
         }
+        // After the discard: what is discarded may read as anything.
         zero(device, 0, WIPE_BYTES)?;
-        zero(device, size.saturating_sub(WIPE_BYTES), WIPE_BYTES)?;
+        zero(device, device.size_bytes().saturating_sub(WIPE_BYTES), WIPE_BYTES)?;
         for offset in SUPERBLOCK_OFFSETS {
             zero(device, offset, SUPERBLOCK_BYTES as u64)?;
         }
@@ -102,11 +132,12 @@ fn wipe(devices: &[Arc<dyn BlockDevice>], found: &[Vec<Signature>], discard: boo
             zero(device, signature.offset_bytes, signature.len_bytes as u64)?;
         }
     }
-    for device in devices {
-        // Barrier: no old superblock may be found once new blocks have overwritten what it points at.
-        device.flush()?;
-    }
-    Ok(())
+    // Barrier: a discard must not overtake the blocks that follow.
+    flush(devices)
+}
+
+fn flush(devices: &[Arc<dyn BlockDevice>]) -> Result<(), MkfsError> {
+    devices.iter().try_for_each(|device| Ok(device.flush()?))
 }
 
 /// Zeroes a range as far as it lies on the device. What is zero already is not written: image files stay sparse.
@@ -138,11 +169,8 @@ fn write_trees(devices: &[Arc<dyn BlockDevice>], plan: &VolumePlan) -> Result<()
         placed.build(&plan.settings, GENERATION, |block| batch.put(block))?;
     }
     batch.write()?;
-    for device in devices {
-        // Barrier: a superblock may only be found when all that it points at is there.
-        device.flush()?;
-    }
-    Ok(())
+    // Barrier: a superblock may only be found when all that it points at is there.
+    flush(devices)
 }
 
 /// Blocks that wait to be written together.
@@ -193,11 +221,8 @@ fn write_superblocks(devices: &[Arc<dyn BlockDevice>], plan: &VolumePlan) -> Res
             }
         }
     }
-    for device in devices {
-        // Barrier: the volume is there when mkfs says so.
-        device.flush()?;
-    }
-    Ok(())
+    // Barrier: the volume is there when mkfs says so.
+    flush(devices)
 }
 
 fn report(devices: &[Arc<dyn BlockDevice>], plan: VolumePlan, wiped: Vec<Vec<Signature>>) -> MkfsReport {

@@ -78,12 +78,7 @@ impl Case {
 
 fn unique_uuid() -> Result<[u8; 16]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?;
-    let hex: String = text.trim().replace('-', "");
-    let mut uuid = [0; 16];
-    for (index, byte) in uuid.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[2 * index..2 * index + 2], 16)?;
-    }
-    Ok(uuid)
+    Ok(u128::from_str_radix(&text.trim().replace('-', ""), 16)?.to_be_bytes())
 }
 
 /// Both checkers of btrfs-progs.
@@ -106,7 +101,8 @@ fn every_case() -> Vec<Case> {
             for data in Profile::ALL {
                 for nodesize in [4096, 8192, 16384, 32768, 65536] {
                     let devices = metadata.devices_min().max(data.devices_min());
-                    cases.push(Case::new(devices, 256 * MIB, |o| {
+                    // Room enough for what the kernel reserves with large nodes.
+                    cases.push(Case::new(devices, 1024 * MIB, |o| {
                         o.csum_type = csum_type;
                         o.metadata_profile = Some(metadata);
                         o.data_profile = Some(data);
@@ -188,10 +184,9 @@ fn the_smallest_volumes_work() -> Result<()> {
     ] {
         let bytes = btrfs_image::device_bytes_min(false, metadata, data);
         let devices = metadata.devices_min().max(data.devices_min());
-        // 64 KiB nodes leave the kernel no room for a file in the 4.5 MiB of metadata of the smallest single volume, of
-        // mkfs.btrfs as of ours.
-        let nodesize_max = if metadata == Profile::Single { 16384 } else { 65536 };
-        for nodesize in [4096, 16384, nodesize_max] {
+        // Not with larger nodes: the kernel reserves for each operation by the node size, and gets lost between allocating
+        // and dropping chunks (for ever: the volume cannot be unmounted) on volumes this small, mkfs.btrfs's or ours.
+        for nodesize in [4096, 16384] {
             Case::new(devices, bytes, |o| {
                 o.metadata_profile = Some(metadata);
                 o.data_profile = Some(data);
@@ -226,7 +221,8 @@ fn features_can_be_off() -> Result<()> {
 
 /// Lines of a dump that do not depend on uuids, times, transactions or the places of blocks.
 fn stable_lines(dump: &str) -> Vec<String> {
-    const CHANGING: [&str; 14] = [
+    const CHANGING: [&str; 15] = [
+        "device=",
         "uuid",
         "fsid",
         "generation",

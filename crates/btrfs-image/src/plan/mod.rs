@@ -108,6 +108,9 @@ pub struct VolumePlan {
     pub space: Space,
 }
 
+/// The addresses of a tree's blocks, level by level from the leaves up.
+pub type BlockAddrs = Vec<Vec<LogicalAddr>>;
+
 /// A kind of chunk that is full.
 struct Full(ChunkKind);
 
@@ -160,7 +163,7 @@ impl VolumePlanner {
     pub fn finish(mut self, contents: Contents) -> Result<VolumePlan, MkfsError> {
         let mut trees = self.first_trees(&contents);
         for _ in 0..ROUNDS_MAX {
-            let placed = match self.place(&trees) {
+            trees = match self.place(&trees) {
                 Ok((addrs, space)) => {
                     let placed = zip_placed(trees, addrs, self.settings.nodesize());
                     let derived = self.derive(&placed, &space, &contents.data_extents);
@@ -182,7 +185,6 @@ impl VolumePlanner {
                     trees
                 }
             };
-            trees = placed;
         }
         panic!("a plan that describes itself is reached in {ROUNDS_MAX} rounds");
     }
@@ -218,7 +220,7 @@ impl VolumePlanner {
     }
 
     /// Gives every block of every tree an address.
-    fn place(&self, trees: &[PlannedTree]) -> Result<(Vec<Vec<Vec<LogicalAddr>>>, Space), Full> {
+    fn place(&self, trees: &[PlannedTree]) -> Result<(Vec<BlockAddrs>, Space), Full> {
         let nodesize = u64::from(self.settings.nodesize_bytes);
         let mut space = self.data.clone();
         let mut addrs = Vec::with_capacity(trees.len());
@@ -362,7 +364,7 @@ impl VolumePlanner {
     }
 }
 
-fn zip_placed(trees: Vec<PlannedTree>, addrs: Vec<Vec<Vec<LogicalAddr>>>, nodesize_bytes: usize) -> Vec<PlacedTree> {
+fn zip_placed(trees: Vec<PlannedTree>, addrs: Vec<BlockAddrs>, nodesize_bytes: usize) -> Vec<PlacedTree> {
     trees
         .into_iter()
         .zip(addrs)
