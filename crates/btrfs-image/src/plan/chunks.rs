@@ -228,11 +228,17 @@ pub struct ChunkPlanner {
     total_bytes: u64,
     /// Stripes whose chunk item still fits a leaf.
     stripes_max: usize,
+    /// The devices are too small for chunks of the usual sizes.
+    cramped: bool,
 }
 
 impl ChunkPlanner {
     /// The chunks of an empty volume.
     pub fn new(settings: &Settings) -> Result<Self, MkfsError> {
+        Self::with_sizes(settings, false).or_else(|_| Self::with_sizes(settings, true))
+    }
+
+    fn with_sizes(settings: &Settings, cramped: bool) -> Result<Self, MkfsError> {
         let devices = settings
             .device_bytes
             .iter()
@@ -252,6 +258,7 @@ impl ChunkPlanner {
             reserved: Vec::new(),
             total_bytes: settings.total_bytes(),
             stripes_max: (item_bytes_max(settings.nodesize()) - size_of::<ChunkHead>()) / size_of::<Stripe>(),
+            cramped,
         };
         planner.first_chunks(settings);
         let single = Profile::Single;
@@ -350,7 +357,14 @@ impl ChunkPlanner {
         let fits = room.last().map_or(0, |&(bytes, _)| bytes);
         let stripe_count = device_count * per_device;
         let columns = (stripe_count / profile.copies()) as u64;
-        let stripe_bytes = self.stripe_bytes_wanted(kind, stripe_count as u64, columns).min(fits);
+        let mut stripe_bytes = self.stripe_bytes_wanted(kind, stripe_count as u64, columns).min(fits);
+        if self.cramped {
+            // mkfs.btrfs gives up here. Half of the room stays for chunks to come.
+            stripe_bytes = match kind {
+                ChunkKind::System => STRIPE_BYTES_MIN,
+                _ => (fits / 2 - fits / 2 % STRIPE_LEN_BYTES).max(STRIPE_BYTES_MIN),
+            };
+        }
         let mut indices: Vec<usize> = room.into_iter().map(|(_, index)| index).collect();
         indices.sort_unstable();
         let stripes = indices
