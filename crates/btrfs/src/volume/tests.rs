@@ -559,3 +559,61 @@ fn compressed_files_of_the_kernel_decompress() {
         );
     }
 }
+
+#[test]
+fn an_older_root_opens_read_only_when_asked_for() {
+    let Some(()) = need::kernel_btrfs() else { return };
+    let (_kernel, disks) = with_files(&VolumeOptions::default(), &[("f", b"x")]);
+    let volume = open(&disks, &OpenOptions::default()).unwrap();
+    let ptr = root_ptr(&volume);
+    for at in volume.map(ptr.addr, 16384).unwrap()[0].copies.iter() {
+        flip(disk_of(&disks, *at), at.offset + 200);
+    }
+    let mut options = OpenOptions::default();
+    options.rescue.use_backup_root = true;
+    assert!(matches!(open(&disks, &options), Err(Error::Refused { .. })));
+    options.read_only = true;
+    let older = open(&disks, &options).unwrap();
+    assert!(root_ptr(&older).generation < ptr.generation);
+    assert!(!tree(&older, TreeId::EXTENT).is_empty());
+}
+
+#[test]
+fn the_map_refuses_overlaps_and_knows_its_holes() {
+    let chunk = |logical: u64, devices: u64| {
+        let stripe = |dev| ChunkStripe {
+            at: PhysAddr {
+                dev: DevId(dev),
+                offset: 1 << 20,
+            },
+            dev_uuid: [0; 16],
+        };
+        let flags = btrfs_format::features::block_group::DATA | Profile::Raid0.flag();
+        let stripes = (1..=devices).map(stripe).collect();
+        Chunk::new(LogicalAddr(logical), (1 << 20) * devices, flags, stripes)
+    };
+    let mut map = ChunkMap::default();
+    map.insert(chunk(4 << 20, 2).unwrap()).unwrap();
+    for overlapping in [3 << 20, 4 << 20, 5 << 20] {
+        assert!(map.insert(chunk(overlapping, 2).unwrap()).is_err());
+    }
+    map.insert(chunk(6 << 20, 1).unwrap()).unwrap();
+    // From the last stripe of one chunk into the next, and out of it.
+    let pieces = map.pieces(LogicalAddr((6 << 20) - 4096), 8192).unwrap();
+    let places: Vec<_> = pieces
+        .iter()
+        .map(|p| (p.copies[0].dev.get(), p.copies[0].offset, p.len_bytes))
+        .collect();
+    assert_eq!(places, [(2, (2 << 20) - 4096, 4096), (1, 1 << 20, 4096)]);
+    match map.pieces(LogicalAddr((7 << 20) - 4096), 8192) {
+        Err(Error::Unmapped { addr }) => assert_eq!(addr.get(), 7 << 20),
+        other => panic!("{other:?}"),
+    }
+    assert!(map.pieces(LogicalAddr(u64::MAX), 2).is_err());
+    assert!(chunk(u64::MAX - 4095, 1).is_err());
+    assert!(chunk(0, 0).is_err());
+    let item = chunk(0, 2).unwrap().to_item(4096);
+    let (head, stripes) = view::chunk(&item).unwrap();
+    let back = Chunk::from_item(LogicalAddr(0), head, stripes, 4096).unwrap();
+    assert_eq!(back, chunk(0, 2).unwrap());
+}
