@@ -104,7 +104,7 @@ echo hi > inline; : > empty; truncate -s 10M sparse; echo x | dd of=sparse bs=1 
 fallocate -l 1M prealloc; dd if=/dev/urandom of=prealloc bs=4096 seek=7 count=3 conv=notrunc status=none
 fallocate -p -o 8192 -l 65536 big || true
 for i in $(seq 1 300); do ln inline d/hard_link_with_a_rather_long_name_to_fill_the_item_$i || break; done
-for i in $(seq 1 20); do ln empty d/e/$i; done
+for i in $(seq 1 20); do ln sparse d/e/$i; done
 ln -s target link; ln -s $(printf 'a%.0s' $(seq 1 1000)) longlink; mkfifo fifo; mknod null c 1 3; mknod blk b 7 0
 python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("sock")'
 setfattr -n user.a -v b inline; setfattr -n user.big -v $(printf 'v%.0s' $(seq 1 2000)) inline; setfattr -n trusted.t -v 1 d
@@ -180,7 +180,7 @@ fn nodes_of_all_sizes() {
 #[ignore = "needs root, loop devices and btrfs-progs"]
 fn volumes_without_the_newer_features() {
     let old = "-O ^no-holes,^skinny-metadata,^extref -R ^free-space-tree -n 4k";
-    populate_and_verify(old, "space_cache=v1", &[400], &[KeyType::UNTYPED]);
+    populate_and_verify(old, "space_cache=v1", &[2400], &[KeyType::UNTYPED]);
     populate_and_verify(
         "-O ^no-holes,^skinny-metadata -R ^free-space-tree -n 16k",
         "nospace_cache",

@@ -10,6 +10,8 @@ mod inode;
 mod names;
 mod root;
 mod space;
+#[cfg(test)]
+mod tests;
 mod volume;
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
