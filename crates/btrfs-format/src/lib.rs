@@ -12,6 +12,7 @@ pub mod hash;
 pub mod ids;
 pub mod items;
 pub mod key;
+pub mod render;
 pub mod rule;
 pub mod superblock;
 mod verify;
