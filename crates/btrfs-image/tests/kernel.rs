@@ -151,7 +151,7 @@ fn a_share_of_all_combinations_satisfies_kernel_and_checkers() -> Result<()> {
 }
 
 #[test]
-#[ignore = "a thousand volumes: half an hour"]
+#[ignore = "a thousand volumes: some minutes"]
 fn all_combinations_satisfy_kernel_and_checkers() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     let mut failed = Vec::new();
