@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use btrfs_format::LogicalAddr;
+use btrfs_format::{LogicalAddr, view};
 
 use super::chunks::Chunks;
 use super::disk_view::Shape;
@@ -13,6 +13,7 @@ use super::ledger::{DataReservation, MetaReservation, Pool, Short};
 use super::profile::superblock_ranges;
 use super::{BlockKind, Budget, DATA_EXTENT_BYTES_MAX, Flusher, Space, range_of};
 use crate::error::{Error, Result};
+use crate::volume::Chunk;
 
 /// Blocks of system space below which another system chunk is made before any other: the chunk tree's paths for one
 /// chunk and its devices, many times over.
@@ -220,9 +221,9 @@ impl Space {
     }
 
     /// Tells the volume where a new chunk lies.
-    fn add_to_volume(&self, logical: LogicalAddr, _item: &[u8]) -> Result<()> {
-        Err(Error::Unsupported {
-            feature: format!("a new chunk at {logical}: the chunk map cannot grow yet"),
-        })
+    fn add_to_volume(&self, logical: LogicalAddr, item: &[u8]) -> Result<()> {
+        let (head, stripes) = view::chunk(item).expect("a chunk item of ours is whole");
+        let chunk = Chunk::from_item(logical, head, stripes, self.volume.sectorsize_bytes())?;
+        self.volume.add_chunk(chunk)
     }
 }

@@ -188,8 +188,9 @@ impl Chunks {
         !self.undelivered.is_empty()
     }
 
-    /// The chunk and device items of what was made since the last call, and its block groups.
-    pub fn deliver(&mut self, out: &mut Vec<(TreeId, Key, Edit)>) -> Vec<Arc<Group>> {
+    /// The chunk and device items of what was made since the last call; gives its block groups and the device items
+    /// for the superblocks.
+    pub fn deliver(&mut self, out: &mut Vec<(TreeId, Key, Edit)>) -> (Vec<Arc<Group>>, Vec<DevItem>) {
         let chunks = std::mem::take(&mut self.undelivered);
         let mut groups = Vec::with_capacity(chunks.len());
         let mut touched: BTreeMap<DevId, u64> = BTreeMap::new();
@@ -207,6 +208,7 @@ impl Chunks {
             groups.push(chunk.group);
             self.handed_over += 1;
         }
+        let mut items = Vec::new();
         for (devid, bytes) in touched {
             let used = self.delivered.device_used_bytes.entry(devid).or_default();
             *used += bytes;
@@ -214,9 +216,10 @@ impl Chunks {
                 item.bytes_used = U64::new(*used);
                 let key = Key::new(ObjectId::DEV_ITEMS, KeyType::DEV_ITEM, devid.get());
                 out.push((TreeId::CHUNK, key, Some(item.as_bytes().into())));
+                items.push(*item);
             }
         }
-        groups
+        (groups, items)
     }
 
     /// The superblock's array of system chunks and its device's bytes.
@@ -229,11 +232,6 @@ impl Chunks {
         if let Some(&used) = self.delivered.device_used_bytes.get(&devid) {
             sb.dev_item.bytes_used = U64::new(used);
         }
-    }
-
-    /// Device bytes in use as the commit's trees have them.
-    pub fn device_used_bytes(&self) -> impl Iterator<Item = (DevId, u64)> + '_ {
-        self.delivered.device_used_bytes.iter().map(|(&id, &used)| (id, used))
     }
 
     /// A superblock went to disk.

@@ -18,6 +18,7 @@ use super::ranges::RangeSet;
 use crate::engine::Forest;
 use crate::error::{Error, Result};
 use crate::tree::Tree;
+use crate::volume::Volume;
 
 /// The trees that say where space is.
 #[derive(Debug)]
@@ -84,10 +85,16 @@ fn corrupt(tree: TreeId, what: impl Into<String>) -> Error {
 }
 
 /// Reads chunk tree and block group items.
-pub(super) fn load(sb: &Superblock, trees: &SpaceTrees, chunk_tree_uuid: btrfs_format::Uuid) -> Result<Loaded> {
+pub(super) fn load(volume: &Volume, trees: &SpaceTrees) -> Result<Loaded> {
+    let sb = volume.superblock();
     let mixed = sb.incompat_flags.get() & incompat::MIXED_GROUPS != 0;
     let sector_bytes = sb.sectorsize.get();
     let (device_items, mut devices) = load_devices(&trees.chunk)?;
+    for info in volume.devices() {
+        if let Some(device) = devices.iter_mut().find(|d| d.devid == info.devid) {
+            device.writable = info.device.is_some();
+        }
+    }
     let mut groups = Vec::new();
     let mut profile_bits = [0; 3];
     let mut next_logical = 0;
@@ -137,7 +144,7 @@ pub(super) fn load(sb: &Superblock, trees: &SpaceTrees, chunk_tree_uuid: btrfs_f
             profile_bits,
             next_logical,
             sector_bytes,
-            chunk_tree_uuid,
+            chunk_tree_uuid: volume.chunk_tree_uuid(),
             system_array: sb.sys_chunk_array[..array_bytes].to_vec(),
         }),
     })

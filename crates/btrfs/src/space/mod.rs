@@ -99,7 +99,7 @@ impl Space {
             load::check_writable(&sb)?;
         }
         let trees = SpaceTrees::open(&sb, forest)?;
-        let loaded = load::load(&sb, &trees, volume.chunk_tree_uuid())?;
+        let loaded = load::load(volume, &trees)?;
         let nodesize_bytes = u64::from(sb.nodesize.get());
         let mixed = sb.incompat_flags.get() & incompat::MIXED_GROUPS != 0;
         let space = Self {
@@ -248,7 +248,10 @@ impl Space {
     /// Merging these allocates blocks, which changes space again: call until nothing comes.
     pub fn take_edits(&self, _transid: Generation) -> Result<Vec<(TreeId, Key, Edit)>> {
         let mut out = Vec::new();
-        let new_groups = self.chunks.lock().deliver(&mut out);
+        let (new_groups, device_items) = self.chunks.lock().deliver(&mut out);
+        for item in device_items {
+            self.volume.set_device_item(item)?;
+        }
         let mut dirty = std::mem::take(&mut *self.dirty.lock());
         dirty.extend(new_groups.iter().map(|g| g.shape.start));
         let mut edits = Vec::new();
