@@ -101,12 +101,12 @@ impl Fs {
     fn stat_volume(&self) -> Result<StatFs> {
         let sb = self.engine.volume.superblock();
         let block = sb.sectorsize.get();
-        let free_bytes = sb.total_bytes.get().saturating_sub(sb.bytes_used.get());
-        let free = free_bytes / u64::from(block);
+        let stat = self.engine.space.stat();
+        let blocks = |bytes: u64| bytes / u64::from(block);
         Ok(StatFs {
-            blocks: sb.total_bytes.get() / u64::from(block),
-            blocks_free: free,
-            blocks_available: free,
+            blocks: blocks(stat.total_bytes),
+            blocks_free: blocks(stat.free_bytes),
+            blocks_available: blocks(stat.available_bytes),
             // Inode numbers are not counted: the kernel shows zeros too.
             files: 0,
             files_free: 0,

@@ -10,6 +10,7 @@ use super::chunks::Chunks;
 use super::disk_view::Shape;
 use super::group::Group;
 use super::ledger::{DataReservation, MetaReservation, Pool, Short};
+use super::placement::Placement;
 use super::profile::superblock_ranges;
 use super::{BlockKind, Budget, DATA_EXTENT_BYTES_MAX, Flusher, Space, range_of};
 use crate::error::{Error, Result};
@@ -18,6 +19,9 @@ use crate::volume::Chunk;
 /// Blocks of system space below which another system chunk is made before any other: the chunk tree's paths for one
 /// chunk and its devices, many times over.
 const SYSTEM_BLOCKS_MIN: u64 = 32;
+
+/// Linux makes no data chunk where its reserve would fill most of metadata: this much of it stays free for it.
+const METADATA_RESERVE_SHARES: u64 = 2;
 
 /// Steps of making space, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,19 +182,30 @@ impl Space {
         let Some(placement) = chunks.place(pool) else {
             return false;
         };
-        let meta_pool = self.ledger.meta_pool();
-        if pool == Pool::Data && pool != meta_pool {
-            // The devices' last room belongs to metadata that is promised.
-            let addable = chunks.addable_bytes(meta_pool, Some(&placement));
-            if !self.ledger.meta_holds_with(addable) {
-                return false;
-            }
+        if pool == Pool::Data && !self.mixed && !self.leaves_room_for_metadata(&mut chunks, &placement) {
+            return false;
         }
         if pool != Pool::System && self.ledger.pool(Pool::System).free < SYSTEM_BLOCKS_MIN * self.nodesize_bytes {
             // Where this fails, what system space is left still serves; the commit would say so otherwise.
             self.make_chunk(&mut chunks, Pool::System);
         }
         self.make_chunk(&mut chunks, pool)
+    }
+
+    /// The devices' last room belongs to metadata: what is promised, and what Linux wants to have before it deletes
+    /// anything. May make a metadata chunk, which a data chunk then has to go after.
+    fn leaves_room_for_metadata(&self, chunks: &mut Chunks, data: &Placement) -> bool {
+        let addable = chunks.addable_bytes(Pool::Metadata, Some(data));
+        let wanted = self.shown_reserve_bytes.load(Ordering::Relaxed) * METADATA_RESERVE_SHARES;
+        let has_room = |addable| self.ledger.pool(Pool::Metadata).free + addable >= wanted;
+        if !has_room(addable) && self.make_chunk(chunks, Pool::Metadata) && chunks.place(Pool::Data).is_none() {
+            return false;
+        }
+        let addable = match chunks.place(Pool::Data) {
+            Some(placement) => chunks.addable_bytes(Pool::Metadata, Some(&placement)),
+            None => 0,
+        };
+        self.ledger.meta_holds_with(addable)
     }
 
     fn make_chunk(&self, chunks: &mut Chunks, pool: Pool) -> bool {

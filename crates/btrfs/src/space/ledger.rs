@@ -110,9 +110,6 @@ impl Ledger {
     pub fn set_global_reserve(&self, bytes: u64) {
         self.numbers.lock().global_reserve_bytes = bytes;
     }
-    pub fn global_reserve_bytes(&self) -> u64 {
-        self.numbers.lock().global_reserve_bytes
-    }
     /// Data bytes and tree blocks that are promised.
     pub fn reserved(&self) -> (u64, u64) {
         let n = self.numbers.lock();

@@ -237,7 +237,7 @@ pub(super) fn load_free_space(trees: &SpaceTrees, group: &Group, nodesize_bytes:
         .map_err(|Contradiction(what)| corrupt(tree, what))
 }
 
-fn read_free_space_tree(tree: &Tree, group: &Group) -> Result<(RangeSet, bool)> {
+pub(super) fn read_free_space_tree(tree: &Tree, group: &Group) -> Result<(RangeSet, bool)> {
     let range = group.range();
     let bad = |key: Key, what: &str| corrupt(TreeId::FREE_SPACE, format!("{key}: {what}"));
     let info_key = group.shape.info_key();
@@ -273,7 +273,7 @@ fn read_free_space_tree(tree: &Tree, group: &Group) -> Result<(RangeSet, bool)> 
     Ok((free, bitmaps))
 }
 
-fn scan_extent_tree(tree: &Tree, group: &Group, nodesize_bytes: u64) -> Result<RangeSet> {
+pub(super) fn scan_extent_tree(tree: &Tree, group: &Group, nodesize_bytes: u64) -> Result<RangeSet> {
     let range = group.range();
     let mut free = RangeSet::default();
     free.insert(range.clone(), |_| {});

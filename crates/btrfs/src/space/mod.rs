@@ -14,6 +14,8 @@ mod placement;
 mod profile;
 mod ranges;
 mod statfs;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -65,6 +67,9 @@ pub struct Space {
     trees: SpaceTrees,
     nodesize_bytes: u64,
     mixed: bool,
+    compat_ro_flags: u64,
+    /// The global reserve that `statfs` leaves out.
+    shown_reserve_bytes: AtomicU64,
     ledger: Arc<Ledger>,
     /// By start address.
     groups: RwLock<BTreeMap<u64, Arc<Group>>>,
@@ -107,6 +112,8 @@ impl Space {
             trees,
             nodesize_bytes,
             mixed,
+            compat_ro_flags: sb.compat_ro_flags.get(),
+            shown_reserve_bytes: AtomicU64::new(0),
             ledger: Arc::new(Ledger::new(nodesize_bytes, mixed)),
             groups: RwLock::default(),
             pools: Default::default(),
@@ -364,9 +371,12 @@ impl Space {
         /// Blocks for new leaves and nodes of those trees, whatever their size.
         const GROWTH_BLOCKS: u64 = 32;
         const RESERVE_BYTES_MAX: u64 = 512 << 20;
-        let trees: u64 = load::reserve_trees_bytes(&self.trees.root)?.values().sum();
-        let bytes = (trees + GROWTH_BLOCKS * self.nodesize_bytes).min(RESERVE_BYTES_MAX);
+        let trees = load::reserve_trees_bytes(&self.trees.root)?;
+        let sum: u64 = trees.values().sum();
+        let bytes = (sum + GROWTH_BLOCKS * self.nodesize_bytes).min(RESERVE_BYTES_MAX);
         self.ledger.set_global_reserve(bytes);
+        let shown = statfs::shown_reserve_bytes(self.compat_ro_flags, self.nodesize_bytes, &trees);
+        self.shown_reserve_bytes.store(shown, Ordering::Relaxed);
         Ok(())
     }
 

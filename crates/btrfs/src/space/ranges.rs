@@ -27,6 +27,7 @@ impl RangeSet {
     pub fn len(&self) -> usize {
         self.map.len()
     }
+    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
@@ -142,6 +143,7 @@ impl Holes {
         }
     }
 
+    #[cfg(test)]
     pub fn total_bytes(&self) -> u64 {
         self.set.total_bytes() + (self.current.end - self.current.start)
     }
@@ -221,6 +223,7 @@ impl Holes {
     }
 
     /// All holes, in order.
+    #[cfg(test)]
     pub fn to_set(&self) -> RangeSet {
         let mut set = self.set.clone();
         set.insert(self.current.clone(), |_| {});

@@ -1,16 +1,17 @@
 //! What `statfs` says of space: the numbers that Linux gives for the same volume.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
 use btrfs_format::TreeId;
 use btrfs_format::features::compat_ro;
 use btrfs_format::items::STRIPE_LEN_BYTES;
 use btrfs_format::superblock::DEVICE_RESERVED_BYTES;
 
 use super::ledger::Pool;
-use super::load::reserve_trees_bytes;
 use super::placement::Device;
 use super::profile::Profile;
 use super::{Space, chunks::pool_of};
-use crate::error::Result;
 
 /// Bytes as `df` shows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,9 +61,9 @@ fn raw_bytes_for_data(devices: &[Device], profile: Profile) -> u64 {
 
 impl Space {
     /// Total, free and available bytes.
-    pub fn stat(&self) -> Result<SpaceStat> {
+    pub fn stat(&self) -> SpaceStat {
         let sb = self.volume.superblock();
-        let global_reserve = self.shown_reserve_bytes()?;
+        let global_reserve = self.shown_reserve_bytes.load(Ordering::Relaxed);
         let chunks = self.chunks.lock();
         let data_profile = chunks.profile(Pool::Data);
         let addable_data = data_profile.map_or(0, |profile| raw_bytes_for_data(&chunks.devices, profile));
@@ -93,33 +94,29 @@ impl Space {
         if !self.mixed && metadata_full && metadata_low {
             available_bytes = 0;
         }
-        Ok(SpaceStat {
+        SpaceStat {
             total_bytes,
             free_bytes,
             available_bytes,
-        })
+        }
     }
+}
 
-    /// The global reserve as Linux counts (and shows) it: the size of the trees that every commit changes, and not less
-    /// than what some worst cases of single items would take. Ours, which counts leaves, is smaller.
-    fn shown_reserve_bytes(&self) -> Result<u64> {
-        const RESERVE_BYTES_MAX: u64 = 512 << 20;
-        /// Blocks of one worst case: two for each of eight levels.
-        const ITEM_BLOCKS: u64 = 16;
-        /// An unlink, in worst cases, and again for its references.
-        const UNLINK_ITEMS: u64 = 6;
-        let flags = self.volume.superblock().compat_ro_flags.get();
-        let has = |bit: u64| u64::from(flags & bit != 0);
-        // Root, extent and checksum tree, each once.
-        let trees = 3 + has(compat_ro::FREE_SPACE_TREE) + has(compat_ro::BLOCK_GROUP_TREE);
-        // References cost twice as much where they change a free-space tree.
-        let items = trees + UNLINK_ITEMS + UNLINK_ITEMS * (1 + has(compat_ro::FREE_SPACE_TREE));
-        let least = items * ITEM_BLOCKS * self.nodesize_bytes;
-        let used: u64 = reserve_trees_bytes(&self.trees.root)?
-            .into_iter()
-            .filter(|(id, _)| *id != TreeId::DEV)
-            .map(|(_, bytes)| bytes)
-            .sum();
-        Ok(used.max(least).min(RESERVE_BYTES_MAX))
-    }
+/// The global reserve as Linux counts (and shows) it: the size of the trees that every commit changes, and not less than
+/// what some worst cases of single items would take. Ours, which counts leaves, is smaller.
+pub(super) fn shown_reserve_bytes(compat_ro_flags: u64, nodesize_bytes: u64, trees: &BTreeMap<TreeId, u64>) -> u64 {
+    const RESERVE_BYTES_MAX: u64 = 512 << 20;
+    /// Blocks of one worst case: two for each of eight levels.
+    const ITEM_BLOCKS: u64 = 16;
+    /// An unlink, in worst cases, and again for its references.
+    const UNLINK_ITEMS: u64 = 6;
+    let has = |bit: u64| u64::from(compat_ro_flags & bit != 0);
+    // Root, extent and checksum tree, each once.
+    let roots = 3 + has(compat_ro::FREE_SPACE_TREE) + has(compat_ro::BLOCK_GROUP_TREE);
+    // References cost twice as much where they change a free-space tree.
+    let items = roots + UNLINK_ITEMS + UNLINK_ITEMS * (1 + has(compat_ro::FREE_SPACE_TREE));
+    let least = items * ITEM_BLOCKS * nodesize_bytes;
+    let counted = trees.iter().filter(|(id, _)| **id != TreeId::DEV);
+    let used: u64 = counted.map(|(_, bytes)| bytes).sum();
+    used.max(least).min(RESERVE_BYTES_MAX)
 }

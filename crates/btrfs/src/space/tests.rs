@@ -1,0 +1,349 @@
+//! Space on whole volumes: what the kernel wrote, read by us; what we write, judged by the kernel and both checkers.
+
+use std::sync::Arc;
+
+use btrfs_format::features::inode_flags;
+use btrfs_format::hash::name_hash;
+use btrfs_format::items::{DirItem, InodeRef, file_type};
+use btrfs_format::items::{FileExtent, InodeItem, file_extent_type};
+use btrfs_format::{DiskKey, Key, KeyType, LogicalAddr, ObjectId, TreeId, U16, U32, U64};
+use cowshed_device::{BlockDevice, FileDevice, OpenMode};
+use cowshed_harness::{KernelVolume, VolumeOptions, matrix_small, need, run};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::*;
+use crate::engine::{Engine, EngineOptions};
+use crate::env::FixedEnv;
+use crate::refs::{DataRef, RefChange, RefKind};
+use crate::testing::Dice;
+use crate::tree::{NodeStore, Tree};
+use crate::txn::Batch;
+use crate::volume::OpenOptions;
+
+const SECTOR: u64 = 4096;
+const ROOT_DIR: ObjectId = ObjectId(256);
+
+fn devices(volume: &KernelVolume, mode: OpenMode) -> Vec<Arc<dyn BlockDevice>> {
+    let open = |path| Arc::new(FileDevice::open(path, mode).unwrap()) as Arc<dyn BlockDevice>;
+    volume.images().iter().map(open).collect()
+}
+
+fn open_space(volume: &KernelVolume) -> Arc<Space> {
+    let options = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
+    let volume = Volume::open(devices(volume, OpenMode::ReadOnly), &options).unwrap();
+    let forest = Forest::new(Arc::new(NodeStore::new(volume.clone(), 64 << 20)));
+    Space::load(&volume, &forest).unwrap()
+}
+
+fn open_engine(volume: &KernelVolume) -> Arc<Engine> {
+    let volume = Volume::open(devices(volume, OpenMode::ReadWrite), &OpenOptions::default()).unwrap();
+    let options = EngineOptions {
+        commit_interval_s: 0,
+        ..EngineOptions::default()
+    };
+    Engine::open(volume, Arc::new(FixedEnv::default()), options).unwrap()
+}
+
+/// Volumes of all profiles that we allocate on, big enough for a superblock copy to lie in a chunk.
+fn volumes() -> Vec<VolumeOptions> {
+    let mut all = matrix_small();
+    all.push(VolumeOptions::devices(1, "dup", "dup"));
+    all.push(VolumeOptions::devices(1, "single", "single"));
+    all.push(VolumeOptions::devices(3, "raid0", "raid1"));
+    all.push(VolumeOptions::devices(3, "raid1c3", "raid1c3"));
+    all.push(VolumeOptions::devices(4, "raid1c4", "raid1c4"));
+    for options in &mut all {
+        // Mounted twice below, filled by hand: what the data looks like does not matter here.
+        options.mount_options = "";
+    }
+    all
+}
+
+/// Thousands of small files, every third of them removed: free space in pieces.
+fn fragment(root: &std::path::Path) -> std::io::Result<()> {
+    let name = |i: usize| root.join(format!("f{i}"));
+    for i in 0..1500 {
+        std::fs::write(name(i), vec![i as u8; 4096 * (1 + i % 3)])?;
+        if i % 300 == 0 {
+            std::fs::File::open(root)?.sync_all()?;
+        }
+    }
+    for i in (0..1500).step_by(3) {
+        std::fs::remove_file(name(i))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn free_space_of_kernel_volumes_is_what_the_extent_tree_leaves() {
+    let Some(()) = need::kernel_btrfs() else { return };
+    let mut bitmaps = 0;
+    for options in volumes() {
+        let volume = KernelVolume::make(&options).unwrap();
+        volume.with_mount(|root| Ok(fragment(root)?)).unwrap();
+        let space = open_space(&volume);
+        let what = options.describe();
+        let mut used = 0;
+        for group in space.groups.read().values() {
+            used += group.used_bytes();
+            let scanned = load::scan_extent_tree(&space.trees.extent, group, space.nodesize_bytes).unwrap();
+            if let Some(tree) = &space.trees.free_space {
+                let (free, is_bitmaps) = load::read_free_space_tree(tree, group).unwrap();
+                bitmaps += usize::from(is_bitmaps);
+                assert_eq!(free, scanned, "{what}, block group {}", group.shape.start);
+            }
+            space.ensure_loaded(group).unwrap();
+        }
+        assert_eq!(used, space.volume.superblock().bytes_used.get(), "{what}");
+    }
+    assert!(bitmaps > 0, "no volume was fragmented enough to have bitmaps");
+}
+
+#[test]
+fn statfs_is_that_of_the_kernel() {
+    let Some(()) = need::kernel_btrfs() else { return };
+    for options in volumes() {
+        let volume = KernelVolume::make(&options).unwrap();
+        volume
+            .with_mount(|root| Ok(std::fs::write(root.join("file"), vec![7; 5 << 20])?))
+            .unwrap();
+        // Mounted read-only it would leave the global reserve out.
+        let mounted = volume.mount().unwrap();
+        let dir = mounted.dir().to_string_lossy().into_owned();
+        let theirs = run("stat", &["-f", "-c", "%b %f %a", &dir]).unwrap();
+        mounted.unmount_quietly().unwrap();
+        let stat = open_space(&volume).stat();
+        let ours = [stat.total_bytes, stat.free_bytes, stat.available_bytes].map(|bytes| bytes / SECTOR);
+        let ours = format!("{} {} {}", ours[0], ours[1], ours[2]);
+        assert_eq!(ours, theirs.trim(), "{}", options.describe());
+    }
+}
+
+/// A file in the top level without checksums whose extents tests make by hand.
+struct Filler {
+    engine: Arc<Engine>,
+    tree: Arc<Tree>,
+    ino: u64,
+    /// File offset, address, length.
+    extents: Vec<(u64, LogicalAddr, u64)>,
+    end: u64,
+}
+
+impl Filler {
+    fn create(engine: &Arc<Engine>, ino: u64) -> Self {
+        let tree = engine.forest.require(TreeId::FS).unwrap();
+        let name = format!("filler-{ino}");
+        let reservation = engine.reserve(Budget::CREATE).unwrap();
+        let join = engine.txn.join();
+        let parent_key = Key::new(ROOT_DIR, KeyType::INODE_ITEM, 0);
+        let mut parent = InodeItem::read_from_bytes(&tree.get(&parent_key).unwrap().unwrap()).unwrap();
+        parent.size = U64::new(parent.size.get() + 2 * name.len() as u64);
+        parent.transid = join.generation().into();
+        let head = DirItem {
+            location: DiskKey::from(Key::new(ObjectId(ino), KeyType::INODE_ITEM, 0)),
+            transid: join.generation().into(),
+            data_len: U16::new(0),
+            name_len: U16::new(name.len() as u16),
+            ty: file_type::REG_FILE,
+        };
+        let inode_ref = InodeRef {
+            index: U64::new(ino),
+            name_len: U16::new(name.len() as u16),
+        };
+        let mut batch = Batch::new();
+        batch.put(&tree, parent_key, parent.as_bytes());
+        let entry = [head.as_bytes(), name.as_bytes()].concat();
+        let hash = name_hash(name.as_bytes());
+        batch.put(&tree, Key::new(ROOT_DIR, KeyType::DIR_ITEM, hash), entry.clone());
+        batch.put(&tree, Key::new(ROOT_DIR, KeyType::DIR_INDEX, ino), entry);
+        let backref = Key::new(ObjectId(ino), KeyType::INODE_REF, ROOT_DIR.get());
+        batch.put(&tree, backref, [inode_ref.as_bytes(), name.as_bytes()].concat());
+        let this = Self {
+            engine: engine.clone(),
+            tree,
+            ino,
+            extents: Vec::new(),
+            end: 0,
+        };
+        this.put_inode(&mut batch, join.generation());
+        join.apply(batch, reservation);
+        this
+    }
+
+    fn put_inode(&self, batch: &mut Batch, generation: Generation) {
+        let mut inode = InodeItem::new_zeroed();
+        inode.generation = generation.into();
+        inode.transid = generation.into();
+        inode.nlink = U32::new(1);
+        inode.mode = U32::new(0o100_644);
+        inode.size = U64::new(self.end);
+        inode.nbytes = U64::new(self.extents.iter().map(|e| e.2).sum());
+        inode.flags = U64::new(inode_flags::NODATASUM);
+        batch.put(
+            &self.tree,
+            Key::new(ObjectId(self.ino), KeyType::INODE_ITEM, 0),
+            inode.as_bytes(),
+        );
+    }
+
+    fn key(&self, offset: u64) -> Key {
+        Key::new(ObjectId(self.ino), KeyType::EXTENT_DATA, offset)
+    }
+
+    fn reference(&self, addr: LogicalAddr, len_bytes: u64, offset: u64, kind: RefKind) -> RefChange {
+        let data_ref = DataRef {
+            root: TreeId::FS,
+            ino: ObjectId(self.ino),
+            offset,
+        };
+        RefChange {
+            addr,
+            len_bytes,
+            data_ref,
+            kind,
+        }
+    }
+
+    /// Appends up to `bytes`; gives what one allocation brought.
+    fn append(&mut self, bytes: u64) -> Result<u64> {
+        let space = &self.engine.space;
+        let mut data = space.reserve_data(bytes)?;
+        let reservation = self.engine.reserve(Budget::WRITE_EXTENT)?;
+        let (addr, len) = space.alloc_data(&mut data, bytes)?;
+        let join = self.engine.txn.join();
+        let extent = FileExtent {
+            generation: join.generation().into(),
+            ram_bytes: U64::new(len),
+            compression: 0,
+            encryption: 0,
+            other_encoding: U16::new(0),
+            ty: file_extent_type::REG,
+            disk_bytenr: addr.into(),
+            disk_num_bytes: U64::new(len),
+            offset: U64::new(0),
+            num_bytes: U64::new(len),
+        };
+        let mut batch = Batch::new();
+        batch.put(&self.tree, self.key(self.end), extent.as_bytes());
+        batch.reference(self.reference(addr, len, self.end, RefKind::New));
+        self.extents.push((self.end, addr, len));
+        self.end += len;
+        self.put_inode(&mut batch, join.generation());
+        join.apply(batch, reservation);
+        Ok(len)
+    }
+
+    /// Makes a hole of some extents (volumes with no-holes: the item just goes).
+    fn punch(&mut self, mut which: impl FnMut(usize) -> bool) -> Result<()> {
+        let reservation = self.engine.reserve(Budget::TRUNCATE)?;
+        let join = self.engine.txn.join();
+        let mut batch = Batch::new();
+        let mut index = 0;
+        let (gone, kept) = std::mem::take(&mut self.extents).into_iter().partition(|_| {
+            index += 1;
+            which(index - 1)
+        });
+        self.extents = kept;
+        let gone: Vec<(u64, LogicalAddr, u64)> = gone;
+        for (offset, addr, len) in gone {
+            batch.delete(&self.tree, self.key(offset));
+            batch.reference(self.reference(addr, len, offset, RefKind::Drop));
+        }
+        self.put_inode(&mut batch, join.generation());
+        join.apply(batch, reservation);
+        Ok(())
+    }
+}
+
+/// What the trees say of every block group that is loaded must be what memory says once nothing is in flight.
+fn assert_views_agree(space: &Space, when: &str) {
+    let mut free = [0; 3];
+    for group in space.groups.read().values() {
+        space.ensure_loaded(group).unwrap();
+        let (holes, pinned, disk) = group.views();
+        let mut disk = disk.unwrap();
+        for range in &group.excluded {
+            disk.remove(range.clone(), |_| {});
+        }
+        assert!(pinned.is_empty(), "{when}: pinned ranges after a commit");
+        assert_eq!(holes, disk, "{when}: block group {}", group.shape.start);
+        let scanned = load::scan_extent_tree(&space.trees.extent, group, space.nodesize_bytes).unwrap();
+        assert_eq!(group.views().2.unwrap(), scanned, "{when}");
+        if let Some(tree) = &space.trees.free_space {
+            let (in_tree, _) = load::read_free_space_tree(tree, group).unwrap();
+            assert_eq!(in_tree, scanned, "{when}: free-space tree of {}", group.shape.start);
+        }
+        free[pool_of(group.flags).unwrap() as usize] += holes.total_bytes();
+    }
+    for pool in POOLS {
+        assert_eq!(space.ledger.pool(pool).free, free[pool as usize], "{when}: {pool:?}");
+        assert_eq!(space.ledger.pool(pool).pinned, 0, "{when}: {pool:?}");
+    }
+}
+
+/// Fills the volume in pieces, punches holes, fills those: with new chunks, full pools and bitmaps on the way.
+fn fill_and_punch(volume: &KernelVolume, what: &str) {
+    let engine = open_engine(volume);
+    let mut dice = Dice::new(11);
+    let mut filler = Filler::create(&engine, 257);
+    let mut small = Filler::create(&engine, 258);
+    for _ in 0..800 {
+        small.append(SECTOR * (1 + dice.below(4))).unwrap();
+    }
+    while filler.append(SECTOR * (1 + dice.below(4000))).is_ok() {
+        if dice.below(30) == 0 {
+            engine.commit().unwrap();
+        }
+    }
+    engine.commit().unwrap();
+    assert_views_agree(&engine.space, &format!("{what}: full"));
+    // A full volume can delete, and what it deleted comes back.
+    small.punch(|i| i % 2 == 0).unwrap();
+    filler.punch(|i| i % 3 == 0).unwrap();
+    engine.commit().unwrap();
+    assert_views_agree(&engine.space, &format!("{what}: punched"));
+    for _ in 0..200 {
+        small.append(SECTOR).unwrap();
+    }
+    engine.commit().unwrap();
+    assert_views_agree(&engine.space, &format!("{what}: small again"));
+    engine.close().unwrap();
+    engine.space.assert_nothing_reserved();
+}
+
+#[test]
+fn full_volumes_of_every_profile_stay_clean() {
+    let Some(()) = need::kernel_btrfs() else { return };
+    for options in volumes() {
+        if options.features.contains(&"^no-holes") {
+            continue; // The holes that the test makes would need items of their own.
+        }
+        let volume = KernelVolume::make(&options).unwrap();
+        let what = options.describe();
+        fill_and_punch(&volume, &what);
+        let report = btrfs_check::check(
+            &devices(&volume, OpenMode::ReadOnly),
+            &btrfs_check::CheckOptions::default(),
+        );
+        assert!(report.is_clean(), "{what}:\n{report}");
+        let report = volume.check(cowshed_harness::progs::CheckOptions::default()).unwrap();
+        assert!(report.clean, "{what}:\n{}", report.output);
+        // The kernel goes on with it: reads the free space, allocates, frees, and complains about nothing.
+        volume
+            .with_mount(|root| {
+                std::fs::remove_file(root.join("filler-257"))?;
+                std::fs::write(root.join("new"), vec![3; 3 << 20])?;
+                Ok(())
+            })
+            .unwrap_or_else(|e| panic!("{what}: {e:#}"));
+        let report = volume.check(cowshed_harness::progs::CheckOptions::default()).unwrap();
+        assert!(report.clean, "{what}, after the kernel:\n{}", report.output);
+        let space = open_space(&volume);
+        for group in space.groups.read().values() {
+            space.ensure_loaded(group).unwrap();
+        }
+    }
+}
