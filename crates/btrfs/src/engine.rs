@@ -209,6 +209,9 @@ impl Engine {
 
     /// Ends the mount: everything on disk, no thread left. The engine refuses changes afterwards.
     pub fn close(&self) -> Result<()> {
+        if self.txn.is_closed() {
+            return Ok(());
+        }
         self.background.stop();
         let result = if self.txn.is_aborted() {
             Err(Error::ReadOnly)

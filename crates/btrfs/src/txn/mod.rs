@@ -113,6 +113,7 @@ pub struct Txn {
     running: AtomicU64,
     committed: AtomicU64,
     aborted: AtomicBool,
+    closed: AtomicBool,
     refs: Mutex<RefQueue>,
     space: Arc<Space>,
     /// Estimated memory of what waits in the active overlays.
@@ -131,6 +132,7 @@ impl Txn {
             running: AtomicU64::new(committed.next().get()),
             committed: AtomicU64::new(committed.get()),
             aborted: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             refs: Mutex::new(RefQueue::default()),
             space,
             pending_memory_bytes: AtomicU64::new(0),
@@ -178,7 +180,11 @@ impl Txn {
     }
     /// The mount has ended: what comes later is refused.
     pub(crate) fn close(&self) {
-        self.aborted.store(true, Ordering::Release);
+        self.closed.store(true, Ordering::Release);
+    }
+    /// True once the mount has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
     /// Refuses to go on where changes could not be made durable.
     pub fn check_writable(&self) -> Result<()> {

@@ -186,6 +186,14 @@ fn mount_directly(target: &Path, root_mode: u32, options: &MountOptions) -> Resu
 }
 
 impl Mountpoint {
+    /// A mount that somebody else made and serves, to be unmounted in the way open to us: directly, or through the helper.
+    pub fn existing(target: PathBuf) -> Self {
+        Mountpoint {
+            target,
+            through_helper: !sys::is_root(),
+        }
+    }
+
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         &self.target

@@ -1,0 +1,78 @@
+//! The command line: what there is to say, and its help.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+#[derive(Parser, Debug)]
+#[command(
+    name = "cowshed",
+    version,
+    about = "Copy-on-write file systems in user space: make, mount, check and inspect btrfs volumes",
+    long_about = "Makes, mounts, checks and inspects btrfs volumes without a kernel driver and without root. \
+                  The volumes are Linux's own: the kernel and btrfs-progs read and write them too.",
+    disable_help_subcommand = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Make a volume on image files or devices
+    Mkfs(super::commands::mkfs::MkfsArgs),
+    /// Mount a volume on a directory
+    Mount(MountArgs),
+    /// Unmount; returns when everything is on disk
+    Umount(UmountArgs),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Options of -o, as in btrfs(5) and mount(8):
+  ro, rw                    read-only, read-write (default)
+  subvol=PATH, subvolid=ID  the subvolume to show (default: the volume's default subvolume)
+  commit=SECONDS            seconds between commits that nobody asked for (default 30)
+  relatime, noatime, strictatime, nodiratime
+  nodatasum, nodatacow      for files made from now on
+  degraded                  mount although devices are missing
+  rescue=usebackuproot:nologreplay:ignoredatacsums:...
+  max_memory=SIZE           bound for pending changes and cached blocks, with k, m or g (default: a quarter of RAM)
+  allow_other               let other users enter (root: default); private: only the user who mounts
+  default_permissions       the kernel checks permissions
+  suid, dev, exec, sync, dirsync and their opposites
+  fsname=NAME               shown as the source instead of the first target
+  noloop                    do not attach a loop device to an image file (root only)
+  log=FILE                  where the background process writes its messages (default: syslog)")]
+pub struct MountArgs {
+    /// Image files or block devices of one volume, then the mount point
+    #[arg(required = true, num_args = 2.., value_names = ["TARGET", "MOUNTPOINT"])]
+    pub paths: Vec<PathBuf>,
+    /// Mount options, separated by commas
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Stay in the foreground and log to the terminal
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Mount read-only
+    #[arg(short, long)]
+    pub read_only: bool,
+    /// Say more (with -f); twice: much more
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Internal: this process is the background one
+    #[arg(long, hide = true)]
+    pub daemon: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct UmountArgs {
+    /// Mount points
+    #[arg(required = true)]
+    pub mountpoints: Vec<PathBuf>,
+    /// Take it out of the tree now; it ends when nobody uses it any more
+    #[arg(short, long)]
+    pub lazy: bool,
+}

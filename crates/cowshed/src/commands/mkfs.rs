@@ -1,0 +1,224 @@
+//! `cowshed mkfs`: makes a volume, with the flags of mkfs.btrfs.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, bail};
+use btrfs_image::size::{parse_size_bytes, pretty_bytes};
+use btrfs_image::{Features, MkfsOptions, MkfsReport, Profile, csum_type_from_name, mkfs};
+use clap::Args;
+use cowshed_device::{BlockDevice, FileDevice, OpenMode};
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Profiles: single, dup, raid0, raid1, raid1c3, raid1c4, raid10. Checksums: crc32c, xxhash, sha256, blake2.
+Features: mixed-bg, extref, skinny-metadata, no-holes, free-space-tree, block-group-tree; ^NAME turns one off.
+A TARGET that does not exist is made as a sparse file of the size that -b gives.")]
+pub struct MkfsArgs {
+    /// Image files or block devices
+    #[arg(required = true, value_name = "TARGET")]
+    targets: Vec<PathBuf>,
+    /// Label of the volume, up to 255 bytes
+    #[arg(short = 'L', long, default_value = "")]
+    label: String,
+    /// Size of tree blocks: 4k to 64k
+    #[arg(short, long, value_name = "SIZE", value_parser = size)]
+    nodesize: Option<u64>,
+    /// Sector size; 4k is what there is
+    #[arg(short, long, value_name = "SIZE", value_parser = size, default_value = "4k")]
+    sectorsize: u64,
+    /// Profile of metadata (default: dup on one device, raid1 on several)
+    #[arg(short, long, value_name = "PROFILE")]
+    metadata: Option<Profile>,
+    /// Profile of data (default: single)
+    #[arg(short, long, value_name = "PROFILE")]
+    data: Option<Profile>,
+    /// Data and metadata in the same chunks, for small volumes
+    #[arg(short = 'M', long)]
+    mixed: bool,
+    /// Bytes to use of each target
+    #[arg(short, long, value_name = "SIZE", value_parser = size)]
+    byte_count: Option<u64>,
+    /// UUID of the volume (default: random)
+    #[arg(short = 'U', long, value_name = "UUID")]
+    uuid: Option<uuid::Uuid>,
+    /// UUID of the device (one target only; default: random)
+    #[arg(long, value_name = "UUID")]
+    device_uuid: Option<uuid::Uuid>,
+    /// Checksum
+    #[arg(long, visible_alias = "checksum", value_name = "TYPE", default_value = "crc32c")]
+    csum: String,
+    /// Features, separated by commas
+    #[arg(short = 'O', long, value_name = "LIST")]
+    features: Vec<String>,
+    /// The same as -O, as older mkfs.btrfs had it
+    #[arg(short = 'R', long, value_name = "LIST")]
+    runtime_features: Vec<String>,
+    /// Overwrite what a target holds
+    #[arg(short, long)]
+    force: bool,
+    /// Print nothing
+    #[arg(short, long)]
+    quiet: bool,
+    /// Do not discard the targets' old contents
+    #[arg(short = 'K', long)]
+    nodiscard: bool,
+    /// Print the result as JSON
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size_bytes(text).map_err(|e| e.to_string())
+}
+
+pub fn run(args: &MkfsArgs) -> Result<u8> {
+    let options = options(args)?;
+    let mut made = Vec::new();
+    let result = open_targets(args, &mut made).and_then(|devices| Ok(mkfs(&devices, &options)?));
+    let report = match result {
+        Ok(report) => report,
+        Err(error) => {
+            // What did not exist before does not exist after a failure.
+            for path in made {
+                let _ = std::fs::remove_file(path);
+            }
+            return Err(error);
+        }
+    };
+    if args.json {
+        println!("{:#}", json(&report, &options));
+    } else if !args.quiet {
+        print_report(&report, &options);
+    }
+    Ok(0)
+}
+
+fn options(args: &MkfsArgs) -> Result<MkfsOptions> {
+    let mut features = Features::default();
+    for list in args.features.iter().chain(&args.runtime_features) {
+        features.apply(list)?;
+    }
+    if args.device_uuid.is_some() && args.targets.len() > 1 {
+        bail!("--device-uuid goes with one target");
+    }
+    let random = || *uuid::Uuid::new_v4().as_bytes();
+    let device_uuids = match args.device_uuid {
+        Some(uuid) => vec![*uuid.as_bytes()],
+        None => args.targets.iter().map(|_| random()).collect(),
+    };
+    let nodesize_bytes = args
+        .nodesize
+        .map(|n| u32::try_from(n).context("--nodesize"))
+        .transpose()?;
+    let seed = u64::from_le_bytes(random().first_chunk().copied().unwrap_or_default());
+    Ok(MkfsOptions {
+        label: args.label.clone(),
+        nodesize_bytes,
+        sectorsize_bytes: u32::try_from(args.sectorsize).context("--sectorsize")?,
+        metadata_profile: args.metadata,
+        data_profile: args.data,
+        mixed: args.mixed,
+        byte_count: args.byte_count,
+        device_uuids,
+        csum_type: csum_type_from_name(&args.csum)?,
+        features,
+        force: args.force,
+        discard: !args.nodiscard,
+        time: SystemTime::now(),
+        seed,
+        ..MkfsOptions::new(args.uuid.map_or_else(random, |u| *u.as_bytes()))
+    })
+}
+
+/// Opens the targets; notes in `made` which files it made.
+fn open_targets(args: &MkfsArgs, made: &mut Vec<PathBuf>) -> Result<Vec<Arc<dyn BlockDevice>>> {
+    let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
+    for path in &args.targets {
+        let device = open_target(path, args.byte_count, made)?;
+        devices.push(Arc::new(device));
+    }
+    Ok(devices)
+}
+
+fn open_target(path: &Path, byte_count: Option<u64>, made: &mut Vec<PathBuf>) -> Result<FileDevice> {
+    let meta = match std::fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let Some(bytes) = byte_count else {
+                bail!("{}: does not exist; -b SIZE makes it", path.display());
+            };
+            let device = FileDevice::create(path, bytes)?;
+            made.push(path.into());
+            return Ok(device);
+        }
+        Err(error) => return Err(error).with_context(|| path.display().to_string()),
+    };
+    // A file that is shorter than asked for grows, as with mkfs.btrfs.
+    if let Some(bytes) = byte_count
+        && meta.is_file()
+        && meta.len() < bytes
+    {
+        let file = std::fs::OpenOptions::new().write(true).open(path);
+        file.and_then(|f| f.set_len(bytes))
+            .with_context(|| path.display().to_string())?;
+    }
+    Ok(FileDevice::open(path, OpenMode::ReadWrite)?)
+}
+
+fn print_report(report: &MkfsReport, options: &MkfsOptions) {
+    let settings = &report.settings;
+    println!(
+        "{:<20}{}",
+        "Label:",
+        if options.label.is_empty() {
+            "(null)"
+        } else {
+            &options.label
+        }
+    );
+    println!("{:<20}{}", "UUID:", uuid::Uuid::from_bytes(options.uuid));
+    println!("{:<20}{}", "Node size:", settings.nodesize());
+    println!("{:<20}{}", "Sector size:", options.sectorsize_bytes);
+    println!("{:<20}{}", "Filesystem size:", pretty_bytes(report.total_bytes));
+    println!("Block group profiles:");
+    for chunk in &report.chunks {
+        println!(
+            "  {:<18}{:<10}{:>12}",
+            format!("{:?}:", chunk.kind),
+            chunk.profile,
+            pretty_bytes(chunk.length_bytes)
+        );
+    }
+    println!("{:<20}{}", "Checksum:", options.csum_type.name());
+    println!("{:<20}{}", "Number of devices:", report.devices.len());
+    println!("Devices:\n   ID        SIZE  PATH");
+    for device in &report.devices {
+        println!(
+            "{:>5}  {:>10}  {}",
+            device.devid,
+            pretty_bytes(device.total_bytes),
+            device.name
+        );
+    }
+}
+
+fn json(report: &MkfsReport, options: &MkfsOptions) -> serde_json::Value {
+    serde_json::json!({
+        "label": options.label,
+        "uuid": uuid::Uuid::from_bytes(options.uuid).to_string(),
+        "nodesize": report.settings.nodesize(),
+        "sectorsize": options.sectorsize_bytes,
+        "total_bytes": report.total_bytes,
+        "used_bytes": report.used_bytes,
+        "csum": options.csum_type.name(),
+        "chunks": report.chunks.iter().map(|c| serde_json::json!({
+            "type": format!("{:?}", c.kind).to_lowercase(), "profile": c.profile.to_string(), "length": c.length_bytes,
+        })).collect::<Vec<_>>(),
+        "devices": report.devices.iter().map(|d| serde_json::json!({
+            "devid": d.devid, "uuid": uuid::Uuid::from_bytes(d.uuid).to_string(),
+            "path": d.name, "total_bytes": d.total_bytes,
+        })).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,205 @@
+//! `cowshed mount`: opens the volume, mounts it, serves it until it is unmounted.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use cowshed_btrfs::Engine;
+use cowshed_btrfs::env::SystemEnv;
+use cowshed_btrfs::fs::Fs;
+use cowshed_fuse::{Permissions, Session, SessionOptions, Unmounter};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::cli::MountArgs;
+use crate::mount_options::{self, Options};
+use crate::{daemon, devices, log};
+
+pub fn run(args: &MountArgs) -> Result<u8> {
+    let mut options = mount_options::parse(&args.options)?;
+    if args.read_only {
+        options.open.read_only = true;
+        options.fs.read_only = true;
+        options.fuse.read_only = true;
+    }
+    let Some((mountpoint, targets)) = args.paths.split_last() else {
+        bail!("a target and a mount point are needed")
+    };
+    check_mountpoint(mountpoint)?;
+    if !args.foreground && !args.daemon {
+        return daemon::start_and_wait();
+    }
+    if args.daemon {
+        daemon::detach();
+        match &options.log {
+            Some(path) => log::to_file(path, args.verbose)?,
+            None => log::to_syslog(args.verbose),
+        }
+    } else {
+        log::to_terminal(args.verbose);
+    }
+    serve(args, options, targets, &mountpoint.canonicalize()?)
+}
+
+fn check_mountpoint(mountpoint: &Path) -> Result<()> {
+    let meta = std::fs::metadata(mountpoint).with_context(|| format!("mount point {}", mountpoint.display()))?;
+    if !meta.is_dir() {
+        bail!("mount point {} is not a directory", mountpoint.display());
+    }
+    Ok(())
+}
+
+fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &Path) -> Result<u8> {
+    let volume = devices::open_volume(targets, &options.open)?;
+    let engine =
+        Engine::open(volume, Arc::new(SystemEnv), options.engine).with_context(|| targets[0].display().to_string())?;
+    let source = Source::choose(&targets[0], &options);
+    let fs = Arc::new(Fs::mount(engine.clone(), options.fs.clone()).context("finding the subvolume to mount")?);
+    let session = Session::mount(fs, mountpoint, session_options(&options, &source, &engine));
+    // With the mount in place the device stays until it ends; without, it goes now.
+    source.release_when_unmounted();
+    let session = session.with_context(|| format!("mounting on {}", mountpoint.display()))?;
+    handle_signals(session.unmounter(), &engine)?;
+    if args.daemon {
+        daemon::say_ready()?;
+    }
+    let served = session.run();
+    // The session has called `destroy`; closing again is harmless and tells whether all of it is on disk.
+    let was_aborted = engine.txn.is_aborted();
+    drop(engine);
+    served.context("serving the mount")?;
+    if was_aborted {
+        bail!("the volume became read-only after an error; it is as after its last commit");
+    }
+    Ok(0)
+}
+
+fn session_options(options: &Options, source: &Source, engine: &Arc<Engine>) -> SessionOptions {
+    let is_root = rustix::process::geteuid().is_root();
+    let mut fuse = options.fuse.clone();
+    fuse.source = source.name(options);
+    fuse.block_device = source.block_device();
+    fuse.block_bytes = engine.volume.sectorsize_bytes();
+    fuse.allow_other = options.allow_other.unwrap_or(is_root);
+    let permissions = if options.default_permissions {
+        Permissions::Kernel
+    } else {
+        Permissions::Auto
+    };
+    let for_panic = Arc::downgrade(engine);
+    SessionOptions {
+        mount: fuse,
+        permissions,
+        on_panic: Some(Arc::new(move |what: &str| {
+            if let Some(engine) = for_panic.upgrade() {
+                engine.txn.abort(&format!("panic: {what}"));
+            }
+        })),
+        ..SessionOptions::default()
+    }
+}
+
+/// On SIGTERM, SIGINT and SIGHUP: commit and leave, also where the mount is busy.
+fn handle_signals(unmounter: Unmounter, engine: &Arc<Engine>) -> Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let engine = Arc::downgrade(engine);
+    std::thread::Builder::new()
+        .name("cowshed-signals".into())
+        .spawn(move || {
+            for signal in signals.forever() {
+                tracing::info!("signal {signal}: unmounting");
+                if let Some(engine) = engine.upgrade()
+                    && let Err(error) = engine.sync()
+                {
+                    tracing::error!("commit before leaving: {error}");
+                }
+                if unmounter.unmount(false).is_err()
+                    && let Err(error) = unmounter.unmount(true)
+                {
+                    tracing::error!("unmounting: {error}");
+                }
+            }
+        })?;
+    Ok(())
+}
+
+/// What the kernel is told as the source of the mount.
+enum Source {
+    /// A path, for show.
+    Name(PathBuf),
+    /// A block device of the user's.
+    Device(PathBuf),
+    /// A loop device on the user's image, which makes a block device mount of it: `sync` then reaches us and `umount` waits.
+    Loop { image: PathBuf, device: PathBuf },
+}
+
+impl Source {
+    fn choose(target: &Path, options: &Options) -> Self {
+        use std::os::unix::fs::FileTypeExt as _;
+        let path = target.canonicalize().unwrap_or_else(|_| target.into());
+        let Ok(meta) = std::fs::metadata(&path) else {
+            return Self::Name(path);
+        };
+        if !rustix::process::geteuid().is_root() {
+            return Self::Name(path);
+        }
+        if meta.file_type().is_block_device() {
+            return Self::Device(path);
+        }
+        if options.no_loop {
+            return Self::Name(path);
+        }
+        match attach_loop(&path, options.open.read_only) {
+            Ok(device) => Self::Loop { image: path, device },
+            Err(error) => {
+                tracing::info!(
+                    "no loop device for {}: {error:#}; a plain FUSE mount it is",
+                    path.display()
+                );
+                Self::Name(path)
+            }
+        }
+    }
+
+    fn name(&self, options: &Options) -> String {
+        match (&options.source, self) {
+            (Some(name), _) => name.clone(),
+            (None, Self::Name(path) | Self::Device(path) | Self::Loop { image: path, .. }) => {
+                path.display().to_string()
+            }
+        }
+    }
+
+    fn block_device(&self) -> Option<PathBuf> {
+        match self {
+            Self::Name(_) => None,
+            Self::Device(device) | Self::Loop { device, .. } => Some(device.clone()),
+        }
+    }
+
+    /// The loop device goes with its last user, the mount.
+    fn release_when_unmounted(&self) {
+        if let Self::Loop { device, .. } = self
+            && let Err(error) = losetup(&["--detach".as_ref(), device.as_os_str()])
+        {
+            tracing::warn!("loop device {} stays: {error:#}", device.display());
+        }
+    }
+}
+
+fn losetup(args: &[&std::ffi::OsStr]) -> Result<String> {
+    let out = Command::new("losetup").args(args).output().context("running losetup")?;
+    if !out.status.success() {
+        bail!("losetup: {}", String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
+}
+
+fn attach_loop(image: &Path, read_only: bool) -> Result<PathBuf> {
+    let mut args: Vec<&std::ffi::OsStr> = vec!["--find".as_ref(), "--show".as_ref()];
+    if read_only {
+        args.push("--read-only".as_ref());
+    }
+    args.push(image.as_os_str());
+    Ok(PathBuf::from(losetup(&args)?))
+}

@@ -1,0 +1,139 @@
+//! `cowshed umount`: takes the mount away and waits until its process has let go of the volume.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use cowshed_device::{FileDevice, OpenMode};
+use cowshed_fuse::Mountpoint;
+
+use crate::cli::UmountArgs;
+
+/// How long the serving process may take to write what is left. Slow disks and large memories need minutes.
+const WAIT_MAX: Duration = Duration::from_secs(600);
+const WAIT_STEP: Duration = Duration::from_millis(5);
+
+pub fn run(args: &UmountArgs) -> Result<u8> {
+    for mountpoint in &args.mountpoints {
+        one(mountpoint, args.lazy).with_context(|| mountpoint.display().to_string())?;
+    }
+    Ok(0)
+}
+
+fn one(mountpoint: &Path, lazy: bool) -> Result<()> {
+    let mountpoint = mountpoint.canonicalize().unwrap_or_else(|_| mountpoint.into());
+    let Some(entry) = find(&mountpoint)? else {
+        bail!("not mounted")
+    };
+    if !entry.is_ours() {
+        bail!(
+            "{} is mounted there, not a file system of ours: use umount(8)",
+            entry.kind
+        );
+    }
+    let image = entry.image();
+    Mountpoint::existing(mountpoint).unmount(lazy)?;
+    match image {
+        Some(image) if !lazy && !entry.read_only => wait_until_free(&image),
+        _ => Ok(()),
+    }
+}
+
+/// Waits until nobody holds the volume: its process is gone, and what it had is on disk.
+fn wait_until_free(image: &Path) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        match FileDevice::open(image, OpenMode::ReadWrite) {
+            Err(cowshed_device::Error::Busy { .. }) if started.elapsed() < WAIT_MAX => std::thread::sleep(WAIT_STEP),
+            Err(error @ cowshed_device::Error::Busy { .. }) => {
+                return Err(error).context("unmounted, but its process still holds the volume");
+            }
+            // Gone, or not ours to open: there is nothing to wait for.
+            Ok(_) | Err(_) => return Ok(()),
+        }
+    }
+}
+
+/// A line of the mount table.
+struct Entry {
+    source: String,
+    kind: String,
+    read_only: bool,
+}
+
+impl Entry {
+    fn is_ours(&self) -> bool {
+        self.kind == "fuse.cowshed" || self.kind == "fuseblk.cowshed" || self.kind == "fuseblk"
+    }
+
+    /// The file or device that holds the volume.
+    fn image(&self) -> Option<PathBuf> {
+        if let Some(name) = self.source.strip_prefix("/dev/loop") {
+            let path = format!("/sys/block/loop{name}/loop/backing_file");
+            if let Ok(backing) = std::fs::read_to_string(path) {
+                return Some(PathBuf::from(backing.trim_end()));
+            }
+        }
+        let path = PathBuf::from(&self.source);
+        path.is_absolute().then_some(path).filter(|p| p.exists())
+    }
+}
+
+/// The topmost mount on a directory.
+fn find(mountpoint: &Path) -> Result<Option<Entry>> {
+    let table = std::fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
+    let line = table.lines().rfind(|line| {
+        line.split(' ')
+            .nth(1)
+            .is_some_and(|target| Path::new(&unescape(target)) == mountpoint)
+    });
+    Ok(line.map(|line| {
+        let mut fields = line.split(' ');
+        let source = unescape(fields.next().unwrap_or_default());
+        let kind = fields.nth(1).unwrap_or_default().to_owned();
+        let read_only = fields
+            .next()
+            .unwrap_or_default()
+            .split(',')
+            .any(|option| option == "ro");
+        Entry {
+            source,
+            kind,
+            read_only,
+        }
+    }))
+}
+
+/// Undoes the octal escapes of the mount table (blanks, tabs, newlines, backslashes).
+fn unescape(field: &str) -> String {
+    let mut out = String::with_capacity(field.len());
+    let mut rest = field;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        match rest
+            .get(at + 1..at + 4)
+            .and_then(|octal| u8::from_str_radix(octal, 8).ok())
+        {
+            Some(byte) => {
+                out.push(char::from(byte));
+                rest = &rest[at + 4..];
+            }
+            None => {
+                out.push('\\');
+                rest = &rest[at + 1..];
+            }
+        }
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unescape;
+
+    #[test]
+    fn mount_table_escapes_are_undone() {
+        assert_eq!(unescape("/mnt/a\\040b\\134c"), "/mnt/a b\\c");
+        assert_eq!(unescape("plain\\"), "plain\\");
+    }
+}

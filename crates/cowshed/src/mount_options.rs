@@ -1,0 +1,222 @@
+//! The options of `-o`: parsed once, into what volume, engine, file system and FUSE session take.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use btrfs_format::TreeId;
+use cowshed_btrfs::EngineOptions;
+use cowshed_btrfs::fs::{AtimePolicy, MountOptions as FsOptions};
+use cowshed_btrfs::subvol::SubvolChoice;
+use cowshed_btrfs::volume::{OpenOptions, Rescue};
+use cowshed_fuse::MountOptions as FuseOptions;
+
+/// Everything that a mount can be told.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    pub open: OpenOptions,
+    pub engine: EngineOptions,
+    pub fs: FsOptions,
+    pub fuse: FuseOptions,
+    /// `default_permissions` was asked for, or `private` and `allow_other` (`None`: not said).
+    pub default_permissions: bool,
+    pub allow_other: Option<bool>,
+    pub no_loop: bool,
+    pub source: Option<String>,
+    pub log: Option<PathBuf>,
+}
+
+/// Options that change nothing here: what fstab and mount(8) add, and tuning that we do not need.
+const IGNORED: &[&str] = &[
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "nofail",
+    "_netdev",
+    "rw",
+    "async",
+    "ssd",
+    "nossd",
+    "ssd_spread",
+    "nossd_spread",
+    "barrier",
+    "space_cache",
+    "autodefrag",
+    "noautodefrag",
+    "datasum",
+    "datacow",
+    "iversion",
+    "noiversion",
+    "lazytime",
+    "nolazytime",
+    "silent",
+    "loud",
+    "acl",
+    "treelog",
+    "notreelog",
+];
+
+/// Parses all `-o` arguments.
+pub fn parse(arguments: &[String]) -> Result<Options> {
+    let mut options = Options::default();
+    options.engine.memory_bytes_max = default_memory_bytes();
+    for option in arguments.iter().flat_map(|a| a.split(',')).filter(|o| !o.is_empty()) {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        one(&mut options, name, value)?;
+    }
+    options.fs.read_only = options.open.read_only;
+    options.fuse.read_only = options.open.read_only;
+    Ok(options)
+}
+
+fn one(options: &mut Options, name: &str, value: Option<&str>) -> Result<()> {
+    match (name, value) {
+        ("ro", None) => options.open.read_only = true,
+        ("subvol", Some(path)) => options.fs.subvol = SubvolChoice::Path(path.as_bytes().to_vec()),
+        ("subvolid", Some(id)) => options.fs.subvol = SubvolChoice::Id(subvol_id(id)?),
+        ("commit", Some(seconds)) => options.engine.commit_interval_s = number(name, seconds)?,
+        ("max_memory", Some(size)) => options.engine.memory_bytes_max = memory(size)?,
+        ("degraded", None) => options.open.degraded = true,
+        ("rescue", Some(modes)) => rescue(&mut options.open.rescue, modes)?,
+        ("usebackuproot" | "recovery", None) => options.open.rescue.use_backup_root = true,
+        ("nologreplay" | "norecovery", None) => options.open.rescue.no_log_replay = true,
+        ("nodatasum", None) => options.fs.nodatasum = true,
+        ("nodatacow", None) => options.fs.nodatacow = true,
+        ("fsname", Some(source)) => options.source = Some(source.into()),
+        ("log", Some(path)) => options.log = Some(path.into()),
+        ("noloop", None) => options.no_loop = true,
+        ("nobarrier", None) => bail!("nobarrier would let a crash destroy the volume: not supported"),
+        ("compress" | "compress-force", _) if value != Some("no") && value != Some("none") => {
+            bail!("{name}: compression of what is written is not supported yet (compressed files are read)")
+        }
+        ("compress" | "compress-force" | "nodiscard", _) => {}
+        _ if times(options, name) || kernel_flags(options, name) => {}
+        _ if IGNORED.contains(&name) || name.starts_with("x-") => {}
+        _ => bail!("unknown mount option {name:?}; `cowshed mount --help` lists them"),
+    }
+    Ok(())
+}
+
+fn times(options: &mut Options, name: &str) -> bool {
+    match name {
+        "relatime" | "atime" => options.fs.atime = AtimePolicy::Relative,
+        "noatime" => options.fs.atime = AtimePolicy::Never,
+        "strictatime" => options.fs.atime = AtimePolicy::Strict,
+        "nodiratime" => options.fs.nodiratime = true,
+        "diratime" => options.fs.nodiratime = false,
+        _ => return false,
+    }
+    true
+}
+
+/// Options for the kernel's side of the mount.
+fn kernel_flags(options: &mut Options, name: &str) -> bool {
+    let fuse = &mut options.fuse;
+    match name {
+        "allow_other" => options.allow_other = Some(true),
+        "private" => options.allow_other = Some(false),
+        "default_permissions" => options.default_permissions = true,
+        "suid" => fuse.allow_suid = true,
+        "nosuid" => fuse.allow_suid = false,
+        "dev" => fuse.allow_dev = true,
+        "nodev" => fuse.allow_dev = false,
+        "exec" => fuse.no_exec = false,
+        "noexec" => fuse.no_exec = true,
+        "sync" => fuse.sync = true,
+        "dirsync" => fuse.dir_sync = true,
+        _ => return false,
+    }
+    true
+}
+
+fn number(name: &str, text: &str) -> Result<u32> {
+    text.parse().or_else(|_| bail!("{name}={text}: not a number"))
+}
+
+fn subvol_id(text: &str) -> Result<TreeId> {
+    let id: u64 = text.parse().or_else(|_| bail!("subvolid={text}: not a number"))?;
+    // As in the kernel's option: 0 is the top level.
+    Ok(if id == 0 { TreeId::FS } else { TreeId(id) })
+}
+
+fn memory(text: &str) -> Result<u64> {
+    /// Below this, a commit every few operations would be all there is.
+    const MEMORY_BYTES_MIN: u64 = 16 << 20;
+    let bytes = btrfs_image::size::parse_size_bytes(text)?;
+    if bytes < MEMORY_BYTES_MIN {
+        bail!("max_memory={text}: at least 16m");
+    }
+    Ok(bytes)
+}
+
+fn rescue(rescue: &mut Rescue, modes: &str) -> Result<()> {
+    for mode in modes.split(':') {
+        match mode {
+            "usebackuproot" => rescue.use_backup_root = true,
+            "nologreplay" => rescue.no_log_replay = true,
+            "ignorebadroots" | "ibadroots" => rescue.ignore_bad_roots = true,
+            "ignoredatacsums" | "idatacsums" => rescue.ignore_data_csums = true,
+            "ignoremetacsums" | "imetacsums" => rescue.ignore_meta_csums = true,
+            "ignoresuperflags" | "isuperflags" => rescue.ignore_super_flags = true,
+            "all" => {
+                rescue.ignore_bad_roots = true;
+                rescue.ignore_data_csums = true;
+                rescue.ignore_meta_csums = true;
+                rescue.ignore_super_flags = true;
+                rescue.no_log_replay = true;
+            }
+            _ => bail!(
+                "rescue={mode}: unknown; there are usebackuproot, nologreplay, ignorebadroots, \
+                        ignoredatacsums, ignoremetacsums, ignoresuperflags, all"
+            ),
+        }
+    }
+    Ok(())
+}
+
+/// A quarter of the machine's memory, between 64 MiB and 4 GiB.
+fn default_memory_bytes() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total_kib = info
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()));
+    (total_kib.unwrap_or(1 << 20) * 1024 / 4).clamp(64 << 20, 4 << 30)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_reach_their_places_and_unknown_ones_are_named() {
+        let all = parse(&[
+            "ro,subvolid=0,commit=5".into(),
+            "max_memory=64m,rescue=nologreplay:idatacsums".into(),
+        ])
+        .unwrap();
+        assert!(all.open.read_only && all.fs.read_only && all.fuse.read_only);
+        assert!(matches!(all.fs.subvol, SubvolChoice::Id(TreeId::FS)));
+        assert_eq!(
+            (all.engine.commit_interval_s, all.engine.memory_bytes_max),
+            (5, 64 << 20)
+        );
+        assert!(all.open.rescue.no_log_replay && all.open.rescue.ignore_data_csums);
+        for (bad, part) in [
+            ("wobble", "wobble"),
+            ("commit=x", "commit=x"),
+            ("nobarrier", "crash"),
+            ("max_memory=1", "16m"),
+        ] {
+            let error = parse(&[bad.into()]).unwrap_err().to_string();
+            assert!(error.contains(part), "{bad}: {error}");
+        }
+        assert!(parse(&["compress=zstd".into()]).is_err());
+        assert!(parse(&["defaults,noatime,x-systemd.automount,space_cache=v2,compress=no".into()]).is_ok());
+    }
+}
