@@ -106,7 +106,7 @@ fn times(options: &mut Options, name: &str) -> bool {
     match name {
         "relatime" | "atime" => options.fs.atime = AtimePolicy::Relative,
         "noatime" => options.fs.atime = AtimePolicy::Never,
-        "strictatime" => options.fs.atime = AtimePolicy::Strict,
+        "strictatime" => options.fs.atime = AtimePolicy::Always,
         "nodiratime" => options.fs.nodiratime = true,
         "diratime" => options.fs.nodiratime = false,
         _ => return false,
