@@ -11,6 +11,8 @@ use crate::engine::Engine;
 #[derive(Debug, Default)]
 struct Signal {
     wanted: bool,
+    /// Much file data is dirty.
+    write_back: bool,
     stop: bool,
 }
 
@@ -28,6 +30,16 @@ impl Background {
         let mut signal = signal.lock();
         if !signal.wanted {
             signal.wanted = true;
+            bell.notify_one();
+        }
+    }
+
+    /// Asks for dirty file data to be written soon.
+    pub fn wake_write_back(&self) {
+        let (signal, bell) = &*self.signal;
+        let mut signal = signal.lock();
+        if !signal.write_back {
+            signal.write_back = true;
             bell.notify_one();
         }
     }
@@ -69,20 +81,28 @@ pub fn start(engine: &Arc<Engine>) {
 
 fn run(signal: &(Mutex<Signal>, Condvar), engine: &Weak<Engine>, interval: Duration) {
     loop {
-        let is_urgent = {
+        let (is_urgent, write_back) = {
             let mut state = signal.0.lock();
-            if !state.wanted && !state.stop {
+            if !state.wanted && !state.write_back && !state.stop {
                 // A day is as good as for ever, and no overflow.
                 signal.1.wait_for(&mut state, interval.min(Duration::from_secs(86_400)));
             }
             if state.stop {
                 return;
             }
-            std::mem::take(&mut state.wanted)
+            (std::mem::take(&mut state.wanted), std::mem::take(&mut state.write_back))
         };
         let Some(engine) = engine.upgrade() else { return };
         if engine.txn.is_aborted() {
             return;
+        }
+        if write_back {
+            if let Err(error) = crate::file::write_back_all(&engine) {
+                tracing::error!("background write-back: {error}");
+            }
+            if !is_urgent {
+                continue;
+            }
         }
         // Pending items alone are what an urgent commit is for; the timer's commit takes file data along.
         let result = if is_urgent { engine.commit() } else { engine.sync() };

@@ -133,6 +133,8 @@ pub struct Engine {
     pub csum_tree: Arc<Tree>,
     /// Subvolumes and inodes in memory.
     pub objects: crate::subvol::Objects,
+    /// Dirty data of all files.
+    pub file: crate::file::FileShared,
     pub options: EngineOptions,
     pub(crate) background: crate::background::Background,
 }
@@ -168,6 +170,7 @@ impl Engine {
             csum_tree,
             options,
             objects: crate::subvol::Objects::default(),
+            file: crate::file::FileShared::default(),
             background: crate::background::Background::default(),
         });
         if !engine.volume.is_read_only() {
@@ -225,7 +228,8 @@ impl Engine {
 
 impl crate::space::Flusher for Engine {
     fn write_back_data(&self) -> Result<()> {
-        crate::file::write_back_all(self)
+        crate::file::write_back_for_space(self);
+        Ok(())
     }
     fn commit(&self) -> Result<()> {
         Engine::commit(self)

@@ -1,86 +1,55 @@
 //! File data: extents, dirty ranges, write-back, holes, clones.
+//!
+//! Writes land in an inode's dirty ranges ([`dirty`]); write-back turns them into extents on disk and items in one
+//! batch ([`writeback`]); whatever changes a file's extent items does so through one range-replace ([`replace`]).
+//!
+//! Locks, outermost first: `Inode::lock` (the operation lock), [`FileData`]'s flush lock (held by whoever changes extent
+//! items: write-back, truncate, punch, clone), a transaction join, `Inode::attr`, [`FileData`]'s state, the list of
+//! dirty inodes. Write-back takes no operation lock, so that it may run while one is held; space is reserved before the
+//! flush lock is taken.
 
+mod clone;
+mod csum;
+mod data;
 pub mod decompress;
+mod dirty;
+mod extent;
+mod fallocate;
+mod items;
 mod lzo;
+mod read;
+mod replace;
+mod seek;
+mod shared;
+mod sharing;
+mod truncate;
+mod write;
+mod writeback;
 
-use std::sync::Arc;
+pub use clone::{clone_range, copy_range};
+pub use data::FileData;
+pub use extent::encode_inline;
+pub use fallocate::fallocate;
+pub use read::{delalloc_bytes, read};
+pub use seek::seek;
+pub use shared::FileShared;
+pub use truncate::{drop_extents_of_deleted, truncate};
+pub use write::{WriteCtx, write};
+pub use writeback::{write_back, write_back_all, write_back_for_space};
 
-use cowshed_vfs::{FallocateFlags, SeekKind};
-
-use crate::Engine;
-use crate::error::{Error, Result};
-use crate::inode::Inode;
-
-/// The unit of `st_blksize` and of allocation.
+/// Bytes of a block of file data: the only sector size that this engine mounts.
 pub const BLOCK_BYTES: u32 = 4096;
+/// [`BLOCK_BYTES`] as file offsets count.
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// The largest file: offsets are signed in the kernel's world, and the last block must end inside.
+pub const FILE_BYTES_MAX: u64 = (i64::MAX as u64) & !(BLOCK - 1);
+/// The largest data extent that is made.
+const EXTENT_BYTES_MAX: u64 = 128 << 20;
 
-/// What a file keeps in memory: its dirty ranges.
-#[derive(Debug, Default)]
-pub struct FileData {}
-
-/// How a write is meant.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct WriteCtx {
-    /// To the end as it is when the write happens, whatever the offset says.
-    pub append: bool,
-    /// Strip set-id bits ([`cowshed_vfs::perm::perm_after_write`]).
-    pub kill_suidgid: bool,
-    /// Past the caches.
-    pub direct: bool,
-    /// Written back from a front end's cache: times stay.
-    pub from_cache: bool,
+const fn round_down(n: u64) -> u64 {
+    n & !(BLOCK - 1)
 }
-
-fn missing<T>() -> Result<T> {
-    Err(Error::Unsupported {
-        feature: "file data".into(),
-    })
-}
-
-/// Bytes of dirty ranges that no extent holds yet: they count as used.
-pub fn delalloc_bytes(_inode: &Inode) -> u64 {
-    0
-}
-pub fn read(_engine: &Engine, _inode: &Arc<Inode>, _offset: u64, _buf: &mut [u8]) -> Result<usize> {
-    missing()
-}
-pub fn write(_engine: &Engine, _inode: &Arc<Inode>, _offset: u64, _data: &[u8], _ctx: WriteCtx) -> Result<usize> {
-    missing()
-}
-/// Sets the size, takes the operation lock itself.
-pub fn truncate(_engine: &Engine, _inode: &Arc<Inode>, _new_size: u64) -> Result<()> {
-    missing()
-}
-pub fn fallocate(
-    _engine: &Engine,
-    _inode: &Arc<Inode>,
-    _mode: FallocateFlags,
-    _offset: u64,
-    _len_bytes: u64,
-) -> Result<()> {
-    missing()
-}
-pub fn seek(_engine: &Engine, _inode: &Arc<Inode>, _offset: u64, _what: SeekKind) -> Result<u64> {
-    missing()
-}
-pub fn copy_range(
-    _engine: &Engine,
-    _src: &Arc<Inode>,
-    _src_offset: u64,
-    _dst: &Arc<Inode>,
-    _dst_offset: u64,
-    _len_bytes: u64,
-) -> Result<u64> {
-    missing()
-}
-/// All dirty data of the inode to disk, its items into the overlay.
-pub fn write_back(_engine: &Engine, _inode: &Arc<Inode>) -> Result<()> {
-    Ok(())
-}
-pub fn write_back_all(_engine: &Engine) -> Result<()> {
-    Ok(())
-}
-/// Drops the dirty ranges and all extents of a regular file without names, step by step. Takes its locks itself.
-pub fn drop_extents_of_deleted(_engine: &Engine, _inode: &Arc<Inode>) -> Result<()> {
-    Ok(())
+/// Rounds up to blocks. File offsets are below 2^63, so this does not overflow.
+const fn round_up(n: u64) -> u64 {
+    round_down(n + (BLOCK - 1))
 }

@@ -1,0 +1,92 @@
+//! Checksums of file data: one per block, in items keyed by the disk address of the first.
+
+use std::sync::Arc;
+
+use btrfs_format::{ChecksumType, Key, KeyType, LogicalAddr, ObjectId, TreeId};
+
+use super::BLOCK;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::tree::Tree;
+use crate::txn::Batch;
+
+fn csum_key(addr: u64) -> Key {
+    Key::new(ObjectId::EXTENT_CSUM, KeyType::EXTENT_CSUM, addr)
+}
+
+/// Appends the checksums of whole blocks of data.
+pub(super) fn compute(ty: ChecksumType, data: &[u8], out: &mut Vec<u8>) {
+    let len = ty.size_bytes();
+    for block in data.chunks(BLOCK as usize) {
+        out.extend_from_slice(&ty.compute(block)[..len]);
+    }
+}
+
+/// The checksums of `len_bytes` from `addr` on; a block without one is an error, as on the kernel's side.
+pub(super) fn load(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result<Vec<u8>> {
+    let size = engine.volume.csum_type().size_bytes();
+    let end = addr.get() + len_bytes;
+    let mut sums = Vec::with_capacity((len_bytes / BLOCK) as usize * size);
+    let mut at = addr.get();
+    let missing = |at| Error::DataChecksum { addr: LogicalAddr(at) };
+    if let Some((key, item)) = engine.csum_tree.floor_same_type(&csum_key(at))? {
+        take(&key, &item, &mut at, end, size, &mut sums)?;
+    }
+    if at < end {
+        let mut cursor = engine.csum_tree.cursor(csum_key(at), csum_key(end - 1));
+        while at < end {
+            let (key, item) = cursor.next()?.ok_or_else(|| missing(at))?;
+            if key.offset != at {
+                return Err(missing(at));
+            }
+            take(&key, &item, &mut at, end, size, &mut sums)?;
+        }
+    }
+    Ok(sums)
+}
+
+/// Takes what an item has for `at..end`.
+fn take(key: &Key, item: &[u8], at: &mut u64, end: u64, size: usize, sums: &mut Vec<u8>) -> Result<()> {
+    let bad = || Error::CorruptTree {
+        tree: TreeId::CSUM,
+        what: format!("checksum item {key} is malformed"),
+    };
+    let blocks = (item.len() / size) as u64;
+    let item_end = key.offset.checked_add(blocks * BLOCK).ok_or_else(bad)?;
+    if !key.offset.is_multiple_of(BLOCK) || item.is_empty() || !item.len().is_multiple_of(size) {
+        return Err(bad());
+    }
+    if item_end <= *at {
+        return Ok(());
+    }
+    let to = item_end.min(end);
+    let slot = |addr: u64| ((addr - key.offset) / BLOCK) as usize * size;
+    sums.extend_from_slice(&item[slot(*at)..slot(to)]);
+    *at = to;
+    Ok(())
+}
+
+/// Puts checksums into a batch. `runs` are (address, checksums) in any order; neighbours on disk share items.
+pub(super) fn put(engine: &Engine, batch: &mut Batch, mut runs: Vec<(LogicalAddr, Vec<u8>)>) {
+    let size = engine.volume.csum_type().size_bytes();
+    // A quarter of a leaf: items that pack well whatever else the leaf holds.
+    let item_bytes_max = engine.store.nodesize_bytes() / 4 / size * size;
+    runs.sort_unstable_by_key(|(addr, _)| *addr);
+    let mut joined: Vec<(u64, Vec<u8>)> = Vec::new();
+    for (addr, sums) in runs {
+        match joined.last_mut() {
+            Some((start, held)) if *start + (held.len() / size) as u64 * BLOCK == addr.get() => held.extend(sums),
+            _ => joined.push((addr.get(), sums)),
+        }
+    }
+    for (addr, sums) in joined {
+        put_run(&engine.csum_tree, batch, addr, &sums, item_bytes_max, size);
+    }
+}
+
+fn put_run(tree: &Arc<Tree>, batch: &mut Batch, mut addr: u64, sums: &[u8], item_bytes_max: usize, size: usize) {
+    for item in sums.chunks(item_bytes_max) {
+        batch.put(tree, csum_key(addr), item);
+        addr += (item.len() / size) as u64 * BLOCK;
+    }
+}

@@ -1,0 +1,161 @@
+//! What a file keeps in memory: dirty ranges, what write-back has in flight, and the error that fsync reports.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::dirty::DirtyMap;
+use crate::error::{Error, Result};
+use crate::inode::InodeState;
+use crate::space::DataReservation;
+
+/// Data that write-back took and whose items are not in the tree yet.
+pub(super) type Flight = Arc<Vec<u8>>;
+
+#[derive(Debug, Default)]
+pub(super) struct DataState {
+    pub dirty: DirtyMap,
+    /// Space for all of `dirty`.
+    pub reservation: Option<DataReservation>,
+    /// By file offset, disjoint. A block may be dirty above its old content in flight.
+    pub in_flight: BTreeMap<u64, Flight>,
+    /// Counts how often data in flight became items, for those who look at items first and here second.
+    pub landings: u64,
+    /// A truncation in steps has come down to here: extents below it are still there, whatever the size says.
+    pub cut: Option<u64>,
+    /// A failed write-back that nobody was told of.
+    pub error: Option<Error>,
+    /// Write-back of this inode is wanted: it stands in the list of inodes with dirty data.
+    pub is_listed: bool,
+}
+
+/// What a file keeps in memory.
+#[derive(Debug, Default)]
+pub struct FileData {
+    /// Held by whoever changes the file's extent items.
+    pub(super) flush: Mutex<()>,
+    pub(super) state: Mutex<DataState>,
+}
+
+impl DataState {
+    /// Copies what memory holds of `at..at + buf.len()` into `buf`; the ranges that are on disk are left out and
+    /// returned.
+    pub fn read(&self, at: u64, buf: &mut [u8]) -> Vec<Range<u64>> {
+        let mut clean = Vec::new();
+        self.dirty.read(at, buf, |range| clean.push(range));
+        if self.in_flight.is_empty() {
+            return clean;
+        }
+        let mut on_disk = Vec::new();
+        for range in clean {
+            let mut pos = range.start;
+            for (start, flight) in self.flights_in(&range) {
+                let (from, to) = (pos.max(start), range.end.min(start + flight.len() as u64));
+                if from > pos {
+                    on_disk.push(pos..from);
+                }
+                buf[(from - at) as usize..(to - at) as usize]
+                    .copy_from_slice(&flight[(from - start) as usize..(to - start) as usize]);
+                pos = to;
+            }
+            if pos < range.end {
+                on_disk.push(pos..range.end);
+            }
+        }
+        on_disk
+    }
+
+    fn flights_in(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &Flight)> {
+        let before = self.in_flight.range(..range.start).next_back();
+        let covering = before.filter(|(start, flight)| *start + flight.len() as u64 > range.start);
+        covering
+            .into_iter()
+            .chain(self.in_flight.range(range.clone()))
+            .map(|(start, flight)| (*start, flight))
+    }
+
+    /// The first byte at or after `from` that is in memory only.
+    pub fn next_pending(&self, from: u64) -> Option<u64> {
+        let flight = self
+            .flights_in(&(from..u64::MAX))
+            .next()
+            .map(|(start, _)| start.max(from));
+        [self.dirty.next_dirty(from), flight].into_iter().flatten().min()
+    }
+
+    /// The first byte at or after `from` that is not in memory only.
+    pub fn next_settled(&self, from: u64) -> u64 {
+        let mut at = from;
+        loop {
+            let clean = self.dirty.next_clean(at);
+            match self.flights_in(&(clean..clean + 1)).next() {
+                Some((start, flight)) => at = start + flight.len() as u64,
+                None => return clean,
+            }
+        }
+    }
+
+    /// Adds the reservation of data that becomes dirty: of `new` as much as became dirty, the rest is given back.
+    pub fn keep(&mut self, mut new: DataReservation, dirtied_bytes: u64) {
+        let surplus = new.bytes().saturating_sub(dirtied_bytes);
+        if surplus > 0 {
+            drop(new.split(surplus));
+        }
+        match &mut self.reservation {
+            Some(held) => held.merge(new),
+            None => self.reservation = Some(new),
+        }
+    }
+
+    /// Takes the reservation of data that is no longer dirty.
+    pub fn release(&mut self, bytes: u64) -> Option<DataReservation> {
+        let held = self.reservation.as_mut()?;
+        if bytes >= held.bytes() {
+            self.reservation.take()
+        } else {
+            Some(held.split(bytes))
+        }
+    }
+
+    /// What the inode item may say of the size: no more than what is on disk from the start without a break.
+    ///
+    /// `size` is the file's size, `disk_size` what the item says now, and data in flight counts as being on disk where
+    /// `has_landed`: its items are in the same batch as the answer.
+    pub fn disk_size(&self, size: u64, disk_size: u64, has_landed: bool) -> u64 {
+        let from = disk_size.min(size);
+        let pending = if has_landed {
+            self.dirty.next_dirty(from)
+        } else {
+            self.next_pending(from)
+        };
+        pending.map_or(size, |at| at.clamp(from, size))
+    }
+}
+
+impl FileData {
+    /// Bytes that are dirty or in flight.
+    pub fn pending_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        state.dirty.bytes() + state.in_flight.values().map(|f| f.len() as u64).sum::<u64>()
+    }
+
+    /// Notes that data could not be written, for the next fsync.
+    pub(super) fn note_error(&self, error: Error) {
+        self.state.lock().error.get_or_insert(error);
+    }
+
+    /// The error of a write-back since the last call, once.
+    pub fn take_error(&self) -> Result<()> {
+        self.state.lock().error.take().map_or(Ok(()), Err)
+    }
+}
+
+/// Brings the size in the item up to date; the caller puts the item into its batch.
+pub(super) fn update_disk_size(state: &DataState, attr: &mut InodeState, has_landed: bool) {
+    attr.disk_size = match state.cut {
+        Some(cut) => attr.disk_size.min(cut).max(attr.attr.size),
+        None => state.disk_size(attr.attr.size, attr.disk_size, has_landed),
+    };
+}

@@ -1,0 +1,92 @@
+//! From a plan to one batch: extent items, checksums, references and the inode item change together or not at all.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use btrfs_format::{Generation, LogicalAddr};
+
+use super::csum;
+use super::data::DataState;
+use super::extent::extent_key;
+use super::replace::Plan;
+use crate::engine::Engine;
+use crate::inode::{Inode, InodeState};
+use crate::refs::{DataRef, RefChange, RefKind};
+use crate::space::MetaReservation;
+use crate::txn::Batch;
+
+/// The generation of an extent item that is made now: filled in when its batch joins a transaction.
+pub(super) const NOW: Generation = Generation(0);
+
+/// A change of a file's extents, ready to be applied.
+#[derive(Debug, Default)]
+pub(super) struct Change {
+    pub plan: Plan,
+    /// Addresses of extents that were allocated for it.
+    pub fresh: HashSet<LogicalAddr>,
+    /// Checksums of what was written for it.
+    pub sums: Vec<(LogicalAddr, Vec<u8>)>,
+}
+
+/// Applies a change with the inode item. `update` sets what else the inode's attributes become; the caller holds the
+/// flush lock, and has reserved before that.
+pub(super) fn apply(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    change: Change,
+    reservation: MetaReservation,
+    update: impl FnOnce(&mut InodeState, &mut DataState),
+) {
+    let join = engine.txn.join();
+    let mut attr = inode.attr.lock();
+    let mut state = inode.data.state.lock();
+    let mut batch = Batch::new();
+    let nbytes = change.plan.nbytes;
+    put_plan(&mut batch, inode, change.plan, &change.fresh, join.generation());
+    if !change.sums.is_empty() {
+        csum::put(engine, &mut batch, change.sums);
+    }
+    attr.attr.nbytes = attr.attr.nbytes.saturating_add_signed(nbytes);
+    attr.attr.transid = join.generation();
+    update(&mut attr, &mut state);
+    batch.put(&inode.tree, inode.key(), inode.item_bytes(&attr));
+    join.apply(batch, reservation);
+}
+
+fn put_plan(batch: &mut Batch, inode: &Inode, plan: Plan, fresh: &HashSet<LogicalAddr>, generation: Generation) {
+    for (start, edit) in plan.edits {
+        let key = extent_key(inode.ino, start);
+        match edit {
+            None => batch.delete(&inode.tree, key),
+            Some(mut extent) => {
+                if extent.generation == NOW {
+                    extent.generation = generation;
+                }
+                batch.put(&inode.tree, key, extent.encode());
+            }
+        }
+    }
+    for (name, count) in plan.refs {
+        let kind = match (count > 0, fresh.contains(&name.addr)) {
+            (true, true) => RefKind::New,
+            (true, false) => RefKind::Add,
+            (false, _) => RefKind::Drop,
+        };
+        assert!(
+            kind != RefKind::New || count == 1,
+            "an extent that was just allocated has one reference"
+        );
+        for _ in 0..count.unsigned_abs() {
+            batch.reference(RefChange {
+                addr: name.addr,
+                len_bytes: name.len_bytes,
+                data_ref: DataRef {
+                    root: inode.tree.id(),
+                    ino: inode.ino,
+                    offset: name.offset,
+                },
+                kind,
+            });
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! SEEK_HOLE and SEEK_DATA: a walk over the extent items, each leaf once; only where they show no data are the dirty
+//! ranges asked. What is dirty is data; what was preallocated and never written is a hole, as the kernel's btrfs says.
+
+use std::sync::Arc;
+
+use cowshed_vfs::{Error as Outcome, SeekKind};
+
+use super::extent::{Extent, Walk};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::inode::Inode;
+
+/// The first data or hole at or after an offset; the end of the file is a hole. `NoSuchDevice` at or after the end, or
+/// where no data follows.
+pub fn seek(_engine: &Engine, inode: &Arc<Inode>, offset: u64, what: SeekKind) -> Result<u64> {
+    let _op = inode.lock.read();
+    let size = inode.attr.lock().attr.size;
+    if offset >= size {
+        return Err(Outcome::NoSuchDevice.into());
+    }
+    let landings = inode.data.state.lock().landings;
+    let mut found = look(inode, offset, size, what)?;
+    if inode.data.state.lock().landings != landings {
+        // What we saw as a hole on disk may have been in memory until just before we looked there: once more, with
+        // write-back held off.
+        let _flush = inode.data.flush.lock();
+        found = look(inode, offset, size, what)?;
+    }
+    found
+        .filter(|at| *at < size || what == SeekKind::Hole)
+        .ok_or_else(|| Outcome::NoSuchDevice.into())
+}
+
+fn look(inode: &Arc<Inode>, offset: u64, size: u64, what: SeekKind) -> Result<Option<u64>> {
+    match what {
+        SeekKind::Data => next_data(inode, offset, size),
+        SeekKind::Hole => next_hole(inode, offset, size).map(Some),
+    }
+}
+
+fn next_data(inode: &Arc<Inode>, offset: u64, size: u64) -> Result<Option<u64>> {
+    let pending = inode.data.state.lock().next_pending(offset);
+    let mut walk = Walk::new(&inode.tree, inode.ino, offset..size.min(pending.unwrap_or(size)))?;
+    while let Some(extent) = walk.next()? {
+        if extent.is_data() {
+            return Ok(Some(extent.start.max(offset)));
+        }
+    }
+    Ok(pending)
+}
+
+fn next_hole(inode: &Arc<Inode>, offset: u64, size: u64) -> Result<u64> {
+    let mut walk = Walk::new(&inode.tree, inode.ino, offset..size)?;
+    let mut extent = walk.next()?;
+    let mut pos = offset;
+    while pos < size {
+        while extent.as_ref().is_some_and(|e| e.end() <= pos) {
+            extent = walk.next()?;
+        }
+        if let Some(data) = extent.as_ref().filter(|e| e.start <= pos && Extent::is_data(e)) {
+            pos = data.end();
+            continue;
+        }
+        let settled = inode.data.state.lock().next_settled(pos);
+        if settled == pos {
+            return Ok(pos);
+        }
+        pos = settled;
+    }
+    Ok(size)
+}

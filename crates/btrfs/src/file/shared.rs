@@ -1,0 +1,118 @@
+//! What all files of a volume share: the bound on dirty data, the list of inodes that have some, decompressed extents.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use btrfs_format::features::incompat;
+use btrfs_format::{Generation, LogicalAddr, ObjectId, TreeId};
+use parking_lot::Mutex;
+
+use super::data::DataState;
+use crate::engine::Engine;
+use crate::inode::Inode;
+
+/// Dirty bytes over which a writer writes back itself.
+const DIRTY_BYTES_MAX_DEFAULT: u64 = 256 << 20;
+/// Decompressed extents kept for the next read: 16 of at most 128 KiB.
+const DECOMPRESSED_MAX: usize = 16;
+/// Files up to this size live in their item: the kernel's default of `max_inline`.
+pub(super) const INLINE_BYTES_MAX: u64 = 2048;
+
+type InodeId = (TreeId, ObjectId);
+/// An address is reused only in a later transaction, so that an old extent and a new one never agree in both.
+type ExtentId = (LogicalAddr, Generation);
+
+/// What all files of a volume share.
+#[derive(Debug)]
+pub struct FileShared {
+    dirty_bytes: AtomicU64,
+    dirty_bytes_max: AtomicU64,
+    dirty: Mutex<BTreeMap<InodeId, Arc<Inode>>>,
+    decompressed: Mutex<VecDeque<(ExtentId, Arc<Vec<u8>>)>>,
+    no_holes: OnceLock<bool>,
+}
+
+impl Default for FileShared {
+    fn default() -> Self {
+        Self {
+            dirty_bytes: AtomicU64::new(0),
+            dirty_bytes_max: AtomicU64::new(DIRTY_BYTES_MAX_DEFAULT),
+            dirty: Mutex::default(),
+            decompressed: Mutex::default(),
+            no_holes: OnceLock::new(),
+        }
+    }
+}
+
+fn id_of(inode: &Inode) -> InodeId {
+    (inode.tree.id(), inode.ino)
+}
+
+impl FileShared {
+    /// Bounds the bytes of dirty data in memory.
+    pub fn set_dirty_bytes_max(&self, bytes: u64) {
+        self.dirty_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+    /// Bytes of data that is dirty or being written.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes.load(Ordering::Relaxed)
+    }
+    pub(super) fn is_over_limit(&self) -> bool {
+        self.dirty_bytes() > self.dirty_bytes_max.load(Ordering::Relaxed)
+    }
+    /// Enough is dirty that somebody should begin to write it.
+    pub fn wants_write_back(&self) -> bool {
+        self.dirty_bytes() > self.dirty_bytes_max.load(Ordering::Relaxed) / 2
+    }
+    pub(super) fn add_dirty(&self, bytes: u64) {
+        self.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+    pub(super) fn sub_dirty(&self, bytes: u64) {
+        let before = self.dirty_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        assert!(before >= bytes, "dirty bytes are counted both ways");
+    }
+
+    /// Notes that an inode has dirty data; it stays in memory until that is written.
+    pub(super) fn list(&self, inode: &Arc<Inode>, state: &mut DataState) {
+        if !std::mem::replace(&mut state.is_listed, true) {
+            self.dirty.lock().insert(id_of(inode), inode.clone());
+        }
+    }
+    /// Takes an inode off the list if nothing is dirty any more.
+    pub(super) fn unlist(&self, inode: &Inode, state: &mut DataState) {
+        if state.dirty.is_empty() && state.in_flight.is_empty() && std::mem::replace(&mut state.is_listed, false) {
+            self.dirty.lock().remove(&id_of(inode));
+        }
+    }
+    /// The inodes that have dirty data now.
+    pub(super) fn listed(&self) -> Vec<Arc<Inode>> {
+        self.dirty.lock().values().cloned().collect()
+    }
+    pub(super) fn first_listed(&self) -> Option<Arc<Inode>> {
+        self.dirty.lock().values().next().cloned()
+    }
+
+    pub(super) fn cached(&self, id: ExtentId) -> Option<Arc<Vec<u8>>> {
+        let cache = self.decompressed.lock();
+        cache
+            .iter()
+            .find(|(known, _)| *known == id)
+            .map(|(_, data)| data.clone())
+    }
+    pub(super) fn cache(&self, id: ExtentId, data: Arc<Vec<u8>>) {
+        let mut cache = self.decompressed.lock();
+        if cache.len() >= DECOMPRESSED_MAX {
+            cache.pop_front();
+        }
+        cache.push_back((id, data));
+    }
+}
+
+/// Holes of files have no items on this volume.
+pub(super) fn has_no_holes(engine: &Engine) -> bool {
+    *engine
+        .file
+        .no_holes
+        .get_or_init(|| engine.volume.superblock().incompat_flags.get() & incompat::NO_HOLES != 0)
+}

@@ -1,0 +1,268 @@
+//! Truncation, and dropping extents in bounded steps: each step has its own reservation and its own batch.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cowshed_vfs::Error as Outcome;
+
+use super::data::update_disk_size;
+use super::extent::{Extent, Kind, Walk, last_below};
+use super::items::{self, Change, NOW};
+use super::replace::{self, Replacement};
+use super::shared::{INLINE_BYTES_MAX, has_no_holes};
+use super::write::{WriteCtx, grow, load_clean_block, note_dirty, touch};
+use super::writeback::inline_extent;
+use super::{BLOCK, FILE_BYTES_MAX, round_down, round_up};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::space::{Budget, DataReservation};
+
+/// Extents dropped in one step: their items lie in few leaves, but each may free another extent item.
+const STEP_EXTENTS_MAX: usize = 128;
+
+/// Sets the size. Takes the operation lock itself.
+pub fn truncate(engine: &Engine, inode: &Arc<Inode>, new_size: u64) -> Result<()> {
+    if new_size > FILE_BYTES_MAX {
+        return Err(Outcome::FileTooBig.into());
+    }
+    let size_before = inode.attr.lock().attr.size;
+    // Only a block that becomes partly zero needs space for data: emptying a file on a full volume must not.
+    let tail_bytes = if new_size.min(size_before).is_multiple_of(BLOCK) {
+        0
+    } else {
+        BLOCK
+    };
+    let tail = engine.space.reserve_data(tail_bytes)?;
+    let reservation = engine.reserve(Budget::TRUNCATE)?;
+    let _op = inode.lock.write();
+    let size = inode.attr.lock().attr.size;
+    if new_size < size {
+        shrink_tail(engine, inode, new_size, tail)?;
+    } else {
+        grow(engine, inode, size, new_size, tail)?;
+    }
+    {
+        let _flush = inode.data.flush.lock();
+        let is_shrinking = new_size < size;
+        items::apply(engine, inode, Change::default(), reservation, |attr, state| {
+            attr.attr.size = new_size;
+            touch(engine, attr, WriteCtx::default());
+            if is_shrinking {
+                forget_dirty(engine, inode, state, round_up(new_size)..u64::MAX);
+                state.cut = Some(attr.disk_size.max(new_size));
+            }
+            update_disk_size(state, attr, false);
+        });
+    }
+    if new_size < size {
+        drop_behind(engine, inode, round_up(new_size))?;
+    }
+    Ok(())
+}
+
+/// Drops dirty data in a block-aligned range, and the space reserved for it.
+pub(super) fn forget_dirty(engine: &Engine, inode: &Arc<Inode>, state: &mut super::data::DataState, range: Range<u64>) {
+    let bytes = state.dirty.remove(range);
+    if bytes > 0 {
+        engine.file.sub_dirty(bytes);
+        drop(state.release(bytes));
+        engine.file.unlist(inode, state);
+    }
+}
+
+/// Zeroes what lies behind the new end in its block.
+fn shrink_tail(engine: &Engine, inode: &Arc<Inode>, new_size: u64, reservation: DataReservation) -> Result<()> {
+    let block = round_down(new_size);
+    if block == new_size {
+        return Ok(());
+    }
+    let Some(content) = load_clean_block(engine, inode, block, new_size)? else {
+        let zeros = [0; BLOCK as usize];
+        let mut state = inode.data.state.lock();
+        if state.dirty.next_dirty(block) == Some(block) {
+            state
+                .dirty
+                .write(new_size, &zeros[..(block + BLOCK - new_size) as usize]);
+            return Ok(());
+        }
+        drop(state);
+        return shrink_tail(engine, inode, new_size, reservation);
+    };
+    let extent = Walk::new(&inode.tree, inode.ino, block..block + BLOCK)?.next()?;
+    let is_in_flight = inode.data.state.lock().next_pending(block) == Some(block);
+    let has_data = is_in_flight || extent.as_ref().is_some_and(Extent::is_data);
+    if !has_data {
+        return Ok(());
+    }
+    if !is_in_flight && extent.is_some_and(|e| e.is_inline()) && new_size <= INLINE_BYTES_MAX {
+        return cut_inline(engine, inode, &content[..new_size as usize]);
+    }
+    let mut state = inode.data.state.lock();
+    let dirtied = state.dirty.write(block, &content);
+    note_dirty(engine, inode, &mut state, Some(reservation), dirtied);
+    Ok(())
+}
+
+/// Inline data is cut in its item at once.
+fn cut_inline(engine: &Engine, inode: &Arc<Inode>, data: &[u8]) -> Result<()> {
+    let reservation = engine.reserve(Budget::TRUNCATE)?;
+    let _flush = inode.data.flush.lock();
+    let existing = Walk::new(&inode.tree, inode.ino, 0..BLOCK)?.collect()?;
+    let replacement = Replacement {
+        range: 0..BLOCK,
+        extents: vec![inline_extent(data)],
+    };
+    let plan = replace::plan(&existing, &[replacement]);
+    items::apply(
+        engine,
+        inode,
+        Change {
+            plan,
+            ..Change::default()
+        },
+        reservation,
+        |attr, _| {
+            attr.disk_size = attr.disk_size.min(data.len() as u64);
+        },
+    );
+    Ok(())
+}
+
+/// Drops all extents behind `target`, from the end down: at any moment the item's size covers what is left.
+fn drop_behind(engine: &Engine, inode: &Arc<Inode>, target: u64) -> Result<()> {
+    loop {
+        let reservation = engine.reserve(Budget::TRUNCATE)?;
+        let _flush = inode.data.flush.lock();
+        let (existing, is_last) = last_extents(inode, target)?;
+        let from = if is_last {
+            target
+        } else {
+            existing.first().map_or(target, |e| e.start)
+        };
+        let replacement = Replacement {
+            range: from..u64::MAX,
+            extents: Vec::new(),
+        };
+        let plan = replace::plan(&existing, &[replacement]);
+        if is_last && plan.edits.is_empty() && inode.data.state.lock().cut.is_none() {
+            return Ok(());
+        }
+        items::apply(
+            engine,
+            inode,
+            Change {
+                plan,
+                ..Change::default()
+            },
+            reservation,
+            |attr, state| {
+                state.cut = (!is_last).then_some(from);
+                attr.disk_size = attr.disk_size.min(from.max(attr.attr.size));
+                update_disk_size(state, attr, false);
+            },
+        );
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// The last extents that reach behind `target`, in order, and whether there are no more.
+fn last_extents(inode: &Arc<Inode>, target: u64) -> Result<(Vec<Extent>, bool)> {
+    let mut found = Vec::new();
+    let mut below = u64::MAX;
+    let mut is_last = true;
+    while let Some(extent) = last_below(&inode.tree, inode.ino, below)? {
+        if extent.end() <= target {
+            break;
+        }
+        if found.len() == STEP_EXTENTS_MAX {
+            is_last = false;
+            break;
+        }
+        below = extent.start;
+        found.push(extent);
+    }
+    found.reverse();
+    Ok((found, is_last))
+}
+
+/// Drops dirty data and extents of a block-aligned range of a file; it reads as zeros afterwards. The caller holds the
+/// operation lock for writing.
+pub(super) fn drop_range(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
+    let mut pos = range.start;
+    while pos < range.end {
+        let reservation = engine.reserve(Budget::TRUNCATE)?;
+        let _flush = inode.data.flush.lock();
+        let (existing, to) = first_extents(inode, pos..range.end)?;
+        let extents = if has_no_holes(engine) {
+            Vec::new()
+        } else {
+            vec![hole(pos..to)]
+        };
+        let plan = replace::plan(
+            &existing,
+            &[Replacement {
+                range: pos..to,
+                extents,
+            }],
+        );
+        items::apply(
+            engine,
+            inode,
+            Change {
+                plan,
+                ..Change::default()
+            },
+            reservation,
+            |attr, state| {
+                forget_dirty(engine, inode, state, pos..to);
+                update_disk_size(state, attr, false);
+            },
+        );
+        pos = to;
+    }
+    Ok(())
+}
+
+fn hole(range: Range<u64>) -> Extent {
+    Extent {
+        start: range.start,
+        len_bytes: range.end - range.start,
+        generation: NOW,
+        kind: Kind::Hole,
+    }
+}
+
+/// As many extents of a range as one step drops, and how far they reach.
+fn first_extents(inode: &Arc<Inode>, range: Range<u64>) -> Result<(Vec<Extent>, u64)> {
+    let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
+    let mut found: Vec<Extent> = Vec::new();
+    while let Some(extent) = walk.next()? {
+        if found.len() == STEP_EXTENTS_MAX {
+            return Ok((found, extent.start));
+        }
+        found.push(extent);
+    }
+    Ok((found, range.end))
+}
+
+/// Drops dirty data and all extents of a file without names, step by step. Nobody else can reach the inode.
+pub fn drop_extents_of_deleted(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    {
+        let _flush = inode.data.flush.lock();
+        let mut state = inode.data.state.lock();
+        forget_dirty(engine, inode, &mut state, 0..u64::MAX);
+        engine.file.unlist(inode, &mut state);
+    }
+    if last_below(&inode.tree, inode.ino, u64::MAX)?.is_none() {
+        return Ok(());
+    }
+    {
+        let mut attr = inode.attr.lock();
+        attr.attr.size = 0;
+        inode.data.state.lock().cut = Some(attr.disk_size);
+    }
+    drop_behind(engine, inode, 0)
+}

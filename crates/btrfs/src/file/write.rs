@@ -1,0 +1,243 @@
+//! Writing into memory: a write makes blocks dirty, changes size and times, and is done.
+
+use std::sync::Arc;
+
+use cowshed_vfs::{Error as Outcome, FileKind, PERM_MASK, perm};
+
+use super::data::{DataState, update_disk_size};
+use super::extent::{Extent, Kind, Walk};
+use super::items::{self, Change, NOW};
+use super::replace::{self, Replacement};
+use super::shared::has_no_holes;
+use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up, writeback};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::inode::{Inode, InodeState};
+use crate::space::{Budget, DataReservation};
+
+/// Bytes of one write that are copied under the locks at once.
+const PIECE_BYTES_MAX: usize = 1 << 20;
+
+/// How a write is meant.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteCtx {
+    /// To the end as it is when the write happens, whatever the offset says.
+    pub append: bool,
+    /// Strip set-id bits ([`cowshed_vfs::perm::perm_after_write`]).
+    pub kill_suidgid: bool,
+    /// Past the caches.
+    pub direct: bool,
+    /// Written back from a front end's cache: times stay.
+    pub from_cache: bool,
+}
+
+/// Writes; returns how much: less than all where an error struck after the first byte.
+///
+/// Where much is dirty already, the writer writes back before it returns.
+pub fn write(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
+    engine.txn.check_writable()?;
+    if engine.volume.is_read_only() {
+        return Err(Error::ReadOnly);
+    }
+    let mut written = 0;
+    while written < data.len() {
+        // The first piece ends where later ones are aligned.
+        let skew = (offset + written as u64) % BLOCK;
+        let len = (data.len() - written).min(PIECE_BYTES_MAX - skew as usize);
+        let at = offset.saturating_add(written as u64);
+        match write_piece(engine, inode, at, &data[written..written + len], ctx) {
+            Ok(()) => written += len,
+            Err(error) if written == 0 => return Err(error),
+            Err(_) => break,
+        }
+        writeback::throttle(engine, inode);
+    }
+    Ok(written)
+}
+
+fn write_piece(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<()> {
+    // Wherever it falls, it touches no more blocks than these, and zeroing behind the old end touches one more.
+    let mut reservation = engine.space.reserve_data(round_up(data.len() as u64) + 2 * BLOCK)?;
+    let _op = inode.lock.write();
+    let size = inode.attr.lock().attr.size;
+    let at = if ctx.append { size } else { offset };
+    let end = at
+        .checked_add(data.len() as u64)
+        .filter(|end| *end <= FILE_BYTES_MAX)
+        .ok_or(Outcome::FileTooBig)?;
+    if at > size {
+        grow(engine, inode, size, round_down(at), reservation.split(BLOCK))?;
+    }
+    loop {
+        let edges = load_edges(engine, inode, at, end, size)?;
+        let mut attr = inode.attr.lock();
+        let mut state = inode.data.state.lock();
+        // Write-back may have taken a dirty block since we looked: then it is to be loaded after all.
+        let is_held =
+            |block: u64| edges.iter().any(|(known, _)| *known == block) || state.dirty.next_dirty(block) == Some(block);
+        if !edge_blocks(at, end, size).all(is_held) {
+            continue;
+        }
+        let mut dirtied = 0;
+        for (block, content) in &edges {
+            dirtied += state.dirty.write(*block, content);
+        }
+        dirtied += state.dirty.write(at, data);
+        note_dirty(engine, inode, &mut state, Some(reservation), dirtied);
+        attr.attr.size = size.max(end);
+        touch(engine, &mut attr, ctx);
+        return Ok(());
+    }
+}
+
+/// Dirty data was added to the state, `dirtied` bytes of it new.
+pub(super) fn note_dirty(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    state: &mut DataState,
+    reservation: Option<DataReservation>,
+    dirtied: u64,
+) {
+    if let Some(reservation) = reservation {
+        assert!(reservation.bytes() >= dirtied, "dirty data has its space reserved");
+        state.keep(reservation, dirtied);
+    }
+    engine.file.add_dirty(dirtied);
+    engine.file.list(inode, state);
+}
+
+/// Times and set-id bits after a change of content.
+pub(super) fn touch(engine: &Engine, attr: &mut InodeState, ctx: WriteCtx) {
+    if !ctx.from_cache {
+        let now = engine.env.now();
+        (attr.attr.mtime, attr.attr.ctime) = (now, now);
+    }
+    attr.attr.sequence = attr.attr.sequence.wrapping_add(1);
+    if ctx.kill_suidgid && attr.attr.kind() == Some(FileKind::Regular) {
+        let perm = perm::perm_after_write(attr.attr.mode & PERM_MASK);
+        attr.attr.mode = (attr.attr.mode & !PERM_MASK) | perm;
+    }
+}
+
+/// The blocks that a write covers in part and whose other content matters.
+fn edge_blocks(at: u64, end: u64, size: u64) -> impl Iterator<Item = u64> {
+    let first = (!at.is_multiple_of(BLOCK) && round_down(at) < size).then(|| round_down(at));
+    let last = (!end.is_multiple_of(BLOCK) && end < size).then(|| round_down(end));
+    first.into_iter().chain(last.filter(move |last| Some(*last) != first))
+}
+
+/// What the blocks at both ends of a write hold now, as far as they are not dirty.
+fn load_edges(engine: &Engine, inode: &Arc<Inode>, at: u64, end: u64, size: u64) -> Result<Vec<(u64, Vec<u8>)>> {
+    let mut edges = Vec::new();
+    for block in edge_blocks(at, end, size) {
+        if let Some(content) = load_clean_block(engine, inode, block, size)? {
+            edges.push((block, content));
+        }
+    }
+    Ok(edges)
+}
+
+/// A block as it is, zero behind `size`; `None` where it is dirty.
+pub(super) fn load_clean_block(engine: &Engine, inode: &Arc<Inode>, block: u64, size: u64) -> Result<Option<Vec<u8>>> {
+    if inode.data.state.lock().dirty.next_dirty(block) == Some(block) {
+        return Ok(None);
+    }
+    let mut content = vec![0; BLOCK as usize];
+    read::read_range(engine, inode, block, &mut content)?;
+    let valid = size.saturating_sub(block).min(BLOCK) as usize;
+    content[valid..].fill(0);
+    Ok(Some(content))
+}
+
+/// Makes a file ready for `new_size`, beyond its `size`: what lies behind the old end in its block is zero and not in
+/// inline data any more, and the gap has hole items where the volume wants them. The caller holds the operation lock
+/// for writing and sets the size.
+pub(super) fn grow(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    size: u64,
+    new_size: u64,
+    reservation: DataReservation,
+) -> Result<()> {
+    if !size.is_multiple_of(BLOCK) && old_end_must_be_rewritten(engine, inode, size)? {
+        let block = round_down(size);
+        if let Some(content) = load_clean_block(engine, inode, block, size)? {
+            let mut state = inode.data.state.lock();
+            let dirtied = state.dirty.write(block, &content);
+            note_dirty(engine, inode, &mut state, Some(reservation), dirtied);
+        }
+    }
+    if !has_no_holes(engine) && round_up(new_size) > round_up(size) {
+        put_holes(engine, inode, round_up(size), round_up(new_size))?;
+    }
+    Ok(())
+}
+
+/// The block at the end of the file is inline data, or has something behind the end (as mmap may leave it).
+fn old_end_must_be_rewritten(engine: &Engine, inode: &Arc<Inode>, size: u64) -> Result<bool> {
+    let block = round_down(size);
+    {
+        let state = inode.data.state.lock();
+        if state.dirty.next_dirty(block) == Some(block) {
+            return Ok(false);
+        }
+        // In flight: it may become inline data.
+        if state.next_pending(block) == Some(block) {
+            return Ok(true);
+        }
+    }
+    let mut walk = Walk::new(&inode.tree, inode.ino, block..block + BLOCK)?;
+    let Some(extent) = walk.next()? else { return Ok(false) };
+    if extent.is_inline() {
+        return Ok(true);
+    }
+    let mut content = vec![0; BLOCK as usize];
+    read::read_range(engine, inode, block, &mut content)?;
+    Ok(content[(size - block) as usize..].iter().any(|b| *b != 0))
+}
+
+/// Hole items for what has no items in a range, on volumes without NO_HOLES.
+pub(super) fn put_holes(engine: &Engine, inode: &Arc<Inode>, from: u64, to: u64) -> Result<()> {
+    let reservation = engine.reserve(Budget::WRITE_EXTENT)?;
+    let _flush = inode.data.flush.lock();
+    // One block more on each side: holes are joined with holes.
+    let around = from.saturating_sub(1)..to.saturating_add(1);
+    let existing = Walk::new(&inode.tree, inode.ino, around)?.collect()?;
+    let replacements = hole_replacements(&existing, from, to);
+    if replacements.is_empty() {
+        return Ok(());
+    }
+    let plan = replace::plan(&existing, &replacements);
+    let change = Change {
+        plan,
+        ..Change::default()
+    };
+    items::apply(engine, inode, change, reservation, |attr, state| {
+        update_disk_size(state, attr, false)
+    });
+    Ok(())
+}
+
+/// Explicit holes for the gaps between `existing` in `from..to`.
+pub(super) fn hole_replacements(existing: &[Extent], from: u64, to: u64) -> Vec<Replacement> {
+    let mut out = Vec::new();
+    let mut pos = from;
+    let end = std::iter::once(to..to);
+    for range in existing.iter().map(Extent::range).chain(end) {
+        let stop = range.start.min(to);
+        if stop > pos {
+            let hole = Extent {
+                start: pos,
+                len_bytes: stop - pos,
+                generation: NOW,
+                kind: Kind::Hole,
+            };
+            out.push(Replacement {
+                range: pos..stop,
+                extents: vec![hole],
+            });
+        }
+        pos = pos.max(range.end);
+    }
+    out
+}
