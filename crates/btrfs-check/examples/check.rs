@@ -7,7 +7,10 @@ use btrfs_check::{CheckOptions, check};
 use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
 
 fn main() -> ExitCode {
-    let mut options = CheckOptions::default();
+    let mut options = CheckOptions {
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        ..CheckOptions::default()
+    };
     let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
     for arg in std::env::args().skip(1) {
         if arg == "--data" {

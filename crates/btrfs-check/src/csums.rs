@@ -5,10 +5,9 @@
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 
 use crate::Phase;
-use crate::block::Block;
 use crate::finding::{FindingId as Id, Site};
 use crate::util::{count, index, is_aligned};
-use crate::volume::ReadFault;
+use crate::volume::{ReadFault, Volume};
 use crate::walk::{Cx, Root, Shared, item_site, len_bytes};
 
 /// Bytes read at once.
@@ -100,6 +99,16 @@ pub(crate) fn check_orphans(cx: &mut Cx<'_>, map: &CsumMap) {
     }
 }
 
+/// A run of sectors to compare, of one copy.
+struct Job<'l> {
+    start: u64,
+    end: u64,
+    copy: u64,
+    sums: &'l [u8],
+}
+
+type Fault = (Id, Site, String);
+
 /// Reads all data that has checksums, every copy, and compares.
 pub(crate) fn verify_data(cx: &mut Cx<'_>, root: &Root, map: &CsumMap) {
     let total = map
@@ -110,31 +119,33 @@ pub(crate) fn verify_data(cx: &mut Cx<'_>, root: &Root, map: &CsumMap) {
     cx.seen.clear();
     let muted = std::mem::replace(&mut cx.sink.muted, true);
     cx.walk(root, Shared::Skip, &mut |cx, leaf, _| {
-        cx.sink.muted = false;
+        let mut jobs = Vec::new();
         for (key, data) in leaf.items() {
             if key.ty == KeyType::EXTENT_CSUM {
-                done = done.saturating_add(verify_item(cx, leaf, key, data));
+                done = done.saturating_add(plan_item(cx, key, data, &mut jobs));
             }
         }
-        cx.progress(Phase::Data, done, total);
+        cx.sink.muted = false;
+        for (verified_bytes, faults) in run_jobs(cx, &jobs) {
+            cx.stats.data_verified_bytes = cx.stats.data_verified_bytes.saturating_add(verified_bytes);
+            for (id, site, what) in faults {
+                cx.sink.add(id, site, what);
+            }
+        }
         cx.sink.muted = true;
+        cx.progress(Phase::Data, done, total);
     });
     cx.sink.muted = muted;
 }
 
-fn verify_item(cx: &mut Cx<'_>, leaf: &Block, key: Key, data: &[u8]) -> u64 {
+/// Cuts an item's range into jobs; the bytes that it covers.
+fn plan_item<'l>(cx: &Cx<'_>, key: Key, data: &'l [u8], jobs: &mut Vec<Job<'l>>) -> u64 {
     let size = cx.vol.csum.size_bytes();
     let sectors = count(data.len().checked_div(size).unwrap_or(0));
     let len = sectors.saturating_mul(cx.vol.sectorsize);
     let end = key.offset.saturating_add(len);
-    let pieces: Vec<(u64, u64)> = cx
-        .extents
-        .overlapping(key.offset, end)
-        .filter(|e| e.is_data())
-        .map(|e| (e.addr.max(key.offset), e.end().min(end)))
-        .collect();
-    for (from, to) in pieces {
-        let mut at = from;
+    for extent in cx.extents.overlapping(key.offset, end).filter(|e| e.is_data()) {
+        let (mut at, to) = (extent.addr.max(key.offset), extent.end().min(end));
         while at < to {
             let upto = to.min(at.saturating_add(READ_BYTES_MAX));
             let first = index(
@@ -144,7 +155,12 @@ fn verify_item(cx: &mut Cx<'_>, leaf: &Block, key: Key, data: &[u8]) -> u64 {
             );
             let sums = data.get(first.saturating_mul(size)..).unwrap_or_default();
             for copy in 0..cx.vol.chunks.copies(at).max(1) {
-                verify_run(cx, leaf, at, upto, copy, sums);
+                jobs.push(Job {
+                    start: at,
+                    end: upto,
+                    copy,
+                    sums,
+                });
             }
             at = upto;
         }
@@ -152,46 +168,48 @@ fn verify_item(cx: &mut Cx<'_>, leaf: &Block, key: Key, data: &[u8]) -> u64 {
     len
 }
 
-/// Compares one copy of the bytes from `start` to `end` with checksums.
-fn verify_run(cx: &mut Cx<'_>, leaf: &Block, start: u64, end: u64, copy: u64, sums: &[u8]) {
-    let mut bytes = vec![0; index(end.saturating_sub(start))];
-    let name = cx.vol.copy_name(start, copy);
-    match cx.vol.read_copy(start, copy, &mut bytes) {
+/// Does the jobs on as many threads as the options allow; the results are in the order of the jobs.
+fn run_jobs(cx: &Cx<'_>, jobs: &[Job<'_>]) -> Vec<(u64, Vec<Fault>)> {
+    let vol = &cx.vol;
+    let all = |jobs: &[Job<'_>]| jobs.iter().map(|job| verify_run(vol, job)).collect::<Vec<_>>();
+    let share = jobs.len().div_ceil(cx.opts.threads.max(1)).max(1);
+    if share >= jobs.len() {
+        return all(jobs);
+    }
+    let mut done = Vec::new();
+    std::thread::scope(|scope| {
+        let parts: Vec<_> = jobs.chunks(share).map(|part| scope.spawn(move || all(part))).collect();
+        for part in parts {
+            done.extend(part.join().unwrap_or_default());
+        }
+    });
+    done
+}
+
+/// Compares one copy of a run of sectors with its checksums.
+fn verify_run(vol: &Volume, job: &Job<'_>) -> (u64, Vec<Fault>) {
+    let mut bytes = vec![0; index(job.end.saturating_sub(job.start))];
+    let fault = |at: u64, id: Id, what: &str| {
+        let name = vol.copy_name(at, job.copy);
+        (id, Site::addr(at), format!("{name}: {what}"))
+    };
+    match vol.read_copy(job.start, job.copy, &mut bytes) {
         Ok(()) => {}
-        Err(ReadFault::Missing) => return,
-        Err(ReadFault::Unmapped) => {
-            cx.sink
-                .add(Id::DataUnreadable, Site::addr(start), format!("{name}: in no chunk"));
-            return;
-        }
-        Err(ReadFault::Failed {
-            devid,
-            physical,
-            message,
-        }) => {
-            let site = Site {
-                device: Some((devid, physical)),
-                ..Site::addr(start)
-            };
-            cx.sink.add(Id::DataUnreadable, site, format!("{name}: {message}"));
-            return;
+        Err(ReadFault::Missing) => return (0, Vec::new()),
+        Err(ReadFault::Unmapped) => return (0, vec![fault(job.start, Id::DataUnreadable, "in no chunk")]),
+        Err(ReadFault::Failed { message }) => {
+            return (0, vec![fault(job.start, Id::DataUnreadable, &message)]);
         }
     }
-    cx.stats.data_verified_bytes = cx.stats.data_verified_bytes.saturating_add(count(bytes.len()));
-    let size = cx.vol.csum.size_bytes();
-    let sector = index(cx.vol.sectorsize);
-    let mut at = start;
-    for (data, sum) in bytes.chunks(sector).zip(sums.chunks(size)) {
-        let computed = cx.vol.csum.compute(data);
+    let size = vol.csum.size_bytes();
+    let mut at = job.start;
+    let mut faults = Vec::new();
+    for (data, sum) in bytes.chunks(index(vol.sectorsize)).zip(job.sums.chunks(size)) {
+        let computed = vol.csum.compute(data);
         if computed.get(..size) != Some(sum) {
-            let name = cx.vol.copy_name(at, copy);
-            let site = Site {
-                tree: Some(TreeId::CSUM),
-                ..Site::addr(at)
-            };
-            let what = format!("{name}: data does not match its checksum (kept in leaf {})", leaf.addr);
-            cx.sink.add(Id::DataCsum, site, what);
+            faults.push(fault(at, Id::DataCsum, "data does not match its checksum"));
         }
-        at = at.saturating_add(cx.vol.sectorsize);
+        at = at.saturating_add(vol.sectorsize);
     }
+    (count(bytes.len()), faults)
 }

@@ -44,6 +44,8 @@ pub(crate) struct Extent {
     found: u64,
     left: u128,
     pub(crate) flags: u64,
+    /// The trees that the recorded references name: one bit each, by hash.
+    roots: u64,
     level: u8,
     /// A use of another length or kind was reported already.
     said: bool,
@@ -72,6 +74,7 @@ pub(crate) struct Extents {
     /// The extent tree has been read: uses can be matched at once.
     ready: bool,
     early: Vec<(u64, Use)>,
+    early_blocks: Vec<(u64, u8, TreeId)>,
     strays: BTreeMap<u64, (u64, Use)>,
     faults: Vec<(Id, u64, String)>,
     details: Option<Details>,
@@ -114,6 +117,15 @@ fn hash(back: &BackRef) -> u128 {
     .sum()
 }
 
+/// One of 64 bits, by hash.
+fn root_bit(root: u64) -> u64 {
+    let bit = SetHash::new().word(root).sum() & 63;
+    u32::try_from(bit)
+        .ok()
+        .and_then(|bit| 1u64.checked_shl(bit))
+        .unwrap_or(0)
+}
+
 fn show(back: &BackRef) -> String {
     match back {
         BackRef::TreeBlock { root } => format!("tree {root}"),
@@ -152,35 +164,39 @@ impl Extents {
 
     /// Compares a block that is in use with its extent item.
     pub(crate) fn note_block(&mut self, block: &Block, nodesize: u64) {
-        if self.details.is_some() || !self.ready {
-            return;
+        if self.details.is_some() {
+        } else if self.ready {
+            self.compare_block(block.addr, block.level, block.owner, nodesize);
+        } else {
+            self.early_blocks.push((block.addr, block.level, block.owner));
         }
-        let Some(extent) = self.get(block.addr) else { return };
-        let level = u64::from(block.level);
+    }
+
+    fn compare_block(&mut self, addr: u64, level: u8, owner: TreeId, nodesize: u64) {
+        let Some(extent) = self.get(addr) else { return };
+        let full = extent.flags & extent_flags::FULL_BACKREF != 0;
+        let may_be_shared = owner.is_fs_tree() || owner == TreeId::TREE_RELOC;
         let fault = if extent.len != nodesize {
-            Some((
-                Id::ExtentSize,
-                format!("a tree block of {nodesize} bytes in an extent of {}", extent.len),
-            ))
-        } else if u64::from(extent.level) != level {
-            Some((
+            let what = format!("a tree block of {nodesize} bytes in an extent of {}", extent.len);
+            (Id::ExtentSize, what)
+        } else if extent.level != level {
+            (
                 Id::ExtentLevel,
                 format!("level {}, the block has {level}", extent.level),
-            ))
-        } else if extent.flags & extent_flags::FULL_BACKREF != 0
-            && !block.owner.is_fs_tree()
-            && block.owner != TreeId::TREE_RELOC
-        {
-            Some((
+            )
+        } else if full && !may_be_shared {
+            (
                 Id::ExtentFlags,
-                format!("full back references on a block of tree {}", block.owner),
-            ))
+                format!("full back references on a block of tree {owner}"),
+            )
+        } else if !full && extent.roots & root_bit(owner.get()) == 0 {
+            // What such a block refers to is counted for its owner; then the owner must hold the block.
+            let what = format!("owned by tree {owner}, which does not hold it, but without full back references");
+            (Id::ExtentOwnerLost, what)
         } else {
-            None
+            return;
         };
-        if let Some((id, what)) = fault {
-            self.faults.push((id, block.addr, what));
-        }
+        self.faults.push((fault.0, addr, fault.1));
     }
 
     /// Counts one use.
@@ -230,6 +246,9 @@ impl Extents {
         if let Some(extent) = self.list.last_mut().filter(|e| e.addr == addr) {
             extent.recorded = extent.recorded.saturating_add(times);
             extent.left = extent.left.wrapping_add(hash(&bare).wrapping_mul(times.into()));
+            if let BackRef::TreeBlock { root } = bare {
+                extent.roots |= root_bit(root);
+            }
         }
     }
 }
@@ -354,6 +373,7 @@ fn read_extent(cx: &mut Cx<'_>, leaf: &Block, key: Key, data: &[u8]) {
             found: 0,
             left: 0,
             flags: view.head.flags.get(),
+            roots: 0,
             level,
             said: false,
         };
@@ -402,6 +422,9 @@ pub(crate) fn ready(cx: &mut Cx<'_>) {
     cx.extents.ready = true;
     for (addr, used) in std::mem::take(&mut cx.extents.early) {
         cx.extents.note_use(addr, &used);
+    }
+    for (addr, level, owner) in std::mem::take(&mut cx.extents.early_blocks) {
+        cx.extents.compare_block(addr, level, owner, cx.vol.nodesize);
     }
 }
 

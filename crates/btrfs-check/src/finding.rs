@@ -189,6 +189,8 @@ finding_ids! {
     /// A tree block is used as data, or the reverse; or a full back reference where none may be.
     ExtentFlags = "extent-flags", Error;
     ExtentLevel = "extent-level", Error;
+    /// A shared block whose owner has left it, without the full back references that this calls for.
+    ExtentOwnerLost = "extent-owner-lost", Error;
     ExtentGeneration = "extent-generation", Error;
     /// The extent is not within one block group.
     ExtentOutsideBlockGroup = "extent-outside-block-group", Error;

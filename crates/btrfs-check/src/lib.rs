@@ -42,7 +42,7 @@ mod util;
 mod volume;
 mod walk;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -82,6 +82,8 @@ pub struct CheckOptions<'a> {
     pub data_csums: bool,
     /// How many findings of each id are kept; all are counted.
     pub kept_per_id_max: u64,
+    /// How many threads compare data with checksums; everything else is done by the calling thread.
+    pub threads: usize,
     pub progress: Option<&'a dyn Progress>,
 }
 
@@ -90,6 +92,7 @@ impl Default for CheckOptions<'_> {
         Self {
             data_csums: false,
             kept_per_id_max: 100,
+            threads: 1,
             progress: None,
         }
     }
@@ -217,8 +220,10 @@ fn check_file_trees(cx: &mut Cx<'_>, roots: &mut Roots, csums: &CsumMap) {
         .values()
         .map(|tree| (tree.root.clone(), tree.refs))
         .collect();
+    let mut walked = BTreeSet::new();
     for (root, refs) in trees {
-        if WALKED.contains(&root.tree) {
+        // A root block that two trees name was reported; walking it once per name has no bound.
+        if WALKED.contains(&root.tree) || !walked.insert(root.addr) {
             continue;
         }
         if root.tree.is_fs_tree() && refs > 0 {

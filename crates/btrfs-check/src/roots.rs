@@ -256,7 +256,7 @@ pub(crate) fn check_links(cx: &mut Cx<'_>, roots: &Roots) {
             _ => {}
         }
         referenced.insert(child);
-        if !cx.incomplete && !(link.item_seen && link.index_seen) {
+        if !(cx.incomplete || link.item_seen && link.index_seen) {
             let what = format!("tree {parent} has no directory entry at the place that the reference names");
             cx.sink.add(Id::RootDirEntryMissing, site, what);
         }

@@ -32,8 +32,6 @@ pub(crate) enum ReadFault {
     /// The device is absent; said once for all its blocks.
     Missing,
     Failed {
-        devid: u64,
-        physical: u64,
         message: String,
     },
 }
@@ -302,11 +300,9 @@ impl Volume {
                 .ok_or(ReadFault::Unmapped)?;
             let (now, later) = rest.split_at_mut_checked(index(run.len)).ok_or(ReadFault::Unmapped)?;
             let device = self.devices.get(&run.devid).ok_or(ReadFault::Missing)?;
-            device.read_at(run.physical, now).map_err(|e| ReadFault::Failed {
-                devid: run.devid,
-                physical: run.physical,
-                message: e.to_string(),
-            })?;
+            device
+                .read_at(run.physical, now)
+                .map_err(|e| ReadFault::Failed { message: e.to_string() })?;
             at = at.saturating_add(run.len);
             rest = later;
         }

@@ -144,7 +144,7 @@ impl<'a> Cx<'a> {
                 Ok(()) => Block::judge(&self.vol, bytes, expect, true),
                 Err(ReadFault::Missing) => continue,
                 Err(ReadFault::Unmapped) => Err((Id::BlockUnmapped, "reaches out of its chunk".into())),
-                Err(ReadFault::Failed { message, .. }) => Err((Id::BlockUnreadable, message)),
+                Err(ReadFault::Failed { message }) => Err((Id::BlockUnreadable, message)),
             };
             match (judged, &good) {
                 (Ok(block), None) => good = u8::try_from(copy).ok().map(|copy| (copy, block)),
@@ -207,6 +207,16 @@ impl<'a> Cx<'a> {
             }
         }
         if root.log {
+            let end = block.addr.saturating_add(self.vol.nodesize);
+            let other = self
+                .extents
+                .overlapping(block.addr, end)
+                .next()
+                .map(|extent| extent.addr);
+            if let Some(other) = other {
+                let what = format!("a block of the log lies on the extent at {other}");
+                self.sink.add(Id::LogInvalid, Site::addr(block.addr), what);
+            }
             return;
         }
         let full = self.extents.is_full_backref(block.addr);
