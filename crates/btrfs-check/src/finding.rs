@@ -52,6 +52,8 @@ finding_ids! {
     SuperUnreadable = "super-unreadable", Error;
     /// A copy of the superblock is damaged or says something else than the best one.
     SuperMirror = "super-mirror", Error;
+    /// A copy of the superblock is one transaction behind: legal after a crash.
+    SuperMirrorStale = "super-mirror-stale", Note;
     /// A field of the superblock holds what no volume may hold.
     SuperField = "super-field", Error;
     /// A feature that this checker (or any reader) does not know.

@@ -81,6 +81,9 @@ fn same_contents(a: &Superblock, b: &Superblock) -> bool {
         let mut sb = *sb;
         sb.csum = [0; 32];
         sb.bytenr = 0.into();
+        // A fsync writes the first copy alone.
+        sb.log_root = 0.into();
+        sb.log_root_level = 0;
         sb
     };
     neutral(a).as_bytes() == neutral(b).as_bytes()
@@ -123,7 +126,17 @@ fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblo
         // Copies are written only as far as the file system reaches, which may be less than the device.
         let end = offset.saturating_add(count(SUPERBLOCK_BYTES));
         let covered = *offset == SUPERBLOCK_OFFSETS[0] || end < best.dev_item.total_bytes.get();
+        let stale = |sb: &Superblock| sb.generation.get().saturating_add(1) == best.generation.get();
         let what = match copy {
+            Ok(Some(sb)) if stale(sb) => {
+                let site = Site::device(best.dev_item.devid.get(), *offset);
+                sink.add(
+                    Id::SuperMirrorStale,
+                    site,
+                    format!("{name}: one transaction behind, as after a crash"),
+                );
+                continue;
+            }
             Err(what) => what.clone(),
             Ok(None) => "no btrfs superblock".into(),
             Ok(Some(sb)) if sb.generation != best.generation => {
@@ -199,7 +212,17 @@ fn check_fields(sink: &mut Sink, sb: &Superblock) -> bool {
     if sb.dev_item.fsid != fsid && sb.dev_item.fsid != sb.fsid {
         bad("the device item carries another volume's id".into(), false);
     }
-    usable & check_features(sink, sb)
+    let known = sink.report.counts.len();
+    usable &= check_features(sink, sb);
+    // The format's own verifier may know more.
+    if usable
+        && sink.report.counts.len() == known
+        && let Err(error) = Superblock::verify(sb.as_bytes(), None)
+        && !sink.report.has(Id::SuperField)
+    {
+        sink.add(Id::SuperField, Site::default(), error.to_string());
+    }
+    usable
 }
 
 fn check_features(sink: &mut Sink, sb: &Superblock) -> bool {
@@ -240,7 +263,10 @@ impl Volume {
                 sink.add(Id::DeviceForeign, site, format!("{name}: belongs to another volume"));
                 continue;
             }
-            if own.generation != sb.generation {
+            if own.generation.get().saturating_add(1) == sb.generation.get() {
+                let what = format!("{name}: one transaction behind, as after a crash");
+                sink.add(Id::SuperMirrorStale, site.clone(), what);
+            } else if own.generation != sb.generation {
                 let what = format!(
                     "{name}: generation {}, the newest device has {}",
                     own.generation, sb.generation
