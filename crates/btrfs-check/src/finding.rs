@@ -210,7 +210,7 @@ finding_ids! {
     FreeSpaceInUse = "free-space-in-use", Error;
     /// The free-space tree lacks free space.
     FreeSpaceLost = "free-space-lost", Error;
-    /// Free-space items of a block group that is gone, where nothing is mapped now. mkfs.btrfs leaves such behind.
+    /// Free-space items below all chunks: mkfs.btrfs leaves those of its first block groups behind.
     FreeSpaceStale = "free-space-stale", Note;
     /// Free-space items that do not suit the block groups.
     FreeSpaceOrphan = "free-space-orphan", Error;

@@ -155,7 +155,7 @@ fn plant_free_space(id: Id, bases: &Bases) -> Option<Planted> {
         Id::FreeSpaceLost => image.edit(tree, is_last, |item| item.key.offset -= 4096),
         Id::FreeSpaceStale => image.insert(
             tree,
-            Key::new(ObjectId(1 << 50), KeyType::FREE_SPACE_INFO, 65536),
+            Key::new(ObjectId(16384), KeyType::FREE_SPACE_INFO, 4096),
             vec![0; 8],
         ),
         Id::FreeSpaceOrphan => {
