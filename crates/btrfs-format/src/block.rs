@@ -44,14 +44,17 @@ pub const KEY_PTR_BYTES: usize = size_of::<KeyPtr>();
 pub const LEVEL_MAX: u8 = 7;
 
 /// Bytes for item headers and data in a leaf.
+#[allow(clippy::arithmetic_side_effects, reason = "node sizes are above 4 KiB")]
 pub const fn leaf_capacity_bytes(nodesize_bytes: usize) -> usize {
     nodesize_bytes - HEADER_BYTES
 }
 /// Children of a full node.
+#[allow(clippy::arithmetic_side_effects, reason = "node sizes are above 4 KiB")]
 pub const fn node_capacity_ptrs(nodesize_bytes: usize) -> usize {
     (nodesize_bytes - HEADER_BYTES) / KEY_PTR_BYTES
 }
 /// The largest item data that fits a leaf.
+#[allow(clippy::arithmetic_side_effects, reason = "node sizes are above 4 KiB")]
 pub const fn item_bytes_max(nodesize_bytes: usize) -> usize {
     leaf_capacity_bytes(nodesize_bytes) - ITEM_HEADER_BYTES
 }
@@ -194,6 +197,12 @@ impl fmt::Debug for TreeBlock {
     }
 }
 
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    reason = "a TreeBlock exists where the verifier has checked counts, offsets and sizes; slots are the caller's"
+)]
 impl TreeBlock {
     /// Checks `bytes` completely; the only way to a `TreeBlock`.
     pub fn verify(bytes: impl Into<Arc<[u8]>>, expect: &BlockExpect) -> Result<Self, Corrupt> {
@@ -326,15 +335,30 @@ impl TreeBlock {
 }
 
 /// The header of a block that has at least a header's bytes.
+#[allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "called for verified blocks alone"
+)]
 fn header_of(bytes: &[u8]) -> &Header {
     let (header, _) = Ref::<_, Header>::from_prefix(bytes).expect("a verified block holds a header");
     Ref::into_ref(header)
 }
+#[allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "called for verified blocks alone"
+)]
 fn item_headers_of(bytes: &[u8], count: usize) -> &[ItemHeader] {
     let (heads, _) = <[ItemHeader]>::ref_from_prefix_with_elems(&bytes[HEADER_BYTES..], count)
         .expect("a verified leaf holds its item headers");
     heads
 }
+#[allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "called for verified blocks alone"
+)]
 fn key_ptrs_of(bytes: &[u8], count: usize) -> &[KeyPtr] {
     let (ptrs, _) = <[KeyPtr]>::ref_from_prefix_with_elems(&bytes[HEADER_BYTES..], count)
         .expect("a verified node holds its pointers");

@@ -2,6 +2,13 @@
 //!
 //! What a builder is given is ours, so a wrong order or an overfull block is an assertion, not an error. The result has
 //! no checksum yet: [`TreeBlock::seal`] verifies it and stores one.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    reason = "our own bytes: each push asserts that it fits a buffer whose offsets fit 32 bits"
+)]
 
 use std::ops::Range;
 

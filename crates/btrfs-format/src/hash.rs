@@ -15,7 +15,7 @@ pub fn name_hash(name: &[u8]) -> u64 {
 /// The offset of an `INODE_EXTREF` key for a name in a parent directory.
 pub fn extref_hash(parent: ObjectId, name: &[u8]) -> u64 {
     // The parent's number seeds the hash: only its low 32 bits count.
-    let seed = (parent.0 & 0xffff_ffff) as u32;
+    let seed = u32::try_from(parent.0 & 0xffff_ffff).unwrap_or_default();
     u64::from(crc32c_raw(seed, name))
 }
 

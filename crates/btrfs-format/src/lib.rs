@@ -3,6 +3,17 @@
 //! Pure: no I/O, no threads, no unsafe, no panic on any input. Raw structures are declared as they lie on disk
 //! ([`zerocopy`] little-endian, unaligned); [`TreeBlock`] is a block that was verified once and is trusted afterwards.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::arithmetic_side_effects,
+        clippy::as_conversions
+    )
+)]
 
 pub mod block;
 pub mod builder;

@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -199,20 +200,24 @@ fn volumes_of_several_devices() {
     populate_and_verify("-d single -m dup", "", &[500], &[]);
 }
 
+/// A copy of a volume with a log and an orphan, as after a crash.
+fn with_log(lab: &Lab) -> PathBuf {
+    lab.run(
+        "",
+        "mkdir -p logged; for i in $(seq 1 500); do echo $i > logged/f$i; done; sync -f $M",
+    );
+    lab.crash_copy(
+        r#"exec 9<logged/f7; rm logged/f7; sync -f $M; cd logged
+        for i in 3 5 9; do echo more >> f$i; rm -f f2$i; mv f1$i g1$i; sync f$i; done
+        head -c 200000 /dev/urandom > new; setfattr -n user.x -v y new; sync new; touch after; sync ."#,
+    )
+}
+
 #[test]
 #[ignore = "needs root, loop devices and btrfs-progs"]
 fn a_log_and_orphans() {
     let lab = Lab::new("-n 4k", &[300]);
-    lab.run(
-        "",
-        "mkdir d; for i in $(seq 1 500); do echo $i > d/f$i; done; sync -f $M",
-    );
-    let copy = lab.crash_copy(
-        r#"exec 9<d/f7; rm d/f7; sync -f $M
-        for i in 3 5 9; do echo more >> d/f$i; rm -f d/f2$i; mv d/f1$i d/g1$i; sync $M/d/f$i; done
-        head -c 200000 /dev/urandom > d/new; setfattr -n user.x -v y d/new; sync $M/d/new; touch d/after; sync $M/d"#,
-    );
-    let volume = Volume::open(&[&copy]);
+    let volume = Volume::open(&[&with_log(&lab)]);
     assert_ne!(volume.superblock.log_root.get(), 0, "the copy has a log");
     let found = volume.walk_all();
     for ty in [KeyType::DIR_LOG_INDEX, KeyType::ORPHAN_ITEM, KeyType::EXTENT_CSUM] {
@@ -220,14 +225,15 @@ fn a_log_and_orphans() {
     }
 }
 
+/// Every other block of data is free.
+const FRAGMENT: &str = "for i in $(seq 1 6000); do head -c 4096 /dev/zero | tr '\\0' x > f$i; done; sync -f $M
+for i in $(seq 1 2 6000); do rm f$i; done; sync -f $M";
+
 #[test]
 #[ignore = "needs root, loop devices and btrfs-progs"]
 fn free_space_as_bitmaps() {
     let lab = Lab::new("-n 4k", &[600]);
-    lab.run(
-        "",
-        "for i in $(seq 1 20000); do head -c 4096 /dev/zero | tr '\\0' x > f$i; done; sync -f $M; for i in $(seq 1 2 20000); do rm f$i; done; sync -f $M",
-    );
+    lab.run("", FRAGMENT);
     let found = lab.verify();
     assert!(
         found.has(KeyType::FREE_SPACE_BITMAP),
@@ -287,4 +293,46 @@ fn blocks_read_like_those_of_dump_tree() {
         }
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+/// Writes `tests/corpus/`: blocks of small nodes, a few for every type of item. For a new kernel, or new items.
+#[test]
+#[ignore = "writes the corpus of the mutation test; needs root, loop devices and btrfs-progs"]
+fn write_corpus() {
+    let mut corpus = Vec::new();
+    let mut seen: BTreeMap<KeyType, usize> = BTreeMap::new();
+    let mut take = |found: &Found| {
+        for block in &found.blocks {
+            let types: BTreeSet<KeyType> = block.item_headers().iter().map(|head| head.key.ty).collect();
+            let is_new = |ty: &KeyType| seen.get(ty).is_none_or(|count| *count < 2);
+            if types.iter().any(is_new) || (!block.is_leaf() && corpus.len() < 4096) {
+                for ty in types {
+                    *seen.entry(ty).or_default() += 1;
+                }
+                corpus.extend_from_slice(block.bytes());
+            }
+        }
+    };
+    let lab = Lab::new("-n 4k", &[400]);
+    lab.run("compress=zstd", POPULATE);
+    let superblock = Volume::open(&[&lab.images[0]]).superblock;
+    take(&lab.verify());
+    lab.run(
+        "",
+        "btrfs balance start --full-balance $M >/dev/null 2>&1 || true; sync -f $M",
+    );
+    take(&lab.verify());
+    drop(lab);
+    let lab = Lab::new("-n 4k -O ^no-holes,^skinny-metadata -R ^free-space-tree", &[2400]);
+    lab.run("space_cache=v1", POPULATE);
+    take(&lab.verify());
+    take(&Volume::open(&[&with_log(&lab)]).walk_all());
+    drop(lab);
+    let lab = Lab::new("-n 4k", &[600]);
+    lab.run("", FRAGMENT);
+    take(&lab.verify());
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("blocks.bin"), corpus).unwrap();
+    std::fs::write(dir.join("superblock.bin"), zerocopy::IntoBytes::as_bytes(&superblock)).unwrap();
 }

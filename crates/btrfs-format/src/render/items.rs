@@ -25,25 +25,42 @@ fn small(n: impl Into<u64>) -> Val {
 /// Describes an item. One that is shorter than it says is described as far as it goes.
 pub(super) fn describe(key: &Key, data: &[u8]) -> Lines {
     let mut out = Lines::default();
+    // An item too short to be described has said what it can.
     let _ = match key.ty {
         KeyType::INODE_ITEM => view::fixed(data).map(|inode| inode_item(&mut out, inode)),
-        KeyType::INODE_REF | KeyType::INODE_EXTREF => Some(inode_refs(&mut out, key, data)),
-        KeyType::DIR_ITEM | KeyType::DIR_INDEX | KeyType::XATTR_ITEM => Some(dir_entries(&mut out, data)),
+        KeyType::INODE_REF | KeyType::INODE_EXTREF => {
+            inode_refs(&mut out, key, data);
+            Some(())
+        }
+        KeyType::DIR_ITEM | KeyType::DIR_INDEX | KeyType::XATTR_ITEM => {
+            dir_entries(&mut out, data);
+            Some(())
+        }
         KeyType::DIR_LOG_ITEM | KeyType::DIR_LOG_INDEX => {
             view::fixed(data).map(|log: &DirLogItem| out.line("dir log", vec![("end", num(log.end))]))
         }
-        KeyType::ORPHAN_ITEM => Some(out.line("orphan item", vec![])),
+        KeyType::ORPHAN_ITEM => {
+            out.line("orphan item", vec![]);
+            Some(())
+        }
         KeyType::ROOT_ITEM => root_item(&mut out, data),
         KeyType::ROOT_REF => root_ref(&mut out, "root ref key", data),
         KeyType::ROOT_BACKREF => root_ref(&mut out, "root backref key", data),
         KeyType::EXTENT_DATA => file_extent(&mut out, data),
         KeyType::EXTENT_ITEM | KeyType::METADATA_ITEM => extent_item(&mut out, key, data),
-        KeyType::TREE_BLOCK_REF => Some(out.line("tree block backref", vec![])),
-        KeyType::SHARED_BLOCK_REF => Some(out.line("shared block backref", vec![])),
+        KeyType::TREE_BLOCK_REF => {
+            out.line("tree block backref", vec![]);
+            Some(())
+        }
+        KeyType::SHARED_BLOCK_REF => {
+            out.line("shared block backref", vec![]);
+            Some(())
+        }
         KeyType::EXTENT_DATA_REF => view::keyed_back_ref(key, data).map(|found| back_ref(&mut out, found)),
         KeyType::SHARED_DATA_REF => match view::keyed_back_ref(key, data) {
             Some(BackRef::SharedData { count, .. }) => {
-                Some(out.line("shared data backref", vec![("count", small(count))]))
+                out.line("shared data backref", vec![("count", small(count))]);
+                Some(())
             }
             _ => None,
         },
@@ -60,14 +77,26 @@ fn volume_item(out: &mut Lines, key: &Key, data: &[u8]) -> Option<()> {
             let fields = vec![("extent count", num32(info.extent_count)), ("flags", num32(info.flags))];
             out.line("free space info", fields);
         }),
-        KeyType::FREE_SPACE_EXTENT => Some(out.line("free space extent", vec![])),
-        KeyType::FREE_SPACE_BITMAP => Some(out.line("free space bitmap", vec![])),
+        KeyType::FREE_SPACE_EXTENT => {
+            out.line("free space extent", vec![]);
+            Some(())
+        }
+        KeyType::FREE_SPACE_BITMAP => {
+            out.line("free space bitmap", vec![]);
+            Some(())
+        }
         KeyType::CHUNK_ITEM => chunk(out, data),
         KeyType::DEV_ITEM => view::fixed(data).map(|dev| dev_item(out, dev)),
         KeyType::DEV_EXTENT => view::fixed(data).map(|extent| dev_extent(out, extent)),
         KeyType::PERSISTENT_ITEM => persistent(out, key, data),
-        KeyType::EXTENT_CSUM => Some(csum(out, key, data)),
-        KeyType::UUID_SUBVOL | KeyType::UUID_RECEIVED_SUBVOL => Some(uuid_subvolumes(out, data)),
+        KeyType::EXTENT_CSUM => {
+            csum(out, key, data);
+            Some(())
+        }
+        KeyType::UUID_SUBVOL | KeyType::UUID_RECEIVED_SUBVOL => {
+            uuid_subvolumes(out, data);
+            Some(())
+        }
         KeyType::QGROUP_STATUS | KeyType::QGROUP_INFO | KeyType::QGROUP_LIMIT => qgroup(out, key, data),
         KeyType::QGROUP_RELATION => Some(()),
         KeyType::UNTYPED if key.objectid == ObjectId::FREE_SPACE => view::fixed(data).map(|h| space_cache(out, h)),

@@ -10,7 +10,7 @@ use crate::rule::Rule;
 /// Nanoseconds of a timestamp.
 const NSEC_MAX: u64 = 999_999_999;
 /// File offsets are signed in all system calls.
-const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
 
 /// `mode`: the file type's mask and the file types.
 const S_IFMT: u64 = 0o170_000;

@@ -116,13 +116,11 @@ fn refuses_truncated(owner: TreeId, items: &[(Key, Vec<u8>)], name: &str) {
     }
 }
 
+/// A field's name, and what breaks it.
+type Fault<'a, T> = (&'a str, fn(&mut T));
+
 /// Plants one fault into a structure and expects the field of that name to be refused.
-fn each_field<T: IntoBytes + zerocopy::Immutable + Clone>(
-    owner: TreeId,
-    key: Key,
-    good: &T,
-    faults: &[(&str, fn(&mut T))],
-) {
+fn each_field<T: IntoBytes + zerocopy::Immutable + Clone>(owner: TreeId, key: Key, good: &T, faults: &[Fault<'_, T>]) {
     accepts(owner, &[(key, good.as_bytes().to_vec())]);
     for (name, plant) in faults {
         let mut bad = good.clone();

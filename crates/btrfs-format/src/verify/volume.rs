@@ -11,7 +11,7 @@ use crate::key::{Key, KeyType};
 use crate::rule::{Rule, len_u64};
 
 /// Chunks are counted in stripes by 32 bits.
-const CHUNK_BYTES_MAX: u64 = STRIPE_LEN_BYTES.saturating_mul(u32::MAX as u64);
+const CHUNK_BYTES_MAX: u64 = STRIPE_LEN_BYTES.saturating_mul(0xffff_ffff);
 
 /// What a chunk type demands of `num_stripes`.
 fn num_stripes_rule(profile: u64) -> Rule {

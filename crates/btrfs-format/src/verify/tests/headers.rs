@@ -62,7 +62,7 @@ fn the_checksum_covers_all_but_itself() {
 
 #[test]
 fn a_block_is_the_one_that_was_asked_for() {
-    let cases: &[(&str, fn(&mut BlockExpect))] = &[
+    let cases: &[Fault<'_, BlockExpect>] = &[
         ("bytenr", |e| e.addr = LogicalAddr(2 << 20)),
         ("fsid", |e| e.fsid = [8; 16]),
         ("level", |e| e.level = Some(1)),
