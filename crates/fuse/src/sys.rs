@@ -112,7 +112,7 @@ pub fn receive_fd(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     // SAFETY: CMSG_LEN only computes.
     let wanted = unsafe { libc::CMSG_LEN(FD_BYTES) } as usize;
     let is_fd = header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS;
-    if !is_fd || (header.cmsg_len as usize) < wanted {
+    if !is_fd || header.cmsg_len < wanted as _ {
         return Ok(None);
     }
     // SAFETY: the message has at least the length of one descriptor after its header; it may be unaligned.

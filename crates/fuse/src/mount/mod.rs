@@ -185,6 +185,36 @@ fn mount_directly(target: &Path, root_mode: u32, options: &MountOptions) -> Resu
     Ok(device)
 }
 
+/// Sets how far the kernel reads ahead on a mount. Asks the mount table for the device number, since the mount itself may not answer yet.
+pub(crate) fn set_readahead(target: &Path, bytes: usize) -> io::Result<()> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let device = device_of(&table, target).ok_or(io::ErrorKind::NotFound)?;
+    std::fs::write(
+        format!("/sys/class/bdi/{device}/read_ahead_kb"),
+        format!("{}", bytes >> 10),
+    )
+}
+
+/// The device number of what is mounted (last) on `target`. See proc_pid_mountinfo(5).
+fn device_of<'a>(table: &'a str, target: &Path) -> Option<&'a str> {
+    let escaped = target
+        .to_str()?
+        .replace('\\', "\\134")
+        .replace(' ', "\\040")
+        .replace('\t', "\\011")
+        .replace('\n', "\\012");
+    let mut found = None;
+    for line in table.lines() {
+        let mut fields = line.split(' ');
+        if let (Some(device), Some(on)) = (fields.nth(2), fields.nth(1))
+            && on == escaped
+        {
+            found = Some(device);
+        }
+    }
+    found
+}
+
 impl Mountpoint {
     /// A mount that somebody else made and serves, to be unmounted in the way open to us: directly, or through the helper.
     pub fn existing(target: PathBuf) -> Self {
@@ -243,6 +273,14 @@ mod tests {
             helper::options(&commas),
             "nosuid,nodev,fsname=a\\,b\\\\c,subtype=cowshed"
         );
+    }
+
+    #[test]
+    fn the_device_of_a_mount_is_found() {
+        let table = "22 1 0:21 / /proc rw - proc proc rw\n30 22 0:50 / /a\\040b rw - fuse x rw\n31 22 0:51 / /a\\040b rw - fuse y rw\n";
+        assert_eq!(device_of(table, Path::new("/a b")), Some("0:51"));
+        assert_eq!(device_of(table, Path::new("/proc")), Some("0:21"));
+        assert_eq!(device_of(table, Path::new("/none")), None);
     }
 
     #[test]

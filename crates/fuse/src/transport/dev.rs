@@ -70,7 +70,7 @@ impl Device {
                 Some(libc::EAGAIN) if self.nonblocking => {
                     let now = Instant::now();
                     if now < *deadline.get_or_insert(now + spin) {
-                        std::hint::spin_loop();
+                        std::thread::yield_now();
                     } else {
                         sys::wait_readable(self.file.as_fd(), None).or_else(ignore_interrupt)?;
                     }

@@ -22,9 +22,9 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 
 #[test]
 fn files_keep_what_is_written() {
-    if !can_mount("files_keep_what_is_written") {
+    let Some(_turn) = turn("files_keep_what_is_written") else {
         return;
-    }
+    };
     for mount in [
         Mount::new(|_| {}),
         Mount::shared(),
@@ -53,9 +53,9 @@ fn files_keep_what_is_written() {
 
 #[test]
 fn truncating_on_open_works_with_and_without_open_requests() {
-    if !can_mount("truncating_on_open_works_with_and_without_open_requests") {
+    let Some(_turn) = turn("truncating_on_open_works_with_and_without_open_requests") else {
         return;
-    }
+    };
     for mount in [
         Mount::new(|_| {}),
         Mount::new(|o| o.skip_open = false),
@@ -72,9 +72,9 @@ fn truncating_on_open_works_with_and_without_open_requests() {
 
 #[test]
 fn appending_goes_to_the_end() {
-    if !can_mount("appending_goes_to_the_end") {
+    let Some(_turn) = turn("appending_goes_to_the_end") else {
         return;
-    }
+    };
     let mount = Mount::shared();
     let path = mount.path("log");
     let open = || OpenOptions::new().append(true).create(true).open(&path).unwrap();
@@ -111,9 +111,9 @@ fn appending_goes_to_the_end() {
 
 #[test]
 fn direct_and_cached_reads_agree() {
-    if !can_mount("direct_and_cached_reads_agree") {
+    let Some(_turn) = turn("direct_and_cached_reads_agree") else {
         return;
-    }
+    };
     let mount = Mount::new(|_| {});
     let path = mount.path("file");
     let mut data = pattern(1 << 20, 3);
@@ -145,9 +145,9 @@ fn direct_and_cached_reads_agree() {
 
 #[test]
 fn sync_writes_are_synced() {
-    if !can_mount("sync_writes_are_synced") {
+    let Some(_turn) = turn("sync_writes_are_synced") else {
         return;
-    }
+    };
     let mount = Mount::new(|_| {});
     let synced = || mount.fs.synced.load(Ordering::Relaxed);
     let path = mount.path("file");
@@ -176,9 +176,9 @@ fn sync_writes_are_synced() {
 
 #[test]
 fn holes_are_made_and_found() {
-    if !can_mount("holes_are_made_and_found") {
+    let Some(_turn) = turn("holes_are_made_and_found") else {
         return;
-    }
+    };
     let mount = Mount::new(|_| {});
     let file = File::create_new(mount.path("sparse")).unwrap();
     file.write_all_at(b"data", 1 << 20).unwrap();
@@ -211,9 +211,9 @@ fn holes_are_made_and_found() {
 
 #[test]
 fn ranges_are_copied_inside() {
-    if !can_mount("ranges_are_copied_inside") {
+    let Some(_turn) = turn("ranges_are_copied_inside") else {
         return;
-    }
+    };
     let mount = Mount::new(|_| {});
     let data = pattern(300_000, 9);
     fs::write(mount.path("a"), &data).unwrap();
@@ -230,9 +230,9 @@ fn ranges_are_copied_inside() {
 
 #[test]
 fn nameless_files_can_be_given_a_name() {
-    if !can_mount("nameless_files_can_be_given_a_name") {
+    let Some(_turn) = turn("nameless_files_can_be_given_a_name") else {
         return;
-    }
+    };
     for mount in [Mount::new(|_| {}), Mount::stateful(|_| {})] {
         let open = || {
             OpenOptions::new()
@@ -268,9 +268,9 @@ fn nameless_files_can_be_given_a_name() {
 
 #[test]
 fn unlinked_files_live_while_open() {
-    if !can_mount("unlinked_files_live_while_open") {
+    let Some(_turn) = turn("unlinked_files_live_while_open") else {
         return;
-    }
+    };
     for mount in [Mount::new(|_| {}), Mount::stateful(|_| {})] {
         let path = mount.path("gone");
         let mut file = File::create_new(&path).unwrap();
@@ -285,9 +285,9 @@ fn unlinked_files_live_while_open() {
 
 #[test]
 fn extended_attributes_follow_the_rules() {
-    if !can_mount("extended_attributes_follow_the_rules") {
+    let Some(_turn) = turn("extended_attributes_follow_the_rules") else {
         return;
-    }
+    };
     let mount = Mount::shared();
     let path = mount.path("file");
     fs::write(&path, b"").unwrap();
@@ -327,9 +327,7 @@ fn extended_attributes_follow_the_rules() {
 
 #[test]
 fn locks_work() {
-    if !can_mount("locks_work") {
-        return;
-    }
+    let Some(_turn) = turn("locks_work") else { return };
     let mount = Mount::new(|_| {});
     let (a, b) = (
         File::create_new(mount.path("l")).unwrap(),
@@ -360,9 +358,9 @@ fn locks_work() {
 
 #[test]
 fn ioctls_reach_files_and_directories() {
-    if !can_mount("ioctls_reach_files_and_directories") {
+    let Some(_turn) = turn("ioctls_reach_files_and_directories") else {
         return;
-    }
+    };
     const GETFLAGS: libc::c_ulong = 0x8008_6601;
     const SETFLAGS: libc::c_ulong = 0x4008_6602;
     for mount in [Mount::new(|_| {}), Mount::stateful(|_| {})] {
@@ -386,9 +384,9 @@ fn ioctls_reach_files_and_directories() {
 
 #[test]
 fn birth_times_are_shown() {
-    if !can_mount("birth_times_are_shown") {
+    let Some(_turn) = turn("birth_times_are_shown") else {
         return;
-    }
+    };
     let mount = Mount::new(|_| {});
     let path = mount.path("f");
     let before = std::time::SystemTime::now() - std::time::Duration::from_secs(1);
@@ -406,9 +404,9 @@ fn birth_times_are_shown() {
 
 #[test]
 fn a_panicking_file_system_gives_errors_and_lives_on() {
-    if !can_mount("a_panicking_file_system_gives_errors_and_lives_on") {
+    let Some(_turn) = turn("a_panicking_file_system_gives_errors_and_lives_on") else {
         return;
-    }
+    };
     let mut fs = cowshed_vfs::memfs::MemFs::default();
     fs.panic_name = Some(b"boom");
     let told = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));

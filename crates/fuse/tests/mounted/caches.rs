@@ -7,9 +7,9 @@ use crate::support::*;
 
 #[test]
 fn mapped_writes_arrive() {
-    if !can_mount("mapped_writes_arrive") {
+    let Some(_turn) = turn("mapped_writes_arrive") else {
         return;
-    }
+    };
     for writeback_cache in [false, true] {
         let mount = Mount::new(|o| o.writeback_cache = writeback_cache);
         let path = mount.path("mapped");
@@ -42,9 +42,9 @@ fn mapped_writes_arrive() {
 
 #[test]
 fn direct_files_can_be_mapped() {
-    if !can_mount("direct_files_can_be_mapped") {
+    let Some(_turn) = turn("direct_files_can_be_mapped") else {
         return;
-    }
+    };
     let mount = Mount::new(|_| {});
     let path = mount.path("f");
     fs::write(&path, [1; 8192]).unwrap();
@@ -63,9 +63,9 @@ fn direct_files_can_be_mapped() {
 
 #[test]
 fn truncation_drops_cached_pages() {
-    if !can_mount("truncation_drops_cached_pages") {
+    let Some(_turn) = turn("truncation_drops_cached_pages") else {
         return;
-    }
+    };
     let mount = Mount::new(|_| {});
     let path = mount.path("f");
     fs::write(&path, vec![9; 20_000]).unwrap();
@@ -83,9 +83,9 @@ fn truncation_drops_cached_pages() {
 
 #[test]
 fn sizes_and_times_are_fresh_after_writes() {
-    if !can_mount("sizes_and_times_are_fresh_after_writes") {
+    let Some(_turn) = turn("sizes_and_times_are_fresh_after_writes") else {
         return;
-    }
+    };
     let mount = Mount::new(|_| {});
     let path = mount.path("f");
     let file = File::create_new(&path).unwrap();
@@ -105,9 +105,9 @@ fn sizes_and_times_are_fresh_after_writes() {
 
 #[test]
 fn absent_names_are_remembered_until_created() {
-    if !can_mount("absent_names_are_remembered_until_created") {
+    let Some(_turn) = turn("absent_names_are_remembered_until_created") else {
         return;
-    }
+    };
     let mount = Mount::new(|_| {});
     let path = mount.path("later");
     for _ in 0..3 {
@@ -120,9 +120,9 @@ fn absent_names_are_remembered_until_created() {
 
 #[test]
 fn listings_are_fresh_after_changes() {
-    if !can_mount("listings_are_fresh_after_changes") {
+    let Some(_turn) = turn("listings_are_fresh_after_changes") else {
         return;
-    }
+    };
     let mount = Mount::new(|_| {});
     let count = || fs::read_dir(mount.dir.path()).unwrap().count();
     for i in 0..10 {

@@ -24,9 +24,9 @@ fn mount_line(path: &std::path::Path) -> String {
 
 #[test]
 fn the_mount_shows_its_options() {
-    if !can_mount("the_mount_shows_its_options") {
+    let Some(_turn) = turn("the_mount_shows_its_options") else {
         return;
-    }
+    };
     let mount = Mount::new(|o| {
         o.mount.allow_other = true;
         o.mount.read_only = true;
@@ -43,9 +43,9 @@ fn the_mount_shows_its_options() {
 
 #[test]
 fn destroy_comes_once_however_the_mount_ends() {
-    if !can_mount("destroy_comes_once_however_the_mount_ends") {
+    let Some(_turn) = turn("destroy_comes_once_however_the_mount_ends") else {
         return;
-    }
+    };
     let ours = Mount::new(|_| {});
     assert_eq!(ours.end().destroyed.load(Ordering::SeqCst), 1);
     let mut theirs = Mount::new(|_| {});
@@ -68,9 +68,9 @@ fn destroy_comes_once_however_the_mount_ends() {
 
 #[test]
 fn a_busy_mount_stays_or_goes_lazily() {
-    if !can_mount("a_busy_mount_stays_or_goes_lazily") {
+    let Some(_turn) = turn("a_busy_mount_stays_or_goes_lazily") else {
         return;
-    }
+    };
     let mut mount = Mount::new(|_| {});
     let mut file = File::create_new(mount.path("busy")).unwrap();
     let refused = mount.unmounter.unmount(false).unwrap_err();
@@ -87,9 +87,9 @@ fn a_busy_mount_stays_or_goes_lazily() {
 
 #[test]
 fn unmounting_forgets_every_node() {
-    if !can_mount("unmounting_forgets_every_node") {
+    let Some(_turn) = turn("unmounting_forgets_every_node") else {
         return;
-    }
+    };
     let mount = Mount::new(|_| {});
     (0..200).for_each(|i| fs::write(mount.path(&format!("f{i}")), b"").unwrap());
     (0..200).for_each(|i| fs::remove_file(mount.path(&format!("f{i}"))).unwrap());
@@ -105,9 +105,9 @@ fn unmounting_forgets_every_node() {
 
 #[test]
 fn notifications_make_the_kernel_ask_again() {
-    if !can_mount("notifications_make_the_kernel_ask_again") {
+    let Some(_turn) = turn("notifications_make_the_kernel_ask_again") else {
         return;
-    }
+    };
     use cowshed_vfs::{Context, FileSystem, Handle, Lookup, WriteFlags};
     let mount = Mount::new(|_| {});
     let (fs, notifier) = (&mount.fs, &mount.notifier);
@@ -140,9 +140,9 @@ fn notifications_make_the_kernel_ask_again() {
 
 #[test]
 fn an_ordinary_user_mounts_through_the_helper() {
-    if !can_mount("an_ordinary_user_mounts_through_the_helper") {
+    let Some(_turn) = turn("an_ordinary_user_mounts_through_the_helper") else {
         return;
-    }
+    };
     if Command::new("fusermount3").arg("-V").output().is_err() {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "CI needs fusermount3");
         eprintln!("skipped an_ordinary_user_mounts_through_the_helper: no fusermount3");
@@ -150,21 +150,94 @@ fn an_ordinary_user_mounts_through_the_helper() {
     }
     let dir = tempfile::tempdir().unwrap();
     std::os::unix::fs::chown(dir.path(), Some(1000), Some(1000)).unwrap();
-    // /dev/fuse may be closed to users here; the helper opens it for them.
-    as_user(1000, 1000, &[], || {
-        let fs = Arc::new(MemFs::default());
-        fs.own_root(1000, 1000, 0o755);
-        let session = Session::mount(fs.clone(), dir.path(), SessionOptions::default())
-            .map_err(|e| panic!("{e}"))
-            .unwrap();
-        let unmounter = session.unmounter();
-        let serving = session.spawn();
-        fs::write(dir.path().join("mine"), b"content")?;
-        assert_eq!(fs::read(dir.path().join("mine"))?, b"content");
-        unmounter.unmount(false).unwrap();
-        serving.join().unwrap().unwrap();
-        assert_eq!(fs.destroyed.load(Ordering::SeqCst), 1);
-        Ok(())
+    let scratch = tempfile::tempdir().unwrap();
+    in_child(|| {
+        open_device_to_all(scratch.path())?;
+        as_user(1000, 1000, &[], || {
+            let fs = Arc::new(MemFs::default());
+            fs.own_root(1000, 1000, 0o755);
+            let session = Session::mount(fs.clone(), dir.path(), SessionOptions::default()).unwrap();
+            let unmounter = session.unmounter();
+            let serving = session.spawn();
+            fs::write(dir.path().join("mine"), b"content")?;
+            assert_eq!(fs::read(dir.path().join("mine"))?, b"content");
+            let line = mount_line(dir.path());
+            assert!(line.contains("user_id=1000"), "{line}");
+            let busy = File::open(dir.path().join("mine"))?;
+            let refused = unmounter.unmount(false).unwrap_err().to_string();
+            assert!(refused.contains("busy"), "{refused}");
+            drop(busy);
+            unmounter.unmount(false).unwrap();
+            serving.join().unwrap().unwrap();
+            assert_eq!(fs.destroyed.load(Ordering::SeqCst), 1);
+            let mut suid = SessionOptions::default();
+            suid.mount.allow_suid = true;
+            let refused = Session::mount(fs, dir.path(), suid).unwrap_err().to_string();
+            assert!(refused.contains("superuser"), "{refused}");
+            Ok(())
+        })
     })
     .unwrap();
+}
+
+/// A loop device over a file in memory, detached when dropped.
+struct Loop {
+    device: String,
+    _file: tempfile::NamedTempFile,
+}
+
+impl Loop {
+    fn new() -> Loop {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let out = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(file.path())
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        Loop {
+            device: String::from_utf8(out.stdout).unwrap().trim().to_owned(),
+            _file: file,
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.device]).status();
+    }
+}
+
+#[test]
+fn a_block_device_mount_ends_before_umount_returns() {
+    let Some(_turn) = turn("a_block_device_mount_ends_before_umount_returns") else {
+        return;
+    };
+    let image = Loop::new();
+    let mut mount = Mount::new(|o| o.mount.block_device = Some(image.device.clone().into()));
+    let line = mount_line(mount.dir.path());
+    assert!(
+        line.starts_with(&image.device) && line.contains(" fuseblk.cowshed "),
+        "{line}"
+    );
+    fs::write(mount.path("f"), b"content").unwrap();
+    let synced = mount.fs.synced.load(Ordering::SeqCst);
+    let sync = Command::new("sync").arg("-f").arg(mount.dir.path()).status().unwrap();
+    assert!(sync.success());
+    println!("SYNCFS came: {}", mount.fs.synced.load(Ordering::SeqCst) > synced);
+    assert!(Command::new("umount").arg(mount.dir.path()).status().unwrap().success());
+    assert_eq!(
+        mount.fs.destroyed.load(Ordering::SeqCst),
+        1,
+        "umount has waited for destroy"
+    );
+    mount.wait();
+    assert_eq!(mount.fs.destroyed.load(Ordering::SeqCst), 1);
+    let refused = Session::mount(Arc::new(MemFs::default()), mount.dir.path(), {
+        let mut options = SessionOptions::default();
+        options.mount.block_device = Some("/dev/null".into());
+        options
+    });
+    assert!(refused.unwrap_err().to_string().contains("not a block device"));
 }

@@ -20,9 +20,9 @@ fn list(dir: &Path) -> Vec<String> {
 
 #[test]
 fn ten_thousand_names_are_listed_once_each() {
-    if !can_mount("ten_thousand_names_are_listed_once_each") {
+    let Some(_turn) = turn("ten_thousand_names_are_listed_once_each") else {
         return;
-    }
+    };
     for mount in [Mount::new(|_| {}), Mount::stateful(|_| {})] {
         let dir = mount.path("many");
         fs::create_dir(&dir).unwrap();
@@ -45,9 +45,9 @@ fn ten_thousand_names_are_listed_once_each() {
 
 #[test]
 fn listing_survives_deleting_what_it_lists() {
-    if !can_mount("listing_survives_deleting_what_it_lists") {
+    let Some(_turn) = turn("listing_survives_deleting_what_it_lists") else {
         return;
-    }
+    };
     for mount in [Mount::new(|_| {}), Mount::stateful(|_| {})] {
         let dir = mount.path("d");
         fs::create_dir(&dir).unwrap();
@@ -65,9 +65,9 @@ fn listing_survives_deleting_what_it_lists() {
 /// Names that stay are seen exactly once, whatever others do meanwhile.
 #[test]
 fn listing_while_others_create_and_delete() {
-    if !can_mount("listing_while_others_create_and_delete") {
+    let Some(_turn) = turn("listing_while_others_create_and_delete") else {
         return;
-    }
+    };
     let mount = Mount::new(|_| {});
     let dir = mount.path("d");
     fs::create_dir(&dir).unwrap();
@@ -104,9 +104,9 @@ fn listing_while_others_create_and_delete() {
 
 #[test]
 fn renames_of_all_kinds() {
-    if !can_mount("renames_of_all_kinds") {
+    let Some(_turn) = turn("renames_of_all_kinds") else {
         return;
-    }
+    };
     let mount = Mount::shared();
     let p = |name: &str| mount.path(name);
     fs::write(p("a"), b"A").unwrap();
@@ -149,9 +149,9 @@ fn renames_of_all_kinds() {
 
 #[test]
 fn links_symlinks_and_special_files() {
-    if !can_mount("links_symlinks_and_special_files") {
+    let Some(_turn) = turn("links_symlinks_and_special_files") else {
         return;
-    }
+    };
     let mount = Mount::new(|o| o.mount.allow_dev = true);
     let p = |name: &str| mount.path(name);
     fs::write(p("a"), b"x").unwrap();
@@ -186,9 +186,9 @@ fn links_symlinks_and_special_files() {
 /// The same expectations whoever checks: the kernel, or the file system by itself.
 #[test]
 fn permissions_are_enforced() {
-    if !can_mount("permissions_are_enforced") {
+    let Some(_turn) = turn("permissions_are_enforced") else {
         return;
-    }
+    };
     for permissions in [Permissions::Kernel, Permissions::FileSystem] {
         let mount = Mount::stateful(|o| {
             o.mount.allow_other = true;
@@ -229,9 +229,9 @@ fn permissions_are_enforced() {
 
 #[test]
 fn set_id_bits_go_when_others_write() {
-    if !can_mount("set_id_bits_go_when_others_write") {
+    let Some(_turn) = turn("set_id_bits_go_when_others_write") else {
         return;
-    }
+    };
     let mount = Mount::shared();
     let path = mount.path("tool");
     let mode = || fs::metadata(&path).unwrap().mode() & 0o7777;
@@ -264,9 +264,9 @@ fn set_id_bits_go_when_others_write() {
 
 #[test]
 fn access_lists_rule_and_are_inherited() {
-    if !can_mount("access_lists_rule_and_are_inherited") {
+    let Some(_turn) = turn("access_lists_rule_and_are_inherited") else {
         return;
-    }
+    };
     let rw = Access::READ | Access::WRITE;
     let list = Acl {
         owner: Access::all(),
@@ -336,9 +336,9 @@ fn access_lists_rule_and_are_inherited() {
 
 #[test]
 fn set_group_id_directories_pass_on_their_group() {
-    if !can_mount("set_group_id_directories_pass_on_their_group") {
+    let Some(_turn) = turn("set_group_id_directories_pass_on_their_group") else {
         return;
-    }
+    };
     let mount = Mount::shared();
     fs::set_permissions(mount.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let dir = mount.path("shared");

@@ -6,21 +6,24 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use cowshed_fuse::{Notifier, Permissions, Session, SessionError, SessionOptions, Unmounter};
 use cowshed_vfs::memfs::{MemFs, Options};
 
-/// False, with a line that says so, where mounting is impossible.
-pub fn can_mount(test: &str) -> bool {
+/// The turn of a test; None, with a line that says so, where mounting is impossible. Tests take turns because some fork: a child
+/// holds what other tests have open, and their mounts would be busy.
+pub fn turn(test: &str) -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
     // SAFETY: geteuid touches no memory.
     let able = unsafe { libc::geteuid() } == 0 && Path::new("/dev/fuse").exists();
     if !able {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "CI must be able to mount");
         eprintln!("skipped {test}: needs the superuser and /dev/fuse");
+        return None;
     }
-    able
+    Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// A served mount of a memory file system.
@@ -185,18 +188,29 @@ pub fn fallocate(file: &impl AsRawFd, mode: i32, offset: i64, len: i64) -> io::R
     check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len).into() }).map(drop)
 }
 
-/// Runs `f` in a child process as another user with these groups; its `Err(errno)` or panic comes back.
+/// Runs `f` in a child process as another user with these groups; its error comes back, 255 for one without number, 254 for a panic.
 pub fn as_user(uid: u32, gid: u32, groups: &[u32], f: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    // SAFETY: the child only does simple system calls in `f` and leaves by `_exit`, so that it shares no lock with our other threads.
+    in_child(|| {
+        // SAFETY: the slice is valid; the other calls take integers.
+        unsafe {
+            check(libc::setgroups(groups.len(), groups.as_ptr()).into())?;
+            check(libc::setresgid(gid, gid, gid).into())?;
+            check(libc::setresuid(uid, uid, uid).into())?;
+        }
+        f()
+    })
+}
+
+/// Runs `f` in a child process.
+pub fn in_child(f: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    // SAFETY: the child has one thread, runs `f` and leaves by `_exit`, so that nothing of ours runs twice.
     unsafe {
         match libc::fork() {
             0 => {
-                libc::setgroups(groups.len(), groups.as_ptr());
-                libc::setresgid(gid, gid, gid);
-                libc::setresuid(uid, uid, uid);
-                let code = match f() {
-                    Ok(()) => 0,
-                    Err(e) => e.raw_os_error().unwrap_or(255),
+                let code = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
+                    Ok(Ok(())) => 0,
+                    Ok(Err(e)) => e.raw_os_error().unwrap_or(255),
+                    Err(_) => 254,
                 };
                 libc::_exit(code)
             }
@@ -210,6 +224,22 @@ pub fn as_user(uid: u32, gid: u32, groups: &[u32], f: impl FnOnce() -> io::Resul
             }
         }
     }
+}
+
+/// Gives this process its own view of the mount table, in which everybody may open `/dev/fuse`, as on most machines.
+pub fn open_device_to_all(scratch: &Path) -> io::Result<()> {
+    // SAFETY: an integer.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) }.into())?;
+    let mount = |from: &Path, to: &str, flags| {
+        let (from, to) = (c(from), c(to.as_ref()));
+        // SAFETY: valid strings; no type and no data are needed for these flags.
+        check(unsafe { libc::mount(from.as_ptr(), to.as_ptr(), std::ptr::null(), flags, std::ptr::null()) }.into())
+    };
+    mount("none".as_ref(), "/", libc::MS_REC | libc::MS_PRIVATE)?;
+    let node = scratch.join("fuse");
+    mknod(&node, libc::S_IFCHR | 0o666, libc::makedev(10, 229))?;
+    std::fs::set_permissions(&node, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
+    mount(&node, "/dev/fuse", libc::MS_BIND).map(drop)
 }
 
 /// A shared writable mapping.
