@@ -98,22 +98,21 @@ impl Fs {
         &self.options
     }
 
-    fn stat_volume(&self) -> Result<StatFs> {
-        let sb = self.engine.volume.superblock();
-        let block = sb.sectorsize.get();
-        let stat = self.engine.space.stat();
+    fn stat_volume(&self) -> StatFs {
+        let block = self.engine.volume.sectorsize_bytes();
         let blocks = |bytes: u64| bytes / u64::from(block);
-        Ok(StatFs {
-            blocks: blocks(stat.total_bytes),
-            blocks_free: blocks(stat.free_bytes),
-            blocks_available: blocks(stat.available_bytes),
+        let space = self.engine.space.stat();
+        StatFs {
+            blocks: blocks(space.total_bytes),
+            blocks_free: blocks(space.free_bytes),
+            blocks_available: blocks(space.available_bytes),
             // Inode numbers are not counted: the kernel shows zeros too.
             files: 0,
             files_free: 0,
             bsize: block,
             frsize: block,
             name_bytes_max: crate::dir::NAME_BYTES_MAX as u32,
-        })
+        }
     }
 
     fn caller<'a>(&self, ctx: &'a Context) -> Caller<'a> {
@@ -143,9 +142,10 @@ impl Fs {
     /// An entry for an inode; counts one lookup.
     fn entry(&self, inode: &Arc<Inode>) -> Entry {
         inode.refs.add_lookup();
+        let generation = inode.attr_now().generation.get();
         Entry {
             node: self.numbering.node(inode),
-            generation: inode.attr.lock().attr.generation.get(),
+            generation,
             attr: self.attr(inode),
             entry_valid: VALID,
             attr_valid: VALID,

@@ -1,0 +1,12 @@
+//! Objects (files, directories, links, xattrs, subvolumes) made and changed through the vfs contract, judged by states in
+//! the trees, by `btrfs check`, and by the kernel's reading of the volume.
+
+mod attributes;
+mod names;
+mod orphans;
+mod permissions;
+mod renames;
+mod rig;
+mod speed;
+mod subvolumes;
+mod xattrs;
