@@ -161,6 +161,9 @@ pub fn parent_of(engine: &Engine, dir: &Inode) -> Result<Option<(TreeId, ObjectI
 
 /// Is `above` the directory `below` or above it, in their subvolume?
 fn is_above(above: &Inode, below: &Arc<Inode>) -> Result<bool> {
+    if above.tree.id() != below.tree.id() {
+        return Ok(false);
+    }
     let mut at = below.ino;
     for _ in 0..DEPTH_MAX {
         if at == above.ino {

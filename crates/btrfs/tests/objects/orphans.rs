@@ -22,7 +22,7 @@ fn an_unlinked_file_goes_with_its_last_reference() {
         Err(Error::NotFound)
     );
     rig.fs.forget(entry.node, u64::MAX);
-    assert_eq!(rig.orphans(), []);
+    assert_eq!(rig.orphans(), Vec::<u64>::new());
     assert!(rig.is_gone(entry.attr.ino));
     assert_eq!(rig.fs.getattr(&ROOT, entry.node, None), Err(Error::Stale));
     rig.finish();
@@ -68,7 +68,7 @@ fn a_crash_leaves_orphans_and_the_next_mount_deletes_them() {
     // Still remembered: the end of the mount leaves them, as a crash would.
     let volume = rig.unmount();
     let rig = Rig::on(volume);
-    assert_eq!(rig.orphans(), [], "the mount deleted them");
+    assert_eq!(rig.orphans(), Vec::<u64>::new(), "the mount deleted them");
     for ino in nodes {
         assert!(rig.is_gone(ino));
     }

@@ -173,7 +173,7 @@ fn what_is_replaced_lives_while_it_is_open() {
     rig.fs.forget(old.node, u64::MAX);
     assert_eq!(rig.orphans(), [old.attr.ino], "open, though forgotten");
     rig.fs.release(old.node, open.handle);
-    assert_eq!(rig.orphans(), []);
+    assert_eq!(rig.orphans(), Vec::<u64>::new());
     assert!(rig.is_gone(old.attr.ino));
     rig.finish();
 }

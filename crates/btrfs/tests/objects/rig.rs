@@ -1,7 +1,6 @@
 //! A volume of mkfs.btrfs with our file system on it, spoken to by paths.
 
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::Arc;
 
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
@@ -48,17 +47,6 @@ impl Rig {
             ..VolumeOptions::default()
         };
         Rig::on(KernelVolume::make(&options).expect("mkfs.btrfs"))
-    }
-    /// A volume that the kernel has filled.
-    pub fn filled(fill: impl FnOnce(&Path)) -> Rig {
-        let volume = KernelVolume::make(&VolumeOptions::default()).expect("mkfs.btrfs");
-        volume
-            .with_mount(|dir| {
-                fill(dir);
-                Ok(())
-            })
-            .expect("the kernel fills the volume");
-        Rig::on(volume)
     }
     pub fn on(volume: KernelVolume) -> Rig {
         Rig::mounted(volume, MountOptions::default(), InitInfo::TRUSTED)
@@ -119,7 +107,7 @@ impl Rig {
     pub fn exists(&self, path: &str) -> bool {
         match self.node(path) {
             Ok(_) => true,
-            Err(Error::NotFound) => false,
+            Err(Error::NotFound | Error::NotDirectory) => false,
             Err(other) => panic!("{path}: {other}"),
         }
     }
