@@ -172,6 +172,15 @@ impl Ledger {
         self.pending.get() != (0, 0, 0) || self.frozen.get() != (0, 0, 0)
     }
 
+    #[cfg(test)]
+    pub fn global_reserve_bytes(&self) -> u64 {
+        self.numbers.lock().global_reserve_bytes
+    }
+    #[cfg(test)]
+    pub fn estimate_blocks(&self) -> u64 {
+        self.pending_blocks(&self.numbers.lock())
+    }
+
     /// Tree blocks that merging everything pending writes at most, without what the global reserve covers.
     fn pending_blocks(&self, n: &Numbers) -> u64 {
         let (a, b) = (self.pending.get(), self.frozen.get());

@@ -7,7 +7,7 @@ use btrfs_format::hash::name_hash;
 use btrfs_format::items::{DirItem, InodeRef, file_type};
 use btrfs_format::items::{FileExtent, InodeItem, file_extent_type};
 use btrfs_format::{DiskKey, Key, KeyType, LogicalAddr, ObjectId, TreeId, U16, U32, U64};
-use cowshed_device::{BlockDevice, FileDevice, OpenMode};
+use cowshed_device::{BlockDevice, FileDevice, MemDevice, OpenMode};
 use cowshed_harness::{KernelVolume, VolumeOptions, matrix_small, need, run};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -15,7 +15,7 @@ use super::*;
 use crate::engine::{Engine, EngineOptions};
 use crate::env::FixedEnv;
 use crate::refs::{DataRef, RefChange, RefKind};
-use crate::testing::Dice;
+use crate::testing::{Dice, memory_device};
 use crate::tree::{NodeStore, Tree};
 use crate::txn::Batch;
 use crate::volume::OpenOptions;
@@ -39,7 +39,11 @@ fn open_space(volume: &KernelVolume) -> Arc<Space> {
 }
 
 fn open_engine(volume: &KernelVolume) -> Arc<Engine> {
-    let volume = Volume::open(devices(volume, OpenMode::ReadWrite), &OpenOptions::default()).unwrap();
+    open_engine_on(devices(volume, OpenMode::ReadWrite))
+}
+
+fn open_engine_on(devices: Vec<Arc<dyn BlockDevice>>) -> Arc<Engine> {
+    let volume = Volume::open(devices, &OpenOptions::default()).unwrap();
     let options = EngineOptions {
         commit_interval_s: 0,
         ..EngineOptions::default()
@@ -285,8 +289,7 @@ fn assert_views_agree(space: &Space, when: &str) {
 }
 
 /// Fills the volume in pieces, punches holes, fills those: with new chunks, full pools and bitmaps on the way.
-fn fill_and_punch(volume: &KernelVolume, what: &str) {
-    let engine = open_engine(volume);
+fn fill_and_punch(engine: Arc<Engine>, what: &str) {
     let mut dice = Dice::new(11);
     let mut filler = Filler::create(&engine, 257);
     let mut small = Filler::create(&engine, 258);
@@ -323,7 +326,7 @@ fn full_volumes_of_every_profile_stay_clean() {
         }
         let volume = KernelVolume::make(&options).unwrap();
         let what = options.describe();
-        fill_and_punch(&volume, &what);
+        fill_and_punch(open_engine(&volume), &what);
         let report = btrfs_check::check(
             &devices(&volume, OpenMode::ReadOnly),
             &btrfs_check::CheckOptions::default(),
@@ -346,4 +349,186 @@ fn full_volumes_of_every_profile_stay_clean() {
             space.ensure_loaded(group).unwrap();
         }
     }
+}
+
+/// A volume with the old cache of free space: we neither read nor write it, the superblock says that it is stale, and
+/// the kernel makes a new one instead of trusting what it finds.
+#[test]
+fn the_kernel_discards_a_version_1_cache_after_us() {
+    let Some(()) = need::kernel_btrfs() else { return };
+    let volume = KernelVolume::make(&VolumeOptions {
+        runtime_features: vec!["^free-space-tree"],
+        mount_options: "space_cache=v1",
+        ..VolumeOptions::default()
+    })
+    .unwrap();
+    volume
+        .with_mount(|root| {
+            fragment(root)?;
+            Ok(std::fs::write(root.join("big"), vec![5; 20 << 20])?)
+        })
+        .unwrap();
+    let sb = open_space(&volume).volume.superblock();
+    assert_eq!(
+        sb.cache_generation.get(),
+        sb.generation.get(),
+        "the kernel wrote its cache"
+    );
+    let engine = open_engine(&volume);
+    let mut filler = Filler::create(&engine, 100_000);
+    for _ in 0..100 {
+        filler.append(10 * SECTOR).unwrap();
+    }
+    engine.close().unwrap();
+    let sb = engine.volume.superblock();
+    assert!(sb.cache_generation.get() < sb.generation.get());
+    drop((engine, filler));
+    volume.assert_clean();
+    // A kernel that trusted the cache would give the filler's extents away a second time.
+    volume
+        .with_mount(|root| Ok(std::fs::write(root.join("more"), vec![6; 200 << 20])?))
+        .unwrap();
+    volume.assert_clean();
+    let space = open_space(&volume);
+    assert_eq!(
+        space.volume.superblock().cache_generation,
+        space.volume.superblock().generation
+    );
+    for group in space.groups.read().values() {
+        space.ensure_loaded(group).unwrap();
+    }
+}
+
+#[test]
+fn a_volume_of_our_own_mkfs_fills_up_with_a_block_group_tree() {
+    let device = Arc::new(MemDevice::new("memory", 600 << 20));
+    let devices: Vec<Arc<dyn BlockDevice>> = vec![device.clone()];
+    btrfs_image::mkfs(&devices, &btrfs_image::MkfsOptions::new([0x5b; 16])).unwrap();
+    fill_and_punch(open_engine_on(devices.clone()), "own mkfs");
+    let report = btrfs_check::check(&devices, &btrfs_check::CheckOptions::default());
+    assert!(report.is_clean(), "{report}");
+    let Some(()) = need::kernel_btrfs() else { return };
+    let volume = KernelVolume::from_memory(std::slice::from_ref(&*device)).unwrap();
+    volume
+        .with_mount(|root| Ok(std::fs::remove_file(root.join("filler-257"))?))
+        .unwrap();
+    volume.assert_clean();
+}
+
+/// Several threads allocate, give back and commit at once: no byte is given twice, none is lost.
+#[test]
+fn allocation_goes_on_during_commits() {
+    let engine = open_engine_on(vec![memory_device(900 << 20, 16384)]);
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let engine = engine.clone();
+            scope.spawn(move || {
+                let mut dice = Dice::new(100 + thread);
+                let space = &engine.space;
+                let mut held: Vec<(LogicalAddr, u64)> = Vec::new();
+                for _ in 0..4000 {
+                    if let Ok(mut data) = space.reserve_data(SECTOR * (1 + dice.below(100))) {
+                        let bytes = data.bytes();
+                        let (addr, len) = space.alloc_data(&mut data, bytes).unwrap();
+                        assert!(len > 0 && len <= bytes && addr.get() % SECTOR == 0);
+                        held.push((addr, len));
+                    }
+                    if dice.below(3) == 0 && !held.is_empty() {
+                        let (addr, len) = held.swap_remove(dice.below(held.len() as u64) as usize);
+                        space.unalloc_data(addr, len);
+                    }
+                }
+                for (addr, len) in held {
+                    space.unalloc_data(addr, len);
+                }
+            });
+        }
+        let mut filler = Filler::create(&engine, 257);
+        for round in 0..60 {
+            for _ in 0..20 {
+                filler.append(SECTOR * 7).unwrap();
+            }
+            if round % 3 == 2 {
+                filler.punch(|i| i % 5 == 0).unwrap();
+            }
+            engine.commit().unwrap();
+        }
+    });
+    // Only what a commit freed is pinned, and nothing was pending.
+    assert_views_agree(&engine.space, "after all threads");
+    engine.close().unwrap();
+    engine.space.assert_nothing_reserved();
+}
+
+/// What a commit writes is never more than what was counted for it.
+#[test]
+fn a_commit_writes_no_more_than_was_estimated() {
+    for nodesize in [4096, 16384] {
+        let engine = open_engine_on(vec![memory_device(2 << 30, nodesize)]);
+        let mut dice = Dice::new(5);
+        let mut fillers: Vec<_> = (0..40).map(|i| Filler::create(&engine, 300 + i * 1000)).collect();
+        for round in 0..25 {
+            for _ in 0..1 + dice.below(2000) {
+                let filler = &mut fillers[dice.below(40) as usize];
+                filler.append(SECTOR).unwrap();
+            }
+            if round % 4 == 3 {
+                let filler = &mut fillers[dice.below(40) as usize];
+                filler.punch(|_| dice.below(2) == 0).unwrap();
+            }
+            let space = &engine.space;
+            let estimate = space.ledger.estimate_blocks() + space.ledger.global_reserve_bytes() / u64::from(nodesize);
+            let before = engine.commit_stats().blocks_written;
+            engine.commit().unwrap();
+            let written = engine.commit_stats().blocks_written - before;
+            assert!(
+                written <= estimate,
+                "nodesize {nodesize}, round {round}: {written} > {estimate}"
+            );
+        }
+        engine.close().unwrap();
+    }
+}
+
+/// A reservation that cannot be had asks for write-back, then for a commit, and fails only then.
+#[test]
+fn reservations_flush_before_they_fail() {
+    #[derive(Default)]
+    struct Steps(Mutex<Vec<&'static str>>);
+    impl Flusher for Steps {
+        fn write_back_data(&self) -> Result<()> {
+            self.0.lock().push("write back");
+            Ok(())
+        }
+        fn commit(&self) -> Result<()> {
+            self.0.lock().push("commit");
+            Ok(())
+        }
+    }
+    let engine = open_engine_on(vec![memory_device(256 << 20, 16384)]);
+    let steps = Arc::new(Steps::default());
+    let flusher: std::sync::Weak<Steps> = Arc::downgrade(&steps);
+    engine.space.set_flusher(flusher);
+    let held = engine.space.reserve_data(1 << 20).unwrap();
+    engine.space.note_pending(1, 100, 0);
+    assert!(matches!(engine.space.reserve_data(1 << 30), Err(Error::NoSpace)));
+    assert_eq!(*steps.0.lock(), ["write back", "commit"]);
+    drop(held);
+    // Nothing dirty, nothing pending: nobody is bothered.
+    engine.space.pending_frozen();
+    engine.space.pending_merged();
+    steps.0.lock().clear();
+    assert!(matches!(engine.space.reserve_data(1 << 30), Err(Error::NoSpace)));
+    assert_eq!(*steps.0.lock(), [""; 0]);
+}
+
+/// Trees that contradict each other end in an error that names the place, not in overwritten data.
+#[test]
+fn a_wrong_used_count_is_refused_when_space_is_needed() {
+    let engine = open_engine_on(vec![memory_device(256 << 20, 16384)]);
+    let space = &engine.space;
+    let group = space.pools[Pool::Metadata as usize].read()[0].clone();
+    space.extent_removed(LogicalAddr(group.shape.start + group.shape.len_bytes / 2), 16384);
+    let error = space.take_edits(Generation(9)).unwrap_err();
+    assert!(error.to_string().contains("used"), "{error}");
 }
