@@ -166,6 +166,10 @@ fn measure_data(dir: &Path, threads: usize) {
         let (file, mut block) = (direct(t), Aligned([1; 4096]));
         (0..WRITES).for_each(|i| assert!(file.read_at(&mut block.0, offset(i)).is_ok()));
     });
+    run("the same, one file", "IO", WRITES, threads, |t| {
+        let (file, block) = (direct(0), Aligned([1; 4096]));
+        (0..WRITES).for_each(|i| file.write_all_at(&block.0, offset(i * threads + t)).expect("write"));
+    });
     let stream = |t: usize| dir.join(format!("stream-{t}"));
     let chunk = vec![7u8; 1 << 20];
     run("buffered 1M write", "MiB", STREAM_BYTES >> 20, threads, |t| {

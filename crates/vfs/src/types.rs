@@ -298,7 +298,7 @@ bitflags! {
         const APPEND = 1 << 1;
         /// Past the caches.
         const DIRECT = 1 << 2;
-        /// O_SYNC or O_DSYNC: durable when the call returns. A front end may call `fsync` instead.
+        /// O_SYNC or O_DSYNC: durable when the call returns. A front end may call `fsync` afterwards instead (FUSE does).
         const SYNC = 1 << 3;
         /// Written back from a front end's cache: the caller is not the writer, and times are not to change.
         const FROM_CACHE = 1 << 4;

@@ -262,9 +262,7 @@ impl Server {
         flags.set(WriteFlags::KILL_SUIDGID, wire.contains(WireWriteFlags::KILL_SUIDGID));
         flags.set(WriteFlags::FROM_CACHE, wire.contains(WireWriteFlags::CACHE));
         flags.set(WriteFlags::DIRECT, open.contains(OpenFlags::DIRECT));
-        // After a buffered write the kernel sends FSYNC by itself; after a direct one it leaves O_SYNC to us.
-        let is_sync = open.contains(OpenFlags::DIRECT) && open.intersects(OpenFlags::SYNC | OpenFlags::DATA_SYNC);
-        flags.set(WriteFlags::SYNC, is_sync);
+        // Nor does O_SYNC: the kernel sends FSYNC after such a write, buffered or direct (tested on a mount).
         self.fs.write(ctx, node, Handle(args.fh), args.offset, data, flags)
     }
 

@@ -114,7 +114,12 @@ fn direct_and_cached_reads_agree() {
     let Some(_turn) = turn("direct_and_cached_reads_agree") else {
         return;
     };
-    let mount = Mount::new(|_| {});
+    for mount in [Mount::new(|_| {}), Mount::new(|o| o.skip_open = false)] {
+        direct_and_cached(&mount);
+    }
+}
+
+fn direct_and_cached(mount: &Mount) {
     let path = mount.path("file");
     let mut data = pattern(1 << 20, 3);
     fs::write(&path, &data).unwrap();
@@ -148,31 +153,33 @@ fn sync_writes_are_synced() {
     let Some(_turn) = turn("sync_writes_are_synced") else {
         return;
     };
-    let mount = Mount::new(|_| {});
-    let synced = || mount.fs.synced.load(Ordering::Relaxed);
-    let path = mount.path("file");
-    for flags in [libc::O_DSYNC, libc::O_SYNC] {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .custom_flags(flags)
-            .open(&path)
-            .unwrap();
+    // With and without OPEN: with it, direct files bypass the kernel's cache altogether.
+    for mount in [Mount::new(|_| {}), Mount::new(|o| o.skip_open = false)] {
+        let synced = || mount.fs.synced.load(Ordering::Relaxed);
+        let path = mount.path("file");
+        fs::write(&path, b"").unwrap();
+        for flags in [
+            libc::O_DSYNC,
+            libc::O_SYNC,
+            libc::O_DSYNC | libc::O_DIRECT,
+            libc::O_SYNC | libc::O_DIRECT,
+        ] {
+            let file = OpenOptions::new().write(true).custom_flags(flags).open(&path).unwrap();
+            let before = synced();
+            file.write_all_at(&Aligned([1; 4096]).0, 0).unwrap();
+            assert_eq!(synced(), before + 1, "a write with {flags:o} is synced once");
+        }
+        let file = File::open(&path).unwrap();
         let before = synced();
-        file.write_all_at(b"durable", 0).unwrap();
-        assert!(
-            synced() > before,
-            "a buffered write with {flags:o} is followed by FSYNC"
-        );
+        file.sync_all().unwrap();
+        file.sync_data().unwrap();
+        File::open(mount.dir.path()).unwrap().sync_all().unwrap();
+        assert_eq!(synced(), before + 3);
     }
-    let file = File::open(&path).unwrap();
-    let before = synced();
-    file.sync_all().unwrap();
-    file.sync_data().unwrap();
-    File::open(mount.dir.path()).unwrap().sync_all().unwrap();
-    assert_eq!(synced(), before + 3);
 }
+
+#[repr(align(4096))]
+struct Aligned([u8; 4096]);
 
 #[test]
 fn holes_are_made_and_found() {

@@ -45,20 +45,22 @@ fn direct_files_can_be_mapped() {
     let Some(_turn) = turn("direct_files_can_be_mapped") else {
         return;
     };
-    let mount = Mount::new(|_| {});
-    let path = mount.path("f");
-    fs::write(&path, [1; 8192]).unwrap();
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_DIRECT)
-        .open(&path)
-        .unwrap();
-    let mut map = Map::shared(&file, 8192).unwrap();
-    assert_eq!(map.bytes()[8191], 1);
-    map.bytes()[0] = 2;
-    map.sync().unwrap();
-    assert_eq!(fs::read(&path).unwrap()[0], 2);
+    for skip_open in [true, false] {
+        let mount = Mount::new(|o| o.skip_open = skip_open);
+        let path = mount.path("f");
+        fs::write(&path, [1; 8192]).unwrap();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(&path)
+            .unwrap();
+        let mut map = Map::shared(&file, 8192).unwrap();
+        assert_eq!(map.bytes()[8191], 1);
+        map.bytes()[0] = 2;
+        map.sync().unwrap();
+        assert_eq!(fs::read(&path).unwrap()[0], 2);
+    }
 }
 
 #[test]

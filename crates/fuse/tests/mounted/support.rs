@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -32,6 +33,7 @@ pub struct Mount {
     pub dir: tempfile::TempDir,
     pub unmounter: Unmounter,
     pub notifier: Notifier,
+    panicked: Arc<AtomicBool>,
     serving: Option<JoinHandle<Result<(), SessionError>>>,
 }
 
@@ -60,6 +62,9 @@ impl Mount {
         let fs = Arc::new(fs);
         let dir = tempfile::tempdir().expect("a temporary directory");
         let mut options = SessionOptions::default();
+        let panicked = Arc::new(AtomicBool::new(false));
+        let note = panicked.clone();
+        options.on_panic = Some(Arc::new(move |_| note.store(true, Ordering::SeqCst)));
         change(&mut options);
         let mut session = Session::mount(fs.clone(), dir.path(), options).expect("mounting as the superuser");
         let unmounter = session.unmounter();
@@ -69,6 +74,7 @@ impl Mount {
             dir,
             unmounter,
             notifier,
+            panicked,
             serving: Some(session.spawn()),
         }
     }
@@ -88,16 +94,21 @@ impl Mount {
     pub fn wait(&mut self) {
         let serving = self.serving.take().expect("waited for once");
         serving.join().expect("no panic").expect("a session that ends in order");
+        assert!(
+            !self.panicked.load(Ordering::SeqCst),
+            "the file system panicked: see above"
+        );
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if let Some(serving) = self.serving.take() {
+        if self.serving.is_some() {
             let _ = self.unmounter.unmount(true);
-            let result = serving.join();
-            if !std::thread::panicking() {
-                result.expect("no panic").expect("a session that ends in order");
+            if std::thread::panicking() {
+                let _ = self.serving.take().map(JoinHandle::join);
+            } else {
+                self.wait();
             }
         }
     }

@@ -489,6 +489,9 @@ impl FileSystem for MemFs {
             return Err(Error::FileTooBig);
         }
         file.write(offset, data);
+        if flags.contains(WriteFlags::SYNC) {
+            self.synced.fetch_add(1, Ordering::Relaxed);
+        }
         (n.mtime, n.ctime) = (time, time);
         if flags.contains(WriteFlags::KILL_SUIDGID) {
             n.perm = perm::perm_after_write(n.perm);
