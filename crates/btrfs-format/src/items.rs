@@ -16,9 +16,31 @@ macro_rules! on_disk {
         #[repr(C)]
         pub struct $name { $($(#[$fmeta])* pub $field: $ty),+ }
         const _: () = assert!(size_of::<$name>() == $size);
+        impl $crate::items::Layout for $name {
+            const FIELDS: &'static [$crate::items::FieldLayout] = &[
+                $($crate::items::FieldLayout {
+                    name: stringify!($field),
+                    offset_bytes: core::mem::offset_of!($name, $field),
+                    size_bytes: size_of::<$ty>(),
+                }),+
+            ];
+        }
     };
 }
 pub(crate) use on_disk;
+
+/// Where a field lies in its structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldLayout {
+    pub name: &'static str,
+    pub offset_bytes: usize,
+    pub size_bytes: usize,
+}
+
+/// The fields of an on-disk structure in their order: what the tables of `docs/format/` are compared with.
+pub trait Layout {
+    const FIELDS: &'static [FieldLayout];
+}
 
 on_disk!(
     /// `btrfs_timespec`.

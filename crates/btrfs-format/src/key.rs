@@ -6,6 +6,7 @@ use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ids::ObjectId;
+use crate::items::on_disk;
 
 /// The type of an item; the second part of its key.
 #[derive(
@@ -161,15 +162,11 @@ impl fmt::Debug for Key {
     }
 }
 
-/// `btrfs_disk_key`.
-#[derive(FromBytes, IntoBytes, Unaligned, KnownLayout, Immutable, Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(C)]
-pub struct DiskKey {
-    pub objectid: U64,
-    pub ty: KeyType,
-    pub offset: U64,
-}
-const _: () = assert!(size_of::<DiskKey>() == 17);
+on_disk!(
+    /// `btrfs_disk_key`.
+    #[derive(Default)]
+    DiskKey(17) { objectid: U64, ty: KeyType, offset: U64 }
+);
 
 impl From<DiskKey> for Key {
     fn from(raw: DiskKey) -> Self {
