@@ -268,3 +268,33 @@ impl BlockDevice for FileDevice {
         }
     }
 }
+
+impl Drop for FileDevice {
+    /// Gives the lock up by name. Closing alone does that only when the last copy of the descriptor goes, and a process
+    /// that another thread is just starting holds one until it executes its program.
+    fn drop(&mut self) {
+        if let Err(error) = self.file.unlock() {
+            tracing::debug!(device = self.name, %error, "does not unlock");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_goes_with_the_device_although_a_copy_of_the_descriptor_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let device = FileDevice::create(&path, 1 << 20).unwrap();
+        let copy = device.file.try_clone().unwrap();
+        assert!(matches!(
+            FileDevice::open(&path, OpenMode::ReadOnly),
+            Err(Error::Busy { .. })
+        ));
+        drop(device);
+        FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+        drop(copy);
+    }
+}
