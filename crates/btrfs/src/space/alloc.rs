@@ -20,6 +20,9 @@ use crate::volume::Chunk;
 /// chunk and its devices, many times over.
 const SYSTEM_BLOCKS_MIN: u64 = 32;
 
+/// Blocks of system space below which no chunk is made at all: two paths of the chunk tree, copied and split.
+const SYSTEM_BLOCKS_LAST: u64 = 12;
+
 /// Linux makes no data chunk where its reserve would fill most of metadata: this much of it stays free for it.
 const METADATA_RESERVE_SHARES: u64 = 2;
 
@@ -185,9 +188,11 @@ impl Space {
         if pool == Pool::Data && !self.mixed && !self.leaves_room_for_metadata(&mut chunks, &placement) {
             return false;
         }
-        if pool != Pool::System && self.ledger.pool(Pool::System).free < SYSTEM_BLOCKS_MIN * self.nodesize_bytes {
-            // Where this fails, what system space is left still serves; the commit would say so otherwise.
-            self.make_chunk(&mut chunks, Pool::System);
+        let system_blocks = self.ledger.pool(Pool::System).free / self.nodesize_bytes;
+        let is_low = pool != Pool::System && system_blocks < SYSTEM_BLOCKS_MIN;
+        if is_low && !self.make_chunk(&mut chunks, Pool::System) && system_blocks < SYSTEM_BLOCKS_LAST {
+            // The chunk's own items would not find room: no space now is better than a commit that fails.
+            return false;
         }
         self.make_chunk(&mut chunks, pool)
     }

@@ -13,7 +13,7 @@ use btrfs_format::{DevId, DiskKey, Key, KeyType, LogicalAddr, ObjectId, Superblo
 use zerocopy::IntoBytes;
 
 use super::group::Group;
-use super::ledger::{POOLS, Pool};
+use super::ledger::Pool;
 use super::placement::{self, Device, Placement};
 use super::profile::Profile;
 use crate::overlay::Edit;
@@ -260,4 +260,83 @@ pub(super) fn pool_of(flags: u64) -> Option<Pool> {
         _ => None,
     }
 }
-const _: () = assert!(POOLS.len() == 3);
+
+#[cfg(test)]
+mod tests {
+    use btrfs_format::view;
+    use zerocopy::FromZeros;
+
+    use super::*;
+    use crate::space::ranges::RangeSet;
+
+    fn chunks(system_array: Vec<u8>) -> Chunks {
+        let device = |devid| Device {
+            devid: DevId(devid),
+            uuid: [devid as u8; 16],
+            total_bytes: 4 << 30,
+            used_bytes: 0,
+            writable: true,
+            taken: RangeSet::default(),
+        };
+        let item = |devid| {
+            let mut item = DevItem::new_zeroed();
+            item.devid = U64::new(devid);
+            item
+        };
+        Chunks::new(ChunksInit {
+            devices: vec![device(1), device(2)],
+            device_items: vec![item(1), item(2)],
+            mixed: false,
+            profile_bits: [0, 0, block_group::RAID1],
+            next_logical: 1 << 30,
+            sector_bytes: 4096,
+            chunk_tree_uuid: [9; 16],
+            system_array,
+        })
+    }
+
+    #[test]
+    fn system_chunks_end_with_the_superblocks_array() {
+        let entry = array_entry_bytes(2);
+        let room = chunks(vec![0; SYSTEM_CHUNK_ARRAY_BYTES - entry]);
+        assert!(room.place(Pool::System).is_some());
+        let full = chunks(vec![0; SYSTEM_CHUNK_ARRAY_BYTES - entry + 1]);
+        assert!(full.place(Pool::System).is_none());
+        assert!(full.place(Pool::Data).is_some(), "only system chunks lie in the array");
+    }
+
+    #[test]
+    fn the_superblock_learns_of_a_chunk_with_its_items() {
+        let mut chunks = chunks(Vec::new());
+        let placement = chunks.place(Pool::System).unwrap();
+        let (logical, flags, item) = chunks.describe(Pool::System, &placement);
+        let shape = crate::space::disk_view::Shape {
+            start: logical.get(),
+            len_bytes: placement.chunk_bytes,
+            sector_bytes: 4096,
+        };
+        let group = Arc::new(Group::newborn(shape, flags, Vec::new()));
+        chunks.commit_to(Pool::System, &placement, item, group);
+        let mut sb = Superblock::new_zeroed();
+        sb.dev_item.devid = U64::new(2);
+        chunks.fill_superblock(&mut sb);
+        assert_eq!((sb.sys_chunk_array_size.get(), sb.dev_item.bytes_used.get()), (0, 0));
+
+        let mut edits = Vec::new();
+        let (groups, items) = chunks.deliver(&mut edits);
+        assert_eq!((groups.len(), items.len()), (1, 2));
+        let trees: Vec<_> = edits.iter().map(|(tree, key, _)| (*tree, key.ty)).collect();
+        let dev_extent = (TreeId::DEV, KeyType::DEV_EXTENT);
+        let dev_item = (TreeId::CHUNK, KeyType::DEV_ITEM);
+        let chunk_item = (TreeId::CHUNK, KeyType::CHUNK_ITEM);
+        assert_eq!(trees, [dev_extent, dev_extent, chunk_item, dev_item, dev_item]);
+        chunks.fill_superblock(&mut sb);
+        assert_eq!(sb.dev_item.bytes_used.get(), 32 << 20);
+        let array = &sb.sys_chunk_array[..sb.sys_chunk_array_size.get() as usize];
+        let found: Vec<_> = view::system_chunks(array).collect();
+        assert_eq!((found.len(), found[0].0.offset, found[0].2.len()), (1, 1 << 30, 2));
+        assert!(chunks.durable < chunks.made);
+        chunks.commit_done();
+        assert_eq!(chunks.durable, chunks.made);
+    }
+}
