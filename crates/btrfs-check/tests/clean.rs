@@ -69,11 +69,13 @@ fn judge(options: &VolumeOptions, volume: &KernelVolume) -> Result<()> {
         data_csum: true,
         ..Default::default()
     })?;
-    theirs.assert_clean();
+    // btrfs-progs 6.2 takes what it rebuilds from parity for a copy, and finds it wrong.
+    let parity = ["raid5", "raid6"].map(Some).contains(&options.data);
+    assert!(theirs.clean || parity, "{}: {}", options.describe(), theirs.output);
     let report = check_images(volume.images())?;
     assert_clean(&options.describe(), &report);
     assert!(report.statistics.data_verified_bytes > 0 || options.mount_options.starts_with("nodata"));
-    if options.data != Some("raid5") && options.data != Some("raid6") {
+    if !parity {
         assert_same_sums(&report, &theirs.output);
     }
     Ok(())
