@@ -147,6 +147,11 @@ impl Extents {
         let slot = self.list.binary_search_by_key(&addr, |e| e.addr).ok()?;
         self.list.get(slot)
     }
+    /// Number and length of the extent at an address.
+    pub(crate) fn slot(&self, addr: u64) -> Option<(usize, u64)> {
+        let slot = self.list.binary_search_by_key(&addr, |e| e.addr).ok()?;
+        Some((slot, self.list.get(slot)?.len))
+    }
     /// The extents that share bytes with the range.
     pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = &Extent> {
         let from = self.list.partition_point(|e| e.end() <= start);

@@ -217,6 +217,11 @@ finding_ids! {
     /// The version 1 cache of a block group contradicts its inode.
     SpaceCacheInvalid = "space-cache-invalid", Warning;
 
+    // Quotas.
+    /// A quota group counts other bytes than its subvolume uses.
+    QuotaCount = "quota-count", Error;
+    QuotaMissing = "quota-missing", Warning;
+
     // Checksums of data.
     CsumItemInvalid = "csum-item-invalid", Error;
     /// Checksums of what is no data extent.

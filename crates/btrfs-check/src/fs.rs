@@ -356,6 +356,7 @@ impl FsCheck<'_> {
             }
             Some(FileExtentView::Regular(extent)) => {
                 if extent.disk_bytenr.get() != 0 {
+                    cx.note_quota(self.tree, extent.disk_bytenr.get());
                     inode.nbytes = inode.nbytes.saturating_add(extent.num_bytes.get());
                 }
                 let fault = judge_extent(extent, data.len(), key, cx.vol.sectorsize).err();

@@ -37,6 +37,7 @@ mod free_space;
 mod fs;
 mod layout;
 mod names;
+mod quota;
 mod roots;
 mod util;
 mod volume;
@@ -159,7 +160,13 @@ fn check_volume(cx: &mut Cx<'_>) {
         free_space::check(cx, root, &groups, extents_whole && groups_whole);
         true
     });
-    check_file_trees(cx, &mut roots, &csums);
+    if let Some(tree) = roots.get(TreeId::QUOTA) {
+        cx.quota = quota::read(cx, &tree.root);
+    }
+    let trees_whole = check_file_trees(cx, &mut roots, &csums);
+    if let Some(quota) = cx.quota.take().filter(|_| trees_whole) {
+        quota::judge(cx, &quota);
+    }
     roots::check_links(cx, &roots);
     layout::check_block_groups(cx, &groups, groups_whole, extents_whole);
     if extents_whole {
@@ -205,7 +212,8 @@ fn walk_extent_tree(cx: &mut Cx<'_>, roots: &Roots, groups: &mut BTreeMap<u64, B
 }
 
 /// Trees that have been walked by their own checks.
-const WALKED: [TreeId; 6] = [
+const WALKED: [TreeId; 7] = [
+    TreeId::QUOTA,
     TreeId::EXTENT,
     TreeId::DEV,
     TreeId::CSUM,
@@ -214,7 +222,9 @@ const WALKED: [TreeId; 6] = [
     TreeId::BLOCK_GROUP,
 ];
 
-fn check_file_trees(cx: &mut Cx<'_>, roots: &mut Roots, csums: &CsumMap) {
+/// False where some of them could not be walked whole, or is being deleted.
+fn check_file_trees(cx: &mut Cx<'_>, roots: &mut Roots, csums: &CsumMap) -> bool {
+    let mut all_whole = true;
     let trees: Vec<(Root, u32)> = roots
         .trees
         .values()
@@ -227,11 +237,13 @@ fn check_file_trees(cx: &mut Cx<'_>, roots: &mut Roots, csums: &CsumMap) {
             continue;
         }
         if root.tree.is_fs_tree() && refs > 0 {
-            fs::check(cx, &root, roots, csums);
+            all_whole &= fs::check(cx, &root, roots, csums);
         } else {
+            all_whole &= !root.tree.is_subvolume();
             cx.walk(&root, Shared::Skip, &mut |_, _, _| {});
         }
     }
+    all_whole
 }
 
 /// Walks all trees again, for the references of some extents only.

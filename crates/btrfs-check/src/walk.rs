@@ -12,6 +12,7 @@ use btrfs_format::{Key, KeyType, TreeId};
 use crate::block::{Block, Expect, Owner};
 use crate::extents::{Extents, Use};
 use crate::finding::{FindingId as Id, Sink, Site, Statistics};
+use crate::quota::Quota;
 use crate::util::{count, index, is_aligned};
 use crate::volume::{ReadFault, Volume};
 use crate::{CheckOptions, Phase};
@@ -29,6 +30,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) incomplete: bool,
     /// A tree is being walked again: neither references nor faults of blocks are counted.
     pub(crate) quiet_walk: bool,
+    /// Counts for quota groups, where they are to be judged.
+    pub(crate) quota: Option<Quota>,
     blocks_done: u64,
 }
 
@@ -89,6 +92,7 @@ impl<'a> Cx<'a> {
             extents: Extents::default(),
             incomplete: false,
             quiet_walk: false,
+            quota: None,
             blocks_done: 0,
         }
     }
@@ -246,6 +250,16 @@ impl<'a> Cx<'a> {
         }
     }
 
+    /// Counts an extent that a subvolume leads to.
+    pub(crate) fn note_quota(&mut self, tree: TreeId, addr: u64) {
+        if let Some(quota) = &mut self.quota
+            && tree.is_subvolume()
+            && !self.quiet_walk
+        {
+            quota.note(&self.extents, tree, addr);
+        }
+    }
+
     fn note_file_extents(&mut self, leaf: &Block, full: bool) {
         for (key, data) in leaf.items() {
             if key.ty != KeyType::EXTENT_DATA {
@@ -319,6 +333,9 @@ impl<'a> Cx<'a> {
                     Some((block, first)) => {
                         if first {
                             self.first_visit(root, &block);
+                        }
+                        if shared == Shared::Enter {
+                            self.note_quota(root.tree, block.addr);
                         }
                         if block.level == 0 {
                             if first || shared == Shared::Enter {

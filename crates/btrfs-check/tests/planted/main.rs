@@ -25,6 +25,8 @@ pub struct Bases {
     pub main: Image,
     /// Without no-holes and without a free-space tree: explicit holes and the version 1 cache.
     pub old: Image,
+    /// With quota groups.
+    pub quota: Image,
 }
 
 /// What a plant gives.
@@ -92,6 +94,11 @@ fn bases() -> Option<&'static Bases> {
             mount_options: "space_cache=v1",
             ..VolumeOptions::default()
         }),
+        quota: base(VolumeOptions {
+            size_bytes: 256 << 20,
+            runtime_features: vec!["quota"],
+            ..VolumeOptions::default()
+        }),
     }))
 }
 
@@ -114,7 +121,7 @@ fn plant(id: FindingId, bases: &Bases) -> Planted {
 #[test]
 fn the_volumes_to_plant_into_are_clean() {
     let Some(bases) = bases() else { return };
-    for image in [&bases.main, &bases.old] {
+    for image in [&bases.main, &bases.old, &bases.quota] {
         let report = check_devices(&image.snapshot().into_devices());
         assert!(report.is_clean(), "{report}");
     }

@@ -171,6 +171,15 @@ fn plant_free_space(id: Id, bases: &Bases) -> Option<Planted> {
                 item.location.objectid = 99_999.into()
             });
         }
+        Id::QuotaCount | Id::QuotaMissing => {
+            image = bases.quota.snapshot();
+            let info = |item: &Item| item.key.ty == KeyType::QGROUP_INFO && item.key.offset == SV.get();
+            if id == Id::QuotaCount {
+                image.edit(TreeId::QUOTA, info, |item| item.data[9] ^= 0x40);
+            } else {
+                image.remove(TreeId::QUOTA, info);
+            }
+        }
         _ => return None,
     }
     Some(image.into())
