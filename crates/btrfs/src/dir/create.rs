@@ -34,7 +34,7 @@ pub struct NewInode<'a> {
 
 /// An inode that is in no overlay yet.
 pub(super) struct Plan<'t> {
-    pub(super) inode: Inode,
+    pub(super) inode: Arc<Inode>,
     pub(super) staged: Staged<'t>,
 }
 
@@ -52,45 +52,33 @@ pub fn create(
     let _lock = dir.lock.write();
     may_create(engine, caller, dir)?;
     let now = engine.env.now();
-    let mut ino = None;
+    let mut taken = None;
     let (join, plan) = prepare_and_join(engine, |generation| {
         let mut staged = Staged::new(&dir.tree);
-        let entry = |ino| NewName {
+        // The name first: most failures are here, and no number is spent on them.
+        let item = names::check_absent(&staged, dir.ino, name)?;
+        let ino = match taken {
+            Some(ino) => ino,
+            None => *taken.insert(dir.subvol.take_ino()?),
+        };
+        let entry = NewName {
             dir: dir.ino,
             name,
-            index: 0,
+            index: next_index(dir)?,
             location: Key::new(ino, KeyType::INODE_ITEM, 0),
             ty: names::file_type(new.kind),
             generation,
         };
-        // The name first: most failures are here, and no number is spent on them.
-        if ino.is_none() && names::find(&dir.tree, dir.ino, name)?.is_some() {
-            return Err(Errno::Exists.into());
-        }
-        let ino = match ino {
-            Some(ino) => ino,
-            None => *ino.insert(dir.subvol.take_ino()?),
+        names::insert_into(&mut staged, &entry, item.as_deref());
+        names::insert_first_ref(&mut staged, ino, &entry);
+        let stamp = Stamp {
+            generation,
+            now,
+            nlink: 1,
         };
-        let index = next_index(dir)?;
-        let entry = NewName { index, ..entry(ino) };
-        names::insert(&mut staged, &entry)?;
-        names::insert_ref(&mut staged, ino, &entry, || false)?;
-        make(
-            engine,
-            caller,
-            dir,
-            staged,
-            ino,
-            new,
-            Stamp {
-                generation,
-                now,
-                nlink: 1,
-            },
-        )
+        make(engine, caller, dir, staged, ino, new, stamp)
     })?;
     let Plan { inode, mut staged } = plan;
-    let inode = Arc::new(inode);
     let mut state = dir.attr.lock();
     use_indexes(dir, 1);
     touch_dir(&mut state, join.generation(), now, name.len(), 0);
@@ -132,7 +120,7 @@ pub fn tmpfile(engine: &Engine, caller: &Caller<'_>, dir: &Arc<Inode>, perm: u32
         )
     })?;
     plan.inode.refs.set_linkable(true);
-    let inode = Arc::new(plan.inode);
+    let inode = plan.inode;
     join.apply(plan.staged.into_batch(), space);
     engine.objects.inodes.insert_new(inode.clone());
     Ok(inode)
@@ -181,7 +169,7 @@ pub(super) fn make<'t>(
         mtime: stamp.now,
         otime: stamp.now,
     };
-    let inode = Inode::new(&dir.subvol, ino, attr, new.kind);
+    let inode = Arc::new(Inode::new(&dir.subvol, ino, attr, new.kind));
     let mut has_xattrs = false;
     for (name, list) in [(acl::ACCESS_NAME, &owned.access), (acl::DEFAULT_NAME, &owned.default)] {
         if let Some(list) = list {

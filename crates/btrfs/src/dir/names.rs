@@ -10,7 +10,7 @@ use zerocopy::little_endian::{U16, U64};
 use super::staged::Staged;
 use crate::error::{Error, Result};
 use crate::overlay::ItemBytes;
-use crate::tree::Tree;
+use crate::tree::{Item, Tree};
 
 /// The longest name in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -146,24 +146,37 @@ pub struct NewName<'a> {
     pub generation: Generation,
 }
 
-/// Adds a name to its directory. Errors: `Exists`; `Overflow` where all names with its hash do not fit a leaf.
+/// The item that a new name goes into, if there is one. Errors: `Exists`; `Overflow` where all names with its hash do not
+/// fit a leaf.
+pub fn check_absent(staged: &Staged<'_>, dir: ObjectId, name: &[u8]) -> Result<Option<Item>> {
+    let Some(item) = staged.get(&item_key(dir, name))? else {
+        return Ok(None);
+    };
+    if view::dir_entries(&item).any(|e| e.name == name) {
+        return Err(Errno::Exists.into());
+    }
+    if item.len() + DIR_HEAD_BYTES + name.len() > staged.item_bytes_max() {
+        return Err(Errno::Overflow.into());
+    }
+    Ok(Some(item))
+}
+
+/// Adds a name to its directory. Errors: as [`check_absent`].
 pub fn insert(staged: &mut Staged<'_>, new: &NewName<'_>) -> Result<()> {
+    let item = check_absent(staged, new.dir, new.name)?;
+    insert_into(staged, new, item.as_deref());
+    Ok(())
+}
+
+/// Adds a name to its directory; `item` is what [`check_absent`] gave.
+pub fn insert_into(staged: &mut Staged<'_>, new: &NewName<'_>, item: Option<&[u8]>) {
     let bytes = entry_bytes(new.name, new.location, new.ty, new.generation);
     let key = item_key(new.dir, new.name);
-    match staged.get(&key)? {
+    match item {
         None => staged.put(key, bytes.clone()),
-        Some(item) => {
-            if view::dir_entries(&item).any(|e| e.name == new.name) {
-                return Err(Errno::Exists.into());
-            }
-            if item.len() + bytes.len() > staged.item_bytes_max() {
-                return Err(Errno::Overflow.into());
-            }
-            staged.put(key, [&item[..], &bytes[..]].concat());
-        }
+        Some(item) => staged.put(key, [item, &bytes[..]].concat()),
     }
     staged.put(index_key(new.dir, new.index), bytes);
-    Ok(())
 }
 
 /// Removes a name from its directory; `index` comes from [`remove_ref`] (or a `ROOT_REF`).
@@ -181,6 +194,26 @@ pub fn remove(staged: &mut Staged<'_>, dir: ObjectId, name: &[u8], index: u64) -
     Ok(())
 }
 
+const REF_HEAD_BYTES: usize = size_of::<InodeRef>();
+
+/// Hands the bytes of an `INODE_REF` with one name to `sink`.
+fn with_ref_bytes<T>(new: &NewName<'_>, sink: impl FnOnce(&[u8]) -> T) -> T {
+    let head = InodeRef {
+        index: U64::new(new.index),
+        name_len: name_len(new.name),
+    };
+    let mut bytes = [0; REF_HEAD_BYTES + NAME_BYTES_MAX];
+    let len = REF_HEAD_BYTES + new.name.len();
+    bytes[..REF_HEAD_BYTES].copy_from_slice(head.as_bytes());
+    bytes[REF_HEAD_BYTES..len].copy_from_slice(new.name);
+    sink(&bytes[..len])
+}
+
+/// Adds the way back from a new inode to its first name.
+pub fn insert_first_ref(staged: &mut Staged<'_>, ino: ObjectId, new: &NewName<'_>) {
+    with_ref_bytes(new, |bytes| staged.put(ref_key(ino, new.dir), bytes));
+}
+
 /// Adds the way back from an inode to a name. Errors: `TooManyLinks` where no item can take it.
 pub fn insert_ref(
     staged: &mut Staged<'_>,
@@ -189,20 +222,12 @@ pub fn insert_ref(
     may_extend: impl FnOnce() -> bool,
 ) -> Result<()> {
     let key = ref_key(ino, new.dir);
-    let head = InodeRef {
-        index: U64::new(new.index),
-        name_len: name_len(new.name),
-    };
-    const HEAD_BYTES: usize = size_of::<InodeRef>();
-    let mut bytes = [0; HEAD_BYTES + NAME_BYTES_MAX];
-    let len = HEAD_BYTES + new.name.len();
-    bytes[..HEAD_BYTES].copy_from_slice(head.as_bytes());
-    bytes[HEAD_BYTES..len].copy_from_slice(new.name);
-    let bytes = &bytes[..len];
+    let len = REF_HEAD_BYTES + new.name.len();
     match staged.get(&key)? {
-        None => staged.put(key, bytes),
+        None => insert_first_ref(staged, ino, new),
         Some(item) if item.len() + len <= staged.item_bytes_max() => {
-            staged.put(key, [&item[..], bytes].concat());
+            let grown = with_ref_bytes(new, |bytes| [&item[..], bytes].concat());
+            staged.put(key, grown);
         }
         Some(_) if may_extend() => return insert_extref(staged, ino, new),
         Some(_) => return Err(Errno::TooManyLinks.into()),

@@ -56,8 +56,7 @@ pub fn rename(
         },
         Place { dir: to.0, name: to.1 },
     );
-    let exchange = flags.contains(RenameFlags::EXCHANGE);
-    if exchange && flags.intersects(RenameFlags::NO_REPLACE | RenameFlags::WHITEOUT) {
+    if flags.contains(RenameFlags::EXCHANGE) && flags.intersects(RenameFlags::NO_REPLACE | RenameFlags::WHITEOUT) {
         return Err(Errno::Invalid.into());
     }
     for place in [from, to] {
@@ -96,7 +95,8 @@ pub fn rename(
         }
         plan.run(engine, caller, space)?;
         drop(locks);
-        if let Some(gone) = replaced.filter(|_| !exchange) {
+        settle(engine, &moving.inode);
+        if let Some(gone) = replaced {
             settle(engine, &gone.inode);
         }
         return Ok(());
@@ -199,7 +199,8 @@ impl Move<'_> {
         })?;
         self.apply(staged, &join, now, space);
         if let Some(inode) = whiteout {
-            engine.objects.inodes.insert_new(Arc::new(inode));
+            engine.objects.inodes.insert_new(inode.clone());
+            settle(engine, &inode);
         }
         Ok(())
     }
@@ -252,7 +253,7 @@ impl Move<'_> {
             generation,
         };
         names::insert(&mut staged, &name)?;
-        names::insert_ref(&mut staged, ino, &name, || false)?;
+        names::insert_first_ref(&mut staged, ino, &name);
         let stamp = Stamp {
             generation,
             now,

@@ -10,34 +10,31 @@ use crate::overlay::ItemBytes;
 use crate::tree::{Item, Tree};
 use crate::txn::Batch;
 
-/// Changes that most operations make.
-const EDITS_USUAL: usize = 8;
-
 pub struct Staged<'t> {
     tree: &'t Arc<Tree>,
-    edits: Vec<(Key, Option<ItemBytes>)>,
+    batch: Batch,
 }
 
 impl<'t> Staged<'t> {
     pub fn new(tree: &'t Arc<Tree>) -> Self {
         Self {
             tree,
-            edits: Vec::with_capacity(EDITS_USUAL),
+            batch: Batch::new(),
         }
     }
 
     pub fn get(&self, key: &Key) -> Result<Option<Item>> {
-        match self.edits.iter().rev().find(|(k, _)| k == key) {
-            Some((_, edit)) => Ok(edit.clone().map(Item::Pending)),
+        match self.batch.pending(self.tree, key) {
+            Some(edit) => Ok(edit.clone().map(Item::Pending)),
             None => self.tree.get(key),
         }
     }
 
     pub fn put(&mut self, key: Key, bytes: impl Into<ItemBytes>) {
-        self.edits.push((key, Some(bytes.into())));
+        self.batch.put(self.tree, key, bytes);
     }
     pub fn delete(&mut self, key: Key) {
-        self.edits.push((key, None));
+        self.batch.delete(self.tree, key);
     }
     /// Puts what is left of a packed item, or deletes it where nothing is.
     pub fn put_or_delete(&mut self, key: Key, bytes: Vec<u8>) {
@@ -57,13 +54,6 @@ impl<'t> Staged<'t> {
     }
 
     pub fn into_batch(self) -> Batch {
-        let mut batch = Batch::new();
-        for (key, edit) in self.edits {
-            match edit {
-                Some(bytes) => batch.put(self.tree, key, bytes),
-                None => batch.delete(self.tree, key),
-            }
-        }
-        batch
+        self.batch
     }
 }

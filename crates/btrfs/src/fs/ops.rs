@@ -98,8 +98,14 @@ impl Fs {
             // Once more where it has vanished since.
             let dir = self.inode(parent)?;
             if let Some(inode) = dir::lookup(&self.engine, &dir, name)? {
-                let opened = self.open_inode(ctx, &inode, open)?;
-                return Ok((self.entry(&inode), opened));
+                let entry = self.entry(&inode);
+                return match self.open_inode(ctx, &inode, open) {
+                    Ok(opened) => Ok((entry, opened)),
+                    Err(error) => {
+                        delete::forget(&self.engine, &inode, 1);
+                        Err(error)
+                    }
+                };
             }
         }
     }
@@ -198,6 +204,7 @@ impl FileSystem for Fs {
     }
 
     fn destroy(&self) {
+        delete::forget_all(&self.engine);
         if let Err(error) = self.engine.close() {
             tracing::error!(%error, "the last commit of the mount failed");
         }

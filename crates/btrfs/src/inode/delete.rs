@@ -37,6 +37,16 @@ pub fn close(engine: &Engine, inode: &Arc<Inode>) {
     settle(engine, inode);
 }
 
+/// The mount ends: what is unlinked and only remembered goes, rather than wait as an orphan for the next mount.
+pub fn forget_all(engine: &Engine) {
+    for inode in engine.objects.inodes.all() {
+        if inode.attr.lock().attr.nlink == 0 {
+            inode.refs.reset();
+            settle(engine, &inode);
+        }
+    }
+}
+
 /// Deletes an inode that has neither names nor references; queues an idle one for eviction.
 pub fn settle(engine: &Engine, inode: &Arc<Inode>) {
     if !inode.refs.is_idle() {
@@ -46,7 +56,7 @@ pub fn settle(engine: &Engine, inode: &Arc<Inode>) {
         engine.objects.inodes.note_idle(inode);
         return;
     }
-    if engine.objects.is_read_only() || inode.refs.deleting.swap(true, Ordering::AcqRel) {
+    if engine.objects.is_read_only() || engine.txn.is_aborted() || inode.refs.deleting.swap(true, Ordering::AcqRel) {
         return;
     }
     if let Err(error) = delete(engine, inode) {
@@ -119,7 +129,12 @@ pub fn clean_orphans(engine: &Engine, subvol: &Arc<Subvol>) -> Result<usize> {
                 deleted += 1;
             }
             // An interrupted truncation of old kernels, or nothing at all: only the mark is left.
-            Some(_) | None => delete_keys(engine, &subvol.tree, std::iter::once(key))?,
+            other => {
+                delete_keys(engine, &subvol.tree, std::iter::once(key))?;
+                if let Some(inode) = other {
+                    settle(engine, &inode);
+                }
+            }
         }
     }
     if deleted > 0 {

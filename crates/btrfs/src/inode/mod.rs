@@ -217,17 +217,18 @@ impl Inode {
     /// What callers see, with the volume's own inode number.
     pub fn vfs_attr(&self) -> Attr {
         let a = self.attr_now();
-        let sector = u64::from(crate::file::BLOCK_BYTES);
-        let used_bytes = a.nbytes.saturating_add(crate::file::delalloc_bytes(self));
+        let blocks_512 = if self.is_dir() {
+            // Roots of subvolumes carry the bytes of a block as theirs; directories show none.
+            0
+        } else {
+            let block = u64::from(crate::file::BLOCK_BYTES);
+            let used_bytes = a.nbytes.saturating_add(crate::file::delalloc_bytes(self));
+            used_bytes.div_ceil(block).saturating_mul(block / 512)
+        };
         Attr {
             ino: self.ino.0,
             size_bytes: a.size,
-            // Roots of subvolumes carry the bytes of a block as theirs; directories show none.
-            blocks_512: if self.is_dir() {
-                0
-            } else {
-                used_bytes.div_ceil(sector).saturating_mul(sector / 512)
-            },
+            blocks_512,
             blksize: crate::file::BLOCK_BYTES,
             kind: self.kind,
             perm: a.mode & PERM_MASK,
@@ -285,6 +286,11 @@ impl InodeRefs {
         let _ = self
             .opens
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| Some(n.saturating_sub(1)));
+    }
+    /// Nobody remembers it any more, whatever was counted.
+    pub(crate) fn reset(&self) {
+        self.lookups.store(0, Ordering::Release);
+        self.opens.store(0, Ordering::Release);
     }
     pub(crate) fn set_linkable(&self, linkable: bool) {
         self.linkable.store(linkable, Ordering::Release);

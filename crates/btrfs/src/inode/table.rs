@@ -82,16 +82,17 @@ impl InodeTable {
             }
             if shard.evictions == evictions {
                 let inode = Arc::new(inode);
-                shard.add(id, inode.clone());
+                shard.inodes.insert(id, inode.clone());
                 return Ok(Some(inode));
             }
         }
     }
 
-    /// Adds an inode that was just made.
+    /// Adds an inode that was just made. As with a loaded one, the caller makes an entry of it or settles it
+    /// ([`super::delete::settle`]); else it stays for good.
     pub fn insert_new(&self, inode: Arc<Inode>) {
         let id = id_of(&inode);
-        self.shard(id).lock().add(id, inode);
+        self.shard(id).lock().inodes.insert(id, inode);
     }
 
     /// Notes that an inode may have become idle.
@@ -144,13 +145,6 @@ impl InodeTable {
 }
 
 impl Shard {
-    fn add(&mut self, id: Id, inode: Arc<Inode>) {
-        inode.refs.queued.store(true, Ordering::Release);
-        self.inodes.insert(id, inode);
-        self.idle.push_back(id);
-        self.sweep();
-    }
-
     fn sweep(&mut self) {
         for _ in 0..SWEEP_STEPS {
             if self.idle.len() <= IDLE_PER_SHARD_MAX {

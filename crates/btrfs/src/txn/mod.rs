@@ -34,6 +34,9 @@ use crate::refs::{RefChange, RefQueue};
 use crate::space::{MetaReservation, Space};
 use crate::tree::Tree;
 
+/// Edits that most operations make: a batch of them costs one allocation.
+const EDITS_USUAL: usize = 8;
+
 /// What one operation changes, prepared in full before any of it is applied.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -43,7 +46,19 @@ pub struct Batch {
 
 impl Batch {
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            edits: Vec::with_capacity(EDITS_USUAL),
+            refs: Vec::new(),
+        }
+    }
+    /// What the batch says of a key already; `None` where it says nothing.
+    pub fn pending(&self, tree: &Arc<Tree>, key: &Key) -> Option<&Option<ItemBytes>> {
+        let found = self
+            .edits
+            .iter()
+            .rev()
+            .find(|(t, k, _)| k == key && Arc::ptr_eq(t, tree));
+        found.map(|(_, _, edit)| edit)
     }
     /// The item under `key` shall have these bytes, whether it exists or not.
     pub fn put(&mut self, tree: &Arc<Tree>, key: Key, bytes: impl Into<ItemBytes>) {

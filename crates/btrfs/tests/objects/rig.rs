@@ -70,6 +70,11 @@ impl Rig {
         self.fs.destroy();
         self.volume
     }
+    /// Stops after the last commit.
+    pub fn crash(self) -> KernelVolume {
+        self.fs.engine().txn.abort("a test stops here");
+        self.volume
+    }
     /// Ends the mount; btrfs-progs must find nothing.
     pub fn finish(self) -> KernelVolume {
         let volume = self.unmount();
