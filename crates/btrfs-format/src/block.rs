@@ -16,6 +16,7 @@ use crate::superblock::CSUM_FIELD_BYTES;
 
 on_disk!(
     /// `btrfs_header`.
+    /// docs/format/tree-blocks.md
     Header(101) {
         csum: [u8; 32],
         fsid: Uuid,
@@ -30,10 +31,12 @@ on_disk!(
 );
 on_disk!(
     /// `btrfs_item`: the header of an item in a leaf. `offset` counts from the end of the block's header.
+    /// docs/format/tree-blocks.md
     ItemHeader(25) { key: DiskKey, offset: U32, size: U32 }
 );
 on_disk!(
     /// `btrfs_key_ptr`.
+    /// docs/format/tree-blocks.md
     KeyPtr(33) { key: DiskKey, blockptr: U64, generation: U64 }
 );
 

@@ -44,10 +44,12 @@ pub trait Layout {
 
 on_disk!(
     /// `btrfs_timespec`.
+    /// docs/format/files.md
     Timespec(12) { sec: U64, nsec: U32 }
 );
 on_disk!(
     /// `btrfs_inode_item`.
+    /// docs/format/files.md
     InodeItem(160) {
         generation: U64,
         transid: U64,
@@ -70,22 +72,27 @@ on_disk!(
 );
 on_disk!(
     /// `btrfs_inode_ref`; the name follows.
+    /// docs/format/files.md
     InodeRef(10) { index: U64, name_len: U16 }
 );
 on_disk!(
     /// `btrfs_inode_extref`; the name follows.
+    /// docs/format/files.md
     InodeExtref(18) { parent_objectid: U64, index: U64, name_len: U16 }
 );
 on_disk!(
     /// `btrfs_dir_item`: the head of `DIR_ITEM`, `DIR_INDEX` and `XATTR_ITEM`; name, then data follow.
+    /// docs/format/files.md
     DirItem(30) { location: DiskKey, transid: U64, data_len: U16, name_len: U16, ty: u8 }
 );
 on_disk!(
     /// `btrfs_dir_log_item`.
+    /// docs/format/log.md
     DirLogItem(8) { end: U64 }
 );
 on_disk!(
     /// `btrfs_root_item`.
+    /// docs/format/roots.md
     RootItem(439) {
         inode: InodeItem,
         generation: U64,
@@ -119,10 +126,12 @@ on_disk!(
 pub const ROOT_ITEM_V0_BYTES: usize = 239;
 on_disk!(
     /// `btrfs_root_ref`; the name follows. Item of `ROOT_REF` and `ROOT_BACKREF`.
+    /// docs/format/roots.md
     RootRef(18) { dirid: U64, sequence: U64, name_len: U16 }
 );
 on_disk!(
     /// Fixed head of `btrfs_file_extent_item`; inline data follows it directly.
+    /// docs/format/files.md
     FileExtentHead(21) {
         generation: U64,
         ram_bytes: U64,
@@ -134,6 +143,7 @@ on_disk!(
 );
 on_disk!(
     /// `btrfs_file_extent_item` of a regular or preallocated extent.
+    /// docs/format/files.md
     FileExtent(53) {
         generation: U64,
         ram_bytes: U64,
@@ -175,34 +185,42 @@ pub mod file_type {
 
 on_disk!(
     /// `btrfs_extent_item`; for unskinny tree blocks a [`TreeBlockInfo`] follows, then the inline references.
+    /// docs/format/extents.md
     ExtentItem(24) { refs: U64, generation: U64, flags: U64 }
 );
 on_disk!(
     /// `btrfs_tree_block_info`.
+    /// docs/format/extents.md
     TreeBlockInfo(18) { key: DiskKey, level: u8 }
 );
 on_disk!(
     /// `btrfs_extent_inline_ref`: a type byte and, for all but `EXTENT_DATA_REF`, an offset (root or parent).
+    /// docs/format/extents.md
     InlineRef(9) { ty: u8, offset: U64 }
 );
 on_disk!(
     /// `btrfs_extent_data_ref`. Inline it follows the type byte directly.
+    /// docs/format/extents.md
     ExtentDataRef(28) { root: U64, objectid: U64, offset: U64, count: U32 }
 );
 on_disk!(
     /// `btrfs_shared_data_ref`. Inline it follows the type byte and the parent's address.
+    /// docs/format/extents.md
     SharedDataRef(4) { count: U32 }
 );
 on_disk!(
     /// `btrfs_extent_owner_ref`: the subvolume that first wrote an extent, under simple quotas.
+    /// docs/format/extents.md
     ExtentOwnerRef(8) { root_id: U64 }
 );
 on_disk!(
     /// `btrfs_block_group_item`.
+    /// docs/format/free-space.md
     BlockGroupItem(24) { used: U64, chunk_objectid: U64, flags: U64 }
 );
 on_disk!(
     /// `btrfs_free_space_info`.
+    /// docs/format/free-space.md
     FreeSpaceInfo(8) { extent_count: U32, flags: U32 }
 );
 /// `flags` of [`FreeSpaceInfo`]: the block group's free space is kept as bitmaps.
@@ -212,6 +230,7 @@ pub const FREE_SPACE_BITMAP_BYTES: usize = 256;
 
 on_disk!(
     /// `btrfs_dev_extent`.
+    /// docs/format/chunks.md
     DevExtent(48) {
         chunk_tree: U64,
         chunk_objectid: U64,
@@ -222,6 +241,7 @@ on_disk!(
 );
 on_disk!(
     /// `btrfs_dev_item`.
+    /// docs/format/chunks.md
     DevItem(98) {
         devid: U64,
         total_bytes: U64,
@@ -241,6 +261,7 @@ on_disk!(
 );
 on_disk!(
     /// `btrfs_chunk` without its stripes.
+    /// docs/format/chunks.md
     ChunkHead(48) {
         length: U64,
         owner: U64,
@@ -255,6 +276,7 @@ on_disk!(
 );
 on_disk!(
     /// `btrfs_stripe`.
+    /// docs/format/chunks.md
     Stripe(32) { devid: U64, offset: U64, dev_uuid: Uuid }
 );
 /// The only stripe length there is.
@@ -262,10 +284,12 @@ pub const STRIPE_LEN_BYTES: u64 = 64 << 10;
 
 on_disk!(
     /// `btrfs_dev_stats_item` (item of `PERSISTENT_ITEM` with object id `DEV_STATS`).
+    /// docs/format/roots.md
     DevStats(40) { values: [U64; 5] }
 );
 on_disk!(
     /// `btrfs_free_space_header`: item of the version 1 space cache's inode.
+    /// docs/format/free-space.md
     FreeSpaceHeader(41) { location: DiskKey, generation: U64, num_entries: U64, num_bitmaps: U64 }
 );
 

@@ -164,6 +164,7 @@ impl fmt::Debug for Key {
 
 on_disk!(
     /// `btrfs_disk_key`.
+    /// docs/format/keys.md
     #[derive(Default)]
     DiskKey(17) { objectid: U64, ty: KeyType, offset: U64 }
 );

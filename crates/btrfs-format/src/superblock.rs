@@ -30,6 +30,7 @@ pub const CSUM_FIELD_BYTES: usize = 32;
 
 on_disk!(
     /// `btrfs_root_backup`.
+    /// docs/format/superblock.md
     RootBackup(168) {
         tree_root: U64,
         tree_root_gen: U64,
@@ -59,6 +60,7 @@ on_disk!(
 
 on_disk!(
     /// `btrfs_super_block`.
+    /// docs/format/superblock.md
     Superblock(4096) {
         csum: [u8; CSUM_FIELD_BYTES],
         fsid: Uuid,

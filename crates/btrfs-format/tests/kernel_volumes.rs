@@ -241,6 +241,27 @@ fn free_space_as_bitmaps() {
     );
 }
 
+#[test]
+#[ignore = "needs root, loop devices and btrfs-progs"]
+fn replaced_devices_and_received_subvolumes() {
+    let lab = Lab::new("-m raid1 -d raid1", &[300, 300]);
+    let spare = lab.dir.path().join("spare.img");
+    let dev = sh(&format!("truncate -s 300M {0}; losetup --show -f {0}", spare.display()));
+    let dev = dev.trim();
+    lab.run(
+        "",
+        &format!(
+            "btrfs subvolume create s >/dev/null; head -c 100000 /dev/urandom > s/f; btrfs subvolume snapshot -r s r >/dev/null
+            mkdir in; btrfs send -q r | btrfs receive -q in; btrfs replace start -Bf 2 {dev} $M; sync -f $M"
+        ),
+    );
+    sh(&format!("losetup -d {dev}"));
+    let found = Volume::open(&[&lab.images[0], &spare]).walk_all();
+    for ty in [KeyType::DEV_REPLACE, KeyType::UUID_RECEIVED_SUBVOL] {
+        assert!(found.has(ty), "no {ty} was there to be judged");
+    }
+}
+
 /// Notes the first lines that differ.
 fn compare(differences: &mut Vec<String>, what: &str, ours: &str, theirs: &str) {
     let (ours, theirs) = (ours.trim_end(), theirs.trim_end());
