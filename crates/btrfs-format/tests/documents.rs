@@ -136,3 +136,53 @@ fn links_between_the_documents_lead_somewhere() {
         }
     }
 }
+
+/// Name and support of each bit, by a table's heading.
+fn feature_rows(text: &str, heading: &str) -> Vec<(u64, String, String)> {
+    let at = text.find(heading).expect("the table is there");
+    rows(text[at..].lines())
+        .iter()
+        .map(|row| {
+            (
+                1 << row[0].parse::<u32>().unwrap(),
+                row[1].to_owned(),
+                row[2].to_owned(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn the_tables_of_features_say_what_the_code_does() {
+    use btrfs_format::Access;
+    use btrfs_format::features::{compat_ro, incompat};
+    use zerocopy::FromZeros;
+    let text = documents()
+        .into_iter()
+        .find(|(name, _)| name == "superblock.md")
+        .unwrap()
+        .1;
+    let check = |heading: &str, names: &[(u64, &str)], set: fn(&mut Superblock, u64)| {
+        let found = feature_rows(&text, heading);
+        let listed: Vec<(u64, &str)> = found.iter().map(|(bit, name, _)| (*bit, name.as_str())).collect();
+        assert_eq!(listed, names);
+        for (bit, name, support) in &found {
+            let mut sb = Superblock::new_zeroed();
+            sb.sectorsize.set(4096);
+            set(&mut sb, *bit);
+            let told = match sb.access() {
+                Access::ReadWrite => "yes",
+                Access::ReadOnly { .. } if support.starts_with("yes; without the next bit, read-only") => "yes",
+                Access::ReadOnly { .. } => "read-only",
+                Access::Refused { .. } => "refused",
+            };
+            assert!(support.starts_with(told), "{name}: {support}, but {told}");
+        }
+    };
+    check("| incompat bit |", incompat::NAMES, |sb, bit| {
+        sb.incompat_flags.set(bit)
+    });
+    check("| compat_ro bit |", compat_ro::NAMES, |sb, bit| {
+        sb.compat_ro_flags.set(bit)
+    });
+}

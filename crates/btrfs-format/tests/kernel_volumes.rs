@@ -274,6 +274,7 @@ fn compare(differences: &mut Vec<String>, what: &str, ours: &str, theirs: &str) 
     });
     match lines.next() {
         Some((a, b)) => differences.push(format!("{what}\n  ours   {a:?}\n  theirs {b:?}")),
+        None if ours.lines().count() == theirs.lines().count() => {}
         None => differences.push(format!(
             "{what}: {} lines, {}",
             ours.lines().count(),
