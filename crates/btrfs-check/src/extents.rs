@@ -251,8 +251,11 @@ impl Extents {
         if let Some(extent) = self.list.last_mut().filter(|e| e.addr == addr) {
             extent.recorded = extent.recorded.saturating_add(times);
             extent.left = extent.left.wrapping_add(hash(&bare).wrapping_mul(times.into()));
-            if let BackRef::TreeBlock { root } = bare {
-                extent.roots |= root_bit(root);
+            match bare {
+                BackRef::TreeBlock { root } => extent.roots |= root_bit(root),
+                // The parent may be the owner's; relocation refers to blocks like this.
+                BackRef::SharedBlock { .. } => extent.roots = u64::MAX,
+                _ => {}
             }
         }
     }
