@@ -27,10 +27,10 @@ impl fmt::Display for Severity {
 }
 
 macro_rules! finding_ids {
-    ($($(#[$meta:meta])* $name:ident = $text:literal, $severity:ident;)+) => {
+    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal, $severity:ident;)+) => {
         /// The kinds of findings. The text form is stable: scripts may rely on it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum FindingId { $($(#[$meta])* $name),+ }
+        pub enum FindingId { $($(#[doc = $doc])+ $name),+ }
 
         impl FindingId {
             /// Every id there is.
@@ -41,6 +41,10 @@ macro_rules! finding_ids {
             }
             pub const fn severity(self) -> Severity {
                 match self { $(Self::$name => Severity::$severity),+ }
+            }
+            /// What it means, in a sentence or two.
+            pub fn describe(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),+).trim_start()),+ }
             }
         }
     };
@@ -110,11 +114,13 @@ finding_ids! {
     BlockUnmapped = "block-unmapped", Error;
     /// A device failed to read a copy of a block.
     BlockUnreadable = "block-unreadable", Error;
+    /// A tree block does not match its checksum.
     BlockCsum = "block-csum", Error;
     /// The block carries the id of another volume.
     BlockFsid = "block-fsid", Error;
     /// The block says that it lies elsewhere.
     BlockBytenr = "block-bytenr", Error;
+    /// A block is of another level than its parent says.
     BlockLevel = "block-level", Error;
     /// The block is of another generation than its parent says.
     BlockGeneration = "block-generation", Error;
@@ -124,6 +130,7 @@ finding_ids! {
     BlockOwner = "block-owner", Error;
     /// Too many items, or none where there must be some.
     BlockItemCount = "block-item-count", Error;
+    /// The keys of a block do not rise.
     BlockKeyOrder = "block-key-order", Error;
     /// The first key is not the one that the parent states.
     BlockFirstKey = "block-first-key", Error;
@@ -143,6 +150,7 @@ finding_ids! {
     // Roots and subvolumes.
     /// A tree that every volume needs has no root.
     RootMissing = "root-missing", Error;
+    /// A root item holds what none may hold.
     RootItemInvalid = "root-item-invalid", Error;
     /// `bytes_used` of a root item is not the size of its tree.
     RootBytesUsed = "root-bytes-used", Warning;
@@ -170,7 +178,9 @@ finding_ids! {
     UuidStale = "uuid-stale", Warning;
 
     // Extents.
+    /// An extent item holds what none may hold.
     ExtentItemInvalid = "extent-item-invalid", Error;
+    /// Two extents share bytes.
     ExtentOverlap = "extent-overlap", Error;
     /// Something in use has no extent item.
     ExtentMissing = "extent-missing", Error;
@@ -190,9 +200,11 @@ finding_ids! {
     ExtentSize = "extent-size", Error;
     /// A tree block is used as data, or the reverse; or a full back reference where none may be.
     ExtentFlags = "extent-flags", Error;
+    /// An extent item states another level than its block has.
     ExtentLevel = "extent-level", Error;
     /// A shared block whose owner has left it, without the full back references that this calls for.
     ExtentOwnerLost = "extent-owner-lost", Error;
+    /// An extent is newer than the superblock.
     ExtentGeneration = "extent-generation", Error;
     /// The extent is not within one block group.
     ExtentOutsideBlockGroup = "extent-outside-block-group", Error;
@@ -202,7 +214,9 @@ finding_ids! {
     ExtentCrossesStripe = "extent-crosses-stripe", Warning;
 
     // Free space.
+    /// The free-space tree knows nothing of a block group.
     FreeSpaceInfoMissing = "free-space-info-missing", Error;
+    /// The free-space tree counts other runs than it has.
     FreeSpaceInfoCount = "free-space-info-count", Error;
     /// A malformed item of the free-space tree.
     FreeSpaceInvalid = "free-space-invalid", Error;
@@ -220,37 +234,51 @@ finding_ids! {
     // Quotas.
     /// A quota group counts other bytes than its subvolume uses.
     QuotaCount = "quota-count", Error;
+    /// A subvolume has no quota group.
     QuotaMissing = "quota-missing", Warning;
 
     // Checksums of data.
+    /// A checksum item is malformed or overlaps another.
     CsumItemInvalid = "csum-item-invalid", Error;
     /// Checksums of what is no data extent.
     CsumOrphan = "csum-orphan", Error;
+    /// Data without checksums.
     CsumMissing = "csum-missing", Error;
     /// Checksums where there may be none: nodatasum or preallocated.
     CsumUnexpected = "csum-unexpected", Error;
     /// Data does not match its checksum.
     DataCsum = "data-csum", Error;
+    /// A device failed to read data.
     DataUnreadable = "data-unreadable", Error;
 
     // Files.
+    /// Items of an inode that has no inode item.
     InodeMissing = "inode-missing", Error;
+    /// An inode item is malformed, or its mode is none.
     InodeMode = "inode-mode", Error;
+    /// Inode flags that are unknown or do not suit the inode.
     InodeFlags = "inode-flags", Error;
+    /// An inode is newer than the superblock.
     InodeGeneration = "inode-generation", Error;
+    /// The link count of an inode is not the number of its names.
     InodeNlink = "inode-nlink", Error;
     /// A file without a name that nobody will clean up.
     InodeOrphanMissing = "inode-orphan-missing", Error;
     /// An inode names a place in a directory that the directory does not know.
     InodeRefStale = "inode-ref-stale", Error;
+    /// A directory entry whose inode does not refer back to it.
     InodeRefMissing = "inode-ref-missing", Error;
+    /// A malformed inode reference.
     InodeRefInvalid = "inode-ref-invalid", Error;
-    /// A number where another inode's name is hashed wrongly.
+    /// An extended inode reference lies under the hash of another name.
     InodeExtrefHash = "inode-extref-hash", Error;
+    /// A name without a directory item: it cannot be looked up.
     DirItemMissing = "dir-item-missing", Error;
+    /// A name without a directory index: it is not listed.
     DirIndexMissing = "dir-index-missing", Error;
     /// A directory entry that cannot be: name, type, location.
     DirEntryInvalid = "dir-entry-invalid", Error;
+    /// A directory item lies under the hash of another name.
     DirEntryHash = "dir-entry-hash", Error;
     /// A directory entry's type is not its inode's.
     DirEntryType = "dir-entry-type", Error;
@@ -258,18 +286,27 @@ finding_ids! {
     DirEntryDangling = "dir-entry-dangling", Error;
     /// The names of a directory do not agree with each other in a way that could not be narrowed down.
     DirNames = "dir-names", Error;
+    /// The size of a directory is not twice the sum of its names.
     DirSize = "dir-size", Error;
+    /// A subvolume without a root directory.
     RootDirMissing = "root-dir-missing", Error;
+    /// The root of a subvolume is no directory.
     RootDirInvalid = "root-dir-invalid", Error;
     /// Directory items on a file, extents on a directory, and the like.
     InodeItemForeign = "inode-item-foreign", Error;
+    /// A file extent that cannot be: alignment, lengths, encoding.
     FileExtentInvalid = "file-extent-invalid", Error;
+    /// Two extents of a file share bytes of it.
     FileExtentOverlap = "file-extent-overlap", Error;
     /// A gap where the volume demands explicit holes.
     FileExtentHole = "file-extent-hole", Error;
+    /// The byte count of an inode is not the sum of its extents.
     FileNbytes = "file-nbytes", Error;
+    /// The target of a symbolic link is not of the size of the link.
     SymlinkInvalid = "symlink-invalid", Error;
+    /// A malformed extended attribute.
     XattrInvalid = "xattr-invalid", Error;
+    /// An extended attribute lies under the hash of another name.
     XattrHash = "xattr-hash", Error;
 }
 

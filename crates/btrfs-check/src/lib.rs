@@ -37,6 +37,7 @@ mod free_space;
 mod fs;
 mod layout;
 mod names;
+mod paths;
 mod quota;
 mod roots;
 mod util;
@@ -184,6 +185,7 @@ fn check_volume(cx: &mut Cx<'_>) {
     {
         csums::verify_data(cx, &tree.root, &csums);
     }
+    paths::fill_in(cx, &roots);
 }
 
 /// Walks one of the trees that are never shared, and compares its size with its root item.

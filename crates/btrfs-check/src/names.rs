@@ -79,11 +79,10 @@ impl Look<'_> {
     fn say(&mut self, cx: &mut Cx<'_>, id: Id, name: &Name<'_>, what: &str) {
         self.said.insert(name.dir);
         self.said.insert(name.target);
-        let site = Site {
-            path: Some(String::from_utf8_lossy(name.name).into_owned()),
-            ..Site::inode(self.root.tree, name.target)
-        };
-        cx.sink.add(id, site, format!("in directory {}: {what}", name.dir));
+        let site = Site::inode(self.root.tree, name.target);
+        let text = String::from_utf8_lossy(name.name);
+        cx.sink
+            .add(id, site, format!("{text:?} in directory {}: {what}", name.dir));
     }
 
     fn lookup(&mut self, cx: &mut Cx<'_>, objectid: u64, ty: KeyType, offset: u64) -> Option<Vec<u8>> {

@@ -211,3 +211,39 @@ fn ids_are_unique_and_kebab() {
     names.dedup();
     assert_eq!(names.len(), FindingId::ALL.len());
 }
+
+#[test]
+fn findings_name_paths() {
+    let Some(bases) = bases() else { return };
+    let Planted::Volume(devices) = plant(FindingId::InodeNlink, bases) else {
+        panic!("a volume")
+    };
+    let report = check_devices(&devices);
+    let path = report
+        .findings
+        .iter()
+        .find(|f| f.id == FindingId::InodeNlink)
+        .and_then(|f| f.site.path.clone());
+    assert_eq!(path.as_deref(), Some("/d/file-500"), "{report}");
+}
+
+/// `docs/CHECK.md` lists every id with its severity and meaning. `COWSHED_BLESS=1` rewrites it.
+#[test]
+fn the_document_lists_every_id() -> Result<()> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CHECK.md");
+    let text = std::fs::read_to_string(&path)?;
+    let (head, _) = text.split_once("| id |").context("the table")?;
+    let mut wanted = format!("{head}| id | severity | meaning |\n|---|---|---|\n");
+    for id in FindingId::ALL {
+        wanted += &format!("| `{id}` | {} | {} |\n", id.severity(), id.describe());
+    }
+    if std::env::var_os("COWSHED_BLESS").is_some() {
+        std::fs::write(&path, &wanted)?;
+    }
+    assert_eq!(
+        std::fs::read_to_string(&path)?,
+        wanted,
+        "docs/CHECK.md is out of date: run with COWSHED_BLESS=1"
+    );
+    Ok(())
+}
