@@ -132,3 +132,57 @@ pub fn block_json(block: &TreeBlock) -> Value {
 pub fn tree_text(tree: crate::TreeId) -> String {
     objectid_text(ObjectId(tree.get()), KeyType::UNTYPED)
 }
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::{FromZeros, IntoBytes};
+
+    use super::*;
+    use crate::items::{DirItem, FileExtent};
+
+    #[test]
+    fn items_are_objects_with_their_fields() {
+        let mut extent = FileExtent::new_zeroed();
+        extent.ty = 1;
+        extent.disk_bytenr.set(1 << 24);
+        extent.disk_num_bytes.set(8192);
+        extent.num_bytes.set(4096);
+        let key = Key::new(ObjectId(257), KeyType::EXTENT_DATA, 0);
+        assert_eq!(
+            item_json(&key, extent.as_bytes()),
+            json!({
+                "key": { "objectid": 257, "type": "EXTENT_DATA", "offset": 0 },
+                "generation": 0, "type": 1, "compression": 0,
+                "disk_bytenr": 16_777_216, "disk_num_bytes": 8192,
+                "offset": 0, "num_bytes": 4096, "ram_bytes": 0,
+            })
+        );
+    }
+
+    #[test]
+    fn entries_are_lists_and_odd_names_are_hexadecimal() {
+        let entry = |name: &[u8]| {
+            let mut head = DirItem::new_zeroed();
+            head.name_len.set(name.len() as u16);
+            head.ty = 1;
+            [head.as_bytes(), name].concat()
+        };
+        let data = [entry(b"name"), entry(b"\xff")].concat();
+        let item = item_json(&Key::new(ObjectId(256), KeyType::DIR_ITEM, 0), &data);
+        assert_eq!(item["entries"][0]["name"], "name");
+        assert_eq!(item["entries"][0]["type"], "FILE");
+        assert_eq!(item["entries"][1]["name"], json!({ "hex": "ff" }));
+        assert_eq!(item["entries"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn short_items_are_described_as_far_as_they_go() {
+        for ty in 0..=u8::MAX {
+            for len in 0..60 {
+                let key = Key::new(ObjectId(0), KeyType(ty), 0);
+                item_text(&key, &vec![1; len]);
+                item_json(&key, &vec![1; len]);
+            }
+        }
+    }
+}
