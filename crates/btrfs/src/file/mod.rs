@@ -37,6 +37,9 @@ pub use truncate::{drop_extents_of_deleted, truncate};
 pub use write::{WriteCtx, write};
 pub use writeback::{write_back, write_back_all, write_back_for_space};
 
+#[cfg(test)]
+mod tests;
+
 /// Bytes of a block of file data: the only sector size that this engine mounts.
 pub const BLOCK_BYTES: u32 = 4096;
 /// [`BLOCK_BYTES`] as file offsets count.
