@@ -3,8 +3,8 @@
 //! `cargo run --release -p cowshed-fuse --example floor -- [workers=N] [spin=MICROS] [open] [kernel] [writeback]
 //! [threads=N] [readahead=BYTES] [on=DIRECTORY]`
 //!
-//! `open`: do not skip OPEN. `kernel`: the kernel checks permissions. `threads`: how many threads of the benchmark run at
-//! once. `on`: measure what is mounted there instead.
+//! `open`: do not skip OPEN. `kernel`: the kernel checks permissions. `threads`: how many threads of the benchmark run
+//! at once. `on`: measure what is mounted there instead.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;

@@ -1,6 +1,8 @@
-//! Telling the kernel that what it remembers is no longer so. Needed only for changes that did not come through the mount.
+//! Telling the kernel that what it remembers is no longer so. Needed only for changes that did not come through the
+//! mount.
 //!
-//! Never call from inside a file system's method that holds a lock which other methods need: the kernel may have to finish requests first.
+//! Never call from inside a file system's method that holds a lock which other methods need: the kernel may have to
+//! finish requests first.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -29,7 +31,8 @@ impl Notifier {
         self.device.upgrade().ok_or(io::ErrorKind::NotConnected.into())
     }
 
-    /// The attributes of a node, and its cached content in a range of bytes. A length of 0: to the end. A negative offset: attributes only.
+    /// The attributes of a node, and its cached content in a range of bytes. A length of 0: to the end. A negative
+    /// offset: attributes only.
     pub fn inval_inode(&self, node: NodeId, offset: i64, len_bytes: i64) -> io::Result<()> {
         let body = NotifyInvalInode {
             ino: node.0,
@@ -39,8 +42,8 @@ impl Notifier {
         unknown_is_fine(self.device()?.notify(notify::INVAL_INODE, &body, &[]))
     }
 
-    /// A name in a directory. `expire`: it may still be true, but has to be looked up again; else it is dropped, and what is mounted or
-    /// open below it is detached.
+    /// A name in a directory. `expire`: it may still be true, but has to be looked up again; else it is dropped, and
+    /// what is mounted or open below it is detached.
     pub fn inval_entry(&self, parent: NodeId, name: &[u8], expire: bool) -> io::Result<()> {
         let flags = if expire { EXPIRE_ONLY } else { 0 };
         let body = NotifyInvalEntry {
@@ -51,7 +54,8 @@ impl Notifier {
         unknown_is_fine(self.device()?.notify(notify::INVAL_ENTRY, &body, &[name, b"\0"]))
     }
 
-    /// All names at once, each to be looked up again when it is next used. `Unsupported` before protocol 7.44 (Linux 6.16).
+    /// All names at once, each to be looked up again when it is next used. `Unsupported` before protocol 7.44 (Linux
+    /// 6.16).
     pub fn inc_epoch(&self) -> io::Result<()> {
         if self.server.agreed().is_none_or(|a| a.minor < 44) {
             return Err(io::ErrorKind::Unsupported.into());

@@ -21,17 +21,18 @@ use crate::transport::dev::{DataBuffer, Device, Received, RequestBuffer};
 /// Largest read and write in one request: what the kernel allows without its administrator's help (256 pages).
 pub const IO_BYTES_MAX: usize = 1 << 20;
 const WORKERS_MAX: usize = 64;
-/// Waking a sleeping worker costs tens of microseconds on an idle virtual processor, more than most requests take to serve. Looking for the next
-/// request for this long instead, and yielding to anybody who can run meanwhile, measured 1.7 times as fast with one caller, and no slower
-/// with the processors busy (docs/decisions/003-own-fuse-transport.md).
+/// Waking a sleeping worker costs tens of microseconds on an idle virtual processor, more than most requests take to
+/// serve. Looking for the next request for this long instead, and yielding to anybody who can run meanwhile, measured
+/// 1.7 times as fast with one caller, and no slower with the processors busy
+/// (docs/decisions/003-own-fuse-transport.md).
 const SPIN: Duration = Duration::from_micros(20);
 
 /// Who checks permissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Permissions {
-    /// The kernel for mounts that others may enter, the file system for private ones. A private mount is entered by one user only, who
-    /// can read and write the volume without us too; leaving the check to the file system there saves the kernel from asking for the
-    /// directory's attributes again after each name that is made or removed.
+    /// The kernel for mounts that others may enter, the file system for private ones. A private mount is entered by one
+    /// user only, who can read and write the volume without us too; leaving the check to the file system there saves
+    /// the kernel from asking for the directory's attributes again after each name that is made or removed.
     #[default]
     Auto,
     Kernel,
@@ -53,7 +54,8 @@ pub struct SessionOptions {
     pub skip_open: bool,
     /// Largest read and write in one request, in bytes: 4096 to [`IO_BYTES_MAX`].
     pub io_bytes_max: usize,
-    /// How far the kernel reads ahead in files read in order, in bytes. Only the superuser can have more than the kernel's default (128 KiB).
+    /// How far the kernel reads ahead in files read in order, in bytes. Only the superuser can have more than the
+    /// kernel's default (128 KiB).
     pub readahead_bytes: usize,
     pub on_panic: Option<OnPanic>,
 }
@@ -112,8 +114,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Mounts `fs` on a directory and agrees with the kernel on the protocol (which calls `FileSystem::init`). Nothing is served yet: whoever enters the
-    /// directory waits for [`Session::run`].
+    /// Mounts `fs` on a directory and agrees with the kernel on the protocol (which calls `FileSystem::init`). Nothing
+    /// is served yet: whoever enters the directory waits for [`Session::run`].
     pub fn mount(
         fs: Arc<dyn FileSystem>,
         target: &std::path::Path,
@@ -199,8 +201,8 @@ impl Session {
         self.server.agreed().expect("a session exists after its handshake")
     }
 
-    /// Serves until the mount is gone, then destroys the file system. Returns the first error of a device; the others' workers end with the
-    /// mount.
+    /// Serves until the mount is gone, then destroys the file system. Returns the first error of a device; the others'
+    /// workers end with the mount.
     pub fn run(self) -> Result<(), SessionError> {
         let Session {
             server,

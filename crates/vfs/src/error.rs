@@ -5,8 +5,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 macro_rules! errors {
     ($($(#[$doc:meta])* $name:ident = $errno:ident, $text:literal;)*) => {
-        /// An outcome that is not success. Corruption and device failures become [`Error::Io`] here; their details belong to the log of
-        /// the file system that found them.
+        /// An outcome that is not success. Corruption and device failures become [`Error::Io`] here; their details
+        /// belong to the log of the file system that found them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
         #[repr(i32)]
         pub enum Error {

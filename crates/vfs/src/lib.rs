@@ -1,13 +1,14 @@
 //! The contract between a file system and the front ends that serve it.
 //!
-//! A file system implements [`FileSystem`]; a front end (FUSE, a command that copies files out, a test) calls it. Nothing here knows a
-//! disk format or a protocol. This is the only crate in which `errno` values exist ([`Error::errno`]).
+//! A file system implements [`FileSystem`]; a front end (FUSE, a command that copies files out, a test) calls it.
+//! Nothing here knows a disk format or a protocol. This is the only crate in which `errno` values exist
+//! ([`Error::errno`]).
 //!
 //! * [`fs`]: the trait, method by method, with semantics and errors.
 //! * [`types`]: nodes, attributes, entries, flags.
 //! * [`cred`]: who is asking.
-//! * [`perm`], [`acl`], [`xattr`]: the rules of POSIX and Linux that every file system shares: mode bits, access control lists, set-id
-//!   stripping, extended attribute name spaces.
+//! * [`perm`], [`acl`], [`xattr`]: the rules of POSIX and Linux that every file system shares: mode bits, access
+//!   control lists, set-id stripping, extended attribute name spaces.
 //! * [`memfs`]: a small file system in memory, for tests of front ends and for measuring what a transport costs.
 
 pub mod acl;

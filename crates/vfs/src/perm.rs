@@ -1,5 +1,6 @@
-//! The permission rules of POSIX and Linux: who may do what, and what happens to mode and group on the way. Pure functions of
-//! attributes, lists and credentials; each returns [`Error::AccessDenied`] or [`Error::NotPermitted`] as the system call would.
+//! The permission rules of POSIX and Linux: who may do what, and what happens to mode and group on the way. Pure
+//! functions of attributes, lists and credentials; each returns [`Error::AccessDenied`] or [`Error::NotPermitted`] as
+//! the system call would.
 
 use crate::acl::{self, Acl};
 use crate::{Access, Attr, Context, Credentials, Error, FileKind, Result, SetAttr, SetTime};
@@ -11,7 +12,8 @@ pub const STICKY: u32 = 0o1000;
 const GROUP_EXEC: u32 = 0o010;
 const ANY_EXEC: u32 = 0o111;
 
-/// Checks access by mode bits or, where there is one, by the access list. The superuser may do all but execute what nobody may.
+/// Checks access by mode bits or, where there is one, by the access list. The superuser may do all but execute what
+/// nobody may.
 pub fn check(creds: &Credentials, attr: &Attr, list: Option<&Acl>, want: Access) -> Result<()> {
     if creds.is_privileged() {
         let can_exec = attr.is_dir() || attr.perm & ANY_EXEC != 0;
@@ -43,13 +45,15 @@ fn class_bits(perm: u32, shift: u32) -> Access {
     Access::from_bits_truncate((perm >> shift) & 7)
 }
 
-/// May a name that leads to a node owned by `target_uid` leave this directory? (The sticky rule; write and search are [`check`]ed apart.)
+/// May a name that leads to a node owned by `target_uid` leave this directory? (The sticky rule; write and search are
+/// [`check`]ed apart.)
 pub fn check_sticky(creds: &Credentials, dir: &Attr, target_uid: u32) -> Result<()> {
     let free = dir.perm & STICKY == 0 || creds.uid == target_uid || creds.uid == dir.uid || creds.is_privileged();
     if free { Ok(()) } else { Err(Error::NotPermitted) }
 }
 
-/// Checks a change of attributes. `list` is the node's access list; it matters for truncation and for setting times to now.
+/// Checks a change of attributes. `list` is the node's access list; it matters for truncation and for setting times to
+/// now.
 pub fn check_setattr(creds: &Credentials, attr: &Attr, list: Option<&Acl>, set: &SetAttr) -> Result<()> {
     if creds.is_privileged() {
         return Ok(());
@@ -83,8 +87,8 @@ pub fn check_setattr(creds: &Credentials, attr: &Attr, list: Option<&Acl>, set: 
     Ok(())
 }
 
-/// The permission bits after a write or truncation on behalf of somebody who may not keep set-id bits: set-user-id goes; set-group-id
-/// goes if the group may execute (without that it once meant mandatory locking).
+/// The permission bits after a write or truncation on behalf of somebody who may not keep set-id bits: set-user-id
+/// goes; set-group-id goes if the group may execute (without that it once meant mandatory locking).
 pub fn perm_after_write(perm: u32) -> u32 {
     let perm = perm & !SET_UID;
     if perm & GROUP_EXEC != 0 { perm & !SET_GID } else { perm }
@@ -99,8 +103,8 @@ pub fn perm_after_chown(kind: FileKind, perm: u32) -> u32 {
     }
 }
 
-/// The permission bits that chmod really sets: set-group-id only by a member of the file's group (`gid`: after the change, if it changes
-/// too) or the superuser.
+/// The permission bits that chmod really sets: set-group-id only by a member of the file's group (`gid`: after the
+/// change, if it changes too) or the superuser.
 pub fn perm_for_chmod(creds: &Credentials, perm: u32, gid: u32) -> u32 {
     if perm & SET_GID != 0 && !creds.is_privileged() && !creds.in_group(gid) {
         perm & !SET_GID
@@ -119,8 +123,8 @@ pub struct NewNodeAttrs {
     pub default: Option<Acl>,
 }
 
-/// Computes them for a child of `parent`: the group and, for directories, the bit come from a set-group-id parent; a set-group-id
-/// executable in such a directory is only made by members of the group; the rest is [`acl::inherit`].
+/// Computes them for a child of `parent`: the group and, for directories, the bit come from a set-group-id parent; a
+/// set-group-id executable in such a directory is only made by members of the group; the rest is [`acl::inherit`].
 pub fn new_node(ctx: &Context, parent: &Attr, parent_default: Option<&Acl>, kind: FileKind, perm: u32) -> NewNodeAttrs {
     let creds = &ctx.creds;
     if kind == FileKind::Symlink {

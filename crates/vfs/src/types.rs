@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bitflags::bitflags;
 
-/// A node as front ends name it for as long as they remember it (see [`crate::FileSystem::forget`]). Need not be the inode number that
-/// `stat` shows: a file system with several subvolumes has the same inode number more than once.
+/// A node as front ends name it for as long as they remember it (see [`crate::FileSystem::forget`]). Need not be the
+/// inode number that `stat` shows: a file system with several subvolumes has the same inode number more than once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 
@@ -14,8 +14,8 @@ impl NodeId {
     pub const ROOT: NodeId = NodeId(1);
 }
 
-/// An open file or directory, chosen by the file system in `open`, `create` or `opendir`. Front ends that did not open (see
-/// [`Capabilities::stateless_open`]) pass [`Handle::NONE`].
+/// An open file or directory, chosen by the file system in `open`, `create` or `opendir`. Front ends that did not open
+/// (see [`Capabilities::stateless_open`]) pass [`Handle::NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(pub u64);
 
@@ -150,7 +150,8 @@ pub enum SetTime {
     At(Timestamp),
 }
 
-/// What to change about a node. Absent fields stay. Every successful change also sets ctime to now, unless `ctime` is given.
+/// What to change about a node. Absent fields stay. Every successful change also sets ctime to now, unless `ctime` is
+/// given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// New permission bits ([`PERM_MASK`]).
@@ -167,7 +168,8 @@ pub struct SetAttr {
     pub kill_suidgid: bool,
 }
 
-/// A node found under a name. Each one returned by the file system counts one lookup, which the front end gives back by `forget`.
+/// A node found under a name. Each one returned by the file system counts one lookup, which the front end gives back by
+/// `forget`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub node: NodeId,
@@ -269,7 +271,8 @@ bitflags! {
     pub struct OpenHints: u32 {
         /// Every read and write comes to the file system; nothing is cached.
         const DIRECT_IO = 1 << 0;
-        /// What is cached of the content stays valid. The right answer for a file system that nobody changes behind the mount.
+        /// What is cached of the content stays valid. The right answer for a file system that nobody changes behind the
+        /// mount.
         const KEEP_CACHE = 1 << 1;
         /// Directory: its listing may be cached.
         const CACHE_DIR = 1 << 2;
@@ -298,7 +301,8 @@ bitflags! {
         const APPEND = 1 << 1;
         /// Past the caches.
         const DIRECT = 1 << 2;
-        /// O_SYNC or O_DSYNC: durable when the call returns. A front end may call `fsync` afterwards instead (FUSE does).
+        /// O_SYNC or O_DSYNC: durable when the call returns. A front end may call `fsync` afterwards instead (FUSE
+        /// does).
         const SYNC = 1 << 3;
         /// Written back from a front end's cache: the caller is not the writer, and times are not to change.
         const FROM_CACHE = 1 << 4;
@@ -391,8 +395,9 @@ pub struct StatFs {
 /// Who checks permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PermissionChecks {
-    /// The front end has checked each caller against the mode bits and ACLs that the file system reports; the file system checks only
-    /// what no front end can know (immutable and append-only flags, read-only subvolumes, xattr name spaces).
+    /// The front end has checked each caller against the mode bits and ACLs that the file system reports; the file
+    /// system checks only what no front end can know (immutable and append-only flags, read-only subvolumes, xattr name
+    /// spaces).
     FrontEnd,
     /// The file system checks every call against [`crate::Context`], with [`crate::perm`].
     FileSystem,
@@ -420,7 +425,8 @@ impl InitInfo {
 /// What the file system wants of front ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// `open` and `release` of files need not be called: every call works with [`Handle::NONE`]. A front end may still call them.
+    /// `open` and `release` of files need not be called: every call works with [`Handle::NONE`]. A front end may still
+    /// call them.
     pub stateless_open: bool,
     /// The same for `opendir` and `releasedir`.
     pub stateless_opendir: bool,

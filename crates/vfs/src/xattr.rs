@@ -28,7 +28,8 @@ pub enum Namespace {
 }
 
 impl Namespace {
-    /// The name space of a full name. Errors: `NotSupported` (none of these), `Range` (too long), `Invalid` (nothing after the prefix).
+    /// The name space of a full name. Errors: `NotSupported` (none of these), `Range` (too long), `Invalid` (nothing
+    /// after the prefix).
     pub fn of(name: &[u8]) -> Result<Namespace> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Error::Range);
@@ -65,8 +66,8 @@ pub enum Use {
     Set,
 }
 
-/// Checks the rules that hang on name space, kind of node and ownership. Mode bits (for `user.`) are checked apart, by whoever checks
-/// permissions.
+/// Checks the rules that hang on name space, kind of node and ownership. Mode bits (for `user.`) are checked apart, by
+/// whoever checks permissions.
 pub fn check(creds: &Credentials, attr: &Attr, space: Namespace, what: Use) -> Result<()> {
     let set = what == Use::Set;
     let is_owner = creds.uid == attr.uid || creds.is_privileged();
@@ -100,7 +101,8 @@ pub fn is_listed(creds: &Credentials, name: &[u8]) -> bool {
     }
 }
 
-/// Answers `getxattr` and `listxattr`: into an empty buffer nothing but the length; else the value, or `Range` if it does not fit.
+/// Answers `getxattr` and `listxattr`: into an empty buffer nothing but the length; else the value, or `Range` if it
+/// does not fit.
 pub fn answer(value: &[u8], buf: &mut [u8]) -> Result<usize> {
     if !buf.is_empty() {
         buf.get_mut(..value.len()).ok_or(Error::Range)?.copy_from_slice(value);

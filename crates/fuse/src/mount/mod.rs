@@ -19,8 +19,8 @@ pub struct MountOptions {
     pub source: String,
     /// Shown as `fuse.SUBTYPE`.
     pub subtype: String,
-    /// Mount this block device as `fuseblk`: then `umount` waits until the file system has written everything, and the device is marked
-    /// as in use. Superuser only.
+    /// Mount this block device as `fuseblk`: then `umount` waits until the file system has written everything, and the
+    /// device is marked as in use. Superuser only.
     pub block_device: Option<PathBuf>,
     /// Block size in bytes that a `fuseblk` mount reports to the kernel.
     pub block_bytes: u32,
@@ -29,7 +29,8 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// The kernel checks permissions. Set by the session according to who checks.
     pub default_permissions: bool,
-    /// Set-id bits and device nodes on the volume work. Superuser only; off is the safe choice for volumes from strangers.
+    /// Set-id bits and device nodes on the volume work. Superuser only; off is the safe choice for volumes from
+    /// strangers.
     pub allow_suid: bool,
     pub allow_dev: bool,
     pub no_exec: bool,
@@ -185,7 +186,8 @@ fn mount_directly(target: &Path, root_mode: u32, options: &MountOptions) -> Resu
     Ok(device)
 }
 
-/// Sets how far the kernel reads ahead on a mount. Asks the mount table for the device number, since the mount itself may not answer yet.
+/// Sets how far the kernel reads ahead on a mount. Asks the mount table for the device number, since the mount itself
+/// may not answer yet.
 pub(crate) fn set_readahead(target: &Path, bytes: usize) -> io::Result<()> {
     let table = std::fs::read_to_string("/proc/self/mountinfo")?;
     let device = device_of(&table, target).ok_or(io::ErrorKind::NotFound)?;
@@ -216,7 +218,8 @@ fn device_of<'a>(table: &'a str, target: &Path) -> Option<&'a str> {
 }
 
 impl Mountpoint {
-    /// A mount that somebody else made and serves, to be unmounted in the way open to us: directly, or through the helper.
+    /// A mount that somebody else made and serves, to be unmounted in the way open to us: directly, or through the
+    /// helper.
     pub fn existing(target: PathBuf) -> Self {
         Mountpoint {
             target,
@@ -229,8 +232,8 @@ impl Mountpoint {
         &self.target
     }
 
-    /// Unmounts. Fails while something below is in use (`EBUSY`), unless `lazy`: then the mount disappears at once, and the session ends
-    /// when the last user is done.
+    /// Unmounts. Fails while something below is in use (`EBUSY`), unless `lazy`: then the mount disappears at once, and
+    /// the session ends when the last user is done.
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
         if self.through_helper {
             return helper::unmount(&self.target, lazy);
@@ -277,7 +280,9 @@ mod tests {
 
     #[test]
     fn the_device_of_a_mount_is_found() {
-        let table = "22 1 0:21 / /proc rw - proc proc rw\n30 22 0:50 / /a\\040b rw - fuse x rw\n31 22 0:51 / /a\\040b rw - fuse y rw\n";
+        let table = "22 1 0:21 / /proc rw - proc proc rw\n\
+            30 22 0:50 / /a\\040b rw - fuse x rw\n\
+            31 22 0:51 / /a\\040b rw - fuse y rw\n";
         assert_eq!(device_of(table, Path::new("/a b")), Some("0:51"));
         assert_eq!(device_of(table, Path::new("/proc")), Some("0:21"));
         assert_eq!(device_of(table, Path::new("/none")), None);

@@ -146,8 +146,9 @@ pub enum Operation<'a> {
     },
 }
 
-/// The bytes of a request after its header, and how to take them apart. With one slice (`/dev/fuse`), everything follows each other;
-/// with two (io_uring), the fixed structure of an operation lies in the first and its names and data in the second.
+/// The bytes of a request after its header, and how to take them apart. With one slice (`/dev/fuse`), everything
+/// follows each other; with two (io_uring), the fixed structure of an operation lies in the first and its names and
+/// data in the second.
 #[derive(Clone, Copy, Debug)]
 pub struct Body<'a> {
     opcode: Opcode,

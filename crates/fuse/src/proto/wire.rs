@@ -1,6 +1,8 @@
-//! The structures of the protocol, as the kernel's user interface header `<linux/fuse.h>` lays them out (protocol 7.31 to 7.45).
+//! The structures of the protocol, as the kernel's user interface header `<linux/fuse.h>` lays them out (protocol 7.31
+//! to 7.45).
 //!
-//! All integers are in the byte order of the machine; every structure is a multiple of 8 bytes without padding of the compiler's own.
+//! All integers are in the byte order of the machine; every structure is a multiple of 8 bytes without padding of the
+//! compiler's own.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

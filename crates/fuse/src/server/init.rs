@@ -12,8 +12,8 @@ pub const MINOR: u32 = 45;
 /// The oldest: Linux 5.4.
 pub const MINOR_MIN: u32 = 31;
 
-/// The unit of `max_pages`. The kernel counts in its own pages; where those are larger, it allows itself more than we ask for, but never
-/// more than `max_write`.
+/// The unit of `max_pages`. The kernel counts in its own pages; where those are larger, it allows itself more than we
+/// ask for, but never more than `max_write`.
 const PAGE_BYTES: usize = 4096;
 /// Requests that the kernel sends without waiting for their replies (readahead, asynchronous direct I/O).
 const BACKGROUND_MAX: u16 = 128;
@@ -27,8 +27,8 @@ pub struct Wishes {
     pub read_only: bool,
     /// Largest read and write in bytes, a multiple of 4096.
     pub io_bytes_max: usize,
-    /// The kernel keeps written data and sends it later. Off: earlier direct reads may miss data that was not sent, and times change
-    /// after the fact.
+    /// The kernel keeps written data and sends it later. Off: earlier direct reads may miss data that was not sent, and
+    /// times change after the fact.
     pub writeback_cache: bool,
     /// Let the kernel skip OPEN where the file system allows it.
     pub skip_open: bool,

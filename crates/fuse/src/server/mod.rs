@@ -1,4 +1,5 @@
-//! From requests to calls of the file system and back to replies. No I/O: a transport hands in bytes and takes a [`Reply`] away.
+//! From requests to calls of the file system and back to replies. No I/O: a transport hands in bytes and takes a
+//! [`Reply`] away.
 //!
 //! # Life
 //!
@@ -6,9 +7,9 @@
 //! new --INIT--> serving --DESTROY, or finish()--> ended
 //! ```
 //!
-//! `FileSystem::init` is called in INIT; `FileSystem::destroy` exactly once, after every other call has returned: each worker holds its own gate
-//! while it is inside the file system, and whoever ends the session takes all gates. A gate is only ever contended at the end, so it costs a
-//! request next to nothing.
+//! `FileSystem::init` is called in INIT; `FileSystem::destroy` exactly once, after every other call has returned: each
+//! worker holds its own gate while it is inside the file system, and whoever ends the session takes all gates. A gate
+//! is only ever contended at the end, so it costs a request next to nothing.
 
 pub mod init;
 mod ops;
@@ -79,8 +80,8 @@ impl Server {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Handles the request in `bytes` on behalf of worker number `worker`. Any bytes are fine. A panic in the file system becomes an I/O
-    /// error.
+    /// Handles the request in `bytes` on behalf of worker number `worker`. Any bytes are fine. A panic in the file
+    /// system becomes an I/O error.
     pub fn handle<'b>(&self, worker: usize, bytes: &[u8], data: &'b mut [u8]) -> (After, Reply<'b>) {
         let dialect = Dialect {
             setxattr_ext: self
@@ -117,7 +118,8 @@ impl Server {
         (after(&request.op), reply)
     }
 
-    /// Ends the session: waits for the other workers to leave the file system, then destroys it. Does nothing the second time.
+    /// Ends the session: waits for the other workers to leave the file system, then destroys it. Does nothing the
+    /// second time.
     pub fn finish(&self) {
         let _all: Vec<_> = self.gates.iter().map(|gate| gate.0.lock()).collect();
         if self.ended.swap(true, Ordering::AcqRel) || self.agreed.get().is_none() {

@@ -50,7 +50,8 @@ impl Server {
             Operation::Init { .. } | Operation::Destroy | Operation::NotifyReply => {}
             Operation::Forget { nlookup } => self.forget(node.0, nlookup),
             Operation::BatchForget { nodes } => self.forget_batch(nodes),
-            // "Not implemented" makes the kernel stop telling us: no call of ours waits long enough to be worth interrupting.
+            // "Not implemented" makes the kernel stop telling us: no call of ours waits long enough to be worth
+            // interrupting.
             Operation::Interrupt { .. } | Operation::Unsupported { .. } => return Err(Error::NotImplemented),
 
             Operation::Lookup { name } => match fs.lookup(&ctx(), node, name)? {
@@ -244,7 +245,8 @@ impl Server {
         Ok(())
     }
 
-    /// The reply to CREATE and TMPFILE. Where the kernel skips OPEN, some versions never close what CREATE opened; so it gets no handle.
+    /// The reply to CREATE and TMPFILE. Where the kernel skips OPEN, some versions never close what CREATE opened; so
+    /// it gets no handle.
     fn put_created(&self, agreed: &Agreed, entry: &Entry, mut opened: Opened, out: &mut Reply<'_>) {
         if agreed.skips_open() && opened.handle != Handle::NONE {
             self.fs.release(entry.node, opened.handle);

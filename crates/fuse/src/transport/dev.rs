@@ -13,7 +13,8 @@ use crate::sys;
 
 const DEVICE: &str = "/dev/fuse";
 const PAGE_BYTES: usize = 4096;
-/// Room for everything in a request but the data of a write: header, structure, two names or an extended attribute's value.
+/// Room for everything in a request but the data of a write: header, structure, two names or an extended attribute's
+/// value.
 const OVERHEAD_BYTES: usize = PAGE_BYTES;
 
 /// An open `/dev/fuse`, part of a session.
@@ -42,8 +43,8 @@ impl Device {
         })
     }
 
-    /// Opens one more device for the session of this one. Each has its own list of requests under way, so that threads do not get into
-    /// each other's way; the requests to come are shared.
+    /// Opens one more device for the session of this one. Each has its own list of requests under way, so that threads
+    /// do not get into each other's way; the requests to come are shared.
     pub fn try_clone(&self) -> io::Result<Device> {
         let fresh = Device::open()?;
         sys::clone_device(&fresh.file, self.file.as_fd())?;
@@ -54,7 +55,8 @@ impl Device {
         self.file.as_fd()
     }
 
-    /// Waits for a request. With `spin`, tries for so long before sleeping: on a machine with processors to spare this saves waking up.
+    /// Waits for a request. With `spin`, tries for so long before sleeping: on a machine with processors to spare this
+    /// saves waking up.
     pub fn receive(&mut self, buffer: &mut RequestBuffer, spin: Duration) -> io::Result<Received> {
         if self.nonblocking == spin.is_zero() {
             sys::set_nonblocking(self.file.as_fd(), !spin.is_zero())?;

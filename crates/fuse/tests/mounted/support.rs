@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 use cowshed_fuse::{Notifier, Permissions, Session, SessionError, SessionOptions, Unmounter};
 use cowshed_vfs::memfs::{MemFs, Options};
 
-/// The turn of a test; None, with a line that says so, where mounting is impossible. Tests take turns because some fork: a child
-/// holds what other tests have open, and their mounts would be busy.
+/// The turn of a test; None, with a line that says so, where mounting is impossible. Tests take turns because some
+/// fork: a child holds what other tests have open, and their mounts would be busy.
 pub fn turn(test: &str) -> Option<MutexGuard<'static, ()>> {
     static TURN: Mutex<()> = Mutex::new(());
     // SAFETY: geteuid touches no memory.
@@ -199,7 +199,8 @@ pub fn fallocate(file: &impl AsRawFd, mode: i32, offset: i64, len: i64) -> io::R
     check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len).into() }).map(drop)
 }
 
-/// Runs `f` in a child process as another user with these groups; its error comes back, 255 for one without number, 254 for a panic.
+/// Runs `f` in a child process as another user with these groups; its error comes back, 255 for one without number, 254
+/// for a panic.
 pub fn as_user(uid: u32, gid: u32, groups: &[u32], f: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     in_child(|| {
         // SAFETY: the slice is valid; the other calls take integers.

@@ -1,7 +1,8 @@
-//! A small file system in memory: for tests of front ends, and for measuring what a transport costs without a file system behind it.
+//! A small file system in memory: for tests of front ends, and for measuring what a transport costs without a file
+//! system behind it.
 //!
-//! It keeps the contract of [`FileSystem`](crate::FileSystem) (lookup counts, stable cookies, unlinked but open files, ACLs), not more: no
-//! limits on memory, no atime. One lock guards everything; no method waits while it holds it.
+//! It keeps the contract of [`FileSystem`](crate::FileSystem) (lookup counts, stable cookies, unlinked but open files,
+//! ACLs), not more: no limits on memory, no atime. One lock guards everything; no method waits while it holds it.
 
 mod node;
 mod ops;
