@@ -158,7 +158,7 @@ impl Session {
         }
         if crate::sys::is_root() {
             // The default will do where this is impossible (no /sys, a container).
-            let _ = mount::set_readahead(session.mountpoint.path(), options.readahead_bytes);
+            let _ = session.mountpoint.set_readahead(options.readahead_bytes);
         }
         Ok(session)
     }
@@ -281,8 +281,10 @@ fn serve(
     let mut requests = RequestBuffer::new(io_bytes_max);
     let mut data = DataBuffer::new(io_bytes_max);
     loop {
-        let Received::Request(bytes) = device.receive(&mut requests, spin)? else {
-            return Ok(());
+        let bytes = match device.receive(&mut requests, spin)? {
+            Received::Request(bytes) => bytes,
+            Received::Unmounted => return Ok(()),
+            Received::Aborted => return Err(std::io::ErrorKind::ConnectionAborted.into()),
         };
         let (after, reply) = server.handle(worker, requests.request(bytes), data.as_mut_slice());
         match after {

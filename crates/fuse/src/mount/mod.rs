@@ -86,6 +86,8 @@ pub enum MountError {
 pub struct Mountpoint {
     target: PathBuf,
     through_helper: bool,
+    /// The device number, by which the mount is told from others on the same directory.
+    device: Option<String>,
 }
 
 /// The options of mount(8) that are flags of mount(2), with the words that `fusermount3` knows them by.
@@ -126,13 +128,7 @@ pub fn mount(target: &Path, options: &MountOptions) -> Result<(Device, Mountpoin
     }
     if sys::is_root() {
         let device = mount_directly(&target, root.mode(), options)?;
-        return Ok((
-            device,
-            Mountpoint {
-                target,
-                through_helper: false,
-            },
-        ));
+        return Ok((device, Mountpoint::new(target, false)));
     }
     for (asked, what) in [
         (options.block_device.is_some(), "a block device"),
@@ -144,13 +140,7 @@ pub fn mount(target: &Path, options: &MountOptions) -> Result<(Device, Mountpoin
         }
     }
     let device = helper::mount(&target, &helper::options(options))?;
-    Ok((
-        device,
-        Mountpoint {
-            target,
-            through_helper: true,
-        },
-    ))
+    Ok((device, Mountpoint::new(target, true)))
 }
 
 fn mount_error(target: &Path, source: io::Error) -> MountError {
@@ -186,17 +176,6 @@ fn mount_directly(target: &Path, root_mode: u32, options: &MountOptions) -> Resu
     Ok(device)
 }
 
-/// Sets how far the kernel reads ahead on a mount. Asks the mount table for the device number, since the mount itself
-/// may not answer yet.
-pub(crate) fn set_readahead(target: &Path, bytes: usize) -> io::Result<()> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let device = device_of(&table, target).ok_or(io::ErrorKind::NotFound)?;
-    std::fs::write(
-        format!("/sys/class/bdi/{device}/read_ahead_kb"),
-        format!("{}", bytes >> 10),
-    )
-}
-
 /// The device number of what is mounted (last) on `target`. See proc_pid_mountinfo(5).
 fn device_of<'a>(table: &'a str, target: &Path) -> Option<&'a str> {
     let escaped = target
@@ -218,12 +197,14 @@ fn device_of<'a>(table: &'a str, target: &Path) -> Option<&'a str> {
 }
 
 impl Mountpoint {
-    /// A mount that somebody else made and serves, to be unmounted in the way open to us: directly, or through the
-    /// helper.
-    pub fn existing(target: PathBuf) -> Self {
+    fn new(target: PathBuf, through_helper: bool) -> Mountpoint {
+        let device = mount_table()
+            .ok()
+            .and_then(|table| device_of(&table, &target).map(str::to_owned));
         Mountpoint {
             target,
-            through_helper: !sys::is_root(),
+            through_helper,
+            device,
         }
     }
 
@@ -232,17 +213,43 @@ impl Mountpoint {
         &self.target
     }
 
+    /// Is it still what one finds there? True where the mount table cannot be read.
+    pub fn is_mounted(&self) -> bool {
+        let (Some(device), Ok(table)) = (&self.device, mount_table()) else {
+            return true;
+        };
+        device_of(&table, &self.target) == Some(device)
+    }
+
     /// Unmounts. Fails while something below is in use (`EBUSY`), unless `lazy`: then the mount disappears at once, and
-    /// the session ends when the last user is done.
+    /// the session ends when the last user is done. A mount that is gone already, or covered by another, is let be.
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
+        if !self.is_mounted() {
+            return Ok(());
+        }
         if self.through_helper {
             return helper::unmount(&self.target, lazy);
         }
-        sys::umount(&self.target, lazy).map_err(|source| MountError::Unmount {
+        let result = sys::umount(&self.target, lazy);
+        result.map_err(|source| MountError::Unmount {
             target: self.target.clone(),
             source,
         })
     }
+
+    /// Sets how far the kernel reads ahead.
+    pub(crate) fn set_readahead(&self, bytes: usize) -> io::Result<()> {
+        let device = self.device.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        std::fs::write(
+            format!("/sys/class/bdi/{device}/read_ahead_kb"),
+            format!("{}", bytes >> 10),
+        )
+    }
+}
+
+/// Read from the mount table, not from the mount itself, which may not answer.
+fn mount_table() -> io::Result<String> {
+    std::fs::read_to_string("/proc/self/mountinfo")
 }
 
 #[cfg(test)]

@@ -175,7 +175,7 @@ fn garbage_is_survived() {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         seed >> 33
     };
-    for round in 0..20_000 {
+    for round in 0..6_000 {
         let opcode = Opcode::ALL[next() as usize % Opcode::ALL.len()];
         if matches!(opcode, Opcode::Destroy | Opcode::Forget | Opcode::BatchForget) {
             continue;

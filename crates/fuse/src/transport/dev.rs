@@ -29,8 +29,10 @@ pub struct Device {
 pub enum Received {
     /// A request of so many bytes lies in the buffer.
     Request(usize),
-    /// The file system was unmounted, or the connection aborted: nothing will come any more.
-    Ended,
+    /// The file system was unmounted: nothing will come any more.
+    Unmounted,
+    /// Somebody aborted the connection (through `/sys/fs/fuse/connections`): nothing will come any more, but the mount is still there.
+    Aborted,
 }
 
 impl Device {
@@ -79,7 +81,8 @@ impl Device {
                 }
                 // ENOENT: the request was taken back while it was read.
                 Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => {}
-                Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(Received::Ended),
+                Some(libc::ENODEV) => return Ok(Received::Unmounted),
+                Some(libc::ECONNABORTED) => return Ok(Received::Aborted),
                 _ => return Err(error),
             }
         }

@@ -136,3 +136,113 @@ fn listings_are_fresh_after_changes() {
     fs::remove_file(mount.path("f2")).unwrap();
     assert_eq!(count(), 8);
 }
+
+/// Random numbers that a seed repeats.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % below
+    }
+}
+
+/// Content as it must be.
+#[derive(Default)]
+struct Model(Vec<u8>);
+
+impl Model {
+    fn write(&mut self, at: usize, data: &[u8]) {
+        self.0.resize(self.0.len().max(at + data.len()), 0);
+        self.0[at..at + data.len()].copy_from_slice(data);
+    }
+
+    fn part(&self, at: usize, len: usize) -> &[u8] {
+        let end = (at + len).min(self.0.len());
+        &self.0[at.min(end)..end]
+    }
+}
+
+/// The same file through the cache, past it and mapped, with sizes changing underneath: all see one content.
+#[test]
+fn all_doors_show_one_content() {
+    let Some(_turn) = turn("all_doors_show_one_content") else {
+        return;
+    };
+    for (seed, skip_open, writeback_cache) in [(1, true, false), (2, false, false), (3, true, false), (4, false, true)]
+    {
+        let mount = Mount::new(|o| (o.skip_open, o.writeback_cache) = (skip_open, writeback_cache));
+        let path = mount.path("f");
+        let mut open = OpenOptions::new();
+        let cached = open
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .unwrap();
+        let direct = open.custom_flags(libc::O_DIRECT).open(&path).unwrap();
+        let (mut dice, mut model) = (Dice(seed), Model::default());
+        for step in 0..1500 {
+            one_step(&mut dice, &mut model, &cached, &direct);
+            let size = cached.metadata().unwrap().len() as usize;
+            assert_eq!(size, model.0.len(), "size after step {step} of seed {seed}");
+        }
+        drop((cached, direct));
+        assert!(fs::read(&path).unwrap() == model.0, "content after seed {seed}");
+        mount.end();
+    }
+}
+
+#[repr(align(4096))]
+struct Block([u8; 65536]);
+
+fn one_step(dice: &mut Dice, model: &mut Model, cached: &File, direct: &File) {
+    const SIZE_MAX: usize = 300_000;
+    let (at, len, fill) = (dice.roll(SIZE_MAX), 1 + dice.roll(60_000), dice.roll(255) as u8 + 1);
+    let (block_at, block_len) = (at & !4095, len.next_multiple_of(4096));
+    let mut block = Block([fill; 65536]);
+    match dice.roll(10) {
+        0 | 1 => {
+            cached.write_all_at(&block.0[..len], at as u64).unwrap();
+            model.write(at, &block.0[..len]);
+        }
+        2 => {
+            direct.write_all_at(&block.0[..block_len], block_at as u64).unwrap();
+            model.write(block_at, &block.0[..block_len]);
+        }
+        3 | 4 => {
+            let n = cached.read_at(&mut block.0[..len], at as u64).unwrap();
+            assert!(block.0[..n] == *model.part(at, len), "cached read of {len} at {at}");
+        }
+        5 => {
+            let n = direct.read_at(&mut block.0[..block_len], block_at as u64).unwrap();
+            assert!(
+                block.0[..n] == *model.part(block_at, block_len),
+                "direct read of {block_len} at {block_at}"
+            );
+        }
+        6 => {
+            cached.set_len(at as u64).unwrap();
+            model.0.resize(at, 0);
+        }
+        7 => {
+            let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            fallocate(cached, hole, at as i64, len as i64).unwrap();
+            let end = (at + len).min(model.0.len());
+            model.0[at.min(end)..end].fill(0);
+        }
+        _ if model.0.is_empty() => {}
+        kind => {
+            let mut map = Map::shared(cached, model.0.len()).unwrap();
+            assert!(map.bytes() == model.0, "mapped content");
+            let end = (at + len).min(model.0.len());
+            if kind == 9 && at < end {
+                map.bytes()[at..end].fill(fill);
+                model.0[at..end].fill(fill);
+            }
+        }
+    }
+}

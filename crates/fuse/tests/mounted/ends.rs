@@ -241,3 +241,60 @@ fn a_block_device_mount_ends_before_umount_returns() {
     });
     assert!(refused.unwrap_err().to_string().contains("not a block device"));
 }
+
+/// The control file system of fuse, mounted for ourselves.
+struct Control(tempfile::TempDir);
+
+impl Control {
+    fn new() -> Control {
+        let dir = tempfile::tempdir().unwrap();
+        let status = Command::new("mount")
+            .args(["-t", "fusectl", "none"])
+            .arg(dir.path())
+            .status()
+            .unwrap();
+        assert!(status.success());
+        Control(dir)
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn an_aborted_connection_ends_and_leaves_no_dead_mount() {
+    let Some(_turn) = turn("an_aborted_connection_ends_and_leaves_no_dead_mount") else {
+        return;
+    };
+    let mut mount = Mount::new(|_| {});
+    fs::write(mount.path("f"), b"x").unwrap();
+    use std::os::unix::fs::MetadataExt;
+    let connection = libc::minor(fs::metadata(mount.dir.path()).unwrap().dev());
+    let control = Control::new();
+    fs::write(control.0.path().join(format!("{connection}/abort")), b"1").unwrap();
+    let ended = mount.wait_for_result();
+    assert!(ended.unwrap_err().to_string().contains("abort"));
+    assert_eq!(mount.fs.destroyed.load(Ordering::SeqCst), 1);
+    assert_eq!(mount_line(mount.dir.path()), "");
+}
+
+#[test]
+fn unmounting_twice_does_not_touch_what_is_below() {
+    let Some(_turn) = turn("unmounting_twice_does_not_touch_what_is_below") else {
+        return;
+    };
+    let below = Mount::new(|_| {});
+    fs::write(below.path("f"), b"below").unwrap();
+    let above = Session::mount(Arc::new(MemFs::default()), below.dir.path(), SessionOptions::default()).unwrap();
+    let unmounter = above.unmounter();
+    let serving = above.spawn();
+    assert!(!below.path("f").exists());
+    unmounter.unmount(false).unwrap();
+    serving.join().unwrap().unwrap();
+    unmounter.unmount(false).unwrap();
+    unmounter.unmount(true).unwrap();
+    assert_eq!(fs::read(below.path("f")).unwrap(), b"below");
+}

@@ -92,12 +92,18 @@ impl Mount {
 
     /// Waits for a session that somebody else has unmounted.
     pub fn wait(&mut self) {
-        let serving = self.serving.take().expect("waited for once");
-        serving.join().expect("no panic").expect("a session that ends in order");
+        self.wait_for_result().expect("a session that ends in order");
         assert!(
             !self.panicked.load(Ordering::SeqCst),
             "the file system panicked: see above"
         );
+    }
+}
+
+impl Mount {
+    pub fn wait_for_result(&mut self) -> Result<(), SessionError> {
+        let serving = self.serving.take().expect("waited for once");
+        serving.join().expect("no panic")
     }
 }
 
