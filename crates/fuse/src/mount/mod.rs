@@ -208,6 +208,12 @@ impl Mountpoint {
         }
     }
 
+    /// A mount that somebody else made and serves, to be unmounted in the way open to us: directly, or through the
+    /// helper.
+    pub fn existing(target: PathBuf) -> Mountpoint {
+        Mountpoint::new(target, !sys::is_root())
+    }
+
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         &self.target
