@@ -11,7 +11,7 @@ use zerocopy::little_endian::{U16, U64};
 
 use super::names::{self, NewName};
 use super::staged::Staged;
-use super::{check_name, next_index, prepare_and_join, touch_dir, use_indexes};
+use super::{check_name, next_index, note_name, prepare_and_join, touch_dir};
 use crate::Engine;
 use crate::error::Result;
 use crate::inode::access::{Caller, may_create};
@@ -56,7 +56,10 @@ pub fn create(
     let (join, plan) = prepare_and_join(engine, |generation| {
         let mut staged = Staged::new(&dir.tree);
         // The name first: most failures are here, and no number is spent on them.
-        let item = names::check_absent(&staged, dir.ino, name)?;
+        let item = match dir.dir.filter.is_absent(name) {
+            true => None,
+            false => names::check_absent(&staged, dir.ino, name)?,
+        };
         let ino = match taken {
             Some(ino) => ino,
             None => *taken.insert(dir.subvol.take_ino()?),
@@ -80,7 +83,7 @@ pub fn create(
     })?;
     let Plan { inode, mut staged } = plan;
     let mut state = dir.attr.lock();
-    use_indexes(dir, 1);
+    note_name(dir, name);
     touch_dir(&mut state, join.generation(), now, name.len(), 0);
     staged.put(dir.key(), dir.item_bytes(&state));
     join.apply(staged.into_batch(), space);
@@ -183,6 +186,9 @@ pub(super) fn make<'t>(
     }
     if !has_xattrs {
         inode.xattrs.set_known_empty();
+    }
+    if new.kind == FileKind::Directory {
+        inode.dir.filter.start();
     }
     if new.kind == FileKind::Symlink {
         let key = Key::new(ino, KeyType::EXTENT_DATA, 0);

@@ -8,7 +8,7 @@ use cowshed_vfs::Error as Errno;
 
 use super::names::{self, NewName};
 use super::staged::Staged;
-use super::{check_name, next_index, prepare_and_join, touch_dir, touch_inode, use_indexes};
+use super::{check_name, next_index, note_name, prepare_and_join, touch_dir, touch_inode};
 use crate::Engine;
 use crate::error::Result;
 use crate::inode::access::{Caller, check_changeable, may_create};
@@ -66,7 +66,7 @@ pub fn link(engine: &Engine, caller: &Caller<'_>, inode: &Arc<Inode>, dir: &Arc<
     inode.refs.set_linkable(false);
     let generation = join.generation();
     let mut attrs = lock::attrs_all(&[dir, inode]);
-    use_indexes(dir, 1);
+    note_name(dir, name);
     touch_dir(attrs.of(dir), generation, now, name.len(), 0);
     staged.put(dir.key(), dir.item_bytes(attrs.of(dir)));
     let state = attrs.of(inode);

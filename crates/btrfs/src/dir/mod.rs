@@ -7,6 +7,7 @@
 //! Looking up and listing take no inode lock: an item is read as a whole.
 
 mod create;
+mod filter;
 mod link;
 mod list;
 pub mod names;
@@ -28,6 +29,7 @@ pub use names::{Found, NAME_BYTES_MAX, Target, check_name};
 pub use remove::{rmdir, unlink};
 pub use rename::rename;
 
+use self::filter::NameFilter;
 use crate::Engine;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
@@ -45,6 +47,7 @@ pub struct DirData {
     /// The index of the next name; 0 while nobody has asked. Changes under the directory's operation lock.
     next_index: AtomicU64,
     placeholder_parent: OnceLock<ObjectId>,
+    filter: NameFilter,
 }
 
 impl DirData {
@@ -53,7 +56,7 @@ impl DirData {
     }
 }
 
-/// The index that the next name in a directory gets. It counts as used when [`use_indexes`] says so.
+/// The index that the next name in a directory gets. It counts as used when [`note_name`] says so.
 fn next_index(dir: &Inode) -> Result<u64> {
     let known = dir.dir.next_index.load(Ordering::Acquire);
     if known != 0 {
@@ -70,9 +73,10 @@ fn next_index(dir: &Inode) -> Result<u64> {
     Ok(next)
 }
 
-/// `count` indexes from [`next_index`] on are used now.
-fn use_indexes(dir: &Inode, count: u64) {
-    dir.dir.next_index.fetch_add(count, Ordering::AcqRel);
+/// A name comes into the directory, with the next index.
+fn note_name(dir: &Inode, name: &[u8]) {
+    dir.dir.next_index.fetch_add(1, Ordering::AcqRel);
+    dir.dir.filter.add(name);
 }
 
 /// Prepares until the plan and the transaction agree on the transaction's number. `prepare` may fail and do I/O.
@@ -125,6 +129,9 @@ pub fn lookup(engine: &Engine, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<A
     }
     if name.len() > NAME_BYTES_MAX {
         return Err(Errno::NameTooLong.into());
+    }
+    if dir.dir.filter.is_absent(name) {
+        return Ok(None);
     }
     let Some(found) = names::find(&dir.tree, dir.ino, name)? else {
         return Ok(None);

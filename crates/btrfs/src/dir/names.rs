@@ -179,8 +179,8 @@ pub fn insert_into(staged: &mut Staged<'_>, new: &NewName<'_>, item: Option<&[u8
     staged.put(index_key(new.dir, new.index), bytes);
 }
 
-/// Removes a name from its directory; `index` comes from [`remove_ref`] (or a `ROOT_REF`).
-pub fn remove(staged: &mut Staged<'_>, dir: ObjectId, name: &[u8], index: u64) -> Result<()> {
+/// Removes a name from its directory; `index` comes from [`remove_ref`]. True where it was the last one with its hash.
+pub fn remove(staged: &mut Staged<'_>, dir: ObjectId, name: &[u8], index: u64) -> Result<bool> {
     let key = item_key(dir, name);
     let item = staged.get(&key)?.ok_or(Errno::NotFound)?;
     let mut rest = Vec::new();
@@ -189,9 +189,10 @@ pub fn remove(staged: &mut Staged<'_>, dir: ObjectId, name: &[u8], index: u64) -
         rest.extend_from_slice(entry.name);
         rest.extend_from_slice(entry.data);
     }
+    let is_last = rest.is_empty();
     staged.put_or_delete(key, rest);
     staged.delete(index_key(dir, index));
-    Ok(())
+    Ok(is_last)
 }
 
 const REF_HEAD_BYTES: usize = size_of::<InodeRef>();

@@ -71,10 +71,10 @@ fn apply_removal(
     space: MetaReservation,
 ) -> Result<()> {
     let now = engine.env.now();
-    let (join, mut staged) = prepare_and_join(engine, |_| {
+    let (join, (mut staged, is_last)) = prepare_and_join(engine, |_| {
         let mut staged = Staged::new(&dir.tree);
-        stage_removal(&mut staged, dir, name, found, child)?;
-        Ok(staged)
+        let is_last = stage_removal(&mut staged, dir, name, found, child)?;
+        Ok((staged, is_last))
     })?;
     let generation = join.generation();
     let mut attrs = lock::attrs_all(&[dir, child]);
@@ -87,17 +87,20 @@ fn apply_removal(
         staged.put(child.key(), child.item_bytes(state));
     }
     join.apply(staged.into_batch(), space);
+    if is_last {
+        dir.dir.filter.remove_last(name);
+    }
     Ok(())
 }
 
-/// Stages the removal of a name and of the way back to it.
+/// Stages the removal of a name and of the way back to it. True where no name with its hash is left.
 pub(super) fn stage_removal(
     staged: &mut Staged<'_>,
     dir: &Inode,
     name: &[u8],
     found: &Found,
     child: &Inode,
-) -> Result<()> {
+) -> Result<bool> {
     let index = match found.target {
         Target::Inode(_) => names::remove_ref(staged, child.ino, dir.ino, name)?,
         Target::Subvol(_) => find_index(dir, name)?,

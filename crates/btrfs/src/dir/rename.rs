@@ -10,7 +10,7 @@ use super::link::may_extend_refs;
 use super::names::{self, Found, NewName, Target};
 use super::remove::{check_removable_dir, drop_link, find_child, is_still, stage_removal};
 use super::staged::Staged;
-use super::{check_name, is_above, next_index, prepare_and_join, touch_dir, touch_inode, use_indexes};
+use super::{check_name, is_above, next_index, note_name, prepare_and_join, touch_dir, touch_inode};
 use crate::Engine;
 use crate::error::Result;
 use crate::inode::access::{Caller, check_dir, may_create, may_remove};
@@ -272,9 +272,9 @@ impl Move<'_> {
         let stays = self.is_exchange() || self.flags.contains(RenameFlags::WHITEOUT);
         let refilled = if stays { from.name.len() } else { 0 };
         let replaced_bytes = self.replaced.map_or(0, |_| to.name.len());
-        use_indexes(to.dir, 1);
+        note_name(to.dir, to.name);
         if stays {
-            use_indexes(from.dir, 1);
+            note_name(from.dir, from.name);
         }
         touch_dir(attrs.of(from.dir), generation, now, refilled, from.name.len());
         touch_dir(attrs.of(to.dir), generation, now, to.name.len(), replaced_bytes);

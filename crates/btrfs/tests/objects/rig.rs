@@ -17,7 +17,7 @@ use cowshed_vfs::{
     OpenRequest, RenameFlags, Result, SetAttr, SetXattrFlags,
 };
 
-pub const ROOT: Context = Context::root();
+pub static ROOT: Context = Context::root();
 pub const CREATE: OpenRequest = OpenRequest {
     flags: OpenFlags::READ.union(OpenFlags::WRITE).union(OpenFlags::CREATE),
     kill_suidgid: false,
