@@ -231,6 +231,9 @@ finding_ids! {
     /// The version 1 cache of a block group contradicts its inode.
     SpaceCacheInvalid = "space-cache-invalid", Warning;
 
+    /// A version 1 cache that the kernel would trust calls free what is in use: the next write destroys it.
+    SpaceCacheInUse = "space-cache-in-use", Error;
+
     // Quotas.
     /// A quota group counts other bytes than its subvolume uses.
     QuotaCount = "quota-count", Error;

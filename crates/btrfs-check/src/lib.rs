@@ -40,6 +40,7 @@ mod names;
 mod paths;
 mod quota;
 mod roots;
+mod space_cache;
 mod util;
 mod volume;
 mod walk;
@@ -161,6 +162,7 @@ fn check_volume(cx: &mut Cx<'_>) {
         free_space::check(cx, root, &groups, extents_whole && groups_whole);
         true
     });
+    space_cache::check(cx, &roots, &groups, extents_whole && groups_whole);
     if let Some(tree) = roots.get(TreeId::QUOTA) {
         cx.quota = quota::read(cx, &tree.root);
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use btrfs_format::features::compat_ro;
 use btrfs_format::items::{FreeSpaceHeader, InodeItem, RootItem};
-use btrfs_format::view::{fixed, root_item, root_ref};
+use btrfs_format::view::{FileExtentView, file_extent, fixed, root_item, root_ref};
 use btrfs_format::{Key, KeyType, ObjectId, TreeId, Uuid};
 
 use crate::block::Block;
@@ -43,6 +43,15 @@ pub(crate) struct TreeRoot {
     pub(crate) root_dirid: u64,
 }
 
+/// A file of the root tree, which holds a space cache.
+#[derive(Debug, Default)]
+pub(crate) struct CacheInode {
+    pub(crate) generation: u64,
+    pub(crate) size_bytes: u64,
+    /// Offset in the file, address, length.
+    pub(crate) extents: Vec<(u64, u64, u64)>,
+}
+
 /// What the root tree holds.
 #[derive(Default)]
 pub(crate) struct Roots {
@@ -52,8 +61,9 @@ pub(crate) struct Roots {
     pub(crate) links: BTreeMap<(u64, u64), RootLink>,
     pub(crate) orphans: BTreeSet<u64>,
     pub(crate) whole: bool,
-    caches: Vec<(u64, FreeSpaceHeader)>,
-    inode_generations: BTreeMap<u64, u64>,
+    /// Version 1 space caches by the start of their block group.
+    pub(crate) caches: Vec<(u64, FreeSpaceHeader)>,
+    pub(crate) cache_inodes: BTreeMap<u64, CacheInode>,
 }
 
 impl Roots {
@@ -131,16 +141,23 @@ fn read_item(cx: &mut Cx<'_>, roots: &mut Roots, leaf: &Block, key: Key, data: &
         },
         KeyType::INODE_ITEM => {
             if let Some(inode) = fixed::<InodeItem>(data) {
-                roots
-                    .inode_generations
-                    .insert(key.objectid.get(), inode.generation.get());
+                let file = roots.cache_inodes.entry(key.objectid.get()).or_default();
+                file.generation = inode.generation.get();
+                file.size_bytes = inode.size.get();
+            }
+        }
+        KeyType::EXTENT_DATA => {
+            if let (Some(FileExtentView::Regular(extent)), Some(file)) =
+                (file_extent(data), roots.cache_inodes.get_mut(&key.objectid.get()))
+            {
+                let addr = extent.disk_bytenr.get().saturating_add(extent.offset.get());
+                file.extents.push((key.offset, addr, extent.num_bytes.get()));
             }
         }
         KeyType::INODE_REF
         | KeyType::DIR_ITEM
         | KeyType::DIR_INDEX
         | KeyType::XATTR_ITEM
-        | KeyType::EXTENT_DATA
         | KeyType::ORPHAN_ITEM
         | KeyType::TEMPORARY_ITEM
         | KeyType::PERSISTENT_ITEM => {}
@@ -216,7 +233,6 @@ pub(crate) fn check(cx: &mut Cx<'_>, roots: &Roots) {
             }
         }
     }
-    check_space_caches(cx, roots);
 }
 
 /// Subvolume references, once all directories have been seen.
@@ -269,32 +285,6 @@ pub(crate) fn check_links(cx: &mut Cx<'_>, roots: &Roots) {
                 Site::tree(id),
                 "a subvolume that no directory holds",
             );
-        }
-    }
-}
-
-/// The version 1 cache: used by the kernel only where its generation is the superblock's.
-fn check_space_caches(cx: &mut Cx<'_>, roots: &Roots) {
-    let sb = cx.vol.sb;
-    let active = !cx.vol.has_compat_ro(compat_ro::FREE_SPACE_TREE) && sb.cache_generation == sb.generation;
-    if !active || !roots.whole {
-        return;
-    }
-    for (group, header) in &roots.caches {
-        let inode = header.location.objectid.get();
-        let site = Site::addr(*group);
-        if cx.vol.chunks.exact(*group).is_none() {
-            cx.sink.add(
-                Id::SpaceCacheInvalid,
-                site,
-                "the cache of a block group that does not exist",
-            );
-        } else if !roots.inode_generations.contains_key(&inode) {
-            cx.sink
-                .add(Id::SpaceCacheInvalid, site, format!("inode {inode} does not exist"));
-        } else if header.generation.get() > sb.generation.get() {
-            let what = format!("generation {}, the volume is at {}", header.generation, sb.generation);
-            cx.sink.add(Id::SpaceCacheInvalid, site, what);
         }
     }
 }

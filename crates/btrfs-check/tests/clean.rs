@@ -94,12 +94,19 @@ fn every_kind_of_volume_is_clean() -> Result<()> {
 #[test]
 fn an_aged_volume_is_clean() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
-    for features in [vec![], vec!["^no-holes"]] {
-        let options = VolumeOptions {
-            size_bytes: 1 << 30,
-            features,
-            ..VolumeOptions::default()
-        };
+    let new = VolumeOptions {
+        size_bytes: 1 << 30,
+        ..VolumeOptions::default()
+    };
+    // Large enough for caches of version 1, which the kernel keeps for block groups from 100 MiB.
+    let old = VolumeOptions {
+        size_bytes: 2 << 30,
+        features: vec!["^no-holes"],
+        runtime_features: vec!["^free-space-tree"],
+        mount_options: "space_cache=v1",
+        ..VolumeOptions::default()
+    };
+    for options in [new, old] {
         let volume = KernelVolume::make(&options)?;
         volume.with_mount(|root| {
             shell(

@@ -102,13 +102,26 @@ fn damage(device: &MemDevice, blocks: &[u64], dice: &mut Dice) -> Result<()> {
 
 #[test]
 fn damaged_volumes_end_in_a_report() -> Result<()> {
+    damage_volume(VolumeOptions::default())
+}
+
+#[test]
+fn damaged_volumes_of_the_old_kind_end_in_a_report() -> Result<()> {
+    damage_volume(VolumeOptions {
+        features: vec!["^no-holes", "^skinny-metadata"],
+        runtime_features: vec!["^free-space-tree", "quota"],
+        ..VolumeOptions::default()
+    })
+}
+
+fn damage_volume(options: VolumeOptions) -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     let options = VolumeOptions {
         size_bytes: 256 << 20,
         node_bytes: Some(NODE_BYTES as u32),
         data: Some("single"),
         metadata: Some("single"),
-        ..VolumeOptions::default()
+        ..options
     };
     let volume = KernelVolume::make_populated(&options, 3, 60)?;
     let image: &Path = volume.image();

@@ -33,7 +33,8 @@ fn single_ref(item: &Item) -> bool {
 
 /// A range that no extent covers, in a block group of data.
 fn free_data(image: &Image) -> u64 {
-    let chunk = image.chunks.iter().find(|c| c.ty & 1 == 1).expect("a data chunk");
+    let data = image.chunks.iter().filter(|c| c.ty & 1 == 1);
+    let chunk = data.max_by_key(|c| c.len).expect("a data chunk");
     chunk.start + chunk.len - (1 << 20)
 }
 
@@ -170,6 +171,13 @@ fn plant_free_space(id: Id, bases: &Bases) -> Option<Planted> {
             image.edit_as(TreeId::ROOT, header, |item: &mut FreeSpaceHeader| {
                 item.location.objectid = 99_999.into()
             });
+        }
+        Id::SpaceCacheInUse => {
+            // The cache stays as it is, and an extent appears where it says that nothing is.
+            image = bases.old.snapshot();
+            image.edit_super(|sb| sb.cache_generation = sb.generation);
+            let key = Key::new(ObjectId(free_data(&image)), KeyType::EXTENT_ITEM, 4096);
+            image.insert(E, key, new_extent(extent_flags::DATA, &data_ref()));
         }
         Id::QuotaCount | Id::QuotaMissing => {
             image = bases.quota.snapshot();
