@@ -1,8 +1,9 @@
 //! Faults of inodes, names and file extents.
 
 use btrfs_check::FindingId as Id;
+use btrfs_format::block::{HEADER_BYTES, ITEM_HEADER_BYTES};
 use btrfs_format::items::{DirItem, FileExtent, InodeExtref, InodeItem, InodeRef, file_extent_type, file_type};
-use btrfs_format::{Key, KeyType, ObjectId, TreeId};
+use btrfs_format::{KeyType, ObjectId, TreeId};
 
 use crate::image::{Image, Item};
 use crate::layout::of_type;
@@ -75,7 +76,6 @@ fn plant_inodes(id: Id, bases: &Bases) -> Option<Planted> {
 fn plant_names(id: Id, bases: &Bases) -> Option<Planted> {
     let mut image = bases.main.snapshot();
     let file = ino(&image, "file-500");
-    let dir = ino(&image, "d");
     let entry = |ty: KeyType| move |item: &Item| item.key.ty == ty && item.data.ends_with(b"file-500");
     match id {
         Id::InodeRefStale => {
@@ -109,12 +109,18 @@ fn plant_names(id: Id, bases: &Bases) -> Option<Planted> {
             });
         }
         Id::DirNames => {
-            // The same name twice under one index: every lookup succeeds, yet the sums differ.
-            image.edit(FS, entry(KeyType::DIR_ITEM), |item| {
-                let twice = item.data.clone();
-                item.data.extend(twice);
+            // The same name twice in one item: every lookup succeeds, yet the sums differ.
+            let room = image.nodesize() - HEADER_BYTES - 200;
+            image.edit_leaf(FS, |items| {
+                let used: usize = items.iter().map(|item| item.data.len() + ITEM_HEADER_BYTES).sum();
+                let entry = items.iter_mut().find(|item| item.key.ty == KeyType::DIR_ITEM);
+                let Some(entry) = entry.filter(|_| used < room) else {
+                    return false;
+                };
+                let twice = entry.data.clone();
+                entry.data.extend(twice);
+                true
             });
-            assert!(dir > 0);
         }
         _ => return None,
     }
@@ -128,15 +134,12 @@ fn plant_extents(id: Id, bases: &Bases) -> Option<Planted> {
     match id {
         Id::FileExtentInvalid => image.edit_as(FS, extent, |item: &mut FileExtent| item.compression = 9),
         Id::FileExtentOverlap => {
-            let found = image.find(FS, &extent);
-            image.insert(
-                FS,
-                Key {
-                    offset: 4096,
-                    ..found.key
-                },
-                found.data,
-            );
+            image = bases.old.snapshot();
+            let sparse = ino(&image, "sparse");
+            let hole = |item: &Item| of(sparse, KeyType::EXTENT_DATA)(item) && item.key.offset == 0;
+            image.edit_as(FS, hole, |item: &mut FileExtent| {
+                item.num_bytes = (item.num_bytes.get() + 4096).into();
+            });
         }
         Id::FileExtentHole => {
             image = bases.old.snapshot();
