@@ -1,0 +1,20 @@
+//! The library face: a volume's files and directories for Rust, on top of the vfs contract. Translation only.
+//!
+//! Locks: none of its own.
+
+mod dir;
+mod entries;
+mod error;
+mod file;
+mod metadata;
+mod node;
+mod options;
+mod volume;
+
+pub use dir::Dir;
+pub use entries::{DirEntry, ReadDir};
+pub use error::{Error, Result};
+pub use file::{File, FileOptions};
+pub use metadata::Metadata;
+pub use options::{OpenOptions, Subvolume};
+pub use volume::Volume;
