@@ -27,6 +27,32 @@ pub enum Command {
     Mount(MountArgs),
     /// Unmount; returns when everything is on disk
     Umount(UmountArgs),
+    /// Check a volume for faults, without changing it
+    Check(super::commands::check::CheckArgs),
+    /// Show what lies on a volume: superblocks, trees, chunks, extents, blocks
+    Inspect(super::commands::inspect::InspectArgs),
+    /// List directories of a volume that is not mounted
+    Ls(super::commands::ls::LsArgs),
+    /// Print files of a volume that is not mounted
+    Cat(super::commands::cat::CatArgs),
+    /// Show what is known of a file of a volume that is not mounted
+    Stat(super::commands::stat::StatArgs),
+    /// Print a completion script for a shell
+    Completions(super::commands::docs::CompletionsArgs),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(super::commands::docs::ManArgs),
+}
+
+/// How a volume is opened by the commands that read files without mounting.
+#[derive(Args, Debug)]
+pub struct ReadArgs {
+    /// Another device of the same volume
+    #[arg(short = 'D', long = "device", value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+    /// Options as mount has them: subvol=, subvolid=, degraded, rescue=
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
 }
 
 #[derive(Args, Debug)]

@@ -1,11 +1,16 @@
 //! Opening what the user names: image files and block devices.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use cowshed_btrfs::Engine;
+use cowshed_btrfs::env::SystemEnv;
 use cowshed_btrfs::volume::{OpenOptions, Volume};
-use cowshed_device::{BlockDevice, FileDevice, OpenMode};
+use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
+
+use crate::cli::ReadArgs;
+use crate::{log, mount_options};
 
 /// Opens all devices of a volume.
 pub fn open(paths: &[PathBuf], mode: OpenMode) -> Result<Vec<Arc<dyn BlockDevice>>> {
@@ -27,4 +32,41 @@ pub fn open_volume(paths: &[PathBuf], options: &OpenOptions) -> Result<Arc<Volum
     };
     let devices = open(paths, mode)?;
     Volume::open(devices, options).with_context(|| paths.first().map(|p| p.display().to_string()).unwrap_or_default())
+}
+
+/// Opens devices for a look: beside readers, and with `Unlocked` beside a writer, too.
+pub fn open_to_read(paths: &[PathBuf], locking: Locking) -> Result<Vec<Arc<dyn BlockDevice>>> {
+    paths
+        .iter()
+        .map(|path| match FileDevice::open_with(path, OpenMode::ReadOnly, locking) {
+            Ok(device) => Ok(Arc::new(device) as Arc<dyn BlockDevice>),
+            Err(error @ cowshed_device::Error::Busy { .. }) => Err(error)
+                .context("somebody writes to it (is it mounted? unmount it, or look at the files in the mount)"),
+            Err(error) => Err(error.into()),
+        })
+        .collect()
+}
+
+/// Opens a volume's files for reading, without changing anything: volumes with a log and other troubles, too.
+pub fn open_files(target: &Path, args: &ReadArgs) -> Result<cowshed::Volume> {
+    log::to_terminal(0);
+    let mut options = mount_options::parse(&args.options)?;
+    options.open.read_only = true;
+    options.fs.read_only = true;
+    let mut paths = vec![target.to_path_buf()];
+    paths.extend(args.devices.iter().cloned());
+    let devices = open_to_read(&paths, Locking::Locked)?;
+    let open = || -> Result<cowshed::Volume> {
+        let volume = Volume::open(devices, &options.open)?;
+        let engine = Engine::open(volume, Arc::new(SystemEnv), options.engine)?;
+        Ok(cowshed::Volume::from_engine(engine, options.fs)?)
+    };
+    let volume = open().with_context(|| target.display().to_string())?;
+    if volume.has_log() {
+        eprintln!(
+            "cowshed: {}: a log was not replayed: what was fsynced last before a crash does not show",
+            target.display()
+        );
+    }
+    Ok(volume)
 }

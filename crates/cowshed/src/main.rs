@@ -6,6 +6,7 @@ mod daemon;
 mod devices;
 mod log;
 mod mount_options;
+mod people;
 
 use std::process::ExitCode;
 

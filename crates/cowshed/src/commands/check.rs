@@ -1,0 +1,185 @@
+//! `cowshed check`: the independent checker, with the flags and the summary of `btrfs check`.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use anyhow::Result;
+use btrfs_check::{CheckOptions, FindingId, Phase, Report, Severity};
+use clap::Args;
+use cowshed_device::Locking;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use crate::devices;
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit code: 0 nothing is wrong (notes may be printed), 1 something is, 2 the check could not be made.")]
+pub struct CheckArgs {
+    /// Image files or block devices of one volume
+    #[arg(required = true, value_name = "TARGET")]
+    targets: Vec<PathBuf>,
+    /// Read all data, every copy, and compare it with its checksums
+    #[arg(long)]
+    check_data_csum: bool,
+    /// Look although somebody writes to the volume: what changes meanwhile looks like a fault
+    #[arg(long)]
+    force: bool,
+    /// Change nothing, which is what is always done
+    #[arg(long, hide = true)]
+    readonly: bool,
+    /// Show progress; on a terminal that is the default
+    #[arg(short, long)]
+    progress: bool,
+    /// Print at most so many findings of each kind
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    max_findings: u64,
+    /// Print findings and sums as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &CheckArgs) -> Result<u8> {
+    let locking = if args.force { Locking::Unlocked } else { Locking::Locked };
+    let devices = devices::open_to_read(&args.targets, locking)?;
+    let bar = (args.progress || std::io::stderr().is_terminal()).then(Bar::default);
+    let options = CheckOptions {
+        data_csums: args.check_data_csum,
+        kept_per_id_max: args.max_findings,
+        progress: bar.as_ref().map(|bar| bar as &dyn btrfs_check::Progress),
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let report = btrfs_check::check(&devices, &options);
+    if let Some(bar) = &bar {
+        bar.finish();
+    }
+    let text = if args.json {
+        format!("{:#}\n", report_json(args, &report))
+    } else {
+        text(args, &report)
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(u8::from(!report.is_clean()))
+}
+
+fn text(args: &CheckArgs, report: &Report) -> String {
+    let mut out = report.to_string();
+    for (id, count) in report.counts.iter().filter(|(_, count)| **count > args.max_findings) {
+        let more = count - args.max_findings;
+        out += &format!("{}: {id}: {more} more of them\n", id.severity());
+    }
+    let stats = &report.statistics;
+    let verdict = match report.worst() {
+        Some(Severity::Error) => "error(s) found".to_owned(),
+        Some(Severity::Warning) => "warning(s) found".to_owned(),
+        Some(Severity::Note) | None => "no error found".to_owned(),
+    };
+    if report.has(FindingId::SuperUnreadable) && stats.tree_blocks == 0 {
+        return out + "no btrfs volume that could be checked\n";
+    }
+    out += &format!("found {} bytes used, {verdict}\n", stats.bytes_used);
+    out += &format!("total csum bytes: {}\n", stats.csum_bytes);
+    out += &format!("total tree bytes: {}\n", stats.tree_bytes);
+    out += &format!("total fs tree bytes: {}\n", stats.fs_tree_bytes);
+    out += &format!("total extent tree bytes: {}\n", stats.extent_tree_bytes);
+    out += &format!("btree space waste bytes: {}\n", stats.tree_waste_bytes);
+    out += &format!("file data blocks allocated: {}\n", stats.data_allocated_bytes);
+    out += &format!(" referenced {}\n", stats.data_referenced_bytes);
+    if args.check_data_csum {
+        out += &format!("data bytes verified: {}\n", stats.data_verified_bytes);
+    }
+    out
+}
+
+fn report_json(args: &CheckArgs, report: &Report) -> Value {
+    let findings: Vec<Value> = report
+        .findings
+        .iter()
+        .map(|finding| {
+            let site = &finding.site;
+            json!({
+                "id": finding.id.as_str(),
+                "severity": finding.severity.to_string(),
+                "message": finding.message,
+                "tree": site.tree.map(|t| t.get()),
+                "block": site.block.map(|b| b.get()),
+                "key": site.key.map(|k| json!({
+                    "objectid": k.objectid.get(), "type": k.ty.to_string(), "offset": k.offset,
+                })),
+                "inode": site.inode,
+                "path": site.path,
+                "device": site.device.map(|(devid, offset)| json!({ "devid": devid, "offset": offset })),
+            })
+        })
+        .collect();
+    let counts: serde_json::Map<String, Value> = report
+        .counts
+        .iter()
+        .map(|(id, count)| (id.as_str().to_owned(), json!(count)))
+        .collect();
+    let stats = &report.statistics;
+    json!({
+        "targets": args.targets.iter().map(|t| t.display().to_string()).collect::<Vec<_>>(),
+        "clean": report.is_clean(),
+        "counts": counts,
+        "findings": findings,
+        "statistics": {
+            "bytes_used": stats.bytes_used,
+            "csum_bytes": stats.csum_bytes,
+            "tree_bytes": stats.tree_bytes,
+            "fs_tree_bytes": stats.fs_tree_bytes,
+            "extent_tree_bytes": stats.extent_tree_bytes,
+            "tree_waste_bytes": stats.tree_waste_bytes,
+            "data_allocated_bytes": stats.data_allocated_bytes,
+            "data_referenced_bytes": stats.data_referenced_bytes,
+            "extents": stats.extents,
+            "tree_blocks": stats.tree_blocks,
+            "subvolumes": stats.subvolumes,
+            "inodes": stats.inodes,
+            "data_verified_bytes": stats.data_verified_bytes,
+        },
+    })
+}
+
+/// One bar for each phase, on standard error.
+#[derive(Default)]
+struct Bar(Mutex<Option<(Phase, ProgressBar)>>);
+
+impl Bar {
+    fn start(phase: Phase, total_bytes: u64) -> ProgressBar {
+        // The templates are ours and right; were one not, the default would do.
+        let style =
+            |template: &str| ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        match phase {
+            Phase::Trees => ProgressBar::new_spinner().with_style(style("{spinner} trees {bytes} {elapsed}")),
+            Phase::Data => {
+                let template = "{spinner} data {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+                ProgressBar::new(total_bytes).with_style(style(template))
+            }
+        }
+    }
+
+    fn finish(&self) {
+        if let Ok(mut bar) = self.0.lock()
+            && let Some((_, bar)) = bar.take()
+        {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl btrfs_check::Progress for Bar {
+    fn update(&self, phase: Phase, done_bytes: u64, total_bytes: u64) {
+        let Ok(mut slot) = self.0.lock() else { return };
+        if slot.as_ref().is_none_or(|(shown, _)| *shown != phase) {
+            if let Some((_, old)) = slot.take() {
+                old.finish_and_clear();
+            }
+            *slot = Some((phase, Self::start(phase, total_bytes)));
+        }
+        if let Some((_, bar)) = slot.as_ref() {
+            bar.set_position(done_bytes);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Manual pages and completions, made from the command line's own description.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::cli::Cli;
+
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    /// Where the pages go, one for each command; without it the main page is printed
+    dir: Option<PathBuf>,
+}
+
+pub fn completions(args: &CompletionsArgs) -> Result<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "cowshed", &mut script);
+    std::io::stdout().write_all(&script)?;
+    Ok(0)
+}
+
+pub fn man(args: &ManArgs) -> Result<u8> {
+    match &args.dir {
+        Some(dir) => {
+            std::fs::create_dir_all(dir)
+                .and_then(|()| clap_mangen::generate_to(Cli::command(), dir))
+                .with_context(|| dir.display().to_string())?;
+        }
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+            std::io::stdout().write_all(&page)?;
+        }
+    }
+    Ok(0)
+}
