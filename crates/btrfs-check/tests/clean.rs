@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use btrfs_check::{CheckOptions, FindingId, Report, Severity, check};
-use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
+use btrfs_format::ChecksumType;
+use btrfs_image::MkfsOptions;
+use cowshed_device::{BlockDevice, FileDevice, Locking, MemDevice, OpenMode};
 use cowshed_harness::{KernelVolume, VolumeOptions, matrix_full, need, progs, run};
 
 fn check_images(images: &[PathBuf]) -> Result<Report> {
@@ -215,5 +217,32 @@ fn a_missing_device_is_named_once() -> Result<()> {
         .filter(|(id, _)| id.severity() > Severity::Note)
         .collect();
     assert_eq!(found, [(&FindingId::DeviceMissing, &1)], "{report}");
+    Ok(())
+}
+
+/// btrfs-progs 6.2 cannot make a block-group tree; our mkfs can, and the kernel fills the volume.
+#[test]
+fn a_block_group_tree_is_clean() -> Result<()> {
+    let Some(()) = need::kernel_btrfs() else { return Ok(()) };
+    for csum in ChecksumType::ALL {
+        let memory = Arc::new(MemDevice::new("volume", 1 << 30));
+        let device: Arc<dyn BlockDevice> = memory.clone();
+        let mut options = MkfsOptions::new([csum.to_raw() as u8 + 1; 16]);
+        options.features.apply("block-group-tree")?;
+        options.csum_type = csum;
+        btrfs_image::mkfs(&[device], &options)?;
+        let volume = KernelVolume::from_memory(&[memory.snapshot()])?;
+        assert_clean("new", &check_images(volume.images())?);
+        volume.with_mount(|root| {
+            shell(
+                root,
+                "mkdir d; for i in $(seq 500); do echo $i > d/$i; done; head -c 50M /dev/urandom > r; cp --reflink=always r r2; \
+                 btrfs -q subvolume snapshot . snap; rm d/*3; btrfs filesystem sync .",
+            )
+        })?;
+        let report = check_images(volume.images())?;
+        assert_clean(csum.name(), &report);
+        assert!(report.statistics.extents > 10);
+    }
     Ok(())
 }
