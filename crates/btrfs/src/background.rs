@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -80,12 +80,14 @@ pub fn start(engine: &Arc<Engine>) {
 }
 
 fn run(signal: &(Mutex<Signal>, Condvar), engine: &Weak<Engine>, interval: Duration) {
+    // A day is as good as for ever, and no overflow.
+    let interval = interval.min(Duration::from_secs(86_400));
+    let mut due = Instant::now() + interval;
     loop {
         let (is_urgent, write_back) = {
             let mut state = signal.0.lock();
             if !state.wanted && !state.write_back && !state.stop {
-                // A day is as good as for ever, and no overflow.
-                signal.1.wait_for(&mut state, interval.min(Duration::from_secs(86_400)));
+                signal.1.wait_until(&mut state, due);
             }
             if state.stop {
                 return;
@@ -100,7 +102,7 @@ fn run(signal: &(Mutex<Signal>, Condvar), engine: &Weak<Engine>, interval: Durat
             if let Err(error) = crate::file::write_back_all(&engine) {
                 tracing::error!("background write-back: {error}");
             }
-            if !is_urgent {
+            if !is_urgent && Instant::now() < due {
                 continue;
             }
         }
@@ -109,6 +111,7 @@ fn run(signal: &(Mutex<Signal>, Condvar), engine: &Weak<Engine>, interval: Durat
         if let Err(error) = result {
             tracing::error!("background commit: {error}");
         }
+        due = Instant::now() + interval;
     }
 }
 

@@ -7,11 +7,38 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use parking_lot::Mutex;
+
 use super::{BLOCK, round_down, round_up};
 
 /// A buffer grows up to this size: large enough that a run of them is written with few pieces, small enough that
 /// cutting one copies little.
 pub(super) const BUFFER_BYTES_MAX: usize = 1 << 20;
+
+/// Full-size buffers kept for reuse: fresh memory of this size comes from the kernel page by page, which costs as much
+/// as filling it.
+const SPARE_MAX: usize = 32;
+static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+
+fn new_buffer(capacity: usize) -> Vec<u8> {
+    let spare = if capacity == BUFFER_BYTES_MAX {
+        SPARE.lock().pop()
+    } else {
+        None
+    };
+    spare.unwrap_or_else(|| Vec::with_capacity(capacity))
+}
+
+/// Takes the memory of a buffer back that nobody needs any more.
+pub(super) fn recycle(mut buffer: Vec<u8>) {
+    if buffer.capacity() == BUFFER_BYTES_MAX {
+        buffer.clear();
+        let mut spare = SPARE.lock();
+        if spare.len() < SPARE_MAX {
+            spare.push(buffer);
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct DirtyMap {
@@ -123,7 +150,7 @@ impl DirtyMap {
             capacity = BUFFER_BYTES_MAX;
         }
         let add = room.min((stop - pos) as usize);
-        let mut buffer = Vec::with_capacity(capacity.max(add));
+        let mut buffer = new_buffer(capacity.max(add));
         append(&mut buffer, pos, add, at, data);
         self.bytes += add as u64;
         self.buffers.insert(pos, buffer);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use btrfs_check::{CheckOptions, check};
 use btrfs_image::{MkfsOptions, mkfs};
 use cowshed_device::{BlockDevice, MemDevice};
+use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
 use cowshed_harness::{KernelVolume, need};
 use cowshed_vfs::{Context, FallocateFlags, FileSystem, Lookup, NodeId, OpenFlags, OpenRequest, SeekKind};
 
@@ -129,7 +130,11 @@ impl Bench {
 }
 
 fn mount(device: &Arc<MemDevice>, options: &MountOptions) -> Fs {
-    let volume = Volume::open(vec![device.clone() as Arc<dyn BlockDevice>], &OpenOptions::default()).unwrap();
+    mount_device(device.clone(), options)
+}
+
+fn mount_device(device: Arc<dyn BlockDevice>, options: &MountOptions) -> Fs {
+    let volume = Volume::open(vec![device], &OpenOptions::default()).unwrap();
     let engine_options = EngineOptions {
         commit_interval_s: 0,
         ..EngineOptions::default()
@@ -385,6 +390,182 @@ fn every_checksum_is_one_that_the_kernel_accepts() {
             Bench::new(512 << 20, |o| o.csum_type = csum_type, MountOptions::default()),
         );
     }
+}
+
+/// Bytes of one file that belong to a thread: not a divisor of a block, so that threads share blocks.
+const STRIPE_BYTES: u64 = 1000;
+
+#[test]
+fn writers_that_share_blocks_lose_nothing() {
+    const WRITERS: u64 = 3;
+    const STRIPES: u64 = 300;
+    let mut bench = Bench::new(512 << 20, plain, MountOptions::default());
+    bench.create();
+    bench.files[0] = vec![0; (STRIPES * STRIPE_BYTES) as usize];
+    let (engine, inode) = (bench.engine(), bench.inode(0));
+    super::truncate(engine, &inode, STRIPES * STRIPE_BYTES).unwrap();
+    engine.file.set_dirty_bytes_max(100 << 10);
+    let byte = |round: u64, stripe: u64| (round * 7 + stripe % 200) as u8 + 1;
+    const ROUNDS: u64 = 8;
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let inode = &inode;
+            scope.spawn(move || {
+                let mut dice = Dice::new(writer);
+                for round in 0..ROUNDS {
+                    for stripe in (0..STRIPES).filter(|s| s % WRITERS == writer) {
+                        let data = vec![byte(round, stripe); STRIPE_BYTES as usize];
+                        let at = stripe * STRIPE_BYTES;
+                        super::write(engine, inode, at, &data, WriteCtx::default()).unwrap();
+                        if dice.below(4) == 0 {
+                            let mut buf = vec![0; STRIPE_BYTES as usize];
+                            super::read(engine, inode, at, &mut buf).unwrap();
+                            assert_eq!(buf, data, "a writer reads what it wrote");
+                        }
+                    }
+                }
+            });
+        }
+        let inode = &inode;
+        scope.spawn(move || {
+            for _ in 0..60 {
+                super::write_back(engine, inode).unwrap();
+                engine.commit().unwrap();
+                // Allocated beyond the end, then dropped again: a second changer of extents.
+                let (keep, end) = (FallocateFlags::KEEP_SIZE, STRIPES * STRIPE_BYTES);
+                super::fallocate(engine, inode, keep, super::round_up(end), 64 << 10).unwrap();
+            }
+        });
+    });
+    for stripe in 0..STRIPES {
+        let data = vec![byte(ROUNDS - 1, stripe); STRIPE_BYTES as usize];
+        set_range(&mut bench.files[0], stripe * STRIPE_BYTES, &data);
+    }
+    bench.compare(0, "after all writers");
+    bench.check("after all writers");
+    bench.judge_by_kernel();
+}
+
+#[test]
+fn a_full_volume_says_so_and_can_be_emptied() {
+    let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+    bench.create();
+    bench.create();
+    let data = random_bytes(&mut Dice::new(1), 1 << 20);
+    let inode = bench.inode(0);
+    let mut at = 0;
+    let error = loop {
+        match super::write(bench.engine(), &inode, at, &data, WriteCtx::default()) {
+            Ok(written) => at += written as u64,
+            Err(error) => break error,
+        }
+        assert!(at < 128 << 20, "more than the volume holds");
+    };
+    assert!(matches!(error, Error::NoSpace), "{error}");
+    assert!(at > 20 << 20, "full after {at} bytes");
+    bench.check("full");
+    let mode = FallocateFlags::empty();
+    let refused = super::fallocate(bench.engine(), &bench.inode(1), mode, 0, 90 << 20);
+    assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+    // What was written is all there.
+    let mut buf = vec![0; data.len()];
+    for part in (0..at / data.len() as u64 * data.len() as u64).step_by(data.len()) {
+        super::read(bench.engine(), &inode, part, &mut buf).unwrap();
+        assert!(buf == data, "at {part}");
+    }
+    super::truncate(bench.engine(), &inode, 0).unwrap();
+    let inode = bench.inode(1);
+    for part in 0..16 {
+        let written = super::write(bench.engine(), &inode, part << 20, &data, WriteCtx::default()).unwrap();
+        assert_eq!(written, data.len());
+        set_range(&mut bench.files[1], part << 20, &data);
+    }
+    bench.check("emptied and filled again");
+    bench.judge_by_kernel();
+}
+
+#[test]
+fn a_failed_write_reaches_fsync_once_and_harms_nothing_else() {
+    let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
+    bench.create();
+    bench.create();
+    let before = random_bytes(&mut Dice::new(1), 50_000);
+    super::write(bench.engine(), &bench.inode(0), 0, &before, WriteCtx::default()).unwrap();
+    bench.files[0].clone_from(&before);
+    bench.engine().close().unwrap();
+
+    let plan = FaultPlan::new();
+    let faulty: Arc<dyn BlockDevice> = Arc::new(FaultyDevice::new(bench.device.clone(), plan.clone()));
+    bench.fs = mount_device(faulty, &bench.options);
+    let inode = bench.inode(1);
+    super::write(bench.engine(), &inode, 0, &before, WriteCtx::default()).unwrap();
+    plan.add(Fault::error(On::Write, 0).forever());
+    plan.add(Fault::error(On::Write, 1).forever());
+    assert!(super::write_back(bench.engine(), &inode).is_err());
+    plan.clear();
+    super::write_back(bench.engine(), &inode).unwrap();
+    super::write(bench.engine(), &inode, 0, b"again", WriteCtx::default()).unwrap();
+    bench.files[1] = vec![0; before.len()];
+    set_range(&mut bench.files[1], 0, b"again");
+    bench.compare(1, "what failed is a hole");
+    bench.compare(0, "the other file");
+    bench.check("after a failed write");
+    bench.judge_by_kernel();
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    use cowshed_vfs::Error as Errno;
+    let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
+    bench.create();
+    let (engine, inode) = (bench.engine(), bench.inode(0));
+    super::write(engine, &inode, 0, &[1; 9000], WriteCtx::default()).unwrap();
+    let is = |result: crate::Result<()>, errno: Errno| {
+        assert!(
+            matches!(&result, Err(Error::Outcome(found)) if *found == errno),
+            "{result:?}, not {errno:?}"
+        );
+    };
+    use FallocateFlags as F;
+    is(
+        super::fallocate(engine, &inode, F::COLLAPSE_RANGE, 0, 4096),
+        Errno::NotSupported,
+    );
+    is(
+        super::fallocate(engine, &inode, F::INSERT_RANGE, 0, 4096),
+        Errno::NotSupported,
+    );
+    is(
+        super::fallocate(engine, &inode, F::PUNCH_HOLE, 0, 4096),
+        Errno::NotSupported,
+    );
+    is(super::fallocate(engine, &inode, F::empty(), 0, 0), Errno::Invalid);
+    is(
+        super::fallocate(engine, &inode, F::empty(), u64::MAX / 2, 4096),
+        Errno::FileTooBig,
+    );
+    is(super::truncate(engine, &inode, u64::MAX), Errno::FileTooBig);
+    is(
+        super::write(engine, &inode, u64::MAX - 5, b"x", WriteCtx::default()).map(drop),
+        Errno::FileTooBig,
+    );
+    is(super::clone_range(engine, &inode, 0, &inode, 100, 4096), Errno::Invalid);
+    is(
+        super::clone_range(engine, &inode, 0, &inode, 4096, 8192),
+        Errno::Invalid,
+    );
+    is(
+        super::clone_range(engine, &inode, 4096, &inode, 16384, 8192),
+        Errno::Invalid,
+    );
+    is(
+        super::copy_range(engine, &inode, 0, &inode, 10, 4096).map(drop),
+        Errno::Invalid,
+    );
+    is(
+        super::seek(engine, &inode, 9000, SeekKind::Data).map(drop),
+        Errno::NoSuchDevice,
+    );
 }
 
 /// More of the same: `COWSHED_SEEDS=1000..1200 cargo test -p cowshed-btrfs at_length -- --ignored`.

@@ -16,6 +16,7 @@ use btrfs_format::LogicalAddr;
 use btrfs_format::items::compression;
 
 use super::data::{DataState, Flight, update_disk_size};
+use super::dirty::recycle;
 use super::extent::{Extent, Kind, OnDisk, Walk, encode_inline, last_below};
 use super::items::{self, Change, NOW};
 use super::replace::{self, Replacement};
@@ -222,6 +223,11 @@ fn write_group(engine: &Engine, inode: &Arc<Inode>, mut group: Group, reservatio
     engine.file.sub_dirty(group.bytes);
     drop(state);
     drop(group.reservation);
+    for (_, flight) in group.runs.into_iter().flat_map(|run| run.parts) {
+        if let Ok(buffer) = Arc::try_unwrap(flight) {
+            recycle(buffer);
+        }
+    }
     result
 }
 
