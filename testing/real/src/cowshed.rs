@@ -1,0 +1,115 @@
+//! The command under test: run as a user would, never waited for without a limit.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+/// Seconds that a command on a mount may take before it counts as hanging.
+const PATIENCE_S: u32 = 900;
+
+/// The binary that cargo built beside this one, or what `COWSHED_BIN` names.
+pub fn binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("COWSHED_BIN") {
+        return Ok(path.into());
+    }
+    let own = std::env::current_exe()?;
+    let path = own.parent().context("our own directory")?.join("cowshed");
+    if !path.exists() {
+        bail!("{} is missing: cargo build -p cowshed", path.display());
+    }
+    Ok(path)
+}
+
+/// Runs a program with a limit on its time; its output is in the error if it fails.
+pub fn run_in(dir: &Path, program: impl AsRef<OsStr>, args: &[&str]) -> Result<String> {
+    let mut command = Command::new("timeout");
+    command
+        .arg("--kill-after=10")
+        .arg(PATIENCE_S.to_string())
+        .arg(program.as_ref())
+        .args(args)
+        .current_dir(dir);
+    let out = command.output().with_context(|| format!("{command:?}"))?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    if !out.status.success() {
+        let tail = |bytes: &[u8]| {
+            let text = String::from_utf8_lossy(bytes);
+            let lines: Vec<_> = text.lines().collect();
+            lines[lines.len().saturating_sub(20)..].join("\n")
+        };
+        bail!(
+            "{command:?}: {}\n{}\n{}",
+            out.status,
+            tail(&out.stdout),
+            tail(&out.stderr)
+        );
+    }
+    Ok(text)
+}
+
+/// A shell script with a limit on its time.
+pub fn shell(dir: &Path, script: &str) -> Result<String> {
+    run_in(dir, "bash", &["-euo", "pipefail", "-c", script])
+}
+
+/// A volume mounted by Cowshed; killed and unmounted when a test ends early.
+pub struct Mount {
+    dir: TempDir,
+    log: PathBuf,
+    mounted: bool,
+}
+
+impl Mount {
+    pub fn new(images: &[PathBuf], scratch: &Path, options: &str) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("cowshed-mount").tempdir_in(scratch)?;
+        let log = scratch.join("cowshed.log");
+        let options = if options.is_empty() {
+            String::new()
+        } else {
+            format!("{options},")
+        };
+        let options = format!("{options}log={}", log.display());
+        let mut args: Vec<&str> = vec!["mount", "-o", &options];
+        let paths = images
+            .iter()
+            .map(|p| p.to_str().context("a path in UTF-8"))
+            .collect::<Result<Vec<_>>>()?;
+        args.extend(paths);
+        args.push(dir.path().to_str().context("a path in UTF-8")?);
+        run_in(scratch, binary()?, &args)?;
+        Ok(Self {
+            dir,
+            log,
+            mounted: true,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Unmounts; an error if the daemon logged anything.
+    pub fn unmount(mut self) -> Result<()> {
+        let dir = self.dir.path().to_str().context("a path in UTF-8")?.to_owned();
+        run_in(Path::new("/"), binary()?, &["umount", &dir])?;
+        self.mounted = false;
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        if !log.is_empty() {
+            let head: Vec<_> = log.lines().take(20).collect();
+            bail!("the daemon complained:\n{}", head.join("\n"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.mounted {
+            let dir = self.dir.path().to_string_lossy().into_owned();
+            let _ = Command::new("umount").args(["-l", &dir]).output();
+        }
+    }
+}

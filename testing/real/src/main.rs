@@ -1,0 +1,34 @@
+//! Real trees and real programs on a mount, judged by the kernel and btrfs-progs. Root only.
+
+mod cowshed;
+mod matrix;
+mod realtree;
+mod realwork;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "Real trees and real programs on a mount, judged by the kernel and btrfs-progs")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Volumes of every kind: the kernel makes them, Cowshed reads and changes them, the kernel judges and changes them
+    Matrix(matrix::Args),
+    /// Real directory trees copied by cp and rsync, compared through the kernel
+    Realtree(realtree::Args),
+    /// Ordinary programs at work on a mount: git, tar, dpkg, SQLite, cargo, fs_mark, stress-ng
+    Realwork(realwork::Args),
+}
+
+fn main() -> Result<()> {
+    match Args::parse().command {
+        Command::Matrix(args) => matrix::main(&args),
+        Command::Realtree(args) => realtree::main(&args),
+        Command::Realwork(args) => realwork::main(&args),
+    }
+}

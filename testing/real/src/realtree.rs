@@ -1,0 +1,118 @@
+//! Real directory trees, copied onto a mount and read back through the kernel, and the other way round.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use cowshed_harness::tree::{Compare, Tree, snapshot};
+use cowshed_harness::{KernelVolume, VolumeOptions, need, progs};
+
+use crate::cowshed::{Mount, binary, run_in, shell};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// A small tree, for a quick run
+    #[arg(long)]
+    small: bool,
+    /// Trees to copy (default: /usr/share, /usr/lib and cargo's registry)
+    trees: Vec<PathBuf>,
+}
+
+pub fn main(args: &Args) -> Result<()> {
+    if need::root().is_none() || need::fuse().is_none() || need::tool("rsync").is_none() {
+        return Ok(());
+    }
+    let trees = if !args.trees.is_empty() {
+        args.trees.clone()
+    } else if args.small {
+        vec!["/usr/share/doc".into(), "/etc".into()]
+    } else {
+        let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+        let home = home.or_else(|| std::env::var_os("HOME").map(|h| Path::new(&h).join(".cargo")));
+        let registry = home.map(|h| h.join("registry")).filter(|r| r.exists());
+        ["/usr/share".into(), "/usr/lib".into()]
+            .into_iter()
+            .chain(registry)
+            .collect()
+    };
+    let size_bytes = if args.small { 2 << 30 } else { 24 << 30 };
+    for copier in ["cp -a", "rsync -aHAX"] {
+        copy(&trees, copier, size_bytes)?;
+    }
+    println!("2 passed, 0 failed");
+    Ok(())
+}
+
+fn compare(left: &Tree, right: &Tree, what: &str) -> Result<()> {
+    let differences = left.diff(right, &Compare::copy());
+    if differences.is_empty() {
+        Ok(())
+    } else {
+        bail!("{what}:\n{differences}")
+    }
+}
+
+/// A copier's command, source and target directory name.
+fn copy_command(copier: &str, source: &Path, target: &Path) -> String {
+    // rsync copies the contents of a source with a slash at its end.
+    let slash = if copier.starts_with("rsync") { "/" } else { "" };
+    format!("{copier} '{}{slash}' '{}'", source.display(), target.display())
+}
+
+fn copy(trees: &[PathBuf], copier: &str, size_bytes: u64) -> Result<()> {
+    let volume = KernelVolume::make(&VolumeOptions {
+        size_bytes,
+        ..VolumeOptions::default()
+    })?;
+    let image = volume.image().display().to_string();
+    run_in(Path::new("/"), binary()?, &["mkfs", "-q", "-f", &image])?;
+    let mount = Mount::new(volume.images(), volume.dir(), "")?;
+    for (n, tree) in trees.iter().enumerate() {
+        println!("{copier} {} through Cowshed", tree.display());
+        shell(
+            Path::new("/"),
+            &copy_command(copier, tree, &mount.path().join(format!("tree{n}"))),
+        )?;
+    }
+    mount.unmount()?;
+    progs::check(
+        volume.image(),
+        progs::CheckOptions {
+            data_csum: true,
+            ..Default::default()
+        },
+    )?
+    .assert_clean();
+    run_in(Path::new("/"), binary()?, &["check", "--check-data-csum", &image])?;
+    for (n, tree) in trees.iter().enumerate() {
+        let original = snapshot(tree)?;
+        println!("{} entries of {} seen by the kernel", original.len(), tree.display());
+        let seen = volume.with_mount(|root| snapshot(&root.join(format!("tree{n}"))))?;
+        compare(
+            &original,
+            &seen,
+            &format!("{copier} {}: original (left), copy (right)", tree.display()),
+        )?;
+    }
+    // The other way round: the kernel copies, Cowshed reads.
+    volume.with_mount(|root| {
+        for (n, tree) in trees.iter().enumerate() {
+            std::fs::remove_dir_all(root.join(format!("tree{n}")))?;
+            shell(
+                Path::new("/"),
+                &copy_command(copier, tree, &root.join(format!("kernel{n}"))),
+            )?;
+        }
+        Ok(())
+    })?;
+    let mount = Mount::new(volume.images(), volume.dir(), "ro")?;
+    for (n, tree) in trees.iter().enumerate() {
+        let original = snapshot(tree)?;
+        let seen = snapshot(&mount.path().join(format!("kernel{n}")))?;
+        compare(
+            &original,
+            &seen,
+            &format!("{copier} {} by the kernel, read by Cowshed", tree.display()),
+        )?;
+    }
+    mount.unmount()
+}
