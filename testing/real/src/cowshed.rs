@@ -3,8 +3,11 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use btrfs_check::CheckOptions;
+use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use tempfile::TempDir;
 
 /// Seconds that a command on a mount may take before it counts as hanging.
@@ -53,6 +56,26 @@ pub fn run_in(dir: &Path, program: impl AsRef<OsStr>, args: &[&str]) -> Result<S
 /// A shell script with a limit on its time.
 pub fn shell(dir: &Path, script: &str) -> Result<String> {
     run_in(dir, "bash", &["-euo", "pipefail", "-c", script])
+}
+
+/// What our own checker says of an unmounted volume, checksums of data included.
+pub fn check(images: &[PathBuf]) -> Result<()> {
+    let devices = images
+        .iter()
+        .map(|image| Ok(Arc::new(FileDevice::open(image, OpenMode::ReadOnly)?) as Arc<dyn BlockDevice>))
+        .collect::<Result<Vec<_>>>()?;
+    let report = btrfs_check::check(
+        &devices,
+        &CheckOptions {
+            data_csums: true,
+            ..CheckOptions::default()
+        },
+    );
+    if report.is_clean() {
+        Ok(())
+    } else {
+        bail!("cowshed check:\n{report}")
+    }
 }
 
 /// A volume mounted by Cowshed; killed and unmounted when a test ends early.

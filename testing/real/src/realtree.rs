@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use cowshed_harness::tree::{Compare, Tree, snapshot};
 use cowshed_harness::{KernelVolume, VolumeOptions, need, progs};
 
-use crate::cowshed::{Mount, binary, run_in, shell};
+use crate::cowshed::{Mount, binary, check, run_in, shell};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -82,7 +82,7 @@ fn copy(trees: &[PathBuf], copier: &str, size_bytes: u64) -> Result<()> {
         },
     )?
     .assert_clean();
-    run_in(Path::new("/"), binary()?, &["check", "--check-data-csum", &image])?;
+    check(volume.images())?;
     for (n, tree) in trees.iter().enumerate() {
         let original = snapshot(tree)?;
         println!("{} entries of {} seen by the kernel", original.len(), tree.display());

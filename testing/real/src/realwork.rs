@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use cowshed_harness::{KernelVolume, VolumeOptions, need, progs};
 
-use crate::cowshed::{Mount, binary, run_in, shell};
+use crate::cowshed::{Mount, binary, check, run_in, shell};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -111,6 +111,5 @@ fn job(script: &str, args: &Args) -> Result<()> {
         },
     )?
     .assert_clean();
-    run_in(Path::new("/"), binary()?, &["check", "--check-data-csum", &image]).context("cowshed check")?;
-    Ok(())
+    check(volume.images())
 }

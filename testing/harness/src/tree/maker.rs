@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use cowshed_device_sim::Rng;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
@@ -373,7 +373,11 @@ impl Maker {
         }
         let source = File::open(&self.files[self.rng.index(self.files.len())])?;
         let target = File::create_new(path)?;
-        rustix::fs::ioctl_ficlone(target.as_fd(), source.as_fd()).context("FICLONE")?;
+        match rustix::fs::ioctl_ficlone(target.as_fd(), source.as_fd()) {
+            // FUSE does not pass the ioctl on; a copy shares extents there.
+            Err(rustix::io::Errno::OPNOTSUPP) => copy_all(&source, &target)?,
+            cloned => cloned.context("FICLONE")?,
+        }
         if self.rng.one_in(2) {
             let at = self.rng.below(target.metadata()?.len() + 1);
             target.write_all_at(&Style::Random.bytes(&mut self.rng, 6000), at)?;
@@ -606,4 +610,18 @@ fn set_xattr(path: &Path, name: &str, value: &[u8]) -> Result<()> {
     let c_name = CString::new(name)?;
     rustix::fs::lsetxattr(path, &c_name, value, XattrFlags::empty())
         .with_context(|| format!("setxattr {name} of {} bytes on {}", value.len(), path.display()))
+}
+
+/// Copies a whole file within its file system, which may share its extents.
+fn copy_all(source: &File, target: &File) -> Result<()> {
+    let mut left = source.metadata()?.len();
+    let (mut from, mut to) = (0, 0);
+    while left > 0 {
+        let want = usize::try_from(left).unwrap_or(usize::MAX);
+        let copied = rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), want)
+            .context("copy_file_range")?;
+        ensure!(copied > 0, "copy_file_range ended early");
+        left -= copied as u64;
+    }
+    Ok(())
 }
