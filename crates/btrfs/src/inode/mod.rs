@@ -217,14 +217,10 @@ impl Inode {
     /// What callers see, with the volume's own inode number.
     pub fn vfs_attr(&self) -> Attr {
         let a = self.attr_now();
-        let blocks_512 = if self.is_dir() {
-            // Roots of subvolumes carry the bytes of a block as theirs; directories show none.
-            0
-        } else {
-            let block = u64::from(crate::file::BLOCK_BYTES);
-            let used_bytes = a.nbytes.saturating_add(crate::file::delalloc_bytes(self));
-            used_bytes.div_ceil(block).saturating_mul(block / 512)
-        };
+        // Roots of subvolumes carry the bytes of a block as theirs, and the kernel shows them.
+        let block = u64::from(crate::file::BLOCK_BYTES);
+        let used_bytes = a.nbytes.saturating_add(crate::file::delalloc_bytes(self));
+        let blocks_512 = used_bytes.div_ceil(block).saturating_mul(block / 512);
         Attr {
             ino: self.ino.0,
             size_bytes: a.size,
