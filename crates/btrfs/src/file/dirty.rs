@@ -233,7 +233,7 @@ fn append(buffer: &mut Vec<u8>, pos: u64, len: usize, at: u64, data: &[u8]) {
     buffer.resize(buffer.len() + (from - pos) as usize, 0);
     buffer.extend_from_slice(&data[(from - at) as usize..(to - at) as usize]);
     buffer.resize(buffer.len() + (end - to) as usize, 0);
-    debug_assert!(buffer.len() as u64 % BLOCK == 0, "buffers hold whole blocks");
+    debug_assert!((buffer.len() as u64).is_multiple_of(BLOCK), "buffers hold whole blocks");
 }
 
 #[cfg(test)]
