@@ -3,6 +3,10 @@
 //! Writes land in an inode's dirty ranges ([`dirty`]); write-back turns them into extents on disk and items in one
 //! batch ([`writeback`]); whatever changes a file's extent items does so through one range-replace ([`replace`]).
 //!
+//! What is simpler than the kernel here: files marked nodatacow keep the mark, and are written by copy on write all the
+//! same (preallocated extents that nobody shares are written in place, in every file); a clone of a preallocated range
+//! is a hole.
+//!
 //! Locks, outermost first: `Inode::lock` (the operation lock), [`FileData`]'s flush lock (held by whoever changes extent
 //! items: write-back, truncate, punch, clone), a transaction join, `Inode::attr`, [`FileData`]'s state, the list of
 //! dirty inodes. Write-back takes no operation lock, so that it may run while one is held; space is reserved before the
@@ -37,6 +41,8 @@ pub use truncate::{drop_extents_of_deleted, truncate};
 pub use write::{WriteCtx, write};
 pub use writeback::{write_back, write_back_all, write_back_for_space};
 
+#[cfg(test)]
+mod kernel_tests;
 #[cfg(test)]
 mod tests;
 

@@ -133,7 +133,7 @@ fn mount(device: &Arc<MemDevice>, options: &MountOptions) -> Fs {
     mount_device(device.clone(), options)
 }
 
-fn mount_device(device: Arc<dyn BlockDevice>, options: &MountOptions) -> Fs {
+pub(super) fn mount_device(device: Arc<dyn BlockDevice>, options: &MountOptions) -> Fs {
     let volume = Volume::open(vec![device], &OpenOptions::default()).unwrap();
     let engine_options = EngineOptions {
         commit_interval_s: 0,
@@ -233,7 +233,15 @@ fn step(bench: &mut Bench, dice: &mut Dice) -> String {
             format!("write back {file}")
         }
         15 => {
+            // With data still dirty: what a crash now would leave.
             engine.commit().unwrap();
+            let crashed: Arc<dyn BlockDevice> = Arc::new(bench.device.snapshot());
+            let options = CheckOptions {
+                data_csums: true,
+                ..CheckOptions::default()
+            };
+            let report = check(&[crashed], &options);
+            assert!(report.is_clean(), "after a commit:\n{report}");
             "commit".into()
         }
         16 => {
