@@ -23,7 +23,8 @@ pub(super) struct DataState {
     pub in_flight: BTreeMap<u64, Flight>,
     /// Counts how often data in flight became items, for those who look at items first and here second.
     pub landings: u64,
-    /// A truncation in steps has come down to here: extents below it are still there, whatever the size says.
+    /// A truncation in steps of what is on disk has come down to here, above the new size: extents below it are still
+    /// there, and the item's size covers them.
     pub cut: Option<u64>,
     /// A failed write-back that nobody was told of.
     pub error: Option<Error>,

@@ -50,7 +50,7 @@ pub fn truncate(engine: &Engine, inode: &Arc<Inode>, new_size: u64) -> Result<()
             touch(engine, attr, WriteCtx::default());
             if is_shrinking {
                 forget_dirty(engine, inode, state, round_up(new_size)..u64::MAX);
-                state.cut = Some(attr.disk_size.max(new_size));
+                state.cut = Some(attr.disk_size).filter(|on_disk| *on_disk > new_size);
             }
             update_disk_size(state, attr, false);
         });
@@ -157,7 +157,7 @@ fn drop_behind(engine: &Engine, inode: &Arc<Inode>, target: u64) -> Result<()> {
             },
             reservation,
             |attr, state| {
-                state.cut = (!is_last).then_some(from);
+                state.cut = state.cut.filter(|_| !is_last).map(|_| from.max(attr.attr.size));
                 attr.disk_size = attr.disk_size.min(from.max(attr.attr.size));
                 update_disk_size(state, attr, false);
             },
@@ -262,7 +262,7 @@ pub fn drop_extents_of_deleted(engine: &Engine, inode: &Arc<Inode>) -> Result<()
     {
         let mut attr = inode.attr.lock();
         attr.attr.size = 0;
-        inode.data.state.lock().cut = Some(attr.disk_size);
+        inode.data.state.lock().cut = Some(attr.disk_size).filter(|on_disk| *on_disk > 0);
     }
     drop_behind(engine, inode, 0)
 }
