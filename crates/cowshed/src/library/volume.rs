@@ -31,7 +31,7 @@ impl Volume {
     /// that are missing; for writing, a log tree that was not replayed or a balance that was not finished.
     pub fn open(devices: impl IntoIterator<Item = Arc<dyn BlockDevice>>, options: &OpenOptions) -> Result<Volume> {
         let volume = volume::Volume::open(devices.into_iter().collect(), &options.open)?;
-        let engine = Engine::open(volume, Arc::new(SystemEnv), options.engine.clone())?;
+        let engine = Engine::open(volume, Arc::new(SystemEnv), options.engine)?;
         Self::from_engine_as(engine, options.fs.clone(), options.context())
     }
 

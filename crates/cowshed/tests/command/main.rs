@@ -1,0 +1,8 @@
+//! The command itself, run as a user runs it: its good and its bad cases.
+
+mod docs;
+mod files;
+mod inspect;
+mod mkfs_check;
+mod mount;
+mod support;

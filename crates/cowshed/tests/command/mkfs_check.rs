@@ -1,0 +1,117 @@
+//! `mkfs` and `check`.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use cowshed_harness::{need, progs};
+
+use crate::support::{Scratch, run};
+
+#[test]
+fn mkfs_makes_what_is_asked_for_and_reports_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("new.img");
+    let made = run(
+        "mkfs --json -L label -n 4k --csum xxhash -b 200m -U 01234567-89ab-cdef-0123-456789abcdef {}",
+        &[&image],
+    )
+    .ok()
+    .json();
+    assert_eq!((&made["label"], &made["nodesize"]), (&"label".into(), &4096.into()));
+    assert_eq!(made["total_bytes"], 200 << 20);
+    let sb = run("inspect super --json {}", &[&image]).ok().json();
+    let sb = &sb[0]["superblock"];
+    assert_eq!((&sb["label"], &sb["nodesize"]), (&"label".into(), &4096.into()));
+    assert_eq!(sb["fsid"], "01234567-89ab-cdef-0123-456789abcdef");
+    run("check {}", &[&image]).ok();
+}
+
+#[test]
+fn mkfs_over_several_devices_is_one_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    run("mkfs -q -d raid1 -m raid1 -b 200m {} {}", &[&a, &b]).ok();
+    run("check {} {}", &[&b, &a]).ok();
+    let missing = run("check {}", &[&a]).code(1).text();
+    assert!(missing.contains("device-missing"), "{missing}");
+    run("ls -D {} {}", &[&b, &a]).ok();
+}
+
+#[test]
+fn mkfs_refuses_and_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("i");
+    run("mkfs {}", &[&image]).fails(&["does not exist", "-b"]);
+    assert!(!image.exists());
+    run("mkfs -b 1m {}", &[&image]).fails(&["small"]);
+    assert!(!image.exists(), "what was made for it goes with the failure");
+    run("mkfs -b 200m -d raid1 {}", &[&image]).fails(&["raid1"]);
+    run("mkfs -b 200m -n 5000 {}", &[&image]).fails(&["5000"]);
+    run("mkfs -b 200m --csum md5 {}", &[&image]).fails(&["md5"]);
+    run("mkfs -b 200m -O no-such-feature {}", &[&image]).fails(&["no-such-feature"]);
+    assert!(!image.exists());
+    run("mkfs {}", &[dir.path()]).fails(&[]);
+
+    let volume = Scratch::filled();
+    let before = fs::read(&volume.image).unwrap();
+    run("mkfs {}", &[&volume.image]).fails(&["force", "btrfs"]);
+    assert!(fs::read(&volume.image).unwrap() == before, "refused without a trace");
+    run("mkfs -q -f {}", &[&volume.image]).ok();
+    assert_eq!(run("ls {}", &[&volume.image]).ok().text(), "");
+}
+
+#[test]
+fn check_says_what_btrfs_check_says_of_a_sound_volume() {
+    let volume = Scratch::filled();
+    let ours = run("check --check-data-csum {}", &[&volume.image]).ok().text();
+    assert!(ours.contains("no error found"), "{ours}");
+    let json = run("check --json --check-data-csum {}", &[&volume.image]).ok().json();
+    assert_eq!(
+        (&json["clean"], json["findings"].as_array().map(Vec::len)),
+        (&true.into(), Some(0))
+    );
+    assert_eq!(json["statistics"]["data_verified_bytes"], 1 << 20);
+    let Some(()) = need::tool("btrfs") else { return };
+    let theirs = progs::check(&volume.image, progs::CheckOptions::default()).unwrap();
+    theirs.assert_clean();
+    for line in ours.lines().take(5) {
+        assert!(theirs.output.contains(line), "{line:?} not in: {}", theirs.output);
+    }
+}
+
+#[test]
+fn check_finds_damage_in_data_only_when_it_reads_data() {
+    let volume = Scratch::filled();
+    let bytes = fs::read(&volume.image).unwrap();
+    let at = bytes.windows(4096).position(|w| w.iter().all(|b| *b == 7)).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&volume.image).unwrap();
+    file.write_all_at(b"!", at as u64).unwrap();
+    run("check {}", &[&volume.image]).ok();
+    let found = run("check --check-data-csum --json {}", &[&volume.image])
+        .code(1)
+        .json();
+    assert_eq!(
+        (&found["clean"], &found["counts"]["data-csum"]),
+        (&false.into(), &1.into())
+    );
+    assert_eq!(found["findings"][0]["id"], "data-csum");
+    let text = run("check --check-data-csum {}", &[&volume.image]).code(1).text();
+    assert!(
+        text.contains("error: data-csum: ") && text.contains("error(s) found"),
+        "{text}"
+    );
+    // The rest of the volume can still be read.
+    run("cat {} /big", &[&volume.image]).fails(&["/big", "input/output"]);
+    assert_eq!(run("cat {} /dir/hello", &[&volume.image]).ok().out, b"hello\n");
+}
+
+#[test]
+fn check_of_what_cannot_be_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (none, zeros) = (dir.path().join("none"), dir.path().join("zeros"));
+    run("check {}", &[&none]).fails(&["none", "No such file"]);
+    run("check {}", &[dir.path()]).fails(&[]);
+    fs::write(&zeros, vec![0; 1 << 20]).unwrap();
+    let text = run("check {}", &[&zeros]).code(1).text();
+    assert!(text.contains("super-unreadable"), "{text}");
+}

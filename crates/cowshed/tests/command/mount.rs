@@ -1,0 +1,279 @@
+//! `mount` and `umount`.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use cowshed_harness::{KernelVolume, VolumeOptions, need};
+
+use crate::support::{COWSHED, Scratch, eventually, run};
+
+fn can_mount() -> Option<()> {
+    need::root()?;
+    need::fuse()
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.into());
+    table.lines().any(|line| line.split(' ').nth(1) == dir.to_str())
+}
+
+/// Takes the mount away whatever becomes of the test.
+struct Guard<'a>(&'a Path);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if is_mounted(self.0) {
+            let _ = Command::new("umount").arg("-l").arg(self.0).status();
+        }
+    }
+}
+
+/// `cowshed mount -f`, when it answers.
+fn foreground(volume: &Scratch, dir: &Path) -> Child {
+    let child = Command::new(COWSHED)
+        .args([
+            "mount".as_ref(),
+            "-f".as_ref(),
+            volume.image.as_os_str(),
+            dir.as_os_str(),
+        ])
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("the mount", || is_mounted(dir));
+    child
+}
+
+fn kill(child: &Child, signal: &str) {
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+}
+
+#[test]
+fn what_is_written_is_on_disk_when_umount_returns() {
+    let Some(()) = can_mount() else { return };
+    let volume = Scratch::new();
+    let dir = volume.mountpoint();
+    let _guard = Guard(&dir);
+    for round in 0..5 {
+        run("mount {} {}", &[&volume.image, &dir]).ok();
+        assert!(is_mounted(&dir));
+        for n in 0..50 {
+            fs::write(dir.join(format!("{round}-{n}")), vec![b'x'; n * 1000]).unwrap();
+        }
+        run("umount {}", &[&dir]).ok();
+        assert!(!is_mounted(&dir));
+        // The lock is free at once, and all of it is there.
+        volume.assert_clean();
+        assert_eq!(
+            run("ls {}", &[&volume.image]).ok().text().lines().count(),
+            50 * (round + 1)
+        );
+    }
+}
+
+#[test]
+fn a_plain_umount_loses_nothing_and_the_loop_device_goes() {
+    let Some(()) = can_mount() else { return };
+    let volume = Scratch::new();
+    let dir = volume.mountpoint();
+    let _guard = Guard(&dir);
+    run("mount {} {}", &[&volume.image, &dir]).ok();
+    fs::write(dir.join("f"), b"kept").unwrap();
+    assert!(Command::new("umount").arg(&dir).status().unwrap().success());
+    eventually("the lock", || run("check {}", &[&volume.image]).code == 0);
+    assert_eq!(run("cat {} f", &[&volume.image]).ok().out, b"kept");
+    let loops = Command::new("losetup").arg("-j").arg(&volume.image).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&loops.stdout), "", "no loop device is left");
+}
+
+#[test]
+fn foreground_ends_with_the_mount_and_sigterm_commits() {
+    let Some(()) = can_mount() else { return };
+    let volume = Scratch::new();
+    let dir = volume.mountpoint();
+    let _guard = Guard(&dir);
+    let mut child = foreground(&volume, &dir);
+    fs::write(dir.join("one"), b"1").unwrap();
+    run("umount {}", &[&dir]).ok();
+    assert!(child.wait().unwrap().success());
+
+    let mut child = foreground(&volume, &dir);
+    // Busy: a file is open.
+    let mut open = fs::File::create(dir.join("two")).unwrap();
+    open.write_all(b"2").unwrap();
+    kill(&child, "-TERM");
+    eventually("leaving the tree", || !is_mounted(&dir));
+    drop(open);
+    assert!(child.wait().unwrap().success());
+    volume.assert_clean();
+    assert_eq!(run("cat {} one two", &[&volume.image]).ok().out, b"12");
+}
+
+#[test]
+fn a_killed_daemon_leaves_the_last_commit() {
+    let Some(()) = can_mount() else { return };
+    let volume = Scratch::new();
+    let dir = volume.mountpoint();
+    let _guard = Guard(&dir);
+    let mut child = foreground(&volume, &dir);
+    fs::write(dir.join("synced"), b"1").unwrap();
+    assert!(Command::new("sync").arg("-f").arg(&dir).status().unwrap().success());
+    fs::write(dir.join("not"), b"2").unwrap();
+    kill(&child, "-KILL");
+    child.wait().unwrap();
+    let _ = Command::new("umount").arg(&dir).stderr(Stdio::null()).status();
+    volume.assert_clean();
+    assert_eq!(run("ls {}", &[&volume.image]).ok().text(), "synced\n");
+}
+
+#[test]
+fn sync_of_the_whole_system_reaches_the_daemon() {
+    let Some(()) = can_mount() else { return };
+    let volume = Scratch::new();
+    let dir = volume.mountpoint();
+    let _guard = Guard(&dir);
+    let mut child = foreground(&volume, &dir);
+    fs::write(dir.join("f"), b"synced").unwrap();
+    assert!(Command::new("sync").status().unwrap().success());
+    let copy = volume.path("copy");
+    fs::copy(&volume.image, &copy).unwrap();
+    kill(&child, "-TERM");
+    child.wait().unwrap();
+    assert_eq!(run("cat {} f", &[&copy]).ok().out, b"synced");
+}
+
+#[test]
+fn a_second_mount_and_other_writers_are_refused_as_busy() {
+    let Some(()) = can_mount() else { return };
+    let volume = Scratch::new();
+    let (dir, other) = (volume.mountpoint(), volume.path("other"));
+    fs::create_dir(&other).unwrap();
+    let (_guard, _other) = (Guard(&dir), Guard(&other));
+    run("mount {} {}", &[&volume.image, &dir]).ok();
+    run("mount {} {}", &[&volume.image, &other]).fails(&["busy"]);
+    run("mount -r {} {}", &[&volume.image, &other]).fails(&["busy"]);
+    run("mkfs -f {}", &[&volume.image]).fails(&["busy"]);
+    run("ls {}", &[&volume.image]).fails(&["busy", "mounted"]);
+    run("check {}", &[&volume.image]).fails(&["busy"]);
+    run("inspect super {}", &[&volume.image]).ok();
+    fs::write(dir.join("f"), b"still well").unwrap();
+    run("umount {}", &[&dir]).ok();
+    volume.assert_clean();
+}
+
+#[test]
+fn read_only_mounts_change_nothing() {
+    let Some(()) = can_mount() else { return };
+    let volume = Scratch::filled();
+    let before = fs::read(&volume.image).unwrap();
+    let dir = volume.mountpoint();
+    let _guard = Guard(&dir);
+    for line in ["mount -r {} {}", "mount -o ro {} {}"] {
+        run(line, &[&volume.image, &dir]).ok();
+        assert_eq!(fs::read(dir.join("dir/hello")).unwrap(), b"hello\n");
+        let error = fs::write(dir.join("f"), b"").unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        run("umount {}", &[&dir]).ok();
+    }
+    assert!(fs::read(&volume.image).unwrap() == before);
+}
+
+#[test]
+fn subvolumes_of_the_kernel_are_mounted_by_name_and_number() {
+    let Some(()) = can_mount() else { return };
+    let Some(()) = need::kernel_btrfs() else { return };
+    let kernel = KernelVolume::make(&VolumeOptions::default()).unwrap();
+    kernel
+        .with_mount(|root| {
+            let subvol = root.join("sub");
+            cowshed_harness::run("btrfs", &["subvolume".as_ref(), "create".as_ref(), subvol.as_os_str()])?;
+            fs::write(subvol.join("inside"), b"in")?;
+            Ok(fs::write(root.join("outside"), b"out")?)
+        })
+        .unwrap();
+    let dir = kernel.dir().join("mnt");
+    fs::create_dir(&dir).unwrap();
+    let _guard = Guard(&dir);
+    for options in ["subvol=sub", "subvol=/sub", "subvolid=256"] {
+        run(&format!("mount -o {options} {{}} {{}}"), &[kernel.image(), &dir]).ok();
+        assert_eq!(fs::read(dir.join("inside")).unwrap(), b"in");
+        assert!(!dir.join("outside").exists());
+        run("umount {}", &[&dir]).ok();
+    }
+    run("mount {} {}", &[kernel.image(), &dir]).ok();
+    assert_eq!(fs::read(dir.join("sub/inside")).unwrap(), b"in");
+    fs::write(dir.join("sub/more"), b"more").unwrap();
+    run("umount {}", &[&dir]).ok();
+    kernel.assert_clean();
+    for options in ["subvol=none", "subvolid=999"] {
+        run(&format!("mount -o {options} {{}} {{}}"), &[kernel.image(), &dir]).fails(&["subvolume"]);
+    }
+}
+
+#[test]
+fn bad_arguments_are_refused_before_anything_happens() {
+    let Some(()) = can_mount() else { return };
+    let volume = Scratch::new();
+    let dir = volume.mountpoint();
+    let _guard = Guard(&dir);
+    run("mount -o wobble {} {}", &[&volume.image, &dir]).fails(&["wobble"]);
+    run("mount -o compress=zstd {} {}", &[&volume.image, &dir]).fails(&["compress"]);
+    run("mount {} {}", &[&volume.image, &volume.path("none")]).fails(&["mount point", "none"]);
+    run("mount {} {}", &[&volume.image, &volume.image]).fails(&["not a directory"]);
+    run("mount {} {}", &[&volume.path("none"), &dir]).fails(&["none", "No such file"]);
+    let zeros = volume.path("zeros");
+    fs::write(&zeros, vec![0; 1 << 20]).unwrap();
+    run("mount {} {}", &[&zeros, &dir]).fails(&["superblock"]);
+    run("umount {}", &[&dir]).fails(&["not mounted"]);
+    run("umount {}", &[Path::new("/proc")]).fails(&["umount(8)"]);
+    assert!(!is_mounted(&dir));
+}
+
+#[test]
+fn an_ordinary_user_mounts_through_fusermount3() {
+    let Some(()) = can_mount() else { return };
+    for program in ["fusermount3", "setpriv"] {
+        let Some(()) = need::tool(program) else { return };
+    }
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = fs::metadata("/dev/fuse").unwrap().permissions().mode();
+    if mode & 0o006 != 0o006 {
+        eprintln!("SKIP: /dev/fuse is not open to users here (mode {mode:o})");
+        return;
+    }
+    let volume = Scratch::new();
+    let dir = volume.mountpoint();
+    let _guard = Guard(&dir);
+    const NOBODY: u32 = 65534;
+    fs::set_permissions(volume.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for path in [volume.image.as_path(), &dir] {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    // The binary may lie where that user cannot go.
+    let binary = volume.path("cowshed");
+    fs::copy(COWSHED, &binary).unwrap();
+    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+    let as_user = |args: &[&std::ffi::OsStr]| {
+        Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .args(args)
+            .output()
+            .unwrap()
+    };
+    let mounted = as_user(&[binary.as_ref(), "mount".as_ref(), volume.image.as_ref(), dir.as_ref()]);
+    assert!(mounted.status.success(), "{mounted:?}");
+    let script = format!("ls {0} && mkdir {0}/d && echo hello > {0}/d/f", dir.display());
+    let made = as_user(&["sh".as_ref(), "-c".as_ref(), script.as_ref()]);
+    // The top directory of a fresh volume is root's: the user's writes are refused there.
+    assert!(
+        !made.status.success() && String::from_utf8_lossy(&made.stderr).contains("denied"),
+        "{made:?}"
+    );
+    let ended = as_user(&[binary.as_ref(), "umount".as_ref(), dir.as_ref()]);
+    assert!(ended.status.success(), "{ended:?}");
+    volume.assert_clean();
+}

@@ -1,0 +1,133 @@
+//! Running the command, and volumes to run it on.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub const COWSHED: &str = env!("CARGO_BIN_EXE_cowshed");
+
+/// What a run of the command gave.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub out: Vec<u8>,
+    pub err: String,
+}
+
+impl Ran {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.out).into_owned()
+    }
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.out).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
+    }
+    /// The run ended with this code; else the test fails with all that was said.
+    #[track_caller]
+    pub fn code(self, code: i32) -> Ran {
+        assert_eq!(self.code, code, "out: {}\nerr: {}", self.text(), self.err);
+        self
+    }
+    #[track_caller]
+    pub fn ok(self) -> Ran {
+        self.code(0)
+    }
+    /// The command refused, and its one line of reason has these words.
+    #[track_caller]
+    pub fn fails(self, words: &[&str]) -> Ran {
+        let ran = self.code(2);
+        for word in words {
+            assert!(ran.err.contains(word), "no {word:?} in: {}", ran.err);
+        }
+        assert!(!ran.err.contains("panicked"), "{}", ran.err);
+        ran
+    }
+}
+
+pub fn cowshed<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
+    let output: Output = Command::new(COWSHED)
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the command runs");
+    Ran {
+        code: output.status.code().unwrap_or(-1),
+        out: output.stdout,
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// A line of words as arguments, `{}` standing for the paths in their order.
+pub fn run(line: &str, paths: &[&Path]) -> Ran {
+    let mut paths = paths.iter();
+    cowshed(line.split_whitespace().map(|word| match word {
+        "{}" => paths.next().expect("a path for each {}").as_os_str().to_owned(),
+        word => word.into(),
+    }))
+}
+
+/// A directory in memory where there is one, with an image in it.
+pub struct Scratch {
+    pub dir: TempDir,
+    pub image: PathBuf,
+}
+
+impl Scratch {
+    /// A fresh volume of 256 MiB.
+    pub fn new() -> Scratch {
+        let dir = cowshed_harness::scratch_dir().unwrap();
+        let image = dir.path().join("volume.img");
+        let scratch = Scratch { dir, image };
+        run("mkfs -q -b 256m {}", &[&scratch.image]).ok();
+        scratch
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// With some files in it, written through the library.
+    pub fn filled() -> Scratch {
+        let scratch = Scratch::new();
+        let volume = cowshed::Volume::open_image(&scratch.image, &cowshed::OpenOptions::new()).unwrap();
+        let fill = || -> cowshed::Result<()> {
+            volume.create_dir_all("dir/sub")?;
+            volume.write("dir/hello", "hello\n")?;
+            volume.write("dir/.hidden", "")?;
+            volume.write("big", vec![7; 1 << 20])?;
+            volume.set_mode("big", 0o4750)?;
+            volume.symlink("hello", "dir/link")?;
+            volume.set_xattr("big", "user.note", "text")?;
+            volume.make_node("null", cowshed::FileKind::CharDevice, 0o666, (1, 3))?;
+            volume.write("dir/sub/deep", "deep\n")?;
+            volume.close()
+        };
+        fill().unwrap();
+        scratch
+    }
+
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        run("check --check-data-csum {}", &[&self.image]).ok();
+    }
+
+    /// An empty directory to mount on.
+    pub fn mountpoint(&self) -> PathBuf {
+        let dir = self.path("mnt");
+        std::fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+}
+
+/// Waits for something that must come about soon.
+#[track_caller]
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < Duration::from_secs(20), "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
