@@ -233,6 +233,9 @@ pub fn copy_range(
         .checked_add(len_bytes)
         .filter(|end| *end <= FILE_BYTES_MAX)
         .ok_or(Outcome::FileTooBig)?;
+    if len_bytes == 0 {
+        return Ok(0);
+    }
     let src_end = src_offset + len_bytes;
     if Arc::ptr_eq(src, dst) && src_offset < dst_end && dst_offset < src_end {
         return Err(Outcome::Invalid.into());

@@ -156,7 +156,8 @@ impl FileData {
 /// Brings the size in the item up to date; the caller puts the item into its batch.
 pub(super) fn update_disk_size(state: &DataState, attr: &mut InodeState, has_landed: bool) {
     attr.disk_size = match state.cut {
-        Some(cut) => attr.disk_size.min(cut).max(attr.attr.size),
-        None => state.disk_size(attr.attr.size, attr.disk_size, has_landed),
+        // The item still covers what is to be cut. What it did not cover before may be dirty below the new end.
+        Some(cut) if attr.disk_size > attr.attr.size => attr.disk_size.min(cut).max(attr.attr.size),
+        Some(_) | None => state.disk_size(attr.attr.size, attr.disk_size, has_landed),
     };
 }

@@ -1,0 +1,218 @@
+//! What the model holds.
+
+use std::collections::BTreeMap;
+
+use cowshed_vfs::{Error, FileKind, Result, Timestamp};
+
+use crate::{At, Content, Name};
+
+/// Files that can be held open at once.
+pub const SLOTS: u8 = 6;
+
+/// The model's number of an inode. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(pub u32);
+
+/// What an inode is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    File(Content),
+    Dir { names: BTreeMap<Name, Id>, parent: Id },
+    Symlink(Vec<u8>),
+    Special,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    pub kind: FileKind,
+    pub perm: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u32,
+    /// As `chattr` has them.
+    pub flags: u32,
+    /// Names that lead here.
+    pub nlink: u32,
+    /// Was made without a name, and may get its first.
+    pub linkable: bool,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    pub btime: Timestamp,
+    pub xattrs: BTreeMap<u8, Vec<u8>>,
+    pub body: Body,
+}
+
+impl Node {
+    pub fn size_bytes(&self) -> u64 {
+        match &self.body {
+            Body::File(content) => content.size_bytes,
+            Body::Symlink(target) => target.len() as u64,
+            // Each name is counted twice: once by hash, once by index.
+            Body::Dir { names, .. } => names.keys().map(|n| 2 * n.bytes().len() as u64).sum(),
+            Body::Special => 0,
+        }
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    pub(crate) fn changed(&mut self, now: Timestamp) {
+        (self.mtime, self.ctime) = (now, now);
+    }
+
+    /// The content of a regular file. Errors: `IsDirectory`, `Invalid`.
+    pub(crate) fn content(&mut self) -> Result<&mut Content> {
+        match &mut self.body {
+            Body::File(content) => Ok(content),
+            Body::Dir { .. } => Err(Error::IsDirectory),
+            Body::Symlink(_) | Body::Special => Err(Error::Invalid),
+        }
+    }
+}
+
+/// The whole file system. Two models are equal if nobody can tell the file systems apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    pub(crate) nodes: BTreeMap<Id, Node>,
+    pub(crate) next_id: u32,
+    pub(crate) slots: [Option<Id>; SLOTS as usize],
+    /// What name and value of an extended attribute may have together, in bytes.
+    pub xattr_bytes_max: usize,
+    /// What a symbolic link's target may have, in bytes.
+    pub target_bytes_max: usize,
+}
+
+impl Model {
+    pub const ROOT: Id = Id(0);
+    /// The largest file.
+    pub const FILE_BYTES_MAX: u64 = i64::MAX as u64 & !(crate::BLOCK_BYTES - 1);
+    pub const LINKS_MAX: u32 = 65535;
+
+    /// A fresh volume with nodes of `node_bytes`, its root as it is (the times are the volume's).
+    pub fn new(node_bytes: u32, root: Node) -> Model {
+        // A leaf has a header of 101 bytes and 25 for each item; an attribute 30 before its name, an inline extent 21.
+        let item_bytes_max = node_bytes as usize - 101 - 25;
+        Model {
+            nodes: BTreeMap::from([(Self::ROOT, root)]),
+            next_id: 1,
+            slots: [None; SLOTS as usize],
+            xattr_bytes_max: item_bytes_max - 30,
+            target_bytes_max: (item_bytes_max - 21).min(4095),
+        }
+    }
+
+    /// An empty directory, for a root.
+    pub fn empty_root(perm: u32, time: Timestamp) -> Node {
+        Node {
+            kind: FileKind::Directory,
+            perm,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            flags: 0,
+            nlink: 1,
+            linkable: false,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            xattrs: BTreeMap::new(),
+            body: Body::Dir {
+                names: BTreeMap::new(),
+                parent: Self::ROOT,
+            },
+        }
+    }
+
+    pub fn node(&self, id: Id) -> &Node {
+        &self.nodes[&id]
+    }
+
+    pub(crate) fn node_mut(&mut self, id: Id) -> &mut Node {
+        self.nodes.get_mut(&id).expect("ids are never dangling")
+    }
+
+    pub fn slot(&self, slot: u8) -> Option<Id> {
+        self.slots[usize::from(slot)]
+    }
+
+    pub fn exists(&self, id: Id) -> bool {
+        self.nodes.contains_key(&id)
+    }
+
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The names of a directory.
+    pub fn names(&self, id: Id) -> Result<&BTreeMap<Name, Id>> {
+        match &self.node(id).body {
+            Body::Dir { names, .. } => Ok(names),
+            _ => Err(Error::NotDirectory),
+        }
+    }
+
+    pub(crate) fn names_mut(&mut self, id: Id) -> &mut BTreeMap<Name, Id> {
+        match &mut self.node_mut(id).body {
+            Body::Dir { names, .. } => names,
+            _ => unreachable!("looked at before"),
+        }
+    }
+
+    pub(crate) fn parent(&self, id: Id) -> Id {
+        match &self.node(id).body {
+            Body::Dir { parent, .. } => *parent,
+            _ => unreachable!("only directories are asked"),
+        }
+    }
+
+    /// The node under a name. Errors: `NotDirectory`, `NameTooLong`.
+    pub fn child(&self, dir: Id, name: Name) -> Result<Option<Id>> {
+        let names = self.names(dir)?;
+        if name == Name::TOO_LONG {
+            return Err(Error::NameTooLong);
+        }
+        Ok(names.get(&name).copied())
+    }
+
+    /// Errors: `NotDirectory`, `NotFound`, `NameTooLong`; `BadHandle` for an empty slot.
+    pub fn resolve(&self, at: &At) -> Result<Id> {
+        match at {
+            At::Slot(slot) => self.slot(*slot).ok_or(Error::BadHandle),
+            At::Path(path) => path
+                .iter()
+                .try_fold(Self::ROOT, |dir, name| self.child(dir, *name)?.ok_or(Error::NotFound)),
+        }
+    }
+
+    /// Is `id` the directory `inside`, or above it?
+    pub(crate) fn is_above(&self, id: Id, mut inside: Id) -> bool {
+        loop {
+            if id == inside {
+                return true;
+            }
+            if inside == Self::ROOT || self.node(inside).nlink == 0 {
+                return false;
+            }
+            inside = self.parent(inside);
+        }
+    }
+
+    /// A node without names lives as long as a slot holds it.
+    pub(crate) fn reap(&mut self, id: Id) {
+        if self.node(id).nlink == 0 && !self.slots.contains(&Some(id)) {
+            self.nodes.remove(&id);
+        }
+    }
+
+    /// What is left after a restart: nothing is open.
+    pub fn close_all(&mut self) {
+        for slot in 0..self.slots.len() {
+            if let Some(id) = self.slots[slot].take() {
+                self.reap(id);
+            }
+        }
+    }
+}

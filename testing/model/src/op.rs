@@ -1,0 +1,232 @@
+//! Operations as data.
+
+use cowshed_vfs::{FallocateFlags, FileKind, RenameFlags, SetXattrFlags, Timestamp};
+
+use crate::Name;
+
+/// Which node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum At {
+    Path(Vec<Name>),
+    /// One that is held open, with or without a name.
+    Slot(u8),
+}
+
+/// Which name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub dir: At,
+    pub name: Name,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touch {
+    Keep,
+    Now,
+    At(Timestamp),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekFrom {
+    Data,
+    Hole,
+}
+
+/// Extended attributes by number.
+pub const XATTR_NAMES: u8 = 7;
+
+pub fn xattr_name(number: u8) -> Vec<u8> {
+    match number {
+        0 => b"user.a".to_vec(),
+        1 => b"user.b".to_vec(),
+        2 => b"trusted.overlay".to_vec(),
+        3 => b"security.label".to_vec(),
+        4 => [&b"user."[..], &[b'n'; 250]].concat(),
+        // The same hash after the same prefix.
+        5 => b"user.qxjwxhwb".to_vec(),
+        _ => b"user.tenodxqc".to_vec(),
+    }
+}
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Opens, creating a file where there is none, and closes again.
+    Create {
+        place: Place,
+        perm: u32,
+        exclusive: bool,
+        truncate: bool,
+    },
+    Mknod {
+        place: Place,
+        kind: FileKind,
+        perm: u32,
+        rdev: u32,
+    },
+    Mkdir {
+        place: Place,
+        perm: u32,
+    },
+    Symlink {
+        place: Place,
+        target_bytes: u16,
+        fill: u64,
+    },
+    Link {
+        at: At,
+        place: Place,
+    },
+    Unlink {
+        place: Place,
+    },
+    Rmdir {
+        place: Place,
+    },
+    Rename {
+        from: Place,
+        to: Place,
+        flags: RenameFlags,
+    },
+    Tmpfile {
+        slot: u8,
+        dir: At,
+        perm: u32,
+        exclusive: bool,
+    },
+    /// Holds a node in a slot; what the slot held is let go.
+    Open {
+        slot: u8,
+        at: At,
+    },
+    Close {
+        slot: u8,
+    },
+    Write {
+        at: At,
+        offset: u64,
+        len: u32,
+        fill: u64,
+        append: bool,
+    },
+    Truncate {
+        at: At,
+        size: u64,
+    },
+    Fallocate {
+        at: At,
+        mode: FallocateFlags,
+        offset: u64,
+        len: u64,
+    },
+    Read {
+        at: At,
+        offset: u64,
+        len: u32,
+    },
+    Seek {
+        at: At,
+        offset: u64,
+        what: SeekFrom,
+    },
+    Copy {
+        src: At,
+        src_offset: u64,
+        dst: At,
+        dst_offset: u64,
+        len: u64,
+    },
+    SetXattr {
+        at: At,
+        name: u8,
+        len: u32,
+        fill: u64,
+        flags: SetXattrFlags,
+    },
+    RemoveXattr {
+        at: At,
+        name: u8,
+    },
+    Chmod {
+        at: At,
+        perm: u32,
+    },
+    Chown {
+        at: At,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
+    Utimes {
+        at: At,
+        atime: Touch,
+        mtime: Touch,
+    },
+    /// `chattr`: sets all flags.
+    Flags {
+        at: At,
+        flags: u32,
+    },
+    List {
+        at: At,
+    },
+    Fsync {
+        at: At,
+    },
+    /// Everything is on disk.
+    Sync,
+    /// The transaction is written out; dirty data may stay in memory.
+    Commit,
+    /// As `Sync`, and what is cached of the volume is forgotten.
+    Cool,
+    /// Unmounts and mounts again.
+    Remount,
+}
+
+/// `FS_NODUMP_FL` and its like, as far as the model knows them.
+pub(crate) mod chattr {
+    pub const NODUMP: u32 = 0x40;
+    pub const NOATIME: u32 = 0x80;
+    pub const DIRSYNC: u32 = 0x1_0000;
+    pub const NOCOW: u32 = 0x80_0000;
+}
+
+impl Op {
+    /// Files are never written in place.
+    pub const NOCOW: u32 = chattr::NOCOW;
+
+    /// The nodes whose attributes the operation may have changed, as they are named before it.
+    pub fn touched(&self) -> Vec<At> {
+        let child = |place: &Place| match &place.dir {
+            At::Path(path) => At::Path(path.iter().copied().chain([place.name]).collect()),
+            At::Slot(slot) => At::Slot(*slot),
+        };
+        match self {
+            Op::Create { place, .. }
+            | Op::Mknod { place, .. }
+            | Op::Mkdir { place, .. }
+            | Op::Symlink { place, .. }
+            | Op::Unlink { place }
+            | Op::Rmdir { place } => vec![place.dir.clone(), child(place)],
+            Op::Link { at, place } => vec![at.clone(), place.dir.clone(), child(place)],
+            Op::Rename { from, to, .. } => vec![from.dir.clone(), child(from), to.dir.clone(), child(to)],
+            Op::Tmpfile { slot, dir, .. } => vec![dir.clone(), At::Slot(*slot)],
+            Op::Open { at, .. }
+            | Op::Write { at, .. }
+            | Op::Truncate { at, .. }
+            | Op::Fallocate { at, .. }
+            | Op::Read { at, .. }
+            | Op::Seek { at, .. }
+            | Op::SetXattr { at, .. }
+            | Op::RemoveXattr { at, .. }
+            | Op::Chmod { at, .. }
+            | Op::Chown { at, .. }
+            | Op::Utimes { at, .. }
+            | Op::Flags { at, .. }
+            | Op::List { at }
+            | Op::Fsync { at } => vec![at.clone()],
+            Op::Copy { src, dst, .. } => vec![src.clone(), dst.clone()],
+            Op::Close { .. } | Op::Sync | Op::Commit | Op::Cool | Op::Remount => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Random operations on the engine and on a reference model, compared.
+//!
+//! * [`subject`]: the engine on devices in memory, spoken to in the model's operations.
+//! * [`compare`]: is the file system what the model says, name by name, byte by byte?
+//! * [`judge`]: what the checkers and the kernel say of the volume.
+//! * [`run`]: one run from a seed; a failing one is cut short before it is shown.
+
+pub mod compare;
+pub mod judge;
+pub mod run;
+pub mod subject;
+
+pub use run::{Config, Failure, run};

@@ -1,0 +1,77 @@
+//! `cowshed-random`: random operations on the engine and on the model, from a seed.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use btrfs_image::Profile;
+use clap::Parser;
+use cowshed_random::{Config, run};
+
+/// Random operations on the engine, in memory, compared with a reference model
+#[derive(Parser)]
+struct Args {
+    /// Where the dice begin
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many seeds to run, one after the other
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    #[arg(long, default_value_t = 100_000)]
+    operations: usize,
+    /// At the end `btrfs check --check-data-csum`, a mount and a scrub by the kernel
+    #[arg(long)]
+    btrfs_check: bool,
+    /// MiB of each device; below 1024 the volume may fill up
+    #[arg(long, default_value_t = 8192)]
+    device_mib: u64,
+    /// Bytes of a tree block
+    #[arg(long, default_value_t = 4096)]
+    nodesize: u32,
+    /// Profile of data
+    #[arg(long)]
+    data: Option<Profile>,
+    /// Profile of metadata
+    #[arg(long)]
+    metadata: Option<Profile>,
+    /// A volume with explicit holes
+    #[arg(long)]
+    explicit_holes: bool,
+    /// MiB that the engine may use
+    #[arg(long, default_value_t = 1024)]
+    memory_mib: u64,
+    #[arg(long)]
+    no_remount: bool,
+    /// Seconds to cut a failing run short
+    #[arg(long, default_value_t = 60)]
+    shrink_s: u64,
+}
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::ERROR)
+        .init();
+    let args = Args::parse();
+    for seed in args.seed..args.seed + args.seeds {
+        let mut config = Config::new(seed, args.operations);
+        config.setup.device_bytes = args.device_mib << 20;
+        config.setup.node_bytes = args.nodesize;
+        (config.setup.data, config.setup.metadata) = (args.data, args.metadata);
+        config.setup.no_holes = !args.explicit_holes;
+        config.setup.memory_bytes_max = args.memory_mib << 20;
+        config.may_fill = args.device_mib < 1024;
+        config.mix.bulky = config.may_fill;
+        config.mix.no_remount = args.no_remount;
+        config.btrfs_check = args.btrfs_check;
+        config.shrink = Duration::from_secs(args.shrink_s);
+        config.progress = true;
+        match run(&config) {
+            Ok(summary) => println!("seed {seed}: {summary:?}"),
+            Err(failure) => {
+                println!("{failure}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}

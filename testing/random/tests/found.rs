@@ -1,0 +1,74 @@
+//! What random runs found, as the few operations that it takes. Each failed once.
+
+use cowshed_model::{At, Name, Op, Place};
+use cowshed_random::run::replay;
+use cowshed_random::{Config, subject::Setup};
+
+fn check(setup: Setup, ops: &[Op]) {
+    let config = Config {
+        setup,
+        check_one_in: 1,
+        ..Config::new(1, 0)
+    };
+    if let Err(error) = replay(&config, ops) {
+        panic!("{error:#}");
+    }
+}
+
+fn a() -> At {
+    At::Path(vec![Name(0)])
+}
+
+fn create() -> Op {
+    let place = Place {
+        dir: At::Path(vec![]),
+        name: Name(0),
+    };
+    Op::Create {
+        place,
+        perm: 0o644,
+        exclusive: true,
+        truncate: false,
+    }
+}
+
+fn write(offset: u64, len: u32) -> Op {
+    Op::Write {
+        at: a(),
+        offset,
+        len,
+        fill: 1,
+        append: false,
+    }
+}
+
+/// The size in the inode item went up to the new end, over data that was still in memory.
+#[test]
+fn a_truncation_above_dirty_data_leaves_the_size_on_disk_alone() {
+    let setup = Setup {
+        no_holes: false,
+        ..Setup::default()
+    };
+    let truncate = Op::Truncate { at: a(), size: 229_376 };
+    let ops = [
+        create(),
+        write(186_127, 5046),
+        write(3_899_392, 20_580),
+        truncate,
+        Op::Commit,
+    ];
+    check(setup, &ops);
+}
+
+/// Rounding the offset up overflowed.
+#[test]
+fn nothing_is_copied_from_the_end_of_the_world() {
+    let copy = |src_offset| Op::Copy {
+        src: a(),
+        src_offset,
+        dst: a(),
+        dst_offset: 0,
+        len: 10,
+    };
+    check(Setup::default(), &[create(), copy(u64::MAX - 5), copy(i64::MAX as u64)]);
+}

@@ -1,0 +1,56 @@
+//! The share of the random runs that every test run has. The long ones: `cowshed-random --help`.
+
+use cowshed_random::{Config, run};
+
+fn check(config: &Config) {
+    if let Err(failure) = run(config) {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn small_nodes() {
+    check(&Config {
+        btrfs_check: true,
+        ..Config::new(101, 8000)
+    });
+}
+
+#[test]
+fn default_nodes() {
+    let mut config = Config::new(102, 6000);
+    config.setup.node_bytes = 16384;
+    check(&config);
+}
+
+#[test]
+fn explicit_holes() {
+    let mut config = Config::new(103, 6000);
+    config.setup.no_holes = false;
+    config.btrfs_check = true;
+    check(&config);
+}
+
+#[test]
+fn little_memory() {
+    let mut config = Config::new(104, 6000);
+    config.setup.memory_bytes_max = 1 << 20;
+    check(&config);
+}
+
+#[test]
+fn a_small_volume_fills_up_cleanly() {
+    let mut config = Config::new(105, 6000);
+    config.setup.device_bytes = 160 << 20;
+    (config.may_fill, config.mix.bulky) = (true, true);
+    check(&config);
+}
+
+#[test]
+fn several_devices() {
+    let mut config = Config::new(106, 4000);
+    (config.setup.data, config.setup.metadata) =
+        (Some(btrfs_image::Profile::Raid10), Some(btrfs_image::Profile::Raid1));
+    config.btrfs_check = true;
+    check(&config);
+}
