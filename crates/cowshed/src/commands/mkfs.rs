@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use btrfs_image::size::{parse_size_bytes, pretty_bytes};
-use btrfs_image::{Features, MkfsOptions, MkfsReport, Profile, csum_type_from_name, mkfs};
+use btrfs_image::{Features, MkfsError, MkfsOptions, MkfsReport, Profile, csum_type_from_name, mkfs};
 use clap::Args;
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 
@@ -55,6 +55,9 @@ pub struct MkfsArgs {
     /// The same as -O, as older mkfs.btrfs had it
     #[arg(short = 'R', long, value_name = "LIST")]
     runtime_features: Vec<String>,
+    /// Owner and group of the top directory (default: root; an ordinary user who makes a volume gets it)
+    #[arg(long, value_name = "UID:GID", value_parser = owner)]
+    root_owner: Option<(u32, u32)>,
     /// Overwrite what a target holds
     #[arg(short, long)]
     force: bool,
@@ -73,10 +76,17 @@ fn size(text: &str) -> Result<u64, String> {
     parse_size_bytes(text).map_err(|e| e.to_string())
 }
 
+fn owner(text: &str) -> Result<(u32, u32), String> {
+    let parse = |(uid, gid): (&str, &str)| Some((uid.parse().ok()?, gid.parse().ok()?));
+    text.split_once(':')
+        .and_then(parse)
+        .ok_or_else(|| format!("{text:?} is not UID:GID"))
+}
+
 pub fn run(args: &MkfsArgs) -> Result<u8> {
     let options = options(args)?;
     let mut made = Vec::new();
-    let result = open_targets(args, &mut made).and_then(|devices| Ok(mkfs(&devices, &options)?));
+    let result = open_targets(args, &mut made).and_then(|devices| make(args, &devices, &options));
     let report = match result {
         Ok(report) => report,
         Err(error) => {
@@ -93,6 +103,22 @@ pub fn run(args: &MkfsArgs) -> Result<u8> {
         print_report(&report, &options);
     }
     Ok(0)
+}
+
+fn make(args: &MkfsArgs, devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions) -> Result<MkfsReport> {
+    let report = mkfs(devices, options).map_err(|error| match error {
+        // The library's word for it is no flag yet.
+        error @ MkfsError::InUse { .. } => anyhow::Error::from(error).context("not made, -f overwrites"),
+        error => error.into(),
+    })?;
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let caller = (!uid.is_root()).then(|| (uid.as_raw(), gid.as_raw()));
+    if let Some((uid, gid)) = args.root_owner.or(caller) {
+        let volume = cowshed::Volume::open(devices.iter().cloned(), &cowshed::OpenOptions::new())?;
+        volume.set_owner("/", uid, gid)?;
+        volume.close()?;
+    }
+    Ok(report)
 }
 
 fn options(args: &MkfsArgs) -> Result<MkfsOptions> {

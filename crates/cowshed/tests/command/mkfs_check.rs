@@ -27,6 +27,17 @@ fn mkfs_makes_what_is_asked_for_and_reports_it() {
 }
 
 #[test]
+fn the_top_directory_is_whose_it_is_asked_to_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("i");
+    run("mkfs -q -b 200m --root-owner 1000:100 {}", &[&image]).ok();
+    let root = run("stat --json {} /", &[&image]).ok().json();
+    assert_eq!((&root[0]["uid"], &root[0]["gid"]), (&1000.into(), &100.into()));
+    run("check {}", &[&image]).ok();
+    run("mkfs -f --root-owner me {}", &[&image]).fails(&["UID:GID"]);
+}
+
+#[test]
 fn mkfs_over_several_devices_is_one_volume() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (dir.path().join("a"), dir.path().join("b"));
@@ -54,7 +65,7 @@ fn mkfs_refuses_and_loses_nothing() {
 
     let volume = Scratch::filled();
     let before = fs::read(&volume.image).unwrap();
-    run("mkfs {}", &[&volume.image]).fails(&["force", "btrfs"]);
+    run("mkfs {}", &[&volume.image]).fails(&["-f", "btrfs"]);
     assert!(fs::read(&volume.image).unwrap() == before, "refused without a trace");
     run("mkfs -q -f {}", &[&volume.image]).ok();
     assert_eq!(run("ls {}", &[&volume.image]).ok().text(), "");
