@@ -1,0 +1,114 @@
+//! `cowshed-bench-inprocess`: the engine without a kernel in between, through the contract that front ends use.
+//!
+//! The volume lies in memory or in a file; nothing of its content is cached above the engine, as with O_DIRECT.
+
+mod files;
+mod names;
+mod rig;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use btrfs_image::size::{parse_size_bytes, pretty_bytes};
+use clap::Parser;
+use cowshed_benches::{Measured, peak_memory_bytes, reset_peak_memory};
+
+use rig::Rig;
+
+#[derive(Parser)]
+#[command(about = "Measures the engine in one process")]
+struct Args {
+    /// Files in one directory
+    #[arg(long, default_value_t = 1_000_000)]
+    count: u64,
+    /// Bytes of the file that is streamed
+    #[arg(long, default_value = "1g", value_parser = size)]
+    stream: u64,
+    /// Only the measurements whose name contains this
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Put the volume in this file (it is made, and removed at the end) instead of in memory
+    #[arg(long)]
+    image: Option<PathBuf>,
+    /// Memory that the engine may use
+    #[arg(long, default_value = "2g", value_parser = size)]
+    max_memory: u64,
+    /// Check the volume with this command afterwards, which gets the image's path (with --image only)
+    #[arg(long, requires = "image")]
+    check: Option<String>,
+    /// One JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size_bytes(text).map_err(|e| e.to_string())
+}
+
+/// Prints results as they come.
+struct Report {
+    json: bool,
+    only: String,
+}
+
+impl Report {
+    /// Is one of these measurements wanted? What must run before a wanted one runs, too.
+    fn wants(&self, names: &[&str]) -> bool {
+        names.iter().any(|n| n.contains(&self.only))
+    }
+
+    fn say(&self, name: &str, m: &Measured) {
+        if self.json {
+            let mut line = m.to_json();
+            line["name"] = name.into();
+            line["peak_memory_bytes"] = peak_memory_bytes().into();
+            println!("{line}");
+            return;
+        }
+        let per_core = if m.cpu_s > 0.0 { m.ops as f64 / m.cpu_s } else { 0.0 };
+        let mut line = format!(
+            "{name:<24} {:>9} ops {:>8.3} s {:>8.2} s cpu {:>10.0} ops/s {per_core:>10.0} ops/s of one core",
+            m.ops,
+            m.wall_s,
+            m.cpu_s,
+            m.ops as f64 / m.wall_s
+        );
+        if m.bytes > 0 {
+            line += &format!(" {:>7.2} GB/s", m.bytes as f64 / m.wall_s / 1e9);
+        }
+        println!("{line}");
+    }
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let report = Report {
+        json: args.json,
+        only: args.only.clone(),
+    };
+    if report.wants(names::ALL) {
+        reset_peak_memory();
+        let rig = Rig::make(args.image.as_deref(), args.max_memory)?;
+        names::run(&rig, &report, args.count)?;
+        end(rig, &args, "names")?;
+    }
+    if report.wants(files::ALL) {
+        reset_peak_memory();
+        let rig = Rig::make(args.image.as_deref(), args.max_memory)?;
+        files::run(&rig, &report, args.stream)?;
+        end(rig, &args, "files")?;
+    }
+    Ok(())
+}
+
+fn end(rig: Rig, args: &Args, what: &str) -> Result<()> {
+    let device_bytes = rig.device_memory_bytes();
+    if !args.json {
+        println!(
+            "{what}: peak memory {}, of which the volume itself {}",
+            pretty_bytes(peak_memory_bytes()),
+            pretty_bytes(device_bytes)
+        );
+    }
+    rig.finish(args.check.as_deref())
+}

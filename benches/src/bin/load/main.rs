@@ -1,0 +1,217 @@
+//! `cowshed-bench-load`: puts one kind of load on a directory with plain system calls, and prints what it took as JSON.
+//!
+//! One process, one thread, no cache of its own: what is measured is the file system. `cargo xtask bench` runs it on two
+//! mounts in turn.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use clap::{Parser, Subcommand};
+use cowshed_benches::{Dice, Measured};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, StatxFlags};
+use rustix::io::{pread, pwrite};
+
+const BLOCK: u64 = 4096;
+const STREAM_CALL_BYTES: usize = 1 << 20;
+/// O_DIRECT wants buffers aligned to the logical sector; a page is enough everywhere.
+const ALIGN_BYTES: usize = 4096;
+
+#[derive(Parser)]
+#[command(about = "Puts one kind of load on a directory and says how long it took")]
+struct Args {
+    /// Where to work; the load makes `d` and `large` in it
+    dir: PathBuf,
+    #[command(subcommand)]
+    load: Load,
+}
+
+#[derive(Subcommand, Clone, Copy)]
+enum Load {
+    /// Makes empty files in one directory
+    Create { count: u64 },
+    /// Asks for the attributes of each of them, by name
+    Stat { count: u64 },
+    /// Lists their directory
+    Readdir,
+    /// Lists their directory and asks for each one's attributes, as `ls -l` does
+    ReaddirStat,
+    /// Removes them
+    Unlink { count: u64 },
+    /// Writes the large file in calls of 1 MiB, and syncs it
+    StreamWrite { bytes: u64 },
+    /// Reads the large file in calls of 1 MiB
+    StreamRead,
+    /// Reads blocks of 4 KiB at random places of the large file
+    RandomRead {
+        count: u64,
+        #[arg(long)]
+        direct: bool,
+    },
+    /// Overwrites blocks of 4 KiB at random places of the large file, and syncs it at the end
+    RandomWrite {
+        count: u64,
+        #[arg(long)]
+        direct: bool,
+    },
+    /// Appends blocks of 4 KiB to a new file, and syncs it after each
+    Fsync { count: u64 },
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let dir = open(CWD, &args.dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let measured = run(dir.as_fd(), args.load)?;
+    println!("{}", measured.to_json());
+    Ok(())
+}
+
+fn open(at: BorrowedFd<'_>, path: impl rustix::path::Arg, flags: OFlags) -> Result<OwnedFd> {
+    Ok(rustix::fs::openat(
+        at,
+        path,
+        flags | OFlags::CLOEXEC,
+        Mode::from_raw_mode(0o644),
+    )?)
+}
+
+fn run(top: BorrowedFd<'_>, load: Load) -> Result<Measured> {
+    match load {
+        Load::Create { count } => {
+            rustix::fs::mkdirat(top, "d", Mode::from_raw_mode(0o755))?;
+            each(top, count, |dir, name| {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+                open(dir, name, flags).map(drop)
+            })
+        }
+        Load::Stat { count } => each(top, count, |dir, name| stat(dir, name)),
+        Load::Readdir => list(top, |_| Ok(())),
+        Load::ReaddirStat => {
+            let dir = open(top, "d", OFlags::RDONLY | OFlags::DIRECTORY)?;
+            list(top, |name| stat(dir.as_fd(), name))
+        }
+        Load::Unlink { count } => each(top, count, |dir, name| {
+            Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?)
+        }),
+        Load::StreamWrite { bytes } => stream_write(top, bytes),
+        Load::StreamRead => stream_read(top),
+        Load::RandomRead { count, direct } => random(top, count, direct, false),
+        Load::RandomWrite { count, direct } => random(top, count, direct, true),
+        Load::Fsync { count } => fsyncs(top, count),
+    }
+}
+
+fn stat(dir: BorrowedFd<'_>, name: impl rustix::path::Arg) -> Result<()> {
+    rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS)?;
+    Ok(())
+}
+
+/// Does something with each of the names of `d`.
+fn each(top: BorrowedFd<'_>, count: u64, mut run: impl FnMut(BorrowedFd<'_>, &str) -> Result<()>) -> Result<Measured> {
+    let dir = open(top, "d", OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut name = String::new();
+    Measured::of(|| {
+        for n in 0..count {
+            use std::fmt::Write as _;
+            name.clear();
+            write!(name, "file-{n:08}")?;
+            run(dir.as_fd(), &name)?;
+        }
+        Ok((count, 0))
+    })
+}
+
+fn list(top: BorrowedFd<'_>, mut each: impl FnMut(&std::ffi::CStr) -> Result<()>) -> Result<Measured> {
+    /// What the C library's readdir uses.
+    const LIST_BYTES: usize = 32 << 10;
+    Measured::of(|| {
+        let dir = open(top, "d", OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut buf = [MaybeUninit::uninit(); LIST_BYTES];
+        let mut entries = RawDir::new(dir.as_fd(), &mut buf);
+        let mut count = 0;
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            if !entry.file_name().to_bytes().starts_with(b".") {
+                each(entry.file_name())?;
+                count += 1;
+            }
+        }
+        Ok((count, 0))
+    })
+}
+
+/// A buffer at a page's start, of bytes that do not compress.
+fn buffer(len_bytes: usize) -> (Vec<u8>, std::ops::Range<usize>) {
+    let mut bytes = vec![0; len_bytes + ALIGN_BYTES];
+    Dice(3).fill(&mut bytes);
+    let start = bytes.as_ptr().align_offset(ALIGN_BYTES);
+    (bytes, start..start + len_bytes)
+}
+
+fn stream_write(top: BorrowedFd<'_>, bytes: u64) -> Result<Measured> {
+    let (buf, range) = buffer(STREAM_CALL_BYTES);
+    let calls = bytes / STREAM_CALL_BYTES as u64;
+    Measured::of(|| {
+        let file = open(top, "large", OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
+        for n in 0..calls {
+            let done = pwrite(&file, &buf[range.clone()], n * STREAM_CALL_BYTES as u64)?;
+            ensure!(done == STREAM_CALL_BYTES, "a short write");
+        }
+        rustix::fs::fsync(&file)?;
+        Ok((calls, calls * STREAM_CALL_BYTES as u64))
+    })
+}
+
+fn stream_read(top: BorrowedFd<'_>) -> Result<Measured> {
+    let (mut buf, range) = buffer(STREAM_CALL_BYTES);
+    Measured::of(|| {
+        let file = open(top, "large", OFlags::RDONLY)?;
+        let mut at = 0;
+        let mut calls = 0;
+        loop {
+            let done = pread(&file, &mut buf[range.clone()], at)?;
+            if done == 0 {
+                return Ok((calls, at));
+            }
+            at += done as u64;
+            calls += 1;
+        }
+    })
+}
+
+fn random(top: BorrowedFd<'_>, count: u64, direct: bool, write: bool) -> Result<Measured> {
+    let (mut buf, range) = buffer(BLOCK as usize);
+    let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
+    let file = open(top, "large", OFlags::RDWR | flags)?;
+    let blocks = rustix::fs::fstat(&file)?.st_size as u64 / BLOCK;
+    ensure!(blocks > 0, "the large file is empty");
+    let mut dice = Dice(4);
+    Measured::of(|| {
+        for _ in 0..count {
+            let at = dice.below(blocks) * BLOCK;
+            let done = if write {
+                pwrite(&file, &buf[range.clone()], at)?
+            } else {
+                pread(&file, &mut buf[range.clone()], at)?
+            };
+            ensure!(done as u64 == BLOCK, "a short transfer");
+        }
+        if write {
+            rustix::fs::fsync(&file)?;
+        }
+        Ok((count, count * BLOCK))
+    })
+}
+
+fn fsyncs(top: BorrowedFd<'_>, count: u64) -> Result<Measured> {
+    let (buf, range) = buffer(BLOCK as usize);
+    let file = open(top, "synced", OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
+    Measured::of(|| {
+        for n in 0..count {
+            pwrite(&file, &buf[range.clone()], n * BLOCK)?;
+            rustix::fs::fsync(&file)?;
+        }
+        Ok((count, count * BLOCK))
+    })
+}

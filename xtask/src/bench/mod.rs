@@ -1,0 +1,113 @@
+//! `cargo xtask bench`: a mount of ours against the kernel's btrfs, in one run, and the table that says how they compare.
+//!
+//! Both sides get a volume of the same size in a file on the same tmpfs, made anew for each group of loads, and take
+//! turns. What is compared is the median of the runs. Needs root (to mount the kernel's side), mkfs.btrfs and btrfs in
+//! the kernel; without them only our side is measured.
+
+mod loads;
+mod side;
+mod table;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args as ClapArgs;
+
+use crate::run;
+use loads::{GROUPS, Group, Scale, Step};
+use side::{Mounted, Side};
+
+#[derive(ClapArgs)]
+pub struct Args {
+    /// How much of the full load: 1 is a million files and 2 GiB
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// Runs of each side; the table has the medians
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// Only the groups or loads whose name contains this
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Where the images lie: memory, so that no disk is measured
+    #[arg(long, default_value = "/dev/shm")]
+    dir: PathBuf,
+    /// The tree that `cp -a` copies
+    #[arg(long, default_value = "/usr/share/doc")]
+    tree: PathBuf,
+    /// Mount options of our side
+    #[arg(long, default_value = "")]
+    options: String,
+    /// Only our side
+    #[arg(long)]
+    ours: bool,
+    /// Print the table, but leave docs/performance.md as it is
+    #[arg(long)]
+    dry_run: bool,
+    /// Also run the in-process benchmarks
+    #[arg(long)]
+    in_process: bool,
+}
+
+/// Seconds of each run, by load and side.
+pub type Results = BTreeMap<(&'static str, Side), Vec<f64>>;
+
+pub fn main(args: &Args) -> Result<()> {
+    let packages = [
+        "build",
+        "--release",
+        "--quiet",
+        "-p",
+        "cowshed",
+        "-p",
+        "cowshed-benches",
+    ];
+    run::run("release build", &mut run::cargo(&packages))?;
+    if args.in_process {
+        let count = ((1e6 * args.scale) as u64).to_string();
+        let mut command = run::command("target/release/cowshed-bench-inprocess", &["--count", &count]);
+        run::run("in one process", &mut command)?;
+    }
+    let scale = Scale {
+        factor: args.scale,
+        tree: args.tree.clone(),
+    };
+    let mut sides = vec![Side::Ours];
+    if !args.ours && side::kernel_can() {
+        sides.insert(0, Side::Kernel);
+    }
+    let mut results = Results::new();
+    for group in GROUPS.iter().filter(|g| g.is_wanted(&args.only)) {
+        for round in 0..args.runs {
+            // Whoever goes first may find colder caches: take turns.
+            let mut order = sides.clone();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for side in order {
+                run_group(group, side, args, &scale, &mut results)?;
+            }
+        }
+    }
+    let text = table::render(&results, &scale, args.runs);
+    println!("{text}");
+    if args.dry_run {
+        return Ok(());
+    }
+    table::store(&text)
+}
+
+fn run_group(group: &Group, side: Side, args: &Args, scale: &Scale, results: &mut Results) -> Result<()> {
+    let mut mounted = Mounted::new(side, &args.dir, &args.options)?;
+    for step in group.steps {
+        match step {
+            Step::Remount => mounted.remount()?,
+            Step::Load(load) => {
+                let seconds = load.run(mounted.mountpoint(), scale)?;
+                eprintln!("{:>8} {:<28} {seconds:>9.3} s", side.name(), load.name);
+                results.entry((load.name, side)).or_default().push(seconds);
+            }
+        }
+    }
+    mounted.finish()
+}
