@@ -280,6 +280,11 @@ fn serve(
 ) -> std::io::Result<()> {
     let mut requests = RequestBuffer::new(io_bytes_max);
     let mut data = DataBuffer::new(io_bytes_max);
+    if !spin.is_zero()
+        && let Err(error) = device.enable_looking()
+    {
+        tracing::debug!(%error, "workers will sleep between requests");
+    }
     loop {
         let bytes = match device.receive(&mut requests, spin)? {
             Received::Request(bytes) => bytes,

@@ -8,7 +8,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
 
 /// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, u32)`.
 const FUSE_DEV_IOC_CLONE: libc::c_ulong = 0x8004_e500;
@@ -55,29 +54,12 @@ pub fn umount(target: &Path, lazy: bool) -> Result<()> {
     check(unsafe { libc::umount2(target.as_ptr(), flags) }).map(drop)
 }
 
-/// Waits until there is something to read, or an error to be found by reading. False if the time ran out.
-pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool> {
-    let mut poll = libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let millis = timeout.map_or(-1, |t| t.as_millis().min(i32::MAX as u128) as i32);
-    // SAFETY: the pointer is to one pollfd, as the count says.
-    check(unsafe { libc::poll(&raw mut poll, 1, millis) }).map(|ready| ready > 0)
-}
-
-/// Switches blocking off or on for the open file behind `fd`.
-pub fn set_nonblocking(fd: BorrowedFd<'_>, nonblocking: bool) -> Result<()> {
+/// Makes reads of the open file behind `fd` return at once.
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: F_GETFL and F_SETFL take and return integers only.
     let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
-    let flags = if nonblocking {
-        flags | libc::O_NONBLOCK
-    } else {
-        flags & !libc::O_NONBLOCK
-    };
     // SAFETY: as above.
-    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) }).map(drop)
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
 }
 
 /// Lets a child process inherit `fd`.

@@ -13,6 +13,8 @@ use crate::sys;
 
 const DEVICE: &str = "/dev/fuse";
 const PAGE_BYTES: usize = 4096;
+/// The largest value of an extended attribute that Linux passes on.
+const XATTR_BYTES_MAX: usize = 65536;
 /// Room for everything in a request but the data of a write: header, structure, two names or an extended attribute's
 /// value.
 const OVERHEAD_BYTES: usize = PAGE_BYTES;
@@ -21,7 +23,11 @@ const OVERHEAD_BYTES: usize = PAGE_BYTES;
 #[derive(Debug)]
 pub struct Device {
     file: File,
-    nonblocking: bool,
+    /// Another one that does not block, for looking without sleeping. Sleeping is left to `read` on the first one: the
+    /// kernel wakes one reader for a request, but everybody who polls.
+    quick: Option<File>,
+    /// The last request came by the quick one: its reply goes there too.
+    came_quick: bool,
 }
 
 /// What came of waiting for a request.
@@ -41,7 +47,8 @@ impl Device {
         let file = OpenOptions::new().read(true).write(true).open(DEVICE)?;
         Ok(Device {
             file,
-            nonblocking: false,
+            quick: None,
+            came_quick: false,
         })
     }
 
@@ -57,34 +64,54 @@ impl Device {
         self.file.as_fd()
     }
 
-    /// Waits for a request. With `spin`, tries for so long before sleeping: on a machine with processors to spare this
-    /// saves waking up.
+    /// Prepares for [`Device::receive`] with a time to look. Not possible where devices cannot be cloned.
+    pub fn enable_looking(&mut self) -> io::Result<()> {
+        let quick = self.try_clone()?.file;
+        sys::set_nonblocking(quick.as_fd())?;
+        self.quick = Some(quick);
+        Ok(())
+    }
+
+    /// Waits for a request. With `spin`, and if that was enabled, looks for so long before sleeping: on a machine with
+    /// processors to spare this saves waking up.
     pub fn receive(&mut self, buffer: &mut RequestBuffer, spin: Duration) -> io::Result<Received> {
-        if self.nonblocking == spin.is_zero() {
-            sys::set_nonblocking(self.file.as_fd(), !spin.is_zero())?;
-            self.nonblocking = !spin.is_zero();
-        }
+        self.came_quick = self.quick.is_some() && !spin.is_zero();
         let mut deadline = None;
-        loop {
-            let error = match self.file.read(buffer.space()) {
-                Ok(bytes) => return Ok(Received::Request(bytes)),
-                Err(error) => error,
-            };
-            match error.raw_os_error() {
-                Some(libc::EAGAIN) if self.nonblocking => {
-                    let now = Instant::now();
-                    if now < *deadline.get_or_insert(now + spin) {
-                        std::thread::yield_now();
-                    } else {
-                        sys::wait_readable(self.file.as_fd(), None).or_else(ignore_interrupt)?;
-                    }
-                }
-                // ENOENT: the request was taken back while it was read.
-                Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => {}
-                Some(libc::ENODEV) => return Ok(Received::Unmounted),
-                Some(libc::ECONNABORTED) => return Ok(Received::Aborted),
-                _ => return Err(error),
+        while self.came_quick {
+            if let Some(received) = self.read(buffer)? {
+                return Ok(received);
             }
+            let now = Instant::now();
+            if now >= *deadline.get_or_insert(now + spin) {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        self.came_quick = false;
+        loop {
+            if let Some(received) = self.read(buffer)? {
+                return Ok(received);
+            }
+        }
+    }
+
+    /// The file that the request under way belongs to.
+    fn current(&self) -> &File {
+        self.quick.as_ref().filter(|_| self.came_quick).unwrap_or(&self.file)
+    }
+
+    /// One attempt; None if it is to be repeated.
+    fn read(&self, buffer: &mut RequestBuffer) -> io::Result<Option<Received>> {
+        let error = match self.current().read(buffer.space()) {
+            Ok(bytes) => return Ok(Some(Received::Request(bytes))),
+            Err(error) => error,
+        };
+        match error.raw_os_error() {
+            // ENOENT: the request was taken back while it was read.
+            Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => Ok(None),
+            Some(libc::ENODEV) => Ok(Some(Received::Unmounted)),
+            Some(libc::ECONNABORTED) => Ok(Some(Received::Aborted)),
+            _ => Err(error),
         }
     }
 
@@ -110,7 +137,7 @@ impl Device {
         let len = HEADER + head.len();
         bytes[..HEADER].copy_from_slice(header.as_bytes());
         bytes[HEADER..len].copy_from_slice(head);
-        (&self.file).write(&bytes[..len]).map(drop)
+        self.current().write(&bytes[..len]).map(drop)
     }
 
     /// Sends a notification: its code, a structure, a name.
@@ -130,7 +157,7 @@ impl Device {
     }
 
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        (&self.file).write_vectored(parts).map(drop)
+        self.current().write_vectored(parts).map(drop)
     }
 }
 
@@ -138,16 +165,9 @@ impl From<OwnedFd> for Device {
     fn from(fd: OwnedFd) -> Device {
         Device {
             file: File::from(fd),
-            nonblocking: false,
+            quick: None,
+            came_quick: false,
         }
-    }
-}
-
-fn ignore_interrupt(error: io::Error) -> io::Result<bool> {
-    if error.kind() == io::ErrorKind::Interrupted {
-        Ok(true)
-    } else {
-        Err(error)
     }
 }
 
@@ -160,9 +180,10 @@ pub struct RequestBuffer {
 }
 
 impl RequestBuffer {
-    /// For writes of up to `io_bytes_max`.
+    /// For writes of up to `io_bytes_max`, and for extended attributes of any size.
     pub fn new(io_bytes_max: usize) -> RequestBuffer {
-        let len = (io_bytes_max + OVERHEAD_BYTES).max(MIN_READ_BUFFER_BYTES);
+        let len = io_bytes_max.max(XATTR_BYTES_MAX) + OVERHEAD_BYTES;
+        const { assert!(XATTR_BYTES_MAX >= MIN_READ_BUFFER_BYTES) };
         let bytes = vec![0; len + PAGE_BYTES];
         let before_data = size_of::<InHeader>() + size_of::<WriteIn>();
         let data_at = bytes.as_ptr().addr() + before_data;
@@ -213,7 +234,7 @@ mod tests {
         let mut buffer = RequestBuffer::new(1 << 20);
         assert_eq!((buffer.space().as_ptr().addr() + 80) % PAGE_BYTES, 0);
         assert_eq!(buffer.space().len(), (1 << 20) + 4096);
-        assert_eq!(RequestBuffer::new(0).space().len(), MIN_READ_BUFFER_BYTES);
+        assert_eq!(RequestBuffer::new(4096).space().len(), 65536 + 4096);
         assert_eq!(DataBuffer::new(5000).as_mut_slice().as_ptr().addr() % PAGE_BYTES, 0);
     }
 }
