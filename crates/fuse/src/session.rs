@@ -6,7 +6,9 @@
 //!
 //! However the mount ends (our [`Unmounter`], umount(8), an abort through sysfs), the workers find out by reading.
 
+use std::num::NonZero;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -21,6 +23,8 @@ use crate::transport::dev::{DataBuffer, Device, Received, RequestBuffer};
 /// Largest read and write in one request: what the kernel allows without its administrator's help (256 pages).
 pub const IO_BYTES_MAX: usize = 1 << 20;
 const WORKERS_MAX: usize = 64;
+/// So many by default even with fewer processors: an fsync occupies a worker while it waits for the device.
+const WORKERS_MIN: usize = 4;
 /// Waking a sleeping worker costs tens of microseconds on an idle virtual processor, more than most requests take to
 /// serve. Looking for the next request for this long instead, and yielding to anybody who can run meanwhile, measured
 /// 1.7 times as fast with one caller, and no slower with the processors busy
@@ -65,7 +69,7 @@ impl Default for SessionOptions {
         SessionOptions {
             mount: MountOptions::default(),
             permissions: Permissions::Auto,
-            workers: thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8)),
+            workers: thread::available_parallelism().map_or(WORKERS_MIN, |n| n.get().clamp(WORKERS_MIN, 8)),
             spin: SPIN,
             writeback_cache: false,
             skip_open: true,
@@ -168,7 +172,7 @@ impl Session {
         let mut requests = RequestBuffer::new(self.io_bytes_max);
         let mut data = DataBuffer::new(self.io_bytes_max);
         while self.server.agreed().is_none() {
-            let Received::Request(bytes) = self.device.receive(&mut requests, Duration::ZERO)? else {
+            let Received::Request(bytes) = self.device.receive(&mut requests)? else {
                 return Err(SessionError::EndedEarly);
             };
             let (after, reply) = self.server.handle(0, requests.request(bytes), data.as_mut_slice());
@@ -225,14 +229,15 @@ impl Session {
             }
         }
         devices.push(device);
+        let lookers = Lookers::new(spin);
         let outcome = thread::scope(|scope| {
             let threads: Vec<_> = devices
                 .into_iter()
                 .enumerate()
                 .map(|(index, device)| {
-                    let (server, mountpoint) = (&*server, &mountpoint);
+                    let (server, mountpoint, lookers) = (&*server, &mountpoint, &lookers);
                     let worker = move || {
-                        let result = serve(server, index, device, spin, io_bytes_max);
+                        let result = serve(server, index, device, (spin, lookers), io_bytes_max);
                         if let Err(error) = &result {
                             tracing::error!(%error, "a FUSE worker failed, unmounting");
                             let _ = mountpoint.unmount(true);
@@ -270,12 +275,43 @@ fn is_init(request: &[u8]) -> bool {
     InHeader::read_from_prefix(request).is_ok_and(|(header, _)| header.opcode == Opcode::Init as u32)
 }
 
+/// How many workers may look for requests at once: half of the processors, so that those who make requests can run.
+struct Lookers {
+    free_places: AtomicUsize,
+}
+
+impl Lookers {
+    fn new(spin: Duration) -> Lookers {
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        let places = if spin.is_zero() { 0 } else { (processors / 2).max(1) };
+        Lookers {
+            free_places: places.into(),
+        }
+    }
+
+    fn take_place(&self) -> Option<Place<'_>> {
+        let one_less = |free: usize| free.checked_sub(1);
+        let taken = self
+            .free_places
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        taken.is_ok().then_some(Place(self))
+    }
+}
+
+struct Place<'a>(&'a Lookers);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.free_places.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// One worker: a request, a reply, until the end.
 fn serve(
     server: &Server,
     worker: usize,
     mut device: Device,
-    spin: Duration,
+    (spin, lookers): (Duration, &Lookers),
     io_bytes_max: usize,
 ) -> std::io::Result<()> {
     let mut requests = RequestBuffer::new(io_bytes_max);
@@ -286,7 +322,15 @@ fn serve(
         tracing::debug!(%error, "workers will sleep between requests");
     }
     loop {
-        let bytes = match device.receive(&mut requests, spin)? {
+        let seen = match lookers.take_place() {
+            Some(_place) => device.look(&mut requests, spin)?,
+            None => None,
+        };
+        let received = match seen {
+            Some(received) => received,
+            None => device.receive(&mut requests)?,
+        };
+        let bytes = match received {
             Received::Request(bytes) => bytes,
             Received::Unmounted => return Ok(()),
             Received::Aborted => return Err(std::io::ErrorKind::ConnectionAborted.into()),

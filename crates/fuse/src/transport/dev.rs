@@ -64,7 +64,7 @@ impl Device {
         self.file.as_fd()
     }
 
-    /// Prepares for [`Device::receive`] with a time to look. Not possible where devices cannot be cloned.
+    /// Prepares for [`Device::look`]. Not possible where devices cannot be cloned.
     pub fn enable_looking(&mut self) -> io::Result<()> {
         let quick = self.try_clone()?.file;
         sys::set_nonblocking(quick.as_fd())?;
@@ -72,21 +72,28 @@ impl Device {
         Ok(())
     }
 
-    /// Waits for a request. With `spin`, and if that was enabled, looks for so long before sleeping: on a machine with
-    /// processors to spare this saves waking up.
-    pub fn receive(&mut self, buffer: &mut RequestBuffer, spin: Duration) -> io::Result<Received> {
-        self.came_quick = self.quick.is_some() && !spin.is_zero();
+    /// Looks for a request for so long without sleeping: on a machine with processors to spare this saves waking up. Does
+    /// nothing unless that was enabled.
+    pub fn look(&mut self, buffer: &mut RequestBuffer, time: Duration) -> io::Result<Option<Received>> {
+        if self.quick.is_none() {
+            return Ok(None);
+        }
+        self.came_quick = true;
         let mut deadline = None;
-        while self.came_quick {
+        loop {
             if let Some(received) = self.read(buffer)? {
-                return Ok(received);
+                return Ok(Some(received));
             }
             let now = Instant::now();
-            if now >= *deadline.get_or_insert(now + spin) {
-                break;
+            if now >= *deadline.get_or_insert(now + time) {
+                return Ok(None);
             }
             std::thread::yield_now();
         }
+    }
+
+    /// Waits for a request, asleep.
+    pub fn receive(&mut self, buffer: &mut RequestBuffer) -> io::Result<Received> {
         self.came_quick = false;
         loop {
             if let Some(received) = self.read(buffer)? {

@@ -1,4 +1,7 @@
 //! What the kernel remembers, and that it stays true.
+//!
+//! Who maps files does so in a child process: unmapping waits for pages to be written while it holds the lock on the
+//! process's memory, and the workers that are to write them could not allocate any in the same process.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -12,31 +15,35 @@ fn mapped_writes_arrive() {
     };
     for writeback_cache in [false, true] {
         let mount = Mount::new(|o| o.writeback_cache = writeback_cache);
-        let path = mount.path("mapped");
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .unwrap();
-        file.set_len(64 << 10).unwrap();
-        let mut map = Map::shared(&file, 64 << 10).unwrap();
-        map.bytes()[5000..5005].copy_from_slice(b"hello");
-        map.sync().unwrap();
-        let direct = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_DIRECT)
-            .open(&path)
-            .unwrap();
-        let mut got = [0; 5];
-        direct.read_exact_at(&mut got, 5000).unwrap();
-        assert_eq!(&got, b"hello");
-        file.write_all_at(b"world", 6000).unwrap();
-        assert_eq!(&map.bytes()[6000..6005], b"world", "a write shows in the mapping");
-        map.bytes()[7000] = 7;
-        drop(map);
-        drop(file);
-        assert_eq!(fs::read(&path).unwrap()[7000], 7);
+        in_child(|| {
+            let path = mount.path("mapped");
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .open(&path)
+                .unwrap();
+            file.set_len(64 << 10).unwrap();
+            let mut map = Map::shared(&file, 64 << 10).unwrap();
+            map.bytes()[5000..5005].copy_from_slice(b"hello");
+            map.sync().unwrap();
+            let direct = OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_DIRECT)
+                .open(&path)
+                .unwrap();
+            let mut got = [0; 5];
+            direct.read_exact_at(&mut got, 5000).unwrap();
+            assert_eq!(&got, b"hello");
+            file.write_all_at(b"world", 6000).unwrap();
+            assert_eq!(&map.bytes()[6000..6005], b"world", "a write shows in the mapping");
+            map.bytes()[7000] = 7;
+            drop(map);
+            drop(file);
+            assert_eq!(fs::read(&path).unwrap()[7000], 7);
+            Ok(())
+        })
+        .unwrap();
     }
 }
 
@@ -47,19 +54,23 @@ fn direct_files_can_be_mapped() {
     };
     for skip_open in [true, false] {
         let mount = Mount::new(|o| o.skip_open = skip_open);
-        let path = mount.path("f");
-        fs::write(&path, [1; 8192]).unwrap();
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_DIRECT)
-            .open(&path)
-            .unwrap();
-        let mut map = Map::shared(&file, 8192).unwrap();
-        assert_eq!(map.bytes()[8191], 1);
-        map.bytes()[0] = 2;
-        map.sync().unwrap();
-        assert_eq!(fs::read(&path).unwrap()[0], 2);
+        in_child(|| {
+            let path = mount.path("f");
+            fs::write(&path, [1; 8192]).unwrap();
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .custom_flags(libc::O_DIRECT)
+                .open(&path)
+                .unwrap();
+            let mut map = Map::shared(&file, 8192).unwrap();
+            assert_eq!(map.bytes()[8191], 1);
+            map.bytes()[0] = 2;
+            map.sync().unwrap();
+            assert_eq!(fs::read(&path).unwrap()[0], 2);
+            Ok(())
+        })
+        .unwrap();
     }
 }
 
@@ -174,24 +185,28 @@ fn all_doors_show_one_content() {
     for (seed, skip_open, writeback_cache) in [(1, true, false), (2, false, false), (3, true, false), (4, false, true)]
     {
         let mount = Mount::new(|o| (o.skip_open, o.writeback_cache) = (skip_open, writeback_cache));
-        let path = mount.path("f");
-        let mut open = OpenOptions::new();
-        let cached = open
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .unwrap();
-        let direct = open.custom_flags(libc::O_DIRECT).open(&path).unwrap();
-        let (mut dice, mut model) = (Dice(seed), Model::default());
-        for step in 0..1500 {
-            one_step(&mut dice, &mut model, &cached, &direct);
-            let size = cached.metadata().unwrap().len() as usize;
-            assert_eq!(size, model.0.len(), "size after step {step} of seed {seed}");
-        }
-        drop((cached, direct));
-        assert!(fs::read(&path).unwrap() == model.0, "content after seed {seed}");
+        in_child(|| {
+            let path = mount.path("f");
+            let mut open = OpenOptions::new();
+            let cached = open
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path)
+                .unwrap();
+            let direct = open.custom_flags(libc::O_DIRECT).open(&path).unwrap();
+            let (mut dice, mut model) = (Dice(seed), Model::default());
+            for step in 0..1500 {
+                one_step(&mut dice, &mut model, &cached, &direct);
+                let size = cached.metadata().unwrap().len() as usize;
+                assert_eq!(size, model.0.len(), "size after step {step} of seed {seed}");
+            }
+            drop((cached, direct));
+            assert!(fs::read(&path).unwrap() == model.0, "content after seed {seed}");
+            Ok(())
+        })
+        .unwrap();
         mount.end();
     }
 }

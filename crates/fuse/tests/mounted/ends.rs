@@ -298,3 +298,44 @@ fn unmounting_twice_does_not_touch_what_is_below() {
     unmounter.unmount(true).unwrap();
     assert_eq!(fs::read(below.path("f")).unwrap(), b"below");
 }
+
+#[test]
+fn a_file_system_that_refuses_leaves_no_mount() {
+    let Some(_turn) = turn("a_file_system_that_refuses_leaves_no_mount") else {
+        return;
+    };
+    let mut fs = MemFs::default();
+    fs.init_error = Some(cowshed_vfs::Error::Corrupt);
+    let fs = Arc::new(fs);
+    let dir = tempfile::tempdir().unwrap();
+    let refused = Session::mount(fs.clone(), dir.path(), SessionOptions::default()).unwrap_err();
+    assert!(refused.to_string().contains("needs cleaning"), "{refused}");
+    assert_eq!(mount_line(dir.path()), "");
+    assert_eq!(
+        fs.destroyed.load(Ordering::SeqCst),
+        0,
+        "what did not begin does not end"
+    );
+}
+
+/// While one caller waits, others are served.
+#[test]
+fn a_slow_request_does_not_hold_up_others() {
+    let Some(_turn) = turn("a_slow_request_does_not_hold_up_others") else {
+        return;
+    };
+    let mount = Mount::new(|_| {});
+    let file = File::create_new(mount.path("slow")).unwrap();
+    mount.fs.sync_takes_millis.store(500, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        (0..3).for_each(|_| drop(scope.spawn(|| file.sync_all().unwrap())));
+        std::thread::sleep(Duration::from_millis(50));
+        let started = std::time::Instant::now();
+        (0..50).for_each(|i| fs::write(mount.path(&format!("f{i}")), b"x").unwrap());
+        assert!(
+            started.elapsed() < Duration::from_millis(400),
+            "took {:?}",
+            started.elapsed()
+        );
+    });
+}

@@ -59,6 +59,10 @@ pub struct MemFs {
     pub destroyed: AtomicU64,
     /// Calls of `fsync`, `fsyncdir` and `syncfs` so far.
     pub synced: AtomicU64,
+    /// How long each `fsync` takes, to test that front ends serve others meanwhile.
+    pub sync_takes_millis: AtomicU64,
+    /// What `init` fails with, to test that front ends give up in order.
+    pub init_error: Option<Error>,
     /// A name whose lookup panics, to test that front ends survive it.
     pub panic_name: Option<&'static [u8]>,
 }
@@ -99,6 +103,8 @@ impl MemFs {
             checks: AtomicBool::new(false),
             destroyed: AtomicU64::new(0),
             synced: AtomicU64::new(0),
+            sync_takes_millis: AtomicU64::new(0),
+            init_error: None,
             panic_name: None,
         }
     }

@@ -167,6 +167,9 @@ impl MemFs {
 
 impl FileSystem for MemFs {
     fn init(&self, info: &InitInfo) -> Result<Capabilities> {
+        if let Some(error) = self.init_error {
+            return Err(error);
+        }
         self.set_checks(info.checks);
         Ok(self.options.capabilities)
     }
@@ -425,6 +428,10 @@ impl FileSystem for MemFs {
 
     fn fsync(&self, _ctx: &Context, node: NodeId, _handle: Handle, _data_only: bool) -> Result<()> {
         self.synced.fetch_add(1, Ordering::Relaxed);
+        let millis = self.sync_takes_millis.load(Ordering::Relaxed);
+        if millis > 0 {
+            std::thread::sleep(std::time::Duration::from_millis(millis));
+        }
         self.lock().get(node).map(drop)
     }
 
