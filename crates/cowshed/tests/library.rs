@@ -78,7 +78,9 @@ fn what_is_written_is_read_back_now_and_after_reopening() -> Result {
     let disk = disk();
     let volume = made(&disk);
     fill(&volume)?;
-    for volume in [volume, opened(&disk)] {
+    let mut first = Some(volume);
+    for _ in 0..3 {
+        let volume = first.take().unwrap_or_else(|| opened(&disk));
         assert_eq!(volume.read("a/b/link")?, b"inline", "through the link");
         assert_eq!(volume.read_link("a/b/link")?, Path::new("../small"));
         assert_eq!(volume.read("/a/b/../b/./small-too")?, b"inline");
