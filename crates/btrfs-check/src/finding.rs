@@ -153,7 +153,7 @@ finding_ids! {
     /// A root item holds what none may hold.
     RootItemInvalid = "root-item-invalid", Error;
     /// `bytes_used` of a root item is not the size of its tree.
-    RootBytesUsed = "root-bytes-used", Warning;
+    RootBytesUsed = "root-bytes-used", Note;
     /// Two roots name the same block.
     RootShared = "root-shared", Error;
     /// A root reference has no back reference.
