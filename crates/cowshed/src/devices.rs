@@ -12,26 +12,30 @@ use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
 use crate::cli::ReadArgs;
 use crate::{log, mount_options};
 
-/// Opens all devices of a volume.
-pub fn open(paths: &[PathBuf], mode: OpenMode) -> Result<Vec<Arc<dyn BlockDevice>>> {
-    paths
-        .iter()
-        .map(|path| {
-            let device = FileDevice::open(path, mode)?;
-            Ok(Arc::new(device) as Arc<dyn BlockDevice>)
-        })
-        .collect()
-}
-
-/// Opens a volume.
+/// Opens a volume that is going to be mounted.
 pub fn open_volume(paths: &[PathBuf], options: &OpenOptions) -> Result<Arc<Volume>> {
     let mode = if options.read_only {
         OpenMode::ReadOnly
     } else {
         OpenMode::ReadWrite
     };
-    let devices = open(paths, mode)?;
+    let devices = paths
+        .iter()
+        .enumerate()
+        .map(|(index, path)| open_to_mount(path, mode, index == 0))
+        .collect::<Result<_>>()?;
     Volume::open(devices, options).with_context(|| paths.first().map(|p| p.display().to_string()).unwrap_or_default())
+}
+
+/// The first device is the source of root's mount: where it is a block device, the kernel claims it for the mount, and
+/// refuses if we had. So we only see whether it is free.
+fn open_to_mount(path: &Path, mode: OpenMode, is_source: bool) -> Result<Arc<dyn BlockDevice>> {
+    let device = FileDevice::open(path, mode)?;
+    if !(is_source && device.is_block_device() && rustix::process::geteuid().is_root()) {
+        return Ok(Arc::new(device));
+    }
+    drop(device);
+    Ok(Arc::new(FileDevice::open_with(path, mode, Locking::LockedForMount)?))
 }
 
 /// Opens devices for a look: beside readers, and with `Unlocked` beside a writer, too.

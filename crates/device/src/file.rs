@@ -26,6 +26,8 @@ pub enum OpenMode {
 pub enum Locking {
     /// Readers share, a writer is alone.
     Locked,
+    /// As `Locked`, but a block device is not claimed: for who mounts it through the kernel next, which claims it.
+    LockedForMount,
     /// For inspection only: what is read may be changing.
     Unlocked,
 }
@@ -102,7 +104,7 @@ impl FileDevice {
     fn from_file(file: File, path: &Path, mode: OpenMode, locking: Locking) -> Result<FileDevice> {
         let name = path.display().to_string();
         let failed = |source: io::Error| Error::io(&name, Op::Open, 0, source);
-        if locking == Locking::Locked {
+        if locking != Locking::Unlocked {
             let locked = match mode {
                 OpenMode::ReadOnly => file.try_lock_shared(),
                 OpenMode::ReadWrite => file.try_lock(),

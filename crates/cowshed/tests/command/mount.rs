@@ -231,6 +231,59 @@ fn subvolumes_of_the_kernel_are_mounted_by_name_and_number() {
 }
 
 #[test]
+fn block_devices_are_mounted_and_belong_to_the_mount() {
+    let Some(()) = can_mount() else { return };
+    let Some(()) = need::loop_devices() else { return };
+    let volume = Scratch::new();
+    let dir = volume.mountpoint();
+    let device = cowshed_harness::LoopDevice::attach(&volume.image).unwrap();
+    let _guard = Guard(&dir);
+    run("mount {} {}", &[device.path(), &dir]).ok();
+    fs::write(dir.join("f"), b"x").unwrap();
+    run("mount {} {}", &[device.path(), &volume.path("mnt")]).fails(&["busy"]);
+    run("mkfs -f {}", &[device.path()]).fails(&["busy"]);
+    unmount(&dir);
+    run("check {}", &[device.path()]).ok();
+    assert_eq!(run("cat {} f", &[device.path()]).ok().out, b"x");
+}
+
+#[test]
+fn several_devices_are_one_mount() {
+    let Some(()) = can_mount() else { return };
+    let scratch = Scratch::new();
+    let (a, b, dir) = (scratch.path("a"), scratch.path("b"), scratch.mountpoint());
+    let _guard = Guard(&dir);
+    run("mkfs -q -d raid1 -m raid1 -b 200m {} {}", &[&a, &b]).ok();
+    run("mount {} {} {}", &[&b, &a, &dir]).ok();
+    fs::write(dir.join("f"), b"twice").unwrap();
+    unmount(&dir);
+    run("check --check-data-csum {} {}", &[&a, &b]).ok();
+    run("mount {} {}", &[&a, &dir]).fails(&["missing"]);
+    run("mount -o degraded,ro {} {}", &[&a, &dir]).ok();
+    assert_eq!(fs::read(dir.join("f")).unwrap(), b"twice");
+    unmount(&dir);
+}
+
+#[test]
+fn a_full_volume_says_so_and_can_be_emptied_through_the_mount() {
+    let Some(()) = can_mount() else { return };
+    let scratch = Scratch::new();
+    let (small, dir) = (scratch.path("small"), scratch.mountpoint());
+    let _guard = Guard(&dir);
+    run("mkfs -q -b 120m {}", &[&small]).ok();
+    run("mount {} {}", &[&small, &dir]).ok();
+    for _ in 0..3 {
+        let error = fs::write(dir.join("fill"), vec![1; 120 << 20]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+        fs::remove_file(dir.join("fill")).unwrap();
+        assert!(Command::new("sync").arg("-f").arg(&dir).status().unwrap().success());
+    }
+    unmount(&dir);
+    run("check --check-data-csum {}", &[&small]).ok();
+    assert_eq!(run("ls {}", &[&small]).ok().text(), "");
+}
+
+#[test]
 fn bad_arguments_are_refused_before_anything_happens() {
     let Some(()) = can_mount() else { return };
     let volume = Scratch::new();
