@@ -44,3 +44,9 @@ pub use cowshed_device::{BlockDevice, FileDevice, Locking, MemDevice, OpenMode, 
 pub use cowshed_vfs::{FileKind, StatFs, Timestamp};
 
 pub use library::{Dir, DirEntry, Error, File, FileOptions, Metadata, OpenOptions, ReadDir, Result, Subvolume, Volume};
+
+/// The README's example compiles.
+#[cfg(doctest)]
+mod readme {
+    #![doc = include_str!("../../../README.md")]
+}
