@@ -206,8 +206,10 @@ impl Engine {
         if self.volume.is_read_only() {
             return Ok(());
         }
-        crate::file::write_back_all(self)?;
-        self.commit()
+        // One file that cannot be written (a full volume, a failing place) must not keep the rest from being durable.
+        let written = crate::file::write_back_all(self);
+        self.commit()?;
+        written
     }
 
     /// Ends the mount: everything on disk, no thread left. The engine refuses changes afterwards.
