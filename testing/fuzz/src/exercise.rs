@@ -1,0 +1,367 @@
+//! What is done with an image: everything is looked at, then something is changed.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use cowshed_btrfs::Engine;
+use cowshed_btrfs::engine::EngineOptions;
+use cowshed_btrfs::env::FixedEnv;
+use cowshed_btrfs::fs::{Fs, MountOptions};
+use cowshed_btrfs::volume::{OpenOptions, Volume};
+use cowshed_device::BlockDevice;
+use cowshed_device_sim::Rng;
+use cowshed_vfs::{
+    Context, FallocateFlags, FileKind, FileSystem, Handle, InitInfo, Ioctl, Lookup, NodeId, OpenFlags, OpenRequest,
+    RenameFlags, SeekKind, SetAttr, SetXattrFlags, WriteFlags,
+};
+
+use crate::Image;
+
+static ROOT: Context = Context::root();
+const NODES_MAX: usize = 3000;
+const NAMES_MAX: usize = 3000;
+
+/// How a case went that went well.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    pub clean: bool,
+    pub opened: bool,
+    pub opened_for_writing: bool,
+    pub committed: bool,
+    /// The checker found nothing, but this could not be read.
+    pub disagreement: Option<String>,
+}
+
+/// Runs everything on an image. The error is a promise that was broken.
+pub fn run(image: &Image, mut rng: Rng) -> Result<Outcome, String> {
+    let mut outcome = Outcome {
+        clean: check(&image.visible).is_none(),
+        ..Outcome::default()
+    };
+    match open(&image.visible, true) {
+        Ok(fs) => {
+            outcome.opened = true;
+            let mut walk = Walk::new(&fs);
+            walk.everything(&mut rng);
+            if outcome.clean {
+                outcome.disagreement = walk.error.take();
+            }
+            fs.destroy();
+        }
+        Err(error) => outcome.disagreement = outcome.clean.then_some(error),
+    }
+    let Ok(fs) = open(&image.visible, false) else {
+        return Ok(outcome);
+    };
+    outcome.opened_for_writing = true;
+    let nodes = {
+        let mut walk = Walk::new(&fs);
+        if rng.one_in(2) {
+            walk.everything(&mut rng);
+        } else {
+            walk.names(NodeId::ROOT);
+        }
+        walk.nodes
+    };
+    change(&fs, &nodes, &mut rng);
+    let synced = fs.syncfs(&ROOT, NodeId::ROOT).is_ok();
+    if synced && rng.one_in(3) {
+        change(&fs, &nodes, &mut rng);
+    }
+    fs.destroy();
+    outcome.committed = synced && !fs.engine().txn.is_aborted();
+    drop(fs);
+    let after = check(&image.visible);
+    match after {
+        Some(report) if outcome.clean => Err(format!("sound before, damaged after we wrote\n{report}")),
+        _ => Ok(outcome),
+    }
+}
+
+/// What the checker has to say; `None`: nothing.
+fn check(devices: &[Arc<dyn BlockDevice>]) -> Option<String> {
+    let options = btrfs_check::CheckOptions {
+        data_csums: true,
+        kept_per_id_max: 5,
+        ..Default::default()
+    };
+    let report = btrfs_check::check(devices, &options);
+    let text = report.to_string();
+    (!report.is_clean()).then_some(text)
+}
+
+fn open(devices: &[Arc<dyn BlockDevice>], read_only: bool) -> Result<Fs, String> {
+    let options = OpenOptions {
+        read_only,
+        ..OpenOptions::default()
+    };
+    let volume = Volume::open(devices.to_vec(), &options).map_err(|e| e.to_string())?;
+    let options = EngineOptions {
+        commit_interval_s: 0,
+        memory_bytes_max: 64 << 20,
+    };
+    let engine = Engine::open(volume, Arc::new(FixedEnv::default()), options).map_err(|e| e.to_string())?;
+    let options = MountOptions {
+        read_only,
+        ..MountOptions::default()
+    };
+    let fs = Fs::mount(engine, options).map_err(|e| e.to_string())?;
+    fs.init(&InitInfo::TRUSTED).map_err(|e| e.to_string())?;
+    Ok(fs)
+}
+
+/// A name that was seen.
+#[derive(Clone, Debug)]
+struct Seen {
+    parent: NodeId,
+    name: Vec<u8>,
+    node: NodeId,
+    kind: FileKind,
+}
+
+/// A walk through all that is there.
+struct Walk<'a> {
+    fs: &'a Fs,
+    nodes: Vec<Seen>,
+    error: Option<String>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(fs: &'a Fs) -> Self {
+        Self {
+            fs,
+            nodes: Vec::new(),
+            error: None,
+        }
+    }
+
+    fn note<T>(&mut self, what: &str, node: NodeId, result: cowshed_vfs::Result<T>) -> Option<T> {
+        result
+            .inspect_err(|error| {
+                if matches!(error, cowshed_vfs::Error::Io | cowshed_vfs::Error::Corrupt) {
+                    self.error.get_or_insert_with(|| format!("{what} of {node:?}: {error}"));
+                }
+            })
+            .ok()
+    }
+
+    fn everything(&mut self, rng: &mut Rng) {
+        let _ = self.fs.statfs(&ROOT, NodeId::ROOT);
+        let mut seen = HashSet::from([NodeId::ROOT]);
+        let mut todo = vec![(NodeId::ROOT, FileKind::Directory)];
+        while let Some((node, kind)) = todo.pop() {
+            self.look_at(node, kind, rng);
+            if kind != FileKind::Directory {
+                continue;
+            }
+            let first = self.nodes.len();
+            self.names(node);
+            for found in &self.nodes[first..] {
+                if seen.len() < NODES_MAX && seen.insert(found.node) {
+                    todo.push((found.node, found.kind));
+                }
+            }
+        }
+    }
+
+    /// The names in a directory, each looked up, in pieces.
+    fn names(&mut self, dir: NodeId) {
+        let mut cookie = 0;
+        let mut names = Vec::new();
+        loop {
+            let (before, from) = (names.len(), cookie);
+            let mut sink = |entry: cowshed_vfs::DirEntry<'_>| {
+                if names.len() - before >= 50 {
+                    return ControlFlow::Break(());
+                }
+                names.push(entry.name.to_vec());
+                cookie = entry.cookie;
+                ControlFlow::Continue(())
+            };
+            let result = self.fs.readdir(&ROOT, dir, Handle::NONE, from, &mut sink);
+            let went_well = self.note("readdir", dir, result).is_some();
+            if !went_well || names.len() == before || names.len() > NAMES_MAX {
+                break;
+            }
+        }
+        let mut plus = |_: cowshed_vfs::DirEntry<'_>, _: Option<&cowshed_vfs::Entry>| ControlFlow::Continue(());
+        let result = self.fs.readdirplus(&ROOT, dir, Handle::NONE, 0, &mut plus);
+        self.note("readdirplus", dir, result);
+        for name in names.into_iter().filter(|name| name != b"." && name != b"..") {
+            let result = self.fs.lookup(&ROOT, dir, &name);
+            if let Some(Lookup::Found(entry)) = self.note("lookup", dir, result) {
+                self.nodes.push(Seen {
+                    parent: dir,
+                    name,
+                    node: entry.node,
+                    kind: entry.attr.kind,
+                });
+            }
+        }
+    }
+
+    fn look_at(&mut self, node: NodeId, kind: FileKind, rng: &mut Rng) {
+        let attr = self.fs.getattr(&ROOT, node, None);
+        let attr = self.note("getattr", node, attr);
+        let mut buf = vec![0; 65536];
+        let listed = self.fs.listxattr(&ROOT, node, &mut buf);
+        let listed = self.note("listxattr", node, listed).unwrap_or(0);
+        let names: Vec<Vec<u8>> = buf[..listed].split(|b| *b == 0).map(<[u8]>::to_vec).collect();
+        for name in names.iter().filter(|n| !n.is_empty()) {
+            let value = self.fs.getxattr(&ROOT, node, name, &mut buf);
+            self.note("getxattr", node, value);
+        }
+        match kind {
+            FileKind::Symlink => {
+                let target = self.fs.readlink(&ROOT, node);
+                self.note("readlink", node, target);
+            }
+            FileKind::Regular => self.read(node, attr.map_or(0, |a| a.size_bytes), &mut buf, rng),
+            _ => {}
+        }
+    }
+
+    /// The head, the tail and some places between; where data and holes are.
+    fn read(&mut self, node: NodeId, size: u64, buf: &mut [u8], rng: &mut Rng) {
+        let step = buf.len() as u64;
+        let mut places: Vec<u64> = (0..8).map(|n| n * step).filter(|at| *at < size).collect();
+        if size > 8 * step {
+            places.extend([size - step / 2, rng.below(size)]);
+        }
+        for at in places {
+            let result = self.fs.read(&ROOT, node, Handle::NONE, at, buf);
+            self.note("read", node, result);
+        }
+        let mut at = 0;
+        for round in 0..64 {
+            let what = if round % 2 == 0 { SeekKind::Data } else { SeekKind::Hole };
+            let result = self.fs.lseek(&ROOT, node, Handle::NONE, at, what);
+            match self.note("lseek", node, result) {
+                Some(found) => at = found,
+                None => break,
+            }
+        }
+    }
+}
+
+/// Some changes; whether they work does not matter.
+fn change(fs: &Fs, nodes: &[Seen], rng: &mut Rng) {
+    let dirs: Vec<NodeId> = std::iter::once(NodeId::ROOT)
+        .chain(nodes.iter().filter(|n| n.kind == FileKind::Directory).map(|n| n.node))
+        .collect();
+    let rounds = 4 + rng.below(24);
+    for round in 0..rounds {
+        let dir = dirs[rng.index(dirs.len())];
+        let name = format!("new-{round}-{}", rng.below(10)).into_bytes();
+        if nodes.is_empty() || rng.one_in(3) {
+            make(fs, dir, &name, rng);
+        } else {
+            let target = &nodes[rng.index(nodes.len())];
+            alter(fs, target, dir, &name, nodes, rng);
+        }
+        if rng.one_in(12) {
+            let _ = fs.syncfs(&ROOT, NodeId::ROOT);
+        }
+    }
+}
+
+fn make(fs: &Fs, dir: NodeId, name: &[u8], rng: &mut Rng) {
+    match rng.below(4) {
+        0 => ignore(fs.mkdir(&ROOT, dir, name, 0o755)),
+        1 => ignore(fs.symlink(&ROOT, dir, name, b"elsewhere")),
+        _ => {
+            let request = OpenRequest {
+                flags: OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE,
+                kill_suidgid: false,
+            };
+            if let Ok((entry, opened)) = fs.create(&ROOT, dir, name, 0o644, &request) {
+                write(fs, entry.node, rng);
+                fs.release(entry.node, opened.handle);
+            }
+        }
+    }
+}
+
+fn write(fs: &Fs, node: NodeId, rng: &mut Rng) {
+    let size = fs.getattr(&ROOT, node, None).map_or(0, |a| a.size_bytes);
+    let at = match rng.below(5) {
+        0 => size,
+        1 => rng.below(1 << 20),
+        2 => rng.below(size.saturating_add(1).max(1)),
+        3 => 4096 * rng.below(64),
+        _ => 0,
+    };
+    let data = vec![rng.next_u64() as u8; 1 << rng.below(18)];
+    let _ = fs.write(&ROOT, node, Handle::NONE, at, &data, WriteFlags::empty());
+}
+
+fn alter(fs: &Fs, target: &Seen, dir: NodeId, name: &[u8], all: &[Seen], rng: &mut Rng) {
+    let (node, other) = (target.node, &all[rng.index(all.len())]);
+    match rng.below(16) {
+        0..3 => write(fs, node, rng),
+        3 => ignore(fs.unlink(&ROOT, target.parent, &target.name)),
+        4 => ignore(fs.rmdir(&ROOT, target.parent, &target.name)),
+        5 => ignore(fs.rename(&ROOT, target.parent, &target.name, dir, name, RenameFlags::empty())),
+        6 => {
+            let flags = if rng.one_in(3) {
+                RenameFlags::EXCHANGE
+            } else {
+                RenameFlags::empty()
+            };
+            ignore(fs.rename(&ROOT, target.parent, &target.name, other.parent, &other.name, flags));
+        }
+        7 => ignore(fs.link(&ROOT, node, dir, name)),
+        8 | 9 => {
+            let size = match rng.below(4) {
+                0 => 0,
+                1 => rng.below(5000),
+                _ => rng.below(1 << 20),
+            };
+            let set = SetAttr {
+                size_bytes: Some(size),
+                ..SetAttr::default()
+            };
+            ignore(fs.setattr(&ROOT, node, None, &set));
+        }
+        10 => {
+            let set = SetAttr {
+                perm: Some(0o600),
+                uid: Some(rng.below(1 << 16) as u32),
+                ..SetAttr::default()
+            };
+            ignore(fs.setattr(&ROOT, node, None, &set));
+        }
+        11 => {
+            let value = vec![7; rng.index(3000)];
+            ignore(fs.setxattr(&ROOT, node, b"user.fuzz", &value, SetXattrFlags::empty()));
+        }
+        12 => ignore(fs.removexattr(&ROOT, node, b"user.fuzz")),
+        13 => {
+            let (at, len) = (rng.below(1 << 18), 1 + rng.below(1 << 17));
+            let flags = [
+                FallocateFlags::empty(),
+                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                FallocateFlags::ZERO_RANGE,
+            ];
+            ignore(fs.fallocate(&ROOT, node, Handle::NONE, at, len, flags[rng.index(flags.len())]));
+        }
+        14 => {
+            let source = (node, Handle::NONE, 4096 * rng.below(8));
+            let target = (other.node, Handle::NONE, 4096 * rng.below(8));
+            ignore(fs.copy_file_range(&ROOT, source, target, 4096 * (1 + rng.below(32))));
+        }
+        _ => {
+            const GETFLAGS: u32 = 0x8008_6601;
+            let call = Ioctl {
+                cmd: GETFLAGS,
+                arg: 0,
+                compat: false,
+            };
+            ignore(fs.ioctl(&ROOT, node, Handle::NONE, &call, &[], &mut [0; 8]));
+        }
+    }
+}
+
+/// Errors are the right answer to damage.
+fn ignore<T>(_: cowshed_vfs::Result<T>) {}

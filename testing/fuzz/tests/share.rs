@@ -1,0 +1,32 @@
+//! The share of fuzzing that every run of the tests does: fifteen seconds, always the same images.
+
+use std::time::Duration;
+
+use cowshed_fuzz::{Options, guard, run, seeds};
+
+#[global_allocator]
+static ALLOCATOR: guard::Counting = guard::Counting;
+
+#[test]
+fn damaged_volumes_do_no_harm() {
+    guard::install();
+    let bases = seeds::all().expect("sound volumes");
+    let options = Options {
+        duration: Duration::from_secs(15),
+        seed: 2026,
+        keep: None,
+        failures_max: 5,
+    };
+    let summary = run(&options, &bases, |_| {});
+    for failure in &summary.failures {
+        println!("{}", failure.what);
+        println!(
+            "replay: cargo run -p cowshed-fuzz -- image --replay {:#x}\n",
+            failure.case
+        );
+    }
+    assert!(summary.failures.is_empty(), "{} failures", summary.failures.len());
+    // Damage of the right size: much of it is found, and much gets through.
+    assert!(summary.images > 20, "only {} images", summary.images);
+    assert!(summary.committed > 0 && summary.opened < summary.images);
+}
