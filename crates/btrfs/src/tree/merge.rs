@@ -205,8 +205,21 @@ impl<'a> Merger<'a> {
         self.host.release(self.tree, addr, level)
     }
 
+    fn corrupt(&self, what: String) -> Error {
+        Error::CorruptTree { tree: self.tree, what }
+    }
+
+    /// A block that this merge made. A stranger's pointer may lead to an address that was free until now.
+    fn made(&self, child: &Child) -> Result<Option<&TreeBlock>> {
+        match self.blocks.get(&child.addr.get()) {
+            Some(block) if block.generation() == child.generation && block.level() == child.level => Ok(Some(block)),
+            Some(_) => Err(self.corrupt(format!("pointer to block {}, which is free", child.addr))),
+            None => Ok(None),
+        }
+    }
+
     fn load(&self, child: &Child) -> Result<TreeBlock> {
-        if let Some(block) = self.blocks.get(&child.addr.get()) {
+        if let Some(block) = self.made(child)? {
             return Ok(block.clone());
         }
         let ptr = BlockPtr {
@@ -220,7 +233,9 @@ impl<'a> Merger<'a> {
 
     /// Takes a child out of the tree: its contents, and its address where that may be used again.
     fn take(&mut self, child: &Child) -> Result<(TreeBlock, Option<LogicalAddr>)> {
-        if let Some(block) = self.blocks.remove(&child.addr.get()) {
+        if self.made(child)?.is_some()
+            && let Some(block) = self.blocks.remove(&child.addr.get())
+        {
             return Ok((block, Some(child.addr)));
         }
         let block = self.load(child)?;
@@ -235,6 +250,12 @@ impl<'a> Merger<'a> {
         upper: Option<Key>,
     ) -> Result<Vec<Child>> {
         let block = self.store.load(ptr, self.tree)?;
+        if let Some(upper) = upper
+            && !block.is_empty()
+            && block.key(block.len() - 1) >= upper
+        {
+            return Err(self.corrupt(format!("block {}: last key is not below {upper}", ptr.addr)));
+        }
         // Top-down: a shared block's children get their references before they are replaced themselves.
         let reuse = self.host.replace(self.tree, &block)?;
         if block.is_leaf() {
@@ -387,6 +408,10 @@ impl<'a> Merger<'a> {
     fn join(&mut self, left: &Child, right: &Child) -> Result<Child> {
         let (left_block, left_addr) = self.take(left)?;
         let (right_block, right_addr) = self.take(right)?;
+        let last = left_block.len().checked_sub(1).map(|slot| left_block.key(slot));
+        if last.is_some_and(|last| right_block.is_empty() || last >= right_block.key(0)) {
+            return Err(self.corrupt(format!("block {}: last key is not below {}", left.addr, right.key)));
+        }
         let level = left.level;
         let addr = match (left_addr, right_addr) {
             (Some(addr), other) | (None, other @ Some(addr)) => {

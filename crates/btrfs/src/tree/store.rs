@@ -103,7 +103,13 @@ impl NodeStore {
     pub fn load(&self, ptr: &BlockPtr, tree: TreeId) -> Result<TreeBlock> {
         if let Some(slot) = self.shard(ptr.addr).lock().slots.get_mut(&ptr.addr.get()) {
             slot.hot = true;
-            if slot.block.generation() == ptr.generation && slot.block.level() == ptr.level {
+            // Another pointer may have brought the block here: it must be what this one says, too.
+            let is_meant = slot.block.generation() == ptr.generation
+                && slot.block.level() == ptr.level
+                && ptr
+                    .first_key
+                    .is_none_or(|key| !slot.block.is_empty() && slot.block.key(0) == key);
+            if is_meant {
                 return Ok(slot.block.clone());
             }
         }

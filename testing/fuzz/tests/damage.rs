@@ -1,0 +1,240 @@
+//! Bad copies: one of two is healed by reading, the only one costs its file and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use btrfs_format::items::FileExtent;
+use btrfs_format::view::{FileExtentView, file_extent};
+use btrfs_format::{KeyType, TreeId};
+use cowshed_btrfs::Engine;
+use cowshed_btrfs::engine::EngineOptions;
+use cowshed_btrfs::env::FixedEnv;
+use cowshed_btrfs::fs::{Fs, MountOptions};
+use cowshed_btrfs::volume::{OpenOptions, Volume};
+use cowshed_device::{BlockDevice, MemDevice};
+use cowshed_fuzz::layout::{Block, Place, items_of};
+use cowshed_fuzz::seeds::{self, Base};
+use cowshed_vfs::{Context, Error, FileKind, FileSystem, Handle, InitInfo, Lookup, NodeId, Result};
+
+static ROOT: Context = Context::root();
+
+struct Disks(Vec<Arc<MemDevice>>);
+
+impl Disks {
+    fn of(base: &Base) -> Disks {
+        Disks(base.devices.iter().map(|d| Arc::new(d.snapshot())).collect())
+    }
+    fn mount(&self) -> Fs {
+        let devices = self.0.iter().map(|d| d.clone() as Arc<dyn BlockDevice>).collect();
+        let volume = Volume::open(devices, &OpenOptions::default()).expect("opens");
+        let options = EngineOptions {
+            commit_interval_s: 0,
+            ..EngineOptions::default()
+        };
+        let engine = Engine::open(volume, Arc::new(FixedEnv::default()), options).expect("opens");
+        let fs = Fs::mount(engine, MountOptions::default()).expect("mounts");
+        fs.init(&InitInfo::TRUSTED).expect("init");
+        fs
+    }
+    fn get(&self, (device, offset): Place, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.0[device].read_at(offset, &mut bytes).expect("reads");
+        bytes
+    }
+    fn spoil(&self, place: Place) {
+        let mut bytes = self.get((place.0, place.1 + 300), 8);
+        bytes.iter_mut().for_each(|b| *b ^= 0x55);
+        self.0[place.0].write_at(place.1 + 300, &bytes).expect("writes");
+    }
+}
+
+fn base(name: &str) -> Base {
+    let all = seeds::all().expect("sound volumes");
+    all.into_iter().find(|b| b.name == name).expect("a volume of this name")
+}
+
+fn read_file(fs: &Fs, node: NodeId) -> Result<Vec<u8>> {
+    let size = fs.getattr(&ROOT, node, None)?.size_bytes as usize;
+    let mut bytes = vec![0; size];
+    let mut done = 0;
+    while done < size {
+        done += fs.read(&ROOT, node, Handle::NONE, done as u64, &mut bytes[done..])?;
+    }
+    Ok(bytes)
+}
+
+/// Every file by its path, and what reading it gives.
+fn read_all(fs: &Fs) -> BTreeMap<String, Result<Vec<u8>>> {
+    let mut files = BTreeMap::new();
+    let mut todo = vec![(NodeId::ROOT, String::new())];
+    while let Some((dir, path)) = todo.pop() {
+        let mut names = Vec::new();
+        let mut sink = |entry: cowshed_vfs::DirEntry<'_>| {
+            names.push(entry.name.to_vec());
+            ControlFlow::Continue(())
+        };
+        if let Err(error) = fs.readdir(&ROOT, dir, Handle::NONE, 0, &mut sink) {
+            files.insert(path.clone(), Err(error));
+        }
+        for name in names.into_iter().filter(|n| n != b"." && n != b"..") {
+            let path = format!("{path}/{}", String::from_utf8_lossy(&name));
+            let node = match fs.lookup(&ROOT, dir, &name) {
+                Ok(Lookup::Found(entry)) => entry,
+                Ok(Lookup::Absent { .. }) => panic!("{path} was listed and is not there"),
+                Err(error) => {
+                    files.insert(path, Err(error));
+                    continue;
+                }
+            };
+            match node.attr.kind {
+                FileKind::Directory => todo.push((node.node, path)),
+                FileKind::Regular => drop(files.insert(path, read_file(fs, node.node))),
+                _ => {}
+            }
+        }
+    }
+    files
+}
+
+fn fs_blocks(base: &Base) -> Vec<&Block> {
+    let is_fs = |b: &&Block| b.owner == TreeId::FS.0;
+    base.layout.blocks.iter().filter(is_fs).collect()
+}
+
+/// Inode and extent of every extent on disk that a file of the top level has.
+fn data_extents(base: &Base, disks: &Disks) -> Vec<(u64, FileExtent)> {
+    let leaves = fs_blocks(base).into_iter().filter(|b| b.level == 0);
+    let items = leaves.flat_map(|leaf| items_of(&base.layout.read(&disks.0, leaf)));
+    let extents = items.filter_map(|(key, data)| match file_extent(&data) {
+        Some(FileExtentView::Regular(e)) if key.ty == KeyType::EXTENT_DATA => Some((key.objectid.0, *e)),
+        _ => None,
+    });
+    extents.filter(|(_, e)| e.disk_bytenr.get() != 0 && e.ty == 1).collect()
+}
+
+/// Places of the first copy, second copy of everything that reading all files reads: blocks, and first sectors of data.
+fn pairs(base: &Base, disks: &Disks, data: bool) -> BTreeSet<[Place; 2]> {
+    let blocks = fs_blocks(base).into_iter().map(|b| b.copies.clone());
+    let extents = data_extents(base, disks).into_iter().filter(|_| data);
+    let extents = extents.map(|(_, e)| base.layout.places_of(e.disk_bytenr.get() + e.offset.get()));
+    blocks
+        .chain(extents)
+        .map(|copies| copies.try_into().expect("two copies"))
+        .collect()
+}
+
+#[test]
+fn a_bad_copy_of_two_is_healed_by_reading() {
+    for (name, data) in [
+        ("own-raid1", true),
+        ("own-16k", false),
+        ("own-4k", false),
+        ("kernel-raid1", true),
+    ] {
+        let base = base(name);
+        let sound = Disks::of(&base);
+        let expected = read_all(&sound.mount());
+        assert!(
+            expected.values().all(|r| r.is_ok()) && expected.len() > 50,
+            "{name}: is sound"
+        );
+        let pairs = pairs(&base, &sound, data);
+        // Which copy is read first is the engine's affair: spoil all the first ones, then all the second ones.
+        let mut healed = BTreeSet::new();
+        for copy in [0, 1] {
+            let disks = Disks::of(&base);
+            pairs.iter().for_each(|pair| disks.spoil(pair[copy]));
+            let fs = disks.mount();
+            assert!(
+                read_all(&fs) == expected,
+                "{name}: something reads otherwise with copy {copy} bad"
+            );
+            for pair in &pairs {
+                let now = disks.get(pair[copy], 4096);
+                if now == sound.get(pair[copy], 4096) {
+                    healed.insert(*pair);
+                }
+            }
+            fs.destroy();
+        }
+        let left: Vec<_> = pairs.difference(&healed).collect();
+        assert!(left.is_empty(), "{name}: read and not healed: {left:?}");
+    }
+}
+
+#[test]
+fn the_only_copy_of_data_costs_its_file_alone() {
+    let base = base("own-16k");
+    let sound = Disks::of(&base);
+    let expected = read_all(&sound.mount());
+    let mut tried = 0;
+    for (ino, extent) in data_extents(&base, &sound).into_iter().step_by(5) {
+        let disks = Disks::of(&base);
+        let places = base.layout.places_of(extent.disk_bytenr.get() + extent.offset.get());
+        assert_eq!(places.len(), 1, "data is single here");
+        disks.spoil(places[0]);
+        let fs = disks.mount();
+        let mut lost = BTreeSet::new();
+        for (path, now) in read_all(&fs) {
+            if now != expected[&path] {
+                assert_eq!(now, Err(Error::Io), "{path}: wrong data");
+                lost.insert(fs_ino(&fs, &path));
+            }
+        }
+        assert_eq!(lost, BTreeSet::from([ino]), "one file is lost");
+        assert_still_writable(&fs);
+        tried += 1;
+    }
+    assert!(tried > 5, "only {tried} extents");
+}
+
+#[test]
+fn a_leaf_without_a_good_copy_costs_what_is_in_it() {
+    let base = base("own-4k");
+    let sound = Disks::of(&base);
+    let expected = read_all(&sound.mount());
+    let mut tried = 0;
+    for leaf in fs_blocks(&base).into_iter().filter(|b| b.level == 0) {
+        let items = items_of(&base.layout.read(&sound.0, leaf));
+        let names = [KeyType::DIR_ITEM, KeyType::DIR_INDEX];
+        // Without its names a directory is lost as a whole; that is another story.
+        if items
+            .iter()
+            .any(|(key, _)| key.objectid.0 <= 257 || names.contains(&key.ty))
+        {
+            continue;
+        }
+        let within: BTreeSet<u64> = items.iter().map(|(key, _)| key.objectid.0).collect();
+        let disks = Disks::of(&base);
+        leaf.copies.iter().for_each(|copy| disks.spoil(*copy));
+        let fs = disks.mount();
+        let healthy = sound.mount();
+        for (path, now) in read_all(&fs) {
+            if now != expected[&path] {
+                assert_eq!(now, Err(Error::Io), "{path}: wrong data");
+                assert!(within.contains(&fs_ino(&healthy, &path)), "{path} is not in that leaf");
+            }
+        }
+        assert_still_writable(&fs);
+        tried += 1;
+    }
+    assert!(tried > 2, "only {tried} leaves");
+}
+
+fn fs_ino(fs: &Fs, path: &str) -> u64 {
+    let mut node = (NodeId::ROOT, 0);
+    for name in path.split('/').filter(|n| !n.is_empty()) {
+        match fs.lookup(&ROOT, node.0, name.as_bytes()) {
+            Ok(Lookup::Found(entry)) => node = (entry.node, entry.attr.ino),
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+    node.1
+}
+
+fn assert_still_writable(fs: &Fs) {
+    fs.mkdir(&ROOT, NodeId::ROOT, b"still works", 0o755)
+        .expect("a new directory");
+    fs.syncfs(&ROOT, NodeId::ROOT).expect("a commit");
+}
