@@ -194,9 +194,17 @@ fn a_leaf_without_a_good_copy_costs_what_is_in_it() {
     let base = base("own-4k");
     let sound = Disks::of(&base);
     let expected = read_all(&sound.mount());
+    let last_of = |items: &[(btrfs_format::Key, Vec<u8>)]| items.last().map(|(key, _)| *key);
+    let leaves = || fs_blocks(&base).into_iter().filter(|b| b.level == 0);
+    let all_items = leaves().map(|leaf| items_of(&base.layout.read(&sound.0, leaf)));
+    let last = all_items.filter_map(|items| last_of(&items)).max();
     let mut tried = 0;
-    for leaf in fs_blocks(&base).into_iter().filter(|b| b.level == 0) {
+    for leaf in leaves() {
         let items = items_of(&base.layout.read(&sound.0, leaf));
+        // A mount looks for orphans, which are the last items of the tree.
+        if last_of(&items) == last {
+            continue;
+        }
         let names = [KeyType::DIR_ITEM, KeyType::DIR_INDEX];
         // Without its names a directory is lost as a whole; that is another story.
         if items
@@ -211,7 +219,7 @@ fn a_leaf_without_a_good_copy_costs_what_is_in_it() {
         let fs = disks.mount();
         let healthy = sound.mount();
         for (path, now) in read_all(&fs) {
-            if now != expected[&path] {
+            if expected.get(&path) != Some(&now) {
                 assert_eq!(now, Err(Error::Io), "{path}: wrong data");
                 assert!(within.contains(&fs_ino(&healthy, &path)), "{path} is not in that leaf");
             }
