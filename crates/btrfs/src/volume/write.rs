@@ -190,11 +190,13 @@ impl Volume {
         let mut taken = 0;
         let mut failure = None;
         let mut ambiguous = false;
+        let mut first_copies = Vec::with_capacity(present.len());
         for (member, device) in &present {
             let before = Generation(member.superblock_generation.load(Ordering::Acquire));
             match self.write_superblock(superblock, member, device.as_ref(), SUPERBLOCK_OFFSETS[0]) {
                 Ok(()) => {
                     taken += 1;
+                    first_copies.push((member, device));
                     member.superblock_generation.store(generation.get(), Ordering::Release);
                     member
                         .superblock_rewritten
@@ -207,7 +209,8 @@ impl Volume {
             }
         }
         if which == SuperblockCopies::All {
-            for (member, device) in &present {
+            // Where the first copy failed it may be torn: then the mirrors, as they are, are all that is left.
+            for (member, device) in &first_copies {
                 let size_bytes = device.size_bytes().min(member.total_bytes());
                 for at in superblocks::offsets(size_bytes).skip(1) {
                     // A mirror that fails is counted; the first copy is the one that is believed.
