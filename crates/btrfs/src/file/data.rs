@@ -26,8 +26,11 @@ pub(super) struct DataState {
     /// A truncation in steps of what is on disk has come down to here, above the new size: extents below it are still
     /// there, and the item's size covers them.
     pub cut: Option<u64>,
-    /// A failed write-back that nobody was told of.
+    /// The last write-back that failed, and how many did.
     pub error: Option<Error>,
+    pub failures: u64,
+    /// Of so many failures somebody was told.
+    pub failures_told: u64,
     /// Write-back of this inode is wanted: it stands in the list of inodes with dirty data.
     pub is_listed: bool,
 }
@@ -144,12 +147,24 @@ impl FileData {
 
     /// Notes that data could not be written, for the next fsync.
     pub(super) fn note_error(&self, error: Error) {
-        self.state.lock().error.get_or_insert(error);
+        let mut state = self.state.lock();
+        state.error = Some(error);
+        state.failures += 1;
     }
 
-    /// The error of a write-back since the last call, once.
-    pub fn take_error(&self) -> Result<()> {
-        self.state.lock().error.take().map_or(Ok(()), Err)
+    /// How many write-backs failed until now.
+    pub(super) fn failures(&self) -> u64 {
+        self.state.lock().failures
+    }
+
+    /// The error of a write-back that nobody was told of, or that failed after the first `seen` did.
+    pub(super) fn take_error(&self, seen: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.failures == seen && state.failures == state.failures_told {
+            return Ok(());
+        }
+        state.failures_told = state.failures;
+        state.error.clone().map_or(Ok(()), Err)
     }
 }
 

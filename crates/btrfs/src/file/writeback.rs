@@ -20,7 +20,7 @@ use super::dirty::recycle;
 use super::extent::{Extent, Kind, OnDisk, Walk, encode_inline, last_below};
 use super::items::{self, Change, NOW};
 use super::replace::{self, Replacement};
-use super::shared::INLINE_BYTES_MAX;
+use super::shared::{INLINE_BYTES_MAX, has_no_holes};
 use super::{BLOCK, EXTENT_BYTES_MAX, csum, sharing};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -53,10 +53,11 @@ struct Group {
 }
 
 /// Writes all dirty data of the inode; its items are in the overlay afterwards. Also reports a write-back that failed
-/// since the last call.
+/// since the last call, or while this one waited: of several callers each one is told.
 pub fn write_back(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    let seen = inode.data.failures();
     let result = flush(engine, inode);
-    let earlier = inode.data.take_error();
+    let earlier = inode.data.take_error(seen);
     result.and(earlier)
 }
 
@@ -212,6 +213,13 @@ fn write_group(engine: &Engine, inode: &Arc<Inode>, mut group: Group, reservatio
             }
             tracing::error!(tree = %inode.tree.id(), ino = %inode.ino, %error, "dirty data could not be written and is lost");
             inode.data.note_error(error.clone());
+            // What is lost reads as before it was written. The item must say so too, or a later sync that succeeds
+            // would leave another size on disk than the mount shows. (Without NO_HOLES the size would need hole items.)
+            if has_no_holes(engine) {
+                items::apply(engine, inode, Change::default(), reservation, |attr, state| {
+                    update_disk_size(state, attr, true)
+                });
+            }
             Err(error)
         }
     };

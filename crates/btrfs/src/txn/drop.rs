@@ -69,10 +69,12 @@ impl Committer<'_> {
             return Ok(());
         }
         let resume = resume_of(&item);
+        // Not the item's root: this commit may have merged last changes into the tree, which its item learns of later.
+        let root = self.engine.forest.require(id)?.root();
         let ptr = BlockPtr {
-            addr: item.bytenr.into(),
-            generation: item.generation.into(),
-            level: item.level,
+            addr: root.addr,
+            generation: root.generation,
+            level: root.level,
             first_key: None,
         };
         self.drop_block(

@@ -203,7 +203,7 @@ impl Txn {
     }
     /// Refuses to go on where changes could not be made durable.
     pub fn check_writable(&self) -> Result<()> {
-        if self.is_aborted() {
+        if self.is_aborted() || self.is_closed() {
             Err(Error::ReadOnly)
         } else {
             Ok(())
