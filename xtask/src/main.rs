@@ -22,6 +22,11 @@ enum Command {
     Bench(bench::Args),
     /// Check that every dependency's licence is on the list in deny.toml
     Licenses,
+    /// Judge crash images of recorded runs: `--images N --seed S [--kernel M] [--faults F]`
+    Crash {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -29,5 +34,9 @@ fn main() -> anyhow::Result<()> {
         Command::Bench(args) => bench::main(&args),
         Command::Ci(args) => ci::main(&args),
         Command::Licenses => licenses::main(),
+        Command::Crash { args } => {
+            let mut command = run::cargo(&["run", "--quiet", "--release", "--package", "cowshed-crash", "--"]);
+            run::run("crash", command.args(args))
+        }
     }
 }

@@ -1,0 +1,290 @@
+//! The n-th I/O fails, for every n of a run.
+//!
+//! The run is done once on a healthy device, which gives the right answers. Then once per I/O and kind of fault:
+//!
+//! * until the first error every operation answers as on the healthy device, and so does reading everything at the end;
+//! * a sync that succeeds leaves on the device what the mount shows, whatever failed before;
+//! * once a commit has failed no sync succeeds any more;
+//! * in the end the checker finds nothing, and a fresh mount on the healthy device sees a state that was committed, not
+//!   older than the last acknowledged sync.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use cowshed_btrfs::fs::Fs;
+use cowshed_device::BlockDevice;
+use cowshed_device_sim::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On, Repeat, Rng};
+use cowshed_vfs::{Error, FileSystem as _, NodeId};
+
+use crate::rig::{self, Devices, Layout, ROOT};
+use crate::tree::{self, Tree};
+use crate::workload::{self, Op, Player};
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    pub counts: Counts,
+    pub runs: u64,
+    /// Runs in which some operation failed; in the others the fault did no harm.
+    pub failing: u64,
+    /// Runs that ended read-only.
+    pub aborted: u64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counts {
+            reads, writes, flushes, ..
+        } = self.counts;
+        write!(
+            f,
+            "{reads} reads, {writes} writes, {flushes} barriers: {} runs with a fault, {} with errors, {} read-only after",
+            self.runs, self.failing, self.aborted
+        )
+    }
+}
+
+type Answer = std::result::Result<(), Error>;
+
+/// A run on a healthy device.
+struct Healthy {
+    bases: Devices,
+    ops: Vec<Op>,
+    answers: Vec<Answer>,
+    end: Tree,
+    counts: Counts,
+}
+
+fn faulty(devices: &Devices, plan: &FaultPlan) -> Vec<Arc<dyn BlockDevice>> {
+    rig::shared(devices)
+        .into_iter()
+        .map(|device| Arc::new(FaultyDevice::new(device, plan.clone())) as Arc<dyn BlockDevice>)
+        .collect()
+}
+
+fn healthy(seed: u64, count: usize) -> Result<Healthy> {
+    let mut rng = Rng::new(seed);
+    let bases = rig::make(Layout::Dup, 4096, 0xfa)?;
+    let fs = rig::mount(rig::shared(&bases))?;
+    for op in workload::choose(&mut rng, 40) {
+        let _ = Player::new(&fs).apply(&op);
+    }
+    fs.destroy();
+    drop(fs);
+    let ops = workload::choose(&mut rng, count);
+    let plan = FaultPlan::new();
+    let devices = rig::snapshots(&bases);
+    let fs = rig::mount(faulty(&devices, &plan))?;
+    let answers: Vec<Answer> = ops.iter().map(|op| Player::new(&fs).apply(op)).collect();
+    let end = tree::take(&fs)?;
+    let counts = plan.counts();
+    rig::abandon(fs);
+    Ok(Healthy {
+        bases,
+        ops,
+        answers,
+        end,
+        counts,
+    })
+}
+
+/// Lets each I/O of a run fail, in each way.
+pub fn every_io_fails(seed: u64, ops: usize) -> Result<Report> {
+    let healthy = healthy(seed, ops)?;
+    let mut report = Report {
+        counts: healthy.counts,
+        ..Report::default()
+    };
+    let ways = [
+        (On::Read, healthy.counts.reads, FaultKind::Error),
+        (On::Read, healthy.counts.reads, FaultKind::Rotten { seed }),
+        (On::Write, healthy.counts.writes, FaultKind::Error),
+        (
+            On::Write,
+            healthy.counts.writes,
+            FaultKind::Torn {
+                keep_bytes: 512,
+                reported: true,
+            },
+        ),
+        (On::Flush, healthy.counts.flushes, FaultKind::Error),
+    ];
+    for (on, count, kind) in ways {
+        for nth in 0..count {
+            for repeat in [Repeat::Once, Repeat::Forever] {
+                let fault = Fault {
+                    repeat,
+                    ..Fault::error(on, nth).with_kind(kind.clone())
+                };
+                let name = || format!("seed {seed}, {ops} operations, {fault:?}");
+                let outcome = one_run(&healthy, &fault).with_context(name)?;
+                report.runs += 1;
+                report.failing += u64::from(outcome.failed);
+                report.aborted += u64::from(outcome.aborted);
+            }
+        }
+    }
+    Ok(report)
+}
+
+#[derive(Default)]
+struct Outcome {
+    failed: bool,
+    aborted: bool,
+}
+
+/// The state of one faulty run.
+struct Faulty {
+    devices: Devices,
+    fs: Fs,
+    /// By generation, as a fresh mount on the healthy device sees them.
+    states: BTreeMap<u64, Tree>,
+    acknowledged: u64,
+    failed: bool,
+}
+
+fn one_run(healthy: &Healthy, fault: &Fault) -> Result<Outcome> {
+    let devices = rig::snapshots(&healthy.bases);
+    let before = cold(&devices)?;
+    let plan = FaultPlan::new();
+    plan.add(fault.clone());
+    let Ok(fs) = rig::mount(faulty(&devices, &plan)) else {
+        ensure!(plan.counts().faults > 0, "the mount fails without a fault");
+        let after = cold(&devices)?;
+        ensure!(before.1 == after.1, "a mount that failed changed files");
+        return Ok(Outcome {
+            failed: true,
+            aborted: false,
+        });
+    };
+    let mut run = Faulty {
+        devices,
+        fs,
+        acknowledged: before.0,
+        states: BTreeMap::from([before]),
+        failed: false,
+    };
+    for (op, expected) in healthy.ops.iter().zip(&healthy.answers) {
+        run.step(op, *expected).with_context(|| format!("{op:?}"))?;
+    }
+    run.finish(&healthy.end, &plan)
+}
+
+impl Faulty {
+    fn step(&mut self, op: &Op, expected: Answer) -> Result<()> {
+        let was_aborted = self.fs.engine().txn.is_aborted();
+        let answer = Player::new(&self.fs).apply(op);
+        if answer.is_err_and(|error| !workload::is_outcome(error)) {
+            self.failed = true;
+        } else if !self.failed {
+            ensure!(answer == expected, "answers {answer:?} instead of {expected:?}");
+        }
+        self.note_state()?;
+        let syncs = matches!(op, Op::Sync | Op::Fsync { .. }) && answer.is_ok();
+        if !syncs {
+            return Ok(());
+        }
+        ensure!(!was_aborted, "succeeds although a commit failed before");
+        self.acknowledged = self.fs.engine().txn.committed().get();
+        if !self.failed {
+            return Ok(());
+        }
+        // Reading may fail; what it shows must be on the device.
+        let (_, disk) = cold(&self.devices)?;
+        match op {
+            Op::Fsync { path } => {
+                let live = Player::new(&self.fs).at(path, |node| tree::load(&self.fs, node));
+                if let Ok(live) = live {
+                    ensure!(
+                        disk.get(path) == Some(&live),
+                        "the device has something else than the mount shows"
+                    );
+                }
+            }
+            _ => self.compare_live(&disk)?,
+        }
+        Ok(())
+    }
+
+    fn note_state(&mut self) -> Result<()> {
+        let generation = self.fs.engine().txn.committed().get();
+        if !self.states.contains_key(&generation) {
+            let (found, tree) = cold(&self.devices)?;
+            ensure!(
+                found == generation,
+                "committed {generation}, but the device is at {found}"
+            );
+            self.states.insert(generation, tree);
+        }
+        Ok(())
+    }
+
+    fn compare_live(&self, disk: &Tree) -> Result<()> {
+        if let Ok(live) = tree::take(&self.fs) {
+            let differences = tree::differences(&live, disk);
+            ensure!(
+                differences.is_empty(),
+                "the device differs from what the mount shows:\n{differences}"
+            );
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, end: &Tree, plan: &FaultPlan) -> Result<Outcome> {
+        match tree::take(&self.fs) {
+            Ok(live) if !self.failed => {
+                let differences = tree::differences(end, &live);
+                ensure!(differences.is_empty(), "wrong answers without an error:\n{differences}");
+            }
+            Ok(_) => {}
+            Err(error) => ensure!(plan.counts().faults > 0, "{error} without a fault"),
+        }
+        plan.clear();
+        let was_aborted = self.fs.engine().txn.is_aborted();
+        let synced = self.fs.syncfs(&ROOT, NodeId::ROOT);
+        self.note_state()?;
+        if synced.is_ok() {
+            ensure!(!was_aborted, "a sync succeeds although a commit failed before");
+            self.acknowledged = self.fs.engine().txn.committed().get();
+            let (_, disk) = cold(&self.devices)?;
+            self.compare_live(&disk).context("after the last sync")?;
+        }
+        let aborted = self.fs.engine().txn.is_aborted();
+        rig::abandon(self.fs);
+        rig::check_clean(&rig::shared(&self.devices))?;
+        let (generation, tree) = cold(&self.devices)?;
+        let newest = self.states.keys().next_back().copied().unwrap_or(0);
+        ensure!(
+            generation >= self.acknowledged,
+            "{generation} is older than what was acknowledged"
+        );
+        match self.states.get(&generation) {
+            Some(state) => {
+                let differences = tree::differences(state, &tree);
+                ensure!(
+                    differences.is_empty(),
+                    "not as generation {generation} was:\n{differences}"
+                );
+            }
+            // The superblock got there, but the commit could not be sure of it.
+            None if aborted && generation == newest + 1 => {}
+            None => return Err(anyhow!("no commit made generation {generation}")),
+        }
+        Ok(Outcome {
+            failed: self.failed,
+            aborted,
+        })
+    }
+}
+
+/// Opens copies of the devices: the generation they are at, and the files.
+fn cold(devices: &Devices) -> Result<(u64, Tree)> {
+    let copies = rig::snapshots(devices);
+    let fs = rig::mount(rig::shared(&copies))?;
+    let generation = fs.engine().txn.committed().get();
+    let tree = tree::take(&fs)?;
+    rig::abandon(fs);
+    Ok((generation, tree))
+}

@@ -1,0 +1,91 @@
+//! Linux judges a crash image: btrfs check, and a mount whose files are compared.
+
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use cowshed_harness::{KernelMount, LoopDevice, progs, scratch_dir};
+use cowshed_vfs::{FileKind, Timestamp};
+
+use crate::power::Judged;
+use crate::tree::{self, Node, Tree};
+
+/// Writes the image out and lets the kernel look at it. Needs root; volumes of one device only.
+pub fn judge(judged: &Judged) -> Result<()> {
+    ensure!(
+        judged.devices.len() == 1,
+        "volumes of several devices with one fsid are not given to the kernel"
+    );
+    let dir = scratch_dir()?;
+    let image = dir.path().join("crash.img");
+    judged.devices[0].save(&image)?;
+    let report = progs::check(
+        &image,
+        progs::CheckOptions {
+            data_csum: true,
+            ..progs::CheckOptions::default()
+        },
+    )?;
+    ensure!(report.clean, "btrfs check complains:\n{}", report.output);
+    let mount_dir = dir.path().join("mnt");
+    std::fs::create_dir(&mount_dir)?;
+    let device = LoopDevice::attach(&image)?;
+    let mount = KernelMount::new("btrfs", &[device.path()], &mount_dir, "noatime")?;
+    let mut found = Tree::new();
+    collect(&mount_dir, "", &mut found).context("reading through the kernel")?;
+    let differences = tree::differences(&judged.found, &found);
+    mount.unmount()?;
+    ensure!(differences.is_empty(), "the kernel sees something else:\n{differences}");
+    Ok(())
+}
+
+fn collect(path: &Path, name: &str, tree: &mut Tree) -> Result<()> {
+    let meta = std::fs::symlink_metadata(path)?;
+    let kind = FileKind::from_mode(meta.mode()).context("a kind of file that does not exist")?;
+    let content = match kind {
+        FileKind::Regular => std::fs::read(path)?,
+        FileKind::Symlink => std::fs::read_link(path)?.as_os_str().as_bytes().to_vec(),
+        _ => Vec::new(),
+    };
+    tree.insert(
+        name.to_owned(),
+        Node {
+            ino: meta.ino(),
+            kind,
+            perm: meta.mode() & 0o7777,
+            nlink: meta.nlink() as u32,
+            size_bytes: meta.size(),
+            mtime: Timestamp::new(meta.mtime(), meta.mtime_nsec() as u32),
+            content,
+            xattrs: xattrs(path)?,
+        },
+    );
+    if kind != FileKind::Directory {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        let below = entry.file_name().to_string_lossy().into_owned();
+        let below = if name.is_empty() {
+            below
+        } else {
+            format!("{name}/{below}")
+        };
+        collect(&entry.path(), &below, tree)?;
+    }
+    Ok(())
+}
+
+fn xattrs(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let mut list = vec![0_u8; 64 << 10];
+    let len = rustix::fs::llistxattr(path, &mut list[..])?;
+    let mut out = BTreeMap::new();
+    for name in list[..len].split(|b| *b == 0).filter(|name| !name.is_empty()) {
+        let mut value = vec![0_u8; 64 << 10];
+        let len = rustix::fs::lgetxattr(path, name, &mut value[..])?;
+        out.insert(name.to_vec(), value[..len].to_vec());
+    }
+    Ok(out)
+}

@@ -1,0 +1,15 @@
+//! The crash machine: what a volume looks like after the power failed, and after a device failed.
+//!
+//! * [`power`]: runs operations on recorded devices, makes the legal crash images of the run, and judges each: the
+//!   checker finds nothing, and the files are exactly those of one committed state, not older than the last
+//!   acknowledged sync. [`kernel`] lets Linux judge a sample of the same images.
+//! * [`faults`]: the n-th I/O of a run fails, for every n. An error or the right answer, never a wrong one.
+//!
+//! Both work in memory and follow from a seed; only the committing thread of [`power::Threads::Committer`] runs free.
+
+pub mod faults;
+pub mod kernel;
+pub mod power;
+pub mod rig;
+pub mod tree;
+pub mod workload;

@@ -1,0 +1,95 @@
+//! Volumes in memory, mounted in process.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use btrfs_check::{CheckOptions, FindingId, Severity};
+use btrfs_image::{MkfsOptions, Profile, mkfs};
+use cowshed_btrfs::engine::EngineOptions;
+use cowshed_btrfs::env::FixedEnv;
+use cowshed_btrfs::fs::{Fs, MountOptions};
+use cowshed_btrfs::volume::{OpenOptions, Volume};
+use cowshed_btrfs::{Engine, env::Env};
+use cowshed_device::{BlockDevice, MemDevice};
+use cowshed_vfs::{Context, FileSystem, InitInfo};
+
+pub static ROOT: Context = Context::root();
+const DEVICE_BYTES: u64 = 256 << 20;
+
+/// The devices of one volume.
+pub type Devices = Vec<Arc<MemDevice>>;
+
+/// Which volume a run works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// One device, metadata twice on it.
+    Dup,
+    /// Two devices, everything on both.
+    Raid1,
+}
+
+/// A fresh volume. `uuid_byte` tells volumes apart for a kernel that sees several of them.
+pub fn make(layout: Layout, nodesize_bytes: u32, uuid_byte: u8) -> Result<Devices> {
+    let count = match layout {
+        Layout::Dup => 1,
+        Layout::Raid1 => 2,
+    };
+    let devices: Devices = (0..count)
+        .map(|n| Arc::new(MemDevice::new(format!("memory-{n}"), DEVICE_BYTES)))
+        .collect();
+    let mut options = MkfsOptions::new([uuid_byte; 16]);
+    options.nodesize_bytes = Some(nodesize_bytes);
+    if layout == Layout::Raid1 {
+        options.data_profile = Some(Profile::Raid1);
+    }
+    mkfs(&shared(&devices), &options).context("mkfs in memory")?;
+    Ok(devices)
+}
+
+/// Devices as the engine takes them.
+pub fn shared(devices: &Devices) -> Vec<Arc<dyn BlockDevice>> {
+    devices
+        .iter()
+        .map(|device| device.clone() as Arc<dyn BlockDevice>)
+        .collect()
+}
+
+/// Independent copies.
+pub fn snapshots(devices: &Devices) -> Devices {
+    devices.iter().map(|device| Arc::new(device.snapshot())).collect()
+}
+
+/// Mounts; commits happen only when asked for.
+pub fn mount(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Fs, cowshed_btrfs::Error> {
+    let volume = Volume::open(devices, &OpenOptions::default())?;
+    let options = EngineOptions {
+        commit_interval_s: 0,
+        memory_bytes_max: 64 << 20,
+    };
+    let env: Arc<dyn Env> = Arc::new(FixedEnv::default());
+    let engine = Engine::open(volume, env, options)?;
+    let fs = Fs::mount(engine, MountOptions::default())?;
+    fs.init(&InitInfo::TRUSTED).map_err(cowshed_btrfs::Error::Outcome)?;
+    Ok(fs)
+}
+
+/// The checker, data included, finds nothing; but copies of the superblock, which stand in for each other, may be torn.
+pub fn check_clean(devices: &[Arc<dyn BlockDevice>]) -> Result<()> {
+    let options = CheckOptions {
+        data_csums: true,
+        ..CheckOptions::default()
+    };
+    let report = btrfs_check::check(devices, &options);
+    let is_fine = |id: FindingId| id.severity() == Severity::Note || id == FindingId::SuperMirror;
+    ensure!(
+        report.counts.keys().all(|id| is_fine(*id)),
+        "the checker complains:\n{report}"
+    );
+    Ok(())
+}
+
+/// Ends a mount without writing anything more, as a crash does.
+pub fn abandon(fs: Fs) {
+    fs.engine().txn.abort("a crash test stops here");
+    fs.destroy();
+}

@@ -1,0 +1,164 @@
+//! The files of a mounted volume as plain values, to be compared.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::ops::ControlFlow;
+
+use cowshed_vfs::{Entry, Error, FileKind, FileSystem, Handle, Lookup, NodeId, Result, Timestamp};
+
+use crate::rig::ROOT;
+
+/// Nobody in these tests writes longer names, lists or values.
+const BUFFER_BYTES: usize = 64 << 10;
+const DEPTH_MAX: usize = 64;
+
+/// What a name leads to. Access times are left out: looking changes them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    pub ino: u64,
+    pub kind: FileKind,
+    pub perm: u32,
+    pub nlink: u32,
+    pub size_bytes: u64,
+    pub mtime: Timestamp,
+    /// Of a file its bytes, of a symbolic link its target.
+    pub content: Vec<u8>,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// All names, by path without a leading slash; the root is the empty path.
+pub type Tree = BTreeMap<String, Node>;
+
+/// Reads everything below the root.
+pub fn take(fs: &dyn FileSystem) -> Result<Tree> {
+    take_below(fs, NodeId::ROOT, "")
+}
+
+/// Reads a directory and everything below it.
+pub fn take_below(fs: &dyn FileSystem, node: NodeId, path: &str) -> Result<Tree> {
+    let mut tree = Tree::new();
+    collect(fs, node, path, &mut tree, 0)?;
+    Ok(tree)
+}
+
+fn collect(fs: &dyn FileSystem, node: NodeId, path: &str, tree: &mut Tree, depth: usize) -> Result<()> {
+    if depth > DEPTH_MAX {
+        return Err(Error::TooManySymlinks);
+    }
+    let found = load(fs, node)?;
+    let is_dir = found.kind == FileKind::Directory;
+    tree.insert(path.to_owned(), found);
+    if !is_dir {
+        return Ok(());
+    }
+    for name in names(fs, node)? {
+        let Entry { node: child, .. } = match fs.lookup(&ROOT, node, &name)? {
+            Lookup::Found(entry) => entry,
+            Lookup::Absent { .. } => return Err(Error::NotFound),
+        };
+        let name = String::from_utf8_lossy(&name);
+        let below = if path.is_empty() {
+            name.into_owned()
+        } else {
+            format!("{path}/{name}")
+        };
+        let result = collect(fs, child, &below, tree, depth + 1);
+        fs.forget(child, 1);
+        result?;
+    }
+    Ok(())
+}
+
+/// Names of a directory but `.` and `..`.
+pub fn names(fs: &dyn FileSystem, node: NodeId) -> Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    let mut sink = |entry: cowshed_vfs::DirEntry<'_>| {
+        if entry.name != b"." && entry.name != b".." {
+            names.push(entry.name.to_vec());
+        }
+        ControlFlow::Continue(())
+    };
+    fs.readdir(&ROOT, node, Handle::NONE, 0, &mut sink)?;
+    Ok(names)
+}
+
+/// One node.
+pub fn load(fs: &dyn FileSystem, node: NodeId) -> Result<Node> {
+    let attr = fs.getattr(&ROOT, node, None)?;
+    let content = match attr.kind {
+        FileKind::Regular => {
+            let mut content = vec![0; attr.size_bytes as usize];
+            let got = fs.read(&ROOT, node, Handle::NONE, 0, &mut content)?;
+            content.truncate(got);
+            content
+        }
+        FileKind::Symlink => fs.readlink(&ROOT, node)?,
+        _ => Vec::new(),
+    };
+    let mut buf = vec![0; BUFFER_BYTES];
+    let len = fs.listxattr(&ROOT, node, &mut buf)?;
+    let list: Vec<Vec<u8>> = buf[..len]
+        .split(|b| *b == 0)
+        .filter(|name| !name.is_empty())
+        .map(<[u8]>::to_vec)
+        .collect();
+    let mut xattrs = BTreeMap::new();
+    for name in list {
+        let len = fs.getxattr(&ROOT, node, &name, &mut buf)?;
+        xattrs.insert(name, buf[..len].to_vec());
+    }
+    Ok(Node {
+        ino: attr.ino,
+        kind: attr.kind,
+        perm: attr.perm,
+        nlink: attr.nlink,
+        size_bytes: attr.size_bytes,
+        mtime: attr.mtime,
+        content,
+        xattrs,
+    })
+}
+
+/// The first differences, one per line; empty where there are none.
+pub fn differences(expected: &Tree, found: &Tree) -> String {
+    const LINES_MAX: usize = 10;
+    let mut lines = Vec::new();
+    for path in expected
+        .keys()
+        .chain(found.keys().filter(|p| !expected.contains_key(*p)))
+    {
+        match (expected.get(path), found.get(path)) {
+            (Some(_), None) => lines.push(format!("{path}: missing")),
+            (None, Some(_)) => lines.push(format!("{path}: should not be there")),
+            (Some(a), Some(b)) if a != b => lines.push(format!("{path}: {}", difference(a, b))),
+            _ => {}
+        }
+    }
+    let more = lines.len().saturating_sub(LINES_MAX);
+    lines.truncate(LINES_MAX);
+    if more > 0 {
+        lines.push(format!("... and {more} more"));
+    }
+    lines.join("\n")
+}
+
+fn difference(a: &Node, b: &Node) -> String {
+    let mut out = String::new();
+    let plain = |n: &Node| Node {
+        content: Vec::new(),
+        xattrs: BTreeMap::new(),
+        ..n.clone()
+    };
+    if plain(a) != plain(b) {
+        let _ = write!(out, "{:?} became {:?}; ", plain(a), plain(b));
+    }
+    if a.xattrs != b.xattrs {
+        let _ = write!(out, "xattrs {:?} became {:?}; ", a.xattrs.keys(), b.xattrs.keys());
+    }
+    if a.content != b.content {
+        let at = a.content.iter().zip(&b.content).position(|(x, y)| x != y);
+        let at = at.unwrap_or(a.content.len().min(b.content.len()));
+        let _ = write!(out, "content differs from byte {at} on");
+    }
+    out
+}

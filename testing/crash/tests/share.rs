@@ -1,0 +1,69 @@
+//! The share of the crash machine that every test run does.
+
+use cowshed_crash::power::{self, Run, Threads};
+use cowshed_crash::rig::Layout;
+use cowshed_crash::{faults, kernel};
+
+fn judge_some(run: Run, images_max: u64, by_kernel: u64) {
+    let mut recording = power::record(run).unwrap_or_else(|e| panic!("{run:?}: {e:#}"));
+    let total = recording.images().count() as u64;
+    let stride = total.div_ceil(images_max).max(1) as usize;
+    let images: Vec<_> = recording.images().step_by(stride).collect();
+    assert!(images.len() > 10, "a run with next to no images proves nothing");
+    let kernel_stride = (images.len() as u64).checked_div(by_kernel).unwrap_or(u64::MAX);
+    for (n, image) in images.into_iter().enumerate() {
+        let judged = recording.judge(image).unwrap_or_else(|e| panic!("{e:#}"));
+        if n % 16 == 0 {
+            recording
+                .go_on(&judged)
+                .unwrap_or_else(|e| panic!("{run:?}, image {}: {e:#}", n * stride));
+        }
+        if (n as u64 + 1) % kernel_stride == 0 {
+            kernel::judge(&judged).unwrap_or_else(|e| panic!("{run:?}, image {}: {e:#}", n * stride));
+        }
+    }
+}
+
+fn run(seed: u64, layout: Layout, threads: Threads) -> Run {
+    Run {
+        seed,
+        layout,
+        nodesize_bytes: if seed.is_multiple_of(2) { 4096 } else { 16384 },
+        threads,
+        ops: 60,
+        tear_bytes: if seed.is_multiple_of(3) { 4096 } else { 512 },
+    }
+}
+
+#[test]
+fn crash_images_show_committed_states() {
+    for seed in 0..3 {
+        judge_some(run(seed, Layout::Dup, Threads::One), 60, 0);
+    }
+}
+
+#[test]
+fn crash_images_of_two_devices_show_committed_states() {
+    judge_some(run(10, Layout::Raid1, Threads::One), 60, 0);
+}
+
+#[test]
+fn crash_images_of_a_busy_committer_show_states_between_operations() {
+    for seed in 20..22 {
+        judge_some(run(seed, Layout::Dup, Threads::Committer), 60, 0);
+    }
+}
+
+#[test]
+fn the_kernel_sees_the_same_in_crash_images() {
+    if cowshed_harness::need::kernel_btrfs().is_none() {
+        return;
+    }
+    judge_some(run(30, Layout::Dup, Threads::One), 60, 4);
+}
+
+#[test]
+fn an_io_that_fails_gives_an_error_or_the_right_answer() {
+    let report = faults::every_io_fails(1, 12).unwrap_or_else(|e| panic!("{e:#}"));
+    assert!(report.failing > 20 && report.aborted > 10, "{report}");
+}
