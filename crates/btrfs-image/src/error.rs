@@ -14,8 +14,6 @@ pub enum MkfsError {
     UnknownFeature { name: String },
     #[error("unknown checksum type '{name}'; known are crc32c, xxhash, sha256, blake2")]
     UnknownCsum { name: String },
-    #[error("unknown profile '{name}'; known are single, dup, raid0, raid1, raid1c3, raid1c4, raid10")]
-    UnknownProfile { name: String },
     #[error("the block group tree needs no-holes and free-space-tree")]
     BlockGroupTreeNeeds,
     #[error("sectorsize {found} is not supported, only 4096 is")]

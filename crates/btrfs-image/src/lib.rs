@@ -24,14 +24,13 @@ mod features;
 mod items;
 mod options;
 pub mod plan;
-mod profile;
 pub mod signature;
 pub mod size;
 mod write;
 
+pub use btrfs_format::Profile;
 pub use error::MkfsError;
 pub use features::{Features, csum_type_from_name};
 pub use options::{MkfsOptions, Settings, device_bytes_min};
-pub use profile::Profile;
 pub use signature::Signature;
 pub use write::{ChunkReport, DeviceReport, MkfsReport, Overwrite, mkfs, write_volume};

@@ -57,3 +57,9 @@ impl From<cowshed_vfs::Error> for Error {
         Self::Outcome(e)
     }
 }
+
+impl From<btrfs_format::UnknownProfile> for Error {
+    fn from(e: btrfs_format::UnknownProfile) -> Self {
+        Self::Unsupported { feature: e.to_string() }
+    }
+}

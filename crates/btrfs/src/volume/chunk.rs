@@ -11,8 +11,8 @@ use btrfs_format::items::{ChunkHead, STRIPE_LEN_BYTES, Stripe};
 use btrfs_format::{DevId, LogicalAddr, TreeId, U16, U32, U64, Uuid};
 use zerocopy::IntoBytes;
 
-use super::profile::{COPIES_MAX, Profile};
 use crate::error::{Error, Result};
+use btrfs_format::profile::{COPIES_MAX, Profile};
 
 /// A place on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -13,7 +13,6 @@ mod chunk;
 mod member;
 mod open;
 mod options;
-mod profile;
 mod read;
 mod superblocks;
 mod write;
@@ -29,10 +28,10 @@ use btrfs_format::{ChecksumType, DevId, LogicalAddr, Superblock, Uuid};
 use cowshed_device::BlockDevice;
 use parking_lot::RwLock;
 
+pub use btrfs_format::profile::{COPIES_MAX, Profile};
 pub use chunk::{Chunk, ChunkMap, ChunkStripe, Copies, PhysAddr, Piece};
 pub use member::{DeviceFault, DeviceInfo, FaultCounts};
 pub use options::{OpenOptions, Rescue};
-pub use profile::{COPIES_MAX, Profile};
 pub use read::BadSector;
 pub use write::SuperblockCopies;
 

@@ -1,9 +1,7 @@
 //! Profiles: how many copies of the bytes there are, and how they lie over the stripes of a chunk. All arithmetic that
 //! differs by profile is here.
 
-use btrfs_format::features::block_group;
-
-use crate::error::{Error, Result};
+use crate::features::block_group;
 
 /// The most copies that any profile keeps.
 pub const COPIES_MAX: usize = 4;
@@ -20,6 +18,31 @@ pub enum Profile {
     Raid10,
 }
 
+/// No profile that we know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownProfile {
+    #[error("{}", bits_text(*.0))]
+    Bits(u64),
+    #[error("{}", name_text(.0))]
+    Name(String),
+}
+
+fn bits_text(bits: u64) -> String {
+    match bits {
+        block_group::RAID5 => "profile RAID5".into(),
+        block_group::RAID6 => "profile RAID6".into(),
+        _ => format!("combination of profile bits {bits:#x}"),
+    }
+}
+
+fn name_text(name: &str) -> String {
+    let lower = name.to_ascii_lowercase();
+    if lower == "raid5" || lower == "raid6" {
+        return format!("profile {lower} is not supported");
+    }
+    format!("unknown profile '{name}'; known are single, dup, raid0, raid1, raid1c3, raid1c4, raid10")
+}
+
 impl Profile {
     pub const ALL: [Self; 7] = [
         Self::Single,
@@ -32,24 +55,12 @@ impl Profile {
     ];
 
     /// The profile in the `type` of a chunk or the `flags` of a block group.
-    pub fn from_flags(flags: u64) -> Result<Self> {
+    pub fn from_flags(flags: u64) -> Result<Self, UnknownProfile> {
         let bits = flags & block_group::PROFILE_MASK;
-        if bits & (block_group::RAID5 | block_group::RAID6) != 0 {
-            let name = if bits & block_group::RAID5 != 0 {
-                "RAID5"
-            } else {
-                "RAID6"
-            };
-            return Err(Error::Unsupported {
-                feature: format!("profile {name}"),
-            });
-        }
         Self::ALL
             .into_iter()
             .find(|p| p.flag() == bits)
-            .ok_or_else(|| Error::Unsupported {
-                feature: format!("combination of profile bits {bits:#x}"),
-            })
+            .ok_or(UnknownProfile::Bits(bits))
     }
 
     /// The bit of the profile in chunk types; 0 for single.
@@ -65,7 +76,7 @@ impl Profile {
         }
     }
 
-    /// As btrfs-progs print it.
+    /// As btrfs-progs print it; mkfs.btrfs takes it in either case.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Single => "single",
@@ -159,7 +170,29 @@ impl Profile {
 
     /// Stripes that hold different bytes.
     pub const fn data_stripes(self, num_stripes: usize) -> usize {
-        num_stripes / self.copies()
+        match self.copies() {
+            2 => num_stripes / 2,
+            3 => num_stripes / 3,
+            4 => num_stripes / 4,
+            _ => num_stripes,
+        }
+    }
+}
+
+impl std::str::FromStr for Profile {
+    type Err = UnknownProfile;
+
+    /// Reads a name, in either case.
+    fn from_str(name: &str) -> Result<Self, UnknownProfile> {
+        let found = Self::ALL.into_iter().find(|p| p.name().eq_ignore_ascii_case(name));
+        found.ok_or_else(|| UnknownProfile::Name(name.to_owned()))
+    }
+}
+
+/// As mkfs.btrfs takes it: in lower case.
+impl std::fmt::Display for Profile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(&self.name().to_ascii_lowercase())
     }
 }
 
@@ -168,12 +201,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_and_profiles_correspond() {
+    fn flags_names_and_profiles_correspond() {
         for profile in Profile::ALL {
-            assert_eq!(
-                Profile::from_flags(profile.flag() | block_group::DATA).unwrap(),
-                profile
-            );
+            assert_eq!(Profile::from_flags(profile.flag() | block_group::DATA), Ok(profile));
+            assert_eq!(profile.name().to_lowercase().parse(), Ok(profile));
             let stripes = profile.copies() * if profile.is_striped() { 2 } else { 1 };
             assert!(profile.allows_stripes(stripes));
             assert!(!profile.allows_stripes(0));
@@ -190,6 +221,13 @@ mod tests {
         ] {
             let error = Profile::from_flags(flags).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");
+        }
+        for (name, part) in [
+            ("RAID5", "raid5 is not supported"),
+            ("raid7", "unknown profile 'raid7'"),
+        ] {
+            let error = name.parse::<Profile>().unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
         }
     }
 }
