@@ -120,6 +120,7 @@ impl Drop for AbortOnDrop<'_> {
     fn drop(&mut self) {
         if self.armed {
             self.engine.txn.abort("a commit panicked");
+            self.engine.space.commit_failed();
         }
     }
 }
