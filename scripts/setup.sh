@@ -16,6 +16,9 @@ needs=(
   rsync:rsync:rsync
   losetup:util-linux:util-linux
   fio:fio:fio
+  fs_mark:fsmark:fs_mark
+  stress-ng:stress-ng:stress-ng
+  dpkg-deb:dpkg:dpkg
   sqlite3:sqlite3:sqlite
   man:man-db:man-db
 )

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args as ClapArgs;
 
-use crate::{licenses, run};
+use crate::{licenses, real, run};
 
 #[derive(ClapArgs)]
 pub struct Args {
@@ -31,6 +31,7 @@ pub fn main(args: &Args) -> Result<()> {
         )?;
     }
     run::run("tests", &mut run::cargo(&["test", "--workspace", "--no-fail-fast"]))?;
+    real::share()?;
     println!("== all passed in {:.0} s", started.elapsed().as_secs_f64());
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod bench;
 mod ci;
 mod licenses;
+mod real;
 mod run;
 
 use clap::{Parser, Subcommand};
@@ -20,6 +21,12 @@ enum Command {
     Ci(ci::Args),
     /// Measure a mount against the kernel's btrfs; writes the table in docs/performance.md
     Bench(bench::Args),
+    /// Volumes of every kind, back and forth between the kernel and Cowshed
+    Matrix(real::Args),
+    /// Real directory trees copied onto a mount and compared through the kernel
+    Realtree(real::Args),
+    /// Ordinary programs and file-system test programs at work on a mount
+    Realwork(real::Args),
     /// Check that every dependency's licence is on the list in deny.toml
     Licenses,
     /// Judge crash images of recorded runs: `--images N --seed S [--kernel M] [--faults F]`
@@ -33,6 +40,9 @@ fn main() -> anyhow::Result<()> {
     match Args::parse().command {
         Command::Bench(args) => bench::main(&args),
         Command::Ci(args) => ci::main(&args),
+        Command::Matrix(args) => real::main("matrix", &args),
+        Command::Realtree(args) => real::main("realtree", &args),
+        Command::Realwork(args) => real::main("realwork", &args),
         Command::Licenses => licenses::main(),
         Command::Crash { args } => {
             let mut command = run::cargo(&["run", "--quiet", "--release", "--package", "cowshed-crash", "--"]);

@@ -1,9 +1,11 @@
 //! Real trees and real programs on a mount, judged by the kernel and btrfs-progs. Root only.
 
 mod cowshed;
+mod direct;
 mod matrix;
 mod realtree;
 mod realwork;
+mod tools;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -21,7 +23,8 @@ enum Command {
     Matrix(matrix::Args),
     /// Real directory trees copied by cp and rsync, compared through the kernel
     Realtree(realtree::Args),
-    /// Ordinary programs at work on a mount: git, tar, dpkg, SQLite, cargo, fs_mark, stress-ng
+    /// Ordinary programs at work on a mount: git, tar, dpkg, SQLite, cargo, fs_mark, fio, stress-ng, fsx,
+    /// pjdfstest
     Realwork(realwork::Args),
 }
 

@@ -161,13 +161,7 @@ fn made(kind: &VolumeOptions, seed: u64, entries: usize) -> MakeOptions {
 /// Work in the top level, in a subvolume that snapshots share, and in a snapshot.
 fn change(root: &Path, kind: &VolumeOptions, args: &Args) -> Result<()> {
     fs::create_dir(root.join("ours"))?;
-    make(
-        &root.join("ours"),
-        &MakeOptions {
-            seed: args.seed + 100,
-            ..MakeOptions::new(args.seed, args.entries)
-        },
-    )?;
+    make(&root.join("ours"), &made(kind, args.seed + 100, args.entries))?;
     for top in ["live", "branch"] {
         let top = root.join(top);
         fs::create_dir(top.join("ours"))?;

@@ -1,11 +1,14 @@
 //! Ordinary programs at work on a mount.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use cowshed_harness::{KernelVolume, VolumeOptions, need, progs};
 
 use crate::cowshed::{Mount, binary, check, run_in, shell};
+use crate::{direct, tools};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -20,46 +23,65 @@ pub struct Args {
     kernel: bool,
 }
 
-/// A job: name, tool that it needs, script with the mount as working directory. `$SMALL` is 1 in the short form, `$REPO` a git
-/// repository of some size.
-const JOBS: &[(&str, &str, &str)] = &[
-    ("git", "git", "
+/// What a job does with a mount.
+enum Work {
+    /// A shell script with the mount as working directory. `$SMALL` is 1 in the short form, `$REPO` a git repository of some
+    /// size.
+    Script(&'static str),
+    Function(fn(&Path, &Args) -> Result<()>),
+}
+
+use Work::{Function, Script};
+
+/// Name, program that it needs, what it does.
+const JOBS: &[(&str, &str, Work)] = &[
+    ("git", "git", Script("
         git clone -q --no-hardlinks \"$REPO\" clone; cd clone
         git config user.name t; git config user.email t@example.invalid
         for i in $(seq 20); do echo $i >> file; git add file; git commit -qm $i; done
-        git fsck --strict; git gc -q; git fsck --strict; git status --porcelain | wc -l | grep -qx 0"),
-    ("tar", "tar", "
+        git fsck --strict; git gc -q; git fsck --strict; git status --porcelain | wc -l | grep -qx 0")),
+    ("tar", "tar", Script("
         tar -C /usr/share -cf a.tar doc; mkdir x; tar -C x -xf a.tar
-        diff -r --no-dereference /usr/share/doc x/doc; rm -r x a.tar"),
-    ("dpkg", "dpkg-deb", "
+        diff -r --no-dereference /usr/share/doc x/doc; rm -r x a.tar")),
+    ("dpkg", "dpkg-deb", Script("
         mkdir -p p/DEBIAN p/usr/share/p; cp -a /usr/share/doc p/usr/share/p/
         printf 'Package: p\\nVersion: 1\\nArchitecture: all\\nMaintainer: t <t@example.invalid>\\nDescription: t\\n' > p/DEBIAN/control
-        dpkg-deb --build p p.deb > /dev/null; dpkg-deb -x p.deb y; diff -r --no-dereference p/usr y/usr"),
-    ("sqlite", "sqlite3", "
+        dpkg-deb --build p p.deb > /dev/null; dpkg-deb -x p.deb y; diff -r --no-dereference p/usr y/usr")),
+    ("sqlite", "sqlite3", Script("
         for mode in delete wal truncate; do
           sqlite3 db-$mode \"pragma journal_mode=$mode; create table t(a integer primary key, b text);\" > /dev/null
           n=200; [ \"$SMALL\" = 1 ] && n=30
           for i in $(seq $n); do echo \"insert into t(b) values(hex(randomblob(500)));\"; done | sqlite3 db-$mode
           sqlite3 db-$mode 'pragma integrity_check' | grep -qx ok
           [ $(sqlite3 db-$mode 'select count(*) from t') = $n ]
-        done"),
-    ("fs_mark", "fs_mark", "
+        done")),
+    ("fs_mark", "fs_mark", Script("
         n=5000; [ \"$SMALL\" = 1 ] && n=500
-        mkdir fm; fs_mark -d fm -n $n -s 4096 -t 2 -S 0 -D 10 > /dev/null; fs_mark -d fm -n 100 -s 1000 -t 2 -S 1 > /dev/null"),
-    ("cargo", "cargo", "
+        mkdir fm; fs_mark -d fm -n $n -s 4096 -t 2 -S 0 -D 10 > /dev/null; fs_mark -d fm -n 100 -s 1000 -t 2 -S 1 > /dev/null")),
+    ("cargo", "cargo", Script("
         export CARGO_TARGET_DIR=$PWD/target
-        cargo init -q --vcs none --name hello hello; cd hello; cargo build -q; [ \"$($CARGO_TARGET_DIR/debug/hello)\" = 'Hello, world!' ]"),
-    ("fio-verify", "fio", "
+        cargo init -q --vcs none --name hello hello; cd hello; cargo build -q; [ \"$($CARGO_TARGET_DIR/debug/hello)\" = 'Hello, world!' ]
+        [ \"$SMALL\" = 1 ] && exit
+        git clone -q \"$REPO\" ../repository; cd ../repository; cargo test -q --offline -p btrfs-format > /dev/null")),
+    ("fio-verify", "fio", Script("
         s=256m; [ \"$SMALL\" = 1 ] && s=32m
         fio --name=v --size=$s --rw=randwrite --bs=4k --verify=crc32c --end_fsync=1 --ioengine=psync --output=o1
         fio --name=d --size=$s --rw=randwrite --bs=4k-64k --direct=1 --verify=crc32c --ioengine=psync --output=o2
-        fio --name=m --size=$s --rw=randrw --bs=4k --verify=crc32c --ioengine=mmap --output=o3; rm v.* d.* m.*"),
-    ("stress-ng", "stress-ng", "
-        t=20; [ \"$SMALL\" = 1 ] && t=2
-        for s in access chdir chmod chown copy-file dentry dir dirdeep fallocate fiemap file-ioctl filename flock fpunch fstat getdents hdd \\
-                 inode-flags io iomix lease link locka lockf mknod open readahead rename seek symlink sync-file touch unlink utime verity xattr; do
-          stress-ng --temp-path . --$s 2 --timeout $t --verify -q || { echo \"stressor $s failed\" >&2; exit 1; }
-        done"),
+        fio --name=m --size=$s --rw=randrw --bs=4k --verify=crc32c --ioengine=mmap --output=o3; rm v.* d.* m.*")),
+    ("stress-ng", "stress-ng", Script("
+        have=$(stress-ng --stressors); all=
+        for s in access chattr chdir chmod chown copy-file dentry dir dirdeep dirmany dup fallocate fcntl fiemap file-ioctl filename flock \\
+                 fpunch fstat getdent handle hdd inode-flags inotify iomix lease link locka lockf lockofd mknod mmap msync open readahead \\
+                 rename revio rmap seek sendfile splice symlink sync-file touch unlink utime verity xattr; do
+          case \" $have \" in *\" $s \"*) ;; *) echo \"this stress-ng has no $s\" >&2; continue ;; esac
+          all=\"$all --$s 1\"
+          [ \"$SMALL\" = 1 ] || stress-ng --temp-path . --$s 2 --timeout 10 --verify -q || { echo \"stressor $s failed\" >&2; exit 1; }
+        done
+        t=60; [ \"$SMALL\" = 1 ] && t=10
+        stress-ng --temp-path . $all --timeout $t --verify -q")),
+    ("fsx", "cargo", Function(fsx)),
+    ("fsx-direct", "timeout", Function(fsx_direct)),
+    ("pjdfstest", "cargo", Function(pjdfstest)),
 ];
 
 pub fn main(args: &Args) -> Result<()> {
@@ -68,18 +90,25 @@ pub fn main(args: &Args) -> Result<()> {
     }
     let mut failed = 0;
     let mut ran = 0;
-    for (name, tool, script) in JOBS {
+    for (name, tool, work) in JOBS {
         if args.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) || need::tool(tool).is_none() {
             continue;
         }
         println!("{name}");
         ran += 1;
-        if let Err(error) = job(script, args) {
-            failed += 1;
-            println!("FAILED: {name}: {error:#}");
+        let started = Instant::now();
+        match job(work, args) {
+            Ok(()) => println!("{name}: passed in {:.1} s", started.elapsed().as_secs_f64()),
+            Err(error) => {
+                failed += 1;
+                println!("FAILED: {name}: {error:#}");
+            }
         }
     }
     println!("{} passed, {failed} failed", ran - failed);
+    if ran == 0 {
+        bail!("no job of this name, or none that can run here");
+    }
     if failed > 0 {
         bail!("{failed} jobs failed")
     } else {
@@ -87,29 +116,140 @@ pub fn main(args: &Args) -> Result<()> {
     }
 }
 
-fn job(script: &str, args: &Args) -> Result<()> {
-    let size_bytes = if args.small { 3 << 30 } else { 8 << 30 };
-    let volume = KernelVolume::make(&VolumeOptions {
-        size_bytes,
-        ..VolumeOptions::default()
-    })?;
-    let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
-    let script = format!("SMALL={}; REPO='{}'; {script}", u8::from(args.small), repo.display());
+fn job(work: &Work, args: &Args) -> Result<()> {
+    let volume = volume(args)?;
+    let go = |root: &Path| match work {
+        Script(script) => {
+            let repository = tools::repository()?;
+            let head = format!("SMALL={}; REPO='{}'; ", u8::from(args.small), repository.display());
+            shell(root, &format!("{head}{script}")).map(drop)
+        }
+        Function(function) => function(root, args),
+    };
     if args.kernel {
-        return volume.with_mount(|root| shell(root, &script).map(drop));
+        return volume.with_mount(go);
     }
     let image = volume.image().display().to_string();
     run_in(Path::new("/"), binary()?, &["mkfs", "-q", "-f", &image])?;
     let mount = Mount::new(volume.images(), volume.dir(), "suid,dev")?;
-    shell(mount.path(), &script)?;
+    go(mount.path())?;
     mount.unmount()?;
-    progs::check(
+    let report = progs::check(
         volume.image(),
         progs::CheckOptions {
             data_csum: true,
             ..Default::default()
         },
-    )?
-    .assert_clean();
+    )?;
+    if !report.clean {
+        bail!("btrfs check:\n{}", report.output);
+    }
     check(volume.images())
+}
+
+fn volume(args: &Args) -> Result<KernelVolume> {
+    KernelVolume::make(&VolumeOptions {
+        size_bytes: if args.small { 3 << 30 } else { 8 << 30 },
+        ..VolumeOptions::default()
+    })
+}
+
+/// What fsx mixes: once everything that it knows, once without mappings.
+const FSX_MIXES: [(&str, u32); 2] = [("mapped", 10), ("unmapped", 0)];
+
+fn fsx(root: &Path, args: &Args) -> Result<()> {
+    let fsx = tools::FSX.path()?;
+    let operations = if args.small { "3000" } else { "100000" };
+    let scratch = tempfile::tempdir()?;
+    for (mix, map) in FSX_MIXES {
+        let config = scratch.path().join(mix);
+        let text = format!(
+            "flen = 1048576\n[opsize]\nmax = 131072\n[weights]\nclose_open = 1\ninvalidate = {}\nread = 10\nwrite = 10\n\
+             mapread = {map}\nmapwrite = {map}\ntruncate = 3\nfsync = 0.2\nfdatasync = 0.2\nposix_fallocate = 3\n\
+             punch_hole = 5\nsendfile = 3\nposix_fadvise = 1\ncopy_file_range = 5\n",
+            map / 10
+        );
+        std::fs::write(&config, text)?;
+        for seed in ["1", "2"] {
+            let [config, artifacts] = [&config, scratch.path()].map(|p| p.display().to_string());
+            let file = root.join(format!("{mix}-{seed}")).display().to_string();
+            let arguments = ["-f", &config, "-P", &artifacts, "-N", operations, "-S", seed, &file];
+            run_in(root, &fsx, &arguments).with_context(|| format!("fsx {mix}, seed {seed}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn fsx_direct(root: &Path, args: &Args) -> Result<()> {
+    let operations = if args.small { 3000 } else { 100_000 };
+    for (mixed, seed) in [(false, 1), (true, 2), (true, 3)] {
+        direct::exercise(&root.join(format!("direct-{seed}")), operations, seed, mixed)?;
+    }
+    Ok(())
+}
+
+/// All tests of pjdfstest as root: none may fail or be left out that the kernel's btrfs passes on this machine.
+fn pjdfstest(root: &Path, args: &Args) -> Result<()> {
+    let ours = pjdfstest_failures(root)?;
+    if args.kernel {
+        println!("not passed by the kernel: {ours:?}");
+        return Ok(());
+    }
+    let kernel = volume(args)?.with_mount(pjdfstest_failures)?;
+    let worse: Vec<_> = ours.difference(&kernel).collect();
+    println!(
+        "{} tests not passed by the kernel, {} by Cowshed; by Cowshed alone: {worse:?}",
+        kernel.len(),
+        ours.len()
+    );
+    if worse.is_empty() {
+        Ok(())
+    } else {
+        bail!("pjdfstest: the kernel's btrfs passes {}: {worse:?}", worse.len())
+    }
+}
+
+/// How many tests pjdfstest 0.2 has, at least: fewer mean that it did not run.
+const PJDFSTEST_TESTS_MIN: usize = 390;
+
+/// The tests that fail or are skipped.
+fn pjdfstest_failures(root: &Path) -> Result<BTreeSet<String>> {
+    let program = tools::PJDFSTEST.path()?;
+    let scratch = tempfile::tempdir()?;
+    let config = scratch.path().join("pjdfstest.toml");
+    // Two users that every system has; the group of the first has two names.
+    let group = run_in(scratch.path(), "id", &["-gn", "nobody"])?;
+    let text = format!(
+        "[features]\nposix_fallocate = {{}}\nrename_ctime = {{}}\nstat_st_birthtime = {{}}\nutime_now = {{}}\nutimensat = {{}}\n\
+         [settings]\nnaptime = 0.02\nallow_remount = true\n\
+         [dummy_auth]\nentries = [[\"nobody\", \"{}\"], [\"daemon\", \"daemon\"]]\n",
+        group.trim()
+    );
+    std::fs::write(&config, text)?;
+    std::fs::create_dir(root.join("work"))?;
+    let other = Path::new("/dev/shm");
+    // A relative path, for the names of sockets have little room.
+    let script = format!(
+        "chmod 777 work; RUST_BACKTRACE=0 NO_COLOR=1 {program} -c {config} -p work -s {other} 2>&1 || true",
+        program = program.display(),
+        config = config.display(),
+        other = other.display(),
+    );
+    let out = shell(root, &script)?;
+    let mut passed = 0;
+    let mut others = BTreeSet::new();
+    for line in out.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next(), words.next()) {
+            (Some(_), Some("ok"), None) => passed += 1,
+            (Some(name), Some("FAILED" | "skipped"), None) => {
+                others.insert(name.to_owned());
+            }
+            _ => {}
+        }
+    }
+    if passed + others.len() < PJDFSTEST_TESTS_MIN {
+        bail!("pjdfstest ran only {} tests:\n{out}", passed + others.len());
+    }
+    Ok(others)
 }

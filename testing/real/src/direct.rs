@@ -1,0 +1,261 @@
+//! Random operations on one file through two descriptors, one of them with O_DIRECT, against a copy in memory: what fsx
+//! does for buffered files and for mappings, it does not do for direct ones.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{FallocateFlags, OFlags, copy_file_range, fallocate, fdatasync, fsync};
+
+/// What O_DIRECT asks of offsets, lengths and addresses.
+const ALIGN_BYTES: usize = 4096;
+/// The file never grows beyond this.
+const FILE_BYTES_MAX: usize = 1 << 20;
+const OPERATION_BYTES_MAX: usize = 128 << 10;
+
+/// A buffer of which a part is aligned for O_DIRECT.
+struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Aligned {
+    fn new() -> Self {
+        let bytes = vec![0; OPERATION_BYTES_MAX + ALIGN_BYTES];
+        let start = bytes.as_ptr().align_offset(ALIGN_BYTES);
+        Self { bytes, start }
+    }
+
+    fn part(&mut self, len: usize) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + len]
+    }
+}
+
+/// SplitMix64.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Less than `bound`, which is not 0.
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % bound as u64).expect("less than a usize")
+    }
+}
+
+struct Exerciser {
+    buffered: File,
+    direct: File,
+    model: Vec<u8>,
+    buffer: Aligned,
+    rng: Rng,
+}
+
+/// `operations` random ones on a file of this name, which is made; only through O_DIRECT, or mixed with buffered ones.
+pub fn exercise(path: &Path, operations: usize, seed: u64, mixed: bool) -> Result<()> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(true);
+    let buffered = options.open(path)?;
+    let direct = File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(i32::try_from(OFlags::DIRECT.bits())?)
+        .open(path)
+        .context("O_DIRECT")?;
+    let mut exerciser = Exerciser {
+        buffered,
+        direct,
+        model: Vec::new(),
+        buffer: Aligned::new(),
+        rng: Rng(seed),
+    };
+    for number in 0..operations {
+        let what = format!("seed {seed}, mixed {mixed}, operation {number}");
+        exerciser.step(mixed).context(what)?;
+    }
+    exerciser.read_buffered(0, exerciser.model.len())
+}
+
+impl Exerciser {
+    /// An offset and a length within what the file may become, in units of `align`.
+    fn range(&mut self, align: usize) -> (usize, usize) {
+        let offset = self.rng.below(FILE_BYTES_MAX / align) * align;
+        let most = OPERATION_BYTES_MAX.min(FILE_BYTES_MAX - offset) / align;
+        (offset, (1 + self.rng.below(most)) * align)
+    }
+
+    fn step(&mut self, mixed: bool) -> Result<()> {
+        let operation = self.rng.below(100);
+        let align = if mixed && operation % 2 == 0 { 1 } else { ALIGN_BYTES };
+        let (offset, len) = self.range(align);
+        match operation {
+            0..25 => self.write_direct(),
+            25..50 => self.read_direct(),
+            50..60 if mixed => self.write_buffered(offset, len),
+            60..70 if mixed => self.read_buffered(offset, len),
+            50..70 => self.write_direct(),
+            70..77 => self.truncate(offset),
+            77..83 => self.punch(offset, len),
+            83..88 => self.zero(offset, len),
+            88..92 => self.preallocate(offset, len),
+            92..97 => self.copy(offset, len),
+            97 => Ok(fsync(&self.direct)?),
+            98 => Ok(fdatasync(&self.buffered)?),
+            _ => self.read_size(),
+        }
+    }
+
+    fn noise(&mut self, len: usize) -> Vec<u8> {
+        let first = self.rng.next().to_le_bytes();
+        let mut noise: Vec<u8> = first.iter().copied().cycle().take(len).collect();
+        // Every sector differs, so that a misplaced one shows.
+        for (n, sector) in noise.chunks_mut(512).enumerate() {
+            sector[0] = n.to_le_bytes()[0];
+        }
+        noise
+    }
+
+    fn put(&mut self, offset: usize, bytes: &[u8]) {
+        let end = offset + bytes.len();
+        self.grow(end);
+        self.model[offset..end].copy_from_slice(bytes);
+    }
+
+    fn grow(&mut self, end: usize) {
+        if self.model.len() < end {
+            self.model.resize(end, 0);
+        }
+    }
+
+    fn write_direct(&mut self) -> Result<()> {
+        let (offset, len) = self.range(ALIGN_BYTES);
+        let noise = self.noise(len);
+        self.buffer.part(len).copy_from_slice(&noise);
+        let written = self.direct.write_at(self.buffer.part(len), offset as u64)?;
+        if written != len {
+            bail!("direct write of {len} at {offset}: only {written}");
+        }
+        self.put(offset, &noise);
+        Ok(())
+    }
+
+    fn read_direct(&mut self) -> Result<()> {
+        let (offset, len) = self.range(ALIGN_BYTES);
+        let read = self.direct.read_at(self.buffer.part(len), offset as u64)?;
+        let got = self.buffer.part(len)[..read].to_vec();
+        self.same("direct", offset, len, &got)
+    }
+
+    fn write_buffered(&mut self, offset: usize, len: usize) -> Result<()> {
+        let noise = self.noise(len);
+        self.buffered.write_all_at(&noise, offset as u64)?;
+        self.put(offset, &noise);
+        Ok(())
+    }
+
+    fn read_buffered(&mut self, offset: usize, len: usize) -> Result<()> {
+        let mut got = vec![0; len];
+        let read = self.buffered.read_at(&mut got, offset as u64)?;
+        self.same("buffered", offset, len, &got[..read])
+    }
+
+    fn same(&self, how: &str, offset: usize, len: usize, got: &[u8]) -> Result<()> {
+        let start = offset.min(self.model.len());
+        let wanted = &self.model[start..(offset + len).min(self.model.len()).max(start)];
+        if wanted.len() != got.len() {
+            bail!(
+                "{how} read of {len} at {offset}: {} bytes, not {}",
+                got.len(),
+                wanted.len()
+            );
+        }
+        match wanted.iter().zip(got).position(|(a, b)| a != b) {
+            None => Ok(()),
+            Some(n) => bail!(
+                "{how} read of {len} at {offset}: byte {} is {:#x}, not {:#x}",
+                offset + n,
+                got[n],
+                wanted[n]
+            ),
+        }
+    }
+
+    fn truncate(&mut self, size: usize) -> Result<()> {
+        self.direct.set_len(size as u64)?;
+        self.model.resize(size, 0);
+        Ok(())
+    }
+
+    fn punch(&mut self, offset: usize, len: usize) -> Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&self.direct, flags, offset as u64, len as u64)?;
+        let end = (offset + len).min(self.model.len());
+        if offset < end {
+            self.model[offset..end].fill(0);
+        }
+        Ok(())
+    }
+
+    fn zero(&mut self, offset: usize, len: usize) -> Result<()> {
+        fallocate(&self.direct, FallocateFlags::ZERO_RANGE, offset as u64, len as u64)?;
+        self.put(offset, &vec![0; len]);
+        Ok(())
+    }
+
+    fn preallocate(&mut self, offset: usize, len: usize) -> Result<()> {
+        fallocate(&self.direct, FallocateFlags::empty(), offset as u64, len as u64)?;
+        self.grow(offset + len);
+        Ok(())
+    }
+
+    /// From somewhere in the file to `offset`, unless the two overlap, which the call refuses.
+    fn copy(&mut self, offset: usize, len: usize) -> Result<()> {
+        let source = if offset >= len { offset - len } else { offset + len };
+        let len = len.min(self.model.len().saturating_sub(source));
+        let (mut from, mut to) = (source as u64, offset as u64);
+        let mut done = 0;
+        while done < len {
+            let now = copy_file_range(&self.buffered, Some(&mut from), &self.direct, Some(&mut to), len - done)?;
+            if now == 0 {
+                bail!("copy of {len} from {source} to {offset} stops at {done}");
+            }
+            done += now;
+        }
+        let bytes = self.model.get(source..source + len).unwrap_or_default().to_vec();
+        if !bytes.is_empty() {
+            self.put(offset, &bytes);
+        }
+        Ok(())
+    }
+
+    fn read_size(&self) -> Result<()> {
+        let size = self.buffered.metadata()?.len();
+        if size != self.model.len() as u64 {
+            bail!("the size is {size}, not {}", self.model.len());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On whatever file system is there, if it has O_DIRECT at all: the exerciser itself is right.
+    #[test]
+    fn a_sound_file_system_passes() {
+        let dir = tempfile::tempdir().unwrap();
+        for mixed in [false, true] {
+            if let Err(error) = exercise(&dir.path().join("file"), 300, 7, mixed) {
+                assert!(format!("{error:#}").contains("os error 22"), "{error:#}");
+            }
+        }
+    }
+}
