@@ -87,7 +87,7 @@ pub struct Mount {
 
 impl Mount {
     pub fn new(images: &[PathBuf], scratch: &Path, options: &str) -> Result<Self> {
-        let dir = tempfile::Builder::new().prefix("cowshed-mount").tempdir_in(scratch)?;
+        let dir = tempfile::Builder::new().prefix("m").tempdir_in(scratch)?;
         let log = scratch.join("cowshed.log");
         let options = if options.is_empty() {
             String::new()

@@ -93,7 +93,11 @@ impl Exerciser {
 
     fn step(&mut self, mixed: bool) -> Result<()> {
         let operation = self.rng.below(100);
-        let align = if mixed && operation.is_multiple_of(2) { 1 } else { ALIGN_BYTES };
+        let align = if mixed && operation.is_multiple_of(2) {
+            1
+        } else {
+            ALIGN_BYTES
+        };
         let (offset, len) = self.range(align);
         match operation {
             0..25 => self.write_direct(),

@@ -226,11 +226,11 @@ fn pjdfstest_failures(root: &Path) -> Result<BTreeSet<String>> {
         group.trim()
     );
     std::fs::write(&config, text)?;
-    std::fs::create_dir(root.join("work"))?;
+    std::fs::create_dir(root.join("w"))?;
     let other = Path::new("/dev/shm");
-    // A relative path, for the names of sockets have little room.
+    // Short names: those of sockets have little room.
     let script = format!(
-        "chmod 777 work; RUST_BACKTRACE=0 NO_COLOR=1 {program} -c {config} -p work -s {other} 2>&1 || true",
+        "chmod 777 w; RUST_BACKTRACE=0 NO_COLOR=1 {program} -c {config} -p w -s {other} 2>&1 || true",
         program = program.display(),
         config = config.display(),
         other = other.display(),

@@ -87,12 +87,9 @@ pub fn agree(kernel: &InitInShort, flags2: u32, wishes: &Wishes, capabilities: C
     wanted.set(InitFlags::WRITEBACK_CACHE, wishes.writeback_cache);
     let skip_open = wishes.skip_open && capabilities.stateless_open;
     wanted.set(InitFlags::NO_OPEN_SUPPORT, skip_open);
-    // With both, open(O_TRUNC) would truncate nothing: the kernel leaves it to an OPEN that never comes.
-    wanted.set(InitFlags::ATOMIC_O_TRUNC, !skip_open);
-    let mut flags = wanted & offered;
-    if skip_open && !flags.contains(InitFlags::NO_OPEN_SUPPORT) {
-        flags |= offered & InitFlags::ATOMIC_O_TRUNC;
-    }
+    // Never ATOMIC_O_TRUNC: its OPEN truncates before the kernel has looked whether the file may be written at all, which
+    // destroys a running program that is opened with O_RDONLY | O_TRUNC; and without OPEN it would truncate nothing.
+    let flags = wanted & offered;
     Agreed {
         minor,
         flags,
@@ -169,21 +166,23 @@ mod tests {
     }
 
     #[test]
-    fn skipping_open_and_truncating_in_open_exclude_each_other() {
-        let all = InitFlags::all();
-        let (init, flags2) = kernel(all, 99);
+    fn open_is_skipped_where_the_kernel_offers_it_and_never_truncates() {
         let stateless = Capabilities {
             stateless_open: true,
             ..Default::default()
         };
-        let agreed = agree(&init, flags2, &WISHES, stateless);
-        assert!(agreed.skips_open() && !agreed.flags.contains(InitFlags::ATOMIC_O_TRUNC));
-        assert_eq!(agreed.minor, MINOR);
-        let agreed = agree(&init, flags2, &WISHES, Capabilities::default());
-        assert!(!agreed.skips_open() && agreed.flags.contains(InitFlags::ATOMIC_O_TRUNC));
-        let (init, flags2) = kernel(all - InitFlags::NO_OPEN_SUPPORT, 31);
-        let agreed = agree(&init, flags2, &WISHES, stateless);
-        assert!(!agreed.skips_open() && agreed.flags.contains(InitFlags::ATOMIC_O_TRUNC));
+        let without = InitFlags::all() - InitFlags::NO_OPEN_SUPPORT;
+        for (offered, minor, capabilities, skips) in [
+            (InitFlags::all(), 99, stateless, true),
+            (InitFlags::all(), 99, Capabilities::default(), false),
+            (without, 31, stateless, false),
+        ] {
+            let (init, flags2) = kernel(offered, minor);
+            let agreed = agree(&init, flags2, &WISHES, capabilities);
+            assert_eq!(agreed.skips_open(), skips);
+            assert_eq!(agreed.minor, minor.min(MINOR));
+            assert!(!agreed.flags.contains(InitFlags::ATOMIC_O_TRUNC));
+        }
     }
 
     #[test]
