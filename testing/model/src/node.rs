@@ -142,6 +142,17 @@ impl Model {
         self.nodes.contains_key(&id)
     }
 
+    pub fn ids(&self) -> impl Iterator<Item = Id> {
+        self.nodes.keys().copied()
+    }
+
+    /// Replaces what a file holds, where that is known from elsewhere.
+    pub fn set_content(&mut self, id: Id, content: Content) {
+        if let Body::File(held) = &mut self.node_mut(id).body {
+            *held = content;
+        }
+    }
+
     pub fn node_count(&self) -> usize {
         self.nodes.len()
     }

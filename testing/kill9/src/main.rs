@@ -1,0 +1,38 @@
+//! `cowshed-kill9`: kills the mount's process under load, again and again.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use cowshed_harness::need;
+use cowshed_kill9::{Config, run};
+
+/// Kill the mount's process under load, again and again, and look at what is left (root, loop devices, FUSE)
+#[derive(Parser)]
+struct Args {
+    #[arg(long, default_value_t = 200)]
+    rounds: u64,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The program to kill (default: `cowshed` beside this one)
+    #[arg(long)]
+    cowshed: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    need::kernel_btrfs().context("this needs root and the kernel's btrfs")?;
+    need::fuse().context("this needs FUSE")?;
+    let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("cowshed"));
+    let cowshed = args.cowshed.map_or_else(beside, Ok)?;
+    let config = Config {
+        seed: args.seed,
+        rounds: args.rounds,
+        cowshed,
+        progress: true,
+    };
+    println!("seed {}", args.seed);
+    let summary = run(&config)?;
+    println!("all {} rounds passed: {summary:?}", args.rounds);
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Is what is left on disk the model after some operation, not before what was acknowledged?
+//!
+//! Names and attributes change with one transaction, all in the order of the operations: the whole tree must be equal
+//! to the model's at one point. Data may be written earlier or later than its names, block by block: each block of a
+//! file must be one of the versions that it had since the file's content was acknowledged for the last time.
+
+use std::collections::HashMap;
+
+use anyhow::{Result, anyhow, bail, ensure};
+use cowshed_model::{BLOCK_BYTES, Body, Content, Id, Model};
+
+use crate::history::{History, NOW};
+use crate::scan::{self, Scan, Tree};
+
+/// What the volume is like, found out.
+pub struct Verdict {
+    /// The model as it is on disk, contents included.
+    pub model: Model,
+    /// After how many of the operations since the base.
+    pub point: usize,
+}
+
+/// Finds the point. Fails where there is none, or where a file's content never was so.
+pub fn verify(history: &History, scan: &Scan) -> Result<Verdict> {
+    let mut model = history.base.clone();
+    let mut versions = Versions::new(&model);
+    let mut found = None;
+    let mut nearest: Option<(usize, Vec<String>)> = None;
+    for point in 0..=history.ops.len() {
+        if point > 0 {
+            let op = &history.ops[point - 1];
+            let before: Vec<Id> = op.touched().iter().filter_map(|at| model.resolve(at).ok()).collect();
+            model.apply(op, NOW).map_err(|e| anyhow!("replaying {op:?}: {e}"))?;
+            let after = op.touched().into_iter().filter_map(|at| model.resolve(&at).ok());
+            versions.note(&model, point, before.into_iter().chain(after));
+        }
+        if point < history.floor || found.is_some() {
+            continue;
+        }
+        let (tree, files) = scan::of_model(&model);
+        if tree == scan.tree {
+            found = Some((point, model.clone(), files));
+            continue;
+        }
+        let differences = scan::differences(&scan.tree, &tree);
+        if nearest.as_ref().is_none_or(|(_, d)| differences.len() < d.len()) {
+            nearest = Some((point, differences));
+        }
+    }
+    let Some((point, mut model, files)) = found else {
+        bail!(no_point(history, nearest, &scan.tree))
+    };
+    for (path, id) in files {
+        let content = scan.contents.get(&path).ok_or_else(|| anyhow!("no content was read"))?;
+        let floor = history.content_floor.get(&id).copied().unwrap_or(0);
+        versions
+            .check(id, floor, content)
+            .map_err(|e| e.context(String::from_utf8_lossy(&path).into_owned()))?;
+        model.set_content(id, content.clone());
+    }
+    model.close_all();
+    Ok(Verdict { model, point })
+}
+
+fn no_point(history: &History, nearest: Option<(usize, Vec<String>)>, tree: &Tree) -> String {
+    let (point, differences) = nearest.unwrap_or_default();
+    let from = point.saturating_sub(3);
+    let ops: Vec<String> = history
+        .ops
+        .iter()
+        .enumerate()
+        .skip(from)
+        .take(8)
+        .map(|(n, op)| format!("  {} {op:?}", n + 1))
+        .collect();
+    format!(
+        "the tree of {} entries is that of no point between {} and {}; nearest is {point}, with {} differences:\n  {}\noperations around it:\n{}",
+        tree.len(),
+        history.floor,
+        history.ops.len(),
+        differences.len(),
+        differences.into_iter().take(12).collect::<Vec<_>>().join("\n  "),
+        ops.join("\n"),
+    )
+}
+
+/// What each file held after which operation.
+struct Versions(HashMap<Id, Vec<(usize, Content)>>);
+
+impl Versions {
+    fn new(model: &Model) -> Versions {
+        let mut versions = Versions(HashMap::new());
+        let all: Vec<Id> = model.ids().collect();
+        versions.note(model, 0, all.into_iter());
+        versions
+    }
+
+    fn note(&mut self, model: &Model, point: usize, ids: impl Iterator<Item = Id>) {
+        for id in ids.filter(|id| model.exists(*id)) {
+            if let Body::File(content) = &model.node(id).body {
+                let known = self.0.entry(id).or_default();
+                if known.last().is_none_or(|(_, last)| last != content) {
+                    known.push((point, content.clone()));
+                }
+            }
+        }
+    }
+
+    /// Each block is one of those since the last version at or before the floor.
+    fn check(&self, id: Id, floor: usize, found: &Content) -> Result<()> {
+        let all = self.0.get(&id).map(Vec::as_slice).unwrap_or_default();
+        let first = all.iter().rposition(|(point, _)| *point <= floor).unwrap_or(0);
+        let all = &all[first..];
+        let sizes = || all.iter().map(|(_, c)| c.size_bytes);
+        let (min, max) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
+        let size = found.size_bytes;
+        ensure!(
+            min <= size && size <= max,
+            "{size} bytes, expected {min} to {max} ({} versions)",
+            all.len()
+        );
+        let mut at = 0;
+        while at < size {
+            let len = BLOCK_BYTES.min(size - at);
+            let block = found.read(at, len);
+            let is_version = |(_, version): &(usize, Content)| {
+                let mut bytes = version.read(at, len);
+                bytes.resize(len as usize, 0);
+                bytes == block
+            };
+            ensure!(
+                all.iter().any(is_version),
+                "block at {at} was never so ({} versions)",
+                all.len()
+            );
+            at += len;
+        }
+        Ok(())
+    }
+}
