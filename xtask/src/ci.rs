@@ -32,6 +32,11 @@ pub fn main(args: &Args) -> Result<()> {
     }
     run::run("tests", &mut run::cargo(&["test", "--workspace", "--no-fail-fast"]))?;
     real::share()?;
+    run::run(
+        "the program itself",
+        &mut run::cargo(&["build", "--quiet", "-p", "cowshed"]),
+    )?;
+    crate::long::kill9_share()?;
     println!("== all passed in {:.0} s", started.elapsed().as_secs_f64());
     Ok(())
 }

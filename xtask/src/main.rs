@@ -3,6 +3,7 @@
 mod bench;
 mod ci;
 mod licenses;
+mod long;
 mod real;
 mod run;
 
@@ -27,6 +28,10 @@ enum Command {
     Realtree(real::Args),
     /// Ordinary programs and file-system test programs at work on a mount
     Realwork(real::Args),
+    /// Random operations compared with a model, from a seed: --seed S --operations N ...
+    Random(long::Args),
+    /// Kill the mount's process under load and look at what is left: --rounds N --seed S
+    Kill9(long::Args),
     /// Check that every dependency's licence is on the list in deny.toml
     Licenses,
     /// Judge crash images of recorded runs: `--images N --seed S [--kernel M] [--faults F]`
@@ -43,6 +48,8 @@ fn main() -> anyhow::Result<()> {
         Command::Matrix(args) => real::main("matrix", &args),
         Command::Realtree(args) => real::main("realtree", &args),
         Command::Realwork(args) => real::main("realwork", &args),
+        Command::Random(args) => long::random(&args),
+        Command::Kill9(args) => long::kill9(&args),
         Command::Licenses => licenses::main(),
         Command::Crash { args } => {
             let mut command = run::cargo(&["run", "--quiet", "--release", "--package", "cowshed-crash", "--"]);

@@ -240,10 +240,10 @@ fn make_noise(dir: &Path, seed: u64) {
     let _ = std::fs::create_dir(dir);
     loop {
         let path = dir.join(format!("noise-{}", dice.below(40)));
-        let result = match dice.below(6) {
-            0 => std::fs::remove_file(&path),
-            1 => std::fs::rename(&path, dir.join(format!("noise-{}", dice.below(40)))),
-            2 => std::fs::File::open(&path).and_then(|f| f.sync_all()),
+        let result = match dice.below(30) {
+            0..5 => std::fs::remove_file(&path),
+            5..10 => std::fs::rename(&path, dir.join(format!("noise-{}", dice.below(40)))),
+            10 => std::fs::File::open(&path).and_then(|f| f.sync_all()),
             _ => std::fs::write(&path, vec![seed as u8; dice.below(300_000) as usize]),
         };
         match result {

@@ -30,9 +30,12 @@ pub fn verify(history: &History, scan: &Scan) -> Result<Verdict> {
         if point > 0 {
             let op = &history.ops[point - 1];
             let before: Vec<Id> = op.touched().iter().filter_map(|at| model.resolve(at).ok()).collect();
+            let newest = model.ids().max();
             model.apply(op, NOW).map_err(|e| anyhow!("replaying {op:?}: {e}"))?;
             let after = op.touched().into_iter().filter_map(|at| model.resolve(&at).ok());
-            versions.note(&model, point, before.into_iter().chain(after));
+            // What is made in a directory that is held open has no name in the operation.
+            let made = model.ids().max().filter(|id| Some(*id) != newest);
+            versions.note(&model, point, before.into_iter().chain(after).chain(made));
         }
         if point < history.floor || found.is_some() {
             continue;

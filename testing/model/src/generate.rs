@@ -329,10 +329,11 @@ impl Generator {
     fn len(&mut self) -> u64 {
         let skew = *self.dice.pick(&[0, 0, 0, 1, BLOCK_BYTES - 1, 100, 2048]);
         match self.dice.below(40) {
+            _ if self.mix.bulky && self.dice.one_in(5) => self.dice.below(400) * BLOCK_BYTES + skew,
             0..=13 => self.dice.below(BLOCK_BYTES * 2),
             14..=33 => self.dice.below(16) * BLOCK_BYTES + skew,
             34..=38 => self.dice.below(64) * BLOCK_BYTES + skew,
-            _ if self.mix.bulky || self.dice.one_in(4) => self.dice.below(400) * BLOCK_BYTES + skew,
+            _ if self.dice.one_in(4) => self.dice.below(400) * BLOCK_BYTES + skew,
             _ => 0,
         }
     }

@@ -16,6 +16,8 @@ const PIECE_BYTES: u64 = 64 << 10;
 pub enum Depth {
     /// All but the contents of files that are written in place: they may be newer than the last commit.
     Crashed,
+    /// All but times.
+    NoTimes,
     All,
 }
 
@@ -24,6 +26,11 @@ pub type Numbers = HashMap<Id, u64>;
 
 /// Compares everything that has a name or is held open.
 pub fn everything(subject: &Subject, model: &Model, numbers: &mut Numbers, depth: Depth) -> Result<()> {
+    below(subject, model, &At::Path(Vec::new()), numbers, depth)
+}
+
+/// The same for what lies below a directory, and what is held open.
+pub fn below(subject: &Subject, model: &Model, top: &At, numbers: &mut Numbers, depth: Depth) -> Result<()> {
     numbers.retain(|id, _| model.exists(*id));
     let mut walk = Walk {
         subject,
@@ -32,7 +39,10 @@ pub fn everything(subject: &Subject, model: &Model, numbers: &mut Numbers, depth
         depth,
         seen: HashMap::new(),
     };
-    walk.dir(&mut Vec::new())?;
+    let At::Path(mut path) = top.clone() else {
+        return Err(anyhow!("a path is needed"));
+    };
+    walk.dir(&mut path)?;
     for slot in 0..SLOTS {
         if let Some(id) = model.slot(slot) {
             walk.node(&At::Slot(slot), id)?;
@@ -51,7 +61,9 @@ pub fn everything(subject: &Subject, model: &Model, numbers: &mut Numbers, depth
 pub fn attributes(subject: &Subject, model: &Model, op: &Op) -> Result<()> {
     for at in op.touched() {
         match (subject.with(&at, |node| subject.attr(node)), model.resolve(&at)) {
-            (Ok(attr), Ok(id)) => same_attr(&attr, model.node(id)).map_err(|e| e.context(format!("{at:?}")))?,
+            (Ok(attr), Ok(id)) => {
+                same_attr(&attr, model.node(id), Depth::All).map_err(|e| e.context(format!("{at:?}")))?
+            }
             (Err(found), Err(expected)) => ensure!(found == expected, "{at:?}: {found:?}, expected {expected:?}"),
             (found, expected) => return Err(anyhow!("{at:?}: {found:?}, expected {expected:?}")),
         }
@@ -59,13 +71,16 @@ pub fn attributes(subject: &Subject, model: &Model, op: &Op) -> Result<()> {
     Ok(())
 }
 
-fn same_attr(attr: &Attr, node: &Node) -> Result<()> {
-    let found = Attr {
+fn same_attr(attr: &Attr, node: &Node, depth: Depth) -> Result<()> {
+    let mut found = Attr {
         ino: 0,
         blocks_512: 0,
         blksize: 0,
         ..*attr
     };
+    if depth == Depth::NoTimes {
+        (found.atime, found.mtime, found.ctime, found.btime) = (node.atime, node.mtime, node.ctime, node.btime);
+    }
     let expected = Attr {
         ino: 0,
         size_bytes: node.size_bytes(),
@@ -138,7 +153,7 @@ impl Walk<'_> {
 
 fn same_node(subject: &Subject, model: &Model, node: NodeId, attr: &Attr, expected: &Node, depth: Depth) -> Result<()> {
     let in_place = depth == Depth::Crashed && expected.flags & Op::NOCOW != 0 && !expected.is_dir();
-    same_attr(attr, expected)?;
+    same_attr(attr, expected, depth)?;
     let flags = subject.flags(node)?;
     ensure!(
         flags == expected.flags,

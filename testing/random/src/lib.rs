@@ -4,10 +4,12 @@
 //! * [`compare`]: is the file system what the model says, name by name, byte by byte?
 //! * [`judge`]: what the checkers and the kernel say of the volume.
 //! * [`run`]: one run from a seed; a failing one is cut short before it is shown.
+//! * [`threads`]: the same from several threads, each in a directory of its own, while another one commits.
 
 pub mod compare;
 pub mod judge;
 pub mod run;
 pub mod subject;
+pub mod threads;
 
 pub use run::{Config, Failure, run};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use btrfs_image::Profile;
 use clap::Parser;
-use cowshed_random::{Config, run};
+use cowshed_random::{Config, run, threads};
 
 /// Random operations on the engine, in memory, compared with a reference model
 #[derive(Parser)]
@@ -41,6 +41,9 @@ struct Args {
     memory_mib: u64,
     #[arg(long)]
     no_remount: bool,
+    /// So many threads, each in a directory of its own, and one that commits
+    #[arg(long, default_value_t = 1)]
+    threads: u16,
     /// Seconds to cut a failing run short
     #[arg(long, default_value_t = 60)]
     shrink_s: u64,
@@ -59,12 +62,28 @@ fn main() -> ExitCode {
         (config.setup.data, config.setup.metadata) = (args.data, args.metadata);
         config.setup.no_holes = !args.explicit_holes;
         config.setup.memory_bytes_max = args.memory_mib << 20;
+        config.setup.commit_interval_s = u32::from(args.threads > 1);
         config.may_fill = args.device_mib < 1024;
         config.mix.bulky = config.may_fill;
         config.mix.no_remount = args.no_remount;
         config.btrfs_check = args.btrfs_check;
         config.shrink = Duration::from_secs(args.shrink_s);
         config.progress = true;
+        if args.threads > 1 {
+            let config = threads::Config {
+                seed,
+                threads: args.threads,
+                operations: args.operations / usize::from(args.threads),
+                setup: config.setup,
+                may_fill: config.may_fill,
+            };
+            if let Err(error) = threads::run(&config) {
+                println!("seed {seed}: {error:#}");
+                return ExitCode::FAILURE;
+            }
+            println!("seed {seed}: passed");
+            continue;
+        }
         match run(&config) {
             Ok(summary) => println!("seed {seed}: {summary:?}"),
             Err(failure) => {

@@ -238,6 +238,9 @@ impl<'a> Run<'a> {
                 !matches!(op, Op::Unlink { .. } | Op::Rmdir { .. }),
                 "a full volume must be able to delete"
             );
+            if self.dice.one_in(self.config.check_one_in * 4) {
+                self.verify().context("after it failed for want of space")?;
+            }
             return Ok(());
         }
         let op = &shortened(op, &found);
@@ -297,7 +300,7 @@ impl<'a> Run<'a> {
 }
 
 /// The operation as far as it went: writes and copies may be short.
-fn shortened(op: &Op, found: &Outcome) -> Op {
+pub(crate) fn shortened(op: &Op, found: &Outcome) -> Op {
     match (op, found) {
         (
             Op::Write {
@@ -336,7 +339,7 @@ fn shortened(op: &Op, found: &Outcome) -> Op {
 }
 
 /// The answers agree; where data is, a file system may say more.
-fn same_answer(op: &Op, found: &Outcome, expected: &Outcome, model: &Model) -> Result<()> {
+pub(crate) fn same_answer(op: &Op, found: &Outcome, expected: &Outcome, model: &Model) -> Result<()> {
     use cowshed_model::SeekFrom;
     if let Op::Seek { at, offset, what } = op {
         let end = model.resolve(at).map(|id| model.node(id).size_bytes()).unwrap_or(0);

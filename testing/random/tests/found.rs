@@ -72,3 +72,46 @@ fn nothing_is_copied_from_the_end_of_the_world() {
     };
     check(Setup::default(), &[create(), copy(u64::MAX - 5), copy(i64::MAX as u64)]);
 }
+
+/// It dropped the data before it found that there is no space for the new extents.
+#[test]
+fn zeroing_on_a_full_volume_fails_before_it_changes_anything() {
+    let mut ops = vec![create(), write(0, 1 << 20)];
+    let b = At::Path(vec![Name(1)]);
+    ops.push(Op::Create {
+        place: Place {
+            dir: At::Path(vec![]),
+            name: Name(1),
+        },
+        perm: 0o644,
+        exclusive: true,
+        truncate: false,
+    });
+    let size = 1 << 20;
+    ops.extend((0..60).map(|n| Op::Write {
+        at: b.clone(),
+        offset: n * u64::from(size),
+        len: size,
+        fill: n,
+        append: false,
+    }));
+    ops.push(Op::Sync);
+    ops.push(Op::Fallocate {
+        at: a(),
+        mode: cowshed_vfs::FallocateFlags::ZERO_RANGE,
+        offset: 0,
+        len: 1 << 20,
+    });
+    ops.push(Op::Sync);
+    let setup = Setup {
+        device_bytes: 128 << 20,
+        ..Setup::default()
+    };
+    let config = Config {
+        setup,
+        may_fill: true,
+        ..Config::new(1, 0)
+    };
+    let summary = replay(&config, &ops).unwrap_or_else(|e| panic!("{e:#}"));
+    assert!(summary.full > 1, "the volume was full");
+}

@@ -54,3 +54,22 @@ fn several_devices() {
     config.btrfs_check = true;
     check(&config);
 }
+
+#[test]
+fn threads_in_directories_of_their_own() {
+    for (seed, memory_bytes_max) in [(107, 1 << 30), (108, 1 << 20)] {
+        let setup = cowshed_random::subject::Setup {
+            memory_bytes_max,
+            commit_interval_s: 1,
+            ..Default::default()
+        };
+        let config = cowshed_random::threads::Config {
+            seed,
+            threads: 3,
+            operations: 2500,
+            setup,
+            may_fill: false,
+        };
+        cowshed_random::threads::run(&config).unwrap_or_else(|e| panic!("{e:#}"));
+    }
+}

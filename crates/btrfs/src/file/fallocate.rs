@@ -125,7 +125,14 @@ fn allocate(
     let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
     let new_size = (!keeps_size && range.end > size).then_some(range.end);
     let blocks = round_down(range.start)..round_up(range.end);
-    let mut reservation = engine.space.reserve_data(hole_bytes(inode, &blocks)?)?;
+    // What is zeroed gets new space: the old is free only after the next commit. All that can fail comes before that.
+    let is_zero = mode.contains(FallocateFlags::ZERO_RANGE);
+    let wanted_bytes = if is_zero {
+        blocks.end - blocks.start
+    } else {
+        hole_bytes(inode, &blocks)?
+    };
+    let mut reservation = engine.space.reserve_data(wanted_bytes)?;
     if new_size.is_some() {
         grow(
             engine,
@@ -135,7 +142,7 @@ fn allocate(
             edges.split(BLOCK),
         )?;
     }
-    if mode.contains(FallocateFlags::ZERO_RANGE) {
+    if is_zero {
         zero_edges(engine, inode, &range, &mut edges)?;
         let inner_end = if range.end >= size {
             blocks.end
@@ -146,8 +153,6 @@ fn allocate(
         if inner.start < inner.end {
             drop_range(engine, inode, inner)?;
         }
-        let missing = hole_bytes(inode, &blocks)?.saturating_sub(reservation.bytes());
-        reservation.merge(engine.space.reserve_data(missing)?);
     }
     fill_holes(engine, inode, blocks, &mut reservation)?;
     finish(engine, inode, new_size)

@@ -1,0 +1,42 @@
+//! The long runs from seeds: the programs of `testing/`, built with what they need.
+
+use anyhow::Result;
+use clap::Args as ClapArgs;
+
+use crate::run;
+
+#[derive(ClapArgs)]
+pub struct Args {
+    /// Passed on: `--help` after `--` lists what there is
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+/// Builds `packages` in release mode and runs the program of the first.
+fn build_and_run(packages: &[&str], args: &[String]) -> Result<()> {
+    let mut build = run::cargo(&["build", "--release", "--quiet"]);
+    for package in packages {
+        build.args(["-p", package]);
+    }
+    run::run("building", &mut build)?;
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
+    let program = run::root().join(target).join("release").join(packages[0]);
+    let mut command = run::command(&program.to_string_lossy(), &[]);
+    run::run(packages[0], command.args(args))
+}
+
+/// `cargo xtask random`
+pub fn random(args: &Args) -> Result<()> {
+    build_and_run(&["cowshed-random"], &args.args)
+}
+
+/// `cargo xtask kill9`
+pub fn kill9(args: &Args) -> Result<()> {
+    build_and_run(&["cowshed-kill9", "cowshed"], &args.args)
+}
+
+/// The share of the kill rounds that every run of CI has, with what the tests have built.
+pub fn kill9_share() -> Result<()> {
+    let args = ["run", "--quiet", "-p", "cowshed-kill9", "--", "--rounds", "4"];
+    run::run("4 kills under load", &mut run::cargo(&args))
+}
