@@ -2,6 +2,7 @@
 
 mod bench;
 mod ci;
+mod fuzz;
 mod licenses;
 mod long;
 mod real;
@@ -20,6 +21,8 @@ struct Args {
 enum Command {
     /// What `make test` and CI run: formatting, lints, licences, all tests, and a seeded share of the long runs
     Ci(ci::Args),
+    /// Feed damaged volumes to the engine and the checker
+    Fuzz(fuzz::Args),
     /// Measure a mount against the kernel's btrfs; writes the table in docs/performance.md
     Bench(bench::Args),
     /// Volumes of every kind, back and forth between the kernel and Cowshed
@@ -50,6 +53,7 @@ fn main() -> anyhow::Result<()> {
         Command::Realwork(args) => real::main("realwork", &args),
         Command::Random(args) => long::random(&args),
         Command::Kill9(args) => long::kill9(&args),
+        Command::Fuzz(args) => fuzz::main(&args),
         Command::Licenses => licenses::main(),
         Command::Crash { args } => {
             let mut command = run::cargo(&["run", "--quiet", "--release", "--package", "cowshed-crash", "--"]);

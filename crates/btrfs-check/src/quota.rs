@@ -60,7 +60,10 @@ pub(crate) fn read(cx: &mut Cx<'_>, root: &Root) -> Option<Quota> {
     let whole = cx.walk(root, Shared::Skip, &mut |_, leaf, _| {
         for (key, data) in leaf.items() {
             match key.ty {
-                KeyType::QGROUP_STATUS => flags = word(data, 2).unwrap_or(0),
+                // Under another key it says nothing: quotas are off.
+                KeyType::QGROUP_STATUS if key.objectid.get() == 0 && key.offset == 0 => {
+                    flags = word(data, 2).unwrap_or(0)
+                }
                 // Groups of level 0 are numbered as their subvolumes.
                 KeyType::QGROUP_INFO if key.offset >> 48 == 0 => {
                     if let (Some(referenced), Some(exclusive)) = (word(data, 1), word(data, 3)) {

@@ -7,6 +7,7 @@ use btrfs_format::view::BackRef;
 use btrfs_format::{Key, KeyType, LogicalAddr, ObjectId, TreeId};
 
 use super::{RefChange, RefKind};
+use crate::error::{Error, Result};
 
 /// The name of a back reference, without its count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,19 +109,44 @@ impl Head {
 }
 
 /// Reference changes by extent address.
+///
+/// Addresses and lengths of what is dropped come from the disk: where they contradict each other or what was allocated
+/// now, the queue remembers it, and the commit that takes the queue fails.
 #[derive(Debug, Default)]
 pub struct RefQueue {
     heads: BTreeMap<LogicalAddr, Head>,
+    contradiction: Option<String>,
 }
 
 impl RefQueue {
+    fn contradict(&mut self, what: String) {
+        self.contradiction.get_or_insert(what);
+    }
+
+    /// The head of an extent that all agree on; `None` where they do not.
+    fn head(&mut self, addr: LogicalAddr, len_bytes: u64, level: Option<u8>) -> Option<&mut Head> {
+        let known = self.heads.get(&addr).map(|head| (head.len_bytes, head.level));
+        if let Some(known) = known
+            && known != (len_bytes, level)
+        {
+            self.contradict(format!(
+                "extent {addr} is of {len_bytes} bytes, level {level:?}, and of {} bytes, level {:?}",
+                known.0, known.1
+            ));
+            return None;
+        }
+        let head = self.heads.entry(addr).or_default();
+        (head.len_bytes, head.level) = (len_bytes, level);
+        Some(head)
+    }
+
     pub fn change(&mut self, change: &RefChange) {
-        let head = self.heads.entry(change.addr).or_default();
-        assert!(
-            head.len_bytes == 0 || head.len_bytes == change.len_bytes,
-            "an extent has one length"
-        );
-        head.len_bytes = change.len_bytes;
+        if change.kind == RefKind::New && self.heads.contains_key(&change.addr) {
+            return self.contradict(format!("extent {} was free, and has references", change.addr));
+        }
+        let Some(head) = self.head(change.addr, change.len_bytes, None) else {
+            return;
+        };
         let r = change.data_ref;
         let name = RefName::ExtentData {
             root: r.root,
@@ -146,8 +172,9 @@ impl RefQueue {
             set_full_backref: false,
             deltas: vec![(RefName::TreeBlock { root }, 1)],
         };
-        let before = self.heads.insert(addr, head);
-        assert!(before.is_none(), "an address is allocated once");
+        if self.heads.insert(addr, head).is_some() {
+            self.contradict(format!("block {addr} was free, and has references"));
+        }
     }
 
     /// Forgets a block that was allocated and never ran; false where it has run already (or is not new).
@@ -160,27 +187,69 @@ impl RefQueue {
     }
 
     pub fn add(&mut self, addr: LogicalAddr, len_bytes: u64, level: Option<u8>, name: RefName, delta: i64) {
-        let head = self.heads.entry(addr).or_default();
-        head.len_bytes = len_bytes;
-        head.level = level;
-        head.add(name, delta);
+        if let Some(head) = self.head(addr, len_bytes, level) {
+            head.add(name, delta);
+        }
     }
 
     pub fn set_full_backref(&mut self, addr: LogicalAddr, len_bytes: u64, level: u8) {
-        let head = self.heads.entry(addr).or_default();
-        head.len_bytes = len_bytes;
-        head.level = Some(level);
-        head.set_full_backref = true;
+        if let Some(head) = self.head(addr, len_bytes, Some(level)) {
+            head.set_full_backref = true;
+        }
     }
 
     pub fn get(&self, addr: LogicalAddr) -> Option<&Head> {
         self.heads.get(&addr)
     }
     pub fn is_empty(&self) -> bool {
-        self.heads.is_empty()
+        self.heads.is_empty() && self.contradiction.is_none()
     }
-    /// Takes everything, in address order.
-    pub fn take(&mut self) -> BTreeMap<LogicalAddr, Head> {
-        std::mem::take(&mut self.heads)
+    /// Takes everything, in address order. Errors: what came contradicts itself.
+    pub fn take(&mut self) -> Result<BTreeMap<LogicalAddr, Head>> {
+        if let Some(what) = &self.contradiction {
+            return Err(Error::CorruptTree {
+                tree: TreeId::EXTENT,
+                what: what.clone(),
+            });
+        }
+        Ok(std::mem::take(&mut self.heads))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::refs::DataRef;
+
+    fn change(addr: u64, len_bytes: u64, kind: RefKind) -> RefChange {
+        RefChange {
+            addr: LogicalAddr(addr),
+            len_bytes,
+            data_ref: DataRef {
+                root: TreeId::FS,
+                ino: ObjectId(257),
+                offset: 0,
+            },
+            kind,
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_not_committed() {
+        let refused = |changes: &[RefChange], block: Option<u64>| {
+            let mut queue = RefQueue::default();
+            changes.iter().for_each(|c| queue.change(c));
+            if let Some(addr) = block {
+                queue.new_block(LogicalAddr(addr), 4096, 0, TreeId::FS);
+            }
+            assert!(!queue.is_empty(), "the commit must look at it");
+            queue.take().err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let (short, long) = (change(8192, 4096, RefKind::Drop), change(8192, 8192, RefKind::Drop));
+        assert!(refused(&[short, long], None).contains("of 8192 bytes"));
+        let new = change(8192, 4096, RefKind::New);
+        assert!(refused(&[short, new], None).contains("was free"));
+        assert!(refused(&[short], Some(8192)).contains("was free"));
+        assert_eq!(refused(&[new, short], Some(16384)), "");
     }
 }

@@ -106,8 +106,10 @@ impl Space {
     /// Takes an allocation back that no item ever pointed to (its write failed).
     pub fn unalloc_data(&self, addr: LogicalAddr, len_bytes: u64) {
         let (group, pool) = self.own_group(addr, len_bytes);
-        group.give_back(range_of(addr, len_bytes));
-        self.ledger.freed(pool, len_bytes);
+        match group.give_back(range_of(addr, len_bytes)) {
+            Ok(()) => self.ledger.freed(pool, len_bytes),
+            Err(what) => self.contradict(what),
+        }
     }
 
     /// One tree block, near the last one.

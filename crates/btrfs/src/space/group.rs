@@ -200,17 +200,23 @@ impl Group {
         )))
     }
     /// In use to free.
-    pub fn give_back(&self, range: Range<u64>) {
+    pub fn give_back(&self, range: Range<u64>) -> Result<(), Contradiction> {
         let mut state = self.state.lock();
-        assert!(!state.holes.intersects(&range), "{range:?} is given back, but is free");
+        if state.holes.intersects(&range) {
+            return Err(Contradiction(format!("{range:?} is given back, but is free")));
+        }
         state.holes.free(range);
         self.refresh(&state);
+        Ok(())
     }
-    /// In use to pinned; gives the bytes that were not pinned before.
-    pub fn pin(&self, range: Range<u64>) -> u64 {
+    /// In use to pinned; gives the bytes that were not pinned before. `Err` where some of it is free: what the extent tree
+    /// says is in use, the free-space tree may say is not.
+    pub fn pin(&self, range: Range<u64>) -> Result<u64, Contradiction> {
         let mut state = self.state.lock();
-        assert!(!state.holes.intersects(&range), "{range:?} is pinned, but is free");
-        state.pinned.insert(range, |_| {})
+        if state.holes.intersects(&range) {
+            return Err(Contradiction(format!("{range:?} is pinned, but is free")));
+        }
+        Ok(state.pinned.insert(range, |_| {}))
     }
     /// True where an extent item covers the range, as far as the extent tree has got.
     pub fn has_extent_item(&self, range: &Range<u64>) -> bool {
@@ -238,7 +244,7 @@ impl Group {
     /// An extent item left the extent tree; its space is pinned. Gives the bytes that were not pinned before.
     pub fn extent_removed(&self, range: Range<u64>) -> Result<u64, Contradiction> {
         let len = range.end - range.start;
-        let pinned = self.pin(range.clone());
+        let pinned = self.pin(range.clone())?;
         let mut state = self.state.lock();
         let new = match &mut state.disk {
             Some(disk) => disk.give(range.clone()),

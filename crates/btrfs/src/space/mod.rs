@@ -192,8 +192,10 @@ impl Space {
             !group.has_extent_item(&range),
             "a block with an extent item is freed by its item"
         );
-        group.give_back(range);
-        self.ledger.freed(pool, self.nodesize_bytes);
+        match group.give_back(range) {
+            Ok(()) => self.ledger.freed(pool, self.nodesize_bytes),
+            Err(what) => self.contradict(what),
+        }
     }
 
     /// An extent item came into the extent tree. Called before others can see it there.
@@ -232,10 +234,14 @@ impl Space {
     /// Allocated and given up within one transaction, never in the extent tree, but perhaps in a log: free after the
     /// commit.
     pub fn pin(&self, addr: LogicalAddr, len_bytes: u64) {
-        let (group, pool) = self.own_group(addr, len_bytes);
+        let Some((group, pool)) = self.group_of(addr, len_bytes) else {
+            return self.contradict(Contradiction(format!("an extent at {addr} in no block group")));
+        };
         self.pinned.lock().insert(group.shape.start);
-        let pinned = group.pin(addr.get()..addr.get() + len_bytes);
-        self.ledger.pinned(pool, pinned);
+        match group.pin(addr.get()..addr.get() + len_bytes) {
+            Ok(pinned) => self.ledger.pinned(pool, pinned),
+            Err(what) => self.contradict(what),
+        }
     }
 
     /// True where a commit has something to write that no overlay has: new chunks.

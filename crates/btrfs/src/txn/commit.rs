@@ -234,7 +234,7 @@ impl<'e> Committer<'e> {
     }
 
     fn run_refs(&mut self) -> Result<()> {
-        let heads = self.queue.take();
+        let heads = self.queue.take()?;
         if heads.is_empty() {
             return Ok(());
         }
