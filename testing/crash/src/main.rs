@@ -43,11 +43,7 @@ fn main() -> Result<()> {
             seed: rng.next_u64(),
             layout: if runs % 4 == 3 { Layout::Raid1 } else { Layout::Dup },
             nodesize_bytes: if rng.one_in(2) { 4096 } else { 16384 },
-            threads: if runs % 3 == 2 {
-                Threads::Committer
-            } else {
-                Threads::One
-            },
+            threads: [Threads::One, Threads::Committer, Threads::Syncer][runs % 3],
             ops: args.ops,
             tear_bytes: if runs % 2 == 0 { 4096 } else { 512 },
         };
@@ -80,8 +76,9 @@ fn main() -> Result<()> {
         let seconds = started.elapsed().as_secs_f64();
         eprintln!("{images} images of {runs} runs, {by_kernel} by the kernel too, {seconds:.0} s");
     }
-    for _ in 0..args.faults {
-        let report = faults::every_io_fails(rng.next_u64(), args.ops)?;
+    for n in 0..args.faults {
+        let layout = if n % 2 == 0 { Layout::Dup } else { Layout::Raid1 };
+        let report = faults::every_io_fails(rng.next_u64(), layout, args.ops)?;
         eprintln!("{report}");
     }
     println!("{images} crash images: all as they must be");

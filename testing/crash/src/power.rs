@@ -13,7 +13,7 @@ use cowshed_btrfs::fs::Fs;
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
 use cowshed_device_sim::{Event, Log, Rng};
-use cowshed_vfs::{FileSystem, NodeId};
+use cowshed_vfs::{FileKind, FileSystem, NodeId};
 
 use crate::rig::{self, Devices, Layout};
 use crate::tree::{self, Tree};
@@ -26,6 +26,8 @@ pub enum Threads {
     One,
     /// One thread works, another one commits all the time.
     Committer,
+    /// One thread writes and renames, another one syncs all the time: write-back, too, runs beside the operations.
+    Syncer,
 }
 
 /// A run to be recorded.
@@ -47,12 +49,21 @@ pub struct Recording {
     events: Vec<Event>,
     /// By generation. With a committer they are filled in as images show them.
     states: BTreeMap<u64, Tree>,
-    /// The names after each operation, in order; with a committer only.
-    history: Vec<Tree>,
+    history: History,
 }
 
-/// With a committer, marks tell how many operations were done when a sync began.
-const HISTORY_MARK: u64 = 1 << 40;
+/// What happened in order, where another thread decides what is committed. The volume as it was before has index 0.
+#[derive(Default)]
+struct History {
+    /// The names after each operation.
+    names: Vec<Tree>,
+    /// By inode number: after which operation its content became what it is.
+    contents: BTreeMap<u64, Vec<(usize, Vec<u8>)>>,
+}
+
+/// Marks beside a committer: what was there after so many operations was acknowledged, all of it or its names.
+const NAMES_MARK: u64 = 1 << 40;
+const SYNC_MARK: u64 = 1 << 41;
 
 /// Does the run and notes its states.
 pub fn record(run: Run) -> Result<Recording> {
@@ -71,8 +82,8 @@ pub fn record(run: Run) -> Result<Recording> {
         .collect();
     let fs = rig::mount(recorded)?;
     let mut states = BTreeMap::from([(fs.engine().txn.committed().get(), cold(&devices)?.1)]);
-    let ops = workload::choose(&mut rng, run.ops);
-    let mut history = Vec::new();
+    let mut ops = workload::choose(&mut rng, run.ops);
+    let mut history = History::default();
     match run.threads {
         Threads::One => {
             let mut last = fs.engine().txn.committed().get();
@@ -86,7 +97,11 @@ pub fn record(run: Run) -> Result<Recording> {
                 Ok(())
             })?;
         }
-        Threads::Committer => history = play_with_committer(&fs, &ops, &log)?,
+        Threads::Committer => history = play_beside(&fs, &ops, &log, || fs.engine().commit())?,
+        Threads::Syncer => {
+            ops.retain(Op::only_adds_data);
+            history = play_beside(&fs, &ops, &log, || fs.engine().sync())?;
+        }
     }
     let events = log.take();
     rig::abandon(fs);
@@ -136,37 +151,92 @@ fn noted_state(fs: &Fs, op: &Op, is_done: bool, devices: &Devices) -> Result<Tre
     Ok(state)
 }
 
-/// Commits as fast as it can beside the run; a sync now and then is marked with how far the run was when it began.
-fn play_with_committer(fs: &Fs, ops: &[Op], log: &Log) -> Result<Vec<Tree>> {
+/// Does something as fast as it can beside the run. What is acknowledged is marked.
+fn play_beside(
+    fs: &Fs,
+    ops: &[Op],
+    log: &Log,
+    beside: impl Fn() -> cowshed_btrfs::Result<()> + Sync,
+) -> Result<History> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let committer = scope.spawn(|| {
+        let other = scope.spawn(|| {
             while !stop.load(Ordering::Acquire) {
-                fs.engine().commit()?;
+                beside()?;
                 std::thread::yield_now();
             }
             Ok::<_, cowshed_btrfs::Error>(())
         });
-        let mut history = vec![names_only(tree::take(fs)?)];
+        let mut history = History::default();
+        history.note(tree::take(fs)?);
         let played = play(fs, ops, |op, is_done| {
-            if matches!(op, Op::Sync | Op::Fsync { .. }) && is_done {
-                log.mark(HISTORY_MARK + history.len() as u64 - 1);
+            let before = history.names.len() as u64 - 1;
+            match op {
+                Op::Sync if is_done => log.mark(SYNC_MARK + before),
+                Op::Fsync { .. } if is_done => log.mark(NAMES_MARK + before),
+                _ => {}
             }
-            history.push(names_only(tree::take(fs)?));
+            history.note(tree::take(fs)?);
             Ok(())
         });
         stop.store(true, Ordering::Release);
-        let committed = committer.join().map_err(|_| anyhow!("the committer panicked"))?;
+        let done = other.join().map_err(|_| anyhow!("the other thread panicked"))?;
         played?;
-        committed?;
+        done?;
         Ok(history)
     })
+}
+
+impl History {
+    fn note(&mut self, tree: Tree) {
+        let index = self.names.len();
+        for node in tree.values().filter(|node| node.kind == FileKind::Regular) {
+            let versions = self.contents.entry(node.ino).or_default();
+            if versions.last().is_none_or(|(_, content)| *content != node.content) {
+                versions.push((index, node.content.clone()));
+            }
+        }
+        self.names.push(names_only(tree));
+    }
+
+    /// The names are those after some operation from `oldest` on.
+    fn check_names(&self, found: &Tree, oldest: usize) -> Result<()> {
+        let names = names_only(found.clone());
+        if self.names[oldest..].contains(&names) {
+            return Ok(());
+        }
+        let closest = self.names[oldest..]
+            .iter()
+            .map(|state| tree::differences(state, &names))
+            .min_by_key(String::len);
+        bail!(
+            "no state of the names from operation {oldest} on; the closest:\n{}",
+            closest.unwrap_or_default()
+        )
+    }
+
+    /// Each file holds what it held at `oldest`, or something later, of which the end may not be there yet.
+    fn check_contents(&self, found: &Tree, oldest: usize) -> Result<()> {
+        for (path, node) in found.iter().filter(|(_, node)| node.kind == FileKind::Regular) {
+            let versions = self.contents.get(&node.ino).map_or(&[][..], Vec::as_slice);
+            let held = versions.partition_point(|(index, _)| *index <= oldest).checked_sub(1);
+            let is_held = held.is_some_and(|held| versions[held].1 == node.content);
+            let later = &versions[held.map_or(0, |held| held + 1)..];
+            let is_later = later.iter().any(|(_, content)| content.starts_with(&node.content));
+            ensure!(
+                is_held || is_later || (held.is_none() && node.content.is_empty()),
+                "{path}: {} bytes that it never held from operation {oldest} on",
+                node.content.len()
+            );
+        }
+        Ok(())
+    }
 }
 
 /// What metadata alone decides: not the bytes of files, and what follows from them.
 fn names_only(tree: Tree) -> Tree {
     let strip = |mut node: tree::Node| {
-        if node.kind == cowshed_vfs::FileKind::Regular {
+        if node.kind == FileKind::Regular {
             node.content.clear();
             node.size_bytes = 0;
         }
@@ -214,6 +284,7 @@ impl Recording {
 
     fn judge_inner(&mut self, image: CrashImage) -> Result<Judged> {
         let last_mark = image.last_mark();
+        let synced = image.marks.iter().rev().find_map(|mark| mark.checked_sub(SYNC_MARK));
         let devices: Devices = image.devices.into_iter().map(Arc::new).collect();
         rig::check_clean(&rig::shared(&devices))?;
         let (generation, found) = cold(&devices)?;
@@ -231,33 +302,29 @@ impl Recording {
                     "not as generation {generation} was:\n{differences}"
                 );
             }
-            Threads::Committer => self.judge_by_history(generation, &found, last_mark)?,
+            Threads::Committer | Threads::Syncer => {
+                let names = last_mark.map_or(0, |mark| mark.checked_sub(SYNC_MARK).unwrap_or(mark - NAMES_MARK));
+                self.judge_by_history(generation, &found, names as usize)?;
+                if self.run.threads == Threads::Syncer {
+                    self.history.check_contents(&found, synced.unwrap_or(0) as usize)?;
+                }
+            }
         }
         Ok(Judged { devices, found })
     }
 
     /// All images of one generation are alike, and alike to the names after some operation, none before the last
     /// acknowledged one.
-    fn judge_by_history(&mut self, generation: u64, found: &Tree, last_mark: Option<u64>) -> Result<()> {
+    fn judge_by_history(&mut self, generation: u64, found: &Tree, oldest: usize) -> Result<()> {
         let known = self.states.entry(generation).or_insert_with(|| found.clone());
         let differences = tree::differences(known, found);
         ensure!(
             differences.is_empty(),
             "two images of generation {generation} differ:\n{differences}"
         );
-        let oldest = last_mark.map_or(0, |mark| (mark - HISTORY_MARK) as usize);
-        let names = names_only(found.clone());
-        if self.history[oldest..].contains(&names) {
-            return Ok(());
-        }
-        let closest = self.history[oldest..]
-            .iter()
-            .map(|state| tree::differences(state, &names))
-            .min_by_key(String::len);
-        bail!(
-            "generation {generation} is no state from operation {oldest} on; the closest:\n{}",
-            closest.unwrap_or_default()
-        )
+        self.history
+            .check_names(found, oldest)
+            .with_context(|| format!("generation {generation}"))
     }
 
     /// After a crash the volume can be worked on: free space is right.

@@ -75,12 +75,18 @@ pub fn mount(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Fs, cowshed_btrfs::Er
 
 /// The checker, data included, finds nothing; but copies of the superblock, which stand in for each other, may be torn.
 pub fn check_clean(devices: &[Arc<dyn BlockDevice>]) -> Result<()> {
+    check_clean_but(devices, &[])
+}
+
+/// As [`check_clean`], with some findings allowed.
+pub fn check_clean_but(devices: &[Arc<dyn BlockDevice>], allowed: &[FindingId]) -> Result<()> {
     let options = CheckOptions {
         data_csums: true,
         ..CheckOptions::default()
     };
     let report = btrfs_check::check(devices, &options);
-    let is_fine = |id: FindingId| id.severity() == Severity::Note || id == FindingId::SuperMirror;
+    let is_fine =
+        |id: FindingId| id.severity() == Severity::Note || id == FindingId::SuperMirror || allowed.contains(&id);
     ensure!(
         report.counts.keys().all(|id| is_fine(*id)),
         "the checker complains:\n{report}"

@@ -87,6 +87,16 @@ pub enum Op {
     Sync,
 }
 
+impl Op {
+    /// Changes no byte of a file but by writing, and takes none away.
+    pub fn only_adds_data(&self) -> bool {
+        !matches!(
+            self,
+            Op::Truncate { .. } | Op::Preallocate { .. } | Op::Punch { .. } | Op::Clone { .. }
+        )
+    }
+}
+
 fn dir(rng: &mut Rng) -> String {
     ["", "p/", "q/", "p/r/"][rng.index(4)].to_owned()
 }

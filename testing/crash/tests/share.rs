@@ -37,7 +37,7 @@ fn run(seed: u64, layout: Layout, threads: Threads) -> Run {
 
 #[test]
 fn crash_images_show_committed_states() {
-    for seed in 0..3 {
+    for seed in 0..8 {
         judge_some(run(seed, Layout::Dup, Threads::One), 60, 0);
     }
 }
@@ -49,8 +49,15 @@ fn crash_images_of_two_devices_show_committed_states() {
 
 #[test]
 fn crash_images_of_a_busy_committer_show_states_between_operations() {
-    for seed in 20..22 {
+    for seed in 20..26 {
         judge_some(run(seed, Layout::Dup, Threads::Committer), 60, 0);
+    }
+}
+
+#[test]
+fn crash_images_beside_write_back_hold_what_was_written() {
+    for seed in 40..46 {
+        judge_some(run(seed, Layout::Dup, Threads::Syncer), 60, 0);
     }
 }
 
@@ -64,6 +71,6 @@ fn the_kernel_sees_the_same_in_crash_images() {
 
 #[test]
 fn an_io_that_fails_gives_an_error_or_the_right_answer() {
-    let report = faults::every_io_fails(1, 12).unwrap_or_else(|e| panic!("{e:#}"));
+    let report = faults::every_io_fails(1, Layout::Dup, 25).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(report.failing > 20 && report.aborted > 10, "{report}");
 }
