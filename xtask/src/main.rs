@@ -56,7 +56,7 @@ fn main() -> anyhow::Result<()> {
         Command::Fuzz(args) => fuzz::main(&args),
         Command::Licenses => licenses::main(),
         Command::Crash { args } => {
-            let mut command = run::cargo(&["run", "--quiet", "--release", "--package", "cowshed-crash", "--"]);
+            let mut command = run::cargo(&["run", "--quiet", "--package", "cowshed-crash", "--"]);
             run::run("crash", command.args(args))
         }
     }

@@ -10,6 +10,9 @@ use cowshed_vfs::{
 use crate::rig::ROOT;
 
 const NAMES: u64 = 6;
+const BIG_BYTES: u64 = 3 << 20;
+/// What one write changes at once, for everybody who looks.
+const ATOMIC_BYTES_MAX: usize = 512 << 10;
 const FILE_BYTES_MAX: u64 = 300 << 10;
 
 /// One operation. Paths are relative to the directory that the run works in.
@@ -88,12 +91,13 @@ pub enum Op {
 }
 
 impl Op {
-    /// Changes no byte of a file but by writing, and takes none away.
+    /// Changes bytes of files only by writing them, all at once, and takes none away.
     pub fn only_adds_data(&self) -> bool {
-        !matches!(
-            self,
-            Op::Truncate { .. } | Op::Preallocate { .. } | Op::Punch { .. } | Op::Clone { .. }
-        )
+        match self {
+            Op::Truncate { .. } | Op::Preallocate { .. } | Op::Punch { .. } | Op::Clone { .. } => false,
+            Op::Write { len, .. } => *len <= ATOMIC_BYTES_MAX,
+            _ => true,
+        }
     }
 }
 
@@ -106,8 +110,12 @@ fn path(rng: &mut Rng) -> String {
 fn dir_path(rng: &mut Rng) -> String {
     ["p", "q", "p/r", "s", "q/r"][rng.index(5)].to_owned()
 }
-/// Sizes from a few bytes (inline) to several extents' worth, the small ones more often.
+/// Sizes from a few bytes (inline) to several extents' worth, the small ones more often; now and then one that may
+/// need a new chunk.
 fn len(rng: &mut Rng) -> u64 {
+    if rng.one_in(40) {
+        return BIG_BYTES;
+    }
     let bits = rng.below(18);
     1 + rng.below(1 << bits)
 }
@@ -401,19 +409,19 @@ impl<'f> Player<'f> {
 
 /// Outcomes that operations on random names may have on a healthy device; all else is a fault.
 pub fn is_outcome(error: Error) -> bool {
-    match error {
+    matches!(
+        error,
         Error::NotFound
-        | Error::Exists
-        | Error::IsDirectory
-        | Error::NotDirectory
-        | Error::NotEmpty
-        | Error::Invalid
-        | Error::NotPermitted
-        | Error::NoData
-        | Error::TooManySymlinks
-        | Error::NotSupported
-        | Error::BadHandle
-        | Error::Busy => true,
-        _ => false,
-    }
+            | Error::Exists
+            | Error::IsDirectory
+            | Error::NotDirectory
+            | Error::NotEmpty
+            | Error::Invalid
+            | Error::NotPermitted
+            | Error::NoData
+            | Error::TooManySymlinks
+            | Error::NotSupported
+            | Error::BadHandle
+            | Error::Busy
+    )
 }

@@ -18,7 +18,7 @@ fn judge_some(run: Run, images_max: u64, by_kernel: u64) {
                 .go_on(&judged)
                 .unwrap_or_else(|e| panic!("{run:?}, image {}: {e:#}", n * stride));
         }
-        if (n as u64 + 1) % kernel_stride == 0 {
+        if (n as u64 + 1).is_multiple_of(kernel_stride) {
             kernel::judge(&judged).unwrap_or_else(|e| panic!("{run:?}, image {}: {e:#}", n * stride));
         }
     }
@@ -73,4 +73,17 @@ fn the_kernel_sees_the_same_in_crash_images() {
 fn an_io_that_fails_gives_an_error_or_the_right_answer() {
     let report = faults::every_io_fails(1, Layout::Dup, 25).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(report.failing > 20 && report.aborted > 10, "{report}");
+}
+
+/// The judge's own test: without either barrier of the commits some image is wrong.
+#[test]
+fn a_missing_barrier_is_found() {
+    for (missing, complaint) in [(0, "checker"), (1, "was acknowledged")] {
+        let mut recording = power::record(run(3, Layout::Dup, Threads::One)).unwrap();
+        recording.keep_barriers(|n| n % 2 != missing);
+        let images: Vec<_> = recording.images().take(400).collect();
+        let found = images.into_iter().find_map(|image| recording.judge(image).err());
+        let found = format!("{:#}", found.expect("some image is wrong"));
+        assert!(found.contains(complaint), "barrier {missing} of 2: {found}");
+    }
 }

@@ -176,3 +176,23 @@ pub(super) fn update_disk_size(state: &DataState, attr: &mut InodeState, has_lan
         Some(_) | None => state.disk_size(attr.attr.size, attr.disk_size, has_landed),
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_who_waited_hears_of_a_failure_and_nobody_later() {
+        let data = FileData::default();
+        let (first, second) = (data.failures(), data.failures());
+        data.note_error(Error::NoSpace);
+        assert!(data.take_error(first).is_err());
+        assert!(data.take_error(second).is_err(), "it waited, too");
+        assert!(data.take_error(data.failures()).is_ok(), "somebody was told");
+        data.note_error(Error::NoSpace);
+        assert!(
+            data.take_error(data.failures()).is_err(),
+            "failed in the background: nobody was told"
+        );
+    }
+}
