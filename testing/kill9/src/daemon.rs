@@ -39,7 +39,7 @@ pub fn run(program: &Path, args: &[&str]) -> Result<String> {
 }
 
 fn is_fuse(dir: &Path) -> bool {
-    statfs(dir).is_ok_and(|s| s.f_type as i64 == FUSE_MAGIC)
+    statfs(dir).is_ok_and(|s| s.f_type == FUSE_MAGIC)
 }
 
 impl Daemon {

@@ -63,7 +63,7 @@ impl Loader {
     /// Works until the mount fails. The model and the history follow.
     pub fn work(&mut self, model: &mut Model, history: &mut History) -> End {
         loop {
-            let op = as_linux_does(self.generator.next(model));
+            let op = as_linux_does(self.generator.draw(model));
             if !is_wanted(&op, model) {
                 continue;
             }

@@ -21,7 +21,7 @@ pub fn pattern(fill: u64, len: usize) -> Vec<u8> {
     let mut dice = crate::Dice::new(fill);
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
-        bytes.extend_from_slice(&dice.next().to_le_bytes());
+        bytes.extend_from_slice(&dice.roll().to_le_bytes());
     }
     bytes.truncate(len);
     bytes

@@ -9,9 +9,7 @@ impl Dice {
         Dice(seed)
     }
 
-    // Dice are no sequence: nobody iterates over them.
-    #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> u64 {
+    pub fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,7 +19,7 @@ impl Dice {
 
     /// A number below `limit`, which is not zero.
     pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
+        self.roll() % limit
     }
 
     /// True once in `n` times.

@@ -51,7 +51,7 @@ impl Generator {
     }
 
     /// The next operation, for a file system as the model has it.
-    pub fn next(&mut self, model: &Model) -> Op {
+    pub fn draw(&mut self, model: &Model) -> Op {
         let at = self.dice.below(1000);
         if model.node_count() > NODES && self.dice.one_in(4) {
             return Op::Unlink {
@@ -82,7 +82,7 @@ impl Generator {
             170..=189 => Op::Symlink {
                 place: self.free_place(model),
                 target_bytes: *self.dice.pick(&[1, 5, 30, 100, 1000, 3800, 3949, 3950, 4095, 4096, 0]),
-                fill: self.dice.next(),
+                fill: self.dice.roll(),
             },
             190..=239 => Op::Link {
                 at: self.file(model),
@@ -139,7 +139,7 @@ impl Generator {
             0..=39 => Op::Write {
                 offset: self.offset(model, &at),
                 len: self.len() as u32,
-                fill: if self.dice.one_in(20) { 0 } else { self.dice.next() },
+                fill: if self.dice.one_in(20) { 0 } else { self.dice.roll() },
                 append: self.dice.one_in(8),
                 at,
             },
@@ -280,7 +280,7 @@ impl Generator {
             at: self.node(model),
             name: self.xattr(),
             len: len as u32,
-            fill: self.dice.next(),
+            fill: self.dice.roll(),
             flags,
         }
     }

@@ -8,7 +8,7 @@ use cowshed_vfs::{Attr, Context, Error, FileSystem, Handle, NodeId, SeekKind};
 
 use crate::subject::Subject;
 
-const ROOT: Context = Context::root();
+static ROOT: Context = Context::root();
 const PIECE_BYTES: u64 = 64 << 10;
 
 /// What is looked at.

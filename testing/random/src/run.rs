@@ -202,7 +202,7 @@ impl<'a> Run<'a> {
         let count = given.map_or(self.config.operations, <[Op]>::len);
         let started = Instant::now();
         for n in 0..count {
-            let op = given.map_or_else(|| generator.next(&self.model), |g| g[n].clone());
+            let op = given.map_or_else(|| generator.draw(&self.model), |g| g[n].clone());
             watch.note(n, &op);
             ops.push(op.clone());
             self.step(&op).with_context(|| format!("operation {n}: {op:?}"))?;

@@ -20,7 +20,7 @@ use cowshed_vfs::{
     Result, SeekKind, SetAttr, SetTime, Timestamp, WriteFlags,
 };
 
-const ROOT: Context = Context::root();
+static ROOT: Context = Context::root();
 const SETFLAGS: u32 = 0x4008_6602;
 const GETFLAGS: u32 = 0x8008_6601;
 

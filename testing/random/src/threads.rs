@@ -90,7 +90,7 @@ fn work(config: &Config, subject: &Subject, thread: u16) -> Result<Model> {
     let made = model.apply(&mkdir(thread), NOW);
     ensure!(made.is_ok(), "the model takes a directory");
     for n in 0..config.operations {
-        let op = generator.next(&model);
+        let op = generator.draw(&model);
         if matches!(op, Op::Open { .. } | Op::Close { .. } | Op::Tmpfile { .. }) || leaves(&op, thread) {
             continue;
         }
