@@ -45,6 +45,8 @@ pub struct Summary {
     pub committed: u64,
     /// The checker found nothing, and the engine could not read something.
     pub disagreed: u64,
+    /// The first few of these: the case, and what the engine said.
+    pub disagreements: Vec<(u64, String)>,
     pub failures: Vec<Failure>,
     pub elapsed: Duration,
 }
@@ -59,7 +61,12 @@ pub struct Failure {
 }
 
 impl Summary {
-    fn add(&mut self, outcome: &Outcome) {
+    fn add(&mut self, case: u64, outcome: &Outcome) {
+        if let Some(what) = &outcome.disagreement
+            && self.disagreements.len() < 10
+        {
+            self.disagreements.push((case, what.clone()));
+        }
         self.images += 1;
         self.clean += u64::from(outcome.clean);
         self.opened += u64::from(outcome.opened);
@@ -140,7 +147,7 @@ pub fn run(options: &Options, bases: &[Base], mut progress: impl FnMut(&Summary)
         }
         let case = case_of(options.seed, n);
         match run_case(bases, case) {
-            Ok(outcome) => summary.add(&outcome),
+            Ok(outcome) => summary.add(case, &outcome),
             Err(failure) => {
                 summary.images += 1;
                 if !summary.failures.iter().any(|known| known.place == failure.place) {

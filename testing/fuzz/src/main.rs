@@ -95,6 +95,9 @@ fn image(args: &Image) -> Result<ExitCode> {
         println!("FAILED: {}", failure.what);
         println!("replay: cowshed-fuzz image --replay {:#x}\n", failure.case);
     }
+    for (case, what) in &summary.disagreements {
+        println!("the checker finds nothing in case {case:#x}, but: {what}");
+    }
     println!("{}", line(&summary));
     Ok(ExitCode::from(u8::from(!summary.failures.is_empty())))
 }
