@@ -12,7 +12,7 @@ use cowshed_btrfs::{Engine, EngineOptions};
 use cowshed_device::{BlockDevice, FileDevice, MemDevice, OpenMode};
 use cowshed_vfs::{Context, FileSystem as _, InitInfo, NodeId};
 
-pub const CALLER: Context = Context::root();
+pub static CALLER: Context = Context::root();
 
 const DEVICE_BYTES: u64 = 24 << 30;
 
