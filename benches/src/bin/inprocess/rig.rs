@@ -34,7 +34,7 @@ impl Rig {
             }
             None => memory.insert(Arc::new(MemDevice::new("memory", DEVICE_BYTES))).clone(),
         };
-        mkfs(&[device.clone()], &MkfsOptions::new([7; 16]))?;
+        mkfs(std::slice::from_ref(&device), &MkfsOptions::new([7; 16]))?;
         let volume = Volume::open(vec![device], &OpenOptions::default())?;
         let options = EngineOptions {
             commit_interval_s: 0,
