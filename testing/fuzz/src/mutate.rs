@@ -204,7 +204,8 @@ impl<'a> Damage<'a> {
         } else {
             rng.below(len.max(1))
         };
-        let sector = addr + (at & !4095);
+        // An earlier piece of damage may have been to the address.
+        let sector = addr.wrapping_add(at & !4095);
         let places = self.layout.places_of(sector);
         if places.is_empty() {
             return;

@@ -169,7 +169,9 @@ fn edit_item_field(bytes: &mut [u8], volume: &Volume, rng: &mut Rng) -> String {
         let mut put = |name: &str, value: &[u8]| {
             if let Some(field) = fields.iter().find(|f| f.name == name) {
                 let place = at + field.offset_bytes;
-                bytes[place..place + value.len()].copy_from_slice(value);
+                if let Some(part) = bytes.get_mut(place..place + value.len()) {
+                    part.copy_from_slice(value);
+                }
             }
         };
         put("bytenr", &other.addr.to_le_bytes());
