@@ -1,9 +1,11 @@
 //! Real directory trees, copied onto a mount and read back through the kernel, and the other way round.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use cowshed_harness::tree::{Compare, Tree, snapshot};
+use cowshed_harness::tree::{Compare, Kind, Tree, snapshot};
 use cowshed_harness::{KernelVolume, VolumeOptions, need, progs};
 
 use crate::cowshed::{Mount, binary, check, run_in, shell};
@@ -51,6 +53,21 @@ fn compare(left: &Tree, right: &Tree, what: &str) -> Result<()> {
     }
 }
 
+/// What a copy of this tree is to be: names of its files elsewhere are not copied, and their links do not count.
+fn original(tree: &Path) -> Result<Tree> {
+    let mut tree = snapshot(tree)?;
+    let mut names: BTreeMap<OsString, u32> = BTreeMap::new();
+    for node in tree.nodes.values() {
+        *names.entry(node.first_link.clone()).or_default() += 1;
+    }
+    for node in tree.nodes.values_mut() {
+        if !matches!(node.kind, Kind::Directory) {
+            node.links = names[&node.first_link];
+        }
+    }
+    Ok(tree)
+}
+
 /// A copier's command, source and target directory name.
 fn copy_command(copier: &str, source: &Path, target: &Path) -> String {
     // rsync copies the contents of a source with a slash at its end.
@@ -84,7 +101,7 @@ fn copy(trees: &[PathBuf], copier: &str, size_bytes: u64) -> Result<()> {
     .assert_clean();
     check(volume.images())?;
     for (n, tree) in trees.iter().enumerate() {
-        let original = snapshot(tree)?;
+        let original = original(tree)?;
         println!("{} entries of {} seen by the kernel", original.len(), tree.display());
         let seen = volume.with_mount(|root| snapshot(&root.join(format!("tree{n}"))))?;
         compare(
@@ -106,7 +123,7 @@ fn copy(trees: &[PathBuf], copier: &str, size_bytes: u64) -> Result<()> {
     })?;
     let mount = Mount::new(volume.images(), volume.dir(), "ro")?;
     for (n, tree) in trees.iter().enumerate() {
-        let original = snapshot(tree)?;
+        let original = original(tree)?;
         let seen = snapshot(&mount.path().join(format!("kernel{n}")))?;
         compare(
             &original,

@@ -46,7 +46,7 @@ const JOBS: &[(&str, &str, Work)] = &[
     ("dpkg", "dpkg-deb", Script("
         mkdir -p p/DEBIAN p/usr/share/p; cp -a /usr/share/doc p/usr/share/p/
         printf 'Package: p\\nVersion: 1\\nArchitecture: all\\nMaintainer: t <t@example.invalid>\\nDescription: t\\n' > p/DEBIAN/control
-        dpkg-deb --build p p.deb > /dev/null; dpkg-deb -x p.deb y; diff -r --no-dereference p/usr y/usr")),
+        dpkg-deb -Zgzip -z1 --build p p.deb > /dev/null; dpkg-deb -x p.deb y; diff -r --no-dereference p/usr y/usr")),
     ("sqlite", "sqlite3", Script("
         for mode in delete wal truncate; do
           sqlite3 db-$mode \"pragma journal_mode=$mode; create table t(a integer primary key, b text);\" > /dev/null
