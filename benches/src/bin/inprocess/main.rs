@@ -33,6 +33,9 @@ struct Args {
     /// Memory that the engine may use
     #[arg(long, default_value = "2g", value_parser = size)]
     max_memory: u64,
+    /// Forget each file when it is made, as a kernel short of memory does: what remains is the engine's own memory
+    #[arg(long)]
+    forget: bool,
     /// Check the volume with this command afterwards, which gets the image's path (with --image only)
     #[arg(long, requires = "image")]
     check: Option<String>,
@@ -89,7 +92,7 @@ fn main() -> Result<()> {
     if report.wants(names::ALL) {
         reset_peak_memory();
         let rig = Rig::make(args.image.as_deref(), args.max_memory)?;
-        names::run(&rig, &report, args.count)?;
+        names::run(&rig, &report, args.count, args.forget)?;
         end(rig, &args, "names")?;
     }
     if report.wants(files::ALL) {

@@ -45,7 +45,7 @@ impl Name {
     }
 }
 
-pub fn run(rig: &Rig, report: &Report, count: u64) -> Result<()> {
+pub fn run(rig: &Rig, report: &Report, count: u64, forget: bool) -> Result<()> {
     let (fs, dir) = (&rig.fs, rig.dir);
     let mut nodes: Vec<NodeId> = Vec::with_capacity(count as usize);
     let each = |run: &mut dyn FnMut(u64) -> Result<()>| {
@@ -59,7 +59,11 @@ pub fn run(rig: &Rig, report: &Report, count: u64) -> Result<()> {
     let create = each(&mut |n| {
         let (entry, opened) = fs.create(&CALLER, dir, &Name::of(n).0, 0o644, &CREATE)?;
         fs.release(entry.node, opened.handle);
-        nodes.push(entry.node);
+        if forget {
+            fs.forget(entry.node, 1);
+        } else {
+            nodes.push(entry.node);
+        }
         Ok(())
     })?;
     report.say("create", &create);
@@ -90,13 +94,15 @@ pub fn run(rig: &Rig, report: &Report, count: u64) -> Result<()> {
 fn looks(rig: &Rig, report: &Report, count: u64, nodes: &[NodeId]) -> Result<()> {
     let (fs, dir) = (&rig.fs, rig.dir);
     let mut dice = Dice(1);
-    let getattr = Measured::of(|| {
-        for _ in 0..count {
-            fs.getattr(&CALLER, nodes[dice.below(count) as usize], None)?;
-        }
-        anyhow::Ok((count, 0))
-    })?;
-    report.say("getattr", &getattr);
+    if !nodes.is_empty() {
+        let getattr = Measured::of(|| {
+            for _ in 0..count {
+                fs.getattr(&CALLER, nodes[dice.below(count) as usize], None)?;
+            }
+            anyhow::Ok((count, 0))
+        })?;
+        report.say("getattr", &getattr);
+    }
     let lookup = |n: u64| -> Result<()> {
         let found = fs.lookup(&CALLER, dir, &Name::of(n).0)?;
         let Lookup::Found(entry) = found else {
