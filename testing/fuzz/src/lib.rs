@@ -26,6 +26,8 @@ use seeds::Base;
 #[derive(Clone, Debug)]
 pub struct Options {
     pub duration: Duration,
+    /// Stop after so many images, however fast the machine is.
+    pub images_max: Option<u64>,
     pub seed: u64,
     /// Where to keep the images of failures.
     pub keep: Option<PathBuf>,
@@ -136,12 +138,12 @@ pub fn run_case(bases: &[Base], case: u64) -> Result<Outcome, Failure> {
     Err(Failure { case, place, what })
 }
 
-/// Runs cases until the time is over.
+/// Runs cases until the time is over or the images are done.
 pub fn run(options: &Options, bases: &[Base], mut progress: impl FnMut(&Summary)) -> Summary {
     let started = Instant::now();
     let mut summary = Summary::default();
     let mut reported = Instant::now();
-    for n in 0.. {
+    for n in 0..options.images_max.unwrap_or(u64::MAX) {
         if started.elapsed() >= options.duration {
             break;
         }

@@ -86,6 +86,7 @@ fn image(args: &Image) -> Result<ExitCode> {
     }
     let options = Options {
         duration: Duration::from_secs(args.seconds),
+        images_max: None,
         seed: args.seed,
         keep: args.keep.clone(),
         failures_max: args.failures,
