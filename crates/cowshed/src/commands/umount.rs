@@ -31,12 +31,21 @@ fn one(mountpoint: &Path, lazy: bool) -> Result<()> {
             entry.kind
         );
     }
-    let image = entry.image();
+    let backing = entry.backing_file();
     Mountpoint::existing(mountpoint).unmount(lazy)?;
-    match image {
-        Some(image) if !lazy && !entry.read_only => wait_until_free(&image),
-        _ => Ok(()),
+    if lazy || entry.read_only {
+        return Ok(());
     }
+    if let Some(image) = &backing {
+        wait_until_free(image)?;
+    }
+    // A loop device that we attached goes with the mount and may be somebody else's by now; one that is still there is
+    // the user's own, and then it is what the process held.
+    let source = PathBuf::from(&entry.source);
+    if source.is_absolute() && source.exists() && entry.backing_file() == backing {
+        wait_until_free(&source)?;
+    }
+    Ok(())
 }
 
 /// Waits until nobody holds the volume: its process is gone, and what it had is on disk.
@@ -66,16 +75,11 @@ impl Entry {
         self.kind == "fuse.cowshed" || self.kind == "fuseblk.cowshed" || self.kind == "fuseblk"
     }
 
-    /// The file or device that holds the volume.
-    fn image(&self) -> Option<PathBuf> {
-        if let Some(name) = self.source.strip_prefix("/dev/loop") {
-            let path = format!("/sys/block/loop{name}/loop/backing_file");
-            if let Ok(backing) = std::fs::read_to_string(path) {
-                return Some(PathBuf::from(backing.trim_end()));
-            }
-        }
-        let path = PathBuf::from(&self.source);
-        path.is_absolute().then_some(path).filter(|p| p.exists())
+    /// The file behind a source that is a loop device.
+    fn backing_file(&self) -> Option<PathBuf> {
+        let name = self.source.strip_prefix("/dev/loop")?;
+        let backing = std::fs::read_to_string(format!("/sys/block/loop{name}/loop/backing_file")).ok()?;
+        Some(PathBuf::from(backing.trim_end()))
     }
 }
 
