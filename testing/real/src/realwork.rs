@@ -117,7 +117,7 @@ pub fn main(args: &Args) -> Result<()> {
 }
 
 fn job(work: &Work, args: &Args) -> Result<()> {
-    let volume = volume(args)?;
+    let volume = volume()?;
     let go = |root: &Path| match work {
         Script(script) => {
             let repository = tools::repository()?;
@@ -147,7 +147,7 @@ fn job(work: &Work, args: &Args) -> Result<()> {
     check(volume.images())
 }
 
-fn volume(args: &Args) -> Result<KernelVolume> {
+fn volume() -> Result<KernelVolume> {
     KernelVolume::make(&VolumeOptions {
         // Sparse: the stressors together ask for more than they write, and count a full volume as a failure.
         size_bytes: 12 << 30,
@@ -196,7 +196,7 @@ fn pjdfstest(root: &Path, args: &Args) -> Result<()> {
         println!("not passed by the kernel: {ours:?}");
         return Ok(());
     }
-    let kernel = volume(args)?.with_mount(pjdfstest_failures)?;
+    let kernel = volume()?.with_mount(pjdfstest_failures)?;
     let worse: Vec<_> = ours.difference(&kernel).collect();
     println!(
         "{} tests not passed by the kernel, {} by Cowshed; by Cowshed alone: {worse:?}",
