@@ -34,7 +34,7 @@ pub enum Outcome {
 }
 
 /// Refs and flags of an extent as they will be when everything queued has run; `None` where it has no item.
-pub fn load_record(tree: &Tree, addr: LogicalAddr, format: &ExtentFormat) -> Result<Option<(Key, ExtentRecord)>> {
+pub fn load_record(tree: &Tree, addr: LogicalAddr) -> Result<Option<(Key, ExtentRecord)>> {
     let top = Key::new(ObjectId(addr.get()), KeyType::METADATA_ITEM, u64::MAX);
     let Some((key, item)) = tree.floor(&top)? else {
         return Ok(None);
@@ -43,7 +43,6 @@ pub fn load_record(tree: &Tree, addr: LogicalAddr, format: &ExtentFormat) -> Res
     if key.objectid != top.objectid || !is_extent {
         return Ok(None);
     }
-    let _ = format;
     match ExtentRecord::decode(&key, &item) {
         Some(record) => Ok(Some((key, record))),
         None => Err(corrupt(format!("extent item {key} does not parse"))),
@@ -163,7 +162,7 @@ pub fn run_head(
             new_record(head, transid, format, first_key),
         )
     } else {
-        load_record(tree, addr, format)?
+        load_record(tree, addr)?
             .ok_or_else(|| corrupt(format!("extent {addr} has no item, yet its references change")))?
     };
     if !head.is_new && head.level.is_none() && key.offset != head.len_bytes {

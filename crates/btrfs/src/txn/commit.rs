@@ -44,12 +44,11 @@ impl Engine {
         }
         self.txn.check_writable()?;
         // A panic in here must end in "read-only", never in a later commit of half a transaction.
-        let guard = AbortOnDrop {
+        let mut guard = AbortOnDrop {
             engine: self,
             armed: true,
         };
         let result = self.commit_locked(&mut stats);
-        let mut guard = guard;
         guard.armed = false;
         drop(guard);
         if let Err(error) = &result {
@@ -367,7 +366,7 @@ impl<'e> Committer<'e> {
     pub(super) fn sharing(&self, block: &TreeBlock) -> Result<(i64, bool)> {
         let addr = block.addr();
         let head = self.queue.get(addr);
-        let record = load_record(&self.extent_tree, addr, &self.format)?;
+        let record = load_record(&self.extent_tree, addr)?;
         let base = record
             .as_ref()
             .map_or(0, |(_, r)| i64::try_from(r.refs).unwrap_or(i64::MAX));
