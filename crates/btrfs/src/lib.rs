@@ -8,6 +8,7 @@ pub mod error;
 pub mod file;
 pub mod fs;
 pub mod inode;
+pub mod log;
 pub mod overlay;
 pub mod refs;
 pub mod space;
