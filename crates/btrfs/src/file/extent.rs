@@ -1,18 +1,18 @@
 //! File extent items, decoded and checked, and the walk over them.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use btrfs_format::items::{FileExtent, FileExtentHead, compression, file_extent_type};
-use btrfs_format::view::{FileExtentView, file_extent};
-use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId};
+use btrfs_format::view::{FileExtentView, file_extent, fixed};
+use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeBlock};
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{BLOCK, round_up};
 use crate::error::{Error, Result};
 use crate::overlay::ItemBytes;
-use crate::tree::{Cursor, Item, Tree};
+use crate::tree::{Cursor, Item, Run, Tree};
 
 /// The most data that one compressed extent holds, on disk and in memory.
 pub(super) const COMPRESSED_BYTES_MAX: u64 = 128 << 10;
@@ -315,6 +315,77 @@ impl<'t> Walk<'t> {
         }
         Ok(all)
     }
+}
+
+/// Shows the extents of a file that lie in a range to `look`, in order, until it breaks off: which bytes of the file each
+/// covers (as a whole, also beyond the range) and whether they read as data.
+///
+/// For walks over very many: committed items are looked at where they are, and of each no more than these fields. What
+/// they say was verified with their leaf.
+pub(super) fn scan(
+    tree: &Arc<Tree>,
+    ino: ObjectId,
+    range: Range<u64>,
+    mut look: impl FnMut(Range<u64>, bool) -> ControlFlow<()>,
+) -> Result<()> {
+    let mut walk = Walk::new(tree, ino, range)?;
+    if let Some(first) = walk.first.take()
+        && look(first.range(), first.is_data()).is_break()
+    {
+        return Ok(());
+    }
+    let Some(mut cursor) = walk.cursor.take() else {
+        return Ok(());
+    };
+    while let Some(run) = cursor.next_run()? {
+        let flow = match run {
+            Run::Leaf { block, slots } => scan_leaf(tree, &block, slots, &mut look)?,
+            Run::Items(items) => {
+                let mut flow = ControlFlow::Continue(());
+                for (key, item) in items {
+                    let extent = Extent::decode(tree, &key, item)?;
+                    flow = look(extent.range(), extent.is_data());
+                    if flow.is_break() {
+                        break;
+                    }
+                }
+                flow
+            }
+        };
+        if flow.is_break() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn scan_leaf(
+    tree: &Tree,
+    block: &TreeBlock,
+    slots: Range<usize>,
+    look: &mut impl FnMut(Range<u64>, bool) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>> {
+    for (slot, head) in slots.clone().zip(&block.item_headers()[slots]) {
+        let start = head.key.offset.get();
+        let (range, is_data) = match fixed::<FileExtent>(block.data(slot)) {
+            Some(raw) if raw.ty != file_extent_type::INLINE => {
+                let is_data = raw.ty == file_extent_type::REG && raw.disk_bytenr.get() != 0;
+                (start..start.saturating_add(raw.num_bytes.get()), is_data)
+            }
+            Some(_) | None => {
+                let item = Item::Leaf {
+                    block: block.clone(),
+                    slot,
+                };
+                let extent = Extent::decode(tree, &block.key(slot), item)?;
+                (extent.range(), extent.is_data())
+            }
+        };
+        if look(range, is_data).is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
 }
 
 /// The last extent item that begins below `end`.

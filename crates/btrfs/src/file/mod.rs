@@ -44,6 +44,8 @@ pub use writeback::{write_back, write_back_all, write_back_for_space};
 #[cfg(test)]
 mod kernel_tests;
 #[cfg(test)]
+mod map_tests;
+#[cfg(test)]
 mod tests;
 
 /// Bytes of a block of file data: the only sector size that this engine mounts.

@@ -1,11 +1,12 @@
-//! SEEK_HOLE and SEEK_DATA: a walk over the extent items, each leaf once; only where they show no data are the dirty
-//! ranges asked. What is dirty is data; what was preallocated and never written is a hole, as the kernel's btrfs says.
+//! SEEK_HOLE and SEEK_DATA: a walk over the extent items in place, each leaf once and nothing kept; only where they show no
+//! data are the dirty ranges asked. What is dirty is data; what was preallocated and never written is a hole, as the kernel's btrfs says.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use cowshed_vfs::{Error as Outcome, SeekKind};
 
-use super::extent::{Extent, Walk};
+use super::extent::scan;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::inode::Inode;
@@ -40,26 +41,34 @@ fn look(inode: &Arc<Inode>, offset: u64, size: u64, what: SeekKind) -> Result<Op
 
 fn next_data(inode: &Arc<Inode>, offset: u64, size: u64) -> Result<Option<u64>> {
     let pending = inode.data.state.lock().next_pending(offset);
-    let mut walk = Walk::new(&inode.tree, inode.ino, offset..size.min(pending.unwrap_or(size)))?;
-    while let Some(extent) = walk.next()? {
-        if extent.is_data() {
-            return Ok(Some(extent.start.max(offset)));
-        }
-    }
-    Ok(pending)
+    let mut found = None;
+    scan(
+        &inode.tree,
+        inode.ino,
+        offset..size.min(pending.unwrap_or(size)),
+        |range, is_data| {
+            if is_data {
+                found = Some(range.start.max(offset));
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        },
+    )?;
+    Ok(found.or(pending))
 }
 
 fn next_hole(inode: &Arc<Inode>, offset: u64, size: u64) -> Result<u64> {
-    let mut walk = Walk::new(&inode.tree, inode.ino, offset..size)?;
-    let mut extent = walk.next()?;
     let mut pos = offset;
     while pos < size {
-        while extent.as_ref().is_some_and(|e| e.end() <= pos) {
-            extent = walk.next()?;
-        }
-        if let Some(data) = extent.as_ref().filter(|e| e.start <= pos && Extent::is_data(e)) {
-            pos = data.end();
-            continue;
+        scan(&inode.tree, inode.ino, pos..size, |range, is_data| {
+            if range.start > pos || !is_data {
+                return ControlFlow::Break(());
+            }
+            pos = range.end;
+            ControlFlow::Continue(())
+        })?;
+        if pos >= size {
+            break;
         }
         let settled = inode.data.state.lock().next_settled(pos);
         if settled == pos {

@@ -4,15 +4,24 @@
 //! range, and merges them. A window has a bound, so that the lock is held shortly whatever lies in the overlays.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
-use btrfs_format::Key;
+use btrfs_format::{Key, TreeBlock};
 
-use super::{Item, State, Tree};
+use super::{Item, LeafAt, State, Tree};
 use crate::error::Result;
 use crate::overlay::Edit;
 
 /// Entries looked at for one window, over all layers.
 const WINDOW_ENTRIES_MAX: usize = 512;
+
+/// Some of a cursor's items, in order: what [`Cursor::next_run`] gives.
+pub(crate) enum Run {
+    /// These slots of a committed leaf, nothing pending among them. There may be none.
+    Leaf { block: TreeBlock, slots: Range<usize> },
+    /// One by one, where something is pending.
+    Items(VecDeque<(Key, Item)>),
+}
 
 /// A forward walk over the items of a key range.
 #[derive(Debug)]
@@ -66,14 +75,51 @@ impl<'t> Cursor<'t> {
         Ok(all)
     }
 
+    /// The next items leaf by leaf: for walks that look at very many, without copying anything. `None` at the end.
+    pub(crate) fn next_run(&mut self) -> Result<Option<Run>> {
+        if self.window.is_empty() {
+            let Some(from) = self.from else { return Ok(None) };
+            if let Some(run) = self.leaf_run(from)? {
+                return Ok(Some(run));
+            }
+            self.fill(from)?;
+        }
+        Ok(Some(Run::Items(std::mem::take(&mut self.window))))
+    }
+
+    /// A leaf as it is, if nothing is pending in its range.
+    fn leaf_run(&mut self, from: Key) -> Result<Option<Run>> {
+        let state = self.tree.state.read();
+        let at = self.tree.descend_in_sequence(state.root, &from)?;
+        let end = self.window_end(&at);
+        if self.with_pending && PendingWalk::new(Some(&*state), from, end).key().is_some() {
+            return Ok(None);
+        }
+        let first = at.leaf.search(&from).unwrap_or_else(|slot| slot);
+        // Most leaves of a large file lie in the range as a whole.
+        let last = match at.leaf.len().checked_sub(1) {
+            Some(last) if at.leaf.key(last) <= end => last + 1,
+            _ => at.leaf.search(&end).map_or_else(|slot| slot, |slot| slot + 1),
+        };
+        self.from = if end >= self.to { None } else { end.next() };
+        Ok(Some(Run::Leaf {
+            block: at.leaf,
+            slots: first..last.max(first),
+        }))
+    }
+
+    /// The last key of a window: before the next leaf, or at the end of the range.
+    fn window_end(&self, at: &LeafAt) -> Key {
+        match at.upper.and_then(Key::prev) {
+            Some(last) if last < self.to => last,
+            _ => self.to,
+        }
+    }
+
     fn fill(&mut self, from: Key) -> Result<()> {
         let state = self.tree.state.read();
         let at = self.tree.descend(state.root, &from)?;
-        // The window ends before the next leaf, or with the range.
-        let end = match at.upper.and_then(Key::prev) {
-            Some(last) if last < self.to => last,
-            _ => self.to,
-        };
+        let end = self.window_end(&at);
         let first_slot = at.leaf.search(&from).unwrap_or_else(|slot| slot);
         let mut leaf = (first_slot..at.leaf.len())
             .map(|slot| (at.leaf.key(slot), slot))

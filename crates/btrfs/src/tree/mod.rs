@@ -16,11 +16,15 @@ use btrfs_format::{Generation, Key, LogicalAddr, TreeBlock, TreeId};
 use parking_lot::RwLock;
 
 pub use cursor::Cursor;
+pub(crate) use cursor::Run;
 pub use merge::{Edits, MergeHost, MergeOutcome, Merger};
 pub use store::{AddrHash, BlockPtr, NodeStore};
 
 use crate::error::Result;
 use crate::overlay::{Edit, ItemBytes, Overlay};
+
+/// Leaves that a sequential walk reads at once: half a MiB at the usual node size, which is what a device is fast with.
+const READAHEAD_LEAVES_MAX: usize = 32;
 
 /// An item as a reader gets it: shared bytes, from an overlay or from a leaf.
 #[derive(Clone)]
@@ -261,6 +265,29 @@ impl Tree {
                 upper = Some(block.key(slot + 1));
             }
             ptr = child_ptr(&block, slot);
+        }
+    }
+
+    /// As [`Tree::descend`] for who will want the leaves behind this one, too: where this one has to be read, those
+    /// that the parent names next are read with it.
+    fn descend_in_sequence(&self, root: RootPtr, key: &Key) -> Result<LeafAt> {
+        let mut ptr = root.block_ptr();
+        let mut upper = None;
+        loop {
+            let block = self.store.load(&ptr, self.id)?;
+            if block.is_leaf() {
+                return Ok(LeafAt { leaf: block, upper });
+            }
+            let slot = block.child_slot(key);
+            if slot + 1 < block.len() {
+                upper = Some(block.key(slot + 1));
+            }
+            ptr = child_ptr(&block, slot);
+            if block.level() == 1 && !self.store.holds(&ptr) {
+                let end = block.len().min(slot + READAHEAD_LEAVES_MAX);
+                let wanted: Vec<_> = (slot..end).map(|slot| child_ptr(&block, slot)).collect();
+                self.store.read_ahead(&wanted, self.id);
+            }
         }
     }
 

@@ -118,6 +118,23 @@ impl NodeStore {
         Ok(block)
     }
 
+    /// Is some block kept for this address? It may still be another one than the pointer means.
+    pub(super) fn holds(&self, ptr: &BlockPtr) -> bool {
+        self.shard(ptr.addr).lock().slots.contains_key(&ptr.addr.get())
+    }
+
+    /// Brings blocks into the cache that will be wanted soon; what cannot be read is left out.
+    ///
+    /// The caller holds the tree's lock, so that no block of it is freed meanwhile and comes back.
+    pub(super) fn read_ahead(&self, ptrs: &[BlockPtr], tree: TreeId) {
+        let missing: Vec<_> = ptrs.iter().filter(|ptr| !self.holds(ptr)).copied().collect();
+        if missing.len() > 1 {
+            for block in self.volume.read_blocks_ahead(&missing, tree) {
+                self.insert_clean(block);
+            }
+        }
+    }
+
     fn insert_clean(&self, block: TreeBlock) {
         let addr = block.addr();
         let mut shard = self.shard(addr).lock();

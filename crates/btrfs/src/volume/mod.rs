@@ -9,6 +9,7 @@
 //! Locks: `repairs` (shared by writes, exclusive for a repair) is taken before I/O; `chunks` and `superblock` are held
 //! for a copy only, so readers never wait for I/O of others.
 
+mod ahead;
 mod chunk;
 mod member;
 mod open;

@@ -69,16 +69,7 @@ impl Volume {
     /// # Errors
     /// What is wrong with the first copy that could be read; [`Error::BlockUnreadable`] where none could.
     pub fn read_block(&self, ptr: &BlockPtr, tree: TreeId) -> Result<TreeBlock> {
-        let expect = BlockExpect {
-            addr: ptr.addr,
-            fsid: self.geometry.metadata_fsid,
-            csum_type: self.geometry.csum_type,
-            sectorsize_bytes: self.geometry.sectorsize_bytes,
-            level: Some(ptr.level),
-            generation: Some(ptr.generation),
-            first_key: ptr.first_key,
-            tree: Some(tree),
-        };
+        let expect = self.expect(ptr, tree);
         let pieces = self.map(ptr.addr, self.geometry.nodesize_bytes.into())?;
         let order = self.copy_order(&pieces[0]);
         let mut found = None;
@@ -109,6 +100,20 @@ impl Volume {
                 })),
             },
         })
+    }
+
+    /// What a pointer in a tree says of a block.
+    pub(super) fn expect(&self, ptr: &BlockPtr, tree: TreeId) -> BlockExpect {
+        BlockExpect {
+            addr: ptr.addr,
+            fsid: self.geometry.metadata_fsid,
+            csum_type: self.geometry.csum_type,
+            sectorsize_bytes: self.geometry.sectorsize_bytes,
+            level: Some(ptr.level),
+            generation: Some(ptr.generation),
+            first_key: ptr.first_key,
+            tree: Some(tree),
+        }
     }
 
     /// Copies that are there, the best first: healthy devices, then those with the least to do, then taking turns.
