@@ -13,7 +13,7 @@ use super::replace::{self, Replacement};
 use super::shared::has_no_holes;
 use super::truncate::forget_dirty;
 use super::write::{WriteCtx, grow, note_dirty, touch, write};
-use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up, writeback};
+use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up, sharing, writeback};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::inode::{Inode, flags};
@@ -25,12 +25,12 @@ const STEP_EXTENTS_MAX: usize = 128;
 const COPY_BYTES: u64 = 1 << 20;
 
 /// Operation locks of source and target.
-struct Locks<'a> {
+pub(super) struct Locks<'a> {
     _src: Option<RwLockReadGuard<'a, ()>>,
     _dst: RwLockWriteGuard<'a, ()>,
 }
 
-fn lock_both<'a>(src: &'a Arc<Inode>, dst: &'a Arc<Inode>) -> Locks<'a> {
+pub(super) fn lock_both<'a>(src: &'a Arc<Inode>, dst: &'a Arc<Inode>) -> Locks<'a> {
     if Arc::ptr_eq(src, dst) {
         return Locks {
             _src: None,
@@ -52,8 +52,35 @@ fn lock_both<'a>(src: &'a Arc<Inode>, dst: &'a Arc<Inode>) -> Locks<'a> {
     }
 }
 
+/// Two ranges of the same length, `src` and `dst` in bytes of their files, that shall share extents.
+pub(super) struct Ranges {
+    pub src: Range<u64>,
+    pub dst: Range<u64>,
+}
+
+impl Ranges {
+    /// `Invalid`: they overlap in one file, do not begin at blocks, or wrap around.
+    fn new(is_one_file: bool, src_offset: u64, dst_offset: u64, len_bytes: u64) -> Result<Self> {
+        let src_end = src_offset.checked_add(len_bytes).ok_or(Outcome::Invalid)?;
+        let dst_end = dst_offset
+            .checked_add(len_bytes)
+            .filter(|end| *end <= FILE_BYTES_MAX)
+            .ok_or(Outcome::FileTooBig)?;
+        // What is shared is whole blocks.
+        let overlaps = is_one_file && src_offset < round_up(dst_end) && dst_offset < round_up(src_end);
+        if !(src_offset | dst_offset).is_multiple_of(BLOCK) || overlaps {
+            return Err(Outcome::Invalid.into());
+        }
+        Ok(Self {
+            src: src_offset..src_end,
+            dst: dst_offset..dst_end,
+        })
+    }
+}
+
 /// Shares `len_bytes` of `src` with `dst` (FICLONERANGE): offsets aligned to blocks, and the end too, unless it is the
-/// end of the source and not before that of the target. Zero bytes mean all to the end of the source.
+/// end of the source and not before that of the target. Zero bytes mean all to the end of the source. What is
+/// preallocated in the source is so in the target.
 ///
 /// `Invalid`: misaligned, beyond the end of the source, overlapping in one file, or only one of both has checksums.
 pub fn clone_range(
@@ -69,27 +96,20 @@ pub fn clone_range(
     let _locks = lock_both(src, dst);
     let src_size = src.attr.lock().attr.size;
     let dst_size = dst.attr.lock().attr.size;
+    if src_offset > src_size || !may_share(src, dst) {
+        return Err(Outcome::Invalid.into());
+    }
     let len_bytes = if len_bytes == 0 {
-        src_size.saturating_sub(src_offset)
+        src_size - src_offset
     } else {
         len_bytes
     };
     if len_bytes == 0 {
         return Ok(());
     }
-    let src_end = src_offset
-        .checked_add(len_bytes)
-        .filter(|end| *end <= src_size)
-        .ok_or(Outcome::Invalid)?;
-    let dst_end = dst_offset
-        .checked_add(len_bytes)
-        .filter(|end| *end <= FILE_BYTES_MAX)
-        .ok_or(Outcome::FileTooBig)?;
-    let ends_with_source = src_end == src_size && dst_end >= dst_size;
-    let is_aligned =
-        (src_offset | dst_offset).is_multiple_of(BLOCK) && (len_bytes.is_multiple_of(BLOCK) || ends_with_source);
-    let overlaps = Arc::ptr_eq(src, dst) && src_offset < dst_end && dst_offset < src_end;
-    if !is_aligned || overlaps || !may_share(src, dst) {
+    let ranges = Ranges::new(Arc::ptr_eq(src, dst), src_offset, dst_offset, len_bytes)?;
+    let ends_with_source = ranges.src.end == src_size && ranges.dst.end >= dst_size;
+    if ranges.src.end > src_size || !(len_bytes.is_multiple_of(BLOCK) || ends_with_source) {
         return Err(Outcome::Invalid.into());
     }
     // Nobody writes to the source while we hold its lock, so that it stays clean.
@@ -97,8 +117,76 @@ pub fn clone_range(
     if dst_offset > dst_size {
         grow(engine, dst, dst_size, dst_offset, reservation.split(BLOCK))?;
     }
-    let blocks = src_offset..round_up(src_end);
-    share(engine, src, &blocks, dst, dst_offset, dst_end, &mut Some(reservation))
+    share(engine, src, dst, &ranges, Some(reservation), true)
+}
+
+/// The most that one [`dedupe_range`] compares: contents are compared with both files locked.
+pub const DEDUPE_BYTES_MAX: u64 = 16 << 20;
+
+/// What [`dedupe_range`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dedupe {
+    /// So many bytes are the same, and share extents now: all that were asked for, fewer by less than a block (where the end
+    /// is not that of both files), or as many as one call takes.
+    Same(u64),
+    /// The contents differ; nothing has changed.
+    Differs,
+}
+
+/// Shares `len_bytes` of `src` with `dst` if they hold the same (FIDEDUPERANGE), at most [`DEDUPE_BYTES_MAX`] in one call.
+/// Times stay as they are.
+///
+/// `Invalid`: as [`clone_range`], and ranges beyond the end of either file.
+pub fn dedupe_range(
+    engine: &Engine,
+    src: &Arc<Inode>,
+    src_offset: u64,
+    dst: &Arc<Inode>,
+    dst_offset: u64,
+    len_bytes: u64,
+) -> Result<Dedupe> {
+    engine.txn.check_writable()?;
+    let reservation = engine.space.reserve_data(BLOCK)?;
+    let _locks = lock_both(src, dst);
+    let src_size = src.attr.lock().attr.size;
+    let dst_size = dst.attr.lock().attr.size;
+    let asked = Ranges::new(Arc::ptr_eq(src, dst), src_offset, dst_offset, len_bytes)?;
+    if asked.src.end > src_size || asked.dst.end > dst_size || !may_share(src, dst) {
+        return Err(Outcome::Invalid.into());
+    }
+    let ends_with_both = asked.src.end == src_size && asked.dst.end == dst_size;
+    let len_bytes = match len_bytes {
+        more if more > DEDUPE_BYTES_MAX => DEDUPE_BYTES_MAX,
+        _ if ends_with_both => len_bytes,
+        _ => round_down(len_bytes),
+    };
+    if len_bytes == 0 {
+        return Ok(Dedupe::Same(0));
+    }
+    let ranges = Ranges::new(Arc::ptr_eq(src, dst), src_offset, dst_offset, len_bytes)?;
+    if !is_same(engine, src, dst, &ranges)? {
+        return Ok(Dedupe::Differs);
+    }
+    writeback::flush(engine, src)?;
+    share(engine, src, dst, &ranges, Some(reservation), false)?;
+    Ok(Dedupe::Same(len_bytes))
+}
+
+/// The caller holds both operation locks.
+fn is_same(engine: &Engine, src: &Arc<Inode>, dst: &Arc<Inode>, ranges: &Ranges) -> Result<bool> {
+    let len = (ranges.src.end - ranges.src.start).min(COPY_BYTES) as usize;
+    let (mut left, mut right) = (vec![0; len], vec![0; len]);
+    let mut done = 0;
+    while ranges.src.start + done < ranges.src.end {
+        let len = (ranges.src.end - ranges.src.start - done).min(COPY_BYTES) as usize;
+        read::read_range(engine, src, ranges.src.start + done, &mut left[..len])?;
+        read::read_range(engine, dst, ranges.dst.start + done, &mut right[..len])?;
+        if left[..len] != right[..len] {
+            return Ok(false);
+        }
+        done += len as u64;
+    }
+    Ok(true)
 }
 
 /// Both or none of the files have checksums.
@@ -106,24 +194,24 @@ fn may_share(src: &Arc<Inode>, dst: &Arc<Inode>) -> bool {
     src.flags() & flags::NODATASUM == dst.flags() & flags::NODATASUM
 }
 
-/// Shares whole blocks, step by step; the size of the target follows.
+/// Shares whole blocks, step by step; the size of the target follows, and its times where `is_change`.
 fn share(
     engine: &Engine,
     src: &Arc<Inode>,
-    blocks: &Range<u64>,
     dst: &Arc<Inode>,
-    dst_offset: u64,
-    dst_end: u64,
-    spare: &mut Option<crate::space::DataReservation>,
+    ranges: &Ranges,
+    mut spare: Option<crate::space::DataReservation>,
+    is_change: bool,
 ) -> Result<()> {
-    let to_dst = |at: u64| at - blocks.start + dst_offset;
+    let blocks = ranges.src.start..round_up(ranges.src.end);
+    let to_dst = |at: u64| at - blocks.start + ranges.dst.start;
     let mut pos = blocks.start;
     while pos < blocks.end {
         let meta = engine.reserve(Budget::WRITE_EXTENT)?;
         let _flush = dst.data.flush.lock();
         let (extents, to) = some_extents(src, pos..blocks.end)?;
         let target = to_dst(pos)..to_dst(to);
-        let shared = extents.iter().filter(|e| e.is_data() && !e.is_inline()).map(|extent| {
+        let shared = extents.iter().filter(|e| e.on_disk().is_some()).map(|extent| {
             let part = extent.part(&(pos..to));
             Extent {
                 start: to_dst(part.start),
@@ -132,6 +220,7 @@ fn share(
             }
         });
         let mut shared: Vec<Extent> = shared.collect();
+        let unwritten = sharing::unwritten(&shared);
         if !has_no_holes(engine) {
             shared = with_holes(shared, &target);
         }
@@ -142,32 +231,30 @@ fn share(
             .transpose()?;
         let around = target.start.saturating_sub(1)..target.end + 1;
         let existing = Walk::new(&dst.tree, dst.ino, around)?.collect()?;
-        let plan = replace::plan(
-            &existing,
-            &[Replacement {
-                range: target.clone(),
-                extents: shared,
-            }],
-        );
-        items::apply(
-            engine,
-            dst,
-            Change {
-                plan,
-                ..Change::default()
-            },
-            meta,
-            |attr, state| {
-                forget_dirty(engine, dst, state, target.clone());
-                if let Some(content) = inline {
-                    let dirtied = state.dirty.write(target.start, &content);
-                    note_dirty(engine, dst, state, spare.take(), dirtied);
-                }
-                attr.attr.size = attr.attr.size.max(target.end.min(dst_end));
+        let replacement = Replacement {
+            range: target.clone(),
+            extents: shared,
+        };
+        let change = Change {
+            plan: replace::plan(&existing, &[replacement]),
+            ..Change::default()
+        };
+        items::apply(engine, dst, change, meta, |attr, state| {
+            sharing::note_shared(engine, &unwritten);
+            forget_dirty(engine, dst, state, target.clone());
+            if let Some(content) = inline {
+                let dirtied = state.dirty.write(target.start, &content);
+                note_dirty(engine, dst, state, spare.take(), dirtied);
+            }
+            attr.attr.size = attr.attr.size.max(target.end.min(ranges.dst.end));
+            if !unwritten.is_empty() {
+                attr.attr.flags |= flags::PREALLOC;
+            }
+            if is_change {
                 touch(engine, attr, WriteCtx::default());
-                update_disk_size(state, attr, false);
-            },
-        );
+            }
+            update_disk_size(state, attr, false);
+        });
         pos = to;
     }
     Ok(())

@@ -41,16 +41,71 @@ pub(super) fn apply(
     let mut attr = inode.attr.lock();
     let mut state = inode.data.state.lock();
     let mut batch = Batch::new();
-    let nbytes = change.plan.nbytes;
-    put_plan(&mut batch, inode, change.plan, &change.fresh, join.generation());
-    if !change.sums.is_empty() {
-        csum::put(engine, &mut batch, change.sums);
-    }
-    attr.attr.nbytes = attr.attr.nbytes.saturating_add_signed(nbytes);
-    attr.attr.transid = join.generation();
+    let generation = join.generation();
+    put_change(engine, &mut batch, inode, change, generation, &mut attr);
     update(&mut attr, &mut state);
     batch.put(&inode.tree, inode.key(), inode.item_bytes(&attr));
     join.apply(batch, reservation);
+}
+
+/// Sets what else an inode's attributes become.
+pub(super) type Update<'a> = Box<dyn FnOnce(&mut InodeState, &mut DataState) + 'a>;
+
+/// One file's part of a change of several.
+pub(super) struct Part<'a> {
+    pub inode: &'a Arc<Inode>,
+    pub change: Change,
+    pub update: Update<'a>,
+}
+
+/// Applies changes of several files (each once) as one batch: all of them are on disk after a crash, or none. The caller
+/// holds their flush locks and operation locks. `joined` is called when the transaction is certain.
+pub(super) fn apply_all(
+    engine: &Engine,
+    mut parts: Vec<Part<'_>>,
+    reservation: MetaReservation,
+    joined: impl FnOnce(),
+) {
+    parts.sort_by_key(|part| (part.inode.tree.id(), part.inode.ino));
+    let join = engine.txn.join();
+    joined();
+    let mut batch = Batch::new();
+    let mut held = Vec::with_capacity(parts.len());
+    for part in parts {
+        let mut attr = part.inode.attr.lock();
+        put_change(
+            engine,
+            &mut batch,
+            part.inode,
+            part.change,
+            join.generation(),
+            &mut attr,
+        );
+        (part.update)(&mut attr, &mut part.inode.data.state.lock());
+        batch.put(&part.inode.tree, part.inode.key(), part.inode.item_bytes(&attr));
+        // Nobody may put an older item over the one in the batch.
+        held.push(attr);
+    }
+    join.apply(batch, reservation);
+}
+
+/// Puts a change of extents into a batch of transaction `generation`, and into the attributes, whose item the caller
+/// puts when it has changed them all.
+pub(super) fn put_change(
+    engine: &Engine,
+    batch: &mut Batch,
+    inode: &Inode,
+    change: Change,
+    generation: Generation,
+    attr: &mut InodeState,
+) {
+    let nbytes = change.plan.nbytes;
+    put_plan(batch, inode, change.plan, &change.fresh, generation);
+    if !change.sums.is_empty() {
+        csum::put(engine, batch, change.sums);
+    }
+    attr.attr.nbytes = attr.attr.nbytes.saturating_add_signed(nbytes);
+    attr.attr.transid = generation;
 }
 
 fn put_plan(batch: &mut Batch, inode: &Inode, plan: Plan, fresh: &HashSet<LogicalAddr>, generation: Generation) {

@@ -1,25 +1,38 @@
 //! Maps of files (holes, extents) and what remaps them, at sizes and in states that the random runs do not reach.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use btrfs_image::{MkfsOptions, mkfs};
 use cowshed_device::{BlockDevice, MemDevice};
-use cowshed_vfs::{Context, FallocateFlags, FileSystem, NodeId, OpenFlags, OpenRequest, SeekKind};
+use cowshed_harness::{KernelVolume, need};
+use cowshed_vfs::{
+    Context, Error as Errno, FallocateFlags, FileSystem, Lookup, NodeId, OpenFlags, OpenRequest, SeekKind,
+};
 
+use super::map::{MapKind, map};
 use super::tests::mount_device;
-use super::{BLOCK, WriteCtx};
+use super::{BLOCK, DEDUPE_BYTES_MAX, Dedupe, Exchange, Freshness, WriteCtx};
 use crate::fs::{Fs, MountOptions};
 use crate::inode::Inode;
 use crate::testing::Dice;
 
-pub(super) fn new_volume(size_bytes: u64) -> (Arc<MemDevice>, Fs) {
+fn new_volume(size_bytes: u64) -> (Arc<MemDevice>, Fs) {
+    new_volume_with(size_bytes, false)
+}
+
+fn new_volume_with(size_bytes: u64, explicit_holes: bool) -> (Arc<MemDevice>, Fs) {
     let device = Arc::new(MemDevice::new("memory", size_bytes));
-    mkfs(&[device.clone() as Arc<dyn BlockDevice>], &MkfsOptions::new([0x5a; 16])).unwrap();
+    let mut options = MkfsOptions::new([0x5a; 16]);
+    if explicit_holes {
+        options.features.no_holes = false;
+    }
+    mkfs(&[device.clone() as Arc<dyn BlockDevice>], &options).unwrap();
     let fs = mount_device(device.clone(), &MountOptions::default());
     (device, fs)
 }
 
-pub(super) fn create(fs: &Fs, name: &str) -> Arc<Inode> {
+fn create(fs: &Fs, name: &str) -> Arc<Inode> {
     let open = OpenRequest {
         flags: OpenFlags::WRITE,
         kill_suidgid: false,
@@ -30,7 +43,7 @@ pub(super) fn create(fs: &Fs, name: &str) -> Arc<Inode> {
     fs.inode(entry.node).unwrap()
 }
 
-pub(super) fn write(fs: &Fs, inode: &Arc<Inode>, at: u64, data: &[u8]) {
+fn write(fs: &Fs, inode: &Arc<Inode>, at: u64, data: &[u8]) {
     let written = super::write(fs.engine(), inode, at, data, WriteCtx::default()).unwrap();
     assert_eq!(written, data.len());
 }
@@ -101,4 +114,285 @@ fn seeking_goes_over_many_leaves_and_sees_what_is_pending() {
     }
     fs.engine().close().unwrap();
     drop(device);
+}
+
+fn size(inode: &Inode) -> u64 {
+    inode.attr_now().size
+}
+
+fn content(fs: &Fs, inode: &Arc<Inode>) -> Vec<u8> {
+    let mut all = vec![0xee; size(inode) as usize];
+    assert_eq!(super::read(fs.engine(), inode, 0, &mut all).unwrap(), all.len());
+    all
+}
+
+/// The checker finds nothing, the kernel neither, and it reads what we read.
+fn judge(device: &Arc<MemDevice>, fs: Fs, names: &[&str]) {
+    let contents: Vec<_> = names.iter().map(|name| content(&fs, &open(&fs, name))).collect();
+    fs.engine().close().unwrap();
+    drop(fs);
+    let options = btrfs_check::CheckOptions {
+        data_csums: true,
+        ..Default::default()
+    };
+    let report = btrfs_check::check(&[device.clone() as Arc<dyn BlockDevice>], &options);
+    assert!(report.is_clean(), "{report}");
+    let Some(()) = need::kernel_btrfs() else { return };
+    let volume = KernelVolume::from_memory(&[device.snapshot()]).unwrap();
+    volume.assert_clean();
+    let read = |dir: &std::path::Path| {
+        for (name, content) in names.iter().zip(&contents) {
+            assert!(
+                std::fs::read(dir.join(name))? == *content,
+                "the kernel reads {name} otherwise"
+            );
+        }
+        Ok(())
+    };
+    volume.with_mount(read).unwrap();
+}
+
+fn open(fs: &Fs, name: &str) -> Arc<Inode> {
+    match fs.lookup(&Context::root(), NodeId::ROOT, name.as_bytes()).unwrap() {
+        Lookup::Found(entry) => fs.inode(entry.node).unwrap(),
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+fn kinds(fs: &Fs, inode: &Arc<Inode>) -> Vec<(MapKind, u64, u64, bool)> {
+    let mut found = Vec::new();
+    map(fs.engine(), inode, 0..u64::MAX, true, &mut |e| {
+        found.push((e.kind, e.start, e.len_bytes, e.is_shared));
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    found
+}
+
+fn errno<T: std::fmt::Debug>(result: crate::error::Result<T>) -> Errno {
+    match result {
+        Err(crate::Error::Outcome(errno)) => errno,
+        other => panic!("{other:?}"),
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_clone_of_what_is_preallocated_is_preallocated_and_nobody_writes_into_the_others() {
+    let (device, fs) = new_volume(256 << 20);
+    let (a, b) = (create(&fs, "a"), create(&fs, "b"));
+    let engine = fs.engine();
+    super::fallocate(engine, &a, FallocateFlags::empty(), 0, MIB).unwrap();
+    write(&fs, &a, 0, &[1; 8192]);
+    super::clone_range(engine, &a, 0, &b, 0, 0).unwrap();
+    let expected = [
+        (MapKind::Data, 0, 8192, true),
+        (MapKind::Unwritten, 8192, MIB - 8192, true),
+    ];
+    assert_eq!(kinds(&fs, &b), expected);
+    assert_eq!(kinds(&fs, &a), expected);
+    // In the transaction of the clone, and in a later one.
+    for round in 0..3_u8 {
+        let at = 16384 + u64::from(round) * 8192;
+        write(&fs, &b, at, &[2 + round; 4096]);
+        super::write_back_all(engine).unwrap();
+        write(&fs, &a, at, &[12 + round; 4096]);
+        super::write_back_all(engine).unwrap();
+        engine.store.drop_clean();
+        assert_eq!(content(&fs, &b)[at as usize..][..4096], [2 + round; 4096]);
+        assert_eq!(content(&fs, &a)[at as usize..][..4096], [12 + round; 4096]);
+        engine.sync().unwrap();
+    }
+    // Within one file.
+    super::clone_range(engine, &a, 512 << 10, &a, 2 * MIB, 64 << 10).unwrap();
+    write(&fs, &a, 512 << 10, &[7; 4096]);
+    super::write_back_all(engine).unwrap();
+    assert_eq!(content(&fs, &a)[2 * MIB as usize..][..4096], [0; 4096]);
+    judge(&device, fs, &["a", "b"]);
+}
+
+#[test]
+fn dedupe_shares_what_is_the_same_and_nothing_else() {
+    let (device, fs) = new_volume(256 << 20);
+    let (a, b) = (create(&fs, "a"), create(&fs, "b"));
+    let engine = fs.engine();
+    write(&fs, &a, 0, &vec![5; 100_000]);
+    write(&fs, &b, 0, &vec![5; 100_000]);
+    let times = b.attr_now().mtime;
+    let dedupe = |at, to, len| super::dedupe_range(engine, &a, at, &b, to, len);
+    assert_eq!(dedupe(0, 0, 100_000).unwrap(), Dedupe::Same(100_000));
+    assert_eq!(b.attr_now().mtime, times, "the content has not changed");
+    assert!(kinds(&fs, &b).iter().all(|(_, _, _, is_shared)| *is_shared));
+    assert_eq!(dedupe(0, 0, 10_000).unwrap(), Dedupe::Same(8192), "whole blocks");
+    assert_eq!(dedupe(0, 0, 0).unwrap(), Dedupe::Same(0));
+    assert_eq!(errno(dedupe(0, 0, 100_001)), Errno::Invalid);
+    assert_eq!(errno(dedupe(1, 0, 4096)), Errno::Invalid);
+    assert_eq!(
+        errno(super::dedupe_range(engine, &a, 0, &a, 4096, 8192)),
+        Errno::Invalid
+    );
+    write(&fs, &b, 50_000, &[6]);
+    assert_eq!(dedupe(0, 0, 100_000).unwrap(), Dedupe::Differs);
+    assert_eq!(content(&fs, &b)[50_000], 6);
+    let large = vec![9; (DEDUPE_BYTES_MAX + 8192) as usize];
+    write(&fs, &a, 0, &large);
+    write(&fs, &b, 0, &large);
+    assert_eq!(
+        dedupe(0, 0, large.len() as u64).unwrap(),
+        Dedupe::Same(DEDUPE_BYTES_MAX)
+    );
+    judge(&device, fs, &["a", "b"]);
+}
+
+#[test]
+fn clones_that_cannot_be_are_refused() {
+    let (_device, fs) = new_volume(256 << 20);
+    let (a, b) = (create(&fs, "a"), create(&fs, "b"));
+    let engine = fs.engine();
+    write(&fs, &a, 0, &[1; 10_000]);
+    write(&fs, &b, 0, &[2; 20_000]);
+    let clone = |src: &Arc<Inode>, at, dst: &Arc<Inode>, to, len| super::clone_range(engine, src, at, dst, to, len);
+    for (at, to, len) in [
+        (1, 0, 4096),
+        (0, 1, 4096),
+        (0, 0, 100),
+        (0, 0, 20_480),
+        (12_288, 0, 0),
+        (0, 0, 0),
+    ] {
+        assert_eq!(errno(clone(&a, at, &b, to, len)), Errno::Invalid, "{at} {to} {len}");
+    }
+    assert_eq!(errno(clone(&b, 0, &b, 4096, 8192)), Errno::Invalid);
+    assert_eq!(
+        errno(clone(&a, 0, &b, i64::MAX as u64 & !4095, 8192)),
+        Errno::FileTooBig
+    );
+    b.attr.lock().attr.flags |= crate::inode::flags::NODATASUM;
+    assert_eq!(errno(clone(&a, 0, &b, 0, 4096)), Errno::Invalid);
+    let plain = Exchange {
+        a_offset: 0,
+        b_offset: 0,
+        len_bytes: 4096,
+        to_eof: false,
+        fresh_b: None,
+        dry_run: false,
+    };
+    assert_eq!(errno(super::exchange_range(engine, &a, &b, &plain)), Errno::Invalid);
+    b.attr.lock().attr.flags &= !crate::inode::flags::NODATASUM;
+    assert_eq!(content(&fs, &b), [2; 20_000], "nothing has changed");
+    let fresh = Freshness::of(&b);
+    let exchange = |what: Exchange| super::exchange_range(engine, &a, &b, &what);
+    exchange(Exchange {
+        fresh_b: Some(fresh),
+        dry_run: true,
+        ..plain
+    })
+    .unwrap();
+    assert_eq!(content(&fs, &b), [2; 20_000], "a dry run");
+    write(&fs, &b, 0, &[3]);
+    assert_eq!(
+        errno(exchange(Exchange {
+            fresh_b: Some(fresh),
+            ..plain
+        })),
+        Errno::Busy
+    );
+    for bad in [
+        Exchange { a_offset: 1, ..plain },
+        Exchange {
+            len_bytes: 100,
+            ..plain
+        },
+        Exchange {
+            len_bytes: 12_288,
+            ..plain
+        },
+        Exchange {
+            len_bytes: u64::MAX,
+            ..plain
+        },
+    ] {
+        assert_eq!(errno(exchange(bad)), Errno::Invalid, "{bad:?}");
+    }
+    assert_eq!(errno(super::exchange_range(engine, &b, &b, &plain)), Errno::Invalid);
+}
+
+#[test]
+fn exchanges_match_a_model() {
+    for explicit_holes in [false, true] {
+        let (device, fs) = new_volume_with(256 << 20, explicit_holes);
+        let engine = fs.engine();
+        let names = ["a", "b", "c"];
+        let inodes = names.map(|name| create(&fs, name));
+        let mut models: [Vec<u8>; 3] = Default::default();
+        let mut dice = Dice::new(11);
+        for step in 0..300 {
+            let (i, j) = (dice.below(3) as usize, dice.below(3) as usize);
+            if dice.below(2) == 0 {
+                // Small files are inline data.
+                let at = if dice.below(3) == 0 { 0 } else { dice.below(60_000) };
+                let data = vec![1 + dice.below(255) as u8; 1 + dice.below(9000) as usize];
+                write(&fs, &inodes[i], at, &data);
+                let end = at as usize + data.len();
+                models[i].resize(models[i].len().max(end), 0);
+                models[i][at as usize..end].copy_from_slice(&data);
+            } else if dice.below(4) == 0 {
+                let new_size = dice.below(3000);
+                super::truncate(engine, &inodes[i], new_size).unwrap();
+                models[i].resize(new_size as usize, 0);
+            } else {
+                let what = Exchange {
+                    a_offset: dice.below(8) * BLOCK,
+                    b_offset: dice.below(8) * BLOCK,
+                    len_bytes: dice.below(6) * BLOCK,
+                    to_eof: dice.below(2) == 0,
+                    fresh_b: None,
+                    dry_run: false,
+                };
+                let done = super::exchange_range(engine, &inodes[i], &inodes[j], &what);
+                exchange_model(&mut models, i, j, &what, done.is_ok());
+            }
+            match dice.below(12) {
+                0 => engine.sync().unwrap(),
+                1 => super::write_back_all(engine).unwrap(),
+                2 => engine.store.drop_clean(),
+                _ => {}
+            }
+            for k in [i, j] {
+                assert!(content(&fs, &inodes[k]) == models[k], "file {k} after step {step}");
+            }
+        }
+        judge(&device, fs, &names);
+    }
+}
+
+fn exchange_model(models: &mut [Vec<u8>; 3], i: usize, j: usize, what: &Exchange, is_done: bool) {
+    let (a_at, b_at) = (what.a_offset as usize, what.b_offset as usize);
+    let (a_len, b_len) = (models[i].len(), models[j].len());
+    let len = what.len_bytes as usize;
+    let fits = if what.to_eof {
+        a_at <= a_len && b_at <= b_len && i != j
+    } else {
+        a_at + len <= a_len && b_at + len <= b_len && (i != j || a_at + len <= b_at || b_at + len <= a_at)
+    };
+    assert!(
+        is_done == fits || (i == j && len == 0),
+        "{what:?} of {i} ({a_len}) and {j} ({b_len}): {is_done}"
+    );
+    if !is_done {
+        return;
+    }
+    if what.to_eof {
+        let (a_tail, b_tail) = (models[i].split_off(a_at), models[j].split_off(b_at));
+        models[i].extend(b_tail);
+        models[j].extend(a_tail);
+    } else {
+        let (a, b) = (
+            models[i][a_at..a_at + len].to_vec(),
+            models[j][b_at..b_at + len].to_vec(),
+        );
+        models[i][a_at..a_at + len].copy_from_slice(&b);
+        models[j][b_at..b_at + len].copy_from_slice(&a);
+    }
 }

@@ -4,8 +4,7 @@
 //! batch ([`writeback`]); whatever changes a file's extent items does so through one range-replace ([`replace`]).
 //!
 //! What is simpler than the kernel here: files marked nodatacow keep the mark, and are written by copy on write all the
-//! same (preallocated extents that nobody shares are written in place, in every file); a clone of a preallocated range
-//! is a hole.
+//! same (preallocated extents that nobody shares are written in place, in every file).
 //!
 //! Locks, outermost first: `Inode::lock` (the operation lock), [`FileData`]'s flush lock (held by whoever changes extent
 //! items: write-back, truncate, punch, clone), a transaction join, `Inode::attr`, [`FileData`]'s state, the list of
@@ -17,10 +16,12 @@ mod csum;
 mod data;
 pub mod decompress;
 mod dirty;
+mod exchange;
 mod extent;
 mod fallocate;
 mod items;
 mod lzo;
+pub mod map;
 mod read;
 mod replace;
 mod seek;
@@ -30,8 +31,9 @@ mod truncate;
 mod write;
 mod writeback;
 
-pub use clone::{clone_range, copy_range};
+pub use clone::{DEDUPE_BYTES_MAX, Dedupe, clone_range, copy_range, dedupe_range};
 pub use data::FileData;
+pub use exchange::{EXTENTS_MAX, Exchange, Freshness, exchange_range};
 pub use extent::encode_inline;
 pub use fallocate::fallocate;
 pub use read::{delalloc_bytes, read};

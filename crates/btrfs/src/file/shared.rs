@@ -9,6 +9,7 @@ use btrfs_format::{Generation, LogicalAddr, ObjectId, TreeId};
 use parking_lot::Mutex;
 
 use super::data::DataState;
+use super::sharing::Remapped;
 use crate::engine::Engine;
 use crate::inode::Inode;
 
@@ -30,6 +31,8 @@ pub struct FileShared {
     dirty_bytes_max: AtomicU64,
     dirty: Mutex<BTreeMap<InodeId, Arc<Inode>>>,
     decompressed: Mutex<VecDeque<(ExtentId, Arc<Vec<u8>>)>>,
+    /// What [`super::sharing`] knows before the extent tree does.
+    pub(super) remapped: Mutex<Remapped>,
     no_holes: OnceLock<bool>,
 }
 
@@ -40,6 +43,7 @@ impl Default for FileShared {
             dirty_bytes_max: AtomicU64::new(DIRTY_BYTES_MAX_DEFAULT),
             dirty: Mutex::default(),
             decompressed: Mutex::default(),
+            remapped: Mutex::default(),
             no_holes: OnceLock::new(),
         }
     }

@@ -133,6 +133,13 @@ pub(super) fn flush(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
     }
 }
 
+/// The flush locks of several inodes, in the order in which they are taken.
+pub(super) fn hold<'a>(inodes: &[&'a Arc<Inode>]) -> Vec<parking_lot::MutexGuard<'a, ()>> {
+    let mut sorted = inodes.to_vec();
+    sorted.sort_by_key(|inode| (inode.tree.id(), inode.ino));
+    sorted.into_iter().map(|inode| inode.data.flush.lock()).collect()
+}
+
 /// Is there something to write, or to wait for? Leaves the list of dirty inodes if not.
 fn has_work(engine: &Engine, inode: &Arc<Inode>, from: u64) -> bool {
     let in_flight = {

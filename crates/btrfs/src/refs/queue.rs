@@ -119,6 +119,11 @@ pub struct RefQueue {
 }
 
 impl RefQueue {
+    /// What is pending for one extent.
+    pub fn pending(&self, addr: LogicalAddr) -> Vec<(RefName, i64)> {
+        self.heads.get(&addr).map_or_else(Vec::new, |head| head.deltas.clone())
+    }
+
     fn contradict(&mut self, what: String) {
         self.contradiction.get_or_insert(what);
     }

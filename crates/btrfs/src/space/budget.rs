@@ -43,4 +43,15 @@ impl Budget {
         blocks: 6,
         is_release: true,
     };
+
+    /// Moving `extents` from one file to another. For each, an item goes and one comes (25 bytes of header and 53), and so do
+    /// references (25 + 53, [`Self::WRITE_EXTENT`]'s copies of the extent tree are the global reserve's). What comes lies
+    /// side by side in leaves that are half full at least; as many are copied. Two inodes, and the ends of both ranges.
+    pub fn moved_extents(extents: u64, nodesize_bytes: u64) -> Self {
+        let leaves = extents.saturating_mul(2 * (25 + 53)).div_ceil(nodesize_bytes / 2);
+        Self {
+            blocks: u32::try_from(leaves.saturating_mul(2) + 12).unwrap_or(u32::MAX),
+            is_release: false,
+        }
+    }
 }

@@ -291,6 +291,21 @@ impl Tree {
         }
     }
 
+    /// Addresses and levels of the committed blocks that lead to a key, the root first.
+    pub(crate) fn path(&self, key: &Key) -> Result<Vec<(LogicalAddr, u8)>> {
+        let state = self.state.read();
+        let mut ptr = state.root.block_ptr();
+        let mut path = Vec::new();
+        loop {
+            path.push((ptr.addr, ptr.level));
+            let block = self.store.load(&ptr, self.id)?;
+            if block.is_leaf() {
+                return Ok(path);
+            }
+            ptr = child_ptr(&block, block.child_slot(key));
+        }
+    }
+
     fn floor_committed(&self, root: RootPtr, key: &Key) -> Result<Option<(Key, Item)>> {
         let mut key = *key;
         loop {

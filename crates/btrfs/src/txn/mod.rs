@@ -22,7 +22,7 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use btrfs_format::{Generation, Key, TreeId};
+use btrfs_format::{Generation, Key, LogicalAddr, TreeId};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 pub use commit::CommitStats;
@@ -30,7 +30,7 @@ pub use drop::dead_subvolumes;
 
 use crate::error::{Error, Result};
 use crate::overlay::ItemBytes;
-use crate::refs::{RefChange, RefQueue};
+use crate::refs::{RefChange, RefName, RefQueue};
 use crate::space::{MetaReservation, Space};
 use crate::tree::Tree;
 
@@ -165,6 +165,12 @@ impl Txn {
             txn: self,
             generation: Generation(self.running.load(Ordering::Acquire)),
         }
+    }
+
+    /// What operations of the running transaction change about the references of an extent. A commit that is under way
+    /// has taken its own along: until it is done they are neither here nor in the extent tree.
+    pub(crate) fn pending_references(&self, addr: LogicalAddr) -> Vec<(RefName, i64)> {
+        self.refs.lock().pending(addr)
     }
 
     /// The transaction that a batch applied now would belong to.

@@ -1,0 +1,290 @@
+//! Exchanging ranges of two files: each gets the other's extents, in one batch, so that a crash leaves both or neither.
+//!
+//! The rules are those of XFS_IOC_EXCHANGE_RANGE (ioctl_xfs_exchange_range(2)). Extents move, nothing is read or copied,
+//! except inline data that comes to stand elsewhere than at the start of a file that it fills.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cowshed_vfs::{Error as Outcome, Timestamp};
+
+use super::data::{DataState, update_disk_size};
+use super::extent::{Extent, Kind, Walk};
+use super::items::{self, Change, NOW, Part};
+use super::replace::{self, Replacement};
+use super::shared::has_no_holes;
+use super::write::{WriteCtx, hole_replacements, touch};
+use super::writeback::new_extent;
+use super::{BLOCK, FILE_BYTES_MAX, csum, read, round_up, sharing, writeback};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::inode::lock::write_all;
+use crate::inode::{Inode, InodeState, flags};
+use crate::space::Budget;
+
+/// Extents that one exchange moves at most, of both files together: they are one batch in memory.
+pub const EXTENTS_MAX: usize = 1 << 18;
+
+/// What a file was like when a caller read it, for an exchange that shall fail if it has changed since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Freshness {
+    /// Inode number in its subvolume.
+    pub ino: u64,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+}
+
+impl Freshness {
+    /// As the file is now.
+    pub fn of(inode: &Inode) -> Self {
+        let attr = inode.attr_now();
+        Self {
+            ino: inode.ino.get(),
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+        }
+    }
+}
+
+/// What is exchanged, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Exchange {
+    pub a_offset: u64,
+    pub b_offset: u64,
+    pub len_bytes: u64,
+    /// To the end of each file, whatever the length says; the sizes follow.
+    pub to_eof: bool,
+    /// `Busy` if the second file is not as it was then.
+    pub fresh_b: Option<Freshness>,
+    /// Only look whether it could be done.
+    pub dry_run: bool,
+}
+
+/// Exchanges ranges of two files. Offsets are multiples of a block, and so are the ends unless they are those of both files.
+///
+/// `Invalid`: misaligned, overlapping in one file, beyond an end, or only one of both has checksums. `TooBig`: more than
+/// [`EXTENTS_MAX`] extents. `Busy`: see [`Exchange::fresh_b`].
+pub fn exchange_range(engine: &Engine, a: &Arc<Inode>, b: &Arc<Inode>, what: &Exchange) -> Result<()> {
+    engine.txn.check_writable()?;
+    let _locks = write_all(&[a, b]);
+    if what.fresh_b.is_some_and(|seen| seen != Freshness::of(b)) {
+        return Err(Outcome::Busy.into());
+    }
+    let ends = check(a, b, what)?;
+    if what.dry_run || (ends.a.is_empty() && ends.b.is_empty()) {
+        return Ok(());
+    }
+    for (inode, range, other) in [(a, &ends.a, &ends.b), (b, &ends.b, &ends.a)] {
+        writeback::flush(engine, inode)?;
+        let stays_inline = range.start == 0 && other.start == 0 && range.end == inode.attr_now().size && what.to_eof;
+        if !stays_inline {
+            move_out_of_item(engine, inode, range)?;
+        }
+    }
+    // What is in flight has landed, and nobody can write: the extents stay as they are until the batch is applied.
+    let extents = [extents_of(a, &ends.a)?, extents_of(b, &ends.b)?];
+    let count = extents[0].len() + extents[1].len();
+    if count > EXTENTS_MAX {
+        return Err(Outcome::TooBig.into());
+    }
+    let budget = Budget::moved_extents(count as u64, engine.store.nodesize_bytes() as u64);
+    let meta = engine.reserve(budget)?;
+    apply(engine, [a, b], &ends, &extents, what.to_eof, meta)
+}
+
+/// The ranges as they are after all checks; of different length only where both go to the end.
+struct Ends {
+    a: Range<u64>,
+    b: Range<u64>,
+}
+
+fn check(a: &Arc<Inode>, b: &Arc<Inode>, what: &Exchange) -> Result<Ends> {
+    let (a_size, b_size) = (a.attr_now().size, b.attr_now().size);
+    if a.flags() & flags::NODATASUM != b.flags() & flags::NODATASUM {
+        return Err(Outcome::Invalid.into());
+    }
+    let (a_len, b_len) = if what.to_eof {
+        let to_end = |size: u64, from: u64| size.checked_sub(from).ok_or(Outcome::Invalid);
+        (to_end(a_size, what.a_offset)?, to_end(b_size, what.b_offset)?)
+    } else {
+        (what.len_bytes, what.len_bytes)
+    };
+    let end = |from: u64, len: u64| from.checked_add(len).ok_or(Outcome::Invalid);
+    let ends = Ends {
+        a: what.a_offset..end(what.a_offset, a_len)?,
+        b: what.b_offset..end(what.b_offset, b_len)?,
+    };
+    let is_inside = ends.a.end <= a_size && ends.b.end <= b_size;
+    let ends_at_both = ends.a.end == a_size && ends.b.end == b_size;
+    let is_aligned = (what.a_offset | what.b_offset).is_multiple_of(BLOCK)
+        && (ends_at_both || (a_len | b_len).is_multiple_of(BLOCK));
+    let overlaps = Arc::ptr_eq(a, b) && (what.to_eof || (ends.a.start < ends.b.end && ends.b.start < ends.a.end));
+    if !is_inside || !is_aligned || overlaps {
+        return Err(Outcome::Invalid.into());
+    }
+    let reaches = end(what.a_offset, b_len)?.max(end(what.b_offset, a_len)?);
+    if reaches > FILE_BYTES_MAX {
+        return Err(Outcome::FileTooBig.into());
+    }
+    Ok(ends)
+}
+
+/// Extents of whole blocks in a range, cut to it.
+fn extents_of(inode: &Arc<Inode>, range: &Range<u64>) -> Result<Vec<Extent>> {
+    let blocks = range.start..round_up(range.end);
+    let mut walk = Walk::new(&inode.tree, inode.ino, blocks.clone())?;
+    let mut found = Vec::new();
+    while let Some(extent) = walk.next()? {
+        if found.len() > EXTENTS_MAX {
+            break;
+        }
+        match extent.kind {
+            Kind::Hole => {}
+            Kind::Inline { .. } => found.push(extent),
+            Kind::Disk(_) => found.push(extent.part(&blocks)),
+        }
+    }
+    Ok(found)
+}
+
+/// Writes inline data of a range into an extent of its own.
+fn move_out_of_item(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>) -> Result<()> {
+    let first = Walk::new(&inode.tree, inode.ino, 0..BLOCK)?.next()?;
+    if range.start > 0 || range.is_empty() || !first.is_some_and(|e| e.is_inline()) {
+        return Ok(());
+    }
+    let mut space = engine.space.reserve_data(BLOCK)?;
+    let meta = engine.reserve(Budget::WRITE_EXTENT)?;
+    let _flush = inode.data.flush.lock();
+    let mut content = vec![0; BLOCK as usize];
+    read::read_range(engine, inode, 0, &mut content)?;
+    let existing = Walk::new(&inode.tree, inode.ino, 0..BLOCK + 1)?.collect()?;
+    let (addr, len_bytes) = engine.space.alloc_data(&mut space, BLOCK)?;
+    let mut change = Change::default();
+    if inode.flags() & flags::NODATASUM == 0 {
+        let mut sums = Vec::new();
+        csum::compute(engine.volume.csum_type(), &content, &mut sums);
+        change.sums.push((addr, sums));
+    }
+    if let Err(error) = engine.volume.write(&[(addr, &content)]) {
+        engine.space.unalloc_data(addr, len_bytes);
+        return Err(error);
+    }
+    let extent = Extent {
+        start: 0,
+        len_bytes: BLOCK,
+        generation: NOW,
+        kind: Kind::Disk(new_extent(addr, len_bytes, false)),
+    };
+    change.fresh.insert(addr);
+    change.plan = replace::plan(
+        &existing,
+        &[Replacement {
+            range: 0..BLOCK,
+            extents: vec![extent],
+        }],
+    );
+    items::apply(engine, inode, change, meta, |attr, state| {
+        update_disk_size(state, attr, false);
+    });
+    Ok(())
+}
+
+/// What a file gets: the other's extents at its own place, and holes where the volume wants them.
+fn incoming(engine: &Engine, from: &Range<u64>, to: &Range<u64>, extents: &[Extent]) -> Vec<Extent> {
+    let moved = extents.iter().map(|extent| Extent {
+        start: extent.start - from.start + to.start,
+        generation: NOW,
+        ..extent.clone()
+    });
+    let mut moved: Vec<Extent> = moved.collect();
+    if !has_no_holes(engine) {
+        let end = to.start + (round_up(from.end) - from.start);
+        let holes = hole_replacements(&moved, to.start, end);
+        moved.extend(holes.into_iter().flat_map(|hole| hole.extents));
+        moved.sort_unstable_by_key(|e| e.start);
+    }
+    moved
+}
+
+fn apply(
+    engine: &Engine,
+    [a, b]: [&Arc<Inode>; 2],
+    ends: &Ends,
+    extents: &[Vec<Extent>; 2],
+    to_eof: bool,
+    meta: crate::space::MetaReservation,
+) -> Result<()> {
+    let unwritten = [sharing::unwritten(&extents[0]), sharing::unwritten(&extents[1])].concat();
+    let into_a = incoming(engine, &ends.b, &ends.a, &extents[1]);
+    let into_b = incoming(engine, &ends.a, &ends.b, &extents[0]);
+    // Where both go to the end, what the shorter range leaves behind of the longer goes, too.
+    let span = |own: &Range<u64>, other: &Range<u64>| {
+        let len_bytes = (own.end - own.start).max(other.end - other.start);
+        own.start..own.start + round_up(len_bytes)
+    };
+    let replace_a = Replacement {
+        range: span(&ends.a, &ends.b),
+        extents: into_a,
+    };
+    let replace_b = Replacement {
+        range: span(&ends.b, &ends.a),
+        extents: into_b,
+    };
+    let sizes = to_eof.then(|| {
+        let len = |range: &Range<u64>| range.end - range.start;
+        (ends.a.start + len(&ends.b), ends.b.start + len(&ends.a))
+    });
+    let is_one_file = Arc::ptr_eq(a, b);
+    let update = |size: Option<u64>, attr: &mut InodeState, state: &mut DataState| {
+        if let Some(size) = size {
+            attr.attr.size = size;
+            // Everything is on disk: nothing of it is behind the item's size.
+            attr.disk_size = size;
+        }
+        if !unwritten.is_empty() {
+            attr.attr.flags |= flags::PREALLOC;
+        }
+        touch(engine, attr, WriteCtx::default());
+        update_disk_size(state, attr, false);
+    };
+    let mut parts = Vec::with_capacity(2);
+    let plans = if is_one_file {
+        let mut both = vec![replace_a, replace_b];
+        both.sort_unstable_by_key(|r| r.range.start);
+        vec![(a, both, None)]
+    } else {
+        vec![
+            (a, vec![replace_a], sizes.map(|s| s.0)),
+            (b, vec![replace_b], sizes.map(|s| s.1)),
+        ]
+    };
+    let _flush = writeback::hold(&if is_one_file { vec![a] } else { vec![a, b] });
+    for (inode, replacements, size) in plans {
+        let existing = existing_around(inode, &replacements)?;
+        let change = Change {
+            plan: replace::plan(&existing, &replacements),
+            ..Change::default()
+        };
+        let update = &update;
+        parts.push(Part {
+            inode,
+            change,
+            update: Box::new(move |attr, state| update(size, attr, state)),
+        });
+    }
+    items::apply_all(engine, parts, meta, || sharing::note_shared(engine, &unwritten));
+    Ok(())
+}
+
+fn existing_around(inode: &Arc<Inode>, replacements: &[Replacement]) -> Result<Vec<Extent>> {
+    let mut existing: Vec<Extent> = Vec::new();
+    for replacement in replacements {
+        let range = &replacement.range;
+        let around = range.start.saturating_sub(1)..range.end.saturating_add(1);
+        let found = Walk::new(&inode.tree, inode.ino, around)?.collect()?;
+        let last = existing.last().map(|e| e.start);
+        existing.extend(found.into_iter().filter(|e| last.is_none_or(|last| e.start > last)));
+    }
+    Ok(existing)
+}

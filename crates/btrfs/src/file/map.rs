@@ -1,0 +1,290 @@
+//! The extents of a file as FIEMAP shows them: a walk over the items, leaf by leaf, nothing kept. Where the items show a
+//! hole or a preallocated extent, the dirty ranges are asked, as the kernel's btrfs does; dirty data over an extent that has
+//! data does not show.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use btrfs_format::view::{BackRef, ExtentView, keyed_back_ref};
+use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId};
+
+use super::extent::{Extent, Kind, OnDisk, Walk};
+use super::{round_down, round_up};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::refs::RefName;
+
+/// What stands in a part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapKind {
+    /// Data on disk.
+    Data,
+    /// Allocated, never written: reads as zeros.
+    Unwritten,
+    /// Data in the file's item.
+    Inline,
+    /// Dirty data that has no place on disk yet.
+    Delalloc,
+}
+
+/// A part of a file that is no hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapExtent {
+    pub kind: MapKind,
+    /// Where in the file, in bytes.
+    pub start: u64,
+    pub len_bytes: u64,
+    /// Logical address of the whole extent on the volume, and its bytes there; 0 where there is none.
+    pub disk_addr: u64,
+    pub disk_bytes: u64,
+    /// Where in the (uncompressed) extent this part begins, and how long that is.
+    pub offset_bytes: u64,
+    pub ram_bytes: u64,
+    /// As the format numbers it: none, zlib, lzo, zstd.
+    pub compression: u8,
+    /// Somebody else refers to the extent, too. Only where it was asked for.
+    pub is_shared: bool,
+}
+
+/// Shows what overlaps a range of a file to `take`, in order, until it breaks off. Extents come as their items have them,
+/// not cut to the range and not merged. `wants_shared`: find out what is shared, which takes lookups for each extent.
+pub fn map(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    range: Range<u64>,
+    wants_shared: bool,
+    take: &mut dyn FnMut(&MapExtent) -> ControlFlow<()>,
+) -> Result<()> {
+    let _op = inode.lock.read();
+    let size = inode.attr.lock().attr.size;
+    let range = round_down(range.start)..range.end.min(i64::MAX as u64);
+    let mut shares = wants_shared.then(|| Shares::new(engine, inode)).transpose()?;
+    let mut pos = range.start;
+    let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
+    while let Some(extent) = walk.next()? {
+        if pending(inode, pos..extent.start.min(range.end), take).is_break() {
+            return Ok(());
+        }
+        pos = extent.end();
+        let flow = match &extent.kind {
+            Kind::Hole => pending(inode, extent.start.max(range.start)..pos.min(range.end), take),
+            Kind::Inline {
+                item,
+                ram_bytes,
+                compression,
+            } => take(&MapExtent {
+                kind: MapKind::Inline,
+                start: 0,
+                len_bytes: *ram_bytes,
+                disk_addr: 0,
+                disk_bytes: inline_bytes(item),
+                offset_bytes: 0,
+                ram_bytes: *ram_bytes,
+                compression: *compression,
+                is_shared: false,
+            }),
+            Kind::Disk(disk) => {
+                let is_shared = shares.as_mut().map_or(Ok(false), |s| s.is_shared(&extent, disk))?;
+                on_disk(inode, &extent, disk, is_shared, take)
+            }
+        };
+        if flow.is_break() {
+            return Ok(());
+        }
+    }
+    let end = range.end.min(round_up(size));
+    let _ = pending(inode, pos..end.max(pos), take);
+    Ok(())
+}
+
+/// Bytes of data in an inline item, as stored.
+fn inline_bytes(item: &[u8]) -> u64 {
+    match btrfs_format::view::file_extent(item) {
+        Some(btrfs_format::view::FileExtentView::Inline { data, .. }) => data.len() as u64,
+        Some(_) | None => 0,
+    }
+}
+
+/// Dirty ranges where there are no extents.
+fn pending(
+    inode: &Arc<Inode>,
+    range: Range<u64>,
+    take: &mut dyn FnMut(&MapExtent) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let mut pos = range.start;
+    while pos < range.end {
+        let dirty = {
+            let state = inode.data.state.lock();
+            let from = state.next_pending(pos).filter(|from| *from < range.end);
+            from.map(|from| from..state.next_settled(from).min(range.end))
+        };
+        let Some(dirty) = dirty else { break };
+        take(&MapExtent {
+            kind: MapKind::Delalloc,
+            start: dirty.start,
+            len_bytes: dirty.end - dirty.start,
+            disk_addr: 0,
+            disk_bytes: 0,
+            offset_bytes: 0,
+            ram_bytes: dirty.end - dirty.start,
+            compression: 0,
+            is_shared: false,
+        })?;
+        pos = dirty.end;
+    }
+    ControlFlow::Continue(())
+}
+
+/// An extent on disk; of a preallocated one, what is dirty comes as such.
+fn on_disk(
+    inode: &Arc<Inode>,
+    extent: &Extent,
+    disk: &OnDisk,
+    is_shared: bool,
+    take: &mut dyn FnMut(&MapExtent) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let part = |range: Range<u64>| MapExtent {
+        kind: if disk.is_prealloc {
+            MapKind::Unwritten
+        } else {
+            MapKind::Data
+        },
+        start: range.start,
+        len_bytes: range.end - range.start,
+        disk_addr: disk.addr.get(),
+        disk_bytes: disk.len_bytes,
+        offset_bytes: disk.offset_bytes + (range.start - extent.start),
+        ram_bytes: disk.ram_bytes,
+        compression: disk.compression,
+        is_shared,
+    };
+    if !disk.is_prealloc {
+        return take(&part(extent.range()));
+    }
+    let mut pos = extent.start;
+    while pos < extent.end() {
+        let dirty = inode.data.state.lock().next_pending(pos);
+        let clean_end = dirty.map_or(extent.end(), |at| at.min(extent.end()));
+        if clean_end > pos {
+            take(&part(pos..clean_end))?;
+        }
+        if clean_end == extent.end() {
+            break;
+        }
+        pos = inode.data.state.lock().next_settled(clean_end).min(extent.end());
+        pending(inode, clean_end..pos, take)?;
+    }
+    ControlFlow::Continue(())
+}
+
+/// Finds out whether extents are shared; remembers the last one, because neighbours are often parts of one.
+struct Shares<'e> {
+    engine: &'e Engine,
+    inode: &'e Inode,
+    last_snapshot: Generation,
+    last: Option<(btrfs_format::LogicalAddr, bool)>,
+}
+
+impl<'e> Shares<'e> {
+    fn new(engine: &'e Engine, inode: &'e Inode) -> Result<Self> {
+        let key = Key::new(inode.tree.id().object_id(), KeyType::ROOT_ITEM, u64::MAX);
+        let root = engine.forest.root_tree().floor_same_type(&key)?;
+        let root = root.and_then(|(_, item)| btrfs_format::view::root_item(&item));
+        Ok(Self {
+            engine,
+            inode,
+            last_snapshot: root.map_or(Generation(0), |root| root.last_snapshot.into()),
+            last: None,
+        })
+    }
+
+    fn is_shared(&mut self, extent: &Extent, disk: &OnDisk) -> Result<bool> {
+        if let Some((addr, is_shared)) = self.last
+            && addr == disk.addr
+        {
+            return Ok(is_shared);
+        }
+        let is_shared = self.has_other_references(disk)?
+            || (extent.generation <= self.last_snapshot && self.lies_in_shared_leaf(extent.start)?);
+        self.last = Some((disk.addr, is_shared));
+        Ok(is_shared)
+    }
+
+    /// More than one reference by name, on disk and pending: places in other files, or elsewhere in this one.
+    fn has_other_references(&self, disk: &OnDisk) -> Result<bool> {
+        let mut refs = self.engine.txn.pending_references(disk.addr);
+        let extents = self.engine.forest.require(TreeId::EXTENT)?;
+        let object = ObjectId(disk.addr.get());
+        let key = Key::new(object, KeyType::EXTENT_ITEM, disk.len_bytes);
+        if let Some(item) = extents.get(&key)?
+            && let Some(view) = ExtentView::new(&key, &item)
+        {
+            view.inline_refs().for_each(|found| add(&mut refs, found));
+        }
+        let (from, to) = (KeyType::EXTENT_OWNER_REF, KeyType::SHARED_DATA_REF);
+        let mut keyed = extents.cursor(Key::new(object, from, 0), Key::new(object, to, u64::MAX));
+        // Two are enough to know.
+        while refs.iter().filter(|(_, count)| *count > 0).count() < 2 {
+            let Some((key, item)) = keyed.next()? else {
+                return Ok(false);
+            };
+            if let Some(found) = keyed_back_ref(&key, &item) {
+                add(&mut refs, found);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A snapshot has the leaf, too, or a node above it.
+    fn lies_in_shared_leaf(&self, start: u64) -> Result<bool> {
+        let extents = self.engine.forest.require(TreeId::EXTENT)?;
+        let path = self
+            .inode
+            .tree
+            .path(&super::extent::extent_key(self.inode.ino, start))?;
+        for (addr, level) in path {
+            let object = ObjectId(addr.get());
+            let skinny = Key::new(object, KeyType::METADATA_ITEM, level.into());
+            let (key, item) = match extents.get(&skinny)? {
+                Some(item) => (skinny, Some(item)),
+                None => {
+                    let key = Key::new(object, KeyType::EXTENT_ITEM, self.engine.store.nodesize_bytes() as u64);
+                    (key, extents.get(&key)?)
+                }
+            };
+            let view = item.as_ref().and_then(|item| ExtentView::new(&key, item));
+            if view.is_some_and(|view| view.head.refs.get() > 1) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn add(refs: &mut Vec<(RefName, i64)>, found: BackRef) {
+    if let Some((name, count)) = RefName::from_disk(found) {
+        match refs.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, n)) => *n += i64::from(count),
+            None => refs.push((name, count.into())),
+        }
+    }
+}
+
+/// Parts of a map as `FS_IOC_FIEMAP` gives them: neighbours in the file and on disk that are alike are one.
+pub fn merge(into: &mut Vec<MapExtent>, next: &MapExtent) {
+    if let Some(last) = into.last_mut() {
+        let is_alike = (last.kind, last.compression, last.is_shared) == (next.kind, next.compression, next.is_shared);
+        let on_disk = |e: &MapExtent| {
+            let offset_bytes = if e.compression == 0 { e.offset_bytes } else { 0 };
+            e.disk_addr + offset_bytes
+        };
+        let continues = last.start + last.len_bytes == next.start
+            && (last.kind == MapKind::Delalloc || on_disk(last) + last.len_bytes == on_disk(next));
+        if is_alike && continues && last.kind != MapKind::Inline {
+            last.len_bytes += next.len_bytes;
+            return;
+        }
+    }
+    into.push(*next);
+}
