@@ -146,6 +146,10 @@ impl Block {
         Ok(())
     }
 
+    /// Made by relocation, which shares blocks without a trace in root items.
+    pub(crate) fn is_relocated(&self) -> bool {
+        Header::ref_from_prefix(&self.bytes).is_ok_and(|(header, _)| header.flags.get() & header_flags::RELOC != 0)
+    }
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -55,6 +55,10 @@ impl Extent {
     pub(crate) fn end(&self) -> u64 {
         self.addr.saturating_add(self.len)
     }
+    /// References, as the item counts them.
+    pub(crate) fn refs(&self) -> u64 {
+        self.refs
+    }
     pub(crate) fn is_data(&self) -> bool {
         self.flags & extent_flags::DATA != 0
     }

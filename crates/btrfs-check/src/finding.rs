@@ -156,6 +156,8 @@ finding_ids! {
     RootBytesUsed = "root-bytes-used", Note;
     /// Two roots name the same block.
     RootShared = "root-shared", Error;
+    /// A shared block is newer than the last snapshot that its tree's root item knows of: the next write takes it for the tree's own.
+    RootLastSnapshot = "root-last-snapshot", Error;
     /// A root reference has no back reference.
     RootBackrefMissing = "root-backref-missing", Error;
     /// A root back reference has no reference.

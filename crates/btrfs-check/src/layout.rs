@@ -112,6 +112,7 @@ pub(crate) fn chunk_root(vol: &Volume) -> Root {
         generation: vol.sb.chunk_root_generation.get(),
         drop: None,
         log: false,
+        last_snapshot: None,
     }
 }
 

@@ -279,6 +279,7 @@ fn check_log(cx: &mut Cx<'_>) {
         generation: cx.vol.sb.generation.get().saturating_add(1),
         drop: None,
         log: true,
+        last_snapshot: None,
     };
     cx.sink.add(
         FindingId::LogPresent,

@@ -83,6 +83,7 @@ pub(crate) fn root_tree(vol: &Volume) -> Root {
         generation: vol.sb.generation.get(),
         drop: None,
         log: false,
+        last_snapshot: None,
     }
 }
 
@@ -191,6 +192,7 @@ fn parse(cx: &Cx<'_>, key: Key, item: &RootItem) -> Result<TreeRoot, String> {
             generation,
             drop: (item.refs.get() == 0 && progress != Key::MIN).then_some((progress, item.drop_level)),
             log: false,
+            last_snapshot: (tree.is_subvolume() && item.refs.get() > 0).then_some(item.last_snapshot.get()),
         },
         refs: item.refs.get(),
         bytes_used: item.bytes_used.get(),

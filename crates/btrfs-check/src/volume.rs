@@ -192,11 +192,13 @@ fn check_fields(sink: &mut Sink, sb: &Superblock) -> bool {
     if sb.num_devices.get() == 0 {
         bad("num_devices 0".into(), false);
     }
-    if sb.chunk_root_generation.get() > sb.generation.get() {
-        bad(
-            format!("chunk_root_generation {} is in the future", sb.chunk_root_generation),
-            false,
-        );
+    for (name, generation) in [
+        ("chunk_root_generation", sb.chunk_root_generation),
+        ("uuid_tree_generation", sb.uuid_tree_generation),
+    ] {
+        if generation.get() > sb.generation.get() {
+            bad(format!("{name} {generation} is in the future"), false);
+        }
     }
     if sb.root_dir_objectid.get() != btrfs_format::ObjectId::ROOT_TREE_DIR.get() {
         bad(format!("root_dir_objectid {}", sb.root_dir_objectid), false);

@@ -10,7 +10,7 @@ use btrfs_format::view::{BackRef, FileExtentView, file_extent};
 use btrfs_format::{Key, KeyType, TreeId};
 
 use crate::block::{Block, Expect, Owner};
-use crate::extents::{Extents, Use};
+use crate::extents::{Extent, Extents, Use};
 use crate::finding::{FindingId as Id, Sink, Site, Statistics};
 use crate::quota::Quota;
 use crate::util::{count, index, is_aligned};
@@ -48,6 +48,8 @@ pub(crate) struct Root {
     pub(crate) drop: Option<(Key, u8)>,
     /// Blocks of the fsync log have no extent items and may be one generation ahead.
     pub(crate) log: bool,
+    /// Writers take newer blocks of this tree for its own without asking; `None` where they never do or never write.
+    pub(crate) last_snapshot: Option<u64>,
 }
 
 impl Root {
@@ -250,6 +252,27 @@ impl<'a> Cx<'a> {
         }
     }
 
+    /// A block that others refer to must be old enough for its tree to ask before writing it.
+    fn judge_sharing(&mut self, root: &Root, block: &Block, generation: u64) {
+        let is_own = root.last_snapshot.is_some_and(|last| generation > last);
+        // Of relocated blocks a writer always asks.
+        if !is_own || block.is_relocated() || self.quiet_walk {
+            return;
+        }
+        let refs = self.extents.get(block.addr).map_or(0, Extent::refs);
+        if refs > 1 {
+            let what = format!(
+                "of generation {generation}, with {refs} references; the root item says that the last snapshot was at {}",
+                root.last_snapshot.unwrap_or_default()
+            );
+            let site = Site {
+                tree: Some(root.tree),
+                ..Site::addr(block.addr)
+            };
+            self.sink.add(Id::RootLastSnapshot, site, what);
+        }
+    }
+
     /// Counts an extent that a subvolume leads to.
     pub(crate) fn note_quota(&mut self, tree: TreeId, addr: u64) {
         if let Some(quota) = &mut self.quota
@@ -337,6 +360,7 @@ impl<'a> Cx<'a> {
                         if shared == Shared::Enter {
                             self.note_quota(root.tree, block.addr);
                         }
+                        self.judge_sharing(root, &block, expect.generation);
                         if block.level == 0 {
                             if first || shared == Shared::Enter {
                                 visit(self, &block, first);

@@ -2,17 +2,26 @@
 
 use std::time::Duration;
 
-use cowshed_fuzz::{Options, guard, run, seeds};
+use cowshed_fuzz::{Options, guard, run, run_case, seeds};
 
 const IMAGES: u64 = 800;
 
 #[global_allocator]
 static ALLOCATOR: guard::Counting = guard::Counting;
 
+/// Cases that went wrong once. The first two: a root item that knows of too old a last snapshot; a superblock whose
+/// uuid tree is up to date as of the next transaction.
+const FOUND: [u64; 2] = [0xb120_400c_6bb6_8969, 0xfb88_f2db_2918_e392];
+
 #[test]
 fn damaged_volumes_do_no_harm() {
     guard::install();
     let bases = seeds::all().expect("sound volumes");
+    for case in FOUND {
+        if let Err(failure) = run_case(&bases, case) {
+            panic!("case {case:#x}: {}", failure.what);
+        }
+    }
     let options = Options {
         duration: Duration::from_secs(600),
         images_max: Some(IMAGES),

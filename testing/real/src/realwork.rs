@@ -70,8 +70,10 @@ const JOBS: &[(&str, &str, Work)] = &[
         fio --name=m --size=$s --rw=randrw --bs=4k --verify=crc32c --ioengine=mmap --output=o3; rm v.* d.* m.*")),
     ("stress-ng", "stress-ng", Script("
         have=$(stress-ng --stressors); all=
-        for s in access chattr chdir chmod chown copy-file dentry dir dirdeep dirmany dup fallocate fcntl fiemap file-ioctl filename flock \\
-                 fpunch fstat getdent handle hdd inode-flags inotify iomix lease link locka lockf lockofd mknod mmap msync open readahead \\
+        # The class `filesystem` but for io (a sync of everything), ioprio, bind-mount, binderfs, eventfd and procfs (nothing of a
+        # mount), and others that work on files.
+        for s in access chattr chdir chmod chown copy-file dentry dir dirdeep dirmany dnotify dup fallocate fanotify fcntl fiemap \\
+                 file-ioctl filename flock fpunch fsize fstat getdent handle hdd inode-flags inotify iomix lease link locka lockf lockofd mknod mmap msync open readahead \\
                  rename revio rmap seek sendfile splice symlink sync-file touch unlink utime verity xattr; do
           case \" $have \" in *\" $s \"*) ;; *) echo \"this stress-ng has no $s\" >&2; continue ;; esac
           all=\"$all --$s 1\"

@@ -266,6 +266,9 @@ fn plant_roots(id: Id, bases: &Bases) -> Option<Planted> {
             let sv = image.find(TreeId::ROOT, root_item(SV));
             image.edit(TreeId::ROOT, root_item(SNAP), |item| item.data = sv.data.clone());
         }
+        Id::RootLastSnapshot => image.edit_as(TreeId::ROOT, root_item(SNAP), |item: &mut RootItem| {
+            item.last_snapshot = 0.into()
+        }),
         Id::RootBackrefMissing => drop(image.remove(TreeId::ROOT, of_type(KeyType::ROOT_BACKREF))),
         Id::RootRefMissing => drop(image.remove(TreeId::ROOT, root_ref)),
         Id::RootRefMismatch => image.edit_as(TreeId::ROOT, root_ref, |item: &mut RootRef| {

@@ -86,6 +86,8 @@ pub struct Head {
     pub is_new: bool,
     /// The tree block's references to its children become its own (shared) ones.
     pub set_full_backref: bool,
+    /// The tree that lets go took the block for its own alone: nobody else may be left.
+    pub is_last: bool,
     pub deltas: Vec<(RefName, i64)>,
 }
 
@@ -175,6 +177,7 @@ impl RefQueue {
             level: Some(level),
             is_new: true,
             set_full_backref: false,
+            is_last: false,
             deltas: vec![(RefName::TreeBlock { root }, 1)],
         };
         if self.heads.insert(addr, head).is_some() {
@@ -194,6 +197,14 @@ impl RefQueue {
     pub fn add(&mut self, addr: LogicalAddr, len_bytes: u64, level: Option<u8>, name: RefName, delta: i64) {
         if let Some(head) = self.head(addr, len_bytes, level) {
             head.add(name, delta);
+        }
+    }
+
+    /// Drops the reference of the tree that has a block for its own: the block goes with it.
+    pub fn drop_last(&mut self, addr: LogicalAddr, len_bytes: u64, level: u8, name: RefName) {
+        if let Some(head) = self.head(addr, len_bytes, Some(level)) {
+            head.add(name, -1);
+            head.is_last = true;
         }
     }
 

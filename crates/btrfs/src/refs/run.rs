@@ -199,6 +199,12 @@ pub fn run_head(
         }
         edits.push((key, None));
         Outcome::Removed
+    } else if head.is_last {
+        // The references that the block makes have passed to its copy: whoever is left would be without them.
+        return Err(corrupt(format!(
+            "block {addr} has {} other references, and is newer than the last snapshot of its tree",
+            record.refs
+        )));
     } else {
         edits.push((key, Some(record.encode().into())));
         if head.is_new { Outcome::Inserted } else { Outcome::Kept }

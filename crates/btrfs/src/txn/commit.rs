@@ -476,30 +476,27 @@ impl MergeHost for Committer<'_> {
             return Ok(Some(addr));
         }
         let nodesize = self.format.nodesize_bytes;
-        if self.can_be_shared(tree, block)? {
-            let (refs, is_full) = self.sharing(block)?;
-            if refs > 1 && block.owner() == tree && !is_full {
-                // Others keep the old block: its children get references in its own name; those in the tree's name
-                // pass to the copy.
-                self.change_children(block, tree, true, 1)?;
-                self.queue.set_full_backref(addr, nodesize, block.level());
-            } else if refs > 1 {
-                // The old block's references stay its own; the copy makes new ones in the tree's name.
-                self.change_children(block, tree, false, 1)?;
-            } else if is_full {
-                // The last user takes the old block's own references over into the tree's name.
-                self.change_children(block, tree, false, 1)?;
-                self.change_children(block, tree, true, -1)?;
-            }
-        }
-        self.queue.add(
-            addr,
-            nodesize,
-            Some(block.level()),
-            RefName::TreeBlock { root: tree },
-            -1,
-        );
+        let name = RefName::TreeBlock { root: tree };
         *self.blocks_delta.entry(tree).or_default() -= 1;
+        if !self.can_be_shared(tree, block)? {
+            self.queue.drop_last(addr, nodesize, block.level(), name);
+            return Ok(None);
+        }
+        let (refs, is_full) = self.sharing(block)?;
+        if refs > 1 && block.owner() == tree && !is_full {
+            // Others keep the old block: its children get references in its own name; those in the tree's name
+            // pass to the copy.
+            self.change_children(block, tree, true, 1)?;
+            self.queue.set_full_backref(addr, nodesize, block.level());
+        } else if refs > 1 {
+            // The old block's references stay its own; the copy makes new ones in the tree's name.
+            self.change_children(block, tree, false, 1)?;
+        } else if is_full {
+            // The last user takes the old block's own references over into the tree's name.
+            self.change_children(block, tree, false, 1)?;
+            self.change_children(block, tree, true, -1)?;
+        }
+        self.queue.add(addr, nodesize, Some(block.level()), name, -1);
         Ok(None)
     }
 

@@ -76,6 +76,9 @@ pub(super) fn fill_superblock(engine: &Engine, sb: &mut Superblock, transid: Gen
     sb.flags = U64::new(sb.flags.get() | btrfs_format::features::header_flags::WRITTEN);
     if uuid_tree_current {
         sb.uuid_tree_generation = transid.into();
+    } else if sb.uuid_tree_generation.get() >= transid.get() {
+        // From a future that would come: the kernel looks through the subvolumes instead.
+        sb.uuid_tree_generation = U64::ZERO;
     }
     Ok(())
 }

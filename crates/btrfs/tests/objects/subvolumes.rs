@@ -2,11 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use btrfs_format::TreeId;
+use btrfs_format::items::RootItem;
+use btrfs_format::{Key, KeyType, TreeId};
 use cowshed_btrfs::fs::MountOptions;
+use cowshed_btrfs::space::Budget;
 use cowshed_btrfs::subvol::SubvolChoice;
+use cowshed_btrfs::txn::Batch;
 use cowshed_harness::{KernelVolume, VolumeOptions, run};
 use cowshed_vfs::{Error, InitInfo, RenameFlags};
+
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::rig::{Rig, kernel_can};
 
@@ -130,6 +135,54 @@ fn a_snapshot_has_a_stand_in_for_a_nested_subvolume() {
     assert_eq!(rig.names("snap/dir"), Vec::<String>::new());
     rig.rmdir("snap/dir").unwrap();
     assert!(rig.exists("sv/dir/nested/deep"));
+    rig.finish();
+}
+
+/// The kernel would go on and leave the snapshot without its references.
+#[test]
+fn a_root_item_that_forgot_its_snapshot_ends_the_commit() {
+    if !kernel_can() {
+        return;
+    }
+    let options = VolumeOptions {
+        node_bytes: Some(4096),
+        ..VolumeOptions::default()
+    };
+    let volume = KernelVolume::make(&options).expect("mkfs.btrfs");
+    volume
+        .with_mount(|root| {
+            let at = |p: &str| root.join(p).to_str().unwrap().to_string();
+            run("btrfs", &["subvolume", "create", &at("sv")])?;
+            // Several leaves: the root block alone is never shared.
+            for n in 0..300 {
+                std::fs::write(at(&format!("sv/{n}")), "content")?;
+            }
+            run("btrfs", &["subvolume", "snapshot", &at("sv"), &at("snap")])?;
+            Ok(())
+        })
+        .expect("the kernel makes subvolumes");
+    let rig = mounted(volume, SubvolChoice::Id(TreeId::FS));
+    let engine = rig.fs.engine().clone();
+    let tree = engine.forest.root_tree().clone();
+    let sv = TreeId(256);
+    let key = Key::new(sv.object_id(), KeyType::ROOT_ITEM, 0);
+    let mut item = RootItem::read_from_bytes(&tree.get(&key).unwrap().expect("sv's root item")).unwrap();
+    assert_ne!(item.last_snapshot.get(), 0);
+    item.last_snapshot = 0.into();
+    let reservation = engine.reserve(Budget::CREATE).unwrap();
+    let mut batch = Batch::new();
+    batch.put(&tree, key, item.as_bytes());
+    engine.txn.join().apply(batch, reservation);
+    rig.commit();
+    rig.create("sv/new").unwrap();
+    let error = engine.sync().unwrap_err().to_string();
+    assert!(error.contains("newer than the last snapshot"), "{error}");
+    assert!(engine.txn.is_aborted());
+    assert_eq!(rig.create("sv/newer").unwrap_err(), Error::ReadOnly);
+    drop((engine, tree));
+    // What was there is there, in both.
+    let rig = mounted(rig.unmount(), SubvolChoice::Id(TreeId::FS));
+    assert_eq!((rig.names("sv").len(), rig.names("snap").len()), (300, 300));
     rig.finish();
 }
 
