@@ -21,24 +21,34 @@ pub fn judge(judged: &Judged) -> Result<()> {
     let dir = scratch_dir()?;
     let image = dir.path().join("crash.img");
     judged.devices[0].save(&image)?;
-    let report = progs::check(
-        &image,
-        progs::CheckOptions {
-            data_csum: true,
-            ..progs::CheckOptions::default()
-        },
-    )?;
-    ensure!(report.clean, "btrfs check complains:\n{}", report.output);
+    check_clean(&image)?;
     let mount_dir = dir.path().join("mnt");
     std::fs::create_dir(&mount_dir)?;
     let device = LoopDevice::attach(&image)?;
     let mount = KernelMount::new("btrfs", &[device.path()], &mount_dir, "noatime")?;
-    let mut found = Tree::new();
-    collect(&mount_dir, "", &mut found).context("reading through the kernel")?;
+    let found = collect_mount(&mount_dir)?;
     let differences = tree::differences(&judged.found, &found);
     mount.unmount()?;
     ensure!(differences.is_empty(), "the kernel sees something else:\n{differences}");
     Ok(())
+}
+
+/// `btrfs check --check-data-csum` finds nothing.
+pub fn check_clean(image: &Path) -> Result<()> {
+    let options = progs::CheckOptions {
+        data_csum: true,
+        ..progs::CheckOptions::default()
+    };
+    let report = progs::check(image, options)?;
+    ensure!(report.clean, "btrfs check complains:\n{}", report.output);
+    Ok(())
+}
+
+/// All names of a mounted file system, read through the kernel.
+pub fn collect_mount(dir: &Path) -> Result<Tree> {
+    let mut tree = Tree::new();
+    collect(dir, "", &mut tree).context("reading through the kernel")?;
+    Ok(tree)
 }
 
 fn collect(path: &Path, name: &str, tree: &mut Tree) -> Result<()> {
@@ -56,6 +66,9 @@ fn collect(path: &Path, name: &str, tree: &mut Tree) -> Result<()> {
             kind,
             perm: meta.mode() & 0o7777,
             nlink: meta.nlink() as u32,
+            uid: meta.uid(),
+            gid: meta.gid(),
+            rdev: (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev())),
             size_bytes: meta.size(),
             mtime: Timestamp::new(meta.mtime(), meta.mtime_nsec() as u32),
             content,

@@ -8,8 +8,11 @@
 //! Both work in memory and follow from a seed; only the committing thread of [`power::Threads::Committer`] runs free.
 
 pub mod faults;
+mod image;
 pub mod kernel;
 pub mod power;
 pub mod rig;
 pub mod tree;
 pub mod workload;
+
+pub use image::load_image;

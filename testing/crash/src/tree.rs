@@ -19,11 +19,34 @@ pub struct Node {
     pub kind: FileKind,
     pub perm: u32,
     pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Major and minor number of a device node.
+    pub rdev: (u32, u32),
     pub size_bytes: u64,
     pub mtime: Timestamp,
     /// Of a file its bytes, of a symbolic link its target.
     pub content: Vec<u8>,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Default for Node {
+    /// An empty file that is nobody's.
+    fn default() -> Node {
+        Node {
+            ino: 0,
+            kind: FileKind::Regular,
+            perm: 0,
+            nlink: 0,
+            uid: 0,
+            gid: 0,
+            rdev: (0, 0),
+            size_bytes: 0,
+            mtime: Timestamp::default(),
+            content: Vec::new(),
+            xattrs: BTreeMap::new(),
+        }
+    }
 }
 
 /// All names, by path without a leading slash; the root is the empty path.
@@ -112,6 +135,12 @@ pub fn load(fs: &dyn FileSystem, node: NodeId) -> Result<Node> {
         kind: attr.kind,
         perm: attr.perm,
         nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: (
+            (attr.rdev >> 8) & 0xfff,
+            (attr.rdev & 0xff) | ((attr.rdev >> 12) & 0xf_ff00),
+        ),
         size_bytes: attr.size_bytes,
         mtime: attr.mtime,
         content,

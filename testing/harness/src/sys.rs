@@ -79,3 +79,36 @@ pub(crate) fn loop_configure(device: &File, backing: &File, read_only: bool, sec
         Ok(())
     }
 }
+
+/// Writes through a shared mapping of the file, which must be long enough.
+pub fn write_through_map(file: &File, offset_bytes: u64, data: &[u8]) -> io::Result<()> {
+    const PAGE_BYTES: u64 = 4096;
+    let start = offset_bytes - offset_bytes % PAGE_BYTES;
+    let lead = (offset_bytes - start) as usize;
+    let len = lead + data.len();
+    if file.metadata()?.len() < offset_bytes + data.len() as u64 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let offset = libc::off_t::try_from(start).map_err(io::Error::other)?;
+    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    let map = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            protection,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            offset,
+        )
+    };
+    if map == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping is of `lead + data.len()` bytes, within the file, and nobody else has its address.
+    unsafe {
+        std::ptr::copy_nonoverlapping(data.as_ptr(), map.cast::<u8>().add(lead), data.len());
+        libc::munmap(map, len);
+    }
+    Ok(())
+}

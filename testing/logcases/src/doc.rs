@@ -1,0 +1,61 @@
+//! The table for the reader: `docs/design/log-tree.md` holds what this prints, between two marks.
+
+use std::fmt::Write as _;
+
+use crate::table::{CHAPTERS, Case};
+
+/// The line before the table.
+pub const BEGIN: &str = "<!-- cases: begin (printed by `cargo run -p cowshed-logcases -- --doc`) -->";
+/// The line after it.
+pub const END: &str = "<!-- cases: end -->";
+
+/// The table, in Markdown.
+pub fn table() -> String {
+    let mut out = String::new();
+    for chapter in &CHAPTERS {
+        let _ = write!(
+            out,
+            "\n### {}\n\n| Test | Script | After the crash |\n|---|---|---|\n",
+            chapter.title
+        );
+        for case in chapter.cases {
+            out.push_str(&row(case));
+        }
+    }
+    out.push('\n');
+    out
+}
+
+fn row(case: &Case) -> String {
+    let show = |list: &[&str]| {
+        let texts = list
+            .iter()
+            .map(|text| if text.is_empty() { "nothing".into() } else { code(text) });
+        texts.collect::<Vec<String>>().join(" or ")
+    };
+    let linux = match case.linux {
+        [] => String::new(),
+        weaker => format!("; a log that Linux wrote may leave {}", show(weaker)),
+    };
+    let note = match case.note {
+        "" => String::new(),
+        note => format!(" ({note})"),
+    };
+    format!(
+        "| `{}` | {} | {}{linux}{note} |\n",
+        case.name,
+        code(case.script),
+        show(case.expect)
+    )
+}
+
+/// Code in a cell: bars would end it.
+fn code(text: &str) -> String {
+    format!("`{}`", text.replace('|', "\\|"))
+}
+
+/// The part of a page between the marks.
+pub fn part(page: &str) -> Option<&str> {
+    let (_, rest) = page.split_once(BEGIN)?;
+    Some(rest.split_once(END)?.0.strip_prefix('\n').unwrap_or(rest))
+}

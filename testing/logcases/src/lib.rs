@@ -1,0 +1,19 @@
+//! Named cases of what a crash after fsync must leave.
+//!
+//! A case ([`table`]) is a short script: a setup that a `sync` ends, operations with their fsyncs, and then the crash;
+//! and what must be there afterwards ([`expect`]). It is run on four roads ([`roads`]): the kernel writes or we do, the
+//! kernel replays or we do. The crash image is a copy of the device right after the last operation returned. Whoever
+//! replays, both checkers must find nothing afterwards; and of one image kernel and Cowshed must make the same tree.
+//!
+//! The table stands in `docs/design/log-tree.md`, printed by [`doc`].
+
+pub mod content;
+pub mod doc;
+pub mod expect;
+pub mod linux;
+pub mod op;
+pub mod ours;
+pub mod roads;
+pub mod table;
+
+pub use table::Case;

@@ -1,0 +1,92 @@
+//! Runs cases of the table and says what came of them.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+use cowshed_logcases::roads::{self, Who};
+use cowshed_logcases::{Case, doc, table};
+
+#[derive(Parser)]
+#[command(
+    about = "What a crash after fsync leaves: named cases, on every road (root, loop devices, the kernel's btrfs)"
+)]
+struct Args {
+    /// Only cases whose name contains this
+    #[arg(default_value = "")]
+    name: String,
+    /// Print the table of docs/design/log-tree.md
+    #[arg(long)]
+    doc: bool,
+    /// Who writes: k, c, or both
+    #[arg(long, default_value = "kc")]
+    writers: String,
+    /// Who replays: k, c, or both
+    #[arg(long, default_value = "kc")]
+    replayers: String,
+    /// Bytes of a node
+    #[arg(long, default_value_t = 16384)]
+    nodesize: u32,
+    /// How many at a time
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// One line per case
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+fn who(letters: &str) -> Vec<Who> {
+    let all = [('k', Who::Kernel), ('c', Who::Cowshed)];
+    all.into_iter()
+        .filter(|(letter, _)| letters.contains(*letter))
+        .map(|(_, who)| who)
+        .collect()
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    if args.doc {
+        print!("{}", doc::table());
+        return Ok(());
+    }
+    let started = Instant::now();
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let (writers, replayers) = (who(&args.writers), who(&args.replayers));
+    let cases: Vec<Case> = table::all().filter(|case| case.name.contains(&args.name)).collect();
+    let base = roads::base(args.nodesize)?;
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    let logged = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..args.jobs {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    match roads::run(case, &base, &writers, &replayers) {
+                        Ok(report) => {
+                            logged.fetch_add(report.logged.len(), Ordering::Relaxed);
+                            if args.verbose {
+                                println!("{}: log written by {:?}", case.name, report.logged);
+                            }
+                        }
+                        Err(error) => {
+                            eprintln!("FAILED {error:#}\n  script: {}\n", case.script);
+                            failed.lock().unwrap_or_else(|e| e.into_inner()).push(case.name);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(|e| e.into_inner());
+    println!(
+        "{} cases, {} logs among the crash images, {} failed, {:.1} s",
+        cases.len(),
+        logged.into_inner(),
+        failed.len(),
+        started.elapsed().as_secs_f64()
+    );
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    Ok(())
+}

@@ -1,0 +1,232 @@
+//! Who writes and who replays.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use cowshed_btrfs::volume::{OpenOptions, Volume};
+use cowshed_crash::rig::{self, Devices, Layout};
+use cowshed_crash::tree::{self, Tree};
+use cowshed_crash::{kernel, load_image};
+use cowshed_device::MemDevice;
+use cowshed_harness::KernelVolume;
+use cowshed_vfs::{FileKind, FileSystem as _, NodeId, Timestamp};
+
+use crate::linux::Linux;
+use crate::op::Op;
+use crate::ours::Ours;
+use crate::{Case, expect};
+
+/// Linux or Cowshed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Who {
+    Kernel,
+    Cowshed,
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Who::Kernel => "kernel",
+            Who::Cowshed => "cowshed",
+        })
+    }
+}
+
+/// What a writer left when the power failed.
+#[derive(Debug)]
+pub struct Crash {
+    pub device: MemDevice,
+    /// There is a log to be replayed; otherwise the writer has committed instead.
+    pub has_log: bool,
+}
+
+impl Crash {
+    fn new(device: MemDevice) -> Result<Crash> {
+        let options = OpenOptions {
+            read_only: true,
+            ..OpenOptions::default()
+        };
+        let volume = Volume::open(vec![Arc::new(device.snapshot())], &options)?;
+        let has_log = volume.superblock().log_root.get() != 0;
+        Ok(Crash { device, has_log })
+    }
+}
+
+/// The bits of an inode number that the inode has for itself, `cowshed_btrfs::subvol`.
+const SUBVOLUME_SHIFT: u32 = 40;
+
+/// Mount options under which the kernel commits only when asked to.
+const KERNEL_OPTIONS: &str = "noatime,commit=300";
+
+/// A fresh volume.
+pub fn base(nodesize_bytes: u32) -> Result<MemDevice> {
+    Ok(rig::make(Layout::Dup, nodesize_bytes, 0x1c)?[0].snapshot())
+}
+
+/// The kernel runs the script; the crash follows right after.
+pub fn kernel_writes(base: &MemDevice, ops: &[Op]) -> Result<Crash> {
+    let volume = KernelVolume::from_memory(&[base.snapshot()])?;
+    let mounted = volume.mount_with(KERNEL_OPTIONS)?;
+    let mut player = Linux::new(mounted.dir());
+    for op in ops {
+        player.apply(op)?;
+    }
+    let device = load_image(volume.image())?;
+    drop(player);
+    mounted.unmount_quietly()?;
+    Crash::new(device)
+}
+
+/// Our engine runs the script. What it cannot make itself must stand in the setup, which the kernel runs then.
+pub fn we_write(base: &MemDevice, case: &Case) -> Result<Crash> {
+    let ops = case.ops()?;
+    let is_kernels = |op: &Op| matches!(op, Op::Subvolume(_));
+    let (device, ops) = if ops.iter().any(is_kernels) {
+        let setup = case.setup_len()?;
+        ensure!(!ops[setup..].iter().any(is_kernels), "only the kernel can do this");
+        (kernel_prepares(base, &ops[..setup])?, &ops[setup..])
+    } else {
+        (base.snapshot(), &ops[..])
+    };
+    let devices: Devices = vec![Arc::new(device)];
+    let fs = rig::mount(rig::shared(&devices))?;
+    let mut player = Ours::new(&fs);
+    for op in ops {
+        player.apply(op)?;
+    }
+    let device = devices[0].snapshot();
+    drop(player);
+    rig::abandon(fs);
+    Crash::new(device)
+}
+
+/// Can our engine run the script? It neither makes subvolumes nor moves them.
+pub fn is_for_us(case: &Case) -> Result<bool> {
+    let (ops, setup) = (case.ops()?, case.setup_len()?);
+    let made: BTreeSet<&String> = ops
+        .iter()
+        .filter_map(|op| match op {
+            Op::Subvolume(path) => Some(path),
+            _ => None,
+        })
+        .collect();
+    Ok(!ops[setup..].iter().any(|op| match op {
+        Op::Subvolume(_) => true,
+        Op::Rename(from, _) => made.contains(from),
+        _ => false,
+    }))
+}
+
+fn kernel_prepares(base: &MemDevice, ops: &[Op]) -> Result<MemDevice> {
+    let volume = KernelVolume::from_memory(&[base.snapshot()])?;
+    let mounted = volume.mount_with(KERNEL_OPTIONS)?;
+    let mut player = Linux::new(mounted.dir());
+    for op in ops {
+        player.apply(op)?;
+    }
+    drop(player);
+    mounted.unmount_quietly()?;
+    load_image(volume.image())
+}
+
+/// The kernel mounts the volume, and shows this. Both checkers find nothing afterwards.
+pub fn kernel_replays(device: &MemDevice) -> Result<Tree> {
+    let volume = KernelVolume::from_memory(&[device.snapshot()])?;
+    let mounted = volume.mount_with("noatime")?;
+    let found = kernel::collect_mount(mounted.dir());
+    mounted.unmount_quietly()?;
+    let found = found?;
+    check_both(volume.image())?;
+    Ok(found)
+}
+
+fn check_both(image: &Path) -> Result<()> {
+    kernel::check_clean(image)?;
+    rig::check_clean(&[Arc::new(load_image(image)?)])
+}
+
+/// We mount the volume, and show this. Our checker finds nothing afterwards; if asked to, the kernel mounts the result,
+/// too: it sees the same, and its checker finds nothing.
+pub fn we_replay(device: &MemDevice, and_the_kernel: bool) -> Result<Tree> {
+    let devices: Devices = vec![Arc::new(device.snapshot())];
+    let fs = rig::mount(rig::shared(&devices))?;
+    let found = tree::take(&fs)?;
+    fs.syncfs(&rig::ROOT, NodeId::ROOT)?;
+    fs.destroy();
+    drop(fs);
+    rig::check_clean(&rig::shared(&devices)).context("after our replay")?;
+    if !and_the_kernel {
+        return Ok(found);
+    }
+    let after = kernel_replays(&devices[0]).context("in the kernel, after our replay")?;
+    same(&found, &after).context("we (left) and the kernel, of what we replayed")?;
+    Ok(found)
+}
+
+/// Two trees of one crash image. Replay changes directories, and when it did so is nobody's promise; inode numbers of
+/// subvolumes carry the subvolume in our mounts ([`SUBVOLUME_SHIFT`]).
+pub fn same(left: &Tree, right: &Tree) -> Result<()> {
+    let plain = |tree: &Tree| {
+        let mut tree = tree.clone();
+        for node in tree.values_mut() {
+            node.ino &= (1 << SUBVOLUME_SHIFT) - 1;
+            if node.kind == FileKind::Directory {
+                node.mtime = Timestamp::default();
+            }
+        }
+        tree
+    };
+    let differences = tree::differences(&plain(left), &plain(right));
+    ensure!(differences.is_empty(), "{differences}");
+    Ok(())
+}
+
+/// What came of a case.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Who wrote a log, where the others have committed.
+    pub logged: BTreeSet<Who>,
+}
+
+/// Runs a case: each writer's crash image is replayed by each replayer.
+pub fn run(case: &Case, base: &MemDevice, writers: &[Who], replayers: &[Who]) -> Result<Report> {
+    let mut report = Report::default();
+    for &writer in writers {
+        if writer == Who::Cowshed && !is_for_us(case)? {
+            continue;
+        }
+        let name = || format!("case {}, written by {writer}", case.name);
+        let crash = match writer {
+            Who::Kernel => kernel_writes(base, &case.ops()?),
+            Who::Cowshed => we_write(base, case),
+        }
+        .with_context(name)?;
+        if crash.has_log {
+            report.logged.insert(writer);
+        }
+        let mut first: Option<(Who, Tree)> = None;
+        for &replayer in replayers {
+            let name = || format!("{}, replayed by {replayer}", name());
+            let found = match replayer {
+                Who::Kernel => kernel_replays(&crash.device),
+                Who::Cowshed => we_replay(&crash.device, replayers.contains(&Who::Kernel)),
+            }
+            .with_context(name)?;
+            let mut expected = case.expect.to_vec();
+            if writer == Who::Kernel {
+                expected.extend(case.linux);
+            }
+            expect::check(&expected, &found).with_context(name)?;
+            match &first {
+                None => first = Some((replayer, found)),
+                Some((other, tree)) => {
+                    same(tree, &found).map_err(|e| anyhow!("{} differs from the replay by {other}: {e:#}", name()))?
+                }
+            }
+        }
+    }
+    Ok(report)
+}
