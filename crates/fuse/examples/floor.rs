@@ -1,10 +1,10 @@
 //! What the transport costs: a file system in memory, mounted, and the operations that people measure.
 //!
 //! `cargo run --release -p cowshed-fuse --example floor -- [workers=N] [spin=MICROS] [open] [kernel] [writeback]
-//! [threads=N] [readahead=BYTES] [on=DIRECTORY]`
+//! [threads=N] [readahead=BYTES] [names] [on=DIRECTORY]`
 //!
 //! `open`: do not skip OPEN. `kernel`: the kernel checks permissions. `threads`: how many threads of the benchmark run
-//! at once. `on`: measure what is mounted there instead.
+//! at once. `names`: leave out reading and writing. `on`: measure what is mounted there instead.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -27,6 +27,7 @@ const STREAM_BYTES: usize = 512 << 20;
 fn main() {
     let mut options = SessionOptions::default();
     let mut threads = 1;
+    let mut has_data = true;
     let mut target = None;
     for arg in std::env::args().skip(1) {
         match arg.split_once('=').unwrap_or((&arg, "")) {
@@ -36,6 +37,7 @@ fn main() {
             ("open", _) => options.skip_open = false,
             ("kernel", _) => options.permissions = Permissions::Kernel,
             ("readahead", n) => options.readahead_bytes = n.parse().expect("bytes"),
+            ("names", _) => has_data = false,
             ("writeback", _) => options.writeback_cache = true,
             ("on", dir) => target = Some(PathBuf::from(dir)),
             _ => panic!("unknown option {arg}"),
@@ -62,7 +64,9 @@ fn main() {
         mounted.take();
         mounted = mount();
     });
-    measure_data(dir.path(), threads);
+    if has_data {
+        measure_data(dir.path(), threads);
+    }
 }
 
 struct Mount(Unmounter, Option<JoinHandle<Result<(), SessionError>>>);

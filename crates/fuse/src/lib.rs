@@ -21,6 +21,7 @@ pub mod server;
 mod session;
 mod sys;
 pub mod transport;
+mod workers;
 
 pub use mount::{MountError, MountOptions, Mountpoint};
 pub use notify::Notifier;

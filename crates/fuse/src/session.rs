@@ -6,9 +6,7 @@
 //!
 //! However the mount ends (our [`Unmounter`], umount(8), an abort through sysfs), the workers find out by reading.
 
-use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -19,17 +17,13 @@ use crate::notify::Notifier;
 use crate::proto::wire::{InHeader, Opcode};
 use crate::server::{After, OnPanic, Server, Wishes};
 use crate::transport::dev::{DataBuffer, Device, Received, RequestBuffer};
+use crate::workers::{self, Crew, Worker};
 
 /// Largest read and write in one request: what the kernel allows without its administrator's help (256 pages).
 pub const IO_BYTES_MAX: usize = 1 << 20;
 const WORKERS_MAX: usize = 64;
 /// So many by default even with fewer processors: an fsync occupies a worker while it waits for the device.
 const WORKERS_MIN: usize = 4;
-/// Waking a sleeping worker costs tens of microseconds on an idle virtual processor, more than most requests take to
-/// serve. Looking for the next request for this long instead, and yielding to anybody who can run meanwhile, measured
-/// 1.7 times as fast with one caller, and no slower with the processors busy
-/// (docs/decisions/003-own-fuse-transport.md).
-const SPIN: Duration = Duration::from_micros(20);
 
 /// Who checks permissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,7 +64,7 @@ impl Default for SessionOptions {
             mount: MountOptions::default(),
             permissions: Permissions::Auto,
             workers: thread::available_parallelism().map_or(WORKERS_MIN, |n| n.get().clamp(WORKERS_MIN, 8)),
-            spin: SPIN,
+            spin: workers::LOOK,
             writeback_cache: false,
             skip_open: true,
             io_bytes_max: IO_BYTES_MAX,
@@ -229,15 +223,24 @@ impl Session {
             }
         }
         devices.push(device);
-        let lookers = Lookers::new(spin);
+        let crew = Crew::default();
         let outcome = thread::scope(|scope| {
+            let has_guard = devices.len() > 1;
             let threads: Vec<_> = devices
                 .into_iter()
                 .enumerate()
                 .map(|(index, device)| {
-                    let (server, mountpoint, lookers) = (&*server, &mountpoint, &lookers);
-                    let worker = move || {
-                        let result = serve(server, index, device, (spin, lookers), io_bytes_max);
+                    let mountpoint = &mountpoint;
+                    let worker = Worker {
+                        server: &server,
+                        crew: &crew,
+                        index,
+                        device,
+                        look: spin,
+                        io_bytes_max,
+                    };
+                    let work = move || {
+                        let result = worker.run();
                         if let Err(error) = &result {
                             tracing::error!(%error, "a FUSE worker failed, unmounting");
                             let _ = mountpoint.unmount(true);
@@ -246,9 +249,15 @@ impl Session {
                     };
                     thread::Builder::new()
                         .name(format!("fuse-{index}"))
-                        .spawn_scoped(scope, worker)
+                        .spawn_scoped(scope, work)
                 })
                 .collect();
+            if has_guard {
+                let name = thread::Builder::new().name("fuse-guard".into());
+                if let Err(error) = name.spawn_scoped(scope, || crew.guard()) {
+                    tracing::warn!(%error, "no guard: a request that takes long may hold up others");
+                }
+            }
             let mut outcome = Ok(());
             for thread in threads {
                 let result = match thread {
@@ -257,6 +266,7 @@ impl Session {
                 };
                 outcome = outcome.and(result);
             }
+            crew.end(); // for the guard, where no worker could be started
             outcome
         });
         drop(notify_device);
@@ -273,77 +283,4 @@ impl Session {
 fn is_init(request: &[u8]) -> bool {
     use zerocopy::FromBytes;
     InHeader::read_from_prefix(request).is_ok_and(|(header, _)| header.opcode == Opcode::Init as u32)
-}
-
-/// How many workers may look for requests at once: half of the processors, so that those who make requests can run.
-struct Lookers {
-    free_places: AtomicUsize,
-}
-
-impl Lookers {
-    fn new(spin: Duration) -> Lookers {
-        let processors = thread::available_parallelism().map_or(1, NonZero::get);
-        let places = if spin.is_zero() { 0 } else { (processors / 2).max(1) };
-        Lookers {
-            free_places: places.into(),
-        }
-    }
-
-    fn take_place(&self) -> Option<Place<'_>> {
-        let one_less = |free: usize| free.checked_sub(1);
-        let taken = self
-            .free_places
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
-        taken.is_ok().then_some(Place(self))
-    }
-}
-
-struct Place<'a>(&'a Lookers);
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.free_places.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// One worker: a request, a reply, until the end.
-fn serve(
-    server: &Server,
-    worker: usize,
-    mut device: Device,
-    (spin, lookers): (Duration, &Lookers),
-    io_bytes_max: usize,
-) -> std::io::Result<()> {
-    let mut requests = RequestBuffer::new(io_bytes_max);
-    let mut data = DataBuffer::new(io_bytes_max);
-    if !spin.is_zero()
-        && let Err(error) = device.enable_looking()
-    {
-        tracing::debug!(%error, "workers will sleep between requests");
-    }
-    loop {
-        let seen = match lookers.take_place() {
-            Some(_place) => device.look(&mut requests, spin)?,
-            None => None,
-        };
-        let received = match seen {
-            Some(received) => received,
-            None => device.receive(&mut requests)?,
-        };
-        let bytes = match received {
-            Received::Request(bytes) => bytes,
-            Received::Unmounted => return Ok(()),
-            Received::Aborted => return Err(std::io::ErrorKind::ConnectionAborted.into()),
-        };
-        let (after, reply) = server.handle(worker, requests.request(bytes), data.as_mut_slice());
-        match after {
-            After::Send => {
-                if let Err(error) = device.send(&reply) {
-                    // The kernel takes a reply or says what is wrong with it; the request is over either way.
-                    tracing::error!(%error, header = ?reply.header(), "the kernel refused a reply");
-                }
-            }
-            After::Nothing => {}
-        }
-    }
 }

@@ -114,3 +114,35 @@ pub fn is_root() -> bool {
     // SAFETY: as above.
     unsafe { libc::geteuid() == 0 }
 }
+
+/// The processor that a thread ran on last. `None`: there is no such thread (any more).
+pub fn processor_of(thread: u32) -> Option<usize> {
+    const PROCESSOR: usize = 39 - 3; // proc_pid_stat(5) numbers from 1; two come before the closing parenthesis
+    let stat = std::fs::read(format!("/proc/{thread}/task/{thread}/stat")).ok()?;
+    let after_name = stat.iter().rposition(|&b| b == b')')? + 2;
+    let fields = std::str::from_utf8(stat.get(after_name..)?).ok()?;
+    fields.split(' ').nth(PROCESSOR)?.parse().ok()
+}
+
+/// The processor that this thread runs on.
+pub fn processor() -> Option<usize> {
+    // SAFETY: no arguments.
+    usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
+/// Moves this thread to a processor, where it may run there. It does not have to stay.
+pub fn move_to(processor: usize) -> Result<()> {
+    // SAFETY: a set of processors is plain integers; both calls are given its address and size; `CPU_SET` checks the range.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        let size = size_of::<libc::cpu_set_t>();
+        check(libc::sched_getaffinity(0, size, &mut allowed))?;
+        if processor >= libc::CPU_SETSIZE as usize || !libc::CPU_ISSET(processor, &allowed) {
+            return Ok(());
+        }
+        let mut one: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut one);
+        check(libc::sched_setaffinity(0, size, &one))?;
+        check(libc::sched_setaffinity(0, size, &allowed)).map(drop)
+    }
+}

@@ -3,7 +3,6 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
 
 use zerocopy::{Immutable, IntoBytes};
 
@@ -72,24 +71,13 @@ impl Device {
         Ok(())
     }
 
-    /// Looks for a request for so long without sleeping: on a machine with processors to spare this saves waking up. Does
-    /// nothing unless that was enabled.
-    pub fn look(&mut self, buffer: &mut RequestBuffer, time: Duration) -> io::Result<Option<Received>> {
+    /// Looks whether a request is queued. Finds none unless that was enabled.
+    pub fn look(&mut self, buffer: &mut RequestBuffer) -> io::Result<Option<Received>> {
         if self.quick.is_none() {
             return Ok(None);
         }
         self.came_quick = true;
-        let mut deadline = None;
-        loop {
-            if let Some(received) = self.read(buffer)? {
-                return Ok(Some(received));
-            }
-            let now = Instant::now();
-            if now >= *deadline.get_or_insert(now + time) {
-                return Ok(None);
-            }
-            std::thread::yield_now();
-        }
+        self.read(buffer)
     }
 
     /// Waits for a request, asleep.

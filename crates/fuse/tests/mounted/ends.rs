@@ -339,3 +339,21 @@ fn a_slow_request_does_not_hold_up_others() {
         );
     });
 }
+
+#[test]
+fn a_request_that_is_unexpectedly_slow_does_not_hold_up_others() {
+    let Some(_turn) = turn("a_request_that_is_unexpectedly_slow_does_not_hold_up_others") else {
+        return;
+    };
+    let mount = Mount::new(|_| {});
+    let file = File::create(mount.path("slow")).unwrap();
+    // Each of the workers is to learn that fsync is fast, so that none calls another before it.
+    (0..200).for_each(|_| file.sync_all().unwrap());
+    mount.fs.sync_takes_millis.store(3000, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| file.sync_all().unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        (0..10).for_each(|n| fs::write(mount.path(&format!("{n}")), b"x").unwrap());
+        assert!(!slow.is_finished(), "the others were held up");
+    });
+}

@@ -1,0 +1,398 @@
+//! The threads that serve requests, and which of them waits for the next one.
+//!
+//! ```text
+//!            something is queued                      a request comes
+//!    serving --------------------> serving     waiting ---------------> serving
+//!    serving --nothing is queued and nobody waits--> waiting (looking first, then asleep in `read`)
+//!    serving --nothing is queued and somebody waits--> resting --called--> serving
+//! ```
+//!
+//! Guarantee: at most one worker waits. The kernel wakes a thread that sleeps in `read` for every request, also where
+//! another one is looking for it or would be back at once; these wake-ups, for nothing, used to cost more than serving
+//! the requests. Who rests is not seen by the kernel.
+//!
+//! Nobody waits while a request of a lone caller is served: that caller has nothing else to ask. Whoever serves calls
+//! another worker where this could be wrong: before it serves a request of a kind that lately took long, and when it
+//! finds one request after the other queued already. A guard thread does so where nobody has come back to the queue for
+//! a while (a request that unexpectedly waits for a device), so that a stuck worker holds up the others for
+//! [`GUARD_TICK`] twice at most.
+//!
+//! Locks: [`Crew::resting`], held for a few instructions, no other lock within.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use zerocopy::FromBytes;
+
+use crate::proto::wire::InHeader;
+use crate::server::{After, Server};
+use crate::sys;
+use crate::transport::dev::{DataBuffer, Device, Received, RequestBuffer};
+
+/// Waking a thread on another processor costs the waker 8 us in a virtual machine (the interrupt leaves the machine),
+/// and as much again passes before the thread runs; that is more than most requests take to serve. A worker that looks
+/// for the next request for this long need not be woken. Where it finds nothing (no processor to spare), it looks ever
+/// less often.
+pub const LOOK: Duration = Duration::from_micros(20);
+/// A worker that sleeps instead checks every so many requests that it is on the processor of its caller, where waking it
+/// is a mere switch of threads.
+const MOVE_EVERY: u32 = 32;
+/// A request that takes longer counts as slow: calling another worker costs about a tenth of it.
+const SLOW: Duration = Duration::from_micros(60);
+/// Calls another worker after so many requests that were queued already. A lone caller does not get there: what it
+/// leaves behind without waiting (RELEASE, FORGET) is one request, at most two, for each that it waits for.
+const BACKLOG: u32 = 8;
+/// How often the guard looks at a mount that is in use.
+const GUARD_TICK: Duration = Duration::from_millis(1);
+/// The guard sleeps when the mount was not used for so many ticks.
+const GUARD_IDLE_TICKS: u32 = 100;
+
+/// Who rests, and who waits.
+#[derive(Debug, Default)]
+pub struct Crew {
+    /// Last come, first called: its caches are the warmest.
+    resting: Mutex<Resting>,
+    /// Somebody looks for requests, or sleeps in `read`.
+    is_waiting: AtomicBool,
+    /// How often workers have come back to the queue.
+    rounds: AtomicU64,
+    guard_sleeps: AtomicBool,
+    guard: Mutex<Option<Thread>>,
+}
+
+#[derive(Debug, Default)]
+struct Resting {
+    workers: Vec<(usize, Thread)>,
+    /// The mount is gone: nobody rests any more.
+    has_ended: bool,
+}
+
+impl Crew {
+    /// Becomes the one who waits, or rests until called. True: waits, and has to call [`Crew::got_one`].
+    fn wait_or_rest(&self, worker: usize) -> bool {
+        if !self.is_waiting.swap(true, SeqCst) {
+            return true;
+        }
+        {
+            let mut resting = self.resting.lock();
+            // Once more: who got a request meanwhile and called somebody has not seen this worker.
+            if resting.has_ended || !self.is_waiting.swap(true, SeqCst) {
+                return true;
+            }
+            resting.workers.push((worker, thread::current()));
+        }
+        let still_rests = || self.resting.lock().workers.iter().any(|(index, _)| *index == worker);
+        while {
+            thread::park();
+            still_rests()
+        } {}
+        false
+    }
+
+    /// The one who waited has a request.
+    fn got_one(&self) {
+        self.is_waiting.store(false, SeqCst);
+        if self.guard_sleeps.load(SeqCst) && self.guard_sleeps.swap(false, SeqCst) {
+            self.wake_guard();
+        }
+    }
+
+    /// Sees to it that somebody waits, unless everybody is busy.
+    fn call_one(&self) {
+        if self.is_waiting.load(SeqCst) {
+            return;
+        }
+        let called = self.resting.lock().workers.pop();
+        if let Some((_, thread)) = called {
+            thread.unpark();
+        }
+    }
+
+    /// The mount is gone, or going: everybody is to find out, by reading.
+    pub fn end(&self) {
+        let all = {
+            let mut resting = self.resting.lock();
+            resting.has_ended = true;
+            std::mem::take(&mut resting.workers)
+        };
+        all.into_iter().for_each(|(_, thread)| thread.unpark());
+        self.wake_guard();
+    }
+
+    fn wake_guard(&self) {
+        if let Some(guard) = &*self.guard.lock() {
+            guard.unpark();
+        }
+    }
+
+    /// Calls a worker whenever nobody waits and nobody has come back to the queue for a tick. Returns when the mount is
+    /// gone.
+    pub fn guard(&self) {
+        *self.guard.lock() = Some(thread::current());
+        let (mut seen, mut idle_ticks) = (0, 0);
+        while !self.resting.lock().has_ended {
+            if idle_ticks < GUARD_IDLE_TICKS {
+                thread::park_timeout(GUARD_TICK);
+            } else {
+                self.guard_sleeps.store(true, SeqCst);
+                if self.is_waiting.load(SeqCst) && self.rounds.load(SeqCst) == seen {
+                    thread::park();
+                }
+                self.guard_sleeps.store(false, SeqCst);
+                idle_ticks = 0;
+            }
+            let rounds = self.rounds.load(SeqCst);
+            match (rounds == seen, self.is_waiting.load(SeqCst)) {
+                (true, true) => idle_ticks += 1,
+                (true, false) => self.call_one(),
+                (false, _) => idle_ticks = 0,
+            }
+            seen = rounds;
+        }
+    }
+}
+
+/// What a worker remembers of the kinds of requests it has served: the last eight of each, 1 for a slow one.
+struct Slowness([u8; 64]);
+
+impl Slowness {
+    /// Everything is slow until it was fast a few times.
+    fn new() -> Slowness {
+        Slowness([0xff; 64])
+    }
+
+    fn is_slow(&self, opcode: u32) -> bool {
+        self.0[opcode as usize % self.0.len()].count_ones() >= 4
+    }
+
+    fn note(&mut self, opcode: u32, took: Duration) {
+        let history = &mut self.0[opcode as usize % self.0.len()];
+        *history = *history << 1 | u8::from(took >= SLOW);
+    }
+}
+
+/// Something that is tried again and again while it pays, and less and less often while it does not.
+#[derive(Debug, Default)]
+struct Habit {
+    /// So many times it is not due.
+    pause: u32,
+    next_pause: u32,
+}
+
+impl Habit {
+    const PAUSE_MAX: u32 = 128;
+
+    fn is_due(&mut self) -> bool {
+        let is_due = self.pause == 0;
+        self.pause = self.pause.saturating_sub(1);
+        is_due
+    }
+
+    fn pays(&mut self) {
+        self.next_pause = 0;
+    }
+
+    /// The first time has no consequences: anything may have happened.
+    fn does_not_pay(&mut self) {
+        self.pause = self.next_pause;
+        self.next_pause = (self.next_pause * 2 + 1).min(Self::PAUSE_MAX);
+    }
+}
+
+/// What a worker has learnt about its callers and the machine.
+#[derive(Debug, Default)]
+struct Habits {
+    /// Pays where there is a processor to spare.
+    looking: Habit,
+    /// Moving to the caller's processor. Pays where the scheduler leaves the worker there.
+    moving: Habit,
+    waits: u32,
+}
+
+/// One worker: a request, a reply, until the end.
+pub struct Worker<'a> {
+    pub server: &'a Server,
+    pub crew: &'a Crew,
+    pub index: usize,
+    pub device: Device,
+    pub look: Duration,
+    pub io_bytes_max: usize,
+}
+
+impl Worker<'_> {
+    /// Serves until the mount is gone.
+    pub fn run(mut self) -> std::io::Result<()> {
+        let result = self.serve();
+        self.crew.end();
+        result
+    }
+
+    fn serve(&mut self) -> std::io::Result<()> {
+        let mut requests = RequestBuffer::new(self.io_bytes_max);
+        let mut data = DataBuffer::new(self.io_bytes_max);
+        let mut slowness = Slowness::new();
+        let mut queued_in_a_row = 0;
+        let mut habits = Habits::default();
+        let mut caller = 0;
+        if let Err(error) = self.device.enable_looking() {
+            tracing::debug!(%error, "workers will sleep between requests");
+        }
+        loop {
+            self.crew.rounds.fetch_add(1, SeqCst);
+            let received = match self.device.look(&mut requests)? {
+                Some(received) => {
+                    queued_in_a_row += 1;
+                    received
+                }
+                None => {
+                    queued_in_a_row = 0;
+                    if !self.crew.wait_or_rest(self.index) {
+                        continue;
+                    }
+                    let received = self.wait(&mut requests, &mut habits, caller);
+                    self.crew.got_one();
+                    received?
+                }
+            };
+            let bytes = match received {
+                Received::Request(bytes) => bytes,
+                Received::Unmounted => return Ok(()),
+                Received::Aborted => return Err(std::io::ErrorKind::ConnectionAborted.into()),
+            };
+            let request = requests.request(bytes);
+            let header = InHeader::read_from_prefix(request).map_or_else(|_| InHeader::default(), |(header, _)| header);
+            let opcode = header.opcode;
+            caller = header.pid;
+            if queued_in_a_row >= BACKLOG || slowness.is_slow(opcode) {
+                queued_in_a_row = 0;
+                self.crew.call_one();
+            }
+            let started = Instant::now();
+            let (after, reply) = self.server.handle(self.index, request, data.as_mut_slice());
+            slowness.note(opcode, started.elapsed());
+            match after {
+                After::Send => {
+                    if let Err(error) = self.device.send(&reply) {
+                        // The kernel takes a reply or says what is wrong with it; the request is over either way.
+                        tracing::error!(%error, header = ?reply.header(), "the kernel refused a reply");
+                    }
+                }
+                After::Nothing => {}
+            }
+        }
+    }
+
+    /// Waits for a request: looks for a while if that has been worth it, then sleeps. `caller`: the thread that made
+    /// the last request.
+    fn wait(&mut self, requests: &mut RequestBuffer, habits: &mut Habits, caller: u32) -> std::io::Result<Received> {
+        if !self.look.is_zero() && habits.looking.is_due() {
+            let started = Instant::now();
+            while started.elapsed() < self.look {
+                if let Some(received) = self.device.look(requests)? {
+                    habits.looking.pays();
+                    return Ok(received);
+                }
+                std::hint::spin_loop();
+            }
+            habits.looking.does_not_pay();
+        }
+        habits.waits = habits.waits.wrapping_add(1);
+        if habits.waits.is_multiple_of(MOVE_EVERY) && habits.moving.is_due() {
+            match move_to_caller(caller) {
+                true => habits.moving.does_not_pay(),
+                false => habits.moving.pays(),
+            }
+        }
+        self.device.receive(requests)
+    }
+}
+
+/// Moves this thread to the processor of its caller. False: it was there.
+fn move_to_caller(caller: u32) -> bool {
+    let Some(there) = sys::processor_of(caller) else {
+        return false;
+    };
+    let must_move = sys::processor() != Some(there);
+    if must_move && let Err(error) = sys::move_to(there) {
+        tracing::debug!(%error, "a worker stays on its processor");
+    }
+    must_move
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_waits_the_others_rest_until_called() {
+        let crew = Crew::default();
+        assert!(crew.wait_or_rest(0));
+        thread::scope(|scope| {
+            let rests = scope.spawn(|| crew.wait_or_rest(1));
+            while crew.resting.lock().workers.is_empty() {
+                thread::yield_now();
+            }
+            crew.call_one();
+            assert_eq!(crew.resting.lock().workers.len(), 1, "somebody waits: nobody is called");
+            crew.got_one();
+            crew.call_one();
+            assert!(!rests.join().expect("no panic"), "called, to look at the queue");
+        });
+        assert!(crew.wait_or_rest(1), "nobody waits now");
+        crew.end();
+        assert!(crew.wait_or_rest(0), "nobody rests at the end");
+    }
+
+    #[test]
+    fn the_guard_calls_where_nobody_comes_back() {
+        let crew = Crew::default();
+        assert!(crew.wait_or_rest(0));
+        thread::scope(|scope| {
+            scope.spawn(|| crew.guard());
+            let rests = scope.spawn(|| crew.wait_or_rest(1));
+            // Long enough for the guard to go to sleep.
+            thread::sleep(GUARD_TICK * 2 * GUARD_IDLE_TICKS);
+            assert!(!rests.is_finished());
+            crew.got_one();
+            assert!(!rests.join().expect("no panic"));
+            crew.end();
+        });
+    }
+
+    #[test]
+    fn a_kind_is_slow_until_it_was_fast_a_few_times() {
+        let mut slowness = Slowness::new();
+        assert!(slowness.is_slow(1));
+        for _ in 0..5 {
+            slowness.note(1, Duration::ZERO);
+        }
+        assert!(!slowness.is_slow(1) && slowness.is_slow(2));
+        for _ in 0..4 {
+            slowness.note(1, SLOW);
+        }
+        assert!(slowness.is_slow(1));
+        assert!(slowness.is_slow(u32::MAX), "unknown kinds share a place");
+    }
+
+    #[test]
+    fn what_does_not_pay_is_done_less_and_less() {
+        let mut habit = Habit::default();
+        let mut times_due = 0;
+        for _ in 0..10_000 {
+            if habit.is_due() {
+                times_due += 1;
+                habit.does_not_pay();
+            }
+        }
+        assert!((70..100).contains(&times_due), "{times_due}");
+        habit.pays();
+        habit.pause = 0;
+        assert!((0..100).all(|_| {
+            let is_due = habit.is_due();
+            habit.pays();
+            is_due
+        }));
+    }
+}
