@@ -12,6 +12,7 @@ use crate::space::{Budget, MetaReservation, Space};
 use crate::tree::{NodeStore, RootPtr, Tree};
 use crate::txn::Txn;
 use crate::volume::Volume;
+use crate::workers::Workers;
 
 /// All trees that are open, by id.
 #[derive(Debug)]
@@ -136,6 +137,8 @@ pub struct Engine {
     /// Dirty data of all files.
     pub file: crate::file::FileShared,
     pub options: EngineOptions,
+    /// Hands for checksums and compression.
+    pub(crate) workers: Workers,
     pub(crate) background: crate::background::Background,
 }
 
@@ -166,6 +169,7 @@ impl Engine {
             forest,
             space,
             txn,
+            workers: Workers::new(env.processors()),
             env,
             csum_tree,
             options,

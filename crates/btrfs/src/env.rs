@@ -1,4 +1,5 @@
-//! What the engine takes from the world: time and randomness. Handed in, so that a simulator can hold both still.
+//! What the engine takes from the world: time, randomness and the number of processors. Handed in, so that a simulator
+//! can hold them still.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,6 +12,10 @@ pub trait Env: Send + Sync {
     fn now(&self) -> Timestamp;
     /// Fills `bytes` with randomness, for uuids.
     fn random(&self, bytes: &mut [u8]);
+    /// How many processors may work for one caller. One: everything happens in an order that repeats.
+    fn processors(&self) -> usize {
+        1
+    }
 }
 
 /// The real clock and the system's random numbers.
@@ -26,6 +31,10 @@ impl Env for SystemEnv {
             },
             Err(_) => Timestamp { secs: 0, nanos: 0 },
         }
+    }
+
+    fn processors(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from)
     }
 
     fn random(&self, bytes: &mut [u8]) {

@@ -18,6 +18,7 @@ mod testing;
 pub mod tree;
 pub mod txn;
 pub mod volume;
+pub mod workers;
 pub mod xattr;
 
 pub use engine::{Engine, EngineOptions};

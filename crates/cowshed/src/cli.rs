@@ -63,6 +63,8 @@ Options of -o, as in btrfs(5) and mount(8):
   commit=SECONDS            seconds between commits that nobody asked for (default 30)
   relatime, noatime, strictatime, nodiratime
   nodatasum, nodatacow      for files made from now on
+  compress=HOW, compress-force=HOW
+                            compress what is written: zlib[:1-9], lzo, zstd[:-15..15], no; force: without looking first
   degraded                  mount although devices are missing
   rescue=usebackuproot:nologreplay:ignoredatacsums:...
   max_memory=SIZE           bound for pending changes and cached blocks, with k, m or g (default: a quarter of RAM)

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use btrfs_format::TreeId;
 use cowshed_btrfs::EngineOptions;
+use cowshed_btrfs::file::compress::CompressPolicy;
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions as FsOptions};
 use cowshed_btrfs::subvol::SubvolChoice;
 use cowshed_btrfs::volume::{OpenOptions, Rescue};
@@ -86,18 +87,35 @@ fn one(options: &mut Options, name: &str, value: Option<&str>) -> Result<()> {
         ("usebackuproot" | "recovery", None) => options.open.rescue.use_backup_root = true,
         ("nologreplay" | "norecovery", None) => options.open.rescue.no_log_replay = true,
         ("nodatasum", None) => options.fs.nodatasum = true,
-        ("nodatacow", None) => options.fs.nodatacow = true,
+        ("nodatacow", None) => {
+            options.fs.nodatacow = true;
+            options.fs.compress = None;
+        }
+        ("compress", how) => compress(&mut options.fs, how, false)?,
+        ("compress-force", how) => compress(&mut options.fs, how, true)?,
         ("fsname", Some(source)) => options.source = Some(source.into()),
         ("log", Some(path)) => options.log = Some(path.into()),
         ("noloop", None) => options.no_loop = true,
         ("nobarrier", None) => bail!("nobarrier would let a crash destroy the volume: not supported"),
-        ("compress" | "compress-force", _) if value != Some("no") && value != Some("none") => {
-            bail!("{name}: compression of what is written is not supported yet (compressed files are read)")
-        }
-        ("compress" | "compress-force" | "nodiscard", _) => {}
+        ("nodiscard", None) => {}
         _ if times(options, name) || kernel_flags(options, name) => {}
         _ if IGNORED.contains(&name) || name.starts_with("x-") => {}
         _ => bail!("unknown mount option {name:?}; `cowshed mount --help` lists them"),
+    }
+    Ok(())
+}
+
+/// The last option wins, and compression and writing in place exclude each other, as on the kernel's side.
+fn compress(fs: &mut FsOptions, how: Option<&str>, force: bool) -> Result<()> {
+    fs.compress = match how {
+        Some("no" | "none") => None,
+        how => Some(CompressPolicy {
+            how: how.unwrap_or("zlib").parse()?,
+            force,
+        }),
+    };
+    if fs.compress.is_some() {
+        (fs.nodatacow, fs.nodatasum) = (false, false);
     }
     Ok(())
 }
@@ -216,7 +234,35 @@ mod tests {
             let error = parse(&[bad.into()]).unwrap_err().to_string();
             assert!(error.contains(part), "{bad}: {error}");
         }
-        assert!(parse(&["compress=zstd".into()]).is_err());
+        for bad in ["compress=gzip", "compress=lzo:", "compress-force=zstd:x", "compress="] {
+            assert!(parse(&[bad.into()]).unwrap_err().to_string().contains("zstd"), "{bad}");
+        }
         assert!(parse(&["defaults,noatime,x-systemd.automount,space_cache=v2,compress=no".into()]).is_ok());
+    }
+
+    /// What /proc/mounts shows of the same options on the kernel's mounts.
+    #[test]
+    fn the_last_of_options_about_compression_counts() {
+        for (text, shown) in [
+            ("compress", "zlib:3"),
+            ("compress-force=lzo:4", "lzo force"),
+            ("compress-force=zstd,compress=zlib:12", "zlib:9"),
+            ("compress=zstd,compress-force=no", "nothing"),
+            ("nodatacow,compress=zstd:-20", "zstd:-15"),
+            ("compress=lzo,nodatacow", "nothing nodatacow"),
+            ("compress=lzo,nodatasum", "lzo nodatasum"),
+        ] {
+            let fs = parse(&[text.into()]).unwrap().fs;
+            let mut found = fs.compress.map_or("nothing".into(), |policy| policy.how.to_string());
+            let force = fs.compress.is_some_and(|policy| policy.force);
+            for (is_set, name) in [
+                (force, " force"),
+                (fs.nodatacow, " nodatacow"),
+                (fs.nodatasum, " nodatasum"),
+            ] {
+                found += if is_set { name } else { "" };
+            }
+            assert_eq!(found, shown, "{text}");
+        }
     }
 }

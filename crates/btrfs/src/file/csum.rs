@@ -14,12 +14,14 @@ fn csum_key(addr: u64) -> Key {
     Key::new(ObjectId::EXTENT_CSUM, KeyType::EXTENT_CSUM, addr)
 }
 
-/// Appends the checksums of whole blocks of data.
-pub(super) fn compute(ty: ChecksumType, data: &[u8], out: &mut Vec<u8>) {
+/// The checksums of whole blocks of data.
+pub(super) fn compute(ty: ChecksumType, data: &[u8]) -> Vec<u8> {
     let len = ty.size_bytes();
+    let mut out = Vec::with_capacity(data.len() / BLOCK as usize * len);
     for block in data.chunks(BLOCK as usize) {
         out.extend_from_slice(&ty.compute(block)[..len]);
     }
+    out
 }
 
 /// The checksums of `len_bytes` from `addr` on; a block without one is an error, as on the kernel's side.

@@ -11,13 +11,13 @@ use super::lzo::{self, LzoError};
 /// The most bytes that a compressed extent holds, before and after.
 pub const COMPRESSED_EXTENT_BYTES_MAX: usize = 128 << 10;
 /// LZO: the file is compressed in pieces of a sector each.
-const LZO_SEGMENT_BYTES: usize = 4096;
+pub(super) const LZO_SEGMENT_BYTES: usize = 4096;
 /// LZO: a length of four bytes stands before the whole and before each segment, and never crosses a sector's end.
-const LZO_LENGTH_BYTES: usize = 4;
+pub(super) const LZO_LENGTH_BYTES: usize = 4;
 /// The most that LZO1X makes of a segment that does not compress: a sixteenth more, and some.
 const LZO_SEGMENT_COMPRESSED_BYTES_MAX: usize = LZO_SEGMENT_BYTES + LZO_SEGMENT_BYTES / 16 + 64 + 3 + 2;
 /// zstd: the largest window that the kernel's compressor uses for extents is the extent itself.
-const ZSTD_WINDOW_LOG_MAX: u32 = 17;
+pub(super) const ZSTD_WINDOW_LOG_MAX: u32 = 17;
 
 /// Why an extent does not decompress.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

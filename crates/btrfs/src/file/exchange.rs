@@ -11,10 +11,10 @@ use cowshed_vfs::{Error as Outcome, Timestamp};
 use super::data::{DataState, update_disk_size};
 use super::extent::{Extent, Kind, Walk};
 use super::items::{self, Change, NOW, Part};
+use super::place::new_extent;
 use super::replace::{self, Replacement};
 use super::shared::has_no_holes;
 use super::write::{WriteCtx, hole_replacements, touch};
-use super::writeback::new_extent;
 use super::{BLOCK, FILE_BYTES_MAX, csum, read, round_up, sharing, writeback};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -162,8 +162,7 @@ fn move_out_of_item(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>) -> 
     let (addr, len_bytes) = engine.space.alloc_data(&mut space, BLOCK)?;
     let mut change = Change::default();
     if inode.flags() & flags::NODATASUM == 0 {
-        let mut sums = Vec::new();
-        csum::compute(engine.volume.csum_type(), &content, &mut sums);
+        let sums = csum::compute(engine.volume.csum_type(), &content);
         change.sums.push((addr, sums));
     }
     if let Err(error) = engine.volume.write(&[(addr, &content)]) {

@@ -240,13 +240,13 @@ fn decode_regular(raw: &FileExtent) -> std::result::Result<(Kind, u64), &'static
     Ok((Kind::Disk(disk), len_bytes))
 }
 
-/// An inline item with plain data: the content of a small file or the target of a symbolic link. It adds the length of
-/// the data to the inode's `nbytes`.
-pub fn encode_inline(data: &[u8], generation: Generation) -> Vec<u8> {
+/// An inline item: the content of a small file, perhaps compressed. It adds `ram_bytes`, the length of the content, to
+/// the inode's `nbytes`.
+pub(super) fn encode_inline(data: &[u8], ram_bytes: u64, compression: u8, generation: Generation) -> Vec<u8> {
     let head = FileExtentHead {
         generation: generation.into(),
-        ram_bytes: U64::new(data.len() as u64),
-        compression: compression::NONE,
+        ram_bytes: U64::new(ram_bytes),
+        compression,
         encryption: 0,
         other_encoding: U16::ZERO,
         ty: file_extent_type::INLINE,

@@ -12,16 +12,21 @@
 //! flush lock is taken.
 
 mod clone;
+pub mod compress;
 mod csum;
 mod data;
 pub mod decompress;
 mod dirty;
+mod entropy;
 mod exchange;
 mod extent;
 mod fallocate;
 mod items;
 mod lzo;
+mod lzo_encode;
 pub mod map;
+mod pack;
+mod place;
 mod read;
 mod replace;
 mod seek;
@@ -34,7 +39,6 @@ mod writeback;
 pub use clone::{DEDUPE_BYTES_MAX, Dedupe, clone_range, copy_range, dedupe_range};
 pub use data::FileData;
 pub use exchange::{EXTENTS_MAX, Exchange, Freshness, exchange_range};
-pub use extent::encode_inline;
 pub use fallocate::fallocate;
 pub use read::{delalloc_bytes, read};
 pub use seek::seek;
@@ -43,6 +47,8 @@ pub use truncate::{drop_extents_of_deleted, truncate};
 pub use write::{WriteCtx, write};
 pub use writeback::{write_back, write_back_all, write_back_for_space};
 
+#[cfg(test)]
+mod compress_tests;
 #[cfg(test)]
 mod kernel_tests;
 #[cfg(test)]

@@ -8,6 +8,7 @@ use btrfs_format::features::incompat;
 use btrfs_format::{Generation, LogicalAddr, ObjectId, TreeId};
 use parking_lot::Mutex;
 
+use super::compress::Encoders;
 use super::data::DataState;
 use super::sharing::Remapped;
 use crate::engine::Engine;
@@ -34,6 +35,7 @@ pub struct FileShared {
     /// What [`super::sharing`] knows before the extent tree does.
     pub(super) remapped: Mutex<Remapped>,
     no_holes: OnceLock<bool>,
+    pub(super) encoders: Encoders,
 }
 
 impl Default for FileShared {
@@ -45,6 +47,7 @@ impl Default for FileShared {
             decompressed: Mutex::default(),
             remapped: Mutex::default(),
             no_holes: OnceLock::new(),
+            encoders: Encoders::default(),
         }
     }
 }

@@ -11,6 +11,7 @@ use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
 use cowshed_harness::{KernelVolume, need};
 use cowshed_vfs::{Context, FallocateFlags, FileSystem, Lookup, NodeId, OpenFlags, OpenRequest, SeekKind};
 
+use super::compress::CompressPolicy;
 use super::{BLOCK, WriteCtx};
 use crate::engine::{Engine, EngineOptions};
 use crate::env::FixedEnv;
@@ -28,15 +29,15 @@ fn name(file: usize) -> String {
 }
 
 /// A volume in memory, and what its files should hold.
-struct Bench {
-    device: Arc<MemDevice>,
-    fs: Fs,
-    files: Vec<Vec<u8>>,
-    options: MountOptions,
+pub(super) struct Bench {
+    pub device: Arc<MemDevice>,
+    pub fs: Fs,
+    pub files: Vec<Vec<u8>>,
+    pub options: MountOptions,
 }
 
 impl Bench {
-    fn new(size_bytes: u64, adjust: impl FnOnce(&mut MkfsOptions), options: MountOptions) -> Self {
+    pub fn new(size_bytes: u64, adjust: impl FnOnce(&mut MkfsOptions), options: MountOptions) -> Self {
         let device = Arc::new(MemDevice::new("memory", size_bytes));
         let mut mkfs_options = MkfsOptions::new([0x5a; 16]);
         adjust(&mut mkfs_options);
@@ -50,11 +51,11 @@ impl Bench {
         }
     }
 
-    fn engine(&self) -> &Engine {
+    pub fn engine(&self) -> &Engine {
         self.fs.engine()
     }
 
-    fn create(&mut self) {
+    pub fn create(&mut self) {
         let open = OpenRequest {
             flags: OpenFlags::WRITE,
             kill_suidgid: false,
@@ -66,7 +67,7 @@ impl Bench {
         self.files.push(Vec::new());
     }
 
-    fn inode(&self, file: usize) -> Arc<Inode> {
+    pub fn inode(&self, file: usize) -> Arc<Inode> {
         match self
             .fs
             .lookup(&Context::root(), NodeId::ROOT, name(file).as_bytes())
@@ -77,12 +78,12 @@ impl Bench {
         }
     }
 
-    fn remount(&mut self) {
+    pub fn remount(&mut self) {
         self.engine().close().unwrap();
         self.fs = mount(&self.device, &self.options);
     }
 
-    fn check(&self, when: &str) {
+    pub fn check(&self, when: &str) {
         self.engine().sync().unwrap();
         let device: Arc<dyn BlockDevice> = self.device.clone();
         let options = CheckOptions {
@@ -93,7 +94,7 @@ impl Bench {
         assert!(report.is_clean(), "{when}:\n{report}");
     }
 
-    fn compare(&self, file: usize, when: &str) {
+    pub fn compare(&self, file: usize, when: &str) {
         let inode = self.inode(file);
         let want = &self.files[file];
         assert_eq!(inode.attr_now().size, want.len() as u64, "{when}: size of {file}");
@@ -110,7 +111,7 @@ impl Bench {
     }
 
     /// The kernel finds nothing wrong and reads what we wrote.
-    fn judge_by_kernel(&mut self) {
+    pub fn judge_by_kernel(&mut self) {
         self.engine().close().unwrap();
         let Some(()) = need::kernel_btrfs() else { return };
         let volume = KernelVolume::from_memory(&[self.device.snapshot()]).unwrap();
@@ -144,8 +145,9 @@ pub(super) fn mount_device(device: Arc<dyn BlockDevice>, options: &MountOptions)
 }
 
 fn random_bytes(dice: &mut Dice, len: u64) -> Vec<u8> {
-    // Never zero, so that a hole where data should be is seen.
-    (0..len).map(|_| 1 + dice.below(255) as u8).collect()
+    // Never zero, so that a hole where data should be is seen. Fewer values compress better.
+    let values = [255, 255, 40, 3][dice.below(4) as usize];
+    (0..len).map(|_| 1 + dice.below(values) as u8).collect()
 }
 
 /// Offsets and lengths, sometimes at block boundaries.
@@ -363,7 +365,7 @@ fn run(seed: u64, steps: u64, mut bench: Bench) {
     bench.judge_by_kernel();
 }
 
-fn plain(_: &mut MkfsOptions) {}
+pub(super) fn plain(_: &mut MkfsOptions) {}
 
 #[test]
 fn random_operations_match_a_model() {
@@ -387,6 +389,23 @@ fn random_operations_without_checksums_match_a_model() {
         ..MountOptions::default()
     };
     run(200, 400, Bench::new(512 << 20, plain, options));
+}
+
+#[test]
+fn random_operations_with_compression_match_a_model() {
+    let policies = ["zlib:1", "lzo", "zstd:-3", "zstd"]
+        .into_iter()
+        .zip([true, true, true, false]);
+    for (seed, (how, force)) in (400..).zip(policies) {
+        let options = MountOptions {
+            compress: Some(CompressPolicy {
+                how: how.parse().unwrap(),
+                force,
+            }),
+            ..MountOptions::default()
+        };
+        run(seed, 500, Bench::new(512 << 20, plain, options));
+    }
 }
 
 #[test]
@@ -588,6 +607,10 @@ fn random_operations_at_length() {
         let adjust = |options: &mut MkfsOptions| options.features.no_holes = no_holes;
         let options = MountOptions {
             nodatasum,
+            compress: (seed % 2 == 0).then(|| CompressPolicy {
+                how: ["zlib:1", "lzo", "zstd:1"][(seed / 2 % 3) as usize].parse().unwrap(),
+                force: seed % 4 == 0,
+            }),
             ..MountOptions::default()
         };
         run(seed, 1000, Bench::new(512 << 20, adjust, options));

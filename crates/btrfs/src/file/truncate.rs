@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use btrfs_format::items::compression;
 use cowshed_vfs::Error as Outcome;
 
 use super::data::update_disk_size;
@@ -111,7 +112,7 @@ fn cut_inline(engine: &Engine, inode: &Arc<Inode>, data: &[u8]) -> Result<()> {
     let existing = Walk::new(&inode.tree, inode.ino, 0..BLOCK)?.collect()?;
     let replacement = Replacement {
         range: 0..BLOCK,
-        extents: vec![inline_extent(data)],
+        extents: vec![inline_extent(data, data.len() as u64, compression::NONE)],
     };
     let plan = replace::plan(&existing, &[replacement]);
     items::apply(

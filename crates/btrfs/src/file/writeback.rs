@@ -9,21 +9,21 @@
 //! Readers see data in flight until its items can be read. A write to a block in flight makes it dirty again, above.
 
 use std::cell::Cell;
-use std::ops::Range;
 use std::sync::Arc;
 
-use btrfs_format::LogicalAddr;
 use btrfs_format::items::compression;
 
 use super::data::{DataState, Flight, update_disk_size};
 use super::dirty::recycle;
-use super::extent::{Extent, Kind, OnDisk, Walk, encode_inline, last_below};
+use super::extent::{Extent, Kind, encode_inline, last_below};
 use super::items::{self, Change, NOW};
+use super::pack::{self, Choice, Packed};
+use super::place::{self, Placed, Run};
 use super::replace::{self, Replacement};
 use super::shared::{INLINE_BYTES_MAX, has_no_holes};
-use super::{BLOCK, EXTENT_BYTES_MAX, csum, sharing};
+use super::{BLOCK, EXTENT_BYTES_MAX};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::inode::{Inode, flags};
 use crate::space::{Budget, DataReservation, MetaReservation};
 use crate::tree::Item;
@@ -31,6 +31,8 @@ use crate::tree::Item;
 /// Bytes and runs written in one group: one batch of items each.
 const GROUP_BYTES_MAX: u64 = EXTENT_BYTES_MAX;
 const GROUP_RUNS_MAX: usize = 256;
+/// Bytes of a group that is compressed: its extents are short, and both they and their compressed data are in memory.
+const COMPRESSED_GROUP_BYTES_MAX: u64 = 16 << 20;
 
 /// Runs of a group may each touch a leaf of their own, but neighbours share them: an extent item has 78 bytes with its
 /// header, so that even 4 KiB leaves hold 50, and checksums and references are denser. Data that was accepted must find
@@ -39,12 +41,6 @@ const GROUP_BUDGET: Budget = Budget {
     blocks: Budget::WRITE_EXTENT.blocks * 4,
     is_release: true,
 };
-
-/// Adjacent dirty buffers.
-struct Run {
-    range: Range<u64>,
-    parts: Vec<(u64, Flight)>,
-}
 
 struct Group {
     runs: Vec<Run>,
@@ -126,10 +122,14 @@ pub(super) fn flush(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
         }
         let reservation = reserve_for_group(engine)?;
         let _flush = inode.data.flush.lock();
-        let Some(group) = take_group(&mut inode.data.state.lock(), &mut from) else {
+        let choice = pack::choose(engine, inode).unwrap_or_else(|error| {
+            tracing::warn!(%error, "how to compress cannot be read: nothing is compressed");
+            None
+        });
+        let Some(group) = take_group(&mut inode.data.state.lock(), &mut from, choice.is_some()) else {
             continue;
         };
-        write_group(engine, inode, group, reservation)?;
+        write_group(engine, inode, group, choice, reservation)?;
     }
 }
 
@@ -158,14 +158,19 @@ fn has_work(engine: &Engine, inode: &Arc<Inode>, from: u64) -> bool {
 }
 
 /// Moves dirty buffers from `from` on in flight, in order.
-fn take_group(state: &mut DataState, from: &mut u64) -> Option<Group> {
+fn take_group(state: &mut DataState, from: &mut u64, is_compressed: bool) -> Option<Group> {
+    let bytes_max = if is_compressed {
+        COMPRESSED_GROUP_BYTES_MAX
+    } else {
+        GROUP_BYTES_MAX
+    };
     let mut group = Group {
         runs: Vec::new(),
         bytes: 0,
         reservation: None,
     };
-    while group.bytes < GROUP_BYTES_MAX {
-        let room = GROUP_BYTES_MAX - group.bytes;
+    while group.bytes < bytes_max {
+        let room = bytes_max - group.bytes;
         let Some(next) = state.dirty.next_dirty(*from) else {
             break;
         };
@@ -200,16 +205,28 @@ fn take_group(state: &mut DataState, from: &mut u64) -> Option<Group> {
 }
 
 /// Writes a group and applies its items. The caller holds the flush lock.
-fn write_group(engine: &Engine, inode: &Arc<Inode>, mut group: Group, reservation: MetaReservation) -> Result<()> {
+fn write_group(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    mut group: Group,
+    choice: Option<Choice>,
+    reservation: MetaReservation,
+) -> Result<()> {
     let mut allocated = Vec::new();
-    let prepared = match prepare_inline(inode, &group) {
-        Ok(None) => prepare_extents(engine, inode, &mut group, &mut allocated),
-        Ok(Some(change)) => Ok(change),
+    let prepared = match prepare_inline(engine, inode, &group, choice) {
+        Ok(None) => {
+            let space = group.reservation.take();
+            place::place(engine, inode, &group.runs, choice, space, &mut allocated)
+        }
+        Ok(Some(placed)) => Ok(placed),
         Err(error) => Err(error),
     };
     let result = match prepared {
-        Ok(change) => {
-            items::apply(engine, inode, change, reservation, |attr, state| {
+        Ok(placed) => {
+            items::apply(engine, inode, placed.change, reservation, |attr, state| {
+                if placed.is_incompressible {
+                    attr.attr.flags |= flags::NOCOMPRESS;
+                }
                 update_disk_size(state, attr, true)
             });
             Ok(())
@@ -246,44 +263,57 @@ fn write_group(engine: &Engine, inode: &Arc<Inode>, mut group: Group, reservatio
     result
 }
 
-/// A small file whose only data is its first block goes into its item, as on the kernel's side.
-fn prepare_inline(inode: &Arc<Inode>, group: &Group) -> Result<Option<Change>> {
+/// A small file whose only data is its first block goes into its item, as on the kernel's side: compressed if that is
+/// shorter, or the only way to be short enough.
+fn prepare_inline(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    group: &Group,
+    choice: Option<Choice>,
+) -> Result<Option<Placed>> {
     let [Run { range, parts }] = &group.runs[..] else {
         return Ok(None);
     };
     let size = inode.attr.lock().attr.size;
-    if *range != (0..BLOCK) || size > INLINE_BYTES_MAX || size == 0 {
+    let size_max = if choice.is_some() { BLOCK } else { INLINE_BYTES_MAX };
+    if *range != (0..BLOCK) || size > size_max || size == 0 {
         return Ok(None);
     }
     let existing = last_below(&inode.tree, inode.ino, u64::MAX)?;
-    let is_in_the_way = |e: &Extent| e.start > 0 || e.on_disk().is_some_and(|d| d.is_prealloc);
+    // A single extent longer than a block stays where it is not covered.
+    let is_in_the_way = |e: &Extent| e.start > 0 || e.end() > BLOCK || e.on_disk().is_some_and(|d| d.is_prealloc);
     if existing.as_ref().is_some_and(is_in_the_way) {
         return Ok(None);
     }
     let Some((_, flight)) = parts.first() else {
         return Ok(None);
     };
-    let extent = inline_extent(&flight[..size as usize]);
+    let data = &flight[..size as usize];
+    let packed = choice.map(|choice| pack::pack_inline(engine, choice, data));
+    let extent = match &packed {
+        Some(Packed::Smaller { algorithm, bytes }) => {
+            engine.volume.need_features(algorithm.feature());
+            inline_extent(bytes, size, algorithm.on_disk())
+        }
+        _ if size > INLINE_BYTES_MAX => return Ok(None),
+        Some(Packed::Raw { .. }) | None => inline_extent(data, size, compression::NONE),
+    };
     let replacement = Replacement {
         range: 0..BLOCK,
         extents: vec![extent],
     };
-    // A single extent longer than a block stays where it is not covered.
-    let is_longer = existing.as_ref().is_some_and(|e| e.end() > BLOCK);
-    if is_longer {
-        return Ok(None);
-    }
-    let plan = replace::plan(existing.as_slice(), &[replacement]);
-    Ok(Some(Change {
-        plan,
-        ..Change::default()
+    Ok(Some(Placed {
+        change: Change {
+            plan: replace::plan(existing.as_slice(), &[replacement]),
+            ..Change::default()
+        },
+        is_incompressible: packed.is_some_and(|packed| packed.marks()),
     }))
 }
 
 /// An inline extent that is about to be made.
-pub(super) fn inline_extent(data: &[u8]) -> Extent {
-    let (ram_bytes, compression) = (data.len() as u64, compression::NONE);
-    let item = Item::Pending(encode_inline(data, NOW).into());
+pub(super) fn inline_extent(data: &[u8], ram_bytes: u64, compression: u8) -> Extent {
+    let item = Item::Pending(encode_inline(data, ram_bytes, compression, NOW).into());
     Extent {
         start: 0,
         len_bytes: BLOCK,
@@ -293,145 +323,5 @@ pub(super) fn inline_extent(data: &[u8]) -> Extent {
             ram_bytes,
             compression,
         },
-    }
-}
-
-/// Where a part of a run goes.
-struct Target {
-    range: Range<u64>,
-    disk: OnDisk,
-}
-
-fn prepare_extents(
-    engine: &Engine,
-    inode: &Arc<Inode>,
-    group: &mut Group,
-    allocated: &mut Vec<(LogicalAddr, u64)>,
-) -> Result<Change> {
-    let mut reservation = group.reservation.take();
-    let mut existing: Vec<Extent> = Vec::new();
-    let mut replacements = Vec::with_capacity(group.runs.len());
-    let mut change = Change::default();
-    let mut writes: Vec<(LogicalAddr, &[u8])> = Vec::new();
-    let wants_sums = inode.flags() & flags::NODATASUM == 0;
-    for run in &group.runs {
-        let around = run.range.start.saturating_sub(1)..run.range.end + 1;
-        let found = Walk::new(&inode.tree, inode.ino, around)?.collect()?;
-        let targets = choose_targets(engine, inode, run, &found, reservation.as_mut(), allocated)?;
-        let last = existing.last().map(|e| e.start);
-        existing.extend(found.into_iter().filter(|e| last.is_none_or(|last| e.start > last)));
-        for target in &targets {
-            let addr = LogicalAddr(target.disk.addr.get() + target.disk.offset_bytes);
-            let mut sums = Vec::new();
-            let mut at = addr.get();
-            for slice in slices(run, &target.range) {
-                writes.push((LogicalAddr(at), slice));
-                at += slice.len() as u64;
-                if wants_sums {
-                    csum::compute(engine.volume.csum_type(), slice, &mut sums);
-                }
-            }
-            if wants_sums {
-                change.sums.push((addr, sums));
-            }
-        }
-        let extents = targets.into_iter().map(|target| Extent {
-            start: target.range.start,
-            len_bytes: target.range.end - target.range.start,
-            generation: NOW,
-            kind: Kind::Disk(target.disk),
-        });
-        replacements.push(Replacement {
-            range: run.range.clone(),
-            extents: extents.collect(),
-        });
-    }
-    engine.volume.write(&writes)?;
-    change.fresh = allocated.iter().map(|(addr, _)| *addr).collect();
-    change.plan = replace::plan(&existing, &replacements);
-    Ok(change)
-}
-
-/// The parts of a run's buffers in a range.
-fn slices<'r>(run: &'r Run, range: &Range<u64>) -> impl Iterator<Item = &'r [u8]> {
-    let range = range.clone();
-    let first = run
-        .parts
-        .partition_point(|(start, part)| start + part.len() as u64 <= range.start);
-    run.parts[first..].iter().map_while(move |(start, part)| {
-        let (from, to) = (range.start.max(*start), range.end.min(start + part.len() as u64));
-        (from < to).then(|| &part[(from - start) as usize..(to - start) as usize])
-    })
-}
-
-/// Preallocated parts are written where they are if nobody else sees them; the rest gets new extents.
-fn choose_targets(
-    engine: &Engine,
-    inode: &Arc<Inode>,
-    run: &Run,
-    existing: &[Extent],
-    mut reservation: Option<&mut DataReservation>,
-    allocated: &mut Vec<(LogicalAddr, u64)>,
-) -> Result<Vec<Target>> {
-    let mut targets = Vec::new();
-    let mut pos = run.range.start;
-    for extent in existing {
-        let Kind::Disk(disk) = &extent.kind else { continue };
-        let (from, to) = (extent.start.max(pos), extent.end().min(run.range.end));
-        if from >= to || !disk.is_prealloc || !sharing::is_exclusive(engine, inode, extent, disk)? {
-            continue;
-        }
-        allocate(engine, pos..from, reservation.as_deref_mut(), allocated, &mut targets)?;
-        let offset_bytes = disk.offset_bytes + (from - extent.start);
-        targets.push(Target {
-            range: from..to,
-            disk: OnDisk {
-                offset_bytes,
-                is_prealloc: false,
-                ..*disk
-            },
-        });
-        pos = to;
-    }
-    allocate(engine, pos..run.range.end, reservation, allocated, &mut targets)?;
-    Ok(targets)
-}
-
-/// New extents for a range of the file.
-fn allocate(
-    engine: &Engine,
-    range: Range<u64>,
-    reservation: Option<&mut DataReservation>,
-    allocated: &mut Vec<(LogicalAddr, u64)>,
-    targets: &mut Vec<Target>,
-) -> Result<()> {
-    if range.is_empty() {
-        return Ok(());
-    }
-    let reservation = reservation.ok_or(Error::NoSpace)?;
-    let mut pos = range.start;
-    while pos < range.end {
-        let want = (range.end - pos).min(EXTENT_BYTES_MAX);
-        let (addr, len_bytes) = engine.space.alloc_data(reservation, want)?;
-        allocated.push((addr, len_bytes));
-        let disk = new_extent(addr, len_bytes, false);
-        targets.push(Target {
-            range: pos..pos + len_bytes,
-            disk,
-        });
-        pos += len_bytes;
-    }
-    Ok(())
-}
-
-/// All of an extent that was just allocated.
-pub(super) fn new_extent(addr: LogicalAddr, len_bytes: u64, is_prealloc: bool) -> OnDisk {
-    OnDisk {
-        addr,
-        len_bytes,
-        offset_bytes: 0,
-        ram_bytes: len_bytes,
-        compression: compression::NONE,
-        is_prealloc,
     }
 }

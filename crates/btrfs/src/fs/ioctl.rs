@@ -8,6 +8,7 @@ use crate::Engine;
 use crate::dir::staged::Staged;
 use crate::dir::{prepare_and_join, touch_inode};
 use crate::error::Result;
+use crate::file::compress::Algorithm;
 use crate::inode::Inode;
 use crate::inode::access::{Caller, check_writable};
 use crate::inode::flags::{self, CompressionProperty, FlagSubject};
@@ -35,7 +36,6 @@ const FSXATTR_BYTES: usize = 28;
 const SUBVOL_RDONLY: u64 = 1 << 1;
 /// `struct btrfs_ioctl_fs_info_args`.
 const FS_INFO_BYTES: usize = 1024;
-const DEFAULT_ALGORITHM: &[u8] = b"zlib";
 
 /// Answers an ioctl. Errors: `NotIoctl` (unknown).
 pub(super) fn ioctl(
@@ -146,7 +146,9 @@ fn set_flags(
         match property {
             Some(CompressionProperty::Set) => {
                 let name = props::COMPRESSION_NAME;
-                xattr::stage_set(&mut staged, inode.ino, name, DEFAULT_ALGORITHM, generation)?;
+                let mounted = engine.objects.policy().compress.map(|policy| policy.how.algorithm());
+                let value = mounted.unwrap_or(Algorithm::Zlib).name().as_bytes();
+                xattr::stage_set(&mut staged, inode.ino, name, value, generation)?;
             }
             Some(CompressionProperty::Remove) if !inode.xattrs.is_known_empty() => {
                 xattr::stage_remove(&mut staged, inode.ino, props::COMPRESSION_NAME)?;

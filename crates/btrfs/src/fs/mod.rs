@@ -16,6 +16,7 @@ pub use atime::AtimePolicy;
 
 use crate::Engine;
 use crate::error::{Error, Result};
+use crate::file::compress::CompressPolicy;
 use crate::inode::Inode;
 use crate::inode::access::Caller;
 use crate::subvol::{self, Policy, SubvolChoice, number::Numbering};
@@ -37,6 +38,8 @@ pub struct MountOptions {
     pub nodatasum: bool,
     /// New files are written in place, without checksums.
     pub nodatacow: bool,
+    /// Data of files is compressed. Files without checksums or copy on write are not.
+    pub compress: Option<CompressPolicy>,
     /// Front ends need not open files: faster for small files. Immutable and append-only files are then found out by the first
     /// write, not by `open`.
     pub stateless_open: bool,
@@ -51,6 +54,7 @@ impl Default for MountOptions {
             nodiratime: false,
             nodatasum: false,
             nodatacow: false,
+            compress: None,
             stateless_open: false,
         }
     }
@@ -74,6 +78,7 @@ impl Fs {
             read_only: options.read_only || engine.volume.is_read_only(),
             nodatacow: options.nodatacow,
             nodatasum: options.nodatasum || options.nodatacow,
+            compress: options.compress,
         });
         let root = subvol::resolve(&engine, &options.subvol)?;
         if root.ino != root.subvol.root_ino || root.is_placeholder() {

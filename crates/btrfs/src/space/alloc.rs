@@ -103,6 +103,16 @@ impl Space {
         Ok((LogicalAddr(range.start), len))
     }
 
+    /// Allocates one extent of exactly `bytes` out of the reservation; `None` where no free piece is that large.
+    pub fn alloc_data_whole(&self, from: &mut DataReservation, bytes: u64) -> Result<Option<LogicalAddr>> {
+        assert!(bytes > 0 && bytes <= from.bytes(), "an extent has its space reserved");
+        let found = self.alloc_from(Pool::Data, Pool::Data, bytes, false, |group| group.alloc_whole(bytes))?;
+        Ok(found.map(|range| {
+            from.consume(bytes);
+            LogicalAddr(range.start)
+        }))
+    }
+
     /// Takes an allocation back that no item ever pointed to (its write failed).
     pub fn unalloc_data(&self, addr: LogicalAddr, len_bytes: u64) {
         let (group, pool) = self.own_group(addr, len_bytes);

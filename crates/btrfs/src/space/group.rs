@@ -186,6 +186,13 @@ impl Group {
         self.refresh(&state);
         found
     }
+    /// One piece of `len_bytes`.
+    pub fn alloc_whole(&self, len_bytes: u64) -> Option<Range<u64>> {
+        let mut state = self.state.lock();
+        let found = state.holes.alloc_aligned(len_bytes, 1);
+        self.refresh(&state);
+        found
+    }
     /// Takes a range that must be free.
     pub fn claim(&self, range: Range<u64>) -> Result<(), Contradiction> {
         let mut state = self.state.lock();

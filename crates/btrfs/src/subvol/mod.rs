@@ -16,6 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::Engine;
 use crate::dir;
 use crate::error::{Error, Result};
+use crate::file::compress::CompressPolicy;
 use crate::inode::{Inode, InodeAttr, InodeTable, delete};
 use crate::tree::Tree;
 
@@ -31,6 +32,8 @@ pub struct Policy {
     pub read_only: bool,
     pub nodatacow: bool,
     pub nodatasum: bool,
+    /// What is compressed without being asked for by file.
+    pub compress: Option<CompressPolicy>,
 }
 
 /// Subvolumes and inodes in memory.

@@ -22,7 +22,7 @@ mod write;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use btrfs_format::items::DevItem;
 use btrfs_format::{ChecksumType, DevId, LogicalAddr, Superblock, Uuid};
@@ -61,6 +61,8 @@ pub struct Volume {
     options: OpenOptions,
     /// Shared by writes, exclusive while a repair looks again and writes.
     repairs: RwLock<()>,
+    /// Incompatible features that came into use since the superblock was read.
+    new_features: AtomicU64,
     /// A barrier failed beyond what copies make good: no later barrier may succeed.
     failed: AtomicBool,
 }
@@ -95,6 +97,11 @@ impl Volume {
     /// The superblock as last read or written. Its device item is that of any device.
     pub fn superblock(&self) -> Superblock {
         *self.superblock.read()
+    }
+    /// All superblocks written from now on have these incompatible features. Called before anything on disk that has
+    /// them can be reached.
+    pub fn need_features(&self, incompat: u64) {
+        self.new_features.fetch_or(incompat, Ordering::AcqRel);
     }
     /// Whether a log tree waits to be replayed.
     pub fn has_log(&self) -> bool {

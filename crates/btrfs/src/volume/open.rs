@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use btrfs_format::features::super_flags;
 use btrfs_format::items::DevItem;
@@ -127,6 +127,7 @@ fn open_at(found: &[Found], superblock: Superblock, options: &OpenOptions) -> Re
         read_only: true,
         options: *options,
         repairs: RwLock::new(()),
+        new_features: AtomicU64::new(0),
         failed: AtomicBool::new(false),
     };
     volume.sort_members();

@@ -175,12 +175,15 @@ impl Volume {
     }
 
     /// Writes copies of the superblock on all devices, the first copies before the others, without a barrier.
-    /// Checksum, place and device item are filled in here.
+    /// Checksum, place and device item are filled in here, and features that came into use.
     ///
     /// # Errors
     /// When no device took it, or when one did not and holds a superblock of this generation.
     pub fn write_superblock_copies(&self, superblock: &Superblock, which: SuperblockCopies) -> Result<()> {
         self.require_writable()?;
+        let mut superblock = *superblock;
+        superblock.incompat_flags |= U64::new(self.new_features.load(Ordering::Acquire));
+        let superblock = &superblock;
         let generation = Generation::from(superblock.generation);
         let present: Vec<_> = self
             .members

@@ -4,16 +4,10 @@ use cowshed_vfs::{Error as Errno, FileKind};
 
 use super::Effect;
 use crate::error::Result;
+use crate::file::compress::Algorithm;
 use crate::inode::{Inode, flags};
 
 pub const COMPRESSION_NAME: &[u8] = b"btrfs.compression";
-
-/// Algorithms that a value may begin with; a level may follow.
-const ALGORITHMS: [&[u8]; 3] = [b"zlib", b"lzo", b"zstd"];
-
-fn algorithm(value: &[u8]) -> Option<&'static [u8]> {
-    ALGORITHMS.into_iter().find(|name| value.starts_with(name))
-}
 
 fn can_compress(inode_flags: u64) -> bool {
     inode_flags & (flags::NODATACOW | flags::NODATASUM) == 0
@@ -33,7 +27,7 @@ pub(super) fn effect(inode: &Inode, name: &[u8], value: Option<&[u8]>) -> Result
     let new = match value {
         b"" => rest,
         b"no" | b"none" => rest | flags::NOCOMPRESS,
-        _ if algorithm(value).is_some() => rest | flags::COMPRESS,
+        _ if Algorithm::at_start_of(value).is_some() => rest | flags::COMPRESS,
         _ => return Err(Errno::Invalid.into()),
     };
     Ok(Effect {
@@ -54,5 +48,7 @@ pub fn inherited_compression(
     if !takes || dir_flags & flags::COMPRESS == 0 || !can_compress(inode_flags) {
         return Ok(None);
     }
-    Ok(super::load(dir, COMPRESSION_NAME)?.and_then(|value| algorithm(&value)))
+    Ok(super::load(dir, COMPRESSION_NAME)?
+        .and_then(|value| Algorithm::at_start_of(&value))
+        .map(|algorithm| algorithm.name().as_bytes()))
 }

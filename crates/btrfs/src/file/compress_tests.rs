@@ -1,0 +1,320 @@
+//! What is written compressed: the kernel reads it, and it takes the place that it should.
+
+use btrfs_format::features::incompat;
+use btrfs_format::items::compression;
+use cowshed_harness::need;
+
+use super::compress::{CompressPolicy, Compression};
+use super::extent::{Extent, Kind, Walk};
+use super::tests::{Bench, plain};
+use super::{BLOCK, WriteCtx};
+use crate::fs::MountOptions;
+use crate::inode::{Inode, flags};
+use crate::testing::Dice;
+
+fn compressed(how: &str, force: bool) -> MountOptions {
+    MountOptions {
+        compress: Some(CompressPolicy {
+            how: how.parse().unwrap(),
+            force,
+        }),
+        ..MountOptions::default()
+    }
+}
+
+/// Text and noise, in pieces of up to `piece_bytes_max`.
+fn mixture(seed: u64, len: usize, piece_bytes_max: u64) -> Vec<u8> {
+    let mut dice = Dice::new(seed);
+    let mut data = Vec::with_capacity(len + piece_bytes_max as usize);
+    while data.len() < len {
+        let piece = 1 + dice.below(piece_bytes_max) as usize;
+        if dice.below(4) == 0 {
+            data.extend((0..piece).map(|_| dice.below(256) as u8));
+        } else {
+            data.extend(
+                format!("line {} of a text\n", dice.below(50))
+                    .bytes()
+                    .cycle()
+                    .take(piece),
+            );
+        }
+    }
+    data.truncate(len);
+    data
+}
+
+fn extents(inode: &Inode) -> Vec<Extent> {
+    Walk::new(&inode.tree, inode.ino, 0..u64::MAX)
+        .unwrap()
+        .collect()
+        .unwrap()
+}
+
+/// File, disk and memory bytes and compression of all extents.
+fn sizes(inode: &Inode) -> Vec<(u64, u64, u64, u8)> {
+    let size = |e: &Extent| match &e.kind {
+        Kind::Disk(d) => (e.len_bytes, d.len_bytes, d.ram_bytes, d.compression),
+        Kind::Inline {
+            item,
+            ram_bytes,
+            compression,
+        } => (e.len_bytes, item.len() as u64, *ram_bytes, *compression),
+        Kind::Hole => (e.len_bytes, 0, 0, 0),
+    };
+    extents(inode).iter().map(size).collect()
+}
+
+/// Sizes at which something changes: inline, a block, a chunk of compression, a dirty buffer.
+const SIZES: [usize; 17] = [
+    0,
+    1,
+    100,
+    2047,
+    2049,
+    3000,
+    4096,
+    4097,
+    8192,
+    12_345,
+    65_537,
+    131_072,
+    131_073,
+    200_000,
+    262_144,
+    700_001,
+    1 << 20,
+];
+
+fn every_size_under(policies: &[String]) {
+    let mut bench = Bench::new(1 << 30, plain, MountOptions::default());
+    let mut packed = 0;
+    for (round, how) in policies.iter().enumerate() {
+        bench.options = compressed(how, round % 2 == 0);
+        bench.remount();
+        for size in SIZES {
+            let file = bench.files.len();
+            bench.create();
+            let inode = bench.inode(file);
+            let data = mixture(file as u64, size, [50, 700, 9000][file % 3]);
+            let written = super::write(bench.engine(), &inode, 0, &data, WriteCtx::default()).unwrap();
+            assert_eq!(written, size);
+            bench.files[file] = data;
+        }
+        bench.engine().sync().unwrap();
+        for file in bench.files.len() - SIZES.len()..bench.files.len() {
+            bench.compare(file, how);
+            packed += sizes(&bench.inode(file))
+                .iter()
+                .filter(|e| e.3 != compression::NONE)
+                .count();
+        }
+    }
+    assert!(packed > policies.len() * 25, "{packed} extents were compressed");
+    bench.check("compressed");
+    bench.remount();
+    for file in 0..bench.files.len() {
+        bench.compare(file, "mounted again");
+    }
+    bench.judge_by_kernel();
+}
+
+#[test]
+fn the_kernel_reads_files_of_all_sizes_that_were_compressed() {
+    let share = ["zlib:1", "zlib:9", "lzo", "zstd:-15", "zstd:1", "zstd:3", "zstd:15"];
+    every_size_under(&share.map(String::from));
+}
+
+/// `cargo xtask long` runs it.
+#[test]
+#[ignore = "all levels: takes a minute"]
+fn the_kernel_reads_files_of_all_sizes_of_all_levels() {
+    let zlib = (1..=9).map(|level| format!("zlib:{level}"));
+    let zstd = (-15..=15).map(|level| format!("zstd:{level}"));
+    let all: Vec<_> = zlib.chain(zstd).chain(["lzo".into(), "lzo".into()]).collect();
+    every_size_under(&all);
+}
+
+#[test]
+fn extents_have_the_sizes_of_the_format_and_the_superblock_its_bits() {
+    let mut bench = Bench::new(256 << 20, plain, compressed("zstd", false));
+    let bits = |bench: &Bench| {
+        let both = incompat::COMPRESS_LZO | incompat::COMPRESS_ZSTD;
+        bench.engine().volume.superblock().incompat_flags.get() & both
+    };
+    bench.create();
+    bench.engine().sync().unwrap();
+    assert_eq!(bits(&bench), 0, "nothing is compressed yet");
+    bench.files[0] = mixture(1, 300_000, 300);
+    super::write(bench.engine(), &bench.inode(0), 0, &bench.files[0], WriteCtx::default()).unwrap();
+    bench.engine().sync().unwrap();
+    assert_eq!(bits(&bench), incompat::COMPRESS_ZSTD);
+    let found = sizes(&bench.inode(0));
+    let last = 300_000_u64.next_multiple_of(BLOCK) - (256 << 10);
+    let lens: Vec<_> = found.iter().map(|e| (e.0, e.2, e.3)).collect();
+    let chunk = 128 << 10;
+    let zstd = compression::ZSTD;
+    assert_eq!(lens, [(chunk, chunk, zstd), (chunk, chunk, zstd), (last, last, zstd)]);
+    assert!(
+        found.iter().all(|e| e.1.is_multiple_of(BLOCK) && e.1 < e.2),
+        "{found:?}"
+    );
+    assert_eq!(bench.inode(0).attr_now().nbytes, 300_000_u64.next_multiple_of(BLOCK));
+    // A small file: inline, and compressed.
+    bench.create();
+    bench.files[1] = b"four letters ".repeat(230);
+    super::write(bench.engine(), &bench.inode(1), 0, &bench.files[1], WriteCtx::default()).unwrap();
+    bench.options = compressed("lzo", false);
+    bench.remount();
+    assert_eq!(bits(&bench), incompat::COMPRESS_ZSTD, "it stays");
+    let found = sizes(&bench.inode(1));
+    assert!(
+        matches!(found[..], [(4096, 22..100, 2990, compression::ZSTD)]),
+        "{found:?}"
+    );
+    bench.create();
+    bench.files[2] = b"x".repeat(10_000);
+    super::write(bench.engine(), &bench.inode(2), 0, &bench.files[2], WriteCtx::default()).unwrap();
+    bench.remount();
+    assert_eq!(bits(&bench), incompat::COMPRESS_ZSTD | incompat::COMPRESS_LZO);
+    assert_eq!(sizes(&bench.inode(2)), [(12_288, 4096, 12_288, compression::LZO)]);
+    for file in 0..3 {
+        bench.compare(file, "at the end");
+    }
+    bench.judge_by_kernel();
+}
+
+#[test]
+fn noise_is_stored_as_it_is_and_marks_the_file() {
+    let mut dice = Dice::new(9);
+    let noise: Vec<u8> = (0..256 << 10).map(|_| dice.below(256) as u8).collect();
+    // Few values, so that the sample promises something, in an order that LZO makes nothing of.
+    let letters: Vec<u8> = (0..256 << 10).map(|_| dice.below(60) as u8).collect();
+    let marked = |bench: &Bench, file| bench.inode(file).flags() & flags::NOCOMPRESS != 0;
+    let mut bench = Bench::new(256 << 20, plain, compressed("lzo", false));
+    let write = |bench: &mut Bench, file: usize, data: &[u8]| {
+        super::write(bench.engine(), &bench.inode(file), 0, data, WriteCtx::default()).unwrap();
+        bench.files[file] = data.to_vec();
+        bench.engine().sync().unwrap();
+    };
+    (0..4).for_each(|_| bench.create());
+    write(&mut bench, 0, &noise);
+    assert!(!marked(&bench, 0), "the sample said so, nothing was tried");
+    write(&mut bench, 1, &letters);
+    assert!(marked(&bench, 1), "tried in vain");
+    for file in 0..2 {
+        assert_eq!(
+            sizes(&bench.inode(file)),
+            [(256 << 10, 256 << 10, 256 << 10, 0)],
+            "file {file}"
+        );
+    }
+    let text = mixture(2, 256 << 10, 100);
+    write(&mut bench, 1, &text);
+    assert_eq!(
+        sizes(&bench.inode(1))[0].3,
+        compression::NONE,
+        "left alone from then on"
+    );
+    bench.options = compressed("lzo", true);
+    bench.remount();
+    assert!(marked(&bench, 1), "the mark is on disk");
+    write(&mut bench, 1, &text);
+    assert_eq!(sizes(&bench.inode(1))[0].3, compression::LZO, "forced");
+    write(&mut bench, 2, &letters);
+    assert!(!marked(&bench, 2), "forced: no mark");
+    // Without checksums there is no compression.
+    bench.options.nodatasum = true;
+    bench.remount();
+    bench.create();
+    write(&mut bench, 4, &text);
+    assert!(sizes(&bench.inode(4)).iter().all(|e| e.3 == compression::NONE));
+    for file in 0..5 {
+        bench.compare(file, "at the end");
+    }
+    bench.check("at the end");
+    bench.judge_by_kernel();
+}
+
+#[test]
+fn a_full_volume_takes_more_when_it_compresses_and_loses_nothing() {
+    let mut bench = Bench::new(128 << 20, plain, compressed("zstd:1", false));
+    let (engine, text) = (bench.engine(), mixture(7, 1 << 20, 400));
+    let ratio = Compression::new(super::compress::Algorithm::Zstd, 1);
+    let ratio = engine.file.encoders.compress(ratio, &text, 1 << 20).unwrap().len();
+    assert!(ratio < 700 << 10, "{ratio}");
+    let mut written: Vec<u64> = Vec::new();
+    loop {
+        bench.create();
+        let file = written.len();
+        let inode = bench.inode(file);
+        let mut at = 0;
+        while at < 16 << 20 {
+            match super::write(bench.engine(), &inode, at, &text, WriteCtx::default()) {
+                Ok(done) => at += done as u64,
+                Err(error) => {
+                    assert!(matches!(error, crate::Error::NoSpace), "{error}");
+                    break;
+                }
+            }
+        }
+        written.push(at);
+        bench.engine().sync().unwrap();
+        if at < 16 << 20 || written.len() > 40 {
+            break;
+        }
+    }
+    let total: u64 = written.iter().sum();
+    let room = bench.engine().space.stat().total_bytes;
+    assert!(total > room, "{total} bytes in {room}");
+    for (file, len) in written.iter().enumerate() {
+        bench.files[file] = text.iter().copied().cycle().take(*len as usize).collect();
+        bench.compare(file, "full");
+    }
+    bench.check("full");
+    bench.judge_by_kernel();
+}
+
+#[test]
+fn properties_name_algorithm_and_level() {
+    let Some(()) = need::kernel_btrfs() else { return };
+    use crate::inode::access::Caller;
+    let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
+    let ctx = cowshed_vfs::Context::root();
+    let caller = Caller {
+        ctx: &ctx,
+        checks: true,
+    };
+    let data = mixture(3, 100_000, 100);
+    for (file, (value, want)) in [
+        ("lzo", compression::LZO),
+        ("zstd:9", compression::ZSTD),
+        ("zlib", compression::ZLIB),
+        ("none", compression::NONE),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        bench.create();
+        let inode = bench.inode(file);
+        let none = cowshed_vfs::SetXattrFlags::empty();
+        crate::xattr::set(
+            bench.engine(),
+            &caller,
+            &inode,
+            b"btrfs.compression",
+            value.as_bytes(),
+            none,
+        )
+        .unwrap();
+        super::write(bench.engine(), &inode, 0, &data, WriteCtx::default()).unwrap();
+        bench.engine().sync().unwrap();
+        bench.files[file].clone_from(&data);
+        assert!(
+            sizes(&inode).iter().all(|e| e.3 == want),
+            "{value}: {:?}",
+            sizes(&inode)
+        );
+        bench.compare(file, value);
+    }
+    bench.judge_by_kernel();
+}

@@ -1,0 +1,128 @@
+//! Which data of a file is compressed, and how. Facts from the btrfs documentation ("Compression") and from watching
+//! the kernel:
+//!
+//! ```text
+//!   file without checksums or copy on write      never
+//!   compress-force=                              always (the property's algorithm, else the mount's)
+//!   flag NOCOMPRESS                              no
+//!   property, flag COMPRESS, compress=           where a sample looks compressible; by the first of these that says how
+//! ```
+//!
+//! What does not become smaller by a block is stored as it is; where neither option nor property insisted, the file is
+//! marked NOCOMPRESS then and left alone from there on.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::compress::{Algorithm, Compression};
+use super::extent::COMPRESSED_BYTES_MAX;
+use super::place::{Run, slices};
+use super::shared::INLINE_BYTES_MAX;
+use super::{BLOCK, entropy, round_up};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::inode::{Inode, flags};
+use crate::xattr::{self, props};
+
+/// How the data of a file is to be compressed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    how: Compression,
+    /// No sample is taken.
+    force: bool,
+    /// What fails to become smaller marks the file.
+    marks: bool,
+}
+
+/// What became of some data.
+#[derive(Debug)]
+pub(super) enum Packed {
+    Smaller {
+        algorithm: Algorithm,
+        /// For extents filled up to whole blocks with zeros.
+        bytes: Vec<u8>,
+    },
+    /// Stored as it is; `marks`: the file does not compress.
+    Raw { marks: bool },
+}
+
+impl Packed {
+    pub fn marks(&self) -> bool {
+        matches!(self, Self::Raw { marks: true })
+    }
+}
+
+/// How data of the inode that is written now is compressed; `None`: not at all.
+pub(super) fn choose(engine: &Engine, inode: &Inode) -> Result<Option<Choice>> {
+    let bits = inode.flags();
+    let policy = engine.objects.policy().compress;
+    if bits & (flags::NODATACOW | flags::NODATASUM) != 0 {
+        return Ok(None);
+    }
+    let force = policy.is_some_and(|policy| policy.force);
+    if !force && bits & flags::NOCOMPRESS != 0 {
+        return Ok(None);
+    }
+    let mounted = policy.map(|policy| policy.how);
+    let mut property = None;
+    if bits & flags::COMPRESS != 0 {
+        let value = xattr::load(inode, props::COMPRESSION_NAME)?;
+        property = value.and_then(|value| Compression::of_property(&value, mounted));
+    }
+    let by_flag = || (bits & flags::COMPRESS != 0).then_some(Compression::new(Algorithm::Zlib, 0));
+    let how = property.or(mounted).or_else(by_flag);
+    Ok(how.map(|how| Choice {
+        how,
+        force,
+        marks: !force && property.is_none(),
+    }))
+}
+
+/// The parts of a range that are compressed each by itself.
+pub(super) fn chunks(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let starts = range.clone().step_by(COMPRESSED_BYTES_MAX as usize);
+    starts.map(move |start| start..range.end.min(start + COMPRESSED_BYTES_MAX))
+}
+
+/// Compresses one chunk of a run.
+pub(super) fn pack_chunk(engine: &Engine, choice: Choice, run: &Run, range: &Range<u64>) -> Packed {
+    let len = range.end - range.start;
+    // A block more or less is the least that can be saved.
+    if len <= BLOCK {
+        return Packed::Raw { marks: false };
+    }
+    let data = contiguous(run, range);
+    let mut packed = pack(engine, choice, &data, len - BLOCK);
+    if let Packed::Smaller { bytes, .. } = &mut packed {
+        bytes.resize(round_up(bytes.len() as u64) as usize, 0);
+    }
+    packed
+}
+
+/// Compresses all of a file that fits one block, to be inline data.
+pub(super) fn pack_inline(engine: &Engine, choice: Choice, data: &[u8]) -> Packed {
+    let limit_bytes = (data.len() as u64 - 1).min(INLINE_BYTES_MAX);
+    pack(engine, choice, data, limit_bytes)
+}
+
+fn pack(engine: &Engine, choice: Choice, data: &[u8], limit_bytes: u64) -> Packed {
+    if !choice.force && !entropy::looks_compressible(data) {
+        return Packed::Raw { marks: false };
+    }
+    match engine.file.encoders.compress(choice.how, data, limit_bytes as usize) {
+        Some(bytes) => Packed::Smaller {
+            algorithm: choice.how.algorithm(),
+            bytes,
+        },
+        None => Packed::Raw { marks: choice.marks },
+    }
+}
+
+/// The data of a range of a run in one piece.
+fn contiguous<'r>(run: &'r Run, range: &Range<u64>) -> Cow<'r, [u8]> {
+    let mut parts = slices(run, range);
+    match (parts.next(), parts.next()) {
+        (Some(all), None) => Cow::Borrowed(all),
+        _ => slices(run, range).collect::<Vec<_>>().concat().into(),
+    }
+}

@@ -1,0 +1,343 @@
+//! Where the data of a group goes: in place, compressed into an extent of its own, or as it is into new extents.
+//! Compression, checksums and writing are shared among workers; what comes out does not depend on how many there are.
+//!
+//! Space is taken out of the reservation in the order of the file, when all sizes are known: a compressed extent takes
+//! less than was reserved for it, and the rest is given back with the reservation.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use btrfs_format::LogicalAddr;
+use btrfs_format::items::compression;
+
+use super::compress::Algorithm;
+use super::data::Flight;
+use super::extent::{Extent, Kind, OnDisk, Walk};
+use super::items::{Change, NOW};
+use super::pack::{self, Choice, Packed};
+use super::replace::{self, Replacement};
+use super::{EXTENT_BYTES_MAX, csum, sharing};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::inode::{Inode, flags};
+use crate::space::DataReservation;
+
+/// Bytes that a worker checksums and writes at once.
+const JOB_BYTES: usize = 1 << 20;
+
+/// Adjacent dirty buffers.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub range: Range<u64>,
+    pub parts: Vec<(u64, Flight)>,
+}
+
+/// The parts of a run's buffers in a range.
+pub(super) fn slices<'r>(run: &'r Run, range: &Range<u64>) -> impl Iterator<Item = &'r [u8]> + use<'r> {
+    let range = range.clone();
+    let first = run
+        .parts
+        .partition_point(|(start, part)| start + part.len() as u64 <= range.start);
+    run.parts[first..].iter().map_while(move |(start, part)| {
+        let (from, to) = (range.start.max(*start), range.end.min(start + part.len() as u64));
+        (from < to).then(|| &part[(from - start) as usize..(to - start) as usize])
+    })
+}
+
+/// What is to become of a part of a run.
+#[derive(Debug)]
+enum Spot {
+    /// Written where it was preallocated.
+    InPlace(Range<u64>, OnDisk),
+    /// Gets new extents.
+    Fresh(Range<u64>, Packed),
+}
+
+/// A part of a run that has its place.
+#[derive(Debug)]
+struct Target {
+    range: Range<u64>,
+    disk: OnDisk,
+    /// What is written, where that is not the data itself.
+    packed: Option<Vec<u8>>,
+}
+
+/// What a group became.
+#[derive(Debug)]
+pub(super) struct Placed {
+    pub change: Change,
+    /// Something did not become smaller: the file is left alone from now on.
+    pub is_incompressible: bool,
+}
+
+/// Finds places for all runs, writes their data and prepares the items. What was allocated is in `allocated`, also when
+/// an error is returned.
+pub(super) fn place(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    runs: &[Run],
+    choice: Option<Choice>,
+    mut reservation: Option<DataReservation>,
+    allocated: &mut Vec<(LogicalAddr, u64)>,
+) -> Result<Placed> {
+    let mut existing: Vec<Extent> = Vec::new();
+    let mut spots = Vec::with_capacity(runs.len());
+    for run in runs {
+        let around = run.range.start.saturating_sub(1)..run.range.end + 1;
+        let found = Walk::new(&inode.tree, inode.ino, around)?.collect()?;
+        spots.push(lay_out(engine, inode, run, &found, choice.is_some())?);
+        let last = existing.last().map(|e| e.start);
+        existing.extend(found.into_iter().filter(|e| last.is_none_or(|last| e.start > last)));
+    }
+    let mut is_incompressible = false;
+    if let Some(choice) = choice {
+        is_incompressible = compress(engine, choice, runs, &mut spots);
+    }
+    let mut targets = Vec::with_capacity(runs.len());
+    for spots in spots {
+        targets.push(find_places(engine, spots, reservation.as_mut(), allocated)?);
+    }
+    let sums = write(engine, inode, runs, &targets)?;
+    let replacements: Vec<_> = runs.iter().zip(targets).map(|(run, t)| replacement(run, t)).collect();
+    Ok(Placed {
+        change: Change {
+            plan: replace::plan(&existing, &replacements),
+            fresh: allocated.iter().map(|(addr, _)| *addr).collect(),
+            sums,
+        },
+        is_incompressible,
+    })
+}
+
+/// Preallocated parts are written where they are if nobody else sees them; the rest gets new extents.
+fn lay_out(engine: &Engine, inode: &Arc<Inode>, run: &Run, existing: &[Extent], in_chunks: bool) -> Result<Vec<Spot>> {
+    let mut spots = Vec::new();
+    let fresh = |spots: &mut Vec<Spot>, range: Range<u64>| {
+        let spot = |range| Spot::Fresh(range, Packed::Raw { marks: false });
+        if range.is_empty() {
+        } else if in_chunks {
+            spots.extend(pack::chunks(range).map(spot));
+        } else {
+            spots.push(spot(range));
+        }
+    };
+    let mut pos = run.range.start;
+    for extent in existing {
+        let Kind::Disk(disk) = &extent.kind else { continue };
+        let (from, to) = (extent.start.max(pos), extent.end().min(run.range.end));
+        if from >= to || !disk.is_prealloc || !sharing::is_exclusive(engine, inode, extent, disk)? {
+            continue;
+        }
+        fresh(&mut spots, pos..from);
+        let place = OnDisk {
+            offset_bytes: disk.offset_bytes + (from - extent.start),
+            is_prealloc: false,
+            ..*disk
+        };
+        spots.push(Spot::InPlace(from..to, place));
+        pos = to;
+    }
+    fresh(&mut spots, pos..run.range.end);
+    Ok(spots)
+}
+
+/// Compresses what gets new extents. True where something failed to become smaller that should have.
+fn compress(engine: &Engine, choice: Choice, runs: &[Run], spots: &mut [Vec<Spot>]) -> bool {
+    let mut jobs = Vec::new();
+    for (run, spots) in runs.iter().zip(spots) {
+        for spot in spots {
+            if let Spot::Fresh(range, packed) = spot {
+                jobs.push((run, &*range, packed));
+            }
+        }
+    }
+    let marks = engine.workers.run(jobs, |(run, range, packed)| {
+        *packed = pack::pack_chunk(engine, choice, run, range);
+        packed.marks()
+    });
+    marks.contains(&true)
+}
+
+/// Allocates in order. Adjacent parts that are not compressed share extents.
+fn find_places(
+    engine: &Engine,
+    spots: Vec<Spot>,
+    mut reservation: Option<&mut DataReservation>,
+    allocated: &mut Vec<(LogicalAddr, u64)>,
+) -> Result<Vec<Target>> {
+    let mut targets = Vec::with_capacity(spots.len());
+    let mut raw = 0..0;
+    for spot in spots {
+        let (range, packed) = match spot {
+            Spot::Fresh(range, Packed::Smaller { algorithm, bytes }) => {
+                let held = reservation.as_deref_mut().ok_or(Error::NoSpace)?;
+                match place_packed(engine, &range, algorithm, bytes, held, allocated)? {
+                    Some(target) => (range, Some(target)),
+                    None => (range, None),
+                }
+            }
+            Spot::Fresh(range, Packed::Raw { .. }) => (range, None),
+            Spot::InPlace(range, disk) => {
+                let target = Target {
+                    range: range.clone(),
+                    disk,
+                    packed: None,
+                };
+                (range, Some(target))
+            }
+        };
+        match packed {
+            None if raw.end == range.start && !raw.is_empty() => raw.end = range.end,
+            None => {
+                allocate(engine, raw, reservation.as_deref_mut(), allocated, &mut targets)?;
+                raw = range;
+            }
+            Some(target) => {
+                allocate(
+                    engine,
+                    std::mem::take(&mut raw),
+                    reservation.as_deref_mut(),
+                    allocated,
+                    &mut targets,
+                )?;
+                targets.push(target);
+            }
+        }
+    }
+    allocate(engine, raw, reservation, allocated, &mut targets)?;
+    Ok(targets)
+}
+
+/// An extent for compressed data; `None` where free space has no piece that is large enough.
+fn place_packed(
+    engine: &Engine,
+    range: &Range<u64>,
+    algorithm: Algorithm,
+    bytes: Vec<u8>,
+    reservation: &mut DataReservation,
+    allocated: &mut Vec<(LogicalAddr, u64)>,
+) -> Result<Option<Target>> {
+    let len_bytes = bytes.len() as u64;
+    let Some(addr) = engine.space.alloc_data_whole(reservation, len_bytes)? else {
+        return Ok(None);
+    };
+    allocated.push((addr, len_bytes));
+    engine.volume.need_features(algorithm.feature());
+    let disk = OnDisk {
+        ram_bytes: range.end - range.start,
+        compression: algorithm.on_disk(),
+        ..new_extent(addr, len_bytes, false)
+    };
+    Ok(Some(Target {
+        range: range.clone(),
+        disk,
+        packed: Some(bytes),
+    }))
+}
+
+/// New extents for a range of the file.
+fn allocate(
+    engine: &Engine,
+    range: Range<u64>,
+    reservation: Option<&mut DataReservation>,
+    allocated: &mut Vec<(LogicalAddr, u64)>,
+    targets: &mut Vec<Target>,
+) -> Result<()> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    let reservation = reservation.ok_or(Error::NoSpace)?;
+    let mut pos = range.start;
+    while pos < range.end {
+        let want = (range.end - pos).min(EXTENT_BYTES_MAX);
+        let (addr, len_bytes) = engine.space.alloc_data(reservation, want)?;
+        allocated.push((addr, len_bytes));
+        targets.push(Target {
+            range: pos..pos + len_bytes,
+            disk: new_extent(addr, len_bytes, false),
+            packed: None,
+        });
+        pos += len_bytes;
+    }
+    Ok(())
+}
+
+/// All of an extent that was just allocated.
+pub(super) fn new_extent(addr: LogicalAddr, len_bytes: u64, is_prealloc: bool) -> OnDisk {
+    OnDisk {
+        addr,
+        len_bytes,
+        offset_bytes: 0,
+        ram_bytes: len_bytes,
+        compression: compression::NONE,
+        is_prealloc,
+    }
+}
+
+fn replacement(run: &Run, targets: Vec<Target>) -> Replacement {
+    let extents = targets.into_iter().map(|target| Extent {
+        start: target.range.start,
+        len_bytes: target.range.end - target.range.start,
+        generation: NOW,
+        kind: Kind::Disk(target.disk),
+    });
+    Replacement {
+        range: run.range.clone(),
+        extents: extents.collect(),
+    }
+}
+
+/// Writes data to its places; returns its checksums by address.
+fn write(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    runs: &[Run],
+    targets: &[Vec<Target>],
+) -> Result<Vec<(LogicalAddr, Vec<u8>)>> {
+    let jobs = write_jobs(runs, targets);
+    let wants_sums = inode.flags() & flags::NODATASUM == 0;
+    let done = engine.workers.run(jobs, |writes| -> Result<Vec<_>> {
+        let mut sums = Vec::new();
+        if wants_sums {
+            let sum = |&(addr, data): &(LogicalAddr, &[u8])| (addr, csum::compute(engine.volume.csum_type(), data));
+            sums.extend(writes.iter().map(sum));
+        }
+        engine.volume.write(&writes)?;
+        Ok(sums)
+    });
+    let mut all = Vec::new();
+    for sums in done {
+        all.extend(sums?);
+    }
+    Ok(all)
+}
+
+/// All writes, in portions of [`JOB_BYTES`] or a little more.
+fn write_jobs<'r>(runs: &'r [Run], targets: &'r [Vec<Target>]) -> Vec<Vec<(LogicalAddr, &'r [u8])>> {
+    let mut jobs: Vec<Vec<(LogicalAddr, &[u8])>> = Vec::new();
+    let mut job_bytes = 0;
+    let mut add = |addr: u64, data: &'r [u8]| {
+        if jobs.is_empty() || job_bytes >= JOB_BYTES {
+            jobs.push(Vec::new());
+            job_bytes = 0;
+        }
+        job_bytes += data.len();
+        if let Some(job) = jobs.last_mut() {
+            job.push((LogicalAddr(addr), data));
+        }
+    };
+    for (run, targets) in runs.iter().zip(targets) {
+        for target in targets {
+            let mut at = target.disk.addr.get() + target.disk.offset_bytes;
+            if let Some(packed) = &target.packed {
+                add(at, packed);
+                continue;
+            }
+            for slice in slices(run, &target.range) {
+                add(at, slice);
+                at += slice.len() as u64;
+            }
+        }
+    }
+    jobs
+}
