@@ -111,6 +111,8 @@ pub struct EngineOptions {
     pub commit_interval_s: u32,
     /// Bytes for pending items, and again for cached blocks.
     pub memory_bytes_max: u64,
+    /// An fsync writes a log where that is cheaper than a commit (`treelog`).
+    pub tree_log: bool,
 }
 
 impl Default for EngineOptions {
@@ -118,6 +120,8 @@ impl Default for EngineOptions {
         Self {
             commit_interval_s: 30,
             memory_bytes_max: 1 << 30,
+            // Until a log that a crash left behind is replayed here.
+            tree_log: false,
         }
     }
 }
@@ -136,6 +140,8 @@ pub struct Engine {
     pub objects: crate::subvol::Objects,
     /// Dirty data of all files.
     pub file: crate::file::FileShared,
+    /// What fsync wrote since the last commit.
+    pub(crate) log: crate::log::write::Log,
     pub options: EngineOptions,
     /// Hands for checksums and compression.
     pub(crate) workers: Workers,
@@ -175,6 +181,7 @@ impl Engine {
             options,
             objects: crate::subvol::Objects::default(),
             file: crate::file::FileShared::default(),
+            log: crate::log::write::Log::default(),
             background: crate::background::Background::default(),
         });
         if !engine.volume.is_read_only() {
@@ -203,6 +210,11 @@ impl Engine {
             }
         }
         self.space.reserve_meta(budget)
+    }
+
+    /// What fsync wrote so far.
+    pub fn log_stats(&self) -> crate::log::write::LogStats {
+        self.log.stats()
     }
 
     /// Everything written before the call is on disk after it.

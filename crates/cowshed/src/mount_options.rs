@@ -55,8 +55,6 @@ const IGNORED: &[&str] = &[
     "silent",
     "loud",
     "acl",
-    "treelog",
-    "notreelog",
 ];
 
 /// Parses all `-o` arguments.
@@ -86,6 +84,8 @@ fn one(options: &mut Options, name: &str, value: Option<&str>) -> Result<()> {
         ("rescue", Some(modes)) => rescue(&mut options.open.rescue, modes)?,
         ("usebackuproot" | "recovery", None) => options.open.rescue.use_backup_root = true,
         ("nologreplay" | "norecovery", None) => options.open.rescue.no_log_replay = true,
+        ("treelog", None) => options.engine.tree_log = true,
+        ("notreelog", None) => options.engine.tree_log = false,
         ("nodatasum", None) => options.fs.nodatasum = true,
         ("nodatacow", None) => {
             options.fs.nodatacow = true;

@@ -65,6 +65,7 @@ pub fn mount(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Fs, cowshed_btrfs::Er
     let options = EngineOptions {
         commit_interval_s: 0,
         memory_bytes_max: 64 << 20,
+        ..EngineOptions::default()
     };
     let env: Arc<dyn Env> = Arc::new(FixedEnv::default());
     let engine = Engine::open(volume, env, options)?;

@@ -100,6 +100,7 @@ fn open(devices: &[Arc<dyn BlockDevice>], read_only: bool) -> Result<Fs, String>
     let options = EngineOptions {
         commit_interval_s: 0,
         memory_bytes_max: 64 << 20,
+        ..EngineOptions::default()
     };
     let engine = Engine::open(volume, Arc::new(FixedEnv::default()), options).map_err(|e| e.to_string())?;
     let options = MountOptions {

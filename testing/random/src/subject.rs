@@ -101,6 +101,7 @@ pub fn mount(devices: &[Arc<MemDevice>], clock: &Arc<StillClock>, setup: &Setup)
     let options = EngineOptions {
         commit_interval_s: setup.commit_interval_s,
         memory_bytes_max: setup.memory_bytes_max,
+        ..EngineOptions::default()
     };
     let engine = Engine::open(volume, clock.clone(), options).context("opening the engine")?;
     let options = MountOptions {

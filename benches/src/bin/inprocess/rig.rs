@@ -39,6 +39,7 @@ impl Rig {
         let options = EngineOptions {
             commit_interval_s: 0,
             memory_bytes_max,
+            ..EngineOptions::default()
         };
         let engine = Engine::open(volume, Arc::new(SystemEnv), options)?;
         let fs = Fs::mount(engine, MountOptions::default())?;

@@ -80,9 +80,16 @@ fn apply_removal(
     let mut attrs = lock::attrs_all(&[dir, child]);
     touch_dir(attrs.of(dir), generation, now, 0, name.len());
     staged.put(dir.key(), dir.item_bytes(attrs.of(dir)));
-    if !child.is_placeholder() {
+    if child.is_placeholder() {
+        engine.log.turn_off();
+    } else {
         let state = attrs.of(child);
         drop_link(&mut staged, child, state);
+        if state.attr.nlink > 0 {
+            engine.log.name_left(dir, name, child);
+        } else {
+            engine.log.name_removed(child);
+        }
         touch_inode(state, generation, now);
         staged.put(child.key(), child.item_bytes(state));
     }

@@ -197,7 +197,7 @@ impl Move<'_> {
                 }
             }
         })?;
-        self.apply(staged, &join, now, space);
+        self.apply(engine, staged, &join, now, space);
         if let Some(inode) = whiteout {
             engine.objects.inodes.insert_new(inode.clone());
             settle(engine, &inode);
@@ -263,7 +263,7 @@ impl Move<'_> {
     }
 
     /// The attributes of all that is concerned, and the batch. Cannot fail.
-    fn apply(&self, mut staged: Staged<'_>, join: &Join<'_>, now: Timestamp, space: MetaReservation) {
+    fn apply(&self, engine: &Engine, mut staged: Staged<'_>, join: &Join<'_>, now: Timestamp, space: MetaReservation) {
         let generation = join.generation();
         let (from, to) = (self.from, self.to);
         let mut all = vec![from.dir, to.dir, &self.moving.inode];
@@ -278,6 +278,9 @@ impl Move<'_> {
         }
         touch_dir(attrs.of(from.dir), generation, now, refilled, from.name.len());
         touch_dir(attrs.of(to.dir), generation, now, to.name.len(), replaced_bytes);
+        if self.replaced.is_some_and(|there| there.inode.is_placeholder()) {
+            engine.log.turn_off();
+        }
         if let Some(there) = self.replaced
             && !there.inode.is_placeholder()
         {
@@ -285,8 +288,14 @@ impl Move<'_> {
             if !self.is_exchange() {
                 drop_link(&mut staged, &there.inode, state);
             }
+            if state.attr.nlink > 0 {
+                engine.log.name_left(to.dir, to.name, &there.inode);
+            } else {
+                engine.log.name_removed(&there.inode);
+            }
             touch_inode(state, generation, now);
         }
+        engine.log.name_left(from.dir, from.name, &self.moving.inode);
         touch_inode(attrs.of(&self.moving.inode), generation, now);
         for inode in all.iter().filter(|i| !i.is_placeholder()) {
             let item = inode.item_bytes(attrs.of(inode));

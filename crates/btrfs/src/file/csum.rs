@@ -25,7 +25,7 @@ pub(super) fn compute(ty: ChecksumType, data: &[u8]) -> Vec<u8> {
 }
 
 /// The checksums of `len_bytes` from `addr` on; a block without one is an error, as on the kernel's side.
-pub(super) fn load(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result<Vec<u8>> {
+pub(crate) fn load(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result<Vec<u8>> {
     let size = engine.volume.csum_type().size_bytes();
     let end = addr.get() + len_bytes;
     let mut sums = Vec::with_capacity((len_bytes / BLOCK) as usize * size);

@@ -37,6 +37,7 @@ mod write;
 mod writeback;
 
 pub use clone::{DEDUPE_BYTES_MAX, Dedupe, clone_range, copy_range, dedupe_range};
+pub(crate) use csum::load as load_sums;
 pub use data::FileData;
 pub use exchange::{EXTENTS_MAX, Exchange, Freshness, exchange_range};
 pub use fallocate::fallocate;

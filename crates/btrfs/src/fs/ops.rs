@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::file::{self, WriteCtx};
 use crate::inode::access::check_writable;
 use crate::inode::{Inode, delete, flags};
+use crate::log::write::sync_inode as sync_log;
 use crate::xattr;
 
 type VfsResult<T> = cowshed_vfs::Result<T>;
@@ -134,7 +135,7 @@ impl Fs {
             return Ok(());
         }
         file::write_back(&self.engine, inode)?;
-        self.engine.commit()
+        sync_log(&self.engine, inode)
     }
 
     fn write_to(&self, (node, handle): (NodeId, Handle), offset: u64, data: &[u8], how: WriteFlags) -> Result<usize> {

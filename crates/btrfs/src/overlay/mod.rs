@@ -25,12 +25,14 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Notes an edit; the newest wins.
-    pub fn insert(&mut self, key: Key, edit: Edit) {
+    /// Notes an edit; the newest wins. Returns the one before.
+    pub fn insert(&mut self, key: Key, edit: Edit) -> Option<Edit> {
         self.item_bytes += edit.as_ref().map_or(0, |b| b.len());
-        if let Some(Some(old)) = self.map.insert(key, edit) {
+        let before = self.map.insert(key, edit);
+        if let Some(Some(old)) = &before {
             self.item_bytes -= old.len();
         }
+        before
     }
 
     pub fn get(&self, key: &Key) -> Option<&Edit> {

@@ -256,6 +256,12 @@ impl Space {
         chunks.durable < chunks.made
     }
 
+    /// Sets tree blocks aside for a log, out of what is free now: nothing is flushed for it. `None` where there is not
+    /// enough beside what is promised.
+    pub fn reserve_log(&self, blocks: u64) -> Option<MetaReservation> {
+        self.ledger.try_reserve_meta(blocks, false).ok()
+    }
+
     /// What must change in free-space tree, block group items, chunk tree and device tree since the last call.
     ///
     /// Merging these allocates blocks, which changes space again: call until nothing comes.

@@ -4,6 +4,7 @@
 //! for one step (a lookup, a window of a range read); the commit takes it to freeze and to publish the merged root.
 //! Between two steps of a cursor the tree may move on: a cursor sees each key as it is when its window is read.
 
+mod changes;
 mod cursor;
 mod merge;
 mod store;
@@ -15,6 +16,8 @@ use std::sync::Arc;
 use btrfs_format::{Generation, Key, LogicalAddr, TreeBlock, TreeId};
 use parking_lot::RwLock;
 
+pub(crate) use changes::Change;
+use changes::Tracked;
 pub use cursor::Cursor;
 pub(crate) use cursor::Run;
 pub use merge::{Edits, MergeHost, MergeOutcome, Merger};
@@ -73,6 +76,8 @@ struct State {
     root: RootPtr,
     active: Overlay,
     frozen: Option<Arc<Overlay>>,
+    /// What changed of objects that the log has.
+    tracked: Tracked,
 }
 
 impl State {
@@ -101,6 +106,7 @@ impl Tree {
                 root,
                 active: Overlay::default(),
                 frozen: None,
+                tracked: Tracked::default(),
             }),
         }
     }
@@ -209,7 +215,8 @@ impl Tree {
     pub(crate) fn apply(&self, edits: impl Iterator<Item = (Key, Edit)>) {
         let mut state = self.state.write();
         for (key, edit) in edits {
-            state.active.insert(key, edit);
+            let before = state.active.insert(key, edit);
+            state.tracked.note(&key, before);
         }
     }
 
@@ -219,6 +226,7 @@ impl Tree {
     pub(crate) fn freeze(&self) -> Option<Arc<Overlay>> {
         let mut state = self.state.write();
         assert!(state.frozen.is_none(), "a tree is frozen by one commit at a time");
+        state.tracked.clear();
         if state.active.is_empty() {
             return None;
         }

@@ -42,13 +42,18 @@ impl Engine {
         if self.txn.committed() >= wanted {
             return Ok(());
         }
+        self.commit_held(&mut stats)
+    }
+
+    /// Commits for a caller that keeps other commits out.
+    pub(crate) fn commit_held(&self, stats: &mut CommitStats) -> Result<()> {
         self.txn.check_writable()?;
         // A panic in here must end in "read-only", never in a later commit of half a transaction.
         let mut guard = AbortOnDrop {
             engine: self,
             armed: true,
         };
-        let result = self.commit_locked(&mut stats);
+        let result = self.commit_locked(stats);
         guard.armed = false;
         drop(guard);
         if let Err(error) = &result {
@@ -76,6 +81,7 @@ impl Engine {
         stats.blocks_written += committer.write_out()?;
         self.space.commit_done();
         self.space.pending_merged();
+        self.log.committed(self);
         self.txn.committed.store(frozen.transid.get(), Ordering::Release);
         stats.commits += 1;
         stats.time += started.elapsed();
@@ -101,6 +107,7 @@ impl Engine {
         let refs = std::mem::take(&mut *self.txn.refs.lock());
         self.txn.pending_memory_bytes.store(0, Ordering::Relaxed);
         self.space.pending_frozen();
+        self.log.frozen();
         self.txn.running.store(transid.next().get(), Ordering::Release);
         Ok(Some(Frozen {
             transid,

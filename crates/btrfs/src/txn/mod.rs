@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use btrfs_format::{Generation, Key, LogicalAddr, TreeId};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub use commit::CommitStats;
 pub use drop::dead_subvolumes;
@@ -171,6 +171,15 @@ impl Txn {
     /// has taken its own along: until it is done they are neither here nor in the extent tree.
     pub(crate) fn pending_references(&self, addr: LogicalAddr) -> Vec<(RefName, i64)> {
         self.refs.lock().pending(addr)
+    }
+
+    /// Keeps every operation out: what is in the overlays is whole while it is held.
+    pub(crate) fn exclude(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write()
+    }
+    /// Keeps commits out; the outermost lock.
+    pub(crate) fn hold_commits(&self) -> MutexGuard<'_, CommitStats> {
+        self.commit_lock.lock()
     }
 
     /// The transaction that a batch applied now would belong to.

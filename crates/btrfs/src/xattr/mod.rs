@@ -67,7 +67,7 @@ fn item_key(ino: ObjectId, name: &[u8]) -> Key {
 }
 
 /// Does the inode have attributes at all?
-fn has_any(inode: &Inode) -> Result<bool> {
+pub(crate) fn has_any(inode: &Inode) -> Result<bool> {
     let cache = &inode.xattrs;
     match cache.known.load(Ordering::Acquire) {
         NONE => return Ok(false),

@@ -57,6 +57,7 @@ impl Rig {
         let opened = Volume::open(vec![device], &OpenOptions::default()).expect("the volume opens");
         let engine_options = EngineOptions {
             commit_interval_s: 0,
+            tree_log: true,
             ..EngineOptions::default()
         };
         let engine = Engine::open(opened, Arc::new(SystemEnv), engine_options).expect("the engine opens");
@@ -188,6 +189,11 @@ impl Rig {
         let mut names: Vec<_> = names.map(|n| String::from_utf8(n.to_vec()).unwrap()).collect();
         names.sort();
         names
+    }
+
+    #[allow(dead_code)] // For tests/fsync.
+    pub fn image(&self) -> &std::path::Path {
+        self.volume.image()
     }
 
     /// Names and cookies from a cookie on, at most `count`.

@@ -1,0 +1,238 @@
+//! The blocks of logs: allocated without references, copied before they change, written with the superblock behind.
+//!
+//! A block that a superblock on disk leads to is never written again: a crash in the middle of a sync finds the previous
+//! log whole. The old copies are free once the new superblock is durable.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use btrfs_format::builder::{HeaderFields, LeafBuilder};
+use btrfs_format::features::header_flags;
+use btrfs_format::{BlockExpect, Generation, Key, LogicalAddr, TreeBlock, TreeId};
+use zerocopy::IntoBytes;
+
+use super::ranges::Ranges;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::log::{root_item, root_key};
+use crate::overlay::Edit;
+use crate::space::BlockKind;
+use crate::tree::{Edits, MergeHost, Merger, RootPtr, Tree};
+use crate::volume::SuperblockCopies;
+
+/// Blocks sealed and written in one batch.
+const WRITE_BATCH_BLOCKS: usize = 512;
+
+/// The log of one subvolume.
+#[derive(Debug, Default)]
+pub(super) struct SubvolLog {
+    /// `None` while nothing is logged.
+    pub tree: Option<Arc<Tree>>,
+    /// Disk addresses whose data checksums the log has.
+    pub sums: Ranges,
+}
+
+/// All logs of the running transaction.
+#[derive(Debug, Default)]
+pub(super) struct LogTrees {
+    pub subvols: BTreeMap<TreeId, SubvolLog>,
+    root: Option<Arc<Tree>>,
+    /// Blocks in use by what was written, or by what was tried.
+    blocks: BTreeSet<u64>,
+    /// A sync did not come to its end.
+    pub is_broken: bool,
+}
+
+/// What one sync wrote.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Written {
+    pub blocks: u64,
+    pub bytes: u64,
+}
+
+impl LogTrees {
+    /// Tree blocks that logging `items` of `bytes` takes at most.
+    pub fn blocks_needed(&self, nodesize_bytes: u64, items: u64, bytes: u64) -> u64 {
+        /// Levels of a log that are copied with a leaf, its root tree's, and one split on each.
+        const PATH_BLOCKS: u64 = 12;
+        let copied = (self.blocks.len() as u64).min(items.saturating_mul(4));
+        copied + bytes.div_ceil(nodesize_bytes / 2) + bytes.div_ceil(nodesize_bytes / 2) / 64 + PATH_BLOCKS
+    }
+
+    /// Merges the edits, writes what changed, and makes it durable. After an error the logs are in no known state: only a
+    /// commit helps.
+    pub fn sync(&mut self, engine: &Engine, transid: Generation, edits: Vec<(TreeId, Edits)>) -> Result<Written> {
+        let mut host = Host {
+            engine,
+            transid,
+            blocks: &mut self.blocks,
+            fresh: BTreeMap::new(),
+            replaced: Vec::new(),
+        };
+        let mut roots: Edits = Vec::new();
+        for (id, edits) in edits {
+            let log = self.subvols.entry(id).or_default();
+            host.merge(&mut log.tree, &edits)?;
+            if let Some(tree) = &log.tree {
+                roots.push((root_key(id), Some(root_item(tree.root()).as_bytes().into())));
+            }
+        }
+        host.merge(&mut self.root, &roots)?;
+        let blocks = host.fresh.len() as u64;
+        host.write_out()?;
+        let replaced = host.replaced;
+        if let Some(root) = &self.root {
+            publish(engine, root.root())?;
+        }
+        for addr in replaced {
+            self.blocks.remove(&addr);
+            engine.store.forget(LogicalAddr(addr));
+            engine.space.free_block(LogicalAddr(addr));
+        }
+        Ok(Written {
+            blocks,
+            bytes: blocks * engine.store.nodesize_bytes() as u64,
+        })
+    }
+
+    /// No superblock leads to any of it any more.
+    pub fn clear(&mut self, engine: &Engine) {
+        for addr in std::mem::take(&mut self.blocks) {
+            engine.store.forget(LogicalAddr(addr));
+            engine.space.free_block(LogicalAddr(addr));
+        }
+        *self = Self::default();
+    }
+}
+
+/// Writes the superblock that leads to the log.
+fn publish(engine: &Engine, root: RootPtr) -> Result<()> {
+    let volume = &engine.volume;
+    let mut sb = volume.superblock();
+    sb.log_root = root.addr.into();
+    sb.log_root_level = root.level;
+    // Barrier: the log's blocks and the file data that its items name must be on disk before the superblock leads to them.
+    volume.flush()?;
+    volume.write_superblock_copies(&sb, SuperblockCopies::First)?;
+    // Barrier: what fsync promises holds once the superblock is durable; the blocks it replaced are free only then.
+    volume.flush()
+}
+
+/// One sync at work.
+struct Host<'e> {
+    engine: &'e Engine,
+    transid: Generation,
+    blocks: &'e mut BTreeSet<u64>,
+    /// Blocks of this sync, by address; `None` while a merge has not made them yet.
+    fresh: BTreeMap<u64, Option<TreeBlock>>,
+    /// Blocks of earlier syncs that are not in use any more.
+    replaced: Vec<u64>,
+}
+
+impl Host<'_> {
+    fn take_block(&mut self) -> Result<LogicalAddr> {
+        let addr = self.engine.space.alloc_block(BlockKind::Metadata)?;
+        self.blocks.insert(addr.get());
+        self.fresh.insert(addr.get(), None);
+        Ok(addr)
+    }
+
+    fn merge(&mut self, slot: &mut Option<Arc<Tree>>, edits: &Edits) -> Result<()> {
+        let store = self.engine.store.clone();
+        let tree = match slot {
+            Some(tree) => tree.clone(),
+            None => slot.insert(self.empty_tree()?).clone(),
+        };
+        let mut stream = edits.iter().map(|(key, edit): &(Key, Edit)| (key, edit));
+        let merged = Merger::new(&store, self, TreeId::TREE_LOG).merge(tree.root(), &mut stream)?;
+        for (addr, block) in &merged.blocks {
+            self.fresh.insert(*addr, Some(block.clone()));
+        }
+        tree.publish(merged, false);
+        Ok(())
+    }
+
+    fn empty_tree(&mut self) -> Result<Arc<Tree>> {
+        let addr = self.take_block()?;
+        let volume = &self.engine.volume;
+        let header = HeaderFields {
+            fsid: volume.metadata_fsid(),
+            chunk_tree_uuid: volume.chunk_tree_uuid(),
+            addr,
+            generation: self.transid,
+            owner: TreeId::TREE_LOG,
+            level: 0,
+            flags: header_flags::CURRENT,
+        };
+        let store = &self.engine.store;
+        let block = TreeBlock::from_builder(LeafBuilder::new(store.nodesize_bytes()).finish(&header));
+        store.insert_dirty(block.clone());
+        self.fresh.insert(addr.get(), Some(block));
+        let root = RootPtr {
+            addr,
+            generation: self.transid,
+            level: 0,
+        };
+        Ok(Arc::new(Tree::new(TreeId::TREE_LOG, store.clone(), root)))
+    }
+
+    /// Seals and writes the blocks of this sync.
+    fn write_out(&mut self) -> Result<()> {
+        let volume = &self.engine.volume;
+        let expect = BlockExpect {
+            addr: LogicalAddr(0),
+            fsid: volume.metadata_fsid(),
+            csum_type: volume.csum_type(),
+            sectorsize_bytes: volume.sectorsize_bytes(),
+            level: None,
+            generation: Some(self.transid),
+            first_key: None,
+            tree: Some(TreeId::TREE_LOG),
+        };
+        let blocks: Vec<TreeBlock> = std::mem::take(&mut self.fresh).into_values().flatten().collect();
+        for batch in blocks.chunks(WRITE_BATCH_BLOCKS) {
+            let sealed = batch
+                .iter()
+                .map(|block| {
+                    block.sealed(&BlockExpect {
+                        addr: block.addr(),
+                        ..expect.clone()
+                    })
+                })
+                .collect::<std::result::Result<Vec<_>, _>>()?;
+            let writes: Vec<_> = sealed.iter().map(|block| (block.addr(), block.bytes())).collect();
+            volume.write(&writes)?;
+            for block in sealed {
+                self.engine.store.set_clean(block);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MergeHost for Host<'_> {
+    fn transid(&self) -> Generation {
+        self.transid
+    }
+
+    fn alloc(&mut self, _: TreeId, _: u8) -> Result<LogicalAddr> {
+        self.take_block()
+    }
+
+    fn replace(&mut self, _: TreeId, block: &TreeBlock) -> Result<Option<LogicalAddr>> {
+        let addr = block.addr().get();
+        if self.fresh.contains_key(&addr) {
+            return Ok(Some(block.addr()));
+        }
+        self.replaced.push(addr);
+        Ok(None)
+    }
+
+    fn release(&mut self, _: TreeId, addr: LogicalAddr, _: u8) -> Result<()> {
+        // Blocks of earlier syncs are never released but replaced: this one was never written.
+        self.fresh.remove(&addr.get());
+        self.blocks.remove(&addr.get());
+        self.engine.space.free_block(addr);
+        Ok(())
+    }
+}

@@ -1,0 +1,366 @@
+//! What has to be in the log so that an inode is as its fsync found it.
+//!
+//! Starting with the inodes that are synced, each object's pending edits are copied; names bring further objects along:
+//! directories that a name needs and no commit has ([`Want::Names`]), new inodes that a synced directory leads to,
+//! inodes that lost a name and live on ([`super::names`]). Where the outcome of a replay is not certain, [`Stop::Commit`] says
+//! why and the caller commits instead.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use btrfs_format::items::InodeItem;
+use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId, view};
+
+use super::blocks::SubvolLog;
+use super::names::LeftNames;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::overlay::Edit;
+use crate::tree::{Change, Edits, Item, Tree};
+use crate::xattr;
+
+/// Why nothing is logged.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// A case that is the commit's.
+    Commit(&'static str),
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+pub(super) type Step<T> = Result<T, Stop>;
+
+/// How much of an object is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Want {
+    /// That it exists, with its names and attributes; of files all that is pending.
+    Names,
+    /// Of a directory also its entries.
+    All,
+}
+
+/// Mask and value of a directory's mode.
+const S_IFMT: u32 = 0o170_000;
+const S_IFDIR: u32 = 0o040_000;
+/// Objects per directory entry and chain of names that one sync looks at: more is a commit.
+const OBJECTS_MAX: usize = 1 << 22;
+
+/// Replaying a directory's new place is left to the commit.
+const DIR_MOVED: Stop = Stop::Commit("a directory was moved");
+
+/// An inode that is logged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject {
+    pub ino: ObjectId,
+    /// No commit has it.
+    pub is_new: bool,
+    pub is_dir: bool,
+}
+
+/// A file whose extents are logged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct File {
+    pub ino: ObjectId,
+    pub is_new: bool,
+    /// Its data has checksums.
+    pub has_sums: bool,
+    /// The log has no extents of it.
+    pub is_first: bool,
+}
+
+/// An extent item that changed since the last sync, or since the commit.
+#[derive(Debug)]
+pub(super) struct ExtentChange {
+    pub key: Key,
+    pub before: Option<Item>,
+    pub now: Edit,
+}
+
+/// What was pending for a key before its first change.
+fn before(changes: &[Change], key: &Key) -> Option<Edit> {
+    let slot = changes.binary_search_by_key(key, |change| change.key).ok()?;
+    changes[slot].before.clone()
+}
+
+/// One subvolume's part of a sync.
+pub(super) struct Collector<'a> {
+    pub engine: &'a Engine,
+    pub tree: Arc<Tree>,
+    /// The tree without pending items.
+    pub committed: Tree,
+    pub log: &'a mut SubvolLog,
+    pub left: &'a mut LeftNames,
+    pub running: Generation,
+    /// In the order in which they were found; the last one of a key wins.
+    pub edits: Edits,
+
+    work: Vec<(ObjectId, Want)>,
+    seen: HashMap<ObjectId, Want>,
+}
+
+pub(super) fn inode_key(ino: ObjectId) -> Key {
+    Key::new(ino, KeyType::INODE_ITEM, 0)
+}
+
+/// An inode item of ours.
+pub(super) fn inode_item(bytes: &[u8]) -> Option<&InodeItem> {
+    view::fixed(bytes)
+}
+
+pub(super) fn is_dir(inode: &InodeItem) -> bool {
+    inode.mode.get() & S_IFMT == S_IFDIR
+}
+
+impl<'a> Collector<'a> {
+    pub fn new(engine: &'a Engine, tree: &Arc<Tree>, log: &'a mut SubvolLog, left: &'a mut LeftNames) -> Self {
+        Self {
+            engine,
+            committed: tree.committed_view(),
+            tree: tree.clone(),
+            log,
+            left,
+            running: engine.txn.running(),
+            edits: Vec::new(),
+            work: Vec::new(),
+            seen: HashMap::new(),
+        }
+    }
+
+    /// Collects all that the inodes need.
+    pub fn run(&mut self, inodes: &[ObjectId]) -> Step<()> {
+        self.drop_dead()?;
+        for ino in inodes {
+            self.want(*ino, Want::All)?;
+        }
+        while let Some((ino, want)) = self.work.pop() {
+            self.object(ino, want)?;
+        }
+        Ok(())
+    }
+
+    pub fn tree_id(&self) -> TreeId {
+        self.tree.id()
+    }
+
+    /// Adds an object to the work.
+    pub fn want(&mut self, ino: ObjectId, want: Want) -> Step<()> {
+        if self.seen.get(&ino).is_some_and(|seen| *seen >= want) {
+            return Ok(());
+        }
+        if self.seen.len() >= OBJECTS_MAX {
+            return Err(Stop::Commit("too many objects"));
+        }
+        self.seen.insert(ino, want);
+        self.work.push((ino, want));
+        Ok(())
+    }
+
+    pub fn is_wanted_whole(&self, ino: ObjectId) -> bool {
+        self.seen.get(&ino) == Some(&Want::All)
+    }
+
+    /// Inodes that the log has and that lost their last name since: replay must not bring them back.
+    fn drop_dead(&mut self) -> Step<()> {
+        // Tracked from the first log of a transaction on: what died before is in no log.
+        let Some(changes) = self.tree.track(ObjectId::ORPHAN) else {
+            return Ok(());
+        };
+        for change in changes {
+            let ino = ObjectId(change.key.offset);
+            let is_alive = match self.tree.pending_edit(&inode_key(ino)) {
+                Some(Some(item)) => inode_item(&item).is_some_and(|i| i.nlink.get() > 0),
+                Some(None) => false,
+                None => true,
+            };
+            if !is_alive {
+                self.forget(ino)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes everything of an object out of the log.
+    fn forget(&mut self, ino: ObjectId) -> Step<()> {
+        if let Some(log) = &self.log.tree {
+            let (from, to) = (Key::new(ino, KeyType(0), 0), Key::new(ino, KeyType(u8::MAX), u64::MAX));
+            let mut cursor = log.cursor(from, to);
+            while let Some((key, _)) = cursor.next()? {
+                self.edits.push((key, None));
+            }
+        }
+        self.tree.untrack(ino);
+        Ok(())
+    }
+
+    fn object(&mut self, ino: ObjectId, want: Want) -> Step<()> {
+        // Whatever changes about an inode changes its item: without a pending one all of it is committed.
+        let Some(Some(item)) = self.tree.pending_edit(&inode_key(ino)) else {
+            return Ok(());
+        };
+        let inode = *inode_item(&item).ok_or(Stop::Commit("an inode item that is none"))?;
+        if inode.nlink.get() == 0 {
+            // Nothing is promised of it after a crash, and nothing of it is in the log.
+            return Ok(());
+        }
+        let is_new = Generation::from(inode.generation) == self.running;
+        let of = Subject {
+            ino,
+            is_new,
+            is_dir: is_dir(&inode),
+        };
+        if of.is_dir {
+            let is_whole = want == Want::All || self.tree.is_tracked(ino);
+            return match is_whole {
+                true => self.directory(of),
+                false if is_new => self.attributes(of, None).map(drop),
+                false => Err(DIR_MOVED),
+            };
+        }
+        let changed = self.tree.track(ino);
+        if changed.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
+        let extents = self.attributes(of, changed.as_deref())?;
+        let file = File {
+            ino,
+            is_new,
+            has_sums: inode.flags.get() & crate::inode::flags::NODATASUM == 0,
+            is_first: changed.is_none(),
+        };
+        self.extents(file, extents)
+    }
+
+    /// Logs the item, the names and the extended attributes of an inode: all that is pending, or what is in `changed`.
+    /// Returns the edits of extent items.
+    pub fn attributes(&mut self, of: Subject, changed: Option<&[Change]>) -> Step<Vec<ExtentChange>> {
+        let Subject { ino, is_new, is_dir } = of;
+        let mut found = Vec::new();
+        match changed {
+            None => {
+                let from = inode_key(ino);
+                self.tree.pending_range(
+                    from,
+                    Key::new(ino, KeyType(KeyType::DIR_ITEM.0 - 1), u64::MAX),
+                    &mut found,
+                );
+                let from = Key::new(ino, KeyType(KeyType::DIR_INDEX.0 + 1), 0);
+                self.tree
+                    .pending_range(from, Key::new(ino, KeyType(u8::MAX), u64::MAX), &mut found);
+                if !is_new {
+                    self.committed_xattrs(ino)?;
+                }
+            }
+            Some(changes) => {
+                let is_entry = |key: &Key| matches!(key.ty, KeyType::DIR_ITEM | KeyType::DIR_INDEX);
+                for key in changes.iter().map(|c| c.key).filter(|key| !is_entry(key)) {
+                    found.extend(self.tree.pending_edit(&key).map(|edit| (key, edit)));
+                }
+            }
+        }
+        let mut extents = Vec::new();
+        for (key, edit) in found {
+            match key.ty {
+                KeyType::INODE_ITEM | KeyType::XATTR_ITEM => {}
+                KeyType::INODE_REF | KeyType::INODE_EXTREF if is_dir && !is_new => return Err(DIR_MOVED),
+                KeyType::INODE_REF | KeyType::INODE_EXTREF => self.names(&key, edit.as_deref(), is_new)?,
+                KeyType::EXTENT_DATA => {
+                    let before = changed.and_then(|all| before(all, &key));
+                    let before = match before {
+                        Some(edit) => edit.map(Item::Pending),
+                        None if is_new => None,
+                        None => self.committed.get(&key)?,
+                    };
+                    let now = edit;
+                    extents.push(ExtentChange { key, before, now });
+                    continue;
+                }
+                _ => return Err(Stop::Commit("an item that logs do not have")),
+            }
+            self.edits.push((key, edit));
+        }
+        Ok(extents)
+    }
+
+    /// Replay removes the attributes that the log does not have, so that it must have those that no one changed, too.
+    fn committed_xattrs(&mut self, ino: ObjectId) -> Step<()> {
+        let known = self.engine.objects.inodes.get(self.tree_id(), ino);
+        if let Some(inode) = known
+            && !xattr::has_any(&inode)?
+        {
+            return Ok(());
+        }
+        let mut cursor = self.tree.cursor_type(Key::new(ino, KeyType::XATTR_ITEM, 0));
+        while let Some((key, item)) = cursor.next()? {
+            self.edits.push((key, Some(item[..].into())));
+        }
+        Ok(())
+    }
+
+    /// An item with names of an inode changed: what replaying it needs.
+    fn names(&mut self, key: &Key, refs: Option<&[u8]>, is_new: bool) -> Step<()> {
+        let ino = key.objectid;
+        let Some(refs) = refs else {
+            return self.lost_names(key, is_new);
+        };
+        if key.ty == KeyType::INODE_REF {
+            let dir = ObjectId(key.offset);
+            for (_, name) in view::inode_refs(refs) {
+                self.name(ino, dir, name)?;
+            }
+        } else {
+            for (head, name) in view::inode_extrefs(refs) {
+                self.name(ino, ObjectId(head.parent_objectid.get()), name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn name(&mut self, ino: ObjectId, dir: ObjectId, name: &[u8]) -> Step<()> {
+        self.displaced(ino, dir, name)?;
+        if let Some(Some(item)) = self.tree.pending_edit(&inode_key(dir))
+            && inode_item(&item).is_some_and(|i| Generation::from(i.generation) == self.running)
+        {
+            self.want(dir, Want::Names)?;
+        }
+        Ok(())
+    }
+
+    /// Those who had a name that now is another's are logged with the names they have.
+    pub fn displaced(&mut self, ino: ObjectId, dir: ObjectId, name: &[u8]) -> Step<()> {
+        if self.left.is_empty() {
+            return Ok(());
+        }
+        for other in self.left.take(self.tree.id(), dir, name) {
+            if other != ino {
+                self.want(other, Want::Names)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All names of an inode in one directory are gone.
+    fn lost_names(&mut self, key: &Key, is_new: bool) -> Step<()> {
+        let is_committed = !is_new && self.committed.get(key)?.is_some();
+        if key.ty != KeyType::INODE_REF {
+            return match is_committed {
+                true => Err(Stop::Commit("an extended name went")),
+                false => Ok(()),
+            };
+        }
+        let dir = ObjectId(key.offset);
+        if self.is_wanted_whole(dir) || self.tree.is_tracked(dir) {
+            // The directory's own log says that the names are gone.
+            return self.want(dir, Want::All);
+        }
+        match is_committed {
+            // Replay has no way to know: the item that would say it is not there.
+            true => Err(Stop::Commit("an inode left a directory that is not logged")),
+            false => Ok(()),
+        }
+    }
+}

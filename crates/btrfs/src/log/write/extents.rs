@@ -1,0 +1,264 @@
+//! File extents in the log.
+//!
+//! Replaying an extent item drops what the file has in its range and puts the item there. So the log has each item that
+//! changed and does not say what the committed tree says, and a hole for every gap where something was.
+//!
+//! Invariant: extent items of one inode in a log never overlap, and in what they cover they are as the file is.
+
+use std::ops::Range;
+
+use btrfs_format::items::{FileExtent, compression, file_extent_type};
+use btrfs_format::view::{FileExtentView, file_extent};
+use btrfs_format::{Key, KeyType, LogicalAddr, ObjectId};
+use zerocopy::little_endian::{U16, U64};
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::collect::{Collector, ExtentChange, File, Step, Stop};
+use super::ranges::Ranges;
+use crate::file;
+use crate::overlay::ItemBytes;
+use crate::tree::{Item, Tree};
+
+const BLOCK: u64 = file::BLOCK_BYTES as u64;
+
+/// What an item says of a range of the file.
+#[derive(Clone, Debug)]
+struct Span {
+    range: Range<u64>,
+    item: Item,
+    /// `None` for inline data.
+    disk: Option<FileExtent>,
+}
+
+impl Span {
+    fn new(key: &Key, item: Item) -> Step<Self> {
+        let broken = Stop::Commit("an extent item that is none");
+        let (disk, len_bytes) = match file_extent(&item) {
+            None => return Err(broken),
+            Some(FileExtentView::Inline { head, .. }) => {
+                (None, head.ram_bytes.get().next_multiple_of(BLOCK).max(BLOCK))
+            }
+            Some(FileExtentView::Regular(disk)) => (Some(*disk), disk.num_bytes.get()),
+        };
+        let end = key.offset.checked_add(len_bytes).ok_or(broken)?;
+        Ok(Self {
+            range: key.offset..end,
+            item,
+            disk,
+        })
+    }
+
+    fn is_hole(&self) -> bool {
+        self.disk.as_ref().is_some_and(|d| d.disk_bytenr.get() == 0)
+    }
+
+    /// The range of the disk whose checksums reading it needs.
+    fn summed(&self) -> Option<Range<u64>> {
+        let disk = self.disk.as_ref()?;
+        let addr = disk.disk_bytenr.get();
+        if addr == 0 || disk.ty == file_extent_type::PREALLOC {
+            return None;
+        }
+        Some(match disk.compression {
+            compression::NONE => {
+                let from = addr + disk.offset.get();
+                from..from + disk.num_bytes.get()
+            }
+            _ => addr..addr + disk.disk_num_bytes.get(),
+        })
+    }
+
+    /// Does `other`, which covers it, say the same of its range?
+    fn is_part_of(&self, other: &Self) -> bool {
+        if other.range.start > self.range.start || other.range.end < self.range.end {
+            return false;
+        }
+        let (Some(a), Some(b)) = (&self.disk, &other.disk) else {
+            return self.disk.is_none() && other.disk.is_none() && self.item[..] == other.item[..];
+        };
+        if self.is_hole() || other.is_hole() {
+            return self.is_hole() && other.is_hole();
+        }
+        let shift = self.range.start - other.range.start;
+        a.disk_bytenr == b.disk_bytenr
+            && a.disk_num_bytes == b.disk_num_bytes
+            && a.ram_bytes == b.ram_bytes
+            && a.compression == b.compression
+            && a.ty == b.ty
+            && a.offset.get() == b.offset.get() + shift
+    }
+}
+
+fn extent_key(ino: ObjectId, offset: u64) -> Key {
+    Key::new(ino, KeyType::EXTENT_DATA, offset)
+}
+
+/// The items that overlap a range, whole.
+fn overlapping(tree: &Tree, ino: ObjectId, range: &Range<u64>) -> Step<Vec<Span>> {
+    let mut spans = Vec::new();
+    let mut from = range.start;
+    if let Some((key, item)) = tree.floor_same_type(&extent_key(ino, from))? {
+        let span = Span::new(&key, item)?;
+        if span.range.end > from {
+            from = span.range.end;
+            spans.push(span);
+        }
+    }
+    if from < range.end {
+        let mut cursor = tree.cursor(extent_key(ino, from), extent_key(ino, range.end - 1));
+        while let Some((key, item)) = cursor.next()? {
+            spans.push(Span::new(&key, item)?);
+        }
+    }
+    Ok(spans)
+}
+
+impl Collector<'_> {
+    /// Logs the changes of a file's extents.
+    pub(super) fn extents(&mut self, file: File, changed: Vec<ExtentChange>) -> Step<()> {
+        let File {
+            is_new,
+            has_sums,
+            is_first,
+            ..
+        } = file;
+        if is_first && is_new {
+            for ExtentChange { key, now, .. } in changed {
+                if let Some(bytes) = now {
+                    self.put_span(&key, Span::new(&key, Item::Pending(bytes))?, has_sums)?;
+                }
+            }
+            return Ok(());
+        }
+        let mut touched = Ranges::default();
+        for change in changed {
+            for item in [change.before, change.now.map(Item::Pending)].into_iter().flatten() {
+                touched.insert(Span::new(&change.key, item)?.range);
+            }
+        }
+        for range in touched.iter() {
+            self.range_of_file(file, range)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the log say of a range what the file says now.
+    fn range_of_file(&mut self, file: File, range: Range<u64>) -> Step<()> {
+        let File {
+            ino,
+            is_new,
+            has_sums,
+            is_first,
+        } = file;
+        let spans = overlapping(&self.tree, ino, &range)?;
+        let mut puts = Vec::new();
+        let mut holes = Vec::new();
+        let mut at = range.start;
+        let mut cleared = range.clone();
+        for span in spans {
+            if at < span.range.start {
+                holes.push(at..span.range.start);
+            }
+            at = at.max(span.range.end);
+            if !is_new && self.is_committed(ino, &span)? && self.is_unlogged(ino, &span.range, is_first)? {
+                continue;
+            }
+            cleared.start = cleared.start.min(span.range.start);
+            cleared.end = cleared.end.max(span.range.end);
+            puts.push(span);
+        }
+        if at < range.end {
+            holes.push(at..range.end);
+        }
+        if !is_first {
+            self.clear_range(ino, cleared)?;
+        }
+        if !is_new {
+            for hole in holes {
+                self.put_hole(ino, hole);
+            }
+        }
+        for span in puts {
+            self.put_span(&extent_key(ino, span.range.start), span, has_sums)?;
+        }
+        Ok(())
+    }
+
+    fn is_committed(&self, ino: ObjectId, span: &Span) -> Step<bool> {
+        let key = extent_key(ino, span.range.start);
+        match self.committed.floor_same_type(&key)? {
+            Some((key, item)) => Ok(span.is_part_of(&Span::new(&key, item)?)),
+            None => Ok(false),
+        }
+    }
+
+    fn is_unlogged(&self, ino: ObjectId, range: &Range<u64>, is_first: bool) -> Step<bool> {
+        match &self.log.tree {
+            Some(log) if !is_first => Ok(overlapping(log, ino, range)?.is_empty()),
+            _ => Ok(true),
+        }
+    }
+
+    /// Takes what the log says of a range out of it; holes that reach beyond are cut.
+    fn clear_range(&mut self, ino: ObjectId, range: Range<u64>) -> Step<()> {
+        let Some(log) = self.log.tree.clone() else {
+            return Ok(());
+        };
+        for span in overlapping(&log, ino, &range)? {
+            let reaches_out = span.range.start < range.start || span.range.end > range.end;
+            if reaches_out && !span.is_hole() {
+                return Err(Stop::Commit("an extent in the log that lies across a change"));
+            }
+            self.edits.push((extent_key(ino, span.range.start), None));
+            if span.range.start < range.start {
+                self.put_hole(ino, span.range.start..range.start);
+            }
+            if span.range.end > range.end {
+                self.put_hole(ino, range.end..span.range.end);
+            }
+        }
+        Ok(())
+    }
+
+    fn put_hole(&mut self, ino: ObjectId, range: Range<u64>) {
+        let mut item = FileExtent::new_zeroed();
+        item.generation = self.running.into();
+        item.ram_bytes = U64::new(range.end - range.start);
+        item.num_bytes = item.ram_bytes;
+        item.other_encoding = U16::ZERO;
+        item.ty = file_extent_type::REG;
+        self.edits
+            .push((extent_key(ino, range.start), Some(item.as_bytes().into())));
+    }
+
+    fn put_span(&mut self, key: &Key, span: Span, has_sums: bool) -> Step<()> {
+        if has_sums && let Some(range) = span.summed() {
+            self.sums(range)?;
+        }
+        let bytes: ItemBytes = match span.item {
+            Item::Pending(bytes) => bytes,
+            item @ Item::Leaf { .. } => item[..].into(),
+        };
+        self.edits.push((*key, Some(bytes)));
+        Ok(())
+    }
+
+    /// Logs the checksums of a range of the disk, once. Data is never rewritten in place where it has checksums, and freed
+    /// space is not used again before the commit, so they do not change.
+    fn sums(&mut self, range: Range<u64>) -> Step<()> {
+        let size = self.engine.volume.csum_type().size_bytes();
+        let item_bytes_max = self.engine.store.nodesize_bytes() / 4 / size * size;
+        for part in self.log.sums.missing(range) {
+            let sums = file::load_sums(self.engine, LogicalAddr(part.start), part.end - part.start)
+                .map_err(|_| Stop::Commit("data without checksums"))?;
+            let mut at = part.start;
+            for item in sums.chunks(item_bytes_max) {
+                let key = Key::new(ObjectId::EXTENT_CSUM, KeyType::EXTENT_CSUM, at);
+                self.edits.push((key, Some(item.into())));
+                at += (item.len() / size) as u64 * BLOCK;
+            }
+            self.log.sums.insert(part);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,246 @@
+//! Writing the log: what fsync does instead of a commit.
+//!
+//! ```text
+//!   fsync --write back--> queue --commit lock--> collect (operations kept out) --> merge, seal, write, barrier,
+//!                                   |                |                              superblock, barrier
+//!                                   |                +--> not certain, or dearer: a full commit
+//!                                   +--> whoever gets the lock syncs for all who wait
+//! ```
+//!
+//! Guarantees: docs/design/log-tree.md#writing. After an error in a sync the logs are in no known state and are not written
+//! again in this transaction: the fsync commits, and fails if that fails.
+//!
+//! Locks, outermost first: the commit lock, the state of the logs, the gate (exclusively, while items are collected), the
+//! names. The queue's lock is held for moments.
+
+mod blocks;
+mod collect;
+mod dir;
+mod extents;
+mod names;
+mod ranges;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use btrfs_format::{Key, KeyType, ObjectId, TreeId};
+use parking_lot::Mutex;
+
+use blocks::LogTrees;
+use collect::{Collector, Step, Stop};
+use names::LeftNames;
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::tree::{Edits, Tree};
+use crate::txn::CommitStats;
+
+/// What syncs did so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogStats {
+    /// Logs written.
+    pub syncs: u64,
+    /// Callers whose fsync they were.
+    pub requests: u64,
+    /// Syncs that became commits.
+    pub commits: u64,
+    /// Tree blocks and bytes written for logs.
+    pub blocks_written: u64,
+    pub bytes_written: u64,
+}
+
+/// An fsync that waits.
+#[derive(Debug)]
+struct Request {
+    tree: Arc<Tree>,
+    ino: ObjectId,
+    result: Mutex<Option<Result<()>>>,
+}
+
+/// The logs of the running transaction. See the module's page.
+#[derive(Debug, Default)]
+pub struct Log {
+    queue: Mutex<Vec<Arc<Request>>>,
+    state: Mutex<LogTrees>,
+    left: Mutex<LeftNames>,
+    /// Something happened in the running transaction that logs cannot say.
+    is_off: AtomicBool,
+    stats: Mutex<LogStats>,
+}
+
+impl Log {
+    /// An inode that lives on loses a name. Called by the operation that takes it, inside its join.
+    pub(crate) fn name_left(&self, dir: &Inode, name: &[u8], inode: &Inode) {
+        if inode.is_placeholder() {
+            return self.turn_off();
+        }
+        if !self.left.lock().note(dir.tree.id(), dir.ino, name, inode.ino) {
+            self.turn_off();
+        }
+    }
+
+    /// An inode loses its last name. As [`Log::name_left`].
+    pub(crate) fn name_removed(&self, inode: &Inode) {
+        // Replaying the removal of a directory removes all that the committed tree has in it: what moved out of it since
+        // would go, too.
+        let is_left = inode.is_dir() && self.left.lock().has_left(inode.tree.id(), inode.ino);
+        if inode.is_placeholder() || is_left {
+            self.turn_off();
+        }
+    }
+
+    /// Until the next commit, every fsync commits.
+    pub(crate) fn turn_off(&self) {
+        self.is_off.store(true, Ordering::Release);
+    }
+
+    /// The running transaction ends: operations are kept out.
+    pub(crate) fn frozen(&self) {
+        self.left.lock().clear();
+        self.is_off.store(false, Ordering::Release);
+    }
+
+    /// The superblock on disk leads to no log any more.
+    pub(crate) fn committed(&self, engine: &Engine) {
+        self.state.lock().clear(engine);
+    }
+
+    pub fn stats(&self) -> LogStats {
+        *self.stats.lock()
+    }
+}
+
+/// Makes an inode durable as it is when this is called: its attributes, its names, and of its data what was written back.
+///
+/// # Errors
+/// When neither a log nor a commit could be written: the mount is read-only then.
+pub fn sync_inode(engine: &Engine, inode: &Inode) -> Result<()> {
+    let request = Arc::new(Request {
+        tree: inode.tree.clone(),
+        ino: inode.ino,
+        result: Mutex::new(None),
+    });
+    engine.log.queue.lock().push(request.clone());
+    let mut commits = engine.txn.hold_commits();
+    if let Some(result) = request.result.lock().take() {
+        return result;
+    }
+    let mut all = std::mem::take(&mut *engine.log.queue.lock());
+    if !all.iter().any(|r| Arc::ptr_eq(r, &request)) {
+        // Whoever took it did not come to an end.
+        all.push(request);
+    }
+    let result = sync_all(engine, &all, &mut commits);
+    for request in all {
+        *request.result.lock() = Some(result.clone());
+    }
+    result
+}
+
+fn sync_all(engine: &Engine, requests: &[Arc<Request>], commits: &mut CommitStats) -> Result<()> {
+    engine.txn.check_writable()?;
+    if !engine.options.tree_log {
+        return engine.commit_held(commits);
+    }
+    let why = match log_all(engine, requests) {
+        Ok(()) => return Ok(()),
+        Err(Stop::Commit(why)) => why.to_string(),
+        Err(Stop::Failed(error)) => {
+            tracing::warn!(%error, "the log could not be written");
+            error.to_string()
+        }
+    };
+    tracing::debug!(%why, "fsync commits");
+    engine.log.stats.lock().commits += 1;
+    engine.commit_held(commits)
+}
+
+/// Writes one log for all requests.
+fn log_all(engine: &Engine, requests: &[Arc<Request>]) -> Step<()> {
+    let log = &engine.log;
+    let mut state = log.state.lock();
+    let (edits, running) = {
+        let _gate = engine.txn.exclude();
+        if state.is_broken || log.is_off.load(Ordering::Acquire) {
+            return Err(Stop::Commit("logs are off in this transaction"));
+        }
+        if engine.space.needs_full_commit() {
+            return Err(Stop::Commit("a chunk was made"));
+        }
+        // Whatever stops this, or fails, leaves lists of changes that were taken: only a commit helps.
+        state.is_broken = true;
+        (collect(engine, &mut state, requests)?, engine.txn.running())
+    };
+    if edits.is_empty() {
+        state.is_broken = false;
+        return Ok(());
+    }
+    let items: u64 = edits.iter().map(|(_, edits)| edits.len() as u64).sum();
+    let bytes: usize = edits
+        .iter()
+        .flat_map(|(_, edits)| edits)
+        .map(|(_, edit)| ITEM_HEADER_BYTES + edit.as_ref().map_or(0, |b| b.len()))
+        .sum();
+    let nodesize = engine.store.nodesize_bytes() as u64;
+    let blocks = state.blocks_needed(nodesize, items, bytes as u64);
+    let reserved = engine.space.reserve_log(blocks);
+    let reserved = reserved.ok_or(Stop::Commit("no room for a log beside what is promised"))?;
+    let written = state.sync(engine, running, edits)?;
+    drop(reserved);
+    state.is_broken = false;
+    let mut stats = log.stats.lock();
+    stats.syncs += 1;
+    stats.requests += requests.len() as u64;
+    stats.blocks_written += written.blocks;
+    stats.bytes_written += written.bytes;
+    Ok(())
+}
+
+/// Bytes that an item takes in a leaf beside its own.
+const ITEM_HEADER_BYTES: usize = 25;
+
+/// What is to be merged into which log, in key order.
+fn collect(engine: &Engine, state: &mut LogTrees, requests: &[Arc<Request>]) -> Step<Vec<(TreeId, Edits)>> {
+    let mut by_tree: BTreeMap<TreeId, (Arc<Tree>, Vec<ObjectId>)> = BTreeMap::new();
+    for request in requests {
+        let entry = by_tree.entry(request.tree.id());
+        entry
+            .or_insert_with(|| (request.tree.clone(), Vec::new()))
+            .1
+            .push(request.ino);
+    }
+    let mut left = engine.log.left.lock();
+    let mut all = Vec::new();
+    for (id, (tree, inodes)) in by_tree {
+        if !state.subvols.contains_key(&id) && !is_committed_subvolume(engine, id)? {
+            return Err(Stop::Commit("a new subvolume"));
+        }
+        let log = state.subvols.entry(id).or_default();
+        let mut collector = Collector::new(engine, &tree, log, &mut left);
+        collector.run(&inodes)?;
+        let mut edits = collector.edits;
+        if edits.is_empty() {
+            continue;
+        }
+        edits.sort_by_key(|(key, _)| *key);
+        // Of equal keys the last one stays.
+        edits.dedup_by(|later, first| {
+            let is_same = later.0 == first.0;
+            if is_same {
+                std::mem::swap(later, first);
+            }
+            is_same
+        });
+        all.push((id, edits));
+    }
+    Ok(all)
+}
+
+/// Replay finds the subvolume in the committed root tree, or drops its log.
+fn is_committed_subvolume(engine: &Engine, id: TreeId) -> Result<bool> {
+    let last = Key::new(id.object_id(), KeyType::ROOT_ITEM, u64::MAX);
+    let found = engine.forest.root_tree().floor_committed_key(&last)?;
+    Ok(found.is_some_and(|key| key.objectid == last.objectid && key.ty == last.ty))
+}

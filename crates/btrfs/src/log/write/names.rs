@@ -1,0 +1,70 @@
+//! Names that inodes lost in the running transaction and live on without.
+//!
+//! Replay gives a name to whom the log says it belongs, and takes it from whoever has it in the committed tree or got
+//! it from the log before. Who loses it must be in the log with its other names, or it dies. Only inodes noted here can
+//! be in that place: who holds a name still is the only one to be logged with it, and who has no names left may die.
+
+use std::collections::HashMap;
+
+use btrfs_format::{ObjectId, TreeId};
+
+/// Names kept for one transaction; beyond it the next fsync commits. About 100 bytes each.
+const LEFT_NAMES_MAX: usize = 1 << 16;
+
+/// Who had a name, oldest first.
+type ByName = HashMap<Box<[u8]>, Vec<ObjectId>>;
+
+/// By subvolume and directory, then by name.
+#[derive(Debug, Default)]
+pub(super) struct LeftNames {
+    dirs: HashMap<(TreeId, ObjectId), ByName>,
+    count: usize,
+}
+
+impl LeftNames {
+    /// False where there are too many to remember.
+    #[must_use]
+    pub fn note(&mut self, tree: TreeId, dir: ObjectId, name: &[u8], ino: ObjectId) -> bool {
+        if self.count >= LEFT_NAMES_MAX {
+            return false;
+        }
+        self.count += 1;
+        let names = self.dirs.entry((tree, dir)).or_default();
+        names.entry(name.into()).or_default().push(ino);
+        true
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+    pub fn has_left(&self, tree: TreeId, dir: ObjectId) -> bool {
+        self.dirs.contains_key(&(tree, dir))
+    }
+
+    /// Takes those who had a name: the caller logs them.
+    pub fn take(&mut self, tree: TreeId, dir: ObjectId, name: &[u8]) -> Vec<ObjectId> {
+        let Some(names) = self.dirs.get_mut(&(tree, dir)) else {
+            return Vec::new();
+        };
+        let found = names.remove(name).unwrap_or_default();
+        if names.is_empty() {
+            self.dirs.remove(&(tree, dir));
+        }
+        self.count -= found.len();
+        found
+    }
+
+    /// Takes all who left a directory, in order: the caller logs them.
+    pub fn take_dir(&mut self, tree: TreeId, dir: ObjectId) -> Vec<ObjectId> {
+        let names = self.dirs.remove(&(tree, dir)).unwrap_or_default();
+        let mut all: Vec<_> = names.into_values().flatten().collect();
+        self.count -= all.len();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}

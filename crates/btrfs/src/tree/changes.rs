@@ -1,0 +1,120 @@
+//! What the log asks of a tree: the edits that no commit has merged, object by object, and which of them are new since
+//! the object was logged.
+//!
+//! An object is *tracked* from its first logging until the next commit: the keys of its items that change are listed,
+//! so that logging it once more costs what changed in between and not what changed since the commit. Objects that are
+//! not tracked (nearly all) cost nothing.
+//!
+//! All of it is called while no commit runs, so that there is no frozen overlay.
+
+use std::collections::HashMap;
+
+use btrfs_format::{Key, KeyType, ObjectId};
+
+use super::Tree;
+use crate::overlay::Edit;
+
+/// Entries that a walk over several objects passes over before it looks the next object up.
+const SKIP_MAX: usize = 16;
+
+/// A key whose item changed.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub key: Key,
+    /// Of file extents: the pending edit before the change. `None` where there was none.
+    pub before: Option<Edit>,
+}
+
+/// What changed since the objects were logged, in order of time. `None` where nothing is tracked.
+#[derive(Debug, Default)]
+pub(super) struct Tracked(Option<HashMap<ObjectId, Vec<Change>>>);
+
+impl Tracked {
+    /// Notes an edit. The usual case is that nothing is tracked.
+    pub fn note(&mut self, key: &Key, before: Option<Edit>) {
+        if let Some(all) = &mut self.0
+            && let Some(changes) = all.get_mut(&key.objectid)
+        {
+            changes.push(Change {
+                key: *key,
+                before: before.filter(|_| key.ty == KeyType::EXTENT_DATA),
+            });
+        }
+    }
+    pub fn clear(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Tree {
+    /// The pending edit of a key: `None` where the committed tree has the last word.
+    pub(crate) fn pending_edit(&self, key: &Key) -> Option<Edit> {
+        self.state.read().pending(key).cloned()
+    }
+
+    /// Appends the pending edits from `from` to `to`, both included, in key order.
+    pub(crate) fn pending_range(&self, from: Key, to: Key, out: &mut Vec<(Key, Edit)>) {
+        let state = self.state.read();
+        assert!(state.frozen.is_none(), "no commit runs while the log is written");
+        out.extend(state.active.range(from..=to).map(|(key, edit)| (*key, edit.clone())));
+    }
+
+    /// Calls `visit` for each of `objects` (ascending) with its pending edits of types up to `last_type`, and whether it
+    /// is tracked. `visit` must not call the tree.
+    pub(crate) fn pending_of_objects(
+        &self,
+        objects: &[ObjectId],
+        last_type: KeyType,
+        mut visit: impl FnMut(ObjectId, &[(&Key, &Edit)], bool),
+    ) {
+        let state = self.state.read();
+        assert!(state.frozen.is_none(), "no commit runs while the log is written");
+        let first = |id| Key::new(id, KeyType(0), 0);
+        let Some(start) = objects.first() else { return };
+        let mut walk = state.active.range(first(*start)..).peekable();
+        let mut found = Vec::new();
+        for id in objects {
+            let mut skipped = 0;
+            while skipped < SKIP_MAX && walk.next_if(|(key, _)| **key < first(*id)).is_some() {
+                skipped += 1;
+            }
+            if skipped == SKIP_MAX {
+                walk = state.active.range(first(*id)..).peekable();
+            }
+            found.clear();
+            while let Some(entry) = walk.next_if(|(key, _)| key.objectid == *id && key.ty <= last_type) {
+                found.push(entry);
+            }
+            let is_tracked = state.tracked.0.as_ref().is_some_and(|all| all.contains_key(id));
+            visit(*id, &found, is_tracked);
+        }
+    }
+
+    /// The tree as the last commit left it, for as long as no commit runs.
+    pub(crate) fn committed_view(&self) -> Tree {
+        Tree::new(self.id, self.store.clone(), self.root())
+    }
+
+    pub(crate) fn is_tracked(&self, id: ObjectId) -> bool {
+        let state = self.state.read();
+        state.tracked.0.as_ref().is_some_and(|all| all.contains_key(&id))
+    }
+
+    /// Tracks an object from now on. `None`: it was not tracked before. Else what changed since the last call, in key
+    /// order, and each key's first change alone.
+    pub(crate) fn track(&self, id: ObjectId) -> Option<Vec<Change>> {
+        let mut state = self.state.write();
+        let all = state.tracked.0.get_or_insert_default();
+        let mut changes = all.insert(id, Vec::new())?;
+        changes.sort_by_key(|change| change.key);
+        changes.dedup_by_key(|change| change.key);
+        Some(changes)
+    }
+
+    /// The object's next logging starts from nothing.
+    pub(crate) fn untrack(&self, id: ObjectId) {
+        if let Some(all) = &mut self.state.write().tracked.0 {
+            all.remove(&id);
+        }
+    }
+}
