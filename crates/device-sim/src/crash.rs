@@ -165,6 +165,19 @@ impl<'a> CrashImages<'a> {
         true
     }
 
+    /// The number and the fates of the next image.
+    fn next_choice(&mut self) -> Option<(u64, Choice)> {
+        while self.choices.is_empty() {
+            if !self.advance() {
+                return None;
+            }
+        }
+        let fates = self.choices.pop_front()?;
+        let number = self.number;
+        self.number += 1;
+        Some((number, fates))
+    }
+
     /// A barrier: what is pending on the device becomes durable.
     fn harden(&mut self, device: DeviceIndex) {
         let (done, pending): (Vec<usize>, Vec<usize>) = self
@@ -197,18 +210,11 @@ impl Iterator for CrashImages<'_> {
     type Item = CrashImage;
 
     fn next(&mut self) -> Option<CrashImage> {
-        while self.choices.is_empty() {
-            if !self.advance() {
-                return None;
-            }
-        }
-        let fates = self.choices.pop_front()?;
+        let (number, fates) = self.next_choice()?;
         let devices: Vec<MemDevice> = self.durable.iter().map(MemDevice::snapshot).collect();
         for (&index, fate) in self.pending.iter().zip(&fates) {
             apply(&self.events[index], fate, self.options.tear_bytes, &devices);
         }
-        let number = self.number;
-        self.number += 1;
         Some(CrashImage {
             number,
             events: self.at,
@@ -216,6 +222,18 @@ impl Iterator for CrashImages<'_> {
             devices,
             fates,
         })
+    }
+
+    // Images that are passed over are not made.
+    fn nth(&mut self, n: usize) -> Option<CrashImage> {
+        for _ in 0..n {
+            self.next_choice()?;
+        }
+        self.next()
+    }
+
+    fn count(mut self) -> usize {
+        std::iter::from_fn(|| self.next_choice()).count()
     }
 }
 

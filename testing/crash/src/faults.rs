@@ -21,7 +21,7 @@ use cowshed_vfs::{Error, FileSystem as _, NodeId};
 
 use crate::rig::{self, Devices, Layout, ROOT};
 use crate::tree::{self, Tree};
-use crate::workload::{self, Op, Player};
+use crate::workload::{self, Mix, Op, Player};
 
 /// What was tried.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,16 +65,16 @@ fn faulty(devices: &Devices, plan: &FaultPlan) -> Vec<Arc<dyn BlockDevice>> {
         .collect()
 }
 
-fn healthy(seed: u64, layout: Layout, count: usize) -> Result<Healthy> {
+fn healthy(seed: u64, layout: Layout, mix: Mix, count: usize) -> Result<Healthy> {
     let mut rng = Rng::new(seed);
     let bases = rig::make(layout, 4096, 0xfa)?;
     let fs = rig::mount(rig::shared(&bases))?;
-    for op in workload::choose(&mut rng, 40) {
+    for op in workload::choose(&mut rng, Mix::Everything, 40) {
         let _ = Player::new(&fs).apply(&op);
     }
     fs.destroy();
     drop(fs);
-    let ops = workload::choose(&mut rng, count);
+    let ops = workload::choose(&mut rng, mix, count);
     let plan = FaultPlan::new();
     let devices = rig::snapshots(&bases);
     let fs = rig::mount(faulty(&devices, &plan))?;
@@ -92,8 +92,8 @@ fn healthy(seed: u64, layout: Layout, count: usize) -> Result<Healthy> {
 }
 
 /// Lets each I/O of a run fail, in each way.
-pub fn every_io_fails(seed: u64, layout: Layout, ops: usize) -> Result<Report> {
-    let healthy = healthy(seed, layout, ops)?;
+pub fn every_io_fails(seed: u64, layout: Layout, mix: Mix, ops: usize) -> Result<Report> {
+    let healthy = healthy(seed, layout, mix, ops)?;
     let mut report = Report {
         counts: healthy.counts,
         ..Report::default()

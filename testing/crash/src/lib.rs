@@ -3,15 +3,20 @@
 //! * [`power`]: runs operations on recorded devices, makes the legal crash images of the run, and judges each: the
 //!   checker finds nothing, and the files are exactly those of one committed state, not older than the last
 //!   acknowledged sync. [`kernel`] lets Linux judge a sample of the same images.
+//!   What holds with a log as with commits, from whatever state the volume is opened, is in [`promise`].
 //! * [`faults`]: the n-th I/O of a run fails, for every n. An error or the right answer, never a wrong one.
 //!
 //! Both work in memory and follow from a seed; only the committing thread of [`power::Threads::Committer`] runs free.
 
+mod beside;
 pub mod faults;
+mod habits;
 mod image;
 pub mod kernel;
 pub mod power;
+pub mod promise;
 pub mod rig;
+mod several;
 pub mod tree;
 pub mod workload;
 

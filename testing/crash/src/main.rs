@@ -1,11 +1,14 @@
 //! The command behind `cargo xtask crash`.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use cowshed_crash::power::{self, Run, Threads};
 use cowshed_crash::rig::Layout;
+use cowshed_crash::workload::Mix;
 use cowshed_crash::{faults, kernel};
 use cowshed_device_sim::Rng;
 
@@ -19,8 +22,8 @@ struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How many of the images the kernel judges too (root)
-    #[arg(long, default_value_t = 0)]
-    kernel: u64,
+    #[arg(long, alias = "kernel", default_value_t = 0)]
+    kernel_images: u64,
     /// How many runs have each of their I/Os fail in turn
     #[arg(long, default_value_t = 0)]
     faults: u64,
@@ -30,57 +33,129 @@ struct Args {
     /// Images judged of one run, evenly chosen
     #[arg(long, default_value_t = 200)]
     per_run: u64,
+    /// Runs at a time
+    #[arg(long, default_value_t = 2)]
+    jobs: u64,
+}
+
+/// What all jobs have done.
+#[derive(Default)]
+struct Totals {
+    runs: AtomicU64,
+    images: AtomicU64,
+    by_kernel: AtomicU64,
+    logs: AtomicU64,
+    /// Some job has failed.
+    ends: AtomicBool,
+}
+
+/// The n-th run of a seed: all kinds of them by turns.
+fn nth_run(seed: u64, n: u64, ops: usize) -> Run {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(n));
+    let threads = [
+        Threads::One,
+        Threads::Several,
+        Threads::Committer,
+        Threads::One,
+        Threads::Syncer,
+    ];
+    Run {
+        seed: rng.next_u64(),
+        layout: if n % 4 == 3 { Layout::Raid1 } else { Layout::Dup },
+        nodesize_bytes: if rng.one_in(2) { 4096 } else { 16384 },
+        threads: threads[(n % threads.len() as u64) as usize],
+        ops,
+        mix: if n % 3 == 2 { Mix::Everything } else { Mix::Syncs },
+        tear_bytes: if n.is_multiple_of(2) { 4096 } else { 512 },
+    }
+}
+
+fn job(args: &Args, totals: &Totals) -> Result<()> {
+    while totals.images.load(Ordering::Relaxed) < args.images && !totals.ends.load(Ordering::Relaxed) {
+        let run = nth_run(args.seed, totals.runs.fetch_add(1, Ordering::Relaxed), args.ops);
+        one_run(args, totals, run).with_context(|| format!("{run:?}"))?;
+    }
+    Ok(())
+}
+
+fn one_run(args: &Args, totals: &Totals, run: Run) -> Result<()> {
+    let mut recording = power::record(run)?;
+    for image in recording.chosen(args.per_run as usize) {
+        let judged = recording.judge(image)?;
+        let count = totals.images.fetch_add(1, Ordering::Relaxed) + 1;
+        totals.logs.fetch_add(u64::from(judged.has_log), Ordering::Relaxed);
+        if count.is_multiple_of(16) {
+            recording.go_on(&judged)?;
+        }
+        // Evenly over the images, as far as they may go to the kernel.
+        let kernel_can = run.layout == Layout::Dup && run.tear_bytes == 4096;
+        let done = totals.by_kernel.load(Ordering::Relaxed);
+        if kernel_can && done * args.images < args.kernel_images * count {
+            totals.by_kernel.fetch_add(1, Ordering::Relaxed);
+            kernel::judge(&judged)?;
+        }
+        if count >= args.images || totals.ends.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn report(totals: &Totals, started: Instant) {
+    let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let (images, seconds) = (get(&totals.images), started.elapsed().as_secs_f64());
+    eprintln!(
+        "{images} images of {} runs, {} with a log, {} by the kernel too, {seconds:.0} s, {:.0} images/s",
+        get(&totals.runs),
+        get(&totals.logs),
+        get(&totals.by_kernel),
+        images as f64 / seconds
+    );
 }
 
 fn main() -> Result<()> {
+    const REPORT_S: u64 = 10;
     let args = Args::parse();
-    ensure!(args.per_run > 0, "--per-run is at least 1");
+    ensure!(args.per_run > 0 && args.jobs > 0, "--per-run and --jobs are at least 1");
     let started = Instant::now();
-    let mut rng = Rng::new(args.seed);
-    let (mut images, mut runs, mut by_kernel) = (0, 0, 0);
-    while images < args.images {
-        let run = Run {
-            seed: rng.next_u64(),
-            layout: if runs % 4 == 3 { Layout::Raid1 } else { Layout::Dup },
-            nodesize_bytes: if rng.one_in(2) { 4096 } else { 16384 },
-            threads: [Threads::One, Threads::Committer, Threads::Syncer][runs % 3],
-            ops: args.ops,
-            tear_bytes: if runs % 2 == 0 { 4096 } else { 512 },
-        };
-        runs += 1;
-        let mut recording = power::record(run)?;
-        let total = recording.images().count() as u64;
-        let stride = total.div_ceil(args.per_run).max(1);
-        let chosen: Vec<_> = recording
-            .images()
-            .enumerate()
-            .filter(|(n, _)| *n as u64 % stride == run.seed % stride)
-            .map(|(_, image)| image)
+    let totals = Totals::default();
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        let jobs: Vec<_> = (0..args.jobs)
+            .map(|_| {
+                scope.spawn(|| {
+                    if let Err(error) = job(&args, &totals) {
+                        totals.ends.store(true, Ordering::Relaxed);
+                        failures.lock().unwrap_or_else(|e| e.into_inner()).push(error);
+                    }
+                })
+            })
             .collect();
-        for image in chosen {
-            let judged = recording.judge(image)?;
-            images += 1;
-            if images % 16 == 0 {
-                recording.go_on(&judged)?;
-            }
-            // Evenly over the images, as far as they may go to the kernel.
-            let kernel_can = run.layout == Layout::Dup && run.tear_bytes == 4096;
-            if kernel_can && by_kernel * args.images < args.kernel * images {
-                kernel::judge(&judged)?;
-                by_kernel += 1;
-            }
-            if images == args.images {
-                break;
+        let mut next = REPORT_S;
+        while !jobs.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            if started.elapsed().as_secs() >= next {
+                next += REPORT_S;
+                report(&totals, started);
             }
         }
-        let seconds = started.elapsed().as_secs_f64();
-        eprintln!("{images} images of {runs} runs, {by_kernel} by the kernel too, {seconds:.0} s");
+    });
+    if let Some(error) = failures
+        .into_inner()
+        .unwrap_or_else(|e| e.into_inner())
+        .into_iter()
+        .next()
+    {
+        return Err(error.context(format!("seed {}", args.seed)));
     }
+    report(&totals, started);
+    let mut rng = Rng::new(args.seed);
     for n in 0..args.faults {
         let layout = if n % 2 == 0 { Layout::Dup } else { Layout::Raid1 };
-        let report = faults::every_io_fails(rng.next_u64(), layout, args.ops)?;
+        let mix = if n % 4 < 2 { Mix::Syncs } else { Mix::Everything };
+        let report = faults::every_io_fails(rng.next_u64(), layout, mix, args.ops)?;
         eprintln!("{report}");
     }
-    println!("{images} crash images: all as they must be");
+    println!("{} crash images: all as they must be", totals.images.into_inner());
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! Power failures: recorded runs, their crash images, and what must hold of each.
 //!
-//! The states that a run committed are known by their generation. Each image must open, pass the checker, and show
-//! exactly the state of the generation that its superblock names; that generation is not older than the last sync or
-//! fsync that had returned. What an fsync promised of its file is compared when the state is noted.
+//! Each image must open, pass the checker, and keep all promises ([`promise`]).
+//!
+//! The states that a run committed are known by their generation. An image without a log must show exactly the state of
+//! the generation that its superblock names; that generation is not older than the last commit that was known to the
+//! program. What an fsync promised of its file is compared when the state is noted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +15,14 @@ use cowshed_btrfs::fs::Fs;
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
 use cowshed_device_sim::{Event, Log, Rng};
-use cowshed_vfs::{FileKind, FileSystem, NodeId};
+use cowshed_vfs::{FileSystem, NodeId};
 
+use crate::beside::History;
+use crate::promise::{self, Promise};
 use crate::rig::{self, Devices, Layout};
+use crate::several;
 use crate::tree::{self, Tree};
-use crate::workload::{self, Op, Player};
+use crate::workload::{self, Mix, Op, Player};
 
 /// Who works on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +33,8 @@ pub enum Threads {
     Committer,
     /// One thread writes and renames, another one syncs all the time: write-back, too, runs beside the operations.
     Syncer,
+    /// Several threads, each in a directory of its own.
+    Several,
 }
 
 /// A run to be recorded.
@@ -38,6 +45,7 @@ pub struct Run {
     pub nodesize_bytes: u32,
     pub threads: Threads,
     pub ops: usize,
+    pub mix: Mix,
     /// What the devices never tear. The kernel trusts them not to tear a superblock, of 4096 bytes.
     pub tear_bytes: u64,
 }
@@ -50,20 +58,17 @@ pub struct Recording {
     /// By generation. With a committer they are filled in as images show them.
     states: BTreeMap<u64, Tree>,
     history: History,
+    /// What each working thread did; of one thread it is the whole volume.
+    promises: Vec<promise::History>,
 }
 
-/// What happened in order, where another thread decides what is committed. The volume as it was before has index 0.
-#[derive(Default)]
-struct History {
-    /// The names after each operation.
-    names: Vec<Tree>,
-    /// By inode number: after which operation its content became what it is.
-    contents: BTreeMap<u64, Vec<(usize, Vec<u8>)>>,
-}
-
+/// A mark below this is a generation that was committed.
+const GENERATIONS_END: u64 = 1 << 40;
 /// Marks beside a committer: what was there after so many operations was acknowledged, all of it or its names.
 const NAMES_MARK: u64 = 1 << 40;
 const SYNC_MARK: u64 = 1 << 41;
+/// Operations that returned, of a thread: see [`several::mark`].
+pub(crate) const DONE_MARK: u64 = 1 << 42;
 
 /// Does the run and notes its states.
 pub fn record(run: Run) -> Result<Recording> {
@@ -71,7 +76,10 @@ pub fn record(run: Run) -> Result<Recording> {
     let bases = rig::make(run.layout, run.nodesize_bytes, 0xc5)?;
     // A first mount in which nothing is recorded: the volume is not quite fresh.
     let fs = rig::mount(rig::shared(&bases))?;
-    play(&fs, &workload::choose(&mut rng, 30), |_, _| Ok(()))?;
+    play(&fs, &workload::choose(&mut rng, Mix::Everything, 30), |_, _| Ok(()))?;
+    if run.threads == Threads::Several {
+        several::prepare(&fs)?;
+    }
     fs.destroy();
     drop(fs);
     let devices = rig::snapshots(&bases);
@@ -82,10 +90,12 @@ pub fn record(run: Run) -> Result<Recording> {
         .collect();
     let fs = rig::mount(recorded)?;
     let mut states = BTreeMap::from([(fs.engine().txn.committed().get(), cold(&devices)?.1)]);
-    let mut ops = workload::choose(&mut rng, run.ops);
+    let mut ops = workload::choose(&mut rng, run.mix, run.ops);
     let mut history = History::default();
+    let mut promises = Vec::new();
     match run.threads {
         Threads::One => {
+            let mut promised = promise::History::new(&tree::take(&fs)?);
             let mut last = fs.engine().txn.committed().get();
             play(&fs, &ops, |op, is_done| {
                 let now = fs.engine().txn.committed().get();
@@ -94,14 +104,16 @@ pub fn record(run: Run) -> Result<Recording> {
                     log.mark(now);
                     states.insert(now, noted_state(&fs, op, is_done, &devices)?);
                 }
-                Ok(())
+                note(&mut promised, &fs, op, is_done, &log)
             })?;
+            promises.push(promised);
         }
-        Threads::Committer => history = play_beside(&fs, &ops, &log, || fs.engine().commit())?,
+        Threads::Committer => (history, promises) = play_beside(&fs, &ops, &log, || fs.engine().commit())?,
         Threads::Syncer => {
             ops.retain(Op::only_adds_data);
-            history = play_beside(&fs, &ops, &log, || fs.engine().sync())?;
+            (history, promises) = play_beside(&fs, &ops, &log, || fs.engine().sync())?;
         }
+        Threads::Several => promises = several::play(&fs, &mut rng, run.mix, run.ops, &log)?,
     }
     let events = log.take();
     rig::abandon(fs);
@@ -111,6 +123,7 @@ pub fn record(run: Run) -> Result<Recording> {
         events,
         states,
         history,
+        promises,
     })
 }
 
@@ -126,6 +139,27 @@ fn play(fs: &Fs, ops: &[Op], mut after: impl FnMut(&Op, bool) -> Result<()>) -> 
         after(op, result.is_ok())?;
     }
     Ok(())
+}
+
+/// Notes the state after an operation and what it has promised.
+fn note(promised: &mut promise::History, fs: &Fs, op: &Op, is_done: bool, log: &Log) -> Result<()> {
+    let state = tree::take(fs)?;
+    let root = state[""].ino;
+    let index = promised.note(&state, None);
+    if is_done {
+        promised.promise(index, promise_of(op, promised, root));
+    }
+    log.mark(several::mark(0, index));
+    Ok(())
+}
+
+/// What an operation that succeeded has promised.
+pub(crate) fn promise_of(op: &Op, history: &promise::History, root: u64) -> Option<Promise> {
+    match op {
+        Op::Sync => Some(Promise::Volume),
+        Op::Fsync { path } => history.newest_ino(root, path).map(Promise::Inode),
+        _ => None,
+    }
 }
 
 /// The state that a commit made, as a fresh mount sees it; and the promise of the operation that committed.
@@ -157,7 +191,7 @@ fn play_beside(
     ops: &[Op],
     log: &Log,
     beside: impl Fn() -> cowshed_btrfs::Result<()> + Sync,
-) -> Result<History> {
+) -> Result<(History, Vec<promise::History>)> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
@@ -169,6 +203,7 @@ fn play_beside(
         });
         let mut history = History::default();
         history.note(tree::take(fs)?);
+        let mut promised = promise::History::new(&tree::take(fs)?);
         let played = play(fs, ops, |op, is_done| {
             let before = history.names.len() as u64 - 1;
             match op {
@@ -177,73 +212,14 @@ fn play_beside(
                 _ => {}
             }
             history.note(tree::take(fs)?);
-            Ok(())
+            note(&mut promised, fs, op, is_done, log)
         });
         stop.store(true, Ordering::Release);
         let done = other.join().map_err(|_| anyhow!("the other thread panicked"))?;
         played?;
         done?;
-        Ok(history)
+        Ok((history, vec![promised]))
     })
-}
-
-impl History {
-    fn note(&mut self, tree: Tree) {
-        let index = self.names.len();
-        for node in tree.values().filter(|node| node.kind == FileKind::Regular) {
-            let versions = self.contents.entry(node.ino).or_default();
-            if versions.last().is_none_or(|(_, content)| *content != node.content) {
-                versions.push((index, node.content.clone()));
-            }
-        }
-        self.names.push(names_only(tree));
-    }
-
-    /// The names are those after some operation from `oldest` on.
-    fn check_names(&self, found: &Tree, oldest: usize) -> Result<()> {
-        let names = names_only(found.clone());
-        if self.names[oldest..].contains(&names) {
-            return Ok(());
-        }
-        let closest = self.names[oldest..]
-            .iter()
-            .map(|state| tree::differences(state, &names))
-            .min_by_key(String::len);
-        bail!(
-            "no state of the names from operation {oldest} on; the closest:\n{}",
-            closest.unwrap_or_default()
-        )
-    }
-
-    /// Each file holds what it held at `oldest`, or something later, of which the end may not be there yet.
-    fn check_contents(&self, found: &Tree, oldest: usize) -> Result<()> {
-        for (path, node) in found.iter().filter(|(_, node)| node.kind == FileKind::Regular) {
-            let versions = self.contents.get(&node.ino).map_or(&[][..], Vec::as_slice);
-            let held = versions.partition_point(|(index, _)| *index <= oldest).checked_sub(1);
-            let is_held = held.is_some_and(|held| versions[held].1 == node.content);
-            let later = &versions[held.map_or(0, |held| held + 1)..];
-            let is_later = later.iter().any(|(_, content)| content.starts_with(&node.content));
-            ensure!(
-                is_held || is_later || (held.is_none() && node.content.is_empty()),
-                "{path}: {} bytes that it never held from operation {oldest} on",
-                node.content.len()
-            );
-        }
-        Ok(())
-    }
-}
-
-/// What metadata alone decides: not the bytes of files, and what follows from them.
-fn names_only(tree: Tree) -> Tree {
-    let strip = |mut node: tree::Node| {
-        if node.kind == FileKind::Regular {
-            node.content.clear();
-            node.size_bytes = 0;
-        }
-        node.mtime = cowshed_vfs::Timestamp::default();
-        node
-    };
-    tree.into_iter().map(|(path, node)| (path, strip(node))).collect()
 }
 
 /// Opens copies of the devices: the generation they are at, and the files.
@@ -270,6 +246,15 @@ impl Recording {
         CrashImages::new(&bases, &self.events, options)
     }
 
+    /// At most so many images, evenly over the run.
+    pub fn chosen(&self, images_max: usize) -> Vec<CrashImage> {
+        let stride = self.images().count().div_ceil(images_max.max(1)).max(1);
+        self.images()
+            .skip(self.run.seed as usize % stride)
+            .step_by(stride)
+            .collect()
+    }
+
     /// Forgets some barriers, as if the engine had not asked for them: does the judge find out?
     pub fn keep_barriers(&mut self, keep: impl Fn(usize) -> bool) {
         let mut count = 0;
@@ -292,48 +277,74 @@ impl Recording {
     }
 
     fn judge_inner(&mut self, image: CrashImage) -> Result<Judged> {
-        let last_mark = image.last_mark();
-        let synced = image.marks.iter().rev().find_map(|mark| mark.checked_sub(SYNC_MARK));
         let devices: Devices = image.devices.into_iter().map(Arc::new).collect();
-        rig::check_clean(&rig::shared(&devices))?;
+        let shared = rig::shared(&devices);
+        rig::check_clean(&shared)?;
+        let (superblock, has_log) = rig::state(shared)?;
         let (generation, found) = cold(&devices)?;
-        match self.run.threads {
-            Threads::One => {
-                let oldest = last_mark.or(self.states.keys().next().copied()).unwrap_or(0);
-                ensure!(generation >= oldest, "at {generation}, but {oldest} was acknowledged");
-                let expected = self
-                    .states
-                    .get(&generation)
-                    .ok_or_else(|| anyhow!("no commit made generation {generation}"))?;
-                let differences = tree::differences(expected, &found);
-                ensure!(
-                    differences.is_empty(),
-                    "not as generation {generation} was:\n{differences}"
-                );
-            }
-            Threads::Committer | Threads::Syncer => {
-                let names = last_mark.map_or(0, |mark| mark.checked_sub(SYNC_MARK).unwrap_or(mark - NAMES_MARK));
-                self.judge_by_history(generation, &found, names as usize)?;
-                if self.run.threads == Threads::Syncer {
-                    self.history.check_contents(&found, synced.unwrap_or(0) as usize)?;
-                }
-            }
+        for (thread, promised) in self.promises.iter().enumerate() {
+            let done = several::done(&image.marks, thread);
+            let found = match self.run.threads {
+                Threads::Several => &several::below(&found, thread),
+                _ => &found,
+            };
+            promised
+                .check(found, done)
+                .with_context(|| format!("thread {thread}; generation {superblock}, log: {has_log}"))?;
         }
-        Ok(Judged { devices, found })
+        let known = image.marks.iter().rev().find(|mark| **mark < GENERATIONS_END);
+        let oldest = known.or(self.states.keys().next()).copied().unwrap_or(0);
+        ensure!(superblock >= oldest, "at {superblock}, but {oldest} was committed");
+        if has_log {
+            ensure!(
+                generation >= superblock,
+                "after the replay at {generation}, before at {superblock}"
+            );
+        } else {
+            self.judge_commit(generation, &found, &image.marks)?;
+        }
+        Ok(Judged {
+            devices,
+            found,
+            has_log,
+        })
     }
 
-    /// All images of one generation are alike, and alike to the names after some operation, none before the last
-    /// acknowledged one.
-    fn judge_by_history(&mut self, generation: u64, found: &Tree, oldest: usize) -> Result<()> {
+    /// Without a log the files are those of a commit.
+    fn judge_commit(&mut self, generation: u64, found: &Tree, marks: &[u64]) -> Result<()> {
+        if self.run.threads == Threads::One {
+            let expected = self
+                .states
+                .get(&generation)
+                .ok_or_else(|| anyhow!("no commit made generation {generation}"))?;
+            let differences = tree::differences(expected, found);
+            ensure!(
+                differences.is_empty(),
+                "not as generation {generation} was:\n{differences}"
+            );
+            return Ok(());
+        }
         let known = self.states.entry(generation).or_insert_with(|| found.clone());
         let differences = tree::differences(known, found);
         ensure!(
             differences.is_empty(),
             "two images of generation {generation} differ:\n{differences}"
         );
+        if self.run.threads == Threads::Several {
+            return Ok(());
+        }
+        let synced = |mark: &u64| mark.checked_sub(SYNC_MARK);
+        let names = |mark: &u64| synced(mark).or(mark.checked_sub(NAMES_MARK));
+        let marks = || marks.iter().rev().filter(|mark| **mark < DONE_MARK);
+        let oldest = marks().find_map(names).unwrap_or(0) as usize;
         self.history
             .check_names(found, oldest)
-            .with_context(|| format!("generation {generation}"))
+            .with_context(|| format!("generation {generation}"))?;
+        if self.run.threads == Threads::Syncer {
+            let oldest = marks().find_map(synced).unwrap_or(0) as usize;
+            self.history.check_contents(found, oldest)?;
+        }
+        Ok(())
     }
 
     /// After a crash the volume can be worked on: free space is right.
@@ -373,4 +384,6 @@ fn without_root(mut tree: Tree) -> Tree {
 pub struct Judged {
     pub devices: Devices,
     pub found: Tree,
+    /// It had a log, which was replayed.
+    pub has_log: bool,
 }

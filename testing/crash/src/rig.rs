@@ -74,6 +74,17 @@ pub fn mount(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Fs, cowshed_btrfs::Er
     Ok(fs)
 }
 
+/// The generation of the superblock, and whether there is a log.
+pub fn state(devices: Vec<Arc<dyn BlockDevice>>) -> Result<(u64, bool)> {
+    let options = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
+    let volume = Volume::open(devices, &options)?;
+    let superblock = volume.superblock();
+    Ok((superblock.generation.get(), superblock.log_root.get() != 0))
+}
+
 /// The checker, data included, finds nothing; but copies of the superblock, which stand in for each other, may be torn.
 pub fn check_clean(devices: &[Arc<dyn BlockDevice>]) -> Result<()> {
     check_clean_but(devices, &[])

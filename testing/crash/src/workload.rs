@@ -7,6 +7,7 @@ use cowshed_vfs::{
     SetAttr, SetXattrFlags, WriteFlags,
 };
 
+use crate::habits;
 use crate::rig::ROOT;
 
 const NAMES: u64 = 6;
@@ -101,18 +102,18 @@ impl Op {
     }
 }
 
-fn dir(rng: &mut Rng) -> String {
+pub(crate) fn dir(rng: &mut Rng) -> String {
     ["", "p/", "q/", "p/r/"][rng.index(4)].to_owned()
 }
-fn path(rng: &mut Rng) -> String {
+pub(crate) fn path(rng: &mut Rng) -> String {
     format!("{}{}", dir(rng), char::from(b'a' + rng.below(NAMES) as u8))
 }
-fn dir_path(rng: &mut Rng) -> String {
+pub(crate) fn dir_path(rng: &mut Rng) -> String {
     ["p", "q", "p/r", "s", "q/r"][rng.index(5)].to_owned()
 }
 /// Sizes from a few bytes (inline) to several extents' worth, the small ones more often; now and then one that may
 /// need a new chunk.
-fn len(rng: &mut Rng) -> u64 {
+pub(crate) fn len(rng: &mut Rng) -> u64 {
     if rng.one_in(40) {
         return BIG_BYTES;
     }
@@ -120,14 +121,29 @@ fn len(rng: &mut Rng) -> u64 {
     1 + rng.below(1 << bits)
 }
 
+/// What a run is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// All operations, few syncs.
+    Everything,
+    /// Mostly what fsync was asked about before: see [`crate::habits`].
+    Syncs,
+}
+
 /// Makes `count` operations, the directories first.
-pub fn choose(rng: &mut Rng, count: usize) -> Vec<Op> {
+pub fn choose(rng: &mut Rng, mix: Mix, count: usize) -> Vec<Op> {
     let mut ops: Vec<Op> = ["p", "q", "p/r"].map(|path| Op::Mkdir { path: path.into() }).into();
     while ops.len() < count {
-        if rng.one_in(12) {
+        if mix == Mix::Syncs && !rng.one_in(4) {
+            ops.extend(habits::one(rng));
+        } else if rng.one_in(12) {
             ops.extend(replace(rng));
         } else {
-            ops.push(choose_one(rng));
+            let op = choose_one(rng);
+            // A sync of everything ends what a log is for.
+            if mix == Mix::Everything || op != Op::Sync || rng.one_in(2) {
+                ops.push(op);
+            }
         }
     }
     ops.push(Op::Sync);

@@ -1,0 +1,190 @@
+//! What programs do around fsync, in short sequences on the names of [`crate::workload`].
+
+use cowshed_device_sim::Rng;
+
+use crate::workload::{Op, dir_path, len, path};
+
+fn write(rng: &mut Rng, path: &str) -> Op {
+    Op::Write {
+        path: path.into(),
+        offset: if rng.one_in(3) { rng.below(100_000) } else { 0 },
+        len: len(rng) as usize,
+        fill: rng.next_u64(),
+    }
+}
+
+fn fsync(path: &str) -> Op {
+    Op::Fsync { path: path.into() }
+}
+
+/// The directory of a path; the top directory has a name, too.
+fn parent(path: &str) -> String {
+    path.rsplit_once('/').map_or("", |(dir, _)| dir).to_owned()
+}
+
+fn unlink(path: &str) -> Op {
+    Op::Unlink { path: path.into() }
+}
+
+fn rename(from: &str, to: &str) -> Op {
+    Op::Rename {
+        from: from.into(),
+        to: to.into(),
+    }
+}
+
+/// An fsync of one of them, or none.
+fn maybe_fsync(rng: &mut Rng, paths: &[&str]) -> Option<Op> {
+    let choice = rng.index(paths.len() + 1);
+    paths.get(choice).map(|path| fsync(path))
+}
+
+/// One habit.
+pub(crate) fn one(rng: &mut Rng) -> Vec<Op> {
+    match rng.below(12) {
+        0..=2 => data(rng),
+        3 | 4 => replace(rng),
+        5 | 6 => names(rng),
+        7 => links(rng),
+        8 => directories(rng),
+        9 => made_again(rng),
+        10 => attributes(rng),
+        _ => exchange(rng),
+    }
+}
+
+fn data(rng: &mut Rng) -> Vec<Op> {
+    let file = path(rng);
+    let mut ops = vec![write(rng, &file), fsync(&file)];
+    let (offset, len) = (rng.below(32 << 12), len(rng));
+    ops.push(match rng.below(5) {
+        0 => Op::Punch {
+            path: file.clone(),
+            offset,
+            len,
+        },
+        1 => Op::Truncate {
+            path: file.clone(),
+            size_bytes: offset,
+        },
+        2 => Op::Clone {
+            from: path(rng),
+            to: file.clone(),
+            len: (1 + rng.below(16)) << 12,
+        },
+        3 => Op::Preallocate {
+            path: file.clone(),
+            offset: offset & !4095,
+            len,
+        },
+        _ => write(rng, &file),
+    });
+    ops.extend(maybe_fsync(rng, &[&file, &file]));
+    ops
+}
+
+fn replace(rng: &mut Rng) -> Vec<Op> {
+    let file = path(rng);
+    let temporary = format!("{file}.tmp");
+    let mut ops = vec![write(rng, &temporary)];
+    if !rng.one_in(4) {
+        ops.push(fsync(&temporary));
+    }
+    ops.push(rename(&temporary, &file));
+    ops.extend(maybe_fsync(rng, &[&file, &parent(&file)]));
+    ops
+}
+
+fn names(rng: &mut Rng) -> Vec<Op> {
+    let (from, to) = (path(rng), path(rng));
+    let mut ops = Vec::new();
+    if rng.one_in(2) {
+        ops.extend([write(rng, &from), fsync(&from)]);
+    }
+    ops.push(rename(&from, &to));
+    if rng.one_in(3) {
+        ops.push(write(rng, &from));
+    }
+    ops.extend(maybe_fsync(rng, &[&to, &from, &parent(&to), &parent(&from)]));
+    ops
+}
+
+fn links(rng: &mut Rng) -> Vec<Op> {
+    let (one, other) = (path(rng), path(rng));
+    let link = Op::Link {
+        from: one.clone(),
+        to: other.clone(),
+    };
+    let mut ops = vec![link];
+    ops.extend(maybe_fsync(rng, &[&one, &other, &parent(&other)]));
+    if rng.one_in(2) {
+        ops.push(unlink(if rng.one_in(2) { &one } else { &other }));
+        ops.extend(maybe_fsync(rng, &[&one, &other, &parent(&one), &parent(&other)]));
+    }
+    ops
+}
+
+fn directories(rng: &mut Rng) -> Vec<Op> {
+    let top = dir_path(rng);
+    let (new, inner) = (format!("{top}/n{}", rng.below(3)), rng.below(3));
+    let file = format!("{new}/m{inner}/f");
+    let mkdir = |path: &str| Op::Mkdir { path: path.into() };
+    let mut ops = vec![mkdir(&top), mkdir(&new), mkdir(&parent(&file)), write(rng, &file)];
+    ops.extend(maybe_fsync(rng, &[&file, &parent(&file), &new]));
+    if rng.one_in(3) {
+        let to = dir_path(rng);
+        ops.push(rename(&new, &format!("{to}/n{}", rng.below(3))));
+        ops.extend(maybe_fsync(rng, &[&to, &top]));
+    }
+    ops
+}
+
+fn made_again(rng: &mut Rng) -> Vec<Op> {
+    let file = path(rng);
+    if rng.one_in(2) {
+        let mut ops = vec![unlink(&file), write(rng, &file)];
+        ops.extend(maybe_fsync(rng, &[&file, &file, &parent(&file)]));
+        return ops;
+    }
+    let dir = format!("{}/again", dir_path(rng));
+    let inner = format!("{dir}/f");
+    let mut ops = vec![
+        unlink(&inner),
+        Op::Rmdir { path: dir.clone() },
+        Op::Mkdir { path: dir.clone() },
+        write(rng, &inner),
+    ];
+    ops.extend(maybe_fsync(rng, &[&inner, &dir, &parent(&dir)]));
+    ops
+}
+
+fn attributes(rng: &mut Rng) -> Vec<Op> {
+    let file = path(rng);
+    let name = format!("user.{}", rng.below(4));
+    let set = Op::SetXattr {
+        path: file.clone(),
+        name: name.clone(),
+        len: rng.below(300) as usize,
+        fill: rng.next_u64(),
+    };
+    let mut ops = vec![set];
+    ops.extend(maybe_fsync(rng, &[&file]));
+    if rng.one_in(2) {
+        ops.push(Op::RemoveXattr {
+            path: file.clone(),
+            name,
+        });
+        ops.extend(maybe_fsync(rng, &[&file, &file]));
+    }
+    ops
+}
+
+fn exchange(rng: &mut Rng) -> Vec<Op> {
+    let (from, to) = (path(rng), path(rng));
+    let mut ops = vec![Op::Exchange {
+        from: from.clone(),
+        to: to.clone(),
+    }];
+    ops.extend(maybe_fsync(rng, &[&from, &to, &parent(&to)]));
+    ops
+}

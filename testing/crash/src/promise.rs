@@ -1,0 +1,291 @@
+//! What a program may rely on after a crash, whatever the file system's means: commits, or a log.
+//!
+//! A run is a list of operations with the state of the files after each: S0 is what was there before, all durable. An
+//! image shows that the operations up to `done` had returned, and the next one may have been under way; `last` is that
+//! one. The *floor* of an inode is the last state up to `done` in which the volume was synced, or the inode by an fsync
+//! that succeeded. In the files that are found:
+//!
+//! * **Names.** What (directory, name) leads to, or that it leads to nothing, is what it was in some state from the
+//!   directory's floor to `last`. The names of one inode, all together, are those of some state from its floor to `last`:
+//!   a rename is done or not, and what fsync saw stays until it is changed.
+//! * **Attributes.** Kind, mode and owner, and all extended attributes, are those of one state from the inode's floor
+//!   on.
+//! * **Contents.** The size lies between the smallest and the largest from the floor on (nothing, where the inode was
+//!   made later); each block of 4 KiB is what it was in some state from the floor on. A file that did not change since
+//!   its floor is exactly what it was, times included.
+//! * An inode that is found was there in some state, and has as many names as its link count says.
+//!
+//! Directories are known by their inodes, so that a directory that moved takes along what was promised of its entries.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Result, bail, ensure};
+use cowshed_vfs::FileKind;
+
+use crate::tree::{Node, Tree};
+
+const BLOCK_BYTES: usize = 4096;
+
+/// A directory's inode number and a name in it.
+type Place = (u64, String);
+type Names = BTreeMap<Place, u64>;
+
+/// What an operation that returned has made durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    Volume,
+    /// One inode, by number.
+    Inode(u64),
+}
+
+/// A run, state by state.
+#[derive(Debug, Default)]
+pub struct History {
+    names: Vec<Names>,
+    /// By inode: from which state on it was so; `None` while it was not there.
+    nodes: BTreeMap<u64, Vec<(usize, Option<Node>)>>,
+    promises: Vec<(usize, Promise)>,
+}
+
+/// The names of a tree, and its inodes.
+fn split(tree: &Tree) -> (Names, BTreeMap<u64, &Node>) {
+    let mut names = Names::new();
+    let mut nodes = BTreeMap::new();
+    for (path, node) in tree {
+        nodes.insert(node.ino, node);
+        if path.is_empty() {
+            continue;
+        }
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let parent = tree.get(parent).map_or(0, |dir| dir.ino);
+        names.insert((parent, name.to_owned()), node.ino);
+    }
+    (names, nodes)
+}
+
+impl History {
+    /// A run that begins with this tree.
+    pub fn new(tree: &Tree) -> History {
+        let mut history = History::default();
+        history.note(tree, None);
+        history
+    }
+
+    /// The state after the next operation, and what that has promised. Gives the state's index.
+    pub fn note(&mut self, tree: &Tree, promise: Option<Promise>) -> usize {
+        let index = self.names.len();
+        let (names, nodes) = split(tree);
+        self.names.push(names);
+        for (ino, node) in &nodes {
+            let versions = self.nodes.entry(*ino).or_default();
+            if versions.last().and_then(|(_, last)| last.as_ref()) != Some(*node) {
+                versions.push((index, Some((*node).clone())));
+            }
+        }
+        for (ino, versions) in &mut self.nodes {
+            if !nodes.contains_key(ino) && versions.last().is_some_and(|(_, last)| last.is_some()) {
+                versions.push((index, None));
+            }
+        }
+        self.promises.extend(promise.map(|promise| (index, promise)));
+        index
+    }
+
+    /// The operation that led to this state has promised something.
+    pub fn promise(&mut self, index: usize, promise: Option<Promise>) {
+        self.promises.extend(promise.map(|promise| (index, promise)));
+    }
+
+    /// The inode behind a path in the newest state.
+    pub fn newest_ino(&self, root: u64, path: &str) -> Option<u64> {
+        let names = self.names.last()?;
+        path.split('/')
+            .filter(|name| !name.is_empty())
+            .try_fold(root, |dir, name| names.get(&(dir, name.to_owned())).copied())
+    }
+
+    /// Judges what was found after a crash when the operations up to `done` had returned.
+    pub fn check(&self, found: &Tree, done: usize) -> Result<()> {
+        let judge = Judge::new(self, found, done);
+        judge.places()?;
+        judge.names_of_inodes()?;
+        for (path, node) in found {
+            if let Err(error) = judge.node(node) {
+                bail!("{path} (inode {}), after operation {done}: {error:#}", node.ino);
+            }
+        }
+        Ok(())
+    }
+
+    /// What an inode was from one state to another; `None` where it was not there.
+    fn versions(&self, ino: u64, from: usize, to: usize) -> Vec<Option<&Node>> {
+        let all = self.nodes.get(&ino).map_or(&[][..], Vec::as_slice);
+        let first = all.partition_point(|(index, _)| *index <= from);
+        let mut versions = vec![first.checked_sub(1).and_then(|at| all[at].1.as_ref())];
+        let later = all[first..].iter().take_while(|(index, _)| *index <= to);
+        versions.extend(later.map(|(_, node)| node.as_ref()));
+        versions
+    }
+}
+
+/// One image and the history, seen from it.
+struct Judge<'h> {
+    history: &'h History,
+    found: Names,
+    /// The last sync of the volume.
+    floor: usize,
+    /// By inode, where that is later.
+    floors: BTreeMap<u64, usize>,
+    last: usize,
+}
+
+impl<'h> Judge<'h> {
+    fn new(history: &'h History, found: &Tree, done: usize) -> Judge<'h> {
+        let mut floor = 0;
+        let mut floors = BTreeMap::new();
+        for (index, promise) in history.promises.iter().filter(|(index, _)| *index <= done) {
+            match promise {
+                Promise::Volume => floor = *index,
+                Promise::Inode(ino) => {
+                    floors.insert(*ino, *index);
+                }
+            }
+        }
+        Judge {
+            history,
+            found: split(found).0,
+            floor,
+            floors,
+            last: (done + 1).min(history.names.len() - 1),
+        }
+    }
+
+    fn floor(&self, ino: u64) -> usize {
+        self.floors.get(&ino).copied().unwrap_or(0).max(self.floor)
+    }
+
+    fn states(&self, from: usize) -> &'h [Names] {
+        &self.history.names[from..=self.last]
+    }
+
+    fn places(&self) -> Result<()> {
+        let mut places: BTreeSet<&Place> = self.found.keys().collect();
+        places.extend(self.states(self.floor).iter().flat_map(BTreeMap::keys));
+        for place in places {
+            let from = self.floor(place.0);
+            let found = self.found.get(place);
+            ensure!(
+                self.states(from).iter().any(|names| names.get(place) == found),
+                "{} in directory {} leads to {found:?}, which it did in no state from {from} to {}",
+                place.1,
+                place.0,
+                self.last
+            );
+        }
+        Ok(())
+    }
+
+    fn names_of_inodes(&self) -> Result<()> {
+        let found = by_inode(&self.found);
+        let states: Vec<_> = self.states(self.floor).iter().map(by_inode).collect();
+        let inos: BTreeSet<u64> = found
+            .keys()
+            .chain(states.iter().flat_map(BTreeMap::keys))
+            .copied()
+            .collect();
+        for ino in inos {
+            let from = self.floor(ino);
+            ensure!(
+                states[from - self.floor..]
+                    .iter()
+                    .any(|state| state.get(&ino) == found.get(&ino)),
+                "inode {ino} has the names {:?}, as in no state from {from} to {}, where it had {:?}",
+                found.get(&ino),
+                self.last,
+                states[from - self.floor..]
+                    .iter()
+                    .map(|state| state.get(&ino))
+                    .collect::<BTreeSet<_>>()
+            );
+        }
+        Ok(())
+    }
+
+    fn node(&self, found: &Node) -> Result<()> {
+        let from = self.floor(found.ino);
+        let versions = self.history.versions(found.ino, from, self.last);
+        let there: Vec<&Node> = versions.iter().flatten().copied().collect();
+        ensure!(!there.is_empty(), "was there in no state from {from} to {}", self.last);
+        let is_dir = found.kind == FileKind::Directory;
+        if let ([Some(only)], false) = (&versions[..], is_dir) {
+            ensure!(*only == found, "unchanged since {from}, but {}", how(only, found));
+            return Ok(());
+        }
+        let fixed = |n: &Node| (n.kind, n.perm, n.uid, n.gid, n.rdev);
+        ensure!(
+            there.iter().any(|version| fixed(version) == fixed(found)),
+            "kind, mode or owner were never so: {:?}",
+            fixed(found)
+        );
+        ensure!(
+            there.iter().any(|version| version.xattrs == found.xattrs) || self.is_bare(found, &versions),
+            "the extended attributes were never so: {:?}",
+            found.xattrs.keys()
+        );
+        if is_dir {
+            return Ok(());
+        }
+        let names = self.found.values().filter(|ino| **ino == found.ino).count();
+        ensure!(
+            names == found.nlink as usize,
+            "{names} names, link count {}",
+            found.nlink
+        );
+        match found.kind {
+            FileKind::Regular => content(found, &versions),
+            _ => {
+                let same = there.iter().any(|version| version.content == found.content);
+                ensure!(same, "leads to where it never did");
+                Ok(())
+            }
+        }
+    }
+
+    /// Made since the floor, and there by name alone.
+    fn is_bare(&self, found: &Node, versions: &[Option<&Node>]) -> bool {
+        versions.contains(&None) && found.xattrs.is_empty()
+    }
+}
+
+fn by_inode(names: &Names) -> BTreeMap<u64, BTreeSet<&Place>> {
+    let mut inodes: BTreeMap<u64, BTreeSet<&Place>> = BTreeMap::new();
+    for (place, ino) in names {
+        inodes.entry(*ino).or_default().insert(place);
+    }
+    inodes
+}
+
+fn content(found: &Node, versions: &[Option<&Node>]) -> Result<()> {
+    let len = |version: &Option<&Node>| version.map_or(0, |node| node.content.len());
+    let (min, max) = (versions.iter().map(len).min(), versions.iter().map(len).max());
+    let size = found.content.len();
+    ensure!(
+        min <= Some(size) && Some(size) <= max,
+        "{size} bytes, but from {min:?} to {max:?} since its floor"
+    );
+    for (number, block) in found.content.chunks(BLOCK_BYTES).enumerate() {
+        let at = number * BLOCK_BYTES;
+        let was = |version: &Node| version.content.get(at..at + block.len()) == Some(block);
+        ensure!(
+            versions.iter().flatten().any(|version| was(version)),
+            "the block at {at} was never so, {} versions",
+            versions.len()
+        );
+    }
+    Ok(())
+}
+
+fn how(expected: &Node, found: &Node) -> String {
+    let tree = |node: &Node| Tree::from([(String::new(), node.clone())]);
+    crate::tree::differences(&tree(expected), &tree(found))
+}

@@ -1,0 +1,99 @@
+//! Several threads, each in a directory of its own: what each was promised must hold whatever the others did.
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use cowshed_btrfs::fs::Fs;
+use cowshed_device_sim::{Log, Rng};
+use cowshed_vfs::{FileSystem as _, Lookup, NodeId};
+
+use crate::power::{DONE_MARK, promise_of};
+use crate::promise;
+use crate::rig::ROOT;
+use crate::tree::{self, Tree};
+use crate::workload::{self, Mix, Op, Player};
+
+const THREADS: usize = 3;
+const THREAD_SHIFT: u32 = 32;
+
+fn dir(thread: usize) -> String {
+    format!("thread-{thread}")
+}
+
+/// The mark that a thread's operation which led to this state has returned.
+pub(crate) fn mark(thread: usize, index: usize) -> u64 {
+    DONE_MARK | (thread as u64) << THREAD_SHIFT | index as u64
+}
+
+/// The last state whose operation had returned.
+pub(crate) fn done(marks: &[u64], thread: usize) -> usize {
+    let first = mark(thread, 0);
+    let of_thread = |mark: &&u64| **mark >> THREAD_SHIFT == first >> THREAD_SHIFT;
+    marks
+        .iter()
+        .rev()
+        .find(of_thread)
+        .map_or(0, |mark| (mark - first) as usize)
+}
+
+/// What a thread's directory holds.
+pub(crate) fn below(tree: &Tree, thread: usize) -> Tree {
+    let dir = dir(thread);
+    let inner = |path: &str| match path.strip_prefix(&dir)? {
+        "" => Some(String::new()),
+        rest => rest.strip_prefix('/').map(str::to_owned),
+    };
+    tree.iter()
+        .filter_map(|(path, node)| Some((inner(path)?, node.clone())))
+        .collect()
+}
+
+/// Makes the directories.
+pub(crate) fn prepare(fs: &Fs) -> Result<()> {
+    for thread in 0..THREADS {
+        Player::new(fs).apply(&Op::Mkdir { path: dir(thread) })?;
+    }
+    Ok(())
+}
+
+/// Lets all threads work; gives what each did.
+pub(crate) fn play(fs: &Fs, rng: &mut Rng, mix: Mix, ops: usize, log: &Log) -> Result<Vec<promise::History>> {
+    let runs: Vec<Vec<Op>> = (0..THREADS)
+        .map(|_| workload::choose(rng, mix, ops / THREADS))
+        .collect();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = runs
+            .iter()
+            .enumerate()
+            .map(|(thread, ops)| scope.spawn(move || play_one(fs, thread, ops, log)))
+            .collect();
+        let join =
+            |worker: std::thread::ScopedJoinHandle<'_, _>| worker.join().map_err(|_| anyhow!("a thread panicked"))?;
+        workers.into_iter().map(join).collect()
+    })
+}
+
+fn play_one(fs: &Fs, thread: usize, ops: &[Op], log: &Log) -> Result<promise::History> {
+    let root: NodeId = match fs.lookup(&ROOT, NodeId::ROOT, dir(thread).as_bytes())? {
+        Lookup::Found(entry) => entry.node,
+        Lookup::Absent { .. } => bail!("{} is missing", dir(thread)),
+    };
+    let player = Player { fs, root };
+    let first = tree::take_below(fs, root, "")?;
+    let ino = first[""].ino;
+    let mut history = promise::History::new(&first);
+    for op in ops {
+        let result = player.apply(op);
+        if let Err(error) = result
+            && !workload::is_outcome(error)
+        {
+            bail!("{op:?} in {} on a healthy device: {error}", dir(thread));
+        }
+        let state = tree::take_below(fs, root, "").with_context(|| format!("after {op:?}"))?;
+        let index = history.note(&state, None);
+        if result.is_ok() {
+            history.promise(index, promise_of(op, &history, ino));
+        }
+        log.mark(mark(thread, index));
+    }
+    fs.forget(root, 1);
+    Ok(history)
+}

@@ -1,0 +1,160 @@
+//! The judge of promises, judged: each kind of lie is found, and what is allowed passes.
+
+use cowshed_crash::promise::{History, Promise};
+use cowshed_crash::tree::{Node, Tree};
+use cowshed_vfs::FileKind;
+
+const ROOT: u64 = 256;
+const BLOCK: usize = 4096;
+
+fn dir(ino: u64) -> Node {
+    Node {
+        ino,
+        kind: FileKind::Directory,
+        nlink: 1,
+        ..Node::default()
+    }
+}
+
+fn file(ino: u64, content: &[u8]) -> Node {
+    Node {
+        ino,
+        nlink: 1,
+        size_bytes: content.len() as u64,
+        content: content.to_vec(),
+        ..Node::default()
+    }
+}
+
+fn tree(entries: &[(&str, Node)]) -> Tree {
+    let entries = entries.iter().map(|(path, node)| ((*path).to_owned(), node.clone()));
+    std::iter::once((String::new(), dir(ROOT))).chain(entries).collect()
+}
+
+fn blocks(letters: &[u8]) -> Vec<u8> {
+    letters.iter().flat_map(|letter| [*letter; BLOCK]).collect()
+}
+
+/// A run of these states; after some, an inode or (0) the volume was synced.
+fn history(states: &[(Tree, Option<u64>)]) -> History {
+    let mut history = History::new(&states[0].0);
+    for (state, synced) in &states[1..] {
+        let promise = synced.map(|ino| if ino == 0 { Promise::Volume } else { Promise::Inode(ino) });
+        history.note(state, promise);
+    }
+    history
+}
+
+#[track_caller]
+fn refused(history: &History, found: &Tree, done: usize, why: &str) {
+    let error = history.check(found, done).expect_err("a lie passes");
+    assert!(format!("{error:#}").contains(why), "{error:#}");
+}
+
+#[test]
+fn a_synced_file_stays() {
+    let made = tree(&[("f", file(257, b"one"))]);
+    let run = history(&[(tree(&[]), None), (made.clone(), None), (made.clone(), Some(257))]);
+    run.check(&made, 2).unwrap();
+    run.check(&tree(&[]), 1).unwrap();
+    refused(&run, &tree(&[]), 2, "inode 257 has the names None");
+    refused(&run, &tree(&[("f", file(257, b"two"))]), 2, "unchanged since 2");
+    refused(&run, &tree(&[("g", file(257, b"one"))]), 2, "in no state");
+    refused(&run, &tree(&[("f", file(258, b"one"))]), 2, "in no state");
+}
+
+#[test]
+fn a_file_may_be_missing_or_empty_until_it_is_synced() {
+    let made = tree(&[("f", file(257, &blocks(b"ab")))]);
+    let run = history(&[(tree(&[]), None), (made.clone(), None)]);
+    for content in [&[][..], b"a", b"ab"] {
+        run.check(&tree(&[("f", file(257, &blocks(content)))]), 1).unwrap();
+    }
+    run.check(&tree(&[]), 1).unwrap();
+    refused(&run, &tree(&[("f", file(257, &blocks(b"b")))]), 1, "was never so");
+    refused(&run, &tree(&[("f", file(257, &blocks(b"abc")))]), 1, "since its floor");
+}
+
+#[test]
+fn blocks_are_of_versions_since_the_sync() {
+    let with = |letters: &[u8]| tree(&[("f", file(257, &blocks(letters)))]);
+    let run = history(&[
+        (with(b"aa"), None),
+        (with(b"bb"), None),
+        (with(b"bb"), Some(257)),
+        (with(b"cb"), None),
+        (with(b"cd"), None),
+    ]);
+    for good in [b"bb", b"cb", b"bd", b"cd"] {
+        run.check(&with(good), 4).unwrap();
+    }
+    for bad in [b"ab", b"ba", b"db"] {
+        refused(&run, &with(bad), 4, "was never so");
+    }
+    refused(&run, &with(b"cdd"), 4, "since its floor");
+    // The operation under way may have happened; later ones have not.
+    run.check(&with(b"cb"), 2).unwrap();
+    refused(&run, &with(b"cd"), 2, "was never so");
+}
+
+#[test]
+fn a_rename_is_whole() {
+    let (old, new) = (file(257, b"old"), file(258, b"new"));
+    let before = tree(&[("f", old.clone()), ("t", new.clone())]);
+    let after = tree(&[("f", new.clone())]);
+    let run = history(&[
+        (before.clone(), None),
+        (before.clone(), Some(258)),
+        (after.clone(), None),
+    ]);
+    run.check(&before, 2).unwrap();
+    run.check(&after, 2).unwrap();
+    refused(&run, &tree(&[("t", new.clone())]), 2, "in no state");
+    refused(&run, &tree(&[("f", old)]), 2, "in no state");
+    let twice = Node {
+        nlink: 2,
+        ..new.clone()
+    };
+    refused(&run, &tree(&[("f", twice.clone()), ("t", twice)]), 2, "in no state");
+}
+
+#[test]
+fn a_synced_directory_keeps_its_names_where_it_moves() {
+    let (f, g) = (file(259, b""), file(260, b""));
+    let run = history(&[
+        (tree(&[("d", dir(257)), ("d/f", f.clone())]), Some(0)),
+        (tree(&[("d", dir(257)), ("d/g", g.clone())]), None),
+        (tree(&[("d", dir(257)), ("d/g", g.clone())]), Some(257)),
+        (tree(&[("e", dir(257)), ("e/g", g.clone())]), None),
+    ]);
+    for name in ["d", "e"] {
+        let inner = format!("{name}/g");
+        run.check(&tree(&[(name, dir(257)), (&inner, g.clone())]), 3).unwrap();
+        refused(&run, &tree(&[(name, dir(257))]), 3, "g in directory 257");
+        let both = format!("{name}/f");
+        let found = tree(&[(name, dir(257)), (&inner, g.clone()), (&both, f.clone())]);
+        refused(&run, &found, 3, "f in directory 257");
+    }
+}
+
+#[test]
+fn attributes_and_link_counts_are_of_some_state() {
+    let plain = file(257, b"x");
+    let mut tagged = plain.clone();
+    tagged.xattrs.insert(b"user.a".to_vec(), b"1".to_vec());
+    let mut private = tagged.clone();
+    private.perm = 0o600;
+    let states = [&plain, &tagged, &private].map(|node| (tree(&[("f", node.clone())]), None));
+    let run = history(&states);
+    for (state, _) in &states {
+        run.check(state, 2).unwrap();
+    }
+    let mut odd = plain.clone();
+    odd.perm = 0o777;
+    refused(&run, &tree(&[("f", odd)]), 2, "mode or owner");
+    let mut other = plain.clone();
+    other.xattrs.insert(b"user.a".to_vec(), b"2".to_vec());
+    refused(&run, &tree(&[("f", other)]), 2, "extended attributes");
+    let counted = Node { nlink: 2, ..plain };
+    refused(&run, &tree(&[("f", counted)]), 2, "link count 2");
+}
