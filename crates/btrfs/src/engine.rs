@@ -164,7 +164,12 @@ impl Engine {
         ));
         let forest = Forest::new(store.clone());
         if !volume.is_read_only() {
-            check_writable(&forest, sb.log_root.get())?;
+            check_writable(&forest)?;
+            if volume.options().rescue.no_log_replay {
+                return Err(Error::Refused {
+                    what: "nologreplay is for reading: mount read-only with it".into(),
+                });
+            }
         }
         let space = Space::load(&volume, &forest)?;
         let csum_tree = forest.require(TreeId::CSUM)?;
@@ -184,6 +189,7 @@ impl Engine {
             log: crate::log::write::Log::default(),
             background: crate::background::Background::default(),
         });
+        engine.replay_log()?;
         if !engine.volume.is_read_only() {
             let flusher: std::sync::Weak<Self> = Arc::downgrade(&engine);
             engine.space.set_flusher(flusher);
@@ -191,6 +197,19 @@ impl Engine {
             crate::background::start(&engine);
         }
         Ok(engine)
+    }
+
+    /// Takes over what the last crash left in the log. On disk when this returns, unless the mount is read-only.
+    fn replay_log(&self) -> Result<()> {
+        if self.volume.options().rescue.no_log_replay || !crate::log::replay::replay(self)? {
+            return Ok(());
+        }
+        tracing::info!(generation = %self.txn.running(), "replayed the log of the last mount");
+        if self.volume.is_read_only() {
+            return Ok(());
+        }
+        // No reservation: where the commit finds no room, the opening fails, and the disk is as it was.
+        self.commit()
     }
 
     /// Sets metadata aside for an operation that is about to begin. No lock may be held.
@@ -255,14 +274,8 @@ impl crate::space::Flusher for Engine {
 }
 
 /// What keeps a volume from being written by us, beside its feature bits.
-fn check_writable(forest: &Forest, log_root: u64) -> Result<()> {
+fn check_writable(forest: &Forest) -> Result<()> {
     let refuse = |what: &str| Err(Error::Refused { what: what.into() });
-    if log_root != 0 {
-        return refuse(
-            "the volume has a log tree that was not replayed (it was not unmounted cleanly): \
-             mount it read-only, or let the kernel replay the log first",
-        );
-    }
     let reloc = Key::new(TreeId::TREE_RELOC.object_id(), KeyType::ROOT_ITEM, u64::MAX);
     if forest.root_tree().floor_same_type(&reloc)?.is_some() {
         return refuse("a balance was interrupted on this volume: let the kernel finish it first, or mount read-only");

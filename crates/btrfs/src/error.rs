@@ -39,6 +39,12 @@ pub enum Error {
     /// The mount went read-only after an error, or was opened so.
     #[error("the volume is read-only")]
     ReadOnly,
+    /// The log that the last crash left cannot be replayed: a writable or plain read-only mount fails.
+    #[error(
+        "the log of tree {subvol} cannot be replayed: {reason} (rescue=nologreplay reads the volume as of its last \
+         commit; `btrfs rescue zero-log` gives the log up)"
+    )]
+    LogReplay { subvol: TreeId, reason: Box<Error> },
     #[error("no space left")]
     NoSpace,
     /// An outcome that a caller of the file system expects to see: no such name, exists, not empty ...

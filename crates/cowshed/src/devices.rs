@@ -51,7 +51,7 @@ pub fn open_to_read(paths: &[PathBuf], locking: Locking) -> Result<Vec<Arc<dyn B
         .collect()
 }
 
-/// Opens a volume's files for reading, without changing anything: volumes with a log and other troubles, too.
+/// Opens a volume's files for reading, without changing anything: a log is replayed in memory, unless the options forbid it.
 pub fn open_files(target: &Path, args: &ReadArgs) -> Result<cowshed::Volume> {
     log::to_terminal(0);
     let mut options = mount_options::parse(&args.options)?;

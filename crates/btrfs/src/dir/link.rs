@@ -20,7 +20,7 @@ use crate::space::Budget;
 pub const LINKS_MAX: u32 = 65535;
 
 /// May refs that outgrow a leaf go into items of their own?
-pub(super) fn may_extend_refs(engine: &Engine) -> bool {
+pub(crate) fn may_extend_refs(engine: &Engine) -> bool {
     engine.volume.superblock().incompat_flags.get() & incompat::EXTENDED_IREF != 0
 }
 

@@ -24,6 +24,7 @@ use cowshed_vfs::{Error as Errno, Timestamp};
 
 pub use create::{NewInode, create, tmpfile};
 pub use link::link;
+pub(crate) use link::may_extend_refs;
 pub use list::{ListedEntry, list};
 pub use names::{Found, NAME_BYTES_MAX, Target, check_name};
 pub use remove::{rmdir, unlink};

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::tree::Tree;
 use crate::txn::Batch;
 
-fn csum_key(addr: u64) -> Key {
+pub(super) fn csum_key(addr: u64) -> Key {
     Key::new(ObjectId::EXTENT_CSUM, KeyType::EXTENT_CSUM, addr)
 }
 

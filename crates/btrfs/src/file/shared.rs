@@ -117,7 +117,7 @@ impl FileShared {
 }
 
 /// Holes of files have no items on this volume.
-pub(super) fn has_no_holes(engine: &Engine) -> bool {
+pub(crate) fn has_no_holes(engine: &Engine) -> bool {
     *engine
         .file
         .no_holes

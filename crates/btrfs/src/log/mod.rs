@@ -10,6 +10,7 @@
 //! All blocks are owned by tree -6 ([`TreeId::TREE_LOG`]), carry the number of the transaction under way (one above the
 //! superblock's) and have no extent items: only the superblock knows them, and a commit forgets them.
 
+pub mod replay;
 pub mod write;
 
 use btrfs_format::items::{DirLogItem, RootItem};

@@ -92,7 +92,8 @@ impl Engine {
     fn freeze(&self) -> Result<Option<Frozen>> {
         let _gate = self.txn.gate.write();
         let trees = self.forest.open_trees();
-        let is_idle = self.txn.refs.lock().is_empty()
+        let is_idle = !self.volume.has_log()
+            && self.txn.refs.lock().is_empty()
             && !self.space.has_changes()
             && self.txn.drops.lock().is_empty()
             && trees.iter().all(|tree| tree.pending().items == 0);

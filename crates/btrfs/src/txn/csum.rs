@@ -14,7 +14,7 @@ fn key_at(addr: u64) -> Key {
 
 /// Edits that remove the checksums of `ranges` (address, bytes; ascending, disjoint) from the checksum tree; items that
 /// reach beyond a range are cut.
-pub(super) fn removal_edits(
+pub(crate) fn removal_edits(
     tree: &Tree,
     csum_bytes: usize,
     sector_bytes: u64,

@@ -26,6 +26,7 @@ use btrfs_format::{Generation, Key, LogicalAddr, TreeId};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub use commit::CommitStats;
+pub(crate) use csum::removal_edits;
 pub use drop::dead_subvolumes;
 
 use crate::error::{Error, Result};
@@ -94,6 +95,12 @@ impl Join<'_> {
 
     /// Makes the batch part of the transaction. Cannot fail.
     pub fn apply(&self, batch: Batch, reservation: MetaReservation) {
+        self.apply_unreserved(batch);
+        drop(reservation);
+    }
+
+    /// As [`Join::apply`], for the replay of a log: it asks whether there is space when all of it is pending.
+    pub(crate) fn apply_unreserved(&self, batch: Batch) {
         let (items, refs) = (batch.edits.len(), batch.refs.len());
         let bytes: usize = batch
             .edits
@@ -117,7 +124,6 @@ impl Join<'_> {
                 queue.change(change);
             }
         }
-        drop(reservation);
     }
 }
 

@@ -28,7 +28,7 @@ impl Volume {
     ///
     /// # Errors
     /// What is wrong with the superblocks, the chunk tree or the main trees; a feature that is not supported; devices
-    /// that are missing; for writing, a log tree that was not replayed or a balance that was not finished.
+    /// that are missing; a log that cannot be replayed; for writing, a balance that was not finished.
     pub fn open(devices: impl IntoIterator<Item = Arc<dyn BlockDevice>>, options: &OpenOptions) -> Result<Volume> {
         let volume = volume::Volume::open(devices.into_iter().collect(), &options.open)?;
         let engine = Engine::open(volume, Arc::new(SystemEnv), options.engine)?;
@@ -103,9 +103,10 @@ impl Volume {
         self.engine().volume.superblock().label().to_vec()
     }
 
-    /// A log waits to be replayed: what was fsynced last, before a crash, does not show.
+    /// A log was not replayed, because the options forbade it: what was fsynced last, before a crash, does not show.
     pub fn has_log(&self) -> bool {
-        self.engine().volume.has_log()
+        let volume = &self.engine().volume;
+        volume.has_log() && volume.options().rescue.no_log_replay
     }
 }
 

@@ -1,0 +1,177 @@
+//! What the replay of a log needs of file extents: the same range-replace as everything else, planned from logged items.
+
+use btrfs_format::items::compression;
+use btrfs_format::{Key, LogicalAddr, ObjectId};
+
+use super::extent::{Extent, Kind, Walk, extent_key};
+use super::replace::{Plan, Replacement, plan};
+use super::{BLOCK, csum, round_up};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::overlay::Edit;
+use crate::tree::{Item, Tree};
+use crate::txn::{Batch, removal_edits};
+use std::sync::Arc;
+
+/// Item edits of one file, with what they do to references and to the bytes that the inode counts.
+#[derive(Debug, Default)]
+pub(crate) struct ExtentChange {
+    pub edits: Vec<(Key, Edit)>,
+    /// Address and bytes of an extent, the offset that its reference carries, and how many references more.
+    pub refs: Vec<(LogicalAddr, u64, u64, i64)>,
+    pub nbytes: i64,
+    /// Data that came from the log and may have checksums there: address and bytes.
+    pub summed: Vec<(LogicalAddr, u64)>,
+}
+
+impl ExtentChange {
+    fn of(ino: ObjectId, plan: Plan) -> Self {
+        let edit = |(start, extent): (u64, Option<Extent>)| (extent_key(ino, start), extent.map(|e| e.encode()));
+        Self {
+            edits: plan.edits.into_iter().map(edit).collect(),
+            refs: plan
+                .refs
+                .into_iter()
+                .map(|(name, n)| (name.addr, name.len_bytes, name.offset, n))
+                .collect(),
+            nbytes: plan.nbytes,
+            summed: Vec::new(),
+        }
+    }
+}
+
+/// Plans the removal of everything behind the end of a file.
+pub(crate) fn plan_cut(tree: &Arc<Tree>, ino: ObjectId, size: u64) -> Result<ExtentChange> {
+    let cut = Replacement {
+        range: round_up(size)..u64::MAX,
+        extents: Vec::new(),
+    };
+    let existing = Walk::new(tree, ino, cut.range.clone())?.collect()?;
+    plan_checked(tree, ino, &existing, &[cut])
+}
+
+/// Plans logged extent items of one file, in order, into its tree. `no_holes`: holes have no items.
+pub(crate) fn plan_extents(
+    tree: &Arc<Tree>,
+    log: &Tree,
+    ino: ObjectId,
+    items: Vec<(Key, Item)>,
+    no_holes: bool,
+) -> Result<ExtentChange> {
+    let mut replacements = Vec::new();
+    let mut summed = Vec::new();
+    let mut end = 0;
+    for (key, item) in items {
+        if tree.get(&key)?.is_some_and(|ours| ours[..] == item[..]) {
+            continue;
+        }
+        let extent = Extent::decode(log, &key, item)?;
+        if extent.start < end {
+            return Err(corrupt(log, format!("file extent {key} overlaps the one before it")));
+        }
+        end = extent.end();
+        summed.extend(data_of(&extent));
+        let is_dropped = no_holes && matches!(extent.kind, Kind::Hole);
+        replacements.push(Replacement {
+            range: extent.range(),
+            extents: if is_dropped { Vec::new() } else { vec![extent] },
+        });
+    }
+    let (Some(first), Some(last)) = (replacements.first(), replacements.last()) else {
+        return Ok(ExtentChange::default());
+    };
+    let existing = Walk::new(tree, ino, first.range.start..last.range.end)?.collect()?;
+    let mut change = plan_checked(tree, ino, &existing, &replacements)?;
+    change.summed = summed;
+    Ok(change)
+}
+
+/// As [`plan`], for ranges that strangers chose: they may hit part of an item that has no parts.
+fn plan_checked(tree: &Tree, ino: ObjectId, existing: &[Extent], replacements: &[Replacement]) -> Result<ExtentChange> {
+    for inline in existing.iter().filter(|e| e.is_inline()) {
+        let is_cut =
+            |r: &Replacement| r.range.start < inline.end() && (r.range.start > 0 || r.range.end < inline.end());
+        if replacements.iter().any(is_cut) {
+            return Err(corrupt(
+                tree,
+                format!("inode {ino}: a logged extent covers part of its inline data"),
+            ));
+        }
+    }
+    Ok(ExtentChange::of(ino, plan(existing, replacements)))
+}
+
+/// The data on disk that an extent item needs checksums of: its own part, or all where only all can be read.
+fn data_of(extent: &Extent) -> Option<(LogicalAddr, u64)> {
+    let disk = extent.on_disk().filter(|disk| !disk.is_prealloc)?;
+    if disk.compression != compression::NONE {
+        return Some((disk.addr, disk.len_bytes));
+    }
+    Some((LogicalAddr(disk.addr.get() + disk.offset_bytes), extent.len_bytes))
+}
+
+/// Adds what the log has of the checksums of a range (address, bytes).
+pub(crate) fn load_logged_sums(
+    engine: &Engine,
+    log: &Tree,
+    range: &(LogicalAddr, u64),
+    out: &mut Vec<(LogicalAddr, Vec<u8>)>,
+) -> Result<()> {
+    let size = engine.volume.csum_type().size_bytes();
+    let (start, end) = (range.0.get(), range.0.get() + range.1);
+    let mut take = |key: &Key, item: &[u8]| -> Result<()> {
+        let blocks = (item.len() / size) as u64;
+        let item_end = key
+            .offset
+            .checked_add(blocks * BLOCK)
+            .filter(|_| key.offset.is_multiple_of(BLOCK));
+        let item_end = item_end.ok_or_else(|| corrupt(log, format!("checksum item {key} is malformed")))?;
+        let (from, to) = (key.offset.max(start), item_end.min(end));
+        if from < to {
+            let slot = |addr: u64| ((addr - key.offset) / BLOCK) as usize * size;
+            out.push((LogicalAddr(from), item[slot(from)..slot(to)].to_vec()));
+        }
+        Ok(())
+    };
+    let first = log.floor_same_type(&csum::csum_key(start))?;
+    if let Some((key, item)) = first.filter(|(key, _)| key.offset < start) {
+        take(&key, &item)?;
+    }
+    let mut cursor = log.cursor(csum::csum_key(start), csum::csum_key(end - 1));
+    while let Some((key, item)) = cursor.next()? {
+        take(&key, &item)?;
+    }
+    Ok(())
+}
+
+/// Puts checksums of replayed data into a batch, in the place of whatever the checksum tree has for these blocks.
+pub(crate) fn put_sums(engine: &Engine, batch: &mut Batch, mut runs: Vec<(LogicalAddr, Vec<u8>)>) -> Result<()> {
+    let size = engine.volume.csum_type().size_bytes();
+    runs.sort_by_key(|(addr, _)| *addr);
+    // Files that share an extent bring its checksums several times.
+    let mut end = 0_u64;
+    for (addr, sums) in &mut runs {
+        let skip = end.saturating_sub(addr.get()) / BLOCK;
+        let skip_bytes = (usize::try_from(skip).unwrap_or(usize::MAX).saturating_mul(size)).min(sums.len());
+        sums.drain(..skip_bytes);
+        *addr = LogicalAddr(addr.get() + skip * BLOCK);
+        if !sums.is_empty() {
+            end = addr.get() + (sums.len() / size) as u64 * BLOCK;
+        }
+    }
+    runs.retain(|(_, sums)| !sums.is_empty());
+    let bytes_of = |sums: &Vec<u8>| (sums.len() / size) as u64 * BLOCK;
+    let ranges: Vec<_> = runs.iter().map(|(addr, sums)| (*addr, bytes_of(sums))).collect();
+    for (key, edit) in removal_edits(&engine.csum_tree, size, BLOCK, &ranges)? {
+        match edit {
+            Some(bytes) => batch.put(&engine.csum_tree, key, bytes),
+            None => batch.delete(&engine.csum_tree, key),
+        }
+    }
+    csum::put(engine, batch, runs);
+    Ok(())
+}
+
+fn corrupt(tree: &Tree, what: String) -> Error {
+    Error::CorruptTree { tree: tree.id(), what }
+}

@@ -1,0 +1,128 @@
+//! One crash image, replayed by the kernel and by us.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use cowshed_btrfs::env::SystemEnv;
+use cowshed_btrfs::fs::{Fs, MountOptions};
+use cowshed_btrfs::volume::{OpenOptions, Volume};
+use cowshed_btrfs::{Engine, EngineOptions};
+use cowshed_device::{BlockDevice, FileDevice, OpenMode};
+use cowshed_harness::progs::CheckOptions;
+use cowshed_harness::tree::{Compare, snapshot};
+use cowshed_harness::{KernelVolume, tree};
+
+use crate::state::{self, Subvolume};
+
+/// Opens an image with our engine.
+pub fn open(image: &Path, options: &OpenOptions) -> Result<Arc<Engine>> {
+    let mode = if options.read_only {
+        OpenMode::ReadOnly
+    } else {
+        OpenMode::ReadWrite
+    };
+    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image, mode)?);
+    let volume = Volume::open(vec![device], options)?;
+    let engine_options = EngineOptions {
+        commit_interval_s: 0,
+        ..EngineOptions::default()
+    };
+    Ok(Engine::open(volume, Arc::new(SystemEnv), engine_options)?)
+}
+
+fn read_only() -> OpenOptions {
+    OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    }
+}
+
+/// What our engine sees of an image without writing to it.
+pub fn state_of(image: &Path) -> Result<BTreeMap<u64, Subvolume>> {
+    let engine = open(image, &read_only())?;
+    state::of(&engine)
+}
+
+/// Does the image have a log at all?
+pub fn has_log(image: &Path) -> Result<bool> {
+    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image, OpenMode::ReadOnly)?);
+    Ok(Volume::open(vec![device], &read_only())?.has_log())
+}
+
+fn ensure_same(left: &BTreeMap<u64, Subvolume>, right: &BTreeMap<u64, Subvolume>, what: &str) -> Result<()> {
+    let found = state::differences(left, right);
+    ensure!(
+        found.is_empty(),
+        "{what}: {} differences\n{}",
+        found.len(),
+        found[..found.len().min(20)].join("\n")
+    );
+    Ok(())
+}
+
+/// The kernel's replay: what it then has, as a tree of files and as items.
+fn by_kernel(crash: &KernelVolume) -> Result<(tree::Tree, BTreeMap<u64, Subvolume>)> {
+    let volume = KernelVolume::copy_of(crash.images())?;
+    let files = files_of(&volume).context("the kernel replays")?;
+    Ok((files, state_of(volume.image()).context("what the kernel made of it")?))
+}
+
+/// The files as the kernel shows them, with nothing changed by looking.
+fn files_of(volume: &KernelVolume) -> Result<tree::Tree> {
+    let mounted = volume.mount_with("noatime")?;
+    let files = snapshot(mounted.dir())?;
+    mounted.unmount_quietly()?;
+    Ok(files)
+}
+
+/// Compares our replay of a crash image with the kernel's, and lets everybody judge what we wrote. False where the image
+/// has no log (somebody committed).
+pub fn judge(crash: &KernelVolume) -> Result<bool> {
+    if !has_log(crash.image())? {
+        return Ok(false);
+    }
+    let (kernel_files, kernel) = by_kernel(crash)?;
+    let seen = state_of(crash.image()).context("we look at the volume read-only")?;
+    ensure_same(&kernel, &seen, "kernel (left) and our read-only view")?;
+    let ours = KernelVolume::copy_of(crash.images())?;
+    {
+        let engine = open(ours.image(), &OpenOptions::default()).context("we replay")?;
+        ensure!(!engine.volume.has_log(), "the log is gone after the replay");
+        // Deletes the orphans.
+        let fs = Fs::mount(engine.clone(), MountOptions::default())?;
+        engine.close()?;
+        drop(fs);
+    }
+    ensure_same(&kernel, &state_of(ours.image())?, "kernel (left) and our replay")?;
+    check(&ours)?;
+    let files = files_of(&ours).context("the kernel mounts our replay")?;
+    let compare = Compare {
+        ctime: false,
+        ..Compare::same_volume()
+    };
+    let found = kernel_files.diff(&files, &compare);
+    ensure!(
+        found.is_empty(),
+        "the kernel sees, after its replay and after ours: {found}"
+    );
+    Ok(true)
+}
+
+/// btrfs-progs and our own checker.
+pub fn check(volume: &KernelVolume) -> Result<()> {
+    let report = volume.check(CheckOptions {
+        data_csum: true,
+        lowmem: false,
+    })?;
+    ensure!(report.clean, "btrfs check complains:\n{}", report.output);
+    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(volume.image(), OpenMode::ReadOnly)?);
+    let options = btrfs_check::CheckOptions {
+        data_csums: true,
+        ..btrfs_check::CheckOptions::default()
+    };
+    let report = btrfs_check::check(&[device], &options);
+    ensure!(report.is_clean(), "the checker complains:\n{report}");
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! One random run: operations, and a comparison of both replays after some of the fsyncs.
+
+use anyhow::{Context, Result};
+use cowshed_harness::VolumeOptions;
+
+use crate::writer::Writer;
+use crate::{Crash, judge};
+
+/// How long a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Length {
+    /// Crash images that are judged.
+    pub images: u32,
+    /// Operations between two of them, about.
+    pub steps: u32,
+}
+
+/// Runs; returns how many images had a log. Errors: a difference, with what was done since the last commit.
+pub fn run(seed: u64, options: &VolumeOptions, length: Length, keep: Option<&std::path::Path>) -> Result<u32> {
+    let crash = Crash::new(options)?;
+    let dir = crash.dir().to_owned();
+    let mut writer = Writer::new(&dir, seed);
+    if seed % 2 == 1 {
+        crash.mounted().btrfs(&["subvolume", "create", "{}/sub"])?;
+        writer.roots.push("sub");
+    }
+    writer.make_directories()?;
+    let mut with_log = 0;
+    for image in 0..length.images {
+        for _ in 0..length.steps {
+            writer.step();
+        }
+        crash.commit()?;
+        let since = writer.done.len();
+        for _ in 0..length.steps {
+            writer.step();
+        }
+        while !writer.step() {}
+        let copy = crash.image()?;
+        match judge::judge(&copy) {
+            Ok(had_log) => with_log += u32::from(had_log),
+            Err(error) => {
+                if let Some(path) = keep {
+                    std::fs::copy(copy.image(), path)?;
+                }
+                let done = writer.done[since..].join("\n");
+                return Err(error).with_context(|| {
+                    format!(
+                        "seed {seed}, image {image}, {}; since the commit:\n{done}",
+                        options.describe()
+                    )
+                });
+            }
+        }
+    }
+    Ok(with_log)
+}
