@@ -37,6 +37,7 @@ pub fn main(args: &Args) -> Result<()> {
         &mut run::cargo(&["build", "--quiet", "-p", "cowshed"]),
     )?;
     crate::long::kill9_share()?;
+    crate::long::sqlite_share()?;
     println!("== all passed in {:.0} s", started.elapsed().as_secs_f64());
     Ok(())
 }

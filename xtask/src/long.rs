@@ -40,3 +40,25 @@ pub fn kill9_share() -> Result<()> {
     let args = ["run", "--quiet", "-p", "cowshed-kill9", "--", "--rounds", "4"];
     run::run("4 kills under load", &mut run::cargo(&args))
 }
+
+/// `cargo xtask sqlite`
+pub fn sqlite(args: &Args) -> Result<()> {
+    build_and_run(&["cowshed-sqlite", "cowshed"], &args.args)
+}
+
+/// The share of SQLite's kills that every run of CI has.
+pub fn sqlite_share() -> Result<()> {
+    let args = [
+        "run",
+        "--quiet",
+        "-p",
+        "cowshed-sqlite",
+        "--",
+        "kills",
+        "--rounds",
+        "10",
+        "--transactions",
+        "300",
+    ];
+    run::run("10 kills under SQLite", &mut run::cargo(&args))
+}

@@ -35,6 +35,8 @@ enum Command {
     Random(long::Args),
     /// Kill the mount's process under load and look at what is left: --rounds N --seed S
     Kill9(long::Args),
+    /// SQLite with atomic writes on a mount: `kills --rounds N --transactions T`, `rate DIR`
+    Sqlite(long::Args),
     /// Check that every dependency's licence is on the list in deny.toml
     Licenses,
     /// Judge crash images of recorded runs: `--images N --seed S [--kernel M] [--faults F]`
@@ -53,6 +55,7 @@ fn main() -> anyhow::Result<()> {
         Command::Realwork(args) => real::main("realwork", &args),
         Command::Random(args) => long::random(&args),
         Command::Kill9(args) => long::kill9(&args),
+        Command::Sqlite(args) => long::sqlite(&args),
         Command::Fuzz(args) => fuzz::main(&args),
         Command::Licenses => licenses::main(),
         Command::Crash { args } => {

@@ -43,7 +43,9 @@ pub use cowshed_btrfs::volume::Rescue;
 pub use cowshed_device::{BlockDevice, FileDevice, Locking, MemDevice, OpenMode, SliceDevice};
 pub use cowshed_vfs::{FileKind, StatFs, Timestamp};
 
-pub use library::{Dir, DirEntry, Error, File, FileOptions, Metadata, OpenOptions, ReadDir, Result, Subvolume, Volume};
+pub use library::{
+    AtomicWrites, Dir, DirEntry, Error, File, FileOptions, Metadata, OpenOptions, ReadDir, Result, Subvolume, Volume,
+};
 
 /// The README's example compiles.
 #[cfg(doctest)]

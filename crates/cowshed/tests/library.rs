@@ -276,3 +276,37 @@ fn the_kernel_reads_what_the_library_wrote_and_finds_no_fault() -> Result {
     kernel.assert_clean();
     Ok(())
 }
+
+#[test]
+fn a_group_of_writes_happens_whole_or_not() -> Result {
+    let (disk, elsewhere) = (disk(), disk());
+    let volume = made(&disk);
+    volume.write("from", vec![1; 10_000])?;
+    volume.write("to", vec![2; 10_000])?;
+    let options = FileOptions::new().read(true).write(true);
+    let (from, to) = (volume.open_file("from", &options)?, volume.open_file("to", &options)?);
+    let mut dropped = volume.atomic();
+    dropped.write_at(&from, 0, b"never")?;
+    drop(dropped);
+    let mut group = volume.atomic();
+    group.write_at(&from, 4000, b"taken")?;
+    group.write_at(&to, 12_000, b"given")?;
+    assert_eq!(volume.read("from")?, vec![1; 10_000]);
+    assert_eq!(volume.metadata("to")?.len(), 10_000);
+    let reader = volume.open_file("to", &FileOptions::new().read(true))?;
+    let refused = group.write_at(&reader, 0, b"x").unwrap_err();
+    assert_eq!(refused.kind(), std::io::Error::from_raw_os_error(9).kind(), "{refused}");
+    let other = made(&elsewhere);
+    let stranger = other.create("stranger")?;
+    let refused = group.write_at(&stranger, 0, b"x").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::CrossesDevices, "{refused}");
+    group.commit()?;
+    assert_eq!(&volume.read("from")?[3999..4006], b"\x01taken\x01");
+    let all = volume.read("to")?;
+    assert_eq!((all.len(), &all[12_000..]), (12_005, &b"given"[..]));
+    drop((from, to, reader, volume));
+    // Durable without another word.
+    assert_eq!(opened(&disk).read("to")?, all);
+    assert_clean(&disk);
+    Ok(())
+}

@@ -24,5 +24,5 @@ pub mod transport;
 mod workers;
 
 pub use mount::{MountError, MountOptions, Mountpoint};
-pub use notify::Notifier;
+pub use notify::{KernelCaches, Notifier};
 pub use session::{IO_BYTES_MAX, Permissions, Session, SessionError, SessionOptions, Unmounter};

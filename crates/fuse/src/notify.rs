@@ -5,9 +5,12 @@
 //! finish requests first.
 
 use std::io;
+use std::ops::Range;
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use cowshed_vfs::NodeId;
+use cowshed_vfs::{Caches, NodeId};
 
 use crate::proto::flags::EXPIRE_ONLY;
 use crate::proto::wire::{NotifyInvalEntry, NotifyInvalInode, notify};
@@ -61,6 +64,62 @@ impl Notifier {
             return Err(io::ErrorKind::Unsupported.into());
         }
         self.device()?.notify(notify::INC_EPOCH, &(), &[])
+    }
+}
+
+/// How long a worker waits until the kernel has dropped content. The kernel itself waits for reads of the same pages
+/// that have begun; they may need this very worker, so the wait must end.
+const DROP_WAIT: Duration = Duration::from_secs(1);
+
+/// Content to drop, and whom to tell when that is done.
+struct Drop {
+    node: NodeId,
+    ranges: Vec<Range<u64>>,
+    done: Sender<()>,
+}
+
+/// The kernel's caches, for a file system that changes what they hold. Has a thread of its own, because dropping
+/// content waits for requests that are being served.
+#[derive(Debug)]
+pub struct KernelCaches {
+    notifier: Notifier,
+    drops: Sender<Drop>,
+}
+
+impl KernelCaches {
+    /// Starts the thread; it ends with this value.
+    pub fn new(notifier: Notifier) -> io::Result<KernelCaches> {
+        let (drops, orders) = mpsc::channel::<Drop>();
+        let for_thread = notifier.clone();
+        std::thread::Builder::new().name("fuse-caches".into()).spawn(move || {
+            for order in orders {
+                for range in order.ranges {
+                    let len_bytes = i64::try_from(range.end - range.start).unwrap_or(0);
+                    let offset = i64::try_from(range.start).unwrap_or(0);
+                    if let Err(error) = for_thread.inval_inode(order.node, offset, len_bytes) {
+                        tracing::debug!(%error, "cached content was not dropped");
+                    }
+                }
+                // Nobody may be waiting any more.
+                let _ = order.done.send(());
+            }
+        })?;
+        Ok(KernelCaches { notifier, drops })
+    }
+}
+
+impl Caches for KernelCaches {
+    fn attributes_changed(&self, node: NodeId) {
+        if let Err(error) = self.notifier.inval_inode(node, -1, 0) {
+            tracing::debug!(%error, "cached attributes were not dropped");
+        }
+    }
+
+    fn content_changed(&self, node: NodeId, ranges: Vec<Range<u64>>) {
+        let (done, is_done) = mpsc::channel();
+        if self.drops.send(Drop { node, ranges, done }).is_ok() && is_done.recv_timeout(DROP_WAIT).is_err() {
+            tracing::debug!(?node, "cached content goes later");
+        }
     }
 }
 

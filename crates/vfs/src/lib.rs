@@ -9,9 +9,11 @@
 //! * [`cred`]: who is asking.
 //! * [`perm`], [`acl`], [`xattr`]: the rules of POSIX and Linux that every file system shares: mode bits, access
 //!   control lists, set-id stripping, extended attribute name spaces.
+//! * [`Caches`]: what a file system tells a front end that remembers.
 //! * [`memfs`]: a small file system in memory, for tests of front ends and for measuring what a transport costs.
 
 pub mod acl;
+mod caches;
 pub mod cred;
 pub mod error;
 pub mod fs;
@@ -21,6 +23,7 @@ pub mod perm;
 pub mod types;
 pub mod xattr;
 
+pub use caches::Caches;
 pub use cred::{Context, Credentials, Groups};
 pub use error::{Error, Result};
 pub use fs::FileSystem;

@@ -221,6 +221,7 @@ fn share(
         });
         let mut shared: Vec<Extent> = shared.collect();
         let unwritten = sharing::unwritten(&shared);
+        let noted = sharing::in_place_candidates(&shared, [src, dst]);
         if !has_no_holes(engine) {
             shared = with_holes(shared, &target);
         }
@@ -240,7 +241,7 @@ fn share(
             ..Change::default()
         };
         items::apply(engine, dst, change, meta, |attr, state| {
-            sharing::note_shared(engine, &unwritten);
+            sharing::note_shared(engine, &noted);
             forget_dirty(engine, dst, state, target.clone());
             if let Some(content) = inline {
                 let dirtied = state.dirty.write(target.start, &content);

@@ -47,6 +47,14 @@ pub(crate) fn load(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result
     Ok(sums)
 }
 
+/// Is there a checksum for any block of the range?
+pub(super) fn has_any(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result<bool> {
+    let end = addr.get() + len_bytes;
+    let size = engine.volume.csum_type().size_bytes() as u64;
+    let last = engine.csum_tree.floor_same_type(&csum_key(end - 1))?;
+    Ok(last.is_some_and(|(key, item)| key.offset + item.len() as u64 / size * BLOCK > addr.get()))
+}
+
 /// Takes what an item has for `at..end`.
 fn take(key: &Key, item: &[u8], at: &mut u64, end: u64, size: usize, sums: &mut Vec<u8>) -> Result<()> {
     let bad = || Error::CorruptTree {

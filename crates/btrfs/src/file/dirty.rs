@@ -193,6 +193,19 @@ impl DirtyMap {
         assert!(before.is_none(), "dirty buffers do not overlap");
     }
 
+    /// All dirty ranges in order; adjacent buffers come one by one.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.buffers.iter().map(|(start, buffer)| (*start, buffer.as_slice()))
+    }
+
+    /// As [`Self::iter`], from the buffer that covers `from` on.
+    pub fn iter_from(&self, from: u64) -> impl Iterator<Item = (u64, &[u8])> {
+        let first = self.covering(from).map_or(from, |(start, _)| start);
+        self.buffers
+            .range(first..)
+            .map(|(start, buffer)| (*start, buffer.as_slice()))
+    }
+
     /// Takes the first buffer at or after `from` away if it is no longer than `bytes_max`, else as much of its head.
     pub fn take(&mut self, from: u64, bytes_max: usize) -> Option<(u64, Vec<u8>)> {
         let start = self.next_dirty(from)?;

@@ -215,6 +215,10 @@ fn apply(
     meta: crate::space::MetaReservation,
 ) -> Result<()> {
     let unwritten = [sharing::unwritten(&extents[0]), sharing::unwritten(&extents[1])].concat();
+    let noted = extents
+        .each_ref()
+        .map(|e| sharing::in_place_candidates(e, [a, b]))
+        .concat();
     let into_a = incoming(engine, &ends.b, &ends.a, &extents[1]);
     let into_b = incoming(engine, &ends.a, &ends.b, &extents[0]);
     // Where both go to the end, what the shorter range leaves behind of the longer goes, too.
@@ -272,7 +276,7 @@ fn apply(
             update: Box::new(move |attr, state| update(size, attr, state)),
         });
     }
-    items::apply_all(engine, parts, meta, || sharing::note_shared(engine, &unwritten));
+    items::apply_all(engine, parts, meta, || sharing::note_shared(engine, &noted));
     Ok(())
 }
 

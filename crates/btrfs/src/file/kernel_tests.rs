@@ -13,7 +13,7 @@ use super::tests::mount_device;
 use crate::fs::{Fs, MountOptions};
 use crate::inode::Inode;
 
-fn run(program: &str, args: &[&str], dir: &Path) {
+pub(super) fn run(program: &str, args: &[&str], dir: &Path) {
     let done = Command::new(program).args(args).current_dir(dir).output().unwrap();
     assert!(
         done.status.success(),
@@ -22,14 +22,14 @@ fn run(program: &str, args: &[&str], dir: &Path) {
     );
 }
 
-fn lookup(fs: &Fs, name: &str) -> Arc<Inode> {
+pub(super) fn lookup(fs: &Fs, name: &str) -> Arc<Inode> {
     match fs.lookup(&Context::root(), NodeId::ROOT, name.as_bytes()).unwrap() {
         Lookup::Found(entry) => fs.inode(entry.node).unwrap(),
         other => panic!("{name}: {other:?}"),
     }
 }
 
-fn content(fs: &Fs, name: &str) -> Vec<u8> {
+pub(super) fn content(fs: &Fs, name: &str) -> Vec<u8> {
     let inode = lookup(fs, name);
     let mut all = vec![0xee; inode.attr_now().size as usize];
     let len = super::read(fs.engine(), &inode, 0, &mut all).unwrap();

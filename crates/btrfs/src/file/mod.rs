@@ -3,14 +3,15 @@
 //! Writes land in an inode's dirty ranges ([`dirty`]); write-back turns them into extents on disk and items in one
 //! batch ([`writeback`]); whatever changes a file's extent items does so through one range-replace ([`replace`]).
 //!
-//! What is simpler than the kernel here: files marked nodatacow keep the mark, and are written by copy on write all the
-//! same (preallocated extents that nobody shares are written in place, in every file).
+//! Written in place are preallocated extents, in every file, and data of files marked nodatacow, as long as nobody shares
+//! them ([`sharing`]); all else goes to new extents.
 //!
 //! Locks, outermost first: `Inode::lock` (the operation lock), [`FileData`]'s flush lock (held by whoever changes extent
 //! items: write-back, truncate, punch, clone), a transaction join, `Inode::attr`, [`FileData`]'s state, the list of
 //! dirty inodes. Write-back takes no operation lock, so that it may run while one is held; space is reserved before the
 //! flush lock is taken.
 
+mod atomic;
 mod clone;
 pub mod compress;
 mod csum;
@@ -37,6 +38,7 @@ mod truncate;
 mod write;
 mod writeback;
 
+pub use atomic::{GROUP_BYTES_MAX, Group};
 pub use clone::{DEDUPE_BYTES_MAX, Dedupe, clone_range, copy_range, dedupe_range};
 pub(crate) use csum::load as load_sums;
 pub use data::FileData;
@@ -46,12 +48,17 @@ pub use read::{delalloc_bytes, read};
 pub use seek::seek;
 pub use shared::FileShared;
 pub(crate) use shared::has_no_holes;
+pub(crate) use sharing::note_dropped;
 pub use truncate::{drop_extents_of_deleted, truncate};
 pub use write::{WriteCtx, write};
 pub use writeback::{write_back, write_back_all, write_back_for_space};
 
 #[cfg(test)]
+mod atomic_tests;
+#[cfg(test)]
 mod compress_tests;
+#[cfg(test)]
+mod in_place_tests;
 #[cfg(test)]
 mod kernel_tests;
 #[cfg(test)]

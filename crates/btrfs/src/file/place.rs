@@ -47,8 +47,13 @@ pub(super) fn slices<'r>(run: &'r Run, range: &Range<u64>) -> impl Iterator<Item
 /// What is to become of a part of a run.
 #[derive(Debug)]
 enum Spot {
-    /// Written where it was preallocated.
-    InPlace(Range<u64>, OnDisk),
+    /// Written where it was preallocated, or over the old data.
+    InPlace {
+        range: Range<u64>,
+        disk: OnDisk,
+        /// Data takes the place of data: no item says anything else afterwards.
+        keeps_item: bool,
+    },
     /// Gets new extents.
     Fresh(Range<u64>, Packed),
 }
@@ -60,6 +65,7 @@ struct Target {
     disk: OnDisk,
     /// What is written, where that is not the data itself.
     packed: Option<Vec<u8>>,
+    keeps_item: bool,
 }
 
 /// What a group became.
@@ -98,7 +104,7 @@ pub(super) fn place(
         targets.push(find_places(engine, spots, reservation.as_mut(), allocated)?);
     }
     let sums = write(engine, inode, runs, &targets)?;
-    let replacements: Vec<_> = runs.iter().zip(targets).map(|(run, t)| replacement(run, t)).collect();
+    let replacements: Vec<_> = targets.into_iter().flat_map(replacements_of).collect();
     Ok(Placed {
         change: Change {
             plan: replace::plan(&existing, &replacements),
@@ -109,7 +115,7 @@ pub(super) fn place(
     })
 }
 
-/// Preallocated parts are written where they are if nobody else sees them; the rest gets new extents.
+/// What may be written in place is; the rest gets new extents.
 fn lay_out(engine: &Engine, inode: &Arc<Inode>, run: &Run, existing: &[Extent], in_chunks: bool) -> Result<Vec<Spot>> {
     let mut spots = Vec::new();
     let fresh = |spots: &mut Vec<Spot>, range: Range<u64>| {
@@ -125,7 +131,7 @@ fn lay_out(engine: &Engine, inode: &Arc<Inode>, run: &Run, existing: &[Extent], 
     for extent in existing {
         let Kind::Disk(disk) = &extent.kind else { continue };
         let (from, to) = (extent.start.max(pos), extent.end().min(run.range.end));
-        if from >= to || !disk.is_prealloc || !sharing::is_exclusive(engine, inode, extent, disk)? {
+        if from >= to || !sharing::may_write_in_place(engine, inode, extent, disk)? {
             continue;
         }
         fresh(&mut spots, pos..from);
@@ -134,11 +140,34 @@ fn lay_out(engine: &Engine, inode: &Arc<Inode>, run: &Run, existing: &[Extent], 
             is_prealloc: false,
             ..*disk
         };
-        spots.push(Spot::InPlace(from..to, place));
+        spots.push(Spot::InPlace {
+            range: from..to,
+            disk: place,
+            keeps_item: !disk.is_prealloc,
+        });
         pos = to;
     }
     fresh(&mut spots, pos..run.range.end);
     Ok(spots)
+}
+
+/// Could all of a range be written in place?
+pub(super) fn has_place(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>) -> Result<bool> {
+    let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
+    let mut pos = range.start;
+    while pos < range.end {
+        let Some(extent) = walk.next()?.filter(|e| e.start <= pos) else {
+            return Ok(false);
+        };
+        let Kind::Disk(disk) = &extent.kind else {
+            return Ok(false);
+        };
+        if !sharing::may_write_in_place(engine, inode, &extent, disk)? {
+            return Ok(false);
+        }
+        pos = extent.end();
+    }
+    Ok(true)
 }
 
 /// Compresses what gets new extents. True where something failed to become smaller that should have.
@@ -177,11 +206,16 @@ fn find_places(
                 }
             }
             Spot::Fresh(range, Packed::Raw { .. }) => (range, None),
-            Spot::InPlace(range, disk) => {
+            Spot::InPlace {
+                range,
+                disk,
+                keeps_item,
+            } => {
                 let target = Target {
                     range: range.clone(),
                     disk,
                     packed: None,
+                    keeps_item,
                 };
                 (range, Some(target))
             }
@@ -232,6 +266,7 @@ fn place_packed(
         range: range.clone(),
         disk,
         packed: Some(bytes),
+        keeps_item: false,
     }))
 }
 
@@ -256,6 +291,7 @@ fn allocate(
             range: pos..pos + len_bytes,
             disk: new_extent(addr, len_bytes, false),
             packed: None,
+            keeps_item: false,
         });
         pos += len_bytes;
     }
@@ -274,17 +310,28 @@ pub(super) fn new_extent(addr: LogicalAddr, len_bytes: u64, is_prealloc: bool) -
     }
 }
 
-fn replacement(run: &Run, targets: Vec<Target>) -> Replacement {
-    let extents = targets.into_iter().map(|target| Extent {
-        start: target.range.start,
-        len_bytes: target.range.end - target.range.start,
-        generation: NOW,
-        kind: Kind::Disk(target.disk),
-    });
-    Replacement {
-        range: run.range.clone(),
-        extents: extents.collect(),
+/// What is overwritten in place keeps its items.
+fn replacements_of(targets: Vec<Target>) -> Vec<Replacement> {
+    let mut all: Vec<Replacement> = Vec::new();
+    for Target { range, disk, .. } in targets.into_iter().filter(|target| !target.keeps_item) {
+        let extent = Extent {
+            start: range.start,
+            len_bytes: range.end - range.start,
+            generation: NOW,
+            kind: Kind::Disk(disk),
+        };
+        match all.last_mut() {
+            Some(last) if last.range.end == range.start => {
+                last.range.end = range.end;
+                last.extents.push(extent);
+            }
+            _ => all.push(Replacement {
+                range,
+                extents: vec![extent],
+            }),
+        }
     }
+    all
 }
 
 /// Writes data to its places; returns its checksums by address.

@@ -78,6 +78,9 @@ pub(super) fn plan(existing: &[Extent], replacements: &[Replacement]) -> Plan {
         plan.put(extent.clone());
     }
     merge_neighbours(&mut plan, existing);
+    // What only came into being to be joined needs no deleting.
+    let exists = |start: &u64| existing.binary_search_by_key(start, |e| e.start).is_ok();
+    plan.edits.retain(|start, edit| edit.is_some() || exists(start));
     plan
 }
 

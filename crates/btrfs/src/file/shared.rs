@@ -34,6 +34,8 @@ pub struct FileShared {
     decompressed: Mutex<VecDeque<(ExtentId, Arc<Vec<u8>>)>>,
     /// What [`super::sharing`] knows before the extent tree does.
     pub(super) remapped: Mutex<Remapped>,
+    /// Bytes that all open atomic groups hold.
+    staged_bytes: Arc<AtomicU64>,
     no_holes: OnceLock<bool>,
     pub(super) encoders: Encoders,
 }
@@ -46,6 +48,7 @@ impl Default for FileShared {
             dirty: Mutex::default(),
             decompressed: Mutex::default(),
             remapped: Mutex::default(),
+            staged_bytes: Arc::default(),
             no_holes: OnceLock::new(),
             encoders: Encoders::default(),
         }
@@ -78,6 +81,11 @@ impl FileShared {
     pub(super) fn sub_dirty(&self, bytes: u64) {
         let before = self.dirty_bytes.fetch_sub(bytes, Ordering::Relaxed);
         assert!(before >= bytes, "dirty bytes are counted both ways");
+    }
+
+    /// What counts the bytes of all open atomic groups.
+    pub(super) fn staged_bytes(&self) -> &Arc<AtomicU64> {
+        &self.staged_bytes
     }
 
     /// Notes that an inode has dirty data; it stays in memory until that is written.

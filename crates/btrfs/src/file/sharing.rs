@@ -1,20 +1,26 @@
 //! May somebody else see an extent? Asked before data is written in place.
+//!
+//! "Somebody" is also the volume as it was last committed, which a crash brings back: an extent that another file gave up
+//! is not written in place before the transaction in which it did is on disk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use btrfs_format::items::compression;
 use btrfs_format::view::{BackRef, ExtentView};
 use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeId};
 
+use super::csum;
 use super::extent::{Extent, OnDisk};
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::inode::Inode;
+use crate::inode::{Inode, flags};
 
-/// Unwritten extents that the running transaction gave to one more file, or to another.
+/// Extents whose references change in a transaction that is not on disk yet: given to one more file, to another, or given
+/// up by one.
 #[derive(Debug, Default)]
 pub(super) struct Remapped {
-    /// When: as long as that is not committed, the extent tree does not tell.
+    /// When: as long as that is not committed, the extent tree does not tell, or tells too early.
     by_addr: HashMap<LogicalAddr, Generation>,
     /// The newest of these.
     latest: Generation,
@@ -24,6 +30,42 @@ pub(super) struct Remapped {
 pub(super) fn unwritten(extents: &[Extent]) -> Vec<LogicalAddr> {
     let of = |e: &Extent| e.on_disk().filter(|disk| disk.is_prealloc).map(|disk| disk.addr);
     extents.iter().filter_map(of).collect()
+}
+
+/// Addresses of extents that somebody might write in place: all where one of the files is nodatacow.
+pub(super) fn in_place_candidates(extents: &[Extent], files: [&Inode; 2]) -> Vec<LogicalAddr> {
+    if files.iter().all(|inode| inode.flags() & flags::NODATACOW == 0) {
+        return unwritten(extents);
+    }
+    let on_disk = extents.iter().filter_map(|e| e.on_disk());
+    on_disk.map(|disk| disk.addr).collect()
+}
+
+/// Notes that extents lose references in transaction `when`, before the extent tree tells.
+pub(crate) fn note_dropped(engine: &Engine, addrs: &[LogicalAddr], when: Generation) {
+    if addrs.is_empty() {
+        return;
+    }
+    let committed = engine.txn.committed();
+    let mut remapped = engine.file.remapped.lock();
+    remapped.by_addr.retain(|_, when| *when > committed);
+    for addr in addrs {
+        let noted = remapped.by_addr.entry(*addr).or_insert(when);
+        *noted = when.max(*noted);
+    }
+}
+
+/// May a part of the extent be overwritten where it is? What is preallocated may, in every file, and data of files
+/// without copy on write; where nobody else sees it. Checksums over it, which a nodatacow file does not have, would be
+/// wrong afterwards.
+pub(super) fn may_write_in_place(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<bool> {
+    const IN_PLACE: u64 = flags::NODATACOW | flags::NODATASUM;
+    let is_file_for_it = disk.compression == compression::NONE && inode.flags() & IN_PLACE == IN_PLACE;
+    if !(disk.is_prealloc || is_file_for_it) || !is_exclusive(engine, inode, extent, disk)? {
+        return Ok(false);
+    }
+    let addr = LogicalAddr(disk.addr.get() + disk.offset_bytes);
+    Ok(disk.is_prealloc || !csum::has_any(engine, addr, extent.len_bytes)?)
 }
 
 /// Notes that extents are being shared, so that nobody writes in place until the extent tree tells. The caller has joined
@@ -42,12 +84,13 @@ pub(super) fn note_shared(engine: &Engine, addrs: &[LogicalAddr]) {
     remapped.by_addr.extend(addrs.iter().map(|addr| (*addr, now)));
 }
 
-/// True where nobody but this inode can see the extent, so that its unwritten part may be written in place.
+/// True where nobody but this inode can see the extent.
 ///
 /// Snapshots share whole leaves: an item that is not younger than the last one may be shared without a trace. Clones
 /// leave references of their own in the extent tree; those of the running transaction are not there yet, and noted
-/// apart ([`note_shared`]). So what both say is complete: an extent that they do not know is ours alone.
-pub(super) fn is_exclusive(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<bool> {
+/// apart ([`note_shared`]); those that a commit takes away are noted until it is on disk ([`note_dropped`]). So what both
+/// say is complete: an extent that they do not know is ours alone.
+fn is_exclusive(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<bool> {
     let noted = engine.file.remapped.lock().by_addr.get(&disk.addr).copied();
     if noted.is_some_and(|when| when > engine.txn.committed()) {
         return Ok(false);
@@ -56,7 +99,8 @@ pub(super) fn is_exclusive(engine: &Engine, inode: &Arc<Inode>, extent: &Extent,
     let root_key = Key::new(tree.object_id(), KeyType::ROOT_ITEM, u64::MAX);
     let root = engine.forest.root_tree().floor_same_type(&root_key)?;
     let root = root.and_then(|(_, item)| btrfs_format::view::root_item(&item));
-    if root.is_some_and(|root| extent.generation <= Generation::from(root.last_snapshot)) {
+    let snapshot = root.map_or(Generation(0), |root| Generation::from(root.last_snapshot));
+    if extent.generation <= snapshot {
         return Ok(false);
     }
     let extents = engine.forest.require(TreeId::EXTENT)?;
@@ -68,6 +112,10 @@ pub(super) fn is_exclusive(engine: &Engine, inode: &Arc<Inode>, extent: &Extent,
     let Some(view) = ExtentView::new(&key, &item) else {
         return Ok(false);
     };
+    // An item may be younger than what it points to.
+    if Generation::from(view.head.generation) <= snapshot {
+        return Ok(false);
+    }
     // A clone within the file has another offset: parts of one extent at one offset do not overlap.
     let own_offset = extent.start.wrapping_sub(disk.offset_bytes);
     let is_ours = |found: BackRef| match found {

@@ -11,6 +11,7 @@ use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
 use cowshed_harness::{KernelVolume, need};
 use cowshed_vfs::{Context, FallocateFlags, FileSystem, Lookup, NodeId, OpenFlags, OpenRequest, SeekKind};
 
+use super::atomic_tests::random_group;
 use super::compress::CompressPolicy;
 use super::{BLOCK, WriteCtx};
 use crate::engine::{Engine, EngineOptions};
@@ -161,7 +162,7 @@ fn random_range(dice: &mut Dice, max: u64) -> (u64, u64) {
     }
 }
 
-fn set_range(file: &mut Vec<u8>, at: u64, data: &[u8]) {
+pub(super) fn set_range(file: &mut Vec<u8>, at: u64, data: &[u8]) {
     let end = at as usize + data.len();
     if file.len() < end {
         file.resize(end, 0);
@@ -182,7 +183,7 @@ fn step(bench: &mut Bench, dice: &mut Dice) -> String {
     let size = bench.files[file].len() as u64;
     let (at, len) = random_range(dice, FILE_BYTES_MAX.min(size + 20_000));
     let engine = bench.engine();
-    match dice.below(20) {
+    match dice.below(22) {
         0..=5 => {
             let len = if dice.below(6) == 0 && size == 0 {
                 1 + dice.below(2100)
@@ -255,6 +256,7 @@ fn step(bench: &mut Bench, dice: &mut Dice) -> String {
             check_seek(bench, file);
             format!("seek {file}")
         }
+        20 | 21 => random_group(bench, dice, FILE_BYTES_MAX),
         18 if dice.below(10) == 0 => {
             bench.remount();
             "remount".into()
@@ -405,6 +407,17 @@ fn random_operations_with_compression_match_a_model() {
             ..MountOptions::default()
         };
         run(seed, 500, Bench::new(512 << 20, plain, options));
+    }
+}
+
+#[test]
+fn random_operations_in_place_match_a_model() {
+    for seed in 450..453 {
+        let options = MountOptions {
+            nodatacow: true,
+            ..MountOptions::default()
+        };
+        run(seed, 400, Bench::new(512 << 20, plain, options));
     }
 }
 

@@ -9,7 +9,7 @@ use super::extent::{Extent, Kind, Walk};
 use super::items::{self, Change, NOW};
 use super::replace::{self, Replacement};
 use super::shared::has_no_holes;
-use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up, writeback};
+use super::{BLOCK, FILE_BYTES_MAX, place, read, round_down, round_up, writeback};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
@@ -45,7 +45,12 @@ pub fn write(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx:
         let skew = (offset + written as u64) % BLOCK;
         let len = (data.len() - written).min(PIECE_BYTES_MAX - skew as usize);
         let at = offset.saturating_add(written as u64);
-        match write_piece(engine, inode, at, &data[written..written + len], ctx) {
+        let piece = &data[written..written + len];
+        let result = match write_piece(engine, inode, at, piece, ctx) {
+            Err(Error::NoSpace) => write_on_full(engine, inode, at, piece, ctx),
+            other => other,
+        };
+        match result {
             Ok(()) => written += len,
             Err(error) if written == 0 => return Err(error),
             Err(_) => break,
@@ -90,6 +95,31 @@ fn write_piece(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ct
     }
 }
 
+/// Writes on a volume that has no space for it: where nothing has to be allocated, which is what preallocation is for,
+/// and what files without copy on write can rely on.
+fn write_on_full(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<()> {
+    let _op = inode.lock.write();
+    let size = inode.attr.lock().attr.size;
+    let at = if ctx.append { size } else { offset };
+    let end = at + data.len() as u64;
+    let start = round_down(at);
+    // A gap behind the end would need a block for its zeros.
+    if at > size || end > FILE_BYTES_MAX || !place::has_place(engine, inode, &(start..round_up(end)))? {
+        return Err(Error::NoSpace);
+    }
+    writeback::flush(engine, inode)?;
+    let mut blocks = vec![0; (round_up(end) - start) as usize];
+    for block in edge_blocks(at, end, size) {
+        let content = load_clean_block(engine, inode, block, size)?.ok_or(Error::NoSpace)?;
+        blocks[(block - start) as usize..][..BLOCK as usize].copy_from_slice(&content);
+    }
+    blocks[(at - start) as usize..][..data.len()].copy_from_slice(data);
+    writeback::write_in_place(engine, inode, start, blocks, |attr, _| {
+        attr.attr.size = attr.attr.size.max(end);
+        touch(engine, attr, ctx);
+    })
+}
+
 /// Dirty data was added to the state, `dirtied` bytes of it new.
 pub(super) fn note_dirty(
     engine: &Engine,
@@ -120,7 +150,7 @@ pub(super) fn touch(engine: &Engine, attr: &mut InodeState, ctx: WriteCtx) {
 }
 
 /// The blocks that a write covers in part and whose other content matters.
-fn edge_blocks(at: u64, end: u64, size: u64) -> impl Iterator<Item = u64> {
+pub(super) fn edge_blocks(at: u64, end: u64, size: u64) -> impl Iterator<Item = u64> {
     let first = (!at.is_multiple_of(BLOCK) && round_down(at) < size).then(|| round_down(at));
     let last = (!end.is_multiple_of(BLOCK) && end < size).then(|| round_down(end));
     first.into_iter().chain(last.filter(move |last| Some(*last) != first))
@@ -174,7 +204,7 @@ pub(super) fn grow(
 }
 
 /// The block at the end of the file is inline data, or has something behind the end (as mmap may leave it).
-fn old_end_must_be_rewritten(engine: &Engine, inode: &Arc<Inode>, size: u64) -> Result<bool> {
+pub(super) fn old_end_must_be_rewritten(engine: &Engine, inode: &Arc<Inode>, size: u64) -> Result<bool> {
     let block = round_down(size);
     {
         let state = inode.data.state.lock();

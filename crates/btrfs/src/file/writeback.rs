@@ -24,20 +24,20 @@ use super::shared::{INLINE_BYTES_MAX, has_no_holes};
 use super::{BLOCK, EXTENT_BYTES_MAX};
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::inode::{Inode, flags};
+use crate::inode::{Inode, InodeState, flags};
 use crate::space::{Budget, DataReservation, MetaReservation};
 use crate::tree::Item;
 
 /// Bytes and runs written in one group: one batch of items each.
 const GROUP_BYTES_MAX: u64 = EXTENT_BYTES_MAX;
-const GROUP_RUNS_MAX: usize = 256;
+pub(super) const GROUP_RUNS_MAX: usize = 256;
 /// Bytes of a group that is compressed: its extents are short, and both they and their compressed data are in memory.
 const COMPRESSED_GROUP_BYTES_MAX: u64 = 16 << 20;
 
 /// Runs of a group may each touch a leaf of their own, but neighbours share them: an extent item has 78 bytes with its
 /// header, so that even 4 KiB leaves hold 50, and checksums and references are denser. Data that was accepted must find
 /// its way to the disk, therefore the global reserve may be used.
-const GROUP_BUDGET: Budget = Budget {
+pub(super) const GROUP_BUDGET: Budget = Budget {
     blocks: Budget::WRITE_EXTENT.blocks * 4,
     is_release: true,
 };
@@ -261,6 +261,30 @@ fn write_group(
         }
     }
     result
+}
+
+/// Writes whole blocks at once where nothing has to be allocated for them; `update` sets what else the attributes become.
+/// `NoSpace` where something would have to be: nothing has happened then. The caller holds the operation lock for
+/// writing.
+pub(super) fn write_in_place(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    start: u64,
+    blocks: Vec<u8>,
+    update: impl FnOnce(&mut InodeState, &mut DataState),
+) -> Result<()> {
+    let reservation = reserve_for_group(engine)?;
+    let _flush = inode.data.flush.lock();
+    let run = Run {
+        range: start..start + blocks.len() as u64,
+        parts: vec![(start, Arc::new(blocks))],
+    };
+    let placed = place::place(engine, inode, &[run], None, None, &mut Vec::new())?;
+    items::apply(engine, inode, placed.change, reservation, |attr, state| {
+        update(attr, state);
+        update_disk_size(state, attr, true);
+    });
+    Ok(())
 }
 
 /// A small file whose only data is its first block goes into its item, as on the kernel's side: compressed if that is

@@ -88,7 +88,7 @@ pub(super) fn ioctl(
     }
 }
 
-fn reply(output: &mut [u8], bytes: &[u8]) -> Result<IoctlReply> {
+pub(super) fn reply(output: &mut [u8], bytes: &[u8]) -> Result<IoctlReply> {
     let room = output.get_mut(..bytes.len()).ok_or(Errno::Invalid)?;
     room.copy_from_slice(bytes);
     Ok(IoctlReply {

@@ -1,6 +1,7 @@
 //! The engine as a [`cowshed_vfs::FileSystem`]: translation only. The rules live with the objects.
 
 mod atime;
+mod atomic;
 mod ioctl;
 mod ops;
 mod readdir;
@@ -24,8 +25,10 @@ use crate::subvol::{self, Policy, SubvolChoice, number::Numbering};
 /// How long front ends may remember names and attributes: the mount is the only writer, so for good.
 const VALID: Duration = Duration::from_secs(86_400);
 
-/// Marks handles of ours; the rest of a handle is the flags it was opened with, so that no table of handles is needed.
+/// Marks handles of ours. Below it are the flags that the handle was opened with, so that no table of handles is
+/// needed; above it a number that tells handles apart.
 const HANDLE_BIT: u64 = 1 << 32;
+const HANDLE_NUMBER_SHIFT: u32 = 33;
 
 /// How a volume is shown.
 #[derive(Clone, Debug)]
@@ -69,6 +72,8 @@ pub struct Fs {
     numbering: Numbering,
     /// Permissions are checked here, not by the front end.
     checks: AtomicBool,
+    /// Open atomic groups, and what tells handles apart.
+    atomic: atomic::OpenGroups,
 }
 
 impl Fs {
@@ -93,6 +98,7 @@ impl Fs {
             root,
             numbering,
             checks: AtomicBool::new(true),
+            atomic: atomic::OpenGroups::default(),
         })
     }
 
@@ -163,8 +169,8 @@ fn flags_of(handle: Handle) -> Option<OpenFlags> {
     (handle.0 & HANDLE_BIT != 0).then(|| OpenFlags::from_bits_truncate(handle.0 as u32))
 }
 
-fn handle_of(flags: OpenFlags) -> Handle {
-    Handle(HANDLE_BIT | u64::from(flags.bits()))
+fn handle_of(flags: OpenFlags, number: u64) -> Handle {
+    Handle(number << HANDLE_NUMBER_SHIFT | HANDLE_BIT | u64::from(flags.bits()))
 }
 
 /// What callers are told. Faults of the volume and its devices go to the log with all that is known.

@@ -39,7 +39,7 @@ impl Fs {
         let mut hints = OpenHints::KEEP_CACHE | OpenHints::PARALLEL_DIRECT_WRITES | OpenHints::NO_FLUSH;
         hints.set(OpenHints::DIRECT_IO, open.contains(OpenFlags::DIRECT));
         Opened {
-            handle: handle_of(open),
+            handle: handle_of(open, self.atomic.next_number()),
             hints,
         }
     }
@@ -121,7 +121,7 @@ impl Fs {
     }
 
     /// A file that may be written, set-id bits off where the caller may not keep them.
-    fn file_to_write(&self, node: NodeId) -> Result<Arc<Inode>> {
+    pub(super) fn file_to_write(&self, node: NodeId) -> Result<Arc<Inode>> {
         let inode = self.file(node)?;
         check_writable(&self.engine, &inode)?;
         if inode.flags() & flags::IMMUTABLE != 0 {
@@ -130,7 +130,7 @@ impl Fs {
         Ok(inode)
     }
 
-    fn sync_inode(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub(super) fn sync_inode(&self, inode: &Arc<Inode>) -> Result<()> {
         if self.engine.objects.is_read_only() {
             return Ok(());
         }
@@ -155,6 +155,12 @@ impl Fs {
             direct: how.contains(WriteFlags::DIRECT),
             from_cache: how.contains(WriteFlags::FROM_CACHE),
         };
+        // What is mapped belongs to no handle.
+        if !ctx.from_cache
+            && let Some(staged) = self.write_staged(handle, &inode, offset, data)
+        {
+            return staged;
+        }
         let written = file::write(&self.engine, &inode, offset, data, ctx)?;
         let wants_sync = how.contains(WriteFlags::SYNC)
             || opened.intersects(OpenFlags::SYNC | OpenFlags::DATA_SYNC)
@@ -205,6 +211,7 @@ impl FileSystem for Fs {
     }
 
     fn destroy(&self) {
+        self.drop_groups();
         delete::forget_all(&self.engine);
         if let Err(error) = self.engine.close() {
             tracing::error!(%error, "the last commit of the mount failed");
@@ -233,9 +240,11 @@ impl FileSystem for Fs {
         }
     }
 
-    fn getattr(&self, _ctx: &Context, node: NodeId, _handle: Option<Handle>) -> VfsResult<Attr> {
+    fn getattr(&self, _ctx: &Context, node: NodeId, handle: Option<Handle>) -> VfsResult<Attr> {
         let inode = self.inode(node).map_err(|e| errno("getattr", e))?;
-        Ok(self.attr(&inode))
+        let mut attr = self.attr(&inode);
+        self.size_in_group(handle, &inode, &mut attr);
+        Ok(attr)
     }
 
     fn setattr(&self, ctx: &Context, node: NodeId, _handle: Option<Handle>, set: &SetAttr) -> VfsResult<Attr> {
@@ -351,6 +360,7 @@ impl FileSystem for Fs {
         if flags_of(handle).is_some()
             && let Ok(inode) = self.inode(node)
         {
+            self.abort_group(node, handle, &inode);
             delete::close(&self.engine, &inode);
         }
     }
@@ -424,7 +434,10 @@ impl FileSystem for Fs {
     fn read(&self, _ctx: &Context, node: NodeId, handle: Handle, offset: u64, buf: &mut [u8]) -> VfsResult<usize> {
         let mut run = || {
             let inode = self.file(node)?;
-            let count = file::read(&self.engine, &inode, offset, buf)?;
+            let count = match self.read_staged(handle, &inode, offset, buf) {
+                Some(staged) => staged?,
+                None => file::read(&self.engine, &inode, offset, buf)?,
+            };
             if !flags_of(handle).is_some_and(|f| f.contains(OpenFlags::NO_ATIME)) {
                 self.note_access(&inode);
             }
@@ -530,13 +543,16 @@ impl FileSystem for Fs {
         &self,
         ctx: &Context,
         node: NodeId,
-        _handle: Handle,
+        handle: Handle,
         call: &Ioctl,
         input: &[u8],
         output: &mut [u8],
     ) -> VfsResult<IoctlReply> {
-        let run = |output| {
+        let run = |output: &mut [u8]| {
             let inode = self.inode(node)?;
+            if let Some(reply) = self.ioctl_atomic((node, handle), &inode, call.cmd, output) {
+                return reply;
+            }
             ioctl::ioctl(&self.engine, &self.caller(ctx), &inode, call, input, output)
         };
         run(output).map_err(|e| errno("ioctl", e))

@@ -104,6 +104,11 @@ impl Head {
         self.deltas.iter().map(|(_, count)| count).sum()
     }
 
+    /// Somebody gives the extent up, in part at least.
+    pub fn drops_any(&self) -> bool {
+        self.deltas.iter().any(|(_, count)| *count < 0)
+    }
+
     /// Running it would change nothing.
     pub fn is_noop(&self) -> bool {
         !self.is_new && !self.set_full_backref && self.deltas.is_empty()

@@ -247,6 +247,7 @@ impl<'e> Committer<'e> {
         }
         let mut edits: Edits = Vec::with_capacity(heads.len());
         let mut freed_data = Vec::new();
+        let mut unshared_data = Vec::new();
         let space = &self.engine.space;
         for (addr, head) in &heads {
             let first_key = || self.first_key_of(*addr);
@@ -264,10 +265,15 @@ impl<'e> Committer<'e> {
                 Outcome::Removed => space.extent_removed(*addr, head.len_bytes),
                 Outcome::NeverWas => space.pin(*addr, head.len_bytes),
             }
+            if head.level.is_none() && outcome == Outcome::Kept && head.drops_any() {
+                unshared_data.push(*addr);
+            }
             if head.level.is_none() && matches!(outcome, Outcome::Removed | Outcome::NeverWas) {
                 freed_data.push((*addr, head.len_bytes));
             }
         }
+        // Before readers see it: who is alone with an extent now was not so on disk.
+        crate::file::note_dropped(self.engine, &unshared_data, self.transid);
         self.merge_edits(TreeId::EXTENT, edits)?;
         if !freed_data.is_empty() {
             let csum_bytes = self.engine.volume.csum_type().size_bytes();

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::env::SystemEnv;
 use cowshed_btrfs::fs::Fs;
-use cowshed_fuse::{Permissions, Session, SessionOptions, Unmounter};
+use cowshed_fuse::{KernelCaches, Permissions, Session, SessionOptions, Unmounter};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::MountArgs;
@@ -55,10 +55,12 @@ fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &P
         Engine::open(volume, Arc::new(SystemEnv), options.engine).with_context(|| targets[0].display().to_string())?;
     let source = Source::choose(&targets[0], &options);
     let fs = Arc::new(Fs::mount(engine.clone(), options.fs.clone()).context("finding the subvolume to mount")?);
-    let session = Session::mount(fs, mountpoint, session_options(&options, &source, &engine));
+    let session = Session::mount(fs.clone(), mountpoint, session_options(&options, &source, &engine));
     // With the mount in place the device stays until it ends; without, it goes now.
     source.release_when_unmounted();
-    let session = session.with_context(|| format!("mounting on {}", mountpoint.display()))?;
+    let mut session = session.with_context(|| format!("mounting on {}", mountpoint.display()))?;
+    fs.set_caches(Arc::new(KernelCaches::new(session.notifier()?)?));
+    drop(fs);
     handle_signals(session.unmounter(), &engine)?;
     if args.daemon {
         daemon::say_ready()?;

@@ -126,6 +126,16 @@ impl File {
         }
     }
 
+    pub(super) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+    pub(super) fn path(&self) -> &std::path::Path {
+        &self.path
+    }
+    pub(super) fn flags(&self) -> OpenFlags {
+        self.flags
+    }
+
     fn at<T>(&self, result: cowshed_vfs::Result<T>) -> Result<T> {
         result.map_err(Error::at(&self.path))
     }

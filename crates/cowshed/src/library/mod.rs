@@ -2,6 +2,7 @@
 //!
 //! Locks: none of its own.
 
+mod atomic;
 mod dir;
 mod entries;
 mod error;
@@ -11,6 +12,7 @@ mod node;
 mod options;
 mod volume;
 
+pub use atomic::AtomicWrites;
 pub use dir::Dir;
 pub use entries::{DirEntry, ReadDir};
 pub use error::{Error, Result};

@@ -1,0 +1,338 @@
+//! Atomic groups: writes to one file or several that appear all or not at all, to other readers and after a crash.
+//!
+//! ```text
+//!   write --> staged in memory, whole blocks, space reserved
+//!                | apply: data to new extents that nothing refers to --one batch--> items of all files
+//!                | dropped: nothing has happened
+//! ```
+//!
+//! Data of a group always goes to new extents, whatever the file is marked with: writing in place cannot be undone by a
+//! crash. The batch belongs to one transaction, so that the group is durable with the next commit or log of it; who
+//! wants that now syncs afterwards ([`crate::fs::Fs::commit_group`]).
+//!
+//! A group holds whole blocks as they were when it first wrote into them: writes of others into these blocks between
+//! then and the end of the group are overwritten.
+//!
+//! Locks: as [`super`] says; of several inodes each kind is taken in the order of (tree, number).
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use btrfs_format::{LogicalAddr, ObjectId, TreeId};
+use cowshed_vfs::Error as Outcome;
+
+use super::data::update_disk_size;
+use super::dirty::DirtyMap;
+use super::extent::{Extent, Kind, Walk};
+use super::items::{self, Change, NOW, Part};
+use super::place::new_extent;
+use super::replace::{self, Replacement};
+use super::shared::has_no_holes;
+use super::write::{WriteCtx, edge_blocks, old_end_must_be_rewritten, put_holes, touch};
+use super::writeback::{self, GROUP_BUDGET, GROUP_RUNS_MAX};
+use super::{BLOCK, EXTENT_BYTES_MAX, FILE_BYTES_MAX, csum, read, round_down, round_up};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::inode::{Inode, flags};
+use crate::space::{Budget, DataReservation};
+
+/// Bytes that all open groups of a volume together may hold: they are in memory until their end.
+pub const GROUP_BYTES_MAX: u64 = 256 << 20;
+
+/// What a group holds of one file.
+#[derive(Debug)]
+struct Staged {
+    inode: Arc<Inode>,
+    blocks: DirtyMap,
+    /// Space for all of `blocks`, and one block more for the old end of the file.
+    reservation: DataReservation,
+    /// The file is at least so long afterwards.
+    end: u64,
+}
+
+/// A group of writes that is being collected. Dropping it drops them.
+#[derive(Debug)]
+pub struct Group {
+    files: BTreeMap<(TreeId, ObjectId), Staged>,
+    bytes: u64,
+    all_bytes: Arc<AtomicU64>,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.all_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+fn id_of(inode: &Inode) -> (TreeId, ObjectId) {
+    (inode.tree.id(), inode.ino)
+}
+
+impl Group {
+    pub fn new(engine: &Engine) -> Self {
+        Self {
+            files: BTreeMap::new(),
+            bytes: 0,
+            all_bytes: engine.file.staged_bytes().clone(),
+        }
+    }
+
+    /// Adds a write. Errors: `NoSpace`, `FileTooBig` (the file, or more than [`GROUP_BYTES_MAX`] in open groups); the
+    /// group is then as before.
+    pub fn write(&mut self, engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
+        engine.txn.check_writable()?;
+        if engine.volume.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        if data.is_empty() {
+            return Ok(());
+        }
+        let end = offset
+            .checked_add(data.len() as u64)
+            .filter(|end| *end <= FILE_BYTES_MAX)
+            .ok_or(Outcome::FileTooBig)?;
+        let blocks = round_down(offset)..round_up(end);
+        if self.all_bytes.load(Ordering::Relaxed) + (blocks.end - blocks.start) > GROUP_BYTES_MAX {
+            return Err(Outcome::FileTooBig.into());
+        }
+        let is_new = !self.files.contains_key(&id_of(inode));
+        let spare_bytes = if is_new { BLOCK } else { 0 };
+        let new_bytes = blocks.end - blocks.start;
+        let mut reservation = engine.space.reserve_data(new_bytes + spare_bytes)?;
+        let edges = self.load_edges(engine, inode, offset, end)?;
+        let staged = self.files.entry(id_of(inode)).or_insert_with(|| Staged {
+            inode: inode.clone(),
+            blocks: DirtyMap::default(),
+            reservation: reservation.split(BLOCK),
+            end: 0,
+        });
+        let mut added = 0;
+        for (block, content) in edges {
+            added += staged.blocks.write(block, &content);
+        }
+        added += staged.blocks.write(offset, data);
+        staged.reservation.merge(reservation.split(added));
+        staged.end = staged.end.max(end);
+        self.bytes += added;
+        self.all_bytes.fetch_add(added, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What the file holds in the blocks that a write covers in part and the group does not hold yet.
+    fn load_edges(&self, engine: &Engine, inode: &Arc<Inode>, at: u64, end: u64) -> Result<Vec<(u64, Vec<u8>)>> {
+        let staged = self.files.get(&id_of(inode));
+        let is_held = |block: u64| staged.is_some_and(|s| s.blocks.next_dirty(block) == Some(block));
+        let _op = inode.lock.read();
+        let size = inode.attr.lock().attr.size;
+        let wanted = edge_blocks(at, end, size).filter(|block| !is_held(*block));
+        wanted
+            .map(|block| Ok((block, load_block(engine, inode, block, size)?)))
+            .collect()
+    }
+
+    /// Reads a file as it will be after the group; fewer bytes only at the end of the file.
+    pub fn read(&self, engine: &Engine, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let _op = inode.lock.read();
+        let size = inode.attr.lock().attr.size;
+        let staged = self.files.get(&id_of(inode));
+        let end = staged.map_or(size, |s| s.end.max(size));
+        let len = end.saturating_sub(offset).min(buf.len() as u64) as usize;
+        if len == 0 {
+            return Ok(0);
+        }
+        let buf = &mut buf[..len];
+        let on_disk = size.saturating_sub(offset).min(len as u64) as usize;
+        if on_disk > 0 {
+            read::read_range(engine, inode, offset, &mut buf[..on_disk])?;
+        }
+        buf[on_disk..].fill(0);
+        if let Some(staged) = staged {
+            staged.blocks.read(offset, buf, |_| {});
+        }
+        Ok(len)
+    }
+
+    /// The size of a file as it will be after the group, if that is more than `size`.
+    pub fn size_after(&self, inode: &Inode, size: u64) -> u64 {
+        self.files.get(&id_of(inode)).map_or(size, |s| s.end.max(size))
+    }
+
+    /// The ranges of a file that the group holds, in whole blocks.
+    pub fn ranges(&self, inode: &Inode) -> Vec<Range<u64>> {
+        self.files
+            .get(&id_of(inode))
+            .map_or(Vec::new(), |s| ranges_of(&s.blocks))
+    }
+
+    /// Does the group hold anything of these bytes of a file?
+    pub fn overlaps(&self, inode: &Inode, range: &Range<u64>) -> bool {
+        let staged = self.files.get(&id_of(inode));
+        staged.is_some_and(|s| s.blocks.next_dirty(range.start).is_some_and(|at| at < range.end))
+    }
+
+    /// Makes the group part of the running transaction, whole, and returns the files; where it fails, nothing of the
+    /// group has happened. Not durable yet.
+    pub fn apply(mut self, engine: &Engine) -> Result<Vec<Arc<Inode>>> {
+        let inodes: Vec<Arc<Inode>> = self.files.values().map(|s| s.inode.clone()).collect();
+        // Most of it without holding anybody up.
+        for inode in &inodes {
+            writeback::flush(engine, inode)?;
+        }
+        let ops: Vec<_> = inodes.iter().map(|inode| inode.lock.write()).collect();
+        // Nobody writes any more. What was written before the group lies on disk before it.
+        for staged in self.files.values_mut() {
+            writeback::flush(engine, &staged.inode)?;
+            staged.rewrite_old_end(engine)?;
+        }
+        let runs: usize = self.files.values().map(|s| ranges_of(&s.blocks).len()).sum();
+        let meta = engine.reserve(budget(runs.max(inodes.len())))?;
+        let flushes = writeback::hold(&inodes.iter().collect::<Vec<_>>());
+        let mut allocated = Vec::new();
+        let changes = match self.write_data(engine, &mut allocated) {
+            Ok(changes) => changes,
+            Err(error) => {
+                for (addr, len_bytes) in allocated {
+                    engine.space.unalloc_data(addr, len_bytes);
+                }
+                return Err(error);
+            }
+        };
+        let parts = self.files.values().zip(changes).map(|(staged, change)| Part {
+            inode: &staged.inode,
+            change,
+            update: Box::new(|attr, state| {
+                attr.attr.size = attr.attr.size.max(staged.end);
+                touch(engine, attr, WriteCtx::default());
+                update_disk_size(state, attr, true);
+            }),
+        });
+        items::apply_all(engine, parts.collect(), meta, || {});
+        drop((flushes, ops));
+        Ok(inodes)
+    }
+
+    /// Writes all data to new extents; what is to change of each file, in order.
+    fn write_data(&mut self, engine: &Engine, allocated: &mut Vec<(LogicalAddr, u64)>) -> Result<Vec<Change>> {
+        let mut writes: Vec<(LogicalAddr, &[u8])> = Vec::new();
+        let mut changes = Vec::with_capacity(self.files.len());
+        for staged in self.files.values_mut() {
+            changes.push(staged.prepare(engine, allocated, &mut writes)?);
+        }
+        engine.volume.write(&writes)?;
+        Ok(changes)
+    }
+}
+
+impl Staged {
+    /// Where the file grows, what lies behind its old end must be zero and not inline any more, and the gap has hole
+    /// items where the volume wants them.
+    fn rewrite_old_end(&mut self, engine: &Engine) -> Result<()> {
+        let size = self.inode.attr.lock().attr.size;
+        if self.end <= size {
+            return Ok(());
+        }
+        let block = round_down(size);
+        let is_held = self.blocks.next_dirty(block) == Some(block);
+        if !size.is_multiple_of(BLOCK) && !is_held && old_end_must_be_rewritten(engine, &self.inode, size)? {
+            let content = load_block(engine, &self.inode, block, size)?;
+            self.blocks.write(block, &content);
+        }
+        if !has_no_holes(engine) && round_up(self.end) > round_up(size) {
+            put_holes(engine, &self.inode, round_up(size), round_up(self.end))?;
+        }
+        Ok(())
+    }
+
+    fn prepare<'s>(
+        &'s mut self,
+        engine: &Engine,
+        allocated: &mut Vec<(LogicalAddr, u64)>,
+        writes: &mut Vec<(LogicalAddr, &'s [u8])>,
+    ) -> Result<Change> {
+        let wants_sums = self.inode.flags() & flags::NODATASUM == 0;
+        let mut change = Change::default();
+        let mut existing: Vec<Extent> = Vec::new();
+        let mut replacements = Vec::new();
+        let mut fresh = HashSet::new();
+        for range in ranges_of(&self.blocks) {
+            let around = range.start.saturating_sub(1)..range.end + 1;
+            let last = existing.last().map(|e| e.start);
+            let found = Walk::new(&self.inode.tree, self.inode.ino, around)?.collect()?;
+            existing.extend(found.into_iter().filter(|e| last.is_none_or(|last| e.start > last)));
+            let mut extents = Vec::new();
+            let mut at = range.start;
+            while at < range.end {
+                let want = (range.end - at).min(EXTENT_BYTES_MAX);
+                let (addr, len_bytes) = engine.space.alloc_data(&mut self.reservation, want)?;
+                allocated.push((addr, len_bytes));
+                fresh.insert(addr);
+                extents.push(Extent {
+                    start: at,
+                    len_bytes,
+                    generation: NOW,
+                    kind: Kind::Disk(new_extent(addr, len_bytes, false)),
+                });
+                at += len_bytes;
+            }
+            replacements.push(Replacement { range, extents });
+        }
+        for extent in replacements.iter().flat_map(|r| &r.extents) {
+            let Some(disk) = extent.on_disk() else { continue };
+            let mut at = disk.addr.get();
+            let mut sums = Vec::new();
+            for slice in slices(&self.blocks, extent.range()) {
+                writes.push((LogicalAddr(at), slice));
+                at += slice.len() as u64;
+                if wants_sums {
+                    sums.extend(csum::compute(engine.volume.csum_type(), slice));
+                }
+            }
+            if wants_sums {
+                change.sums.push((disk.addr, sums));
+            }
+        }
+        change.fresh = fresh;
+        change.plan = replace::plan(&existing, &replacements);
+        Ok(change)
+    }
+}
+
+/// The block at `block`, dirty or not, zero behind `size`. The caller holds the operation lock.
+fn load_block(engine: &Engine, inode: &Arc<Inode>, block: u64, size: u64) -> Result<Vec<u8>> {
+    let mut content = vec![0; BLOCK as usize];
+    read::read_range(engine, inode, block, &mut content)?;
+    let valid = size.saturating_sub(block).min(BLOCK) as usize;
+    content[valid..].fill(0);
+    Ok(content)
+}
+
+/// As write-back reserves for its groups, and so many times that.
+fn budget(runs: usize) -> Budget {
+    Budget {
+        blocks: GROUP_BUDGET.blocks * runs.div_ceil(GROUP_RUNS_MAX) as u32,
+        is_release: false,
+    }
+}
+
+fn ranges_of(blocks: &DirtyMap) -> Vec<Range<u64>> {
+    let mut all: Vec<Range<u64>> = Vec::new();
+    for (start, buffer) in blocks.iter() {
+        let end = start + buffer.len() as u64;
+        match all.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => all.push(start..end),
+        }
+    }
+    all
+}
+
+/// The buffers' parts in a range that is staged throughout.
+fn slices(blocks: &DirtyMap, range: Range<u64>) -> impl Iterator<Item = &[u8]> {
+    blocks.iter_from(range.start).map_while(move |(start, buffer)| {
+        let end = start + buffer.len() as u64;
+        let (from, to) = (range.start.max(start), range.end.min(end));
+        (from < to).then(|| &buffer[(from - start) as usize..(to - start) as usize])
+    })
+}

@@ -1,0 +1,439 @@
+//! Atomic groups: whole or not at all for readers, crashes, failing devices and full volumes.
+
+use std::sync::Arc;
+
+use btrfs_image::MkfsOptions;
+use cowshed_device::{BlockDevice, MemDevice};
+use cowshed_device_sim::crash::{CrashImages, Options};
+use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, Log, On};
+use cowshed_vfs::{
+    Caches, Context, Error as Errno, FileSystem, Handle, Ioctl, NodeId, OpenFlags, OpenRequest, WriteFlags,
+};
+use parking_lot::Mutex;
+
+use super::tests::{Bench, mount_device, plain, set_range};
+use super::{BLOCK, GROUP_BYTES_MAX, Group, WriteCtx};
+use crate::error::Error;
+use crate::fs::{Fs, MountOptions};
+use crate::testing::Dice;
+
+const START: u32 = 0xf501;
+const COMMIT: u32 = 0xf502;
+const ABORT: u32 = 0xf505;
+const GET_FEATURES: u32 = 0x8004_f50c;
+
+fn write(bench: &mut Bench, file: usize, at: u64, data: &[u8]) {
+    super::write(bench.engine(), &bench.inode(file), at, data, WriteCtx::default()).unwrap();
+    set_range(&mut bench.files[file], at, data);
+}
+
+/// Three files: inline, with extents, and empty.
+fn three_files(adjust: impl FnOnce(&mut MkfsOptions)) -> Bench {
+    let mut bench = Bench::new(256 << 20, adjust, MountOptions::default());
+    (0..3).for_each(|_| bench.create());
+    write(&mut bench, 0, 0, &[1; 1000]);
+    bench.engine().sync().unwrap();
+    write(&mut bench, 1, 0, &[2; 50_000]);
+    bench
+}
+
+fn appears_whole(adjust: impl FnOnce(&mut MkfsOptions)) {
+    let mut bench = three_files(adjust);
+    let writes: [(usize, u64, &[u8]); 6] = [
+        (0, 900, &[3; 300]),
+        (0, 9000, &[4; 10]),
+        (1, 100, &[5; 5000]),
+        (1, 4096, &[6; 4096]),
+        (1, 49_000, &[7; 2000]),
+        (2, 20_000, &[8; 100]),
+    ];
+    let mut group = Group::new(bench.engine());
+    let before = bench.files.clone();
+    for (file, at, data) in writes {
+        group.write(bench.engine(), &bench.inode(file), at, data).unwrap();
+        set_range(&mut bench.files[file], at, data);
+    }
+    let after = std::mem::replace(&mut bench.files, before);
+    for (file, want) in after.iter().enumerate() {
+        bench.compare(file, "before the commit");
+        let inode = bench.inode(file);
+        let mut seen = vec![0xee; want.len() + 10];
+        let len = group.read(bench.engine(), &inode, 0, &mut seen).unwrap();
+        assert!(seen[..len] == want[..], "the group reads file {file} as it will be");
+        assert_eq!(group.size_after(&inode, inode.attr_now().size), want.len() as u64);
+    }
+    // Others write too; what was written before the end lies below the group.
+    write(&mut bench, 2, 0, &[9; 30]);
+    bench.fs.commit_group(group).unwrap();
+    bench.files = after;
+    set_range(&mut bench.files[2], 0, &[9; 30]);
+    for file in 0..3 {
+        bench.compare(file, "after the commit");
+    }
+    assert_eq!(bench.engine().file.dirty_bytes(), 0);
+    bench.check("after the commit");
+    bench.judge_by_kernel();
+}
+
+#[test]
+fn a_group_over_several_files_appears_whole() {
+    appears_whole(plain);
+    appears_whole(|options| options.features.no_holes = false);
+}
+
+#[test]
+fn a_dropped_group_has_never_been() {
+    let mut bench = three_files(plain);
+    let mut group = Group::new(bench.engine());
+    for file in 0..3 {
+        group
+            .write(bench.engine(), &bench.inode(file), 500, &[9; 70_000])
+            .unwrap();
+    }
+    drop(group);
+    for file in 0..3 {
+        bench.compare(file, "after the drop");
+    }
+    bench.engine().sync().unwrap();
+    bench.engine().space.assert_nothing_reserved();
+    bench.check("after the drop");
+    write(&mut bench, 0, 0, &[9; 10]);
+    bench.judge_by_kernel();
+}
+
+/// Blocks that each version of the two files fills.
+const BLOCKS: [u64; 5] = [0, 1, 7, 20, 31];
+
+fn group_of_version(fs: &Fs, names: &[&str], version: u8) -> Group {
+    let engine = fs.engine();
+    let mut group = Group::new(engine);
+    for name in names {
+        for block in BLOCKS {
+            let data = [version; BLOCK as usize];
+            group.write(engine, &inode(fs, name), block * BLOCK, &data).unwrap();
+        }
+    }
+    group
+}
+
+fn inode(fs: &Fs, name: &str) -> Arc<crate::inode::Inode> {
+    match fs.lookup(&Context::root(), NodeId::ROOT, name.as_bytes()).unwrap() {
+        cowshed_vfs::Lookup::Found(entry) => fs.inode(entry.node).unwrap(),
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+/// The version that all files agree on.
+fn version_of(fs: &Fs, names: &[&str], when: &str) -> u8 {
+    let mut versions = Vec::new();
+    for name in names {
+        let mut content = vec![0; 32 * BLOCK as usize];
+        let len = super::read(fs.engine(), &inode(fs, name), 0, &mut content).unwrap();
+        assert_eq!(len, content.len(), "{when}: {name} has its length");
+        for block in 0..32 {
+            let bytes = &content[(block * BLOCK) as usize..][..BLOCK as usize];
+            let is_written = BLOCKS.contains(&block);
+            assert!(
+                bytes.iter().all(|b| *b == if is_written { bytes[0] } else { 0 }),
+                "{when}: {name}, block {block}"
+            );
+            versions.extend(is_written.then_some(bytes[0]));
+        }
+    }
+    assert!(
+        versions.iter().all(|v| *v == versions[0]),
+        "{when}: a group in parts: {versions:?}"
+    );
+    versions[0]
+}
+
+/// A volume whose files are at version 1, durably.
+fn at_version_one(options: &MountOptions, names: &[&str]) -> Arc<MemDevice> {
+    let mut bench = Bench::new(128 << 20, plain, options.clone());
+    names.iter().for_each(|_| bench.create());
+    bench.fs.commit_group(group_of_version(&bench.fs, names, 1)).unwrap();
+    bench.engine().close().unwrap();
+    bench.device
+}
+
+fn crash_images(names: &[&str], options: &MountOptions) {
+    let base = at_version_one(options, names);
+    let log = Log::new();
+    let device = Arc::new(base.snapshot());
+    let fs = mount_device(Arc::new(log.record(device)), options);
+    const LAST: u8 = 9;
+    for version in 2..=LAST {
+        fs.commit_group(group_of_version(&fs, names, version)).unwrap();
+        log.mark(version.into());
+    }
+    let events = log.take();
+    fs.engine().txn.abort("a crash");
+    let images = Options {
+        exhaustive_images_max: 8,
+        sampled_images: 5,
+        torn_images: 1,
+        tear_bytes: 4096,
+        ..Options::default()
+    };
+    let mut seen = 0;
+    for image in CrashImages::new(&[base.snapshot()], &events, images) {
+        let when = image.to_string();
+        let acknowledged = image.last_mark().map_or(1, |mark| mark as u8);
+        let device = Arc::new(image.devices.into_iter().next().unwrap());
+        let fs = mount_device(device, options);
+        let version = version_of(&fs, names, &when);
+        assert!(
+            (acknowledged..=acknowledged + 1).contains(&version),
+            "{when}: version {version}, {acknowledged} was acknowledged"
+        );
+        fs.engine().txn.abort("seen");
+        seen += 1;
+    }
+    assert!(seen > 50, "only {seen} images");
+}
+
+#[test]
+fn every_crash_image_has_all_of_a_group_or_nothing() {
+    crash_images(&["file0", "file1"], &MountOptions::default());
+    crash_images(&["file0"], &MountOptions::default());
+    // In place would be in parts.
+    let in_place = MountOptions {
+        nodatacow: true,
+        ..MountOptions::default()
+    };
+    crash_images(&["file0", "file1"], &in_place);
+}
+
+#[test]
+fn whatever_write_fails_a_group_stays_whole() {
+    let names = ["file0", "file1"];
+    let base = at_version_one(&MountOptions::default(), &names);
+    let mut nth = 0;
+    loop {
+        let device = Arc::new(base.snapshot());
+        let plan = FaultPlan::new();
+        let faulty: Arc<dyn BlockDevice> = Arc::new(FaultyDevice::new(device.clone(), plan.clone()));
+        let fs = mount_device(faulty, &MountOptions::default());
+        let group = group_of_version(&fs, &names, 2);
+        plan.add(Fault::error(On::Any, nth).forever());
+        let is_done = fs.commit_group(group).is_ok();
+        plan.clear();
+        if is_done {
+            assert_eq!(version_of(&fs, &names, "done"), 2);
+        }
+        fs.engine().txn.abort("the test ends here");
+        drop(fs);
+        let fs = mount_device(device, &MountOptions::default());
+        let version = version_of(&fs, &names, &format!("operation {nth} failed"));
+        assert!(version == 2 || !is_done, "acknowledged and gone");
+        fs.engine().txn.abort("seen");
+        if is_done {
+            break;
+        }
+        nth += 1;
+    }
+    assert!(nth > 5, "{nth} operations");
+}
+
+#[test]
+fn a_full_volume_refuses_a_group_and_keeps_what_is_there() {
+    let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+    (0..2).for_each(|_| bench.create());
+    write(&mut bench, 0, 0, &[1; 100_000]);
+    let piece = vec![7; 1 << 20];
+    let mut at = 0;
+    while super::write(bench.engine(), &bench.inode(1), at, &piece, WriteCtx::default()).is_ok() {
+        at += piece.len() as u64;
+    }
+    bench.engine().sync().unwrap();
+    let mut group = Group::new(bench.engine());
+    let inode = bench.inode(0);
+    let mut offset = 0;
+    let error = loop {
+        match group.write(bench.engine(), &inode, offset, &piece) {
+            Ok(()) => offset += piece.len() as u64,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::NoSpace), "{error}");
+    bench.compare(0, "refused");
+    drop(group);
+    super::truncate(bench.engine(), &bench.inode(1), 0).unwrap();
+    let mut group = Group::new(bench.engine());
+    group.write(bench.engine(), &inode, 50, &piece).unwrap();
+    bench.fs.commit_group(group).unwrap();
+    set_range(&mut bench.files[0], 50, &piece);
+    bench.compare(0, "with space again");
+    bench.check("with space again");
+    bench.judge_by_kernel();
+}
+
+/// Notes what it is told.
+#[derive(Default)]
+struct Told(Mutex<Vec<(NodeId, Vec<std::ops::Range<u64>>)>>);
+
+impl Caches for Told {
+    fn attributes_changed(&self, node: NodeId) {
+        self.0.lock().push((node, Vec::new()));
+    }
+    fn content_changed(&self, node: NodeId, ranges: Vec<std::ops::Range<u64>>) {
+        self.0.lock().push((node, ranges));
+    }
+}
+
+struct Mounted {
+    fs: Fs,
+    node: NodeId,
+    told: Arc<Told>,
+}
+
+impl Mounted {
+    fn open(&self, flags: OpenFlags) -> Handle {
+        let open = OpenRequest {
+            flags,
+            kill_suidgid: false,
+        };
+        self.fs.open(&Context::root(), self.node, &open).unwrap().handle
+    }
+    fn ioctl(&self, handle: Handle, cmd: u32) -> Result<u32, Errno> {
+        let call = Ioctl {
+            cmd,
+            arg: 0,
+            compat: false,
+        };
+        let mut out = [0; 4];
+        let done = self.fs.ioctl(&Context::root(), self.node, handle, &call, &[], &mut out);
+        done.map(|_| u32::from_le_bytes(out))
+    }
+    fn write(&self, handle: Handle, at: u64, data: &[u8]) {
+        let (ctx, flags) = (Context::root(), WriteFlags::empty());
+        let written = self.fs.write(&ctx, self.node, handle, at, data, flags).unwrap();
+        assert_eq!(written, data.len());
+    }
+    fn read(&self, handle: Handle) -> Vec<u8> {
+        let mut buf = vec![0xee; 64];
+        let len = self.fs.read(&Context::root(), self.node, handle, 0, &mut buf).unwrap();
+        buf.truncate(len);
+        buf
+    }
+    fn size(&self, handle: Handle) -> u64 {
+        let attr = self.fs.getattr(&Context::root(), self.node, Some(handle)).unwrap();
+        attr.size_bytes
+    }
+    fn told(&self) -> Vec<(NodeId, Vec<std::ops::Range<u64>>)> {
+        std::mem::take(&mut *self.told.0.lock())
+    }
+}
+
+#[test]
+#[allow(clippy::single_range_in_vec_init)]
+fn a_handle_has_its_group_to_itself_until_the_commit() {
+    let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+    bench.create();
+    write(&mut bench, 0, 0, b"before");
+    let cowshed_vfs::Lookup::Found(entry) = bench.fs.lookup(&Context::root(), NodeId::ROOT, b"file0").unwrap() else {
+        panic!("the file is there")
+    };
+    let (told, node) = (Arc::new(Told::default()), entry.node);
+    bench.fs.set_caches(told.clone());
+    let mount = Mounted {
+        fs: bench.fs,
+        node,
+        told,
+    };
+    let (writer, other) = (
+        mount.open(OpenFlags::READ | OpenFlags::WRITE),
+        mount.open(OpenFlags::WRITE),
+    );
+    let reader = mount.open(OpenFlags::READ);
+    assert_eq!(mount.ioctl(writer, GET_FEATURES), Ok(4));
+    assert_eq!(mount.ioctl(reader, GET_FEATURES), Ok(0));
+    assert_eq!(mount.ioctl(reader, START), Err(Errno::BadHandle));
+    assert_eq!(mount.ioctl(reader, COMMIT), Err(Errno::BadHandle));
+    assert_eq!(mount.ioctl(reader, ABORT), Err(Errno::BadHandle));
+
+    mount.ioctl(writer, START).unwrap();
+    mount.ioctl(writer, START).unwrap();
+    assert_eq!(mount.ioctl(other, START), Err(Errno::Busy));
+    mount.write(writer, 0, b"after it");
+    assert_eq!((mount.read(writer), mount.size(writer)), (b"after it".to_vec(), 8));
+    assert_eq!((mount.read(reader), mount.size(reader)), (b"before".to_vec(), 6));
+    mount.ioctl(writer, ABORT).unwrap();
+    assert_eq!(mount.told(), [(node, vec![0..BLOCK])], "what was staged is forgotten");
+    assert_eq!(mount.read(writer), b"before");
+    mount.ioctl(writer, ABORT).unwrap();
+    assert_eq!(mount.told(), []);
+
+    mount.ioctl(other, START).unwrap();
+    mount.write(other, 2, b"fresh");
+    mount.ioctl(other, COMMIT).unwrap();
+    assert_eq!(mount.told(), [(node, vec![])], "nobody had read it");
+    assert_eq!(mount.read(reader), b"befresh");
+    mount.ioctl(other, START).unwrap();
+    mount.write(other, 0, b"to");
+    assert_eq!(mount.read(reader), b"befresh");
+    mount.ioctl(other, COMMIT).unwrap();
+    assert_eq!(mount.told(), [(node, vec![0..BLOCK])], "somebody may remember the old");
+    assert_eq!(mount.read(reader), b"tofresh");
+    mount.ioctl(other, COMMIT).unwrap();
+
+    mount.ioctl(other, START).unwrap();
+    mount.write(other, 0, b"never");
+    mount.fs.release(node, other);
+    assert_eq!(mount.told(), [(node, vec![0..BLOCK])], "closed without a commit");
+    assert_eq!(mount.read(reader), b"tofresh");
+    mount.ioctl(writer, START).unwrap();
+    mount.write(writer, 0, b"nor this");
+    mount.fs.destroy();
+    assert_eq!(mount.read(reader), b"tofresh");
+    mount.fs.engine().space.assert_nothing_reserved();
+}
+
+#[test]
+fn a_group_that_is_too_large_is_refused() {
+    let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+    bench.create();
+    let (engine, inode) = (bench.engine(), bench.inode(0));
+    let mut group = Group::new(engine);
+    let is_too_big = |result: crate::Result<()>| {
+        assert!(matches!(result, Err(Error::Outcome(Errno::FileTooBig))), "{result:?}");
+    };
+    is_too_big(group.write(engine, &inode, u64::MAX - 5, b"x"));
+    is_too_big(group.write(engine, &inode, super::FILE_BYTES_MAX, b"x"));
+    let others = GROUP_BYTES_MAX - 2 * BLOCK;
+    let all = engine.file.staged_bytes();
+    all.fetch_add(others, std::sync::atomic::Ordering::Relaxed);
+    group.write(engine, &inode, 0, &[1; 8192]).unwrap();
+    is_too_big(group.write(engine, &inode, 8192, b"x"));
+    group.write(engine, &inode, 0, b"").unwrap();
+    drop(group);
+    assert_eq!(all.load(std::sync::atomic::Ordering::Relaxed), others);
+}
+
+/// For the random operations of [`super::tests`]: a group over some files, which is committed or dropped.
+pub(super) fn random_group(bench: &mut Bench, dice: &mut Dice, file_bytes_max: u64) -> String {
+    let mut group = Group::new(bench.engine());
+    let mut after = bench.files.clone();
+    let mut what = Vec::new();
+    for _ in 0..1 + dice.below(5) {
+        let file = dice.below(after.len() as u64) as usize;
+        let size = after[file].len() as u64;
+        let at = dice.below(file_bytes_max.min(size + 20_000));
+        let data: Vec<u8> = (0..1 + dice.below(12_000)).map(|_| 1 + dice.below(255) as u8).collect();
+        group.write(bench.engine(), &bench.inode(file), at, &data).unwrap();
+        set_range(&mut after[file], at, &data);
+        what.push(format!("{file} {at}+{}", data.len()));
+    }
+    match dice.below(4) {
+        0 => drop(group),
+        1 => {
+            group.apply(bench.engine()).unwrap();
+            bench.files = after;
+        }
+        _ => {
+            bench.fs.commit_group(group).unwrap();
+            bench.files = after;
+        }
+    }
+    format!("group {}", what.join(", "))
+}

@@ -1,0 +1,288 @@
+//! Writing in place: where it happens, where it must not, and that nobody else ever sees it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cowshed_device::{BlockDevice, FileDevice, OpenMode};
+use cowshed_device_sim::Log;
+use cowshed_device_sim::crash::{CrashImages, Options};
+use cowshed_harness::{KernelVolume, VolumeOptions, need};
+use cowshed_vfs::{FallocateFlags, FileSystem};
+
+use super::extent::{OnDisk, Walk};
+use super::kernel_tests::{content, lookup, run};
+use super::tests::{Bench, mount_device, plain, set_range};
+use super::{BLOCK, WriteCtx};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::fs::MountOptions;
+use crate::inode::Inode;
+
+fn nodatacow() -> MountOptions {
+    MountOptions {
+        nodatacow: true,
+        nodatasum: true,
+        ..MountOptions::default()
+    }
+}
+
+fn write(bench: &mut Bench, file: usize, at: u64, data: &[u8]) {
+    super::write(bench.engine(), &bench.inode(file), at, data, WriteCtx::default()).unwrap();
+    set_range(&mut bench.files[file], at, data);
+}
+
+fn extents(engine: &Engine, inode: &Arc<Inode>) -> Vec<(u64, OnDisk)> {
+    super::write_back(engine, inode).unwrap();
+    let all = Walk::new(&inode.tree, inode.ino, 0..u64::MAX)
+        .unwrap()
+        .collect()
+        .unwrap();
+    all.iter()
+        .filter_map(|e| e.on_disk().map(|disk| (e.start, *disk)))
+        .collect()
+}
+
+#[test]
+fn nodatacow_files_are_overwritten_in_place_until_somebody_shares_them() {
+    let mut bench = Bench::new(256 << 20, plain, nodatacow());
+    bench.create();
+    bench.create();
+    write(&mut bench, 0, 0, &[1; 100_000]);
+    let place = extents(bench.engine(), &bench.inode(0));
+    let stays = |bench: &mut Bench, byte: u8| {
+        write(bench, 0, 5000, &vec![byte; 20_000]);
+        extents(bench.engine(), &bench.inode(0)) == place
+    };
+    assert!(stays(&mut bench, 2), "not committed yet");
+    bench.engine().sync().unwrap();
+    assert!(stays(&mut bench, 3), "committed");
+    bench.remount();
+    assert!(stays(&mut bench, 4), "of an earlier mount");
+
+    let (from, to) = (bench.inode(0), bench.inode(1));
+    super::clone_range(bench.engine(), &from, 0, &to, 0, 0).unwrap();
+    bench.files[1] = bench.files[0].clone();
+    assert!(!stays(&mut bench, 5), "a clone that the extent tree does not know yet");
+    bench.compare(1, "the clone has the old data");
+    bench.engine().sync().unwrap();
+    bench.check("with a clone");
+
+    // Alone again: only when a crash cannot bring the clone back.
+    super::truncate(bench.engine(), &to, 0).unwrap();
+    bench.files[1].clear();
+    bench.engine().sync().unwrap();
+    let place = extents(bench.engine(), &bench.inode(0));
+    super::clone_range(bench.engine(), &from, 0, &to, 0, 0).unwrap();
+    bench.engine().sync().unwrap();
+    super::truncate(bench.engine(), &to, 0).unwrap();
+    write(&mut bench, 0, 90_000, &[6; 10]);
+    assert_ne!(extents(bench.engine(), &bench.inode(0)), place, "not durable yet");
+    bench.engine().sync().unwrap();
+    let place = extents(bench.engine(), &bench.inode(0));
+    write(&mut bench, 0, 90_000, &[7; 10]);
+    assert_eq!(extents(bench.engine(), &bench.inode(0)), place);
+    (0..2).for_each(|file| bench.compare(file, "at the end"));
+    bench.check("at the end");
+    bench.judge_by_kernel();
+}
+
+#[test]
+fn a_clone_within_a_file_is_not_overwritten_with_its_origin() {
+    let mut bench = Bench::new(256 << 20, plain, nodatacow());
+    bench.create();
+    write(&mut bench, 0, 0, &[1; 40_960]);
+    let inode = bench.inode(0);
+    super::clone_range(bench.engine(), &inode, 0, &inode, 65_536, 40_960).unwrap();
+    set_range(&mut bench.files[0], 65_536, &[1; 40_960]);
+    for when in ["pending", "committed"] {
+        write(&mut bench, 0, 8192, &[2; 4096]);
+        write(&mut bench, 0, 65_536 + 16_384, &[3; 4096]);
+        bench.engine().sync().unwrap();
+        bench.compare(0, when);
+    }
+    bench.check("at the end");
+    bench.judge_by_kernel();
+}
+
+#[test]
+fn a_full_volume_takes_what_needs_no_space() {
+    let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+    (0..3).for_each(|_| bench.create());
+    let keep = FallocateFlags::empty();
+    super::fallocate(bench.engine(), &bench.inode(0), keep, 0, 1 << 20).unwrap();
+    bench.files[0] = vec![0; 1 << 20];
+    write(&mut bench, 1, 0, &[1; 50_000]);
+    bench.engine().sync().unwrap();
+    for piece_bytes in [1 << 20, 4096] {
+        let piece = vec![7; piece_bytes];
+        let fill = |at| super::write(bench.engine(), &bench.inode(2), at, &piece, WriteCtx::default());
+        let start = bench.inode(2).attr_now().size;
+        let mut at = start;
+        while fill(at).is_ok() {
+            at += piece_bytes as u64;
+        }
+        let inode = bench.inode(2);
+        bench.files[2] = vec![7; inode.attr_now().size as usize];
+    }
+    let data = [9; 10_000];
+    let refused = super::write(bench.engine(), &bench.inode(1), 100, &data, WriteCtx::default());
+    assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+    bench.compare(1, "refused, and as before");
+    for at in [0, 20_000, 300_000, (1 << 20) - 10_000] {
+        write(&mut bench, 0, at, &data);
+        bench.compare(0, "in place");
+    }
+    // Written now, it is copied on write like everything else: the space is used up.
+    let again = super::write(bench.engine(), &bench.inode(0), 300_000, &data, WriteCtx::default());
+    assert!(matches!(again, Err(Error::NoSpace)), "{again:?}");
+    (0..2).for_each(|file| bench.compare(file, "at the end"));
+    bench.check("at the end");
+    bench.judge_by_kernel();
+}
+
+#[test]
+fn a_full_volume_overwrites_nodatacow_files() {
+    let mut bench = Bench::new(128 << 20, plain, nodatacow());
+    (0..2).for_each(|_| bench.create());
+    write(&mut bench, 0, 0, &[1; 500_000]);
+    let piece = vec![7; 1 << 20];
+    let mut at = 0;
+    while super::write(bench.engine(), &bench.inode(1), at, &piece, WriteCtx::default()).is_ok() {
+        at += piece.len() as u64;
+    }
+    bench.files[1] = vec![7; bench.inode(1).attr_now().size as usize];
+    bench.engine().sync().unwrap();
+    for round in 2..20_u8 {
+        write(&mut bench, 0, u64::from(round) * 20_001, &[round; 30_000]);
+        bench.compare(0, "in place");
+    }
+    bench.check("at the end");
+    bench.judge_by_kernel();
+}
+
+/// Whatever a clone shows after a crash is what its origin held when it was made.
+#[test]
+fn no_crash_shows_a_clone_what_its_origin_was_overwritten_with() {
+    const BYTES: usize = 8 * BLOCK as usize;
+    let mut bench = Bench::new(128 << 20, plain, nodatacow());
+    (0..2).for_each(|_| bench.create());
+    write(&mut bench, 0, 0, &[1; BYTES]);
+    bench.engine().close().unwrap();
+    let log = Log::new();
+    let fs = mount_device(Arc::new(log.record(Arc::new(bench.device.snapshot()))), &nodatacow());
+    let engine = fs.engine();
+    let (origin, clone) = (lookup(&fs, "file0"), lookup(&fs, "file1"));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for byte in (2..=250).cycle() {
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    return;
+                }
+                super::write(engine, &origin, 0, &[byte; BYTES], WriteCtx::default()).unwrap();
+                super::write_back(engine, &origin).unwrap();
+            }
+        });
+        for _ in 0..12 {
+            super::clone_range(engine, &origin, 0, &clone, 0, 0).unwrap();
+            engine.commit().unwrap();
+            super::truncate(engine, &clone, 0).unwrap();
+            engine.commit().unwrap();
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    let events = log.take();
+    engine.txn.abort("a crash");
+    let images = Options {
+        exhaustive_images_max: 4,
+        sampled_images: 3,
+        torn_images: 0,
+        tear_bytes: 4096,
+        ..Options::default()
+    };
+    let (mut number, mut with_clone) = (0, 0);
+    for image in CrashImages::new(&[bench.device.snapshot()], &events, images) {
+        number += 1;
+        let when = image.to_string();
+        let device: Arc<dyn BlockDevice> = Arc::new(image.devices.into_iter().next().unwrap());
+        let fs = mount_device(device, &nodatacow());
+        let seen = content(&fs, "file1");
+        assert!(
+            seen.iter().all(|b| *b == seen[0]),
+            "{when}: the clone has parts of two versions"
+        );
+        with_clone += usize::from(!seen.is_empty());
+        fs.engine().txn.abort("seen");
+    }
+    assert!(with_clone > 10, "{with_clone} images of {number} have a clone");
+}
+
+/// The kernel makes files, some of them with snapshots and clones, and reads what we wrote over them.
+#[test]
+fn snapshots_of_the_kernel_keep_what_we_overwrite() {
+    let Some(()) = need::kernel_btrfs() else { return };
+    let volume = KernelVolume::make(&VolumeOptions::default()).unwrap();
+    let old: Vec<u8> = (0..300_000_u32).map(|i| (i / 7) as u8).collect();
+    let fill = |dir: &Path| {
+        run("chattr", &["+C", "."], dir);
+        std::fs::create_dir(dir.join("inherits"))?;
+        for name in ["shared", "cloned", "inherits/other"] {
+            std::fs::write(dir.join(name), &old)?;
+        }
+        run("sync", &["-f", "shared"], dir);
+        run("btrfs", &["subvolume", "snapshot", ".", "snap"], dir);
+        for name in ["alone", "origin"] {
+            std::fs::write(dir.join(name), &old)?;
+        }
+        run("cp", &["--reflink=always", "origin", "clone"], dir);
+        run("fallocate", &["-l", "300000", "prealloc"], dir);
+        Ok(())
+    };
+    volume.with_mount(fill).unwrap();
+    let names = ["shared", "cloned", "alone", "origin", "prealloc"];
+    let device = FileDevice::open(volume.image(), OpenMode::ReadWrite).unwrap();
+    let fs = mount_device(Arc::new(device), &MountOptions::default());
+    let mut new = old.clone();
+    let mut sparse = vec![0; 300_000];
+    for round in 1..4_u8 {
+        for name in names {
+            let inode = lookup(&fs, name);
+            let before = extents(fs.engine(), &inode);
+            let at = 10_000 * u64::from(round);
+            super::write(fs.engine(), &inode, at, &[round; 50_000], WriteCtx::default()).unwrap();
+            let is_in_place = before == extents(fs.engine(), &inode);
+            let expected = name == "alone";
+            assert!(
+                is_in_place == expected || round > 1,
+                "{name}, round {round}: in place is {is_in_place}"
+            );
+        }
+        set_range(&mut new, 10_000 * u64::from(round), &[round; 50_000]);
+        set_range(&mut sparse, 10_000 * u64::from(round), &[round; 50_000]);
+        fs.engine().sync().unwrap();
+    }
+    assert!(content(&fs, "shared") == new);
+    fs.destroy();
+    drop(fs);
+    volume.assert_clean();
+    let read = |dir: &Path| {
+        for name in ["shared", "cloned", "alone", "origin"] {
+            assert!(std::fs::read(dir.join(name))? == new, "the kernel reads {name}");
+        }
+        assert!(
+            std::fs::read(dir.join("prealloc"))? == sparse,
+            "the kernel reads what was preallocated"
+        );
+        for name in [
+            "snap/shared",
+            "snap/cloned",
+            "snap/inherits/other",
+            "inherits/other",
+            "clone",
+        ] {
+            assert!(std::fs::read(dir.join(name))? == old, "the kernel reads {name}");
+        }
+        Ok(())
+    };
+    volume.with_mount(read).unwrap();
+}

@@ -1,0 +1,285 @@
+//! Atomic groups through the contract: f2fs's ioctls on open files, which is what SQLite speaks, and groups over several
+//! files for who links us.
+//!
+//! A group belongs to one handle; a file has one open group at most. The handle reads what it has staged; other handles
+//! read the file as it was. (A front end that caches contents has one cache for all handles: on a mount, who reads the
+//! file through the page cache sees what was staged, as on f2fs. SQLite's locks keep others out meanwhile.) The end of a
+//! group is told to that front end.
+//!
+//! Locks: the table, held for moments; then one group, held during its writes and reads. Both before any lock of
+//! [`crate::inode`].
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use btrfs_format::{ObjectId, TreeId};
+use cowshed_vfs::{Attr, Caches, Error as Errno, Handle, IoctlReply, NodeId, OpenFlags};
+use parking_lot::Mutex;
+
+use super::{Fs, errno, flags_of, ioctl};
+use crate::error::Result;
+use crate::file::Group;
+use crate::inode::{Inode, flags};
+
+/// Command numbers of `<linux/f2fs.h>`: letter 0xf5; only GET_FEATURES has an argument, 32 bits out.
+mod cmd {
+    pub const START_ATOMIC_WRITE: u32 = 0xf501;
+    pub const COMMIT_ATOMIC_WRITE: u32 = 0xf502;
+    /// Called ABORT_VOLATILE_WRITE in its first years.
+    pub const ABORT_ATOMIC_WRITE: u32 = 0xf505;
+    pub const GET_FEATURES: u32 = 0x8004_f50c;
+}
+
+/// `F2FS_FEATURE_ATOMIC_WRITE`, the only bit that says anything of us.
+const FEATURE_ATOMIC_WRITE: u32 = 0x0004;
+
+/// Numbers of handles come back after so many opens: the bits that a handle has for them.
+const HANDLE_NUMBERS: u64 = 1 << 31;
+
+/// The group of one handle.
+struct OpenGroup {
+    inode: (TreeId, ObjectId),
+    group: Mutex<Group>,
+    /// Somebody else read what the group replaces, and a front end may remember it.
+    was_seen: AtomicBool,
+}
+
+/// The open groups of a mount.
+#[derive(Default)]
+pub(super) struct OpenGroups {
+    numbers: AtomicU64,
+    /// As many as are in the table: most calls look no further.
+    count: AtomicUsize,
+    by_handle: Mutex<HashMap<u64, Arc<OpenGroup>>>,
+    caches: OnceLock<Arc<dyn Caches>>,
+}
+
+impl std::fmt::Debug for OpenGroups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OpenGroups({})", self.count.load(Ordering::Relaxed))
+    }
+}
+
+impl OpenGroups {
+    /// A number for a new handle.
+    pub fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed) % HANDLE_NUMBERS
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    fn get(&self, handle: Handle) -> Option<Arc<OpenGroup>> {
+        if self.is_empty() {
+            return None;
+        }
+        self.by_handle.lock().get(&handle.0).cloned()
+    }
+
+    fn take(&self, handle: Handle) -> Option<Arc<OpenGroup>> {
+        if self.is_empty() {
+            return None;
+        }
+        let taken = self.by_handle.lock().remove(&handle.0);
+        if taken.is_some() {
+            self.count.fetch_sub(1, Ordering::Release);
+        }
+        taken
+    }
+
+    /// The group that some handle has on an inode.
+    fn of_inode(&self, inode: &Inode) -> Option<Arc<OpenGroup>> {
+        let id = (inode.tree.id(), inode.ino);
+        let table = self.by_handle.lock();
+        table.values().find(|open| open.inode == id).cloned()
+    }
+
+    /// Errors: `Busy` (another handle has a group on the inode).
+    fn start(&self, handle: Handle, inode: &Inode, group: Group) -> Result<()> {
+        let id = (inode.tree.id(), inode.ino);
+        let mut table = self.by_handle.lock();
+        if table.contains_key(&handle.0) {
+            // As on f2fs: what was started goes on.
+            return Ok(());
+        }
+        if table.values().any(|open| open.inode == id) {
+            return Err(Errno::Busy.into());
+        }
+        let open = OpenGroup {
+            inode: id,
+            group: Mutex::new(group),
+            was_seen: AtomicBool::new(false),
+        };
+        table.insert(handle.0, Arc::new(open));
+        self.count.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl OpenGroup {
+    /// Ends the group: its content, for who took it out of the table.
+    fn end(&self, engine: &crate::Engine) -> Group {
+        std::mem::replace(&mut *self.group.lock(), Group::new(engine))
+    }
+}
+
+impl Fs {
+    /// Who must be told when contents change without a write.
+    pub fn set_caches(&self, caches: Arc<dyn Caches>) {
+        let _ = self.atomic.caches.set(caches);
+    }
+
+    /// Answers the ioctls of atomic writes; `None` for others.
+    pub(super) fn ioctl_atomic(
+        &self,
+        (node, handle): (NodeId, Handle),
+        inode: &Arc<Inode>,
+        cmd: u32,
+        output: &mut [u8],
+    ) -> Option<Result<IoctlReply>> {
+        let done = match cmd {
+            cmd::GET_FEATURES => {
+                let bits = if is_writable_file(inode, handle) {
+                    FEATURE_ATOMIC_WRITE
+                } else {
+                    0
+                };
+                return Some(ioctl::reply(output, &bits.to_le_bytes()));
+            }
+            cmd::START_ATOMIC_WRITE => self.start_group(node, handle, inode),
+            cmd::COMMIT_ATOMIC_WRITE => self.commit_of_handle(node, handle, inode),
+            cmd::ABORT_ATOMIC_WRITE => need_writable(inode, handle).map(|()| self.abort_group(node, handle, inode)),
+            _ => return None,
+        };
+        Some(done.map(|()| IoctlReply::default()))
+    }
+
+    /// Errors: `Invalid` (not a file), `BadHandle` (not open for writing), `Busy` (another handle's group).
+    fn start_group(&self, node: NodeId, handle: Handle, inode: &Arc<Inode>) -> Result<()> {
+        need_writable(inode, handle)?;
+        self.file_to_write(node)?;
+        self.atomic.start(handle, inode, Group::new(&self.engine))
+    }
+
+    /// Ends the handle's group and makes it durable. Without a group, an fsync.
+    fn commit_of_handle(&self, node: NodeId, handle: Handle, inode: &Arc<Inode>) -> Result<()> {
+        need_writable(inode, handle)?;
+        let Some(open) = self.atomic.take(handle) else {
+            return self.sync_inode(inode);
+        };
+        let group = open.end(&self.engine);
+        let ranges = group.ranges(inode);
+        let result = self.commit_group(group);
+        let Some(caches) = self.atomic.caches.get() else {
+            return result;
+        };
+        // What failed has not happened: whoever cached it must forget it. What somebody else read meanwhile is old now.
+        if result.is_err() || open.was_seen.load(Ordering::Acquire) {
+            caches.content_changed(node, ranges);
+        } else {
+            caches.attributes_changed(node);
+        }
+        result
+    }
+
+    /// Makes a group happen, whole, and durable. An error before it has happened leaves nothing of it; one of the
+    /// device afterwards makes the mount read-only.
+    pub fn commit_group(&self, group: Group) -> Result<()> {
+        match &group.apply(&self.engine)?[..] {
+            [] => Ok(()),
+            [one] => self.sync_inode(one),
+            // The log has one file at a time; a commit has all of them or none.
+            _ => self.engine.commit(),
+        }
+    }
+
+    /// Adds a write to a group. Errors: as a write's, and [`Group::write`]'s.
+    pub fn stage(&self, group: &mut Group, node: NodeId, offset: u64, data: &[u8]) -> cowshed_vfs::Result<()> {
+        let mut run = || {
+            let inode = self.file_to_write(node)?;
+            let attr = inode.attr_now();
+            if attr.flags & flags::APPEND != 0 && offset < attr.size {
+                return Err(Errno::NotPermitted.into());
+            }
+            group.write(&self.engine, &inode, offset, data)
+        };
+        run().map_err(|e| errno("atomic write", e))
+    }
+
+    /// Ends the handle's group, if it has one, as if it had never begun.
+    pub(super) fn abort_group(&self, node: NodeId, handle: Handle, inode: &Arc<Inode>) {
+        let Some(open) = self.atomic.take(handle) else { return };
+        let ranges = open.end(&self.engine).ranges(inode);
+        if let Some(caches) = self.atomic.caches.get()
+            && !ranges.is_empty()
+        {
+            caches.content_changed(node, ranges);
+        }
+    }
+
+    /// The mount ends: nobody can commit any more.
+    pub(super) fn drop_groups(&self) {
+        self.atomic.by_handle.lock().clear();
+        self.atomic.count.store(0, Ordering::Release);
+    }
+
+    /// A write by a handle that has a group; `None` where it has none.
+    pub(super) fn write_staged(
+        &self,
+        handle: Handle,
+        inode: &Arc<Inode>,
+        offset: u64,
+        data: &[u8],
+    ) -> Option<Result<usize>> {
+        let open = self.atomic.get(handle)?;
+        let staged = open.group.lock().write(&self.engine, inode, offset, data);
+        Some(staged.map(|()| data.len()))
+    }
+
+    /// A read by a handle that has a group; `None` where it has none.
+    pub(super) fn read_staged(
+        &self,
+        handle: Handle,
+        inode: &Arc<Inode>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Option<Result<usize>> {
+        if self.atomic.is_empty() {
+            return None;
+        }
+        if let Some(open) = self.atomic.get(handle) {
+            return Some(open.group.lock().read(&self.engine, inode, offset, buf));
+        }
+        if let Some(open) = self.atomic.of_inode(inode) {
+            let range: Range<u64> = offset..offset.saturating_add(buf.len() as u64);
+            if open.group.lock().overlaps(inode, &range) {
+                open.was_seen.store(true, Ordering::Release);
+            }
+        }
+        None
+    }
+
+    /// A handle sees the size that its group gives the file.
+    pub(super) fn size_in_group(&self, handle: Option<Handle>, inode: &Inode, attr: &mut Attr) {
+        if let Some(open) = handle.and_then(|handle| self.atomic.get(handle)) {
+            attr.size_bytes = open.group.lock().size_after(inode, attr.size_bytes);
+        }
+    }
+}
+
+fn is_writable_file(inode: &Inode, handle: Handle) -> bool {
+    inode.is_regular() && flags_of(handle).is_some_and(|flags| flags.contains(OpenFlags::WRITE))
+}
+
+fn need_writable(inode: &Inode, handle: Handle) -> Result<()> {
+    if !inode.is_regular() {
+        return Err(Errno::Invalid.into());
+    }
+    if !is_writable_file(inode, handle) {
+        return Err(Errno::BadHandle.into());
+    }
+    Ok(())
+}

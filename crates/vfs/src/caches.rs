@@ -1,0 +1,16 @@
+//! What a file system tells a front end that remembers contents and attributes.
+
+use std::ops::Range;
+
+use crate::NodeId;
+
+/// A front end that caches. A file system calls it when what was true through one handle or answer is so no more,
+/// though nobody wrote: staged data that was dropped, or that others did not see until now.
+pub trait Caches: Send + Sync {
+    /// The attributes of a node have changed. Does not wait for anybody.
+    fn attributes_changed(&self, node: NodeId);
+
+    /// The content of a node has changed in these ranges of bytes, and its attributes. Returns when it is forgotten, or
+    /// after a bounded time: the front end may need the caller's own thread first. The caller holds no lock.
+    fn content_changed(&self, node: NodeId, ranges: Vec<Range<u64>>);
+}
