@@ -5,21 +5,34 @@
 //! the kernel; without them only our side is measured.
 
 mod loads;
+mod remap;
 mod side;
+mod sqlite;
 mod table;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, Subcommand};
 
 use crate::run;
 use loads::{GROUPS, Group, Scale, Step};
 use side::{Mounted, Side};
 
+#[derive(Subcommand)]
+enum Special {
+    /// Random overwrites of cloned and of unshared files, beside the kernel's btrfs and XFS
+    Remap(remap::Args),
+    /// SQLite's transactions: atomic groups, rollback journal, write-ahead log
+    Sqlite(sqlite::Args),
+}
+
 #[derive(ClapArgs)]
 pub struct Args {
+    /// A comparison of its own, instead of the loads
+    #[command(subcommand)]
+    special: Option<Special>,
     /// How much of the full load: 1 is a million files and 2 GiB
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
@@ -52,7 +65,8 @@ pub struct Args {
 /// Seconds of each run, by load and side.
 pub type Results = BTreeMap<(&'static str, Side), Vec<f64>>;
 
-pub fn main(args: &Args) -> Result<()> {
+/// The programs that are measured.
+fn build() -> Result<()> {
     let packages = [
         "build",
         "--release",
@@ -62,7 +76,16 @@ pub fn main(args: &Args) -> Result<()> {
         "-p",
         "cowshed-benches",
     ];
-    run::run("release build", &mut run::cargo(&packages))?;
+    run::run("release build", &mut run::cargo(&packages))
+}
+
+pub fn main(args: &Args) -> Result<()> {
+    match &args.special {
+        Some(Special::Remap(args)) => return remap::main(args),
+        Some(Special::Sqlite(args)) => return sqlite::main(args),
+        None => {}
+    }
+    build()?;
     if args.in_process {
         let count = ((1e6 * args.scale) as u64).to_string();
         let mut command = run::command("target/release/cowshed-bench-inprocess", &["--count", &count]);

@@ -13,6 +13,8 @@ const IMAGE_BYTES: u64 = 16 << 30;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
     Kernel,
+    /// The kernel's other reflink file system.
+    Xfs,
     Ours,
 }
 
@@ -20,6 +22,7 @@ impl Side {
     pub fn name(self) -> &'static str {
         match self {
             Side::Kernel => "kernel",
+            Side::Xfs => "kernel XFS",
             Side::Ours => "cowshed",
         }
     }
@@ -42,7 +45,11 @@ pub struct Mounted {
 
 impl Mounted {
     pub fn new(side: Side, dir: &Path, options: &str) -> Result<Self> {
-        let top = dir.join(format!("cowshed-bench-{}-{}", std::process::id(), side.name()));
+        let top = dir.join(format!(
+            "cowshed-bench-{}-{}",
+            std::process::id(),
+            side.name().replace(' ', "-")
+        ));
         std::fs::create_dir(&top).with_context(|| top.display().to_string())?;
         let mut mounted = Self {
             side,
@@ -54,6 +61,7 @@ impl Mounted {
         std::fs::File::create(mounted.image())?.set_len(IMAGE_BYTES)?;
         match side {
             Side::Kernel => quiet(Command::new("mkfs.btrfs").arg("-q").arg(mounted.image()))?,
+            Side::Xfs => quiet(Command::new("mkfs.xfs").arg("-q").arg(mounted.image()))?,
             Side::Ours => quiet(ours().args(["mkfs", "-q"]).arg(mounted.image()))?,
         }
         mounted.mount()?;
@@ -73,7 +81,7 @@ impl Mounted {
     fn mount(&mut self) -> Result<()> {
         let (image, mountpoint) = (self.image(), self.mountpoint_path());
         match self.side {
-            Side::Kernel => quiet(Command::new("mount").args(["-o", "loop"]).arg(image).arg(mountpoint))?,
+            Side::Kernel | Side::Xfs => quiet(Command::new("mount").args(["-o", "loop"]).arg(image).arg(mountpoint))?,
             Side::Ours => {
                 let mut command = ours();
                 command.arg("mount").arg(image).arg(mountpoint);
@@ -90,7 +98,7 @@ impl Mounted {
     fn unmount(&mut self) -> Result<()> {
         let mountpoint = self.mountpoint_path();
         match self.side {
-            Side::Kernel => quiet(Command::new("umount").arg(mountpoint))?,
+            Side::Kernel | Side::Xfs => quiet(Command::new("umount").arg(mountpoint))?,
             Side::Ours => quiet(ours().arg("umount").arg(mountpoint))?,
         }
         self.is_mounted = false;

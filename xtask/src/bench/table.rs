@@ -12,7 +12,8 @@ use crate::run;
 const BEGIN: &str = "<!-- cargo xtask bench: begin -->";
 const END: &str = "<!-- cargo xtask bench: end -->";
 
-fn median(seconds: &[f64]) -> Option<f64> {
+/// The middle one; `None` of nothing.
+pub fn median(seconds: &[f64]) -> Option<f64> {
     let mut sorted = seconds.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {
@@ -64,20 +65,61 @@ pub fn render(results: &Results, scale: &Scale, runs: usize) -> String {
     text
 }
 
-/// Puts the table between the markers of docs/performance.md.
+/// Puts the table of all loads into docs/performance.md.
 pub fn store(table: &str) -> Result<()> {
+    store_between(BEGIN, END, table)
+}
+
+/// Puts the table of `cargo xtask bench NAME` into docs/performance.md.
+pub fn store_named(name: &str, table: &str) -> Result<()> {
+    let marker = |which: &str| format!("<!-- cargo xtask bench {name}: {which} -->");
+    store_between(&marker("begin"), &marker("end"), table)
+}
+
+/// A picture of bars, one under the other, each with its label and its value.
+pub fn bars(title: &str, values: &[(String, f64)]) -> String {
+    const ROW: usize = 26;
+    let longest = values.iter().map(|(_, value)| *value).fold(1.0, f64::max);
+    let height = ROW * (values.len() + 1) + 10;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"760\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"13\">\n\
+         <rect width=\"760\" height=\"{height}\" fill=\"white\"/>\n<text x=\"10\" y=\"18\" font-weight=\"bold\">{title}</text>\n"
+    );
+    for (row, (label, value)) in values.iter().enumerate() {
+        let (top, width) = (ROW * (row + 1), 420.0 * value / longest);
+        let colour = if label.contains("cowshed") {
+            "#2a7f62"
+        } else {
+            "#9aa5b1"
+        };
+        let _ = write!(
+            svg,
+            "<text x=\"250\" y=\"{}\" text-anchor=\"end\">{label}</text>\n\
+             <rect x=\"260\" y=\"{top}\" width=\"{width:.0}\" height=\"18\" fill=\"{colour}\"/>\n\
+             <text x=\"{:.0}\" y=\"{}\">{value:.0}</text>\n",
+            top + 14,
+            266.0 + width,
+            top + 14
+        );
+    }
+    svg + "</svg>\n"
+}
+
+/// Puts the table between two markers of docs/performance.md.
+fn store_between(begin: &str, end: &str, table: &str) -> Result<()> {
     let path = run::root().join("docs/performance.md");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let new = replace(&text, table).with_context(|| format!("{}: no markers for the table", path.display()))?;
+    let new =
+        replace(&text, (begin, end), table).with_context(|| format!("{}: no markers for the table", path.display()))?;
     std::fs::write(&path, new)?;
     println!("written to docs/performance.md");
     Ok(())
 }
 
-fn replace(text: &str, table: &str) -> Option<String> {
-    let (before, rest) = text.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n{table}{END}{after}"))
+fn replace(text: &str, (begin, end): (&str, &str), table: &str) -> Option<String> {
+    let (before, rest) = text.split_once(begin)?;
+    let (_, after) = rest.split_once(end)?;
+    Some(format!("{before}{begin}\n{table}{end}{after}"))
 }
 
 #[cfg(test)]
@@ -88,10 +130,10 @@ mod tests {
     fn only_the_table_is_replaced() {
         let text = format!("a\n{BEGIN}\nold\n{END}\nb\n");
         assert_eq!(
-            replace(&text, "new\n").as_deref(),
+            replace(&text, (BEGIN, END), "new\n").as_deref(),
             Some(format!("a\n{BEGIN}\nnew\n{END}\nb\n").as_str())
         );
-        assert_eq!(replace("a", "new"), None);
+        assert_eq!(replace("a", (BEGIN, END), "new"), None);
     }
 
     #[test]

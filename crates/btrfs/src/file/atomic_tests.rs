@@ -101,6 +101,24 @@ fn a_dropped_group_has_never_been() {
     bench.judge_by_kernel();
 }
 
+#[test]
+fn a_log_must_not_tell_of_half_a_group() {
+    let mut bench = three_files(plain);
+    bench.engine().sync().unwrap();
+    for (files, is_for_commits_only) in [(1..2, false), (0..2, true), (2..3, false)] {
+        let mut group = Group::new(bench.engine());
+        for file in files {
+            group.write(bench.engine(), &bench.inode(file), 0, &[9; 100]).unwrap();
+            set_range(&mut bench.files[file], 0, &[9; 100]);
+        }
+        group.apply(bench.engine()).unwrap();
+        assert_eq!(bench.engine().space.needs_full_commit(), is_for_commits_only);
+        bench.engine().commit().unwrap();
+        assert!(!bench.engine().space.needs_full_commit());
+    }
+    bench.check("at the end");
+}
+
 /// Blocks that each version of the two files fills.
 const BLOCKS: [u64; 5] = [0, 1, 7, 20, 31];
 

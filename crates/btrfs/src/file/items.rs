@@ -69,6 +69,9 @@ pub(super) fn apply_all(
     parts.sort_by_key(|part| (part.inode.tree.id(), part.inode.ino));
     let join = engine.txn.join();
     joined();
+    if parts.len() > 1 {
+        engine.space.require_full_commit();
+    }
     let mut batch = Batch::new();
     let mut held = Vec::with_capacity(parts.len());
     for part in parts {

@@ -88,6 +88,8 @@ pub struct Space {
     contradiction: Mutex<Option<String>>,
     flusher: RwLock<Option<Weak<dyn Flusher>>>,
     failed: AtomicBool,
+    /// A batch of the running transaction, or of the one being committed, must not be told in parts by a log.
+    whole: [AtomicBool; 2],
 }
 
 impl std::fmt::Debug for dyn Flusher {
@@ -125,6 +127,7 @@ impl Space {
             contradiction: Mutex::new(None),
             flusher: RwLock::new(None),
             failed: AtomicBool::new(false),
+            whole: [AtomicBool::new(false), AtomicBool::new(false)],
         };
         for group in loaded.groups {
             space.add_group(group);
@@ -249,9 +252,18 @@ impl Space {
         self.chunks.lock().has_undelivered()
     }
 
-    /// True while a chunk exists that no superblock on disk knows: what lies in it cannot be reached after a crash, so
-    /// an fsync has to commit instead of logging.
+    /// The running transaction has a change of several files that is on disk as a whole or not at all. The caller has joined
+    /// it.
+    pub fn require_full_commit(&self) {
+        self.whole[0].store(true, Ordering::Release);
+    }
+
+    /// True where an fsync has to commit instead of logging one file: while a chunk exists that no superblock on disk knows
+    /// (what lies in it cannot be reached after a crash), and after [`Self::require_full_commit`].
     pub fn needs_full_commit(&self) -> bool {
+        if self.whole.iter().any(|w| w.load(Ordering::Acquire)) {
+            return true;
+        }
         let chunks = self.chunks.lock();
         chunks.durable < chunks.made
     }
@@ -365,10 +377,13 @@ impl Space {
     }
     /// All that is pending belongs to the commit that begins.
     pub fn pending_frozen(&self) {
+        let is_whole = self.whole[0].swap(false, Ordering::AcqRel);
+        self.whole[1].store(is_whole, Ordering::Release);
         self.ledger.pending_frozen();
     }
     /// What was frozen is in the trees.
     pub fn pending_merged(&self) {
+        self.whole[1].store(false, Ordering::Release);
         self.ledger.pending_merged();
     }
 
