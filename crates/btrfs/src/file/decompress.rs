@@ -66,6 +66,45 @@ pub fn decompress(compression_type: u8, compressed: &[u8], ram_bytes: u64) -> Re
     Ok(out)
 }
 
+/// As [`decompress`], into all of `out`.
+pub fn decompress_into(compression_type: u8, compressed: &[u8], out: &mut [u8]) -> Result<(), DecompressError> {
+    let is_bounded = compressed.len().max(out.len()) <= COMPRESSED_EXTENT_BYTES_MAX;
+    let done = match compression_type {
+        compression::ZSTD if is_bounded => zstd_into(compressed, out),
+        compression::ZLIB if is_bounded => zlib_into(compressed, out),
+        _ => None,
+    };
+    if let Some(len) = done {
+        out[len..].fill(0);
+        return Ok(());
+    }
+    // What is unusual, and what is wrong, goes the way that can say so.
+    let data = decompress(compression_type, compressed, out.len() as u64)?;
+    out.copy_from_slice(&data);
+    Ok(())
+}
+
+/// In one call; `None` where the frame is not one that fits `out`, or has a window of its own, whose size this does not
+/// look at.
+fn zstd_into(compressed: &[u8], out: &mut [u8]) -> Option<usize> {
+    /// Offset of the frame header descriptor (RFC 8878), and its bit for frames whose window is their content.
+    const DESCRIPTOR: usize = 4;
+    const SINGLE_SEGMENT: u8 = 1 << 5;
+    compressed.get(DESCRIPTOR).filter(|byte| *byte & SINGLE_SEGMENT != 0)?;
+    let frame = zstd::zstd_safe::find_frame_compressed_size(compressed).ok()?;
+    zstd::zstd_safe::decompress(out, compressed.get(..frame)?).ok()
+}
+
+/// In one call; `None` where the stream does not end within `out`.
+fn zlib_into(compressed: &[u8], out: &mut [u8]) -> Option<usize> {
+    let mut stream = flate2::Decompress::new(true);
+    let status = stream
+        .decompress(compressed, out, flate2::FlushDecompress::Finish)
+        .ok()?;
+    let len = usize::try_from(stream.total_out()).ok()?;
+    (status == flate2::Status::StreamEnd).then_some(len)
+}
+
 /// Reads up to `len` bytes of what a decoder gives.
 fn read_up_to(reader: impl Read, len: usize, kind: &'static str) -> Result<Vec<u8>, DecompressError> {
     let mut out = Vec::with_capacity(len);
@@ -184,6 +223,37 @@ mod tests {
                     assert_eq!(bytes.len(), 8192);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn both_ways_give_the_same() {
+        let text: Vec<u8> = (0..3000)
+            .flat_map(|n| format!("line {n}\n").into_bytes())
+            .take(20_000)
+            .collect();
+        let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut encoder, &text).unwrap();
+        let streams = [
+            (compression::ZLIB, encoder.finish().unwrap()),
+            (compression::ZSTD, zstd::bulk::compress(&text, 3).unwrap()),
+            (compression::ZSTD, zstd::stream::encode_all(&text[..], 3).unwrap()),
+        ];
+        for (ty, mut packed) in streams {
+            packed.resize(packed.len().next_multiple_of(4096), 0);
+            // Whole, cut off, filled up.
+            for len in [20_000, 10_000, 24_576] {
+                let mut out = vec![0xee; len];
+                let done = decompress_into(ty, &packed, &mut out);
+                assert!(done.map(|()| out) == decompress(ty, &packed, len as u64), "{ty}: {len}");
+            }
+            packed[60] ^= 0xff;
+            packed.truncate(300);
+            let mut out = vec![0; 20_000];
+            assert!(
+                decompress_into(ty, &packed, &mut out).is_err(),
+                "{ty}: a damaged stream"
+            );
         }
     }
 

@@ -48,55 +48,139 @@ pub(super) fn read_range(engine: &Engine, inode: &Arc<Inode>, at: u64, buf: &mut
     Ok(())
 }
 
-/// A piece of plain data on disk that continues in the file and on disk.
-struct Piece {
-    addr: u64,
-    range: Range<u64>,
+/// Plain data is read and verified in portions of this size where it is shared among workers: large enough that a
+/// helper's start does not count.
+const JOB_BYTES: usize = 512 << 10;
+
+/// A part of a read, with where it goes.
+enum Job<'b> {
+    /// Plain data, contiguous in the file and on disk.
+    Plain { addr: u64, out: &'b mut [u8] },
+    /// The file from `from` on, in this extent.
+    Packed {
+        extent: Extent,
+        disk: OnDisk,
+        from: u64,
+        out: &'b mut [u8],
+    },
 }
 
-/// Reads what the extents hold.
+/// Reads what the extents hold: large plain parts and compressed extents are shared among workers.
 fn read_disk(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &mut [u8]) -> Result<()> {
+    let jobs = read_jobs(inode, range, buf)?;
+    let read = engine.workers.run(jobs, |job| match job {
+        Job::Plain { addr, out } => read_plain(engine, inode, addr, out),
+        Job::Packed {
+            extent,
+            disk,
+            from,
+            out,
+        } => read_packed(engine, inode, &extent, &disk, from, out),
+    });
+    read.into_iter().collect()
+}
+
+/// Fills in what needs no reading; the rest is left to do.
+fn read_jobs<'b>(inode: &Arc<Inode>, range: Range<u64>, buf: &'b mut [u8]) -> Result<Vec<Job<'b>>> {
     let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
-    let mut pos = range.start;
-    let mut piece: Option<Piece> = None;
-    let at = |from: u64, to: u64| (from - range.start) as usize..(to - range.start) as usize;
+    let mut jobs = Vec::new();
+    let (mut pos, mut rest) = (range.start, buf);
+    // The plain data before `pos`: its address and how long it is.
+    let mut plain = (0, 0);
     while let Some(extent) = walk.next()? {
         let (from, to) = (extent.start.max(pos), extent.end().min(range.end));
         if from >= to {
             continue;
         }
-        buf[at(pos, from)].fill(0);
+        let disk = extent.on_disk().filter(|disk| !disk.is_prealloc).copied();
+        let addr = disk
+            .filter(|disk| disk.compression == compression::NONE)
+            .map(|disk| disk.addr.get() + disk.offset_bytes + (from - extent.start));
+        let continues = from == pos && addr == Some(plain.0 + plain.1);
+        if !continues {
+            rest = put_plain(&mut jobs, &mut plain, rest);
+        }
+        if from > pos {
+            let gap;
+            (gap, rest) = rest.split_at_mut((from - pos) as usize);
+            gap.fill(0);
+        }
         pos = to;
-        if let Kind::Disk(disk) = &extent.kind
-            && disk.compression == compression::NONE
-            && !disk.is_prealloc
-        {
-            let addr = disk.addr.get() + disk.offset_bytes + (from - extent.start);
-            match &mut piece {
-                Some(p) if p.range.end == from && p.addr + (from - p.range.start) == addr => p.range.end = to,
-                _ => {
-                    let before = piece.replace(Piece { addr, range: from..to });
-                    if let Some(p) = before {
-                        read_plain(engine, inode, p.addr, &mut buf[at(p.range.start, p.range.end)])?;
-                    }
-                }
-            }
+        if let Some(addr) = addr {
+            plain = if continues {
+                (plain.0, plain.1 + to - from)
+            } else {
+                (addr, to - from)
+            };
             continue;
         }
-        read_special(engine, inode, &extent, from, &mut buf[at(from, to)])?;
+        let out;
+        (out, rest) = rest.split_at_mut((to - from) as usize);
+        match disk {
+            Some(disk) => jobs.push(Job::Packed {
+                extent,
+                disk,
+                from,
+                out,
+            }),
+            None => read_special(inode, &extent, from, out)?,
+        }
     }
-    if let Some(p) = piece {
-        read_plain(engine, inode, p.addr, &mut buf[at(p.range.start, p.range.end)])?;
-    }
-    buf[at(pos, range.end)].fill(0);
-    Ok(())
+    put_plain(&mut jobs, &mut plain, rest).fill(0);
+    Ok(jobs)
 }
 
-/// Reads from an extent that is not plain data on disk; `out` is its part from file offset `from` on.
-fn read_special(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, from: u64, out: &mut [u8]) -> Result<()> {
+/// Makes jobs of plain data at the start of `rest`; returns what comes after it.
+fn put_plain<'b>(jobs: &mut Vec<Job<'b>>, plain: &mut (u64, u64), rest: &'b mut [u8]) -> &'b mut [u8] {
+    let (mut addr, len) = std::mem::take(plain);
+    let (mut out, rest) = rest.split_at_mut(len as usize);
+    while !out.is_empty() {
+        // Portions end where sectors do; a short last one is not worth a job.
+        let portion = JOB_BYTES - (addr % BLOCK) as usize;
+        let now;
+        (now, out) = out.split_at_mut(if out.len() < 2 * JOB_BYTES { out.len() } else { portion });
+        let next = addr + now.len() as u64;
+        jobs.push(Job::Plain { addr, out: now });
+        addr = next;
+    }
+    rest
+}
+
+/// Reads part of a compressed extent. One that is wanted whole is decompressed in place.
+fn read_packed(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    extent: &Extent,
+    disk: &OnDisk,
+    from: u64,
+    out: &mut [u8],
+) -> Result<()> {
+    let skip = disk.offset_bytes + (from - extent.start);
+    if skip > 0 || out.len() as u64 != disk.ram_bytes {
+        let data = load_compressed(engine, inode, extent, disk)?;
+        copy_at(&data, skip, out);
+        return Ok(());
+    }
+    if let Some(data) = engine.file.cached((disk.addr, extent.generation)) {
+        out.copy_from_slice(&data);
+        return Ok(());
+    }
+    let raw = read_raw(engine, inode, disk)?;
+    decompress::decompress_into(disk.compression, &raw, out).map_err(|e| undecodable(disk.addr, &e))
+}
+
+/// What a compressed extent has on disk.
+fn read_raw(engine: &Engine, inode: &Arc<Inode>, disk: &OnDisk) -> Result<Vec<u8>> {
+    // Sizes were bounded when the item was decoded.
+    let mut raw = vec![0; disk.len_bytes as usize];
+    read_blocks(engine, inode, disk.addr.get(), &mut raw)?;
+    Ok(raw)
+}
+
+/// Reads from an extent that has nothing to be read on disk; `out` is its part from file offset `from` on.
+fn read_special(inode: &Arc<Inode>, extent: &Extent, from: u64, out: &mut [u8]) -> Result<()> {
     match &extent.kind {
-        Kind::Hole => out.fill(0),
-        Kind::Disk(disk) if disk.is_prealloc => out.fill(0),
+        Kind::Hole | Kind::Disk(_) => out.fill(0),
         Kind::Inline {
             item,
             ram_bytes,
@@ -115,10 +199,6 @@ fn read_special(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, from: u64,
                 let found = decompress::decompress(*how, data, *ram_bytes);
                 copy_at(&found.map_err(|e| undecodable(LogicalAddr(0), &e))?, from, out);
             }
-        }
-        Kind::Disk(disk) => {
-            let data = load_compressed(engine, inode, extent, disk)?;
-            copy_at(&data, disk.offset_bytes + (from - extent.start), out);
         }
     }
     Ok(())
@@ -140,9 +220,7 @@ fn load_compressed(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: &
     if let Some(data) = engine.file.cached(id) {
         return Ok(data);
     }
-    // Sizes were bounded when the item was decoded.
-    let mut raw = vec![0; disk.len_bytes as usize];
-    read_blocks(engine, inode, disk.addr.get(), &mut raw)?;
+    let raw = read_raw(engine, inode, disk)?;
     let data = decompress::decompress(disk.compression, &raw, disk.ram_bytes);
     let data = Arc::new(data.map_err(|e| undecodable(disk.addr, &e))?);
     engine.file.cache(id, data.clone());
