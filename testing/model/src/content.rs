@@ -13,15 +13,25 @@ pub struct Content {
     blocks: BTreeMap<u64, Arc<Block>>,
 }
 
-/// `len` bytes that hang on `fill` alone: zeros for 0, else noise that does not repeat.
+/// One in so many fills is of four letters, so that it compresses.
+const LETTERS_ONE_IN: u64 = 3;
+
+/// `len` bytes that hang on `fill` alone: zeros for 0, else noise that does not repeat, of all bytes or of few.
 pub fn pattern(fill: u64, len: usize) -> Vec<u8> {
     if fill == 0 {
         return vec![0; len];
     }
+    let is_letters = fill % LETTERS_ONE_IN == 1 && fill < 1 << 63;
     let mut dice = crate::Dice::new(fill);
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
-        bytes.extend_from_slice(&dice.roll().to_le_bytes());
+        let noise = dice.roll();
+        let eight = if is_letters {
+            noise & u64::from_ne_bytes([3; 8]) | u64::from_ne_bytes([b'`'; 8])
+        } else {
+            noise
+        };
+        bytes.extend_from_slice(&eight.to_le_bytes());
     }
     bytes.truncate(len);
     bytes

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use btrfs_image::Profile;
 use clap::Parser;
+use cowshed_btrfs::file::compress::Compression;
 use cowshed_random::{Config, run, threads};
 
 /// Random operations on the engine, in memory, compared with a reference model
@@ -36,6 +37,9 @@ struct Args {
     /// A volume with explicit holes
     #[arg(long)]
     explicit_holes: bool,
+    /// Compress what is written: zlib, lzo, zstd:1 ...
+    #[arg(long)]
+    compress: Option<Compression>,
     /// MiB that the engine may use
     #[arg(long, default_value_t = 1024)]
     memory_mib: u64,
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         config.setup.no_holes = !args.explicit_holes;
         config.setup.memory_bytes_max = args.memory_mib << 20;
         config.setup.commit_interval_s = u32::from(args.threads > 1);
+        config.setup.compress = args.compress;
         config.may_fill = args.device_mib < 1024;
         config.mix.bulky = config.may_fill;
         config.mix.no_remount = args.no_remount;

@@ -10,6 +10,7 @@ use btrfs_image::{MkfsOptions, Profile, mkfs};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::env::Env;
+use cowshed_btrfs::file::compress::{CompressPolicy, Compression};
 use cowshed_btrfs::fs::{AtimePolicy, Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
@@ -64,6 +65,8 @@ pub struct Setup {
     pub no_holes: bool,
     pub memory_bytes_max: u64,
     pub commit_interval_s: u32,
+    /// Everything that is written is compressed so.
+    pub compress: Option<Compression>,
 }
 
 impl Default for Setup {
@@ -76,6 +79,7 @@ impl Default for Setup {
             no_holes: true,
             memory_bytes_max: 1 << 30,
             commit_interval_s: 0,
+            compress: None,
         }
     }
 }
@@ -106,6 +110,8 @@ pub fn mount(devices: &[Arc<MemDevice>], clock: &Arc<StillClock>, setup: &Setup)
     let engine = Engine::open(volume, clock.clone(), options).context("opening the engine")?;
     let options = MountOptions {
         atime: AtimePolicy::Never,
+        // By force: without it files get marks, which the model knows nothing of.
+        compress: setup.compress.map(|how| CompressPolicy { how, force: true }),
         ..MountOptions::default()
     };
     let fs = Fs::mount(engine, options).context("mounting")?;

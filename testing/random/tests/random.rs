@@ -47,6 +47,25 @@ fn a_small_volume_fills_up_cleanly() {
 }
 
 #[test]
+fn compressed() {
+    for (seed, how) in (120..).zip(["zlib:1", "lzo", "zstd:1"]) {
+        let mut config = Config::new(seed, 2500);
+        config.setup.compress = Some(how.parse().unwrap());
+        config.btrfs_check = true;
+        check(&config);
+    }
+}
+
+#[test]
+fn a_small_volume_that_compresses_fills_up_cleanly() {
+    let mut config = Config::new(123, 4000);
+    config.setup.device_bytes = 160 << 20;
+    config.setup.compress = Some("zstd:1".parse().unwrap());
+    (config.may_fill, config.mix.bulky) = (true, true);
+    check(&config);
+}
+
+#[test]
 fn several_devices() {
     let mut config = Config::new(106, 4000);
     (config.setup.data, config.setup.metadata) =
