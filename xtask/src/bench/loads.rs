@@ -174,17 +174,18 @@ impl Load {
             Amount::Bytes(full) => scale.bytes(full),
             Amount::Tree => 0,
         };
-        let mut command = Command::new(run::root().join("target/release/cowshed-bench-load"));
-        command.arg(mountpoint);
-        for argument in arguments {
-            match *argument {
-                "#" => command.arg(amount.to_string()),
-                other => command.arg(other),
-            };
-        }
-        let line: serde_json::Value = serde_json::from_str(&run::output(&mut command)?)?;
-        line["wall_s"].as_f64().context("the load generator tells its time")
+        let amount = amount.to_string();
+        let arguments: Vec<_> = arguments.iter().map(|a| if *a == "#" { &amount } else { *a }).collect();
+        generate(mountpoint, &arguments)
     }
+}
+
+/// Runs the load generator; seconds it took.
+pub fn generate(mountpoint: &Path, arguments: &[&str]) -> Result<f64> {
+    let mut command = Command::new(run::root().join("target/release/cowshed-bench-load"));
+    command.arg(mountpoint).args(arguments);
+    let line: serde_json::Value = serde_json::from_str(&run::output(&mut command)?)?;
+    line["wall_s"].as_f64().context("the load generator tells its time")
 }
 
 fn timed(command: &mut Command) -> Result<f64> {

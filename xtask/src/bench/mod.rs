@@ -8,6 +8,7 @@ mod loads;
 mod remap;
 mod side;
 mod sqlite;
+mod stream;
 mod table;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,8 @@ enum Special {
     Remap(remap::Args),
     /// SQLite's transactions: atomic groups, rollback journal, write-ahead log
     Sqlite(sqlite::Args),
+    /// Streams of text, half and noise under each compression
+    Stream(stream::Args),
 }
 
 #[derive(ClapArgs)]
@@ -83,6 +86,7 @@ pub fn main(args: &Args) -> Result<()> {
     match &args.special {
         Some(Special::Remap(args)) => return remap::main(args),
         Some(Special::Sqlite(args)) => return sqlite::main(args),
+        Some(Special::Stream(args)) => return stream::main(args),
         None => {}
     }
     build()?;
@@ -121,7 +125,9 @@ pub fn main(args: &Args) -> Result<()> {
 }
 
 fn run_group(group: &Group, side: Side, args: &Args, scale: &Scale, results: &mut Results) -> Result<()> {
-    let mut mounted = Mounted::new(side, &args.dir, &args.options)?;
+    // The options are those of our side.
+    let options = if side == Side::Ours { &args.options[..] } else { "" };
+    let mut mounted = Mounted::new(side, &args.dir, options)?;
     for step in group.steps {
         match step {
             Step::Remount => mounted.remount()?,

@@ -81,7 +81,13 @@ impl Mounted {
     fn mount(&mut self) -> Result<()> {
         let (image, mountpoint) = (self.image(), self.mountpoint_path());
         match self.side {
-            Side::Kernel | Side::Xfs => quiet(Command::new("mount").args(["-o", "loop"]).arg(image).arg(mountpoint))?,
+            Side::Kernel | Side::Xfs => {
+                let options = match &self.options[..] {
+                    "" => "loop".into(),
+                    more => format!("loop,{more}"),
+                };
+                quiet(Command::new("mount").args(["-o", &options]).arg(image).arg(mountpoint))?;
+            }
             Side::Ours => {
                 let mut command = ours();
                 command.arg("mount").arg(image).arg(mountpoint);

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use cowshed_benches::{Dice, Measured};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, StatxFlags};
 use rustix::io::{pread, pwrite};
@@ -40,7 +40,11 @@ enum Load {
     /// Removes them
     Unlink { count: u64 },
     /// Writes the large file in calls of 1 MiB, and syncs it
-    StreamWrite { bytes: u64 },
+    StreamWrite {
+        bytes: u64,
+        #[arg(long, value_enum, default_value_t = Content::Noise)]
+        content: Content,
+    },
     /// Reads the large file in calls of 1 MiB
     StreamRead,
     /// Reads blocks of 4 KiB at random places of the large file
@@ -57,6 +61,17 @@ enum Load {
     },
     /// Appends blocks of 4 KiB to a new file, and syncs it after each
     Fsync { count: u64 },
+}
+
+/// What is in the large file.
+#[derive(Clone, Copy, ValueEnum)]
+enum Content {
+    /// Lines of words: a quarter or less is left of it
+    Text,
+    /// Three quarters of that, one of noise
+    Half,
+    /// Does not compress
+    Noise,
 }
 
 fn main() -> Result<()> {
@@ -94,7 +109,7 @@ fn run(top: BorrowedFd<'_>, load: Load) -> Result<Measured> {
         Load::Unlink { count } => each(top, count, |dir, name| {
             Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?)
         }),
-        Load::StreamWrite { bytes } => stream_write(top, bytes),
+        Load::StreamWrite { bytes, content } => stream_write(top, bytes, content),
         Load::StreamRead => stream_read(top),
         Load::RandomRead { count, direct } => random(top, count, direct, false),
         Load::RandomWrite { count, direct } => random(top, count, direct, true),
@@ -149,8 +164,27 @@ fn buffer(len_bytes: usize) -> (Vec<u8>, std::ops::Range<usize>) {
     (bytes, start..start + len_bytes)
 }
 
-fn stream_write(top: BorrowedFd<'_>, bytes: u64) -> Result<Measured> {
-    let (buf, range) = buffer(STREAM_CALL_BYTES);
+/// Overwrites all or most of the noise in a buffer with lines of a text.
+fn fill_with(content: Content, bytes: &mut [u8]) {
+    const PIECE_BYTES: usize = 3000;
+    let mut dice = Dice(5);
+    for (n, piece) in bytes.chunks_mut(PIECE_BYTES).enumerate() {
+        match content {
+            Content::Noise => return,
+            Content::Half if n % 4 == 0 => continue,
+            Content::Half | Content::Text => {}
+        }
+        let lines = (0..).flat_map(|_| {
+            let (word, number) = (dice.below(200), dice.below(1000));
+            format!("line {number}: word{word} stands here, and so it goes on\n").into_bytes()
+        });
+        piece.iter_mut().zip(lines).for_each(|(byte, new)| *byte = new);
+    }
+}
+
+fn stream_write(top: BorrowedFd<'_>, bytes: u64, content: Content) -> Result<Measured> {
+    let (mut buf, range) = buffer(STREAM_CALL_BYTES);
+    fill_with(content, &mut buf[range.clone()]);
     let calls = bytes / STREAM_CALL_BYTES as u64;
     Measured::of(|| {
         let file = open(top, "large", OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;

@@ -1,0 +1,153 @@
+//! `cargo xtask bench stream`: one large file, written and synced, then read cold, under each compression and of data that
+//! compresses well, a little and not at all.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args as ClapArgs;
+
+use super::loads::generate;
+use super::side::{self, Mounted, Side};
+use super::table;
+
+const NAME: &str = "stream";
+/// Mount options; the first is none.
+const OPTIONS: [&str; 5] = [
+    "",
+    "compress=lzo",
+    "compress=zstd:1",
+    "compress=zstd:3",
+    "compress=zlib",
+];
+/// What the load generator writes.
+const CONTENTS: [&str; 3] = ["text", "half", "noise"];
+
+#[derive(ClapArgs)]
+pub struct Args {
+    /// MiB of the file
+    #[arg(long, default_value_t = 1024)]
+    mib: u64,
+    /// Runs of each side; the table has the medians
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// Only lines that contain this, such as `zstd:1` or `lzo text`
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Where the images lie
+    #[arg(long, default_value = "/dev/shm")]
+    dir: PathBuf,
+    /// Print the table, but leave docs/performance.md as it is
+    #[arg(long)]
+    dry_run: bool,
+    /// Only our side
+    #[arg(long)]
+    ours: bool,
+}
+
+/// Seconds of write and read, of all runs.
+type Seconds = [Vec<f64>; 2];
+type Results = BTreeMap<(usize, usize, Side), Seconds>;
+
+pub fn main(args: &Args) -> Result<()> {
+    super::build()?;
+    let sides: &[Side] = if args.ours || !side::kernel_can() {
+        &[Side::Ours]
+    } else {
+        &[Side::Kernel, Side::Ours]
+    };
+    let mut results = Results::new();
+    for (option, options) in OPTIONS.iter().enumerate() {
+        for (content, name) in CONTENTS.iter().enumerate() {
+            if !format!("{options} {name}").contains(&args.only) {
+                continue;
+            }
+            for round in 0..args.runs {
+                let mut order = sides.to_vec();
+                if round % 2 == 1 {
+                    order.reverse();
+                }
+                for side in order {
+                    let seconds = run(args, side, options, name)?;
+                    eprintln!("{:>8} {options:<16} {name:<6} {seconds:.3?} s", side.name());
+                    let all = results.entry((option, content, side)).or_default();
+                    all.iter_mut().zip(seconds).for_each(|(all, new)| all.push(new));
+                }
+            }
+        }
+    }
+    let text = render(&results, args);
+    println!("{text}");
+    if args.dry_run {
+        return Ok(());
+    }
+    table::store_named(NAME, &text)
+}
+
+/// Seconds of writing and of reading.
+fn run(args: &Args, side: Side, options: &str, content: &str) -> Result<[f64; 2]> {
+    let mut mounted = Mounted::new(side, &args.dir, options)?;
+    let bytes = (args.mib << 20).to_string();
+    let write = generate(&mounted.mountpoint(), &["stream-write", &bytes, "--content", content])?;
+    mounted.remount()?;
+    let read = generate(&mounted.mountpoint(), &["stream-read"])?;
+    mounted.finish()?;
+    Ok([write, read])
+}
+
+fn render(results: &Results, args: &Args) -> String {
+    let (bytes, runs) = (args.mib << 20, args.runs);
+    let mut text = format!(
+        "{} MiB, medians of {runs} runs, GB/s. Ratio: how many times as fast as the kernel's btrfs.\n\n\
+         | Option | data | write + fsync: kernel | Cowshed | ratio | cold read: kernel | Cowshed | ratio |\n\
+         |---|---|---:|---:|---:|---:|---:|---:|\n",
+        bytes >> 20
+    );
+    for (option, options) in OPTIONS.iter().enumerate() {
+        for (content, name) in CONTENTS.iter().enumerate() {
+            let of = |side| results.get(&(option, content, side));
+            let Some(ours) = of(Side::Ours) else { continue };
+            let _ = write!(
+                text,
+                "| {} | {name} |",
+                if options.is_empty() { "none" } else { options }
+            );
+            for (what, ours) in ours.iter().enumerate() {
+                let median = |seconds: &Vec<f64>| table::median(seconds);
+                let rate = |s: Option<f64>| s.map_or("-".into(), |s| format!("{:.2}", bytes as f64 / s / 1e9));
+                let (kernel, ours) = (of(Side::Kernel).and_then(|all| median(&all[what])), median(ours));
+                let ratio = match (kernel, ours) {
+                    (Some(kernel), Some(ours)) => format!("{:.2}", kernel / ours),
+                    _ => "-".into(),
+                };
+                let _ = write!(text, " {} | {} | {ratio} |", rate(kernel), rate(ours));
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_both_directions_and_their_ratios() {
+        let mut results = Results::new();
+        results.insert((1, 0, Side::Kernel), [vec![4.0], vec![1.0]]);
+        results.insert((1, 0, Side::Ours), [vec![2.0, 1.0, 3.0], vec![2.0]]);
+        let args = Args {
+            mib: 1024,
+            runs: 3,
+            only: String::new(),
+            dir: PathBuf::new(),
+            dry_run: true,
+            ours: false,
+        };
+        let text = render(&results, &args);
+        let line = "| compress=lzo | text | 0.27 | 0.54 | 2.00 | 1.07 | 0.54 | 0.50 |";
+        assert_eq!(text.lines().last(), Some(line), "{text}");
+    }
+}
