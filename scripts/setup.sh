@@ -20,6 +20,7 @@ needs=(
   stress-ng:stress-ng:stress-ng
   dpkg-deb:dpkg:dpkg
   sqlite3:sqlite3:sqlite
+  python3:python3:python3
   man:man-db:man-db
 )
 

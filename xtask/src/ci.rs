@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use clap::Args as ClapArgs;
+use cowshed_harness::need;
 
 use crate::{licenses, real, run};
 
@@ -31,6 +32,7 @@ pub fn main(args: &Args) -> Result<()> {
         )?;
     }
     run::run("tests", &mut run::cargo(&["test", "--workspace", "--no-fail-fast"]))?;
+    kernel_volumes()?;
     real::share()?;
     run::run(
         "the program itself",
@@ -40,4 +42,17 @@ pub fn main(args: &Args) -> Result<()> {
     crate::long::sqlite_share()?;
     println!("== all passed in {:.0} s", started.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Every block of volumes that the kernel filled, judged by the format's verifier. Its tests are ignored elsewhere: they make
+/// volumes for most of a minute, and only root can.
+fn kernel_volumes() -> Result<()> {
+    if need::kernel_btrfs().is_none() || need::tool("python3").is_none() || need::tool("setfattr").is_none() {
+        return Ok(());
+    }
+    // The last one writes the corpus of another test.
+    let args = ["test", "--quiet", "-p", "btrfs-format", "--test", "kernel_volumes"];
+    let mut command = run::cargo(&args);
+    command.args(["--", "--ignored", "--skip", "write_corpus"]);
+    run::run("volumes that the kernel filled", &mut command)
 }
