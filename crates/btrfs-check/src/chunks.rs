@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use btrfs_format::Uuid;
 use btrfs_format::features::block_group as bg;
 use btrfs_format::items::{ChunkHead, STRIPE_LEN_BYTES, Stripe};
 
@@ -16,6 +17,8 @@ pub(crate) struct Chunk {
     pub(crate) sub_stripes: u64,
     /// Device id and byte offset.
     pub(crate) stripes: Vec<(u64, u64)>,
+    /// What each stripe says of its device.
+    pub(crate) dev_uuids: Vec<Uuid>,
 }
 
 /// A run of bytes on one device.
@@ -91,6 +94,7 @@ impl Chunk {
             ty,
             sub_stripes,
             stripes: stripes.iter().map(|s| (s.devid.get(), s.offset.get())).collect(),
+            dev_uuids: stripes.iter().map(|s| s.dev_uuid).collect(),
         };
         let stripe_len = chunk.stripe_len();
         for &(devid, offset) in &chunk.stripes {

@@ -90,6 +90,8 @@ finding_ids! {
     SysChunkMismatch = "sys-chunk-mismatch", Error;
     /// A chunk item holds what no chunk may hold.
     ChunkInvalid = "chunk-invalid", Error;
+    /// A stripe names a device that does not exist, or that has another uuid.
+    ChunkDevice = "chunk-device", Error;
     /// Two chunks share addresses.
     ChunkOverlap = "chunk-overlap", Error;
     /// A chunk's stripe has no device extent.

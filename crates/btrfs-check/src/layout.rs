@@ -196,6 +196,21 @@ pub(crate) fn check_devices(cx: &mut Cx<'_>) {
     }
 }
 
+/// Stripes name their device twice: by number and by uuid.
+fn check_stripe_devices(cx: &mut Cx<'_>) {
+    for chunk in cx.vol.chunks.iter() {
+        for (&(devid, offset), uuid) in chunk.stripes.iter().zip(&chunk.dev_uuids) {
+            let what = match cx.vol.dev_items.get(&devid) {
+                Some(item) if item.uuid == *uuid => continue,
+                Some(_) => "has another uuid",
+                None => "has no item",
+            };
+            let what = format!("the device of a stripe of the chunk at {} {what}", chunk.start);
+            cx.sink.add(Id::ChunkDevice, Site::device(devid, offset), what);
+        }
+    }
+}
+
 struct Place {
     chunk: u64,
     len: u64,
@@ -204,6 +219,7 @@ struct Place {
 
 /// The device tree against the chunks, in both directions.
 pub(crate) fn check_dev_tree(cx: &mut Cx<'_>, root: &Root) {
+    check_stripe_devices(cx);
     let mut places: BTreeMap<(u64, u64), Place> = BTreeMap::new();
     for chunk in cx.vol.chunks.iter() {
         for &stripe in &chunk.stripes {

@@ -288,6 +288,26 @@ on_disk!(
     DevStats(40) { values: [U64; 5] }
 );
 on_disk!(
+    /// `btrfs_dev_replace_item`: the state of a replacement of one device by another.
+    /// docs/format/roots.md
+    DevReplace(72) {
+        src_devid: U64,
+        cursor_left: U64,
+        cursor_right: U64,
+        cont_reading_from_srcdev_mode: U64,
+        replace_state: U64,
+        time_started: U64,
+        time_stopped: U64,
+        num_write_errors: U64,
+        num_uncorrectable_read_errors: U64,
+    }
+);
+/// `replace_state` of [`DevReplace`]; the others are never started (0), finished (2) and cancelled (3).
+pub const DEV_REPLACE_STARTED: u64 = 1;
+/// A replacement that an unmount or a crash interrupted: the kernel goes on with it at the next mount.
+pub const DEV_REPLACE_SUSPENDED: u64 = 4;
+
+on_disk!(
     /// `btrfs_free_space_header`: item of the version 1 space cache's inode.
     /// docs/format/free-space.md
     FreeSpaceHeader(41) { location: DiskKey, generation: U64, num_entries: U64, num_bitmaps: U64 }

@@ -30,6 +30,7 @@ fn structures() -> BTreeMap<&'static str, Rows> {
         ChunkHead,
         DevExtent,
         DevItem,
+        DevReplace,
         DevStats,
         DirItem,
         DirLogItem,

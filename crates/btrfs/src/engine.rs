@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use btrfs_format::{Key, KeyType, ObjectId, TreeId};
+use btrfs_format::items::{DEV_REPLACE_STARTED, DEV_REPLACE_SUSPENDED, DevReplace};
+use btrfs_format::{Key, KeyType, ObjectId, TreeId, view};
 use parking_lot::RwLock;
 
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::space::{Budget, MetaReservation, Space};
-use crate::tree::{NodeStore, RootPtr, Tree};
+use crate::tree::{BlockPtr, NodeStore, RootPtr, Tree};
 use crate::txn::Txn;
 use crate::volume::Volume;
 use crate::workers::Workers;
@@ -136,6 +137,8 @@ pub struct Engine {
     pub env: Arc<dyn Env>,
     /// The tree of data checksums, which write-back and reads use.
     pub csum_tree: Arc<Tree>,
+    /// False where data is read as it is: the mount asked for that, or for doing without a tree that cannot be read.
+    pub has_data_csums: bool,
     /// Subvolumes and inodes in memory.
     pub objects: crate::subvol::Objects,
     /// Dirty data of all files.
@@ -172,7 +175,7 @@ impl Engine {
             }
         }
         let space = Space::load(&volume, &forest)?;
-        let csum_tree = forest.require(TreeId::CSUM)?;
+        let (csum_tree, has_data_csums) = open_csum_tree(&volume, &forest, &store)?;
         let txn = Txn::new(sb.generation.into(), space.clone());
         let engine = Arc::new(Self {
             volume,
@@ -183,6 +186,7 @@ impl Engine {
             workers: Workers::new(env.processors()),
             env,
             csum_tree,
+            has_data_csums,
             options,
             objects: crate::subvol::Objects::default(),
             file: crate::file::FileShared::default(),
@@ -273,6 +277,33 @@ impl crate::space::Flusher for Engine {
     }
 }
 
+/// The tree of data checksums, and whether it is to be asked. `rescue=ignorebadroots` does without one whose root cannot be
+/// read; the tree that is returned then is a stand-in.
+fn open_csum_tree(volume: &Volume, forest: &Forest, store: &NodeStore) -> Result<(Arc<Tree>, bool)> {
+    let rescue = volume.options().rescue;
+    let found = forest.require(TreeId::CSUM);
+    if !(volume.is_read_only() && rescue.ignore_bad_roots) {
+        return Ok((found?, !rescue.ignore_data_csums));
+    }
+    let read = |tree: Arc<Tree>| {
+        let root = tree.root();
+        let ptr = BlockPtr {
+            addr: root.addr,
+            generation: root.generation,
+            level: root.level,
+            first_key: None,
+        };
+        store.load(&ptr, TreeId::CSUM).map(|_| tree)
+    };
+    match found.and_then(read) {
+        Ok(tree) => Ok((tree, !rescue.ignore_data_csums)),
+        Err(error) => {
+            tracing::warn!(%error, "no checksums of data: it is read as it is");
+            Ok((forest.root_tree().clone(), false))
+        }
+    }
+}
+
 /// What keeps a volume from being written by us, beside its feature bits.
 fn check_writable(forest: &Forest) -> Result<()> {
     let refuse = |what: &str| Err(Error::Refused { what: what.into() });
@@ -283,6 +314,17 @@ fn check_writable(forest: &Forest) -> Result<()> {
     let balance = Key::new(ObjectId::BALANCE, KeyType::TEMPORARY_ITEM, 0);
     if forest.root_tree().get(&balance)?.is_some() {
         return refuse("a balance is paused on this volume: finish or cancel it first, or mount read-only");
+    }
+    let replace = Key::new(ObjectId(0), KeyType::DEV_REPLACE, 0);
+    let item = forest.require(TreeId::DEV)?.get(&replace)?;
+    let state = item
+        .as_deref()
+        .and_then(view::fixed::<DevReplace>)
+        .map_or(0, |item| item.replace_state.get());
+    if state == DEV_REPLACE_STARTED || state == DEV_REPLACE_SUSPENDED {
+        return refuse(
+            "a device of this volume is being replaced: let the kernel finish or cancel that first, or mount read-only",
+        );
     }
     Ok(())
 }

@@ -11,11 +11,11 @@ use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::env::FixedEnv;
 use cowshed_btrfs::fs::{Fs, MountOptions};
-use cowshed_btrfs::volume::{OpenOptions, Volume};
+use cowshed_btrfs::volume::{OpenOptions, Rescue, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_fuzz::layout::{Block, Place, items_of};
 use cowshed_fuzz::seeds::{self, Base};
-use cowshed_vfs::{Context, Error, FileKind, FileSystem, Handle, InitInfo, Lookup, NodeId, Result};
+use cowshed_vfs::{Context, Error, FileKind, FileSystem, Handle, InitInfo, Lookup, NodeId, Result, SetAttr};
 
 static ROOT: Context = Context::root();
 
@@ -26,16 +26,19 @@ impl Disks {
         Disks(base.devices.iter().map(|d| Arc::new(d.snapshot())).collect())
     }
     fn mount(&self) -> Fs {
+        self.mount_with(&OpenOptions::default()).expect("mounts")
+    }
+    fn mount_with(&self, open: &OpenOptions) -> cowshed_btrfs::error::Result<Fs> {
         let devices = self.0.iter().map(|d| d.clone() as Arc<dyn BlockDevice>).collect();
-        let volume = Volume::open(devices, &OpenOptions::default()).expect("opens");
+        let volume = Volume::open(devices, open)?;
         let options = EngineOptions {
             commit_interval_s: 0,
             ..EngineOptions::default()
         };
-        let engine = Engine::open(volume, Arc::new(FixedEnv::default()), options).expect("opens");
-        let fs = Fs::mount(engine, MountOptions::default()).expect("mounts");
+        let engine = Engine::open(volume, Arc::new(FixedEnv::default()), options)?;
+        let fs = Fs::mount(engine, MountOptions::default())?;
         fs.init(&InitInfo::TRUSTED).expect("init");
-        fs
+        Ok(fs)
     }
     fn get(&self, (device, offset): Place, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
@@ -198,13 +201,9 @@ fn a_leaf_without_a_good_copy_costs_what_is_in_it() {
     let leaves = || fs_blocks(&base).into_iter().filter(|b| b.level == 0);
     let all_items = leaves().map(|leaf| items_of(&base.layout.read(&sound.0, leaf)));
     let last = all_items.filter_map(|items| last_of(&items)).max();
-    let mut tried = 0;
+    let (mut tried, mut last_tried) = (0, false);
     for leaf in leaves() {
         let items = items_of(&base.layout.read(&sound.0, leaf));
-        // A mount looks for orphans, which are the last items of the tree.
-        if last_of(&items) == last {
-            continue;
-        }
         let names = [KeyType::DIR_ITEM, KeyType::DIR_INDEX];
         // Without its names a directory is lost as a whole; that is another story.
         if items
@@ -224,10 +223,79 @@ fn a_leaf_without_a_good_copy_costs_what_is_in_it() {
                 assert!(within.contains(&fs_ino(&healthy, &path)), "{path} is not in that leaf");
             }
         }
-        assert_still_writable(&fs);
+        if last_of(&items) == last {
+            // Which inode numbers are taken stands in the last leaf, with the orphans that a mount looks for.
+            assert_eq!(fs.mkdir(&ROOT, NodeId::ROOT, b"new", 0o755).map(|_| ()), Err(Error::Io));
+            let set = SetAttr {
+                perm: Some(0o700),
+                ..SetAttr::default()
+            };
+            fs.setattr(&ROOT, NodeId::ROOT, None, &set)
+                .expect("the root is elsewhere");
+            fs.syncfs(&ROOT, NodeId::ROOT).expect("a commit");
+            last_tried = true;
+        } else {
+            assert_still_writable(&fs);
+        }
         tried += 1;
     }
-    assert!(tried > 2, "only {tried} leaves");
+    assert!(tried > 2 && last_tried, "only {tried} leaves, the last {last_tried}");
+}
+
+/// Read-only, with what `rescue=` allows.
+fn rescued(rescue: Rescue) -> OpenOptions {
+    OpenOptions {
+        read_only: true,
+        rescue,
+        ..OpenOptions::default()
+    }
+}
+
+#[test]
+fn bad_roots_are_done_without_when_asked() {
+    let bad_roots = Rescue {
+        ignore_bad_roots: true,
+        ..Rescue::default()
+    };
+    for name in ["own-16k", "kernel-4k-zstd", "kernel-old-zlib"] {
+        let base = base(name);
+        let expected = read_all(&Disks::of(&base).mount());
+        for owner in [TreeId::EXTENT, TreeId::CSUM] {
+            let disks = Disks::of(&base);
+            let blocks = base.layout.blocks.iter().filter(|b| b.owner == owner.0);
+            let root = blocks.max_by_key(|b| b.level).expect("the tree has a root");
+            root.copies.iter().for_each(|copy| disks.spoil(*copy));
+            // Ours has a tree of its own for block groups, and needs the extent tree only to write.
+            if owner == TreeId::EXTENT && name != "own-16k" {
+                assert!(disks.mount_with(&rescued(Rescue::default())).is_err(), "{name}");
+            }
+            let fs = disks.mount_with(&rescued(bad_roots)).expect("mounts");
+            assert!(read_all(&fs) == expected, "{name}, without tree {owner}");
+            let space = fs.statfs(&ROOT, NodeId::ROOT).expect("statfs");
+            assert!(space.blocks > 0 && (owner != TreeId::EXTENT || space.blocks_free < space.blocks));
+            fs.destroy();
+        }
+    }
+}
+
+#[test]
+fn data_without_checksums_is_read_when_asked() {
+    let base = base("own-16k");
+    let expected = read_all(&Disks::of(&base).mount());
+    let disks = Disks::of(&base);
+    let is_csum_leaf = |b: &&Block| b.owner == TreeId::CSUM.0 && b.level == 0;
+    for leaf in base.layout.blocks.iter().filter(is_csum_leaf) {
+        leaf.copies.iter().for_each(|copy| disks.spoil(*copy));
+    }
+    let plain = disks.mount_with(&rescued(Rescue::default())).expect("mounts");
+    assert!(read_all(&plain).values().any(|read| *read == Err(Error::Io)));
+    drop(plain);
+    let rescue = Rescue {
+        ignore_data_csums: true,
+        ..Rescue::default()
+    };
+    let fs = disks.mount_with(&rescued(rescue)).expect("mounts");
+    assert!(read_all(&fs) == expected);
 }
 
 fn fs_ino(fs: &Fs, path: &str) -> u64 {

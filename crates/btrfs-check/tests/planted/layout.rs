@@ -1,12 +1,13 @@
 //! Faults of superblocks, chunks, blocks and roots.
 
 use std::fmt;
+use std::mem::offset_of;
 use std::sync::Arc;
 
 use btrfs_check::FindingId as Id;
 use btrfs_format::block::{HEADER_BYTES, Header, ITEM_HEADER_BYTES, ItemHeader, KEY_PTR_BYTES, KeyPtr};
 use btrfs_format::features::{block_group, incompat};
-use btrfs_format::items::{BlockGroupItem, ChunkHead, DevExtent, DevItem, RootItem, RootRef};
+use btrfs_format::items::{BlockGroupItem, ChunkHead, DevExtent, DevItem, RootItem, RootRef, Stripe};
 use btrfs_format::superblock::SUPERBLOCK_OFFSETS;
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 use cowshed_device::{BlockDevice, Error, MemDevice, Op, Result, SliceDevice};
@@ -146,6 +147,9 @@ fn plant_chunks(id: Id, bases: &Bases) -> Option<Planted> {
         }
         Id::ChunkInvalid => image.edit_as(TreeId::CHUNK, of_type(KeyType::CHUNK_ITEM), |head: &mut ChunkHead| {
             head.stripe_len = 4096.into();
+        }),
+        Id::ChunkDevice => image.edit(TreeId::CHUNK, of_type(KeyType::CHUNK_ITEM), |item| {
+            item.data[size_of::<ChunkHead>() + offset_of!(Stripe, dev_uuid)] ^= 1
         }),
         Id::ChunkOverlap => image.edit_as(TreeId::CHUNK, of_type(KeyType::CHUNK_ITEM), |head: &mut ChunkHead| {
             head.length = (head.length.get() + (1 << 30)).into();

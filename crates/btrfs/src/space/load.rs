@@ -54,6 +54,18 @@ impl SpaceTrees {
             free_space,
         })
     }
+
+    /// For a volume that is only read and whose extent tree cannot be: no tree says where space is.
+    pub fn blind(forest: &Forest) -> Result<Self> {
+        let root = forest.root_tree().clone();
+        Ok(Self {
+            chunk: forest.require(TreeId::CHUNK)?,
+            extent: root.clone(),
+            block_group: root.clone(),
+            root,
+            free_space: None,
+        })
+    }
 }
 
 /// A volume whose free-space tree is there but not valid may be read, not written: we do not rebuild it.
@@ -84,8 +96,8 @@ fn corrupt(tree: TreeId, what: impl Into<String>) -> Error {
     }
 }
 
-/// Reads chunk tree and block group items.
-pub(super) fn load(volume: &Volume, trees: &SpaceTrees) -> Result<Loaded> {
+/// Reads chunk tree and block group items. Blind, only the former: all block groups count as full.
+pub(super) fn load(volume: &Volume, trees: &SpaceTrees, is_blind: bool) -> Result<Loaded> {
     let sb = volume.superblock();
     let mixed = sb.incompat_flags.get() & incompat::MIXED_GROUPS != 0;
     let sector_bytes = sb.sectorsize.get();
@@ -132,7 +144,12 @@ pub(super) fn load(volume: &Volume, trees: &SpaceTrees) -> Result<Loaded> {
             sector_bytes: sector_bytes.into(),
         };
         let excluded = superblock_ranges(start..end, flags, &physical);
-        groups.push(load_group(&trees.block_group, shape, flags, excluded)?);
+        groups.push(if is_blind {
+            let full = Group::existing(shape, flags, excluded.clone(), 0).usable_bytes();
+            Arc::new(Group::existing(shape, flags, excluded, full))
+        } else {
+            load_group(&trees.block_group, shape, flags, excluded)?
+        });
     }
     let array_bytes = (sb.sys_chunk_array_size.get() as usize).min(sb.sys_chunk_array.len());
     Ok(Loaded {

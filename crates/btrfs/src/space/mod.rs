@@ -105,8 +105,15 @@ impl Space {
         if !volume.is_read_only() {
             load::check_writable(&sb)?;
         }
-        let trees = SpaceTrees::open(&sb, forest)?;
-        let loaded = load::load(volume, &trees)?;
+        let seen = SpaceTrees::open(&sb, forest).and_then(|trees| Ok((load::load(volume, &trees, false)?, trees)));
+        let (loaded, trees) = match seen {
+            Err(error) if volume.is_read_only() && volume.options().rescue.ignore_bad_roots => {
+                tracing::warn!(%error, "nothing says where space is: the volume counts as full");
+                let trees = SpaceTrees::blind(forest)?;
+                (load::load(volume, &trees, true)?, trees)
+            }
+            seen => seen?,
+        };
         let nodesize_bytes = u64::from(sb.nodesize.get());
         let mixed = sb.incompat_flags.get() & incompat::MIXED_GROUPS != 0;
         let space = Self {

@@ -139,7 +139,10 @@ pub fn load(engine: &Engine, id: TreeId) -> Result<Option<Arc<Subvol>>> {
     };
     let is_writable = !(subvol.read_only || engine.objects.is_read_only() || engine.volume.is_read_only());
     if Arc::ptr_eq(&subvol, &fresh) && is_writable {
-        delete::clean_orphans(engine, &subvol)?;
+        // The files that are left wait for the next mount; what cannot be read answers for itself.
+        if let Err(error) = delete::clean_orphans(engine, &subvol) {
+            tracing::error!(tree = %id, %error, "the orphans of the subvolume cannot be cleaned up");
+        }
     }
     Ok(Some(subvol))
 }

@@ -10,6 +10,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use btrfs_format::features::super_flags;
 use btrfs_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use btrfs_format::{ChecksumType, Superblock, SuperblockError};
 use cowshed_device::BlockDevice;
@@ -126,6 +127,14 @@ pub(super) fn read_all(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Vec<Found>>
     for (index, other) in rest.iter().enumerate() {
         let name = other.device.name();
         if other.superblock.fsid != chosen.superblock.fsid {
+            let seed = [other, chosen]
+                .into_iter()
+                .find(|f| f.superblock.flags.get() & super_flags::SEEDING != 0);
+            if let Some(seed) = seed {
+                return Err(Error::Unsupported {
+                    feature: format!("seed devices ({} is one, and can be read alone)", seed.device.name()),
+                });
+            }
             return Err(bad(format!(
                 "{name} belongs to another volume than {}",
                 chosen.device.name()

@@ -5,6 +5,7 @@ mod attributes;
 mod names;
 mod orphans;
 mod permissions;
+mod refusals;
 mod renames;
 mod rig;
 mod speed;
