@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::dirty::DirtyMap;
-use crate::error::{Error, Result};
+use super::failures::Failures;
 use crate::inode::InodeState;
 use crate::space::DataReservation;
 
@@ -26,11 +26,7 @@ pub(super) struct DataState {
     /// A truncation in steps of what is on disk has come down to here, above the new size: extents below it are still
     /// there, and the item's size covers them.
     pub cut: Option<u64>,
-    /// The last write-back that failed, and how many did.
-    pub error: Option<Error>,
-    pub failures: u64,
-    /// Of so many failures somebody was told.
-    pub failures_told: u64,
+    pub failures: Failures,
     /// Write-back of this inode is wanted: it stands in the list of inodes with dirty data.
     pub is_listed: bool,
 }
@@ -144,28 +140,6 @@ impl FileData {
         let state = self.state.lock();
         state.dirty.bytes() + state.in_flight.values().map(|f| f.len() as u64).sum::<u64>()
     }
-
-    /// Notes that data could not be written, for the next fsync.
-    pub(super) fn note_error(&self, error: Error) {
-        let mut state = self.state.lock();
-        state.error = Some(error);
-        state.failures += 1;
-    }
-
-    /// How many write-backs failed until now.
-    pub(super) fn failures(&self) -> u64 {
-        self.state.lock().failures
-    }
-
-    /// The error of a write-back that nobody was told of, or that failed after the first `seen` did.
-    pub(super) fn take_error(&self, seen: u64) -> Result<()> {
-        let mut state = self.state.lock();
-        if state.failures == seen && state.failures == state.failures_told {
-            return Ok(());
-        }
-        state.failures_told = state.failures;
-        state.error.clone().map_or(Ok(()), Err)
-    }
 }
 
 /// Brings the size in the item up to date; the caller puts the item into its batch.
@@ -175,24 +149,4 @@ pub(super) fn update_disk_size(state: &DataState, attr: &mut InodeState, has_lan
         Some(cut) if attr.disk_size > attr.attr.size => attr.disk_size.min(cut).max(attr.attr.size),
         Some(_) | None => state.disk_size(attr.attr.size, attr.disk_size, has_landed),
     };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn everybody_who_waited_hears_of_a_failure_and_nobody_later() {
-        let data = FileData::default();
-        let (first, second) = (data.failures(), data.failures());
-        data.note_error(Error::NoSpace);
-        assert!(data.take_error(first).is_err());
-        assert!(data.take_error(second).is_err(), "it waited, too");
-        assert!(data.take_error(data.failures()).is_ok(), "somebody was told");
-        data.note_error(Error::NoSpace);
-        assert!(
-            data.take_error(data.failures()).is_err(),
-            "failed in the background: nobody was told"
-        );
-    }
 }

@@ -21,6 +21,7 @@ mod dirty;
 mod entropy;
 mod exchange;
 mod extent;
+mod failures;
 mod fallocate;
 mod items;
 mod lzo;
@@ -51,7 +52,7 @@ pub(crate) use shared::has_no_holes;
 pub(crate) use sharing::note_dropped;
 pub use truncate::{drop_extents_of_deleted, truncate};
 pub use write::{WriteCtx, write};
-pub use writeback::{write_back, write_back_all, write_back_for_space};
+pub use writeback::{sync_all, write_back, write_back_all, write_back_for_space};
 
 #[cfg(test)]
 mod atomic_tests;

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::compress::Encoders;
 use super::data::DataState;
+use super::failures::Failures;
 use super::sharing::Remapped;
 use crate::engine::Engine;
 use crate::inode::Inode;
@@ -36,6 +37,8 @@ pub struct FileShared {
     pub(super) remapped: Mutex<Remapped>,
     /// Bytes that all open atomic groups hold.
     staged_bytes: Arc<AtomicU64>,
+    /// Of all files, for syncfs.
+    pub(super) failures: Mutex<Failures>,
     no_holes: OnceLock<bool>,
     pub(super) encoders: Encoders,
 }
@@ -49,6 +52,7 @@ impl Default for FileShared {
             decompressed: Mutex::default(),
             remapped: Mutex::default(),
             staged_bytes: Arc::default(),
+            failures: Mutex::default(),
             no_holes: OnceLock::new(),
             encoders: Encoders::default(),
         }

@@ -554,6 +554,30 @@ fn a_failed_write_reaches_fsync_once_and_harms_nothing_else() {
 }
 
 #[test]
+fn a_write_back_that_failed_in_the_background_reaches_syncfs_once() {
+    let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
+    bench.create();
+    bench.engine().close().unwrap();
+    let plan = FaultPlan::new();
+    let faulty: Arc<dyn BlockDevice> = Arc::new(FaultyDevice::new(bench.device.clone(), plan.clone()));
+    bench.fs = mount_device(faulty, &bench.options);
+    let sync = |bench: &Bench| super::sync_all(bench.engine());
+    super::write(bench.engine(), &bench.inode(0), 0, &[7; 50_000], WriteCtx::default()).unwrap();
+    plan.add(Fault::error(On::Write, 0).forever());
+    plan.add(Fault::error(On::Write, 1).forever());
+    // As the thread in the background does it.
+    super::write_back_for_space(bench.engine());
+    plan.clear();
+    assert!(sync(&bench).is_err(), "nobody else was told");
+    sync(&bench).unwrap();
+    assert!(
+        super::write_back(bench.engine(), &bench.inode(0)).is_err(),
+        "fsync of the file is told, too"
+    );
+    super::write_back(bench.engine(), &bench.inode(0)).unwrap();
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     use cowshed_vfs::Error as Errno;
     let mut bench = Bench::new(256 << 20, plain, MountOptions::default());

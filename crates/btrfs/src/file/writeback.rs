@@ -51,9 +51,20 @@ struct Group {
 /// Writes all dirty data of the inode; its items are in the overlay afterwards. Also reports a write-back that failed
 /// since the last call, or while this one waited: of several callers each one is told.
 pub fn write_back(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
-    let seen = inode.data.failures();
+    let failures = || inode.data.state.lock();
+    let seen = failures().failures.count();
     let result = flush(engine, inode);
-    let earlier = inode.data.take_error(seen);
+    let earlier = failures().failures.take(seen);
+    result.and(earlier)
+}
+
+/// [`Engine::sync`] that also reports a write-back of any file that failed since the last call: one in the background tells
+/// nobody.
+pub fn sync_all(engine: &Engine) -> Result<()> {
+    let failures = &engine.file.failures;
+    let seen = failures.lock().count();
+    let result = engine.sync();
+    let earlier = failures.lock().take(seen);
     result.and(earlier)
 }
 
@@ -236,7 +247,8 @@ fn write_group(
                 engine.space.unalloc_data(addr, len_bytes);
             }
             tracing::error!(tree = %inode.tree.id(), ino = %inode.ino, %error, "dirty data could not be written and is lost");
-            inode.data.note_error(error.clone());
+            inode.data.state.lock().failures.note(error.clone());
+            engine.file.failures.lock().note(error.clone());
             // What is lost reads as before it was written. The item must say so too, or a later sync that succeeds
             // would leave another size on disk than the mount shows. (Without NO_HOLES the size would need hole items.)
             if has_no_holes(engine) {

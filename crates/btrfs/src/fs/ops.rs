@@ -559,6 +559,6 @@ impl FileSystem for Fs {
     }
 
     fn syncfs(&self, _ctx: &Context, _node: NodeId) -> VfsResult<()> {
-        self.engine.sync().map_err(|e| errno("syncfs", e))
+        crate::file::sync_all(&self.engine).map_err(|e| errno("syncfs", e))
     }
 }
