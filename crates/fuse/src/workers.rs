@@ -19,7 +19,8 @@
 //!
 //! Locks: [`Crew::resting`], held for a few instructions, no other lock within.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
@@ -45,9 +46,9 @@ const SLOW: Duration = Duration::from_micros(60);
 /// leaves behind without waiting (RELEASE, FORGET) is one request, at most two, for each that it waits for.
 const BACKLOG: u32 = 8;
 /// How often the guard looks at a mount that is in use.
-const GUARD_TICK: Duration = Duration::from_millis(1);
+const GUARD_TICK: Duration = Duration::from_millis(4);
 /// The guard sleeps when the mount was not used for so many ticks.
-const GUARD_IDLE_TICKS: u32 = 100;
+const GUARD_IDLE_TICKS: u32 = 25;
 
 /// Who rests, and who waits.
 #[derive(Debug, Default)]
@@ -60,6 +61,7 @@ pub struct Crew {
     rounds: AtomicU64,
     guard_sleeps: AtomicBool,
     guard: Mutex<Option<Thread>>,
+    slowness: Slowness,
 }
 
 #[derive(Debug, Default)]
@@ -154,22 +156,34 @@ impl Crew {
     }
 }
 
-/// What a worker remembers of the kinds of requests it has served: the last eight of each, 1 for a slow one.
-struct Slowness([u8; 64]);
+/// What the workers remember of the kinds of requests: the last eight of each, 1 for a slow one.
+#[derive(Debug)]
+struct Slowness([AtomicU8; 64]);
+
+impl Default for Slowness {
+    /// Everything is slow until it was fast a few times.
+    fn default() -> Slowness {
+        Slowness(std::array::from_fn(|_| AtomicU8::new(0xff)))
+    }
+}
 
 impl Slowness {
-    /// Everything is slow until it was fast a few times.
-    fn new() -> Slowness {
-        Slowness([0xff; 64])
+    fn of(&self, opcode: u32) -> &AtomicU8 {
+        &self.0[opcode as usize % self.0.len()]
     }
 
     fn is_slow(&self, opcode: u32) -> bool {
-        self.0[opcode as usize % self.0.len()].count_ones() >= 4
+        self.of(opcode).load(Relaxed).count_ones() >= 4
     }
 
-    fn note(&mut self, opcode: u32, took: Duration) {
-        let history = &mut self.0[opcode as usize % self.0.len()];
-        *history = *history << 1 | u8::from(took >= SLOW);
+    /// Two workers at once may lose one of their notes.
+    fn note(&self, opcode: u32, took: Duration) {
+        let history = self.of(opcode);
+        let before = history.load(Relaxed);
+        let after = before << 1 | u8::from(took >= SLOW);
+        if after != before {
+            history.store(after, Relaxed);
+        }
     }
 }
 
@@ -232,7 +246,6 @@ impl Worker<'_> {
     fn serve(&mut self) -> std::io::Result<()> {
         let mut requests = RequestBuffer::new(self.io_bytes_max);
         let mut data = DataBuffer::new(self.io_bytes_max);
-        let mut slowness = Slowness::new();
         let mut queued_in_a_row = 0;
         let mut habits = Habits::default();
         let mut caller = 0;
@@ -265,13 +278,13 @@ impl Worker<'_> {
             let header = InHeader::read_from_prefix(request).map_or_else(|_| InHeader::default(), |(header, _)| header);
             let opcode = header.opcode;
             caller = header.pid;
-            if queued_in_a_row >= BACKLOG || slowness.is_slow(opcode) {
+            if queued_in_a_row >= BACKLOG || self.crew.slowness.is_slow(opcode) {
                 queued_in_a_row = 0;
                 self.crew.call_one();
             }
             let started = Instant::now();
             let (after, reply) = self.server.handle(self.index, request, data.as_mut_slice());
-            slowness.note(opcode, started.elapsed());
+            self.crew.slowness.note(opcode, started.elapsed());
             match after {
                 After::Send => {
                     if let Err(error) = self.device.send(&reply) {
@@ -363,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_kind_is_slow_until_it_was_fast_a_few_times() {
-        let mut slowness = Slowness::new();
+        let slowness = Slowness::default();
         assert!(slowness.is_slow(1));
         for _ in 0..5 {
             slowness.note(1, Duration::ZERO);
