@@ -13,6 +13,7 @@ needs=(
   fusermount3:fuse3:fuse3
   setfattr:attr:attr
   setfacl:acl:acl
+  filefrag:e2fsprogs:e2fsprogs
   rsync:rsync:rsync
   losetup:util-linux:util-linux
   fio:fio:fio

@@ -37,6 +37,18 @@ pub enum Command {
     Cat(super::commands::cat::CatArgs),
     /// Show what is known of a file of a volume that is not mounted
     Stat(super::commands::stat::StatArgs),
+    /// Copy a file of a mount by sharing its extents
+    Clone(super::commands::extents::clone::CloneArgs),
+    /// Share the extents of files that hold the same
+    Dedupe(super::commands::extents::dedupe::DedupeArgs),
+    /// Swap the contents of two files in one step
+    Exchange(super::commands::extents::exchange::ExchangeArgs),
+    /// Show where a file lies, as filefrag -v
+    Fiemap(super::commands::extents::fiemap::FiemapArgs),
+    /// Show what files take on disk, by kind of compression
+    Compsize(super::commands::extents::compsize::CompsizeArgs),
+    /// Rewrite files that lie in many small extents
+    Defrag(super::commands::extents::defrag::DefragArgs),
     /// Print a completion script for a shell
     Completions(super::commands::docs::CompletionsArgs),
     /// Write the manual pages

@@ -39,6 +39,8 @@ mod library;
 
 pub use btrfs_check::{CheckOptions, Report as CheckReport, check};
 pub use btrfs_image::{MkfsError, MkfsOptions, MkfsReport, mkfs};
+pub use cowshed_btrfs::file::map::{MapExtent as Extent, MapKind as ExtentKind};
+pub use cowshed_btrfs::file::{Dedupe, Exchange, Freshness};
 pub use cowshed_btrfs::volume::Rescue;
 pub use cowshed_device::{BlockDevice, FileDevice, Locking, MemDevice, OpenMode, SliceDevice};
 pub use cowshed_vfs::{FileKind, StatFs, Timestamp};

@@ -4,6 +4,7 @@ mod cli;
 mod commands;
 mod daemon;
 mod devices;
+mod ioctl;
 mod log;
 mod mount_options;
 mod people;

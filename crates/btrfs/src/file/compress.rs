@@ -91,6 +91,10 @@ impl Compression {
     pub fn algorithm(self) -> Algorithm {
         self.algorithm
     }
+    /// As it was clamped.
+    pub fn level(self) -> i32 {
+        self.level
+    }
 
     /// What a property says: an algorithm, perhaps with a level; what else follows says nothing.
     /// Without a level it has the mount's, where that is of the same algorithm.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::compress::Compression;
 use super::dirty::DirtyMap;
 use super::failures::Failures;
 use crate::inode::InodeState;
@@ -27,6 +28,8 @@ pub(super) struct DataState {
     /// there, and the item's size covers them.
     pub cut: Option<u64>,
     pub failures: Failures,
+    /// Defragmentation compresses what is written meanwhile.
+    pub defrag: Option<Compression>,
     /// Write-back of this inode is wanted: it stands in the list of inodes with dirty data.
     pub is_listed: bool,
 }

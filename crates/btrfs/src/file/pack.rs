@@ -59,6 +59,13 @@ pub(super) fn choose(engine: &Engine, inode: &Inode) -> Result<Option<Choice>> {
     if bits & (flags::NODATACOW | flags::NODATASUM) != 0 {
         return Ok(None);
     }
+    if let Some(how) = inode.data.state.lock().defrag {
+        return Ok(Some(Choice {
+            how,
+            force: true,
+            marks: false,
+        }));
+    }
     let force = policy.is_some_and(|policy| policy.force);
     if !force && bits & flags::NOCOMPRESS != 0 {
         return Ok(None);

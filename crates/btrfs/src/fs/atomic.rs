@@ -132,6 +132,11 @@ impl Fs {
         let _ = self.atomic.caches.set(caches);
     }
 
+    /// Whoever must be told.
+    pub(super) fn caches(&self) -> Option<&Arc<dyn Caches>> {
+        self.atomic.caches.get()
+    }
+
     /// Answers the ioctls of atomic writes; `None` for others.
     pub(super) fn ioctl_atomic(
         &self,

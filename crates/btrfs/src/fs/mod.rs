@@ -5,7 +5,9 @@ mod atomic;
 mod ioctl;
 mod ops;
 mod readdir;
+mod remap;
 mod setattr;
+pub mod wire;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +16,7 @@ use std::time::Duration;
 use cowshed_vfs::{Attr, Context, Entry, Error as Errno, Handle, NodeId, OpenFlags, StatFs};
 
 pub use atime::AtimePolicy;
+use remap::Grants;
 
 use crate::Engine;
 use crate::error::{Error, Result};
@@ -74,6 +77,8 @@ pub struct Fs {
     checks: AtomicBool,
     /// Open atomic groups, and what tells handles apart.
     atomic: atomic::OpenGroups,
+    /// Open files that were lent to calls on other files.
+    grants: Grants,
 }
 
 impl Fs {
@@ -99,6 +104,7 @@ impl Fs {
             numbering,
             checks: AtomicBool::new(true),
             atomic: atomic::OpenGroups::default(),
+            grants: Grants::default(),
         })
     }
 

@@ -111,7 +111,7 @@ impl Fs {
         }
     }
 
-    fn file(&self, node: NodeId) -> Result<Arc<Inode>> {
+    pub(super) fn file(&self, node: NodeId) -> Result<Arc<Inode>> {
         let inode = self.inode(node)?;
         match inode.kind() {
             FileKind::Regular => Ok(inode),
@@ -551,6 +551,9 @@ impl FileSystem for Fs {
         let run = |output: &mut [u8]| {
             let inode = self.inode(node)?;
             if let Some(reply) = self.ioctl_atomic((node, handle), &inode, call.cmd, output) {
+                return reply;
+            }
+            if let Some(reply) = self.ioctl_remap(ctx, (node, handle), &inode, call.cmd, input, output) {
                 return reply;
             }
             ioctl::ioctl(&self.engine, &self.caller(ctx), &inode, call, input, output)

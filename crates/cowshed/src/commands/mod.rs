@@ -3,6 +3,7 @@
 pub mod cat;
 pub mod check;
 pub mod docs;
+pub mod extents;
 pub mod inspect;
 pub mod ls;
 pub mod mkfs;
@@ -24,6 +25,12 @@ pub fn run(cli: &Cli) -> Result<u8> {
         Command::Ls(args) => ls::run(args),
         Command::Cat(args) => cat::run(args),
         Command::Stat(args) => stat::run(args),
+        Command::Clone(args) => extents::clone::run(args),
+        Command::Dedupe(args) => extents::dedupe::run(args),
+        Command::Exchange(args) => extents::exchange::run(args),
+        Command::Fiemap(args) => extents::fiemap::run(args),
+        Command::Compsize(args) => extents::compsize::run(args),
+        Command::Defrag(args) => extents::defrag::run(args),
         Command::Completions(args) => docs::completions(args),
         Command::Man(args) => docs::man(args),
     }

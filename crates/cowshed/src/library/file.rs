@@ -135,12 +135,16 @@ impl File {
     pub(super) fn flags(&self) -> OpenFlags {
         self.flags
     }
+    /// Opened for appending only.
+    pub(super) fn appends(&self) -> bool {
+        self.flags.contains(OpenFlags::APPEND)
+    }
 
-    fn at<T>(&self, result: cowshed_vfs::Result<T>) -> Result<T> {
+    pub(super) fn at<T>(&self, result: cowshed_vfs::Result<T>) -> Result<T> {
         result.map_err(Error::at(&self.path))
     }
 
-    fn require(&self, flag: OpenFlags) -> Result<()> {
+    pub(super) fn require(&self, flag: OpenFlags) -> Result<()> {
         self.at(if self.flags.contains(flag) {
             Ok(())
         } else {

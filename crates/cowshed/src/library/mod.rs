@@ -6,6 +6,7 @@ mod atomic;
 mod dir;
 mod entries;
 mod error;
+mod extents;
 mod file;
 mod metadata;
 mod node;

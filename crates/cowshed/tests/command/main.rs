@@ -1,6 +1,7 @@
 //! The command itself, run as a user runs it: its good and its bad cases.
 
 mod docs;
+mod extents;
 mod files;
 mod inspect;
 mod mkfs_check;

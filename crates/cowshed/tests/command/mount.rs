@@ -21,7 +21,7 @@ fn is_mounted(dir: &Path) -> bool {
 }
 
 /// Takes the mount away whatever becomes of the test.
-struct Guard<'a>(&'a Path);
+pub struct Guard<'a>(pub &'a Path);
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
@@ -33,7 +33,7 @@ impl Drop for Guard<'_> {
 
 /// Unmounts. Another thread that starts a process has our descriptors in it for a moment: then the mount is busy.
 #[track_caller]
-fn unmount(dir: &Path) {
+pub fn unmount(dir: &Path) {
     let mut ran = run("umount {}", &[dir]);
     for _ in 0..100 {
         if ran.code == 0 || !ran.err.contains("busy") {

@@ -1,0 +1,88 @@
+//! `cowshed clone`: a copy that shares the extents of its source.
+
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use super::{RangeArg, open_to_read, open_to_write, remap};
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Without --range, DEST is made or emptied, and holds what SOURCE holds; it may be a directory to put the copy into. Both
+lie on one mount. Offsets are multiples of 4096, and so is the length, unless it ends with SOURCE; 0: to its end.")]
+pub struct CloneArgs {
+    /// The file to share
+    source: PathBuf,
+    /// The copy
+    dest: PathBuf,
+    /// Only this range, into a file that exists: SRC_OFFSET:LENGTH:DST_OFFSET, with k, m or g; may be repeated
+    #[arg(long = "range", value_name = "RANGE")]
+    ranges: Vec<RangeArg>,
+    /// Fail if DEST exists
+    #[arg(short = 'n', long, conflicts_with = "ranges")]
+    no_clobber: bool,
+}
+
+pub fn run(args: &CloneArgs) -> Result<u8> {
+    let src = open_to_read(&args.source)?;
+    let what = || format!("cloning {} to {}", args.source.display(), args.dest.display());
+    if args.ranges.is_empty() {
+        whole(&src, args)?;
+        return Ok(0);
+    }
+    let dst = open_to_write(&args.dest)?;
+    for range in &args.ranges {
+        remap::clone_range(&src, range.src_offset, &dst, range.dst_offset, range.len_bytes).with_context(what)?;
+    }
+    Ok(0)
+}
+
+fn whole(src: &File, args: &CloneArgs) -> Result<()> {
+    let meta = src.metadata()?;
+    if !meta.is_file() {
+        bail!("{}: not a regular file", args.source.display());
+    }
+    let dest = match (args.dest.is_dir(), args.source.file_name()) {
+        (true, Some(name)) => args.dest.join(name),
+        _ => args.dest.clone(),
+    };
+    let existed = std::fs::metadata(&dest).ok();
+    if existed
+        .as_ref()
+        .is_some_and(|other| (other.dev(), other.ino()) == (meta.dev(), meta.ino()))
+    {
+        bail!("{} and {} are the same file", args.source.display(), dest.display());
+    }
+    let mut open = File::options();
+    // Not for others before it is what it shall be.
+    open.write(true).mode(meta.mode() & 0o700);
+    let opened = if args.no_clobber {
+        open.create_new(true).open(&dest)
+    } else {
+        open.create(true).truncate(false).open(&dest)
+    };
+    let dst = opened.with_context(|| dest.display().to_string())?;
+    let cloned = fill(src, &dst, existed.is_none(), meta.mode());
+    if cloned.is_err() && existed.is_none() {
+        let _ = std::fs::remove_file(&dest);
+    }
+    cloned.with_context(|| format!("cloning {} to {}", args.source.display(), Path::new(&dest).display()))
+}
+
+fn fill(src: &File, dst: &File, is_new: bool, mode: u32) -> std::io::Result<()> {
+    // Nothing of the old content goes before it is known that the new one can come.
+    let size = src.metadata()?.len();
+    if size > 0 {
+        remap::clone_range(src, 0, dst, 0, 0)?;
+    }
+    dst.set_len(size)?;
+    if is_new {
+        let umask = rustix::process::umask(rustix::fs::Mode::empty());
+        rustix::process::umask(umask);
+        dst.set_permissions(Permissions::from_mode(mode & 0o777 & !umask.bits()))?;
+    }
+    Ok(())
+}

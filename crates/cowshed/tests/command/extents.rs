@@ -1,0 +1,454 @@
+//! `clone`, `dedupe`, `exchange`, `fiemap`, `compsize`, `defrag`: on our mounts, beside the kernel's.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cowshed_harness::{KernelVolume, VolumeOptions, need};
+
+use crate::mount::{Guard, unmount};
+use crate::support::{Scratch, cowshed, run};
+
+fn can_compare() -> Option<()> {
+    need::root()?;
+    need::fuse()?;
+    need::tool("filefrag")?;
+    need::kernel_btrfs()
+}
+
+fn shell(dir: &Path, script: &str) -> std::io::Result<()> {
+    let done = Command::new("sh").args(["-ec", script]).current_dir(dir).output()?;
+    assert!(
+        done.status.success(),
+        "{script}: {}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    Ok(())
+}
+
+/// What filefrag says, without the line about the file system.
+fn filefrag(dir: &Path, name: &str) -> String {
+    let done = Command::new("filefrag")
+        .args(["-v", name])
+        .current_dir(dir)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(done.stdout).unwrap();
+    text.lines()
+        .filter(|l| !l.starts_with("Filesystem type"))
+        .map(|l| format!("{}\n", l.trim_end()))
+        .collect()
+}
+
+/// The same from us, with the name as filefrag got it.
+fn fiemap(args: &[&Path], path: &Path) -> String {
+    let text = cowshed(
+        ["fiemap".as_ref()]
+            .into_iter()
+            .chain(args.iter().copied())
+            .chain([path]),
+    )
+    .ok()
+    .text();
+    let name = path.file_name().unwrap().to_str().unwrap();
+    let text = text.replace(path.to_str().unwrap(), name);
+    text.lines().map(|l| format!("{}\n", l.trim_end())).collect()
+}
+
+#[test]
+fn maps_are_those_of_filefrag() {
+    let Some(()) = can_compare() else { return };
+    let options = VolumeOptions {
+        mount_options: "compress=no",
+        ..VolumeOptions::default()
+    };
+    let volume = KernelVolume::make(&options).unwrap();
+    let names = [
+        "prealloc", "data", "inline", "clone", "self", "hole", "lzo", "zstd", "beyond", "empty", "snapped",
+    ];
+    let mut expected = Vec::new();
+    let fill = |dir: &Path| {
+        shell(
+            dir,
+            "fallocate -l 1M prealloc; dd if=/dev/urandom of=prealloc bs=4k count=3 seek=5 conv=notrunc
+             dd if=/dev/urandom of=data bs=64k count=3; sync -f .
+             dd if=/dev/urandom of=data bs=4k count=1 conv=notrunc; dd if=/dev/urandom of=data bs=4k seek=100 count=1
+             echo hi > inline; cp --reflink=always data clone; truncate -s 1M hole; touch empty
+             dd if=/dev/urandom of=self bs=4k count=4;
+             for c in lzo zstd; do
+                 touch $c; btrfs property set $c compression $c; yes abcdefgh | head -c 700000 > $c
+             done
+             dd if=/dev/urandom of=beyond bs=5000 count=1; fallocate -n -l 1M beyond
+             dd if=/dev/urandom of=snapped bs=64k count=1; btrfs subvolume snapshot . snap
+             dd if=/dev/urandom of=snapped bs=4k seek=4 count=1 conv=notrunc; sync -f .",
+        )?;
+        run("clone --range 0:8k:32k {} {}", &[&dir.join("self"), &dir.join("self")]).ok();
+        shell(dir, "sync -f .")?;
+        for name in names {
+            let theirs = filefrag(dir, name);
+            assert_eq!(fiemap(&[], &dir.join(name)), theirs, "the kernel's ioctl through us");
+            expected.push(theirs);
+        }
+        Ok(())
+    };
+    volume.with_mount(fill).unwrap();
+    for (name, theirs) in names.iter().zip(&expected) {
+        let image: [&Path; 2] = ["-i".as_ref(), volume.image()];
+        assert_eq!(fiemap(&image, Path::new(name)), *theirs, "{name}, in the image");
+    }
+    let dir = cowshed_harness::scratch_dir().unwrap();
+    let _guard = Guard(dir.path());
+    run("mount {} {}", &[volume.image(), dir.path()]).ok();
+    for (name, theirs) in names.iter().zip(&expected) {
+        assert_eq!(fiemap(&[], &dir.path().join(name)), *theirs, "{name}, on our mount");
+    }
+    unmount(dir.path());
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// One step for both sides, as arguments of the command or as a write.
+#[derive(Debug)]
+enum Step {
+    Write { file: u64, at: u64, len: u64, byte: u8 },
+    Shell(String),
+    Clone { src: u64, dst: u64, range: [u64; 3] },
+    Dedupe { src: u64, dst: u64, range: [u64; 3] },
+}
+
+fn step(dice: &mut Dice) -> Step {
+    let (src, dst) = (dice.below(3), dice.below(3));
+    let mut number = |max: u64| {
+        let n = dice.below(max);
+        if n.is_multiple_of(8) { n } else { n & !4095 }
+    };
+    let range = [number(80_000), number(40_000), number(80_000)];
+    match dice.below(10) {
+        0..=2 => Step::Write {
+            file: dst,
+            at: range[0],
+            len: 1 + range[1],
+            byte: 1 + dice.below(3) as u8,
+        },
+        3 => Step::Shell(format!("truncate -s {} f{dst}", range[2])),
+        4 => Step::Shell(format!("fallocate -n -o {} -l {} f{dst}", range[0], 1 + range[1])),
+        5 => Step::Shell(format!("fallocate -p -o {} -l {} f{dst}", range[0], 1 + range[1])),
+        6 | 7 => Step::Clone { src, dst, range },
+        _ => Step::Dedupe { src, dst, range },
+    }
+}
+
+/// Applies it; what there is to compare: code, words, sizes.
+fn apply(dir: &Path, step: &Step) -> String {
+    let path = |n: u64| dir.join(format!("f{n}"));
+    let command = |name: &str, src: u64, dst: u64, [from, len, to]: [u64; 3]| {
+        let range = format!("{from}:{len}:{to}");
+        let args = [
+            name.into(),
+            "--range".into(),
+            range.into(),
+            path(src).into_os_string(),
+            path(dst).into_os_string(),
+        ];
+        let ran = cowshed(args);
+        format!("{} {} {}", ran.code, ran.text(), ran.err).replace(dir.to_str().unwrap(), "")
+    };
+    match step {
+        Step::Write { file, at, len, byte } => {
+            let open = File::options()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path(*file))
+                .unwrap();
+            open.write_all_at(&vec![*byte; *len as usize], *at).unwrap();
+            String::new()
+        }
+        Step::Shell(script) => {
+            shell(dir, script).unwrap();
+            String::new()
+        }
+        Step::Clone { src, dst, range } => command("clone", *src, *dst, *range),
+        Step::Dedupe { src, dst, range } => command("dedupe", *src, *dst, *range),
+    }
+}
+
+/// What a block is where it is no hole.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Block {
+    Data,
+    /// Allocated for zeros.
+    Zeros,
+    Unwritten,
+}
+
+fn blocks(dir: &Path, name: &str) -> BTreeMap<u64, Block> {
+    let content = fs::read(dir.join(name)).unwrap();
+    let map = cowshed(["fiemap".into(), "--json".into(), dir.join(name).into_os_string()])
+        .ok()
+        .json();
+    let mut found = BTreeMap::new();
+    for extent in map[0]["extents"].as_array().unwrap() {
+        let (start, len) = (extent["logical"].as_u64().unwrap(), extent["length"].as_u64().unwrap());
+        let unwritten = extent["flags"].as_array().unwrap().iter().any(|f| f == "unwritten");
+        for block in start / 4096..(start + len) / 4096 {
+            let bytes = content.get(block as usize * 4096..).unwrap_or(&[]);
+            let is_zero = bytes.iter().take(4096).all(|b| *b == 0);
+            let kind = match (unwritten, is_zero) {
+                (true, _) => Block::Unwritten,
+                (false, true) => Block::Zeros,
+                (false, false) => Block::Data,
+            };
+            found.insert(block, kind);
+        }
+    }
+    found
+}
+
+/// The kernel writes zeros here and there where we leave a hole, or what is preallocated, as it is.
+fn assert_same_map(us: &BTreeMap<u64, Block>, kernel: &BTreeMap<u64, Block>, what: &str) {
+    let strip = |map: &BTreeMap<u64, Block>| {
+        let mut map = map.clone();
+        map.retain(|block, kind| *kind != Block::Zeros && kernel.get(block) != Some(&Block::Zeros));
+        map
+    };
+    assert_eq!(strip(us), strip(kernel), "{what}");
+}
+
+#[test]
+fn clones_and_dedupes_end_as_on_the_kernels_mount() {
+    let Some(()) = can_compare() else { return };
+    let ours = Scratch::new();
+    let mnt = ours.mountpoint();
+    let _guard = Guard(&mnt);
+    run("mount {} {}", &[&ours.image, &mnt]).ok();
+    let theirs = KernelVolume::make(&VolumeOptions::default()).unwrap();
+    let compare = |dir: &Path| {
+        for seed in 0..4 {
+            let mut dice = Dice(seed);
+            for n in 0..3 {
+                for dir in [dir, &mnt] {
+                    fs::write(dir.join(format!("f{n}")), b"")?;
+                }
+            }
+            for number in 0..80 {
+                let step = step(&mut dice);
+                let (kernel, us) = (apply(dir, &step), apply(&mnt, &step));
+                assert_eq!(us, kernel, "seed {seed}, step {number}: {step:?}");
+                for n in 0..3 {
+                    let name = format!("f{n}");
+                    let same = fs::read(dir.join(&name))? == fs::read(mnt.join(&name))?;
+                    assert!(same, "seed {seed}, step {number}: {step:?}: {name} differs");
+                }
+                if number % 16 == 15 {
+                    shell(dir, "sync -f .")?;
+                    shell(&mnt, "sync -f .")?;
+                    for n in 0..3 {
+                        let name = format!("f{n}");
+                        let what = format!("seed {seed}, step {number}: {step:?}: the map of {name}");
+                        assert_same_map(&blocks(&mnt, &name), &blocks(dir, &name), &what);
+                    }
+                }
+            }
+        }
+        Ok(())
+    };
+    theirs.with_mount(compare).unwrap();
+    unmount(&mnt);
+    ours.assert_clean();
+    KernelVolume::copy_of(&[&ours.image]).unwrap().assert_clean();
+}
+
+/// A mounted volume of ours.
+struct Mounted {
+    scratch: Scratch,
+    mnt: PathBuf,
+}
+
+fn mounted() -> Option<Mounted> {
+    need::root()?;
+    need::fuse()?;
+    let scratch = Scratch::new();
+    let mnt = scratch.mountpoint();
+    run("mount {} {}", &[&scratch.image, &mnt]).ok();
+    Some(Mounted { scratch, mnt })
+}
+
+#[test]
+fn whole_files_are_cloned_and_exchanged_and_readers_see_it_at_once() {
+    let Some(Mounted { scratch, mnt }) = mounted() else {
+        return;
+    };
+    let _guard = Guard(&mnt);
+    let [a, b, c] = ["a", "b", "c"].map(|name| mnt.join(name));
+    let (large, small) = (vec![7; 300_001], vec![8; 100]);
+    fs::write(&a, &large).unwrap();
+    fs::write(&b, &small).unwrap();
+    fs::write(&c, [9; 50_000]).unwrap();
+    // What the kernel remembers of them must go.
+    for path in [&a, &b, &c] {
+        fs::read(path).unwrap();
+    }
+    run("clone {} {}", &[&a, &c]).ok();
+    assert!(fs::read(&c).unwrap() == large);
+    assert_eq!(fs::metadata(&c).unwrap().len(), 300_001);
+    run("exchange --dry-run {} {}", &[&a, &b]).ok();
+    assert!(fs::read(&a).unwrap() == large);
+    run("exchange {} {}", &[&a, &b]).ok();
+    assert!(fs::read(&a).unwrap() == small && fs::read(&b).unwrap() == large);
+    run("exchange --range 0:4k:8k {} {}", &[&b, &c]).ok();
+    assert!(fs::read(&b).unwrap() == large, "the same on both sides");
+    fs::create_dir(mnt.join("dir")).unwrap();
+    run("clone {} {}", &[&a, &mnt.join("dir")]).ok();
+    assert_eq!(fs::read(mnt.join("dir/a")).unwrap(), small);
+
+    run("clone {} {}", &[&a, &a]).fails(&["the same file"]);
+    run("clone -n {} {}", &[&a, &b]).fails(&["exists"]);
+    run("clone {} {}", &[&mnt.join("dir"), &b]).fails(&["not a regular file"]);
+    run("clone --range 1:4k:0 {} {}", &[&b, &c]).fails(&["Invalid argument"]);
+    run("clone --range 0:4k {} {}", &[&b, &c]).fails(&["SRC_OFFSET:LENGTH:DST_OFFSET"]);
+    run("exchange --range 0:4k:0 {} {}", &[&a, &b]).fails(&["Invalid argument"]);
+    let outside = scratch.path("outside");
+    run("clone {} {}", &[&a, &outside]).fails(&["ross-device"]);
+    assert!(!outside.exists(), "nothing is left behind");
+    run("dedupe {} {}", &[&b, &c]).ok();
+    fs::write(&a, [8; 5000]).unwrap();
+    run("dedupe {} {}", &[&a, &b]).code(1);
+    unmount(&mnt);
+    scratch.assert_clean();
+}
+
+#[test]
+fn a_descriptor_must_be_open_for_what_is_asked() {
+    let Some(Mounted { mnt, .. }) = mounted() else { return };
+    let _guard = Guard(&mnt);
+    let [a, b] = ["a", "b"].map(|name| mnt.join(name));
+    for path in [&a, &b] {
+        fs::write(path, [1; 8192]).unwrap();
+        shell(&mnt, &format!("chmod 644 {}", path.display())).unwrap();
+    }
+    let as_user = |args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command
+            .args([
+                "--reuid",
+                "65534",
+                "--regid",
+                "65534",
+                "--clear-groups",
+                crate::support::COWSHED,
+            ])
+            .args(args);
+        let done = command.args([&a, &b]).output().unwrap();
+        (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    assert_eq!(as_user(&["clone"]).0, Some(2));
+    let (code, words) = as_user(&["dedupe"]);
+    assert!(code == Some(2) && words.contains("not permitted"), "{words}");
+    shell(&mnt, "chattr +i b").unwrap();
+    run("clone --range 0:4k:0 {} {}", &[&a, &b]).fails(&["not permitted"]);
+    shell(&mnt, "chattr -i b").unwrap();
+    assert_eq!(fs::read(&b).unwrap(), [1; 8192]);
+    unmount(&mnt);
+}
+
+#[test]
+fn fragments_become_few_and_sizes_are_told() {
+    let Some(Mounted { scratch, mnt }) = mounted() else {
+        return;
+    };
+    let _guard = Guard(&mnt);
+    let path = mnt.join("fragmented");
+    let file = File::create(&path).unwrap();
+    let content: Vec<u8> = (0..64 * 4096).map(|i| (i / 4096) as u8).collect();
+    for block in (0..64).step_by(2).chain((1..64).step_by(2)) {
+        file.write_all_at(&content[block * 4096..][..4096], block as u64 * 4096)
+            .unwrap();
+        shell(&mnt, "sync -f .").unwrap();
+    }
+    let extents = || {
+        cowshed(["fiemap".into(), "--json".into(), path.clone().into_os_string()])
+            .ok()
+            .json()
+    };
+    let count = |map: serde_json::Value| map[0]["extents"].as_array().unwrap().len();
+    drop(file);
+    assert!(count(extents()) > 10);
+    let before = fs::metadata(&path).unwrap().mtime_nsec();
+    run("defrag -r -t 1m {}", &[&mnt]).ok();
+    run("defrag {}", &[&mnt]).fails(&["-r"]);
+    assert_eq!(count(extents()), 1);
+    assert!(fs::read(&path).unwrap() == content);
+    assert_eq!(fs::metadata(&path).unwrap().mtime_nsec(), before);
+    run("defrag -c zstd:9 {}", &[&path]).ok();
+    let packed = run("compsize --json {}", &[&path]).ok().json();
+    assert_eq!(packed["types"]["zstd"]["referenced"], 64 * 4096);
+    assert!(packed["types"]["none"].is_null() && fs::read(&path).unwrap() == content);
+    run("defrag -c lzma {}", &[&path]).fails(&["lzma"]);
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, &content).unwrap();
+
+    run("clone {} {}", &[&path, &mnt.join("clone")]).ok();
+    fs::write(mnt.join("inline"), [5; 100]).unwrap();
+    shell(&mnt, "fallocate -l 1M prealloc; sync -f .").unwrap();
+    let sizes = run("compsize --json {}", &[&mnt]).ok().json();
+    assert_eq!(
+        (
+            &sizes["files"],
+            &sizes["extents"],
+            &sizes["references"],
+            &sizes["inline"]
+        ),
+        (&4.into(), &2.into(), &3.into(), &1.into())
+    );
+    assert_eq!(sizes["types"]["none"]["disk_usage"], 64 * 4096 + 100);
+    assert_eq!(sizes["types"]["none"]["referenced"], 2 * 64 * 4096 + 100);
+    assert_eq!(sizes["types"]["prealloc"]["disk_usage"], 1 << 20);
+    let text = run("compsize {}", &[&mnt]).ok().text();
+    assert!(
+        text.starts_with("Processed 4 files, 2 regular extents (3 refs), 1 inline.\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("TOTAL      100%     1.3M         1.3M         1.5M"),
+        "{text}"
+    );
+    run("compsize {}", &[&scratch.image]).fails(&["not on a mount of ours"]);
+    unmount(&mnt);
+    scratch.assert_clean();
+}
+
+#[test]
+fn what_compresses_is_counted_as_it_lies() {
+    let Some(()) = can_compare() else { return };
+    let options = VolumeOptions {
+        mount_options: "compress-force=zstd",
+        ..VolumeOptions::default()
+    };
+    let volume = KernelVolume::make(&options).unwrap();
+    let fill = |dir: &Path| shell(dir, "yes abcdefgh | head -c 1310720 > z; sync -f .");
+    volume.with_mount(|dir| Ok(fill(dir)?)).unwrap();
+    let dir = cowshed_harness::scratch_dir().unwrap();
+    let _guard = Guard(dir.path());
+    run("mount {} {}", &[volume.image(), dir.path()]).ok();
+    let sizes = run("compsize --json {}", &[dir.path()]).ok().json();
+    assert_eq!(sizes["types"]["zstd"]["uncompressed"], 1_310_720);
+    assert_eq!(
+        sizes["types"]["zstd"]["disk_usage"],
+        10 * 4096,
+        "ten extents of a block each"
+    );
+    unmount(dir.path());
+}
