@@ -5,7 +5,9 @@
 //! the kernel; without them only our side is measured.
 
 mod loads;
+mod plot;
 mod remap;
+mod seek;
 mod side;
 mod sqlite;
 mod stream;
@@ -25,6 +27,8 @@ use side::{Mounted, Side};
 enum Special {
     /// Random overwrites of cloned and of unshared files, beside the kernel's btrfs and XFS
     Remap(remap::Args),
+    /// Looking for a hole in files of very many extents, on one image, beside the kernel's btrfs
+    Seek(seek::Args),
     /// SQLite's transactions: atomic groups, rollback journal, write-ahead log
     Sqlite(sqlite::Args),
     /// Streams of text, half and noise under each compression
@@ -85,6 +89,7 @@ fn build() -> Result<()> {
 pub fn main(args: &Args) -> Result<()> {
     match &args.special {
         Some(Special::Remap(args)) => return remap::main(args),
+        Some(Special::Seek(args)) => return seek::main(args),
         Some(Special::Sqlite(args)) => return sqlite::main(args),
         Some(Special::Stream(args)) => return stream::main(args),
         None => {}

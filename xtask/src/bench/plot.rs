@@ -1,0 +1,141 @@
+//! Curves as SVG: several series over a logarithmic axis.
+
+use std::fmt::Write as _;
+
+/// One curve: its name, and points by x.
+pub struct Series {
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 420.0;
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 190.0;
+const TOP: f64 = 36.0;
+const BOTTOM: f64 = 50.0;
+const COLOURS: [&str; 6] = ["#9aa5b1", "#2a7f62", "#c9a227", "#1f5fa8", "#a83f39", "#6b4fa0"];
+
+/// Both axes logarithmic, with a line at each power of ten.
+pub fn curves(title: &str, x_title: &str, y_title: &str, series: &[Series]) -> String {
+    let all = || series.iter().flat_map(|s| &s.points);
+    let x_axis = Axis::around(all().map(|p| p.0), LEFT, WIDTH - RIGHT);
+    let y_axis = Axis::around(all().map(|p| p.1), HEIGHT - BOTTOM, TOP);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" font-family=\"sans-serif\" \
+         font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n\
+         <text x=\"10\" y=\"20\" font-weight=\"bold\" font-size=\"14\">{title}</text>\n"
+    );
+    for (at, label) in x_axis.ticks() {
+        line(&mut svg, (at, TOP), (at, HEIGHT - BOTTOM), "#e3e7eb");
+        text(&mut svg, (at, HEIGHT - BOTTOM + 16.0), "middle", &label);
+    }
+    for (at, label) in y_axis.ticks() {
+        line(&mut svg, (LEFT, at), (WIDTH - RIGHT, at), "#e3e7eb");
+        text(&mut svg, (LEFT - 6.0, at + 4.0), "end", &label);
+    }
+    text(
+        &mut svg,
+        ((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 12.0),
+        "middle",
+        x_title,
+    );
+    text(&mut svg, (10.0, TOP - 4.0), "start", y_title);
+    for (number, one) in series.iter().enumerate() {
+        let colour = COLOURS[number % COLOURS.len()];
+        let points: Vec<_> = one
+            .points
+            .iter()
+            .map(|(x, y)| (x_axis.place(*x), y_axis.place(*y)))
+            .collect();
+        let path: Vec<_> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let path = path.join(" ");
+        let _ = writeln!(
+            svg,
+            "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>"
+        );
+        for (x, y) in points {
+            let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
+        }
+        let y = TOP + 18.0 * number as f64 + 10.0;
+        let x = WIDTH - RIGHT + 14.0;
+        line(&mut svg, (x, y - 4.0), (x + 20.0, y - 4.0), colour);
+        text(&mut svg, (x + 26.0, y), "start", &one.name);
+    }
+    svg + "</svg>\n"
+}
+
+fn line(svg: &mut String, from: (f64, f64), to: (f64, f64), colour: &str) {
+    let _ = writeln!(
+        svg,
+        "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+        from.0, from.1, to.0, to.1
+    );
+}
+
+fn text(svg: &mut String, at: (f64, f64), anchor: &str, words: &str) {
+    let _ = writeln!(
+        svg,
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{words}</text>",
+        at.0, at.1
+    );
+}
+
+/// Powers of ten from `low` to `high`, between two places on the picture.
+struct Axis {
+    low: f64,
+    high: f64,
+    from: f64,
+    to: f64,
+}
+
+impl Axis {
+    fn around(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Axis {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        for value in values.filter(|v| *v > 0.0) {
+            low = low.min(value.log10().floor());
+            high = high.max(value.log10().ceil());
+        }
+        if low >= high {
+            (low, high) = (0.0, 1.0);
+        }
+        Axis { low, high, from, to }
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        let share = (value.max(f64::MIN_POSITIVE).log10() - self.low) / (self.high - self.low);
+        self.from + (self.to - self.from) * share.clamp(0.0, 1.0)
+    }
+
+    fn ticks(&self) -> Vec<(f64, String)> {
+        let powers = self.low as i32..=self.high as i32;
+        let label = |power: i32| match power {
+            0..3 => format!("{}", 10_f64.powi(power)),
+            3..6 => format!("{}k", 10_f64.powi(power - 3)),
+            6.. => format!("{}M", 10_f64.powi(power - 6)),
+            _ => format!("1e{power}"),
+        };
+        powers
+            .map(|power| (self.place(10_f64.powi(power)), label(power)))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_series_is_drawn_and_axes_have_powers_of_ten() {
+        let series = ["a", "b"].map(|name| Series {
+            name: name.into(),
+            points: vec![(1000.0, 5.0), (131_072.0, 50.0)],
+        });
+        let svg = curves("title", "x", "y", &series);
+        assert_eq!(svg.matches("<polyline").count(), 2);
+        assert_eq!(svg.matches("<circle").count(), 4);
+        for label in [">1k<", ">1M<", ">1<", ">100<", ">title<", ">a<"] {
+            assert!(svg.contains(label), "{label} in {svg}");
+        }
+    }
+}
