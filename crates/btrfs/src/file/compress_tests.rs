@@ -124,7 +124,7 @@ fn the_kernel_reads_files_of_all_sizes_that_were_compressed() {
     every_size_under(&share.map(String::from));
 }
 
-/// `cargo xtask long` runs it.
+/// `cargo test -p cowshed-btrfs of_all_levels -- --ignored`.
 #[test]
 #[ignore = "all levels: takes a minute"]
 fn the_kernel_reads_files_of_all_sizes_of_all_levels() {
