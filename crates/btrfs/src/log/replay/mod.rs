@@ -17,6 +17,8 @@ mod extents;
 mod inodes;
 mod links;
 mod names;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
