@@ -141,7 +141,8 @@ impl Bench {
         self.mountpoint().join(extents.to_string())
     }
 
-    /// Files by their number of extents; the numbers. The one that was written has a hole near its end.
+    /// Files by their number of extents; the numbers. Each has a hole near its end: of a file without any the kernel knows
+    /// by its counters that there is nothing to look for.
     fn fill(&self, args: &Args) -> Result<Vec<u64>> {
         self.mount(Side::Kernel, false)?;
         let written = (args.gib << 30) / EXTENT_BYTES;
@@ -161,12 +162,20 @@ impl Bench {
                 counts.push(count);
             }
         }
-        let hole = ((args.gib << 30) / 16 * 15) & !(EXTENT_BYTES - 1);
-        let punch = ["--punch-hole", "--length", "1048576", "--offset", &hole.to_string()];
-        run::output(Command::new("fallocate").args(punch).arg(&first))?;
+        for count in &counts {
+            let hole = if *count == written { count / 16 * 15 } else { count - 1 };
+            self.punch(&self.file(*count), hole * EXTENT_BYTES)?;
+        }
         self.unmount(Side::Kernel)?;
         counts.sort_unstable();
         Ok(counts)
+    }
+
+    fn punch(&self, file: &Path, offset_bytes: u64) -> Result<()> {
+        let offset = offset_bytes.to_string();
+        let mut command = Command::new("fallocate");
+        command.args(["--punch-hole", "--length", "1048576", "--offset", &offset]);
+        run::output(command.arg(file)).map(drop)
     }
 
     /// A file of `count` extents, all of them shared with the first.
