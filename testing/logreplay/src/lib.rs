@@ -79,5 +79,9 @@ pub fn volumes() -> Vec<VolumeOptions> {
         with(&|o| o.mount_options = "noatime,nodatasum"),
         with(&|o| o.csum = Some("sha256")),
         with(&|o| o.features = vec!["^extref", "^skinny-metadata"]),
+        with(&|o| {
+            o.mixed = true;
+            o.node_bytes = Some(4096);
+        }),
     ]
 }
