@@ -8,7 +8,7 @@ use btrfs_format::{Generation, LogicalAddr};
 use super::csum;
 use super::data::DataState;
 use super::extent::extent_key;
-use super::replace::Plan;
+use super::replace::{Plan, delete_and_insert};
 use crate::engine::Engine;
 use crate::inode::{Inode, InodeState};
 use crate::refs::{DataRef, RefChange, RefKind};
@@ -111,7 +111,8 @@ pub(super) fn put_change(
     attr.attr.transid = generation;
 }
 
-fn put_plan(batch: &mut Batch, inode: &Inode, plan: Plan, fresh: &HashSet<LogicalAddr>, generation: Generation) {
+fn put_plan(batch: &mut Batch, inode: &Inode, mut plan: Plan, fresh: &HashSet<LogicalAddr>, generation: Generation) {
+    let refs = plan.take_refs();
     for (start, edit) in plan.edits {
         let key = extent_key(inode.ino, start);
         match edit {
@@ -120,11 +121,14 @@ fn put_plan(batch: &mut Batch, inode: &Inode, plan: Plan, fresh: &HashSet<Logica
                 if extent.generation == NOW {
                     extent.generation = generation;
                 }
+                if delete_and_insert::is_on() {
+                    batch.delete(&inode.tree, key);
+                }
                 batch.put(&inode.tree, key, extent.encode());
             }
         }
     }
-    for (name, count) in plan.refs {
+    for (name, count) in refs {
         let kind = match (count > 0, fresh.contains(&name.addr)) {
             (true, true) => RefKind::New,
             (true, false) => RefKind::Add,

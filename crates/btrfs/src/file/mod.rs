@@ -67,6 +67,8 @@ mod kernel_tests;
 #[cfg(test)]
 mod map_tests;
 #[cfg(test)]
+mod remap_cost;
+#[cfg(test)]
 mod tests;
 
 /// Bytes of a block of file data: the only sector size that this engine mounts.

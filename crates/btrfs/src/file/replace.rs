@@ -47,18 +47,54 @@ pub(super) struct Plan {
     /// References more (or fewer) than before.
     pub refs: BTreeMap<RefName, i64>,
     pub nbytes: i64,
+    /// Each reference as it came and went, before any cancelled.
+    #[cfg(test)]
+    pub every_ref: Vec<(RefName, i64)>,
+}
+
+/// For one measurement ([`super::remap_cost`]): on this thread, items are remapped by deleting and inserting them, none is
+/// joined, and no reference is cancelled before it is queued.
+#[cfg(test)]
+pub(super) mod delete_and_insert {
+    use std::cell::Cell;
+    thread_local! {
+        static IS_ON: Cell<bool> = const { Cell::new(false) };
+    }
+    pub fn set(on: bool) {
+        IS_ON.set(on);
+    }
+    pub fn is_on() -> bool {
+        IS_ON.get()
+    }
+}
+#[cfg(not(test))]
+pub(super) mod delete_and_insert {
+    pub const fn is_on() -> bool {
+        false
+    }
 }
 
 impl Plan {
     fn count(&mut self, extent: &Extent, sign: i64) {
         self.nbytes += sign * extent.nbytes() as i64;
         if let Some(name) = RefName::of(extent) {
+            #[cfg(test)]
+            self.every_ref.push((name, sign));
             let count = self.refs.entry(name).or_default();
             *count += sign;
             if *count == 0 {
                 self.refs.remove(&name);
             }
         }
+    }
+
+    /// Takes the references that are to be queued.
+    pub fn take_refs(&mut self) -> Vec<(RefName, i64)> {
+        #[cfg(test)]
+        if delete_and_insert::is_on() {
+            return std::mem::take(&mut self.every_ref);
+        }
+        std::mem::take(&mut self.refs).into_iter().collect()
     }
 
     fn put(&mut self, extent: Extent) {
@@ -77,7 +113,9 @@ pub(super) fn plan(existing: &[Extent], replacements: &[Replacement]) -> Plan {
     for extent in replacements.iter().flat_map(|r| &r.extents) {
         plan.put(extent.clone());
     }
-    merge_neighbours(&mut plan, existing);
+    if !delete_and_insert::is_on() {
+        merge_neighbours(&mut plan, existing);
+    }
     // What only came into being to be joined needs no deleting.
     let exists = |start: &u64| existing.binary_search_by_key(start, |e| e.start).is_ok();
     plan.edits.retain(|start, edit| edit.is_some() || exists(start));

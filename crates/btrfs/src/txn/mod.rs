@@ -102,6 +102,8 @@ impl Join<'_> {
     /// As [`Join::apply`], for the replay of a log: it asks whether there is space when all of it is pending.
     pub(crate) fn apply_unreserved(&self, batch: Batch) {
         let (items, refs) = (batch.edits.len(), batch.refs.len());
+        self.txn.applied_items.fetch_add(items as u64, Ordering::Relaxed);
+        self.txn.applied_refs.fetch_add(refs as u64, Ordering::Relaxed);
         let bytes: usize = batch
             .edits
             .iter()
@@ -139,6 +141,9 @@ pub struct Txn {
     space: Arc<Space>,
     /// Estimated memory of what waits in the active overlays.
     pending_memory_bytes: AtomicU64,
+    /// Edits of items and changes of references in all batches so far.
+    applied_items: AtomicU64,
+    applied_refs: AtomicU64,
     commit_lock: Mutex<CommitStats>,
     /// Dead subvolumes that wait for a commit to drop them.
     drops: Mutex<Vec<TreeId>>,
@@ -157,6 +162,8 @@ impl Txn {
             refs: Mutex::new(RefQueue::default()),
             space,
             pending_memory_bytes: AtomicU64::new(0),
+            applied_items: AtomicU64::new(0),
+            applied_refs: AtomicU64::new(0),
             commit_lock: Mutex::new(CommitStats::default()),
             drops: Mutex::new(Vec::new()),
             quota_settled: AtomicBool::new(false),
@@ -195,6 +202,11 @@ impl Txn {
     /// The last transaction that is on disk.
     pub fn committed(&self) -> Generation {
         Generation(self.committed.load(Ordering::Acquire))
+    }
+    /// Edits of items, and changes of references, in all batches so far.
+    pub fn applied(&self) -> (u64, u64) {
+        let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        (load(&self.applied_items), load(&self.applied_refs))
     }
     /// Estimated memory of pending items.
     pub fn pending_memory_bytes(&self) -> u64 {
