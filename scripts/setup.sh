@@ -22,6 +22,7 @@ needs=(
   dpkg-deb:dpkg:dpkg
   sqlite3:sqlite3:sqlite
   python3:python3:python3
+  dbench:dbench:dbench
   man:man-db:man-db
 )
 

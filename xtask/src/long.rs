@@ -37,8 +37,21 @@ pub fn kill9(args: &Args) -> Result<()> {
 
 /// The share of the kill rounds that every run of CI has, with what the tests have built.
 pub fn kill9_share() -> Result<()> {
-    let args = ["run", "--quiet", "-p", "cowshed-kill9", "--", "--rounds", "4"];
-    run::run("4 kills under load", &mut run::cargo(&args))
+    for (load, rounds) in [("model", "4"), ("sqlite", "3"), ("dbench", "3")] {
+        let args = [
+            "run",
+            "--quiet",
+            "-p",
+            "cowshed-kill9",
+            "--",
+            "--load",
+            load,
+            "--rounds",
+            rounds,
+        ];
+        run::run(&format!("{rounds} kills under load: {load}"), &mut run::cargo(&args))?;
+    }
+    Ok(())
 }
 
 /// `cargo xtask sqlite`

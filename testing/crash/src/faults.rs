@@ -3,7 +3,8 @@
 //! The run is done once on a healthy device, which gives the right answers. Then once per I/O and kind of fault:
 //!
 //! * until the first error every operation answers as on the healthy device, and so does reading everything at the end;
-//! * a sync that succeeds leaves on the device what the mount shows, whatever failed before;
+//! * a sync that succeeds leaves on the device what the mount shows, whatever failed before: an fsync that failed is never
+//!   followed by one that pretends;
 //! * once a commit has failed no sync succeeds any more;
 //! * in the end the checker finds nothing, and a fresh mount on the healthy device sees a state that was committed, not
 //!   older than the last acknowledged sync.
@@ -54,6 +55,8 @@ struct Healthy {
     bases: Devices,
     ops: Vec<Op>,
     answers: Vec<Answer>,
+    /// Fsyncs write logs.
+    tree_log: bool,
     end: Tree,
     counts: Counts,
 }
@@ -77,7 +80,8 @@ fn healthy(seed: u64, layout: Layout, mix: Mix, count: usize) -> Result<Healthy>
     let ops = workload::choose(&mut rng, mix, count);
     let plan = FaultPlan::new();
     let devices = rig::snapshots(&bases);
-    let fs = rig::mount(faulty(&devices, &plan))?;
+    let tree_log = mix == Mix::Syncs;
+    let fs = rig::mount_with(faulty(&devices, &plan), tree_log)?;
     let answers: Vec<Answer> = ops.iter().map(|op| Player::new(&fs).apply(op)).collect();
     let end = tree::take(&fs)?;
     let counts = plan.counts();
@@ -86,6 +90,7 @@ fn healthy(seed: u64, layout: Layout, mix: Mix, count: usize) -> Result<Healthy>
         bases,
         ops,
         answers,
+        tree_log,
         end,
         counts,
     })
@@ -144,6 +149,7 @@ struct Faulty {
     states: BTreeMap<u64, Tree>,
     acknowledged: u64,
     failed: bool,
+    tree_log: bool,
 }
 
 fn one_run(healthy: &Healthy, fault: &Fault) -> Result<Outcome> {
@@ -151,7 +157,7 @@ fn one_run(healthy: &Healthy, fault: &Fault) -> Result<Outcome> {
     let before = cold(&devices)?;
     let plan = FaultPlan::new();
     plan.add(fault.clone());
-    let Ok(fs) = rig::mount(faulty(&devices, &plan)) else {
+    let Ok(fs) = rig::mount_with(faulty(&devices, &plan), healthy.tree_log) else {
         ensure!(plan.counts().faults > 0, "the mount fails without a fault");
         let after = cold(&devices)?;
         ensure!(before.1 == after.1, "a mount that failed changed files");
@@ -166,6 +172,7 @@ fn one_run(healthy: &Healthy, fault: &Fault) -> Result<Outcome> {
         acknowledged: before.0,
         states: BTreeMap::from([before]),
         failed: false,
+        tree_log: healthy.tree_log,
     };
     for (op, expected) in healthy.ops.iter().zip(&healthy.answers) {
         run.step(op, *expected).with_context(|| format!("{op:?}"))?;
@@ -190,7 +197,7 @@ impl Faulty {
         }
         ensure!(!was_aborted, "succeeds although a commit failed before");
         self.acknowledged = self.fs.engine().txn.committed().get();
-        if !self.failed {
+        if !self.failed && !self.tree_log {
             return Ok(());
         }
         // Reading may fail; what it shows must be on the device.
@@ -261,6 +268,7 @@ impl Faulty {
             false => &[],
         };
         rig::check_clean_but(&rig::shared(&self.devices), allowed)?;
+        let (_, has_log) = rig::state(rig::shared(&self.devices))?;
         let (generation, tree) = cold(&self.devices)?;
         let newest = self.states.keys().next_back().copied().unwrap_or(0);
         ensure!(
@@ -268,6 +276,8 @@ impl Faulty {
             "{generation} is older than what was acknowledged"
         );
         match self.states.get(&generation) {
+            // What the fsyncs since then promised was compared when they returned.
+            _ if has_log => {}
             Some(state) => {
                 let differences = tree::differences(state, &tree);
                 ensure!(
@@ -286,11 +296,11 @@ impl Faulty {
     }
 }
 
-/// Opens copies of the devices: the generation they are at, and the files.
+/// Opens copies of the devices: the generation that their superblocks name, and the files.
 fn cold(devices: &Devices) -> Result<(u64, Tree)> {
     let copies = rig::snapshots(devices);
+    let (generation, _) = rig::state(rig::shared(&copies))?;
     let fs = rig::mount(rig::shared(&copies))?;
-    let generation = fs.engine().txn.committed().get();
     let tree = tree::take(&fs)?;
     rig::abandon(fs);
     Ok((generation, tree))

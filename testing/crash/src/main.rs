@@ -66,7 +66,8 @@ fn nth_run(seed: u64, n: u64, ops: usize) -> Run {
         threads: threads[(n % threads.len() as u64) as usize],
         ops,
         mix: if n % 3 == 2 { Mix::Everything } else { Mix::Syncs },
-        tear_bytes: if n.is_multiple_of(2) { 4096 } else { 512 },
+        tree_log: n % 6 != 1,
+        tear_bytes: if n % 6 == 1 { 512 } else { 4096 },
     }
 }
 
@@ -92,7 +93,7 @@ fn one_run(args: &Args, totals: &Totals, run: Run) -> Result<()> {
         let done = totals.by_kernel.load(Ordering::Relaxed);
         if kernel_can && done * args.images < args.kernel_images * count {
             totals.by_kernel.fetch_add(1, Ordering::Relaxed);
-            kernel::judge(&judged)?;
+            kernel::judge(&judged).with_context(|| judged.name.clone())?;
         }
         if count >= args.images || totals.ends.load(Ordering::Relaxed) {
             break;

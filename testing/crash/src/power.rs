@@ -46,7 +46,10 @@ pub struct Run {
     pub threads: Threads,
     pub ops: usize,
     pub mix: Mix,
-    /// What the devices never tear. The kernel trusts them not to tear a superblock, of 4096 bytes.
+    /// An fsync writes a log where it can.
+    pub tree_log: bool,
+    /// What the devices never tear. The kernel trusts them not to tear a superblock, of 4096 bytes; with logs we must,
+    /// too: the other copies of the superblock know of no log.
     pub tear_bytes: u64,
 }
 
@@ -88,7 +91,7 @@ pub fn record(run: Run) -> Result<Recording> {
         .into_iter()
         .map(|device| Arc::new(log.record(device)) as Arc<dyn BlockDevice>)
         .collect();
-    let fs = rig::mount(recorded)?;
+    let fs = rig::mount_with(recorded, run.tree_log)?;
     let mut states = BTreeMap::from([(fs.engine().txn.committed().get(), cold(&devices)?.1)]);
     let mut ops = workload::choose(&mut rng, run.mix, run.ops);
     let mut history = History::default();
@@ -273,7 +276,8 @@ impl Recording {
     /// Judges one image; gives what a kernel must find in it, too.
     pub fn judge(&mut self, image: CrashImage) -> Result<Judged> {
         let name = self.name(&image);
-        self.judge_inner(image).with_context(|| name)
+        let judged = self.judge_inner(image).with_context(|| name.clone())?;
+        Ok(Judged { name, ..judged })
     }
 
     fn judge_inner(&mut self, image: CrashImage) -> Result<Judged> {
@@ -307,6 +311,7 @@ impl Recording {
             devices,
             found,
             has_log,
+            name: String::new(),
         })
     }
 
@@ -334,7 +339,9 @@ impl Recording {
             return Ok(());
         }
         let synced = |mark: &u64| mark.checked_sub(SYNC_MARK);
-        let names = |mark: &u64| synced(mark).or(mark.checked_sub(NAMES_MARK));
+        // What a commit for one file makes durable is more than a log does.
+        let is_commit = !self.run.tree_log;
+        let names = |mark: &u64| synced(mark).or(mark.checked_sub(NAMES_MARK).filter(|_| is_commit));
         let marks = || marks.iter().rev().filter(|mark| **mark < DONE_MARK);
         let oldest = marks().find_map(names).unwrap_or(0) as usize;
         self.history
@@ -386,4 +393,6 @@ pub struct Judged {
     pub found: Tree,
     /// It had a log, which was replayed.
     pub has_log: bool,
+    /// Which run and which image.
+    pub name: String,
 }

@@ -30,6 +30,11 @@ pub enum Layout {
 
 /// A fresh volume. `uuid_byte` tells volumes apart for a kernel that sees several of them.
 pub fn make(layout: Layout, nodesize_bytes: u32, uuid_byte: u8) -> Result<Devices> {
+    make_as(layout, nodesize_bytes, [uuid_byte; 16])
+}
+
+/// A fresh volume of this uuid.
+pub fn make_as(layout: Layout, nodesize_bytes: u32, uuid: [u8; 16]) -> Result<Devices> {
     let count = match layout {
         Layout::Dup => 1,
         Layout::Raid1 => 2,
@@ -37,7 +42,7 @@ pub fn make(layout: Layout, nodesize_bytes: u32, uuid_byte: u8) -> Result<Device
     let devices: Devices = (0..count)
         .map(|n| Arc::new(MemDevice::new(format!("memory-{n}"), DEVICE_BYTES)))
         .collect();
-    let mut options = MkfsOptions::new([uuid_byte; 16]);
+    let mut options = MkfsOptions::new(uuid);
     options.nodesize_bytes = Some(nodesize_bytes);
     if layout == Layout::Raid1 {
         options.data_profile = Some(Profile::Raid1);
@@ -59,13 +64,18 @@ pub fn snapshots(devices: &Devices) -> Devices {
     devices.iter().map(|device| Arc::new(device.snapshot())).collect()
 }
 
-/// Mounts; commits happen only when asked for.
+/// Mounts; commits happen only when asked for, and an fsync is one.
 pub fn mount(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Fs, cowshed_btrfs::Error> {
+    mount_with(devices, false)
+}
+
+/// Mounts; with `tree_log` an fsync writes a log where it can.
+pub fn mount_with(devices: Vec<Arc<dyn BlockDevice>>, tree_log: bool) -> Result<Fs, cowshed_btrfs::Error> {
     let volume = Volume::open(devices, &OpenOptions::default())?;
     let options = EngineOptions {
         commit_interval_s: 0,
         memory_bytes_max: 64 << 20,
-        ..EngineOptions::default()
+        tree_log,
     };
     let env: Arc<dyn Env> = Arc::new(FixedEnv::default());
     let engine = Engine::open(volume, env, options)?;

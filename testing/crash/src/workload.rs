@@ -251,7 +251,7 @@ fn choose_one(rng: &mut Rng) -> Op {
 }
 
 /// What is written: repeatable, and different everywhere.
-fn bytes(fill: u64, len: usize) -> Vec<u8> {
+pub fn bytes(fill: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     Rng::new(fill).fill(&mut out);
     out

@@ -9,12 +9,17 @@
 //!   acknowledged sync: each transaction is there as a whole or not at all, in order ([`verify`]);
 //! * files hold what the last acknowledged sync of theirs made durable, or blocks of later versions;
 //! * cowshed mounts the same image again, and the next round goes on with it.
+//!
+//! [`load`] has other loads, SQLite and dbench, and judges what was acknowledged to them.
 
 pub mod daemon;
 pub mod history;
+pub mod ledger;
+pub mod load;
 pub mod loader;
 pub mod rounds;
 pub mod scan;
+pub mod sqlite;
 pub mod verify;
 
 pub use rounds::{Config, run};

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Parser;
 use cowshed_harness::need;
+use cowshed_kill9::load::{self, Load};
 use cowshed_kill9::{Config, run};
 
 /// Kill the mount's process under load, again and again, and look at what is left (root, loop devices, FUSE)
@@ -14,6 +15,12 @@ struct Args {
     rounds: u64,
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// What works on the mount
+    #[arg(long, value_enum, default_value = "model")]
+    load: Load,
+    /// More mount options, for the loads beside `model`
+    #[arg(long, default_value = "treelog")]
+    options: String,
     /// The program to kill (default: `cowshed` beside this one)
     #[arg(long)]
     cowshed: Option<PathBuf>,
@@ -34,6 +41,14 @@ fn main() -> Result<()> {
         progress: true,
     };
     println!("seed {}", args.seed);
+    if args.load != Load::Model {
+        let tool = if args.load == Load::Sqlite { "sqlite3" } else { "dbench" };
+        if need::tool(tool).is_none() || need::tool("stdbuf").is_none() {
+            return Ok(());
+        }
+        println!("{}", load::run(&config, args.load, &args.options)?);
+        return Ok(());
+    }
     let summary = run(&config)?;
     println!("all {} rounds passed: {summary:?}", args.rounds);
     Ok(())

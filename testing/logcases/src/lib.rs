@@ -5,6 +5,8 @@
 //! kernel replays or we do. The crash image is a copy of the device right after the last operation returned. Whoever
 //! replays, both checkers must find nothing afterwards; and of one image kernel and Cowshed must make the same tree.
 //!
+//! In [`reverse`] the kernel runs at random, and its crash images, cut at many moments, are replayed by both.
+//!
 //! The table stands in `docs/design/log-tree.md`, printed by [`doc`].
 
 pub mod content;
@@ -13,6 +15,7 @@ pub mod expect;
 pub mod linux;
 pub mod op;
 pub mod ours;
+pub mod reverse;
 pub mod roads;
 pub mod table;
 

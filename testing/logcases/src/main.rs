@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use clap::Parser;
 use cowshed_logcases::roads::{self, Who};
-use cowshed_logcases::{Case, doc, table};
+use cowshed_logcases::{Case, doc, reverse, table};
 
 #[derive(Parser)]
 #[command(
@@ -26,9 +26,18 @@ struct Args {
     /// Who replays: k, c, or both
     #[arg(long, default_value = "kc")]
     replayers: String,
+    /// Our fsyncs commit, they write no logs
+    #[arg(long)]
+    commits: bool,
     /// Bytes of a node
     #[arg(long, default_value_t = 16384)]
     nodesize: u32,
+    /// Instead: cut so many crash images out of random runs of the kernel, and compare the replays
+    #[arg(long)]
+    reverse: Option<u64>,
+    /// Of those runs
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// How many at a time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -53,17 +62,25 @@ fn main() -> Result<()> {
     }
     let started = Instant::now();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    if let Some(images) = args.reverse {
+        println!("{}", reverse::run(args.seed, images)?);
+        return Ok(());
+    }
     let (writers, replayers) = (who(&args.writers), who(&args.replayers));
     let cases: Vec<Case> = table::all().filter(|case| case.name.contains(&args.name)).collect();
-    let base = roads::base(args.nodesize)?;
+    let bases = (0..args.jobs)
+        .map(|_| roads::base(args.nodesize))
+        .collect::<Result<Vec<_>>>()?;
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
     let logged = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for _ in 0..args.jobs {
-            scope.spawn(|| {
+        let (cases, next, failed, logged, args) = (&cases, &next, &failed, &logged, &args);
+        let (writers, replayers) = (&writers, &replayers);
+        for base in &bases {
+            scope.spawn(move || {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    match roads::run(case, &base, &writers, &replayers) {
+                    match roads::run(case, base, !args.commits, writers, replayers) {
                         Ok(report) => {
                             logged.fetch_add(report.logged.len(), Ordering::Relaxed);
                             if args.verbose {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
@@ -44,7 +45,8 @@ pub struct Crash {
 }
 
 impl Crash {
-    fn new(device: MemDevice) -> Result<Crash> {
+    /// Looks for a log.
+    pub fn new(device: MemDevice) -> Result<Crash> {
         let options = OpenOptions {
             read_only: true,
             ..OpenOptions::default()
@@ -61,9 +63,13 @@ const SUBVOLUME_SHIFT: u32 = 40;
 /// Mount options under which the kernel commits only when asked to.
 const KERNEL_OPTIONS: &str = "noatime,commit=300";
 
-/// A fresh volume.
+/// A fresh volume. Each has a uuid of its own: the kernel does not like to mount two of one uuid at a time.
 pub fn base(nodesize_bytes: u32) -> Result<MemDevice> {
-    Ok(rig::make(Layout::Dup, nodesize_bytes, 0x1c)?[0].snapshot())
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let mut uuid = [0x1c; 16];
+    uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
+    uuid[4..8].copy_from_slice(&COUNT.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+    Ok(rig::make_as(Layout::Dup, nodesize_bytes, uuid)?[0].snapshot())
 }
 
 /// The kernel runs the script; the crash follows right after.
@@ -80,8 +86,8 @@ pub fn kernel_writes(base: &MemDevice, ops: &[Op]) -> Result<Crash> {
     Crash::new(device)
 }
 
-/// Our engine runs the script. What it cannot make itself must stand in the setup, which the kernel runs then.
-pub fn we_write(base: &MemDevice, case: &Case) -> Result<Crash> {
+/// Our engine runs the script, its fsyncs as logs or as commits. What it cannot make itself must stand in the setup, which the kernel runs then.
+pub fn we_write(base: &MemDevice, case: &Case, tree_log: bool) -> Result<Crash> {
     let ops = case.ops()?;
     let is_kernels = |op: &Op| matches!(op, Op::Subvolume(_));
     let (device, ops) = if ops.iter().any(is_kernels) {
@@ -92,7 +98,7 @@ pub fn we_write(base: &MemDevice, case: &Case) -> Result<Crash> {
         (base.snapshot(), &ops[..])
     };
     let devices: Devices = vec![Arc::new(device)];
-    let fs = rig::mount(rig::shared(&devices))?;
+    let fs = rig::mount_with(rig::shared(&devices), tree_log)?;
     let mut player = Ours::new(&fs);
     for op in ops {
         player.apply(op)?;
@@ -192,7 +198,9 @@ pub struct Report {
 }
 
 /// Runs a case: each writer's crash image is replayed by each replayer.
-pub fn run(case: &Case, base: &MemDevice, writers: &[Who], replayers: &[Who]) -> Result<Report> {
+///
+/// `tree_log`: our fsyncs write logs, not commits.
+pub fn run(case: &Case, base: &MemDevice, tree_log: bool, writers: &[Who], replayers: &[Who]) -> Result<Report> {
     let mut report = Report::default();
     for &writer in writers {
         if writer == Who::Cowshed && !is_for_us(case)? {
@@ -201,7 +209,7 @@ pub fn run(case: &Case, base: &MemDevice, writers: &[Who], replayers: &[Who]) ->
         let name = || format!("case {}, written by {writer}", case.name);
         let crash = match writer {
             Who::Kernel => kernel_writes(base, &case.ops()?),
-            Who::Cowshed => we_write(base, case),
+            Who::Cowshed => we_write(base, case, tree_log),
         }
         .with_context(name)?;
         if crash.has_log {

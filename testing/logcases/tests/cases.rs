@@ -6,6 +6,8 @@ use cowshed_harness::need;
 use cowshed_logcases::roads::{self, Who};
 use cowshed_logcases::{Case, doc, expect, table};
 
+/// Our fsyncs write logs.
+const TREE_LOG: bool = true;
 const PAGE: &str = include_str!("../../../docs/design/log-cases.md");
 
 #[test]
@@ -35,7 +37,7 @@ fn run(cases: impl Iterator<Item = Case>, nodesize_bytes: u32, writers: &[Who], 
     let base = roads::base(nodesize_bytes).unwrap();
     let mut logs = 0;
     for case in cases {
-        match roads::run(&case, &base, writers, replayers) {
+        match roads::run(&case, &base, TREE_LOG, writers, replayers) {
             Ok(report) => logs += report.logged.len(),
             Err(error) => panic!("{error:#}\nscript: {}", case.script),
         }
@@ -61,9 +63,10 @@ fn what_we_write_the_kernel_replays() {
 }
 
 #[test]
-fn what_the_kernel_writes_it_replays() {
+fn what_the_kernel_writes_it_and_we_replay() {
     if need::kernel_btrfs().is_some() {
-        let logs = run(table::all().skip(2).step_by(5), 16384, &[Who::Kernel], &[Who::Kernel]);
+        let share = table::all().skip(2).step_by(5);
+        let logs = run(share, 16384, &[Who::Kernel], &[Who::Kernel, Who::Cowshed]);
         assert!(logs > 20, "the kernel hardly ever writes a log: {logs}");
     }
 }

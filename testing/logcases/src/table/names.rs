@@ -74,6 +74,26 @@ pub(super) const CASES: &[Case] = &[
         &["f = c8k; !t; f links 1"],
     ),
     case(
+        "replace_again_and_another_synced",
+        "mkdir d; write d/f 0 a8k; sync; write d/t 0 b8k; fsync d/t; rename d/t d/f; fsync d; write d/t 0 c8k; fsync d/t; rename d/t d/f; write g 0 x4k; fsync g",
+        &["d/; d/f = b8k; d/t = c8k; g = x4k", "d/; d/f = c8k; g = x4k"],
+    ),
+    case(
+        "replace_again_and_neighbour_synced",
+        "mkdir d; write d/f 0 a8k; create d/j; sync; write d/t 0 b8k; fsync d/t; rename d/t d/f; fsync d; write d/t 0 c8k; fsync d/t; rename d/t d/f; write d/j 0 x4k; fdatasync d/j",
+        &["d/; d/f = b8k; d/t = c8k; d/j = x4k", "d/; d/f = c8k; d/j = x4k"],
+    ),
+    case(
+        "replace_again_and_new_neighbour_synced",
+        "mkdir d; write d/f 0 a8k; sync; write d/t 0 b8k; fsync d/t; rename d/t d/f; fsync d; write d/t 0 c8k; fsync d/t; rename d/t d/f; write d/n 0 x4k; fsync d/n",
+        &["d/; d/f = b8k; d/t = c8k; d/n = x4k", "d/; d/f = c8k; d/n = x4k"],
+    ),
+    case(
+        "replace_again_with_unsynced",
+        "mkdir d; write d/f 0 a8k; sync; write d/t 0 b8k; fsync d/t; rename d/t d/f; fsync d; create d/t; rename d/t d/f; write g 0 x4k; fsync g",
+        &["d/; d/f = b8k; ?d/t = -; g = x4k", "d/; d/f = -; g = x4k"],
+    ),
+    case(
         "replace_old_synced_file",
         "write f 0 a8k; write t 0 b8k; sync; rename t f; fsync f",
         &["f = b8k; !t; f links 1"],

@@ -133,7 +133,7 @@ impl<'a> Collector<'a> {
 
     /// Collects all that the inodes need.
     pub fn run(&mut self, inodes: &[ObjectId]) -> Step<()> {
-        self.drop_dead()?;
+        self.drop_dead(inodes)?;
         for ino in inodes {
             self.want(*ino, Want::All)?;
         }
@@ -165,7 +165,10 @@ impl<'a> Collector<'a> {
     }
 
     /// Inodes that the log has and that lost their last name since: replay must not bring them back.
-    fn drop_dead(&mut self) -> Step<()> {
+    ///
+    /// Their names go with them, and may be another's now, who is not synced (an atomic replace under way): then the name
+    /// would lead to nothing. Only the log of the directory says whose it is; without that, commit.
+    fn drop_dead(&mut self, synced: &[ObjectId]) -> Step<()> {
         // Tracked from the first log of a transaction on: what died before is in no log.
         let Some(changes) = self.tree.track(ObjectId::ORPHAN) else {
             return Ok(());
@@ -178,18 +181,28 @@ impl<'a> Collector<'a> {
                 None => true,
             };
             if !is_alive {
-                self.forget(ino)?;
+                self.forget(ino, synced)?;
             }
         }
         Ok(())
     }
 
     /// Takes everything of an object out of the log.
-    fn forget(&mut self, ino: ObjectId) -> Step<()> {
+    fn forget(&mut self, ino: ObjectId, synced: &[ObjectId]) -> Step<()> {
         if let Some(log) = &self.log.tree {
             let (from, to) = (Key::new(ino, KeyType(0), 0), Key::new(ino, KeyType(u8::MAX), u64::MAX));
             let mut cursor = log.cursor(from, to);
             while let Some((key, _)) = cursor.next()? {
+                let is_known = match key.ty {
+                    KeyType::INODE_REF => synced.contains(&ObjectId(key.offset)),
+                    KeyType::INODE_EXTREF => false,
+                    _ => true,
+                };
+                if !is_known {
+                    return Err(Stop::Commit(
+                        "a logged file lost its last name in a directory that is not synced",
+                    ));
+                }
                 self.edits.push((key, None));
             }
         }
@@ -203,11 +216,15 @@ impl<'a> Collector<'a> {
             return Ok(());
         };
         let inode = *inode_item(&item).ok_or(Stop::Commit("an inode item that is none"))?;
-        if inode.nlink.get() == 0 {
-            // Nothing is promised of it after a crash, and nothing of it is in the log.
-            return Ok(());
-        }
         let is_new = Generation::from(inode.generation) == self.running;
+        if inode.nlink.get() == 0 {
+            // Nothing of it is in the log. The commit that has its names must not bring it back: whoever syncs a file
+            // without a name learns that it is gone.
+            return match is_new {
+                true => Ok(()),
+                false => Err(Stop::Commit("a file whose last name went")),
+            };
+        }
         let of = Subject {
             ino,
             is_new,

@@ -1,0 +1,153 @@
+//! The kernel writes, at random; crash images are cut out of its run at many moments; the kernel and we replay each.
+//!
+//! The image lies on a btrfs of the kernel's own, whose reflinks make a copy of one moment: between two operations, and,
+//! by another thread, in the midst of operations, commits and log writes. Of each copy both must make the same tree, and
+//! both checkers must find nothing afterwards.
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use anyhow::{Context as _, Result, anyhow};
+use cowshed_crash::load_image;
+use cowshed_crash::workload::{self, Mix, Op as Random};
+use cowshed_device_sim::Rng;
+use cowshed_harness::{KernelMount, KernelVolume, LoopDevice, VolumeOptions};
+
+use crate::linux::Linux;
+use crate::op::{How, Op, Prealloc};
+use crate::roads::{self, Crash};
+
+const OPERATIONS: usize = 80;
+/// A cut after one of so many operations.
+const CUT_EVERY: u64 = 6;
+/// Cuts kept of one run.
+const CUTS_MAX: u64 = 40;
+
+/// What was done.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub images: u64,
+    pub logs: u64,
+    pub runs: u64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} crash images of {} runs of the kernel, {} with a log: the kernel and we agree",
+            self.images, self.runs, self.logs
+        )
+    }
+}
+
+/// Judges so many images. Needs root.
+pub fn run(seed: u64, images: u64) -> Result<Report> {
+    let mut rng = Rng::new(seed);
+    let mut report = Report::default();
+    while report.images < images {
+        let seed = rng.next_u64();
+        one_run(seed, images, &mut report).with_context(|| format!("run {seed}"))?;
+        report.runs += 1;
+    }
+    Ok(report)
+}
+
+fn one_run(seed: u64, images: u64, report: &mut Report) -> Result<()> {
+    let mut rng = Rng::new(seed);
+    let options = VolumeOptions {
+        size_bytes: 2 << 30,
+        ..VolumeOptions::default()
+    };
+    let host = KernelVolume::make(&options)?;
+    let mounted = host.mount_with("noatime")?;
+    let image = mounted.dir().join("image");
+    roads::base(if rng.one_in(2) { 4096 } else { 16384 })?.save(&image)?;
+    let cuts = write_and_cut(&image, mounted.dir(), &mut rng)?;
+    for cut in cuts.iter().take((images - report.images) as usize) {
+        let crash = Crash::new(load_image(cut)?)?;
+        report.images += 1;
+        report.logs += u64::from(crash.has_log);
+        let judge = || {
+            let kernels = roads::kernel_replays(&crash.device).context("the kernel")?;
+            let ours = roads::we_replay(&crash.device, false).context("we")?;
+            roads::same(&kernels, &ours).context("the kernel (left) and we")
+        };
+        judge().with_context(|| format!("the image {}, log: {}", cut.display(), crash.has_log))?;
+    }
+    mounted.unmount_quietly()
+}
+
+/// The kernel works on the image; gives the copies that were made meanwhile.
+fn write_and_cut(image: &Path, dir: &Path, rng: &mut Rng) -> Result<Vec<PathBuf>> {
+    let inner = dir.parent().context("no parent")?.join("inner");
+    std::fs::create_dir(&inner)?;
+    let device = LoopDevice::attach(image)?;
+    let mount = KernelMount::new("btrfs", &[device.path()], &inner, "noatime,commit=1")?;
+    let count = AtomicU64::new(0);
+    let cut = || -> Result<()> {
+        let number = count.fetch_add(1, Ordering::Relaxed);
+        if number < CUTS_MAX {
+            let copy = File::create(dir.join(format!("cut-{number}")))?;
+            rustix::fs::ioctl_ficlone(&copy, File::open(image)?)?;
+        }
+        Ok(())
+    };
+    let ops = workload::choose(rng, Mix::Syncs, OPERATIONS);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Cuts at moments that nobody chose.
+        let cutter = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                cut()?;
+                std::thread::sleep(std::time::Duration::from_millis(7));
+            }
+            anyhow::Ok(())
+        });
+        let mut player = Linux::new(&inner);
+        let mut result = Ok(());
+        for op in ops.iter().map(translate) {
+            // Random names: that an operation fails is an answer, too.
+            let _ = player.apply(&op);
+            if op.is_promise() && rng.below(CUT_EVERY) == 0 {
+                result = result.and_then(|()| cut());
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        cutter.join().map_err(|_| anyhow!("the cutter panicked"))??;
+        result
+    })?;
+    mount.unmount()?;
+    let made = count.into_inner().min(CUTS_MAX);
+    Ok((0..made).map(|n| dir.join(format!("cut-{n}"))).collect())
+}
+
+/// A random operation as a line of a script.
+fn translate(op: &Random) -> Op {
+    match op.clone() {
+        Random::Write {
+            path,
+            offset,
+            len,
+            fill,
+        } => Op::Write(How::Plain, path, offset, workload::bytes(fill, len)),
+        Random::Truncate { path, size_bytes } => Op::Truncate(path, size_bytes),
+        Random::Preallocate { path, offset, len } => Op::Fallocate(Prealloc::Extend, path, offset, len),
+        Random::Punch { path, offset, len } => Op::Fallocate(Prealloc::Punch, path, offset, len),
+        Random::Clone { from, to, len } => Op::Clone(from, 0, to, 0, len),
+        Random::Rename { from, to } => Op::Rename(from, to),
+        Random::Exchange { from, to } => Op::Exchange(from, to),
+        Random::Link { from, to } => Op::Link(from, to),
+        Random::Unlink { path } => Op::Unlink(path),
+        Random::Symlink { path, target } => Op::Symlink(target, path),
+        Random::Mkdir { path } => Op::Mkdir(path),
+        Random::Rmdir { path } => Op::Rmdir(path),
+        Random::Chmod { path, perm } => Op::Chmod(path, perm),
+        Random::SetXattr { path, name, len, fill } => Op::SetXattr(path, name, workload::bytes(fill, len)),
+        Random::RemoveXattr { path, name } => Op::RemoveXattr(path, name),
+        Random::Fsync { path } => Op::Fsync(if path.is_empty() { ".".into() } else { path }),
+        Random::Sync => Op::Sync,
+    }
+}
