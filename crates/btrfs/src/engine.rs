@@ -121,7 +121,6 @@ impl Default for EngineOptions {
         Self {
             commit_interval_s: 30,
             memory_bytes_max: 1 << 30,
-            // Until a log that a crash left behind is replayed here.
             tree_log: false,
         }
     }

@@ -1,7 +1,7 @@
 //! One case each, and that a log was enough for it, or not.
 
 use cowshed_vfs::fs::FileSystem;
-use cowshed_vfs::{Handle, RenameFlags, SetAttr, WriteFlags};
+use cowshed_vfs::{FallocateFlags, Handle, RenameFlags, SetAttr, WriteFlags};
 
 use crate::rig::{ROOT, Rig, kernel_can};
 use crate::seen::{Content, Seen, after_crash};
@@ -92,6 +92,27 @@ fn an_overwritten_and_grown_file() {
     let file = &logged(&rig, "old3")[&at];
     assert_eq!(file.content, content(&rig, "old3"));
     assert_eq!(file.xattrs.len(), 0);
+    rig.finish();
+}
+
+#[test]
+fn what_is_preallocated_behind_the_end_stays() {
+    if !kernel_can() {
+        return;
+    }
+    let rig = rig();
+    let node = rig.node("old3").unwrap();
+    let keep = FallocateFlags::KEEP_SIZE;
+    rig.fs
+        .fallocate(&ROOT, node, Handle::NONE, 16_384, 1 << 20, keep)
+        .unwrap();
+    rig.commit();
+    for round in 1..3 {
+        rig.write("old3", 4096 * round, b"changed");
+        let blocks = rig.attr("old3").unwrap().blocks_512;
+        assert!(blocks > 2048);
+        assert_eq!(logged(&rig, "old3")[&ino(&rig, "old3")].blocks, blocks);
+    }
     rig.finish();
 }
 
@@ -220,6 +241,20 @@ fn moves_between_directories_are_committed() {
     rig.commit();
     rig.rename("empty", "dir/empty", RenameFlags::empty()).unwrap();
     assert!(!sync(&rig, "dir").0);
+    rig.finish();
+}
+
+#[test]
+fn an_fsync_of_a_removed_file_makes_the_removal_durable() {
+    if !kernel_can() {
+        return;
+    }
+    let rig = rig();
+    let node = rig.node("old1").unwrap();
+    let at = ino(&rig, "old1");
+    rig.unlink("old1").unwrap();
+    rig.fs.fsync(&ROOT, node, Handle::NONE, false).unwrap();
+    assert!(!after_crash(rig.image()).contains_key(&at));
     rig.finish();
 }
 

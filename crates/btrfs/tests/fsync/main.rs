@@ -6,12 +6,21 @@ mod random;
 #[allow(dead_code)]
 mod rig;
 mod seen;
+mod speed;
 
-use cowshed_vfs::{FileSystem, Handle, WriteFlags};
+use cowshed_vfs::{FileSystem, Handle, NodeId, WriteFlags};
 
 use rig::{ROOT, Rig};
 
 impl Rig {
+    pub fn create_in(&self, dir: NodeId, name: &str) {
+        let (entry, opened) = self
+            .fs
+            .create(&ROOT, dir, name.as_bytes(), 0o644, &rig::CREATE)
+            .unwrap();
+        self.fs.release(entry.node, opened.handle);
+        self.fs.forget(entry.node, 1);
+    }
     pub fn write(&self, path: &str, at: u64, data: &[u8]) {
         let (node, flags) = (self.node(path).unwrap(), WriteFlags::empty());
         let written = self.fs.write(&ROOT, node, Handle::NONE, at, data, flags).unwrap();

@@ -12,6 +12,8 @@ pub struct Inode {
     pub mode: u32,
     pub nlink: u64,
     pub size: u64,
+    /// Of regular files, in units of 512 bytes.
+    pub blocks: u64,
     pub mtime: (i64, i64),
     /// Of regular files; the target of symbolic links.
     pub content: Content,
@@ -76,6 +78,7 @@ fn note(path: &Path, seen: &mut Seen) -> u64 {
     inode.size = meta.size();
     inode.mtime = (meta.mtime(), meta.mtime_nsec());
     if meta.is_file() {
+        inode.blocks = meta.blocks();
         inode.content = Content(std::fs::read(path).unwrap());
     } else if meta.is_symlink() {
         let target = std::fs::read_link(path).unwrap();

@@ -11,6 +11,7 @@ use btrfs_format::features::header_flags;
 use btrfs_format::{BlockExpect, Generation, Key, LogicalAddr, TreeBlock, TreeId};
 use zerocopy::IntoBytes;
 
+use super::collect::{Step, Stop};
 use super::ranges::Ranges;
 use crate::engine::Engine;
 use crate::error::Result;
@@ -61,7 +62,7 @@ impl LogTrees {
 
     /// Merges the edits, writes what changed, and makes it durable. After an error the logs are in no known state: only a
     /// commit helps.
-    pub fn sync(&mut self, engine: &Engine, transid: Generation, edits: Vec<(TreeId, Edits)>) -> Result<Written> {
+    pub fn sync(&mut self, engine: &Engine, transid: Generation, edits: Vec<(TreeId, Edits)>) -> Step<Written> {
         let mut host = Host {
             engine,
             transid,
@@ -78,6 +79,9 @@ impl LogTrees {
             }
         }
         host.merge(&mut self.root, &roots)?;
+        if engine.space.needs_full_commit() {
+            return Err(Stop::Commit("a chunk was made for the log"));
+        }
         let blocks = host.fresh.len() as u64;
         host.write_out()?;
         let replaced = host.replaced;

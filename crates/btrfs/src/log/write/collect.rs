@@ -15,6 +15,7 @@ use super::blocks::SubvolLog;
 use super::names::LeftNames;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::file;
 use crate::overlay::Edit;
 use crate::tree::{Change, Edits, Item, Tree};
 use crate::xattr;
@@ -71,6 +72,8 @@ pub(super) struct File {
     pub has_sums: bool,
     /// The log has no extents of it.
     pub is_first: bool,
+    /// The first block behind the size that the log gives it.
+    pub end: u64,
 }
 
 /// An extent item that changed since the last sync, or since the commit.
@@ -243,13 +246,14 @@ impl<'a> Collector<'a> {
             return Ok(());
         }
         let extents = self.attributes(of, changed.as_deref())?;
-        let file = File {
+        let of = File {
             ino,
             is_new,
             has_sums: inode.flags.get() & crate::inode::flags::NODATASUM == 0,
             is_first: changed.is_none(),
+            end: inode.size.get().next_multiple_of(file::BLOCK_BYTES.into()),
         };
-        self.extents(file, extents)
+        self.extents(of, extents)
     }
 
     /// Logs the item, the names and the extended attributes of an inode: all that is pending, or what is in `changed`.

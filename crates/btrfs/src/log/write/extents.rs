@@ -20,6 +20,8 @@ use crate::overlay::ItemBytes;
 use crate::tree::{Item, Tree};
 
 const BLOCK: u64 = file::BLOCK_BYTES as u64;
+/// No extent lies beyond: file offsets are signed in system calls.
+const FILE_BYTES_MAX: u64 = 1 << 63;
 
 /// What an item says of a range of the file.
 #[derive(Clone, Debug)]
@@ -117,10 +119,11 @@ impl Collector<'_> {
     /// Logs the changes of a file's extents.
     pub(super) fn extents(&mut self, file: File, changed: Vec<ExtentChange>) -> Step<()> {
         let File {
+            ino,
             is_new,
             has_sums,
             is_first,
-            ..
+            end,
         } = file;
         if is_first && is_new {
             for ExtentChange { key, now, .. } in changed {
@@ -136,6 +139,12 @@ impl Collector<'_> {
                 touched.insert(Span::new(&change.key, item)?.range);
             }
         }
+        if is_first {
+            // Replaying the inode's item drops what is preallocated behind its size.
+            for span in overlapping(&self.tree, ino, &(end..FILE_BYTES_MAX))? {
+                touched.insert(span.range);
+            }
+        }
         for range in touched.iter() {
             self.range_of_file(file, range)?;
         }
@@ -149,6 +158,7 @@ impl Collector<'_> {
             is_new,
             has_sums,
             is_first,
+            end,
         } = file;
         let spans = overlapping(&self.tree, ino, &range)?;
         let mut puts = Vec::new();
@@ -160,7 +170,8 @@ impl Collector<'_> {
                 holes.push(at..span.range.start);
             }
             at = at.max(span.range.end);
-            if !is_new && self.is_committed(ino, &span)? && self.is_unlogged(ino, &span.range, is_first)? {
+            let is_kept = !is_new && span.range.end <= end;
+            if is_kept && self.is_committed(ino, &span)? && self.is_unlogged(ino, &span.range, is_first)? {
                 continue;
             }
             cleared.start = cleared.start.min(span.range.start);

@@ -33,7 +33,7 @@ use names::LeftNames;
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::inode::Inode;
+use crate::inode::{Inode, flags};
 use crate::tree::{Edits, Tree};
 use crate::txn::CommitStats;
 
@@ -56,6 +56,7 @@ pub struct LogStats {
 struct Request {
     tree: Arc<Tree>,
     ino: ObjectId,
+    in_place: bool,
     result: Mutex<Option<Result<()>>>,
 }
 
@@ -120,6 +121,7 @@ pub fn sync_inode(engine: &Engine, inode: &Inode) -> Result<()> {
     let request = Arc::new(Request {
         tree: inode.tree.clone(),
         ino: inode.ino,
+        in_place: inode.flags() & flags::NODATACOW != 0,
         result: Mutex::new(None),
     });
     engine.log.queue.lock().push(request.clone());
@@ -175,6 +177,10 @@ fn log_all(engine: &Engine, requests: &[Arc<Request>]) -> Step<()> {
     };
     if edits.is_empty() {
         state.is_broken = false;
+        // Data written in place leaves no trace in items.
+        if requests.iter().any(|request| request.in_place) {
+            engine.volume.flush()?;
+        }
         return Ok(());
     }
     let items: u64 = edits.iter().map(|(_, edits)| edits.len() as u64).sum();
