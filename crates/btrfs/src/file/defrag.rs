@@ -44,7 +44,8 @@ fn all_runs(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, what: &Defra
     let mut rewritten = 0;
     loop {
         let size = round_up(inode.attr.lock().attr.size);
-        let end = range.end.min(size);
+        // Whole blocks: what becomes dirty in part would lose the rest.
+        let end = round_up(range.end.min(size));
         if pos >= end {
             return Ok(rewritten);
         }

@@ -12,7 +12,7 @@ use cowshed_vfs::{
 
 use super::map::{MapKind, map};
 use super::tests::mount_device;
-use super::{BLOCK, DEDUPE_BYTES_MAX, Dedupe, Exchange, Freshness, WriteCtx};
+use super::{BLOCK, DEDUPE_BYTES_MAX, Dedupe, Defrag, Exchange, Freshness, WriteCtx};
 use crate::fs::{Fs, MountOptions};
 use crate::inode::Inode;
 use crate::testing::Dice;
@@ -395,4 +395,28 @@ fn exchange_model(models: &mut [Vec<u8>; 3], i: usize, j: usize, what: &Exchange
         models[i][a_at..a_at + len].copy_from_slice(&b);
         models[j][b_at..b_at + len].copy_from_slice(&a);
     }
+}
+
+#[test]
+fn defragmenting_a_range_that_ends_within_a_block_keeps_the_block() {
+    let (device, fs) = new_volume(256 << 20);
+    let f = create(&fs, "f");
+    for block in [0, 2, 4, 6, 1, 3, 5, 7] {
+        write(&fs, &f, block * BLOCK, &[1 + block as u8; BLOCK as usize]);
+        super::write_back_all(fs.engine()).unwrap();
+    }
+    let before = content(&fs, &f);
+    let what = Defrag {
+        target_bytes: MIB,
+        compress: None,
+    };
+    let rewritten = super::defragment(fs.engine(), &f, 100..5 * BLOCK + 100, &what).unwrap();
+    assert_eq!(rewritten, 6 * BLOCK);
+    assert!(content(&fs, &f) == before);
+    assert_eq!(
+        super::defragment(fs.engine(), &f, 0..u64::MAX, &what).unwrap(),
+        8 * BLOCK
+    );
+    assert_eq!(kinds(&fs, &f), [(MapKind::Data, 0, 8 * BLOCK, false)]);
+    judge(&device, fs, &["f"]);
 }
