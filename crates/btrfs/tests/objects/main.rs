@@ -2,6 +2,7 @@
 //! the trees, by `btrfs check`, and by the kernel's reading of the volume.
 
 mod attributes;
+mod dropped;
 mod names;
 mod orphans;
 mod permissions;
