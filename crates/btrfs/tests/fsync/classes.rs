@@ -185,12 +185,13 @@ fn a_file_replaced_by_a_rename_again_and_again() {
         rig.create("tmp").unwrap();
         rig.write("tmp", 0, &[round; 9000]);
         assert_eq!(
-            logged(&rig, "tmp")[&ino(&rig, "tmp")].content,
+            // A log or a commit: what was replaced may be in the log.
+            sync(&rig, "tmp").1[&ino(&rig, "tmp")].content,
             Content(vec![round; 9000])
         );
         rig.rename("tmp", "old0", RenameFlags::empty()).unwrap();
         if round % 2 == 0 {
-            let seen = logged(&rig, "");
+            let (_, seen) = sync(&rig, "");
             let root = &seen[&ino(&rig, "")];
             assert_eq!(root.entries["old0"], ino(&rig, "old0"));
             assert!(!root.entries.contains_key("tmp"));
