@@ -13,6 +13,7 @@ use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId, view};
 
 use super::blocks::SubvolLog;
 use super::names::LeftNames;
+use crate::dir::names::find;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::file;
@@ -170,7 +171,8 @@ impl<'a> Collector<'a> {
     /// Inodes that the log has and that lost their last name since: replay must not bring them back.
     ///
     /// Their names go with them, and may be another's now, who is not synced (an atomic replace under way): then the name
-    /// would lead to nothing. Only the log of the directory says whose it is; without that, commit.
+    /// would lead to nothing. Only the log of the directory says whose it is; without that, commit. Nor may they come back
+    /// as a commit has them.
     fn drop_dead(&mut self, synced: &[ObjectId]) -> Step<()> {
         // Tracked from the first log of a transaction on: what died before is in no log.
         let Some(changes) = self.tree.track(ObjectId::ORPHAN) else {
@@ -192,24 +194,58 @@ impl<'a> Collector<'a> {
 
     /// Takes everything of an object out of the log.
     fn forget(&mut self, ino: ObjectId, synced: &[ObjectId]) -> Step<()> {
-        if let Some(log) = &self.log.tree {
+        self.committed_names_go(ino, synced)?;
+        if let Some(log) = self.log.tree.clone() {
             let (from, to) = (Key::new(ino, KeyType(0), 0), Key::new(ino, KeyType(u8::MAX), u64::MAX));
             let mut cursor = log.cursor(from, to);
-            while let Some((key, _)) = cursor.next()? {
-                let is_known = match key.ty {
-                    KeyType::INODE_REF => synced.contains(&ObjectId(key.offset)),
-                    KeyType::INODE_EXTREF => false,
-                    _ => true,
-                };
-                if !is_known {
-                    return Err(Stop::Commit(
-                        "a logged file lost its last name in a directory that is not synced",
-                    ));
-                }
+            while let Some((key, item)) = cursor.next()? {
+                self.names_are_free(&key, &item, synced)?;
                 self.edits.push((key, None));
             }
         }
         self.tree.untrack(ino);
+        Ok(())
+    }
+
+    /// What a commit has of a dead inode stays after a crash unless its names are seen to go. Without its log that would be
+    /// an older state than the one that was synced.
+    fn committed_names_go(&self, ino: ObjectId, synced: &[ObjectId]) -> Step<()> {
+        const OLDER: Stop = Stop::Commit("a logged file that a commit has lost its last name");
+        let from = Key::new(ino, KeyType::INODE_REF, 0);
+        let mut cursor = self.committed.cursor(from, Key::new(ino, KeyType::INODE_EXTREF, u64::MAX));
+        while let Some((key, _)) = cursor.next()? {
+            if key.ty != KeyType::INODE_REF || !synced.contains(&ObjectId(key.offset)) {
+                return Err(OLDER);
+            }
+        }
+        Ok(())
+    }
+
+    /// A name of a dead inode in the log can go with it where its directory is synced, too, or where it is nobody's and was
+    /// nobody's in the last commit.
+    fn names_are_free(&self, key: &Key, item: &[u8], synced: &[ObjectId]) -> Step<()> {
+        const TAKEN: Stop = Stop::Commit("a name of a logged file that is gone is another's");
+        let is_free = |dir: ObjectId, name: &[u8]| -> Step<bool> {
+            Ok(find(&self.tree, dir, name)?.is_none() && find(&self.committed, dir, name)?.is_none())
+        };
+        match key.ty {
+            KeyType::INODE_REF => {
+                let dir = ObjectId(key.offset);
+                for (_, name) in view::inode_refs(item) {
+                    if !synced.contains(&dir) && !is_free(dir, name)? {
+                        return Err(TAKEN);
+                    }
+                }
+            }
+            KeyType::INODE_EXTREF => {
+                for (head, name) in view::inode_extrefs(item) {
+                    if !is_free(ObjectId(head.parent_objectid.get()), name)? {
+                        return Err(TAKEN);
+                    }
+                }
+            }
+            _ => {}
+        }
         Ok(())
     }
 
