@@ -63,12 +63,14 @@ fn next_index(dir: &Inode) -> Result<u64> {
     if known != 0 {
         return Ok(known);
     }
-    let last = dir.tree.floor_same_type(&names::index_key(dir.ino, u64::MAX))?;
+    // A number that a name gave back in this transaction is not used again in it: where a log says whose it is now, replay
+    // would take it from the one who has it in the last commit.
+    let last = dir.tree.floor_key_ever(&names::index_key(dir.ino, u64::MAX))?;
     let next = match last {
         None => FIRST_INDEX,
         // Room for a rename's two names; and cookies have 63 bits.
-        Some((key, _)) if key.offset >= u64::MAX >> 2 => return Err(Errno::Overflow.into()),
-        Some((key, _)) => key.offset.max(FIRST_INDEX - 1) + 1,
+        Some(key) if key.offset >= u64::MAX >> 2 => return Err(Errno::Overflow.into()),
+        Some(key) => key.offset.max(FIRST_INDEX - 1) + 1,
     };
     dir.dir.next_index.store(next, Ordering::Release);
     Ok(next)

@@ -206,6 +206,20 @@ impl Tree {
         Ok(self.floor_committed(root, key)?.map(|(key, _)| key))
     }
 
+    /// The last key at or below `key` of its object and type that the running transaction has, or had when it began, or had
+    /// in between: also one that is deleted by now.
+    pub(crate) fn floor_key_ever(&self, key: &Key) -> Result<Option<Key>> {
+        let (root, pending) = {
+            let state = self.state.read();
+            let last = |overlay: &Overlay| overlay.range(..=*key).next_back().map(|(key, _)| *key);
+            let frozen = state.frozen.as_deref().and_then(last);
+            (state.root, last(&state.active).max(frozen))
+        };
+        let committed = self.floor_committed(root, key)?.map(|(key, _)| key);
+        let is_like = |found: &Key| found.objectid == key.objectid && found.ty == key.ty;
+        Ok(pending.max(committed).filter(is_like))
+    }
+
     /// As [`Tree::cursor`], in the commit's own view.
     pub(crate) fn cursor_committed(&self, from: Key, to: Key) -> Cursor<'_> {
         Cursor::new(self, from, to).without_pending()
