@@ -222,22 +222,28 @@ fn share(
         let mut shared: Vec<Extent> = shared.collect();
         let unwritten = sharing::unwritten(&shared);
         let noted = sharing::in_place_candidates(&shared, [src, dst]);
-        if !has_no_holes(engine) {
-            shared = with_holes(shared, &target);
-        }
         let inline = extents
             .iter()
             .any(Extent::is_inline)
             .then(|| inline_block(engine, src))
             .transpose()?;
-        let around = target.start.saturating_sub(1)..target.end + 1;
-        let existing = Walk::new(&dst.tree, dst.ino, around)?.collect()?;
-        let replacement = Replacement {
-            range: target.clone(),
-            extents: shared,
+        // Inline content becomes dirty data. What it covers stays on disk until that is written: a crash shows the one or
+        // the other.
+        let replaced = match inline {
+            Some(_) => (target.start + BLOCK).min(target.end)..target.end,
+            None => target.clone(),
         };
+        if !has_no_holes(engine) {
+            shared = with_holes(shared, &replaced);
+        }
+        let around = replaced.start.saturating_sub(1)..replaced.end + 1;
+        let existing = Walk::new(&dst.tree, dst.ino, around)?.collect()?;
+        let replacement = (!replaced.is_empty()).then_some(Replacement {
+            range: replaced,
+            extents: shared,
+        });
         let change = Change {
-            plan: replace::plan(&existing, &[replacement]),
+            plan: replace::plan(&existing, replacement.as_slice()),
             ..Change::default()
         };
         items::apply(engine, dst, change, meta, |attr, state| {
