@@ -65,8 +65,9 @@ fn next_index(dir: &Inode) -> Result<u64> {
     }
     // A number that a name gave back in this transaction is not used again in it: where a log says whose it is now, replay
     // would take it from the one who has it in the last commit.
-    let last = dir.tree.floor_key_ever(&names::index_key(dir.ino, u64::MAX))?;
-    let next = match last {
+    let end = names::index_key(dir.ino, u64::MAX);
+    let last = dir.tree.floor_key_ever(&end)?;
+    let next = match last.filter(|key| key.objectid == end.objectid && key.ty == end.ty) {
         None => FIRST_INDEX,
         // Room for a rename's two names; and cookies have 63 bits.
         Some(key) if key.offset >= u64::MAX >> 2 => return Err(Errno::Overflow.into()),

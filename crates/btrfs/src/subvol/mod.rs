@@ -76,14 +76,13 @@ impl Subvol {
         self.read_only
     }
 
-    /// A number that no inode has had during this mount.
+    /// A number that no inode has had in this transaction: a log would lay the new one over what the last commit has under
+    /// that number. Nor has one had it since the first call.
     pub fn take_ino(&self) -> Result<ObjectId> {
         if self.next_ino.load(Ordering::Acquire) == 0 {
             let last = Key::new(ObjectId::LAST_FREE, KeyType(u8::MAX), u64::MAX);
-            let used = self
-                .tree
-                .floor(&last)?
-                .map_or(ObjectId::FIRST_FREE, |(key, _)| key.objectid);
+            let used = self.tree.floor_key_ever(&last)?;
+            let used = used.map_or(ObjectId::FIRST_FREE, |key| key.objectid);
             let next = used.0.max(ObjectId::FIRST_FREE.0) + 1;
             // Whoever came first is right: later readers may have seen numbers that it gave out, or not.
             let _ = self

@@ -206,8 +206,8 @@ impl Tree {
         Ok(self.floor_committed(root, key)?.map(|(key, _)| key))
     }
 
-    /// The last key at or below `key` of its object and type that the running transaction has, or had when it began, or had
-    /// in between: also one that is deleted by now.
+    /// The last key at or below `key` that the running transaction has, or had when it began, or had in between: also one
+    /// that is deleted by now.
     pub(crate) fn floor_key_ever(&self, key: &Key) -> Result<Option<Key>> {
         let (root, pending) = {
             let state = self.state.read();
@@ -216,8 +216,7 @@ impl Tree {
             (state.root, last(&state.active).max(frozen))
         };
         let committed = self.floor_committed(root, key)?.map(|(key, _)| key);
-        let is_like = |found: &Key| found.objectid == key.objectid && found.ty == key.ty;
-        Ok(pending.max(committed).filter(is_like))
+        Ok(pending.max(committed))
     }
 
     /// As [`Tree::cursor`], in the commit's own view.

@@ -212,7 +212,9 @@ impl<'a> Collector<'a> {
     fn committed_names_go(&self, ino: ObjectId, synced: &[ObjectId]) -> Step<()> {
         const OLDER: Stop = Stop::Commit("a logged file that a commit has lost its last name");
         let from = Key::new(ino, KeyType::INODE_REF, 0);
-        let mut cursor = self.committed.cursor(from, Key::new(ino, KeyType::INODE_EXTREF, u64::MAX));
+        let mut cursor = self
+            .committed
+            .cursor(from, Key::new(ino, KeyType::INODE_EXTREF, u64::MAX));
         while let Some((key, _)) = cursor.next()? {
             if key.ty != KeyType::INODE_REF || !synced.contains(&ObjectId(key.offset)) {
                 return Err(OLDER);
