@@ -286,3 +286,29 @@ fn a_file_without_a_name_gets_one() {
     rig.fs.release(entry.node, opened.handle);
     rig.finish();
 }
+
+/// A hole that the log has is cut by several writes at once; each part of it is logged once.
+#[test]
+fn writes_into_a_hole_that_the_log_has() {
+    if !kernel_can() {
+        return;
+    }
+    let rig = rig();
+    rig.write("old1", 20_000, &[b'A'; 300_000]);
+    rig.commit();
+    let hole = |size| SetAttr {
+        size_bytes: Some(size),
+        ..SetAttr::default()
+    };
+    rig.setattr("old1", &hole(8192)).unwrap();
+    rig.setattr("old1", &hole(320_000)).unwrap();
+    let seen = logged(&rig, "old1");
+    assert_eq!(seen[&ino(&rig, "old1")].content, content(&rig, "old1"));
+    for at in [40_960, 81_920, 163_840, 245_760] {
+        rig.write("old1", at, &[b'B'; 8192]);
+    }
+    let seen = logged(&rig, "old1");
+    assert_eq!(seen[&ino(&rig, "old1")].content, content(&rig, "old1"));
+    assert_eq!(rig.fs.engine().log_stats().failed, 0);
+    rig.finish();
+}

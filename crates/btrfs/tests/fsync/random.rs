@@ -323,6 +323,7 @@ fn run(seed: u64) -> (u64, u64) {
         }
     }
     let stats = world.rig.fs.engine().log_stats();
+    assert_eq!(stats.failed, 0, "a log that could not be written on a healthy device");
     world.rig.finish();
     (stats.syncs, stats.commits)
 }

@@ -115,6 +115,15 @@ fn overlapping(tree: &Tree, ino: ObjectId, range: &Range<u64>) -> Step<Vec<Span>
     Ok(spans)
 }
 
+/// What changes in the log for a file's extents.
+#[derive(Debug, Default)]
+struct Found {
+    /// Whatever the log has here goes.
+    cleared: Ranges,
+    holes: Vec<Range<u64>>,
+    puts: Vec<Span>,
+}
+
 impl Collector<'_> {
     /// Logs the changes of a file's extents.
     pub(super) fn extents(&mut self, file: File, changed: Vec<ExtentChange>) -> Step<()> {
@@ -145,52 +154,54 @@ impl Collector<'_> {
                 touched.insert(span.range);
             }
         }
+        // What goes out of the log is settled for all ranges together: one hole in it may lie across several of them.
+        let mut found = Found::default();
         for range in touched.iter() {
-            self.range_of_file(file, range)?;
+            self.range_of_file(file, range, &mut found)?;
+        }
+        if !is_first {
+            self.clear(ino, &found.cleared)?;
+        }
+        for hole in found.holes {
+            self.put_hole(ino, hole);
+        }
+        for span in found.puts {
+            self.put_span(&extent_key(ino, span.range.start), span, has_sums)?;
         }
         Ok(())
     }
 
-    /// Makes the log say of a range what the file says now.
-    fn range_of_file(&mut self, file: File, range: Range<u64>) -> Step<()> {
+    /// Finds what makes the log say of a range what the file says now.
+    fn range_of_file(&self, file: File, range: Range<u64>, found: &mut Found) -> Step<()> {
         let File {
             ino,
             is_new,
-            has_sums,
             is_first,
             end,
+            ..
         } = file;
         let spans = overlapping(&self.tree, ino, &range)?;
-        let mut puts = Vec::new();
-        let mut holes = Vec::new();
         let mut at = range.start;
-        let mut cleared = range.clone();
+        let mut hole = |gap: Range<u64>| {
+            if !is_new {
+                found.holes.push(gap);
+            }
+        };
+        found.cleared.insert(range.clone());
         for span in spans {
             if at < span.range.start {
-                holes.push(at..span.range.start);
+                hole(at..span.range.start);
             }
             at = at.max(span.range.end);
             let is_kept = !is_new && span.range.end <= end;
             if is_kept && self.is_committed(ino, &span)? && self.is_unlogged(ino, &span.range, is_first)? {
                 continue;
             }
-            cleared.start = cleared.start.min(span.range.start);
-            cleared.end = cleared.end.max(span.range.end);
-            puts.push(span);
+            found.cleared.insert(span.range.clone());
+            found.puts.push(span);
         }
         if at < range.end {
-            holes.push(at..range.end);
-        }
-        if !is_first {
-            self.clear_range(ino, cleared)?;
-        }
-        if !is_new {
-            for hole in holes {
-                self.put_hole(ino, hole);
-            }
-        }
-        for span in puts {
-            self.put_span(&extent_key(ino, span.range.start), span, has_sums)?;
+            hole(at..range.end);
         }
         Ok(())
     }
@@ -210,22 +221,26 @@ impl Collector<'_> {
         }
     }
 
-    /// Takes what the log says of a range out of it; holes that reach beyond are cut.
-    fn clear_range(&mut self, ino: ObjectId, range: Range<u64>) -> Step<()> {
+    /// Takes what the log says of these ranges out of it; holes that reach beyond are cut.
+    fn clear(&mut self, ino: ObjectId, ranges: &Ranges) -> Step<()> {
         let Some(log) = self.log.tree.clone() else {
             return Ok(());
         };
-        for span in overlapping(&log, ino, &range)? {
-            let reaches_out = span.range.start < range.start || span.range.end > range.end;
-            if reaches_out && !span.is_hole() {
-                return Err(Stop::Commit("an extent in the log that lies across a change"));
-            }
-            self.edits.push((extent_key(ino, span.range.start), None));
-            if span.range.start < range.start {
-                self.put_hole(ino, span.range.start..range.start);
-            }
-            if span.range.end > range.end {
-                self.put_hole(ino, range.end..span.range.end);
+        let mut last = None;
+        for range in ranges.iter() {
+            for span in overlapping(&log, ino, &range)? {
+                let start = span.range.start;
+                if last.replace(start) == Some(start) {
+                    continue;
+                }
+                let rest = ranges.missing(span.range.clone());
+                if !rest.is_empty() && !span.is_hole() {
+                    return Err(Stop::Commit("an extent in the log that lies across a change"));
+                }
+                self.edits.push((extent_key(ino, start), None));
+                for part in rest {
+                    self.put_hole(ino, part);
+                }
             }
         }
         Ok(())

@@ -46,6 +46,8 @@ pub struct LogStats {
     pub requests: u64,
     /// Syncs that became commits.
     pub commits: u64,
+    /// Those among them that did so because something failed: on a healthy device none.
+    pub failed: u64,
     /// Tree blocks and bytes written for logs.
     pub blocks_written: u64,
     pub bytes_written: u64,
@@ -151,6 +153,7 @@ fn sync_all(engine: &Engine, requests: &[Arc<Request>], commits: &mut CommitStat
         Err(Stop::Commit(why)) => why.to_string(),
         Err(Stop::Failed(error)) => {
             tracing::warn!(%error, "the log could not be written");
+            engine.log.stats.lock().failed += 1;
             error.to_string()
         }
     };
