@@ -153,6 +153,7 @@ impl<'a> Merger<'a> {
         loop {
             let block = self.load(&top)?;
             if block.is_leaf() || block.len() > 1 {
+                let top = self.as_root(top)?;
                 return Ok(RootPtr {
                     addr: top.addr,
                     generation: top.generation,
@@ -171,6 +172,34 @@ impl<'a> Merger<'a> {
                 used_bytes: None,
             };
         }
+    }
+
+    /// A root carries the number of the transaction that made it one, which its root item or the superblock says, too: a
+    /// child that nobody changed is copied when it becomes the root.
+    fn as_root(&mut self, top: Child) -> Result<Child> {
+        if top.generation == self.host.transid() {
+            return Ok(top);
+        }
+        let (block, reuse) = self.take(&top)?;
+        let mut copies = if block.is_leaf() {
+            let mut nothing = std::iter::empty();
+            let none: &mut dyn Iterator<Item = (&Key, &Edit)> = &mut nothing;
+            self.merge_leaf(&block, reuse, &mut none.peekable(), None)?
+        } else {
+            let children = (0..block.len()).map(|slot| {
+                let child = child_ptr(&block, slot);
+                Child {
+                    key: block.key(slot),
+                    addr: child.addr,
+                    generation: child.generation,
+                    level: child.level,
+                    used_bytes: None,
+                }
+            });
+            self.pack_node(&children.collect::<Vec<_>>(), block.level(), reuse)?
+        };
+        let copy = copies.pop().filter(|_| copies.is_empty());
+        Ok(copy.expect("what was one block fits one block"))
     }
 
     fn empty_root(&mut self) -> Result<RootPtr> {

@@ -123,6 +123,11 @@ impl Fixture {
         let merged = Merger::new(&self.store, &mut self.host, TreeId::FS)
             .merge(self.tree.root(), &mut frozen.iter())
             .unwrap();
+        // What root items and the superblock will say of the root.
+        assert_eq!(
+            merged.root.generation, self.host.transid,
+            "a root is of the transaction that made it one"
+        );
         self.tree.publish(merged, true);
     }
 
@@ -275,6 +280,23 @@ fn appended_items_fill_leaves() {
         "{} blocks for {leaves} leaves",
         fixture.host.live.len()
     );
+}
+
+/// Leaves, and nodes, that nobody touched become the root when all others are emptied.
+#[test]
+fn a_child_that_becomes_the_root_is_copied() {
+    let per_leaf = (leaf_capacity_bytes(4096) / (25 + 50)) as u64;
+    let per_node = per_leaf * node_capacity_ptrs(4096) as u64;
+    for (count, left) in [(per_leaf + 20, 0..per_leaf), (per_node + 500, 0..per_node)] {
+        let mut fixture = Fixture::new();
+        fixture.apply(&(0..count).map(|n| (key(n), Some(vec![7; 50]))).collect());
+        fixture.merge();
+        fixture.host.transid = fixture.host.transid.next();
+        let gone = (0..count).filter(|n| !left.contains(n));
+        fixture.apply(&gone.map(|n| (key(n), None)).collect());
+        fixture.merge();
+        fixture.check();
+    }
 }
 
 #[test]
