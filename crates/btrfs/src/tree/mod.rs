@@ -274,24 +274,23 @@ impl Tree {
     }
 
     fn descend(&self, root: RootPtr, key: &Key) -> Result<LeafAt> {
-        let mut ptr = root.block_ptr();
-        let mut upper = None;
-        loop {
-            let block = self.store.load(&ptr, self.id)?;
-            if block.is_leaf() {
-                return Ok(LeafAt { leaf: block, upper });
-            }
-            let slot = block.child_slot(key);
-            if slot + 1 < block.len() {
-                upper = Some(block.key(slot + 1));
-            }
-            ptr = child_ptr(&block, slot);
-        }
+        self.descend_with(root, key, |_, _| {})
     }
 
     /// As [`Tree::descend`] for who will want the leaves behind this one, too: where this one has to be read, those
     /// that the parent names next are read with it.
     fn descend_in_sequence(&self, root: RootPtr, key: &Key) -> Result<LeafAt> {
+        self.descend_with(root, key, |block, slot| {
+            if block.level() == 1 && !self.store.holds(&child_ptr(block, slot)) {
+                let end = block.len().min(slot + READAHEAD_LEAVES_MAX);
+                let wanted: Vec<_> = (slot..end).map(|slot| child_ptr(block, slot)).collect();
+                self.store.read_ahead(&wanted, self.id);
+            }
+        })
+    }
+
+    /// Tells `passed` each node on the way, and the slot taken in it, before the child is loaded.
+    fn descend_with(&self, root: RootPtr, key: &Key, passed: impl Fn(&TreeBlock, usize)) -> Result<LeafAt> {
         let mut ptr = root.block_ptr();
         let mut upper = None;
         loop {
@@ -303,12 +302,8 @@ impl Tree {
             if slot + 1 < block.len() {
                 upper = Some(block.key(slot + 1));
             }
+            passed(&block, slot);
             ptr = child_ptr(&block, slot);
-            if block.level() == 1 && !self.store.holds(&ptr) {
-                let end = block.len().min(slot + READAHEAD_LEAVES_MAX);
-                let wanted: Vec<_> = (slot..end).map(|slot| child_ptr(&block, slot)).collect();
-                self.store.read_ahead(&wanted, self.id);
-            }
         }
     }
 

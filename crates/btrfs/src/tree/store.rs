@@ -6,13 +6,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use btrfs_format::{Generation, Key, LogicalAddr, TreeBlock, TreeId};
+use btrfs_format::{BlockExpect, Generation, Key, LogicalAddr, TreeBlock, TreeId};
 use parking_lot::Mutex;
 
 use crate::error::Result;
 use crate::volume::Volume;
 
 const SHARDS: usize = 16;
+/// Blocks sealed and written in one batch.
+const WRITE_BATCH_BLOCKS: usize = 512;
 
 /// Places in a clock that may belong to blocks gone or dirty before the clock is swept.
 const STALE_CLOCK_PLACES_MAX: usize = 1024;
@@ -206,6 +208,38 @@ impl NodeStore {
             shard.clean_bytes -= bytes;
             // Its place in the clock is stale now: the hand skips dirty and absent blocks, and set_clean adds a new one.
         }
+    }
+
+    /// Seals blocks of a transaction and writes them, in order; they are clean afterwards. `tree`: whose all of them are.
+    pub(crate) fn write_out(&self, blocks: &[TreeBlock], transid: Generation, tree: Option<TreeId>) -> Result<()> {
+        let volume = &self.volume;
+        let expect = BlockExpect {
+            addr: LogicalAddr(0),
+            fsid: volume.metadata_fsid(),
+            csum_type: volume.csum_type(),
+            sectorsize_bytes: volume.sectorsize_bytes(),
+            level: None,
+            generation: Some(transid),
+            first_key: None,
+            tree,
+        };
+        for batch in blocks.chunks(WRITE_BATCH_BLOCKS) {
+            let sealed = batch
+                .iter()
+                .map(|block| {
+                    block.sealed(&BlockExpect {
+                        addr: block.addr(),
+                        ..expect.clone()
+                    })
+                })
+                .collect::<std::result::Result<Vec<_>, _>>()?;
+            let writes: Vec<_> = sealed.iter().map(|block| (block.addr(), block.bytes())).collect();
+            volume.write(&writes)?;
+            for block in sealed {
+                self.set_clean(block);
+            }
+        }
+        Ok(())
     }
 
     /// The block is on disk, sealed: it may be dropped from now on.

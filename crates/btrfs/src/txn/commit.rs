@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use btrfs_format::features::incompat;
 use btrfs_format::items::RootItem;
 use btrfs_format::view::{FileExtentView, file_extent};
-use btrfs_format::{BlockExpect, Generation, Key, KeyType, LogicalAddr, TreeBlock, TreeId};
+use btrfs_format::{Generation, Key, KeyType, LogicalAddr, TreeBlock, TreeId};
 
 use super::{csum, roots};
 use crate::engine::Engine;
@@ -22,8 +22,6 @@ use crate::tree::{Edits, MergeHost, Merger, Tree};
 /// Rounds of references and free space after which a commit that does not settle is given up. Each round only touches
 /// blocks that the one before dirtied, so a handful is normal.
 const ROUNDS_MAX: u32 = 64;
-/// Blocks sealed and written in one batch.
-const WRITE_BATCH_BLOCKS: usize = 512;
 
 /// What commits did so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -319,33 +317,8 @@ impl<'e> Committer<'e> {
     /// Seals and writes all dirty blocks, then the superblock. Returns the number of blocks.
     fn write_out(&mut self) -> Result<u64> {
         let volume = &self.engine.volume;
-        let expect = BlockExpect {
-            addr: LogicalAddr(0),
-            fsid: volume.metadata_fsid(),
-            csum_type: volume.csum_type(),
-            sectorsize_bytes: volume.sectorsize_bytes(),
-            level: None,
-            generation: Some(self.transid),
-            first_key: None,
-            tree: None,
-        };
         let blocks: Vec<TreeBlock> = std::mem::take(&mut self.dirty).into_values().collect();
-        for batch in blocks.chunks(WRITE_BATCH_BLOCKS) {
-            let sealed = batch
-                .iter()
-                .map(|block| {
-                    block.sealed(&BlockExpect {
-                        addr: block.addr(),
-                        ..expect.clone()
-                    })
-                })
-                .collect::<std::result::Result<Vec<_>, _>>()?;
-            let writes: Vec<_> = sealed.iter().map(|block| (block.addr(), block.bytes())).collect();
-            volume.write(&writes)?;
-            for block in sealed {
-                self.engine.store.set_clean(block);
-            }
-        }
+        self.engine.store.write_out(&blocks, self.transid, None)?;
         let mut sb = volume.superblock();
         roots::fill_superblock(self.engine, &mut sb, self.transid)?;
         self.engine.space.fill_superblock(&mut sb);

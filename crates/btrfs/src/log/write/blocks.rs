@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use btrfs_format::builder::{HeaderFields, LeafBuilder};
 use btrfs_format::features::header_flags;
-use btrfs_format::{BlockExpect, Generation, Key, LogicalAddr, TreeBlock, TreeId};
+use btrfs_format::{Generation, Key, LogicalAddr, TreeBlock, TreeId};
 use zerocopy::IntoBytes;
 
 use super::collect::{Step, Stop};
@@ -20,9 +20,6 @@ use crate::overlay::Edit;
 use crate::space::BlockKind;
 use crate::tree::{Edits, MergeHost, Merger, RootPtr, Tree};
 use crate::volume::SuperblockCopies;
-
-/// Blocks sealed and written in one batch.
-const WRITE_BATCH_BLOCKS: usize = 512;
 
 /// The log of one subvolume.
 #[derive(Debug, Default)]
@@ -182,35 +179,10 @@ impl Host<'_> {
 
     /// Seals and writes the blocks of this sync.
     fn write_out(&mut self) -> Result<()> {
-        let volume = &self.engine.volume;
-        let expect = BlockExpect {
-            addr: LogicalAddr(0),
-            fsid: volume.metadata_fsid(),
-            csum_type: volume.csum_type(),
-            sectorsize_bytes: volume.sectorsize_bytes(),
-            level: None,
-            generation: Some(self.transid),
-            first_key: None,
-            tree: Some(TreeId::TREE_LOG),
-        };
         let blocks: Vec<TreeBlock> = std::mem::take(&mut self.fresh).into_values().flatten().collect();
-        for batch in blocks.chunks(WRITE_BATCH_BLOCKS) {
-            let sealed = batch
-                .iter()
-                .map(|block| {
-                    block.sealed(&BlockExpect {
-                        addr: block.addr(),
-                        ..expect.clone()
-                    })
-                })
-                .collect::<std::result::Result<Vec<_>, _>>()?;
-            let writes: Vec<_> = sealed.iter().map(|block| (block.addr(), block.bytes())).collect();
-            volume.write(&writes)?;
-            for block in sealed {
-                self.engine.store.set_clean(block);
-            }
-        }
-        Ok(())
+        self.engine
+            .store
+            .write_out(&blocks, self.transid, Some(TreeId::TREE_LOG))
     }
 }
 
