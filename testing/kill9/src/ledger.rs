@@ -149,8 +149,11 @@ impl Ledger {
             if *is_there == Some(true) {
                 ensure!(found == Some(name.as_bytes()), "{name} holds something else");
             }
-            // A file that was on its way is made anew.
-            *is_there = Some(found.is_some() && *is_there == Some(true));
+            // What was on its way and is there may be empty: still not known, so that it is made anew.
+            *is_there = match found {
+                Some(_) => *is_there,
+                None => Some(false),
+            };
         }
         // The journal goes on after its last whole record only; a part of one is cut off by the next round's writer.
         self.records = Progress {
