@@ -4,6 +4,7 @@
 //! turns. What is compared is the median of the runs. Needs root (to mount the kernel's side), mkfs.btrfs and btrfs in
 //! the kernel; without them only our side is measured.
 
+mod fsync;
 mod loads;
 mod plot;
 mod remap;
@@ -25,6 +26,8 @@ use side::{Mounted, Side};
 
 #[derive(Subcommand)]
 enum Special {
+    /// fsync beside the kernel's: of a directory of a million names, under dbench, of small files and of a database
+    Fsync(fsync::Args),
     /// Random overwrites of cloned and of unshared files, beside the kernel's btrfs and XFS
     Remap(remap::Args),
     /// Looking for a hole in files of very many extents, on one image, beside the kernel's btrfs
@@ -88,6 +91,7 @@ fn build() -> Result<()> {
 
 pub fn main(args: &Args) -> Result<()> {
     match &args.special {
+        Some(Special::Fsync(args)) => return fsync::main(args),
         Some(Special::Remap(args)) => return remap::main(args),
         Some(Special::Seek(args)) => return seek::main(args),
         Some(Special::Sqlite(args)) => return sqlite::main(args),

@@ -35,16 +35,42 @@ pub fn kernel_can() -> bool {
     has_btrfs && has_mkfs && std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
 }
 
+/// How a volume is made and mounted.
+#[derive(Clone, Debug, Default)]
+pub struct Setup<'a> {
+    /// Options of the mount.
+    pub options: &'a str,
+    /// Options of mkfs that it has on both sides.
+    pub mkfs: &'a [&'a str],
+    /// Through a loop device, of which [`Mounted::written_bytes`] tells. Else our side opens the image itself.
+    pub is_on_device: bool,
+    /// A build of ours other than the usual one, and what it finds in its environment.
+    pub program: Option<&'a Path>,
+    pub environment: &'a [(&'a str, &'a str)],
+}
+
 /// A mounted volume. Goes away with everything it made, also where a load fails.
 pub struct Mounted {
     side: Side,
     top: PathBuf,
     options: String,
+    program: PathBuf,
+    environment: Vec<(String, String)>,
+    /// The loop device, where it is ours to detach.
+    device: Option<PathBuf>,
     is_mounted: bool,
 }
 
 impl Mounted {
     pub fn new(side: Side, dir: &Path, options: &str) -> Result<Self> {
+        let setup = Setup {
+            options,
+            ..Setup::default()
+        };
+        Self::with(side, dir, &setup)
+    }
+
+    pub fn with(side: Side, dir: &Path, setup: &Setup<'_>) -> Result<Self> {
         let top = dir.join(format!(
             "cowshed-bench-{}-{}",
             std::process::id(),
@@ -54,21 +80,36 @@ impl Mounted {
         let mut mounted = Self {
             side,
             top,
-            options: options.into(),
+            options: setup.options.into(),
+            program: setup.program.map_or_else(ours, Path::to_path_buf),
+            environment: own(setup.environment),
+            device: None,
             is_mounted: false,
         };
         std::fs::create_dir(mounted.mountpoint_path())?;
         std::fs::File::create(mounted.image())?.set_len(IMAGE_BYTES)?;
-        match side {
-            Side::Kernel => quiet(Command::new("mkfs.btrfs").arg("-q").arg(mounted.image()))?,
-            Side::Xfs => quiet(Command::new("mkfs.xfs").arg("-q").arg(mounted.image()))?,
-            Side::Ours => quiet(ours().args(["mkfs", "-q"]).arg(mounted.image()))?,
+        let mut mkfs = match side {
+            Side::Kernel => Command::new("mkfs.btrfs"),
+            Side::Xfs => Command::new("mkfs.xfs"),
+            Side::Ours => mounted.ours("mkfs"),
+        };
+        quiet(mkfs.arg("-q").args(setup.mkfs).arg(mounted.image()))?;
+        if setup.is_on_device {
+            let name = run::output(Command::new("losetup").args(["-f", "--show"]).arg(mounted.image()))?;
+            mounted.device = Some(name.trim_end().into());
         }
         mounted.mount()?;
         Ok(mounted)
     }
 
-    fn image(&self) -> PathBuf {
+    fn ours(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg(subcommand);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    pub fn image(&self) -> PathBuf {
         self.top.join("image")
     }
     fn mountpoint_path(&self) -> PathBuf {
@@ -80,17 +121,19 @@ impl Mounted {
 
     fn mount(&mut self) -> Result<()> {
         let (image, mountpoint) = (self.image(), self.mountpoint_path());
+        let source = self.device.as_ref().unwrap_or(&image);
         match self.side {
             Side::Kernel | Side::Xfs => {
+                let how = if self.device.is_some() { "defaults" } else { "loop" };
                 let options = match &self.options[..] {
-                    "" => "loop".into(),
-                    more => format!("loop,{more}"),
+                    "" => how.into(),
+                    more => format!("{how},{more}"),
                 };
-                quiet(Command::new("mount").args(["-o", &options]).arg(image).arg(mountpoint))?;
+                quiet(Command::new("mount").args(["-o", &options]).arg(source).arg(mountpoint))?;
             }
             Side::Ours => {
-                let mut command = ours();
-                command.arg("mount").arg(image).arg(mountpoint);
+                let mut command = self.ours("mount");
+                command.arg(source).arg(mountpoint);
                 if !self.options.is_empty() {
                     command.args(["-o", &self.options]);
                 }
@@ -105,10 +148,22 @@ impl Mounted {
         let mountpoint = self.mountpoint_path();
         match self.side {
             Side::Kernel | Side::Xfs => quiet(Command::new("umount").arg(mountpoint))?,
-            Side::Ours => quiet(ours().arg("umount").arg(mountpoint))?,
+            Side::Ours => quiet(self.ours("umount").arg(mountpoint))?,
         }
         self.is_mounted = false;
         Ok(())
+    }
+
+    /// Bytes written so far to the loop device, on any side.
+    pub fn written_bytes(&self) -> Result<u64> {
+        /// What Documentation/block/stat.rst counts in, whatever the device's blocks.
+        const SECTOR_BYTES: u64 = 512;
+        const WRITE_SECTORS: usize = 6;
+        let device = self.device.as_ref().and_then(|device| device.file_name());
+        let device = device.context("the volume is on no device of its own")?;
+        let stat = std::fs::read_to_string(Path::new("/sys/block").join(device).join("stat"))?;
+        let sectors = stat.split_whitespace().nth(WRITE_SECTORS);
+        Ok(sectors.context("a line of numbers")?.parse::<u64>()? * SECTOR_BYTES)
     }
 
     /// Unmounts and mounts again: nothing is cached afterwards.
@@ -118,7 +173,15 @@ impl Mounted {
     }
 
     pub fn finish(mut self) -> Result<()> {
-        self.unmount()
+        self.unmount()?;
+        self.detach()
+    }
+
+    fn detach(&mut self) -> Result<()> {
+        match self.device.take() {
+            Some(device) => quiet(Command::new("losetup").arg("-d").arg(device)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -130,12 +193,20 @@ impl Drop for Mounted {
             eprintln!("left behind: {}: {error:#}", self.top.display());
             return;
         }
+        if let Err(error) = self.detach() {
+            eprintln!("left behind: {error:#}");
+        }
         let _ = std::fs::remove_dir_all(&self.top);
     }
 }
 
-fn ours() -> Command {
-    Command::new(run::root().join("target/release/cowshed"))
+fn ours() -> PathBuf {
+    run::root().join("target/release/cowshed")
+}
+
+fn own(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    let own = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
+    pairs.iter().map(own).collect()
 }
 
 /// Runs it; what it printed is told only where it fails.

@@ -1,7 +1,9 @@
 //! `cowshed-bench-load`: puts one kind of load on a directory with plain system calls, and prints what it took as JSON.
 //!
-//! One process, one thread, no cache of its own: what is measured is the file system. `cargo xtask bench` runs it on two
-//! mounts in turn.
+//! One process, one thread (where it does not say `threads`), no cache of its own: what is measured is the file system.
+//! `cargo xtask bench` runs it on two mounts in turn.
+
+mod synced;
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,7 +40,14 @@ enum Load {
     /// Lists their directory and asks for each one's attributes, as `ls -l` does
     ReaddirStat,
     /// Removes them
-    Unlink { count: u64 },
+    Unlink {
+        count: u64,
+        /// Only every n-th
+        #[arg(long, default_value_t = 1)]
+        every: u64,
+    },
+    /// Syncs their directory
+    SyncDir,
     /// Writes the large file in calls of 1 MiB, and syncs it
     StreamWrite {
         bytes: u64,
@@ -61,6 +70,24 @@ enum Load {
     },
     /// Appends blocks of 4 KiB to a new file, and syncs it after each
     Fsync { count: u64 },
+    /// Makes files of 4 KiB in a directory for each thread, and syncs each of them
+    SmallFiles {
+        count: u64,
+        #[arg(long, default_value_t = 1)]
+        threads: u64,
+    },
+    /// Makes the files that `database` overwrites
+    MakeDatabase {
+        mib: u64,
+        #[arg(long, default_value_t = 1)]
+        threads: u64,
+    },
+    /// Overwrites random blocks of 4 KiB in a file for each thread, with an fdatasync after each
+    Database {
+        count: u64,
+        #[arg(long, default_value_t = 1)]
+        threads: u64,
+    },
 }
 
 /// What is in the large file.
@@ -95,25 +122,29 @@ fn run(top: BorrowedFd<'_>, load: Load) -> Result<Measured> {
     match load {
         Load::Create { count } => {
             rustix::fs::mkdirat(top, "d", Mode::from_raw_mode(0o755))?;
-            each(top, count, |dir, name| {
+            each(top, count, 1, |dir, name| {
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
                 open(dir, name, flags).map(drop)
             })
         }
-        Load::Stat { count } => each(top, count, |dir, name| stat(dir, name)),
+        Load::Stat { count } => each(top, count, 1, |dir, name| stat(dir, name)),
         Load::Readdir => list(top, |_| Ok(())),
         Load::ReaddirStat => {
             let dir = open(top, "d", OFlags::RDONLY | OFlags::DIRECTORY)?;
             list(top, |name| stat(dir.as_fd(), name))
         }
-        Load::Unlink { count } => each(top, count, |dir, name| {
+        Load::Unlink { count, every } => each(top, count, every, |dir, name| {
             Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?)
         }),
+        Load::SyncDir => synced::dir(top),
         Load::StreamWrite { bytes, content } => stream_write(top, bytes, content),
         Load::StreamRead => stream_read(top),
         Load::RandomRead { count, direct } => random(top, count, direct, false),
         Load::RandomWrite { count, direct } => random(top, count, direct, true),
         Load::Fsync { count } => fsyncs(top, count),
+        Load::SmallFiles { count, threads } => synced::small_files(top, count, threads.max(1)),
+        Load::MakeDatabase { mib, threads } => synced::make_database(top, mib, threads),
+        Load::Database { count, threads } => synced::database(top, count, threads.max(1)),
     }
 }
 
@@ -122,12 +153,17 @@ fn stat(dir: BorrowedFd<'_>, name: impl rustix::path::Arg) -> Result<()> {
     Ok(())
 }
 
-/// Does something with each of the names of `d`.
-fn each(top: BorrowedFd<'_>, count: u64, mut run: impl FnMut(BorrowedFd<'_>, &str) -> Result<()>) -> Result<Measured> {
+/// Does something with each of the names of `d`, or with every n-th.
+fn each(
+    top: BorrowedFd<'_>,
+    count: u64,
+    every: u64,
+    mut run: impl FnMut(BorrowedFd<'_>, &str) -> Result<()>,
+) -> Result<Measured> {
     let dir = open(top, "d", OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut name = String::new();
     Measured::of(|| {
-        for n in 0..count {
+        for n in (0..count).step_by(usize::try_from(every.max(1))?) {
             use std::fmt::Write as _;
             name.clear();
             write!(name, "file-{n:08}")?;

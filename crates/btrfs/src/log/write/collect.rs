@@ -13,6 +13,7 @@ use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId, view};
 
 use super::blocks::SubvolLog;
 use super::names::LeftNames;
+use super::switches::{Mechanism, is_on};
 use crate::dir::names::find;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -310,7 +311,7 @@ impl<'a> Collector<'a> {
                 let from = Key::new(ino, KeyType(KeyType::DIR_INDEX.0 + 1), 0);
                 self.tree
                     .pending_range(from, Key::new(ino, KeyType(u8::MAX), u64::MAX), &mut found);
-                if !is_new {
+                if !is_new || !is_on(Mechanism::Xattr) {
                     self.committed_xattrs(ino)?;
                 }
             }
@@ -348,7 +349,8 @@ impl<'a> Collector<'a> {
     /// Replay removes the attributes that the log does not have, so that it must have those that no one changed, too.
     fn committed_xattrs(&mut self, ino: ObjectId) -> Step<()> {
         let known = self.engine.objects.inodes.get(self.tree_id(), ino);
-        if let Some(inode) = known
+        if is_on(Mechanism::Xattr)
+            && let Some(inode) = known
             && !xattr::has_any(&inode)?
         {
             return Ok(());

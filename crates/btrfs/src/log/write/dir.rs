@@ -7,6 +7,7 @@ use btrfs_format::{Generation, Key, KeyType, ObjectId, view};
 use zerocopy::IntoBytes;
 
 use super::collect::{Collector, Step, Stop, Subject, Want, inode_item, inode_key, is_dir};
+use super::switches::{Mechanism, is_on};
 use crate::dir::names::{index_key, kind_of};
 use crate::log::{dir_range_item, dir_range_key};
 use crate::overlay::Edit;
@@ -104,7 +105,7 @@ impl Collector<'_> {
         let (running, edits) = (self.running, &mut self.edits);
         self.tree
             .pending_of_objects(&children, KeyType(KeyType::DIR_ITEM.0 - 1), |ino, items, is_tracked| {
-                if !is_tracked && is_plain(items, dir, running) {
+                if is_on(Mechanism::Bulk) && !is_tracked && is_plain(items, dir, running) {
                     edits.extend(items.iter().map(|(key, edit)| (**key, (*edit).clone())));
                 } else {
                     others.push(ino);

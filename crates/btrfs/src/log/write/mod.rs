@@ -19,6 +19,7 @@ mod dir;
 mod extents;
 mod names;
 mod ranges;
+mod switches;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use parking_lot::Mutex;
 use blocks::LogTrees;
 use collect::{Collector, Step, Stop};
 use names::LeftNames;
+use switches::{Mechanism, is_on};
 
 use crate::engine::Engine;
 use crate::error::Result;
@@ -131,7 +133,13 @@ pub fn sync_inode(engine: &Engine, inode: &Inode) -> Result<()> {
     if let Some(result) = request.result.lock().take() {
         return result;
     }
-    let mut all = std::mem::take(&mut *engine.log.queue.lock());
+    let mut all = match is_on(Mechanism::Share) {
+        true => std::mem::take(&mut *engine.log.queue.lock()),
+        false => {
+            engine.log.queue.lock().retain(|r| !Arc::ptr_eq(r, &request));
+            Vec::new()
+        }
+    };
     if !all.iter().any(|r| Arc::ptr_eq(r, &request)) {
         // Whoever took it did not come to an end.
         all.push(request);

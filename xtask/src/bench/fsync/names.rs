@@ -1,0 +1,147 @@
+//! A directory of very many empty files: fsync of it, sync, every thousandth deleted, fsync of it.
+//!
+//! Copies of our image, made right after each fsync, must show the kernel all names that are there then.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::super::loads::generate;
+use super::super::side::{Mounted, Setup, Side};
+use super::super::table;
+use super::{Args, Outcome, ratio, show, turns};
+use crate::run;
+
+const NODE_SIZES: [&str; 2] = ["16k", "64k"];
+const FIRST: &str = "first fsync";
+const SYNC: &str = "sync";
+const SECOND: &str = "second fsync";
+const EVERY: u64 = 1000;
+/// No commit by the clock: making the names takes longer than the usual 30 seconds, and an fsync after a commit has less to do.
+const OPTIONS: &str = "commit=300";
+
+/// Seconds by node size, step and side.
+type Results = BTreeMap<(&'static str, &'static str, Side), Vec<f64>>;
+
+pub fn run(args: &Args, sides: &[Side]) -> Result<Outcome> {
+    let mut results = Results::new();
+    for node_size in NODE_SIZES {
+        for (round, side) in turns(args, sides) {
+            let setup = Setup {
+                mkfs: &["-n", node_size],
+                options: OPTIONS,
+                ..Setup::default()
+            };
+            let mounted = Mounted::with(side, &args.dir, &setup)?;
+            // One crash of each kind is enough.
+            let is_judged = round == 0 && side == Side::Ours && sides.contains(&Side::Kernel);
+            for (step, seconds) in one_run(&mounted, args, is_judged)? {
+                eprintln!("{:>8} {node_size} {step:<14} {seconds:>9.4} s", side.name());
+                results.entry((node_size, step, side)).or_default().push(seconds);
+            }
+            mounted.finish()?;
+        }
+    }
+    Ok(render(args, &results))
+}
+
+fn one_run(mounted: &Mounted, args: &Args, is_judged: bool) -> Result<[(&'static str, f64); 3]> {
+    let (mnt, count) = (mounted.mountpoint(), args.files.to_string());
+    generate(&mnt, &["create", &count])?;
+    let first = generate(&mnt, &["sync-dir"])?;
+    if is_judged {
+        judge(mounted, args.files)?;
+    }
+    let started = std::time::Instant::now();
+    run::output(Command::new("sync").arg("-f").arg(&mnt))?;
+    let sync = started.elapsed().as_secs_f64();
+    generate(&mnt, &["unlink", &count, "--every", &EVERY.to_string()])?;
+    let second = generate(&mnt, &["sync-dir"])?;
+    if is_judged {
+        judge(mounted, args.files - args.files.div_ceil(EVERY))?;
+    }
+    Ok([(FIRST, first), (SYNC, sync), (SECOND, second)])
+}
+
+/// First fsync of a directory of `files` new names on our side alone, in seconds.
+pub fn first_fsync(args: &Args, setup: &Setup<'_>, files: u64) -> Result<f64> {
+    let setup = Setup {
+        options: OPTIONS,
+        ..setup.clone()
+    };
+    let mounted = Mounted::with(Side::Ours, &args.dir, &setup)?;
+    generate(&mounted.mountpoint(), &["create", &files.to_string()])?;
+    let seconds = generate(&mounted.mountpoint(), &["sync-dir"])?;
+    mounted.finish()?;
+    Ok(seconds)
+}
+
+/// The power fails now: the kernel mounts a copy of the image and has to find so many names.
+fn judge(mounted: &Mounted, expected: u64) -> Result<()> {
+    let copy = mounted.image().with_extension("crashed");
+    let mnt = mounted.image().with_extension("judge");
+    run::output(
+        Command::new("cp")
+            .arg("--sparse=always")
+            .arg(mounted.image())
+            .arg(&copy),
+    )?;
+    std::fs::create_dir_all(&mnt)?;
+    run::output(Command::new("mount").args(["-o", "loop"]).arg(&copy).arg(&mnt))?;
+    let found = count_names(&mnt.join("d"));
+    run::output(Command::new("umount").arg(&mnt))?;
+    std::fs::remove_file(&copy)?;
+    std::fs::remove_dir(&mnt)?;
+    let found = found?;
+    ensure!(
+        found == expected,
+        "after a crash the kernel finds {found} names, not {expected}"
+    );
+    eprintln!("after a crash the kernel finds all {found} names");
+    Ok(())
+}
+
+fn count_names(dir: &Path) -> Result<u64> {
+    let mut count = 0;
+    for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        entry?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+fn render(args: &Args, results: &Results) -> Outcome {
+    let mut text = format!(
+        "{} empty files, medians of {} runs, milliseconds. Ratio: how many times as fast as the kernel's btrfs.\n\n\
+         | Leaves | step | kernel | Cowshed | ratio |\n|---|---|---:|---:|---:|\n",
+        args.files, args.runs
+    );
+    let mut bars = Vec::new();
+    for node_size in NODE_SIZES {
+        for step in [FIRST, SYNC, SECOND] {
+            let of = |side| table::median(results.get(&(node_size, step, side))?).map(|s| s * 1e3);
+            let (kernel, ours) = (of(Side::Kernel), of(Side::Ours));
+            let _ = writeln!(
+                text,
+                "| {node_size} | {step} | {} | {} | {} |",
+                show(kernel, 1),
+                show(ours, 1),
+                ratio(kernel, ours)
+            );
+            if step != SYNC {
+                for (side, value) in [(Side::Kernel, kernel), (Side::Ours, ours)] {
+                    let label = format!("{step}, {node_size}, {}", side.name());
+                    bars.extend(value.map(|value| (label, value)));
+                }
+            }
+        }
+    }
+    let title = format!("fsync of a directory of {} new files, ms", args.files);
+    Outcome {
+        text,
+        picture: Some(("fsync.svg", table::bars(&title, &bars))),
+    }
+}
