@@ -15,6 +15,9 @@ struct Args {
     rounds: u64,
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// The number of the first round, to see a failed one again: with a multiple of 25 it begins with a fresh image
+    #[arg(long, default_value_t = 0)]
+    from: u64,
     /// What works on the mount
     #[arg(long, value_enum, default_value = "model")]
     load: Load,
@@ -37,6 +40,7 @@ fn main() -> Result<()> {
     let config = Config {
         seed: args.seed,
         rounds: args.rounds,
+        from: args.from,
         cowshed,
         progress: true,
     };

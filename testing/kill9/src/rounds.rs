@@ -29,6 +29,8 @@ const STUCK: Duration = Duration::from_secs(30);
 pub struct Config {
     pub seed: u64,
     pub rounds: u64,
+    /// The first round to make: the seed of a round follows from its number. One with a fresh image is a multiple of 25.
+    pub from: u64,
     /// The program to kill.
     pub cowshed: PathBuf,
     pub progress: bool,
@@ -50,7 +52,7 @@ pub fn run(config: &Config) -> Result<Summary> {
     rustix::process::umask(rustix::fs::Mode::empty());
     let mut summary = Summary::default();
     let mut stable: Option<Stable> = None;
-    for round in 0..config.rounds {
+    for round in config.from..config.from + config.rounds {
         if round % ROUNDS_PER_IMAGE == 0 {
             stable = None;
         }
@@ -132,9 +134,22 @@ impl Stable {
         summary.at_risk += history.ops.len() - history.floor;
         let point = self
             .judge(&history, &mut dice)
-            .map_err(|e| e.context(keep_trace(&history)))?;
+            .map_err(|e| e.context(keep_trace(&history)).context(self.keep_image()))?;
         summary.kept += point - history.floor;
         Ok(())
+    }
+
+    /// Copies the image of a failed round away; says where.
+    fn keep_image(&self) -> String {
+        let path = std::env::temp_dir().join(format!("kill9-{}.img", std::process::id()));
+        let copied = command(
+            Path::new("cp"),
+            &["--sparse=always", &self.path("image").to_string_lossy(), &path.to_string_lossy()],
+        );
+        match copied {
+            Ok(_) => format!("the image is in {}", path.display()),
+            Err(e) => format!("the image could not be kept: {e:#}"),
+        }
     }
 
     /// The judges, in order; the model becomes what is on disk.

@@ -87,6 +87,12 @@ fn no_point(history: &History, nearest: Option<(usize, Vec<String>)>, tree: &Tre
     )
 }
 
+/// The first bytes of each half KiB: enough to see whose they are, and where they stop.
+fn start_of(block: &[u8]) -> String {
+    let hex = |piece: &[u8]| piece.iter().take(4).map(|b| format!("{b:02x}")).collect::<String>();
+    block.chunks(512).map(hex).collect::<Vec<_>>().join(" ")
+}
+
 /// What each file held after which operation.
 struct Versions(HashMap<Id, Vec<(usize, Content)>>);
 
@@ -133,8 +139,10 @@ impl Versions {
             };
             ensure!(
                 all.iter().any(is_version),
-                "block at {at} was never so ({} versions)",
-                all.len()
+                "block at {at} was never so ({} versions): {}; the last version: {}",
+                all.len(),
+                start_of(&block),
+                all.last().map_or_else(String::new, |(_, last)| start_of(&last.read(at, len)))
             );
             at += len;
         }
