@@ -5,6 +5,7 @@ mod ci;
 mod fuzz;
 mod licenses;
 mod long;
+mod long_tests;
 mod real;
 mod run;
 
@@ -33,6 +34,8 @@ enum Command {
     Realwork(real::Args),
     /// Random operations compared with a model, from a seed: --seed S --operations N ...
     Random(long::Args),
+    /// The tests that take too long for every run: all ignored ones that judge something
+    LongTests(long_tests::Args),
     /// Kill the mount's process under load and look at what is left: --rounds N --seed S
     Kill9(long::Args),
     /// SQLite with atomic writes on a mount: `kills --rounds N --transactions T`, `rate DIR`
@@ -54,6 +57,7 @@ fn main() -> anyhow::Result<()> {
         Command::Realtree(args) => real::main("realtree", &args),
         Command::Realwork(args) => real::main("realwork", &args),
         Command::Random(args) => long::random(&args),
+        Command::LongTests(args) => long_tests::main(&args),
         Command::Kill9(args) => long::kill9(&args),
         Command::Sqlite(args) => long::sqlite(&args),
         Command::Fuzz(args) => fuzz::main(&args),

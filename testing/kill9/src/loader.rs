@@ -210,7 +210,17 @@ impl Loader {
                 // A mount that is not of a block device passes syncfs on only in part.
                 rustix::fs::fsync(&dir)
             }
-            Op::Seek { .. } | Op::Flags { .. } | Op::Commit | Op::Cool | Op::Remount => unreachable!("not wanted"),
+            Op::Seek { .. }
+            | Op::Flags { .. }
+            | Op::Property { .. }
+            | Op::Clone { .. }
+            | Op::Dedupe { .. }
+            | Op::Exchange { .. }
+            | Op::Stage { .. }
+            | Op::EndGroup { .. }
+            | Op::Commit
+            | Op::Cool
+            | Op::Remount => unreachable!("not wanted"),
         }
     }
 
@@ -385,7 +395,17 @@ fn is_wanted(op: &Op, model: &Model) -> bool {
         dir.is_ok_and(|dir| matches!(model.child(dir, place.name), Ok(None)))
     };
     match op {
-        Op::Seek { .. } | Op::Flags { .. } | Op::Commit | Op::Cool | Op::Remount => false,
+        Op::Seek { .. }
+        | Op::Flags { .. }
+        | Op::Property { .. }
+        | Op::Clone { .. }
+        | Op::Dedupe { .. }
+        | Op::Exchange { .. }
+        | Op::Stage { .. }
+        | Op::EndGroup { .. }
+        | Op::Commit
+        | Op::Cool
+        | Op::Remount => false,
         Op::Create { place, .. } => is_free(place),
         Op::Write { at, offset, len, .. } => is_file(at) && fits(*offset, u64::from(*len)),
         Op::Truncate { at, size } => is_file(at) && fits(*size, 0),

@@ -4,11 +4,12 @@ use cowshed_vfs::{Error, FallocateFlags, FileKind, RenameFlags, Result, SetXattr
 
 use crate::content::pattern;
 use crate::op::chattr;
-use crate::{Answer, At, Body, Content, Id, Model, Name, Node, Op, Outcome, Place, SeekFrom, Touch, xattr_name};
+use crate::{
+    Answer, At, Body, Content, Id, Model, MountRules, Name, Node, Op, Outcome, PROPERTY, PROPERTY_VALUES, Place,
+    SeekFrom, Touch, xattr_name,
+};
 
-const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
-const GROUP_EXEC: u32 = 0o010;
 
 impl Model {
     /// Applies an operation. One that fails changes nothing.
@@ -88,6 +89,10 @@ impl Model {
                 dst_offset,
                 len,
             } => self.copy((src, *src_offset), (dst, *dst_offset), *len, now),
+            Op::Clone { .. } | Op::Dedupe { .. } | Op::Exchange { .. } => self.remap(op, now),
+            Op::Stage { at, offset, len, fill } => self.stage(at, *offset, (*len, *fill)),
+            Op::EndGroup { commit } => self.end_group(*commit, now),
+            Op::Property { at, value } => self.set_property(at, *value, now),
             Op::SetXattr {
                 at,
                 name,
@@ -135,20 +140,21 @@ impl Model {
         if kind == FileKind::Directory && group_passes {
             perm |= SET_GID;
         }
+        let (flags, property) = self.inherited(parent, kind);
         let node = Node {
             kind,
             perm,
             uid: 0,
             gid: if group_passes { parent.gid } else { 0 },
             rdev: 0,
-            flags: parent.flags & chattr::NOCOW,
+            flags,
             nlink: 0,
             linkable: false,
             atime: now,
             mtime: now,
             ctime: now,
             btime: now,
-            xattrs: Default::default(),
+            xattrs: property.map(|value| (PROPERTY, value)).into_iter().collect(),
             body,
         };
         let id = Id(self.next_id);
@@ -513,6 +519,7 @@ impl Model {
     fn change(&mut self, op: &Op, now: Timestamp) -> Outcome {
         let at = &op.touched()[0];
         let id = self.resolve(at)?;
+        let mount = self.mount;
         let node = self.node_mut(id);
         match op {
             Op::Chmod { perm, .. } => node.perm = *perm,
@@ -520,10 +527,7 @@ impl Model {
                 node.uid = uid.unwrap_or(node.uid);
                 node.gid = gid.unwrap_or(node.gid);
                 if !node.is_dir() && (uid.is_some() || gid.is_some()) {
-                    node.perm &= !SET_UID;
-                    if node.perm & GROUP_EXEC != 0 {
-                        node.perm &= !SET_GID;
-                    }
+                    node.strip_set_id();
                 }
             }
             Op::Utimes { atime, mtime, .. } => {
@@ -535,12 +539,85 @@ impl Model {
                     }
                 }
             }
-            Op::Flags { flags, .. } => {
-                let has_content = node.kind == FileKind::Regular && node.size_bytes() > 0;
-                let keeps = if has_content { chattr::NOCOW } else { 0 };
-                node.flags = (*flags & !keeps) | (node.flags & keeps);
-            }
+            Op::Flags { flags, .. } => set_flags(node, *flags, mount)?,
             _ => unreachable!("only these are given"),
+        }
+        node.ctime = now;
+        Ok(Answer::Done)
+    }
+}
+
+/// `FS_IOC_SETFLAGS`. Errors: `Invalid` (compressed and not compressed, or written in place, at once or one after the other).
+fn set_flags(node: &mut Node, wanted: u32, mount: MountRules) -> Result<()> {
+    use chattr::{COMPR, NOCOMP, NOCOW};
+    let has = |bit| wanted & bit != 0;
+    let contradicts = has(COMPR) && (has(NOCOMP) || has(NOCOW));
+    let crosses =
+        (node.flags & NOCOW != 0 && (has(COMPR) || has(NOCOMP))) || (has(NOCOW) && node.flags & (COMPR | NOCOMP) != 0);
+    if contradicts || crosses {
+        return Err(Error::Invalid);
+    }
+    // What a file holds has checksums or not; and a mount that is nodatacow does not give that up.
+    let is_regular = node.kind == FileKind::Regular;
+    let keeps = is_regular && (node.size_bytes() > 0 || (mount.nodatacow && !has(NOCOW)));
+    let kept = if keeps { NOCOW } else { 0 };
+    node.flags = (wanted & !kept) | (node.flags & kept);
+    node.xattrs.remove(&PROPERTY);
+    if has(COMPR) {
+        let algorithm = mount.compress.unwrap_or("zlib");
+        node.xattrs.insert(PROPERTY, algorithm.into());
+    }
+    Ok(())
+}
+
+impl Model {
+    /// Flags and property of a new node.
+    fn inherited(&self, parent: &Node, kind: FileKind) -> (u32, Option<Vec<u8>>) {
+        use chattr::{COMPR, NOCOMP, NOCOW};
+        let mut flags = parent.flags & NOCOW;
+        if kind == FileKind::Regular && self.mount.nodatacow {
+            flags |= NOCOW;
+        }
+        flags |= match parent.flags & (COMPR | NOCOMP) {
+            both if both & NOCOMP != 0 => NOCOMP,
+            one => one,
+        };
+        let takes = matches!(kind, FileKind::Regular | FileKind::Directory) && flags & NOCOW == 0;
+        let algorithm = |value: &Vec<u8>| Some(value[..].split(|b| *b == b':').next()?.to_vec());
+        let property = parent.xattrs.get(&PROPERTY).filter(|_| takes && flags & COMPR != 0);
+        (flags, property.and_then(algorithm))
+    }
+
+    /// `Invalid`: a value that means nothing, or a file that is written in place.
+    fn set_property(&mut self, at: &At, value: Option<u8>, now: Timestamp) -> Outcome {
+        use chattr::{COMPR, NOCOMP, NOCOW};
+        let id = self.resolve(at)?;
+        let node = self.node_mut(id);
+        // Nothing but files and directories has a use for it; the rest takes what is valid, and forgets it.
+        let is_ignored = !matches!(node.kind, FileKind::Regular | FileKind::Directory);
+        let Some(value) = value.map(|value| PROPERTY_VALUES[usize::from(value)]) else {
+            if is_ignored {
+                return Ok(Answer::Done);
+            }
+            node.xattrs.remove(&PROPERTY).ok_or(Error::NoData)?;
+            node.flags &= !(COMPR | NOCOMP);
+            node.ctime = now;
+            return Ok(Answer::Done);
+        };
+        let flag = match value {
+            b"" => 0,
+            _ if node.flags & NOCOW != 0 => return Err(Error::Invalid),
+            b"no" | b"none" => NOCOMP,
+            b"lz4" => return Err(Error::Invalid),
+            _ => COMPR,
+        };
+        if is_ignored {
+            return Ok(Answer::Done);
+        }
+        node.flags = node.flags & !(COMPR | NOCOMP) | flag;
+        node.xattrs.remove(&PROPERTY);
+        if !value.is_empty() {
+            node.xattrs.insert(PROPERTY, value.to_vec());
         }
         node.ctime = now;
         Ok(Answer::Done)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub const BLOCK_BYTES: u64 = 4096;
-type Block = [u8; BLOCK_BYTES as usize];
+pub(crate) type Block = [u8; BLOCK_BYTES as usize];
 
 /// Zeros but for its blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -101,6 +101,47 @@ impl Content {
             self.zero(size, self.size_bytes - size);
         }
         self.size_bytes = size;
+    }
+
+    /// One block, zero behind the end.
+    pub(crate) fn block(&self, number: u64) -> Block {
+        self.blocks.get(&number).map_or([0; BLOCK_BYTES as usize], |b| **b)
+    }
+
+    /// A range that begins at a block, as a content of its own: what is zero is left out.
+    pub(crate) fn part(&self, range: std::ops::Range<u64>) -> Content {
+        let first = range.start / BLOCK_BYTES;
+        let mut part = Content {
+            size_bytes: range.end - range.start,
+            blocks: BTreeMap::new(),
+        };
+        if range.is_empty() {
+            return part;
+        }
+        for (number, block) in self.blocks.range(first..=(range.end - 1) / BLOCK_BYTES) {
+            let start = (number - first) * BLOCK_BYTES;
+            let len = (part.size_bytes - start).min(BLOCK_BYTES) as usize;
+            if block[..len].iter().any(|b| *b != 0) {
+                let mut cut = block.clone();
+                if len < BLOCK_BYTES as usize {
+                    Arc::make_mut(&mut cut)[len..].fill(0);
+                }
+                part.blocks.insert(number - first, cut);
+            }
+        }
+        part
+    }
+
+    /// Puts a part where a block begins, over what is there; the file is at least so long afterwards.
+    pub(crate) fn put_part(&mut self, offset: u64, part: Content) {
+        let end = offset + part.size_bytes;
+        self.zero(offset, part.size_bytes);
+        self.size_bytes = self.size_bytes.max(end);
+        for (number, block) in &part.blocks {
+            let start = number * BLOCK_BYTES;
+            let len = (part.size_bytes - start).min(BLOCK_BYTES) as usize;
+            self.write(offset + start, &block[..len]);
+        }
     }
 
     /// Are all of these bytes zero?

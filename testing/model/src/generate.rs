@@ -3,7 +3,9 @@
 use cowshed_vfs::{FallocateFlags, FileKind, RenameFlags, SetXattrFlags, Timestamp};
 
 use crate::op::chattr;
-use crate::{At, BLOCK_BYTES, Body, Dice, Id, Model, Name, Op, Place, SLOTS, SeekFrom, Touch, XATTR_NAMES};
+use crate::{
+    At, BLOCK_BYTES, Body, Dice, Id, Model, Name, Op, PROPERTY, PROPERTY_VALUES, Place, SLOTS, SeekFrom, Touch,
+};
 
 /// What kind of run it is.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +18,8 @@ pub struct Mix {
     pub below: Option<Name>,
     /// Draw commits and remounts at all.
     pub barriers: bool,
+    /// Many fsyncs, and few commits that would make them vain.
+    pub fsyncs: bool,
 }
 
 impl Default for Mix {
@@ -25,6 +29,7 @@ impl Default for Mix {
             bulky: false,
             below: None,
             barriers: true,
+            fsyncs: false,
         }
     }
 }
@@ -57,6 +62,14 @@ impl Generator {
             return Op::Unlink {
                 place: self.place(model, false),
             };
+        }
+        if self.mix.fsyncs && self.dice.one_in(16) {
+            let at = if self.dice.one_in(3) {
+                self.node(model)
+            } else {
+                self.file(model)
+            };
+            return Op::Fsync { at };
         }
         match at {
             0..=699 => self.draw_op(model, at),
@@ -129,13 +142,24 @@ impl Generator {
                 at: self.node(model),
                 flags: self.flags(),
             },
+            665..=676 => Op::Property {
+                at: self.node(model),
+                value: (!self.dice.one_in(4)).then(|| self.dice.below(PROPERTY_VALUES.len() as u64) as u8),
+            },
             _ => Op::List { at: self.dir(model) },
         }
     }
 
     fn draw_data(&mut self, model: &Model) -> Op {
         let at = self.file(model);
-        match self.dice.below(100) {
+        match self.dice.below(124) {
+            100..=104 => self.clone(model, at),
+            105..=107 => self.dedupe(model, at),
+            108..=111 => self.exchange(model, at),
+            112..=121 => self.stage(model, at),
+            122..=123 => Op::EndGroup {
+                commit: !self.dice.one_in(3),
+            },
             0..=39 => Op::Write {
                 offset: self.offset(model, &at),
                 len: self.len() as u32,
@@ -262,6 +286,88 @@ impl Generator {
         }
     }
 
+    /// Another file for a remap, or the same, and offsets in both: at blocks, mostly.
+    fn other(&mut self, model: &Model, one: &At) -> (At, u64, u64) {
+        let other = if self.dice.one_in(4) {
+            one.clone()
+        } else {
+            self.file(model)
+        };
+        let (mut from, mut to) = (self.offset(model, one), self.offset(model, &other));
+        if !self.dice.one_in(12) {
+            from -= from % BLOCK_BYTES;
+            to -= to % BLOCK_BYTES;
+        }
+        (other, from, to)
+    }
+
+    /// A length from an offset: to the end of the file, of whole blocks, or any.
+    fn len_from(&mut self, model: &Model, at: &At, offset: u64) -> u64 {
+        let len = self.len();
+        match self.dice.below(12) {
+            0 => len,
+            1 => 0,
+            2..=6 => match model.resolve(at) {
+                Ok(id) => model.node(id).size_bytes().saturating_sub(offset),
+                Err(_) => len,
+            },
+            _ => (len + BLOCK_BYTES) & !(BLOCK_BYTES - 1),
+        }
+    }
+
+    fn clone(&mut self, model: &Model, src: At) -> Op {
+        let (dst, src_offset, dst_offset) = self.other(model, &src);
+        let len = self.len_from(model, &src, src_offset);
+        Op::Clone {
+            src,
+            src_offset,
+            dst,
+            dst_offset,
+            len,
+        }
+    }
+
+    /// Mostly of what is the same: behind the same offset there may be what was cloned, and zeros are the same everywhere.
+    fn dedupe(&mut self, model: &Model, src: At) -> Op {
+        let (dst, src_offset, mut dst_offset) = self.other(model, &src);
+        if self.dice.one_in(2) {
+            dst_offset = src_offset;
+        }
+        let len = self.len_from(model, &src, src_offset);
+        Op::Dedupe {
+            src,
+            src_offset,
+            dst,
+            dst_offset,
+            len,
+        }
+    }
+
+    fn exchange(&mut self, model: &Model, a: At) -> Op {
+        let (b, mut a_offset, mut b_offset) = self.other(model, &a);
+        if self.dice.one_in(3) {
+            (a_offset, b_offset) = (0, 0);
+        }
+        let len = self.len_from(model, &a, a_offset);
+        Op::Exchange {
+            a,
+            a_offset,
+            b,
+            b_offset,
+            len,
+            to_eof: self.dice.one_in(3),
+        }
+    }
+
+    fn stage(&mut self, model: &Model, at: At) -> Op {
+        Op::Stage {
+            offset: self.offset(model, &at),
+            len: self.len() as u32,
+            fill: self.dice.roll(),
+            at,
+        }
+    }
+
     fn set_xattr(&mut self, model: &Model) -> Op {
         let limit = model.xattr_bytes_max as u64;
         let len = match self.dice.below(10) {
@@ -289,7 +395,7 @@ impl Generator {
         self.dice.below(u64::from(SLOTS)) as u8
     }
     fn xattr(&mut self) -> u8 {
-        self.dice.below(u64::from(XATTR_NAMES)) as u8
+        self.dice.below(u64::from(PROPERTY)) as u8
     }
     fn owner(&mut self) -> Option<u32> {
         *self.dice.pick(&[None, Some(0), Some(1000), Some(u32::MAX - 1)])
@@ -308,6 +414,11 @@ impl Generator {
             chattr::DIRSYNC,
             chattr::NOCOW,
             chattr::NOCOW | chattr::NODUMP,
+            chattr::COMPR,
+            chattr::COMPR | chattr::NODUMP,
+            chattr::NOCOMP,
+            chattr::COMPR | chattr::NOCOMP,
+            chattr::COMPR | chattr::NOCOW,
         ];
         *self.dice.pick(&all)
     }

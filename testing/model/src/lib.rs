@@ -13,22 +13,26 @@ mod apply;
 mod content;
 mod dice;
 mod generate;
+mod group;
 mod name;
 mod node;
 mod op;
+mod remap;
 
 pub use content::{BLOCK_BYTES, Content, pattern};
 pub use dice::Dice;
 pub use generate::{Generator, Mix};
 pub use name::Name;
-pub use node::{Body, Id, Model, Node, SLOTS};
-pub use op::{At, Op, Place, SeekFrom, Touch, XATTR_NAMES, xattr_name};
+pub use node::{Body, Id, Model, MountRules, Node, SLOTS};
+pub use op::{At, Op, PROPERTY, PROPERTY_VALUES, Place, SeekFrom, Touch, XATTR_NAMES, xattr_name};
 
 /// What an operation answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Done,
     Count(u64),
+    /// Two ranges do not hold the same.
+    Differs,
     Bytes(Vec<u8>),
     /// Sorted.
     Names(Vec<Vec<u8>>),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use cowshed_vfs::{Error, FileKind, Result, Timestamp};
 
+use crate::group::Group;
 use crate::{At, Content, Name};
 
 /// Files that can be held open at once.
@@ -58,6 +59,16 @@ impl Node {
         self.kind == FileKind::Directory
     }
 
+    pub(crate) fn strip_set_id(&mut self) {
+        const SET_UID: u32 = 0o4000;
+        const SET_GID: u32 = 0o2000;
+        const GROUP_EXEC: u32 = 0o010;
+        self.perm &= !SET_UID;
+        if self.perm & GROUP_EXEC != 0 {
+            self.perm &= !SET_GID;
+        }
+    }
+
     pub(crate) fn changed(&mut self, now: Timestamp) {
         (self.mtime, self.ctime) = (now, now);
     }
@@ -72,12 +83,25 @@ impl Node {
     }
 }
 
+/// Options of a mount that decide what operations do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MountRules {
+    /// New files are nodatacow.
+    pub nodatacow: bool,
+    /// The algorithm that `chattr +c` takes; zlib where the mount names none.
+    pub compress: Option<&'static str>,
+}
+
 /// The whole file system. Two models are equal if nobody can tell the file systems apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
     pub(crate) nodes: BTreeMap<Id, Node>,
     pub(crate) next_id: u32,
     pub(crate) slots: [Option<Id>; SLOTS as usize],
+    /// The atomic group that is open. It holds its files as a slot does.
+    pub(crate) group: Option<Group>,
+    /// How the volume is mounted.
+    pub mount: MountRules,
     /// What name and value of an extended attribute may have together, in bytes.
     pub xattr_bytes_max: usize,
     /// What a symbolic link's target may have, in bytes.
@@ -98,6 +122,8 @@ impl Model {
             nodes: BTreeMap::from([(Self::ROOT, root)]),
             next_id: 1,
             slots: [None; SLOTS as usize],
+            group: None,
+            mount: MountRules::default(),
             xattr_bytes_max: item_bytes_max - 30,
             target_bytes_max: (item_bytes_max - 21).min(4095),
         }
@@ -198,6 +224,20 @@ impl Model {
         }
     }
 
+    /// All paths that lead to a node.
+    pub fn paths(&self, id: Id) -> Vec<Vec<Name>> {
+        let mut found = Vec::new();
+        let mut left = vec![(Self::ROOT, Vec::new())];
+        while let Some((here, path)) = left.pop() {
+            if here == id {
+                found.push(path.clone());
+            }
+            let names = self.names(here).into_iter().flatten();
+            left.extend(names.map(|(name, child)| (*child, [&path[..], &[*name]].concat())));
+        }
+        found
+    }
+
     /// Is `id` the directory `inside`, or above it?
     pub(crate) fn is_above(&self, id: Id, mut inside: Id) -> bool {
         loop {
@@ -213,13 +253,15 @@ impl Model {
 
     /// A node without names lives as long as a slot holds it.
     pub(crate) fn reap(&mut self, id: Id) {
-        if self.node(id).nlink == 0 && !self.slots.contains(&Some(id)) {
+        let is_staged = self.group.as_ref().is_some_and(|group| group.holds(id));
+        if self.node(id).nlink == 0 && !is_staged && !self.slots.contains(&Some(id)) {
             self.nodes.remove(&id);
         }
     }
 
     /// What is left after a restart: nothing is open.
     pub fn close_all(&mut self) {
+        self.drop_group();
         for slot in 0..self.slots.len() {
             if let Some(id) = self.slots[slot].take() {
                 self.reap(id);

@@ -33,8 +33,15 @@ pub enum SeekFrom {
     Hole,
 }
 
-/// Extended attributes by number.
-pub const XATTR_NAMES: u8 = 7;
+/// Extended attributes by number, [`PROPERTY`] included.
+pub const XATTR_NAMES: u8 = 8;
+/// The number of `btrfs.compression`, which has rules of its own.
+pub const PROPERTY: u8 = 7;
+
+/// Values of the property: those that mean something, with and without a level, and some that do not.
+pub const PROPERTY_VALUES: [&[u8]; 9] = [
+    b"zlib", b"lzo", b"zstd", b"zlib:9", b"zstd:-3", b"none", b"no", b"", b"lz4",
+];
 
 pub fn xattr_name(number: u8) -> Vec<u8> {
     match number {
@@ -45,6 +52,7 @@ pub fn xattr_name(number: u8) -> Vec<u8> {
         4 => [&b"user."[..], &[b'n'; 250]].concat(),
         // The same hash after the same prefix.
         5 => b"user.qxjwxhwb".to_vec(),
+        PROPERTY => b"btrfs.compression".to_vec(),
         _ => b"user.tenodxqc".to_vec(),
     }
 }
@@ -137,6 +145,47 @@ pub enum Op {
         dst_offset: u64,
         len: u64,
     },
+    /// Shares a range of a file with another, as FICLONERANGE.
+    Clone {
+        src: At,
+        src_offset: u64,
+        dst: At,
+        dst_offset: u64,
+        len: u64,
+    },
+    /// The same where both hold the same already, as FIDEDUPERANGE.
+    Dedupe {
+        src: At,
+        src_offset: u64,
+        dst: At,
+        dst_offset: u64,
+        len: u64,
+    },
+    /// Exchanges ranges of two files, as XFS_IOC_EXCHANGE_RANGE.
+    Exchange {
+        a: At,
+        a_offset: u64,
+        b: At,
+        b_offset: u64,
+        len: u64,
+        to_eof: bool,
+    },
+    /// Adds a write to the atomic group, which begins with the first.
+    Stage {
+        at: At,
+        offset: u64,
+        len: u32,
+        fill: u64,
+    },
+    /// Ends the group: what was staged happens, all at once, and is durable; or nothing of it does.
+    EndGroup {
+        commit: bool,
+    },
+    /// The property `btrfs.compression`, by the number of its value; `None` removes it.
+    Property {
+        at: At,
+        value: Option<u8>,
+    },
     SetXattr {
         at: At,
         name: u8,
@@ -185,6 +234,8 @@ pub enum Op {
 
 /// `FS_NODUMP_FL` and its like, as far as the model knows them.
 pub(crate) mod chattr {
+    pub const COMPR: u32 = 0x4;
+    pub const NOCOMP: u32 = 0x400;
     pub const NODUMP: u32 = 0x40;
     pub const NOATIME: u32 = 0x80;
     pub const DIRSYNC: u32 = 0x1_0000;
@@ -217,6 +268,8 @@ impl Op {
             | Op::Fallocate { at, .. }
             | Op::Read { at, .. }
             | Op::Seek { at, .. }
+            | Op::Stage { at, .. }
+            | Op::Property { at, .. }
             | Op::SetXattr { at, .. }
             | Op::RemoveXattr { at, .. }
             | Op::Chmod { at, .. }
@@ -225,8 +278,11 @@ impl Op {
             | Op::Flags { at, .. }
             | Op::List { at }
             | Op::Fsync { at } => vec![at.clone()],
-            Op::Copy { src, dst, .. } => vec![src.clone(), dst.clone()],
-            Op::Close { .. } | Op::Sync | Op::Commit | Op::Cool | Op::Remount => Vec::new(),
+            Op::Copy { src, dst, .. } | Op::Clone { src, dst, .. } | Op::Dedupe { src, dst, .. } => {
+                vec![src.clone(), dst.clone()]
+            }
+            Op::Exchange { a, b, .. } => vec![a.clone(), b.clone()],
+            Op::EndGroup { .. } | Op::Close { .. } | Op::Sync | Op::Commit | Op::Cool | Op::Remount => Vec::new(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use anyhow::{Result, anyhow, ensure};
 use cowshed_model::{At, BLOCK_BYTES, Body, Content, Id, Model, Name, Node, Op, SLOTS, XATTR_NAMES, xattr_name};
-use cowshed_vfs::{Attr, Context, Error, FileSystem, Handle, NodeId, SeekKind};
+use cowshed_vfs::{Attr, Context, Error, FileKind, FileSystem, Handle, NodeId, SeekKind};
 
 use crate::subject::Subject;
 
@@ -55,6 +55,46 @@ pub fn below(subject: &Subject, model: &Model, top: &At, numbers: &mut Numbers, 
         }
     }
     Ok(())
+}
+
+/// Compares one node of the model with what a path leads to.
+pub fn one(subject: &Subject, path: &[Name], model: &Model, id: Id) -> Result<()> {
+    let mut numbers = Numbers::new();
+    let mut walk = Walk {
+        subject,
+        model,
+        numbers: &mut numbers,
+        depth: Depth::All,
+        seen: HashMap::new(),
+    };
+    walk.node(&At::Path(path.to_vec()), id)
+}
+
+/// Paths of all directories, by inode number.
+pub fn directories(subject: &Subject) -> Result<HashMap<u64, Vec<Name>>> {
+    let names: HashMap<Vec<u8>, Name> = (0..Name::FIRST_WIDE + Name::WIDE)
+        .map(|n| (Name(n).bytes(), Name(n)))
+        .collect();
+    let mut found = HashMap::new();
+    let mut left = vec![Vec::new()];
+    while let Some(path) = left.pop() {
+        let inner = subject.with(&At::Path(path.clone()), |node| {
+            let attr = subject.attr(node)?;
+            let inner = match attr.kind {
+                FileKind::Directory => subject.names(node, 50)?,
+                _ => return Ok(None),
+            };
+            Ok(Some((attr.ino, inner)))
+        })?;
+        let Some((ino, inner)) = inner else { continue };
+        left.extend(
+            inner
+                .iter()
+                .filter_map(|name| Some([&path[..], &[*names.get(name)?]].concat())),
+        );
+        found.insert(ino, path);
+    }
+    Ok(found)
 }
 
 /// Compares the attributes of what an operation touched.

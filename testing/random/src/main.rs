@@ -40,6 +40,12 @@ struct Args {
     /// Compress what is written: zlib, lzo, zstd:1 ...
     #[arg(long)]
     compress: Option<Compression>,
+    /// New files are nodatacow
+    #[arg(long)]
+    nodatacow: bool,
+    /// Fsyncs write logs, there are many of them, and crashes after them
+    #[arg(long)]
+    treelog: bool,
     /// MiB that the engine may use
     #[arg(long, default_value_t = 1024)]
     memory_mib: u64,
@@ -68,6 +74,8 @@ fn main() -> ExitCode {
         config.setup.memory_bytes_max = args.memory_mib << 20;
         config.setup.commit_interval_s = u32::from(args.threads > 1);
         config.setup.compress = args.compress;
+        (config.setup.nodatacow, config.setup.tree_log) = (args.nodatacow, args.treelog);
+        config.mix.fsyncs = args.treelog;
         config.may_fill = args.device_mib < 1024;
         config.mix.bulky = config.may_fill;
         config.mix.no_remount = args.no_remount;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use cowshed_model::{Answer, Dice, Generator, Mix, Model, Op, Outcome};
+use cowshed_model::{Answer, At, Dice, Generator, Id, Mix, Model, Op, Outcome};
 use cowshed_vfs::{Error, FileSystem as _, NodeId};
 
 use crate::compare::{self, Depth, Numbers};
@@ -184,7 +184,8 @@ impl<'a> Run<'a> {
         let root = subject.attr(NodeId::ROOT)?;
         let mut node = Model::empty_root(root.perm, root.mtime);
         (node.atime, node.ctime, node.btime) = (root.atime, root.ctime, root.btime);
-        let model = Model::new(config.setup.node_bytes, node);
+        let mut model = Model::new(config.setup.node_bytes, node);
+        model.mount = config.setup.rules();
         Ok(Run {
             config,
             subject,
@@ -230,6 +231,7 @@ impl<'a> Run<'a> {
 
     fn step(&mut self, op: &Op) -> Result<()> {
         let now = self.subject.clock.advance();
+        let logged = self.synced_by(op);
         let found = self.subject.apply(op)?;
         self.summary.operations += 1;
         if self.config.may_fill && found == Err(Error::NoSpace) {
@@ -238,6 +240,9 @@ impl<'a> Run<'a> {
                 !matches!(op, Op::Unlink { .. } | Op::Rmdir { .. }),
                 "a full volume must be able to delete"
             );
+            if matches!(op, Op::EndGroup { .. }) {
+                self.model.drop_group();
+            }
             if self.dice.one_in(self.config.check_one_in * 4) {
                 self.verify().context("after it failed for want of space")?;
             }
@@ -248,12 +253,48 @@ impl<'a> Run<'a> {
         same_answer(op, &found, &expected, &self.model)?;
         self.summary.succeeded += usize::from(found.is_ok());
         compare::attributes(&self.subject, &self.model, op).context("after it")?;
+        if let Some(id) = logged.filter(|_| found.is_ok() && self.config.setup.tree_log && self.dice.one_in(4)) {
+            self.crash_after_fsync(id)?;
+        }
         self.after(op)
+    }
+
+    /// The node that the operation makes durable, alone.
+    fn synced_by(&self, op: &Op) -> Option<Id> {
+        match op {
+            Op::Fsync { at } => self.model.resolve(at).ok(),
+            Op::EndGroup { commit: true } => self.model.staged_alone(),
+            _ => None,
+        }
+    }
+
+    /// A crash at this moment leaves the node that was just synced as it is, under all of its names. The directories on the
+    /// way to them are known by their numbers: where one was moved, only an fsync of its own makes that durable.
+    fn crash_after_fsync(&mut self, id: Id) -> Result<()> {
+        self.summary.crashes += 1;
+        let other = Subject::on(self.subject.snapshot(), &self.config.setup).context("a crash after an fsync")?;
+        let dirs = compare::directories(&other)?;
+        for path in self.model.paths(id) {
+            let found = match path.split_last() {
+                None => path.clone(),
+                Some((name, parent)) => {
+                    let parent = At::Path(parent.to_vec());
+                    let ino = self.subject.with(&parent, |node| Ok(self.subject.attr(node)?.ino))?;
+                    let parent = dirs
+                        .get(&ino)
+                        .ok_or_else(|| anyhow!("a crash after an fsync: {parent:?} is lost"))?;
+                    [&parent[..], &[*name]].concat()
+                }
+            };
+            compare::one(&other, &found, &self.model, id).context("a crash after an fsync")?;
+        }
+        other.fs.destroy();
+        judge::own_check(&other.devices).context("a crash after an fsync, and a mount")
     }
 
     fn after(&mut self, op: &Op) -> Result<()> {
         match op {
-            Op::Commit | Op::Sync | Op::Cool | Op::Fsync { .. } | Op::Remount => {}
+            Op::Commit | Op::Sync | Op::Cool | Op::Fsync { .. } | Op::EndGroup { commit: true } | Op::Remount => {}
             _ if self.durable.is_some() && self.dice.one_in(150) => return self.crash(),
             _ => return Ok(()),
         }
@@ -300,7 +341,7 @@ impl<'a> Run<'a> {
 }
 
 /// The operation as far as it went: writes and copies may be short.
-pub(crate) fn shortened(op: &Op, found: &Outcome) -> Op {
+pub fn shortened(op: &Op, found: &Outcome) -> Op {
     match (op, found) {
         (
             Op::Write {

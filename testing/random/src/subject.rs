@@ -11,19 +11,26 @@ use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::env::Env;
 use cowshed_btrfs::file::compress::{CompressPolicy, Compression};
+use cowshed_btrfs::file::{Dedupe, Exchange, Group};
 use cowshed_btrfs::fs::{AtimePolicy, Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
-use cowshed_model::{Answer, At, Op, Outcome, Place, SLOTS, SeekFrom, Touch, pattern, xattr_name};
+use cowshed_model::{
+    Answer, At, MountRules, Op, Outcome, PROPERTY, PROPERTY_VALUES, Place, SLOTS, SeekFrom, Touch, pattern, xattr_name,
+};
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
     Attr, Context, DirEntry, Entry, Error, FileSystem, Handle, InitInfo, Ioctl, Lookup, NodeId, OpenFlags, OpenRequest,
-    Result, SeekKind, SetAttr, SetTime, Timestamp, WriteFlags,
+    Result, SeekKind, SetAttr, SetTime, SetXattrFlags, Timestamp, WriteFlags,
 };
 
 static ROOT: Context = Context::root();
 const SETFLAGS: u32 = 0x4008_6602;
 const GETFLAGS: u32 = 0x8008_6601;
+const READ_WRITE: OpenRequest = OpenRequest {
+    flags: OpenFlags::READ.union(OpenFlags::WRITE),
+    kill_suidgid: false,
+};
 
 /// A clock that stands still until it is told to go on: all times of an operation are the same, and known.
 #[derive(Debug, Default)]
@@ -67,6 +74,20 @@ pub struct Setup {
     pub commit_interval_s: u32,
     /// Everything that is written is compressed so.
     pub compress: Option<Compression>,
+    /// New files are written in place, without checksums.
+    pub nodatacow: bool,
+    /// An fsync writes a log where it can.
+    pub tree_log: bool,
+}
+
+impl Setup {
+    /// What the model has to know of the mount.
+    pub fn rules(&self) -> MountRules {
+        MountRules {
+            nodatacow: self.nodatacow,
+            compress: self.compress.map(|how| how.algorithm().name()),
+        }
+    }
 }
 
 impl Default for Setup {
@@ -80,6 +101,8 @@ impl Default for Setup {
             memory_bytes_max: 1 << 30,
             commit_interval_s: 0,
             compress: None,
+            nodatacow: false,
+            tree_log: false,
         }
     }
 }
@@ -93,6 +116,9 @@ pub struct Subject {
     slots: [Option<(NodeId, Handle)>; SLOTS as usize],
     /// Lookups to give back when no slot holds the node any more.
     lookups: HashMap<NodeId, u64>,
+    /// The open atomic group, and its files.
+    group: Option<Group>,
+    staged: Vec<(NodeId, Handle)>,
 }
 
 pub fn as_devices(devices: &[Arc<MemDevice>]) -> Vec<Arc<dyn BlockDevice>> {
@@ -105,13 +131,14 @@ pub fn mount(devices: &[Arc<MemDevice>], clock: &Arc<StillClock>, setup: &Setup)
     let options = EngineOptions {
         commit_interval_s: setup.commit_interval_s,
         memory_bytes_max: setup.memory_bytes_max,
-        ..EngineOptions::default()
+        tree_log: setup.tree_log,
     };
     let engine = Engine::open(volume, clock.clone(), options).context("opening the engine")?;
     let options = MountOptions {
         atime: AtimePolicy::Never,
         // By force: without it files get marks, which the model knows nothing of.
         compress: setup.compress.map(|how| CompressPolicy { how, force: true }),
+        nodatacow: setup.nodatacow,
         ..MountOptions::default()
     };
     let fs = Fs::mount(engine, options).context("mounting")?;
@@ -157,11 +184,14 @@ impl Subject {
             setup: setup.clone(),
             slots,
             lookups: HashMap::new(),
+            group: None,
+            staged: Vec::new(),
         })
     }
 
     /// Unmounts and mounts again. What is held open is closed before.
     pub fn remount(&mut self) -> AnyResult<()> {
+        self.drop_group();
         for slot in 0..SLOTS {
             self.hold(slot, None);
         }
@@ -171,6 +201,37 @@ impl Subject {
         }
         self.fs = mount(&self.devices, &self.clock, &self.setup)?;
         Ok(())
+    }
+
+    /// Forgets the atomic group, and lets go of its files.
+    pub fn drop_group(&mut self) {
+        self.group = None;
+        for (node, handle) in std::mem::take(&mut self.staged) {
+            self.fs.release(node, handle);
+        }
+    }
+
+    /// Each file is held open until the group ends.
+    fn stage(&mut self, at: &At, offset: u64, data: &[u8]) -> Outcome {
+        let fs = &self.fs;
+        let group = self.group.take();
+        let mut group = group.unwrap_or_else(|| Group::new(fs.engine()));
+        let result = self.with(at, |node| {
+            fs.stage(&mut group, node, offset, data)?;
+            fs.open(&ROOT, node, &READ_WRITE).map(|opened| (node, opened.handle))
+        });
+        self.group = Some(group);
+        self.staged.push(result?);
+        Ok(Answer::Done)
+    }
+
+    fn end_group(&mut self, commit: bool) -> Outcome {
+        let result = match self.group.take().filter(|_| commit) {
+            Some(group) => self.fs.commit_group(group).map_err(|e| commit_error(&e)),
+            None => Ok(()),
+        };
+        self.drop_group();
+        result.map(|()| Answer::Done)
     }
 
     /// Puts something into a slot; what it held is closed, and forgotten where no other slot holds the same.
@@ -243,6 +304,8 @@ impl Subject {
                     Ok(Answer::Done)
                 }
             },
+            Op::Stage { at, offset, len, fill } => self.stage(at, *offset, &pattern(*fill, *len as usize)),
+            Op::EndGroup { commit } => self.end_group(*commit),
             _ => self.apply_shared(op),
         })
     }
@@ -264,6 +327,7 @@ impl Subject {
                 })
             }),
             Op::Write { .. } | Op::Read { .. } | Op::Seek { .. } | Op::Copy { .. } => self.data(op),
+            Op::Clone { .. } | Op::Dedupe { .. } | Op::Exchange { .. } => self.remap(op),
             Op::Fallocate { at, mode, offset, len } => {
                 done(self.with(at, |node| fs.fallocate(&ROOT, node, Handle::NONE, *offset, *len, *mode)))
             }
@@ -275,6 +339,16 @@ impl Subject {
                 flags,
             } => done(self.with(at, |node| {
                 fs.setxattr(&ROOT, node, &xattr_name(*name), &pattern(*fill, *len as usize), *flags)
+            })),
+            Op::Property { at, value } => done(self.with(at, |node| {
+                let name = xattr_name(PROPERTY);
+                match value {
+                    Some(value) => {
+                        let value = PROPERTY_VALUES[usize::from(*value)];
+                        fs.setxattr(&ROOT, node, &name, value, SetXattrFlags::empty())
+                    }
+                    None => fs.removexattr(&ROOT, node, &name),
+                }
             })),
             Op::RemoveXattr { at, name } => done(self.with(at, |node| fs.removexattr(&ROOT, node, &xattr_name(*name)))),
             Op::Truncate { .. } | Op::Chmod { .. } | Op::Chown { .. } | Op::Utimes { .. } => self.set_attr(op),
@@ -304,7 +378,12 @@ impl Subject {
                 fs.engine().store.drop_clean();
                 Ok(Answer::Done)
             }
-            Op::Remount | Op::Tmpfile { .. } | Op::Open { .. } | Op::Close { .. } => {
+            Op::Remount
+            | Op::Tmpfile { .. }
+            | Op::Open { .. }
+            | Op::Close { .. }
+            | Op::Stage { .. }
+            | Op::EndGroup { .. } => {
                 unreachable!("these change what is held open")
             }
         }
@@ -411,6 +490,55 @@ impl Subject {
         }
     }
 
+    fn remap(&self, op: &Op) -> Outcome {
+        let fs = &self.fs;
+        match op {
+            Op::Clone {
+                src,
+                src_offset,
+                dst,
+                dst_offset,
+                len,
+            } => self.with(src, |from| {
+                self.with(dst, |to| fs.clone_range((from, *src_offset), (to, *dst_offset), *len))
+                    .map(|()| Answer::Done)
+            }),
+            Op::Dedupe {
+                src,
+                src_offset,
+                dst,
+                dst_offset,
+                len,
+            } => self.with(src, |from| {
+                let found = self.with(dst, |to| fs.dedupe_range((from, *src_offset), (to, *dst_offset), *len));
+                Ok(match found? {
+                    Dedupe::Same(bytes) => Answer::Count(bytes),
+                    Dedupe::Differs => Answer::Differs,
+                })
+            }),
+            Op::Exchange {
+                a,
+                a_offset,
+                b,
+                b_offset,
+                len,
+                to_eof,
+            } => self.with(a, |one| {
+                let what = Exchange {
+                    a_offset: *a_offset,
+                    b_offset: *b_offset,
+                    len_bytes: *len,
+                    to_eof: *to_eof,
+                    fresh_b: None,
+                    dry_run: false,
+                };
+                self.with(b, |other| fs.exchange_range(one, other, &what))
+                    .map(|()| Answer::Done)
+            }),
+            _ => unreachable!("only these are given"),
+        }
+    }
+
     fn set_attr(&self, op: &Op) -> Outcome {
         let time = |touch: &Touch| match touch {
             Touch::Keep => None,
@@ -474,19 +602,7 @@ impl Subject {
             At::Slot(other) => (self.slots[usize::from(*other)].ok_or(Error::BadHandle)?.0, 0),
         };
         let handle = match self.attr(node)?.kind {
-            cowshed_vfs::FileKind::Regular => {
-                let flags = OpenFlags::READ | OpenFlags::WRITE;
-                self.fs
-                    .open(
-                        &ROOT,
-                        node,
-                        &OpenRequest {
-                            flags,
-                            kill_suidgid: false,
-                        },
-                    )?
-                    .handle
-            }
+            cowshed_vfs::FileKind::Regular => self.fs.open(&ROOT, node, &READ_WRITE)?.handle,
             _ => Handle::NONE,
         };
         *self.lookups.entry(node).or_default() += lookups;

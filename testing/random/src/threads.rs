@@ -84,14 +84,20 @@ fn work(config: &Config, subject: &Subject, thread: u16) -> Result<Model> {
         barriers: false,
         below: Some(Name(thread)),
         bulky: config.may_fill,
+        fsyncs: config.setup.tree_log,
     };
     let mut generator = Generator::new(config.seed.wrapping_mul(31).wrapping_add(u64::from(thread)), mix);
     let mut model = Model::new(config.setup.node_bytes, Model::empty_root(0o755, NOW));
+    model.mount = config.setup.rules();
     let made = model.apply(&mkdir(thread), NOW);
     ensure!(made.is_ok(), "the model takes a directory");
     for n in 0..config.operations {
         let op = generator.draw(&model);
-        if matches!(op, Op::Open { .. } | Op::Close { .. } | Op::Tmpfile { .. }) || leaves(&op, thread) {
+        let holds = matches!(
+            op,
+            Op::Open { .. } | Op::Close { .. } | Op::Tmpfile { .. } | Op::Stage { .. } | Op::EndGroup { .. }
+        );
+        if holds || leaves(&op, thread) {
             continue;
         }
         let found = subject.apply_shared(&op);

@@ -115,3 +115,86 @@ fn zeroing_on_a_full_volume_fails_before_it_changes_anything() {
     let summary = replay(&config, &ops).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(summary.full > 1, "the volume was full");
 }
+
+/// The end overflowed where the file looked for a place that needs no space.
+#[test]
+fn a_write_behind_the_end_of_the_world_fails_on_a_full_volume() {
+    let mut ops = vec![create()];
+    ops.extend((0..100).map(|n| Op::Fallocate {
+        at: a(),
+        mode: cowshed_vfs::FallocateFlags::empty(),
+        offset: n << 20,
+        len: 1 << 20,
+    }));
+    ops.push(write(u64::MAX - 5, 100));
+    ops.extend([write(0, 8 << 20), write(1 << 30, 64 << 20), write(u64::MAX - 5, 100)]);
+    let setup = Setup {
+        device_bytes: 128 << 20,
+        ..Setup::default()
+    };
+    let config = Config {
+        setup,
+        may_fill: true,
+        ..Config::new(1, 0)
+    };
+    let summary = replay(&config, &ops).unwrap_or_else(|e| panic!("{e:#}"));
+    assert!(summary.full > 0, "the volume was full");
+}
+
+/// Set-id bits went before it was known that nothing would be cloned.
+#[test]
+fn a_clone_or_exchange_that_fails_leaves_the_mode() {
+    let set_id = Op::Chmod { at: a(), perm: 0o6755 };
+    let clone = Op::Clone {
+        src: a(),
+        src_offset: 0,
+        dst: a(),
+        dst_offset: 100,
+        len: 4096,
+    };
+    let exchange = Op::Exchange {
+        a: a(),
+        a_offset: 4096,
+        b: a(),
+        b_offset: 0,
+        len: 4096,
+        to_eof: false,
+    };
+    check(Setup::default(), &[create(), set_id, write(0, 100), clone, exchange]);
+}
+
+/// The target's end was rounded up, although only whole blocks are shared.
+#[test]
+fn blocks_of_one_file_are_deduplicated_as_far_as_they_do_not_meet() {
+    let zeros = Op::Write {
+        at: a(),
+        offset: 0,
+        len: 12_288,
+        fill: 0,
+        append: false,
+    };
+    let dedupe = Op::Dedupe {
+        src: a(),
+        src_offset: 0,
+        dst: a(),
+        dst_offset: 4096,
+        len: 5000,
+    };
+    check(Setup::default(), &[create(), zeros, dedupe]);
+}
+
+/// They were kept, and changed the time.
+#[test]
+fn properties_of_links_are_forgotten() {
+    let place = Place {
+        dir: At::Path(vec![]),
+        name: Name(0),
+    };
+    let link = Op::Symlink {
+        place,
+        target_bytes: 5,
+        fill: 1,
+    };
+    let property = |value| Op::Property { at: a(), value };
+    check(Setup::default(), &[link, property(Some(2)), property(None)]);
+}

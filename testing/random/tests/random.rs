@@ -66,6 +66,16 @@ fn a_small_volume_that_compresses_fills_up_cleanly() {
 }
 
 #[test]
+fn logs_and_crashes_after_them() {
+    for (seed, nodatacow) in [(130, false), (131, true)] {
+        let mut config = Config::new(seed, 2500);
+        (config.setup.tree_log, config.setup.nodatacow) = (true, nodatacow);
+        config.mix.fsyncs = true;
+        check(&config);
+    }
+}
+
+#[test]
 fn several_devices() {
     let mut config = Config::new(106, 4000);
     (config.setup.data, config.setup.metadata) =

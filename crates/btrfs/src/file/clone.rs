@@ -59,28 +59,33 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    /// `Invalid`: they overlap in one file, do not begin at blocks, or wrap around.
-    fn new(is_one_file: bool, src_offset: u64, dst_offset: u64, len_bytes: u64) -> Result<Self> {
-        let src_end = src_offset.checked_add(len_bytes).ok_or(Outcome::Invalid)?;
-        let dst_end = dst_offset
-            .checked_add(len_bytes)
-            .filter(|end| *end <= FILE_BYTES_MAX)
-            .ok_or(Outcome::FileTooBig)?;
-        // What is shared is whole blocks.
-        let overlaps = is_one_file && src_offset < round_up(dst_end) && dst_offset < round_up(src_end);
-        if !(src_offset | dst_offset).is_multiple_of(BLOCK) || overlaps {
+    /// `Invalid`: they do not begin at blocks, wrap around, or the first goes beyond the end of its file.
+    fn new(src_offset: u64, src_size: u64, dst_offset: u64, len_bytes: u64) -> Result<Self> {
+        if !(src_offset | dst_offset).is_multiple_of(BLOCK) {
             return Err(Outcome::Invalid.into());
         }
-        Ok(Self {
-            src: src_offset..src_end,
-            dst: dst_offset..dst_end,
-        })
+        let end = |from: u64| from.checked_add(len_bytes).ok_or(Outcome::Invalid);
+        let ranges = Self {
+            src: src_offset..end(src_offset)?,
+            dst: dst_offset..end(dst_offset)?,
+        };
+        if ranges.src.end > src_size {
+            return Err(Outcome::Invalid.into());
+        }
+        Ok(ranges)
+    }
+
+    /// Of one file, do they meet? What is shared is whole blocks.
+    fn overlap(&self) -> bool {
+        self.src.start < round_up(self.dst.end) && self.dst.start < round_up(self.src.end)
     }
 }
 
 /// Shares `len_bytes` of `src` with `dst` (FICLONERANGE): offsets aligned to blocks, and the end too, unless it is the
 /// end of the source and not before that of the target. Zero bytes mean all to the end of the source. What is
 /// preallocated in the source is so in the target.
+///
+/// Set-id bits of the target go, as after a write by somebody who may not keep them.
 ///
 /// `Invalid`: misaligned, beyond the end of the source, overlapping in one file, or only one of both has checksums.
 pub fn clone_range(
@@ -90,6 +95,16 @@ pub fn clone_range(
     dst: &Arc<Inode>,
     dst_offset: u64,
     len_bytes: u64,
+) -> Result<()> {
+    clone_as(engine, (src, src_offset), (dst, dst_offset), len_bytes, WriteCtx::REMAP)
+}
+
+fn clone_as(
+    engine: &Engine,
+    (src, src_offset): (&Arc<Inode>, u64),
+    (dst, dst_offset): (&Arc<Inode>, u64),
+    len_bytes: u64,
+    ctx: WriteCtx,
 ) -> Result<()> {
     engine.txn.check_writable()?;
     let mut reservation = engine.space.reserve_data(2 * BLOCK)?;
@@ -107,9 +122,13 @@ pub fn clone_range(
     if len_bytes == 0 {
         return Ok(());
     }
-    let ranges = Ranges::new(Arc::ptr_eq(src, dst), src_offset, dst_offset, len_bytes)?;
+    let ranges = Ranges::new(src_offset, src_size, dst_offset, len_bytes)?;
+    if ranges.dst.end > FILE_BYTES_MAX {
+        return Err(Outcome::FileTooBig.into());
+    }
     let ends_with_source = ranges.src.end == src_size && ranges.dst.end >= dst_size;
-    if ranges.src.end > src_size || !(len_bytes.is_multiple_of(BLOCK) || ends_with_source) {
+    let overlaps = Arc::ptr_eq(src, dst) && ranges.overlap();
+    if overlaps || !(len_bytes.is_multiple_of(BLOCK) || ends_with_source) {
         return Err(Outcome::Invalid.into());
     }
     // Nobody writes to the source while we hold its lock, so that it stays clean.
@@ -117,7 +136,7 @@ pub fn clone_range(
     if dst_offset > dst_size {
         grow(engine, dst, dst_size, dst_offset, reservation.split(BLOCK))?;
     }
-    share(engine, src, dst, &ranges, Some(reservation), true)
+    share(engine, src, dst, &ranges, Some(reservation), Some(ctx))
 }
 
 /// The most that one [`dedupe_range`] compares: contents are compared with both files locked.
@@ -150,25 +169,29 @@ pub fn dedupe_range(
     let _locks = lock_both(src, dst);
     let src_size = src.attr.lock().attr.size;
     let dst_size = dst.attr.lock().attr.size;
-    let asked = Ranges::new(Arc::ptr_eq(src, dst), src_offset, dst_offset, len_bytes)?;
-    if asked.src.end > src_size || asked.dst.end > dst_size || !may_share(src, dst) {
+    let asked = Ranges::new(src_offset, src_size, dst_offset, len_bytes.min(DEDUPE_BYTES_MAX))?;
+    if asked.dst.end > dst_size || !may_share(src, dst) {
         return Err(Outcome::Invalid.into());
     }
     let ends_with_both = asked.src.end == src_size && asked.dst.end == dst_size;
-    let len_bytes = match len_bytes {
-        more if more > DEDUPE_BYTES_MAX => DEDUPE_BYTES_MAX,
-        _ if ends_with_both => len_bytes,
-        _ => round_down(len_bytes),
+    let asked_bytes = asked.src.end - asked.src.start;
+    let len_bytes = if ends_with_both {
+        asked_bytes
+    } else {
+        round_down(asked_bytes)
     };
     if len_bytes == 0 {
         return Ok(Dedupe::Same(0));
     }
-    let ranges = Ranges::new(Arc::ptr_eq(src, dst), src_offset, dst_offset, len_bytes)?;
+    let ranges = Ranges::new(src_offset, src_size, dst_offset, len_bytes)?;
+    if Arc::ptr_eq(src, dst) && ranges.overlap() {
+        return Err(Outcome::Invalid.into());
+    }
     if !is_same(engine, src, dst, &ranges)? {
         return Ok(Dedupe::Differs);
     }
     writeback::flush(engine, src)?;
-    share(engine, src, dst, &ranges, Some(reservation), false)?;
+    share(engine, src, dst, &ranges, Some(reservation), None)?;
     Ok(Dedupe::Same(len_bytes))
 }
 
@@ -194,14 +217,14 @@ fn may_share(src: &Arc<Inode>, dst: &Arc<Inode>) -> bool {
     src.flags() & flags::NODATASUM == dst.flags() & flags::NODATASUM
 }
 
-/// Shares whole blocks, step by step; the size of the target follows, and its times where `is_change`.
+/// Shares whole blocks, step by step; the size of the target follows, and its times where it is meant as a write.
 fn share(
     engine: &Engine,
     src: &Arc<Inode>,
     dst: &Arc<Inode>,
     ranges: &Ranges,
     mut spare: Option<crate::space::DataReservation>,
-    is_change: bool,
+    change: Option<WriteCtx>,
 ) -> Result<()> {
     let blocks = ranges.src.start..round_up(ranges.src.end);
     let to_dst = |at: u64| at - blocks.start + ranges.dst.start;
@@ -242,11 +265,11 @@ fn share(
             range: replaced,
             extents: shared,
         });
-        let change = Change {
+        let changed = Change {
             plan: replace::plan(&existing, replacement.as_slice()),
             ..Change::default()
         };
-        items::apply(engine, dst, change, meta, |attr, state| {
+        items::apply(engine, dst, changed, meta, |attr, state| {
             sharing::note_shared(engine, &noted);
             forget_dirty(engine, dst, state, target.clone());
             if let Some(content) = inline {
@@ -257,8 +280,8 @@ fn share(
             if !unwritten.is_empty() {
                 attr.attr.flags |= flags::PREALLOC;
             }
-            if is_change {
-                touch(engine, attr, WriteCtx::default());
+            if let Some(ctx) = change {
+                touch(engine, attr, ctx);
             }
             update_disk_size(state, attr, false);
         });
@@ -349,7 +372,8 @@ pub fn copy_range(
     if head > 0 && copy(engine, src, src_offset, dst, dst_offset, head)? < head {
         return Ok(0);
     }
-    match clone_range(engine, src, from, dst, dst_offset + head, to - from) {
+    let ctx = WriteCtx::default();
+    match clone_as(engine, (src, from), (dst, dst_offset + head), to - from, ctx) {
         Ok(()) => {}
         // Somebody changed a size in between.
         Err(crate::Error::Outcome(Outcome::Invalid)) => {
@@ -359,7 +383,14 @@ pub fn copy_range(
         Err(_) => return Ok(head),
     }
     let shared = to - src_offset;
-    Ok(shared + copy(engine, src, to, dst, dst_offset + shared, src_end - to).unwrap_or(0))
+    match copy(engine, src, to, dst, dst_offset + shared, src_end - to) {
+        Ok(tail) => Ok(shared + tail),
+        Err(error) => {
+            // A short copy, as after an error in the middle of a write: whoever goes on from there is told.
+            tracing::debug!(%error, "the tail of a copy");
+            Ok(shared)
+        }
+    }
 }
 
 fn copy(

@@ -61,6 +61,7 @@ pub struct Exchange {
 }
 
 /// Exchanges ranges of two files. Offsets are multiples of a block, and so are the ends unless they are those of both files.
+/// Set-id bits of both go.
 ///
 /// `Invalid`: misaligned, overlapping in one file, beyond an end, or only one of both has checksums. `TooBig`: more than
 /// [`EXTENTS_MAX`] extents. `Busy`: see [`Exchange::fresh_b`].
@@ -248,7 +249,7 @@ fn apply(
         if !unwritten.is_empty() {
             attr.attr.flags |= flags::PREALLOC;
         }
-        touch(engine, attr, WriteCtx::default());
+        touch(engine, attr, WriteCtx::REMAP);
         update_disk_size(state, attr, false);
     };
     let mut parts = Vec::with_capacity(2);

@@ -1,6 +1,5 @@
 //! Preallocation, punching holes, zeroing ranges.
 
-use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,13 +10,13 @@ use super::extent::{Extent, Kind, Walk};
 use super::items::{self, Change, NOW};
 use super::place::new_extent;
 use super::replace::{self, Replacement};
-use super::truncate::drop_range;
+use super::truncate::{drop_range, forget_dirty};
 use super::write::{WriteCtx, grow, load_clean_block, note_dirty, touch};
-use super::{BLOCK, FILE_BYTES_MAX, round_down, round_up};
+use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::inode::{Inode, flags};
-use crate::space::{Budget, DataReservation};
+use crate::space::{Budget, DataReservation, MetaReservation};
 
 /// Holes filled in one step.
 const STEP_HOLES_MAX: usize = 64;
@@ -42,16 +41,27 @@ pub fn fallocate(engine: &Engine, inode: &Arc<Inode>, mode: FallocateFlags, offs
         .filter(|end| *end <= FILE_BYTES_MAX)
         .ok_or(Outcome::FileTooBig)?;
     engine.txn.check_writable()?;
-    let edges = engine.space.reserve_data(3 * BLOCK)?;
+    // All that can fail for want of space comes before anything changes. A hole gives space back: it needs some only for
+    // blocks that it covers in part.
+    let partial_blocks = [offset, end].iter().filter(|at| !at.is_multiple_of(BLOCK)).count() as u64;
+    let grows = u64::from(!mode.contains(F::KEEP_SIZE));
+    let edges = engine.space.reserve_data((partial_blocks + grows) * BLOCK)?;
+    let last = engine.reserve(if is_punch { Budget::TRUNCATE } else { Budget::SETATTR })?;
     let _op = inode.lock.write();
     if is_punch {
-        return punch(engine, inode, offset..end, edges);
+        return punch(engine, inode, offset..end, edges, last);
     }
-    allocate(engine, inode, offset..end, mode, edges)
+    allocate(engine, inode, offset..end, mode, edges, last)
 }
 
 /// Adds zeros where blocks are covered in part, drops what is covered as a whole.
-fn punch(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, mut edges: DataReservation) -> Result<()> {
+fn punch(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    range: Range<u64>,
+    mut edges: DataReservation,
+    last: MetaReservation,
+) -> Result<()> {
     zero_edges(engine, inode, &range, &mut edges)?;
     let inner = round_up(range.start)..round_down(range.end);
     // A last block that ends with the file is covered as a whole.
@@ -64,26 +74,26 @@ fn punch(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, mut edges: Data
     if inner.start < inner_end {
         drop_range(engine, inode, inner.start..inner_end)?;
     }
-    finish(engine, inode, None)
+    finish(engine, inode, None, last);
+    Ok(())
+}
+
+/// The parts of blocks inside the file that the range covers in part: the first, the last, or the one that is both.
+fn partial_blocks(size: u64, range: &Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
+    let first = (!range.start.is_multiple_of(BLOCK)).then(|| round_down(range.start));
+    let last = (!range.end.is_multiple_of(BLOCK) && range.end < size).then(|| round_down(range.end));
+    let range = range.clone();
+    first
+        .into_iter()
+        .chain(last.filter(move |last| Some(*last) != first))
+        .filter(move |block| *block < size)
+        .map(move |block| (block, range.start.max(block)..range.end.min(block + BLOCK)))
 }
 
 /// Zeroes the parts of blocks that the range covers in part, where they hold data.
 fn zero_edges(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>, edges: &mut DataReservation) -> Result<()> {
     let size = inode.attr.lock().attr.size;
-    let first = round_down(range.start);
-    let last = round_down(range.end);
-    let mut blocks = Vec::new();
-    if !range.start.is_multiple_of(BLOCK) {
-        blocks.push(first);
-    }
-    if !range.end.is_multiple_of(BLOCK) && range.end < size && !blocks.contains(&last) {
-        blocks.push(last);
-    }
-    for block in blocks.into_iter().filter(|block| *block < size) {
-        let part = range.start.max(block)..range.end.min(block + BLOCK);
-        zero_part(engine, inode, block, &part, size, edges)?;
-    }
-    Ok(())
+    partial_blocks(size, range).try_for_each(|(block, part)| zero_part(engine, inode, block, &part, size, edges))
 }
 
 fn zero_part(
@@ -120,42 +130,166 @@ fn allocate(
     range: Range<u64>,
     mode: FallocateFlags,
     mut edges: DataReservation,
+    last: MetaReservation,
 ) -> Result<()> {
     let size = inode.attr.lock().attr.size;
     let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
     let new_size = (!keeps_size && range.end > size).then_some(range.end);
     let blocks = round_down(range.start)..round_up(range.end);
-    // What is zeroed gets new space: the old is free only after the next commit. All that can fail comes before that.
-    let is_zero = mode.contains(FallocateFlags::ZERO_RANGE);
-    let wanted_bytes = if is_zero {
-        blocks.end - blocks.start
+    let zeroed = if mode.contains(FallocateFlags::ZERO_RANGE) {
+        Some(zeroed_blocks(engine, inode, &range, size)?)
     } else {
-        hole_bytes(inode, &blocks)?
+        None
+    };
+    // What is zeroed gets new space: the old is free only after the next commit.
+    let wanted_bytes = match &zeroed {
+        Some(zeroed) => zeroed.end.saturating_sub(zeroed.start),
+        None => hole_bytes(inode, &blocks)?,
     };
     let mut reservation = engine.space.reserve_data(wanted_bytes)?;
     if new_size.is_some() {
-        grow(
-            engine,
-            inode,
-            size,
-            round_down(range.start).max(size),
-            edges.split(BLOCK),
-        )?;
+        let to = round_down(range.start).max(size);
+        grow(engine, inode, size, to, edges.split(BLOCK))?;
     }
-    if is_zero {
-        zero_edges(engine, inode, &range, &mut edges)?;
-        let inner_end = if range.end >= size {
-            blocks.end
+    match zeroed {
+        Some(zeroed) => {
+            replace_by_zeros(engine, inode, zeroed, &mut reservation)?;
+            zero_edges(engine, inode, &range, &mut edges)?;
+        }
+        None => fill_holes(engine, inode, blocks, &mut reservation)?,
+    }
+    finish(engine, inode, new_size, last);
+    Ok(())
+}
+
+/// The blocks of a range that is to be zeroed which get new space: all but those at its ends that hold something outside
+/// of the range.
+fn zeroed_blocks(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>, size: u64) -> Result<Range<u64>> {
+    let mut zeroed = round_down(range.start)..round_up(range.end);
+    let mut content = vec![0; BLOCK as usize];
+    for (block, _) in partial_blocks(size, range) {
+        read::read_range(engine, inode, block, &mut content)?;
+        // Where nothing but zeros is, nothing has to stay; what lies behind the end does not count.
+        let valid = (size - block).min(BLOCK) as usize;
+        if content[..valid].iter().all(|b| *b == 0) {
+            continue;
+        }
+        if block < range.start {
+            zeroed.start = block + BLOCK;
         } else {
-            round_down(range.end)
-        };
-        let inner = round_up(range.start)..inner_end;
-        if inner.start < inner.end {
-            drop_range(engine, inode, inner)?;
+            zeroed.end = block;
         }
     }
-    fill_holes(engine, inode, blocks, &mut reservation)?;
-    finish(engine, inode, new_size)
+    Ok(zeroed)
+}
+
+/// Extents replaced by zeros in one batch: a file with more of them is zeroed in steps, of which only the first is sure
+/// to find space or leave everything as it was.
+const STEP_REPLACED_MAX: usize = 1 << 16;
+
+/// Preallocated extents in place of whatever a range of blocks holds, dirty or on disk. The caller holds the operation lock
+/// for writing.
+fn replace_by_zeros(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    range: Range<u64>,
+    reservation: &mut DataReservation,
+) -> Result<()> {
+    let mut pos = range.start;
+    while pos < range.end {
+        let (mut count, to) = count_extents(inode, pos..range.end)?;
+        let mut fresh = Vec::new();
+        let mut result = new_extents(engine, pos..to, reservation, &mut fresh);
+        while let Ok(()) = result {
+            result = match replace_now(engine, inode, pos..to, &mut fresh, &mut count) {
+                Ok(true) => break,
+                Ok(false) => Ok(()),
+                Err(error) => Err(error),
+            };
+        }
+        if let Err(error) = result {
+            for disk in fresh.iter().filter_map(Extent::on_disk) {
+                engine.space.unalloc_data(disk.addr, disk.len_bytes);
+            }
+            return Err(error);
+        }
+        pos = to;
+    }
+    Ok(())
+}
+
+/// Puts new extents in place of what a range holds; `false` where that is more than `count` extents, which is then their
+/// number: write-back has made some meanwhile.
+fn replace_now(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    range: Range<u64>,
+    fresh: &mut Vec<Extent>,
+    count: &mut usize,
+) -> Result<bool> {
+    let moved = (*count + fresh.len()) as u64;
+    let meta = engine.reserve(Budget::moved_extents(moved, engine.store.nodesize_bytes() as u64))?;
+    let _flush = inode.data.flush.lock();
+    let around = range.start.saturating_sub(1)..range.end.saturating_add(1);
+    let existing = Walk::new(&inode.tree, inode.ino, around)?.collect()?;
+    if existing.len() > *count {
+        *count = existing.len();
+        return Ok(false);
+    }
+    let extents = std::mem::take(fresh);
+    let change = Change {
+        fresh: extents.iter().filter_map(|e| Some(e.on_disk()?.addr)).collect(),
+        plan: replace::plan(
+            &existing,
+            &[Replacement {
+                range: range.clone(),
+                extents,
+            }],
+        ),
+        ..Change::default()
+    };
+    items::apply(engine, inode, change, meta, |attr, state| {
+        forget_dirty(engine, inode, state, range);
+        attr.attr.flags |= flags::PREALLOC;
+        update_disk_size(state, attr, false);
+    });
+    Ok(true)
+}
+
+/// How many extents a range holds, with its neighbours, up to [`STEP_REPLACED_MAX`], and how far these reach.
+fn count_extents(inode: &Arc<Inode>, range: Range<u64>) -> Result<(usize, u64)> {
+    const NEIGHBOURS: usize = 2;
+    let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
+    let mut count = 0;
+    while let Some(extent) = walk.next()? {
+        if count == STEP_REPLACED_MAX {
+            return Ok((count + NEIGHBOURS, extent.start));
+        }
+        count += 1;
+    }
+    Ok((count + NEIGHBOURS, range.end))
+}
+
+/// Preallocated extents for a range, in `fresh` even if not all could be had.
+fn new_extents(
+    engine: &Engine,
+    range: Range<u64>,
+    reservation: &mut DataReservation,
+    fresh: &mut Vec<Extent>,
+) -> Result<()> {
+    let mut at = range.start;
+    while at < range.end {
+        let want = (range.end - at).min(PREALLOC_BYTES_MAX);
+        let (addr, len_bytes) = engine.space.alloc_data(reservation, want)?;
+        fresh.push(Extent {
+            start: at,
+            len_bytes,
+            generation: NOW,
+            kind: Kind::Disk(new_extent(addr, len_bytes, true)),
+        });
+        at += len_bytes;
+    }
+    Ok(())
 }
 
 /// The parts of a range that have no extent, at most `max` of them, and how far they were looked for.
@@ -193,29 +327,18 @@ fn fill_holes(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, reservatio
         let meta = engine.reserve(Budget::WRITE_EXTENT)?;
         let _flush = inode.data.flush.lock();
         let (found, to) = holes(inode, &(pos..range.end), STEP_HOLES_MAX)?;
-        let mut fresh = HashSet::new();
-        let mut replacements = Vec::new();
-        let result = found.iter().try_for_each(|hole| -> Result<()> {
-            let mut at = hole.start;
-            while at < hole.end {
-                let want = (hole.end - at).min(PREALLOC_BYTES_MAX);
-                let (addr, len_bytes) = engine.space.alloc_data(reservation, want)?;
-                fresh.insert(addr);
-                let kind = Kind::Disk(new_extent(addr, len_bytes, true));
-                let extent = Extent {
-                    start: at,
-                    len_bytes,
-                    generation: NOW,
-                    kind,
-                };
-                replacements.push(Replacement {
-                    range: extent.range(),
-                    extents: vec![extent],
-                });
-                at += len_bytes;
-            }
-            Ok(())
-        });
+        let mut extents = Vec::new();
+        let result = found
+            .iter()
+            .try_for_each(|hole| new_extents(engine, hole.clone(), reservation, &mut extents));
+        let fresh = extents.iter().filter_map(|e| Some(e.on_disk()?.addr)).collect();
+        let replacements: Vec<Replacement> = extents
+            .into_iter()
+            .map(|extent| Replacement {
+                range: extent.range(),
+                extents: vec![extent],
+            })
+            .collect();
         let around = pos.saturating_sub(1)..to.saturating_add(1);
         let existing = Walk::new(&inode.tree, inode.ino, around)?.collect()?;
         let plan = replace::plan(&existing, &replacements);
@@ -241,8 +364,7 @@ fn fill_holes(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, reservatio
 }
 
 /// Times, and the size where it changes.
-fn finish(engine: &Engine, inode: &Arc<Inode>, new_size: Option<u64>) -> Result<()> {
-    let meta = engine.reserve(Budget::SETATTR)?;
+fn finish(engine: &Engine, inode: &Arc<Inode>, new_size: Option<u64>, meta: MetaReservation) {
     let _flush = inode.data.flush.lock();
     items::apply(engine, inode, Change::default(), meta, |attr, state| {
         if let Some(size) = new_size {
@@ -251,5 +373,4 @@ fn finish(engine: &Engine, inode: &Arc<Inode>, new_size: Option<u64>) -> Result<
         touch(engine, attr, WriteCtx::default());
         update_disk_size(state, attr, false);
     });
-    Ok(())
 }

@@ -31,6 +31,16 @@ pub struct WriteCtx {
     pub from_cache: bool,
 }
 
+impl WriteCtx {
+    /// Content comes from another file: for whoever may write, not for root alone.
+    pub const REMAP: Self = Self {
+        append: false,
+        kill_suidgid: true,
+        direct: false,
+        from_cache: false,
+    };
+}
+
 /// Writes; returns how much: less than all where an error struck after the first byte.
 ///
 /// Where much is dirty already, the writer writes back before it returns.
@@ -101,10 +111,13 @@ fn write_on_full(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], 
     let _op = inode.lock.write();
     let size = inode.attr.lock().attr.size;
     let at = if ctx.append { size } else { offset };
-    let end = at + data.len() as u64;
+    let end = at
+        .checked_add(data.len() as u64)
+        .filter(|end| *end <= FILE_BYTES_MAX)
+        .ok_or(Outcome::FileTooBig)?;
     let start = round_down(at);
     // A gap behind the end would need a block for its zeros.
-    if at > size || end > FILE_BYTES_MAX || !place::has_place(engine, inode, &(start..round_up(end)))? {
+    if at > size || !place::has_place(engine, inode, &(start..round_up(end)))? {
         return Err(Error::NoSpace);
     }
     writeback::flush(engine, inode)?;

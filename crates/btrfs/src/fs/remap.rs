@@ -12,7 +12,7 @@ use cowshed_vfs::{Access, Context, Error as Errno, Handle, IoctlReply, NodeId, O
 use parking_lot::Mutex;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::setattr::strip_privileges;
+use super::setattr::strip_capability;
 use super::wire::{self, DefragRange, MapEntry, MapPage, Remap, Token, flag, op};
 use super::{Fs, errno, flags_of, ioctl};
 use crate::error::Result;
@@ -58,7 +58,7 @@ impl Fs {
     pub fn clone_range(&self, src: At, dst: At, len_bytes: u64) -> VfsResult<()> {
         let run = || {
             let (from, to) = (self.file(src.0)?, self.target(dst.0)?);
-            strip_privileges(&self.engine, &to)?;
+            strip_capability(&self.engine, &to)?;
             file::clone_range(&self.engine, &from, src.1, &to, dst.1, len_bytes)
         };
         run().map_err(|e| errno("clone", e))
@@ -78,10 +78,10 @@ impl Fs {
         let run = || {
             let (first, second) = (self.target(a)?, self.target(b)?);
             if !what.dry_run {
-                strip_privileges(&self.engine, &first)?;
+                strip_capability(&self.engine, &first)?;
                 // It would change the time that is asked for.
                 if what.fresh_b.is_none() {
-                    strip_privileges(&self.engine, &second)?;
+                    strip_capability(&self.engine, &second)?;
                 }
             }
             file::exchange_range(&self.engine, &first, &second, what)

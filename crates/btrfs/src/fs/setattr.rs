@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::file;
 use crate::inode::access::{Caller, check_writable};
 use crate::inode::{Inode, InodeAttr, flags};
-use crate::space::Budget;
+use crate::space::{Budget, MetaReservation};
 use crate::xattr::{self, acl};
 
 /// File capabilities: gone after a change of owner or content, as set-id bits are.
@@ -26,6 +26,11 @@ pub(super) fn setattr(engine: &Engine, caller: &Caller<'_>, inode: &Arc<Inode>, 
         let list = acl::access_list(inode)?;
         perm::check_setattr(&caller.ctx.creds, &inode.vfs_attr(), list.as_deref(), set)?;
     }
+    // Before the size changes: who is told that there is no space finds the file as it was. What cuts a file is a
+    // deletion, for which there always is.
+    let mut budget = budget(inode);
+    budget.is_release = set.size_bytes.is_some_and(|size| size < inode.attr_now().size);
+    let space = engine.reserve(budget)?;
     if let Some(size) = set.size_bytes {
         match inode.kind() {
             FileKind::Regular => {}
@@ -38,7 +43,7 @@ pub(super) fn setattr(engine: &Engine, caller: &Caller<'_>, inode: &Arc<Inode>, 
         file::truncate(engine, inode, size)?;
     }
     let kills = set.uid.is_some() || set.gid.is_some() || set.kill_suidgid;
-    change(engine, inode, kills, |attr, now| {
+    change(engine, inode, space, kills, |attr, now| {
         apply(caller, inode.kind(), set, attr, now);
     })
 }
@@ -49,9 +54,28 @@ pub(super) fn strip_privileges(engine: &Engine, inode: &Arc<Inode>) -> Result<()
     if perm::perm_after_write(mode) == mode && !has_capability(inode)? {
         return Ok(());
     }
-    change(engine, inode, true, |attr, _| {
+    let space = engine.reserve(budget(inode))?;
+    change(engine, inode, space, true, |attr, _| {
         attr.mode = perm::perm_after_write(attr.mode);
     })
+}
+
+/// Strips capabilities before a change of content that takes the set-id bits along itself.
+pub(super) fn strip_capability(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    if !has_capability(inode)? {
+        return Ok(());
+    }
+    let space = engine.reserve(budget(inode))?;
+    change(engine, inode, space, true, |_, _| {})
+}
+
+/// For one [`change`].
+fn budget(inode: &Inode) -> Budget {
+    if inode.xattrs.is_known_empty() {
+        Budget::SETATTR
+    } else {
+        Budget::XATTR
+    }
 }
 
 fn has_capability(inode: &Inode) -> Result<bool> {
@@ -62,11 +86,11 @@ fn has_capability(inode: &Inode) -> Result<bool> {
 fn change(
     engine: &Engine,
     inode: &Arc<Inode>,
+    space: MetaReservation,
     kills_capability: bool,
     edit: impl Fn(&mut InodeAttr, Timestamp),
 ) -> Result<()> {
     let has_xattrs = !inode.xattrs.is_known_empty();
-    let space = engine.reserve(if has_xattrs { Budget::XATTR } else { Budget::SETATTR })?;
     let _lock = inode.lock.write();
     let now = engine.env.now();
     let (join, mut staged) = prepare_and_join(engine, |generation| {

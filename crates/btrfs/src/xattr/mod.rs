@@ -251,6 +251,9 @@ fn change(
             flags: None,
         },
     };
+    if name_space == Namespace::Btrfs && props::is_ignored(inode) {
+        return Ok(());
+    }
     let may_be_absent = value.is_some() || matches!(name_space, Namespace::AccessAcl | Namespace::DefaultAcl);
     if !exists && !may_be_absent {
         return Err(Errno::NoData.into());

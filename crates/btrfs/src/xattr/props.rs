@@ -9,6 +9,11 @@ use crate::inode::{Inode, flags};
 
 pub const COMPRESSION_NAME: &[u8] = b"btrfs.compression";
 
+/// Whatever is neither file nor directory takes properties without an error, and forgets them.
+pub(super) fn is_ignored(inode: &Inode) -> bool {
+    !matches!(inode.kind(), FileKind::Regular | FileKind::Directory)
+}
+
 fn can_compress(inode_flags: u64) -> bool {
     inode_flags & (flags::NODATACOW | flags::NODATASUM) == 0
 }

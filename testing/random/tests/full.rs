@@ -1,0 +1,483 @@
+//! A full disk, at each operation: it fails for want of space and has changed nothing, or succeeds and can be synced. Either
+//! way nothing is lost, and the volume is in order.
+//!
+//! A volume with some files is filled, with data, or with metadata too, and frozen. For each operation and each number of blocks
+//! that are given back (or of small files that are deleted) a copy is mounted, the operation done, and everything compared
+//! with the model: at once, and after a sync and a remount.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use cowshed_device::MemDevice;
+use cowshed_model::{At, Model, Name, Op, PROPERTY_VALUES, Place, Touch};
+use cowshed_random::compare::{self, Depth, Numbers};
+use cowshed_random::judge;
+use cowshed_random::subject::{Setup, Subject};
+use cowshed_vfs::{Error, FallocateFlags as F, FileSystem as _, NodeId, RenameFlags, SetXattrFlags};
+
+const BLOCK: u64 = 4096;
+/// Extents of the fragmented file: more than any operation takes in one step.
+const FRAGMENTS: u64 = 300;
+
+fn place(n: u16) -> Place {
+    Place {
+        dir: At::Path(vec![]),
+        name: Name(n),
+    }
+}
+
+fn at(n: u16) -> At {
+    At::Path(vec![Name(n)])
+}
+
+/// Names of what is there before the volume is filled.
+const BIG: u16 = 0;
+const FRAGMENTED: u16 = 1;
+const SMALL: u16 = 2;
+const ODD: u16 = 3;
+const IN_PLACE: u16 = 4;
+const PREALLOCATED: u16 = 5;
+const DIR: u16 = 6;
+const FILLER: u16 = 7;
+const DOOMED: u16 = 8;
+const NEW: u16 = 9;
+const FIRST_CRUMB: u16 = Name::FIRST_WIDE;
+
+fn create(n: u16) -> Op {
+    Op::Create {
+        place: place(n),
+        perm: 0o4755,
+        exclusive: true,
+        truncate: false,
+    }
+}
+
+fn write(n: u16, offset: u64, len: u64) -> Op {
+    Op::Write {
+        at: at(n),
+        offset,
+        len: len as u32,
+        fill: 2 + 7 * u64::from(n) + offset,
+        append: false,
+    }
+}
+
+fn stage(n: u16, offset: u64, len: u64) -> Op {
+    Op::Stage {
+        at: at(n),
+        offset,
+        len: len as u32,
+        fill: 11 + offset,
+    }
+}
+
+fn allocate(n: u16, mode: F, offset: u64, len: u64) -> Op {
+    Op::Fallocate {
+        at: at(n),
+        mode,
+        offset,
+        len,
+    }
+}
+
+fn truncate(n: u16, size: u64) -> Op {
+    Op::Truncate { at: at(n), size }
+}
+
+fn clone(src: u16, src_offset: u64, dst: u16, dst_offset: u64, len: u64) -> Op {
+    Op::Clone {
+        src: at(src),
+        src_offset,
+        dst: at(dst),
+        dst_offset,
+        len,
+    }
+}
+
+fn exchange(a: u16, b: u16, len: u64, to_eof: bool) -> Op {
+    Op::Exchange {
+        a: at(a),
+        a_offset: 0,
+        b: at(b),
+        b_offset: 0,
+        len,
+        to_eof,
+    }
+}
+
+/// What is done on the full volume, each by itself.
+fn operations() -> Vec<Vec<Op>> {
+    const PUNCH: F = F::PUNCH_HOLE.union(F::KEEP_SIZE);
+    let whole = FRAGMENTS * 2 * BLOCK;
+    let copy = |src, src_offset, dst, dst_offset, len| Op::Copy {
+        src: at(src),
+        src_offset,
+        dst: at(dst),
+        dst_offset,
+        len,
+    };
+    let commit = Op::EndGroup { commit: true };
+    let xattr = |len| Op::SetXattr {
+        at: at(BIG),
+        name: 0,
+        len,
+        fill: 5,
+        flags: SetXattrFlags::empty(),
+    };
+    let dedupe = Op::Dedupe {
+        src: at(SMALL),
+        src_offset: 0,
+        dst: at(SMALL),
+        dst_offset: 0,
+        len: 0,
+    };
+    let rename = |from, to, flags| Op::Rename {
+        from: place(from),
+        to: place(to),
+        flags,
+    };
+    vec![
+        vec![write(BIG, 0, 1)],
+        vec![write(BIG, 5000, 3 * BLOCK)],
+        vec![write(ODD, 10_000, 10)],
+        vec![write(SMALL, 0, 50)],
+        vec![write(SMALL, 0, 3000)],
+        vec![write(IN_PLACE, 100, 40_000)],
+        vec![write(PREALLOCATED, 3 * BLOCK, 2 * BLOCK)],
+        vec![write(PREALLOCATED, 100, 30)],
+        vec![truncate(BIG, 5)],
+        vec![truncate(BIG, BLOCK)],
+        vec![truncate(FRAGMENTED, 0)],
+        vec![truncate(FRAGMENTED, 100)],
+        vec![truncate(SMALL, 7)],
+        vec![truncate(ODD, 1 << 20)],
+        vec![allocate(FRAGMENTED, PUNCH, 0, whole)],
+        vec![allocate(BIG, PUNCH, 100, 3 * BLOCK)],
+        vec![allocate(BIG, PUNCH, 100, 30)],
+        vec![allocate(FRAGMENTED, F::ZERO_RANGE, 0, whole)],
+        vec![allocate(FRAGMENTED, F::ZERO_RANGE, 100, whole)],
+        vec![allocate(BIG, F::ZERO_RANGE, 100, 2 * BLOCK)],
+        vec![allocate(ODD, F::ZERO_RANGE | F::KEEP_SIZE, BLOCK, 4 * BLOCK)],
+        vec![allocate(ODD, F::ZERO_RANGE, 2 * BLOCK, 4 * BLOCK)],
+        vec![allocate(FRAGMENTED, F::empty(), 0, whole + 3 * BLOCK)],
+        vec![allocate(FRAGMENTED, F::KEEP_SIZE, 0, 7 * BLOCK)],
+        vec![clone(FRAGMENTED, 0, BIG, 0, 0)],
+        vec![clone(ODD, 0, BIG, 256 * BLOCK, 0)],
+        vec![clone(SMALL, 0, ODD, 8 * BLOCK, 0)],
+        vec![clone(BIG, 0, FRAGMENTED, BLOCK, 20 * BLOCK)],
+        vec![clone(BIG, 0, FRAGMENTED, 800 * BLOCK, 20 * BLOCK)],
+        vec![dedupe],
+        vec![Op::Dedupe {
+            src: at(FRAGMENTED),
+            src_offset: BLOCK,
+            dst: at(FRAGMENTED),
+            dst_offset: 3 * BLOCK,
+            len: BLOCK,
+        }],
+        vec![exchange(BIG, FRAGMENTED, 200 * BLOCK, false)],
+        vec![exchange(FRAGMENTED, BIG, 0, true)],
+        vec![exchange(SMALL, ODD, 0, true)],
+        vec![copy(BIG, 100, FRAGMENTED, 100, 50_000)],
+        vec![copy(BIG, 100, ODD, 200, 50_000)],
+        vec![stage(BIG, 100, 9000), commit.clone()],
+        vec![
+            stage(BIG, 0, 5 * BLOCK),
+            stage(FRAGMENTED, 300, 9000),
+            stage(SMALL, 10, 10),
+            commit.clone(),
+        ],
+        vec![stage(ODD, 200_000, 100), commit],
+        vec![stage(BIG, 0, 70_000), Op::EndGroup { commit: false }],
+        vec![create(NEW)],
+        vec![create(NEW), write(NEW, 0, 100)],
+        vec![Op::Mkdir {
+            place: place(NEW),
+            perm: 0o755,
+        }],
+        vec![Op::Symlink {
+            place: place(NEW),
+            target_bytes: 1000,
+            fill: 3,
+        }],
+        vec![Op::Link {
+            at: at(BIG),
+            place: place(NEW),
+        }],
+        vec![rename(BIG, NEW, RenameFlags::empty())],
+        vec![rename(BIG, DOOMED, RenameFlags::empty())],
+        vec![rename(BIG, DOOMED, RenameFlags::EXCHANGE)],
+        vec![rename(BIG, NEW, RenameFlags::WHITEOUT)],
+        vec![xattr(10)],
+        vec![xattr(3000)],
+        vec![Op::Chmod {
+            at: at(BIG),
+            perm: 0o600,
+        }],
+        vec![Op::Utimes {
+            at: at(BIG),
+            atime: Touch::Now,
+            mtime: Touch::Keep,
+        }],
+        vec![Op::Flags {
+            at: at(DIR),
+            flags: Op::NOCOW,
+        }],
+        vec![Op::Property {
+            at: at(DIR),
+            value: Some(2 % PROPERTY_VALUES.len() as u8),
+        }],
+    ]
+}
+
+/// Operations that give space back: there must always be enough for them.
+fn only_frees() -> Vec<Vec<Op>> {
+    const PUNCH: F = F::PUNCH_HOLE.union(F::KEEP_SIZE);
+    vec![
+        vec![Op::Unlink { place: place(DOOMED) }],
+        vec![Op::Unlink {
+            place: place(FRAGMENTED),
+        }],
+        vec![Op::Rmdir { place: place(DIR) }],
+        vec![truncate(FRAGMENTED, 0)],
+        vec![truncate(BIG, BLOCK)],
+        vec![allocate(FRAGMENTED, PUNCH, 0, FRAGMENTS * BLOCK)],
+        vec![allocate(BIG, PUNCH, BLOCK, 20 * BLOCK)],
+    ]
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fill {
+    Data,
+    /// Data first, so that no chunk is left for metadata.
+    Both,
+}
+
+/// A filled volume, not mounted, and what is on it.
+struct Filled {
+    setup: Setup,
+    devices: Vec<Arc<MemDevice>>,
+    model: Model,
+    /// What the filler has.
+    filler_bytes: u64,
+    crumbs: u16,
+}
+
+struct Pair {
+    subject: Subject,
+    model: Model,
+}
+
+impl Pair {
+    /// Applies on both sides; `NoSpace` changes nothing.
+    fn apply(&mut self, op: &Op) -> Result<bool> {
+        let now = self.subject.clock.advance();
+        let found = self.subject.apply(op)?;
+        if found == Err(Error::NoSpace) {
+            if matches!(op, Op::EndGroup { .. }) {
+                self.model.drop_group();
+            }
+            return Ok(false);
+        }
+        let op = cowshed_random::run::shortened(op, &found);
+        let expected = self.model.apply(&op, now);
+        ensure!(found == expected, "{op:?} answered {found:?}, expected {expected:?}");
+        Ok(true)
+    }
+
+    fn verify(&self) -> Result<()> {
+        compare::everything(&self.subject, &self.model, &mut Numbers::new(), Depth::All)
+    }
+}
+
+fn fresh(setup: &Setup) -> Result<Pair> {
+    let subject = Subject::new(setup)?;
+    let root = subject.attr(NodeId::ROOT)?;
+    let mut node = Model::empty_root(root.perm, root.mtime);
+    (node.atime, node.ctime, node.btime) = (root.atime, root.ctime, root.btime);
+    let mut model = Model::new(setup.node_bytes, node);
+    model.mount = setup.rules();
+    Ok(Pair { subject, model })
+}
+
+fn fill(setup: &Setup, how: Fill) -> Result<Filled> {
+    let mut pair = fresh(setup)?;
+    for n in [BIG, FRAGMENTED, SMALL, ODD, IN_PLACE, PREALLOCATED, FILLER, DOOMED] {
+        pair.apply(&create(n))?;
+    }
+    let in_place = Op::Flags {
+        at: at(IN_PLACE),
+        flags: Op::NOCOW,
+    };
+    let mkdir = Op::Mkdir {
+        place: place(DIR),
+        perm: 0o755,
+    };
+    for op in [
+        in_place,
+        mkdir,
+        write(BIG, 0, 1 << 20),
+        write(SMALL, 0, 200),
+        write(ODD, 0, 10_100),
+        write(IN_PLACE, 0, 100_000),
+        allocate(PREALLOCATED, F::empty(), 0, 20 * BLOCK),
+        write(DOOMED, 0, 300_000),
+    ] {
+        ensure!(pair.apply(&op)?, "{op:?} on an empty volume");
+    }
+    for n in 0..FRAGMENTS {
+        pair.apply(&write(FRAGMENTED, n * 2 * BLOCK, BLOCK))?;
+    }
+    pair.apply(&Op::Sync)?;
+    let mut filler_bytes = 0;
+    let mut crumbs = 0;
+    for step in [16 << 20, 1 << 20, 64 << 10, BLOCK] {
+        while pair.apply(&allocate(FILLER, F::empty(), filler_bytes, step))? {
+            filler_bytes += step;
+        }
+    }
+    if how == Fill::Both {
+        // With xattrs they are larger than their names.
+        while crumbs < Name::WIDE {
+            let crumb = FIRST_CRUMB + crumbs;
+            let fat = Op::SetXattr {
+                at: at(crumb),
+                name: 0,
+                len: 3500,
+                fill: 1,
+                flags: SetXattrFlags::empty(),
+            };
+            if !pair.apply(&create(crumb))? {
+                break;
+            }
+            crumbs += 1;
+            if !pair.apply(&fat)? {
+                break;
+            }
+        }
+    }
+    ensure!(pair.apply(&Op::Sync)?, "the last sync has its space reserved");
+    pair.verify().context("after it was filled")?;
+    pair.subject.fs.destroy();
+    judge::own_check(&pair.subject.devices)?;
+    Ok(Filled {
+        setup: setup.clone(),
+        devices: pair.subject.snapshot(),
+        model: pair.model,
+        filler_bytes,
+        crumbs,
+    })
+}
+
+impl Filled {
+    /// Mounts a copy of which so many blocks are free, or so many small files gone.
+    fn with_room(&self, blocks: u64) -> Result<Pair> {
+        let devices = self.devices.iter().map(|d| Arc::new(d.snapshot())).collect();
+        let subject = Subject::on(devices, &self.setup)?;
+        let mut pair = Pair {
+            subject,
+            model: self.model.clone(),
+        };
+        // Times go on from where they stopped.
+        while pair.subject.clock.advance() < self.model.node(Model::ROOT).mtime {}
+        let given_back = self.filler_bytes.min(blocks * BLOCK);
+        if given_back > 0 {
+            pair.apply(&truncate(FILLER, self.filler_bytes - given_back))?;
+        }
+        for n in 0..self.crumbs.min(blocks as u16) {
+            pair.apply(&Op::Unlink {
+                place: place(FIRST_CRUMB + n),
+            })?;
+        }
+        // What is freed in one transaction can be used after it.
+        for _ in 0..2 {
+            ensure!(pair.apply(&Op::Sync)?, "a sync on a full volume");
+        }
+        Ok(pair)
+    }
+
+    fn try_one(&self, ops: &[Op], blocks: u64, must_succeed: bool) -> Result<bool> {
+        let mut pair = self.with_room(blocks)?;
+        let mut all = true;
+        for op in ops {
+            let done = pair.apply(op)?;
+            ensure!(done || !must_succeed, "{op:?} must have its space");
+            all &= done;
+        }
+        pair.verify().context("at once")?;
+        ensure!(pair.apply(&Op::Sync)?, "what was accepted finds no space");
+        pair.verify().context("after a sync")?;
+        pair.apply(&Op::Remount)?;
+        pair.verify().context("after a remount")?;
+        pair.subject.fs.destroy();
+        judge::own_check(&pair.subject.devices)?;
+        Ok(all)
+    }
+}
+
+fn enumerate(setup: &Setup, how: Fill, rooms: &[u64]) {
+    let filled = fill(setup, how).unwrap_or_else(|e| panic!("{how:?}: {e:#}"));
+    let mut counts = [0, 0];
+    let mut failures = Vec::new();
+    let mut judge = |ops: &[Op], must_succeed| {
+        for &blocks in rooms {
+            match filled.try_one(ops, blocks, must_succeed) {
+                Ok(all) => counts[usize::from(all)] += 1,
+                Err(error) => failures.push(format!("{how:?}, {blocks} blocks free, {ops:?}: {error:#}")),
+            }
+        }
+    };
+    operations().iter().for_each(|ops| judge(ops, false));
+    only_frees().iter().for_each(|ops| judge(ops, true));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+    assert!(counts[0] > 0, "nothing was ever short of space: {counts:?}");
+}
+
+fn small() -> Setup {
+    Setup {
+        device_bytes: 128 << 20,
+        ..Setup::default()
+    }
+}
+
+#[test]
+fn no_data_space() {
+    enumerate(&small(), Fill::Data, &[1]);
+}
+
+#[test]
+fn no_space_at_all() {
+    enumerate(&small(), Fill::Both, &[0, 5]);
+}
+
+#[test]
+#[ignore = "each operation at each number of free blocks: some minutes"]
+fn full_at_each_number_of_free_blocks() {
+    let compress = Setup {
+        compress: Some("zstd:1".parse().unwrap()),
+        ..small()
+    };
+    let explicit = Setup {
+        no_holes: false,
+        ..small()
+    };
+    let logs = Setup {
+        tree_log: true,
+        nodatacow: true,
+        ..small()
+    };
+    let large = Setup {
+        node_bytes: 16384,
+        ..small()
+    };
+    let rooms: Vec<u64> = (0..24).chain((24..320).step_by(37)).collect();
+    for how in [Fill::Data, Fill::Both] {
+        for setup in [small(), compress.clone(), explicit.clone(), logs.clone(), large.clone()] {
+            enumerate(&setup, how, &rooms);
+        }
+    }
+}
