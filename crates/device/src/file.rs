@@ -1,8 +1,8 @@
 //! Regular files and block devices as devices.
 //!
 //! A writer excludes every other writer and reader, of this process too, by flock(2); on a block device it also
-//! claims the device (`O_EXCL`), which the kernel refuses while it is mounted. The page cache lies below: a flush is
-//! fdatasync(2).
+//! claims the device (`O_EXCL`), which the kernel refuses while it is mounted. An image file that the kernel has mounted
+//! through a loop device is taken as well. The page cache lies below: a flush is fdatasync(2).
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{BlockDevice, Error, Op, Result, check_access, sys};
+use crate::{BlockDevice, Error, Op, Result, check_access, mounted, sys};
 
 /// The sector size that an image file is taken to have.
 const FILE_SECTOR_SIZE_BYTES: u32 = 512;
@@ -24,7 +24,7 @@ pub enum OpenMode {
 /// Whether to keep others out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locking {
-    /// Readers share, a writer is alone.
+    /// Readers share, a writer is alone; nobody is beside a mount of the kernel that can write.
     Locked,
     /// As `Locked`, but a block device is not claimed: for who mounts it through the kernel next, which claims it.
     LockedForMount,
@@ -118,6 +118,10 @@ impl FileDevice {
         // Asked of what was opened, not of the path: the path may name something else by now.
         let metadata = file.metadata().map_err(failed)?;
         let kind = kind_of(&name, &metadata)?;
+        // With the lock in hand: a mount of our own holds it, so what is found is the kernel's.
+        if locking == Locking::Locked && mounted::excludes(&metadata, mode) {
+            return Err(Error::Busy { device: name.into() });
+        }
         let (size_bytes, sector_size_bytes) = match kind {
             Kind::Regular => (metadata.len(), FILE_SECTOR_SIZE_BYTES),
             Kind::Block => (

@@ -11,6 +11,7 @@ mod batch;
 mod error;
 mod file;
 mod mem;
+mod mounted;
 mod slice;
 mod sys;
 
