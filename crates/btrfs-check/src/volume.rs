@@ -108,13 +108,19 @@ fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblo
         .copied();
     let name = device.name();
     let Some(best) = best else {
-        let why: Vec<_> = copies
+        let mut why: Vec<_> = copies
             .iter()
             .map(|(offset, copy)| match copy {
                 Err(what) => format!("at {offset}: {what}"),
                 Ok(_) => format!("at {offset}: no btrfs superblock"),
             })
             .collect();
+        if why.is_empty() {
+            why.push(format!(
+                "its {} bytes have no room for a superblock",
+                device.size_bytes()
+            ));
+        }
         sink.add(
             Id::SuperUnreadable,
             Site::default(),

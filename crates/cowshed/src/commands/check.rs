@@ -60,7 +60,16 @@ pub fn run(args: &CheckArgs) -> Result<u8> {
         text(args, &report)
     };
     std::io::stdout().write_all(text.as_bytes())?;
-    Ok(u8::from(!report.is_clean()))
+    Ok(match report.is_clean() {
+        _ if found_no_volume(&report) => 2,
+        true => 0,
+        false => 1,
+    })
+}
+
+/// No superblock, and so nothing that could be judged.
+fn found_no_volume(report: &Report) -> bool {
+    report.has(FindingId::SuperUnreadable) && report.statistics.tree_blocks == 0
 }
 
 fn text(args: &CheckArgs, report: &Report) -> String {
@@ -75,7 +84,7 @@ fn text(args: &CheckArgs, report: &Report) -> String {
         Some(Severity::Warning) => "warning(s) found".to_owned(),
         Some(Severity::Note) | None => "no error found".to_owned(),
     };
-    if report.has(FindingId::SuperUnreadable) && stats.tree_blocks == 0 {
+    if found_no_volume(report) {
         return out + "no btrfs volume that could be checked\n";
     }
     out += &format!("found {} bytes used, {verdict}\n", stats.bytes_used);

@@ -122,7 +122,9 @@ fn check_of_what_cannot_be_checked() {
     let (none, zeros) = (dir.path().join("none"), dir.path().join("zeros"));
     run("check {}", &[&none]).fails(&["none", "No such file"]);
     run("check {}", &[dir.path()]).fails(&[]);
-    fs::write(&zeros, vec![0; 1 << 20]).unwrap();
-    let text = run("check {}", &[&zeros]).code(1).text();
-    assert!(text.contains("super-unreadable"), "{text}");
+    for (bytes, why) in [(1 << 20, "no btrfs superblock"), (100, "100 bytes")] {
+        fs::write(&zeros, vec![0; bytes]).unwrap();
+        let text = run("check {}", &[&zeros]).code(2).text();
+        assert!(text.contains("super-unreadable") && text.contains(why), "{text}");
+    }
 }
