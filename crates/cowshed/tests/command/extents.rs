@@ -452,3 +452,41 @@ fn what_compresses_is_counted_as_it_lies() {
     );
     unmount(dir.path());
 }
+
+#[test]
+fn what_is_no_file_is_refused_and_not_waited_for() {
+    let Some(()) = can_compare() else { return };
+    let volume = Scratch::new();
+    let dir = volume.mountpoint();
+    let _guard = Guard(&dir);
+    run("mount {} {}", &[&volume.image, &dir]).ok();
+    shell(&dir, "mkfifo pipe; mkdir dir; echo x > file").unwrap();
+    let (pipe, sub, file) = (dir.join("pipe"), dir.join("dir"), dir.join("file"));
+    for odd in [&pipe, &sub] {
+        for line in ["clone {} {}", "dedupe {} {}", "exchange {} {}"] {
+            run(line, &[odd, &file]).code(2);
+        }
+        run("fiemap {}", &[odd]).fails(&["not a regular file"]);
+    }
+    run("clone {} {}", &[&file, &pipe]).code(2);
+    run("dedupe {} {}", &[&file, &pipe]).fails(&["not a regular file"]);
+    unmount(&dir);
+}
+
+#[test]
+fn dedupe_tells_what_could_not_be_shared() {
+    let Some(()) = can_compare() else { return };
+    let volume = Scratch::new();
+    let dir = volume.mountpoint();
+    let _guard = Guard(&dir);
+    run("mount {} {}", &[&volume.image, &dir]).ok();
+    let (long, short) = (dir.join("long"), dir.join("short"));
+    fs::write(&long, vec![7; 10_000]).unwrap();
+    fs::write(&short, vec![7; 9_000]).unwrap();
+    let said = run("dedupe {} {}", &[&long, &short]).code(1).text();
+    assert!(
+        said.ends_with("8192 bytes shared, 808 at the end are no whole block\n"),
+        "{said}"
+    );
+    unmount(&dir);
+}

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use super::{RangeArg, open_to_read, open_to_write, remap};
+use super::{RangeArg, open_file, open_to_read, open_to_write, remap};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -42,9 +42,6 @@ pub fn run(args: &CloneArgs) -> Result<u8> {
 
 fn whole(src: &File, args: &CloneArgs) -> Result<()> {
     let meta = src.metadata()?;
-    if !meta.is_file() {
-        bail!("{}: not a regular file", args.source.display());
-    }
     let dest = match (args.dest.is_dir(), args.source.file_name()) {
         (true, Some(name)) => args.dest.join(name),
         _ => args.dest.clone(),
@@ -59,12 +56,12 @@ fn whole(src: &File, args: &CloneArgs) -> Result<()> {
     let mut open = File::options();
     // Not for others before it is what it shall be.
     open.write(true).mode(meta.mode() & 0o700);
-    let opened = if args.no_clobber {
-        open.create_new(true).open(&dest)
+    if args.no_clobber {
+        open.create_new(true);
     } else {
-        open.create(true).truncate(false).open(&dest)
-    };
-    let dst = opened.with_context(|| dest.display().to_string())?;
+        open.create(true).truncate(false);
+    }
+    let dst = open_file(&mut open, &dest)?;
     let cloned = fill(src, &dst, existed.is_none(), meta.mode());
     if cloned.is_err() && existed.is_none() {
         let _ = std::fs::remove_file(&dest);

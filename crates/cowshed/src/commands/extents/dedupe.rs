@@ -13,7 +13,7 @@ use crate::people::printable;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Compares and shares in one step: nobody can change a file in between. What differs stays as it is.
-Exit codes: 0 all of it is shared, 1 something differs, 2 something failed.")]
+Exit codes: 0 all of it is shared, 1 something differs or cannot be shared, 2 something failed.")]
 pub struct DedupeArgs {
     /// The file whose extents stay
     source: PathBuf,
@@ -36,6 +36,8 @@ struct Found {
     shared_bytes: u64,
     /// Where the first part lies that is not the same.
     differs_at: Option<u64>,
+    /// What is less than a block, in the middle of one of the files: it cannot be shared.
+    left_bytes: u64,
 }
 
 pub fn run(args: &DedupeArgs) -> Result<u8> {
@@ -44,7 +46,7 @@ pub fn run(args: &DedupeArgs) -> Result<u8> {
     for dest in &args.dests {
         match one(args, dest) {
             Ok(found) => {
-                if found.differs_at.is_some() {
+                if found.differs_at.is_some() || found.left_bytes > 0 {
                     code = code.max(1);
                 }
                 if args.json {
@@ -52,13 +54,23 @@ pub fn run(args: &DedupeArgs) -> Result<u8> {
                         "path": dest.to_string_lossy(),
                         "shared_bytes": found.shared_bytes,
                         "differs_at": found.differs_at,
+                        "left_bytes": found.left_bytes,
                     }));
                     continue;
                 }
                 let differs = found
                     .differs_at
                     .map_or(String::new(), |at| format!(", differs in the part at {at}"));
-                writeln!(out, "{}: {} bytes shared{differs}", printable(dest), found.shared_bytes)?;
+                let left = match found.left_bytes {
+                    0 => String::new(),
+                    bytes => format!(", {bytes} at the end are no whole block"),
+                };
+                writeln!(
+                    out,
+                    "{}: {} bytes shared{differs}{left}",
+                    printable(dest),
+                    found.shared_bytes
+                )?;
             }
             Err(error) => {
                 eprintln!("cowshed: {error:#}");
@@ -87,6 +99,7 @@ fn one(args: &DedupeArgs, dest: &Path) -> Result<Found> {
     let mut found = Found {
         shared_bytes: 0,
         differs_at: None,
+        left_bytes: 0,
     };
     let mut done = 0;
     while done < range.len_bytes {
@@ -95,8 +108,10 @@ fn one(args: &DedupeArgs, dest: &Path) -> Result<Found> {
         let shared = remap::dedupe_range(&src, from, &dst, to, len_bytes)
             .with_context(|| format!("{} and {}", args.source.display(), dest.display()))?;
         match shared {
-            // Less than a block in the middle of a file cannot be shared.
-            Some(0) => break,
+            Some(0) => {
+                found.left_bytes = range.len_bytes - done;
+                break;
+            }
             Some(bytes) => {
                 found.shared_bytes += bytes;
                 done += bytes;

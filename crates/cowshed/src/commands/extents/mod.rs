@@ -12,9 +12,9 @@ mod kernel;
 mod maps;
 mod remap;
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::str::FromStr;
 
@@ -59,12 +59,21 @@ impl FromStr for RangeArg {
 }
 
 fn open_to_read(path: &Path) -> Result<File> {
-    File::open(path).with_context(|| path.display().to_string())
+    open_file(File::options().read(true), path)
 }
 
 fn open_to_write(path: &Path) -> Result<File> {
-    let opened = File::options().read(true).write(true).open(path);
-    opened.with_context(|| path.display().to_string())
+    open_file(File::options().read(true).write(true), path)
+}
+
+/// Only regular files have extents. A pipe must not make us wait for somebody at its other end.
+fn open_file(options: &mut OpenOptions, path: &Path) -> Result<File> {
+    let opened = options.custom_flags(libc::O_NONBLOCK).open(path);
+    let file = opened.with_context(|| path.display().to_string())?;
+    if !file.metadata()?.is_file() {
+        bail!("{}: not a regular file", path.display());
+    }
+    Ok(file)
 }
 
 /// The file system does not know the call.
