@@ -72,6 +72,7 @@ pub struct ReadArgs {
 Options of -o, as in btrfs(5) and mount(8):
   ro, rw                    read-only, read-write (default)
   subvol=PATH, subvolid=ID  the subvolume to show (default: the volume's default subvolume)
+  device=PATH               a further device of the volume, besides the targets
   commit=SECONDS            seconds between commits that nobody asked for (default 30)
   relatime, noatime, strictatime, nodiratime
   nodatasum, nodatacow      for files made from now on

@@ -58,12 +58,12 @@ pub fn open_files(target: &Path, args: &ReadArgs) -> Result<cowshed::Volume> {
     options.open.read_only = true;
     options.fs.read_only = true;
     let mut paths = vec![target.to_path_buf()];
-    paths.extend(args.devices.iter().cloned());
+    paths.extend(args.devices.iter().chain(&options.devices).cloned());
     let devices = open_to_read(&paths, Locking::Locked)?;
     let open = || -> Result<cowshed::Volume> {
         let volume = Volume::open(devices, &options.open)?;
         let engine = Engine::open(volume, Arc::new(SystemEnv), options.engine)?;
-        Ok(cowshed::Volume::from_engine(engine, options.fs)?)
+        cowshed::Volume::from_engine(engine, options.fs.clone()).with_context(|| options.subvol_text())
     };
     let volume = open().with_context(|| target.display().to_string())?;
     if volume.has_log() {

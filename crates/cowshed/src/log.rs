@@ -1,6 +1,6 @@
 //! Where messages go: the terminal in the foreground; a file or the system's log from the background.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::Mutex;
@@ -23,6 +23,7 @@ pub fn to_terminal(verbose: u8) {
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter(verbose))
         .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .without_time()
         .try_init();

@@ -24,9 +24,14 @@ pub struct Options {
     pub no_loop: bool,
     pub source: Option<String>,
     pub log: Option<PathBuf>,
+    /// Further devices of the volume, besides the targets.
+    pub devices: Vec<PathBuf>,
+    subvol: Option<String>,
+    subvolid: Option<TreeId>,
 }
 
-/// Options that change nothing here: what fstab and mount(8) add, and tuning that we do not need.
+/// Options that change nothing here: what fstab and mount(8) add, tuning that we do not need, and permissions for what a
+/// mount cannot do anyhow.
 const IGNORED: &[&str] = &[
     "defaults",
     "auto",
@@ -55,6 +60,27 @@ const IGNORED: &[&str] = &[
     "silent",
     "loud",
     "acl",
+    "thread_pool",
+    "max_inline",
+    "metadata_ratio",
+    "enospc_debug",
+    "noenospc_debug",
+    "noflushoncommit",
+    "skip_balance",
+    "rescan_uuid_tree",
+    "user_subvol_rm_allowed",
+];
+
+/// Options of btrfs(5) that would promise what is not there.
+const REFUSED: &[&str] = &[
+    "discard",
+    "flushoncommit",
+    "noacl",
+    "clear_cache",
+    "nospace_cache",
+    "inode_cache",
+    "fatal_errors",
+    "remount",
 ];
 
 /// Parses all `-o` arguments.
@@ -71,15 +97,35 @@ pub fn parse(arguments: &[String]) -> Result<Options> {
     }
     options.fs.read_only = options.open.read_only;
     options.fuse.read_only = options.open.read_only;
+    options.fs.subvol = match (&options.subvol, options.subvolid) {
+        (None, None) => SubvolChoice::Default,
+        (None, Some(id)) => SubvolChoice::Id(id),
+        (Some(path), None) => SubvolChoice::Path(path.clone().into()),
+        (Some(path), Some(id)) => SubvolChoice::PathOf(path.clone().into(), id),
+    };
     Ok(options)
+}
+
+impl Options {
+    /// What was to be mounted, for the message where that fails.
+    pub fn subvol_text(&self) -> String {
+        let path = self.subvol.as_ref().map(|path| format!("subvol={path}"));
+        let id = self.subvolid.map(|id| format!("subvolid={}", id.0));
+        let said: Vec<_> = path.into_iter().chain(id).collect();
+        match said.is_empty() {
+            true => "the volume's default subvolume".into(),
+            false => format!("the subvolume of {}", said.join(",")),
+        }
+    }
 }
 
 fn one(options: &mut Options, name: &str, value: Option<&str>) -> Result<()> {
     match (name, value) {
         ("ro", None) => options.open.read_only = true,
-        ("subvol", Some(path)) => options.fs.subvol = SubvolChoice::Path(path.as_bytes().to_vec()),
-        ("subvolid", Some(id)) => options.fs.subvol = SubvolChoice::Id(subvol_id(id)?),
-        ("commit", Some(seconds)) => options.engine.commit_interval_s = number(name, seconds)?,
+        ("subvol", Some(path)) => options.subvol = Some(path.into()),
+        ("subvolid", Some(id)) => options.subvolid = Some(subvol_id(id)?),
+        ("device", Some(path)) => options.devices.push(path.into()),
+        ("commit", Some(seconds)) => options.engine.commit_interval_s = commit_interval_s(seconds)?,
         ("max_memory", Some(size)) => options.engine.memory_bytes_max = memory(size)?,
         ("degraded", None) => options.open.degraded = true,
         ("rescue", Some(modes)) => rescue(&mut options.open.rescue, modes)?,
@@ -101,6 +147,7 @@ fn one(options: &mut Options, name: &str, value: Option<&str>) -> Result<()> {
         ("nodiscard", None) => {}
         _ if times(options, name) || kernel_flags(options, name) => {}
         _ if IGNORED.contains(&name) || name.starts_with("x-") => {}
+        _ if REFUSED.contains(&name) => bail!("mount option {name:?} of btrfs(5) is not supported"),
         _ => bail!("unknown mount option {name:?}; `cowshed mount --help` lists them"),
     }
     Ok(())
@@ -153,12 +200,23 @@ fn kernel_flags(options: &mut Options, name: &str) -> bool {
     true
 }
 
-fn number(name: &str, text: &str) -> Result<u32> {
-    text.parse().or_else(|_| bail!("{name}={text}: not a number"))
+fn commit_interval_s(text: &str) -> Result<u32> {
+    let seconds = text.parse().or_else(|_| bail!("commit={text}: not a number"))?;
+    // As in the kernel's option: 0 is the default. The engine would take it as never.
+    Ok(if seconds == 0 {
+        EngineOptions::default().commit_interval_s
+    } else {
+        seconds
+    })
 }
 
 fn subvol_id(text: &str) -> Result<TreeId> {
-    let id: u64 = text.parse().or_else(|_| bail!("subvolid={text}: not a number"))?;
+    let parsed = match (text.strip_prefix("0x"), text.strip_prefix('0')) {
+        (Some(hex), _) => u64::from_str_radix(hex, 16),
+        (None, Some(octal)) if !octal.is_empty() => u64::from_str_radix(octal, 8),
+        _ => text.parse(),
+    };
+    let id = parsed.or_else(|_| bail!("subvolid={text}: not a number"))?;
     // As in the kernel's option: 0 is the top level.
     Ok(if id == 0 { TreeId::FS } else { TreeId(id) })
 }
@@ -215,7 +273,7 @@ mod tests {
     #[test]
     fn options_reach_their_places_and_unknown_ones_are_named() {
         let all = parse(&[
-            "ro,subvolid=0,commit=5".into(),
+            "ro,subvolid=0,commit=5,device=/dev/x".into(),
             "max_memory=64m,rescue=nologreplay:idatacsums".into(),
         ])
         .unwrap();
@@ -226,8 +284,11 @@ mod tests {
             (5, 64 << 20)
         );
         assert!(all.open.rescue.no_log_replay && all.open.rescue.ignore_data_csums);
+        assert_eq!(all.devices, [PathBuf::from("/dev/x")]);
         for (bad, part) in [
-            ("wobble", "wobble"),
+            ("wobble", "unknown mount option \"wobble\""),
+            ("discard=async", "\"discard\" of btrfs(5) is not supported"),
+            ("subvolid=0xg", "subvolid=0xg"),
             ("commit=x", "commit=x"),
             ("nobarrier", "crash"),
             ("max_memory=1", "16m"),
@@ -239,6 +300,18 @@ mod tests {
             assert!(parse(&[bad.into()]).unwrap_err().to_string().contains("zstd"), "{bad}");
         }
         assert!(parse(&["defaults,noatime,x-systemd.automount,space_cache=v2,compress=no".into()]).is_ok());
+    }
+
+    #[test]
+    fn numbers_mean_what_they_mean_to_the_kernel() {
+        let id = |text: &str| parse(&[format!("subvolid={text}")]).unwrap().fs.subvol;
+        for (text, expected) in [("0", 5), ("256", 256), ("0x100", 256), ("0400", 256)] {
+            assert_eq!(id(text), SubvolChoice::Id(TreeId(expected)), "{text}");
+        }
+        let both = parse(&["subvol=/a".into(), "subvolid=257".into()]).unwrap();
+        assert_eq!(both.fs.subvol, SubvolChoice::PathOf(b"/a".to_vec(), TreeId(257)));
+        assert_eq!(both.subvol_text(), "the subvolume of subvol=/a,subvolid=257");
+        assert_eq!(parse(&["commit=0".into()]).unwrap().engine.commit_interval_s, 30);
     }
 
     /// What /proc/mounts shows of the same options on the kernel's mounts.

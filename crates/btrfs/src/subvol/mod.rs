@@ -212,18 +212,20 @@ pub enum SubvolChoice {
     Id(TreeId),
     /// A path from the top level.
     Path(Vec<u8>),
+    /// A path that must lead to the subvolume of this number.
+    PathOf(Vec<u8>, TreeId),
 }
 
-/// The directory that a mount shows as its root. Errors: `NotFound`, `NotDirectory`.
+/// The directory that a mount shows as its root. Errors: `NotFound`, `NotDirectory`; `Invalid` where path and number differ.
 pub fn resolve(engine: &Engine, choice: &SubvolChoice) -> Result<Arc<Inode>> {
     let id = match choice {
         SubvolChoice::Default => default_subvol(engine)?,
         SubvolChoice::Id(id) => *id,
-        SubvolChoice::Path(_) => TreeId::FS,
+        SubvolChoice::Path(_) | SubvolChoice::PathOf(..) => TreeId::FS,
     };
     let subvol = load(engine, id)?.ok_or(Errno::NotFound)?;
     let mut at = root_of(engine, &subvol)?;
-    if let SubvolChoice::Path(path) = choice {
+    if let SubvolChoice::Path(path) | SubvolChoice::PathOf(path, _) = choice {
         let names = path.split(|b| *b == b'/').filter(|n| !n.is_empty() && *n != b".");
         for (depth, name) in names.enumerate() {
             if depth >= PATH_COMPONENTS_MAX {
@@ -234,6 +236,11 @@ pub fn resolve(engine: &Engine, choice: &SubvolChoice) -> Result<Arc<Inode>> {
         if !at.is_dir() {
             return Err(Errno::NotDirectory.into());
         }
+    }
+    if let SubvolChoice::PathOf(_, id) = choice
+        && at.tree.id() != *id
+    {
+        return Err(Errno::Invalid.into());
     }
     Ok(at)
 }

@@ -218,5 +218,7 @@ fn mounts_start_where_they_are_told() {
     assert_eq!(refused(path("top")), Error::NotDirectory.to_string());
     assert_eq!(refused(path("sv/dir")), Error::Invalid.to_string());
     assert_eq!(refused(SubvolChoice::Id(TreeId(999))), Error::NotFound.to_string());
+    let differing = SubvolChoice::PathOf(b"sv".to_vec(), TreeId::FS);
+    assert_eq!(refused(differing), Error::Invalid.to_string());
     engine.close().unwrap();
 }

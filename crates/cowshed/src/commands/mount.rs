@@ -50,11 +50,14 @@ fn check_mountpoint(mountpoint: &Path) -> Result<()> {
 }
 
 fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &Path) -> Result<u8> {
-    let volume = devices::open_volume(targets, &options.open)?;
+    let devices: Vec<_> = targets.iter().chain(&options.devices).cloned().collect();
+    let volume = devices::open_volume(&devices, &options.open)?;
     let engine =
         Engine::open(volume, Arc::new(SystemEnv), options.engine).with_context(|| targets[0].display().to_string())?;
+    let fs = Fs::mount(engine.clone(), options.fs.clone()).with_context(|| options.subvol_text())?;
+    let fs = Arc::new(fs);
+    // From here to its release nothing returns: an attached loop device would stay.
     let source = Source::choose(&targets[0], &options);
-    let fs = Arc::new(Fs::mount(engine.clone(), options.fs.clone()).context("finding the subvolume to mount")?);
     let session = Session::mount(fs.clone(), mountpoint, session_options(&options, &source, &engine));
     // With the mount in place the device stays until it ends; without, it goes now.
     source.release_when_unmounted();

@@ -102,8 +102,7 @@ fn a_plain_umount_loses_nothing_and_the_loop_device_goes() {
     });
     eventually("the lock", || run("check {}", &[&volume.image]).code == 0);
     assert_eq!(run("cat {} f", &[&volume.image]).ok().out, b"kept");
-    let loops = Command::new("losetup").arg("-j").arg(&volume.image).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&loops.stdout), "", "no loop device is left");
+    assert_eq!(loop_devices(&volume.image), "", "no loop device is left");
 }
 
 #[test]
@@ -225,9 +224,67 @@ fn subvolumes_of_the_kernel_are_mounted_by_name_and_number() {
     fs::write(dir.join("sub/more"), b"more").unwrap();
     unmount(&dir);
     kernel.assert_clean();
-    for options in ["subvol=none", "subvolid=999"] {
-        run(&format!("mount -o {options} {{}} {{}}"), &[kernel.image(), &dir]).fails(&["subvolume"]);
+    for options in ["subvol=none", "subvolid=999", "subvol=sub,subvolid=5"] {
+        run(&format!("mount -o {options} {{}} {{}}"), &[kernel.image(), &dir]).fails(&["subvolume", options]);
     }
+    assert_eq!(loop_devices(kernel.image()), "", "a mount that failed leaves none");
+}
+
+fn loop_devices(image: &Path) -> String {
+    let loops = Command::new("losetup").arg("-j").arg(image).output().unwrap();
+    String::from_utf8(loops.stdout).unwrap()
+}
+
+#[test]
+fn what_the_kernel_has_mounted_is_refused_as_busy() {
+    let Some(()) = can_mount() else { return };
+    let Some(()) = need::kernel_btrfs() else { return };
+    let kernel = KernelVolume::make(&VolumeOptions::default()).unwrap();
+    let image = kernel.image();
+    let dir = kernel.dir().join("mnt");
+    fs::create_dir(&dir).unwrap();
+    let _guard = Guard(&dir);
+    kernel
+        .with_mount(|root| {
+            fs::write(root.join("f"), b"x")?;
+            for line in ["mount {} {}", "mount -r {} {}"] {
+                run(line, &[image, &dir]).fails(&["busy"]);
+            }
+            for line in ["mkfs -f {}", "ls {}", "check {}"] {
+                run(line, &[image]).fails(&["busy"]);
+            }
+            run("inspect super {}", &[image]).ok();
+            // A device of the mount's, for reading: what writes is kept out by the kernel.
+            let device = loop_devices(image);
+            let device = Path::new(device.split(':').next().unwrap());
+            run("ls {}", &[device]).fails(&["busy"]);
+            run("mkfs -f {}", &[device]).fails(&["busy"]);
+            Ok(())
+        })
+        .unwrap();
+    // Readers may live beside each other.
+    let read_only = cowshed_harness::LoopDevice::attach_with(image, true, 512).unwrap();
+    let other = kernel.dir().join("other");
+    fs::create_dir(&other).unwrap();
+    let _other = Guard(&other);
+    let mut mount = Command::new("mount");
+    assert!(
+        mount
+            .args(["-o", "ro"])
+            .arg(read_only.path())
+            .arg(&other)
+            .status()
+            .unwrap()
+            .success()
+    );
+    run("mount {} {}", &[image, &dir]).fails(&["busy"]);
+    run("mount -r {} {}", &[image, &dir]).ok();
+    assert_eq!(fs::read(dir.join("f")).unwrap(), b"x");
+    assert_eq!(run("ls {}", &[image]).ok().text(), "f\n");
+    unmount(&dir);
+    assert!(Command::new("umount").arg(&other).status().unwrap().success());
+    run("mount {} {}", &[image, &dir]).ok();
+    unmount(&dir);
 }
 
 #[test]
