@@ -144,7 +144,11 @@ impl Stable {
         let path = std::env::temp_dir().join(format!("kill9-{}.img", std::process::id()));
         let copied = command(
             Path::new("cp"),
-            &["--sparse=always", &self.path("image").to_string_lossy(), &path.to_string_lossy()],
+            &[
+                "--sparse=always",
+                &self.path("image").to_string_lossy(),
+                &path.to_string_lossy(),
+            ],
         );
         match copied {
             Ok(_) => format!("the image is in {}", path.display()),

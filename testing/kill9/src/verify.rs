@@ -142,7 +142,8 @@ impl Versions {
                 "block at {at} was never so ({} versions): {}; the last version: {}",
                 all.len(),
                 start_of(&block),
-                all.last().map_or_else(String::new, |(_, last)| start_of(&last.read(at, len)))
+                all.last()
+                    .map_or_else(String::new, |(_, last)| start_of(&last.read(at, len)))
             );
             at += len;
         }
