@@ -27,6 +27,8 @@ pub enum Command {
     Mount(MountArgs),
     /// Unmount; returns when everything is on disk
     Umount(UmountArgs),
+    /// Write everything of a mount to disk, also where sync(1) does not
+    Sync(super::commands::sync::SyncArgs),
     /// Check a volume for faults, without changing it
     Check(super::commands::check::CheckArgs),
     /// Show what lies on a volume: superblocks, trees, chunks, extents, blocks

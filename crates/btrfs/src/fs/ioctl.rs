@@ -8,7 +8,9 @@ use crate::Engine;
 use crate::dir::staged::Staged;
 use crate::dir::{prepare_and_join, touch_inode};
 use crate::error::Result;
+use crate::file;
 use crate::file::compress::Algorithm;
+use crate::fs::wire;
 use crate::inode::Inode;
 use crate::inode::access::{Caller, check_writable};
 use crate::inode::flags::{self, CompressionProperty, FlagSubject};
@@ -84,6 +86,7 @@ pub(super) fn ioctl(
         }
         cmd::FS_INFO => reply(output, &fs_info(engine)),
         cmd::GET_FSLABEL => reply(output, &engine.volume.superblock().label),
+        wire::SYNC => file::sync_all(engine).map(|()| IoctlReply::default()),
         _ => Err(Errno::NotIoctl.into()),
     }
 }

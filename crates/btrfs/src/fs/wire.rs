@@ -27,6 +27,9 @@ pub const MAP: u32 = number(READ | WRITE, 3, size_of::<MapPage>());
 /// `BTRFS_IOC_DEFRAG_RANGE` of `<linux/btrfs.h>`: [`DefragRange`].
 pub const DEFRAG_RANGE: u32 = WRITE | (size_of::<DefragRange>() as u32) << 16 | 0x9410;
 
+/// `BTRFS_IOC_SYNC` of `<linux/btrfs.h>`, without an argument.
+pub const SYNC: u32 = 0x9408;
+
 /// Names an open file to one who has another open. Random; good for a minute while the file is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

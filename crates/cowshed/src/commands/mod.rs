@@ -9,6 +9,7 @@ pub mod ls;
 pub mod mkfs;
 pub mod mount;
 pub mod stat;
+pub mod sync;
 pub mod umount;
 
 use anyhow::Result;
@@ -20,6 +21,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
         Command::Mkfs(args) => mkfs::run(args),
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(args),
+        Command::Sync(args) => sync::run(args),
         Command::Check(args) => check::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Ls(args) => ls::run(args),

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use cowshed_btrfs::Engine;
@@ -104,28 +105,55 @@ fn session_options(options: &Options, source: &Source, engine: &Arc<Engine>) -> 
     }
 }
 
-/// On SIGTERM, SIGINT and SIGHUP: commit and leave, also where the mount is busy.
+/// What users of a busy mount are left after a signal.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// On SIGTERM, SIGINT and SIGHUP: commit and leave, also where the mount is busy. It disappears from the tree then, and
+/// who still uses it has a moment to end; a second signal leaves at once.
 fn handle_signals(unmounter: Unmounter, engine: &Arc<Engine>) -> Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let engine = Arc::downgrade(engine);
     std::thread::Builder::new()
         .name("cowshed-signals".into())
         .spawn(move || {
-            for signal in signals.forever() {
-                tracing::info!("signal {signal}: unmounting");
-                if let Some(engine) = engine.upgrade()
-                    && let Err(error) = engine.sync()
-                {
-                    tracing::error!("commit before leaving: {error}");
-                }
-                if unmounter.unmount(false).is_err()
-                    && let Err(error) = unmounter.unmount(true)
-                {
+            let mut signals = signals.forever();
+            let Some(signal) = signals.next() else { return };
+            tracing::info!("signal {signal}: unmounting");
+            if let Some(engine) = engine.upgrade()
+                && let Err(error) = engine.sync()
+            {
+                tracing::error!("commit before leaving: {error}");
+            }
+            if unmounter.unmount(false).is_err() {
+                if let Err(error) = unmounter.unmount(true) {
                     tracing::error!("unmounting: {error}");
                 }
+                let for_grace = engine.clone();
+                std::thread::spawn(move || {
+                    std::thread::sleep(GRACE);
+                    leave(&for_grace);
+                });
+            }
+            if signals.next().is_some() {
+                leave(&engine);
             }
         })?;
     Ok(())
+}
+
+/// Ends the process whoever still uses the mount: to them it is disconnected.
+fn leave(engine: &Weak<Engine>) {
+    // Gone: the session has ended by itself, and the process is about to.
+    let Some(engine) = engine.upgrade() else { return };
+    tracing::warn!("the mount is still in use: leaving it");
+    let code = match engine.close() {
+        Ok(()) => 0,
+        Err(error) => {
+            tracing::error!("the last commit of the mount failed: {error}");
+            2
+        }
+    };
+    std::process::exit(code);
 }
 
 /// What the kernel is told as the source of the mount.

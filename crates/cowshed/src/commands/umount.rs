@@ -1,4 +1,6 @@
 //! `cowshed umount`: takes the mount away and waits until its process has let go of the volume.
+//!
+//! umount(2) does not tell whether the last commit came to be. So everything is synced first, and that tells.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,10 +10,13 @@ use cowshed_device::{FileDevice, OpenMode};
 use cowshed_fuse::Mountpoint;
 
 use crate::cli::UmountArgs;
+use crate::commands::sync;
 
 /// How long the serving process may take to write what is left. Slow disks and large memories need minutes.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 const WAIT_STEP: Duration = Duration::from_millis(5);
+/// After so long it is said why nothing seems to happen.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 pub fn run(args: &UmountArgs) -> Result<u8> {
     for mountpoint in &args.mountpoints {
@@ -32,9 +37,18 @@ fn one(mountpoint: &Path, lazy: bool) -> Result<()> {
         );
     }
     let backing = entry.backing_file();
+    let synced = match lazy {
+        true => Ok(()),
+        false => sync_what_answers(&mountpoint),
+    };
+    let number = mount_number(&mountpoint)?;
     Mountpoint::existing(mountpoint).unmount(lazy)?;
+    synced.context("unmounted, but not everything could be written")?;
     if lazy || entry.read_only {
         return Ok(());
+    }
+    if let Some(elsewhere) = number.map(|number| mounted_elsewhere(&number)).transpose()?.flatten() {
+        bail!("unmounted here, but the volume is still mounted on {elsewhere}");
     }
     if let Some(image) = &backing {
         wait_until_free(image)?;
@@ -51,9 +65,20 @@ fn one(mountpoint: &Path, lazy: bool) -> Result<()> {
 /// Waits until nobody holds the volume: its process is gone, and what it had is on disk.
 fn wait_until_free(image: &Path) -> Result<()> {
     let started = Instant::now();
+    let mut has_said_why = false;
     loop {
         match FileDevice::open(image, OpenMode::ReadWrite) {
-            Err(cowshed_device::Error::Busy { .. }) if started.elapsed() < WAIT_MAX => std::thread::sleep(WAIT_STEP),
+            Err(cowshed_device::Error::Busy { .. }) if started.elapsed() < WAIT_MAX => {
+                std::thread::sleep(WAIT_STEP);
+                if !has_said_why && started.elapsed() > PATIENCE {
+                    eprintln!(
+                        "cowshed: {}: unmounted; waiting for its process, which writes what is left, or serves \
+                         another name space's mount",
+                        image.display()
+                    );
+                    has_said_why = true;
+                }
+            }
             Err(error @ cowshed_device::Error::Busy { .. }) => {
                 return Err(error).context("unmounted, but its process still holds the volume");
             }
@@ -61,6 +86,44 @@ fn wait_until_free(image: &Path) -> Result<()> {
             Ok(_) | Err(_) => return Ok(()),
         }
     }
+}
+
+/// A mount whose process is gone, or that lets only its owner in, cannot be asked: nothing is known of it, then.
+fn sync_what_answers(mountpoint: &Path) -> std::io::Result<()> {
+    match sync::mount_of(mountpoint) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::ENOTCONN)) => Ok(()),
+        synced => synced,
+    }
+}
+
+/// The device number of what is mounted (last) on a directory, as /proc/self/mountinfo has it.
+fn mount_number(mountpoint: &Path) -> Result<Option<String>> {
+    let mut found = None;
+    for line in mount_info()?.lines() {
+        if let Some((number, target)) = number_and_target(line)
+            && Path::new(&target) == mountpoint
+        {
+            found = Some(number.to_owned());
+        }
+    }
+    Ok(found)
+}
+
+/// Another mount point (a bind mount) of the same file system.
+fn mounted_elsewhere(number: &str) -> Result<Option<String>> {
+    let table = mount_info()?;
+    let mut mounts = table.lines().filter_map(number_and_target);
+    Ok(mounts.find(|(other, _)| *other == number).map(|(_, target)| target))
+}
+
+fn mount_info() -> Result<String> {
+    std::fs::read_to_string("/proc/self/mountinfo").context("/proc/self/mountinfo")
+}
+
+fn number_and_target(line: &str) -> Option<(&str, String)> {
+    let mut fields = line.split(' ').skip(2);
+    let number = fields.next()?;
+    Some((number, unescape(fields.nth(1)?)))
 }
 
 /// A line of the mount table.
@@ -133,11 +196,13 @@ fn unescape(field: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::unescape;
+    use super::{number_and_target, unescape};
 
     #[test]
     fn mount_table_escapes_are_undone() {
         assert_eq!(unescape("/mnt/a\\040b\\134c"), "/mnt/a b\\c");
         assert_eq!(unescape("plain\\"), "plain\\");
+        let line = "30 22 0:50 / /a\\040b rw - fuse x rw";
+        assert_eq!(number_and_target(line), Some(("0:50", "/a b".into())));
     }
 }

@@ -47,13 +47,15 @@ pub fn unmount(dir: &Path) {
 
 /// `cowshed mount -f`, when it answers.
 fn foreground(volume: &Scratch, dir: &Path) -> Child {
+    foreground_with(&[], &volume.image, dir)
+}
+
+/// `mount -f` with further arguments, when it answers.
+fn foreground_with(args: &[&str], volume: &Path, dir: &Path) -> Child {
     let child = Command::new(COWSHED)
-        .args([
-            "mount".as_ref(),
-            "-f".as_ref(),
-            volume.image.as_os_str(),
-            dir.as_os_str(),
-        ])
+        .args(["mount", "-f"])
+        .args(args)
+        .args([volume, dir])
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
@@ -126,6 +128,97 @@ fn foreground_ends_with_the_mount_and_sigterm_commits() {
     assert!(child.wait().unwrap().success());
     volume.assert_clean();
     assert_eq!(run("cat {} one two", &[&volume.image]).ok().out, b"12");
+}
+
+#[test]
+fn after_a_signal_the_daemon_leaves_although_somebody_stays() {
+    let Some(()) = can_mount() else { return };
+    for signals in [1, 2] {
+        let volume = Scratch::new();
+        let dir = volume.mountpoint();
+        let _guard = Guard(&dir);
+        let mut child = foreground(&volume, &dir);
+        let mut open = fs::File::create(dir.join("f")).unwrap();
+        open.write_all(b"before").unwrap();
+        kill(&child, "-TERM");
+        eventually("leaving the tree", || !is_mounted(&dir));
+        // Who stays can go on for a moment, and that counts, too.
+        open.write_all(b" and after").unwrap();
+        if signals == 2 {
+            kill(&child, "-TERM");
+        }
+        assert!(child.wait().unwrap().success());
+        assert!(open.write_all(b"too late").is_err(), "disconnected");
+        volume.assert_clean();
+        assert_eq!(run("cat {} f", &[&volume.image]).ok().out, b"before and after");
+    }
+}
+
+/// Linux passes syncfs(2) on to mounts of block devices only, which root's are.
+#[test]
+fn cowshed_sync_reaches_mounts_that_syncfs_does_not() {
+    let Some(()) = can_mount() else { return };
+    let volume = Scratch::new();
+    let dir = volume.mountpoint();
+    let _guard = Guard(&dir);
+    let mut child = foreground_with(&["-o", "noloop"], &volume.image, &dir);
+    fs::write(dir.join("f"), b"synced").unwrap();
+    run("sync {}", &[&dir]).ok();
+    let copy = volume.path("copy");
+    fs::copy(&volume.image, &copy).unwrap();
+    assert_eq!(run("cat {} f", &[&copy]).ok().out, b"synced");
+    run("sync {}", &[&volume.path("none")]).fails(&["none", "No such file"]);
+    run("sync {}", &[volume.dir.path()]).ok(); // not ours: syncfs
+    unmount(&dir);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn umount_says_when_not_everything_could_be_written() {
+    let Some(()) = can_mount() else { return };
+    let scratch = Scratch::new();
+    // The file system below is full before the volume is.
+    let (small, dir) = (scratch.path("small"), scratch.mountpoint());
+    fs::create_dir(&small).unwrap();
+    let _small = Guard(&small);
+    let mut tmpfs = Command::new("mount");
+    tmpfs.args(["-t", "tmpfs", "-o", "size=16m", "tmpfs"]).arg(&small);
+    assert!(tmpfs.status().unwrap().success());
+    let image = small.join("image");
+    run("mkfs -q -b 300m {}", &[&image]).ok();
+    let _guard = Guard(&dir);
+    let mut child = foreground_with(&["-o", "noloop"], &image, &dir);
+    fs::write(dir.join("before"), b"kept").unwrap();
+    run("sync {}", &[&dir]).ok();
+    // Written in the background, or not yet: there is no fsync that could tell.
+    fs::write(dir.join("big"), vec![1; 32 << 20]).unwrap();
+    run("umount {}", &[&dir]).fails(&["unmounted, but not everything could be written"]);
+    assert!(!is_mounted(&dir));
+    child.wait().unwrap();
+    run("check --check-data-csum {}", &[&image]).ok();
+    assert_eq!(run("cat {} before", &[&image]).ok().out, b"kept");
+    unmount_any(&small);
+}
+
+fn unmount_any(dir: &Path) {
+    assert!(Command::new("umount").arg(dir).status().unwrap().success());
+}
+
+#[test]
+fn umount_does_not_wait_for_another_mount_point_of_the_same_volume() {
+    let Some(()) = can_mount() else { return };
+    let volume = Scratch::new();
+    let (dir, other) = (volume.mountpoint(), volume.path("o t"));
+    fs::create_dir(&other).unwrap();
+    let (_guard, _other) = (Guard(&dir), Guard(&other));
+    run("mount {} {}", &[&volume.image, &dir]).ok();
+    fs::write(dir.join("f"), b"x").unwrap();
+    let mut bind = Command::new("mount");
+    assert!(bind.arg("--bind").args([&dir, &other]).status().unwrap().success());
+    run("umount {}", &[&dir]).fails(&["still mounted on", "o t"]);
+    assert_eq!(fs::read(other.join("f")).unwrap(), b"x");
+    run("umount {}", &[&other]).ok();
+    volume.assert_clean();
 }
 
 #[test]
@@ -282,7 +375,7 @@ fn what_the_kernel_has_mounted_is_refused_as_busy() {
     assert_eq!(fs::read(dir.join("f")).unwrap(), b"x");
     assert_eq!(run("ls {}", &[image]).ok().text(), "f\n");
     unmount(&dir);
-    assert!(Command::new("umount").arg(&other).status().unwrap().success());
+    unmount_any(&other);
     run("mount {} {}", &[image, &dir]).ok();
     unmount(&dir);
 }

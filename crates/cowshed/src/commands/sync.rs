@@ -1,0 +1,48 @@
+//! `cowshed sync`: everything of a mount onto its disk, also where Linux does not tell a file system in user space of
+//! sync(1) and syncfs(2): on mounts of ordinary users.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use cowshed_btrfs::fs::wire;
+
+use crate::ioctl;
+
+#[derive(Args, Debug)]
+pub struct SyncArgs {
+    /// Mount points, or files on mounts
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+}
+
+pub fn run(args: &SyncArgs) -> Result<u8> {
+    for path in &args.paths {
+        mount_of(path).with_context(|| path.display().to_string())?;
+    }
+    Ok(0)
+}
+
+/// Syncs the file system that a file or directory lies on.
+pub fn mount_of(path: &Path) -> io::Result<()> {
+    // A pipe must not make us wait for somebody at its other end.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    // What programs have written into mapped files lies with the kernel, and comes to us by this.
+    rustix::fs::syncfs(&file)?;
+    match ioctl::call(&file, wire::SYNC, &mut ()) {
+        Ok(_) => Ok(()),
+        // A file system of the kernel's: it has heard of it.
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::ENOTTY | libc::EOPNOTSUPP | libc::ENOSYS)
+            ) =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
