@@ -335,7 +335,7 @@ fn with_holes(extents: Vec<Extent>, range: &Range<u64>) -> Vec<Extent> {
 }
 
 /// Copies within the volume: whole blocks are shared where the offsets allow it, the rest is copied. Returns the bytes
-/// copied, fewer only at the end of the source. `Invalid` for overlapping ranges of one file.
+/// copied, fewer only at the end of the source or before an error. `Invalid` for overlapping ranges of one file.
 pub fn copy_range(
     engine: &Engine,
     src: &Arc<Inode>,

@@ -10,7 +10,7 @@ use super::extent::{Extent, Kind, Walk};
 use super::items::{self, Change, NOW};
 use super::place::new_extent;
 use super::replace::{self, Replacement};
-use super::truncate::{drop_range, forget_dirty};
+use super::truncate::{drop_left_behind, drop_range, forget_dirty};
 use super::write::{WriteCtx, grow, load_clean_block, note_dirty, touch};
 use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up};
 use crate::engine::Engine;
@@ -136,6 +136,8 @@ fn allocate(
     let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
     let new_size = (!keeps_size && range.end > size).then_some(range.end);
     let blocks = round_down(range.start)..round_up(range.end);
+    // Or it would be taken for what is allocated already.
+    drop_left_behind(engine, inode, round_up(size)..blocks.end)?;
     let zeroed = if mode.contains(FallocateFlags::ZERO_RANGE) {
         Some(zeroed_blocks(engine, inode, &range, size)?)
     } else {

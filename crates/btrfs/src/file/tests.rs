@@ -486,6 +486,61 @@ fn writers_that_share_blocks_lose_nothing() {
     bench.judge_by_kernel();
 }
 
+/// A crash leaves data behind the end: blocks reach the disk in any order, and the size in the item stops at the first one
+/// that is missing. A file that grows must not show them.
+#[test]
+fn what_a_crash_left_behind_the_end_does_not_come_back() {
+    const END: usize = 5000;
+    for adjust in [plain, |options: &mut MkfsOptions| options.features.no_holes = false] {
+        let mut bench = Bench::new(512 << 20, adjust, MountOptions::default());
+        for file in 0..5 {
+            bench.create();
+            let (engine, inode) = (bench.engine(), bench.inode(file));
+            super::write(engine, &inode, 0, &[7; 40_000], WriteCtx::default()).unwrap();
+            super::write_back(engine, &inode).unwrap();
+            let reservation = engine.reserve(crate::space::Budget::TRUNCATE).unwrap();
+            let _flush = inode.data.flush.lock();
+            super::items::apply(
+                engine,
+                &inode,
+                super::items::Change::default(),
+                reservation,
+                |attr, _| {
+                    attr.attr.size = END as u64;
+                    attr.disk_size = END as u64;
+                },
+            );
+            bench.files[file] = vec![7; END];
+        }
+        bench.remount();
+        let (engine, inodes) = (bench.engine(), (0..5).map(|n| bench.inode(n)).collect::<Vec<_>>());
+        let mode = FallocateFlags::empty();
+        super::truncate(engine, &inodes[0], 30_000).unwrap();
+        super::write(engine, &inodes[1], 25_000, b"far away", WriteCtx::default()).unwrap();
+        super::fallocate(engine, &inodes[2], mode, 20_000, 12_000).unwrap();
+        super::clone_range(engine, &inodes[0], 0, &inodes[3], 24_576, 4096).unwrap();
+        // Next to the end, which grows over nothing, and then farther.
+        super::write(engine, &inodes[4], END as u64, &[8; 100], WriteCtx::default()).unwrap();
+        super::truncate(engine, &inodes[4], 9000).unwrap();
+        let sizes = [30_000, 25_008, 32_000, 28_672, 9000];
+        for (file, size) in sizes.into_iter().enumerate() {
+            bench.files[file].resize(size, 0);
+        }
+        set_range(&mut bench.files[1], 25_000, b"far away");
+        set_range(&mut bench.files[3], 24_576, &[7; 4096]);
+        set_range(&mut bench.files[4], END as u64, &[8; 100]);
+        for file in 0..5 {
+            bench.compare(file, "after the file grew");
+        }
+        bench.check("after files grew over what was left");
+        bench.remount();
+        for file in 0..5 {
+            bench.compare(file, "after a remount");
+        }
+        bench.judge_by_kernel();
+    }
+}
+
 #[test]
 fn a_full_volume_says_so_and_can_be_emptied() {
     let mut bench = Bench::new(128 << 20, plain, MountOptions::default());

@@ -227,6 +227,27 @@ pub(super) fn drop_range(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>)
     Ok(())
 }
 
+/// Drops data in a block-aligned range behind the end of a file, before the file grows over it. A crash leaves such data:
+/// blocks reach the disk in any order, and the item's size stops at the first one that did not. So does a truncation that
+/// failed on its way. Preallocated extents stay. The caller holds the operation lock for writing.
+pub(super) fn drop_left_behind(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
+    let mut from = range.start;
+    while from < range.end {
+        let mut walk = Walk::new(&inode.tree, inode.ino, from..range.end)?;
+        let left = loop {
+            match walk.next()? {
+                Some(extent) if extent.is_data() => break extent,
+                Some(_) => {}
+                None => return Ok(()),
+            }
+        };
+        let end = left.end().min(range.end);
+        drop_range(engine, inode, left.start.max(from)..end)?;
+        from = end;
+    }
+    Ok(())
+}
+
 fn hole(range: Range<u64>) -> Extent {
     Extent {
         start: range.start,

@@ -9,7 +9,7 @@ use super::extent::{Extent, Kind, Walk};
 use super::items::{self, Change, NOW};
 use super::replace::{self, Replacement};
 use super::shared::has_no_holes;
-use super::{BLOCK, FILE_BYTES_MAX, place, read, round_down, round_up, writeback};
+use super::{BLOCK, FILE_BYTES_MAX, place, read, round_down, round_up, truncate, writeback};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
@@ -193,7 +193,7 @@ pub(super) fn load_clean_block(engine: &Engine, inode: &Arc<Inode>, block: u64, 
 }
 
 /// Makes a file ready for `new_size`, beyond its `size`: what lies behind the old end in its block is zero and not in
-/// inline data any more, and the gap has hole items where the volume wants them. The caller holds the operation lock
+/// inline data any more, no data is left in the gap, and it has hole items where the volume wants them. The caller holds the operation lock
 /// for writing and sets the size.
 pub(super) fn grow(
     engine: &Engine,
@@ -210,6 +210,7 @@ pub(super) fn grow(
             note_dirty(engine, inode, &mut state, Some(reservation), dirtied);
         }
     }
+    truncate::drop_left_behind(engine, inode, round_up(size)..round_up(new_size))?;
     if !has_no_holes(engine) && round_up(new_size) > round_up(size) {
         put_holes(engine, inode, round_up(size), round_up(new_size))?;
     }
