@@ -378,8 +378,16 @@ impl<'f> Player<'f> {
             }
             Op::Clone { from, to, len } => self.at(from, |from| {
                 self.file(to, |to| {
-                    let (src, dst) = ((from, Handle::NONE, 0), (to, Handle::NONE, 0));
-                    fs.copy_file_range(&ROOT, src, dst, *len).map(drop)
+                    // As programs do: fewer bytes than asked for are the end of the file, or an error to come.
+                    let mut at = 0;
+                    while at < *len {
+                        let (src, dst) = ((from, Handle::NONE, at), (to, Handle::NONE, at));
+                        match fs.copy_file_range(&ROOT, src, dst, *len - at)? {
+                            0 => break,
+                            copied => at += copied as u64,
+                        }
+                    }
+                    Ok(())
                 })
             }),
             Op::Rename { from, to } => self.rename(from, to, RenameFlags::empty()),
