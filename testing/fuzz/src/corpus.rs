@@ -68,10 +68,48 @@ pub fn make(dir: &Path) -> Result<()> {
         volume.assert_clean();
         save(dir, name, &volume)?;
     }
-    let volume = KernelVolume::make(&small)?;
+    log(dir, "kernel-log", &small, |root| {
+        std::fs::rename(root.join("file-5"), root.join("dir/renamed"))?;
+        Ok(std::fs::File::open(root.join("dir/renamed"))?.sync_all()?)
+    })?;
+    // That rename was a commit's, which left no log.
+    log(
+        dir,
+        "kernel-log-4k",
+        &VolumeOptions {
+            node_bytes: Some(4096),
+            ..small
+        },
+        |root| {
+            std::fs::hard_link(root.join("file-6"), root.join("dir/another"))?;
+            std::fs::File::open(root.join("file-6"))?.sync_all()?;
+            std::fs::remove_file(root.join("dir/link-3-yyyyyyyyyyyyyyy"))?;
+            std::fs::create_dir(root.join("dir/below"))?;
+            std::fs::write(root.join("dir/below/deep"), vec![b'd'; 5000])?;
+            std::fs::File::open(root.join("dir/below/deep"))?.sync_all()?;
+            run(
+                "fallocate",
+                &[
+                    "-p".as_ref(),
+                    "-o".as_ref(),
+                    "8192".as_ref(),
+                    "-l".as_ref(),
+                    "100000".as_ref(),
+                    root.join("clone").as_os_str(),
+                ],
+            )?;
+            std::fs::File::open(root.join("clone"))?.sync_all()?;
+            Ok(std::fs::File::open(root.join("dir"))?.sync_all()?)
+        },
+    )
+}
+
+/// A volume that is cut off while it is mounted, after fsyncs.
+fn log(dir: &Path, name: &str, options: &VolumeOptions, more: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let volume = KernelVolume::make(options)?;
     let mounted = volume.mount()?;
     fill(mounted.dir())?;
-    run("sync", &[] as &[&str])?;
+    run("sync", &["-f".as_ref(), mounted.dir().as_os_str()])?;
     for name in ["file-1", "file-3", "dir/fresh"] {
         let file = std::fs::File::options()
             .write(true)
@@ -81,11 +119,10 @@ pub fn make(dir: &Path) -> Result<()> {
         file.write_all_at(&[8; 20_000], 3000)?;
         file.sync_all()?;
     }
-    std::fs::rename(mounted.dir().join("file-5"), mounted.dir().join("dir/renamed"))?;
-    std::fs::File::open(mounted.dir().join("dir/renamed"))?.sync_all()?;
+    more(mounted.dir())?;
     let crashed = KernelVolume::copy_of(volume.images())?;
     mounted.unmount()?;
-    save(dir, "kernel-log", &crashed)
+    save(dir, name, &crashed)
 }
 
 fn save(dir: &Path, name: &str, volume: &KernelVolume) -> Result<()> {

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use btrfs_format::TreeId;
 use btrfs_image::{MkfsOptions, Profile, mkfs};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
@@ -14,8 +15,8 @@ use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
-    Context, FallocateFlags, FileKind, FileSystem, Handle, InitInfo, NodeId, OpenFlags, OpenRequest, SetXattrFlags,
-    WriteFlags,
+    Context, FallocateFlags, FileKind, FileSystem, Handle, InitInfo, Lookup, NodeId, OpenFlags, OpenRequest,
+    SetXattrFlags, WriteFlags,
 };
 
 use crate::layout::Layout;
@@ -38,6 +39,9 @@ const CORPUS: [(&str, &[u8]); 6] = [
     ("kernel-log", include_bytes!("../corpus/kernel-log.pack")),
 ];
 
+/// One with a log.
+const KERNEL_LOG: &[u8] = include_bytes!("../corpus/kernel-log-4k.pack");
+
 /// All of them.
 pub fn all() -> Result<Vec<Base>> {
     let mut bases = Vec::new();
@@ -51,6 +55,19 @@ pub fn all() -> Result<Vec<Base>> {
     Ok(bases)
 }
 
+/// Volumes with a log, of whose blocks those of the log alone are known to who damages them: the rest of the volume stays
+/// sound, and replay must refuse the log or leave a sound volume.
+pub fn with_logs() -> Result<Vec<Base>> {
+    let mut bases = vec![base("kernel-log-4k", pack::unpack(KERNEL_LOG)?)];
+    bases.push(own_log("own-log-4k", 4096)?);
+    bases.push(own_log("own-log-16k", 16384)?);
+    for base in &mut bases {
+        base.layout.blocks.retain(|block| block.owner == TreeId::TREE_LOG.get());
+        anyhow::ensure!(base.layout.blocks.len() > 1, "{} has no log", base.name);
+    }
+    Ok(bases)
+}
+
 fn base(name: &str, devices: Vec<MemDevice>) -> Base {
     Base {
         name: name.to_owned(),
@@ -59,7 +76,26 @@ fn base(name: &str, devices: Vec<MemDevice>) -> Base {
     }
 }
 
+/// As [`own`], cut off when a log had been written.
+fn own_log(name: &str, nodesize: u32) -> Result<Base> {
+    let (device, fs) = mounted(nodesize, 1)?;
+    fill(&fs)?;
+    fs.syncfs(&Context::root(), NodeId::ROOT)?;
+    log_some(&fs)?;
+    let devices = device.iter().map(|d| d.snapshot()).collect();
+    fs.destroy();
+    Ok(base(name, devices))
+}
+
 fn own(name: &str, nodesize: u32, count: usize) -> Result<Base> {
+    let (devices, fs) = mounted(nodesize, count)?;
+    fill(&fs)?;
+    fs.destroy();
+    Ok(base(name, devices.iter().map(|d| d.snapshot()).collect()))
+}
+
+/// A new volume, mounted.
+fn mounted(nodesize: u32, count: usize) -> Result<(Vec<Arc<MemDevice>>, Fs)> {
     let devices: Vec<Arc<MemDevice>> = (0..count)
         .map(|n| Arc::new(MemDevice::new(format!("device{n}"), 144 << 20)))
         .collect();
@@ -70,15 +106,48 @@ fn own(name: &str, nodesize: u32, count: usize) -> Result<Base> {
     mkfs(&handles, &options)?;
     let volume = Volume::open(handles, &OpenOptions::default())?;
     let engine_options = EngineOptions {
+        tree_log: true,
         commit_interval_s: 0,
         ..EngineOptions::default()
     };
     let engine = Engine::open(volume, Arc::new(FixedEnv::default()), engine_options)?;
     let fs = Fs::mount(engine, MountOptions::default())?;
     fs.init(&InitInfo::TRUSTED)?;
-    fill(&fs)?;
-    fs.destroy();
-    Ok(base(name, devices.iter().map(|d| d.snapshot()).collect()))
+    Ok((devices, fs))
+}
+
+/// Changes of all kinds that a log tells of, and their fsyncs.
+fn log_some(fs: &Fs) -> Result<()> {
+    let ctx = Context::root();
+    let find = |parent, name: &str| match fs.lookup(&ctx, parent, name.as_bytes())? {
+        Lookup::Found(entry) => Ok(entry.node),
+        Lookup::Absent { .. } => anyhow::bail!("{name} is not there"),
+    };
+    let dir = find(NodeId::ROOT, "dir")?;
+    let request = OpenRequest {
+        flags: OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE,
+        kill_suidgid: false,
+    };
+    let old = find(NodeId::ROOT, &format!("file-9-{}", "x".repeat(9)))?;
+    fs.write(&ctx, old, Handle::NONE, 9_000, &[9; 20_000], WriteFlags::empty())?;
+    fs.setxattr(&ctx, old, b"user.other", b"value", SetXattrFlags::empty())?;
+    fs.link(&ctx, old, dir, b"second")?;
+    fs.fsync(&ctx, old, Handle::NONE, false)?;
+    for n in 0..12 {
+        let (entry, _) = fs.create(&ctx, dir, format!("fresh-{n}").as_bytes(), 0o644, &request)?;
+        let data = vec![n as u8; 1000 * n];
+        fs.write(&ctx, entry.node, Handle::NONE, 0, &data, WriteFlags::empty())?;
+        if n % 3 == 0 {
+            fs.fsync(&ctx, entry.node, Handle::NONE, false)?;
+        }
+    }
+    let full = find(dir, &format!("file-59-{}", "x".repeat(19)))?;
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fs.fallocate(&ctx, full, Handle::NONE, 8192, 40_000, punch)?;
+    fs.fsync(&ctx, full, Handle::NONE, false)?;
+    fs.unlink(&ctx, dir, b"link-11")?;
+    fs.mkdir(&ctx, dir, b"below", 0o755)?;
+    Ok(fs.fsyncdir(&ctx, dir, Handle::NONE, false)?)
 }
 
 /// A bit of everything that our own code makes.

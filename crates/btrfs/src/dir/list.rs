@@ -6,8 +6,8 @@ use std::sync::Arc;
 use btrfs_format::view;
 use cowshed_vfs::FileKind;
 
-use super::FIRST_INDEX;
 use super::names::{self, Found};
+use super::{FIRST_INDEX, LAST_INDEX};
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 
@@ -37,7 +37,7 @@ pub fn list(
         let entry = view::dir_entries(&item)
             .next()
             .ok_or_else(|| corrupt("holds no entry"))?;
-        if key.offset > i64::MAX.cast_unsigned() - 1 {
+        if key.offset > LAST_INDEX {
             return Err(corrupt("index is beyond every limit"));
         }
         let listed = ListedEntry {

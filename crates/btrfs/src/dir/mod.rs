@@ -39,6 +39,8 @@ use crate::txn::Join;
 
 /// Entries of a directory are numbered from here: 0 and 1 stand for `.` and `..`.
 pub(crate) const FIRST_INDEX: u64 = 2;
+/// The last index that can be listed: cookies are one higher, and signed in the kernel's world.
+pub(crate) const LAST_INDEX: u64 = i64::MAX as u64 - 1;
 /// Directories on the way up that a path can have: more means that the volume's directories form a ring.
 const DEPTH_MAX: usize = 1 << 16;
 

@@ -9,6 +9,7 @@ use super::inodes::{is_dir, kind_of};
 use super::{Replay, corrupt};
 use crate::dir::names::{self as dir_names, Found, NewName, Target};
 use crate::dir::staged::Staged;
+use crate::dir::{FIRST_INDEX, LAST_INDEX};
 use crate::error::{Error, Result};
 
 /// A name as the log has it.
@@ -131,6 +132,14 @@ impl Replay<'_, '_> {
         }
         dir_names::check_name(name.name)
             .map_err(|_| corrupt(format!("inode {ino} has the impossible name {:?}", shown(name.name))))?;
+        if !(FIRST_INDEX..=LAST_INDEX).contains(&name.index) {
+            return Err(corrupt(format!(
+                "name {:?} in {} has the impossible index {}",
+                shown(name.name),
+                name.dir,
+                name.index
+            )));
+        }
         let by_hash = dir_names::find(&self.tree, name.dir, name.name)?;
         let by_index = self.tree.get(&dir_names::index_key(name.dir, name.index))?;
         let in_place = by_index.as_ref().and_then(|item| view::dir_entries(item).next());
