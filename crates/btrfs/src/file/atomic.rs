@@ -35,7 +35,7 @@ use super::writeback::{self, GROUP_BUDGET, GROUP_RUNS_MAX};
 use super::{BLOCK, EXTENT_BYTES_MAX, FILE_BYTES_MAX, csum, read, round_down, round_up};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::inode::{Inode, flags};
+use crate::inode::{Inode, delete, flags};
 use crate::space::{Budget, DataReservation};
 
 /// Bytes that all open groups of a volume together may hold: they are in memory until their end.
@@ -63,6 +63,27 @@ pub struct Group {
 impl Drop for Group {
     fn drop(&mut self) {
         self.all_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Files that are open while a group is applied: none of them is deleted meanwhile.
+struct Opened<'e> {
+    engine: &'e Engine,
+    inodes: Vec<Arc<Inode>>,
+}
+
+impl<'e> Opened<'e> {
+    fn all(engine: &'e Engine, inodes: Vec<Arc<Inode>>) -> Self {
+        inodes.iter().for_each(|inode| inode.refs.add_open());
+        Self { engine, inodes }
+    }
+}
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        for inode in &self.inodes {
+            delete::close(self.engine, inode);
+        }
     }
 }
 
@@ -173,8 +194,11 @@ impl Group {
     }
 
     /// Makes the group part of the running transaction, whole, and returns the files; where it fails, nothing of the
-    /// group has happened. Not durable yet.
+    /// group has happened. Not durable yet. Files that are gone since are left out.
     pub fn apply(mut self, engine: &Engine) -> Result<Vec<Arc<Inode>>> {
+        let opened = Opened::all(engine, self.files.values().map(|s| s.inode.clone()).collect());
+        // Whoever collected the group may have let go of files that lost their last name.
+        self.files.retain(|_, staged| !staged.inode.refs.is_deleting());
         let inodes: Vec<Arc<Inode>> = self.files.values().map(|s| s.inode.clone()).collect();
         // Most of it without holding anybody up.
         for inode in &inodes {
@@ -210,6 +234,7 @@ impl Group {
         });
         items::apply_all(engine, parts.collect(), meta, || {});
         drop((flushes, ops));
+        drop(opened);
         Ok(inodes)
     }
 
@@ -294,7 +319,7 @@ impl Staged {
             }
         }
         change.fresh = fresh;
-        change.plan = replace::plan(&existing, &replacements);
+        change.plan = replace::plan_checked(&self.inode.tree, self.inode.ino, &existing, &replacements)?;
         Ok(change)
     }
 }

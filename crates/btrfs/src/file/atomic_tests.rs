@@ -408,6 +408,62 @@ fn a_handle_has_its_group_to_itself_until_the_commit() {
 }
 
 #[test]
+fn a_file_that_is_deleted_before_the_commit_stays_deleted() {
+    let mut bench = three_files(plain);
+    let mut group = Group::new(bench.engine());
+    for file in 0..2 {
+        let inode = bench.inode(file);
+        group.write(bench.engine(), &inode, 0, &[9; 10_000]).unwrap();
+    }
+    let inode = bench.inode(0);
+    bench.fs.unlink(&Context::root(), NodeId::ROOT, b"file0").unwrap();
+    inode.refs.reset();
+    crate::inode::delete::settle(bench.engine(), &inode);
+    bench.fs.commit_group(group).unwrap();
+    set_range(&mut bench.files[1], 0, &[9; 10_000]);
+    bench.compare(1, "the other file");
+    bench.check("nothing is left of the deleted file");
+    // Open, and without a name: the last close deletes it.
+    let mut group = Group::new(bench.engine());
+    let inode = bench.inode(2);
+    group.write(bench.engine(), &inode, 0, &[9; 10_000]).unwrap();
+    bench.fs.unlink(&Context::root(), NodeId::ROOT, b"file2").unwrap();
+    inode.refs.reset();
+    group.apply(bench.engine()).unwrap();
+    assert!(inode.refs.is_deleting(), "the group was the last to have it open");
+    bench.engine().commit().unwrap();
+    bench.check("nor of the second one");
+}
+
+/// Handles can be used by several threads: a write that comes while the group ends must not be lost with it.
+#[test]
+fn a_write_beside_the_end_of_its_group_is_not_lost() {
+    for round in 0..30_u8 {
+        let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+        bench.create();
+        let node = match bench.fs.lookup(&Context::root(), NodeId::ROOT, b"file0").unwrap() {
+            cowshed_vfs::Lookup::Found(entry) => entry.node,
+            other => panic!("{other:?}"),
+        };
+        let told = Arc::new(Told::default());
+        let fs = bench.fs;
+        let mount = Mounted { fs, node, told };
+        let handle = mount.open(OpenFlags::READ | OpenFlags::WRITE);
+        mount.ioctl(handle, START).unwrap();
+        let writes = 2000;
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..writes).for_each(|n| mount.write(handle, n, &[round + 1])));
+            std::thread::sleep(std::time::Duration::from_micros(200 * u64::from(round)));
+            mount.ioctl(handle, COMMIT).unwrap();
+        });
+        let mut buf = vec![0; 4096];
+        let len = mount.fs.read(&Context::root(), node, handle, 0, &mut buf).unwrap();
+        assert_eq!(buf[..len], vec![round + 1; writes as usize][..], "round {round}");
+        mount.fs.engine().txn.abort("the test ends here");
+    }
+}
+
+#[test]
 fn a_group_that_is_too_large_is_refused() {
     let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
     bench.create();

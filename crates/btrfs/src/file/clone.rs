@@ -15,7 +15,7 @@ use super::truncate::forget_dirty;
 use super::write::{WriteCtx, grow, note_dirty, touch, write};
 use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up, sharing, writeback};
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::{Inode, flags};
 use crate::space::Budget;
 
@@ -233,6 +233,9 @@ fn share(
         let meta = engine.reserve(Budget::WRITE_EXTENT)?;
         let _flush = dst.data.flush.lock();
         let (extents, to) = some_extents(src, pos..blocks.end)?;
+        if extents.iter().any(|e| e.is_inline() && e.end() > BLOCK) {
+            return Err(too_long_inline(src));
+        }
         let target = to_dst(pos)..to_dst(to);
         let shared = extents.iter().filter(|e| e.on_disk().is_some()).map(|extent| {
             let part = extent.part(&(pos..to));
@@ -266,7 +269,7 @@ fn share(
             extents: shared,
         });
         let changed = Change {
-            plan: replace::plan(&existing, replacement.as_slice()),
+            plan: replace::plan_checked(&dst.tree, dst.ino, &existing, replacement.as_slice())?,
             ..Change::default()
         };
         items::apply(engine, dst, changed, meta, |attr, state| {
@@ -288,6 +291,14 @@ fn share(
         pos = to;
     }
     Ok(())
+}
+
+/// Inline data of more than a block is a stranger's: it can be read and dropped, but not moved.
+pub(super) fn too_long_inline(inode: &Inode) -> Error {
+    Error::CorruptTree {
+        tree: inode.tree.id(),
+        what: format!("inode {}: more than a block of inline data", inode.ino),
+    }
 }
 
 /// Inline data is copied, not shared.

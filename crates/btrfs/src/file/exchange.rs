@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use cowshed_vfs::{Error as Outcome, Timestamp};
 
+use super::clone::too_long_inline;
 use super::data::{DataState, update_disk_size};
 use super::extent::{Extent, Kind, Walk};
 use super::items::{self, Change, NOW, Part};
@@ -151,8 +152,11 @@ fn extents_of(inode: &Arc<Inode>, range: &Range<u64>) -> Result<Vec<Extent>> {
 /// Writes inline data of a range into an extent of its own.
 fn move_out_of_item(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>) -> Result<()> {
     let first = Walk::new(&inode.tree, inode.ino, 0..BLOCK)?.next()?;
-    if range.start > 0 || range.is_empty() || !first.is_some_and(|e| e.is_inline()) {
+    let Some(first) = first.filter(|e| e.is_inline() && range.start == 0 && !range.is_empty()) else {
         return Ok(());
+    };
+    if first.end() > BLOCK {
+        return Err(too_long_inline(inode));
     }
     let mut space = engine.space.reserve_data(BLOCK)?;
     let meta = engine.reserve(Budget::WRITE_EXTENT)?;
@@ -267,7 +271,7 @@ fn apply(
     for (inode, replacements, size) in plans {
         let existing = existing_around(inode, &replacements)?;
         let change = Change {
-            plan: replace::plan(&existing, &replacements),
+            plan: replace::plan_checked(&inode.tree, inode.ino, &existing, &replacements)?,
             ..Change::default()
         };
         let update = &update;

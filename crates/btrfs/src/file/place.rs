@@ -107,7 +107,7 @@ pub(super) fn place(
     let replacements: Vec<_> = targets.into_iter().flat_map(replacements_of).collect();
     Ok(Placed {
         change: Change {
-            plan: replace::plan(&existing, &replacements),
+            plan: replace::plan_checked(&inode.tree, inode.ino, &existing, &replacements)?,
             fresh: allocated.iter().map(|(addr, _)| *addr).collect(),
             sums,
         },

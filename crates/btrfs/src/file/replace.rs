@@ -7,9 +7,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use btrfs_format::LogicalAddr;
+use btrfs_format::{LogicalAddr, ObjectId};
 
 use super::extent::{Extent, Kind};
+use crate::error::{Error, Result};
+use crate::tree::Tree;
 
 /// What shall stand in a range.
 #[derive(Clone, Debug)]
@@ -101,6 +103,27 @@ impl Plan {
         self.count(&extent, 1);
         self.edits.insert(extent.start, Some(extent));
     }
+}
+
+/// As [`plan`], of a file of `tree`. An error where only part of inline data is to be replaced, which has no parts: ours has
+/// at most a block, and is always replaced as a whole, but a stranger's may be longer.
+pub(super) fn plan_checked(
+    tree: &Tree,
+    ino: ObjectId,
+    existing: &[Extent],
+    replacements: &[Replacement],
+) -> Result<Plan> {
+    let is_cut = |inline: &Extent| {
+        let cuts = |r: &Replacement| r.range.start < inline.end() && (r.range.start > 0 || r.range.end < inline.end());
+        replacements.iter().any(|r| !r.range.is_empty() && cuts(r))
+    };
+    if existing.iter().any(|e| e.is_inline() && is_cut(e)) {
+        return Err(Error::CorruptTree {
+            tree: tree.id(),
+            what: format!("inode {ino}: its inline data is longer than what takes the place of part of it"),
+        });
+    }
+    Ok(plan(existing, replacements))
 }
 
 /// Plans the replacements (in order, disjoint). `existing` has every item that overlaps one of them, in order, and may

@@ -4,7 +4,7 @@ use btrfs_format::items::compression;
 use btrfs_format::{Key, LogicalAddr, ObjectId};
 
 use super::extent::{Extent, Kind, Walk, extent_key};
-use super::replace::{Plan, Replacement, plan};
+use super::replace::{Plan, Replacement, plan_checked};
 use super::{BLOCK, csum, round_up};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -47,7 +47,7 @@ pub(crate) fn plan_cut(tree: &Arc<Tree>, ino: ObjectId, size: u64) -> Result<Ext
         extents: Vec::new(),
     };
     let existing = Walk::new(tree, ino, cut.range.clone())?.collect()?;
-    plan_checked(tree, ino, &existing, &[cut])
+    Ok(ExtentChange::of(ino, plan_checked(tree, ino, &existing, &[cut])?))
 }
 
 /// Plans logged extent items of one file, in order, into its tree. `no_holes`: holes have no items.
@@ -81,24 +81,9 @@ pub(crate) fn plan_extents(
         return Ok(ExtentChange::default());
     };
     let existing = Walk::new(tree, ino, first.range.start..last.range.end)?.collect()?;
-    let mut change = plan_checked(tree, ino, &existing, &replacements)?;
+    let mut change = ExtentChange::of(ino, plan_checked(tree, ino, &existing, &replacements)?);
     change.summed = summed;
     Ok(change)
-}
-
-/// As [`plan`], for ranges that strangers chose: they may hit part of an item that has no parts.
-fn plan_checked(tree: &Tree, ino: ObjectId, existing: &[Extent], replacements: &[Replacement]) -> Result<ExtentChange> {
-    for inline in existing.iter().filter(|e| e.is_inline()) {
-        let is_cut =
-            |r: &Replacement| r.range.start < inline.end() && (r.range.start > 0 || r.range.end < inline.end());
-        if replacements.iter().any(is_cut) {
-            return Err(corrupt(
-                tree,
-                format!("inode {ino}: a logged extent covers part of its inline data"),
-            ));
-        }
-    }
-    Ok(ExtentChange::of(ino, plan(existing, replacements)))
 }
 
 /// The data on disk that an extent item needs checksums of: its own part, or all where only all can be read.

@@ -755,3 +755,56 @@ fn throughput() {
     println!("committed: {:.0}/s", WRITES as f64 / started.elapsed().as_secs_f64());
     bench.check("at the end");
 }
+
+/// Old tools wrote files of more than a block into their items. Such a file can be read and deleted; what would change
+/// part of it is refused, and harms nothing else.
+#[test]
+fn inline_data_longer_than_a_block_is_not_taken_apart() {
+    let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+    (0..2).for_each(|_| bench.create());
+    let inode = bench.inode(0);
+    let content: Vec<u8> = (0..8000_u32).map(|i| (i / 40) as u8).collect();
+    let mut batch = crate::txn::Batch::new();
+    let item = super::extent::encode_inline(&content, 8000, 0, btrfs_format::Generation(1));
+    batch.put(&inode.tree, super::extent::extent_key(inode.ino, 0), item);
+    bench.engine().txn.join().apply_unreserved(batch);
+    {
+        let mut attr = inode.attr.lock();
+        (attr.attr.size, attr.disk_size, attr.attr.nbytes) = (8000, 8000, 8000);
+    }
+    bench.files[0] = content;
+    bench.compare(0, "as it was found");
+    let engine = bench.engine();
+    let is_refused = |result: crate::Result<()>, what: &str| {
+        assert!(matches!(result, Err(Error::CorruptTree { .. })), "{what}: {result:?}");
+    };
+    let (other, ctx) = (bench.inode(1), WriteCtx::default());
+    is_refused(super::clone_range(engine, &inode, 0, &other, 0, 0), "clone");
+    is_refused(super::truncate(engine, &inode, 100), "truncate in the first block");
+    for at in [0, 5000] {
+        super::write(engine, &inode, at, b"changed", ctx).unwrap();
+        is_refused(super::write_back(engine, &inode), "write");
+    }
+    let mut group = super::Group::new(engine);
+    group.write(engine, &inode, 4096, b"changed").unwrap();
+    is_refused(group.apply(engine).map(|_| ()), "group");
+    let exchange = super::Exchange {
+        a_offset: 0,
+        b_offset: 0,
+        len_bytes: 4096,
+        to_eof: false,
+        fresh_b: None,
+        dry_run: false,
+    };
+    super::write(engine, &other, 0, &[7; 9000], ctx).unwrap();
+    is_refused(super::exchange_range(engine, &inode, &other, &exchange), "exchange");
+    bench.files[1] = vec![7; 9000];
+    for file in 0..2 {
+        bench.compare(file, "after all that was refused");
+    }
+    super::truncate(bench.engine(), &inode, 0).unwrap();
+    bench.files[0].clear();
+    bench.engine().sync().unwrap();
+    bench.engine().space.assert_nothing_reserved();
+    bench.check("without it");
+}

@@ -114,7 +114,7 @@ fn cut_inline(engine: &Engine, inode: &Arc<Inode>, data: &[u8]) -> Result<()> {
         range: 0..BLOCK,
         extents: vec![inline_extent(data, data.len() as u64, compression::NONE)],
     };
-    let plan = replace::plan(&existing, &[replacement]);
+    let plan = replace::plan_checked(&inode.tree, inode.ino, &existing, &[replacement])?;
     items::apply(
         engine,
         inode,
@@ -145,7 +145,7 @@ fn drop_behind(engine: &Engine, inode: &Arc<Inode>, target: u64) -> Result<()> {
             range: from..u64::MAX,
             extents: Vec::new(),
         };
-        let plan = replace::plan(&existing, &[replacement]);
+        let plan = replace::plan_checked(&inode.tree, inode.ino, &existing, &[replacement])?;
         if is_last && plan.edits.is_empty() && inode.data.state.lock().cut.is_none() {
             return Ok(());
         }
@@ -202,13 +202,15 @@ pub(super) fn drop_range(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>)
         } else {
             vec![hole(pos..to)]
         };
-        let plan = replace::plan(
+        let plan = replace::plan_checked(
+            &inode.tree,
+            inode.ino,
             &existing,
             &[Replacement {
                 range: pos..to,
                 extents,
             }],
-        );
+        )?;
         items::apply(
             engine,
             inode,

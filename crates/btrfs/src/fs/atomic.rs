@@ -41,7 +41,8 @@ const HANDLE_NUMBERS: u64 = 1 << 31;
 /// The group of one handle.
 struct OpenGroup {
     inode: (TreeId, ObjectId),
-    group: Mutex<Group>,
+    /// `None`: it is ending. The handle's writes are plain ones from then on.
+    group: Mutex<Option<Group>>,
     /// Somebody else read what the group replaces, and a front end may remember it.
     was_seen: AtomicBool,
 }
@@ -79,15 +80,11 @@ impl OpenGroups {
         self.by_handle.lock().get(&handle.0).cloned()
     }
 
-    fn take(&self, handle: Handle) -> Option<Arc<OpenGroup>> {
-        if self.is_empty() {
-            return None;
-        }
-        let taken = self.by_handle.lock().remove(&handle.0);
-        if taken.is_some() {
+    /// Forgets a group that has ended.
+    fn remove(&self, handle: Handle) {
+        if self.by_handle.lock().remove(&handle.0).is_some() {
             self.count.fetch_sub(1, Ordering::Release);
         }
-        taken
     }
 
     /// The group that some handle has on an inode.
@@ -97,32 +94,29 @@ impl OpenGroups {
         table.values().find(|open| open.inode == id).cloned()
     }
 
-    /// Errors: `Busy` (another handle has a group on the inode).
+    /// Errors: `Busy` (another handle has a group on the inode, or this one has a group that is ending).
     fn start(&self, handle: Handle, inode: &Inode, group: Group) -> Result<()> {
         let id = (inode.tree.id(), inode.ino);
         let mut table = self.by_handle.lock();
-        if table.contains_key(&handle.0) {
+        if let Some(open) = table.get(&handle.0).cloned() {
+            drop(table);
             // As on f2fs: what was started goes on.
-            return Ok(());
+            return match *open.group.lock() {
+                Some(_) => Ok(()),
+                None => Err(Errno::Busy.into()),
+            };
         }
         if table.values().any(|open| open.inode == id) {
             return Err(Errno::Busy.into());
         }
         let open = OpenGroup {
             inode: id,
-            group: Mutex::new(group),
+            group: Mutex::new(Some(group)),
             was_seen: AtomicBool::new(false),
         };
         table.insert(handle.0, Arc::new(open));
         self.count.fetch_add(1, Ordering::Release);
         Ok(())
-    }
-}
-
-impl OpenGroup {
-    /// Ends the group: its content, for who took it out of the table.
-    fn end(&self, engine: &crate::Engine) -> Group {
-        std::mem::replace(&mut *self.group.lock(), Group::new(engine))
     }
 }
 
@@ -172,12 +166,21 @@ impl Fs {
     /// Ends the handle's group and makes it durable. Without a group, an fsync.
     fn commit_of_handle(&self, node: NodeId, handle: Handle, inode: &Arc<Inode>) -> Result<()> {
         need_writable(inode, handle)?;
-        let Some(open) = self.atomic.take(handle) else {
+        let Some(open) = self.atomic.get(handle) else {
             return self.sync_inode(inode);
         };
-        let group = open.end(&self.engine);
+        // The handle's writes wait: before the end they would be overwritten with the blocks that the group holds.
+        let mut held = open.group.lock();
+        let Some(group) = held.take() else {
+            drop(held);
+            return self.sync_inode(inode);
+        };
         let ranges = group.ranges(inode);
-        let result = self.commit_group(group);
+        let applied = group.apply(&self.engine);
+        drop(held);
+        // Not before: who read what was there until now is noted in it.
+        self.atomic.remove(handle);
+        let result = applied.and_then(|files| self.sync_files(&files));
         let Some(caches) = self.atomic.caches.get() else {
             return result;
         };
@@ -193,7 +196,11 @@ impl Fs {
     /// Makes a group happen, whole, and durable. An error before it has happened leaves nothing of it; one of the
     /// device afterwards makes the mount read-only.
     pub fn commit_group(&self, group: Group) -> Result<()> {
-        match &group.apply(&self.engine)?[..] {
+        self.sync_files(&group.apply(&self.engine)?)
+    }
+
+    fn sync_files(&self, files: &[Arc<Inode>]) -> Result<()> {
+        match files {
             [] => Ok(()),
             [one] => self.sync_inode(one),
             // The log has one file at a time; a commit has all of them or none.
@@ -216,8 +223,11 @@ impl Fs {
 
     /// Ends the handle's group, if it has one, as if it had never begun.
     pub(super) fn abort_group(&self, node: NodeId, handle: Handle, inode: &Arc<Inode>) {
-        let Some(open) = self.atomic.take(handle) else { return };
-        let ranges = open.end(&self.engine).ranges(inode);
+        let Some(open) = self.atomic.get(handle) else { return };
+        let Some(group) = open.group.lock().take() else { return };
+        let ranges = group.ranges(inode);
+        drop(group);
+        self.atomic.remove(handle);
         if let Some(caches) = self.atomic.caches.get()
             && !ranges.is_empty()
         {
@@ -240,7 +250,7 @@ impl Fs {
         data: &[u8],
     ) -> Option<Result<usize>> {
         let open = self.atomic.get(handle)?;
-        let staged = open.group.lock().write(&self.engine, inode, offset, data);
+        let staged = open.group.lock().as_mut()?.write(&self.engine, inode, offset, data);
         Some(staged.map(|()| data.len()))
     }
 
@@ -256,11 +266,15 @@ impl Fs {
             return None;
         }
         if let Some(open) = self.atomic.get(handle) {
-            return Some(open.group.lock().read(&self.engine, inode, offset, buf));
+            let group = open.group.lock();
+            return group.as_ref().map(|group| group.read(&self.engine, inode, offset, buf));
         }
         if let Some(open) = self.atomic.of_inode(inode) {
             let range: Range<u64> = offset..offset.saturating_add(buf.len() as u64);
-            if open.group.lock().overlaps(inode, &range) {
+            // Nobody waits for the handle's own work, which takes its time when the group ends.
+            let group = open.group.try_lock();
+            let group = group.as_ref().and_then(|group| group.as_ref());
+            if group.is_none_or(|group| group.overlaps(inode, &range)) {
                 open.was_seen.store(true, Ordering::Release);
             }
         }
@@ -269,8 +283,10 @@ impl Fs {
 
     /// A handle sees the size that its group gives the file.
     pub(super) fn size_in_group(&self, handle: Option<Handle>, inode: &Inode, attr: &mut Attr) {
-        if let Some(open) = handle.and_then(|handle| self.atomic.get(handle)) {
-            attr.size_bytes = open.group.lock().size_after(inode, attr.size_bytes);
+        if let Some(open) = handle.and_then(|handle| self.atomic.get(handle))
+            && let Some(group) = &*open.group.lock()
+        {
+            attr.size_bytes = group.size_after(inode, attr.size_bytes);
         }
     }
 }

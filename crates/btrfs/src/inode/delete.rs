@@ -56,7 +56,12 @@ pub fn settle(engine: &Engine, inode: &Arc<Inode>) {
         engine.objects.inodes.note_idle(inode);
         return;
     }
-    if engine.objects.is_read_only() || engine.txn.is_aborted() || inode.refs.deleting.swap(true, Ordering::AcqRel) {
+    if engine.objects.is_read_only() || engine.txn.is_aborted() || inode.refs.deleting.swap(true, Ordering::SeqCst) {
+        return;
+    }
+    if !inode.refs.is_idle() {
+        // Somebody who held on to the inode opened it in the last moment: his close comes here again.
+        inode.refs.deleting.store(false, Ordering::SeqCst);
         return;
     }
     if let Err(error) = delete(engine, inode) {

@@ -263,14 +263,14 @@ pub struct InodeRefs {
 
 impl InodeRefs {
     pub fn add_lookup(&self) {
-        self.lookups.fetch_add(1, Ordering::Relaxed);
+        self.lookups.fetch_add(1, Ordering::SeqCst);
     }
     pub fn add_open(&self) {
-        self.opens.fetch_add(1, Ordering::Relaxed);
+        self.opens.fetch_add(1, Ordering::SeqCst);
     }
     /// Remembered by nobody outside.
     pub fn is_idle(&self) -> bool {
-        self.lookups.load(Ordering::Acquire) == 0 && self.opens.load(Ordering::Acquire) == 0
+        self.lookups.load(Ordering::SeqCst) == 0 && self.opens.load(Ordering::SeqCst) == 0
     }
     /// Takes lookups back; more than there are is a fault of the caller's that costs nothing here.
     pub(crate) fn drop_lookups(&self, count: u64) {
@@ -287,6 +287,10 @@ impl InodeRefs {
     pub(crate) fn reset(&self) {
         self.lookups.store(0, Ordering::Release);
         self.opens.store(0, Ordering::Release);
+    }
+    /// Its items go, or are gone: who asks when he has opened it gets an answer that stays.
+    pub(crate) fn is_deleting(&self) -> bool {
+        self.deleting.load(Ordering::SeqCst)
     }
     pub(crate) fn set_linkable(&self, linkable: bool) {
         self.linkable.store(linkable, Ordering::Release);
