@@ -156,10 +156,6 @@ fn lzo_frame(compressed: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> 
     let mut at = LZO_LENGTH_BYTES;
     let mut index = 0;
     while at < total && out.len() < len {
-        let left_in_sector = LZO_SEGMENT_BYTES - at % LZO_SEGMENT_BYTES;
-        if left_in_sector < LZO_LENGTH_BYTES {
-            at += left_in_sector;
-        }
         let segment_len = length_at(at).ok_or_else(|| frame("length", LZO_LENGTH_BYTES, at))?;
         at += LZO_LENGTH_BYTES;
         if segment_len > LZO_SEGMENT_COMPRESSED_BYTES_MAX || segment_len > total.saturating_sub(at) {
@@ -170,6 +166,11 @@ fn lzo_frame(compressed: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> 
         lzo::decode(segment, &mut out, LZO_SEGMENT_BYTES)
             .map_err(|source| DecompressError::LzoSegment { index, source })?;
         at += segment_len;
+        // The kernel counts the padding as part of the whole, behind the last segment too.
+        let left_in_sector = LZO_SEGMENT_BYTES - at % LZO_SEGMENT_BYTES;
+        if left_in_sector < LZO_LENGTH_BYTES {
+            at += left_in_sector;
+        }
         if at < total && out.len() - before != LZO_SEGMENT_BYTES {
             return Err(frame(
                 "output of a segment that is not the last",
@@ -255,6 +256,45 @@ mod tests {
                 "{ty}: a damaged stream"
             );
         }
+    }
+
+    /// As the kernel writes a file of 4097 bytes that end three, two, one bytes before a sector does: nobody could read it.
+    #[test]
+    fn padding_behind_the_last_lzo_segment_is_part_of_the_frame() {
+        use super::super::lzo_encode::{Table, encode};
+        let mut table = Table::default();
+        let (mut found, mut noise) = ([false; LZO_LENGTH_BYTES], 1_u32);
+        for literals in 3900..4100_usize {
+            let mut first: Vec<u8> = (0..literals.min(4096))
+                .map(|_| {
+                    noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (noise >> 24) as u8
+                })
+                .collect();
+            first.resize(4096, 0);
+            let mut frame = vec![0; LZO_LENGTH_BYTES];
+            for segment in [&first[..], b"x"] {
+                let mut packed = Vec::new();
+                encode(&mut table, segment, &mut packed);
+                frame.extend((packed.len() as u32).to_le_bytes());
+                frame.extend(packed);
+                let left = 4096 - frame.len() % 4096;
+                if left < LZO_LENGTH_BYTES {
+                    found[left] |= segment.len() == 1;
+                    frame.resize(frame.len() + left, 0);
+                }
+            }
+            let total = frame.len() as u32;
+            frame[..LZO_LENGTH_BYTES].copy_from_slice(&total.to_le_bytes());
+            frame.resize(frame.len().next_multiple_of(4096), 0);
+            let mut want = [&first[..], b"x"].concat();
+            want.resize(8192, 0);
+            assert!(
+                decompress(compression::LZO, &frame, 8192).as_ref() == Ok(&want),
+                "{literals}"
+            );
+        }
+        assert_eq!(found[1..], [true; 3]);
     }
 
     #[test]
