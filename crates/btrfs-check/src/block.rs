@@ -45,6 +45,7 @@ pub(crate) struct Block {
     bytes: Arc<[u8]>,
     pub(crate) addr: u64,
     pub(crate) level: u8,
+    pub(crate) generation: u64,
     pub(crate) owner: TreeId,
     count: usize,
     /// The format's verifier refuses an item: its message.
@@ -83,6 +84,7 @@ impl Block {
         let block = Self {
             addr: expect.addr,
             level: header.level,
+            generation: header.generation.get(),
             owner: header.owner.into(),
             count: index(header.nritems.get().into()),
             bytes: Arc::clone(&bytes),

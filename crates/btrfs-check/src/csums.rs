@@ -2,6 +2,8 @@
 //!
 //! The ranges with checksums are kept as sorted, merged runs: 16 bytes per run.
 
+use std::collections::BTreeMap;
+
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 
 use crate::Phase;
@@ -136,6 +138,47 @@ pub(crate) fn verify_data(cx: &mut Cx<'_>, root: &Root, map: &CsumMap) {
         cx.progress(Phase::Data, done, total);
     });
     cx.sink.muted = muted;
+}
+
+/// Checksums of data by the address of the first sector of each run.
+pub(crate) type Sums = BTreeMap<u64, Vec<u8>>;
+
+/// Compares data (start and end of each range) with checksums, where there are some; every copy.
+pub(crate) fn verify_ranges(cx: &mut Cx<'_>, ranges: &[(u64, u64)], sums: &Sums) {
+    let (size, sector) = (cx.vol.csum.size_bytes(), cx.vol.sectorsize);
+    let sectors_of = |bytes: u64| index(bytes.checked_div(sector).unwrap_or(0));
+    let mut ranges = ranges.to_vec();
+    ranges.sort_unstable();
+    let mut done_to = 0;
+    for (start, end) in ranges {
+        let start = start.max(done_to);
+        done_to = done_to.max(end);
+        let first = sums.range(..=start).next_back().map_or(start, |(at, _)| *at);
+        let mut jobs = Vec::new();
+        for (&at, sums) in sums.range(first..end.max(first)) {
+            let sums_end = at.saturating_add(count(sums.len().checked_div(size).unwrap_or(0)).saturating_mul(sector));
+            let (mut from, to) = (at.max(start), sums_end.min(end));
+            while from < to {
+                let upto = to.min(from.saturating_add(READ_BYTES_MAX));
+                let skip = sectors_of(from.saturating_sub(at)).saturating_mul(size);
+                for copy in 0..cx.vol.chunks.copies(from).max(1) {
+                    jobs.push(Job {
+                        start: from,
+                        end: upto,
+                        copy,
+                        sums: sums.get(skip..).unwrap_or_default(),
+                    });
+                }
+                from = upto;
+            }
+        }
+        for (verified_bytes, faults) in run_jobs(cx, &jobs) {
+            cx.stats.data_verified_bytes = cx.stats.data_verified_bytes.saturating_add(verified_bytes);
+            for (id, site, what) in faults {
+                cx.sink.add(id, site, what);
+            }
+        }
+    }
 }
 
 /// Cuts an item's range into jobs; the bytes that it covers.

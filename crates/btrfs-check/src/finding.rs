@@ -80,7 +80,7 @@ finding_ids! {
     DevItemBytesUsed = "dev-item-bytes-used", Error;
     /// A fsync log waits to be replayed.
     LogPresent = "log-present", Note;
-    /// The log tree cannot be read whole.
+    /// The log tree cannot be read whole, or says what cannot be.
     LogInvalid = "log-invalid", Error;
 
     // Chunks.
@@ -126,6 +126,8 @@ finding_ids! {
     BlockLevel = "block-level", Error;
     /// The block is of another generation than its parent says.
     BlockGeneration = "block-generation", Error;
+    /// A block is newer than the one that leads to it.
+    BlockNewerThanParent = "block-newer-than-parent", Error;
     /// The block is newer than the superblock.
     BlockFuture = "block-future", Error;
     /// The block belongs to a tree that cannot own it here.
@@ -257,6 +259,8 @@ finding_ids! {
     DataCsum = "data-csum", Error;
     /// A device failed to read data.
     DataUnreadable = "data-unreadable", Error;
+    /// Compressed data that cannot be decompressed, whatever its checksums say.
+    DataUndecodable = "data-undecodable", Error;
 
     // Files.
     /// Items of an inode that has no inode item.

@@ -16,12 +16,15 @@ use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 use crate::block::Block;
 use crate::csums::CsumMap;
 use crate::finding::{FindingId as Id, Site};
+use crate::packed::{self, Packed};
 use crate::roots::Roots;
 use crate::util::{SetHash, count, is_aligned, round_up};
 use crate::walk::{Cx, Root, Shared, item_site, len_bytes};
 
 const ROOT_DIR: u64 = ObjectId::FIRST_FREE.get();
 const NAME_BYTES_MAX: usize = 255;
+/// The indices of names in directories: smaller ones stand for the two dots, larger ones cannot be listed.
+pub(crate) const INDICES: std::ops::Range<u64> = 2..u64::MAX >> 1;
 /// How many inodes are looked at closer, per tree.
 const WATCH_MAX: usize = 1000;
 
@@ -281,6 +284,10 @@ impl FsCheck<'_> {
         };
         if first {
             judge_entry(cx, site.clone(), &entry);
+            if !INDICES.contains(&key.offset) {
+                cx.sink
+                    .add(Id::DirEntryInvalid, site.clone(), "no listing has this index");
+            }
             if entries.next().is_some() {
                 cx.sink
                     .add(Id::DirEntryInvalid, site.clone(), "more than one entry under one index");
@@ -352,6 +359,14 @@ impl FsCheck<'_> {
                 let ram_bytes = head.ram_bytes.get();
                 inode.nbytes = inode.nbytes.saturating_add(ram_bytes);
                 let fault = judge_inline(head, data, key, cx.vol.sectorsize).err();
+                if first
+                    && cx.opts.data_csums
+                    && fault.is_none()
+                    && head.compression != compression::NONE
+                    && let Err(what) = packed::decompress(head.compression, data, ram_bytes, cx.vol.sectorsize)
+                {
+                    cx.sink.add(Id::DataUndecodable, site.clone(), what);
+                }
                 (round_up(ram_bytes, cx.vol.sectorsize), fault)
             }
             Some(FileExtentView::Regular(extent)) => {
@@ -380,6 +395,14 @@ impl FsCheck<'_> {
         }
         if let (Some(FileExtentView::Regular(extent)), true) = (view, sound) {
             self.check_csums(cx, site, extent, nodatasum);
+            if extent.compression != compression::NONE && extent.disk_bytenr.get() != 0 {
+                cx.note_packed(&Packed {
+                    addr: extent.disk_bytenr.get(),
+                    len_bytes: extent.disk_num_bytes.get(),
+                    ram_bytes: extent.ram_bytes.get(),
+                    compression: extent.compression,
+                });
+            }
         }
     }
 
@@ -592,7 +615,7 @@ fn check_xattr(cx: &mut Cx<'_>, site: Site, key: Key, data: &[u8]) {
     }
 }
 
-fn judge_inline(head: &FileExtentHead, data: &[u8], key: Key, sectorsize: u64) -> Result<(), String> {
+pub(crate) fn judge_inline(head: &FileExtentHead, data: &[u8], key: Key, sectorsize: u64) -> Result<(), String> {
     if key.offset != 0 {
         return Err(format!("inline at offset {}", key.offset));
     }
@@ -609,7 +632,7 @@ fn judge_inline(head: &FileExtentHead, data: &[u8], key: Key, sectorsize: u64) -
     Ok(())
 }
 
-fn judge_extent(extent: &FileExtent, item_bytes: usize, key: Key, sectorsize: u64) -> Result<(), String> {
+pub(crate) fn judge_extent(extent: &FileExtent, item_bytes: usize, key: Key, sectorsize: u64) -> Result<(), String> {
     if item_bytes != size_of::<FileExtent>() {
         return Err(format!("an item of {item_bytes} bytes"));
     }

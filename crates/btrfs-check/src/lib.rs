@@ -5,7 +5,7 @@
 //!
 //! * *Time*: each tree is walked once (file trees once per subvolume), each block is read once with all its copies,
 //!   and again for details only where something is wrong. [`walk`] says why walks end.
-//! * *Memory*: about 112 bytes per extent, 24 per tree block, 16 per run of checksums, 48 per inode whose names are not
+//! * *Memory*: about 112 bytes per extent, 32 per compressed one where data is read, 24 per tree block, 16 per run of checksums, 48 per inode whose names are not
 //!   balanced yet, and a bounded number of findings. A million extents take about 150 MB.
 //!
 //! ```no_run
@@ -36,7 +36,9 @@ mod finding;
 mod free_space;
 mod fs;
 mod layout;
+mod log;
 mod names;
+mod packed;
 mod paths;
 mod quota;
 mod roots;
@@ -49,10 +51,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use btrfs_format::KeyType;
 use btrfs_format::TreeId;
 use btrfs_format::features::compat_ro;
-use btrfs_format::view::root_item;
 use cowshed_device::BlockDevice;
 
 pub use finding::{Finding, FindingId, Report, Severity, Site, Statistics};
@@ -176,7 +176,7 @@ fn check_volume(cx: &mut Cx<'_>) {
         csums::check_orphans(cx, &csums);
     }
     let details = extents::judge(cx, extents_whole);
-    check_log(cx);
+    log::check(cx);
     if !details.is_empty() && extents_whole {
         extents::watch(cx, &details);
         walk_for_details(cx, &roots);
@@ -187,6 +187,7 @@ fn check_volume(cx: &mut Cx<'_>) {
     {
         csums::verify_data(cx, &tree.root, &csums);
     }
+    packed::verify(cx);
     paths::fill_in(cx, &roots);
 }
 
@@ -263,54 +264,5 @@ fn walk_for_details(cx: &mut Cx<'_>, roots: &Roots) {
                 extents::read_extent_leaf(cx, leaf);
             }
         });
-    }
-}
-
-/// The fsync log: its blocks must be readable, or the next mount fails.
-fn check_log(cx: &mut Cx<'_>) {
-    let addr = cx.vol.sb.log_root.get();
-    if addr == 0 {
-        return;
-    }
-    let root = Root {
-        tree: TreeId::TREE_LOG,
-        addr,
-        level: cx.vol.sb.log_root_level,
-        generation: cx.vol.sb.generation.get().saturating_add(1),
-        drop: None,
-        log: true,
-        last_snapshot: None,
-    };
-    cx.sink.add(
-        FindingId::LogPresent,
-        root.site(),
-        "a log waits to be replayed at the next mount",
-    );
-    let mut logs = Vec::new();
-    let mut whole = cx.walk(&root, Shared::Skip, &mut |_, leaf, _| {
-        for (key, data) in leaf.items() {
-            if key.ty == KeyType::ROOT_ITEM
-                && let Some(item) = root_item(data)
-            {
-                logs.push((key.offset, item));
-            }
-        }
-    });
-    for (subvolume, item) in logs {
-        let log = Root {
-            addr: item.bytenr.get(),
-            level: item.level,
-            generation: item.generation.get(),
-            ..root.clone()
-        };
-        if !cx.walk(&log, Shared::Skip, &mut |_, _, _| {}) {
-            let what = format!("the log of tree {subvolume} cannot be read whole");
-            cx.sink.add(FindingId::LogInvalid, log.site(), what);
-            whole = false;
-        }
-    }
-    if !whole {
-        cx.sink
-            .add(FindingId::LogInvalid, root.site(), "the log cannot be read whole");
     }
 }

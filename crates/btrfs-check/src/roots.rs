@@ -112,6 +112,13 @@ fn read_item(cx: &mut Cx<'_>, roots: &mut Roots, leaf: &Block, key: Key, data: &
                 .and_then(|item| parse(cx, key, &item))
             {
                 Ok(root) => {
+                    if root.root.generation > leaf.generation {
+                        let what = format!(
+                            "its root block is of generation {}, and this leaf of {}: who wrote the one wrote the other",
+                            root.root.generation, leaf.generation
+                        );
+                        cx.sink.add(Id::BlockNewerThanParent, site, what);
+                    }
                     roots.trees.insert((key.objectid.get(), key.offset), root);
                 }
                 Err(what) => cx.sink.add(Id::RootItemInvalid, site, what),

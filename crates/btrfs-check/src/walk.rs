@@ -12,6 +12,7 @@ use btrfs_format::{Key, KeyType, TreeId};
 use crate::block::{Block, Expect, Owner};
 use crate::extents::{Extent, Extents, Use};
 use crate::finding::{FindingId as Id, Sink, Site, Statistics};
+use crate::packed::Packed;
 use crate::quota::Quota;
 use crate::util::{count, index, is_aligned};
 use crate::volume::{ReadFault, Volume};
@@ -30,6 +31,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) incomplete: bool,
     /// A tree is being walked again: neither references nor faults of blocks are counted.
     pub(crate) quiet_walk: bool,
+    /// Compressed extents to be read, where data is.
+    pub(crate) packed: Vec<Packed>,
     /// Counts for quota groups, where they are to be judged.
     pub(crate) quota: Option<Quota>,
     blocks_done: u64,
@@ -94,6 +97,7 @@ impl<'a> Cx<'a> {
             extents: Extents::default(),
             incomplete: false,
             quiet_walk: false,
+            packed: Vec::new(),
             quota: None,
             blocks_done: 0,
         }
@@ -212,6 +216,22 @@ impl<'a> Cx<'a> {
                 self.stats.extent_tree_bytes = self.stats.extent_tree_bytes.saturating_add(bytes);
             }
         }
+        for slot in 0..block.len() {
+            let Some((_, child, generation)) = block.child(slot) else {
+                break;
+            };
+            if generation > block.generation {
+                let what = format!(
+                    "generation {generation}, its parent at {} is of {}: who wrote the one wrote the other",
+                    block.addr, block.generation
+                );
+                let site = Site {
+                    tree: Some(root.tree),
+                    ..Site::addr(child)
+                };
+                self.sink.add(Id::BlockNewerThanParent, site, what);
+            }
+        }
         if root.log {
             let end = block.addr.saturating_add(self.vol.nodesize);
             let other = self
@@ -270,6 +290,13 @@ impl<'a> Cx<'a> {
                 ..Site::addr(block.addr)
             };
             self.sink.add(Id::RootLastSnapshot, site, what);
+        }
+    }
+
+    /// Notes a compressed extent.
+    pub(crate) fn note_packed(&mut self, packed: &Packed) {
+        if self.opts.data_csums && !self.quiet_walk && self.packed.last() != Some(packed) {
+            self.packed.push(*packed);
         }
     }
 

@@ -209,6 +209,15 @@ fn plant_blocks(id: Id, bases: &Bases) -> Option<Planted> {
                 header.generation = (header.generation.get() - 1).into()
             });
         }
+        Id::BlockNewerThanParent => {
+            // A root that says it is older than its leaves, and a root item that agrees with it.
+            let (_, top) = image.root(tree);
+            image.edit_header(tree, top, 0, |header| header.generation = 1.into());
+            image.edit_as(TreeId::ROOT, root_item(tree), |item: &mut RootItem| {
+                item.generation = 1.into();
+                item.generation_v2 = 1.into();
+            });
+        }
         Id::BlockFuture => image.edit_header(tree, 0, 1, |header| header.generation = (1 << 40).into()),
         Id::BlockOwner => image.edit_header(tree, 0, 1, |header| header.owner = TreeId::EXTENT.into()),
         Id::BlockItemCount => image.edit_header(tree, 0, 1, |header| header.nritems = 60_000.into()),

@@ -2,7 +2,7 @@
 
 use btrfs_check::FindingId as Id;
 use btrfs_format::features::extent_flags;
-use btrfs_format::items::{ExtentItem, FreeSpaceHeader, FreeSpaceInfo};
+use btrfs_format::items::{ExtentItem, FileExtent, FreeSpaceHeader, FreeSpaceInfo, compression};
 use btrfs_format::view::{BackRef, ExtentView};
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 use cowshed_device::BlockDevice;
@@ -222,6 +222,15 @@ fn plant_csums(id: Id, bases: &Bases) -> Option<Planted> {
         Id::DataCsum => {
             let place = image.places(data_addr(&image))[0];
             image.device.write_at(place + 1000, &[0x5a]).ok()?;
+        }
+        Id::DataUndecodable => {
+            let is_zstd = |item: &Item| {
+                item.key.ty == KeyType::EXTENT_DATA
+                    && FileExtent::ref_from_prefix(&item.data).is_ok_and(|(e, _)| e.compression == compression::ZSTD)
+            };
+            image.edit_as(TreeId::FS, is_zstd, |extent: &mut FileExtent| {
+                extent.compression = compression::LZO;
+            });
         }
         Id::DataUnreadable => {
             let bad = image.places(data_addr(&image))[0];

@@ -1,0 +1,181 @@
+//! The fsync log: whatever is wrong with it, the next mount fails, or makes it part of the volume.
+
+use btrfs_format::items::{compression, file_extent_type};
+use btrfs_format::view::{FileExtentView, file_extent, inode_extrefs, inode_refs, root_item};
+use btrfs_format::{Key, KeyType, ObjectId, TreeId};
+
+use crate::block::Block;
+use crate::csums::{self, Sums};
+use crate::finding::FindingId as Id;
+use crate::fs::{INDICES, judge_extent, judge_inline};
+use crate::packed::Packed;
+use crate::util::round_up;
+use crate::walk::{Cx, Root, Shared, item_site, len_bytes};
+
+/// Checksums of a log that are kept, in bytes: those of 4 GiB of data. Of larger logs the rest is not compared.
+const SUMS_BYTES_MAX: u64 = 32 << 20;
+
+/// What all logs lead to.
+#[derive(Default)]
+struct Found {
+    /// Data whose checksums replay takes from the log, where it has them: start and end.
+    data: Vec<(u64, u64)>,
+    sums: Sums,
+    sums_bytes: u64,
+    /// The last file extent: its inode, and where it ends.
+    last: Option<(u64, u64)>,
+}
+
+/// Reads the log tree and the logs of all subvolumes.
+pub(crate) fn check(cx: &mut Cx<'_>) {
+    let addr = cx.vol.sb.log_root.get();
+    if addr == 0 {
+        return;
+    }
+    let root = Root {
+        tree: TreeId::TREE_LOG,
+        addr,
+        level: cx.vol.sb.log_root_level,
+        generation: cx.vol.sb.generation.get().saturating_add(1),
+        drop: None,
+        log: true,
+        last_snapshot: None,
+    };
+    cx.sink.add(
+        Id::LogPresent,
+        root.site(),
+        "a log waits to be replayed at the next mount",
+    );
+    let mut logs = Vec::new();
+    let mut whole = cx.walk(&root, Shared::Skip, &mut |cx, leaf, _| {
+        for (key, data) in leaf.items() {
+            let item = root_item(data).filter(|_| key.ty == KeyType::ROOT_ITEM && TreeId(key.offset).is_subvolume());
+            match item {
+                Some(item) => logs.push((key.offset, item)),
+                None => say(cx, leaf, key, "names no log of a subvolume".into()),
+            }
+        }
+    });
+    let mut found = Found::default();
+    for (subvolume, item) in logs {
+        let log = Root {
+            addr: item.bytenr.get(),
+            level: item.level,
+            generation: item.generation.get(),
+            ..root.clone()
+        };
+        found.last = None;
+        let is_whole = cx.walk(&log, Shared::Skip, &mut |cx, leaf, _| {
+            for (key, data) in leaf.items() {
+                read_item(cx, &mut found, leaf, key, data);
+            }
+        });
+        if !is_whole {
+            let what = format!("the log of tree {subvolume} cannot be read whole");
+            cx.sink.add(Id::LogInvalid, log.site(), what);
+            whole = false;
+        }
+    }
+    if !whole {
+        cx.sink.add(Id::LogInvalid, root.site(), "the log cannot be read whole");
+    }
+    if cx.opts.data_csums {
+        csums::verify_ranges(cx, &found.data, &found.sums);
+    }
+}
+
+fn say(cx: &mut Cx<'_>, leaf: &Block, key: Key, what: String) {
+    cx.sink
+        .add(Id::LogInvalid, item_site(TreeId::TREE_LOG, leaf, key), what);
+}
+
+fn read_item(cx: &mut Cx<'_>, found: &mut Found, leaf: &Block, key: Key, data: &[u8]) {
+    if key.ty == KeyType::EXTENT_CSUM && key.objectid == ObjectId::EXTENT_CSUM {
+        found.sums_bytes = found.sums_bytes.saturating_add(len_bytes(data));
+        if cx.opts.data_csums && found.sums_bytes <= SUMS_BYTES_MAX {
+            found.sums.insert(key.offset, data.to_vec());
+        }
+        return;
+    }
+    let is_inode = (ObjectId::FIRST_FREE..=ObjectId::LAST_FREE).contains(&key.objectid);
+    let bad_index = match key.ty {
+        _ if !is_inode => {
+            return say(cx, leaf, key, "does not belong in a log".into());
+        }
+        KeyType::DIR_INDEX => Some(key.offset).filter(|index| !INDICES.contains(index)),
+        // The root directory calls itself its parent.
+        KeyType::INODE_REF if key.objectid.get() != key.offset => {
+            let mut indices = inode_refs(data).map(|(index, _)| index);
+            indices.find(|index| !INDICES.contains(index))
+        }
+        KeyType::INODE_EXTREF => {
+            let mut indices = inode_extrefs(data).map(|(head, _)| head.index.get());
+            indices.find(|index| !INDICES.contains(index))
+        }
+        KeyType::EXTENT_DATA => {
+            read_extent(cx, found, leaf, key, data);
+            None
+        }
+        KeyType::INODE_ITEM
+        | KeyType::INODE_REF
+        | KeyType::XATTR_ITEM
+        | KeyType::VERITY_DESC_ITEM
+        | KeyType::VERITY_MERKLE_ITEM
+        | KeyType::DIR_ITEM
+        | KeyType::DIR_LOG_ITEM
+        | KeyType::DIR_LOG_INDEX => None,
+        _ => return say(cx, leaf, key, "does not belong in a log".into()),
+    };
+    if let Some(index) = bad_index {
+        say(cx, leaf, key, format!("a name with index {index}"));
+    }
+}
+
+fn read_extent(cx: &mut Cx<'_>, found: &mut Found, leaf: &Block, key: Key, data: &[u8]) {
+    let sectorsize = cx.vol.sectorsize;
+    let ino = key.objectid.get();
+    let (len, fault) = match file_extent(data) {
+        None => (0, Some("too short".to_owned())),
+        Some(FileExtentView::Inline { head, data }) => {
+            let fault = judge_inline(head, data, key, sectorsize).err();
+            (round_up(head.ram_bytes.get(), sectorsize), fault)
+        }
+        Some(FileExtentView::Regular(extent)) => {
+            let (addr, disk_len) = (extent.disk_bytenr.get(), extent.disk_num_bytes.get());
+            let fault = judge_extent(extent, data.len(), key, sectorsize).err();
+            let end = addr.saturating_add(disk_len);
+            if fault.is_none() && addr != 0 {
+                let is_other = |e: &&crate::extents::Extent| !e.is_data() || e.addr != addr || e.end() != end;
+                let other = cx.extents.overlapping(addr, end).find(is_other).map(|e| e.addr);
+                if let Some(other) = other {
+                    say(cx, leaf, key, format!("its data lies on the extent at {other}"));
+                }
+                if extent.compression != compression::NONE {
+                    found.data.push((addr, end));
+                    cx.note_packed(&Packed {
+                        addr,
+                        len_bytes: disk_len,
+                        ram_bytes: extent.ram_bytes.get(),
+                        compression: extent.compression,
+                    });
+                } else if extent.ty == file_extent_type::REG {
+                    let start = addr.saturating_add(extent.offset.get());
+                    found.data.push((start, start.saturating_add(extent.num_bytes.get())));
+                }
+            }
+            (extent.num_bytes.get(), fault)
+        }
+    };
+    if let Some(what) = fault {
+        say(cx, leaf, key, what);
+    }
+    if let Some((_, end)) = found.last.filter(|(last, end)| *last == ino && *end > key.offset) {
+        say(
+            cx,
+            leaf,
+            key,
+            format!("begins before the end of the extent before it, {end}"),
+        );
+    }
+    found.last = Some((ino, key.offset.saturating_add(len)));
+}
