@@ -37,6 +37,40 @@ impl CsumMap {
                 sum.saturating_add(run.1.min(end).saturating_sub(run.0.max(start)))
             })
     }
+
+    /// The parts of a range that have none.
+    pub(crate) fn gaps(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let from = self.runs.partition_point(|run| run.1 <= start);
+        let mut gaps = Vec::new();
+        let mut at = start;
+        for run in self.runs.get(from..).unwrap_or_default() {
+            if run.0 >= end {
+                break;
+            }
+            if run.0 > at {
+                gaps.push((at, run.0));
+            }
+            at = at.max(run.1);
+        }
+        if at < end {
+            gaps.push((at, end));
+        }
+        gaps
+    }
+}
+
+/// The ranges that have checksums.
+pub(crate) fn runs_of(sums: &Sums, csum_bytes: usize, sectorsize: u64) -> CsumMap {
+    let mut map = CsumMap::default();
+    for (&start, sums) in sums {
+        let sectors = count(sums.len().checked_div(csum_bytes).unwrap_or(0));
+        let end = start.saturating_add(sectors.saturating_mul(sectorsize));
+        match map.runs.last_mut() {
+            Some(last) if last.1 >= start => last.1 = last.1.max(end),
+            _ => map.runs.push((start, end)),
+        }
+    }
+    map
 }
 
 /// Reads the tree: which ranges have checksums.

@@ -176,7 +176,7 @@ fn check_volume(cx: &mut Cx<'_>) {
         csums::check_orphans(cx, &csums);
     }
     let details = extents::judge(cx, extents_whole);
-    log::check(cx);
+    log::check(cx, &csums);
     if !details.is_empty() && extents_whole {
         extents::watch(cx, &details);
         walk_for_details(cx, &roots);

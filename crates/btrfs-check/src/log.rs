@@ -1,12 +1,13 @@
 //! The fsync log: whatever is wrong with it, the next mount fails, or makes it part of the volume.
 
-use btrfs_format::items::{compression, file_extent_type};
-use btrfs_format::view::{FileExtentView, file_extent, inode_extrefs, inode_refs, root_item};
+use btrfs_format::features::inode_flags;
+use btrfs_format::items::{InodeItem, compression, file_extent_type};
+use btrfs_format::view::{FileExtentView, file_extent, fixed, inode_extrefs, inode_refs, root_item};
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 
 use crate::block::Block;
-use crate::csums::{self, Sums};
-use crate::finding::FindingId as Id;
+use crate::csums::{self, CsumMap, Sums};
+use crate::finding::{FindingId as Id, Site};
 use crate::fs::{INDICES, judge_extent, judge_inline};
 use crate::packed::Packed;
 use crate::util::round_up;
@@ -20,14 +21,27 @@ const SUMS_BYTES_MAX: u64 = 32 << 20;
 struct Found {
     /// Data whose checksums replay takes from the log, where it has them: start and end.
     data: Vec<(u64, u64)>,
+    /// Of these, what must have checksums: the log, or the volume, has them.
+    summed: Vec<(u64, u64)>,
     sums: Sums,
     sums_bytes: u64,
+    /// The last inode item: its number, and whether its data has checksums.
+    inode: Option<(u64, bool)>,
     /// The last file extent: its inode, and where it ends.
     last: Option<(u64, u64)>,
 }
 
+impl Found {
+    fn note_data(&mut self, range: (u64, u64), has_sums: bool) {
+        self.data.push(range);
+        if has_sums {
+            self.summed.push(range);
+        }
+    }
+}
+
 /// Reads the log tree and the logs of all subvolumes.
-pub(crate) fn check(cx: &mut Cx<'_>) {
+pub(crate) fn check(cx: &mut Cx<'_>, volume: &CsumMap) {
     let addr = cx.vol.sb.log_root.get();
     if addr == 0 {
         return;
@@ -64,7 +78,7 @@ pub(crate) fn check(cx: &mut Cx<'_>) {
             generation: item.generation.get(),
             ..root.clone()
         };
-        found.last = None;
+        (found.last, found.inode) = (None, None);
         let is_whole = cx.walk(&log, Shared::Skip, &mut |cx, leaf, _| {
             for (key, data) in leaf.items() {
                 read_item(cx, &mut found, leaf, key, data);
@@ -81,6 +95,25 @@ pub(crate) fn check(cx: &mut Cx<'_>) {
     }
     if cx.opts.data_csums {
         csums::verify_ranges(cx, &found.data, &found.sums);
+        if whole && volume.whole && found.sums_bytes <= SUMS_BYTES_MAX {
+            check_covered(cx, &found, volume);
+        }
+    }
+}
+
+/// Data of the log that has checksums neither there nor in the volume cannot be read after the replay.
+fn check_covered(cx: &mut Cx<'_>, found: &Found, volume: &CsumMap) {
+    let in_log = csums::runs_of(&found.sums, cx.vol.csum.size_bytes(), cx.vol.sectorsize);
+    for &(start, end) in &found.summed {
+        let mut missing = 0u64;
+        for (from, to) in in_log.gaps(start, end) {
+            let here = volume.covered_bytes(from, to);
+            missing = missing.saturating_add(to.saturating_sub(from).saturating_sub(here));
+        }
+        if missing > 0 {
+            let what = format!("{missing} bytes of logged data from {start} to {end} have no checksums");
+            cx.sink.add(Id::LogInvalid, Site::addr(start), what);
+        }
     }
 }
 
@@ -96,6 +129,12 @@ fn read_item(cx: &mut Cx<'_>, found: &mut Found, leaf: &Block, key: Key, data: &
             found.sums.insert(key.offset, data.to_vec());
         }
         return;
+    }
+    if key.ty == KeyType::INODE_ITEM
+        && let Some(inode) = fixed::<InodeItem>(data)
+    {
+        let has_sums = inode.flags.get() & inode_flags::NODATASUM == 0 && inode.nlink.get() > 0;
+        found.inode = Some((key.objectid.get(), has_sums));
     }
     let is_inode = (ObjectId::FIRST_FREE..=ObjectId::LAST_FREE).contains(&key.objectid);
     let bad_index = match key.ty {
@@ -150,8 +189,9 @@ fn read_extent(cx: &mut Cx<'_>, found: &mut Found, leaf: &Block, key: Key, data:
                 if let Some(other) = other {
                     say(cx, leaf, key, format!("its data lies on the extent at {other}"));
                 }
+                let has_sums = found.inode.is_some_and(|(last, has_sums)| last == ino && has_sums);
                 if extent.compression != compression::NONE {
-                    found.data.push((addr, end));
+                    found.note_data((addr, end), has_sums);
                     cx.note_packed(&Packed {
                         addr,
                         len_bytes: disk_len,
@@ -160,7 +200,7 @@ fn read_extent(cx: &mut Cx<'_>, found: &mut Found, leaf: &Block, key: Key, data:
                     });
                 } else if extent.ty == file_extent_type::REG {
                     let start = addr.saturating_add(extent.offset.get());
-                    found.data.push((start, start.saturating_add(extent.num_bytes.get())));
+                    found.note_data((start, start.saturating_add(extent.num_bytes.get())), has_sums);
                 }
             }
             (extent.num_bytes.get(), fault)

@@ -11,6 +11,7 @@ use super::{Replay, corrupt};
 use crate::dir::names as dir_names;
 use crate::error::Result;
 use crate::file::replay as file;
+use crate::subvol::PLACEHOLDER_INO_BIT;
 use crate::txn::Batch;
 
 pub(super) fn kind_of(inode: &InodeItem) -> Option<FileKind> {
@@ -45,6 +46,9 @@ impl Replay<'_, '_> {
             // Open and without a name when it was logged: a crash is its end.
             self.ignored.insert(ino);
             return Ok(());
+        }
+        if ino.0 >= PLACEHOLDER_INO_BIT {
+            return Err(corrupt(format!("inode number {ino} is beyond every limit")));
         }
         let existing = self.inode(ino)?.copied();
         if let Some(existing) = &existing {

@@ -371,6 +371,7 @@ fn refused(base: &Base) -> Vec<(&'static str, Vec<Item>)> {
         ("has names and does not exist", vec![extref(999, ROOT, 9, "n")]),
         ("which is no directory", vec![old(), inode_ref(OLD, X, &[(9, "n")])]),
         ("impossible name", vec![old(), inode_ref(OLD, ROOT, &[(9, "..")])]),
+        ("beyond every limit", vec![inode(u64::MAX - 4000, FILE_MODE, 1, 1)]),
         ("impossible index", vec![old(), inode_ref(OLD, ROOT, &[(1, "n")])]),
         ("impossible index", vec![old(), inode_ref(OLD, ROOT, &[(1 << 63, "n")])]),
         ("impossible index", vec![old(), extref(OLD, ROOT, u64::MAX, "n")]),
