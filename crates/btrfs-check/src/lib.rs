@@ -159,7 +159,10 @@ fn check_volume(cx: &mut Cx<'_>) {
         true
     });
     measured(cx, &roots, TreeId::FREE_SPACE, |cx, root| {
-        free_space::check(cx, root, &groups, extents_whole && groups_whole);
+        // Where the superblock does not vouch for it nobody keeps it, and the kernel makes it anew.
+        let kept = [compat_ro::FREE_SPACE_TREE, compat_ro::FREE_SPACE_TREE_VALID];
+        let is_kept = kept.iter().all(|bit| cx.vol.has_compat_ro(*bit));
+        free_space::check(cx, root, &groups, is_kept && extents_whole && groups_whole);
         true
     });
     space_cache::check(cx, &roots, &groups, extents_whole && groups_whole);

@@ -13,7 +13,7 @@ static ALLOCATOR: guard::Counting = guard::Counting;
 
 /// Cases that went wrong once. The first two: a root item that knows of too old a last snapshot; a superblock whose
 /// uuid tree is up to date as of the next transaction.
-const FOUND: [u64; 2] = [0xb120_400c_6bb6_8969, 0xfb88_f2db_2918_e392];
+const FOUND: [u64; 3] = [0xb120_400c_6bb6_8969, 0xfb88_f2db_2918_e392, 0x8d81_11e7_ae49_0cfa];
 
 /// As [`FOUND`], of logs: data that does not match the log's checksum; a name with an index that cannot be listed; data
 /// without checksums.
