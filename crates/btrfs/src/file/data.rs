@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::compress::Compression;
+use super::defrag::Defrag;
 use super::dirty::DirtyMap;
 use super::failures::Failures;
 use crate::inode::InodeState;
@@ -28,8 +28,9 @@ pub(super) struct DataState {
     /// there, and the item's size covers them.
     pub cut: Option<u64>,
     pub failures: Failures,
-    /// Defragmentation compresses what is written meanwhile.
-    pub defrag: Option<Compression>,
+    /// Under way. What is written meanwhile goes to new extents, in nodatacow files, too, and is compressed if that was
+    /// asked for.
+    pub defrag: Option<Defrag>,
     /// Write-back of this inode is wanted: it stands in the list of inodes with dirty data.
     pub is_listed: bool,
 }
@@ -39,6 +40,8 @@ pub(super) struct DataState {
 pub struct FileData {
     /// Held by whoever changes the file's extent items.
     pub(super) flush: Mutex<()>,
+    /// Held by a defragmentation of the file, outside of all other locks.
+    pub(super) defragmenting: Mutex<()>,
     pub(super) state: Mutex<DataState>,
 }
 

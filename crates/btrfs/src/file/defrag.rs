@@ -32,8 +32,9 @@ pub fn defragment(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, what: 
         target_bytes: what.target_bytes.clamp(2 * BLOCK, EXTENT_BYTES_MAX),
         ..*what
     };
+    let _alone = inode.data.defragmenting.lock();
     writeback::flush(engine, inode)?;
-    inode.data.state.lock().defrag = what.compress;
+    inode.data.state.lock().defrag = Some(what);
     let rewritten = all_runs(engine, inode, range, &what);
     inode.data.state.lock().defrag = None;
     rewritten

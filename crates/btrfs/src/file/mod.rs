@@ -67,6 +67,8 @@ mod kernel_tests;
 #[cfg(test)]
 mod map_tests;
 #[cfg(test)]
+mod race_tests;
+#[cfg(test)]
 mod remap_cost;
 #[cfg(test)]
 mod tests;

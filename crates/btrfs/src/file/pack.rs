@@ -59,7 +59,7 @@ pub(super) fn choose(engine: &Engine, inode: &Inode) -> Result<Option<Choice>> {
     if bits & (flags::NODATACOW | flags::NODATASUM) != 0 {
         return Ok(None);
     }
-    if let Some(how) = inode.data.state.lock().defrag {
+    if let Some(how) = inode.data.state.lock().defrag.and_then(|defrag| defrag.compress) {
         return Ok(Some(Choice {
             how,
             force: true,

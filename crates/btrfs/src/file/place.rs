@@ -86,12 +86,14 @@ pub(super) fn place(
     mut reservation: Option<DataReservation>,
     allocated: &mut Vec<(LogicalAddr, u64)>,
 ) -> Result<Placed> {
+    // Who has no space for new extents writes in place, whatever goes on.
+    let moves_data = reservation.is_some() && inode.data.state.lock().defrag.is_some();
     let mut existing: Vec<Extent> = Vec::new();
     let mut spots = Vec::with_capacity(runs.len());
     for run in runs {
         let around = run.range.start.saturating_sub(1)..run.range.end + 1;
         let found = Walk::new(&inode.tree, inode.ino, around)?.collect()?;
-        spots.push(lay_out(engine, inode, run, &found, choice.is_some())?);
+        spots.push(lay_out(engine, inode, run, &found, choice.is_some(), moves_data)?);
         let last = existing.last().map(|e| e.start);
         existing.extend(found.into_iter().filter(|e| last.is_none_or(|last| e.start > last)));
     }
@@ -115,8 +117,15 @@ pub(super) fn place(
     })
 }
 
-/// What may be written in place is; the rest gets new extents.
-fn lay_out(engine: &Engine, inode: &Arc<Inode>, run: &Run, existing: &[Extent], in_chunks: bool) -> Result<Vec<Spot>> {
+/// What may be written in place is; the rest gets new extents. `moves_data`: data takes the place of no data.
+fn lay_out(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    run: &Run,
+    existing: &[Extent],
+    in_chunks: bool,
+    moves_data: bool,
+) -> Result<Vec<Spot>> {
     let mut spots = Vec::new();
     let fresh = |spots: &mut Vec<Spot>, range: Range<u64>| {
         let spot = |range| Spot::Fresh(range, Packed::Raw { marks: false });
@@ -131,7 +140,8 @@ fn lay_out(engine: &Engine, inode: &Arc<Inode>, run: &Run, existing: &[Extent], 
     for extent in existing {
         let Kind::Disk(disk) = &extent.kind else { continue };
         let (from, to) = (extent.start.max(pos), extent.end().min(run.range.end));
-        if from >= to || !sharing::may_write_in_place(engine, inode, extent, disk)? {
+        if from >= to || (moves_data && !disk.is_prealloc) || !sharing::may_write_in_place(engine, inode, extent, disk)?
+        {
             continue;
         }
         fresh(&mut spots, pos..from);
