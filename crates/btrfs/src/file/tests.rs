@@ -808,3 +808,58 @@ fn inline_data_longer_than_a_block_is_not_taken_apart() {
     bench.engine().space.assert_nothing_reserved();
     bench.check("without it");
 }
+
+/// Inline data beside extents behind it: a whole block of it that is appended to, and inline data that comes into a file
+/// with space preallocated behind its end.
+#[test]
+fn inline_data_with_extents_behind_it_is_what_the_kernel_reads() {
+    let options = MountOptions {
+        compress: Some(CompressPolicy {
+            how: "zstd:3".parse().unwrap(),
+            force: true,
+        }),
+        ..MountOptions::default()
+    };
+    let mut bench = Bench::new(256 << 20, plain, options);
+    let write = |bench: &mut Bench, file: usize, at: u64, data: &[u8]| {
+        super::write(bench.engine(), &bench.inode(file), at, data, WriteCtx::default()).unwrap();
+        set_range(&mut bench.files[file], at, data);
+    };
+    (0..6).for_each(|_| bench.create());
+    let sizes = [4096, 4096, 1000, 100_000, 4096, 1000];
+    for (file, size) in sizes.into_iter().enumerate() {
+        write(&mut bench, file, 0, &vec![file as u8 + 1; size]);
+    }
+    bench.engine().sync().unwrap();
+    write(&mut bench, 0, 4096, &[9; 5000]);
+    let mut group = super::Group::new(bench.engine());
+    group.write(bench.engine(), &bench.inode(1), 4096, &[8; 5000]).unwrap();
+    set_range(&mut bench.files[1], 4096, &[8; 5000]);
+    group.apply(bench.engine()).unwrap();
+    let keep = FallocateFlags::KEEP_SIZE;
+    for file in [3, 5] {
+        super::fallocate(bench.engine(), &bench.inode(file), keep, 151_552, 100_000).unwrap();
+    }
+    let exchange = super::Exchange {
+        a_offset: 0,
+        b_offset: 0,
+        len_bytes: 0,
+        to_eof: true,
+        fresh_b: None,
+        dry_run: false,
+    };
+    super::exchange_range(bench.engine(), &bench.inode(2), &bench.inode(3), &exchange).unwrap();
+    bench.files.swap(2, 3);
+    super::clone_range(bench.engine(), &bench.inode(4), 0, &bench.inode(5), 4096, 0).unwrap();
+    let whole = bench.files[4].clone();
+    set_range(&mut bench.files[5], 4096, &whole);
+    for file in 0..6 {
+        bench.compare(file, "in memory");
+    }
+    bench.check("on disk");
+    bench.remount();
+    for file in 0..6 {
+        bench.compare(file, "after a remount");
+    }
+    bench.judge_by_kernel();
+}

@@ -11,6 +11,7 @@ use btrfs_format::items::{DirItem, FileExtent, InodeExtref, InodeItem, InodeRef,
 use btrfs_format::{BlockExpect, Corrupt, Generation, Key, KeyType, LogicalAddr, ObjectId, TreeBlock, TreeId, hash};
 use btrfs_image::{MkfsOptions, mkfs};
 use cowshed_device::{BlockDevice, MemDevice};
+use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
 use cowshed_vfs::{Context, FileSystem, Lookup, NodeId, OpenFlags, OpenRequest};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
@@ -331,15 +332,7 @@ fn a_directory_that_moved_leaves_its_old_name() {
 #[test]
 fn the_replays_commit_leaves_the_log_whole() {
     let base = Base::new();
-    let items: Vec<_> = (0..40)
-        .flat_map(|i| {
-            [
-                inode(300 + i, FILE_MODE, 1, 0),
-                inode_ref(300 + i, ROOT, &[(20 + i, &format!("n{i}"))]),
-            ]
-        })
-        .collect();
-    let device = base.crashed_with(items);
+    let device = base.crashed_with(many_files());
     let volume = || Volume::open(vec![device.clone()], &OpenOptions::default()).unwrap();
     let log_bytes = || {
         let (volume, mut bytes) = (volume(), vec![0; NODESIZE as usize * 2]);
@@ -360,6 +353,72 @@ fn the_replays_commit_leaves_the_log_whole() {
         before == log_bytes(),
         "a crash before the new superblock would find the log"
     );
+}
+
+/// Forty new files, with names.
+fn many_files() -> Vec<Item> {
+    (0..40)
+        .flat_map(|i| {
+            [
+                inode(300 + i, FILE_MODE, 1, 0),
+                inode_ref(300 + i, ROOT, &[(20 + i, &format!("n{i}"))]),
+            ]
+        })
+        .collect()
+}
+
+#[test]
+fn whatever_fails_while_a_log_is_replayed_the_next_mount_has_all_of_it() {
+    let crashed = Base::new().crashed_with(many_files());
+    let copy = || Arc::new(MemDevice::copy_of("copy", crashed.as_ref()).unwrap());
+    for on in [On::Read, On::Write, On::Flush] {
+        let mut nth = 0;
+        loop {
+            let (device, plan) = (copy(), FaultPlan::new());
+            let faulty: Arc<dyn BlockDevice> = Arc::new(FaultyDevice::new(device.clone(), plan.clone()));
+            plan.add(Fault::error(on, nth).forever());
+            let opened = open(&faulty, false, false);
+            let is_done = opened.is_ok();
+            if let Ok(engine) = opened {
+                engine.txn.abort("the test stops here");
+            }
+            let device: Arc<dyn BlockDevice> = device;
+            let fs = Fs::mount(open(&device, false, false).unwrap(), MountOptions::default()).unwrap();
+            assert_eq!(entries(&fs, NodeId::ROOT).len(), 43, "{on:?} {nth} failed");
+            fs.engine().close().unwrap();
+            let report = check(&[device], &CheckOptions::default());
+            assert!(report.is_clean(), "{on:?} {nth} failed: {report}");
+            if is_done {
+                break;
+            }
+            nth += 1;
+        }
+        assert!(nth > 1, "{on:?}: {nth}");
+    }
+}
+
+#[test]
+fn a_read_only_mount_replays_and_writes_nothing() {
+    let crashed = Base::new().crashed_with(many_files());
+    let log = cowshed_device_sim::Log::new();
+    let device: Arc<dyn BlockDevice> = Arc::new(log.record(crashed));
+    let fs = Fs::mount(open(&device, true, false).unwrap(), MountOptions::default()).unwrap();
+    assert_eq!(entries(&fs, NodeId::ROOT).len(), 43);
+    assert!(
+        fs.create(
+            &CTX,
+            NodeId::ROOT,
+            b"not",
+            0o644,
+            &OpenRequest {
+                flags: OpenFlags::WRITE,
+                kill_suidgid: false
+            }
+        )
+        .is_err()
+    );
+    fs.destroy();
+    assert!(log.take().is_empty(), "nothing was written, and nothing flushed");
 }
 
 /// Logs that are refused, with what is said about them.
