@@ -175,6 +175,8 @@ struct Run<'a> {
     /// As it was at the last `Sync`, with nothing committed since.
     durable: Option<Model>,
     dice: Dice,
+    /// Of given operations each is judged.
+    is_replay: bool,
     summary: Summary,
 }
 
@@ -193,12 +195,15 @@ impl<'a> Run<'a> {
             model,
             numbers: Numbers::new(),
             dice: Dice::new(!config.seed),
+            is_replay: false,
             summary: Summary::default(),
         })
     }
 
     fn go(&mut self, given: Option<&[Op]>, ops: &mut Vec<Op>) -> Result<Summary> {
         let watch = Watch::start(self.config.seed);
+        // A list that was cut short must not depend on where the dice fall.
+        self.is_replay = given.is_some();
         let mut generator = Generator::new(self.config.seed, self.config.mix);
         let count = given.map_or(self.config.operations, <[Op]>::len);
         let started = Instant::now();
@@ -253,7 +258,8 @@ impl<'a> Run<'a> {
         same_answer(op, &found, &expected, &self.model)?;
         self.summary.succeeded += usize::from(found.is_ok());
         compare::attributes(&self.subject, &self.model, op).context("after it")?;
-        if let Some(id) = logged.filter(|_| found.is_ok() && self.config.setup.tree_log && self.dice.one_in(4)) {
+        let logs = found.is_ok() && self.config.setup.tree_log;
+        if let Some(id) = logged.filter(|_| logs && (self.dice.one_in(4) || self.is_replay)) {
             self.crash_after_fsync(id)?;
         }
         self.after(op)

@@ -198,3 +198,47 @@ fn properties_of_links_are_forgotten() {
     let property = |value| Op::Property { at: a(), value };
     check(Setup::default(), &[link, property(Some(2)), property(None)]);
 }
+
+/// The last file of a log went, and the commit after a replay of nothing wrote a superblock of a new generation without a root
+/// tree of that generation: the kernel does not mount that.
+#[test]
+fn a_log_that_became_empty_is_replayed_to_nothing() {
+    let place = |n| Place {
+        dir: At::Path(vec![]),
+        name: Name(n),
+    };
+    let at = |n| At::Path(vec![Name(n)]);
+    let mkdir = Op::Mkdir {
+        place: place(1),
+        perm: 0o755,
+    };
+    let make = |place| Op::Create {
+        place,
+        perm: 0o644,
+        exclusive: true,
+        truncate: false,
+    };
+    let inner = At::Path(vec![Name(2), Name(3)]);
+    let ops = [
+        mkdir,
+        make(Place {
+            dir: at(1),
+            name: Name(3),
+        }),
+        Op::Sync,
+        Op::Rename {
+            from: place(1),
+            to: place(2),
+            flags: cowshed_vfs::RenameFlags::empty(),
+        },
+        make(place(4)),
+        Op::Fsync { at: at(4) },
+        Op::Unlink { place: place(4) },
+        Op::Fsync { at: inner },
+    ];
+    let setup = Setup {
+        tree_log: true,
+        ..Setup::default()
+    };
+    check(setup, &ops);
+}

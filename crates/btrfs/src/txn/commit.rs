@@ -229,13 +229,26 @@ impl<'e> Committer<'e> {
                 self.merge_edits(tree, edits)?;
             }
             self.update_root_items()?;
-            if is_quiet {
+            if is_quiet && !self.copy_root_tree()? {
                 return Ok(());
             }
         }
         Err(Error::Refused {
             what: format!("a commit did not settle in {ROUNDS_MAX} rounds"),
         })
+    }
+
+    /// The superblock names the root tree's root with its own generation: a commit that changed no tree, because a log had
+    /// nothing in it that was not known, copies the root all the same. False where it is of this transaction.
+    fn copy_root_tree(&mut self) -> Result<bool> {
+        let root_tree = self.engine.forest.root_tree().clone();
+        if root_tree.root().generation == self.transid {
+            return Ok(false);
+        }
+        let (key, item) = roots::load_root_item(&root_tree, TreeId::EXTENT)?;
+        self.merge_edits(TreeId::ROOT, vec![(key, Some(roots::root_item_bytes(&item)))])?;
+        self.stale_roots.remove(&TreeId::ROOT);
+        Ok(true)
     }
 
     fn run_refs(&mut self) -> Result<()> {
