@@ -47,7 +47,10 @@ impl History {
 
     /// Each file holds what it held at `oldest`, or something later, of which the end may not be there yet.
     pub(crate) fn check_contents(&self, found: &Tree, oldest: usize) -> Result<()> {
-        for (path, node) in found.iter().filter(|(_, node)| node.kind == FileKind::Regular) {
+        for (path, node) in found
+            .iter()
+            .filter(|(_, node)| node.kind == FileKind::Regular && !node.in_place)
+        {
             let versions = self.contents.get(&node.ino).map_or(&[][..], Vec::as_slice);
             let held = versions.partition_point(|(index, _)| *index <= oldest).checked_sub(1);
             let is_held = held.is_some_and(|held| versions[held].1 == node.content);

@@ -2,7 +2,7 @@
 
 use cowshed_device_sim::Rng;
 
-use crate::workload::{Op, dir_path, len, path};
+use crate::workload::{self, Op, dir_path, len, path};
 
 fn write(rng: &mut Rng, path: &str) -> Op {
     Op::Write {
@@ -41,7 +41,10 @@ fn maybe_fsync(rng: &mut Rng, paths: &[&str]) -> Option<Op> {
 
 /// One habit.
 pub(crate) fn one(rng: &mut Rng) -> Vec<Op> {
-    match rng.below(12) {
+    match rng.below(16) {
+        12 | 13 => remaps(rng),
+        14 => groups(rng),
+        15 => in_place(rng),
         0..=2 => data(rng),
         3 | 4 => replace(rng),
         5 | 6 => names(rng),
@@ -57,7 +60,12 @@ fn data(rng: &mut Rng) -> Vec<Op> {
     let file = path(rng);
     let mut ops = vec![write(rng, &file), fsync(&file)];
     let (offset, len) = (rng.below(32 << 12), len(rng));
-    ops.push(match rng.below(5) {
+    ops.push(match rng.below(6) {
+        5 => Op::Zero {
+            path: file.clone(),
+            offset,
+            len,
+        },
         0 => Op::Punch {
             path: file.clone(),
             offset,
@@ -76,6 +84,7 @@ fn data(rng: &mut Rng) -> Vec<Op> {
             path: file.clone(),
             offset: offset & !4095,
             len,
+            keep_size: rng.one_in(2),
         },
         _ => write(rng, &file),
     });
@@ -186,5 +195,73 @@ fn exchange(rng: &mut Rng) -> Vec<Op> {
         to: to.clone(),
     }];
     ops.extend(maybe_fsync(rng, &[&from, &to, &parent(&to)]));
+    ops
+}
+
+/// Clones and exchanges of what was written just now, and an fsync of one side.
+fn remaps(rng: &mut Rng) -> Vec<Op> {
+    let (one, other) = (path(rng), path(rng));
+    let mut ops = vec![write(rng, &one)];
+    if rng.one_in(2) {
+        ops.extend([write(rng, &other), fsync(&other)]);
+    }
+    if rng.one_in(3) {
+        ops.push(fsync(&one));
+    }
+    let mut op = if rng.one_in(2) {
+        workload::clone_range(rng)
+    } else {
+        workload::swap(rng)
+    };
+    match &mut op {
+        Op::CloneRange { from, to, .. } => (*from, *to) = (one.clone(), other.clone()),
+        Op::Swap { a, b, .. } => (*a, *b) = (one.clone(), other.clone()),
+        _ => {}
+    }
+    ops.push(op);
+    ops.extend(maybe_fsync(rng, &[&one, &other, &other]));
+    if rng.one_in(3) {
+        ops.push(write(rng, &one));
+        ops.extend(maybe_fsync(rng, &[&one, &other]));
+    }
+    ops
+}
+
+/// What a database does: groups, and ordinary writes between them.
+fn groups(rng: &mut Rng) -> Vec<Op> {
+    let mut ops = Vec::new();
+    for _ in 0..1 + rng.below(3) {
+        ops.push(workload::group(rng));
+        if rng.one_in(3) {
+            let file = path(rng);
+            ops.push(write(rng, &file));
+            ops.extend(maybe_fsync(rng, &[&file]));
+        }
+    }
+    ops
+}
+
+/// A file without copy on write: written over, cloned away from and written over again.
+fn in_place(rng: &mut Rng) -> Vec<Op> {
+    let (file, copy) = (path(rng), path(rng));
+    let flags = |path: &str| Op::Flags {
+        path: path.into(),
+        flags: crate::tree::NOCOW,
+    };
+    let mut ops = vec![unlink(&file), flags(&file), write(rng, &file), fsync(&file)];
+    ops.push(write(rng, &file));
+    ops.extend(maybe_fsync(rng, &[&file]));
+    if rng.one_in(2) {
+        ops.extend([unlink(&copy), flags(&copy)]);
+        ops.push(Op::CloneRange {
+            from: file.clone(),
+            from_offset: 0,
+            to: copy.clone(),
+            to_offset: 0,
+            len: 0,
+        });
+        ops.push(write(rng, &file));
+        ops.extend(maybe_fsync(rng, &[&file, &copy]));
+    }
     ops
 }

@@ -91,6 +91,7 @@ fn collect(path: &Path, name: &str, tree: &mut Tree) -> Result<()> {
             rdev: (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev())),
             size_bytes: meta.size(),
             mtime: Timestamp::new(meta.mtime(), meta.mtime_nsec() as u32),
+            in_place: kind == FileKind::Regular && is_in_place(path)?,
             content,
             xattrs: xattrs(path)?,
         },
@@ -109,6 +110,11 @@ fn collect(path: &Path, name: &str, tree: &mut Tree) -> Result<()> {
         collect(&entry.path(), &below, tree)?;
     }
     Ok(())
+}
+
+fn is_in_place(path: &Path) -> Result<bool> {
+    let flags = rustix::fs::ioctl_getflags(std::fs::File::open(path)?)?;
+    Ok(flags.contains(rustix::fs::IFlags::NOCOW))
 }
 
 fn xattrs(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {

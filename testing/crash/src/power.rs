@@ -53,6 +53,13 @@ pub struct Run {
     pub tear_bytes: u64,
 }
 
+impl Run {
+    /// A block that is torn where it lies is neither the old one nor the new one.
+    pub(crate) fn may_write_in_place(&self) -> bool {
+        self.tear_bytes >= BLOCK_BYTES
+    }
+}
+
 /// What was recorded.
 pub struct Recording {
     run: Run,
@@ -65,6 +72,7 @@ pub struct Recording {
     promises: Vec<promise::History>,
 }
 
+const BLOCK_BYTES: u64 = 4096;
 /// A mark below this is a generation that was committed.
 const GENERATIONS_END: u64 = 1 << 40;
 /// Marks beside a committer: what was there after so many operations was acknowledged, all of it or its names.
@@ -94,6 +102,7 @@ pub fn record(run: Run) -> Result<Recording> {
     let fs = rig::mount_with(recorded, run.tree_log)?;
     let mut states = BTreeMap::from([(fs.engine().txn.committed().get(), cold(&devices)?.1)]);
     let mut ops = workload::choose(&mut rng, run.mix, run.ops);
+    ops.retain(|op| run.may_write_in_place() || !op.makes_in_place());
     let mut history = History::default();
     let mut promises = Vec::new();
     match run.threads {
@@ -116,7 +125,7 @@ pub fn record(run: Run) -> Result<Recording> {
             ops.retain(Op::only_adds_data);
             (history, promises) = play_beside(&fs, &ops, &log, || fs.engine().sync())?;
         }
-        Threads::Several => promises = several::play(&fs, &mut rng, run.mix, run.ops, &log)?,
+        Threads::Several => promises = several::play(&fs, &mut rng, &run, &log)?,
     }
     let events = log.take();
     rig::abandon(fs);
@@ -150,18 +159,38 @@ fn note(promised: &mut promise::History, fs: &Fs, op: &Op, is_done: bool, log: &
     let root = state[""].ino;
     let index = promised.note(&state, None);
     if is_done {
-        promised.promise(index, promise_of(op, promised, root));
+        promise(op, promised, index, root);
     }
     log.mark(several::mark(0, index));
     Ok(())
 }
 
-/// What an operation that succeeded has promised.
-pub(crate) fn promise_of(op: &Op, history: &promise::History, root: u64) -> Option<Promise> {
+/// Notes what an operation that succeeded has promised.
+pub(crate) fn promise(op: &Op, history: &mut promise::History, index: usize, root: u64) {
+    let inos = |history: &promise::History, paths: &[&String]| -> Vec<u64> {
+        let mut inos: Vec<u64> = paths.iter().filter_map(|path| history.newest_ino(root, path)).collect();
+        inos.sort_unstable();
+        inos.dedup();
+        inos
+    };
     match op {
-        Op::Sync => Some(Promise::Volume),
-        Op::Fsync { path } => history.newest_ino(root, path).map(Promise::Inode),
-        _ => None,
+        Op::Sync => history.promise(index, Some(Promise::Volume)),
+        Op::Fsync { path } => {
+            let ino = history.newest_ino(root, path).map(Promise::Inode);
+            history.promise(index, ino);
+        }
+        Op::Group { writes, commit: true } => {
+            let inos = inos(history, &writes.iter().map(|write| &write.path).collect::<Vec<_>>());
+            for ino in &inos {
+                history.promise(index, Some(Promise::Inode(*ino)));
+            }
+            history.atomic(index, inos);
+        }
+        Op::Swap { a, b, .. } => {
+            let inos = inos(history, &[a, b]);
+            history.atomic(index, inos);
+        }
+        _ => {}
     }
 }
 
@@ -322,7 +351,7 @@ impl Recording {
                 .states
                 .get(&generation)
                 .ok_or_else(|| anyhow!("no commit made generation {generation}"))?;
-            let differences = tree::differences(expected, found);
+            let differences = tree::differences(&tree::committed_part(expected), &tree::committed_part(found));
             ensure!(
                 differences.is_empty(),
                 "not as generation {generation} was:\n{differences}"
@@ -330,7 +359,7 @@ impl Recording {
             return Ok(());
         }
         let known = self.states.entry(generation).or_insert_with(|| found.clone());
-        let differences = tree::differences(known, found);
+        let differences = tree::differences(&tree::committed_part(known), &tree::committed_part(found));
         ensure!(
             differences.is_empty(),
             "two images of generation {generation} differ:\n{differences}"

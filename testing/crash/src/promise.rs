@@ -13,6 +13,8 @@
 //! * **Contents.** The size lies between the smallest and the largest from the floor on (nothing, where the inode was
 //!   made later); each block of 4 KiB is what it was in some state from the floor on. A file that did not change since
 //!   its floor is exactly what it was, times included.
+//! * **Atomic operations**: the end of an atomic group, an exchange of ranges. All files that one has changed are as in
+//!   states before it, or all as in states from it on. A group that has returned is durable, in all of its files.
 //! * An inode that is found was there in some state, and has as many names as its link count says.
 //!
 //! Directories are known by their inodes, so that a directory that moved takes along what was promised of its entries.
@@ -45,6 +47,8 @@ pub struct History {
     /// By inode: from which state on it was so; `None` while it was not there.
     nodes: BTreeMap<u64, Vec<(usize, Option<Node>)>>,
     promises: Vec<(usize, Promise)>,
+    /// States that an atomic operation led to, and the inodes whose contents it changed.
+    atomic: Vec<(usize, Vec<u64>)>,
 }
 
 /// The names of a tree, and its inodes.
@@ -96,6 +100,18 @@ impl History {
         self.promises.extend(promise.map(|promise| (index, promise)));
     }
 
+    /// The operation that led to this state has changed the contents of these inodes, all or none of them. One that exchanged
+    /// nothing may leave what it found in memory.
+    pub fn atomic(&mut self, index: usize, inos: Vec<u64>) {
+        let content = |ino: &u64, at: usize| {
+            let versions = self.versions(*ino, at, at);
+            versions.first().copied().flatten().map(|node| node.content.clone())
+        };
+        if inos.iter().any(|ino| content(ino, index - 1) != content(ino, index)) {
+            self.atomic.push((index, inos));
+        }
+    }
+
     /// The inode behind a path in the newest state.
     pub fn newest_ino(&self, root: u64, path: &str) -> Option<u64> {
         let names = self.names.last()?;
@@ -109,6 +125,7 @@ impl History {
         let judge = Judge::new(self, found, done);
         judge.places()?;
         judge.names_of_inodes()?;
+        judge.atomic(found)?;
         for (path, node) in found {
             if let Err(error) = judge.node(node) {
                 bail!("{path} (inode {}), after operation {done}: {error:#}", node.ino);
@@ -211,6 +228,27 @@ impl<'h> Judge<'h> {
         Ok(())
     }
 
+    /// All files of an atomic operation are as before it, or all as after it.
+    fn atomic(&self, found: &Tree) -> Result<()> {
+        let by_ino: BTreeMap<u64, &Node> = found.values().map(|node| (node.ino, node)).collect();
+        for (index, inos) in self.history.atomic.iter().filter(|(index, _)| *index <= self.last) {
+            let fits = |from: usize, to: usize| {
+                for ino in inos {
+                    let from = from.max(self.floor(*ino));
+                    let Some(node) = by_ino.get(ino) else { continue };
+                    ensure!(from <= to, "inode {ino} was synced after it");
+                    content(node, &self.history.versions(*ino, from, to))?;
+                }
+                Ok(())
+            };
+            let (before, after) = (fits(0, index - 1), fits(*index, self.last));
+            if let (Err(before), Err(after)) = (before, after) {
+                bail!("the atomic operation {index} on {inos:?} is there in part: {before:#}; {after:#}");
+            }
+        }
+        Ok(())
+    }
+
     fn node(&self, found: &Node) -> Result<()> {
         let from = self.floor(found.ino);
         let versions = self.history.versions(found.ino, from, self.last);
@@ -221,7 +259,7 @@ impl<'h> Judge<'h> {
             ensure!(*only == found, "unchanged since {from}, but {}", how(only, found));
             return Ok(());
         }
-        let fixed = |n: &Node| (n.kind, n.perm, n.uid, n.gid, n.rdev);
+        let fixed = |n: &Node| (n.kind, n.perm, n.uid, n.gid, n.rdev, n.in_place);
         ensure!(
             there.iter().any(|version| fixed(version) == fixed(found)),
             "kind, mode or owner were never so: {:?}",

@@ -5,11 +5,11 @@ use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::{Log, Rng};
 use cowshed_vfs::{FileSystem as _, Lookup, NodeId};
 
-use crate::power::{DONE_MARK, promise_of};
-use crate::promise;
+use crate::power::{DONE_MARK, Run, promise};
+use crate::promise::History;
 use crate::rig::ROOT;
 use crate::tree::{self, Tree};
-use crate::workload::{self, Mix, Op, Player};
+use crate::workload::{self, Op, Player};
 
 const THREADS: usize = 3;
 const THREAD_SHIFT: u32 = 32;
@@ -55,9 +55,14 @@ pub(crate) fn prepare(fs: &Fs) -> Result<()> {
 }
 
 /// Lets all threads work; gives what each did.
-pub(crate) fn play(fs: &Fs, rng: &mut Rng, mix: Mix, ops: usize, log: &Log) -> Result<Vec<promise::History>> {
+pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<Vec<History>> {
+    let in_place = run.may_write_in_place();
     let runs: Vec<Vec<Op>> = (0..THREADS)
-        .map(|_| workload::choose(rng, mix, ops / THREADS))
+        .map(|_| {
+            let mut ops = workload::choose(rng, run.mix, run.ops / THREADS);
+            ops.retain(|op| in_place || !op.makes_in_place());
+            ops
+        })
         .collect();
     std::thread::scope(|scope| {
         let workers: Vec<_> = runs
@@ -71,7 +76,7 @@ pub(crate) fn play(fs: &Fs, rng: &mut Rng, mix: Mix, ops: usize, log: &Log) -> R
     })
 }
 
-fn play_one(fs: &Fs, thread: usize, ops: &[Op], log: &Log) -> Result<promise::History> {
+fn play_one(fs: &Fs, thread: usize, ops: &[Op], log: &Log) -> Result<History> {
     let root: NodeId = match fs.lookup(&ROOT, NodeId::ROOT, dir(thread).as_bytes())? {
         Lookup::Found(entry) => entry.node,
         Lookup::Absent { .. } => bail!("{} is missing", dir(thread)),
@@ -79,7 +84,7 @@ fn play_one(fs: &Fs, thread: usize, ops: &[Op], log: &Log) -> Result<promise::Hi
     let player = Player { fs, root };
     let first = tree::take_below(fs, root, "")?;
     let ino = first[""].ino;
-    let mut history = promise::History::new(&first);
+    let mut history = History::new(&first);
     for op in ops {
         let result = player.apply(op);
         if let Err(error) = result
@@ -90,7 +95,7 @@ fn play_one(fs: &Fs, thread: usize, ops: &[Op], log: &Log) -> Result<promise::Hi
         let state = tree::take_below(fs, root, "").with_context(|| format!("after {op:?}"))?;
         let index = history.note(&state, None);
         if result.is_ok() {
-            history.promise(index, promise_of(op, &history, ino));
+            promise(op, &mut history, index, ino);
         }
         log.mark(mark(thread, index));
     }

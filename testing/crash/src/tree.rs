@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 
-use cowshed_vfs::{Entry, Error, FileKind, FileSystem, Handle, Lookup, NodeId, Result, Timestamp};
+use cowshed_vfs::{Entry, Error, FileKind, FileSystem, Handle, Ioctl, Lookup, NodeId, Result, Timestamp};
 
 use crate::rig::ROOT;
 
@@ -25,6 +25,8 @@ pub struct Node {
     pub rdev: (u32, u32),
     pub size_bytes: u64,
     pub mtime: Timestamp,
+    /// Its data is written in place: bytes of it may be newer than the last commit.
+    pub in_place: bool,
     /// Of a file its bytes, of a symbolic link its target.
     pub content: Vec<u8>,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -43,6 +45,7 @@ impl Default for Node {
             rdev: (0, 0),
             size_bytes: 0,
             mtime: Timestamp::default(),
+            in_place: false,
             content: Vec::new(),
             xattrs: BTreeMap::new(),
         }
@@ -143,9 +146,36 @@ pub fn load(fs: &dyn FileSystem, node: NodeId) -> Result<Node> {
         ),
         size_bytes: attr.size_bytes,
         mtime: attr.mtime,
+        in_place: attr.kind == FileKind::Regular && is_in_place(fs, node)?,
         content,
         xattrs,
     })
+}
+
+/// Is the file nodatacow?
+fn is_in_place(fs: &dyn FileSystem, node: NodeId) -> Result<bool> {
+    const GETFLAGS: u32 = 0x8008_6601;
+    let call = Ioctl {
+        cmd: GETFLAGS,
+        arg: 0,
+        compat: false,
+    };
+    let mut out = [0; 8];
+    fs.ioctl(&ROOT, node, Handle::NONE, &call, &[], &mut out)?;
+    let [a, b, c, d, ..] = out;
+    Ok(u32::from_le_bytes([a, b, c, d]) & NOCOW != 0)
+}
+
+/// `FS_NOCOW_FL`.
+pub const NOCOW: u32 = 0x80_0000;
+
+/// What a commit alone decides: not the bytes of files that are written in place.
+pub fn committed_part(tree: &Tree) -> Tree {
+    let mut tree = tree.clone();
+    for node in tree.values_mut().filter(|node| node.in_place) {
+        node.content.clear();
+    }
+    tree
 }
 
 /// The first differences, one per line; empty where there are none.

@@ -1,20 +1,34 @@
 //! Operations chosen by seed, on a small set of names so that they meet each other.
 
+use cowshed_btrfs::file::{Exchange, Group};
 use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::Rng;
 use cowshed_vfs::{
-    Entry, Error, FallocateFlags, FileSystem, Handle, Lookup, NodeId, OpenFlags, OpenRequest, RenameFlags, Result,
-    SetAttr, SetXattrFlags, WriteFlags,
+    Entry, Error, FallocateFlags, FileSystem, Handle, Ioctl, Lookup, NodeId, OpenFlags, OpenRequest, RenameFlags,
+    Result, SetAttr, SetXattrFlags, WriteFlags,
 };
 
 use crate::habits;
 use crate::rig::ROOT;
+use crate::tree::NOCOW;
 
+const SETFLAGS: u32 = 0x4008_6602;
+/// `FS_COMPR_FL`.
+const COMPR: u32 = 0x4;
 const NAMES: u64 = 6;
 const BIG_BYTES: u64 = 3 << 20;
 /// What one write changes at once, for everybody who looks.
 const ATOMIC_BYTES_MAX: usize = 512 << 10;
 const FILE_BYTES_MAX: u64 = 300 << 10;
+
+/// A write of an atomic group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Staged {
+    pub path: String,
+    pub offset: u64,
+    pub len: usize,
+    pub fill: u64,
+}
 
 /// One operation. Paths are relative to the directory that the run works in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,11 +48,42 @@ pub enum Op {
         path: String,
         offset: u64,
         len: u64,
+        keep_size: bool,
+    },
+    Zero {
+        path: String,
+        offset: u64,
+        len: u64,
     },
     Punch {
         path: String,
         offset: u64,
         len: u64,
+    },
+    /// FICLONERANGE.
+    CloneRange {
+        from: String,
+        from_offset: u64,
+        to: String,
+        to_offset: u64,
+        len: u64,
+    },
+    /// Exchanges ranges of two files from the same offset on, or all behind it.
+    Swap {
+        a: String,
+        b: String,
+        offset: u64,
+        len: Option<u64>,
+    },
+    /// Writes that happen all at once, and durably, or not at all.
+    Group {
+        writes: Vec<Staged>,
+        commit: bool,
+    },
+    /// `chattr`, on a file that is made where it is missing.
+    Flags {
+        path: String,
+        flags: u32,
     },
     /// Copies a file's first blocks to another, sharing extents.
     Clone {
@@ -95,10 +140,25 @@ impl Op {
     /// Changes bytes of files only by writing them, all at once, and takes none away.
     pub fn only_adds_data(&self) -> bool {
         match self {
-            Op::Truncate { .. } | Op::Preallocate { .. } | Op::Punch { .. } | Op::Clone { .. } => false,
+            Op::Truncate { .. }
+            | Op::Preallocate { .. }
+            | Op::Zero { .. }
+            | Op::Punch { .. }
+            | Op::Clone { .. }
+            | Op::CloneRange { .. }
+            | Op::Swap { .. }
+            | Op::Group { .. }
+            | Op::Flags { .. } => false,
             Op::Write { len, .. } => *len <= ATOMIC_BYTES_MAX,
             _ => true,
         }
+    }
+}
+
+impl Op {
+    /// Marks a file whose data is written in place.
+    pub fn makes_in_place(&self) -> bool {
+        matches!(self, Op::Flags { flags, .. } if flags & NOCOW != 0)
     }
 }
 
@@ -175,9 +235,51 @@ fn replace(rng: &mut Rng) -> Vec<Op> {
     }
 }
 
+fn blocks(rng: &mut Rng) -> u64 {
+    rng.below(24) << 12
+}
+
+pub(crate) fn clone_range(rng: &mut Rng) -> Op {
+    let aligned = rng.one_in(2);
+    Op::CloneRange {
+        from: path(rng),
+        from_offset: if rng.one_in(2) { 0 } else { blocks(rng) },
+        to: path(rng),
+        to_offset: if rng.one_in(2) { 0 } else { blocks(rng) },
+        // Nothing means all to the end.
+        len: if aligned { blocks(rng) } else { 0 },
+    }
+}
+
+pub(crate) fn swap(rng: &mut Rng) -> Op {
+    let (a, b) = (path(rng), path(rng));
+    let to_end = rng.one_in(2);
+    Op::Swap {
+        a,
+        b,
+        offset: if rng.one_in(2) { 0 } else { blocks(rng) },
+        len: (!to_end).then(|| blocks(rng)),
+    }
+}
+
+pub(crate) fn group(rng: &mut Rng) -> Op {
+    let files = if rng.one_in(2) { 1 } else { 1 + rng.below(3) };
+    let paths: Vec<String> = (0..files).map(|_| path(rng)).collect();
+    let writes = (0..1 + rng.below(6)).map(|_| Staged {
+        path: paths[rng.index(paths.len())].clone(),
+        offset: rng.below(FILE_BYTES_MAX / 2),
+        len: 1 + rng.below(20_000) as usize,
+        fill: rng.next_u64(),
+    });
+    Op::Group {
+        writes: writes.collect(),
+        commit: !rng.one_in(5),
+    }
+}
+
 fn choose_one(rng: &mut Rng) -> Op {
     let fill = rng.next_u64();
-    match rng.below(37) {
+    match rng.below(47) {
         0..=9 => Op::Write {
             path: path(rng),
             offset: if rng.one_in(2) {
@@ -196,6 +298,19 @@ fn choose_one(rng: &mut Rng) -> Op {
             path: path(rng),
             offset: rng.below(16) << 12,
             len: len(rng),
+            keep_size: rng.one_in(3),
+        },
+        36 => Op::Zero {
+            path: path(rng),
+            offset: rng.below(32 << 12),
+            len: len(rng),
+        },
+        37..=39 => clone_range(rng),
+        40 | 41 => swap(rng),
+        42 | 43 => group(rng),
+        44 => Op::Flags {
+            path: path(rng),
+            flags: *[0, NOCOW, NOCOW, COMPR, COMPR].get(rng.index(5)).unwrap_or(&0),
         },
         13 => Op::Punch {
             path: path(rng),
@@ -254,6 +369,10 @@ fn choose_one(rng: &mut Rng) -> Op {
 pub fn bytes(fill: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     Rng::new(fill).fill(&mut out);
+    // Some of it compresses.
+    if fill.is_multiple_of(3) {
+        out.iter_mut().for_each(|byte| *byte = b'a' + *byte % 4);
+    }
     out
 }
 
@@ -371,7 +490,47 @@ impl<'f> Player<'f> {
                     ..SetAttr::default()
                 },
             ),
-            Op::Preallocate { path, offset, len } => self.fallocate(path, *offset, *len, FallocateFlags::empty()),
+            Op::Preallocate {
+                path,
+                offset,
+                len,
+                keep_size,
+            } => {
+                let mut how = FallocateFlags::empty();
+                how.set(FallocateFlags::KEEP_SIZE, *keep_size);
+                self.fallocate(path, *offset, *len, how)
+            }
+            Op::Zero { path, offset, len } => self.fallocate(path, *offset, *len, FallocateFlags::ZERO_RANGE),
+            Op::CloneRange {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                len,
+            } => self.at(from, |from| {
+                self.file(to, |to| fs.clone_range((from, *from_offset), (to, *to_offset), *len))
+            }),
+            Op::Swap { a, b, offset, len } => self.at(a, |one| {
+                let what = Exchange {
+                    a_offset: *offset,
+                    b_offset: *offset,
+                    len_bytes: len.unwrap_or(0),
+                    to_eof: len.is_none(),
+                    fresh_b: None,
+                    dry_run: false,
+                };
+                self.at(b, |other| fs.exchange_range(one, other, &what))
+            }),
+            Op::Group { writes, commit } => self.group(writes, *commit),
+            Op::Flags { path, flags } => self.file(path, |node| {
+                let call = Ioctl {
+                    cmd: SETFLAGS,
+                    arg: 0,
+                    compat: false,
+                };
+                fs.ioctl(&ROOT, node, Handle::NONE, &call, &flags.to_le_bytes(), &mut [])
+                    .map(drop)
+            }),
             Op::Punch { path, offset, len } => {
                 let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 self.fallocate(path, *offset, *len, how)
@@ -418,6 +577,29 @@ impl<'f> Player<'f> {
             Op::Fsync { path } => self.fsync(path),
             Op::Sync => fs.syncfs(&ROOT, NodeId::ROOT),
         }
+    }
+
+    fn group(&self, writes: &[Staged], commit: bool) -> Result<()> {
+        let mut group = Group::new(self.fs.engine());
+        // A group's files are held until its end.
+        let mut held = Vec::new();
+        for write in writes {
+            self.file(&write.path, |_| Ok(()))?;
+            let Some(file) = self.held(&write.path)? else {
+                return Err(Error::IsDirectory);
+            };
+            let data = bytes(write.fill, write.len);
+            self.fs.stage(&mut group, file.entry.node, write.offset, &data)?;
+            held.push(file);
+        }
+        if !commit {
+            return Ok(());
+        }
+        self.fs.commit_group(group).map_err(|error| match error {
+            cowshed_btrfs::Error::Outcome(outcome) => outcome,
+            cowshed_btrfs::Error::NoSpace => Error::NoSpace,
+            _ => Error::Io,
+        })
     }
 
     fn set(&self, path: &str, set: SetAttr) -> Result<()> {

@@ -158,3 +158,40 @@ fn attributes_and_link_counts_are_of_some_state() {
     let counted = Node { nlink: 2, ..plain };
     refused(&run, &tree(&[("f", counted)]), 2, "link count 2");
 }
+
+/// Two files, and an atomic operation that changes both; then the first is written again.
+fn atomic_run() -> (History, [Tree; 3]) {
+    let pair = |one: &[u8], other: &[u8]| tree(&[("a", file(257, &blocks(one))), ("b", file(258, &blocks(other)))]);
+    let states = [pair(b"aa", b"bb"), pair(b"xa", b"by"), pair(b"xz", b"by")];
+    let mut run = history(&[
+        (states[0].clone(), Some(0)),
+        (states[0].clone(), Some(0)),
+        (states[1].clone(), None),
+        (states[2].clone(), None),
+    ]);
+    run.atomic(2, vec![257, 258]);
+    (run, states)
+}
+
+#[test]
+fn an_atomic_operation_is_there_whole_or_not_at_all() {
+    let (run, states) = atomic_run();
+    for state in &states {
+        run.check(state, 3).unwrap();
+    }
+    let half = tree(&[("a", file(257, &blocks(b"xa"))), ("b", file(258, &blocks(b"bb")))]);
+    refused(&run, &half, 3, "is there in part");
+    // What came after it is there, and a part of it is not.
+    let later = tree(&[("a", file(257, &blocks(b"az"))), ("b", file(258, &blocks(b"by")))]);
+    refused(&run, &later, 3, "is there in part");
+}
+
+#[test]
+fn an_atomic_operation_is_durable_in_all_files_or_in_none() {
+    let (mut run, states) = atomic_run();
+    run.promise(3, Some(Promise::Inode(257)));
+    run.check(&states[2], 3).unwrap();
+    // Synced in the first file, and not there in the second.
+    let half = tree(&[("a", file(257, &blocks(b"xz"))), ("b", file(258, &blocks(b"bb")))]);
+    refused(&run, &half, 3, "is there in part");
+}
