@@ -6,6 +6,7 @@ mod daemon;
 mod devices;
 mod ioctl;
 mod log;
+mod memory;
 mod mount_options;
 mod people;
 
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    memory::join_freed_memory_at_once();
     let cli = cli::Cli::parse();
     match commands::run(&cli) {
         Ok(code) => ExitCode::from(code),

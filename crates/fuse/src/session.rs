@@ -22,8 +22,9 @@ use crate::workers::{self, Crew, Worker};
 /// Largest read and write in one request: what the kernel allows without its administrator's help (256 pages).
 pub const IO_BYTES_MAX: usize = 1 << 20;
 const WORKERS_MAX: usize = 64;
-/// So many by default even with fewer processors: an fsync occupies a worker while it waits for the device.
-const WORKERS_MIN: usize = 4;
+/// More than processors: an fsync occupies a worker while it waits for the device, and the fsyncs that share the next write are
+/// those that have a worker to wait in. Who rests costs the address space of two buffers.
+const WORKERS_USUAL: usize = 16;
 
 /// Who checks permissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,7 +64,7 @@ impl Default for SessionOptions {
         SessionOptions {
             mount: MountOptions::default(),
             permissions: Permissions::Auto,
-            workers: thread::available_parallelism().map_or(WORKERS_MIN, |n| n.get().clamp(WORKERS_MIN, 8)),
+            workers: WORKERS_USUAL,
             spin: workers::LOOK,
             writeback_cache: false,
             skip_open: true,

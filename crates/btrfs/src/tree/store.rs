@@ -4,17 +4,19 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use btrfs_format::{BlockExpect, Generation, Key, LogicalAddr, TreeBlock, TreeId};
 use parking_lot::Mutex;
 
 use crate::error::Result;
 use crate::volume::Volume;
+use crate::workers::Workers;
 
 const SHARDS: usize = 16;
-/// Blocks sealed and written in one batch.
-const WRITE_BATCH_BLOCKS: usize = 512;
+/// Bytes of blocks sealed and written in one batch: small enough that what was sealed is still in a processor's cache when
+/// it is written.
+const WRITE_BATCH_BYTES: usize = 1 << 20;
 
 /// Places in a clock that may belong to blocks gone or dirty before the clock is swept.
 const STALE_CLOCK_PLACES_MAX: usize = 1024;
@@ -210,8 +212,17 @@ impl NodeStore {
         }
     }
 
-    /// Seals blocks of a transaction and writes them, in order; they are clean afterwards. `tree`: whose all of them are.
-    pub(crate) fn write_out(&self, blocks: &[TreeBlock], transid: Generation, tree: Option<TreeId>) -> Result<()> {
+    /// Seals blocks of a transaction and writes them; they are clean afterwards. `tree`: whose all of them are.
+    ///
+    /// Batches are spread over the workers: before the barrier that follows no order matters. One worker alone writes them
+    /// in order. After a batch that failed none is begun.
+    pub(crate) fn write_out(
+        &self,
+        workers: &Workers,
+        blocks: Vec<TreeBlock>,
+        transid: Generation,
+        tree: Option<TreeId>,
+    ) -> Result<()> {
         let volume = &self.volume;
         let expect = BlockExpect {
             addr: LogicalAddr(0),
@@ -223,21 +234,38 @@ impl NodeStore {
             first_key: None,
             tree,
         };
-        for batch in blocks.chunks(WRITE_BATCH_BLOCKS) {
-            let sealed = batch
-                .iter()
-                .map(|block| {
-                    block.sealed(&BlockExpect {
-                        addr: block.addr(),
-                        ..expect.clone()
-                    })
-                })
-                .collect::<std::result::Result<Vec<_>, _>>()?;
-            let writes: Vec<_> = sealed.iter().map(|block| (block.addr(), block.bytes())).collect();
-            volume.write(&writes)?;
-            for block in sealed {
-                self.set_clean(block);
+        let batch_blocks = (WRITE_BATCH_BYTES / self.nodesize_bytes()).max(1);
+        let mut blocks = blocks.into_iter();
+        let next = || Some(blocks.by_ref().take(batch_blocks).collect()).filter(|batch: &Vec<_>| !batch.is_empty());
+        let batches: Vec<Vec<TreeBlock>> = std::iter::from_fn(next).collect();
+        let has_failed = AtomicBool::new(false);
+        let results = workers.run(batches, |batch| {
+            if has_failed.load(Ordering::Acquire) {
+                return Ok(());
             }
+            let result = self.write_batch(batch, &expect);
+            has_failed.fetch_or(result.is_err(), Ordering::AcqRel);
+            result
+        });
+        results.into_iter().collect()
+    }
+
+    /// The unsealed blocks go with the batch, so that the next one finds their memory.
+    fn write_batch(&self, batch: Vec<TreeBlock>, expect: &BlockExpect) -> Result<()> {
+        let seal = |block: TreeBlock| {
+            block.sealed(&BlockExpect {
+                addr: block.addr(),
+                ..expect.clone()
+            })
+        };
+        let sealed = batch
+            .into_iter()
+            .map(seal)
+            .collect::<std::result::Result<Vec<_>, _>>()?;
+        let writes: Vec<_> = sealed.iter().map(|block| (block.addr(), block.bytes())).collect();
+        self.volume.write(&writes)?;
+        for block in sealed {
+            self.set_clean(block);
         }
         Ok(())
     }

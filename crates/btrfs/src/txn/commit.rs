@@ -331,7 +331,9 @@ impl<'e> Committer<'e> {
     fn write_out(&mut self) -> Result<u64> {
         let volume = &self.engine.volume;
         let blocks: Vec<TreeBlock> = std::mem::take(&mut self.dirty).into_values().collect();
-        self.engine.store.write_out(&blocks, self.transid, None)?;
+        let count = blocks.len() as u64;
+        let workers = &self.engine.workers;
+        self.engine.store.write_out(workers, blocks, self.transid, None)?;
         let mut sb = volume.superblock();
         roots::fill_superblock(self.engine, &mut sb, self.transid)?;
         self.engine.space.fill_superblock(&mut sb);

@@ -180,9 +180,8 @@ impl Host<'_> {
     /// Seals and writes the blocks of this sync.
     fn write_out(&mut self) -> Result<()> {
         let blocks: Vec<TreeBlock> = std::mem::take(&mut self.fresh).into_values().flatten().collect();
-        self.engine
-            .store
-            .write_out(&blocks, self.transid, Some(TreeId::TREE_LOG))
+        let Engine { store, workers, .. } = self.engine;
+        store.write_out(workers, blocks, self.transid, Some(TreeId::TREE_LOG))
     }
 }
 

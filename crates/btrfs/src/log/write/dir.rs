@@ -102,6 +102,8 @@ impl Collector<'_> {
         children.sort_unstable();
         children.dedup();
         let mut others = Vec::new();
+        // An inode and its name each.
+        self.edits.reserve(2 * children.len());
         let (running, edits) = (self.running, &mut self.edits);
         self.tree
             .pending_of_objects(&children, KeyType(KeyType::DIR_ITEM.0 - 1), |ino, items, is_tracked| {
