@@ -22,6 +22,7 @@ use super::{Fs, errno, flags_of, ioctl};
 use crate::error::Result;
 use crate::file::Group;
 use crate::inode::{Inode, flags};
+use crate::log::write::Scope;
 
 /// Command numbers of `<linux/f2fs.h>`: letter 0xf5; only GET_FEATURES has an argument, 32 bits out.
 mod cmd {
@@ -167,13 +168,13 @@ impl Fs {
     fn commit_of_handle(&self, node: NodeId, handle: Handle, inode: &Arc<Inode>) -> Result<()> {
         need_writable(inode, handle)?;
         let Some(open) = self.atomic.get(handle) else {
-            return self.sync_inode(inode);
+            return self.sync_inode(inode, Scope::All);
         };
         // The handle's writes wait: before the end they would be overwritten with the blocks that the group holds.
         let mut held = open.group.lock();
         let Some(group) = held.take() else {
             drop(held);
-            return self.sync_inode(inode);
+            return self.sync_inode(inode, Scope::All);
         };
         let ranges = group.ranges(inode);
         let applied = group.apply(&self.engine);
@@ -202,7 +203,7 @@ impl Fs {
     fn sync_files(&self, files: &[Arc<Inode>]) -> Result<()> {
         match files {
             [] => Ok(()),
-            [one] => self.sync_inode(one),
+            [one] => self.sync_inode(one, Scope::All),
             // The log has one file at a time; a commit has all of them or none.
             _ => self.engine.commit(),
         }

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::file::{self, WriteCtx};
 use crate::inode::access::check_writable;
 use crate::inode::{Inode, delete, flags};
-use crate::log::write::sync_inode as sync_log;
+use crate::log::write::{Scope, sync_inode as sync_log};
 use crate::xattr;
 
 type VfsResult<T> = cowshed_vfs::Result<T>;
@@ -130,12 +130,12 @@ impl Fs {
         Ok(inode)
     }
 
-    pub(super) fn sync_inode(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub(super) fn sync_inode(&self, inode: &Arc<Inode>, scope: Scope) -> Result<()> {
         if self.engine.objects.is_read_only() {
             return Ok(());
         }
         file::write_back(&self.engine, inode)?;
-        sync_log(&self.engine, inode)
+        sync_log(&self.engine, inode, scope)
     }
 
     fn write_to(&self, (node, handle): (NodeId, Handle), offset: u64, data: &[u8], how: WriteFlags) -> Result<usize> {
@@ -162,11 +162,12 @@ impl Fs {
             return staged;
         }
         let written = file::write(&self.engine, &inode, offset, data, ctx)?;
-        let wants_sync = how.contains(WriteFlags::SYNC)
-            || opened.intersects(OpenFlags::SYNC | OpenFlags::DATA_SYNC)
-            || attr.flags & flags::SYNC != 0;
-        if wants_sync {
-            self.sync_inode(&inode)?;
+        let is_sync =
+            how.contains(WriteFlags::SYNC) || opened.contains(OpenFlags::SYNC) || attr.flags & flags::SYNC != 0;
+        if is_sync {
+            self.sync_inode(&inode, Scope::All)?;
+        } else if opened.contains(OpenFlags::DATA_SYNC) {
+            self.sync_inode(&inode, Scope::Data)?;
         }
         Ok(written)
     }
@@ -369,8 +370,9 @@ impl FileSystem for Fs {
         Err(Errno::NotImplemented)
     }
 
-    fn fsync(&self, _ctx: &Context, node: NodeId, _handle: Handle, _data_only: bool) -> VfsResult<()> {
-        let run = || self.sync_inode(&self.inode(node)?);
+    fn fsync(&self, _ctx: &Context, node: NodeId, _handle: Handle, data_only: bool) -> VfsResult<()> {
+        let scope = if data_only { Scope::Data } else { Scope::All };
+        let run = || self.sync_inode(&self.inode(node)?, scope);
         run().map_err(|e| errno("fsync", e))
     }
 
@@ -427,8 +429,9 @@ impl FileSystem for Fs {
         run().map_err(|e| errno("readdirplus", e))
     }
 
-    fn fsyncdir(&self, ctx: &Context, node: NodeId, handle: Handle, data_only: bool) -> VfsResult<()> {
-        self.fsync(ctx, node, handle, data_only)
+    fn fsyncdir(&self, ctx: &Context, node: NodeId, handle: Handle, _data_only: bool) -> VfsResult<()> {
+        // The names of a directory are its data.
+        self.fsync(ctx, node, handle, false)
     }
 
     fn read(&self, _ctx: &Context, node: NodeId, handle: Handle, offset: u64, buf: &mut [u8]) -> VfsResult<usize> {

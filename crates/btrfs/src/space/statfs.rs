@@ -60,6 +60,15 @@ fn raw_bytes_for_data(devices: &[Device], profile: Profile) -> u64 {
 }
 
 impl Space {
+    /// Bytes that tree blocks take, each counted once whatever the profile.
+    pub(crate) fn metadata_used_bytes(&self) -> u64 {
+        let groups = self.groups.read();
+        let trees = groups
+            .values()
+            .filter(|group| pool_of(group.flags) == Some(Pool::Metadata));
+        trees.map(|group| group.used_bytes()).sum()
+    }
+
     /// Total, free and available bytes.
     pub fn stat(&self) -> SpaceStat {
         let sb = self.volume.superblock();

@@ -100,6 +100,20 @@ impl Tree {
         state.tracked.0.as_ref().is_some_and(|all| all.contains_key(&id))
     }
 
+    /// Did anything about the object of this key change but the item of the key: since it was logged, or else since the
+    /// commit?
+    pub(crate) fn has_other_changes(&self, key: &Key) -> bool {
+        let state = self.state.read();
+        assert!(state.frozen.is_none(), "no commit runs while the log is written");
+        let tracked = state.tracked.0.as_ref().and_then(|all| all.get(&key.objectid));
+        if let Some(changes) = tracked {
+            return changes.iter().any(|change| change.key != *key);
+        }
+        let first = Key::new(key.objectid, KeyType(0), 0);
+        let last = Key::new(key.objectid, KeyType(u8::MAX), u64::MAX);
+        state.active.range(first..=last).any(|(other, _)| other != key)
+    }
+
     /// Tracks an object from now on. `None`: it was not tracked before. Else what changed since the last call, in key
     /// order, and each key's first change alone.
     pub(crate) fn track(&self, id: ObjectId) -> Option<Vec<Change>> {

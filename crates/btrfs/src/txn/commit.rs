@@ -76,10 +76,11 @@ impl Engine {
         committer.mark_quotas_inconsistent()?;
         committer.drop_next_subvolume()?;
         committer.settle()?;
-        stats.blocks_written += committer.write_out()?;
+        let blocks = committer.write_out()?;
+        stats.blocks_written += blocks;
         self.space.commit_done();
         self.space.pending_merged();
-        self.log.committed(self);
+        self.log.committed(self, blocks);
         self.txn.committed.store(frozen.transid.get(), Ordering::Release);
         stats.commits += 1;
         stats.time += started.elapsed();
@@ -106,7 +107,7 @@ impl Engine {
         let refs = std::mem::take(&mut *self.txn.refs.lock());
         self.txn.pending_memory_bytes.store(0, Ordering::Relaxed);
         self.space.pending_frozen();
-        self.log.frozen();
+        self.log.frozen(self.txn.applied().0);
         self.txn.running.store(transid.next().get(), Ordering::Release);
         Ok(Some(Frozen {
             transid,
@@ -343,7 +344,7 @@ impl<'e> Committer<'e> {
         volume.write_superblocks(&sb)?;
         // Barrier: the transaction is durable only with its superblock; freed space must not be written before that.
         volume.flush()?;
-        Ok(blocks.len() as u64)
+        Ok(count)
     }
 
     /// May a snapshot or a relocation share this block? False wherever the generations exclude it.

@@ -17,11 +17,12 @@ const TARGET_DIR: &str = "target/bench-switches";
 /// Names of the switches that are off: `crates/btrfs/src/log/write/switches.rs`.
 const VARIABLE: &str = "COWSHED_LOG_OFF";
 /// What is off, and how the table calls it.
-const WAYS: [(&str, &str); 4] = [
+const WAYS: [(&str, &str); 5] = [
     ("", "everything on"),
     ("bulk", "no bulk copy of new inodes"),
     ("xattr", "xattrs always searched"),
     ("share", "no shared log writes"),
+    ("choice", "a log wherever one is possible"),
 ];
 /// A run with all names takes a minute; the first fsync of a part of them says the same.
 const NAMES_PART: u64 = 4;

@@ -15,6 +15,7 @@
 
 mod blocks;
 mod collect;
+mod cost;
 mod dir;
 mod extents;
 mod names;
@@ -25,17 +26,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use btrfs_format::block::ITEM_HEADER_BYTES;
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 use parking_lot::Mutex;
 
 use blocks::LogTrees;
 use collect::{Collector, Step, Stop};
+use cost::{Costs, Pending, least_blocks};
 use names::LeftNames;
 use switches::{Mechanism, is_on};
 
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::inode::{Inode, flags};
+use crate::overlay::Edit;
 use crate::tree::{Edits, Tree};
 use crate::txn::CommitStats;
 
@@ -48,6 +52,8 @@ pub struct LogStats {
     pub requests: u64,
     /// Syncs that became commits.
     pub commits: u64,
+    /// Those among them that did so because it is cheaper.
+    pub chosen: u64,
     /// Those among them that did so because something failed: on a healthy device none.
     pub failed: u64,
     /// Tree blocks and bytes written for logs.
@@ -55,11 +61,21 @@ pub struct LogStats {
     pub bytes_written: u64,
 }
 
+/// How much of an inode a sync makes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// What is needed to read its data (fdatasync): where only times changed, nothing is.
+    Data,
+    /// All of it.
+    All,
+}
+
 /// An fsync that waits.
 #[derive(Debug)]
 struct Request {
     tree: Arc<Tree>,
     ino: ObjectId,
+    scope: Scope,
     in_place: bool,
     result: Mutex<Option<Result<()>>>,
 }
@@ -72,6 +88,7 @@ pub struct Log {
     left: Mutex<LeftNames>,
     /// Something happened in the running transaction that logs cannot say.
     is_off: AtomicBool,
+    costs: Mutex<Costs>,
     stats: Mutex<LogStats>,
 }
 
@@ -102,13 +119,16 @@ impl Log {
     }
 
     /// The running transaction ends: operations are kept out.
-    pub(crate) fn frozen(&self) {
+    pub(crate) fn frozen(&self, edits_applied: u64) {
         self.left.lock().clear();
+        self.costs.lock().frozen(edits_applied);
         self.is_off.store(false, Ordering::Release);
     }
 
-    /// The superblock on disk leads to no log any more.
-    pub(crate) fn committed(&self, engine: &Engine) {
+    /// The superblock on disk leads to no log any more. The commit wrote so many blocks.
+    pub(crate) fn committed(&self, engine: &Engine, blocks: u64) {
+        let tree_blocks = engine.space.metadata_used_bytes() / engine.store.nodesize_bytes() as u64;
+        self.costs.lock().committed(blocks, tree_blocks);
         self.state.lock().clear(engine);
     }
 
@@ -121,10 +141,11 @@ impl Log {
 ///
 /// # Errors
 /// When neither a log nor a commit could be written: the mount is read-only then.
-pub fn sync_inode(engine: &Engine, inode: &Inode) -> Result<()> {
+pub fn sync_inode(engine: &Engine, inode: &Inode, scope: Scope) -> Result<()> {
     let request = Arc::new(Request {
         tree: inode.tree.clone(),
         ino: inode.ino,
+        scope,
         in_place: inode.flags() & flags::NODATACOW != 0,
         result: Mutex::new(None),
     });
@@ -159,6 +180,10 @@ fn sync_all(engine: &Engine, requests: &[Arc<Request>], commits: &mut CommitStat
     let why = match log_all(engine, requests) {
         Ok(()) => return Ok(()),
         Err(Stop::Commit(why)) => why.to_string(),
+        Err(Stop::Cheaper) => {
+            engine.log.stats.lock().chosen += 1;
+            "it is cheaper than a log".to_string()
+        }
         Err(Stop::Failed(error)) => {
             tracing::warn!(%error, "the log could not be written");
             engine.log.stats.lock().failed += 1;
@@ -182,6 +207,9 @@ fn log_all(engine: &Engine, requests: &[Arc<Request>]) -> Step<()> {
         if engine.space.needs_full_commit() {
             return Err(Stop::Commit("a chunk was made"));
         }
+        if prefers_commit(engine, 0) {
+            return Err(Stop::Cheaper);
+        }
         // Whatever stops this, or fails, leaves lists of changes that were taken: only a commit helps.
         state.is_broken = true;
         (collect(engine, &mut state, requests)?, engine.txn.running())
@@ -195,18 +223,20 @@ fn log_all(engine: &Engine, requests: &[Arc<Request>]) -> Step<()> {
         return Ok(());
     }
     let items: u64 = edits.iter().map(|(_, edits)| edits.len() as u64).sum();
-    let bytes: usize = edits
-        .iter()
-        .flat_map(|(_, edits)| edits)
-        .map(|(_, edit)| ITEM_HEADER_BYTES + edit.as_ref().map_or(0, |b| b.len()))
-        .sum();
-    let nodesize = engine.store.nodesize_bytes() as u64;
-    let blocks = state.blocks_needed(nodesize, items, bytes as u64);
+    let sizes: Vec<u64> = edits.iter().map(|(_, edits)| item_bytes(edits)).collect();
+    let nodesize = engine.store.nodesize_bytes();
+    // The last one is the root of the logs.
+    let least_blocks = sizes.iter().map(|bytes| least_blocks(*bytes, nodesize)).sum::<u64>() + 1;
+    if prefers_commit(engine, least_blocks) {
+        return Err(Stop::Cheaper);
+    }
+    let blocks = state.blocks_needed(nodesize as u64, items, sizes.iter().sum());
     let reserved = engine.space.reserve_log(blocks);
     let reserved = reserved.ok_or(Stop::Commit("no room for a log beside what is promised"))?;
     let written = state.sync(engine, running, edits)?;
     drop(reserved);
     state.is_broken = false;
+    log.costs.lock().logged(written.blocks, least_blocks);
     let mut stats = log.stats.lock();
     stats.syncs += 1;
     stats.requests += requests.len() as u64;
@@ -215,18 +245,29 @@ fn log_all(engine: &Engine, requests: &[Arc<Request>]) -> Step<()> {
     Ok(())
 }
 
-/// Bytes that an item takes in a leaf beside its own.
-const ITEM_HEADER_BYTES: usize = 25;
+/// See [`Costs::prefers_commit`].
+fn prefers_commit(engine: &Engine, least_blocks: u64) -> bool {
+    let pending = Pending {
+        edits_applied: engine.txn.applied().0,
+        blocks: engine.txn.pending_memory_bytes() / engine.store.nodesize_bytes() as u64,
+    };
+    is_on(Mechanism::Choice) && engine.log.costs.lock().prefers_commit(pending, least_blocks)
+}
+
+/// Bytes that items take in leaves.
+fn item_bytes(edits: &Edits) -> u64 {
+    let bytes = |(_, edit): &(Key, Edit)| ITEM_HEADER_BYTES + edit.as_ref().map_or(0, |b| b.len());
+    edits.iter().map(bytes).sum::<usize>() as u64
+}
 
 /// What is to be merged into which log, in key order.
 fn collect(engine: &Engine, state: &mut LogTrees, requests: &[Arc<Request>]) -> Step<Vec<(TreeId, Edits)>> {
-    let mut by_tree: BTreeMap<TreeId, (Arc<Tree>, Vec<ObjectId>)> = BTreeMap::new();
+    let mut by_tree: BTreeMap<TreeId, (Arc<Tree>, BTreeMap<ObjectId, Scope>)> = BTreeMap::new();
     for request in requests {
         let entry = by_tree.entry(request.tree.id());
-        entry
-            .or_insert_with(|| (request.tree.clone(), Vec::new()))
-            .1
-            .push(request.ino);
+        let (_, inodes) = entry.or_insert_with(|| (request.tree.clone(), BTreeMap::new()));
+        let scope = inodes.entry(request.ino).or_insert(request.scope);
+        *scope = request.scope.max(*scope);
     }
     let mut left = engine.log.left.lock();
     let mut all = Vec::new();

@@ -12,6 +12,8 @@ pub(super) enum Mechanism {
     Xattr,
     /// Who gets the commit lock writes one log for all who wait.
     Share,
+    /// A commit is made where it is cheaper than a log.
+    Choice,
 }
 
 #[cfg(not(feature = "bench-switches"))]
@@ -27,6 +29,7 @@ pub(super) fn is_on(mechanism: Mechanism) -> bool {
         Mechanism::Bulk => "bulk",
         Mechanism::Xattr => "xattr",
         Mechanism::Share => "share",
+        Mechanism::Choice => "choice",
     };
     !off.split(',').any(|word| word == name)
 }

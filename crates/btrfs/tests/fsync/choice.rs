@@ -1,0 +1,144 @@
+//! What is written for a sync: a log, a commit because it is cheaper, or nothing.
+
+use cowshed_vfs::fs::FileSystem;
+use cowshed_vfs::{Handle, Ioctl, SetAttr, SetTime, Timestamp};
+
+use crate::rig::{ROOT, Rig, kernel_can};
+use crate::seen::{Content, Seen, after_crash};
+
+/// A volume with a file of 20,000 bytes, committed.
+fn rig() -> Rig {
+    let rig = Rig::new();
+    rig.create("old").unwrap();
+    rig.write("old", 0, &[b'a'; 20_000]);
+    rig.commit();
+    rig
+}
+
+/// Logs and commits of fsyncs so far.
+fn syncs(rig: &Rig) -> (u64, u64) {
+    let stats = rig.fs.engine().log_stats();
+    (stats.syncs, stats.commits)
+}
+
+fn fdatasync(rig: &Rig, path: &str) {
+    let node = rig.node(path).unwrap();
+    rig.fs.fsync(&ROOT, node, Handle::NONE, true).unwrap();
+}
+
+fn set_mtime(rig: &Rig, path: &str, secs: i64) {
+    let time = SetTime::At(Timestamp { secs, nanos: 0 });
+    let set = SetAttr {
+        mtime: Some(time),
+        ..SetAttr::default()
+    };
+    rig.setattr(path, &set).unwrap();
+}
+
+fn seen(rig: &Rig, path: &str) -> (Seen, u64) {
+    (after_crash(rig.image()), rig.attr(path).unwrap().ino)
+}
+
+#[test]
+fn fdatasync_leaves_times_alone() {
+    if !kernel_can() {
+        return;
+    }
+    let rig = rig();
+    // Committed, and nothing but the time has changed.
+    set_mtime(&rig, "old", 1_000_000);
+    fdatasync(&rig, "old");
+    assert_eq!(syncs(&rig), (0, 0));
+    // Data brings the time along.
+    rig.write("old", 4096, b"new");
+    set_mtime(&rig, "old", 2_000_000);
+    fdatasync(&rig, "old");
+    assert_eq!(syncs(&rig), (1, 0));
+    // Logged, and nothing but the time has changed.
+    set_mtime(&rig, "old", 3_000_000);
+    fdatasync(&rig, "old");
+    assert_eq!(syncs(&rig), (1, 0));
+    let (found, ino) = seen(&rig, "old");
+    assert_eq!(found[&ino].mtime, (2_000_000, 0));
+    assert_eq!(found[&ino].content, Content(rig.read("old")));
+    // fsync wants the time, too: what fdatasync passed over is not forgotten.
+    rig.fsync("old");
+    assert_eq!(syncs(&rig), (2, 0));
+    assert_eq!(seen(&rig, "old").0[&ino].mtime, (3_000_000, 0));
+    // Whatever else changes is no time.
+    let mode = SetAttr {
+        perm: Some(0o600),
+        ..SetAttr::default()
+    };
+    rig.setattr("old", &mode).unwrap();
+    fdatasync(&rig, "old");
+    assert_eq!(syncs(&rig), (3, 0));
+    rig.link("old", "other").unwrap();
+    fdatasync(&rig, "old");
+    assert_eq!(syncs(&rig), (4, 0));
+    let (found, _) = seen(&rig, "old");
+    assert_eq!((found[&ino].mode & 0o7777, found[&ino].nlink), (0o600, 2));
+    rig.finish();
+}
+
+/// Data that is overwritten where it lies leaves no trace in trees: a barrier is all that an fdatasync needs.
+#[test]
+fn fdatasync_of_data_in_place_is_a_barrier() {
+    if !kernel_can() {
+        return;
+    }
+    let rig = rig();
+    rig.create("in-place").unwrap();
+    let set_flags = Ioctl {
+        cmd: 0x4008_6602,
+        arg: 0,
+        compat: false,
+    };
+    let (node, no_cow) = (rig.node("in-place").unwrap(), 0x80_0000_u32.to_le_bytes());
+    rig.fs
+        .ioctl(&ROOT, node, Handle::NONE, &set_flags, &no_cow, &mut [])
+        .unwrap();
+    rig.write("in-place", 0, &[b'a'; 20_000]);
+    rig.commit();
+    for round in b'b'..b'g' {
+        rig.write("in-place", 4096, &[round; 4096]);
+        fdatasync(&rig, "in-place");
+        let (found, ino) = seen(&rig, "in-place");
+        assert_eq!(found[&ino].content, Content(rig.read("in-place")));
+    }
+    assert_eq!(syncs(&rig), (0, 0));
+    rig.fsync("in-place");
+    assert_eq!(syncs(&rig), (1, 0));
+    rig.finish();
+}
+
+/// A log that has grown is more to write with each sync than a new one: at some time a commit pays.
+#[test]
+fn a_commit_is_made_where_logs_have_become_dear() {
+    const FILE_BLOCKS: u64 = 2048;
+    if !kernel_can() {
+        return;
+    }
+    let rig = rig();
+    for at in 0..FILE_BLOCKS / 256 {
+        rig.write("old", at << 20, &[b'a'; 1 << 20]);
+    }
+    rig.commit();
+    let mut dice = 7_u64;
+    for round in 0..1500_u64 {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let block = (dice >> 33) % FILE_BLOCKS;
+        rig.write("old", block * 4096, &round.to_le_bytes());
+        fdatasync(&rig, "old");
+    }
+    let stats = rig.fs.engine().log_stats();
+    let commits = rig.fs.engine().commit_stats();
+    assert!(stats.chosen > 0 && stats.chosen < 100, "{stats:?}");
+    assert_eq!(stats.chosen, stats.commits, "{stats:?}");
+    let written = (stats.blocks_written + commits.blocks_written) as f64 / 1500.0;
+    // Two of a log that was empty, and commits now and then. Logs alone: 4.4.
+    assert!(written < 3.0, "{written:.2} blocks for each sync; {stats:?}; {commits:?}");
+    let (found, ino) = seen(&rig, "old");
+    assert_eq!(found[&ino].content, Content(rig.read("old")));
+    rig.finish();
+}
