@@ -1,7 +1,7 @@
 //! What each mechanism of the log is worth: our side alone, with one of them switched off in turn.
 //!
-//! The switches exist in a build with the feature `bench-switches` only, which has a directory of its own: the usual
-//! program has no trace of them.
+//! The switches exist in a build with the feature `bench-switches` only, which is set aside under a name of its own: the
+//! usual program has no trace of them.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use super::super::table;
 use super::{Args, Outcome, dbench, names, steady};
 use crate::run;
 
-const TARGET_DIR: &str = "target/bench-switches";
+const PROGRAM: &str = "target/release/cowshed-with-switches";
 /// Names of the switches that are off: `crates/btrfs/src/log/write/switches.rs`.
 const VARIABLE: &str = "COWSHED_LOG_OFF";
 /// What is off, and how the table calls it.
@@ -41,19 +41,7 @@ struct Row {
 type Column = (&'static str, usize, fn(&Row) -> f64);
 
 pub fn run(args: &Args, _: &[Side]) -> Result<Outcome> {
-    let build = [
-        "build",
-        "--release",
-        "--quiet",
-        "-p",
-        "cowshed",
-        "--features",
-        "bench-switches",
-        "--target-dir",
-        TARGET_DIR,
-    ];
-    run::run("build with switches", &mut run::cargo(&build))?;
-    let program = run::root().join(TARGET_DIR).join("release/cowshed");
+    let program = build()?;
     let mut results = vec![Vec::new(); WAYS.len()];
     for round in 0..args.runs {
         for turn in 0..WAYS.len() {
@@ -64,6 +52,17 @@ pub fn run(args: &Args, _: &[Side]) -> Result<Outcome> {
         }
     }
     Ok(render(args, &results))
+}
+
+/// Builds the program with switches and sets it aside; then the usual one is in its place again.
+fn build() -> Result<PathBuf> {
+    let (usual, program) = (run::root().join("target/release/cowshed"), run::root().join(PROGRAM));
+    let features = ["--features", "bench-switches"];
+    let mut command = run::cargo(&["build", "--release", "--quiet", "-p", "cowshed"]);
+    run::run("build with switches", command.args(features))?;
+    std::fs::copy(usual, &program)?;
+    super::super::build()?;
+    Ok(program)
 }
 
 fn one_way(args: &Args, program: &PathBuf, off: &str) -> Result<Row> {

@@ -11,7 +11,7 @@
 //! again in this transaction: the fsync commits, and fails if that fails.
 //!
 //! Locks, outermost first: the commit lock, the state of the logs, the gate (exclusively, while items are collected), the
-//! names. The queue's lock is held for moments.
+//! names. The locks of the queue and of the costs are held for moments.
 
 mod blocks;
 mod collect;
