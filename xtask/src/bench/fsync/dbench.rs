@@ -58,8 +58,11 @@ pub fn one_run(args: &Args, side: Side, setup: &Setup<'_>, seconds: u64) -> Resu
 /// Takes the lines ` Flush COUNT AVERAGE LONGEST` and `Throughput N MB/sec ...` out of what dbench prints.
 fn parse(text: &str) -> Option<Report> {
     let words = |first: &str| {
-        let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        lines.filter(|words| words.first() == Some(&first)).last()
+        let mut lines = text
+            .lines()
+            .rev()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>());
+        lines.find(|words| words.first() == Some(&first))
     };
     let (flush, throughput) = (words("Flush")?, words("Throughput")?);
     let number = |words: &[&str], n: usize| words.get(n)?.parse().ok();

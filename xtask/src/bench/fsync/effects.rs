@@ -4,7 +4,7 @@
 //! usual program has no trace of them.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -65,7 +65,7 @@ fn build() -> Result<PathBuf> {
     Ok(program)
 }
 
-fn one_way(args: &Args, program: &PathBuf, off: &str) -> Result<Row> {
+fn one_way(args: &Args, program: &Path, off: &str) -> Result<Row> {
     let environment = [(VARIABLE, off)];
     let setup = Setup {
         mkfs: &dbench::MKFS,
