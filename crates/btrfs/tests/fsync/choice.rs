@@ -137,7 +137,10 @@ fn a_commit_is_made_where_logs_have_become_dear() {
     assert_eq!(stats.chosen, stats.commits, "{stats:?}");
     let written = (stats.blocks_written + commits.blocks_written) as f64 / 1500.0;
     // Two of a log that was empty, and commits now and then. Logs alone: 4.4.
-    assert!(written < 3.0, "{written:.2} blocks for each sync; {stats:?}; {commits:?}");
+    assert!(
+        written < 3.0,
+        "{written:.2} blocks for each sync; {stats:?}; {commits:?}"
+    );
     let (found, ino) = seen(&rig, "old");
     assert_eq!(found[&ino].content, Content(rig.read("old")));
     rig.finish();
