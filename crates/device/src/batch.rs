@@ -1,4 +1,5 @@
-//! Joins neighbours of a batch into vectored I/O.
+//! Joins neighbours of a batch into vectored I/O, and announces reads before they are done one after the other.
+//! Why not io_uring: docs/decisions/004-batches-through-the-page-cache.md.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -33,12 +34,37 @@ pub(crate) fn write<D: BlockDevice + ?Sized>(device: &D, writes: &[WriteOp<'_>])
     Ok(())
 }
 
-pub(crate) fn read<D: BlockDevice + ?Sized>(device: &D, reads: &mut [ReadOp<'_>]) -> Result<()> {
+/// How many runs are announced before the first of them is read: what a disk can sort and do at once, and little enough
+/// that nothing is thrown out of memory again before its turn.
+pub(crate) const ANNOUNCED_RUNS_MAX: usize = 64;
+
+/// `announce(offset_bytes, len_bytes)` may begin to fetch a range that is going to be read soon. It is called where there
+/// is more than one place to go to.
+pub(crate) fn read<D: BlockDevice + ?Sized>(
+    device: &D,
+    reads: &mut [ReadOp<'_>],
+    announce: impl Fn(u64, u64),
+) -> Result<()> {
     let mut sorted: Vec<&mut ReadOp<'_>> = reads.iter_mut().filter(|r| !r.buf.is_empty()).collect();
     if !sorted.is_sorted_by_key(|r| r.offset_bytes) {
         sorted.sort_by_key(|r| r.offset_bytes);
     }
-    for run in sorted.chunk_by_mut(|a, b| a.offset_bytes.checked_add(a.buf.len() as u64) == Some(b.offset_bytes)) {
+    let mut runs: Vec<_> = sorted
+        .chunk_by_mut(|a, b| a.offset_bytes.checked_add(a.buf.len() as u64) == Some(b.offset_bytes))
+        .collect();
+    let places: Vec<(u64, u64)> = runs
+        .iter()
+        .map(|run| (run[0].offset_bytes, run.iter().map(|r| r.buf.len() as u64).sum()))
+        .collect();
+    let mut to_announce = places.iter().filter(|_| places.len() > 1);
+    let mut announce_some = |count| {
+        for (offset_bytes, len_bytes) in to_announce.by_ref().take(count) {
+            announce(*offset_bytes, *len_bytes);
+        }
+    };
+    announce_some(ANNOUNCED_RUNS_MAX);
+    for run in &mut runs {
+        announce_some(1);
         for part in run.chunks_mut(VECTOR_BUFS_MAX) {
             if let [single] = part {
                 device.read_at(single.offset_bytes, single.buf)?;
@@ -50,4 +76,37 @@ pub(crate) fn read<D: BlockDevice + ?Sized>(device: &D, reads: &mut [ReadOp<'_>]
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::MemDevice;
+
+    #[test]
+    fn places_are_announced_once_and_in_order_unless_there_is_but_one() {
+        const READS: usize = 3 * ANNOUNCED_RUNS_MAX;
+        let device = MemDevice::new("memory", 1 << 20);
+        for (gap_bytes, expected) in [(512, READS), (0, 0)] {
+            let mut bufs = vec![[0u8; 1024]; READS];
+            let mut reads: Vec<_> = bufs
+                .iter_mut()
+                .enumerate()
+                .map(|(index, buf)| ReadOp {
+                    offset_bytes: index as u64 * (1024 + gap_bytes),
+                    buf,
+                })
+                .collect();
+            reads.reverse();
+            let announced = RefCell::new(vec![]);
+            read(&device, &mut reads, |offset_bytes, len_bytes| {
+                announced.borrow_mut().push((offset_bytes, len_bytes));
+            })
+            .unwrap();
+            let all: Vec<_> = (0..expected as u64).map(|index| (index * 1536, 1024)).collect();
+            assert_eq!(announced.into_inner(), all);
+        }
+    }
 }

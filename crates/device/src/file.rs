@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{BlockDevice, Error, Op, Result, check_access, mounted, sys};
+use crate::{BlockDevice, Error, Op, ReadOp, Result, batch, check_access, mounted, sys};
 
 /// The sector size that an image file is taken to have.
 const FILE_SECTOR_SIZE_BYTES: u32 = 512;
@@ -249,6 +249,13 @@ impl BlockDevice for FileDevice {
             Ok(n)
         })
         .map_err(self.failed(Op::Write, offset_bytes))
+    }
+
+    /// The kernel begins with all places at once; without, each read would wait for its own.
+    fn read_batch(&self, reads: &mut [ReadOp<'_>]) -> Result<()> {
+        batch::read(self, reads, |offset_bytes, len_bytes| {
+            sys::will_need(&self.file, offset_bytes, len_bytes);
+        })
     }
 
     fn flush(&self) -> Result<()> {

@@ -55,6 +55,16 @@ pub(crate) fn pwritev(file: &File, bufs: &[IoSlice<'_>], offset_bytes: u64) -> i
     })
 }
 
+/// posix_fadvise(2), WILLNEED: begins to read a range into the page cache. Only a hint: what is wrong with the range, the
+/// read itself will tell.
+pub(crate) fn will_need(file: &File, offset_bytes: u64, len_bytes: u64) {
+    let (Ok(offset_bytes), Ok(len_bytes)) = (offset(offset_bytes), offset(len_bytes)) else {
+        return;
+    };
+    // SAFETY: no memory is passed.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), offset_bytes, len_bytes, libc::POSIX_FADV_WILLNEED) };
+}
+
 pub(crate) fn block_device_size_bytes(file: &File) -> io::Result<u64> {
     let mut size_bytes = 0u64;
     // SAFETY: BLKGETSIZE64 stores a 64-bit number.
