@@ -173,6 +173,45 @@ fn cowshed_sync_reaches_mounts_that_syncfs_does_not() {
     assert!(child.wait().unwrap().success());
 }
 
+/// `lsattr -v` and what of btrfs-progs does not insist on a mount of the kernel's.
+#[test]
+fn tools_of_the_format_get_the_kernels_answers() {
+    let Some(()) = can_mount() else { return };
+    let Some(()) = need::kernel_btrfs() else { return };
+    let kernel = KernelVolume::make(&VolumeOptions::default()).unwrap();
+    let script = "
+        lsattr -v f; lsattr -v -d sub; btrfs filesystem label .; btrfs property get .
+        btrfs property get sub/g compression; btrfs filesystem sync . && echo synced";
+    let ask = |dir: &Path| {
+        let shell = Command::new("sh")
+            .args(["-c", script])
+            .current_dir(dir)
+            .output()
+            .unwrap();
+        String::from_utf8(shell.stdout).unwrap()
+    };
+    let mut expected = String::new();
+    kernel
+        .with_mount(|root| {
+            let make = "
+                btrfs filesystem label . here; btrfs subvolume create sub; touch f sub/g
+                btrfs property set sub/g compression lzo; btrfs property set sub ro true";
+            cowshed_harness::run("sh", &["-ec", &format!("cd {}; {make}", root.display())])?;
+            expected = ask(root);
+            Ok(())
+        })
+        .unwrap();
+    for part in ["label=here", "ro=false", "compression=lzo", "synced"] {
+        assert!(expected.contains(part), "{expected}");
+    }
+    let dir = kernel.dir().join("mnt");
+    fs::create_dir(&dir).unwrap();
+    let _guard = Guard(&dir);
+    run("mount {} {}", &[kernel.image(), &dir]).ok();
+    assert_eq!(ask(&dir), expected);
+    unmount(&dir);
+}
+
 #[test]
 fn umount_says_when_not_everything_could_be_written() {
     let Some(()) = can_mount() else { return };
