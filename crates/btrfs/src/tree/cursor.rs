@@ -31,6 +31,8 @@ pub struct Cursor<'t> {
     from: Option<Key>,
     to: Key,
     window: VecDeque<(Key, Item)>,
+    /// More than one window was wanted: then more will be, and they are read ahead.
+    is_long: bool,
     /// False in the commit's own view.
     with_pending: bool,
 }
@@ -42,6 +44,7 @@ impl<'t> Cursor<'t> {
             from: (from <= to).then_some(from),
             to,
             window: VecDeque::new(),
+            is_long: false,
             with_pending: true,
         }
     }
@@ -90,7 +93,7 @@ impl<'t> Cursor<'t> {
     /// A leaf as it is, if nothing is pending in its range.
     fn leaf_run(&mut self, from: Key) -> Result<Option<Run>> {
         let state = self.tree.state.read();
-        let at = self.tree.descend_in_sequence(state.root, &from)?;
+        let at = self.tree.descend_in_sequence(state.root, &from, &self.to)?;
         let end = self.window_end(&at);
         if self.with_pending && PendingWalk::new(Some(&*state), from, end).key().is_some() {
             return Ok(None);
@@ -118,7 +121,12 @@ impl<'t> Cursor<'t> {
 
     fn fill(&mut self, from: Key) -> Result<()> {
         let state = self.tree.state.read();
-        let at = self.tree.descend(state.root, &from)?;
+        let at = if self.is_long {
+            self.tree.descend_in_sequence(state.root, &from, &self.to)?
+        } else {
+            self.tree.descend(state.root, &from)?
+        };
+        self.is_long = true;
         let end = self.window_end(&at);
         let first_slot = at.leaf.search(&from).unwrap_or_else(|slot| slot);
         let mut leaf = (first_slot..at.leaf.len())

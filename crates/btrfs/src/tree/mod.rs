@@ -277,13 +277,16 @@ impl Tree {
         self.descend_with(root, key, |_, _| {})
     }
 
-    /// As [`Tree::descend`] for who will want the leaves behind this one, too: where this one has to be read, those
-    /// that the parent names next are read with it.
-    fn descend_in_sequence(&self, root: RootPtr, key: &Key) -> Result<LeafAt> {
+    /// As [`Tree::descend`] for who will want the leaves behind this one, too, up to the key `to`: where this one has to
+    /// be read, those that the parent names next are read with it.
+    fn descend_in_sequence(&self, root: RootPtr, key: &Key, to: &Key) -> Result<LeafAt> {
         self.descend_with(root, key, |block, slot| {
             if block.level() == 1 && !self.store.holds(&child_ptr(block, slot)) {
                 let end = block.len().min(slot + READAHEAD_LEAVES_MAX);
-                let wanted: Vec<_> = (slot..end).map(|slot| child_ptr(block, slot)).collect();
+                let wanted: Vec<_> = (slot..end)
+                    .take_while(|&next| next == slot || block.key(next) <= *to)
+                    .map(|slot| child_ptr(block, slot))
+                    .collect();
                 self.store.read_ahead(&wanted, self.id);
             }
         })
