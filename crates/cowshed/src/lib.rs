@@ -24,7 +24,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! With an image file the device is [`FileDevice::open`], or shorter [`Volume::open_image`].
+//! With an image file the device is [`FileDevice::open`], or shorter [`Volume::open_image`]; module [`device`] has what a
+//! device of your own needs.
 //!
 //! **What holds.** A change is visible to every other call at once, and durable after [`File::sync`], [`Volume::sync`],
 //! [`Volume::close`], or the next commit (every 30 seconds by default): after a crash the volume is as it was at its last
@@ -48,6 +49,11 @@ pub use cowshed_vfs::{FileKind, StatFs, Timestamp};
 pub use library::{
     AtomicWrites, Dir, DirEntry, Error, File, FileOptions, Metadata, OpenOptions, ReadDir, Result, Subvolume, Volume,
 };
+
+/// What it takes to write a [`BlockDevice`] of one's own.
+pub mod device {
+    pub use cowshed_device::{BlockDevice, Error, Op, ReadOp, Result, WriteOp, check_access};
+}
 
 /// The README's example compiles.
 #[cfg(doctest)]
