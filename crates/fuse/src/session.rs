@@ -21,6 +21,9 @@ use crate::workers::{self, Crew, Worker};
 
 /// Largest read and write in one request: what the kernel allows without its administrator's help (256 pages).
 pub const IO_BYTES_MAX: usize = 1 << 20;
+/// How far the kernel reads ahead by default: several requests, which are served at the same time, and whose reader is
+/// woken once for all of them. As much as on the kernel's btrfs.
+const READAHEAD_BYTES: usize = 4 << 20;
 const WORKERS_MAX: usize = 64;
 /// More than processors: an fsync occupies a worker while it waits for the device, and the fsyncs that share the next write are
 /// those that have a worker to wait in. Who rests costs the address space of two buffers.
@@ -69,7 +72,7 @@ impl Default for SessionOptions {
             writeback_cache: false,
             skip_open: true,
             io_bytes_max: IO_BYTES_MAX,
-            readahead_bytes: IO_BYTES_MAX,
+            readahead_bytes: READAHEAD_BYTES,
             on_panic: None,
         }
     }

@@ -245,11 +245,20 @@ impl Mountpoint {
 
     /// Sets how far the kernel reads ahead.
     pub(crate) fn set_readahead(&self, bytes: usize) -> io::Result<()> {
+        std::fs::write(self.readahead_path()?, format!("{}", bytes >> 10))
+    }
+
+    /// Where the kernel keeps that. A mount of a block device has the number of the device, under which the device's
+    /// own readahead is kept; the mount's is beside it.
+    fn readahead_path(&self) -> io::Result<PathBuf> {
         let device = self.device.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        std::fs::write(
-            format!("/sys/class/bdi/{device}/read_ahead_kb"),
-            format!("{}", bytes >> 10),
-        )
+        let path = |name: String| Path::new("/sys/class/bdi").join(name).join("read_ahead_kb");
+        let of_block_device = path(format!("{device}-fuseblk"));
+        Ok(if of_block_device.exists() {
+            of_block_device
+        } else {
+            path(device.clone())
+        })
     }
 }
 

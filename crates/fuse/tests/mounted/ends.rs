@@ -215,11 +215,20 @@ fn a_block_device_mount_ends_before_umount_returns() {
         return;
     };
     let image = Loop::new();
+    let number = image.device.trim_start_matches("/dev/loop");
+    let readahead = |name: String| fs::read_to_string(format!("/sys/class/bdi/{name}/read_ahead_kb")).unwrap();
+    let device_readahead = readahead(format!("7:{number}"));
     let mut mount = Mount::new(|o| o.mount.block_device = Some(image.device.clone().into()));
     let line = mount_line(mount.dir.path());
     assert!(
         line.starts_with(&image.device) && line.contains(" fuseblk.cowshed "),
         "{line}"
+    );
+    assert_eq!(readahead(format!("7:{number}-fuseblk")).trim(), "4096");
+    assert_eq!(
+        readahead(format!("7:{number}")),
+        device_readahead,
+        "the device's own stays"
     );
     fs::write(mount.path("f"), b"content").unwrap();
     let synced = mount.fs.synced.load(Ordering::SeqCst);
