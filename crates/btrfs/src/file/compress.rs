@@ -40,7 +40,7 @@ impl Algorithm {
     }
 
     /// Its number in extent items.
-    pub(super) fn on_disk(self) -> u8 {
+    pub fn on_disk(self) -> u8 {
         match self {
             Self::Zlib => compression::ZLIB,
             Self::Lzo => compression::LZO,
@@ -148,7 +148,7 @@ pub struct CompressPolicy {
 
 /// The memory of compressors: larger than what it compresses, and slow to make, so that it is kept.
 #[derive(Default)]
-pub(super) struct Encoder {
+pub struct Encoder {
     zlib: Option<(i32, Compress)>,
     zstd: Option<(i32, ZstdCompressor<'static>)>,
     lzo: Option<Box<lzo_encode::Table>>,
@@ -340,7 +340,7 @@ mod tests {
                     "{how}: {len} became {}",
                     packed.len()
                 );
-                let back = decompress(how.algorithm().on_disk(), &packed, len as u64).unwrap();
+                let back = decompress(how.algorithm().on_disk(), &packed, len).unwrap();
                 assert!(back == data, "{how}, {len} bytes");
                 let again = encoder.compress(how, &data, len + 200);
                 assert_eq!(
@@ -367,7 +367,7 @@ mod tests {
             data.resize(4096, 7);
             data.extend(mixture(literals, 3 * 4096));
             let packed = encoder.compress(lzo, &data, data.len() * 2).unwrap();
-            assert!(decompress(compression::LZO, &packed, data.len() as u64).unwrap() == data);
+            assert!(decompress(compression::LZO, &packed, data.len()).unwrap() == data);
         }
     }
 
@@ -390,7 +390,7 @@ mod tests {
                     continue;
                 };
                 packed_count += 1;
-                let back = decompress(how.algorithm().on_disk(), &packed, len);
+                let back = decompress(how.algorithm().on_disk(), &packed, len as usize);
                 assert!(
                     back.as_ref() == Ok(&data),
                     "{how}, round {round}: {len} bytes of {values} values"

@@ -2,9 +2,13 @@
 //!
 //! No input makes it panic or take more memory than the limits here allow.
 
-use std::io::Read;
+use std::fmt;
+use std::io::{ErrorKind, Read};
 
 use btrfs_format::items::compression;
+use flate2::{Decompress, FlushDecompress, Status};
+use parking_lot::Mutex;
+use zstd::zstd_safe::DCtx;
 
 use super::lzo::{self, LzoError};
 
@@ -44,85 +48,142 @@ pub enum DecompressError {
     LzoSegment { index: usize, source: LzoError },
 }
 
-/// Decompresses a whole extent, or an inline one. The result has exactly `ram_bytes`: where the stream holds less, the
-/// rest is zeros (the kernel compresses to the end of the file and fills up so), more is cut off.
-pub fn decompress(compression_type: u8, compressed: &[u8], ram_bytes: u64) -> Result<Vec<u8>, DecompressError> {
-    let limit = COMPRESSED_EXTENT_BYTES_MAX;
-    let too_large = |field, found| DecompressError::TooLarge { field, found, limit };
-    let len = usize::try_from(ram_bytes)
-        .ok()
-        .filter(|len| *len <= limit)
-        .ok_or_else(|| too_large("ram_bytes", ram_bytes))?;
-    if compressed.len() > limit {
-        return Err(too_large("the compressed extent", compressed.len() as u64));
-    }
-    let mut out = match compression_type {
-        compression::ZLIB => zlib(compressed, len)?,
-        compression::LZO => lzo_frame(compressed, len)?,
-        compression::ZSTD => zstd_frame(compressed, len)?,
-        found => return Err(DecompressError::UnknownType { found }),
-    };
-    out.resize(len, 0);
-    Ok(out)
+/// The memory of decompressors, and of what they read: slow to make, so that it is kept.
+#[derive(Default)]
+pub struct Decoder {
+    zstd: Option<DCtx<'static>>,
+    zlib: Option<Decompress>,
+    /// What is to be decompressed.
+    raw: Vec<u8>,
 }
 
-/// As [`decompress`], into all of `out`.
-pub fn decompress_into(compression_type: u8, compressed: &[u8], out: &mut [u8]) -> Result<(), DecompressError> {
-    let is_bounded = compressed.len().max(out.len()) <= COMPRESSED_EXTENT_BYTES_MAX;
-    let done = match compression_type {
-        compression::ZSTD if is_bounded => zstd_into(compressed, out),
-        compression::ZLIB if is_bounded => zlib_into(compressed, out),
-        _ => None,
-    };
-    if let Some(len) = done {
+impl Decoder {
+    /// Room for what an extent has on disk; what is in it means nothing. Longer ones than there can be are cut off.
+    pub(super) fn raw(&mut self, len_bytes: u64) -> &mut [u8] {
+        let len = len_bytes.min(COMPRESSED_EXTENT_BYTES_MAX as u64) as usize;
+        if self.raw.len() < len {
+            self.raw.resize(len, 0);
+        }
+        &mut self.raw[..len]
+    }
+
+    /// As [`Decoder::decompress`], of what [`Decoder::raw`] was filled with.
+    pub(super) fn decompress_raw(
+        &mut self,
+        compression_type: u8,
+        len_bytes: u64,
+        out: &mut [u8],
+    ) -> Result<(), DecompressError> {
+        self.raw(len_bytes);
+        let raw = std::mem::take(&mut self.raw);
+        let compressed = usize::try_from(len_bytes).ok().and_then(|len| raw.get(..len));
+        let done = self.decompress(compression_type, compressed.unwrap_or(&raw), out);
+        self.raw = raw;
+        done
+    }
+
+    /// Decompresses a whole extent, or an inline one, into all of `out`: where the stream holds less, the rest is zeros
+    /// (the kernel compresses to the end of the file and fills up so), more is cut off.
+    pub fn decompress(
+        &mut self,
+        compression_type: u8,
+        compressed: &[u8],
+        out: &mut [u8],
+    ) -> Result<(), DecompressError> {
+        let limit = COMPRESSED_EXTENT_BYTES_MAX;
+        for (field, found) in [("ram_bytes", out.len()), ("the compressed extent", compressed.len())] {
+            if found > limit {
+                let found = found as u64;
+                return Err(DecompressError::TooLarge { field, found, limit });
+            }
+        }
+        let len = match compression_type {
+            compression::ZLIB => self.zlib(compressed, out)?,
+            compression::LZO => lzo_frame(compressed, out)?,
+            compression::ZSTD => self.zstd(compressed, out)?,
+            found => return Err(DecompressError::UnknownType { found }),
+        };
         out[len..].fill(0);
-        return Ok(());
+        Ok(())
     }
-    // What is unusual, and what is wrong, goes the way that can say so.
-    let data = decompress(compression_type, compressed, out.len() as u64)?;
-    out.copy_from_slice(&data);
-    Ok(())
+
+    /// In one call where the stream ends within `out`; else, and where something is wrong, in the way that can say so.
+    fn zlib(&mut self, compressed: &[u8], out: &mut [u8]) -> Result<usize, DecompressError> {
+        let stream = self.zlib.get_or_insert_with(|| Decompress::new(true));
+        stream.reset(true);
+        if let Ok(Status::StreamEnd) = stream.decompress(compressed, out, FlushDecompress::Finish) {
+            return Ok(usize::try_from(stream.total_out()).map_or(out.len(), |len| len.min(out.len())));
+        }
+        // A stream that was given up is not used again.
+        self.zlib = None;
+        read_up_to(flate2::bufread::ZlibDecoder::new(compressed), out, "zlib")
+    }
+
+    /// In one call where that is possible; else, and where something is wrong, in the way that can say so.
+    fn zstd(&mut self, compressed: &[u8], out: &mut [u8]) -> Result<usize, DecompressError> {
+        if let Some(frame) = whole_zstd_frame(compressed)
+            && let Ok(len) = self.zstd.get_or_insert_with(DCtx::create).decompress(out, frame)
+        {
+            return Ok(len);
+        }
+        zstd_stream(compressed, out)
+    }
 }
 
-/// In one call; `None` where the frame is not one that fits `out`, or has a window of its own, whose size this does not
-/// look at.
-fn zstd_into(compressed: &[u8], out: &mut [u8]) -> Option<usize> {
+/// Decoders that nobody uses now.
+#[derive(Default)]
+pub(super) struct Decoders(Mutex<Vec<Decoder>>);
+
+/// As many decoders are kept as threads may use at the same time on a large machine.
+const DECODERS_MAX: usize = 32;
+
+impl Decoders {
+    /// Lends any decoder that is free, or a new one.
+    pub fn with<R>(&self, run: impl FnOnce(&mut Decoder) -> R) -> R {
+        let kept = self.0.lock().pop();
+        let mut decoder = kept.unwrap_or_default();
+        let result = run(&mut decoder);
+        let mut kept = self.0.lock();
+        if kept.len() < DECODERS_MAX {
+            kept.push(decoder);
+        }
+        result
+    }
+}
+
+impl fmt::Debug for Decoders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Decoders({})", self.0.lock().len())
+    }
+}
+
+/// The first frame, where its window is its content. (A window of its own has a size that must be looked at first.)
+fn whole_zstd_frame(compressed: &[u8]) -> Option<&[u8]> {
     /// Offset of the frame header descriptor (RFC 8878), and its bit for frames whose window is their content.
     const DESCRIPTOR: usize = 4;
     const SINGLE_SEGMENT: u8 = 1 << 5;
     compressed.get(DESCRIPTOR).filter(|byte| *byte & SINGLE_SEGMENT != 0)?;
-    let frame = zstd::zstd_safe::find_frame_compressed_size(compressed).ok()?;
-    zstd::zstd_safe::decompress(out, compressed.get(..frame)?).ok()
+    compressed.get(..zstd::zstd_safe::find_frame_compressed_size(compressed).ok()?)
 }
 
-/// In one call; `None` where the stream does not end within `out`.
-fn zlib_into(compressed: &[u8], out: &mut [u8]) -> Option<usize> {
-    let mut stream = flate2::Decompress::new(true);
-    let status = stream
-        .decompress(compressed, out, flate2::FlushDecompress::Finish)
-        .ok()?;
-    let len = usize::try_from(stream.total_out()).ok()?;
-    (status == flate2::Status::StreamEnd).then_some(len)
+/// Reads what a decoder gives, as far as there is room for it.
+fn read_up_to(mut reader: impl Read, out: &mut [u8], kind: &'static str) -> Result<usize, DecompressError> {
+    let mut len = 0;
+    while len < out.len() {
+        match reader.read(&mut out[len..]) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => {
+                let what = error.to_string();
+                return Err(DecompressError::Stream { kind, what });
+            }
+        }
+    }
+    Ok(len)
 }
 
-/// Reads up to `len` bytes of what a decoder gives.
-fn read_up_to(reader: impl Read, len: usize, kind: &'static str) -> Result<Vec<u8>, DecompressError> {
-    let mut out = Vec::with_capacity(len);
-    reader
-        .take(len as u64)
-        .read_to_end(&mut out)
-        .map_err(|error| DecompressError::Stream {
-            kind,
-            what: error.to_string(),
-        })?;
-    Ok(out)
-}
-
-fn zlib(compressed: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> {
-    read_up_to(flate2::bufread::ZlibDecoder::new(compressed), len, "zlib")
-}
-
-fn zstd_frame(compressed: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> {
+fn zstd_stream(compressed: &[u8], out: &mut [u8]) -> Result<usize, DecompressError> {
     let stream = |what: std::io::Error| DecompressError::Stream {
         kind: "zstd",
         what: what.to_string(),
@@ -132,15 +193,15 @@ fn zstd_frame(compressed: &[u8], len: usize) -> Result<Vec<u8>, DecompressError>
         .map_err(stream)?
         .single_frame();
     decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(stream)?;
-    read_up_to(decoder, len, "zstd")
+    read_up_to(decoder, out, "zstd")
 }
 
 /// btrfs's frame: the length of the whole, then segments, each with its length before it. A length does not cross the
 /// end of a sector: where fewer than four bytes are left in one, they are padding.
-fn lzo_frame(compressed: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> {
+fn lzo_frame(compressed: &[u8], out: &mut [u8]) -> Result<usize, DecompressError> {
     let length_at = |at: usize| -> Option<usize> {
-        let bytes = compressed.get(at..at.checked_add(LZO_LENGTH_BYTES)?)?;
-        usize::try_from(u32::from_le_bytes(bytes.try_into().ok()?)).ok()
+        let bytes = compressed.get(at..)?.first_chunk::<LZO_LENGTH_BYTES>()?;
+        usize::try_from(u32::from_le_bytes(*bytes)).ok()
     };
     let frame = |what, found, at: usize| DecompressError::LzoFrame {
         what,
@@ -152,40 +213,56 @@ fn lzo_frame(compressed: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> 
     if total > compressed.len() || total < LZO_LENGTH_BYTES {
         return Err(frame("the whole", total, 0));
     }
-    let mut out = Vec::with_capacity(len);
     let mut at = LZO_LENGTH_BYTES;
     let mut index = 0;
-    while at < total && out.len() < len {
+    let mut len = 0;
+    while at < total && len < out.len() {
         let segment_len = length_at(at).ok_or_else(|| frame("length", LZO_LENGTH_BYTES, at))?;
         at += LZO_LENGTH_BYTES;
         if segment_len > LZO_SEGMENT_COMPRESSED_BYTES_MAX || segment_len > total.saturating_sub(at) {
             return Err(frame("segment", segment_len, at));
         }
         let segment = compressed.get(at..at + segment_len).unwrap_or_default();
-        let before = out.len();
-        lzo::decode(segment, &mut out, LZO_SEGMENT_BYTES)
-            .map_err(|source| DecompressError::LzoSegment { index, source })?;
+        let found = lzo_segment(segment, &mut out[len..]);
+        let found = found.map_err(|source| DecompressError::LzoSegment { index, source })?;
         at += segment_len;
         // The kernel counts the padding as part of the whole, behind the last segment too.
         let left_in_sector = LZO_SEGMENT_BYTES - at % LZO_SEGMENT_BYTES;
         if left_in_sector < LZO_LENGTH_BYTES {
             at += left_in_sector;
         }
-        if at < total && out.len() - before != LZO_SEGMENT_BYTES {
-            return Err(frame(
-                "output of a segment that is not the last",
-                out.len() - before,
-                at,
-            ));
+        if at < total && found != LZO_SEGMENT_BYTES {
+            return Err(frame("output of a segment that is not the last", found, at));
         }
+        len += found;
         index += 1;
     }
-    out.truncate(len);
+    Ok(len.min(out.len()))
+}
+
+/// Decodes a segment to the start of `out`, and returns how long it is, also where that is more than there is room for.
+fn lzo_segment(segment: &[u8], out: &mut [u8]) -> Result<usize, LzoError> {
+    if out.len() >= LZO_SEGMENT_BYTES {
+        return lzo::decode(segment, out, LZO_SEGMENT_BYTES);
+    }
+    let mut all = [0; LZO_SEGMENT_BYTES];
+    let found = lzo::decode(segment, &mut all, LZO_SEGMENT_BYTES)?;
+    let wanted = found.min(out.len());
+    out[..wanted].copy_from_slice(&all[..wanted]);
+    Ok(found)
+}
+
+/// By a decoder that is used for the first time.
+#[cfg(test)]
+pub(crate) fn decompress(compression_type: u8, compressed: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> {
+    let mut out = vec![0xee; len];
+    Decoder::default().decompress(compression_type, compressed, &mut out)?;
     Ok(out)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::compress::{Algorithm, Compression, Encoders};
     use super::*;
 
     const TYPES: [u8; 3] = [compression::ZLIB, compression::LZO, compression::ZSTD];
@@ -227,34 +304,59 @@ mod tests {
         }
     }
 
+    /// A frame with a window of its own, and without the length of its content.
+    fn zstd_with_window(data: &[u8], log: u32) -> Vec<u8> {
+        let mut encoder = zstd::stream::Encoder::new(Vec::new(), 3).unwrap();
+        encoder.window_log(log).unwrap();
+        std::io::Write::write_all(&mut encoder, data).unwrap();
+        encoder.finish().unwrap()
+    }
+
     #[test]
-    fn both_ways_give_the_same() {
+    fn large_windows_are_refused() {
+        let packed = zstd_with_window(&[7; 50_000], ZSTD_WINDOW_LOG_MAX + 1);
+        let refused = decompress(compression::ZSTD, &packed, 50_000).unwrap_err();
+        assert!(
+            matches!(refused, DecompressError::Stream { kind: "zstd", .. }),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn what_a_decoder_saw_before_does_not_matter() {
         let text: Vec<u8> = (0..3000)
             .flat_map(|n| format!("line {n}\n").into_bytes())
             .take(20_000)
             .collect();
         let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
         std::io::Write::write_all(&mut encoder, &text).unwrap();
+        let lzo = Compression::new(Algorithm::Lzo, 0);
         let streams = [
             (compression::ZLIB, encoder.finish().unwrap()),
             (compression::ZSTD, zstd::bulk::compress(&text, 3).unwrap()),
-            (compression::ZSTD, zstd::stream::encode_all(&text[..], 3).unwrap()),
+            (compression::ZSTD, zstd_with_window(&text, ZSTD_WINDOW_LOG_MAX)),
+            (
+                compression::LZO,
+                Encoders::default().compress(lzo, &text, 20_000).unwrap(),
+            ),
         ];
-        for (ty, mut packed) in streams {
+        let mut decoder = Decoder::default();
+        let twice = streams.clone().into_iter().chain(streams);
+        for (ty, mut packed) in twice {
             packed.resize(packed.len().next_multiple_of(4096), 0);
             // Whole, cut off, filled up.
-            for len in [20_000, 10_000, 24_576] {
+            for len in [20_000, 10_000, 24_576, 1] {
+                let mut expected = text.clone();
+                expected.resize(len, 0);
                 let mut out = vec![0xee; len];
-                let done = decompress_into(ty, &packed, &mut out);
-                assert!(done.map(|()| out) == decompress(ty, &packed, len as u64), "{ty}: {len}");
+                decoder.decompress(ty, &packed, &mut out).unwrap();
+                assert!(out == expected, "{ty}: {len}");
             }
             packed[60] ^= 0xff;
             packed.truncate(300);
             let mut out = vec![0; 20_000];
-            assert!(
-                decompress_into(ty, &packed, &mut out).is_err(),
-                "{ty}: a damaged stream"
-            );
+            let done = decoder.decompress(ty, &packed, &mut out);
+            assert!(done.is_err(), "{ty}: a damaged stream");
         }
     }
 

@@ -23,82 +23,137 @@ const FAR_DISTANCE: usize = 16384;
 /// First instructions up to this are ordinary ones; above it they are a run of literals, less this many.
 const FIRST_LITERALS_BASE: u8 = 17;
 
-struct Input<'a>(&'a [u8]);
+/// Copies of up to this many bytes are made in one go where there is room for all of it: what is too much is overwritten
+/// by what comes next.
+const WIDE: usize = 16;
+/// As [`WIDE`], for matches that lie nearer than that.
+const HALF: usize = WIDE / 2;
+
+struct Input<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
 
 impl<'a> Input<'a> {
     fn byte(&mut self) -> Result<usize> {
-        let (&first, rest) = self.0.split_first().ok_or(LzoError::InputEnd)?;
-        self.0 = rest;
-        Ok(first.into())
+        let &byte = self.bytes.get(self.at).ok_or(LzoError::InputEnd)?;
+        self.at += 1;
+        Ok(byte.into())
     }
     fn le16(&mut self) -> Result<usize> {
-        Ok(self.byte()? | self.byte()? << 8)
+        let rest = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk());
+        self.at += 2;
+        Ok(u16::from_le_bytes(*rest.ok_or(LzoError::InputEnd)?).into())
     }
     fn take(&mut self, len: usize) -> Result<&'a [u8]> {
-        let (now, rest) = self.0.split_at_checked(len).ok_or(LzoError::InputEnd)?;
-        self.0 = rest;
-        Ok(now)
+        let taken = self.bytes.get(self.at..self.at + len).ok_or(LzoError::InputEnd)?;
+        self.at += len;
+        Ok(taken)
     }
     /// A length that did not fit the instruction: 255 for every zero byte, then a last byte.
     fn long_length(&mut self, base: usize) -> Result<usize> {
-        let zeros = self.0.iter().take_while(|b| **b == 0).count();
-        self.take(zeros)?;
-        Ok(base + zeros * 255 + self.byte()?)
+        let mut len = base;
+        loop {
+            match self.byte()? {
+                0 => len += 255,
+                last => return Ok(len + last),
+            }
+        }
+    }
+    /// `WIDE` bytes from here on, if there are as many.
+    fn wide(&self) -> Option<&'a [u8; WIDE]> {
+        self.bytes.get(self.at..)?.first_chunk()
     }
 }
 
 struct Output<'a> {
-    bytes: &'a mut Vec<u8>,
-    /// Where this stream's output begins: matches do not reach below it.
-    start: usize,
+    /// More than the stream may make, where there is more room.
+    bytes: &'a mut [u8],
+    len: usize,
     limit_bytes: usize,
 }
 
 impl Output<'_> {
     fn room(&self, len: usize) -> Result<()> {
-        if len > self.limit_bytes - (self.bytes.len() - self.start) {
+        if len > self.limit_bytes - self.len {
             return Err(LzoError::OutputLimit {
                 limit_bytes: self.limit_bytes,
             });
         }
         Ok(())
     }
+    #[inline(always)]
     fn literals(&mut self, input: &mut Input<'_>, len: usize) -> Result<()> {
         self.room(len)?;
-        self.bytes.extend_from_slice(input.take(len)?);
+        let to = &mut self.bytes[self.len..];
+        if len <= WIDE
+            && let (Some(from), Some(to)) = (input.wide(), to.first_chunk_mut())
+        {
+            *to = *from;
+            input.at += len;
+        } else {
+            to[..len].copy_from_slice(input.take(len)?);
+        }
+        self.len += len;
         Ok(())
     }
+    #[inline(always)]
     fn repeat(&mut self, distance: usize, len: usize) -> Result<()> {
-        let written = self.bytes.len() - self.start;
-        if distance > written {
-            return Err(LzoError::Distance { distance, written });
+        if distance > self.len {
+            return Err(LzoError::Distance {
+                distance,
+                written: self.len,
+            });
         }
         self.room(len)?;
-        let mut from = self.bytes.len() - distance;
-        let mut left = len;
-        // The source may overlap what is being written: each round copies what is there by now.
-        while left > 0 {
-            let now = left.min(self.bytes.len() - from);
-            self.bytes.extend_from_within(from..from + now);
-            from += now;
-            left -= now;
+        let (from, end) = (self.len - distance, self.len + len);
+        if distance >= HALF && self.bytes.len() - end >= WIDE {
+            if distance >= WIDE {
+                self.copy_in_steps::<WIDE>(from, end);
+            } else {
+                self.copy_in_steps::<HALF>(from, end);
+            }
+        } else {
+            self.copy_exactly(from, len);
         }
+        self.len = end;
         Ok(())
+    }
+    /// Copies from `from` on, which lies at least `STEP` bytes back, up to `end`, and fewer than `STEP` bytes more.
+    #[inline(always)]
+    fn copy_in_steps<const STEP: usize>(&mut self, from: usize, end: usize) {
+        // One step for most matches; longer ones catch up with what the first ones wrote.
+        let (mut from, mut to) = (from, self.len);
+        while to < end {
+            self.bytes.copy_within(from..from + STEP, to);
+            from += STEP;
+            to += STEP;
+        }
+    }
+    fn copy_exactly(&mut self, from: usize, len: usize) {
+        let (mut to, end) = (self.len, self.len + len);
+        // The source may overlap what is being written: each round copies what is there by now.
+        while to < end {
+            let now = (to - from).min(end - to);
+            self.bytes.copy_within(from..from + now, to);
+            to += now;
+        }
     }
 }
 
-/// Decodes one LZO1X stream, to its end marker, and appends what comes out. Nothing may follow the end marker.
-pub fn decode(input: &[u8], output: &mut Vec<u8>, limit_bytes: usize) -> Result<()> {
-    let mut input = Input(input);
-    let start = output.len();
+/// Decodes one LZO1X stream, to its end marker, into the start of `out`, and returns how many bytes it made, `limit_bytes`
+/// at most. Nothing may follow the end marker. Bytes of `out` behind the result may be overwritten, too: decoding is
+/// faster where there are some.
+pub fn decode(input: &[u8], out: &mut [u8], limit_bytes: usize) -> Result<usize> {
+    let mut input = Input { bytes: input, at: 0 };
     let mut out = Output {
-        bytes: output,
-        start,
-        limit_bytes,
+        limit_bytes: limit_bytes.min(out.len()),
+        bytes: out,
+        len: 0,
     };
     // Literals that the last instruction copied: 0 to 3, or 4 for "a long run". It changes what `0000....` means.
     let mut state = 0;
-    if let Some(&first) = input.0.first()
+    if let Some(&first) = input.bytes.first()
         && first > FIRST_LITERALS_BASE
     {
         input.byte()?;
@@ -133,8 +188,8 @@ pub fn decode(input: &[u8], output: &mut Vec<u8>, limit_bytes: usize) -> Result<
                 let low = input.le16()?;
                 let distance = FAR_DISTANCE + ((op & 8) << 11) + (low >> 2);
                 if distance == FAR_DISTANCE {
-                    return if input.0.is_empty() {
-                        Ok(())
+                    return if input.at == input.bytes.len() {
+                        Ok(out.len)
                     } else {
                         Err(LzoError::Trailing)
                     };
@@ -170,8 +225,16 @@ mod tests {
     use super::*;
 
     fn decoded(input: &[u8]) -> Result<Vec<u8>> {
-        let mut out = Vec::new();
-        decode(input, &mut out, 4096).map(|()| out)
+        // With room behind what comes out, and without: what comes out is the same.
+        let mut out = vec![0xee; 5000];
+        let wide = decode(input, &mut out, 4096);
+        let exact_len = *wide.as_ref().unwrap_or(&4096);
+        let mut exact = vec![0xee; exact_len];
+        assert_eq!(decode(input, &mut exact, 4096), wide);
+        let len = wide?;
+        out.truncate(len);
+        assert!(exact == out);
+        Ok(out)
     }
 
     #[test]
@@ -222,9 +285,7 @@ mod tests {
                     (x >> 56) as u8
                 })
                 .collect();
-            let mut out = Vec::new();
-            let _ = decode(&noise, &mut out, 4096);
-            assert!(out.len() <= 4096);
+            let _ = decoded(&noise);
         }
     }
 }

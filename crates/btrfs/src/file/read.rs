@@ -67,7 +67,7 @@ enum Job<'b> {
 
 /// Reads what the extents hold: large plain parts and compressed extents are shared among workers.
 fn read_disk(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &mut [u8]) -> Result<()> {
-    let jobs = read_jobs(inode, range, buf)?;
+    let jobs = read_jobs(engine, inode, range, buf)?;
     let read = engine.workers.run(jobs, |job| match job {
         Job::Plain { addr, out } => read_plain(engine, inode, addr, out),
         Job::Packed {
@@ -81,7 +81,7 @@ fn read_disk(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &mut [
 }
 
 /// Fills in what needs no reading; the rest is left to do.
-fn read_jobs<'b>(inode: &Arc<Inode>, range: Range<u64>, buf: &'b mut [u8]) -> Result<Vec<Job<'b>>> {
+fn read_jobs<'b>(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &'b mut [u8]) -> Result<Vec<Job<'b>>> {
     let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
     let mut jobs = Vec::new();
     let (mut pos, mut rest) = (range.start, buf);
@@ -123,7 +123,7 @@ fn read_jobs<'b>(inode: &Arc<Inode>, range: Range<u64>, buf: &'b mut [u8]) -> Re
                 from,
                 out,
             }),
-            None => read_special(inode, &extent, from, out)?,
+            None => read_special(engine, inode, &extent, from, out)?,
         }
     }
     put_plain(&mut jobs, &mut plain, rest).fill(0);
@@ -165,20 +165,21 @@ fn read_packed(
         out.copy_from_slice(&data);
         return Ok(());
     }
-    let raw = read_raw(engine, inode, disk)?;
-    decompress::decompress_into(disk.compression, &raw, out).map_err(|e| undecodable(disk.addr, &e))
+    decompress_extent(engine, inode, disk, out)
 }
 
-/// What a compressed extent has on disk.
-fn read_raw(engine: &Engine, inode: &Arc<Inode>, disk: &OnDisk) -> Result<Vec<u8>> {
-    // Sizes were bounded when the item was decoded.
-    let mut raw = vec![0; disk.len_bytes as usize];
-    read_blocks(engine, inode, disk.addr.get(), &mut raw)?;
-    Ok(raw)
+/// Reads and decompresses a whole extent.
+fn decompress_extent(engine: &Engine, inode: &Arc<Inode>, disk: &OnDisk, out: &mut [u8]) -> Result<()> {
+    engine.file.decoders.with(|decoder| {
+        // Sizes were bounded when the item was decoded.
+        read_blocks(engine, inode, disk.addr.get(), decoder.raw(disk.len_bytes))?;
+        let done = decoder.decompress_raw(disk.compression, disk.len_bytes, out);
+        done.map_err(|e| undecodable(disk.addr, &e))
+    })
 }
 
 /// Reads from an extent that has nothing to be read on disk; `out` is its part from file offset `from` on.
-fn read_special(inode: &Arc<Inode>, extent: &Extent, from: u64, out: &mut [u8]) -> Result<()> {
+fn read_special(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, from: u64, out: &mut [u8]) -> Result<()> {
     match &extent.kind {
         Kind::Hole | Kind::Disk(_) => out.fill(0),
         Kind::Inline {
@@ -196,8 +197,11 @@ fn read_special(inode: &Arc<Inode>, extent: &Extent, from: u64, out: &mut [u8]) 
             if *how == compression::NONE {
                 copy_at(data, from, out);
             } else {
-                let found = decompress::decompress(*how, data, *ram_bytes);
-                copy_at(&found.map_err(|e| undecodable(LogicalAddr(0), &e))?, from, out);
+                // Bounded when the item was decoded.
+                let mut all = vec![0; *ram_bytes as usize];
+                let done = engine.file.decoders.with(|d| d.decompress(*how, data, &mut all));
+                done.map_err(|e| undecodable(LogicalAddr(0), &e))?;
+                copy_at(&all, from, out);
             }
         }
     }
@@ -220,9 +224,9 @@ fn load_compressed(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: &
     if let Some(data) = engine.file.cached(id) {
         return Ok(data);
     }
-    let raw = read_raw(engine, inode, disk)?;
-    let data = decompress::decompress(disk.compression, &raw, disk.ram_bytes);
-    let data = Arc::new(data.map_err(|e| undecodable(disk.addr, &e))?);
+    let mut data = vec![0; disk.ram_bytes as usize];
+    decompress_extent(engine, inode, disk, &mut data)?;
+    let data = Arc::new(data);
     engine.file.cache(id, data.clone());
     Ok(data)
 }

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::compress::Encoders;
 use super::data::DataState;
+use super::decompress::Decoders;
 use super::failures::Failures;
 use super::sharing::Remapped;
 use crate::engine::Engine;
@@ -41,6 +42,7 @@ pub struct FileShared {
     pub(super) failures: Mutex<Failures>,
     no_holes: OnceLock<bool>,
     pub(super) encoders: Encoders,
+    pub(super) decoders: Decoders,
 }
 
 impl Default for FileShared {
@@ -55,6 +57,7 @@ impl Default for FileShared {
             failures: Mutex::default(),
             no_holes: OnceLock::new(),
             encoders: Encoders::default(),
+            decoders: Decoders::default(),
         }
     }
 }

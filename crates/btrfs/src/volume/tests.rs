@@ -542,7 +542,7 @@ fn compressed_files_of_the_kernel_decompress() {
                     bytes
                 } else {
                     compressed += 1;
-                    crate::file::decompress::decompress(ty, &bytes, ram_bytes.get()).unwrap()
+                    crate::file::decompress::decompress(ty, &bytes, ram_bytes.get() as usize).unwrap()
                 };
                 let expected = &content[offset as usize..];
                 let both = plain.len().min(expected.len());
