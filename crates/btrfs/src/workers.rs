@@ -1,7 +1,7 @@
 //! Helping hands for work that splits into many independent pieces: checksums, compression, decompression.
 //!
-//! A caller works itself, and is joined by as many threads as are free at that moment: so many in all as the
-//! environment has processors, whoever asks. Nobody waits for a helper to become free, so that no order of calls can
+//! A caller works itself, and is joined by as many threads as are free at that moment: callers and helpers are as many
+//! in all as the environment has processors, unless there are more callers. Nobody waits for a helper to become free, so that no order of calls can
 //! lock up, and results come in the order of the pieces, whoever made them. With one processor (as simulators have it)
 //! everything happens in the caller, in order.
 
@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 /// The helpers of an engine. Threads live for one call: starting one costs less than a tenth of what a piece takes.
 #[derive(Debug)]
 pub struct Workers {
-    /// Helpers that nobody uses now.
-    free: AtomicUsize,
-    /// Callers and helpers together.
+    /// Callers and helpers at work now.
+    busy: AtomicUsize,
+    /// As many may be, helpers included.
     threads: usize,
 }
 
@@ -22,7 +22,7 @@ impl Workers {
     /// Helpers for callers on a machine with so many processors.
     pub fn new(threads: usize) -> Self {
         Self {
-            free: AtomicUsize::new(threads.saturating_sub(1)),
+            busy: AtomicUsize::new(0),
             threads: threads.max(1),
         }
     }
@@ -37,8 +37,8 @@ impl Workers {
     /// # Panics
     /// Where `work` does.
     pub fn run<J: Send, R: Send>(&self, jobs: Vec<J>, work: impl Fn(J) -> R + Sync) -> Vec<R> {
-        let helpers = self.take(jobs.len().saturating_sub(1));
-        if helpers.count == 0 {
+        let team = self.take(jobs.len().saturating_sub(1));
+        if team.helpers == 0 {
             return jobs.into_iter().map(work).collect();
         }
         let count = jobs.len();
@@ -53,7 +53,7 @@ impl Workers {
             }
         };
         let mut done = std::thread::scope(|scope| {
-            let others: Vec<_> = (0..helpers.count).map(|_| scope.spawn(work_on)).collect();
+            let others: Vec<_> = (0..team.helpers).map(|_| scope.spawn(work_on)).collect();
             let mut done = work_on();
             for thread in others {
                 match thread.join() {
@@ -68,30 +68,30 @@ impl Workers {
         done.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// Takes up to `wanted` helpers that are free.
-    fn take(&self, wanted: usize) -> Taken<'_> {
-        let mut count = 0;
+    /// Counts the caller in, with up to `wanted` helpers that are free.
+    fn take(&self, wanted: usize) -> Team<'_> {
+        let mut helpers = 0;
         // The closure never fails: fewer are taken where fewer are free.
-        let _ = self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, |free| {
-            count = wanted.min(free);
-            Some(free - count)
+        let _ = self.busy.fetch_update(Ordering::AcqRel, Ordering::Acquire, |busy| {
+            helpers = wanted.min(self.threads.saturating_sub(busy + 1));
+            Some(busy + 1 + helpers)
         });
-        Taken {
-            free: &self.free,
-            count,
+        Team {
+            busy: &self.busy,
+            helpers,
         }
     }
 }
 
-/// Helpers that go back when this is dropped, by a panic, too.
-struct Taken<'a> {
-    free: &'a AtomicUsize,
-    count: usize,
+/// A caller with its helpers, who are free again when this is dropped, by a panic, too.
+struct Team<'a> {
+    busy: &'a AtomicUsize,
+    helpers: usize,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for Team<'_> {
     fn drop(&mut self) {
-        self.free.fetch_add(self.count, Ordering::AcqRel);
+        self.busy.fetch_sub(1 + self.helpers, Ordering::AcqRel);
     }
 }
 
@@ -132,10 +132,6 @@ mod tests {
             workers.run(vec![0, 1, 2, 3], |n: u32| assert_ne!(n, 2));
         }));
         assert!(broken.is_err());
-        assert_eq!(
-            workers.free.load(Ordering::SeqCst),
-            2,
-            "helpers come back after a panic"
-        );
+        assert_eq!(workers.busy.load(Ordering::SeqCst), 0, "all are free after a panic");
     }
 }
