@@ -7,7 +7,7 @@ use btrfs_format::{ChecksumType, Key, KeyType, LogicalAddr, ObjectId, TreeId};
 use super::BLOCK;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::tree::Tree;
+use crate::tree::{Tree, csum_item_bytes_max};
 use crate::txn::Batch;
 
 pub(super) fn csum_key(addr: u64) -> Key {
@@ -30,19 +30,26 @@ pub(crate) fn load(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result
     let end = addr.get() + len_bytes;
     let mut sums = Vec::with_capacity((len_bytes / BLOCK) as usize * size);
     let mut at = addr.get();
-    let missing = |at| Error::DataChecksum { addr: LogicalAddr(at) };
-    if let Some((key, item)) = engine.csum_tree.floor_same_type(&csum_key(at))? {
-        take(&key, &item, &mut at, end, size, &mut sums)?;
-    }
-    if at < end {
-        let mut cursor = engine.csum_tree.cursor(csum_key(at), csum_key(end - 1));
-        while at < end {
-            let (key, item) = cursor.next()?.ok_or_else(|| missing(at))?;
-            if key.offset != at {
-                return Err(missing(at));
-            }
+    while at < end {
+        let before = at;
+        if let Some((key, item)) = engine.csum_tree.floor_same_type(&csum_key(at))? {
             take(&key, &item, &mut at, end, size, &mut sums)?;
         }
+        if at == before {
+            return Err(Error::DataChecksum { addr: LogicalAddr(at) });
+        }
+        if at == end {
+            break;
+        }
+        let mut cursor = engine.csum_tree.cursor(csum_key(at), csum_key(end - 1));
+        while at < end
+            && let Some((key, item)) = cursor.next()?
+            && key.offset == at
+        {
+            take(&key, &item, &mut at, end, size, &mut sums)?;
+        }
+        // A commit may have joined the next item to the last one meanwhile: only the item before tells that it is
+        // missing.
     }
     Ok(sums)
 }
@@ -76,11 +83,11 @@ fn take(key: &Key, item: &[u8], at: &mut u64, end: u64, size: usize, sums: &mut 
     Ok(())
 }
 
-/// Puts checksums into a batch. `runs` are (address, checksums) in any order; neighbours on disk share items.
+/// Puts checksums into a batch. `runs` are (address, checksums) in any order; neighbours on disk share items. (The commit
+/// joins them to what the tree has.)
 pub(super) fn put(engine: &Engine, batch: &mut Batch, mut runs: Vec<(LogicalAddr, Vec<u8>)>) {
     let size = engine.volume.csum_type().size_bytes();
-    // A quarter of a leaf: items that pack well whatever else the leaf holds.
-    let item_bytes_max = engine.store.nodesize_bytes() / 4 / size * size;
+    let item_bytes_max = csum_item_bytes_max(&engine.store);
     runs.sort_unstable_by_key(|(addr, _)| *addr);
     let mut joined: Vec<(u64, Vec<u8>)> = Vec::new();
     for (addr, sums) in runs {

@@ -61,6 +61,8 @@ mod atomic_tests;
 #[cfg(test)]
 mod compress_tests;
 #[cfg(test)]
+mod csum_tests;
+#[cfg(test)]
 mod in_place_tests;
 #[cfg(test)]
 mod kernel_tests;

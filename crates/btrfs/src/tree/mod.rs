@@ -20,7 +20,7 @@ pub(crate) use changes::Change;
 use changes::Tracked;
 pub use cursor::Cursor;
 pub(crate) use cursor::Run;
-pub use merge::{Edits, MergeHost, MergeOutcome, Merger};
+pub use merge::{Edits, MergeHost, MergeOutcome, Merger, csum_item_bytes_max};
 pub use store::{AddrHash, BlockPtr, NodeStore};
 
 use crate::error::Result;
