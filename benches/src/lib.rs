@@ -1,5 +1,7 @@
 //! What measurements share: clocks, repeatable dice, and the memory of this process.
 
+pub mod content;
+
 use std::time::Instant;
 
 /// One measurement: what was done, and how long it took.

@@ -4,6 +4,7 @@
 //! turns. What is compared is the median of the runs. Needs root (to mount the kernel's side), mkfs.btrfs and btrfs in
 //! the kernel; without them only our side is measured.
 
+mod codecs;
 mod fsync;
 mod loads;
 mod plot;

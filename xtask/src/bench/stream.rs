@@ -28,22 +28,25 @@ const CONTENTS: [&str; 3] = ["text", "half", "noise"];
 pub struct Args {
     /// MiB of the file
     #[arg(long, default_value_t = 1024)]
-    mib: u64,
+    pub mib: u64,
     /// Runs of each side; the table has the medians
     #[arg(long, default_value_t = 3)]
-    runs: usize,
+    pub runs: usize,
     /// Only lines that contain this, such as `zstd:1` or `lzo text`
     #[arg(long, default_value = "")]
-    only: String,
+    pub only: String,
     /// Where the images lie
     #[arg(long, default_value = "/dev/shm")]
-    dir: PathBuf,
+    pub dir: PathBuf,
     /// Print the table, but leave docs/performance.md as it is
     #[arg(long)]
-    dry_run: bool,
+    pub dry_run: bool,
     /// Only our side
     #[arg(long)]
-    ours: bool,
+    pub ours: bool,
+    /// Without a mount: the engine in one process, beside the codec alone
+    #[arg(long)]
+    pub in_process: bool,
 }
 
 /// Seconds of write and read, of all runs.
@@ -51,6 +54,9 @@ type Seconds = [Vec<f64>; 2];
 type Results = BTreeMap<(usize, usize, Side), Seconds>;
 
 pub fn main(args: &Args) -> Result<()> {
+    if args.in_process {
+        return super::codecs::main(args);
+    }
     super::build()?;
     let sides: &[Side] = if args.ours || !side::kernel_can() {
         &[Side::Ours]
@@ -145,6 +151,7 @@ mod tests {
             dir: PathBuf::new(),
             dry_run: true,
             ours: false,
+            in_process: false,
         };
         let text = render(&results, &args);
         let line = "| compress=lzo | text | 0.27 | 0.54 | 2.00 | 1.07 | 0.54 | 0.50 |";

@@ -16,17 +16,17 @@ pub const ALL: &[&str] = &[
     "fsync-4k",
 ];
 
-const CALL_BYTES: usize = 1 << 20;
+pub const CALL_BYTES: usize = 1 << 20;
 const BLOCK: u64 = 4096;
 const RANDOM_OPS: u64 = 200_000;
 const FSYNC_OPS: u64 = 2_000;
 
-struct File {
-    node: NodeId,
-    handle: Handle,
+pub struct File {
+    pub node: NodeId,
+    pub handle: Handle,
 }
 
-fn create(rig: &Rig, name: &[u8]) -> Result<File> {
+pub fn create(rig: &Rig, name: &[u8]) -> Result<File> {
     let request = OpenRequest {
         flags: OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE,
         kill_suidgid: false,
@@ -38,7 +38,7 @@ fn create(rig: &Rig, name: &[u8]) -> Result<File> {
     })
 }
 
-fn write(rig: &Rig, file: &File, at: u64, data: &[u8]) -> Result<()> {
+pub fn write(rig: &Rig, file: &File, at: u64, data: &[u8]) -> Result<()> {
     let count = rig
         .fs
         .write(&CALLER, file.node, file.handle, at, data, WriteFlags::empty())?;

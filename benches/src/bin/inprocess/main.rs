@@ -2,6 +2,7 @@
 //!
 //! The volume lies in memory or in a file; nothing of its content is cached above the engine, as with O_DIRECT.
 
+mod codecs;
 mod files;
 mod names;
 mod rig;
@@ -39,6 +40,9 @@ struct Args {
     /// Check the volume with this command afterwards, which gets the image's path (with --image only)
     #[arg(long, requires = "image")]
     check: Option<String>,
+    /// Instead of all that: streams under each compression, beside what the codec does alone
+    #[arg(long)]
+    codecs: bool,
     /// One JSON object per line
     #[arg(long)]
     json: bool,
@@ -89,6 +93,9 @@ fn main() -> Result<()> {
         json: args.json,
         only: args.only.clone(),
     };
+    if args.codecs {
+        return codecs::run(&args.only, args.stream, args.max_memory, args.json);
+    }
     if report.wants(names::ALL) {
         reset_peak_memory();
         let rig = Rig::make(args.image.as_deref(), args.max_memory)?;

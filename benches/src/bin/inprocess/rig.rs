@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use btrfs_image::{MkfsOptions, mkfs};
-use cowshed_btrfs::env::SystemEnv;
+use cowshed_btrfs::env::{Env, SystemEnv};
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_btrfs::{Engine, EngineOptions};
@@ -26,6 +26,15 @@ pub struct Rig {
 
 impl Rig {
     pub fn make(image: Option<&Path>, memory_bytes_max: u64) -> Result<Rig> {
+        Self::with(image, memory_bytes_max, MountOptions::default(), Arc::new(SystemEnv))
+    }
+
+    pub fn with(
+        image: Option<&Path>,
+        memory_bytes_max: u64,
+        mount_options: MountOptions,
+        env: Arc<dyn Env>,
+    ) -> Result<Rig> {
         let mut memory = None;
         let device: Arc<dyn BlockDevice> = match image {
             Some(path) => {
@@ -41,8 +50,8 @@ impl Rig {
             memory_bytes_max,
             ..EngineOptions::default()
         };
-        let engine = Engine::open(volume, Arc::new(SystemEnv), options)?;
-        let fs = Fs::mount(engine, MountOptions::default())?;
+        let engine = Engine::open(volume, env, options)?;
+        let fs = Fs::mount(engine, mount_options)?;
         fs.init(&InitInfo::TRUSTED)?;
         let dir = fs.mkdir(&CALLER, NodeId::ROOT, b"d", 0o755)?.node;
         Ok(Rig {

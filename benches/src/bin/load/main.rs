@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
+use cowshed_benches::content::{Content, fill_with};
 use cowshed_benches::{Dice, Measured};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, StatxFlags};
 use rustix::io::{pread, pwrite};
@@ -88,17 +89,6 @@ enum Load {
         #[arg(long, default_value_t = 1)]
         threads: u64,
     },
-}
-
-/// What is in the large file.
-#[derive(Clone, Copy, ValueEnum)]
-enum Content {
-    /// Lines of words: a quarter or less is left of it
-    Text,
-    /// Three quarters of that, one of noise
-    Half,
-    /// Does not compress
-    Noise,
 }
 
 fn main() -> Result<()> {
@@ -198,24 +188,6 @@ fn buffer(len_bytes: usize) -> (Vec<u8>, std::ops::Range<usize>) {
     Dice(3).fill(&mut bytes);
     let start = bytes.as_ptr().align_offset(ALIGN_BYTES);
     (bytes, start..start + len_bytes)
-}
-
-/// Overwrites all or most of the noise in a buffer with lines of a text.
-fn fill_with(content: Content, bytes: &mut [u8]) {
-    const PIECE_BYTES: usize = 3000;
-    let mut dice = Dice(5);
-    for (n, piece) in bytes.chunks_mut(PIECE_BYTES).enumerate() {
-        match content {
-            Content::Noise => return,
-            Content::Half if n % 4 == 0 => continue,
-            Content::Half | Content::Text => {}
-        }
-        let lines = (0..).flat_map(|_| {
-            let (word, number) = (dice.below(200), dice.below(1000));
-            format!("line {number}: word{word} stands here, and so it goes on\n").into_bytes()
-        });
-        piece.iter_mut().zip(lines).for_each(|(byte, new)| *byte = new);
-    }
 }
 
 fn stream_write(top: BorrowedFd<'_>, bytes: u64, content: Content) -> Result<Measured> {
