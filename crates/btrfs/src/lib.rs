@@ -7,6 +7,7 @@ pub mod env;
 pub mod error;
 pub mod file;
 pub mod fs;
+mod helpers;
 pub mod inode;
 pub mod log;
 pub mod overlay;

@@ -1,17 +1,21 @@
 //! Helping hands for work that splits into many independent pieces: checksums, compression, decompression.
 //!
 //! A caller works itself, and is joined by as many threads as are free at that moment: callers and helpers are as many
-//! in all as the environment has processors, unless there are more callers. Nobody waits for a helper to become free, so that no order of calls can
-//! lock up, and results come in the order of the pieces, whoever made them. With one processor (as simulators have it)
-//! everything happens in the caller, in order.
+//! in all as the environment has processors, unless there are more callers. Nobody waits for a helper to become free, or
+//! to begin: a helper that comes when nothing is left to do finds the call closed. So no order of calls can lock up, and a
+//! busy machine does not hold up a caller. Results come in the order of the pieces, whoever made them. With one processor
+//! (as simulators have it) everything happens in the caller, in order.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-/// The helpers of an engine. Threads live for one call: starting one costs less than a tenth of what a piece takes.
+use crate::helpers::Helpers;
+
+/// The helpers of an engine.
 #[derive(Debug)]
 pub struct Workers {
+    helpers: Helpers,
     /// Callers and helpers at work now.
     busy: AtomicUsize,
     /// As many may be, helpers included.
@@ -22,6 +26,7 @@ impl Workers {
     /// Helpers for callers on a machine with so many processors.
     pub fn new(threads: usize) -> Self {
         Self {
+            helpers: Helpers::default(),
             busy: AtomicUsize::new(0),
             threads: threads.max(1),
         }
@@ -43,26 +48,17 @@ impl Workers {
         }
         let count = jobs.len();
         let queue = Mutex::new(jobs.into_iter().enumerate());
-        let work_on = || {
-            let mut done = Vec::new();
+        let done = Mutex::new(Vec::with_capacity(count));
+        self.helpers.call(team.helpers, &|| {
             loop {
-                // The lock is not held while the work is done.
+                // The locks are not held while the work is done.
                 let next = queue.lock().next();
-                let Some((index, job)) = next else { return done };
-                done.push((index, work(job)));
+                let Some((index, job)) = next else { return };
+                let result = work(job);
+                done.lock().push((index, result));
             }
-        };
-        let mut done = std::thread::scope(|scope| {
-            let others: Vec<_> = (0..team.helpers).map(|_| scope.spawn(work_on)).collect();
-            let mut done = work_on();
-            for thread in others {
-                match thread.join() {
-                    Ok(theirs) => done.extend(theirs),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            done
         });
+        let mut done = done.into_inner();
         assert_eq!(done.len(), count, "every job is done once");
         done.sort_unstable_by_key(|(index, _)| *index);
         done.into_iter().map(|(_, result)| result).collect()

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use btrfs_format::LogicalAddr;
 use btrfs_format::items::compression;
 use btrfs_format::view::{FileExtentView, file_extent};
+use btrfs_format::{ChecksumType, LogicalAddr};
 
 use super::extent::{Extent, Kind, OnDisk, Walk};
 use super::{BLOCK, csum, decompress, round_down, round_up};
@@ -48,9 +48,14 @@ pub(super) fn read_range(engine: &Engine, inode: &Arc<Inode>, at: u64, buf: &mut
     Ok(())
 }
 
-/// Plain data is read and verified in portions of this size where it is shared among workers: large enough that a
-/// helper's start does not count.
-const JOB_BYTES: usize = 512 << 10;
+/// Plain data is read and verified in portions of this size where it is shared among workers. A helper takes some ten
+/// microseconds to come: as long as crc32c of 200 KiB, or sha256 of 20 KiB.
+fn portion_bytes(engine: &Engine) -> usize {
+    match engine.volume.csum_type() {
+        ChecksumType::Crc32c | ChecksumType::Xxhash64 => 1 << 20,
+        ChecksumType::Sha256 | ChecksumType::Blake2b => 128 << 10,
+    }
+}
 
 /// A part of a read, with where it goes.
 enum Job<'b> {
@@ -83,6 +88,7 @@ fn read_disk(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &mut [
 /// Fills in what needs no reading; the rest is left to do.
 fn read_jobs<'b>(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &'b mut [u8]) -> Result<Vec<Job<'b>>> {
     let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
+    let portion = portion_bytes(engine);
     let mut jobs = Vec::new();
     let (mut pos, mut rest) = (range.start, buf);
     // The plain data before `pos`: its address and how long it is.
@@ -98,7 +104,7 @@ fn read_jobs<'b>(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &'
             .map(|disk| disk.addr.get() + disk.offset_bytes + (from - extent.start));
         let continues = from == pos && addr == Some(plain.0 + plain.1);
         if !continues {
-            rest = put_plain(&mut jobs, &mut plain, rest);
+            rest = put_plain(&mut jobs, &mut plain, rest, portion);
         }
         if from > pos {
             let gap;
@@ -126,19 +132,19 @@ fn read_jobs<'b>(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &'
             None => read_special(engine, inode, &extent, from, out)?,
         }
     }
-    put_plain(&mut jobs, &mut plain, rest).fill(0);
+    put_plain(&mut jobs, &mut plain, rest, portion).fill(0);
     Ok(jobs)
 }
 
 /// Makes jobs of plain data at the start of `rest`; returns what comes after it.
-fn put_plain<'b>(jobs: &mut Vec<Job<'b>>, plain: &mut (u64, u64), rest: &'b mut [u8]) -> &'b mut [u8] {
+fn put_plain<'b>(jobs: &mut Vec<Job<'b>>, plain: &mut (u64, u64), rest: &'b mut [u8], portion: usize) -> &'b mut [u8] {
     let (mut addr, len) = std::mem::take(plain);
     let (mut out, rest) = rest.split_at_mut(len as usize);
     while !out.is_empty() {
         // Portions end where sectors do; a short last one is not worth a job.
-        let portion = JOB_BYTES - (addr % BLOCK) as usize;
+        let aligned = portion - (addr % BLOCK) as usize;
         let now;
-        (now, out) = out.split_at_mut(if out.len() < 2 * JOB_BYTES { out.len() } else { portion });
+        (now, out) = out.split_at_mut(if out.len() < 2 * portion { out.len() } else { aligned });
         let next = addr + now.len() as u64;
         jobs.push(Job::Plain { addr, out: now });
         addr = next;
