@@ -62,9 +62,10 @@ fn add(lines: &mut Vec<Line>, line: &serde_json::Value) -> Result<()> {
 
 fn render(lines: &[Line], args: &stream::Args, processors: usize) -> String {
     let mut text = format!(
-        "{} MiB, medians of {} runs, GB/s. One caller, calls of 1 MiB, a volume in memory; {processors} processors.\n\n\
-         | Option | data | write: codec alone, 1 | engine, 1 | engine, {processors} | read: codec alone, 1 | engine, 1 | engine, {processors} |\n\
-         |---|---|---:|---:|---:|---:|---:|---:|\n",
+        "{} MiB, medians of {} runs, GB/s, with 1 processor and with {processors}. Calls of 1 MiB, a volume in memory.\n\n\
+         | Option | data | write: codec alone, 1 | engine, 1 | engine, {processors} | read: codec alone, 1 | engine, 1 \
+         | engine, {processors} | engine, {processors} callers |\n\
+         |---|---|---:|---:|---:|---:|---:|---:|---:|\n",
         args.mib, args.runs
     );
     for line in lines {
@@ -87,7 +88,7 @@ mod tests {
         let mut lines = Vec::new();
         for rate in [1.0, 5.0, 2.0] {
             let line = serde_json::json!({
-                "how": "none", "content": "text", "alone": null, "one": [rate, 3.0], "all": [2.0, 4.0],
+                "how": "none", "content": "text", "write": [null, rate, 2.0], "read": [null, 3.0, 4.0, 5.0],
             });
             add(&mut lines, &line).unwrap();
         }
@@ -102,7 +103,7 @@ mod tests {
         };
         let text = render(&lines, &args, 2);
         assert!(
-            text.ends_with("| none | text | - | 2.00 | 2.00 | - | 3.00 | 4.00 |\n"),
+            text.ends_with("| none | text | - | 2.00 | 2.00 | - | 3.00 | 4.00 | 5.00 |\n"),
             "{text}"
         );
     }

@@ -1,7 +1,8 @@
-//! Streams under each compression: what the engine makes of one caller and some processors, beside what the codec does
-//! alone on one.
+//! Streams under each compression: what the engine makes of one processor, of all with one caller, and of all with as many
+//! callers (a mount has several: the kernel reads ahead), beside what the codec does alone on one.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use cowshed_benches::content::{Content, fill_with};
@@ -12,7 +13,7 @@ use cowshed_btrfs::file::decompress::{COMPRESSED_EXTENT_BYTES_MAX, Decoder};
 use cowshed_btrfs::fs::MountOptions;
 use cowshed_vfs::{FileSystem as _, Timestamp};
 
-use crate::files::{CALL_BYTES, create, write};
+use crate::files::{CALL_BYTES, File, create, write};
 use crate::rig::{CALLER, Rig};
 
 /// `None`: not compressed, and no codec to compare with.
@@ -36,36 +37,49 @@ impl Env for Processors {
     }
 }
 
+/// Of the engine, in GB/s.
+#[derive(Clone, Copy)]
+struct Rates {
+    write: f64,
+    read: f64,
+    /// By as many callers as there are processors.
+    read_together: f64,
+}
+
 /// One line of the table; GB/s.
 struct Line {
     how: Option<&'static str>,
     content: Content,
     alone: Option<[f64; 2]>,
-    /// Write and read with one processor, and with all.
-    engine: [[f64; 2]; 2],
+    one: Rates,
+    all: Rates,
 }
 
 impl Line {
     fn print(&self, json: bool) {
         let (how, content) = (self.how.unwrap_or("none"), format!("{:?}", self.content).to_lowercase());
+        let (one, all) = (self.one, self.all);
         if json {
             let line = serde_json::json!({
-                "how": how, "content": content, "alone": self.alone, "one": self.engine[0], "all": self.engine[1],
+                "how": how,
+                "content": content,
+                "write": [self.alone.map(|a| a[0]), one.write, all.write],
+                "read": [self.alone.map(|a| a[1]), one.read, all.read, all.read_together],
             });
             println!("{line}");
             return;
         }
         let alone = |way: usize| self.alone.map_or("    -".into(), |rates| format!("{:5.2}", rates[way]));
-        let rate = |all: usize, way: usize| self.engine[all][way];
         println!(
-            "{how:<7} {content:<6} write: alone {}, engine {:5.2}, all processors {:5.2} \
-             read: alone {}, engine {:5.2}, all processors {:5.2} GB/s",
+            "{how:<7} {content:<6} write: alone {}, engine {:5.2}, all {:5.2}; read: alone {}, engine {:5.2}, all {:5.2}, \
+             all callers {:5.2} GB/s",
             alone(0),
-            rate(0, 0),
-            rate(1, 0),
+            one.write,
+            all.write,
             alone(1),
-            rate(0, 1),
-            rate(1, 1),
+            one.read,
+            all.read,
+            all.read_together,
         );
     }
 }
@@ -88,7 +102,8 @@ pub fn run(only: &str, stream_bytes: u64, memory_bytes_max: u64, json: bool) -> 
                 how,
                 content,
                 alone: alone.flatten(),
-                engine: [rates(1)?, rates(SystemEnv.processors())?],
+                one: rates(1)?,
+                all: rates(SystemEnv.processors())?,
             };
             line.print(json);
         }
@@ -134,7 +149,7 @@ fn in_engine(
     calls: u64,
     memory_bytes_max: u64,
     processors: usize,
-) -> Result<[f64; 2]> {
+) -> Result<Rates> {
     let options = MountOptions {
         compress: compression.map(|how| CompressPolicy { how, force: false }),
         ..MountOptions::default()
@@ -151,15 +166,42 @@ fn in_engine(
         anyhow::Ok((calls, bytes))
     })?;
     rig.cool()?;
-    let mut out = vec![0; CALL_BYTES];
-    let read = Measured::of(|| {
-        for n in 0..calls {
-            let count = rig.fs.read(&CALLER, file.node, file.handle, at(n), &mut out)?;
-            ensure!(count == out.len(), "a short read");
-        }
-        anyhow::Ok((calls, bytes))
-    })?;
-    ensure!(out == data, "what was read is not what was written");
+    let read = read_all(&rig, &file, data, calls, 1)?;
+    rig.cool()?;
+    let together = read_all(&rig, &file, data, calls, processors)?;
     rig.finish(None)?;
-    Ok([gb_per_s(&written), gb_per_s(&read)])
+    Ok(Rates {
+        write: gb_per_s(&written),
+        read: gb_per_s(&read),
+        read_together: gb_per_s(&together),
+    })
+}
+
+/// Reads the file once, each call by whichever caller is free.
+fn read_all(rig: &Rig, file: &File, data: &[u8], calls: u64, callers: usize) -> Result<Measured> {
+    let next = AtomicU64::new(0);
+    let read_some = || {
+        let mut out = vec![0; CALL_BYTES];
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            if n >= calls {
+                return Ok(());
+            }
+            let at = n * CALL_BYTES as u64;
+            let count = rig.fs.read(&CALLER, file.node, file.handle, at, &mut out)?;
+            ensure!(count == out.len(), "a short read");
+            // All of it is compared elsewhere; this takes no time worth measuring.
+            ensure!(out.first_chunk::<4096>() == data.first_chunk(), "not what was written");
+        }
+    };
+    Measured::of(|| {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..callers).map(|_| scope.spawn(read_some)).collect();
+            let joined = threads
+                .into_iter()
+                .map(|thread| thread.join().expect("readers do not panic"));
+            joined.collect::<Result<()>>()
+        })?;
+        Ok((calls, calls * CALL_BYTES as u64))
+    })
 }
