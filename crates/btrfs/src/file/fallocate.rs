@@ -238,18 +238,16 @@ fn replace_now(
         *count = existing.len();
         return Ok(false);
     }
-    let extents = std::mem::take(fresh);
+    let replacement = Replacement {
+        range: range.clone(),
+        extents: fresh.clone(),
+    };
     let change = Change {
-        fresh: extents.iter().filter_map(|e| Some(e.on_disk()?.addr)).collect(),
-        plan: replace::plan(
-            &existing,
-            &[Replacement {
-                range: range.clone(),
-                extents,
-            }],
-        ),
+        fresh: fresh.iter().filter_map(|e| Some(e.on_disk()?.addr)).collect(),
+        plan: replace::plan_checked(&inode.tree, inode.ino, &existing, &[replacement])?,
         ..Change::default()
     };
+    fresh.clear();
     items::apply(engine, inode, change, meta, |attr, state| {
         forget_dirty(engine, inode, state, range);
         attr.attr.flags |= flags::PREALLOC;

@@ -781,6 +781,10 @@ fn inline_data_longer_than_a_block_is_not_taken_apart() {
     let (other, ctx) = (bench.inode(1), WriteCtx::default());
     is_refused(super::clone_range(engine, &inode, 0, &other, 0, 0), "clone");
     is_refused(super::truncate(engine, &inode, 100), "truncate in the first block");
+    let zero = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+    is_refused(super::fallocate(engine, &inode, zero, 0, 4096), "zero");
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    is_refused(super::fallocate(engine, &inode, punch, 0, 4096), "punch");
     for at in [0, 5000] {
         super::write(engine, &inode, at, b"changed", ctx).unwrap();
         is_refused(super::write_back(engine, &inode), "write");
