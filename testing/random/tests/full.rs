@@ -474,7 +474,7 @@ fn full_at_each_number_of_free_blocks() {
         node_bytes: 16384,
         ..small()
     };
-    let rooms: Vec<u64> = (0..24).chain((24..320).step_by(37)).collect();
+    let rooms: Vec<u64> = (0..12).chain((12..300).step_by(61)).collect();
     for how in [Fill::Data, Fill::Both] {
         for setup in [small(), compress.clone(), explicit.clone(), logs.clone(), large.clone()] {
             enumerate(&setup, how, &rooms);

@@ -19,9 +19,19 @@ pub struct Args {
     /// Only jobs whose name contains this
     #[arg(long)]
     only: Option<String>,
+    /// Operations of each run of fsx, in place of 100,000 (or the short form's)
+    #[arg(long)]
+    operations: Option<usize>,
     /// Run the same on the kernel's btrfs instead, to see what fails there too
     #[arg(long)]
     kernel: bool,
+}
+
+impl Args {
+    fn operations(&self, small: usize) -> usize {
+        let usual = if self.small { small } else { 100_000 };
+        self.operations.unwrap_or(usual)
+    }
 }
 
 /// What a job does with a mount.
@@ -238,7 +248,7 @@ const FSX_MIXES: [(&str, u32); 2] = [("mapped", 10), ("unmapped", 0)];
 
 fn fsx(root: &Path, args: &Args) -> Result<()> {
     let fsx = tools::FSX.path()?;
-    let operations = if args.small { "1500" } else { "100000" };
+    let operations = args.operations(1500).to_string();
     let scratch = tempfile::tempdir()?;
     for (mix, map) in FSX_MIXES {
         let config = scratch.path().join(mix);
@@ -253,7 +263,7 @@ fn fsx(root: &Path, args: &Args) -> Result<()> {
         for seed in seeds {
             let [config, artifacts] = [&config, scratch.path()].map(|p| p.display().to_string());
             let file = root.join(format!("{mix}-{seed}")).display().to_string();
-            let arguments = ["-f", &config, "-P", &artifacts, "-N", operations, "-S", seed, &file];
+            let arguments = ["-f", &config, "-P", &artifacts, "-N", &operations, "-S", seed, &file];
             run_in(root, &fsx, &arguments).with_context(|| format!("fsx {mix}, seed {seed}"))?;
         }
     }
@@ -261,7 +271,7 @@ fn fsx(root: &Path, args: &Args) -> Result<()> {
 }
 
 fn fsx_direct(root: &Path, args: &Args) -> Result<()> {
-    let operations = if args.small { 2000 } else { 100_000 };
+    let operations = args.operations(2000);
     for (mixed, seed) in [(false, 1), (true, 2)] {
         direct::exercise(&root.join(format!("direct-{seed}")), operations, seed, mixed)?;
     }
