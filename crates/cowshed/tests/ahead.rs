@@ -48,7 +48,7 @@ fn a_long_directory_is_read_ahead_and_a_short_one_is_not() -> std::result::Resul
     let below: Arc<dyn BlockDevice> = Arc::new(MemDevice::new("disk", 256 << 20));
     let mut options = MkfsOptions::new([7; 16]);
     options.nodesize_bytes = Some(4096);
-    cowshed::mkfs(&[below.clone()], &options)?;
+    cowshed::mkfs(std::slice::from_ref(&below), &options)?;
     let volume = Volume::open([below.clone()], &OpenOptions::new())?;
     volume.create_dir_all("long")?;
     volume.create_dir_all("short")?;

@@ -16,10 +16,17 @@ pub(crate) fn excludes(file: &Metadata, mode: OpenMode) -> bool {
     let may_stay = |mount: &Mount<'_>| mode == OpenMode::ReadOnly && mount.is_read_only;
     if file.file_type().is_block_device() {
         // A writer has claimed it already, and that the kernel judges.
-        return mode == OpenMode::ReadOnly && mounts(&table).any(|m| is_device(m.source, file.rdev()) && !may_stay(&m));
+        return mode == OpenMode::ReadOnly
+            && mounts(&table).any(|m| !m.is_ours && is_device(m.source, file.rdev()) && !may_stay(&m));
     }
     loop_devices_on(file).iter().any(|name| {
-        let shown = mounts(&table).any(|m| is_part_of(m.source, name) && !may_stay(&m));
+        let (ours, others): (Vec<_>, Vec<_>) = mounts(&table)
+            .filter(|m| is_part_of(m.source, name))
+            .partition(|m| m.is_ours);
+        let shown = others.iter().any(|m| !may_stay(m));
+        if others.is_empty() && !ours.is_empty() {
+            return false; // and it is such a shell that has claimed the device
+        }
         // The table does not show other name spaces' mounts, nor further devices of one volume.
         shown || (mode == OpenMode::ReadWrite && is_claimed(name))
     })
@@ -30,15 +37,23 @@ struct Mount<'a> {
     source: &'a str,
     /// Nobody can write through it, from any mount point: that of the file system as a whole.
     is_read_only: bool,
+    /// A FUSE mount of our own, whose process would hold the lock: it is dead, and the mount a shell that nobody has taken
+    /// away yet.
+    is_ours: bool,
 }
 
 /// See proc_pid_mountinfo(5).
 fn mounts(table: &str) -> impl Iterator<Item = Mount<'_>> {
     table.lines().filter_map(|line| {
-        let mut fields = line.split_once(" - ")?.1.split(' ').skip(1);
+        let mut fields = line.split_once(" - ")?.1.split(' ');
+        let is_ours = fields.next()? == "fuseblk.cowshed";
         let source = fields.next().filter(|source| source.starts_with("/dev/"))?;
         let is_read_only = fields.next()?.split(',').any(|option| option == "ro");
-        Some(Mount { source, is_read_only })
+        Some(Mount {
+            source,
+            is_read_only,
+            is_ours,
+        })
     })
 }
 
@@ -88,8 +103,8 @@ mod tests {
         let table = "22 1 0:21 / /proc rw,nosuid - proc proc rw\n\
             30 22 0:50 / /a rw,relatime shared:1 - btrfs /dev/loop1 rw,ssd\n\
             31 22 0:51 / /b ro,relatime - fuseblk.cowshed /dev/loop12p1 ro,user_id=0\n";
-        let found: Vec<_> = mounts(table).map(|m| (m.source, m.is_read_only)).collect();
-        assert_eq!(found, [("/dev/loop1", false), ("/dev/loop12p1", true)]);
+        let found: Vec<_> = mounts(table).map(|m| (m.source, m.is_read_only, m.is_ours)).collect();
+        assert_eq!(found, [("/dev/loop1", false, false), ("/dev/loop12p1", true, true)]);
         assert!(is_part_of("/dev/loop12p1", "loop12") && is_part_of("/dev/loop1", "loop1"));
         assert!(!is_part_of("/dev/loop12p1", "loop1"));
     }

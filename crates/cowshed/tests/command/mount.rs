@@ -272,6 +272,8 @@ fn a_killed_daemon_leaves_the_last_commit() {
     fs::write(dir.join("not"), b"2").unwrap();
     kill(&child, "-KILL");
     child.wait().unwrap();
+    // Its mount is still there, and nobody behind it.
+    volume.assert_clean();
     let _ = Command::new("umount").arg(&dir).stderr(Stdio::null()).status();
     volume.assert_clean();
     assert_eq!(run("ls {}", &[&volume.image]).ok().text(), "synced\n");
