@@ -180,8 +180,7 @@ fn one_run(healthy: &Healthy, fault: &Fault) -> Result<Outcome> {
     for (op, expected) in healthy.ops.iter().zip(&healthy.answers) {
         run.step(op, *expected).with_context(|| format!("{op:?}"))?;
     }
-    let rots = matches!(fault.kind, FaultKind::Rotten { .. });
-    run.finish(&healthy.end, &plan, rots)
+    run.finish(&healthy.end, &plan, fault)
 }
 
 impl Faulty {
@@ -247,7 +246,7 @@ impl Faulty {
         Ok(())
     }
 
-    fn finish(mut self, end: &Tree, plan: &FaultPlan, rots: bool) -> Result<Outcome> {
+    fn finish(mut self, end: &Tree, plan: &FaultPlan, fault: &Fault) -> Result<Outcome> {
         match tree::take(&self.fs) {
             Ok(live) if !self.failed => {
                 // A log that fails becomes a commit, which looks at the clock once more.
@@ -275,13 +274,16 @@ impl Faulty {
         }
         let aborted = self.fs.engine().txn.is_aborted();
         rig::abandon(self.fs);
-        // What lies behind a checksum in its field is not covered by it: rot there passes into a repaired copy.
-        let allowed = match rots {
-            true => &[FindingId::BlockCopiesDiffer][..],
-            false => &[],
+        let (_, has_log) = rig::state(rig::shared(&self.devices))?;
+        let allowed = match (&fault.kind, fault.repeat) {
+            // What lies behind a checksum in its field is not covered by it: rot there passes into a repaired copy.
+            (FaultKind::Rotten { .. }, _) => &[FindingId::BlockCopiesDiffer][..],
+            // A device that tears everything: of a superblock the torn part is all that changes. It names a log that
+            // nobody was told of, whose blocks are whole on the other device alone.
+            (FaultKind::Torn { .. }, Repeat::Forever) if has_log => &[FindingId::BlockCsum][..],
+            _ => &[],
         };
         rig::check_clean_but(&rig::shared(&self.devices), allowed)?;
-        let (_, has_log) = rig::state(rig::shared(&self.devices))?;
         let (generation, tree) = cold(&self.devices)?;
         let newest = self.states.keys().next_back().copied().unwrap_or(0);
         ensure!(

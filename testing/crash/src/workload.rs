@@ -543,7 +543,7 @@ impl<'f> Player<'f> {
                         let (src, dst) = ((from, Handle::NONE, at), (to, Handle::NONE, at));
                         match fs.copy_file_range(&ROOT, src, dst, *len - at)? {
                             0 => break,
-                            copied => at += copied as u64,
+                            copied => at += copied,
                         }
                     }
                     Ok(())
