@@ -248,11 +248,23 @@ fn in_place(rng: &mut Rng) -> Vec<Op> {
         path: path.into(),
         flags: crate::tree::NOCOW,
     };
-    let mut ops = vec![unlink(&file), flags(&file), write(rng, &file), fsync(&file)];
+    let make = |path: &str| Op::Write {
+        path: path.into(),
+        offset: 0,
+        len: 0,
+        fill: 0,
+    };
+    let mut ops = vec![
+        unlink(&file),
+        make(&file),
+        flags(&file),
+        write(rng, &file),
+        fsync(&file),
+    ];
     ops.push(write(rng, &file));
     ops.extend(maybe_fsync(rng, &[&file]));
     if rng.one_in(2) {
-        ops.extend([unlink(&copy), flags(&copy)]);
+        ops.extend([unlink(&copy), make(&copy), flags(&copy)]);
         ops.push(Op::CloneRange {
             from: file.clone(),
             from_offset: 0,

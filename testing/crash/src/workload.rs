@@ -522,7 +522,8 @@ impl<'f> Player<'f> {
                 self.at(b, |other| fs.exchange_range(one, other, &what))
             }),
             Op::Group { writes, commit } => self.group(writes, *commit),
-            Op::Flags { path, flags } => self.file(path, |node| {
+            // A file that is not there is not made: a commit beside us may see it without its mark.
+            Op::Flags { path, flags } => self.at(path, |node| {
                 let call = Ioctl {
                     cmd: SETFLAGS,
                     arg: 0,
@@ -581,6 +582,13 @@ impl<'f> Player<'f> {
 
     fn group(&self, writes: &[Staged], commit: bool) -> Result<()> {
         let mut group = Group::new(self.fs.engine());
+        // One file is made with the group, as by a write. Several are not: a commit beside us may see some of them.
+        let one_file = writes
+            .iter()
+            .all(|write| Some(&write.path) == writes.first().map(|w| &w.path));
+        if !one_file {
+            writes.iter().try_for_each(|write| self.held(&write.path).map(drop))?;
+        }
         // A group's files are held until its end.
         let mut held = Vec::new();
         for write in writes {

@@ -9,13 +9,14 @@ use crate::run;
 
 const NAME: &str = "stream --in-process";
 /// What the benchmark tells of each line, in the order of the columns.
-const COLUMNS: [(&str, usize); 6] = [
-    ("alone", 0),
-    ("one", 0),
-    ("all", 0),
-    ("alone", 1),
-    ("one", 1),
-    ("all", 1),
+const COLUMNS: [(&str, usize); 7] = [
+    ("write", 0),
+    ("write", 1),
+    ("write", 2),
+    ("read", 0),
+    ("read", 1),
+    ("read", 2),
+    ("read", 3),
 ];
 
 /// Rates of all runs of one line; none where there is nothing to measure.

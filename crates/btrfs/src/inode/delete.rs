@@ -79,10 +79,10 @@ fn delete(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
     }
     let last = [inode.key(), orphan_key(inode.ino)];
     let holds_nothing_else = inode.xattrs.is_known_empty() && !has_own_items(inode);
-    if !holds_nothing_else {
-        delete_items(engine, &inode.tree, inode.ino)?;
+    if holds_nothing_else {
+        return delete_keys(engine, &inode.tree, last.into_iter());
     }
-    delete_keys(engine, &inode.tree, last.into_iter())
+    delete_items(engine, &inode.tree, inode.ino, last)
 }
 
 /// Kinds of inodes that have other items than extents, xattrs and the inode item.
@@ -92,8 +92,9 @@ fn has_own_items(inode: &Inode) -> bool {
     is_link || inode.flags() & super::flags::RO_VERITY != 0
 }
 
-/// Deletes all items of an object but its inode item.
-fn delete_items(engine: &Engine, tree: &Arc<Tree>, ino: ObjectId) -> Result<()> {
+/// Deletes all items of an object; the inode item and the orphan item (`last`) go with the last of the others: a symbolic
+/// link without its target, which a commit in between would show, is no sound one.
+fn delete_items(engine: &Engine, tree: &Arc<Tree>, ino: ObjectId, last: [Key; 2]) -> Result<()> {
     let from = Key::new(ino, KeyType::INODE_ITEM, 1);
     let to = Key::new(ino, KeyType(u8::MAX), u64::MAX);
     loop {
@@ -105,10 +106,14 @@ fn delete_items(engine: &Engine, tree: &Arc<Tree>, ino: ObjectId) -> Result<()> 
         {
             keys.push(key);
         }
-        if keys.is_empty() {
-            return Ok(());
+        let is_last = keys.len() + last.len() <= ITEMS_PER_BATCH;
+        if is_last {
+            keys.extend(last);
         }
         delete_keys(engine, tree, keys.into_iter())?;
+        if is_last {
+            return Ok(());
+        }
     }
 }
 
