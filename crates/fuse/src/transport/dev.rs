@@ -97,7 +97,12 @@ impl Device {
 
     /// One attempt; None if it is to be repeated.
     fn read(&self, buffer: &mut RequestBuffer) -> io::Result<Option<Received>> {
-        let error = match self.current().read(buffer.space()) {
+        let mut result = self.current().read(buffer.space());
+        // A request that was being taken when the connection ended ends in this, too, however it ended: the next attempt tells.
+        if is_aborted(&result) {
+            result = self.current().read(buffer.space());
+        }
+        let error = match result {
             Ok(bytes) => return Ok(Some(Received::Request(bytes))),
             Err(error) => error,
         };
@@ -218,6 +223,10 @@ impl DataBuffer {
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.len]
     }
+}
+
+fn is_aborted(result: &io::Result<usize>) -> bool {
+    matches!(result, Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED))
 }
 
 #[cfg(test)]
