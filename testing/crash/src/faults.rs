@@ -14,7 +14,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use btrfs_check::FindingId;
+use btrfs_check::{Finding, FindingId};
+use btrfs_format::TreeId;
 use cowshed_btrfs::fs::Fs;
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On, Repeat, Rng};
@@ -275,13 +276,15 @@ impl Faulty {
         let aborted = self.fs.engine().txn.is_aborted();
         rig::abandon(self.fs);
         let (_, has_log) = rig::state(rig::shared(&self.devices))?;
-        let allowed = match (&fault.kind, fault.repeat) {
+        let allowed = |found: &Finding| match (&fault.kind, fault.repeat) {
             // What lies behind a checksum in its field is not covered by it: rot there passes into a repaired copy.
-            (FaultKind::Rotten { .. }, _) => &[FindingId::BlockCopiesDiffer][..],
-            // A device that tears everything: of a superblock the torn part is all that changes. It names a log that
-            // nobody was told of, whose blocks are whole on the other device alone.
-            (FaultKind::Torn { .. }, Repeat::Forever) if has_log => &[FindingId::BlockCsum][..],
-            _ => &[],
+            (FaultKind::Rotten { .. }, _) => found.id == FindingId::BlockCopiesDiffer,
+            // Every write is torn from then on: of a superblock the torn part is all that changes. It names a log that
+            // nobody was told of, of whose blocks one copy got there before.
+            (FaultKind::Torn { .. }, Repeat::Forever) => {
+                found.id == FindingId::BlockCsum && found.site.tree == Some(TreeId::TREE_LOG)
+            }
+            _ => false,
         };
         rig::check_clean_but(&rig::shared(&self.devices), allowed)?;
         let (generation, tree) = cold(&self.devices)?;

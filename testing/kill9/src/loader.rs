@@ -210,17 +210,7 @@ impl Loader {
                 // A mount that is not of a block device passes syncfs on only in part.
                 rustix::fs::fsync(&dir)
             }
-            Op::Seek { .. }
-            | Op::Flags { .. }
-            | Op::Property { .. }
-            | Op::Clone { .. }
-            | Op::Dedupe { .. }
-            | Op::Exchange { .. }
-            | Op::Stage { .. }
-            | Op::EndGroup { .. }
-            | Op::Commit
-            | Op::Cool
-            | Op::Remount => unreachable!("not wanted"),
+            other => unreachable!("{other:?} is not wanted"),
         }
     }
 

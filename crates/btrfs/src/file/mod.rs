@@ -73,6 +73,8 @@ mod race_tests;
 #[cfg(test)]
 mod remap_cost;
 #[cfg(test)]
+mod strange_tests;
+#[cfg(test)]
 mod tests;
 
 /// Bytes of a block of file data: the only sector size that this engine mounts.

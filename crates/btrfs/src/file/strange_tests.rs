@@ -1,0 +1,161 @@
+//! Files as a crash, a stranger's tool or the kernel left them.
+
+use btrfs_image::MkfsOptions;
+use cowshed_vfs::FallocateFlags;
+
+use super::WriteCtx;
+use super::compress::CompressPolicy;
+use super::tests::{Bench, plain, set_range};
+use crate::error::Error;
+use crate::fs::MountOptions;
+
+/// A crash leaves data behind the end: blocks reach the disk in any order, and the size in the item stops at the first one
+/// that is missing. A file that grows must not show them.
+#[test]
+fn what_a_crash_left_behind_the_end_does_not_come_back() {
+    const END: usize = 5000;
+    for adjust in [plain, |options: &mut MkfsOptions| options.features.no_holes = false] {
+        let mut bench = Bench::new(512 << 20, adjust, MountOptions::default());
+        for file in 0..5 {
+            bench.create();
+            let (engine, inode) = (bench.engine(), bench.inode(file));
+            super::write(engine, &inode, 0, &[7; 40_000], WriteCtx::default()).unwrap();
+            super::write_back(engine, &inode).unwrap();
+            let reservation = engine.reserve(crate::space::Budget::TRUNCATE).unwrap();
+            let _flush = inode.data.flush.lock();
+            super::items::apply(
+                engine,
+                &inode,
+                super::items::Change::default(),
+                reservation,
+                |attr, _| {
+                    attr.attr.size = END as u64;
+                    attr.disk_size = END as u64;
+                },
+            );
+            bench.files[file] = vec![7; END];
+        }
+        bench.remount();
+        let (engine, inodes) = (bench.engine(), (0..5).map(|n| bench.inode(n)).collect::<Vec<_>>());
+        let mode = FallocateFlags::empty();
+        super::truncate(engine, &inodes[0], 30_000).unwrap();
+        super::write(engine, &inodes[1], 25_000, b"far away", WriteCtx::default()).unwrap();
+        super::fallocate(engine, &inodes[2], mode, 20_000, 12_000).unwrap();
+        super::clone_range(engine, &inodes[0], 0, &inodes[3], 24_576, 4096).unwrap();
+        // Next to the end, which grows over nothing, and then farther.
+        super::write(engine, &inodes[4], END as u64, &[8; 100], WriteCtx::default()).unwrap();
+        super::truncate(engine, &inodes[4], 9000).unwrap();
+        let sizes = [30_000, 25_008, 32_000, 28_672, 9000];
+        for (file, size) in sizes.into_iter().enumerate() {
+            bench.files[file].resize(size, 0);
+        }
+        set_range(&mut bench.files[1], 25_000, b"far away");
+        set_range(&mut bench.files[3], 24_576, &[7; 4096]);
+        set_range(&mut bench.files[4], END as u64, &[8; 100]);
+        bench.judge("after files grew over what was left");
+    }
+}
+
+/// Old tools wrote files of more than a block into their items. Such a file can be read and deleted; what would change
+/// part of it is refused, and harms nothing else.
+#[test]
+fn inline_data_longer_than_a_block_is_not_taken_apart() {
+    let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+    (0..2).for_each(|_| bench.create());
+    let inode = bench.inode(0);
+    let content: Vec<u8> = (0..8000_u32).map(|i| (i / 40) as u8).collect();
+    let mut batch = crate::txn::Batch::new();
+    let item = super::extent::encode_inline(&content, 8000, 0, btrfs_format::Generation(1));
+    batch.put(&inode.tree, super::extent::extent_key(inode.ino, 0), item);
+    bench.engine().txn.join().apply_unreserved(batch);
+    {
+        let mut attr = inode.attr.lock();
+        (attr.attr.size, attr.disk_size, attr.attr.nbytes) = (8000, 8000, 8000);
+    }
+    bench.files[0] = content;
+    bench.compare(0, "as it was found");
+    let engine = bench.engine();
+    let is_refused = |result: crate::Result<()>, what: &str| {
+        assert!(matches!(result, Err(Error::CorruptTree { .. })), "{what}: {result:?}");
+    };
+    let (other, ctx) = (bench.inode(1), WriteCtx::default());
+    is_refused(super::clone_range(engine, &inode, 0, &other, 0, 0), "clone");
+    is_refused(super::truncate(engine, &inode, 100), "truncate in the first block");
+    let zero = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+    is_refused(super::fallocate(engine, &inode, zero, 0, 4096), "zero");
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    is_refused(super::fallocate(engine, &inode, punch, 0, 4096), "punch");
+    for at in [0, 5000] {
+        super::write(engine, &inode, at, b"changed", ctx).unwrap();
+        is_refused(super::write_back(engine, &inode), "write");
+    }
+    let mut group = super::Group::new(engine);
+    group.write(engine, &inode, 4096, b"changed").unwrap();
+    is_refused(group.apply(engine).map(|_| ()), "group");
+    let exchange = super::Exchange {
+        a_offset: 0,
+        b_offset: 0,
+        len_bytes: 4096,
+        to_eof: false,
+        fresh_b: None,
+        dry_run: false,
+    };
+    super::write(engine, &other, 0, &[7; 9000], ctx).unwrap();
+    is_refused(super::exchange_range(engine, &inode, &other, &exchange), "exchange");
+    bench.files[1] = vec![7; 9000];
+    for file in 0..2 {
+        bench.compare(file, "after all that was refused");
+    }
+    super::truncate(bench.engine(), &inode, 0).unwrap();
+    bench.files[0].clear();
+    bench.engine().sync().unwrap();
+    bench.engine().space.assert_nothing_reserved();
+    bench.check("without it");
+}
+
+/// Inline data beside extents behind it: a whole block of it that is appended to, and inline data that comes into a file
+/// with space preallocated behind its end.
+#[test]
+fn inline_data_with_extents_behind_it_is_what_the_kernel_reads() {
+    let options = MountOptions {
+        compress: Some(CompressPolicy {
+            how: "zstd:3".parse().unwrap(),
+            force: true,
+        }),
+        ..MountOptions::default()
+    };
+    let mut bench = Bench::new(256 << 20, plain, options);
+    let write = |bench: &mut Bench, file: usize, at: u64, data: &[u8]| {
+        super::write(bench.engine(), &bench.inode(file), at, data, WriteCtx::default()).unwrap();
+        set_range(&mut bench.files[file], at, data);
+    };
+    (0..6).for_each(|_| bench.create());
+    let sizes = [4096, 4096, 1000, 100_000, 4096, 1000];
+    for (file, size) in sizes.into_iter().enumerate() {
+        write(&mut bench, file, 0, &vec![file as u8 + 1; size]);
+    }
+    bench.engine().sync().unwrap();
+    write(&mut bench, 0, 4096, &[9; 5000]);
+    let mut group = super::Group::new(bench.engine());
+    group.write(bench.engine(), &bench.inode(1), 4096, &[8; 5000]).unwrap();
+    set_range(&mut bench.files[1], 4096, &[8; 5000]);
+    group.apply(bench.engine()).unwrap();
+    let keep = FallocateFlags::KEEP_SIZE;
+    for file in [3, 5] {
+        super::fallocate(bench.engine(), &bench.inode(file), keep, 151_552, 100_000).unwrap();
+    }
+    let exchange = super::Exchange {
+        a_offset: 0,
+        b_offset: 0,
+        len_bytes: 0,
+        to_eof: true,
+        fresh_b: None,
+        dry_run: false,
+    };
+    super::exchange_range(bench.engine(), &bench.inode(2), &bench.inode(3), &exchange).unwrap();
+    bench.files.swap(2, 3);
+    super::clone_range(bench.engine(), &bench.inode(4), 0, &bench.inode(5), 4096, 0).unwrap();
+    let whole = bench.files[4].clone();
+    set_range(&mut bench.files[5], 4096, &whole);
+    bench.judge("inline data and what lies behind it");
+}
