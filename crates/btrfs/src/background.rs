@@ -1,4 +1,5 @@
-//! The background thread of a mounted volume: commits at its interval, and when memory for pending items runs low.
+//! The background thread of a mounted volume: commits at its interval, and when memory for pending items runs low; frees what
+//! large commits leave behind, which nobody has to wait for.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -7,12 +8,18 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::engine::Engine;
+use crate::overlay::Overlay;
+
+/// Overlays of fewer items are freed at once: waking a thread would cost more.
+const GARBAGE_ITEMS_MIN: usize = 1 << 14;
 
 #[derive(Debug, Default)]
 struct Signal {
     wanted: bool,
     /// Much file data is dirty.
     write_back: bool,
+    /// Overlays that a commit has merged: millions of small allocations.
+    garbage: Vec<Arc<Overlay>>,
     stop: bool,
 }
 
@@ -42,6 +49,20 @@ impl Background {
             signal.write_back = true;
             bell.notify_one();
         }
+    }
+
+    /// Frees the overlays of a commit, which returns before they are gone where there are many items.
+    ///
+    /// At most one commit's wait: whoever brings the next ones frees those that are still there.
+    pub(crate) fn free(&self, overlays: Vec<Arc<Overlay>>) {
+        let items: usize = overlays.iter().map(|overlay| overlay.len()).sum();
+        if items < GARBAGE_ITEMS_MIN || self.thread.lock().is_none() {
+            return;
+        }
+        let (signal, bell) = &*self.signal;
+        let late = std::mem::replace(&mut signal.lock().garbage, overlays);
+        bell.notify_one();
+        drop(late);
     }
 
     /// Ends the thread and waits for it.
@@ -84,16 +105,26 @@ fn run(signal: &(Mutex<Signal>, Condvar), engine: &Weak<Engine>, interval: Durat
     let interval = interval.min(Duration::from_secs(86_400));
     let mut due = Instant::now() + interval;
     loop {
-        let (is_urgent, write_back) = {
+        let (is_urgent, write_back, garbage) = {
             let mut state = signal.0.lock();
-            if !state.wanted && !state.write_back && !state.stop {
+            if !state.wanted && !state.write_back && !state.stop && state.garbage.is_empty() {
                 signal.1.wait_until(&mut state, due);
             }
             if state.stop {
                 return;
             }
-            (std::mem::take(&mut state.wanted), std::mem::take(&mut state.write_back))
+            let state = &mut *state;
+            (
+                std::mem::take(&mut state.wanted),
+                std::mem::take(&mut state.write_back),
+                std::mem::take(&mut state.garbage),
+            )
         };
+        let had_garbage = !garbage.is_empty();
+        drop(garbage);
+        if had_garbage && !is_urgent && !write_back && Instant::now() < due {
+            continue;
+        }
         let Some(engine) = engine.upgrade() else { return };
         if engine.txn.is_aborted() {
             return;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::run;
 
-/// Bytes of each image: sparse, so that only what is written takes memory.
+/// Bytes of an image: sparse, so that only what is written takes memory.
 const IMAGE_BYTES: u64 = 16 << 30;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,6 +42,8 @@ pub struct Setup<'a> {
     pub options: &'a str,
     /// Options of mkfs that it has on both sides.
     pub mkfs: &'a [&'a str],
+    /// Bytes of the image, where it is not the usual one.
+    pub image_bytes: Option<u64>,
     /// Through a loop device, of which [`Mounted::written_bytes`] tells. Else our side opens the image itself.
     pub is_on_device: bool,
     /// A build of ours other than the usual one, and what it finds in its environment.
@@ -87,7 +89,7 @@ impl Mounted {
             is_mounted: false,
         };
         std::fs::create_dir(mounted.mountpoint_path())?;
-        std::fs::File::create(mounted.image())?.set_len(IMAGE_BYTES)?;
+        std::fs::File::create(mounted.image())?.set_len(setup.image_bytes.unwrap_or(IMAGE_BYTES))?;
         let mut mkfs = match side {
             Side::Kernel => Command::new("mkfs.btrfs"),
             Side::Xfs => Command::new("mkfs.xfs"),

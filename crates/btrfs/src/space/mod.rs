@@ -275,6 +275,11 @@ impl Space {
         chunks.durable < chunks.made
     }
 
+    /// Tree blocks that can be had without a new chunk.
+    pub fn blocks_without_chunk(&self) -> u64 {
+        self.ledger.pool(self.ledger.meta_pool()).free / self.nodesize_bytes
+    }
+
     /// Sets tree blocks aside for a log, out of what is free now: nothing is flushed for it. `None` where there is not
     /// enough beside what is promised.
     pub fn reserve_log(&self, blocks: u64) -> Option<MetaReservation> {

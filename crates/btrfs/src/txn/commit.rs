@@ -83,6 +83,8 @@ impl Engine {
         self.log.committed(self, blocks);
         self.txn.committed.store(frozen.transid.get(), Ordering::Release);
         stats.commits += 1;
+        let overlays = frozen.overlays.into_iter().map(|(_, overlay)| overlay).collect();
+        self.background.free(overlays);
         stats.time += started.elapsed();
         Ok(())
     }

@@ -3,15 +3,23 @@
 //! A range `[a, b]` of a directory's indices says that whatever lies in it and is not in the log does not exist. Ranges
 //! are laid around removed entries alone, so that an entry that did not change is never copied.
 
+use btrfs_format::block::ITEM_HEADER_BYTES;
+use btrfs_format::items::{InodeItem, InodeRef};
 use btrfs_format::{Generation, Key, KeyType, ObjectId, view};
 use zerocopy::IntoBytes;
 
+use super::check_room;
 use super::collect::{Collector, Step, Stop, Subject, Want, inode_item, inode_key, is_dir};
+use super::cost::least_blocks;
 use super::switches::{Mechanism, is_on};
 use crate::dir::names::{index_key, kind_of};
 use crate::log::{dir_range_item, dir_range_key};
 use crate::overlay::Edit;
 use cowshed_vfs::FileKind;
+
+/// What an inode that a directory's changed entry leads to takes in a leaf: its item, and a name of one byte. (One that the
+/// log has already takes nothing: a commit too many, then, where there is hardly any room.)
+const LEAST_CHILD_BYTES: u64 = (2 * ITEM_HEADER_BYTES + size_of::<InodeItem>() + size_of::<InodeRef>() + 1) as u64;
 
 impl Collector<'_> {
     /// Logs a directory with its entries.
@@ -101,6 +109,12 @@ impl Collector<'_> {
     fn children(&mut self, dir: ObjectId, mut children: Vec<ObjectId>) -> Step<()> {
         children.sort_unstable();
         children.dedup();
+        // Better known before a million inodes are copied than after it.
+        let least_bytes = children.len() as u64 * LEAST_CHILD_BYTES;
+        check_room(
+            self.engine,
+            least_blocks(least_bytes, self.engine.store.nodesize_bytes()),
+        )?;
         let mut others = Vec::new();
         // An inode and its name each.
         self.edits.reserve(2 * children.len());

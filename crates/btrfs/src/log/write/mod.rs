@@ -230,6 +230,7 @@ fn log_all(engine: &Engine, requests: &[Arc<Request>]) -> Step<()> {
     if prefers_commit(engine, least_blocks) {
         return Err(Stop::Cheaper);
     }
+    check_room(engine, least_blocks)?;
     let blocks = state.blocks_needed(nodesize as u64, items, sizes.iter().sum());
     let reserved = engine.space.reserve_log(blocks);
     let reserved = reserved.ok_or(Stop::Commit("no room for a log beside what is promised"))?;
@@ -252,6 +253,14 @@ fn prefers_commit(engine: &Engine, least_blocks: u64) -> bool {
         blocks: engine.txn.pending_memory_bytes() / engine.store.nodesize_bytes() as u64,
     };
     is_on(Mechanism::Choice) && engine.log.costs.lock().prefers_commit(pending, least_blocks)
+}
+
+/// A log of so many blocks fits beside what there is: replay knows no chunk that was made for it.
+fn check_room(engine: &Engine, least_blocks: u64) -> Step<()> {
+    match least_blocks <= engine.space.blocks_without_chunk() {
+        true => Ok(()),
+        false => Err(Stop::Commit("the log would need a new chunk")),
+    }
 }
 
 /// Bytes that items take in leaves.
