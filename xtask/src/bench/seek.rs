@@ -24,6 +24,8 @@ const NAME: &str = "seek";
 const EXTENT_BYTES: u64 = 128 << 10;
 /// Cached seeks in a run; the best counts.
 const SEEKS: usize = 5;
+/// Bound of our side's memory where its peak is looked at: what a seek kept for each extent would stand out.
+const MEMORY_OPTION: &str = "max_memory=64m";
 
 #[derive(ClapArgs)]
 pub struct Args {
@@ -62,14 +64,14 @@ pub fn main(args: &Args) -> Result<()> {
             order.reverse();
         }
         for side in order {
-            bench.mount(side, true)?;
+            bench.mount(side, "ro")?;
             for count in &counts {
                 bench.seek(side, *count, &mut results)?;
             }
             bench.unmount(side)?;
         }
     }
-    let text = render(&results, &counts, args);
+    let text = render(&results, &bench.peaks(&counts)?, args);
     println!("{text}");
     if args.dry_run {
         return Ok(());
@@ -108,17 +110,16 @@ impl Bench {
         self.top.join("mnt")
     }
 
-    fn mount(&self, side: Side, read_only: bool) -> Result<()> {
-        let mode = if read_only { "ro" } else { "rw" };
+    fn mount(&self, side: Side, options: &str) -> Result<()> {
         let mut command = match side {
             Side::Ours => {
                 let mut command = Command::new(run::root().join("target/release/cowshed"));
-                command.args(["mount", "-o", mode]);
+                command.args(["mount", "-o", options]);
                 command
             }
             Side::Kernel | Side::Xfs => {
                 let mut command = Command::new("mount");
-                command.args(["-o", &format!("loop,compress=lzo,{mode}")]);
+                command.args(["-o", &format!("loop,compress=lzo,{options}")]);
                 command
             }
         };
@@ -144,7 +145,7 @@ impl Bench {
     /// Files by their number of extents; the numbers. Each has a hole near its end: of a file without any the kernel knows
     /// by its counters that there is nothing to look for.
     fn fill(&self, args: &Args) -> Result<Vec<u64>> {
-        self.mount(Side::Kernel, false)?;
+        self.mount(Side::Kernel, "rw")?;
         let written = (args.gib << 30) / EXTENT_BYTES;
         let first = self.file(written);
         {
@@ -193,6 +194,19 @@ impl Bench {
         run::output(Command::new("sync").arg("-f").arg(&target)).map(drop)
     }
 
+    /// The most memory that our side had after looking through each file twice, mounted anew for each, with a bound far
+    /// below what the larger files' leaves take: numbers of extents and bytes.
+    fn peaks(&self, counts: &[u64]) -> Result<Vec<(u64, u64)>> {
+        let mut peaks = Vec::new();
+        for count in counts {
+            self.mount(Side::Ours, &format!("ro,{MEMORY_OPTION}"))?;
+            self.seek(Side::Ours, *count, &mut Results::new())?;
+            peaks.push((*count, peak_bytes(&self.image())?));
+            self.unmount(Side::Ours)?;
+        }
+        Ok(peaks)
+    }
+
     fn seek(&self, side: Side, count: u64, results: &mut Results) -> Result<()> {
         let file = File::open(self.file(count))?;
         let look = || -> Result<f64> {
@@ -217,18 +231,38 @@ impl Bench {
     }
 }
 
+/// Peak memory of the process that has this image mounted.
+fn peak_bytes(image: &Path) -> Result<u64> {
+    let image = image.display().to_string();
+    for process in std::fs::read_dir("/proc")? {
+        let process = process?.path();
+        let Ok(command) = std::fs::read_to_string(process.join("cmdline")) else {
+            continue;
+        };
+        let mut words = command.split('\0');
+        if words.next().is_some_and(|program| program.ends_with("/cowshed")) && words.any(|word| word == image) {
+            let status = std::fs::read_to_string(process.join("status"))?;
+            let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let kib = kib.and_then(|kib| kib.trim().strip_suffix(" kB")).context("no VmHWM")?;
+            return Ok(kib.parse::<u64>()? << 10);
+        }
+    }
+    anyhow::bail!("nobody has {image} mounted")
+}
+
 fn of(results: &Results, count: u64, side: Side, cached: bool) -> Option<f64> {
     results.get(&(count, side, cached)).and_then(|s| table::median(s))
 }
 
-fn render(results: &Results, counts: &[u64], args: &Args) -> String {
+fn render(results: &Results, peaks: &[(u64, u64)], args: &Args) -> String {
     let mut text = format!(
         "{} GiB written; medians of {} runs, milliseconds, and in brackets nanoseconds for each extent. Ratio: how many times \
-         as fast as the kernel's btrfs.\n\n| Extents | kernel, uncached | Cowshed, uncached | ratio | kernel, cached | Cowshed, cached \
-         | ratio |\n|---:|---:|---:|---:|---:|---:|---:|\n",
+         as fast as the kernel's btrfs. Peak: the most memory that our process had, mounted with `{MEMORY_OPTION}`.\n\n| Extents | \
+         kernel, uncached | Cowshed, uncached | ratio | kernel, cached | Cowshed, cached | ratio | peak, MiB |\n\
+         |---:|---:|---:|---:|---:|---:|---:|---:|\n",
         args.gib, args.runs
     );
-    for count in counts {
+    for (count, peak_bytes) in peaks {
         let _ = write!(text, "| {count} ");
         for cached in [false, true] {
             let [kernel, ours] = [Side::Kernel, Side::Ours].map(|side| of(results, *count, side, cached));
@@ -238,7 +272,7 @@ fn render(results: &Results, counts: &[u64], args: &Args) -> String {
             let show = |s: f64| format!("{:.3} ({:.0})", s * 1e3, s * 1e9 / *count as f64);
             let _ = write!(text, "| {} | {} | {:.1} ", show(kernel), show(ours), kernel / ours);
         }
-        text.push_str("|\n");
+        let _ = writeln!(text, "| {} |", peak_bytes >> 20);
     }
     text
 }
