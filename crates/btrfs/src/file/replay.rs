@@ -95,6 +95,26 @@ fn data_of(extent: &Extent) -> Option<(LogicalAddr, u64)> {
     Some((LogicalAddr(disk.addr.get() + disk.offset_bytes), extent.len_bytes))
 }
 
+/// Address and bytes of all data on disk that a file has by now.
+pub(crate) fn data_of_file(tree: &Arc<Tree>, ino: ObjectId) -> Result<Vec<(LogicalAddr, u64)>> {
+    let mut walk = Walk::new(tree, ino, 0..u64::MAX)?;
+    let mut data = Vec::new();
+    while let Some(extent) = walk.next()? {
+        data.extend(data_of(&extent));
+    }
+    Ok(data)
+}
+
+/// Does any block of this data have a checksum?
+pub(crate) fn has_any_sum(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result<bool> {
+    csum::has_any(engine, addr, len_bytes)
+}
+
+/// An error where a block of this data has no checksum.
+pub(crate) fn require_sums(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result<()> {
+    csum::load(engine, addr, len_bytes).map(drop)
+}
+
 /// Adds what the log has of the checksums of a range (address, bytes).
 pub(crate) fn load_logged_sums(
     engine: &Engine,

@@ -364,13 +364,23 @@ impl Space {
         self.freed.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Takes a free range out, which a log that is replayed has extents in.
-    pub fn claim(&self, addr: LogicalAddr, len_bytes: u64) -> Result<()> {
+    /// Takes a free range out, which a log that is replayed has extents in. `type_flag` is the kind of block group that
+    /// these belong in.
+    pub fn claim(&self, addr: LogicalAddr, len_bytes: u64, type_flag: u64) -> Result<()> {
         let outside = || Error::CorruptTree {
             tree: TreeId::EXTENT,
             what: format!("{addr}+{len_bytes} lies in no block group"),
         };
         let (group, pool) = self.group_of(addr, len_bytes).ok_or_else(outside)?;
+        if !group.is_of(type_flag) {
+            return Err(Error::CorruptTree {
+                tree: TreeId::EXTENT,
+                what: format!(
+                    "{addr}+{len_bytes} lies in a block group of the wrong type, {:#x}",
+                    group.flags
+                ),
+            });
+        }
         self.ensure_loaded(&group)?;
         let claimed = group.claim(addr.get()..addr.get() + len_bytes);
         claimed.map_err(|Contradiction(what)| Error::CorruptTree {

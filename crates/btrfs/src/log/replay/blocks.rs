@@ -1,6 +1,7 @@
 //! The blocks of a log: all are looked at before anything is replayed, and none may be allocated before the commit that
 //! makes the log unnecessary - until then a crash must find it whole.
 
+use btrfs_format::features::block_group;
 use btrfs_format::{Key, LogicalAddr, TreeId};
 
 use super::{Shared, corrupt};
@@ -49,7 +50,7 @@ fn claim_block(shared: &mut Shared<'_>, addr: LogicalAddr) -> Result<()> {
         return Ok(());
     }
     let (space, len) = (&shared.engine.space, shared.engine.volume.nodesize_bytes().into());
-    space.claim(addr, len)?;
+    space.claim(addr, len, block_group::METADATA)?;
     space.pin(addr, len);
     Ok(())
 }

@@ -1,12 +1,18 @@
 //! File extents: the plan of the files' own range-replace, with references that know which extents have an item, and
 //! the checksums that came with them.
 
+use btrfs_format::features::block_group;
 use btrfs_format::{Key, KeyType, LogicalAddr, ObjectId};
 use zerocopy::little_endian::U64;
 
-use super::Replay;
+use cowshed_vfs::FileKind;
+
+use super::inodes::kind_of;
+use super::{Replay, corrupt};
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::file::replay::{self as file, ExtentChange};
+use crate::inode::flags::NODATASUM;
 use crate::refs::{DataRef, RefChange, RefKind};
 use crate::tree::Item;
 use crate::txn::Batch;
@@ -17,16 +23,41 @@ impl Replay<'_, '_> {
         let Some((first, _)) = items.first() else { return Ok(()) };
         let ino = first.objectid;
         let Some(inode) = self.inode(ino)?.copied() else {
-            return Err(super::corrupt(format!("inode {ino} has extents and does not exist")));
+            return Err(corrupt(format!("inode {ino} has extents and does not exist")));
         };
+        if !matches!(kind_of(&inode), Some(FileKind::Regular | FileKind::Symlink)) {
+            return Err(corrupt(format!("inode {ino} has extents and is no file")));
+        }
         let no_holes = crate::file::has_no_holes(self.shared.engine);
         let change = file::plan_extents(&self.tree, &self.log, ino, items, no_holes)?;
-        if inode.flags.get() & crate::inode::flags::NODATASUM == 0 {
+        if inode.flags.get() & NODATASUM == 0 {
             for range in &change.summed {
                 file::load_logged_sums(self.shared.engine, &self.log, range, &mut self.shared.sums)?;
             }
+        } else {
+            let mut sums = Vec::new();
+            for range in &change.summed {
+                file::load_logged_sums(self.shared.engine, &self.log, range, &mut sums)?;
+            }
+            if !sums.is_empty() {
+                return Err(has_sums_and_may_not(ino));
+            }
+            self.shared.judged_data.note(ino, false, change.summed.iter().copied());
         }
         self.apply_extents(ino, change)
+    }
+
+    /// Data that stays while its inode begins, or ceases, to say that it has checksums.
+    pub(super) fn note_flipped(&mut self) -> Result<()> {
+        for ino in std::mem::take(&mut self.flipped) {
+            let Some(inode) = self.inode(ino)?.copied() else {
+                continue;
+            };
+            let wants_sums = inode.flags.get() & NODATASUM == 0;
+            let data = file::data_of_file(&self.tree, ino)?;
+            self.shared.judged_data.note(ino, wants_sums, data);
+        }
+        Ok(())
     }
 
     pub(super) fn apply_extents(&mut self, ino: ObjectId, change: ExtentChange) -> Result<()> {
@@ -80,8 +111,41 @@ impl Replay<'_, '_> {
         if extents.get(&key)?.is_some() {
             return Ok(RefKind::Add);
         }
-        self.shared.engine.space.claim(addr, len_bytes)?;
+        self.shared.engine.space.claim(addr, len_bytes, block_group::DATA)?;
         self.shared.fresh.insert(addr, true);
         Ok(RefKind::New)
     }
+}
+
+/// Data of which a log says in one place that it has checksums and in another that it has none. Such a log is refused:
+/// the kernel takes it over as it stands, and `btrfs check` then finds the volume damaged.
+#[derive(Default)]
+pub(super) struct JudgedData {
+    /// Inode, whether it says that its data has checksums, address and bytes of the data.
+    ranges: Vec<(ObjectId, bool, (LogicalAddr, u64))>,
+}
+
+impl JudgedData {
+    fn note(&mut self, ino: ObjectId, wants_sums: bool, data: impl IntoIterator<Item = (LogicalAddr, u64)>) {
+        self.ranges
+            .extend(data.into_iter().map(|range| (ino, wants_sums, range)));
+    }
+
+    /// Compares with the checksum tree, which has those of all logs by now.
+    pub(super) fn judge(&self, engine: &Engine) -> Result<()> {
+        for (ino, wants_sums, (addr, len_bytes)) in &self.ranges {
+            if *wants_sums {
+                file::require_sums(engine, *addr, *len_bytes)?;
+            } else if file::has_any_sum(engine, *addr, *len_bytes)? {
+                return Err(has_sums_and_may_not(*ino));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn has_sums_and_may_not(ino: ObjectId) -> crate::error::Error {
+    corrupt(format!(
+        "inode {ino} says that its data has no checksums, and there are some"
+    ))
 }

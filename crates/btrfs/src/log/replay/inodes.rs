@@ -11,6 +11,7 @@ use super::{Replay, corrupt};
 use crate::dir::names as dir_names;
 use crate::error::Result;
 use crate::file::replay as file;
+use crate::inode::flags::NODATASUM;
 use crate::subvol::PLACEHOLDER_INO_BIT;
 use crate::txn::Batch;
 
@@ -65,6 +66,9 @@ impl Replay<'_, '_> {
         let inode = merged(existing.as_ref(), &logged, self.shared.generation.into());
         self.inodes.insert(ino, Some(inode));
         self.touched.insert(ino);
+        if existing.is_some_and(|e| (e.flags.get() ^ inode.flags.get()) & NODATASUM != 0) {
+            self.flipped.insert(ino);
+        }
         if existing.is_some() && is_regular(&inode) {
             let plan = file::plan_cut(&self.tree, ino, inode.size.get())?;
             self.apply_extents(ino, plan)?;

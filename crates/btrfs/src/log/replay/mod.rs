@@ -67,6 +67,8 @@ struct Shared<'e> {
     fresh: HashMap<LogicalAddr, bool>,
     /// Checksums of the extents that came from logs.
     sums: Vec<(LogicalAddr, Vec<u8>)>,
+    /// Data whose inode is to be compared with the checksums that are there.
+    judged_data: extents::JudgedData,
     log_blocks: Vec<LogicalAddr>,
 }
 
@@ -78,6 +80,7 @@ impl<'e> Shared<'e> {
             is_read_only: engine.volume.is_read_only(),
             fresh: HashMap::new(),
             sums: Vec::new(),
+            judged_data: extents::JudgedData::default(),
             log_blocks: Vec::new(),
         }
     }
@@ -90,6 +93,7 @@ impl<'e> Shared<'e> {
         let mut batch = Batch::new();
         file::put_sums(self.engine, &mut batch, self.sums)?;
         self.engine.txn.join().apply_unreserved(batch);
+        self.judged_data.judge(self.engine)?;
         for addr in &self.log_blocks {
             self.engine.store.forget(*addr);
         }
@@ -128,11 +132,13 @@ fn replay_subvolume(shared: &mut Shared<'_>, id: TreeId, log: RootPtr) -> Result
         log,
         inodes: HashMap::new(),
         ignored: HashSet::new(),
+        flipped: BTreeSet::new(),
         touched: BTreeSet::new(),
     };
     replay.inodes()?;
     replay.names_of_directories()?;
     replay.rest()?;
+    replay.note_flipped()?;
     replay.link_counts()?;
     replay.put_inodes();
     Ok(())
@@ -160,6 +166,8 @@ struct Replay<'r, 'e> {
     inodes: HashMap<ObjectId, Option<InodeItem>>,
     /// Inodes that were logged without a name: their items mean nothing.
     ignored: HashSet<ObjectId>,
+    /// Inodes of the subvolume whose data had checksums and shall have none, or the reverse.
+    flipped: BTreeSet<ObjectId>,
     /// Inodes whose names may have changed.
     touched: BTreeSet<ObjectId>,
 }

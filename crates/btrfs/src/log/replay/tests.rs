@@ -12,16 +12,18 @@ use btrfs_format::{BlockExpect, Corrupt, Generation, Key, KeyType, LogicalAddr, 
 use btrfs_image::{MkfsOptions, mkfs};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
-use cowshed_vfs::{Context, FileSystem, Lookup, NodeId, OpenFlags, OpenRequest};
+use cowshed_vfs::{Context, FileSystem, Lookup, NodeId, OpenFlags, OpenRequest, WriteFlags};
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::dir::names::{self, NewName};
 use crate::dir::staged::Staged;
 use crate::engine::{Engine, EngineOptions};
 use crate::env::FixedEnv;
 use crate::error::Result;
+use crate::file::replay::data_of_file;
 use crate::fs::{Fs, MountOptions};
+use crate::inode::flags::NODATASUM;
 use crate::log::{dir_range_item, dir_range_key, root_item, root_key};
 use crate::space::BlockKind;
 use crate::testing::Dice;
@@ -42,7 +44,7 @@ const DIR_MODE: u32 = 0o040_755;
 type Items = BTreeMap<Key, Vec<u8>>;
 type Item = (Key, Vec<u8>);
 
-/// `old`, `sub/x`, `other/`, and the name `vol` of a subvolume; with the places where a log may lie.
+/// `old`, `sub/x` with a block of data, `other/`, and the name `vol` of a subvolume; with the places where a log may lie.
 struct Base {
     device: MemDevice,
     generation: Generation,
@@ -51,6 +53,8 @@ struct Base {
     in_use: LogicalAddr,
     /// A free block of data.
     data: LogicalAddr,
+    /// The data of `x`.
+    x_data: LogicalAddr,
 }
 
 fn open(device: &Arc<dyn BlockDevice>, read_only: bool, no_log_replay: bool) -> Result<Arc<Engine>> {
@@ -84,7 +88,10 @@ impl Base {
         };
         fs.create(&CTX, NodeId::ROOT, b"old", 0o644, &request).unwrap();
         let sub = fs.mkdir(&CTX, NodeId::ROOT, b"sub", 0o755).unwrap();
-        fs.create(&CTX, sub.node, b"x", 0o644, &request).unwrap();
+        let (x, opened) = fs.create(&CTX, sub.node, b"x", 0o644, &request).unwrap();
+        let block = [7; 4096];
+        fs.write(&CTX, x.node, opened.handle, 0, &block, WriteFlags::default())
+            .unwrap();
         fs.mkdir(&CTX, NodeId::ROOT, b"other", 0o755).unwrap();
         let engine = fs.engine().clone();
         engine.close().unwrap();
@@ -95,8 +102,10 @@ impl Base {
         let mut reserved = engine.space.reserve_data(4096).unwrap();
         let (data, _) = engine.space.alloc_data(&mut reserved, 4096).unwrap();
         drop(reserved);
+        let tree = engine.forest.require(TreeId::FS).unwrap();
         let base = Base {
             data,
+            x_data: data_of_file(&tree, ObjectId(X)).unwrap()[0].0,
             generation: engine.txn.running(),
             log_root: alloc(),
             log: alloc(),
@@ -271,6 +280,20 @@ fn extent(ino: u64, start: u64, addr: u64, len: u64) -> Item {
     )
 }
 
+/// An inode that says that its data has no checksums.
+fn unsummed(ino: u64) -> Item {
+    let (key, bytes) = inode(ino, FILE_MODE, 1, 1);
+    let mut item = InodeItem::read_from_bytes(&bytes).unwrap();
+    item.size = U64::new(4096);
+    item.flags = U64::new(NODATASUM);
+    (key, item.as_bytes().to_vec())
+}
+
+fn sum_of(addr: u64) -> Item {
+    let key = Key::new(ObjectId::EXTENT_CSUM, KeyType::EXTENT_CSUM, addr);
+    (key, vec![1, 2, 3, 4])
+}
+
 #[test]
 fn what_a_logged_range_lacks_is_gone_with_all_below() {
     // Overlapping ranges, as the kernel writes them.
@@ -421,6 +444,20 @@ fn a_read_only_mount_replays_and_writes_nothing() {
     assert!(log.take().is_empty(), "nothing was written, and nothing flushed");
 }
 
+#[test]
+fn an_inode_may_say_that_its_new_data_has_no_checksums() {
+    let base = Base::new();
+    let data = base.data.get();
+    let fs = base.replayed(vec![unsummed(OLD), extent(OLD, 0, data, 4096)]);
+    assert_eq!(lookup(&fs, NodeId::ROOT, "old").attr.size_bytes, 4096);
+    // What it had before goes with its old end.
+    let (key, mut cut) = unsummed(X);
+    InodeItem::mut_from_bytes(&mut cut).unwrap().size = U64::new(0);
+    let fs = Base::new().replayed(vec![(key, cut)]);
+    let sub = lookup(&fs, NodeId::ROOT, "sub").node;
+    assert_eq!(lookup(&fs, sub, "x").attr.size_bytes, 0);
+}
+
 /// Logs that are refused, with what is said about them.
 fn refused(base: &Base) -> Vec<(&'static str, Vec<Item>)> {
     let old = || inode(OLD, FILE_MODE, 1, 1);
@@ -435,7 +472,33 @@ fn refused(base: &Base) -> Vec<(&'static str, Vec<Item>)> {
         ("impossible index", vec![old(), inode_ref(OLD, ROOT, &[(1 << 63, "n")])]),
         ("impossible index", vec![old(), extref(OLD, ROOT, u64::MAX, "n")]),
         ("has extents and does not exist", vec![extent(999, 0, 0, 4096)]),
-        ("are free", vec![old(), extent(OLD, 0, base.in_use.get(), 4096)]),
+        (
+            "has extents and is no file",
+            vec![inode(OTHER, DIR_MODE, 1, 1), extent(OTHER, 0, 0, 4096)],
+        ),
+        // What is there has checksums: of the inode itself, of another; the log brings some.
+        ("data has no checksums", vec![unsummed(X)]),
+        (
+            "data has no checksums",
+            vec![unsummed(OLD), extent(OLD, 0, base.x_data.get(), 4096)],
+        ),
+        (
+            "data has no checksums",
+            vec![
+                unsummed(OLD),
+                extent(OLD, 0, base.data.get(), 4096),
+                sum_of(base.data.get()),
+            ],
+        ),
+        (
+            "are free",
+            vec![
+                old(),
+                extent(OLD, 0, base.x_data.get() + 4096, 1 << 20),
+                extent(OLD, 1 << 20, base.x_data.get() + 8192, 4096),
+            ],
+        ),
+        ("wrong type", vec![old(), extent(OLD, 0, base.in_use.get(), 4096)]),
         ("lies in no block group", vec![old(), extent(OLD, 0, 1 << 50, 4096)]),
         (
             "has 2 names",
@@ -514,6 +577,7 @@ fn no_log_takes_the_name_of_a_subvolume_away() {
         shared: &mut shared,
         inodes: Default::default(),
         ignored: Default::default(),
+        flipped: Default::default(),
         touched: Default::default(),
     };
     let error = replay.unlink(ObjectId(ROOT), b"vol").unwrap_err().to_string();
