@@ -179,7 +179,7 @@ fn check_volume(cx: &mut Cx<'_>) {
         csums::check_orphans(cx, &csums);
     }
     let details = extents::judge(cx, extents_whole);
-    log::check(cx, &csums);
+    log::check(cx, &roots, &csums);
     if !details.is_empty() && extents_whole {
         extents::watch(cx, &details);
         walk_for_details(cx, &roots);

@@ -1,6 +1,8 @@
 //! The fsync log: whatever is wrong with it, the next mount fails, or makes it part of the volume.
 
-use btrfs_format::features::inode_flags;
+mod inodes;
+
+use btrfs_format::features::{block_group, inode_flags};
 use btrfs_format::items::{InodeItem, compression, file_extent_type};
 use btrfs_format::view::{FileExtentView, file_extent, fixed, inode_extrefs, inode_refs, root_item};
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
@@ -10,8 +12,10 @@ use crate::csums::{self, CsumMap, Sums};
 use crate::finding::{FindingId as Id, Site};
 use crate::fs::{INDICES, judge_extent, judge_inline};
 use crate::packed::Packed;
+use crate::roots::Roots;
 use crate::util::round_up;
 use crate::walk::{Cx, Root, Shared, item_site, len_bytes};
+use inodes::Inodes;
 
 /// Checksums of a log that are kept, in bytes: those of 4 GiB of data. Of larger logs the rest is not compared.
 const SUMS_BYTES_MAX: u64 = 32 << 20;
@@ -23,25 +27,30 @@ struct Found {
     data: Vec<(u64, u64)>,
     /// Of these, what must have checksums: the log, or the volume, has them.
     summed: Vec<(u64, u64)>,
+    /// What may have none.
+    unsummed: Vec<(u64, u64)>,
     sums: Sums,
     sums_bytes: u64,
-    /// The last inode item: its number, and whether its data has checksums.
+    /// The last inode item with a name: its number, and whether its data has checksums.
     inode: Option<(u64, bool)>,
     /// The last file extent: its inode, and where it ends.
     last: Option<(u64, u64)>,
 }
 
 impl Found {
-    fn note_data(&mut self, range: (u64, u64), has_sums: bool) {
+    /// Of an inode that was not logged the volume knows whether it has checksums, and nobody asks here.
+    fn note_data(&mut self, range: (u64, u64), has_sums: Option<bool>) {
         self.data.push(range);
-        if has_sums {
-            self.summed.push(range);
+        match has_sums {
+            Some(true) => self.summed.push(range),
+            Some(false) => self.unsummed.push(range),
+            None => {}
         }
     }
 }
 
 /// Reads the log tree and the logs of all subvolumes.
-pub(crate) fn check(cx: &mut Cx<'_>, volume: &CsumMap) {
+pub(crate) fn check(cx: &mut Cx<'_>, roots: &Roots, volume: &CsumMap) {
     let addr = cx.vol.sb.log_root.get();
     if addr == 0 {
         return;
@@ -79,7 +88,9 @@ pub(crate) fn check(cx: &mut Cx<'_>, volume: &CsumMap) {
             ..root.clone()
         };
         (found.last, found.inode) = (None, None);
+        let mut inodes = Inodes::default();
         let is_whole = cx.walk(&log, Shared::Skip, &mut |cx, leaf, _| {
+            inodes.note(leaf);
             for (key, data) in leaf.items() {
                 read_item(cx, &mut found, leaf, key, data);
             }
@@ -88,6 +99,14 @@ pub(crate) fn check(cx: &mut Cx<'_>, volume: &CsumMap) {
             let what = format!("the log of tree {subvolume} cannot be read whole");
             cx.sink.add(Id::LogInvalid, log.site(), what);
             whole = false;
+        }
+        // The log of a subvolume that is being deleted goes with it.
+        if let Some(tree) = roots.get(TreeId(subvolume)).filter(|tree| is_whole && tree.refs > 0) {
+            cx.quiet_walk = true;
+            cx.walk(&log, Shared::Enter, &mut |cx, leaf, _| {
+                inodes.judge(cx, &tree.root, leaf)
+            });
+            cx.quiet_walk = false;
         }
     }
     if !whole {
@@ -101,7 +120,8 @@ pub(crate) fn check(cx: &mut Cx<'_>, volume: &CsumMap) {
     }
 }
 
-/// Data of the log that has checksums neither there nor in the volume cannot be read after the replay.
+/// Data of the log has checksums where its inode says so, there or in the volume, and else none: without them it cannot
+/// be read after the replay; with them, the replayed volume would be damaged.
 fn check_covered(cx: &mut Cx<'_>, found: &Found, volume: &CsumMap) {
     let in_log = csums::runs_of(&found.sums, cx.vol.csum.size_bytes(), cx.vol.sectorsize);
     for &(start, end) in &found.summed {
@@ -112,6 +132,12 @@ fn check_covered(cx: &mut Cx<'_>, found: &Found, volume: &CsumMap) {
         }
         if missing > 0 {
             let what = format!("{missing} bytes of logged data from {start} to {end} have no checksums");
+            cx.sink.add(Id::LogInvalid, Site::addr(start), what);
+        }
+    }
+    for &(start, end) in &found.unsummed {
+        if in_log.covered_bytes(start, end) > 0 || volume.covered_bytes(start, end) > 0 {
+            let what = format!("logged data from {start} to {end} has checksums, and its inode says that it has none");
             cx.sink.add(Id::LogInvalid, Site::addr(start), what);
         }
     }
@@ -133,8 +159,8 @@ fn read_item(cx: &mut Cx<'_>, found: &mut Found, leaf: &Block, key: Key, data: &
     if key.ty == KeyType::INODE_ITEM
         && let Some(inode) = fixed::<InodeItem>(data)
     {
-        let has_sums = inode.flags.get() & inode_flags::NODATASUM == 0 && inode.nlink.get() > 0;
-        found.inode = Some((key.objectid.get(), has_sums));
+        let has_sums = inode.flags.get() & inode_flags::NODATASUM == 0;
+        found.inode = (inode.nlink.get() > 0).then_some((key.objectid.get(), has_sums));
     }
     let is_inode = (ObjectId::FIRST_FREE..=ObjectId::LAST_FREE).contains(&key.objectid);
     let bad_index = match key.ty {
@@ -189,7 +215,16 @@ fn read_extent(cx: &mut Cx<'_>, found: &mut Found, leaf: &Block, key: Key, data:
                 if let Some(other) = other {
                     say(cx, leaf, key, format!("its data lies on the extent at {other}"));
                 }
-                let has_sums = found.inode.is_some_and(|(last, has_sums)| last == ino && has_sums);
+                if cx
+                    .vol
+                    .chunks
+                    .at(addr)
+                    .is_none_or(|chunk| chunk.ty & block_group::DATA == 0)
+                {
+                    say(cx, leaf, key, format!("its data at {addr} lies in no chunk of data"));
+                }
+                let inode = found.inode.filter(|(last, _)| *last == ino);
+                let has_sums = inode.map(|(_, has_sums)| has_sums);
                 if extent.compression != compression::NONE {
                     found.note_data((addr, end), has_sums);
                     cx.note_packed(&Packed {

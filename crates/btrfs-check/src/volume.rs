@@ -132,7 +132,9 @@ fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblo
         // Copies are written only as far as the file system reaches, which may be less than the device.
         let end = offset.saturating_add(count(SUPERBLOCK_BYTES));
         let covered = *offset == SUPERBLOCK_OFFSETS[0] || end < best.dev_item.total_bytes.get();
-        let stale = |sb: &Superblock| sb.generation.get().saturating_add(1) == best.generation.get();
+        // Each transaction has a root tree of its own.
+        let stale =
+            |sb: &Superblock| sb.generation.get().saturating_add(1) == best.generation.get() && sb.root != best.root;
         let what = match copy {
             Ok(Some(sb)) if stale(sb) => {
                 let site = Site::device(best.dev_item.devid.get(), *offset);

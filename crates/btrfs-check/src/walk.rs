@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use btrfs_format::features::block_group;
 use btrfs_format::items::file_extent_type;
 use btrfs_format::view::{BackRef, FileExtentView, file_extent};
 use btrfs_format::{Key, KeyType, TreeId};
@@ -233,6 +234,11 @@ impl<'a> Cx<'a> {
             }
         }
         if root.log {
+            let is_metadata = |chunk: &crate::chunks::Chunk| chunk.ty & block_group::METADATA != 0;
+            if !self.vol.chunks.at(block.addr).is_some_and(is_metadata) {
+                let what = "a block of the log lies in no chunk of metadata";
+                self.sink.add(Id::LogInvalid, Site::addr(block.addr), what);
+            }
             let end = block.addr.saturating_add(self.vol.nodesize);
             let other = self
                 .extents

@@ -91,7 +91,11 @@ fn plant_super(id: Id, bases: &Bases) -> Option<Planted> {
         }
         Id::SuperMirror => image.edit_super_copies(&[1], |sb| sb.label[0] = b'x'),
         Id::SuperMirrorStale => {
-            image.edit_super_copies(&[1], |sb| sb.generation = (sb.generation.get() - 1).into());
+            image.edit_super_copies(&[1], |sb| {
+                sb.generation = (sb.generation.get() - 1).into();
+                // Each transaction has a root tree of its own.
+                sb.root = sb.chunk_root;
+            });
         }
         Id::SuperField => image.edit_super(|sb| sb.num_devices = 0.into()),
         Id::UnsupportedFeature => image.edit_super(|sb| sb.incompat_flags = (sb.incompat_flags.get() | 1 << 40).into()),
