@@ -14,11 +14,13 @@
 //! Layers, each knowing only what is before it: [`proto`] (bytes to requests, pure), [`server`] (requests to calls and
 //! replies, no I/O), [`transport`] (moving bytes), [`mount`], and [`Session`], which ties them together.
 
+mod history;
 pub mod mount;
 mod notify;
 pub mod proto;
 pub mod server;
 mod session;
+mod streams;
 mod sys;
 pub mod transport;
 mod workers;

@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, u32)`.
 const FUSE_DEV_IOC_CLONE: libc::c_ulong = 0x8004_e500;
@@ -145,4 +146,26 @@ pub fn move_to(processor: usize) -> Result<()> {
         check(libc::sched_setaffinity(0, size, &one))?;
         check(libc::sched_setaffinity(0, size, &allowed)).map(drop)
     }
+}
+
+/// How long this thread has been on a processor.
+pub fn thread_time() -> Duration {
+    // SAFETY: the call fills in the structure it is given, for which zeros are valid.
+    let time = unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time);
+        time
+    };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// How often this thread has gone to sleep by itself: for a lock, a device, a request.
+pub fn thread_sleeps() -> u64 {
+    // SAFETY: as above.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage
+    };
+    usage.ru_nvcsw as u64
 }

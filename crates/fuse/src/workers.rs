@@ -13,22 +13,24 @@
 //!
 //! Nobody waits while a request of a lone caller is served: that caller has nothing else to ask. Whoever serves calls
 //! another worker where this could be wrong: before it serves a request of a kind that lately took long, and when it
-//! finds one request after the other queued already. A guard thread does so where nobody has come back to the queue for
-//! a while (a request that unexpectedly waits for a device), so that a stuck worker holds up the others for
-//! [`GUARD_TICK`] twice at most.
+//! finds one request after the other queued already. Large reads have a rule of their own ([`crate::streams`]). A guard
+//! thread does so where nobody has come back to the queue for a while (a request that unexpectedly waits for a device),
+//! so that a stuck worker holds up the others for [`GUARD_TICK`] twice at most.
 //!
 //! Locks: [`Crew::resting`], held for a few instructions, no other lock within.
 
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
+use crate::history::History;
 use crate::proto::wire::InHeader;
 use crate::server::{After, Server};
+use crate::streams::{self, Streams};
 use crate::sys;
 use crate::transport::dev::{DataBuffer, Device, Received, RequestBuffer};
 
@@ -40,6 +42,8 @@ pub const LOOK: Duration = Duration::from_micros(20);
 /// A worker that sleeps instead checks every so many requests that it is on the processor of its caller, where waking it
 /// is a mere switch of threads.
 const MOVE_EVERY: u32 = 32;
+/// The kernel's number for callers that it does not name, and for itself.
+const NOBODY: u32 = 0;
 /// A request that takes longer counts as slow: calling another worker costs about a tenth of it.
 const SLOW: Duration = Duration::from_micros(60);
 /// Calls another worker after so many requests that were queued already. A lone caller does not get there: what it
@@ -62,6 +66,7 @@ pub struct Crew {
     guard_sleeps: AtomicBool,
     guard: Mutex<Option<Thread>>,
     slowness: Slowness,
+    streams: Streams,
 }
 
 #[derive(Debug, Default)]
@@ -156,34 +161,28 @@ impl Crew {
     }
 }
 
-/// What the workers remember of the kinds of requests: the last eight of each, 1 for a slow one.
+/// What the workers remember of the kinds of requests: whether they were slow.
 #[derive(Debug)]
-struct Slowness([AtomicU8; 64]);
+struct Slowness([History; 64]);
 
 impl Default for Slowness {
     /// Everything is slow until it was fast a few times.
     fn default() -> Slowness {
-        Slowness(std::array::from_fn(|_| AtomicU8::new(0xff)))
+        Slowness(std::array::from_fn(|_| History::default()))
     }
 }
 
 impl Slowness {
-    fn of(&self, opcode: u32) -> &AtomicU8 {
+    fn of(&self, opcode: u32) -> &History {
         &self.0[opcode as usize % self.0.len()]
     }
 
     fn is_slow(&self, opcode: u32) -> bool {
-        self.of(opcode).load(Relaxed).count_ones() >= 4
+        self.of(opcode).is_usual()
     }
 
-    /// Two workers at once may lose one of their notes.
     fn note(&self, opcode: u32, took: Duration) {
-        let history = self.of(opcode);
-        let before = history.load(Relaxed);
-        let after = before << 1 | u8::from(took >= SLOW);
-        if after != before {
-            history.store(after, Relaxed);
-        }
+        self.of(opcode).note(took >= SLOW);
     }
 }
 
@@ -248,7 +247,7 @@ impl Worker<'_> {
         let mut data = DataBuffer::new(self.io_bytes_max);
         let mut queued_in_a_row = 0;
         let mut habits = Habits::default();
-        let mut caller = 0;
+        let mut caller = NOBODY;
         if let Err(error) = self.device.enable_looking() {
             tracing::debug!(%error, "workers will sleep between requests");
         }
@@ -276,25 +275,38 @@ impl Worker<'_> {
             };
             let request = requests.request(bytes);
             let header = InHeader::read_from_prefix(request).map_or_else(|_| InHeader::default(), |(header, _)| header);
-            let opcode = header.opcode;
+            if streams::is_stream(&header, request) {
+                // Its caller works, too: on another processor, if there is one.
+                (caller, queued_in_a_row) = (NOBODY, 0);
+                let read = self.crew.streams.begin();
+                if read.wants_another() {
+                    self.crew.call_one();
+                }
+                self.answer(request, &mut data);
+                continue;
+            }
             caller = header.pid;
-            if queued_in_a_row >= BACKLOG || self.crew.slowness.is_slow(opcode) {
+            if queued_in_a_row >= BACKLOG || self.crew.slowness.is_slow(header.opcode) {
                 queued_in_a_row = 0;
                 self.crew.call_one();
             }
-            let started = Instant::now();
-            let (after, reply) = self.server.handle(self.index, request, data.as_mut_slice());
-            self.crew.slowness.note(opcode, started.elapsed());
-            match after {
-                After::Send => {
-                    if let Err(error) = self.device.send(&reply) {
-                        // The kernel takes a reply or says what is wrong with it; the request is over either way.
-                        tracing::error!(%error, header = ?reply.header(), "the kernel refused a reply");
-                    }
-                }
-                After::Nothing => {}
-            }
+            let took = self.answer(request, &mut data);
+            self.crew.slowness.note(header.opcode, took);
         }
+    }
+
+    /// Serves a request; returns how long the file system took.
+    fn answer(&self, request: &[u8], data: &mut DataBuffer) -> Duration {
+        let started = Instant::now();
+        let (after, reply) = self.server.handle(self.index, request, data.as_mut_slice());
+        let took = started.elapsed();
+        if after == After::Send
+            && let Err(error) = self.device.send(&reply)
+        {
+            // The kernel takes a reply or says what is wrong with it; the request is over either way.
+            tracing::error!(%error, header = ?reply.header(), "the kernel refused a reply");
+        }
+        took
     }
 
     /// Waits for a request: looks for a while if that has been worth it, then sleeps. `caller`: the thread that made
@@ -312,7 +324,7 @@ impl Worker<'_> {
             habits.looking.does_not_pay();
         }
         habits.waits = habits.waits.wrapping_add(1);
-        if habits.waits.is_multiple_of(MOVE_EVERY) && habits.moving.is_due() {
+        if caller != NOBODY && habits.waits.is_multiple_of(MOVE_EVERY) && habits.moving.is_due() {
             match move_to_caller(caller) {
                 true => habits.moving.does_not_pay(),
                 false => habits.moving.pays(),
