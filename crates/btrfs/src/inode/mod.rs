@@ -216,10 +216,13 @@ impl Inode {
 
     /// What callers see, with the volume's own inode number.
     pub fn vfs_attr(&self) -> Attr {
-        let a = self.attr_now();
+        let (a, delalloc_bytes) = {
+            let state = self.attr.lock();
+            (state.attr, crate::file::delalloc_bytes(self, &state.attr))
+        };
         // Roots of subvolumes carry the bytes of a block as theirs, and the kernel shows them.
         let block = u64::from(crate::file::BLOCK_BYTES);
-        let used_bytes = a.nbytes.saturating_add(crate::file::delalloc_bytes(self));
+        let used_bytes = a.nbytes.saturating_add(delalloc_bytes);
         let blocks_512 = used_bytes.div_ceil(block).saturating_mul(block / 512);
         Attr {
             ino: self.ino.0,

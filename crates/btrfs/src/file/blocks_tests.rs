@@ -1,0 +1,69 @@
+//! `st_blocks`: what is dirty counts once, and counts the same when it is on disk.
+
+use std::os::unix::fs::MetadataExt;
+
+use cowshed_harness::{KernelVolume, need};
+
+use super::tests::Bench;
+use super::{BLOCK, WriteCtx};
+use crate::fs::MountOptions;
+use crate::testing::Dice;
+
+const SECTORS: u64 = BLOCK / 512;
+
+fn blocks(bench: &Bench) -> u64 {
+    bench.inode(0).vfs_attr().blocks_512
+}
+
+fn write(bench: &Bench, block: u64, count: u64) {
+    let data = vec![7; (count * BLOCK) as usize];
+    super::write(
+        bench.engine(),
+        &bench.inode(0),
+        block * BLOCK,
+        &data,
+        WriteCtx::default(),
+    )
+    .unwrap();
+}
+
+#[test]
+fn dirty_data_over_extents_of_a_sparse_file_counts_once() {
+    let mut bench = Bench::new(256 << 20, |_| {}, MountOptions::default());
+    bench.create();
+    write(&bench, 1, 1);
+    assert_eq!(blocks(&bench), SECTORS);
+    bench.engine().sync().unwrap();
+    assert_eq!(blocks(&bench), SECTORS);
+    write(&bench, 1, 1);
+    assert_eq!(blocks(&bench), SECTORS, "what is there is written again");
+    write(&bench, 0, 3);
+    assert_eq!(blocks(&bench), 3 * SECTORS, "two blocks more");
+    bench.engine().sync().unwrap();
+    assert_eq!(blocks(&bench), 3 * SECTORS);
+}
+
+#[test]
+fn a_sync_changes_no_count_and_the_kernel_counts_the_same() {
+    let mut bench = Bench::new(256 << 20, |_| {}, MountOptions::default());
+    bench.create();
+    let mut dice = Dice::new(31);
+    for _ in 0..60 {
+        for _ in 0..=dice.below(6) {
+            let before = blocks(&bench);
+            write(&bench, dice.below(200), 1 + dice.below(8));
+            assert!(blocks(&bench) >= before, "a write takes nothing away");
+        }
+        let before = blocks(&bench);
+        bench.engine().sync().unwrap();
+        assert_eq!(blocks(&bench), before);
+    }
+    let ours = blocks(&bench);
+    bench.engine().close().unwrap();
+    let Some(()) = need::kernel_btrfs() else { return };
+    let volume = KernelVolume::from_memory(&[bench.device.snapshot()]).unwrap();
+    let theirs = volume
+        .with_mount(|root| Ok(std::fs::metadata(root.join("file0"))?.blocks()))
+        .unwrap();
+    assert_eq!(ours, theirs);
+}
