@@ -95,26 +95,35 @@ fn has_own_items(inode: &Inode) -> bool {
 /// Deletes all items of an object; the inode item and the orphan item (`last`) go with the last of the others: a symbolic
 /// link without its target, which a commit in between would show, is no sound one.
 fn delete_items(engine: &Engine, tree: &Arc<Tree>, ino: ObjectId, last: [Key; 2]) -> Result<()> {
-    let from = Key::new(ino, KeyType::INODE_ITEM, 1);
-    let to = Key::new(ino, KeyType(u8::MAX), u64::MAX);
     loop {
         // Each round deletes what it found, so the next one finds less.
-        let mut cursor = tree.cursor(from, to);
-        let mut keys = Vec::with_capacity(ITEMS_PER_BATCH);
-        while keys.len() < ITEMS_PER_BATCH
-            && let Some((key, _)) = cursor.next()?
-        {
-            keys.push(key);
-        }
-        let is_last = keys.len() + last.len() <= ITEMS_PER_BATCH;
-        if is_last {
-            keys.extend(last);
-        }
+        let (keys, is_last) = next_batch(tree, ino, last)?;
         delete_keys(engine, tree, keys.into_iter())?;
         if is_last {
             return Ok(());
         }
     }
+}
+
+/// The next items of an object to delete, and whether they are all.
+fn next_batch(tree: &Arc<Tree>, ino: ObjectId, last: [Key; 2]) -> Result<(Vec<Key>, bool)> {
+    let from = Key::new(ino, KeyType::INODE_ITEM, 1);
+    let to = Key::new(ino, KeyType(u8::MAX), u64::MAX);
+    let mut cursor = tree.cursor(from, to);
+    let mut keys = Vec::with_capacity(ITEMS_PER_BATCH);
+    while keys.len() < ITEMS_PER_BATCH
+        && let Some((key, _)) = cursor.next()?
+    {
+        keys.push(key);
+    }
+    let is_last = keys.len() + last.len() <= ITEMS_PER_BATCH;
+    if is_last {
+        keys.extend(last);
+    } else {
+        // It may be the very last, which goes with the inode.
+        keys.pop();
+    }
+    Ok((keys, is_last))
 }
 
 fn delete_keys(engine: &Engine, tree: &Arc<Tree>, keys: impl Iterator<Item = Key>) -> Result<()> {
@@ -151,4 +160,64 @@ pub fn clean_orphans(engine: &Engine, subvol: &Arc<Subvol>) -> Result<usize> {
         tracing::info!(tree = %subvol.id, deleted, "deleted inodes that had lost their last name before the mount");
     }
     Ok(deleted)
+}
+
+#[cfg(test)]
+mod tests {
+    use btrfs_image::{MkfsOptions, mkfs};
+    use cowshed_device::{BlockDevice, MemDevice};
+    use cowshed_vfs::{Context, FileSystem, NodeId, SetXattrFlags};
+
+    use super::*;
+    use crate::engine::EngineOptions;
+    use crate::env::FixedEnv;
+    use crate::fs::{Fs, MountOptions};
+    use crate::volume::{OpenOptions, Volume};
+
+    /// A commit may come between any two batches.
+    #[test]
+    fn the_target_of_a_link_goes_with_its_inode() {
+        let ctx = Context::root();
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new("memory", 256 << 20));
+        mkfs(std::slice::from_ref(&device), &MkfsOptions::new([0x5a; 16])).unwrap();
+        let volume = Volume::open(vec![device], &OpenOptions::default()).unwrap();
+        let engine = Engine::open(volume, Arc::new(FixedEnv::default()), EngineOptions::default()).unwrap();
+        let fs = Fs::mount(engine, MountOptions::default()).unwrap();
+        let around = |n: usize| n - 4..=n + 2;
+        for xattrs in around(4)
+            .chain(around(ITEMS_PER_BATCH))
+            .chain(around(2 * ITEMS_PER_BATCH))
+        {
+            let name = format!("link with {xattrs}");
+            let link = fs.symlink(&ctx, NodeId::ROOT, name.as_bytes(), b"target").unwrap();
+            for n in 0..xattrs {
+                let name = format!("trusted.{n}");
+                fs.setxattr(&ctx, link.node, name.as_bytes(), b"value", SetXattrFlags::empty())
+                    .unwrap();
+            }
+            let inode = fs.inode(link.node).unwrap();
+            fs.unlink(&ctx, NodeId::ROOT, name.as_bytes()).unwrap();
+            let last = [inode.key(), orphan_key(inode.ino)];
+            loop {
+                let (keys, is_last) = next_batch(&inode.tree, inode.ino, last).unwrap();
+                assert!(
+                    (1..=ITEMS_PER_BATCH).contains(&keys.len()),
+                    "{xattrs}: {} keys",
+                    keys.len()
+                );
+                let has_target = keys.iter().any(|key| key.ty == KeyType::EXTENT_DATA);
+                assert_eq!(has_target, is_last, "{xattrs} attributes");
+                assert_eq!(keys.contains(&inode.key()), is_last);
+                delete_keys(fs.engine(), &inode.tree, keys.into_iter()).unwrap();
+                if is_last {
+                    break;
+                }
+            }
+            assert!(
+                next_batch(&inode.tree, inode.ino, last).unwrap().0.len() == last.len(),
+                "nothing is left"
+            );
+        }
+        fs.engine().txn.abort("the test stops here");
+    }
 }
