@@ -97,22 +97,7 @@ impl Device {
 
     /// One attempt; None if it is to be repeated.
     fn read(&self, buffer: &mut RequestBuffer) -> io::Result<Option<Received>> {
-        let mut result = self.current().read(buffer.space());
-        // A request that was being taken when the connection ended ends in this, too, however it ended: the next attempt tells.
-        if is_aborted(&result) {
-            result = self.current().read(buffer.space());
-        }
-        let error = match result {
-            Ok(bytes) => return Ok(Some(Received::Request(bytes))),
-            Err(error) => error,
-        };
-        match error.raw_os_error() {
-            // ENOENT: the request was taken back while it was read.
-            Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => Ok(None),
-            Some(libc::ENODEV) => Ok(Some(Received::Unmounted)),
-            Some(libc::ECONNABORTED) => Ok(Some(Received::Aborted)),
-            _ => Err(error),
-        }
+        received(|| self.current().read(buffer.space()))
     }
 
     /// Sends a reply. A request that nobody waits for any more is no error.
@@ -225,6 +210,26 @@ impl DataBuffer {
     }
 }
 
+/// What an attempt to read says; None if it is to be repeated.
+fn received(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<Option<Received>> {
+    let mut result = read();
+    // A request that was being taken when the connection ended ends in this, too, however it ended: the next attempt tells.
+    if is_aborted(&result) {
+        result = read();
+    }
+    let error = match result {
+        Ok(bytes) => return Ok(Some(Received::Request(bytes))),
+        Err(error) => error,
+    };
+    match error.raw_os_error() {
+        // ENOENT: the request was taken back while it was read.
+        Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => Ok(None),
+        Some(libc::ENODEV) => Ok(Some(Received::Unmounted)),
+        Some(libc::ECONNABORTED) => Ok(Some(Received::Aborted)),
+        _ => Err(error),
+    }
+}
+
 fn is_aborted(result: &io::Result<usize>) -> bool {
     matches!(result, Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED))
 }
@@ -232,6 +237,38 @@ fn is_aborted(result: &io::Result<usize>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What comes of these answers to `read`, all of which are asked for.
+    fn received_of(answers: &[Result<usize, i32>]) -> String {
+        let mut left = answers.iter();
+        let read = || {
+            let answer = left.next().expect("no more is read than that");
+            answer.map_err(io::Error::from_raw_os_error)
+        };
+        let result = match received(read) {
+            Ok(Some(received)) => format!("{received:?}"),
+            Ok(None) => "again".into(),
+            Err(error) => format!("error {:?}", error.raw_os_error()),
+        };
+        assert_eq!(left.len(), 0, "{answers:?}: {result} too early");
+        result
+    }
+
+    #[test]
+    fn an_unmounted_connection_is_not_an_aborted_one() {
+        use libc::{EAGAIN, ECONNABORTED, EINTR, EIO, ENODEV, ENOENT};
+        assert_eq!(received_of(&[Ok(80)]), "Request(80)");
+        for again in [EINTR, EAGAIN, ENOENT] {
+            assert_eq!(received_of(&[Err(again)]), "again");
+            assert_eq!(received_of(&[Err(ECONNABORTED), Err(again)]), "again");
+        }
+        assert_eq!(received_of(&[Err(ENODEV)]), "Unmounted");
+        // A request that was being taken when the file system was unmounted.
+        assert_eq!(received_of(&[Err(ECONNABORTED), Err(ENODEV)]), "Unmounted");
+        assert_eq!(received_of(&[Err(ECONNABORTED), Err(ECONNABORTED)]), "Aborted");
+        assert_eq!(received_of(&[Err(ECONNABORTED), Ok(80)]), "Request(80)");
+        assert_eq!(received_of(&[Err(EIO)]), format!("error {:?}", Some(EIO)));
+    }
 
     #[test]
     fn write_data_and_reply_data_are_page_aligned() {
