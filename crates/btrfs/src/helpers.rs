@@ -102,6 +102,16 @@ impl Helpers {
             inside: 0,
             panic: None,
         });
+        drop(state);
+        // From here on a panic closes the call: nobody shall find it who comes when it is over.
+        let open = Open { pool: &self.0, id };
+        self.wake(helpers);
+        open
+    }
+
+    /// Starts threads where too few are asleep, and wakes the others.
+    fn wake(&self, helpers: usize) {
+        let mut state = self.0.state.lock();
         for _ in state.asleep..helpers {
             self.start(&mut state, helpers);
         }
@@ -109,7 +119,6 @@ impl Helpers {
         for _ in 0..helpers {
             self.0.wanted.notify_one();
         }
-        Open { pool: &self.0, id }
     }
 
     /// Starts a thread, unless there are enough for any one caller. Without it there is less help.
