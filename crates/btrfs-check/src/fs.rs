@@ -632,6 +632,9 @@ pub(crate) fn judge_inline(head: &FileExtentHead, data: &[u8], key: Key, sectors
     Ok(())
 }
 
+/// Files end here: their offsets are signed.
+const FILE_BYTES_MAX: u64 = 1 << 63;
+
 pub(crate) fn judge_extent(extent: &FileExtent, item_bytes: usize, key: Key, sectorsize: u64) -> Result<(), String> {
     if item_bytes != size_of::<FileExtent>() {
         return Err(format!("an item of {item_bytes} bytes"));
@@ -656,7 +659,7 @@ pub(crate) fn judge_extent(extent: &FileExtent, item_bytes: usize, key: Key, sec
             return Err(format!("{name} {value} is unaligned"));
         }
     }
-    if len == 0 || key.offset.checked_add(len).is_none() {
+    if len == 0 || key.offset.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
         return Err(format!("num_bytes {len}"));
     }
     if extent.ty == file_extent_type::PREALLOC && extent.compression != compression::NONE {

@@ -11,7 +11,7 @@ use crate::block::Block;
 use crate::csums::{self, CsumMap, Sums};
 use crate::finding::{FindingId as Id, Site};
 use crate::fs::{INDICES, judge_extent, judge_inline};
-use crate::packed::Packed;
+use crate::packed::{self, Packed};
 use crate::roots::Roots;
 use crate::util::round_up;
 use crate::walk::{Cx, Root, Shared, item_site, len_bytes};
@@ -202,7 +202,10 @@ fn read_extent(cx: &mut Cx<'_>, found: &mut Found, leaf: &Block, key: Key, data:
     let (len, fault) = match file_extent(data) {
         None => (0, Some("too short".to_owned())),
         Some(FileExtentView::Inline { head, data }) => {
-            let fault = judge_inline(head, data, key, sectorsize).err();
+            let mut fault = judge_inline(head, data, key, sectorsize).err();
+            if fault.is_none() && cx.opts.data_csums && head.compression != compression::NONE {
+                fault = packed::decompress(head.compression, data, head.ram_bytes.get(), sectorsize).err();
+            }
             (round_up(head.ram_bytes.get(), sectorsize), fault)
         }
         Some(FileExtentView::Regular(extent)) => {

@@ -17,14 +17,15 @@ const FOUND: [u64; 3] = [0xb120_400c_6bb6_8969, 0xfb88_f2db_2918_e392, 0x8d81_11
 
 /// As [`FOUND`], of logs: data that does not match the log's checksum; a name with an index that cannot be listed; data
 /// without checksums; an inode that says that it has none where there are some; file extents of a pipe; data in a block
-/// group of the system.
-const FOUND_LOGS: [u64; 6] = [
+/// group of the system; plain inline data that says that it is compressed.
+const FOUND_LOGS: [u64; 7] = [
     0x27cf_1707_c6e1_d01f,
     0x544a_c66b_6c93_0d75,
     0xf47d_15c6_1cb4_2297,
     0x24c1_22a2_7262_a4f2,
     0x25cb_ee29_1312_3864,
     0xeb3d_4442_3ba0_6e8b,
+    0xadf3_e121_099c_e102,
 ];
 
 #[test]
