@@ -25,8 +25,8 @@ pub const IO_BYTES_MAX: usize = 1 << 20;
 /// woken once for all of them. As much as on the kernel's btrfs.
 const READAHEAD_BYTES: usize = 4 << 20;
 const WORKERS_MAX: usize = 64;
-/// More than processors: an fsync occupies a worker while it waits for the device, and the fsyncs that share the next write are
-/// those that have a worker to wait in. Who rests costs the address space of two buffers.
+/// More than processors: who writes the log, or reads from the device, occupies a worker. Who rests costs the address space of
+/// two buffers.
 const WORKERS_USUAL: usize = 16;
 
 /// Who checks permissions.
@@ -173,7 +173,9 @@ impl Session {
             let Received::Request(bytes) = self.device.receive(&mut requests)? else {
                 return Err(SessionError::EndedEarly);
             };
-            let (after, reply) = self.server.handle(0, requests.request(bytes), data.as_mut_slice());
+            let (after, reply) = self
+                .server
+                .handle(0, requests.request(bytes), data.as_mut_slice(), None);
             if after == After::Send {
                 self.device.send(&reply)?;
             }

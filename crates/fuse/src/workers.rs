@@ -17,8 +17,11 @@
 //! thread does so where nobody has come back to the queue for a while (a request that unexpectedly waits for a device),
 //! so that a stuck worker holds up the others for [`GUARD_TICK`] twice at most.
 //!
+//! The reply to an fsync may be another worker's: the one that writes the log for all who wait ([`Post`]).
+//!
 //! Locks: [`Crew::resting`], held for a few instructions, no other lock within.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::{self, Thread};
@@ -29,10 +32,10 @@ use zerocopy::FromBytes;
 
 use crate::history::History;
 use crate::proto::wire::InHeader;
-use crate::server::{After, Server};
+use crate::server::{After, Post, Reply, SendLate, Server};
 use crate::streams::{self, Streams};
 use crate::sys;
-use crate::transport::dev::{DataBuffer, Device, Received, RequestBuffer};
+use crate::transport::dev::{DataBuffer, Device, Received, RequestBuffer, Sender};
 
 /// Waking a thread on another processor costs the waker 8 us in a virtual machine (the interrupt leaves the machine),
 /// and as much again passes before the thread runs; that is more than most requests take to serve. A worker that looks
@@ -295,18 +298,22 @@ impl Worker<'_> {
         }
     }
 
-    /// Serves a request; returns how long the file system took.
+    /// Serves a request; returns how long the file system took, but for what this worker was kept to do for others: another
+    /// one was called then.
     fn answer(&self, request: &[u8], data: &mut DataBuffer) -> Duration {
         let started = Instant::now();
-        let (after, reply) = self.server.handle(self.index, request, data.as_mut_slice());
-        let took = started.elapsed();
-        if after == After::Send
-            && let Err(error) = self.device.send(&reply)
-        {
-            // The kernel takes a reply or says what is wrong with it; the request is over either way.
-            tracing::error!(%error, header = ?reply.header(), "the kernel refused a reply");
+        let desk = Desk {
+            worker: self,
+            kept_since: Cell::new(None),
+        };
+        let (after, reply) = self
+            .server
+            .handle(self.index, request, data.as_mut_slice(), Some(&desk));
+        let until = desk.kept_since.get().unwrap_or_else(Instant::now);
+        if after == After::Send {
+            send(&self.device.sender(), &reply);
         }
-        took
+        until - started
     }
 
     /// Waits for a request: looks for a while if that has been worth it, then sleeps. `caller`: the thread that made
@@ -331,6 +338,31 @@ impl Worker<'_> {
             }
         }
         self.device.receive(requests)
+    }
+}
+
+/// A worker with a request at hand.
+struct Desk<'a> {
+    worker: &'a Worker<'a>,
+    kept_since: Cell<Option<Instant>>,
+}
+
+impl Post for Desk<'_> {
+    fn sender(&self) -> SendLate {
+        let sender = self.worker.device.sender();
+        Box::new(move |reply| send(&sender, reply))
+    }
+
+    fn will_wait(&self) {
+        self.kept_since.set(Some(Instant::now()));
+        self.worker.crew.call_one();
+    }
+}
+
+/// The kernel takes a reply or says what is wrong with it; the request is over either way.
+fn send(sender: &Sender, reply: &Reply<'_>) {
+    if let Err(error) = sender.send(reply) {
+        tracing::error!(%error, header = ?reply.header(), "the kernel refused a reply");
     }
 }
 

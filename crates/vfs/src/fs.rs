@@ -44,6 +44,9 @@ pub struct NewNode {
     pub rdev: u32,
 }
 
+/// Told the outcome of a call that may end after it has returned.
+pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
 /// A file system. See the module for what holds for all methods.
 pub trait FileSystem: Send + Sync {
     /// Called once, before everything else.
@@ -147,6 +150,22 @@ pub trait FileSystem: Send + Sync {
     /// Makes the file durable: its content, and its metadata (with `data_only`: as much of it as is needed to read the
     /// content back). A new or renamed file is findable after it, as on Linux' own file systems.
     fn fsync(&self, ctx: &Context, node: NodeId, handle: Handle, data_only: bool) -> Result<()>;
+
+    /// As [`FileSystem::fsync`], for a front end whose thread has better to do than to wait: `done` is called once with the
+    /// outcome, from any thread, before this returns or after. One of those who sync may be kept to see to the others, too;
+    /// `will_wait` is called in this thread before it is kept or put to sleep.
+    fn fsync_later(
+        &self,
+        ctx: &Context,
+        node: NodeId,
+        handle: Handle,
+        data_only: bool,
+        will_wait: &dyn Fn(),
+        done: Done,
+    ) {
+        let _ = will_wait;
+        done(self.fsync(ctx, node, handle, data_only));
+    }
 
     /// Opens a directory. Errors: `NotDirectory`, `AccessDenied`.
     fn opendir(&self, ctx: &Context, node: NodeId) -> Result<Opened> {

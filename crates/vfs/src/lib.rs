@@ -26,5 +26,5 @@ pub mod xattr;
 pub use caches::Caches;
 pub use cred::{Context, Credentials, Groups};
 pub use error::{Error, Result};
-pub use fs::FileSystem;
+pub use fs::{Done, FileSystem};
 pub use types::*;

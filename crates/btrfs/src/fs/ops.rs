@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use btrfs_format::{Key, KeyType, view};
 use cowshed_vfs::fs::{DirPlusSink, DirSink, NewNode};
 use cowshed_vfs::{
-    Access, Attr, Capabilities, Context, Entry, Error as Errno, FallocateFlags, FileKind, FileSystem, Handle, InitInfo,
-    Ioctl, IoctlReply, Lookup, NodeId, OpenFlags, OpenHints, OpenRequest, Opened, PermissionChecks, RenameFlags,
-    SeekKind, SetAttr, SetXattrFlags, StatFs, WriteFlags, xattr as rules,
+    Access, Attr, Capabilities, Context, Done, Entry, Error as Errno, FallocateFlags, FileKind, FileSystem, Handle,
+    InitInfo, Ioctl, IoctlReply, Lookup, NodeId, OpenFlags, OpenHints, OpenRequest, Opened, PermissionChecks,
+    RenameFlags, SeekKind, SetAttr, SetXattrFlags, StatFs, WriteFlags, xattr as rules,
 };
 
 use super::setattr::{setattr, strip_privileges};
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::file::{self, WriteCtx};
 use crate::inode::access::check_writable;
 use crate::inode::{Inode, delete, flags};
-use crate::log::write::{Scope, sync_inode as sync_log};
+use crate::log::write::{Scope, sync_inode as sync_log, sync_inode_later as sync_log_later};
 use crate::xattr;
 
 type VfsResult<T> = cowshed_vfs::Result<T>;
@@ -374,6 +374,31 @@ impl FileSystem for Fs {
         let scope = if data_only { Scope::Data } else { Scope::All };
         let run = || self.sync_inode(&self.inode(node)?, scope);
         run().map_err(|e| errno("fsync", e))
+    }
+
+    fn fsync_later(
+        &self,
+        _ctx: &Context,
+        node: NodeId,
+        _handle: Handle,
+        data_only: bool,
+        will_wait: &dyn Fn(),
+        done: Done,
+    ) {
+        let scope = if data_only { Scope::Data } else { Scope::All };
+        let is_read_only = self.engine.objects.is_read_only();
+        let prepare = || {
+            let inode = self.inode(node)?;
+            if !is_read_only {
+                file::write_back(&self.engine, &inode)?;
+            }
+            Ok(inode)
+        };
+        let tell = |result: Result<()>| done(result.map_err(|e| errno("fsync", e)));
+        match prepare() {
+            Ok(inode) if !is_read_only => sync_log_later(&self.engine, &inode, scope, Box::new(tell), will_wait),
+            other => tell(other.map(drop)),
+        }
     }
 
     fn opendir(&self, ctx: &Context, node: NodeId) -> VfsResult<Opened> {

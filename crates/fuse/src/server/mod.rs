@@ -12,6 +12,7 @@
 //! is only ever contended at the end, so it costs a request next to nothing.
 
 pub mod init;
+mod late;
 mod ops;
 mod reply;
 
@@ -27,6 +28,7 @@ use crate::proto::request::forgotten;
 use crate::proto::wire::{InHeader, InitInShort, InitOut};
 use crate::proto::{Dialect, Operation, Request};
 pub use init::{Agreed, Wishes};
+pub use late::{Post, SendLate};
 pub use reply::Reply;
 
 /// Called with a description when the file system panicked. The file system should refuse changes from then on.
@@ -37,7 +39,7 @@ pub type OnPanic = Arc<dyn Fn(&str) + Send + Sync>;
 pub enum After {
     /// Send the reply.
     Send,
-    /// The request has no reply.
+    /// The request has no reply, or one that is sent later.
     Nothing,
 }
 
@@ -81,8 +83,14 @@ impl Server {
     }
 
     /// Handles the request in `bytes` on behalf of worker number `worker`. Any bytes are fine. A panic in the file
-    /// system becomes an I/O error.
-    pub fn handle<'b>(&self, worker: usize, bytes: &[u8], data: &'b mut [u8]) -> (After, Reply<'b>) {
+    /// system becomes an I/O error. With a `post`, the reply may be sent later.
+    pub fn handle<'b>(
+        &self,
+        worker: usize,
+        bytes: &[u8],
+        data: &'b mut [u8],
+        post: Option<&dyn Post>,
+    ) -> (After, Reply<'b>) {
         let dialect = Dialect {
             setxattr_ext: self
                 .agreed
@@ -106,16 +114,30 @@ impl Server {
             reply.fail(Error::NotConnected);
             return (after(&request.op), reply);
         }
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.dispatch(&request, &mut reply)));
-        match outcome {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => reply.fail(error),
+        let outcome = catch_unwind(AssertUnwindSafe(|| match (&request.op, post) {
+            (Operation::Fsync(args), Some(post)) => {
+                self.fsync_later(&request, args, post);
+                Ok(After::Nothing)
+            }
+            _ => self.dispatch(&request, &mut reply).map(|()| after(&request.op)),
+        }));
+        let after = match outcome {
+            Ok(Ok(after)) => after,
+            Ok(Err(error)) => {
+                reply.fail(error);
+                after(&request.op)
+            }
             Err(panic) => {
                 reply.fail(Error::Io);
                 self.report_panic(&request, &*panic);
+                match (&request.op, post) {
+                    // Whoever was to send it has done so when it was dropped.
+                    (Operation::Fsync(_), Some(_)) => After::Nothing,
+                    _ => after(&request.op),
+                }
             }
-        }
-        (after(&request.op), reply)
+        };
+        (after, reply)
     }
 
     /// Ends the session: waits for the other workers to leave the file system, then destroys it. Does nothing the

@@ -27,7 +27,7 @@ fn open_request(flags: u32, open_flags: u32) -> OpenRequest {
 }
 
 /// "Not implemented" would tell the kernel that this succeeds from now on without asking: wrong where data is at stake.
-fn never_skipped(error: Error) -> Error {
+pub(super) fn never_skipped(error: Error) -> Error {
     if error == Error::NotImplemented {
         Error::NotSupported
     } else {

@@ -31,7 +31,7 @@ fn bytes(opcode: Opcode, node: u64, parts: &[&[u8]]) -> Vec<u8> {
 
 fn call(server: &Server, opcode: Opcode, node: u64, parts: &[&[u8]]) -> (After, i32, Vec<u8>) {
     let mut data = vec![0; 64 << 10];
-    let (after, reply) = server.handle(0, &bytes(opcode, node, parts), &mut data);
+    let (after, reply) = server.handle(0, &bytes(opcode, node, parts), &mut data, None);
     let (head, bulk) = reply.body();
     (after, reply.errno(), [head, bulk].concat())
 }
@@ -135,6 +135,31 @@ fn a_panic_becomes_an_error_and_is_told() {
     assert_eq!(call(&server, Opcode::Statfs, 1, &[]).1, 0, "and life goes on");
 }
 
+/// Keeps what is sent late.
+#[derive(Default)]
+struct Outbox(Arc<parking_lot::Mutex<Vec<(u64, i32)>>>);
+
+impl Post for Outbox {
+    fn sender(&self) -> SendLate {
+        let sent = self.0.clone();
+        Box::new(move |reply| sent.lock().push((reply.header().unique, reply.errno())))
+    }
+    fn will_wait(&self) {}
+}
+
+#[test]
+fn the_reply_to_fsync_comes_by_the_post() {
+    let server = started(Arc::default(), None);
+    let post = Outbox::default();
+    let fsync = FsyncIn::default();
+    for (node, errno) in [(1, 0), (99, libc::ESTALE)] {
+        let request = bytes(Opcode::Fsync, node, &[fsync.as_bytes()]);
+        let (after, _) = server.handle(0, &request, &mut [], Some(&post));
+        assert_eq!(after, After::Nothing);
+        assert_eq!(post.0.lock().drain(..).collect::<Vec<_>>(), [(7, errno)], "node {node}");
+    }
+}
+
 #[test]
 fn what_is_not_done_is_said_so() {
     let server = started(Arc::default(), None);
@@ -192,5 +217,5 @@ fn garbage_is_survived() {
         call(&server, opcode, next() % 4, &[&body]);
     }
     let mut data = [0; 64];
-    assert_eq!(server.handle(0, &[1, 2, 3], &mut data).0, After::Nothing);
+    assert_eq!(server.handle(0, &[1, 2, 3], &mut data, None).0, After::Nothing);
 }

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use zerocopy::{Immutable, IntoBytes};
 
@@ -21,10 +22,10 @@ const OVERHEAD_BYTES: usize = PAGE_BYTES;
 /// An open `/dev/fuse`, part of a session.
 #[derive(Debug)]
 pub struct Device {
-    file: File,
+    file: Arc<File>,
     /// Another one that does not block, for looking without sleeping. Sleeping is left to `read` on the first one: the
     /// kernel wakes one reader for a request, but everybody who polls.
-    quick: Option<File>,
+    quick: Option<Arc<File>>,
     /// The last request came by the quick one: its reply goes there too.
     came_quick: bool,
 }
@@ -45,7 +46,7 @@ impl Device {
     pub fn open() -> io::Result<Device> {
         let file = OpenOptions::new().read(true).write(true).open(DEVICE)?;
         Ok(Device {
-            file,
+            file: Arc::new(file),
             quick: None,
             came_quick: false,
         })
@@ -91,16 +92,49 @@ impl Device {
     }
 
     /// The file that the request under way belongs to.
-    fn current(&self) -> &File {
+    fn current(&self) -> &Arc<File> {
         self.quick.as_ref().filter(|_| self.came_quick).unwrap_or(&self.file)
     }
 
     /// One attempt; None if it is to be repeated.
     fn read(&self, buffer: &mut RequestBuffer) -> io::Result<Option<Received>> {
-        received(|| self.current().read(buffer.space()))
+        let mut file = &**self.current();
+        received(|| file.read(buffer.space()))
     }
 
     /// Sends a reply. A request that nobody waits for any more is no error.
+    pub fn send(&self, reply: &Reply<'_>) -> io::Result<()> {
+        self.sender().send(reply)
+    }
+
+    /// Sends the reply to the request under way, at any time and from any thread.
+    pub fn sender(&self) -> Sender {
+        Sender(self.current().clone())
+    }
+
+    /// Sends a notification: its code, a structure, a name.
+    pub fn notify<T: IntoBytes + Immutable>(&self, code: i32, body: &T, name: &[&[u8]]) -> io::Result<()> {
+        let len = size_of::<OutHeader>() + size_of::<T>() + name.iter().map(|n| n.len()).sum::<usize>();
+        let header = OutHeader {
+            len: len as u32,
+            error: code,
+            unique: 0,
+        };
+        let name = name.concat();
+        self.sender().write(&[
+            IoSlice::new(header.as_bytes()),
+            IoSlice::new(body.as_bytes()),
+            IoSlice::new(&name),
+        ])
+    }
+}
+
+/// Sends the reply to one request, through the file that the request was read from: the kernel knows it there alone.
+#[derive(Debug)]
+pub struct Sender(Arc<File>);
+
+impl Sender {
+    /// See [`Device::send`].
     pub fn send(&self, reply: &Reply<'_>) -> io::Result<()> {
         let header = reply.header();
         let (head, data) = reply.body();
@@ -122,34 +156,18 @@ impl Device {
         let len = HEADER + head.len();
         bytes[..HEADER].copy_from_slice(header.as_bytes());
         bytes[HEADER..len].copy_from_slice(head);
-        self.current().write(&bytes[..len]).map(drop)
-    }
-
-    /// Sends a notification: its code, a structure, a name.
-    pub fn notify<T: IntoBytes + Immutable>(&self, code: i32, body: &T, name: &[&[u8]]) -> io::Result<()> {
-        let len = size_of::<OutHeader>() + size_of::<T>() + name.iter().map(|n| n.len()).sum::<usize>();
-        let header = OutHeader {
-            len: len as u32,
-            error: code,
-            unique: 0,
-        };
-        let name = name.concat();
-        self.write(&[
-            IoSlice::new(header.as_bytes()),
-            IoSlice::new(body.as_bytes()),
-            IoSlice::new(&name),
-        ])
+        (&*self.0).write(&bytes[..len]).map(drop)
     }
 
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        self.current().write_vectored(parts).map(drop)
+        (&*self.0).write_vectored(parts).map(drop)
     }
 }
 
 impl From<OwnedFd> for Device {
     fn from(fd: OwnedFd) -> Device {
         Device {
-            file: File::from(fd),
+            file: Arc::new(File::from(fd)),
             quick: None,
             came_quick: false,
         }

@@ -4,7 +4,7 @@
 //!   fsync --write back--> queue --commit lock--> collect (operations kept out) --> merge, seal, write, barrier,
 //!                                   |                |                              superblock, barrier
 //!                                   |                +--> not certain, or dearer: a full commit
-//!                                   +--> whoever gets the lock syncs for all who wait
+//!                                   +--> one thread leads, and syncs for all who wait
 //! ```
 //!
 //! Guarantees: docs/design/log-tree.md#writing. After an error in a sync the logs are in no known state and are not written
@@ -19,6 +19,7 @@ mod cost;
 mod dir;
 mod extents;
 mod names;
+mod queue;
 mod ranges;
 mod switches;
 
@@ -34,6 +35,8 @@ use blocks::LogTrees;
 use collect::{Collector, Step, Stop};
 use cost::{Costs, Pending, least_blocks};
 use names::LeftNames;
+pub use queue::Done;
+use queue::Queue;
 use switches::{Mechanism, is_on};
 
 use crate::engine::Engine;
@@ -77,13 +80,23 @@ struct Request {
     ino: ObjectId,
     scope: Scope,
     in_place: bool,
-    result: Mutex<Option<Result<()>>>,
+}
+
+impl Request {
+    fn of(inode: &Inode, scope: Scope) -> Self {
+        Self {
+            tree: inode.tree.clone(),
+            ino: inode.ino,
+            scope,
+            in_place: inode.flags() & flags::NODATACOW != 0,
+        }
+    }
 }
 
 /// The logs of the running transaction. See the module's page.
 #[derive(Debug, Default)]
 pub struct Log {
-    queue: Mutex<Vec<Arc<Request>>>,
+    queue: Queue<Request>,
     state: Mutex<LogTrees>,
     left: Mutex<LeftNames>,
     /// Something happened in the running transaction that logs cannot say.
@@ -142,37 +155,24 @@ impl Log {
 /// # Errors
 /// When neither a log nor a commit could be written: the mount is read-only then.
 pub fn sync_inode(engine: &Engine, inode: &Inode, scope: Scope) -> Result<()> {
-    let request = Arc::new(Request {
-        tree: inode.tree.clone(),
-        ino: inode.ino,
-        scope,
-        in_place: inode.flags() & flags::NODATACOW != 0,
-        result: Mutex::new(None),
-    });
-    engine.log.queue.lock().push(request.clone());
-    let mut commits = engine.txn.hold_commits();
-    if let Some(result) = request.result.lock().take() {
-        return result;
-    }
-    let mut all = match is_on(Mechanism::Share) {
-        true => std::mem::take(&mut *engine.log.queue.lock()),
-        false => {
-            engine.log.queue.lock().retain(|r| !Arc::ptr_eq(r, &request));
-            Vec::new()
-        }
-    };
-    if !all.iter().any(|r| Arc::ptr_eq(r, &request)) {
-        // Whoever took it did not come to an end.
-        all.push(request);
-    }
-    let result = sync_all(engine, &all, &mut commits);
-    for request in all {
-        *request.result.lock() = Some(result.clone());
-    }
-    result
+    let request = Request::of(inode, scope);
+    engine.log.queue.wait(request, &|take| round(engine, take))
 }
 
-fn sync_all(engine: &Engine, requests: &[Arc<Request>], commits: &mut CommitStats) -> Result<()> {
+/// As [`sync_inode`] for a caller who is told later: see [`Queue::later`].
+pub fn sync_inode_later(engine: &Engine, inode: &Inode, scope: Scope, done: Done, will_wait: &dyn Fn()) {
+    let request = Request::of(inode, scope);
+    let queue = &engine.log.queue;
+    queue.later(request, done, will_wait, &|take| round(engine, take));
+}
+
+/// Syncs for all who wait once no commit runs any more.
+fn round(engine: &Engine, take: &dyn Fn() -> Vec<Request>) -> Result<()> {
+    let mut commits = engine.txn.hold_commits();
+    sync_all(engine, &take(), &mut commits)
+}
+
+fn sync_all(engine: &Engine, requests: &[Request], commits: &mut CommitStats) -> Result<()> {
     engine.txn.check_writable()?;
     if !engine.options.tree_log {
         return engine.commit_held(commits);
@@ -196,7 +196,7 @@ fn sync_all(engine: &Engine, requests: &[Arc<Request>], commits: &mut CommitStat
 }
 
 /// Writes one log for all requests.
-fn log_all(engine: &Engine, requests: &[Arc<Request>]) -> Step<()> {
+fn log_all(engine: &Engine, requests: &[Request]) -> Step<()> {
     let log = &engine.log;
     let mut state = log.state.lock();
     let (edits, running) = {
@@ -270,7 +270,7 @@ fn item_bytes(edits: &Edits) -> u64 {
 }
 
 /// What is to be merged into which log, in key order.
-fn collect(engine: &Engine, state: &mut LogTrees, requests: &[Arc<Request>]) -> Step<Vec<(TreeId, Edits)>> {
+fn collect(engine: &Engine, state: &mut LogTrees, requests: &[Request]) -> Step<Vec<(TreeId, Edits)>> {
     let mut by_tree: BTreeMap<TreeId, (Arc<Tree>, BTreeMap<ObjectId, Scope>)> = BTreeMap::new();
     for request in requests {
         let entry = by_tree.entry(request.tree.id());

@@ -10,7 +10,7 @@ pub(super) enum Mechanism {
     Bulk,
     /// Inodes known to have no extended attributes are not searched for them.
     Xattr,
-    /// Who gets the commit lock writes one log for all who wait.
+    /// A round of the queue writes one log for all who wait.
     Share,
     /// A commit is made where it is cheaper than a log.
     Choice,

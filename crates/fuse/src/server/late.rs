@@ -1,0 +1,88 @@
+//! Replies that are sent when the worker that took the request has long turned to another: to FSYNC. Those who wait for
+//! the next write of the log would otherwise keep a thread each, which has to be put to sleep and woken.
+
+use cowshed_vfs::{Error, Handle, NodeId};
+
+use super::ops::never_skipped;
+use super::{Reply, Server};
+use crate::proto::Request;
+use crate::proto::flags::FSYNC_FDATASYNC;
+use crate::proto::wire::FsyncIn;
+
+/// Sends one reply.
+pub type SendLate = Box<dyn FnOnce(&Reply<'_>) + Send>;
+
+/// What a worker lends for a reply that may come later.
+pub trait Post {
+    /// Sends the reply to the request at hand.
+    fn sender(&self) -> SendLate;
+    /// The worker is going to be busy with others' requests, or asleep.
+    fn will_wait(&self);
+}
+
+/// A reply that is owed. Dropped without an outcome, as in a panic, it is an I/O error.
+struct Owed {
+    unique: u64,
+    send: Option<SendLate>,
+}
+
+impl Owed {
+    fn answer(mut self, outcome: Result<(), Error>) {
+        self.send(outcome);
+    }
+
+    fn send(&mut self, outcome: Result<(), Error>) {
+        let Some(send) = self.send.take() else {
+            return;
+        };
+        let mut reply = Reply::new(self.unique, &mut []);
+        if let Err(error) = outcome {
+            reply.fail(never_skipped(error));
+        }
+        send(&reply);
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.send(Err(Error::Io));
+    }
+}
+
+impl Server {
+    pub(super) fn fsync_later(&self, request: &Request<'_>, args: &FsyncIn, post: &dyn Post) {
+        let owed = Owed {
+            unique: request.header.unique,
+            send: Some(post.sender()),
+        };
+        let data_only = args.fsync_flags & FSYNC_FDATASYNC != 0;
+        let done: cowshed_vfs::Done = Box::new(|outcome| owed.answer(outcome));
+        let (node, handle) = (NodeId(request.header.nodeid), Handle(args.fh));
+        if self.agreed().is_none() {
+            return done(Err(Error::Io));
+        }
+        let ctx = self.context(request, 0);
+        self.fs
+            .fsync_later(&ctx, node, handle, data_only, &|| post.will_wait(), done);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn dropped_is_an_error() {
+        let errno = std::sync::Arc::new(AtomicI32::new(0));
+        let told = errno.clone();
+        let owed = Owed {
+            unique: 1,
+            send: Some(Box::new(move |reply| told.store(reply.errno(), Ordering::Relaxed))),
+        };
+        let done: cowshed_vfs::Done = Box::new(|outcome| owed.answer(outcome));
+        drop(done);
+        assert_eq!(errno.load(Ordering::Relaxed), libc::EIO);
+    }
+}
