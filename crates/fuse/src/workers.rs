@@ -33,7 +33,7 @@ use zerocopy::FromBytes;
 use crate::history::History;
 use crate::proto::wire::InHeader;
 use crate::server::{After, Post, Reply, SendLate, Server};
-use crate::streams::{self, Streams};
+use crate::streams::{self, HeldReads, Streams};
 use crate::sys;
 use crate::transport::dev::{DataBuffer, Device, Received, RequestBuffer, Sender};
 
@@ -251,6 +251,7 @@ impl Worker<'_> {
         let mut queued_in_a_row = 0;
         let mut habits = Habits::default();
         let mut caller = NOBODY;
+        let mut held = HeldReads::default();
         if let Err(error) = self.device.enable_looking() {
             tracing::debug!(%error, "workers will sleep between requests");
         }
@@ -260,6 +261,10 @@ impl Worker<'_> {
                 Some(received) => {
                     queued_in_a_row += 1;
                     received
+                }
+                None if held.has_any() => {
+                    self.serve_read(&mut held, &mut data);
+                    continue;
                 }
                 None => {
                     queued_in_a_row = 0;
@@ -281,12 +286,17 @@ impl Worker<'_> {
             if streams::is_stream(&header, request) {
                 // Its caller works, too: on another processor, if there is one.
                 (caller, queued_in_a_row) = (NOBODY, 0);
-                let read = self.crew.streams.begin();
-                if read.wants_another() {
-                    self.crew.call_one();
+                held.push(request, self.device.road());
+                if held.is_full() || !self.crew.streams.are_for_one() {
+                    self.serve_read(&mut held, &mut data);
                 }
-                self.answer(request, &mut data);
                 continue;
+            }
+            let may_overtake = streams::may_overtake(header.opcode) && !self.crew.slowness.is_slow(header.opcode);
+            while held.has_any() && (held.is_due() || !may_overtake) {
+                let road = self.device.road();
+                self.serve_read(&mut held, &mut data);
+                self.device.take(road);
             }
             caller = header.pid;
             if queued_in_a_row >= BACKLOG || self.crew.slowness.is_slow(header.opcode) {
@@ -296,6 +306,17 @@ impl Worker<'_> {
             let took = self.answer(request, &mut data);
             self.crew.slowness.note(header.opcode, took);
         }
+    }
+
+    /// Serves the first of the large reads that are held.
+    fn serve_read(&mut self, held: &mut HeldReads, data: &mut DataBuffer) {
+        let Some((request, road)) = held.pop() else { return };
+        let read = self.crew.streams.begin();
+        if read.wants_another() {
+            self.crew.call_one();
+        }
+        self.device.take(road);
+        self.answer(&request, data);
     }
 
     /// Serves a request; returns how long the file system took, but for what this worker was kept to do for others: another

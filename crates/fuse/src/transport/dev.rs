@@ -30,6 +30,12 @@ pub struct Device {
     came_quick: bool,
 }
 
+/// By which of a device's files a request came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Road {
+    is_quick: bool,
+}
+
 /// What came of waiting for a request.
 #[derive(Debug)]
 pub enum Received {
@@ -89,6 +95,18 @@ impl Device {
                 return Ok(received);
             }
         }
+    }
+
+    /// The road that the last request came by.
+    pub fn road(&self) -> Road {
+        Road {
+            is_quick: self.came_quick,
+        }
+    }
+
+    /// The next reply belongs to a request that came by this road.
+    pub fn take(&mut self, road: Road) {
+        self.came_quick = road.is_quick;
     }
 
     /// The file that the request under way belongs to.
