@@ -33,6 +33,8 @@ const GROUP_BYTES_MAX: u64 = EXTENT_BYTES_MAX;
 pub(super) const GROUP_RUNS_MAX: usize = 256;
 /// Bytes of a group that is compressed: its extents are short, and both they and their compressed data are in memory.
 const COMPRESSED_GROUP_BYTES_MAX: u64 = 16 << 20;
+/// So often one pass goes back for what was written behind it: a writer who never rests must not keep it for ever.
+const RETURNS_MAX: u32 = 16;
 
 /// Runs of a group may each touch a leaf of their own, but neighbours share them: an extent item has 78 bytes with its
 /// header, so that even 4 KiB leaves hold 50, and checksums and references are denser. Data that was accepted must find
@@ -127,6 +129,7 @@ pub(super) fn throttle(engine: &Engine, inode: &Arc<Inode>) {
 /// for the next fsync, too.
 pub(super) fn flush(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
     let mut from = 0;
+    let mut returns = RETURNS_MAX;
     loop {
         if !has_work(engine, inode, from) {
             return Ok(());
@@ -137,9 +140,12 @@ pub(super) fn flush(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
             tracing::warn!(%error, "how to compress cannot be read: nothing is compressed");
             None
         });
-        let Some(group) = take_group(&mut inode.data.state.lock(), &mut from, choice.is_some()) else {
-            continue;
+        let group = {
+            let mut state = inode.data.state.lock();
+            go_back(&state, &mut from, &mut returns);
+            take_group(&mut state, &mut from, choice.is_some())
         };
+        let Some(group) = group else { continue };
         write_group(engine, inode, group, choice, reservation)?;
     }
 }
@@ -166,6 +172,16 @@ fn has_work(engine: &Engine, inode: &Arc<Inode>, from: u64) -> bool {
         engine.file.unlist(inode, &mut inode.data.state.lock());
     }
     false
+}
+
+/// What was written since the last group may lie on both sides of `from`. The far side alone, and then a commit: a crash would find
+/// a part of one small write. So the pass goes back, and takes both.
+fn go_back(state: &DataState, from: &mut u64, returns: &mut u32) {
+    let is_behind = state.dirty.next_dirty(0).is_some_and(|first| first < *from);
+    if is_behind && *returns > 0 {
+        *returns -= 1;
+        *from = 0;
+    }
 }
 
 /// Moves dirty buffers from `from` on in flight, in order.
@@ -359,5 +375,30 @@ pub(super) fn inline_extent(data: &[u8], ram_bytes: u64, compression: u8) -> Ext
             ram_bytes,
             compression,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_on_both_sides_of_a_pass_goes_in_one_group() {
+        let mut state = DataState::default();
+        let (mut from, mut returns) = (0, 1);
+        let mut next = |state: &mut DataState| {
+            go_back(state, &mut from, &mut returns);
+            let group = take_group(state, &mut from, false)?;
+            assert_eq!(group.runs.len(), 1);
+            Some(group.runs[0].range.clone())
+        };
+        state.dirty.write(0, &[1; 100]);
+        assert_eq!(next(&mut state).unwrap(), 0..BLOCK);
+        state.dirty.write(0, &[2; 3 * BLOCK as usize]);
+        assert_eq!(next(&mut state).unwrap(), 0..3 * BLOCK);
+        // The pass comes to an end all the same.
+        state.dirty.write(0, &[3; 4 * BLOCK as usize]);
+        assert_eq!(next(&mut state).unwrap(), 3 * BLOCK..4 * BLOCK);
+        assert!(next(&mut state).is_none());
     }
 }
