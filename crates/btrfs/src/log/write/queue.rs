@@ -28,7 +28,10 @@ use super::switches::{Mechanism, is_on};
 use crate::error::{Error, Result};
 
 /// Nobody waits longer than this for others to come.
-const GATHER_MAX: Duration = Duration::from_millis(4);
+const GATHER_MAX: Duration = Duration::from_millis(1);
+/// After so many vain waits in a row a wait is tried once in `1 << SKIPS_LOG_MAX` rounds: callers who have other things to do between
+/// two syncs (dbench's) do not come back at once, and waiting for them cost a seventh of the speed.
+const SKIPS_LOG_MAX: u32 = 6;
 
 /// Told the outcome, once, by whatever thread has it.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
@@ -55,9 +58,26 @@ struct Pace {
     callers: usize,
     /// What a round takes.
     round: Duration,
+    /// Waits in a row in which not all came who were expected.
+    vain: u32,
+    /// As many rounds do not wait.
+    skips: u32,
 }
 
 impl Pace {
+    /// A wait for others is over.
+    fn waited(&mut self, in_vain: bool) {
+        self.vain = if in_vain { (self.vain + 1).min(SKIPS_LOG_MAX) } else { 0 };
+        self.skips = (1 << self.vain) - 1;
+    }
+
+    /// Is this a round to wait for others?
+    fn may_wait(&mut self) -> bool {
+        let may = self.skips == 0;
+        self.skips = self.skips.saturating_sub(1);
+        may
+    }
+
     /// A round served so many, and found so many others at its end.
     fn note(&mut self, served: usize, waiting: usize, took: Duration) {
         let callers = served + waiting;
@@ -140,6 +160,8 @@ impl<R> Default for Queue<R> {
                 pace: Pace {
                     callers: 1,
                     round: Duration::ZERO,
+                    vain: 0,
+                    skips: 0,
                 },
             }),
             complete: Condvar::new(),
@@ -221,14 +243,15 @@ impl<R> Queue<R> {
     /// twice as much as one for all, and who comes just after a round began waits for all of it.
     fn gather(&self) {
         let mut state = self.state.lock();
-        let Pace { callers, round } = state.pace;
-        if state.waiting.len() >= callers || !is_on(Mechanism::Share) {
+        let Pace { callers, round, .. } = state.pace;
+        if state.waiting.len() >= callers || !is_on(Mechanism::Share) || !state.pace.may_wait() {
             return;
         }
         let until = Instant::now() + round.min(GATHER_MAX);
         state.expects = Some(callers);
         while state.expects.is_some() && !self.complete.wait_until(&mut state, until).timed_out() {}
-        state.expects = None;
+        let in_vain = state.expects.take().is_some();
+        state.pace.waited(in_vain);
     }
 
     /// Serves round after round until nobody waits, or somebody is called to go on.
@@ -421,6 +444,8 @@ mod tests {
         let mut pace = Pace {
             callers: 1,
             round: Duration::ZERO,
+            vain: 0,
+            skips: 0,
         };
         pace.note(3, 5, LONG);
         assert_eq!(pace.callers, 8);
@@ -432,6 +457,7 @@ mod tests {
         queue.state.lock().pace = Pace {
             callers: 2,
             round: LONG,
+            ..pace
         };
         let rounds = Mutex::new(Vec::new());
         let round = |take: &dyn Fn() -> Vec<u32>| {
@@ -450,6 +476,22 @@ mod tests {
             second.join().unwrap().unwrap();
         });
         assert_eq!(rounds.lock().iter().sum::<usize>(), 2);
+    }
+
+    #[test]
+    fn waits_in_vain_become_rare_and_one_success_brings_them_back() {
+        let mut pace = Queue::<u32>::default().state.lock().pace;
+        let mut waits = 0;
+        for _ in 0..1 << 10 {
+            if pace.may_wait() {
+                waits += 1;
+                pace.waited(true);
+            }
+        }
+        assert!((16..32).contains(&waits), "{waits} waits in 1024 rounds");
+        while !pace.may_wait() {}
+        pace.waited(false);
+        assert!(pace.may_wait() && pace.may_wait());
     }
 
     #[test]
