@@ -120,9 +120,8 @@ fn run(signal: &(Mutex<Signal>, Condvar), engine: &Weak<Engine>, interval: Durat
                 std::mem::take(&mut state.garbage),
             )
         };
-        let had_garbage = !garbage.is_empty();
         drop(garbage);
-        if had_garbage && !is_urgent && !write_back && Instant::now() < due {
+        if !is_urgent && !write_back && Instant::now() < due {
             continue;
         }
         let Some(engine) = engine.upgrade() else { return };
@@ -149,5 +148,46 @@ fn run(signal: &(Mutex<Signal>, Condvar), engine: &Weak<Engine>, interval: Durat
 impl Drop for Engine {
     fn drop(&mut self) {
         self.background.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use btrfs_format::{Key, KeyType, ObjectId};
+    use btrfs_image::{MkfsOptions, mkfs};
+    use cowshed_device::{BlockDevice, MemDevice};
+
+    use super::*;
+    use crate::engine::EngineOptions;
+    use crate::env::FixedEnv;
+    use crate::volume::{OpenOptions, Volume};
+
+    fn overlay(items: usize) -> Arc<Overlay> {
+        let mut overlay = Overlay::default();
+        for n in 0..items as u64 {
+            overlay.insert(Key::new(ObjectId(n), KeyType::INODE_ITEM, 0), None);
+        }
+        Arc::new(overlay)
+    }
+
+    #[test]
+    fn what_a_commit_leaves_is_freed_and_nothing_is_committed_for_it() {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new("memory", 256 << 20));
+        mkfs(std::slice::from_ref(&device), &MkfsOptions::new([0x5b; 16])).unwrap();
+        let volume = Volume::open(vec![device], &OpenOptions::default()).unwrap();
+        let engine = Engine::open(volume, Arc::new(FixedEnv::default()), EngineOptions::default()).unwrap();
+        let before = engine.commit_stats().commits;
+        // Few items, many, and many more right behind them.
+        for items in [1, GARBAGE_ITEMS_MIN, 2 * GARBAGE_ITEMS_MIN] {
+            let garbage = overlay(items);
+            let left = Arc::downgrade(&garbage);
+            engine.background.free(vec![garbage]);
+            let patience = Instant::now() + Duration::from_secs(60);
+            while left.upgrade().is_some() {
+                assert!(Instant::now() < patience, "{items} items are still there");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        assert_eq!(engine.commit_stats().commits, before);
     }
 }
