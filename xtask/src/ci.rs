@@ -1,10 +1,19 @@
 //! What `make test` and CI run, in order of what fails fastest.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use cowshed_harness::need;
 
 use crate::{licenses, real, run};
+
+/// What hangs, in a mount or in the kernel, is cut and named. These are several times what a slow machine needs.
+const QUICK_MAX: Duration = Duration::from_secs(600);
+const BUILD_MAX: Duration = Duration::from_secs(3 * 3600);
+const TESTS_MAX: Duration = Duration::from_secs(4 * 3600);
+/// Of the share that CI has of a long run.
+pub const SHARE_MAX: Duration = Duration::from_secs(3600);
 
 #[derive(ClapArgs)]
 pub struct Args {
@@ -16,9 +25,14 @@ pub struct Args {
 pub fn main(args: &Args) -> Result<()> {
     let started = std::time::Instant::now();
     if !args.tests_only {
-        run::run("formatting", &mut run::cargo(&["fmt", "--all", "--", "--check"]))?;
+        run::run_within(
+            QUICK_MAX,
+            "formatting",
+            &mut run::cargo(&["fmt", "--all", "--", "--check"]),
+        )?;
         licenses::main()?;
-        run::run(
+        run::run_within(
+            BUILD_MAX,
             "lints",
             &mut run::cargo(&[
                 "clippy",
@@ -31,10 +45,15 @@ pub fn main(args: &Args) -> Result<()> {
             ]),
         )?;
     }
-    run::run("tests", &mut run::cargo(&["test", "--workspace", "--no-fail-fast"]))?;
+    run::run_within(
+        TESTS_MAX,
+        "tests",
+        &mut run::cargo(&["test", "--workspace", "--no-fail-fast"]),
+    )?;
     kernel_volumes()?;
     real::share()?;
-    run::run(
+    run::run_within(
+        BUILD_MAX,
         "the program itself",
         &mut run::cargo(&["build", "--quiet", "-p", "cowshed"]),
     )?;
@@ -54,5 +73,5 @@ fn kernel_volumes() -> Result<()> {
     let args = ["test", "--quiet", "-p", "btrfs-format", "--test", "kernel_volumes"];
     let mut command = run::cargo(&args);
     command.args(["--", "--ignored", "--skip", "write_corpus"]);
-    run::run("volumes that the kernel filled", &mut command)
+    run::run_within(SHARE_MAX, "volumes that the kernel filled", &mut command)
 }

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::Args as ClapArgs;
 
+use crate::ci::SHARE_MAX;
 use crate::run;
 
 #[derive(ClapArgs)]
@@ -49,7 +50,8 @@ pub fn kill9_share() -> Result<()> {
             "--rounds",
             rounds,
         ];
-        run::run(&format!("{rounds} kills under load: {load}"), &mut run::cargo(&args))?;
+        let title = format!("{rounds} kills under load: {load}");
+        run::run_within(SHARE_MAX, &title, &mut run::cargo(&args))?;
     }
     Ok(())
 }
@@ -73,5 +75,5 @@ pub fn sqlite_share() -> Result<()> {
         "--transactions",
         "300",
     ];
-    run::run("10 kills under SQLite", &mut run::cargo(&args))
+    run::run_within(SHARE_MAX, "10 kills under SQLite", &mut run::cargo(&args))
 }

@@ -1,7 +1,10 @@
 //! The long runs of `cowshed-real`, with the command under test built beside it.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 
+use crate::ci::SHARE_MAX;
 use crate::run;
 
 #[derive(clap::Args)]
@@ -17,7 +20,7 @@ pub struct Args {
 
 pub fn main(what: &str, args: &Args) -> Result<()> {
     let own: Vec<&str> = args.args.iter().map(String::as_str).collect();
-    build_and_run(what, &own, args.release)
+    build_and_run(what, &own, args.release, Duration::MAX)
 }
 
 /// The shares of CI: a small one of each, of the matrix another one for each commit.
@@ -25,9 +28,14 @@ pub fn share() -> Result<()> {
     let seed = seed();
     println!("== seed of the matrix: {seed}");
     let seed = seed.to_string();
-    build_and_run("matrix", &["--count", "3", "--entries", "100", "--seed", &seed], false)?;
-    build_and_run("realtree", &["--small"], false)?;
-    build_and_run("realwork", &["--small"], false)
+    build_and_run(
+        "matrix",
+        &["--count", "3", "--entries", "100", "--seed", &seed],
+        false,
+        SHARE_MAX,
+    )?;
+    build_and_run("realtree", &["--small"], false, SHARE_MAX)?;
+    build_and_run("realwork", &["--small"], false, SHARE_MAX)
 }
 
 /// From the commit; 1 where there is no git.
@@ -39,7 +47,7 @@ fn seed() -> u32 {
         .unwrap_or(1)
 }
 
-fn build_and_run(what: &str, args: &[&str], release: bool) -> Result<()> {
+fn build_and_run(what: &str, args: &[&str], release: bool, limit: Duration) -> Result<()> {
     let mut build = vec!["build", "--quiet", "-p", "cowshed", "-p", "cowshed-real"];
     if release {
         build.push("--release");
@@ -49,5 +57,5 @@ fn build_and_run(what: &str, args: &[&str], release: bool) -> Result<()> {
     let profile = if release { "release" } else { "debug" };
     let program = target.join(profile).join("cowshed-real");
     let program = program.to_str().context("a path in UTF-8")?;
-    run::run(what, run::command(program, &[what]).args(args))
+    run::run_within(limit, what, run::command(program, &[what]).args(args))
 }

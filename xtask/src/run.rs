@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use cowshed_harness::limit;
 
 /// The repository's top directory.
 pub fn root() -> PathBuf {
@@ -24,13 +25,16 @@ pub fn cargo(args: &[&str]) -> Command {
     command(&program, args)
 }
 
-/// Runs it, says how long it took, and fails where it fails.
+/// Runs it, says how long it took, and fails where it fails. As long as it takes: for what somebody watches.
 pub fn run(title: &str, command: &mut Command) -> Result<()> {
+    run_within(Duration::MAX, title, command)
+}
+
+/// As [`run`]; after the limit it is killed, with all that it has started, and has failed.
+pub fn run_within(limit: Duration, title: &str, command: &mut Command) -> Result<()> {
     println!("== {title}");
     let started = Instant::now();
-    let status = command
-        .status()
-        .with_context(|| format!("{title}: cannot run {command:?}"))?;
+    let status = limit::status_within(command, limit).with_context(|| title.to_owned())?;
     println!("== {title}: {:.1} s", started.elapsed().as_secs_f64());
     ensure!(status.success(), "{title} failed: {command:?}: {status}");
     Ok(())

@@ -1,6 +1,7 @@
 //! Tests against the kernel and btrfs-progs: loop devices, mounts, comparisons.
 //!
 //! - [`need`]: what a test needs; without it the test says that it is skipped, and under CI it fails.
+//! - [`limit`]: programs, none of which is waited for for ever.
 //! - [`LoopDevice`], [`KernelMount`], [`progs`]: the kernel and btrfs-progs, cleaned up when the value goes.
 //! - [`KernelVolume`]: a scratch volume on n images, made by mkfs.btrfs or from memory, to mount and check.
 //! - [`tree`]: makes a directory tree of everything that a file system can hold; takes a tree's snapshot; compares.
@@ -8,6 +9,7 @@
 //! This crate is for tests; it prints, and it panics when a test leaves something behind.
 
 mod kernel_log;
+pub mod limit;
 mod loop_device;
 mod matrix;
 mod mount;

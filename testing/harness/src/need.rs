@@ -52,10 +52,7 @@ pub fn kernel_fs(name: &str) -> Option<()> {
     let list = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
     let mut have = list.lines().any(|line| line.split_whitespace().last() == Some(name));
     if !have && rustix::process::geteuid().is_root() && find_tool("modprobe") {
-        have = std::process::Command::new("modprobe")
-            .args(["-q", name])
-            .status()
-            .is_ok_and(|s| s.success());
+        have = crate::run("modprobe", &["-q", name]).is_ok();
     }
     require(have, &format!("{name} in the kernel"))
 }

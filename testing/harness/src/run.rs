@@ -3,13 +3,15 @@
 use std::ffi::OsStr;
 use std::process::{Command, Output};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-/// Runs the program to its end, with input from nowhere; whatever it answers is an `Ok`.
+use crate::limit;
+
+/// Runs the program to its end, with input from nowhere; whatever it answers is an `Ok`. It has a limit, [`limit::PROGRAM_MAX`].
 pub fn run_raw(program: &str, args: &[impl AsRef<OsStr>]) -> Result<Output> {
     let mut command = Command::new(program);
     command.args(args).stdin(std::process::Stdio::null()).env("LC_ALL", "C");
-    command.output().with_context(|| format!("cannot run {program}"))
+    limit::output_within(&mut command, limit::PROGRAM_MAX)
 }
 
 /// Runs the program; its standard output if it succeeds.

@@ -5,10 +5,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use cowshed_harness::limit;
 use rustix::fs::statfs;
 
 /// How long any command around a mount may take.
-const COMMAND_S: &str = "60";
+const COMMAND_MAX: Duration = Duration::from_secs(60);
 const READY_MAX: Duration = Duration::from_secs(30);
 const FUSE_MAGIC: i64 = 0x6573_5546;
 
@@ -21,13 +22,9 @@ pub struct Daemon {
 
 /// Runs a command that may not hang.
 pub fn run(program: &Path, args: &[&str]) -> Result<String> {
-    let output = Command::new("timeout")
-        .args(["-k", "5", COMMAND_S])
-        .arg(program)
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("running {}", program.display()))?;
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null());
+    let output = limit::output_within(&mut command, COMMAND_MAX)?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),

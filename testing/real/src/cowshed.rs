@@ -8,10 +8,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use btrfs_check::CheckOptions;
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
+use cowshed_harness::limit;
 use tempfile::TempDir;
-
-/// Seconds that a command on a mount may take before it counts as hanging.
-const PATIENCE_S: u32 = 900;
 
 /// The binary that cargo built beside this one, or what `COWSHED_BIN` names.
 pub fn binary() -> Result<PathBuf> {
@@ -28,14 +26,9 @@ pub fn binary() -> Result<PathBuf> {
 
 /// Runs a program with a limit on its time; its output is in the error if it fails.
 pub fn run_in(dir: &Path, program: impl AsRef<OsStr>, args: &[&str]) -> Result<String> {
-    let mut command = Command::new("timeout");
-    command
-        .arg("--kill-after=10")
-        .arg(PATIENCE_S.to_string())
-        .arg(program.as_ref())
-        .args(args)
-        .current_dir(dir);
-    let out = command.output().with_context(|| format!("{command:?}"))?;
+    let mut command = Command::new(program.as_ref());
+    command.args(args).current_dir(dir);
+    let out = limit::output_within(&mut command, limit::PROGRAM_MAX)?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     if !out.status.success() {
         let tail = |bytes: &[u8]| {
@@ -132,7 +125,7 @@ impl Drop for Mount {
     fn drop(&mut self) {
         if self.mounted {
             let dir = self.dir.path().to_string_lossy().into_owned();
-            let _ = Command::new("umount").args(["-l", &dir]).output();
+            let _ = cowshed_harness::run("umount", &["-l", &dir]);
         }
     }
 }

@@ -3,11 +3,15 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
-use cowshed_harness::{KernelVolume, VolumeOptions, need};
+use cowshed_harness::{KernelVolume, VolumeOptions, limit, need};
 
 use crate::support::{COWSHED, Scratch, eventually, run};
+
+/// What a sync of the whole machine may take.
+const SYNC_MAX: Duration = Duration::from_secs(60);
 
 fn can_mount() -> Option<()> {
     need::root()?;
@@ -26,7 +30,7 @@ pub struct Guard<'a>(pub &'a Path);
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if is_mounted(self.0) {
-            let _ = Command::new("umount").arg("-l").arg(self.0).status();
+            let _ = cowshed_harness::run("umount", &["-l".as_ref(), self.0.as_os_str()]);
         }
     }
 }
@@ -34,15 +38,14 @@ impl Drop for Guard<'_> {
 /// Unmounts. Another thread that starts a process has our descriptors in it for a moment: then the mount is busy.
 #[track_caller]
 pub fn unmount(dir: &Path) {
-    let mut ran = run("umount {}", &[dir]);
-    for _ in 0..100 {
-        if ran.code == 0 || !ran.err.contains("busy") {
-            break;
+    eventually("umount", || {
+        let ran = run("umount {}", &[dir]);
+        if ran.code != 0 && ran.err.contains("busy") {
+            return false;
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        ran = run("umount {}", &[dir]);
-    }
-    ran.ok();
+        ran.ok();
+        true
+    });
 }
 
 /// `cowshed mount -f`, when it answers.
@@ -61,6 +64,17 @@ fn foreground_with(args: &[&str], volume: &Path, dir: &Path) -> Child {
         .unwrap();
     eventually("the mount", || is_mounted(dir));
     child
+}
+
+/// How the process ended, which it does soon.
+#[track_caller]
+fn ended(child: &mut Child) -> ExitStatus {
+    let mut status = None;
+    eventually("the end of the process", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.expect("it has ended")
 }
 
 fn kill(child: &Child, signal: &str) {
@@ -99,9 +113,7 @@ fn a_plain_umount_loses_nothing_and_the_loop_device_goes() {
     let _guard = Guard(&dir);
     run("mount {} {}", &[&volume.image, &dir]).ok();
     fs::write(dir.join("f"), b"kept").unwrap();
-    eventually("umount", || {
-        Command::new("umount").arg(&dir).status().unwrap().success()
-    });
+    eventually("umount", || cowshed_harness::run("umount", &[&dir]).is_ok());
     eventually("the lock", || run("check {}", &[&volume.image]).code == 0);
     assert_eq!(run("cat {} f", &[&volume.image]).ok().out, b"kept");
     assert_eq!(loop_devices(&volume.image), "", "no loop device is left");
@@ -116,7 +128,7 @@ fn foreground_ends_with_the_mount_and_sigterm_commits() {
     let mut child = foreground(&volume, &dir);
     fs::write(dir.join("one"), b"1").unwrap();
     unmount(&dir);
-    assert!(child.wait().unwrap().success());
+    assert!(ended(&mut child).success());
 
     let mut child = foreground(&volume, &dir);
     // Busy: a file is open.
@@ -125,7 +137,7 @@ fn foreground_ends_with_the_mount_and_sigterm_commits() {
     kill(&child, "-TERM");
     eventually("leaving the tree", || !is_mounted(&dir));
     drop(open);
-    assert!(child.wait().unwrap().success());
+    assert!(ended(&mut child).success());
     volume.assert_clean();
     assert_eq!(run("cat {} one two", &[&volume.image]).ok().out, b"12");
 }
@@ -147,7 +159,7 @@ fn after_a_signal_the_daemon_leaves_although_somebody_stays() {
         if signals == 2 {
             kill(&child, "-TERM");
         }
-        assert!(child.wait().unwrap().success());
+        assert!(ended(&mut child).success());
         assert!(open.write_all(b"too late").is_err(), "disconnected");
         volume.assert_clean();
         assert_eq!(run("cat {} f", &[&volume.image]).ok().out, b"before and after");
@@ -170,7 +182,7 @@ fn cowshed_sync_reaches_mounts_that_syncfs_does_not() {
     run("sync {}", &[&volume.path("none")]).fails(&["none", "No such file"]);
     run("sync {}", &[volume.dir.path()]).ok(); // not ours: syncfs
     unmount(&dir);
-    assert!(child.wait().unwrap().success());
+    assert!(ended(&mut child).success());
 }
 
 /// `lsattr -v` and what of btrfs-progs does not insist on a mount of the kernel's.
@@ -233,14 +245,14 @@ fn umount_says_when_not_everything_could_be_written() {
     fs::write(dir.join("big"), vec![1; 32 << 20]).unwrap();
     run("umount {}", &[&dir]).fails(&["unmounted, but not everything could be written"]);
     assert!(!is_mounted(&dir));
-    child.wait().unwrap();
+    ended(&mut child);
     run("check --check-data-csum {}", &[&image]).ok();
     assert_eq!(run("cat {} before", &[&image]).ok().out, b"kept");
     unmount_any(&small);
 }
 
 fn unmount_any(dir: &Path) {
-    assert!(Command::new("umount").arg(dir).status().unwrap().success());
+    cowshed_harness::run("umount", &[dir]).unwrap();
 }
 
 #[test]
@@ -268,13 +280,13 @@ fn a_killed_daemon_leaves_the_last_commit() {
     let _guard = Guard(&dir);
     let mut child = foreground(&volume, &dir);
     fs::write(dir.join("synced"), b"1").unwrap();
-    assert!(Command::new("sync").arg("-f").arg(&dir).status().unwrap().success());
+    cowshed_harness::run("sync", &["-f".as_ref(), dir.as_os_str()]).unwrap();
     fs::write(dir.join("not"), b"2").unwrap();
     kill(&child, "-KILL");
-    child.wait().unwrap();
+    ended(&mut child);
     // Its mount is still there, and nobody behind it.
     volume.assert_clean();
-    let _ = Command::new("umount").arg(&dir).stderr(Stdio::null()).status();
+    let _ = cowshed_harness::run("umount", &[&dir]);
     volume.assert_clean();
     assert_eq!(run("ls {}", &[&volume.image]).ok().text(), "synced\n");
 }
@@ -287,11 +299,14 @@ fn sync_of_the_whole_system_reaches_the_daemon() {
     let _guard = Guard(&dir);
     let mut child = foreground(&volume, &dir);
     fs::write(dir.join("f"), b"synced").unwrap();
-    assert!(Command::new("sync").status().unwrap().success());
+    // All file systems of the machine are in it, also one that hangs through no fault of ours.
+    let synced = limit::status_within(&mut Command::new("sync"), SYNC_MAX);
+    let status = synced.unwrap_or_else(|e| panic!("the machine does not come to the end of a sync: {e:#}"));
+    assert!(status.success());
     let copy = volume.path("copy");
     fs::copy(&volume.image, &copy).unwrap();
     kill(&child, "-TERM");
-    child.wait().unwrap();
+    ended(&mut child);
     assert_eq!(run("cat {} f", &[&copy]).ok().out, b"synced");
 }
 
@@ -467,7 +482,7 @@ fn a_full_volume_says_so_and_can_be_emptied_through_the_mount() {
         let error = fs::write(dir.join("fill"), vec![1; 120 << 20]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
         fs::remove_file(dir.join("fill")).unwrap();
-        assert!(Command::new("sync").arg("-f").arg(&dir).status().unwrap().success());
+        cowshed_harness::run("sync", &["-f".as_ref(), dir.as_os_str()]).unwrap();
     }
     unmount(&dir);
     run("check --check-data-csum {}", &[&small]).ok();

@@ -2,13 +2,19 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use cowshed_harness::limit;
 use serde_json::Value;
 use tempfile::TempDir;
 
 pub const COWSHED: &str = env!("CARGO_BIN_EXE_cowshed");
+
+/// What the command may take.
+const COMMAND_MAX: Duration = Duration::from_secs(300);
+/// What comes about by itself does so in this time.
+const SOON: Duration = Duration::from_secs(20);
 
 /// What a run of the command gave.
 #[derive(Debug)]
@@ -48,11 +54,9 @@ impl Ran {
 }
 
 pub fn cowshed<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
-    let output: Output = Command::new(COWSHED)
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .expect("the command runs");
+    let mut command = Command::new(COWSHED);
+    command.args(args).stdin(Stdio::null());
+    let output = limit::output_within(&mut command, COMMAND_MAX).unwrap_or_else(|e| panic!("{e:#}"));
     Ran {
         code: output.status.code().unwrap_or(-1),
         out: output.stdout,
@@ -124,10 +128,26 @@ impl Scratch {
 
 /// Waits for something that must come about soon.
 #[track_caller]
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    within(SOON, what, holds);
+}
+
+/// Waits for something that must come about within a time.
+#[track_caller]
+pub fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(20), "not in time: {what}");
+        assert!(
+            started.elapsed() < limit,
+            "not within {} s: {what}",
+            limit.as_secs_f32()
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+#[test]
+#[should_panic(expected = "not within 0.1 s: nothing")]
+fn what_does_not_come_about_fails_the_test() {
+    within(Duration::from_millis(100), "nothing", || false);
 }
