@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use zstd::bulk::Compressor as ZstdCompressor;
 use zstd::zstd_safe::CParameter;
 
-use super::lzo_encode;
+use super::{lzo_encode, round_up};
 
 /// An algorithm that the format knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,34 +149,41 @@ pub struct CompressPolicy {
 /// The memory of compressors: larger than what it compresses, and slow to make, so that it is kept.
 #[derive(Default)]
 pub struct Encoder {
+    /// Where streams are made, before they get memory of their own size: new memory for the longest that one may be costs a fifth
+    /// of LZO's time, most of it for pages that the stream does not reach.
+    out: Vec<u8>,
     zlib: Option<(i32, Compress)>,
     zstd: Option<(i32, ZstdCompressor<'static>)>,
     lzo: Option<Box<lzo_encode::Table>>,
 }
 
 impl Encoder {
-    /// Compresses a whole extent, if the result has at most `limit_bytes`.
+    /// Compresses a whole extent, if the result has at most `limit_bytes`. It has room for zeros up to a whole block.
     pub fn compress(&mut self, how: Compression, data: &[u8], limit_bytes: usize) -> Option<Vec<u8>> {
-        match how.algorithm {
-            Algorithm::Zlib => self.zlib(how.level, data, limit_bytes),
-            Algorithm::Lzo => self.lzo_frame(data, limit_bytes),
-            Algorithm::Zstd => self.zstd(how.level, data, limit_bytes),
-        }
+        let mut out = std::mem::take(&mut self.out);
+        let len = match how.algorithm {
+            Algorithm::Zlib => self.zlib(how.level, data, with_len(&mut out, limit_bytes)),
+            Algorithm::Lzo => self.lzo_frame(data, limit_bytes, &mut out),
+            Algorithm::Zstd => self.zstd(how.level, data, with_len(&mut out, limit_bytes)),
+        };
+        let packed = len.map(|len| {
+            let mut packed = Vec::with_capacity(round_up(len as u64) as usize);
+            packed.extend_from_slice(&out[..len]);
+            packed
+        });
+        self.out = out;
+        packed
     }
 
-    fn zlib(&mut self, level: i32, data: &[u8], limit_bytes: usize) -> Option<Vec<u8>> {
+    fn zlib(&mut self, level: i32, data: &[u8], out: &mut [u8]) -> Option<usize> {
         if self.zlib.as_ref().is_none_or(|(known, _)| *known != level) {
             let level_zlib = flate2::Compression::new(level.unsigned_abs());
             self.zlib = Some((level, Compress::new(level_zlib, true)));
         }
         let (_, stream) = self.zlib.as_mut()?;
         stream.reset();
-        let mut out = vec![0; limit_bytes];
-        match stream.compress(data, &mut out, FlushCompress::Finish) {
-            Ok(Status::StreamEnd) => {
-                out.truncate(usize::try_from(stream.total_out()).ok()?);
-                Some(out)
-            }
+        match stream.compress(data, out, FlushCompress::Finish) {
+            Ok(Status::StreamEnd) => usize::try_from(stream.total_out()).ok(),
             Ok(Status::Ok | Status::BufError) | Err(_) => {
                 // A stream that was not finished cannot be used again: zlib-rs 0.6 forgets at a reset that a block of
                 // level 1 was begun, and the next stream would lack its beginning.
@@ -186,7 +193,7 @@ impl Encoder {
         }
     }
 
-    fn zstd(&mut self, level: i32, data: &[u8], limit_bytes: usize) -> Option<Vec<u8>> {
+    fn zstd(&mut self, level: i32, data: &[u8], out: &mut [u8]) -> Option<usize> {
         if self.zstd.as_ref().is_none_or(|(known, _)| *known != level) {
             let mut stream = ZstdCompressor::new(level).ok()?;
             let window = CParameter::WindowLog(super::decompress::ZSTD_WINDOW_LOG_MAX);
@@ -194,17 +201,15 @@ impl Encoder {
             self.zstd = Some((level, stream));
         }
         let (_, stream) = self.zstd.as_mut()?;
-        let mut out = vec![0; limit_bytes];
-        let len = stream.compress_to_buffer(data, &mut out[..]).ok()?;
-        out.truncate(len);
-        Some(out)
+        stream.compress_to_buffer(data, out).ok()
     }
 
     /// See `decompress::lzo_frame`.
-    fn lzo_frame(&mut self, data: &[u8], limit_bytes: usize) -> Option<Vec<u8>> {
+    fn lzo_frame(&mut self, data: &[u8], limit_bytes: usize, out: &mut Vec<u8>) -> Option<usize> {
         use super::decompress::{LZO_LENGTH_BYTES, LZO_SEGMENT_BYTES};
         let table = self.lzo.get_or_insert_default();
-        let mut out = Vec::with_capacity(limit_bytes + 2 * LZO_SEGMENT_BYTES);
+        out.clear();
+        out.reserve(limit_bytes + 2 * LZO_SEGMENT_BYTES);
         let put_length = |out: &mut Vec<u8>, at: usize, len: usize| {
             let len = u32::try_from(len).expect("extents are short");
             out[at..at + LZO_LENGTH_BYTES].copy_from_slice(&len.to_le_bytes());
@@ -217,17 +222,25 @@ impl Encoder {
             }
             let head = out.len();
             out.extend_from_slice(&[0; LZO_LENGTH_BYTES]);
-            lzo_encode::encode(table, segment, &mut out);
+            lzo_encode::encode(table, segment, out);
             if out.len() > limit_bytes {
                 return None;
             }
             let len = out.len() - head - LZO_LENGTH_BYTES;
-            put_length(&mut out, head, len);
+            put_length(out, head, len);
         }
         let total = out.len();
-        put_length(&mut out, 0, total);
-        Some(out)
+        put_length(out, 0, total);
+        Some(total)
     }
+}
+
+/// The first `len` bytes of a buffer, whatever they hold; it grows only.
+fn with_len(out: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if out.len() < len {
+        out.resize(len, 0);
+    }
+    &mut out[..len]
 }
 
 /// Encoders that nobody uses now.

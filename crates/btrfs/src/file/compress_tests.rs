@@ -235,6 +235,54 @@ fn noise_is_stored_as_it_is_and_marks_the_file() {
     bench.judge_by_kernel();
 }
 
+/// What went well lets the next groups do without a sample: noise among text is noise all the same, and what comes after it is text.
+#[test]
+fn noise_in_a_file_that_compresses_does_not_mark_it() {
+    const PART: usize = 256 << 10;
+    let mut dice = Dice::new(10);
+    let noise: Vec<u8> = (0..PART).map(|_| dice.below(256) as u8).collect();
+    let letters: Vec<u8> = (0..PART).map(|_| dice.below(60) as u8).collect();
+    let text = mixture(3, PART, 100);
+    let mut bench = Bench::new(256 << 20, plain, compressed("lzo", false));
+    bench.create();
+    let append = |bench: &mut Bench, data: &[u8]| {
+        let at = bench.files[0].len() as u64;
+        super::write(bench.engine(), &bench.inode(0), at, data, WriteCtx::default()).unwrap();
+        bench.files[0].extend_from_slice(data);
+        bench.engine().sync().unwrap();
+        let inode = bench.inode(0);
+        (
+            inode.data.state.lock().packs_well,
+            inode.flags() & flags::NOCOMPRESS != 0,
+        )
+    };
+    assert_eq!(append(&mut bench, &text), (true, false));
+    assert_eq!(append(&mut bench, &text), (true, false));
+    assert_eq!(
+        append(&mut bench, &noise),
+        (false, false),
+        "tried in vain, without a sample"
+    );
+    assert_eq!(append(&mut bench, &noise), (false, false), "the sample said so");
+    assert_eq!(append(&mut bench, &text), (true, false));
+    let packed = |bench: &Bench| {
+        sizes(&bench.inode(0))
+            .iter()
+            .map(|e| e.3 == compression::LZO)
+            .collect::<Vec<_>>()
+    };
+    let lzo = [true; 2];
+    assert_eq!(packed(&bench), [&lzo[..], &lzo, &[false], &[false], &lzo].concat());
+    assert_eq!(
+        append(&mut bench, &letters),
+        (false, true),
+        "the sample would have let it be tried"
+    );
+    bench.compare(0, "at the end");
+    bench.check("at the end");
+    bench.judge_by_kernel();
+}
+
 #[test]
 fn a_full_volume_takes_more_when_it_compresses_and_loses_nothing() {
     let mut bench = Bench::new(128 << 20, plain, compressed("zstd:1", false));

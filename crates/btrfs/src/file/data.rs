@@ -31,6 +31,8 @@ pub(super) struct DataState {
     /// Under way. What is written meanwhile goes to new extents, in nodatacow files, too, and is compressed if that was
     /// asked for.
     pub defrag: Option<Defrag>,
+    /// Most of what was compressed last became smaller.
+    pub packs_well: bool,
     /// Write-back of this inode is wanted: it stands in the list of inodes with dirty data.
     pub is_listed: bool,
 }

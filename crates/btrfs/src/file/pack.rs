@@ -32,6 +32,10 @@ pub(super) struct Choice {
     force: bool,
     /// What fails to become smaller marks the file.
     marks: bool,
+    /// What the file had before became smaller ([`DataState::packs_well`]): a sample is taken only of what does not.
+    ///
+    /// [`DataState::packs_well`]: super::data::DataState::packs_well
+    is_hopeful: bool,
 }
 
 /// What became of some data.
@@ -50,6 +54,9 @@ impl Packed {
     pub fn marks(&self) -> bool {
         matches!(self, Self::Raw { marks: true })
     }
+    pub fn is_smaller(&self) -> bool {
+        matches!(self, Self::Smaller { .. })
+    }
 }
 
 /// How data of the inode that is written now is compressed; `None`: not at all.
@@ -59,11 +66,16 @@ pub(super) fn choose(engine: &Engine, inode: &Inode) -> Result<Option<Choice>> {
     if bits & (flags::NODATACOW | flags::NODATASUM) != 0 {
         return Ok(None);
     }
-    if let Some(how) = inode.data.state.lock().defrag.and_then(|defrag| defrag.compress) {
+    let (defrag, is_hopeful) = {
+        let state = inode.data.state.lock();
+        (state.defrag, state.packs_well)
+    };
+    if let Some(how) = defrag.and_then(|defrag| defrag.compress) {
         return Ok(Some(Choice {
             how,
             force: true,
             marks: false,
+            is_hopeful,
         }));
     }
     let force = policy.is_some_and(|policy| policy.force);
@@ -82,7 +94,13 @@ pub(super) fn choose(engine: &Engine, inode: &Inode) -> Result<Option<Choice>> {
         how,
         force,
         marks: !force && property.is_none(),
+        is_hopeful,
     }))
+}
+
+/// Did so many of the chunks that were tried become smaller that the next ones are tried without a sample?
+pub(super) fn went_well(chunks: usize, smaller: usize) -> bool {
+    smaller > 0 && smaller * 4 >= chunks * 3
 }
 
 /// The parts of a range that are compressed each by itself.
@@ -113,7 +131,8 @@ pub(super) fn pack_inline(engine: &Engine, choice: Choice, data: &[u8]) -> Packe
 }
 
 fn pack(engine: &Engine, choice: Choice, data: &[u8], limit_bytes: u64) -> Packed {
-    if !choice.force && !entropy::looks_compressible(data) {
+    let looks_compressible = || choice.force || entropy::looks_compressible(data);
+    if !choice.is_hopeful && !looks_compressible() {
         return Packed::Raw { marks: false };
     }
     match engine.file.encoders.compress(choice.how, data, limit_bytes as usize) {
@@ -121,7 +140,10 @@ fn pack(engine: &Engine, choice: Choice, data: &[u8], limit_bytes: u64) -> Packe
             algorithm: choice.how.algorithm(),
             bytes,
         },
-        None => Packed::Raw { marks: choice.marks },
+        // What a sample would have kept from being tried says nothing of the file.
+        None => Packed::Raw {
+            marks: choice.marks && (!choice.is_hopeful || looks_compressible()),
+        },
     }
 }
 

@@ -74,6 +74,8 @@ pub(super) struct Placed {
     pub change: Change,
     /// Something did not become smaller: the file is left alone from now on.
     pub is_incompressible: bool,
+    /// Whether compressing went well, where it was tried ([`pack::went_well`]).
+    pub packs_well: Option<bool>,
 }
 
 /// Finds places for all runs, writes their data and prepares the items. What was allocated is in `allocated`, also when
@@ -97,10 +99,10 @@ pub(super) fn place(
         let last = existing.last().map(|e| e.start);
         existing.extend(found.into_iter().filter(|e| last.is_none_or(|last| e.start > last)));
     }
-    let mut is_incompressible = false;
-    if let Some(choice) = choice {
-        is_incompressible = compress(engine, choice, runs, &mut spots);
-    }
+    let (is_incompressible, packs_well) = match choice {
+        Some(choice) => compress(engine, choice, runs, &mut spots),
+        None => (false, None),
+    };
     let mut targets = Vec::with_capacity(runs.len());
     for spots in spots {
         targets.push(find_places(engine, spots, reservation.as_mut(), allocated)?);
@@ -114,6 +116,7 @@ pub(super) fn place(
             sums,
         },
         is_incompressible,
+        packs_well,
     })
 }
 
@@ -180,8 +183,9 @@ pub(super) fn has_place(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>)
     Ok(true)
 }
 
-/// Compresses what gets new extents. True where something failed to become smaller that should have.
-fn compress(engine: &Engine, choice: Choice, runs: &[Run], spots: &mut [Vec<Spot>]) -> bool {
+/// Compresses what gets new extents: did something fail to become smaller that should have, and did it go well
+/// ([`Placed::packs_well`])?
+fn compress(engine: &Engine, choice: Choice, runs: &[Run], spots: &mut [Vec<Spot>]) -> (bool, Option<bool>) {
     let mut jobs = Vec::new();
     for (run, spots) in runs.iter().zip(spots) {
         for spot in spots {
@@ -190,11 +194,14 @@ fn compress(engine: &Engine, choice: Choice, runs: &[Run], spots: &mut [Vec<Spot
             }
         }
     }
-    let marks = engine.workers.run(jobs, |(run, range, packed)| {
+    let packed = engine.workers.run(jobs, |(run, range, packed)| {
         *packed = pack::pack_chunk(engine, choice, run, range);
-        packed.marks()
+        (packed.marks(), packed.is_smaller())
     });
-    marks.contains(&true)
+    let marks = packed.iter().any(|(marks, _)| *marks);
+    let smaller = packed.iter().filter(|(_, is_smaller)| *is_smaller).count();
+    let packs_well = (!packed.is_empty()).then(|| pack::went_well(packed.len(), smaller));
+    (marks, packs_well)
 }
 
 /// Allocates in order. Adjacent parts that are not compressed share extents.

@@ -250,6 +250,9 @@ fn write_group(
     };
     let result = match prepared {
         Ok(placed) => {
+            if let Some(packs_well) = placed.packs_well {
+                inode.data.state.lock().packs_well = packs_well;
+            }
             items::apply(engine, inode, placed.change, reservation, |attr, state| {
                 if placed.is_incompressible {
                     attr.attr.flags |= flags::NOCOMPRESS;
@@ -360,6 +363,7 @@ fn prepare_inline(
             ..Change::default()
         },
         is_incompressible: packed.is_some_and(|packed| packed.marks()),
+        packs_well: None,
     }))
 }
 
