@@ -1,5 +1,7 @@
 //! Why a volume was not made.
 
+use btrfs_format::TreeId;
+
 use crate::Profile;
 use crate::signature::Signature;
 
@@ -28,6 +30,10 @@ pub enum MkfsError {
     LabelTooLong { found: usize },
     #[error("label holds a character that a label cannot hold: {found:?}")]
     LabelCharacter { found: char },
+    #[error("'{name}' is no name for a subvolume, or is there already")]
+    SubvolumeName { name: String },
+    #[error("subvolume {parent}, which is to hold another one, is not there before it")]
+    SubvolumeParent { parent: TreeId },
     #[error("no device given")]
     NoDevice,
     #[error("device {name} is given twice")]

@@ -4,7 +4,7 @@ use btrfs_format::features::extent_flags;
 use btrfs_format::hash::extent_data_ref_hash;
 use btrfs_format::items::{
     BlockGroupItem, DevExtent, DevItem, DirItem, ExtentDataRef, ExtentItem, FreeSpaceInfo, InlineRef, InodeItem,
-    InodeRef, RootItem, Timespec, TreeBlockInfo, file_type,
+    InodeRef, RootItem, RootRef, Timespec, TreeBlockInfo, file_type,
 };
 use btrfs_format::{DiskKey, Generation, Key, KeyType, ObjectId, TreeId, U16, U32, U64, Uuid};
 use zerocopy::{FromZeros, IntoBytes};
@@ -37,6 +37,16 @@ pub(crate) fn dir_inode(generation: Generation, nbytes: u64, time: Timespec) -> 
 pub(crate) fn inode_ref(index: u64, name: &[u8]) -> Vec<u8> {
     let head = InodeRef {
         index: U64::new(index),
+        name_len: name_len(name),
+    };
+    [head.as_bytes(), name].concat()
+}
+
+/// A `ROOT_REF` or `ROOT_BACKREF`: where the name of a subvolume is.
+pub(crate) fn root_ref(dir: ObjectId, index: u64, name: &[u8]) -> Vec<u8> {
+    let head = RootRef {
+        dirid: dir.into(),
+        sequence: U64::new(index),
         name_len: name_len(name),
     };
     [head.as_bytes(), name].concat()
@@ -87,6 +97,11 @@ pub(crate) fn root_item(settings: &Settings, generation: Generation, placed: &Pl
         root.uuid = settings.fs_tree_uuid;
         root.ctime = settings.time;
         root.otime = settings.time;
+    }
+    if let Some(new) = settings.subvolumes.iter().find(|new| new.id == tree) {
+        root.uuid = new.uuid;
+        (root.ctime, root.otime) = (settings.time, settings.time);
+        (root.ctransid, root.otransid) = (generation.into(), generation.into());
     }
     root
 }

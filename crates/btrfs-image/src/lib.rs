@@ -26,6 +26,7 @@ mod options;
 pub mod plan;
 pub mod signature;
 pub mod size;
+mod subvolumes;
 mod write;
 
 pub use btrfs_format::Profile;
@@ -33,4 +34,5 @@ pub use error::MkfsError;
 pub use features::{Features, csum_type_from_name};
 pub use options::{MkfsOptions, Settings, device_bytes_min};
 pub use signature::Signature;
+pub use subvolumes::{NewSubvolume, SettledSubvolume};
 pub use write::{ChunkReport, DeviceReport, MkfsReport, Overwrite, mkfs, write_volume};

@@ -6,7 +6,7 @@ use btrfs_format::items::Timespec;
 use btrfs_format::superblock::LABEL_BYTES;
 use btrfs_format::{ChecksumType, U32, U64, Uuid};
 
-use crate::{Features, MkfsError, Profile};
+use crate::{Features, MkfsError, NewSubvolume, Profile, SettledSubvolume, subvolumes};
 
 const MIB: u64 = 1 << 20;
 const SECTORSIZE_BYTES: u32 = 4096;
@@ -39,8 +39,10 @@ pub struct MkfsOptions {
     pub discard: bool,
     /// The time that the volume's root directory says it was made.
     pub time: SystemTime,
-    /// Where the uuids come from that nobody asks for: of the chunk tree and of the top-level subvolume.
+    /// Where the uuids come from that nobody asks for: of the chunk tree and of the subvolumes.
     pub seed: u64,
+    /// Empty ones, numbered from 256 in this order.
+    pub subvolumes: Vec<NewSubvolume>,
 }
 
 impl MkfsOptions {
@@ -62,6 +64,7 @@ impl MkfsOptions {
             discard: true,
             time: SystemTime::UNIX_EPOCH,
             seed: 0,
+            subvolumes: Vec::new(),
         }
     }
 
@@ -90,6 +93,7 @@ impl MkfsOptions {
             csum_type: self.csum_type,
             features,
             time: timespec(self.time),
+            subvolumes: subvolumes::settle(&self.subvolumes, |id| self.derive_uuid(&format!("subvolume {id}")))?,
         };
         Ok(settings)
     }
@@ -227,6 +231,7 @@ pub struct Settings {
     pub csum_type: ChecksumType,
     pub features: Features,
     pub time: Timespec,
+    pub subvolumes: Vec<SettledSubvolume>,
 }
 
 impl Settings {
@@ -288,6 +293,8 @@ fn timespec(time: SystemTime) -> Timespec {
 
 #[cfg(test)]
 mod tests {
+    use btrfs_format::TreeId;
+
     use super::*;
 
     const ONE: &[(&str, u64)] = &[("a", 1 << 30)];
@@ -396,6 +403,36 @@ mod tests {
             refusal(ONE, |o| o.byte_count = Some(2 << 30)),
             "a: has 1073741824 bytes, 2147483648 are asked for",
         );
+    }
+
+    #[test]
+    fn subvolumes_have_names_and_places() {
+        let subvolume = |parent, name: &str| NewSubvolume {
+            parent: TreeId(parent),
+            name: name.into(),
+        };
+        let fs = TreeId::FS.0;
+        for name in ["", ".", "..", "a/b", "twice", &"x".repeat(256)] {
+            let found = refusal(ONE, |o| {
+                o.subvolumes = vec![subvolume(fs, "twice"), subvolume(fs, name)];
+            });
+            assert_eq!(
+                found,
+                format!("'{name}' is no name for a subvolume, or is there already")
+            );
+        }
+        // Not even in itself.
+        for parent in [256, 300, TreeId::EXTENT.0] {
+            let found = refusal(ONE, |o| o.subvolumes = vec![subvolume(parent, "a")]);
+            assert!(found.contains("is not there before it"), "{found}");
+        }
+        let settled = options(|o| {
+            o.subvolumes = vec![subvolume(fs, "a"), subvolume(256, "a"), subvolume(fs, "b")];
+        })
+        .settle(ONE)
+        .unwrap();
+        let places: Vec<_> = settled.subvolumes.iter().map(|new| (new.id.0, new.index)).collect();
+        assert_eq!(places, [(256, 2), (257, 2), (258, 3)]);
     }
 
     #[test]

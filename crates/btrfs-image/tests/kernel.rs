@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
-use btrfs_format::ChecksumType;
-use btrfs_image::{MkfsOptions, Profile, mkfs};
+use btrfs_format::{ChecksumType, TreeId};
+use btrfs_image::{MkfsOptions, NewSubvolume, Profile, mkfs};
 use cowshed_device::{BlockDevice, MemDevice};
-use cowshed_harness::{KernelVolume, VolumeOptions, need, progs};
+use cowshed_harness::{KernelVolume, VolumeOptions, need, progs, run};
 
 const MIB: u64 = 1 << 20;
 const UUID: [u8; 16] = [0x5e; 16];
@@ -129,6 +129,46 @@ fn draw(state: &mut u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+/// Subvolumes of a new volume, two of them in one item since their names have one hash, and one within another.
+#[test]
+fn subvolumes_from_the_start() {
+    let Some(()) = need::kernel_btrfs() else { return };
+    let subvolume = |parent, name: &str| NewSubvolume {
+        parent: TreeId(parent),
+        name: name.into(),
+    };
+    for nodesize in [4096, 16384] {
+        let case = Case::new(1, 512 * MIB, |o| {
+            o.nodesize_bytes = Some(nodesize);
+            o.subvolumes = vec![
+                subvolume(5, "qxjwxhwb"),
+                subvolume(5, "tenodxqc"),
+                subvolume(256, "inner"),
+                subvolume(258, "deep"),
+            ];
+        });
+        let volume = case.make().unwrap();
+        check_all(&volume).unwrap();
+        let look = |dir: &std::path::Path| {
+            let list = run("btrfs", &["subvolume", "list", "-u", &dir.to_string_lossy()])?;
+            let paths: Vec<_> = list.lines().filter_map(|line| line.split_once(" path ")).collect();
+            let found: Vec<_> = paths.iter().map(|(_, path)| *path).collect();
+            ensure!(
+                found == ["qxjwxhwb", "tenodxqc", "qxjwxhwb/inner", "qxjwxhwb/inner/deep"],
+                "{list}"
+            );
+            std::fs::write(dir.join("qxjwxhwb/inner/deep/file"), vec![1; 100_000])?;
+            run(
+                "btrfs",
+                &["subvolume", "delete", &dir.join("tenodxqc").to_string_lossy()],
+            )?;
+            progs::scrub(dir)
+        };
+        volume.with_mount(look).unwrap();
+        check_all(&volume).unwrap();
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub use chunks::{ChunkKind, ChunkPlanner, PlannedChunk, PlannedDevice, PlannedSt
 pub use space::Space;
 pub use tree::{PlacedTree, PlannedTree, Run, TreeShape};
 
-use crate::{MkfsError, Settings, items};
+use crate::{MkfsError, Settings, items, subvolumes};
 
 /// The transaction that a new volume says it was made in.
 pub const GENERATION: Generation = Generation(1);
@@ -60,22 +60,27 @@ pub struct DataExtent {
 pub struct Contents {
     /// The top-level subvolume.
     pub fs_tree: PlannedTree,
+    /// The others.
+    pub subvolumes: Vec<PlannedTree>,
     pub csum_tree: PlannedTree,
     pub data_extents: Vec<DataExtent>,
 }
 
 impl Contents {
-    /// An empty root directory.
+    /// A root directory, and those of the subvolumes that the settings name.
     pub fn empty(settings: &Settings) -> Self {
-        let mut fs_tree = PlannedTree::new(TreeId::FS);
-        put_root_dir(
-            &mut fs_tree,
-            ObjectId::FIRST_FREE,
-            settings,
-            settings.nodesize_bytes.into(),
-        );
+        let subvolume = |id| {
+            let mut tree = PlannedTree::new(id);
+            let nbytes = settings.nodesize_bytes.into();
+            put_root_dir(&mut tree, ObjectId::FIRST_FREE, settings, nbytes);
+            tree
+        };
+        let mut fs_tree = subvolume(TreeId::FS);
+        let mut others: Vec<_> = settings.subvolumes.iter().map(|new| subvolume(new.id)).collect();
+        subvolumes::put_names(std::iter::once(&mut fs_tree).chain(&mut others), settings);
         Self {
             fs_tree,
+            subvolumes: others,
             csum_tree: PlannedTree::new(TreeId::CSUM),
             data_extents: Vec::new(),
         }
@@ -197,6 +202,9 @@ impl VolumePlanner {
             items::uuid_key(&settings.fs_tree_uuid),
             U64::new(TreeId::FS.0).as_bytes(),
         );
+        for new in &settings.subvolumes {
+            uuid_tree.insert(items::uuid_key(&new.uuid), U64::new(new.id.0).as_bytes());
+        }
         let mut data_reloc = PlannedTree::new(TreeId::DATA_RELOC);
         put_root_dir(&mut data_reloc, ObjectId::FIRST_FREE, settings, 0);
 
@@ -216,6 +224,7 @@ impl VolumePlanner {
             trees.push(PlannedTree::new(TreeId::BLOCK_GROUP));
         }
         trees.push(data_reloc);
+        trees.extend(contents.subvolumes.iter().cloned());
         trees
     }
 
@@ -290,6 +299,7 @@ impl VolumePlanner {
             Key::new(TreeId::FS.object_id(), KeyType::INODE_REF, dir.0),
             items::inode_ref(0, name),
         );
+        subvolumes::put_refs(&mut tree, &self.settings);
         tree
     }
 
