@@ -33,6 +33,9 @@ struct Args {
     /// Images judged of one run, evenly chosen
     #[arg(long, default_value_t = 200)]
     per_run: u64,
+    /// Subvolumes in all runs, not in one of three
+    #[arg(long)]
+    subvolumes: bool,
     /// Runs at a time
     #[arg(long, default_value_t = 2)]
     jobs: u64,
@@ -50,7 +53,8 @@ struct Totals {
 }
 
 /// The n-th run of a seed: all kinds of them by turns.
-fn nth_run(seed: u64, n: u64, ops: usize) -> Run {
+fn nth_run(args: &Args, n: u64) -> Run {
+    let seed = args.seed;
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(n));
     let threads = [
         Threads::One,
@@ -64,16 +68,17 @@ fn nth_run(seed: u64, n: u64, ops: usize) -> Run {
         layout: if n % 4 == 3 { Layout::Raid1 } else { Layout::Dup },
         nodesize_bytes: if rng.one_in(2) { 4096 } else { 16384 },
         threads: threads[(n % threads.len() as u64) as usize],
-        ops,
+        ops: args.ops,
         mix: if n % 3 == 2 { Mix::Everything } else { Mix::Syncs },
         tree_log: n % 6 != 1,
+        subvolumes: args.subvolumes || (n / 2) % 3 == 1,
         tear_bytes: if n % 6 == 1 { 512 } else { 4096 },
     }
 }
 
 fn job(args: &Args, totals: &Totals) -> Result<()> {
     while totals.images.load(Ordering::Relaxed) < args.images && !totals.ends.load(Ordering::Relaxed) {
-        let run = nth_run(args.seed, totals.runs.fetch_add(1, Ordering::Relaxed), args.ops);
+        let run = nth_run(args, totals.runs.fetch_add(1, Ordering::Relaxed));
         one_run(args, totals, run).with_context(|| format!("{run:?}"))?;
     }
     Ok(())

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use btrfs_format::TreeId;
 use cowshed_btrfs::fs::Fs;
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
@@ -48,6 +49,8 @@ pub struct Run {
     pub mix: Mix,
     /// An fsync writes a log where it can.
     pub tree_log: bool,
+    /// Some of the directories are subvolumes.
+    pub subvolumes: bool,
     /// What the devices never tear. The kernel trusts them not to tear a superblock, of 4096 bytes; with logs we must,
     /// too: the other copies of the superblock know of no log.
     pub tear_bytes: u64,
@@ -72,6 +75,17 @@ pub struct Recording {
     promises: Vec<promise::History>,
 }
 
+/// Directories that [`workload`] and [`several`] use. Names that would cross from one into the other stay where they are;
+/// and of what is made, removed and moved around, these stay, too.
+const SUBVOLUMES: &[(TreeId, &str)] = &[
+    (TreeId::FS, "q"),
+    (TreeId(256), "r"),
+    (TreeId::FS, "s"),
+    (TreeId::FS, "thread-0"),
+    (TreeId(259), "p"),
+    (TreeId::FS, "thread-1"),
+];
+
 const BLOCK_BYTES: u64 = 4096;
 /// A mark below this is a generation that was committed.
 const GENERATIONS_END: u64 = 1 << 40;
@@ -84,7 +98,8 @@ pub(crate) const DONE_MARK: u64 = 1 << 42;
 /// Does the run and notes its states.
 pub fn record(run: Run) -> Result<Recording> {
     let mut rng = Rng::new(run.seed);
-    let bases = rig::make(run.layout, run.nodesize_bytes, 0xc5)?;
+    let subvolumes = if run.subvolumes { SUBVOLUMES } else { &[] };
+    let bases = rig::make_with(run.layout, run.nodesize_bytes, [0xc5; 16], subvolumes)?;
     // A first mount in which nothing is recorded: the volume is not quite fresh.
     let fs = rig::mount(rig::shared(&bases))?;
     play(&fs, &workload::choose(&mut rng, Mix::Everything, 30), |_, _| Ok(()))?;

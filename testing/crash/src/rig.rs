@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use btrfs_check::{CheckOptions, Finding, FindingId, Severity};
-use btrfs_image::{MkfsOptions, Profile, mkfs};
+use btrfs_format::TreeId;
+use btrfs_image::{MkfsOptions, NewSubvolume, Profile, mkfs};
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::env::FixedEnv;
 use cowshed_btrfs::fs::{Fs, MountOptions};
@@ -35,6 +36,17 @@ pub fn make(layout: Layout, nodesize_bytes: u32, uuid_byte: u8) -> Result<Device
 
 /// A fresh volume of this uuid.
 pub fn make_as(layout: Layout, nodesize_bytes: u32, uuid: [u8; 16]) -> Result<Devices> {
+    make_with(layout, nodesize_bytes, uuid, &[])
+}
+
+/// A fresh volume that has subvolumes: numbered from 256, each with its name in the root of the top level or of one before
+/// it.
+pub fn make_with(
+    layout: Layout,
+    nodesize_bytes: u32,
+    uuid: [u8; 16],
+    subvolumes: &[(TreeId, &str)],
+) -> Result<Devices> {
     let count = match layout {
         Layout::Dup => 1,
         Layout::Raid1 => 2,
@@ -44,6 +56,11 @@ pub fn make_as(layout: Layout, nodesize_bytes: u32, uuid: [u8; 16]) -> Result<De
         .collect();
     let mut options = MkfsOptions::new(uuid);
     options.nodesize_bytes = Some(nodesize_bytes);
+    let subvolume = |(parent, name): &(TreeId, &str)| NewSubvolume {
+        parent: *parent,
+        name: name.as_bytes().to_vec(),
+    };
+    options.subvolumes = subvolumes.iter().map(subvolume).collect();
     if layout == Layout::Raid1 {
         options.data_profile = Some(Profile::Raid1);
     }

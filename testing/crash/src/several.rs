@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, anyhow, bail};
 use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::{Log, Rng};
-use cowshed_vfs::{FileSystem as _, Lookup, NodeId};
+use cowshed_vfs::{Error, FileSystem as _, Lookup, NodeId};
 
 use crate::power::{DONE_MARK, Run, promise};
 use crate::promise::History;
@@ -49,7 +49,11 @@ pub(crate) fn below(tree: &Tree, thread: usize) -> Tree {
 /// Makes the directories.
 pub(crate) fn prepare(fs: &Fs) -> Result<()> {
     for thread in 0..THREADS {
-        Player::new(fs).apply(&Op::Mkdir { path: dir(thread) })?;
+        match Player::new(fs).apply(&Op::Mkdir { path: dir(thread) }) {
+            // It may be a subvolume.
+            Ok(()) | Err(Error::Exists) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(())
 }

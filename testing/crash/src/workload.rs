@@ -627,6 +627,7 @@ pub fn is_outcome(error: Error) -> bool {
         error,
         Error::NotFound
             | Error::Exists
+            | Error::CrossDevice
             | Error::IsDirectory
             | Error::NotDirectory
             | Error::NotEmpty

@@ -36,6 +36,7 @@ fn run(seed: u64, layout: Layout, threads: Threads) -> Run {
             Mix::Syncs
         },
         tree_log: !seed.is_multiple_of(3),
+        subvolumes: false,
         tear_bytes: if seed.is_multiple_of(3) { 512 } else { 4096 },
     }
 }
@@ -44,6 +45,24 @@ fn run(seed: u64, layout: Layout, threads: Threads) -> Run {
 fn crash_images_show_committed_states() {
     for seed in 0..8 {
         judge_some(run(seed, Layout::Dup, Threads::One), 60, 0);
+    }
+}
+
+#[test]
+fn crash_images_of_subvolumes_keep_what_each_was_promised() {
+    let kernel_images = if cowshed_harness::need::kernel_btrfs().is_some() {
+        3
+    } else {
+        0
+    };
+    let threads = [Threads::One, Threads::Several, Threads::Committer];
+    for (seed, threads) in (60..66).zip(threads.into_iter().cycle()) {
+        let run = Run {
+            subvolumes: true,
+            ..run(seed, Layout::Dup, threads)
+        };
+        let by_kernel = if run.tear_bytes == 4096 { kernel_images } else { 0 };
+        judge_some(run, 60, by_kernel);
     }
 }
 

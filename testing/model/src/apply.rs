@@ -149,6 +149,7 @@ impl Model {
             rdev: 0,
             flags,
             nlink: 0,
+            subvolume: parent.subvolume,
             linkable: false,
             atime: now,
             mtime: now,
@@ -221,6 +222,7 @@ impl Model {
         if place.name == Name::TOO_LONG {
             return Err(Error::NameTooLong);
         }
+        self.same_subvolume(id, dir)?;
         let node = self.node(id);
         if node.is_dir() {
             return Err(Error::NotPermitted);
@@ -255,6 +257,7 @@ impl Model {
             (true, false) => return Err(Error::NotDirectory),
             (false, true) => return Err(Error::IsDirectory),
             (true, true) if !self.names(id)?.is_empty() => return Err(Error::NotEmpty),
+            (true, true) if self.is_subvolume_root(id) => return Err(Error::NotPermitted),
             _ => {}
         }
         self.names_mut(dir).remove(&place.name);
@@ -275,6 +278,7 @@ impl Model {
                 return Err(Error::NameTooLong);
             }
         }
+        self.same_subvolume(old_dir, new_dir)?;
         let moving = self.child(old_dir, from.name)?.ok_or(Error::NotFound)?;
         let there = self.child(new_dir, to.name)?;
         match there {
@@ -289,6 +293,10 @@ impl Model {
         match there {
             None => self.dir_for_new(new_dir)?,
             Some(there) => self.check_replaced(moving, there, old_dir, exchange)?,
+        }
+        let is_root = |id: &Id| self.is_subvolume_root(*id);
+        if is_root(&moving) || (exchange && there.as_ref().is_some_and(is_root)) {
+            return Err(Error::CrossDevice);
         }
         self.move_names((old_dir, from.name), (new_dir, to.name), moving, there, exchange, now);
         if flags.contains(RenameFlags::WHITEOUT) {
@@ -309,6 +317,7 @@ impl Model {
             (true, false) => Err(Error::NotDirectory),
             (false, true) => Err(Error::IsDirectory),
             (true, true) if !self.names(there)?.is_empty() => Err(Error::NotEmpty),
+            (true, true) if self.is_subvolume_root(there) => Err(Error::NotPermitted),
             _ => Ok(()),
         }
     }

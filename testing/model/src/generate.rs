@@ -485,6 +485,14 @@ impl Generator {
             return At::Slot(self.slot());
         }
         let mut path: Vec<Name> = self.mix.below.into_iter().collect();
+        let subvolumes = if path.is_empty() {
+            model.subvolumes()
+        } else {
+            Vec::new()
+        };
+        if !subvolumes.is_empty() && self.dice.one_in(2) {
+            path = self.dice.pick(&subvolumes).clone();
+        }
         while path.len() < DEPTH_MAX && !self.dice.one_in(3) {
             let Ok(here) = model.resolve(&At::Path(path.clone())) else {
                 break;

@@ -18,6 +18,7 @@ mod name;
 mod node;
 mod op;
 mod remap;
+mod subvolume;
 
 pub use content::{BLOCK_BYTES, Content, pattern};
 pub use dice::Dice;

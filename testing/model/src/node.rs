@@ -34,6 +34,8 @@ pub struct Node {
     pub flags: u32,
     /// Names that lead here.
     pub nlink: u32,
+    /// The root of the subvolume that it belongs to.
+    pub subvolume: Id,
     /// Was made without a name, and may get its first.
     pub linkable: bool,
     pub atime: Timestamp,
@@ -139,6 +141,7 @@ impl Model {
             rdev: 0,
             flags: 0,
             nlink: 1,
+            subvolume: Self::ROOT,
             linkable: false,
             atime: time,
             mtime: time,

@@ -9,6 +9,7 @@
 pub mod compare;
 pub mod judge;
 pub mod run;
+mod setup;
 pub mod subject;
 pub mod threads;
 

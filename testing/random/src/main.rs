@@ -6,7 +6,7 @@ use std::time::Duration;
 use btrfs_image::Profile;
 use clap::Parser;
 use cowshed_btrfs::file::compress::Compression;
-use cowshed_random::{Config, run, threads};
+use cowshed_random::{Config, run, subject, threads};
 
 /// Random operations on the engine, in memory, compared with a reference model
 #[derive(Parser)]
@@ -46,6 +46,9 @@ struct Args {
     /// Fsyncs write logs, there are many of them, and crashes after them
     #[arg(long)]
     treelog: bool,
+    /// Subvolumes on the volume, one of them in another: about half of the work is in them, or crosses into them
+    #[arg(long)]
+    subvolumes: bool,
     /// MiB that the engine may use
     #[arg(long, default_value_t = 1024)]
     memory_mib: u64,
@@ -76,6 +79,9 @@ fn main() -> ExitCode {
         config.setup.compress = args.compress;
         (config.setup.nodatacow, config.setup.tree_log) = (args.nodatacow, args.treelog);
         config.mix.fsyncs = args.treelog;
+        if args.subvolumes {
+            config.setup.subvolumes = subject::Setup::some_subvolumes();
+        }
         config.may_fill = args.device_mib < 1024;
         config.mix.bulky = config.may_fill;
         config.mix.no_remount = args.no_remount;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use cowshed_model::{Answer, At, Dice, Generator, Id, Mix, Model, Op, Outcome};
-use cowshed_vfs::{Error, FileSystem as _, NodeId};
+use cowshed_vfs::{Error, FileSystem as _};
 
 use crate::compare::{self, Depth, Numbers};
 use crate::judge;
@@ -183,11 +183,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(config: &'a Config) -> Result<Run<'a>> {
         let subject = Subject::new(&config.setup)?;
-        let root = subject.attr(NodeId::ROOT)?;
-        let mut node = Model::empty_root(root.perm, root.mtime);
-        (node.atime, node.ctime, node.btime) = (root.atime, root.ctime, root.btime);
-        let mut model = Model::new(config.setup.node_bytes, node);
-        model.mount = config.setup.rules();
+        let model = subject.model()?;
         Ok(Run {
             config,
             subject,

@@ -6,23 +6,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result as AnyResult};
-use btrfs_image::{MkfsOptions, Profile, mkfs};
+use btrfs_image::{MkfsOptions, NewSubvolume, Profile, mkfs};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::env::Env;
-use cowshed_btrfs::file::compress::{CompressPolicy, Compression};
+use cowshed_btrfs::file::compress::CompressPolicy;
 use cowshed_btrfs::file::{Dedupe, Exchange, Group};
 use cowshed_btrfs::fs::{AtimePolicy, Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_model::{
-    Answer, At, MountRules, Op, Outcome, PROPERTY, PROPERTY_VALUES, Place, SLOTS, SeekFrom, Touch, pattern, xattr_name,
+    Answer, At, Name, Op, Outcome, PROPERTY, PROPERTY_VALUES, Place, SLOTS, SeekFrom, Touch, pattern, xattr_name,
 };
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
     Attr, Context, DirEntry, Entry, Error, FileSystem, Handle, InitInfo, Ioctl, Lookup, NodeId, OpenFlags, OpenRequest,
     Result, SeekKind, SetAttr, SetTime, SetXattrFlags, Timestamp, WriteFlags,
 };
+
+pub use crate::setup::Setup;
 
 static ROOT: Context = Context::root();
 const SETFLAGS: u32 = 0x4008_6602;
@@ -62,57 +64,12 @@ impl Env for StillClock {
     }
 }
 
-/// What volume to make, and how to mount it.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    pub device_bytes: u64,
-    pub node_bytes: u32,
-    pub data: Option<Profile>,
-    pub metadata: Option<Profile>,
-    pub no_holes: bool,
-    pub memory_bytes_max: u64,
-    pub commit_interval_s: u32,
-    /// Everything that is written is compressed so.
-    pub compress: Option<Compression>,
-    /// New files are written in place, without checksums.
-    pub nodatacow: bool,
-    /// An fsync writes a log where it can.
-    pub tree_log: bool,
-}
-
-impl Setup {
-    /// What the model has to know of the mount.
-    pub fn rules(&self) -> MountRules {
-        MountRules {
-            nodatacow: self.nodatacow,
-            compress: self.compress.map(|how| how.algorithm().name()),
-        }
-    }
-}
-
-impl Default for Setup {
-    fn default() -> Setup {
-        Setup {
-            device_bytes: 8 << 30,
-            node_bytes: 4096,
-            data: None,
-            metadata: None,
-            no_holes: true,
-            memory_bytes_max: 1 << 30,
-            commit_interval_s: 0,
-            compress: None,
-            nodatacow: false,
-            tree_log: false,
-        }
-    }
-}
-
 /// A mounted volume and what is held open on it.
 pub struct Subject {
     pub devices: Vec<Arc<MemDevice>>,
     pub clock: Arc<StillClock>,
     pub fs: Fs,
-    setup: Setup,
+    pub(crate) setup: Setup,
     slots: [Option<(NodeId, Handle)>; SLOTS as usize],
     /// Lookups to give back when no slot holds the node any more.
     lookups: HashMap<NodeId, u64>,
@@ -163,6 +120,11 @@ impl Subject {
         options.data_profile = setup.data;
         options.metadata_profile = setup.metadata;
         options.features.no_holes = setup.no_holes;
+        let subvolume = |(parent, name): &(_, Name)| NewSubvolume {
+            parent: *parent,
+            name: name.bytes(),
+        };
+        options.subvolumes = setup.subvolumes.iter().map(subvolume).collect();
         mkfs(&as_devices(&devices), &options).context("mkfs")?;
         Subject::on(devices, setup)
     }

@@ -76,6 +76,17 @@ fn logs_and_crashes_after_them() {
 }
 
 #[test]
+fn subvolumes() {
+    for (seed, tree_log) in [(140, false), (141, true)] {
+        let mut config = Config::new(seed, 3000);
+        config.setup.subvolumes = cowshed_random::subject::Setup::some_subvolumes();
+        (config.setup.tree_log, config.mix.fsyncs) = (tree_log, tree_log);
+        config.btrfs_check = true;
+        check(&config);
+    }
+}
+
+#[test]
 fn several_devices() {
     let mut config = Config::new(106, 4000);
     (config.setup.data, config.setup.metadata) =

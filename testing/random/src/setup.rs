@@ -1,0 +1,89 @@
+//! What volume a run works on, and the model of it when it is fresh.
+
+use anyhow::Result;
+use btrfs_format::TreeId;
+use btrfs_image::Profile;
+use cowshed_btrfs::file::compress::Compression;
+use cowshed_model::{At, Id, Model, MountRules, Name, Node};
+
+use crate::subject::Subject;
+
+/// What volume to make, and how to mount it.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub device_bytes: u64,
+    pub node_bytes: u32,
+    pub data: Option<Profile>,
+    pub metadata: Option<Profile>,
+    pub no_holes: bool,
+    pub memory_bytes_max: u64,
+    pub commit_interval_s: u32,
+    /// Everything that is written is compressed so.
+    pub compress: Option<Compression>,
+    /// New files are written in place, without checksums.
+    pub nodatacow: bool,
+    /// An fsync writes a log where it can.
+    pub tree_log: bool,
+    /// What the volume has from the start: numbered from 256, each in the root of the top level or of one before it.
+    pub subvolumes: Vec<(TreeId, Name)>,
+}
+
+impl Setup {
+    /// What the model has to know of the mount.
+    pub fn rules(&self) -> MountRules {
+        MountRules {
+            nodatacow: self.nodatacow,
+            compress: self.compress.map(|how| how.algorithm().name()),
+        }
+    }
+}
+
+impl Setup {
+    /// Two subvolumes, and one within the first.
+    pub fn some_subvolumes() -> Vec<(TreeId, Name)> {
+        vec![(TreeId::FS, Name(8)), (TreeId::FS, Name(9)), (TreeId(256), Name(7))]
+    }
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            device_bytes: 8 << 30,
+            node_bytes: 4096,
+            data: None,
+            metadata: None,
+            no_holes: true,
+            memory_bytes_max: 1 << 30,
+            commit_interval_s: 0,
+            compress: None,
+            nodatacow: false,
+            tree_log: false,
+            subvolumes: Vec::new(),
+        }
+    }
+}
+
+impl Subject {
+    /// A model of the fresh volume.
+    pub fn model(&self) -> Result<Model> {
+        let root = self.root_at(&[])?;
+        let mut model = Model::new(self.setup.node_bytes, root);
+        model.mount = self.setup.rules();
+        let mut all: Vec<(Id, Vec<Name>)> = Vec::new();
+        for (parent, name) in &self.setup.subvolumes {
+            let above = parent.0.checked_sub(256).and_then(|n| all.get(n as usize));
+            let (parent, path) = above.cloned().unwrap_or((Model::ROOT, Vec::new()));
+            let path = [&path[..], &[*name]].concat();
+            all.push((model.add_subvolume(parent, *name, self.root_at(&path)?), path));
+        }
+        Ok(model)
+    }
+
+    /// A directory as it is, but for its names.
+    fn root_at(&self, path: &[Name]) -> Result<Node> {
+        let attr = self.with(&At::Path(path.to_vec()), |node| self.attr(node))?;
+        let mut node = Model::empty_root(attr.perm, attr.mtime);
+        (node.atime, node.ctime, node.btime) = (attr.atime, attr.ctime, attr.btime);
+        Ok(node)
+    }
+}
