@@ -1,13 +1,17 @@
 //! Round after round on the same image.
 
+use std::ffi::OsString;
+use std::fs::Permissions;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
-use cowshed_harness::{KernelMount, LoopDevice, progs, scratch_dir};
-use cowshed_model::{Dice, Model};
+use cowshed_harness::{KernelMount, LoopDevice, progs, run as run_program, scratch_dir};
+use cowshed_model::{Dice, Model, Name};
 
 use crate::daemon::{Daemon, run as command};
 use crate::history::{History, NOW};
@@ -21,6 +25,7 @@ const IMAGE_BYTES: &str = "2g";
 /// A fresh image after so many rounds.
 const ROUNDS_PER_IMAGE: u64 = 25;
 const NODE_BYTES: [u32; 3] = [4096, 16384, 65536];
+const SUBVOLUMES: [Name; 2] = [Name(8), Name(9)];
 /// What a loader that nobody answers may take to notice.
 const STUCK: Duration = Duration::from_secs(30);
 
@@ -92,7 +97,25 @@ impl Stable {
             &["mkfs", "-q", "-b", IMAGE_BYTES, "-n", &node, &image.to_string_lossy()],
         )?;
         let model = Model::new(node_bytes, Model::empty_root(0o755, NOW));
-        Ok(Stable { dir, model })
+        let mut stable = Stable { dir, model };
+        stable.make_subvolumes(&image)?;
+        Ok(stable)
+    }
+
+    /// The kernel makes them.
+    fn make_subvolumes(&mut self, image: &Path) -> Result<()> {
+        let device = LoopDevice::attach(image)?;
+        let mount = KernelMount::new("btrfs", &[device.path()], &self.path("kernel"), "noatime")?;
+        let mut parent = (Model::ROOT, mount.dir().to_owned());
+        // Each within the one before it.
+        for name in SUBVOLUMES {
+            let path = parent.1.join(OsString::from_vec(name.bytes()));
+            run_program("btrfs", &["subvolume".as_ref(), "create".as_ref(), path.as_os_str()])?;
+            std::fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+            let root = Model::empty_root(0o755, NOW);
+            parent = (self.model.add_subvolume(parent.0, name, root), path);
+        }
+        mount.unmount()
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -34,7 +34,8 @@ pub type Tree = BTreeMap<Vec<u8>, Entry>;
 pub struct Scan {
     pub tree: Tree,
     pub contents: HashMap<Vec<u8>, Content>,
-    seen: HashMap<u64, Vec<u8>>,
+    /// By device, of which each subvolume has its own, and inode number.
+    seen: HashMap<(u64, u64), Vec<u8>>,
 }
 
 impl Scan {
@@ -70,8 +71,9 @@ impl Scan {
 
     fn entry(&mut self, path: &Path, relative: &[u8]) -> Result<()> {
         let meta = std::fs::symlink_metadata(path)?;
-        let is_new = !self.seen.contains_key(&meta.ino());
-        let first = self.seen.entry(meta.ino()).or_insert_with(|| relative.to_vec()).clone();
+        let inode = (meta.dev(), meta.ino());
+        let is_new = !self.seen.contains_key(&inode);
+        let first = self.seen.entry(inode).or_insert_with(|| relative.to_vec()).clone();
         let target = if meta.is_symlink() {
             std::fs::read_link(path)?.into_os_string().into_vec()
         } else {
