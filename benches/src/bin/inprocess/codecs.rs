@@ -1,5 +1,5 @@
 //! Streams under each compression: what the engine makes of one processor, of all with one caller, and of all with as many
-//! callers (a mount has several: the kernel reads ahead), beside what the codec does alone on one.
+//! callers (a mount has several: the kernel reads ahead), beside what the codec does alone on one and on all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,38 +46,48 @@ struct Rates {
     read_together: f64,
 }
 
-/// One line of the table; GB/s.
+/// Of the codec without an engine, in GB/s: what processors that share caches, or are two threads of one core, can do at all.
+#[derive(Clone, Copy)]
+struct Alone {
+    write: f64,
+    read: f64,
+}
+
+/// One line of the table: with one processor and with all.
 struct Line {
     how: Option<&'static str>,
     content: Content,
-    alone: Option<[f64; 2]>,
-    one: Rates,
-    all: Rates,
+    alone: [Option<Alone>; 2],
+    engine: [Rates; 2],
 }
 
 impl Line {
     fn print(&self, json: bool) {
         let (how, content) = (self.how.unwrap_or("none"), format!("{:?}", self.content).to_lowercase());
-        let (one, all) = (self.one, self.all);
+        let [one, all] = self.engine;
+        let alone = |rate: fn(Alone) -> f64| self.alone.map(|alone| alone.map(rate));
+        let (alone_write, alone_read) = (alone(|a| a.write), alone(|a| a.read));
         if json {
             let line = serde_json::json!({
                 "how": how,
                 "content": content,
-                "write": [self.alone.map(|a| a[0]), one.write, all.write],
-                "read": [self.alone.map(|a| a[1]), one.read, all.read, all.read_together],
+                "write": [alone_write[0], one.write, alone_write[1], all.write],
+                "read": [alone_read[0], one.read, alone_read[1], all.read, all.read_together],
             });
             println!("{line}");
             return;
         }
-        let alone = |way: usize| self.alone.map_or("    -".into(), |rates| format!("{:5.2}", rates[way]));
+        let show = |rate: Option<f64>| rate.map_or("    -".into(), |rate| format!("{rate:5.2}"));
         println!(
-            "{how:<7} {content:<6} write: alone {}, engine {:5.2}, all {:5.2}; read: alone {}, engine {:5.2}, all {:5.2}, \
-             all callers {:5.2} GB/s",
-            alone(0),
+            "{how:<7} {content:<6} write: codec {}, engine {:5.2}; all: codec {}, engine {:5.2}; \
+             read: codec {}, engine {:5.2}; all: codec {}, engine {:5.2}, all callers {:5.2} GB/s",
+            show(alone_write[0]),
             one.write,
+            show(alone_write[1]),
             all.write,
-            alone(1),
+            show(alone_read[0]),
             one.read,
+            show(alone_read[1]),
             all.read,
             all.read_together,
         );
@@ -95,15 +105,18 @@ pub fn run(only: &str, stream_bytes: u64, memory_bytes_max: u64, json: bool) -> 
             Dice(3).fill(&mut data);
             fill_with(content, &mut data);
             let compression: Option<Compression> = how.map(str::parse).transpose()?;
-            let alone = compression.map(|how| alone(how, &data)).transpose()?;
+            let processors = SystemEnv.processors();
+            let alone = |threads| match compression {
+                Some(how) => alone(how, &data, threads),
+                None => Ok(None),
+            };
             let calls = stream_bytes / CALL_BYTES as u64;
             let rates = |processors| in_engine(compression, &data, calls, memory_bytes_max, processors);
             let line = Line {
                 how,
                 content,
-                alone: alone.flatten(),
-                one: rates(1)?,
-                all: rates(SystemEnv.processors())?,
+                alone: [alone(1)?, alone(processors)?],
+                engine: [rates(1)?, rates(processors)?],
             };
             line.print(json);
         }
@@ -115,31 +128,51 @@ fn gb_per_s(measured: &Measured) -> f64 {
     measured.bytes as f64 / measured.wall_s / 1e9
 }
 
-/// Of compressing and decompressing on one processor; nothing where the data does not become smaller.
-fn alone(how: Compression, data: &[u8]) -> Result<Option<[f64; 2]>> {
-    let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
-    let bytes = (ALONE_CALLS * data.len()) as u64;
+/// Of compressing and decompressing in so many threads, each with data of its own; nothing where the data does not become smaller.
+fn alone(how: Compression, data: &[u8], threads: usize) -> Result<Option<Alone>> {
+    let mut encoder = Encoder::default();
     let chunks = || data.chunks(COMPRESSED_EXTENT_BYTES_MAX);
     let packed: Option<Vec<Vec<u8>>> = chunks().map(|c| encoder.compress(how, c, c.len() - 4096)).collect();
     let Some(packed) = packed else { return Ok(None) };
-    let write = Measured::of(|| {
-        for chunk in std::iter::repeat_n(data, ALONE_CALLS).flat_map(|data| data.chunks(COMPRESSED_EXTENT_BYTES_MAX)) {
+    let write = in_threads(threads, data.len(), || {
+        let (mut encoder, data) = (Encoder::default(), data.to_vec());
+        for chunk in std::iter::repeat_n(&data, ALONE_CALLS).flat_map(|data| data.chunks(COMPRESSED_EXTENT_BYTES_MAX)) {
             let packed = encoder.compress(how, chunk, chunk.len());
             std::hint::black_box(packed.context("it was compressed before")?);
         }
-        anyhow::Ok((0, bytes))
+        Ok(())
     })?;
-    let mut out = vec![0; data.len()];
-    let read = Measured::of(|| {
+    let read = in_threads(threads, data.len(), || {
+        let (mut decoder, mut out) = (Decoder::default(), vec![0; data.len()]);
         for _ in 0..ALONE_CALLS {
             for (packed, out) in packed.iter().zip(out.chunks_mut(COMPRESSED_EXTENT_BYTES_MAX)) {
                 decoder.decompress(how.algorithm().on_disk(), packed, out)?;
             }
         }
-        anyhow::Ok((0, bytes))
+        ensure!(out == data, "what comes out is not what went in");
+        Ok(())
     })?;
-    ensure!(out == data, "what comes out is not what went in");
-    Ok(Some([gb_per_s(&write), gb_per_s(&read)]))
+    Ok(Some(Alone { write, read }))
+}
+
+/// GB/s of so many threads, each of which works on [`ALONE_CALLS`] times so many bytes.
+fn in_threads(threads: usize, bytes: usize, work: impl Fn() -> Result<()> + Sync) -> Result<f64> {
+    let measured = Measured::of(|| {
+        on_threads(threads, &work)?;
+        anyhow::Ok((0, (threads * ALONE_CALLS * bytes) as u64))
+    })?;
+    Ok(gb_per_s(&measured))
+}
+
+/// The same in so many threads, to the end of all.
+fn on_threads(threads: usize, work: &(impl Fn() -> Result<()> + Sync)) -> Result<()> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let joined = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("they do not panic"));
+        joined.collect()
+    })
 }
 
 /// Of writing with a sync at the end and of reading what no cache has, by one caller.
@@ -195,13 +228,7 @@ fn read_all(rig: &Rig, file: &File, data: &[u8], calls: u64, callers: usize) -> 
         }
     };
     Measured::of(|| {
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..callers).map(|_| scope.spawn(read_some)).collect();
-            let joined = threads
-                .into_iter()
-                .map(|thread| thread.join().expect("readers do not panic"));
-            joined.collect::<Result<()>>()
-        })?;
+        on_threads(callers, &read_some)?;
         Ok((calls, calls * CALL_BYTES as u64))
     })
 }
