@@ -1,8 +1,10 @@
 //! What is written for a sync: a log, a commit because it is cheaper, or nothing.
 
+use btrfs_format::KeyType;
 use cowshed_vfs::fs::FileSystem;
 use cowshed_vfs::{Handle, Ioctl, SetAttr, SetTime, Timestamp};
 
+use cowshed_harness::tree::colliding_names;
 use cowshed_harness::{KernelVolume, VolumeOptions};
 
 use crate::rig::{ROOT, Rig, kernel_can};
@@ -171,11 +173,98 @@ fn a_log_that_would_need_a_chunk_is_a_commit() {
     rig.fsync("d");
     let stats = rig.fs.engine().log_stats();
     assert_eq!((stats.syncs, stats.commits, stats.chosen, stats.failed), (0, 1, 0, 0));
+    assert_eq!(stats.items_merged, 0, "nothing was begun");
     rig.unlink(&format!("d/{}", name(7))).unwrap();
     rig.fsync("d");
     assert_eq!(syncs(&rig), (1, 1));
+    assert!(rig.fs.engine().log_stats().items_merged > 0);
     let (found, ino) = seen(&rig, "d");
     let expected: std::collections::BTreeSet<_> = (0..FILES).filter(|i| *i != 7).map(name).collect();
     assert!(found[&ino].entries.keys().eq(&expected), "names after the crash");
+    rig.finish();
+}
+
+/// Linux cannot replay an item that grows beyond half a leaf where something shorter is: what would need it is committed.
+#[test]
+fn names_that_fill_half_a_leaf_are_committed() {
+    if !kernel_can() {
+        return;
+    }
+    let rig = Rig::with_nodesize(4096);
+    let name = |i: usize| format!("{i:0>190}");
+    rig.create(&name(0)).unwrap();
+    rig.commit();
+    // 200 bytes a name, two items with their headers in 3995 bytes.
+    for i in 1..9 {
+        rig.link(&name(0), &name(i)).unwrap();
+    }
+    rig.fsync(&name(0));
+    assert_eq!(syncs(&rig), (1, 0), "1800 bytes of names");
+    rig.link(&name(0), &name(9)).unwrap();
+    rig.fsync(&name(0));
+    assert_eq!(syncs(&rig), (1, 1), "2000 bytes of names");
+    rig.unlink(&name(0)).unwrap();
+    rig.fsync(&name(1));
+    assert_eq!(syncs(&rig), (2, 1), "1800 bytes again");
+    // A new file, which no commit has, all the same; through its directory, too.
+    rig.mkdir("d").unwrap();
+    rig.create("d/new").unwrap();
+    for i in 0..10 {
+        rig.link("d/new", &format!("d/{}", name(i))).unwrap();
+    }
+    rig.fsync("d");
+    assert_eq!(syncs(&rig), (2, 2));
+    rig.finish();
+}
+
+/// Names of one hash share an item.
+#[test]
+fn extended_names_that_fill_half_a_leaf_are_committed() {
+    if !kernel_can() {
+        return;
+    }
+    let rig = Rig::with_nodesize(4096);
+    rig.mkdir("d").unwrap();
+    rig.create("d/f").unwrap();
+    // The reference is full then.
+    for i in 0..20 {
+        rig.link("d/f", &format!("d/{i:0>190}")).unwrap();
+    }
+    rig.commit();
+    let colliding: Vec<_> = colliding_names(11).iter().map(|tail| format!("{tail:0>190}")).collect();
+    for name in &colliding[..8] {
+        rig.link("d/f", &format!("d/{name}")).unwrap();
+    }
+    let extrefs = rig.items(rig.attr("d/f").unwrap().ino, KeyType::INODE_EXTREF);
+    assert_eq!(extrefs.iter().filter(|(_, item)| item.len() > 1600).count(), 1);
+    rig.fsync("d/f");
+    assert_eq!(syncs(&rig), (1, 0));
+    for name in &colliding[8..] {
+        rig.link("d/f", &format!("d/{name}")).unwrap();
+    }
+    rig.fsync("d/f");
+    assert_eq!(syncs(&rig), (1, 1));
+    rig.finish();
+}
+
+/// Values are items that may grow, too.
+#[test]
+fn an_attribute_that_grows_beyond_half_a_leaf_is_committed() {
+    if !kernel_can() {
+        return;
+    }
+    let rig = Rig::with_nodesize(4096);
+    rig.create("f").unwrap();
+    rig.set_xattr("f", "user.a", &[1; 1500]).unwrap();
+    rig.commit();
+    rig.set_xattr("f", "user.b", &[1; 3000]).unwrap();
+    rig.fsync("f");
+    assert_eq!(syncs(&rig), (1, 0), "nothing shorter is there");
+    rig.set_xattr("f", "user.a", &[2; 3000]).unwrap();
+    rig.fsync("f");
+    assert_eq!(syncs(&rig), (1, 1));
+    rig.set_xattr("f", "user.a", &[3; 2500]).unwrap();
+    rig.fsync("f");
+    assert_eq!(syncs(&rig), (2, 1), "it became shorter");
     rig.finish();
 }

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use btrfs_format::block::{ITEM_HEADER_BYTES, leaf_capacity_bytes};
 use btrfs_format::items::InodeItem;
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId, view};
 use zerocopy::IntoBytes;
@@ -123,6 +124,22 @@ pub(super) fn inode_item(bytes: &[u8]) -> Option<&InodeItem> {
 
 pub(super) fn is_dir(inode: &InodeItem) -> bool {
     inode.mode.get() & S_IFMT == S_IFDIR
+}
+
+/// The longest item of which a leaf can have two.
+fn half_leaf_bytes(nodesize_bytes: usize) -> usize {
+    leaf_capacity_bytes(nodesize_bytes) / 2 - ITEM_HEADER_BYTES
+}
+
+/// Directory and name of each reference in an item.
+fn names_in<'i>(key: &Key, item: &'i [u8]) -> impl Iterator<Item = (ObjectId, &'i [u8])> {
+    let dir = ObjectId(key.offset);
+    let (refs, extrefs) = match key.ty {
+        KeyType::INODE_REF => (item, &[][..]),
+        _ => (&[][..], item),
+    };
+    let refs = view::inode_refs(refs).map(move |(_, name)| (dir, name));
+    refs.chain(view::inode_extrefs(extrefs).map(|(head, name)| (ObjectId(head.parent_objectid.get()), name)))
 }
 
 /// `sequence` and `transid` count changes, those of times, too.
@@ -362,7 +379,8 @@ impl<'a> Collector<'a> {
         let mut extents = Vec::new();
         for (key, edit) in found {
             match key.ty {
-                KeyType::INODE_ITEM | KeyType::XATTR_ITEM => {}
+                KeyType::INODE_ITEM => {}
+                KeyType::XATTR_ITEM => self.may_grow(&key, edit.as_deref())?,
                 KeyType::INODE_REF | KeyType::INODE_EXTREF if is_dir && !is_new => return Err(DIR_MOVED),
                 KeyType::INODE_REF | KeyType::INODE_EXTREF => self.names(&key, edit.as_deref(), is_new)?,
                 KeyType::EXTENT_DATA => {
@@ -399,21 +417,31 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
+    /// Replay puts such an item into the subvolume whole, where a shorter one may be already. Linux makes room for
+    /// the new item beside the old one, and where one leaf cannot have both, it makes none and grows the old one all the same:
+    /// a crash in a leaf that has other items. Two items of half a leaf always fit.
+    fn may_grow(&self, key: &Key, item: Option<&[u8]>) -> Step<()> {
+        let bytes = item.map_or(0, <[u8]>::len);
+        if bytes <= half_leaf_bytes(self.engine.store.nodesize_bytes()) {
+            return Ok(());
+        }
+        // Long items of names are too rare to look what the commit has.
+        let is_names = key.ty != KeyType::XATTR_ITEM;
+        match is_names || self.committed.get(key)?.is_some_and(|old| old.len() < bytes) {
+            true => Err(Stop::Commit("an item that may be too long to grow")),
+            false => Ok(()),
+        }
+    }
+
     /// An item with names of an inode changed: what replaying it needs.
     fn names(&mut self, key: &Key, refs: Option<&[u8]>, is_new: bool) -> Step<()> {
         let ino = key.objectid;
         let Some(refs) = refs else {
             return self.lost_names(key, is_new);
         };
-        if key.ty == KeyType::INODE_REF {
-            let dir = ObjectId(key.offset);
-            for (_, name) in view::inode_refs(refs) {
-                self.name(ino, dir, name)?;
-            }
-        } else {
-            for (head, name) in view::inode_extrefs(refs) {
-                self.name(ino, ObjectId(head.parent_objectid.get()), name)?;
-            }
+        self.may_grow(key, Some(refs))?;
+        for (dir, name) in names_in(key, refs) {
+            self.name(ino, dir, name)?;
         }
         Ok(())
     }

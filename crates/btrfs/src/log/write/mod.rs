@@ -59,6 +59,8 @@ pub struct LogStats {
     pub chosen: u64,
     /// Those among them that did so because something failed: on a healthy device none.
     pub failed: u64,
+    /// Items merged into logs, those of logs that became commits after all included.
+    pub items_merged: u64,
     /// Tree blocks and bytes written for logs.
     pub blocks_written: u64,
     pub bytes_written: u64,
@@ -234,6 +236,7 @@ fn log_all(engine: &Engine, requests: &[Request]) -> Step<()> {
     let blocks = state.blocks_needed(nodesize as u64, items, sizes.iter().sum());
     let reserved = engine.space.reserve_log(blocks);
     let reserved = reserved.ok_or(Stop::Commit("no room for a log beside what is promised"))?;
+    log.stats.lock().items_merged += items;
     let written = state.sync(engine, running, edits)?;
     drop(reserved);
     state.is_broken = false;
