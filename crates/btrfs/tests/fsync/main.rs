@@ -6,6 +6,7 @@ mod random;
 #[path = "../objects/rig.rs"]
 #[allow(dead_code)]
 mod rig;
+mod rotations;
 mod seen;
 mod speed;
 

@@ -5,7 +5,7 @@
 //! inodes that lost a name and live on ([`super::names`]). Where the outcome of a replay is not certain, [`Stop::Commit`] says
 //! why and the caller commits instead.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use btrfs_format::block::{ITEM_HEADER_BYTES, leaf_capacity_bytes};
@@ -17,7 +17,7 @@ use super::Scope;
 use super::blocks::SubvolLog;
 use super::names::LeftNames;
 use super::switches::{Mechanism, is_on};
-use crate::dir::names::find;
+use crate::dir::names::{Target, find};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::file;
@@ -436,6 +436,7 @@ impl<'a> Collector<'a> {
     /// An item with names of an inode changed: what replaying it needs.
     fn names(&mut self, key: &Key, refs: Option<&[u8]>, is_new: bool) -> Step<()> {
         let ino = key.objectid;
+        self.successors(key, refs.unwrap_or_default(), is_new)?;
         let Some(refs) = refs else {
             return self.lost_names(key, is_new);
         };
@@ -464,6 +465,28 @@ impl<'a> Collector<'a> {
         for other in self.left.take(self.tree.id(), dir, name) {
             if other != ino {
                 self.want(other, Want::Names)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Names that an item had, in the commit or in the log, and has not any more: replay takes them from the inode. Who has
+    /// one of them now is logged, too: a name that was there all the time must not be missing because its new holder, who
+    /// took it over in a rename, was not synced.
+    fn successors(&mut self, key: &Key, now: &[u8], is_new: bool) -> Step<()> {
+        let committed = if is_new { None } else { self.committed.get(key)? };
+        let logged = match &self.log.tree {
+            Some(log) => log.get(key)?,
+            None => None,
+        };
+        let now: HashSet<_> = names_in(key, now).collect();
+        for before in [committed, logged].into_iter().flatten() {
+            for (dir, name) in names_in(key, &before).filter(|name| !now.contains(name)) {
+                match find(&self.tree, dir, name)?.map(|found| found.target) {
+                    Some(Target::Inode(other)) if other != key.objectid => self.want(other, Want::Names)?,
+                    Some(Target::Subvol(_)) => return Err(Stop::Commit("a subvolume has a name that was a file's")),
+                    Some(Target::Inode(_)) | None => {}
+                }
             }
         }
         Ok(())
