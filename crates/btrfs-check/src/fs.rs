@@ -21,8 +21,8 @@ use crate::roots::Roots;
 use crate::util::{SetHash, count, is_aligned, round_up};
 use crate::walk::{Cx, Root, Shared, item_site, len_bytes};
 
-const ROOT_DIR: u64 = ObjectId::FIRST_FREE.get();
-const NAME_BYTES_MAX: usize = 255;
+pub(crate) const ROOT_DIR: u64 = ObjectId::FIRST_FREE.get();
+pub(crate) const NAME_BYTES_MAX: usize = 255;
 /// The indices of names in directories: smaller ones stand for the two dots, larger ones cannot be listed.
 pub(crate) const INDICES: std::ops::Range<u64> = 2..u64::MAX >> 1;
 /// How many inodes are looked at closer, per tree.
@@ -566,12 +566,17 @@ fn judge_inode(cx: &mut Cx<'_>, site: Site, item: &InodeItem) {
     }
 }
 
-fn judge_entry(cx: &mut Cx<'_>, site: Site, entry: &DirEntry<'_>) {
+/// Names that no directory can have, whatever their length.
+pub(crate) fn is_dots_or_slashed(name: &[u8]) -> bool {
+    name.contains(&b'/') || name.contains(&0) || name == b"." || name == b".."
+}
+
+pub(crate) fn judge_entry(cx: &mut Cx<'_>, site: Site, entry: &DirEntry<'_>) {
     let at = Key::from(entry.head.location);
     let name = String::from_utf8_lossy(entry.name);
     let what = if entry.name.is_empty() || entry.name.len() > NAME_BYTES_MAX {
         format!("a name of {} bytes", entry.name.len())
-    } else if entry.name.contains(&b'/') || entry.name.contains(&0) || entry.name == b"." || entry.name == b".." {
+    } else if is_dots_or_slashed(entry.name) {
         format!("{name:?} is no name")
     } else if !entry.data.is_empty() {
         format!("{name:?} has {} bytes of data", entry.data.len())

@@ -4,13 +4,13 @@ mod inodes;
 
 use btrfs_format::features::{block_group, inode_flags};
 use btrfs_format::items::{InodeItem, compression, file_extent_type};
-use btrfs_format::view::{FileExtentView, file_extent, fixed, inode_extrefs, inode_refs, root_item};
+use btrfs_format::view::{FileExtentView, dir_entries, file_extent, fixed, inode_extrefs, inode_refs, root_item};
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 
 use crate::block::Block;
 use crate::csums::{self, CsumMap, Sums};
 use crate::finding::{FindingId as Id, Site};
-use crate::fs::{INDICES, judge_extent, judge_inline};
+use crate::fs::{INDICES, NAME_BYTES_MAX, ROOT_DIR, is_dots_or_slashed, judge_entry, judge_extent, judge_inline};
 use crate::packed::{self, Packed};
 use crate::roots::Roots;
 use crate::util::round_up;
@@ -107,6 +107,7 @@ pub(crate) fn check(cx: &mut Cx<'_>, roots: &Roots, volume: &CsumMap) {
                 inodes.judge(cx, &tree.root, leaf)
             });
             cx.quiet_walk = false;
+            inodes.judge_ways_up(cx, &tree.root);
         }
     }
     if !whole {
@@ -163,36 +164,41 @@ fn read_item(cx: &mut Cx<'_>, found: &mut Found, leaf: &Block, key: Key, data: &
         found.inode = (inode.nlink.get() > 0).then_some((key.objectid.get(), has_sums));
     }
     let is_inode = (ObjectId::FIRST_FREE..=ObjectId::LAST_FREE).contains(&key.objectid);
-    let bad_index = match key.ty {
-        _ if !is_inode => {
-            return say(cx, leaf, key, "does not belong in a log".into());
+    match key.ty {
+        _ if !is_inode => say(cx, leaf, key, "does not belong in a log".into()),
+        KeyType::DIR_INDEX => {
+            for entry in dir_entries(data) {
+                judge_entry(cx, item_site(TreeId::TREE_LOG, leaf, key), &entry);
+                judge_name(cx, leaf, key, (key.offset, entry.name));
+            }
         }
-        KeyType::DIR_INDEX => Some(key.offset).filter(|index| !INDICES.contains(index)),
         // The root directory calls itself its parent.
-        KeyType::INODE_REF if key.objectid.get() != key.offset => {
-            let mut indices = inode_refs(data).map(|(index, _)| index);
-            indices.find(|index| !INDICES.contains(index))
-        }
+        KeyType::INODE_REF if key.objectid.get() == ROOT_DIR && key.offset == ROOT_DIR => {}
+        KeyType::INODE_REF => inode_refs(data).for_each(|name| judge_name(cx, leaf, key, name)),
         KeyType::INODE_EXTREF => {
-            let mut indices = inode_extrefs(data).map(|(head, _)| head.index.get());
-            indices.find(|index| !INDICES.contains(index))
+            let names = inode_extrefs(data).map(|(head, name)| (head.index.get(), name));
+            names.for_each(|name| judge_name(cx, leaf, key, name));
         }
-        KeyType::EXTENT_DATA => {
-            read_extent(cx, found, leaf, key, data);
-            None
-        }
+        KeyType::EXTENT_DATA => read_extent(cx, found, leaf, key, data),
         KeyType::INODE_ITEM
-        | KeyType::INODE_REF
         | KeyType::XATTR_ITEM
         | KeyType::VERITY_DESC_ITEM
         | KeyType::VERITY_MERKLE_ITEM
         | KeyType::DIR_ITEM
         | KeyType::DIR_LOG_ITEM
-        | KeyType::DIR_LOG_INDEX => None,
-        _ => return say(cx, leaf, key, "does not belong in a log".into()),
-    };
-    if let Some(index) = bad_index {
+        | KeyType::DIR_LOG_INDEX => {}
+        _ => say(cx, leaf, key, "does not belong in a log".into()),
+    }
+}
+
+/// An index and a name.
+fn judge_name(cx: &mut Cx<'_>, leaf: &Block, key: Key, (index, name): (u64, &[u8])) {
+    if !INDICES.contains(&index) {
         say(cx, leaf, key, format!("a name with index {index}"));
+    }
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || is_dots_or_slashed(name) {
+        let shown = String::from_utf8_lossy(name);
+        say(cx, leaf, key, format!("{shown:?} is no name"));
     }
 }
 

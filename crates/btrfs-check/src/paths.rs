@@ -26,7 +26,7 @@ pub(crate) fn fill_in(cx: &mut Cx<'_>, roots: &Roots) {
 }
 
 /// Parent and name of an inode, the last of its references.
-fn parent_of(cx: &mut Cx<'_>, root: &Root, inode: u64) -> Option<(u64, Vec<u8>)> {
+pub(crate) fn parent_of(cx: &mut Cx<'_>, root: &Root, inode: u64) -> Option<(u64, Vec<u8>)> {
     let leaf = cx.lookup_leaf(root, &Key::new(ObjectId(inode), KeyType::INODE_EXTREF, u64::MAX))?;
     let mut found = None;
     for (key, data) in leaf.items().filter(|(key, _)| key.objectid == ObjectId(inode)) {

@@ -4,11 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use btrfs_format::items::InodeItem;
-use btrfs_format::view::{fixed, inode_extrefs};
+use btrfs_format::view::{dir_entries, fixed, inode_extrefs, inode_refs};
 use btrfs_format::{Key, KeyType, ObjectId};
 
 use super::say;
 use crate::block::Block;
+use crate::finding::{FindingId as Id, Site};
+use crate::fs::ROOT_DIR;
+use crate::paths::parent_of;
 use crate::walk::{Cx, Root};
 
 const S_IFMT: u32 = 0o170_000;
@@ -28,6 +31,9 @@ pub(super) struct Inodes {
     nameless: BTreeSet<u64>,
     /// What the subvolume has of those that were asked for.
     below: BTreeMap<u64, Is>,
+    /// Where a directory will be: what its references say, and what a directory's entry says.
+    parents: BTreeMap<u64, u64>,
+    entries: BTreeMap<u64, u64>,
 }
 
 /// An inode as replay will find it.
@@ -63,15 +69,26 @@ impl Inodes {
             match key.ty {
                 KeyType::INODE_ITEM => self.judge_inode(cx, subvolume, leaf, key),
                 // The root directory calls itself its parent.
-                KeyType::INODE_REF if key.offset != ino => {
-                    self.judge_name(cx, subvolume, leaf, key, key.offset);
+                KeyType::INODE_REF if key.offset == ROOT_DIR && ino == ROOT_DIR => {}
+                KeyType::INODE_REF => {
+                    for _ in inode_refs(data) {
+                        self.judge_name(cx, subvolume, leaf, key, key.offset);
+                    }
                 }
                 KeyType::INODE_EXTREF => {
                     for (head, _) in inode_extrefs(data) {
                         self.judge_name(cx, subvolume, leaf, key, head.parent_objectid.get());
                     }
                 }
-                KeyType::DIR_INDEX => self.judge_dir(cx, subvolume, leaf, key, ino),
+                KeyType::DIR_INDEX => {
+                    self.judge_dir(cx, subvolume, leaf, key, ino);
+                    for entry in dir_entries(data) {
+                        let target = Key::from(entry.head.location);
+                        if target.ty == KeyType::INODE_ITEM {
+                            self.judge_entry(cx, subvolume, leaf, key, target.objectid.get());
+                        }
+                    }
+                }
                 KeyType::EXTENT_DATA => match self.get(cx, subvolume, ino) {
                     Is::OfType(S_IFREG | S_IFLNK) | Is::Unknown => {}
                     Is::OfType(_) => say(cx, leaf, key, "file extents of what is no file".into()),
@@ -100,18 +117,66 @@ impl Inodes {
     }
 
     fn judge_name(&mut self, cx: &mut Cx<'_>, subvolume: &Root, leaf: &Block, key: Key, dir: u64) {
-        if self.get(cx, subvolume, key.objectid.get()) == Is::Absent {
+        let ino = key.objectid.get();
+        if ino == ROOT_DIR {
+            return say(cx, leaf, key, format!("the root directory has a name in {dir}"));
+        }
+        let is = self.get(cx, subvolume, ino);
+        if is == Is::Absent {
             let what = "the inode exists neither here nor in the subvolume";
             say(cx, leaf, key, what.into());
         }
-        self.judge_dir(cx, subvolume, leaf, key, dir);
+        let in_dir = self.judge_dir(cx, subvolume, leaf, key, dir);
+        if in_dir && is == Is::OfType(S_IFDIR) && self.parents.insert(ino, dir).is_some() {
+            say(cx, leaf, key, "a directory with two names".into());
+        }
     }
 
-    fn judge_dir(&mut self, cx: &mut Cx<'_>, subvolume: &Root, leaf: &Block, key: Key, dir: u64) {
+    /// An entry that leads to an inode.
+    fn judge_entry(&mut self, cx: &mut Cx<'_>, subvolume: &Root, leaf: &Block, key: Key, target: u64) {
+        if target == ROOT_DIR {
+            let what = format!("the root directory has a name in {}", key.objectid);
+            return say(cx, leaf, key, what);
+        }
+        if self.get(cx, subvolume, target) == Is::OfType(S_IFDIR) {
+            self.entries.insert(target, key.objectid.get());
+        }
+    }
+
+    /// False where the directory is none, or does not exist.
+    fn judge_dir(&mut self, cx: &mut Cx<'_>, subvolume: &Root, leaf: &Block, key: Key, dir: u64) -> bool {
         match self.get(cx, subvolume, dir) {
+            Is::OfType(S_IFDIR) => return true,
             // A directory that does not exist was not logged: replay passes over the name.
-            Is::OfType(S_IFDIR) | Is::Absent | Is::Unknown => {}
+            Is::Absent | Is::Unknown => {}
             Is::OfType(_) => say(cx, leaf, key, format!("a name in {dir}, which is no directory")),
+        }
+        false
+    }
+
+    /// No directory of the log will be below itself. Called when all items are judged.
+    pub(super) fn judge_ways_up(&self, cx: &mut Cx<'_>, subvolume: &Root) {
+        let mut ends = BTreeSet::from([ROOT_DIR]);
+        for &dir in self.parents.keys().chain(self.entries.keys()) {
+            let mut way = BTreeSet::new();
+            let mut at = dir;
+            while !ends.contains(&at) {
+                if !way.insert(at) {
+                    let site = Site::inode(subvolume.tree, at);
+                    let what = "the log moves the directory below itself";
+                    cx.sink.add(Id::LogInvalid, site, what);
+                    break;
+                }
+                let logged = self.parents.get(&at).copied();
+                let parent = logged
+                    .or_else(|| parent_of(cx, subvolume, at).map(|(parent, _)| parent))
+                    .or_else(|| self.entries.get(&at).copied());
+                match parent {
+                    Some(parent) => at = parent,
+                    None => break,
+                }
+            }
+            ends.extend(way);
         }
     }
 

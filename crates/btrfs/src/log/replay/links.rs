@@ -1,5 +1,7 @@
 //! The last pass: link counts are what the references say; an inode without any becomes an orphan, and takes what is
-//! below it along.
+//! below it along. No directory is below itself.
+
+use std::collections::HashSet;
 
 use btrfs_format::{Key, KeyType, ObjectId, view};
 use zerocopy::little_endian::{U32, U64};
@@ -88,6 +90,26 @@ impl Replay<'_, '_> {
             return Err(corrupt(format!("directory {ino} has {} names", kept.len())));
         }
         Ok(kept)
+    }
+
+    /// From each directory that got a name the way up ends: at the root, or at a directory that is gone.
+    pub(super) fn check_ways_up(&mut self) -> Result<()> {
+        let mut ends = HashSet::from([ObjectId::FIRST_FREE]);
+        for dir in std::mem::take(&mut self.named_dirs) {
+            let mut way = HashSet::new();
+            let mut at = dir;
+            while !ends.contains(&at) {
+                if !way.insert(at) {
+                    return Err(corrupt(format!("directory {at} lies below itself")));
+                }
+                match self.names_of(at)?.first() {
+                    Some((parent, _)) => at = *parent,
+                    None => break,
+                }
+            }
+            ends.extend(way);
+        }
+        Ok(())
     }
 
     /// Everything below a directory that is gone is gone. Returns the inodes that lost a name.

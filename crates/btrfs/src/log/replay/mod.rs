@@ -134,12 +134,14 @@ fn replay_subvolume(shared: &mut Shared<'_>, id: TreeId, log: RootPtr) -> Result
         ignored: HashSet::new(),
         flipped: BTreeSet::new(),
         touched: BTreeSet::new(),
+        named_dirs: BTreeSet::new(),
     };
     replay.inodes()?;
     replay.names_of_directories()?;
     replay.rest()?;
     replay.note_flipped()?;
     replay.link_counts()?;
+    replay.check_ways_up()?;
     replay.put_inodes();
     Ok(())
 }
@@ -170,6 +172,8 @@ struct Replay<'r, 'e> {
     flipped: BTreeSet<ObjectId>,
     /// Inodes whose names may have changed.
     touched: BTreeSet<ObjectId>,
+    /// Directories that got a name.
+    named_dirs: BTreeSet<ObjectId>,
 }
 
 impl Replay<'_, '_> {

@@ -2,7 +2,7 @@
 //! three places of a name (by hash, by index, the way back) at once, so that they agree at any time.
 
 use btrfs_format::{Key, KeyType, ObjectId, hash, view};
-use cowshed_vfs::Error as Errno;
+use cowshed_vfs::{Error as Errno, FileKind};
 use zerocopy::little_endian::U64;
 
 use super::inodes::{is_dir, kind_of};
@@ -68,7 +68,7 @@ impl Replay<'_, '_> {
     /// The names of an inode in one directory are those of the item, no others.
     pub(super) fn replay_refs(&mut self, key: Key, item: &[u8]) -> Result<()> {
         let (ino, dir) = (key.objectid, ObjectId(key.offset));
-        if ino == dir {
+        if ino == dir && ino == ObjectId::FIRST_FREE {
             // The root directory calls itself its parent.
             return Ok(());
         }
@@ -113,6 +113,9 @@ impl Replay<'_, '_> {
 
     /// False where the directory does not exist: it was not logged, and the link count will say so.
     fn can_have_names(&mut self, ino: ObjectId, dir: ObjectId) -> Result<bool> {
+        if ino == ObjectId::FIRST_FREE {
+            return Err(corrupt(format!("the root directory has a name in {dir}")));
+        }
         if self.inode(ino)?.is_none() {
             return Err(corrupt(format!("inode {ino} has names and does not exist")));
         }
@@ -186,6 +189,9 @@ impl Replay<'_, '_> {
         self.shared.apply(staged.into_batch());
         self.change_dir(name.dir, name.name.len(), true)?;
         self.touched.insert(ino);
+        if kind == FileKind::Directory {
+            self.named_dirs.insert(ino);
+        }
         Ok(())
     }
 

@@ -467,6 +467,46 @@ fn refused(base: &Base) -> Vec<(&'static str, Vec<Item>)> {
         ("has names and does not exist", vec![extref(999, ROOT, 9, "n")]),
         ("which is no directory", vec![old(), inode_ref(OLD, X, &[(9, "n")])]),
         ("impossible name", vec![old(), inode_ref(OLD, ROOT, &[(9, "..")])]),
+        ("impossible name", vec![old(), extref(OLD, ROOT, 9, ".")]),
+        (
+            "the root directory has a name",
+            vec![inode(ROOT, DIR_MODE, 1, 1), inode_ref(ROOT, SUB, &[(9, "n")])],
+        ),
+        (
+            "the root directory has a name",
+            vec![inode(ROOT, DIR_MODE, 1, 1), extref(ROOT, ROOT, 9, "n")],
+        ),
+        (
+            "the root directory has a name",
+            vec![inode(SUB, DIR_MODE, 1, 1), dir_index(SUB, 9, "n", ROOT)],
+        ),
+        (
+            "lies below itself",
+            vec![inode(SUB, DIR_MODE, 1, 1), inode_ref(SUB, SUB, &[(9, "n")])],
+        ),
+        (
+            "lies below itself",
+            vec![
+                inode(SUB, DIR_MODE, 1, 1),
+                inode_ref(SUB, OTHER, &[(9, "n")]),
+                inode(OTHER, DIR_MODE, 1, 1),
+                inode_ref(OTHER, SUB, &[(9, "n")]),
+            ],
+        ),
+        (
+            "lies below itself",
+            vec![
+                inode(SUB, DIR_MODE, 1, 1),
+                inode_ref(SUB, 300, &[(9, "n")]),
+                inode(300, DIR_MODE, 1, 1),
+                inode_ref(300, SUB, &[(9, "n")]),
+            ],
+        ),
+        // New, and only the entry tells of its name.
+        (
+            "lies below itself",
+            vec![inode(300, DIR_MODE, 1, 1), dir_index(300, 9, "n", 300)],
+        ),
         ("beyond every limit", vec![inode(u64::MAX - 4000, FILE_MODE, 1, 1)]),
         ("impossible index", vec![old(), inode_ref(OLD, ROOT, &[(1, "n")])]),
         ("impossible index", vec![old(), inode_ref(OLD, ROOT, &[(1 << 63, "n")])]),
@@ -511,6 +551,14 @@ fn refused(base: &Base) -> Vec<(&'static str, Vec<Item>)> {
     ]
 }
 
+/// What the checker can look at.
+fn all_of_it() -> CheckOptions<'static> {
+    CheckOptions {
+        data_csums: true,
+        ..CheckOptions::default()
+    }
+}
+
 fn assert_refused(device: &Arc<dyn BlockDevice>, read_only: bool, part: &str) {
     let error = open(device, read_only, false)
         .err()
@@ -528,7 +576,11 @@ fn assert_refused(device: &Arc<dyn BlockDevice>, read_only: bool, part: &str) {
 fn what_a_log_cannot_say_is_refused_and_the_disk_stays_as_it_was() {
     let base = Base::new();
     for (part, items) in refused(&base) {
+        // The checker does not look at data that the log says nothing of.
+        let is_found = items.len() > 1 || part != "data has no checksums";
         let device = base.crashed_with(items);
+        let report = check(std::slice::from_ref(&device), &all_of_it());
+        assert_ne!(report.is_clean(), is_found, "the checker, where {part:?}: {report}");
         assert_refused(&device, false, part);
     }
     let no_files = base.crashed(TreeId::EXTENT, &Items::new()).unwrap();
@@ -579,6 +631,7 @@ fn no_log_takes_the_name_of_a_subvolume_away() {
         ignored: Default::default(),
         flipped: Default::default(),
         touched: Default::default(),
+        named_dirs: Default::default(),
     };
     let error = replay.unlink(ObjectId(ROOT), b"vol").unwrap_err().to_string();
     assert!(error.contains("is a subvolume's"), "{error}");
@@ -637,9 +690,11 @@ fn logs_with_a_byte_changed_do_no_harm() {
         let Some(device) = base.crashed(TreeId::FS, &list.into_iter().collect()) else {
             continue;
         };
+        let report = check(std::slice::from_ref(&device), &all_of_it());
         let opened = open(&device, false, false);
         match opened.and_then(|engine| engine.close()) {
             Ok(()) => replayed += 1,
+            Err(error) if report.is_clean() => panic!("the checker finds no fault, but: {error}"),
             Err(_) => refused += 1,
         }
     }
