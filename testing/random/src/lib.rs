@@ -4,6 +4,7 @@
 //! * [`compare`]: is the file system what the model says, name by name, byte by byte?
 //! * [`judge`]: what the checkers and the kernel say of the volume.
 //! * [`run`]: one run from a seed; a failing one is cut short before it is shown.
+//! * [`tides`]: a small volume, filled and emptied with data and names by turns.
 //! * [`threads`]: the same from several threads, each in a directory of its own, while another one commits.
 
 pub mod compare;
@@ -12,5 +13,6 @@ pub mod run;
 mod setup;
 pub mod subject;
 pub mod threads;
+pub mod tides;
 
 pub use run::{Config, Failure, run};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use btrfs_image::Profile;
 use clap::Parser;
 use cowshed_btrfs::file::compress::Compression;
-use cowshed_random::{Config, run, subject, threads};
+use cowshed_random::{Config, run, subject, threads, tides};
 
 /// Random operations on the engine, in memory, compared with a reference model
 #[derive(Parser)]
@@ -57,9 +57,27 @@ struct Args {
     /// So many threads, each in a directory of its own, and one that commits
     #[arg(long, default_value_t = 1)]
     threads: u16,
+    /// Instead of random operations so many turns of tides: data until there is no room, names until there is no room, most
+    /// of it deleted each time. For --device-mib 128 to 512
+    #[arg(long, default_value_t = 0)]
+    tides: usize,
     /// Seconds to cut a failing run short
     #[arg(long, default_value_t = 60)]
     shrink_s: u64,
+}
+
+fn tide(args: &Args, config: Config) -> anyhow::Result<()> {
+    let (seed, turns) = (config.seed, args.tides);
+    let reached = tides::run(&tides::Config {
+        seed,
+        turns,
+        setup: config.setup,
+        btrfs_check: config.btrfs_check,
+    })?;
+    for (turn, reach) in reached.iter().enumerate() {
+        println!("seed {seed}, turn {turn}: {reach}");
+    }
+    Ok(())
 }
 
 fn main() -> ExitCode {
@@ -88,6 +106,13 @@ fn main() -> ExitCode {
         config.btrfs_check = args.btrfs_check;
         config.shrink = Duration::from_secs(args.shrink_s);
         config.progress = true;
+        if args.tides > 0 {
+            if let Err(error) = tide(&args, config) {
+                println!("seed {seed}: {error:#}");
+                return ExitCode::FAILURE;
+            }
+            continue;
+        }
         if args.threads > 1 {
             let config = threads::Config {
                 seed,

@@ -87,6 +87,26 @@ fn subvolumes() {
 }
 
 #[test]
+fn tides_of_data_and_names() {
+    let config = cowshed_random::tides::Config {
+        seed: 150,
+        turns: 2,
+        setup: cowshed_random::subject::Setup {
+            device_bytes: 128 << 20,
+            node_bytes: 16384,
+            ..Default::default()
+        },
+        btrfs_check: true,
+    };
+    let reached = cowshed_random::tides::run(&config).unwrap_or_else(|e| panic!("{e:#}"));
+    // What was deleted is room again. Leaves with few names left in them take more of it than these need.
+    for reach in &reached[1..] {
+        let is_far = reach.data_bytes * 20 >= reached[0].data_bytes * 19 && reach.names * 5 >= reached[0].names * 4;
+        assert!(is_far, "{reach}, but {} in the first turn", reached[0]);
+    }
+}
+
+#[test]
 fn several_devices() {
     let mut config = Config::new(106, 4000);
     (config.setup.data, config.setup.metadata) =
