@@ -10,6 +10,7 @@
 
 mod beside;
 pub mod faults;
+mod full;
 mod habits;
 mod image;
 pub mod kernel;

@@ -33,6 +33,9 @@ struct Args {
     /// Images judged of one run, evenly chosen
     #[arg(long, default_value_t = 200)]
     per_run: u64,
+    /// Nearly full volumes in all runs, not in one of six
+    #[arg(long)]
+    full: bool,
     /// Subvolumes in all runs, not in one of three
     #[arg(long)]
     subvolumes: bool,
@@ -47,6 +50,7 @@ struct Totals {
     runs: AtomicU64,
     images: AtomicU64,
     by_kernel: AtomicU64,
+    refused: AtomicU64,
     logs: AtomicU64,
     /// Some job has failed.
     ends: AtomicBool,
@@ -62,12 +66,17 @@ fn nth_run(args: &Args, n: u64) -> Run {
         Threads::Committer,
         Threads::One,
         Threads::Syncer,
+        Threads::Full,
     ];
     Run {
         seed: rng.next_u64(),
         layout: if n % 4 == 3 { Layout::Raid1 } else { Layout::Dup },
         nodesize_bytes: if rng.one_in(2) { 4096 } else { 16384 },
-        threads: threads[(n % threads.len() as u64) as usize],
+        threads: if args.full {
+            Threads::Full
+        } else {
+            threads[(rng.below(threads.len() as u64)) as usize]
+        },
         ops: args.ops,
         mix: if n % 3 == 2 { Mix::Everything } else { Mix::Syncs },
         tree_log: n % 6 != 1,
@@ -86,6 +95,7 @@ fn job(args: &Args, totals: &Totals) -> Result<()> {
 
 fn one_run(args: &Args, totals: &Totals, run: Run) -> Result<()> {
     let mut recording = power::record(run)?;
+    totals.refused.fetch_add(recording.refused() as u64, Ordering::Relaxed);
     for image in recording.chosen(args.per_run as usize) {
         let judged = recording.judge(image)?;
         let count = totals.images.fetch_add(1, Ordering::Relaxed) + 1;
@@ -111,8 +121,9 @@ fn report(totals: &Totals, started: Instant) {
     let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let (images, seconds) = (get(&totals.images), started.elapsed().as_secs_f64());
     eprintln!(
-        "{images} images of {} runs, {} with a log, {} by the kernel too, {seconds:.0} s, {:.0} images/s",
+        "{images} images of {} runs, {} operations without space, {} with a log, {} by the kernel too, {seconds:.0} s, {:.0} images/s",
         get(&totals.runs),
+        get(&totals.refused),
         get(&totals.logs),
         get(&totals.by_kernel),
         images as f64 / seconds

@@ -19,6 +19,7 @@ use cowshed_device_sim::{Event, Log, Rng};
 use cowshed_vfs::{FileSystem, NodeId};
 
 use crate::beside::History;
+use crate::full;
 use crate::promise::{self, Promise};
 use crate::rig::{self, Devices, Layout};
 use crate::several;
@@ -36,6 +37,8 @@ pub enum Threads {
     Syncer,
     /// Several threads, each in a directory of its own.
     Several,
+    /// The same on a small volume with hardly any space left: what they do fails for want of it now and then.
+    Full,
 }
 
 /// A run to be recorded.
@@ -61,6 +64,15 @@ impl Run {
     pub(crate) fn may_write_in_place(&self) -> bool {
         self.tear_bytes >= BLOCK_BYTES
     }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.threads == Threads::Full
+    }
+
+    /// Each thread has a directory of its own.
+    fn has_dirs(&self) -> bool {
+        matches!(self.threads, Threads::Several | Threads::Full)
+    }
 }
 
 /// What was recorded.
@@ -73,6 +85,8 @@ pub struct Recording {
     history: History,
     /// What each working thread did; of one thread it is the whole volume.
     promises: Vec<promise::History>,
+    /// Operations that found no space.
+    refused: usize,
 }
 
 /// Directories that [`workload`] and [`several`] use. Names that would cross from one into the other stay where they are;
@@ -99,12 +113,15 @@ pub(crate) const DONE_MARK: u64 = 1 << 42;
 pub fn record(run: Run) -> Result<Recording> {
     let mut rng = Rng::new(run.seed);
     let subvolumes = if run.subvolumes { SUBVOLUMES } else { &[] };
-    let bases = rig::make_with(run.layout, run.nodesize_bytes, [0xc5; 16], subvolumes)?;
+    let bases = rig::make_with(run.layout, run.nodesize_bytes, [0xc5; 16], run.is_full(), subvolumes)?;
     // A first mount in which nothing is recorded: the volume is not quite fresh.
     let fs = rig::mount(rig::shared(&bases))?;
     play(&fs, &workload::choose(&mut rng, Mix::Everything, 30), |_, _| Ok(()))?;
-    if run.threads == Threads::Several {
+    if run.has_dirs() {
         several::prepare(&fs)?;
+    }
+    if run.is_full() {
+        full::fill(&fs, &mut rng)?;
     }
     fs.destroy();
     drop(fs);
@@ -119,7 +136,7 @@ pub fn record(run: Run) -> Result<Recording> {
     let mut ops = workload::choose(&mut rng, run.mix, run.ops);
     ops.retain(|op| run.may_write_in_place() || !op.makes_in_place());
     let mut history = History::default();
-    let mut promises = Vec::new();
+    let (mut promises, mut refused) = (Vec::new(), 0);
     match run.threads {
         Threads::One => {
             let mut promised = promise::History::new(&tree::take(&fs)?);
@@ -140,7 +157,7 @@ pub fn record(run: Run) -> Result<Recording> {
             ops.retain(Op::only_adds_data);
             (history, promises) = play_beside(&fs, &ops, &log, || fs.engine().sync())?;
         }
-        Threads::Several => promises = several::play(&fs, &mut rng, &run, &log)?,
+        Threads::Several | Threads::Full => (promises, refused) = several::play(&fs, &mut rng, &run, &log)?,
     }
     let events = log.take();
     rig::abandon(fs);
@@ -151,6 +168,7 @@ pub fn record(run: Run) -> Result<Recording> {
         states,
         history,
         promises,
+        refused,
     })
 }
 
@@ -280,6 +298,11 @@ fn cold(devices: &Devices) -> Result<(u64, Tree)> {
 }
 
 impl Recording {
+    /// How many operations found no space.
+    pub fn refused(&self) -> usize {
+        self.refused
+    }
+
     /// The images of the run, the same each time.
     pub fn images(&self) -> CrashImages<'_> {
         let options = Options {
@@ -332,9 +355,9 @@ impl Recording {
         let (generation, found) = cold(&devices)?;
         for (thread, promised) in self.promises.iter().enumerate() {
             let done = several::done(&image.marks, thread);
-            let found = match self.run.threads {
-                Threads::Several => &several::below(&found, thread),
-                _ => &found,
+            let found = match self.run.has_dirs() {
+                true => &several::below(&found, thread),
+                false => &found,
             };
             promised
                 .check(found, done)
@@ -379,7 +402,7 @@ impl Recording {
             differences.is_empty(),
             "two images of generation {generation} differ:\n{differences}"
         );
-        if self.run.threads == Threads::Several {
+        if self.run.has_dirs() {
             return Ok(());
         }
         let synced = |mark: &u64| mark.checked_sub(SYNC_MARK);
@@ -402,8 +425,11 @@ impl Recording {
     pub fn go_on(&self, judged: &Judged) -> Result<()> {
         let copies = rig::snapshots(&judged.devices);
         let fs = rig::mount(rig::shared(&copies))?;
-        let before = tree::take(&fs)?;
         let player = Player::new(&fs);
+        if self.run.is_full() {
+            full::make_room(&player)?;
+        }
+        let before = tree::take(&fs)?;
         for n in 0..8 {
             let path = format!("after-{n}");
             let op = Op::Write {

@@ -16,6 +16,8 @@ use cowshed_vfs::{Context, FileSystem, InitInfo};
 
 pub static ROOT: Context = Context::root();
 const DEVICE_BYTES: u64 = 256 << 20;
+/// Of a volume that is to be full.
+const SMALL_DEVICE_BYTES: u64 = 128 << 20;
 
 /// The devices of one volume.
 pub type Devices = Vec<Arc<MemDevice>>;
@@ -36,23 +38,25 @@ pub fn make(layout: Layout, nodesize_bytes: u32, uuid_byte: u8) -> Result<Device
 
 /// A fresh volume of this uuid.
 pub fn make_as(layout: Layout, nodesize_bytes: u32, uuid: [u8; 16]) -> Result<Devices> {
-    make_with(layout, nodesize_bytes, uuid, &[])
+    make_with(layout, nodesize_bytes, uuid, false, &[])
 }
 
-/// A fresh volume that has subvolumes: numbered from 256, each with its name in the root of the top level or of one before
+/// A fresh volume, perhaps a small one, that has subvolumes: numbered from 256, each with its name in the root of the top level or of one before
 /// it.
 pub fn make_with(
     layout: Layout,
     nodesize_bytes: u32,
     uuid: [u8; 16],
+    is_small: bool,
     subvolumes: &[(TreeId, &str)],
 ) -> Result<Devices> {
     let count = match layout {
         Layout::Dup => 1,
         Layout::Raid1 => 2,
     };
+    let device_bytes = if is_small { SMALL_DEVICE_BYTES } else { DEVICE_BYTES };
     let devices: Devices = (0..count)
-        .map(|n| Arc::new(MemDevice::new(format!("memory-{n}"), DEVICE_BYTES)))
+        .map(|n| Arc::new(MemDevice::new(format!("memory-{n}"), device_bytes)))
         .collect();
     let mut options = MkfsOptions::new(uuid);
     options.nodesize_bytes = Some(nodesize_bytes);

@@ -1,10 +1,13 @@
 //! Several threads, each in a directory of its own: what each was promised must hold whatever the others did.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use anyhow::{Context as _, Result, anyhow, bail};
 use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::{Log, Rng};
 use cowshed_vfs::{Error, FileSystem as _, Lookup, NodeId};
 
+use crate::full;
 use crate::power::{DONE_MARK, Run, promise};
 use crate::promise::History;
 use crate::rig::ROOT;
@@ -59,8 +62,11 @@ pub(crate) fn prepare(fs: &Fs) -> Result<()> {
 }
 
 /// Lets all threads work; gives what each did.
-pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<Vec<History>> {
-    let in_place = run.may_write_in_place();
+/// Also, how many operations found no space.
+pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(Vec<History>, usize)> {
+    let (in_place, is_full) = (run.may_write_in_place(), run.is_full());
+    let refused = AtomicUsize::new(0);
+    let refused = is_full.then_some(&refused);
     let runs: Vec<Vec<Op>> = (0..THREADS)
         .map(|_| {
             let mut ops = workload::choose(rng, run.mix, run.ops / THREADS);
@@ -72,15 +78,17 @@ pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<Vec<H
         let workers: Vec<_> = runs
             .iter()
             .enumerate()
-            .map(|(thread, ops)| scope.spawn(move || play_one(fs, thread, ops, log)))
+            .map(|(thread, ops)| scope.spawn(move || play_one(fs, thread, ops, log, refused)))
             .collect();
         let join =
             |worker: std::thread::ScopedJoinHandle<'_, _>| worker.join().map_err(|_| anyhow!("a thread panicked"))?;
-        workers.into_iter().map(join).collect()
+        let histories = workers.into_iter().map(join).collect::<Result<_>>()?;
+        Ok((histories, refused.map_or(0, |count| count.load(Ordering::Relaxed))))
     })
 }
 
-fn play_one(fs: &Fs, thread: usize, ops: &[Op], log: &Log) -> Result<History> {
+/// `refused` counts what finds no space; without it that is a fault.
+fn play_one(fs: &Fs, thread: usize, ops: &[Op], log: &Log, refused: Option<&AtomicUsize>) -> Result<History> {
     let root: NodeId = match fs.lookup(&ROOT, NodeId::ROOT, dir(thread).as_bytes())? {
         Lookup::Found(entry) => entry.node,
         Lookup::Absent { .. } => bail!("{} is missing", dir(thread)),
@@ -91,7 +99,11 @@ fn play_one(fs: &Fs, thread: usize, ops: &[Op], log: &Log) -> Result<History> {
     let mut history = History::new(&first);
     for op in ops {
         let result = player.apply(op);
-        if let Err(error) = result
+        if let (Err(Error::NoSpace), Some(count)) = (result, refused)
+            && full::may_fail(op)
+        {
+            count.fetch_add(1, Ordering::Relaxed);
+        } else if let Err(error) = result
             && !workload::is_outcome(error)
         {
             bail!("{op:?} in {} on a healthy device: {error}", dir(thread));

@@ -5,7 +5,8 @@ use cowshed_crash::rig::Layout;
 use cowshed_crash::workload::Mix;
 use cowshed_crash::{faults, kernel};
 
-fn judge_some(run: Run, images_max: u64, by_kernel: u64) {
+/// Gives the number of operations that found no space.
+fn judge_some(run: Run, images_max: u64, by_kernel: u64) -> usize {
     let mut recording = power::record(run).unwrap_or_else(|e| panic!("{run:?}: {e:#}"));
     let images = recording.chosen(images_max as usize);
     assert!(images.len() > 10, "a run with next to no images proves nothing");
@@ -21,6 +22,7 @@ fn judge_some(run: Run, images_max: u64, by_kernel: u64) {
             kernel::judge(&judged).unwrap_or_else(|e| panic!("{run:?}, choice {n}: {e:#}"));
         }
     }
+    recording.refused()
 }
 
 fn run(seed: u64, layout: Layout, threads: Threads) -> Run {
@@ -64,6 +66,16 @@ fn crash_images_of_subvolumes_keep_what_each_was_promised() {
         let by_kernel = if run.tear_bytes == 4096 { kernel_images } else { 0 };
         judge_some(run, 60, by_kernel);
     }
+}
+
+#[test]
+fn crash_images_of_a_full_volume_keep_what_each_was_promised() {
+    let mut refused = 0;
+    for seed in 70..76 {
+        let full = run(seed, Layout::Dup, Threads::Full);
+        refused += judge_some(full, 60, 0);
+    }
+    assert!(refused > 20, "only {refused} operations found no space");
 }
 
 #[test]
