@@ -41,7 +41,8 @@ fn maybe_fsync(rng: &mut Rng, paths: &[&str]) -> Option<Op> {
 
 /// One habit.
 pub(crate) fn one(rng: &mut Rng) -> Vec<Op> {
-    match rng.below(16) {
+    match rng.below(17) {
+        16 => long_names(rng),
         12 | 13 => remaps(rng),
         14 => groups(rng),
         15 => in_place(rng),
@@ -115,6 +116,35 @@ fn names(rng: &mut Rng) -> Vec<Op> {
         ops.push(write(rng, &from));
     }
     ops.extend(maybe_fsync(rng, &[&to, &from, &parent(&to), &parent(&from)]));
+    ops
+}
+
+/// So many long names of one file that they outgrow half of a small leaf, and often a whole one: the last of them are extended
+/// references then. Some are taken away again.
+fn long_names(rng: &mut Rng) -> Vec<Op> {
+    let (file, dir, letter) = (path(rng), workload::dir(rng), rng.below(3));
+    let count = 4 + rng.below(26);
+    let long = |n: u64| format!("{dir}{}{n:0>180}", char::from(b'x' + letter as u8));
+    let mut ops = vec![write(rng, &file)];
+    let synced = rng.below(2 * count);
+    for n in 0..count {
+        ops.push(Op::Link {
+            from: file.clone(),
+            to: long(n),
+        });
+        if n == synced {
+            ops.push(fsync(&file));
+        }
+    }
+    for _ in 0..rng.below(6) {
+        let name = long(rng.below(count));
+        ops.push(match rng.below(3) {
+            0 => rename(&name, &path(rng)),
+            1 => rename(&path(rng), &name),
+            _ => unlink(&name),
+        });
+        ops.extend(maybe_fsync(rng, &[&file, &long(0), &dir]));
+    }
     ops
 }
 
