@@ -21,7 +21,7 @@ use crate::volume::Chunk;
 const SYSTEM_BLOCKS_MIN: u64 = 32;
 
 /// Blocks of system space below which no chunk is made at all: two paths of the chunk tree, copied and split.
-const SYSTEM_BLOCKS_LAST: u64 = 12;
+pub(super) const SYSTEM_BLOCKS_LAST: u64 = 12;
 
 /// Linux makes no data chunk where its reserve would fill most of metadata: this much of it stays free for it.
 const METADATA_RESERVE_SHARES: u64 = 2;
@@ -31,17 +31,21 @@ const METADATA_RESERVE_SHARES: u64 = 2;
 enum Flush {
     WriteBack,
     Commit,
+    /// Empty groups of other kinds go. After the commit, which may have emptied them.
+    Retire,
 }
 
 impl Space {
     /// Sets metadata aside; waits for flushing where space is short; ENOSPC when nothing helps. No lock may be held.
     pub fn reserve_meta(&self, budget: Budget) -> Result<MetaReservation> {
-        self.reserve(|| self.ledger.try_reserve_meta(budget.blocks.into(), budget.is_release))
+        self.reserve(self.ledger.meta_pool(), || {
+            self.ledger.try_reserve_meta(budget.blocks.into(), budget.is_release)
+        })
     }
 
     /// Sets data bytes aside (rounded up to sectors by the caller).
     pub fn reserve_data(&self, bytes: u64) -> Result<DataReservation> {
-        self.reserve(|| {
+        self.reserve(Pool::Data, || {
             let reserved = self.ledger.try_reserve_data(bytes);
             if reserved.is_ok() {
                 return reserved;
@@ -57,15 +61,15 @@ impl Space {
         })
     }
 
-    fn reserve<T>(&self, attempt: impl Fn() -> std::result::Result<T, Short>) -> Result<T> {
+    fn reserve<T>(&self, pool: Pool, attempt: impl Fn() -> std::result::Result<T, Short>) -> Result<T> {
         if self.failed.load(Ordering::Acquire) || self.volume.is_read_only() {
             return Err(Error::ReadOnly);
         }
         if let Ok(done) = attempt() {
             return Ok(done);
         }
-        for step in [Flush::WriteBack, Flush::Commit] {
-            self.flush(step)?;
+        for step in [Flush::WriteBack, Flush::Commit, Flush::Retire] {
+            self.flush(step, pool)?;
             if let Ok(done) = attempt() {
                 return Ok(done);
             }
@@ -73,7 +77,7 @@ impl Space {
         Err(Error::NoSpace)
     }
 
-    fn flush(&self, step: Flush) -> Result<()> {
+    fn flush(&self, step: Flush, pool: Pool) -> Result<()> {
         let flusher = self.flusher.read().as_ref().and_then(std::sync::Weak::upgrade);
         let Some(flusher): Option<Arc<dyn Flusher>> = flusher else {
             return Ok(());
@@ -81,7 +85,8 @@ impl Space {
         match step {
             Flush::WriteBack if self.ledger.reserved().0 > 0 => flusher.write_back_data(),
             Flush::Commit if self.commit_would_help() => flusher.commit(),
-            Flush::WriteBack | Flush::Commit => Ok(()),
+            Flush::Retire if self.want_retired_for(pool) => flusher.commit(),
+            Flush::WriteBack | Flush::Commit | Flush::Retire => Ok(()),
         }
     }
 
@@ -181,8 +186,8 @@ impl Space {
                         return Ok(Some(range));
                     }
                 }
-                // A chunk may have been made since we took the list.
-                _ if self.pools[pool as usize].read().len() > groups.len() => {}
+                // Chunks may have come or gone since we took the list; who changes it makes a new one.
+                _ if !Arc::ptr_eq(&self.pools[pool as usize].read(), &groups) => {}
                 _ => return Ok(None),
             }
         }
@@ -213,7 +218,7 @@ impl Space {
     /// anything. May make a metadata chunk, which a data chunk then has to go after.
     fn leaves_room_for_metadata(&self, chunks: &mut Chunks, data: &Placement) -> bool {
         let addable = chunks.addable_bytes(Pool::Metadata, Some(data));
-        let wanted = self.shown_reserve_bytes.load(Ordering::Relaxed) * METADATA_RESERVE_SHARES;
+        let wanted = self.metadata_wanted_bytes();
         let has_room = |addable| self.ledger.pool(Pool::Metadata).free + addable >= wanted;
         if !has_room(addable) && self.make_chunk(chunks, Pool::Metadata) && chunks.place(Pool::Data).is_none() {
             return false;
@@ -223,6 +228,11 @@ impl Space {
             None => 0,
         };
         self.ledger.meta_holds_with(addable)
+    }
+
+    /// Free metadata that a data chunk must leave.
+    pub(super) fn metadata_wanted_bytes(&self) -> u64 {
+        self.shown_reserve_bytes.load(Ordering::Relaxed) * METADATA_RESERVE_SHARES
     }
 
     fn make_chunk(&self, chunks: &mut Chunks, pool: Pool) -> bool {

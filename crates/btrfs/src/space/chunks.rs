@@ -1,7 +1,8 @@
 //! Chunks that are made: their items, and what the superblock says of chunks and devices.
 //!
 //! A new chunk is usable in memory at once; its items wait in `undelivered` for the commit. The superblock's view
-//! (`Delivered`) moves only when the items are handed to the commit, so that both always tell the same.
+//! (`Delivered`) moves only when the items are handed to the commit, so that both always tell the same. Chunks that go
+//! ([`Retirement`]) are handed over together with those that come; their room is free when that commit is done.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use super::group::Group;
 use super::ledger::Pool;
 use super::placement::{self, Device, Placement};
 use super::profile::Profile;
+use super::retire::{OldChunk, Retirement};
 use crate::overlay::Edit;
 
 /// A chunk whose items no commit has taken yet.
@@ -25,6 +27,14 @@ pub(super) struct NewChunk {
     key: Key,
     item: Vec<u8>,
     dev_extents: Vec<(Key, DevExtent)>,
+}
+
+/// What one round of a commit is given: groups that come and go, the device items that follow from that.
+#[derive(Debug, Default)]
+pub(super) struct Delivery {
+    pub come: Vec<Arc<Group>>,
+    pub gone: Vec<Arc<Group>>,
+    pub devices: Vec<DevItem>,
 }
 
 /// What the trees of the commit (and so its superblock) say.
@@ -47,6 +57,7 @@ pub(super) struct Chunks {
     sector_bytes: u32,
     chunk_tree_uuid: Uuid,
     undelivered: Vec<NewChunk>,
+    pub retirement: Retirement,
     /// Bytes of the superblock's array with all chunks that exist in memory.
     system_array_bytes: usize,
     delivered: Delivered,
@@ -85,6 +96,7 @@ impl Chunks {
             sector_bytes: init.sector_bytes,
             chunk_tree_uuid: init.chunk_tree_uuid,
             undelivered: Vec::new(),
+            retirement: Retirement::default(),
             system_array_bytes: init.system_array.len(),
             delivered: Delivered {
                 system_array: init.system_array,
@@ -185,19 +197,17 @@ impl Chunks {
     }
 
     pub fn has_undelivered(&self) -> bool {
-        !self.undelivered.is_empty()
+        !self.undelivered.is_empty() || !self.retirement.retired.is_empty()
     }
 
-    /// The chunk and device items of what was made since the last call; gives its block groups and the device items
-    /// for the superblocks.
-    pub fn deliver(&mut self, out: &mut Vec<(TreeId, Key, Edit)>) -> (Vec<Arc<Group>>, Vec<DevItem>) {
-        let chunks = std::mem::take(&mut self.undelivered);
-        let mut groups = Vec::with_capacity(chunks.len());
-        let mut touched: BTreeMap<DevId, u64> = BTreeMap::new();
-        for chunk in chunks {
+    /// The chunk and device items of what was made, and of what went, since the last call.
+    pub fn deliver(&mut self, out: &mut Vec<(TreeId, Key, Edit)>) -> Delivery {
+        let mut delivery = Delivery::default();
+        let mut touched: BTreeMap<DevId, i64> = BTreeMap::new();
+        for chunk in std::mem::take(&mut self.undelivered) {
             for (key, extent) in &chunk.dev_extents {
                 out.push((TreeId::DEV, *key, Some(extent.as_bytes().into())));
-                *touched.entry(DevId(key.objectid.get())).or_default() += extent.length.get();
+                *touched.entry(DevId(key.objectid.get())).or_default() += extent.length.get().cast_signed();
             }
             if chunk.group.is_of(block_group::SYSTEM) {
                 let array = &mut self.delivered.system_array;
@@ -205,21 +215,38 @@ impl Chunks {
                 array.extend_from_slice(&chunk.item);
             }
             out.push((TreeId::CHUNK, chunk.key, Some(chunk.item.into())));
-            groups.push(chunk.group);
+            delivery.come.push(chunk.group);
             self.handed_over += 1;
         }
-        let mut items = Vec::new();
+        for old in std::mem::take(&mut self.retirement.retired) {
+            for stripe in old.chunk.stripes() {
+                let device = ObjectId(stripe.at.dev.get());
+                out.push((
+                    TreeId::DEV,
+                    Key::new(device, KeyType::DEV_EXTENT, stripe.at.offset),
+                    None,
+                ));
+                *touched.entry(stripe.at.dev).or_default() -= old.chunk.stripe_bytes().cast_signed();
+            }
+            let logical = old.chunk.logical().get();
+            let key = Key::new(ObjectId::FIRST_CHUNK_TREE, KeyType::CHUNK_ITEM, logical);
+            out.push((TreeId::CHUNK, key, None));
+            delivery.gone.push(old.group.clone());
+            self.retirement.leaving.push(old);
+        }
         for (devid, bytes) in touched {
             let used = self.delivered.device_used_bytes.entry(devid).or_default();
-            *used += bytes;
+            *used = used
+                .checked_add_signed(bytes)
+                .expect("a device has what its chunks took of it");
             if let Some(item) = self.device_items.iter_mut().find(|i| i.devid.get() == devid.get()) {
                 item.bytes_used = U64::new(*used);
                 let key = Key::new(ObjectId::DEV_ITEMS, KeyType::DEV_ITEM, devid.get());
                 out.push((TreeId::CHUNK, key, Some(item.as_bytes().into())));
-                items.push(*item);
+                delivery.devices.push(*item);
             }
         }
-        (groups, items)
+        delivery
     }
 
     /// The superblock's array of system chunks and its device's bytes.
@@ -234,9 +261,14 @@ impl Chunks {
         }
     }
 
-    /// A superblock went to disk.
-    pub fn commit_done(&mut self) {
+    /// A superblock went to disk. Gives the chunks that it does not know any more: from now on others may have their room.
+    pub fn commit_done(&mut self) -> Vec<OldChunk> {
         self.durable = self.handed_over;
+        let gone = self.retirement.commit_done();
+        for old in &gone {
+            placement::give_back(&mut self.devices, &old.chunk);
+        }
+        gone
     }
 
     /// The profile bits of the block groups that exist, by pool.
@@ -323,8 +355,8 @@ mod tests {
         assert_eq!((sb.sys_chunk_array_size.get(), sb.dev_item.bytes_used.get()), (0, 0));
 
         let mut edits = Vec::new();
-        let (groups, items) = chunks.deliver(&mut edits);
-        assert_eq!((groups.len(), items.len()), (1, 2));
+        let delivery = chunks.deliver(&mut edits);
+        assert_eq!((delivery.come.len(), delivery.devices.len()), (1, 2));
         let trees: Vec<_> = edits.iter().map(|(tree, key, _)| (*tree, key.ty)).collect();
         let dev_extent = (TreeId::DEV, KeyType::DEV_EXTENT);
         let dev_item = (TreeId::CHUNK, KeyType::DEV_ITEM);
@@ -336,7 +368,7 @@ mod tests {
         let found: Vec<_> = view::system_chunks(array).collect();
         assert_eq!((found.len(), found[0].0.offset, found[0].2.len()), (1, 1 << 30, 2));
         assert!(chunks.durable < chunks.made);
-        chunks.commit_done();
+        assert!(chunks.commit_done().is_empty());
         assert_eq!(chunks.durable, chunks.made);
     }
 }

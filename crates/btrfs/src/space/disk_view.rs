@@ -173,8 +173,20 @@ impl DiskView {
         }
     }
 
-    fn change_to_bitmaps(&mut self, out: &mut Vec<(Key, Edit)>) {
-        // Extents that are in the tree: those of now that did not change, and those that were there before.
+    /// The block group goes: edits for all that the tree has of it.
+    pub fn removal_edits(&mut self, out: &mut Vec<(Key, Edit)>) {
+        if self.bitmaps {
+            self.remove_bitmaps(out);
+        } else {
+            self.remove_extents(out);
+        }
+        if self.info_written.take().is_some() {
+            out.push((self.shape.info_key(), None));
+        }
+    }
+
+    /// Takes the extents that are in the tree away: those of now that did not change, and those that were there before.
+    fn remove_extents(&mut self, out: &mut Vec<(Key, Edit)>) {
         let changed = std::mem::take(&mut self.changed_extents);
         let before = changed.iter().filter(|(_, p)| p.before).map(|(&key, _)| key);
         let unchanged = self
@@ -187,13 +199,21 @@ impl DiskView {
                 .chain(unchanged)
                 .map(|(start, end)| (extent_key(start, end), None)),
         );
+    }
+
+    fn remove_bitmaps(&mut self, out: &mut Vec<(Key, Edit)>) {
+        self.changed_bitmaps.clear();
+        out.extend((0..self.shape.bitmap_count()).map(|i| (bitmap_key(&self.shape.bitmap_range(i)), None)));
+    }
+
+    fn change_to_bitmaps(&mut self, out: &mut Vec<(Key, Edit)>) {
+        self.remove_extents(out);
         self.bitmaps = true;
         self.changed_bitmaps.extend(0..self.shape.bitmap_count());
     }
 
     fn change_to_extents(&mut self, out: &mut Vec<(Key, Edit)>) {
-        self.changed_bitmaps.clear();
-        out.extend((0..self.shape.bitmap_count()).map(|i| (bitmap_key(&self.shape.bitmap_range(i)), None)));
+        self.remove_bitmaps(out);
         self.bitmaps = false;
         let new = Presence {
             before: false,
@@ -371,6 +391,41 @@ mod tests {
         }
         assert!(saw_bitmaps, "the test must reach bitmaps");
         let _ = went_back; // A group this small never goes back: its lower limit is zero.
+    }
+
+    #[test]
+    fn a_group_that_goes_leaves_nothing_in_the_tree() {
+        let remove = |tree: &mut BTreeMap<Key, ItemBytes>, view: &mut DiskView| {
+            let mut edits = Vec::new();
+            view.removal_edits(&mut edits);
+            for (key, edit) in edits {
+                assert!(
+                    edit.is_none() && tree.remove(&key).is_some(),
+                    "{key} deleted but not there"
+                );
+            }
+            assert!(tree.is_empty(), "{tree:?}");
+        };
+        // With edits that wait, and without; as extents, and as bitmaps.
+        for (pieces, waits) in [(3, true), (3, false), (400, true), (400, false)] {
+            let shape = shape(256 * MIB);
+            let mut tree = BTreeMap::new();
+            let mut view = DiskView::newborn(shape, all(shape));
+            let used = |i: u64| shape.start + i * 2 * K..shape.start + (i * 2 + 1) * K;
+            for i in 0..pieces {
+                view.take(used(i));
+            }
+            apply(&mut tree, &mut view);
+            let is_bitmaps = tree.keys().any(|k| k.ty == KeyType::FREE_SPACE_BITMAP);
+            assert_eq!(is_bitmaps, pieces == 400);
+            for i in 0..pieces {
+                view.give(used(i));
+            }
+            if !waits {
+                apply(&mut tree, &mut view);
+            }
+            remove(&mut tree, &mut view);
+        }
     }
 
     #[test]

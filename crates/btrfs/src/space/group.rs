@@ -280,6 +280,37 @@ impl Group {
         pinned
     }
 
+    /// True where nothing of it is in use or waits for a commit, and the trees of the last commit say the same. The group
+    /// must be loaded.
+    pub fn is_empty(&self) -> bool {
+        self.is_empty_in(&self.state.lock())
+    }
+    fn is_empty_in(&self, state: &State) -> bool {
+        let on_disk = state.disk.as_ref().map(|disk| disk.free().total_bytes());
+        state.used_written == Some(0)
+            && state.used_bytes == 0
+            && on_disk == Some(self.shape.len_bytes)
+            && state.pinned.is_empty()
+            && state.holes.total_bytes() == self.usable_bytes()
+    }
+    /// Takes all of an empty group out: nothing is allocated from it any more. `may` is asked last, under the group's lock,
+    /// when nobody can come between. False where it is not empty, or may not go.
+    pub fn retire(&self, may: impl FnOnce() -> bool) -> bool {
+        let mut state = self.state.lock();
+        if !self.is_empty_in(&state) || !may() {
+            return false;
+        }
+        state.holes = Holes::default();
+        self.refresh(&state);
+        true
+    }
+    /// The edits that take all that the free-space tree has of the group away.
+    pub fn removal_edits(&self, out: &mut Vec<(Key, crate::overlay::Edit)>) {
+        if let Some(disk) = &mut self.state.lock().disk {
+            disk.removal_edits(out);
+        }
+    }
+
     /// Edits of the free-space tree since the last call. The group must be loaded.
     pub fn take_free_space_edits(&self, out: &mut Vec<(Key, crate::overlay::Edit)>) {
         if let Some(disk) = &mut self.state.lock().disk {
@@ -368,6 +399,53 @@ mod tests {
             group.take_free_space_edits(&mut edits);
             assert_eq!(edits.len(), 2, "one extent grows to the left: {edits:?}");
         }
+    }
+
+    #[test]
+    fn a_group_goes_only_when_nothing_of_it_is_in_use_or_waits() {
+        let goes = |group: &Group| group.is_empty() && group.retire(|| true);
+        let empty = || {
+            let group = Group::existing(shape(), block_group::DATA, vec![MIB..MIB + 64 * K], 0);
+            group.install(set(&[MIB..2 * MIB]), false).unwrap();
+            group
+        };
+        let group = empty();
+        assert!(
+            !group.retire(|| false) && group.biggest_bytes() > 0,
+            "it may be refused"
+        );
+        assert!(goes(&group));
+        assert_eq!(
+            (group.alloc(K), group.biggest_bytes()),
+            (None, 0),
+            "nothing comes into it any more"
+        );
+        assert!(!goes(&group), "once");
+
+        // A write under way, a block of a log, data of an atomic group: allocated, and no tree knows.
+        let group = empty();
+        let range = group.alloc(K).unwrap();
+        assert!(!goes(&group));
+        // Given up again, but a log may have it.
+        group.pin(range).unwrap();
+        assert!(!goes(&group));
+        group.unpin();
+        assert!(goes(&group));
+
+        // What a commit frees is free after it, and the tree has to learn of it.
+        let group = empty();
+        let range = group.alloc(K).unwrap();
+        group.extent_inserted(range.clone()).unwrap();
+        group.take_used();
+        group.extent_removed(range).unwrap();
+        assert!(!goes(&group));
+        group.unpin();
+        assert!(!goes(&group), "the block group item still says that some of it is used");
+        group.take_used();
+        assert!(goes(&group));
+
+        let newborn = Group::newborn(shape(), block_group::DATA, Vec::new());
+        assert!(!goes(&newborn), "no tree has it yet");
     }
 
     #[test]

@@ -200,6 +200,32 @@ impl Ledger {
         self.meta_needed_bytes(&n, 0, false) <= pool.free + addable_bytes
     }
 
+    /// True where a pool keeps its promises, and `keep_bytes` free, without so many of its free bytes. What new chunks could
+    /// add does not count: the room of a group that goes is nobody's until a commit is done.
+    pub fn can_spare(&self, pool: Pool, bytes: u64, keep_bytes: u64) -> bool {
+        self.can_spare_of(&self.numbers.lock(), pool, bytes, keep_bytes)
+    }
+    fn can_spare_of(&self, n: &Numbers, pool: Pool, bytes: u64, keep_bytes: u64) -> bool {
+        let promised = match pool {
+            Pool::Data => n.data_reserved_bytes,
+            Pool::Metadata => self.meta_needed_bytes(n, 0, false),
+            Pool::System => return false,
+        };
+        let free = n.pools[pool as usize].free;
+        !self.mixed && free >= bytes.saturating_add(promised.max(keep_bytes))
+    }
+    /// The group of so many bytes, all free, goes. False where the pool cannot spare them.
+    pub fn try_retire(&self, pool: Pool, bytes: u64, keep_bytes: u64) -> bool {
+        let mut n = self.numbers.lock();
+        let can = self.can_spare_of(&n, pool, bytes, keep_bytes);
+        if can {
+            let pool = &mut n.pools[pool as usize];
+            pool.free = sub(pool.free, bytes);
+            pool.total = sub(pool.total, bytes);
+        }
+        can
+    }
+
     /// Promises tree blocks. What new chunks could add counts.
     pub fn try_reserve_meta(self: &Arc<Self>, blocks: u64, release: bool) -> Result<MetaReservation, Short> {
         let mut n = self.numbers.lock();
@@ -376,6 +402,30 @@ mod tests {
         assert!(l.try_reserve_meta(6, true).is_ok());
         l.update(Pool::Metadata, |p| p.addable = 10 * 16384);
         assert!(l.try_reserve_meta(6, false).is_ok());
+    }
+
+    #[test]
+    fn what_is_promised_does_not_go() {
+        let l = ledger(1 << 20, false);
+        let held = l.try_reserve_data(600 << 10).unwrap();
+        assert!(!l.try_retire(Pool::Data, 512 << 10, 0));
+        assert!(!l.try_retire(Pool::Data, 256 << 10, 800 << 10), "this much stays free");
+        assert!(l.try_retire(Pool::Data, 256 << 10, 0));
+        let data = l.pool(Pool::Data);
+        assert_eq!((data.free, data.total), (768 << 10, 768 << 10));
+        drop(held);
+        l.update(Pool::Metadata, |p| p.addable = 1 << 30);
+        l.set_global_reserve(600 << 10);
+        assert!(
+            !l.can_spare(Pool::Metadata, 512 << 10, 0),
+            "what could be added does not count"
+        );
+        assert!(l.can_spare(Pool::Metadata, 256 << 10, 0));
+        assert!(!l.can_spare(Pool::System, 1, 0));
+        assert!(
+            !ledger(1 << 20, true).can_spare(Pool::Data, 1, 0),
+            "mixed groups serve all"
+        );
     }
 
     #[test]

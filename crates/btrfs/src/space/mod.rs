@@ -13,6 +13,9 @@ mod load;
 mod placement;
 mod profile;
 mod ranges;
+mod retire;
+#[cfg(test)]
+mod retire_tests;
 mod statfs;
 #[cfg(test)]
 mod tests;
@@ -30,13 +33,14 @@ use zerocopy::IntoBytes;
 
 pub use budget::Budget;
 pub use ledger::{DataReservation, MetaReservation};
+pub use retire::GroupStats;
 pub use statfs::SpaceStat;
 
 use crate::engine::Forest;
 use crate::error::{Error, Result};
 use crate::overlay::Edit;
 use crate::volume::Volume;
-use chunks::{Chunks, pool_of};
+use chunks::{Chunks, Delivery, pool_of};
 use group::{Contradiction, Group};
 use ledger::{Ledger, POOLS, Pool};
 use load::SpaceTrees;
@@ -90,6 +94,8 @@ pub struct Space {
     failed: AtomicBool,
     /// A batch of the running transaction, or of the one being committed, must not be told in parts by a log.
     whole: [AtomicBool; 2],
+    /// Pools that want the room of what others leave empty.
+    retire_for: [AtomicBool; 3],
 }
 
 impl std::fmt::Debug for dyn Flusher {
@@ -135,6 +141,7 @@ impl Space {
             flusher: RwLock::new(None),
             failed: AtomicBool::new(false),
             whole: [AtomicBool::new(false), AtomicBool::new(false)],
+            retire_for: Default::default(),
         };
         for group in loaded.groups {
             space.add_group(group);
@@ -254,9 +261,9 @@ impl Space {
         }
     }
 
-    /// True where a commit has something to write that no overlay has: new chunks.
+    /// True where a commit has something to write that no overlay has: chunks that come or go.
     pub fn has_changes(&self) -> bool {
-        self.chunks.lock().has_undelivered()
+        self.is_retirement_wanted() || self.chunks.lock().has_undelivered()
     }
 
     /// The running transaction has a change of several files that is on disk as a whole or not at all. The caller has joined
@@ -291,12 +298,16 @@ impl Space {
     /// Merging these allocates blocks, which changes space again: call until nothing comes.
     pub fn take_edits(&self, _transid: Generation) -> Result<Vec<(TreeId, Key, Edit)>> {
         let mut out = Vec::new();
-        let (new_groups, device_items) = self.chunks.lock().deliver(&mut out);
-        for item in device_items {
+        let Delivery { come, gone, devices } = self.chunks.lock().deliver(&mut out);
+        for item in devices {
             self.volume.set_device_item(item)?;
         }
         let mut dirty = std::mem::take(&mut *self.dirty.lock());
-        dirty.extend(new_groups.iter().map(|g| g.shape.start));
+        dirty.extend(come.iter().map(|g| g.shape.start));
+        for group in &gone {
+            self.removal_edits(group, &mut out);
+            dirty.remove(&group.shape.start);
+        }
         let mut edits = Vec::new();
         for start in dirty {
             let (group, _) = self.own_group(LogicalAddr(start), 1);
@@ -344,7 +355,13 @@ impl Space {
             }
         }
         drop(freed);
-        self.chunks.lock().commit_done();
+        let mut chunks = self.chunks.lock();
+        let gone = chunks.commit_done();
+        if !gone.is_empty() {
+            self.forget_groups(gone);
+            self.refresh_addable(&chunks);
+        }
+        drop(chunks);
         if let Err(error) = self.refresh_global_reserve() {
             tracing::warn!("space: the global reserve stays as it was: {error}");
         }
@@ -353,13 +370,14 @@ impl Space {
     /// The commit failed: nothing of memory's view can be trusted for writing any more.
     pub fn commit_failed(&self) {
         self.failed.store(true, Ordering::Release);
+        self.chunks.lock().retirement.commit_failed();
     }
 
     /// Starts (or ends) collecting the ranges that commits free, for discard.
     pub fn collect_freed(&self, on: bool) {
         *self.freed.lock() = on.then(Vec::new);
     }
-    /// The ranges that commits freed since the last call. They may be in use again: whoever discards claims them first.
+    /// The ranges that commits freed since the last call, without those in block groups that went. They may be in use again: whoever discards claims them first.
     pub fn take_freed(&self) -> Vec<(LogicalAddr, u64)> {
         self.freed.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }

@@ -9,6 +9,7 @@ use btrfs_format::{DevId, Uuid};
 
 use super::profile::Profile;
 use super::ranges::RangeSet;
+use crate::volume::Chunk;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -158,6 +159,19 @@ pub(super) fn take(devices: &mut [Device], placement: &Placement) {
         let added = device.taken.insert(start..start + placement.stripe_bytes, |_| {});
         assert_eq!(added, placement.stripe_bytes, "a new stripe lies in a hole");
         device.used_bytes += placement.stripe_bytes;
+    }
+}
+
+/// Notes a chunk's stripes as free again.
+pub(super) fn give_back(devices: &mut [Device], chunk: &Chunk) {
+    for stripe in chunk.stripes() {
+        let Some(device) = devices.iter_mut().find(|d| d.devid == stripe.at.dev) else {
+            continue;
+        };
+        let range = stripe.at.offset..stripe.at.offset + chunk.stripe_bytes();
+        let removed = device.taken.remove(range, |_| {});
+        assert_eq!(removed, chunk.stripe_bytes(), "an old stripe was taken");
+        device.used_bytes -= chunk.stripe_bytes();
     }
 }
 

@@ -27,7 +27,6 @@ impl RangeSet {
     pub fn len(&self) -> usize {
         self.map.len()
     }
-    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
@@ -143,7 +142,6 @@ impl Holes {
         }
     }
 
-    #[cfg(test)]
     pub fn total_bytes(&self) -> u64 {
         self.set.total_bytes() + (self.current.end - self.current.start)
     }

@@ -20,10 +20,10 @@ use crate::tree::{NodeStore, Tree};
 use crate::txn::Batch;
 use crate::volume::OpenOptions;
 
-const SECTOR: u64 = 4096;
+pub(super) const SECTOR: u64 = 4096;
 const ROOT_DIR: ObjectId = ObjectId(256);
 
-fn devices(volume: &KernelVolume, mode: OpenMode) -> Vec<Arc<dyn BlockDevice>> {
+pub(super) fn devices(volume: &KernelVolume, mode: OpenMode) -> Vec<Arc<dyn BlockDevice>> {
     let open = |path| Arc::new(FileDevice::open(path, mode).unwrap()) as Arc<dyn BlockDevice>;
     volume.images().iter().map(open).collect()
 }
@@ -38,11 +38,11 @@ fn open_space(volume: &KernelVolume) -> Arc<Space> {
     Space::load(&volume, &forest).unwrap()
 }
 
-fn open_engine(volume: &KernelVolume) -> Arc<Engine> {
+pub(super) fn open_engine(volume: &KernelVolume) -> Arc<Engine> {
     open_engine_on(devices(volume, OpenMode::ReadWrite))
 }
 
-fn open_engine_on(devices: Vec<Arc<dyn BlockDevice>>) -> Arc<Engine> {
+pub(super) fn open_engine_on(devices: Vec<Arc<dyn BlockDevice>>) -> Arc<Engine> {
     let volume = Volume::open(devices, &OpenOptions::default()).unwrap();
     let options = EngineOptions {
         commit_interval_s: 0,
@@ -52,7 +52,7 @@ fn open_engine_on(devices: Vec<Arc<dyn BlockDevice>>) -> Arc<Engine> {
 }
 
 /// Volumes of all profiles that we allocate on, big enough for a superblock copy to lie in a chunk.
-fn volumes() -> Vec<VolumeOptions> {
+pub(super) fn volumes() -> Vec<VolumeOptions> {
     let mut all = matrix_small();
     all.push(VolumeOptions::devices(1, "dup", "dup"));
     all.push(VolumeOptions::devices(1, "single", "single"));
@@ -127,7 +127,7 @@ fn statfs_is_that_of_the_kernel() {
 }
 
 /// A file in the top level without checksums whose extents tests make by hand.
-struct Filler {
+pub(super) struct Filler {
     engine: Arc<Engine>,
     tree: Arc<Tree>,
     ino: u64,
@@ -137,7 +137,7 @@ struct Filler {
 }
 
 impl Filler {
-    fn create(engine: &Arc<Engine>, ino: u64) -> Self {
+    pub(super) fn create(engine: &Arc<Engine>, ino: u64) -> Self {
         let tree = engine.forest.require(TreeId::FS).unwrap();
         let name = format!("filler-{ino}");
         let reservation = engine.reserve(Budget::CREATE).unwrap();
@@ -212,7 +212,7 @@ impl Filler {
     }
 
     /// Appends up to `bytes`; gives what one allocation brought.
-    fn append(&mut self, bytes: u64) -> Result<u64> {
+    pub(super) fn append(&mut self, bytes: u64) -> Result<u64> {
         let space = &self.engine.space;
         let mut data = space.reserve_data(bytes)?;
         let reservation = self.engine.reserve(Budget::WRITE_EXTENT)?;
@@ -241,7 +241,7 @@ impl Filler {
     }
 
     /// Makes a hole of some extents (volumes with no-holes: the item just goes).
-    fn punch(&mut self, mut which: impl FnMut(usize) -> bool) -> Result<()> {
+    pub(super) fn punch(&mut self, mut which: impl FnMut(usize) -> bool) -> Result<()> {
         let reservation = self.engine.reserve(Budget::TRUNCATE)?;
         let join = self.engine.txn.join();
         let mut batch = Batch::new();
@@ -263,7 +263,7 @@ impl Filler {
 }
 
 /// What the trees say of every block group that is loaded must be what memory says once nothing is in flight.
-fn assert_views_agree(space: &Space, when: &str) {
+pub(super) fn assert_views_agree(space: &Space, when: &str) {
     let mut free = [0; 3];
     for group in space.groups.read().values() {
         space.ensure_loaded(group).unwrap();

@@ -68,6 +68,7 @@ impl Engine {
     fn commit_locked(&self, stats: &mut CommitStats) -> Result<()> {
         let started = Instant::now();
         let Some(frozen) = self.freeze()? else { return Ok(()) };
+        self.space.retire_groups();
         let mut committer = Committer::new(self, frozen.transid, frozen.refs)?;
         for (tree, overlay) in &frozen.overlays {
             stats.items_merged += overlay.len() as u64;

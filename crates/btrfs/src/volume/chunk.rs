@@ -63,6 +63,11 @@ pub struct Piece {
 }
 
 impl Piece {
+    /// The same bytes at the same places.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        // Places of copies that there are not mean nothing.
+        (self.logical, self.len_bytes, &*self.copies) == (other.logical, other.len_bytes, &*other.copies)
+    }
     /// The part of the piece that begins `skip_bytes` into it.
     pub fn slice(&self, skip_bytes: u64, len_bytes: u64) -> Self {
         assert!(skip_bytes + len_bytes <= self.len_bytes, "a part of a piece lies in it");

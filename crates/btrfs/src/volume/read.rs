@@ -3,7 +3,9 @@
 //! *Why a repair cannot undo a newer write.* A reader may hold a pointer to a block that was freed, and whose place is
 //! being written anew: it sees new bytes on one copy, old ones on the other, and would "repair" the new ones. Therefore
 //! a repair takes the lock that all writes share, exclusively, and looks at all copies again: with no write in between,
-//! either all copies are new, and none verifies as what the reader looks for, or the difference is a fault indeed.
+//! either all copies are new, and none verifies as what the reader looks for, or the difference is a fault indeed. And it
+//! does nothing where the reader's chunk is gone: the room of one copy may be another chunk's by now, and be written, while
+//! that of the other one is still as it was.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -188,11 +190,14 @@ impl Volume {
 
     /// Looks at all copies again, with writes held off, and rewrites those that are bad. Never fails: the reader has
     /// its block.
-    fn repair_block(&self, pieces: &[Piece], expect: &BlockExpect) {
+    pub(super) fn repair_block(&self, pieces: &[Piece], expect: &BlockExpect) {
         if self.read_only {
             return;
         }
         let _alone = self.repairs.write();
+        if !self.are_mapped(pieces) {
+            return;
+        }
         let copies = pieces.iter().map(|p| p.copies.len()).min().unwrap_or(0);
         let found: Vec<_> = (0..copies)
             .map(|copy| self.read_block_copy(pieces, copy, expect))
@@ -208,6 +213,15 @@ impl Volume {
                 rest = later;
             }
         }
+    }
+
+    /// Do these bytes still lie there?
+    fn are_mapped(&self, pieces: &[Piece]) -> bool {
+        let is_mapped = |piece: &Piece| match self.map(piece.logical, piece.len_bytes).as_deref() {
+            Ok([now]) => now.is_same(piece),
+            _ => false,
+        };
+        pieces.iter().all(is_mapped)
     }
 
     /// Writes good bytes over a bad copy.
@@ -376,6 +390,9 @@ impl Volume {
             return;
         }
         let _alone = self.repairs.write();
+        if !self.are_mapped(std::slice::from_ref(sector)) {
+            return;
+        }
         let found: Vec<Option<Vec<u8>>> = (0..sector.copies.len())
             .map(|copy| {
                 let mut bytes = vec![0; sector.len_bytes as usize];

@@ -578,6 +578,35 @@ fn an_older_root_opens_read_only_when_asked_for() {
     assert!(!tree(&older, TreeId::EXTENT).is_empty());
 }
 
+/// A reader that still has the places of a chunk that is gone may see one copy as it was and another one overwritten by
+/// whoever has its room now: that is nothing to repair.
+#[test]
+fn what_lay_in_a_chunk_that_is_gone_is_not_repaired() {
+    let volume = crate::testing::memory_volume(16384);
+    let ptr = root_ptr(&volume);
+    let expect = volume.expect(&ptr, TreeId::ROOT);
+    let pieces = volume.map(ptr.addr, 16384).unwrap();
+    let [_, second] = pieces[0].copies[..] else {
+        panic!("metadata of one device is twice on it")
+    };
+    let device = volume.devices()[0].device.clone().unwrap();
+    let read = || {
+        let mut bytes = vec![0; 16384];
+        device.read_at(second.offset, &mut bytes).unwrap();
+        bytes
+    };
+    let good = read();
+    device.write_at(second.offset, &[7; 16384]).unwrap();
+    let logical = volume.chunks().lookup(ptr.addr).unwrap().logical();
+    let chunk = volume.remove_chunk(logical).unwrap();
+    volume.repair_block(&pieces, &expect);
+    assert_eq!(read(), [7; 16384]);
+    // With the chunk there it is a bad copy.
+    volume.add_chunk(Chunk::clone(&chunk)).unwrap();
+    volume.repair_block(&pieces, &expect);
+    assert_eq!(read(), good);
+}
+
 #[test]
 fn the_map_refuses_overlaps_and_knows_its_holes() {
     let chunk = |logical: u64, devices: u64| {
