@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
@@ -55,7 +55,7 @@ impl Ledger {
     pub fn work(&mut self, root: &Path, dice: &mut Dice) -> Result<()> {
         let dir = root.join(DIR);
         let made = std::fs::create_dir(&dir).or_else(|e| match e.kind() {
-            std::io::ErrorKind::AlreadyExists => Ok(()),
+            ErrorKind::AlreadyExists => Ok(()),
             _ => Err(e),
         });
         let mut result = made;
@@ -65,6 +65,13 @@ impl Ledger {
                 2 => self.replace(&dir),
                 _ => self.come_or_go(&dir, dice),
             };
+            // The step is not done. What of it is there is the journal's affair alone.
+            if result
+                .as_ref()
+                .is_err_and(|error| error.kind() == ErrorKind::StorageFull)
+            {
+                result = self.take_back(&dir);
+            }
         }
         match result {
             Err(error) if is_gone(&error) => Ok(()),
@@ -76,8 +83,20 @@ impl Ledger {
         let mut journal = OpenOptions::new().append(true).create(true).open(dir.join("journal"))?;
         self.records.begun += 1;
         journal.write_all(&record(self.records.begun))?;
-        journal.sync_data()?;
+        synced(journal.sync_data())?;
         self.records.acknowledged = self.records.begun;
+        Ok(())
+    }
+
+    /// Cuts the part of a record off for which there was no room.
+    fn take_back(&mut self, dir: &Path) -> std::io::Result<()> {
+        let journal = match OpenOptions::new().write(true).open(dir.join("journal")) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        journal.set_len(self.records.acknowledged * RECORD_BYTES as u64)?;
+        synced(journal.sync_data())?;
+        self.records.begun = self.records.acknowledged;
         Ok(())
     }
 
@@ -86,9 +105,9 @@ impl Ledger {
         self.states.begun += 1;
         let mut file = File::create(&temporary)?;
         file.write_all(&state(self.states.begun))?;
-        file.sync_all()?;
+        synced(file.sync_all())?;
         std::fs::rename(&temporary, dir.join("state"))?;
-        File::open(dir)?.sync_all()?;
+        synced(File::open(dir)?.sync_all())?;
         self.states.acknowledged = self.states.begun;
         Ok(())
     }
@@ -101,10 +120,10 @@ impl Ledger {
         if comes {
             let mut file = File::create(&path)?;
             file.write_all(name.as_bytes())?;
-            file.sync_all()?;
+            synced(file.sync_all())?;
         } else {
             std::fs::remove_file(&path)?;
-            File::open(dir)?.sync_all()?;
+            synced(File::open(dir)?.sync_all())?;
         }
         self.files.insert(name, Some(comes));
         Ok(())
@@ -191,7 +210,15 @@ impl Progress {
     }
 }
 
-fn is_gone(error: &std::io::Error) -> bool {
+/// What was accepted has its space: a sync that finds none is a fault.
+fn synced(result: std::io::Result<()>) -> std::io::Result<()> {
+    result.map_err(|error| match error.kind() {
+        ErrorKind::StorageFull => std::io::Error::other(format!("a sync finds no space: {error}")),
+        _ => error,
+    })
+}
+
+pub(crate) fn is_gone(error: &std::io::Error) -> bool {
     const GONE: [i32; 3] = [5, 103, 107]; // EIO, ECONNABORTED, ENOTCONN
     error.raw_os_error().is_some_and(|code| GONE.contains(&code))
 }

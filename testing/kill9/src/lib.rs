@@ -20,6 +20,7 @@ pub mod loader;
 pub mod rounds;
 pub mod scan;
 pub mod sqlite;
-pub mod verify;
+mod tides;
+mod verify;
 
 pub use rounds::{Config, run};

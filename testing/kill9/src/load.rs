@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -19,8 +20,10 @@ use crate::daemon::{Daemon, run as command};
 use crate::ledger::Ledger;
 use crate::rounds::Config;
 use crate::sqlite::Rows;
+use crate::tides;
 
 const IMAGE_BYTES: &str = "1g";
+const SMALL_IMAGE_BYTES: &str = "256m";
 const ROUNDS_PER_IMAGE: u64 = 20;
 const NODE_BYTES: [u32; 3] = [16384, 4096, 65536];
 const DBENCH_CLIENTS: &str = "4";
@@ -35,13 +38,15 @@ pub enum Load {
     Sqlite,
     /// dbench, and files whose every step is written down
     Dbench,
+    /// A small volume, filled and emptied with data and names by turns, and files whose every step is written down
+    Tides,
 }
 
 /// Runs all rounds; says what they did.
 pub fn run(config: &Config, load: Load, options: &str) -> Result<String> {
     let started = Instant::now();
     let mut volume: Option<Volume> = None;
-    let (mut steps, mut logs) = (0, 0);
+    let (mut steps, mut logs, mut full) = (0, 0, 0);
     for round in 0..config.rounds {
         if round % ROUNDS_PER_IMAGE == 0 {
             volume = None;
@@ -49,7 +54,7 @@ pub fn run(config: &Config, load: Load, options: &str) -> Result<String> {
         let nodes = NODE_BYTES[(round / ROUNDS_PER_IMAGE % 3) as usize];
         let volume = match &mut volume {
             Some(volume) => volume,
-            None => volume.insert(Volume::new(config, nodes)?),
+            None => volume.insert(Volume::new(config, load, nodes)?),
         };
         let mut dice = Dice::new(config.seed.wrapping_mul(1_000_003).wrapping_add(round));
         let before = volume.steps();
@@ -57,13 +62,17 @@ pub fn run(config: &Config, load: Load, options: &str) -> Result<String> {
             .round(config, load, options, &mut dice)
             .with_context(|| format!("round {round} (seed {}, {load:?})", config.seed))?;
         steps += volume.steps().saturating_sub(before);
+        full += volume.full.swap(0, Ordering::Relaxed);
         logs += u64::from(has_log);
         if config.progress && round % 10 == 9 {
-            eprintln!("{} rounds, {steps} steps acknowledged, {logs} logs", round + 1);
+            eprintln!(
+                "{} rounds, {steps} steps acknowledged, {logs} logs, {full} times full",
+                round + 1
+            );
         }
     }
     Ok(format!(
-        "{} kills under {load:?}: {steps} steps acknowledged, {logs} logs replayed, {:.0} s",
+        "{} kills under {load:?}: {steps} steps acknowledged, {logs} logs replayed, {full} times full, {:.0} s",
         config.rounds,
         started.elapsed().as_secs_f64()
     ))
@@ -74,19 +83,27 @@ struct Volume {
     dir: tempfile::TempDir,
     ledger: Ledger,
     rows: Rows,
+    /// How often there was no space.
+    full: AtomicU64,
 }
 
 impl Volume {
-    fn new(config: &Config, node_bytes: u32) -> Result<Volume> {
+    fn new(config: &Config, load: Load, node_bytes: u32) -> Result<Volume> {
         let dir = scratch_dir()?;
         std::fs::create_dir(dir.path().join("fuse"))?;
         let (node, image) = (node_bytes.to_string(), dir.path().join("image"));
-        let args = ["mkfs", "-q", "-b", IMAGE_BYTES, "-n", &node, &image.to_string_lossy()];
+        let bytes = if load == Load::Tides {
+            SMALL_IMAGE_BYTES
+        } else {
+            IMAGE_BYTES
+        };
+        let args = ["mkfs", "-q", "-b", bytes, "-n", &node, &image.to_string_lossy()];
         command(&config.cowshed, &args)?;
         Ok(Volume {
             dir,
             ledger: Ledger::default(),
             rows: Rows::default(),
+            full: AtomicU64::new(0),
         })
     }
 
@@ -119,6 +136,22 @@ impl Volume {
                     let worked = ledger.work(root, dice);
                     end_group(&mut bench)?;
                     worked
+                })
+            }
+            Load::Tides => {
+                self.ledger.recover(&fuse)?;
+                let (seed, full) = (dice.roll(), &self.full);
+                let ledger = Mutex::new((&mut self.ledger, dice));
+                work_and_kill(&mut daemon, delay, |root| {
+                    std::thread::scope(|scope| {
+                        let tides = scope.spawn(|| tides::work(root, seed));
+                        let mut guard = ledger.lock().map_err(|_| anyhow!("a panic"))?;
+                        let (ledger, dice) = &mut *guard;
+                        let worked = ledger.work(root, dice);
+                        let times = tides.join().map_err(|_| anyhow!("the tides panicked"))??;
+                        full.fetch_add(times, Ordering::Relaxed);
+                        worked
+                    })
                 })
             }
             Load::Model => bail!("the model has rounds of its own"),

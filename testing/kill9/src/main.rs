@@ -46,7 +46,11 @@ fn main() -> Result<()> {
     };
     println!("seed {}", args.seed);
     if args.load != Load::Model {
-        let tool = if args.load == Load::Sqlite { "sqlite3" } else { "dbench" };
+        let tool = match args.load {
+            Load::Sqlite => "sqlite3",
+            Load::Dbench => "dbench",
+            Load::Tides | Load::Model => "btrfs",
+        };
         if need::tool(tool).is_none() || need::tool("stdbuf").is_none() {
             return Ok(());
         }
