@@ -124,10 +124,26 @@ pub(super) fn pack_chunk(engine: &Engine, choice: Choice, run: &Run, range: &Ran
     packed
 }
 
-/// Compresses all of a file that fits one block, to be inline data.
-pub(super) fn pack_inline(engine: &Engine, choice: Choice, data: &[u8]) -> Packed {
-    let limit_bytes = (data.len() as u64 - 1).min(INLINE_BYTES_MAX);
-    pack(engine, choice, data, limit_bytes)
+/// Compresses all of a file that fits one block, to be inline data: the first `len` bytes of `block`, which is zero behind them.
+///
+/// What was watched of the kernel: it samples the whole block; what fits inline no better than it is does not mark the file,
+/// only what does not become smaller at all, and LZO has a whole block of room for that.
+pub(super) fn pack_inline(engine: &Engine, choice: Choice, block: &[u8], len: usize) -> Packed {
+    if !choice.force && !entropy::looks_compressible(block) {
+        return Packed::Raw { marks: false };
+    }
+    let algorithm = choice.how.algorithm();
+    let limit_bytes = match algorithm {
+        Algorithm::Lzo => BLOCK as usize,
+        Algorithm::Zlib | Algorithm::Zstd => len - 1,
+    };
+    match engine.file.encoders.compress(choice.how, &block[..len], limit_bytes) {
+        Some(bytes) if bytes.len() < len && bytes.len() as u64 <= INLINE_BYTES_MAX => {
+            Packed::Smaller { algorithm, bytes }
+        }
+        Some(_) => Packed::Raw { marks: false },
+        None => Packed::Raw { marks: choice.marks },
+    }
 }
 
 fn pack(engine: &Engine, choice: Choice, data: &[u8], limit_bytes: u64) -> Packed {

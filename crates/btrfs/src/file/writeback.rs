@@ -344,7 +344,7 @@ fn prepare_inline(
         return Ok(None);
     };
     let data = &flight[..size as usize];
-    let packed = choice.map(|choice| pack::pack_inline(engine, choice, data));
+    let packed = choice.map(|choice| pack::pack_inline(engine, choice, &flight[..BLOCK as usize], data.len()));
     let extent = match &packed {
         Some(Packed::Smaller { algorithm, bytes }) => {
             engine.volume.need_features(algorithm.feature());
