@@ -203,6 +203,20 @@ pub trait FileSystem: Send + Sync {
     /// Makes the names in a directory durable.
     fn fsyncdir(&self, ctx: &Context, node: NodeId, handle: Handle, data_only: bool) -> Result<()>;
 
+    /// As [`FileSystem::fsyncdir`], ended as [`FileSystem::fsync_later`] is.
+    fn fsyncdir_later(
+        &self,
+        ctx: &Context,
+        node: NodeId,
+        handle: Handle,
+        data_only: bool,
+        will_wait: &dyn Fn(),
+        done: Done,
+    ) {
+        let _ = will_wait;
+        done(self.fsyncdir(ctx, node, handle, data_only));
+    }
+
     /// Reads into `buf`; fewer bytes only at the end of the file, 0 at or after it. Holes read as zeros. Errors:
     /// `IsDirectory`.
     fn read(&self, ctx: &Context, node: NodeId, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;

@@ -1,4 +1,4 @@
-//! Replies that are sent when the worker that took the request has long turned to another: to FSYNC. Those who wait for
+//! Replies that are sent when the worker that took the request has long turned to another: to FSYNC and FSYNCDIR. Those who wait for
 //! the next write of the log would otherwise keep a thread each, which has to be put to sleep and woken.
 
 use cowshed_vfs::{Error, Handle, NodeId};
@@ -49,8 +49,15 @@ impl Drop for Owed {
     }
 }
 
+/// What a request wants durable.
+#[derive(Clone, Copy)]
+pub(super) enum Synced {
+    File,
+    Directory,
+}
+
 impl Server {
-    pub(super) fn fsync_later(&self, request: &Request<'_>, args: &FsyncIn, post: &dyn Post) {
+    pub(super) fn fsync_later(&self, request: &Request<'_>, args: &FsyncIn, what: Synced, post: &dyn Post) {
         let owed = Owed {
             unique: request.header.unique,
             send: Some(post.sender()),
@@ -62,8 +69,11 @@ impl Server {
             return done(Err(Error::Io));
         }
         let ctx = self.context(request, 0);
-        self.fs
-            .fsync_later(&ctx, node, handle, data_only, &|| post.will_wait(), done);
+        let will_wait = || post.will_wait();
+        match what {
+            Synced::File => self.fs.fsync_later(&ctx, node, handle, data_only, &will_wait, done),
+            Synced::Directory => self.fs.fsyncdir_later(&ctx, node, handle, data_only, &will_wait, done),
+        }
     }
 }
 

@@ -28,6 +28,7 @@ use crate::proto::request::forgotten;
 use crate::proto::wire::{InHeader, InitInShort, InitOut};
 use crate::proto::{Dialect, Operation, Request};
 pub use init::{Agreed, Wishes};
+use late::Synced;
 pub use late::{Post, SendLate};
 pub use reply::Reply;
 
@@ -116,7 +117,11 @@ impl Server {
         }
         let outcome = catch_unwind(AssertUnwindSafe(|| match (&request.op, post) {
             (Operation::Fsync(args), Some(post)) => {
-                self.fsync_later(&request, args, post);
+                self.fsync_later(&request, args, Synced::File, post);
+                Ok(After::Nothing)
+            }
+            (Operation::Fsyncdir(args), Some(post)) => {
+                self.fsync_later(&request, args, Synced::Directory, post);
                 Ok(After::Nothing)
             }
             _ => self.dispatch(&request, &mut reply).map(|()| after(&request.op)),
@@ -132,7 +137,7 @@ impl Server {
                 self.report_panic(&request, &*panic);
                 match (&request.op, post) {
                     // Whoever was to send it has done so when it was dropped.
-                    (Operation::Fsync(_), Some(_)) => After::Nothing,
+                    (Operation::Fsync(_) | Operation::Fsyncdir(_), Some(_)) => After::Nothing,
                     _ => after(&request.op),
                 }
             }

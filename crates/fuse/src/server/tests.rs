@@ -152,11 +152,14 @@ fn the_reply_to_fsync_comes_by_the_post() {
     let server = started(Arc::default(), None);
     let post = Outbox::default();
     let fsync = FsyncIn::default();
-    for (node, errno) in [(1, 0), (99, libc::ESTALE)] {
-        let request = bytes(Opcode::Fsync, node, &[fsync.as_bytes()]);
-        let (after, _) = server.handle(0, &request, &mut [], Some(&post));
-        assert_eq!(after, After::Nothing);
-        assert_eq!(post.0.lock().drain(..).collect::<Vec<_>>(), [(7, errno)], "node {node}");
+    for opcode in [Opcode::Fsync, Opcode::Fsyncdir] {
+        for (node, errno) in [(1, 0), (99, libc::ESTALE)] {
+            let request = bytes(opcode, node, &[fsync.as_bytes()]);
+            let (after, _) = server.handle(0, &request, &mut [], Some(&post));
+            assert_eq!(after, After::Nothing, "{opcode:?}");
+            let sent: Vec<_> = post.0.lock().drain(..).collect();
+            assert_eq!(sent, [(7, errno)], "{opcode:?} of node {node}");
+        }
     }
 }
 
