@@ -94,6 +94,41 @@ pub fn perm_after_write(perm: u32) -> u32 {
     if perm & GROUP_EXEC != 0 { perm & !SET_GID } else { perm }
 }
 
+/// Which set-id bits a change of content takes away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Strips {
+    /// None: the caller may keep them.
+    #[default]
+    Nothing,
+    /// Those of programs: see [`perm_after_write`].
+    SetIds,
+    /// Set-group-id without the group's right to execute, too: the caller is no member of it.
+    AllSetIds,
+}
+
+impl Strips {
+    /// What a change of content by this caller takes away of a file with these permission bits and this group. Watched on
+    /// Linux: every call that changes content does it, down to `fallocate`; dedupe and stores through a mapping do not.
+    pub fn by(creds: &Credentials, perm: u32, gid: u32) -> Strips {
+        if perm & (SET_UID | SET_GID) == 0 || creds.is_privileged() {
+            return Strips::Nothing;
+        }
+        if perm & (SET_GID | GROUP_EXEC) == SET_GID && !creds.in_group(gid) {
+            return Strips::AllSetIds;
+        }
+        Strips::SetIds
+    }
+
+    /// The permission bits afterwards.
+    pub fn apply(self, perm: u32) -> u32 {
+        match self {
+            Strips::Nothing => perm,
+            Strips::SetIds => perm_after_write(perm),
+            Strips::AllSetIds => perm & !(SET_UID | SET_GID),
+        }
+    }
+}
+
 /// The permission bits after a change of owner or group, by anybody. Directories keep theirs.
 pub fn perm_after_chown(kind: FileKind, perm: u32) -> u32 {
     if kind == FileKind::Directory {

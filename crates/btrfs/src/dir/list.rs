@@ -21,7 +21,7 @@ pub struct ListedEntry<'a> {
     pub cookie: u64,
 }
 
-/// Calls `sink` for each name from a cookie on (0: all) until it breaks.
+/// Calls `sink` for each name from a cookie on (0: all) until it breaks, or where [`super::begin_listing`] said.
 pub fn list(
     dir: &Arc<Inode>,
     cookie: u64,
@@ -29,7 +29,11 @@ pub fn list(
 ) -> Result<()> {
     let from = names::index_key(dir.ino, cookie.max(FIRST_INDEX));
     let mut cursor = dir.tree.cursor_type(from);
+    let end = super::listing_end(dir);
     while let Some((key, item)) = cursor.next()? {
+        if key.offset >= end {
+            break;
+        }
         let corrupt = |what: &str| Error::CorruptTree {
             tree: dir.tree.id(),
             what: format!("{key}: {what}"),

@@ -49,6 +49,8 @@ const DEPTH_MAX: usize = 1 << 16;
 pub struct DirData {
     /// The index of the next name; 0 while nobody has asked. Changes under the directory's operation lock.
     next_index: AtomicU64,
+    /// Listings end before this index; 0: nobody has begun one.
+    listing_end: AtomicU64,
     placeholder_parent: OnceLock<ObjectId>,
     filter: NameFilter,
 }
@@ -77,6 +79,33 @@ fn next_index(dir: &Inode) -> Result<u64> {
     };
     dir.dir.next_index.store(next, Ordering::Release);
     Ok(next)
+}
+
+/// Listings show the names that there are now, and none that come later, until this is called again.
+pub fn begin_listing(dir: &Inode) -> Result<()> {
+    let known = dir.dir.next_index.load(Ordering::Acquire);
+    let end = if known != 0 {
+        known
+    } else {
+        // Who finds it out sets it: nobody may make a name meanwhile.
+        let _lock = dir.lock.read();
+        match next_index(dir) {
+            Ok(next) => next,
+            // No name can be made any more.
+            Err(Error::Outcome(Errno::Overflow)) => u64::MAX,
+            Err(error) => return Err(error),
+        }
+    };
+    dir.dir.listing_end.store(end, Ordering::Release);
+    Ok(())
+}
+
+/// The index before which listings end.
+fn listing_end(dir: &Inode) -> u64 {
+    match dir.dir.listing_end.load(Ordering::Acquire) {
+        0 => u64::MAX,
+        end => end,
+    }
 }
 
 /// A name comes into the directory, with the next index.

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use btrfs_format::{LogicalAddr, ObjectId, TreeId};
 use cowshed_vfs::Error as Outcome;
+use cowshed_vfs::perm::Strips;
 
 use super::data::update_disk_size;
 use super::dirty::DirtyMap;
@@ -50,6 +51,8 @@ struct Staged {
     reservation: DataReservation,
     /// The file is at least so long afterwards.
     end: u64,
+    /// Set-id bits that go with it.
+    strips: Strips,
 }
 
 /// A group of writes that is being collected. Dropping it drops them.
@@ -128,6 +131,7 @@ impl Group {
             blocks: DirtyMap::default(),
             reservation: reservation.split(BLOCK),
             end: 0,
+            strips: Strips::Nothing,
         });
         let mut added = 0;
         for (block, content) in edges {
@@ -139,6 +143,18 @@ impl Group {
         self.bytes += added;
         self.all_bytes.fetch_add(added, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Who wrote to the file may not keep its set-id bits: they go when the group happens.
+    pub fn strip(&mut self, inode: &Inode, strips: Strips) {
+        if let Some(staged) = self.files.get_mut(&id_of(inode)) {
+            staged.strips = staged.strips.max(strips);
+        }
+    }
+
+    /// The files that the group writes to.
+    pub fn files(&self) -> impl Iterator<Item = &Arc<Inode>> {
+        self.files.values().map(|staged| &staged.inode)
     }
 
     /// What the file holds in the blocks that a write covers in part and the group does not hold yet.
@@ -228,7 +244,7 @@ impl Group {
             change,
             update: Box::new(|attr, state| {
                 attr.attr.size = attr.attr.size.max(staged.end);
-                touch(engine, attr, WriteCtx::default());
+                touch(engine, attr, WriteCtx::stripping(staged.strips));
                 update_disk_size(state, attr, true);
             }),
         });

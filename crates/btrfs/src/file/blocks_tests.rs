@@ -67,3 +67,25 @@ fn a_sync_changes_no_count_and_the_kernel_counts_the_same() {
         .unwrap();
     assert_eq!(ours, theirs);
 }
+
+/// No lock is held while the extents are looked at, and still nothing counts twice, or not at all, when it lands just then.
+#[test]
+fn what_lands_meanwhile_counts_once() {
+    let mut bench = Bench::new(256 << 20, |_| {}, MountOptions::default());
+    bench.create();
+    (0..40).for_each(|n| write(&bench, 2 * n, 1));
+    let inode = bench.inode(0);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..200 {
+                write(&bench, 2 * (round % 40), 1);
+                super::write_back(bench.engine(), &inode).unwrap();
+            }
+            is_over.store(true, std::sync::atomic::Ordering::Release);
+        });
+        while !is_over.load(std::sync::atomic::Ordering::Acquire) {
+            assert_eq!(blocks(&bench), 40 * SECTORS);
+        }
+    });
+}

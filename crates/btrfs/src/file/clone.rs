@@ -96,10 +96,17 @@ pub fn clone_range(
     dst_offset: u64,
     len_bytes: u64,
 ) -> Result<()> {
-    clone_as(engine, (src, src_offset), (dst, dst_offset), len_bytes, WriteCtx::REMAP)
+    clone_as(
+        engine,
+        (src, src_offset),
+        (dst, dst_offset),
+        len_bytes,
+        WriteCtx::STRIPPING,
+    )
 }
 
-fn clone_as(
+/// As [`clone_range`]; `ctx` says which set-id bits go.
+pub fn clone_as(
     engine: &Engine,
     (src, src_offset): (&Arc<Inode>, u64),
     (dst, dst_offset): (&Arc<Inode>, u64),
@@ -109,6 +116,26 @@ fn clone_as(
     engine.txn.check_writable()?;
     let mut reservation = engine.space.reserve_data(2 * BLOCK)?;
     let _locks = lock_both(src, dst);
+    let dst_size = dst.attr.lock().attr.size;
+    let Some(ranges) = check(src, src_offset, dst, dst_offset, len_bytes)? else {
+        return Ok(());
+    };
+    // Nobody writes to the source while we hold its lock, so that it stays clean.
+    writeback::flush(engine, src)?;
+    if dst_offset > dst_size {
+        grow(engine, dst, dst_size, dst_offset, reservation.split(BLOCK))?;
+    }
+    share(engine, src, dst, &ranges, Some(reservation), Some(ctx))
+}
+
+/// The ranges of a clone; `None` where there is nothing to clone.
+fn check(
+    src: &Arc<Inode>,
+    src_offset: u64,
+    dst: &Arc<Inode>,
+    dst_offset: u64,
+    len_bytes: u64,
+) -> Result<Option<Ranges>> {
     let src_size = src.attr.lock().attr.size;
     let dst_size = dst.attr.lock().attr.size;
     if src_offset > src_size || !may_share(src, dst) {
@@ -120,7 +147,7 @@ fn clone_as(
         len_bytes
     };
     if len_bytes == 0 {
-        return Ok(());
+        return Ok(None);
     }
     let ranges = Ranges::new(src_offset, src_size, dst_offset, len_bytes)?;
     if ranges.dst.end > FILE_BYTES_MAX {
@@ -131,12 +158,18 @@ fn clone_as(
     if overlaps || !(len_bytes.is_multiple_of(BLOCK) || ends_with_source) {
         return Err(Outcome::Invalid.into());
     }
-    // Nobody writes to the source while we hold its lock, so that it stays clean.
-    writeback::flush(engine, src)?;
-    if dst_offset > dst_size {
-        grow(engine, dst, dst_size, dst_offset, reservation.split(BLOCK))?;
-    }
-    share(engine, src, dst, &ranges, Some(reservation), Some(ctx))
+    Ok(Some(ranges))
+}
+
+/// Would [`clone_range`] change anything, with the files as they are? Errors: its own, as far as they are plain by now.
+pub fn clones_anything(
+    src: &Arc<Inode>,
+    src_offset: u64,
+    dst: &Arc<Inode>,
+    dst_offset: u64,
+    len_bytes: u64,
+) -> Result<bool> {
+    Ok(check(src, src_offset, dst, dst_offset, len_bytes)?.is_some())
 }
 
 /// The most that one [`dedupe_range`] compares: contents are compared with both files locked.
@@ -345,8 +378,7 @@ fn with_holes(extents: Vec<Extent>, range: &Range<u64>) -> Vec<Extent> {
     all
 }
 
-/// Copies within the volume: whole blocks are shared where the offsets allow it, the rest is copied. Returns the bytes
-/// copied, fewer only at the end of the source or before an error. `Invalid` for overlapping ranges of one file.
+/// [`copy_as`] by somebody who may keep set-id bits.
 pub fn copy_range(
     engine: &Engine,
     src: &Arc<Inode>,
@@ -355,6 +387,26 @@ pub fn copy_range(
     dst_offset: u64,
     len_bytes: u64,
 ) -> Result<u64> {
+    copy_as(
+        engine,
+        (src, src_offset),
+        (dst, dst_offset),
+        len_bytes,
+        WriteCtx::default(),
+    )
+}
+
+/// Copies within the volume: whole blocks are shared where the offsets allow it, the rest is copied. Returns the bytes
+/// copied, fewer only at the end of the source or before an error. `Invalid` for overlapping ranges of one file. `ctx` says
+/// which set-id bits of the target go.
+pub fn copy_as(
+    engine: &Engine,
+    (src, src_offset): (&Arc<Inode>, u64),
+    (dst, dst_offset): (&Arc<Inode>, u64),
+    len_bytes: u64,
+    ctx: WriteCtx,
+) -> Result<u64> {
+    let copy = |from: u64, to: u64, len: u64| copy(engine, (src, from), (dst, to), len, ctx);
     let src_size = src.attr.lock().attr.size;
     let len_bytes = len_bytes.min(src_size.saturating_sub(src_offset));
     let dst_end = dst_offset
@@ -377,24 +429,23 @@ pub fn copy_range(
     };
     let is_congruent = (src_offset % BLOCK) == (dst_offset % BLOCK);
     if !is_congruent || from >= to || !may_share(src, dst) {
-        return copy(engine, src, src_offset, dst, dst_offset, len_bytes);
+        return copy(src_offset, dst_offset, len_bytes);
     }
     let head = from - src_offset;
-    if head > 0 && copy(engine, src, src_offset, dst, dst_offset, head)? < head {
+    if head > 0 && copy(src_offset, dst_offset, head)? < head {
         return Ok(0);
     }
-    let ctx = WriteCtx::default();
     match clone_as(engine, (src, from), (dst, dst_offset + head), to - from, ctx) {
         Ok(()) => {}
         // Somebody changed a size in between.
         Err(crate::Error::Outcome(Outcome::Invalid)) => {
-            return Ok(head + copy(engine, src, from, dst, dst_offset + head, src_end - from)?);
+            return Ok(head + copy(from, dst_offset + head, src_end - from)?);
         }
         Err(error) if head == 0 => return Err(error),
         Err(_) => return Ok(head),
     }
     let shared = to - src_offset;
-    match copy(engine, src, to, dst, dst_offset + shared, src_end - to) {
+    match copy(to, dst_offset + shared, src_end - to) {
         Ok(tail) => Ok(shared + tail),
         Err(error) => {
             // A short copy, as after an error in the middle of a write: whoever goes on from there is told.
@@ -406,11 +457,10 @@ pub fn copy_range(
 
 fn copy(
     engine: &Engine,
-    src: &Arc<Inode>,
-    src_offset: u64,
-    dst: &Arc<Inode>,
-    dst_offset: u64,
+    (src, src_offset): (&Arc<Inode>, u64),
+    (dst, dst_offset): (&Arc<Inode>, u64),
     len_bytes: u64,
+    ctx: WriteCtx,
 ) -> Result<u64> {
     let mut buf = vec![0; len_bytes.min(COPY_BYTES) as usize];
     let mut done = 0;
@@ -420,7 +470,7 @@ fn copy(
             if got == 0 {
                 Ok(0)
             } else {
-                write(engine, dst, dst_offset + done, &buf[..got], WriteCtx::default())
+                write(engine, dst, dst_offset + done, &buf[..got], ctx)
             }
         });
         match result {

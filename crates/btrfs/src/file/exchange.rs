@@ -67,6 +67,11 @@ pub struct Exchange {
 /// `Invalid`: misaligned, overlapping in one file, beyond an end, or only one of both has checksums. `TooBig`: more than
 /// [`EXTENTS_MAX`] extents. `Busy`: see [`Exchange::fresh_b`].
 pub fn exchange_range(engine: &Engine, a: &Arc<Inode>, b: &Arc<Inode>, what: &Exchange) -> Result<()> {
+    exchange_as(engine, [a, b], what, [WriteCtx::STRIPPING; 2])
+}
+
+/// As [`exchange_range`]; `ctx` says which set-id bits of each file go.
+pub fn exchange_as(engine: &Engine, [a, b]: [&Arc<Inode>; 2], what: &Exchange, ctx: [WriteCtx; 2]) -> Result<()> {
     engine.txn.check_writable()?;
     let _locks = write_all(&[a, b]);
     if what.fresh_b.is_some_and(|seen| seen != Freshness::of(b)) {
@@ -91,7 +96,7 @@ pub fn exchange_range(engine: &Engine, a: &Arc<Inode>, b: &Arc<Inode>, what: &Ex
     }
     let budget = Budget::moved_extents(count as u64, engine.store.nodesize_bytes() as u64);
     let meta = engine.reserve(budget)?;
-    apply(engine, [a, b], &ends, &extents, what.to_eof, meta)
+    apply(engine, [a, b], &ends, &extents, (what.to_eof, ctx), meta)
 }
 
 /// The ranges as they are after all checks; of different length only where both go to the end.
@@ -216,7 +221,7 @@ fn apply(
     [a, b]: [&Arc<Inode>; 2],
     ends: &Ends,
     extents: &[Vec<Extent>; 2],
-    to_eof: bool,
+    (to_eof, ctx): (bool, [WriteCtx; 2]),
     meta: crate::space::MetaReservation,
 ) -> Result<()> {
     let unwritten = [sharing::unwritten(&extents[0]), sharing::unwritten(&extents[1])].concat();
@@ -244,7 +249,7 @@ fn apply(
         (ends.a.start + len(&ends.b), ends.b.start + len(&ends.a))
     });
     let is_one_file = Arc::ptr_eq(a, b);
-    let update = |size: Option<u64>, attr: &mut InodeState, state: &mut DataState| {
+    let update = |size: Option<u64>, ctx: WriteCtx, attr: &mut InodeState, state: &mut DataState| {
         if let Some(size) = size {
             attr.attr.size = size;
             // Everything is on disk: nothing of it is behind the item's size.
@@ -253,22 +258,22 @@ fn apply(
         if !unwritten.is_empty() {
             attr.attr.flags |= flags::PREALLOC;
         }
-        touch(engine, attr, WriteCtx::REMAP);
+        touch(engine, attr, ctx);
         update_disk_size(state, attr, false);
     };
     let mut parts = Vec::with_capacity(2);
     let plans = if is_one_file {
         let mut both = vec![replace_a, replace_b];
         both.sort_unstable_by_key(|r| r.range.start);
-        vec![(a, both, None)]
+        vec![(a, both, None, ctx[0])]
     } else {
         vec![
-            (a, vec![replace_a], sizes.map(|s| s.0)),
-            (b, vec![replace_b], sizes.map(|s| s.1)),
+            (a, vec![replace_a], sizes.map(|s| s.0), ctx[0]),
+            (b, vec![replace_b], sizes.map(|s| s.1), ctx[1]),
         ]
     };
     let _flush = writeback::hold(&if is_one_file { vec![a] } else { vec![a, b] });
-    for (inode, replacements, size) in plans {
+    for (inode, replacements, size, ctx) in plans {
         let existing = existing_around(inode, &replacements)?;
         let change = Change {
             plan: replace::plan_checked(&inode.tree, inode.ino, &existing, &replacements)?,
@@ -278,7 +283,7 @@ fn apply(
         parts.push(Part {
             inode,
             change,
-            update: Box::new(move |attr, state| update(size, attr, state)),
+            update: Box::new(move |attr, state| update(size, ctx, attr, state)),
         });
     }
     items::apply_all(engine, parts, meta, || sharing::note_shared(engine, &noted));

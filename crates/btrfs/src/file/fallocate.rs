@@ -25,6 +25,23 @@ const PREALLOC_BYTES_MAX: u64 = 256 << 20;
 
 /// Allocates, punches or zeroes a range. Takes the operation lock itself.
 pub fn fallocate(engine: &Engine, inode: &Arc<Inode>, mode: FallocateFlags, offset: u64, len_bytes: u64) -> Result<()> {
+    fallocate_as(
+        engine,
+        inode,
+        mode,
+        offset..offset.saturating_add(len_bytes),
+        WriteCtx::default(),
+    )
+}
+
+/// As [`fallocate`]; `ctx` says which set-id bits go.
+pub fn fallocate_as(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    mode: FallocateFlags,
+    range: Range<u64>,
+    ctx: WriteCtx,
+) -> Result<()> {
     use FallocateFlags as F;
     let is_punch = mode.contains(F::PUNCH_HOLE);
     let is_zero = mode.contains(F::ZERO_RANGE);
@@ -33,25 +50,51 @@ pub fn fallocate(engine: &Engine, inode: &Arc<Inode>, mode: FallocateFlags, offs
     {
         return Err(Outcome::NotSupported.into());
     }
-    if len_bytes == 0 {
+    if range.end > FILE_BYTES_MAX {
+        return Err(Outcome::FileTooBig.into());
+    }
+    if range.is_empty() {
         return Err(Outcome::Invalid.into());
     }
-    let end = offset
-        .checked_add(len_bytes)
-        .filter(|end| *end <= FILE_BYTES_MAX)
-        .ok_or(Outcome::FileTooBig)?;
     engine.txn.check_writable()?;
     // All that can fail for want of space comes before anything changes. A hole gives space back: it needs some only for
     // blocks that it covers in part.
-    let partial_blocks = [offset, end].iter().filter(|at| !at.is_multiple_of(BLOCK)).count() as u64;
+    let partial_blocks = [range.start, range.end]
+        .iter()
+        .filter(|at| !at.is_multiple_of(BLOCK))
+        .count() as u64;
     let grows = u64::from(!mode.contains(F::KEEP_SIZE));
     let edges = engine.space.reserve_data((partial_blocks + grows) * BLOCK)?;
     let last = engine.reserve(if is_punch { Budget::TRUNCATE } else { Budget::SETATTR })?;
     let _op = inode.lock.write();
     if is_punch {
-        return punch(engine, inode, offset..end, edges, last);
+        return punch(engine, inode, range, edges, last, ctx);
     }
-    allocate(engine, inode, offset..end, mode, edges, last)
+    allocate(engine, inode, range, mode, edges, last, ctx)
+}
+
+/// Does a hole already lie where one is to be punched? Then nothing changes, times neither: as the kernel has it.
+pub fn is_hole(inode: &Arc<Inode>, range: &Range<u64>) -> Result<bool> {
+    let blocks = round_down(range.start)..round_up(range.end);
+    // What lands between the two looks shows in the count of landings.
+    loop {
+        let landings = {
+            let state = inode.data.state.lock();
+            if state.next_pending(blocks.start).is_some_and(|at| at < blocks.end) {
+                return Ok(false);
+            }
+            state.landings
+        };
+        let mut walk = Walk::new(&inode.tree, inode.ino, blocks.clone())?;
+        while let Some(extent) = walk.next()? {
+            if !matches!(extent.kind, Kind::Hole) {
+                return Ok(false);
+            }
+        }
+        if inode.data.state.lock().landings == landings {
+            return Ok(true);
+        }
+    }
 }
 
 /// Adds zeros where blocks are covered in part, drops what is covered as a whole.
@@ -61,7 +104,11 @@ fn punch(
     range: Range<u64>,
     mut edges: DataReservation,
     last: MetaReservation,
+    ctx: WriteCtx,
 ) -> Result<()> {
+    if is_hole(inode, &range)? {
+        return Ok(());
+    }
     zero_edges(engine, inode, &range, &mut edges)?;
     let inner = round_up(range.start)..round_down(range.end);
     // A last block that ends with the file is covered as a whole.
@@ -74,7 +121,7 @@ fn punch(
     if inner.start < inner_end {
         drop_range(engine, inode, inner.start..inner_end)?;
     }
-    finish(engine, inode, None, last);
+    finish(engine, inode, None, last, ctx);
     Ok(())
 }
 
@@ -131,6 +178,7 @@ fn allocate(
     mode: FallocateFlags,
     mut edges: DataReservation,
     last: MetaReservation,
+    ctx: WriteCtx,
 ) -> Result<()> {
     let size = inode.attr.lock().attr.size;
     let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
@@ -160,7 +208,7 @@ fn allocate(
         }
         None => fill_holes(engine, inode, blocks, &mut reservation)?,
     }
-    finish(engine, inode, new_size, last);
+    finish(engine, inode, new_size, last, ctx);
     Ok(())
 }
 
@@ -364,13 +412,13 @@ fn fill_holes(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, reservatio
 }
 
 /// Times, and the size where it changes.
-fn finish(engine: &Engine, inode: &Arc<Inode>, new_size: Option<u64>, meta: MetaReservation) {
+fn finish(engine: &Engine, inode: &Arc<Inode>, new_size: Option<u64>, meta: MetaReservation, ctx: WriteCtx) {
     let _flush = inode.data.flush.lock();
     items::apply(engine, inode, Change::default(), meta, |attr, state| {
         if let Some(size) = new_size {
             attr.attr.size = size.max(attr.attr.size);
         }
-        touch(engine, attr, WriteCtx::default());
+        touch(engine, attr, ctx);
         update_disk_size(state, attr, false);
     });
 }

@@ -12,6 +12,7 @@
 //! flush lock is taken.
 
 mod atomic;
+mod blocks;
 mod clone;
 pub mod compress;
 mod csum;
@@ -41,13 +42,14 @@ mod write;
 mod writeback;
 
 pub use atomic::{GROUP_BYTES_MAX, Group};
-pub use clone::{DEDUPE_BYTES_MAX, Dedupe, clone_range, copy_range, dedupe_range};
+pub use blocks::with_delalloc;
+pub use clone::{DEDUPE_BYTES_MAX, Dedupe, clone_as, clone_range, clones_anything, copy_as, copy_range, dedupe_range};
 pub(crate) use csum::load as load_sums;
 pub use data::FileData;
 pub use defrag::{Defrag, defragment};
-pub use exchange::{EXTENTS_MAX, Exchange, Freshness, exchange_range};
-pub use fallocate::fallocate;
-pub use read::{delalloc_bytes, read};
+pub use exchange::{EXTENTS_MAX, Exchange, Freshness, exchange_as, exchange_range};
+pub use fallocate::{fallocate, fallocate_as, is_hole};
+pub use read::read;
 pub use seek::seek;
 pub use shared::FileShared;
 pub(crate) use shared::has_no_holes;
@@ -78,6 +80,8 @@ mod remap_cost;
 mod strange_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod truncate_tests;
 
 /// Bytes of a block of file data: the only sector size that this engine mounts.
 pub const BLOCK_BYTES: u32 = 4096;

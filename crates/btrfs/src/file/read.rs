@@ -11,56 +11,10 @@ use super::extent::{Extent, Kind, OnDisk, Walk};
 use super::{BLOCK, csum, decompress, round_down, round_up};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::inode::{Inode, InodeAttr, flags};
+use crate::inode::{Inode, flags};
 
 /// Unaligned reads up to this size go through one buffer; longer ones only at their two ends.
 const BOUNCE_BYTES_MAX: u64 = 64 << 10;
-
-/// So many dirty ranges, and extents below them, are looked at to tell what a file takes.
-const DELALLOC_LOOKS_MAX: usize = 1024;
-
-/// Bytes of dirty ranges that no extent holds yet: they count as used. The caller holds the lock of the attributes, which
-/// `attr` are a copy of: what lands on disk changes them and the extents under it.
-pub fn delalloc_bytes(inode: &Inode, attr: &InodeAttr) -> u64 {
-    let pending = inode.data.pending_bytes();
-    let at_most = pending.min(round_up(attr.size).saturating_sub(attr.nbytes));
-    if at_most == 0 || attr.nbytes == 0 {
-        return at_most;
-    }
-    // A file with holes: only its extents tell what is dirty in them.
-    new_bytes(inode).unwrap_or(at_most)
-}
-
-/// `None` where that would take too long, or cannot be read.
-fn new_bytes(inode: &Inode) -> Option<u64> {
-    let mut ranges = Vec::new();
-    {
-        let state = inode.data.state.lock();
-        let mut pos = 0;
-        while let Some(start) = state.next_pending(pos) {
-            pos = state.next_settled(start);
-            ranges.push(start..pos);
-            if ranges.len() > DELALLOC_LOOKS_MAX {
-                return None;
-            }
-        }
-    }
-    let (mut bytes, mut looks) = (0, 0);
-    for range in ranges {
-        bytes += range.end - range.start;
-        let mut walk = Walk::new(&inode.tree, inode.ino, range.clone()).ok()?;
-        while let Some(extent) = walk.next().ok()? {
-            looks += 1;
-            if looks > DELALLOC_LOOKS_MAX {
-                return None;
-            }
-            if extent.nbytes() > 0 {
-                bytes -= extent.end().min(range.end) - extent.start.max(range.start);
-            }
-        }
-    }
-    Some(bytes)
-}
 
 /// Reads into `buf`; fewer bytes only at the end of the file.
 pub fn read(engine: &Engine, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -27,17 +27,24 @@ pub fn truncate(engine: &Engine, inode: &Arc<Inode>, new_size: u64) -> Result<()
     if new_size > FILE_BYTES_MAX {
         return Err(Outcome::FileTooBig.into());
     }
-    let size_before = inode.attr.lock().attr.size;
     // Only a block that becomes partly zero needs space for data: emptying a file on a full volume must not.
-    let tail_bytes = if new_size.min(size_before).is_multiple_of(BLOCK) {
-        0
-    } else {
-        BLOCK
+    let tail_bytes = |size: u64| {
+        if new_size.min(size).is_multiple_of(BLOCK) {
+            0
+        } else {
+            BLOCK
+        }
     };
-    let tail = engine.space.reserve_data(tail_bytes)?;
-    let reservation = engine.reserve(Budget::TRUNCATE)?;
-    let _op = inode.lock.write();
-    let size = inode.attr.lock().attr.size;
+    let (tail, reservation, _op, size) = loop {
+        let tail = engine.space.reserve_data(tail_bytes(inode.attr.lock().attr.size))?;
+        let reservation = engine.reserve(Budget::TRUNCATE)?;
+        let op = inode.lock.write();
+        let size = inode.attr.lock().attr.size;
+        // Another size by now, whose last block was not reckoned with.
+        if tail_bytes(size) <= tail.bytes() {
+            break (tail, reservation, op, size);
+        }
+    };
     if new_size < size {
         shrink_tail(engine, inode, new_size, tail)?;
     } else {

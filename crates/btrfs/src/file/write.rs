@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use cowshed_vfs::{Error as Outcome, FileKind, PERM_MASK, perm};
+use cowshed_vfs::perm::Strips;
+use cowshed_vfs::{Error as Outcome, FileKind, PERM_MASK, Timestamp};
 
 use super::data::{DataState, update_disk_size};
 use super::extent::{Extent, Kind, Walk};
@@ -15,6 +16,9 @@ use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
 use crate::space::{Budget, DataReservation};
 
+/// How late the kernel sends a page that a mapping made dirty, at most: it looks every 5 seconds for what is dirty for 30.
+const PAGES_LATE_SECONDS: i64 = 40;
+
 /// Bytes of one write that are copied under the locks at once.
 const PIECE_BYTES_MAX: usize = 1 << 20;
 
@@ -23,22 +27,28 @@ const PIECE_BYTES_MAX: usize = 1 << 20;
 pub struct WriteCtx {
     /// To the end as it is when the write happens, whatever the offset says.
     pub append: bool,
-    /// Strip set-id bits ([`cowshed_vfs::perm::perm_after_write`]).
-    pub kill_suidgid: bool,
+    /// Set-id bits that go.
+    pub strips: Strips,
     /// Past the caches.
     pub direct: bool,
-    /// Written back from a front end's cache: times stay.
+    /// Pages that somebody changed through a mapping. The times are those of their arrival, for who changed them told nobody when;
+    /// unless somebody said what the times are since.
     pub from_cache: bool,
 }
 
 impl WriteCtx {
-    /// Content comes from another file: for whoever may write, not for root alone.
-    pub const REMAP: Self = Self {
-        append: false,
-        kill_suidgid: true,
-        direct: false,
-        from_cache: false,
-    };
+    /// A change by somebody who may not keep set-id bits.
+    pub const STRIPPING: Self = Self::stripping(Strips::SetIds);
+
+    /// A change that takes set-id bits away, and nothing else to say about it.
+    pub const fn stripping(strips: Strips) -> Self {
+        Self {
+            append: false,
+            strips,
+            direct: false,
+            from_cache: false,
+        }
+    }
 }
 
 /// Writes; returns how much: less than all where an error struck after the first byte.
@@ -151,13 +161,15 @@ pub(super) fn note_dirty(
 
 /// Times and set-id bits after a change of content.
 pub(super) fn touch(engine: &Engine, attr: &mut InodeState, ctx: WriteCtx) {
-    if !ctx.from_cache {
-        let now = engine.env.now();
+    let now = engine.env.now();
+    let is_old = |set_at: Timestamp| (set_at.secs..set_at.secs + PAGES_LATE_SECONDS).contains(&now.secs);
+    if !(ctx.from_cache && attr.times_set.is_some_and(is_old)) {
         (attr.attr.mtime, attr.attr.ctime) = (now, now);
+        attr.times_set = None;
     }
     attr.attr.sequence = attr.attr.sequence.wrapping_add(1);
-    if ctx.kill_suidgid && attr.attr.kind() == Some(FileKind::Regular) {
-        let perm = perm::perm_after_write(attr.attr.mode & PERM_MASK);
+    if ctx.strips != Strips::Nothing && attr.attr.kind() == Some(FileKind::Regular) {
+        let perm = ctx.strips.apply(attr.attr.mode & PERM_MASK);
         attr.attr.mode = (attr.attr.mode & !PERM_MASK) | perm;
     }
 }

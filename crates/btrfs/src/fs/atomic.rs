@@ -15,9 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use btrfs_format::{ObjectId, TreeId};
+use cowshed_vfs::perm::Strips;
 use cowshed_vfs::{Attr, Caches, Error as Errno, Handle, IoctlReply, NodeId, OpenFlags};
 use parking_lot::Mutex;
 
+use super::setattr::strip_capability;
 use super::{Fs, errno, flags_of, ioctl};
 use crate::error::Result;
 use crate::file::Group;
@@ -177,7 +179,7 @@ impl Fs {
             return self.sync_inode(inode, Scope::All);
         };
         let ranges = group.ranges(inode);
-        let applied = group.apply(&self.engine);
+        let applied = self.apply_group(group);
         drop(held);
         // Not before: who read what was there until now is noted in it.
         self.atomic.remove(handle);
@@ -197,7 +199,15 @@ impl Fs {
     /// Makes a group happen, whole, and durable. An error before it has happened leaves nothing of it; one of the
     /// device afterwards makes the mount read-only.
     pub fn commit_group(&self, group: Group) -> Result<()> {
-        self.sync_files(&group.apply(&self.engine)?)
+        self.sync_files(&self.apply_group(group)?)
+    }
+
+    /// What a change of contents takes away goes first: a crash in between leaves less than there was, never more.
+    fn apply_group(&self, group: Group) -> Result<Vec<Arc<Inode>>> {
+        group
+            .files()
+            .try_for_each(|inode| strip_capability(&self.engine, inode))?;
+        group.apply(&self.engine)
     }
 
     fn sync_files(&self, files: &[Arc<Inode>]) -> Result<()> {
@@ -247,12 +257,17 @@ impl Fs {
         &self,
         handle: Handle,
         inode: &Arc<Inode>,
-        offset: u64,
-        data: &[u8],
+        (offset, data): (u64, &[u8]),
+        strips: Strips,
     ) -> Option<Result<usize>> {
         let open = self.atomic.get(handle)?;
-        let staged = open.group.lock().as_mut()?.write(&self.engine, inode, offset, data);
-        Some(staged.map(|()| data.len()))
+        let mut held = open.group.lock();
+        let group = held.as_mut()?;
+        let staged = group.write(&self.engine, inode, offset, data);
+        Some(staged.map(|()| {
+            group.strip(inode, strips);
+            data.len()
+        }))
     }
 
     /// A read by a handle that has a group; `None` where it has none.

@@ -39,6 +39,11 @@ const SUBVOL_RDONLY: u64 = 1 << 1;
 /// `struct btrfs_ioctl_fs_info_args`.
 const FS_INFO_BYTES: usize = 1024;
 
+/// Does the command change what `stat` shows?
+pub(super) fn changes_attributes(cmd: u32) -> bool {
+    matches!(cmd, cmd::SETFLAGS | cmd::SETFLAGS_32 | cmd::FSSETXATTR)
+}
+
 /// Answers an ioctl. Errors: `NotIoctl` (unknown).
 pub(super) fn ioctl(
     engine: &Engine,

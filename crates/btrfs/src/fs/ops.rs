@@ -6,13 +6,14 @@ use std::sync::atomic::Ordering;
 
 use btrfs_format::{Key, KeyType, view};
 use cowshed_vfs::fs::{DirPlusSink, DirSink, NewNode};
+use cowshed_vfs::perm::Strips;
 use cowshed_vfs::{
     Access, Attr, Capabilities, Context, Done, Entry, Error as Errno, FallocateFlags, FileKind, FileSystem, Handle,
     InitInfo, Ioctl, IoctlReply, Lookup, NodeId, OpenFlags, OpenHints, OpenRequest, Opened, PermissionChecks,
     RenameFlags, SeekKind, SetAttr, SetXattrFlags, StatFs, WriteFlags, xattr as rules,
 };
 
-use super::setattr::{setattr, strip_privileges};
+use super::setattr::{setattr, strip_capability, strip_privileges, strips_of};
 use super::{Fs, VALID, errno, flags_of, handle_of, ioctl};
 use crate::dir::{self, NewInode};
 use crate::error::{Error, Result};
@@ -71,7 +72,7 @@ impl Fs {
                 kill_suidgid: open.kill_suidgid,
                 ..SetAttr::default()
             };
-            setattr(&self.engine, &caller, inode, &set)?;
+            setattr(&self.engine, &caller, inode, &set, false)?;
         }
         Ok(self.opened(inode, wanted))
     }
@@ -134,11 +135,19 @@ impl Fs {
         if self.engine.objects.is_read_only() {
             return Ok(());
         }
+        inode.note_mapped_pages_came();
         file::write_back(&self.engine, inode)?;
         sync_log(&self.engine, inode, scope)
     }
 
-    fn write_to(&self, (node, handle): (NodeId, Handle), offset: u64, data: &[u8], how: WriteFlags) -> Result<usize> {
+    fn write_to(
+        &self,
+        caller: &Context,
+        (node, handle): (NodeId, Handle),
+        offset: u64,
+        data: &[u8],
+        how: WriteFlags,
+    ) -> Result<usize> {
         let inode = self.file_to_write(node)?;
         let opened = flags_of(handle).unwrap_or(OpenFlags::empty());
         let append = how.contains(WriteFlags::APPEND);
@@ -146,20 +155,25 @@ impl Fs {
         if attr.flags & flags::APPEND != 0 && !append && offset < attr.size {
             return Err(Errno::NotPermitted.into());
         }
-        if how.contains(WriteFlags::KILL_SUIDGID) {
-            strip_privileges(&self.engine, &inode)?;
-        }
+        let strips = if how.contains(WriteFlags::KILL_SUIDGID) {
+            strips_of(caller, &inode)
+        } else {
+            Strips::Nothing
+        };
         let ctx = WriteCtx {
             append,
-            kill_suidgid: false,
+            strips: Strips::Nothing,
             direct: how.contains(WriteFlags::DIRECT),
             from_cache: how.contains(WriteFlags::FROM_CACHE),
         };
         // What is mapped belongs to no handle.
         if !ctx.from_cache
-            && let Some(staged) = self.write_staged(handle, &inode, offset, data)
+            && let Some(staged) = self.write_staged(handle, &inode, (offset, data), strips)
         {
             return staged;
+        }
+        if how.contains(WriteFlags::KILL_SUIDGID) {
+            strip_privileges(&self.engine, &inode, strips)?;
         }
         let written = file::write(&self.engine, &inode, offset, data, ctx)?;
         let is_sync =
@@ -251,7 +265,9 @@ impl FileSystem for Fs {
     fn setattr(&self, ctx: &Context, node: NodeId, _handle: Option<Handle>, set: &SetAttr) -> VfsResult<Attr> {
         let run = || {
             let inode = self.inode(node)?;
-            setattr(&self.engine, &self.caller(ctx), &inode, set)?;
+            // Who is not told of opens takes every file for open.
+            let may_be_mapped = inode.is_regular() && (inode.refs.is_open() || self.options.stateless_open);
+            setattr(&self.engine, &self.caller(ctx), &inode, set, may_be_mapped)?;
             Ok(self.attr(&inode))
         };
         run().map_err(|e| errno("setattr", e))
@@ -390,6 +406,7 @@ impl FileSystem for Fs {
         let prepare = || {
             let inode = self.inode(node)?;
             if !is_read_only {
+                inode.note_mapped_pages_came();
                 file::write_back(&self.engine, &inode)?;
             }
             Ok(inode)
@@ -418,9 +435,7 @@ impl FileSystem for Fs {
     fn readdir(&self, _ctx: &Context, node: NodeId, _handle: Handle, cookie: u64, sink: DirSink<'_>) -> VfsResult<()> {
         let mut run = || {
             let dir = self.inode(node)?;
-            if cookie == 0 {
-                self.note_access(&dir);
-            }
+            self.begin_listing(&dir, cookie)?;
             self.list(&dir, cookie, &mut |entry, _| sink(entry))
         };
         run().map_err(|e| errno("readdir", e))
@@ -436,9 +451,7 @@ impl FileSystem for Fs {
     ) -> VfsResult<()> {
         let mut run = || {
             let dir = self.inode(node)?;
-            if cookie == 0 {
-                self.note_access(&dir);
-            }
+            self.begin_listing(&dir, cookie)?;
             self.list(&dir, cookie, &mut |dirent, listed| {
                 let found = listed.and_then(|listed| self.listed_entry(&dir, listed));
                 let Some((inode, entry)) = found else {
@@ -459,6 +472,18 @@ impl FileSystem for Fs {
         self.fsync(ctx, node, handle, false)
     }
 
+    fn fsyncdir_later(
+        &self,
+        ctx: &Context,
+        node: NodeId,
+        handle: Handle,
+        _data_only: bool,
+        will_wait: &dyn Fn(),
+        done: Done,
+    ) {
+        self.fsync_later(ctx, node, handle, false, will_wait, done);
+    }
+
     fn read(&self, _ctx: &Context, node: NodeId, handle: Handle, offset: u64, buf: &mut [u8]) -> VfsResult<usize> {
         let mut run = || {
             let inode = self.file(node)?;
@@ -476,14 +501,14 @@ impl FileSystem for Fs {
 
     fn write(
         &self,
-        _ctx: &Context,
+        ctx: &Context,
         node: NodeId,
         handle: Handle,
         offset: u64,
         data: &[u8],
         flags: WriteFlags,
     ) -> VfsResult<usize> {
-        self.write_to((node, handle), offset, data, flags)
+        self.write_to(ctx, (node, handle), offset, data, flags)
             .map_err(|e| errno("write", e))
     }
 
@@ -527,7 +552,7 @@ impl FileSystem for Fs {
 
     fn fallocate(
         &self,
-        _ctx: &Context,
+        ctx: &Context,
         node: NodeId,
         _handle: Handle,
         offset: u64,
@@ -540,7 +565,13 @@ impl FileSystem for Fs {
             if inode.flags() & flags::APPEND != 0 && !mode.difference(FallocateFlags::KEEP_SIZE).is_empty() {
                 return Err(Errno::NotPermitted.into());
             }
-            file::fallocate(&self.engine, &inode, mode, offset, len)
+            let range = offset..offset.saturating_add(len);
+            if mode.contains(FallocateFlags::PUNCH_HOLE) && file::is_hole(&inode, &range)? {
+                return Ok(());
+            }
+            strip_capability(&self.engine, &inode)?;
+            let how = WriteCtx::stripping(strips_of(ctx, &inode));
+            file::fallocate_as(&self.engine, &inode, mode, range, how)
         };
         run().map_err(|e| errno("fallocate", e))
     }
@@ -552,7 +583,7 @@ impl FileSystem for Fs {
 
     fn copy_file_range(
         &self,
-        _ctx: &Context,
+        ctx: &Context,
         src: (NodeId, Handle, u64),
         dst: (NodeId, Handle, u64),
         len: u64,
@@ -562,7 +593,11 @@ impl FileSystem for Fs {
             if to.flags() & flags::APPEND != 0 && dst.2 < to.attr_now().size {
                 return Err(Errno::NotPermitted.into());
             }
-            file::copy_range(&self.engine, &from, src.2, &to, dst.2, len)
+            if len > 0 && src.2 < from.attr_now().size {
+                strip_capability(&self.engine, &to)?;
+            }
+            let how = WriteCtx::stripping(strips_of(ctx, &to));
+            file::copy_as(&self.engine, (&from, src.2), (&to, dst.2), len, how)
         };
         run().map_err(|e| errno("copy_file_range", e))
     }
@@ -584,7 +619,14 @@ impl FileSystem for Fs {
             if let Some(reply) = self.ioctl_remap(ctx, (node, handle), &inode, call.cmd, input, output) {
                 return reply;
             }
-            ioctl::ioctl(&self.engine, &self.caller(ctx), &inode, call, input, output)
+            let reply = ioctl::ioctl(&self.engine, &self.caller(ctx), &inode, call, input, output)?;
+            // Linux forgets nothing of its own accord after an ioctl: it would go on showing the old ctime.
+            if ioctl::changes_attributes(call.cmd)
+                && let Some(caches) = self.caches()
+            {
+                caches.attributes_changed(node);
+            }
+            Ok(reply)
         };
         run(output).map_err(|e| errno("ioctl", e))
     }

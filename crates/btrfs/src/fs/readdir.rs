@@ -15,6 +15,19 @@ const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
 
 impl Fs {
+    /// A listing from the start is noted: it, and what goes on with it, ends with the names that there are now, or whoever makes a
+    /// name for each one that he reads would never come to an end. The kernel's btrfs keeps that per open directory;
+    /// we are not told of those, so that the latest beginning counts for all.
+    pub(super) fn begin_listing(&self, dir: &Arc<Inode>, cookie: u64) -> Result<()> {
+        if cookie == 0 {
+            self.note_access(dir);
+            if dir.is_dir() && !dir.is_placeholder() {
+                dir::begin_listing(dir)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Calls `sink` for each name, and what it leads to where that is one.
     pub(super) fn list(
         &self,

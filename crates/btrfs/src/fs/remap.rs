@@ -12,13 +12,13 @@ use cowshed_vfs::{Access, Context, Error as Errno, Handle, IoctlReply, NodeId, O
 use parking_lot::Mutex;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::setattr::strip_capability;
+use super::setattr::{strip_capability, strips_of};
 use super::wire::{self, DefragRange, MapEntry, MapPage, Remap, Token, flag, op};
 use super::{Fs, errno, flags_of, ioctl};
 use crate::error::Result;
 use crate::file::compress::{Algorithm, Compression};
 use crate::file::map::{self, MapExtent, MapKind};
-use crate::file::{self, Dedupe, Defrag, Exchange, Freshness};
+use crate::file::{self, Dedupe, Defrag, Exchange, Freshness, WriteCtx};
 use crate::inode::access::Caller;
 use crate::inode::{Inode, flags};
 
@@ -56,12 +56,17 @@ pub type At = (NodeId, u64);
 impl Fs {
     /// FICLONERANGE. Errors: [`file::clone_range`], and those of writing to the target.
     pub fn clone_range(&self, src: At, dst: At, len_bytes: u64) -> VfsResult<()> {
-        let run = || {
-            let (from, to) = (self.file(src.0)?, self.target(dst.0)?);
+        self.clone_by(None, src, dst, len_bytes).map_err(|e| errno("clone", e))
+    }
+
+    /// Whoever calls without saying who he is keeps no set-id bits.
+    fn clone_by(&self, ctx: Option<&Context>, src: At, dst: At, len_bytes: u64) -> Result<()> {
+        let (from, to) = (self.file(src.0)?, self.target(dst.0)?);
+        if file::clones_anything(&from, src.1, &to, dst.1, len_bytes)? {
             strip_capability(&self.engine, &to)?;
-            file::clone_range(&self.engine, &from, src.1, &to, dst.1, len_bytes)
-        };
-        run().map_err(|e| errno("clone", e))
+        }
+        let how = stripping(ctx, &to);
+        file::clone_as(&self.engine, (&from, src.1), (&to, dst.1), len_bytes, how)
     }
 
     /// FIDEDUPERANGE with one target. Errors: as [`Fs::clone_range`].
@@ -75,18 +80,20 @@ impl Fs {
 
     /// Exchanges ranges of two files. Errors: [`file::exchange_range`], and those of writing to both.
     pub fn exchange_range(&self, a: NodeId, b: NodeId, what: &Exchange) -> VfsResult<()> {
-        let run = || {
-            let (first, second) = (self.target(a)?, self.target(b)?);
-            if !what.dry_run {
-                strip_capability(&self.engine, &first)?;
-                // It would change the time that is asked for.
-                if what.fresh_b.is_none() {
-                    strip_capability(&self.engine, &second)?;
-                }
+        self.exchange_by(None, a, b, what).map_err(|e| errno("exchange", e))
+    }
+
+    fn exchange_by(&self, ctx: Option<&Context>, a: NodeId, b: NodeId, what: &Exchange) -> Result<()> {
+        let (first, second) = (self.target(a)?, self.target(b)?);
+        if !what.dry_run {
+            strip_capability(&self.engine, &first)?;
+            // It would change the time that is asked for.
+            if what.fresh_b.is_none() {
+                strip_capability(&self.engine, &second)?;
             }
-            file::exchange_range(&self.engine, &first, &second, what)
-        };
-        run().map_err(|e| errno("exchange", e))
+        }
+        let how = [&first, &second].map(|inode| stripping(ctx, inode));
+        file::exchange_as(&self.engine, [&first, &second], what, how)
     }
 
     /// What [`Exchange::fresh_b`] compares.
@@ -121,6 +128,11 @@ impl Fs {
         }
         Ok(inode)
     }
+}
+
+/// The set-id bits that go, where somebody with less than all rights may be behind a call.
+fn stripping(ctx: Option<&Context>, inode: &Inode) -> WriteCtx {
+    ctx.map_or(WriteCtx::STRIPPING, |ctx| WriteCtx::stripping(strips_of(ctx, inode)))
 }
 
 /// The ioctls.
@@ -241,7 +253,7 @@ impl Fs {
                 }
                 let (src, lent) = self.lent(call.token, Access::READ)?;
                 let all = lent.attr_now().size.saturating_sub(src_offset);
-                self.clone_range((src, src_offset), (node, dst_offset), len_bytes)?;
+                self.clone_by(Some(ctx), (src, src_offset), (node, dst_offset), len_bytes)?;
                 let len_bytes = if len_bytes == 0 { all } else { len_bytes };
                 vec![(node, dst_offset..dst_offset.saturating_add(len_bytes))]
             }
@@ -260,7 +272,7 @@ impl Fs {
                 self.need(ctx, handle, inode, both)?;
                 let (src, _) = self.lent(call.token, both)?;
                 let what = exchange_of(&call)?;
-                self.exchange_range(src, node, &what)?;
+                self.exchange_by(Some(ctx), src, node, &what)?;
                 let whole = |from: u64| {
                     let len = if what.to_eof { u64::MAX } else { len_bytes };
                     from..from.saturating_add(len)

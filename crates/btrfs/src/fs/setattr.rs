@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use btrfs_format::Generation;
-use cowshed_vfs::{Error as Errno, FileKind, PERM_MASK, SetAttr, SetTime, Timestamp, perm};
+use cowshed_vfs::perm::{self, Strips};
+use cowshed_vfs::{Context, Error as Errno, FileKind, PERM_MASK, SetAttr, SetTime, Timestamp};
 
 use crate::Engine;
 use crate::dir::staged::Staged;
@@ -13,13 +14,17 @@ use crate::file;
 use crate::inode::access::{Caller, check_writable};
 use crate::inode::{Inode, InodeAttr, flags};
 use crate::space::{Budget, MetaReservation};
-use crate::xattr::{self, acl};
+use crate::xattr::{self, CAPABILITY_NAME, acl};
 
-/// File capabilities: gone after a change of owner or content, as set-id bits are.
-const CAPABILITY_NAME: &[u8] = b"security.capability";
-
-/// Changes attributes, all or none. Errors: see [`cowshed_vfs::FileSystem::setattr`].
-pub(super) fn setattr(engine: &Engine, caller: &Caller<'_>, inode: &Arc<Inode>, set: &SetAttr) -> Result<()> {
+/// Changes attributes, all or none. Errors: see [`cowshed_vfs::FileSystem::setattr`]. `may_be_mapped`: pages that were changed
+/// through a mapping may come yet.
+pub(super) fn setattr(
+    engine: &Engine,
+    caller: &Caller<'_>,
+    inode: &Arc<Inode>,
+    set: &SetAttr,
+    may_be_mapped: bool,
+) -> Result<()> {
     check_writable(engine, inode)?;
     check_flags(inode, set)?;
     if caller.checks {
@@ -43,20 +48,28 @@ pub(super) fn setattr(engine: &Engine, caller: &Caller<'_>, inode: &Arc<Inode>, 
         file::truncate(engine, inode, size)?;
     }
     let kills = set.uid.is_some() || set.gid.is_some() || set.kill_suidgid;
+    if matches!(set.mtime, Some(SetTime::At(_))) && may_be_mapped {
+        inode.attr.lock().times_set = Some(engine.env.now());
+    }
     change(engine, inode, space, kills, |attr, now| {
         apply(caller, inode.kind(), set, attr, now);
     })
 }
 
+/// The set-id bits that a change of content by this caller takes away.
+pub(super) fn strips_of(ctx: &Context, inode: &Inode) -> Strips {
+    let attr = inode.attr_now();
+    Strips::by(&ctx.creds, attr.mode & PERM_MASK, attr.gid)
+}
+
 /// Strips set-id bits and capabilities before a write on behalf of somebody who may not keep them.
-pub(super) fn strip_privileges(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
-    let mode = inode.attr_now().mode;
-    if perm::perm_after_write(mode) == mode && !has_capability(inode)? {
+pub(super) fn strip_privileges(engine: &Engine, inode: &Arc<Inode>, strips: Strips) -> Result<()> {
+    if strips == Strips::Nothing && !has_capability(inode)? {
         return Ok(());
     }
     let space = engine.reserve(budget(inode))?;
     change(engine, inode, space, true, |attr, _| {
-        attr.mode = perm::perm_after_write(attr.mode);
+        attr.mode = attr.mode & !PERM_MASK | strips.apply(attr.mode & PERM_MASK);
     })
 }
 
@@ -145,7 +158,9 @@ fn apply(caller: &Caller<'_>, kind: FileKind, set: &SetAttr, attr: &mut InodeAtt
         attr.mtime = now;
     }
     if set.kill_suidgid {
-        perm_bits = perm::perm_after_write(perm_bits);
+        // Whatever the caller is called: the front end knows that he may not keep them.
+        let strips = Strips::by(&caller.ctx.creds, perm_bits, attr.gid);
+        perm_bits = strips.max(Strips::SetIds).apply(perm_bits);
     }
     if set.uid.is_some() || set.gid.is_some() {
         attr.uid = set.uid.unwrap_or(attr.uid);

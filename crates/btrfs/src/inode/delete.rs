@@ -34,6 +34,9 @@ pub fn forget(engine: &Engine, inode: &Arc<Inode>, lookups: u64) {
 /// Closes once.
 pub fn close(engine: &Engine, inode: &Arc<Inode>) {
     inode.refs.drop_open();
+    if !inode.refs.is_open() {
+        inode.note_mapped_pages_came();
+    }
     settle(engine, inode);
 }
 

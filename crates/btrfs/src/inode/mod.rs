@@ -127,6 +127,9 @@ pub struct InodeState {
     pub attr: InodeAttr,
     /// The size that the inode's item says: below `attr.size` while data that was written beyond it waits in memory.
     pub disk_size: u64,
+    /// When somebody last said what the times are, while the file was open: pages that a mapping made dirty before that
+    /// may still be on their way here, and leave the times alone.
+    pub times_set: Option<Timestamp>,
 }
 
 /// An inode in memory. One object per (tree, number) at a time.
@@ -182,6 +185,7 @@ impl Inode {
             lock: RwLock::new(()),
             attr: Mutex::new(InodeState {
                 disk_size: attr.size,
+                times_set: None,
                 attr,
             }),
             data: FileData::default(),
@@ -216,10 +220,7 @@ impl Inode {
 
     /// What callers see, with the volume's own inode number.
     pub fn vfs_attr(&self) -> Attr {
-        let (a, delalloc_bytes) = {
-            let state = self.attr.lock();
-            (state.attr, crate::file::delalloc_bytes(self, &state.attr))
-        };
+        let (a, delalloc_bytes) = crate::file::with_delalloc(self);
         // Roots of subvolumes carry the bytes of a block as theirs, and the kernel shows them.
         let block = u64::from(crate::file::BLOCK_BYTES);
         let used_bytes = a.nbytes.saturating_add(delalloc_bytes);
@@ -240,6 +241,11 @@ impl Inode {
             ctime: sane_time(a.ctime),
             btime: sane_time(a.otime),
         }
+    }
+
+    /// All pages that were dirty in mappings of the file until now have come.
+    pub fn note_mapped_pages_came(&self) {
+        self.attr.lock().times_set = None;
     }
 
     pub fn key(&self) -> Key {
@@ -270,6 +276,10 @@ impl InodeRefs {
     }
     pub fn add_open(&self) {
         self.opens.fetch_add(1, Ordering::SeqCst);
+    }
+    /// May anybody have the file mapped?
+    pub fn is_open(&self) -> bool {
+        self.opens.load(Ordering::SeqCst) > 0
     }
     /// Remembered by nobody outside.
     pub fn is_idle(&self) -> bool {

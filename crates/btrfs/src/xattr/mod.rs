@@ -26,6 +26,9 @@ use crate::inode::Inode;
 use crate::inode::access::{Caller, check_changeable};
 use crate::space::Budget;
 
+/// File capabilities: gone after a change of owner or content, as set-id bits are.
+pub const CAPABILITY_NAME: &[u8] = b"security.capability";
+
 const UNKNOWN: u8 = 0;
 const NONE: u8 = 1;
 const SOME: u8 = 2;
@@ -234,7 +237,19 @@ fn change(
     check_changeable(engine, inode)?;
     let space = engine.reserve(Budget::XATTR)?;
     let _lock = inode.lock.write();
-    check(caller, inode, name, Use::Set)?;
+    if name == CAPABILITY_NAME && value.is_none() {
+        // Linux takes them away in the name of whoever writes to the file, and before that of nobody else's.
+        caller.need(inode, Access::WRITE)?;
+    } else {
+        check(caller, inode, name, Use::Set)?;
+    }
+    let effect_of_property = match name_space {
+        Namespace::Btrfs => Some(props::effect(inode, name, value)?),
+        _ => None,
+    };
+    if effect_of_property.is_some() && props::is_ignored(inode) {
+        return Ok(());
+    }
     let exists = load(inode, name)?.is_some();
     if exists && flags.contains(SetXattrFlags::CREATE) {
         return Err(Errno::Exists.into());
@@ -244,16 +259,13 @@ fn change(
     }
     let effect = match name_space {
         Namespace::AccessAcl | Namespace::DefaultAcl => acl::effect(caller, inode, name, value, flags)?,
-        Namespace::Btrfs => props::effect(inode, name, value)?,
-        Namespace::User | Namespace::Trusted | Namespace::Security => Effect {
-            value: value.map(<[u8]>::to_vec),
-            mode: None,
-            flags: None,
-        },
+        Namespace::Btrfs | Namespace::User | Namespace::Trusted | Namespace::Security => effect_of_property
+            .unwrap_or_else(|| Effect {
+                value: value.map(<[u8]>::to_vec),
+                mode: None,
+                flags: None,
+            }),
     };
-    if name_space == Namespace::Btrfs && props::is_ignored(inode) {
-        return Ok(());
-    }
     let may_be_absent = value.is_some() || matches!(name_space, Namespace::AccessAcl | Namespace::DefaultAcl);
     if !exists && !may_be_absent {
         return Err(Errno::NoData.into());

@@ -91,3 +91,56 @@ fn operations_move_the_times_that_posix_names() {
     assert_eq!(rig.setattr("d", &size), Err(Error::IsDirectory));
     rig.finish();
 }
+
+/// Pages that were changed through a mapping move the times when they come, but not those that somebody set since they were
+/// changed: as long as the file is open, and not synced.
+#[test]
+fn mapped_pages_move_times_that_nobody_set() {
+    use cowshed_vfs::{Handle, OpenFlags, OpenRequest, WriteFlags};
+    if !crate::rig::can_run() {
+        return;
+    }
+    let rig = Rig::new();
+    let node = rig.create("f").unwrap().node;
+    let write = |flags| rig.fs.write(&ROOT, node, Handle::NONE, 0, &[1; 4096], flags).unwrap();
+    write(WriteFlags::empty());
+    let old = Timestamp::new(1000, 0);
+    let set_old = || {
+        let set = SetAttr {
+            mtime: Some(SetTime::At(old)),
+            ..SetAttr::default()
+        };
+        rig.setattr("f", &set).unwrap();
+    };
+    let is_old = || rig.attr("f").unwrap().mtime == old;
+    set_old();
+    let ctime = rig.attr("f").unwrap().ctime;
+    write(WriteFlags::FROM_CACHE);
+    assert!(!is_old(), "nobody had it open when the times were set");
+    assert!(rig.attr("f").unwrap().ctime > ctime);
+
+    let request = OpenRequest {
+        flags: OpenFlags::READ | OpenFlags::WRITE,
+        kill_suidgid: false,
+    };
+    let open = || rig.fs.open(&ROOT, node, &request).unwrap().handle;
+    let handle = open();
+    set_old();
+    write(WriteFlags::FROM_CACHE);
+    assert!(is_old(), "the page may have been changed before");
+    rig.fs.fsync(&ROOT, node, handle, false).unwrap();
+    write(WriteFlags::FROM_CACHE);
+    assert!(!is_old(), "with the sync all old pages had come");
+
+    set_old();
+    rig.fs.release(node, handle);
+    write(WriteFlags::FROM_CACHE);
+    assert!(!is_old(), "with the last close, too");
+
+    let handle = open();
+    set_old();
+    write(WriteFlags::empty());
+    assert!(!is_old(), "a plain write moves them always");
+    rig.fs.release(node, handle);
+    rig.finish();
+}

@@ -9,6 +9,7 @@ mod permissions;
 mod refusals;
 mod renames;
 mod rig;
+mod setid;
 mod speed;
 mod subvolumes;
 mod xattrs;

@@ -175,8 +175,12 @@ fn cookies_survive_deletion_and_creation() {
     rig.create("new").unwrap();
     rig.commit();
     let rest: Vec<_> = rig.list_from("", last.1, usize::MAX).into_iter().map(|e| e.0).collect();
+    // That is not shown: the listing began before.
     let mut expected: Vec<String> = (41..100).map(|n| format!("f{n:02}")).collect();
+    assert_eq!(rest, expected);
     expected.push("new".into());
+    let all = rig.list_from("", 0, usize::MAX);
+    let rest: Vec<_> = all.into_iter().filter(|e| e.1 > last.1).map(|e| e.0).collect();
     assert_eq!(rest, expected);
     // The number of a name that went is never given again, even if it was the last one.
     let index_of = |rig: &Rig, name: &str| rig.list_from("", 0, usize::MAX).iter().find(|e| e.0 == name).unwrap().1;
@@ -222,5 +226,34 @@ fn links_end_at_the_limit_of_the_format() {
     let refs = rig.items(entry.attr.ino, KeyType::INODE_REF);
     assert_eq!(refs.len(), 1);
     assert!(view::inode_refs(&refs[0].1).count() > 500);
+    rig.finish();
+}
+
+#[test]
+fn a_listing_ends_although_names_are_made_all_the_while() {
+    if !crate::rig::can_run() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.mkdir("d").unwrap();
+    for n in 0..5 {
+        rig.create(&format!("d/{n}")).unwrap();
+    }
+    let rig = rig.remount();
+    // Each name that is read becomes another, as `for f in *; do mv $f new-$f` has it.
+    let (mut cookie, mut seen) = (0, Vec::new());
+    while let Some((name, next, _)) = rig.list_from("d", cookie, 1).pop() {
+        assert!(seen.len() < 20, "no end: {seen:?}");
+        if name.parse::<u32>().is_ok() {
+            rig.rename(&format!("d/{name}"), &format!("d/new{name}"), RenameFlags::empty())
+                .unwrap();
+        }
+        rig.create(&format!("d/more{}", seen.len())).unwrap();
+        seen.push(name);
+        cookie = next;
+    }
+    assert_eq!(seen, [".", "..", "0", "1", "2", "3", "4"]);
+    // From the start everything is there.
+    assert_eq!(rig.names("d").len(), 5 + 7);
     rig.finish();
 }

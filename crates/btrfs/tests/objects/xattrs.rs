@@ -259,3 +259,29 @@ fn immutable_and_append_only_are_kept() {
     rig.unlink("i").unwrap();
     rig.finish();
 }
+
+/// As the kernel has it: a property's value is looked at before what is there already, and what takes no properties takes all.
+#[test]
+fn properties_are_judged_before_flags() {
+    use cowshed_vfs::SetXattrFlags as How;
+    if !crate::rig::can_run() {
+        return;
+    }
+    let rig = Rig::new();
+    let file = rig.create("f").unwrap().node;
+    let link = rig.symlink("l", b"f").unwrap().node;
+    let set = |node, value: &[u8], how| rig.fs.setxattr(&ROOT, node, b"btrfs.compression", value, how);
+    for how in [How::empty(), How::CREATE, How::REPLACE] {
+        for value in [&b"zst"[..], b"noo", b"x"] {
+            assert_eq!(set(file, value, how), Err(Error::Invalid));
+        }
+        for value in [&b""[..], b"zlib", b"none"] {
+            assert_eq!(set(link, value, how), Ok(()));
+        }
+    }
+    assert_eq!(set(file, b"zlib", How::REPLACE), Err(Error::NoData));
+    assert_eq!(set(file, b"zlib", How::CREATE), Ok(()));
+    assert_eq!(set(file, b"lzo", How::CREATE), Err(Error::Exists));
+    assert_eq!(set(file, b"lzx", How::CREATE), Err(Error::Invalid));
+    rig.finish();
+}
