@@ -58,7 +58,7 @@ struct Args {
     #[arg(long, default_value_t = 1)]
     threads: u16,
     /// Instead of random operations so many turns of tides: data until there is no room, names until there is no room, most
-    /// of it deleted each time. For --device-mib 128 to 512
+    /// of the data and all of the names deleted each time. For --device-mib 128 to 512
     #[arg(long, default_value_t = 0)]
     tides: usize,
     /// Seconds to cut a failing run short

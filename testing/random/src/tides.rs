@@ -1,5 +1,5 @@
 //! Tides: a small volume is filled with data until there is no room, most of it is deleted; it is filled with names until
-//! there is no room, most of them are deleted; and again.
+//! there is no room, all of them are deleted; and again.
 //!
 //! What fails for want of space has changed nothing, what is deleted makes room, and everything is compared with the model at
 //! each turn. How far each tide came is told.
@@ -40,7 +40,7 @@ impl fmt::Display for Reach {
 }
 
 const WRITE_BYTES_MAX: u64 = 2 << 20;
-/// One of so many files stays.
+/// One of so many files with data stays.
 const KEPT_ONE_IN: u64 = 10;
 /// Names in one directory.
 const DIR_NAMES: u16 = 1000;
@@ -185,11 +185,11 @@ impl Tides {
         }
         let blocks: usize = self.model.ids().map(|id| blocks(self.model.node(id))).sum();
         let bytes = blocks as u64 * BLOCK_BYTES;
-        self.ebb(&files)?;
+        self.ebb(&files, |dice| !dice.one_in(KEPT_ONE_IN))?;
         Ok(bytes)
     }
 
-    /// Names with something to hold in trees until there is no room; then most of them go.
+    /// Names with something to hold in trees until there is no room; then all of them go.
     fn names(&mut self) -> Result<usize> {
         let mut names = Vec::new();
         'fill: while names.len() < OPERATIONS_MAX {
@@ -222,15 +222,16 @@ impl Tides {
             }
         }
         let count = self.model.node_count();
-        self.ebb(&names)?;
+        // Those that stayed would lie all over the block groups that the names have taken from the data.
+        self.ebb(&names, |_| true)?;
         Ok(count)
     }
 
     /// The full volume is looked at; then most of what was made goes, and what is left is looked at.
-    fn ebb(&mut self, made: &[Place]) -> Result<()> {
+    fn ebb(&mut self, made: &[Place], goes: impl Fn(&mut Dice) -> bool) -> Result<()> {
         self.look().context("when it was full")?;
         for place in made {
-            if !self.dice.one_in(KEPT_ONE_IN) {
+            if goes(&mut self.dice) {
                 self.must(&Op::Unlink { place: place.clone() })?;
             }
         }

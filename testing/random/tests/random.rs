@@ -99,7 +99,7 @@ fn tides_of_data_and_names() {
         btrfs_check: true,
     };
     let reached = cowshed_random::tides::run(&config).unwrap_or_else(|e| panic!("{e:#}"));
-    // What was deleted is room again. Leaves with few names left in them take more of it than these need.
+    // What was deleted is room again.
     for reach in &reached[1..] {
         let is_far = reach.data_bytes * 20 >= reached[0].data_bytes * 19 && reach.names * 5 >= reached[0].names * 4;
         assert!(is_far, "{reach}, but {} in the first turn", reached[0]);
