@@ -4,6 +4,7 @@
 //!   checker finds nothing, and the files are exactly those of one committed state, not older than the last
 //!   acknowledged sync. [`kernel`] lets Linux judge a sample of the same images.
 //!   What holds with a log as with commits, from whatever state the volume is opened, is in [`promise`].
+//! * [`groups`]: the same over block groups that come and go on a small volume.
 //! * [`faults`]: the n-th I/O of a run fails, for every n. An error or the right answer, never a wrong one.
 //!
 //! Both work in memory and follow from a seed; only the committing thread of [`power::Threads::Committer`] runs free.
@@ -11,6 +12,7 @@
 mod beside;
 pub mod faults;
 mod full;
+pub mod groups;
 mod habits;
 mod image;
 pub mod kernel;

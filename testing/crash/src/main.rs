@@ -39,6 +39,9 @@ struct Args {
     /// Subvolumes in all runs, not in one of three
     #[arg(long)]
     subvolumes: bool,
+    /// Over block groups that come and go on a small volume, instead of the usual runs
+    #[arg(long)]
+    groups: bool,
     /// Runs at a time
     #[arg(long, default_value_t = 2)]
     jobs: u64,
@@ -130,11 +133,22 @@ fn report(totals: &Totals, started: Instant) {
     );
 }
 
+fn groups(args: &Args) -> Result<()> {
+    let (per_run, by_kernel) = (args.per_run as usize, args.kernel_images);
+    let judged = cowshed_crash::groups::judge_runs(args.seed, args.images, per_run, by_kernel);
+    let (images, stats) = judged.with_context(|| format!("seed {}", args.seed))?;
+    println!("{images} crash images over {stats:?}: all as they must be");
+    Ok(())
+}
+
 fn main() -> Result<()> {
     const REPORT_S: u64 = 10;
     let args = Args::parse();
     ensure!(args.per_run > 0 && args.jobs > 0, "--per-run and --jobs are at least 1");
     let started = Instant::now();
+    if args.groups {
+        return groups(&args);
+    }
     let totals = Totals::default();
     let failures = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
