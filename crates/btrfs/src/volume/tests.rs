@@ -600,11 +600,11 @@ fn what_lay_in_a_chunk_that_is_gone_is_not_repaired() {
     let logical = volume.chunks().lookup(ptr.addr).unwrap().logical();
     let chunk = volume.remove_chunk(logical).unwrap();
     volume.repair_block(&pieces, &expect);
-    assert_eq!(read(), [7; 16384]);
+    assert!(read() == [7; 16384], "nothing is written where the chunk was");
     // With the chunk there it is a bad copy.
     volume.add_chunk(Chunk::clone(&chunk)).unwrap();
     volume.repair_block(&pieces, &expect);
-    assert_eq!(read(), good);
+    assert!(read() == good, "healed");
 }
 
 #[test]
