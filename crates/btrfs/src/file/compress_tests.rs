@@ -417,3 +417,30 @@ fn small_files_are_marked_as_the_kernel_marks_them() {
         bench.judge(how);
     }
 }
+
+/// Two items that do not agree on how long an extent is, which can only be damage: each gets its own length.
+#[test]
+fn a_compressed_extent_of_two_lengths_is_read() {
+    let mut bench = Bench::new(128 << 20, plain, compressed("lzo", true));
+    (0..2).for_each(|_| bench.create());
+    let (whole, part) = (bench.inode(0), bench.inode(1));
+    let engine = bench.engine();
+    super::write(engine, &whole, 0, &[5; 16_384], super::WriteCtx::default()).unwrap();
+    super::write_back(engine, &whole).unwrap();
+    super::clone_range(engine, &whole, 0, &part, 0, 0).unwrap();
+    let mut items = super::extent::Walk::new(&part.tree, part.ino, 0..16_384).unwrap();
+    let mut item = items.next().unwrap().unwrap();
+    let Kind::Disk(disk) = &mut item.kind else {
+        panic!("{item:?}")
+    };
+    disk.ram_bytes = 8192;
+    item.len_bytes = 8192;
+    let mut batch = crate::txn::Batch::new();
+    batch.put(&part.tree, super::extent::extent_key(part.ino, 0), item.encode());
+    engine.txn.join().apply_unreserved(batch);
+    // The first read of a part keeps the whole.
+    let mut content = [0; 8192];
+    super::read(engine, &whole, 4096, &mut content).unwrap();
+    assert_eq!(super::read(engine, &part, 0, &mut content).unwrap(), 8192);
+    assert_eq!(content, [5; 8192]);
+}
