@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::inode::{Inode, flags};
 use crate::space::Budget;
 
-/// Extents shared in one step.
+/// Extents shared in one step, and extents that they take the place of.
 const STEP_EXTENTS_MAX: usize = 128;
 /// Bytes copied at once where sharing is impossible.
 const COPY_BYTES: u64 = 1 << 20;
@@ -265,7 +265,11 @@ fn share(
     while pos < blocks.end {
         let meta = engine.reserve(Budget::WRITE_EXTENT)?;
         let _flush = dst.data.flush.lock();
-        let (extents, to) = some_extents(src, pos..blocks.end)?;
+        let (mut extents, to) = some_extents(src, pos..blocks.end)?;
+        // A hole or one large extent may take the place of very many: what goes has its bound, too.
+        let (_, target_end) = some_extents(dst, to_dst(pos)..to_dst(to))?;
+        let to = pos + (target_end - to_dst(pos));
+        extents.retain(|e| e.start < to);
         if extents.iter().any(|e| e.is_inline() && e.end() > BLOCK) {
             return Err(too_long_inline(src));
         }
@@ -343,8 +347,9 @@ fn inline_block(engine: &Engine, src: &Arc<Inode>) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-fn some_extents(src: &Arc<Inode>, range: Range<u64>) -> Result<(Vec<Extent>, u64)> {
-    let mut walk = Walk::new(&src.tree, src.ino, range.clone())?;
+/// As many extents of a range as one step moves, and how far they reach.
+fn some_extents(inode: &Arc<Inode>, range: Range<u64>) -> Result<(Vec<Extent>, u64)> {
+    let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
     let mut found: Vec<Extent> = Vec::new();
     while let Some(extent) = walk.next()? {
         if found.len() == STEP_EXTENTS_MAX {

@@ -1,6 +1,6 @@
 //! The extents of a file as FIEMAP shows them: a walk over the items, leaf by leaf, nothing kept. Where the items show a
 //! hole or a preallocated extent, the dirty ranges are asked, as the kernel's btrfs does; dirty data over an extent that has
-//! data does not show.
+//! data does not show. They are as they were before the walk: what lands meanwhile would be seen in neither place.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -48,7 +48,8 @@ pub struct MapExtent {
 }
 
 /// Shows what overlaps a range of a file to `take`, in order, until it breaks off. Extents come as their items have them,
-/// not cut to the range and not merged. `wants_shared`: find out what is shared, which takes lookups for each extent.
+/// not cut to the range and not merged; of a preallocated one that is dirty in places, each part comes for itself, and only
+/// where it overlaps. `wants_shared`: find out what is shared, which takes lookups for each extent.
 pub fn map(
     engine: &Engine,
     inode: &Arc<Inode>,
@@ -61,14 +62,16 @@ pub fn map(
     let range = round_down(range.start)..range.end.min(i64::MAX as u64);
     let mut shares = wants_shared.then(|| Shares::new(engine, inode)).transpose()?;
     let mut pos = range.start;
+    // Nobody writes while we hold the lock.
+    let dirty = Dirty::of(inode, range.end);
     let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
     while let Some(extent) = walk.next()? {
-        if pending(inode, pos..extent.start.min(range.end), take).is_break() {
+        if pending(&dirty, pos..extent.start.min(range.end), take).is_break() {
             return Ok(());
         }
         pos = extent.end();
         let flow = match &extent.kind {
-            Kind::Hole => pending(inode, extent.start.max(range.start)..pos.min(range.end), take),
+            Kind::Hole => pending(&dirty, extent.start.max(range.start)..pos.min(range.end), take),
             Kind::Inline {
                 item,
                 ram_bytes,
@@ -86,7 +89,7 @@ pub fn map(
             }),
             Kind::Disk(disk) => {
                 let is_shared = shares.as_mut().map_or(Ok(false), |s| s.is_shared(&extent, disk))?;
-                on_disk(inode, &extent, disk, is_shared, take)
+                on_disk(&dirty, range.start, &extent, disk, is_shared, take)
             }
         };
         if flow.is_break() {
@@ -94,7 +97,7 @@ pub fn map(
         }
     }
     let end = range.end.min(round_up(size));
-    let _ = pending(inode, pos..end.max(pos), take);
+    let _ = pending(&dirty, pos..end.max(pos), take);
     Ok(())
 }
 
@@ -106,20 +109,33 @@ fn inline_bytes(item: &[u8]) -> u64 {
     }
 }
 
+/// What is in memory only, in order, disjoint.
+struct Dirty(Vec<Range<u64>>);
+
+impl Dirty {
+    /// Of the file up to `end`: an extent may begin long before the range that is asked for.
+    fn of(inode: &Inode, end: u64) -> Self {
+        let state = inode.data.state.lock();
+        let (mut all, mut pos) = (Vec::new(), 0);
+        while let Some(from) = state.next_pending(pos).filter(|from| *from < end) {
+            pos = state.next_settled(from);
+            all.push(from..pos);
+        }
+        Self(all)
+    }
+
+    /// The first at or behind `pos`, cut off before it.
+    fn next(&self, pos: u64) -> Option<Range<u64>> {
+        let at = self.0.partition_point(|dirty| dirty.end <= pos);
+        self.0.get(at).map(|dirty| dirty.start.max(pos)..dirty.end)
+    }
+}
+
 /// Dirty ranges where there are no extents.
-fn pending(
-    inode: &Arc<Inode>,
-    range: Range<u64>,
-    take: &mut dyn FnMut(&MapExtent) -> ControlFlow<()>,
-) -> ControlFlow<()> {
+fn pending(dirty: &Dirty, range: Range<u64>, take: &mut dyn FnMut(&MapExtent) -> ControlFlow<()>) -> ControlFlow<()> {
     let mut pos = range.start;
-    while pos < range.end {
-        let dirty = {
-            let state = inode.data.state.lock();
-            let from = state.next_pending(pos).filter(|from| *from < range.end);
-            from.map(|from| from..state.next_settled(from).min(range.end))
-        };
-        let Some(dirty) = dirty else { break };
+    while let Some(found) = dirty.next(pos).filter(|found| found.start < range.end) {
+        let dirty = found.start..found.end.min(range.end);
         take(&MapExtent {
             kind: MapKind::Delalloc,
             start: dirty.start,
@@ -136,9 +152,11 @@ fn pending(
     ControlFlow::Continue(())
 }
 
-/// An extent on disk; of a preallocated one, what is dirty comes as such.
+/// An extent on disk; of a preallocated one, what is dirty comes as such, and parts before `from` do not come: a map that
+/// is asked for in pages would never get beyond them.
 fn on_disk(
-    inode: &Arc<Inode>,
+    dirty: &Dirty,
+    from: u64,
     extent: &Extent,
     disk: &OnDisk,
     is_shared: bool,
@@ -164,16 +182,17 @@ fn on_disk(
     }
     let mut pos = extent.start;
     while pos < extent.end() {
-        let dirty = inode.data.state.lock().next_pending(pos);
-        let clean_end = dirty.map_or(extent.end(), |at| at.min(extent.end()));
-        if clean_end > pos {
-            take(&part(pos..clean_end))?;
+        let next = dirty.next(pos).filter(|next| next.start < extent.end());
+        let next = next.map_or(extent.end()..extent.end(), |next| {
+            next.start..next.end.min(extent.end())
+        });
+        if next.start > pos && next.start > from {
+            take(&part(pos..next.start))?;
         }
-        if clean_end == extent.end() {
-            break;
+        pos = next.end;
+        if pos > from {
+            pending(dirty, next.start..pos, take)?;
         }
-        pos = inode.data.state.lock().next_settled(clean_end).min(extent.end());
-        pending(inode, clean_end..pos, take)?;
     }
     ControlFlow::Continue(())
 }

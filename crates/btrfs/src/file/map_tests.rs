@@ -420,3 +420,51 @@ fn defragmenting_a_range_that_ends_within_a_block_keeps_the_block() {
     assert_eq!(kinds(&fs, &f), [(MapKind::Data, 0, 8 * BLOCK, false)]);
     judge(&device, fs, &["f"]);
 }
+
+/// As the ioctl asks: a part at a time, from where the last answer ended.
+#[test]
+fn a_map_in_pages_gets_to_the_end_of_a_preallocated_extent_that_is_dirty_in_places() {
+    let (_device, fs) = new_volume(256 << 20);
+    let a = create(&fs, "a");
+    super::fallocate(fs.engine(), &a, FallocateFlags::empty(), 0, MIB).unwrap();
+    for at in (4096..MIB).step_by(5 * 4096) {
+        write(&fs, &a, at, &[1; 8192]);
+    }
+    let all = kinds(&fs, &a);
+    assert!(all.len() > 90, "{all:?}");
+    let (mut paged, mut from) = (Vec::new(), Some(0));
+    while let Some(start) = from.take() {
+        let mut count = 0;
+        map(fs.engine(), &a, start..u64::MAX, true, &mut |e| {
+            if count == 7 {
+                from = Some(e.start);
+                return ControlFlow::Break(());
+            }
+            count += 1;
+            paged.push((e.kind, e.start, e.len_bytes, e.is_shared));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert!(paged.len() <= all.len(), "the same again from {start} on");
+    }
+    assert_eq!(paged, all);
+}
+
+/// However many extents a hole takes the place of: a step has metadata for some of them.
+#[test]
+fn a_hole_that_is_cloned_over_many_extents_is_shared_in_steps() {
+    let (device, fs) = new_volume(256 << 20);
+    let (a, b) = (create(&fs, "a"), create(&fs, "b"));
+    for at in (0..1000).map(|n| n * 8192) {
+        write(&fs, &b, at, &[1; 4096]);
+    }
+    super::write_back(fs.engine(), &b).unwrap();
+    super::truncate(fs.engine(), &a, 1000 * 8192).unwrap();
+    write(&fs, &a, 500 * 8192, &[3; 4096]);
+    let before = b.attr.lock().attr.sequence;
+    super::clone_range(fs.engine(), &a, 0, &b, 0, 0).unwrap();
+    let steps = b.attr.lock().attr.sequence - before;
+    assert!((8..20).contains(&steps), "{steps} steps");
+    assert!(content(&fs, &a) == content(&fs, &b));
+    judge(&device, fs, &["a", "b"]);
+}
