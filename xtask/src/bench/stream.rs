@@ -22,7 +22,7 @@ const OPTIONS: [&str; 5] = [
     "compress=zlib",
 ];
 /// Cold reads of each file: they vary more than writes, and take less time.
-const READS: usize = 3;
+const READS: usize = 5;
 /// What the load generator writes.
 const CONTENTS: [&str; 3] = ["text", "half", "noise"];
 
@@ -76,8 +76,7 @@ pub fn main(args: &Args) -> Result<()> {
                 if round % 2 == 1 {
                     order.reverse();
                 }
-                for side in order {
-                    let seconds = run(args, side, options, name)?;
+                for (side, seconds) in run(args, &order, options, name)? {
                     eprintln!("{:>8} {options:<16} {name:<6} {seconds:.3?} s", side.name());
                     let all = results.entry((option, content, side)).or_default();
                     all.iter_mut().zip(seconds).for_each(|(all, new)| all.extend(new));
@@ -93,18 +92,27 @@ pub fn main(args: &Args) -> Result<()> {
     table::store_named(NAME, &text)
 }
 
-/// Seconds of the write and of the reads, each after a new mount.
-fn run(args: &Args, side: Side, options: &str, content: &str) -> Result<Seconds> {
-    let mut mounted = Mounted::new(side, &args.dir, options)?;
+/// Seconds of each side's write and of its reads, each after a new mount. All have written before anybody reads, and then they read
+/// by turns: what slows the machine down for a second or two meets all of them.
+fn run(args: &Args, sides: &[Side], options: &str, content: &str) -> Result<Vec<(Side, Seconds)>> {
     let bytes = (args.mib << 20).to_string();
-    let write = generate(&mounted.mountpoint(), &["stream-write", &bytes, "--content", content])?;
-    let mut reads = Vec::new();
-    for _ in 0..READS {
-        mounted.remount()?;
-        reads.push(generate(&mounted.mountpoint(), &["stream-read"])?);
+    let mut volumes = Vec::new();
+    for side in sides {
+        let mounted = Mounted::new(*side, &args.dir, options)?;
+        let write = generate(&mounted.mountpoint(), &["stream-write", &bytes, "--content", content])?;
+        volumes.push((mounted, [vec![write], Vec::new()]));
     }
-    mounted.finish()?;
-    Ok([vec![write], reads])
+    for _ in 0..READS {
+        for (mounted, [_, reads]) in &mut volumes {
+            mounted.remount()?;
+            reads.push(generate(&mounted.mountpoint(), &["stream-read"])?);
+        }
+    }
+    let ended = sides.iter().zip(volumes).map(|(side, (mounted, seconds))| {
+        mounted.finish()?;
+        Ok((*side, seconds))
+    });
+    ended.collect()
 }
 
 fn render(results: &Results, args: &Args) -> String {
