@@ -182,6 +182,12 @@ impl Model {
         }
     }
 
+    /// Sets the times of a change, where they are known from elsewhere.
+    pub fn set_changed(&mut self, id: Id, (mtime, ctime): (Timestamp, Timestamp)) {
+        let node = self.node_mut(id);
+        (node.mtime, node.ctime) = (mtime, ctime);
+    }
+
     pub fn node_count(&self) -> usize {
         self.nodes.len()
     }

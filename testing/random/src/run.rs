@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use cowshed_model::{Answer, At, Dice, Generator, Id, Mix, Model, Op, Outcome};
-use cowshed_vfs::{Error, FileSystem as _};
+use cowshed_model::{Answer, At, BLOCK_BYTES, Body, Dice, Generator, Id, Mix, Model, Op, Outcome};
+use cowshed_vfs::{Error, FallocateFlags, FileSystem as _, Timestamp};
 
 use crate::compare::{self, Depth, Numbers};
 use crate::judge;
@@ -250,8 +250,14 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let op = &shortened(op, &found);
+        let hole = self.perhaps_hole(op);
         let expected = self.model.apply(op, now);
         same_answer(op, &found, &expected, &self.model)?;
+        if let Some((id, at, times)) = hole.filter(|_| found.is_ok())
+            && self.subject.with(&at, |node| Ok(self.subject.attr(node)?.mtime))? == times.0
+        {
+            self.model.set_changed(id, times);
+        }
         self.summary.succeeded += usize::from(found.is_ok());
         compare::attributes(&self.subject, &self.model, op).context("after it")?;
         let logs = found.is_ok() && self.config.setup.tree_log;
@@ -259,6 +265,25 @@ impl<'a> Run<'a> {
             self.crash_after_fsync(id)?;
         }
         self.after(op)
+    }
+
+    /// Who punches a hole where one is changes nothing, times neither. Of zeros the model does not know which are holes: the
+    /// file whose zeros are punched, and its times before.
+    fn perhaps_hole(&self, op: &Op) -> Option<(Id, At, (Timestamp, Timestamp))> {
+        let Op::Fallocate { at, mode, offset, len } = op else {
+            return None;
+        };
+        if !mode.contains(FallocateFlags::PUNCH_HOLE) {
+            return None;
+        }
+        let id = self.model.resolve(at).ok()?;
+        let node = self.model.node(id);
+        let Body::File(content) = &node.body else { return None };
+        let start = offset / BLOCK_BYTES * BLOCK_BYTES;
+        let end = offset.checked_add(*len)?.checked_next_multiple_of(BLOCK_BYTES)?;
+        content
+            .is_zero(start, end)
+            .then(|| (id, at.clone(), (node.mtime, node.ctime)))
     }
 
     /// The node that the operation makes durable, alone.

@@ -566,7 +566,10 @@ impl FileSystem for Fs {
                 return Err(Errno::NotPermitted.into());
             }
             let range = offset..offset.saturating_add(len);
-            if mode.contains(FallocateFlags::PUNCH_HOLE) && file::is_hole(&inode, &range)? {
+            // What is refused below is refused where there is a hole, too.
+            let is_punch = mode == FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let is_valid = len > 0 && range.end <= file::FILE_BYTES_MAX;
+            if is_punch && is_valid && file::is_hole(&inode, &range)? {
                 return Ok(());
             }
             strip_capability(&self.engine, &inode)?;
