@@ -36,7 +36,9 @@ pub fn truncate(engine: &Engine, inode: &Arc<Inode>, new_size: u64) -> Result<()
         }
     };
     let (tail, reservation, _op, size) = loop {
-        let tail = engine.space.reserve_data(tail_bytes(inode.attr.lock().attr.size))?;
+        // In a statement of its own: the reservation may write data back, which takes the lock, too.
+        let size = inode.attr.lock().attr.size;
+        let tail = engine.space.reserve_data(tail_bytes(size))?;
         let reservation = engine.reserve(Budget::TRUNCATE)?;
         let op = inode.lock.write();
         let size = inode.attr.lock().attr.size;

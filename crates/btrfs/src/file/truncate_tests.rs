@@ -162,6 +162,34 @@ fn sizes_that_change_before_a_truncation_has_its_lock() {
     bench.engine().space.assert_nothing_reserved();
 }
 
+/// Space for the last block is looked for by writing back, this very file, too.
+#[test]
+fn a_truncation_that_writes_its_own_file_back_to_find_space() {
+    let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+    bench.create();
+    let (engine, inode) = (bench.engine(), bench.inode(0));
+    let reserve = |blocks: u64| engine.space.reserve_data(blocks * BLOCK);
+    let few = reserve(6).unwrap();
+    let mut rest = Vec::new();
+    for blocks in [4096, 256, 16, 1] {
+        rest.extend(std::iter::from_fn(|| reserve(blocks).ok()));
+    }
+    drop(few);
+    super::write(engine, &inode, 0, &[7; 3 * BLOCK as usize], WriteCtx::default()).unwrap();
+    rest.push(reserve(3).unwrap());
+    assert!(
+        inode.data.pending_bytes() > 0,
+        "it is dirty, and there is no space beside it"
+    );
+    assert!(super::truncate(engine, &inode, 100).is_err());
+    drop(rest);
+    super::truncate(engine, &inode, 100).unwrap();
+    bench.files[0] = vec![7; 100];
+    drop(inode);
+    bench.remount();
+    bench.compare(0, "after a remount");
+}
+
 #[test]
 #[ignore = "as above, at length"]
 fn a_file_that_is_cut_while_it_is_written_and_read_stays_itself_at_length() {
