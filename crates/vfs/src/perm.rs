@@ -119,6 +119,15 @@ impl Strips {
         Strips::SetIds
     }
 
+    /// The same where the front end has found that the caller may not keep them, whatever the caller is called: a superuser without
+    /// that capability, say.
+    pub fn demanded(creds: &Credentials, perm: u32, gid: u32) -> Strips {
+        match perm & (SET_UID | SET_GID) {
+            0 => Strips::Nothing,
+            _ => Strips::by(creds, perm, gid).max(Strips::SetIds),
+        }
+    }
+
     /// The permission bits afterwards.
     pub fn apply(self, perm: u32) -> u32 {
         match self {

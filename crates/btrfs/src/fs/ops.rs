@@ -9,8 +9,8 @@ use cowshed_vfs::fs::{DirPlusSink, DirSink, NewNode};
 use cowshed_vfs::perm::Strips;
 use cowshed_vfs::{
     Access, Attr, Capabilities, Context, Done, Entry, Error as Errno, FallocateFlags, FileKind, FileSystem, Handle,
-    InitInfo, Ioctl, IoctlReply, Lookup, NodeId, OpenFlags, OpenHints, OpenRequest, Opened, PermissionChecks,
-    RenameFlags, SeekKind, SetAttr, SetXattrFlags, StatFs, WriteFlags, xattr as rules,
+    InitInfo, Ioctl, IoctlReply, Lookup, NodeId, OpenFlags, OpenHints, OpenRequest, Opened, PERM_MASK,
+    PermissionChecks, RenameFlags, SeekKind, SetAttr, SetXattrFlags, StatFs, WriteFlags, xattr as rules,
 };
 
 use super::setattr::{setattr, strip_capability, strip_privileges, strips_of};
@@ -156,7 +156,7 @@ impl Fs {
             return Err(Errno::NotPermitted.into());
         }
         let strips = if how.contains(WriteFlags::KILL_SUIDGID) {
-            strips_of(caller, &inode)
+            Strips::demanded(&caller.creds, attr.mode & PERM_MASK, attr.gid)
         } else {
             Strips::Nothing
         };

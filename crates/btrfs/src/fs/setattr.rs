@@ -158,9 +158,7 @@ fn apply(caller: &Caller<'_>, kind: FileKind, set: &SetAttr, attr: &mut InodeAtt
         attr.mtime = now;
     }
     if set.kill_suidgid {
-        // Whatever the caller is called: the front end knows that he may not keep them.
-        let strips = Strips::by(&caller.ctx.creds, perm_bits, attr.gid);
-        perm_bits = strips.max(Strips::SetIds).apply(perm_bits);
+        perm_bits = Strips::demanded(&caller.ctx.creds, perm_bits, attr.gid).apply(perm_bits);
     }
     if set.uid.is_some() || set.gid.is_some() {
         attr.uid = set.uid.unwrap_or(attr.uid);

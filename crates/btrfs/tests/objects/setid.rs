@@ -202,3 +202,18 @@ fn who_may_write_may_take_capabilities_away() {
         rig.finish();
     }
 }
+
+/// Who may keep set-id bits is the front end's to say: a superuser without that capability may not.
+#[test]
+fn what_the_front_end_demands_goes_whoever_writes() {
+    if !can_run() {
+        return;
+    }
+    let rig = Rig::new();
+    for (flags, perm) in [(WriteFlags::empty(), 0o6755), (WriteFlags::KILL_SUIDGID, 0o755)] {
+        let node = fresh(&rig, "f", 0o6755);
+        rig.fs.write(&ROOT, node, Handle::NONE, 0, b"new", flags).unwrap();
+        assert_eq!(rig.attr("f").unwrap().perm, perm, "{flags:?}");
+    }
+    rig.finish();
+}
