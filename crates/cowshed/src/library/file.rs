@@ -129,6 +129,9 @@ impl File {
     pub(super) fn node(&self) -> &Arc<Node> {
         &self.node
     }
+    pub(super) fn handle(&self) -> Handle {
+        self.handle
+    }
     pub(super) fn path(&self) -> &std::path::Path {
         &self.path
     }
