@@ -217,10 +217,17 @@ impl TreeBlock {
 
     /// Stores the checksum into a block of ours and verifies it like a stranger's: what comes out may be written.
     pub fn seal(mut bytes: Vec<u8>, expect: &BlockExpect) -> Result<Self, Corrupt> {
-        crate::verify::check_block(&bytes, expect)?;
-        let (sum, body) = bytes.split_at_mut(CSUM_FIELD_BYTES);
-        sum.copy_from_slice(&expect.csum_type.compute(body));
+        Self::seal_in_place(&mut bytes, expect)?;
         Ok(Self { bytes: bytes.into() })
+    }
+
+    /// As [`TreeBlock::seal`], for bytes that are written and not kept.
+    pub fn seal_in_place(bytes: &mut [u8], expect: &BlockExpect) -> Result<(), Corrupt> {
+        crate::verify::check_block(bytes, expect)?;
+        if let Some((sum, body)) = bytes.split_at_mut_checked(CSUM_FIELD_BYTES) {
+            sum.copy_from_slice(&expect.csum_type.compute(body));
+        }
+        Ok(())
     }
 
     /// Takes over a block that a builder of ours laid out. It has no checksum: [`TreeBlock::sealed`] makes the block
@@ -231,10 +238,9 @@ impl TreeBlock {
 
     /// The same block, verified like a stranger's and with its checksum stored.
     pub fn sealed(&self, expect: &BlockExpect) -> Result<Self, Corrupt> {
-        crate::verify::check_block(&self.bytes, expect)?;
         let mut bytes: Arc<[u8]> = Arc::from(&self.bytes[..]);
-        if let Some((sum, body)) = Arc::get_mut(&mut bytes).and_then(|b| b.split_at_mut_checked(CSUM_FIELD_BYTES)) {
-            sum.copy_from_slice(&expect.csum_type.compute(body));
+        if let Some(bytes) = Arc::get_mut(&mut bytes) {
+            Self::seal_in_place(bytes, expect)?;
         }
         Ok(Self { bytes })
     }

@@ -65,11 +65,21 @@ pub struct LeafBuilder {
 
 impl LeafBuilder {
     pub fn new(nodesize_bytes: usize) -> Self {
-        assert!(nodesize_bytes > HEADER_BYTES, "a leaf holds at least its header");
+        Self::over(vec![0; nodesize_bytes])
+    }
+
+    /// Builds in the memory of an earlier block.
+    pub fn in_buffer(mut bytes: Vec<u8>) -> Self {
+        bytes.fill(0);
+        Self::over(bytes)
+    }
+
+    fn over(bytes: Vec<u8>) -> Self {
+        assert!(bytes.len() > HEADER_BYTES, "a leaf holds at least its header");
         Self {
-            bytes: vec![0; nodesize_bytes],
             heads_end: HEADER_BYTES,
-            data_start: nodesize_bytes,
+            data_start: bytes.len(),
+            bytes,
             count: 0,
             last_key: None,
         }

@@ -1,5 +1,6 @@
 //! The two sides: a volume in a file, mounted by the kernel or by us.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -44,6 +45,8 @@ pub struct Setup<'a> {
     pub mkfs: &'a [&'a str],
     /// Bytes of the image, where it is not the usual one.
     pub image_bytes: Option<u64>,
+    /// So much of the image's front has its memory before the volume is made: a disk does not have to find its sectors, either.
+    pub touched_bytes: u64,
     /// Through a loop device, of which [`Mounted::written_bytes`] tells. Else our side opens the image itself.
     pub is_on_device: bool,
     /// A build of ours other than the usual one, and what it finds in its environment.
@@ -89,7 +92,10 @@ impl Mounted {
             is_mounted: false,
         };
         std::fs::create_dir(mounted.mountpoint_path())?;
-        std::fs::File::create(mounted.image())?.set_len(setup.image_bytes.unwrap_or(IMAGE_BYTES))?;
+        let mut image = std::fs::File::create(mounted.image())?;
+        image.set_len(setup.image_bytes.unwrap_or(IMAGE_BYTES))?;
+        std::io::copy(&mut std::io::repeat(0).take(setup.touched_bytes), &mut image)?;
+        drop(image);
         let mut mkfs = match side {
             Side::Kernel => Command::new("mkfs.btrfs"),
             Side::Xfs => Command::new("mkfs.xfs"),

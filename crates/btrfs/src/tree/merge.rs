@@ -27,6 +27,12 @@ pub type Edits = Vec<(Key, Edit)>;
 /// A block that takes less than one part in this many of its room is joined with a neighbour where both fit.
 const SMALL_FRACTION: usize = 4;
 
+/// Bytes that two blocks have at most which are joined: a full one would be split again by the next edit.
+fn joined_bytes_max(nodesize_bytes: usize) -> usize {
+    let capacity = leaf_capacity_bytes(nodesize_bytes);
+    capacity - capacity / 8
+}
+
 /// Who hands out and takes back the blocks of a merge: the commit.
 pub trait MergeHost {
     /// The generation that new blocks carry.
@@ -38,6 +44,15 @@ pub trait MergeHost {
     fn replace(&mut self, tree: TreeId, block: &TreeBlock) -> Result<Option<LogicalAddr>>;
     /// A block of this transaction is not needed after all.
     fn release(&mut self, tree: TreeId, addr: LogicalAddr, level: u8) -> Result<()>;
+    /// A leaf that this merge looks at no more, without its checksum. `None`: the host took it, will see to it that it can be read
+    /// once the outcome is published, and [`MergeOutcome::blocks`] does not have it.
+    fn take_full(&mut self, _addr: LogicalAddr, bytes: Vec<u8>) -> Result<Option<Vec<u8>>> {
+        Ok(Some(bytes))
+    }
+    /// Memory of a leaf that the host took and does not need any more.
+    fn spare_buffer(&mut self) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 /// What a merge made: to be published.
@@ -382,6 +397,7 @@ impl<'a> Merger<'a> {
             queued_bytes: 0,
             reuse,
             made: Vec::new(),
+            last: None,
         };
         let mut slot = 0;
         loop {
@@ -466,8 +482,7 @@ impl<'a> Merger<'a> {
                 continue;
             }
             let used = self.used_bytes(&left)? + self.used_bytes(&right)?;
-            // A full block would be split again by the next edit: leave some room.
-            if used > capacity - capacity / 8 {
+            if used > joined_bytes_max(self.nodesize) {
                 i += 1;
                 continue;
             }
@@ -538,6 +553,9 @@ struct LeafPacker<'b> {
     /// The old leaf's address, for the first new one, if it may be used again.
     reuse: Option<LogicalAddr>,
     made: Vec<Child>,
+    /// The last leaf made, and the bytes used in it. It may become the root, which is looked at again; those before it are not
+    /// the only ones.
+    last: Option<(LogicalAddr, usize, Vec<u8>)>,
 }
 
 impl<'b> LeafPacker<'b> {
@@ -570,15 +588,37 @@ impl<'b> LeafPacker<'b> {
         while !self.queue.is_empty() {
             self.emit(merger, usize::MAX)?;
         }
+        if let Some((_, _, bytes)) = self.last.take() {
+            merger.put(TreeBlock::from_builder(bytes));
+        }
         if let Some(addr) = self.reuse.take() {
             merger.release(addr, 0)?;
         }
         Ok(self.made)
     }
 
+    /// Another leaf comes behind this one: the host may have it, where it is too full to be joined with a neighbour.
+    fn pass_on(merger: &mut Merger<'_>, (addr, used, bytes): (LogicalAddr, usize, Vec<u8>)) -> Result<()> {
+        let is_full = used > joined_bytes_max(merger.nodesize);
+        let left = match is_full {
+            true => merger.host.take_full(addr, bytes)?,
+            false => Some(bytes),
+        };
+        if let Some(bytes) = left {
+            merger.put(TreeBlock::from_builder(bytes));
+        }
+        Ok(())
+    }
+
     /// Makes one leaf from the head of the queue, of about `target_bytes`.
     fn emit(&mut self, merger: &mut Merger<'_>, target_bytes: usize) -> Result<()> {
-        let mut builder = LeafBuilder::new(merger.nodesize);
+        if let Some(before) = self.last.take() {
+            Self::pass_on(merger, before)?;
+        }
+        let mut builder = match merger.host.spare_buffer() {
+            Some(buffer) => LeafBuilder::in_buffer(buffer),
+            None => LeafBuilder::new(merger.nodesize),
+        };
         let first_key = self.queue.front().map_or(Key::MIN, |piece| piece.key);
         let mut used = 0;
         // The run of old items that waits to be copied in one go.
@@ -612,8 +652,7 @@ impl<'b> LeafPacker<'b> {
             Some(addr) => addr,
             None => merger.host.alloc(merger.tree, 0)?,
         };
-        let header = merger.header(addr, 0);
-        merger.put(TreeBlock::from_builder(builder.finish(&header)));
+        self.last = Some((addr, used, builder.finish(&merger.header(addr, 0))));
         self.made.push(Child {
             key: first_key,
             addr,

@@ -223,8 +223,41 @@ impl NodeStore {
         transid: Generation,
         tree: Option<TreeId>,
     ) -> Result<()> {
+        let expect = self.expect(transid, tree);
+        let written = self.write_batches(workers, blocks, |batch| self.write_batch(batch, &expect));
+        written.map(drop)
+    }
+
+    /// As [`NodeStore::write_out`], for leaves as a builder made them, which are not kept. Returns their memory.
+    pub(crate) fn write_leaves(
+        &self,
+        workers: &Workers,
+        leaves: Vec<(LogicalAddr, Vec<u8>)>,
+        transid: Generation,
+        tree: TreeId,
+    ) -> Result<Vec<Vec<u8>>> {
+        let expect = self.expect(transid, Some(tree));
+        let buffers = self.write_batches(workers, leaves, |mut batch| {
+            for (addr, bytes) in &mut batch {
+                let expect = BlockExpect {
+                    addr: *addr,
+                    ..expect.clone()
+                };
+                TreeBlock::seal_in_place(bytes, &expect)?;
+                // What was at the address before.
+                self.forget(*addr);
+            }
+            let writes: Vec<_> = batch.iter().map(|(addr, bytes)| (*addr, &bytes[..])).collect();
+            self.volume.write(&writes)?;
+            Ok(batch.into_iter().map(|(_, bytes)| bytes).collect::<Vec<_>>())
+        })?;
+        Ok(buffers.into_iter().flatten().collect())
+    }
+
+    /// What blocks of a transaction have in common. `tree`: whose all of them are.
+    fn expect(&self, transid: Generation, tree: Option<TreeId>) -> BlockExpect {
         let volume = &self.volume;
-        let expect = BlockExpect {
+        BlockExpect {
             addr: LogicalAddr(0),
             fsid: volume.metadata_fsid(),
             csum_type: volume.csum_type(),
@@ -233,17 +266,26 @@ impl NodeStore {
             generation: Some(transid),
             first_key: None,
             tree,
-        };
+        }
+    }
+
+    /// Spreads blocks over the workers, a batch at a time. After one that failed none is begun.
+    fn write_batches<B: Send, R: Default + Send>(
+        &self,
+        workers: &Workers,
+        blocks: Vec<B>,
+        write: impl Fn(Vec<B>) -> Result<R> + Sync,
+    ) -> Result<Vec<R>> {
         let batch_blocks = (WRITE_BATCH_BYTES / self.nodesize_bytes()).max(1);
         let mut blocks = blocks.into_iter();
         let next = || Some(blocks.by_ref().take(batch_blocks).collect()).filter(|batch: &Vec<_>| !batch.is_empty());
-        let batches: Vec<Vec<TreeBlock>> = std::iter::from_fn(next).collect();
+        let batches: Vec<Vec<B>> = std::iter::from_fn(next).collect();
         let has_failed = AtomicBool::new(false);
         let results = workers.run(batches, |batch| {
             if has_failed.load(Ordering::Acquire) {
-                return Ok(());
+                return Ok(R::default());
             }
-            let result = self.write_batch(batch, &expect);
+            let result = write(batch);
             has_failed.fetch_or(result.is_err(), Ordering::AcqRel);
             result
         });

@@ -20,7 +20,7 @@ fn rig() -> Rig {
 }
 
 /// Logs and commits of fsyncs so far.
-fn syncs(rig: &Rig) -> (u64, u64) {
+pub fn syncs(rig: &Rig) -> (u64, u64) {
     let stats = rig.fs.engine().log_stats();
     (stats.syncs, stats.commits)
 }

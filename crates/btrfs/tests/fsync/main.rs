@@ -2,6 +2,7 @@
 
 mod choice;
 mod classes;
+mod large;
 mod random;
 #[path = "../objects/rig.rs"]
 #[allow(dead_code)]
