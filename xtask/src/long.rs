@@ -31,6 +31,11 @@ pub fn random(args: &Args) -> Result<()> {
     build_and_run(&["cowshed-random"], &args.args)
 }
 
+/// `cargo xtask logcases`
+pub fn logcases(args: &Args) -> Result<()> {
+    build_and_run(&["cowshed-logcases"], &args.args)
+}
+
 /// `cargo xtask kill9`
 pub fn kill9(args: &Args) -> Result<()> {
     build_and_run(&["cowshed-kill9", "cowshed"], &args.args)

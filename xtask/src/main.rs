@@ -38,6 +38,9 @@ enum Command {
     LongTests(long_tests::Args),
     /// Kill the mount's process under load and look at what is left: --rounds N --seed S
     Kill9(long::Args),
+    /// What a crash after fsync leaves: all named cases on every road; with `--cuts N` instead, crash images of the kernel's
+    /// btrfs on a recorded device, replayed by us and by the kernel
+    Logcases(long::Args),
     /// SQLite with atomic writes on a mount: `kills --rounds N --transactions T`, `rate DIR`
     Sqlite(long::Args),
     /// Check that every dependency's licence is on the list in deny.toml
@@ -59,6 +62,7 @@ fn main() -> anyhow::Result<()> {
         Command::Random(args) => long::random(&args),
         Command::LongTests(args) => long_tests::main(&args),
         Command::Kill9(args) => long::kill9(&args),
+        Command::Logcases(args) => long::logcases(&args),
         Command::Sqlite(args) => long::sqlite(&args),
         Command::Fuzz(args) => fuzz::main(&args),
         Command::Licenses => licenses::main(),

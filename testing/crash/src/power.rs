@@ -199,7 +199,7 @@ fn note(promised: &mut promise::History, fs: &Fs, op: &Op, is_done: bool, log: &
 }
 
 /// Notes what an operation that succeeded has promised.
-pub(crate) fn promise(op: &Op, history: &mut promise::History, index: usize, root: u64) {
+pub fn promise(op: &Op, history: &mut promise::History, index: usize, root: u64) {
     let inos = |history: &promise::History, paths: &[&String]| -> Vec<u64> {
         let mut inos: Vec<u64> = paths.iter().filter_map(|path| history.newest_ino(root, path)).collect();
         inos.sort_unstable();

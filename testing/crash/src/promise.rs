@@ -134,6 +134,25 @@ impl History {
         Ok(())
     }
 
+    /// As [`History::check`], of a run of Linux' btrfs, which promises less of what nobody synced. A rename may have happened by
+    /// halves: both names lead to the file, or neither does the new one, nor to what it replaced there. In the midst of a
+    /// file there may be zeros where data was written. What was synced is there: content, attributes, and the names that
+    /// did not change since.
+    pub fn check_linux(&self, found: &Tree, done: usize) -> Result<()> {
+        let judge = Judge {
+            is_linux: true,
+            ..Judge::new(self, found, done)
+        };
+        judge.places()?;
+        judge.lasting_names()?;
+        for (path, node) in found {
+            if let Err(error) = judge.node(node) {
+                bail!("{path} (inode {}), after operation {done}: {error:#}", node.ino);
+            }
+        }
+        Ok(())
+    }
+
     /// What an inode was from one state to another; `None` where it was not there.
     fn versions(&self, ino: u64, from: usize, to: usize) -> Vec<Option<&Node>> {
         let all = self.nodes.get(&ino).map_or(&[][..], Vec::as_slice);
@@ -154,6 +173,8 @@ struct Judge<'h> {
     /// By inode, where that is later.
     floors: BTreeMap<u64, usize>,
     last: usize,
+    /// See [`History::check_linux`].
+    is_linux: bool,
 }
 
 impl<'h> Judge<'h> {
@@ -174,6 +195,7 @@ impl<'h> Judge<'h> {
             floor,
             floors,
             last: (done + 1).min(history.names.len() - 1),
+            is_linux: false,
         }
     }
 
@@ -191,13 +213,37 @@ impl<'h> Judge<'h> {
         for place in places {
             let from = self.floor(place.0);
             let found = self.found.get(place);
+            let states = self.states(from);
+            let is_replaced = || states.iter().any(|names| names.get(place) != states[0].get(place));
+            let is_missing = self.is_linux && found.is_none() && is_replaced();
             ensure!(
-                self.states(from).iter().any(|names| names.get(place) == found),
+                is_missing || states.iter().any(|names| names.get(place) == found),
                 "{} in directory {} leads to {found:?}, which it did in no state from {from} to {}",
                 place.1,
                 place.0,
                 self.last
             );
+        }
+        Ok(())
+    }
+
+    /// Names that led to an inode in all states since it was synced lead there.
+    fn lasting_names(&self) -> Result<()> {
+        let volume = self.history.names[self.floor].values().map(|ino| (*ino, self.floor));
+        let synced: BTreeMap<u64, usize> = volume.chain(self.floors.iter().map(|(i, f)| (*i, *f))).collect();
+        for (ino, floor) in synced {
+            let from = floor.max(self.floor);
+            let states = self.states(from);
+            for (place, _) in states[0].iter().filter(|(_, leads_to)| **leads_to == ino) {
+                let lasts = states.iter().all(|names| names.get(place) == Some(&ino));
+                ensure!(
+                    !lasts || self.found.get(place) == Some(&ino),
+                    "{} in directory {} led to inode {ino} since {from}, when that was synced, and leads to {:?}",
+                    place.1,
+                    place.0,
+                    self.found.get(place)
+                );
+            }
         }
         Ok(())
     }
@@ -237,7 +283,7 @@ impl<'h> Judge<'h> {
                     let from = from.max(self.floor(*ino));
                     let Some(node) = by_ino.get(ino) else { continue };
                     ensure!(from <= to, "inode {ino} was synced after it");
-                    content(node, &self.history.versions(*ino, from, to))?;
+                    content(node, &self.history.versions(*ino, from, to), false)?;
                 }
                 Ok(())
             };
@@ -256,8 +302,16 @@ impl<'h> Judge<'h> {
         ensure!(!there.is_empty(), "was there in no state from {from} to {}", self.last);
         let is_dir = found.kind == FileKind::Directory;
         if let ([Some(only)], false) = (&versions[..], is_dir) {
-            ensure!(*only == found, "unchanged since {from}, but {}", how(only, found));
-            return Ok(());
+            let expected = Node {
+                nlink: if self.is_linux { found.nlink } else { only.nlink },
+                ..(*only).clone()
+            };
+            ensure!(
+                expected == *found,
+                "unchanged since {from}, but {}",
+                how(&expected, found)
+            );
+            return self.link_count(found);
         }
         let fixed = |n: &Node| (n.kind, n.perm, n.uid, n.gid, n.rdev, n.in_place);
         ensure!(
@@ -273,20 +327,25 @@ impl<'h> Judge<'h> {
         if is_dir {
             return Ok(());
         }
-        let names = self.found.values().filter(|ino| **ino == found.ino).count();
-        ensure!(
-            names == found.nlink as usize,
-            "{names} names, link count {}",
-            found.nlink
-        );
+        self.link_count(found)?;
         match found.kind {
-            FileKind::Regular => content(found, &versions),
+            FileKind::Regular => content(found, &versions, self.is_linux),
             _ => {
                 let same = there.iter().any(|version| version.content == found.content);
                 ensure!(same, "leads to where it never did");
                 Ok(())
             }
         }
+    }
+
+    fn link_count(&self, found: &Node) -> Result<()> {
+        let names = self.found.values().filter(|ino| **ino == found.ino).count();
+        ensure!(
+            names == found.nlink as usize,
+            "{names} names, link count {}",
+            found.nlink
+        );
+        Ok(())
     }
 
     /// Made since the floor, and there by name alone.
@@ -303,7 +362,8 @@ fn by_inode(names: &Names) -> BTreeMap<u64, BTreeSet<&Place>> {
     inodes
 }
 
-fn content(found: &Node, versions: &[Option<&Node>]) -> Result<()> {
+/// `may_lack`: zeros may stand where data was written, until it is synced.
+fn content(found: &Node, versions: &[Option<&Node>], may_lack: bool) -> Result<()> {
     let len = |version: &Option<&Node>| version.map_or(0, |node| node.content.len());
     let (min, max) = (versions.iter().map(len).min(), versions.iter().map(len).max());
     let size = found.content.len();
@@ -321,8 +381,19 @@ fn content(found: &Node, versions: &[Option<&Node>]) -> Result<()> {
             let is_cut_in_place = found.in_place && !kept.is_empty() && gone.iter().all(|byte| *byte == 0);
             there.starts_with(kept) && (gone.is_empty() || is_cut_in_place)
         };
+        let part = |version: &Option<&Node>| {
+            version.and_then(|node| {
+                node.content
+                    .get(at..(at + block.len()).min(node.content.len()))
+                    .map(<[u8]>::to_vec)
+            })
+        };
+        let lacks = || {
+            let first = versions.first().map(part);
+            may_lack && block.iter().all(|byte| *byte == 0) && versions.iter().any(|v| Some(part(v)) != first)
+        };
         ensure!(
-            versions.iter().flatten().any(|version| was(version)),
+            versions.iter().flatten().any(|version| was(version)) || lacks(),
             "the block at {at} was never so, {} versions",
             versions.len()
         );

@@ -195,3 +195,51 @@ fn an_atomic_operation_is_durable_in_all_files_or_in_none() {
     let half = tree(&[("a", file(257, &blocks(b"xz"))), ("b", file(258, &blocks(b"bb")))]);
     refused(&run, &half, 3, "is there in part");
 }
+
+/// Of what nobody synced Linux' logs may lack the half of a rename and data in the midst of a file; what was synced is there.
+#[test]
+fn of_linux_less_is_asked() {
+    let (f, g) = (file(257, &blocks(b"ab")), file(258, b"new"));
+    let written = file(257, &blocks(b"abcd"));
+    let twice = Node { nlink: 2, ..g.clone() };
+    let run = history(&[
+        (tree(&[("f", f.clone()), ("t", g.clone())]), Some(0)),
+        (tree(&[("f", written.clone()), ("t", g.clone())]), None),
+        (tree(&[("f", written.clone()), ("u", g.clone())]), None),
+    ]);
+    let refused_linux = |found: &Tree, why: &str| {
+        let error = run.check_linux(found, 2).expect_err("a lie passes");
+        assert!(format!("{error:#}").contains(why), "{error:#}");
+    };
+    let both = tree(&[("f", f.clone()), ("t", twice.clone()), ("u", twice)]);
+    let hole = file(257, &[&blocks(b"ab")[..], &[0; BLOCK], &blocks(b"d")].concat());
+    let with_hole = tree(&[("f", hole), ("t", g.clone())]);
+    for weak in [&both, &with_hole] {
+        run.check_linux(weak, 2).unwrap();
+        run.check(weak, 2).expect_err("we promise more");
+    }
+    refused_linux(
+        &tree(&[("f", file(257, &[0; 2 * BLOCK])), ("t", g.clone())]),
+        "the block at 0 was never so",
+    );
+    refused_linux(&tree(&[("t", g.clone())]), "f in directory 256 leads to None");
+    let miscounted = Node { nlink: 2, ..g };
+    refused_linux(&tree(&[("f", f), ("t", miscounted)]), "1 names, link count 2");
+}
+
+/// A name that a rename replaced may be missing on Linux, and one that led to a synced file all the time may not.
+#[test]
+fn of_linux_replaced_names_may_be_missing() {
+    let (one, other, kept) = (file(257, b"one"), file(258, b"other"), file(259, b"kept"));
+    let before = [("a", one.clone()), ("b", other.clone()), ("c", kept.clone())];
+    let after = [("b", one.clone()), ("c", kept.clone())];
+    let run = history(&[
+        (tree(&before), Some(0)),
+        (tree(&after), None),
+        (tree(&after), Some(259)),
+    ]);
+    let lost = tree(&[("a", one), ("c", kept)]);
+    run.check_linux(&lost, 2).unwrap();
+    run.check(&lost, 2).expect_err("we promise more");
+    run.check_linux(&tree(&[("b", other)]), 2).expect_err("c was synced");
+}

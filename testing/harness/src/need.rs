@@ -71,6 +71,20 @@ pub fn kernel_btrfs() -> Option<()> {
     kernel_fs("btrfs")
 }
 
+/// Of which share of a long run a test judges: another one each day, or the one of `COWSHED_SEED`. Printed, so that
+/// whoever sees the test fail can run it again.
+pub fn share_seed(what: &str) -> u64 {
+    const DAY_S: u64 = 24 * 3600;
+    let asked = std::env::var("COWSHED_SEED").ok().and_then(|seed| seed.parse().ok());
+    let today = || {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.map_or(0, |now| now.as_secs() / DAY_S)
+    };
+    let seed = asked.unwrap_or_else(today);
+    println!("{what}: COWSHED_SEED={seed}");
+    seed
+}
+
 #[cfg(test)]
 mod tests {
     use super::judge;

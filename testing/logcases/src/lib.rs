@@ -5,16 +5,20 @@
 //! kernel replays or we do. The crash image is a copy of the device right after the last operation returned. Whoever
 //! replays, both checkers must find nothing afterwards; and of one image kernel and Cowshed must make the same tree.
 //!
-//! In [`reverse`] the kernel runs at random, and its crash images, cut at many moments, are replayed by both.
+//! In [`reverse`] the kernel runs at random, and its crash images, cut at many moments, are replayed by both. In [`cuts`]
+//! it does so on a recorded device ([`recorder`]): the power fails at each of its barriers, and what was not yet durable
+//! is lost, reordered or torn.
 //!
 //! The table stands in `docs/design/log-tree.md`, printed by [`doc`].
 
 pub mod content;
+pub mod cuts;
 pub mod doc;
 pub mod expect;
 pub mod linux;
 pub mod op;
 pub mod ours;
+pub mod recorder;
 pub mod reverse;
 pub mod roads;
 pub mod table;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use clap::Parser;
 use cowshed_logcases::roads::{self, Who};
-use cowshed_logcases::{Case, doc, reverse, table};
+use cowshed_logcases::{Case, cuts, doc, reverse, table};
 
 #[derive(Parser)]
 #[command(
@@ -35,6 +35,21 @@ struct Args {
     /// Instead: cut so many crash images out of random runs of the kernel, and compare the replays
     #[arg(long)]
     reverse: Option<u64>,
+    /// Instead: judge so many crash images of runs of the kernel on a recorded device, cut at its barriers
+    #[arg(long)]
+    cuts: Option<u64>,
+    /// Of those images, from one run
+    #[arg(long, default_value_t = 60)]
+    per_run: u64,
+    /// Operations of one such run
+    #[arg(long, default_value_t = 60)]
+    operations: usize,
+    /// One of so many of those images goes to the kernel, too
+    #[arg(long, default_value_t = 20)]
+    kernel_every: u64,
+    /// Where to keep the image of a failure
+    #[arg(long)]
+    keep: Option<std::path::PathBuf>,
     /// Of those runs
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -64,6 +79,18 @@ fn main() -> Result<()> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     if let Some(images) = args.reverse {
         println!("{}", reverse::run(args.seed, images)?);
+        return Ok(());
+    }
+    if let Some(images) = args.cuts {
+        let options = cuts::Options {
+            seed: args.seed,
+            images,
+            per_run: args.per_run,
+            operations: args.operations,
+            kernel_every: args.kernel_every,
+            keep: args.keep,
+        };
+        println!("{}, {:.0} s", cuts::run(&options)?, started.elapsed().as_secs_f64());
         return Ok(());
     }
     let (writers, replayers) = (who(&args.writers), who(&args.replayers));

@@ -172,13 +172,21 @@ pub fn we_replay(device: &MemDevice, and_the_kernel: bool) -> Result<Tree> {
     Ok(found)
 }
 
+/// A tree with the inode numbers that its subvolumes have for themselves.
+pub fn numbered_by_subvolume(tree: &Tree) -> Tree {
+    let mut tree = tree.clone();
+    for node in tree.values_mut() {
+        node.ino &= (1 << SUBVOLUME_SHIFT) - 1;
+    }
+    tree
+}
+
 /// Two trees of one crash image. Replay changes directories, and when it did so is nobody's promise; inode numbers of
 /// subvolumes carry the subvolume in our mounts ([`SUBVOLUME_SHIFT`]).
 pub fn same(left: &Tree, right: &Tree) -> Result<()> {
     let plain = |tree: &Tree| {
-        let mut tree = tree.clone();
+        let mut tree = numbered_by_subvolume(tree);
         for node in tree.values_mut() {
-            node.ino &= (1 << SUBVOLUME_SHIFT) - 1;
             if node.kind == FileKind::Directory {
                 node.mtime = Timestamp::default();
             }
