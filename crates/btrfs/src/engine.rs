@@ -261,6 +261,8 @@ impl Engine {
         } else {
             self.sync()
         };
+        #[cfg(feature = "bench-switches")]
+        crate::switches::count(self);
         self.txn.close();
         result
     }

@@ -14,6 +14,7 @@ pub mod overlay;
 pub mod refs;
 pub mod space;
 pub mod subvol;
+mod switches;
 #[cfg(test)]
 mod testing;
 pub mod tree;

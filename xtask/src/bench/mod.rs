@@ -13,6 +13,7 @@ mod seek;
 mod side;
 mod sqlite;
 mod stream;
+mod switches;
 mod table;
 
 use std::collections::BTreeMap;

@@ -2,13 +2,17 @@
 //!
 //! The first pass unshares each block that it hits, the second finds it alone: what a reflink file system pays for
 //! remapping, and for copy on write as such. fio, psync, O_DIRECT, one writer, an fsync at the end. The sides take turns.
+//!
+//! The same once more on our side, with and without the range-replace ([`effects`]): counted in trees, and timed.
+
+mod effects;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args as ClapArgs;
 
 use super::side::{self, Mounted, Side};
@@ -29,6 +33,9 @@ pub struct Args {
     /// Where the images lie
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
+    /// Only what the range-replace is worth
+    #[arg(long)]
+    effects: bool,
     /// Print the table, but leave docs/performance.md as it is
     #[arg(long)]
     dry_run: bool,
@@ -40,6 +47,13 @@ pub struct Args {
 type Results = BTreeMap<(usize, Side), Vec<f64>>;
 
 pub fn main(args: &Args) -> Result<()> {
+    if !args.effects {
+        beside_the_kernel(args)?;
+    }
+    effects::run(args)
+}
+
+fn beside_the_kernel(args: &Args) -> Result<()> {
     super::build()?;
     let sides: &[Side] = if args.ours || !side::kernel_can() {
         &[Side::Ours]
@@ -76,6 +90,14 @@ pub fn main(args: &Args) -> Result<()> {
 /// Both passes on a fresh volume; writes per second.
 fn one_run(args: &Args, side: Side) -> Result<[f64; 2]> {
     let mounted = Mounted::new(side, &args.dir, "")?;
+    prepare(&mounted, args)?;
+    let passes = [pass(&mounted, args)?, pass(&mounted, args)?];
+    mounted.finish()?;
+    Ok(passes)
+}
+
+/// A file, and a clone that has all of its extents.
+fn prepare(mounted: &Mounted, args: &Args) -> Result<()> {
     let dir = mounted.mountpoint();
     let mut file = std::fs::File::create(dir.join("file"))?;
     let piece: Vec<u8> = (0..1 << 20_u32).map(|i| (i % 251) as u8).collect();
@@ -85,11 +107,18 @@ fn one_run(args: &Args, side: Side) -> Result<[f64; 2]> {
     file.sync_all()?;
     drop(file);
     // copy_file_range, which shares extents on all sides.
+    let before = free_bytes(&dir)?;
     std::fs::copy(dir.join("file"), dir.join("clone")).context("cloning")?;
     std::fs::File::open(dir.join("clone"))?.sync_all()?;
-    let passes = [pass(&mounted, args)?, pass(&mounted, args)?];
-    mounted.finish()?;
-    Ok(passes)
+    let taken = before.saturating_sub(free_bytes(&dir)?);
+    ensure!(taken < args.mib << 19, "the copy took {taken} bytes: it is no clone");
+    Ok(())
+}
+
+fn free_bytes(dir: &Path) -> Result<u64> {
+    let free = run::output(Command::new("stat").args(["-f", "-c", "%f %S"]).arg(dir))?;
+    let numbers: Vec<u64> = free.split_whitespace().filter_map(|n| n.parse().ok()).collect();
+    Ok(numbers.iter().product())
 }
 
 fn pass(mounted: &Mounted, args: &Args) -> Result<f64> {

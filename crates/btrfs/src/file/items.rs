@@ -8,11 +8,12 @@ use btrfs_format::{Generation, LogicalAddr};
 use super::csum;
 use super::data::DataState;
 use super::extent::extent_key;
-use super::replace::{Plan, delete_and_insert};
+use super::replace::Plan;
 use crate::engine::Engine;
 use crate::inode::{Inode, InodeState};
 use crate::refs::{DataRef, RefChange, RefKind};
 use crate::space::MetaReservation;
+use crate::switches::{Mechanism, is_on};
 use crate::txn::Batch;
 
 /// The generation of an extent item that is made now: filled in when its batch joins a transaction.
@@ -121,7 +122,7 @@ fn put_plan(batch: &mut Batch, inode: &Inode, mut plan: Plan, fresh: &HashSet<Lo
                 if extent.generation == NOW {
                     extent.generation = generation;
                 }
-                if delete_and_insert::is_on() {
+                if !is_on(Mechanism::Remap) {
                     batch.delete(&inode.tree, key);
                 }
                 batch.put(&inode.tree, key, extent.encode());

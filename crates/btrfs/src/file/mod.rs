@@ -75,8 +75,6 @@ mod map_tests;
 #[cfg(test)]
 mod race_tests;
 #[cfg(test)]
-mod remap_cost;
-#[cfg(test)]
 mod strange_tests;
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@ use btrfs_format::{LogicalAddr, ObjectId};
 
 use super::extent::{Extent, Kind};
 use crate::error::{Error, Result};
+use crate::switches::{Mechanism, is_on};
 use crate::tree::Tree;
 
 /// What shall stand in a range.
@@ -50,37 +51,15 @@ pub(super) struct Plan {
     pub refs: BTreeMap<RefName, i64>,
     pub nbytes: i64,
     /// Each reference as it came and went, before any cancelled.
-    #[cfg(test)]
+    #[cfg(feature = "bench-switches")]
     pub every_ref: Vec<(RefName, i64)>,
-}
-
-/// For one measurement ([`super::remap_cost`]): on this thread, items are remapped by deleting and inserting them, none is
-/// joined, and no reference is cancelled before it is queued.
-#[cfg(test)]
-pub(super) mod delete_and_insert {
-    use std::cell::Cell;
-    thread_local! {
-        static IS_ON: Cell<bool> = const { Cell::new(false) };
-    }
-    pub fn set(on: bool) {
-        IS_ON.set(on);
-    }
-    pub fn is_on() -> bool {
-        IS_ON.get()
-    }
-}
-#[cfg(not(test))]
-pub(super) mod delete_and_insert {
-    pub const fn is_on() -> bool {
-        false
-    }
 }
 
 impl Plan {
     fn count(&mut self, extent: &Extent, sign: i64) {
         self.nbytes += sign * extent.nbytes() as i64;
         if let Some(name) = RefName::of(extent) {
-            #[cfg(test)]
+            #[cfg(feature = "bench-switches")]
             self.every_ref.push((name, sign));
             let count = self.refs.entry(name).or_default();
             *count += sign;
@@ -92,8 +71,8 @@ impl Plan {
 
     /// Takes the references that are to be queued.
     pub fn take_refs(&mut self) -> Vec<(RefName, i64)> {
-        #[cfg(test)]
-        if delete_and_insert::is_on() {
+        #[cfg(feature = "bench-switches")]
+        if !is_on(Mechanism::Remap) {
             return std::mem::take(&mut self.every_ref);
         }
         std::mem::take(&mut self.refs).into_iter().collect()
@@ -136,7 +115,7 @@ pub(super) fn plan(existing: &[Extent], replacements: &[Replacement]) -> Plan {
     for extent in replacements.iter().flat_map(|r| &r.extents) {
         plan.put(extent.clone());
     }
-    if !delete_and_insert::is_on() {
+    if is_on(Mechanism::Remap) {
         merge_neighbours(&mut plan, existing);
     }
     // What only came into being to be joined needs no deleting.

@@ -1,21 +1,14 @@
 //! What each mechanism of the log is worth: our side alone, with one of them switched off in turn.
-//!
-//! The switches exist in a build with the feature `bench-switches` only, which is set aside under a name of its own: the
-//! usual program has no trace of them.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 
 use super::super::side::{Setup, Side};
-use super::super::table;
+use super::super::{switches, table};
 use super::{Args, Outcome, dbench, names, steady};
-use crate::run;
 
-const PROGRAM: &str = "target/release/cowshed-with-switches";
-/// Names of the switches that are off: `crates/btrfs/src/log/write/switches.rs`.
-const VARIABLE: &str = "COWSHED_LOG_OFF";
 /// What is off, and how the table calls it.
 const WAYS: [(&str, &str); 5] = [
     ("", "everything on"),
@@ -41,7 +34,7 @@ struct Row {
 type Column = (&'static str, usize, fn(&Row) -> f64);
 
 pub fn run(args: &Args, _: &[Side]) -> Result<Outcome> {
-    let program = build()?;
+    let program = switches::build()?;
     let mut results = vec![Vec::new(); WAYS.len()];
     for round in 0..args.runs {
         for turn in 0..WAYS.len() {
@@ -54,19 +47,8 @@ pub fn run(args: &Args, _: &[Side]) -> Result<Outcome> {
     Ok(render(args, &results))
 }
 
-/// Builds the program with switches and sets it aside; then the usual one is in its place again.
-fn build() -> Result<PathBuf> {
-    let (usual, program) = (run::root().join("target/release/cowshed"), run::root().join(PROGRAM));
-    let features = ["--features", "bench-switches"];
-    let mut command = run::cargo(&["build", "--release", "--quiet", "-p", "cowshed"]);
-    run::run("build with switches", command.args(features))?;
-    std::fs::copy(usual, &program)?;
-    super::super::build()?;
-    Ok(program)
-}
-
 fn one_way(args: &Args, program: &Path, off: &str) -> Result<Row> {
-    let environment = [(VARIABLE, off)];
+    let environment = [(switches::OFF, off)];
     let setup = Setup {
         mkfs: &dbench::MKFS,
         program: Some(program),

@@ -16,12 +16,12 @@ use zerocopy::IntoBytes;
 use super::Scope;
 use super::blocks::SubvolLog;
 use super::names::LeftNames;
-use super::switches::{Mechanism, is_on};
 use crate::dir::names::{Target, find};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::file;
 use crate::overlay::Edit;
+use crate::switches::{Mechanism, is_on};
 use crate::tree::{Change, Edits, Item, Tree};
 use crate::xattr;
 

@@ -11,10 +11,10 @@ use zerocopy::IntoBytes;
 use super::check_room;
 use super::collect::{Collector, Step, Stop, Subject, Want, inode_item, inode_key, is_dir};
 use super::cost::least_blocks;
-use super::switches::{Mechanism, is_on};
 use crate::dir::names::{index_key, kind_of};
 use crate::log::{dir_range_item, dir_range_key};
 use crate::overlay::Edit;
+use crate::switches::{Mechanism, is_on};
 use cowshed_vfs::FileKind;
 
 /// What an inode that a directory's changed entry leads to takes in a leaf: its item, and a name of one byte. (One that the

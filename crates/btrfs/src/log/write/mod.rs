@@ -21,7 +21,6 @@ mod extents;
 mod names;
 mod queue;
 mod ranges;
-mod switches;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,12 +36,12 @@ use cost::{Costs, Pending, least_blocks};
 use names::LeftNames;
 pub use queue::Done;
 use queue::Queue;
-use switches::{Mechanism, is_on};
 
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::inode::{Inode, flags};
 use crate::overlay::Edit;
+use crate::switches::{Mechanism, is_on};
 use crate::tree::{Edits, Tree};
 use crate::txn::CommitStats;
 

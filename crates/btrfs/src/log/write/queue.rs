@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::switches::{Mechanism, is_on};
 use crate::error::{Error, Result};
+use crate::switches::{Mechanism, is_on};
 
 /// Nobody waits longer than this for others to come.
 const GATHER_MAX: Duration = Duration::from_millis(1);
