@@ -63,6 +63,8 @@ mod atomic_tests;
 #[cfg(test)]
 mod blocks_tests;
 #[cfg(test)]
+mod bounds_tests;
+#[cfg(test)]
 mod compress_tests;
 #[cfg(test)]
 mod csum_tests;
