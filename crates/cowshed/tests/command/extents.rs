@@ -9,16 +9,17 @@ use std::process::Command;
 use cowshed_harness::{KernelVolume, VolumeOptions, need};
 
 use crate::mount::{Guard, unmount};
+use crate::seek::assert_same_data;
 use crate::support::{Scratch, cowshed, run};
 
-fn can_compare() -> Option<()> {
+pub fn can_compare() -> Option<()> {
     need::root()?;
     need::fuse()?;
     need::tool("filefrag")?;
     need::kernel_btrfs()
 }
 
-fn shell(dir: &Path, script: &str) -> std::io::Result<()> {
+pub fn shell(dir: &Path, script: &str) -> std::io::Result<()> {
     let done = Command::new("sh").args(["-ec", script]).current_dir(dir).output()?;
     assert!(
         done.status.success(),
@@ -29,7 +30,7 @@ fn shell(dir: &Path, script: &str) -> std::io::Result<()> {
 }
 
 /// What filefrag says, without the line about the file system.
-fn filefrag(dir: &Path, name: &str) -> String {
+pub fn filefrag(dir: &Path, name: &str) -> String {
     let done = Command::new("filefrag")
         .args(["-v", name])
         .current_dir(dir)
@@ -43,7 +44,7 @@ fn filefrag(dir: &Path, name: &str) -> String {
 }
 
 /// The same from us, with the name as filefrag got it.
-fn fiemap(args: &[&Path], path: &Path) -> String {
+pub fn fiemap(args: &[&Path], path: &Path) -> String {
     let text = cowshed(
         ["fiemap".as_ref()]
             .into_iter()
@@ -107,10 +108,10 @@ fn maps_are_those_of_filefrag() {
     unmount(dir.path());
 }
 
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -251,6 +252,8 @@ fn clones_and_dedupes_end_as_on_the_kernels_mount() {
                     let name = format!("f{n}");
                     let same = fs::read(dir.join(&name))? == fs::read(mnt.join(&name))?;
                     assert!(same, "seed {seed}, step {number}: {step:?}: {name} differs");
+                    let what = format!("seed {seed}, step {number}: {step:?}: data in {name}");
+                    assert_same_data(&mnt, dir, &name, &what);
                 }
                 if number % 16 == 15 {
                     shell(dir, "sync -f .")?;
@@ -272,12 +275,12 @@ fn clones_and_dedupes_end_as_on_the_kernels_mount() {
 }
 
 /// A mounted volume of ours.
-struct Mounted {
-    scratch: Scratch,
-    mnt: PathBuf,
+pub struct Mounted {
+    pub scratch: Scratch,
+    pub mnt: PathBuf,
 }
 
-fn mounted() -> Option<Mounted> {
+pub fn mounted() -> Option<Mounted> {
     need::root()?;
     need::fuse()?;
     let scratch = Scratch::new();
@@ -328,6 +331,94 @@ fn whole_files_are_cloned_and_exchanged_and_readers_see_it_at_once() {
     run("dedupe {} {}", &[&a, &b]).code(1);
     unmount(&mnt);
     scratch.assert_clean();
+}
+
+/// Linux writes what a mapping holds to the file before it looks at extents, but not before an ioctl that it passes on.
+#[test]
+fn what_was_stored_through_a_mapping_is_cloned_and_exchanged() {
+    let Some(Mounted { mnt, .. }) = mounted() else { return };
+    let Some(()) = need::tool("python3") else { return };
+    let _guard = Guard(&mnt);
+    let script = format!(
+        r#"
+import mmap, os, subprocess
+def cowshed(*words):
+    subprocess.run(["{}", *words], check=True)
+def mapped(name):
+    with open(name, "w+b") as file:
+        file.write(name.encode() * 65536)
+        file.flush()
+        return mmap.mmap(file.fileno(), 65536)
+def content(name):
+    with open(name, "rb") as file:
+        return file.read()
+a, b = mapped("a"), mapped("b")
+a[0:4] = b"AAAA"
+cowshed("clone", "--range", "0:16k:0", "a", "b")
+assert content("b")[:5] == b"AAAAa", "the store is in the clone"
+b[8192:8196] = b"BBBB"
+cowshed("clone", "--range", "16k:16k:0", "a", "b")
+assert content("b")[:16384] == b"a" * 16384, "the clone comes after the store"
+a[5:6], b[5:6] = b"X", b"Y"
+cowshed("exchange", "--range", "0:4k:0", "a", "b")
+assert (content("a")[5:6], content("b")[5:6]) == (b"Y", b"X")
+with open("grown", "w+b") as grown, open("copy", "wb") as copy:
+    cowshed("clone", "--range", "0:64k:0", "a", "grown")
+    assert os.copy_file_range(grown.fileno(), copy.fileno(), 8192, 4096) == 8192, "the new size is known"
+"#,
+        crate::support::COWSHED
+    );
+    let done = Command::new("python3")
+        .args(["-c", &script])
+        .current_dir(&mnt)
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    unmount(&mnt);
+}
+
+#[test]
+fn an_exchange_waits_for_the_disk_and_looks_for_changes_if_asked() {
+    let Some(Mounted { scratch, mnt }) = mounted() else {
+        return;
+    };
+    let _guard = Guard(&mnt);
+    let [a, b] = ["a", "b"].map(|name| mnt.join(name));
+    let stamp = || {
+        let done = Command::new("stat")
+            .args(["-c", "%i %.9Y %.9Z"])
+            .arg(&b)
+            .output()
+            .unwrap();
+        String::from_utf8(done.stdout).unwrap().trim().to_owned()
+    };
+    let exchange = |stamp: &str| {
+        cowshed([
+            "exchange".as_ref(),
+            "--fsync".as_ref(),
+            "--if-fresh".as_ref(),
+            stamp.as_ref(),
+            a.as_os_str(),
+            b.as_os_str(),
+        ])
+    };
+    fs::write(&a, [1; 5000]).unwrap();
+    fs::write(&b, [2; 9000]).unwrap();
+    let seen = stamp();
+    fs::write(&b, [3; 9000]).unwrap();
+    exchange(&seen).fails(&["busy"]);
+    assert_eq!(fs::read(&a).unwrap(), [1; 5000]);
+    exchange(&stamp()).ok();
+    assert_eq!(
+        (fs::read(&a).unwrap(), fs::read(&b).unwrap()),
+        (vec![3; 9000], vec![1; 5000])
+    );
+    exchange("yesterday").fails(&["stat -c"]);
+    // As after a crash: what is on the disk now.
+    let copy = scratch.path("copy");
+    fs::copy(&scratch.image, &copy).unwrap();
+    assert_eq!(run("cat {} b", &[&copy]).ok().out, [1; 5000]);
+    unmount(&mnt);
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! The command itself, run as a user runs it: its good and its bad cases.
 
 mod docs;
+mod exchange;
 mod extents;
 mod files;
 mod inspect;
 mod mkfs_check;
 mod mount;
+mod seek;
 mod support;

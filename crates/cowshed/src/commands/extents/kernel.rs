@@ -14,6 +14,7 @@ const FIDEDUPERANGE: u32 = 0xc018_9436;
 const FS_IOC_FIEMAP: u32 = 0xc020_660b;
 const XFS_IOC_EXCHANGE_RANGE: u32 = 0x4028_5881;
 const XFS_EXCHANGE_TO_EOF: u64 = 1;
+const XFS_EXCHANGE_DSYNC: u64 = 2;
 const XFS_EXCHANGE_DRY_RUN: u64 = 4;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -81,17 +82,21 @@ struct ExchangeRange {
     flags: u64,
 }
 
-/// XFS alone knows it.
+/// XFS alone knows it. What it takes for a sign of freshness only itself can make.
 pub fn exchange_range(a: &File, b: &File, range: &super::remap::Exchange) -> Result<()> {
+    if range.fresh_b.is_some() {
+        return Err(Error::from_raw_os_error(libc::EOPNOTSUPP));
+    }
     let to_eof = if range.to_eof { XFS_EXCHANGE_TO_EOF } else { 0 };
     let dry_run = if range.dry_run { XFS_EXCHANGE_DRY_RUN } else { 0 };
+    let sync = if range.sync { XFS_EXCHANGE_DSYNC } else { 0 };
     let mut arg = ExchangeRange {
         first_fd: a.as_raw_fd(),
         pad: 0,
         first_offset: range.a_offset,
         second_offset: range.b_offset,
         len_bytes: range.len_bytes,
-        flags: to_eof | dry_run,
+        flags: to_eof | dry_run | sync,
     };
     ioctl::call(b, XFS_IOC_EXCHANGE_RANGE, &mut arg).map(drop)
 }

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io::{Error, Result};
 use std::os::unix::fs::MetadataExt as _;
 
-use cowshed_btrfs::fs::wire::{self, Remap, Token, flag, op};
+use cowshed_btrfs::file::Freshness;
+use cowshed_btrfs::fs::wire::{self, Remap, Time, Token, flag, op};
+use cowshed_vfs::Timestamp;
 use zerocopy::FromZeros;
 
 use super::{is_unknown, kernel};
@@ -26,10 +28,18 @@ fn ours(src: &File, dst: &File, op: u32) -> Result<Option<Remap>> {
     if src.metadata()?.dev() != dst.metadata()?.dev() {
         return Err(Error::from_raw_os_error(libc::EXDEV));
     }
+    ioctl::settle(src)?;
+    ioctl::settle(dst)?;
     let mut call: Remap = FromZeros::new_zeroed();
     call.token = token;
     call.op = op.into();
     Ok(Some(call))
+}
+
+/// Linux asks for the size of a file that changed when it reads or maps it by a name, but not when it copies from one that is
+/// open: whoever asks makes it known to all.
+fn tell_sizes(files: [&File; 2]) -> Result<()> {
+    files.iter().try_for_each(|file| file.metadata().map(drop))
 }
 
 /// Shares a range of `src` with `dst`; a length of 0: to the end.
@@ -40,7 +50,8 @@ pub fn clone_range(src: &File, src_offset: u64, dst: &File, dst_offset: u64, len
     call.src_offset = src_offset.into();
     call.dst_offset = dst_offset.into();
     call.len_bytes = len_bytes.into();
-    ioctl::call(dst, wire::REMAP, &mut call).map(drop)
+    ioctl::call(dst, wire::REMAP, &mut call)?;
+    tell_sizes([src, dst])
 }
 
 /// Shares a range if both hold the same. The bytes that do: fewer than asked for where the call takes no more at once;
@@ -62,7 +73,11 @@ pub struct Exchange {
     pub b_offset: u64,
     pub len_bytes: u64,
     pub to_eof: bool,
+    /// Only if the second file is still as it was then.
+    pub fresh_b: Option<Freshness>,
     pub dry_run: bool,
+    /// Durable when the call returns.
+    pub sync: bool,
 }
 
 /// Exchanges ranges of two files.
@@ -75,6 +90,23 @@ pub fn exchange_range(a: &File, b: &File, range: &Exchange) -> Result<()> {
     call.len_bytes = range.len_bytes.into();
     let to_eof = if range.to_eof { flag::TO_EOF } else { 0 };
     let dry_run = if range.dry_run { flag::DRY_RUN } else { 0 };
-    call.flags = (to_eof | dry_run).into();
-    ioctl::call(b, wire::REMAP, &mut call).map(drop)
+    let sync = if range.sync { flag::SYNC } else { 0 };
+    let mut flags = to_eof | dry_run | sync;
+    if let Some(fresh) = &range.fresh_b {
+        flags |= flag::IF_FRESH;
+        call.ino = fresh.ino.into();
+        call.mtime = time(fresh.mtime);
+        call.ctime = time(fresh.ctime);
+    }
+    call.flags = flags.into();
+    ioctl::call(b, wire::REMAP, &mut call)?;
+    tell_sizes([a, b])
+}
+
+fn time(of: Timestamp) -> Time {
+    Time {
+        secs: of.secs.into(),
+        nanos: of.nanos.into(),
+        pad: 0.into(),
+    }
 }
