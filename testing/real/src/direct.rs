@@ -1,12 +1,15 @@
-//! Random operations on one file through two descriptors, one of them with O_DIRECT, against a copy in memory: what fsx
-//! does for buffered files and for mappings, it does not do for direct ones.
+//! Random operations on one file through two descriptors, one of them with O_DIRECT, and through mappings, against a copy in
+//! memory: what fsx does for buffered files and for mappings, it does not do for direct ones; nor does it clone, dedupe and exchange.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use cowshed_btrfs::fs::wire::op;
 use rustix::fs::{FallocateFlags, OFlags, copy_file_range, fallocate, fdatasync, fsync};
+
+use crate::raw::{Mapping, remap};
 
 /// What O_DIRECT asks of offsets, lengths and addresses.
 const ALIGN_BYTES: usize = 4096;
@@ -92,7 +95,7 @@ impl Exerciser {
     }
 
     fn step(&mut self, mixed: bool) -> Result<()> {
-        let operation = self.rng.below(100);
+        let operation = self.rng.below(124);
         let align = if mixed && operation.is_multiple_of(2) {
             1
         } else {
@@ -112,7 +115,14 @@ impl Exerciser {
             92..97 => self.copy(offset, len),
             97 => Ok(fsync(&self.direct)?),
             98 => Ok(fdatasync(&self.buffered)?),
-            _ => self.read_size(),
+            99 => self.read_size(),
+            100..107 if mixed => self.write_mapped(offset, len),
+            107..112 if mixed => self.read_mapped(offset, len),
+            100..107 => self.write_direct(),
+            107..112 => self.read_direct(),
+            112..117 => self.clone_range(),
+            117..120 => self.dedupe(),
+            _ => self.exchange(),
         }
     }
 
@@ -235,6 +245,112 @@ impl Exerciser {
         let bytes = self.model.get(source..source + len).unwrap_or_default().to_vec();
         if !bytes.is_empty() {
             self.put(offset, &bytes);
+        }
+        Ok(())
+    }
+
+    /// The part of a range that the file has, and a mapping of the file; `None` if it has none of it.
+    fn mapped(&self, offset: usize, len: usize) -> Result<Option<(Mapping, usize)>> {
+        let len = len.min(self.model.len().saturating_sub(offset));
+        if len == 0 {
+            return Ok(None);
+        }
+        Ok(Some((Mapping::new(&self.buffered, self.model.len())?, len)))
+    }
+
+    fn write_mapped(&mut self, offset: usize, len: usize) -> Result<()> {
+        let Some((mapping, len)) = self.mapped(offset, len)? else {
+            return Ok(());
+        };
+        let noise = self.noise(len);
+        mapping.store(offset, &noise);
+        // Or whoever comes next finds it in the page cache.
+        if self.rng.below(2) == 0 {
+            mapping.sync()?;
+        }
+        self.put(offset, &noise);
+        Ok(())
+    }
+
+    fn read_mapped(&mut self, offset: usize, len: usize) -> Result<()> {
+        let Some((mapping, len)) = self.mapped(offset, len)? else {
+            return Ok(());
+        };
+        let mut got = vec![0; len];
+        mapping.load(offset, &mut got);
+        self.same("mapped", offset, len, &got)
+    }
+
+    /// Two places and a length in whole blocks, of which the first is within the file, and no two blocks are the same.
+    fn pair(&mut self) -> Option<(usize, usize, usize)> {
+        let blocks = self.model.len() / ALIGN_BYTES;
+        let blocks_max = FILE_BYTES_MAX / ALIGN_BYTES;
+        if blocks == 0 {
+            return None;
+        }
+        let (from, to) = (self.rng.below(blocks), self.rng.below(blocks_max));
+        let room = (blocks - from).min(blocks_max - to).min(from.abs_diff(to));
+        let most = room.min(OPERATION_BYTES_MAX / ALIGN_BYTES);
+        let len = if most == 0 {
+            return None;
+        } else {
+            1 + self.rng.below(most)
+        };
+        Some((from * ALIGN_BYTES, to * ALIGN_BYTES, len * ALIGN_BYTES))
+    }
+
+    fn clone_range(&mut self) -> Result<()> {
+        let Some((from, to, len)) = self.pair() else {
+            return Ok(());
+        };
+        let done = remap(op::CLONE, (&self.buffered, from), (&self.direct, to), len);
+        if done
+            .with_context(|| format!("clone of {len} from {from} to {to}"))?
+            .is_some()
+        {
+            let bytes = self.model[from..from + len].to_vec();
+            self.put(to, &bytes);
+        }
+        Ok(())
+    }
+
+    fn dedupe(&mut self) -> Result<()> {
+        let Some((from, to, len)) = self.pair() else {
+            return Ok(());
+        };
+        if to + len > self.model.len() {
+            return Ok(());
+        }
+        // As good as never the same by chance.
+        if self.rng.below(3) > 0 {
+            let bytes = self.model[from..from + len].to_vec();
+            self.buffered.write_all_at(&bytes, to as u64)?;
+            self.put(to, &bytes);
+        }
+        let same = self.model[from..from + len] == self.model[to..to + len];
+        let wanted = if same { (len as u64, 0) } else { (0, 1) };
+        let done = remap(op::DEDUPE, (&self.buffered, from), (&self.direct, to), len);
+        match done.with_context(|| format!("dedupe of {len} from {from} to {to}"))? {
+            Some(found) if found != wanted => bail!("dedupe of {len} from {from} to {to}: {found:?}, not {wanted:?}"),
+            _ => Ok(()),
+        }
+    }
+
+    fn exchange(&mut self) -> Result<()> {
+        let Some((from, to, len)) = self.pair() else {
+            return Ok(());
+        };
+        if to + len > self.model.len() {
+            return Ok(());
+        }
+        let done = remap(op::EXCHANGE, (&self.buffered, from), (&self.direct, to), len);
+        if done
+            .with_context(|| format!("exchange of {len} at {from} and {to}"))?
+            .is_some()
+        {
+            let [a, b] = [from, to].map(|at| self.model[at..at + len].to_vec());
+            self.put(from, &b);
+            self.put(to, &a);
         }
         Ok(())
     }

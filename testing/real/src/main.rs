@@ -3,6 +3,7 @@
 mod cowshed;
 mod direct;
 mod matrix;
+mod raw;
 mod realtree;
 mod realwork;
 mod tools;

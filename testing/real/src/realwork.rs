@@ -97,9 +97,10 @@ const JOBS: &[(&str, &str, Work)] = &[
 ];
 
 /// How the exercisers of one file are mounted, each with its name.
-const FSX_MOUNTS: [(&str, &str); 5] = [
+const FSX_MOUNTS: [(&str, &str); 6] = [
     ("", ""),
     ("-lzo", "compress=lzo"),
+    ("-zlib", "compress=zlib"),
     ("-zstd", "compress=zstd"),
     ("-zstd-fast", "compress-force=zstd:-3"),
     ("-nodatacow", "nodatacow"),
@@ -244,17 +245,18 @@ fn volume() -> Result<KernelVolume> {
     })
 }
 
-/// What fsx mixes: once everything that it knows, once without mappings.
-const FSX_MIXES: [(&str, u32); 2] = [("mapped", 10), ("unmapped", 0)];
+/// What fsx mixes, with the weight of mappings and the alignment of all offsets: once everything that it knows, once without
+/// mappings, and once in whole blocks, which alone are shared by copies.
+const FSX_MIXES: [(&str, u32, u32); 3] = [("mapped", 10, 1), ("unmapped", 0, 1), ("aligned", 10, 4096)];
 
 fn fsx(root: &Path, args: &Args) -> Result<()> {
     let fsx = tools::FSX.path()?;
     let operations = args.operations(1500).to_string();
     let scratch = tempfile::tempdir()?;
-    for (mix, map) in FSX_MIXES {
+    for (mix, map, align) in FSX_MIXES {
         let config = scratch.path().join(mix);
         let text = format!(
-            "flen = 1048576\n[opsize]\nmax = 131072\n[weights]\nclose_open = 1\ninvalidate = {}\nread = 10\nwrite = 10\n\
+            "flen = 1048576\n[opsize]\nmax = 131072\nalign = {align}\n[weights]\nclose_open = 1\ninvalidate = {}\nread = 10\nwrite = 10\n\
              mapread = {map}\nmapwrite = {map}\ntruncate = 3\nfsync = 0.2\nfdatasync = 0.2\nposix_fallocate = 3\n\
              punch_hole = 5\nsendfile = 3\nposix_fadvise = 1\ncopy_file_range = 5\n",
             map / 10
