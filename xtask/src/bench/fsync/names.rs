@@ -1,6 +1,6 @@
 //! A directory of very many empty files: fsync of it, sync, every thousandth deleted, fsync of it.
 //!
-//! Copies of our image, made right after each fsync, must show the kernel all names that are there then.
+//! Copies of our image, made right after each fsync, must show us and the kernel all names that are there then.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -92,7 +92,8 @@ pub fn first_fsync(args: &Args, setup: &Setup<'_>, files: u64) -> Result<f64> {
     Ok(seconds)
 }
 
-/// The power fails now: the kernel mounts a copy of the image and has to find so many names.
+/// The power fails now: a copy of the image is judged by `cowshed check`; a read-only mount of ours and then the kernel, which
+/// replays the log, have to find so many names in it; and `btrfs check` judges what the kernel made of it.
 fn judge(mounted: &Mounted, expected: u64) -> Result<()> {
     let copy = mounted.image().with_extension("crashed");
     let mnt = mounted.image().with_extension("judge");
@@ -103,17 +104,28 @@ fn judge(mounted: &Mounted, expected: u64) -> Result<()> {
             .arg(&copy),
     )?;
     std::fs::create_dir_all(&mnt)?;
-    run::output(Command::new("mount").args(["-o", "loop"]).arg(&copy).arg(&mnt))?;
-    let found = count_names(&mnt.join("d"));
-    run::output(Command::new("umount").arg(&mnt))?;
+    let ours = |what: &str| {
+        let mut command = Command::new(run::root().join("target/release/cowshed"));
+        command.arg(what);
+        command
+    };
+    run::output(ours("check").arg(&copy))?;
+    let found = |mount: &mut Command, umount: &mut Command| {
+        run::output(mount.arg(&copy).arg(&mnt))?;
+        let found = count_names(&mnt.join("d"));
+        run::output(umount.arg(&mnt))?;
+        found
+    };
+    let by_us = found(ours("mount").args(["-o", "ro"]), &mut ours("umount"))?;
+    let by_kernel = found(Command::new("mount").args(["-o", "loop"]), &mut Command::new("umount"))?;
+    run::output(Command::new("btrfs").args(["check", "--readonly"]).arg(&copy))?;
     std::fs::remove_file(&copy)?;
     std::fs::remove_dir(&mnt)?;
-    let found = found?;
     ensure!(
-        found == expected,
-        "after a crash the kernel finds {found} names, not {expected}"
+        (by_us, by_kernel) == (expected, expected),
+        "after a crash we find {by_us} names, the kernel {by_kernel}, not {expected}"
     );
-    eprintln!("after a crash the kernel finds all {found} names");
+    eprintln!("after a crash we and the kernel find all {expected} names; both checks are content");
     Ok(())
 }
 
