@@ -6,6 +6,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -71,11 +72,12 @@ impl Notifier {
 /// that have begun; they may need this very worker, so the wait must end.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
-/// Content to drop, and whom to tell when that is done.
-struct Drop {
-    node: NodeId,
-    ranges: Vec<Range<u64>>,
-    done: Sender<()>,
+/// What the thread is asked.
+enum Order {
+    /// Content to drop.
+    Drop { node: NodeId, ranges: Vec<Range<u64>> },
+    /// Whom to tell when all that was ordered before is done.
+    Tell(Sender<()>),
 }
 
 /// The kernel's caches, for a file system that changes what they hold. Has a thread of its own, because dropping
@@ -83,28 +85,51 @@ struct Drop {
 #[derive(Debug)]
 pub struct KernelCaches {
     notifier: Notifier,
-    drops: Sender<Drop>,
+    orders: Sender<Order>,
+    /// Orders to drop that are not done yet.
+    pending: Arc<AtomicU64>,
 }
 
 impl KernelCaches {
     /// Starts the thread; it ends with this value.
     pub fn new(notifier: Notifier) -> io::Result<KernelCaches> {
-        let (drops, orders) = mpsc::channel::<Drop>();
-        let for_thread = notifier.clone();
+        let (sender, orders) = mpsc::channel();
+        let caches = KernelCaches {
+            notifier: notifier.clone(),
+            orders: sender,
+            pending: Arc::default(),
+        };
+        let pending = caches.pending.clone();
         std::thread::Builder::new().name("fuse-caches".into()).spawn(move || {
             for order in orders {
-                for range in order.ranges {
-                    let len_bytes = i64::try_from(range.end - range.start).unwrap_or(0);
-                    let offset = i64::try_from(range.start).unwrap_or(0);
-                    if let Err(error) = for_thread.inval_inode(order.node, offset, len_bytes) {
-                        tracing::debug!(%error, "cached content was not dropped");
+                match order {
+                    Order::Drop { node, ranges } => {
+                        drop_content(&notifier, node, ranges);
+                        pending.fetch_sub(1, Ordering::Release);
                     }
+                    // Nobody may be waiting any more.
+                    Order::Tell(done) => drop(done.send(())),
                 }
-                // Nobody may be waiting any more.
-                let _ = order.done.send(());
             }
         })?;
-        Ok(KernelCaches { notifier, drops })
+        Ok(caches)
+    }
+
+    fn order_drop(&self, node: NodeId, ranges: Vec<Range<u64>>) {
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        if self.orders.send(Order::Drop { node, ranges }).is_err() {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn drop_content(notifier: &Notifier, node: NodeId, ranges: Vec<Range<u64>>) {
+    for range in ranges {
+        let len_bytes = i64::try_from(range.end - range.start).unwrap_or(0);
+        let offset = i64::try_from(range.start).unwrap_or(0);
+        if let Err(error) = notifier.inval_inode(node, offset, len_bytes) {
+            tracing::debug!(%error, "cached content was not dropped");
+        }
     }
 }
 
@@ -116,9 +141,21 @@ impl Caches for KernelCaches {
     }
 
     fn content_changed(&self, node: NodeId, ranges: Vec<Range<u64>>) {
+        self.order_drop(node, ranges);
+        self.settle();
+    }
+
+    fn content_lost(&self, node: NodeId, ranges: Vec<Range<u64>>) {
+        self.order_drop(node, ranges);
+    }
+
+    fn settle(&self) {
+        if self.pending.load(Ordering::Acquire) == 0 {
+            return;
+        }
         let (done, is_done) = mpsc::channel();
-        if self.drops.send(Drop { node, ranges, done }).is_ok() && is_done.recv_timeout(DROP_WAIT).is_err() {
-            tracing::debug!(?node, "cached content goes later");
+        if self.orders.send(Order::Tell(done)).is_ok() && is_done.recv_timeout(DROP_WAIT).is_err() {
+            tracing::debug!("cached content goes later");
         }
     }
 }

@@ -13,4 +13,11 @@ pub trait Caches: Send + Sync {
     /// The content of a node has changed in these ranges of bytes, and its attributes. Returns when it is forgotten, or
     /// after a bounded time: the front end may need the caller's own thread first. The caller holds no lock.
     fn content_changed(&self, node: NodeId, ranges: Vec<Range<u64>>);
+
+    /// What was written to these ranges of bytes is lost: they read as before it. Does not wait for anybody, so that the
+    /// caller may hold locks; see [`Caches::settle`].
+    fn content_lost(&self, node: NodeId, ranges: Vec<Range<u64>>);
+
+    /// Returns when all that was told until now is forgotten, or after a bounded time. The caller holds no lock.
+    fn settle(&self);
 }

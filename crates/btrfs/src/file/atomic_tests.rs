@@ -297,6 +297,10 @@ impl Caches for Told {
     fn content_changed(&self, node: NodeId, ranges: Vec<std::ops::Range<u64>>) {
         self.0.lock().push((node, ranges));
     }
+    fn content_lost(&self, node: NodeId, ranges: Vec<std::ops::Range<u64>>) {
+        self.0.lock().push((node, ranges));
+    }
+    fn settle(&self) {}
 }
 
 struct Mounted {

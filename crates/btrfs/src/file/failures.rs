@@ -1,6 +1,37 @@
-//! Write-backs that failed, until somebody who asks is told: of a file for fsync, of all files for syncfs.
+//! Write-backs that failed, until somebody who asks is told: of a file for fsync, of all files for syncfs. And who must
+//! hear at once, because he remembers what files hold.
+
+use std::ops::Range;
+use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
+use crate::inode::Inode;
+
+/// Called with an inode and the ranges of bytes that were written and are lost.
+pub type OnLost = Box<dyn Fn(&Inode, Vec<Range<u64>>) + Send + Sync>;
+
+/// Who remembers the contents of files.
+#[derive(Default)]
+pub(super) struct Listener(OnceLock<OnLost>);
+
+impl Listener {
+    pub fn set(&self, on_lost: OnLost) {
+        let _ = self.0.set(on_lost);
+    }
+
+    /// What was lost must read as before it was written already, or it might be remembered once more.
+    pub fn tell(&self, inode: &Inode, lost: Vec<Range<u64>>) {
+        if let Some(on_lost) = self.0.get() {
+            on_lost(inode, lost);
+        }
+    }
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Listener")
+    }
+}
 
 /// Failed write-backs. Whoever waits takes [`Failures::count`] before and hands it to [`Failures::take`] after: of several
 /// who waited each one is told.

@@ -48,6 +48,7 @@ pub(crate) use csum::load as load_sums;
 pub use data::FileData;
 pub use defrag::{Defrag, defragment};
 pub use exchange::{EXTENTS_MAX, Exchange, Freshness, exchange_as, exchange_range};
+pub use failures::OnLost;
 pub use fallocate::{fallocate, fallocate_as, is_hole};
 pub use read::read;
 pub use seek::seek;

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::compress::Encoders;
 use super::data::DataState;
 use super::decompress::Decoders;
-use super::failures::Failures;
+use super::failures::{Failures, Listener, OnLost};
 use super::sharing::Remapped;
 use crate::engine::Engine;
 use crate::inode::Inode;
@@ -40,6 +40,7 @@ pub struct FileShared {
     staged_bytes: Arc<AtomicU64>,
     /// Of all files, for syncfs.
     pub(super) failures: Mutex<Failures>,
+    pub(super) listener: Listener,
     no_holes: OnceLock<bool>,
     pub(super) encoders: Encoders,
     pub(super) decoders: Decoders,
@@ -55,6 +56,7 @@ impl Default for FileShared {
             remapped: Mutex::default(),
             staged_bytes: Arc::default(),
             failures: Mutex::default(),
+            listener: Listener::default(),
             no_holes: OnceLock::new(),
             encoders: Encoders::default(),
             decoders: Decoders::default(),
@@ -70,6 +72,11 @@ impl FileShared {
     /// Bounds the bytes of dirty data in memory.
     pub fn set_dirty_bytes_max(&self, bytes: u64) {
         self.dirty_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+    /// Whom to tell when dirty data could not be written and is lost: once for each failure, while locks of the file are
+    /// held, so that he must not wait. The first caller is the only one who is heard.
+    pub fn on_lost(&self, on_lost: OnLost) {
+        self.listener.set(on_lost);
     }
     /// Bytes of data that is dirty or being written.
     pub fn dirty_bytes(&self) -> u64 {

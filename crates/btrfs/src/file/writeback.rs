@@ -3,7 +3,7 @@
 //! ```text
 //!   dirty --take_group--> in flight --write data--> on disk --one batch--> items; the flight is dropped
 //!                             |  error
-//!                             +-----> dropped, space given back, the next fsync fails
+//!                             +-----> dropped, space given back, the next fsync fails, who remembers it is told
 //! ```
 //!
 //! Readers see data in flight until its items can be read. A write to a block in flight makes it dirty again, above.
@@ -286,6 +286,10 @@ fn write_group(
     engine.file.sub_dirty(group.bytes);
     drop(state);
     drop(group.reservation);
+    if result.is_err() {
+        let lost = group.runs.iter().map(|run| run.range.clone()).collect();
+        engine.file.listener.tell(inode, lost);
+    }
     for (_, flight) in group.runs.into_iter().flat_map(|run| run.parts) {
         if let Ok(buffer) = Arc::try_unwrap(flight) {
             recycle(buffer);

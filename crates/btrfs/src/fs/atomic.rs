@@ -126,7 +126,21 @@ impl OpenGroups {
 impl Fs {
     /// Who must be told when contents change without a write.
     pub fn set_caches(&self, caches: Arc<dyn Caches>) {
+        let (numbering, told) = (self.numbering.clone(), caches.clone());
+        self.engine.file.on_lost(Box::new(move |inode, lost| {
+            told.content_lost(numbering.node(inode), lost);
+        }));
         let _ = self.atomic.caches.set(caches);
+    }
+
+    /// Who hears that something could not be written finds, when he reads, that it is not there.
+    pub(super) fn settled<T>(&self, result: Result<T>) -> Result<T> {
+        if result.is_err()
+            && let Some(caches) = self.caches()
+        {
+            caches.settle();
+        }
+        result
     }
 
     /// Whoever must be told.

@@ -72,7 +72,7 @@ pub struct Fs {
     engine: Arc<Engine>,
     options: MountOptions,
     root: Arc<Inode>,
-    numbering: Numbering,
+    numbering: Arc<Numbering>,
     /// Permissions are checked here, not by the front end.
     checks: AtomicBool,
     /// Open atomic groups, and what tells handles apart.
@@ -96,7 +96,7 @@ impl Fs {
         }
         // The root is remembered as long as the mount lives.
         root.refs.add_lookup();
-        let numbering = Numbering::new(root.tree.id(), root.ino);
+        let numbering = Arc::new(Numbering::new(root.tree.id(), root.ino));
         Ok(Self {
             engine,
             options,

@@ -136,7 +136,7 @@ impl Fs {
             return Ok(());
         }
         inode.note_mapped_pages_came();
-        file::write_back(&self.engine, inode)?;
+        self.settled(file::write_back(&self.engine, inode))?;
         sync_log(&self.engine, inode, scope)
     }
 
@@ -407,7 +407,7 @@ impl FileSystem for Fs {
             let inode = self.inode(node)?;
             if !is_read_only {
                 inode.note_mapped_pages_came();
-                file::write_back(&self.engine, &inode)?;
+                self.settled(file::write_back(&self.engine, &inode))?;
             }
             Ok(inode)
         };
@@ -622,7 +622,8 @@ impl FileSystem for Fs {
             if let Some(reply) = self.ioctl_remap(ctx, (node, handle), &inode, call.cmd, input, output) {
                 return reply;
             }
-            let reply = ioctl::ioctl(&self.engine, &self.caller(ctx), &inode, call, input, output)?;
+            let reply = ioctl::ioctl(&self.engine, &self.caller(ctx), &inode, call, input, output);
+            let reply = self.settled(reply)?;
             // Linux forgets nothing of its own accord after an ioctl: it would go on showing the old ctime.
             if ioctl::changes_attributes(call.cmd)
                 && let Some(caches) = self.caches()
@@ -635,6 +636,7 @@ impl FileSystem for Fs {
     }
 
     fn syncfs(&self, _ctx: &Context, _node: NodeId) -> VfsResult<()> {
-        crate::file::sync_all(&self.engine).map_err(|e| errno("syncfs", e))
+        self.settled(file::sync_all(&self.engine))
+            .map_err(|e| errno("syncfs", e))
     }
 }

@@ -285,7 +285,7 @@ impl Fs {
             self.content_changed(node, range);
         }
         if call.flags.get() & flag::SYNC != 0 {
-            self.engine.sync()?;
+            self.settled(self.engine.sync())?;
         }
         ioctl::reply(output, call.as_bytes())
     }

@@ -4,5 +4,6 @@
 mod basics;
 mod caches;
 mod ends;
+mod failing;
 mod names;
 mod support;

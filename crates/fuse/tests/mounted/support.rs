@@ -205,6 +205,12 @@ pub fn fallocate(file: &impl AsRawFd, mode: i32, offset: i64, len: i64) -> io::R
     check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len).into() }).map(drop)
 }
 
+/// An ioctl without an argument.
+pub fn ioctl(file: &impl AsRawFd, cmd: u32) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), cmd.into()) }.into()).map(drop)
+}
+
 /// Runs `f` in a child process as another user with these groups; its error comes back, 255 for one without number, 254
 /// for a panic.
 pub fn as_user(uid: u32, gid: u32, groups: &[u32], f: impl FnOnce() -> io::Result<()>) -> io::Result<()> {

@@ -1,0 +1,251 @@
+//! Data that the device would not take: what the kernel remembers of it must go, so that a mount shows what is on disk.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use btrfs_image::{MkfsOptions, mkfs};
+use cowshed_btrfs::engine::EngineOptions;
+use cowshed_btrfs::env::SystemEnv;
+use cowshed_btrfs::fs::{Fs, MountOptions};
+use cowshed_btrfs::volume::{self, Volume};
+use cowshed_btrfs::{Engine, fs::wire};
+use cowshed_device::{BlockDevice, MemDevice};
+use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
+use cowshed_fuse::{KernelCaches, Session, SessionError, SessionOptions, Unmounter};
+
+use crate::support::*;
+
+const BLOCK: usize = 4096;
+
+/// A volume on a device that fails when it is told to.
+struct Failing {
+    disk: Arc<dyn BlockDevice>,
+    plan: FaultPlan,
+    dir: tempfile::TempDir,
+    engine: Arc<Engine>,
+    unmounter: Unmounter,
+    serving: Option<JoinHandle<Result<(), SessionError>>>,
+}
+
+impl Failing {
+    fn new() -> Failing {
+        let disk: Arc<dyn BlockDevice> = Arc::new(MemDevice::new("memory", 256 << 20));
+        mkfs(std::slice::from_ref(&disk), &MkfsOptions::new([5; 16])).unwrap();
+        Failing::mount(disk)
+    }
+
+    fn mount(disk: Arc<dyn BlockDevice>) -> Failing {
+        let plan = FaultPlan::new();
+        let device: Arc<dyn BlockDevice> = Arc::new(FaultyDevice::new(disk.clone(), plan.clone()));
+        let volume = Volume::open(vec![device], &volume::OpenOptions::default()).unwrap();
+        let options = EngineOptions {
+            commit_interval_s: 0,
+            tree_log: true,
+            ..EngineOptions::default()
+        };
+        let engine = Engine::open(volume, Arc::new(SystemEnv), options).unwrap();
+        let fs = Arc::new(Fs::mount(engine.clone(), MountOptions::default()).unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let mut session = Session::mount(fs.clone(), dir.path(), SessionOptions::default()).unwrap();
+        fs.set_caches(Arc::new(KernelCaches::new(session.notifier().unwrap()).unwrap()));
+        Failing {
+            disk,
+            plan,
+            dir,
+            engine,
+            unmounter: session.unmounter(),
+            serving: Some(session.spawn()),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A file that is on disk and that the kernel remembers.
+    fn file(&self, name: &str, content: &[u8]) -> File {
+        let path = self.path(name);
+        fs::write(&path, content).unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        file.sync_all().unwrap();
+        assert!(fs::read(&path).unwrap() == content);
+        file
+    }
+
+    fn no_writes(&self) {
+        self.plan.add(Fault::error(On::Write, 0).forever());
+    }
+
+    /// The device takes writes again. No data is left to write, and nobody is told twice.
+    fn heal(&self, file: File) {
+        assert!(self.plan.counts().faults > 0);
+        self.plan.clear();
+        file.sync_all().unwrap();
+        assert!(!self.engine.txn.is_aborted());
+    }
+
+    /// A fresh mount, without the kernel's memory of this one, shows the same.
+    fn remount(mut self, name: &str, content: &[u8]) {
+        assert_shows(&self, name, content);
+        self.end();
+        let again = Failing::mount(self.disk.clone());
+        assert_shows(&again, name, content);
+    }
+
+    fn end(&mut self) {
+        if let Some(serving) = self.serving.take() {
+            self.unmounter.unmount(false).unwrap();
+            serving.join().unwrap().unwrap();
+        }
+    }
+}
+
+impl Drop for Failing {
+    fn drop(&mut self) {
+        if self.serving.is_some() {
+            let _ = self.unmounter.unmount(true);
+        }
+    }
+}
+
+#[track_caller]
+fn assert_shows(mount: &Failing, name: &str, content: &[u8]) {
+    let got = fs::read(mount.path(name)).unwrap();
+    let differs = got.iter().zip(content).position(|(a, b)| a != b);
+    assert_eq!((got.len(), differs), (content.len(), None), "{name}");
+}
+
+#[test]
+fn data_that_was_lost_is_not_shown() {
+    let Some(_turn) = turn("data_that_was_lost_is_not_shown") else {
+        return;
+    };
+    let mount = Failing::new();
+    let old = vec![b'a'; 16 * BLOCK];
+    let file = mount.file("f", &old);
+    file.write_all_at(&[b'b'; 2 * BLOCK], 2 * BLOCK as u64).unwrap();
+    file.write_all_at(&[b'b'; 100], 30_000).unwrap();
+    mount.no_writes();
+    assert_eq!(errno(file.sync_all()), libc::EIO);
+    assert_shows(&mount, "f", &old);
+    mount.heal(file);
+    mount.remount("f", &old);
+}
+
+#[test]
+fn what_was_lost_of_a_file_that_grew_is_zeros() {
+    let Some(_turn) = turn("what_was_lost_of_a_file_that_grew_is_zeros") else {
+        return;
+    };
+    let mount = Failing::new();
+    let mut content = vec![b'a'; 10_000];
+    let file = mount.file("f", &content);
+    file.write_all_at(&[b'b'; 20_000], 10_000).unwrap();
+    content.resize(30_000, 0);
+    mount.no_writes();
+    assert_eq!(errno(file.sync_data()), libc::EIO);
+    assert_shows(&mount, "f", &content);
+    mount.heal(file);
+    mount.remount("f", &content);
+}
+
+#[test]
+fn a_mapping_does_not_show_what_was_lost() {
+    let Some(_turn) = turn("a_mapping_does_not_show_what_was_lost") else {
+        return;
+    };
+    let mount = Failing::new();
+    let old = vec![b'a'; 4 * BLOCK];
+    let file = mount.file("f", &old);
+    mount.no_writes();
+    in_child(|| {
+        let mut map = Map::shared(&file, old.len())?;
+        map.bytes()[BLOCK + 10..BLOCK + 20].fill(b'b');
+        assert_eq!(errno(map.sync()), libc::EIO);
+        assert!(map.bytes() == old);
+        Ok(())
+    })
+    .unwrap();
+    mount.heal(file);
+    mount.remount("f", &old);
+}
+
+#[test]
+fn direct_writes_that_are_lost_are_not_shown_to_who_reads_through_the_cache() {
+    let Some(_turn) = turn("direct_writes_that_are_lost_are_not_shown_to_who_reads_through_the_cache") else {
+        return;
+    };
+    let mount = Failing::new();
+    let old = vec![b'a'; 4 * BLOCK];
+    let file = mount.file("f", &old);
+    let direct = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(mount.path("f"))
+        .unwrap();
+    direct.write_all_at(&[b'b'; BLOCK], BLOCK as u64).unwrap();
+    assert_eq!(fs::read(mount.path("f")).unwrap()[BLOCK], b'b', "it is remembered now");
+    mount.no_writes();
+    assert_eq!(errno(direct.sync_all()), libc::EIO);
+    let mut got = vec![0; old.len()];
+    direct.read_exact_at(&mut got, 0).unwrap();
+    assert!(got == old);
+    drop(direct);
+    assert_shows(&mount, "f", &old);
+    mount.heal(file);
+    mount.remount("f", &old);
+}
+
+/// `cowshed sync`: nobody asks for this file in particular.
+#[test]
+fn a_sync_of_all_that_fails_leaves_nothing_remembered() {
+    let Some(_turn) = turn("a_sync_of_all_that_fails_leaves_nothing_remembered") else {
+        return;
+    };
+    let mount = Failing::new();
+    let old = vec![b'a'; 4 * BLOCK];
+    let file = mount.file("f", &old);
+    file.write_all_at(&[b'b'; BLOCK], 0).unwrap();
+    // Data is written before metadata: the commit finds a healthy device.
+    for first_and_repeated in 0..2 {
+        mount.plan.add(Fault::error(On::Write, first_and_repeated));
+    }
+    let synced = File::open(mount.dir.path()).and_then(|root| ioctl(&root, wire::SYNC));
+    assert_eq!(errno(synced), libc::EIO);
+    assert_shows(&mount, "f", &old);
+    assert_eq!(errno(file.sync_all()), libc::EIO, "who syncs the file hears of it, too");
+    mount.heal(file);
+    mount.remount("f", &old);
+}
+
+/// Where much is dirty the writer writes back, and nobody asked whether it worked.
+#[test]
+fn what_is_lost_in_the_background_is_soon_forgotten() {
+    let Some(_turn) = turn("what_is_lost_in_the_background_is_soon_forgotten") else {
+        return;
+    };
+    let mount = Failing::new();
+    let old = vec![b'a'; 64 * BLOCK];
+    let file = mount.file("f", &old);
+    // Nothing may stay dirty, in however many requests the kernel sends it.
+    mount.engine.file.set_dirty_bytes_max(0);
+    mount.no_writes();
+    file.write_all_at(&[b'b'; 32 * BLOCK], 0).unwrap();
+    let start = Instant::now();
+    while fs::read(mount.path("f")).unwrap() != old {
+        let dirty = mount.engine.file.dirty_bytes();
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "it is remembered for good ({dirty} bytes are dirty)"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(errno(file.sync_all()), libc::EIO);
+    mount.heal(file);
+    mount.remount("f", &old);
+}
