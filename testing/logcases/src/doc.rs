@@ -1,4 +1,4 @@
-//! The table for the reader: `docs/design/log-tree.md` holds what this prints, between two marks.
+//! The table for the reader: `docs/design/log-cases.md` holds what this prints, between two marks.
 
 use std::fmt::Write as _;
 

@@ -9,7 +9,7 @@
 //! it does so on a recorded device ([`recorder`]): the power fails at each of its barriers, and what was not yet durable
 //! is lost, reordered or torn.
 //!
-//! The table stands in `docs/design/log-tree.md`, printed by [`doc`].
+//! The table stands in `docs/design/log-cases.md`, printed by [`doc`].
 
 pub mod content;
 pub mod cuts;

@@ -17,7 +17,7 @@ struct Args {
     /// Only cases whose name contains this
     #[arg(default_value = "")]
     name: String,
-    /// Print the table of docs/design/log-tree.md
+    /// Print the table of docs/design/log-cases.md
     #[arg(long)]
     doc: bool,
     /// Who writes: k, c, or both
