@@ -59,6 +59,19 @@ impl CsumMap {
     }
 }
 
+/// Ranges in any order, overlapping or not, as such a map.
+pub(crate) fn ranges_of(mut ranges: Vec<(u64, u64)>) -> CsumMap {
+    ranges.sort_unstable();
+    let mut map = CsumMap::default();
+    for (start, end) in ranges {
+        match map.runs.last_mut() {
+            Some(last) if last.1 >= start => last.1 = last.1.max(end),
+            _ => map.runs.push((start, end)),
+        }
+    }
+    map
+}
+
 /// The ranges that have checksums.
 pub(crate) fn runs_of(sums: &Sums, csum_bytes: usize, sectorsize: u64) -> CsumMap {
     let mut map = CsumMap::default();

@@ -253,7 +253,7 @@ finding_ids! {
     CsumOrphan = "csum-orphan", Error;
     /// Data without checksums.
     CsumMissing = "csum-missing", Error;
-    /// Checksums where there may be none: nodatasum or preallocated.
+    /// Checksums where there may be none: nodatasum, or preallocated and written by no other file that shares the extent.
     CsumUnexpected = "csum-unexpected", Error;
     /// Data does not match its checksum.
     DataCsum = "data-csum", Error;

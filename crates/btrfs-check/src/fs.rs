@@ -20,6 +20,7 @@ use crate::packed::{self, Packed};
 use crate::roots::Roots;
 use crate::util::{SetHash, count, is_aligned, round_up};
 use crate::walk::{Cx, Root, Shared, item_site, len_bytes};
+use crate::written::{self, Suspect};
 
 pub(crate) const ROOT_DIR: u64 = ObjectId::FIRST_FREE.get();
 pub(crate) const NAME_BYTES_MAX: usize = 255;
@@ -421,10 +422,11 @@ impl FsCheck<'_> {
         let covered = csums.covered_bytes(start, end);
         let len = end.saturating_sub(start);
         let prealloc = extent.ty == file_extent_type::PREALLOC;
-        if (prealloc || nodatasum) && covered > 0 {
-            let kind = if prealloc { "preallocated" } else { "nodatasum" };
-            let what = format!("{covered} bytes at {start} have checksums, but the extent is {kind}");
+        if nodatasum && covered > 0 {
+            let what = format!("{covered} bytes at {start} have checksums, but the extent is nodatasum");
             cx.sink.add(Id::CsumUnexpected, site, what);
+        } else if prealloc && covered > 0 {
+            written::suspect(cx, Suspect { site, start, end });
         } else if !prealloc && !nodatasum && covered < len && csums.whole {
             let what = format!(
                 "{} of {len} bytes at {start} have no checksums",

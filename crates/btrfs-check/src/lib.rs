@@ -46,6 +46,7 @@ mod space_cache;
 mod util;
 mod volume;
 mod walk;
+mod written;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -170,6 +171,7 @@ fn check_volume(cx: &mut Cx<'_>) {
         cx.quota = quota::read(cx, &tree.root);
     }
     let trees_whole = check_file_trees(cx, &mut roots, &csums);
+    written::judge(cx, &roots, &csums);
     if let Some(quota) = cx.quota.take().filter(|_| trees_whole) {
         quota::judge(cx, &quota);
     }

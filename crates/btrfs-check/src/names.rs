@@ -232,7 +232,7 @@ impl Look<'_> {
 
 impl<'a> Cx<'a> {
     /// Walks a tree a second time, counting nothing and saying nothing of its blocks again.
-    fn walk_quietly(&mut self, root: &Root, visit: &mut dyn FnMut(&mut Cx<'a>, &crate::block::Block)) {
+    pub(crate) fn walk_quietly(&mut self, root: &Root, visit: &mut dyn FnMut(&mut Cx<'a>, &crate::block::Block)) {
         let before = std::mem::replace(&mut self.quiet_walk, true);
         self.walk(root, Shared::Enter, &mut |cx, leaf, _| visit(cx, leaf));
         self.quiet_walk = before;

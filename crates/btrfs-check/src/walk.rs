@@ -17,6 +17,7 @@ use crate::packed::Packed;
 use crate::quota::Quota;
 use crate::util::{count, index, is_aligned};
 use crate::volume::{ReadFault, Volume};
+use crate::written::Suspect;
 use crate::{CheckOptions, Phase};
 
 /// State that all parts of a check share.
@@ -34,6 +35,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) quiet_walk: bool,
     /// Compressed extents to be read, where data is.
     pub(crate) packed: Vec<Packed>,
+    /// Preallocated ranges with checksums: see [`crate::written`].
+    pub(crate) summed_prealloc: Vec<Suspect>,
     /// Counts for quota groups, where they are to be judged.
     pub(crate) quota: Option<Quota>,
     blocks_done: u64,
@@ -99,6 +102,7 @@ impl<'a> Cx<'a> {
             incomplete: false,
             quiet_walk: false,
             packed: Vec::new(),
+            summed_prealloc: Vec::new(),
             quota: None,
             blocks_done: 0,
         }
