@@ -1,7 +1,7 @@
 //! One crash image, replayed by the kernel and by us.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
@@ -16,15 +16,19 @@ use cowshed_harness::{KernelVolume, tree};
 
 use crate::state::{self, Subvolume};
 
-/// Opens an image with our engine.
-pub fn open(image: &Path, options: &OpenOptions) -> Result<Arc<Engine>> {
+fn devices(images: &[PathBuf], mode: OpenMode) -> Result<Vec<Arc<dyn BlockDevice>>> {
+    let open = |image: &PathBuf| Ok(Arc::new(FileDevice::open(image, mode)?) as Arc<dyn BlockDevice>);
+    images.iter().map(open).collect()
+}
+
+/// Opens the images of a volume with our engine.
+pub fn open(images: &[PathBuf], options: &OpenOptions) -> Result<Arc<Engine>> {
     let mode = if options.read_only {
         OpenMode::ReadOnly
     } else {
         OpenMode::ReadWrite
     };
-    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image, mode)?);
-    let volume = Volume::open(vec![device], options)?;
+    let volume = Volume::open(devices(images, mode)?, options)?;
     let engine_options = EngineOptions {
         commit_interval_s: 0,
         ..EngineOptions::default()
@@ -39,16 +43,15 @@ fn read_only() -> OpenOptions {
     }
 }
 
-/// What our engine sees of an image without writing to it.
-pub fn state_of(image: &Path) -> Result<BTreeMap<u64, Subvolume>> {
-    let engine = open(image, &read_only())?;
+/// What our engine sees of a volume without writing to it.
+pub fn state_of(images: &[PathBuf]) -> Result<BTreeMap<u64, Subvolume>> {
+    let engine = open(images, &read_only())?;
     state::of(&engine)
 }
 
-/// Does the image have a log at all?
-pub fn has_log(image: &Path) -> Result<bool> {
-    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image, OpenMode::ReadOnly)?);
-    Ok(Volume::open(vec![device], &read_only())?.has_log())
+/// Does the volume have a log at all?
+pub fn has_log(images: &[PathBuf]) -> Result<bool> {
+    Ok(Volume::open(devices(images, OpenMode::ReadOnly)?, &read_only())?.has_log())
 }
 
 fn ensure_same(left: &BTreeMap<u64, Subvolume>, right: &BTreeMap<u64, Subvolume>, what: &str) -> Result<()> {
@@ -66,7 +69,7 @@ fn ensure_same(left: &BTreeMap<u64, Subvolume>, right: &BTreeMap<u64, Subvolume>
 fn by_kernel(crash: &KernelVolume) -> Result<(tree::Tree, BTreeMap<u64, Subvolume>)> {
     let volume = KernelVolume::copy_of(crash.images())?;
     let files = files_of(&volume).context("the kernel replays")?;
-    Ok((files, state_of(volume.image()).context("what the kernel made of it")?))
+    Ok((files, state_of(volume.images()).context("what the kernel made of it")?))
 }
 
 /// The files as the kernel shows them, with nothing changed by looking.
@@ -80,22 +83,22 @@ fn files_of(volume: &KernelVolume) -> Result<tree::Tree> {
 /// Compares our replay of a crash image with the kernel's, and lets everybody judge what we wrote. False where the image
 /// has no log (somebody committed).
 pub fn judge(crash: &KernelVolume) -> Result<bool> {
-    if !has_log(crash.image())? {
+    if !has_log(crash.images())? {
         return Ok(false);
     }
     let (kernel_files, kernel) = by_kernel(crash)?;
-    let seen = state_of(crash.image()).context("we look at the volume read-only")?;
+    let seen = state_of(crash.images()).context("we look at the volume read-only")?;
     ensure_same(&kernel, &seen, "kernel (left) and our read-only view")?;
     let ours = KernelVolume::copy_of(crash.images())?;
     {
-        let engine = open(ours.image(), &OpenOptions::default()).context("we replay")?;
+        let engine = open(ours.images(), &OpenOptions::default()).context("we replay")?;
         ensure!(!engine.volume.has_log(), "the log is gone after the replay");
         // Deletes the orphans.
         let fs = Fs::mount(engine.clone(), MountOptions::default())?;
         engine.close()?;
         drop(fs);
     }
-    ensure_same(&kernel, &state_of(ours.image())?, "kernel (left) and our replay")?;
+    ensure_same(&kernel, &state_of(ours.images())?, "kernel (left) and our replay")?;
     check(&ours)?;
     let files = files_of(&ours).context("the kernel mounts our replay")?;
     let compare = Compare {
@@ -117,12 +120,11 @@ pub fn check(volume: &KernelVolume) -> Result<()> {
         lowmem: false,
     })?;
     ensure!(report.clean, "btrfs check complains:\n{}", report.output);
-    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(volume.image(), OpenMode::ReadOnly)?);
     let options = btrfs_check::CheckOptions {
         data_csums: true,
         ..btrfs_check::CheckOptions::default()
     };
-    let report = btrfs_check::check(&[device], &options);
+    let report = btrfs_check::check(&devices(volume.images(), OpenMode::ReadOnly)?, &options);
     ensure!(report.is_clean(), "the checker complains:\n{report}");
     Ok(())
 }

@@ -80,6 +80,11 @@ pub fn volumes() -> Vec<VolumeOptions> {
         with(&|o| o.csum = Some("sha256")),
         with(&|o| o.features = vec!["^extref", "^skinny-metadata"]),
         with(&|o| {
+            o.devices = 2;
+            o.data = Some("raid1");
+            o.metadata = Some("raid1");
+        }),
+        with(&|o| {
             o.mixed = true;
             o.node_bytes = Some(4096);
         }),
