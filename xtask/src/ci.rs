@@ -57,6 +57,9 @@ pub fn main(args: &Args) -> Result<()> {
         "the program itself",
         &mut run::cargo(&["build", "--quiet", "-p", "cowshed"]),
     )?;
+    if need::kernel_btrfs().is_some() {
+        crate::long::all_log_cases()?;
+    }
     crate::long::kill9_share()?;
     crate::long::sqlite_share()?;
     println!("== all passed in {:.0} s", started.elapsed().as_secs_f64());

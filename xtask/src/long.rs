@@ -36,6 +36,12 @@ pub fn logcases(args: &Args) -> Result<()> {
     build_and_run(&["cowshed-logcases"], &args.args)
 }
 
+/// All named cases of what a crash after fsync leaves, on all roads: less than a minute.
+pub fn all_log_cases() -> Result<()> {
+    let args = ["run", "--quiet", "-p", "cowshed-logcases"];
+    run::run_within(SHARE_MAX, "crashes after fsync, all cases", &mut run::cargo(&args))
+}
+
 /// `cargo xtask kill9`
 pub fn kill9(args: &Args) -> Result<()> {
     build_and_run(&["cowshed-kill9", "cowshed"], &args.args)

@@ -27,5 +27,5 @@ pub use matrix::{matrix_full, matrix_small};
 pub use mount::KernelMount;
 pub use run::{run, run_raw};
 pub use scenario::populate;
-pub use sys::write_through_map;
+pub use sys::{dedupe_range, write_through_map};
 pub use volume::{KernelVolume, Mounted, VolumeOptions, scratch_dir};

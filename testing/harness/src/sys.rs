@@ -80,6 +80,48 @@ pub(crate) fn loop_configure(device: &File, backing: &File, read_only: bool, sec
     }
 }
 
+// linux/fs.h
+const FIDEDUPERANGE: libc::Ioctl = 0xC018_9436_u32 as libc::Ioctl;
+
+/// `file_dedupe_range` with one `file_dedupe_range_info`.
+#[repr(C)]
+struct DedupeRange {
+    src_offset: u64,
+    src_length: u64,
+    dest_count: u16,
+    reserved: [u16; 3],
+    dest_fd: i64,
+    dest_offset: u64,
+    bytes_deduped: u64,
+    status: i32,
+    dest_reserved: u32,
+}
+const _: () = assert!(size_of::<DedupeRange>() == 56);
+
+/// FIDEDUPERANGE: how many bytes of the two ranges are the same and shared now. Both files are open for writing.
+pub fn dedupe_range(from: &File, from_offset: u64, to: &File, to_offset: u64, len_bytes: u64) -> io::Result<u64> {
+    let mut range = DedupeRange {
+        src_offset: from_offset,
+        src_length: len_bytes,
+        dest_count: 1,
+        reserved: [0; 3],
+        dest_fd: to.as_raw_fd().into(),
+        dest_offset: to_offset,
+        bytes_deduped: 0,
+        status: 0,
+        dest_reserved: 0,
+    };
+    // SAFETY: FIDEDUPERANGE reads and writes a `file_dedupe_range` with as many entries as its count says: one.
+    let result = unsafe { libc::ioctl(from.as_raw_fd(), FIDEDUPERANGE, &raw mut range) };
+    match (result, range.status) {
+        (-1, _) => Err(io::Error::last_os_error()),
+        (_, status) if status < 0 => Err(io::Error::from_raw_os_error(-status)),
+        // 1: they differ.
+        (_, 0) => Ok(range.bytes_deduped),
+        _ => Ok(0),
+    }
+}
+
 /// Writes through a shared mapping of the file, which must be long enough.
 pub fn write_through_map(file: &File, offset_bytes: u64, data: &[u8]) -> io::Result<()> {
     const PAGE_BYTES: u64 = 4096;

@@ -9,6 +9,7 @@
 //! | `f` | is there, whatever it holds |
 //! | `d/` | a directory |
 //! | `l -> target`, `p fifo`, `p char`, `p socket` | a link, a special file |
+//! | `p whiteout`, `f in-place` | what a whiteout rename leaves; a nodatacow file |
 //! | `!f` | is not there |
 //! | `?` before any of these | if it is there, then so |
 //! | `f == g` | two names of one file |
@@ -137,6 +138,8 @@ fn judge_node(words: &[&str], line: &str, node: &Node, found: &Tree) -> Result<C
         ),
         ["fifo"] => unless(node.kind == FileKind::Fifo, show(node)),
         ["char"] => unless(node.kind == FileKind::CharDevice && node.rdev == (1, 3), show(node)),
+        ["whiteout"] => unless(node.kind == FileKind::CharDevice && node.rdev == (0, 0), show(node)),
+        ["in-place"] => unless(node.in_place, "is not".into()),
         ["socket"] => unless(node.kind == FileKind::Socket, show(node)),
         ["x", pair] => {
             let (name, value) = pair.split_once('=').context("name=value")?;

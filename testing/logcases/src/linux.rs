@@ -7,10 +7,13 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use cowshed_harness::{run, write_through_map};
+use cowshed_harness::{dedupe_range, run, write_through_map};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags};
 
 use crate::op::{How, Kind, Op, Prealloc};
+
+/// What direct I/O needs a buffer to be aligned to.
+const BLOCK_BYTES: usize = 4096;
 
 /// Plays operations below a directory.
 #[derive(Debug)]
@@ -65,10 +68,14 @@ impl Linux {
 
     fn run(&mut self, op: &Op) -> Result<()> {
         match op {
-            Op::Create(..) | Op::Mkdir(..) | Op::Mknod(..) | Op::Symlink(..) | Op::Subvolume(..) => self.make(op),
-            Op::Write(..) | Op::Scatter(..) | Op::Truncate(..) | Op::Fallocate(..) | Op::Clone(..) => self.data(op),
+            Op::Create(..) | Op::Mkdir(..) | Op::Mknod(..) | Op::Symlink(..) | Op::InPlace(..) => self.make(op),
+            Op::Subvolume(..) | Op::Snapshot(..) | Op::DeleteSubvolume(..) => self.subvolume(op),
+            Op::Write(..) | Op::Scatter(..) | Op::Truncate(..) | Op::Fallocate(..) => self.data(op),
+            Op::Clone(..) | Op::Dedupe(..) => self.share(op),
             Op::SetXattr(..) | Op::RemoveXattr(..) | Op::Chmod(..) | Op::Chown(..) | Op::Utime(..) => self.change(op),
-            Op::Rename(..) | Op::Exchange(..) | Op::Link(..) | Op::Unlink(..) | Op::Rmdir(..) => self.name(op),
+            Op::Rename(..) | Op::Whiteout(..) | Op::Exchange(..) | Op::Link(..) | Op::Unlink(..) | Op::Rmdir(..) => {
+                self.name(op)
+            }
             Op::Many(..) | Op::ManyLinks(..) | Op::UnlinkEvery(..) => self.many(op),
             Op::Tmpfile(slot, dir) => {
                 let flags = OFlags::TMPFILE | OFlags::RDWR;
@@ -107,12 +114,46 @@ impl Linux {
                 Ok(rustix::fs::mknodat(CWD, self.path(path), kind, mode, dev)?)
             }
             Op::Symlink(target, path) => Ok(std::os::unix::fs::symlink(target, self.path(path))?),
-            Op::Subvolume(path) => {
-                let path = self.path(path);
-                run("btrfs", &["subvolume".as_ref(), "create".as_ref(), path.as_os_str()]).map(drop)
+            Op::InPlace(path) => {
+                let file = self.create(path)?;
+                Ok(rustix::fs::ioctl_setflags(&file, rustix::fs::IFlags::NOCOW)?)
             }
             _ => unreachable!("makes nothing"),
         }
+    }
+
+    fn subvolume(&self, op: &Op) -> Result<()> {
+        let (verb, paths) = match op {
+            Op::Subvolume(path) => ("create", vec![path]),
+            Op::Snapshot(from, to) => ("snapshot", vec![from, to]),
+            Op::DeleteSubvolume(path) => ("delete", vec![path]),
+            _ => unreachable!("no subvolume"),
+        };
+        let mut args = vec![PathBuf::from("subvolume"), PathBuf::from(verb)];
+        args.extend(paths.into_iter().map(|path| self.path(path)));
+        run("btrfs", &args).map(drop)
+    }
+
+    fn share(&self, op: &Op) -> Result<()> {
+        match op {
+            Op::Clone(from, from_offset, to, to_offset, len) => {
+                let (from, to) = (self.file(from, OFlags::empty())?, self.create(to)?);
+                let (mut at, mut to_at) = (*from_offset, *to_offset);
+                let end = at + len;
+                while at < end {
+                    let left = (end - at) as usize;
+                    let done = rustix::fs::copy_file_range(&from, Some(&mut at), &to, Some(&mut to_at), left)?;
+                    anyhow::ensure!(done > 0, "the source is too short");
+                }
+            }
+            Op::Dedupe(from, from_offset, to, to_offset, len) => {
+                let (from, to) = (self.file(from, OFlags::empty())?, self.file(to, OFlags::empty())?);
+                let shared = dedupe_range(&from, *from_offset, &to, *to_offset, *len)?;
+                anyhow::ensure!(shared == *len, "{shared} of {len} bytes are the same");
+            }
+            _ => unreachable!("shares nothing"),
+        }
+        Ok(())
     }
 
     fn data(&self, op: &Op) -> Result<()> {
@@ -120,11 +161,19 @@ impl Linux {
             Op::Write(How::Mapped, path, offset, data) => {
                 write_through_map(&self.file(path, OFlags::empty())?, *offset, data)?;
             }
+            Op::Write(How::Direct, path, offset, data) => {
+                drop(self.create(path)?);
+                let mut room = vec![0; data.len() + BLOCK_BYTES];
+                let start = room.as_ptr().align_offset(BLOCK_BYTES);
+                let aligned = &mut room[start..start + data.len()];
+                aligned.copy_from_slice(data);
+                self.file(path, OFlags::DIRECT)?.write_all_at(aligned, *offset)?;
+            }
             Op::Write(how, path, offset, data) => {
                 let flags = match how {
                     How::Sync => OFlags::SYNC,
                     How::DataSync => OFlags::DSYNC,
-                    How::Plain | How::Mapped => OFlags::empty(),
+                    How::Plain | How::Mapped | How::Direct => OFlags::empty(),
                 };
                 drop(self.create(path)?);
                 self.file(path, flags)?.write_all_at(data, *offset)?;
@@ -144,16 +193,6 @@ impl Linux {
                     Prealloc::Zero => FallocateFlags::ZERO_RANGE,
                 };
                 rustix::fs::fallocate(self.create(path)?, flags, *offset, *len)?;
-            }
-            Op::Clone(from, from_offset, to, to_offset, len) => {
-                let (from, to) = (self.file(from, OFlags::empty())?, self.create(to)?);
-                let (mut at, mut to_at) = (*from_offset, *to_offset);
-                let end = at + len;
-                while at < end {
-                    let left = (end - at) as usize;
-                    let done = rustix::fs::copy_file_range(&from, Some(&mut at), &to, Some(&mut to_at), left)?;
-                    anyhow::ensure!(done > 0, "the source is too short");
-                }
             }
             _ => unreachable!("no data"),
         }
@@ -187,6 +226,9 @@ impl Linux {
     fn name(&self, op: &Op) -> Result<()> {
         match op {
             Op::Rename(from, to) => std::fs::rename(self.path(from), self.path(to))?,
+            Op::Whiteout(from, to) => {
+                rustix::fs::renameat_with(CWD, self.path(from), CWD, self.path(to), RenameFlags::WHITEOUT)?;
+            }
             Op::Exchange(from, to) => {
                 rustix::fs::renameat_with(CWD, self.path(from), CWD, self.path(to), RenameFlags::EXCHANGE)?;
             }

@@ -32,6 +32,9 @@ struct Args {
     /// Bytes of a node
     #[arg(long, default_value_t = 16384)]
     nodesize: u32,
+    /// On volumes whose holes have items of their own
+    #[arg(long)]
+    hole_items: bool,
     /// Instead: cut so many crash images out of random runs of the kernel, and compare the replays
     #[arg(long)]
     reverse: Option<u64>,
@@ -96,7 +99,10 @@ fn main() -> Result<()> {
     let (writers, replayers) = (who(&args.writers), who(&args.replayers));
     let cases: Vec<Case> = table::all().filter(|case| case.name.contains(&args.name)).collect();
     let bases = (0..args.jobs)
-        .map(|_| roads::base(args.nodesize))
+        .map(|_| match args.hole_items {
+            true => roads::base_with_hole_items(args.nodesize),
+            false => roads::base(args.nodesize),
+        })
         .collect::<Result<Vec<_>>>()?;
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());

@@ -30,6 +30,8 @@ pub enum How {
     DataSync,
     /// Through a shared mapping.
     Mapped,
+    /// Past the page cache, `O_DIRECT`: whole blocks.
+    Direct,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +50,13 @@ pub enum Op {
     Fallocate(Prealloc, String, u64, u64),
     /// Source, its offset, destination, its offset, length in bytes: shares extents.
     Clone(String, u64, String, u64, u64),
+    /// As `Clone`: shares what is the same already, FIDEDUPERANGE.
+    Dedupe(String, u64, String, u64, u64),
+    /// An empty file that is written in place, `chattr +C`.
+    InPlace(String),
     Rename(String, String),
+    /// A rename that leaves a whiteout, as overlayfs does.
+    Whiteout(String, String),
     Exchange(String, String),
     Link(String, String),
     Unlink(String),
@@ -77,9 +85,18 @@ pub enum Op {
     Sync,
     /// A subvolume at this path. Made by the kernel, by setups only for our own runs.
     Subvolume(String),
+    /// Of a subvolume, at this path; likewise.
+    Snapshot(String, String),
+    /// Likewise.
+    DeleteSubvolume(String),
 }
 
 impl Op {
+    /// Only the kernel does this.
+    pub fn is_kernels(&self) -> bool {
+        matches!(self, Op::Subvolume(_) | Op::Snapshot(..) | Op::DeleteSubvolume(_))
+    }
+
     /// Makes something durable.
     pub fn is_promise(&self) -> bool {
         match self {
@@ -110,6 +127,7 @@ fn parse_words(verb: &str, args: &[&str]) -> Result<Op> {
         "socket" => (Op::Mknod(Kind::Socket, s(0)?), 1),
         "symlink" => (Op::Symlink(s(0)?, s(1)?), 2),
         "rename" => (Op::Rename(s(0)?, s(1)?), 2),
+        "whiteout" => (Op::Whiteout(s(0)?, s(1)?), 2),
         "exchange" => (Op::Exchange(s(0)?, s(1)?), 2),
         "link" => (Op::Link(s(0)?, s(1)?), 2),
         "unlink" => (Op::Unlink(s(0)?), 1),
@@ -130,6 +148,8 @@ fn parse_words(verb: &str, args: &[&str]) -> Result<Op> {
         "fdatasync" => (Op::Fdatasync(s(0)?), 1),
         "sync" => (Op::Sync, 0),
         "subvolume" => (Op::Subvolume(s(0)?), 1),
+        "snapshot" => (Op::Snapshot(s(0)?, s(1)?), 2),
+        "delete-subvolume" => (Op::DeleteSubvolume(s(0)?), 1),
         _ => bail!("no such operation"),
     };
     ensure!(args.len() == len, "{} words instead of {len}", args.len());
@@ -154,6 +174,7 @@ fn parse_data(verb: &str, args: &[&str]) -> Result<Option<Op>> {
         "write-sync" => write(How::Sync)?,
         "write-dsync" => write(How::DataSync)?,
         "write-mapped" => write(How::Mapped)?,
+        "write-direct" => write(How::Direct)?,
         "scatter" => {
             let letter = s(3)?.bytes().next().context("no letter")?;
             (Op::Scatter(s(0)?, number(1)?, number(2)?, letter), 4)
@@ -164,6 +185,8 @@ fn parse_data(verb: &str, args: &[&str]) -> Result<Option<Op>> {
         "punch" => fallocate(Prealloc::Punch)?,
         "zero" => fallocate(Prealloc::Zero)?,
         "clone" => (Op::Clone(s(0)?, number(1)?, s(2)?, number(3)?, number(4)?), 5),
+        "dedupe" => (Op::Dedupe(s(0)?, number(1)?, s(2)?, number(3)?, number(4)?), 5),
+        "in-place" => (Op::InPlace(s(0)?), 1),
         _ => return Ok(None),
     };
     ensure!(args.len() == len, "{} words instead of {len}", args.len());

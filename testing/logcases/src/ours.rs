@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
+use cowshed_btrfs::file::Dedupe;
 use cowshed_btrfs::fs::Fs;
 use cowshed_crash::rig::ROOT;
+use cowshed_crash::tree::NOCOW;
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
-    Error, FallocateFlags, FileKind, FileSystem as _, Handle, Lookup, NodeId, OpenFlags, OpenRequest, RenameFlags,
-    SetAttr, SetTime, SetXattrFlags, Timestamp, WriteFlags,
+    Error, FallocateFlags, FileKind, FileSystem as _, Handle, Ioctl, Lookup, NodeId, OpenFlags, OpenRequest,
+    RenameFlags, SetAttr, SetTime, SetXattrFlags, Timestamp, WriteFlags,
 };
 
 use crate::op::{How, Kind, Op, Prealloc};
@@ -83,11 +85,15 @@ impl<'f> Ours<'f> {
 
     fn run(&mut self, op: &Op) -> Result<()> {
         match op {
-            Op::Write(..) | Op::Scatter(..) | Op::Truncate(..) | Op::Fallocate(..) | Op::Clone(..) => self.data(op)?,
+            Op::Write(..) | Op::Scatter(..) | Op::Truncate(..) | Op::Fallocate(..) => self.data(op)?,
+            Op::Clone(..) | Op::Dedupe(..) => self.share(op)?,
             Op::SetXattr(..) | Op::RemoveXattr(..) | Op::Chmod(..) | Op::Chown(..) | Op::Utime(..) => {
                 self.change(op)?;
             }
-            Op::Rename(..) | Op::Exchange(..) | Op::Link(..) | Op::Unlink(..) | Op::Rmdir(..) => self.rename(op)?,
+            Op::Rename(..) | Op::Whiteout(..) | Op::Exchange(..) | Op::Link(..) | Op::Unlink(..) | Op::Rmdir(..) => {
+                self.rename(op)?
+            }
+            Op::InPlace(path) => self.in_place(path)?,
             Op::Create(path) => self.create(path)?,
             Op::Mkdir(..) | Op::Mknod(..) | Op::Symlink(..) => self.make(op)?,
             Op::Many(..) | Op::ManyLinks(..) | Op::UnlinkEvery(..) => self.many(op)?,
@@ -115,7 +121,7 @@ impl<'f> Ours<'f> {
             Op::Fsync(path) => self.at(path, |node| self.fs.fsync(&ROOT, node, Handle::NONE, false))?,
             Op::Fdatasync(path) => self.at(path, |node| self.fs.fsync(&ROOT, node, Handle::NONE, true))?,
             Op::Sync => self.fs.syncfs(&ROOT, NodeId::ROOT)?,
-            Op::Subvolume(_) => bail!("subvolumes are made by the kernel"),
+            Op::Subvolume(_) | Op::Snapshot(..) | Op::DeleteSubvolume(_) => bail!("subvolumes are the kernel's"),
         }
         Ok(())
     }
@@ -152,6 +158,7 @@ impl<'f> Ours<'f> {
                     How::Plain => WriteFlags::empty(),
                     How::Sync | How::DataSync => WriteFlags::SYNC,
                     How::Mapped => WriteFlags::FROM_CACHE,
+                    How::Direct => WriteFlags::DIRECT,
                 };
                 self.create(path)?;
                 self.at(path, |node| self.write(node, *offset, data, flags))
@@ -181,6 +188,13 @@ impl<'f> Ours<'f> {
                     fs.fallocate(&ROOT, node, Handle::NONE, *offset, *len, flags)
                 })
             }
+            _ => unreachable!("no data"),
+        }
+    }
+
+    fn share(&self, op: &Op) -> VfsResult<()> {
+        let fs = self.fs;
+        match op {
             Op::Clone(from, from_offset, to, to_offset, len) => {
                 self.create(to)?;
                 self.at(from, |from| {
@@ -198,8 +212,33 @@ impl<'f> Ours<'f> {
                     })
                 })
             }
-            _ => unreachable!("no data"),
+            Op::Dedupe(from, from_offset, to, to_offset, len) => self.at(from, |from| {
+                self.at(to, |to| {
+                    match fs.dedupe_range((from, *from_offset), (to, *to_offset), *len)? {
+                        Dedupe::Same(bytes) if bytes == *len => Ok(()),
+                        _ => Err(Error::Invalid),
+                    }
+                })
+            }),
+            _ => unreachable!("shares nothing"),
         }
+    }
+
+    /// `chattr +C`
+    fn in_place(&self, path: &str) -> VfsResult<()> {
+        const SETFLAGS: u32 = 0x4008_6602;
+        let call = Ioctl {
+            cmd: SETFLAGS,
+            arg: 0,
+            compat: false,
+        };
+        self.create(path)?;
+        self.at(path, |node| {
+            let flags = NOCOW.to_le_bytes();
+            self.fs
+                .ioctl(&ROOT, node, Handle::NONE, &call, &flags, &mut [])
+                .map(drop)
+        })
     }
 
     fn write(&self, node: NodeId, offset: u64, data: &[u8], flags: WriteFlags) -> VfsResult<()> {
@@ -255,6 +294,7 @@ impl<'f> Ours<'f> {
         let fs = self.fs;
         let (from, to, flags) = match op {
             Op::Rename(from, to) => (from, to, RenameFlags::empty()),
+            Op::Whiteout(from, to) => (from, to, RenameFlags::WHITEOUT),
             Op::Exchange(from, to) => (from, to, RenameFlags::EXCHANGE),
             Op::Link(from, to) => return self.link(from, to),
             Op::Unlink(path) => return self.name(path, |dir, name| fs.unlink(&ROOT, dir, name)),

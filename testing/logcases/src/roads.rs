@@ -12,7 +12,7 @@ use cowshed_crash::rig::{self, Devices, Layout};
 use cowshed_crash::tree::{self, Tree};
 use cowshed_crash::{kernel, load_image};
 use cowshed_device::MemDevice;
-use cowshed_harness::KernelVolume;
+use cowshed_harness::{KernelVolume, VolumeOptions};
 use cowshed_vfs::{FileKind, FileSystem as _, NodeId, Timestamp};
 
 use crate::linux::Linux;
@@ -72,6 +72,17 @@ pub fn base(nodesize_bytes: u32) -> Result<MemDevice> {
     Ok(rig::make_as(Layout::Dup, nodesize_bytes, uuid)?[0].snapshot())
 }
 
+/// The same, where holes have items of their own: volumes of before 2021.
+pub fn base_with_hole_items(nodesize_bytes: u32) -> Result<MemDevice> {
+    let volume = KernelVolume::make(&VolumeOptions {
+        size_bytes: 256 << 20,
+        node_bytes: Some(nodesize_bytes),
+        features: vec!["^no-holes"],
+        ..VolumeOptions::default()
+    })?;
+    load_image(volume.image())
+}
+
 /// The kernel runs the script; the crash follows right after.
 pub fn kernel_writes(base: &MemDevice, ops: &[Op]) -> Result<Crash> {
     let volume = KernelVolume::from_memory(&[base.snapshot()])?;
@@ -89,10 +100,9 @@ pub fn kernel_writes(base: &MemDevice, ops: &[Op]) -> Result<Crash> {
 /// Our engine runs the script, its fsyncs as logs or as commits. What it cannot make itself must stand in the setup, which the kernel runs then.
 pub fn we_write(base: &MemDevice, case: &Case, tree_log: bool) -> Result<Crash> {
     let ops = case.ops()?;
-    let is_kernels = |op: &Op| matches!(op, Op::Subvolume(_));
-    let (device, ops) = if ops.iter().any(is_kernels) {
+    let (device, ops) = if ops.iter().any(Op::is_kernels) {
         let setup = case.setup_len()?;
-        ensure!(!ops[setup..].iter().any(is_kernels), "only the kernel can do this");
+        ensure!(!ops[setup..].iter().any(Op::is_kernels), "only the kernel can do this");
         (kernel_prepares(base, &ops[..setup])?, &ops[setup..])
     } else {
         (base.snapshot(), &ops[..])
@@ -120,7 +130,7 @@ pub fn is_for_us(case: &Case) -> Result<bool> {
         })
         .collect();
     Ok(!ops[setup..].iter().any(|op| match op {
-        Op::Subvolume(_) => true,
+        op if op.is_kernels() => true,
         Op::Rename(from, _) => made.contains(from),
         _ => false,
     }))

@@ -74,6 +74,31 @@ pub(super) const CASES: &[Case] = &[
         &["f = a4k+.12k"],
     ),
     case(
+        "truncate_down_fdatasync",
+        "write f 0 a16k; sync; truncate f 5000; fdatasync f",
+        &["f = a5000"],
+    ),
+    case(
+        "truncate_to_nothing_fdatasync",
+        "write f 0 a16k; sync; truncate f 0; fdatasync f",
+        &["f = -"],
+    ),
+    case(
+        "prealloc_fdatasync",
+        "write f 0 a4k; sync; prealloc f 0 64k; fdatasync f",
+        &["f = a4k+.60k"],
+    ),
+    case(
+        "zero_range_fdatasync",
+        "write f 0 a16k; sync; zero f 8k 16k; fdatasync f",
+        &["f = a8k+.16k"],
+    ),
+    case(
+        "each_change_of_size_and_an_fdatasync",
+        "write f 0 a8k; sync; write f 8k b8k; fdatasync f; truncate f 12k; fdatasync f; prealloc f 12k 20k; fdatasync f; truncate f 40k; fdatasync f; write f 36k c4k; fdatasync f",
+        &["f = a8k+b4k+.24k+c4k"],
+    ),
+    case(
         "truncate_to_nothing_and_write",
         "write f 0 a16k; sync; truncate f 0; write f 0 b4k; fsync f",
         &["f = b4k"],
@@ -148,6 +173,12 @@ pub(super) const CASES: &[Case] = &[
         "write_into_prealloc",
         "prealloc f 0 1m; sync; write f 64k b4k; fsync f",
         &["f = .64k+b4k+.956k"],
+    ),
+    noted(
+        "clone_of_what_was_written_into_prealloc",
+        "prealloc f 0 64k; sync; write f 16k b16k; clone f 16k g 0 16k; fsync g",
+        &["g = b16k; f = .64k | .16k+b16k+.32k"],
+        "two files share an extent; to the one it may be preallocated still, to the other it has checksums",
     ),
     case(
         "prealloc_then_truncate_up",

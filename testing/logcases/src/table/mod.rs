@@ -5,6 +5,7 @@ mod data;
 mod dirs;
 mod links;
 mod names;
+mod sharing;
 mod special;
 
 use anyhow::Result;
@@ -65,10 +66,14 @@ pub struct Chapter {
 }
 
 /// All cases.
-pub const CHAPTERS: [Chapter; 6] = [
+pub const CHAPTERS: [Chapter; 7] = [
     Chapter {
         title: "Data",
         cases: data::CASES,
+    },
+    Chapter {
+        title: "Shared data, data in place, direct I/O",
+        cases: sharing::CASES,
     },
     Chapter {
         title: "Renames and names used again",

@@ -104,6 +104,21 @@ pub(super) const CASES: &[Case] = &[
         &["d/; e/; e/f = b8k; !d/t"],
     ),
     case(
+        "whiteout",
+        "write a 0 a8k; sync; whiteout a b; fsync b",
+        &["b = a8k; a whiteout; b links 1"],
+    ),
+    case(
+        "whiteout_and_directory_synced",
+        "mkdir d; write d/a 0 a8k; sync; whiteout d/a d/b; fsync d",
+        &["d/; d/b = a8k; d/a whiteout"],
+    ),
+    case(
+        "whiteout_over_another_file",
+        "mkdir d; write d/a 0 a8k; write d/b 0 b8k; sync; whiteout d/a d/b; fsync d/b; fsync d",
+        &["d/; d/b = a8k; d/a whiteout; d/b links 1"],
+    ),
+    case(
         "exchange",
         "write a 0 a8k; write b 0 b8k; sync; exchange a b; fsync a",
         &["a = b8k; b = a8k; a links 1; b links 1"],

@@ -84,4 +84,35 @@ pub(super) const CASES: &[Case] = &[
         "mkdir d; subvolume s; write s/f 0 a8k; sync; rename s d/t; write d/t/f 0 b8k; fsync d/t/f",
         &["d/; d/t/; d/t/f = b8k", "d/; s/; s/f = b8k"],
     ),
+    case(
+        "deleted_subvolume_and_parent_synced",
+        "mkdir d; subvolume d/s; write d/s/f 0 a4k; sync; delete-subvolume d/s; fsync d",
+        &["d/; !d/s"],
+    ),
+    noted(
+        "deleted_subvolume_and_neighbour_synced",
+        "mkdir d; subvolume d/s; write d/s/f 0 a4k; sync; delete-subvolume d/s; write d/g 0 b4k; fsync d/g",
+        &["d/; d/g = b4k; !d/s", "d/; d/g = b4k; d/s/; d/s/f = a4k"],
+        "whole or not at all",
+    ),
+    case(
+        "name_of_deleted_subvolume_used_again",
+        "mkdir d; subvolume d/s; write d/s/f 0 a4k; sync; delete-subvolume d/s; mkdir d/s; write d/s/g 0 b4k; fsync d/s/g",
+        &["d/; d/s/; d/s/g = b4k"],
+    ),
+    case(
+        "snapshot_of_what_was_synced",
+        "subvolume s; sync; write s/f 0 a8k; fsync s/f; snapshot s t; write s/f 0 b4k; fsync s/f",
+        &["s/; t/; s/f = b4k+a4k; t/f = a8k"],
+    ),
+    case(
+        "snapshot_and_both_synced",
+        "subvolume s; write s/f 0 a8k; snapshot s t; sync; write s/f 0 b4k; fsync s/f; write t/f 4k c4k; fsync t/f",
+        &["s/; t/; s/f = b4k+a4k; t/f = a4k+c4k"],
+    ),
+    case(
+        "file_removed_from_snapshot",
+        "subvolume s; mkdir s/d; write s/d/f 0 a8k; snapshot s t; sync; unlink t/d/f; write t/d/g 0 b4k; fsync t/d",
+        &["s/; t/; s/d/; t/d/; s/d/f = a8k; !t/d/f; ?t/d/g = b4k | -"],
+    ),
 ];
