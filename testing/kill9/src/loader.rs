@@ -386,6 +386,8 @@ fn is_wanted(op: &Op, model: &Model) -> bool {
     };
     match op {
         Op::Seek { .. }
+        | Op::Defrag { .. }
+        | Op::Map { .. }
         | Op::Flags { .. }
         | Op::Property { .. }
         | Op::Clone { .. }

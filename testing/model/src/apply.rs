@@ -89,6 +89,19 @@ impl Model {
                 dst_offset,
                 len,
             } => self.copy((src, *src_offset), (dst, *dst_offset), *len, now),
+            Op::Defrag { at, .. } => {
+                let id = self.resolve(at)?;
+                self.file_content(id).map(|_| Answer::Done)
+            }
+            Op::Map { at } => {
+                let id = self.resolve(at)?;
+                let content = self.file_content(id)?;
+                let end = content.size_bytes;
+                let held = content
+                    .block_offsets()
+                    .filter(|block| *block < end && !content.is_zero(*block, end.min(block + crate::BLOCK_BYTES)));
+                Ok(Answer::Blocks(held.map(|block| block / crate::BLOCK_BYTES).collect()))
+            }
             Op::Clone { .. } | Op::Dedupe { .. } | Op::Exchange { .. } => self.remap(op, now),
             Op::Stage { at, offset, len, fill } => self.stage(at, *offset, (*len, *fill)),
             Op::EndGroup { commit } => self.end_group(*commit, now),

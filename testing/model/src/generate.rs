@@ -4,7 +4,8 @@ use cowshed_vfs::{FallocateFlags, FileKind, RenameFlags, SetXattrFlags, Timestam
 
 use crate::op::chattr;
 use crate::{
-    At, BLOCK_BYTES, Body, Dice, Id, Model, Name, Op, PROPERTY, PROPERTY_VALUES, Place, SLOTS, SeekFrom, Touch,
+    At, BLOCK_BYTES, Body, COMPRESSIONS, Dice, Id, Model, Name, Op, PROPERTY, PROPERTY_VALUES, Place, SLOTS, SeekFrom,
+    Touch,
 };
 
 /// What kind of run it is.
@@ -152,7 +153,7 @@ impl Generator {
 
     fn draw_data(&mut self, model: &Model) -> Op {
         let at = self.file(model);
-        match self.dice.below(124) {
+        match self.dice.below(130) {
             100..=104 => self.clone(model, at),
             105..=107 => self.dedupe(model, at),
             108..=111 => self.exchange(model, at),
@@ -160,6 +161,8 @@ impl Generator {
             122..=123 => Op::EndGroup {
                 commit: !self.dice.one_in(3),
             },
+            124..=126 => self.defrag(model, at),
+            127..=129 => Op::Map { at },
             0..=39 => Op::Write {
                 offset: self.offset(model, &at),
                 len: self.len() as u32,
@@ -340,6 +343,21 @@ impl Generator {
             dst,
             dst_offset,
             len,
+        }
+    }
+
+    /// Mostly of the whole file.
+    fn defrag(&mut self, model: &Model, at: At) -> Op {
+        let is_whole = !self.dice.one_in(3);
+        Op::Defrag {
+            offset: if is_whole { 0 } else { self.offset(model, &at) },
+            len: if is_whole { u64::MAX } else { self.len() },
+            target: *self.dice.pick(&[0, 32 << 10, 256 << 10, 1 << 30]),
+            compress: self
+                .dice
+                .one_in(2)
+                .then(|| self.dice.below(COMPRESSIONS.len() as u64) as u8),
+            at,
         }
     }
 

@@ -25,7 +25,7 @@ pub use dice::Dice;
 pub use generate::{Generator, Mix};
 pub use name::Name;
 pub use node::{Body, Id, Model, MountRules, Node, SLOTS};
-pub use op::{At, Op, PROPERTY, PROPERTY_VALUES, Place, SeekFrom, Touch, XATTR_NAMES, xattr_name};
+pub use op::{At, COMPRESSIONS, Op, PROPERTY, PROPERTY_VALUES, Place, SeekFrom, Touch, XATTR_NAMES, xattr_name};
 
 /// What an operation answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub enum Answer {
     /// Two ranges do not hold the same.
     Differs,
     Bytes(Vec<u8>),
+    /// By number, in order. A file system may have more of them than hold anything but zeros.
+    Blocks(Vec<u64>),
     /// Sorted.
     Names(Vec<Vec<u8>>),
 }

@@ -57,6 +57,9 @@ pub fn xattr_name(number: u8) -> Vec<u8> {
     }
 }
 
+/// What a defragmentation may compress with, by number.
+pub const COMPRESSIONS: [&str; 4] = ["zlib:1", "lzo", "zstd:-3", "zstd:9"];
+
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -170,6 +173,19 @@ pub enum Op {
         len: u64,
         to_eof: bool,
     },
+    /// Writes runs of extents smaller than wanted anew, and what is compressed otherwise than by [`COMPRESSIONS`]: nobody
+    /// sees anything of it.
+    Defrag {
+        at: At,
+        offset: u64,
+        len: u64,
+        target: u64,
+        compress: Option<u8>,
+    },
+    /// Blocks that have data, as FIEMAP shows them.
+    Map {
+        at: At,
+    },
     /// Adds a write to the atomic group, which begins with the first.
     Stage {
         at: At,
@@ -268,6 +284,8 @@ impl Op {
             | Op::Fallocate { at, .. }
             | Op::Read { at, .. }
             | Op::Seek { at, .. }
+            | Op::Defrag { at, .. }
+            | Op::Map { at }
             | Op::Stage { at, .. }
             | Op::Property { at, .. }
             | Op::SetXattr { at, .. }

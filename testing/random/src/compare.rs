@@ -272,6 +272,7 @@ fn same_content(subject: &Subject, node: NodeId, expected: &Content) -> Result<(
     let fs = &subject.fs;
     let mut at = 0;
     let mut holes_from = 0;
+    let mut sought = Vec::new();
     while at < expected.size_bytes {
         let from = match fs.lseek(&ROOT, node, Handle::NONE, at, SeekKind::Data) {
             Ok(from) => from,
@@ -288,8 +289,16 @@ fn same_content(subject: &Subject, node: NodeId, expected: &Content) -> Result<(
             "a hole at {holes_from}..{from} that holds data"
         );
         same_bytes(subject, node, expected, from, to)?;
+        sought.extend(from / BLOCK_BYTES..to.div_ceil(BLOCK_BYTES));
         (at, holes_from) = (to, to);
     }
+    // What is allocated behind the end is not sought.
+    let mut mapped = subject.blocks(node)?;
+    mapped.retain(|block| block * BLOCK_BYTES < expected.size_bytes);
+    ensure!(
+        mapped == sought,
+        "the map shows data in blocks {mapped:?}, seeking in {sought:?}"
+    );
     ensure!(
         expected.is_zero(holes_from, expected.size_bytes),
         "a hole from {holes_from} on that holds data"

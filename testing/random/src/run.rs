@@ -422,6 +422,14 @@ pub(crate) fn same_answer(op: &Op, found: &Outcome, expected: &Outcome, model: &
             _ => {}
         }
     }
+    if let (Ok(Answer::Blocks(found)), Ok(Answer::Blocks(held))) = (found, expected) {
+        let missing: Vec<_> = held
+            .iter()
+            .filter(|block| found.binary_search(block).is_err())
+            .collect();
+        ensure!(missing.is_empty(), "the map shows no data in blocks {missing:?}");
+        return Ok(());
+    }
     if let (Ok(Answer::Bytes(a)), Ok(Answer::Bytes(b))) = (found, expected) {
         let first = a.iter().zip(b).position(|(a, b)| a != b);
         if a.len() != b.len() || first.is_some() {

@@ -11,12 +11,14 @@ use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::env::Env;
 use cowshed_btrfs::file::compress::CompressPolicy;
-use cowshed_btrfs::file::{Dedupe, Exchange, Group};
+use cowshed_btrfs::file::map::MapKind;
+use cowshed_btrfs::file::{Dedupe, Defrag, Exchange, Group};
 use cowshed_btrfs::fs::{AtimePolicy, Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_model::{
-    Answer, At, Name, Op, Outcome, PROPERTY, PROPERTY_VALUES, Place, SLOTS, SeekFrom, Touch, pattern, xattr_name,
+    Answer, At, BLOCK_BYTES, COMPRESSIONS, Name, Op, Outcome, PROPERTY, PROPERTY_VALUES, Place, SLOTS, SeekFrom, Touch,
+    pattern, xattr_name,
 };
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
@@ -290,6 +292,22 @@ impl Subject {
             }),
             Op::Write { .. } | Op::Read { .. } | Op::Seek { .. } | Op::Copy { .. } => self.data(op),
             Op::Clone { .. } | Op::Dedupe { .. } | Op::Exchange { .. } => self.remap(op),
+            Op::Defrag {
+                at,
+                offset,
+                len,
+                target,
+                compress,
+            } => self.with(at, |node| {
+                let compress = compress.map(|n| COMPRESSIONS[usize::from(n)].parse().expect("they exist"));
+                let what = Defrag {
+                    target_bytes: *target,
+                    compress,
+                };
+                fs.defragment(node, *offset..offset.saturating_add(*len), &what)
+                    .map(|_| Answer::Done)
+            }),
+            Op::Map { at } => self.with(at, |node| self.blocks(node).map(Answer::Blocks)),
             Op::Fallocate { at, mode, offset, len } => {
                 done(self.with(at, |node| fs.fallocate(&ROOT, node, Handle::NONE, *offset, *len, *mode)))
             }
@@ -585,6 +603,21 @@ impl Subject {
         let mut out = [0; 8];
         self.fs.ioctl(&ROOT, node, Handle::NONE, &call, &[], &mut out)?;
         Ok(u32::from_le_bytes([out[0], out[1], out[2], out[3]]))
+    }
+
+    /// Numbers of the blocks that have data in memory or on disk; what the map shows must be in order.
+    pub fn blocks(&self, node: NodeId) -> Result<Vec<u64>> {
+        let (mut found, mut end, mut is_sorted) = (Vec::new(), 0, true);
+        self.fs.map_file(node, 0..u64::MAX, false, &mut |extent| {
+            is_sorted &= extent.len_bytes > 0 && extent.start >= end;
+            end = extent.start + extent.len_bytes;
+            if extent.kind != MapKind::Unwritten {
+                found.extend(extent.start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES));
+            }
+            ControlFlow::Continue(())
+        })?;
+        assert!(is_sorted, "extents of a map overlap, or are empty");
+        Ok(found)
     }
 
     /// Names in a directory, asked for `step` at a time, without `.` and `..`.

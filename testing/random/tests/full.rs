@@ -30,6 +30,9 @@ fn at(n: u16) -> At {
     At::Path(vec![Name(n)])
 }
 
+/// Blocks of the file that is there in pieces of one each.
+const PIECES_BLOCKS: u64 = 40;
+
 /// Names of what is there before the volume is filled.
 const BIG: u16 = 0;
 const FRAGMENTED: u16 = 1;
@@ -41,6 +44,7 @@ const DIR: u16 = 6;
 const FILLER: u16 = 7;
 const DOOMED: u16 = 8;
 const NEW: u16 = 9;
+const PIECES: u16 = 10;
 const FIRST_CRUMB: u16 = Name::FIRST_WIDE;
 
 fn create(n: u16) -> Op {
@@ -102,6 +106,16 @@ fn exchange(a: u16, b: u16, len: u64, to_eof: bool) -> Op {
         b_offset: 0,
         len,
         to_eof,
+    }
+}
+
+fn defrag(n: u16, target: u64, compress: Option<u8>) -> Op {
+    Op::Defrag {
+        at: at(n),
+        offset: 0,
+        len: u64::MAX,
+        target,
+        compress,
     }
 }
 
@@ -167,6 +181,10 @@ fn operations() -> Vec<Vec<Op>> {
         vec![clone(BIG, 0, FRAGMENTED, BLOCK, 20 * BLOCK)],
         vec![clone(BIG, 0, FRAGMENTED, 800 * BLOCK, 20 * BLOCK)],
         vec![dedupe],
+        vec![defrag(FRAGMENTED, 1 << 20, None)],
+        vec![defrag(PIECES, 1 << 20, None)],
+        vec![defrag(PIECES, 16 << 10, Some(0))],
+        vec![defrag(BIG, 1 << 20, Some(3))],
         vec![Op::Dedupe {
             src: at(FRAGMENTED),
             src_offset: BLOCK,
@@ -301,7 +319,17 @@ fn fresh(setup: &Setup) -> Result<Pair> {
 
 fn fill(setup: &Setup, how: Fill) -> Result<Filled> {
     let mut pair = fresh(setup)?;
-    for n in [BIG, FRAGMENTED, SMALL, ODD, IN_PLACE, PREALLOCATED, FILLER, DOOMED] {
+    for n in [
+        BIG,
+        FRAGMENTED,
+        SMALL,
+        ODD,
+        IN_PLACE,
+        PREALLOCATED,
+        FILLER,
+        DOOMED,
+        PIECES,
+    ] {
         pair.apply(&create(n))?;
     }
     let in_place = Op::Flags {
@@ -326,6 +354,13 @@ fn fill(setup: &Setup, how: Fill) -> Result<Filled> {
     }
     for n in 0..FRAGMENTS {
         pair.apply(&write(FRAGMENTED, n * 2 * BLOCK, BLOCK))?;
+    }
+    // Neighbours that are none on disk: work for a defragmentation.
+    for first in [1, 0] {
+        for n in (first..PIECES_BLOCKS).step_by(2) {
+            pair.apply(&write(PIECES, n * BLOCK, BLOCK))?;
+        }
+        pair.apply(&Op::Sync)?;
     }
     pair.apply(&Op::Sync)?;
     let mut filler_bytes = 0;
@@ -359,6 +394,7 @@ fn fill(setup: &Setup, how: Fill) -> Result<Filled> {
     pair.verify().context("after it was filled")?;
     pair.subject.fs.destroy();
     judge::own_check(&pair.subject.devices)?;
+    judge::btrfs_check(&pair.subject.devices)?;
     Ok(Filled {
         setup: setup.clone(),
         devices: pair.subject.snapshot(),
@@ -455,12 +491,20 @@ fn no_space_at_all() {
 }
 
 #[test]
-#[ignore = "each operation at each number of free blocks: some minutes"]
-fn full_at_each_number_of_free_blocks() {
-    let compress = Setup {
+fn no_data_space_for_what_is_compressed() {
+    enumerate(&compressed(), Fill::Data, &[2]);
+}
+
+fn compressed() -> Setup {
+    Setup {
         compress: Some("zstd:1".parse().unwrap()),
         ..small()
-    };
+    }
+}
+
+#[test]
+#[ignore = "each operation at each number of free blocks: some minutes"]
+fn full_at_each_number_of_free_blocks() {
     let explicit = Setup {
         no_holes: false,
         ..small()
@@ -476,7 +520,7 @@ fn full_at_each_number_of_free_blocks() {
     };
     let rooms: Vec<u64> = (0..12).chain((12..300).step_by(61)).collect();
     for how in [Fill::Data, Fill::Both] {
-        for setup in [small(), compress.clone(), explicit.clone(), logs.clone(), large.clone()] {
+        for setup in [small(), compressed(), explicit.clone(), logs.clone(), large.clone()] {
             enumerate(&setup, how, &rooms);
         }
     }
