@@ -15,9 +15,26 @@ pub struct Args {
     /// A small tree, for a quick run
     #[arg(long)]
     small: bool,
+    /// Only these mount options instead of the usual ones, on both sides
+    #[arg(long, value_name = "OPTIONS")]
+    options: Vec<String>,
     /// Trees to copy (default: /usr/share, /usr/lib and cargo's registry)
     trees: Vec<PathBuf>,
 }
+
+/// How the trees are compressed, after they were copied without.
+const COMPRESSIONS: [&str; 8] = [
+    "compress=lzo",
+    "compress=zlib:1",
+    "compress-force=zlib:9",
+    "compress-force=zstd:-15",
+    "compress=zstd:1",
+    "compress=zstd:3",
+    "compress-force=zstd:15",
+    "compress-force=lzo",
+];
+/// Of them in the quick run, with the smallest tree.
+const SMALL_COMPRESSIONS: [&str; 3] = ["compress=lzo", "compress-force=zlib:9", "compress=zstd:3"];
 
 pub fn main(args: &Args) -> Result<()> {
     if need::root().is_none() || need::fuse().is_none() || need::tool("rsync").is_none() {
@@ -37,10 +54,28 @@ pub fn main(args: &Args) -> Result<()> {
             .collect()
     };
     let size_bytes = if args.small { 2 << 30 } else { 24 << 30 };
-    for copier in ["cp -a", "rsync -aHAX"] {
-        copy(&trees, copier, size_bytes)?;
+    let mut passed = 0;
+    let mut run = |trees: &[PathBuf], copier: &str, options: &str| {
+        passed += 1;
+        println!("mounted with {:?}", options);
+        copy(trees, copier, size_bytes, options)
+    };
+    if args.options.is_empty() {
+        for copier in ["cp -a", "rsync -aHAX"] {
+            run(&trees, copier, "")?;
+        }
+        let (few, how) = match args.small {
+            true => (&trees[trees.len() - 1..], &SMALL_COMPRESSIONS[..]),
+            false => (&trees[..], &COMPRESSIONS[..]),
+        };
+        for options in how {
+            run(few, "cp -a", options)?;
+        }
     }
-    println!("2 passed, 0 failed");
+    for options in &args.options {
+        run(&trees, "cp -a", options)?;
+    }
+    println!("{passed} passed, 0 failed");
     Ok(())
 }
 
@@ -75,14 +110,14 @@ fn copy_command(copier: &str, source: &Path, target: &Path) -> String {
     format!("{copier} '{}{slash}' '{}'", source.display(), target.display())
 }
 
-fn copy(trees: &[PathBuf], copier: &str, size_bytes: u64) -> Result<()> {
+fn copy(trees: &[PathBuf], copier: &str, size_bytes: u64, options: &str) -> Result<()> {
     let volume = KernelVolume::make(&VolumeOptions {
         size_bytes,
         ..VolumeOptions::default()
     })?;
     let image = volume.image().display().to_string();
     run_in(Path::new("/"), binary()?, &["mkfs", "-q", "-f", &image])?;
-    let mount = Mount::new(volume.images(), volume.dir(), "")?;
+    let mount = Mount::new(volume.images(), volume.dir(), options)?;
     for (n, tree) in trees.iter().enumerate() {
         println!("{copier} {} through Cowshed", tree.display());
         shell(
@@ -111,16 +146,16 @@ fn copy(trees: &[PathBuf], copier: &str, size_bytes: u64) -> Result<()> {
         )?;
     }
     // The other way round: the kernel copies, Cowshed reads.
-    volume.with_mount(|root| {
-        for (n, tree) in trees.iter().enumerate() {
-            std::fs::remove_dir_all(root.join(format!("tree{n}")))?;
-            shell(
-                Path::new("/"),
-                &copy_command(copier, tree, &root.join(format!("kernel{n}"))),
-            )?;
-        }
-        Ok(())
-    })?;
+    let mounted = volume.mount_with(options)?;
+    for (n, tree) in trees.iter().enumerate() {
+        let root = mounted.dir();
+        std::fs::remove_dir_all(root.join(format!("tree{n}")))?;
+        shell(
+            Path::new("/"),
+            &copy_command(copier, tree, &root.join(format!("kernel{n}"))),
+        )?;
+    }
+    mounted.unmount_quietly()?;
     let mount = Mount::new(volume.images(), volume.dir(), "ro")?;
     for (n, tree) in trees.iter().enumerate() {
         let original = original(tree)?;

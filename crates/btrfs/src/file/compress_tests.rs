@@ -1,13 +1,16 @@
 //! What is written compressed: the kernel reads it, and it takes the place that it should.
 
+use std::sync::Arc;
+
 use btrfs_format::features::incompat;
 use btrfs_format::items::compression;
-use cowshed_harness::need;
+use cowshed_device::{FileDevice, OpenMode};
+use cowshed_harness::{KernelVolume, VolumeOptions, need};
 
 use super::compress::{CompressPolicy, Compression};
 use super::extent::{Extent, Kind, Walk};
-use super::tests::{Bench, plain};
-use super::{BLOCK, WriteCtx};
+use super::tests::{Bench, mount_device, plain};
+use super::{BLOCK, WriteCtx, kernel_tests};
 use crate::fs::MountOptions;
 use crate::inode::{Inode, flags};
 use crate::testing::Dice;
@@ -120,7 +123,9 @@ fn every_size_under(policies: &[String]) {
 
 #[test]
 fn the_kernel_reads_files_of_all_sizes_that_were_compressed() {
-    let share = ["zlib:1", "zlib:9", "lzo", "zstd:-15", "zstd:1", "zstd:3", "zstd:15"];
+    let share = [
+        "zlib:1", "zlib:9", "lzo", "zstd:-15", "zstd:-1", "zstd:1", "zstd:3", "zstd:15",
+    ];
     every_size_under(&share.map(String::from));
 }
 
@@ -128,10 +133,138 @@ fn the_kernel_reads_files_of_all_sizes_that_were_compressed() {
 #[test]
 #[ignore = "all levels: takes a minute"]
 fn the_kernel_reads_files_of_all_sizes_of_all_levels() {
+    every_size_under(&all_levels());
+}
+
+/// Files of any size up to 1 MiB, half of them small, written over and cut before and after a sync.
+fn changed_files_under(policies: &[String], seed: u64, files_each: usize) {
+    const BYTES_MAX: u64 = 1 << 20;
+    let mut dice = Dice::new(seed);
+    let mut bench = Bench::new(2 << 30, plain, MountOptions::default());
+    let mut packed = 0;
+    for (round, how) in policies.iter().enumerate() {
+        bench.options = compressed(how, round % 2 == 1);
+        bench.remount();
+        let first = bench.files.len();
+        for _ in 0..files_each {
+            let file = bench.files.len();
+            bench.create();
+            let size_max = if dice.below(2) == 0 { BYTES_MAX } else { 16 << 10 };
+            let size = dice.below(size_max + 1);
+            write(
+                &mut bench,
+                file,
+                0,
+                &mixture(dice.next(), size as usize, 1 + dice.below(9000)),
+            );
+        }
+        for is_on_disk in [false, true] {
+            if is_on_disk {
+                bench.engine().sync().unwrap();
+            }
+            for file in first..bench.files.len() {
+                let size = bench.files[file].len() as u64;
+                let (at, len) = (dice.below(size + 5000), dice.below(200 << 10));
+                if dice.below(3) == 0 {
+                    super::truncate(bench.engine(), &bench.inode(file), at).unwrap();
+                    bench.files[file].resize(at as usize, 0);
+                } else {
+                    write(
+                        &mut bench,
+                        file,
+                        at,
+                        &mixture(dice.next(), len as usize, 1 + dice.below(900)),
+                    );
+                }
+            }
+        }
+        bench.engine().sync().unwrap();
+        for file in first..bench.files.len() {
+            bench.compare(file, how);
+            packed += sizes(&bench.inode(file))
+                .iter()
+                .filter(|e| e.3 != compression::NONE)
+                .count();
+        }
+    }
+    assert!(packed > policies.len() * files_each, "{packed} extents were compressed");
+    bench.judge(&format!("seed {seed}"));
+}
+
+fn write(bench: &mut Bench, file: usize, at: u64, data: &[u8]) {
+    let written = super::write(bench.engine(), &bench.inode(file), at, data, WriteCtx::default()).unwrap();
+    assert_eq!(written, data.len());
+    if !data.is_empty() {
+        super::tests::set_range(&mut bench.files[file], at, data);
+    }
+}
+
+#[test]
+fn the_kernel_reads_compressed_files_that_were_changed() {
+    let share = ["zlib:1", "zlib:9", "lzo", "zstd:-1", "zstd:3", "zstd:15"];
+    changed_files_under(&share.map(String::from), 1, 8);
+}
+
+fn all_levels() -> Vec<String> {
     let zlib = (1..=9).map(|level| format!("zlib:{level}"));
+    // 0 is the default, which is 3.
     let zstd = (-15..=15).map(|level| format!("zstd:{level}"));
-    let all: Vec<_> = zlib.chain(zstd).chain(["lzo".into(), "lzo".into()]).collect();
-    every_size_under(&all);
+    zlib.chain(zstd).chain(["lzo".into(), "lzo".into()]).collect()
+}
+
+#[test]
+#[ignore = "all levels, and many files of each: takes minutes"]
+fn the_kernel_reads_compressed_files_of_all_levels_that_were_changed() {
+    for seed in 2..5 {
+        changed_files_under(&all_levels(), seed, 25);
+    }
+}
+
+/// The kernel writes files of all sizes under each of these, one volume for all; we read every byte.
+fn read_what_the_kernel_compressed(policies: &[String]) {
+    let Some(()) = need::kernel_btrfs() else { return };
+    let volume = KernelVolume::make(&VolumeOptions::default()).unwrap();
+    let mut expected = Vec::new();
+    for how in policies {
+        let mounted = match volume.mount_with(&format!("compress-force={how}")) {
+            Ok(mounted) => mounted,
+            Err(error) if how.contains('-') => {
+                // Linux has the fast levels since 6.15.
+                eprintln!("SKIP: {how}: {error}");
+                continue;
+            }
+            Err(error) => panic!("{how}: {error}"),
+        };
+        for size in SIZES {
+            let name = format!("{} {how} {size}", expected.len());
+            let data = mixture(expected.len() as u64, size, [50, 700, 9000][expected.len() % 3]);
+            std::fs::write(mounted.dir().join(&name), &data).unwrap();
+            expected.push((name, data));
+        }
+        mounted.unmount().unwrap();
+    }
+    let device = FileDevice::open(volume.image(), OpenMode::ReadWrite).unwrap();
+    let fs = mount_device(Arc::new(device), &MountOptions::default());
+    let mut packed = 0;
+    for (name, data) in &expected {
+        assert!(kernel_tests::content(&fs, name) == *data, "{name}");
+        let all = sizes(&kernel_tests::lookup(&fs, name));
+        packed += all.iter().filter(|e| e.3 != compression::NONE).count();
+    }
+    assert!(packed > expected.len(), "{packed} extents were compressed");
+    fs.engine().close().unwrap();
+}
+
+#[test]
+fn what_the_kernel_compressed_is_read() {
+    let share = ["zlib:1", "zlib:9", "lzo", "zstd:-15", "zstd:-1", "zstd:1", "zstd:15"];
+    read_what_the_kernel_compressed(&share.map(String::from));
+}
+
+#[test]
+#[ignore = "all levels: takes a minute"]
+fn what_the_kernel_compressed_is_read_at_all_levels() {
+    read_what_the_kernel_compressed(&all_levels());
 }
 
 #[test]
