@@ -10,6 +10,7 @@ needs=(
   cc:gcc:gcc
   git:git:git
   btrfs:btrfs-progs:btrfs-progs
+  compsize:btrfs-compsize:compsize
   mkfs.xfs:xfsprogs:xfsprogs
   fusermount3:fuse3:fuse3
   setfattr:attr:attr
