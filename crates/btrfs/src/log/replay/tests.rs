@@ -1,6 +1,8 @@
 //! Logs made by hand: single rules, every refusal, and logs with a byte changed. What the kernel writes is compared in
 //! `testing/logreplay`.
 
+mod old;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
