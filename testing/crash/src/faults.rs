@@ -5,9 +5,11 @@
 //! * until the first error every operation answers as on the healthy device, and so does reading everything at the end;
 //! * a sync that succeeds leaves on the device what the mount shows, whatever failed before: an fsync that failed is never
 //!   followed by one that pretends;
-//! * once a commit has failed no sync succeeds any more;
+//! * a device that takes no writes or no barriers any more makes the mount read-only with the next commit, whatever failed before
+//!   it; once a commit has failed no sync succeeds and nothing can be changed any more;
 //! * in the end the checker finds nothing, and a fresh mount on the healthy device sees a state that was committed, not
-//!   older than the last acknowledged sync.
+//!   older than the last acknowledged sync; with a log, every file that was synced is there as it was then, unless something was done
+//!   to it since.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,10 +21,10 @@ use btrfs_format::TreeId;
 use cowshed_btrfs::fs::Fs;
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On, Repeat, Rng};
-use cowshed_vfs::{Error, FileSystem as _, NodeId, Timestamp};
+use cowshed_vfs::{Error, FileKind, FileSystem as _, NodeId, Timestamp};
 
 use crate::rig::{self, Devices, Layout, ROOT};
-use crate::tree::{self, Tree};
+use crate::tree::{self, Node, Tree};
 use crate::workload::{self, Mix, Op, Player};
 
 /// What was tried.
@@ -152,6 +154,10 @@ struct Faulty {
     /// By generation, as a fresh mount on the healthy device sees them.
     states: BTreeMap<u64, Tree>,
     acknowledged: u64,
+    /// Files as they were when an fsync of them succeeded, if no operation named them since.
+    promised: BTreeMap<String, Node>,
+    /// What the mount shows, where a sync of all made it read-only: the commit that it had begun.
+    at_abort: Option<Tree>,
     failed: bool,
     tree_log: bool,
 }
@@ -175,6 +181,8 @@ fn one_run(healthy: &Healthy, fault: &Fault) -> Result<Outcome> {
         fs,
         acknowledged: before.0,
         states: BTreeMap::from([before]),
+        promised: BTreeMap::new(),
+        at_abort: None,
         failed: false,
         tree_log: healthy.tree_log,
     };
@@ -194,6 +202,10 @@ impl Faulty {
             ensure!(answer == expected, "answers {answer:?} instead of {expected:?}");
         }
         self.note_state()?;
+        self.note_promise(op, answer);
+        if *op == Op::Sync && !was_aborted && self.fs.engine().txn.is_aborted() {
+            self.at_abort = tree::take(&self.fs).ok();
+        }
         let syncs = matches!(op, Op::Sync | Op::Fsync { .. } | Op::Group { commit: true, .. }) && answer.is_ok();
         if !syncs {
             return Ok(());
@@ -221,6 +233,54 @@ impl Faulty {
             );
         }
         Ok(())
+    }
+
+    /// A file that an fsync was acknowledged for; files that the operation names, or a directory above them, may have changed.
+    fn note_promise(&mut self, op: &Op, answer: Answer) {
+        match op {
+            Op::Sync => {}
+            Op::Fsync { path } => {
+                let synced = Player::new(&self.fs).at(path, |node| tree::load(&self.fs, node));
+                if let (Ok(()), Ok(node)) = (answer, synced)
+                    // Another name might lead to it, which says nothing when it is used.
+                    && (node.kind, node.nlink) == (FileKind::Regular, 1)
+                {
+                    self.promised.insert(path.clone(), node);
+                }
+            }
+            other => {
+                let text = format!("{other:?}");
+                let names = |path: &str| text.contains(&format!("{path:?}"));
+                self.promised.retain(|path, _| {
+                    let above = path.match_indices('/').map(|(end, _)| &path[..end]);
+                    !above.chain([path.as_str()]).any(names)
+                });
+            }
+        }
+    }
+
+    /// The device takes no writes, or no barriers, any more: the mount must become read-only over it.
+    fn must_abort(&mut self) -> Result<()> {
+        let player = Player::new(&self.fs);
+        let mkdir = |name: &str| player.apply(&Op::Mkdir { path: name.into() });
+        let was_aborted = self.fs.engine().txn.is_aborted();
+        let made = mkdir("last");
+        ensure!(
+            made.is_ok() != was_aborted,
+            "a change before the last sync gives {made:?}"
+        );
+        ensure!(
+            self.fs.syncfs(&ROOT, NodeId::ROOT).is_err(),
+            "a sync succeeds on a device that fails"
+        );
+        ensure!(
+            self.fs.engine().txn.is_aborted(),
+            "the mount goes on after a commit that failed"
+        );
+        self.failed = true;
+        let after = mkdir("more");
+        ensure!(after == Err(Error::ReadOnly), "a change after an abort gives {after:?}");
+        self.note_state()
     }
 
     fn note_state(&mut self) -> Result<()> {
@@ -263,6 +323,10 @@ impl Faulty {
             Ok(_) => {}
             Err(error) => ensure!(plan.counts().faults > 0, "{error} without a fault"),
         }
+        let is_for_good = fault.repeat == Repeat::Forever && matches!(fault.on, On::Write | On::Flush);
+        if is_for_good && plan.counts().faults > 0 {
+            self.must_abort()?;
+        }
         plan.clear();
         let was_aborted = self.fs.engine().txn.is_aborted();
         let synced = self.fs.syncfs(&ROOT, NodeId::ROOT);
@@ -293,8 +357,18 @@ impl Faulty {
             generation >= self.acknowledged,
             "{generation} is older than what was acknowledged"
         );
+        // A first superblock that is torn takes the log with it: docs/DURABILITY.md.
+        let is_log_torn = matches!(fault.kind, FaultKind::Torn { .. }) && self.tree_log && !has_log;
+        let mut broken = self
+            .promised
+            .iter()
+            .filter(|(path, node)| tree.get(*path) != Some(*node));
+        if let Some((path, node)) = broken.next().filter(|_| !is_log_torn) {
+            let differences = tree::differences(&Tree::from([(path.clone(), node.clone())]), &tree);
+            return Err(anyhow!("{path} was synced and is not as it was then:\n{differences}"));
+        }
         match self.states.get(&generation) {
-            // What the fsyncs since then promised was compared when they returned.
+            // Older by what was synced since.
             _ if has_log => {}
             Some(state) => {
                 let differences = tree::differences(state, &tree);
@@ -304,7 +378,16 @@ impl Faulty {
                 );
             }
             // The superblock got there, but the commit could not be sure of it.
-            None if aborted && generation == newest + 1 => {}
+            None if aborted && generation == newest + 1 => {
+                let differences = self
+                    .at_abort
+                    .map(|live| tree::differences(&live, &tree))
+                    .unwrap_or_default();
+                ensure!(
+                    differences.is_empty(),
+                    "not as the commit that could not be sure was:\n{differences}"
+                );
+            }
             None => return Err(anyhow!("no commit made generation {generation}")),
         }
         Ok(Outcome {

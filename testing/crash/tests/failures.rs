@@ -11,10 +11,14 @@ use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
 use cowshed_vfs::{Error, FileSystem as _, NodeId, SetAttr};
 
 fn mounted() -> (Devices, FaultPlan, Fs) {
+    mounted_with(false)
+}
+
+fn mounted_with(tree_log: bool) -> (Devices, FaultPlan, Fs) {
     let devices = rig::make(Layout::Dup, 4096, 0x11).unwrap();
     let plan = FaultPlan::new();
     let device: Arc<dyn BlockDevice> = Arc::new(FaultyDevice::new(devices[0].clone(), plan.clone()));
-    let fs = rig::mount(vec![device]).unwrap();
+    let fs = rig::mount_with(vec![device], tree_log).unwrap();
     (devices, plan, fs)
 }
 
@@ -93,4 +97,67 @@ fn after_the_end_of_a_mount_nothing_is_accepted() {
         Err(Error::ReadOnly)
     );
     assert_eq!(names_on(&devices), before);
+}
+
+/// A synced file, and one change since: the next fsync writes a log.
+fn about_to_log() -> (Devices, FaultPlan, Fs) {
+    let (devices, plan, fs) = mounted_with(true);
+    let player = Player::new(&fs);
+    player.apply(&write("f", 5000)).unwrap();
+    player.apply(&Op::Sync).unwrap();
+    let chmod = Op::Chmod {
+        path: "f".into(),
+        perm: 0o751,
+    };
+    player.apply(&chmod).unwrap();
+    plan.clear();
+    (devices, plan, fs)
+}
+
+fn fsync(path: &str) -> Op {
+    Op::Fsync { path: path.into() }
+}
+
+/// What the log would have said, the commit says, too.
+#[test]
+fn a_log_that_cannot_be_written_becomes_a_commit() {
+    let (devices, plan, fs) = about_to_log();
+    let player = Player::new(&fs);
+    let before = (fs.engine().txn.committed(), fs.engine().log_stats());
+    // Its blocks are the first that is written: both copies, and their repetitions.
+    (0..4).for_each(|nth| plan.add(Fault::error(On::Write, nth)));
+    assert_eq!(player.apply(&fsync("f")), Ok(()));
+    assert_eq!(plan.counts().faults, 4);
+    let after = (fs.engine().txn.committed(), fs.engine().log_stats());
+    assert_eq!(after.1.failed, before.1.failed + 1, "it was to be a log");
+    assert_eq!(after.0.get(), before.0.get() + 1, "it became a commit");
+    assert!(!fs.engine().txn.is_aborted());
+    player.apply(&write("more", 10)).unwrap();
+    player.apply(&fsync("more")).unwrap();
+    let live = tree::take(&fs).unwrap();
+    rig::abandon(fs);
+    let cold = tree::take(&rig::mount(rig::shared(&devices)).unwrap()).unwrap();
+    for synced in ["f", "more"] {
+        assert_eq!(live.get(synced), cold.get(synced));
+    }
+}
+
+/// Nobody knows what such a device has lost of what it took before, so that a commit would not mend it.
+#[test]
+fn a_barrier_of_a_log_that_fails_makes_the_mount_read_only() {
+    let (devices, plan, fs) = about_to_log();
+    let player = Player::new(&fs);
+    let committed = fs.engine().txn.committed();
+    plan.add(Fault::error(On::Flush, 0));
+    assert_eq!(player.apply(&fsync("f")), Err(Error::Io));
+    assert_eq!(plan.counts().faults, 1);
+    assert!(fs.engine().txn.is_aborted());
+    assert!(player.apply(&fsync("f")).is_err());
+    assert_eq!(player.apply(&Op::Mkdir { path: "d".into() }), Err(Error::ReadOnly));
+    assert_eq!(fs.engine().txn.committed(), committed);
+    rig::abandon(fs);
+    let (generation, has_log) = rig::state(rig::shared(&devices)).unwrap();
+    assert_eq!((generation, has_log), (committed.get(), false));
+    let cold = tree::take(&rig::mount(rig::shared(&devices)).unwrap()).unwrap();
+    assert_ne!(cold["f"].perm, 0o751);
 }

@@ -116,8 +116,15 @@ fn the_kernel_sees_the_same_in_crash_images() {
 
 #[test]
 fn an_io_that_fails_gives_an_error_or_the_right_answer() {
-    for (mix, ops) in [(Mix::Everything, 25), (Mix::Syncs, 12)] {
-        let report = faults::every_io_fails(1, Layout::Dup, mix, ops).unwrap_or_else(|e| panic!("{e:#}"));
+    let runs = [
+        (Layout::Dup, Mix::Everything, 25),
+        (Layout::Dup, Mix::Syncs, 12),
+        (Layout::Raid1, Mix::Syncs, 6),
+    ];
+    for (layout, mix, ops) in runs {
+        let start = std::time::Instant::now();
+        let report = faults::every_io_fails(1, layout, mix, ops).unwrap_or_else(|e| panic!("{e:#}"));
+        println!("{layout:?}, {mix:?}: {report}, {:.1} s", start.elapsed().as_secs_f32());
         assert!(report.failing > 20 && report.aborted > 10, "{report}");
     }
 }
