@@ -15,7 +15,7 @@ use super::items::{self, Change, NOW, Part};
 use super::place::new_extent;
 use super::replace::{self, Replacement};
 use super::shared::has_no_holes;
-use super::write::{WriteCtx, hole_replacements, touch};
+use super::write::{First, WriteCtx, hole_replacements, touch};
 use super::{BLOCK, FILE_BYTES_MAX, csum, read, round_up, sharing, writeback};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -67,11 +67,16 @@ pub struct Exchange {
 /// `Invalid`: misaligned, overlapping in one file, beyond an end, or only one of both has checksums. `TooBig`: more than
 /// [`EXTENTS_MAX`] extents. `Busy`: see [`Exchange::fresh_b`].
 pub fn exchange_range(engine: &Engine, a: &Arc<Inode>, b: &Arc<Inode>, what: &Exchange) -> Result<()> {
-    exchange_as(engine, [a, b], what, [WriteCtx::STRIPPING; 2])
+    exchange_as(engine, [a, b], what, ([WriteCtx::STRIPPING; 2], Box::new(|| Ok(()))))
 }
 
-/// As [`exchange_range`]; `ctx` says which set-id bits of each file go.
-pub fn exchange_as(engine: &Engine, [a, b]: [&Arc<Inode>; 2], what: &Exchange, ctx: [WriteCtx; 2]) -> Result<()> {
+/// As [`exchange_range`]; `ctx` says which set-id bits of each file go, and `first` is done before contents change.
+pub fn exchange_as(
+    engine: &Engine,
+    [a, b]: [&Arc<Inode>; 2],
+    what: &Exchange,
+    (ctx, first): ([WriteCtx; 2], First<'_>),
+) -> Result<()> {
     engine.txn.check_writable()?;
     let _locks = write_all(&[a, b]);
     if what.fresh_b.is_some_and(|seen| seen != Freshness::of(b)) {
@@ -81,6 +86,7 @@ pub fn exchange_as(engine: &Engine, [a, b]: [&Arc<Inode>; 2], what: &Exchange, c
     if what.dry_run || (ends.a.is_empty() && ends.b.is_empty()) {
         return Ok(());
     }
+    first()?;
     for (inode, range, other) in [(a, &ends.a, &ends.b), (b, &ends.b, &ends.a)] {
         writeback::flush(engine, inode)?;
         let stays_inline = range.start == 0 && other.start == 0 && range.end == inode.attr_now().size && what.to_eof;

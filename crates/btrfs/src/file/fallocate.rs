@@ -11,7 +11,7 @@ use super::items::{self, Change, NOW};
 use super::place::new_extent;
 use super::replace::{self, Replacement};
 use super::truncate::{drop_left_behind, drop_range, forget_dirty};
-use super::write::{WriteCtx, grow, load_clean_block, note_dirty, touch};
+use super::write::{First, WriteCtx, grow, load_clean_block, note_dirty, touch};
 use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -30,17 +30,17 @@ pub fn fallocate(engine: &Engine, inode: &Arc<Inode>, mode: FallocateFlags, offs
         inode,
         mode,
         offset..offset.saturating_add(len_bytes),
-        WriteCtx::default(),
+        (WriteCtx::default(), Box::new(|| Ok(()))),
     )
 }
 
-/// As [`fallocate`]; `ctx` says which set-id bits go.
+/// As [`fallocate`]; it is said which set-id bits go, and what is done before contents change.
 pub fn fallocate_as(
     engine: &Engine,
     inode: &Arc<Inode>,
     mode: FallocateFlags,
     range: Range<u64>,
-    ctx: WriteCtx,
+    how: (WriteCtx, First<'_>),
 ) -> Result<()> {
     use FallocateFlags as F;
     let is_punch = mode.contains(F::PUNCH_HOLE);
@@ -69,13 +69,13 @@ pub fn fallocate_as(
     let last = engine.reserve(if is_punch { Budget::TRUNCATE } else { Budget::SETATTR })?;
     let _op = inode.lock.write();
     if is_punch {
-        return punch(engine, inode, range, edges, last, ctx);
+        return punch(engine, inode, range, edges, last, how);
     }
-    allocate(engine, inode, range, mode, edges, last, ctx)
+    allocate(engine, inode, range, mode, edges, last, how)
 }
 
 /// Does a hole already lie where one is to be punched? Then nothing changes, times neither: as the kernel has it.
-pub fn is_hole(inode: &Arc<Inode>, range: &Range<u64>) -> Result<bool> {
+fn is_hole(inode: &Arc<Inode>, range: &Range<u64>) -> Result<bool> {
     let blocks = round_down(range.start)..round_up(range.end);
     // What lands between the two looks shows in the count of landings.
     loop {
@@ -105,11 +105,12 @@ fn punch(
     range: Range<u64>,
     mut edges: DataReservation,
     last: MetaReservation,
-    ctx: WriteCtx,
+    (ctx, first): (WriteCtx, First<'_>),
 ) -> Result<()> {
     if is_hole(inode, &range)? {
         return Ok(());
     }
+    first()?;
     zero_edges(engine, inode, &range, &mut edges)?;
     let inner = round_up(range.start)..round_down(range.end);
     // A last block that ends with the file is covered as a whole.
@@ -179,7 +180,7 @@ fn allocate(
     mode: FallocateFlags,
     mut edges: DataReservation,
     last: MetaReservation,
-    ctx: WriteCtx,
+    (ctx, first): (WriteCtx, First<'_>),
 ) -> Result<()> {
     let size = inode.attr.lock().attr.size;
     let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
@@ -198,6 +199,7 @@ fn allocate(
         None => hole_bytes(inode, &blocks)?,
     };
     let mut reservation = engine.space.reserve_data(wanted_bytes)?;
+    first()?;
     if new_size.is_some() {
         let to = round_down(range.start).max(size);
         grow(engine, inode, size, to, edges.split(BLOCK))?;

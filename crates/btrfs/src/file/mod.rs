@@ -49,14 +49,14 @@ pub use data::FileData;
 pub use defrag::{Defrag, defragment};
 pub use exchange::{EXTENTS_MAX, Exchange, Freshness, exchange_as, exchange_range};
 pub use failures::OnLost;
-pub use fallocate::{fallocate, fallocate_as, is_hole};
+pub use fallocate::{fallocate, fallocate_as};
 pub use read::read;
 pub use seek::seek;
 pub use shared::FileShared;
 pub(crate) use shared::has_no_holes;
 pub(crate) use sharing::note_dropped;
 pub use truncate::{drop_extents_of_deleted, truncate};
-pub use write::{WriteCtx, write};
+pub use write::{First, WriteCtx, write};
 pub use writeback::{sync_all, write_back, write_back_all, write_back_for_space};
 
 #[cfg(test)]

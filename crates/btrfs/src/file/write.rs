@@ -36,6 +36,10 @@ pub struct WriteCtx {
     pub from_cache: bool,
 }
 
+/// What is to be done before contents change, and only where they will: called once, after the call has been judged, with the
+/// operation locks held. Where it fails, nothing has changed.
+pub type First<'a> = Box<dyn FnOnce() -> Result<()> + 'a>;
+
 impl WriteCtx {
     /// A change by somebody who may not keep set-id bits.
     pub const STRIPPING: Self = Self::stripping(Strips::SetIds);

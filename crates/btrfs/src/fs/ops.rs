@@ -13,7 +13,7 @@ use cowshed_vfs::{
     PermissionChecks, RenameFlags, SeekKind, SetAttr, SetXattrFlags, StatFs, WriteFlags, xattr as rules,
 };
 
-use super::setattr::{setattr, strip_capability, strip_privileges, strips_of};
+use super::setattr::{Capability, setattr, strip_capability, strip_privileges, strips_of};
 use super::{Fs, VALID, errno, flags_of, handle_of, ioctl};
 use crate::dir::{self, NewInode};
 use crate::error::{Error, Result};
@@ -566,15 +566,10 @@ impl FileSystem for Fs {
                 return Err(Errno::NotPermitted.into());
             }
             let range = offset..offset.saturating_add(len);
-            // What is refused below is refused where there is a hole, too.
-            let is_punch = mode == FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let is_valid = len > 0 && range.end <= file::FILE_BYTES_MAX;
-            if is_punch && is_valid && file::is_hole(&inode, &range)? {
-                return Ok(());
-            }
-            strip_capability(&self.engine, &inode)?;
+            let capability = Capability::of(&self.engine, &inode)?;
             let how = WriteCtx::stripping(strips_of(ctx, &inode));
-            file::fallocate_as(&self.engine, &inode, mode, range, how)
+            let first = Box::new(|| capability.strip());
+            file::fallocate_as(&self.engine, &inode, mode, range, (how, first))
         };
         run().map_err(|e| errno("fallocate", e))
     }

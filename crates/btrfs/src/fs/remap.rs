@@ -12,7 +12,7 @@ use cowshed_vfs::{Access, Context, Error as Errno, Handle, IoctlReply, NodeId, O
 use parking_lot::Mutex;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::setattr::{strip_capability, strips_of};
+use super::setattr::{Capability, strip_capability, strips_of};
 use super::wire::{self, DefragRange, MapEntry, MapPage, Remap, Token, flag, op};
 use super::{Fs, errno, flags_of, ioctl};
 use crate::error::Result;
@@ -85,15 +85,17 @@ impl Fs {
 
     fn exchange_by(&self, ctx: Option<&Context>, a: NodeId, b: NodeId, what: &Exchange) -> Result<()> {
         let (first, second) = (self.target(a)?, self.target(b)?);
-        if !what.dry_run {
-            strip_capability(&self.engine, &first)?;
-            // It would change the time that is asked for.
-            if what.fresh_b.is_none() {
-                strip_capability(&self.engine, &second)?;
-            }
-        }
         let how = [&first, &second].map(|inode| stripping(ctx, inode));
-        file::exchange_as(&self.engine, [&first, &second], what, how)
+        let one = Capability::of(&self.engine, &first)?;
+        let other = match Arc::ptr_eq(&first, &second) {
+            true => None,
+            false => Some(Capability::of(&self.engine, &second)?),
+        };
+        let strip = Box::new(|| {
+            one.strip()?;
+            other.map_or(Ok(()), Capability::strip)
+        });
+        file::exchange_as(&self.engine, [&first, &second], what, (how, strip))
     }
 
     /// What [`Exchange::fresh_b`] compares.

@@ -82,6 +82,33 @@ pub(super) fn strip_capability(engine: &Engine, inode: &Arc<Inode>) -> Result<()
     change(engine, inode, space, true, |_, _| {})
 }
 
+/// A file capability that goes with a change of contents which is about to be judged.
+pub(super) struct Capability<'a> {
+    engine: &'a Engine,
+    inode: &'a Arc<Inode>,
+    /// `None`: there is none.
+    space: Option<MetaReservation>,
+}
+
+impl<'a> Capability<'a> {
+    /// Sets space aside for its removal. No lock may be held.
+    pub fn of(engine: &'a Engine, inode: &'a Arc<Inode>) -> Result<Self> {
+        let space = match has_capability(inode)? {
+            true => Some(engine.reserve(budget(inode))?),
+            false => None,
+        };
+        Ok(Self { engine, inode, space })
+    }
+
+    /// Takes it away. The caller holds the operation lock for writing.
+    pub fn strip(self) -> Result<()> {
+        match self.space {
+            Some(space) => change_locked(self.engine, self.inode, space, true, |_, _| {}),
+            None => Ok(()),
+        }
+    }
+}
+
 /// For one [`change`].
 fn budget(inode: &Inode) -> Budget {
     if inode.xattrs.is_known_empty() {
@@ -103,8 +130,19 @@ fn change(
     kills_capability: bool,
     edit: impl Fn(&mut InodeAttr, Timestamp),
 ) -> Result<()> {
-    let has_xattrs = !inode.xattrs.is_known_empty();
     let _lock = inode.lock.write();
+    change_locked(engine, inode, space, kills_capability, edit)
+}
+
+/// As [`change`]; the caller holds the operation lock for writing.
+fn change_locked(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    space: MetaReservation,
+    kills_capability: bool,
+    edit: impl Fn(&mut InodeAttr, Timestamp),
+) -> Result<()> {
+    let has_xattrs = !inode.xattrs.is_known_empty();
     let now = engine.env.now();
     let (join, mut staged) = prepare_and_join(engine, |generation| {
         let mut staged = Staged::new(&inode.tree);

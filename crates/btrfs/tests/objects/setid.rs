@@ -1,11 +1,12 @@
 //! Set-id bits and file capabilities go with every change of contents, whatever call makes it. What is expected here was
 //! watched on the kernel's btrfs (Linux 6.18), call by call.
 
+use cowshed_btrfs::file::{Exchange, Freshness};
 use cowshed_btrfs::fs::wire::{self, Remap, Token, op};
 use cowshed_harness::{KernelVolume, VolumeOptions};
 use cowshed_vfs::{
-    Context, Credentials, FallocateFlags as F, FileSystem, Handle, InitInfo, Ioctl, NodeId, OpenFlags, OpenRequest,
-    PermissionChecks, Result, SetAttr, SetTime, Timestamp, WriteFlags,
+    Context, Credentials, Error, FallocateFlags as F, FileSystem, Handle, InitInfo, Ioctl, NodeId, OpenFlags,
+    OpenRequest, PermissionChecks, Result, SetAttr, SetTime, Timestamp, WriteFlags,
 };
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -106,6 +107,14 @@ const CALLS: &[(&str, bool, Call)] = &[
     }),
     ("dedupe", false, |f| f.remap(op::DEDUPE, 0, 4096)),
     ("exchange", true, |f| f.remap(op::EXCHANGE, 0, SIZE)),
+    ("exchange that is refused", false, |f| {
+        assert_eq!(f.remap(op::EXCHANGE, 1, 4096), Err(Error::Invalid));
+        Ok(())
+    }),
+    ("fallocate that is refused", false, |f| {
+        assert_eq!(f.allocate(F::empty(), 0, 1 << 63), Err(Error::FileTooBig));
+        Ok(())
+    }),
     ("atomic group", true, |f| f.atomic(COMMIT_ATOMIC_WRITE)),
     ("atomic group that is dropped", false, |f| f.atomic(ABORT_ATOMIC_WRITE)),
 ];
@@ -215,5 +224,34 @@ fn what_the_front_end_demands_goes_whoever_writes() {
         rig.fs.write(&ROOT, node, Handle::NONE, 0, b"new", flags).unwrap();
         assert_eq!(rig.attr("f").unwrap().perm, perm, "{flags:?}");
     }
+    rig.finish();
+}
+
+/// Judging comes first, and taking the capability away does not make the file another one than was asked for.
+#[test]
+fn an_exchange_with_a_file_as_it_was_takes_both_capabilities_and_a_refused_one_none() {
+    if !can_run() {
+        return;
+    }
+    let rig = Rig::new();
+    let (a, b) = (fresh(&rig, "f", 0o777), fresh(&rig, "other", 0o777));
+    let exchange = |fresh_b| Exchange {
+        a_offset: 0,
+        b_offset: 0,
+        len_bytes: SIZE,
+        to_eof: false,
+        fresh_b: Some(fresh_b),
+        dry_run: false,
+    };
+    let is = rig.fs.freshness(b).unwrap();
+    let was = Freshness {
+        mtime: Timestamp::new(999, 0),
+        ..is
+    };
+    assert_eq!(rig.fs.exchange_range(a, b, &exchange(was)), Err(Error::Busy));
+    let has = |name| rig.xattr(name, CAPABILITY).is_ok();
+    assert_eq!((has("f"), has("other")), (true, true));
+    rig.fs.exchange_range(a, b, &exchange(is)).unwrap();
+    assert_eq!((has("f"), has("other")), (false, false));
     rig.finish();
 }
