@@ -57,6 +57,10 @@ impl XattrCache {
     pub fn is_known_empty(&self) -> bool {
         self.known.load(Ordering::Acquire) == NONE
     }
+    /// Asking whether there are any needs no search.
+    pub(crate) fn is_known(&self) -> bool {
+        self.known.load(Ordering::Acquire) != UNKNOWN
+    }
     pub(crate) fn set_some(&self) {
         self.known.store(SOME, Ordering::Release);
     }

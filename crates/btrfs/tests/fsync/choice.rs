@@ -268,3 +268,45 @@ fn an_attribute_that_grows_beyond_half_a_leaf_is_committed() {
     assert_eq!(syncs(&rig), (2, 1), "it became shorter");
     rig.finish();
 }
+
+/// A file has no attributes as long as nobody gave it any, and a log does not look whether that is so.
+#[test]
+fn extended_attributes_are_searched_for_only_where_some_may_be() {
+    if !kernel_can() {
+        return;
+    }
+    let rig = rig();
+    let searches = |rig: &Rig| rig.fs.engine().log_stats().xattr_searches;
+    // New, and new in a directory that is synced.
+    rig.create("new").unwrap();
+    rig.write("new", 0, b"data");
+    rig.fsync("new");
+    rig.mkdir("d").unwrap();
+    for n in 0..20 {
+        rig.create(&format!("d/{n}")).unwrap();
+    }
+    rig.fsync("d");
+    // Committed, but made in this mount.
+    rig.write("old", 0, b"data");
+    rig.fsync("old");
+    assert_eq!((syncs(&rig), searches(&rig)), ((3, 0), 0));
+    rig.set_xattr("new", "user.a", b"1").unwrap();
+    rig.commit();
+    rig.write("new", 0, b"more");
+    rig.fsync("new");
+    assert_eq!(searches(&rig), 1, "what nobody changed is logged, too");
+    assert_eq!(seen(&rig, "new").0[&rig.attr("new").unwrap().ino].xattrs.len(), 1);
+
+    let rig = rig.remount();
+    for _ in 0..3 {
+        rig.write("old", 0, b"again");
+        rig.fsync("old");
+        rig.commit();
+    }
+    assert_eq!(
+        (syncs(&rig), searches(&rig)),
+        ((3, 0), 1),
+        "what was found the first time is known"
+    );
+    rig.finish();
+}

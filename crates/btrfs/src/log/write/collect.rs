@@ -406,15 +406,22 @@ impl<'a> Collector<'a> {
         let known = self.engine.objects.inodes.get(self.tree_id(), ino);
         if is_on(Mechanism::Xattr)
             && let Some(inode) = known
-            && !xattr::has_any(&inode)?
         {
-            return Ok(());
+            self.note_xattr_searches(u64::from(!inode.xattrs.is_known()));
+            if !xattr::has_any(&inode)? {
+                return Ok(());
+            }
         }
+        self.note_xattr_searches(1);
         let mut cursor = self.tree.cursor_type(Key::new(ino, KeyType::XATTR_ITEM, 0));
         while let Some((key, item)) = cursor.next()? {
             self.edits.push((key, Some(item[..].into())));
         }
         Ok(())
+    }
+
+    fn note_xattr_searches(&self, count: u64) {
+        self.engine.log.stats.lock().xattr_searches += count;
     }
 
     /// Replay puts such an item into the subvolume whole, where a shorter one may be already. Linux makes room for

@@ -60,6 +60,8 @@ pub struct LogStats {
     pub failed: u64,
     /// Items merged into logs, those of logs that became commits after all included.
     pub items_merged: u64,
+    /// How often a tree was searched for extended attributes of an inode: never for those known to have none.
+    pub xattr_searches: u64,
     /// Tree blocks and bytes written for logs.
     pub blocks_written: u64,
     pub bytes_written: u64,
