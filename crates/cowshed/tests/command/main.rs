@@ -5,6 +5,7 @@ mod docs;
 mod exchange;
 mod extents;
 mod files;
+mod flushes;
 mod inspect;
 mod mkfs_check;
 mod mount;

@@ -446,6 +446,11 @@ fn block_devices_are_mounted_and_belong_to_the_mount() {
     let _guard = Guard(&dir);
     run("mount {} {}", &[device.path(), &dir]).ok();
     fs::write(dir.join("f"), b"x").unwrap();
+    // Linux passes syncfs on to such a mount.
+    cowshed_harness::run("sync", &["-f".as_ref(), dir.as_os_str()]).unwrap();
+    let copy = volume.path("copy");
+    fs::copy(&volume.image, &copy).unwrap();
+    assert_eq!(run("cat {} f", &[&copy]).ok().out, b"x");
     run("mount {} {}", &[device.path(), &volume.path("mnt")]).fails(&["busy"]);
     run("mkfs -f {}", &[device.path()]).fails(&["busy"]);
     unmount(&dir);

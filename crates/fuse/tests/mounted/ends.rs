@@ -234,7 +234,10 @@ fn a_block_device_mount_ends_before_umount_returns() {
     let synced = mount.fs.synced.load(Ordering::SeqCst);
     let sync = Command::new("sync").arg("-f").arg(mount.dir.path()).status().unwrap();
     assert!(sync.success());
-    println!("SYNCFS came: {}", mount.fs.synced.load(Ordering::SeqCst) > synced);
+    assert!(
+        mount.fs.synced.load(Ordering::SeqCst) > synced,
+        "Linux passes syncfs on to mounts of block devices"
+    );
     assert!(Command::new("umount").arg(mount.dir.path()).status().unwrap().success());
     assert_eq!(
         mount.fs.destroyed.load(Ordering::SeqCst),
