@@ -97,10 +97,10 @@ impl Failing {
     }
 
     fn end(&mut self) {
-        if let Some(serving) = self.serving.take() {
-            self.unmounter.unmount(false).unwrap();
-            serving.join().unwrap().unwrap();
-        }
+        // Where it is busy, the mount goes with this value.
+        self.unmounter.unmount(false).unwrap();
+        let serving = self.serving.take().expect("it ends once");
+        serving.join().unwrap().unwrap();
     }
 }
 
