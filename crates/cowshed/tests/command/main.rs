@@ -6,6 +6,7 @@ mod exchange;
 mod extents;
 mod files;
 mod flushes;
+mod full;
 mod inspect;
 mod mkfs_check;
 mod mount;
