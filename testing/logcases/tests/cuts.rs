@@ -18,10 +18,10 @@ fn kernel_logs_cut_at_barriers_are_replayed() {
     let seed = need::share_seed("kernel logs cut at barriers");
     let options = Options {
         seed,
-        images: 20,
-        per_run: 10,
+        images: 200,
+        per_run: 20,
         operations: OPERATIONS,
-        kernel_every: 7,
+        kernel_every: 40,
         keep: None,
     };
     match cuts::run(&options) {
