@@ -2,6 +2,7 @@
 
 mod choice;
 mod classes;
+mod dice;
 mod large;
 mod random;
 #[path = "../objects/rig.rs"]

@@ -8,27 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use cowshed_harness::KernelVolume;
 use cowshed_vfs::{FallocateFlags, FileSystem, Handle, RenameFlags, SetAttr};
 
+use crate::dice::Dice;
 use crate::rig::{ROOT, Rig, kernel_can};
 use crate::seen::{Content, Inode, Seen, after_crash};
 
 /// Operations per seed; about every eighth is an fsync, every third fsync is cut off.
 const OPS: usize = 240;
 const SEEDS_IN_CI: u64 = 3;
-
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % limit as u64) as usize
-    }
-    fn pick<'a>(&mut self, all: &'a [String]) -> Option<&'a String> {
-        (!all.is_empty()).then(|| &all[self.below(all.len())])
-    }
-}
 
 /// Our own mount's view.
 fn ours(rig: &Rig) -> Seen {
@@ -96,7 +82,7 @@ impl World {
         let rig = Rig::new();
         let mut world = World {
             rig,
-            dice: Dice(seed),
+            dice: Dice::new(seed),
             files: Vec::new(),
             dirs: Vec::new(),
             next_name: 0,

@@ -20,6 +20,7 @@ use cowshed_vfs::{
     DirEntry, FileKind, FileSystem, Handle, InitInfo, Lookup, NodeId, OpenFlags, OpenRequest, RenameFlags, WriteFlags,
 };
 
+use crate::dice::Dice;
 use crate::rig::{ROOT, kernel_can};
 use crate::seen::after_crash;
 
@@ -37,18 +38,6 @@ type Names = BTreeMap<(u64, String), Leads>;
 struct Leads {
     ino: u64,
     is_dir: bool,
-}
-
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % limit as u64) as usize
-    }
 }
 
 fn mount(device: Arc<dyn BlockDevice>) -> Fs {
@@ -127,7 +116,7 @@ impl World {
         let mut world = World {
             fs: mount(blocks),
             device,
-            dice: Dice(seed),
+            dice: Dice::new(seed),
             now: Names::new(),
             dirs: Vec::new(),
             durable: BTreeSet::new(),
