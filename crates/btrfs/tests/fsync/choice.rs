@@ -85,9 +85,9 @@ fn fdatasync_leaves_times_alone() {
     rig.finish();
 }
 
-/// Data that is overwritten where it lies leaves no trace in trees: a barrier is all that an fdatasync needs.
+/// Data that is overwritten where it lies leaves no trace in trees. (That there is a barrier behind it: `barriers.rs`.)
 #[test]
-fn fdatasync_of_data_in_place_is_a_barrier() {
+fn fdatasync_of_data_in_place_writes_no_log() {
     if !kernel_can() {
         return;
     }

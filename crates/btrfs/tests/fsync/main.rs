@@ -1,5 +1,6 @@
 //! fsync writes a log: what the kernel makes of the volume when it is cut off right after, against what fsync promised.
 
+mod barriers;
 mod choice;
 mod classes;
 mod dice;

@@ -40,7 +40,7 @@ struct Leads {
     is_dir: bool,
 }
 
-fn mount(device: Arc<dyn BlockDevice>) -> Fs {
+pub fn mount(device: Arc<dyn BlockDevice>) -> Fs {
     let opened = Volume::open(vec![device], &OpenOptions::default()).expect("the volume opens");
     let options = EngineOptions {
         commit_interval_s: 0,
