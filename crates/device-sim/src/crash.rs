@@ -12,8 +12,8 @@
 //! of a long run is `images.step_by(n)`. To leave the making of a volume out, let the bases be its snapshots, taken
 //! when [`crate::Log::take`] starts the log anew.
 //!
-//! With few pending changes all subsets are made, with many a sample by seed which always holds: none, all, and
-//! (as far as the limit goes) every prefix, every one left out, every one alone.
+//! With few pending changes all subsets are made. With many: none, all, every prefix (beyond a limit evenly spread ones),
+//! and a sample by seed of the rest: every one left out, every one alone, as far as the limit goes, and subsets by chance.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -28,7 +28,9 @@ pub struct Options {
     pub seed: u64,
     /// At a moment with at most this many subsets of pending changes, all of them are made.
     pub exhaustive_images_max: usize,
-    /// How many subsets are made otherwise.
+    /// How many prefixes are made otherwise: what is there if the device keeps the order of the writes.
+    pub prefix_images_max: usize,
+    /// How many other subsets are made then.
     pub sampled_images: usize,
     /// How many images with a torn write are made at each moment, in addition.
     pub torn_images: usize,
@@ -41,6 +43,7 @@ impl Default for Options {
         Options {
             seed: 0,
             exhaustive_images_max: 256,
+            prefix_images_max: 64,
             sampled_images: 128,
             torn_images: 32,
             tear_bytes: 512,
@@ -96,6 +99,23 @@ impl fmt::Display for CrashImage {
     }
 }
 
+/// What is there of the pending changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// The first ones, or none, or all.
+    Prefix,
+    /// Later ones without earlier ones, or a torn one.
+    Scattered,
+}
+
+fn shape(fates: &Choice) -> Shape {
+    let there = fates.iter().take_while(|fate| **fate == Fate::Whole).count();
+    match fates[there..].iter().all(|fate| *fate == Fate::Lost) {
+        true => Shape::Prefix,
+        false => Shape::Scattered,
+    }
+}
+
 /// The enumeration: an iterator over the images of a log.
 #[derive(Debug)]
 pub struct CrashImages<'a> {
@@ -134,6 +154,11 @@ impl<'a> CrashImages<'a> {
             made: false,
             number: 0,
         }
+    }
+
+    /// The shapes of all images to come, in their order; none is made.
+    pub fn shapes(mut self) -> impl Iterator<Item = Shape> {
+        std::iter::from_fn(move || self.next_choice().map(|(_, fates)| shape(&fates)))
     }
 
     /// Goes to the next moment at which the power may fail. False at the end.
@@ -309,7 +334,7 @@ fn choose(sectors: &[usize], options: &Options, rng: &mut Rng) -> Vec<Choice> {
             .map(|mask| subset(count, |i| mask >> i & 1 == 1))
             .collect()
     } else {
-        sample(count, options.sampled_images, rng)
+        sample(count, options, rng)
     };
     let mut seen: BTreeSet<Choice> = choices.iter().cloned().collect();
     let tearable: Vec<usize> = (0..count).filter(|&i| sectors[i] > 1).collect();
@@ -331,14 +356,15 @@ fn subset(count: usize, mut there: impl FnMut(usize) -> bool) -> Choice {
         .collect()
 }
 
-fn sample(count: usize, images: usize, rng: &mut Rng) -> Vec<Choice> {
+fn sample(count: usize, options: &Options, rng: &mut Rng) -> Vec<Choice> {
     let mut choices = vec![subset(count, |_| false), subset(count, |_| true)];
+    choices.extend(prefix_ends(count, options.prefix_images_max).map(|end| subset(count, |i| i < end)));
     let mut seen: BTreeSet<Choice> = choices.iter().cloned().collect();
-    let mut structured: Vec<Choice> = (1..count).map(|end| subset(count, |i| i < end)).collect();
-    structured.extend((0..count).map(|missing| subset(count, |i| i != missing)));
+    let mut structured: Vec<Choice> = (0..count).map(|missing| subset(count, |i| i != missing)).collect();
     structured.extend((0..count).map(|alone| subset(count, |i| i == alone)));
     rng.shuffle(&mut structured);
     // Half of the budget to the structured ones, the rest to chance with densities from sparse to nearly full.
+    let images = options.sampled_images;
     structured.truncate(images / 2);
     for _ in 0..images.saturating_sub(2 + structured.len()) {
         let eighths = 1 + rng.below(7);
@@ -346,6 +372,13 @@ fn sample(count: usize, images: usize, rng: &mut Rng) -> Vec<Choice> {
     }
     choices.extend(structured.into_iter().filter(|choice| seen.insert(choice.clone())));
     choices
+}
+
+/// Where prefixes that are neither nothing nor everything end: all of them, or so many, evenly spread.
+fn prefix_ends(count: usize, images_max: usize) -> impl Iterator<Item = usize> {
+    let all = count.saturating_sub(1);
+    let images = all.min(images_max);
+    (0..images).map(move |n| 1 + n * all / images)
 }
 
 /// One write is torn: its first sectors, its last ones, or any are there. Of the others those before it are there

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cowshed_device::{BlockDevice, MemDevice, WriteOp};
-use cowshed_device_sim::crash::{CrashImages, Options};
+use cowshed_device_sim::crash::{CrashImage, CrashImages, Options, Shape};
 use cowshed_device_sim::{Event, Log};
 
 const SIZE_BYTES: u64 = 1 << 20;
@@ -43,6 +43,54 @@ fn all_subsets_of_a_small_epoch_and_nothing_across_a_barrier() {
     let expected = ["0000", "0010", "0100", "0110", "1000", "1010", "1100", "1110", "1111"];
     assert_eq!(distinct, BTreeSet::from(expected));
     assert_eq!(images.len(), 8 + 2);
+}
+
+/// What a device leaves that keeps the order of its writes: the seed has no say in it.
+#[test]
+fn every_prefix_is_made_whatever_the_budget_of_the_sample() {
+    for (count, prefix_images_max, expected) in [(6, 64, 5), (40, 64, 39), (40, 8, 8), (200, 64, 64), (40, 0, 0)] {
+        let (log, devices, bases) = recorded(1);
+        for i in 0..count {
+            devices[0].write_at(i * 512, &[1]).unwrap();
+        }
+        let events = log.take();
+        for seed in 0..4 {
+            let options = Options {
+                seed,
+                exhaustive_images_max: 32,
+                prefix_images_max,
+                sampled_images: 4,
+                torn_images: 2,
+                ..Options::default()
+            };
+            let images = || CrashImages::new(&bases, &events, options.clone());
+            let is_prefix = |image: &CrashImage| {
+                let there: Vec<bool> = (0..count).map(|i| byte(&image.devices[0], i * 512) == 1).collect();
+                let end = there.iter().take_while(|there| **there).count();
+                (!there[end..].contains(&true)).then_some(end as u64)
+            };
+            let ends: Vec<Option<u64>> = images().map(|image| is_prefix(&image)).collect();
+            let distinct: BTreeSet<u64> = ends.iter().flatten().copied().collect();
+            let inner: Vec<u64> = distinct
+                .iter()
+                .copied()
+                .filter(|end| (1..count).contains(end))
+                .collect();
+            assert!(distinct.contains(&0) && distinct.contains(&count));
+            // Chance may add one that is a prefix.
+            assert!(
+                inner.len() >= expected && inner.len() <= expected + 4,
+                "{count}: {inner:?}"
+            );
+            let gap = inner.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+            assert!(
+                expected == 0 || gap <= count.div_ceil(expected as u64),
+                "evenly spread: {inner:?}"
+            );
+            let shapes: Vec<bool> = images().shapes().map(|shape| shape == Shape::Prefix).collect();
+            assert_eq!(shapes, ends.iter().map(Option::is_some).collect::<Vec<_>>());
+        }
+    }
 }
 
 /// A toy volume: version n writes its two data sectors, then a superblock which names n.
@@ -98,6 +146,7 @@ fn a_correct_protocol_passes_and_a_missing_barrier_is_found() {
     // When no whole write may be lost but one, tearing alone finds it too.
     let torn_only = Options {
         exhaustive_images_max: 0,
+        prefix_images_max: 0,
         sampled_images: 2,
         torn_images: 64,
         ..Options::default()
@@ -141,7 +190,8 @@ fn a_large_epoch_is_sampled_repeatably_with_its_corner_cases() {
     let images = describe(1);
     assert_eq!(images, describe(1));
     assert_ne!(images, describe(2));
-    assert!(images.len() <= 138 && images.len() > 100, "{}", images.len());
+    // 39 prefixes beside the sample.
+    assert!(images.len() <= 39 + 138 && images.len() > 39 + 100, "{}", images.len());
     assert!(
         images[0].ends_with(&"- ".repeat(40).trim_end().to_string()),
         "{}",

@@ -15,6 +15,7 @@ use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
 use cowshed_device_sim::{Event, Log, Rng};
 use cowshed_vfs::{Error, FileSystem as _, NodeId};
 
+use crate::chosen;
 use crate::power::{self, Judged};
 use crate::promise::History;
 use crate::rig::{self, Devices};
@@ -250,6 +251,7 @@ impl Recording {
         let options = Options {
             seed: self.run.seed,
             exhaustive_images_max: 16,
+            prefix_images_max: 64,
             sampled_images: 12,
             torn_images: 4,
             tear_bytes: 4096,
@@ -257,10 +259,9 @@ impl Recording {
         CrashImages::new(&[self.base.snapshot()], &self.events, options)
     }
 
-    /// At most so many images, evenly over the run.
+    /// At most so many images, evenly over the run. See [`chosen::evenly`].
     pub fn chosen(&self, images_max: usize) -> impl Iterator<Item = CrashImage> {
-        let stride = self.images().count().div_ceil(images_max.max(1)).max(1);
-        self.images().skip(self.run.seed as usize % stride).step_by(stride)
+        chosen::evenly(|| self.images(), self.run.seed, images_max)
     }
 
     /// Judges one image; gives what a kernel must find in it, if it is asked.

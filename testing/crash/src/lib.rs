@@ -10,6 +10,7 @@
 //! Both work in memory and follow from a seed; only the committing thread of [`power::Threads::Committer`] runs free.
 
 mod beside;
+mod chosen;
 pub mod faults;
 mod full;
 pub mod groups;

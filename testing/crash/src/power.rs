@@ -19,6 +19,7 @@ use cowshed_device_sim::{Event, Log, Rng};
 use cowshed_vfs::{FileSystem, NodeId};
 
 use crate::beside::History;
+use crate::chosen;
 use crate::full;
 use crate::promise::{self, Promise};
 use crate::rig::{self, Devices, Layout};
@@ -308,6 +309,7 @@ impl Recording {
         let options = Options {
             seed: self.run.seed,
             exhaustive_images_max: 32,
+            prefix_images_max: 64,
             sampled_images: 24,
             torn_images: 8,
             tear_bytes: self.run.tear_bytes,
@@ -316,13 +318,9 @@ impl Recording {
         CrashImages::new(&bases, &self.events, options)
     }
 
-    /// At most so many images, evenly over the run.
+    /// At most so many images, evenly over the run. See [`chosen::evenly`].
     pub fn chosen(&self, images_max: usize) -> Vec<CrashImage> {
-        let stride = self.images().count().div_ceil(images_max.max(1)).max(1);
-        self.images()
-            .skip(self.run.seed as usize % stride)
-            .step_by(stride)
-            .collect()
+        chosen::evenly(|| self.images(), self.run.seed, images_max).collect()
     }
 
     /// Forgets some barriers, as if the engine had not asked for them: does the judge find out?

@@ -199,6 +199,7 @@ impl Recording {
         let options = crash::Options {
             seed: self.seed,
             exhaustive_images_max: 16,
+            prefix_images_max: 16,
             sampled_images: 16,
             torn_images: 6,
             tear_bytes: TEAR_BYTES,

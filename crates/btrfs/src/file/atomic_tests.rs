@@ -188,6 +188,7 @@ fn crash_images(names: &[&str], options: &MountOptions) {
     fs.engine().txn.abort("a crash");
     let images = Options {
         exhaustive_images_max: 8,
+        prefix_images_max: 5,
         sampled_images: 5,
         torn_images: 1,
         tear_bytes: 4096,

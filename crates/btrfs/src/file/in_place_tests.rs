@@ -195,6 +195,7 @@ fn no_crash_shows_a_clone_what_its_origin_was_overwritten_with() {
     engine.txn.abort("a crash");
     let images = Options {
         exhaustive_images_max: 4,
+        prefix_images_max: 3,
         sampled_images: 3,
         torn_images: 0,
         tear_bytes: 4096,
