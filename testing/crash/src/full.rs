@@ -67,5 +67,8 @@ pub(crate) fn make_room(player: &Player<'_>) -> Result<()> {
 
 /// May the operation find no space? What was taken must be writable, and to delete must be possible.
 pub(crate) fn may_fail(op: &Op) -> bool {
-    !matches!(op, Op::Sync | Op::Fsync { .. } | Op::Unlink { .. } | Op::Rmdir { .. })
+    !matches!(
+        op,
+        Op::Sync | Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Unlink { .. } | Op::Rmdir { .. }
+    )
 }

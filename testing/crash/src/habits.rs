@@ -33,16 +33,25 @@ fn rename(from: &str, to: &str) -> Op {
     }
 }
 
-/// An fsync of one of them, or none.
+fn fdatasync(path: &str) -> Op {
+    Op::Fdatasync { path: path.into() }
+}
+
+/// An fsync of one of them, or an fdatasync, or none.
 fn maybe_fsync(rng: &mut Rng, paths: &[&str]) -> Option<Op> {
     let choice = rng.index(paths.len() + 1);
-    paths.get(choice).map(|path| fsync(path))
+    let is_data = rng.one_in(4);
+    paths
+        .get(choice)
+        .map(|path| if is_data { fdatasync(path) } else { fsync(path) })
 }
 
 /// One habit.
 pub(crate) fn one(rng: &mut Rng) -> Vec<Op> {
-    match rng.below(17) {
+    match rng.below(20) {
         16 => long_names(rng),
+        17 => synced_writes(rng),
+        18 | 19 => temporary(rng),
         12 | 13 => remaps(rng),
         14 => groups(rng),
         15 => in_place(rng),
@@ -90,6 +99,36 @@ fn data(rng: &mut Rng) -> Vec<Op> {
         _ => write(rng, &file),
     });
     ops.extend(maybe_fsync(rng, &[&file, &file]));
+    ops
+}
+
+/// What a journal does: each write is durable when it returns; another file is written beside it.
+fn synced_writes(rng: &mut Rng) -> Vec<Op> {
+    let (journal, file) = (path(rng), path(rng));
+    let mut ops = Vec::new();
+    for _ in 0..1 + rng.below(3) {
+        ops.push(workload::write_sync(rng, journal.clone()));
+        if rng.one_in(2) {
+            ops.push(write(rng, &file));
+        }
+    }
+    ops.extend(maybe_fsync(rng, &[&file, &journal]));
+    ops
+}
+
+/// A file that gets its name when it is complete, and more of it later.
+fn temporary(rng: &mut Rng) -> Vec<Op> {
+    let to = path(rng);
+    let mut ops = Vec::new();
+    if rng.one_in(2) {
+        ops.push(unlink(&to));
+    }
+    ops.push(workload::tmpfile(rng, to.clone()));
+    ops.extend(maybe_fsync(rng, &[&to, &parent(&to)]));
+    if rng.one_in(3) {
+        ops.push(write(rng, &to));
+        ops.extend(maybe_fsync(rng, &[&to, &parent(&to)]));
+    }
     ops
 }
 
@@ -291,8 +330,11 @@ fn in_place(rng: &mut Rng) -> Vec<Op> {
         write(rng, &file),
         fsync(&file),
     ];
-    ops.push(write(rng, &file));
-    ops.extend(maybe_fsync(rng, &[&file]));
+    for _ in 0..1 + rng.below(3) {
+        ops.push(write(rng, &file));
+        // Of data alone that is overwritten it is a barrier and no more.
+        ops.push(if rng.one_in(2) { fdatasync(&file) } else { fsync(&file) });
+    }
     if rng.one_in(2) {
         ops.extend([unlink(&copy), make(&copy), flags(&copy)]);
         ops.push(Op::CloneRange {

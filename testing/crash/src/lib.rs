@@ -9,6 +9,7 @@
 //!
 //! Both work in memory and follow from a seed; only the committing thread of [`power::Threads::Committer`] runs free.
 
+pub mod barriers;
 mod beside;
 mod chosen;
 pub mod faults;
@@ -17,6 +18,7 @@ pub mod groups;
 mod habits;
 mod image;
 pub mod kernel;
+mod player;
 pub mod power;
 pub mod promise;
 pub mod rig;

@@ -18,6 +18,7 @@ use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
 use cowshed_device_sim::{Event, Log, Rng};
 use cowshed_vfs::{FileSystem, NodeId};
 
+use crate::barriers::{self, Barrier};
 use crate::beside::History;
 use crate::chosen;
 use crate::full;
@@ -25,7 +26,7 @@ use crate::promise::{self, Promise};
 use crate::rig::{self, Devices, Layout};
 use crate::several;
 use crate::tree::{self, Tree};
-use crate::workload::{self, Mix, Op, Player};
+use crate::workload::{self, Mix, Op, Player, Scope};
 
 /// Who works on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +113,11 @@ pub(crate) const DONE_MARK: u64 = 1 << 42;
 
 /// Does the run and notes its states.
 pub fn record(run: Run) -> Result<Recording> {
+    record_ops(run, None)
+}
+
+/// The same with these operations, which one thread does, instead of those that follow from the seed.
+pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
     let mut rng = Rng::new(run.seed);
     let subvolumes = if run.subvolumes { SUBVOLUMES } else { &[] };
     let bases = rig::make_with(run.layout, run.nodesize_bytes, [0xc5; 16], run.is_full(), subvolumes)?;
@@ -134,7 +140,7 @@ pub fn record(run: Run) -> Result<Recording> {
         .collect();
     let fs = rig::mount_with(recorded, run.tree_log)?;
     let mut states = BTreeMap::from([(fs.engine().txn.committed().get(), cold(&devices)?.1)]);
-    let mut ops = workload::choose(&mut rng, run.mix, run.ops);
+    let mut ops = ops.unwrap_or_else(|| workload::choose(&mut rng, run.mix, run.ops));
     ops.retain(|op| run.may_write_in_place() || !op.makes_in_place());
     let mut history = History::default();
     let (mut promises, mut refused) = (Vec::new(), 0);
@@ -207,10 +213,19 @@ pub fn promise(op: &Op, history: &mut promise::History, index: usize, root: u64)
         inos.dedup();
         inos
     };
+    if let Some((path, scope)) = op.synced() {
+        let what = match scope {
+            Scope::All => Promise::Inode,
+            Scope::Data => Promise::Data,
+        };
+        let ino = history.newest_ino(root, path);
+        history.promise(index, ino.map(what));
+    }
     match op {
         Op::Sync => history.promise(index, Some(Promise::Volume)),
-        Op::Fsync { path } => {
-            let ino = history.newest_ino(root, path).map(Promise::Inode);
+        // Had it not been synced, nothing would be known of it before the next sync.
+        Op::Tmpfile { to, fsync: true, .. } => {
+            let ino = history.newest_ino(root, to).map(Promise::Content);
             history.promise(index, ino);
         }
         Op::Group { writes, commit: true } => {
@@ -239,8 +254,13 @@ fn noted_state(fs: &Fs, op: &Op, is_done: bool, devices: &Devices) -> Result<Tre
             "after a sync the disk differs from the mount:\n{differences}"
         );
     }
-    ensure!(state.keys().eq(live.keys()), "{op:?}: the names on disk differ");
-    if let Op::Fsync { path } = op
+    // The name of a temporary file comes after its fsync.
+    let may_lag = matches!(op, Op::Tmpfile { .. });
+    ensure!(
+        may_lag || state.keys().eq(live.keys()),
+        "{op:?}: the names on disk differ"
+    );
+    if let Some((path, _)) = op.synced()
         && is_done
     {
         ensure!(
@@ -274,7 +294,7 @@ fn play_beside(
             let before = history.names.len() as u64 - 1;
             match op {
                 Op::Sync if is_done => log.mark(SYNC_MARK + before),
-                Op::Fsync { .. } if is_done => log.mark(NAMES_MARK + before),
+                Op::Fsync { .. } | Op::Fdatasync { .. } if is_done => log.mark(NAMES_MARK + before),
                 _ => {}
             }
             history.note(tree::take(fs)?);
@@ -323,14 +343,13 @@ impl Recording {
         chosen::evenly(|| self.images(), self.run.seed, images_max).collect()
     }
 
-    /// Forgets some barriers, as if the engine had not asked for them: does the judge find out?
-    pub fn keep_barriers(&mut self, keep: impl Fn(usize) -> bool) {
-        let mut count = 0;
-        self.events.retain(|event| {
-            let is_barrier = matches!(event, Event::Barrier { .. });
-            count += usize::from(is_barrier);
-            !is_barrier || keep(count - 1)
-        });
+    /// Forgets the barriers of a kind, as if the engine had not asked for them: does the judge find out? Gives their number.
+    pub fn forget_barriers(&mut self, kind: Barrier) -> usize {
+        let mut kinds = barriers::kinds(&self.events).into_iter();
+        let before = self.events.len();
+        self.events
+            .retain(|event| !matches!(event, Event::Barrier { .. }) || kinds.next() != Some(kind));
+        before - self.events.len()
     }
 
     /// Says which run and which image, for whoever wants to see it again.

@@ -2,8 +2,8 @@
 //!
 //! A run is a list of operations with the state of the files after each: S0 is what was there before, all durable. An
 //! image shows that the operations up to `done` had returned, and the next one may have been under way; `last` is that
-//! one. The *floor* of an inode is the last state up to `done` in which the volume was synced, or the inode by an fsync
-//! that succeeded. In the files that are found:
+//! one. The *floor* of an inode is the last state in which the volume was synced, or the inode by an fsync, that had returned
+//! successfully by `done`. (Of an fsync beside which others work it is the state when it was called.) In the files that are found:
 //!
 //! * **Names.** What (directory, name) leads to, or that it leads to nothing, is what it was in some state from the
 //!   directory's floor to `last`. The names of one inode, all together, are those of some state from its floor to `last`:
@@ -12,7 +12,8 @@
 //!   on.
 //! * **Contents.** The size lies between the smallest and the largest from the floor on (nothing, where the inode was
 //!   made later); each block of 4 KiB is what it was in some state from the floor on. A file that did not change since
-//!   its floor is exactly what it was, times included.
+//!   its floor is exactly what it was, times included; but since an fdatasync the times may be older ones.
+//! * A file without a name that was synced and then got one may have lost it; where it has it, its content has that floor.
 //! * **Atomic operations**: the end of an atomic group, an exchange of ranges. All files that one has changed are as in
 //!   states before it, or all as in states from it on. A group that has returned is durable, in all of its files.
 //! * An inode that is found was there in some state, and has as many names as its link count says.
@@ -38,6 +39,18 @@ pub enum Promise {
     Volume,
     /// One inode, by number.
     Inode(u64),
+    /// The same, but a change of times alone may be lost.
+    Data(u64),
+    /// What the inode holds, where it is found.
+    Content(u64),
+}
+
+/// Durable as in one state, as was known when another one was reached.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    floor: usize,
+    known: usize,
+    what: Promise,
 }
 
 /// A run, state by state.
@@ -46,7 +59,7 @@ pub struct History {
     names: Vec<Names>,
     /// By inode: from which state on it was so; `None` while it was not there.
     nodes: BTreeMap<u64, Vec<(usize, Option<Node>)>>,
-    promises: Vec<(usize, Promise)>,
+    promises: Vec<Kept>,
     /// States that an atomic operation led to, and the inodes whose contents it changed.
     atomic: Vec<(usize, Vec<u64>)>,
 }
@@ -91,13 +104,31 @@ impl History {
                 versions.push((index, None));
             }
         }
-        self.promises.extend(promise.map(|promise| (index, promise)));
+        self.promise(index, promise);
         index
     }
 
     /// The operation that led to this state has promised something.
     pub fn promise(&mut self, index: usize, promise: Option<Promise>) {
-        self.promises.extend(promise.map(|promise| (index, promise)));
+        self.promises.extend(promise.map(|what| Kept {
+            floor: index,
+            known: index,
+            what,
+        }));
+    }
+
+    /// Something was promised of an earlier state by what returned just now. Gives the index of a new state, which is as the last
+    /// one: from it on the promise is known.
+    pub fn promise_late(&mut self, floor: usize, what: Promise) -> usize {
+        let known = self.names.len();
+        self.names.extend(self.names.last().cloned());
+        self.promises.push(Kept { floor, known, what });
+        known
+    }
+
+    /// The index of the newest state.
+    pub fn newest(&self) -> usize {
+        self.names.len() - 1
     }
 
     /// The operation that led to this state has changed the contents of these inodes, all or none of them. One that exchanged
@@ -170,8 +201,10 @@ struct Judge<'h> {
     found: Names,
     /// The last sync of the volume.
     floor: usize,
-    /// By inode, where that is later.
-    floors: BTreeMap<u64, usize>,
+    /// By inode, where that is later: what was synced with times and all, without times, and of contents alone.
+    full: BTreeMap<u64, usize>,
+    data: BTreeMap<u64, usize>,
+    content: BTreeMap<u64, usize>,
     last: usize,
     /// See [`History::check_linux`].
     is_linux: bool,
@@ -179,28 +212,39 @@ struct Judge<'h> {
 
 impl<'h> Judge<'h> {
     fn new(history: &'h History, found: &Tree, done: usize) -> Judge<'h> {
-        let mut floor = 0;
-        let mut floors = BTreeMap::new();
-        for (index, promise) in history.promises.iter().filter(|(index, _)| *index <= done) {
-            match promise {
-                Promise::Volume => floor = *index,
-                Promise::Inode(ino) => {
-                    floors.insert(*ino, *index);
-                }
-            }
-        }
-        Judge {
+        let mut judge = Judge {
             history,
             found: split(found).0,
-            floor,
-            floors,
+            floor: 0,
+            full: BTreeMap::new(),
+            data: BTreeMap::new(),
+            content: BTreeMap::new(),
             last: (done + 1).min(history.names.len() - 1),
             is_linux: false,
+        };
+        for kept in history.promises.iter().filter(|kept| kept.known <= done) {
+            let floor = match kept.what {
+                Promise::Volume => &mut judge.floor,
+                Promise::Inode(ino) => judge.full.entry(ino).or_default(),
+                Promise::Data(ino) => judge.data.entry(ino).or_default(),
+                Promise::Content(ino) => judge.content.entry(ino).or_default(),
+            };
+            *floor = kept.floor.max(*floor);
         }
+        judge
+    }
+
+    /// Where times count, too.
+    fn full_floor(&self, ino: u64) -> usize {
+        self.full.get(&ino).copied().unwrap_or(0).max(self.floor)
     }
 
     fn floor(&self, ino: u64) -> usize {
-        self.floors.get(&ino).copied().unwrap_or(0).max(self.floor)
+        self.data.get(&ino).copied().unwrap_or(0).max(self.full_floor(ino))
+    }
+
+    fn content_floor(&self, ino: u64) -> usize {
+        self.content.get(&ino).copied().unwrap_or(0).max(self.floor(ino))
     }
 
     fn states(&self, from: usize) -> &'h [Names] {
@@ -230,7 +274,14 @@ impl<'h> Judge<'h> {
     /// Names that led to an inode in all states since it was synced lead there.
     fn lasting_names(&self) -> Result<()> {
         let volume = self.history.names[self.floor].values().map(|ino| (*ino, self.floor));
-        let synced: BTreeMap<u64, usize> = volume.chain(self.floors.iter().map(|(i, f)| (*i, *f))).collect();
+        let synced: BTreeMap<u64, usize> = volume
+            .chain(
+                self.full
+                    .keys()
+                    .chain(self.data.keys())
+                    .map(|ino| (*ino, self.floor(*ino))),
+            )
+            .collect();
         for (ino, floor) in synced {
             let from = floor.max(self.floor);
             let states = self.states(from);
@@ -280,7 +331,7 @@ impl<'h> Judge<'h> {
         for (index, inos) in self.history.atomic.iter().filter(|(index, _)| *index <= self.last) {
             let fits = |from: usize, to: usize| {
                 for ino in inos {
-                    let from = from.max(self.floor(*ino));
+                    let from = from.max(self.content_floor(*ino));
                     let Some(node) = by_ino.get(ino) else { continue };
                     ensure!(from <= to, "inode {ino} was synced after it");
                     content(node, &self.history.versions(*ino, from, to), false)?;
@@ -301,9 +352,13 @@ impl<'h> Judge<'h> {
         let there: Vec<&Node> = versions.iter().flatten().copied().collect();
         ensure!(!there.is_empty(), "was there in no state from {from} to {}", self.last);
         let is_dir = found.kind == FileKind::Directory;
+        let full_from = self.full_floor(found.ino);
         if let ([Some(only)], false) = (&versions[..], is_dir) {
+            // Since an fdatasync alone the times may be older ones.
+            let times_count = self.history.versions(found.ino, full_from, self.last).len() == 1;
             let expected = Node {
                 nlink: if self.is_linux { found.nlink } else { only.nlink },
+                mtime: if times_count { only.mtime } else { found.mtime },
                 ..(*only).clone()
             };
             ensure!(
@@ -329,7 +384,11 @@ impl<'h> Judge<'h> {
         }
         self.link_count(found)?;
         match found.kind {
-            FileKind::Regular => content(found, &versions, self.is_linux),
+            FileKind::Regular => {
+                let from = self.content_floor(found.ino);
+                let versions = self.history.versions(found.ino, from, self.last);
+                content(found, &versions, self.is_linux)
+            }
             _ => {
                 let same = there.iter().any(|version| version.content == found.content);
                 ensure!(same, "leads to where it never did");

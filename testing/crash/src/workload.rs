@@ -1,18 +1,12 @@
 //! Operations chosen by seed, on a small set of names so that they meet each other.
 
-use cowshed_btrfs::file::{Exchange, Group};
-use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::Rng;
-use cowshed_vfs::{
-    Entry, Error, FallocateFlags, FileSystem, Handle, Ioctl, Lookup, NodeId, OpenFlags, OpenRequest, RenameFlags,
-    Result, SetAttr, SetXattrFlags, WriteFlags,
-};
+use cowshed_vfs::Error;
 
 use crate::habits;
-use crate::rig::ROOT;
+pub use crate::player::Player;
 use crate::tree::NOCOW;
 
-const SETFLAGS: u32 = 0x4008_6602;
 /// `FS_COMPR_FL`.
 const COMPR: u32 = 0x4;
 const NAMES: u64 = 6;
@@ -39,6 +33,22 @@ pub enum Op {
         offset: u64,
         len: usize,
         fill: u64,
+    },
+    /// The same through a descriptor with O_SYNC, or O_DSYNC: durable when it returns.
+    WriteSync {
+        path: String,
+        offset: u64,
+        len: usize,
+        fill: u64,
+        data_only: bool,
+    },
+    /// O_TMPFILE in the directory, a write, perhaps an fsync, linkat.
+    Tmpfile {
+        dir: String,
+        to: String,
+        len: usize,
+        fill: u64,
+        fsync: bool,
     },
     Truncate {
         path: String,
@@ -133,7 +143,18 @@ pub enum Op {
     Fsync {
         path: String,
     },
+    Fdatasync {
+        path: String,
+    },
     Sync,
+}
+
+/// How much of a file a sync is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// A change of times alone may be lost.
+    Data,
+    All,
 }
 
 impl Op {
@@ -149,13 +170,25 @@ impl Op {
             | Op::Swap { .. }
             | Op::Group { .. }
             | Op::Flags { .. } => false,
-            Op::Write { len, .. } => *len <= ATOMIC_BYTES_MAX,
+            Op::Write { len, .. } | Op::WriteSync { len, .. } => *len <= ATOMIC_BYTES_MAX,
             _ => true,
         }
     }
 }
 
 impl Op {
+    /// What it syncs when it succeeds, one file or directory alone.
+    pub fn synced(&self) -> Option<(&str, Scope)> {
+        let (path, scope) = match self {
+            Op::Fsync { path } => (path, Scope::All),
+            Op::Fdatasync { path } => (path, Scope::Data),
+            Op::WriteSync { path, data_only, .. } => (path, if *data_only { Scope::Data } else { Scope::All }),
+            _ => return None,
+        };
+        // Of a directory, as trees have it.
+        Some((path.trim_end_matches('/'), scope))
+    }
+
     /// Marks a file whose data is written in place.
     pub fn makes_in_place(&self) -> bool {
         matches!(self, Op::Flags { flags, .. } if flags & NOCOW != 0)
@@ -277,9 +310,46 @@ pub(crate) fn group(rng: &mut Rng) -> Op {
     }
 }
 
+pub(crate) fn write_sync(rng: &mut Rng, path: String) -> Op {
+    Op::WriteSync {
+        path,
+        offset: if rng.one_in(2) {
+            0
+        } else {
+            rng.below(FILE_BYTES_MAX / 2)
+        },
+        len: len(rng) as usize,
+        fill: rng.next_u64(),
+        data_only: rng.one_in(2),
+    }
+}
+
+pub(crate) fn tmpfile(rng: &mut Rng, to: String) -> Op {
+    Op::Tmpfile {
+        // Often of the directory of its name to come.
+        dir: match rng.one_in(3) {
+            true => dir(rng),
+            false => to.rsplit_once('/').map_or("", |(dir, _)| dir).to_owned(),
+        },
+        to,
+        len: len(rng) as usize,
+        fill: rng.next_u64(),
+        fsync: rng.one_in(2),
+    }
+}
+
 fn choose_one(rng: &mut Rng) -> Op {
     let fill = rng.next_u64();
-    match rng.below(47) {
+    match rng.below(52) {
+        47 => Op::Fdatasync { path: path(rng) },
+        48 | 49 => {
+            let path = path(rng);
+            write_sync(rng, path)
+        }
+        50 | 51 => {
+            let to = path(rng);
+            tmpfile(rng, to)
+        }
         0..=9 => Op::Write {
             path: path(rng),
             offset: if rng.one_in(2) {
@@ -374,251 +444,6 @@ pub fn bytes(fill: u64, len: usize) -> Vec<u8> {
         out.iter_mut().for_each(|byte| *byte = b'a' + *byte % 4);
     }
     out
-}
-
-/// Applies operations below one directory of a mount.
-#[derive(Clone, Copy)]
-pub struct Player<'f> {
-    pub fs: &'f Fs,
-    pub root: NodeId,
-}
-
-/// A node that is looked up and not given back yet.
-struct Held<'f> {
-    fs: &'f Fs,
-    entry: Entry,
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.fs.forget(self.entry.node, 1);
-    }
-}
-
-impl<'f> Player<'f> {
-    pub fn new(fs: &'f Fs) -> Player<'f> {
-        Player { fs, root: NodeId::ROOT }
-    }
-
-    fn child(&self, parent: NodeId, name: &str) -> Result<Held<'f>> {
-        match self.fs.lookup(&ROOT, parent, name.as_bytes())? {
-            Lookup::Found(entry) => Ok(Held { fs: self.fs, entry }),
-            Lookup::Absent { .. } => Err(Error::NotFound),
-        }
-    }
-
-    fn held(&self, path: &str) -> Result<Option<Held<'f>>> {
-        let mut held: Option<Held<'f>> = None;
-        for name in path.split('/').filter(|n| !n.is_empty()) {
-            let parent = held.as_ref().map_or(self.root, |h| h.entry.node);
-            held = Some(self.child(parent, name)?);
-        }
-        Ok(held)
-    }
-
-    /// Does something with the node behind a path.
-    pub fn at<T>(&self, path: &str, what: impl FnOnce(NodeId) -> Result<T>) -> Result<T> {
-        let held = self.held(path)?;
-        what(held.as_ref().map_or(self.root, |h| h.entry.node))
-    }
-
-    /// Does something with the directory and the last name of a path.
-    fn name<T>(&self, path: &str, what: impl FnOnce(NodeId, &[u8]) -> Result<T>) -> Result<T> {
-        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-        self.at(parent, |dir| what(dir, name.as_bytes()))
-    }
-
-    /// The file, made where it is missing.
-    fn file<T>(&self, path: &str, what: impl FnOnce(NodeId) -> Result<T>) -> Result<T> {
-        let request = OpenRequest {
-            flags: OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE,
-            kill_suidgid: false,
-        };
-        match self.held(path) {
-            Err(Error::NotFound) => {}
-            other => return what(other?.map_or(self.root, |h| h.entry.node)),
-        }
-        self.name(path, |dir, name| {
-            let (entry, opened) = self.fs.create(&ROOT, dir, name, 0o644, &request)?;
-            let held = Held { fs: self.fs, entry };
-            let result = what(held.entry.node);
-            self.fs.release(held.entry.node, opened.handle);
-            result
-        })
-    }
-
-    fn write(&self, path: &str, offset: u64, data: &[u8]) -> Result<()> {
-        self.file(path, |node| {
-            let none = WriteFlags::empty();
-            self.fs.write(&ROOT, node, Handle::NONE, offset, data, none).map(drop)
-        })
-    }
-
-    fn fsync(&self, path: &str) -> Result<()> {
-        self.at(path, |node| self.fs.fsync(&ROOT, node, Handle::NONE, false))
-    }
-
-    fn rename(&self, from: &str, to: &str, flags: RenameFlags) -> Result<()> {
-        self.name(from, |dir, name| {
-            self.name(to, |new_dir, new_name| {
-                self.fs.rename(&ROOT, dir, name, new_dir, new_name, flags)
-            })
-        })
-    }
-
-    /// Applies one operation.
-    pub fn apply(&self, op: &Op) -> Result<()> {
-        let fs = self.fs;
-        match op {
-            Op::Write {
-                path,
-                offset,
-                len,
-                fill,
-            } => self.write(path, *offset, &bytes(*fill, *len)),
-            Op::Truncate { path, size_bytes } => self.set(
-                path,
-                SetAttr {
-                    size_bytes: Some(*size_bytes),
-                    ..SetAttr::default()
-                },
-            ),
-            Op::Chmod { path, perm } => self.set(
-                path,
-                SetAttr {
-                    perm: Some(*perm),
-                    ..SetAttr::default()
-                },
-            ),
-            Op::Preallocate {
-                path,
-                offset,
-                len,
-                keep_size,
-            } => {
-                let mut how = FallocateFlags::empty();
-                how.set(FallocateFlags::KEEP_SIZE, *keep_size);
-                self.fallocate(path, *offset, *len, how)
-            }
-            Op::Zero { path, offset, len } => self.fallocate(path, *offset, *len, FallocateFlags::ZERO_RANGE),
-            Op::CloneRange {
-                from,
-                from_offset,
-                to,
-                to_offset,
-                len,
-            } => self.at(from, |from| {
-                self.file(to, |to| fs.clone_range((from, *from_offset), (to, *to_offset), *len))
-            }),
-            Op::Swap { a, b, offset, len } => self.at(a, |one| {
-                let what = Exchange {
-                    a_offset: *offset,
-                    b_offset: *offset,
-                    len_bytes: len.unwrap_or(0),
-                    to_eof: len.is_none(),
-                    fresh_b: None,
-                    dry_run: false,
-                };
-                self.at(b, |other| fs.exchange_range(one, other, &what))
-            }),
-            Op::Group { writes, commit } => self.group(writes, *commit),
-            // A file that is not there is not made: a commit beside us may see it without its mark.
-            Op::Flags { path, flags } => self.at(path, |node| {
-                let call = Ioctl {
-                    cmd: SETFLAGS,
-                    arg: 0,
-                    compat: false,
-                };
-                fs.ioctl(&ROOT, node, Handle::NONE, &call, &flags.to_le_bytes(), &mut [])
-                    .map(drop)
-            }),
-            Op::Punch { path, offset, len } => {
-                let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                self.fallocate(path, *offset, *len, how)
-            }
-            Op::Clone { from, to, len } => self.at(from, |from| {
-                self.file(to, |to| {
-                    // As programs do: fewer bytes than asked for are the end of the file, or an error to come.
-                    let mut at = 0;
-                    while at < *len {
-                        let (src, dst) = ((from, Handle::NONE, at), (to, Handle::NONE, at));
-                        match fs.copy_file_range(&ROOT, src, dst, *len - at)? {
-                            0 => break,
-                            copied => at += copied,
-                        }
-                    }
-                    Ok(())
-                })
-            }),
-            Op::Rename { from, to } => self.rename(from, to, RenameFlags::empty()),
-            Op::Exchange { from, to } => self.rename(from, to, RenameFlags::EXCHANGE),
-            Op::Link { from, to } => self.at(from, |node| {
-                let linked = self.name(to, |dir, name| fs.link(&ROOT, node, dir, name))?;
-                fs.forget(linked.node, 1);
-                Ok(())
-            }),
-            Op::Unlink { path } => self.name(path, |dir, name| fs.unlink(&ROOT, dir, name)),
-            Op::Symlink { path, target } => self.name(path, |dir, name| {
-                let made = fs.symlink(&ROOT, dir, name, target.as_bytes())?;
-                fs.forget(made.node, 1);
-                Ok(())
-            }),
-            Op::Mkdir { path } => self.name(path, |dir, name| {
-                let made = fs.mkdir(&ROOT, dir, name, 0o755)?;
-                fs.forget(made.node, 1);
-                Ok(())
-            }),
-            Op::Rmdir { path } => self.name(path, |dir, name| fs.rmdir(&ROOT, dir, name)),
-            Op::SetXattr { path, name, len, fill } => {
-                let value = bytes(*fill, *len);
-                let how = SetXattrFlags::empty();
-                self.at(path, |node| fs.setxattr(&ROOT, node, name.as_bytes(), &value, how))
-            }
-            Op::RemoveXattr { path, name } => self.at(path, |node| fs.removexattr(&ROOT, node, name.as_bytes())),
-            Op::Fsync { path } => self.fsync(path),
-            Op::Sync => fs.syncfs(&ROOT, NodeId::ROOT),
-        }
-    }
-
-    fn group(&self, writes: &[Staged], commit: bool) -> Result<()> {
-        let mut group = Group::new(self.fs.engine());
-        // One file is made with the group, as by a write. Several are not: a commit beside us may see some of them.
-        let one_file = writes
-            .iter()
-            .all(|write| Some(&write.path) == writes.first().map(|w| &w.path));
-        if !one_file {
-            writes.iter().try_for_each(|write| self.held(&write.path).map(drop))?;
-        }
-        // A group's files are held until its end.
-        let mut held = Vec::new();
-        for write in writes {
-            self.file(&write.path, |_| Ok(()))?;
-            let Some(file) = self.held(&write.path)? else {
-                return Err(Error::IsDirectory);
-            };
-            let data = bytes(write.fill, write.len);
-            self.fs.stage(&mut group, file.entry.node, write.offset, &data)?;
-            held.push(file);
-        }
-        if !commit {
-            return Ok(());
-        }
-        self.fs.commit_group(group).map_err(|error| match error {
-            cowshed_btrfs::Error::Outcome(outcome) => outcome,
-            cowshed_btrfs::Error::NoSpace => Error::NoSpace,
-            _ => Error::Io,
-        })
-    }
-
-    fn set(&self, path: &str, set: SetAttr) -> Result<()> {
-        self.at(path, |node| self.fs.setattr(&ROOT, node, None, &set).map(drop))
-    }
-
-    fn fallocate(&self, path: &str, offset: u64, len: u64, how: FallocateFlags) -> Result<()> {
-        self.at(path, |node| {
-            self.fs.fallocate(&ROOT, node, Handle::NONE, offset, len, how)
-        })
-    }
 }
 
 /// Outcomes that operations on random names may have on a healthy device; all else is a fault.

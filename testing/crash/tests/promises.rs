@@ -243,3 +243,61 @@ fn of_linux_replaced_names_may_be_missing() {
     run.check(&lost, 2).expect_err("we promise more");
     run.check_linux(&tree(&[("b", other)]), 2).expect_err("c was synced");
 }
+
+#[test]
+fn an_fdatasync_promises_all_but_times() {
+    let at = |secs: i64, content: &[u8]| {
+        let mut node = file(257, content);
+        node.mtime.secs = secs;
+        tree(&[("f", node)])
+    };
+    let mut run = history(&[
+        (at(1, b"one"), Some(0)),
+        (at(1, b"one"), Some(0)),
+        (at(2, b"two"), None),
+        (at(3, b"two"), None),
+        (at(3, b"two"), None),
+    ]);
+    run.promise(4, Some(Promise::Data(257)));
+    for secs in [1, 2, 3] {
+        run.check(&at(secs, b"two"), 4).unwrap();
+    }
+    refused(&run, &at(3, b"one"), 4, "unchanged since 4");
+    refused(&run, &tree(&[]), 4, "in no state");
+    let mut other = at(3, b"two");
+    other.get_mut("f").unwrap().perm = 0o600;
+    refused(&run, &other, 4, "unchanged since 4");
+    // What an fsync saw stays, whatever an fdatasync says after it.
+    run.promise(3, Some(Promise::Inode(257)));
+    run.check(&at(3, b"two"), 4).unwrap();
+    refused(&run, &at(2, b"two"), 4, "unchanged since 4");
+}
+
+#[test]
+fn a_temporary_file_that_was_synced_has_its_content_where_it_has_its_name() {
+    let made = tree(&[("f", file(257, &blocks(b"ab")))]);
+    let mut run = history(&[(tree(&[]), None), (made.clone(), None), (made.clone(), None)]);
+    run.check(&tree(&[("f", file(257, b""))]), 2).unwrap();
+    run.promise(1, Some(Promise::Content(257)));
+    run.check(&made, 2).unwrap();
+    run.check(&tree(&[]), 2).unwrap();
+    for lost in [&b""[..], &blocks(b"a")] {
+        refused(&run, &tree(&[("f", file(257, lost))]), 2, "since its floor");
+    }
+}
+
+#[test]
+fn a_promise_that_came_late_is_of_the_state_when_it_was_asked_for() {
+    let with = |content: &[u8]| tree(&[("f", file(257, content))]);
+    let mut run = history(&[(with(b"one"), None), (with(b"two"), None), (with(b"six"), None)]);
+    assert_eq!(run.promise_late(1, Promise::Inode(257)), 3);
+    // Not known yet.
+    run.check(&with(b"one"), 2).unwrap();
+    for good in [b"two", b"six"] {
+        run.check(&with(good), 3).unwrap();
+    }
+    refused(&run, &with(b"one"), 3, "was never so");
+    // An older one that comes later takes nothing back.
+    assert_eq!(run.promise_late(0, Promise::Inode(257)), 4);
+    refused(&run, &with(b"one"), 4, "was never so");
+}

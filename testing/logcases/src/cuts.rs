@@ -298,8 +298,8 @@ fn note(history: &mut History, dir: &Path, op: &workload::Op, is_done: bool, log
     let state = kernel::collect_mount(dir)?;
     let index = history.note(&state, None);
     // System calls follow symbolic links.
-    let is_link = |path: &String| state.get(path).is_some_and(|node| node.kind == FileKind::Symlink);
-    let is_another = matches!(op, workload::Op::Fsync { path } if is_link(path));
+    let is_link = |path: &str| state.get(path).is_some_and(|node| node.kind == FileKind::Symlink);
+    let is_another = op.synced().is_some_and(|(path, _)| is_link(path));
     if is_done && !is_another {
         power::promise(op, history, index, state[""].ino);
     }

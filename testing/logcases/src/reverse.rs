@@ -148,13 +148,23 @@ const ALL_BYTES: u64 = 16 << 20;
 /// A random operation as a line of a script; what the kernel's btrfs does not have is left out.
 pub(crate) fn translate(op: &Random) -> Option<Op> {
     Some(match op.clone() {
-        Random::Swap { .. } | Random::Group { .. } | Random::Flags { .. } => return None,
+        Random::Swap { .. } | Random::Group { .. } | Random::Flags { .. } | Random::Tmpfile { .. } => return None,
         Random::Write {
             path,
             offset,
             len,
             fill,
         } => Op::Write(How::Plain, path, offset, workload::bytes(fill, len)),
+        Random::WriteSync {
+            path,
+            offset,
+            len,
+            fill,
+            data_only,
+        } => {
+            let how = if data_only { How::DataSync } else { How::Sync };
+            Op::Write(how, path, offset, workload::bytes(fill, len))
+        }
         Random::Truncate { path, size_bytes } => Op::Truncate(path, size_bytes),
         Random::Preallocate {
             path,
@@ -194,6 +204,7 @@ pub(crate) fn translate(op: &Random) -> Option<Op> {
         Random::SetXattr { path, name, len, fill } => Op::SetXattr(path, name, workload::bytes(fill, len)),
         Random::RemoveXattr { path, name } => Op::RemoveXattr(path, name),
         Random::Fsync { path } => Op::Fsync(if path.is_empty() { ".".into() } else { path }),
+        Random::Fdatasync { path } => Op::Fdatasync(if path.is_empty() { ".".into() } else { path }),
         Random::Sync => Op::Sync,
     })
 }
