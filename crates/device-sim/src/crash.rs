@@ -156,9 +156,12 @@ impl<'a> CrashImages<'a> {
         }
     }
 
-    /// The shapes of all images to come, in their order; none is made.
-    pub fn shapes(mut self) -> impl Iterator<Item = Shape> {
-        std::iter::from_fn(move || self.next_choice().map(|(_, fates)| shape(&fates)))
+    /// Of all images to come, in their order: after how many events the power failed, and the shape. None is made.
+    pub fn outlines(mut self) -> impl Iterator<Item = (usize, Shape)> {
+        std::iter::from_fn(move || {
+            let (_, fates) = self.next_choice()?;
+            Some((self.at, shape(&fates)))
+        })
     }
 
     /// Goes to the next moment at which the power may fail. False at the end.

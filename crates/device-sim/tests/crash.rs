@@ -87,7 +87,7 @@ fn every_prefix_is_made_whatever_the_budget_of_the_sample() {
                 expected == 0 || gap <= count.div_ceil(expected as u64),
                 "evenly spread: {inner:?}"
             );
-            let shapes: Vec<bool> = images().shapes().map(|shape| shape == Shape::Prefix).collect();
+            let shapes: Vec<bool> = images().outlines().map(|(_, shape)| shape == Shape::Prefix).collect();
             assert_eq!(shapes, ends.iter().map(Option::is_some).collect::<Vec<_>>());
         }
     }

@@ -26,7 +26,6 @@ use crate::workload::{self, Mix, Op, Player};
 const DEVICE_BYTES: u64 = 128 << 20;
 /// What fills the volume.
 const BULK: &str = "bulk";
-const ROUNDS: usize = 2;
 /// Preallocated: quick, and the groups are in use all the same.
 const DATA_STEPS: [u64; 3] = [16 << 20, 1 << 20, 64 << 10];
 /// Names with an attribute, which take a leaf each or a fifth of one; more of them than find room.
@@ -42,6 +41,8 @@ pub struct Run {
     pub nodesize_bytes: u32,
     /// An fsync writes a log where it can.
     pub tree_log: bool,
+    /// How often data and names take turns.
+    pub rounds: usize,
 }
 
 /// What was recorded.
@@ -50,6 +51,8 @@ pub struct Recording {
     base: MemDevice,
     events: Vec<Event>,
     promised: History,
+    /// Where fsyncs had returned when a group was new, in events.
+    beside_new_groups: Vec<usize>,
     /// What became of block groups meanwhile.
     pub groups: GroupStats,
 }
@@ -63,6 +66,7 @@ struct Work<'w> {
     bulk: Vec<String>,
     /// Groups that went for data, and for names.
     gone: [u64; 2],
+    beside_new_groups: Vec<usize>,
 }
 
 /// What is compared. The rest is thousands of names, looked at by the checkers alone.
@@ -93,34 +97,10 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn fill_with_data(&mut self) -> Result<()> {
-        for step in DATA_STEPS {
-            loop {
-                let path = format!("{BULK}/data-{}", self.bulk.len());
-                self.bulk.push(path.clone());
-                let create = Op::Write {
-                    path: path.clone(),
-                    offset: 0,
-                    len: 10,
-                    fill: 1,
-                };
-                let preallocate = Op::Preallocate {
-                    path,
-                    offset: 0,
-                    len: step,
-                    keep_size: true,
-                };
-                if !self.apply(&create)? || !self.apply(&preallocate)? {
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn fill_with_names(&mut self) -> Result<()> {
-        for _ in 0..NAMES_MAX {
-            let path = format!("{BULK}/name-{}", self.bulk.len());
+    /// Makes files until there is no room, each by what `grow` does with a new one.
+    fn fill(&mut self, name: &str, files_max: usize, grow: impl Fn(String) -> Op) -> Result<()> {
+        for _ in 0..files_max {
+            let path = format!("{BULK}/{name}-{}", self.bulk.len());
             self.bulk.push(path.clone());
             let create = Op::Write {
                 path: path.clone(),
@@ -128,16 +108,51 @@ impl Work<'_> {
                 len: 10,
                 fill: 1,
             };
-            let xattr = Op::SetXattr {
-                path,
-                name: "user.fat".into(),
-                len: XATTR_BYTES,
-                fill: 1,
-            };
-            if !self.apply(&create)? || !self.apply(&xattr)? {
+            let made = self.made();
+            if !self.apply(&create)? || !self.apply(&grow(path))? {
                 break;
             }
+            if self.made() > made {
+                self.sync_beside_a_new_group()?;
+            }
         }
+        Ok(())
+    }
+
+    fn fill_with_data(&mut self) -> Result<()> {
+        for step in DATA_STEPS {
+            self.fill("data", usize::MAX, |path| Op::Preallocate {
+                path,
+                offset: 0,
+                len: step,
+                keep_size: true,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn fill_with_names(&mut self) -> Result<()> {
+        self.fill("name", NAMES_MAX, |path| Op::SetXattr {
+            path,
+            name: "user.fat".into(),
+            len: XATTR_BYTES,
+            fill: 1,
+        })
+    }
+
+    /// No superblock on disk knows the group that was made just now, and it is the emptiest: data and log of an fsync must not lead
+    /// there.
+    fn sync_beside_a_new_group(&mut self) -> Result<()> {
+        let path = format!("fresh-{}", self.rng.below(3));
+        let write = Op::Write {
+            path: path.clone(),
+            offset: 0,
+            len: 1 + self.rng.below(20_000) as usize,
+            fill: self.rng.next_u64(),
+        };
+        self.noted(&write)?;
+        self.noted(&Op::Fsync { path })?;
+        self.beside_new_groups.push(self.log.len());
         Ok(())
     }
 
@@ -158,18 +173,28 @@ impl Work<'_> {
         } else {
             Mix::Syncs
         };
-        for op in workload::choose(&mut self.rng, mix, NOTED_OPS) {
-            let is_done = self.apply(&op)?;
-            let Some(promised) = &mut self.promised else { continue };
-            let state = take(self.fs)?;
-            let root = state[""].ino;
-            let index = promised.note(&state, None);
-            if is_done {
-                power::promise(&op, promised, index, root);
-            }
-            self.log.mark(several::mark(0, index));
+        let ops = workload::choose(&mut self.rng, mix, NOTED_OPS);
+        ops.iter().try_for_each(|op| self.noted(op))
+    }
+
+    /// An operation whose promise is kept.
+    fn noted(&mut self, op: &Op) -> Result<()> {
+        let is_done = self.apply(op)?;
+        let Some(promised) = &mut self.promised else {
+            return Ok(());
+        };
+        let state = take(self.fs)?;
+        let root = state[""].ino;
+        let index = promised.note(&state, None);
+        if is_done {
+            power::promise(op, promised, index, root);
         }
+        self.log.mark(several::mark(0, index));
         Ok(())
+    }
+
+    fn made(&self) -> u64 {
+        self.fs.engine().space.group_stats().made
     }
 
     fn retired(&self) -> u64 {
@@ -195,7 +220,7 @@ impl Work<'_> {
 
 /// Does the run.
 pub fn record(run: Run) -> Result<Recording> {
-    let mut options = MkfsOptions::new([0xc6; 16]);
+    let mut options = MkfsOptions::new(rig::uuid_of(run.seed));
     options.nodesize_bytes = Some(run.nodesize_bytes);
     let base = Arc::new(MemDevice::new("memory", DEVICE_BYTES));
     let shared: Arc<dyn BlockDevice> = base.clone();
@@ -212,6 +237,7 @@ pub fn record(run: Run) -> Result<Recording> {
             promised: None,
             bulk: Vec::new(),
             gone: [0; 2],
+            beside_new_groups: Vec::new(),
         };
         work.apply(&Op::Mkdir { path: BULK.into() })?;
         work.round()?;
@@ -227,13 +253,14 @@ pub fn record(run: Run) -> Result<Recording> {
         promised: Some(History::new(&take(&fs)?)),
         bulk: Vec::new(),
         gone: [0; 2],
+        beside_new_groups: Vec::new(),
     };
-    for _ in 0..ROUNDS {
+    for _ in 0..run.rounds {
         work.round()?;
     }
     work.sync()?;
     let promised = work.promised.take().ok_or_else(|| anyhow!("the history is kept"))?;
-    let gone = work.gone;
+    let (gone, beside_new_groups) = (work.gone, work.beside_new_groups);
     ensure!(!gone.contains(&0), "groups went for data and for names: {gone:?}");
     let groups = fs.engine().space.group_stats();
     rig::abandon(fs);
@@ -242,6 +269,7 @@ pub fn record(run: Run) -> Result<Recording> {
         base: base.snapshot(),
         events: log.take(),
         promised,
+        beside_new_groups,
         groups,
     })
 }
@@ -261,7 +289,7 @@ impl Recording {
 
     /// At most so many images, evenly over the run. See [`chosen::evenly`].
     pub fn chosen(&self, images_max: usize) -> impl Iterator<Item = CrashImage> {
-        chosen::evenly(|| self.images(), self.run.seed, images_max)
+        chosen::evenly(|| self.images(), &self.beside_new_groups, self.run.seed, images_max)
     }
 
     /// Judges one image; gives what a kernel must find in it, if it is asked.
@@ -319,6 +347,7 @@ pub fn judge_runs(seed: u64, images: u64, per_run: usize, kernel_images: u64) ->
             seed: rng.next_u64(),
             nodesize_bytes: if n % 3 == 2 { 16384 } else { 4096 },
             tree_log: n % 4 != 3,
+            rounds: 1 + n % 2,
         };
         n += 1;
         let recording = record(run).with_context(|| format!("{run:?}"))?;
@@ -329,8 +358,8 @@ pub fn judge_runs(seed: u64, images: u64, per_run: usize, kernel_images: u64) ->
             let judged = recording.judge(image, for_kernel)?;
             count += 1;
             if for_kernel {
-                by_kernel += 1;
-                crate::kernel::judge(&judged).with_context(|| judged.name.clone())?;
+                let is_judged = crate::kernel::judge(&judged).with_context(|| judged.name.clone())?;
+                by_kernel += u64::from(is_judged);
             }
             if count >= images {
                 break;

@@ -1,47 +1,71 @@
 //! Linux judges a crash image: btrfs check, and a mount whose files are compared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::Mutex;
 
 use anyhow::{Context as _, Result, ensure};
-use cowshed_harness::{KernelMount, LoopDevice, progs, scratch_dir};
+use btrfs_format::Superblock;
+use btrfs_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use cowshed_device::{BlockDevice as _, MemDevice};
+use cowshed_harness::{KernelVolume, progs, run_raw};
 use cowshed_vfs::{FileKind, Timestamp};
 
 use crate::power::Judged;
 use crate::tree::{self, Node, Tree};
 
-/// Writes the image out and lets the kernel look at it. Needs root; volumes of one device only.
+/// Writes the image out and lets the kernel look at it. Needs root. False where the kernel cannot be asked.
 ///
-/// One at a time: all volumes of the machine have one uuid, and the kernel does not like to mount two such.
-pub fn judge(judged: &Judged) -> Result<()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
-    ensure!(
-        judged.devices.len() == 1,
-        "volumes of several devices with one fsid are not given to the kernel"
-    );
-    let dir = scratch_dir()?;
-    let image = dir.path().join("crash.img");
-    judged.devices[0].save(&image)?;
+/// The kernel tells volumes apart by their uuid: no other one that is attached meanwhile may have it ([`crate::rig::uuid_of`]).
+pub fn judge(judged: &Judged) -> Result<bool> {
+    let devices: Vec<MemDevice> = judged.devices.iter().map(|device| device.snapshot()).collect();
+    let volume = KernelVolume::from_memory(&devices)?;
+    let heads: Vec<Option<Superblock>> = devices.iter().map(head).collect::<Result<_>>()?;
+    if heads.contains(&None) {
+        // The kernel looks at the first copy alone. A torn one is for the user to mend, device by device.
+        let [image] = volume.images() else { return Ok(false) };
+        // Its exit code tells of what it found; that all is well now, the mount tells.
+        let image = image.as_os_str();
+        run_raw(
+            "btrfs",
+            &["rescue".as_ref(), "super-recover".as_ref(), "-y".as_ref(), image],
+        )?;
+    }
     if !judged.has_log {
-        check_clean(&image)?;
+        check_volume(&volume)?;
     }
-    let mount_dir = dir.path().join("mnt");
-    std::fs::create_dir(&mount_dir)?;
-    let device = LoopDevice::attach(&image)?;
-    let mount = KernelMount::new("btrfs", &[device.path()], &mount_dir, "noatime")?;
-    let found = collect_mount(&mount_dir)?;
-    let differences = tree::differences(&comparable(&judged.found), &comparable(&found));
-    mount.unmount()?;
-    drop(device);
+    let mounted = volume.mount_with("noatime")?;
+    let found = collect_mount(mounted.dir())?;
+    mounted.unmount()?;
     if judged.has_log {
-        check_clean(&image).context("after the kernel's replay")?;
+        check_volume(&volume).context("after the kernel's replay")?;
     }
-    ensure!(differences.is_empty(), "the kernel sees something else:\n{differences}");
-    Ok(())
+    // Of two devices one may have the superblock of a log that nobody was told of. Which one the kernel believes is its choice.
+    let log_roots = heads.iter().flatten().map(|head| head.log_root.get());
+    let is_open = log_roots.collect::<BTreeSet<_>>().len() > 1;
+    let differences = tree::differences(&comparable(&judged.found), &comparable(&found));
+    ensure!(
+        is_open || differences.is_empty(),
+        "the kernel sees something else:\n{differences}"
+    );
+    Ok(true)
+}
+
+/// The first copy of the superblock, if it is whole.
+fn head(device: &MemDevice) -> Result<Option<Superblock>> {
+    let [first, ..] = SUPERBLOCK_OFFSETS;
+    let mut bytes = vec![0; SUPERBLOCK_BYTES];
+    device.read_at(first, &mut bytes)?;
+    Ok(Superblock::verify(&bytes, Some(first)).ok())
+}
+
+/// As [`check_clean`].
+fn check_volume(volume: &KernelVolume) -> Result<()> {
+    match volume.images() {
+        [image] => check_clean(image),
+        _ => volume.with_devices(check_clean),
+    }
 }
 
 /// The bits of an inode number that the inode has for itself: our mounts put the subvolume above them, the kernel has device

@@ -23,6 +23,8 @@ pub mod power;
 pub mod promise;
 pub mod rig;
 mod several;
+mod shared;
+mod snapshots;
 pub mod tree;
 pub mod workload;
 

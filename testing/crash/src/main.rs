@@ -33,12 +33,18 @@ struct Args {
     /// Images judged of one run, evenly chosen
     #[arg(long, default_value_t = 200)]
     per_run: u64,
-    /// Nearly full volumes in all runs, not in one of six
+    /// Nearly full volumes in all runs, not in one of seven
     #[arg(long)]
     full: bool,
+    /// Threads that sync shared files beside each other in all runs, not in one of seven
+    #[arg(long)]
+    shared: bool,
     /// Subvolumes in all runs, not in one of three
     #[arg(long)]
     subvolumes: bool,
+    /// A snapshot by the kernel before each run, which works on both sides (root); without the two above
+    #[arg(long, conflicts_with_all = ["full", "subvolumes"])]
+    snapshots: bool,
     /// Over block groups that come and go on a small volume, instead of the usual runs
     #[arg(long)]
     groups: bool,
@@ -70,20 +76,27 @@ fn nth_run(args: &Args, n: u64) -> Run {
         Threads::One,
         Threads::Syncer,
         Threads::Full,
+        Threads::Shared,
     ];
     Run {
         seed: rng.next_u64(),
         layout: if n % 4 == 3 { Layout::Raid1 } else { Layout::Dup },
         nodesize_bytes: if rng.one_in(2) { 4096 } else { 16384 },
-        threads: if args.full {
+        threads: if args.snapshots && rng.one_in(2) {
+            Threads::One
+        } else if args.full {
             Threads::Full
+        } else if args.shared {
+            Threads::Shared
         } else {
             threads[(rng.below(threads.len() as u64)) as usize]
         },
         ops: args.ops,
         mix: if n % 3 == 2 { Mix::Everything } else { Mix::Syncs },
         tree_log: n % 6 != 1,
-        subvolumes: args.subvolumes || (n / 2) % 3 == 1,
+        snapshots: args.snapshots,
+        // Inside a snapshot they are empty directories, younger each time one looks.
+        subvolumes: !args.snapshots && (args.subvolumes || (n / 2) % 3 == 1),
         tear_bytes: if n % 6 == 1 { 512 } else { 4096 },
     }
 }
@@ -107,11 +120,10 @@ fn one_run(args: &Args, totals: &Totals, run: Run) -> Result<()> {
             recording.go_on(&judged)?;
         }
         // Evenly over the images, as far as they may go to the kernel.
-        let kernel_can = run.layout == Layout::Dup && run.tear_bytes == 4096;
         let done = totals.by_kernel.load(Ordering::Relaxed);
-        if kernel_can && done * args.images < args.kernel_images * count {
-            totals.by_kernel.fetch_add(1, Ordering::Relaxed);
-            kernel::judge(&judged).with_context(|| judged.name.clone())?;
+        if done * args.images < args.kernel_images * count {
+            let is_judged = kernel::judge(&judged).with_context(|| judged.name.clone())?;
+            totals.by_kernel.fetch_add(u64::from(is_judged), Ordering::Relaxed);
         }
         if count >= args.images || totals.ends.load(Ordering::Relaxed) {
             break;

@@ -58,6 +58,14 @@ impl<'f> Player<'f> {
         what(held.as_ref().map_or(self.root, |h| h.entry.node))
     }
 
+    /// The node behind a path and its inode number. The caller forgets it, unless it is the root.
+    pub(crate) fn keep(&self, path: &str) -> Result<(NodeId, u64)> {
+        match self.held(path)?.map(std::mem::ManuallyDrop::new) {
+            Some(held) => Ok((held.entry.node, held.entry.attr.ino)),
+            None => Ok((self.root, self.fs.getattr(&ROOT, self.root, None)?.ino)),
+        }
+    }
+
     /// Does something with the directory and the last name of a path.
     fn name<T>(&self, path: &str, what: impl FnOnce(NodeId, &[u8]) -> Result<T>) -> Result<T> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));

@@ -25,6 +25,8 @@ use crate::full;
 use crate::promise::{self, Promise};
 use crate::rig::{self, Devices, Layout};
 use crate::several;
+use crate::shared;
+use crate::snapshots;
 use crate::tree::{self, Tree};
 use crate::workload::{self, Mix, Op, Player, Scope};
 
@@ -39,7 +41,9 @@ pub enum Threads {
     Syncer,
     /// Several threads, each in a directory of its own.
     Several,
-    /// The same on a small volume with hardly any space left: what they do fails for want of it now and then.
+    /// Several threads in the same directories and files: what each syncs must hold, though the others go on meanwhile.
+    Shared,
+    /// As `Several`, on a small volume with hardly any space left: what they do fails for want of it now and then.
     Full,
 }
 
@@ -56,6 +60,8 @@ pub struct Run {
     pub tree_log: bool,
     /// Some of the directories are subvolumes.
     pub subvolumes: bool,
+    /// The kernel has made a snapshot before the run, which works on both sides. Needs root.
+    pub snapshots: bool,
     /// What the devices never tear. The kernel trusts them not to tear a superblock, of 4096 bytes; with logs we must,
     /// too: the other copies of the superblock know of no log.
     pub tear_bytes: u64,
@@ -107,7 +113,7 @@ const BLOCK_BYTES: u64 = 4096;
 const GENERATIONS_END: u64 = 1 << 40;
 /// Marks beside a committer: what was there after so many operations was acknowledged, all of it or its names.
 const NAMES_MARK: u64 = 1 << 40;
-const SYNC_MARK: u64 = 1 << 41;
+pub(crate) const SYNC_MARK: u64 = 1 << 41;
 /// Operations that returned, of a thread: see [`several::mark`].
 pub(crate) const DONE_MARK: u64 = 1 << 42;
 
@@ -120,18 +126,31 @@ pub fn record(run: Run) -> Result<Recording> {
 pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
     let mut rng = Rng::new(run.seed);
     let subvolumes = if run.subvolumes { SUBVOLUMES } else { &[] };
-    let bases = rig::make_with(run.layout, run.nodesize_bytes, [0xc5; 16], run.is_full(), subvolumes)?;
+    let bases = rig::make_with(
+        run.layout,
+        run.nodesize_bytes,
+        rig::uuid_of(run.seed),
+        run.is_full(),
+        subvolumes,
+    )?;
     // A first mount in which nothing is recorded: the volume is not quite fresh.
     let fs = rig::mount(rig::shared(&bases))?;
     play(&fs, &workload::choose(&mut rng, Mix::Everything, 30), |_, _| Ok(()))?;
     if run.has_dirs() {
         several::prepare(&fs)?;
     }
+    if run.snapshots {
+        snapshots::prepare(&fs)?;
+    }
     if run.is_full() {
         full::fill(&fs, &mut rng)?;
     }
     fs.destroy();
     drop(fs);
+    let bases = match run.snapshots {
+        true => snapshots::take(&bases).context("a snapshot by the kernel")?,
+        false => bases,
+    };
     let devices = rig::snapshots(&bases);
     let log = Log::new();
     let recorded: Vec<Arc<dyn BlockDevice>> = rig::shared(&devices)
@@ -142,6 +161,9 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
     let mut states = BTreeMap::from([(fs.engine().txn.committed().get(), cold(&devices)?.1)]);
     let mut ops = ops.unwrap_or_else(|| workload::choose(&mut rng, run.mix, run.ops));
     ops.retain(|op| run.may_write_in_place() || !op.makes_in_place());
+    if run.snapshots {
+        snapshots::spread(&mut ops, &mut rng);
+    }
     let mut history = History::default();
     let (mut promises, mut refused) = (Vec::new(), 0);
     match run.threads {
@@ -163,6 +185,10 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
         Threads::Syncer => {
             ops.retain(Op::only_adds_data);
             (history, promises) = play_beside(&fs, &ops, &log, || fs.engine().sync())?;
+        }
+        Threads::Shared => {
+            let (names, promised) = shared::play(&fs, &mut rng, &run, &log)?;
+            (history, promises) = (names, vec![promised]);
         }
         Threads::Several | Threads::Full => (promises, refused) = several::play(&fs, &mut rng, &run, &log)?,
     }
@@ -340,7 +366,7 @@ impl Recording {
 
     /// At most so many images, evenly over the run. See [`chosen::evenly`].
     pub fn chosen(&self, images_max: usize) -> Vec<CrashImage> {
-        chosen::evenly(|| self.images(), self.run.seed, images_max).collect()
+        chosen::evenly(|| self.images(), &[], self.run.seed, images_max).collect()
     }
 
     /// Forgets the barriers of a kind, as if the engine had not asked for them: does the judge find out? Gives their number.

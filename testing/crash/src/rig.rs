@@ -12,6 +12,7 @@ use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_btrfs::{Engine, env::Env};
 use cowshed_device::{BlockDevice, MemDevice};
+use cowshed_device_sim::Rng;
 use cowshed_vfs::{Context, FileSystem, InitInfo};
 
 pub static ROOT: Context = Context::root();
@@ -34,6 +35,13 @@ pub enum Layout {
 /// A fresh volume. `uuid_byte` tells volumes apart for a kernel that sees several of them.
 pub fn make(layout: Layout, nodesize_bytes: u32, uuid_byte: u8) -> Result<Devices> {
     make_as(layout, nodesize_bytes, [uuid_byte; 16])
+}
+
+/// A uuid for the volumes of one run: the kernel may look at those of other runs, and of other processes, at the same time.
+pub fn uuid_of(seed: u64) -> [u8; 16] {
+    let mut uuid = [0; 16];
+    Rng::new(seed ^ u64::from(std::process::id()).rotate_left(32)).fill(&mut uuid);
+    uuid
 }
 
 /// A fresh volume of this uuid.

@@ -189,6 +189,37 @@ impl Op {
         Some((path.trim_end_matches('/'), scope))
     }
 
+    /// All paths in it.
+    pub(crate) fn paths_mut(&mut self) -> Vec<&mut String> {
+        match self {
+            Op::Write { path, .. }
+            | Op::WriteSync { path, .. }
+            | Op::Truncate { path, .. }
+            | Op::Preallocate { path, .. }
+            | Op::Zero { path, .. }
+            | Op::Punch { path, .. }
+            | Op::Flags { path, .. }
+            | Op::Unlink { path }
+            | Op::Symlink { path, .. }
+            | Op::Mkdir { path }
+            | Op::Rmdir { path }
+            | Op::Chmod { path, .. }
+            | Op::SetXattr { path, .. }
+            | Op::RemoveXattr { path, .. }
+            | Op::Fsync { path }
+            | Op::Fdatasync { path } => vec![path],
+            Op::Clone { from, to, .. }
+            | Op::CloneRange { from, to, .. }
+            | Op::Swap { a: from, b: to, .. }
+            | Op::Tmpfile { dir: from, to, .. }
+            | Op::Rename { from, to }
+            | Op::Exchange { from, to }
+            | Op::Link { from, to } => vec![from, to],
+            Op::Group { writes, .. } => writes.iter_mut().map(|write| &mut write.path).collect(),
+            Op::Sync => Vec::new(),
+        }
+    }
+
     /// Marks a file whose data is written in place.
     pub fn makes_in_place(&self) -> bool {
         matches!(self, Op::Flags { flags, .. } if flags & NOCOW != 0)

@@ -9,6 +9,7 @@ use cowshed_crash::{faults, kernel};
 
 /// Gives the number of operations that found no space.
 fn judge_some(run: Run, images_max: u64, by_kernel: u64) -> usize {
+    let mut seen_by_kernel = 0;
     let mut recording = power::record(run).unwrap_or_else(|e| panic!("{run:?}: {e:#}"));
     let images = recording.chosen(images_max as usize);
     assert!(images.len() > 10, "a run with next to no images proves nothing");
@@ -21,9 +22,14 @@ fn judge_some(run: Run, images_max: u64, by_kernel: u64) -> usize {
                 .unwrap_or_else(|e| panic!("{run:?}, choice {n}: {e:#}"));
         }
         if (n as u64 + 1).is_multiple_of(kernel_stride) {
-            kernel::judge(&judged).unwrap_or_else(|e| panic!("{run:?}, choice {n}: {e:#}"));
+            let is_judged = kernel::judge(&judged).unwrap_or_else(|e| panic!("{run:?}, choice {n}: {e:#}"));
+            seen_by_kernel += u64::from(is_judged);
         }
     }
+    assert!(
+        by_kernel < 2 || seen_by_kernel > 1,
+        "{run:?}: the kernel was asked {seen_by_kernel} times"
+    );
     recording.refused()
 }
 
@@ -41,6 +47,7 @@ fn run(seed: u64, layout: Layout, threads: Threads) -> Run {
         },
         tree_log: !seed.is_multiple_of(3),
         subvolumes: false,
+        snapshots: false,
         tear_bytes: if seed.is_multiple_of(3) { 512 } else { 4096 },
     }
 }
@@ -65,8 +72,7 @@ fn crash_images_of_subvolumes_keep_what_each_was_promised() {
             subvolumes: true,
             ..run(seed, Layout::Dup, threads)
         };
-        let by_kernel = if run.tear_bytes == 4096 { kernel_images } else { 0 };
-        judge_some(run, 60, by_kernel);
+        judge_some(run, 60, kernel_images);
     }
 }
 
@@ -107,12 +113,38 @@ fn crash_images_of_several_threads_keep_what_each_was_promised() {
 }
 
 #[test]
+fn crash_images_of_threads_that_share_files_keep_what_each_sync_promised() {
+    for seed in 80..84 {
+        judge_some(run(seed, Layout::Dup, Threads::Shared), 60, 0);
+    }
+}
+
+#[test]
+fn crash_images_of_a_volume_with_a_snapshot_keep_what_both_sides_were_promised() {
+    if cowshed_harness::need::kernel_btrfs().is_none() {
+        return;
+    }
+    let threads = [Threads::One, Threads::Shared, Threads::Committer, Threads::One];
+    for (seed, threads) in (90..).zip(threads) {
+        let run = Run {
+            snapshots: true,
+            ..run(seed, Layout::Dup, threads)
+        };
+        judge_some(run, 60, 2);
+    }
+}
+
+#[test]
 fn the_kernel_sees_the_same_in_crash_images() {
     if cowshed_harness::need::kernel_btrfs().is_none() {
         return;
     }
     for seed in [31, 32] {
         judge_some(run(seed, Layout::Dup, Threads::One), 60, 3);
+    }
+    // Torn within 4096 bytes; two devices; both.
+    for (seed, layout) in [(33, Layout::Dup), (34, Layout::Raid1), (36, Layout::Raid1)] {
+        judge_some(run(seed, layout, Threads::One), 60, 4);
     }
 }
 

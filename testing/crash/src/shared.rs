@@ -1,0 +1,202 @@
+//! Several threads in the same directories, on the same files, who sync while the others work.
+//!
+//! Operations go one after the other, each with its state noted; syncs do not: they begin at a state, run beside operations and
+//! other syncs, half of them told later (as the mount has it), and promise the state at which they began from the moment
+//! at which they are known to be done.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use anyhow::{Result, anyhow, bail};
+use cowshed_btrfs::fs::Fs;
+use cowshed_device_sim::{Log, Rng};
+use cowshed_vfs::{FileSystem as _, Handle, NodeId};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::beside;
+use crate::power::{Run, SYNC_MARK, promise};
+use crate::promise::{History, Promise};
+use crate::rig::ROOT;
+use crate::several;
+use crate::snapshots;
+use crate::tree;
+use crate::workload::{self, Op, Player, Scope};
+
+const THREADS: usize = 3;
+/// What everybody syncs.
+const SHARED: [&str; 4] = ["", "p", "a", "p/a"];
+
+/// What has happened.
+struct Noted {
+    names: beside::History,
+    promised: History,
+}
+
+struct Work<'w> {
+    fs: &'w Fs,
+    log: &'w Log,
+    root: u64,
+    noted: Mutex<Noted>,
+}
+
+/// A sync that was told: from which state on, what, and with which outcome.
+struct Told {
+    floor: usize,
+    what: Promise,
+    result: cowshed_vfs::Result<()>,
+}
+
+impl Work<'_> {
+    fn noted(&self) -> MutexGuard<'_, Noted> {
+        self.noted.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Alone among the operations, and beside syncs.
+    fn operation(&self, op: &Op) -> Result<()> {
+        let mut noted = self.noted();
+        let result = Player::new(self.fs).apply(op);
+        if let Err(error) = result
+            && !workload::is_outcome(error)
+        {
+            bail!("{op:?} on a healthy device: {error}");
+        }
+        let state = tree::take(self.fs)?;
+        let index = noted.promised.note(&state, None);
+        noted.names.note(state);
+        if result.is_ok() {
+            promise(op, &mut noted.promised, index, self.root);
+        }
+        self.log.mark(several::mark(0, index));
+        Ok(())
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        let (floor, names) = {
+            let noted = self.noted();
+            (noted.promised.newest(), noted.names.names.len() as u64 - 1)
+        };
+        self.fs.syncfs(&ROOT, NodeId::ROOT)?;
+        let mut noted = self.noted();
+        let index = noted.promised.promise_late(floor, Promise::Volume);
+        self.log.mark(SYNC_MARK + names);
+        self.log.mark(several::mark(0, index));
+        Ok(())
+    }
+
+    /// An fsync, after which the node is to be forgotten.
+    fn sync_one(&self, path: &str, scope: Scope, told: Option<&Sender<Told>>) -> Result<Option<NodeId>> {
+        let (floor, kept) = {
+            let noted = self.noted();
+            (noted.promised.newest(), Player::new(self.fs).keep(path))
+        };
+        let (node, ino) = match kept {
+            Ok(kept) => kept,
+            Err(error) if workload::is_outcome(error) => return Ok(None),
+            Err(error) => bail!("{path:?} on a healthy device: {error}"),
+        };
+        let (what, data_only) = match scope {
+            Scope::All => (Promise::Inode(ino), false),
+            Scope::Data => (Promise::Data(ino), true),
+        };
+        let tell = move |result| Told { floor, what, result };
+        match told.cloned() {
+            // Who is told must not wait for anything: the thread that tells serves others.
+            Some(told) => {
+                let done = Box::new(move |result| drop(told.send(tell(result))));
+                self.fs.fsync_later(&ROOT, node, Handle::NONE, data_only, &|| {}, done);
+            }
+            None => self.is_done(&tell(self.fs.fsync(&ROOT, node, Handle::NONE, data_only)))?,
+        }
+        Ok(Some(node))
+    }
+
+    fn is_done(&self, told: &Told) -> Result<()> {
+        match told.result {
+            Ok(()) => {
+                let mut noted = self.noted();
+                let index = noted.promised.promise_late(told.floor, told.what);
+                self.log.mark(several::mark(0, index));
+                Ok(())
+            }
+            Err(error) if workload::is_outcome(error) => Ok(()),
+            Err(error) => bail!("fsync on a healthy device: {error}"),
+        }
+    }
+
+    /// Notes what is told until nobody can be told any more.
+    fn replies(&self, told: &Receiver<Told>) -> Result<()> {
+        told.iter().try_for_each(|told| self.is_done(&told))
+    }
+
+    /// Gives the nodes that are to be forgotten when all syncs are done.
+    fn thread(&self, ops: &[Op], mut rng: Rng, told: &Sender<Told>) -> Result<Vec<NodeId>> {
+        let mut kept = Vec::new();
+        for op in ops {
+            let later = rng.one_in(2).then_some(told);
+            match (op, op.synced()) {
+                (Op::Sync, _) => self.sync_all()?,
+                (Op::Fsync { .. } | Op::Fdatasync { .. }, Some((path, scope))) => {
+                    kept.extend(self.sync_one(path, scope, later)?);
+                }
+                _ => self.operation(op)?,
+            }
+            if rng.one_in(2) {
+                let path = SHARED[rng.index(SHARED.len())];
+                let scope = if rng.one_in(4) { Scope::Data } else { Scope::All };
+                kept.extend(self.sync_one(path, scope, later)?);
+            }
+        }
+        Ok(kept)
+    }
+}
+
+/// Lets all threads work; gives what happened.
+pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(beside::History, History)> {
+    let first = tree::take(fs)?;
+    let root = first.get("").map_or(0, |node| node.ino);
+    let mut names = beside::History::default();
+    let promised = History::new(&first);
+    names.note(first);
+    let work = Work {
+        fs,
+        log,
+        root,
+        noted: Mutex::new(Noted { names, promised }),
+    };
+    let runs: Vec<(Vec<Op>, Rng)> = (0..THREADS)
+        .map(|_| {
+            let mut ops = workload::choose(rng, run.mix, run.ops / THREADS);
+            ops.retain(|op| run.may_write_in_place() || !op.makes_in_place());
+            if run.snapshots {
+                snapshots::spread(&mut ops, rng);
+            }
+            (ops, Rng::new(rng.next_u64()))
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        let (told, replies) = channel();
+        let replier = scope.spawn(|| {
+            let replies = replies;
+            work.replies(&replies)
+        });
+        let workers: Vec<_> = runs
+            .into_iter()
+            .map(|(ops, rng)| {
+                let (told, work) = (told.clone(), &work);
+                scope.spawn(move || work.thread(&ops, rng, &told))
+            })
+            .collect();
+        drop(told);
+        let mut kept = Vec::new();
+        for worker in workers {
+            kept.extend(worker.join().map_err(|_| anyhow!("a thread panicked"))??);
+        }
+        replier
+            .join()
+            .map_err(|_| anyhow!("the thread that is told panicked"))??;
+        let kept = kept.into_iter().filter(|node| *node != NodeId::ROOT);
+        kept.for_each(|node| fs.forget(node, 1));
+        Ok::<_, anyhow::Error>(())
+    })?;
+    let noted = work.noted.into_inner().unwrap_or_else(|e| e.into_inner());
+    Ok((noted.names, noted.promised))
+}
