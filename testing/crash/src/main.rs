@@ -89,7 +89,11 @@ fn nth_run(args: &Args, n: u64) -> Run {
         } else if args.shared {
             Threads::Shared
         } else {
-            threads[(rng.below(threads.len() as u64)) as usize]
+            match threads[(rng.below(threads.len() as u64)) as usize] {
+                // What fills the volume would survive in the snapshot: nothing could be written after the crash.
+                Threads::Full if args.snapshots => Threads::Several,
+                drawn => drawn,
+            }
         },
         ops: args.ops,
         mix: if n % 3 == 2 { Mix::Everything } else { Mix::Syncs },
