@@ -5,6 +5,8 @@
 //! back the clone with its checksums, and the first file is as it was at the last commit. Linux and btrfs-progs take that
 //! for sound, too.
 
+use std::collections::BTreeSet;
+
 use btrfs_format::KeyType;
 use btrfs_format::items::{compression, file_extent_type};
 use btrfs_format::view::{FileExtentView, file_extent};
@@ -26,12 +28,19 @@ pub(crate) struct Suspect {
 
 /// Notes a range, to be judged when all file trees are known.
 pub(crate) fn suspect(cx: &mut Cx<'_>, suspect: Suspect) {
-    if cx.summed_prealloc.len() < SUSPECTS_MAX {
+    let range = |of: &Suspect| (of.start, of.end);
+    // A leaf that snapshots share comes once with each of them.
+    let is_known = cx
+        .summed_prealloc
+        .last()
+        .is_some_and(|last| range(last) == range(&suspect));
+    if !is_known && cx.summed_prealloc.len() < SUSPECTS_MAX {
         cx.summed_prealloc.push(suspect);
     }
 }
 
-/// Walks the file trees once more, if there is anything to be judged.
+/// Walks the file trees once more, if there is anything to be judged. They have been found whole: a leaf that cannot be read may
+/// say who has written, and so may a subvolume that is being deleted.
 pub(crate) fn judge(cx: &mut Cx<'_>, roots: &Roots, csums: &CsumMap) {
     let suspects = std::mem::take(&mut cx.summed_prealloc);
     if suspects.is_empty() {
@@ -39,8 +48,10 @@ pub(crate) fn judge(cx: &mut Cx<'_>, roots: &Roots, csums: &CsumMap) {
     }
     let places = ranges_of(suspects.iter().map(|suspect| (suspect.start, suspect.end)).collect());
     let mut found = Vec::new();
+    let mut walked = BTreeSet::new();
     for tree in roots.trees.values() {
-        if !tree.root.tree.is_fs_tree() || tree.refs == 0 {
+        // A root block that two trees name is walked once, or there were no bound.
+        if !tree.root.tree.is_fs_tree() || !walked.insert(tree.root.addr) {
             continue;
         }
         cx.walk_quietly(&tree.root, &mut |_, leaf| {

@@ -42,7 +42,7 @@ struct Args {
     /// Subvolumes in all runs, not in one of three
     #[arg(long)]
     subvolumes: bool,
-    /// A snapshot by the kernel before each run, which works on both sides (root); without the two above
+    /// A snapshot by the kernel before each run, which works on both sides (root); not on full volumes, nor with subvolumes
     #[arg(long, conflicts_with_all = ["full", "subvolumes"])]
     snapshots: bool,
     /// Over block groups that come and go on a small volume, instead of the usual runs

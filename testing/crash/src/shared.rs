@@ -4,13 +4,14 @@
 //! other syncs, half of them told later (as the mount has it), and promise the state at which they began from the moment
 //! at which they are known to be done.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::{Log, Rng};
 use cowshed_vfs::{FileSystem as _, Handle, NodeId};
-use std::sync::{Mutex, MutexGuard};
 
 use crate::beside;
 use crate::power::{Run, SYNC_MARK, promise};
@@ -22,6 +23,8 @@ use crate::tree;
 use crate::workload::{self, Op, Player, Scope};
 
 const THREADS: usize = 3;
+/// A sync takes no longer.
+const TOLD_MAX: Duration = Duration::from_secs(120);
 /// What everybody syncs.
 const SHARED: [&str; 4] = ["", "p", "a", "p/a"];
 
@@ -124,7 +127,13 @@ impl Work<'_> {
 
     /// Notes what is told until nobody can be told any more.
     fn replies(&self, told: &Receiver<Told>) -> Result<()> {
-        told.iter().try_for_each(|told| self.is_done(&told))
+        loop {
+            match told.recv_timeout(TOLD_MAX) {
+                Ok(told) => self.is_done(&told)?,
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) => bail!("an fsync was not told for {TOLD_MAX:?}"),
+            }
+        }
     }
 
     /// Gives the nodes that are to be forgotten when all syncs are done.

@@ -6,7 +6,7 @@ use cowshed_harness::need;
 use cowshed_logcases::roads::{self, Who};
 use cowshed_logcases::{Case, doc, expect, table};
 
-/// Every run judges another one of so many shares of the cases; `cargo xtask ci` runs all besides.
+/// Another one of so many shares of the cases is judged each day; `cargo xtask ci` runs all besides.
 const SHARES: usize = 5;
 
 /// Our fsyncs write logs.

@@ -62,7 +62,7 @@ impl Crash {
 pub fn volumes() -> Vec<VolumeOptions> {
     let plain = VolumeOptions {
         size_bytes: 256 << 20,
-        mount_options: "noatime",
+        mount_options: "noatime,commit=300",
         ..VolumeOptions::default()
     };
     let with = |change: &dyn Fn(&mut VolumeOptions)| {
@@ -75,8 +75,8 @@ pub fn volumes() -> Vec<VolumeOptions> {
         with(&|o| o.node_bytes = Some(4096)),
         with(&|o| o.node_bytes = Some(65536)),
         with(&|o| o.features = vec!["^no-holes"]),
-        with(&|o| o.mount_options = "noatime,compress-force=zstd"),
-        with(&|o| o.mount_options = "noatime,nodatasum"),
+        with(&|o| o.mount_options = "noatime,commit=300,compress-force=zstd"),
+        with(&|o| o.mount_options = "noatime,commit=300,nodatasum"),
         with(&|o| o.csum = Some("sha256")),
         with(&|o| o.features = vec!["^extref", "^skinny-metadata"]),
         with(&|o| {

@@ -129,7 +129,7 @@ fn the_kernel_reads_files_of_all_sizes_that_were_compressed() {
     every_size_under(&share.map(String::from));
 }
 
-/// `cargo test -p cowshed-btrfs of_all_levels -- --ignored`.
+/// `cargo test -p cowshed-btrfs all_levels -- --ignored`.
 #[test]
 #[ignore = "all levels: takes a minute"]
 fn the_kernel_reads_files_of_all_sizes_of_all_levels() {

@@ -60,7 +60,9 @@ impl Plan {
         self.nbytes += sign * extent.nbytes() as i64;
         if let Some(name) = RefName::of(extent) {
             #[cfg(feature = "bench-switches")]
-            self.every_ref.push((name, sign));
+            if !is_on(Mechanism::Remap) {
+                self.every_ref.push((name, sign));
+            }
             let count = self.refs.entry(name).or_default();
             *count += sign;
             if *count == 0 {

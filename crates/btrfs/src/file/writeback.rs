@@ -57,7 +57,12 @@ pub fn write_back(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
     let seen = failures().failures.count();
     let result = flush(engine, inode);
     let earlier = failures().failures.take(seen);
-    result.and(earlier)
+    let result = result.and(earlier);
+    if result.is_err() {
+        // Whoever failed to write tells who remembers the data before he lets go of this lock.
+        drop(inode.data.flush.lock());
+    }
+    result
 }
 
 /// [`Engine::sync`] that also reports a write-back of any file that failed since the last call: one in the background tells

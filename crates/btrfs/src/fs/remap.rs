@@ -86,15 +86,13 @@ impl Fs {
     fn exchange_by(&self, ctx: Option<&Context>, a: NodeId, b: NodeId, what: &Exchange) -> Result<()> {
         let (first, second) = (self.target(a)?, self.target(b)?);
         let how = [&first, &second].map(|inode| stripping(ctx, inode));
-        let one = Capability::of(&self.engine, &first)?;
-        let other = match Arc::ptr_eq(&first, &second) {
-            true => None,
-            false => Some(Capability::of(&self.engine, &second)?),
+        let of = |inode, may_change: bool| {
+            let capability = may_change.then(|| Capability::of(&self.engine, inode));
+            capability.transpose()
         };
-        let strip = Box::new(|| {
-            one.strip()?;
-            other.map_or(Ok(()), Capability::strip)
-        });
+        let one = of(&first, !what.dry_run)?;
+        let other = of(&second, !what.dry_run && !Arc::ptr_eq(&first, &second))?;
+        let strip = Box::new(|| [one, other].into_iter().flatten().try_for_each(Capability::strip));
         file::exchange_as(&self.engine, [&first, &second], what, (how, strip))
     }
 

@@ -36,27 +36,41 @@ fn one(mountpoint: &Path, lazy: bool) -> Result<()> {
             entry.kind
         );
     }
+    // A loop device that the mount attached goes with it.
     let backing = entry.backing_file();
     let synced = match lazy {
         true => Ok(()),
         false => sync_what_answers(&mountpoint),
     };
     let number = mount_number(&mountpoint)?;
-    Mountpoint::existing(mountpoint).unmount(lazy)?;
-    synced.context("unmounted, but not everything could be written")?;
-    if lazy || entry.read_only {
-        return Ok(());
+    let unmounted = Mountpoint::existing(mountpoint).unmount(lazy).map_err(Into::into);
+    let ended = match lazy || entry.read_only {
+        true => unmounted,
+        false => unmounted.and_then(|()| wait_for_process(&entry, backing.as_deref(), number.as_deref())),
+    };
+    match (synced, ended) {
+        (Err(lost), Ok(())) => Err(lost).context("unmounted, but not everything could be written"),
+        (Err(lost), Err(error)) => {
+            // Who is told of it once is not told again.
+            eprintln!("cowshed: not everything could be written: {lost:#}");
+            Err(error)
+        }
+        (Ok(()), ended) => ended,
     }
-    if let Some(elsewhere) = number.map(|number| mounted_elsewhere(&number)).transpose()?.flatten() {
+}
+
+/// Returns when what was mounted is free for others. `backing`: what its device, if it had one, was made of.
+fn wait_for_process(entry: &Entry, backing: Option<&Path>, number: Option<&str>) -> Result<()> {
+    if let Some(elsewhere) = number.map(mounted_elsewhere).transpose()?.flatten() {
         bail!("unmounted here, but the volume is still mounted on {elsewhere}");
     }
-    if let Some(image) = &backing {
+    if let Some(image) = backing {
         wait_until_free(image)?;
     }
     // A loop device that we attached goes with the mount and may be somebody else's by now; one that is still there is
     // the user's own, and then it is what the process held.
     let source = PathBuf::from(&entry.source);
-    if source.is_absolute() && source.exists() && entry.backing_file() == backing {
+    if source.is_absolute() && source.exists() && entry.backing_file().as_deref() == backing {
         wait_until_free(&source)?;
     }
     Ok(())

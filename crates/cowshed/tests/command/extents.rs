@@ -285,7 +285,8 @@ pub fn mounted() -> Option<Mounted> {
     need::fuse()?;
     let scratch = Scratch::new();
     let mnt = scratch.mountpoint();
-    run("mount {} {}", &[&scratch.image, &mnt]).ok();
+    // No commit of its own accord.
+    run("mount -o commit=300 {} {}", &[&scratch.image, &mnt]).ok();
     Some(Mounted { scratch, mnt })
 }
 

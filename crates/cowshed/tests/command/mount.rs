@@ -4,11 +4,12 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use cowshed_harness::{KernelVolume, VolumeOptions, limit, need};
 
-use crate::support::{COWSHED, Scratch, eventually, run};
+use crate::support::{COWSHED, Scratch, WHOLE_SYNC, eventually, run};
 
 /// What a sync of the whole machine may take.
 const SYNC_MAX: Duration = Duration::from_secs(60);
@@ -299,6 +300,7 @@ fn sync_of_the_whole_system_reaches_the_daemon() {
     let _guard = Guard(&dir);
     let mut child = foreground(&volume, &dir);
     fs::write(dir.join("f"), b"synced").unwrap();
+    let _alone = WHOLE_SYNC.write().unwrap_or_else(PoisonError::into_inner);
     // All file systems of the machine are in it, also one that hangs through no fault of ours.
     let synced = limit::status_within(&mut Command::new("sync"), SYNC_MAX);
     let status = synced.unwrap_or_else(|e| panic!("the machine does not come to the end of a sync: {e:#}"));

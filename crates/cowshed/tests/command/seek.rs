@@ -10,7 +10,7 @@ use rustix::fs::{SeekFrom, seek};
 
 use crate::extents::{Mounted, can_compare, fiemap, filefrag, mounted, shell};
 use crate::mount::{Guard, unmount};
-use crate::support::run;
+use crate::support::{run, without_whole_sync};
 
 const BLOCK: u64 = 4096;
 
@@ -164,6 +164,7 @@ fn beside_the_kernel(compare: impl Fn(&Path, &Path, &str)) {
     };
     let volume = KernelVolume::make(&options).unwrap();
     let both = |kernel: &Path| {
+        let _quiet = without_whole_sync();
         for dir in [kernel, &mnt] {
             do_all(dir, |file| file.1.into());
         }

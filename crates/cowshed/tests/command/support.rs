@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use cowshed_harness::limit;
@@ -15,6 +16,9 @@ pub const COWSHED: &str = env!("CARGO_BIN_EXE_cowshed");
 const COMMAND_MAX: Duration = Duration::from_secs(300);
 /// What comes about by itself does so in this time.
 const SOON: Duration = Duration::from_secs(20);
+
+/// Held for writing by the test that syncs the whole machine, for reading by those in which nothing but their own syncs may write.
+pub static WHOLE_SYNC: RwLock<()> = RwLock::new(());
 
 /// What a run of the command gave.
 #[derive(Debug)]
@@ -51,6 +55,11 @@ impl Ran {
         assert!(!ran.err.contains("panicked"), "{}", ran.err);
         ran
     }
+}
+
+/// No sync of the whole machine comes from these tests meanwhile.
+pub fn without_whole_sync() -> RwLockReadGuard<'static, ()> {
+    WHOLE_SYNC.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub fn cowshed<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
