@@ -1,6 +1,7 @@
 //! What the engine's own tests share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use btrfs_image::{MkfsOptions, mkfs};
 use cowshed_device::{BlockDevice, MemDevice};
@@ -23,6 +24,15 @@ impl Dice {
     }
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
+    }
+}
+
+/// Sets a flag when it goes, with a panic, too: threads that run until then come to their end, and the test to its own.
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -7,7 +7,9 @@
 //! * [`groups`]: the same over block groups that come and go on a small volume.
 //! * [`faults`]: the n-th I/O of a run fails, for every n. An error or the right answer, never a wrong one.
 //!
-//! Both work in memory and follow from a seed; only the committing thread of [`power::Threads::Committer`] runs free.
+//! * [`barriers`]: what each barrier of a run is for; without one of them, images must be found broken.
+//!
+//! All work in memory and follow from a seed; where a run has several threads ([`power::Threads`]), they run free.
 
 pub mod barriers;
 mod beside;

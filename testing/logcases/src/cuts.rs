@@ -92,7 +92,7 @@ pub fn run(options: &Options) -> Result<Report> {
         report.runs += 1;
         report.barriers += recording.barriers() as u64;
         for image in recording.chosen(options.per_run.min(options.images - report.images)) {
-            let to_kernel = report.images % options.kernel_every.max(1) == 0;
+            let to_kernel = rng.one_in(options.kernel_every.max(1));
             report.images += 1;
             report.by_kernel += u64::from(to_kernel);
             let (name, copy) = (image.to_string(), image.devices[0].snapshot());

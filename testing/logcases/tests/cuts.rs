@@ -22,11 +22,17 @@ fn kernel_logs_cut_at_barriers_are_replayed() {
         per_run: 20,
         operations: OPERATIONS,
         kernel_every: 40,
-        keep: None,
+        keep: Some(env!("CARGO_TARGET_TMPDIR").into()),
     };
     match cuts::run(&options) {
-        Ok(report) => println!("{report}"),
-        Err(error) => panic!("seed {seed}: {error:#}"),
+        Ok(report) => {
+            println!("{report}");
+            assert!(report.logs > 20, "the kernel hardly ever left a log");
+        }
+        Err(error) => panic!(
+            "seed {seed} (the image is kept in {}): {error:#}",
+            env!("CARGO_TARGET_TMPDIR")
+        ),
     }
 }
 

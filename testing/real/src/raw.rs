@@ -89,9 +89,13 @@ pub fn remap(
     len: usize,
 ) -> Result<Option<(u64, i32)>> {
     let mut token = Token([0; 16]);
-    let lent = call(src, wire::LEND, &mut token);
+    let is_ours = match call(src, wire::LEND, &mut token) {
+        Ok(()) => true,
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EOPNOTSUPP)) => false,
+        Err(error) => return Err(error),
+    };
     let (src_offset, dst_offset, len) = (src_offset as u64, dst_offset as u64, len as u64);
-    if lent.is_err() {
+    if !is_ours {
         if op != wire::op::CLONE {
             return Ok(None);
         }

@@ -15,6 +15,7 @@ use super::tests::{Bench, mount_device, plain};
 use super::{BLOCK, WriteCtx};
 use crate::fs::MountOptions;
 use crate::inode::Inode;
+use crate::testing::SetOnDrop;
 use crate::tree::Run;
 
 const WRITERS: u64 = 3;
@@ -34,6 +35,7 @@ fn peak_of_writers(files: usize) -> u64 {
     let (peak, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
     let look = || peak.fetch_max(engine.file.dirty_bytes(), Ordering::Relaxed);
     std::thread::scope(|scope| {
+        let end = SetOnDrop(&is_done);
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
                 let inode = bench.inode(writer as usize % files);
@@ -57,7 +59,7 @@ fn peak_of_writers(files: usize) -> u64 {
         for writer in writers {
             writer.join().unwrap();
         }
-        is_done.store(true, Ordering::Relaxed);
+        drop(end);
     });
     engine.close().unwrap();
     peak.into_inner()

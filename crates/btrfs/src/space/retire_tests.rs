@@ -12,7 +12,7 @@ use cowshed_harness::{KernelVolume, VolumeOptions, need, progs};
 use super::tests::{Filler, SECTOR, assert_views_agree, devices, open_engine, open_engine_on, volumes};
 use super::*;
 use crate::engine::Engine;
-use crate::testing::{Dice, memory_device};
+use crate::testing::{Dice, SetOnDrop, memory_device};
 use crate::txn::Batch;
 
 const MIB: u64 = 1 << 20;
@@ -233,6 +233,7 @@ fn groups_go_while_threads_allocate() {
     let stop = AtomicBool::new(false);
     let space = &engine.space;
     std::thread::scope(|scope| {
+        let end = SetOnDrop(&stop);
         let workers: Vec<_> = (0..2)
             .map(|thread| {
                 scope.spawn(move || {
@@ -275,7 +276,7 @@ fn groups_go_while_threads_allocate() {
         for worker in workers {
             worker.join().unwrap();
         }
-        stop.store(true, Ordering::Release);
+        drop(end);
         empty(&engine, &mut filler);
     });
     assert_views_agree(space, "after all threads");
