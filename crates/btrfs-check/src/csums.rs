@@ -2,7 +2,7 @@
 //!
 //! The ranges with checksums are kept as sorted, merged runs: 16 bytes per run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 
@@ -59,11 +59,10 @@ impl CsumMap {
     }
 }
 
-/// Ranges in any order, overlapping or not, as such a map.
-pub(crate) fn ranges_of(mut ranges: Vec<(u64, u64)>) -> CsumMap {
-    ranges.sort_unstable();
+/// Ranges, overlapping or not, as such a map.
+pub(crate) fn ranges_of(ranges: &BTreeSet<(u64, u64)>) -> CsumMap {
     let mut map = CsumMap::default();
-    for (start, end) in ranges {
+    for &(start, end) in ranges {
         match map.runs.last_mut() {
             Some(last) if last.1 >= start => last.1 = last.1.max(end),
             _ => map.runs.push((start, end)),

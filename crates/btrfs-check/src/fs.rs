@@ -20,7 +20,7 @@ use crate::packed::{self, Packed};
 use crate::roots::Roots;
 use crate::util::{SetHash, count, is_aligned, round_up};
 use crate::walk::{Cx, Root, Shared, item_site, len_bytes};
-use crate::written::{self, Suspect};
+use crate::written;
 
 pub(crate) const ROOT_DIR: u64 = ObjectId::FIRST_FREE.get();
 pub(crate) const NAME_BYTES_MAX: usize = 255;
@@ -426,7 +426,7 @@ impl FsCheck<'_> {
             let what = format!("{covered} bytes at {start} have checksums, but the extent is nodatasum");
             cx.sink.add(Id::CsumUnexpected, site, what);
         } else if prealloc && covered > 0 {
-            written::suspect(cx, Suspect { site, start, end });
+            written::suspect(cx, (start, end), site);
         } else if !prealloc && !nodatasum && covered < len && csums.whole {
             let what = format!(
                 "{} of {len} bytes at {start} have no checksums",

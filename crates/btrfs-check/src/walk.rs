@@ -17,7 +17,7 @@ use crate::packed::Packed;
 use crate::quota::Quota;
 use crate::util::{count, index, is_aligned};
 use crate::volume::{ReadFault, Volume};
-use crate::written::Suspect;
+use crate::written::Suspects;
 use crate::{CheckOptions, Phase};
 
 /// State that all parts of a check share.
@@ -36,7 +36,7 @@ pub(crate) struct Cx<'a> {
     /// Compressed extents to be read, where data is.
     pub(crate) packed: Vec<Packed>,
     /// Preallocated ranges with checksums: see [`crate::written`].
-    pub(crate) summed_prealloc: Vec<Suspect>,
+    pub(crate) summed_prealloc: Suspects,
     /// Counts for quota groups, where they are to be judged.
     pub(crate) quota: Option<Quota>,
     blocks_done: u64,
@@ -102,7 +102,7 @@ impl<'a> Cx<'a> {
             incomplete: false,
             quiet_walk: false,
             packed: Vec::new(),
-            summed_prealloc: Vec::new(),
+            summed_prealloc: Suspects::new(),
             quota: None,
             blocks_done: 0,
         }

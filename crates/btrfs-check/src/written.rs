@@ -5,7 +5,7 @@
 //! back the clone with its checksums, and the first file is as it was at the last commit. Linux and btrfs-progs take that
 //! for sound, too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use btrfs_format::KeyType;
 use btrfs_format::items::{compression, file_extent_type};
@@ -19,23 +19,14 @@ use crate::walk::Cx;
 /// How many are judged; of more, nothing is said. A sound volume has hardly any.
 const SUSPECTS_MAX: usize = 1 << 16;
 
-/// A preallocated range, of which some bytes have checksums.
-pub(crate) struct Suspect {
-    pub(crate) site: Site,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-}
+/// Preallocated ranges, of which some bytes have checksums, and where the first extent item stands that says so: snapshots share
+/// them.
+pub(crate) type Suspects = BTreeMap<(u64, u64), Site>;
 
 /// Notes a range, to be judged when all file trees are known.
-pub(crate) fn suspect(cx: &mut Cx<'_>, suspect: Suspect) {
-    let range = |of: &Suspect| (of.start, of.end);
-    // A leaf that snapshots share comes once with each of them.
-    let is_known = cx
-        .summed_prealloc
-        .last()
-        .is_some_and(|last| range(last) == range(&suspect));
-    if !is_known && cx.summed_prealloc.len() < SUSPECTS_MAX {
-        cx.summed_prealloc.push(suspect);
+pub(crate) fn suspect(cx: &mut Cx<'_>, range: (u64, u64), site: Site) {
+    if cx.summed_prealloc.len() < SUSPECTS_MAX {
+        cx.summed_prealloc.entry(range).or_insert(site);
     }
 }
 
@@ -46,8 +37,8 @@ pub(crate) fn judge(cx: &mut Cx<'_>, roots: &Roots, csums: &CsumMap) {
     if suspects.is_empty() {
         return;
     }
-    let places = ranges_of(suspects.iter().map(|suspect| (suspect.start, suspect.end)).collect());
-    let mut found = Vec::new();
+    let places = ranges_of(&suspects.keys().copied().collect());
+    let mut found = BTreeSet::new();
     let mut walked = BTreeSet::new();
     for tree in roots.trees.values() {
         // A root block that two trees name is walked once, or there were no bound.
@@ -64,14 +55,14 @@ pub(crate) fn judge(cx: &mut Cx<'_>, roots: &Roots, csums: &CsumMap) {
                     let start = extent.disk_bytenr.get().saturating_add(extent.offset.get());
                     let end = start.saturating_add(extent.num_bytes.get());
                     if places.covered_bytes(start, end) > 0 {
-                        found.push((start, end));
+                        found.insert((start, end));
                     }
                 }
             }
         });
     }
-    let written = ranges_of(found);
-    for Suspect { site, start, end } in suspects {
+    let written = ranges_of(&found);
+    for ((start, end), site) in suspects {
         let unwritten = written.gaps(start, end);
         let bytes = unwritten.iter().fold(0u64, |sum, &(from, to)| {
             sum.saturating_add(csums.covered_bytes(from, to))

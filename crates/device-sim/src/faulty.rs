@@ -1,4 +1,4 @@
-//! A device that fails, or lies, at a chosen moment.
+//! A device that fails, lies, or takes its time, at a chosen moment.
 //!
 //! The moments are counted by a [`FaultPlan`], which several devices may share: "the 17th write of the volume" is
 //! then one moment, whichever device it hits. Vectored and batched I/O counts buffer by buffer.
@@ -6,6 +6,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cowshed_device::{BlockDevice, Error, Op, Result};
 use parking_lot::Mutex;
@@ -38,6 +39,8 @@ pub enum FaultKind {
     Lost,
     /// A write that claims success and lands elsewhere (as far to the front as it must to be within the device).
     Misdirected { to_offset_bytes: u64 },
+    /// All is well, after a pause.
+    Slow { pause: Duration },
     /// One bit of what is read is flipped; which one follows from the seed.
     Rotten { seed: u64 },
 }
@@ -166,6 +169,10 @@ impl FaultPlan {
             }
         }
         inner.counts.faults += u64::from(hit.is_some());
+        drop(inner);
+        if let Some(FaultKind::Slow { pause }) = hit {
+            std::thread::sleep(pause);
+        }
         hit
     }
 }
@@ -235,7 +242,7 @@ impl BlockDevice for FaultyDevice {
                 let last = self.size_bytes().saturating_sub(buf.len() as u64);
                 self.below.write_at(to_offset_bytes.min(last), buf)
             }
-            Some(FaultKind::Rotten { .. }) | None => self.below.write_at(offset_bytes, buf),
+            Some(FaultKind::Rotten { .. } | FaultKind::Slow { .. }) | None => self.below.write_at(offset_bytes, buf),
         }
     }
 
@@ -243,9 +250,13 @@ impl BlockDevice for FaultyDevice {
         match self.plan.next(Op::Flush, 0, 0) {
             Some(FaultKind::Error) => Err(self.eio(Op::Flush, 0)),
             Some(FaultKind::Lost) => Ok(()),
-            Some(FaultKind::Torn { .. } | FaultKind::Misdirected { .. } | FaultKind::Rotten { .. }) | None => {
-                self.below.flush()
-            }
+            Some(
+                FaultKind::Torn { .. }
+                | FaultKind::Misdirected { .. }
+                | FaultKind::Rotten { .. }
+                | FaultKind::Slow { .. },
+            )
+            | None => self.below.flush(),
         }
     }
 

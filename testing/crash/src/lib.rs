@@ -13,7 +13,7 @@
 
 pub mod barriers;
 mod beside;
-mod chosen;
+pub mod chosen;
 pub mod faults;
 mod full;
 pub mod groups;

@@ -190,6 +190,9 @@ impl Op {
     }
 
     /// All paths in it.
+    pub fn paths(&self) -> Vec<String> {
+        self.clone().paths_mut().into_iter().map(std::mem::take).collect()
+    }
     pub(crate) fn paths_mut(&mut self) -> Vec<&mut String> {
         match self {
             Op::Write { path, .. }

@@ -11,8 +11,8 @@
 
 use std::path::Path;
 
-/// `None`, with a line that says so, if `have` is false.
-fn require(have: bool, what: &str) -> Option<()> {
+/// `None`, with a line that says so, if `have` is false: for what has no function of its own here.
+pub fn require(have: bool, what: &str) -> Option<()> {
     judge(have, what, std::env::var_os("CI").is_some_and(|value| value == "true"))
 }
 
@@ -75,7 +75,11 @@ pub fn kernel_btrfs() -> Option<()> {
 /// whoever sees the test fail can run it again.
 pub fn share_seed(what: &str) -> u64 {
     const DAY_S: u64 = 24 * 3600;
-    let asked = std::env::var("COWSHED_SEED").ok().and_then(|seed| seed.parse().ok());
+    let asked = std::env::var("COWSHED_SEED").ok();
+    let asked = asked.map(|seed| {
+        seed.parse()
+            .unwrap_or_else(|_| panic!("COWSHED_SEED={seed} is no number"))
+    });
     let today = || {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map_or(0, |now| now.as_secs() / DAY_S)

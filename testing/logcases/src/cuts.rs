@@ -25,7 +25,7 @@ use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_crash::promise::History;
 use cowshed_crash::tree::{self, Tree};
 use cowshed_crash::workload::{self, Mix};
-use cowshed_crash::{kernel, load_image, power, rig};
+use cowshed_crash::{chosen, kernel, load_image, power, rig};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{self, CrashImage, CrashImages};
 use cowshed_device_sim::{Event, Log, Rng};
@@ -207,11 +207,9 @@ impl Recording {
         CrashImages::new(std::slice::from_ref(&self.base), &self.events, options)
     }
 
-    /// At most so many images, evenly over the run.
+    /// At most so many images, evenly over the run. See [`chosen::evenly`].
     pub fn chosen(&self, images_max: u64) -> impl Iterator<Item = CrashImage> {
-        let count = self.images().count() as u64;
-        let stride = count.div_ceil(images_max.max(1)).max(1) as usize;
-        self.images().skip(self.seed as usize % stride).step_by(stride)
+        chosen::evenly(|| self.images(), &[], self.seed, images_max as usize)
     }
 
     /// Forgets the barriers, as if the kernel had not asked for them: does the judge find out?

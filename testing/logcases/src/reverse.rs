@@ -136,10 +136,7 @@ pub(crate) fn is_safe(op: &Random, node_bytes: u32) -> bool {
         let number = || name.get(1..).and_then(|number| number.parse::<u64>().ok());
         name.len() <= LONG_BYTES || node_bytes >= 16384 && number().is_some_and(|n| n < LONG_NAMES_MAX)
     };
-    match op {
-        Random::Link { from, to } | Random::Rename { from, to } => is_fine(from) && is_fine(to),
-        _ => true,
-    }
+    op.paths().iter().all(is_fine)
 }
 
 /// More than any file of these runs has.

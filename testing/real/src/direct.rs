@@ -59,10 +59,19 @@ struct Exerciser {
     model: Vec<u8>,
     buffer: Aligned,
     rng: Rng,
+    shared: Shared,
+}
+
+/// How many calls between two ranges were done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shared {
+    pub clones: usize,
+    pub dedupes: usize,
+    pub exchanges: usize,
 }
 
 /// `operations` random ones on a file of this name, which is made; only through O_DIRECT, or mixed with buffered ones.
-pub fn exercise(path: &Path, operations: usize, seed: u64, mixed: bool) -> Result<()> {
+pub fn exercise(path: &Path, operations: usize, seed: u64, mixed: bool) -> Result<Shared> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(true);
     let buffered = options.open(path)?;
@@ -78,12 +87,14 @@ pub fn exercise(path: &Path, operations: usize, seed: u64, mixed: bool) -> Resul
         model: Vec::new(),
         buffer: Aligned::new(),
         rng: Rng(seed),
+        shared: Shared::default(),
     };
     for number in 0..operations {
         let what = format!("seed {seed}, mixed {mixed}, operation {number}");
         exerciser.step(mixed).context(what)?;
     }
-    exerciser.read_buffered(0, exerciser.model.len())
+    exerciser.read_buffered(0, exerciser.model.len())?;
+    Ok(exerciser.shared)
 }
 
 impl Exerciser {
@@ -308,6 +319,7 @@ impl Exerciser {
             .with_context(|| format!("clone of {len} from {from} to {to}"))?
             .is_some()
         {
+            self.shared.clones += 1;
             let bytes = self.model[from..from + len].to_vec();
             self.put(to, &bytes);
         }
@@ -332,7 +344,10 @@ impl Exerciser {
         let done = remap(op::DEDUPE, (&self.buffered, from), (&self.direct, to), len);
         match done.with_context(|| format!("dedupe of {len} from {from} to {to}"))? {
             Some(found) if found != wanted => bail!("dedupe of {len} from {from} to {to}: {found:?}, not {wanted:?}"),
-            _ => Ok(()),
+            done => {
+                self.shared.dedupes += usize::from(done.is_some() && same);
+                Ok(())
+            }
         }
     }
 
@@ -348,6 +363,7 @@ impl Exerciser {
             .with_context(|| format!("exchange of {len} at {from} and {to}"))?
             .is_some()
         {
+            self.shared.exchanges += 1;
             let [a, b] = [from, to].map(|at| self.model[at..at + len].to_vec());
             self.put(from, &b);
             self.put(to, &a);

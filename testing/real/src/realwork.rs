@@ -278,7 +278,9 @@ fn fsx(root: &Path, args: &Args) -> Result<()> {
 fn fsx_direct(root: &Path, args: &Args) -> Result<()> {
     let operations = args.operations(2000);
     for (mixed, seed) in [(false, 1), (true, 2)] {
-        direct::exercise(&root.join(format!("direct-{seed}")), operations, seed, mixed)?;
+        let shared = direct::exercise(&root.join(format!("direct-{seed}")), operations, seed, mixed)?;
+        let is_all = shared.clones.min(shared.dedupes).min(shared.exchanges) > 0;
+        ensure!(args.kernel || is_all, "some calls were never done: {shared:?}");
     }
     Ok(())
 }

@@ -116,9 +116,8 @@ fn prepare(mounted: &Mounted, args: &Args) -> Result<()> {
 }
 
 fn free_bytes(dir: &Path) -> Result<u64> {
-    let free = run::output(Command::new("stat").args(["-f", "-c", "%f %S"]).arg(dir))?;
-    let numbers: Vec<u64> = free.split_whitespace().filter_map(|n| n.parse().ok()).collect();
-    Ok(numbers.iter().product())
+    let stat = rustix::fs::statvfs(dir)?;
+    Ok(stat.f_bfree * stat.f_frsize)
 }
 
 fn pass(mounted: &Mounted, args: &Args) -> Result<f64> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cowshed_device::BlockDevice;
-use cowshed_device_sim::{FaultPlan, FaultyDevice, SlowDevice};
+use cowshed_device_sim::{Fault, FaultKind, FaultPlan, FaultyDevice, On};
 use cowshed_vfs::SeekKind;
 
 use super::extent::{Extent, Walk, extent_key};
@@ -28,8 +28,14 @@ fn peak_of_writers(files: usize) -> u64 {
     let mut bench = Bench::new(512 << 20, plain, MountOptions::default());
     (0..files).for_each(|_| bench.create());
     bench.engine().close().unwrap();
-    let slow = SlowDevice::new(bench.device.clone(), Duration::from_millis(1));
-    bench.fs = mount_device(Arc::new(slow), &bench.options);
+    let plan = FaultPlan::new();
+    let pause = Duration::from_millis(1);
+    plan.add(
+        Fault::error(On::Write, 0)
+            .with_kind(FaultKind::Slow { pause })
+            .forever(),
+    );
+    bench.fs = mount_device(Arc::new(FaultyDevice::new(bench.device.clone(), plan)), &bench.options);
     let engine = bench.engine();
     engine.file.set_dirty_bytes_max(DIRTY_BYTES_MAX);
     let (peak, is_done) = (AtomicU64::new(0), AtomicBool::new(false));

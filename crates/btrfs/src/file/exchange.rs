@@ -86,7 +86,6 @@ pub fn exchange_as(
     if what.dry_run || (ends.a.is_empty() && ends.b.is_empty()) {
         return Ok(());
     }
-    first()?;
     for (inode, range, other) in [(a, &ends.a, &ends.b), (b, &ends.b, &ends.a)] {
         writeback::flush(engine, inode)?;
         let stays_inline = range.start == 0 && other.start == 0 && range.end == inode.attr_now().size && what.to_eof;
@@ -102,6 +101,7 @@ pub fn exchange_as(
     }
     let budget = Budget::moved_extents(count as u64, engine.store.nodesize_bytes() as u64);
     let meta = engine.reserve(budget)?;
+    first()?;
     apply(engine, [a, b], &ends, &extents, (what.to_eof, ctx), meta)
 }
 

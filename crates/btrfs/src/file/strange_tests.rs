@@ -3,11 +3,12 @@
 use btrfs_image::MkfsOptions;
 use cowshed_vfs::FallocateFlags;
 
-use super::WriteCtx;
 use super::compress::CompressPolicy;
 use super::tests::{Bench, plain, set_range};
+use super::{BLOCK, Exchange, WriteCtx};
 use crate::error::Error;
 use crate::fs::MountOptions;
+use crate::space::Budget;
 
 /// A crash leaves data behind the end: blocks reach the disk in any order, and the size in the item stops at the first one
 /// that is missing. A file that grows must not show them.
@@ -21,7 +22,7 @@ fn what_a_crash_left_behind_the_end_does_not_come_back() {
             let (engine, inode) = (bench.engine(), bench.inode(file));
             super::write(engine, &inode, 0, &[7; 40_000], WriteCtx::default()).unwrap();
             super::write_back(engine, &inode).unwrap();
-            let reservation = engine.reserve(crate::space::Budget::TRUNCATE).unwrap();
+            let reservation = engine.reserve(Budget::TRUNCATE).unwrap();
             let _flush = inode.data.flush.lock();
             super::items::apply(
                 engine,
@@ -92,7 +93,7 @@ fn inline_data_longer_than_a_block_is_not_taken_apart() {
     let mut group = super::Group::new(engine);
     group.write(engine, &inode, 4096, b"changed").unwrap();
     is_refused(group.apply(engine).map(|_| ()), "group");
-    let exchange = super::Exchange {
+    let exchange = Exchange {
         a_offset: 0,
         b_offset: 0,
         len_bytes: 4096,
@@ -144,7 +145,7 @@ fn inline_data_with_extents_behind_it_is_what_the_kernel_reads() {
     for file in [3, 5] {
         super::fallocate(bench.engine(), &bench.inode(file), keep, 151_552, 100_000).unwrap();
     }
-    let exchange = super::Exchange {
+    let exchange = Exchange {
         a_offset: 0,
         b_offset: 0,
         len_bytes: 0,
@@ -158,4 +159,54 @@ fn inline_data_with_extents_behind_it_is_what_the_kernel_reads() {
     let whole = bench.files[4].clone();
     set_range(&mut bench.files[5], 4096, &whole);
     bench.judge("inline data and what lies behind it");
+}
+
+/// What is to happen before contents change (a capability goes) does not happen where they will not.
+#[test]
+fn an_exchange_without_space_does_nothing_first() {
+    let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+    for file in 0..2 {
+        bench.create();
+        let (inode, byte) = (bench.inode(file), file as u8 + 1);
+        super::write(
+            bench.engine(),
+            &inode,
+            0,
+            &[byte; 3 * BLOCK as usize],
+            WriteCtx::default(),
+        )
+        .unwrap();
+    }
+    bench.engine().sync().unwrap();
+    let (engine, a, b) = (bench.engine(), bench.inode(0), bench.inode(1));
+    let what = Exchange {
+        a_offset: 0,
+        b_offset: 0,
+        len_bytes: 2 * BLOCK,
+        to_eof: false,
+        fresh_b: None,
+        dry_run: false,
+    };
+    let exchange = || {
+        let is_first_done = std::cell::Cell::new(false);
+        let first = Box::new(|| {
+            is_first_done.set(true);
+            Ok(())
+        });
+        let done = super::exchange_as(engine, [&a, &b], &what, ([WriteCtx::STRIPPING; 2], first));
+        (done.is_ok(), is_first_done.get())
+    };
+    let budget = Budget {
+        blocks: 1,
+        is_release: false,
+    };
+    let held: Vec<_> = std::iter::from_fn(|| engine.space.reserve_meta(budget).ok()).collect();
+    assert_eq!(exchange(), (false, false));
+    drop(held);
+    assert_eq!(exchange(), (true, true));
+    let contents =
+        [[2, 1], [1, 2]].map(|[new, old]| [vec![new; 2 * BLOCK as usize], vec![old; BLOCK as usize]].concat());
+    bench.files = contents.into();
+    drop((a, b));
+    bench.check("at the end");
 }

@@ -36,8 +36,8 @@ pub struct WriteCtx {
     pub from_cache: bool,
 }
 
-/// What is to be done before contents change: called once, after the call has been judged, with the operation locks held. What then
-/// fails for want of space, or of the device, has done it in vain. Where it fails itself, contents are as they were.
+/// What is to be done before contents change: called once, with the operation locks held, when the call has been judged and has the
+/// space that it needs. Where it fails itself, contents are as they were.
 pub type First<'a> = Box<dyn FnOnce() -> Result<()> + 'a>;
 
 impl WriteCtx {

@@ -337,7 +337,9 @@ fn whole_files_are_cloned_and_exchanged_and_readers_see_it_at_once() {
 /// Linux writes what a mapping holds to the file before it looks at extents, but not before an ioctl that it passes on.
 #[test]
 fn what_was_stored_through_a_mapping_is_cloned_and_exchanged() {
-    let Some(Mounted { mnt, .. }) = mounted() else { return };
+    let Some(Mounted { scratch: _scratch, mnt }) = mounted() else {
+        return;
+    };
     let Some(()) = need::tool("python3") else { return };
     let _guard = Guard(&mnt);
     let script = format!(
@@ -424,7 +426,9 @@ fn an_exchange_waits_for_the_disk_and_looks_for_changes_if_asked() {
 
 #[test]
 fn a_descriptor_must_be_open_for_what_is_asked() {
-    let Some(Mounted { mnt, .. }) = mounted() else { return };
+    let Some(Mounted { scratch: _scratch, mnt }) = mounted() else {
+        return;
+    };
     let _guard = Guard(&mnt);
     let [a, b] = ["a", "b"].map(|name| mnt.join(name));
     for path in [&a, &b] {
