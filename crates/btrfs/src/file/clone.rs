@@ -314,6 +314,8 @@ fn share(
             forget_dirty(engine, dst, state, target.clone());
             if let Some(content) = inline {
                 let dirtied = state.dirty.write(target.start, &content);
+                let end = (target.start + BLOCK).min(ranges.dst.end);
+                state.append(attr.attr.size, target.start, end);
                 note_dirty(engine, dst, state, spare.take(), dirtied);
             }
             attr.attr.size = attr.attr.size.max(target.end.min(ranges.dst.end));

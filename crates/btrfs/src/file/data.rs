@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::appended::Appended;
 use super::defrag::Defrag;
 use super::dirty::DirtyMap;
 use super::failures::Failures;
+use super::round_down;
 use crate::inode::InodeState;
 use crate::space::DataReservation;
 
@@ -22,6 +24,10 @@ pub(super) struct DataState {
     pub reservation: Option<DataReservation>,
     /// By file offset, disjoint. A block may be dirty above its old content in flight.
     pub in_flight: BTreeMap<u64, Flight>,
+    /// Of `dirty`, what was behind the end when it was written.
+    appended: Appended,
+    /// The same of `in_flight`.
+    appended_in_flight: Appended,
     /// Counts how often data in flight became items, for those who look at items first and here second.
     pub landings: u64,
     /// A truncation in steps of what is on disk has come down to here, above the new size: extents below it are still
@@ -127,18 +133,45 @@ impl DataState {
         }
     }
 
+    /// The file ended at `size`, and data that has become dirty just now goes on from there: it begins in the block of `at`.
+    pub fn append(&mut self, size: u64, at: u64, end: u64) {
+        self.appended.insert(size.max(round_down(at))..end);
+    }
+
+    /// Forgets what is dirty in the block-aligned range; returns how many bytes that were.
+    pub fn forget(&mut self, range: Range<u64>) -> u64 {
+        self.appended.take(&range);
+        self.dirty.remove(range)
+    }
+
+    /// Moves the first dirty buffer at or after `from` in flight, or as much of its head.
+    pub fn take_off(&mut self, from: u64, bytes_max: usize) -> Option<(u64, Flight)> {
+        let (start, buffer) = self.dirty.take(from, bytes_max)?;
+        let taken = self.appended.take(&(start..start + buffer.len() as u64));
+        self.appended_in_flight.extend(taken);
+        let flight: Flight = Arc::new(buffer);
+        self.in_flight.insert(start, flight.clone());
+        Some((start, flight))
+    }
+
+    /// What was in flight is on disk with its items, or lost.
+    pub fn land(&mut self, starts: impl Iterator<Item = u64>) {
+        starts.for_each(|start| drop(self.in_flight.remove(&start)));
+        assert!(self.in_flight.is_empty(), "one group is in flight at a time");
+        self.appended_in_flight.clear();
+        self.landings += 1;
+    }
+
     /// What the inode item may say of the size: no more than what is on disk from the start without a break.
     ///
     /// `size` is the file's size, `disk_size` what the item says now, and data in flight counts as being on disk where
-    /// `has_landed`: its items are in the same batch as the answer.
+    /// `has_landed`: its items are in the same batch as the answer. Dirty data that stands over what is on disk, or over a hole,
+    /// does not count: see [`Appended`].
     pub fn disk_size(&self, size: u64, disk_size: u64, has_landed: bool) -> u64 {
         let from = disk_size.min(size);
-        let pending = if has_landed {
-            self.dirty.next_dirty(from)
-        } else {
-            self.next_pending(from)
-        };
-        pending.map_or(size, |at| at.clamp(from, size))
+        let in_flight = self.appended_in_flight.first(from).filter(|_| !has_landed);
+        let missing = [self.appended.first(from), in_flight].into_iter().flatten().min();
+        missing.map_or(size, |at| at.min(size))
     }
 }
 

@@ -11,6 +11,7 @@
 //! dirty inodes. Write-back takes no operation lock, so that it may run while one is held; space is reserved before the
 //! flush lock is taken.
 
+mod appended;
 mod atomic;
 mod blocks;
 mod clone;

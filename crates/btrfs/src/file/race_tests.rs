@@ -11,7 +11,7 @@ use super::{BLOCK, Defrag, Exchange, Group, WriteCtx};
 use crate::engine::Engine;
 use crate::fs::MountOptions;
 use crate::inode::Inode;
-use crate::testing::Dice;
+use crate::testing::{Dice, SetOnDrop};
 use std::sync::Arc;
 
 const BLOCKS: u64 = 96;
@@ -158,6 +158,39 @@ fn files_whose_extents_change_from_all_sides_stay_whole_at_length() {
             ..MountOptions::default()
         };
         race(&options, 1000 + seed);
+    }
+}
+
+/// A sync covers what was written before it, though others write over it and behind it while it is under way.
+#[test]
+fn the_size_on_disk_covers_what_was_synced_beside_writers() {
+    const APPENDED: u64 = 5 * BLOCK + 700;
+    for options in [false, true].map(|nodatacow| MountOptions {
+        nodatacow,
+        ..MountOptions::default()
+    }) {
+        let mut bench = Bench::new(512 << 20, plain, options);
+        bench.create();
+        let (engine, inode, is_over) = (bench.engine(), bench.inode(0), AtomicBool::new(false));
+        let size = || inode.attr_now().size;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut dice = Dice::new(1);
+                while !is_over.load(Ordering::Acquire) {
+                    let at = dice.below(size() + 1);
+                    super::write(engine, &inode, at, &[2; 30], WriteCtx::default()).unwrap();
+                    super::write(engine, &inode, 0, &[3; 30], WriteCtx::default()).unwrap();
+                }
+            });
+            let _over = SetOnDrop(&is_over);
+            for _ in 0..1000 {
+                super::write(engine, &inode, size(), &[1; APPENDED as usize], WriteCtx::default()).unwrap();
+                let synced = size();
+                super::write_back(engine, &inode).unwrap();
+                let on_disk = inode.attr.lock().disk_size;
+                assert!(on_disk >= synced, "{on_disk} of {synced} bytes after a sync");
+            }
+        });
     }
 }
 

@@ -73,7 +73,7 @@ pub fn truncate(engine: &Engine, inode: &Arc<Inode>, new_size: u64) -> Result<()
 
 /// Drops dirty data in a block-aligned range, and the space reserved for it.
 pub(super) fn forget_dirty(engine: &Engine, inode: &Arc<Inode>, state: &mut super::data::DataState, range: Range<u64>) {
-    let bytes = state.dirty.remove(range);
+    let bytes = state.forget(range);
     if bytes > 0 {
         engine.file.sub_dirty(bytes);
         drop(state.release(bytes));

@@ -112,6 +112,7 @@ fn write_piece(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ct
             dirtied += state.dirty.write(*block, content);
         }
         dirtied += state.dirty.write(at, data);
+        state.append(size, at, end);
         note_dirty(engine, inode, &mut state, Some(reservation), dirtied);
         attr.attr.size = size.max(end);
         touch(engine, &mut attr, ctx);
@@ -223,6 +224,8 @@ pub(super) fn grow(
         if let Some(content) = load_clean_block(engine, inode, block, size)? {
             let mut state = inode.data.state.lock();
             let dirtied = state.dirty.write(block, &content);
+            // The item's size must not go beyond inline data that is still there.
+            state.append(size, block, round_up(size));
             note_dirty(engine, inode, &mut state, Some(reservation), dirtied);
         }
     }

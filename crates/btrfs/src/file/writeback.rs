@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use btrfs_format::items::compression;
 
-use super::data::{DataState, Flight, update_disk_size};
+use super::data::{DataState, update_disk_size};
 use super::dirty::recycle;
 use super::extent::{Extent, Kind, encode_inline, last_below};
 use super::items::{self, Change, NOW};
@@ -210,12 +210,10 @@ fn take_group(state: &mut DataState, from: &mut u64, is_compressed: bool) -> Opt
         if !is_adjacent && group.runs.len() == GROUP_RUNS_MAX {
             break;
         }
-        let Some((start, buffer)) = state.dirty.take(*from, room as usize) else {
+        let Some((start, flight)) = state.take_off(*from, room as usize) else {
             break;
         };
-        let end = start + buffer.len() as u64;
-        let flight: Flight = Arc::new(buffer);
-        state.in_flight.insert(start, flight.clone());
+        let end = start + flight.len() as u64;
         match group.runs.last_mut() {
             Some(run) if run.range.end == start => {
                 run.range.end = end;
@@ -284,10 +282,7 @@ fn write_group(
         }
     };
     let mut state = inode.data.state.lock();
-    for (start, _) in group.runs.iter().flat_map(|run| &run.parts) {
-        state.in_flight.remove(start);
-    }
-    state.landings += 1;
+    state.land(group.runs.iter().flat_map(|run| &run.parts).map(|(start, _)| *start));
     engine.file.sub_dirty(group.bytes);
     drop(state);
     drop(group.reservation);
@@ -394,6 +389,31 @@ pub(super) fn inline_extent(data: &[u8], ram_bytes: u64, compression: u8) -> Ext
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What was written before a sync is on disk after it, however much was written over it meanwhile.
+    #[test]
+    fn who_writes_over_data_in_flight_holds_no_size_back() {
+        const SIZE: u64 = 3 * BLOCK + 100;
+        let mut state = DataState::default();
+        state.dirty.write(0, &[1; SIZE as usize]);
+        state.append(0, 0, SIZE);
+        let group = take_group(&mut state, &mut 0, false).unwrap();
+        assert_eq!(state.disk_size(SIZE, 0, false), 0);
+        assert_eq!(state.disk_size(SIZE, 0, true), SIZE);
+        // Over it, and on from its end.
+        state.dirty.write(0, &[2; 10]);
+        state.append(SIZE, 0, 10);
+        state.dirty.write(SIZE, &[2; 50]);
+        state.append(SIZE, SIZE, SIZE + 50);
+        assert_eq!(state.disk_size(SIZE + 50, 0, false), 0);
+        assert_eq!(state.disk_size(SIZE + 50, 0, true), SIZE);
+        state.land(group.runs[0].parts.iter().map(|(start, _)| *start));
+        assert_eq!(state.disk_size(SIZE + 50, SIZE, false), SIZE);
+        // In a hole, too, there is something on disk: zeros.
+        state.forget(0..u64::MAX);
+        state.dirty.write(10 * BLOCK, &[3; 10]);
+        assert_eq!(state.disk_size(20 * BLOCK, SIZE, false), 20 * BLOCK);
+    }
 
     #[test]
     fn a_write_on_both_sides_of_a_pass_goes_in_one_group() {
