@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use zstd::bulk::Compressor as ZstdCompressor;
 use zstd::zstd_safe::CParameter;
 
+use super::spare::Spares;
 use super::{lzo_encode, round_up};
 
 /// An algorithm that the format knows.
@@ -146,6 +147,14 @@ pub struct CompressPolicy {
     pub force: bool,
 }
 
+/// Streams of two groups of extents.
+static STREAMS: Spares = Spares::new(256);
+
+/// Takes the memory of a stream back that nobody needs any more.
+pub(super) fn recycle(stream: Vec<u8>) {
+    STREAMS.give(stream);
+}
+
 /// The memory of compressors: larger than what it compresses, and slow to make, so that it is kept.
 #[derive(Default)]
 pub struct Encoder {
@@ -167,7 +176,8 @@ impl Encoder {
             Algorithm::Zstd => self.zstd(how.level, data, with_len(&mut out, limit_bytes)),
         };
         let packed = len.map(|len| {
-            let mut packed = Vec::with_capacity(round_up(len as u64) as usize);
+            let mut packed = STREAMS.take().unwrap_or_default();
+            packed.reserve_exact(round_up(len as u64) as usize);
             packed.extend_from_slice(&out[..len]);
             packed
         });

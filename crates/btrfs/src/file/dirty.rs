@@ -7,22 +7,19 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use parking_lot::Mutex;
-
+use super::spare::Spares;
 use super::{BLOCK, round_down, round_up};
 
 /// A buffer grows up to this size: large enough that a run of them is written with few pieces, small enough that
 /// cutting one copies little.
 pub(super) const BUFFER_BYTES_MAX: usize = 1 << 20;
 
-/// Full-size buffers kept for reuse: fresh memory of this size comes from the kernel page by page, which costs as much
-/// as filling it.
-const SPARE_MAX: usize = 32;
-static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+/// Full-size buffers.
+static SPARES: Spares = Spares::new(32);
 
 fn new_buffer(capacity: usize) -> Vec<u8> {
     let spare = if capacity == BUFFER_BYTES_MAX {
-        SPARE.lock().pop()
+        SPARES.take()
     } else {
         None
     };
@@ -30,13 +27,9 @@ fn new_buffer(capacity: usize) -> Vec<u8> {
 }
 
 /// Takes the memory of a buffer back that nobody needs any more.
-pub(super) fn recycle(mut buffer: Vec<u8>) {
+pub(super) fn recycle(buffer: Vec<u8>) {
     if buffer.capacity() == BUFFER_BYTES_MAX {
-        buffer.clear();
-        let mut spare = SPARE.lock();
-        if spare.len() < SPARE_MAX {
-            spare.push(buffer);
-        }
+        SPARES.give(buffer);
     }
 }
 

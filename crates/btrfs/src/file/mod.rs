@@ -38,6 +38,7 @@ pub(crate) mod replay;
 mod seek;
 mod shared;
 mod sharing;
+mod spare;
 mod truncate;
 mod write;
 mod writeback;

@@ -4,13 +4,13 @@
 //! Space is taken out of the reservation in the order of the file, when all sizes are known: a compressed extent takes
 //! less than was reserved for it, and the rest is given back with the reservation.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use btrfs_format::LogicalAddr;
 use btrfs_format::items::compression;
 
-use super::compress::Algorithm;
+use super::compress::{self, Algorithm};
 use super::data::Flight;
 use super::extent::{Extent, Kind, OnDisk, Walk};
 use super::items::{Change, NOW};
@@ -22,8 +22,10 @@ use crate::error::{Error, Result};
 use crate::inode::{Inode, flags};
 use crate::space::DataReservation;
 
-/// Bytes that a worker checksums and writes at once.
-const JOB_BYTES: usize = 1 << 20;
+/// Bytes that a worker checksums and writes at once, at most and at least.
+const JOB_BYTES: RangeInclusive<usize> = 128 << 10..=1 << 20;
+/// Every worker has so many jobs, if they are not too small for that: all are done at about the same time.
+const JOBS_EACH: usize = 4;
 
 /// Adjacent dirty buffers.
 #[derive(Debug)]
@@ -100,7 +102,7 @@ pub(super) fn place(
         existing.extend(found.into_iter().filter(|e| last.is_none_or(|last| e.start > last)));
     }
     let (is_incompressible, packs_well) = match choice {
-        Some(choice) => compress(engine, choice, runs, &mut spots),
+        Some(choice) => pack_all(engine, choice, runs, &mut spots),
         None => (false, None),
     };
     let mut targets = Vec::with_capacity(runs.len());
@@ -108,6 +110,8 @@ pub(super) fn place(
         targets.push(find_places(engine, spots, reservation.as_mut(), allocated)?);
     }
     let sums = write(engine, inode, runs, &targets)?;
+    let streams = targets.iter_mut().flatten().filter_map(|target| target.packed.take());
+    streams.for_each(compress::recycle);
     let replacements: Vec<_> = targets.into_iter().flat_map(replacements_of).collect();
     Ok(Placed {
         change: Change {
@@ -185,7 +189,7 @@ pub(super) fn has_place(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>)
 
 /// Compresses what gets new extents: did something fail to become smaller that should have, and did it go well
 /// ([`Placed::packs_well`])?
-fn compress(engine: &Engine, choice: Choice, runs: &[Run], spots: &mut [Vec<Spot>]) -> (bool, Option<bool>) {
+fn pack_all(engine: &Engine, choice: Choice, runs: &[Run], spots: &mut [Vec<Spot>]) -> (bool, Option<bool>) {
     let mut jobs = Vec::new();
     for (run, spots) in runs.iter().zip(spots) {
         for spot in spots {
@@ -358,7 +362,7 @@ fn write(
     runs: &[Run],
     targets: &[Vec<Target>],
 ) -> Result<Vec<(LogicalAddr, Vec<u8>)>> {
-    let jobs = write_jobs(runs, targets);
+    let jobs = write_jobs(runs, targets, engine.workers.threads());
     let wants_sums = inode.flags() & flags::NODATASUM == 0;
     let done = engine.workers.run(jobs, |writes| -> Result<Vec<_>> {
         let mut sums = Vec::new();
@@ -376,12 +380,18 @@ fn write(
     Ok(all)
 }
 
-/// All writes, in portions of [`JOB_BYTES`] or a little more.
-fn write_jobs<'r>(runs: &'r [Run], targets: &'r [Vec<Target>]) -> Vec<Vec<(LogicalAddr, &'r [u8])>> {
+/// All writes, in portions for so many workers.
+fn write_jobs<'r>(runs: &'r [Run], targets: &'r [Vec<Target>], workers: usize) -> Vec<Vec<(LogicalAddr, &'r [u8])>> {
+    let len = |target: &Target| match &target.packed {
+        Some(packed) => packed.len(),
+        None => (target.range.end - target.range.start) as usize,
+    };
+    let total: usize = targets.iter().flatten().map(len).sum();
+    let portion = (total / (workers * JOBS_EACH)).clamp(*JOB_BYTES.start(), *JOB_BYTES.end());
     let mut jobs: Vec<Vec<(LogicalAddr, &[u8])>> = Vec::new();
     let mut job_bytes = 0;
     let mut add = |addr: u64, data: &'r [u8]| {
-        if jobs.is_empty() || job_bytes >= JOB_BYTES {
+        if jobs.is_empty() || job_bytes >= portion {
             jobs.push(Vec::new());
             job_bytes = 0;
         }

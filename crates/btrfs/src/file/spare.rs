@@ -1,0 +1,32 @@
+//! Buffers kept for reuse: new memory comes from the kernel page by page, which costs as much as filling it.
+
+use parking_lot::Mutex;
+
+/// Buffers that nobody uses now, as many as a stream keeps under way.
+#[derive(Debug)]
+pub(super) struct Spares {
+    kept: Mutex<Vec<Vec<u8>>>,
+    count_max: usize,
+}
+
+impl Spares {
+    pub const fn new(count_max: usize) -> Self {
+        Self {
+            kept: Mutex::new(Vec::new()),
+            count_max,
+        }
+    }
+
+    /// An empty buffer, of whatever capacity.
+    pub fn take(&self) -> Option<Vec<u8>> {
+        self.kept.lock().pop()
+    }
+
+    pub fn give(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        let mut kept = self.kept.lock();
+        if kept.len() < self.count_max {
+            kept.push(buffer);
+        }
+    }
+}
