@@ -102,6 +102,7 @@ fn nth_run(args: &Args, n: u64) -> Run {
         // Inside a snapshot they are empty directories, younger each time one looks.
         subvolumes: !args.snapshots && (args.subvolumes || (n / 2) % 3 == 1),
         tear_bytes: if n % 6 == 1 { 512 } else { 4096 },
+        is_slow: rng.one_in(3),
     }
 }
 

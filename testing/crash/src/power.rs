@@ -65,6 +65,8 @@ pub struct Run {
     /// What the devices never tear. The kernel trusts them not to tear a superblock, of 4096 bytes; with logs we must,
     /// too: the other copies of the superblock know of no log.
     pub tear_bytes: u64,
+    /// Devices take their time, as real ones do: what happens beside a write under way happens.
+    pub is_slow: bool,
 }
 
 impl Run {
@@ -156,6 +158,7 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
     let recorded: Vec<Arc<dyn BlockDevice>> = rig::shared(&devices)
         .into_iter()
         .map(|device| Arc::new(log.record(device)) as Arc<dyn BlockDevice>)
+        .map(|device| if run.is_slow { rig::slow(device) } else { device })
         .collect();
     let fs = rig::mount_with(recorded, run.tree_log)?;
     let mut states = BTreeMap::from([(fs.engine().txn.committed().get(), cold(&devices)?.1)]);

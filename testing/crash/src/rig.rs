@@ -1,6 +1,7 @@
 //! Volumes in memory, mounted in process.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use btrfs_check::{CheckOptions, Finding, FindingId, Severity};
@@ -12,7 +13,7 @@ use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_btrfs::{Engine, env::Env};
 use cowshed_device::{BlockDevice, MemDevice};
-use cowshed_device_sim::Rng;
+use cowshed_device_sim::{Fault, FaultKind, FaultPlan, FaultyDevice, On, Rng};
 use cowshed_vfs::{Context, FileSystem, InitInfo};
 
 pub static ROOT: Context = Context::root();
@@ -86,6 +87,16 @@ pub fn shared(devices: &Devices) -> Vec<Arc<dyn BlockDevice>> {
         .iter()
         .map(|device| device.clone() as Arc<dyn BlockDevice>)
         .collect()
+}
+
+/// The same device, which takes its time to write and to flush.
+pub fn slow(device: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
+    let plan = FaultPlan::new();
+    for (on, micros) in [(On::Write, 100), (On::Flush, 1000)] {
+        let pause = Duration::from_micros(micros);
+        plan.add(Fault::error(on, 0).with_kind(FaultKind::Slow { pause }).forever());
+    }
+    Arc::new(FaultyDevice::new(device, plan))
 }
 
 /// Independent copies.

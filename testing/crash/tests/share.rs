@@ -49,6 +49,8 @@ fn run(seed: u64, layout: Layout, threads: Threads) -> Run {
         subvolumes: false,
         snapshots: false,
         tear_bytes: if seed.is_multiple_of(3) { 512 } else { 4096 },
+        // Where there is one thread it would be slower, and nothing else.
+        is_slow: threads != Threads::One && seed % 4 > 1,
     }
 }
 
