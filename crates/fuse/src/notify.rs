@@ -15,20 +15,22 @@ use cowshed_vfs::{Caches, NodeId};
 
 use crate::proto::flags::EXPIRE_ONLY;
 use crate::proto::wire::{NotifyInvalEntry, NotifyInvalInode, notify};
-use crate::server::Server;
 use crate::transport::dev::Device;
 
 /// Sends notifications to the kernel. A node or name that the kernel does not remember is no error; a session that
 /// has ended is (`NotConnected`).
+///
+/// It keeps nothing of the session alive: a file system may hold it, which the session holds itself.
 #[derive(Clone, Debug)]
 pub struct Notifier {
     device: Weak<Device>,
-    server: Arc<Server>,
+    /// Of the protocol, as agreed on.
+    minor: u32,
 }
 
 impl Notifier {
-    pub(crate) fn new(device: Weak<Device>, server: Arc<Server>) -> Notifier {
-        Notifier { device, server }
+    pub(crate) fn new(device: Weak<Device>, minor: u32) -> Notifier {
+        Notifier { device, minor }
     }
 
     fn device(&self) -> io::Result<Arc<Device>> {
@@ -61,7 +63,7 @@ impl Notifier {
     /// All names at once, each to be looked up again when it is next used. `Unsupported` before protocol 7.44 (Linux
     /// 6.16).
     pub fn inc_epoch(&self) -> io::Result<()> {
-        if self.server.agreed().is_none_or(|a| a.minor < 44) {
+        if self.minor < 44 {
             return Err(io::ErrorKind::Unsupported.into());
         }
         self.device()?.notify(notify::INC_EPOCH, &(), &[])

@@ -197,7 +197,7 @@ impl Session {
             Some(device) => device.clone(),
             None => self.notify_device.insert(Arc::new(self.device.try_clone()?)).clone(),
         };
-        Ok(Notifier::new(Arc::downgrade(&device), self.server.clone()))
+        Ok(Notifier::new(Arc::downgrade(&device), self.agreed().minor))
     }
 
     /// What was agreed on with the kernel.

@@ -249,3 +249,32 @@ fn what_is_lost_in_the_background_is_soon_forgotten() {
     mount.heal(file);
     mount.remount("f", &old);
 }
+
+/// The file system tells the kernel, by way of the session, which serves the file system: no circle that keeps all of it.
+#[test]
+fn nothing_is_left_of_an_engine_when_its_session_has_ended() {
+    let Some(_turn) = turn("nothing_is_left_of_an_engine_when_its_session_has_ended") else {
+        return;
+    };
+    let mut mount = Failing::new();
+    let file = mount.file("f", &[b'a'; BLOCK]);
+    // The way is used in both directions.
+    file.write_all_at(&[b'b'; BLOCK], 0).unwrap();
+    mount.plan.add(Fault::error(On::Write, 0).forever());
+    assert_eq!(errno(file.sync_all()), libc::EIO);
+    mount.plan.clear();
+    drop(file);
+    mount.end();
+    let (engine, disk) = (Arc::downgrade(&mount.engine), Arc::downgrade(&mount.disk));
+    drop(mount);
+    // The thread that tells the kernel ends by itself.
+    let start = Instant::now();
+    while engine.strong_count() + disk.strong_count() > 0 {
+        let left = (engine.strong_count(), disk.strong_count());
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "engine and disk are held: {left:?}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
