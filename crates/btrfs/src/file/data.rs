@@ -1,4 +1,4 @@
-//! What a file keeps in memory: dirty ranges, what write-back has in flight, and the error that fsync reports.
+//! What a file keeps in memory: dirty ranges, what write-back has in flight, and the errors that fsync reports.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -33,7 +33,6 @@ pub(super) struct DataState {
     /// A truncation in steps of what is on disk has come down to here, above the new size: extents below it are still
     /// there, and the item's size covers them.
     pub cut: Option<u64>,
-    pub failures: Failures,
     /// Under way. What is written meanwhile goes to new extents, in nodatacow files, too, and is compressed if that was
     /// asked for.
     pub defrag: Option<Defrag>,
@@ -51,6 +50,8 @@ pub struct FileData {
     /// Held by a defragmentation of the file, outside of all other locks.
     pub(super) defragmenting: Mutex<()>,
     pub(super) state: Mutex<DataState>,
+    /// For fsync.
+    pub(super) failures: Failures,
 }
 
 impl DataState {

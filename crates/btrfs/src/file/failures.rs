@@ -4,6 +4,8 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use parking_lot::{Condvar, Mutex};
+
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 
@@ -34,53 +36,103 @@ impl std::fmt::Debug for Listener {
 }
 
 /// Failed write-backs. Whoever waits takes [`Failures::count`] before and hands it to [`Failures::take`] after: of several
-/// who waited each one is told.
+/// who waited each one is told, and not before all know who remember the data.
+///
+/// Locks: its own is held for moments, no other lock within; who takes a failure holds none that [`Telling`] is kept under.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
+    state: Mutex<State>,
+    /// Nobody is being told any more.
+    all_know: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
     last: Option<Error>,
     count: u64,
     /// Of so many somebody was told.
     told: u64,
+    /// Of so many, those who remember the data may not know yet.
+    telling: u64,
+}
+
+/// A failure was noted, and who remembers the data is going to be told; dropped when he knows.
+#[derive(Debug)]
+#[must_use = "dropped at once, it says that all know"]
+pub(super) struct Telling<'a>(&'a Failures);
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.telling -= 1;
+        if state.telling == 0 {
+            self.0.all_know.notify_all();
+        }
+    }
 }
 
 impl Failures {
-    /// Notes that data could not be written.
-    pub fn note(&mut self, error: Error) {
-        self.last = Some(error);
-        self.count += 1;
+    /// Notes that data could not be written: before it is dropped, so that nobody finds it neither dirty nor failed.
+    pub fn note(&self, error: Error) -> Telling<'_> {
+        let mut state = self.state.lock();
+        state.last = Some(error);
+        state.count += 1;
+        state.telling += 1;
+        Telling(self)
     }
 
     /// How many there were until now.
     pub fn count(&self) -> u64 {
-        self.count
+        self.state.lock().count
     }
 
     /// The error of a write-back that nobody was told of, or that failed after the first `seen` did.
-    pub fn take(&mut self, seen: u64) -> Result<()> {
-        if self.count == seen && self.count == self.told {
+    pub fn take(&self, seen: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.count == seen && state.count == state.told {
             return Ok(());
         }
-        self.told = self.count;
-        self.last.clone().map_or(Ok(()), Err)
+        state.told = state.count;
+        let error = state.last.clone();
+        self.all_know.wait_while(&mut state, |state| state.telling > 0);
+        error.map_or(Ok(()), Err)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn everybody_who_waited_hears_of_a_failure_and_nobody_later() {
-        let mut failures = Failures::default();
+        let failures = Failures::default();
         let (first, second) = (failures.count(), failures.count());
-        failures.note(Error::NoSpace);
+        drop(failures.note(Error::NoSpace));
         assert!(failures.take(first).is_err());
         assert!(failures.take(second).is_err(), "it waited, too");
         assert!(failures.take(failures.count()).is_ok(), "somebody was told");
-        failures.note(Error::NoSpace);
+        drop(failures.note(Error::NoSpace));
         assert!(
             failures.take(failures.count()).is_err(),
             "failed in the background: nobody was told"
         );
+    }
+
+    #[test]
+    fn nobody_hears_of_a_failure_before_those_who_remember_the_data() {
+        let failures = Failures::default();
+        let seen = failures.count();
+        let (one, other) = (failures.note(Error::NoSpace), failures.note(Error::ReadOnly));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| failures.take(seen));
+            for telling in [one, other] {
+                std::thread::sleep(Duration::from_millis(20));
+                assert!(!waiting.is_finished());
+                drop(telling);
+            }
+            assert!(waiting.join().unwrap().is_err());
+        });
     }
 }

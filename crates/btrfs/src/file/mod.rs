@@ -72,6 +72,8 @@ mod compress_tests;
 #[cfg(test)]
 mod csum_tests;
 #[cfg(test)]
+mod failures_tests;
+#[cfg(test)]
 mod in_place_tests;
 #[cfg(test)]
 mod kernel_tests;

@@ -39,7 +39,7 @@ pub struct FileShared {
     /// Bytes that all open atomic groups hold.
     staged_bytes: Arc<AtomicU64>,
     /// Of all files, for syncfs.
-    pub(super) failures: Mutex<Failures>,
+    pub(super) failures: Failures,
     pub(super) listener: Listener,
     no_holes: OnceLock<bool>,
     pub(super) encoders: Encoders,
@@ -55,7 +55,7 @@ impl Default for FileShared {
             decompressed: Mutex::default(),
             remapped: Mutex::default(),
             staged_bytes: Arc::default(),
-            failures: Mutex::default(),
+            failures: Failures::default(),
             listener: Listener::default(),
             no_holes: OnceLock::new(),
             encoders: Encoders::default(),

@@ -53,25 +53,20 @@ struct Group {
 /// Writes all dirty data of the inode; its items are in the overlay afterwards. Also reports a write-back that failed
 /// since the last call, or while this one waited: of several callers each one is told.
 pub fn write_back(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
-    let failures = || inode.data.state.lock();
-    let seen = failures().failures.count();
+    let failures = &inode.data.failures;
+    let seen = failures.count();
     let result = flush(engine, inode);
-    let earlier = failures().failures.take(seen);
-    let result = result.and(earlier);
-    if result.is_err() {
-        // Whoever failed to write tells who remembers the data before he lets go of this lock.
-        drop(inode.data.flush.lock());
-    }
-    result
+    let earlier = failures.take(seen);
+    result.and(earlier)
 }
 
 /// [`Engine::sync`] that also reports a write-back of any file that failed since the last call: one in the background tells
 /// nobody.
 pub fn sync_all(engine: &Engine) -> Result<()> {
     let failures = &engine.file.failures;
-    let seen = failures.lock().count();
+    let seen = failures.count();
     let result = engine.sync();
-    let earlier = failures.lock().take(seen);
+    let earlier = failures.take(seen);
     result.and(earlier)
 }
 
@@ -251,7 +246,7 @@ fn write_group(
         Ok(Some(placed)) => Ok(placed),
         Err(error) => Err(error),
     };
-    let result = match prepared {
+    let (result, telling) = match prepared {
         Ok(placed) => {
             if let Some(packs_well) = placed.packs_well {
                 inode.data.state.lock().packs_well = packs_well;
@@ -262,15 +257,14 @@ fn write_group(
                 }
                 update_disk_size(state, attr, true)
             });
-            Ok(())
+            (Ok(()), None)
         }
         Err(error) => {
             for (addr, len_bytes) in allocated {
                 engine.space.unalloc_data(addr, len_bytes);
             }
             tracing::error!(tree = %inode.tree.id(), ino = %inode.ino, %error, "dirty data could not be written and is lost");
-            inode.data.state.lock().failures.note(error.clone());
-            engine.file.failures.lock().note(error.clone());
+            let telling = [&inode.data.failures, &engine.file.failures].map(|failures| failures.note(error.clone()));
             // What is lost reads as before it was written. The item must say so too, or a later sync that succeeds
             // would leave another size on disk than the mount shows. (Without NO_HOLES the size would need hole items.)
             if has_no_holes(engine) {
@@ -278,7 +272,7 @@ fn write_group(
                     update_disk_size(state, attr, true)
                 });
             }
-            Err(error)
+            (Err(error), Some(telling))
         }
     };
     let mut state = inode.data.state.lock();
@@ -290,6 +284,7 @@ fn write_group(
         let lost = group.runs.iter().map(|run| run.range.clone()).collect();
         engine.file.listener.tell(inode, lost);
     }
+    drop(telling);
     for (_, flight) in group.runs.into_iter().flat_map(|run| run.parts) {
         if let Ok(buffer) = Arc::try_unwrap(flight) {
             recycle(buffer);

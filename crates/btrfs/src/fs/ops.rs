@@ -508,8 +508,16 @@ impl FileSystem for Fs {
         data: &[u8],
         flags: WriteFlags,
     ) -> VfsResult<usize> {
-        self.write_to(ctx, (node, handle), offset, data, flags)
-            .map_err(|e| errno("write", e))
+        let written = self.write_to(ctx, (node, handle), offset, data, flags);
+        // Nobody sends it again: lost, as by a write-back that failed, and still remembered.
+        if written.is_err()
+            && flags.contains(WriteFlags::FROM_CACHE)
+            && let Some(caches) = self.caches()
+        {
+            let range = offset..offset.saturating_add(data.len() as u64);
+            caches.content_lost(node, vec![range]);
+        }
+        written.map_err(|e| errno("write", e))
     }
 
     fn statfs(&self, _ctx: &Context, _node: NodeId) -> VfsResult<StatFs> {

@@ -223,6 +223,40 @@ fn a_sync_of_all_that_fails_leaves_nothing_remembered() {
     mount.remount("f", &old);
 }
 
+/// The kernel sends a page once: refused, it is lost, and the kernel takes it for clean.
+#[test]
+fn a_mapping_does_not_show_what_found_no_space() {
+    let Some(_turn) = turn("a_mapping_does_not_show_what_found_no_space") else {
+        return;
+    };
+    let mount = Failing::new();
+    let file = mount.file("f", b"");
+    file.set_len(16 * BLOCK as u64).unwrap();
+    file.sync_all().unwrap();
+    let filler = File::create(mount.path("filler")).unwrap();
+    let mut size = 0;
+    for step in [16 << 20, 1 << 20, BLOCK as i64] {
+        while fallocate(&filler, 0, size, step).is_ok() {
+            size += step;
+        }
+    }
+    in_child(|| {
+        let mut map = Map::shared(&file, 16 * BLOCK)?;
+        assert!(map.bytes().iter().all(|b| *b == 0));
+        map.bytes()[3 * BLOCK..5 * BLOCK].fill(b'b');
+        assert_eq!(errno(map.sync()), libc::ENOSPC);
+        let start = Instant::now();
+        while map.bytes().iter().any(|b| *b != 0) {
+            assert!(start.elapsed() < Duration::from_secs(10), "it is remembered for good");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    })
+    .unwrap();
+    drop((file, filler));
+    mount.remount("f", &[0; 16 * BLOCK]);
+}
+
 /// Where much is dirty the writer writes back, and nobody asked whether it worked.
 #[test]
 fn what_is_lost_in_the_background_is_soon_forgotten() {
