@@ -17,7 +17,6 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use btrfs_check::{Finding, FindingId};
-use btrfs_format::TreeId;
 use cowshed_btrfs::fs::Fs;
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On, Repeat, Rng};
@@ -357,16 +356,9 @@ impl Faulty {
         let aborted = self.fs.engine().txn.is_aborted();
         rig::abandon(self.fs);
         let (_, has_log) = rig::state(rig::shared(&self.devices))?;
-        let allowed = |found: &Finding| match (&fault.kind, fault.repeat) {
-            // What lies behind a checksum in its field is not covered by it: rot there passes into a repaired copy.
-            (FaultKind::Rotten { .. }, _) => found.id == FindingId::BlockCopiesDiffer,
-            // Every write is torn from then on: of a superblock the torn part is all that changes. It names a log that
-            // nobody was told of, of whose blocks one copy got there before.
-            (FaultKind::Torn { .. }, Repeat::Forever) => {
-                found.id == FindingId::BlockCsum && found.site.tree == Some(TreeId::TREE_LOG)
-            }
-            _ => false,
-        };
+        // What lies behind a checksum in its field is not covered by it: rot there passes into a repaired copy.
+        let is_rotten = matches!(fault.kind, FaultKind::Rotten { .. });
+        let allowed = |found: &Finding| is_rotten && found.id == FindingId::BlockCopiesDiffer;
         rig::check_clean_but(&rig::shared(&self.devices), allowed)?;
         let (generation, tree) = cold(&self.devices)?;
         let newest = self.states.keys().next_back().copied().unwrap_or(0);
@@ -374,13 +366,11 @@ impl Faulty {
             generation >= self.acknowledged,
             "{generation} is older than what was acknowledged"
         );
-        // A first superblock that is torn takes the log with it: docs/DURABILITY.md.
-        let is_log_torn = matches!(fault.kind, FaultKind::Torn { .. }) && self.tree_log && !has_log;
         let mut broken = self
             .promised
             .iter()
             .filter(|(path, node)| tree.get(*path) != Some(*node));
-        if let Some((path, node)) = broken.next().filter(|_| !is_log_torn) {
+        if let Some((path, node)) = broken.next() {
             let differences = tree::differences(&Tree::from([(path.clone(), node.clone())]), &tree);
             return Err(anyhow!("{path} was synced and is not as it was then:\n{differences}"));
         }

@@ -6,8 +6,9 @@ use cowshed_btrfs::fs::Fs;
 use cowshed_crash::rig::{self, Devices, Layout, ROOT};
 use cowshed_crash::tree;
 use cowshed_crash::workload::{Op, Player};
-use cowshed_device::BlockDevice;
-use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
+use cowshed_device::{BlockDevice, MemDevice};
+use cowshed_device_sim::crash::{CrashImages, Options};
+use cowshed_device_sim::{Fault, FaultKind, FaultPlan, FaultyDevice, Log, On};
 use cowshed_vfs::{Error, FileSystem as _, NodeId, SetAttr};
 
 fn mounted() -> (Devices, FaultPlan, Fs) {
@@ -160,4 +161,59 @@ fn a_barrier_of_a_log_that_fails_makes_the_mount_read_only() {
     assert_eq!((generation, has_log), (committed.get(), false));
     let cold = tree::take(&rig::mount(rig::shared(&devices)).unwrap()).unwrap();
     assert_ne!(cold["f"].perm, 0o751);
+}
+
+/// Nor do crashes afterwards take what was synced before it: the superblock that led to it is there again.
+#[test]
+fn a_superblock_of_a_commit_that_is_torn_takes_no_log_with_it() {
+    const FIRST: u64 = 64 << 10;
+    let devices = rig::make(Layout::Dup, 4096, 0x11).unwrap();
+    let (plan, log) = (FaultPlan::new(), Log::new());
+    let recorded = log.record(devices[0].clone());
+    let device: Arc<dyn BlockDevice> = Arc::new(FaultyDevice::new(Arc::new(recorded), plan.clone()));
+    let fs = rig::mount_with(vec![device], true).unwrap();
+    let player = Player::new(&fs);
+    for path in ["f", "g"] {
+        player.apply(&write(path, 5000)).unwrap();
+    }
+    player.apply(&Op::Sync).unwrap();
+    player.apply(&write("f", 9000)).unwrap();
+    player.apply(&fsync("f")).unwrap();
+    let synced = tree::take(&fs).unwrap()["f"].clone();
+    let base: MemDevice = devices[0].snapshot();
+    log.take();
+    player.apply(&write("g", 9000)).unwrap();
+    let torn = FaultKind::Torn {
+        keep_bytes: 512,
+        reported: true,
+    };
+    plan.add(Fault::error(On::Write, 0).with_kind(torn).within(FIRST..FIRST + 4096));
+    let committed = fs.engine().txn.committed();
+    assert_eq!(player.apply(&Op::Sync), Err(Error::Io));
+    assert_eq!(plan.counts().faults, 1);
+    assert!(fs.engine().txn.is_aborted());
+    assert_eq!(fs.engine().txn.committed(), committed);
+    log.mark(1);
+    rig::abandon(fs);
+    let events = log.take();
+    let bases = [base];
+    let options = Options {
+        tear_bytes: 4096,
+        ..Options::default()
+    };
+    let mut heard = 0;
+    for image in CrashImages::new(&bases, &events, options) {
+        let name = image.to_string();
+        let has_heard = image.last_mark() == Some(1);
+        let devices: Devices = image.devices.into_iter().map(Arc::new).collect();
+        let (generation, has_log) = rig::state(rig::shared(&devices)).unwrap();
+        let cold = tree::take(&rig::mount(rig::shared(&devices)).unwrap()).unwrap();
+        if has_heard {
+            heard += 1;
+            assert_eq!((generation, has_log), (committed.get(), true), "{name}");
+            assert_eq!(cold["f"], synced, "{name}");
+        }
+        rig::check_clean(&rig::shared(&devices)).unwrap();
+    }
+    assert!(heard > 0);
 }

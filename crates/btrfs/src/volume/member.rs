@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use btrfs_format::items::DevItem;
-use btrfs_format::{DevId, Generation, U64, Uuid};
+use btrfs_format::{DevId, Generation, Superblock, U64, Uuid};
 use cowshed_device::BlockDevice;
 use parking_lot::Mutex;
 
@@ -48,8 +48,8 @@ pub(super) struct Member {
     /// `None`: the device is missing.
     pub device: Option<Arc<dyn BlockDevice>>,
     pub item: Mutex<DevItem>,
-    /// Generation of the newest superblock that is known to be on the device.
-    pub superblock_generation: AtomicU64,
+    /// The newest superblock that is known to be on the device.
+    superblock: Mutex<Option<Box<Superblock>>>,
     /// It lost writes (in this mount or an earlier one): others are read first.
     pub suspect: AtomicBool,
     /// It lost a write or a barrier since the volume was opened.
@@ -61,13 +61,13 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub fn new(item: DevItem, device: Option<Arc<dyn BlockDevice>>, generation: Generation) -> Self {
+    pub fn new(item: DevItem, device: Option<Arc<dyn BlockDevice>>, superblock: Option<Superblock>) -> Self {
         Self {
             devid: item.devid.into(),
             uuid: item.uuid,
             device,
             item: Mutex::new(item),
-            superblock_generation: AtomicU64::new(generation.get()),
+            superblock: Mutex::new(superblock.map(Box::new)),
             suspect: AtomicBool::new(false),
             lost_writes: AtomicBool::new(false),
             superblock_rewritten: AtomicBool::new(false),
@@ -79,6 +79,20 @@ impl Member {
     /// The device, or the error that it is missing.
     pub fn present(&self) -> Result<&Arc<dyn BlockDevice>> {
         self.device.as_ref().ok_or(Error::MissingDevice { devid: self.devid })
+    }
+
+    /// The newest superblock that is known to be on the device.
+    pub fn superblock(&self) -> Option<Superblock> {
+        self.superblock.lock().as_deref().copied()
+    }
+    /// Its generation; 0 where none is known.
+    pub fn superblock_generation(&self) -> Generation {
+        let superblock = self.superblock.lock();
+        superblock.as_ref().map_or(Generation(0), |sb| sb.generation.into())
+    }
+    /// The device took this one.
+    pub fn set_superblock(&self, superblock: &Superblock) {
+        *self.superblock.lock() = Some(Box::new(*superblock));
     }
 
     pub fn is_suspect(&self) -> bool {

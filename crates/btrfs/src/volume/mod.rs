@@ -19,6 +19,8 @@ mod superblocks;
 mod write;
 
 #[cfg(test)]
+mod superblock_tests;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

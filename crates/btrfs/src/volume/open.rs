@@ -7,9 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use btrfs_format::features::super_flags;
 use btrfs_format::items::DevItem;
 use btrfs_format::superblock::RootBackup;
-use btrfs_format::{
-    Access, DevId, Generation, Key, KeyType, LogicalAddr, ObjectId, Superblock, TreeBlock, TreeId, view,
-};
+use btrfs_format::{Access, DevId, Key, KeyType, LogicalAddr, ObjectId, Superblock, TreeBlock, TreeId, view};
 use cowshed_device::BlockDevice;
 use parking_lot::RwLock;
 
@@ -108,11 +106,9 @@ fn open_at(found: &[Found], superblock: Superblock, options: &OpenOptions) -> Re
     let members = found
         .iter()
         .map(|f| {
-            let generation = f.superblock.generation.into();
-            let member = Member::new(f.superblock.dev_item, Some(f.device.clone()), generation);
-            member
-                .suspect
-                .store(generation < found[0].superblock.generation.into(), Ordering::Relaxed);
+            let member = Member::new(f.superblock.dev_item, Some(f.device.clone()), Some(f.superblock));
+            let is_behind = f.superblock.generation.get() < found[0].superblock.generation.get();
+            member.suspect.store(is_behind, Ordering::Relaxed);
             Arc::new(member)
         })
         .collect();
@@ -259,14 +255,13 @@ fn match_members(volume: &Volume, items: BTreeMap<DevId, DevItem>, options: &Ope
                         device.name()
                     )));
                 }
-                let generation = Generation(found.superblock_generation.load(Ordering::Relaxed));
-                let member = Member::new(item, Some(device.clone()), generation);
+                let member = Member::new(item, Some(device.clone()), found.superblock());
                 member.suspect.store(found.is_suspect(), Ordering::Relaxed);
                 member
             }
             None if options.degraded => {
                 tracing::warn!(%devid, "device is missing");
-                Member::new(item, None, Generation(0))
+                Member::new(item, None, None)
             }
             None => return Err(Error::MissingDevice { devid }),
         };

@@ -10,6 +10,9 @@
 //! *Superblocks.* Who opens the volume believes the highest generation. A device that did not take a superblock does no
 //! harm when the new one is of a newer generation; when only the log changed (same generation), two devices would
 //! disagree and the older log might win. That is an error, and the caller commits instead.
+//!
+//! A write of a superblock that fails may have torn the one before, which alone leads to the log. Where nobody has the new
+//! one, the one before is put back (docs/design/transactions.md, X8).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -178,7 +181,8 @@ impl Volume {
     /// Checksum, place and device item are filled in here, and features that came into use.
     ///
     /// # Errors
-    /// When no device took it, or when one did not and holds a superblock of this generation.
+    /// When no device took it, or when one did not and holds a superblock of this generation. Devices that did not take it
+    /// have the one before, if they took that.
     pub fn write_superblock_copies(&self, superblock: &Superblock, which: SuperblockCopies) -> Result<()> {
         self.require_writable()?;
         let mut superblock = *superblock;
@@ -190,22 +194,22 @@ impl Volume {
             .iter()
             .filter_map(|m| m.device.as_ref().map(|device| (m, device)))
             .collect();
-        let mut taken = 0;
         let mut failure = None;
         let mut ambiguous = false;
         let mut first_copies = Vec::with_capacity(present.len());
+        let mut failed = Vec::new();
         for (member, device) in &present {
-            let before = Generation(member.superblock_generation.load(Ordering::Acquire));
+            let before = member.superblock_generation();
             match self.write_superblock(superblock, member, device.as_ref(), SUPERBLOCK_OFFSETS[0]) {
-                Ok(()) => {
-                    taken += 1;
+                Ok(written) => {
                     first_copies.push((member, device));
-                    member.superblock_generation.store(generation.get(), Ordering::Release);
+                    member.set_superblock(&written);
                     member
                         .superblock_rewritten
                         .store(before == generation, Ordering::Release);
                 }
                 Err(error) => {
+                    failed.push((*member, *device));
                     ambiguous |= before >= generation;
                     failure = Some(error);
                 }
@@ -222,7 +226,10 @@ impl Volume {
             }
         }
         match failure {
-            Some(error) if taken == 0 || ambiguous => Err(error),
+            Some(error) if first_copies.is_empty() || ambiguous => {
+                self.put_back(&failed);
+                Err(error)
+            }
             _ => {
                 *self.superblock.write() = *superblock;
                 Ok(())
@@ -230,16 +237,62 @@ impl Volume {
         }
     }
 
-    fn write_superblock(&self, from: &Superblock, member: &Member, device: &dyn BlockDevice, at: u64) -> Result<()> {
-        let mut superblock = *from;
+    /// Gives devices the superblock back that they had before they did not take one. What it leads to is whole: until
+    /// a commit is durable, nothing of the one before, or of its log, is written again. One attempt; where it fails, too,
+    /// the mirrors are left, of the last commit.
+    fn put_back(&self, failed: &[(&Arc<Member>, &Arc<dyn BlockDevice>)]) {
+        let last = self.superblock.read().generation;
+        for (member, device) in failed {
+            // Of a device that missed commits, what its own one leads to may be overwritten.
+            let Some(before) = member.superblock().filter(|sb| sb.generation == last) else {
+                continue;
+            };
+            let put = self.put_superblock(before, member, device.as_ref(), SUPERBLOCK_OFFSETS[0]);
+            // Barrier: who hears of the error may rely on what was synced before.
+            let put = put.and_then(|_| {
+                device.flush().map_err(|error| {
+                    member.count(DeviceFault::Flush);
+                    error.into()
+                })
+            });
+            match put {
+                Ok(()) => tracing::info!(devid = %member.devid, "the superblock before is there again"),
+                Err(error) => tracing::error!(devid = %member.devid, %error, "the first superblock may be torn"),
+            }
+        }
+    }
+
+    /// Returns what was written.
+    fn write_superblock(
+        &self,
+        from: &Superblock,
+        member: &Member,
+        device: &dyn BlockDevice,
+        at: u64,
+    ) -> Result<Superblock> {
+        let superblock = Superblock {
+            dev_item: member.superblock_item(),
+            ..*from
+        };
+        self.put_superblock(superblock, member, device, at)
+    }
+
+    /// Writes a superblock of this device's to this place.
+    fn put_superblock(
+        &self,
+        mut superblock: Superblock,
+        member: &Member,
+        device: &dyn BlockDevice,
+        at: u64,
+    ) -> Result<Superblock> {
         superblock.bytenr = U64::new(at);
-        superblock.dev_item = member.superblock_item();
         superblock.seal(self.geometry.csum_type);
         device.write_at(at, superblock.as_bytes()).map_err(|error| {
             member.count(DeviceFault::Write);
             tracing::warn!(devid = %member.devid, at, %error, "superblock not written");
-            error.into()
-        })
+            Error::from(error)
+        })?;
+        Ok(superblock)
     }
 }
 
