@@ -36,7 +36,9 @@ fn numbers(outlines: &[(usize, Shape)], moments: &[usize], seed: u64, images_max
     }
     // Of the images of one moment that with nothing of what is pending is the first.
     let at = |moment: &usize| outlines.partition_point(|(events, _)| events < moment);
-    let moments: Vec<usize> = moments.iter().map(at).filter(|n| *n < outlines.len()).collect();
+    // Moments between which nothing came have one image: it must not stand for two of those that are chosen.
+    let moments: BTreeSet<usize> = moments.iter().map(at).filter(|n| *n < outlines.len()).collect();
+    let moments: Vec<usize> = moments.into_iter().collect();
     let mut numbers: BTreeSet<usize> = spread(&moments, images_max / 4, seed).into_iter().collect();
     for side in [&mut prefixes, &mut others] {
         side.retain(|number| !numbers.contains(number));
@@ -102,6 +104,18 @@ mod tests {
             let chosen = chosen(&outlines, &[33, 57, 100], seed, 20);
             assert!(chosen.contains(&330) && chosen.contains(&570), "{chosen:?}");
             assert_eq!(chosen.len(), 20, "{chosen:?}");
+        }
+    }
+
+    #[test]
+    fn moments_of_one_image_are_chosen_once() {
+        let outlines = outlines(1000);
+        let moments = [33, 33, 33, 33, 33, 57, 61, 61, 72, 80];
+        for seed in 0..20 {
+            let chosen = chosen(&outlines, &moments, seed, 20);
+            for number in [330, 570, 610, 720, 800] {
+                assert!(chosen.contains(&number), "{number} in {chosen:?}");
+            }
         }
     }
 }
