@@ -489,7 +489,7 @@ fn a_group_that_is_too_large_is_refused() {
     assert_eq!(all.load(std::sync::atomic::Ordering::Relaxed), others);
 }
 
-/// For the random operations of [`super::tests`]: a group over some files, which is committed or dropped.
+/// For the random operations of [`super::random_tests`]: a group over some files, which is committed or dropped.
 pub(super) fn random_group(bench: &mut Bench, dice: &mut Dice, file_bytes_max: u64) -> String {
     let mut group = Group::new(bench.engine());
     let mut after = bench.files.clone();

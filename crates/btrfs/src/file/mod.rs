@@ -82,6 +82,8 @@ mod map_tests;
 #[cfg(test)]
 mod race_tests;
 #[cfg(test)]
+mod random_tests;
+#[cfg(test)]
 mod strange_tests;
 #[cfg(test)]
 mod tests;
