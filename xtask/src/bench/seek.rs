@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args as ClapArgs;
 
 use super::plot::{self, Series};
-use super::side::{self, Side};
+use super::side::{self, Removed, Side};
 use super::table;
 use crate::run;
 
@@ -87,9 +87,7 @@ struct Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // Only where an error came before the unmount.
-        let _ = Command::new("umount").arg(self.mountpoint()).output();
-        let _ = std::fs::remove_dir_all(&self.top);
+        drop(Removed(self.top.clone()));
     }
 }
 

@@ -32,7 +32,7 @@ impl Side {
 /// Can the kernel's side be measured here?
 pub fn kernel_can() -> bool {
     let has_btrfs = std::fs::read_to_string("/proc/filesystems").is_ok_and(|l| l.contains("btrfs"));
-    let has_mkfs = Command::new("mkfs.btrfs").arg("--version").output().is_ok();
+    let has_mkfs = run::output(Command::new("mkfs.btrfs").arg("--version")).is_ok();
     has_btrfs && has_mkfs && std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
 }
 
@@ -52,6 +52,39 @@ pub struct Setup<'a> {
     /// A build of ours other than the usual one, and what it finds in its environment.
     pub program: Option<&'a Path>,
     pub environment: &'a [(&'a str, &'a str)],
+}
+
+/// A file, or a directory with all that is in it and what is mounted there, that goes with this value: images of many GiB in
+/// memory must not stay behind where a load or a judge fails.
+pub struct Removed(pub PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        unmount_lazily(&self.0);
+        // What is mounted is not ours to remove.
+        if let Some(mount) = mounts(&self.0).first() {
+            eprintln!("left behind: {}", mount.display());
+        } else if self.0.is_dir() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        } else {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+}
+
+/// Whoever still uses the mounts can go on; what they have goes with the last of them.
+fn unmount_lazily(dir: &Path) {
+    for mount in mounts(dir) {
+        let _ = run::output(Command::new("umount").arg("-l").arg(mount));
+    }
+}
+
+/// What is mounted on a directory and below it, the newest first.
+fn mounts(dir: &Path) -> Vec<PathBuf> {
+    // As the table writes it, but for odd characters, which names of ours have not.
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let paths = table.lines().rev().filter_map(|line| line.split(' ').nth(1));
+    paths.map(PathBuf::from).filter(|path| path.starts_with(dir)).collect()
 }
 
 /// A mounted volume. Goes away with everything it made, also where a load fails.
@@ -198,13 +231,14 @@ impl Drop for Mounted {
         if self.is_mounted
             && let Err(error) = self.unmount()
         {
-            eprintln!("left behind: {}: {error:#}", self.top.display());
-            return;
+            // Busy, where a load was cut.
+            eprintln!("{}: {error:#}", self.top.display());
+            unmount_lazily(&self.top);
         }
         if let Err(error) = self.detach() {
             eprintln!("left behind: {error:#}");
         }
-        let _ = std::fs::remove_dir_all(&self.top);
+        drop(Removed(self.top.clone()));
     }
 }
 
@@ -220,4 +254,33 @@ fn own(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 /// Runs it; what it printed is told only where it fails.
 fn quiet(command: &mut Command) -> Result<()> {
     run::output(command).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use cowshed_harness::{need, run, scratch_dir};
+
+    use super::*;
+
+    #[test]
+    fn what_is_made_goes_with_what_is_mounted_on_it() {
+        let Some(()) = need::root() else { return };
+        let scratch = scratch_dir().unwrap();
+        let (file, dir) = (scratch.path().join("file"), scratch.path().join("dir"));
+        let none = Removed(scratch.path().join("none"));
+        let (of_file, of_dir) = (Removed(file.clone()), Removed(dir.clone()));
+        std::fs::write(&file, b"x").unwrap();
+        let mount = dir.join("mount");
+        std::fs::create_dir_all(&mount).unwrap();
+        run(
+            "mount",
+            &["-t".as_ref(), "tmpfs".as_ref(), "none".as_ref(), mount.as_os_str()],
+        )
+        .unwrap();
+        // It is busy.
+        let open = std::fs::File::create(mount.join("open")).unwrap();
+        drop((none, of_file, of_dir));
+        assert!(!file.exists() && !dir.exists() && mounts(&dir).is_empty());
+        drop(open);
+    }
 }

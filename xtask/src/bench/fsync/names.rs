@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 use super::super::loads::generate;
-use super::super::side::{Mounted, Setup, Side};
+use super::super::side::{Mounted, Removed, Setup, Side};
 use super::super::table;
 use super::{Args, Outcome, ratio, show, turns};
 use crate::run;
@@ -95,32 +95,26 @@ pub fn first_fsync(args: &Args, setup: &Setup<'_>, files: u64) -> Result<f64> {
 /// The power fails now: a copy of the image is judged by `cowshed check`; a read-only mount of ours and then the kernel, which
 /// replays the log, have to find so many names in it; and `btrfs check` judges what the kernel made of it.
 fn judge(mounted: &Mounted, expected: u64) -> Result<()> {
-    let copy = mounted.image().with_extension("crashed");
-    let mnt = mounted.image().with_extension("judge");
-    run::output(
-        Command::new("cp")
-            .arg("--sparse=always")
-            .arg(mounted.image())
-            .arg(&copy),
-    )?;
-    std::fs::create_dir_all(&mnt)?;
+    let crashed = Removed(mounted.image().with_extension("crashed"));
+    let dir = Removed(mounted.image().with_extension("judge"));
+    let (copy, mnt) = (&crashed.0, &dir.0);
+    run::output(Command::new("cp").arg("--sparse=always").arg(mounted.image()).arg(copy))?;
+    std::fs::create_dir_all(mnt)?;
     let ours = |what: &str| {
         let mut command = Command::new(run::root().join("target/release/cowshed"));
         command.arg(what);
         command
     };
-    run::output(ours("check").arg(&copy))?;
+    run::output(ours("check").arg(copy))?;
     let found = |mount: &mut Command, umount: &mut Command| {
-        run::output(mount.arg(&copy).arg(&mnt))?;
+        run::output(mount.arg(copy).arg(mnt))?;
         let found = count_names(&mnt.join("d"));
-        run::output(umount.arg(&mnt))?;
+        run::output(umount.arg(mnt))?;
         found
     };
     let by_us = found(ours("mount").args(["-o", "ro"]), &mut ours("umount"))?;
     let by_kernel = found(Command::new("mount").args(["-o", "loop"]), &mut Command::new("umount"))?;
-    run::output(Command::new("btrfs").args(["check", "--readonly"]).arg(&copy))?;
-    std::fs::remove_file(&copy)?;
-    std::fs::remove_dir(&mnt)?;
+    run::output(Command::new("btrfs").args(["check", "--readonly"]).arg(copy))?;
     ensure!(
         (by_us, by_kernel) == (expected, expected),
         "after a crash we find {by_us} names, the kernel {by_kernel}, not {expected}"

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::super::side::{Mounted, Setup, Side};
+use super::super::side::{Mounted, Removed, Setup, Side};
 use super::super::{switches, table};
 use super::{Args, PASSES, pass, prepare};
 
@@ -46,7 +46,8 @@ pub fn run(args: &Args) -> Result<()> {
 /// A mount for each pass, as a mount's counters are told when it ends.
 fn one_run(args: &Args, program: &Path, off: &str) -> Result<[Row; 2]> {
     let counters = args.dir.join(format!("cowshed-bench-{}-counters", std::process::id()));
-    let told = counters.to_string_lossy();
+    let counters = Removed(counters);
+    let told = counters.0.to_string_lossy();
     let environment = [(switches::OFF, off), (switches::COUNTERS, &told)];
     let setup = Setup {
         program: Some(program),
@@ -60,8 +61,7 @@ fn one_run(args: &Args, program: &Path, off: &str) -> Result<[Row; 2]> {
     mounted.remount()?;
     let second = pass(&mounted, args)?;
     mounted.finish()?;
-    let lines = std::fs::read_to_string(&counters).context("the counters of the mounts")?;
-    std::fs::remove_file(&counters)?;
+    let lines = std::fs::read_to_string(&counters.0).context("the counters of the mounts")?;
     let lines: Vec<&str> = lines.lines().collect();
     ensure!(
         lines.len() == 3,
