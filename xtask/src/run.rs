@@ -40,7 +40,9 @@ pub fn run_within(limit: Duration, title: &str, command: &mut Command) -> Result
     Ok(())
 }
 
-/// Runs it and returns what it printed to standard output.
+/// Runs it and returns what it printed to standard output. As long as it takes, and in our process group: for what somebody
+/// watches and may break off.
+#[expect(clippy::disallowed_methods, reason = "somebody watches")]
 pub fn output(command: &mut Command) -> Result<String> {
     let out = command.output().with_context(|| format!("cannot run {command:?}"))?;
     ensure!(

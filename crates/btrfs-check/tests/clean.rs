@@ -1,15 +1,14 @@
 //! Volumes that mkfs.btrfs and the kernel made: nothing is to be said against them.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use btrfs_check::{CheckOptions, FindingId, Report, Severity, check};
 use btrfs_format::ChecksumType;
 use btrfs_image::MkfsOptions;
 use cowshed_device::{BlockDevice, FileDevice, Locking, MemDevice, OpenMode};
-use cowshed_harness::{KernelVolume, VolumeOptions, matrix_full, need, progs, run};
+use cowshed_harness::{KernelVolume, VolumeOptions, matrix_full, need, progs, run, shell};
 
 fn check_images(images: &[PathBuf]) -> Result<Report> {
     let devices = images
@@ -28,16 +27,6 @@ fn check_images(images: &[PathBuf]) -> Result<Report> {
         ..CheckOptions::default()
     };
     Ok(check(&devices, &options))
-}
-
-fn shell(dir: &Path, script: &str) -> Result<()> {
-    let status = Command::new("bash")
-        .args(["-ec", script])
-        .current_dir(dir)
-        .status()
-        .context("bash")?;
-    ensure!(status.success(), "the script failed: {script}");
-    Ok(())
 }
 
 fn assert_clean(what: &str, report: &Report) {

@@ -6,21 +6,14 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use btrfs_format::{Access, KeyType, render};
 use common::{Found, Volume};
+use cowshed_harness::run_raw;
 
 /// Runs a shell script; its failure is the test's.
 fn sh(script: &str) -> String {
-    let out = Command::new("bash").args(["-euc", script]).output().unwrap();
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert!(
-        out.status.success(),
-        "{script}\n{text}{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
-    text
+    cowshed_harness::run("bash", &["-euc", script]).unwrap_or_else(|e| panic!("{e:#}"))
 }
 
 /// Images in memory, attached and mounted for a while, gone with the value.
@@ -90,9 +83,9 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.mnt()).output();
+        let _ = run_raw("umount", &[self.mnt()]);
         for dev in &self.loops {
-            let _ = Command::new("losetup").args(["-d", dev]).output();
+            let _ = run_raw("losetup", &["-d", dev]);
         }
     }
 }

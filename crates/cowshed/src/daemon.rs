@@ -13,6 +13,7 @@ const READY: &str = "ready";
 /// Starts the background process with our own arguments and waits for its word.
 ///
 /// Errors of the background process reach the terminal from itself: until it is ready, it has our standard error.
+#[expect(clippy::disallowed_methods, reason = "its output has ended, and so does it")]
 pub fn start_and_wait() -> Result<u8> {
     let program = std::env::current_exe().context("finding our own program")?;
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();

@@ -10,22 +10,29 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+
+use crate::sys;
 
 /// What a program of a test may take.
 pub const PROGRAM_MAX: Duration = Duration::from_secs(900);
 /// What a process that was killed may take to go. One that waits in the kernel does not go at all.
 const DYING_MAX: Duration = Duration::from_secs(5);
-const POLL_MAX: Duration = Duration::from_millis(20);
 /// Looks at the processes of the machine until none is new.
 const LOOKS_MAX: usize = 16;
 
-/// Runs the program to its end, in a process group of its own, and gives what it printed. Errors: it cannot run, or was
-/// cut.
+/// As [`output_within`], with the limit of a test: for programs that answer in seconds, or hang.
+pub fn output(command: &mut Command) -> Result<Output> {
+    output_within(command, PROGRAM_MAX)
+}
+
+/// Runs the program to its end, in a process group of its own, with input from nowhere, and gives what it printed. Errors:
+/// it cannot run, or was cut.
 pub fn output_within(command: &mut Command, limit: Duration) -> Result<Output> {
     // Files: a pipe ends only when everybody has let go of it, also who cannot be killed.
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command
+        .stdin(Stdio::null())
         .stdout(stdout.try_clone()?)
         .stderr(stderr.try_clone()?)
         .process_group(0);
@@ -33,12 +40,13 @@ pub fn output_within(command: &mut Command, limit: Duration) -> Result<Output> {
     // The command may be kept by the caller, its files not.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let (stdout, stderr) = (read(&mut stdout)?, read(&mut stderr)?);
-    let said = || String::from_utf8_lossy(&[&stdout[..], &stderr[..]].concat()).into_owned();
-    Ok(Output {
-        status: status.with_context(said)?,
-        stdout,
-        stderr,
-    })
+    match status {
+        Ok(status) => Ok(Output { status, stdout, stderr }),
+        Err(error) => {
+            let said = [&stdout[..], &stderr[..]].concat();
+            bail!("{error:#}. It had printed:\n{}", String::from_utf8_lossy(&said))
+        }
+    }
 }
 
 /// Runs the program to its end; what it prints goes where our own output goes, and our keyboard stays its own. Errors: it
@@ -68,19 +76,28 @@ fn wait_within(command: &mut Command, limit: Duration) -> Result<ExitStatus> {
     bail!("{command:?} was cut after {} s{gone}. Killed: {cut}", limit.as_secs())
 }
 
-/// `None`: it has not ended in this time.
-fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+/// Kills a program and waits for its end. Errors: it hangs in the kernel.
+pub fn kill(child: &mut Child) -> Result<ExitStatus> {
+    child.kill()?;
+    let ended = wait(child, DYING_MAX)?;
+    ended.with_context(|| format!("process {} cannot be killed and hangs in the kernel", child.id()))
+}
+
+/// Waits for a program. `None`: it has not ended in this time.
+pub fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let started = Instant::now();
-    let mut pause = Duration::from_millis(1);
+    if let Some(status) = child.try_wait()? {
+        return Ok(Some(status));
+    }
+    // Readable when the program has ended: tests run thousands that take milliseconds, and pauses between looks would add up.
+    let end = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
+        let left = limit.saturating_sub(started.elapsed());
+        sys::wait_readable(&end, left)?;
+        match child.try_wait()? {
+            None if started.elapsed() < limit => {}
+            ended => return Ok(ended),
         }
-        if started.elapsed() >= limit {
-            return Ok(None);
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(POLL_MAX);
     }
 }
 
@@ -177,7 +194,7 @@ mod tests {
         let error = output_within(&mut shell(script), Duration::from_secs(1)).unwrap_err();
         assert!(started.elapsed() < Duration::from_secs(60));
         let text = format!("{error:#}");
-        for word in ["started", "was cut after 1 s", "(sleep)"] {
+        for word in ["\"sh\"", "started", "was cut after 1 s", "(sleep)"] {
             assert!(text.contains(word), "no {word:?} in: {text}");
         }
         let ids: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
@@ -185,8 +202,29 @@ mod tests {
         let deadline = Instant::now() + DYING_MAX;
         while ids.iter().any(|id| is_alive(*id)) {
             assert!(Instant::now() < deadline, "{ids:?} live on: {text}");
-            std::thread::sleep(POLL_MAX);
+            std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    #[test]
+    fn the_end_is_seen_when_it_comes() {
+        let mut child = shell("sleep 0.3").spawn().unwrap();
+        assert!(wait(&mut child, Duration::ZERO).unwrap().is_none());
+        let started = Instant::now();
+        assert!(
+            wait(&mut child, Duration::MAX)
+                .unwrap()
+                .is_some_and(|status| status.success())
+        );
+        assert!(started.elapsed() < Duration::from_secs(20));
+        assert!(kill(&mut child).unwrap().success(), "it had ended before");
+    }
+
+    #[test]
+    fn what_is_killed_is_gone() {
+        let mut child = shell("exec sleep 1000").spawn().unwrap();
+        assert!(!kill(&mut child).unwrap().success());
+        assert!(!is_alive(child.id()));
     }
 
     #[test]

@@ -1,29 +1,49 @@
-//! Runs a program and says what it said when it fails.
+//! Runs a program and says what it said when it fails. All have a limit, [`limit::PROGRAM_MAX`].
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use anyhow::{Result, bail};
 
 use crate::limit;
 
-/// Runs the program to its end, with input from nowhere; whatever it answers is an `Ok`. It has a limit, [`limit::PROGRAM_MAX`].
-pub fn run_raw(program: &str, args: &[impl AsRef<OsStr>]) -> Result<Output> {
+fn command(program: &str, args: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new(program);
-    command.args(args).stdin(std::process::Stdio::null()).env("LC_ALL", "C");
-    limit::output_within(&mut command, limit::PROGRAM_MAX)
+    command.args(args).env("LC_ALL", "C");
+    command
+}
+
+/// Runs the program to its end, with input from nowhere; whatever it answers is an `Ok`.
+pub fn run_raw(program: &str, args: &[impl AsRef<OsStr>]) -> Result<Output> {
+    limit::output(&mut command(program, args))
 }
 
 /// Runs the program; its standard output if it succeeds.
 pub fn run(program: &str, args: &[impl AsRef<OsStr>]) -> Result<String> {
-    let output = run_raw(program, args)?;
+    run_command(&mut command(program, args))
+}
+
+/// Runs the program in a directory.
+pub fn run_in(dir: &Path, program: &str, args: &[impl AsRef<OsStr>]) -> Result<String> {
+    run_command(command(program, args).current_dir(dir))
+}
+
+/// Runs a script in a directory. It ends with the first of its commands that fails.
+pub fn shell(dir: &Path, script: &str) -> Result<String> {
+    run_in(dir, "bash", &["-ec", script])
+}
+
+fn run_command(command: &mut Command) -> Result<String> {
+    let output = limit::output(command)?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
-        let line: Vec<_> = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect();
+        let args: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
         let complaint = String::from_utf8_lossy(&output.stderr);
         bail!(
-            "`{program} {}` failed with {}:\n{text}{complaint}",
-            line.join(" "),
+            "`{} {}` failed with {}:\n{text}{complaint}",
+            command.get_program().to_string_lossy(),
+            args.join(" "),
             output.status
         );
     }

@@ -1,10 +1,11 @@
-//! The ioctls of loop devices. The only unsafe code of this crate: each passes a structure of the kernel's layout
-//! that is borrowed for the whole call, or a number.
+//! The ioctls of loop devices, and other calls that have no safe form here. The only unsafe code of this crate: each passes a
+//! structure of the kernel's layout that is borrowed for the whole call, or a number.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 // linux/loop.h
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
@@ -40,6 +41,23 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 const _: () = assert!(size_of::<LoopConfig>() == 304);
+
+/// Waits until a descriptor can be read, at most so long, or somewhat less: the caller looks.
+pub(crate) fn wait_readable(file: &impl AsRawFd, limit: Duration) -> io::Result<()> {
+    let mut poll = libc::pollfd {
+        fd: file.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // Rounded up: who has less than a millisecond left does not look again and again.
+    let millis = limit.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
+    // SAFETY: one structure, borrowed for the call.
+    let ready = unsafe { libc::poll(&mut poll, 1, millis) };
+    match io::Error::last_os_error() {
+        error if ready < 0 && error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
+    }
+}
 
 /// The number of a loop device that was free a moment ago.
 pub(crate) fn loop_get_free(control: &File) -> io::Result<u32> {

@@ -84,9 +84,7 @@ impl Daemon {
                 self.said()
             );
         }
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
+        limit::kill(&mut self.child).map(drop)
     }
 
     /// Takes the mount of a dead process away.
@@ -97,26 +95,17 @@ impl Daemon {
     /// Unmounts in order; the process must end well.
     pub fn stop(mut self) -> Result<()> {
         run(Path::new("umount"), &[&self.dir.to_string_lossy()])?;
-        let started = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                ensure!(status.success(), "cowshed mount ended with {status}:\n{}", self.said());
-                return Ok(());
-            }
-            ensure!(
-                started.elapsed() < READY_MAX,
-                "the process stays after the unmount:\n{}",
-                self.said()
-            );
-            std::thread::sleep(Duration::from_millis(5));
+        match limit::wait(&mut self.child, READY_MAX)? {
+            Some(status) => ensure!(status.success(), "cowshed mount ended with {status}:\n{}", self.said()),
+            None => bail!("the process stays after the unmount:\n{}", self.said()),
         }
+        Ok(())
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = limit::kill(&mut self.child);
         if is_fuse(&self.dir) || std::fs::metadata(&self.dir).is_err() {
             let _ = self.unmount_dead();
         }

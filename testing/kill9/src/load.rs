@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use cowshed_crash::load_image;
-use cowshed_harness::scratch_dir;
+use cowshed_harness::{Keep, limit, scratch_dir};
 use cowshed_logcases::roads;
 use cowshed_model::Dice;
 
@@ -130,12 +130,10 @@ impl Volume {
                 self.ledger.recover(&fuse)?;
                 let ledger = Mutex::new((&mut self.ledger, dice));
                 work_and_kill(&mut daemon, delay, |root| {
-                    let mut bench = start_dbench(root)?;
+                    let _bench = start_dbench(root)?;
                     let mut guard = ledger.lock().map_err(|_| anyhow!("a panic"))?;
                     let (ledger, dice) = &mut *guard;
-                    let worked = ledger.work(root, dice);
-                    end_group(&mut bench)?;
-                    worked
+                    ledger.work(root, dice)
                 })
             }
             Load::Tides => {
@@ -168,7 +166,10 @@ impl Volume {
 
     fn judge(&mut self, image: &Path) -> Result<bool> {
         let crash = roads::Crash::new(load_image(image)?)?;
-        self.judge_crash(&crash).with_context(|| kept(&crash))?;
+        self.judge_crash(&crash).map_err(|error| {
+            let error = error.context(format!("log: {}", crash.has_log));
+            Keep::new(None).devices("kill9", [&crash.device], error)
+        })?;
         Ok(crash.has_log)
     }
 
@@ -181,35 +182,31 @@ impl Volume {
     }
 }
 
-/// Writes the image of a failed round to a file; says where.
-fn kept(crash: &roads::Crash) -> String {
-    let path = std::env::temp_dir().join(format!("kill9-{}.img", std::process::id()));
-    match crash.device.save(&path) {
-        Ok(()) => format!("the crash image is kept as {}, log: {}", path.display(), crash.has_log),
-        Err(e) => format!("the crash image could not be kept: {e}"),
+/// A program in a process group of its own, which ends with this value, all of it.
+struct Group(Child);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let group = rustix::process::Pid::from_child(&self.0);
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        if let Err(error) = limit::kill(&mut self.0) {
+            eprintln!("{error:#}");
+        }
     }
 }
 
 /// dbench in a directory of its own; it ends by itself only when its files fail.
-fn start_dbench(root: &Path) -> Result<Child> {
+fn start_dbench(root: &Path) -> Result<Group> {
     let dir = root.join("dbench");
     let _ = std::fs::create_dir(&dir);
-    Command::new("dbench")
+    let started = Command::new("dbench")
         .args(["-D", &dir.to_string_lossy(), "-t", "600", DBENCH_CLIENTS])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .process_group(0)
-        .spawn()
-        .context("starting dbench")
-}
-
-/// Ends a program that we started in a process group of its own.
-fn end_group(child: &mut Child) -> Result<()> {
-    let group = rustix::process::Pid::from_child(child);
-    let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-    child.wait()?;
-    Ok(())
+        .spawn();
+    started.map(Group).context("starting dbench")
 }
 
 /// Lets the load work on the mount, and kills the mount's process after a while.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
-use cowshed_harness::{KernelMount, LoopDevice, progs, run as run_program, scratch_dir};
+use cowshed_harness::{Keep, KernelMount, LoopDevice, progs, run as run_program, scratch_dir};
 use cowshed_model::{Dice, Model, Name};
 
 use crate::daemon::{Daemon, run as command};
@@ -155,28 +155,12 @@ impl Stable {
         );
         summary.operations += history.ops.len();
         summary.at_risk += history.ops.len() - history.floor;
-        let point = self
-            .judge(&history, &mut dice)
-            .map_err(|e| e.context(keep_trace(&history)).context(self.keep_image()))?;
+        let point = self.judge(&history, &mut dice).map_err(|e| {
+            let failure = e.context(keep_trace(&history));
+            Keep::new(None).files("kill9", &[self.path("image")], failure)
+        })?;
         summary.kept += point - history.floor;
         Ok(())
-    }
-
-    /// Copies the image of a failed round away; says where.
-    fn keep_image(&self) -> String {
-        let path = std::env::temp_dir().join(format!("kill9-{}.img", std::process::id()));
-        let copied = command(
-            Path::new("cp"),
-            &[
-                "--sparse=always",
-                &self.path("image").to_string_lossy(),
-                &path.to_string_lossy(),
-            ],
-        );
-        match copied {
-            Ok(_) => format!("the image is in {}", path.display()),
-            Err(e) => format!("the image could not be kept: {e:#}"),
-        }
     }
 
     /// The judges, in order; the model becomes what is on disk.

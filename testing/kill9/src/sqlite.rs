@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use cowshed_crash::tree::Tree;
+use cowshed_harness::limit;
 
 use crate::daemon::run;
 
@@ -63,8 +64,7 @@ impl Rows {
             .spawn()
             .context("starting sqlite3")?;
         let result = self.converse(&mut child, root, index);
-        let _ = child.kill();
-        child.wait()?;
+        limit::kill(&mut child)?;
         result
     }
 

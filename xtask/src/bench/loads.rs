@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use cowshed_harness::limit;
 
 use crate::run;
 
@@ -190,7 +191,7 @@ pub fn generate(mountpoint: &Path, arguments: &[&str]) -> Result<f64> {
 
 fn timed(command: &mut Command) -> Result<f64> {
     let started = Instant::now();
-    let status = command.status()?;
+    let status = limit::status_within(command, Duration::MAX)?;
     ensure!(status.success(), "{command:?}: {status}");
     Ok(started.elapsed().as_secs_f64())
 }

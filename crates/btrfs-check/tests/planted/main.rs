@@ -9,13 +9,12 @@ mod layout;
 mod refs;
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use btrfs_check::{CheckOptions, FindingId, Report, check};
 use cowshed_device::{BlockDevice, FileDevice, Locking, MemDevice, OpenMode};
-use cowshed_harness::{KernelVolume, VolumeOptions, need, run_raw};
+use cowshed_harness::{KernelVolume, VolumeOptions, need, run_raw, shell};
 
 use image::Image;
 
@@ -60,11 +59,7 @@ const CONTENT: &str = r#"
 
 fn make(options: &VolumeOptions) -> Result<Image> {
     let volume = KernelVolume::make(options)?;
-    volume.with_mount(|root: &Path| {
-        let status = Command::new("bash").args(["-ec", CONTENT]).current_dir(root).status()?;
-        ensure!(status.success(), "the script failed");
-        Ok(())
-    })?;
+    volume.with_mount(|root| shell(root, CONTENT))?;
     let file = FileDevice::open_with(volume.image(), OpenMode::ReadOnly, Locking::Unlocked)?;
     Ok(Image::new(MemDevice::copy_of("volume", &file)?))
 }

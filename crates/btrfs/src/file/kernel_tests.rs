@@ -1,11 +1,10 @@
 //! Files that the kernel made: read here, written to here, and read by the kernel again.
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 
 use cowshed_device::{FileDevice, OpenMode};
-use cowshed_harness::{KernelVolume, VolumeOptions, need};
+use cowshed_harness::{KernelVolume, VolumeOptions, need, run_in};
 use cowshed_vfs::{Context, FileSystem, Lookup, NodeId};
 
 use super::WriteCtx;
@@ -14,12 +13,7 @@ use crate::fs::{Fs, MountOptions};
 use crate::inode::Inode;
 
 pub(super) fn run(program: &str, args: &[&str], dir: &Path) {
-    let done = Command::new(program).args(args).current_dir(dir).output().unwrap();
-    assert!(
-        done.status.success(),
-        "{program} {args:?}: {}",
-        String::from_utf8_lossy(&done.stderr)
-    );
+    run_in(dir, program, args).unwrap_or_else(|e| panic!("{e:#}"));
 }
 
 pub(super) fn lookup(fs: &Fs, name: &str) -> Arc<Inode> {

@@ -1,6 +1,7 @@
 //! What a reader finds on a volume: inodes by number, with their names and contents.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -91,12 +92,9 @@ fn note(path: &Path, seen: &mut Seen) -> u64 {
 }
 
 fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let out = std::process::Command::new("getfattr")
-        .args(["--absolute-names", "-d", "-e", "hex"])
-        .arg(path)
-        .output()
-        .expect("getfattr");
-    let text = String::from_utf8(out.stdout).unwrap();
+    let args = ["--absolute-names", "-d", "-e", "hex"].map(OsStr::new);
+    let args: Vec<&OsStr> = args.into_iter().chain([path.as_os_str()]).collect();
+    let text = cowshed_harness::run("getfattr", &args).unwrap();
     let pairs = text
         .lines()
         .filter(|l| !l.starts_with('#'))

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 
-use cowshed_harness::{KernelVolume, need};
+use cowshed_harness::{KernelVolume, need, shell};
 
-use crate::extents::{Mounted, can_compare, mounted, shell};
+use crate::extents::{Mounted, can_compare, mounted};
 use crate::mount::{Guard, unmount};
 use crate::support::{COWSHED, run};
 
@@ -60,13 +59,8 @@ fn sizes_are_those_of_compsize() {
     scratch.assert_clean();
     let compsize = |root: &Path| {
         let each = ["", "zlib", "none", "elsewhere"].map(|below| {
-            let done = Command::new("compsize")
-                .arg("-b")
-                .arg(root.join(below))
-                .output()
-                .unwrap();
-            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-            String::from_utf8(done.stdout).unwrap()
+            let below = root.join(below);
+            cowshed_harness::run("compsize", &["-b".as_ref(), below.as_os_str()]).unwrap()
         });
         Ok(each)
     };

@@ -3,17 +3,17 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use cowshed_harness::need;
+use cowshed_harness::{KernelMount, need, shell};
 
-use crate::extents::{Dice, Mounted, mounted, shell};
+use crate::extents::{Change, Dice, Mounted, mounted};
 use crate::mount::{Guard, unmount};
 use crate::support::cowshed;
 
 /// An XFS that the kernel mounted, in a file; unmounted and given back when dropped.
 struct Xfs {
-    mnt: PathBuf,
+    // In this order they go.
+    mount: KernelMount,
     _dir: tempfile::TempDir,
 }
 
@@ -35,14 +35,13 @@ impl Xfs {
         file.set_len(400 << 20).unwrap();
         shell(dir.path(), "mkfs.xfs -q -m reflink=1 xfs; mkdir mnt").unwrap();
         allow_exchanges(&image);
-        let done = Command::new("mount")
-            .args(["-t", "xfs", "-o", "loop"])
-            .args([&image, &mnt])
-            .output();
-        let done = done.unwrap();
-        let why = String::from_utf8_lossy(&done.stderr);
-        need::require(done.status.success(), &format!("an XFS with exchanges ({why})"))?;
-        Some(Xfs { mnt, _dir: dir })
+        let mounted = KernelMount::new("xfs", &[&image], &mnt, "loop");
+        let why = mounted.as_ref().err().map(|e| format!("{e:#}")).unwrap_or_default();
+        need::require(mounted.is_ok(), &format!("an XFS with exchanges ({why})"))?;
+        Some(Xfs {
+            mount: mounted.ok()?,
+            _dir: dir,
+        })
     }
 }
 
@@ -58,17 +57,10 @@ fn allow_exchanges(image: &Path) {
     file.write_all_at(&block, 0).unwrap();
 }
 
-impl Drop for Xfs {
-    fn drop(&mut self) {
-        // Somebody may be in it for a moment, as a child of another test that is being started.
-        let _ = Command::new("umount").arg("-l").arg(&self.mnt).output();
-    }
-}
-
 #[derive(Debug)]
 enum Step {
     Write { file: u64, at: u64, len: u64, byte: u8 },
-    Shell(String),
+    Change { file: u64, how: Change },
     Exchange { files: [u64; 2], words: Vec<String> },
 }
 
@@ -79,16 +71,22 @@ fn step(dice: &mut Dice) -> Step {
         if n.is_multiple_of(6) { n } else { n & !4095 }
     };
     let [from, len, to] = [number(80_000), number(50_000), number(80_000)];
-    match dice.below(12) {
+    let kind = dice.below(12);
+    match kind {
         0..=3 => Step::Write {
             file: files[0],
             at: from,
             len: 1 + len,
             byte: 1 + dice.below(250) as u8,
         },
-        4 => Step::Shell(format!("truncate -s {to} f{}", files[0])),
-        5 => Step::Shell(format!("fallocate -p -o {from} -l {} f{}", 1 + len, files[0])),
-        6 => Step::Shell(format!("fallocate -n -o {from} -l {} f{}", 1 + len, files[0])),
+        4..=6 => Step::Change {
+            file: files[0],
+            how: match kind {
+                4 => Change::Truncate(to),
+                5 => Change::Punch(from, 1 + len),
+                _ => Change::Allocate(from, 1 + len),
+            },
+        },
         other => {
             let mut words = match other {
                 7 => Vec::new(),
@@ -114,8 +112,8 @@ fn apply(dir: &Path, step: &Step) -> String {
             open.write_all_at(&vec![*byte; *len as usize], *at).unwrap();
             String::new()
         }
-        Step::Shell(script) => {
-            shell(dir, script).unwrap();
+        Step::Change { file, how } => {
+            how.apply(&path(*file));
             String::new()
         }
         Step::Exchange { files: [a, b], words } => {
@@ -134,7 +132,7 @@ fn exchanges_end_as_on_xfs() {
         return;
     };
     let _guard = Guard(&mnt);
-    let dirs = [&mnt, &xfs.mnt];
+    let dirs = [mnt.as_path(), xfs.mount.dir()];
     let (mut done, mut refused) = (0, 0);
     for seed in 0..3 {
         let mut dice = Dice(seed);

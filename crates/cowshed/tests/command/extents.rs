@@ -6,7 +6,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cowshed_harness::{KernelVolume, VolumeOptions, need};
+use cowshed_harness::{KernelVolume, VolumeOptions, limit, need, run_in, shell};
+use rustix::fs::{FallocateFlags as Flags, fallocate};
 
 use crate::mount::{Guard, unmount};
 use crate::seek::assert_same_data;
@@ -19,24 +20,9 @@ pub fn can_compare() -> Option<()> {
     need::kernel_btrfs()
 }
 
-pub fn shell(dir: &Path, script: &str) -> std::io::Result<()> {
-    let done = Command::new("sh").args(["-ec", script]).current_dir(dir).output()?;
-    assert!(
-        done.status.success(),
-        "{script}: {}",
-        String::from_utf8_lossy(&done.stderr)
-    );
-    Ok(())
-}
-
 /// What filefrag says, without the line about the file system.
 pub fn filefrag(dir: &Path, name: &str) -> String {
-    let done = Command::new("filefrag")
-        .args(["-v", name])
-        .current_dir(dir)
-        .output()
-        .unwrap();
-    let text = String::from_utf8(done.stdout).unwrap();
+    let text = run_in(dir, "filefrag", &["-v", name]).unwrap();
     text.lines()
         .filter(|l| !l.starts_with("Filesystem type"))
         .map(|l| format!("{}\n", l.trim_end()))
@@ -120,11 +106,37 @@ impl Dice {
     }
 }
 
+/// A call on a file. Offsets and lengths in bytes.
+#[derive(Debug)]
+pub enum Change {
+    Truncate(u64),
+    Punch(u64, u64),
+    /// Beyond the end, too, which stays where it is.
+    Allocate(u64, u64),
+}
+
+impl Change {
+    /// A file that is not there is made.
+    pub fn apply(&self, path: &Path) {
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .unwrap();
+        match *self {
+            Change::Truncate(size) => file.set_len(size).unwrap(),
+            Change::Punch(at, len) => fallocate(&file, Flags::PUNCH_HOLE | Flags::KEEP_SIZE, at, len).unwrap(),
+            Change::Allocate(at, len) => fallocate(&file, Flags::KEEP_SIZE, at, len).unwrap(),
+        }
+    }
+}
+
 /// One step for both sides, as arguments of the command or as a write.
 #[derive(Debug)]
 enum Step {
     Write { file: u64, at: u64, len: u64, byte: u8 },
-    Shell(String),
+    Change { file: u64, how: Change },
     Clone { src: u64, dst: u64, range: [u64; 3] },
     Dedupe { src: u64, dst: u64, range: [u64; 3] },
 }
@@ -136,16 +148,22 @@ fn step(dice: &mut Dice) -> Step {
         if n.is_multiple_of(8) { n } else { n & !4095 }
     };
     let range = [number(80_000), number(40_000), number(80_000)];
-    match dice.below(10) {
+    let kind = dice.below(10);
+    match kind {
         0..=2 => Step::Write {
             file: dst,
             at: range[0],
             len: 1 + range[1],
             byte: 1 + dice.below(3) as u8,
         },
-        3 => Step::Shell(format!("truncate -s {} f{dst}", range[2])),
-        4 => Step::Shell(format!("fallocate -n -o {} -l {} f{dst}", range[0], 1 + range[1])),
-        5 => Step::Shell(format!("fallocate -p -o {} -l {} f{dst}", range[0], 1 + range[1])),
+        3..=5 => Step::Change {
+            file: dst,
+            how: match kind {
+                3 => Change::Truncate(range[2]),
+                4 => Change::Allocate(range[0], 1 + range[1]),
+                _ => Change::Punch(range[0], 1 + range[1]),
+            },
+        },
         6 | 7 => Step::Clone { src, dst, range },
         _ => Step::Dedupe { src, dst, range },
     }
@@ -177,8 +195,8 @@ fn apply(dir: &Path, step: &Step) -> String {
             open.write_all_at(&vec![*byte; *len as usize], *at).unwrap();
             String::new()
         }
-        Step::Shell(script) => {
-            shell(dir, script).unwrap();
+        Step::Change { file, how } => {
+            how.apply(&path(*file));
             String::new()
         }
         Step::Clone { src, dst, range } => command("clone", *src, *dst, *range),
@@ -371,12 +389,7 @@ with open("grown", "w+b") as grown, open("copy", "wb") as copy:
 "#,
         crate::support::COWSHED
     );
-    let done = Command::new("python3")
-        .args(["-c", &script])
-        .current_dir(&mnt)
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    run_in(&mnt, "python3", &["-c", &script]).unwrap_or_else(|e| panic!("{e:#}"));
     unmount(&mnt);
 }
 
@@ -388,12 +401,8 @@ fn an_exchange_waits_for_the_disk_and_looks_for_changes_if_asked() {
     let _guard = Guard(&mnt);
     let [a, b] = ["a", "b"].map(|name| mnt.join(name));
     let stamp = || {
-        let done = Command::new("stat")
-            .args(["-c", "%i %.9Y %.9Z"])
-            .arg(&b)
-            .output()
-            .unwrap();
-        String::from_utf8(done.stdout).unwrap().trim().to_owned()
+        let said = run_in(&mnt, "stat", &["-c", "%i %.9Y %.9Z", "b"]).unwrap();
+        said.trim().to_owned()
     };
     let exchange = |stamp: &str| {
         cowshed([
@@ -447,7 +456,7 @@ fn a_descriptor_must_be_open_for_what_is_asked() {
                 crate::support::COWSHED,
             ])
             .args(args);
-        let done = command.args([&a, &b]).output().unwrap();
+        let done = limit::output(command.args([&a, &b])).unwrap();
         (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
     };
     assert_eq!(as_user(&["clone"]).0, Some(2));
@@ -535,7 +544,7 @@ fn what_compresses_is_counted_as_it_lies() {
     };
     let volume = KernelVolume::make(&options).unwrap();
     let fill = |dir: &Path| shell(dir, "yes abcdefgh | head -c 1310720 > z; sync -f .");
-    volume.with_mount(|dir| Ok(fill(dir)?)).unwrap();
+    volume.with_mount(fill).unwrap();
     let dir = cowshed_harness::scratch_dir().unwrap();
     let _guard = Guard(dir.path());
     run("mount {} {}", &[volume.image(), dir.path()]).ok();

@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use cowshed_harness::{KernelVolume, VolumeOptions, need};
+use cowshed_harness::{KernelVolume, VolumeOptions, limit, need};
 
-use crate::support::{COWSHED, Scratch, run};
+use crate::support::{COMMAND_MAX, COWSHED, Scratch, run};
 
 #[test]
 fn ls_lists_as_ls_does() {
@@ -65,16 +65,15 @@ fn a_reader_that_leaves_is_no_error() {
             "V" => volume.image.as_os_str(),
             word => word.as_ref(),
         });
-        let mut child = Command::new(COWSHED)
-            .args(args)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        drop(child.stdout.take());
-        let mut said = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert_eq!((child.wait().unwrap().code(), said.as_str()), (Some(0), ""));
+        let (reader, stdout) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut said = tempfile::NamedTempFile::new().unwrap();
+        let mut command = Command::new(COWSHED);
+        command.args(args).stdout(stdout).stderr(said.reopen().unwrap());
+        let status = limit::status_within(&mut command, COMMAND_MAX).unwrap();
+        let mut text = String::new();
+        said.read_to_string(&mut text).unwrap();
+        assert_eq!((status.code(), text.as_str()), (Some(0), ""));
     }
 }
 

@@ -1,10 +1,9 @@
 //! Stores through a mapping on a full volume: what finds no space is an error of msync, and harms nothing else.
 
 use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
-use cowshed_harness::{KernelVolume, need};
+use cowshed_harness::{KernelVolume, need, run_in};
 
 use crate::extents::{Mounted, can_compare, mounted};
 use crate::mount::Guard;
@@ -61,12 +60,7 @@ fn stores_through_a_mapping_of_a_full_volume_fail_at_msync_and_harm_nothing() {
         return;
     };
     let _guard = Guard(&mnt);
-    let done = Command::new("python3")
-        .args(["-c", SCRIPT])
-        .current_dir(&mnt)
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    run_in(&mnt, "python3", &["-c", SCRIPT]).unwrap_or_else(|e| panic!("{e:#}"));
     let mut promised = vec![0; 1 << 20];
     promised[100..500_000].fill(b'p');
     let is_right = |dir: &std::path::Path| {

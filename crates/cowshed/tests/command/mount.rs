@@ -7,9 +7,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use cowshed_harness::{KernelVolume, VolumeOptions, limit, need};
+use cowshed_harness::{KernelMount, KernelVolume, VolumeOptions, limit, need, shell};
 
-use crate::support::{COWSHED, Scratch, WHOLE_SYNC, eventually, run};
+use crate::support::{COWSHED, SOON, Scratch, WHOLE_SYNC, eventually, run};
 
 /// What a sync of the whole machine may take.
 const SYNC_MAX: Duration = Duration::from_secs(60);
@@ -49,38 +49,43 @@ pub fn unmount(dir: &Path) {
     });
 }
 
+/// A process that serves a mount. It does not outlive its test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = limit::kill(&mut self.0);
+    }
+}
+
 /// `cowshed mount -f`, when it answers.
-fn foreground(volume: &Scratch, dir: &Path) -> Child {
+fn foreground(volume: &Scratch, dir: &Path) -> Server {
     foreground_with(&[], &volume.image, dir)
 }
 
 /// `mount -f` with further arguments, when it answers.
-fn foreground_with(args: &[&str], volume: &Path, dir: &Path) -> Child {
-    let child = Command::new(COWSHED)
+fn foreground_with(args: &[&str], volume: &Path, dir: &Path) -> Server {
+    let started = Command::new(COWSHED)
         .args(["mount", "-f"])
         .args(args)
         .args([volume, dir])
         .stdin(Stdio::null())
-        .spawn()
-        .unwrap();
+        .spawn();
+    let server = Server(started.unwrap());
     eventually("the mount", || is_mounted(dir));
-    child
+    server
 }
 
 /// How the process ended, which it does soon.
 #[track_caller]
-fn ended(child: &mut Child) -> ExitStatus {
-    let mut status = None;
-    eventually("the end of the process", || {
-        status = child.try_wait().unwrap();
-        status.is_some()
-    });
-    status.expect("it has ended")
+fn ended(server: &mut Server) -> ExitStatus {
+    let ended = limit::wait(&mut server.0, SOON).unwrap();
+    ended.expect("the process ends soon")
 }
 
-fn kill(child: &Child, signal: &str) {
-    let id = child.id().to_string();
-    assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+fn kill(server: &Server, signal: &str) {
+    let id = server.0.id().to_string();
+    cowshed_harness::run("kill", &[signal, &id]).unwrap();
 }
 
 #[test]
@@ -196,12 +201,8 @@ fn tools_of_the_format_get_the_kernels_answers() {
         lsattr -v f; lsattr -v -d sub; btrfs filesystem label .; btrfs property get .
         btrfs property get sub/g compression; btrfs filesystem sync . && echo synced";
     let ask = |dir: &Path| {
-        let shell = Command::new("sh")
-            .args(["-c", script])
-            .current_dir(dir)
-            .output()
-            .unwrap();
-        String::from_utf8(shell.stdout).unwrap()
+        // Some of the answers are refusals.
+        shell(dir, &format!("set +e; {script}\ntrue")).unwrap()
     };
     let mut expected = String::new();
     kernel
@@ -209,7 +210,7 @@ fn tools_of_the_format_get_the_kernels_answers() {
             let make = "
                 btrfs filesystem label . here; btrfs subvolume create sub; touch f sub/g
                 btrfs property set sub/g compression lzo; btrfs property set sub ro true";
-            cowshed_harness::run("sh", &["-ec", &format!("cd {}; {make}", root.display())])?;
+            shell(root, make)?;
             expected = ask(root);
             Ok(())
         })
@@ -232,10 +233,7 @@ fn umount_says_when_not_everything_could_be_written() {
     // The file system below is full before the volume is.
     let (small, dir) = (scratch.path("small"), scratch.mountpoint());
     fs::create_dir(&small).unwrap();
-    let _small = Guard(&small);
-    let mut tmpfs = Command::new("mount");
-    tmpfs.args(["-t", "tmpfs", "-o", "size=16m", "tmpfs"]).arg(&small);
-    assert!(tmpfs.status().unwrap().success());
+    let tmpfs = KernelMount::new("tmpfs", &["tmpfs".as_ref()], &small, "size=16m").unwrap();
     let image = small.join("image");
     run("mkfs -q -b 300m {}", &[&image]).ok();
     let _guard = Guard(&dir);
@@ -249,11 +247,7 @@ fn umount_says_when_not_everything_could_be_written() {
     ended(&mut child);
     run("check --check-data-csum {}", &[&image]).ok();
     assert_eq!(run("cat {} before", &[&image]).ok().out, b"kept");
-    unmount_any(&small);
-}
-
-fn unmount_any(dir: &Path) {
-    cowshed_harness::run("umount", &[dir]).unwrap();
+    tmpfs.unmount().unwrap();
 }
 
 #[test]
@@ -265,8 +259,7 @@ fn umount_does_not_wait_for_another_mount_point_of_the_same_volume() {
     let (_guard, _other) = (Guard(&dir), Guard(&other));
     run("mount {} {}", &[&volume.image, &dir]).ok();
     fs::write(dir.join("f"), b"x").unwrap();
-    let mut bind = Command::new("mount");
-    assert!(bind.arg("--bind").args([&dir, &other]).status().unwrap().success());
+    cowshed_harness::run("mount", &["--bind".as_ref(), dir.as_os_str(), other.as_os_str()]).unwrap();
     run("umount {}", &[&dir]).fails(&["still mounted on", "o t"]);
     assert_eq!(fs::read(other.join("f")).unwrap(), b"x");
     run("umount {}", &[&other]).ok();
@@ -382,8 +375,7 @@ fn subvolumes_of_the_kernel_are_mounted_by_name_and_number() {
 }
 
 fn loop_devices(image: &Path) -> String {
-    let loops = Command::new("losetup").arg("-j").arg(image).output().unwrap();
-    String::from_utf8(loops.stdout).unwrap()
+    cowshed_harness::run("losetup", &["-j".as_ref(), image.as_os_str()]).unwrap()
 }
 
 #[test]
@@ -417,23 +409,13 @@ fn what_the_kernel_has_mounted_is_refused_as_busy() {
     let read_only = cowshed_harness::LoopDevice::attach_with(image, true, 512).unwrap();
     let other = kernel.dir().join("other");
     fs::create_dir(&other).unwrap();
-    let _other = Guard(&other);
-    let mut mount = Command::new("mount");
-    assert!(
-        mount
-            .args(["-o", "ro"])
-            .arg(read_only.path())
-            .arg(&other)
-            .status()
-            .unwrap()
-            .success()
-    );
+    let mount = KernelMount::new("btrfs", &[read_only.path()], &other, "ro").unwrap();
     run("mount {} {}", &[image, &dir]).fails(&["busy"]);
     run("mount -r {} {}", &[image, &dir]).ok();
     assert_eq!(fs::read(dir.join("f")).unwrap(), b"x");
     assert_eq!(run("ls {}", &[image]).ok().text(), "f\n");
     unmount(&dir);
-    unmount_any(&other);
+    mount.unmount().unwrap();
     run("mount {} {}", &[image, &dir]).ok();
     unmount(&dir);
 }
@@ -546,12 +528,12 @@ fn an_ordinary_user_makes_mounts_and_unmounts_through_fusermount3() {
         '
     "#;
     let dir = tempfile::tempdir().unwrap();
-    let ran = Command::new("unshare")
+    let mut unshare = Command::new("unshare");
+    unshare
         .args(["-m", "sh", "-c", script, "sh"])
         .arg(dir.path())
-        .arg(COWSHED)
-        .output()
-        .unwrap();
+        .arg(COWSHED);
+    let ran = limit::output(&mut unshare).unwrap_or_else(|e| panic!("{e:#}"));
     let said = String::from_utf8_lossy(&ran.stdout);
     assert!(ran.status.success(), "{said}{}", String::from_utf8_lossy(&ran.stderr));
     assert!(

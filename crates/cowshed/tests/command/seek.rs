@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
+use std::sync::OnceLock;
 
-use cowshed_harness::{KernelVolume, VolumeOptions, need};
+use cowshed_harness::{KernelVolume, VolumeOptions, need, shell};
 use rustix::fs::{SeekFrom, seek};
 
-use crate::extents::{Mounted, can_compare, fiemap, filefrag, mounted, shell};
+use crate::extents::{Mounted, can_compare, fiemap, filefrag, mounted};
 use crate::mount::{Guard, unmount};
-use crate::support::{run, without_whole_sync};
+use crate::support::without_whole_sync;
 
 const BLOCK: u64 = 4096;
 
@@ -150,12 +151,23 @@ fn do_all(dir: &Path, which: impl Fn(&(&str, &str, &str)) -> String) {
     shell(dir, &format!("{head}\n{lines}")).unwrap();
 }
 
-fn beside_the_kernel(compare: impl Fn(&Path, &Path, &str)) {
-    let Some(()) = can_compare() else { return };
-    let Some(()) = need::tool("setfattr") else { return };
-    let Some(Mounted { scratch, mnt }) = mounted() else {
-        return;
-    };
+/// What a file showed at some moment: on our side, and on the kernel's.
+struct Seen {
+    what: String,
+    answers: [(Vec<u64>, Vec<String>); 2],
+    maps: [String; 2],
+}
+
+/// What all files showed, at all moments. Both tests look at the same volumes.
+fn seen() -> Option<&'static [Seen]> {
+    static SEEN: OnceLock<Vec<Seen>> = OnceLock::new();
+    can_compare()?;
+    need::tool("setfattr")?;
+    Some(SEEN.get_or_init(beside_the_kernel))
+}
+
+fn beside_the_kernel() -> Vec<Seen> {
+    let Mounted { scratch, mnt } = mounted().expect("there is all that is needed");
     let _guard = Guard(&mnt);
     let options = VolumeOptions {
         // No commit of its own accord.
@@ -163,48 +175,50 @@ fn beside_the_kernel(compare: impl Fn(&Path, &Path, &str)) {
         ..VolumeOptions::default()
     };
     let volume = KernelVolume::make(&options).unwrap();
+    let mut seen = Vec::new();
     let both = |kernel: &Path| {
+        let mut look = |when: &str| {
+            let names = FILES.iter().map(|file| file.0);
+            let names: Vec<_> = names.filter(|name| kernel.join(name).exists()).collect();
+            // First what no map was asked of.
+            let of = |name: &&str| [&mnt, kernel].map(|dir| answers(&dir.join(name)));
+            let answers: Vec<_> = names.iter().map(of).collect();
+            seen.extend(names.iter().zip(answers).map(|(name, answers)| Seen {
+                what: format!("{name}, {when}"),
+                answers,
+                maps: [fiemap(&[], &mnt.join(name)), filefrag(kernel, name)],
+            }));
+        };
         let _quiet = without_whole_sync();
         for dir in [kernel, &mnt] {
             do_all(dir, |file| file.1.into());
         }
-        compare(&mnt, kernel, "new and dirty");
+        look("new and dirty");
         for dir in [kernel, &mnt] {
             shell(dir, "sync -f .")?;
         }
-        compare(&mnt, kernel, "new, on disk");
+        look("new, on disk");
         for dir in [kernel, &mnt] {
             do_all(dir, |file| file.2.into());
         }
-        compare(&mnt, kernel, "changed and dirty");
+        look("changed and dirty");
         for dir in [kernel, &mnt] {
             shell(dir, "sync -f .")?;
         }
-        compare(&mnt, kernel, "changed, on disk");
+        look("changed, on disk");
         Ok(())
     };
     volume.with_mount(both).unwrap();
     unmount(&mnt);
     scratch.assert_clean();
-    run("check --check-data-csum {}", &[&scratch.image]).ok();
-}
-
-/// The files that are there by now.
-fn present(dir: &Path) -> impl Iterator<Item = &'static str> {
-    FILES
-        .iter()
-        .map(|file| file.0)
-        .filter(move |name| dir.join(name).exists())
+    seen
 }
 
 #[test]
 fn data_and_holes_are_where_the_kernel_finds_them() {
-    beside_the_kernel(|us, kernel, when| {
-        for name in present(kernel) {
-            let [us, kernel] = [us, kernel].map(|dir| answers(&dir.join(name)));
-            assert_eq!(us, kernel, "{name}, {when}");
-        }
-    });
+    for Seen { what, answers, .. } in seen().unwrap_or_default() {
+        assert_eq!(answers[0], answers[1], "{what}");
+    }
 }
 
 /// By block: how the map shows it; and how its last line ends.
@@ -230,10 +244,7 @@ fn flags(text: &str) -> (BTreeMap<u64, String>, String) {
 
 #[test]
 fn maps_of_dirty_files_are_those_of_filefrag() {
-    beside_the_kernel(|us, kernel, when| {
-        for name in present(kernel) {
-            let [us, kernel] = [fiemap(&[], &us.join(name)), filefrag(kernel, name)];
-            assert_eq!(flags(&us), flags(&kernel), "{name}, {when}:\n{us}{kernel}");
-        }
-    });
+    for Seen { what, maps, .. } in seen().unwrap_or_default() {
+        assert_eq!(flags(&maps[0]), flags(&maps[1]), "{what}:\n{}{}", maps[0], maps[1]);
+    }
 }

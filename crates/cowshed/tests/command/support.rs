@@ -13,9 +13,9 @@ use tempfile::TempDir;
 pub const COWSHED: &str = env!("CARGO_BIN_EXE_cowshed");
 
 /// What the command may take.
-const COMMAND_MAX: Duration = Duration::from_secs(300);
+pub const COMMAND_MAX: Duration = Duration::from_secs(300);
 /// What comes about by itself does so in this time.
-const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(20);
 
 /// Held for writing by the test that syncs the whole machine, for reading by those in which nothing but their own syncs may write.
 pub static WHOLE_SYNC: RwLock<()> = RwLock::new(());

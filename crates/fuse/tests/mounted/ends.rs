@@ -2,12 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cowshed_fuse::{Session, SessionOptions};
+use cowshed_harness::{KernelMount, LoopDevice, need, run};
 use cowshed_vfs::NodeId;
 use cowshed_vfs::memfs::MemFs;
 
@@ -49,13 +49,7 @@ fn destroy_comes_once_however_the_mount_ends() {
     let ours = Mount::new(|_| {});
     assert_eq!(ours.end().destroyed.load(Ordering::SeqCst), 1);
     let mut theirs = Mount::new(|_| {});
-    assert!(
-        Command::new("umount")
-            .arg(theirs.dir.path())
-            .status()
-            .unwrap()
-            .success()
-    );
+    run("umount", &[theirs.dir.path()]).unwrap();
     theirs.wait();
     assert_eq!(theirs.fs.destroyed.load(Ordering::SeqCst), 1);
     let never_served = Arc::new(MemFs::default());
@@ -143,11 +137,7 @@ fn an_ordinary_user_mounts_through_the_helper() {
     let Some(_turn) = turn("an_ordinary_user_mounts_through_the_helper") else {
         return;
     };
-    if Command::new("fusermount3").arg("-V").output().is_err() {
-        assert!(std::env::var("CI").as_deref() != Ok("true"), "CI needs fusermount3");
-        eprintln!("skipped an_ordinary_user_mounts_through_the_helper: no fusermount3");
-        return;
-    }
+    let Some(()) = need::tool("fusermount3") else { return };
     let dir = tempfile::tempdir().unwrap();
     std::os::unix::fs::chown(dir.path(), Some(1000), Some(1000)).unwrap();
     let scratch = tempfile::tempdir().unwrap();
@@ -180,50 +170,21 @@ fn an_ordinary_user_mounts_through_the_helper() {
     .unwrap();
 }
 
-/// A loop device over a file in memory, detached when dropped.
-struct Loop {
-    device: String,
-    _file: tempfile::NamedTempFile,
-}
-
-impl Loop {
-    fn new() -> Loop {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(1 << 20).unwrap();
-        let out = Command::new("losetup")
-            .args(["--find", "--show"])
-            .arg(file.path())
-            .output()
-            .unwrap();
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        Loop {
-            device: String::from_utf8(out.stdout).unwrap().trim().to_owned(),
-            _file: file,
-        }
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["-d", &self.device]).status();
-    }
-}
-
 #[test]
 fn a_block_device_mount_ends_before_umount_returns() {
     let Some(_turn) = turn("a_block_device_mount_ends_before_umount_returns") else {
         return;
     };
-    let image = Loop::new();
-    let number = image.device.trim_start_matches("/dev/loop");
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(1 << 20).unwrap();
+    let device = LoopDevice::attach(&image).unwrap();
+    let device = device.path().to_str().unwrap();
+    let number = device.trim_start_matches("/dev/loop");
     let readahead = |name: String| fs::read_to_string(format!("/sys/class/bdi/{name}/read_ahead_kb")).unwrap();
     let device_readahead = readahead(format!("7:{number}"));
-    let mut mount = Mount::new(|o| o.mount.block_device = Some(image.device.clone().into()));
+    let mut mount = Mount::new(|o| o.mount.block_device = Some(device.into()));
     let line = mount_line(mount.dir.path());
-    assert!(
-        line.starts_with(&image.device) && line.contains(" fuseblk.cowshed "),
-        "{line}"
-    );
+    assert!(line.starts_with(device) && line.contains(" fuseblk.cowshed "), "{line}");
     assert_eq!(readahead(format!("7:{number}-fuseblk")).trim(), "4096");
     assert_eq!(
         readahead(format!("7:{number}")),
@@ -232,13 +193,12 @@ fn a_block_device_mount_ends_before_umount_returns() {
     );
     fs::write(mount.path("f"), b"content").unwrap();
     let synced = mount.fs.synced.load(Ordering::SeqCst);
-    let sync = Command::new("sync").arg("-f").arg(mount.dir.path()).status().unwrap();
-    assert!(sync.success());
+    run("sync", &["-f".as_ref(), mount.dir.path().as_os_str()]).unwrap();
     assert!(
         mount.fs.synced.load(Ordering::SeqCst) > synced,
         "Linux passes syncfs on to mounts of block devices"
     );
-    assert!(Command::new("umount").arg(mount.dir.path()).status().unwrap().success());
+    run("umount", &[mount.dir.path()]).unwrap();
     assert_eq!(
         mount.fs.destroyed.load(Ordering::SeqCst),
         1,
@@ -254,28 +214,6 @@ fn a_block_device_mount_ends_before_umount_returns() {
     assert!(refused.unwrap_err().to_string().contains("not a block device"));
 }
 
-/// The control file system of fuse, mounted for ourselves.
-struct Control(tempfile::TempDir);
-
-impl Control {
-    fn new() -> Control {
-        let dir = tempfile::tempdir().unwrap();
-        let status = Command::new("mount")
-            .args(["-t", "fusectl", "none"])
-            .arg(dir.path())
-            .status()
-            .unwrap();
-        assert!(status.success());
-        Control(dir)
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0.path()).status();
-    }
-}
-
 #[test]
 fn an_aborted_connection_ends_and_leaves_no_dead_mount() {
     let Some(_turn) = turn("an_aborted_connection_ends_and_leaves_no_dead_mount") else {
@@ -285,8 +223,9 @@ fn an_aborted_connection_ends_and_leaves_no_dead_mount() {
     fs::write(mount.path("f"), b"x").unwrap();
     use std::os::unix::fs::MetadataExt;
     let connection = libc::minor(fs::metadata(mount.dir.path()).unwrap().dev());
-    let control = Control::new();
-    fs::write(control.0.path().join(format!("{connection}/abort")), b"1").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let control = KernelMount::new("fusectl", &["none".as_ref()], dir.path(), "").unwrap();
+    fs::write(control.dir().join(format!("{connection}/abort")), b"1").unwrap();
     let ended = mount.wait_for_result();
     assert!(ended.unwrap_err().to_string().contains("abort"));
     assert_eq!(mount.fs.destroyed.load(Ordering::SeqCst), 1);
