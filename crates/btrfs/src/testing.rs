@@ -1,10 +1,10 @@
 //! What the engine's own tests share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use btrfs_image::{MkfsOptions, mkfs};
 use cowshed_device::{BlockDevice, MemDevice};
+pub use cowshed_harness::threads::SetOnDrop;
 
 use crate::volume::{OpenOptions, Volume};
 
@@ -24,15 +24,6 @@ impl Dice {
     }
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
-    }
-}
-
-/// Sets a flag when it goes, with a panic, too: threads that run until then come to their end, and the test to its own.
-pub struct SetOnDrop<'a>(pub &'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -13,6 +13,7 @@ use cowshed_btrfs::space::GroupStats;
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
 use cowshed_device_sim::{Event, Log, Rng};
+use cowshed_harness::Keep;
 use cowshed_vfs::{Error, FileSystem as _, NodeId};
 
 use crate::chosen;
@@ -338,7 +339,13 @@ impl Recording {
 }
 
 /// Judges images of runs from a seed, so many in all. Gives how many, and the groups that went meanwhile.
-pub fn judge_runs(seed: u64, images: u64, per_run: usize, kernel_images: u64) -> Result<(u64, GroupStats)> {
+pub fn judge_runs(
+    seed: u64,
+    images: u64,
+    per_run: usize,
+    kernel_images: u64,
+    keep: &Keep,
+) -> Result<(u64, GroupStats)> {
     let mut rng = Rng::new(seed);
     let (mut count, mut by_kernel, mut n) = (0, 0, 0);
     let mut groups = GroupStats::default();
@@ -355,12 +362,17 @@ pub fn judge_runs(seed: u64, images: u64, per_run: usize, kernel_images: u64) ->
         groups.retired += recording.groups.retired;
         for image in recording.chosen(per_run) {
             let for_kernel = by_kernel * images < kernel_images * (count + 1);
-            let judged = recording.judge(image, for_kernel)?;
+            let name = format!("groups-{}-{}", run.seed, image.number);
+            let devices: Vec<_> = image.devices.iter().map(MemDevice::snapshot).collect();
+            let judge = || {
+                let judged = recording.judge(image, for_kernel)?;
+                match for_kernel {
+                    true => crate::kernel::judge(&judged).with_context(|| judged.name.clone()),
+                    false => Ok(false),
+                }
+            };
+            by_kernel += u64::from(judge().map_err(|failure| keep.devices(&name, &devices, failure))?);
             count += 1;
-            if for_kernel {
-                let is_judged = crate::kernel::judge(&judged).with_context(|| judged.name.clone())?;
-                by_kernel += u64::from(is_judged);
-            }
             if count >= images {
                 break;
             }

@@ -1,5 +1,6 @@
 //! The command behind `cargo xtask crash`.
 
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -11,6 +12,7 @@ use cowshed_crash::rig::Layout;
 use cowshed_crash::workload::Mix;
 use cowshed_crash::{faults, kernel};
 use cowshed_device_sim::Rng;
+use cowshed_harness::Keep;
 
 #[derive(Parser)]
 #[command(about = "Judges crash images of recorded runs, and runs whose n-th I/O fails")]
@@ -51,6 +53,12 @@ struct Args {
     /// Runs at a time
     #[arg(long, default_value_t = 2)]
     jobs: u64,
+    /// Only the run of this number, as a failure names it
+    #[arg(long, conflicts_with = "groups")]
+    run: Option<u64>,
+    /// Keep the image of a failure in this directory; otherwise in a temporary one, which is named
+    #[arg(long)]
+    keep: Option<PathBuf>,
 }
 
 /// What all jobs have done.
@@ -108,28 +116,57 @@ fn nth_run(args: &Args, n: u64) -> Run {
 
 fn job(args: &Args, totals: &Totals) -> Result<()> {
     while totals.images.load(Ordering::Relaxed) < args.images && !totals.ends.load(Ordering::Relaxed) {
-        let run = nth_run(args, totals.runs.fetch_add(1, Ordering::Relaxed));
-        one_run(args, totals, run).with_context(|| format!("{run:?}"))?;
+        let number = args.run.unwrap_or(0) + totals.runs.fetch_add(1, Ordering::Relaxed);
+        if args.run.is_some_and(|only| only != number) {
+            break;
+        }
+        one_run(args, totals, number).with_context(|| again(args, number))?;
     }
     Ok(())
 }
 
-fn one_run(args: &Args, totals: &Totals, run: Run) -> Result<()> {
-    let mut recording = power::record(run)?;
+/// How to see the run again. What threads do to each other may differ.
+fn again(args: &Args, number: u64) -> String {
+    let (seed, ops, per_run) = (args.seed, args.ops, args.per_run);
+    let mut line = format!("the run again: cargo xtask crash --seed {seed} --run {number} --ops {ops}");
+    let images = format!(" --per-run {per_run} --images {per_run}");
+    let by_kernel = format!(" --kernel-images {per_run}");
+    for (is_asked, words) in [
+        (true, images.as_str()),
+        (args.kernel_images > 0, &by_kernel),
+        (args.full, " --full"),
+        (args.shared, " --shared"),
+        (args.subvolumes, " --subvolumes"),
+        (args.snapshots, " --snapshots"),
+    ] {
+        if is_asked {
+            line += words;
+        }
+    }
+    line
+}
+
+fn one_run(args: &Args, totals: &Totals, number: u64) -> Result<()> {
+    let run = nth_run(args, number);
+    let keep = Keep::new(args.keep.clone());
+    let mut recording = power::record(run).with_context(|| format!("{run:?}"))?;
     totals.refused.fetch_add(recording.refused() as u64, Ordering::Relaxed);
     for image in recording.chosen(args.per_run as usize) {
-        let judged = recording.judge(image)?;
         let count = totals.images.fetch_add(1, Ordering::Relaxed) + 1;
-        totals.logs.fetch_add(u64::from(judged.has_log), Ordering::Relaxed);
-        if count.is_multiple_of(16) {
-            recording.go_on(&judged)?;
-        }
         // Evenly over the images, as far as they may go to the kernel.
         let done = totals.by_kernel.load(Ordering::Relaxed);
-        if done * args.images < args.kernel_images * count {
-            let is_judged = kernel::judge(&judged).with_context(|| judged.name.clone())?;
-            totals.by_kernel.fetch_add(u64::from(is_judged), Ordering::Relaxed);
-        }
+        let to_kernel = done * args.images < args.kernel_images * count;
+        recording.judge_or_keep(image, &keep, |recording, judged| {
+            totals.logs.fetch_add(u64::from(judged.has_log), Ordering::Relaxed);
+            if count.is_multiple_of(16) {
+                recording.go_on(judged)?;
+            }
+            if to_kernel {
+                let is_judged = kernel::judge(judged)?;
+                totals.by_kernel.fetch_add(u64::from(is_judged), Ordering::Relaxed);
+            }
+            Ok(())
+        })?;
         if count >= args.images || totals.ends.load(Ordering::Relaxed) {
             break;
         }
@@ -152,7 +189,8 @@ fn report(totals: &Totals, started: Instant) {
 
 fn groups(args: &Args) -> Result<()> {
     let (per_run, by_kernel) = (args.per_run as usize, args.kernel_images);
-    let judged = cowshed_crash::groups::judge_runs(args.seed, args.images, per_run, by_kernel);
+    let keep = Keep::new(args.keep.clone());
+    let judged = cowshed_crash::groups::judge_runs(args.seed, args.images, per_run, by_kernel, &keep);
     let (images, stats) = judged.with_context(|| format!("seed {}", args.seed))?;
     println!("{images} crash images over {stats:?}: all as they must be");
     Ok(())

@@ -8,14 +8,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use btrfs_format::TreeId;
 use cowshed_btrfs::fs::Fs;
-use cowshed_device::BlockDevice;
+use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
 use cowshed_device_sim::{Event, Log, Rng};
+use cowshed_harness::{Keep, threads};
 use cowshed_vfs::{FileSystem, NodeId};
 
 use crate::barriers::{self, Barrier};
@@ -307,19 +307,15 @@ fn play_beside(
     log: &Log,
     beside: impl Fn() -> cowshed_btrfs::Result<()> + Sync,
 ) -> Result<(History, Vec<promise::History>)> {
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let other = scope.spawn(|| {
-            while !stop.load(Ordering::Acquire) {
-                beside()?;
-                std::thread::yield_now();
-            }
-            Ok::<_, cowshed_btrfs::Error>(())
-        });
+    let other = || {
+        std::thread::yield_now();
+        beside()
+    };
+    threads::beside(other, || {
         let mut history = History::default();
         history.note(tree::take(fs)?);
         let mut promised = promise::History::new(&tree::take(fs)?);
-        let played = play(fs, ops, |op, is_done| {
+        play(fs, ops, |op, is_done| {
             let before = history.names.len() as u64 - 1;
             match op {
                 Op::Sync if is_done => log.mark(SYNC_MARK + before),
@@ -328,11 +324,7 @@ fn play_beside(
             }
             history.note(tree::take(fs)?);
             note(&mut promised, fs, op, is_done, log)
-        });
-        stop.store(true, Ordering::Release);
-        let done = other.join().map_err(|_| anyhow!("the other thread panicked"))?;
-        played?;
-        done?;
+        })?;
         Ok((history, vec![promised]))
     })
 }
@@ -391,6 +383,21 @@ impl Recording {
         let name = self.name(&image);
         let judged = self.judge_inner(image).with_context(|| name.clone())?;
         Ok(Judged { name, ..judged })
+    }
+
+    /// As [`Recording::judge`], with more to be found out about the image; if any of it fails, the image is kept.
+    pub fn judge_or_keep<T>(
+        &mut self,
+        image: CrashImage,
+        keep: &Keep,
+        more: impl FnOnce(&Recording, &Judged) -> Result<T>,
+    ) -> Result<T> {
+        let kept_as = format!("crash-{}-{}", self.run.seed, image.number);
+        let devices: Vec<_> = image.devices.iter().map(MemDevice::snapshot).collect();
+        let judged = self.judge(image);
+        judged
+            .and_then(|judged| more(self, &judged).with_context(|| judged.name))
+            .map_err(|failure| keep.devices(&kept_as, &devices, failure))
     }
 
     fn judge_inner(&mut self, image: CrashImage) -> Result<Judged> {

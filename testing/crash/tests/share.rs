@@ -1,30 +1,33 @@
 //! The share of the crash machine that every test run does.
 
+use std::sync::Arc;
+
 use cowshed_crash::barriers::Barrier;
 use cowshed_crash::power::{self, Run, Threads};
-use cowshed_crash::rig::Layout;
+use cowshed_crash::rig::{self, Layout};
 use cowshed_crash::tree::NOCOW;
 use cowshed_crash::workload::{Mix, Op};
-use cowshed_crash::{faults, kernel};
+use cowshed_crash::{faults, kernel, load_image};
+use cowshed_device::BlockDevice;
+use cowshed_harness::Keep;
 
 /// Gives the number of operations that found no space.
 fn judge_some(run: Run, images_max: u64, by_kernel: u64) -> usize {
     let mut seen_by_kernel = 0;
     let mut recording = power::record(run).unwrap_or_else(|e| panic!("{run:?}: {e:#}"));
+    let keep = Keep::new(Some(env!("CARGO_TARGET_TMPDIR").into()));
     let images = recording.chosen(images_max as usize);
     assert!(images.len() > 10, "a run with next to no images proves nothing");
     let kernel_stride = (images.len() as u64).checked_div(by_kernel).unwrap_or(u64::MAX);
     for (n, image) in images.into_iter().enumerate() {
-        let judged = recording.judge(image).unwrap_or_else(|e| panic!("{e:#}"));
-        if n % 16 == 0 {
-            recording
-                .go_on(&judged)
-                .unwrap_or_else(|e| panic!("{run:?}, choice {n}: {e:#}"));
-        }
-        if (n as u64 + 1).is_multiple_of(kernel_stride) {
-            let is_judged = kernel::judge(&judged).unwrap_or_else(|e| panic!("{run:?}, choice {n}: {e:#}"));
-            seen_by_kernel += u64::from(is_judged);
-        }
+        let judged = recording.judge_or_keep(image, &keep, |recording, judged| {
+            if n % 16 == 0 {
+                recording.go_on(judged)?;
+            }
+            let to_kernel = (n as u64 + 1).is_multiple_of(kernel_stride);
+            Ok(to_kernel && kernel::judge(judged)?)
+        });
+        seen_by_kernel += u64::from(judged.unwrap_or_else(|e| panic!("choice {n}: {e:#}")));
     }
     assert!(
         by_kernel < 2 || seen_by_kernel > 1,
@@ -180,6 +183,33 @@ fn found_without(run: Run, ops: Option<Vec<Op>>, kind: Barrier) -> String {
         "{:#}",
         found.unwrap_or_else(|| panic!("nothing is found without the barriers {kind:?}"))
     )
+}
+
+#[test]
+fn an_image_that_fails_is_kept_and_named() {
+    let dir = cowshed_harness::scratch_dir().unwrap();
+    let keep = Keep::new(Some(dir.path().join("kept")));
+    let mut recording = power::record(run(10, Layout::Raid1, Threads::One)).unwrap();
+    recording.forget_barriers(Barrier::BeforeCommit);
+    let images: Vec<_> = recording.images().take(400).collect();
+    let mut judge = |image| recording.judge_or_keep(image, &keep, |_, _| Ok(())).err();
+    let failure = format!(
+        "{:#}",
+        images.into_iter().find_map(&mut judge).expect("an image is wrong")
+    );
+    says(&failure, &["checker"]);
+    let named = failure
+        .split("cowshed check ")
+        .nth(1)
+        .and_then(|rest| rest.split(": ").next());
+    let paths: Vec<&str> = named.expect("it says how to see it again").split(' ').collect();
+    assert_eq!(paths.len(), 2, "both devices: {failure}");
+    let devices: Vec<_> = paths
+        .iter()
+        .map(|path| Arc::new(load_image(path.as_ref()).unwrap()) as Arc<dyn BlockDevice>)
+        .collect();
+    let again = rig::check_clean(&devices).expect_err("what is kept is what failed");
+    says(&format!("{again:#}"), &["checker"]);
 }
 
 /// A promise that is broken, in the words of the judge.

@@ -9,11 +9,11 @@
 //! * what the run's fsyncs and syncs promised until then is there ([`History::check_linux`]);
 //! * of a sample: the kernel, mounting a copy, makes the same tree of it, and where there is a log the same items.
 //!
-//! Which operations a run does follows from its seed; when the kernel writes what does not. Images that fail are kept
-//! if asked for.
+//! Which operations a run does follows from its seed; when the kernel writes what does not: images that fail
+//! are kept.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
@@ -29,7 +29,7 @@ use cowshed_crash::{chosen, kernel, load_image, power, rig};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{self, CrashImage, CrashImages};
 use cowshed_device_sim::{Event, Log, Rng};
-use cowshed_harness::{KernelVolume, VolumeOptions};
+use cowshed_harness::{Keep, KernelVolume, VolumeOptions};
 use cowshed_logreplay::judge as items;
 use cowshed_vfs::{FileKind, FileSystem as _, InitInfo};
 
@@ -59,7 +59,7 @@ pub struct Options {
     /// One of so many images goes to the kernel, too.
     pub kernel_every: u64,
     /// Where the image of a failure is kept.
-    pub keep: Option<PathBuf>,
+    pub keep: Keep,
 }
 
 /// What was done.
@@ -95,13 +95,13 @@ pub fn run(options: &Options) -> Result<Report> {
             let to_kernel = rng.one_in(options.kernel_every.max(1));
             report.images += 1;
             report.by_kernel += u64::from(to_kernel);
-            let (name, copy) = (image.to_string(), image.devices[0].snapshot());
-            let judged = recording.judge(&image, to_kernel);
-            if let (Err(_), Some(dir)) = (&judged, &options.keep) {
-                copy.save(dir.join(format!("cut-{seed}-{}.img", image.number)))?;
-            }
-            let has_log = judged
-                .with_context(|| format!("run {seed}, {}\n{name}\n{}", recording.kind, recording.tell(&image)))?;
+            let has_log = recording.judge(&image, to_kernel).map_err(|failure| {
+                let told = recording.tell(&image);
+                let failure = failure.context(format!("run {seed}, {}\n{image}\n{told}", recording.kind));
+                options
+                    .keep
+                    .devices(&format!("cut-{seed}-{}", image.number), &image.devices, failure)
+            })?;
             report.logs += u64::from(has_log);
         }
     }

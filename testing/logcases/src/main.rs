@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
+use cowshed_harness::Keep;
 use cowshed_logcases::roads::{self, Who};
 use cowshed_logcases::{Case, cuts, doc, reverse, table};
 
@@ -50,7 +51,7 @@ struct Args {
     /// One of so many of those images goes to the kernel, too
     #[arg(long, default_value_t = 20)]
     kernel_every: u64,
-    /// Where to keep the image of a failure
+    /// Keep the image of a failure in this directory; otherwise in a temporary one, which is named
     #[arg(long)]
     keep: Option<std::path::PathBuf>,
     /// Of those runs
@@ -81,7 +82,7 @@ fn main() -> Result<()> {
     let started = Instant::now();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     if let Some(images) = args.reverse {
-        println!("{}", reverse::run(args.seed, images)?);
+        println!("{}", reverse::run(args.seed, images, &Keep::new(args.keep))?);
         return Ok(());
     }
     if let Some(images) = args.cuts {
@@ -91,7 +92,7 @@ fn main() -> Result<()> {
             per_run: args.per_run,
             operations: args.operations,
             kernel_every: args.kernel_every,
-            keep: args.keep,
+            keep: Keep::new(args.keep),
         };
         println!("{}, {:.0} s", cuts::run(&options)?, started.elapsed().as_secs_f64());
         return Ok(());

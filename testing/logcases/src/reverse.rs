@@ -7,13 +7,13 @@
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use cowshed_crash::load_image;
 use cowshed_crash::workload::{self, Mix, Op as Random};
 use cowshed_device_sim::Rng;
-use cowshed_harness::{KernelMount, KernelVolume, LoopDevice, VolumeOptions};
+use cowshed_harness::{Keep, KernelMount, KernelVolume, LoopDevice, VolumeOptions, threads};
 
 use crate::linux::Linux;
 use crate::op::{How, Op, Prealloc};
@@ -44,18 +44,18 @@ impl fmt::Display for Report {
 }
 
 /// Judges so many images. Needs root.
-pub fn run(seed: u64, images: u64) -> Result<Report> {
+pub fn run(seed: u64, images: u64, keep: &Keep) -> Result<Report> {
     let mut rng = Rng::new(seed);
     let mut report = Report::default();
     while report.images < images {
         let seed = rng.next_u64();
-        one_run(seed, images, &mut report).with_context(|| format!("run {seed}"))?;
+        one_run(seed, images, keep, &mut report).with_context(|| format!("run {seed}"))?;
         report.runs += 1;
     }
     Ok(report)
 }
 
-fn one_run(seed: u64, images: u64, report: &mut Report) -> Result<()> {
+fn one_run(seed: u64, images: u64, keep: &Keep, report: &mut Report) -> Result<()> {
     let mut rng = Rng::new(seed);
     let options = VolumeOptions {
         size_bytes: 2 << 30,
@@ -78,7 +78,10 @@ fn one_run(seed: u64, images: u64, report: &mut Report) -> Result<()> {
             let ours = roads::we_replay(&crash.device, false).context("we")?;
             roads::same(&kernels, &ours).context("the kernel (left) and we")
         };
-        judge().with_context(|| format!("the image {}, log: {}", cut.display(), crash.has_log))?;
+        judge().map_err(|failure| {
+            let failure = failure.context(format!("log: {}", crash.has_log));
+            keep.devices(&format!("reverse-{seed}-{}", report.images), [&crash.device], failure)
+        })?;
     }
     mounted.unmount_quietly()
 }
@@ -98,28 +101,22 @@ fn write_and_cut(image: &Path, dir: &Path, ops: &[Random], rng: &mut Rng) -> Res
         }
         Ok(())
     };
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        // Cuts at moments that nobody chose.
-        let cutter = scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                cut()?;
-                std::thread::sleep(std::time::Duration::from_millis(7));
-            }
-            anyhow::Ok(())
-        });
+    // Cuts at moments that nobody chose.
+    let cut_blindly = || {
+        cut()?;
+        std::thread::sleep(std::time::Duration::from_millis(7));
+        anyhow::Ok(())
+    };
+    threads::beside(cut_blindly, || {
         let mut player = Linux::new(&inner);
-        let mut result = Ok(());
         for op in ops.iter().filter_map(translate) {
             // Random names: that an operation fails is an answer, too.
             let _ = player.apply(&op);
             if op.is_promise() && rng.below(CUT_EVERY) == 0 {
-                result = result.and_then(|()| cut());
+                cut()?;
             }
         }
-        stop.store(true, Ordering::Relaxed);
-        cutter.join().map_err(|_| anyhow!("the cutter panicked"))??;
-        result
+        Ok(())
     })?;
     mount.unmount()?;
     let made = count.into_inner().min(CUTS_MAX);

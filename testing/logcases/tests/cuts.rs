@@ -1,6 +1,6 @@
 //! Recorded runs of the kernel: the share of their crash images that everybody judges, and the judge judged.
 
-use cowshed_harness::need;
+use cowshed_harness::{Keep, need};
 use cowshed_logcases::cuts::{self, Options, Recording};
 
 /// Most of a test's time is the kernel's: its commits, and its mounts of the sample.
@@ -22,17 +22,14 @@ fn kernel_logs_cut_at_barriers_are_replayed() {
         per_run: 20,
         operations: OPERATIONS,
         kernel_every: 40,
-        keep: Some(env!("CARGO_TARGET_TMPDIR").into()),
+        keep: Keep::new(Some(env!("CARGO_TARGET_TMPDIR").into())),
     };
     match cuts::run(&options) {
         Ok(report) => {
             println!("{report}");
             assert!(report.logs > 20, "the kernel hardly ever left a log");
         }
-        Err(error) => panic!(
-            "seed {seed} (the image is kept in {}): {error:#}",
-            env!("CARGO_TARGET_TMPDIR")
-        ),
+        Err(error) => panic!("seed {seed}: {error:#}"),
     }
 }
 

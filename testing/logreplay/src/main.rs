@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use clap::Parser;
+use cowshed_harness::Keep;
 use cowshed_logreplay::random::{Length, run};
 use cowshed_logreplay::volumes;
 
@@ -20,7 +21,7 @@ struct Args {
     /// Only this kind of volume (an index).
     #[arg(long)]
     volume: Option<usize>,
-    /// Where to keep the image of a failure.
+    /// Keep the images of a failure in this directory; otherwise in a temporary one, which is named.
     #[arg(long)]
     keep: Option<std::path::PathBuf>,
 }
@@ -28,6 +29,7 @@ struct Args {
 fn main() -> Result<()> {
     let args = Args::parse();
     let volumes = volumes();
+    let keep = Keep::new(args.keep);
     let length = Length {
         images: args.images,
         steps: args.steps,
@@ -35,7 +37,7 @@ fn main() -> Result<()> {
     let mut with_log = 0;
     for seed in args.from..=args.to {
         let index = args.volume.unwrap_or(seed as usize % volumes.len());
-        with_log += run(seed, &volumes[index], length, args.keep.as_deref())?;
+        with_log += run(seed, &volumes[index], length, &keep)?;
         println!("seed {seed}: {with_log} logs so far");
     }
     Ok(())

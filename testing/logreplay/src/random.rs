@@ -1,7 +1,7 @@
 //! One random run: operations, and a comparison of both replays after some of the fsyncs.
 
-use anyhow::{Context, Result, ensure};
-use cowshed_harness::VolumeOptions;
+use anyhow::{Result, ensure};
+use cowshed_harness::{Keep, VolumeOptions};
 
 use crate::writer::Writer;
 use crate::{Crash, judge};
@@ -19,7 +19,7 @@ pub struct Length {
 const STEPS_MAX: usize = 10_000;
 
 /// Runs; returns how many images had a log. Errors: a difference, with what was done since the last commit.
-pub fn run(seed: u64, options: &VolumeOptions, length: Length, keep: Option<&std::path::Path>) -> Result<u32> {
+pub fn run(seed: u64, options: &VolumeOptions, length: Length, keep: &Keep) -> Result<u32> {
     let crash = Crash::new(options)?;
     let dir = crash.dir().to_owned();
     let mut writer = Writer::new(&dir, seed);
@@ -57,15 +57,11 @@ pub fn run(seed: u64, options: &VolumeOptions, length: Length, keep: Option<&std
         match judge::judge(copy) {
             Ok(had_log) => with_log += u32::from(had_log),
             Err(error) => {
-                if let Some(path) = keep {
-                    std::fs::copy(&copy.images()[0], path)?;
-                }
-                return Err(error).with_context(|| {
-                    format!(
-                        "seed {seed}, image {image}, {}; since the commit:\n{done}",
-                        options.describe()
-                    )
-                });
+                let failure = error.context(format!(
+                    "seed {seed}, image {image}, {}; since the commit:\n{done}",
+                    options.describe()
+                ));
+                return Err(keep.files(&format!("logreplay-{seed}-{image}"), copy.images(), failure));
             }
         }
     }

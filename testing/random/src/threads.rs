@@ -3,10 +3,10 @@
 //! The directories do not meet, so that each thread knows what its operations answer, whatever the others do. Times are
 //! not compared here: the clock is everybody's.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use cowshed_harness::threads::beside;
 use cowshed_model::{At, Generator, Mix, Model, Name, Op, Place};
 use cowshed_vfs::{Error, Timestamp};
 
@@ -35,26 +35,21 @@ pub fn run(config: &Config) -> Result<()> {
         let made = subject.apply(&mkdir(thread))?;
         ensure!(made.is_ok(), "making the threads' directories: {made:?}");
     }
-    let stop = AtomicBool::new(false);
-    let models = std::thread::scope(|scope| {
-        let committer = scope.spawn(|| commit_until(&subject, &stop));
-        let workers: Vec<_> = (0..config.threads)
-            .map(|thread| {
-                scope.spawn({
+    let workers = || {
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..config.threads)
+                .map(|thread| {
                     let subject = &subject;
-                    move || work(config, subject, thread)
+                    scope.spawn(move || work(config, subject, thread))
                 })
-            })
-            .collect();
-        let models: Vec<_> = workers
-            .into_iter()
-            .map(|w| w.join().unwrap_or_else(|_| Err(anyhow!("a worker panicked"))))
-            .collect();
-        stop.store(true, Ordering::Relaxed);
-        committer.join().map_err(|_| anyhow!("the committer panicked"))??;
-        models.into_iter().collect::<Result<Vec<Model>>>()
-    })
-    .with_context(|| format!("seed {}", config.seed))?;
+                .collect();
+            workers
+                .into_iter()
+                .map(|w| w.join().unwrap_or_else(|_| Err(anyhow!("a worker panicked"))))
+                .collect::<Result<Vec<Model>>>()
+        })
+    };
+    let models = beside(committer(&subject), workers).with_context(|| format!("seed {}", config.seed))?;
     compare_all(&subject, &models)?;
     subject.remount()?;
     judge::own_check(&subject.devices).context("at the end")?;
@@ -122,9 +117,10 @@ fn leaves(op: &Op, thread: u16) -> bool {
     !touched.iter().all(is_own)
 }
 
-fn commit_until(subject: &Subject, stop: &AtomicBool) -> Result<()> {
+/// Commits, in one way or another, each time it is called.
+fn committer(subject: &Subject) -> impl FnMut() -> Result<()> {
     let mut n = 0;
-    while !stop.load(Ordering::Relaxed) {
+    move || {
         n += 1;
         let op = match n % 8 {
             0 => Op::Sync,
@@ -139,6 +135,6 @@ fn commit_until(subject: &Subject, stop: &AtomicBool) -> Result<()> {
             judge::own_check(&subject.snapshot()).context("while threads work")?;
         }
         std::thread::sleep(Duration::from_millis(n % 7));
+        Ok(())
     }
-    Ok(())
 }

@@ -1,13 +1,14 @@
 //! `st_blocks`: what is dirty counts once, and counts the same when it is on disk.
 
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cowshed_harness::{KernelVolume, need};
 
 use super::tests::Bench;
 use super::{BLOCK, WriteCtx};
 use crate::fs::MountOptions;
-use crate::testing::Dice;
+use crate::testing::{Dice, SetOnDrop};
 
 const SECTORS: u64 = BLOCK / 512;
 
@@ -75,16 +76,16 @@ fn what_lands_meanwhile_counts_once() {
     bench.create();
     (0..40).for_each(|n| write(&bench, 2 * n, 1));
     let inode = bench.inode(0);
-    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _over = SetOnDrop(&is_over);
             for round in 0..200 {
                 write(&bench, 2 * (round % 40), 1);
                 super::write_back(bench.engine(), &inode).unwrap();
             }
-            is_over.store(true, std::sync::atomic::Ordering::Release);
         });
-        while !is_over.load(std::sync::atomic::Ordering::Acquire) {
+        while !is_over.load(Ordering::Acquire) {
             assert_eq!(blocks(&bench), 40 * SECTORS);
         }
     });

@@ -9,6 +9,7 @@ use super::tests::Bench;
 use super::{BLOCK, WriteCtx};
 use crate::engine::Engine;
 use crate::fs::MountOptions;
+use crate::testing::SetOnDrop;
 use crate::tree::csum_item_bytes_max;
 
 /// Addresses and lengths of the checksum items, in order.
@@ -77,13 +78,13 @@ fn who_reads_checksums_finds_them_while_items_join() {
                 assert_eq!(sums.len() as u64, len_bytes / BLOCK * 4);
             }
         });
+        let _over = SetOnDrop(&is_over);
         for block in 1..300 {
             append(&mut bench, block);
             let (start, len) = items(bench.engine())[0];
             let known = start + len as u64 / 4 * BLOCK;
             blocks.store((known - addr) / BLOCK, Ordering::Release);
         }
-        is_over.store(true, Ordering::Release);
     });
     assert!(blocks.load(Ordering::Relaxed) > 200, "blocks lie side by side");
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_device_sim::Log;
@@ -17,6 +18,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::fs::MountOptions;
 use crate::inode::Inode;
+use crate::testing::SetOnDrop;
 
 fn nodatacow() -> MountOptions {
     MountOptions {
@@ -172,24 +174,24 @@ fn no_crash_shows_a_clone_what_its_origin_was_overwritten_with() {
     let fs = mount_device(Arc::new(log.record(Arc::new(bench.device.snapshot()))), &nodatacow());
     let engine = fs.engine();
     let (origin, clone) = (lookup(&fs, "file0"), lookup(&fs, "file1"));
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for byte in (2..=250).cycle() {
-                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                if stop.load(Ordering::Acquire) {
                     return;
                 }
                 super::write(engine, &origin, 0, &[byte; BYTES], WriteCtx::default()).unwrap();
                 super::write_back(engine, &origin).unwrap();
             }
         });
+        let _stop = SetOnDrop(&stop);
         for _ in 0..12 {
             super::clone_range(engine, &origin, 0, &clone, 0, 0).unwrap();
             engine.commit().unwrap();
             super::truncate(engine, &clone, 0).unwrap();
             engine.commit().unwrap();
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     let events = log.take();
     engine.txn.abort("a crash");

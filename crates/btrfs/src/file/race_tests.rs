@@ -112,8 +112,9 @@ fn race(options: &MountOptions, seed: u64) {
                 engine.commit().unwrap();
             }
         });
+        let over = SetOnDrop(&is_over);
         let done: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        is_over.store(true, Ordering::Release);
+        drop(over);
         assert!(done.iter().all(Result::is_ok), "a thread failed");
     });
     for (file, inode) in files.iter().enumerate() {

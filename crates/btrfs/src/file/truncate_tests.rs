@@ -15,7 +15,7 @@ use super::{BLOCK, WriteCtx};
 use crate::engine::Engine;
 use crate::fs::MountOptions;
 use crate::inode::Inode;
-use crate::testing::Dice;
+use crate::testing::{Dice, SetOnDrop};
 
 fn byte_at(at: u64) -> u8 {
     (at / BLOCK * 7 + at % 251) as u8 | 1
@@ -96,8 +96,9 @@ fn race(options: &MountOptions, adjust: fn(&mut btrfs_image::MkfsOptions), seed:
                 inode.vfs_attr();
             }
         });
+        let over = SetOnDrop(&is_over);
         let done: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        is_over.store(true, Ordering::Release);
+        drop(over);
         assert!(done.iter().all(Result::is_ok), "a thread failed");
     });
     let mut last = vec![0; inode.attr_now().size as usize];

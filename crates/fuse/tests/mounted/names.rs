@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cowshed_fuse::Permissions;
+use cowshed_harness::threads::SetOnDrop;
 use cowshed_vfs::Access;
 use cowshed_vfs::acl::{Acl, Named};
 
@@ -72,7 +74,7 @@ fn listing_while_others_create_and_delete() {
     let dir = mount.path("d");
     fs::create_dir(&dir).unwrap();
     (0..500).for_each(|i| fs::write(dir.join(format!("stays-{i}")), b"").unwrap());
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for i in 0.. {
@@ -81,11 +83,12 @@ fn listing_while_others_create_and_delete() {
                 if i % 3 != 0 {
                     fs::remove_file(&path).unwrap();
                 }
-                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                if stop.load(Ordering::Acquire) {
                     return;
                 }
             }
         });
+        let _stop = SetOnDrop(&stop);
         for _ in 0..30 {
             let mut count = BTreeMap::new();
             for name in list(&dir) {
@@ -98,7 +101,6 @@ fn listing_while_others_create_and_delete() {
             assert_eq!(stays.len(), 500);
             assert!(stays.iter().all(|(_, n)| **n == 1));
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
 
