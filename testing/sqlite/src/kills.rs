@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use cowshed_harness::{KernelMount, LoopDevice, progs, scratch_dir};
@@ -17,6 +17,8 @@ use crate::database::{self, Journal};
 
 /// The kernel and the checkers judge after so many rounds, and after the last.
 const ROUNDS_PER_JUDGEMENT: u64 = 10;
+/// What SQLite may take to notice that the mount is gone.
+const STUCK: Duration = Duration::from_secs(60);
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -143,6 +145,14 @@ fn until_killed(place: &Place, done: i64, delay: Duration) -> Result<i64> {
     std::thread::sleep(delay);
     let is_early = worker.is_finished();
     daemon.kill()?;
+    let killed_at = Instant::now();
+    while !worker.is_finished() {
+        ensure!(
+            killed_at.elapsed() < STUCK,
+            "SQLite hangs in calls to a mount whose process is dead"
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
     let end = worker.join().map_err(|_| anyhow!("the worker panicked"))?;
     let said = daemon.said();
     daemon.unmount_dead()?;
