@@ -86,9 +86,10 @@ pub fn create(
     note_name(dir, name);
     touch_dir(&mut state, join.generation(), now, name.len(), 0);
     staged.put(dir.key(), dir.item_bytes(&state));
+    // Before its name can be seen: who looks that up would load an inode of his own.
+    engine.objects.inodes.insert_new(inode.clone());
     join.apply(staged.into_batch(), space);
     drop(state);
-    engine.objects.inodes.insert_new(inode.clone());
     Ok(inode)
 }
 
@@ -124,8 +125,8 @@ pub fn tmpfile(engine: &Engine, caller: &Caller<'_>, dir: &Arc<Inode>, perm: u32
     })?;
     plan.inode.refs.set_linkable(true);
     let inode = plan.inode;
-    join.apply(plan.staged.into_batch(), space);
     engine.objects.inodes.insert_new(inode.clone());
+    join.apply(plan.staged.into_batch(), space);
     Ok(inode)
 }
 

@@ -197,9 +197,11 @@ impl Move<'_> {
                 }
             }
         })?;
+        if let Some(inode) = &whiteout {
+            engine.objects.inodes.insert_new(inode.clone());
+        }
         self.apply(engine, staged, &join, now, space);
         if let Some(inode) = whiteout {
-            engine.objects.inodes.insert_new(inode.clone());
             settle(engine, &inode);
         }
         Ok(())

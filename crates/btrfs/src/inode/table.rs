@@ -88,7 +88,8 @@ impl InodeTable {
         }
     }
 
-    /// Adds an inode that was just made. As with a loaded one, the caller makes an entry of it or settles it
+    /// Adds an inode that is about to be seen: before the batch that makes it is applied, lest somebody finds its name, loads its item
+    /// and has another object for it. As with a loaded one, the caller makes an entry of it or settles it
     /// ([`super::delete::settle`]); else it stays for good.
     pub fn insert_new(&self, inode: Arc<Inode>) {
         let id = id_of(&inode);
@@ -185,4 +186,65 @@ fn read_inode(subvol: &Arc<Subvol>, ino: ObjectId) -> Result<Option<Inode>> {
         .kind()
         .ok_or_else(|| corrupt(format!("mode of inode {ino} is {:o}", attr.mode)))?;
     Ok(Some(Inode::new(subvol, ino, attr, kind)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+    use cowshed_vfs::{Context, FileKind, FileSystem as _, NodeId};
+
+    use super::*;
+    use crate::engine::{Engine, EngineOptions};
+    use crate::env::FixedEnv;
+    use crate::fs::{Fs, MountOptions};
+    use crate::testing::{SetOnDrop, memory_volume};
+
+    /// Who looks a name up while its file is being made finds the inode that is made, not one of his own.
+    #[test]
+    fn an_inode_has_one_object() {
+        const FILES: usize = 5000;
+        let engine = Engine::open(
+            memory_volume(16384),
+            Arc::new(FixedEnv::default()),
+            EngineOptions::default(),
+        )
+        .unwrap();
+        let fs = Fs::mount(engine, MountOptions::default()).unwrap();
+        let root = fs.inode(NodeId::ROOT).unwrap();
+        let (made, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let name = |n: usize| format!("file-{n}");
+        std::thread::scope(|scope| {
+            let looker = scope.spawn(|| {
+                for n in 0..FILES {
+                    let found = loop {
+                        match crate::dir::lookup(fs.engine(), &root, name(n).as_bytes()).unwrap() {
+                            Some(inode) => break inode,
+                            None if is_over.load(Ordering::Acquire) => return,
+                            None => std::hint::spin_loop(),
+                        }
+                    };
+                    while made.load(Ordering::Acquire) <= n && !is_over.load(Ordering::Acquire) {
+                        std::hint::spin_loop();
+                    }
+                    let kept = fs.engine().objects.inodes.get(found.tree.id(), found.ino).unwrap();
+                    assert!(Arc::ptr_eq(&found, &kept), "two objects for {}", name(n));
+                }
+            });
+            let over = SetOnDrop(&is_over);
+            for n in 0..FILES {
+                let new = cowshed_vfs::fs::NewNode {
+                    kind: FileKind::Regular,
+                    perm: 0o644,
+                    rdev: 0,
+                };
+                fs.mknod(&Context::root(), NodeId::ROOT, name(n).as_bytes(), new)
+                    .unwrap();
+                made.store(n + 1, Ordering::Release);
+            }
+            looker.join().unwrap();
+            drop(over);
+        });
+        fs.engine().close().unwrap();
+    }
 }
