@@ -51,22 +51,22 @@ struct PendingCounts {
 
 impl PendingCounts {
     fn add(&self, items: u64, bytes: u64, refs: u64) {
-        self.items.fetch_add(items, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.refs.fetch_add(refs, Ordering::Relaxed);
+        self.items.fetch_add(items, Ordering::AcqRel);
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.refs.fetch_add(refs, Ordering::AcqRel);
     }
     fn take(&self) -> (u64, u64, u64) {
         (
-            self.items.swap(0, Ordering::Relaxed),
-            self.bytes.swap(0, Ordering::Relaxed),
-            self.refs.swap(0, Ordering::Relaxed),
+            self.items.swap(0, Ordering::AcqRel),
+            self.bytes.swap(0, Ordering::AcqRel),
+            self.refs.swap(0, Ordering::AcqRel),
         )
     }
     fn get(&self) -> (u64, u64, u64) {
         (
-            self.items.load(Ordering::Relaxed),
-            self.bytes.load(Ordering::Relaxed),
-            self.refs.load(Ordering::Relaxed),
+            self.items.load(Ordering::Acquire),
+            self.bytes.load(Ordering::Acquire),
+            self.refs.load(Ordering::Acquire),
         )
     }
 }
@@ -159,9 +159,12 @@ impl Ledger {
     pub fn note_pending(&self, items: u64, bytes: u64, refs: u64) {
         self.pending.add(items, bytes, refs);
     }
+    /// What is pending moves to what is frozen, while nothing is applied. It counts twice for a moment, never not at all: a reservation
+    /// that is made beside it would take the room of the commit.
     pub fn pending_frozen(&self) {
-        let (items, bytes, refs) = self.pending.take();
+        let (items, bytes, refs) = self.pending.get();
         self.frozen.add(items, bytes, refs);
+        self.pending.take();
     }
     pub fn pending_merged(&self) {
         self.frozen.take();
@@ -364,7 +367,10 @@ impl Drop for DataReservation {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
+    use crate::testing::SetOnDrop;
 
     fn ledger(free: u64, mixed: bool) -> Arc<Ledger> {
         let ledger = Arc::new(Ledger::new(16384, mixed));
@@ -402,6 +408,38 @@ mod tests {
         assert!(l.try_reserve_meta(6, true).is_ok());
         l.update(Pool::Metadata, |p| p.addable = 10 * 16384);
         assert!(l.try_reserve_meta(6, false).is_ok());
+    }
+
+    #[test]
+    fn what_is_pending_never_counts_for_nothing() {
+        let l = ledger(1 << 20, false);
+        let (noted, looks, is_over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let committer = scope.spawn(|| {
+                for n in 1..=1000 {
+                    l.note_pending(1, 0, 0);
+                    noted.store(n, Ordering::Release);
+                    // The other one looks at this very step.
+                    let before = looks.load(Ordering::Acquire);
+                    while looks.load(Ordering::Acquire) == before {
+                        if is_over.load(Ordering::Acquire) {
+                            return;
+                        }
+                        std::thread::yield_now();
+                    }
+                    l.pending_frozen();
+                }
+            });
+            let _over = SetOnDrop(&is_over);
+            while !committer.is_finished() {
+                let least = noted.load(Ordering::Acquire);
+                looks.fetch_add(1, Ordering::Release);
+                for _ in 0..20 {
+                    let counted = l.pending.get().0 + l.frozen.get().0;
+                    assert!(counted >= least, "{counted} items of {least}");
+                }
+            }
+        });
     }
 
     #[test]
