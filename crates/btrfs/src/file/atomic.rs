@@ -33,7 +33,7 @@ use super::replace::{self, Replacement};
 use super::shared::has_no_holes;
 use super::write::{WriteCtx, edge_blocks, old_end_must_be_rewritten, put_holes, touch};
 use super::writeback::{self, GROUP_BUDGET, GROUP_RUNS_MAX};
-use super::{BLOCK, EXTENT_BYTES_MAX, FILE_BYTES_MAX, csum, read, round_down, round_up};
+use super::{BLOCK, EXTENT_BYTES_MAX, FILE_BYTES_MAX, csum, read, round_down, round_up, truncate};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, delete, flags};
@@ -267,8 +267,8 @@ impl Group {
 }
 
 impl Staged {
-    /// Where the file grows, what lies behind its old end must be zero and not inline any more, and the gap has hole
-    /// items where the volume wants them.
+    /// Where the file grows, what lies behind its old end must be zero and not inline any more, no data is left in the gap, and it has
+    /// hole items where the volume wants them.
     fn rewrite_old_end(&mut self, engine: &Engine) -> Result<()> {
         let size = self.inode.attr.lock().attr.size;
         if self.end <= size {
@@ -280,6 +280,7 @@ impl Staged {
             let content = load_block(engine, &self.inode, block, size)?;
             self.blocks.write(block, &content);
         }
+        truncate::drop_left_behind(engine, &self.inode, round_up(size)..round_up(self.end))?;
         if !has_no_holes(engine) && round_up(self.end) > round_up(size) {
             put_holes(engine, &self.inode, round_up(size), round_up(self.end))?;
         }

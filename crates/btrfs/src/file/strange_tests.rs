@@ -5,7 +5,7 @@ use cowshed_vfs::FallocateFlags;
 
 use super::compress::CompressPolicy;
 use super::tests::{Bench, plain, set_range};
-use super::{BLOCK, Exchange, WriteCtx};
+use super::{BLOCK, Exchange, Group, WriteCtx};
 use crate::error::Error;
 use crate::fs::MountOptions;
 use crate::space::Budget;
@@ -17,7 +17,7 @@ fn what_a_crash_left_behind_the_end_does_not_come_back() {
     const END: usize = 5000;
     for adjust in [plain, |options: &mut MkfsOptions| options.features.no_holes = false] {
         let mut bench = Bench::new(512 << 20, adjust, MountOptions::default());
-        for file in 0..5 {
+        for file in 0..6 {
             bench.create();
             let (engine, inode) = (bench.engine(), bench.inode(file));
             super::write(engine, &inode, 0, &[7; 40_000], WriteCtx::default()).unwrap();
@@ -37,7 +37,7 @@ fn what_a_crash_left_behind_the_end_does_not_come_back() {
             bench.files[file] = vec![7; END];
         }
         bench.remount();
-        let (engine, inodes) = (bench.engine(), (0..5).map(|n| bench.inode(n)).collect::<Vec<_>>());
+        let (engine, inodes) = (bench.engine(), (0..6).map(|n| bench.inode(n)).collect::<Vec<_>>());
         let mode = FallocateFlags::empty();
         super::truncate(engine, &inodes[0], 30_000).unwrap();
         super::write(engine, &inodes[1], 25_000, b"far away", WriteCtx::default()).unwrap();
@@ -46,11 +46,15 @@ fn what_a_crash_left_behind_the_end_does_not_come_back() {
         // Next to the end, which grows over nothing, and then farther.
         super::write(engine, &inodes[4], END as u64, &[8; 100], WriteCtx::default()).unwrap();
         super::truncate(engine, &inodes[4], 9000).unwrap();
-        let sizes = [30_000, 25_008, 32_000, 28_672, 9000];
+        let mut group = Group::new(engine);
+        group.write(engine, &inodes[5], 25_000, b"far away").unwrap();
+        group.apply(engine).unwrap();
+        let sizes = [30_000, 25_008, 32_000, 28_672, 9000, 25_008];
         for (file, size) in sizes.into_iter().enumerate() {
             bench.files[file].resize(size, 0);
         }
         set_range(&mut bench.files[1], 25_000, b"far away");
+        set_range(&mut bench.files[5], 25_000, b"far away");
         set_range(&mut bench.files[3], 24_576, &[7; 4096]);
         set_range(&mut bench.files[4], END as u64, &[8; 100]);
         bench.judge("after files grew over what was left");
