@@ -220,10 +220,11 @@ pub fn dedupe_range(
     if Arc::ptr_eq(src, dst) && ranges.overlap() {
         return Err(Outcome::Invalid.into());
     }
+    // What is compared is what will be shared: data in flight may be lost yet, and the target would get what was there before.
+    writeback::flush(engine, src)?;
     if !is_same(engine, src, dst, &ranges)? {
         return Ok(Dedupe::Differs);
     }
-    writeback::flush(engine, src)?;
     share(engine, src, dst, &ranges, Some(reservation), None)?;
     Ok(Dedupe::Same(len_bytes))
 }

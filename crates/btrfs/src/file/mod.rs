@@ -64,6 +64,8 @@ pub use writeback::{sync_all, write_back, write_back_all, write_back_for_space};
 #[cfg(test)]
 mod atomic_tests;
 #[cfg(test)]
+mod beside_tests;
+#[cfg(test)]
 mod blocks_tests;
 #[cfg(test)]
 mod bounds_tests;

@@ -90,11 +90,21 @@ pub(super) fn note_shared(engine: &Engine, addrs: &[LogicalAddr]) {
 /// leave references of their own in the extent tree; those of the running transaction are not there yet, and noted
 /// apart ([`note_shared`]); those that a commit takes away are noted until it is on disk ([`note_dropped`]). So what both
 /// say is complete: an extent that they do not know is ours alone.
+///
+/// The notes are looked at *after* the tree: a commit notes what goes before the tree shows that it is gone, and who looked at the
+/// notes first may miss the one and then see the other.
 fn is_exclusive(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<bool> {
-    let noted = engine.file.remapped.lock().by_addr.get(&disk.addr).copied();
-    if noted.is_some_and(|when| when > engine.txn.committed()) {
-        return Ok(false);
-    }
+    Ok(!is_noted(engine, disk.addr) && is_alone_in_tree(engine, inode, extent, disk)? && !is_noted(engine, disk.addr))
+}
+
+/// Its references changed in a transaction that is not on disk yet.
+fn is_noted(engine: &Engine, addr: LogicalAddr) -> bool {
+    let noted = engine.file.remapped.lock().by_addr.get(&addr).copied();
+    noted.is_some_and(|when| when > engine.txn.committed())
+}
+
+/// As far as the extent tree and the last snapshot tell.
+fn is_alone_in_tree(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<bool> {
     let tree = inode.tree.id();
     let root_key = Key::new(tree.object_id(), KeyType::ROOT_ITEM, u64::MAX);
     let root = engine.forest.root_tree().floor_same_type(&root_key)?;

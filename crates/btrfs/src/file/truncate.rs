@@ -6,18 +6,19 @@ use std::sync::Arc;
 use btrfs_format::items::compression;
 use cowshed_vfs::Error as Outcome;
 
-use super::data::update_disk_size;
+use super::clone::too_long_inline;
+use super::data::{DataState, update_disk_size};
 use super::extent::{Extent, Kind, Walk, last_below};
 use super::items::{self, Change, NOW};
 use super::replace::{self, Replacement};
 use super::shared::{INLINE_BYTES_MAX, has_no_holes};
-use super::write::{WriteCtx, grow, load_clean_block, note_dirty, touch};
+use super::write::{WriteCtx, grow, note_dirty, touch};
 use super::writeback::inline_extent;
-use super::{BLOCK, FILE_BYTES_MAX, round_down, round_up};
+use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::inode::Inode;
-use crate::space::{Budget, DataReservation};
+use crate::space::{Budget, DataReservation, MetaReservation};
 
 /// Extents dropped in one step: their items lie in few leaves, but each may free another extent item.
 const STEP_EXTENTS_MAX: usize = 128;
@@ -48,31 +49,57 @@ pub fn truncate(engine: &Engine, inode: &Arc<Inode>, new_size: u64) -> Result<()
         }
     };
     if new_size < size {
-        shrink_tail(engine, inode, new_size, tail)?;
-    } else {
-        grow(engine, inode, size, new_size, tail)?;
+        return shrink(engine, inode, new_size, tail, reservation);
     }
+    grow(engine, inode, size, new_size, tail)?;
+    let _flush = inode.data.flush.lock();
+    items::apply(engine, inode, Change::default(), reservation, |attr, state| {
+        attr.attr.size = new_size;
+        touch(engine, attr, WriteCtx::default());
+        update_disk_size(state, attr, false);
+    });
+    Ok(())
+}
+
+/// Cuts the file. The caller holds the operation lock for writing.
+///
+/// The size in the item follows the extents down, and the zeros behind the new end come with the last step: a sync beside us
+/// finds a shorter file, or the old one, but no zeros in the midst of it.
+fn shrink(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    new_size: u64,
+    reserved: DataReservation,
+    reservation: MetaReservation,
+) -> Result<()> {
+    let mut tail = Tail::load(engine, inode, new_size, reserved)?;
     {
         let _flush = inode.data.flush.lock();
-        let is_shrinking = new_size < size;
         items::apply(engine, inode, Change::default(), reservation, |attr, state| {
             attr.attr.size = new_size;
             touch(engine, attr, WriteCtx::default());
-            if is_shrinking {
-                forget_dirty(engine, inode, state, round_up(new_size)..u64::MAX);
-                state.cut = Some(attr.disk_size).filter(|on_disk| *on_disk > new_size);
+            forget_dirty(engine, inode, state, round_up(new_size)..u64::MAX);
+            state.cut = Some(attr.disk_size).filter(|on_disk| *on_disk > new_size);
+            if state.cut.is_none()
+                && let Some(tail) = tail.take()
+            {
+                tail.put(engine, inode, state);
             }
             update_disk_size(state, attr, false);
         });
     }
-    if new_size < size {
-        drop_behind(engine, inode, round_up(new_size))?;
+    let dropped = drop_behind(engine, inode, round_up(new_size), tail);
+    if dropped.is_err() {
+        // What is left lies behind the end, and goes when the file grows over it.
+        let mut attr = inode.attr.lock();
+        inode.data.state.lock().cut = None;
+        attr.disk_size = attr.disk_size.min(attr.attr.size);
     }
-    Ok(())
+    dropped
 }
 
 /// Drops dirty data in a block-aligned range, and the space reserved for it.
-pub(super) fn forget_dirty(engine: &Engine, inode: &Arc<Inode>, state: &mut super::data::DataState, range: Range<u64>) {
+pub(super) fn forget_dirty(engine: &Engine, inode: &Arc<Inode>, state: &mut DataState, range: Range<u64>) {
     let bytes = state.forget(range);
     if bytes > 0 {
         engine.file.sub_dirty(bytes);
@@ -81,80 +108,93 @@ pub(super) fn forget_dirty(engine: &Engine, inode: &Arc<Inode>, state: &mut supe
     }
 }
 
-/// Zeroes what lies behind the new end in its block.
-fn shrink_tail(engine: &Engine, inode: &Arc<Inode>, new_size: u64, reservation: DataReservation) -> Result<()> {
-    let block = round_down(new_size);
-    if block == new_size {
-        return Ok(());
-    }
-    let Some(content) = load_clean_block(engine, inode, block, new_size)? else {
-        let zeros = [0; BLOCK as usize];
-        let mut state = inode.data.state.lock();
-        if state.dirty.next_dirty(block) == Some(block) {
-            state
-                .dirty
-                .write(new_size, &zeros[..(block + BLOCK - new_size) as usize]);
-            return Ok(());
+/// The block at the new end of a file that is cut, where it holds data: zero behind the end.
+struct Tail {
+    block: u64,
+    content: Vec<u8>,
+    /// Bytes of the block that stay.
+    len: usize,
+    reserved: DataReservation,
+}
+
+impl Tail {
+    /// What it will be. Nobody writes before it is: the caller holds the operation lock for writing.
+    fn load(engine: &Engine, inode: &Arc<Inode>, new_size: u64, reserved: DataReservation) -> Result<Option<Self>> {
+        let block = round_down(new_size);
+        if block == new_size {
+            return Ok(None);
         }
-        drop(state);
-        return shrink_tail(engine, inode, new_size, reservation);
-    };
-    let extent = Walk::new(&inode.tree, inode.ino, block..block + BLOCK)?.next()?;
-    let is_in_flight = inode.data.state.lock().next_pending(block) == Some(block);
-    let has_data = is_in_flight || extent.as_ref().is_some_and(Extent::is_data);
-    if !has_data {
-        return Ok(());
+        // In this order: what lands in between is seen by the first look.
+        let is_pending = inode.data.state.lock().next_pending(block) == Some(block);
+        let extent = Walk::new(&inode.tree, inode.ino, block..block + BLOCK)?.next()?;
+        if extent.as_ref().is_some_and(|e| e.is_inline() && e.end() > BLOCK) {
+            return Err(too_long_inline(inode));
+        }
+        if !is_pending && !extent.is_some_and(|e| e.is_data()) {
+            return Ok(None);
+        }
+        let mut content = vec![0; BLOCK as usize];
+        read::read_range(engine, inode, block, &mut content)?;
+        let len = (new_size - block) as usize;
+        content[len..].fill(0);
+        Ok(Some(Self {
+            block,
+            content,
+            len,
+            reserved,
+        }))
     }
-    if !is_in_flight && extent.is_some_and(|e| e.is_inline()) && new_size <= INLINE_BYTES_MAX {
-        return cut_inline(engine, inode, &content[..new_size as usize]);
+
+    /// Makes the block dirty.
+    fn put(self, engine: &Engine, inode: &Arc<Inode>, state: &mut DataState) {
+        let dirtied = state.dirty.write(self.block, &self.content);
+        note_dirty(engine, inode, state, Some(self.reserved), dirtied);
     }
-    let mut state = inode.data.state.lock();
-    let dirtied = state.dirty.write(block, &content);
-    note_dirty(engine, inode, &mut state, Some(reservation), dirtied);
-    Ok(())
+
+    /// Inline data is cut in its item at once: gives what is there, where nothing newer is in memory. The caller holds the flush lock.
+    fn inline_now(&self, inode: &Arc<Inode>) -> Result<Option<Extent>> {
+        let is_pending = inode.data.state.lock().next_pending(self.block) == Some(self.block);
+        if is_pending || self.block > 0 || self.len as u64 > INLINE_BYTES_MAX {
+            return Ok(None);
+        }
+        let first = Walk::new(&inode.tree, inode.ino, 0..BLOCK)?.next()?;
+        Ok(first.filter(Extent::is_inline))
+    }
 }
 
-/// Inline data is cut in its item at once.
-fn cut_inline(engine: &Engine, inode: &Arc<Inode>, data: &[u8]) -> Result<()> {
-    let reservation = engine.reserve(Budget::TRUNCATE)?;
-    let _flush = inode.data.flush.lock();
-    let existing = Walk::new(&inode.tree, inode.ino, 0..BLOCK)?.collect()?;
-    let replacement = Replacement {
-        range: 0..BLOCK,
-        extents: vec![inline_extent(data, data.len() as u64, compression::NONE)],
-    };
-    let plan = replace::plan_checked(&inode.tree, inode.ino, &existing, &[replacement])?;
-    items::apply(
-        engine,
-        inode,
-        Change {
-            plan,
-            ..Change::default()
-        },
-        reservation,
-        |attr, _| {
-            attr.disk_size = attr.disk_size.min(data.len() as u64);
-        },
-    );
-    Ok(())
-}
-
-/// Drops all extents behind `target`, from the end down: at any moment the item's size covers what is left.
-fn drop_behind(engine: &Engine, inode: &Arc<Inode>, target: u64) -> Result<()> {
+/// Drops all extents behind `target`, from the end down: at any moment the item's size covers what is left. The new last block
+/// comes with the last of them.
+fn drop_behind(engine: &Engine, inode: &Arc<Inode>, target: u64, mut tail: Option<Tail>) -> Result<()> {
     loop {
         let reservation = engine.reserve(Budget::TRUNCATE)?;
         let _flush = inode.data.flush.lock();
-        let (existing, is_last) = last_extents(inode, target)?;
+        let (mut existing, is_last) = last_extents(inode, target)?;
         let from = if is_last {
             target
         } else {
             existing.first().map_or(target, |e| e.start)
         };
-        let replacement = Replacement {
+        let mut replacements = vec![Replacement {
             range: from..u64::MAX,
             extents: Vec::new(),
-        };
-        let plan = replace::plan_checked(&inode.tree, inode.ino, &existing, &[replacement])?;
+        }];
+        let mut tail = if is_last { tail.take() } else { None };
+        if let Some(cut) = &tail
+            && let Some(inline) = cut.inline_now(inode)?
+        {
+            let data = &cut.content[..cut.len];
+            let extents = vec![inline_extent(data, data.len() as u64, compression::NONE)];
+            replacements.insert(
+                0,
+                Replacement {
+                    range: 0..BLOCK,
+                    extents,
+                },
+            );
+            existing.insert(0, inline);
+            tail = None;
+        }
+        let plan = replace::plan_checked(&inode.tree, inode.ino, &existing, &replacements)?;
         if is_last && plan.edits.is_empty() && inode.data.state.lock().cut.is_none() {
             return Ok(());
         }
@@ -167,6 +207,9 @@ fn drop_behind(engine: &Engine, inode: &Arc<Inode>, target: u64) -> Result<()> {
             },
             reservation,
             |attr, state| {
+                if let Some(tail) = tail {
+                    tail.put(engine, inode, state);
+                }
                 state.cut = state.cut.filter(|_| !is_last).map(|_| from.max(attr.attr.size));
                 attr.disk_size = attr.disk_size.min(from.max(attr.attr.size));
                 update_disk_size(state, attr, false);
@@ -297,5 +340,5 @@ pub fn drop_extents_of_deleted(engine: &Engine, inode: &Arc<Inode>) -> Result<()
         attr.attr.size = 0;
         inode.data.state.lock().cut = Some(attr.disk_size).filter(|on_disk| *on_disk > 0);
     }
-    drop_behind(engine, inode, 0)
+    drop_behind(engine, inode, 0, None)
 }

@@ -219,19 +219,35 @@ pub(super) fn grow(
     new_size: u64,
     reservation: DataReservation,
 ) -> Result<()> {
-    if !size.is_multiple_of(BLOCK) && old_end_must_be_rewritten(engine, inode, size)? {
-        let block = round_down(size);
-        if let Some(content) = load_clean_block(engine, inode, block, size)? {
-            let mut state = inode.data.state.lock();
-            let dirtied = state.dirty.write(block, &content);
-            // The item's size must not go beyond inline data that is still there.
-            state.append(size, block, round_up(size));
-            note_dirty(engine, inode, &mut state, Some(reservation), dirtied);
-        }
+    if !size.is_multiple_of(BLOCK) {
+        settle_old_end(engine, inode, size, reservation)?;
     }
     truncate::drop_left_behind(engine, inode, round_up(size)..round_up(new_size))?;
     if !has_no_holes(engine) && round_up(new_size) > round_up(size) {
         put_holes(engine, inode, round_up(size), round_up(new_size))?;
+    }
+    Ok(())
+}
+
+/// The zeros behind an end in the midst of a block come into the file: they are on disk, or dirty and *appended*. The item's size
+/// must not go beyond inline data that is still there, nor show what a truncation cut off.
+fn settle_old_end(engine: &Engine, inode: &Arc<Inode>, size: u64, reservation: DataReservation) -> Result<()> {
+    let block = round_down(size);
+    {
+        let mut state = inode.data.state.lock();
+        if state.dirty.next_dirty(block) == Some(block) {
+            state.append(size, block, round_up(size));
+            return Ok(());
+        }
+    }
+    // Nobody makes it dirty meanwhile: that takes the operation lock.
+    if old_end_must_be_rewritten(engine, inode, size)?
+        && let Some(content) = load_clean_block(engine, inode, block, size)?
+    {
+        let mut state = inode.data.state.lock();
+        let dirtied = state.dirty.write(block, &content);
+        state.append(size, block, round_up(size));
+        note_dirty(engine, inode, &mut state, Some(reservation), dirtied);
     }
     Ok(())
 }

@@ -328,7 +328,14 @@ fn prepare_inline(
     let [Run { range, parts }] = &group.runs[..] else {
         return Ok(None);
     };
-    let size = inode.attr.lock().attr.size;
+    let (size, is_being_cut) = {
+        let attr = inode.attr.lock();
+        (attr.attr.size, inode.data.state.lock().cut.is_some())
+    };
+    // The size in the item is not down yet: it would cover more than the inline data has.
+    if is_being_cut {
+        return Ok(None);
+    }
     let size_max = if choice.is_some() { BLOCK } else { INLINE_BYTES_MAX };
     if *range != (0..BLOCK) || size > size_max || size == 0 {
         return Ok(None);
