@@ -118,6 +118,7 @@ fn job(args: &Args, totals: &Totals) -> Result<()> {
     while totals.images.load(Ordering::Relaxed) < args.images && !totals.ends.load(Ordering::Relaxed) {
         let number = args.run.unwrap_or(0) + totals.runs.fetch_add(1, Ordering::Relaxed);
         if args.run.is_some_and(|only| only != number) {
+            totals.runs.fetch_sub(1, Ordering::Relaxed);
             break;
         }
         one_run(args, totals, number).with_context(|| again(args, number))?;
