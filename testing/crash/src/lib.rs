@@ -24,6 +24,7 @@ mod player;
 pub mod power;
 pub mod promise;
 pub mod rig;
+mod rounds;
 mod several;
 mod shared;
 mod snapshots;

@@ -35,12 +35,15 @@ struct Args {
     /// Images judged of one run, evenly chosen
     #[arg(long, default_value_t = 200)]
     per_run: u64,
-    /// Nearly full volumes in all runs, not in one of seven
+    /// Nearly full volumes in all runs, not in one of eight
     #[arg(long)]
     full: bool,
-    /// Threads that sync shared files beside each other in all runs, not in one of seven
+    /// Threads that sync shared files beside each other in all runs, not in one of eight
     #[arg(long)]
     shared: bool,
+    /// Threads whose operations run beside each other and beside syncs in all runs, not in one of eight
+    #[arg(long, conflicts_with_all = ["full", "shared"])]
+    rounds: bool,
     /// Subvolumes in all runs, not in one of three
     #[arg(long)]
     subvolumes: bool,
@@ -85,6 +88,7 @@ fn nth_run(args: &Args, n: u64) -> Run {
         Threads::Syncer,
         Threads::Full,
         Threads::Shared,
+        Threads::Rounds,
     ];
     Run {
         seed: rng.next_u64(),
@@ -94,6 +98,8 @@ fn nth_run(args: &Args, n: u64) -> Run {
             Threads::One
         } else if args.full {
             Threads::Full
+        } else if args.rounds {
+            Threads::Rounds
         } else if args.shared {
             Threads::Shared
         } else {
@@ -137,6 +143,7 @@ fn again(args: &Args, number: u64) -> String {
         (args.kernel_images > 0, &by_kernel),
         (args.full, " --full"),
         (args.shared, " --shared"),
+        (args.rounds, " --rounds"),
         (args.subvolumes, " --subvolumes"),
         (args.snapshots, " --snapshots"),
     ] {

@@ -24,6 +24,7 @@ use crate::chosen;
 use crate::full;
 use crate::promise::{self, Promise};
 use crate::rig::{self, Devices, Layout};
+use crate::rounds;
 use crate::several;
 use crate::shared;
 use crate::snapshots;
@@ -43,6 +44,8 @@ pub enum Threads {
     Several,
     /// Several threads in the same directories and files: what each syncs must hold, though the others go on meanwhile.
     Shared,
+    /// Several threads in the same directories whose operations run beside each other, too, and beside syncs: see [`rounds`].
+    Rounds,
     /// As `Several`, on a small volume with hardly any space left: what they do fails for want of it now and then.
     Full,
 }
@@ -141,6 +144,9 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
     if run.has_dirs() {
         several::prepare(&fs)?;
     }
+    if run.threads == Threads::Rounds {
+        rounds::prepare(&fs, &mut rng, &run)?;
+    }
     if run.snapshots {
         snapshots::prepare(&fs)?;
     }
@@ -193,6 +199,7 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
             let (names, promised) = shared::play(&fs, &mut rng, &run, &log)?;
             (history, promises) = (names, vec![promised]);
         }
+        Threads::Rounds => promises = vec![rounds::play(&fs, &mut rng, &run, &log)?],
         Threads::Several | Threads::Full => (promises, refused) = several::play(&fs, &mut rng, &run, &log)?,
     }
     let events = log.take();
@@ -455,7 +462,8 @@ impl Recording {
             differences.is_empty(),
             "two images of generation {generation} differ:\n{differences}"
         );
-        if self.run.has_dirs() {
+        // What others had done of their round is not noted.
+        if self.run.has_dirs() || self.run.threads == Threads::Rounds {
             return Ok(());
         }
         let synced = |mark: &u64| mark.checked_sub(SYNC_MARK);

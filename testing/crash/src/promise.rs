@@ -2,7 +2,8 @@
 //!
 //! A run is a list of operations with the state of the files after each: S0 is what was there before, all durable. An
 //! image shows that the operations up to `done` had returned, and the next one may have been under way; `last` is that
-//! one. The *floor* of an inode is the last state in which the volume was synced, or the inode by an fsync, that had returned
+//! one. Where several are under way at a time, the next state is that after all of them, and what each changes of an inode, a name or a
+//! block is there or not. The *floor* of an inode is the last state in which the volume was synced, or the inode by an fsync, that had returned
 //! successfully by `done`. (Of an fsync beside which others work it is the state when it was called.) In the files that are found:
 //!
 //! * **Names.** What (directory, name) leads to, or that it leads to nothing, is what it was in some state from the
@@ -60,6 +61,8 @@ pub struct History {
     /// By inode: from which state on it was so; `None` while it was not there.
     nodes: BTreeMap<u64, Vec<(usize, Option<Node>)>>,
     promises: Vec<Kept>,
+    /// States behind which operations were under way already: the next one may be found, too.
+    between: BTreeSet<usize>,
     /// States that an atomic operation led to, and the inodes whose contents it changed.
     atomic: Vec<(usize, Vec<u64>)>,
 }
@@ -118,12 +121,26 @@ impl History {
     }
 
     /// Something was promised of an earlier state by what returned just now. Gives the index of a new state, which is as the last
-    /// one: from it on the promise is known.
-    pub fn promise_late(&mut self, floor: usize, what: Promise) -> usize {
+    /// one: from it on the promise is known. `is_between`: the operations that lead to the next state are under way.
+    pub fn promise_late(&mut self, floor: usize, what: Promise, is_between: bool) -> usize {
         let known = self.names.len();
         self.names.extend(self.names.last().cloned());
         self.promises.push(Kept { floor, known, what });
+        if is_between {
+            self.between.insert(known);
+        }
         known
+    }
+
+    /// An inode in the newest state.
+    pub fn newest_node(&self, ino: u64) -> Option<&Node> {
+        self.nodes.get(&ino)?.last()?.1.as_ref()
+    }
+
+    /// The newest state that may be found when the operations up to `done` had returned.
+    fn last(&self, done: usize) -> usize {
+        let last = (done + 1..self.names.len()).find(|index| !self.between.contains(index));
+        last.unwrap_or(self.newest())
     }
 
     /// The index of the newest state.
@@ -219,7 +236,7 @@ impl<'h> Judge<'h> {
             full: BTreeMap::new(),
             data: BTreeMap::new(),
             content: BTreeMap::new(),
-            last: (done + 1).min(history.names.len() - 1),
+            last: history.last(done),
             is_linux: false,
         };
         for kept in history.promises.iter().filter(|kept| kept.known <= done) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::{Log, Rng};
-use cowshed_vfs::{FileSystem as _, Handle, NodeId};
+use cowshed_vfs::{Error, FileSystem as _, Handle, NodeId};
 
 use crate::beside;
 use crate::power::{Run, SYNC_MARK, promise};
@@ -19,7 +19,7 @@ use crate::promise::{History, Promise};
 use crate::rig::ROOT;
 use crate::several;
 use crate::snapshots;
-use crate::tree;
+use crate::tree::{self, Tree};
 use crate::workload::{self, Op, Player, Scope};
 
 const THREADS: usize = 3;
@@ -29,28 +29,80 @@ const TOLD_MAX: Duration = Duration::from_secs(120);
 const SHARED: [&str; 4] = ["", "p", "a", "p/a"];
 
 /// What has happened.
-struct Noted {
-    names: beside::History,
-    promised: History,
+pub(crate) struct Noted {
+    pub(crate) names: beside::History,
+    pub(crate) promised: History,
+    /// Operations are under way whose state is not noted yet.
+    pub(crate) is_between: bool,
 }
 
-struct Work<'w> {
-    fs: &'w Fs,
+pub(crate) struct Work<'w> {
+    pub(crate) fs: &'w Fs,
     log: &'w Log,
-    root: u64,
+    pub(crate) root: u64,
     noted: Mutex<Noted>,
+    /// What a path leads to may go while it is looked up.
+    races: bool,
 }
 
 /// A sync that was told: from which state on, what, and with which outcome.
-struct Told {
+pub(crate) struct Told {
     floor: usize,
     what: Promise,
     result: cowshed_vfs::Result<()>,
 }
 
-impl Work<'_> {
-    fn noted(&self) -> MutexGuard<'_, Noted> {
+impl<'w> Work<'w> {
+    /// Work that begins with this state.
+    pub(crate) fn new(fs: &'w Fs, log: &'w Log, first: Tree, races: bool) -> Self {
+        let root = first.get("").map_or(0, |node| node.ino);
+        let mut names = beside::History::default();
+        let promised = History::new(&first);
+        names.note(first);
+        Self {
+            fs,
+            log,
+            root,
+            noted: Mutex::new(Noted {
+                names,
+                promised,
+                is_between: false,
+            }),
+            races,
+        }
+    }
+
+    pub(crate) fn into_noted(self) -> Noted {
+        self.noted.into_inner().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn noted(&self) -> MutexGuard<'_, Noted> {
         self.noted.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn is_outcome(&self, error: Error) -> bool {
+        workload::is_outcome(error) || (self.races && error == Error::Stale)
+    }
+
+    /// Notes the state that there is; gives its index.
+    pub(crate) fn note(&self, noted: &mut Noted) -> Result<usize> {
+        let state = tree::take(self.fs)?;
+        let index = noted.promised.note(&state, None);
+        noted.names.note(state);
+        Ok(index)
+    }
+
+    /// What led to this state has returned.
+    pub(crate) fn mark(&self, index: usize) {
+        self.log.mark(several::mark(0, index));
+    }
+
+    /// The size of a file as it is noted.
+    pub(crate) fn size_of(&self, path: &str) -> u64 {
+        let noted = self.noted();
+        let ino = noted.promised.newest_ino(self.root, path);
+        ino.and_then(|ino| noted.promised.newest_node(ino))
+            .map_or(0, |node| node.size_bytes)
     }
 
     /// Alone among the operations, and beside syncs.
@@ -62,38 +114,37 @@ impl Work<'_> {
         {
             bail!("{op:?} on a healthy device: {error}");
         }
-        let state = tree::take(self.fs)?;
-        let index = noted.promised.note(&state, None);
-        noted.names.note(state);
+        let index = self.note(&mut noted)?;
         if result.is_ok() {
             promise(op, &mut noted.promised, index, self.root);
         }
-        self.log.mark(several::mark(0, index));
+        self.mark(index);
         Ok(())
     }
 
-    fn sync_all(&self) -> Result<()> {
+    pub(crate) fn sync_all(&self) -> Result<()> {
         let (floor, names) = {
             let noted = self.noted();
             (noted.promised.newest(), noted.names.names.len() as u64 - 1)
         };
         self.fs.syncfs(&ROOT, NodeId::ROOT)?;
         let mut noted = self.noted();
-        let index = noted.promised.promise_late(floor, Promise::Volume);
+        let is_between = noted.is_between;
+        let index = noted.promised.promise_late(floor, Promise::Volume, is_between);
         self.log.mark(SYNC_MARK + names);
-        self.log.mark(several::mark(0, index));
+        self.mark(index);
         Ok(())
     }
 
     /// An fsync, after which the node is to be forgotten.
-    fn sync_one(&self, path: &str, scope: Scope, told: Option<&Sender<Told>>) -> Result<Option<NodeId>> {
+    pub(crate) fn sync_one(&self, path: &str, scope: Scope, told: Option<&Sender<Told>>) -> Result<Option<NodeId>> {
         let (floor, kept) = {
             let noted = self.noted();
             (noted.promised.newest(), Player::new(self.fs).keep(path))
         };
         let (node, ino) = match kept {
             Ok(kept) => kept,
-            Err(error) if workload::is_outcome(error) => return Ok(None),
+            Err(error) if self.is_outcome(error) => return Ok(None),
             Err(error) => bail!("{path:?} on a healthy device: {error}"),
         };
         let (what, data_only) = match scope {
@@ -116,17 +167,18 @@ impl Work<'_> {
         match told.result {
             Ok(()) => {
                 let mut noted = self.noted();
-                let index = noted.promised.promise_late(told.floor, told.what);
-                self.log.mark(several::mark(0, index));
+                let is_between = noted.is_between;
+                let index = noted.promised.promise_late(told.floor, told.what, is_between);
+                self.mark(index);
                 Ok(())
             }
-            Err(error) if workload::is_outcome(error) => Ok(()),
+            Err(error) if self.is_outcome(error) => Ok(()),
             Err(error) => bail!("fsync on a healthy device: {error}"),
         }
     }
 
     /// Notes what is told until nobody can be told any more.
-    fn replies(&self, told: &Receiver<Told>) -> Result<()> {
+    pub(crate) fn replies(&self, told: &Receiver<Told>) -> Result<()> {
         loop {
             match told.recv_timeout(TOLD_MAX) {
                 Ok(told) => self.is_done(&told)?,
@@ -160,17 +212,7 @@ impl Work<'_> {
 
 /// Lets all threads work; gives what happened.
 pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(beside::History, History)> {
-    let first = tree::take(fs)?;
-    let root = first.get("").map_or(0, |node| node.ino);
-    let mut names = beside::History::default();
-    let promised = History::new(&first);
-    names.note(first);
-    let work = Work {
-        fs,
-        log,
-        root,
-        noted: Mutex::new(Noted { names, promised }),
-    };
+    let work = Work::new(fs, log, tree::take(fs)?, false);
     let runs: Vec<(Vec<Op>, Rng)> = (0..THREADS)
         .map(|_| {
             let mut ops = workload::choose(rng, run.mix, run.ops / THREADS);
@@ -206,6 +248,6 @@ pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(besi
         kept.for_each(|node| fs.forget(node, 1));
         Ok::<_, anyhow::Error>(())
     })?;
-    let noted = work.noted.into_inner().unwrap_or_else(|e| e.into_inner());
+    let noted = work.into_noted();
     Ok((noted.names, noted.promised))
 }

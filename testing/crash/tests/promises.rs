@@ -290,7 +290,7 @@ fn a_temporary_file_that_was_synced_has_its_content_where_it_has_its_name() {
 fn a_promise_that_came_late_is_of_the_state_when_it_was_asked_for() {
     let with = |content: &[u8]| tree(&[("f", file(257, content))]);
     let mut run = history(&[(with(b"one"), None), (with(b"two"), None), (with(b"six"), None)]);
-    assert_eq!(run.promise_late(1, Promise::Inode(257)), 3);
+    assert_eq!(run.promise_late(1, Promise::Inode(257), false), 3);
     // Not known yet.
     run.check(&with(b"one"), 2).unwrap();
     for good in [b"two", b"six"] {
@@ -298,6 +298,28 @@ fn a_promise_that_came_late_is_of_the_state_when_it_was_asked_for() {
     }
     refused(&run, &with(b"one"), 3, "was never so");
     // An older one that comes later takes nothing back.
-    assert_eq!(run.promise_late(0, Promise::Inode(257)), 4);
+    assert_eq!(run.promise_late(0, Promise::Inode(257), false), 4);
     refused(&run, &with(b"one"), 4, "was never so");
+}
+
+#[test]
+fn what_is_under_way_may_be_there_while_a_promise_is_told() {
+    let with = |one: &[u8], two: &[u8]| tree(&[("f", file(257, one)), ("g", file(258, two))]);
+    let mut run = history(&[(with(b"one", b"one"), None), (with(b"two", b"two"), None)]);
+    // Operations that change both files are under way; two syncs come back, and then the operations.
+    assert_eq!(run.promise_late(1, Promise::Inode(257), true), 2);
+    assert_eq!(run.promise_late(1, Promise::Inode(258), true), 3);
+    assert_eq!(run.note(&with(b"six", b"six"), None), 4);
+    run.note(&with(b"ten", b"ten"), None);
+    for done in 1..4 {
+        for good in [with(b"two", b"six"), with(b"six", b"two"), with(b"six", b"six")] {
+            run.check(&good, done).unwrap();
+        }
+        refused(&run, &with(b"ten", b"six"), done, "was never so");
+    }
+    run.check(&with(b"two", b"one"), 1).unwrap();
+    run.check(&with(b"two", b"one"), 2).unwrap();
+    refused(&run, &with(b"one", b"two"), 2, "was never so");
+    refused(&run, &with(b"two", b"one"), 3, "was never so");
+    run.check(&with(b"ten", b"six"), 4).unwrap();
 }

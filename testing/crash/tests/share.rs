@@ -125,6 +125,13 @@ fn crash_images_of_threads_that_share_files_keep_what_each_sync_promised() {
 }
 
 #[test]
+fn crash_images_of_operations_beside_each_other_keep_what_each_sync_promised() {
+    for seed in 100..106 {
+        judge_some(run(seed, Layout::Dup, Threads::Rounds), 60, 0);
+    }
+}
+
+#[test]
 fn crash_images_of_a_volume_with_a_snapshot_keep_what_both_sides_were_promised() {
     if cowshed_harness::need::kernel_btrfs().is_none() {
         return;

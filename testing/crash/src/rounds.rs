@@ -1,0 +1,267 @@
+//! Threads whose operations really run beside each other, in rounds: each changes files of its own in directories that they share,
+//! or its own blocks of one file; others sync and commit meanwhile.
+//!
+//! What is noted is the state after each round. That is enough for the judge, who looks at each inode, each name and each block
+//! alone: in one round no two threads change the same one, so that whatever a crash finds of it is as before the round or as after it.
+//! Syncs begin and end when they like. What ends in the midst of a round is known in a state *between*, which is as the one
+//! before the round, and the end of the round may be found as well ([`crate::promise::History::promise_late`]).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail};
+use cowshed_btrfs::fs::Fs;
+use cowshed_device_sim::{Log, Rng};
+use cowshed_vfs::{FileSystem as _, NodeId};
+
+use crate::power::{Run, promise};
+use crate::promise::History;
+use crate::shared::{Told, Work};
+use crate::tree::{self, NOCOW};
+use crate::workload::{self, Op, Player, Scope};
+
+const THREADS: usize = 3;
+/// Threads that sync.
+const SYNCERS: usize = 2;
+/// The file that all change, each in blocks of its own; the last thread behind them.
+const SHARED: &str = "shared";
+const BLOCK_BYTES: u64 = 4096;
+const OWN_BLOCKS: u64 = 12;
+const TAIL_FROM: u64 = (THREADS as u64 - 1) * OWN_BLOCKS * BLOCK_BYTES;
+const TAIL_BYTES_MAX: u64 = 40 * BLOCK_BYTES;
+/// Of the names of [`workload`], as many for each thread.
+const LETTERS: usize = 6 / THREADS;
+
+/// The names of files, and of their temporary ones, as those of a thread: none of them is another's. `None` where the operation
+/// is about something else, a directory say.
+fn as_own(op: &Op, thread: usize) -> Option<Op> {
+    let mut op = op.clone();
+    for path in op.paths_mut() {
+        let at = path.rfind('/').map_or(0, |slash| slash + 1);
+        let (dir, name) = path.split_at(at);
+        let (letter, rest) = (name.bytes().next()?, name.get(1..)?);
+        if !(b'a'..b'a' + (THREADS * LETTERS) as u8).contains(&letter) || !(rest.is_empty() || rest == ".tmp") {
+            return None;
+        }
+        let own = usize::from(letter - b'a') % LETTERS + thread * LETTERS;
+        *path = format!("{dir}{}{rest}", char::from(b'a' + own as u8));
+    }
+    Some(op)
+}
+
+/// A change of the shared file that is the thread's alone. `size` is what it is before the round.
+fn on_shared(rng: &mut Rng, thread: usize, size: u64) -> Op {
+    let path = || SHARED.to_owned();
+    let within = |rng: &mut Rng, from: u64, bytes: u64| {
+        let at = rng.below(bytes);
+        (from + at, 1 + rng.below(bytes - at))
+    };
+    if thread + 1 < THREADS {
+        let (offset, len) = within(rng, thread as u64 * OWN_BLOCKS * BLOCK_BYTES, OWN_BLOCKS * BLOCK_BYTES);
+        return match rng.below(8) {
+            0 => Op::Punch {
+                path: path(),
+                offset,
+                len,
+            },
+            1 => Op::Zero {
+                path: path(),
+                offset,
+                len,
+            },
+            _ => Op::Write {
+                path: path(),
+                offset,
+                len: len as usize,
+                fill: rng.next_u64(),
+            },
+        };
+    }
+    let (offset, len) = within(rng, TAIL_FROM, TAIL_BYTES_MAX);
+    match rng.below(10) {
+        0..=4 if size < TAIL_FROM + TAIL_BYTES_MAX => Op::Write {
+            path: path(),
+            offset: size,
+            len: 1 + rng.below(5 * BLOCK_BYTES) as usize,
+            fill: rng.next_u64(),
+        },
+        0..=6 => Op::Truncate {
+            path: path(),
+            size_bytes: offset,
+        },
+        7 => Op::Preallocate {
+            path: path(),
+            offset: offset & !(BLOCK_BYTES - 1),
+            len,
+            keep_size: rng.one_in(2),
+        },
+        8 => Op::Punch {
+            path: path(),
+            offset,
+            len,
+        },
+        _ => Op::Write {
+            path: path(),
+            offset,
+            len: len as usize,
+            fill: rng.next_u64(),
+        },
+    }
+}
+
+/// The operations of a round, each for a thread.
+fn next_round(rng: &mut Rng, queues: &mut [Vec<Op>], size: u64) -> Vec<Op> {
+    if rng.one_in(3) {
+        return (0..THREADS).map(|thread| on_shared(rng, thread, size)).collect();
+    }
+    let mut round = Vec::new();
+    for (thread, queue) in queues.iter_mut().enumerate() {
+        let Some(op) = queue.last() else { continue };
+        match as_own(op, thread) {
+            Some(own) => {
+                queue.pop();
+                round.push(own);
+            }
+            // Alone, when its turn comes first.
+            None if round.is_empty() => return queue.pop().into_iter().collect(),
+            None => {}
+        }
+    }
+    round
+}
+
+impl Work<'_> {
+    fn one(&self, op: &Op) -> Result<bool> {
+        match (op, op.synced()) {
+            (Op::Sync, _) => self.sync_all().map(|()| false),
+            (Op::Fsync { .. } | Op::Fdatasync { .. }, Some((path, scope))) => {
+                let kept = self.sync_one(path, scope, None)?;
+                self.forget(kept);
+                Ok(false)
+            }
+            _ => match Player::new(self.fs).apply(op) {
+                Ok(()) => Ok(true),
+                Err(error) if workload::is_outcome(error) => Ok(false),
+                Err(error) => bail!("{op:?} on a healthy device: {error}"),
+            },
+        }
+    }
+
+    fn forget(&self, node: Option<NodeId>) {
+        if let Some(node) = node.filter(|node| *node != NodeId::ROOT) {
+            self.fs.forget(node, 1);
+        }
+    }
+
+    fn round(&self, ops: &[Op]) -> Result<()> {
+        self.noted().is_between = true;
+        let done: Vec<bool> = std::thread::scope(|scope| {
+            let workers: Vec<_> = ops.iter().map(|op| scope.spawn(|| self.one(op))).collect();
+            let join = |worker: std::thread::ScopedJoinHandle<'_, _>| {
+                worker.join().map_err(|_| anyhow!("a thread panicked"))?
+            };
+            workers.into_iter().map(join).collect::<Result<_>>()
+        })?;
+        let mut noted = self.noted();
+        noted.is_between = false;
+        let index = self.note(&mut noted)?;
+        for (op, _) in ops.iter().zip(done).filter(|(_, done)| *done) {
+            promise(op, &mut noted.promised, index, self.root);
+        }
+        self.mark(index);
+        Ok(())
+    }
+
+    /// Syncs this and that until the others are done.
+    fn syncer(&self, mut rng: Rng, is_over: &AtomicBool, told: &Sender<Told>) -> Result<Vec<NodeId>> {
+        let mut kept = Vec::new();
+        while !is_over.load(Ordering::Acquire) {
+            let path = match rng.below(4) {
+                0 | 1 => SHARED.to_owned(),
+                2 => ["", "p", "q"][rng.index(3)].to_owned(),
+                _ => workload::path(&mut rng),
+            };
+            match rng.below(12) {
+                0 => self.sync_all()?,
+                1 => self.fs.engine().commit()?,
+                n => {
+                    let scope = if n < 5 { Scope::Data } else { Scope::All };
+                    kept.extend(self.sync_one(&path, scope, rng.one_in(2).then_some(told))?);
+                }
+            }
+            std::thread::sleep(Duration::from_micros(rng.below(400)));
+        }
+        Ok(kept)
+    }
+}
+
+/// Makes the file that all threads change.
+pub(crate) fn prepare(fs: &Fs, rng: &mut Rng, run: &Run) -> Result<()> {
+    let path = || SHARED.to_owned();
+    let write = |len: u64, fill: u64| Op::Write {
+        path: path(),
+        offset: 0,
+        len: len as usize,
+        fill,
+    };
+    let mut ops = vec![write(TAIL_FROM + 3 * BLOCK_BYTES + 700, rng.next_u64())];
+    if run.may_write_in_place() && rng.one_in(3) {
+        let flags = Op::Flags {
+            path: path(),
+            flags: NOCOW,
+        };
+        // A file must be empty for that.
+        ops.splice(..0, [write(0, 0), flags]);
+    }
+    let player = Player::new(fs);
+    Ok(ops.iter().try_for_each(|op| player.apply(op))?)
+}
+
+/// Lets all threads work; gives what happened.
+pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<History> {
+    let work = Work::new(fs, log, tree::take(fs)?, true);
+    let mut queues: Vec<Vec<Op>> = (0..THREADS)
+        .map(|_| {
+            let mut ops = workload::choose(rng, run.mix, run.ops / THREADS);
+            ops.retain(|op| run.may_write_in_place() || !op.makes_in_place());
+            ops.reverse();
+            ops
+        })
+        .collect();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (told, replies) = channel();
+        let replier = scope.spawn(|| {
+            let replies = replies;
+            work.replies(&replies)
+        });
+        let syncers: Vec<_> = (0..SYNCERS)
+            .map(|_| {
+                let (rng, told, work, is_over) = (Rng::new(rng.next_u64()), told.clone(), &work, &is_over);
+                scope.spawn(move || work.syncer(rng, is_over, &told))
+            })
+            .collect();
+        drop(told);
+        let mut rounds = || {
+            while queues.iter().any(|queue| !queue.is_empty()) {
+                let size = work.size_of(SHARED);
+                let ops = next_round(rng, &mut queues, size);
+                work.round(&ops)?;
+            }
+            Ok(())
+        };
+        let worked: Result<()> = rounds();
+        is_over.store(true, Ordering::Release);
+        let mut kept = Vec::new();
+        for syncer in syncers {
+            kept.extend(syncer.join().map_err(|_| anyhow!("a thread panicked"))??);
+        }
+        replier
+            .join()
+            .map_err(|_| anyhow!("the thread that is told panicked"))??;
+        kept.into_iter().for_each(|node| work.forget(Some(node)));
+        worked
+    })?;
+    Ok(work.into_noted().promised)
+}
