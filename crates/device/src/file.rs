@@ -253,9 +253,7 @@ impl BlockDevice for FileDevice {
 
     /// The kernel begins with all places at once; without, each read would wait for its own.
     fn read_batch(&self, reads: &mut [ReadOp<'_>]) -> Result<()> {
-        batch::read(self, reads, |offset_bytes, len_bytes| {
-            sys::will_need(&self.file, offset_bytes, len_bytes);
-        })
+        batch::read(self, reads, &PageCache(self))
     }
 
     fn flush(&self) -> Result<()> {
@@ -282,6 +280,23 @@ impl BlockDevice for FileDevice {
     }
 }
 
+/// The kernel's, before a file.
+struct PageCache<'d>(&'d FileDevice);
+
+impl batch::Cache for PageCache<'_> {
+    /// "No" also of a file system that does not know without waiting (tmpfs, FUSE), and of a kernel that cannot be asked.
+    fn read_if_there(&self, offset_bytes: u64, bufs: &mut [IoSliceMut<'_>]) -> bool {
+        let len_bytes: usize = bufs.iter().map(|b| b.len()).sum();
+        // A file may have grown beyond what the device promises.
+        check_access(self.0, Op::Read, offset_bytes, len_bytes as u64).is_ok()
+            && sys::preadv_nowait(&self.0.file, bufs, offset_bytes).is_ok_and(|n| n == len_bytes)
+    }
+
+    fn announce(&self, offset_bytes: u64, len_bytes: u64) {
+        sys::will_need(&self.0.file, offset_bytes, len_bytes);
+    }
+}
+
 impl Drop for FileDevice {
     /// Gives the lock up by name. Closing alone does that only when the last copy of the descriptor goes, and a process
     /// that another thread is just starting holds one until it executes its program.
@@ -295,6 +310,190 @@ impl Drop for FileDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::Cache as _;
+
+    const SIZE_BYTES: usize = 8 << 20;
+
+    struct Dice(u64);
+
+    impl Dice {
+        fn below(&mut self, limit: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (self.0 >> 33) as usize % limit
+        }
+    }
+
+    /// A device of bytes that differ from each other, and these bytes.
+    fn filled(dir: &tempfile::TempDir) -> (FileDevice, Vec<u8>) {
+        let mut dice = Dice(1);
+        let bytes: Vec<u8> = (0..SIZE_BYTES).map(|_| dice.below(256) as u8).collect();
+        let device = FileDevice::create(dir.path().join("image"), SIZE_BYTES as u64).unwrap();
+        device.write_at(0, &bytes).unwrap();
+        device.flush().unwrap();
+        (device, bytes)
+    }
+
+    fn set_len(device: &FileDevice, size_bytes: usize) {
+        device.file.set_len(size_bytes as u64).unwrap();
+    }
+
+    type Batch = fn(&FileDevice, &mut [ReadOp<'_>]) -> Result<()>;
+
+    /// Reads in the order given.
+    fn read_places(device: &FileDevice, places: &[(usize, usize)], batch: Batch) -> Result<Vec<Vec<u8>>> {
+        let mut bufs: Vec<_> = places.iter().map(|(_, len_bytes)| vec![0xee; *len_bytes]).collect();
+        let mut reads: Vec<_> = places
+            .iter()
+            .zip(&mut bufs)
+            .map(|((offset_bytes, _), buf)| ReadOp {
+                offset_bytes: *offset_bytes as u64,
+                buf,
+            })
+            .collect();
+        batch(device, &mut reads)?;
+        Ok(bufs)
+    }
+
+    /// Some apart, some side by side, some over each other.
+    fn random_places(dice: &mut Dice) -> Vec<(usize, usize)> {
+        let mut places = Vec::new();
+        let mut end = 0;
+        for _ in 0..1 + dice.below(60) {
+            let len_bytes = 1 + dice.below(40_000);
+            let start = if dice.below(3) == 0 {
+                end
+            } else {
+                dice.below(SIZE_BYTES)
+            };
+            let start = start.min(SIZE_BYTES - len_bytes);
+            places.push((start, len_bytes));
+            end = start + len_bytes;
+        }
+        places
+    }
+
+    #[test]
+    fn batches_give_the_same_bytes_whatever_is_in_memory_and_many_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let (device, bytes) = filled(&dir);
+        let (device, bytes) = (&device, &bytes);
+        std::thread::scope(|scope| {
+            for seed in 0..6 {
+                scope.spawn(move || {
+                    let mut dice = Dice(seed);
+                    for _ in 0..40 {
+                        let places = random_places(&mut dice);
+                        match dice.below(3) {
+                            0 => sys::forget(&device.file, 0, 0),
+                            1 => sys::forget(&device.file, dice.below(SIZE_BYTES) as u64, 2 << 20),
+                            _ => {}
+                        }
+                        let ways: [Batch; 2] = [
+                            |device, reads| device.read_batch(reads),
+                            |device, reads| batch::read(device, reads, &batch::NoCache),
+                        ];
+                        for way in ways {
+                            let found = read_places(device, &places, way).unwrap();
+                            for (found, (start, len_bytes)) in found.iter().zip(&places) {
+                                let expected = &bytes[*start..][..*len_bytes];
+                                assert!(found == expected, "seed {seed}: {len_bytes} bytes at {start}");
+                            }
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn what_is_in_memory_is_had_without_waiting_where_the_file_system_knows() {
+        let dir = tempfile::tempdir().unwrap();
+        let (device, bytes) = filled(&dir);
+        let mut buf = vec![0; 70_000];
+        device.read_at(12_345, &mut buf).unwrap();
+        buf.fill(0);
+        let (first, second) = buf.split_at_mut(1000);
+        let mut bufs = [IoSliceMut::new(first), IoSliceMut::new(second)];
+        let is_there = PageCache(&device).read_if_there(12_345, &mut bufs);
+        let refusal = sys::preadv_nowait(&device.file, &mut bufs, 12_345).err();
+        let knows = refusal.is_none_or(|error| error.raw_os_error() != Some(libc::EOPNOTSUPP));
+        assert_eq!(is_there, knows);
+        assert!(!knows || buf == bytes[12_345..][..70_000]);
+
+        sys::forget(&device.file, 0, 0);
+        let mut buf = [0; 512];
+        let mut is_there = |offset: usize| {
+            PageCache(&device).read_if_there(offset as u64, &mut [IoSliceMut::new(&mut buf)])
+                && buf == bytes[offset..][..512]
+        };
+        assert!(!(0..SIZE_BYTES).step_by(1 << 20).all(&mut is_there), "it does not wait");
+    }
+
+    #[test]
+    fn a_batch_stays_within_the_device_though_the_file_has_grown() {
+        let dir = tempfile::tempdir().unwrap();
+        let (device, _) = filled(&dir);
+        set_len(&device, 2 * SIZE_BYTES);
+        device.file.write_all_at(&[1; 8192], SIZE_BYTES as u64).unwrap();
+        let places = [(0, 4096), (8192, 4096), (SIZE_BYTES - 1, 2), (SIZE_BYTES + 4096, 4096)];
+        let failure = read_places(&device, &places, |device, reads| device.read_batch(reads)).unwrap_err();
+        assert!(
+            matches!(failure, Error::OutOfRange { op: Op::Read, offset_bytes, .. } if offset_bytes == SIZE_BYTES as u64 - 1),
+            "{failure}"
+        );
+    }
+
+    #[test]
+    fn a_batch_that_fails_says_where_in_the_midst_of_what_is_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (device, bytes) = filled(&dir);
+        let places = [
+            (0, 4096),
+            (SIZE_BYTES / 2 - 100, 200),
+            (8192, 4096),
+            (SIZE_BYTES - 512, 512),
+        ];
+        let batch: Batch = |device, reads| device.read_batch(reads);
+        let read = read_places(&device, &places, batch).unwrap();
+        assert!(read[2] == bytes[8192..][..4096]);
+        set_len(&device, SIZE_BYTES / 2);
+        let failure = read_places(&device, &places, batch).unwrap_err();
+        let Error::Io {
+            device: name,
+            op: Op::Read,
+            offset_bytes,
+            source,
+        } = &failure
+        else {
+            panic!("{failure}")
+        };
+        assert_eq!(&**name, device.name());
+        assert_eq!(*offset_bytes as usize, SIZE_BYTES / 2 - 100);
+        assert_eq!(source.kind(), ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_batch_of_a_file_that_cannot_be_read_fails_with_its_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut device, _) = filled(&dir);
+        device.file = OpenOptions::new().write(true).open(device.path()).unwrap();
+        let failure = read_places(&device, &[(8192, 4096), (4096, 10)], |device, reads| {
+            device.read_batch(reads)
+        });
+        let failure = failure.unwrap_err();
+        assert!(
+            matches!(
+                &failure,
+                Error::Io {
+                    op: Op::Read,
+                    offset_bytes: 4096,
+                    ..
+                }
+            ),
+            "{failure}"
+        );
+        assert_eq!(failure.os_error().and_then(io::Error::raw_os_error), Some(libc::EBADF));
+    }
 
     #[test]
     fn the_lock_goes_with_the_device_although_a_copy_of_the_descriptor_lives() {

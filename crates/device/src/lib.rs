@@ -85,7 +85,7 @@ pub trait BlockDevice: Send + Sync + fmt::Debug {
     /// Does many reads; neighbours are joined into vectored reads. The ranges may overlap. On failure the contents
     /// of all buffers are unspecified; who wants to know which of them failed reads them again singly.
     fn read_batch(&self, reads: &mut [ReadOp<'_>]) -> Result<()> {
-        batch::read(self, reads, |_, _| ())
+        batch::read(self, reads, &batch::NoCache)
     }
 
     /// The barrier: what was written before the call is on stable storage when it returns.

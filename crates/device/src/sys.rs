@@ -41,6 +41,22 @@ pub(crate) fn preadv(file: &File, bufs: &mut [IoSliceMut<'_>], offset_bytes: u64
     })
 }
 
+/// preadv2(2) with RWF_NOWAIT: how many bytes were read of what need not be waited for. EAGAIN: none; EOPNOTSUPP: the file system
+/// does not know.
+pub(crate) fn preadv_nowait(file: &File, bufs: &mut [IoSliceMut<'_>], offset_bytes: u64) -> io::Result<usize> {
+    let bufs_count = bufs.len().min(crate::batch::VECTOR_BUFS_MAX) as libc::c_int;
+    // SAFETY: as `preadv`.
+    count(unsafe {
+        libc::preadv2(
+            file.as_raw_fd(),
+            bufs.as_mut_ptr().cast(),
+            bufs_count,
+            offset(offset_bytes)?,
+            libc::RWF_NOWAIT,
+        )
+    })
+}
+
 /// pwritev(2): how many bytes were written.
 pub(crate) fn pwritev(file: &File, bufs: &[IoSlice<'_>], offset_bytes: u64) -> io::Result<usize> {
     let bufs_count = bufs.len().min(crate::batch::VECTOR_BUFS_MAX) as libc::c_int;
@@ -63,6 +79,14 @@ pub(crate) fn will_need(file: &File, offset_bytes: u64, len_bytes: u64) {
     };
     // SAFETY: no memory is passed.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), offset_bytes, len_bytes, libc::POSIX_FADV_WILLNEED) };
+}
+
+/// posix_fadvise(2), DONTNEED: puts what is on disk of a range out of memory, mostly.
+#[cfg(test)]
+pub(crate) fn forget(file: &File, offset_bytes: u64, len_bytes: u64) {
+    let (offset_bytes, len_bytes) = (offset_bytes as libc::off_t, len_bytes as libc::off_t);
+    // SAFETY: no memory is passed.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), offset_bytes, len_bytes, libc::POSIX_FADV_DONTNEED) };
 }
 
 pub(crate) fn block_device_size_bytes(file: &File) -> io::Result<u64> {
