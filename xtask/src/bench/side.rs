@@ -36,6 +36,14 @@ pub fn kernel_can() -> bool {
     has_btrfs && has_mkfs && std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
 }
 
+/// Sees to it that the machine has the memory that a load is about to fill. A virtual machine's host takes back what is free for a while,
+/// and whoever touches it next waits: that says nothing about a file system.
+pub fn touch_memory(bytes: u64) {
+    /// For what the load does not know of.
+    const MORE_BYTES: u64 = 128 << 20;
+    drop(std::hint::black_box(vec![1_u8; (bytes + MORE_BYTES) as usize]));
+}
+
 /// How a volume is made and mounted.
 #[derive(Clone, Debug, Default)]
 pub struct Setup<'a> {

@@ -105,7 +105,7 @@ fn run(args: &Args, sides: &[Side], options: &str, content: &str) -> Result<Vec<
     for _ in 0..READS {
         for (mounted, [_, reads]) in &mut volumes {
             mounted.remount()?;
-            touch_memory(args.mib << 20);
+            side::touch_memory(args.mib << 20);
             reads.push(generate(&mounted.mountpoint(), &["stream-read"])?);
         }
     }
@@ -114,14 +114,6 @@ fn run(args: &Args, sides: &[Side], options: &str, content: &str) -> Result<Vec<
         Ok((*side, seconds))
     });
     ended.collect()
-}
-
-/// Sees to it that the machine has the memory that a read is about to fill. A virtual machine's host takes back what is free for a while,
-/// and whoever touches it next waits: that says nothing about a file system.
-fn touch_memory(bytes: u64) {
-    /// For what is not the file's pages.
-    const MORE_BYTES: u64 = 128 << 20;
-    drop(std::hint::black_box(vec![1_u8; (bytes + MORE_BYTES) as usize]));
 }
 
 fn render(results: &Results, args: &Args) -> String {
