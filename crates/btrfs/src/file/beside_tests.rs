@@ -322,3 +322,18 @@ fn a_target_of_deduplication_keeps_what_it_holds() {
     assert_eq!(content(engine, &src), [1; LEN as usize]);
     assert_eq!(content(engine, &dst), [2; LEN as usize]);
 }
+
+/// Inline content is cloned into memory: until it is on disk the size there does not cover it.
+#[test]
+fn the_size_on_disk_waits_for_inline_content_that_was_cloned() {
+    let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
+    (0..2).for_each(|_| bench.create());
+    let (engine, to, from) = (bench.engine(), bench.inode(0), bench.inode(1));
+    write(engine, &from, 0, &[8; 32]);
+    super::write_back(engine, &from).unwrap();
+    write(engine, &to, 0, &[7; 14]);
+    super::clone_range(engine, &from, 0, &to, 0, 0).unwrap();
+    assert!(after_a_crash(&bench).is_empty(), "nothing of it was on disk yet");
+    super::write_back(engine, &to).unwrap();
+    assert_eq!(after_a_crash(&bench), [8; 32]);
+}

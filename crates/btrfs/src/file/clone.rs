@@ -303,7 +303,7 @@ fn share(
         let around = replaced.start.saturating_sub(1)..replaced.end + 1;
         let existing = Walk::new(&dst.tree, dst.ino, around)?.collect()?;
         let replacement = (!replaced.is_empty()).then_some(Replacement {
-            range: replaced,
+            range: replaced.clone(),
             extents: shared,
         });
         let changed = Change {
@@ -312,7 +312,8 @@ fn share(
         };
         items::apply(engine, dst, changed, meta, |attr, state| {
             sharing::note_shared(engine, &noted);
-            forget_dirty(engine, dst, state, target.clone());
+            // A block that gets inline content stays as dirty, and as appended, as it is.
+            forget_dirty(engine, dst, state, replaced);
             if let Some(content) = inline {
                 let dirtied = state.dirty.write(target.start, &content);
                 let end = (target.start + BLOCK).min(ranges.dst.end);
