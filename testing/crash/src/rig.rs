@@ -21,6 +21,9 @@ const DEVICE_BYTES: u64 = 256 << 20;
 /// Of a volume that is to be full.
 const SMALL_DEVICE_BYTES: u64 = 128 << 20;
 
+/// Each full leaf is written early: the runs are short.
+const FULL_BYTES_MAX: usize = 1;
+
 /// The devices of one volume.
 pub type Devices = Vec<Arc<MemDevice>>;
 
@@ -119,6 +122,7 @@ pub fn mount_with(devices: Vec<Arc<dyn BlockDevice>>, tree_log: bool) -> Result<
     };
     let env: Arc<dyn Env> = Arc::new(FixedEnv::default());
     let engine = Engine::open(volume, env, options)?;
+    engine.store.set_full_bytes_max(FULL_BYTES_MAX);
     let fs = Fs::mount(engine, MountOptions::default())?;
     fs.init(&InitInfo::TRUSTED).map_err(cowshed_btrfs::Error::Outcome)?;
     Ok(fs)

@@ -6,6 +6,7 @@
 
 mod changes;
 mod cursor;
+mod full;
 mod merge;
 mod store;
 #[cfg(test)]
@@ -20,6 +21,7 @@ pub(crate) use changes::Change;
 use changes::Tracked;
 pub use cursor::Cursor;
 pub(crate) use cursor::Run;
+pub(crate) use full::FullLeaves;
 pub use merge::{Edits, MergeHost, MergeOutcome, Merger, csum_item_bytes_max};
 pub use store::{AddrHash, BlockPtr, NodeStore};
 

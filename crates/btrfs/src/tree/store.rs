@@ -18,6 +18,9 @@ const SHARDS: usize = 16;
 /// it is written.
 const WRITE_BATCH_BYTES: usize = 1 << 20;
 
+/// Bytes of full leaves that are gathered before they are written: a batch for each of a few workers.
+const FULL_BYTES_MAX: usize = 4 << 20;
+
 /// Places in a clock that may belong to blocks gone or dirty before the clock is swept.
 const STALE_CLOCK_PLACES_MAX: usize = 1024;
 
@@ -79,6 +82,7 @@ pub struct NodeStore {
     volume: Arc<Volume>,
     shards: [Mutex<Shard>; SHARDS],
     cache_bytes_max: AtomicUsize,
+    full_bytes_max: AtomicUsize,
 }
 
 impl NodeStore {
@@ -87,7 +91,17 @@ impl NodeStore {
             volume,
             shards: Default::default(),
             cache_bytes_max: AtomicUsize::new(cache_bytes_max),
+            full_bytes_max: AtomicUsize::new(FULL_BYTES_MAX),
         }
+    }
+
+    /// Bytes of full leaves that a merge gathers before they are written.
+    pub(crate) fn full_bytes_max(&self) -> usize {
+        self.full_bytes_max.load(Ordering::Relaxed)
+    }
+    /// For tests, whose merges are small.
+    pub fn set_full_bytes_max(&self, bytes: usize) {
+        self.full_bytes_max.store(bytes, Ordering::Relaxed);
     }
 
     pub fn volume(&self) -> &Arc<Volume> {

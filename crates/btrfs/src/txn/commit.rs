@@ -17,7 +17,7 @@ use crate::overlay::{Edit, Overlay};
 use crate::refs::run::{ExtentFormat, Outcome, load_record, run_head};
 use crate::refs::{RefName, RefQueue};
 use crate::space::BlockKind;
-use crate::tree::{Edits, MergeHost, Merger, Tree};
+use crate::tree::{Edits, FullLeaves, MergeHost, Merger, Tree};
 
 /// Rounds of references and free space after which a commit that does not settle is given up. Each round only touches
 /// blocks that the one before dirtied, so a handful is normal.
@@ -157,6 +157,10 @@ pub(super) struct Committer<'e> {
     touched: HashSet<TreeId>,
     last_snapshot: HashMap<TreeId, Generation>,
     extent_tree: Arc<Tree>,
+    /// Leaves that no merge of this commit looks at again. See [`Committer::take_full`].
+    full: FullLeaves,
+    /// The subvolume whose frozen overlay is being merged.
+    streams: Option<TreeId>,
 }
 
 impl<'e> Committer<'e> {
@@ -177,6 +181,8 @@ impl<'e> Committer<'e> {
             touched: HashSet::new(),
             last_snapshot: HashMap::new(),
             extent_tree: engine.forest.require(TreeId::EXTENT)?,
+            full: FullLeaves::default(),
+            streams: None,
         })
     }
 
@@ -190,7 +196,11 @@ impl<'e> Committer<'e> {
         let id = tree.id();
         let before = tree.root();
         let store = self.engine.store.clone();
-        let merged = Merger::new(&store, self, id).merge(before, edits)?;
+        // The other trees are merged more than once, and first keys are asked for where the format has them in extent items.
+        self.streams = Some(id).filter(|id| is_frozen && id.is_fs_tree() && self.format.is_skinny);
+        let mut merged = Merger::new(&store, self, id).merge(before, edits)?;
+        let rest = self.full.take_rest().map(|block| (block.addr().get(), block));
+        merged.blocks.extend(rest);
         for addr in &merged.released {
             self.dirty.remove(&addr.get());
         }
@@ -335,7 +345,7 @@ impl<'e> Committer<'e> {
     fn write_out(&mut self) -> Result<u64> {
         let volume = &self.engine.volume;
         let blocks: Vec<TreeBlock> = std::mem::take(&mut self.dirty).into_values().collect();
-        let count = blocks.len() as u64;
+        let count = (blocks.len() + self.full.written().len()) as u64;
         let workers = &self.engine.workers;
         self.engine.store.write_out(workers, blocks, self.transid, None)?;
         let mut sb = volume.superblock();
@@ -521,5 +531,23 @@ impl MergeHost for Committer<'_> {
             );
         }
         Ok(())
+    }
+
+    /// Leaves of subvolumes are written while the merge goes on: see docs/design/transactions.md#leaves-that-are-written-early.
+    fn take_full(&mut self, addr: LogicalAddr, bytes: Vec<u8>) -> Result<Option<Vec<u8>>> {
+        let Some(tree) = self.streams else {
+            return Ok(Some(bytes));
+        };
+        // Under an address that readers know already, it must wait until it is published.
+        if self.dirty.contains_key(&addr.get()) {
+            return Ok(Some(bytes));
+        }
+        let Engine { store, workers, .. } = self.engine;
+        self.full.take((store, workers), (self.transid, tree), (addr, bytes))?;
+        Ok(None)
+    }
+
+    fn spare_buffer(&mut self) -> Option<Vec<u8>> {
+        self.full.spare_buffer()
     }
 }

@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::log::{root_item, root_key};
 use crate::overlay::Edit;
 use crate::space::BlockKind;
-use crate::tree::{Edits, MergeHost, Merger, RootPtr, Tree};
+use crate::tree::{Edits, FullLeaves, MergeHost, Merger, RootPtr, Tree};
 use crate::volume::SuperblockCopies;
 
 /// The log of one subvolume.
@@ -66,8 +66,7 @@ impl LogTrees {
             blocks: &mut self.blocks,
             fresh: BTreeMap::new(),
             replaced: Vec::new(),
-            full: Vec::new(),
-            spare: Vec::new(),
+            full: FullLeaves::default(),
         };
         let mut roots: Edits = Vec::new();
         for (id, edits) in edits {
@@ -130,14 +129,9 @@ struct Host<'e> {
     fresh: BTreeMap<u64, Option<TreeBlock>>,
     /// Blocks of earlier syncs that are not in use any more.
     replaced: Vec<u64>,
-    /// Leaves that the merge under way is done with. Those of a small log are kept, for the next sync; of a large one they are
-    /// written a few at a time into the same memory: touching new memory takes longer than filling it.
-    full: Vec<(LogicalAddr, Vec<u8>)>,
-    spare: Vec<Vec<u8>>,
+    /// Leaves that the merge under way is done with. Those of a small log are kept, for the next sync.
+    full: FullLeaves,
 }
-
-/// Bytes of full leaves that are gathered before they are written: a batch for each of a few workers.
-const FULL_BYTES_MAX: usize = 4 << 20;
 
 impl Host<'_> {
     fn take_block(&mut self) -> Result<LogicalAddr> {
@@ -155,10 +149,9 @@ impl Host<'_> {
         };
         let mut stream = edits.iter().map(|(key, edit): &(Key, Edit)| (key, edit));
         let merged = Merger::new(&store, self, TreeId::TREE_LOG).merge(tree.root(), &mut stream)?;
-        for (addr, bytes) in std::mem::take(&mut self.full) {
-            let block = TreeBlock::from_builder(bytes);
+        for block in self.full.take_rest() {
             store.insert_dirty(block.clone());
-            self.fresh.insert(addr.get(), Some(block));
+            self.fresh.insert(block.addr().get(), Some(block));
         }
         for (addr, block) in &merged.blocks {
             self.fresh.insert(*addr, Some(block.clone()));
@@ -228,16 +221,13 @@ impl MergeHost for Host<'_> {
     fn take_full(&mut self, addr: LogicalAddr, bytes: Vec<u8>) -> Result<Option<Vec<u8>>> {
         // An empty root may have been there before.
         self.fresh.insert(addr.get(), None);
-        self.full.push((addr, bytes));
         let Engine { store, workers, .. } = self.engine;
-        if self.full.len() * store.nodesize_bytes() >= FULL_BYTES_MAX {
-            let leaves = std::mem::take(&mut self.full);
-            self.spare = store.write_leaves(workers, leaves, self.transid, TreeId::TREE_LOG)?;
-        }
+        let what = (self.transid, TreeId::TREE_LOG);
+        self.full.take((store, workers), what, (addr, bytes))?;
         Ok(None)
     }
 
     fn spare_buffer(&mut self) -> Option<Vec<u8>> {
-        self.spare.pop()
+        self.full.spare_buffer()
     }
 }
