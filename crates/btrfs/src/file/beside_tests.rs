@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use btrfs_format::{Key, KeyType, LogicalAddr, TreeId};
 use cowshed_device::{BlockDevice, MemDevice, Op};
+use cowshed_vfs::FallocateFlags;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::clone::Dedupe;
@@ -70,6 +71,20 @@ fn the_size_on_disk_waits_for_the_zeros_behind_the_old_end() {
         super::write_back(engine, &inode).unwrap();
         assert_eq!(after_a_crash(&bench).len() as u64, grown);
     }
+    // Zeroed from before its end on, over it.
+    let bench = new();
+    let (engine, inode) = (bench.engine(), bench.inode(0));
+    write(engine, &inode, 0, &[7; 7631]);
+    engine.sync().unwrap();
+    super::fallocate(engine, &inode, FallocateFlags::ZERO_RANGE, 7132, 13_195).unwrap();
+    assert_eq!(
+        after_a_crash(&bench),
+        [7; 7631],
+        "a larger size over what is to be zero"
+    );
+    super::write_back(engine, &inode).unwrap();
+    let found = after_a_crash(&bench);
+    assert!(found.len() == 7132 + 13_195 && found[7132..].iter().all(|b| *b == 0));
     // Written over, and grown, while it lies in its item.
     let bench = new();
     let (engine, inode) = (bench.engine(), bench.inode(0));

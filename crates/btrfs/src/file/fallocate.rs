@@ -111,7 +111,7 @@ fn punch(
         return Ok(());
     }
     first()?;
-    zero_edges(engine, inode, &range, &mut edges)?;
+    zero_edges(engine, inode, &range, &mut edges, false)?;
     let inner = round_up(range.start)..round_down(range.end);
     // A last block that ends with the file is covered as a whole.
     let size = inode.attr.lock().attr.size;
@@ -139,10 +139,20 @@ fn partial_blocks(size: u64, range: &Range<u64>) -> impl Iterator<Item = (u64, R
         .map(move |block| (block, range.start.max(block)..range.end.min(block + BLOCK)))
 }
 
-/// Zeroes the parts of blocks that the range covers in part, where they hold data.
-fn zero_edges(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>, edges: &mut DataReservation) -> Result<()> {
+/// Zeroes the parts of blocks that the range covers in part, where they hold data. Where the file grows, the rest of its old end's
+/// block is appended: its size on disk waits for it.
+fn zero_edges(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    range: &Range<u64>,
+    edges: &mut DataReservation,
+    grows: bool,
+) -> Result<()> {
     let size = inode.attr.lock().attr.size;
-    partial_blocks(size, range).try_for_each(|(block, part)| zero_part(engine, inode, block, &part, size, edges))
+    partial_blocks(size, range).try_for_each(|(block, part)| {
+        let is_old_end = grows && block == round_down(size);
+        zero_part(engine, inode, block, &part, (size, is_old_end), edges)
+    })
 }
 
 fn zero_part(
@@ -150,7 +160,7 @@ fn zero_part(
     inode: &Arc<Inode>,
     block: u64,
     part: &Range<u64>,
-    size: u64,
+    (size, is_old_end): (u64, bool),
     edges: &mut DataReservation,
 ) -> Result<()> {
     let zeros = [0; BLOCK as usize];
@@ -168,6 +178,9 @@ fn zero_part(
             None => continue,
         };
         state.dirty.write(part.start, zeros);
+        if is_old_end {
+            state.append(size, block, round_up(size));
+        }
         note_dirty(engine, inode, &mut state, Some(edges.split(BLOCK)), dirtied);
         return Ok(());
     }
@@ -207,7 +220,7 @@ fn allocate(
     match zeroed {
         Some(zeroed) => {
             replace_by_zeros(engine, inode, zeroed, &mut reservation)?;
-            zero_edges(engine, inode, &range, &mut edges)?;
+            zero_edges(engine, inode, &range, &mut edges, new_size.is_some())?;
         }
         None => fill_holes(engine, inode, blocks, &mut reservation)?,
     }

@@ -262,7 +262,12 @@ fn a_full_volume_says_so_and_can_be_emptied() {
 
 #[test]
 fn a_failed_write_reaches_fsync_once_and_harms_nothing_else() {
-    let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
+    for adjust in [plain, |options: &mut MkfsOptions| options.features.no_holes = false] {
+        a_write_fails(Bench::new(256 << 20, adjust, MountOptions::default()));
+    }
+}
+
+fn a_write_fails(mut bench: Bench) {
     bench.create();
     bench.create();
     let before = random_bytes(&mut Dice::new(1), 50_000);

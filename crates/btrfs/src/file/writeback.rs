@@ -15,12 +15,13 @@ use btrfs_format::items::compression;
 
 use super::data::{DataState, update_disk_size};
 use super::dirty::recycle;
-use super::extent::{Extent, Kind, encode_inline, last_below};
+use super::extent::{Extent, Kind, Walk, encode_inline, last_below};
 use super::items::{self, Change, NOW};
 use super::pack::{self, Choice, Packed};
 use super::place::{self, Placed, Run};
 use super::replace::{self, Replacement};
 use super::shared::{INLINE_BYTES_MAX, has_no_holes};
+use super::write::hole_replacements;
 use super::{BLOCK, EXTENT_BYTES_MAX};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -266,11 +267,12 @@ fn write_group(
             tracing::error!(tree = %inode.tree.id(), ino = %inode.ino, %error, "dirty data could not be written and is lost");
             let telling = [&inode.data.failures, &engine.file.failures].map(|failures| failures.note(error.clone()));
             // What is lost reads as before it was written. The item must say so too, or a later sync that succeeds
-            // would leave another size on disk than the mount shows. (Without NO_HOLES the size would need hole items.)
-            if has_no_holes(engine) {
-                items::apply(engine, inode, Change::default(), reservation, |attr, state| {
+            // would leave another size on disk than the mount shows.
+            match holes_of_lost(engine, inode, &group.runs) {
+                Ok(change) => items::apply(engine, inode, change, reservation, |attr, state| {
                     update_disk_size(state, attr, true)
-                });
+                }),
+                Err(error) => tracing::warn!(%error, "where data was lost there are no holes"),
             }
             (Err(error), Some(telling))
         }
@@ -291,6 +293,26 @@ fn write_group(
         }
     }
     result
+}
+
+/// Hole items where data was lost and nothing was before, on volumes without NO_HOLES: the size will cover it.
+fn holes_of_lost(engine: &Engine, inode: &Arc<Inode>, runs: &[Run]) -> Result<Change> {
+    if has_no_holes(engine) {
+        return Ok(Change::default());
+    }
+    let mut existing: Vec<Extent> = Vec::new();
+    let mut holes = Vec::new();
+    for Run { range, .. } in runs {
+        let around = range.start.saturating_sub(1)..range.end + 1;
+        let found = Walk::new(&inode.tree, inode.ino, around)?.collect()?;
+        holes.extend(hole_replacements(&found, range.start, range.end));
+        let last = existing.last().map(|e| e.start);
+        existing.extend(found.into_iter().filter(|e| last.is_none_or(|last| e.start > last)));
+    }
+    Ok(Change {
+        plan: replace::plan(&existing, &holes),
+        ..Change::default()
+    })
 }
 
 /// Writes whole blocks at once where nothing has to be allocated for them; `update` sets what else the attributes become.
