@@ -217,34 +217,61 @@ fn names_that_fill_half_a_leaf_are_committed() {
     rig.finish();
 }
 
+/// `d/f` in leaves of 4 KiB, committed with so many names that its reference is full: the next ones are extended.
+fn full_of_names() -> (Rig, impl Fn(usize) -> String) {
+    let name = |i| format!("d/{i:0>190}");
+    let rig = Rig::with_nodesize(4096);
+    rig.mkdir("d").unwrap();
+    rig.create("d/f").unwrap();
+    for i in 0..PLAIN_NAMES {
+        rig.link("d/f", &name(i)).unwrap();
+    }
+    rig.commit();
+    (rig, name)
+}
+
+const PLAIN_NAMES: usize = 20;
+
+/// Linux takes from an inode the plain names that a log with extended ones has not, changed or not.
+#[test]
+fn extended_names_bring_the_plain_ones_along() {
+    if !kernel_can() {
+        return;
+    }
+    for unlinked in [0, 12] {
+        let (rig, name) = full_of_names();
+        let ino = rig.attr("d/f").unwrap().ino;
+        for i in PLAIN_NAMES..PLAIN_NAMES + 3 {
+            rig.link("d/f", &name(i)).unwrap();
+        }
+        (0..unlinked).for_each(|i| rig.unlink(&name(i)).unwrap());
+        assert!(!rig.items(ino, KeyType::INODE_EXTREF).is_empty());
+        rig.fsync("d/f");
+        let names = &after_crash(rig.image())[&ino].names;
+        assert_eq!(names.len(), 1 + PLAIN_NAMES + 3 - unlinked);
+        rig.finish();
+    }
+}
+
 /// Names of one hash share an item.
 #[test]
 fn extended_names_that_fill_half_a_leaf_are_committed() {
     if !kernel_can() {
         return;
     }
-    let rig = Rig::with_nodesize(4096);
-    rig.mkdir("d").unwrap();
-    rig.create("d/f").unwrap();
-    // The reference is full then.
-    for i in 0..20 {
-        rig.link("d/f", &format!("d/{i:0>190}")).unwrap();
+    for (count, expected) in [(8, (1, 0)), (11, (0, 1))] {
+        let (rig, name) = full_of_names();
+        for tail in &colliding_names(11)[..count] {
+            rig.link("d/f", &format!("d/{tail:0>190}")).unwrap();
+        }
+        let extrefs = rig.items(rig.attr("d/f").unwrap().ino, KeyType::INODE_EXTREF);
+        assert_eq!(extrefs.iter().filter(|(_, item)| item.len() > 1600).count(), 1);
+        // The plain ones are no longer half a leaf.
+        (0..12).for_each(|i| rig.unlink(&name(i)).unwrap());
+        rig.fsync("d/f");
+        assert_eq!(syncs(&rig), expected);
+        rig.finish();
     }
-    rig.commit();
-    let colliding: Vec<_> = colliding_names(11).iter().map(|tail| format!("{tail:0>190}")).collect();
-    for name in &colliding[..8] {
-        rig.link("d/f", &format!("d/{name}")).unwrap();
-    }
-    let extrefs = rig.items(rig.attr("d/f").unwrap().ino, KeyType::INODE_EXTREF);
-    assert_eq!(extrefs.iter().filter(|(_, item)| item.len() > 1600).count(), 1);
-    rig.fsync("d/f");
-    assert_eq!(syncs(&rig), (1, 0));
-    for name in &colliding[8..] {
-        rig.link("d/f", &format!("d/{name}")).unwrap();
-    }
-    rig.fsync("d/f");
-    assert_eq!(syncs(&rig), (1, 1));
-    rig.finish();
 }
 
 /// Values are items that may grow, too.

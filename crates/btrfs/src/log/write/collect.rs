@@ -450,6 +450,24 @@ impl<'a> Collector<'a> {
         self.may_grow(key, Some(refs))?;
         for (dir, name) in names_in(key, refs) {
             self.name(ino, dir, name)?;
+            if key.ty == KeyType::INODE_EXTREF {
+                self.plain_names(ino, dir)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Linux, where it replays an extended name, takes from the inode what its plain names in the same directory are in the
+    /// subvolume and not in the log: they come along, though nobody changed them.
+    fn plain_names(&mut self, ino: ObjectId, dir: ObjectId) -> Step<()> {
+        let key = Key::new(ino, KeyType::INODE_REF, dir.get());
+        if self.tree.pending_edit(&key).is_some() {
+            // Logged for its own sake, now or by an earlier sync.
+            return Ok(());
+        }
+        if let Some(names) = self.committed.get(&key)? {
+            self.may_grow(&key, Some(&names))?;
+            self.edits.push((key, Some(names[..].into())));
         }
         Ok(())
     }
