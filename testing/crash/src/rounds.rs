@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::{Log, Rng};
+use cowshed_harness::threads::SetOnDrop;
 use cowshed_vfs::{FileSystem as _, NodeId};
 
 use crate::power::{Run, promise};
@@ -243,6 +244,8 @@ pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<Histo
             })
             .collect();
         drop(told);
+        // The syncers end with a panic here, too.
+        let over = SetOnDrop(&is_over);
         let mut rounds = || {
             while queues.iter().any(|queue| !queue.is_empty()) {
                 let size = work.size_of(SHARED);
@@ -252,7 +255,7 @@ pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<Histo
             Ok(())
         };
         let worked: Result<()> = rounds();
-        is_over.store(true, Ordering::Release);
+        drop(over);
         let mut kept = Vec::new();
         for syncer in syncers {
             kept.extend(syncer.join().map_err(|_| anyhow!("a thread panicked"))??);
