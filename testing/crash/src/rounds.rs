@@ -7,7 +7,7 @@
 //! before the round, and the end of the round may be found as well ([`crate::promise::History::promise_late`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
@@ -53,60 +53,40 @@ fn as_own(op: &Op, thread: usize) -> Option<Op> {
 
 /// A change of the shared file that is the thread's alone. `size` is what it is before the round.
 fn on_shared(rng: &mut Rng, thread: usize, size: u64) -> Op {
-    let path = || SHARED.to_owned();
-    let within = |rng: &mut Rng, from: u64, bytes: u64| {
-        let at = rng.below(bytes);
-        (from + at, 1 + rng.below(bytes - at))
+    let path = SHARED.to_owned();
+    let is_last = thread + 1 == THREADS;
+    let (from, bytes) = match is_last {
+        true => (TAIL_FROM, TAIL_BYTES_MAX),
+        false => (thread as u64 * OWN_BLOCKS * BLOCK_BYTES, OWN_BLOCKS * BLOCK_BYTES),
     };
-    if thread + 1 < THREADS {
-        let (offset, len) = within(rng, thread as u64 * OWN_BLOCKS * BLOCK_BYTES, OWN_BLOCKS * BLOCK_BYTES);
-        return match rng.below(8) {
-            0 => Op::Punch {
-                path: path(),
-                offset,
-                len,
-            },
-            1 => Op::Zero {
-                path: path(),
-                offset,
-                len,
-            },
-            _ => Op::Write {
-                path: path(),
-                offset,
-                len: len as usize,
-                fill: rng.next_u64(),
-            },
-        };
-    }
-    let (offset, len) = within(rng, TAIL_FROM, TAIL_BYTES_MAX);
-    match rng.below(10) {
-        0..=4 if size < TAIL_FROM + TAIL_BYTES_MAX => Op::Write {
-            path: path(),
+    let at = rng.below(bytes);
+    let (offset, len) = (from + at, 1 + rng.below(bytes - at));
+    let fill = rng.next_u64();
+    let chance = rng.below(10);
+    match (is_last, chance) {
+        (true, 0..=4) if size < TAIL_FROM + TAIL_BYTES_MAX => Op::Write {
+            path,
             offset: size,
             len: 1 + rng.below(5 * BLOCK_BYTES) as usize,
-            fill: rng.next_u64(),
+            fill,
         },
-        0..=6 => Op::Truncate {
-            path: path(),
+        (true, 0..=6) => Op::Truncate {
+            path,
             size_bytes: offset,
         },
-        7 => Op::Preallocate {
-            path: path(),
+        (true, 7) => Op::Preallocate {
+            path,
             offset: offset & !(BLOCK_BYTES - 1),
             len,
             keep_size: rng.one_in(2),
         },
-        8 => Op::Punch {
-            path: path(),
-            offset,
-            len,
-        },
+        (_, 8) => Op::Punch { path, offset, len },
+        (false, 7) => Op::Zero { path, offset, len },
         _ => Op::Write {
-            path: path(),
+            path,
             offset,
             len: len as usize,
-            fill: rng.next_u64(),
+            fill,
         },
     }
 }
@@ -231,40 +211,34 @@ pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<Histo
         })
         .collect();
     let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let (told, replies) = channel();
-        let replier = scope.spawn(|| {
-            let replies = replies;
-            work.replies(&replies)
-        });
-        let syncers: Vec<_> = (0..SYNCERS)
-            .map(|_| {
-                let (rng, told, work, is_over) = (Rng::new(rng.next_u64()), told.clone(), &work, &is_over);
-                scope.spawn(move || work.syncer(rng, is_over, &told))
-            })
-            .collect();
-        drop(told);
-        // The syncers end with a panic here, too.
-        let over = SetOnDrop(&is_over);
-        let mut rounds = || {
-            while queues.iter().any(|queue| !queue.is_empty()) {
-                let size = work.size_of(SHARED);
-                let ops = next_round(rng, &mut queues, size);
-                work.round(&ops)?;
+    let kept = work.told_of(|told| {
+        std::thread::scope(|scope| {
+            let syncers: Vec<_> = (0..SYNCERS)
+                .map(|_| {
+                    let (rng, told, work, is_over) = (Rng::new(rng.next_u64()), told.clone(), &work, &is_over);
+                    scope.spawn(move || work.syncer(rng, is_over, &told))
+                })
+                .collect();
+            // The syncers end with a panic here, too.
+            let over = SetOnDrop(&is_over);
+            let mut rounds = || {
+                while queues.iter().any(|queue| !queue.is_empty()) {
+                    let size = work.size_of(SHARED);
+                    let ops = next_round(rng, &mut queues, size);
+                    work.round(&ops)?;
+                }
+                Ok(())
+            };
+            let worked: Result<()> = rounds();
+            drop(over);
+            let mut kept = Vec::new();
+            for syncer in syncers {
+                kept.extend(syncer.join().map_err(|_| anyhow!("a thread panicked"))??);
             }
-            Ok(())
-        };
-        let worked: Result<()> = rounds();
-        drop(over);
-        let mut kept = Vec::new();
-        for syncer in syncers {
-            kept.extend(syncer.join().map_err(|_| anyhow!("a thread panicked"))??);
-        }
-        replier
-            .join()
-            .map_err(|_| anyhow!("the thread that is told panicked"))??;
-        kept.into_iter().for_each(|node| work.forget(Some(node)));
-        worked
+            worked?;
+            Ok(kept)
+        })
     })?;
+    kept.into_iter().for_each(|node| work.forget(Some(node)));
     Ok(work.into_noted().promised)
 }

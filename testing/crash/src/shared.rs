@@ -178,7 +178,7 @@ impl<'w> Work<'w> {
     }
 
     /// Notes what is told until nobody can be told any more.
-    pub(crate) fn replies(&self, told: &Receiver<Told>) -> Result<()> {
+    fn replies(&self, told: &Receiver<Told>) -> Result<()> {
         loop {
             match told.recv_timeout(TOLD_MAX) {
                 Ok(told) => self.is_done(&told)?,
@@ -186,6 +186,22 @@ impl<'w> Work<'w> {
                 Err(RecvTimeoutError::Timeout) => bail!("an fsync was not told for {TOLD_MAX:?}"),
             }
         }
+    }
+
+    /// Does `work`, which is given whom to tell of syncs, and notes what is told until all are done.
+    pub(crate) fn told_of<T>(&self, work: impl FnOnce(&Sender<Told>) -> Result<T>) -> Result<T> {
+        std::thread::scope(|scope| {
+            let (told, replies) = channel();
+            let replier = scope.spawn(move || self.replies(&replies));
+            let worked = work(&told);
+            drop(told);
+            let noted = replier
+                .join()
+                .map_err(|_| anyhow!("the thread that is told panicked"))?;
+            let value = worked?;
+            noted?;
+            Ok(value)
+        })
     }
 
     /// Gives the nodes that are to be forgotten when all syncs are done.
@@ -223,31 +239,24 @@ pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(besi
             (ops, Rng::new(rng.next_u64()))
         })
         .collect();
-    std::thread::scope(|scope| {
-        let (told, replies) = channel();
-        let replier = scope.spawn(|| {
-            let replies = replies;
-            work.replies(&replies)
-        });
-        let workers: Vec<_> = runs
-            .into_iter()
-            .map(|(ops, rng)| {
-                let (told, work) = (told.clone(), &work);
-                scope.spawn(move || work.thread(&ops, rng, &told))
-            })
-            .collect();
-        drop(told);
-        let mut kept = Vec::new();
-        for worker in workers {
-            kept.extend(worker.join().map_err(|_| anyhow!("a thread panicked"))??);
-        }
-        replier
-            .join()
-            .map_err(|_| anyhow!("the thread that is told panicked"))??;
-        let kept = kept.into_iter().filter(|node| *node != NodeId::ROOT);
-        kept.for_each(|node| fs.forget(node, 1));
-        Ok::<_, anyhow::Error>(())
+    let kept = work.told_of(|told| {
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = runs
+                .into_iter()
+                .map(|(ops, rng)| {
+                    let (told, work) = (told.clone(), &work);
+                    scope.spawn(move || work.thread(&ops, rng, &told))
+                })
+                .collect();
+            let mut kept = Vec::new();
+            for worker in workers {
+                kept.extend(worker.join().map_err(|_| anyhow!("a thread panicked"))??);
+            }
+            Ok(kept)
+        })
     })?;
+    let kept = kept.into_iter().filter(|node| *node != NodeId::ROOT);
+    kept.for_each(|node| fs.forget(node, 1));
     let noted = work.into_noted();
     Ok((noted.names, noted.promised))
 }

@@ -5,8 +5,6 @@
 //! page cache of the device has them as long as there is room. The last few, less than one batch, go the way of all other
 //! blocks.
 
-use std::collections::BTreeSet;
-
 use btrfs_format::{Generation, LogicalAddr, TreeBlock, TreeId};
 
 use super::store::NodeStore;
@@ -18,7 +16,7 @@ use crate::workers::Workers;
 pub(crate) struct FullLeaves {
     gathered: Vec<(LogicalAddr, Vec<u8>)>,
     spare: Vec<Vec<u8>>,
-    written: BTreeSet<u64>,
+    written: usize,
 }
 
 impl FullLeaves {
@@ -34,7 +32,7 @@ impl FullLeaves {
             return Ok(());
         }
         let leaves = std::mem::take(&mut self.gathered);
-        self.written.extend(leaves.iter().map(|(addr, _)| addr.get()));
+        self.written += leaves.len();
         self.spare = store.write_leaves(workers, leaves, transid, tree)?;
         Ok(())
     }
@@ -50,8 +48,8 @@ impl FullLeaves {
         self.spare.pop()
     }
 
-    /// Addresses of all that were written.
-    pub fn written(&self) -> &BTreeSet<u64> {
-        &self.written
+    /// How many were written.
+    pub fn written(&self) -> usize {
+        self.written
     }
 }

@@ -345,7 +345,7 @@ impl<'e> Committer<'e> {
     fn write_out(&mut self) -> Result<u64> {
         let volume = &self.engine.volume;
         let blocks: Vec<TreeBlock> = std::mem::take(&mut self.dirty).into_values().collect();
-        let count = (blocks.len() + self.full.written().len()) as u64;
+        let count = (blocks.len() + self.full.written()) as u64;
         let workers = &self.engine.workers;
         self.engine.store.write_out(workers, blocks, self.transid, None)?;
         let mut sb = volume.superblock();
