@@ -5,7 +5,6 @@
 //! orphan item; the first writable opening of the subvolume starts over.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use btrfs_format::{Key, KeyType, ObjectId};
 
@@ -59,12 +58,7 @@ pub fn settle(engine: &Engine, inode: &Arc<Inode>) {
         engine.objects.inodes.note_idle(inode);
         return;
     }
-    if engine.objects.is_read_only() || engine.txn.is_aborted() || inode.refs.deleting.swap(true, Ordering::SeqCst) {
-        return;
-    }
-    if !inode.refs.is_idle() {
-        // Somebody who held on to the inode opened it in the last moment: his close comes here again.
-        inode.refs.deleting.store(false, Ordering::SeqCst);
+    if engine.objects.is_read_only() || engine.txn.is_aborted() || !inode.refs.begin_deleting() {
         return;
     }
     if let Err(error) = delete(engine, inode) {

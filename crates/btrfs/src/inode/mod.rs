@@ -305,6 +305,21 @@ impl InodeRefs {
     pub(crate) fn is_deleting(&self) -> bool {
         self.deleting.load(Ordering::SeqCst)
     }
+    /// The caller is the one to delete it: nobody remembers it, and nobody else is at it.
+    pub(crate) fn begin_deleting(&self) -> bool {
+        while !self.deleting.swap(true, Ordering::SeqCst) {
+            if self.is_idle() {
+                return true;
+            }
+            // Somebody who held on to the inode opened it in the last moment: his close comes here again. Has he closed
+            // already, and found the flag? It is exchanged, not stored, in order to see what he did before that.
+            self.deleting.swap(false, Ordering::SeqCst);
+            if !self.is_idle() {
+                return false;
+            }
+        }
+        false
+    }
     pub(crate) fn set_linkable(&self, linkable: bool) {
         self.linkable.store(linkable, Ordering::Release);
     }
@@ -316,6 +331,35 @@ impl InodeRefs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One closes what was open; the other, who holds on to it, opens it and closes it again.
+    #[test]
+    fn whoever_closes_last_deletes() {
+        for round in 0..20_000 {
+            let refs = InodeRefs::default();
+            refs.add_open();
+            let is_at_it = AtomicU64::new(0);
+            let close = || {
+                refs.drop_open();
+                if refs.is_idle() && refs.begin_deleting() {
+                    is_at_it.fetch_add(1, Ordering::SeqCst);
+                }
+            };
+            let ready = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    ready.wait();
+                    close();
+                });
+                ready.wait();
+                if !refs.is_deleting() {
+                    refs.add_open();
+                    close();
+                }
+            });
+            assert_eq!(is_at_it.into_inner(), 1, "round {round}");
+        }
+    }
 
     #[test]
     fn device_numbers_change_form_and_back() {
