@@ -110,7 +110,7 @@ impl Forest {
 pub struct EngineOptions {
     /// Seconds between commits that nobody asked for; zero: only when asked.
     pub commit_interval_s: u32,
-    /// Bytes for pending items, and again for cached blocks.
+    /// Bytes for pending items, again for cached blocks, and again, but no more than 256 MiB, for dirty data.
     pub memory_bytes_max: u64,
     /// An fsync writes a log where that is cheaper than a commit (`treelog`).
     pub tree_log: bool,
@@ -188,7 +188,7 @@ impl Engine {
             has_data_csums,
             options,
             objects: crate::subvol::Objects::default(),
-            file: crate::file::FileShared::default(),
+            file: crate::file::FileShared::with_memory(options.memory_bytes_max),
             log: crate::log::write::Log::default(),
             background: crate::background::Background::default(),
         });

@@ -26,13 +26,13 @@ use cowshed_vfs::perm::Strips;
 
 use super::data::update_disk_size;
 use super::dirty::DirtyMap;
-use super::extent::{Extent, Kind, Walk};
+use super::extent::{Extent, Kind};
 use super::items::{self, Change, NOW, Part};
-use super::place::new_extent;
+use super::place::{gather, new_extent};
 use super::replace::{self, Replacement};
 use super::shared::has_no_holes;
 use super::write::{WriteCtx, edge_blocks, old_end_must_be_rewritten, put_holes, touch};
-use super::writeback::{self, GROUP_BUDGET, GROUP_RUNS_MAX};
+use super::writeback;
 use super::{BLOCK, EXTENT_BYTES_MAX, FILE_BYTES_MAX, csum, read, round_down, round_up, truncate};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -227,7 +227,12 @@ impl Group {
             staged.rewrite_old_end(engine)?;
         }
         let runs: usize = self.files.values().map(|s| ranges_of(&s.blocks).len()).sum();
-        let meta = engine.reserve(budget(runs.max(inodes.len())))?;
+        let bytes = self.files.values().map(|s| s.blocks.bytes()).sum();
+        let budget = Budget {
+            is_release: false,
+            ..writeback::budget(engine, runs.max(inodes.len()), bytes)
+        };
+        let meta = engine.reserve(budget)?;
         let flushes = writeback::hold(&inodes.iter().collect::<Vec<_>>());
         let mut allocated = Vec::new();
         let changes = match self.write_data(engine, &mut allocated) {
@@ -299,10 +304,7 @@ impl Staged {
         let mut replacements = Vec::new();
         let mut fresh = HashSet::new();
         for range in ranges_of(&self.blocks) {
-            let around = range.start.saturating_sub(1)..range.end + 1;
-            let last = existing.last().map(|e| e.start);
-            let found = Walk::new(&self.inode.tree, self.inode.ino, around)?.collect()?;
-            existing.extend(found.into_iter().filter(|e| last.is_none_or(|last| e.start > last)));
+            gather(&self.inode, &range, &mut existing)?;
             let mut extents = Vec::new();
             let mut at = range.start;
             while at < range.end {
@@ -348,14 +350,6 @@ fn load_block(engine: &Engine, inode: &Arc<Inode>, block: u64, size: u64) -> Res
     let valid = size.saturating_sub(block).min(BLOCK) as usize;
     content[valid..].fill(0);
     Ok(content)
-}
-
-/// As write-back reserves for its groups, and so many times that.
-fn budget(runs: usize) -> Budget {
-    Budget {
-        blocks: GROUP_BUDGET.blocks * runs.div_ceil(GROUP_RUNS_MAX) as u32,
-        is_release: false,
-    }
 }
 
 fn ranges_of(blocks: &DirtyMap) -> Vec<Range<u64>> {

@@ -92,14 +92,11 @@ pub(super) fn place(
 ) -> Result<Placed> {
     // Who has no space for new extents writes in place, whatever goes on.
     let moves_data = reservation.is_some() && inode.data.state.lock().defrag.is_some();
-    let mut existing: Vec<Extent> = Vec::new();
     let mut spots = Vec::with_capacity(runs.len());
+    let mut existing = Vec::new();
     for run in runs {
-        let around = run.range.start.saturating_sub(1)..run.range.end + 1;
-        let found = Walk::new(&inode.tree, inode.ino, around)?.collect()?;
-        spots.push(lay_out(engine, inode, run, &found, choice.is_some(), moves_data)?);
-        let last = existing.last().map(|e| e.start);
-        existing.extend(found.into_iter().filter(|e| last.is_none_or(|last| e.start > last)));
+        let found = gather(inode, &run.range, &mut existing)?;
+        spots.push(lay_out(engine, inode, run, found, choice.is_some(), moves_data)?);
     }
     let (is_incompressible, packs_well) = match choice {
         Some(choice) => pack_all(engine, choice, runs, &mut spots),
@@ -122,6 +119,18 @@ pub(super) fn place(
         is_incompressible,
         packs_well,
     })
+}
+
+/// Adds the extents in a range and next to it to those of ranges before it; returns all of the range.
+pub(super) fn gather<'e>(inode: &Inode, range: &Range<u64>, existing: &'e mut Vec<Extent>) -> Result<&'e [Extent]> {
+    let around = range.start.saturating_sub(1)..range.end + 1;
+    let found = Walk::new(&inode.tree, inode.ino, around)?.collect()?;
+    // What reaches from the range before to this one is known.
+    let first = found.first().map_or(u64::MAX, |e| e.start);
+    existing.truncate(existing.partition_point(|e| e.start < first));
+    let from = existing.len();
+    existing.extend(found);
+    Ok(&existing[from..])
 }
 
 /// What may be written in place is; the rest gets new extents. `moves_data`: data takes the place of no data.

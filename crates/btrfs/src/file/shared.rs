@@ -18,6 +18,9 @@ use crate::inode::Inode;
 
 /// Dirty bytes over which a writer writes back itself.
 const DIRTY_BYTES_MAX_DEFAULT: u64 = 256 << 20;
+/// Bounds of a compressed group: [`FileShared::compressed_group_bytes_max`].
+const COMPRESSED_GROUP_BYTES_MIN: u64 = 1 << 20;
+const COMPRESSED_GROUP_BYTES_MAX: u64 = 64 << 20;
 /// Decompressed extents kept for the next read: 16 of at most 128 KiB.
 const DECOMPRESSED_MAX: usize = 16;
 /// Files up to this size live in their item: the kernel's default of `max_inline`.
@@ -69,6 +72,12 @@ fn id_of(inode: &Inode) -> InodeId {
 }
 
 impl FileShared {
+    /// Of an engine that may use so much memory for changes.
+    pub fn with_memory(bytes_max: u64) -> Self {
+        let shared = Self::default();
+        shared.set_dirty_bytes_max(bytes_max.min(DIRTY_BYTES_MAX_DEFAULT));
+        shared
+    }
     /// Bounds the bytes of dirty data in memory.
     pub fn set_dirty_bytes_max(&self, bytes: u64) {
         self.dirty_bytes_max.store(bytes, Ordering::Relaxed);
@@ -81,6 +90,12 @@ impl FileShared {
     /// Bytes of data that is dirty or being written.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes.load(Ordering::Relaxed)
+    }
+    /// Bytes of a group that is compressed: what they become is in memory beside them until it is written. As much as that,
+    /// though: at the ends of a group the workers wait for each other.
+    pub(super) fn compressed_group_bytes_max(&self) -> u64 {
+        let dirty_bytes_max = self.dirty_bytes_max.load(Ordering::Relaxed);
+        (dirty_bytes_max / 4).clamp(COMPRESSED_GROUP_BYTES_MIN, COMPRESSED_GROUP_BYTES_MAX)
     }
     pub(super) fn is_over_limit(&self) -> bool {
         self.dirty_bytes() > self.dirty_bytes_max.load(Ordering::Relaxed)
@@ -144,4 +159,27 @@ pub(crate) fn has_no_holes(engine: &Engine) -> bool {
         .file
         .no_holes
         .get_or_init(|| engine.volume.superblock().incompat_flags.get() & incompat::NO_HOLES != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn less_memory_is_less_dirty_data_and_smaller_groups() {
+        const MIB: u64 = 1 << 20;
+        for (memory_bytes, dirty_bytes, group_bytes) in [
+            (16 * MIB, 16 * MIB, 4 * MIB),
+            (256 * MIB, 256 * MIB, 64 * MIB),
+            (8 << 30, 256 * MIB, 64 * MIB),
+            (0, 0, MIB),
+        ] {
+            let shared = FileShared::with_memory(memory_bytes);
+            assert_eq!(shared.compressed_group_bytes_max(), group_bytes);
+            shared.add_dirty(dirty_bytes);
+            assert!(!shared.is_over_limit());
+            shared.add_dirty(1);
+            assert!(shared.is_over_limit());
+        }
+    }
 }

@@ -15,7 +15,7 @@ use btrfs_format::items::compression;
 
 use super::data::{DataState, update_disk_size};
 use super::dirty::recycle;
-use super::extent::{Extent, Kind, Walk, encode_inline, last_below};
+use super::extent::{Extent, Kind, encode_inline, last_below};
 use super::items::{self, Change, NOW};
 use super::pack::{self, Choice, Packed};
 use super::place::{self, Placed, Run};
@@ -31,19 +31,11 @@ use crate::tree::Item;
 
 /// Bytes and runs written in one group: one batch of items each.
 const GROUP_BYTES_MAX: u64 = EXTENT_BYTES_MAX;
-pub(super) const GROUP_RUNS_MAX: usize = 256;
-/// Bytes of a group that is compressed: its extents are short, and both they and their compressed data are in memory.
-const COMPRESSED_GROUP_BYTES_MAX: u64 = 16 << 20;
+const GROUP_RUNS_MAX: usize = 256;
+/// A group has at least so much room, however little was dirty when metadata was reserved for it.
+const GROUP_BYTES_MIN: u64 = 4 << 20;
 /// So often one pass goes back for what was written behind it: a writer who never rests must not keep it for ever.
 const RETURNS_MAX: u32 = 16;
-
-/// Runs of a group may each touch a leaf of their own, but neighbours share them: an extent item has 78 bytes with its
-/// header, so that even 4 KiB leaves hold 50, and checksums and references are denser. Data that was accepted must find
-/// its way to the disk, therefore the global reserve may be used.
-pub(super) const GROUP_BUDGET: Budget = Budget {
-    blocks: Budget::WRITE_EXTENT.blocks * 4,
-    is_release: true,
-};
 
 struct Group {
     runs: Vec<Run>,
@@ -98,9 +90,17 @@ pub fn write_back_for_space(engine: &Engine) {
     }
 }
 
-fn reserve_for_group(engine: &Engine) -> Result<MetaReservation> {
+/// Metadata for so many bytes in so many runs.
+pub(super) fn budget(engine: &Engine, runs: usize, bytes: u64) -> Budget {
+    let csum_bytes = engine.volume.csum_type().size_bytes() as u64 * bytes.div_ceil(BLOCK);
+    let nodesize_bytes = engine.store.nodesize_bytes() as u64;
+    Budget::written(runs.div_ceil(GROUP_RUNS_MAX), bytes, csum_bytes, nodesize_bytes)
+}
+
+fn reserve_for_group(engine: &Engine, bytes: u64) -> Result<MetaReservation> {
+    let budget = budget(engine, GROUP_RUNS_MAX, bytes);
     IS_RESERVING.set(true);
-    let reserved = engine.reserve(GROUP_BUDGET);
+    let reserved = engine.reserve(budget);
     IS_RESERVING.set(false);
     reserved
 }
@@ -135,7 +135,9 @@ pub(super) fn flush(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
         if !has_work(engine, inode, from) {
             return Ok(());
         }
-        let reservation = reserve_for_group(engine)?;
+        let dirty_bytes = inode.data.state.lock().dirty.bytes();
+        let bytes_max = dirty_bytes.clamp(GROUP_BYTES_MIN, GROUP_BYTES_MAX);
+        let reservation = reserve_for_group(engine, bytes_max)?;
         let _flush = inode.data.flush.lock();
         let choice = pack::choose(engine, inode).unwrap_or_else(|error| {
             tracing::warn!(%error, "how to compress cannot be read: nothing is compressed");
@@ -144,7 +146,11 @@ pub(super) fn flush(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
         let group = {
             let mut state = inode.data.state.lock();
             go_back(&state, &mut from, &mut returns);
-            take_group(&mut state, &mut from, choice.is_some())
+            let bytes_max = match choice {
+                Some(_) => bytes_max.min(engine.file.compressed_group_bytes_max()),
+                None => bytes_max,
+            };
+            take_group(&mut state, &mut from, bytes_max)
         };
         let Some(group) = group else { continue };
         write_group(engine, inode, group, choice, reservation)?;
@@ -186,12 +192,7 @@ fn go_back(state: &DataState, from: &mut u64, returns: &mut u32) {
 }
 
 /// Moves dirty buffers from `from` on in flight, in order.
-fn take_group(state: &mut DataState, from: &mut u64, is_compressed: bool) -> Option<Group> {
-    let bytes_max = if is_compressed {
-        COMPRESSED_GROUP_BYTES_MAX
-    } else {
-        GROUP_BYTES_MAX
-    };
+fn take_group(state: &mut DataState, from: &mut u64, bytes_max: u64) -> Option<Group> {
     let mut group = Group {
         runs: Vec::new(),
         bytes: 0,
@@ -300,14 +301,10 @@ fn holes_of_lost(engine: &Engine, inode: &Arc<Inode>, runs: &[Run]) -> Result<Ch
     if has_no_holes(engine) {
         return Ok(Change::default());
     }
-    let mut existing: Vec<Extent> = Vec::new();
-    let mut holes = Vec::new();
+    let (mut existing, mut holes) = (Vec::new(), Vec::new());
     for Run { range, .. } in runs {
-        let around = range.start.saturating_sub(1)..range.end + 1;
-        let found = Walk::new(&inode.tree, inode.ino, around)?.collect()?;
-        holes.extend(hole_replacements(&found, range.start, range.end));
-        let last = existing.last().map(|e| e.start);
-        existing.extend(found.into_iter().filter(|e| last.is_none_or(|last| e.start > last)));
+        let found = place::gather(inode, range, &mut existing)?;
+        holes.extend(hole_replacements(found, range.start, range.end));
     }
     Ok(Change {
         plan: replace::plan(&existing, &holes),
@@ -325,7 +322,7 @@ pub(super) fn write_in_place(
     blocks: Vec<u8>,
     update: impl FnOnce(&mut InodeState, &mut DataState),
 ) -> Result<()> {
-    let reservation = reserve_for_group(engine)?;
+    let reservation = reserve_for_group(engine, blocks.len() as u64)?;
     let _flush = inode.data.flush.lock();
     let run = Run {
         range: start..start + blocks.len() as u64,
@@ -421,7 +418,7 @@ mod tests {
         let mut state = DataState::default();
         state.dirty.write(0, &[1; SIZE as usize]);
         state.append(0, 0, SIZE);
-        let group = take_group(&mut state, &mut 0, false).unwrap();
+        let group = take_group(&mut state, &mut 0, GROUP_BYTES_MAX).unwrap();
         assert_eq!(state.disk_size(SIZE, 0, false), 0);
         assert_eq!(state.disk_size(SIZE, 0, true), SIZE);
         // Over it, and on from its end.
@@ -445,7 +442,7 @@ mod tests {
         let (mut from, mut returns) = (0, 1);
         let mut next = |state: &mut DataState| {
             go_back(state, &mut from, &mut returns);
-            let group = take_group(state, &mut from, false)?;
+            let group = take_group(state, &mut from, GROUP_BYTES_MAX)?;
             assert_eq!(group.runs.len(), 1);
             Some(group.runs[0].range.clone())
         };

@@ -44,6 +44,21 @@ impl Budget {
         is_release: true,
     };
 
+    /// Data that is written back, in groups of up to 256 runs, which may each touch a leaf of their own, but neighbours share
+    /// them: an extent item has 78 bytes with its header, so that even 4 KiB leaves hold 50, and checksums and references are
+    /// denser. What is long in one piece fills leaves of its own, half of each at least: its checksums, and an extent item for
+    /// each 128 KiB, as compressed data has.
+    ///
+    /// Data that was accepted must find its way to the disk, therefore the global reserve may be used.
+    pub fn written(groups: usize, bytes: u64, csum_bytes: u64, nodesize_bytes: u64) -> Self {
+        let items_bytes = csum_bytes + bytes / (128 << 10) * 78;
+        let leaves = items_bytes / (nodesize_bytes / 2) + groups as u64 * 16;
+        Self {
+            blocks: u32::try_from(leaves).unwrap_or(u32::MAX),
+            is_release: true,
+        }
+    }
+
     /// Moving `extents` from one file to another. For each, an item goes and one comes (25 bytes of header and 53), and so do
     /// references (25 + 53, [`Self::WRITE_EXTENT`]'s copies of the extent tree are the global reserve's). What comes lies
     /// side by side in leaves that are half full at least; as many are copied. Two inodes, and the ends of both ranges.
