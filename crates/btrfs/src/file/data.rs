@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::appended::Appended;
 use super::defrag::Defrag;
 use super::dirty::DirtyMap;
-use super::failures::Failures;
+use super::failures::{Failures, Opened};
 use super::round_down;
 use crate::inode::InodeState;
 use crate::space::DataReservation;
@@ -177,6 +177,14 @@ impl DataState {
 }
 
 impl FileData {
+    /// The file is open once more: as `opened`, who shall be told of data that is lost from here on.
+    pub fn note_open(&self, opened: Opened) {
+        self.failures.open(opened);
+    }
+    /// And once less.
+    pub fn note_close(&self, opened: Opened) {
+        self.failures.close(opened);
+    }
     /// Bytes that are dirty or in flight.
     pub fn pending_bytes(&self) -> u64 {
         let state = self.state.lock();

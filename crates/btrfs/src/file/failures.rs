@@ -1,6 +1,7 @@
 //! Write-backs that failed, until somebody who asks is told: of a file for fsync, of all files for syncfs. And who must
 //! hear at once, because he remembers what files hold.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -35,8 +36,14 @@ impl std::fmt::Debug for Listener {
     }
 }
 
+/// An open file among those of its inode.
+pub type Opened = u64;
+
 /// Failed write-backs. Whoever waits takes [`Failures::count`] before and hands it to [`Failures::take`] after: of several
 /// who waited each one is told, and not before all know who remember the data.
+///
+/// Of several who have the file open each one is told once, as on all file systems of Linux: what was lost may have been his. Who
+/// opens it later is told only if nobody was.
 ///
 /// Locks: its own is held for moments, no other lock within; who takes a failure holds none that [`Telling`] is kept under.
 #[derive(Debug, Default)]
@@ -54,6 +61,8 @@ struct State {
     told: u64,
     /// Of so many, those who remember the data may not know yet.
     telling: u64,
+    /// Of so many these were told, or came after them; of none all others.
+    told_each: HashMap<Opened, u64>,
 }
 
 /// A failure was noted, and who remembers the data is going to be told; dropped when he knows.
@@ -86,13 +95,33 @@ impl Failures {
         self.state.lock().count
     }
 
-    /// The error of a write-back that nobody was told of, or that failed after the first `seen` did.
-    pub fn take(&self, seen: u64) -> Result<()> {
+    /// The file is open once more.
+    pub fn open(&self, opened: Opened) {
         let mut state = self.state.lock();
-        if state.count == seen && state.count == state.told {
+        let count = state.count;
+        if count > 0 {
+            state.told_each.insert(opened, count);
+        }
+    }
+
+    /// And once less.
+    pub fn close(&self, opened: Opened) {
+        self.state.lock().told_each.remove(&opened);
+    }
+
+    /// The error of a write-back that nobody was told of, or that failed after the first `seen` did, or of which `opened` was
+    /// not told.
+    pub fn take(&self, seen: u64, opened: Option<Opened>) -> Result<()> {
+        let mut state = self.state.lock();
+        let told_before = opened.map_or(state.count, |opened| state.told_each.get(&opened).copied().unwrap_or(0));
+        if [seen, state.told, told_before] == [state.count; 3] {
             return Ok(());
         }
         state.told = state.count;
+        if let Some(opened) = opened {
+            let count = state.count;
+            state.told_each.insert(opened, count);
+        }
         let error = state.last.clone();
         self.all_know.wait_while(&mut state, |state| state.telling > 0);
         error.map_or(Ok(()), Err)
@@ -110,14 +139,34 @@ mod tests {
         let failures = Failures::default();
         let (first, second) = (failures.count(), failures.count());
         drop(failures.note(Error::NoSpace));
-        assert!(failures.take(first).is_err());
-        assert!(failures.take(second).is_err(), "it waited, too");
-        assert!(failures.take(failures.count()).is_ok(), "somebody was told");
+        assert!(failures.take(first, None).is_err());
+        assert!(failures.take(second, None).is_err(), "it waited, too");
+        assert!(failures.take(failures.count(), None).is_ok(), "somebody was told");
         drop(failures.note(Error::NoSpace));
         assert!(
-            failures.take(failures.count()).is_err(),
+            failures.take(failures.count(), None).is_err(),
             "failed in the background: nobody was told"
         );
+    }
+
+    #[test]
+    fn each_who_has_the_file_open_hears_of_a_failure_once() {
+        let failures = Failures::default();
+        failures.open(1);
+        failures.open(2);
+        drop(failures.note(Error::NoSpace));
+        let hears = |opened| failures.take(failures.count(), Some(opened)).is_err();
+        assert!(hears(1));
+        failures.open(3);
+        assert!(!hears(1) && !hears(3), "once, and not who came later");
+        assert!(hears(2));
+        assert!(!hears(2));
+        drop(failures.note(Error::NoSpace));
+        failures.open(4);
+        assert!(hears(4), "nobody was told");
+        assert!(hears(1) && hears(2) && hears(3));
+        (1..5).for_each(|opened| failures.close(opened));
+        assert!(failures.state.lock().told_each.is_empty());
     }
 
     #[test]
@@ -126,7 +175,7 @@ mod tests {
         let seen = failures.count();
         let (one, other) = (failures.note(Error::NoSpace), failures.note(Error::ReadOnly));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| failures.take(seen));
+            let waiting = scope.spawn(|| failures.take(seen, None));
             for telling in [one, other] {
                 std::thread::sleep(Duration::from_millis(20));
                 assert!(!waiting.is_finished());

@@ -50,7 +50,7 @@ pub(crate) use csum::load as load_sums;
 pub use data::FileData;
 pub use defrag::{Defrag, defragment};
 pub use exchange::{EXTENTS_MAX, Exchange, Freshness, exchange_as, exchange_range};
-pub use failures::OnLost;
+pub use failures::{OnLost, Opened};
 pub use fallocate::{fallocate, fallocate_as};
 pub use read::read;
 pub use seek::seek;
@@ -59,7 +59,7 @@ pub(crate) use shared::has_no_holes;
 pub(crate) use sharing::note_dropped;
 pub use truncate::{drop_extents_of_deleted, truncate};
 pub use write::{First, WriteCtx, write};
-pub use writeback::{sync_all, write_back, write_back_all, write_back_for_space};
+pub use writeback::{sync_all, write_back, write_back_all, write_back_as, write_back_for_space};
 
 #[cfg(test)]
 mod atomic_tests;

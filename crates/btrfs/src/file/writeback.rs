@@ -16,6 +16,7 @@ use btrfs_format::items::compression;
 use super::data::{DataState, update_disk_size};
 use super::dirty::recycle;
 use super::extent::{Extent, Kind, encode_inline, last_below};
+use super::failures::Opened;
 use super::items::{self, Change, NOW};
 use super::pack::{self, Choice, Packed};
 use super::place::{self, Placed, Run};
@@ -46,10 +47,15 @@ struct Group {
 /// Writes all dirty data of the inode; its items are in the overlay afterwards. Also reports a write-back that failed
 /// since the last call, or while this one waited: of several callers each one is told.
 pub fn write_back(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    write_back_as(engine, inode, None)
+}
+
+/// [`write_back`] by one who has the file open: he is told of what failed since he opened it, whoever else was.
+pub fn write_back_as(engine: &Engine, inode: &Arc<Inode>, opened: Option<Opened>) -> Result<()> {
     let failures = &inode.data.failures;
     let seen = failures.count();
     let result = flush(engine, inode);
-    let earlier = failures.take(seen);
+    let earlier = failures.take(seen, opened);
     result.and(earlier)
 }
 
@@ -59,7 +65,7 @@ pub fn sync_all(engine: &Engine) -> Result<()> {
     let failures = &engine.file.failures;
     let seen = failures.count();
     let result = engine.sync();
-    let earlier = failures.take(seen);
+    let earlier = failures.take(seen, None);
     result.and(earlier)
 }
 

@@ -184,13 +184,13 @@ impl Fs {
     fn commit_of_handle(&self, node: NodeId, handle: Handle, inode: &Arc<Inode>) -> Result<()> {
         need_writable(inode, handle)?;
         let Some(open) = self.atomic.get(handle) else {
-            return self.sync_inode(inode, Scope::All);
+            return self.sync_inode((inode, handle), Scope::All);
         };
         // The handle's writes wait: before the end they would be overwritten with the blocks that the group holds.
         let mut held = open.group.lock();
         let Some(group) = held.take() else {
             drop(held);
-            return self.sync_inode(inode, Scope::All);
+            return self.sync_inode((inode, handle), Scope::All);
         };
         let ranges = group.ranges(inode);
         let applied = self.apply_group(group);
@@ -227,7 +227,7 @@ impl Fs {
     fn sync_files(&self, files: &[Arc<Inode>]) -> Result<()> {
         match files {
             [] => Ok(()),
-            [one] => self.sync_inode(one, Scope::All),
+            [one] => self.sync_inode((one, Handle::NONE), Scope::All),
             // The log has one file at a time; a commit has all of them or none.
             _ => self.engine.commit(),
         }

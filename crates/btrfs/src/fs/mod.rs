@@ -175,6 +175,11 @@ fn flags_of(handle: Handle) -> Option<OpenFlags> {
     (handle.0 & HANDLE_BIT != 0).then(|| OpenFlags::from_bits_truncate(handle.0 as u32))
 }
 
+/// Who is told of data that is lost: nobody in particular where there is no handle.
+fn opened_as(handle: Handle) -> Option<crate::file::Opened> {
+    flags_of(handle).map(|_| handle.0)
+}
+
 fn handle_of(flags: OpenFlags, number: u64) -> Handle {
     Handle(number << HANDLE_NUMBER_SHIFT | HANDLE_BIT | u64::from(flags.bits()))
 }

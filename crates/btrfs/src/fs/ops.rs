@@ -14,7 +14,7 @@ use cowshed_vfs::{
 };
 
 use super::setattr::{Capability, setattr, strip_capability, strip_privileges, strips_of};
-use super::{Fs, VALID, errno, flags_of, handle_of, ioctl};
+use super::{Fs, VALID, errno, flags_of, handle_of, ioctl, opened_as};
 use crate::dir::{self, NewInode};
 use crate::error::{Error, Result};
 use crate::file::{self, WriteCtx};
@@ -39,10 +39,9 @@ impl Fs {
         inode.refs.add_open();
         let mut hints = OpenHints::KEEP_CACHE | OpenHints::PARALLEL_DIRECT_WRITES | OpenHints::NO_FLUSH;
         hints.set(OpenHints::DIRECT_IO, open.contains(OpenFlags::DIRECT));
-        Opened {
-            handle: handle_of(open, self.atomic.next_number()),
-            hints,
-        }
+        let handle = handle_of(open, self.atomic.next_number());
+        inode.data.note_open(handle.0);
+        Opened { handle, hints }
     }
 
     fn open_inode(&self, ctx: &Context, inode: &Arc<Inode>, open: &OpenRequest) -> Result<Opened> {
@@ -131,12 +130,13 @@ impl Fs {
         Ok(inode)
     }
 
-    pub(super) fn sync_inode(&self, inode: &Arc<Inode>, scope: Scope) -> Result<()> {
+    /// By a handle, or by [`Handle::NONE`].
+    pub(super) fn sync_inode(&self, (inode, handle): (&Arc<Inode>, Handle), scope: Scope) -> Result<()> {
         if self.engine.objects.is_read_only() {
             return Ok(());
         }
         inode.note_mapped_pages_came();
-        self.settled(file::write_back(&self.engine, inode))?;
+        self.settled(file::write_back_as(&self.engine, inode, opened_as(handle)))?;
         sync_log(&self.engine, inode, scope)
     }
 
@@ -179,9 +179,9 @@ impl Fs {
         let is_sync =
             how.contains(WriteFlags::SYNC) || opened.contains(OpenFlags::SYNC) || attr.flags & flags::SYNC != 0;
         if is_sync {
-            self.sync_inode(&inode, Scope::All)?;
+            self.sync_inode((&inode, handle), Scope::All)?;
         } else if opened.contains(OpenFlags::DATA_SYNC) {
-            self.sync_inode(&inode, Scope::Data)?;
+            self.sync_inode((&inode, handle), Scope::Data)?;
         }
         Ok(written)
     }
@@ -378,6 +378,7 @@ impl FileSystem for Fs {
             && let Ok(inode) = self.inode(node)
         {
             self.abort_group(node, handle, &inode);
+            inode.data.note_close(handle.0);
             delete::close(&self.engine, &inode);
         }
     }
@@ -386,9 +387,9 @@ impl FileSystem for Fs {
         Err(Errno::NotImplemented)
     }
 
-    fn fsync(&self, _ctx: &Context, node: NodeId, _handle: Handle, data_only: bool) -> VfsResult<()> {
+    fn fsync(&self, _ctx: &Context, node: NodeId, handle: Handle, data_only: bool) -> VfsResult<()> {
         let scope = if data_only { Scope::Data } else { Scope::All };
-        let run = || self.sync_inode(&self.inode(node)?, scope);
+        let run = || self.sync_inode((&self.inode(node)?, handle), scope);
         run().map_err(|e| errno("fsync", e))
     }
 
@@ -396,7 +397,7 @@ impl FileSystem for Fs {
         &self,
         _ctx: &Context,
         node: NodeId,
-        _handle: Handle,
+        handle: Handle,
         data_only: bool,
         will_wait: &dyn Fn(),
         done: Done,
@@ -407,7 +408,7 @@ impl FileSystem for Fs {
             let inode = self.inode(node)?;
             if !is_read_only {
                 inode.note_mapped_pages_came();
-                self.settled(file::write_back(&self.engine, &inode))?;
+                self.settled(file::write_back_as(&self.engine, &inode, opened_as(handle)))?;
             }
             Ok(inode)
         };

@@ -136,6 +136,45 @@ fn data_that_was_lost_is_not_shown() {
     mount.remount("f", &old);
 }
 
+/// fsync(2): who had the file open when data of it was lost is told, whoever else was, and once.
+#[test]
+fn each_who_has_a_file_open_hears_of_what_was_lost() {
+    let Some(_turn) = turn("each_who_has_a_file_open_hears_of_what_was_lost") else {
+        return;
+    };
+    let mount = Failing::new();
+    let old = vec![b'a'; 16 * BLOCK];
+    let file = mount.file("f", &old);
+    let [other, reader] = [true, false].map(|writes| {
+        let path = mount.path("f");
+        OpenOptions::new().read(true).write(writes).open(path).unwrap()
+    });
+    file.write_all_at(&[b'b'; BLOCK], 0).unwrap();
+    other.write_all_at(&[b'c'; BLOCK], BLOCK as u64).unwrap();
+    mount.no_writes();
+    assert_eq!(errno(file.sync_all()), libc::EIO);
+    mount.plan.clear();
+    let later = File::open(mount.path("f")).unwrap();
+    assert_eq!(errno(other.sync_data()), libc::EIO);
+    assert_eq!(errno(reader.sync_all()), libc::EIO);
+    for file in [&file, &other, &reader, &later] {
+        file.sync_all().unwrap();
+    }
+    // A write that is durable when it returns tells, too, and the other is told of that.
+    mount.no_writes();
+    let durable = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_DSYNC)
+        .open(mount.path("f"))
+        .unwrap();
+    assert_eq!(errno(durable.write_all_at(b"never", 0)), libc::EIO);
+    mount.plan.clear();
+    assert_eq!(errno(other.sync_all()), libc::EIO);
+    durable.write_all_at(b"b", 0).unwrap();
+    assert_eq!(errno(file.sync_all()), libc::EIO);
+    file.sync_all().unwrap();
+}
+
 #[test]
 fn what_was_lost_of_a_file_that_grew_is_zeros() {
     let Some(_turn) = turn("what_was_lost_of_a_file_that_grew_is_zeros") else {
@@ -197,6 +236,7 @@ fn direct_writes_that_are_lost_are_not_shown_to_who_reads_through_the_cache() {
     assert!(got == old);
     drop(direct);
     assert_shows(&mount, "f", &old);
+    assert_eq!(errno(file.sync_all()), libc::EIO, "it was open, too");
     mount.heal(file);
     mount.remount("f", &old);
 }
