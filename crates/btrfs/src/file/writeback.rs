@@ -35,8 +35,6 @@ const GROUP_BYTES_MAX: u64 = EXTENT_BYTES_MAX;
 const GROUP_RUNS_MAX: usize = 256;
 /// A group has at least so much room, however little was dirty when metadata was reserved for it.
 const GROUP_BYTES_MIN: u64 = 4 << 20;
-/// Dirty bytes of a file that one worker writes back alone.
-const SMALL_FILE_BYTES_MAX: u64 = 1 << 20;
 /// So often one pass goes back for what was written behind it: a writer who never rests must not keep it for ever.
 const RETURNS_MAX: u32 = 16;
 
@@ -72,14 +70,15 @@ pub fn sync_all(engine: &Engine) -> Result<()> {
 }
 
 /// Writes all dirty data of the volume. What fails is kept for the fsync of its file; the first failure is returned.
-///
-/// Workers share the data of a large file, and small files as wholes: there is little to share in each.
 pub fn write_back_all(engine: &Engine) -> Result<()> {
-    let is_small = |inode: &Arc<Inode>| inode.data.pending_bytes() <= SMALL_FILE_BYTES_MAX;
-    let (small, large): (Vec<_>, Vec<_>) = engine.file.listed().into_iter().partition(is_small);
-    let mut results = engine.workers.run(small, |inode| flush(engine, &inode));
-    results.extend(large.iter().map(|inode| flush(engine, inode)));
-    results.into_iter().collect()
+    let mut result = Ok(());
+    for inode in engine.file.listed() {
+        let flushed = flush(engine, &inode);
+        if result.is_ok() {
+            result = flushed;
+        }
+    }
+    result
 }
 
 thread_local! {
