@@ -88,7 +88,7 @@ fn apply_removal(
         if state.attr.nlink > 0 {
             engine.log.name_left(dir, name, child);
         } else {
-            engine.log.name_removed(child);
+            engine.log.name_removed(dir, name, child);
         }
         touch_inode(state, generation, now);
         staged.put(child.key(), child.item_bytes(state));

@@ -293,7 +293,7 @@ impl Move<'_> {
             if state.attr.nlink > 0 {
                 engine.log.name_left(to.dir, to.name, &there.inode);
             } else {
-                engine.log.name_removed(&there.inode);
+                engine.log.name_removed(to.dir, to.name, &there.inode);
             }
             touch_inode(state, generation, now);
         }

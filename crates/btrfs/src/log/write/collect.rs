@@ -308,8 +308,10 @@ impl<'a> Collector<'a> {
 
     fn object(&mut self, ino: ObjectId, want: Want) -> Step<()> {
         // Whatever changes about an inode changes its item: without a pending one all of it is committed.
-        let Some(Some(item)) = self.tree.pending_edit(&inode_key(ino)) else {
-            return Ok(());
+        let item = match self.tree.pending_edit(&inode_key(ino)) {
+            Some(Some(item)) => item,
+            Some(None) => return self.dead(ino),
+            None => return Ok(()),
         };
         let inode = *inode_item(&item).ok_or(Stop::Commit("an inode item that is none"))?;
         let is_new = Generation::from(inode.generation) == self.running;
@@ -347,6 +349,33 @@ impl<'a> Collector<'a> {
             end: inode.size.get().next_multiple_of(file::BLOCK_BYTES.into()),
         };
         self.extents(of, extents)
+    }
+
+    /// An inode is gone, and a name that it had is another's, or is seen to go. Where the commit has others of it, they must
+    /// not be what it has after a crash, when it never had them alone.
+    fn dead(&mut self, ino: ObjectId) -> Step<()> {
+        let from = Key::new(ino, KeyType::INODE_REF, 0);
+        let to = Key::new(ino, KeyType::INODE_EXTREF, u64::MAX);
+        let mut cursor = self.committed.cursor(from, to);
+        let (mut names, mut dirs) = (0, Vec::new());
+        while let Some((key, item)) = cursor.next()? {
+            for (dir, _) in names_in(&key, &item) {
+                names += 1;
+                dirs.push(dir);
+            }
+        }
+        if names < 2 {
+            return Ok(());
+        }
+        dirs.dedup();
+        for dir in dirs {
+            if !self.is_wanted_whole(dir) && !self.tree.is_tracked(dir) {
+                return Err(Stop::Commit("a file that had several names is gone"));
+            }
+            // The directory's own log says that the names are gone.
+            self.want(dir, Want::All)?;
+        }
+        Ok(())
     }
 
     /// Logs the item, the names and the extended attributes of an inode: all that is pending, or what is in `changed`.

@@ -120,11 +120,14 @@ impl Log {
     }
 
     /// An inode loses its last name. As [`Log::name_left`].
-    pub(crate) fn name_removed(&self, inode: &Inode) {
+    pub(crate) fn name_removed(&self, dir: &Inode, name: &[u8], inode: &Inode) {
+        let mut left = self.left.lock();
+        let (tree, ino) = (inode.tree.id(), inode.ino);
         // Replaying the removal of a directory removes all that the committed tree has in it: what moved out of it since
         // would go, too.
-        let is_left = inode.is_dir() && self.left.lock().has_left(inode.tree.id(), inode.ino);
-        if inode.is_placeholder() || is_left {
+        let is_left = inode.is_dir() && left.has_left(tree, ino);
+        let is_noted = !left.has_lost(tree, ino) || left.note(dir.tree.id(), dir.ino, name, ino);
+        if inode.is_placeholder() || is_left || !is_noted {
             self.turn_off();
         }
     }

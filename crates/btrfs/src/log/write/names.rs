@@ -2,9 +2,10 @@
 //!
 //! Replay gives a name to whom the log says it belongs, and takes it from whoever has it in the committed tree or got
 //! it from the log before. Who loses it must be in the log with its other names, or it dies. Only inodes noted here can
-//! be in that place: who holds a name still is the only one to be logged with it, and who has no names left may die.
+//! be in that place: who holds a name still is the only one to be logged with it, and who has no names left may die. He
+//! dies by one name alone, though: who lost others before the last one is noted with that one, too.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use btrfs_format::{ObjectId, TreeId};
 
@@ -19,16 +20,19 @@ type ByName = HashMap<Box<[u8]>, Vec<ObjectId>>;
 pub(super) struct LeftNames {
     dirs: HashMap<(TreeId, ObjectId), ByName>,
     count: usize,
+    /// All that were noted, until the commit.
+    losers: HashSet<(TreeId, ObjectId)>,
 }
 
 impl LeftNames {
     /// False where there are too many to remember.
     #[must_use]
     pub fn note(&mut self, tree: TreeId, dir: ObjectId, name: &[u8], ino: ObjectId) -> bool {
-        if self.count >= LEFT_NAMES_MAX {
+        if self.count >= LEFT_NAMES_MAX || self.losers.len() >= LEFT_NAMES_MAX {
             return false;
         }
         self.count += 1;
+        self.losers.insert((tree, ino));
         let names = self.dirs.entry((tree, dir)).or_default();
         names.entry(name.into()).or_default().push(ino);
         true
@@ -36,6 +40,9 @@ impl LeftNames {
 
     pub fn is_empty(&self) -> bool {
         self.count == 0
+    }
+    pub fn has_lost(&self, tree: TreeId, ino: ObjectId) -> bool {
+        self.losers.contains(&(tree, ino))
     }
     pub fn has_left(&self, tree: TreeId, dir: ObjectId) -> bool {
         self.dirs.contains_key(&(tree, dir))

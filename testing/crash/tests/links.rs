@@ -1,0 +1,105 @@
+//! Histories of names that were found wrong once, step by step.
+
+use cowshed_crash::power::{self, Run, Threads};
+use cowshed_crash::rig::Layout;
+use cowshed_crash::workload::{Mix, Op};
+
+fn run() -> Run {
+    Run {
+        seed: 1,
+        layout: Layout::Dup,
+        nodesize_bytes: 4096,
+        threads: Threads::One,
+        ops: 0,
+        mix: Mix::Syncs,
+        tree_log: true,
+        subvolumes: false,
+        snapshots: false,
+        tear_bytes: 4096,
+        is_slow: false,
+    }
+}
+
+/// All images are right. Says whether one had a log.
+fn judge(ops: Vec<Op>) -> bool {
+    let mut recording = power::record_ops(run(), Some(ops)).unwrap();
+    let images: Vec<_> = recording.images().take(400).collect();
+    let judged = images.into_iter().map(|image| recording.judge(image));
+    let logs = judged.filter(|judged| judged.as_ref().unwrap_or_else(|e| panic!("{e:#}")).has_log);
+    logs.count() > 0
+}
+
+fn write(path: &str) -> Op {
+    Op::Write {
+        path: path.into(),
+        offset: 0,
+        len: 100,
+        fill: 1,
+    }
+}
+fn link(from: &str, to: &str) -> Op {
+    Op::Link {
+        from: from.into(),
+        to: to.into(),
+    }
+}
+fn rename(from: &str, to: &str) -> Op {
+    Op::Rename {
+        from: from.into(),
+        to: to.into(),
+    }
+}
+fn unlink(path: &str) -> Op {
+    Op::Unlink { path: path.into() }
+}
+fn mkdir(path: &str) -> Op {
+    Op::Mkdir { path: path.into() }
+}
+fn fsync(path: &str) -> Op {
+    Op::Fsync { path: path.into() }
+}
+
+/// A file of the names `x/one`, `y/two` and `y/three`, and others. (The run before used the first letters.)
+fn three_names() -> Vec<Op> {
+    let mut ops = vec![mkdir("x"), mkdir("y"), write("x/one"), write("other"), write("y/other")];
+    ops.extend([link("x/one", "y/two"), link("x/one", "y/three"), Op::Sync]);
+    ops
+}
+
+/// A file dies name by name; one of them is another's then, who is synced. After a crash the dead one must not have those of its
+/// names that nobody took.
+#[test]
+fn a_dead_file_keeps_none_of_its_names() {
+    let dead = || ["x/one", "y/two", "y/three"].map(unlink);
+    let taken = |by: Vec<Op>| [three_names(), dead().into(), by].concat();
+    for name in ["x/one", "y/two", "y/three"] {
+        judge(taken(vec![write(name), fsync(name)]));
+        judge(taken(vec![link("other", name), fsync("other")]));
+    }
+    for dir in ["x", "y"] {
+        judge(taken(vec![fsync(dir)]));
+    }
+    // The last name goes to who replaces it.
+    let replaced = [
+        unlink("x/one"),
+        unlink("y/two"),
+        rename("y/other", "y/three"),
+        fsync("y/three"),
+    ];
+    judge([three_names(), replaced.into()].concat());
+}
+
+/// Whose names all were in directories that are synced is gone, and so is who had one name: logs say it.
+#[test]
+fn a_dead_file_of_one_name_or_one_directory_is_no_reason_to_commit() {
+    let start = vec![mkdir("x"), write("x/a"), link("x/a", "x/b"), write("old"), Op::Sync];
+    let both = [unlink("x/a"), unlink("x/b"), write("x/b"), fsync("x")];
+    assert!(judge([start.clone(), both.into()].concat()));
+    let moved = [
+        rename("old", "old.1"),
+        write("new"),
+        rename("new", "old.1"),
+        fsync("old.1"),
+    ];
+    assert!(judge([start, moved.into()].concat()));
+}
