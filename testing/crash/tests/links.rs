@@ -3,6 +3,7 @@
 use cowshed_crash::power::{self, Run, Threads};
 use cowshed_crash::rig::Layout;
 use cowshed_crash::workload::{Mix, Op};
+use cowshed_harness::tree::colliding_names;
 
 fn run() -> Run {
     Run {
@@ -102,4 +103,24 @@ fn a_dead_file_of_one_name_or_one_directory_is_no_reason_to_commit() {
         fsync("old.1"),
     ];
     assert!(judge([start, moved.into()].concat()));
+}
+
+/// Replay adds the names of a log to those of the commit, one hash in one item: together they must fit a leaf.
+#[test]
+fn names_of_one_hash_that_come_and_go_fit_a_leaf_after_a_crash() {
+    const BYTES: usize = 190;
+    let names: Vec<String> = colliding_names(30)
+        .iter()
+        .map(|tail| format!("x/{tail:0>BYTES$}"))
+        .collect();
+    // An item of 4 KiB has 18 of them.
+    for (committed, gone, new, logs) in [(18, 3, 3, false), (6, 5, 17, true), (4, 2, 4, true)] {
+        let mut ops = vec![mkdir("x"), write("other")];
+        ops.extend(names[..committed].iter().map(|name| write(name)));
+        ops.push(Op::Sync);
+        ops.extend(names[..gone].iter().map(|name| unlink(name)));
+        let new = &names[committed..][..new];
+        ops.extend(new.iter().flat_map(|name| [write(name), fsync(name)]));
+        assert_eq!(judge(ops), logs, "{committed} names, less {gone}");
+    }
 }

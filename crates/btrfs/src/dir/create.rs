@@ -82,6 +82,7 @@ pub fn create(
         make(engine, caller, dir, staged, ino, new, stamp)
     })?;
     let Plan { inode, mut staged } = plan;
+    engine.log.names_changed(&staged);
     let mut state = dir.attr.lock();
     note_name(dir, name);
     touch_dir(&mut state, join.generation(), now, name.len(), 0);

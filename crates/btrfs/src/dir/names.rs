@@ -174,7 +174,10 @@ pub fn insert_into(staged: &mut Staged<'_>, new: &NewName<'_>, item: Option<&[u8
     let key = item_key(new.dir, new.name);
     match item {
         None => staged.put(key, bytes.clone()),
-        Some(item) => staged.put(key, [item, &bytes[..]].concat()),
+        Some(item) => {
+            staged.note_shared(item.len() + bytes.len());
+            staged.put(key, [item, &bytes[..]].concat());
+        }
     }
     staged.put(index_key(new.dir, new.index), bytes);
 }
@@ -183,6 +186,7 @@ pub fn insert_into(staged: &mut Staged<'_>, new: &NewName<'_>, item: Option<&[u8
 pub fn remove(staged: &mut Staged<'_>, dir: ObjectId, name: &[u8], index: u64) -> Result<bool> {
     let key = item_key(dir, name);
     let item = staged.get(&key)?.ok_or(Errno::NotFound)?;
+    staged.note_shared(item.len());
     let mut rest = Vec::new();
     for entry in view::dir_entries(&item).filter(|e| e.name != name) {
         rest.extend_from_slice(entry.head.as_bytes());

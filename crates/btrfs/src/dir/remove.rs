@@ -76,6 +76,7 @@ fn apply_removal(
         let is_last = stage_removal(&mut staged, dir, name, found, child)?;
         Ok((staged, is_last))
     })?;
+    engine.log.names_changed(&staged);
     let generation = join.generation();
     let mut attrs = lock::attrs_all(&[dir, child]);
     touch_dir(attrs.of(dir), generation, now, 0, name.len());

@@ -266,6 +266,7 @@ impl Move<'_> {
 
     /// The attributes of all that is concerned, and the batch. Cannot fail.
     fn apply(&self, engine: &Engine, mut staged: Staged<'_>, join: &Join<'_>, now: Timestamp, space: MetaReservation) {
+        engine.log.names_changed(&staged);
         let generation = join.generation();
         let (from, to) = (self.from, self.to);
         let mut all = vec![from.dir, to.dir, &self.moving.inode];

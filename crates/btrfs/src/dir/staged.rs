@@ -6,6 +6,7 @@ use std::sync::Arc;
 use btrfs_format::{Key, TreeId};
 
 use crate::error::Result;
+use crate::log::half_leaf_bytes;
 use crate::overlay::ItemBytes;
 use crate::tree::{Item, Tree};
 use crate::txn::Batch;
@@ -13,6 +14,7 @@ use crate::txn::Batch;
 pub struct Staged<'t> {
     tree: &'t Arc<Tree>,
     batch: Batch,
+    is_crowded: bool,
 }
 
 impl<'t> Staged<'t> {
@@ -20,6 +22,7 @@ impl<'t> Staged<'t> {
         Self {
             tree,
             batch: Batch::new(),
+            is_crowded: false,
         }
     }
 
@@ -43,6 +46,15 @@ impl<'t> Staged<'t> {
         } else {
             self.put(key, bytes);
         }
+    }
+
+    /// A name came into or goes out of an item of names that share a hash. Of how many bytes it is with that name.
+    pub fn note_shared(&mut self, bytes: usize) {
+        self.is_crowded |= bytes > half_leaf_bytes(self.tree.store().nodesize_bytes());
+    }
+    /// More than half a leaf is in such an item: what the commit has in it and what a log adds may not fit one leaf together.
+    pub fn is_crowded(&self) -> bool {
+        self.is_crowded
     }
 
     pub fn tree_id(&self) -> TreeId {

@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use btrfs_format::block::{ITEM_HEADER_BYTES, leaf_capacity_bytes};
 use btrfs_format::items::InodeItem;
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId, view};
 use zerocopy::IntoBytes;
@@ -20,6 +19,7 @@ use crate::dir::names::{Target, find};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::file;
+use crate::log::half_leaf_bytes;
 use crate::overlay::Edit;
 use crate::switches::{Mechanism, is_on};
 use crate::tree::{Change, Edits, Item, Tree};
@@ -124,11 +124,6 @@ pub(super) fn inode_item(bytes: &[u8]) -> Option<&InodeItem> {
 
 pub(super) fn is_dir(inode: &InodeItem) -> bool {
     inode.mode.get() & S_IFMT == S_IFDIR
-}
-
-/// The longest item of which a leaf can have two.
-fn half_leaf_bytes(nodesize_bytes: usize) -> usize {
-    leaf_capacity_bytes(nodesize_bytes) / 2 - ITEM_HEADER_BYTES
 }
 
 /// Directory and name of each reference in an item.

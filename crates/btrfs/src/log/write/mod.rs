@@ -37,6 +37,7 @@ use names::LeftNames;
 pub use queue::Done;
 use queue::Queue;
 
+use crate::dir::staged::Staged;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::inode::{Inode, flags};
@@ -128,6 +129,17 @@ impl Log {
         let is_left = inode.is_dir() && left.has_left(tree, ino);
         let is_noted = !left.has_lost(tree, ino) || left.note(dir.tree.id(), dir.ino, name, ino);
         if inode.is_placeholder() || is_left || !is_noted {
+            self.turn_off();
+        }
+    }
+
+    /// Names come and go. Called as [`Log::name_left`].
+    ///
+    /// Replay adds the names of a log to what the commit has, which may be more than there was at any time: in the item of names
+    /// that share a hash it must not be more than a leaf holds. Such an item of the commit that did not change is none of our
+    /// concern; one that changed and never was longer than half a leaf fits twice.
+    pub(crate) fn names_changed(&self, staged: &Staged<'_>) {
+        if staged.is_crowded() {
             self.turn_off();
         }
     }
