@@ -20,6 +20,7 @@ pub mod groups;
 mod habits;
 mod image;
 pub mod kernel;
+mod links;
 mod player;
 pub mod power;
 pub mod promise;

@@ -44,6 +44,9 @@ struct Args {
     /// Threads whose operations run beside each other and beside syncs in all runs, not in one of eight
     #[arg(long, conflicts_with_all = ["full", "shared"])]
     rounds: bool,
+    /// Many names of few files in all runs, not in one of eight
+    #[arg(long)]
+    links: bool,
     /// Subvolumes in all runs, not in one of three
     #[arg(long)]
     subvolumes: bool,
@@ -110,7 +113,13 @@ fn nth_run(args: &Args, n: u64) -> Run {
             }
         },
         ops: args.ops,
-        mix: if n % 3 == 2 { Mix::Everything } else { Mix::Syncs },
+        mix: if args.links || rng.one_in(8) {
+            Mix::Links
+        } else if n % 3 == 2 {
+            Mix::Everything
+        } else {
+            Mix::Syncs
+        },
         tree_log: n % 6 != 1,
         snapshots: args.snapshots,
         // Inside a snapshot they are empty directories, younger each time one looks.
@@ -144,6 +153,7 @@ fn again(args: &Args, number: u64) -> String {
         (args.full, " --full"),
         (args.shared, " --shared"),
         (args.rounds, " --rounds"),
+        (args.links, " --links"),
         (args.subvolumes, " --subvolumes"),
         (args.snapshots, " --snapshots"),
     ] {

@@ -4,6 +4,7 @@ use cowshed_device_sim::Rng;
 use cowshed_vfs::Error;
 
 use crate::habits;
+use crate::links;
 pub use crate::player::Player;
 use crate::tree::NOCOW;
 
@@ -255,11 +256,16 @@ pub enum Mix {
     Everything,
     /// Mostly what fsync was asked about before: see [`crate::habits`].
     Syncs,
+    /// Many names of few files: see [`crate::links`].
+    Links,
 }
 
 /// Makes `count` operations, the directories first.
 pub fn choose(rng: &mut Rng, mix: Mix, count: usize) -> Vec<Op> {
     let mut ops: Vec<Op> = ["p", "q", "p/r"].map(|path| Op::Mkdir { path: path.into() }).into();
+    if mix == Mix::Links {
+        ops.extend(links::choose(rng, count));
+    }
     while ops.len() < count {
         if mix == Mix::Syncs && !rng.one_in(4) {
             ops.extend(habits::one(rng));
@@ -497,5 +503,7 @@ pub fn is_outcome(error: Error) -> bool {
             | Error::NotSupported
             | Error::BadHandle
             | Error::Busy
+            // Of names that share a hash.
+            | Error::Overflow
     )
 }

@@ -160,6 +160,25 @@ fn the_kernel_sees_the_same_in_crash_images() {
     }
 }
 
+/// References that outgrow an item, names of one hash, names and directories that come again: what replays of the kernel may take otherwise.
+#[test]
+fn crash_images_of_many_names_are_replayed_as_they_were_synced() {
+    let kernel_images = if cowshed_harness::need::kernel_btrfs().is_some() {
+        4
+    } else {
+        0
+    };
+    for seed in 110..113 {
+        let run = Run {
+            mix: Mix::Links,
+            tree_log: true,
+            tear_bytes: 4096,
+            ..run(seed, Layout::Dup, Threads::One)
+        };
+        judge_some(run, 50, kernel_images);
+    }
+}
+
 #[test]
 fn an_io_that_fails_gives_an_error_or_the_right_answer() {
     let runs = [
