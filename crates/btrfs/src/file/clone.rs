@@ -17,7 +17,7 @@ use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up, sharing, writebac
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, flags};
-use crate::space::Budget;
+use crate::space::{Budget, DataReservation};
 
 /// Extents shared in one step, and extents that they take the place of.
 const STEP_EXTENTS_MAX: usize = 128;
@@ -114,8 +114,9 @@ pub fn clone_as(
     ctx: WriteCtx,
 ) -> Result<()> {
     engine.txn.check_writable()?;
-    let mut reservation = engine.space.reserve_data(2 * BLOCK)?;
-    let _locks = lock_both(src, dst);
+    let (mut reservation, _locks) = lock_with_space(engine, src, dst, || {
+        Ok(old_end_bytes(dst, dst_offset) + inline_bytes(src, src_offset)?)
+    })?;
     let dst_size = dst.attr.lock().attr.size;
     let Some(ranges) = check(src, src_offset, dst, dst_offset, len_bytes)? else {
         return Ok(());
@@ -123,9 +124,50 @@ pub fn clone_as(
     // Nobody writes to the source while we hold its lock, so that it stays clean.
     writeback::flush(engine, src)?;
     if dst_offset > dst_size {
-        grow(engine, dst, dst_size, dst_offset, reservation.split(BLOCK))?;
+        let old_end = reservation.split(old_end_bytes(dst, dst_offset));
+        grow(engine, dst, dst_size, dst_offset, old_end)?;
     }
     share(engine, src, dst, &ranges, Some(reservation), Some(ctx))
+}
+
+/// Both files locked, and the space for what cannot be shared: none, as a rule, so that a full volume can share.
+fn lock_with_space<'a>(
+    engine: &Engine,
+    src: &'a Arc<Inode>,
+    dst: &'a Arc<Inode>,
+    bytes: impl Fn() -> Result<u64>,
+) -> Result<(DataReservation, Locks<'a>)> {
+    loop {
+        let reservation = engine.space.reserve_data(bytes()?)?;
+        let locks = lock_both(src, dst);
+        // The files may be others by now.
+        if bytes()? <= reservation.bytes() {
+            return Ok((reservation, locks));
+        }
+    }
+}
+
+/// What the zeros behind the end of a file take that grows to `offset`.
+fn old_end_bytes(dst: &Inode, offset: u64) -> u64 {
+    let size = dst.attr.lock().attr.size;
+    if offset > size && !size.is_multiple_of(BLOCK) {
+        BLOCK
+    } else {
+        0
+    }
+}
+
+/// What the content of inline data takes, which is copied: also that of data that may become so yet.
+fn inline_bytes(src: &Inode, offset: u64) -> Result<u64> {
+    if offset > 0 {
+        return Ok(0);
+    }
+    // In this order: what lands in between is seen by the first look.
+    let is_pending = src.data.state.lock().next_pending(0) == Some(0);
+    let is_small = src.attr.lock().attr.size <= BLOCK;
+    let first = Walk::new(&src.tree, src.ino, 0..BLOCK)?.next()?;
+    let is_inline = first.is_some_and(|e| e.is_inline()) || (is_pending && is_small);
+    Ok(if is_inline { BLOCK } else { 0 })
 }
 
 /// The ranges of a clone; `None` where there is nothing to clone.
@@ -198,8 +240,7 @@ pub fn dedupe_range(
     len_bytes: u64,
 ) -> Result<Dedupe> {
     engine.txn.check_writable()?;
-    let reservation = engine.space.reserve_data(BLOCK)?;
-    let _locks = lock_both(src, dst);
+    let (reservation, _locks) = lock_with_space(engine, src, dst, || inline_bytes(src, src_offset))?;
     let src_size = src.attr.lock().attr.size;
     let dst_size = dst.attr.lock().attr.size;
     let asked = Ranges::new(src_offset, src_size, dst_offset, len_bytes.min(DEDUPE_BYTES_MAX))?;
@@ -257,7 +298,7 @@ fn share(
     src: &Arc<Inode>,
     dst: &Arc<Inode>,
     ranges: &Ranges,
-    mut spare: Option<crate::space::DataReservation>,
+    mut spare: Option<DataReservation>,
     change: Option<WriteCtx>,
 ) -> Result<()> {
     let blocks = ranges.src.start..round_up(ranges.src.end);
@@ -441,8 +482,11 @@ pub fn copy_as(
         return copy(src_offset, dst_offset, len_bytes);
     }
     let head = from - src_offset;
-    if head > 0 && copy(src_offset, dst_offset, head)? < head {
-        return Ok(0);
+    if head > 0 {
+        let copied = copy(src_offset, dst_offset, head)?;
+        if copied < head {
+            return Ok(copied);
+        }
     }
     match clone_as(engine, (src, from), (dst, dst_offset + head), to - from, ctx) {
         Ok(()) => {}

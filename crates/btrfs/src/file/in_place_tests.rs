@@ -142,6 +142,100 @@ fn a_full_volume_takes_what_needs_no_space() {
     bench.judge_by_kernel();
 }
 
+/// Fills a volume up to the last block.
+fn fill(bench: &mut Bench, file: usize) {
+    for piece_bytes in [1 << 20, 4096] {
+        let piece = vec![7; piece_bytes];
+        let append = |bench: &Bench| {
+            let inode = bench.inode(file);
+            let at = inode.attr_now().size;
+            super::write(bench.engine(), &inode, at, &piece, WriteCtx::default())
+        };
+        while append(bench).is_ok() {}
+    }
+    bench.files[file] = vec![7; bench.inode(file).attr_now().size as usize];
+}
+
+/// As on the kernel's side: also where a gap is left behind the end, in which nothing has to be zeroed.
+#[test]
+fn a_full_volume_takes_what_was_preallocated_behind_the_end() {
+    for adjust in [plain, |options: &mut btrfs_image::MkfsOptions| {
+        options.features.no_holes = false
+    }] {
+        let mut bench = Bench::new(128 << 20, adjust, MountOptions::default());
+        (0..4).for_each(|_| bench.create());
+        for (file, len) in [(1, 5000), (2, 8192)] {
+            write(&mut bench, file, 0, &vec![file as u8; len]);
+        }
+        bench.engine().sync().unwrap();
+        for file in 0..3 {
+            super::fallocate(
+                bench.engine(),
+                &bench.inode(file),
+                FallocateFlags::KEEP_SIZE,
+                0,
+                1 << 20,
+            )
+            .unwrap();
+        }
+        fill(&mut bench, 3);
+        for file in 0..3 {
+            write(&mut bench, file, 50_050, &[9; 10_000]);
+            write(&mut bench, file, 100_000, &[10; 100]);
+            bench.compare(file, "behind the end");
+        }
+        let behind = super::write(
+            bench.engine(),
+            &bench.inode(0),
+            2 << 20,
+            b"nothing",
+            WriteCtx::default(),
+        );
+        assert!(matches!(behind, Err(Error::NoSpace)), "{behind:?}");
+        bench.judge("at the end");
+    }
+}
+
+#[test]
+fn a_full_volume_shares_what_it_has() {
+    let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+    (0..7).for_each(|_| bench.create());
+    write(&mut bench, 0, 0, &[1; 40_960]);
+    write(&mut bench, 1, 0, &[1; 40_960]);
+    write(&mut bench, 2, 0, &[2; 500]);
+    write(&mut bench, 3, 0, &[3; 5000]);
+    write(&mut bench, 4, 0, &[4; 50_001]);
+    bench.engine().sync().unwrap();
+    let (rest, mut at) = (bench.inode(6), 0);
+    for len in [1 << 20, 4096] {
+        while super::fallocate(bench.engine(), &rest, FallocateFlags::KEEP_SIZE, at, len).is_ok() {
+            at += len;
+        }
+    }
+    drop(rest);
+    bench.engine().sync().unwrap();
+    let inodes: Vec<_> = (0..7).map(|file| bench.inode(file)).collect();
+    let engine = bench.engine();
+    let clone = |src: usize, dst: usize, at: u64| super::clone_range(engine, &inodes[src], 0, &inodes[dst], at, 0);
+    for (src, dst, at, why) in [
+        (0, 3, 81_920, "zeros behind the old end"),
+        (2, 5, 0, "inline content is copied"),
+    ] {
+        let refused = clone(src, dst, at);
+        assert!(matches!(refused, Err(Error::NoSpace)), "{why}: {refused:?}");
+    }
+    clone(4, 5, 0).unwrap();
+    clone(0, 5, 81_920).unwrap_err();
+    clone(0, 1, 81_920).unwrap();
+    let same = super::dedupe_range(engine, &inodes[0], 0, &inodes[1], 0, 40_960).unwrap();
+    assert_eq!(same, super::Dedupe::Same(40_960));
+    let (whole, first) = (bench.files[4].clone(), bench.files[0].clone());
+    bench.files[5] = whole;
+    set_range(&mut bench.files[1], 81_920, &first);
+    drop(inodes);
+    bench.judge("at the end");
+}
+
 #[test]
 fn a_full_volume_overwrites_nodatacow_files() {
     let mut bench = Bench::new(128 << 20, plain, nodatacow());

@@ -66,7 +66,7 @@ pub fn write(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx:
     let mut written = 0;
     while written < data.len() {
         // The first piece ends where later ones are aligned.
-        let skew = (offset + written as u64) % BLOCK;
+        let skew = offset.wrapping_add(written as u64) % BLOCK;
         let len = (data.len() - written).min(PIECE_BYTES_MAX - skew as usize);
         let at = offset.saturating_add(written as u64);
         let piece = &data[written..written + len];
@@ -131,11 +131,17 @@ fn write_on_full(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], 
         .filter(|end| *end <= FILE_BYTES_MAX)
         .ok_or(Outcome::FileTooBig)?;
     let start = round_down(at);
-    // A gap behind the end would need a block for its zeros.
-    if at > size || !place::has_place(engine, inode, &(start..round_up(end)))? {
+    if !place::has_place(engine, inode, &(start..round_up(end)))? {
         return Err(Error::NoSpace);
     }
     writeback::flush(engine, inode)?;
+    if start > size {
+        // Zeros behind the old end would need a block.
+        if !size.is_multiple_of(BLOCK) && old_end_must_be_rewritten(engine, inode, size)? {
+            return Err(Error::NoSpace);
+        }
+        clear_gap(engine, inode, size, start)?;
+    }
     let mut blocks = vec![0; (round_up(end) - start) as usize];
     for block in edge_blocks(at, end, size) {
         let content = load_clean_block(engine, inode, block, size)?.ok_or(Error::NoSpace)?;
@@ -222,6 +228,11 @@ pub(super) fn grow(
     if !size.is_multiple_of(BLOCK) {
         settle_old_end(engine, inode, size, reservation)?;
     }
+    clear_gap(engine, inode, size, new_size)
+}
+
+/// The part of [`grow`] behind the block of the old end.
+fn clear_gap(engine: &Engine, inode: &Arc<Inode>, size: u64, new_size: u64) -> Result<()> {
     truncate::drop_left_behind(engine, inode, round_up(size)..round_up(new_size))?;
     if !has_no_holes(engine) && round_up(new_size) > round_up(size) {
         put_holes(engine, inode, round_up(size), round_up(new_size))?;
