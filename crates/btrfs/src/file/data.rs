@@ -112,6 +112,20 @@ impl DataState {
         }
     }
 
+    /// The last stretch that is in memory only and begins before `at`.
+    pub fn last_pending(&self, at: u64) -> Option<Range<u64>> {
+        let flight = self.in_flight.range(..at).next_back().map(|(start, _)| *start);
+        let mut start = [self.dirty.last_start(at), flight].into_iter().flatten().max()?;
+        while let Some(last) = start.checked_sub(1) {
+            let flight = self.flights_in(&(last..start)).next().map(|(start, _)| start);
+            let Some(before) = [self.dirty.start_of(last), flight].into_iter().flatten().min() else {
+                break;
+            };
+            start = before;
+        }
+        Some(start..self.next_settled(start))
+    }
+
     /// Adds the reservation of data that becomes dirty: of `new` as much as became dirty, the rest is given back.
     pub fn keep(&mut self, mut new: DataReservation, dirtied_bytes: u64) {
         let surplus = new.bytes().saturating_sub(dirtied_bytes);

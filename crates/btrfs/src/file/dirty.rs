@@ -74,6 +74,16 @@ impl DirtyMap {
         at
     }
 
+    /// Where the buffer begins that covers `at`.
+    pub fn start_of(&self, at: u64) -> Option<u64> {
+        self.covering(at).map(|(start, _)| start)
+    }
+
+    /// Where the last buffer begins that begins before `at`.
+    pub fn last_start(&self, at: u64) -> Option<u64> {
+        self.buffers.range(..at).next_back().map(|(start, _)| *start)
+    }
+
     /// Copies what is dirty into `buf`, which stands for the file from `at` on, and calls `clean` for each range that
     /// is not dirty.
     pub fn read(&self, at: u64, buf: &mut [u8], mut clean: impl FnMut(Range<u64>)) {

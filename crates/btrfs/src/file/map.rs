@@ -61,44 +61,86 @@ pub fn map(
     let size = inode.attr.lock().attr.size;
     let range = round_down(range.start)..range.end.min(i64::MAX as u64);
     let mut shares = wants_shared.then(|| Shares::new(engine, inode)).transpose()?;
-    let mut pos = range.start;
-    // Nobody writes while we hold the lock.
-    let dirty = Dirty::of(inode, range.end);
-    let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
-    while let Some(extent) = walk.next()? {
-        if pending(&dirty, pos..extent.start.min(range.end), take).is_break() {
-            return Ok(());
-        }
-        pos = extent.end();
-        let flow = match &extent.kind {
-            Kind::Hole => pending(&dirty, extent.start.max(range.start)..pos.min(range.end), take),
-            Kind::Inline {
-                item,
-                ram_bytes,
-                compression,
-            } => take(&MapExtent {
-                kind: MapKind::Inline,
-                start: 0,
-                len_bytes: *ram_bytes,
-                disk_addr: 0,
-                disk_bytes: inline_bytes(item),
-                offset_bytes: 0,
-                ram_bytes: *ram_bytes,
-                compression: *compression,
-                is_shared: false,
-            }),
-            Kind::Disk(disk) => {
-                let is_shared = shares.as_mut().map_or(Ok(false), |s| s.is_shared(&extent, disk))?;
-                on_disk(&dirty, range.start, &extent, disk, is_shared, take)
-            }
+    let (mut from, mut taken) = (range.start, 0);
+    while from < range.end {
+        // Nobody writes while we hold the lock.
+        let (dirty, to) = Dirty::of(inode, from..range.end);
+        let part = Part {
+            inode,
+            dirty,
+            range: from..to,
+            cut: if to < range.end { to } else { u64::MAX },
+            end: range.end.min(round_up(size)),
         };
-        if flow.is_break() {
-            return Ok(());
+        if part.map(&mut shares, &mut taken, take)?.is_break() {
+            break;
         }
+        from = to;
     }
-    let end = range.end.min(round_up(size));
-    let _ = pending(&dirty, pos..end.max(pos), take);
     Ok(())
+}
+
+/// A part of a map, with what is in memory of it.
+struct Part<'i> {
+    inode: &'i Arc<Inode>,
+    dirty: Dirty,
+    range: Range<u64>,
+    /// What is preallocated is told up to here: from there on it may be dirty.
+    cut: u64,
+    /// Where the file ends, or the map.
+    end: u64,
+}
+
+impl Part<'_> {
+    /// Up to `taken` the map is told already: an extent may reach from one part into the next.
+    fn map(
+        &self,
+        shares: &mut Option<Shares<'_>>,
+        taken: &mut u64,
+        take: &mut dyn FnMut(&MapExtent) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        let (dirty, range) = (&self.dirty, &self.range);
+        let mut pos = range.start.max(*taken);
+        let mut walk = Walk::new(&self.inode.tree, self.inode.ino, range.clone())?;
+        while let Some(extent) = walk.next()? {
+            if extent.end() <= *taken {
+                continue;
+            }
+            let extent = extent.part(&(*taken..u64::MAX));
+            if pending(dirty, pos..extent.start.min(range.end), take).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            pos = extent.end();
+            let flow = match &extent.kind {
+                Kind::Hole => pending(dirty, extent.start.max(range.start)..pos.min(range.end), take),
+                Kind::Inline {
+                    item,
+                    ram_bytes,
+                    compression,
+                } => take(&MapExtent {
+                    kind: MapKind::Inline,
+                    start: 0,
+                    len_bytes: *ram_bytes,
+                    disk_addr: 0,
+                    disk_bytes: inline_bytes(item),
+                    offset_bytes: 0,
+                    ram_bytes: *ram_bytes,
+                    compression: *compression,
+                    is_shared: false,
+                }),
+                Kind::Disk(disk) => {
+                    let is_shared = shares.as_mut().map_or(Ok(false), |s| s.is_shared(&extent, disk))?;
+                    on_disk(dirty, range.start..self.cut, &extent, disk, is_shared, take)
+                }
+            };
+            if flow.is_break() {
+                return Ok(flow);
+            }
+            *taken = if extent.is_data() { pos } else { pos.min(self.cut) };
+        }
+        let end = self.end.min(range.end);
+        Ok(pending(dirty, pos..end.max(pos), take))
+    }
 }
 
 /// Bytes of data in an inline item, as stored.
@@ -112,16 +154,25 @@ fn inline_bytes(item: &[u8]) -> u64 {
 /// What is in memory only, in order, disjoint.
 struct Dirty(Vec<Range<u64>>);
 
+/// So many are looked at before what is on disk between them. A map that is asked for in pages would look at all of them each
+/// time.
+const DIRTY_MAX: usize = 1024;
+
 impl Dirty {
-    /// Of the file up to `end`: an extent may begin long before the range that is asked for.
-    fn of(inode: &Inode, end: u64) -> Self {
+    /// Of a range of the file, and how far they are known. An extent may begin long before the range that is asked for: the last
+    /// one before it is there, too.
+    fn of(inode: &Inode, range: Range<u64>) -> (Self, u64) {
         let state = inode.data.state.lock();
-        let (mut all, mut pos) = (Vec::new(), 0);
-        while let Some(from) = state.next_pending(pos).filter(|from| *from < end) {
+        let mut all: Vec<_> = state.last_pending(range.start).into_iter().collect();
+        let mut pos = all.last().map_or(range.start, |last| last.end.max(range.start));
+        while let Some(from) = state.next_pending(pos).filter(|from| *from < range.end) {
+            if all.len() == DIRTY_MAX {
+                return (Self(all), from);
+            }
             pos = state.next_settled(from);
             all.push(from..pos);
         }
-        Self(all)
+        (Self(all), range.end)
     }
 
     /// The first at or behind `pos`, cut off before it.
@@ -152,11 +203,11 @@ fn pending(dirty: &Dirty, range: Range<u64>, take: &mut dyn FnMut(&MapExtent) ->
     ControlFlow::Continue(())
 }
 
-/// An extent on disk; of a preallocated one, what is dirty comes as such, and parts before `from` do not come: a map that
+/// An extent on disk; of a preallocated one, what is dirty comes as such, and parts outside of the range do not come: a map that
 /// is asked for in pages would never get beyond them.
 fn on_disk(
     dirty: &Dirty,
-    from: u64,
+    Range { start: from, end: cut }: Range<u64>,
     extent: &Extent,
     disk: &OnDisk,
     is_shared: bool,
@@ -180,12 +231,10 @@ fn on_disk(
     if !disk.is_prealloc {
         return take(&part(extent.range()));
     }
-    let mut pos = extent.start;
-    while pos < extent.end() {
-        let next = dirty.next(pos).filter(|next| next.start < extent.end());
-        let next = next.map_or(extent.end()..extent.end(), |next| {
-            next.start..next.end.min(extent.end())
-        });
+    let (mut pos, end) = (extent.start, extent.end().min(cut));
+    while pos < end {
+        let next = dirty.next(pos).filter(|next| next.start < end);
+        let next = next.map_or(end..end, |next| next.start..next.end.min(end));
         if next.start > pos && next.start > from {
             take(&part(pos..next.start))?;
         }

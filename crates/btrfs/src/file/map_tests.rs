@@ -468,3 +468,60 @@ fn a_hole_that_is_cloned_over_many_extents_is_shared_in_steps() {
     assert!(content(&fs, &a) == content(&fs, &b));
     judge(&device, fs, &["a", "b"]);
 }
+
+/// Each page looks at some of what is dirty, not at all of it; what lands between two pages is in the next one.
+#[test]
+fn a_map_in_pages_of_very_many_dirty_places_takes_about_as_long_as_a_whole_one() {
+    const PLACES: u64 = 30_000;
+    const PAGE: usize = 288;
+    let (_device, fs) = new_volume(1 << 30);
+    let (sparse, preallocated) = (create(&fs, "sparse"), create(&fs, "preallocated"));
+    super::fallocate(
+        fs.engine(),
+        &preallocated,
+        FallocateFlags::empty(),
+        0,
+        PLACES * 3 * BLOCK,
+    )
+    .unwrap();
+    super::truncate(fs.engine(), &sparse, PLACES * 3 * BLOCK).unwrap();
+    for inode in [&sparse, &preallocated] {
+        (0..PLACES).for_each(|n| write(&fs, inode, (3 * n + 1) * BLOCK, &[1; BLOCK as usize]));
+        let begin = std::time::Instant::now();
+        let all = kinds(&fs, inode);
+        let whole = begin.elapsed();
+        let begin = std::time::Instant::now();
+        assert!(in_pages(&fs, inode, PAGE, |_| ()) == all);
+        let paged = begin.elapsed();
+        assert!(paged < whole * 40, "whole {whole:?}, in pages {paged:?}");
+        // The ranges are the same when they are on disk; of what they are each page says what it sees.
+        let ranges = |all: Vec<(MapKind, u64, u64, bool)>| all.into_iter().map(|e| (e.1, e.2)).collect::<Vec<_>>();
+        let landing = in_pages(&fs, inode, PAGE, |pages| {
+            if pages == 20 {
+                super::write_back(fs.engine(), inode).unwrap();
+            }
+        });
+        assert!(ranges(landing) == ranges(all));
+    }
+    fs.engine().close().unwrap();
+}
+
+fn in_pages(fs: &Fs, inode: &Arc<Inode>, page: usize, mut between: impl FnMut(u32)) -> Vec<(MapKind, u64, u64, bool)> {
+    let (mut paged, mut from, mut pages) = (Vec::new(), Some(0), 0);
+    while let Some(start) = from.take() {
+        let mut count = 0;
+        map(fs.engine(), inode, start..u64::MAX, false, &mut |e| {
+            if count == page {
+                from = Some(e.start);
+                return ControlFlow::Break(());
+            }
+            count += 1;
+            paged.push((e.kind, e.start, e.len_bytes, e.is_shared));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        pages += 1;
+        between(pages);
+    }
+    paged
+}
