@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use btrfs_format::{ChecksumType, Key, KeyType, LogicalAddr, ObjectId, TreeId};
 
-use super::BLOCK;
+use super::{BLOCK, EXTENT_BYTES_MAX};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::tree::{Tree, csum_item_bytes_max};
@@ -28,7 +28,8 @@ pub(super) fn compute(ty: ChecksumType, data: &[u8]) -> Vec<u8> {
 pub(crate) fn load(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result<Vec<u8>> {
     let size = engine.volume.csum_type().size_bytes();
     let end = addr.get() + len_bytes;
-    let mut sums = Vec::with_capacity((len_bytes / BLOCK) as usize * size);
+    // Of what a stranger says to be longer than anything, there are not many.
+    let mut sums = Vec::with_capacity((len_bytes.min(EXTENT_BYTES_MAX) / BLOCK) as usize * size);
     let mut at = addr.get();
     while at < end {
         let before = at;
@@ -59,7 +60,8 @@ pub(super) fn has_any(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Res
     let end = addr.get() + len_bytes;
     let size = engine.volume.csum_type().size_bytes() as u64;
     let last = engine.csum_tree.floor_same_type(&csum_key(end - 1))?;
-    Ok(last.is_some_and(|(key, item)| key.offset + item.len() as u64 / size * BLOCK > addr.get()))
+    let ends_behind = |offset: u64, blocks: u64| offset.saturating_add(blocks * BLOCK) > addr.get();
+    Ok(last.is_some_and(|(key, item)| ends_behind(key.offset, item.len() as u64 / size)))
 }
 
 /// Takes what an item has for `at..end`.

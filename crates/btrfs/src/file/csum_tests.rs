@@ -88,3 +88,23 @@ fn who_reads_checksums_finds_them_while_items_join() {
     });
     assert!(blocks.load(Ordering::Relaxed) > 200, "blocks lie side by side");
 }
+
+/// A stranger's items may point anywhere, and be as long as all there is.
+#[test]
+fn checksums_of_what_cannot_be_are_not_there() {
+    let mut bench = Bench::new(256 << 20, |_| (), MountOptions::default());
+    bench.create();
+    append(&mut bench, 0);
+    let engine = bench.engine();
+    let addr = LogicalAddr(items(engine)[0].0);
+    assert!(load(engine, addr, 1 << 60).is_err());
+    let last = u64::MAX - BLOCK + 1;
+    let mut batch = crate::txn::Batch::new();
+    batch.put(&engine.csum_tree, csum_key(last - BLOCK), [1; 8]);
+    engine.txn.join().apply_unreserved(batch);
+    assert!(super::csum::has_any(engine, LogicalAddr(last - 4 * BLOCK), 4 * BLOCK).unwrap());
+    // Nothing of this may come to the disk.
+    let mut batch = crate::txn::Batch::new();
+    batch.delete(&engine.csum_tree, csum_key(last - BLOCK));
+    engine.txn.join().apply_unreserved(batch);
+}
