@@ -5,7 +5,7 @@
 
 use super::extent::Walk;
 use super::round_up;
-use crate::inode::{Inode, InodeAttr};
+use crate::inode::{Inode, InodeAttr, flags};
 
 /// So many dirty ranges, and extents below them, are looked at to tell what a file takes.
 const DELALLOC_LOOKS_MAX: usize = 1024;
@@ -34,7 +34,9 @@ pub fn with_delalloc(inode: &Inode) -> (InodeAttr, u64) {
 fn delalloc_bytes(inode: &Inode, attr: &InodeAttr) -> u64 {
     let pending = inode.data.pending_bytes();
     let at_most = pending.min(round_up(attr.size).saturating_sub(attr.nbytes));
-    if at_most == 0 || attr.nbytes == 0 {
+    // What is preallocated may lie behind the end, where nothing is dirty.
+    let is_known = at_most == 0 && attr.flags & flags::PREALLOC == 0;
+    if pending == 0 || attr.nbytes == 0 || is_known {
         return at_most;
     }
     // A file with holes: only its extents tell what is dirty in them.

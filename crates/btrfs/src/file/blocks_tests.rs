@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cowshed_harness::{KernelVolume, need};
+use cowshed_vfs::FallocateFlags;
 
 use super::tests::Bench;
 use super::{BLOCK, WriteCtx};
@@ -67,6 +68,25 @@ fn a_sync_changes_no_count_and_the_kernel_counts_the_same() {
         .with_mount(|root| Ok(std::fs::metadata(root.join("file0"))?.blocks()))
         .unwrap();
     assert_eq!(ours, theirs);
+}
+
+#[test]
+fn what_is_preallocated_behind_the_end_hides_nothing_that_is_dirty() {
+    let mut bench = Bench::new(256 << 20, |_| {}, MountOptions::default());
+    bench.create();
+    let keep = FallocateFlags::KEEP_SIZE;
+    super::fallocate(bench.engine(), &bench.inode(0), keep, 100 * BLOCK, 50 * BLOCK).unwrap();
+    write(&bench, 0, 3);
+    assert_eq!(blocks(&bench), 53 * SECTORS);
+    bench.engine().sync().unwrap();
+    assert_eq!(blocks(&bench), 53 * SECTORS);
+    // In the place that is there, and beside it.
+    write(&bench, 110, 10);
+    assert_eq!(blocks(&bench), 53 * SECTORS);
+    write(&bench, 149, 10);
+    assert_eq!(blocks(&bench), 62 * SECTORS);
+    bench.engine().sync().unwrap();
+    assert_eq!(blocks(&bench), 62 * SECTORS);
 }
 
 /// No lock is held while the extents are looked at, and still nothing counts twice, or not at all, when it lands just then.
