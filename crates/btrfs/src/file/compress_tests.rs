@@ -525,6 +525,16 @@ fn small_files_are_marked_as_the_kernel_marks_them() {
         ("lzo", noise(60), false),
         ("lzo", noise(500), false),
         ("lzo", noise(3000), false),
+        // Not inline either way.
+        ("lzo", base64(4096), true),
+        ("zlib", noise(2049), true),
+        ("zlib", noise(3000), true),
+        ("zlib", noise(3800), false),
+        ("zstd", noise(2500), true),
+        ("zstd", noise(3000), true),
+        // Two blocks, and zeros behind the end.
+        ("zstd", noise(8000), false),
+        ("zstd", noise(5000), true),
         ("zlib", base64(20), true),
         ("zlib", base64(500), false),
         ("zlib", base64(3000), false),

@@ -12,6 +12,11 @@ const SAMPLE_EVERY_BYTES: usize = 2048;
 /// From one sample to the next the place in its stretch moves on by this, so that headers that stand in each page are not all
 /// that is seen.
 const SAMPLE_STEP_BYTES: usize = 5 * SAMPLE_BYTES;
+/// Of data up to this size the few stretches of above would say little: zeros behind the end of a file are in one or in none. The
+/// samples of it are those of Linux.
+const SHORT_BYTES_MAX: usize = 16 << 10;
+const SHORT_SAMPLE_BYTES: usize = 16;
+const SHORT_SAMPLE_EVERY_BYTES: usize = 256;
 /// Counters that take turns: of a byte that comes often, one alone would wait for its last change each time.
 const TABLES: usize = 4;
 /// Fewer byte values than this: text, or something like it.
@@ -70,10 +75,15 @@ fn count(data: &[u8]) -> ([usize; 256], usize) {
 }
 
 fn samples(data: &[u8]) -> impl Iterator<Item = &[u8]> {
-    data.chunks(SAMPLE_EVERY_BYTES).enumerate().map(|(index, stretch)| {
-        let at = index * SAMPLE_STEP_BYTES % SAMPLE_EVERY_BYTES;
-        let from = at.min(stretch.len().saturating_sub(SAMPLE_BYTES));
-        &stretch[from..stretch.len().min(from + SAMPLE_BYTES)]
+    let (every, len, step) = if data.len() <= SHORT_BYTES_MAX {
+        (SHORT_SAMPLE_EVERY_BYTES, SHORT_SAMPLE_BYTES, 0)
+    } else {
+        (SAMPLE_EVERY_BYTES, SAMPLE_BYTES, SAMPLE_STEP_BYTES)
+    };
+    data.chunks(every).enumerate().map(move |(index, stretch)| {
+        let at = index * step % every;
+        let from = at.min(stretch.len().saturating_sub(len));
+        &stretch[from..stretch.len().min(from + len)]
     })
 }
 

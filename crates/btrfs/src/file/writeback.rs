@@ -247,11 +247,15 @@ fn write_group(
 ) -> Result<()> {
     let mut allocated = Vec::new();
     let prepared = match prepare_inline(engine, inode, &group, choice) {
-        Ok(None) => {
+        Ok(Inline::Not { marks }) => {
             let space = group.reservation.take();
-            place::place(engine, inode, &group.runs, choice, space, &mut allocated)
+            let placed = place::place(engine, inode, &group.runs, choice, space, &mut allocated);
+            placed.map(|placed| Placed {
+                is_incompressible: placed.is_incompressible || marks,
+                ..placed
+            })
         }
-        Ok(Some(placed)) => Ok(placed),
+        Ok(Inline::Fits(placed)) => Ok(placed),
         Err(error) => Err(error),
     };
     let (result, telling) = match prepared {
@@ -342,16 +346,21 @@ pub(super) fn write_in_place(
     Ok(())
 }
 
+/// What becomes of a group that might be all of a small file.
+enum Inline {
+    Fits(Placed),
+    /// It goes to extents; `marks`: it was tried, and did not become smaller.
+    Not {
+        marks: bool,
+    },
+}
+
 /// A small file whose only data is its first block goes into its item, as on the kernel's side: compressed if that is
 /// shorter, or the only way to be short enough.
-fn prepare_inline(
-    engine: &Engine,
-    inode: &Arc<Inode>,
-    group: &Group,
-    choice: Option<Choice>,
-) -> Result<Option<Placed>> {
+fn prepare_inline(engine: &Engine, inode: &Arc<Inode>, group: &Group, choice: Option<Choice>) -> Result<Inline> {
+    const NOT: Inline = Inline::Not { marks: false };
     let [Run { range, parts }] = &group.runs[..] else {
-        return Ok(None);
+        return Ok(NOT);
     };
     let (size, is_being_cut) = {
         let attr = inode.attr.lock();
@@ -359,20 +368,20 @@ fn prepare_inline(
     };
     // The size in the item is not down yet: it would cover more than the inline data has.
     if is_being_cut {
-        return Ok(None);
+        return Ok(NOT);
     }
     let size_max = if choice.is_some() { BLOCK } else { INLINE_BYTES_MAX };
     if *range != (0..BLOCK) || size > size_max || size == 0 {
-        return Ok(None);
+        return Ok(NOT);
     }
     let existing = last_below(&inode.tree, inode.ino, u64::MAX)?;
     // A single extent longer than a block stays where it is not covered.
     let is_in_the_way = |e: &Extent| e.start > 0 || e.end() > BLOCK || e.on_disk().is_some_and(|d| d.is_prealloc);
     if existing.as_ref().is_some_and(is_in_the_way) {
-        return Ok(None);
+        return Ok(NOT);
     }
     let Some((_, flight)) = parts.first() else {
-        return Ok(None);
+        return Ok(NOT);
     };
     let data = &flight[..size as usize];
     let packed = choice.map(|choice| pack::pack_inline(engine, choice, &flight[..BLOCK as usize], data.len()));
@@ -381,14 +390,14 @@ fn prepare_inline(
             engine.volume.need_features(algorithm.feature());
             inline_extent(bytes, size, algorithm.on_disk())
         }
-        _ if size > INLINE_BYTES_MAX => return Ok(None),
+        Some(packed) if size > INLINE_BYTES_MAX => return Ok(Inline::Not { marks: packed.marks() }),
         Some(Packed::Raw { .. }) | None => inline_extent(data, size, compression::NONE),
     };
     let replacement = Replacement {
         range: 0..BLOCK,
         extents: vec![extent],
     };
-    Ok(Some(Placed {
+    Ok(Inline::Fits(Placed {
         change: Change {
             plan: replace::plan(existing.as_slice(), &[replacement]),
             ..Change::default()
