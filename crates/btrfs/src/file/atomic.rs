@@ -15,7 +15,7 @@
 //!
 //! Locks: as [`super`] says; of several inodes each kind is taken in the order of (tree, number).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use btrfs_format::{LogicalAddr, ObjectId, TreeId};
 use cowshed_vfs::Error as Outcome;
 use cowshed_vfs::perm::Strips;
+use parking_lot::MutexGuard;
 
 use super::data::update_disk_size;
 use super::dirty::DirtyMap;
@@ -37,7 +38,7 @@ use super::{BLOCK, EXTENT_BYTES_MAX, FILE_BYTES_MAX, csum, read, round_down, rou
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, delete, flags};
-use crate::space::{Budget, DataReservation};
+use crate::space::{Budget, DataReservation, MetaReservation};
 
 /// Bytes that all open groups of a volume together may hold: they are in memory until their end.
 pub const GROUP_BYTES_MAX: u64 = 256 << 20;
@@ -226,24 +227,13 @@ impl Group {
             writeback::flush(engine, &staged.inode)?;
             staged.rewrite_old_end(engine)?;
         }
-        let runs: usize = self.files.values().map(|s| ranges_of(&s.blocks).len()).sum();
-        let bytes = self.files.values().map(|s| s.blocks.bytes()).sum();
-        let budget = Budget {
-            is_release: false,
-            ..writeback::budget(engine, runs.max(inodes.len()), bytes)
-        };
-        let meta = engine.reserve(budget)?;
-        let flushes = writeback::hold(&inodes.iter().collect::<Vec<_>>());
         let mut allocated = Vec::new();
-        let changes = match self.write_data(engine, &mut allocated) {
-            Ok(changes) => changes,
-            Err(error) => {
-                for (addr, len_bytes) in allocated {
-                    engine.space.unalloc_data(addr, len_bytes);
-                }
-                return Err(error);
+        let prepared = self.prepare(engine, &inodes, &mut allocated);
+        let (meta, flushes, changes) = prepared.inspect_err(|_| {
+            for (addr, len_bytes) in allocated {
+                engine.space.unalloc_data(addr, len_bytes);
             }
-        };
+        })?;
         let parts = self.files.values().zip(changes).map(|(staged, change)| Part {
             inode: &staged.inode,
             change,
@@ -259,15 +249,32 @@ impl Group {
         Ok(inodes)
     }
 
-    /// Writes all data to new extents; what is to change of each file, in order.
-    fn write_data(&mut self, engine: &Engine, allocated: &mut Vec<(LogicalAddr, u64)>) -> Result<Vec<Change>> {
+    /// Writes all data to new extents; what is to change of each file, in order, with the space and the locks for that. What was
+    /// allocated is in `allocated`, also when an error is returned.
+    fn prepare<'i>(
+        &mut self,
+        engine: &Engine,
+        inodes: &'i [Arc<Inode>],
+        allocated: &mut Vec<(LogicalAddr, u64)>,
+    ) -> Result<(MetaReservation, Vec<MutexGuard<'i, ()>>, Vec<Change>)> {
+        // How many extents there are is known when they have their places.
+        let mut all = Vec::with_capacity(self.files.len());
+        for staged in self.files.values_mut() {
+            all.push(staged.allocate(engine, allocated)?);
+        }
+        let bytes = self.files.values().map(|s| s.blocks.bytes()).sum();
+        let meta = engine.reserve(Budget {
+            is_release: false,
+            ..writeback::budget(engine, allocated.len().max(inodes.len()), bytes)
+        })?;
+        let flushes = writeback::hold(&inodes.iter().collect::<Vec<_>>());
         let mut writes: Vec<(LogicalAddr, &[u8])> = Vec::new();
         let mut changes = Vec::with_capacity(self.files.len());
-        for staged in self.files.values_mut() {
-            changes.push(staged.prepare(engine, allocated, &mut writes)?);
+        for (staged, replacements) in self.files.values().zip(&all) {
+            changes.push(staged.prepare(engine, replacements, &mut writes)?);
         }
         engine.volume.write(&writes)?;
-        Ok(changes)
+        Ok((meta, flushes, changes))
     }
 }
 
@@ -292,26 +299,16 @@ impl Staged {
         Ok(())
     }
 
-    fn prepare<'s>(
-        &'s mut self,
-        engine: &Engine,
-        allocated: &mut Vec<(LogicalAddr, u64)>,
-        writes: &mut Vec<(LogicalAddr, &'s [u8])>,
-    ) -> Result<Change> {
-        let wants_sums = self.inode.flags() & flags::NODATASUM == 0;
-        let mut change = Change::default();
-        let mut existing: Vec<Extent> = Vec::new();
+    /// New extents for all that is staged.
+    fn allocate(&mut self, engine: &Engine, allocated: &mut Vec<(LogicalAddr, u64)>) -> Result<Vec<Replacement>> {
         let mut replacements = Vec::new();
-        let mut fresh = HashSet::new();
         for range in ranges_of(&self.blocks) {
-            gather(&self.inode, &range, &mut existing)?;
             let mut extents = Vec::new();
             let mut at = range.start;
             while at < range.end {
                 let want = (range.end - at).min(EXTENT_BYTES_MAX);
                 let (addr, len_bytes) = engine.space.alloc_data(&mut self.reservation, want)?;
                 allocated.push((addr, len_bytes));
-                fresh.insert(addr);
                 extents.push(Extent {
                     start: at,
                     len_bytes,
@@ -322,8 +319,24 @@ impl Staged {
             }
             replacements.push(Replacement { range, extents });
         }
+        Ok(replacements)
+    }
+
+    fn prepare<'s>(
+        &'s self,
+        engine: &Engine,
+        replacements: &[Replacement],
+        writes: &mut Vec<(LogicalAddr, &'s [u8])>,
+    ) -> Result<Change> {
+        let wants_sums = self.inode.flags() & flags::NODATASUM == 0;
+        let mut change = Change::default();
+        let mut existing: Vec<Extent> = Vec::new();
+        for Replacement { range, .. } in replacements {
+            gather(&self.inode, range, &mut existing)?;
+        }
         for extent in replacements.iter().flat_map(|r| &r.extents) {
             let Some(disk) = extent.on_disk() else { continue };
+            change.fresh.insert(disk.addr);
             let mut at = disk.addr.get();
             let mut sums = Vec::new();
             for slice in slices(&self.blocks, extent.range()) {
@@ -337,8 +350,7 @@ impl Staged {
                 change.sums.push((disk.addr, sums));
             }
         }
-        change.fresh = fresh;
-        change.plan = replace::plan_checked(&self.inode.tree, self.inode.ino, &existing, &replacements)?;
+        change.plan = replace::plan_checked(&self.inode.tree, self.inode.ino, &existing, replacements)?;
         Ok(change)
     }
 }

@@ -2,19 +2,24 @@
 //! reads.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use btrfs_image::MkfsOptions;
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::{Fault, FaultKind, FaultPlan, FaultyDevice, On};
-use cowshed_vfs::SeekKind;
+use cowshed_vfs::{FallocateFlags, SeekKind};
 
 use super::extent::{Extent, Walk, extent_key};
 use super::tests::{Bench, mount_device, plain};
+use super::writeback::GROUP_RUNS_MAX;
 use super::{BLOCK, WriteCtx};
+use crate::error::Error;
 use crate::fs::MountOptions;
 use crate::inode::Inode;
+use crate::space::Budget;
 use crate::testing::SetOnDrop;
 use crate::tree::Run;
 
@@ -163,4 +168,165 @@ fn a_seek_reads_each_leaf_once() {
     engine.store.drop_clean();
     let half = reads_of(size / 2, SeekKind::Hole, Some(size));
     assert!(half <= blocks / 2 + 2, "{half} of {blocks} blocks for the second half");
+}
+
+/// A volume whose free space for data lies in single blocks, 32 MiB of them.
+fn fragmented() -> Bench {
+    const PIECES: u64 = 16_384;
+    let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
+    (0..3).for_each(|_| bench.create());
+    let (engine, pieces, rest) = (bench.engine(), bench.inode(0), bench.inode(1));
+    let any = FallocateFlags::empty();
+    (0..PIECES).for_each(|n| super::fallocate(engine, &pieces, any, n * BLOCK, BLOCK).unwrap());
+    for len in [8 << 20, 1 << 20, 64 << 10, BLOCK] {
+        while super::fallocate(engine, &rest, any, rest.attr_now().size, len).is_ok() {}
+    }
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let every_other = (0..PIECES).step_by(2);
+    every_other.for_each(|n| super::fallocate(engine, &pieces, punch, n * BLOCK, BLOCK).unwrap());
+    engine.sync().unwrap();
+    assert_eq!(engine.space.data_bytes_in(1, u64::MAX), BLOCK);
+    assert_eq!(engine.space.data_bytes_in(100, u64::MAX), 100 * BLOCK);
+    assert_eq!(engine.space.data_bytes_in(100, 5 * BLOCK), 5 * BLOCK);
+    bench
+}
+
+/// Whoever makes very many extents of one stretch of data has the metadata for them, or does not begin.
+#[test]
+fn data_in_very_many_pieces_takes_no_metadata_that_was_not_reserved() {
+    const BYTES: u64 = 24 << 20;
+    let data = vec![5; BYTES as usize];
+    let one = Budget {
+        blocks: 1,
+        is_release: false,
+    };
+    type Step<'a> = &'a dyn Fn(&Bench, &Arc<Inode>) -> crate::Result<()>;
+    let steps: [(&str, Step<'_>); 3] = [
+        ("write-back", &|bench, inode| {
+            super::write(bench.engine(), inode, 0, &data, WriteCtx::default()).unwrap();
+            super::write_back(bench.engine(), inode)
+        }),
+        ("fallocate", &|bench, inode| {
+            super::fallocate(bench.engine(), inode, FallocateFlags::empty(), 0, BYTES)
+        }),
+        ("group", &|bench, inode| {
+            let mut group = super::Group::new(bench.engine());
+            group.write(bench.engine(), inode, 0, &data).unwrap();
+            group.apply(bench.engine()).map(drop)
+        }),
+    ];
+    for (what, step) in steps {
+        for is_short in [true, false] {
+            let bench = fragmented();
+            let (engine, inode) = (bench.engine(), bench.inode(2));
+            let mut held = Vec::new();
+            if is_short {
+                held.extend(std::iter::from_fn(|| engine.space.reserve_meta(one).ok()));
+                held.truncate(held.len() - 20);
+            }
+            let done = step(&bench, &inode);
+            if what == "write-back" {
+                let groups = inode.data.state.lock().landings;
+                assert!(groups >= BYTES / BLOCK / GROUP_RUNS_MAX as u64, "{groups} groups");
+            } else {
+                assert_eq!(done.is_ok(), !is_short, "{what}: {done:?}");
+            }
+            drop(held);
+            bench.check(what);
+            if done.is_ok() && what != "fallocate" {
+                let mut got = vec![0; BYTES as usize];
+                super::read(engine, &inode, 0, &mut got).unwrap();
+                assert!(got == data, "{what}");
+            }
+            drop(inode);
+            bench.engine().close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_cannot_fit_makes_no_chunks() {
+    let mut bench = Bench::new(8 << 30, plain, MountOptions::default());
+    bench.create();
+    let (engine, inode) = (bench.engine(), bench.inode(0));
+    let before = engine.space.group_stats().made;
+    for len in [9 << 30, 1 << 40, 1 << 62] {
+        let refused = super::fallocate(engine, &inode, FallocateFlags::empty(), 0, len);
+        assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+        assert_eq!(engine.space.group_stats().made, before, "{len} bytes");
+    }
+    super::fallocate(engine, &inode, FallocateFlags::empty(), 0, 6 << 30).unwrap();
+    bench.check("at the end");
+}
+
+/// As on the kernel's side.
+#[test]
+fn files_end_where_offsets_do() {
+    const MAX: u64 = i64::MAX as u64;
+    const LAST: u64 = MAX - (BLOCK - 1);
+    for adjust in [plain, |options: &mut MkfsOptions| options.features.no_holes = false] {
+        let mut bench = Bench::new(256 << 20, adjust, MountOptions::default());
+        (0..6).for_each(|_| bench.create());
+        let inodes: Vec<_> = (0..6).map(|file| bench.inode(file)).collect();
+        let engine = bench.engine();
+        let write = |file: usize, at, data: &[u8]| super::write(engine, &inodes[file], at, data, WriteCtx::default());
+        let fallocate = |file: usize, mode, at, len| super::fallocate(engine, &inodes[file], mode, at, len);
+        super::truncate(engine, &inodes[0], MAX).unwrap();
+        super::truncate(engine, &inodes[0], MAX + 1).unwrap_err();
+        assert_eq!(write(1, MAX - 1, b"x").unwrap(), 1);
+        write(1, MAX - 1, b"xy").unwrap_err();
+        write(1, MAX, b"x").unwrap_err();
+        let seek = |at, what| super::seek(engine, &inodes[1], at, what).unwrap();
+        let is_as_written = || {
+            assert_eq!(seek(0, SeekKind::Data), LAST);
+            assert_eq!((seek(0, SeekKind::Hole), seek(LAST, SeekKind::Hole)), (0, MAX));
+            let mut found = Vec::new();
+            super::map::map(engine, &inodes[1], 0..u64::MAX, true, &mut |e| {
+                found.push(e.start);
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+            assert_eq!(found, [LAST]);
+            let mut tail = [7; 5];
+            assert_eq!(super::read(engine, &inodes[1], MAX - 3, &mut tail).unwrap(), 3);
+            assert_eq!(tail[..3], *b"\0\0x");
+        };
+        is_as_written();
+        engine.sync().unwrap();
+        is_as_written();
+        let (punch, zero) = (
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            FallocateFlags::ZERO_RANGE,
+        );
+        write(2, 0, &[3; 20_000]).unwrap();
+        fallocate(2, zero, MAX - 10_000, 10_000).unwrap();
+        fallocate(2, FallocateFlags::empty(), MAX - 5, 6).unwrap_err();
+        write(3, 0, &[3; 20_000]).unwrap();
+        fallocate(3, FallocateFlags::KEEP_SIZE, MAX - 5000, 5000).unwrap();
+        fallocate(3, punch, 4096, MAX - 4096).unwrap();
+        super::clone_range(engine, &inodes[1], LAST, &inodes[4], 0, 0).unwrap();
+        super::clone_range(engine, &inodes[1], LAST - BLOCK, &inodes[5], LAST - BLOCK, 0).unwrap();
+        let sizes = [MAX, MAX, MAX, 20_000, BLOCK - 1, MAX];
+        let blocks = [0, 1, 3, 1, 1, 1];
+        let seen = |bench: &Bench| -> Vec<_> {
+            let attrs = (0..6).map(|file| bench.inode(file).vfs_attr());
+            attrs
+                .map(|attr| (attr.size_bytes, attr.blocks_512 * 512 / BLOCK))
+                .collect()
+        };
+        let want: Vec<_> = sizes.into_iter().zip(blocks).collect();
+        engine.sync().unwrap();
+        assert_eq!(seen(&bench)[..2], want[..2]);
+        assert_eq!(seen(&bench)[3..], want[3..]);
+        drop(inodes);
+        bench.check("at the end");
+        bench.remount();
+        assert_eq!(seen(&bench)[3..], want[3..]);
+        for file in 0..6 {
+            let inode = bench.inode(file);
+            super::truncate(bench.engine(), &inode, 5000).unwrap();
+        }
+        bench.check("cut");
+        bench.engine().close().unwrap();
+    }
 }

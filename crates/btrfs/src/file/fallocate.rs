@@ -20,6 +20,8 @@ use crate::space::{Budget, DataReservation, MetaReservation};
 
 /// Holes filled in one step.
 const STEP_HOLES_MAX: usize = 64;
+/// Extents made in one step, which is what it has reserved for: of a hole there are many where free space lies in small pieces.
+const STEP_EXTENTS_MAX: usize = 64;
 /// The largest extent that is preallocated at once.
 const PREALLOC_BYTES_MAX: u64 = 256 << 20;
 
@@ -265,7 +267,7 @@ fn replace_by_zeros(
     while pos < range.end {
         let (mut count, to) = count_extents(inode, pos..range.end)?;
         let mut fresh = Vec::new();
-        let mut result = new_extents(engine, pos..to, reservation, &mut fresh);
+        let mut result = new_extents(engine, pos..to, reservation, usize::MAX, &mut fresh);
         while let Ok(()) = result {
             result = match replace_now(engine, inode, pos..to, &mut fresh, &mut count) {
                 Ok(true) => break,
@@ -334,15 +336,16 @@ fn count_extents(inode: &Arc<Inode>, range: Range<u64>) -> Result<(usize, u64)> 
     Ok((count + NEIGHBOURS, range.end))
 }
 
-/// Preallocated extents for a range, in `fresh` even if not all could be had.
+/// Preallocated extents for a range, in `fresh` even if not all could be had; no more than `max` of them there.
 fn new_extents(
     engine: &Engine,
     range: Range<u64>,
     reservation: &mut DataReservation,
+    max: usize,
     fresh: &mut Vec<Extent>,
 ) -> Result<()> {
     let mut at = range.start;
-    while at < range.end {
+    while at < range.end && fresh.len() < max {
         let want = (range.end - at).min(PREALLOC_BYTES_MAX);
         let (addr, len_bytes) = engine.space.alloc_data(reservation, want)?;
         fresh.push(Extent {
@@ -390,11 +393,14 @@ fn fill_holes(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, reservatio
     while pos < range.end {
         let meta = engine.reserve(Budget::WRITE_EXTENT)?;
         let _flush = inode.data.flush.lock();
-        let (found, to) = holes(inode, &(pos..range.end), STEP_HOLES_MAX)?;
+        let (found, mut to) = holes(inode, &(pos..range.end), STEP_HOLES_MAX)?;
         let mut extents = Vec::new();
         let result = found
             .iter()
-            .try_for_each(|hole| new_extents(engine, hole.clone(), reservation, &mut extents));
+            .try_for_each(|hole| new_extents(engine, hole.clone(), reservation, STEP_EXTENTS_MAX, &mut extents));
+        if let Some(last) = extents.last().filter(|_| extents.len() == STEP_EXTENTS_MAX) {
+            to = last.end();
+        }
         let fresh = extents.iter().filter_map(|e| Some(e.on_disk()?.addr)).collect();
         let replacements: Vec<Replacement> = extents
             .into_iter()

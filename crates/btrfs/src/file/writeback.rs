@@ -23,7 +23,7 @@ use super::place::{self, Placed, Run};
 use super::replace::{self, Replacement};
 use super::shared::{INLINE_BYTES_MAX, has_no_holes};
 use super::write::hole_replacements;
-use super::{BLOCK, EXTENT_BYTES_MAX};
+use super::{BLOCK, EXTENT_BYTES_MAX, round_down};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::inode::{Inode, InodeState, flags};
@@ -32,7 +32,7 @@ use crate::tree::Item;
 
 /// Bytes and runs written in one group: one batch of items each.
 const GROUP_BYTES_MAX: u64 = EXTENT_BYTES_MAX;
-const GROUP_RUNS_MAX: usize = 256;
+pub(super) const GROUP_RUNS_MAX: usize = 256;
 /// A group has at least so much room, however little was dirty when metadata was reserved for it.
 const GROUP_BYTES_MIN: u64 = 4 << 20;
 /// So often one pass goes back for what was written behind it: a writer who never rests must not keep it for ever.
@@ -142,7 +142,7 @@ pub(super) fn flush(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
             return Ok(());
         }
         let dirty_bytes = inode.data.state.lock().dirty.bytes();
-        let bytes_max = dirty_bytes.clamp(GROUP_BYTES_MIN, GROUP_BYTES_MAX);
+        let bytes_max = group_bytes_max(engine, dirty_bytes);
         let reservation = reserve_for_group(engine, bytes_max)?;
         let _flush = inode.data.flush.lock();
         let choice = pack::choose(engine, inode).unwrap_or_else(|error| {
@@ -195,6 +195,18 @@ fn go_back(state: &DataState, from: &mut u64, returns: &mut u32) {
         *returns -= 1;
         *from = 0;
     }
+}
+
+/// Bytes of the next group, where so many are dirty. Where free space lies in small pieces, a group becomes hardly more extents
+/// than it has reserved for: it has what as many pieces hold as a group may have runs.
+fn group_bytes_max(engine: &Engine, dirty_bytes: u64) -> u64 {
+    const FRAGMENTED_BYTES_MAX: u64 = GROUP_RUNS_MAX as u64 * BLOCK;
+    let most = dirty_bytes.clamp(GROUP_BYTES_MIN, GROUP_BYTES_MAX);
+    if dirty_bytes <= FRAGMENTED_BYTES_MAX {
+        return most;
+    }
+    let in_pieces = engine.space.data_bytes_in(GROUP_RUNS_MAX, most);
+    round_down(in_pieces).clamp(FRAGMENTED_BYTES_MAX, most)
 }
 
 /// Moves dirty buffers from `from` on in flight, in order.

@@ -10,7 +10,7 @@ use super::chunks::Chunks;
 use super::disk_view::Shape;
 use super::group::Group;
 use super::ledger::{DataReservation, MetaReservation, Pool, Short};
-use super::placement::Placement;
+use super::placement::{Device, Placement};
 use super::profile::superblock_ranges;
 use super::{BlockKind, Budget, DATA_EXTENT_BYTES_MAX, Flusher, Space, range_of};
 use crate::error::{Error, Result};
@@ -50,6 +50,10 @@ impl Space {
             if reserved.is_ok() {
                 return reserved;
             }
+            // No chunk is made for what will not fit all the same: the room may be wanted for metadata.
+            if !self.could_hold_data(bytes) {
+                return Err(Short);
+            }
             let short = || self.ledger.try_reserve_data(bytes).is_err();
             while self.make_chunk_while(Pool::Data, short) {
                 let reserved = self.ledger.try_reserve_data(bytes);
@@ -59,6 +63,18 @@ impl Space {
             }
             Err(Short)
         })
+    }
+
+    /// Might so many more bytes of data fit, if all that no chunk has became data?
+    fn could_hold_data(&self, bytes: u64) -> bool {
+        let chunks = self.chunks.lock();
+        let left = |device: &Device| device.total_bytes.saturating_sub(device.used_bytes);
+        let writable = chunks.devices.iter().filter(|d| d.writable);
+        let raw = writable.map(left).fold(0, u64::saturating_add);
+        let addable = chunks.profile(Pool::Data).map_or(0, |profile| raw / profile.factor());
+        drop(chunks);
+        let pool = self.ledger.pool(Pool::Data);
+        bytes <= (pool.free + pool.pinned).saturating_add(addable)
     }
 
     fn reserve<T>(&self, pool: Pool, attempt: impl Fn() -> std::result::Result<T, Short>) -> Result<T> {
@@ -116,6 +132,24 @@ impl Space {
             from.consume(bytes);
             LogicalAddr(range.start)
         }))
+    }
+
+    /// What so many pieces of free space hold at most, the biggest ones there are for data; or as much as is `enough_bytes`.
+    pub fn data_bytes_in(&self, pieces: usize, enough_bytes: u64) -> u64 {
+        let groups = self.pools[Pool::Data as usize].read().clone();
+        let (mut biggest, mut bytes): (Vec<u64>, u64) = (Vec::new(), 0);
+        for group in groups.iter() {
+            let is_of_use =
+                biggest.len() < pieces || biggest.last().is_some_and(|least| group.biggest_bytes() > *least);
+            if bytes >= enough_bytes || !is_of_use {
+                continue;
+            }
+            group.add_biggest(pieces, &mut biggest);
+            biggest.sort_unstable_by_key(|len| std::cmp::Reverse(*len));
+            biggest.truncate(pieces);
+            bytes = biggest.iter().sum();
+        }
+        bytes.min(enough_bytes)
     }
 
     /// Takes an allocation back that no item ever pointed to (its write failed).

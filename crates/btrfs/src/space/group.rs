@@ -125,6 +125,14 @@ impl Group {
     pub fn biggest_bytes(&self) -> u64 {
         self.biggest_bytes.load(Ordering::Relaxed)
     }
+    /// Adds the lengths of its biggest holes, so many of them at least. Where they are not known yet, what is free counts as one.
+    pub fn add_biggest(&self, count: usize, into: &mut Vec<u64>) {
+        if self.is_loaded() {
+            into.extend(self.state.lock().holes.biggest(count));
+        } else {
+            into.push(self.usable_bytes().saturating_sub(self.used_bytes()));
+        }
+    }
     pub fn used_bytes(&self) -> u64 {
         self.state.lock().used_bytes
     }

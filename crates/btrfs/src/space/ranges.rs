@@ -152,6 +152,13 @@ impl Holes {
         indexed.max(self.current.end - self.current.start)
     }
 
+    /// Lengths of the biggest holes, so many of them at most.
+    pub fn biggest(&self, count: usize) -> impl Iterator<Item = u64> {
+        let current = self.current.end - self.current.start;
+        let indexed = self.by_len.iter().rev().take(count).map(|&(len, _)| len);
+        indexed.chain((current > 0).then_some(current))
+    }
+
     /// True where any byte of the range is free.
     pub fn intersects(&self, range: &Range<u64>) -> bool {
         (self.current.start < range.end && range.start < self.current.end) || self.set.intersects(range)
