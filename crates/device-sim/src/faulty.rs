@@ -26,6 +26,8 @@ pub enum On {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
     Once,
+    /// So many in a row: an outage that ends.
+    Times(u64),
     Forever,
 }
 
@@ -79,6 +81,11 @@ impl Fault {
         self
     }
 
+    pub fn times(mut self, count: u64) -> Fault {
+        self.repeat = Repeat::Times(count);
+        self
+    }
+
     pub fn within(mut self, range: Range<u64>) -> Fault {
         self.within = Some(range);
         self
@@ -120,6 +127,10 @@ impl Counts {
 struct Inner {
     faults: Vec<(Fault, u64)>, // each with the operations that it has counted
     counts: Counts,
+    /// Where writes failed.
+    refused: Vec<Range<u64>>,
+    /// See [`FaultPlan::aside`].
+    is_aside: bool,
 }
 
 /// What goes wrong when. Clones are the same plan.
@@ -145,9 +156,25 @@ impl FaultPlan {
         self.0.lock().counts
     }
 
+    /// Where a write failed and said so, on some device: what lies there is older, or torn.
+    pub fn refused(&self) -> Vec<Range<u64>> {
+        self.0.lock().refused.clone()
+    }
+
+    /// Does something whose operations are neither counted nor hit: a look from outside.
+    pub fn aside<T>(&self, look: impl FnOnce() -> T) -> T {
+        self.0.lock().is_aside = true;
+        let seen = look();
+        self.0.lock().is_aside = false;
+        seen
+    }
+
     /// Counts the operation and says what is to happen to it.
     fn next(&self, op: Op, offset_bytes: u64, len_bytes: u64) -> Option<FaultKind> {
         let mut inner = self.0.lock();
+        if inner.is_aside {
+            return None;
+        }
         match op {
             Op::Read => inner.counts.reads += 1,
             Op::Write => inner.counts.writes += 1,
@@ -161,6 +188,7 @@ impl FaultPlan {
             }
             let due = match fault.repeat {
                 Repeat::Once => *counted == fault.nth,
+                Repeat::Times(count) => (fault.nth..fault.nth.saturating_add(count)).contains(counted),
                 Repeat::Forever => *counted >= fault.nth,
             };
             *counted += 1;
@@ -169,6 +197,9 @@ impl FaultPlan {
             }
         }
         inner.counts.faults += u64::from(hit.is_some());
+        if op == Op::Write && matches!(hit, Some(FaultKind::Error | FaultKind::Torn { reported: true, .. })) {
+            inner.refused.push(offset_bytes..offset_bytes + len_bytes);
+        }
         drop(inner);
         if let Some(FaultKind::Slow { pause }) = hit {
             std::thread::sleep(pause);

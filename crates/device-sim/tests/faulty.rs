@@ -18,6 +18,21 @@ fn read(device: &dyn BlockDevice, offset_bytes: u64, len_bytes: usize) -> Vec<u8
 }
 
 #[test]
+fn an_outage_ends() {
+    let (plan, device, _) = faulty();
+    plan.add(Fault::error(On::Write, 1).times(2));
+    let mut writes: Vec<bool> = (0..2).map(|_| device.write_at(0, &[1]).is_ok()).collect();
+    let counts = plan.counts();
+    // Neither counted nor hit.
+    plan.aside(|| device.write_at(0, &[1]).unwrap());
+    assert_eq!(plan.counts(), counts);
+    writes.extend((0..3).map(|_| device.write_at(0, &[1]).is_ok()));
+    assert_eq!(writes, [true, false, false, true, true]);
+    assert_eq!(plan.counts().faults, 2);
+    assert_eq!(plan.refused(), [0..1, 0..1]);
+}
+
+#[test]
 fn the_nth_fails_once_or_for_ever() {
     let (plan, device, _) = faulty();
     plan.add(Fault::error(On::Write, 1));
