@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail, ensure};
 use cowshed_vfs::FileKind;
 
-use crate::tree::{self, Tree};
+use crate::tree::{self, Content, Tree};
 
 /// What happened in order, where another thread decides what is committed. The volume as it was before has index 0.
 #[derive(Default)]
@@ -14,7 +14,7 @@ pub(crate) struct History {
     /// The names after each operation.
     pub(crate) names: Vec<Tree>,
     /// By inode number: after which operation its content became what it is.
-    contents: BTreeMap<u64, Vec<(usize, Vec<u8>)>>,
+    contents: BTreeMap<u64, Vec<(usize, Content)>>,
 }
 
 impl History {
@@ -55,7 +55,7 @@ impl History {
             let held = versions.partition_point(|(index, _)| *index <= oldest).checked_sub(1);
             let is_held = held.is_some_and(|held| versions[held].1 == node.content);
             let later = &versions[held.map_or(0, |held| held + 1)..];
-            let is_later = later.iter().any(|(_, content)| content.starts_with(&node.content));
+            let is_later = later.iter().any(|(_, content)| content.starts_with(&node.content[..]));
             ensure!(
                 is_held || is_later || (held.is_none() && node.content.is_empty()),
                 "{path}: {} bytes that it never held from operation {oldest} on",
@@ -70,7 +70,7 @@ impl History {
 fn names_only(tree: Tree) -> Tree {
     let strip = |mut node: tree::Node| {
         if node.kind == FileKind::Regular {
-            node.content.clear();
+            node.content = Content::default();
             node.size_bytes = 0;
         }
         node.mtime = cowshed_vfs::Timestamp::default();

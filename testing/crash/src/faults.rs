@@ -8,11 +8,15 @@
 //! * a device that takes no writes or no barriers any more makes the mount read-only with the next commit, whatever failed before
 //!   it; once a commit has failed no sync succeeds and nothing can be changed any more;
 //! * in the end the checker finds nothing, and a fresh mount on the healthy device sees a state that was committed, not
-//!   older than the last acknowledged sync; with a log, every file that was synced is there as it was then, unless something was done
-//!   to it since.
+//!   older than the last acknowledged sync, in which all holds that was promised ([`crate::promise`]), as it does after each sync that
+//!   succeeds; with a log, every file that was synced is there as it was then, unless something was done to it since.
+//!
+//! Of a fault that comes once, or for good, little is seen: a repetition, or a second copy, heals the one, and after the other nothing
+//! succeeds any more. Therefore outages, too, of several operations in a row: a sync that fails is asked for again.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -22,6 +26,8 @@ use cowshed_device::BlockDevice;
 use cowshed_device_sim::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On, Repeat, Rng};
 use cowshed_vfs::{Error, FileKind, FileSystem as _, NodeId, Timestamp};
 
+use crate::power;
+use crate::promise::History;
 use crate::rig::{self, Devices, Layout, ROOT};
 use crate::tree::{self, Node, Tree};
 use crate::workload::{self, Mix, Op, Player, Scope};
@@ -35,6 +41,8 @@ pub struct Report {
     pub failing: u64,
     /// Runs that ended read-only.
     pub aborted: u64,
+    /// Runs whose files could not be read any more in the end: what they promised until then is not judged in all.
+    pub unseen: u64,
 }
 
 impl fmt::Display for Report {
@@ -44,23 +52,40 @@ impl fmt::Display for Report {
         } = self.counts;
         write!(
             f,
-            "{reads} reads, {writes} writes, {flushes} barriers: {} runs with a fault, {} with errors, {} read-only after",
-            self.runs, self.failing, self.aborted
+            "{reads} reads, {writes} writes, {flushes} barriers: {} runs with a fault, {} with errors, {} read-only after, {} unseen",
+            self.runs, self.failing, self.aborted, self.unseen
         )
     }
 }
 
 type Answer = std::result::Result<(), Error>;
 
-/// A run on a healthy device.
+/// How many operations in a row an outage hits. The engine repeats a write once; so does a second copy stand in for the first.
+const OUTAGES: [u64; 3] = [2, 4, 8];
+/// So often a sync that fails in an outage is asked for again.
+const AGAIN_MAX: usize = 4;
+
+/// A run on a healthy device, which a faulty one is like until its fault hits.
 struct Healthy {
     bases: Devices,
     ops: Vec<Op>,
-    answers: Vec<Answer>,
     /// Fsyncs write logs.
     tree_log: bool,
+    /// After each operation.
+    moments: Vec<Moment>,
+    /// By generation, as a fresh mount on the device sees them; the first is from before the run.
+    states: BTreeMap<u64, Tree>,
+    history: History,
     end: Tree,
     counts: Counts,
+}
+
+struct Moment {
+    answer: Answer,
+    /// What an fsync was asked for, and then showed.
+    synced: Option<Node>,
+    committed: u64,
+    acknowledged: u64,
 }
 
 fn faulty(devices: &Devices, plan: &FaultPlan) -> Vec<Arc<dyn BlockDevice>> {
@@ -83,34 +108,57 @@ fn healthy(seed: u64, layout: Layout, mix: Mix, count: usize) -> Result<Healthy>
     let mut ops = workload::choose(&mut rng, mix, count);
     // What has no checksums rots unseen, and is in part what it was and in part what it became.
     ops.retain(|op| !op.makes_in_place());
+    // Without a look at it, which would warm the caches: so many operations there are to fail.
     let plan = FaultPlan::new();
     let devices = rig::snapshots(&bases);
     let tree_log = mix == Mix::Syncs;
-    let fs = rig::mount_with(faulty(&devices, &plan), tree_log)?;
-    let answer = |op: &Op| {
-        let answer = Player::new(&fs).apply(op);
-        // To look is to look at the clock, too: both runs do.
-        synced_node(&fs, op);
-        answer
-    };
-    let answers: Vec<Answer> = ops.iter().map(answer).collect();
+    let fs = rig::mount_to_watch(faulty(&devices, &plan), tree_log)?;
+    let answers: Vec<Answer> = ops.iter().map(|op| Player::new(&fs).apply(op)).collect();
     let end = tree::take(&fs)?;
     let counts = plan.counts();
     rig::abandon(fs);
+    // Once more, with all eyes on it.
+    let devices = rig::snapshots(&bases);
+    let before = cold(&devices)?;
+    let fs = rig::mount_to_watch(faulty(&devices, &plan), tree_log)?;
+    let history = History::new(&tree::take(&fs)?);
+    let mut run = Faulty {
+        devices,
+        fs,
+        plan,
+        acknowledged: before.0,
+        states: BTreeMap::from([before]),
+        promised: BTreeMap::new(),
+        history: Some(history),
+        at_abort: None,
+        failed: false,
+        tree_log,
+    };
+    let mut moments = Vec::new();
+    for (op, expected) in ops.iter().zip(answers) {
+        run.step(op, expected)
+            .with_context(|| format!("{op:?} on a healthy device"))?;
+        moments.push(Moment {
+            answer: expected,
+            synced: run.synced_node(op),
+            committed: run.fs.engine().txn.committed().get(),
+            acknowledged: run.acknowledged,
+        });
+    }
+    ensure!(!run.failed, "an operation fails on a healthy device");
+    let differences = tree::differences(&end, &tree::take(&run.fs)?);
+    ensure!(differences.is_empty(), "to look has changed something:\n{differences}");
+    rig::abandon(run.fs);
     Ok(Healthy {
         bases,
         ops,
-        answers,
         tree_log,
+        moments,
+        states: run.states,
+        history: run.history.context("the files of a healthy device cannot be read")?,
         end,
         counts,
     })
-}
-
-/// What an fsync was asked for.
-fn synced_node(fs: &Fs, op: &Op) -> Option<Node> {
-    let Op::Fsync { path } = op else { return None };
-    Player::new(fs).at(path, |node| tree::load(fs, node)).ok()
 }
 
 /// Lets each I/O of a run fail, in each way.
@@ -135,17 +183,23 @@ pub fn every_io_fails(seed: u64, layout: Layout, mix: Mix, ops: usize) -> Result
         (On::Flush, healthy.counts.flushes, FaultKind::Error),
     ];
     for (on, count, kind) in ways {
-        for nth in 0..count {
-            for repeat in [Repeat::Once, Repeat::Forever] {
-                let fault = Fault {
-                    repeat,
-                    ..Fault::error(on, nth).with_kind(kind.clone())
-                };
-                let name = || format!("seed {seed}, {layout:?}, {ops} operations, {fault:?}");
-                let outcome = one_run(&healthy, &fault).with_context(name)?;
+        let outages = OUTAGES.map(Repeat::Times).into_iter().filter(|_| on != On::Read);
+        let repeats: Vec<Repeat> = [Repeat::Once, Repeat::Forever].into_iter().chain(outages).collect();
+        for (nth, repeat) in (0..count).flat_map(|nth| repeats.iter().map(move |repeat| (nth, *repeat))) {
+            let fault = Fault {
+                repeat,
+                ..Fault::error(on, nth).with_kind(kind.clone())
+            };
+            // Who looks at a device that is not read any more fills the caches for the rest of the run.
+            let is_unreadable = on == On::Read && repeat == Repeat::Forever;
+            for is_watched in [true, false].into_iter().filter(|watched| *watched || is_unreadable) {
+                let name =
+                    || format!("seed {seed}, {layout:?}, {mix:?}, {ops} operations, {fault:?}, watched: {is_watched}");
+                let outcome = one_run(&healthy, &fault, is_watched).with_context(name)?;
                 report.runs += 1;
                 report.failing += u64::from(outcome.failed);
                 report.aborted += u64::from(outcome.aborted);
+                report.unseen += u64::from(is_watched && !outcome.seen);
             }
         }
     }
@@ -156,66 +210,129 @@ pub fn every_io_fails(seed: u64, layout: Layout, mix: Mix, ops: usize) -> Result
 struct Outcome {
     failed: bool,
     aborted: bool,
+    /// All of its states were seen.
+    seen: bool,
 }
 
 /// The state of one faulty run.
 struct Faulty {
     devices: Devices,
     fs: Fs,
+    plan: FaultPlan,
     /// By generation, as a fresh mount on the healthy device sees them.
     states: BTreeMap<u64, Tree>,
     acknowledged: u64,
     /// Files as they were when an fsync of them succeeded, if no operation named them since.
     promised: BTreeMap<String, Node>,
+    /// All states, and what syncs promised of them. None in a run that is not watched, or no more: its files could not be read.
+    history: Option<History>,
     /// What the mount shows, where a sync of all made it read-only: the commit that it had begun.
     at_abort: Option<Tree>,
     failed: bool,
     tree_log: bool,
 }
 
-fn one_run(healthy: &Healthy, fault: &Fault) -> Result<Outcome> {
+fn one_run(healthy: &Healthy, fault: &Fault, is_watched: bool) -> Result<Outcome> {
     let devices = rig::snapshots(&healthy.bases);
-    let before = cold(&devices)?;
     let plan = FaultPlan::new();
     plan.add(fault.clone());
-    let Ok(fs) = rig::mount_with(faulty(&devices, &plan), healthy.tree_log) else {
+    let (first, before) = healthy.states.first_key_value().context("no state before the run")?;
+    let Ok(fs) = rig::mount_to_watch(faulty(&devices, &plan), healthy.tree_log) else {
         ensure!(plan.counts().faults > 0, "the mount fails without a fault");
-        let after = cold(&devices)?;
-        ensure!(before.1 == after.1, "a mount that failed changed files");
+        ensure!(cold(&devices)?.1 == *before, "a mount that failed changed files");
         return Ok(Outcome {
             failed: true,
             aborted: false,
+            seen: true,
         });
     };
     let mut run = Faulty {
         devices,
         fs,
-        acknowledged: before.0,
-        states: BTreeMap::from([before]),
+        plan,
+        acknowledged: *first,
+        states: BTreeMap::new(),
         promised: BTreeMap::new(),
+        history: None,
         at_abort: None,
         failed: false,
         tree_log: healthy.tree_log,
     };
-    for (op, expected) in healthy.ops.iter().zip(&healthy.answers) {
-        run.step(op, *expected).with_context(|| format!("{op:?}"))?;
+    let mut has_begun = false;
+    for (index, (op, moment)) in healthy.ops.iter().zip(&healthy.moments).enumerate() {
+        let was_aborted = run.fs.engine().txn.is_aborted();
+        let answer = Player::new(&run.fs).apply(op);
+        if run.plan.counts().faults == 0 {
+            let expected = moment.answer;
+            ensure!(answer == expected, "{op:?} answers {answer:?} instead of {expected:?}");
+            continue;
+        }
+        if !std::mem::replace(&mut has_begun, true) {
+            run.begin(healthy, index, is_watched);
+        }
+        run.judge(op, answer, moment.answer, was_aborted)
+            .and_then(|()| match fault.repeat {
+                Repeat::Times(_) if answer.is_err() => run.again(op),
+                Repeat::Once | Repeat::Times(_) | Repeat::Forever => Ok(()),
+            })
+            .with_context(|| format!("{index}: {op:?}"))?;
     }
-    run.finish(&healthy.end, &plan, fault)
+    if !has_begun {
+        run.begin(healthy, healthy.ops.len(), is_watched);
+    }
+    let outcome = run.finish(&healthy.end, fault)?;
+    Ok(Outcome {
+        seen: outcome.seen || !is_watched,
+        ..outcome
+    })
 }
 
 impl Faulty {
-    fn step(&mut self, op: &Op, expected: Answer) -> Result<()> {
+    /// The fault hits with the operation of this number: until then all was as in the healthy run.
+    fn begin(&mut self, healthy: &Healthy, index: usize, is_watched: bool) {
+        let before = &healthy.moments[..index];
+        for (op, moment) in healthy.ops.iter().zip(before) {
+            self.note_promise(op, moment.answer, moment.synced.clone());
+        }
+        let first = healthy.states.keys().next().copied().unwrap_or(0);
+        self.acknowledged = before.last().map_or(first, |moment| moment.acknowledged);
+        let committed = before.last().map_or(first, |moment| moment.committed);
+        let states = healthy.states.range(..=committed);
+        self.states = states.map(|(at, tree)| (*at, tree.clone())).collect();
+        self.history = is_watched.then(|| healthy.history.until(index));
+    }
+
+    /// Does an operation; gives whether it succeeded.
+    fn step(&mut self, op: &Op, expected: Answer) -> Result<bool> {
         let was_aborted = self.fs.engine().txn.is_aborted();
         let answer = Player::new(&self.fs).apply(op);
+        self.judge(op, answer, expected, was_aborted)?;
+        Ok(answer.is_ok())
+    }
+
+    /// Whoever hears that a sync failed asks for it again: it fails again, or has done what it says.
+    fn again(&mut self, op: &Op) -> Result<()> {
+        let only_syncs = matches!(op, Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync);
+        for n in 0..AGAIN_MAX {
+            if !only_syncs || !self.failed || self.step(op, Ok(())).with_context(|| format!("{n} times again"))? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges an operation.
+    fn judge(&mut self, op: &Op, answer: Answer, expected: Answer, was_aborted: bool) -> Result<()> {
         if answer.is_err_and(|error| !workload::is_outcome(error)) {
             self.failed = true;
         } else if !self.failed {
             ensure!(answer == expected, "answers {answer:?} instead of {expected:?}");
         }
         self.note_state()?;
-        self.note_promise(op, answer);
+        self.note_promise(op, answer, self.synced_node(op));
+        self.watch(op, answer);
         if *op == Op::Sync && !was_aborted && self.fs.engine().txn.is_aborted() {
-            self.at_abort = tree::take(&self.fs).ok();
+            self.at_abort = self.look(|| tree::take(&self.fs)).ok();
         }
         let syncs = op.synced().is_some() || matches!(op, Op::Sync | Op::Group { commit: true, .. });
         if !syncs || answer.is_err() {
@@ -223,11 +340,9 @@ impl Faulty {
         }
         ensure!(!was_aborted, "succeeds although a commit failed before");
         self.acknowledged = self.fs.engine().txn.committed().get();
-        if !self.failed && !self.tree_log {
-            return Ok(());
-        }
         // Reading may fail; what it shows must be on the device.
         let (_, disk) = cold(&self.devices)?;
+        self.check_promises(&disk)?;
         match (op.synced(), op) {
             (Some((path, scope)), _) => self.compare_one(path, scope, &disk),
             (None, Op::Group { writes, .. }) => writes
@@ -237,8 +352,45 @@ impl Faulty {
         }
     }
 
+    /// In a run that is watched no fault hits who looks.
+    fn look<T>(&self, look: impl FnOnce() -> T) -> T {
+        match self.history {
+            Some(_) => self.plan.aside(look),
+            None => look(),
+        }
+    }
+
+    /// What an fsync was asked for.
+    fn synced_node(&self, op: &Op) -> Option<Node> {
+        let Op::Fsync { path } = op else { return None };
+        let load = |node| tree::load(&self.fs, node);
+        self.look(|| Player::new(&self.fs).at(path, load)).ok()
+    }
+
+    /// Notes the state after an operation and what that has promised.
+    fn watch(&mut self, op: &Op, answer: Answer) {
+        let seen = self.look(|| tree::take(&self.fs));
+        self.history = self.history.take().zip(seen.ok()).map(|(mut history, seen)| {
+            let root = seen[""].ino;
+            let index = history.note(&seen, None);
+            if answer.is_ok() {
+                power::promise(op, &mut history, index, root);
+            }
+            history
+        });
+    }
+
+    /// What a fresh mount shows keeps all that was promised until now.
+    fn check_promises(&self, disk: &Tree) -> Result<()> {
+        match &self.history {
+            Some(history) => history.check(disk, history.newest()),
+            None => Ok(()),
+        }
+    }
+
     fn compare_one(&self, path: &str, scope: Scope, disk: &Tree) -> Result<()> {
-        let live = Player::new(&self.fs).at(path, |node| tree::load(&self.fs, node));
+        let load = |node| tree::load(&self.fs, node);
+        let live = self.look(|| Player::new(&self.fs).at(path, load));
         if let Ok(mut live) = live {
             let there = disk.get(path);
             if scope == Scope::Data {
@@ -253,11 +405,11 @@ impl Faulty {
     }
 
     /// A file that an fsync was acknowledged for; files that the operation names, or a directory above them, may have changed.
-    fn note_promise(&mut self, op: &Op, answer: Answer) {
+    fn note_promise(&mut self, op: &Op, answer: Answer, synced: Option<Node>) {
         match op {
             Op::Sync => {}
             Op::Fsync { path } => {
-                if let (Some(node), Ok(())) = (synced_node(&self.fs, op), answer)
+                if let (Some(node), Ok(())) = (synced, answer)
                     // Another name might lead to it, which says nothing when it is used.
                     && (node.kind, node.nlink) == (FileKind::Regular, 1)
                 {
@@ -277,26 +429,30 @@ impl Faulty {
 
     /// The device takes no writes, or no barriers, any more: the mount must become read-only over it.
     fn must_abort(&mut self) -> Result<()> {
-        let player = Player::new(&self.fs);
-        let mkdir = |name: &str| player.apply(&Op::Mkdir { path: name.into() });
         let was_aborted = self.fs.engine().txn.is_aborted();
-        let made = mkdir("last");
+        let made = self.mkdir("last");
         ensure!(
             made.is_ok() != was_aborted,
             "a change before the last sync gives {made:?}"
         );
-        ensure!(
-            self.fs.syncfs(&ROOT, NodeId::ROOT).is_err(),
-            "a sync succeeds on a device that fails"
-        );
+        let synced = self.fs.syncfs(&ROOT, NodeId::ROOT);
+        self.watch(&Op::Sync, synced);
+        ensure!(synced.is_err(), "a sync succeeds on a device that fails");
         ensure!(
             self.fs.engine().txn.is_aborted(),
             "the mount goes on after a commit that failed"
         );
         self.failed = true;
-        let after = mkdir("more");
+        let after = self.mkdir("more");
         ensure!(after == Err(Error::ReadOnly), "a change after an abort gives {after:?}");
         self.note_state()
+    }
+
+    fn mkdir(&mut self, name: &str) -> Answer {
+        let op = Op::Mkdir { path: name.into() };
+        let made = Player::new(&self.fs).apply(&op);
+        self.watch(&op, made);
+        made
     }
 
     fn note_state(&mut self) -> Result<()> {
@@ -313,7 +469,7 @@ impl Faulty {
     }
 
     fn compare_live(&self, disk: &Tree) -> Result<()> {
-        if let Ok(live) = tree::take(&self.fs) {
+        if let Ok(live) = self.look(|| tree::take(&self.fs)) {
             let differences = tree::differences(&live, disk);
             ensure!(
                 differences.is_empty(),
@@ -323,7 +479,7 @@ impl Faulty {
         Ok(())
     }
 
-    fn finish(mut self, end: &Tree, plan: &FaultPlan, fault: &Fault) -> Result<Outcome> {
+    fn finish(mut self, end: &Tree, fault: &Fault) -> Result<Outcome> {
         match tree::take(&self.fs) {
             Ok(live) if !self.failed => {
                 // A log that fails becomes a commit, which looks at the clock once more.
@@ -337,15 +493,16 @@ impl Faulty {
                 ensure!(differences.is_empty(), "wrong answers without an error:\n{differences}");
             }
             Ok(_) => {}
-            Err(error) => ensure!(plan.counts().faults > 0, "{error} without a fault"),
+            Err(error) => ensure!(self.plan.counts().faults > 0, "{error} without a fault"),
         }
         let is_for_good = fault.repeat == Repeat::Forever && matches!(fault.on, On::Write | On::Flush);
-        if is_for_good && plan.counts().faults > 0 {
+        if is_for_good && self.plan.counts().faults > 0 {
             self.must_abort()?;
         }
-        plan.clear();
+        self.plan.clear();
         let was_aborted = self.fs.engine().txn.is_aborted();
         let synced = self.fs.syncfs(&ROOT, NodeId::ROOT);
+        self.watch(&Op::Sync, synced);
         self.note_state()?;
         if synced.is_ok() {
             ensure!(!was_aborted, "a sync succeeds although a commit failed before");
@@ -358,9 +515,15 @@ impl Faulty {
         let (_, has_log) = rig::state(rig::shared(&self.devices))?;
         // What lies behind a checksum in its field is not covered by it: rot there passes into a repaired copy.
         let is_rotten = matches!(fault.kind, FaultKind::Rotten { .. });
-        let allowed = |found: &Finding| is_rotten && found.id == FindingId::BlockCopiesDiffer;
+        let refused = self.plan.refused();
+        let allowed = |found: &Finding, all: &[Finding]| {
+            is_rotten && found.id == FindingId::BlockCopiesDiffer || is_refused_copy(found, all, &refused)
+        };
         rig::check_clean_but(&rig::shared(&self.devices), allowed)?;
         let (generation, tree) = cold(&self.devices)?;
+        if let Some(history) = &self.history {
+            history.check(&tree, history.newest()).context("at the end")?;
+        }
         let newest = self.states.keys().next_back().copied().unwrap_or(0);
         ensure!(
             generation >= self.acknowledged,
@@ -400,8 +563,30 @@ impl Faulty {
         Ok(Outcome {
             failed: self.failed,
             aborted,
+            seen: self.history.is_some(),
         })
     }
+}
+
+/// A copy that a device did not take, and another one is whole: so much a write may lose.
+fn is_refused_copy(found: &Finding, all: &[Finding], refused: &[Range<u64>]) -> bool {
+    let Some((number, copies, at)) = copy_of(found) else {
+        return false;
+    };
+    let of_same = all.iter().filter(|other| other.site.block == found.site.block);
+    let mut bad: Vec<u64> = of_same.filter_map(copy_of).map(|copy| copy.0).collect();
+    bad.push(number);
+    bad.sort_unstable();
+    bad.dedup();
+    (bad.len() as u64) < copies && refused.iter().any(|range| range.contains(&at))
+}
+
+/// What the checker finds of one copy, "copy 1 of 2, device 1 byte 39108608: ...": which, of how many, and where on its device.
+fn copy_of(found: &Finding) -> Option<(u64, u64, u64)> {
+    let (number, rest) = found.message.strip_prefix("copy ")?.split_once(" of ")?;
+    let (copies, rest) = rest.split_once(", device ")?;
+    let (at, _) = rest.split_once(" byte ")?.1.split_once(':')?;
+    Some((number.parse().ok()?, copies.parse().ok()?, at.parse().ok()?))
 }
 
 /// Opens copies of the devices: the generation that their superblocks name, and the files.

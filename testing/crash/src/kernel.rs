@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use btrfs_format::Superblock;
@@ -83,7 +84,7 @@ fn comparable(tree: &Tree, devices: usize) -> Tree {
     for node in tree.values_mut() {
         node.ino &= (1 << INO_BITS) - 1;
         if node.in_place && devices > 1 {
-            node.content.clear();
+            node.content = Arc::default();
         }
         if node.kind == FileKind::Directory {
             node.mtime = Timestamp::default();
@@ -131,7 +132,7 @@ fn collect(path: &Path, name: &str, tree: &mut Tree) -> Result<()> {
             size_bytes: meta.size(),
             mtime: Timestamp::new(meta.mtime(), meta.mtime_nsec() as u32),
             in_place: kind == FileKind::Regular && is_in_place(path)?,
-            content,
+            content: Arc::new(content),
             xattrs: xattrs(path)?,
         },
     );

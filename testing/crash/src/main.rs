@@ -255,7 +255,7 @@ fn main() -> Result<()> {
     report(&totals, started);
     let mut rng = Rng::new(args.seed);
     for n in 0..args.faults {
-        let layout = if n % 2 == 0 { Layout::Dup } else { Layout::Raid1 };
+        let layout = [Layout::Dup, Layout::Raid1, Layout::Single][n as usize % 3];
         let mix = if n % 4 < 2 { Mix::Syncs } else { Mix::Everything };
         let report = faults::every_io_fails(rng.next_u64(), layout, mix, args.ops)?;
         eprintln!("{report}");

@@ -22,6 +22,7 @@
 //! Directories are known by their inodes, so that a directory that moved takes along what was promised of its entries.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use cowshed_vfs::FileKind;
@@ -33,6 +34,8 @@ const BLOCK_BYTES: usize = 4096;
 /// A directory's inode number and a name in it.
 type Place = (u64, String);
 type Names = BTreeMap<Place, u64>;
+/// What an inode was: from which state on it was so; `None` while it was not there.
+type Versions = Vec<(usize, Option<Arc<Node>>)>;
 
 /// What an operation that returned has made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +58,11 @@ struct Kept {
 }
 
 /// A run, state by state.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct History {
     names: Vec<Names>,
-    /// By inode: from which state on it was so; `None` while it was not there.
-    nodes: BTreeMap<u64, Vec<(usize, Option<Node>)>>,
+    /// By inode.
+    nodes: BTreeMap<u64, Versions>,
     promises: Vec<Kept>,
     /// States behind which operations were under way already: the next one may be found, too.
     between: BTreeSet<usize>,
@@ -98,8 +101,8 @@ impl History {
         self.names.push(names);
         for (ino, node) in &nodes {
             let versions = self.nodes.entry(*ino).or_default();
-            if versions.last().and_then(|(_, last)| last.as_ref()) != Some(*node) {
-                versions.push((index, Some((*node).clone())));
+            if versions.last().and_then(|(_, last)| last.as_deref()) != Some(*node) {
+                versions.push((index, Some(Arc::new((*node).clone()))));
             }
         }
         for (ino, versions) in &mut self.nodes {
@@ -134,13 +137,27 @@ impl History {
 
     /// An inode in the newest state.
     pub fn newest_node(&self, ino: u64) -> Option<&Node> {
-        self.nodes.get(&ino)?.last()?.1.as_ref()
+        self.nodes.get(&ino)?.last()?.1.as_deref()
     }
 
     /// The newest state that may be found when the operations up to `done` had returned.
     fn last(&self, done: usize) -> usize {
         let last = (done + 1..self.names.len()).find(|index| !self.between.contains(index));
         last.unwrap_or(self.newest())
+    }
+
+    /// The run until it had reached a state.
+    pub fn until(&self, index: usize) -> History {
+        let mut part = self.clone();
+        part.names.truncate(index + 1);
+        for versions in part.nodes.values_mut() {
+            versions.retain(|(at, _)| *at <= index);
+        }
+        part.nodes.retain(|_, versions| !versions.is_empty());
+        part.promises.retain(|kept| kept.known <= index);
+        part.between.retain(|at| *at <= index);
+        part.atomic.retain(|(at, _)| *at <= index);
+        part
     }
 
     /// The index of the newest state.
@@ -205,9 +222,9 @@ impl History {
     fn versions(&self, ino: u64, from: usize, to: usize) -> Vec<Option<&Node>> {
         let all = self.nodes.get(&ino).map_or(&[][..], Vec::as_slice);
         let first = all.partition_point(|(index, _)| *index <= from);
-        let mut versions = vec![first.checked_sub(1).and_then(|at| all[at].1.as_ref())];
+        let mut versions = vec![first.checked_sub(1).and_then(|at| all[at].1.as_deref())];
         let later = all[first..].iter().take_while(|(index, _)| *index <= to);
-        versions.extend(later.map(|(_, node)| node.as_ref()));
+        versions.extend(later.map(|(_, node)| node.as_deref()));
         versions
     }
 }

@@ -9,7 +9,7 @@ use btrfs_format::TreeId;
 use btrfs_image::{MkfsOptions, NewSubvolume, Profile, mkfs};
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::env::FixedEnv;
-use cowshed_btrfs::fs::{Fs, MountOptions};
+use cowshed_btrfs::fs::{AtimePolicy, Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_btrfs::{Engine, env::Env};
 use cowshed_device::{BlockDevice, MemDevice};
@@ -34,6 +34,8 @@ pub enum Layout {
     Dup,
     /// Two devices, everything on both.
     Raid1,
+    /// One device, everything once: no second copy heals what was not written.
+    Single,
 }
 
 /// A fresh volume. `uuid_byte` tells volumes apart for a kernel that sees several of them.
@@ -63,7 +65,7 @@ pub fn make_with(
     subvolumes: &[(TreeId, &str)],
 ) -> Result<Devices> {
     let count = match layout {
-        Layout::Dup => 1,
+        Layout::Dup | Layout::Single => 1,
         Layout::Raid1 => 2,
     };
     let device_bytes = if is_small { SMALL_DEVICE_BYTES } else { DEVICE_BYTES };
@@ -77,8 +79,10 @@ pub fn make_with(
         name: name.as_bytes().to_vec(),
     };
     options.subvolumes = subvolumes.iter().map(subvolume).collect();
-    if layout == Layout::Raid1 {
-        options.data_profile = Some(Profile::Raid1);
+    match layout {
+        Layout::Dup => {}
+        Layout::Raid1 => options.data_profile = Some(Profile::Raid1),
+        Layout::Single => options.metadata_profile = Some(Profile::Single),
     }
     mkfs(&shared(&devices), &options).context("mkfs in memory")?;
     Ok(devices)
@@ -114,6 +118,23 @@ pub fn mount(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Fs, cowshed_btrfs::Er
 
 /// Mounts; with `tree_log` an fsync writes a log where it can.
 pub fn mount_with(devices: Vec<Arc<dyn BlockDevice>>, tree_log: bool) -> Result<Fs, cowshed_btrfs::Error> {
+    mount_as(devices, tree_log, MountOptions::default())
+}
+
+/// As [`mount_with`]; and to look changes nothing, not even the clock.
+pub fn mount_to_watch(devices: Vec<Arc<dyn BlockDevice>>, tree_log: bool) -> Result<Fs, cowshed_btrfs::Error> {
+    let options = MountOptions {
+        atime: AtimePolicy::Never,
+        ..MountOptions::default()
+    };
+    mount_as(devices, tree_log, options)
+}
+
+fn mount_as(
+    devices: Vec<Arc<dyn BlockDevice>>,
+    tree_log: bool,
+    mount: MountOptions,
+) -> Result<Fs, cowshed_btrfs::Error> {
     let volume = Volume::open(devices, &OpenOptions::default())?;
     let options = EngineOptions {
         commit_interval_s: 0,
@@ -123,7 +144,7 @@ pub fn mount_with(devices: Vec<Arc<dyn BlockDevice>>, tree_log: bool) -> Result<
     let env: Arc<dyn Env> = Arc::new(FixedEnv::default());
     let engine = Engine::open(volume, env, options)?;
     engine.store.set_full_bytes_max(FULL_BYTES_MAX);
-    let fs = Fs::mount(engine, MountOptions::default())?;
+    let fs = Fs::mount(engine, mount)?;
     fs.init(&InitInfo::TRUSTED).map_err(cowshed_btrfs::Error::Outcome)?;
     Ok(fs)
 }
@@ -141,11 +162,11 @@ pub fn state(devices: Vec<Arc<dyn BlockDevice>>) -> Result<(u64, bool)> {
 
 /// The checker, data included, finds nothing; but copies of the superblock, which stand in for each other, may be torn.
 pub fn check_clean(devices: &[Arc<dyn BlockDevice>]) -> Result<()> {
-    check_clean_but(devices, |_| false)
+    check_clean_but(devices, |_, _| false)
 }
 
-/// As [`check_clean`], with some findings allowed.
-pub fn check_clean_but(devices: &[Arc<dyn BlockDevice>], allowed: impl Fn(&Finding) -> bool) -> Result<()> {
+/// As [`check_clean`], with some findings allowed, in view of all.
+pub fn check_clean_but(devices: &[Arc<dyn BlockDevice>], allowed: impl Fn(&Finding, &[Finding]) -> bool) -> Result<()> {
     let options = CheckOptions {
         data_csums: true,
         // Each is judged.
@@ -153,7 +174,8 @@ pub fn check_clean_but(devices: &[Arc<dyn BlockDevice>], allowed: impl Fn(&Findi
         ..CheckOptions::default()
     };
     let report = btrfs_check::check(devices, &options);
-    let is_fine = |f: &Finding| f.severity == Severity::Note || f.id == FindingId::SuperMirror || allowed(f);
+    let is_fine =
+        |f: &Finding| f.severity == Severity::Note || f.id == FindingId::SuperMirror || allowed(f, &report.findings);
     ensure!(report.findings.iter().all(is_fine), "the checker complains:\n{report}");
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use cowshed_vfs::{Entry, Error, FileKind, FileSystem, Handle, Ioctl, Lookup, NodeId, Result, Timestamp};
 
@@ -11,6 +12,9 @@ use crate::rig::ROOT;
 /// Nobody in these tests writes longer names, lists or values.
 const BUFFER_BYTES: usize = 64 << 10;
 const DEPTH_MAX: usize = 64;
+
+/// Shared: there are many states of few files.
+pub type Content = Arc<Vec<u8>>;
 
 /// What a name leads to. Access times are left out: looking changes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +32,7 @@ pub struct Node {
     /// Its data is written in place: bytes of it may be newer than the last commit.
     pub in_place: bool,
     /// Of a file its bytes, of a symbolic link its target.
-    pub content: Vec<u8>,
+    pub content: Content,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -46,7 +50,7 @@ impl Default for Node {
             size_bytes: 0,
             mtime: Timestamp::default(),
             in_place: false,
-            content: Vec::new(),
+            content: Arc::default(),
             xattrs: BTreeMap::new(),
         }
     }
@@ -63,15 +67,31 @@ pub fn take(fs: &dyn FileSystem) -> Result<Tree> {
 /// Reads a directory and everything below it.
 pub fn take_below(fs: &dyn FileSystem, node: NodeId, path: &str) -> Result<Tree> {
     let mut tree = Tree::new();
-    collect(fs, node, path, &mut tree, 0)?;
+    collect(fs, node, path, &mut tree, &mut BTreeMap::new(), 0)?;
     Ok(tree)
 }
 
-fn collect(fs: &dyn FileSystem, node: NodeId, path: &str, tree: &mut Tree, depth: usize) -> Result<()> {
+/// Files of many names are read by the first of them.
+type Linked = BTreeMap<NodeId, Node>;
+
+fn collect(
+    fs: &dyn FileSystem,
+    node: NodeId,
+    path: &str,
+    tree: &mut Tree,
+    linked: &mut Linked,
+    depth: usize,
+) -> Result<()> {
     if depth > DEPTH_MAX {
         return Err(Error::TooManySymlinks);
     }
-    let found = load(fs, node)?;
+    let found = match linked.get(&node) {
+        Some(found) => found.clone(),
+        None => load(fs, node)?,
+    };
+    if found.kind == FileKind::Regular && found.nlink > 1 {
+        linked.insert(node, found.clone());
+    }
     let is_dir = found.kind == FileKind::Directory;
     tree.insert(path.to_owned(), found);
     if !is_dir {
@@ -88,7 +108,7 @@ fn collect(fs: &dyn FileSystem, node: NodeId, path: &str, tree: &mut Tree, depth
         } else {
             format!("{path}/{name}")
         };
-        let result = collect(fs, child, &below, tree, depth + 1);
+        let result = collect(fs, child, &below, tree, linked, depth + 1);
         fs.forget(child, 1);
         result?;
     }
@@ -147,7 +167,7 @@ pub fn load(fs: &dyn FileSystem, node: NodeId) -> Result<Node> {
         size_bytes: attr.size_bytes,
         mtime: attr.mtime,
         in_place: attr.kind == FileKind::Regular && is_in_place(fs, node)?,
-        content,
+        content: Arc::new(content),
         xattrs,
     })
 }
@@ -173,7 +193,7 @@ pub const NOCOW: u32 = 0x80_0000;
 pub fn committed_part(tree: &Tree) -> Tree {
     let mut tree = tree.clone();
     for node in tree.values_mut().filter(|node| node.in_place) {
-        node.content.clear();
+        node.content = Arc::default();
     }
     tree
 }
@@ -204,7 +224,7 @@ pub fn differences(expected: &Tree, found: &Tree) -> String {
 fn difference(a: &Node, b: &Node) -> String {
     let mut out = String::new();
     let plain = |n: &Node| Node {
-        content: Vec::new(),
+        content: Arc::default(),
         xattrs: BTreeMap::new(),
         ..n.clone()
     };
@@ -215,7 +235,7 @@ fn difference(a: &Node, b: &Node) -> String {
         let _ = write!(out, "xattrs {:?} became {:?}; ", a.xattrs.keys(), b.xattrs.keys());
     }
     if a.content != b.content {
-        let at = a.content.iter().zip(&b.content).position(|(x, y)| x != y);
+        let at = a.content.iter().zip(b.content.iter()).position(|(x, y)| x != y);
         let at = at.unwrap_or(a.content.len().min(b.content.len()));
         let _ = write!(out, "content differs from byte {at} on");
     }

@@ -21,7 +21,7 @@ fn file(ino: u64, content: &[u8]) -> Node {
         ino,
         nlink: 1,
         size_bytes: content.len() as u64,
-        content: content.to_vec(),
+        content: content.to_vec().into(),
         ..Node::default()
     }
 }

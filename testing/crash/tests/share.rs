@@ -185,6 +185,7 @@ fn an_io_that_fails_gives_an_error_or_the_right_answer() {
         (Layout::Dup, Mix::Everything, 25),
         (Layout::Dup, Mix::Syncs, 12),
         (Layout::Raid1, Mix::Syncs, 6),
+        (Layout::Single, Mix::Syncs, 8),
     ];
     for (layout, mix, ops) in runs {
         let start = std::time::Instant::now();

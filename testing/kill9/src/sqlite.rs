@@ -109,7 +109,7 @@ impl Rows {
         let dir = tempfile::tempdir_in(scratch)?;
         for (path, node) in found {
             if DATABASES.iter().any(|(name, ..)| path.starts_with(name)) {
-                std::fs::write(dir.path().join(path), &node.content)?;
+                std::fs::write(dir.path().join(path), &*node.content)?;
             }
         }
         for ((name, ..), acknowledged) in DATABASES.iter().zip(&self.acknowledged) {

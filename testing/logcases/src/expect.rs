@@ -114,12 +114,12 @@ fn judge_node(words: &[&str], line: &str, node: &Node, found: &Tree) -> Result<C
             let (_, wanted) = line.split_once('=').context("an `=`")?;
             let mut any = false;
             for text in wanted.split('|') {
-                any |= content::bytes(text.trim())? == node.content;
+                any |= content::bytes(text.trim())? == *node.content;
             }
             unless(any && node.kind == FileKind::Regular, show(node))
         }
         ["->", target] => unless(
-            node.kind == FileKind::Symlink && node.content == target.as_bytes(),
+            node.kind == FileKind::Symlink && *node.content == target.as_bytes(),
             show(node),
         ),
         ["==", other] => unless(

@@ -105,7 +105,7 @@ fn what_must_not_be_is_found() {
     use cowshed_crash::tree::{Node, Tree};
     let file = |content: &[u8]| Node {
         nlink: 1,
-        content: content.to_vec(),
+        content: content.to_vec().into(),
         ..Node::default()
     };
     let tree = |files: &[(&str, &[u8])]| -> Tree {
