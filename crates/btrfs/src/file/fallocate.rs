@@ -60,20 +60,39 @@ pub fn fallocate_as(
         return Err(Outcome::FileTooBig.into());
     }
     engine.txn.check_writable()?;
-    // All that can fail for want of space comes before anything changes. A hole gives space back: it needs some only for
-    // blocks that it covers in part.
-    let partial_blocks = [range.start, range.end]
-        .iter()
-        .filter(|at| !at.is_multiple_of(BLOCK))
-        .count() as u64;
-    let grows = u64::from(!mode.contains(F::KEEP_SIZE));
-    let edges = engine.space.reserve_data((partial_blocks + grows) * BLOCK)?;
-    let last = engine.reserve(if is_punch { Budget::TRUNCATE } else { Budget::SETATTR })?;
-    let _op = inode.lock.write();
+    // All that can fail for want of space comes before anything changes.
+    let (edges, last, _op) = loop {
+        let edges = engine.space.reserve_data(edge_bytes(inode, &range, mode))?;
+        let last = engine.reserve(if is_punch { Budget::TRUNCATE } else { Budget::SETATTR })?;
+        let op = inode.lock.write();
+        // Another size by now, whose last block was not reckoned with.
+        if edge_bytes(inode, &range, mode) <= edges.bytes() {
+            break (edges, last, op);
+        }
+    };
     if is_punch {
         return punch(engine, inode, range, edges, last, how);
     }
     allocate(engine, inode, range, mode, edges, last, how)
+}
+
+/// Data that is written, beside what is allocated: a hole and a range of zeros take blocks that they cover in part, and a file that
+/// grows takes the zeros behind its end. What is allocated already needs nothing.
+fn edge_bytes(inode: &Inode, range: &Range<u64>, mode: FallocateFlags) -> u64 {
+    let is_partial = |at: &&u64| !at.is_multiple_of(BLOCK);
+    let partial = if mode.intersects(FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE) {
+        [range.start, range.end].iter().filter(is_partial).count() as u64
+    } else {
+        0
+    };
+    let size = inode.attr.lock().attr.size;
+    let grows = !mode.contains(FallocateFlags::KEEP_SIZE) && range.end > size;
+    partial * BLOCK + if grows { old_end_bytes(size) } else { 0 }
+}
+
+/// What the zeros behind an end take.
+fn old_end_bytes(size: u64) -> u64 {
+    if size.is_multiple_of(BLOCK) { 0 } else { BLOCK }
 }
 
 /// Does a hole already lie where one is to be punched? Then nothing changes, times neither: as the kernel has it.
@@ -217,7 +236,7 @@ fn allocate(
     first()?;
     if new_size.is_some() {
         let to = round_down(range.start).max(size);
-        grow(engine, inode, size, to, edges.split(BLOCK))?;
+        grow(engine, inode, size, to, edges.split(old_end_bytes(size)))?;
     }
     match zeroed {
         Some(zeroed) => {

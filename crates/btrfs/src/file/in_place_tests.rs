@@ -236,6 +236,35 @@ fn a_full_volume_shares_what_it_has() {
     bench.judge("at the end");
 }
 
+/// What is there needs no space, whatever the offsets are and whether the size may change.
+#[test]
+fn a_full_volume_allocates_what_is_allocated() {
+    let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+    (0..4).for_each(|_| bench.create());
+    write(&mut bench, 0, 0, &[1; 40_960]);
+    write(&mut bench, 1, 0, &[2; 8192]);
+    write(&mut bench, 2, 0, &[3; 10_001]);
+    bench.engine().sync().unwrap();
+    let keep = FallocateFlags::KEEP_SIZE;
+    super::fallocate(bench.engine(), &bench.inode(1), keep, 0, 65_536).unwrap();
+    let (rest, mut at) = (bench.inode(3), 0);
+    for len in [1 << 20, 4096] {
+        while super::fallocate(bench.engine(), &rest, keep, at, len).is_ok() {
+            at += len;
+        }
+    }
+    let any = FallocateFlags::empty();
+    super::fallocate(bench.engine(), &bench.inode(0), any, 16_384, 8192).unwrap();
+    super::fallocate(bench.engine(), &bench.inode(0), any, 100, 40_000).unwrap();
+    super::fallocate(bench.engine(), &bench.inode(2), any, 1, 10_000).unwrap();
+    super::fallocate(bench.engine(), &bench.inode(1), any, 10, 50_000).unwrap();
+    bench.files[1].resize(50_010, 0);
+    let more = super::fallocate(bench.engine(), &bench.inode(0), any, 0, 65_536);
+    assert!(matches!(more, Err(Error::NoSpace)), "{more:?}");
+    drop(rest);
+    bench.judge("at the end");
+}
+
 #[test]
 fn a_full_volume_overwrites_nodatacow_files() {
     let mut bench = Bench::new(128 << 20, plain, nodatacow());
