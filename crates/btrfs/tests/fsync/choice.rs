@@ -184,6 +184,28 @@ fn a_log_that_would_need_a_chunk_is_a_commit() {
     rig.finish();
 }
 
+/// What no log has needs not leave it.
+#[test]
+fn removed_files_that_no_log_has_are_no_reason_to_commit() {
+    if !kernel_can() {
+        return;
+    }
+    let rig = rig();
+    for i in 0..4 {
+        rig.create(&format!("gone{i}")).unwrap();
+    }
+    rig.commit();
+    for i in 0..4 {
+        rig.unlink(&format!("gone{i}")).unwrap();
+        rig.write("old", 0, &[b'b' + i; 100]);
+        rig.fsync("old");
+        assert_eq!(syncs(&rig), (u64::from(i) + 1, 0));
+    }
+    let (found, ino) = seen(&rig, "old");
+    assert_eq!(found[&ino].content, Content(rig.read("old")));
+    rig.finish();
+}
+
 /// Linux cannot replay an item that grows beyond half a leaf where something shorter is: what would need it is committed.
 #[test]
 fn names_that_fill_half_a_leaf_are_committed() {

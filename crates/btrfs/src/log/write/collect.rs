@@ -228,8 +228,15 @@ impl<'a> Collector<'a> {
         let Some(changes) = self.tree.track(ObjectId::ORPHAN) else {
             return Ok(());
         };
+        let Some(log) = self.log.tree.clone() else {
+            return Ok(());
+        };
         for change in changes {
             let ino = ObjectId(change.key.offset);
+            // Whoever is logged is so with its item. Others are in the commit alone, as those who died before the first log.
+            if log.get(&inode_key(ino))?.is_none() {
+                continue;
+            }
             let is_alive = match self.tree.pending_edit(&inode_key(ino)) {
                 Some(Some(item)) => inode_item(&item).is_some_and(|i| i.nlink.get() > 0),
                 Some(None) => false,
