@@ -438,6 +438,43 @@ mod tests {
         });
     }
 
+    /// One waits in person and leads, two wait in person for him, and one is told later: the round is everybody's.
+    #[test]
+    fn a_round_that_fails_fails_for_all_and_the_next_one_does_not() {
+        const FAILS: Error = Error::Outcome(cowshed_vfs::Error::NoSpace);
+        let (queue, rounds) = (Queue::default(), AtomicU32::new(0));
+        let round = |take: &dyn Fn() -> Vec<u32>| {
+            // All come before anybody is served.
+            if rounds.fetch_add(1, Ordering::SeqCst) == 0 {
+                until_waiting(&queue, 4);
+                assert_eq!(take().len(), 4);
+                return Err(FAILS);
+            }
+            take();
+            Ok(())
+        };
+        let fails = |result: Result<()>| matches!(result, Err(Error::Outcome(cowshed_vfs::Error::NoSpace)));
+        let (told, later) = mpsc::channel();
+        thread::scope(|scope| {
+            let waits: Vec<_> = (0..3)
+                .map(|n| {
+                    let (queue, round) = (&queue, &round);
+                    scope.spawn(move || queue.wait(n, round))
+                })
+                .collect();
+            until_waiting(&queue, 3);
+            queue.later(3, Box::new(move |result| told.send(result).unwrap()), &|| {}, &round);
+            for wait in waits {
+                assert!(fails(wait.join().unwrap()), "who waits in person");
+            }
+        });
+        assert!(fails(later.recv().unwrap()), "who is told later");
+        assert!(later.recv().is_err(), "told once");
+        assert_eq!(rounds.load(Ordering::SeqCst), 1);
+        queue.wait(4, &round).unwrap();
+        assert_eq!(queue.state.lock().leader, None);
+    }
+
     #[test]
     fn a_round_waits_for_those_who_came_to_the_last_ones() {
         const LONG: Duration = Duration::from_millis(1);
