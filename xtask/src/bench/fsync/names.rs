@@ -2,7 +2,7 @@
 //!
 //! Copies of our image, made right after each fsync, must show us and the kernel all names that are there then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,8 @@ use anyhow::{Context as _, Result, ensure};
 use super::super::loads::generate;
 use super::super::side::{Mounted, Removed, Setup, Side};
 use super::super::table;
-use super::{Args, Outcome, ratio, show, turns};
+use super::answer::{Answer, State};
+use super::{Args, Outcome, ratio, show_runs, turns};
 use crate::run;
 
 const NODE_SIZES: [&str; 2] = ["16k", "64k"];
@@ -20,8 +21,8 @@ const FIRST: &str = "first fsync";
 const SYNC: &str = "sync";
 const SECOND: &str = "second fsync";
 const EVERY: u64 = 1000;
-/// No commit by the clock: making the names takes longer than the usual 30 seconds, and an fsync after a commit has less to do.
-const OPTIONS: &str = "commit=300";
+/// No commit by the clock, however long the names take: an fsync after a commit has less to do.
+const OPTIONS: &str = "commit=3600";
 
 /// Of metadata the kernel promises far more than a commit writes, out of what no chunk has yet: on a small volume it runs out of
 /// promises at leaves of 64 KiB, and commits while the names are made.
@@ -30,8 +31,15 @@ const IMAGE_BYTES: u64 = 200 << 30;
 /// less.
 const TOUCHED_BYTES: u64 = 6 << 30;
 
-/// Seconds by node size, step and side.
-type Results = BTreeMap<(&'static str, &'static str, Side), Vec<f64>>;
+/// What came of a step: how long it took, and what it has left on the device.
+#[derive(Clone, Copy, Debug)]
+struct Done {
+    ms: f64,
+    answer: Answer,
+}
+
+/// By node size, step and side.
+type Results = BTreeMap<(&'static str, &'static str, Side), Vec<Done>>;
 
 pub fn run(args: &Args, sides: &[Side]) -> Result<Outcome> {
     let mut results = Results::new();
@@ -47,9 +55,10 @@ pub fn run(args: &Args, sides: &[Side]) -> Result<Outcome> {
             let mounted = Mounted::with(side, &args.dir, &setup)?;
             // One crash of each kind is enough.
             let is_judged = round == 0 && side == Side::Ours && sides.contains(&Side::Kernel);
-            for (step, seconds) in one_run(&mounted, args, is_judged)? {
-                eprintln!("{:>8} {node_size} {step:<14} {seconds:>9.4} s", side.name());
-                results.entry((node_size, step, side)).or_default().push(seconds);
+            for (step, done) in one_run(&mounted, args, is_judged)? {
+                let Done { ms, answer } = done;
+                eprintln!("{:>8} {node_size} {step:<14} {ms:>9.1} ms, {answer}", side.name());
+                results.entry((node_size, step, side)).or_default().push(done);
             }
             mounted.finish()?;
         }
@@ -57,18 +66,28 @@ pub fn run(args: &Args, sides: &[Side]) -> Result<Outcome> {
     Ok(render(args, &results))
 }
 
-fn one_run(mounted: &Mounted, args: &Args, is_judged: bool) -> Result<[(&'static str, f64); 3]> {
+fn one_run(mounted: &Mounted, args: &Args, is_judged: bool) -> Result<[(&'static str, Done); 3]> {
     let (mnt, count) = (mounted.mountpoint(), args.files.to_string());
+    let mut before = State::read(&mounted.image())?;
+    // Also what happened since the last step: a commit while names are made spares the fsync its work.
+    let mut done = |seconds: f64| -> Result<Done> {
+        let after = State::read(&mounted.image())?;
+        let answer = after.since(std::mem::replace(&mut before, after));
+        Ok(Done {
+            ms: seconds * 1e3,
+            answer,
+        })
+    };
     generate(&mnt, &["create", &count])?;
-    let first = generate(&mnt, &["sync-dir"])?;
+    let first = done(generate(&mnt, &["sync-dir"])?)?;
     if is_judged {
         judge(mounted, args.files)?;
     }
     let started = std::time::Instant::now();
     run::output(Command::new("sync").arg("-f").arg(&mnt))?;
-    let sync = started.elapsed().as_secs_f64();
+    let sync = done(started.elapsed().as_secs_f64())?;
     generate(&mnt, &["unlink", &count, "--every", &EVERY.to_string()])?;
-    let second = generate(&mnt, &["sync-dir"])?;
+    let second = done(generate(&mnt, &["sync-dir"])?)?;
     if is_judged {
         judge(mounted, args.files - args.files.div_ceil(EVERY))?;
     }
@@ -134,24 +153,28 @@ fn count_names(dir: &Path) -> Result<u64> {
 
 fn render(args: &Args, results: &Results) -> Outcome {
     let mut text = format!(
-        "{} empty files, medians of {} runs, milliseconds. Ratio: how many times as fast as the kernel's btrfs.\n\n\
-         | Leaves | step | kernel | Cowshed | ratio |\n|---|---|---:|---:|---:|\n",
+        "{} empty files, medians of {} runs (lowest to highest), milliseconds. Ratio: how many times as fast as the kernel's btrfs. \
+         The last columns: what the superblock says that each side has written.\n\n\
+         | Leaves | step | kernel | Cowshed | ratio | kernel wrote | Cowshed wrote |\n|---|---|---:|---:|---:|---|---|\n",
         args.files, args.runs
     );
     let mut bars = Vec::new();
     for node_size in NODE_SIZES {
         for step in [FIRST, SYNC, SECOND] {
-            let of = |side| table::median(results.get(&(node_size, step, side))?).map(|s| s * 1e3);
-            let (kernel, ours) = (of(Side::Kernel), of(Side::Ours));
+            let of = |side| results.get(&(node_size, step, side)).map_or(&[][..], |done| done);
+            let ms = |side| of(side).iter().map(|done| done.ms).collect::<Vec<_>>();
+            let [(kernel, kernel_wrote), (ours, we_wrote)] =
+                [Side::Kernel, Side::Ours].map(|side| (ms(side), show_answers(of(side))));
+            let [kernel_median, our_median] = [&kernel, &ours].map(|values| table::median(values));
             let _ = writeln!(
                 text,
-                "| {node_size} | {step} | {} | {} | {} |",
-                show(kernel, 1),
-                show(ours, 1),
-                ratio(kernel, ours)
+                "| {node_size} | {step} | {} | {} | {} | {kernel_wrote} | {we_wrote} |",
+                show_runs(&kernel, 1),
+                show_runs(&ours, 1),
+                ratio(kernel_median, our_median),
             );
             if step != SYNC {
-                for (side, value) in [(Side::Kernel, kernel), (Side::Ours, ours)] {
+                for (side, value) in [(Side::Kernel, kernel_median), (Side::Ours, our_median)] {
                     let label = format!("{step}, {node_size}, {}", side.name());
                     bars.extend(value.map(|value| (label, value)));
                 }
@@ -162,5 +185,16 @@ fn render(args: &Args, results: &Results) -> Outcome {
     Outcome {
         text,
         picture: Some(("fsync.svg", table::bars(&title, &bars))),
+    }
+}
+
+/// All that the runs answered; mostly it is one.
+fn show_answers(runs: &[Done]) -> String {
+    let answers: BTreeSet<Answer> = runs.iter().map(|done| done.answer).collect();
+    let words: Vec<String> = answers.iter().map(Answer::to_string).collect();
+    if words.is_empty() {
+        "-".into()
+    } else {
+        words.join(" or ")
     }
 }
