@@ -76,31 +76,74 @@ pub fn store_named(name: &str, table: &str) -> Result<()> {
     store_between(&marker("begin"), &marker("end"), table)
 }
 
+/// Bars of one unit, which share a scale.
+pub struct Panel<'a> {
+    /// What is measured, with its unit.
+    pub title: &'a str,
+    /// Each with its label and its value.
+    pub bars: Vec<(String, f64)>,
+}
+
 /// A picture of bars, one under the other, each with its label and its value.
 pub fn bars(title: &str, values: &[(String, f64)]) -> String {
+    let bars = values.to_vec();
+    panels(title, &[Panel { title: "", bars }])
+}
+
+/// A picture of several groups of bars, each with a scale of its own: the longest bar of each is as long.
+pub fn panels(title: &str, panels: &[Panel<'_>]) -> String {
     const ROW: usize = 26;
-    let longest = values.iter().map(|(_, value)| *value).fold(1.0, f64::max);
-    let height = ROW * (values.len() + 1) + 10;
+    /// Of a letter, about.
+    const LETTER: usize = 7;
+    const LABELS_MIN: usize = 250;
+    const LONGEST: f64 = 420.0;
+    let bars = || panels.iter().flat_map(|panel| &panel.bars);
+    let labels = bars()
+        .map(|(label, _)| label.len() * LETTER)
+        .fold(LABELS_MIN, usize::max);
+    let titles = panels.iter().filter(|panel| !panel.title.is_empty()).count();
+    let (width, height) = (labels + 510, ROW * (bars().count() + titles + 1) + 10);
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"760\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"13\">\n\
-         <rect width=\"760\" height=\"{height}\" fill=\"white\"/>\n<text x=\"10\" y=\"18\" font-weight=\"bold\">{title}</text>\n"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"13\">\n\
+         <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n<text x=\"10\" y=\"18\" font-weight=\"bold\">{title}</text>\n"
     );
-    for (row, (label, value)) in values.iter().enumerate() {
-        let (top, width) = (ROW * (row + 1), 420.0 * value / longest);
-        let colour = if label.contains("cowshed") {
-            "#2a7f62"
-        } else {
-            "#9aa5b1"
-        };
-        let _ = write!(
-            svg,
-            "<text x=\"250\" y=\"{}\" text-anchor=\"end\">{label}</text>\n\
-             <rect x=\"260\" y=\"{top}\" width=\"{width:.0}\" height=\"18\" fill=\"{colour}\"/>\n\
-             <text x=\"{:.0}\" y=\"{}\">{value:.0}</text>\n",
-            top + 14,
-            266.0 + width,
-            top + 14
-        );
+    let mut top = ROW;
+    for panel in panels {
+        if !panel.title.is_empty() {
+            let _ = writeln!(
+                svg,
+                "<text x=\"{}\" y=\"{}\">{}</text>",
+                labels + 10,
+                top + 16,
+                panel.title
+            );
+            top += ROW;
+        }
+        let longest = panel
+            .bars
+            .iter()
+            .map(|(_, value)| *value)
+            .fold(f64::MIN_POSITIVE, f64::max);
+        for (label, value) in &panel.bars {
+            let length = LONGEST * value / longest;
+            let colour = if label.contains("cowshed") {
+                "#2a7f62"
+            } else {
+                "#9aa5b1"
+            };
+            let decimals = if *value < 10.0 { 1 } else { 0 };
+            let _ = write!(
+                svg,
+                "<text x=\"{labels}\" y=\"{}\" text-anchor=\"end\">{label}</text>\n\
+                 <rect x=\"{}\" y=\"{top}\" width=\"{length:.0}\" height=\"18\" fill=\"{colour}\"/>\n\
+                 <text x=\"{:.0}\" y=\"{}\">{value:.decimals$}</text>\n",
+                top + 14,
+                labels + 10,
+                (labels + 16) as f64 + length,
+                top + 14
+            );
+            top += ROW;
+        }
     }
     svg + "</svg>\n"
 }
@@ -134,6 +177,24 @@ mod tests {
             Some(format!("a\n{BEGIN}\nnew\n{END}\nb\n").as_str())
         );
         assert_eq!(replace("a", (BEGIN, END), "new"), None);
+    }
+
+    #[test]
+    fn each_panel_has_its_own_scale() {
+        let panel = |title, values: [f64; 2]| Panel {
+            title,
+            bars: ["kernel", "cowshed"]
+                .map(str::to_owned)
+                .into_iter()
+                .zip(values)
+                .collect(),
+        };
+        let svg = panels("title", &[panel("MB/s", [400.0, 200.0]), panel("ms", [1.5, 3.0])]);
+        assert_eq!(svg.matches("width=\"420\"").count(), 2, "{svg}");
+        assert_eq!(svg.matches("width=\"210\"").count(), 2, "{svg}");
+        for words in [">MB/s<", ">ms<", ">400<", ">1.5<", ">title<"] {
+            assert!(svg.contains(words), "{words} in {svg}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 
 use super::super::side::{Mounted, Setup, Side};
 use super::super::table;
-use super::{Args, Outcome, show, turns};
+use super::{Args, Outcome, show_runs, turns};
 use crate::run;
 
 const CLIENTS: &str = "8";
@@ -22,7 +22,7 @@ pub struct Report {
     pub flush_max_ms: f64,
 }
 
-/// Name, decimals, which number, and whether more of it is better.
+/// Name, decimals, which number.
 type Column = (&'static str, usize, fn(&Report) -> f64);
 const COLUMNS: [Column; 3] = [
     ("throughput, MB/s", 0, |r| r.mb_per_s),
@@ -75,22 +75,39 @@ fn parse(text: &str) -> Option<Report> {
 
 fn render(args: &Args, results: &BTreeMap<Side, Vec<Report>>) -> Outcome {
     let mut text = format!(
-        "`dbench -t {} {CLIENTS}`, metadata and data `single`, medians of {} runs.\n\n\
+        "`dbench -t {} {CLIENTS}`, metadata and data `single`, medians of {} runs (lowest to highest).\n\n\
          | dbench | kernel | Cowshed | Cowshed / kernel |\n|---|---:|---:|---:|\n",
         args.seconds, args.runs
     );
+    let mut panels = Vec::new();
     for (name, decimals, take) in COLUMNS {
-        let of = |side| table::median(&results.get(&side)?.iter().map(take).collect::<Vec<_>>());
+        let of = |side| results.get(&side).into_iter().flatten().map(take).collect::<Vec<_>>();
         let (kernel, ours) = (of(Side::Kernel), of(Side::Ours));
+        let medians = [&kernel, &ours].map(|values| table::median(values));
         let _ = writeln!(
             text,
             "| {name} | {} | {} | {} |",
-            show(kernel, decimals),
-            show(ours, decimals),
-            super::ratio(ours, kernel)
+            show_runs(&kernel, decimals),
+            show_runs(&ours, decimals),
+            super::ratio(medians[1], medians[0])
         );
+        panels.push(panel(name, medians));
     }
-    Outcome { text, picture: None }
+    let title = format!("dbench, {CLIENTS} clients");
+    Outcome {
+        text,
+        picture: Some(("dbench.svg", table::panels(&title, &panels))),
+    }
+}
+
+/// Medians of the kernel and of ours.
+fn panel(title: &'static str, medians: [Option<f64>; 2]) -> table::Panel<'static> {
+    let sides = [Side::Kernel, Side::Ours].map(|side| side.name().to_owned());
+    let bars = sides.into_iter().zip(medians);
+    table::Panel {
+        title,
+        bars: bars.filter_map(|(side, median)| Some((side, median?))).collect(),
+    }
 }
 
 #[cfg(test)]

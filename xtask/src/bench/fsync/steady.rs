@@ -11,7 +11,7 @@ use anyhow::Result;
 use super::super::loads::generate;
 use super::super::side::{Mounted, Setup, Side};
 use super::super::table;
-use super::{Args, Outcome, dbench, ratio, show, turns};
+use super::{Args, Outcome, dbench, ratio, show_runs, turns};
 use crate::run;
 
 /// MiB of each database file.
@@ -104,27 +104,50 @@ pub fn one_run(args: &Args, side: Side, setup: &Setup<'_>, work: Work) -> Result
 
 fn render(args: &Args, results: &BTreeMap<(&str, Side), Vec<Report>>) -> Outcome {
     let mut text = format!(
-        "{} writes, each synced; metadata and data `single`, medians of {} runs. KiB: what the device was given for each \
-         fsync, the 4 KiB of data included. Ratio: how many times as fast as the kernel's btrfs.\n\n\
-         | Load | kernel | Cowshed | ratio | kernel, KiB | Cowshed, KiB |\n|---|---:|---:|---:|---:|---:|\n",
+        "{} writes, each synced; metadata and data `single`, medians of {} runs (lowest to highest). KiB: what the device was given for \
+         each fsync, the 4 KiB of data included. Ratio: how many times as fast as the kernel's btrfs.\n\n\
+         | Load | kernel, writes/s | Cowshed, writes/s | ratio | kernel, KiB | Cowshed, KiB |\n|---|---:|---:|---:|---:|---:|\n",
         args.writes, args.runs
     );
+    let (mut rates, mut sizes) = (Vec::new(), Vec::new());
     for work in ALL {
         let of = |side, take: fn(&Report) -> f64| {
-            table::median(&results.get(&(work.name, side))?.iter().map(take).collect::<Vec<_>>())
+            let runs = results.get(&(work.name, side)).into_iter().flatten();
+            runs.map(take).collect::<Vec<_>>()
         };
-        let rate = |side| of(side, |r| r.per_s);
-        let kib = |side| of(side, |r| r.kib_per_sync);
+        let rate = [Side::Kernel, Side::Ours].map(|side| of(side, |r| r.per_s));
+        let kib = [Side::Kernel, Side::Ours].map(|side| of(side, |r| r.kib_per_sync));
         let _ = writeln!(
             text,
-            "| {} | {}/s | {}/s | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} |",
             work.name,
-            show(rate(Side::Kernel), 0),
-            show(rate(Side::Ours), 0),
-            ratio(rate(Side::Ours), rate(Side::Kernel)),
-            show(kib(Side::Kernel), 1),
-            show(kib(Side::Ours), 1)
+            show_runs(&rate[0], 0),
+            show_runs(&rate[1], 0),
+            ratio(table::median(&rate[1]), table::median(&rate[0])),
+            show_runs(&kib[0], 1),
+            show_runs(&kib[1], 1)
         );
+        rates.extend(bars(work, [&rate[0], &rate[1]].map(|values| table::median(values))));
+        sizes.extend(bars(work, [&kib[0], &kib[1]].map(|values| table::median(values))));
     }
-    Outcome { text, picture: None }
+    Outcome {
+        text,
+        picture: Some(("steady.svg", picture(rates, sizes))),
+    }
+}
+
+/// Medians of the kernel and of ours.
+fn bars(work: Work, medians: [Option<f64>; 2]) -> impl Iterator<Item = (String, f64)> {
+    let labels = [Side::Kernel, Side::Ours].map(|side| format!("{}, {}", work.name, side.name()));
+    let bars = labels.into_iter().zip(medians);
+    bars.filter_map(|(label, median)| Some((label, median?)))
+}
+
+fn picture(rates: Vec<(String, f64)>, sizes: Vec<(String, f64)>) -> String {
+    let panel = |title, bars| table::Panel { title, bars };
+    let panels = [
+        panel("writes per second", rates),
+        panel("KiB written for each fsync", sizes),
+    ];
+    table::panels("Each write synced", &panels)
 }
