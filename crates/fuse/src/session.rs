@@ -142,6 +142,7 @@ impl Session {
         mount_options.default_permissions = checks == PermissionChecks::FrontEnd;
         let workers = options.workers.clamp(1, WORKERS_MAX);
         let server = Arc::new(Server::new(fs, wishes, workers, options.on_panic));
+        let is_block_device = mount_options.block_device.is_some();
         let (device, mountpoint) = mount::mount(target, &mount_options)?;
         let io_bytes_max = wishes.io_bytes_max;
         let mut session = Session {
@@ -157,6 +158,14 @@ impl Session {
             let _ = session.mountpoint.unmount(true);
             session.server.finish();
             return Err(error);
+        }
+        let agreed = session.agreed();
+        // Of others, nobody expects it.
+        if is_block_device && !wishes.read_only && !agreed.passes_syncfs_on(is_block_device) {
+            tracing::warn!(
+                minor = agreed.minor,
+                "this kernel, older than Linux 6.18, does not tell mounts of sync and syncfs: use fsync or `cowshed sync`"
+            );
         }
         if crate::sys::is_root() {
             // The default will do where this is impossible (no /sys, a container).

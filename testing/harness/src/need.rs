@@ -71,6 +71,25 @@ pub fn kernel_btrfs() -> Option<()> {
     kernel_fs("btrfs")
 }
 
+/// Linux that passes sync(2) and syncfs(2) on to FUSE mounts of block devices.
+pub fn syncfs_of_block_devices() -> Option<()> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let what = format!(
+        "Linux 6.18, which passes syncfs on to mounts of block devices; this is {}",
+        release.trim()
+    );
+    require(is_since(&release, (6, 18)), &what)
+}
+
+/// Is `6.18.44-vendor` such a version, or a later one?
+fn is_since(release: &str, version: (u32, u32)) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= version,
+        _ => false,
+    }
+}
+
 /// Of which share of a long run a test judges: another one each day, or the one of `COWSHED_SEED`. Printed, so that
 /// whoever sees the test fail can run it again.
 pub fn share_seed(what: &str) -> u64 {
@@ -91,7 +110,21 @@ pub fn share_seed(what: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::judge;
+    use super::{is_since, judge};
+
+    #[test]
+    fn versions_are_numbers() {
+        for (release, is_new) in [
+            ("6.18.44-vendor", true),
+            ("6.18-rc1", true),
+            ("7.0.0", true),
+            ("6.9.1", false),
+            ("5.15.0-100-generic", false),
+            ("unknown", false),
+        ] {
+            assert_eq!(is_since(release, (6, 18)), is_new, "{release}");
+        }
+    }
 
     #[test]
     fn what_is_there_is_not_skipped() {

@@ -12,6 +12,9 @@ pub const MINOR: u32 = 45;
 /// The oldest: Linux 5.4.
 pub const MINOR_MIN: u32 = 31;
 
+/// From here on (Linux 6.18) the kernel passes sync(2) and syncfs(2) on to mounts of block devices.
+pub const SYNCFS_MINOR: u32 = 45;
+
 /// The unit of `max_pages`. The kernel counts in its own pages; where those are larger, it allows itself more than we
 /// ask for, but never more than `max_write`.
 const PAGE_BYTES: usize = 4096;
@@ -46,6 +49,11 @@ pub struct Agreed {
 impl Agreed {
     pub fn skips_open(&self) -> bool {
         self.capabilities.stateless_open && self.flags.contains(InitFlags::NO_OPEN_SUPPORT)
+    }
+
+    /// Does sync(2) reach this mount? Never one that is not of a block device.
+    pub fn passes_syncfs_on(&self, is_block_device: bool) -> bool {
+        is_block_device && self.minor >= SYNCFS_MINOR
     }
 
     pub fn skips_opendir(&self) -> bool {
@@ -182,6 +190,15 @@ mod tests {
             assert_eq!(agreed.skips_open(), skips);
             assert_eq!(agreed.minor, minor.min(MINOR));
             assert!(!agreed.flags.contains(InitFlags::ATOMIC_O_TRUNC));
+        }
+    }
+
+    #[test]
+    fn sync_reaches_block_devices_of_new_kernels() {
+        for (minor, is_block_device, reaches) in [(45, true, true), (44, true, false), (45, false, false)] {
+            let (init, flags2) = kernel(InitFlags::all(), minor);
+            let agreed = agree(&init, flags2, &WISHES, Capabilities::default());
+            assert_eq!(agreed.passes_syncfs_on(is_block_device), reaches, "{minor}");
         }
     }
 

@@ -194,10 +194,12 @@ fn a_block_device_mount_ends_before_umount_returns() {
     fs::write(mount.path("f"), b"content").unwrap();
     let synced = mount.fs.synced.load(Ordering::SeqCst);
     run("sync", &["-f".as_ref(), mount.dir.path().as_os_str()]).unwrap();
-    assert!(
-        mount.fs.synced.load(Ordering::SeqCst) > synced,
-        "Linux passes syncfs on to mounts of block devices"
-    );
+    if need::syncfs_of_block_devices().is_some() {
+        assert!(
+            mount.fs.synced.load(Ordering::SeqCst) > synced,
+            "Linux passes syncfs on to mounts of block devices"
+        );
+    }
     run("umount", &[mount.dir.path()]).unwrap();
     assert_eq!(
         mount.fs.destroyed.load(Ordering::SeqCst),
