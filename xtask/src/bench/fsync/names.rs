@@ -4,10 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::fs::FallocateFlags;
 
 use super::super::loads::generate;
 use super::super::side::{Mounted, Removed, Setup, Side};
@@ -21,8 +23,10 @@ const FIRST: &str = "first fsync";
 const SYNC: &str = "sync";
 const SECOND: &str = "second fsync";
 const EVERY: u64 = 1000;
-/// No commit by the clock, however long the names take: an fsync after a commit has less to do.
-const OPTIONS: &str = "commit=3600";
+/// No commit by the clock, however long the names take: an fsync after a commit has less to do. And [`make_room`].
+const OPTIONS: &str = "commit=3600,metadata_ratio=1";
+/// Chunks for metadata that the kernel has beside the first one.
+const ROOM_CHUNKS: u64 = 4;
 
 /// Of metadata the kernel promises far more than a commit writes, out of what no chunk has yet: on a small volume it runs out of
 /// promises at leaves of 64 KiB, and commits while the names are made.
@@ -68,6 +72,7 @@ pub fn run(args: &Args, sides: &[Side]) -> Result<Outcome> {
 
 fn one_run(mounted: &Mounted, args: &Args, is_judged: bool) -> Result<[(&'static str, Done); 3]> {
     let (mnt, count) = (mounted.mountpoint(), args.files.to_string());
+    make_room(&mnt)?;
     let mut before = State::read(&mounted.image())?;
     // Also what happened since the last step: a commit while names are made spares the fsync its work.
     let mut done = |seconds: f64| -> Result<Done> {
@@ -92,6 +97,21 @@ fn one_run(mounted: &Mounted, args: &Args, is_judged: bool) -> Result<[(&'static
         judge(mounted, args.files - args.files.div_ceil(EVERY))?;
     }
     Ok([(FIRST, first), (SYNC, sync), (SECOND, second)])
+}
+
+/// Sees to it that the kernel needs no new chunk for metadata: the slower the names are made, the more often it writes and moves what it
+/// has of them, and keeps the old places until the commit, up to several GiB. An fsync in a transaction that made a chunk is a commit.
+///
+/// With `metadata_ratio=1` it makes one for each chunk for data, and these are preallocated, which takes no memory. Ours takes the option
+/// without effect, but gets the same file.
+fn make_room(mnt: &Path) -> Result<()> {
+    const CHUNK_BYTES: u64 = 1 << 30;
+    let file = File::create(mnt.join("room"))?;
+    for chunk in 0..ROOM_CHUNKS {
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), chunk * CHUNK_BYTES, CHUNK_BYTES)?;
+        rustix::fs::syncfs(&file)?;
+    }
+    Ok(())
 }
 
 /// First fsync of a directory of `files` new names on our side alone, in seconds: on a volume as for [`run`], whatever `setup`
