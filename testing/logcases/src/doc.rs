@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::roads::is_for_us;
 use crate::table::{CHAPTERS, Case};
 
 /// The line before the table.
@@ -15,7 +16,7 @@ pub fn table() -> String {
     for chapter in &CHAPTERS {
         let _ = write!(
             out,
-            "\n### {}\n\n| Test | Script | After the crash |\n|---|---|---|\n",
+            "\n### {}\n\n| Test | Script | After the crash | Cowshed writes |\n|---|---|---|---|\n",
             chapter.title
         );
         for case in chapter.cases {
@@ -41,8 +42,14 @@ fn row(case: &Case) -> String {
         "" => String::new(),
         note => format!(" ({note})"),
     };
+    // What cannot be understood is a test's to tell.
+    let ours = match (is_for_us(case).unwrap_or(false), case.ours, case.ours_in_small_leaves) {
+        (false, ..) => "-".into(),
+        (true, ours, small) if ours == small => ours.to_string(),
+        (true, ours, small) => format!("{ours}; in leaves of 4 KiB {small}"),
+    };
     format!(
-        "| `{}` | {} | {}{linux}{note} |\n",
+        "| `{}` | {} | {}{linux}{note} | {ours} |\n",
         case.name,
         code(case.script),
         show(case.expect)

@@ -23,4 +23,4 @@ pub mod reverse;
 pub mod roads;
 pub mod table;
 
-pub use table::Case;
+pub use table::{Answer, Case};

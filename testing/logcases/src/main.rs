@@ -118,7 +118,10 @@ fn main() -> Result<()> {
                         Ok(report) => {
                             logged.fetch_add(report.logged.len(), Ordering::Relaxed);
                             if args.verbose {
-                                println!("{}: log written by {:?}", case.name, report.logged);
+                                let ours = report
+                                    .ours
+                                    .map_or("nothing was asked of us".into(), |ours| format!("ours: {ours}"));
+                                println!("{}: log written by {:?}; {ours}", case.name, report.logged);
                             }
                         }
                         Err(error) => {

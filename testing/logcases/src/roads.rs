@@ -13,14 +13,14 @@ use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_crash::rig::{self, Devices, Layout};
 use cowshed_crash::tree::{self, Tree};
 use cowshed_crash::{kernel, load_image};
-use cowshed_device::{BlockDevice as _, MemDevice};
+use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_harness::{KernelVolume, VolumeOptions};
 use cowshed_vfs::{FileKind, FileSystem as _, NodeId, Timestamp};
 
 use crate::linux::Linux;
 use crate::op::Op;
 use crate::ours::Ours;
-use crate::{Case, expect};
+use crate::{Answer, Case, expect};
 
 /// Linux or Cowshed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +44,8 @@ pub struct Crash {
     pub device: MemDevice,
     /// There is a log to be replayed; otherwise the writer has committed instead.
     pub has_log: bool,
+    /// Of the last commit.
+    generation: u64,
 }
 
 impl Crash {
@@ -54,8 +56,24 @@ impl Crash {
             ..OpenOptions::default()
         };
         let volume = Volume::open(vec![Arc::new(device.snapshot())], &options)?;
-        let has_log = volume.superblock().log_root.get() != 0;
-        Ok(Crash { device, has_log })
+        let (has_log, generation) = {
+            let superblock = volume.superblock();
+            (superblock.log_root.get() != 0, superblock.generation.get())
+        };
+        Ok(Crash {
+            device,
+            has_log,
+            generation,
+        })
+    }
+
+    /// What its writer has done since the volume was of this generation.
+    fn answer(&self, generation: u64) -> Answer {
+        match (self.has_log, self.generation == generation) {
+            (true, _) => Answer::Log,
+            (false, false) => Answer::Commit,
+            (false, true) => Answer::Nothing,
+        }
     }
 }
 
@@ -99,26 +117,31 @@ pub fn kernel_writes(base: &MemDevice, ops: &[Op]) -> Result<Crash> {
     Crash::new(device)
 }
 
-/// Our engine runs the script, its fsyncs as logs or as commits. What it cannot make itself must stand in the setup, which the kernel runs then.
-pub fn we_write(base: &MemDevice, case: &Case, tree_log: bool) -> Result<Crash> {
-    let ops = case.ops()?;
-    let (device, ops) = if ops.iter().any(Op::is_kernels) {
-        let setup = case.setup_len()?;
+/// Our engine runs the script, its fsyncs as logs or as commits; gives what it wrote, too. What it cannot make itself must stand in the setup, which the kernel runs then.
+pub fn we_write(base: &MemDevice, case: &Case, tree_log: bool) -> Result<(Crash, Answer)> {
+    let (ops, setup) = (case.ops()?, case.setup_len()?);
+    let (device, setup, ops) = if ops.iter().any(Op::is_kernels) {
         ensure!(!ops[setup..].iter().any(Op::is_kernels), "only the kernel can do this");
-        (kernel_prepares(base, &ops[..setup])?, &ops[setup..])
+        (kernel_prepares(base, &ops[..setup])?, &ops[..0], &ops[setup..])
     } else {
-        (base.snapshot(), &ops[..])
+        (base.snapshot(), &ops[..setup], &ops[setup..])
     };
     let devices: Devices = vec![Arc::new(device)];
     let fs = rig::mount_with(rig::shared(&devices), tree_log)?;
     let mut player = Ours::new(&fs);
+    for op in setup {
+        player.apply(op)?;
+    }
+    let generation = superblock(devices[0].as_ref())?.generation.get();
     for op in ops {
         player.apply(op)?;
     }
     let device = devices[0].snapshot();
     drop(player);
     rig::abandon(fs);
-    Crash::new(device)
+    let crash = Crash::new(device)?;
+    let answer = crash.answer(generation);
+    Ok((crash, answer))
 }
 
 /// Can our engine run the script? It neither makes subvolumes nor moves them.
@@ -215,36 +238,48 @@ pub fn same(left: &Tree, right: &Tree) -> Result<()> {
 pub struct Report {
     /// Who wrote a log, where the others have committed.
     pub logged: BTreeSet<Who>,
+    /// What we wrote, where we were among the writers.
+    pub ours: Option<Answer>,
 }
 
 /// Names of one file that fill half a leaf: Linux 6.18 may come to a stop where it replays them (docs/design/log-tree.md, "Long items").
-fn may_go_to_the_kernel(case: &Case, base: &MemDevice) -> Result<bool> {
+fn may_go_to_the_kernel(case: &Case, nodesize_bytes: u32) -> bool {
+    nodesize_bytes >= 16384 || !case.script.contains("manylinks")
+}
+
+/// The first one, as it is on the device now.
+fn superblock(device: &dyn BlockDevice) -> Result<Superblock> {
     let mut bytes = vec![0; SUPERBLOCK_BYTES];
-    base.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
-    let superblock = Superblock::verify(&bytes, Some(SUPERBLOCK_OFFSETS[0]))?;
-    Ok(superblock.nodesize.get() >= 16384 || !case.script.contains("manylinks"))
+    device.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
+    Ok(Superblock::verify(&bytes, Some(SUPERBLOCK_OFFSETS[0]))?)
 }
 
 /// Runs a case: each writer's crash image is replayed by each replayer.
 ///
-/// `tree_log`: our fsyncs write logs, not commits.
+/// `tree_log`: our fsyncs write logs, not commits; then each does what the case says.
 pub fn run(case: &Case, base: &MemDevice, tree_log: bool, writers: &[Who], replayers: &[Who]) -> Result<Report> {
     let mut report = Report::default();
+    let nodesize_bytes = superblock(base)?.nodesize.get();
     for &writer in writers {
         if writer == Who::Cowshed && !is_for_us(case)? {
             continue;
         }
         let name = || format!("case {}, written by {writer}", case.name);
         let crash = match writer {
-            Who::Kernel => kernel_writes(base, &case.ops()?),
-            Who::Cowshed => we_write(base, case, tree_log),
+            Who::Kernel => kernel_writes(base, &case.ops()?).map(|crash| (crash, None)),
+            Who::Cowshed => we_write(base, case, tree_log).map(|(crash, answer)| (crash, Some(answer))),
+        };
+        let (crash, answer) = crash.with_context(name)?;
+        if let Some(answer) = answer {
+            let expected = case.answer(nodesize_bytes);
+            ensure!(!tree_log || answer == expected, "{}: {answer}, not {expected}", name());
+            report.ours = Some(answer);
         }
-        .with_context(name)?;
         if crash.has_log {
             report.logged.insert(writer);
         }
         let mut first: Option<(Who, Tree)> = None;
-        let is_safe = may_go_to_the_kernel(case, base)?;
+        let is_safe = may_go_to_the_kernel(case, nodesize_bytes);
         for &replayer in replayers.iter().filter(|who| is_safe || **who != Who::Kernel) {
             let name = || format!("{}, replayed by {replayer}", name());
             let found = match replayer {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cowshed_harness::need;
 use cowshed_logcases::roads::{self, Who};
-use cowshed_logcases::{Case, doc, expect, table};
+use cowshed_logcases::{Answer, Case, doc, expect, table};
 
 /// Another one of so many shares of the cases is judged each day; `cargo xtask ci` runs all besides.
 const SHARES: usize = 5;
@@ -60,6 +60,28 @@ fn what_we_write_we_replay() {
         let ours = table::all().filter(|case| !case.script.contains("subvolume"));
         run(ours, nodesize, &[Who::Cowshed], &[Who::Cowshed]);
     }
+}
+
+/// A case says whether our fsync is a log: if all were commits, every state would be right, and no log tried.
+#[test]
+fn a_commit_instead_of_a_log_is_found() {
+    let base = roads::base(16384).unwrap();
+    let case = table::all().find(|case| case.name == "new_file").unwrap();
+    for (ours, said) in [
+        (Answer::Log, None),
+        (Answer::Commit, Some("log, not commit")),
+        (Answer::Nothing, Some("log, not nothing")),
+    ] {
+        let case = Case { ours, ..case };
+        let found = roads::run(&case, &base, TREE_LOG, &[Who::Cowshed], &[Who::Cowshed]);
+        let found = found.map_err(|error| format!("{error:#}"));
+        match said {
+            None => assert_eq!(found.unwrap().ours, Some(Answer::Log)),
+            Some(said) => assert!(found.unwrap_err().contains(said)),
+        }
+    }
+    let (crash, answer) = roads::we_write(&base, &case, !TREE_LOG).unwrap();
+    assert_eq!((crash.has_log, answer), (false, Answer::Commit));
 }
 
 #[test]

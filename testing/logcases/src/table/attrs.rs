@@ -28,7 +28,8 @@ pub(super) const CASES: &[Case] = &[
         "write f 0 a4k; sync; utime f 1000000; fdatasync f",
         &["f = a4k"],
         "times are no data",
-    ),
+    )
+    .writes_nothing(),
     case(
         "mode_after_log",
         "sync; write f 0 a4k; fsync f; chmod f 600; fsync f",

@@ -243,7 +243,8 @@ pub(super) const CASES: &[Case] = &[
         "write f 0 a8k; sync; write f 0 b8k; write g 0 b8k",
         &["f = a8k | b8k; ?g = b8k | -"],
         "no promise beyond the last sync",
-    ),
+    )
+    .writes_nothing(),
     case("sparse", "sync; write f 1m a4k; fsync f", &["f = .1m+a4k"]),
     case(
         "hole_filled",

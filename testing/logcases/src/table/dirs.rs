@@ -115,7 +115,8 @@ pub(super) const CASES: &[Case] = &[
         "logged_directory_made_again",
         "sync; mkdir d; write d/f 0 a8k; fsync d/f; unlink d/f; rmdir d; mkdir d; write d/f 0 b4k; fsync d/f",
         &["d/; d/f = b4k; d/f links 1"],
-    ),
+    )
+    .commits(),
     noted(
         "directory_renamed_child_synced",
         "mkdir d; write d/f 0 a8k; sync; rename d e; write e/f 8k b8k; fsync e/f",
@@ -132,7 +133,8 @@ pub(super) const CASES: &[Case] = &[
         "directory_renamed_and_synced",
         "mkdir d; write d/f 0 a8k; sync; rename d e; fsync e",
         &["e/; e/f = a8k; !d"],
-    ),
+    )
+    .commits(),
     noted(
         "directory_moved_and_child_synced",
         "mkdir p; mkdir q; mkdir p/d; write p/d/f 0 a8k; sync; rename p/d q/d; write q/d/g 0 b4k; fsync q/d/g",
@@ -147,12 +149,14 @@ pub(super) const CASES: &[Case] = &[
         "mkdir p; mkdir q; mkdir p/d; write p/d/f 0 a8k; sync; rename p/d q/d; fsync p",
         &["p/; q/; q/d/; q/d/f = a8k", "p/; q/; p/d/; p/d/f = a8k"],
         "never lost, never twice",
-    ),
+    )
+    .commits(),
     case(
         "directory_moved_and_new_parent_synced",
         "mkdir p; mkdir q; mkdir p/d; write p/d/f 0 a8k; sync; rename p/d q/d; fsync q",
         &["p/; q/; q/d/; q/d/f = a8k"],
-    ),
+    )
+    .commits(),
     case(
         "new_directory_moved",
         "mkdir p; mkdir q; sync; mkdir p/d; write p/d/f 0 a8k; fsync p/d/f; rename p/d q/d; fsync q/d",
@@ -162,28 +166,33 @@ pub(super) const CASES: &[Case] = &[
         "directories_change_places",
         "mkdir d; mkdir e; write d/f 0 a4k; write e/g 0 b4k; sync; exchange d e; fsync d",
         &["d/; e/; e/f = a4k; d/g = b4k"],
-    ),
+    )
+    .commits(),
     case(
         "child_becomes_parent",
         "mkdir a; mkdir a/b; write a/b/f 0 a4k; sync; rename a/b b; rename a b/a; fsync b/a",
         &["b/; b/f = a4k; b/a/"],
-    ),
+    )
+    .commits(),
     case(
         "rename_over_empty_directory",
         "mkdir a; mkdir b; write a/f 0 a8k; sync; rename a b; fsync b",
         &["b/; b/f = a8k; !a"],
-    ),
+    )
+    .commits(),
     case(
         "file_moves_up_and_directory_goes",
         "mkdir d; write d/f 0 a8k; sync; rename d/f f; rmdir d; fsync f",
         &["f = a8k; !d"],
-    ),
+    )
+    .commits(),
     noted(
         "file_moves_up_and_parent_synced",
         "mkdir p; mkdir p/d; write p/d/f 0 a8k; sync; rename p/d/f p/f; rmdir p/d; fsync p",
         &["p/; p/f = a8k"],
         "a directory that goes takes nothing along",
-    ),
+    )
+    .commits(),
     case(
         "root_synced",
         "write f 0 a8k; sync; create g; unlink f; fsync .",

@@ -53,7 +53,8 @@ pub(super) const CASES: &[Case] = &[
         "unlink_one_of_two_after_log",
         "mkdir d; write f 0 a8k; link f d/g; sync; write f 0 b8k; fsync f; unlink d/g; fsync f",
         &["d/; f = b8k; !d/g; f links 1"],
-    ),
+    )
+    .commits(),
     case(
         "unlink_one_of_two_then_change",
         "write f 0 a8k; link f g; sync; unlink f; write g 8k b8k; fsync g",
@@ -98,17 +99,20 @@ pub(super) const CASES: &[Case] = &[
         "many_links",
         "mkdir d; write f 0 a4k; sync; manylinks f d/l 300; fsync f",
         &["d/; f = a4k; f links 301; d/l* count 300"],
-    ),
+    )
+    .commits_in_small_leaves(),
     case(
         "many_links_some_removed",
         "mkdir d; write f 0 a4k; manylinks f d/l 300; sync; unlink-every 3 d/l 300; fsync f",
         &["d/; f = a4k; f links 201; d/l* count 200"],
-    ),
+    )
+    .commits_in_small_leaves(),
     case(
         "many_links_removed_and_directory_synced",
         "mkdir d; write f 0 a4k; manylinks f d/l 300; sync; unlink-every 2 d/l 300; fsync d",
         &["d/; f = a4k; f links 151; d/l* count 150"],
-    ),
+    )
+    .commits_in_small_leaves(),
     case(
         "temporary_file_linked",
         "sync; tmpfile @1 .; write @1 0 a8k; link @1 f; fsync @1",
@@ -119,7 +123,8 @@ pub(super) const CASES: &[Case] = &[
         "sync; tmpfile @1 .; write @1 0 a8k; fsync @1; link @1 f",
         &["?f = a8k"],
         "the link was not synced",
-    ),
+    )
+    .writes_nothing(),
     case(
         "temporary_file_synced_linked_synced",
         "mkdir d; sync; tmpfile @1 .; write @1 0 a8k; fsync @1; link @1 d/f; fsync @1",
@@ -134,18 +139,21 @@ pub(super) const CASES: &[Case] = &[
         "temporary_file_never_linked",
         "sync; tmpfile @1 .; write @1 0 a8k; fsync @1",
         &[""],
-    ),
+    )
+    .writes_nothing(),
     noted(
         "unlinked_open_file",
         "write f 0 a8k; sync; open @1 f; unlink f; fsync @1",
         &["!f"],
         "an fsync of a file without a name makes its removal durable",
-    ),
+    )
+    .commits(),
     case(
         "unlinked_open_file_changed",
         "write f 0 a8k; sync; open @1 f; unlink f; write @1 0 b16k; fsync @1",
         &["!f"],
-    ),
+    )
+    .commits(),
     noted(
         "logged_open_file_unlinked",
         "sync; write f 0 a8k; fsync f; open @1 f; unlink f; write @1 0 b8k; fsync @1",

@@ -8,9 +8,31 @@ mod names;
 mod sharing;
 mod special;
 
+use std::fmt;
+
 use anyhow::Result;
 
 use crate::op::Op;
+
+/// How a writer answers the last fsync of a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A log, which waits for its replay.
+    Log,
+    Commit,
+    /// There was nothing that had to be written.
+    Nothing,
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Answer::Log => "log",
+            Answer::Commit => "commit",
+            Answer::Nothing => "nothing",
+        })
+    }
+}
 
 /// One named case.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +47,10 @@ pub struct Case {
     pub linux: &'static [&'static str],
     /// What a reader should know beside.
     pub note: &'static str,
+    /// What Cowshed writes: a case whose fsync is a commit says nothing of logs.
+    pub ours: Answer,
+    /// The same in leaves of 4 KiB.
+    pub ours_in_small_leaves: Answer,
 }
 
 const fn case(name: &'static str, script: &'static str, expect: &'static [&'static str]) -> Case {
@@ -38,6 +64,8 @@ const fn noted(name: &'static str, script: &'static str, expect: &'static [&'sta
         expect,
         linux: &[],
         note,
+        ours: Answer::Log,
+        ours_in_small_leaves: Answer::Log,
     }
 }
 
@@ -45,6 +73,40 @@ impl Case {
     /// The kernel's log is content with less.
     const fn linux_also(self, linux: &'static [&'static str]) -> Case {
         Case { linux, ..self }
+    }
+
+    /// Our fsync is one of those that docs/design/log-tree.md leaves to the commit.
+    const fn commits(self) -> Case {
+        Case {
+            ours: Answer::Commit,
+            ours_in_small_leaves: Answer::Commit,
+            ..self
+        }
+    }
+
+    /// Likewise, but only where leaves are small.
+    const fn commits_in_small_leaves(self) -> Case {
+        Case {
+            ours_in_small_leaves: Answer::Commit,
+            ..self
+        }
+    }
+
+    /// Our fsync writes nothing.
+    const fn writes_nothing(self) -> Case {
+        Case {
+            ours: Answer::Nothing,
+            ours_in_small_leaves: Answer::Nothing,
+            ..self
+        }
+    }
+
+    /// What Cowshed writes on a volume with leaves of this size.
+    pub fn answer(&self, nodesize_bytes: u32) -> Answer {
+        match nodesize_bytes {
+            ..16384 => self.ours_in_small_leaves,
+            _ => self.ours,
+        }
     }
 
     /// The script as operations.

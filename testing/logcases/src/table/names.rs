@@ -72,27 +72,32 @@ pub(super) const CASES: &[Case] = &[
         "replace_twice",
         "write f 0 a8k; sync; write t 0 b8k; fsync t; rename t f; write t 0 c8k; fsync t; rename t f; fsync f",
         &["f = c8k; !t; f links 1"],
-    ),
+    )
+    .commits(),
     case(
         "replace_again_and_another_synced",
         "mkdir d; write d/f 0 a8k; sync; write d/t 0 b8k; fsync d/t; rename d/t d/f; fsync d; write d/t 0 c8k; fsync d/t; rename d/t d/f; write g 0 x4k; fsync g",
         &["d/; d/f = b8k; d/t = c8k; g = x4k", "d/; d/f = c8k; g = x4k"],
-    ),
+    )
+    .commits(),
     case(
         "replace_again_and_neighbour_synced",
         "mkdir d; write d/f 0 a8k; create d/j; sync; write d/t 0 b8k; fsync d/t; rename d/t d/f; fsync d; write d/t 0 c8k; fsync d/t; rename d/t d/f; write d/j 0 x4k; fdatasync d/j",
         &["d/; d/f = b8k; d/t = c8k; d/j = x4k", "d/; d/f = c8k; d/j = x4k"],
-    ),
+    )
+    .commits(),
     case(
         "replace_again_and_new_neighbour_synced",
         "mkdir d; write d/f 0 a8k; sync; write d/t 0 b8k; fsync d/t; rename d/t d/f; fsync d; write d/t 0 c8k; fsync d/t; rename d/t d/f; write d/n 0 x4k; fsync d/n",
         &["d/; d/f = b8k; d/t = c8k; d/n = x4k", "d/; d/f = c8k; d/n = x4k"],
-    ),
+    )
+    .commits(),
     case(
         "replace_again_with_unsynced",
         "mkdir d; write d/f 0 a8k; sync; write d/t 0 b8k; fsync d/t; rename d/t d/f; fsync d; create d/t; rename d/t d/f; write g 0 x4k; fsync g",
         &["d/; d/f = b8k; ?d/t = -; g = x4k", "d/; d/f = -; g = x4k"],
-    ),
+    )
+    .commits(),
     case(
         "replace_old_synced_file",
         "write f 0 a8k; write t 0 b8k; sync; rename t f; fsync f",
@@ -132,17 +137,20 @@ pub(super) const CASES: &[Case] = &[
         "exchange_across_directories",
         "mkdir d; mkdir e; write d/a 0 a8k; write e/b 0 b8k; sync; exchange d/a e/b; fsync d/a; fsync e/b",
         &["d/; e/; d/a = b8k; e/b = a8k"],
-    ),
+    )
+    .commits(),
     case(
         "exchange_new_with_old",
         "mkdir d; write d/a 0 a8k; sync; write b 0 b8k; fsync b; exchange d/a b; fsync b",
         &["d/; d/a = b8k; b = a8k"],
-    ),
+    )
+    .commits(),
     case(
         "exchange_file_with_directory",
         "mkdir d; write d/x 0 x4k; write f 0 a8k; sync; exchange d f; fsync d",
         &["d = a8k; f/; f/x = x4k"],
-    ),
+    )
+    .commits(),
     case(
         "swap_by_three_renames",
         "write a 0 a8k; write b 0 b8k; sync; rename a t; rename b a; rename t b; fsync a",
@@ -162,7 +170,8 @@ pub(super) const CASES: &[Case] = &[
         "name_used_again_after_log",
         "sync; write f 0 a8k; fsync f; unlink f; write f 0 b4k; fsync f",
         &["f = b4k; f links 1"],
-    ),
+    )
+    .commits(),
     case(
         "name_of_renamed_file_used_again",
         "write f 0 a8k; sync; rename f g; write f 0 b4k; fsync f",
@@ -172,7 +181,8 @@ pub(super) const CASES: &[Case] = &[
         "name_of_moved_file_used_again",
         "mkdir d; mkdir e; write d/f 0 a8k; sync; rename d/f e/f; write d/f 0 b4k; fsync d/f",
         &["d/; e/; d/f = b4k; e/f = a8k"],
-    ),
+    )
+    .commits(),
     case(
         "chain_of_names",
         "write a 0 a4k; write b 0 b4k; write c 0 c4k; sync; rename c d; rename b c; rename a b; write a 0 x4k; fsync a",
@@ -182,12 +192,14 @@ pub(super) const CASES: &[Case] = &[
         "name_of_renamed_directory_used_by_file",
         "mkdir d; write d/x 0 a4k; sync; rename d e; write d 0 b4k; fsync d",
         &["d = b4k; e/; e/x = a4k"],
-    ),
+    )
+    .commits(),
     case(
         "name_of_renamed_directory_used_by_directory",
         "mkdir d; write d/x 0 a4k; sync; rename d e; mkdir d; write d/y 0 b4k; fsync d/y",
         &["d/; d/y = b4k; e/; e/x = a4k"],
-    ),
+    )
+    .commits(),
     noted(
         "move_and_fsync_old_directory",
         "mkdir d; mkdir e; write d/f 0 a8k; sync; rename d/f e/f; fsync d",
@@ -199,12 +211,14 @@ pub(super) const CASES: &[Case] = &[
         "mkdir d; mkdir e; write d/f 0 a8k; sync; rename d/f e/f; fsync e",
         &["d/; e/; e/f = a8k; !d/f; e/f links 1"],
     )
+    .commits()
     .linux_also(&["d/; e/; e/f = a8k; d/f == e/f; e/f links 2"]),
     case(
         "move_and_fsync_file",
         "mkdir d; mkdir e; write d/f 0 a8k; sync; rename d/f e/f; fsync e/f",
         &["d/; e/; e/f = a8k; !d/f; e/f links 1"],
-    ),
+    )
+    .commits(),
     case(
         "move_logged_new_file",
         "mkdir d; mkdir e; sync; write d/f 0 a8k; fsync d/f; rename d/f e/f; fsync e/f",
@@ -224,10 +238,12 @@ pub(super) const CASES: &[Case] = &[
         "move_two_files_crosswise",
         "mkdir d; mkdir e; write d/a 0 a4k; write e/b 0 b4k; sync; rename d/a e/a; rename e/b d/b; fsync d; fsync e",
         &["d/; e/; e/a = a4k; d/b = b4k"],
-    ),
+    )
+    .commits(),
     case(
         "changed_and_moved",
         "mkdir d; mkdir e; write d/f 0 a8k; sync; write d/f 4k b4k; rename d/f e/g; fsync e/g",
         &["d/; e/; e/g = a4k+b4k; !d/f"],
-    ),
+    )
+    .commits(),
 ];

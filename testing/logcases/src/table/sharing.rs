@@ -43,7 +43,8 @@ pub(super) const CASES: &[Case] = &[
         "in_place_overwrite_fdatasync",
         "in-place f; write f 0 a16k; sync; write f 4k b4k; fdatasync f",
         &["f = a4k+b4k+a8k; f in-place"],
-    ),
+    )
+    .writes_nothing(),
     case(
         "in_place_append",
         "in-place f; write f 0 a8k; sync; write f 8k b8k; fsync f",
