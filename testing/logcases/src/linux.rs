@@ -69,6 +69,13 @@ impl Linux {
     fn run(&mut self, op: &Op) -> Result<()> {
         match op {
             Op::Create(..) | Op::Mkdir(..) | Op::Mknod(..) | Op::Symlink(..) | Op::InPlace(..) => self.make(op),
+            Op::Flags(path, flags) => {
+                let file = self.file(path, OFlags::empty())?;
+                Ok(rustix::fs::ioctl_setflags(
+                    &file,
+                    rustix::fs::IFlags::from_bits_retain(*flags as _),
+                )?)
+            }
             Op::Subvolume(..) | Op::Snapshot(..) | Op::DeleteSubvolume(..) => self.subvolume(op),
             Op::Write(..) | Op::Scatter(..) | Op::Truncate(..) | Op::Fallocate(..) => self.data(op),
             Op::Clone(..) | Op::Dedupe(..) => self.share(op),

@@ -54,6 +54,8 @@ pub enum Op {
     Dedupe(String, u64, String, u64, u64),
     /// An empty file that is written in place, `chattr +C`.
     InPlace(String),
+    /// The flags of `chattr` that a file shall have, of those that FS_IOC_SETFLAGS takes. No line of a script.
+    Flags(String, u32),
     Rename(String, String),
     /// A rename that leaves a whiteout, as overlayfs does.
     Whiteout(String, String),

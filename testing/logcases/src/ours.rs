@@ -93,7 +93,11 @@ impl<'f> Ours<'f> {
             Op::Rename(..) | Op::Whiteout(..) | Op::Exchange(..) | Op::Link(..) | Op::Unlink(..) | Op::Rmdir(..) => {
                 self.rename(op)?
             }
-            Op::InPlace(path) => self.in_place(path)?,
+            Op::InPlace(path) => {
+                self.create(path)?;
+                self.flags(path, NOCOW)?;
+            }
+            Op::Flags(path, flags) => self.flags(path, *flags)?,
             Op::Create(path) => self.create(path)?,
             Op::Mkdir(..) | Op::Mknod(..) | Op::Symlink(..) => self.make(op)?,
             Op::Many(..) | Op::ManyLinks(..) | Op::UnlinkEvery(..) => self.many(op)?,
@@ -224,19 +228,17 @@ impl<'f> Ours<'f> {
         }
     }
 
-    /// `chattr +C`
-    fn in_place(&self, path: &str) -> VfsResult<()> {
+    /// `chattr`
+    fn flags(&self, path: &str, flags: u32) -> VfsResult<()> {
         const SETFLAGS: u32 = 0x4008_6602;
         let call = Ioctl {
             cmd: SETFLAGS,
             arg: 0,
             compat: false,
         };
-        self.create(path)?;
         self.at(path, |node| {
-            let flags = NOCOW.to_le_bytes();
             self.fs
-                .ioctl(&ROOT, node, Handle::NONE, &call, &flags, &mut [])
+                .ioctl(&ROOT, node, Handle::NONE, &call, &flags.to_le_bytes(), &mut [])
                 .map(drop)
         })
     }

@@ -109,7 +109,7 @@ fn write_and_cut(image: &Path, dir: &Path, ops: &[Random], rng: &mut Rng) -> Res
     };
     threads::beside(cut_blindly, || {
         let mut player = Linux::new(&inner);
-        for op in ops.iter().filter_map(translate) {
+        for op in ops.iter().flat_map(translate) {
             // Random names: that an operation fails is an answer, too.
             let _ = player.apply(&op);
             if op.is_promise() && rng.below(CUT_EVERY) == 0 {
@@ -139,10 +139,18 @@ pub(crate) fn is_safe(op: &Random, node_bytes: u32) -> bool {
 /// More than any file of these runs has.
 const ALL_BYTES: u64 = 16 << 20;
 
-/// A random operation as a line of a script; what the kernel's btrfs does not have is left out.
-pub(crate) fn translate(op: &Random) -> Option<Op> {
-    Some(match op.clone() {
-        Random::Swap { .. } | Random::Group { .. } | Random::Flags { .. } | Random::Tmpfile { .. } => return None,
+/// A random operation as lines of a script, each of which needs those before it; none of what the kernel's btrfs does not have.
+pub(crate) fn translate(op: &Random) -> Vec<Op> {
+    let one = match op.clone() {
+        Random::Swap { .. } | Random::Group { .. } => return Vec::new(),
+        Random::Tmpfile {
+            dir,
+            to,
+            len,
+            fill,
+            fsync,
+        } => return temporary(&dir, to, workload::bytes(fill, len), fsync),
+        Random::Flags { path, flags } => Op::Flags(path, flags),
         Random::Write {
             path,
             offset,
@@ -200,5 +208,71 @@ pub(crate) fn translate(op: &Random) -> Option<Op> {
         Random::Fsync { path } => Op::Fsync(if path.is_empty() { ".".into() } else { path }),
         Random::Fdatasync { path } => Op::Fdatasync(if path.is_empty() { ".".into() } else { path }),
         Random::Sync => Op::Sync,
-    })
+    };
+    vec![one]
+}
+
+/// A file without a name that gets one in the end. It stays open until the next one of its kind, if it does not get it.
+fn temporary(dir: &str, to: String, content: Vec<u8>, fsync: bool) -> Vec<Op> {
+    const SLOT: &str = "@9";
+    let dir = match dir.trim_end_matches('/') {
+        "" => ".",
+        dir => dir,
+    };
+    let slot = || SLOT.to_owned();
+    let mut ops = vec![
+        Op::Tmpfile(slot(), dir.into()),
+        Op::Write(How::Plain, slot(), 0, content),
+    ];
+    ops.extend(fsync.then(|| Op::Fsync(slot())));
+    ops.extend([Op::Link(slot(), to), Op::Close(slot())]);
+    ops
+}
+
+#[cfg(test)]
+mod tests {
+    use cowshed_crash::tree::NOCOW;
+    use cowshed_harness::need;
+
+    use super::*;
+
+    /// What the kernel makes of random operations that are several system calls, or calls of ioctl.
+    #[test]
+    fn temporary_files_and_flags_are_the_kernels_too() {
+        if need::kernel_btrfs().is_none() {
+            return;
+        }
+        let volume = KernelVolume::make(&VolumeOptions::default()).unwrap();
+        let mounted = volume.mount_with("noatime").unwrap();
+        let mut player = Linux::new(mounted.dir());
+        let tmpfile = |to: &str, fsync| Random::Tmpfile {
+            dir: "d/".into(),
+            to: to.into(),
+            len: 5000,
+            fill: 7,
+            fsync,
+        };
+        let flags = |path: &str, flags| Random::Flags {
+            path: path.into(),
+            flags,
+        };
+        let made = [Op::Mkdir("d".into()), Op::Create("e".into()), Op::Create("c".into())];
+        let random = [
+            tmpfile("f", true),
+            tmpfile("d/g", false),
+            flags("e", NOCOW),
+            flags("c", 4),
+        ];
+        for op in made.into_iter().chain(random.iter().flat_map(translate)) {
+            player.apply(&op).unwrap();
+        }
+        let tree = cowshed_crash::kernel::collect_mount(mounted.dir()).unwrap();
+        for name in ["f", "d/g"] {
+            let node = &tree[name];
+            assert_eq!((node.nlink, &**node.content), (1, &*workload::bytes(7, 5000)), "{name}");
+        }
+        assert!(tree["e"].in_place);
+        assert_eq!(tree["c"].xattrs[&b"btrfs.compression"[..]], b"zlib");
+        mounted.unmount_quietly().unwrap();
+    }
 }
