@@ -142,7 +142,7 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
     let fs = rig::mount(rig::shared(&bases))?;
     play(&fs, &workload::choose(&mut rng, Mix::Everything, 30), |_, _| Ok(()))?;
     if run.has_dirs() {
-        several::prepare(&fs)?;
+        several::prepare(&fs, &run)?;
     }
     if run.threads == Threads::Rounds {
         rounds::prepare(&fs, &mut rng, &run)?;

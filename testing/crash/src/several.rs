@@ -14,7 +14,10 @@ use crate::rig::ROOT;
 use crate::tree::{self, Tree};
 use crate::workload::{self, Op, Player};
 
-const THREADS: usize = 3;
+const THREADS_MIN: u64 = 2;
+const THREADS_MAX: u64 = 8;
+/// Directories are made before anything else.
+const OPS_MIN: usize = 12;
 const THREAD_SHIFT: u32 = 32;
 
 fn dir(thread: usize) -> String {
@@ -49,9 +52,16 @@ pub(crate) fn below(tree: &Tree, thread: usize) -> Tree {
         .collect()
 }
 
+/// How many work, which follows from the seed, and with how many operations each.
+pub(crate) fn threads(run: &Run) -> (usize, usize) {
+    const KIND: u64 = 0x7468_7265_6164_7300;
+    let count = (THREADS_MIN + Rng::new(run.seed ^ KIND).below(THREADS_MAX - THREADS_MIN + 1)) as usize;
+    (count, (run.ops / count).max(OPS_MIN))
+}
+
 /// Makes the directories.
-pub(crate) fn prepare(fs: &Fs) -> Result<()> {
-    for thread in 0..THREADS {
+pub(crate) fn prepare(fs: &Fs, run: &Run) -> Result<()> {
+    for thread in 0..threads(run).0 {
         match Player::new(fs).apply(&Op::Mkdir { path: dir(thread) }) {
             // It may be a subvolume.
             Ok(()) | Err(Error::Exists) => {}
@@ -67,9 +77,10 @@ pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(Vec<
     let (in_place, is_full) = (run.may_write_in_place(), run.is_full());
     let refused = AtomicUsize::new(0);
     let refused = is_full.then_some(&refused);
-    let runs: Vec<Vec<Op>> = (0..THREADS)
+    let (threads, ops_of_each) = threads(run);
+    let runs: Vec<Vec<Op>> = (0..threads)
         .map(|_| {
-            let mut ops = workload::choose(rng, run.mix, run.ops / THREADS);
+            let mut ops = workload::choose(rng, run.mix, ops_of_each);
             ops.retain(|op| in_place || !op.makes_in_place());
             ops
         })

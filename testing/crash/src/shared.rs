@@ -22,7 +22,6 @@ use crate::snapshots;
 use crate::tree::{self, Tree};
 use crate::workload::{self, Op, Player, Scope};
 
-const THREADS: usize = 3;
 /// A sync takes no longer.
 const TOLD_MAX: Duration = Duration::from_secs(120);
 /// What everybody syncs.
@@ -229,9 +228,10 @@ impl<'w> Work<'w> {
 /// Lets all threads work; gives what happened.
 pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(beside::History, History)> {
     let work = Work::new(fs, log, tree::take(fs)?, false);
-    let runs: Vec<(Vec<Op>, Rng)> = (0..THREADS)
+    let (threads, ops_of_each) = several::threads(run);
+    let runs: Vec<(Vec<Op>, Rng)> = (0..threads)
         .map(|_| {
-            let mut ops = workload::choose(rng, run.mix, run.ops / THREADS);
+            let mut ops = workload::choose(rng, run.mix, ops_of_each);
             ops.retain(|op| run.may_write_in_place() || !op.makes_in_place());
             if run.snapshots {
                 snapshots::spread(&mut ops, rng);
