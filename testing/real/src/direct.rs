@@ -16,6 +16,8 @@ const ALIGN_BYTES: usize = 4096;
 /// The file never grows beyond this.
 const FILE_BYTES_MAX: usize = 1 << 20;
 const OPERATION_BYTES_MAX: usize = 128 << 10;
+/// Of one kind in what is written.
+const PIECE_BYTES_MAX: usize = 16 << 10;
 
 /// A buffer of which a part is aligned for O_DIRECT.
 struct Aligned {
@@ -45,6 +47,10 @@ impl Rng {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.next().to_le_bytes()[0]
     }
 
     /// Less than `bound`, which is not 0.
@@ -137,14 +143,29 @@ impl Exerciser {
         }
     }
 
-    fn noise(&mut self, len: usize) -> Vec<u8> {
-        let first = self.rng.next().to_le_bytes();
-        let mut noise: Vec<u8> = first.iter().copied().cycle().take(len).collect();
+    /// Text that repeats, letters by chance, and noise, in pieces: most of it shrinks more or less when it is compressed, some
+    /// chunks not at all.
+    fn content(&mut self, len: usize) -> Vec<u8> {
+        let mut content = Vec::with_capacity(len);
+        // Of a write all may be noise.
+        let kinds = 1 + self.rng.below(4);
+        while content.len() < len {
+            let piece = (1 + self.rng.below(PIECE_BYTES_MAX)).min(len - content.len());
+            let end = content.len() + piece;
+            match self.rng.below(kinds) {
+                0 => content.resize_with(end, || self.rng.byte()),
+                1 => content.resize_with(end, || b'a' + self.rng.byte() % 8),
+                _ => {
+                    let word = self.rng.next().to_le_bytes();
+                    content.extend(word.iter().cycle().take(piece));
+                }
+            }
+        }
         // Every sector differs, so that a misplaced one shows.
-        for (n, sector) in noise.chunks_mut(512).enumerate() {
+        for (n, sector) in content.chunks_mut(512).enumerate() {
             sector[0] = n.to_le_bytes()[0];
         }
-        noise
+        content
     }
 
     fn put(&mut self, offset: usize, bytes: &[u8]) {
@@ -161,13 +182,13 @@ impl Exerciser {
 
     fn write_direct(&mut self) -> Result<()> {
         let (offset, len) = self.range(ALIGN_BYTES);
-        let noise = self.noise(len);
-        self.buffer.part(len).copy_from_slice(&noise);
+        let content = self.content(len);
+        self.buffer.part(len).copy_from_slice(&content);
         let written = self.direct.write_at(self.buffer.part(len), offset as u64)?;
         if written != len {
             bail!("direct write of {len} at {offset}: only {written}");
         }
-        self.put(offset, &noise);
+        self.put(offset, &content);
         Ok(())
     }
 
@@ -179,9 +200,9 @@ impl Exerciser {
     }
 
     fn write_buffered(&mut self, offset: usize, len: usize) -> Result<()> {
-        let noise = self.noise(len);
-        self.buffered.write_all_at(&noise, offset as u64)?;
-        self.put(offset, &noise);
+        let content = self.content(len);
+        self.buffered.write_all_at(&content, offset as u64)?;
+        self.put(offset, &content);
         Ok(())
     }
 
@@ -273,13 +294,13 @@ impl Exerciser {
         let Some((mapping, len)) = self.mapped(offset, len)? else {
             return Ok(());
         };
-        let noise = self.noise(len);
-        mapping.store(offset, &noise);
+        let content = self.content(len);
+        mapping.store(offset, &content);
         // Or whoever comes next finds it in the page cache.
         if self.rng.below(2) == 0 {
             mapping.sync()?;
         }
-        self.put(offset, &noise);
+        self.put(offset, &content);
         Ok(())
     }
 

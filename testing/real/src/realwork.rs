@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use cowshed_harness::{KernelVolume, VolumeOptions, need, progs};
+use serde_json::Value;
 
 use crate::cowshed::{Mount, binary, check, run_in, shell};
 use crate::{direct, tools};
@@ -96,15 +97,21 @@ const JOBS: &[(&str, &str, Work)] = &[
     ("pjdfstest", "cargo", Function(pjdfstest)),
 ];
 
-/// How the exercisers of one file are mounted, each with its name.
-const FSX_MOUNTS: [(&str, &str); 6] = [
+/// How the exercisers of one file are mounted, each with its name. Compression is forced: a file whose data once did not shrink
+/// is written as it is from then on, and soon nothing would be compressed. One is not, for that to be met, too.
+const FSX_MOUNTS: [(&str, &str); 7] = [
     ("", ""),
-    ("-lzo", "compress=lzo"),
-    ("-zlib", "compress=zlib"),
-    ("-zstd", "compress=zstd"),
+    ("-lzo", "compress-force=lzo"),
+    ("-zlib", "compress-force=zlib"),
+    ("-zstd", "compress-force=zstd:3"),
     ("-zstd-fast", "compress-force=zstd:-3"),
+    ("-zstd-unforced", "compress=zstd:3"),
     ("-nodatacow", "nodatacow"),
 ];
+
+/// Algorithms that make something of fsx's data: noise, of which every second byte or so is the same. It has nothing that
+/// repeats, which is all that lzo and the fast levels of zstd look for.
+const SHRINKS_FSX: [&str; 2] = ["compress-force=zlib", "compress-force=zstd:3"];
 
 /// A job and the mount that it wants.
 struct Job {
@@ -115,6 +122,13 @@ struct Job {
     work: &'static Work,
     /// The kernel must read in the end what was there before the unmount, byte for byte.
     read_back: bool,
+    /// Every file must have extents of this algorithm in the end.
+    compressed: Option<&'static str>,
+}
+
+/// The algorithm of a mount that compresses whatever shrinks.
+fn forced(options: &str) -> Option<&str> {
+    options.strip_prefix("compress-force=")?.split(':').next()
 }
 
 fn jobs() -> Vec<Job> {
@@ -124,18 +138,22 @@ fn jobs() -> Vec<Job> {
         options: "",
         work,
         read_back: false,
+        compressed: None,
     });
     let fsx = FSX_MOUNTS.iter().flat_map(|(suffix, options)| {
-        let one = |name, tool, work| Job {
+        let one = |name, tool, work, compressed| Job {
             name: format!("{name}{suffix}"),
             tool,
             options,
             work,
             read_back: true,
+            compressed,
         };
+        let algorithm = forced(options);
+        let of_fsx = algorithm.filter(|_| SHRINKS_FSX.contains(options));
         [
-            one("fsx", "cargo", &Function(fsx)),
-            one("fsx-direct", "timeout", &Function(fsx_direct)),
+            one("fsx", "cargo", &Function(fsx), of_fsx),
+            one("fsx-direct", "timeout", &Function(fsx_direct), algorithm),
         ]
     });
     plain.chain(fsx).collect()
@@ -197,6 +215,9 @@ fn job(job: &Job, args: &Args) -> Result<()> {
     };
     let mount = Mount::new(volume.images(), volume.dir(), &options)?;
     go(mount.path())?;
+    if let Some(algorithm) = job.compressed {
+        assert_compressed(mount.path(), algorithm)?;
+    }
     let before = if job.read_back {
         contents(mount.path())?
     } else {
@@ -220,6 +241,23 @@ fn job(job: &Job, args: &Args) -> Result<()> {
         Vec::new()
     };
     ensure!(before == after, "the kernel reads something else than Cowshed wrote");
+    Ok(())
+}
+
+/// Every file in a directory has extents of the algorithm, which are smaller than what is in them.
+fn assert_compressed(dir: &Path, algorithm: &str) -> Result<()> {
+    rustix::fs::syncfs(std::fs::File::open(dir)?)?;
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path().display().to_string();
+        let out = run_in(dir, binary()?, &["compsize", "--json", &path])?;
+        let found: Value = serde_json::from_str(&out)?;
+        let size = |what| found["types"][algorithm][what].as_u64().unwrap_or(0);
+        let (disk_bytes, bytes) = (size("disk_usage"), size("uncompressed"));
+        ensure!(
+            bytes > 0 && disk_bytes < bytes,
+            "{path}: nothing in it is compressed with {algorithm}: {out}"
+        );
+    }
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! The command itself, run as a user runs it: its good and its bad cases.
 
+mod atomic;
 mod compsize;
 mod docs;
 mod exchange;
