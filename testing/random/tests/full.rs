@@ -30,6 +30,8 @@ fn at(n: u16) -> At {
     At::Path(vec![Name(n)])
 }
 
+/// Of so many results btrfs-progs and the kernel judge one, too: a prime, so that all operations and rooms have their turn.
+const RESULTS_PER_JUDGEMENT: usize = 19;
 /// Blocks of the file that is there in pieces of one each.
 const PIECES_BLOCKS: u64 = 40;
 
@@ -45,6 +47,12 @@ const FILLER: u16 = 7;
 const DOOMED: u16 = 8;
 const NEW: u16 = 9;
 const PIECES: u16 = 10;
+/// A nodatacow file, and one that was cloned from it.
+const SHARED: u16 = 11;
+const SHARED_TOO: u16 = 12;
+/// A file that is preallocated, and one that was cloned from it.
+const PROMISED: u16 = 13;
+const PROMISED_TOO: u16 = 14;
 const FIRST_CRUMB: u16 = Name::FIRST_WIDE;
 
 fn create(n: u16) -> Op {
@@ -159,6 +167,11 @@ fn operations() -> Vec<Vec<Op>> {
         vec![write(IN_PLACE, 100, 40_000)],
         vec![write(PREALLOCATED, 3 * BLOCK, 2 * BLOCK)],
         vec![write(PREALLOCATED, 100, 30)],
+        // Shared: none of it may go where it lies.
+        vec![write(SHARED, 100, 40_000)],
+        vec![write(SHARED_TOO, 8 * BLOCK, 2 * BLOCK)],
+        vec![write(PROMISED, 3 * BLOCK, 2 * BLOCK)],
+        vec![write(PROMISED_TOO, 100, 30), write(PROMISED, 0, BLOCK)],
         vec![truncate(BIG, 5)],
         vec![truncate(BIG, BLOCK)],
         vec![truncate(FRAGMENTED, 0)],
@@ -329,11 +342,15 @@ fn fill(setup: &Setup, how: Fill) -> Result<Filled> {
         FILLER,
         DOOMED,
         PIECES,
+        SHARED,
+        SHARED_TOO,
+        PROMISED,
+        PROMISED_TOO,
     ] {
         pair.apply(&create(n))?;
     }
-    let in_place = Op::Flags {
-        at: at(IN_PLACE),
+    let in_place = |n| Op::Flags {
+        at: at(n),
         flags: Op::NOCOW,
     };
     let mkdir = Op::Mkdir {
@@ -341,7 +358,9 @@ fn fill(setup: &Setup, how: Fill) -> Result<Filled> {
         perm: 0o755,
     };
     for op in [
-        in_place,
+        in_place(IN_PLACE),
+        in_place(SHARED),
+        in_place(SHARED_TOO),
         mkdir,
         write(BIG, 0, 1 << 20),
         write(SMALL, 0, 200),
@@ -349,6 +368,10 @@ fn fill(setup: &Setup, how: Fill) -> Result<Filled> {
         write(IN_PLACE, 0, 100_000),
         allocate(PREALLOCATED, F::empty(), 0, 20 * BLOCK),
         write(DOOMED, 0, 300_000),
+        write(SHARED, 0, 100_000),
+        clone(SHARED, 0, SHARED_TOO, 0, 0),
+        allocate(PROMISED, F::empty(), 0, 20 * BLOCK),
+        clone(PROMISED, 0, PROMISED_TOO, 0, 0),
     ] {
         ensure!(pair.apply(&op)?, "{op:?} on an empty volume");
     }
@@ -431,7 +454,8 @@ impl Filled {
         Ok(pair)
     }
 
-    fn try_one(&self, ops: &[Op], blocks: u64, must_succeed: bool) -> Result<bool> {
+    /// `by_others`: btrfs-progs and the kernel judge the end, too.
+    fn try_one(&self, ops: &[Op], blocks: u64, must_succeed: bool, by_others: bool) -> Result<bool> {
         let mut pair = self.with_room(blocks)?;
         let mut all = true;
         for op in ops {
@@ -440,12 +464,24 @@ impl Filled {
             all &= done;
         }
         pair.verify().context("at once")?;
+        if self.setup.tree_log {
+            // Into a log, or into a commit in its place: there is space for one of them.
+            for at in ops.iter().flat_map(Op::touched) {
+                if pair.model.resolve(&at).is_ok() {
+                    ensure!(pair.apply(&Op::Fsync { at: at.clone() })?, "an fsync of {at:?}");
+                }
+            }
+            pair.verify().context("after an fsync")?;
+        }
         ensure!(pair.apply(&Op::Sync)?, "what was accepted finds no space");
         pair.verify().context("after a sync")?;
         pair.apply(&Op::Remount)?;
         pair.verify().context("after a remount")?;
         pair.subject.fs.destroy();
         judge::own_check(&pair.subject.devices)?;
+        if by_others {
+            judge::btrfs_check(&pair.subject.devices)?;
+        }
         Ok(all)
     }
 }
@@ -454,9 +490,12 @@ fn enumerate(setup: &Setup, how: Fill, rooms: &[u64]) {
     let filled = fill(setup, how).unwrap_or_else(|e| panic!("{how:?}: {e:#}"));
     let mut counts = [0, 0];
     let mut failures = Vec::new();
+    let mut number = 0;
     let mut judge = |ops: &[Op], must_succeed| {
         for &blocks in rooms {
-            match filled.try_one(ops, blocks, must_succeed) {
+            number += 1;
+            let by_others = number % RESULTS_PER_JUDGEMENT == 0;
+            match filled.try_one(ops, blocks, must_succeed, by_others) {
                 Ok(all) => counts[usize::from(all)] += 1,
                 Err(error) => failures.push(format!("{how:?}, {blocks} blocks free, {ops:?}: {error:#}")),
             }
@@ -491,6 +530,11 @@ fn no_space_at_all() {
 }
 
 #[test]
+fn no_data_space_and_logs() {
+    enumerate(&logs(), Fill::Data, &[1]);
+}
+
+#[test]
 fn no_data_space_for_what_is_compressed() {
     enumerate(&compressed(), Fill::Data, &[2]);
 }
@@ -502,6 +546,15 @@ fn compressed() -> Setup {
     }
 }
 
+/// Everything is written in place where it can be, and each operation is synced by itself.
+fn logs() -> Setup {
+    Setup {
+        tree_log: true,
+        nodatacow: true,
+        ..small()
+    }
+}
+
 #[test]
 #[ignore = "each operation at each number of free blocks: some minutes"]
 fn full_at_each_number_of_free_blocks() {
@@ -509,10 +562,10 @@ fn full_at_each_number_of_free_blocks() {
         no_holes: false,
         ..small()
     };
-    let logs = Setup {
-        tree_log: true,
-        nodatacow: true,
-        ..small()
+    // Logs of files whose data has checksums.
+    let logs_and_csums = Setup {
+        nodatacow: false,
+        ..logs()
     };
     let large = Setup {
         node_bytes: 16384,
@@ -520,7 +573,14 @@ fn full_at_each_number_of_free_blocks() {
     };
     let rooms: Vec<u64> = (0..12).chain((12..300).step_by(61)).collect();
     for how in [Fill::Data, Fill::Both] {
-        for setup in [small(), compressed(), explicit.clone(), logs.clone(), large.clone()] {
+        for setup in [
+            small(),
+            compressed(),
+            explicit.clone(),
+            logs(),
+            logs_and_csums.clone(),
+            large.clone(),
+        ] {
             enumerate(&setup, how, &rooms);
         }
     }

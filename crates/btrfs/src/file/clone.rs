@@ -214,21 +214,18 @@ pub fn clones_anything(
     Ok(check(src, src_offset, dst, dst_offset, len_bytes)?.is_some())
 }
 
-/// The most that one [`dedupe_range`] compares: contents are compared with both files locked.
-pub const DEDUPE_BYTES_MAX: u64 = 16 << 20;
-
 /// What [`dedupe_range`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dedupe {
-    /// So many bytes are the same, and share extents now: all that were asked for, fewer by less than a block (where the end
-    /// is not that of both files), or as many as one call takes.
+    /// So many bytes are the same, and share extents now: all that were asked for, or fewer by less than a block (where the end
+    /// is not that of both files).
     Same(u64),
     /// The contents differ; nothing has changed.
     Differs,
 }
 
-/// Shares `len_bytes` of `src` with `dst` if they hold the same (FIDEDUPERANGE), at most [`DEDUPE_BYTES_MAX`] in one call.
-/// Times stay as they are.
+/// Shares `len_bytes` of `src` with `dst` if all of them are the same (FIDEDUPERANGE): like the kernel's btrfs, with both files
+/// locked meanwhile, however many they are. Times stay as they are.
 ///
 /// `Invalid`: as [`clone_range`], and ranges beyond the end of either file.
 pub fn dedupe_range(
@@ -243,7 +240,7 @@ pub fn dedupe_range(
     let (reservation, _locks) = lock_with_space(engine, src, dst, || inline_bytes(src, src_offset))?;
     let src_size = src.attr.lock().attr.size;
     let dst_size = dst.attr.lock().attr.size;
-    let asked = Ranges::new(src_offset, src_size, dst_offset, len_bytes.min(DEDUPE_BYTES_MAX))?;
+    let asked = Ranges::new(src_offset, src_size, dst_offset, len_bytes)?;
     if asked.dst.end > dst_size || !may_share(src, dst) {
         return Err(Outcome::Invalid.into());
     }

@@ -134,9 +134,9 @@ fn punch(
     first()?;
     zero_edges(engine, inode, &range, &mut edges, false)?;
     let inner = round_up(range.start)..round_down(range.end);
-    // A last block that ends with the file is covered as a whole.
+    // The block of the file's end is covered as a whole up to there. One behind it is not: it stays allocated.
     let size = inode.attr.lock().attr.size;
-    let inner_end = if range.end >= size {
+    let inner_end = if range.end >= size && inner.end < size {
         round_up(range.end)
     } else {
         inner.end

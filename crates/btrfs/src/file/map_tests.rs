@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use btrfs_format::{Key, KeyType, LogicalAddr, ObjectId, TreeId};
 use btrfs_image::{MkfsOptions, mkfs};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_harness::{KernelVolume, need};
@@ -12,7 +13,7 @@ use cowshed_vfs::{
 
 use super::map::{MapKind, map};
 use super::tests::mount_device;
-use super::{BLOCK, DEDUPE_BYTES_MAX, Dedupe, Defrag, Exchange, Freshness, WriteCtx};
+use super::{BLOCK, Dedupe, Defrag, Exchange, Freshness, WriteCtx};
 use crate::fs::{Fs, MountOptions};
 use crate::inode::Inode;
 use crate::testing::Dice;
@@ -235,13 +236,31 @@ fn dedupe_shares_what_is_the_same_and_nothing_else() {
     write(&fs, &b, 50_000, &[6]);
     assert_eq!(dedupe(0, 0, 100_000).unwrap(), Dedupe::Differs);
     assert_eq!(content(&fs, &b)[50_000], 6);
-    let large = vec![9; (DEDUPE_BYTES_MAX + 8192) as usize];
+    // All of it or nothing, as one FIDEDUPERANGE of as much on the kernel's btrfs.
+    let large = vec![9; 40 << 20];
+    let is_shared = || {
+        kinds(&fs, &b)
+            .iter()
+            .map(|(.., is_shared)| *is_shared)
+            .collect::<Vec<_>>()
+    };
     write(&fs, &a, 0, &large);
     write(&fs, &b, 0, &large);
+    write(&fs, &b, 30 << 20, &[8]);
+    engine.sync().unwrap();
+    assert_eq!(dedupe(0, 0, large.len() as u64).unwrap(), Dedupe::Differs);
+    assert!(!is_shared().contains(&true), "nothing is shared");
+    assert_eq!(
+        errno(dedupe(0, 4096, large.len() as u64)),
+        Errno::Invalid,
+        "beyond the end"
+    );
+    write(&fs, &b, 30 << 20, &[9]);
     assert_eq!(
         dedupe(0, 0, large.len() as u64).unwrap(),
-        Dedupe::Same(DEDUPE_BYTES_MAX)
+        Dedupe::Same(large.len() as u64)
     );
+    assert!(!is_shared().contains(&false), "all is shared");
     judge(&device, fs, &["a", "b"]);
 }
 
@@ -524,4 +543,71 @@ fn in_pages(fs: &Fs, inode: &Arc<Inode>, page: usize, mut between: impl FnMut(u3
         between(pages);
     }
     paged
+}
+
+/// Behind the end nothing is to be zeroed: what a hole covers in part stays allocated.
+#[test]
+fn a_hole_behind_the_end_leaves_blocks_that_it_covers_in_part() {
+    let (device, fs) = new_volume(256 << 20);
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    // The kernel's for the first; in the block of the end it writes zeros instead.
+    for (name, size, blocks) in [("a", 0, 14..24), ("b", 58_000, 15..24)] {
+        let file = create(&fs, name);
+        super::truncate(fs.engine(), &file, size).unwrap();
+        super::fallocate(fs.engine(), &file, FallocateFlags::KEEP_SIZE, 8 * BLOCK, 16 * BLOCK).unwrap();
+        super::fallocate(fs.engine(), &file, punch, 8 * BLOCK, 26_137).unwrap();
+        let found: Vec<_> = kinds(&fs, &file)
+            .iter()
+            .map(|(_, start, len, _)| start / BLOCK..(start + len) / BLOCK)
+            .collect();
+        assert_eq!(found, [blocks], "{name}");
+    }
+    judge(&device, fs, &["a", "b"]);
+}
+
+/// What was written and is punched before the commit: references that cancel never reach the extent tree.
+#[test]
+fn what_comes_and_goes_in_one_transaction_never_reaches_the_extent_tree() {
+    let (device, fs) = new_volume(256 << 20);
+    let a = create(&fs, "a");
+    let engine = fs.engine();
+    engine.sync().unwrap();
+    let place = |at: u64| {
+        let mut found = None;
+        map(engine, &a, at..at + 1, false, &mut |e| {
+            found = Some((LogicalAddr(e.disk_addr), e.disk_bytes));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        found.expect("an extent")
+    };
+    let item = |(addr, len): (LogicalAddr, u64)| {
+        let key = Key::new(ObjectId(addr.get()), KeyType::EXTENT_ITEM, len);
+        let extents = engine.forest.require(TreeId::EXTENT).unwrap();
+        extents.get(&key).unwrap().map(|item| item.to_vec())
+    };
+    // One that goes, and one that stays: with what it is looked for, it is found.
+    write(&fs, &a, 0, &vec![1; 1 << 20]);
+    super::write_back(engine, &a).unwrap();
+    let gone = place(0);
+    write(&fs, &a, 4 << 20, &[2; 8192]);
+    super::write_back(engine, &a).unwrap();
+    let stays = place(4 << 20);
+    assert_eq!(engine.txn.pending_references(gone.0).len(), 1);
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    super::fallocate(engine, &a, punch, 0, 2 << 20).unwrap();
+    assert_eq!(engine.txn.pending_references(gone.0), [], "it nets to nothing");
+    assert_eq!(engine.txn.pending_references(stays.0).len(), 1);
+    engine.commit().unwrap();
+    assert_eq!((item(gone), item(stays).is_some()), (None, true));
+    // An extent of before is referred to once more and once less.
+    let clone = |to: u64| super::clone_range(engine, &a, 4 << 20, &a, to, 8192).unwrap();
+    let before = item(stays);
+    clone(0);
+    assert_eq!(engine.txn.pending_references(stays.0).len(), 1);
+    super::fallocate(engine, &a, punch, 0, 8192).unwrap();
+    assert_eq!(engine.txn.pending_references(stays.0), [], "one came, one went");
+    engine.commit().unwrap();
+    assert_eq!(item(stays), before);
+    judge(&device, fs, &["a"]);
 }

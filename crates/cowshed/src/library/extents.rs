@@ -118,7 +118,7 @@ impl File {
         self.at(fs.clone_range((from, src_offset_bytes), (to, dst_offset_bytes), len_bytes))
     }
 
-    /// Makes a range of this file share the extents of a range of `src` if both hold the same; at most 16 MiB at once.
+    /// Makes a range of this file share the extents of a range of `src` if both hold the same.
     ///
     /// # Errors
     /// As [`File::clone_range`], and a range beyond the end of either file.
