@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::{BlockDevice, Error, Op, ReadOp, Result, batch, check_access, mounted, sys};
 
@@ -50,6 +51,24 @@ pub struct FileDevice {
     sector_size_bytes: u32,
     /// Cleared when the device turns out not to support it.
     can_discard: AtomicBool,
+}
+
+/// The process of a mount lets go of the volume a moment after umount(8) has returned. Whoever holds it for longer stays.
+const LETS_GO_AFTER: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+fn lock(file: &File, mode: OpenMode) -> std::result::Result<(), TryLockError> {
+    let until = Instant::now() + LETS_GO_AFTER;
+    loop {
+        let locked = match mode {
+            OpenMode::ReadOnly => file.try_lock_shared(),
+            OpenMode::ReadWrite => file.try_lock(),
+        };
+        match locked {
+            Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK_EVERY),
+            locked => return locked,
+        }
+    }
 }
 
 impl FileDevice {
@@ -105,11 +124,7 @@ impl FileDevice {
         let name = path.display().to_string();
         let failed = |source: io::Error| Error::io(&name, Op::Open, 0, source);
         if locking != Locking::Unlocked {
-            let locked = match mode {
-                OpenMode::ReadOnly => file.try_lock_shared(),
-                OpenMode::ReadWrite => file.try_lock(),
-            };
-            match locked {
+            match lock(&file, mode) {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Err(Error::Busy { device: name.into() }),
                 Err(TryLockError::Error(error)) => return Err(failed(error)),

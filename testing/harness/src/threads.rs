@@ -92,9 +92,24 @@ mod tests {
     fn an_error_of_either_is_told() {
         let error = ends(|| beside(pause, || -> Result<()> { Err(anyhow!("of the work")) })).unwrap_err();
         assert_eq!(error.to_string(), "of the work");
-        let error = ends(|| beside(|| Err(anyhow!("of the other")), pause)).unwrap_err();
+        // The work is not done before the other has begun.
+        let with_other = |other: fn() -> Result<()>| {
+            let begun = AtomicBool::new(false);
+            let other = || {
+                begun.store(true, Ordering::Release);
+                other()
+            };
+            let work = || {
+                while !begun.load(Ordering::Acquire) {
+                    pause()?;
+                }
+                Ok(())
+            };
+            beside(other, work)
+        };
+        let error = ends(move || with_other(|| Err(anyhow!("of the other")))).unwrap_err();
         assert_eq!(error.to_string(), "of the other");
-        let error = ends(|| beside(|| -> Result<()> { panic!("as planned") }, pause)).unwrap_err();
+        let error = ends(move || with_other(|| panic!("as planned"))).unwrap_err();
         assert!(error.to_string().contains("panicked"), "{error}");
     }
 }

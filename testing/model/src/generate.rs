@@ -491,7 +491,7 @@ impl Generator {
             _ => *self.dice.pick(&[
                 Model::FILE_BYTES_MAX - 1,
                 Model::FILE_BYTES_MAX,
-                i64::MAX as u64,
+                Model::FILE_BYTES_MAX - BLOCK_BYTES,
                 u64::MAX - 5,
             ]),
         }

@@ -113,7 +113,7 @@ pub struct Model {
 impl Model {
     pub const ROOT: Id = Id(0);
     /// The largest file.
-    pub const FILE_BYTES_MAX: u64 = i64::MAX as u64 & !(crate::BLOCK_BYTES - 1);
+    pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
     pub const LINKS_MAX: u32 = 65535;
 
     /// A fresh volume with nodes of `node_bytes`, its root as it is (the times are the volume's).
