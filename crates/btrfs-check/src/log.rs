@@ -153,7 +153,11 @@ fn read_item(cx: &mut Cx<'_>, found: &mut Found, leaf: &Block, key: Key, data: &
     if key.ty == KeyType::EXTENT_CSUM && key.objectid == ObjectId::EXTENT_CSUM {
         found.sums_bytes = found.sums_bytes.saturating_add(len_bytes(data));
         if cx.opts.data_csums && found.sums_bytes <= SUMS_BYTES_MAX {
-            found.sums.insert(key.offset, data.to_vec());
+            // The logs of two subvolumes may have the same data, one more of it than the other: it was cloned between them.
+            let sums = found.sums.entry(key.offset).or_default();
+            if data.len() > sums.len() {
+                *sums = data.to_vec();
+            }
         }
         return;
     }
