@@ -53,7 +53,7 @@ pub struct FileDevice {
     can_discard: AtomicBool,
 }
 
-/// The process of a mount lets go of the volume a moment after umount(8) has returned. Whoever holds it for longer stays.
+/// The process of a mount lets go of the volume a moment after umount(8) has returned. Whoever holds it for longer excludes us.
 const LETS_GO_AFTER: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -74,7 +74,7 @@ fn lock(file: &File, mode: OpenMode) -> std::result::Result<(), TryLockError> {
 impl FileDevice {
     /// Opens a regular file or block device, locked.
     ///
-    /// `Error::Busy` if somebody excludes us, `Error::NotABlockDevice` for a directory, pipe or the like.
+    /// `Error::Busy` if somebody excludes us for longer than a second, `Error::NotABlockDevice` for a directory, pipe or the like.
     pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<FileDevice> {
         Self::open_with(path, mode, Locking::Locked)
     }
@@ -508,6 +508,20 @@ mod tests {
             "{failure}"
         );
         assert_eq!(failure.os_error().and_then(io::Error::raw_os_error), Some(libc::EBADF));
+    }
+
+    #[test]
+    fn who_is_about_to_let_go_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let device = FileDevice::create(&path, 1 << 20).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(LETS_GO_AFTER / 10);
+                drop(device);
+            });
+            FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+        });
     }
 
     #[test]

@@ -80,12 +80,13 @@ const INO_BITS: u32 = 40;
 /// fail between one device and the other, and without checksums nobody knows which copy is the newer one: the kernel reads
 /// either.
 fn comparable(tree: &Tree, devices: usize) -> Tree {
-    let mut tree = tree.clone();
+    let mut tree = if devices > 1 {
+        tree::committed_part(tree)
+    } else {
+        tree.clone()
+    };
     for node in tree.values_mut() {
         node.ino &= (1 << INO_BITS) - 1;
-        if node.in_place && devices > 1 {
-            node.content = Arc::default();
-        }
         if node.kind == FileKind::Directory {
             node.mtime = Timestamp::default();
         }

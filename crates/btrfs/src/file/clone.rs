@@ -12,7 +12,7 @@ use super::items::{self, Change, NOW};
 use super::replace::{self, Replacement};
 use super::shared::has_no_holes;
 use super::truncate::forget_dirty;
-use super::write::{WriteCtx, grow, note_dirty, touch, write};
+use super::write::{WriteCtx, grow, note_dirty, old_end_bytes, touch, write};
 use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up, sharing, writeback};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -115,7 +115,8 @@ pub fn clone_as(
 ) -> Result<()> {
     engine.txn.check_writable()?;
     let (mut reservation, _locks) = lock_with_space(engine, src, dst, || {
-        Ok(old_end_bytes(dst, dst_offset) + inline_bytes(src, src_offset)?)
+        let dst_size = dst.attr.lock().attr.size;
+        Ok(old_end_bytes(dst_size, dst_offset) + inline_bytes(src, src_offset)?)
     })?;
     let dst_size = dst.attr.lock().attr.size;
     let Some(ranges) = check(src, src_offset, dst, dst_offset, len_bytes)? else {
@@ -124,7 +125,7 @@ pub fn clone_as(
     // Nobody writes to the source while we hold its lock, so that it stays clean.
     writeback::flush(engine, src)?;
     if dst_offset > dst_size {
-        let old_end = reservation.split(old_end_bytes(dst, dst_offset));
+        let old_end = reservation.split(old_end_bytes(dst_size, dst_offset));
         grow(engine, dst, dst_size, dst_offset, old_end)?;
     }
     share(engine, src, dst, &ranges, Some(reservation), Some(ctx))
@@ -144,16 +145,6 @@ fn lock_with_space<'a>(
         if bytes()? <= reservation.bytes() {
             return Ok((reservation, locks));
         }
-    }
-}
-
-/// What the zeros behind the end of a file take that grows to `offset`.
-fn old_end_bytes(dst: &Inode, offset: u64) -> u64 {
-    let size = dst.attr.lock().attr.size;
-    if offset > size && !size.is_multiple_of(BLOCK) {
-        BLOCK
-    } else {
-        0
     }
 }
 

@@ -11,7 +11,7 @@ use super::items::{self, Change, NOW};
 use super::place::new_extent;
 use super::replace::{self, Replacement};
 use super::truncate::{drop_left_behind, drop_range, forget_dirty};
-use super::write::{First, WriteCtx, grow, load_clean_block, note_dirty, touch};
+use super::write::{First, WriteCtx, grow, load_clean_block, note_dirty, old_end_bytes, touch};
 use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -86,13 +86,12 @@ fn edge_bytes(inode: &Inode, range: &Range<u64>, mode: FallocateFlags) -> u64 {
         0
     };
     let size = inode.attr.lock().attr.size;
-    let grows = !mode.contains(FallocateFlags::KEEP_SIZE) && range.end > size;
-    partial * BLOCK + if grows { old_end_bytes(size) } else { 0 }
-}
-
-/// What the zeros behind an end take.
-fn old_end_bytes(size: u64) -> u64 {
-    if size.is_multiple_of(BLOCK) { 0 } else { BLOCK }
+    let new_size = if mode.contains(FallocateFlags::KEEP_SIZE) {
+        size
+    } else {
+        range.end
+    };
+    partial * BLOCK + old_end_bytes(size, new_size)
 }
 
 /// Does a hole already lie where one is to be punched? Then nothing changes, times neither: as the kernel has it.
@@ -236,7 +235,7 @@ fn allocate(
     first()?;
     if new_size.is_some() {
         let to = round_down(range.start).max(size);
-        grow(engine, inode, size, to, edges.split(old_end_bytes(size)))?;
+        grow(engine, inode, size, to, edges.split(old_end_bytes(size, range.end)))?;
     }
     match zeroed {
         Some(zeroed) => {

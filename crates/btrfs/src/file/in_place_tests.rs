@@ -156,6 +156,16 @@ fn fill(bench: &mut Bench, file: usize) {
     bench.files[file] = vec![7; bench.inode(file).attr_now().size as usize];
 }
 
+/// As [`fill`], with space that nobody has written.
+fn allocate_rest(bench: &Bench, file: usize) {
+    let (rest, mut at) = (bench.inode(file), 0);
+    for len in [1 << 20, 4096] {
+        while super::fallocate(bench.engine(), &rest, FallocateFlags::KEEP_SIZE, at, len).is_ok() {
+            at += len;
+        }
+    }
+}
+
 /// As on the kernel's side: also where a gap is left behind the end, in which nothing has to be zeroed.
 #[test]
 fn a_full_volume_takes_what_was_preallocated_behind_the_end() {
@@ -206,13 +216,7 @@ fn a_full_volume_shares_what_it_has() {
     write(&mut bench, 3, 0, &[3; 5000]);
     write(&mut bench, 4, 0, &[4; 50_001]);
     bench.engine().sync().unwrap();
-    let (rest, mut at) = (bench.inode(6), 0);
-    for len in [1 << 20, 4096] {
-        while super::fallocate(bench.engine(), &rest, FallocateFlags::KEEP_SIZE, at, len).is_ok() {
-            at += len;
-        }
-    }
-    drop(rest);
+    allocate_rest(&bench, 6);
     bench.engine().sync().unwrap();
     let inodes: Vec<_> = (0..7).map(|file| bench.inode(file)).collect();
     let engine = bench.engine();
@@ -247,12 +251,7 @@ fn a_full_volume_allocates_what_is_allocated() {
     bench.engine().sync().unwrap();
     let keep = FallocateFlags::KEEP_SIZE;
     super::fallocate(bench.engine(), &bench.inode(1), keep, 0, 65_536).unwrap();
-    let (rest, mut at) = (bench.inode(3), 0);
-    for len in [1 << 20, 4096] {
-        while super::fallocate(bench.engine(), &rest, keep, at, len).is_ok() {
-            at += len;
-        }
-    }
+    allocate_rest(&bench, 3);
     let any = FallocateFlags::empty();
     super::fallocate(bench.engine(), &bench.inode(0), any, 16_384, 8192).unwrap();
     super::fallocate(bench.engine(), &bench.inode(0), any, 100, 40_000).unwrap();
@@ -261,7 +260,6 @@ fn a_full_volume_allocates_what_is_allocated() {
     bench.files[1].resize(50_010, 0);
     let more = super::fallocate(bench.engine(), &bench.inode(0), any, 0, 65_536);
     assert!(matches!(more, Err(Error::NoSpace)), "{more:?}");
-    drop(rest);
     bench.judge("at the end");
 }
 

@@ -451,21 +451,7 @@ fn a_map_in_pages_gets_to_the_end_of_a_preallocated_extent_that_is_dirty_in_plac
     }
     let all = kinds(&fs, &a);
     assert!(all.len() > 90, "{all:?}");
-    let (mut paged, mut from) = (Vec::new(), Some(0));
-    while let Some(start) = from.take() {
-        let mut count = 0;
-        map(fs.engine(), &a, start..u64::MAX, true, &mut |e| {
-            if count == 7 {
-                from = Some(e.start);
-                return ControlFlow::Break(());
-            }
-            count += 1;
-            paged.push((e.kind, e.start, e.len_bytes, e.is_shared));
-            ControlFlow::Continue(())
-        })
-        .unwrap();
-        assert!(paged.len() <= all.len(), "the same again from {start} on");
-    }
+    let paged = in_pages(&fs, &a, 7, true, |_| ());
     assert_eq!(paged, all);
 }
 
@@ -510,12 +496,12 @@ fn a_map_in_pages_of_very_many_dirty_places_takes_about_as_long_as_a_whole_one()
         let all = kinds(&fs, inode);
         let whole = begin.elapsed();
         let begin = std::time::Instant::now();
-        assert!(in_pages(&fs, inode, PAGE, |_| ()) == all);
+        assert!(in_pages(&fs, inode, PAGE, false, |_| ()) == all);
         let paged = begin.elapsed();
         assert!(paged < whole * 40, "whole {whole:?}, in pages {paged:?}");
         // The ranges are the same when they are on disk; of what they are each page says what it sees.
         let ranges = |all: Vec<(MapKind, u64, u64, bool)>| all.into_iter().map(|e| (e.1, e.2)).collect::<Vec<_>>();
-        let landing = in_pages(&fs, inode, PAGE, |pages| {
+        let landing = in_pages(&fs, inode, PAGE, false, |pages| {
             if pages == 20 {
                 super::write_back(fs.engine(), inode).unwrap();
             }
@@ -525,12 +511,20 @@ fn a_map_in_pages_of_very_many_dirty_places_takes_about_as_long_as_a_whole_one()
     fs.engine().close().unwrap();
 }
 
-fn in_pages(fs: &Fs, inode: &Arc<Inode>, page: usize, mut between: impl FnMut(u32)) -> Vec<(MapKind, u64, u64, bool)> {
+/// A map that is asked for in pages, each from where the last one was broken off; pages must get on.
+fn in_pages(
+    fs: &Fs,
+    inode: &Arc<Inode>,
+    page: usize,
+    wants_shared: bool,
+    mut between: impl FnMut(u32),
+) -> Vec<(MapKind, u64, u64, bool)> {
     let (mut paged, mut from, mut pages) = (Vec::new(), Some(0), 0);
     while let Some(start) = from.take() {
         let mut count = 0;
-        map(fs.engine(), inode, start..u64::MAX, false, &mut |e| {
+        map(fs.engine(), inode, start..u64::MAX, wants_shared, &mut |e| {
             if count == page {
+                assert!(e.start > start, "the same again from {start} on");
                 from = Some(e.start);
                 return ControlFlow::Break(());
             }

@@ -231,6 +231,15 @@ pub(super) fn grow(
     clear_gap(engine, inode, size, new_size)
 }
 
+/// Data that [`grow`] writes: zeros behind an end in the midst of a block.
+pub(super) fn old_end_bytes(size: u64, new_size: u64) -> u64 {
+    if new_size > size && !size.is_multiple_of(BLOCK) {
+        BLOCK
+    } else {
+        0
+    }
+}
+
 /// The part of [`grow`] behind the block of the old end.
 fn clear_gap(engine: &Engine, inode: &Arc<Inode>, size: u64, new_size: u64) -> Result<()> {
     truncate::drop_left_behind(engine, inode, round_up(size)..round_up(new_size))?;

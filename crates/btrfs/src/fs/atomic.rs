@@ -197,7 +197,7 @@ impl Fs {
         drop(held);
         // Not before: who read what was there until now is noted in it.
         self.atomic.remove(handle);
-        let result = applied.and_then(|files| self.sync_files(&files));
+        let result = applied.and_then(|files| self.sync_files(&files, handle));
         let Some(caches) = self.atomic.caches.get() else {
             return result;
         };
@@ -213,7 +213,7 @@ impl Fs {
     /// Makes a group happen, whole, and durable. An error before it has happened leaves nothing of it; one of the
     /// device afterwards makes the mount read-only.
     pub fn commit_group(&self, group: Group) -> Result<()> {
-        self.sync_files(&self.apply_group(group)?)
+        self.sync_files(&self.apply_group(group)?, Handle::NONE)
     }
 
     /// What a change of contents takes away goes first: a crash in between leaves less than there was, never more.
@@ -224,10 +224,10 @@ impl Fs {
         group.apply(&self.engine)
     }
 
-    fn sync_files(&self, files: &[Arc<Inode>]) -> Result<()> {
+    fn sync_files(&self, files: &[Arc<Inode>], handle: Handle) -> Result<()> {
         match files {
             [] => Ok(()),
-            [one] => self.sync_inode((one, Handle::NONE), Scope::All),
+            [one] => self.sync_inode((one, handle), Scope::All),
             // The log has one file at a time; a commit has all of them or none.
             _ => self.engine.commit(),
         }

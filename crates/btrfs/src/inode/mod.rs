@@ -332,33 +332,57 @@ impl InodeRefs {
 mod tests {
     use super::*;
 
-    /// One closes what was open; the other, who holds on to it, opens it and closes it again.
+    /// One closes what was open; the other, who holds on to it, opens it and closes it again. Very often, by two threads that begin
+    /// each round within few instructions: the window is as narrow.
     #[test]
     fn whoever_closes_last_deletes() {
-        for round in 0..20_000 {
-            let refs = InodeRefs::default();
-            refs.add_open();
-            let is_at_it = AtomicU64::new(0);
-            let close = || {
-                refs.drop_open();
-                if refs.is_idle() && refs.begin_deleting() {
-                    is_at_it.fetch_add(1, Ordering::SeqCst);
+        const ROUNDS: u64 = 1_000_000;
+        let (refs, is_at_it, arrived) = (InodeRefs::default(), AtomicU64::new(0), AtomicU64::new(0));
+        let close = || {
+            refs.drop_open();
+            if refs.is_idle() && refs.begin_deleting() {
+                is_at_it.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        let both_come = || {
+            let meeting = arrived.fetch_add(1, Ordering::SeqCst) / 2;
+            for looks in 0_u64.. {
+                match arrived.load(Ordering::SeqCst) / 2 > meeting {
+                    true => break,
+                    // With one processor nobody else comes otherwise.
+                    false if looks % 1000 == 999 => std::thread::yield_now(),
+                    false => std::hint::spin_loop(),
                 }
-            };
-            let ready = std::sync::Barrier::new(2);
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    ready.wait();
+            }
+        };
+        refs.add_open();
+        std::thread::scope(|scope| {
+            let closer = scope.spawn(|| {
+                let mut wrong = 0;
+                for round in 0..ROUNDS {
+                    both_come();
+                    for wait in 0..round % 200 {
+                        std::hint::black_box(wait);
+                    }
                     close();
-                });
-                ready.wait();
+                    both_come();
+                    wrong += u64::from(is_at_it.swap(0, Ordering::SeqCst) != 1);
+                    refs.reset();
+                    refs.deleting.store(false, Ordering::SeqCst);
+                    refs.add_open();
+                }
+                wrong
+            });
+            for _ in 0..ROUNDS {
+                both_come();
                 if !refs.is_deleting() {
                     refs.add_open();
                     close();
                 }
-            });
-            assert_eq!(is_at_it.into_inner(), 1, "round {round}");
-        }
+                both_come();
+            }
+            assert_eq!(closer.join().unwrap(), 0, "of {ROUNDS} rounds");
+        });
     }
 
     #[test]

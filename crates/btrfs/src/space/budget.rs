@@ -51,8 +51,9 @@ impl Budget {
     ///
     /// Data that was accepted must find its way to the disk, therefore the global reserve may be used.
     pub fn written(groups: usize, bytes: u64, csum_bytes: u64, nodesize_bytes: u64) -> Self {
+        const LEAVES_OF_GROUP: u64 = 16;
         let items_bytes = csum_bytes + bytes / (128 << 10) * 78;
-        let leaves = items_bytes / (nodesize_bytes / 2) + groups as u64 * 16;
+        let leaves = items_bytes / (nodesize_bytes / 2) + groups as u64 * LEAVES_OF_GROUP;
         Self {
             blocks: u32::try_from(leaves).unwrap_or(u32::MAX),
             is_release: true,
