@@ -23,6 +23,27 @@ pub fn median(seconds: &[f64]) -> Option<f64> {
     }
 }
 
+/// The median of some runs for a table, in brackets the lowest and the highest of them.
+pub fn show_runs(values: &[f64], decimals: usize) -> String {
+    let Some(median) = median(values) else {
+        return "-".into();
+    };
+    let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let highest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    match values {
+        [_] => format!("{median:.decimals$}"),
+        _ => format!("{median:.decimals$} ({lowest:.decimals$} to {highest:.decimals$})"),
+    }
+}
+
+/// `over / under`, for a table.
+pub fn ratio(over: Option<f64>, under: Option<f64>) -> String {
+    match (over, under) {
+        (Some(over), Some(under)) => format!("{:.2}", over / under),
+        _ => "-".into(),
+    }
+}
+
 /// What was done per second, in the unit that fits it.
 fn rate(amount: Amount, seconds: f64, scale: &Scale) -> String {
     match amount {
@@ -168,6 +189,13 @@ fn replace(text: &str, (begin, end): (&str, &str), table: &str) -> Option<String
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn best_and_worst_run_stand_beside_the_median() {
+        assert_eq!(show_runs(&[3.0, 1.25, 2.0], 1), "2.0 (1.2 to 3.0)");
+        assert_eq!(show_runs(&[3.0], 0), "3");
+        assert_eq!(show_runs(&[], 0), "-");
+    }
 
     #[test]
     fn only_the_table_is_replaced() {

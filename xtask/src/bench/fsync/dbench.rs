@@ -7,8 +7,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use super::super::side::{Mounted, Setup, Side};
-use super::super::table;
-use super::{Args, Outcome, show_runs, turns};
+use super::super::table::{self, ratio, show_runs};
+use super::{Args, Outcome, turns};
 use crate::run;
 
 const CLIENTS: &str = "8";
@@ -89,7 +89,7 @@ fn render(args: &Args, results: &BTreeMap<Side, Vec<Report>>) -> Outcome {
             "| {name} | {} | {} | {} |",
             show_runs(&kernel, decimals),
             show_runs(&ours, decimals),
-            super::ratio(medians[1], medians[0])
+            ratio(medians[1], medians[0])
         );
         panels.push(panel(name, medians));
     }

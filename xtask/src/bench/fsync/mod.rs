@@ -112,36 +112,3 @@ fn turns(args: &Args, sides: &[Side]) -> Vec<(usize, Side)> {
 fn show(value: Option<f64>, decimals: usize) -> String {
     value.map_or("-".into(), |value| format!("{value:.decimals$}"))
 }
-
-/// The median of some runs for a table, in brackets the lowest and the highest of them.
-fn show_runs(values: &[f64], decimals: usize) -> String {
-    let Some(median) = table::median(values) else {
-        return "-".into();
-    };
-    let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let highest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    match values {
-        [_] => format!("{median:.decimals$}"),
-        _ => format!("{median:.decimals$} ({lowest:.decimals$} to {highest:.decimals$})"),
-    }
-}
-
-/// `over / under`, for a table.
-fn ratio(over: Option<f64>, under: Option<f64>) -> String {
-    match (over, under) {
-        (Some(over), Some(under)) => format!("{:.2}", over / under),
-        _ => "-".into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::show_runs;
-
-    #[test]
-    fn best_and_worst_run_stand_beside_the_median() {
-        assert_eq!(show_runs(&[3.0, 1.25, 2.0], 1), "2.0 (1.2 to 3.0)");
-        assert_eq!(show_runs(&[3.0], 0), "3");
-        assert_eq!(show_runs(&[], 0), "-");
-    }
-}

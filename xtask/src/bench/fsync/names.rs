@@ -13,9 +13,9 @@ use rustix::fs::FallocateFlags;
 
 use super::super::loads::generate;
 use super::super::side::{Mounted, Removed, Setup, Side};
-use super::super::table;
+use super::super::table::{self, ratio, show_runs};
 use super::answer::{Answer, State};
-use super::{Args, Outcome, ratio, show_runs, turns};
+use super::{Args, Outcome, turns};
 use crate::run;
 
 const NODE_SIZES: [&str; 2] = ["16k", "64k"];

@@ -10,8 +10,8 @@ use anyhow::Result;
 
 use super::super::loads::generate;
 use super::super::side::{Mounted, Setup, Side};
-use super::super::table;
-use super::{Args, Outcome, dbench, ratio, show_runs, turns};
+use super::super::table::{self, ratio, show_runs};
+use super::{Args, Outcome, dbench, turns};
 use crate::run;
 
 /// MiB of each database file.
