@@ -32,7 +32,7 @@ enum Special {
     Fsync(fsync::Args),
     /// Random overwrites of cloned and of unshared files, beside the kernel's btrfs and XFS
     Remap(remap::Args),
-    /// Looking for a hole in files of very many extents, on one image, beside the kernel's btrfs
+    /// Looking for a hole in files of very many extents, on images that both sides wrote, beside the kernel's btrfs
     Seek(seek::Args),
     /// SQLite's transactions: atomic groups, rollback journal, write-ahead log
     Sqlite(sqlite::Args),
