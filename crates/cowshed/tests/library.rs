@@ -560,6 +560,7 @@ fn ranges_are_exchanged_unless_the_file_has_changed() -> Result {
         b_offset: 0,
         len_bytes: 0,
         to_eof: true,
+        only_written: false,
         fresh_b: None,
         dry_run: false,
     };

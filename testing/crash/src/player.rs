@@ -219,6 +219,7 @@ impl<'f> Player<'f> {
                     b_offset: *offset,
                     len_bytes: len.unwrap_or(0),
                     to_eof: len.is_none(),
+                    only_written: false,
                     fresh_b: None,
                     dry_run: false,
                 };

@@ -509,6 +509,7 @@ impl Subject {
                     b_offset: *b_offset,
                     len_bytes: *len,
                     to_eof: *to_eof,
+                    only_written: false,
                     fresh_b: None,
                     dry_run: false,
                 };

@@ -3,6 +3,7 @@
 //! The rules are those of XFS_IOC_EXCHANGE_RANGE (ioctl_xfs_exchange_range(2)). Extents move, nothing is read or copied,
 //! except inline data that comes to stand elsewhere than at the start of a file that it fills.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -55,6 +56,9 @@ pub struct Exchange {
     pub len_bytes: u64,
     /// To the end of each file, whatever the length says; the sizes follow.
     pub to_eof: bool,
+    /// Only what is written in the first file, in whole blocks. Its holes and what is preallocated there stay, and so does what
+    /// the second file has in their place.
+    pub only_written: bool,
     /// `Busy` if the second file is not as it was then.
     pub fresh_b: Option<Freshness>,
     /// Only look whether it could be done.
@@ -88,7 +92,8 @@ pub fn exchange_as(
     }
     for (inode, range, other) in [(a, &ends.a, &ends.b), (b, &ends.b, &ends.a)] {
         writeback::flush(engine, inode)?;
-        let stays_inline = range.start == 0 && other.start == 0 && range.end == inode.attr_now().size && what.to_eof;
+        let is_whole = what.to_eof && !what.only_written;
+        let stays_inline = range.start == 0 && other.start == 0 && range.end == inode.attr_now().size && is_whole;
         if !stays_inline {
             move_out_of_item(engine, inode, range)?;
         }
@@ -99,10 +104,14 @@ pub fn exchange_as(
     if count > EXTENTS_MAX {
         return Err(Outcome::TooBig.into());
     }
-    let budget = Budget::moved_extents(count as u64, engine.store.nodesize_bytes() as u64);
+    let (moves, edges) = match what.only_written {
+        true => written(engine, &ends, &extents),
+        false => (whole(engine, &ends, &extents), 0),
+    };
+    let budget = Budget::moved_extents((count + edges) as u64, engine.store.nodesize_bytes() as u64);
     let meta = engine.reserve(budget)?;
     first()?;
-    apply(engine, [a, b], &ends, &extents, (what.to_eof, ctx), meta)
+    apply(engine, [a, b], (&ends, &extents), moves, (what.to_eof, ctx), meta)
 }
 
 /// The ranges as they are after all checks; of different length only where both go to the end.
@@ -153,6 +162,7 @@ fn extents_of(inode: &Arc<Inode>, range: &Range<u64>) -> Result<Vec<Extent>> {
         }
         match extent.kind {
             Kind::Hole => {}
+            Kind::Inline { .. } if extent.start < blocks.start => return Err(too_long_inline(inode)),
             Kind::Inline { .. } => found.push(extent),
             Kind::Disk(_) => found.push(extent.part(&blocks)),
         }
@@ -222,11 +232,84 @@ fn incoming(engine: &Engine, from: &Range<u64>, to: &Range<u64>, extents: &[Exte
     moved
 }
 
+/// What comes into each of the two files.
+type Moves = [Vec<Replacement>; 2];
+
+fn whole(engine: &Engine, ends: &Ends, extents: &[Vec<Extent>; 2]) -> Moves {
+    // Where both go to the end, what the shorter range leaves behind of the longer goes, too.
+    let span = |own: &Range<u64>, other: &Range<u64>| {
+        let len_bytes = (own.end - own.start).max(other.end - other.start);
+        own.start..own.start + round_up(len_bytes)
+    };
+    [
+        vec![Replacement {
+            range: span(&ends.a, &ends.b),
+            extents: incoming(engine, &ends.b, &ends.a, &extents[1]),
+        }],
+        vec![Replacement {
+            range: span(&ends.b, &ends.a),
+            extents: incoming(engine, &ends.a, &ends.b, &extents[0]),
+        }],
+    ]
+}
+
+/// [`Exchange::only_written`]; and at how many places extents of the second file may be cut.
+///
+/// Where one range is longer, it has nothing but itself to give: of the first file all that is there goes, which is what is written, and
+/// of the second nothing, as nothing is written opposite to it.
+fn written(engine: &Engine, ends: &Ends, extents: &[Vec<Extent>; 2]) -> (Moves, usize) {
+    let [a_len, b_len] = [&ends.a, &ends.b].map(|range| round_up(range.end - range.start));
+    let common = a_len.min(b_len);
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for extent in extents[0].iter().filter(|e| e.is_data()) {
+        let (start, end) = (extent.start - ends.a.start, (extent.end() - ends.a.start).min(common));
+        match runs.last_mut() {
+            _ if start >= end => {}
+            Some(last) if last.end == start => last.end = end,
+            _ => runs.push(start..end),
+        }
+    }
+    let [mut into_a, mut into_b] = Moves::default();
+    for run in &runs {
+        let [in_a, in_b] = [&ends.a, &ends.b].map(|range| range.start + run.start..range.start + run.end);
+        into_a.push(Replacement {
+            range: in_a.clone(),
+            extents: incoming(engine, &in_b, &in_a, &parts(&extents[1], &in_b)),
+        });
+        into_b.push(Replacement {
+            range: in_b.clone(),
+            extents: incoming(engine, &in_a, &in_b, &parts(&extents[0], &in_a)),
+        });
+    }
+    let [rest_a, rest_b] = [&ends.a, &ends.b].map(|range| range.start + common..range.start + a_len.max(b_len));
+    let rest = match a_len.cmp(&b_len) {
+        Ordering::Equal => None,
+        Ordering::Less => Some((incoming(engine, &rest_b, &rest_a, &[]), Vec::new())),
+        Ordering::Greater => {
+            let given = parts(&extents[0], &rest_a);
+            Some((Vec::new(), incoming(engine, &rest_a, &rest_b, &given)))
+        }
+    };
+    if let Some((to_a, to_b)) = rest {
+        for (moves, range, extents) in [(&mut into_a, rest_a, to_a), (&mut into_b, rest_b, to_b)] {
+            moves.push(Replacement { range, extents });
+        }
+    }
+    ([into_a, into_b], 2 * runs.len())
+}
+
+/// What of sorted extents is in a range.
+fn parts(extents: &[Extent], range: &Range<u64>) -> Vec<Extent> {
+    let from = extents.partition_point(|e| e.end() <= range.start);
+    let inside = extents[from..].iter().take_while(|e| e.start < range.end);
+    inside.map(|e| e.part(range)).collect()
+}
+
 fn apply(
     engine: &Engine,
     [a, b]: [&Arc<Inode>; 2],
-    ends: &Ends,
-    extents: &[Vec<Extent>; 2],
+    (ends, extents): (&Ends, &[Vec<Extent>; 2]),
+    [into_a, into_b]: Moves,
     (to_eof, ctx): (bool, [WriteCtx; 2]),
     meta: crate::space::MetaReservation,
 ) -> Result<()> {
@@ -235,21 +318,6 @@ fn apply(
         .each_ref()
         .map(|e| sharing::in_place_candidates(e, [a, b]))
         .concat();
-    let into_a = incoming(engine, &ends.b, &ends.a, &extents[1]);
-    let into_b = incoming(engine, &ends.a, &ends.b, &extents[0]);
-    // Where both go to the end, what the shorter range leaves behind of the longer goes, too.
-    let span = |own: &Range<u64>, other: &Range<u64>| {
-        let len_bytes = (own.end - own.start).max(other.end - other.start);
-        own.start..own.start + round_up(len_bytes)
-    };
-    let replace_a = Replacement {
-        range: span(&ends.a, &ends.b),
-        extents: into_a,
-    };
-    let replace_b = Replacement {
-        range: span(&ends.b, &ends.a),
-        extents: into_b,
-    };
     let sizes = to_eof.then(|| {
         let len = |range: &Range<u64>| range.end - range.start;
         (ends.a.start + len(&ends.b), ends.b.start + len(&ends.a))
@@ -269,13 +337,13 @@ fn apply(
     };
     let mut parts = Vec::with_capacity(2);
     let plans = if is_one_file {
-        let mut both = vec![replace_a, replace_b];
+        let mut both = [into_a, into_b].concat();
         both.sort_unstable_by_key(|r| r.range.start);
         vec![(a, both, None, ctx[0])]
     } else {
         vec![
-            (a, vec![replace_a], sizes.map(|s| s.0), ctx[0]),
-            (b, vec![replace_b], sizes.map(|s| s.1), ctx[1]),
+            (a, into_a, sizes.map(|s| s.0), ctx[0]),
+            (b, into_b, sizes.map(|s| s.1), ctx[1]),
         ]
     };
     let _flush = writeback::hold(&if is_one_file { vec![a] } else { vec![a, b] });

@@ -294,6 +294,7 @@ fn clones_that_cannot_be_are_refused() {
         b_offset: 0,
         len_bytes: 4096,
         to_eof: false,
+        only_written: false,
         fresh_b: None,
         dry_run: false,
     };
@@ -346,7 +347,8 @@ fn exchanges_match_a_model() {
         let inodes = names.map(|name| create(&fs, name));
         let mut models: [Vec<u8>; 3] = Default::default();
         let mut dice = Dice::new(11);
-        for step in 0..300 {
+        let mut kept = 0;
+        for step in 0..1000 {
             let (i, j) = (dice.below(3) as usize, dice.below(3) as usize);
             if dice.below(2) == 0 {
                 // Small files are inline data.
@@ -360,17 +362,23 @@ fn exchanges_match_a_model() {
                 let new_size = dice.below(3000);
                 super::truncate(engine, &inodes[i], new_size).unwrap();
                 models[i].resize(new_size as usize, 0);
+            } else if dice.below(4) == 0 {
+                let (at, len) = (dice.below(8) * BLOCK, (1 + dice.below(8)) * BLOCK);
+                super::fallocate(engine, &inodes[i], FallocateFlags::KEEP_SIZE, at, len).unwrap();
             } else {
                 let what = Exchange {
                     a_offset: dice.below(8) * BLOCK,
                     b_offset: dice.below(8) * BLOCK,
                     len_bytes: dice.below(6) * BLOCK,
                     to_eof: dice.below(2) == 0,
+                    only_written: dice.below(2) == 0,
                     fresh_b: None,
                     dry_run: false,
                 };
+                let written = data_blocks(&fs, &inodes[i]);
+                kept += u32::from(what.only_written && written.contains(&false));
                 let done = super::exchange_range(engine, &inodes[i], &inodes[j], &what);
-                exchange_model(&mut models, i, j, &what, done.is_ok());
+                exchange_model(&mut models, i, j, &what, &written, done.is_ok());
             }
             match dice.below(12) {
                 0 => engine.sync().unwrap(),
@@ -382,11 +390,25 @@ fn exchanges_match_a_model() {
                 assert!(content(&fs, &inodes[k]) == models[k], "file {k} after step {step}");
             }
         }
+        assert!(kept > 50, "{kept} exchanges of files that have holes");
         judge(&device, fs, &names);
     }
 }
 
-fn exchange_model(models: &mut [Vec<u8>; 3], i: usize, j: usize, what: &Exchange, is_done: bool) {
+/// Of each block of a file: is data there?
+fn data_blocks(fs: &Fs, inode: &Arc<Inode>) -> Vec<bool> {
+    let mut blocks = vec![false; inode.attr_now().size.div_ceil(BLOCK) as usize];
+    for (kind, start, len_bytes, _) in kinds(fs, inode) {
+        if kind != MapKind::Unwritten {
+            let found = (start / BLOCK) as usize..(start + len_bytes).div_ceil(BLOCK) as usize;
+            let end = found.end.min(blocks.len());
+            blocks[found.start.min(end)..end].fill(true);
+        }
+    }
+    blocks
+}
+
+fn exchange_model(models: &mut [Vec<u8>; 3], i: usize, j: usize, what: &Exchange, written: &[bool], is_done: bool) {
     let (a_at, b_at) = (what.a_offset as usize, what.b_offset as usize);
     let (a_len, b_len) = (models[i].len(), models[j].len());
     let len = what.len_bytes as usize;
@@ -402,7 +424,26 @@ fn exchange_model(models: &mut [Vec<u8>; 3], i: usize, j: usize, what: &Exchange
     if !is_done {
         return;
     }
-    if what.to_eof {
+    if what.only_written {
+        let block = BLOCK as usize;
+        let end = if what.to_eof { usize::MAX } else { a_at + len };
+        let there = (a_at..end.min(a_len)).step_by(block).filter(|at| written[at / block]);
+        for at in there.collect::<Vec<_>>() {
+            for byte in at..(at + block).min(end) {
+                let other = byte - a_at + b_at;
+                let [a, b] = [(i, byte), (j, other)].map(|(file, at)| models[file].get(at).copied().unwrap_or(0));
+                for (file, at, value) in [(i, byte, b), (j, other, a)] {
+                    let reaches = models[file].len().max(at + 1);
+                    models[file].resize(reaches, 0);
+                    models[file][at] = value;
+                }
+            }
+        }
+        if what.to_eof {
+            models[i].resize(a_at + b_len - b_at, 0);
+            models[j].resize(b_at + a_len - a_at, 0);
+        }
+    } else if what.to_eof {
         let (a_tail, b_tail) = (models[i].split_off(a_at), models[j].split_off(b_at));
         models[i].extend(b_tail);
         models[j].extend(a_tail);

@@ -36,6 +36,7 @@ fn step(engine: &Engine, files: &[Arc<Inode>], dice: &mut Dice) -> crate::Result
                 b_offset: other,
                 len_bytes: len,
                 to_eof: dice.below(3) == 0,
+                only_written: false,
                 fresh_b: None,
                 dry_run: false,
             };

@@ -102,6 +102,7 @@ fn inline_data_longer_than_a_block_is_not_taken_apart() {
         b_offset: 0,
         len_bytes: 4096,
         to_eof: false,
+        only_written: false,
         fresh_b: None,
         dry_run: false,
     };
@@ -154,6 +155,7 @@ fn inline_data_with_extents_behind_it_is_what_the_kernel_reads() {
         b_offset: 0,
         len_bytes: 0,
         to_eof: true,
+        only_written: false,
         fresh_b: None,
         dry_run: false,
     };
@@ -188,6 +190,7 @@ fn an_exchange_without_space_does_nothing_first() {
         b_offset: 0,
         len_bytes: 2 * BLOCK,
         to_eof: false,
+        only_written: false,
         fresh_b: None,
         dry_run: false,
     };

@@ -384,7 +384,7 @@ fn compression_of(call: &DefragRange) -> Result<Option<Compression>> {
 
 fn exchange_of(call: &Remap) -> Result<Exchange> {
     let flags = call.flags.get();
-    if flags & !(flag::TO_EOF | flag::IF_FRESH | flag::DRY_RUN | flag::SYNC) != 0 {
+    if flags & !(flag::TO_EOF | flag::IF_FRESH | flag::DRY_RUN | flag::SYNC | flag::ONLY_WRITTEN) != 0 {
         return Err(Errno::Invalid.into());
     }
     let time = |t: wire::Time| Timestamp::new(t.secs.get(), t.nanos.get());
@@ -398,6 +398,7 @@ fn exchange_of(call: &Remap) -> Result<Exchange> {
         b_offset: call.dst_offset.get(),
         len_bytes: call.len_bytes.get(),
         to_eof: flags & flag::TO_EOF != 0,
+        only_written: flags & flag::ONLY_WRITTEN != 0,
         fresh_b: (flags & flag::IF_FRESH != 0).then_some(fresh),
         dry_run: flags & flag::DRY_RUN != 0,
     })

@@ -55,6 +55,8 @@ pub mod flag {
     pub const DRY_RUN: u32 = 4;
     /// On disk when the call returns.
     pub const SYNC: u32 = 8;
+    /// Exchange only what is written in the other file.
+    pub const ONLY_WRITTEN: u32 = 16;
 }
 
 /// A time.

@@ -240,6 +240,7 @@ fn an_exchange_with_a_file_as_it_was_takes_both_capabilities_and_a_refused_one_n
         b_offset: 0,
         len_bytes: SIZE,
         to_eof: false,
+        only_written: false,
         fresh_b: Some(fresh_b),
         dry_run: false,
     };

@@ -92,6 +92,9 @@ fn step(dice: &mut Dice) -> Step {
                 7 => Vec::new(),
                 _ => vec!["--range".into(), format!("{from}:{len}:{to}")],
             };
+            if dice.below(3) == 0 {
+                words.push("--only-written".into());
+            }
             if dice.below(5) == 0 {
                 words.push("--dry-run".into());
             }

@@ -22,6 +22,9 @@ pub struct ExchangeArgs {
     /// Only this range: OFFSET_IN_FIRST:LENGTH:OFFSET_IN_SECOND, with k, m or g, in multiples of 4096
     #[arg(long, value_name = "RANGE")]
     range: Option<RangeArg>,
+    /// Only what is written in FIRST, in whole blocks; what SECOND has where FIRST has holes or preallocated space stays
+    #[arg(long)]
+    only_written: bool,
     /// Only look whether it could be done
     #[arg(long)]
     dry_run: bool,
@@ -68,6 +71,7 @@ pub fn run(args: &ExchangeArgs) -> Result<u8> {
         b_offset: args.range.map_or(0, |r| r.dst_offset),
         len_bytes: args.range.map_or(0, |r| r.len_bytes),
         to_eof: args.range.is_none(),
+        only_written: args.only_written,
         fresh_b: args.if_fresh,
         dry_run: args.dry_run,
         sync: args.fsync,

@@ -16,6 +16,7 @@ const XFS_IOC_EXCHANGE_RANGE: u32 = 0x4028_5881;
 const XFS_EXCHANGE_TO_EOF: u64 = 1;
 const XFS_EXCHANGE_DSYNC: u64 = 2;
 const XFS_EXCHANGE_DRY_RUN: u64 = 4;
+const XFS_EXCHANGE_FILE1_WRITTEN: u64 = 8;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -89,6 +90,11 @@ pub fn exchange_range(a: &File, b: &File, range: &super::remap::Exchange) -> Res
     }
     let to_eof = if range.to_eof { XFS_EXCHANGE_TO_EOF } else { 0 };
     let dry_run = if range.dry_run { XFS_EXCHANGE_DRY_RUN } else { 0 };
+    let only_written = if range.only_written {
+        XFS_EXCHANGE_FILE1_WRITTEN
+    } else {
+        0
+    };
     let sync = if range.sync { XFS_EXCHANGE_DSYNC } else { 0 };
     let mut arg = ExchangeRange {
         first_fd: a.as_raw_fd(),
@@ -96,7 +102,7 @@ pub fn exchange_range(a: &File, b: &File, range: &super::remap::Exchange) -> Res
         first_offset: range.a_offset,
         second_offset: range.b_offset,
         len_bytes: range.len_bytes,
-        flags: to_eof | dry_run | sync,
+        flags: to_eof | only_written | dry_run | sync,
     };
     ioctl::call(b, XFS_IOC_EXCHANGE_RANGE, &mut arg).map(drop)
 }

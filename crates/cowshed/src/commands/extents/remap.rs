@@ -76,6 +76,8 @@ pub struct Exchange {
     pub b_offset: u64,
     pub len_bytes: u64,
     pub to_eof: bool,
+    /// Only what is written in the first file.
+    pub only_written: bool,
     /// Only if the second file is still as it was then.
     pub fresh_b: Option<Freshness>,
     pub dry_run: bool,
@@ -92,9 +94,10 @@ pub fn exchange_range(a: &File, b: &File, range: &Exchange) -> Result<()> {
     call.dst_offset = range.b_offset.into();
     call.len_bytes = range.len_bytes.into();
     let to_eof = if range.to_eof { flag::TO_EOF } else { 0 };
+    let only_written = if range.only_written { flag::ONLY_WRITTEN } else { 0 };
     let dry_run = if range.dry_run { flag::DRY_RUN } else { 0 };
     let sync = if range.sync { flag::SYNC } else { 0 };
-    let mut flags = to_eof | dry_run | sync;
+    let mut flags = to_eof | only_written | dry_run | sync;
     if let Some(fresh) = &range.fresh_b {
         flags |= flag::IF_FRESH;
         call.ino = fresh.ino.into();
