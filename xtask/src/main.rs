@@ -32,6 +32,8 @@ enum Command {
     Realtree(real::Args),
     /// Ordinary programs and file-system test programs at work on a mount
     Realwork(real::Args),
+    /// Files of all sizes under every algorithm and level of compression, through a mount and through the kernel
+    Levels(real::Args),
     /// Random operations compared with a model, from a seed: --seed S --operations N ...
     Random(long::Args),
     /// The tests that take too long for every run: all ignored ones that judge something
@@ -59,6 +61,7 @@ fn main() -> anyhow::Result<()> {
         Command::Matrix(args) => real::main("matrix", &args),
         Command::Realtree(args) => real::main("realtree", &args),
         Command::Realwork(args) => real::main("realwork", &args),
+        Command::Levels(args) => real::main("levels", &args),
         Command::Random(args) => long::random(&args),
         Command::LongTests(args) => long_tests::main(&args),
         Command::Kill9(args) => long::kill9(&args),

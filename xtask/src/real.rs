@@ -35,6 +35,7 @@ pub fn share() -> Result<()> {
         SHARE_MAX,
     )?;
     build_and_run("realtree", &["--small"], false, SHARE_MAX)?;
+    build_and_run("levels", &["--one-in", "12", "--seed", &seed], false, SHARE_MAX)?;
     build_and_run("realwork", &["--small"], false, SHARE_MAX)
 }
 

@@ -2,6 +2,7 @@
 
 mod cowshed;
 mod direct;
+mod levels;
 mod matrix;
 mod raw;
 mod realtree;
@@ -24,6 +25,8 @@ enum Command {
     Matrix(matrix::Args),
     /// Real directory trees copied by cp and rsync, compared through the kernel
     Realtree(realtree::Args),
+    /// Files of all sizes under every algorithm and level of compression, written and read by Cowshed and the kernel in turn
+    Levels(levels::Args),
     /// Ordinary programs at work on a mount: git, tar, dpkg, SQLite, cargo, fs_mark, fio, stress-ng, fsx,
     /// pjdfstest
     Realwork(realwork::Args),
@@ -33,6 +36,7 @@ fn main() -> Result<()> {
     match Args::parse().command {
         Command::Matrix(args) => matrix::main(&args),
         Command::Realtree(args) => realtree::main(&args),
+        Command::Levels(args) => levels::main(&args),
         Command::Realwork(args) => realwork::main(&args),
     }
 }
