@@ -9,7 +9,7 @@
 //!   it; once a commit has failed no sync succeeds and nothing can be changed any more;
 //! * in the end the checker finds nothing, and a fresh mount on the healthy device sees a state that was committed, not
 //!   older than the last acknowledged sync, in which all holds that was promised ([`crate::promise`]), as it does after each sync that
-//!   succeeds; with a log, every file that was synced is there as it was then, unless something was done to it since.
+//!   succeeds; with a log, every file that was synced is there as it was then, unless something was done to it since that can be seen.
 //!
 //! Of a fault that comes once, or for good, little is seen: a repetition, or a second copy, heals the one, and after the other nothing
 //! succeeds any more. Therefore outages, too, of several operations in a row: a sync that fails is asked for again.
@@ -21,11 +21,13 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use btrfs_check::{Finding, FindingId};
+use cowshed_btrfs::file::compress::CompressPolicy;
 use cowshed_btrfs::fs::Fs;
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On, Repeat, Rng};
 use cowshed_vfs::{Error, FileKind, FileSystem as _, NodeId, Timestamp};
 
+use crate::compressed;
 use crate::power;
 use crate::promise::History;
 use crate::rig::{self, Devices, Layout, ROOT};
@@ -71,6 +73,8 @@ struct Healthy {
     ops: Vec<Op>,
     /// Fsyncs write logs.
     tree_log: bool,
+    /// See [`compressed::drawn`].
+    compress: Option<CompressPolicy>,
     /// After each operation.
     moments: Vec<Moment>,
     /// By generation, as a fresh mount on the device sees them; the first is from before the run.
@@ -98,7 +102,8 @@ fn faulty(devices: &Devices, plan: &FaultPlan) -> Vec<Arc<dyn BlockDevice>> {
 fn healthy(seed: u64, layout: Layout, mix: Mix, count: usize) -> Result<Healthy> {
     let mut rng = Rng::new(seed);
     let bases = rig::make(layout, 4096, 0xfa)?;
-    let fs = rig::mount(rig::shared(&bases))?;
+    let compress = compressed::drawn(seed);
+    let fs = rig::mount_as(rig::shared(&bases), false, compressed::options(compress))?;
     let first = workload::choose(&mut rng, Mix::Everything, 40);
     for op in first.into_iter().filter(|op| !op.makes_in_place()) {
         let _ = Player::new(&fs).apply(&op);
@@ -112,7 +117,7 @@ fn healthy(seed: u64, layout: Layout, mix: Mix, count: usize) -> Result<Healthy>
     let plan = FaultPlan::new();
     let devices = rig::snapshots(&bases);
     let tree_log = mix == Mix::Syncs;
-    let fs = rig::mount_to_watch(faulty(&devices, &plan), tree_log)?;
+    let fs = rig::mount_to_watch(faulty(&devices, &plan), tree_log, compressed::options(compress))?;
     let answers: Vec<Answer> = ops.iter().map(|op| Player::new(&fs).apply(op)).collect();
     let end = tree::take(&fs)?;
     let counts = plan.counts();
@@ -120,7 +125,7 @@ fn healthy(seed: u64, layout: Layout, mix: Mix, count: usize) -> Result<Healthy>
     // Once more, with all eyes on it.
     let devices = rig::snapshots(&bases);
     let before = cold(&devices)?;
-    let fs = rig::mount_to_watch(faulty(&devices, &plan), tree_log)?;
+    let fs = rig::mount_to_watch(faulty(&devices, &plan), tree_log, compressed::options(compress))?;
     let history = History::new(&tree::take(&fs)?);
     let mut run = Faulty {
         devices,
@@ -153,6 +158,7 @@ fn healthy(seed: u64, layout: Layout, mix: Mix, count: usize) -> Result<Healthy>
         bases,
         ops,
         tree_log,
+        compress,
         moments,
         states: run.states,
         history: run.history.context("the files of a healthy device cannot be read")?,
@@ -222,7 +228,7 @@ struct Faulty {
     /// By generation, as a fresh mount on the healthy device sees them.
     states: BTreeMap<u64, Tree>,
     acknowledged: u64,
-    /// Files as they were when an fsync of them succeeded, if no operation named them since.
+    /// Files as they were when an fsync of them succeeded, if no operation named them since that changes anything.
     promised: BTreeMap<String, Node>,
     /// All states, and what syncs promised of them. None in a run that is not watched, or no more: its files could not be read.
     history: Option<History>,
@@ -237,7 +243,8 @@ fn one_run(healthy: &Healthy, fault: &Fault, is_watched: bool) -> Result<Outcome
     let plan = FaultPlan::new();
     plan.add(fault.clone());
     let (first, before) = healthy.states.first_key_value().context("no state before the run")?;
-    let Ok(fs) = rig::mount_to_watch(faulty(&devices, &plan), healthy.tree_log) else {
+    let mount = compressed::options(healthy.compress);
+    let Ok(fs) = rig::mount_to_watch(faulty(&devices, &plan), healthy.tree_log, mount) else {
         ensure!(plan.counts().faults > 0, "the mount fails without a fault");
         ensure!(cold(&devices)?.1 == *before, "a mount that failed changed files");
         return Ok(Outcome {
@@ -330,7 +337,7 @@ impl Faulty {
         }
         self.note_state()?;
         self.note_promise(op, answer, self.synced_node(op));
-        self.watch(op, answer);
+        self.watch(op, answer)?;
         if *op == Op::Sync && !was_aborted && self.fs.engine().txn.is_aborted() {
             self.at_abort = self.look(|| tree::take(&self.fs)).ok();
         }
@@ -368,16 +375,19 @@ impl Faulty {
     }
 
     /// Notes the state after an operation and what that has promised.
-    fn watch(&mut self, op: &Op, answer: Answer) {
+    fn watch(&mut self, op: &Op, answer: Answer) -> Result<()> {
         let seen = self.look(|| tree::take(&self.fs));
-        self.history = self.history.take().zip(seen.ok()).map(|(mut history, seen)| {
-            let root = seen[""].ino;
-            let index = history.note(&seen, None);
-            if answer.is_ok() {
-                power::promise(op, &mut history, index, root);
-            }
-            history
-        });
+        let Some((mut history, seen)) = self.history.take().zip(seen.ok()) else {
+            return Ok(());
+        };
+        let root = seen[""].ino;
+        let index = history.note(&seen, None);
+        if answer.is_ok() {
+            power::unseen(op, &history, index, root)?;
+            power::promise(op, &mut history, index, root);
+        }
+        self.history = Some(history);
+        Ok(())
     }
 
     /// What a fresh mount shows keeps all that was promised until now.
@@ -407,7 +417,7 @@ impl Faulty {
     /// A file that an fsync was acknowledged for; files that the operation names, or a directory above them, may have changed.
     fn note_promise(&mut self, op: &Op, answer: Answer, synced: Option<Node>) {
         match op {
-            Op::Sync => {}
+            Op::Sync | Op::Defrag { .. } | Op::Dedupe { .. } => {}
             Op::Fsync { path } => {
                 if let (Some(node), Ok(())) = (synced, answer)
                     // Another name might lead to it, which says nothing when it is used.
@@ -430,29 +440,29 @@ impl Faulty {
     /// The device takes no writes, or no barriers, any more: the mount must become read-only over it.
     fn must_abort(&mut self) -> Result<()> {
         let was_aborted = self.fs.engine().txn.is_aborted();
-        let made = self.mkdir("last");
+        let made = self.mkdir("last")?;
         ensure!(
             made.is_ok() != was_aborted,
             "a change before the last sync gives {made:?}"
         );
         let synced = self.fs.syncfs(&ROOT, NodeId::ROOT);
-        self.watch(&Op::Sync, synced);
+        self.watch(&Op::Sync, synced)?;
         ensure!(synced.is_err(), "a sync succeeds on a device that fails");
         ensure!(
             self.fs.engine().txn.is_aborted(),
             "the mount goes on after a commit that failed"
         );
         self.failed = true;
-        let after = self.mkdir("more");
+        let after = self.mkdir("more")?;
         ensure!(after == Err(Error::ReadOnly), "a change after an abort gives {after:?}");
         self.note_state()
     }
 
-    fn mkdir(&mut self, name: &str) -> Answer {
+    fn mkdir(&mut self, name: &str) -> Result<Answer> {
         let op = Op::Mkdir { path: name.into() };
         let made = Player::new(&self.fs).apply(&op);
-        self.watch(&op, made);
-        made
+        self.watch(&op, made)?;
+        Ok(made)
     }
 
     fn note_state(&mut self) -> Result<()> {
@@ -502,7 +512,7 @@ impl Faulty {
         self.plan.clear();
         let was_aborted = self.fs.engine().txn.is_aborted();
         let synced = self.fs.syncfs(&ROOT, NodeId::ROOT);
-        self.watch(&Op::Sync, synced);
+        self.watch(&Op::Sync, synced)?;
         self.note_state()?;
         if synced.is_ok() {
             ensure!(!was_aborted, "a sync succeeds although a commit failed before");

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use btrfs_image::{MkfsOptions, mkfs};
+use cowshed_btrfs::file::compress::CompressPolicy;
 use cowshed_btrfs::fs::Fs;
 use cowshed_btrfs::space::GroupStats;
 use cowshed_device::{BlockDevice, MemDevice};
@@ -17,6 +18,7 @@ use cowshed_harness::Keep;
 use cowshed_vfs::{Error, FileSystem as _, NodeId};
 
 use crate::chosen;
+use crate::compressed;
 use crate::power::{self, Judged};
 use crate::promise::History;
 use crate::rig::{self, Devices};
@@ -42,6 +44,8 @@ pub struct Run {
     pub nodesize_bytes: u32,
     /// An fsync writes a log where it can.
     pub tree_log: bool,
+    /// See [`compressed::drawn`].
+    pub compress: Option<CompressPolicy>,
     /// How often data and names take turns.
     pub rounds: usize,
 }
@@ -187,6 +191,7 @@ impl Work<'_> {
         let state = take(self.fs)?;
         let root = state[""].ino;
         let index = promised.note(&state, None);
+        power::unseen(op, promised, index, root)?;
         if is_done {
             power::promise(op, promised, index, root);
         }
@@ -230,7 +235,7 @@ pub fn record(run: Run) -> Result<Recording> {
     let rng = Rng::new(run.seed);
     {
         // Not recorded: metadata has had the volume to itself.
-        let fs = rig::mount_with(vec![base.clone()], false)?;
+        let fs = rig::mount_as(vec![base.clone()], false, compressed::options(run.compress))?;
         let mut work = Work {
             fs: &fs,
             log: &log,
@@ -246,7 +251,7 @@ pub fn record(run: Run) -> Result<Recording> {
     }
     let device = Arc::new(base.snapshot());
     let recorded: Arc<dyn BlockDevice> = Arc::new(log.record(device));
-    let fs = rig::mount_with(vec![recorded], run.tree_log)?;
+    let fs = rig::mount_as(vec![recorded], run.tree_log, compressed::options(run.compress))?;
     let mut work = Work {
         fs: &fs,
         log: &log,
@@ -305,7 +310,7 @@ impl Recording {
         rig::check_clean(&rig::shared(&devices))?;
         let (_, has_log) = rig::state(rig::shared(&devices))?;
         let copies = rig::snapshots(&devices);
-        let fs = rig::mount(rig::shared(&copies))?;
+        let fs = rig::mount_as(rig::shared(&copies), false, compressed::options(self.run.compress))?;
         let before = take(&fs)?;
         self.promised
             .check(&before, done)
@@ -350,10 +355,12 @@ pub fn judge_runs(
     let (mut count, mut by_kernel, mut n) = (0, 0, 0);
     let mut groups = GroupStats::default();
     while count < images {
+        let seed = rng.next_u64();
         let run = Run {
-            seed: rng.next_u64(),
+            seed,
             nodesize_bytes: if n % 3 == 2 { 16384 } else { 4096 },
             tree_log: n % 4 != 3,
+            compress: compressed::drawn(seed),
             rounds: 1 + n % 2,
         };
         n += 1;

@@ -2,7 +2,7 @@
 
 use cowshed_device_sim::Rng;
 
-use crate::workload::{self, Op, dir_path, len, path};
+use crate::workload::{self, BLOCK_BYTES, Op, dir_path, len, path};
 
 fn write(rng: &mut Rng, path: &str) -> Op {
     Op::Write {
@@ -48,10 +48,12 @@ fn maybe_fsync(rng: &mut Rng, paths: &[&str]) -> Option<Op> {
 
 /// One habit.
 pub(crate) fn one(rng: &mut Rng) -> Vec<Op> {
-    match rng.below(20) {
+    match rng.below(24) {
         16 => long_names(rng),
         17 => synced_writes(rng),
         18 | 19 => temporary(rng),
+        20 | 21 => the_same(rng),
+        22 | 23 => fragments(rng),
         12 | 13 => remaps(rng),
         14 => groups(rng),
         15 => in_place(rng),
@@ -292,6 +294,96 @@ fn remaps(rng: &mut Rng) -> Vec<Op> {
     if rng.one_in(3) {
         ops.push(write(rng, &one));
         ops.extend(maybe_fsync(rng, &[&one, &other]));
+    }
+    ops
+}
+
+/// Two files of the same content, most of it, which share it then; an fsync of one side, and what comes later.
+fn the_same(rng: &mut Rng) -> Vec<Op> {
+    let (one, other) = (path(rng), path(rng));
+    let (len, fill) = (2 * BLOCK_BYTES + len(rng), rng.next_u64());
+    let copy = |path: &str| Op::Write {
+        path: path.into(),
+        offset: 0,
+        len: len as usize,
+        fill,
+    };
+    let mut ops = vec![copy(&one)];
+    ops.extend(maybe_fsync(rng, &[&one]));
+    ops.push(copy(&other));
+    // What differs is not shared, and the rest of the file is.
+    let differs = rng.below(len / BLOCK_BYTES) * BLOCK_BYTES;
+    let is_whole = !rng.one_in(4);
+    if !is_whole {
+        ops.push(Op::Write {
+            path: other.clone(),
+            offset: differs,
+            len: 1 + rng.below(BLOCK_BYTES) as usize,
+            fill: rng.next_u64(),
+        });
+    }
+    ops.extend(match rng.below(4) {
+        0 => Some(Op::Sync),
+        _ => maybe_fsync(rng, &[&one, &other, &other]),
+    });
+    let (from, len) = match (is_whole, differs) {
+        (false, 1..) => (0, differs),
+        _ if rng.one_in(2) => (0, len),
+        _ => (differs, len - differs),
+    };
+    let (src, dst) = if rng.one_in(2) { (&one, &other) } else { (&other, &one) };
+    ops.push(Op::Dedupe {
+        from: src.clone(),
+        from_offset: from,
+        to: dst.clone(),
+        to_offset: from,
+        len,
+    });
+    ops.extend(maybe_fsync(rng, &[&one, &other, &other]));
+    ops.extend(match rng.below(4) {
+        0 => Some(write(rng, &one)),
+        1 => Some(unlink(&one)),
+        2 => Some(workload::defrag(rng, other.clone())),
+        _ => None,
+    });
+    ops.extend(maybe_fsync(rng, &[&one, &other]));
+    ops
+}
+
+/// A file that was written bit by bit, perhaps cloned, and put in order then; an fsync, and what comes later.
+fn fragments(rng: &mut Rng) -> Vec<Op> {
+    let (file, copy) = (path(rng), path(rng));
+    let step = BLOCK_BYTES * (1 + rng.below(5));
+    let mut ops = Vec::new();
+    for n in 0..2 + rng.below(4) {
+        ops.push(Op::Write {
+            path: file.clone(),
+            offset: n * step,
+            len: step as usize + rng.below(BLOCK_BYTES) as usize,
+            fill: rng.next_u64(),
+        });
+        // Else they go to disk together.
+        ops.push(if rng.one_in(2) { fdatasync(&file) } else { fsync(&file) });
+    }
+    if rng.one_in(3) {
+        ops.push(Op::CloneRange {
+            from: file.clone(),
+            from_offset: 0,
+            to: copy.clone(),
+            to_offset: 0,
+            len: 0,
+        });
+    }
+    if rng.one_in(3) {
+        ops.push(Op::Sync);
+    }
+    for _ in 0..1 + rng.below(2) {
+        ops.push(workload::defrag(rng, file.clone()));
+        ops.extend(maybe_fsync(rng, &[&file, &file, &copy]));
+    }
+    if rng.one_in(2) {
+        ops.push(write(rng, &file));
+        ops.extend(maybe_fsync(rng, &[&file, &copy]));
     }
     ops
 }

@@ -14,6 +14,7 @@
 pub mod barriers;
 mod beside;
 pub mod chosen;
+pub mod compressed;
 pub mod faults;
 mod full;
 pub mod groups;

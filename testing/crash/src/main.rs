@@ -10,7 +10,7 @@ use clap::Parser;
 use cowshed_crash::power::{self, Run, Threads};
 use cowshed_crash::rig::Layout;
 use cowshed_crash::workload::Mix;
-use cowshed_crash::{faults, kernel};
+use cowshed_crash::{compressed, faults, kernel};
 use cowshed_device_sim::Rng;
 use cowshed_harness::Keep;
 
@@ -50,6 +50,9 @@ struct Args {
     /// Subvolumes in all runs, not in one of three
     #[arg(long)]
     subvolumes: bool,
+    /// Volumes that compress what is written in all runs, not in one of three
+    #[arg(long)]
+    compress: bool,
     /// A snapshot by the kernel before each run, which works on both sides (root); not on full volumes, nor with subvolumes
     #[arg(long, conflicts_with_all = ["full", "subvolumes"])]
     snapshots: bool,
@@ -75,8 +78,21 @@ struct Totals {
     by_kernel: AtomicU64,
     refused: AtomicU64,
     logs: AtomicU64,
+    /// With extents that are compressed so ([`compressed::NAMES`]), and with such extents in the log.
+    compressed: [AtomicU64; 4],
+    compressed_logs: [AtomicU64; 4],
     /// Some job has failed.
     ends: AtomicBool,
+}
+
+impl Totals {
+    fn note(&self, count: &compressed::Count) {
+        for (totals, counts) in [(&self.compressed, count.all), (&self.compressed_logs, count.logged)] {
+            for (total, count) in totals.iter().zip(counts) {
+                total.fetch_add(u64::from(count > 0), Ordering::Relaxed);
+            }
+        }
+    }
 }
 
 /// The n-th run of a seed: all kinds of them by turns.
@@ -93,8 +109,9 @@ fn nth_run(args: &Args, n: u64) -> Run {
         Threads::Shared,
         Threads::Rounds,
     ];
+    let seed = rng.next_u64();
     Run {
-        seed: rng.next_u64(),
+        seed,
         layout: if n % 4 == 3 { Layout::Raid1 } else { Layout::Dup },
         nodesize_bytes: if rng.one_in(2) { 4096 } else { 16384 },
         threads: if args.snapshots && rng.one_in(2) {
@@ -121,6 +138,10 @@ fn nth_run(args: &Args, n: u64) -> Run {
             Mix::Syncs
         },
         tree_log: n % 6 != 1,
+        compress: match args.compress {
+            true => Some(compressed::always(seed)),
+            false => compressed::drawn(seed),
+        },
         snapshots: args.snapshots,
         // Inside a snapshot they are empty directories, younger each time one looks.
         subvolumes: !args.snapshots && (args.subvolumes || (n / 2) % 3 == 1),
@@ -155,6 +176,7 @@ fn again(args: &Args, number: u64) -> String {
         (args.rounds, " --rounds"),
         (args.links, " --links"),
         (args.subvolumes, " --subvolumes"),
+        (args.compress, " --compress"),
         (args.snapshots, " --snapshots"),
     ] {
         if is_asked {
@@ -176,6 +198,9 @@ fn one_run(args: &Args, totals: &Totals, number: u64) -> Result<()> {
         let to_kernel = done * args.images < args.kernel_images * count;
         recording.judge_or_keep(image, &keep, |recording, judged| {
             totals.logs.fetch_add(u64::from(judged.has_log), Ordering::Relaxed);
+            if let Some(count) = recording.compressed(judged)? {
+                totals.note(&count);
+            }
             if count.is_multiple_of(16) {
                 recording.go_on(judged)?;
             }
@@ -203,6 +228,13 @@ fn report(totals: &Totals, started: Instant) {
         get(&totals.by_kernel),
         images as f64 / seconds
     );
+    let named = |counts: &[AtomicU64; 4]| -> String {
+        let named = compressed::NAMES.iter().zip(counts).skip(1);
+        let words: Vec<_> = named.map(|(name, count)| format!("{name} {}", get(count))).collect();
+        words.join(", ")
+    };
+    let (all, logged) = (named(&totals.compressed), named(&totals.compressed_logs));
+    eprintln!("images with compressed extents: {all}; with some in the log: {logged}");
 }
 
 fn groups(args: &Args) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Operations ([`crate::workload`]) on a mount.
 
-use cowshed_btrfs::file::{Exchange, Group};
+use cowshed_btrfs::file::{Dedupe, Defrag, Exchange, Group};
 use cowshed_btrfs::fs::Fs;
 use cowshed_vfs::{
     Entry, Error, FallocateFlags, FileSystem, Handle, Ioctl, Lookup, NodeId, OpenFlags, OpenRequest, RenameFlags,
@@ -213,6 +213,8 @@ impl<'f> Player<'f> {
             } => self.at(from, |from| {
                 self.file(to, |to| fs.clone_range((from, *from_offset), (to, *to_offset), *len))
             }),
+            Op::Dedupe { .. } => self.dedupe(op).map(drop),
+            Op::Defrag { .. } => self.defrag(op).map(drop),
             Op::Swap { a, b, offset, len } => self.at(a, |one| {
                 let what = Exchange {
                     a_offset: *offset,
@@ -279,6 +281,49 @@ impl<'f> Player<'f> {
             Op::Fdatasync { path } => self.fsync(path, true),
             Op::Sync => fs.syncfs(&ROOT, NodeId::ROOT),
         }
+    }
+
+    /// How many bytes of a [`Op::Dedupe`] are shared now.
+    pub fn dedupe(&self, op: &Op) -> Result<u64> {
+        let Op::Dedupe {
+            from,
+            from_offset,
+            to,
+            to_offset,
+            len,
+        } = op
+        else {
+            return Err(Error::Invalid);
+        };
+        let found = self.at(from, |from| {
+            self.at(to, |to| {
+                self.fs.dedupe_range((from, *from_offset), (to, *to_offset), *len)
+            })
+        })?;
+        Ok(match found {
+            Dedupe::Same(bytes) => bytes,
+            Dedupe::Differs => 0,
+        })
+    }
+
+    /// How many bytes a [`Op::Defrag`] has written.
+    pub fn defrag(&self, op: &Op) -> Result<u64> {
+        let Op::Defrag {
+            path,
+            offset,
+            len,
+            target_bytes,
+            compress,
+        } = op
+        else {
+            return Err(Error::Invalid);
+        };
+        let what = Defrag {
+            target_bytes: *target_bytes,
+            compress: *compress,
+        };
+        let range = *offset..offset.saturating_add(*len);
+        self.at(path, |node| self.fs.defragment(node, range, &what))
     }
 
     fn group(&self, writes: &[Staged], commit: bool) -> Result<()> {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use btrfs_format::TreeId;
+use cowshed_btrfs::file::compress::CompressPolicy;
 use cowshed_btrfs::fs::Fs;
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
@@ -21,6 +22,7 @@ use cowshed_vfs::{FileSystem, NodeId};
 use crate::barriers::{self, Barrier};
 use crate::beside::History;
 use crate::chosen;
+use crate::compressed;
 use crate::full;
 use crate::promise::{self, Promise};
 use crate::rig::{self, Devices, Layout};
@@ -61,6 +63,8 @@ pub struct Run {
     pub mix: Mix,
     /// An fsync writes a log where it can.
     pub tree_log: bool,
+    /// What is written is compressed so: see [`compressed::drawn`].
+    pub compress: Option<CompressPolicy>,
     /// Some of the directories are subvolumes.
     pub subvolumes: bool,
     /// The kernel has made a snapshot before the run, which works on both sides. Needs root.
@@ -139,7 +143,7 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
         subvolumes,
     )?;
     // A first mount in which nothing is recorded: the volume is not quite fresh.
-    let fs = rig::mount(rig::shared(&bases))?;
+    let fs = rig::mount_as(rig::shared(&bases), false, compressed::options(run.compress))?;
     play(&fs, &workload::choose(&mut rng, Mix::Everything, 30), |_, _| Ok(()))?;
     if run.has_dirs() {
         several::prepare(&fs, &run)?;
@@ -166,7 +170,7 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
         .map(|device| Arc::new(log.record(device)) as Arc<dyn BlockDevice>)
         .map(|device| if run.is_slow { rig::slow(device) } else { device })
         .collect();
-    let fs = rig::mount_with(recorded, run.tree_log)?;
+    let fs = rig::mount_as(recorded, run.tree_log, compressed::options(run.compress))?;
     let mut states = BTreeMap::from([(fs.engine().txn.committed().get(), cold(&devices)?.1)]);
     let mut ops = ops.unwrap_or_else(|| workload::choose(&mut rng, run.mix, run.ops));
     ops.retain(|op| run.may_write_in_place() || !op.makes_in_place());
@@ -234,10 +238,23 @@ fn note(promised: &mut promise::History, fs: &Fs, op: &Op, is_done: bool, log: &
     let state = tree::take(fs)?;
     let root = state[""].ino;
     let index = promised.note(&state, None);
+    unseen(op, promised, index, root)?;
     if is_done {
         promise(op, promised, index, root);
     }
     log.mark(several::mark(0, index));
+    Ok(())
+}
+
+/// An operation of which nothing may be seen has led to this state, and nothing else has.
+pub(crate) fn unseen(op: &Op, history: &promise::History, index: usize, root: u64) -> Result<()> {
+    for path in op.paths().iter().filter(|_| op.is_unseen()) {
+        let ino = history.newest_ino(root, path);
+        ensure!(
+            ino.is_none_or(|ino| history.is_unchanged(ino, index)),
+            "{op:?}: {path} is another one than before"
+        );
+    }
     Ok(())
 }
 
@@ -482,10 +499,16 @@ impl Recording {
         Ok(())
     }
 
+    /// How much of an image is compressed, where the run compresses at all.
+    pub fn compressed(&self, judged: &Judged) -> Result<Option<compressed::Count>> {
+        let count = || compressed::Count::of(&judged.devices, judged.has_log);
+        self.run.compress.map(|_| count()).transpose()
+    }
+
     /// After a crash the volume can be worked on: free space is right.
     pub fn go_on(&self, judged: &Judged) -> Result<()> {
         let copies = rig::snapshots(&judged.devices);
-        let fs = rig::mount(rig::shared(&copies))?;
+        let fs = rig::mount_as(rig::shared(&copies), false, compressed::options(self.run.compress))?;
         let player = Player::new(&fs);
         if self.run.is_full() {
             full::make_room(&player)?;

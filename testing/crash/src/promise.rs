@@ -140,6 +140,11 @@ impl History {
         self.nodes.get(&ino)?.last()?.1.as_deref()
     }
 
+    /// In this state the inode is what it was in the state before.
+    pub fn is_unchanged(&self, ino: u64, index: usize) -> bool {
+        self.versions(ino, index.saturating_sub(1), index).len() == 1
+    }
+
     /// The newest state that may be found when the operations up to `done` had returned.
     fn last(&self, done: usize) -> usize {
         let last = (done + 1..self.names.len()).find(|index| !self.between.contains(index));

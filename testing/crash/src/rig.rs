@@ -121,16 +121,21 @@ pub fn mount_with(devices: Vec<Arc<dyn BlockDevice>>, tree_log: bool) -> Result<
     mount_as(devices, tree_log, MountOptions::default())
 }
 
-/// As [`mount_with`]; and to look changes nothing, not even the clock.
-pub fn mount_to_watch(devices: Vec<Arc<dyn BlockDevice>>, tree_log: bool) -> Result<Fs, cowshed_btrfs::Error> {
+/// As [`mount_as`]; and to look changes nothing, not even the clock.
+pub fn mount_to_watch(
+    devices: Vec<Arc<dyn BlockDevice>>,
+    tree_log: bool,
+    mount: MountOptions,
+) -> Result<Fs, cowshed_btrfs::Error> {
     let options = MountOptions {
         atime: AtimePolicy::Never,
-        ..MountOptions::default()
+        ..mount
     };
     mount_as(devices, tree_log, options)
 }
 
-fn mount_as(
+/// As [`mount_with`], with more options.
+pub fn mount_as(
     devices: Vec<Arc<dyn BlockDevice>>,
     tree_log: bool,
     mount: MountOptions,

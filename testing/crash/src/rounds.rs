@@ -6,11 +6,12 @@
 //! Syncs begin and end when they like. What ends in the midst of a round is known in a state *between*, which is as the one
 //! before the round, and the end of the round may be found as well ([`crate::promise::History::promise_late`]).
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail, ensure};
 use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::{Log, Rng};
 use cowshed_harness::threads::SetOnDrop;
@@ -112,6 +113,19 @@ fn next_round(rng: &mut Rng, queues: &mut [Vec<Op>], size: u64) -> Vec<Op> {
     round
 }
 
+/// The inodes of a round that belong to operations of which nothing may be seen, and to no other ones: links from before the run
+/// may make one file of two threads' names. `history` is as it was before the round.
+fn quiet<'o>(ops: &'o [Op], history: &History, root: u64) -> Vec<(&'o Op, u64)> {
+    let inos = |op: &Op| -> Vec<u64> {
+        let paths = op.paths();
+        paths.iter().filter_map(|path| history.newest_ino(root, path)).collect()
+    };
+    let loud: BTreeSet<u64> = ops.iter().filter(|op| !op.is_unseen()).flat_map(inos).collect();
+    let unseen = ops.iter().filter(|op| op.is_unseen());
+    let all = unseen.flat_map(|op| inos(op).into_iter().map(move |ino| (op, ino)));
+    all.filter(|(_, ino)| !loud.contains(ino)).collect()
+}
+
 impl Work<'_> {
     fn one(&self, op: &Op) -> Result<bool> {
         match (op, op.synced()) {
@@ -146,7 +160,14 @@ impl Work<'_> {
         })?;
         let mut noted = self.noted();
         noted.is_between = false;
+        let quiet = quiet(ops, &noted.promised, self.root);
         let index = self.note(&mut noted)?;
+        for (op, ino) in quiet {
+            ensure!(
+                noted.promised.is_unchanged(ino, index),
+                "{op:?}: inode {ino} is another one than before"
+            );
+        }
         for (op, _) in ops.iter().zip(done).filter(|(_, done)| *done) {
             promise(op, &mut noted.promised, index, self.root);
         }

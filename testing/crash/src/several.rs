@@ -8,7 +8,7 @@ use cowshed_device_sim::{Log, Rng};
 use cowshed_vfs::{Error, FileSystem as _, Lookup, NodeId};
 
 use crate::full;
-use crate::power::{DONE_MARK, Run, promise};
+use crate::power::{DONE_MARK, Run, promise, unseen};
 use crate::promise::History;
 use crate::rig::ROOT;
 use crate::tree::{self, Tree};
@@ -121,6 +121,7 @@ fn play_one(fs: &Fs, thread: usize, ops: &[Op], log: &Log, refused: Option<&Atom
         }
         let state = tree::take_below(fs, root, "").with_context(|| format!("after {op:?}"))?;
         let index = history.note(&state, None);
+        unseen(op, &history, index, ino)?;
         if result.is_ok() {
             promise(op, &mut history, index, ino);
         }

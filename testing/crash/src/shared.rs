@@ -14,7 +14,7 @@ use cowshed_device_sim::{Log, Rng};
 use cowshed_vfs::{Error, FileSystem as _, Handle, NodeId};
 
 use crate::beside;
-use crate::power::{Run, SYNC_MARK, promise};
+use crate::power::{Run, SYNC_MARK, promise, unseen};
 use crate::promise::{History, Promise};
 use crate::rig::ROOT;
 use crate::several;
@@ -114,6 +114,7 @@ impl<'w> Work<'w> {
             bail!("{op:?} on a healthy device: {error}");
         }
         let index = self.note(&mut noted)?;
+        unseen(op, &noted.promised, index, self.root)?;
         if result.is_ok() {
             promise(op, &mut noted.promised, index, self.root);
         }

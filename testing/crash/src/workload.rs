@@ -1,5 +1,6 @@
 //! Operations chosen by seed, on a small set of names so that they meet each other.
 
+use cowshed_btrfs::file::compress::Compression;
 use cowshed_device_sim::Rng;
 use cowshed_vfs::Error;
 
@@ -15,6 +16,7 @@ const BIG_BYTES: u64 = 3 << 20;
 /// What one write changes at once, for everybody who looks.
 const ATOMIC_BYTES_MAX: usize = 512 << 10;
 const FILE_BYTES_MAX: u64 = 300 << 10;
+pub(crate) const BLOCK_BYTES: u64 = 4096;
 
 /// A write of an atomic group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +80,22 @@ pub enum Op {
         to: String,
         to_offset: u64,
         len: u64,
+    },
+    /// FIDEDUPERANGE: shares what is the same already. That the contents differ is an answer as good as any other.
+    Dedupe {
+        from: String,
+        from_offset: u64,
+        to: String,
+        to_offset: u64,
+        len: u64,
+    },
+    /// Writes runs of small extents anew as larger ones, and with `compress` whatever is not compressed so.
+    Defrag {
+        path: String,
+        offset: u64,
+        len: u64,
+        target_bytes: u64,
+        compress: Option<Compression>,
     },
     /// Exchanges ranges of two files from the same offset on, or all behind it.
     Swap {
@@ -175,6 +193,11 @@ impl Op {
             _ => true,
         }
     }
+
+    /// Nobody may see anything of it, whether it succeeds or not: content, size and times stay.
+    pub fn is_unseen(&self) -> bool {
+        matches!(self, Op::Dedupe { .. } | Op::Defrag { .. })
+    }
 }
 
 impl Op {
@@ -202,6 +225,7 @@ impl Op {
             | Op::Preallocate { path, .. }
             | Op::Zero { path, .. }
             | Op::Punch { path, .. }
+            | Op::Defrag { path, .. }
             | Op::Flags { path, .. }
             | Op::Unlink { path }
             | Op::Symlink { path, .. }
@@ -214,6 +238,7 @@ impl Op {
             | Op::Fdatasync { path } => vec![path],
             Op::Clone { from, to, .. }
             | Op::CloneRange { from, to, .. }
+            | Op::Dedupe { from, to, .. }
             | Op::Swap { a: from, b: to, .. }
             | Op::Tmpfile { dir: from, to, .. }
             | Op::Rename { from, to }
@@ -324,6 +349,37 @@ pub(crate) fn clone_range(rng: &mut Rng) -> Op {
     }
 }
 
+/// Mostly from the same offset on, where clones have left what is the same.
+pub(crate) fn dedupe(rng: &mut Rng) -> Op {
+    let offset = if rng.one_in(2) { 0 } else { blocks(rng) };
+    Op::Dedupe {
+        from: path(rng),
+        from_offset: offset,
+        to: path(rng),
+        to_offset: if rng.one_in(4) { blocks(rng) } else { offset },
+        len: blocks(rng).max(BLOCK_BYTES),
+    }
+}
+
+pub(crate) fn defrag(rng: &mut Rng, path: String) -> Op {
+    // Files in pieces are not long.
+    const PART_BYTES_MAX: u64 = 64 << 10;
+    const HOW: [&str; 5] = ["lzo", "zstd:1", "zlib", "zstd:3", "zstd:-3"];
+    let is_whole = !rng.one_in(3);
+    let how = rng.one_in(2).then(|| HOW[rng.index(HOW.len())]);
+    Op::Defrag {
+        path,
+        offset: if is_whole { 0 } else { rng.below(PART_BYTES_MAX / 2) },
+        len: if is_whole {
+            u64::MAX
+        } else {
+            1 + rng.below(PART_BYTES_MAX)
+        },
+        target_bytes: [32 << 10, 256 << 10, 1 << 30][rng.index(3)],
+        compress: how.map(|how| how.parse().expect("it exists")),
+    }
+}
+
 pub(crate) fn swap(rng: &mut Rng) -> Op {
     let (a, b) = (path(rng), path(rng));
     let to_end = rng.one_in(2);
@@ -380,7 +436,7 @@ pub(crate) fn tmpfile(rng: &mut Rng, to: String) -> Op {
 
 fn choose_one(rng: &mut Rng) -> Op {
     let fill = rng.next_u64();
-    match rng.below(52) {
+    match rng.below(56) {
         47 => Op::Fdatasync { path: path(rng) },
         48 | 49 => {
             let path = path(rng);
@@ -389,6 +445,11 @@ fn choose_one(rng: &mut Rng) -> Op {
         50 | 51 => {
             let to = path(rng);
             tmpfile(rng, to)
+        }
+        52 => dedupe(rng),
+        53..=55 => {
+            let path = path(rng);
+            defrag(rng, path)
         }
         0..=9 => Op::Write {
             path: path(rng),
@@ -475,15 +536,46 @@ fn choose_one(rng: &mut Rng) -> Op {
     }
 }
 
-/// What is written: repeatable, and different everywhere.
+/// What is written: repeatable, and different everywhere. A third of it compresses, as letters by chance do; another third does
+/// in part; and the rest is noise.
 pub fn bytes(fill: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
-    Rng::new(fill).fill(&mut out);
-    // Some of it compresses.
-    if fill.is_multiple_of(3) {
-        out.iter_mut().for_each(|byte| *byte = b'a' + *byte % 4);
+    let mut rng = Rng::new(fill);
+    rng.fill(&mut out);
+    match fill % 3 {
+        0 => out.iter_mut().for_each(|byte| *byte = b'a' + *byte % 4),
+        1 => write_text(&mut rng, &mut out),
+        _ => {}
     }
     out
+}
+
+/// Words over noise, pieces of which stay.
+fn write_text(rng: &mut Rng, out: &mut [u8]) {
+    const WORDS: usize = 64;
+    const WORD_BYTES_MAX: u64 = 10;
+    const PIECE_BYTES_MAX: u64 = 24 << 10;
+    let words: Vec<Vec<u8>> = (0..WORDS)
+        .map(|_| {
+            let len = 2 + rng.below(WORD_BYTES_MAX - 2);
+            let letters = (0..len).map(|_| b'a' + rng.below(26) as u8);
+            letters.chain([b' ']).collect()
+        })
+        .collect();
+    let mut left = out;
+    while !left.is_empty() {
+        let len = (1 + rng.index(PIECE_BYTES_MAX as usize)).min(left.len());
+        let (mut piece, rest) = left.split_at_mut(len);
+        left = rest;
+        let is_noise = rng.one_in(4);
+        while !is_noise && !piece.is_empty() {
+            let word = &words[rng.index(WORDS)];
+            let len = word.len().min(piece.len());
+            let (here, rest) = piece.split_at_mut(len);
+            here.copy_from_slice(&word[..len]);
+            piece = rest;
+        }
+    }
 }
 
 /// Outcomes that operations on random names may have on a healthy device; all else is a fault.

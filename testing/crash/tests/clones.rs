@@ -16,6 +16,7 @@ fn a_clone_of_a_part_in_another_subvolume_is_logged_beside_the_whole() {
         ops: 0,
         mix: Mix::Syncs,
         tree_log: true,
+        compress: None,
         subvolumes: true,
         snapshots: false,
         tear_bytes: 4096,

@@ -14,6 +14,7 @@ fn run() -> Run {
         ops: 0,
         mix: Mix::Syncs,
         tree_log: true,
+        compress: None,
         subvolumes: false,
         snapshots: false,
         tear_bytes: 4096,

@@ -323,3 +323,17 @@ fn what_is_under_way_may_be_there_while_a_promise_is_told() {
     refused(&run, &with(b"two", b"one"), 3, "was never so");
     run.check(&with(b"ten", b"six"), 4).unwrap();
 }
+
+#[test]
+fn an_inode_is_unchanged_where_nothing_of_it_can_be_seen() {
+    let with = |content: &[u8], secs: i64| {
+        let mut node = file(257, content);
+        node.mtime.secs = secs;
+        tree(&[("f", node), ("g", file(258, b""))])
+    };
+    let states = [with(b"one", 1), with(b"one", 1), with(b"two", 1), with(b"two", 2)];
+    let run = history(&states.map(|state| (state, None)));
+    let unchanged: Vec<bool> = (1..4).map(|index| run.is_unchanged(257, index)).collect();
+    assert_eq!(unchanged, [true, false, false]);
+    assert!((1..4).all(|index| run.is_unchanged(258, index)));
+}

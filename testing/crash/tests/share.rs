@@ -2,17 +2,28 @@
 
 use std::sync::Arc;
 
+use cowshed_btrfs::file::compress::CompressPolicy;
 use cowshed_crash::barriers::Barrier;
-use cowshed_crash::power::{self, Run, Threads};
+use cowshed_crash::power::{self, Judged, Recording, Run, Threads};
 use cowshed_crash::rig::{self, Layout};
 use cowshed_crash::tree::NOCOW;
 use cowshed_crash::workload::{Mix, Op};
-use cowshed_crash::{faults, kernel, load_image};
+use cowshed_crash::{compressed, faults, kernel, load_image};
 use cowshed_device::BlockDevice;
 use cowshed_harness::Keep;
 
 /// Gives the number of operations that found no space.
 fn judge_some(run: Run, images_max: u64, by_kernel: u64) -> usize {
+    judge_some_and(run, images_max, by_kernel, |_, _| Ok(()))
+}
+
+/// The same, with more to be found out about each image.
+fn judge_some_and(
+    run: Run,
+    images_max: u64,
+    by_kernel: u64,
+    mut more: impl FnMut(&Recording, &Judged) -> anyhow::Result<()>,
+) -> usize {
     let mut seen_by_kernel = 0;
     let mut recording = power::record(run).unwrap_or_else(|e| panic!("{run:?}: {e:#}"));
     let keep = Keep::new(Some(env!("CARGO_TARGET_TMPDIR").into()));
@@ -24,6 +35,7 @@ fn judge_some(run: Run, images_max: u64, by_kernel: u64) -> usize {
             if n % 16 == 0 {
                 recording.go_on(judged)?;
             }
+            more(recording, judged)?;
             let to_kernel = (n as u64 + 1).is_multiple_of(kernel_stride);
             Ok(to_kernel && kernel::judge(judged)?)
         });
@@ -49,6 +61,7 @@ fn run(seed: u64, layout: Layout, threads: Threads) -> Run {
             Mix::Syncs
         },
         tree_log: !seed.is_multiple_of(3),
+        compress: compressed::drawn(seed),
         subvolumes: false,
         snapshots: false,
         tear_bytes: if seed.is_multiple_of(3) { 512 } else { 4096 },
@@ -146,6 +159,48 @@ fn crash_images_of_a_volume_with_a_snapshot_keep_what_both_sides_were_promised()
     }
 }
 
+/// Extents of each kind in commits and in logs, and what others see is as it was written.
+#[test]
+fn crash_images_of_volumes_that_compress_keep_what_was_promised() {
+    let kernel_images = if cowshed_harness::need::kernel_btrfs().is_some() {
+        2
+    } else {
+        0
+    };
+    let mut total = compressed::Count::default();
+    let hows = [("lzo", true), ("zstd:1", true), ("zlib", true), ("zstd:3", false)];
+    // What is counted of the first ones follows from their seeds.
+    let threads = [
+        [Threads::One; 4],
+        [Threads::Several, Threads::Committer, Threads::Rounds, Threads::Shared],
+    ];
+    let kinds = threads.into_iter().flat_map(|threads| hows.into_iter().zip(threads));
+    for (seed, ((how, force), threads)) in (121..).zip(kinds) {
+        let how = how.parse().unwrap();
+        let run = Run {
+            mix: Mix::Syncs,
+            tree_log: true,
+            tear_bytes: 4096,
+            compress: Some(CompressPolicy { how, force }),
+            ..run(seed, Layout::Dup, threads)
+        };
+        judge_some_and(run, 30, kernel_images, |recording, judged| {
+            let count = recording.compressed(judged)?.expect("the run compresses");
+            for (total, of_image) in [(&mut total.all, count.all), (&mut total.logged, count.logged)] {
+                total
+                    .iter_mut()
+                    .zip(of_image)
+                    .for_each(|(total, count)| *total += count);
+            }
+            Ok(())
+        });
+    }
+    println!("{total:?}");
+    let [_, found @ ..] = total.all;
+    let [_, logged @ ..] = total.logged;
+    assert!(!found.contains(&0) && !logged.contains(&0), "{total:?}");
+}
+
 #[test]
 fn the_kernel_sees_the_same_in_crash_images() {
     if cowshed_harness::need::kernel_btrfs().is_none() {
@@ -181,15 +236,18 @@ fn crash_images_of_many_names_are_replayed_as_they_were_synced() {
 
 #[test]
 fn an_io_that_fails_gives_an_error_or_the_right_answer() {
+    // Seeds without files of megabytes, which are read again and again; the last one's volume compresses.
     let runs = [
-        (Layout::Dup, Mix::Everything, 25),
-        (Layout::Dup, Mix::Syncs, 12),
-        (Layout::Raid1, Mix::Syncs, 6),
-        (Layout::Single, Mix::Syncs, 8),
+        (8, Layout::Dup, Mix::Everything, 25),
+        (1, Layout::Dup, Mix::Syncs, 12),
+        (1, Layout::Raid1, Mix::Syncs, 6),
+        (1, Layout::Single, Mix::Syncs, 8),
+        (18, Layout::Single, Mix::Syncs, 12),
     ];
-    for (layout, mix, ops) in runs {
+    assert!(compressed::drawn(18).is_some());
+    for (seed, layout, mix, ops) in runs {
         let start = std::time::Instant::now();
-        let report = faults::every_io_fails(1, layout, mix, ops).unwrap_or_else(|e| panic!("{e:#}"));
+        let report = faults::every_io_fails(seed, layout, mix, ops).unwrap_or_else(|e| panic!("{e:#}"));
         println!("{layout:?}, {mix:?}: {report}, {:.1} s", start.elapsed().as_secs_f32());
         assert!(report.failing > 20 && report.aborted > 10, "{report}");
     }

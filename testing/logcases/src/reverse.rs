@@ -139,10 +139,11 @@ pub(crate) fn is_safe(op: &Random, node_bytes: u32) -> bool {
 /// More than any file of these runs has.
 const ALL_BYTES: u64 = 16 << 20;
 
-/// A random operation as lines of a script, each of which needs those before it; none of what the kernel's btrfs does not have.
+/// A random operation as lines of a script, each of which needs those before it; none of what the kernel's btrfs does not have,
+/// nor of what scripts do not say.
 pub(crate) fn translate(op: &Random) -> Vec<Op> {
     let one = match op.clone() {
-        Random::Swap { .. } | Random::Group { .. } => return Vec::new(),
+        Random::Swap { .. } | Random::Group { .. } | Random::Defrag { .. } => return Vec::new(),
         Random::Tmpfile {
             dir,
             to,
@@ -193,6 +194,13 @@ pub(crate) fn translate(op: &Random) -> Vec<Op> {
             let len = if len == 0 { ALL_BYTES } else { len };
             Op::Clone(from, from_offset, to, to_offset, len)
         }
+        Random::Dedupe {
+            from,
+            from_offset,
+            to,
+            to_offset,
+            len,
+        } => Op::Dedupe(from, from_offset, to, to_offset, len),
         Random::Punch { path, offset, len } => Op::Fallocate(Prealloc::Punch, path, offset, len),
         Random::Clone { from, to, len } => Op::Clone(from, 0, to, 0, len),
         Random::Rename { from, to } => Op::Rename(from, to),
