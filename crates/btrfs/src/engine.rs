@@ -110,7 +110,8 @@ impl Forest {
 pub struct EngineOptions {
     /// Seconds between commits that nobody asked for; zero: only when asked.
     pub commit_interval_s: u32,
-    /// Bytes for pending items, again for cached blocks, and again, but no more than 256 MiB, for dirty data.
+    /// Bytes for pending items, again for cached blocks, and again, but no more than 256 MiB, for dirty data; of decompressed
+    /// extents a thirty-second of it is kept, at least 2 MiB and at most 32.
     pub memory_bytes_max: u64,
     /// An fsync writes a log where that is cheaper than a commit (`treelog`).
     pub tree_log: bool,

@@ -86,6 +86,8 @@ mod race_tests;
 #[cfg(test)]
 mod random_tests;
 #[cfg(test)]
+mod small_reads_tests;
+#[cfg(test)]
 mod strange_tests;
 #[cfg(test)]
 mod tests;

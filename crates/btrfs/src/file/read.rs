@@ -167,6 +167,11 @@ fn read_packed(
 
 /// Reads and decompresses a whole extent.
 fn decompress_extent(engine: &Engine, inode: &Arc<Inode>, disk: &OnDisk, out: &mut [u8]) -> Result<()> {
+    #[cfg(test)]
+    let _ = engine
+        .file
+        .decompressions
+        .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     engine.file.decoders.with(|decoder| {
         // Sizes were bounded when the item was decoded.
         read_blocks(engine, inode, disk.addr.get(), decoder.raw(disk.len_bytes))?;

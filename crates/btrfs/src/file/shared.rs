@@ -1,6 +1,7 @@
 //! What all files of a volume share: the bound on dirty data, the list of inodes that have some, decompressed extents.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -10,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::compress::Encoders;
 use super::data::DataState;
-use super::decompress::Decoders;
+use super::decompress::{COMPRESSED_EXTENT_BYTES_MAX, Decoders};
 use super::failures::{Failures, Listener, OnLost};
 use super::sharing::Remapped;
 use crate::engine::Engine;
@@ -21,8 +22,10 @@ const DIRTY_BYTES_MAX_DEFAULT: u64 = 256 << 20;
 /// Bounds of a compressed group: [`FileShared::compressed_group_bytes_max`].
 const COMPRESSED_GROUP_BYTES_MIN: u64 = 1 << 20;
 const COMPRESSED_GROUP_BYTES_MAX: u64 = 64 << 20;
-/// Decompressed extents kept for the next read: 16 of at most 128 KiB.
-const DECOMPRESSED_MAX: usize = 16;
+/// Bounds of [`FileShared::decompressed_max`]: 2 and 32 MiB.
+const DECOMPRESSED_MAX: RangeInclusive<usize> = 16..=256;
+/// The share of the memory for changes that decompressed extents may take once more, within these bounds.
+const DECOMPRESSED_SHARES: u64 = 32;
 /// Files up to this size live in their item: the kernel's default of `max_inline`.
 pub(super) const INLINE_BYTES_MAX: u64 = 2048;
 
@@ -36,7 +39,13 @@ pub struct FileShared {
     dirty_bytes: AtomicU64,
     dirty_bytes_max: AtomicU64,
     dirty: Mutex<BTreeMap<InodeId, Arc<Inode>>>,
+    /// Extents of which a part was read: who reads on finds the rest. Those used last are at the end.
     decompressed: Mutex<VecDeque<(ExtentId, Arc<Vec<u8>>)>>,
+    /// As many files can be read in small steps by turns without an extent being decompressed twice.
+    decompressed_max: usize,
+    /// How often an extent was read and decompressed.
+    #[cfg(test)]
+    pub(super) decompressions: AtomicU64,
     /// What [`super::sharing`] knows before the extent tree does.
     pub(super) remapped: Mutex<Remapped>,
     /// Bytes that all open atomic groups hold.
@@ -56,6 +65,9 @@ impl Default for FileShared {
             dirty_bytes_max: AtomicU64::new(DIRTY_BYTES_MAX_DEFAULT),
             dirty: Mutex::default(),
             decompressed: Mutex::default(),
+            decompressed_max: *DECOMPRESSED_MAX.start(),
+            #[cfg(test)]
+            decompressions: AtomicU64::new(0),
             remapped: Mutex::default(),
             staged_bytes: Arc::default(),
             failures: Failures::default(),
@@ -74,7 +86,11 @@ fn id_of(inode: &Inode) -> InodeId {
 impl FileShared {
     /// Of an engine that may use so much memory for changes.
     pub fn with_memory(bytes_max: u64) -> Self {
-        let shared = Self::default();
+        let extents = bytes_max / DECOMPRESSED_SHARES / COMPRESSED_EXTENT_BYTES_MAX as u64;
+        let shared = Self {
+            decompressed_max: (extents as usize).clamp(*DECOMPRESSED_MAX.start(), *DECOMPRESSED_MAX.end()),
+            ..Self::default()
+        };
         shared.set_dirty_bytes_max(bytes_max.min(DIRTY_BYTES_MAX_DEFAULT));
         shared
     }
@@ -138,18 +154,23 @@ impl FileShared {
     }
 
     pub(super) fn cached(&self, id: ExtentId) -> Option<Arc<Vec<u8>>> {
-        let cache = self.decompressed.lock();
-        cache
-            .iter()
-            .find(|(known, _)| *known == id)
-            .map(|(_, data)| data.clone())
+        let mut cache = self.decompressed.lock();
+        // Who reads in order had it last.
+        let at = cache.iter().rposition(|(known, _)| *known == id)?;
+        let used = cache.remove(at)?;
+        let data = used.1.clone();
+        cache.push_back(used);
+        Some(data)
     }
     pub(super) fn cache(&self, id: ExtentId, data: Arc<Vec<u8>>) {
         let mut cache = self.decompressed.lock();
-        if cache.len() >= DECOMPRESSED_MAX {
-            cache.pop_front();
-        }
+        // Two who wanted it at the same time have both decompressed it.
+        let same = cache.iter().rposition(|(known, _)| *known == id);
+        let is_full = cache.len() >= self.decompressed_max;
+        let gone = same.or(is_full.then_some(0)).and_then(|at| cache.remove(at));
         cache.push_back((id, data));
+        drop(cache);
+        drop(gone);
     }
 }
 
