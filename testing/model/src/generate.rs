@@ -38,6 +38,8 @@ impl Default for Mix {
 /// Offsets up to here are the ordinary ones.
 const SMALL_BYTES: u64 = 256 << 10;
 const LARGE_BYTES: u64 = 4 << 20;
+/// All that a dedupe is asked for is compared, and there are files of a terabyte, of holes for the most part.
+const DEDUPE_BYTES_MAX: u64 = 20 << 20;
 /// More are removed than made beyond this many.
 const NODES: usize = 1200;
 const DEPTH_MAX: usize = 4;
@@ -336,7 +338,7 @@ impl Generator {
         if self.dice.one_in(2) {
             dst_offset = src_offset;
         }
-        let len = self.len_from(model, &src, src_offset);
+        let len = self.len_from(model, &src, src_offset).min(DEDUPE_BYTES_MAX);
         Op::Dedupe {
             src,
             src_offset,

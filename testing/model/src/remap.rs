@@ -8,9 +8,6 @@ use cowshed_vfs::{Error, Result, Timestamp};
 use crate::op::chattr;
 use crate::{Answer, BLOCK_BYTES, Id, Model, Op, Outcome};
 
-/// The most that one call compares.
-const DEDUPE_BYTES_MAX: u64 = 16 << 20;
-
 fn round_up(n: u64) -> u64 {
     n.div_ceil(BLOCK_BYTES) * BLOCK_BYTES
 }
@@ -104,7 +101,6 @@ impl Model {
 
     fn dedupe(&mut self, src: (Id, u64), dst: (Id, u64), len: u64) -> Outcome {
         let (src_size, dst_size) = self.sizes(src.0, dst.0)?;
-        let len = len.min(DEDUPE_BYTES_MAX);
         if !(src.1 | dst.1).is_multiple_of(BLOCK_BYTES) {
             return Err(Error::Invalid);
         }

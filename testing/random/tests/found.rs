@@ -183,6 +183,56 @@ fn blocks_of_one_file_are_deduplicated_as_far_as_they_do_not_meet() {
     check(Setup::default(), &[create(), zeros, dedupe]);
 }
 
+/// The engine shared 16 MiB in one call at most.
+#[test]
+fn a_dedupe_is_of_any_length() {
+    const BYTES: u64 = 18 << 20;
+    let b = || At::Path(vec![Name(1)]);
+    let place = Place {
+        dir: At::Path(vec![]),
+        name: Name(1),
+    };
+    let create_b = Op::Create {
+        place,
+        perm: 0o644,
+        exclusive: true,
+        truncate: false,
+    };
+    // In what was beyond the end of one call.
+    let end = |at: At| Op::Write {
+        at,
+        offset: BYTES - 9000,
+        len: 9000,
+        fill: 1,
+        append: false,
+    };
+    let dedupe = |src_offset, len| Op::Dedupe {
+        src: a(),
+        src_offset,
+        dst: b(),
+        dst_offset: src_offset,
+        len,
+    };
+    let other_end = Op::Write {
+        at: b(),
+        offset: BYTES - 1,
+        len: 1,
+        fill: 2,
+        append: false,
+    };
+    let ops = [
+        create(),
+        create_b,
+        end(a()),
+        end(b()),
+        dedupe(0, BYTES),
+        dedupe(4096, BYTES - 4096),
+        other_end,
+        dedupe(0, BYTES),
+    ];
+    check(Setup::default(), &ops);
+}
+
 /// They were kept, and changed the time.
 #[test]
 fn properties_of_links_are_forgotten() {
