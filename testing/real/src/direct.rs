@@ -1,5 +1,6 @@
 //! Random operations on one file through two descriptors, one of them with O_DIRECT, and through mappings, against a copy in
-//! memory: what fsx does for buffered files and for mappings, it does not do for direct ones; nor does it clone, dedupe and exchange.
+//! memory: what fsx does for buffered files and for mappings, it does not do for direct ones; nor does it clone, dedupe and exchange, nor
+//! read what nobody has in memory any more: of a file that is synced and dropped from the page cache, and of one that is mounted anew.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -7,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use cowshed_btrfs::fs::wire::op;
-use rustix::fs::{FallocateFlags, OFlags, copy_file_range, fallocate, fdatasync, fsync};
+use rustix::fs::{Advice, FallocateFlags, OFlags, copy_file_range, fadvise, fallocate, fdatasync, fsync};
 
 use crate::raw::{Mapping, remap};
 
@@ -18,6 +19,8 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 const OPERATION_BYTES_MAX: usize = 128 << 10;
 /// Of one kind in what is written.
 const PIECE_BYTES_MAX: usize = 16 << 10;
+/// So many operations from one mount to the next.
+const REMOUNT_EVERY: usize = 400;
 
 /// A buffer of which a part is aligned for O_DIRECT.
 struct Aligned {
@@ -65,21 +68,30 @@ struct Exerciser {
     model: Vec<u8>,
     buffer: Aligned,
     rng: Rng,
-    shared: Shared,
+    done: Done,
 }
 
-/// How many calls between two ranges were done.
+/// How many calls between two ranges were done, and how often what was read had to come from disk.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Shared {
+pub struct Done {
     pub clones: usize,
     pub dedupes: usize,
     pub exchanges: usize,
+    pub cold_reads: usize,
+    pub remounts: usize,
 }
 
-/// `operations` random ones on a file of this name, which is made; only through O_DIRECT, or mixed with buffered ones.
-pub fn exercise(path: &Path, operations: usize, seed: u64, mixed: bool) -> Result<Shared> {
+/// Where a file is exercised.
+pub trait Place {
+    fn dir(&self) -> &Path;
+    /// Nothing of it is open. The directory may be another one afterwards.
+    fn remount(&mut self) -> Result<()>;
+}
+
+/// The file through the page cache, and around it.
+fn open(path: &Path, is_new: bool) -> Result<(File, File)> {
     let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(true);
+    options.read(true).write(true).create(is_new).truncate(is_new);
     let buffered = options.open(path)?;
     let direct = File::options()
         .read(true)
@@ -87,23 +99,59 @@ pub fn exercise(path: &Path, operations: usize, seed: u64, mixed: bool) -> Resul
         .custom_flags(i32::try_from(OFlags::DIRECT.bits())?)
         .open(path)
         .context("O_DIRECT")?;
+    Ok((buffered, direct))
+}
+
+/// `operations` random ones on a file of this name, which is made; only through O_DIRECT, or mixed with buffered ones.
+pub fn exercise(place: &mut dyn Place, name: &str, operations: usize, seed: u64, mixed: bool) -> Result<Done> {
+    let (buffered, direct) = open(&place.dir().join(name), true)?;
     let mut exerciser = Exerciser {
         buffered,
         direct,
         model: Vec::new(),
         buffer: Aligned::new(),
         rng: Rng(seed),
-        shared: Shared::default(),
+        done: Done::default(),
     };
     for number in 0..operations {
-        let what = format!("seed {seed}, mixed {mixed}, operation {number}");
-        exerciser.step(mixed).context(what)?;
+        let what = || format!("seed {seed}, mixed {mixed}, operation {number}");
+        if number % REMOUNT_EVERY == REMOUNT_EVERY - 1 {
+            exerciser = exerciser.remounted(place, name).with_context(what)?;
+        }
+        exerciser.step(mixed).with_context(what)?;
     }
     exerciser.read_buffered(0, exerciser.model.len())?;
-    Ok(exerciser.shared)
+    Ok(exerciser.done)
 }
 
 impl Exerciser {
+    /// Goes on with the file on a new mount.
+    fn remounted(self, place: &mut dyn Place, name: &str) -> Result<Exerciser> {
+        let Exerciser {
+            buffered,
+            direct,
+            mut done,
+            ..
+        } = self;
+        drop((buffered, direct));
+        place.remount()?;
+        let (buffered, direct) = open(&place.dir().join(name), false)?;
+        done.remounts += 1;
+        let mut exerciser = Exerciser {
+            buffered,
+            direct,
+            done,
+            ..self
+        };
+        // All of it, or whoever comes next is the first to look.
+        if exerciser.rng.below(2) == 0 {
+            exerciser
+                .read_buffered(0, exerciser.model.len())
+                .context("after a remount")?;
+        }
+        Ok(exerciser)
+    }
+
     /// An offset and a length within what the file may become, in units of `align`.
     fn range(&mut self, align: usize) -> (usize, usize) {
         let offset = self.rng.below(FILE_BYTES_MAX / align) * align;
@@ -112,7 +160,7 @@ impl Exerciser {
     }
 
     fn step(&mut self, mixed: bool) -> Result<()> {
-        let operation = self.rng.below(124);
+        let operation = self.rng.below(130);
         let align = if mixed && operation.is_multiple_of(2) {
             1
         } else {
@@ -139,7 +187,9 @@ impl Exerciser {
             107..112 => self.read_direct(),
             112..117 => self.clone_range(),
             117..120 => self.dedupe(),
-            _ => self.exchange(),
+            120..124 => self.exchange(),
+            _ if mixed => self.read_cold(offset, len),
+            _ => self.read_direct(),
         }
     }
 
@@ -210,6 +260,17 @@ impl Exerciser {
         let mut got = vec![0; len];
         let read = self.buffered.read_at(&mut got, offset as u64)?;
         self.same("buffered", offset, len, &got[..read])
+    }
+
+    /// Nothing of the file is left in the page cache, so that it is asked for again; now and then in one call.
+    fn read_cold(&mut self, offset: usize, len: usize) -> Result<()> {
+        fsync(&self.buffered)?;
+        fadvise(&self.buffered, 0, None, Advice::DontNeed)?;
+        self.done.cold_reads += 1;
+        match self.rng.below(4) {
+            0 => self.read_buffered(0, self.model.len()),
+            _ => self.read_buffered(offset, len),
+        }
     }
 
     fn same(&self, how: &str, offset: usize, len: usize, got: &[u8]) -> Result<()> {
@@ -340,7 +401,7 @@ impl Exerciser {
             .with_context(|| format!("clone of {len} from {from} to {to}"))?
             .is_some()
         {
-            self.shared.clones += 1;
+            self.done.clones += 1;
             let bytes = self.model[from..from + len].to_vec();
             self.put(to, &bytes);
         }
@@ -366,7 +427,7 @@ impl Exerciser {
         match done.with_context(|| format!("dedupe of {len} from {from} to {to}"))? {
             Some(found) if found != wanted => bail!("dedupe of {len} from {from} to {to}: {found:?}, not {wanted:?}"),
             done => {
-                self.shared.dedupes += usize::from(done.is_some() && same);
+                self.done.dedupes += usize::from(done.is_some() && same);
                 Ok(())
             }
         }
@@ -384,7 +445,7 @@ impl Exerciser {
             .with_context(|| format!("exchange of {len} at {from} and {to}"))?
             .is_some()
         {
-            self.shared.exchanges += 1;
+            self.done.exchanges += 1;
             let [a, b] = [from, to].map(|at| self.model[at..at + len].to_vec());
             self.put(from, &b);
             self.put(to, &a);
@@ -405,13 +466,26 @@ impl Exerciser {
 mod tests {
     use super::*;
 
+    /// What is mounted all the time.
+    struct Lasting(tempfile::TempDir);
+
+    impl Place for Lasting {
+        fn dir(&self) -> &Path {
+            self.0.path()
+        }
+        fn remount(&mut self) -> Result<()> {
+            Ok(())
+        }
+    }
+
     /// On whatever file system is there, if it has O_DIRECT at all: the exerciser itself is right.
     #[test]
     fn a_sound_file_system_passes() {
-        let dir = tempfile::tempdir().unwrap();
+        let mut place = Lasting(tempfile::tempdir().unwrap());
         for mixed in [false, true] {
-            if let Err(error) = exercise(&dir.path().join("file"), 300, 7, mixed) {
-                assert!(format!("{error:#}").contains("os error 22"), "{error:#}");
+            match exercise(&mut place, "file", 2 * REMOUNT_EVERY, 7, mixed) {
+                Ok(done) => assert!(done.remounts == 2 && (done.cold_reads > 0) == mixed, "{done:?}"),
+                Err(error) => assert!(format!("{error:#}").contains("os error 22"), "{error:#}"),
             }
         }
     }

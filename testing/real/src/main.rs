@@ -7,6 +7,7 @@ mod matrix;
 mod raw;
 mod realtree;
 mod realwork;
+mod site;
 mod tools;
 
 use anyhow::Result;

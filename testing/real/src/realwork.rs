@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use cowshed_harness::{KernelVolume, VolumeOptions, need, progs};
 use serde_json::Value;
 
-use crate::cowshed::{Mount, binary, check, run_in, shell};
+use crate::cowshed::{binary, check, run_in, shell};
+use crate::site::Site;
 use crate::{direct, tools};
 
 #[derive(clap::Args)]
@@ -40,7 +41,7 @@ enum Work {
     /// A shell script with the mount as working directory. `$SMALL` is 1 in the short form, `$REPO` a git repository of some
     /// size.
     Script(&'static str),
-    Function(fn(&Path, &Args) -> Result<()>),
+    Function(fn(&mut Site<'_>, &Args) -> Result<()>),
 }
 
 use Work::{Function, Script};
@@ -194,18 +195,18 @@ pub fn main(args: &Args) -> Result<()> {
 
 fn job(job: &Job, args: &Args) -> Result<()> {
     let volume = volume()?;
-    let go = |root: &Path| match job.work {
+    let go = |site: &mut Site<'_>| match job.work {
         Script(script) => {
             let repository = tools::repository()?;
             let head = format!("SMALL={}; REPO='{}'; ", u8::from(args.small), repository.display());
-            shell(root, &format!("{head}{script}")).map(drop)
+            shell(site.path(), &format!("{head}{script}")).map(drop)
         }
-        Function(function) => function(root, args),
+        Function(function) => function(site, args),
     };
     if args.kernel {
-        let mounted = volume.mount_with(job.options)?;
-        go(mounted.dir())?;
-        return mounted.unmount();
+        let mut site = Site::new(&volume, job.options, true)?;
+        go(&mut site)?;
+        return site.unmount();
     }
     let image = volume.image().display().to_string();
     run_in(Path::new("/"), binary()?, &["mkfs", "-q", "-f", &image])?;
@@ -213,17 +214,17 @@ fn job(job: &Job, args: &Args) -> Result<()> {
         "" => "suid,dev".to_owned(),
         more => format!("suid,dev,{more}"),
     };
-    let mount = Mount::new(volume.images(), volume.dir(), &options)?;
-    go(mount.path())?;
+    let mut site = Site::new(&volume, &options, false)?;
+    go(&mut site)?;
     if let Some(algorithm) = job.compressed {
-        assert_compressed(mount.path(), algorithm)?;
+        assert_compressed(site.path(), algorithm)?;
     }
     let before = if job.read_back {
-        contents(mount.path())?
+        contents(site.path())?
     } else {
         Vec::new()
     };
-    mount.unmount()?;
+    site.unmount()?;
     let report = progs::check(
         volume.image(),
         progs::CheckOptions {
@@ -287,7 +288,13 @@ fn volume() -> Result<KernelVolume> {
 /// mappings, and once in whole blocks, which alone are shared by copies.
 const FSX_MIXES: [(&str, u32, u32); 3] = [("mapped", 10, 1), ("unmapped", 0, 1), ("aligned", 10, 4096)];
 
-fn fsx(root: &Path, args: &Args) -> Result<()> {
+/// The seeds of the exercisers of one file.
+fn seeds(args: &Args) -> &'static [u64] {
+    if args.small { &[1] } else { &[1, 2] }
+}
+
+fn fsx(site: &mut Site<'_>, args: &Args) -> Result<()> {
+    let root = site.path();
     let fsx = tools::FSX.path()?;
     let operations = args.operations(1500).to_string();
     let scratch = tempfile::tempdir()?;
@@ -302,8 +309,8 @@ fn fsx(root: &Path, args: &Args) -> Result<()> {
             map / 10
         );
         std::fs::write(&config, text)?;
-        let seeds: &[&str] = if args.small { &["1"] } else { &["1", "2"] };
-        for seed in seeds {
+        for seed in seeds(args) {
+            let seed = &seed.to_string();
             let [config, artifacts] = [&config, scratch.path()].map(|p| p.display().to_string());
             let file = root.join(format!("{mix}-{seed}")).display().to_string();
             let arguments = ["-f", &config, "-P", &artifacts, "-N", &operations, "-S", seed, &file];
@@ -313,19 +320,23 @@ fn fsx(root: &Path, args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn fsx_direct(root: &Path, args: &Args) -> Result<()> {
+fn fsx_direct(site: &mut Site<'_>, args: &Args) -> Result<()> {
     let operations = args.operations(2000);
-    for (mixed, seed) in [(false, 1), (true, 2)] {
-        let shared = direct::exercise(&root.join(format!("direct-{seed}")), operations, seed, mixed)?;
-        let is_all = shared.clones.min(shared.dedupes).min(shared.exchanges) > 0;
-        ensure!(args.kernel || is_all, "some calls were never done: {shared:?}");
+    for (mix, mixed) in [("direct", false), ("mixed", true)] {
+        for seed in seeds(args) {
+            let done = direct::exercise(site, &format!("{mix}-{seed}"), operations, *seed, mixed)?;
+            let is_shared = done.clones.min(done.dedupes).min(done.exchanges) > 0;
+            ensure!(args.kernel || is_shared, "some calls were never done: {done:?}");
+            let is_cold = done.remounts > 0 && (done.cold_reads > 0 || !mixed);
+            ensure!(is_cold, "nothing was read from disk: {done:?}");
+        }
     }
     Ok(())
 }
 
 /// All tests of pjdfstest as root: none may fail or be left out that the kernel's btrfs passes on this machine.
-fn pjdfstest(root: &Path, args: &Args) -> Result<()> {
-    let ours = pjdfstest_failures(root)?;
+fn pjdfstest(site: &mut Site<'_>, args: &Args) -> Result<()> {
+    let ours = pjdfstest_failures(site.path())?;
     if args.kernel {
         println!("not passed by the kernel: {ours:?}");
         return Ok(());
