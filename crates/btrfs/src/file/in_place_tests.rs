@@ -4,20 +4,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use btrfs_format::{Generation, Key, LogicalAddr, TreeId};
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_device_sim::Log;
 use cowshed_device_sim::crash::{CrashImages, Options};
 use cowshed_harness::{KernelVolume, VolumeOptions, need};
 use cowshed_vfs::{FallocateFlags, FileSystem};
 
-use super::extent::{OnDisk, Walk};
+use super::extent::{Extent, Kind, OnDisk, Walk};
+use super::items::{self, Change};
 use super::kernel_tests::{content, lookup, run};
+use super::place::new_extent;
 use super::tests::{Bench, mount_device, plain, set_range};
 use super::{BLOCK, WriteCtx};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::fs::MountOptions;
 use crate::inode::Inode;
+use crate::space::Budget;
 use crate::testing::SetOnDrop;
 
 fn nodatacow() -> MountOptions {
@@ -281,6 +285,65 @@ fn a_full_volume_overwrites_nodatacow_files() {
     }
     bench.check("at the end");
     bench.judge_by_kernel();
+}
+
+/// Gives an empty file an extent item that nothing else knows of, as a stranger's volume may have it.
+fn plant(engine: &Engine, inode: &Arc<Inode>, addr: LogicalAddr, len_bytes: u64, is_prealloc: bool) {
+    let extent = Extent {
+        start: 0,
+        len_bytes,
+        generation: Generation(1),
+        kind: Kind::Disk(new_extent(addr, len_bytes, is_prealloc)),
+    };
+    let mut change = Change::default();
+    change.plan.edits.insert(0, Some(extent));
+    let reservation = engine.reserve(Budget::WRITE_EXTENT).unwrap();
+    items::apply(engine, inode, change, reservation, |attr, _| {
+        (attr.attr.size, attr.disk_size, attr.attr.nbytes) = (len_bytes, len_bytes, len_bytes);
+    });
+}
+
+/// An item may say that its data lies where a tree block is, or in space that is free and will be somebody's, or on a part of
+/// another file's extent: the extent tree knows of no such extent.
+#[test]
+fn nothing_is_written_in_place_where_the_extent_tree_knows_no_extent() {
+    const LEN: u64 = 4 * BLOCK;
+    for is_prealloc in [false, true] {
+        let mut bench = Bench::new(128 << 20, plain, nodatacow());
+        (0..5).for_each(|_| bench.create());
+        write(&mut bench, 0, 0, &[1; 8 * BLOCK as usize]);
+        bench.engine().sync().unwrap();
+        let engine = bench.engine();
+        let block = engine.forest.require(TreeId::CSUM).unwrap().root().addr;
+        let mut space = engine.space.reserve_data(LEN).unwrap();
+        let (free, len_bytes) = engine.space.alloc_data(&mut space, LEN).unwrap();
+        engine.space.unalloc_data(free, len_bytes);
+        drop(space);
+        let others = extents(engine, &bench.inode(0))[0].1.addr;
+        let places = [(1, block), (2, free), (3, others)];
+        for (file, addr) in places {
+            plant(engine, &bench.inode(file), addr, LEN, is_prealloc);
+        }
+        bench.remount();
+        for (file, addr) in places {
+            let (engine, inode) = (bench.engine(), bench.inode(file));
+            super::write(engine, &inode, 0, &[9; BLOCK as usize], WriteCtx::default()).unwrap();
+            let found = extents(engine, &inode);
+            assert_ne!(found[0].1.addr, addr, "file {file}, preallocated: {is_prealloc}");
+        }
+        allocate_rest(&bench, 4);
+        for (file, _) in places {
+            let (engine, inode) = (bench.engine(), bench.inode(file));
+            let refused = super::write(engine, &inode, 2 * BLOCK, &[9; BLOCK as usize], WriteCtx::default());
+            assert!(matches!(refused, Err(Error::NoSpace)), "file {file}: {refused:?}");
+        }
+        bench.engine().sync().unwrap();
+        bench.remount();
+        bench.compare(0, "another file's data");
+        let sums = bench.engine().forest.require(TreeId::CSUM).unwrap();
+        assert_eq!(sums.root().addr, block);
+        assert!(sums.get(&Key::MIN).unwrap().is_none(), "the block can be read");
+    }
 }
 
 /// Whatever a clone shows after a crash is what its origin held when it was made.

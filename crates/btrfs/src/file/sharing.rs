@@ -89,7 +89,8 @@ pub(super) fn note_shared(engine: &Engine, addrs: &[LogicalAddr]) {
 /// Snapshots share whole leaves: an item that is not younger than the last one may be shared without a trace. Clones
 /// leave references of their own in the extent tree; those of the running transaction are not there yet, and noted
 /// apart ([`note_shared`]); those that a commit takes away are noted until it is on disk ([`note_dropped`]). So what both
-/// say is complete: an extent that they do not know is ours alone.
+/// say is complete: an extent that they do not know is ours alone if we made it since the last commit. An older item of which the extent
+/// tree does not know is a stranger's: it may point anywhere, at tree blocks as well as at what is free and will be somebody's.
 ///
 /// The notes are looked at *after* the tree: a commit notes what goes before the tree shows that it is gone, and who looked at the
 /// notes first may miss the one and then see the other.
@@ -113,11 +114,14 @@ fn is_alone_in_tree(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: 
     if extent.generation <= snapshot {
         return Ok(false);
     }
+    // Before the look: an item of a commit that ends in between has its extent in the tree afterwards, and no item on disk is younger
+    // than the transaction that it was read from.
+    let committed = engine.txn.committed();
     let extents = engine.forest.require(TreeId::EXTENT)?;
     let object = ObjectId(disk.addr.get());
     let key = Key::new(object, KeyType::EXTENT_ITEM, disk.len_bytes);
     let Some(item) = extents.get(&key)? else {
-        return Ok(true);
+        return Ok(extent.generation > committed);
     };
     let Some(view) = ExtentView::new(&key, &item) else {
         return Ok(false);
