@@ -25,17 +25,17 @@ pub(crate) struct CsumMap {
 }
 
 impl CsumMap {
+    fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = &(u64, u64)> {
+        let from = self.runs.partition_point(|run| run.1 <= start);
+        let runs = self.runs.get(from..).unwrap_or_default().iter();
+        runs.take_while(move |run| run.0 < end)
+    }
+
     /// Bytes of the range that have checksums.
     pub(crate) fn covered_bytes(&self, start: u64, end: u64) -> u64 {
-        let from = self.runs.partition_point(|run| run.1 <= start);
-        self.runs
-            .get(from..)
-            .unwrap_or_default()
-            .iter()
-            .take_while(|run| run.0 < end)
-            .fold(0u64, |sum, run| {
-                sum.saturating_add(run.1.min(end).saturating_sub(run.0.max(start)))
-            })
+        self.overlapping(start, end).fold(0u64, |sum, run| {
+            sum.saturating_add(run.1.min(end).saturating_sub(run.0.max(start)))
+        })
     }
 
     /// The parts of a range that have none.
@@ -71,18 +71,13 @@ pub(crate) fn ranges_of(ranges: &BTreeSet<(u64, u64)>) -> CsumMap {
     map
 }
 
-/// The ranges that have checksums.
-pub(crate) fn runs_of(sums: &Sums, csum_bytes: usize, sectorsize: u64) -> CsumMap {
-    let mut map = CsumMap::default();
-    for (&start, sums) in sums {
+/// The ranges that have checksums, in any of these.
+pub(crate) fn runs_of(all: &[Sums], csum_bytes: usize, sectorsize: u64) -> CsumMap {
+    let range = |(&start, sums): (&u64, &Vec<u8>)| {
         let sectors = count(sums.len().checked_div(csum_bytes).unwrap_or(0));
-        let end = start.saturating_add(sectors.saturating_mul(sectorsize));
-        match map.runs.last_mut() {
-            Some(last) if last.1 >= start => last.1 = last.1.max(end),
-            _ => map.runs.push((start, end)),
-        }
-    }
-    map
+        (start, start.saturating_add(sectors.saturating_mul(sectorsize)))
+    };
+    ranges_of(&all.iter().flatten().map(range).collect())
 }
 
 /// Reads the tree: which ranges have checksums.
@@ -189,30 +184,23 @@ pub(crate) fn verify_data(cx: &mut Cx<'_>, root: &Root, map: &CsumMap) {
 /// Checksums of data by the address of the first sector of each run.
 pub(crate) type Sums = BTreeMap<u64, Vec<u8>>;
 
-/// Compares data (start and end of each range) with checksums, where there are some; every copy.
-pub(crate) fn verify_ranges(cx: &mut Cx<'_>, ranges: &[(u64, u64)], sums: &Sums) {
+/// Compares data of these ranges with checksums, where there are some; every copy.
+pub(crate) fn verify_ranges(cx: &mut Cx<'_>, ranges: &CsumMap, sums: &Sums) {
     let (size, sector) = (cx.vol.csum.size_bytes(), cx.vol.sectorsize);
-    let sectors_of = |bytes: u64| index(bytes.checked_div(sector).unwrap_or(0));
-    let mut ranges = ranges.to_vec();
-    ranges.sort_unstable();
-    let mut done_to = 0;
-    for (start, end) in ranges {
-        let start = start.max(done_to);
-        done_to = done_to.max(end);
-        let first = sums.range(..=start).next_back().map_or(start, |(at, _)| *at);
+    for (&at, sums) in sums {
+        let sums_end = at.saturating_add(count(sums.len().checked_div(size).unwrap_or(0)).saturating_mul(sector));
         let mut jobs = Vec::new();
-        for (&at, sums) in sums.range(first..end.max(first)) {
-            let sums_end = at.saturating_add(count(sums.len().checked_div(size).unwrap_or(0)).saturating_mul(sector));
+        for &(start, end) in ranges.overlapping(at, sums_end) {
             let (mut from, to) = (at.max(start), sums_end.min(end));
             while from < to {
                 let upto = to.min(from.saturating_add(READ_BYTES_MAX));
-                let skip = sectors_of(from.saturating_sub(at)).saturating_mul(size);
+                let first = index(from.saturating_sub(at).checked_div(sector).unwrap_or(0));
                 for copy in 0..cx.vol.chunks.copies(from).max(1) {
                     jobs.push(Job {
                         start: from,
                         end: upto,
                         copy,
-                        sums: sums.get(skip..).unwrap_or_default(),
+                        sums: sums.get(first.saturating_mul(size)..).unwrap_or_default(),
                     });
                 }
                 from = upto;

@@ -2,6 +2,8 @@
 
 mod inodes;
 
+use std::collections::BTreeSet;
+
 use btrfs_format::features::{block_group, inode_flags};
 use btrfs_format::items::{InodeItem, compression, file_extent_type};
 use btrfs_format::view::{FileExtentView, dir_entries, file_extent, fixed, inode_extrefs, inode_refs, root_item};
@@ -24,12 +26,13 @@ const SUMS_BYTES_MAX: u64 = 32 << 20;
 #[derive(Default)]
 struct Found {
     /// Data whose checksums replay takes from the log, where it has them: start and end.
-    data: Vec<(u64, u64)>,
+    data: BTreeSet<(u64, u64)>,
     /// Of these, what must have checksums: the log, or the volume, has them.
     summed: Vec<(u64, u64)>,
     /// What may have none.
     unsummed: Vec<(u64, u64)>,
-    sums: Sums,
+    /// Of each log. They are not put together: items of two logs may overlap, where data was cloned between subvolumes.
+    sums: Vec<Sums>,
     sums_bytes: u64,
     /// The last inode item with a name: its number, and whether its data has checksums.
     inode: Option<(u64, bool)>,
@@ -40,7 +43,7 @@ struct Found {
 impl Found {
     /// Of an inode that was not logged the volume knows whether it has checksums, and nobody asks here.
     fn note_data(&mut self, range: (u64, u64), has_sums: Option<bool>) {
-        self.data.push(range);
+        self.data.insert(range);
         match has_sums {
             Some(true) => self.summed.push(range),
             Some(false) => self.unsummed.push(range),
@@ -88,6 +91,7 @@ pub(crate) fn check(cx: &mut Cx<'_>, roots: &Roots, volume: &CsumMap) {
             ..root.clone()
         };
         (found.last, found.inode) = (None, None);
+        found.sums.push(Sums::new());
         let mut inodes = Inodes::default();
         let is_whole = cx.walk(&log, Shared::Skip, &mut |cx, leaf, _| {
             inodes.note(leaf);
@@ -114,7 +118,10 @@ pub(crate) fn check(cx: &mut Cx<'_>, roots: &Roots, volume: &CsumMap) {
         cx.sink.add(Id::LogInvalid, root.site(), "the log cannot be read whole");
     }
     if cx.opts.data_csums {
-        csums::verify_ranges(cx, &found.data, &found.sums);
+        let data = csums::ranges_of(&found.data);
+        for sums in &found.sums {
+            csums::verify_ranges(cx, &data, sums);
+        }
         if whole && volume.whole && found.sums_bytes <= SUMS_BYTES_MAX {
             check_covered(cx, &found, volume);
         }
@@ -152,12 +159,11 @@ fn say(cx: &mut Cx<'_>, leaf: &Block, key: Key, what: String) {
 fn read_item(cx: &mut Cx<'_>, found: &mut Found, leaf: &Block, key: Key, data: &[u8]) {
     if key.ty == KeyType::EXTENT_CSUM && key.objectid == ObjectId::EXTENT_CSUM {
         found.sums_bytes = found.sums_bytes.saturating_add(len_bytes(data));
-        if cx.opts.data_csums && found.sums_bytes <= SUMS_BYTES_MAX {
-            // The logs of two subvolumes may have the same data, one more of it than the other: it was cloned between them.
-            let sums = found.sums.entry(key.offset).or_default();
-            if data.len() > sums.len() {
-                *sums = data.to_vec();
-            }
+        if cx.opts.data_csums
+            && found.sums_bytes <= SUMS_BYTES_MAX
+            && let Some(sums) = found.sums.last_mut()
+        {
+            sums.insert(key.offset, data.to_vec());
         }
         return;
     }

@@ -1,8 +1,10 @@
 //! Data that two logs have, step by step.
 
+use btrfs_format::TreeId;
 use cowshed_crash::power::{self, Run, Threads};
-use cowshed_crash::rig::Layout;
-use cowshed_crash::workload::{Mix, Op};
+use cowshed_crash::rig::{self, Layout};
+use cowshed_crash::workload::{self, Mix, Op, Player};
+use cowshed_device::BlockDevice;
 
 /// A file and a clone of its first block in a subvolume, both synced: two logs with checksums from the same address on, of which
 /// one has more. The checker took those of the shorter for all there are.
@@ -43,4 +45,62 @@ fn a_clone_of_a_part_in_another_subvolume_is_logged_beside_the_whole() {
     let logs = images.into_iter().map(|image| recording.judge(image));
     let logs = logs.filter(|judged| judged.as_ref().unwrap_or_else(|e| panic!("{e:#}")).has_log);
     assert!(logs.count() > 0);
+}
+
+/// Two logs whose checksums overlap, and data of one of them that begins within what the other one has: it is compared with its own.
+#[test]
+fn data_behind_the_checksums_of_another_log_is_compared() {
+    const BLOCK: usize = 4096;
+    let path = || String::from("whole");
+    let fsync = |path: &str| Op::Fsync { path: path.into() };
+    let ops = [
+        Op::Write {
+            path: path(),
+            offset: 0,
+            len: 32 * BLOCK,
+            fill: 1,
+        },
+        fsync("whole"),
+        Op::CloneRange {
+            from: path(),
+            from_offset: BLOCK as u64,
+            to: "s/part".into(),
+            to_offset: 0,
+            len: BLOCK as u64,
+        },
+        fsync("s/part"),
+        // The checksums of all of it stay in its log.
+        Op::Punch {
+            path: path(),
+            offset: BLOCK as u64,
+            len: BLOCK as u64,
+        },
+        fsync("whole"),
+    ];
+    let devices = rig::make_with(Layout::Single, 16384, [0x71; 16], false, &[(TreeId::FS, "s")]).unwrap();
+    let fs = rig::mount_with(rig::shared(&devices), true).unwrap();
+    let committed = fs.engine().txn.committed();
+    for op in &ops {
+        Player::new(&fs).apply(op).unwrap();
+        assert_eq!(fs.engine().txn.committed(), committed, "{op:?} is in the log");
+    }
+    let crashed = rig::snapshots(&devices);
+    rig::abandon(fs);
+    rig::check_clean(&rig::shared(&crashed)).unwrap();
+
+    let content = workload::bytes(1, 32 * BLOCK);
+    for block in [0, 2, 3, 16, 31] {
+        let device = crashed[0].snapshot();
+        let want = &content[block * BLOCK..][..BLOCK];
+        let mut found = vec![0; BLOCK];
+        let at = (0..device.size_bytes()).step_by(BLOCK).find(|at| {
+            device.read_at(*at, &mut found).unwrap();
+            found == want
+        });
+        found[100] ^= 1;
+        device.write_at(at.unwrap(), &found).unwrap();
+        let error = rig::check_clean(&[std::sync::Arc::new(device)]).expect_err(&format!("block {block} has rotted"));
+        let error = format!("{error:#}");
+        assert!(error.contains("does not match its checksum"), "block {block}: {error}");
+    }
 }
