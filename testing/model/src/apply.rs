@@ -462,13 +462,18 @@ impl Model {
         let (from, to) = (self.resolve(src.0)?, self.resolve(dst.0)?);
         let size = self.node_mut(from).content()?.size_bytes;
         self.node_mut(to).content()?;
-        let len = len.min(size.saturating_sub(src.1));
-        let end = dst
-            .1
-            .checked_add(len)
-            .filter(|end| *end <= Self::FILE_BYTES_MAX)
-            .ok_or(Error::FileTooBig)?;
-        if from == to && src.1 < end && dst.1 < src.1 + len {
+        let max = Self::FILE_BYTES_MAX;
+        if src.1.max(dst.1).checked_add(len).is_none() {
+            return Err(Error::Overflow);
+        }
+        if src.1.max(dst.1) > max {
+            return Err(Error::Invalid);
+        }
+        if dst.1 == max {
+            return Err(Error::FileTooBig);
+        }
+        let len = len.min(size.saturating_sub(src.1)).min(max - dst.1);
+        if from == to && len > 0 && src.1 < dst.1 + len && dst.1 < src.1 + len {
             return Err(Error::Invalid);
         }
         if len == 0 {

@@ -68,6 +68,9 @@ impl Model {
 
     fn clone_range(&mut self, src: (Id, u64), dst: (Id, u64), len: u64, now: Timestamp) -> Outcome {
         let (src_size, dst_size) = self.sizes(src.0, dst.0)?;
+        if dst.1 > Self::FILE_BYTES_MAX {
+            return Err(Error::Invalid);
+        }
         let len = match len {
             0 => src_size.checked_sub(src.1).ok_or(Error::Invalid)?,
             len => len,
@@ -80,11 +83,8 @@ impl Model {
         }
         let from = src.1..src.1.checked_add(len).ok_or(Error::Invalid)?;
         let to = dst.1..dst.1.checked_add(len).ok_or(Error::Invalid)?;
-        if from.end > src_size {
+        if from.end > src_size || to.end > Self::FILE_BYTES_MAX {
             return Err(Error::Invalid);
-        }
-        if to.end > Self::FILE_BYTES_MAX {
-            return Err(Error::FileTooBig);
         }
         let ends_with_both = from.end == src_size && to.end >= dst_size;
         if !len.is_multiple_of(BLOCK_BYTES) && !ends_with_both {

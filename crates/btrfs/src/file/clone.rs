@@ -87,7 +87,7 @@ impl Ranges {
 ///
 /// Set-id bits of the target go, as after a write by somebody who may not keep them.
 ///
-/// `Invalid`: misaligned, beyond the end of the source, overlapping in one file, or only one of both has checksums.
+/// `Invalid`: misaligned, beyond the end of the source or of the largest file, overlapping in one file, or only one of both has checksums.
 pub fn clone_range(
     engine: &Engine,
     src: &Arc<Inode>,
@@ -171,7 +171,7 @@ fn check(
 ) -> Result<Option<Ranges>> {
     let src_size = src.attr.lock().attr.size;
     let dst_size = dst.attr.lock().attr.size;
-    if src_offset > src_size || !may_share(src, dst) {
+    if src_offset > src_size || dst_offset > FILE_BYTES_MAX || !may_share(src, dst) {
         return Err(Outcome::Invalid.into());
     }
     let len_bytes = if len_bytes == 0 {
@@ -183,12 +183,11 @@ fn check(
         return Ok(None);
     }
     let ranges = Ranges::new(src_offset, src_size, dst_offset, len_bytes)?;
-    if ranges.dst.end > FILE_BYTES_MAX {
-        return Err(Outcome::FileTooBig.into());
-    }
     let ends_with_source = ranges.src.end == src_size && ranges.dst.end >= dst_size;
     let overlaps = Arc::ptr_eq(src, dst) && ranges.overlap();
-    if overlaps || !(len_bytes.is_multiple_of(BLOCK) || ends_with_source) {
+    // A clone has no part of it that would fit: Linux, too, calls one that goes beyond the largest file invalid and not too big.
+    let fits = ranges.dst.end <= FILE_BYTES_MAX;
+    if !fits || overlaps || !(len_bytes.is_multiple_of(BLOCK) || ends_with_source) {
         return Err(Outcome::Invalid.into());
     }
     Ok(Some(ranges))
@@ -435,8 +434,10 @@ pub fn copy_range(
 }
 
 /// Copies within the volume: whole blocks are shared where the offsets allow it, the rest is copied. Returns the bytes
-/// copied, fewer only at the end of the source or before an error. `Invalid` for overlapping ranges of one file. `ctx` says
-/// which set-id bits of the target go.
+/// copied, fewer only at the end of the source or of the largest file, or before an error. `ctx` says which set-id bits of the target go.
+///
+/// `Invalid`: overlapping ranges of one file, and offsets behind those of every file; `Overflow`: an end behind all numbers;
+/// `FileTooBig`: no byte fits. As copy_file_range(2) has them.
 pub fn copy_as(
     engine: &Engine,
     (src, src_offset): (&Arc<Inode>, u64),
@@ -445,19 +446,12 @@ pub fn copy_as(
     ctx: WriteCtx,
 ) -> Result<u64> {
     let copy = |from: u64, to: u64, len: u64| copy(engine, (src, from), (dst, to), len, ctx);
-    let src_size = src.attr.lock().attr.size;
-    let len_bytes = len_bytes.min(src_size.saturating_sub(src_offset));
-    let dst_end = dst_offset
-        .checked_add(len_bytes)
-        .filter(|end| *end <= FILE_BYTES_MAX)
-        .ok_or(Outcome::FileTooBig)?;
+    let len_bytes = copied_bytes((src, src_offset), (dst, dst_offset), len_bytes)?;
     if len_bytes == 0 {
         return Ok(0);
     }
-    let src_end = src_offset + len_bytes;
-    if Arc::ptr_eq(src, dst) && src_offset < dst_end && dst_offset < src_end {
-        return Err(Outcome::Invalid.into());
-    }
+    let src_size = src.attr.lock().attr.size;
+    let (src_end, dst_end) = (src_offset + len_bytes, dst_offset + len_bytes);
     let from = round_up(src_offset);
     let dst_size = dst.attr.lock().attr.size;
     let to = if src_end == src_size && dst_end >= dst_size {
@@ -494,6 +488,31 @@ pub fn copy_as(
             Ok(shared)
         }
     }
+}
+
+/// What [`copy_as`] would copy, with the files as they are, if nothing fails. Errors: its own, as far as they are plain by now.
+pub fn copied_bytes(
+    (src, src_offset): (&Arc<Inode>, u64),
+    (dst, dst_offset): (&Arc<Inode>, u64),
+    len_bytes: u64,
+) -> Result<u64> {
+    let offset_max = src_offset.max(dst_offset);
+    if offset_max.checked_add(len_bytes).is_none() {
+        return Err(Outcome::Overflow.into());
+    }
+    if offset_max > FILE_BYTES_MAX {
+        return Err(Outcome::Invalid.into());
+    }
+    if dst_offset == FILE_BYTES_MAX {
+        return Err(Outcome::FileTooBig.into());
+    }
+    let left_bytes = src.attr.lock().attr.size.saturating_sub(src_offset);
+    let len_bytes = len_bytes.min(left_bytes).min(FILE_BYTES_MAX - dst_offset);
+    let overlaps = src_offset < dst_offset + len_bytes && dst_offset < src_offset + len_bytes;
+    if Arc::ptr_eq(src, dst) && len_bytes > 0 && overlaps {
+        return Err(Outcome::Invalid.into());
+    }
+    Ok(len_bytes)
 }
 
 fn copy(

@@ -45,7 +45,7 @@ mod writeback;
 
 pub use atomic::{GROUP_BYTES_MAX, Group};
 pub use blocks::with_delalloc;
-pub use clone::{Dedupe, clone_as, clone_range, clones_anything, copy_as, copy_range, dedupe_range};
+pub use clone::{Dedupe, clone_as, clone_range, clones_anything, copied_bytes, copy_as, copy_range, dedupe_range};
 pub(crate) use csum::load as load_sums;
 pub use data::FileData;
 pub use defrag::{Defrag, defragment};

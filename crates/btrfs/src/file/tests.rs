@@ -373,6 +373,86 @@ fn what_cannot_be_is_refused() {
     );
 }
 
+/// Watched on Linux 6.18, a source of four blocks and a hundred bytes.
+#[test]
+fn clones_and_copies_at_the_largest_offset_are_as_on_linux() {
+    use cowshed_vfs::Error as Errno;
+    const SIZE: u64 = 4 * BLOCK + 100;
+    const MAX: u64 = i64::MAX as u64;
+    const END: u64 = MAX + 1;
+    let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
+    (0..2).for_each(|_| bench.create());
+    let (engine, src, dst) = (bench.engine(), bench.inode(0), bench.inode(1));
+    super::write(engine, &src, 0, &[b'x'; SIZE as usize], WriteCtx::default()).unwrap();
+    let said = |result: crate::Result<u64>| match result {
+        Ok(done) => Ok(done),
+        Err(Error::Outcome(errno)) => Err(errno),
+        Err(other) => panic!("{other}"),
+    };
+    // Source, length, target, and the size that comes of it.
+    for (from, len, to, size) in [
+        (0, BLOCK, END - BLOCK, None),
+        (0, BLOCK, END - 2 * BLOCK, Some(END - BLOCK)),
+        (0, 2 * BLOCK, END - 2 * BLOCK, None),
+        (0, BLOCK, END, None),
+        (0, BLOCK, u64::MAX - BLOCK + 1, None),
+        (0, 2 * BLOCK, u64::MAX - BLOCK + 1, None),
+        (0, 0, END - 4 * BLOCK, None),
+        (0, 0, END - 5 * BLOCK, Some(END - BLOCK + 100)),
+        (4 * BLOCK, 100, END - BLOCK, Some(END - BLOCK + 100)),
+        (4 * BLOCK, 0, END, None),
+        (0, END, 0, None),
+        (BLOCK, u64::MAX - BLOCK + 1, 0, None),
+        (END, BLOCK, 0, None),
+        (SIZE, 0, END - BLOCK, Some(0)),
+        (SIZE, 0, END, None),
+        (5 * BLOCK, BLOCK, END, None),
+    ] {
+        let result = super::clone_range(engine, &src, from, &dst, to, len);
+        let result = said(result.map(|()| dst.attr_now().size));
+        assert_eq!(
+            result,
+            size.ok_or(Errno::Invalid),
+            "clone {from:#x}+{len:#x} to {to:#x}"
+        );
+        super::truncate(engine, &dst, 0).unwrap();
+    }
+    for (from, len, to, want) in [
+        (0, BLOCK, END - BLOCK, Ok(BLOCK - 1)),
+        (0, 2 * BLOCK, END - BLOCK, Ok(BLOCK - 1)),
+        (0, BLOCK, MAX - BLOCK, Ok(BLOCK)),
+        (0, 11, MAX - 10, Ok(10)),
+        (0, BLOCK, MAX - 1, Ok(1)),
+        (0, BLOCK, MAX, Err(Errno::FileTooBig)),
+        (0, 0, MAX, Err(Errno::FileTooBig)),
+        (1 << 20, BLOCK, MAX, Err(Errno::FileTooBig)),
+        (0, BLOCK, END, Err(Errno::Invalid)),
+        (0, 0, END, Err(Errno::Invalid)),
+        (1 << 20, BLOCK, END, Err(Errno::Invalid)),
+        (0, 5, u64::MAX - 5, Err(Errno::Invalid)),
+        (0, BLOCK, u64::MAX - 5, Err(Errno::Overflow)),
+        (0, u64::MAX, 0, Ok(SIZE)),
+        (0, 1 << 62, 3 << 61, Ok(SIZE)),
+        (MAX, BLOCK, 0, Ok(0)),
+        (END, BLOCK, 0, Err(Errno::Invalid)),
+        (u64::MAX - 5, BLOCK, 0, Err(Errno::Overflow)),
+        (0, BLOCK, END - 2 * BLOCK, Ok(BLOCK)),
+    ] {
+        let result = said(super::copy_range(engine, &src, from, &dst, to, len));
+        assert_eq!(result, want, "copy {from:#x}+{len:#x} to {to:#x}");
+        let size = want.ok().filter(|copied| *copied > 0).map_or(0, |copied| to + copied);
+        assert_eq!(dst.attr_now().size, size);
+        super::truncate(engine, &dst, 0).unwrap();
+    }
+    let within = |len: u64, to: u64| said(super::copy_range(engine, &src, 0, &src, to, len));
+    assert_eq!(within(MAX, BLOCK), Err(Errno::Invalid), "it ends with the source");
+    assert_eq!(within(0, 0), Ok(0));
+    assert_eq!(within(BLOCK, MAX), Err(Errno::FileTooBig));
+    bench.files[0] = vec![b'x'; SIZE as usize];
+    drop((src, dst));
+    bench.judge("at the end");
+}
+
 #[test]
 #[ignore = "measures, and only an optimised build is worth it"]
 fn throughput() {

@@ -600,7 +600,7 @@ impl FileSystem for Fs {
             if to.flags() & flags::APPEND != 0 && dst.2 < to.attr_now().size {
                 return Err(Errno::NotPermitted.into());
             }
-            if len > 0 && src.2 < from.attr_now().size {
+            if file::copied_bytes((&from, src.2), (&to, dst.2), len)? > 0 {
                 strip_capability(&self.engine, &to)?;
             }
             let how = WriteCtx::stripping(strips_of(ctx, &to));

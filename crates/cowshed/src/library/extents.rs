@@ -84,11 +84,12 @@ impl File {
 
     /// Copies a range of `src` to this file, as copy_file_range(2) does: whole blocks are shared where both offsets lie alike
     /// in their blocks, the rest is copied. Returns the bytes copied: fewer than asked for at the end of the source, or
-    /// where an error struck in the middle, which the next call reports.
+    /// where an error struck in the middle, which the next call reports; and at the end of the largest file.
     ///
     /// # Errors
     /// Not opened for writing (or for appending only), the source not for reading; `EINVAL` for ranges of one file that
-    /// overlap; `EXDEV` for files of two volumes; no space.
+    /// overlap, and for offsets behind those of every file; `EFBIG` where no byte fits behind the offset, `EOVERFLOW` for an end behind
+    /// all numbers; `EXDEV` for files of two volumes; no space.
     pub fn copy_range(&self, dst_offset_bytes: u64, src: &File, src_offset_bytes: u64, len_bytes: u64) -> Result<u64> {
         self.target_of(src)?;
         let from = (src.node().id(), src.handle(), src_offset_bytes);
@@ -110,7 +111,7 @@ impl File {
     ///
     /// # Errors
     /// Not opened for writing (or for appending only), the source not for reading; misaligned, overlapping, or beyond the
-    /// end of the source; only one of both has checksums; no space.
+    /// end of the source or of the largest file (`EINVAL`); only one of both has checksums; no space.
     pub fn clone_range(&self, dst_offset_bytes: u64, src: &File, src_offset_bytes: u64, len_bytes: u64) -> Result<()> {
         self.target_of(src)?;
         let (from, to) = (src.node().id(), self.node().id());
