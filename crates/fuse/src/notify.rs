@@ -6,6 +6,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Weak};
@@ -158,6 +159,20 @@ impl Caches for KernelCaches {
         let (done, is_done) = mpsc::channel();
         if self.orders.send(Order::Tell(done)).is_ok() && is_done.recv_timeout(DROP_WAIT).is_err() {
             tracing::debug!("cached content goes later");
+        }
+    }
+
+    fn has_ended(&self, pid: u32) -> bool {
+        // Of another name space, or not there for us to see.
+        if pid == 0 || !Path::new("/proc/self/stat").exists() {
+            return false;
+        }
+        match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+            // The state stands behind the name, which is in parentheses and may hold anything.
+            Ok(stat) => stat
+                .rsplit_once(") ")
+                .is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
     }
 }

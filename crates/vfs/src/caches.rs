@@ -20,4 +20,10 @@ pub trait Caches: Send + Sync {
 
     /// Returns when all that was told until now is forgotten, or after a bounded time. The caller holds no lock.
     fn settle(&self);
+
+    /// Has the process of a call's [`crate::Context::pid`] ended? `false` where nobody can tell.
+    fn has_ended(&self, pid: u32) -> bool {
+        let _ = pid;
+        false
+    }
 }

@@ -287,9 +287,9 @@ fn a_full_volume_refuses_a_group_and_keeps_what_is_there() {
     bench.judge_by_kernel();
 }
 
-/// Notes what it is told.
+/// Notes what it is told. One process has ended.
 #[derive(Default)]
-struct Told(Mutex<Vec<(NodeId, Vec<std::ops::Range<u64>>)>>);
+struct Told(Mutex<Vec<(NodeId, Vec<std::ops::Range<u64>>)>>, u32);
 
 impl Caches for Told {
     fn attributes_changed(&self, node: NodeId) {
@@ -302,6 +302,9 @@ impl Caches for Told {
         self.0.lock().push((node, ranges));
     }
     fn settle(&self) {}
+    fn has_ended(&self, pid: u32) -> bool {
+        pid != 0 && pid == self.1
+    }
 }
 
 struct Mounted {
@@ -319,13 +322,16 @@ impl Mounted {
         self.fs.open(&Context::root(), self.node, &open).unwrap().handle
     }
     fn ioctl(&self, handle: Handle, cmd: u32) -> Result<u32, Errno> {
+        self.ioctl_by(&Context::root(), handle, cmd)
+    }
+    fn ioctl_by(&self, ctx: &Context, handle: Handle, cmd: u32) -> Result<u32, Errno> {
         let call = Ioctl {
             cmd,
             arg: 0,
             compat: false,
         };
         let mut out = [0; 4];
-        let done = self.fs.ioctl(&Context::root(), self.node, handle, &call, &[], &mut out);
+        let done = self.fs.ioctl(ctx, self.node, handle, &call, &[], &mut out);
         done.map(|_| u32::from_le_bytes(out))
     }
     fn write(&self, handle: Handle, at: u64, data: &[u8]) {
@@ -487,6 +493,94 @@ fn a_group_that_is_too_large_is_refused() {
     group.write(engine, &inode, 0, b"").unwrap();
     drop(group);
     assert_eq!(all.load(std::sync::atomic::Ordering::Relaxed), others);
+}
+
+fn node_of(fs: &Fs, name: &str) -> NodeId {
+    match fs.lookup(&Context::root(), NodeId::ROOT, name.as_bytes()).unwrap() {
+        cowshed_vfs::Lookup::Found(entry) => entry.node,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// SQLite that was refused a group makes a journal, does not sync it, and writes to the database.
+#[test]
+fn what_was_written_before_is_durable_for_whoever_goes_on_without_a_group() {
+    for is_refused in [true, false] {
+        let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+        (0..2).for_each(|_| bench.create());
+        bench.engine().sync().unwrap();
+        let (device, journal) = (bench.device.clone(), bench.inode(1));
+        let node = node_of(&bench.fs, "file0");
+        let mount = Mounted {
+            fs: bench.fs,
+            node,
+            told: Arc::new(Told::default()),
+        };
+        let engine = mount.fs.engine();
+        let handle = mount.open(OpenFlags::READ | OpenFlags::WRITE);
+        mount.ioctl(handle, START).unwrap();
+        mount.write(handle, 0, &[1; 4096]);
+        if is_refused {
+            let all = engine.file.staged_bytes();
+            all.fetch_add(GROUP_BYTES_MAX, std::sync::atomic::Ordering::Relaxed);
+            let (ctx, flags) = (Context::root(), WriteFlags::empty());
+            let refused = mount.fs.write(&ctx, node, handle, 4096, b"x", flags);
+            assert!(matches!(refused, Err(Errno::FileTooBig)), "{refused:?}");
+            all.fetch_sub(GROUP_BYTES_MAX, std::sync::atomic::Ordering::Relaxed);
+        }
+        mount.ioctl(handle, ABORT).unwrap();
+        super::write(engine, &journal, 0, b"as it was", WriteCtx::default()).unwrap();
+        mount.write(handle, 0, b"the first write");
+        let commits = engine.txn.committed();
+        mount.write(handle, 4096, b"the second write");
+        assert_eq!(engine.txn.committed(), commits, "order is needed once");
+        // The power fails.
+        let crashed = mount_device(Arc::new(device.snapshot()), &MountOptions::default());
+        let mut seen = [0; 9];
+        let len = super::read::read_range(crashed.engine(), &inode(&crashed, "file1"), 0, &mut seen);
+        let is_there = len.is_ok() && seen == *b"as it was";
+        assert_eq!(is_there, is_refused, "{seen:?}");
+        crashed.engine().txn.abort("seen");
+        mount.fs.release(node, handle);
+        engine.txn.abort("the test ends here");
+    }
+}
+
+#[test]
+fn who_opens_a_file_after_its_writer_died_waits_for_the_end_of_the_group() {
+    const DEAD: u32 = 77;
+    let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+    bench.create();
+    let node = node_of(&bench.fs, "file0");
+    let told = Arc::new(Told(Mutex::default(), DEAD));
+    bench.fs.set_caches(told.clone());
+    let mount = Mounted {
+        fs: bench.fs,
+        node,
+        told,
+    };
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    for (pid, waits) in [(DEAD, true), (DEAD + 1, false)] {
+        let handle = mount.open(flags);
+        let ctx = Context::new(cowshed_vfs::Credentials::root(), pid, 0);
+        mount.ioctl_by(&ctx, handle, START).unwrap();
+        mount.write(handle, 0, b"staged");
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| {
+                let next = mount.open(flags);
+                (next, mount.told())
+            });
+            // Much longer than an open takes.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            assert_eq!(next.is_finished(), !waits);
+            mount.fs.release(node, handle);
+            let (next, told) = next.join().unwrap();
+            assert_eq!(told.len(), usize::from(waits), "what was staged is forgotten by then");
+            mount.fs.release(node, next);
+        });
+        mount.told();
+    }
+    mount.fs.engine().txn.abort("the test ends here");
 }
 
 /// For the random operations of [`super::random_tests`]: a group over some files, which is committed or dropped.

@@ -9,20 +9,21 @@
 //! Locks: the table, held for moments; then one group, held during its writes and reads. Both before any lock of
 //! [`crate::inode`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use btrfs_format::{ObjectId, TreeId};
 use cowshed_vfs::perm::Strips;
-use cowshed_vfs::{Attr, Caches, Error as Errno, Handle, IoctlReply, NodeId, OpenFlags};
-use parking_lot::Mutex;
+use cowshed_vfs::{Attr, Caches, Context, Error as Errno, Handle, IoctlReply, NodeId, OpenFlags};
+use parking_lot::{Condvar, Mutex};
 
 use super::setattr::strip_capability;
 use super::{Fs, errno, flags_of, ioctl};
 use crate::error::Result;
-use crate::file::Group;
+use crate::file::{Group, sync_all};
 use crate::inode::{Inode, flags};
 use crate::log::write::Scope;
 
@@ -41,6 +42,10 @@ const FEATURE_ATOMIC_WRITE: u32 = 0x0004;
 /// Numbers of handles come back after so many opens: the bits that a handle has for them.
 const HANDLE_NUMBERS: u64 = 1 << 31;
 
+/// How often, and how many times, a group of a dead process is looked for: a second.
+const LOOK: Duration = Duration::from_millis(10);
+const LOOKS_MAX: usize = 100;
+
 /// The group of one handle.
 struct OpenGroup {
     inode: (TreeId, ObjectId),
@@ -48,15 +53,23 @@ struct OpenGroup {
     group: Mutex<Option<Group>>,
     /// Somebody else read what the group replaces, and a front end may remember it.
     was_seen: AtomicBool,
+    /// A write into it was refused.
+    has_failed: AtomicBool,
+    /// The process that began it, [`Context::pid`].
+    pid: u32,
 }
 
 /// The open groups of a mount.
 #[derive(Default)]
 pub(super) struct OpenGroups {
     numbers: AtomicU64,
-    /// As many as are in the table: most calls look no further.
+    /// As many as are in the table and among the failed: most calls look no further.
     count: AtomicUsize,
     by_handle: Mutex<HashMap<u64, Arc<OpenGroup>>>,
+    /// A group has ended, and whoever must be told has been told.
+    ended: Condvar,
+    /// Handles whose group failed, and which have not written since.
+    failed: Mutex<HashSet<u64>>,
     caches: OnceLock<Arc<dyn Caches>>,
 }
 
@@ -87,7 +100,22 @@ impl OpenGroups {
     fn remove(&self, handle: Handle) {
         if self.by_handle.lock().remove(&handle.0).is_some() {
             self.count.fetch_sub(1, Ordering::Release);
+            self.ended.notify_all();
         }
+    }
+
+    /// The group of a handle will not happen, and its owner may go on without one.
+    fn note_failed(&self, handle: Handle) {
+        if self.failed.lock().insert(handle.0) {
+            self.count.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Was there such a group since the handle wrote?
+    fn take_failed(&self, handle: Handle) -> bool {
+        let failed = !self.is_empty() && self.failed.lock().remove(&handle.0);
+        self.count.fetch_sub(usize::from(failed), Ordering::Release);
+        failed
     }
 
     /// The group that some handle has on an inode.
@@ -98,7 +126,8 @@ impl OpenGroups {
     }
 
     /// Errors: `Busy` (another handle has a group on the inode, or this one has a group that is ending).
-    fn start(&self, handle: Handle, inode: &Inode, group: Group) -> Result<()> {
+    fn start(&self, (handle, pid): (Handle, u32), inode: &Inode, group: Group) -> Result<()> {
+        self.take_failed(handle);
         let id = (inode.tree.id(), inode.ino);
         let mut table = self.by_handle.lock();
         if let Some(open) = table.get(&handle.0).cloned() {
@@ -116,6 +145,8 @@ impl OpenGroups {
             inode: id,
             group: Mutex::new(Some(group)),
             was_seen: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
+            pid,
         };
         table.insert(handle.0, Arc::new(open));
         self.count.fetch_add(1, Ordering::Release);
@@ -151,6 +182,7 @@ impl Fs {
     /// Answers the ioctls of atomic writes; `None` for others.
     pub(super) fn ioctl_atomic(
         &self,
+        ctx: &Context,
         (node, handle): (NodeId, Handle),
         inode: &Arc<Inode>,
         cmd: u32,
@@ -165,7 +197,7 @@ impl Fs {
                 };
                 return Some(ioctl::reply(output, &bits.to_le_bytes()));
             }
-            cmd::START_ATOMIC_WRITE => self.start_group(node, handle, inode),
+            cmd::START_ATOMIC_WRITE => self.start_group(node, (handle, ctx.pid), inode),
             cmd::COMMIT_ATOMIC_WRITE => self.commit_of_handle(node, handle, inode),
             cmd::ABORT_ATOMIC_WRITE => need_writable(inode, handle).map(|()| self.abort_group(node, handle, inode)),
             _ => return None,
@@ -174,10 +206,10 @@ impl Fs {
     }
 
     /// Errors: `Invalid` (not a file), `BadHandle` (not open for writing), `Busy` (another handle's group).
-    fn start_group(&self, node: NodeId, handle: Handle, inode: &Arc<Inode>) -> Result<()> {
-        need_writable(inode, handle)?;
+    fn start_group(&self, node: NodeId, owner: (Handle, u32), inode: &Arc<Inode>) -> Result<()> {
+        need_writable(inode, owner.0)?;
         self.file_to_write(node)?;
-        self.atomic.start(handle, inode, Group::new(&self.engine))
+        self.atomic.start(owner, inode, Group::new(&self.engine))
     }
 
     /// Ends the handle's group and makes it durable. Without a group, an fsync.
@@ -198,6 +230,9 @@ impl Fs {
         // Not before: who read what was there until now is noted in it.
         self.atomic.remove(handle);
         let result = applied.and_then(|files| self.sync_files(&files, handle));
+        if result.is_err() {
+            self.atomic.note_failed(handle);
+        }
         let Some(caches) = self.atomic.caches.get() else {
             return result;
         };
@@ -252,17 +287,60 @@ impl Fs {
         let Some(group) = open.group.lock().take() else { return };
         let ranges = group.ranges(inode);
         drop(group);
-        self.atomic.remove(handle);
+        if open.has_failed.load(Ordering::Acquire) {
+            self.atomic.note_failed(handle);
+        }
         if let Some(caches) = self.atomic.caches.get()
             && !ranges.is_empty()
         {
             caches.content_changed(node, ranges);
         }
+        // Not before: who waits for the end may read from the cache.
+        self.atomic.remove(handle);
+    }
+
+    /// A handle goes, and all that was open of it.
+    pub(super) fn release_group(&self, node: NodeId, handle: Handle, inode: &Arc<Inode>) {
+        self.abort_group(node, handle, inode);
+        self.atomic.take_failed(handle);
+    }
+
+    /// Waits until the groups are gone that dead processes have on a file: whoever opens it next must not find staged data in
+    /// a front end's cache. The close of their handles is on its way.
+    pub(super) fn outlive_the_dead(&self, inode: &Inode) {
+        let Some(caches) = self.atomic.caches.get() else { return };
+        if self.atomic.is_empty() {
+            return;
+        }
+        let id = (inode.tree.id(), inode.ino);
+        let mut table = self.atomic.by_handle.lock();
+        for _ in 0..LOOKS_MAX {
+            if !table
+                .values()
+                .any(|open| open.inode == id && caches.has_ended(open.pid))
+            {
+                return;
+            }
+            self.atomic.ended.wait_for(&mut table, LOOK);
+        }
+        tracing::debug!("a group stays whose process is gone");
+    }
+
+    /// Whoever goes on without a group that failed relies on the order of what it writes, and does not say so: SQLite, which makes
+    /// its rollback journal only then, and syncs it no more. What was written before the first write is durable before it.
+    pub(super) fn keep_order_after_failure(&self, handle: Handle) -> Result<()> {
+        if self.atomic.take_failed(handle) {
+            self.settled(sync_all(&self.engine)).inspect_err(|_| {
+                self.atomic.note_failed(handle);
+            })?;
+        }
+        Ok(())
     }
 
     /// The mount ends: nobody can commit any more.
     pub(super) fn drop_groups(&self) {
         self.atomic.by_handle.lock().clear();
+        self.atomic.failed.lock().clear();
         self.atomic.count.store(0, Ordering::Release);
     }
 
@@ -278,6 +356,9 @@ impl Fs {
         let mut held = open.group.lock();
         let group = held.as_mut()?;
         let staged = group.write(&self.engine, inode, offset, data);
+        if staged.is_err() {
+            open.has_failed.store(true, Ordering::Release);
+        }
         Some(staged.map(|()| {
             group.strip(inode, strips);
             data.len()

@@ -45,6 +45,7 @@ impl Fs {
     }
 
     fn open_inode(&self, ctx: &Context, inode: &Arc<Inode>, open: &OpenRequest) -> Result<Opened> {
+        self.outlive_the_dead(inode);
         let wanted = open.flags;
         let writes = wanted.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
         if inode.is_dir() && writes {
@@ -172,6 +173,7 @@ impl Fs {
         {
             return staged;
         }
+        self.keep_order_after_failure(handle)?;
         if how.contains(WriteFlags::KILL_SUIDGID) {
             strip_privileges(&self.engine, &inode, strips)?;
         }
@@ -377,7 +379,7 @@ impl FileSystem for Fs {
         if flags_of(handle).is_some()
             && let Ok(inode) = self.inode(node)
         {
-            self.abort_group(node, handle, &inode);
+            self.release_group(node, handle, &inode);
             inode.data.note_close(handle.0);
             delete::close(&self.engine, &inode);
         }
@@ -620,7 +622,7 @@ impl FileSystem for Fs {
     ) -> VfsResult<IoctlReply> {
         let run = |output: &mut [u8]| {
             let inode = self.inode(node)?;
-            if let Some(reply) = self.ioctl_atomic((node, handle), &inode, call.cmd, output) {
+            if let Some(reply) = self.ioctl_atomic(ctx, (node, handle), &inode, call.cmd, output) {
                 return reply;
             }
             if let Some(reply) = self.ioctl_remap(ctx, (node, handle), &inode, call.cmd, input, output) {
