@@ -140,6 +140,18 @@ pub fn dedupe_range(from: &File, from_offset: u64, to: &File, to_offset: u64, le
     }
 }
 
+// linux/f2fs.h
+const F2FS_IOC_START_ATOMIC_WRITE: libc::Ioctl = 0xf501;
+
+/// Begins an atomic group: what is written through this descriptor from now on is staged. The file is open for writing.
+pub fn start_atomic_write(file: &File) -> io::Result<()> {
+    // SAFETY: this ioctl has no argument.
+    match unsafe { libc::ioctl(file.as_raw_fd(), F2FS_IOC_START_ATOMIC_WRITE) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
 /// Writes through a shared mapping of the file, which must be long enough.
 pub fn write_through_map(file: &File, offset_bytes: u64, data: &[u8]) -> io::Result<()> {
     const PAGE_BYTES: u64 = 4096;

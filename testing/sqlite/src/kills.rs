@@ -1,24 +1,26 @@
-//! Kills the mount's process while SQLite commits, and looks at the database.
+//! Kills the mount's process, or the program that runs SQLite, or both, while SQLite commits, and looks at the database.
 //!
-//! A round: `cowshed mount -f` serves an image; transactions run, each acknowledged when its commit has returned; at a
-//! random moment the process is killed. Then the database, opened through a new mount or (every few rounds) through the
-//! kernel's, must pass SQLite's own check and be as after the last acknowledged transaction, or the one under way.
+//! A round: `cowshed mount -f` serves an image; a process of its own runs transactions, each acknowledged when its commit has
+//! returned; at a random moment somebody is killed. Then the next program opens the database: on the same mount if that lives,
+//! through a new one, or (every few rounds) through the kernel's. It must pass SQLite's own check and be as after the last
+//! acknowledged transaction, or the one under way, and there is no journal.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use cowshed_harness::{KernelMount, LoopDevice, progs, scratch_dir};
-use cowshed_kill9::daemon::{Daemon, run as command};
+use anyhow::{Context as _, Result, bail, ensure};
+use cowshed_kill9::daemon::Daemon;
+use cowshed_model::Dice;
 
-use crate::database::{self, Journal};
+use crate::database::{self, Journal, SMALL};
+use crate::place::{Place, Programs};
+use crate::victim::{Tally, Victim};
+use crate::worker::{Next, Said, Worker, say};
 
 /// The kernel and the checkers judge after so many rounds, and after the last.
 const ROUNDS_PER_JUDGEMENT: u64 = 10;
-/// What SQLite may take to notice that the mount is gone.
-const STUCK: Duration = Duration::from_secs(60);
+const IMAGE_MIB: u64 = 1024;
+/// What a round may take until the kill.
+const DELAY_MS: std::ops::Range<u64> = 1..300;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -27,8 +29,7 @@ pub struct Config {
     pub rounds: u64,
     /// Transactions of the first run, which is not killed.
     pub transactions: i64,
-    /// The program to kill.
-    pub cowshed: PathBuf,
+    pub programs: Programs,
     pub progress: bool,
 }
 
@@ -36,61 +37,56 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Summary {
     pub rounds: u64,
+    pub killed: Tally,
     /// Transactions that were acknowledged.
     pub transactions: i64,
-    /// Rounds in which the transaction under way was there.
+    /// Rounds in which the kill came after the beginning of a commit that was not acknowledged any more.
+    pub in_commit: u64,
+    /// Those of them in which the transaction was there.
     pub ahead: u64,
 }
 
-struct Place {
-    dir: tempfile::TempDir,
-    cowshed: PathBuf,
-}
-
-impl Place {
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+/// The worker: commits until somebody is killed.
+pub fn work(database: &std::path::Path, from: i64) -> Result<()> {
+    let mut connection = database::open(database, Journal::Delete)?;
+    say(Said::Ready)?;
+    for n in from.. {
+        let transaction = SMALL.prepare(&mut connection, n)?;
+        say(Said::Begins(n))?;
+        transaction.commit()?;
+        say(Said::Done(n))?;
     }
-    fn mount(&self) -> Result<Daemon> {
-        let (image, dir, log) = (self.path("image"), self.path("fuse"), self.path("log"));
-        Daemon::start(&self.cowshed, &image, &dir, "noatime", &log)
-    }
-    fn database(&self) -> PathBuf {
-        self.path("fuse").join("database")
-    }
+    Ok(())
 }
 
 /// Runs all rounds.
 pub fn run(config: &Config) -> Result<Summary> {
-    let place = Place {
-        dir: scratch_dir()?,
-        cowshed: config.cowshed.clone(),
-    };
-    for name in ["fuse", "kernel"] {
-        std::fs::create_dir(place.path(name))?;
-    }
-    let image = place.path("image");
-    command(&config.cowshed, &["mkfs", "-q", "-b", "1g", &image.to_string_lossy()])?;
+    let place = Place::new(&config.programs, IMAGE_MIB)?;
     let mut done = without_a_journal(&place, config.transactions)?;
     let mut summary = Summary::default();
-    let mut random = config.seed;
+    let mut dice = Dice::new(config.seed);
+    let mut mounted = None;
     for round in 0..config.rounds {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let delay = Duration::from_millis(10 + (random >> 33) % 400);
-        let acknowledged = until_killed(&place, done, delay).with_context(|| format!("round {round}"))?;
-        let is_judged = round % ROUNDS_PER_JUDGEMENT == 0 || round + 1 == config.rounds;
-        let found = if is_judged {
-            by_kernel(&place)
-        } else {
-            by_ourselves(&place)
+        let daemon = match mounted.take() {
+            Some(daemon) => daemon,
+            None => place.mount()?,
         };
-        let found = found.with_context(|| format!("round {round}, after transaction {acknowledged}"))?;
+        ensure!(!place.has_journal(), "SQLite made a journal");
+        let victim = Victim::by(&mut dice);
+        let delay = Duration::from_millis(DELAY_MS.start + dice.below(DELAY_MS.end - DELAY_MS.start));
+        let context = || format!("round {round}, {victim:?} killed after {delay:?}");
+        let (lives, begun, acknowledged) = until_killed(&place, daemon, done, (victim, delay)).with_context(context)?;
+        let is_judged = round % ROUNDS_PER_JUDGEMENT == 0 || round + 1 == config.rounds;
+        let (found, daemon) = look(&place, lives, is_judged)
+            .with_context(|| format!("{}, after transaction {acknowledged}", context()))?;
         ensure!(
-            (acknowledged..=acknowledged + 1).contains(&found),
-            "round {round}: transaction {acknowledged} was acknowledged, {found} is there"
+            (acknowledged..=begun).contains(&found),
+            "{}: transaction {acknowledged} was acknowledged, {begun} begun, {found} is there",
+            context()
         );
+        mounted = daemon;
+        victim.note(&mut summary.killed);
+        summary.in_commit += u64::from(begun > acknowledged);
         summary.ahead += u64::from(found > acknowledged);
         done = found;
         summary.rounds += 1;
@@ -102,94 +98,85 @@ pub fn run(config: &Config) -> Result<Summary> {
     Ok(summary)
 }
 
+/// What the next program finds. Gives the mount, if it lives on.
+fn look(place: &Place, lives: Option<Daemon>, is_judged: bool) -> Result<(i64, Option<Daemon>)> {
+    let judge = |connection: &_| SMALL.verify(connection);
+    let Some(daemon) = lives else {
+        let found = if is_judged {
+            place.by_kernel(judge)
+        } else {
+            place.by_ourselves(judge)
+        };
+        return Ok((found?, None));
+    };
+    let found = place.look(judge)?;
+    if !is_judged {
+        return Ok((found, Some(daemon)));
+    }
+    daemon.stop()?;
+    let by_kernel = place.by_kernel(judge)?;
+    ensure!(
+        by_kernel == found,
+        "the kernel finds transaction {by_kernel}, we {found}"
+    );
+    Ok((found, None))
+}
+
 /// Makes the database and runs transactions; no second file appears beside it for them.
 fn without_a_journal(place: &Place, transactions: i64) -> Result<i64> {
     let daemon = place.mount()?;
     let mut connection = database::open(&place.database(), Journal::Delete)?;
     // Making or removing any name would move the time of the directory.
-    let changed = || -> Result<_> { Ok(std::fs::metadata(place.path("fuse"))?.modified()?) };
+    let changed = || -> Result<_> { Ok(std::fs::metadata(place.mounted())?.modified()?) };
     // The transaction that makes the database is SQLite's own affair: it has a journal.
-    database::fill(&mut connection)?;
+    SMALL.fill(&mut connection)?;
     let before = changed()?;
     for n in 1..=transactions {
-        database::transact(&mut connection, n)?;
+        SMALL.transact(&mut connection, n)?;
     }
     ensure!(changed()? == before, "SQLite made a journal");
-    ensure!(
-        database::verify(&connection)? == transactions,
-        "transactions are missing"
-    );
+    ensure!(SMALL.verify(&connection)? == transactions, "transactions are missing");
     drop(connection);
     daemon.stop()?;
     Ok(transactions)
 }
 
-/// Runs transactions until the process is killed; how many were acknowledged, those before included.
-fn until_killed(place: &Place, done: i64, delay: Duration) -> Result<i64> {
-    let mut daemon = place.mount()?;
-    let acknowledged = Arc::new(AtomicI64::new(done));
-    let path = place.database();
-    let worker = {
-        let acknowledged = acknowledged.clone();
-        std::thread::spawn(move || -> Result<()> {
-            let mut connection = database::open(&path, Journal::Delete)?;
-            loop {
-                let next = acknowledged.load(Ordering::SeqCst) + 1;
-                match database::transact(&mut connection, next) {
-                    Ok(()) => acknowledged.store(next, Ordering::SeqCst),
-                    Err(error) => return Err(error.into()),
-                }
-            }
-        })
-    };
-    std::thread::sleep(delay);
-    let is_early = worker.is_finished();
-    daemon.kill()?;
-    let killed_at = Instant::now();
-    while !worker.is_finished() {
-        ensure!(
-            killed_at.elapsed() < STUCK,
-            "SQLite hangs in calls to a mount whose process is dead"
-        );
-        std::thread::sleep(Duration::from_millis(2));
+/// Runs transactions until somebody is killed. Gives the mount, if it lives, the last transaction whose commit was begun,
+/// and the last that was acknowledged, those before included.
+fn until_killed(
+    place: &Place,
+    daemon: Daemon,
+    done: i64,
+    (victim, delay): (Victim, Duration),
+) -> Result<(Option<Daemon>, i64, i64)> {
+    let from = (done + 1).to_string();
+    let args = ["commits", "--from", &from];
+    let mut worker = Worker::start(&place.programs.this, &args, &place.database(), place.path("errors"))?;
+    let deadline = Instant::now() + delay;
+    let mut all = Vec::new();
+    loop {
+        match worker.next(Some(deadline))? {
+            Next::Said(said) => all.push(said),
+            Next::Late => break,
+            Next::Over => bail!(
+                "SQLite failed before the kill: {}\n{}",
+                worker.complaint(),
+                daemon.said()
+            ),
+        }
+        if Instant::now() >= deadline {
+            break;
+        }
     }
-    let end = worker.join().map_err(|_| anyhow!("the worker panicked"))?;
-    let said = daemon.said();
-    daemon.unmount_dead()?;
-    if is_early {
-        bail!("SQLite failed before the kill: {end:?}\n{said}");
+    let (lives, rest) = victim.kill(daemon, worker)?;
+    all.extend(rest);
+    let (mut begun, mut acknowledged) = (done, done);
+    for said in all {
+        match said {
+            Said::Begins(n) => begun = n,
+            Said::Done(n) => acknowledged = n,
+            other => bail!("SQLite said {other:?}"),
+        }
     }
-    ensure!(
-        !said.contains("ERROR") && !said.contains("panicked"),
-        "the process complained:\n{said}"
-    );
-    Ok(acknowledged.load(Ordering::SeqCst))
-}
-
-fn by_ourselves(place: &Place) -> Result<i64> {
-    let daemon = place.mount()?;
-    let found = verify_at(&place.database())?;
-    daemon.stop()?;
-    Ok(found)
-}
-
-fn by_kernel(place: &Place) -> Result<i64> {
-    let image = place.path("image");
-    let device = LoopDevice::attach(&image)?;
-    let mount = KernelMount::new("btrfs", &[device.path()], &place.path("kernel"), "noatime")?;
-    let found = verify_at(&mount.dir().join("database"));
-    mount.unmount()?;
-    drop(device);
-    let options = progs::CheckOptions {
-        data_csum: true,
-        lowmem: false,
-    };
-    let report = progs::check(&image, options)?;
-    ensure!(report.clean, "btrfs check complains:\n{}", report.output);
-    found
-}
-
-fn verify_at(path: &Path) -> Result<i64> {
-    let connection = database::open(path, Journal::Delete)?;
-    database::verify(&connection)
+    Ok((lives, begun, acknowledged))
 }
