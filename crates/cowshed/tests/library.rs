@@ -620,6 +620,46 @@ fn ranges_are_exchanged_unless_the_file_has_changed() -> Result {
 }
 
 #[test]
+fn a_volume_compresses_what_it_is_opened_to_compress() -> Result {
+    let disk = disk();
+    made(&disk).close()?;
+    let mut noise = vec![0; 512 << 10];
+    let mut state = 1_u64;
+    for byte in &mut noise {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        *byte = (state >> 56) as u8;
+    }
+    let text = b"the same words over and over\n".repeat(20_000);
+    let [zstd, lzo] = ["zstd:3", "lzo"].map(|how| how.parse().unwrap());
+    let plain = OpenOptions::new();
+    let ways = [
+        ("plain", plain.clone(), 0),
+        ("zstd", plain.clone().compress(zstd), 3),
+        ("lzo", plain.compress_force(lzo), 2),
+    ];
+    for (name, options, number) in ways {
+        let device: Arc<dyn BlockDevice> = disk.clone();
+        let volume = Volume::open([device], &options)?;
+        for (kind, content, expected) in [("text", &text, number), ("noise", &noise, 0)] {
+            let file = file_of(&volume, &format!("{kind} {name}"), content)?;
+            file.sync()?;
+            let mut kinds = Vec::new();
+            file.extents(0..u64::MAX, false, |e| kinds.push(e.compression))?;
+            kinds.dedup();
+            assert_eq!(kinds, [expected], "{kind} {name}");
+        }
+        volume.close()?;
+    }
+    let volume = opened(&disk);
+    for name in ["plain", "zstd", "lzo"] {
+        assert!(volume.read(format!("text {name}"))? == text && volume.read(format!("noise {name}"))? == noise);
+    }
+    volume.close()?;
+    assert_clean(&disk);
+    Ok(())
+}
+
+#[test]
 fn files_are_defragmented_and_compressed() -> Result {
     let disk = disk();
     let volume = made(&disk);

@@ -1,5 +1,6 @@
 //! How a volume is opened.
 
+use cowshed_btrfs::file::compress::{CompressPolicy, Compression};
 use cowshed_btrfs::volume::Rescue;
 use cowshed_btrfs::{EngineOptions, fs, volume};
 use cowshed_vfs::{Context, Credentials};
@@ -70,6 +71,22 @@ impl OpenOptions {
     /// Seconds between commits that nobody asked for.
     pub fn commit_interval_seconds(mut self, seconds: u32) -> Self {
         self.engine.commit_interval_s = seconds;
+        self
+    }
+
+    /// Compresses what is written, where it seems worth it: a file of which something did not become smaller is left alone from there
+    /// on. Properties of single files count more.
+    pub fn compress(self, how: Compression) -> Self {
+        self.compress_as(how, false)
+    }
+
+    /// As [`Self::compress`], without looking first.
+    pub fn compress_force(self, how: Compression) -> Self {
+        self.compress_as(how, true)
+    }
+
+    fn compress_as(mut self, how: Compression, force: bool) -> Self {
+        self.fs.compress = Some(CompressPolicy { how, force });
         self
     }
 
