@@ -1,6 +1,7 @@
 //! Atomic groups: whole or not at all for readers, crashes, failing devices and full volumes.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use btrfs_image::MkfsOptions;
 use cowshed_device::{BlockDevice, MemDevice};
@@ -464,7 +465,7 @@ fn a_write_beside_the_end_of_its_group_is_not_lost() {
         let writes = 2000;
         std::thread::scope(|scope| {
             scope.spawn(|| (0..writes).for_each(|n| mount.write(handle, n, &[round + 1])));
-            std::thread::sleep(std::time::Duration::from_micros(200 * u64::from(round)));
+            std::thread::sleep(Duration::from_micros(200 * u64::from(round)));
             mount.ioctl(handle, COMMIT).unwrap();
         });
         let mut buf = vec![0; 4096];
@@ -570,8 +571,11 @@ fn who_opens_a_file_after_its_writer_died_waits_for_the_end_of_the_group() {
                 let next = mount.open(flags);
                 (next, mount.told())
             });
-            // Much longer than an open takes.
-            std::thread::sleep(std::time::Duration::from_millis(300));
+            // Both much longer than an open takes, and less than the second that one waits.
+            let look_until = Instant::now() + Duration::from_millis(if waits { 300 } else { 900 });
+            while Instant::now() < look_until && !next.is_finished() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             assert_eq!(next.is_finished(), !waits);
             mount.fs.release(node, handle);
             let (next, told) = next.join().unwrap();
