@@ -615,6 +615,17 @@ fn cp_shares_extents() {
         usage(&[&mnt.join("packed.plain")]).1["zstd"].is_object(),
         "as it was compressed"
     );
+    // Of a file with holes this cp copies what is between them, and the copy has the holes.
+    shell(
+        &mnt,
+        "head -c 1M /dev/urandom > holes; truncate -s 8M holes; head -c 1M /dev/urandom >> holes; sync -f .
+         cp --reflink=auto holes holes.auto; cp holes holes.plain; sync -f .",
+    )
+    .unwrap();
+    let [file, copy] = ["holes", "holes.auto"].map(|name| mnt.join(name));
+    assert!(fs::read(&file).unwrap() == fs::read(&copy).unwrap());
+    let each = [&file, &copy].map(|path| usage(&[path]).0);
+    assert_eq!(each, [2 << 20; 2], "the data, and no hole");
     unmount(&mnt);
     scratch.assert_clean();
     let Some(()) = need::kernel_btrfs() else { return };
