@@ -325,20 +325,31 @@ fn ours(subcommand: &str) -> Command {
 /// Peak memory of the process that has this image mounted.
 fn peak_bytes(image: &Path) -> Result<u64> {
     let image = image.display().to_string();
+    let mut youngest = None;
     for process in std::fs::read_dir("/proc")? {
         let process = process?.path();
-        let Ok(command) = std::fs::read_to_string(process.join("cmdline")) else {
+        let read = |name: &str| std::fs::read_to_string(process.join(name));
+        // It may end at any moment.
+        let (Ok(command), Ok(stat), Ok(status)) = (read("cmdline"), read("stat"), read("status")) else {
             continue;
         };
         let mut words = command.split('\0');
         if words.next().is_some_and(|program| program.ends_with("/cowshed")) && words.any(|word| word == image) {
-            let status = std::fs::read_to_string(process.join("status"))?;
-            let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-            let kib = kib.and_then(|kib| kib.trim().strip_suffix(" kB")).context("no VmHWM")?;
-            return Ok(kib.parse::<u64>()? << 10);
+            // The process of the mount before may not be gone yet.
+            let started = started_ticks(&stat).context("no start time")?;
+            youngest = youngest.max(Some((started, status)));
         }
     }
-    anyhow::bail!("nobody has {image} mounted")
+    let (_, status) = youngest.with_context(|| format!("nobody has {image} mounted"))?;
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = kib.and_then(|kib| kib.trim().strip_suffix(" kB")).context("no VmHWM")?;
+    Ok(kib.parse::<u64>()? << 10)
+}
+
+/// When a process began, by /proc/PID/stat: the 22nd field, of which the second is a name in brackets that may have any character.
+fn started_ticks(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields.split(' ').nth(19)?.parse().ok()
 }
 
 fn of<Of: Ord + Copy>(results: &Results<Of>, of: Of, side: Side, cached: bool) -> Option<f64> {
