@@ -37,6 +37,16 @@ fn fdatasync(path: &str) -> Op {
     Op::Fdatasync { path: path.into() }
 }
 
+fn clone_all(from: &str, to: &str) -> Op {
+    Op::CloneRange {
+        from: from.into(),
+        from_offset: 0,
+        to: to.into(),
+        to_offset: 0,
+        len: 0,
+    }
+}
+
 /// An fsync of one of them, or an fdatasync, or none.
 fn maybe_fsync(rng: &mut Rng, paths: &[&str]) -> Option<Op> {
     let choice = rng.index(paths.len() + 1);
@@ -366,13 +376,7 @@ fn fragments(rng: &mut Rng) -> Vec<Op> {
         ops.push(if rng.one_in(2) { fdatasync(&file) } else { fsync(&file) });
     }
     if rng.one_in(3) {
-        ops.push(Op::CloneRange {
-            from: file.clone(),
-            from_offset: 0,
-            to: copy.clone(),
-            to_offset: 0,
-            len: 0,
-        });
+        ops.push(clone_all(&file, &copy));
     }
     if rng.one_in(3) {
         ops.push(Op::Sync);
@@ -429,13 +433,7 @@ fn in_place(rng: &mut Rng) -> Vec<Op> {
     }
     if rng.one_in(2) {
         ops.extend([unlink(&copy), make(&copy), flags(&copy)]);
-        ops.push(Op::CloneRange {
-            from: file.clone(),
-            from_offset: 0,
-            to: copy.clone(),
-            to_offset: 0,
-            len: 0,
-        });
+        ops.push(clone_all(&file, &copy));
         ops.push(write(rng, &file));
         ops.extend(maybe_fsync(rng, &[&file, &copy]));
     }

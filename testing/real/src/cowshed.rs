@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use btrfs_check::CheckOptions;
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
-use cowshed_harness::limit;
+use cowshed_harness::{KernelVolume, VolumeOptions, limit, progs};
 use tempfile::TempDir;
 
 /// The binary that cargo built beside this one, or what `COWSHED_BIN` names.
@@ -51,8 +51,31 @@ pub fn shell(dir: &Path, script: &str) -> Result<String> {
     run_in(dir, "bash", &["-euo", "pipefail", "-c", script])
 }
 
+/// A volume of so many bytes, made by our own mkfs.
+pub fn made(size_bytes: u64) -> Result<KernelVolume> {
+    let volume = KernelVolume::make(&VolumeOptions {
+        size_bytes,
+        ..VolumeOptions::default()
+    })?;
+    let image = volume.image().display().to_string();
+    run_in(Path::new("/"), binary()?, &["mkfs", "-q", "-f", &image])?;
+    Ok(volume)
+}
+
+/// `btrfs check` with data checksums, and our own checker.
+pub fn judge(volume: &KernelVolume, when: &str) -> Result<()> {
+    let report = volume.check(progs::CheckOptions {
+        data_csum: true,
+        ..progs::CheckOptions::default()
+    })?;
+    if !report.clean {
+        bail!("btrfs check {when}:\n{}", report.output);
+    }
+    check(volume.images()).context(when.to_owned())
+}
+
 /// What our own checker says of an unmounted volume, checksums of data included.
-pub fn check(images: &[PathBuf]) -> Result<()> {
+fn check(images: &[PathBuf]) -> Result<()> {
     let devices = images
         .iter()
         .map(|image| Ok(Arc::new(FileDevice::open(image, OpenMode::ReadOnly)?) as Arc<dyn BlockDevice>))

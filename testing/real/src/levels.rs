@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use cowshed_device_sim::Rng;
-use cowshed_harness::{KernelVolume, VolumeOptions, need, progs};
+use cowshed_harness::need;
 use serde_json::Value;
 
-use crate::cowshed::{Mount, binary, check, run_in};
+use crate::cowshed::{Mount, binary, judge, made, run_in};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -53,12 +53,7 @@ pub fn main(args: &Args) -> Result<()> {
     ensure!(!options.is_empty(), "no level is left: --one-in {one_in} is too much");
     let mut size_bytes = FILE_BYTES_MAX * 2 * (EDGES.len() * 3 + args.files) as u64 * options.len() as u64;
     size_bytes = size_bytes.next_multiple_of(1 << 30) + (1 << 30);
-    let volume = KernelVolume::make(&VolumeOptions {
-        size_bytes,
-        ..VolumeOptions::default()
-    })?;
-    let image = volume.image().display().to_string();
-    run_in(Path::new("/"), binary()?, &["mkfs", "-q", "-f", &image])?;
+    let volume = made(size_bytes)?;
 
     for how in &options {
         let mount = Mount::new(volume.images(), volume.dir(), how)?;
@@ -67,7 +62,7 @@ pub fn main(args: &Args) -> Result<()> {
         assert_compressed(&dir, how)?;
         mount.unmount()?;
     }
-    judge(&volume)?;
+    judge(&volume, "after our writing")?;
     let mut files = 0;
     volume.with_mount(|root| {
         for how in &options {
@@ -92,15 +87,6 @@ pub fn main(args: &Args) -> Result<()> {
     mount.unmount()?;
     println!("{files} files under {} ways of compression: passed", options.len());
     Ok(())
-}
-
-fn judge(volume: &KernelVolume) -> Result<()> {
-    let options = progs::CheckOptions {
-        data_csum: true,
-        ..progs::CheckOptions::default()
-    };
-    progs::check(volume.image(), options)?.assert_clean();
-    check(volume.images())
 }
 
 /// The files of a directory, always the same ones for the same arguments: names and what is written.

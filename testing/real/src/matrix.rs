@@ -5,11 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use cowshed_harness::progs::CheckOptions;
 use cowshed_harness::tree::{Compare, Kinds, MakeOptions, Tree, make, snapshot};
 use cowshed_harness::{KernelVolume, VolumeOptions, matrix_full, need};
 
-use crate::cowshed::{Mount, check, run_in};
+use crate::cowshed::{Mount, judge, run_in};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -132,18 +131,6 @@ fn one(kind: &VolumeOptions, args: &Args) -> Result<()> {
         "after the kernel's changes, seen by the kernel (left) and by Cowshed (right)",
     )?;
     judge(&volume, "at the end")
-}
-
-/// `btrfs check` with data checksums, and our own checker.
-fn judge(volume: &KernelVolume, when: &str) -> Result<()> {
-    let report = volume.check(CheckOptions {
-        data_csum: true,
-        ..CheckOptions::default()
-    })?;
-    if !report.clean {
-        bail!("btrfs check {when}:\n{}", report.output);
-    }
-    check(volume.images()).context(when.to_owned())
 }
 
 /// What is made on a volume of this kind: without extref there is no room for many links in one directory.

@@ -5,10 +5,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use cowshed_harness::need;
 use cowshed_harness::tree::{Compare, Kind, Tree, snapshot};
-use cowshed_harness::{KernelVolume, VolumeOptions, need, progs};
 
-use crate::cowshed::{Mount, binary, check, run_in, shell};
+use crate::cowshed::{Mount, judge, made, shell};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -111,12 +111,7 @@ fn copy_command(copier: &str, source: &Path, target: &Path) -> String {
 }
 
 fn copy(trees: &[PathBuf], copier: &str, size_bytes: u64, options: &str) -> Result<()> {
-    let volume = KernelVolume::make(&VolumeOptions {
-        size_bytes,
-        ..VolumeOptions::default()
-    })?;
-    let image = volume.image().display().to_string();
-    run_in(Path::new("/"), binary()?, &["mkfs", "-q", "-f", &image])?;
+    let volume = made(size_bytes)?;
     let mount = Mount::new(volume.images(), volume.dir(), options)?;
     for (n, tree) in trees.iter().enumerate() {
         println!("{copier} {} through Cowshed", tree.display());
@@ -126,15 +121,7 @@ fn copy(trees: &[PathBuf], copier: &str, size_bytes: u64, options: &str) -> Resu
         )?;
     }
     mount.unmount()?;
-    progs::check(
-        volume.image(),
-        progs::CheckOptions {
-            data_csum: true,
-            ..Default::default()
-        },
-    )?
-    .assert_clean();
-    check(volume.images())?;
+    judge(&volume, "after the copy")?;
     for (n, tree) in trees.iter().enumerate() {
         let original = original(tree)?;
         println!("{} entries of {} seen by the kernel", original.len(), tree.display());

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use cowshed_harness::{KernelVolume, VolumeOptions, need, progs};
+use cowshed_harness::{KernelVolume, VolumeOptions, need};
 use serde_json::Value;
 
-use crate::cowshed::{binary, check, run_in, shell};
+use crate::cowshed::{binary, judge, run_in, shell};
 use crate::site::Site;
 use crate::{direct, tools};
 
@@ -225,17 +225,7 @@ fn job(job: &Job, args: &Args) -> Result<()> {
         Vec::new()
     };
     site.unmount()?;
-    let report = progs::check(
-        volume.image(),
-        progs::CheckOptions {
-            data_csum: true,
-            ..Default::default()
-        },
-    )?;
-    if !report.clean {
-        bail!("btrfs check:\n{}", report.output);
-    }
-    check(volume.images())?;
+    judge(&volume, "after the work")?;
     let after = if job.read_back {
         volume.with_mount(contents)?
     } else {

@@ -16,7 +16,7 @@ use cowshed_model::Dice;
 
 use crate::database::{self, Journal};
 use crate::grown::{self, Known, Step};
-use crate::place::{Place, Programs, check_said};
+use crate::place::{Place, Programs, Rounds, check_said};
 use crate::victim::{Tally, Victim};
 use crate::worker::{Next, Said, Worker};
 
@@ -35,15 +35,6 @@ const PIECES: [usize; 3] = [1 << 20, 64 << 10, 4 << 10];
 /// What a file holds that stays in the trees.
 const SMALL_BYTES: usize = 1500;
 
-/// What to run.
-#[derive(Clone, Debug)]
-pub struct Config {
-    pub seed: u64,
-    pub rounds: u64,
-    pub programs: Programs,
-    pub progress: bool,
-}
-
 /// What all rounds together did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Summary {
@@ -55,15 +46,15 @@ pub struct Summary {
 }
 
 /// Runs all rounds.
-pub fn run(config: &Config) -> Result<Summary> {
+pub fn run(rounds: &Rounds) -> Result<Summary> {
     let mut summary = Summary::default();
-    for round in 0..config.rounds {
-        let seed = config.seed.wrapping_mul(1000).wrapping_add(round);
+    for round in 0..rounds.count {
+        let seed = rounds.seed.wrapping_mul(1000).wrapping_add(round);
         let mut dice = Dice::new(seed);
         let victim = (round % 3 != 0).then(|| Victim::by(&mut dice));
         // A volume can be full of names, too.
         let with_names = round % 4 == 3;
-        let mut full = Full::new(&config.programs, with_names, dice)?;
+        let mut full = Full::new(&rounds.programs, with_names, dice)?;
         let context = || format!("full volume, round {round}, {victim:?} killed, names: {with_names}");
         full.run(victim).with_context(context)?;
         if let Some(victim) = victim {
@@ -72,7 +63,7 @@ pub fn run(config: &Config) -> Result<Summary> {
         summary.acknowledged += full.known.acknowledged;
         summary.refused += full.known.refused;
         summary.rounds += 1;
-        if config.progress {
+        if rounds.progress {
             eprintln!(
                 "full volume, round {round}: {} and {} refused",
                 full.known.acknowledged, full.known.refused

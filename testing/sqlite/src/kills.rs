@@ -12,7 +12,7 @@ use cowshed_kill9::daemon::Daemon;
 use cowshed_model::Dice;
 
 use crate::database::{self, Journal, SMALL};
-use crate::place::{Place, Programs};
+use crate::place::{Place, Rounds};
 use crate::victim::{Tally, Victim};
 use crate::worker::{Next, Said, Worker, say};
 
@@ -21,17 +21,6 @@ const ROUNDS_PER_JUDGEMENT: u64 = 10;
 const IMAGE_MIB: u64 = 1024;
 /// What a round may take until the kill.
 const DELAY_MS: std::ops::Range<u64> = 1..300;
-
-/// What to run.
-#[derive(Clone, Debug)]
-pub struct Config {
-    pub seed: u64,
-    pub rounds: u64,
-    /// Transactions of the first run, which is not killed.
-    pub transactions: i64,
-    pub programs: Programs,
-    pub progress: bool,
-}
 
 /// What all rounds together did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,14 +48,14 @@ pub fn work(database: &std::path::Path, from: i64) -> Result<()> {
     Ok(())
 }
 
-/// Runs all rounds.
-pub fn run(config: &Config) -> Result<Summary> {
-    let place = Place::new(&config.programs, IMAGE_MIB)?;
-    let mut done = without_a_journal(&place, config.transactions)?;
+/// Runs all rounds, after so many transactions that nobody is killed in.
+pub fn run(rounds: &Rounds, transactions: i64) -> Result<Summary> {
+    let place = Place::new(&rounds.programs, IMAGE_MIB)?;
+    let mut done = without_a_journal(&place, transactions)?;
     let mut summary = Summary::default();
-    let mut dice = Dice::new(config.seed);
+    let mut dice = Dice::new(rounds.seed);
     let mut mounted = None;
-    for round in 0..config.rounds {
+    for round in 0..rounds.count {
         let daemon = match mounted.take() {
             Some(daemon) => daemon,
             None => place.mount()?,
@@ -76,7 +65,7 @@ pub fn run(config: &Config) -> Result<Summary> {
         let delay = Duration::from_millis(DELAY_MS.start + dice.below(DELAY_MS.end - DELAY_MS.start));
         let context = || format!("round {round}, {victim:?} killed after {delay:?}");
         let (lives, begun, acknowledged) = until_killed(&place, daemon, done, (victim, delay)).with_context(context)?;
-        let is_judged = round % ROUNDS_PER_JUDGEMENT == 0 || round + 1 == config.rounds;
+        let is_judged = round % ROUNDS_PER_JUDGEMENT == 0 || round + 1 == rounds.count;
         let (found, daemon) = look(&place, lives, is_judged)
             .with_context(|| format!("{}, after transaction {acknowledged}", context()))?;
         ensure!(
@@ -90,7 +79,7 @@ pub fn run(config: &Config) -> Result<Summary> {
         summary.ahead += u64::from(found > acknowledged);
         done = found;
         summary.rounds += 1;
-        if config.progress && round % 10 == 9 {
+        if rounds.progress && round % 10 == 9 {
             eprintln!("{} rounds, {done} transactions", round + 1);
         }
     }

@@ -4,7 +4,7 @@
 //! then makes the journal; with its usual cache it makes one before. A round: such transactions run; at a random moment, often
 //! when the journal is there, somebody is killed. The next program finds what was there before the transaction, or all of it.
 //!
-//! The groups of a volume are bounded together. Where [`Config::is_huge`] is not set, a file of ours has a group that leaves little of
+//! The groups of a volume are bounded together. Where the transactions are not huge, a file of ours has a group that leaves little of
 //! that, so that small transactions are too large.
 
 use std::fs::File;
@@ -18,7 +18,7 @@ use cowshed_kill9::daemon::Daemon;
 use cowshed_model::Dice;
 
 use crate::database::{self, HUGE, Journal, Shape, WHOLE};
-use crate::place::{Place, Programs};
+use crate::place::{Place, Rounds};
 use crate::victim::{Tally, Victim};
 use crate::worker::{Next, Said, Worker, say};
 
@@ -32,17 +32,6 @@ const SMALL_CACHE_ONE_IN: u64 = 4;
 const LOOK: Duration = Duration::from_millis(1);
 /// What a transaction may take.
 const STUCK: Duration = Duration::from_secs(120);
-
-/// What to run.
-#[derive(Clone, Debug)]
-pub struct Config {
-    pub seed: u64,
-    pub rounds: u64,
-    /// Transactions that are too large by themselves. 3 GiB of memory.
-    pub is_huge: bool,
-    pub programs: Programs,
-    pub progress: bool,
-}
 
 /// What all rounds together did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -109,19 +98,18 @@ impl Mount {
     }
 }
 
-/// Runs all rounds.
-pub fn run(config: &Config) -> Result<Summary> {
-    let Config { is_huge, .. } = *config;
+/// Runs all rounds. Huge transactions are too large by themselves, and take 3 GiB of memory.
+pub fn run(rounds: &Rounds, is_huge: bool) -> Result<Summary> {
     let (shape, image_mib) = (shape(is_huge), if is_huge { 4096 } else { 1024 });
-    let place = Place::new(&config.programs, image_mib)?;
+    let place = Place::new(&rounds.programs, image_mib)?;
     let daemon = place.mount()?;
     shape.fill(&mut database::open(&place.database(), Journal::Delete)?)?;
     daemon.stop()?;
-    let (mut summary, mut dice) = (Summary::default(), Dice::new(config.seed));
+    let (mut summary, mut dice) = (Summary::default(), Dice::new(rounds.seed));
     let mut mounted = Some(Mount::new(&place, is_huge)?);
     let mut done = 0;
     let judge = |connection: &_| shape.verify(connection);
-    for round in 0..config.rounds {
+    for round in 0..rounds.count {
         let mount = match mounted.take() {
             Some(mount) => mount,
             None => Mount::new(&place, is_huge)?,
@@ -155,7 +143,7 @@ pub fn run(config: &Config) -> Result<Summary> {
         summary.ahead += u64::from(found > killed.acknowledged);
         summary.rounds += 1;
         done = found;
-        if config.progress {
+        if rounds.progress {
             eprintln!("{}: {done} transactions, journal: {}", context(), killed.had_journal);
         }
     }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
 use cowshed_harness::need;
 use cowshed_sqlite::database::Journal;
-use cowshed_sqlite::place::Programs;
+use cowshed_sqlite::place::{Programs, Rounds};
 use cowshed_sqlite::{full, grown, kills, large, rate};
 
 /// SQLite with batch atomic writes on a mount
@@ -98,42 +98,28 @@ fn main() -> Result<()> {
                 cowshed: cowshed.unwrap_or_else(|| this.with_file_name("cowshed")),
                 this,
             };
-            let progress = true;
+            let of = |count| Rounds {
+                seed,
+                count,
+                programs: programs.clone(),
+                progress: true,
+            };
             if rounds > 0 {
-                let summary = kills::run(&kills::Config {
-                    seed,
-                    rounds,
-                    transactions,
-                    programs: programs.clone(),
-                    progress,
-                })?;
+                let summary = kills::run(&of(rounds), transactions)?;
                 println!("all {rounds} rounds passed: {summary:?}");
             }
             let full_rounds = full_rounds.unwrap_or(rounds / 10);
             if full_rounds > 0 {
-                let summary = full::run(&full::Config {
-                    seed,
-                    rounds: full_rounds,
-                    programs: programs.clone(),
-                    progress,
-                })?;
+                let summary = full::run(&of(full_rounds))?;
                 println!("all {full_rounds} rounds on full volumes passed: {summary:?}");
             }
             let large = [
                 (large_rounds.unwrap_or(rounds / 10), false),
                 (huge_rounds.unwrap_or(rounds / 40), true),
             ];
-            for (rounds, is_huge) in large {
-                if rounds > 0 {
-                    let summary = large::run(&large::Config {
-                        seed,
-                        rounds,
-                        is_huge,
-                        programs: programs.clone(),
-                        progress,
-                    })?;
-                    println!("all {rounds} rounds of large transactions (huge: {is_huge}) passed: {summary:?}");
-                }
+            for (rounds, is_huge) in large.into_iter().filter(|(rounds, _)| *rounds > 0) {
+                let summary = large::run(&of(rounds), is_huge)?;
+                println!("all {rounds} rounds of large transactions (huge: {is_huge}) passed: {summary:?}");
             }
         }
         Command::Work {

@@ -23,6 +23,16 @@ pub struct Programs {
     pub this: PathBuf,
 }
 
+/// How many rounds of a kind, and with what.
+#[derive(Clone, Debug)]
+pub struct Rounds {
+    pub seed: u64,
+    pub count: u64,
+    pub programs: Programs,
+    /// Say how far it is.
+    pub progress: bool,
+}
+
 /// A scratch directory with an image, and mount points.
 pub struct Place {
     dir: tempfile::TempDir,

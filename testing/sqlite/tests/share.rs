@@ -3,55 +3,46 @@
 use std::path::PathBuf;
 
 use cowshed_harness::need;
-use cowshed_sqlite::place::Programs;
+use cowshed_sqlite::place::{Programs, Rounds};
 use cowshed_sqlite::{full, kills, large};
 
-fn programs() -> Option<Programs> {
+fn rounds(what: &str, count: u64) -> Option<Rounds> {
     need::kernel_btrfs()?;
     need::fuse()?;
     let this = PathBuf::from(env!("CARGO_BIN_EXE_cowshed-sqlite"));
     let cowshed = this.with_file_name("cowshed");
     need::require(cowshed.is_file(), "the program itself: cargo build -p cowshed")?;
-    Some(Programs { cowshed, this })
+    Some(Rounds {
+        seed: need::share_seed(what),
+        count,
+        programs: Programs { cowshed, this },
+        progress: false,
+    })
 }
 
 #[test]
 fn what_was_acknowledged_is_there_whoever_is_killed() {
-    let Some(programs) = programs() else { return };
-    let config = kills::Config {
-        seed: need::share_seed("kills under SQLite"),
-        rounds: 9,
-        transactions: 100,
-        programs,
-        progress: false,
+    let Some(rounds) = rounds("kills under SQLite", 9) else {
+        return;
     };
-    let summary = kills::run(&config).unwrap_or_else(|e| panic!("{e:#}"));
+    let summary = kills::run(&rounds, 100).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(summary.transactions > 100, "{summary:?}");
 }
 
 #[test]
 fn a_full_volume_refuses_transactions_whole_and_goes_on_when_there_is_room() {
-    let Some(programs) = programs() else { return };
-    let config = full::Config {
-        seed: need::share_seed("SQLite on full volumes"),
-        rounds: 3,
-        programs,
-        progress: false,
+    let Some(rounds) = rounds("SQLite on full volumes", 3) else {
+        return;
     };
-    let summary = full::run(&config).unwrap_or_else(|e| panic!("{e:#}"));
+    let summary = full::run(&rounds).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(summary.refused > 0 && summary.acknowledged > 0, "{summary:?}");
 }
 
 #[test]
 fn what_is_too_large_for_a_group_has_a_journal_and_is_whole() {
-    let Some(programs) = programs() else { return };
-    let config = large::Config {
-        seed: need::share_seed("large transactions of SQLite"),
-        rounds: 3,
-        is_huge: false,
-        programs,
-        progress: false,
+    let Some(rounds) = rounds("large transactions of SQLite", 3) else {
+        return;
     };
-    let summary = large::run(&config).unwrap_or_else(|e| panic!("{e:#}"));
+    let summary = large::run(&rounds, false).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(summary.transactions >= 3, "{summary:?}");
 }
