@@ -395,6 +395,7 @@ fn is_wanted(op: &Op, model: &Model) -> bool {
         | Op::Exchange { .. }
         | Op::Stage { .. }
         | Op::EndGroup { .. }
+        | Op::ReadStaged { .. }
         | Op::Commit
         | Op::Cool
         | Op::Remount => false,

@@ -103,8 +103,15 @@ impl Model {
                 Ok(Answer::Blocks(held.map(|block| block / crate::BLOCK_BYTES).collect()))
             }
             Op::Clone { .. } | Op::Dedupe { .. } | Op::Exchange { .. } => self.remap(op, now),
-            Op::Stage { at, offset, len, fill } => self.stage(at, *offset, (*len, *fill)),
-            Op::EndGroup { commit } => self.end_group(*commit, now),
+            Op::Stage {
+                group,
+                at,
+                offset,
+                len,
+                fill,
+            } => self.stage((*group, at), *offset, (*len, *fill)),
+            Op::EndGroup { group, commit } => self.end_group(*group, *commit, now),
+            Op::ReadStaged { group, offset, len } => self.read_staged(*group, *offset, *len),
             Op::Property { at, value } => self.set_property(at, *value, now),
             Op::SetXattr {
                 at,

@@ -2,10 +2,10 @@
 
 use cowshed_vfs::{FallocateFlags, FileKind, RenameFlags, SetXattrFlags, Timestamp};
 
-use crate::op::chattr;
+use crate::op::{GROUPS_OF_HANDLES, chattr};
 use crate::{
-    At, BLOCK_BYTES, Body, COMPRESSIONS, Dice, Id, Model, Name, Op, PROPERTY, PROPERTY_VALUES, Place, SLOTS, SeekFrom,
-    Touch,
+    At, BLOCK_BYTES, Body, COMPRESSIONS, Dice, GROUPS, Id, Model, Name, Op, PROPERTY, PROPERTY_VALUES, Place, SLOTS,
+    SeekFrom, Touch,
 };
 
 /// What kind of run it is.
@@ -21,6 +21,8 @@ pub struct Mix {
     pub barriers: bool,
     /// Many fsyncs, and few commits that would make them vain.
     pub fsyncs: bool,
+    /// Many atomic groups.
+    pub groups: bool,
 }
 
 impl Default for Mix {
@@ -31,6 +33,7 @@ impl Default for Mix {
             below: None,
             barriers: true,
             fsyncs: false,
+            groups: false,
         }
     }
 }
@@ -73,6 +76,9 @@ impl Generator {
                 self.file(model)
             };
             return Op::Fsync { at };
+        }
+        if self.mix.groups && self.dice.one_in(6) {
+            return self.group(model);
         }
         match at {
             0..=699 => self.draw_op(model, at),
@@ -155,16 +161,15 @@ impl Generator {
 
     fn draw_data(&mut self, model: &Model) -> Op {
         let at = self.file(model);
-        match self.dice.below(130) {
+        match self.dice.below(132) {
             100..=104 => self.clone(model, at),
             105..=107 => self.dedupe(model, at),
             108..=111 => self.exchange(model, at),
             112..=121 => self.stage(model, at),
-            122..=123 => Op::EndGroup {
-                commit: !self.dice.one_in(3),
-            },
+            122..=123 => self.end_group(model),
             124..=126 => self.defrag(model, at),
             127..=129 => Op::Map { at },
+            130..=131 => self.group(model),
             0..=39 => Op::Write {
                 offset: self.offset(model, &at),
                 len: self.len() as u32,
@@ -379,12 +384,42 @@ impl Generator {
         }
     }
 
+    /// Into any group. Mostly it is open: they stay so for long.
     fn stage(&mut self, model: &Model, at: At) -> Op {
         Op::Stage {
+            group: self.dice.below(u64::from(GROUPS)) as u8,
             offset: self.offset(model, &at),
             len: self.len() as u32,
             fill: self.dice.roll(),
             at,
+        }
+    }
+
+    /// One that is open, mostly.
+    fn end_group(&mut self, model: &Model) -> Op {
+        let open: Vec<u8> = model.open_groups().collect();
+        Op::EndGroup {
+            group: match open.is_empty() || self.dice.one_in(8) {
+                true => self.dice.below(u64::from(GROUPS)) as u8,
+                false => *self.dice.pick(&open),
+            },
+            commit: !self.dice.one_in(3),
+        }
+    }
+
+    /// What has to do with groups: a write into one, an end, a look through its handle.
+    fn group(&mut self, model: &Model) -> Op {
+        match self.dice.below(8) {
+            0..=4 => {
+                let at = self.file(model);
+                self.stage(model, at)
+            }
+            5..=6 => self.end_group(model),
+            _ => Op::ReadStaged {
+                group: GROUPS - 1 - self.dice.below(u64::from(GROUPS_OF_HANDLES)) as u8,
+                offset: self.dice.below(SMALL_BYTES),
+                len: self.len() as u32,
+            },
         }
     }
 

@@ -1,11 +1,13 @@
-//! Atomic groups: writes that are collected, whole blocks at a time, and then happen all at once or not at all.
+//! Atomic groups: writes that are collected, whole blocks at a time, and then happen all at once or not at all. Several may be
+//! open at once, also on the same file: each has its blocks as they were when it first wrote into them, so that where two have the
+//! same block the last to end decides. A handle's group is the only one that handles have on its file.
 
 use std::collections::BTreeMap;
 
 use cowshed_vfs::{Error, Result, Timestamp};
 
 use crate::content::Block;
-use crate::{Answer, At, BLOCK_BYTES, Content, Id, Model, Outcome, pattern};
+use crate::{Answer, At, BLOCK_BYTES, Content, Id, Model, Op, Outcome, pattern};
 
 /// What a group holds of one file: blocks as they were when the group first wrote into them, and what it wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,15 +17,17 @@ struct Staged {
     end: u64,
 }
 
-/// The group that is open.
+/// A group that is open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Group {
     files: BTreeMap<Id, Staged>,
+    /// The file of its handle, if it is a handle's.
+    handle: Option<Id>,
 }
 
 impl Group {
     pub fn holds(&self, id: Id) -> bool {
-        self.files.contains_key(&id)
+        self.files.contains_key(&id) || self.handle == Some(id)
     }
 }
 
@@ -55,9 +59,20 @@ impl Staged {
 }
 
 impl Model {
-    pub(crate) fn stage(&mut self, at: &At, offset: u64, (len, fill): (u32, u64)) -> Outcome {
-        let id = self.resolve(at)?;
+    /// Errors: as of writing; `Busy` (another handle has a group on the file).
+    pub(crate) fn stage(&mut self, (group, at): (u8, &At), offset: u64, (len, fill): (u32, u64)) -> Outcome {
+        let id = match self.groups.get(&group).and_then(|group| group.handle) {
+            Some(id) => id,
+            None => self.resolve(at)?,
+        };
         let content = self.node_mut(id).content()?.clone();
+        if Op::is_of_handle(group) {
+            let mut others = self.groups.iter().filter(|(number, _)| **number != group);
+            if others.any(|(_, other)| other.handle == Some(id)) {
+                return Err(Error::Busy);
+            }
+            self.groups.entry(group).or_default().handle = Some(id);
+        }
         if len == 0 {
             return Ok(Answer::Done);
         }
@@ -65,37 +80,59 @@ impl Model {
         if end.is_none_or(|end| end > Self::FILE_BYTES_MAX) {
             return Err(Error::FileTooBig);
         }
-        let staged = self.group.get_or_insert_default().files.entry(id).or_default();
+        let staged = self.groups.entry(group).or_default().files.entry(id).or_default();
         staged.write(&content, offset, &pattern(fill, len as usize));
         Ok(Answer::Done)
     }
 
-    pub(crate) fn end_group(&mut self, commit: bool, now: Timestamp) -> Outcome {
-        let happens = self.group.clone().filter(|_| commit).unwrap_or_default();
+    pub(crate) fn end_group(&mut self, group: u8, commit: bool, now: Timestamp) -> Outcome {
+        let happens = self.groups.get(&group).filter(|_| commit).cloned().unwrap_or_default();
         for (id, staged) in happens.files {
             let node = self.node_mut(id);
             staged.happen(node.content()?);
             node.changed(now);
         }
-        self.drop_group();
+        self.drop_group(group);
         Ok(Answer::Done)
     }
 
-    /// Forgets the group. What it alone held goes.
-    pub fn drop_group(&mut self) {
-        let files = self.group.take().unwrap_or_default().files;
-        files.into_keys().for_each(|id| self.reap(id));
+    /// What the handle of a group reads: what it has staged, in front of what the file has. Errors: `BadHandle` (none is open).
+    pub(crate) fn read_staged(&mut self, group: u8, offset: u64, len: u32) -> Outcome {
+        let group = self.groups.get(&group).ok_or(Error::BadHandle)?;
+        let id = group.handle.ok_or(Error::BadHandle)?;
+        let mut content = self.file_content(id)?.clone();
+        if let Some(staged) = group.files.get(&id) {
+            staged.happen(&mut content);
+        }
+        Ok(Answer::Bytes(content.read(offset, u64::from(len))))
     }
 
-    /// How many files the open group holds.
-    pub fn staged_files(&self) -> usize {
-        self.group.as_ref().map_or(0, |group| group.files.len())
+    /// Forgets a group. What it alone held goes.
+    pub fn drop_group(&mut self, group: u8) {
+        let Some(group) = self.groups.remove(&group) else {
+            return;
+        };
+        for id in group.files.into_keys().chain(group.handle) {
+            if self.exists(id) {
+                self.reap(id);
+            }
+        }
     }
 
-    /// The file that the open group holds, if it is one alone.
-    pub fn staged_alone(&self) -> Option<Id> {
-        let files = &self.group.as_ref()?.files;
-        files.keys().next().copied().filter(|_| files.len() == 1)
+    /// The groups that are open.
+    pub fn open_groups(&self) -> impl Iterator<Item = u8> {
+        self.groups.keys().copied()
+    }
+
+    /// How many open groups hold a node.
+    pub fn groups_of(&self, id: Id) -> usize {
+        self.groups.values().filter(|group| group.holds(id)).count()
+    }
+
+    /// The files that an open group has staged writes of.
+    pub fn staged_files(&self, group: u8) -> Vec<Id> {
+        let files = self.groups.get(&group).into_iter().flat_map(|group| group.files.keys());
+        files.copied().collect()
     }
 
     /// Errors: `IsDirectory`, `Invalid`.

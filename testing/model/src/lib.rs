@@ -25,7 +25,9 @@ pub use dice::Dice;
 pub use generate::{Generator, Mix};
 pub use name::Name;
 pub use node::{Body, Id, Model, MountRules, Node, SLOTS};
-pub use op::{At, COMPRESSIONS, Op, PROPERTY, PROPERTY_VALUES, Place, SeekFrom, Touch, XATTR_NAMES, xattr_name};
+pub use op::{
+    At, COMPRESSIONS, GROUPS, Op, PROPERTY, PROPERTY_VALUES, Place, SeekFrom, Touch, XATTR_NAMES, xattr_name,
+};
 
 /// What an operation answers.
 #[derive(Clone, Debug, PartialEq, Eq)]

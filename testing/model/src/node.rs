@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cowshed_vfs::{Error, FileKind, Result, Timestamp};
 
 use crate::group::Group;
-use crate::{At, Content, Name};
+use crate::{At, Content, GROUPS, Name};
 
 /// Files that can be held open at once.
 pub const SLOTS: u8 = 6;
@@ -100,8 +100,8 @@ pub struct Model {
     pub(crate) nodes: BTreeMap<Id, Node>,
     pub(crate) next_id: u32,
     pub(crate) slots: [Option<Id>; SLOTS as usize],
-    /// The atomic group that is open. It holds its files as a slot does.
-    pub(crate) group: Option<Group>,
+    /// The atomic groups that are open, by number. They hold their files as slots do.
+    pub(crate) groups: BTreeMap<u8, Group>,
     /// How the volume is mounted.
     pub mount: MountRules,
     /// What name and value of an extended attribute may have together, in bytes.
@@ -124,7 +124,7 @@ impl Model {
             nodes: BTreeMap::from([(Self::ROOT, root)]),
             next_id: 1,
             slots: [None; SLOTS as usize],
-            group: None,
+            groups: BTreeMap::new(),
             mount: MountRules::default(),
             xattr_bytes_max: item_bytes_max - 30,
             target_bytes_max: (item_bytes_max - 21).min(4095),
@@ -262,7 +262,7 @@ impl Model {
 
     /// A node without names lives as long as a slot holds it.
     pub(crate) fn reap(&mut self, id: Id) {
-        let is_staged = self.group.as_ref().is_some_and(|group| group.holds(id));
+        let is_staged = self.groups.values().any(|group| group.holds(id));
         if self.node(id).nlink == 0 && !is_staged && !self.slots.contains(&Some(id)) {
             self.nodes.remove(&id);
         }
@@ -270,7 +270,9 @@ impl Model {
 
     /// What is left after a restart: nothing is open.
     pub fn close_all(&mut self) {
-        self.drop_group();
+        for group in 0..GROUPS {
+            self.drop_group(group);
+        }
         for slot in 0..self.slots.len() {
             if let Some(id) = self.slots[slot].take() {
                 self.reap(id);

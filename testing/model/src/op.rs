@@ -57,6 +57,10 @@ pub fn xattr_name(number: u8) -> Vec<u8> {
     }
 }
 
+/// Atomic groups that can be open at once. The last ones are those of a handle: START_ATOMIC_WRITE and its like, for one file each.
+pub const GROUPS: u8 = 5;
+pub(crate) const GROUPS_OF_HANDLES: u8 = 2;
+
 /// What a defragmentation may compress with, by number.
 pub const COMPRESSIONS: [&str; 4] = ["zlib:1", "lzo", "zstd:-3", "zstd:9"];
 
@@ -186,16 +190,25 @@ pub enum Op {
     Map {
         at: At,
     },
-    /// Adds a write to the atomic group, which begins with the first.
+    /// Adds a write to an atomic group, which begins with the first. One of a handle ([`Op::is_of_handle`]) has the file of its
+    /// first write, whatever `at` says later.
     Stage {
+        group: u8,
         at: At,
         offset: u64,
         len: u32,
         fill: u64,
     },
-    /// Ends the group: what was staged happens, all at once, and is durable; or nothing of it does.
+    /// Ends a group: what was staged happens, all at once, and is durable; or nothing of it does.
     EndGroup {
+        group: u8,
         commit: bool,
+    },
+    /// Reads through the handle of a group, which sees what is staged.
+    ReadStaged {
+        group: u8,
+        offset: u64,
+        len: u32,
     },
     /// The property `btrfs.compression`, by the number of its value; `None` removes it.
     Property {
@@ -262,6 +275,11 @@ impl Op {
     /// Files are never written in place.
     pub const NOCOW: u32 = chattr::NOCOW;
 
+    /// Is the group of this number one of a handle?
+    pub fn is_of_handle(group: u8) -> bool {
+        group >= GROUPS - GROUPS_OF_HANDLES
+    }
+
     /// The nodes whose attributes the operation may have changed, as they are named before it.
     pub fn touched(&self) -> Vec<At> {
         let child = |place: &Place| match &place.dir {
@@ -300,7 +318,13 @@ impl Op {
                 vec![src.clone(), dst.clone()]
             }
             Op::Exchange { a, b, .. } => vec![a.clone(), b.clone()],
-            Op::EndGroup { .. } | Op::Close { .. } | Op::Sync | Op::Commit | Op::Cool | Op::Remount => Vec::new(),
+            Op::EndGroup { .. }
+            | Op::ReadStaged { .. }
+            | Op::Close { .. }
+            | Op::Sync
+            | Op::Commit
+            | Op::Cool
+            | Op::Remount => Vec::new(),
         }
     }
 }

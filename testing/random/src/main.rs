@@ -49,6 +49,9 @@ struct Args {
     /// Subvolumes on the volume, one of them in another: about half of the work is in them, or crosses into them
     #[arg(long)]
     subvolumes: bool,
+    /// Many atomic groups, several open at a time, on files that others work on
+    #[arg(long)]
+    groups: bool,
     /// MiB that the engine may use
     #[arg(long, default_value_t = 1024)]
     memory_mib: u64,
@@ -96,7 +99,7 @@ fn main() -> ExitCode {
         config.setup.commit_interval_s = u32::from(args.threads > 1);
         config.setup.compress = args.compress;
         (config.setup.nodatacow, config.setup.tree_log) = (args.nodatacow, args.treelog);
-        config.mix.fsyncs = args.treelog;
+        (config.mix.fsyncs, config.mix.groups) = (args.treelog, args.groups);
         if args.subvolumes {
             config.setup.subvolumes = subject::Setup::some_subvolumes();
         }

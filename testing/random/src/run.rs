@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use cowshed_model::{Answer, At, BLOCK_BYTES, Body, Dice, Generator, Id, Mix, Model, Op, Outcome};
 use cowshed_vfs::{Error, FallocateFlags, FileSystem as _, Timestamp};
 
+use crate::atomic::{self, Cases};
 use crate::compare::{self, Depth, Numbers};
 use crate::judge;
 use crate::subject::{Setup, Subject};
@@ -62,6 +63,8 @@ pub struct Summary {
     pub remounts: usize,
     pub crashes: usize,
     pub nodes: usize,
+    /// Cases of atomic groups.
+    pub groups: Cases,
 }
 
 /// A difference, and the operations that lead to it.
@@ -241,15 +244,14 @@ impl<'a> Run<'a> {
                 !matches!(op, Op::Unlink { .. } | Op::Rmdir { .. }),
                 "a full volume must be able to delete"
             );
-            if matches!(op, Op::EndGroup { .. }) {
-                self.model.drop_group();
-            }
+            self.without_space(op, now);
             if self.dice.one_in(self.config.check_one_in * 4) {
                 self.verify().context("after it failed for want of space")?;
             }
             return Ok(());
         }
         let op = &shortened(op, &found);
+        atomic::note(&mut self.summary.groups, &self.model, op, &found);
         let hole = self.perhaps_hole(op);
         let expected = self.model.apply(op, now);
         same_answer(op, &found, &expected, &self.model)?;
@@ -261,10 +263,28 @@ impl<'a> Run<'a> {
         self.summary.succeeded += usize::from(found.is_ok());
         compare::attributes(&self.subject, &self.model, op).context("after it")?;
         let logs = found.is_ok() && self.config.setup.tree_log;
-        if let Some(id) = logged.filter(|_| logs && (self.dice.one_in(4) || self.is_replay)) {
-            self.crash_after_fsync(id)?;
+        if !logged.is_empty() && logs && (self.dice.one_in(4) || self.is_replay) {
+            self.crash_after_fsync(&logged)?;
         }
         self.after(op)
+    }
+
+    /// What found no space has changed nothing; but a group whose end failed is gone, and one whose first write failed has its handle.
+    fn without_space(&mut self, op: &Op, now: Timestamp) {
+        match op {
+            Op::EndGroup { group, .. } => self.model.drop_group(*group),
+            Op::Stage { group, at, .. } if Op::is_of_handle(*group) => {
+                let begin = Op::Stage {
+                    group: *group,
+                    at: at.clone(),
+                    offset: 0,
+                    len: 0,
+                    fill: 0,
+                };
+                let _ = self.model.apply(&begin, now);
+            }
+            _ => {}
+        }
     }
 
     /// Who punches a hole where one is changes nothing, times neither. Of zeros the model does not know which are holes: the
@@ -286,22 +306,31 @@ impl<'a> Run<'a> {
             .then(|| (id, at.clone(), (node.mtime, node.ctime)))
     }
 
-    /// The node that the operation makes durable, alone.
-    fn synced_by(&self, op: &Op) -> Option<Id> {
+    /// The nodes that the operation makes durable.
+    fn synced_by(&self, op: &Op) -> Vec<Id> {
         match op {
-            Op::Fsync { at } => self.model.resolve(at).ok(),
-            Op::EndGroup { commit: true } => self.model.staged_alone(),
-            _ => None,
+            Op::Fsync { at } => self.model.resolve(at).into_iter().collect(),
+            Op::EndGroup { group, commit: true } => self.model.staged_files(*group),
+            _ => Vec::new(),
         }
     }
 
-    /// A crash at this moment leaves the node that was just synced as it is, under all of its names. The directories on the
+    /// A crash at this moment leaves the nodes that were just synced as they are, under all of their names. The directories on the
     /// way to them are known by their numbers: where one was moved, only an fsync of its own makes that durable.
-    fn crash_after_fsync(&mut self, id: Id) -> Result<()> {
+    fn crash_after_fsync(&mut self, ids: &[Id]) -> Result<()> {
         self.summary.crashes += 1;
+        if self.model.open_groups().next().is_some() {
+            atomic::count(
+                &mut self.summary.groups,
+                "a crash after a sync of a file beside a group",
+            );
+        }
         let other = Subject::on(self.subject.snapshot(), &self.config.setup).context("a crash after an fsync")?;
         let dirs = compare::directories(&other)?;
-        for path in self.model.paths(id) {
+        // What a group wrote to may be gone with its end.
+        let lasting = ids.iter().filter(|id| self.model.exists(**id));
+        let paths = lasting.flat_map(|id| self.model.paths(*id).into_iter().map(move |path| (*id, path)));
+        for (id, path) in paths {
             let found = match path.split_last() {
                 None => path.clone(),
                 Some((name, parent)) => {
@@ -321,7 +350,7 @@ impl<'a> Run<'a> {
 
     fn after(&mut self, op: &Op) -> Result<()> {
         match op {
-            Op::Commit | Op::Sync | Op::Cool | Op::Fsync { .. } | Op::EndGroup { commit: true } | Op::Remount => {}
+            Op::Commit | Op::Sync | Op::Cool | Op::Fsync { .. } | Op::EndGroup { commit: true, .. } | Op::Remount => {}
             _ if self.durable.is_some() && self.dice.one_in(150) => return self.crash(),
             _ => return Ok(()),
         }
@@ -354,6 +383,9 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         self.summary.crashes += 1;
+        if self.model.open_groups().count() > 1 {
+            atomic::count(&mut self.summary.groups, "a crash beside two groups");
+        }
         let copy = self.subject.snapshot();
         judge::own_check(&copy).context("after a crash")?;
         let mut model = durable.clone();

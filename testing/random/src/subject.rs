@@ -12,13 +12,13 @@ use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::env::Env;
 use cowshed_btrfs::file::compress::CompressPolicy;
 use cowshed_btrfs::file::map::MapKind;
-use cowshed_btrfs::file::{Dedupe, Defrag, Exchange, Group};
+use cowshed_btrfs::file::{Dedupe, Defrag, Exchange};
 use cowshed_btrfs::fs::{AtimePolicy, Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_model::{
-    Answer, At, BLOCK_BYTES, COMPRESSIONS, Name, Op, Outcome, PROPERTY, PROPERTY_VALUES, Place, SLOTS, SeekFrom, Touch,
-    pattern, xattr_name,
+    Answer, At, BLOCK_BYTES, COMPRESSIONS, GROUPS, Name, Op, Outcome, PROPERTY, PROPERTY_VALUES, Place, SLOTS,
+    SeekFrom, Touch, pattern, xattr_name,
 };
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
@@ -27,11 +27,12 @@ use cowshed_vfs::{
 };
 
 pub use crate::setup::Setup;
+use crate::staged::OpenGroup;
 
-static ROOT: Context = Context::root();
+pub(crate) static ROOT: Context = Context::root();
 const SETFLAGS: u32 = 0x4008_6602;
 const GETFLAGS: u32 = 0x8008_6601;
-const READ_WRITE: OpenRequest = OpenRequest {
+pub(crate) const READ_WRITE: OpenRequest = OpenRequest {
     flags: OpenFlags::READ.union(OpenFlags::WRITE),
     kill_suidgid: false,
 };
@@ -75,9 +76,7 @@ pub struct Subject {
     slots: [Option<(NodeId, Handle)>; SLOTS as usize],
     /// Lookups to give back when no slot holds the node any more.
     lookups: HashMap<NodeId, u64>,
-    /// The open atomic group, and its files.
-    group: Option<Group>,
-    staged: Vec<(NodeId, Handle)>,
+    pub(crate) groups: [OpenGroup; GROUPS as usize],
 }
 
 pub fn as_devices(devices: &[Arc<MemDevice>]) -> Vec<Arc<dyn BlockDevice>> {
@@ -148,14 +147,13 @@ impl Subject {
             setup: setup.clone(),
             slots,
             lookups: HashMap::new(),
-            group: None,
-            staged: Vec::new(),
+            groups: Default::default(),
         })
     }
 
     /// Unmounts and mounts again. What is held open is closed before.
     pub fn remount(&mut self) -> AnyResult<()> {
-        self.drop_group();
+        self.drop_groups();
         for slot in 0..SLOTS {
             self.hold(slot, None);
         }
@@ -165,37 +163,6 @@ impl Subject {
         }
         self.fs = mount(&self.devices, &self.clock, &self.setup)?;
         Ok(())
-    }
-
-    /// Forgets the atomic group, and lets go of its files.
-    pub fn drop_group(&mut self) {
-        self.group = None;
-        for (node, handle) in std::mem::take(&mut self.staged) {
-            self.fs.release(node, handle);
-        }
-    }
-
-    /// Each file is held open until the group ends.
-    fn stage(&mut self, at: &At, offset: u64, data: &[u8]) -> Outcome {
-        let fs = &self.fs;
-        let group = self.group.take();
-        let mut group = group.unwrap_or_else(|| Group::new(fs.engine()));
-        let result = self.with(at, |node| {
-            fs.stage(&mut group, node, offset, data)?;
-            fs.open(&ROOT, node, &READ_WRITE).map(|opened| (node, opened.handle))
-        });
-        self.group = Some(group);
-        self.staged.push(result?);
-        Ok(Answer::Done)
-    }
-
-    fn end_group(&mut self, commit: bool) -> Outcome {
-        let result = match self.group.take().filter(|_| commit) {
-            Some(group) => self.fs.commit_group(group).map_err(|e| commit_error(&e)),
-            None => Ok(()),
-        };
-        self.drop_group();
-        result.map(|()| Answer::Done)
     }
 
     /// Puts something into a slot; what it held is closed, and forgotten where no other slot holds the same.
@@ -268,8 +235,15 @@ impl Subject {
                     Ok(Answer::Done)
                 }
             },
-            Op::Stage { at, offset, len, fill } => self.stage(at, *offset, &pattern(*fill, *len as usize)),
-            Op::EndGroup { commit } => self.end_group(*commit),
+            Op::Stage {
+                group,
+                at,
+                offset,
+                len,
+                fill,
+            } => self.stage(*group, at, *offset, &pattern(*fill, *len as usize)),
+            Op::EndGroup { group, commit } => self.end_group(*group, *commit),
+            Op::ReadStaged { group, offset, len } => self.read_staged(*group, *offset, *len),
             _ => self.apply_shared(op),
         })
     }
@@ -363,7 +337,8 @@ impl Subject {
             | Op::Open { .. }
             | Op::Close { .. }
             | Op::Stage { .. }
-            | Op::EndGroup { .. } => {
+            | Op::EndGroup { .. }
+            | Op::ReadStaged { .. } => {
                 unreachable!("these change what is held open")
             }
         }
@@ -645,7 +620,7 @@ impl Subject {
     }
 }
 
-fn commit_error(error: &cowshed_btrfs::error::Error) -> Error {
+pub(crate) fn commit_error(error: &cowshed_btrfs::error::Error) -> Error {
     match error {
         cowshed_btrfs::error::Error::NoSpace => Error::NoSpace,
         _ => Error::Io,

@@ -80,6 +80,7 @@ fn work(config: &Config, subject: &Subject, thread: u16) -> Result<Model> {
         below: Some(Name(thread)),
         bulky: config.may_fill,
         fsyncs: config.setup.tree_log,
+        groups: false,
     };
     let mut generator = Generator::new(config.seed.wrapping_mul(31).wrapping_add(u64::from(thread)), mix);
     let mut model = Model::new(config.setup.node_bytes, Model::empty_root(0o755, NOW));
@@ -90,7 +91,12 @@ fn work(config: &Config, subject: &Subject, thread: u16) -> Result<Model> {
         let op = generator.draw(&model);
         let holds = matches!(
             op,
-            Op::Open { .. } | Op::Close { .. } | Op::Tmpfile { .. } | Op::Stage { .. } | Op::EndGroup { .. }
+            Op::Open { .. }
+                | Op::Close { .. }
+                | Op::Tmpfile { .. }
+                | Op::Stage { .. }
+                | Op::EndGroup { .. }
+                | Op::ReadStaged { .. }
         );
         if holds || leaves(&op, thread) {
             continue;

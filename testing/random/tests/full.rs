@@ -76,6 +76,7 @@ fn write(n: u16, offset: u64, len: u64) -> Op {
 
 fn stage(n: u16, offset: u64, len: u64) -> Op {
     Op::Stage {
+        group: 0,
         at: at(n),
         offset,
         len: len as u32,
@@ -138,7 +139,7 @@ fn operations() -> Vec<Vec<Op>> {
         dst_offset,
         len,
     };
-    let commit = Op::EndGroup { commit: true };
+    let commit = Op::EndGroup { group: 0, commit: true };
     let xattr = |len| Op::SetXattr {
         at: at(BIG),
         name: 0,
@@ -218,7 +219,13 @@ fn operations() -> Vec<Vec<Op>> {
             commit.clone(),
         ],
         vec![stage(ODD, 200_000, 100), commit],
-        vec![stage(BIG, 0, 70_000), Op::EndGroup { commit: false }],
+        vec![
+            stage(BIG, 0, 70_000),
+            Op::EndGroup {
+                group: 0,
+                commit: false,
+            },
+        ],
         vec![create(NEW)],
         vec![create(NEW), write(NEW, 0, 100)],
         vec![Op::Mkdir {
@@ -304,8 +311,8 @@ impl Pair {
         let now = self.subject.clock.advance();
         let found = self.subject.apply(op)?;
         if found == Err(Error::NoSpace) {
-            if matches!(op, Op::EndGroup { .. }) {
-                self.model.drop_group();
+            if let Op::EndGroup { group, .. } = op {
+                self.model.drop_group(*group);
             }
             return Ok(false);
         }

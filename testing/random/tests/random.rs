@@ -1,5 +1,6 @@
 //! The share of the random runs that every test run has. The long ones: `cowshed-random --help`.
 
+use cowshed_random::atomic::{CASES, Cases};
 use cowshed_random::{Config, run};
 
 fn check(config: &Config) {
@@ -132,4 +133,24 @@ fn threads_in_directories_of_their_own() {
         };
         cowshed_random::threads::run(&config).unwrap_or_else(|e| panic!("{e:#}"));
     }
+}
+
+/// Several at a time, of one file and of more, of the library and of handles, and everything else in between.
+#[test]
+fn atomic_groups_beside_each_other() {
+    let mut cases = Cases::new();
+    for (seed, tree_log, compress) in [(160, true, None), (161, false, None), (162, true, Some("zstd:1"))] {
+        let mut config = Config::new(seed, 3000);
+        config.setup.tree_log = tree_log;
+        config.setup.compress = compress.map(|how| how.parse().unwrap());
+        (config.mix.groups, config.mix.fsyncs) = (true, tree_log);
+        config.btrfs_check = true;
+        let summary = run(&config).unwrap_or_else(|failure| panic!("{failure}"));
+        for (case, count) in summary.groups {
+            *cases.entry(case).or_default() += count;
+        }
+    }
+    println!("{cases:#?}");
+    let missing: Vec<_> = CASES.iter().filter(|case| !cases.contains_key(**case)).collect();
+    assert!(missing.is_empty(), "runs without {missing:?}");
 }
