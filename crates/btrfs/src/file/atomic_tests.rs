@@ -503,6 +503,32 @@ fn node_of(fs: &Fs, name: &str) -> NodeId {
     }
 }
 
+/// What was written before the group is durable with its commit, also where nothing was staged.
+#[test]
+fn a_commit_of_nothing_is_an_fsync() {
+    let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+    bench.create();
+    bench.engine().sync().unwrap();
+    let device = bench.device.clone();
+    let mount = Mounted {
+        node: node_of(&bench.fs, "file0"),
+        fs: bench.fs,
+        told: Arc::new(Told::default()),
+    };
+    let handle = mount.open(OpenFlags::READ | OpenFlags::WRITE);
+    mount.write(handle, 0, b"plain");
+    mount.ioctl(handle, START).unwrap();
+    mount.ioctl(handle, COMMIT).unwrap();
+    // The power fails.
+    let crashed = mount_device(Arc::new(device.snapshot()), &MountOptions::default());
+    let mut seen = [0; 5];
+    super::read::read_range(crashed.engine(), &inode(&crashed, "file0"), 0, &mut seen).unwrap();
+    assert_eq!(seen, *b"plain");
+    crashed.engine().txn.abort("seen");
+    mount.fs.release(mount.node, handle);
+    mount.fs.engine().txn.abort("the test ends here");
+}
+
 /// SQLite that was refused a group makes a journal, does not sync it, and writes to the database.
 #[test]
 fn what_was_written_before_is_durable_for_whoever_goes_on_without_a_group() {

@@ -212,7 +212,7 @@ impl Fs {
         self.atomic.start(owner, inode, Group::new(&self.engine))
     }
 
-    /// Ends the handle's group and makes it durable. Without a group, an fsync.
+    /// Ends the handle's group and makes it durable. Without a group, or with one that has no writes, an fsync, as on f2fs.
     fn commit_of_handle(&self, node: NodeId, handle: Handle, inode: &Arc<Inode>) -> Result<()> {
         need_writable(inode, handle)?;
         let Some(open) = self.atomic.get(handle) else {
@@ -229,7 +229,10 @@ impl Fs {
         drop(held);
         // Not before: who read what was there until now is noted in it.
         self.atomic.remove(handle);
-        let result = applied.and_then(|files| self.sync_files(&files, handle));
+        let result = applied.and_then(|files| match files.is_empty() {
+            true => self.sync_inode((inode, handle), Scope::All),
+            false => self.sync_files(&files, handle),
+        });
         if result.is_err() {
             self.atomic.note_failed(handle);
         }
