@@ -384,7 +384,7 @@ impl Faulty {
         let index = history.note(&seen, None);
         if answer.is_ok() {
             power::unseen(op, &history, index, root)?;
-            power::promise(op, &mut history, index, root);
+            power::promise(op, true, &mut history, index, root);
         }
         self.history = Some(history);
         Ok(())

@@ -192,9 +192,7 @@ impl Work<'_> {
         let root = state[""].ino;
         let index = promised.note(&state, None);
         power::unseen(op, promised, index, root)?;
-        if is_done {
-            power::promise(op, promised, index, root);
-        }
+        power::promise(op, is_done, promised, index, root);
         self.log.mark(several::mark(0, index));
         Ok(())
     }
@@ -338,6 +336,7 @@ impl Recording {
             devices,
             found,
             has_log,
+            groups_open: 0,
             name,
         })
     }

@@ -5,6 +5,7 @@
 //!   acknowledged sync. [`kernel`] lets Linux judge a sample of the same images.
 //!   What holds with a log as with commits, from whatever state the volume is opened, is in [`promise`].
 //! * [`groups`]: the same over block groups that come and go on a small volume.
+//! * [`desk`]: atomic groups that stay open between the operations of a run, several at a time.
 //! * [`faults`]: the n-th I/O of a run fails, for every n. An error or the right answer, never a wrong one.
 //!
 //! * [`barriers`]: what each barrier of a run is for; without one of them, images must be found broken.
@@ -15,6 +16,7 @@ pub mod barriers;
 mod beside;
 pub mod chosen;
 pub mod compressed;
+pub mod desk;
 pub mod faults;
 mod full;
 pub mod groups;
@@ -22,6 +24,7 @@ mod habits;
 mod image;
 pub mod kernel;
 mod links;
+mod open_groups;
 mod player;
 pub mod power;
 pub mod promise;

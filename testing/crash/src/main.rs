@@ -10,7 +10,7 @@ use clap::Parser;
 use cowshed_crash::power::{self, Run, Threads};
 use cowshed_crash::rig::Layout;
 use cowshed_crash::workload::Mix;
-use cowshed_crash::{compressed, faults, kernel};
+use cowshed_crash::{compressed, desk, faults, kernel};
 use cowshed_device_sim::Rng;
 use cowshed_harness::Keep;
 
@@ -78,6 +78,9 @@ struct Totals {
     by_kernel: AtomicU64,
     refused: AtomicU64,
     logs: AtomicU64,
+    /// With two or more atomic groups open.
+    groups_open: AtomicU64,
+    groups: Mutex<desk::Counts>,
     /// With extents that are compressed so ([`compressed::NAMES`]), and with such extents in the log.
     compressed: [AtomicU64; 4],
     compressed_logs: [AtomicU64; 4],
@@ -190,6 +193,7 @@ fn one_run(args: &Args, totals: &Totals, number: u64) -> Result<()> {
     let run = nth_run(args, number);
     let keep = Keep::new(args.keep.clone());
     let mut recording = power::record(run).with_context(|| format!("{run:?}"))?;
+    *totals.groups.lock().unwrap_or_else(|e| e.into_inner()) += recording.groups();
     totals.refused.fetch_add(recording.refused() as u64, Ordering::Relaxed);
     for image in recording.chosen(args.per_run as usize) {
         let count = totals.images.fetch_add(1, Ordering::Relaxed) + 1;
@@ -198,6 +202,9 @@ fn one_run(args: &Args, totals: &Totals, number: u64) -> Result<()> {
         let to_kernel = done * args.images < args.kernel_images * count;
         recording.judge_or_keep(image, &keep, |recording, judged| {
             totals.logs.fetch_add(u64::from(judged.has_log), Ordering::Relaxed);
+            totals
+                .groups_open
+                .fetch_add(u64::from(judged.groups_open > 1), Ordering::Relaxed);
             if let Some(count) = recording.compressed(judged)? {
                 totals.note(&count);
             }
@@ -235,6 +242,11 @@ fn report(totals: &Totals, started: Instant) {
     };
     let (all, logged) = (named(&totals.compressed), named(&totals.compressed_logs));
     eprintln!("images with compressed extents: {all}; with some in the log: {logged}");
+    let groups = totals.groups.lock().unwrap_or_else(|e| e.into_inner());
+    eprintln!(
+        "images with two atomic groups or more open: {}; {groups:?}",
+        get(&totals.groups_open)
+    );
 }
 
 fn groups(args: &Args) -> Result<()> {

@@ -7,6 +7,7 @@ use cowshed_vfs::{
     Result, SetAttr, SetXattrFlags, WriteFlags,
 };
 
+use crate::desk::Desk;
 use crate::rig::ROOT;
 use crate::workload::{Op, Staged, bytes};
 
@@ -17,6 +18,8 @@ const SETFLAGS: u32 = 0x4008_6602;
 pub struct Player<'f> {
     pub fs: &'f Fs,
     pub root: NodeId,
+    /// Where groups stay open. Without one they do not begin.
+    pub desk: Option<&'f Desk>,
 }
 
 /// A node that is looked up and not given back yet.
@@ -33,7 +36,19 @@ impl Drop for Held<'_> {
 
 impl<'f> Player<'f> {
     pub fn new(fs: &'f Fs) -> Player<'f> {
-        Player { fs, root: NodeId::ROOT }
+        Player {
+            fs,
+            root: NodeId::ROOT,
+            desk: None,
+        }
+    }
+
+    /// One whose groups stay open.
+    pub fn with_desk(fs: &'f Fs, desk: &'f Desk) -> Player<'f> {
+        Player {
+            desk: Some(desk),
+            ..Player::new(fs)
+        }
     }
 
     fn child(&self, parent: NodeId, name: &str) -> Result<Held<'f>> {
@@ -158,6 +173,9 @@ impl<'f> Player<'f> {
     /// Applies one operation.
     pub fn apply(&self, op: &Op) -> Result<()> {
         let fs = self.fs;
+        if let Some(desk) = self.desk {
+            desk.note(self, op);
+        }
         match op {
             Op::Write {
                 path,
@@ -228,6 +246,7 @@ impl<'f> Player<'f> {
                 self.at(b, |other| fs.exchange_range(one, other, &what))
             }),
             Op::Group { writes, commit } => self.group(writes, *commit),
+            Op::Begin { .. } | Op::Stage { .. } | Op::End { .. } => self.desk.ok_or(Error::Invalid)?.apply(self, op),
             // A file that is not there is not made: a commit beside us may see it without its mark.
             Op::Flags { path, flags } => self.at(path, |node| {
                 let call = Ioctl {
@@ -349,6 +368,10 @@ impl<'f> Player<'f> {
         if !commit {
             return Ok(());
         }
+        self.commit(group)
+    }
+
+    pub(crate) fn commit(&self, group: Group) -> Result<()> {
         self.fs.commit_group(group).map_err(|error| match error {
             cowshed_btrfs::Error::Outcome(outcome) => outcome,
             cowshed_btrfs::Error::NoSpace => Error::NoSpace,

@@ -23,7 +23,9 @@ use crate::barriers::{self, Barrier};
 use crate::beside::History;
 use crate::chosen;
 use crate::compressed;
+use crate::desk::{self, Desk};
 use crate::full;
+use crate::open_groups;
 use crate::promise::{self, Promise};
 use crate::rig::{self, Devices, Layout};
 use crate::rounds;
@@ -86,6 +88,14 @@ impl Run {
         self.threads == Threads::Full
     }
 
+    /// Atomic groups stay open between operations: where one thread does them all, or each has its own files.
+    fn has_open_groups(&self) -> bool {
+        matches!(
+            self.threads,
+            Threads::One | Threads::Committer | Threads::Several | Threads::Full
+        )
+    }
+
     /// Each thread has a directory of its own.
     fn has_dirs(&self) -> bool {
         matches!(self.threads, Threads::Several | Threads::Full)
@@ -104,6 +114,8 @@ pub struct Recording {
     promises: Vec<promise::History>,
     /// Operations that found no space.
     refused: usize,
+    /// What became of atomic groups that stayed open between operations.
+    groups: desk::Counts,
 }
 
 /// Directories that [`workload`] and [`several`] use. Names that would cross from one into the other stay where they are;
@@ -144,7 +156,13 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
     )?;
     // A first mount in which nothing is recorded: the volume is not quite fresh.
     let fs = rig::mount_as(rig::shared(&bases), false, compressed::options(run.compress))?;
-    play(&fs, &workload::choose(&mut rng, Mix::Everything, 30), |_, _| Ok(()))?;
+    let first = Desk::default();
+    play(
+        (&fs, &first),
+        &workload::choose(&mut rng, Mix::Everything, 30),
+        |_, _| Ok(()),
+    )?;
+    drop(first);
     if run.has_dirs() {
         several::prepare(&fs, &run)?;
     }
@@ -172,18 +190,23 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
         .collect();
     let fs = rig::mount_as(recorded, run.tree_log, compressed::options(run.compress))?;
     let mut states = BTreeMap::from([(fs.engine().txn.committed().get(), cold(&devices)?.1)]);
+    let is_given = ops.is_some();
     let mut ops = ops.unwrap_or_else(|| workload::choose(&mut rng, run.mix, run.ops));
     ops.retain(|op| run.may_write_in_place() || !op.makes_in_place());
     if run.snapshots {
         snapshots::spread(&mut ops, &mut rng);
     }
+    if run.has_open_groups() && !is_given {
+        ops = open_groups::spread(ops, run.seed);
+    }
+    let desk = Desk::default();
     let mut history = History::default();
-    let (mut promises, mut refused) = (Vec::new(), 0);
+    let (mut promises, mut refused, mut groups) = (Vec::new(), 0, desk::Counts::default());
     match run.threads {
         Threads::One => {
             let mut promised = promise::History::new(&tree::take(&fs)?);
             let mut last = fs.engine().txn.committed().get();
-            play(&fs, &ops, |op, is_done| {
+            play((&fs, &desk), &ops, |op, is_done| {
                 let now = fs.engine().txn.committed().get();
                 if now != last {
                     last = now;
@@ -194,18 +217,21 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
             })?;
             promises.push(promised);
         }
-        Threads::Committer => (history, promises) = play_beside(&fs, &ops, &log, || fs.engine().commit())?,
+        Threads::Committer => (history, promises) = play_beside((&fs, &desk), &ops, &log, || fs.engine().commit())?,
         Threads::Syncer => {
             ops.retain(Op::only_adds_data);
-            (history, promises) = play_beside(&fs, &ops, &log, || fs.engine().sync())?;
+            (history, promises) = play_beside((&fs, &desk), &ops, &log, || fs.engine().sync())?;
         }
         Threads::Shared => {
             let (names, promised) = shared::play(&fs, &mut rng, &run, &log)?;
             (history, promises) = (names, vec![promised]);
         }
         Threads::Rounds => promises = vec![rounds::play(&fs, &mut rng, &run, &log)?],
-        Threads::Several | Threads::Full => (promises, refused) = several::play(&fs, &mut rng, &run, &log)?,
+        Threads::Several | Threads::Full => (promises, refused, groups) = several::play(&fs, &mut rng, &run, &log)?,
     }
+    groups += desk.counts();
+    // What is open is lost, as in a crash.
+    drop(desk);
     let events = log.take();
     rig::abandon(fs);
     Ok(Recording {
@@ -216,11 +242,12 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
         history,
         promises,
         refused,
+        groups,
     })
 }
 
-fn play(fs: &Fs, ops: &[Op], mut after: impl FnMut(&Op, bool) -> Result<()>) -> Result<()> {
-    let player = Player::new(fs);
+fn play((fs, desk): (&Fs, &Desk), ops: &[Op], mut after: impl FnMut(&Op, bool) -> Result<()>) -> Result<()> {
+    let player = Player::with_desk(fs, desk);
     for op in ops {
         let result = player.apply(op);
         if let Err(error) = result
@@ -239,9 +266,7 @@ fn note(promised: &mut promise::History, fs: &Fs, op: &Op, is_done: bool, log: &
     let root = state[""].ino;
     let index = promised.note(&state, None);
     unseen(op, promised, index, root)?;
-    if is_done {
-        promise(op, promised, index, root);
-    }
+    promise(op, is_done, promised, index, root);
     log.mark(several::mark(0, index));
     Ok(())
 }
@@ -258,8 +283,24 @@ pub(crate) fn unseen(op: &Op, history: &promise::History, index: usize, root: u6
     Ok(())
 }
 
-/// Notes what an operation that succeeded has promised.
-pub fn promise(op: &Op, history: &mut promise::History, index: usize, root: u64) {
+/// Notes what an operation has promised, if it succeeded, and which groups are open then.
+pub fn promise(op: &Op, is_done: bool, history: &mut promise::History, index: usize, root: u64) {
+    let group = |history: &mut promise::History, inos: Vec<u64>| {
+        for ino in &inos {
+            history.promise(index, Some(Promise::Inode(*ino)));
+        }
+        history.atomic(index, inos);
+    };
+    // One whose end failed is gone, too.
+    if let Op::End { group: number, commit } = op {
+        let inos = history.end_group(index, *number);
+        if *commit && is_done {
+            group(history, inos);
+        }
+    }
+    if !is_done {
+        return;
+    }
     let inos = |history: &promise::History, paths: &[&String]| -> Vec<u64> {
         let mut inos: Vec<u64> = paths.iter().filter_map(|path| history.newest_ino(root, path)).collect();
         inos.sort_unstable();
@@ -283,11 +324,18 @@ pub fn promise(op: &Op, history: &mut promise::History, index: usize, root: u64)
         }
         Op::Group { writes, commit: true } => {
             let inos = inos(history, &writes.iter().map(|write| &write.path).collect::<Vec<_>>());
-            for ino in &inos {
-                history.promise(index, Some(Promise::Inode(*ino)));
-            }
-            history.atomic(index, inos);
+            group(history, inos);
         }
+        Op::Begin {
+            group,
+            paths,
+            by_handle,
+        } => {
+            let inos = paths.iter().map(|path| history.newest_ino(root, path).unwrap_or(0));
+            let inos = inos.collect();
+            history.begin_group(index, *group, inos, *by_handle);
+        }
+        Op::Stage { group, file, .. } => history.stage_in_group(*group, usize::from(*file)),
         Op::Swap { a, b, .. } => {
             let inos = inos(history, &[a, b]);
             history.atomic(index, inos);
@@ -326,7 +374,7 @@ fn noted_state(fs: &Fs, op: &Op, is_done: bool, devices: &Devices) -> Result<Tre
 
 /// Does something as fast as it can beside the run. What is acknowledged is marked.
 fn play_beside(
-    fs: &Fs,
+    (fs, desk): (&Fs, &Desk),
     ops: &[Op],
     log: &Log,
     beside: impl Fn() -> cowshed_btrfs::Result<()> + Sync,
@@ -339,7 +387,7 @@ fn play_beside(
         let mut history = History::default();
         history.note(tree::take(fs)?);
         let mut promised = promise::History::new(&tree::take(fs)?);
-        play(fs, ops, |op, is_done| {
+        play((fs, desk), ops, |op, is_done| {
             let before = history.names.len() as u64 - 1;
             match op {
                 Op::Sync if is_done => log.mark(SYNC_MARK + before),
@@ -367,6 +415,11 @@ impl Recording {
     /// How many operations found no space.
     pub fn refused(&self) -> usize {
         self.refused
+    }
+
+    /// What became of atomic groups that stayed open between operations.
+    pub fn groups(&self) -> desk::Counts {
+        self.groups
     }
 
     /// The images of the run, the same each time.
@@ -430,8 +483,10 @@ impl Recording {
         rig::check_clean(&shared)?;
         let (superblock, has_log) = rig::state(shared)?;
         let (generation, found) = cold(&devices)?;
+        let mut groups_open = 0;
         for (thread, promised) in self.promises.iter().enumerate() {
             let done = several::done(&image.marks, thread);
+            groups_open = promised.groups_open(done).max(groups_open);
             let found = match self.run.has_dirs() {
                 true => &several::below(&found, thread),
                 false => &found,
@@ -455,6 +510,7 @@ impl Recording {
             devices,
             found,
             has_log,
+            groups_open,
             name: String::new(),
         })
     }
@@ -551,6 +607,8 @@ pub struct Judged {
     pub found: Tree,
     /// It had a log, which was replayed.
     pub has_log: bool,
+    /// So many atomic groups were open, of the thread that had most.
+    pub groups_open: usize,
     /// Which run and which image.
     pub name: String,
 }

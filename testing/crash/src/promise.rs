@@ -68,6 +68,10 @@ pub struct History {
     between: BTreeSet<usize>,
     /// States that an atomic operation led to, and the inodes whose contents it changed.
     atomic: Vec<(usize, Vec<u64>)>,
+    /// The atomic groups that are open in the newest state: of each file the inode, and whether the commit is about it.
+    groups: BTreeMap<u8, Vec<(u64, bool)>>,
+    /// How many are open, from a state on.
+    open: BTreeMap<usize, usize>,
 }
 
 /// The names of a tree, and its inodes.
@@ -162,6 +166,7 @@ impl History {
         part.promises.retain(|kept| kept.known <= index);
         part.between.retain(|at| *at <= index);
         part.atomic.retain(|(at, _)| *at <= index);
+        part.open.retain(|at, _| *at <= index);
         part
     }
 
@@ -180,6 +185,41 @@ impl History {
         if inos.iter().any(|ino| content(ino, index - 1) != content(ino, index)) {
             self.atomic.push((index, inos));
         }
+    }
+
+    /// A group has begun, of these inodes. The commit of a handle's group is at least an fsync.
+    pub fn begin_group(&mut self, index: usize, group: u8, inos: Vec<u64>, by_handle: bool) {
+        let files = inos.into_iter().map(|ino| (ino, by_handle)).collect();
+        self.groups.insert(group, files);
+        self.open.insert(index, self.groups.len());
+    }
+
+    /// Something is staged in one of its files.
+    pub fn stage_in_group(&mut self, group: u8, file: usize) {
+        let file = self.groups.get_mut(&group).and_then(|files| files.get_mut(file));
+        if let Some((_, is_staged)) = file {
+            *is_staged = true;
+        }
+    }
+
+    /// A group has ended, as the operation that led to this state. Gives the inodes that it wrote to and that have names.
+    pub fn end_group(&mut self, index: usize, group: u8) -> Vec<u64> {
+        let files = self.groups.remove(&group).unwrap_or_default();
+        self.open.insert(index, self.groups.len());
+        let is_there = |ino: &u64| self.newest_node(*ino).is_some();
+        let mut inos: Vec<u64> = files
+            .into_iter()
+            .filter_map(|(ino, is_staged)| is_staged.then_some(ino))
+            .filter(is_there)
+            .collect();
+        inos.sort_unstable();
+        inos.dedup();
+        inos
+    }
+
+    /// How many groups were open when the operations up to `done` had returned.
+    pub fn groups_open(&self, done: usize) -> usize {
+        self.open.range(..=done).next_back().map_or(0, |(_, open)| *open)
     }
 
     /// The inode behind a path in the newest state.

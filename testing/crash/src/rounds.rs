@@ -168,8 +168,8 @@ impl Work<'_> {
                 "{op:?}: inode {ino} is another one than before"
             );
         }
-        for (op, _) in ops.iter().zip(done).filter(|(_, done)| *done) {
-            promise(op, &mut noted.promised, index, self.root);
+        for (op, is_done) in ops.iter().zip(done) {
+            promise(op, is_done, &mut noted.promised, index, self.root);
         }
         self.mark(index);
         Ok(())

@@ -7,7 +7,9 @@ use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::{Log, Rng};
 use cowshed_vfs::{Error, FileSystem as _, Lookup, NodeId};
 
+use crate::desk::{self, Desk};
 use crate::full;
+use crate::open_groups;
 use crate::power::{DONE_MARK, Run, promise, unseen};
 use crate::promise::History;
 use crate::rig::ROOT;
@@ -72,17 +74,17 @@ pub(crate) fn prepare(fs: &Fs, run: &Run) -> Result<()> {
 }
 
 /// Lets all threads work; gives what each did.
-/// Also, how many operations found no space.
-pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(Vec<History>, usize)> {
+/// Also, how many operations found no space, and what became of atomic groups.
+pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(Vec<History>, usize, desk::Counts)> {
     let (in_place, is_full) = (run.may_write_in_place(), run.is_full());
     let refused = AtomicUsize::new(0);
     let refused = is_full.then_some(&refused);
     let (threads, ops_of_each) = threads(run);
     let runs: Vec<Vec<Op>> = (0..threads)
-        .map(|_| {
+        .map(|thread| {
             let mut ops = workload::choose(rng, run.mix, ops_of_each);
             ops.retain(|op| in_place || !op.makes_in_place());
-            ops
+            open_groups::spread(ops, run.seed.wrapping_add(thread as u64))
         })
         .collect();
     std::thread::scope(|scope| {
@@ -93,18 +95,37 @@ pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(Vec<
             .collect();
         let join =
             |worker: std::thread::ScopedJoinHandle<'_, _>| worker.join().map_err(|_| anyhow!("a thread panicked"))?;
-        let histories = workers.into_iter().map(join).collect::<Result<_>>()?;
-        Ok((histories, refused.map_or(0, |count| count.load(Ordering::Relaxed))))
+        let (mut histories, mut groups) = (Vec::new(), desk::Counts::default());
+        for worker in workers {
+            let (history, counts) = join(worker)?;
+            histories.push(history);
+            groups += counts;
+        }
+        Ok((
+            histories,
+            refused.map_or(0, |count| count.load(Ordering::Relaxed)),
+            groups,
+        ))
     })
 }
 
 /// `refused` counts what finds no space; without it that is a fault.
-fn play_one(fs: &Fs, thread: usize, ops: &[Op], log: &Log, refused: Option<&AtomicUsize>) -> Result<History> {
+fn play_one(
+    fs: &Fs,
+    thread: usize,
+    ops: &[Op],
+    log: &Log,
+    refused: Option<&AtomicUsize>,
+) -> Result<(History, desk::Counts)> {
     let root: NodeId = match fs.lookup(&ROOT, NodeId::ROOT, dir(thread).as_bytes())? {
         Lookup::Found(entry) => entry.node,
         Lookup::Absent { .. } => bail!("{} is missing", dir(thread)),
     };
-    let player = Player { fs, root };
+    let desk = Desk::default();
+    let player = Player {
+        root,
+        ..Player::with_desk(fs, &desk)
+    };
     let first = tree::take_below(fs, root, "")?;
     let ino = first[""].ino;
     let mut history = History::new(&first);
@@ -122,11 +143,9 @@ fn play_one(fs: &Fs, thread: usize, ops: &[Op], log: &Log, refused: Option<&Atom
         let state = tree::take_below(fs, root, "").with_context(|| format!("after {op:?}"))?;
         let index = history.note(&state, None);
         unseen(op, &history, index, ino)?;
-        if result.is_ok() {
-            promise(op, &mut history, index, ino);
-        }
+        promise(op, result.is_ok(), &mut history, index, ino);
         log.mark(mark(thread, index));
     }
     fs.forget(root, 1);
-    Ok(history)
+    Ok((history, desk.counts()))
 }

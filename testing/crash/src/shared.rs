@@ -115,9 +115,7 @@ impl<'w> Work<'w> {
         }
         let index = self.note(&mut noted)?;
         unseen(op, &noted.promised, index, self.root)?;
-        if result.is_ok() {
-            promise(op, &mut noted.promised, index, self.root);
-        }
+        promise(op, result.is_ok(), &mut noted.promised, index, self.root);
         self.mark(index);
         Ok(())
     }

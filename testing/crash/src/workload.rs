@@ -109,6 +109,25 @@ pub enum Op {
         writes: Vec<Staged>,
         commit: bool,
     },
+    /// Begins an atomic group of files, which stays open: the library's, or that of a handle, of one file. See [`crate::desk`].
+    Begin {
+        group: u8,
+        paths: Vec<String>,
+        by_handle: bool,
+    },
+    /// Writes into a file of an open group.
+    Stage {
+        group: u8,
+        file: u8,
+        offset: u64,
+        len: usize,
+        fill: u64,
+    },
+    /// Ends an open group: it happens, durably, or not.
+    End {
+        group: u8,
+        commit: bool,
+    },
     /// `chattr`, on a file that is made where it is missing.
     Flags {
         path: String,
@@ -188,6 +207,9 @@ impl Op {
             | Op::CloneRange { .. }
             | Op::Swap { .. }
             | Op::Group { .. }
+            | Op::Begin { .. }
+            | Op::Stage { .. }
+            | Op::End { .. }
             | Op::Flags { .. } => false,
             Op::Write { len, .. } | Op::WriteSync { len, .. } => *len <= ATOMIC_BYTES_MAX,
             _ => true,
@@ -245,7 +267,8 @@ impl Op {
             | Op::Exchange { from, to }
             | Op::Link { from, to } => vec![from, to],
             Op::Group { writes, .. } => writes.iter_mut().map(|write| &mut write.path).collect(),
-            Op::Sync => Vec::new(),
+            Op::Begin { paths, .. } => paths.iter_mut().collect(),
+            Op::Stage { .. } | Op::End { .. } | Op::Sync => Vec::new(),
         }
     }
 

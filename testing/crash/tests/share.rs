@@ -8,7 +8,7 @@ use cowshed_crash::power::{self, Judged, Recording, Run, Threads};
 use cowshed_crash::rig::{self, Layout};
 use cowshed_crash::tree::NOCOW;
 use cowshed_crash::workload::{Mix, Op};
-use cowshed_crash::{compressed, faults, kernel, load_image};
+use cowshed_crash::{compressed, desk, faults, kernel, load_image};
 use cowshed_device::BlockDevice;
 use cowshed_harness::Keep;
 
@@ -199,6 +199,49 @@ fn crash_images_of_volumes_that_compress_keep_what_was_promised() {
     let [_, found @ ..] = total.all;
     let [_, logged @ ..] = total.logged;
     assert!(!found.contains(&0) && !logged.contains(&0), "{total:?}");
+}
+
+/// Several atomic groups at a time, of one file and of more, ended in any order, while others work on their files.
+#[test]
+fn crash_images_with_groups_open_have_all_of_each_or_nothing() {
+    let kernel_images = if cowshed_harness::need::kernel_btrfs().is_some() {
+        2
+    } else {
+        0
+    };
+    let (mut groups, mut open) = (desk::Counts::default(), 0);
+    let threads = [
+        Threads::One,
+        Threads::Several,
+        Threads::One,
+        Threads::Full,
+        Threads::Committer,
+    ];
+    for (seed, threads) in (150..158).zip(threads.into_iter().cycle()) {
+        let mut of_run = desk::Counts::default();
+        judge_some_and(
+            run(seed, Layout::Dup, threads),
+            60,
+            kernel_images,
+            |recording, judged| {
+                of_run = recording.groups();
+                open += usize::from(judged.groups_open > 1);
+                Ok(())
+            },
+        );
+        groups += of_run;
+    }
+    println!("{open} images with two groups or more, {groups:?}");
+    let cases = [
+        groups.of_handles,
+        groups.committed_beside,
+        groups.several_files_beside,
+        groups.same_file,
+        groups.aborted_beside,
+        groups.refused,
+        groups.on_files,
+    ];
+    assert!(open > 50 && !cases.contains(&0), "{open}, {groups:?}");
 }
 
 #[test]

@@ -299,9 +299,7 @@ fn note(history: &mut History, dir: &Path, op: &workload::Op, is_done: bool, log
     // System calls follow symbolic links.
     let is_link = |path: &str| state.get(path).is_some_and(|node| node.kind == FileKind::Symlink);
     let is_another = op.synced().is_some_and(|(path, _)| is_link(path));
-    if is_done && !is_another {
-        power::promise(op, history, index, state[""].ino);
-    }
+    power::promise(op, is_done && !is_another, history, index, state[""].ino);
     log.mark(index as u64);
     Ok(())
 }

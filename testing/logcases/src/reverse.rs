@@ -143,7 +143,12 @@ const ALL_BYTES: u64 = 16 << 20;
 /// nor of what scripts do not say.
 pub(crate) fn translate(op: &Random) -> Vec<Op> {
     let one = match op.clone() {
-        Random::Swap { .. } | Random::Group { .. } | Random::Defrag { .. } => return Vec::new(),
+        Random::Swap { .. }
+        | Random::Group { .. }
+        | Random::Begin { .. }
+        | Random::Stage { .. }
+        | Random::End { .. }
+        | Random::Defrag { .. } => return Vec::new(),
         Random::Tmpfile {
             dir,
             to,

@@ -1,0 +1,242 @@
+//! Atomic groups that stay open between the operations of a run, by number.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+
+use cowshed_btrfs::file::Group;
+use cowshed_vfs::{Error, FileSystem, Handle, Ioctl, NodeId, OpenFlags, OpenRequest, Result, WriteFlags};
+
+use crate::player::Player;
+use crate::rig::ROOT;
+use crate::workload::{Op, bytes};
+
+const START_ATOMIC_WRITE: u32 = 0xf501;
+const COMMIT_ATOMIC_WRITE: u32 = 0xf502;
+const ABORT_ATOMIC_WRITE: u32 = 0xf505;
+
+/// What became of groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub begun: usize,
+    /// Of these, by a handle.
+    pub of_handles: usize,
+    /// With another one open.
+    pub committed_beside: usize,
+    /// Of these, with more than one file.
+    pub several_files_beside: usize,
+    /// Of these, with a file that another open one has, too.
+    pub same_file: usize,
+    pub aborted_beside: usize,
+    /// A second handle asked for a group on the file.
+    pub refused: usize,
+    /// Operations by somebody else on a file of an open group.
+    pub on_files: usize,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.begun += other.begun;
+        self.of_handles += other.of_handles;
+        self.committed_beside += other.committed_beside;
+        self.several_files_beside += other.several_files_beside;
+        self.same_file += other.same_file;
+        self.aborted_beside += other.aborted_beside;
+        self.refused += other.refused;
+        self.on_files += other.on_files;
+    }
+}
+
+/// A file of a group, held until its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct File {
+    node: NodeId,
+    ino: u64,
+    handle: Handle,
+    is_staged: bool,
+}
+
+struct Open {
+    /// `None`: it is the handle's.
+    group: Option<Group>,
+    files: Vec<File>,
+}
+
+/// The groups that are open. It goes before the mount does.
+#[derive(Default)]
+pub struct Desk {
+    open: RefCell<BTreeMap<u8, Open>>,
+    counts: Cell<Counts>,
+}
+
+impl Desk {
+    pub fn counts(&self) -> Counts {
+        self.counts.get()
+    }
+
+    fn count(&self, what: impl FnOnce(&mut Counts)) {
+        let mut counts = self.counts.get();
+        what(&mut counts);
+        self.counts.set(counts);
+    }
+
+    /// An operation that belongs to no group is about to be done.
+    pub(crate) fn note(&self, player: &Player<'_>, op: &Op) {
+        let open = self.open.borrow();
+        let inos = open.values().flat_map(|open| open.files.iter().map(|file| file.ino));
+        let inos: Vec<u64> = inos.collect();
+        if inos.is_empty() {
+            return;
+        }
+        let ino = |path: &String| player.at(path, |node| Ok(player.fs.getattr(&ROOT, node, None)?.ino));
+        let hits = |path: &String| ino(path).is_ok_and(|ino| inos.contains(&ino));
+        if op.paths().iter().any(hits) {
+            self.count(|counts| counts.on_files += 1);
+        }
+    }
+
+    /// Begins, stages or ends. Errors: `Invalid` (another operation, a group of that number is open, or it has no such file),
+    /// `BadHandle` (none is), `Busy` (another handle's group has the file), and those of opening and writing.
+    pub(crate) fn apply(&self, player: &Player<'_>, op: &Op) -> Result<()> {
+        match op {
+            Op::Begin {
+                group,
+                paths,
+                by_handle,
+            } => self.begin(player, *group, paths, *by_handle),
+            Op::Stage {
+                group,
+                file,
+                offset,
+                len,
+                fill,
+            } => self.stage(player, (*group, *file), *offset, &bytes(*fill, *len)),
+            Op::End { group, commit } => self.end(player, *group, *commit),
+            _ => Err(Error::Invalid),
+        }
+    }
+
+    fn begin(&self, player: &Player<'_>, group: u8, paths: &[String], by_handle: bool) -> Result<()> {
+        let mut open = self.open.borrow_mut();
+        if open.contains_key(&group) || paths.is_empty() || (by_handle && paths.len() > 1) {
+            return Err(Error::Invalid);
+        }
+        let mut files = Vec::new();
+        let begun = paths.iter().try_for_each(|path| {
+            files.push(open_file(player, path)?);
+            Ok(())
+        });
+        let has_group = |file: &File| {
+            let of_handles = open.values().filter(|open| open.group.is_none());
+            of_handles
+                .flat_map(|open| &open.files)
+                .any(|other| other.ino == file.ino)
+        };
+        let begun = begun.and_then(|()| match by_handle {
+            true => {
+                let started = ioctl(player, &files[0], START_ATOMIC_WRITE);
+                let is_refused = started == Err(Error::Busy);
+                assert_eq!(is_refused, has_group(&files[0]), "one file has one handle's group");
+                self.count(|counts| counts.refused += usize::from(is_refused));
+                started
+            }
+            false => Ok(()),
+        });
+        if let Err(error) = begun {
+            files.iter().for_each(|file| let_go(player, file));
+            return Err(error);
+        }
+        self.count(|counts| {
+            counts.begun += 1;
+            counts.of_handles += usize::from(by_handle);
+        });
+        let library = (!by_handle).then(|| Group::new(player.fs.engine()));
+        open.insert(group, Open { group: library, files });
+        Ok(())
+    }
+
+    fn stage(&self, player: &Player<'_>, (group, file): (u8, u8), offset: u64, data: &[u8]) -> Result<()> {
+        let mut open = self.open.borrow_mut();
+        let Open { group, files } = open.get_mut(&group).ok_or(Error::BadHandle)?;
+        let file = files.get_mut(usize::from(file)).ok_or(Error::Invalid)?;
+        match group {
+            Some(group) => player.fs.stage(group, file.node, offset, data)?,
+            None => {
+                let none = WriteFlags::empty();
+                let written = player.fs.write(&ROOT, file.node, file.handle, offset, data, none)?;
+                assert_eq!(written, data.len(), "a group takes all of a write");
+            }
+        }
+        file.is_staged = true;
+        Ok(())
+    }
+
+    fn end(&self, player: &Player<'_>, group: u8, commit: bool) -> Result<()> {
+        let Open { group, files } = self.open.borrow_mut().remove(&group).ok_or(Error::BadHandle)?;
+        self.count_end(&files, commit);
+        let result = match group {
+            Some(group) if commit => player.commit(group),
+            Some(group) => {
+                drop(group);
+                Ok(())
+            }
+            None if commit => ioctl(player, &files[0], COMMIT_ATOMIC_WRITE),
+            None => ioctl(player, &files[0], ABORT_ATOMIC_WRITE),
+        };
+        files.iter().for_each(|file| let_go(player, file));
+        result
+    }
+
+    fn count_end(&self, files: &[File], commit: bool) {
+        let open = self.open.borrow();
+        let staged = || files.iter().filter(|file| file.is_staged);
+        if open.is_empty() || staged().count() == 0 {
+            return;
+        }
+        let is_elsewhere = |file: &File| open.values().any(|open| open.files.iter().any(|f| f.ino == file.ino));
+        self.count(|counts| match commit {
+            true => {
+                counts.committed_beside += 1;
+                counts.several_files_beside += usize::from(staged().count() > 1);
+                counts.same_file += usize::from(staged().any(is_elsewhere));
+            }
+            false => counts.aborted_beside += 1,
+        });
+    }
+}
+
+fn open_file(player: &Player<'_>, path: &str) -> Result<File> {
+    let request = OpenRequest {
+        flags: OpenFlags::READ | OpenFlags::WRITE,
+        kill_suidgid: false,
+    };
+    player.at(path, |node| {
+        let attr = player.fs.getattr(&ROOT, node, None)?;
+        if attr.kind != cowshed_vfs::FileKind::Regular {
+            return Err(Error::Invalid);
+        }
+        let opened = player.fs.open(&ROOT, node, &request)?;
+        Ok(File {
+            node,
+            ino: attr.ino,
+            handle: opened.handle,
+            is_staged: false,
+        })
+    })
+}
+
+fn let_go(player: &Player<'_>, file: &File) {
+    player.fs.release(file.node, file.handle);
+}
+
+fn ioctl(player: &Player<'_>, file: &File, cmd: u32) -> Result<()> {
+    let call = Ioctl {
+        cmd,
+        arg: 0,
+        compat: false,
+    };
+    player
+        .fs
+        .ioctl(&ROOT, file.node, file.handle, &call, &[], &mut [])
+        .map(drop)
+}
