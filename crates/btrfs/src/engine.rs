@@ -115,6 +115,9 @@ pub struct EngineOptions {
     pub memory_bytes_max: u64,
     /// An fsync writes a log where that is cheaper than a commit (`treelog`).
     pub tree_log: bool,
+    /// Who reads a file in order in small steps finds the next compressed extents decompressed, by all processors. For callers
+    /// who have no kernel that reads ahead for them, as a mount has.
+    pub read_ahead: bool,
 }
 
 impl Default for EngineOptions {
@@ -123,6 +126,7 @@ impl Default for EngineOptions {
             commit_interval_s: 30,
             memory_bytes_max: 1 << 30,
             tree_log: false,
+            read_ahead: true,
         }
     }
 }

@@ -88,6 +88,8 @@ pub fn parse(arguments: &[String]) -> Result<Options> {
     let mut options = Options::default();
     options.engine.memory_bytes_max = default_memory_bytes();
     options.engine.tree_log = true;
+    // The kernel does.
+    options.engine.read_ahead = false;
     for option in arguments.iter().flat_map(|a| a.split(',')).filter(|o| !o.is_empty()) {
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(value)),

@@ -145,6 +145,7 @@ pub fn mount_as(
         commit_interval_s: 0,
         memory_bytes_max: 64 << 20,
         tree_log,
+        ..EngineOptions::default()
     };
     let env: Arc<dyn Env> = Arc::new(FixedEnv::default());
     let engine = Engine::open(volume, env, options)?;

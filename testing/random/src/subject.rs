@@ -90,6 +90,7 @@ pub fn mount(devices: &[Arc<MemDevice>], clock: &Arc<StillClock>, setup: &Setup)
         commit_interval_s: setup.commit_interval_s,
         memory_bytes_max: setup.memory_bytes_max,
         tree_log: setup.tree_log,
+        ..EngineOptions::default()
     };
     let engine = Engine::open(volume, clock.clone(), options).context("opening the engine")?;
     let options = MountOptions {

@@ -9,7 +9,7 @@ use crate::run;
 
 const NAME: &str = "stream --in-process";
 /// What the benchmark tells of each line, in the order of the columns.
-const COLUMNS: [(&str, usize); 9] = [
+const COLUMNS: [(&str, usize); 10] = [
     ("write", 0),
     ("write", 1),
     ("write", 2),
@@ -19,6 +19,7 @@ const COLUMNS: [(&str, usize); 9] = [
     ("read", 2),
     ("read", 3),
     ("read", 4),
+    ("read", 5),
 ];
 
 /// Rates of all runs of one line; none where there is nothing to measure.
@@ -65,10 +66,10 @@ fn add(lines: &mut Vec<Line>, line: &serde_json::Value) -> Result<()> {
 
 fn render(lines: &[Line], args: &stream::Args, processors: usize) -> String {
     let mut text = format!(
-        "{} MiB, medians of {} runs, GB/s, with 1 processor and with {processors}. Calls of 1 MiB, a volume in memory.\n\n\
+        "{} MiB, medians of {} runs, GB/s, with 1 processor and with {processors}. Calls of 1 MiB (small steps: 64 KiB), a volume in memory.\n\n\
          | Option | data | write: codec alone, 1 | engine, 1 | codec alone, {processors} | engine, {processors} \
-         | read: codec alone, 1 | engine, 1 | codec alone, {processors} | engine, {processors} | engine, {processors} callers |\n\
-         |---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+         | read: codec alone, 1 | engine, 1 | codec alone, {processors} | engine, {processors} | engine, {processors} callers | engine, {processors}, small steps |\n\
+         |---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
         args.mib, args.runs
     );
     for line in lines {
@@ -92,7 +93,7 @@ mod tests {
         for rate in [1.0, 5.0, 2.0] {
             let line = serde_json::json!({
                 "how": "none", "content": "text", "write": [null, rate, null, 2.0],
-                "read": [null, 3.0, null, 4.0, 5.0],
+                "read": [null, 3.0, null, 4.0, 5.0, 6.0],
             });
             add(&mut lines, &line).unwrap();
         }
@@ -107,7 +108,7 @@ mod tests {
         };
         let text = render(&lines, &args, 2);
         assert!(
-            text.ends_with("| none | text | - | 2.00 | - | 2.00 | - | 3.00 | - | 4.00 | 5.00 |\n"),
+            text.ends_with("| none | text | - | 2.00 | - | 2.00 | - | 3.00 | - | 4.00 | 5.00 | 6.00 |\n"),
             "{text}"
         );
     }

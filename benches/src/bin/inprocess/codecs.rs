@@ -21,6 +21,8 @@ const HOW: [Option<&str>; 5] = [None, Some("lzo"), Some("zstd:1"), Some("zstd:3"
 const CONTENTS: [Content; 3] = [Content::Text, Content::Half, Content::Noise];
 /// What the codec does alone, to have it measured: so many calls' worth.
 const ALONE_CALLS: usize = 128;
+/// A small step of who reads in order, with a buffer of no great size.
+const STEP_BYTES: usize = 64 << 10;
 
 /// The system, with another number of processors.
 struct Processors(usize);
@@ -44,6 +46,8 @@ struct Rates {
     read: f64,
     /// By as many callers as there are processors.
     read_together: f64,
+    /// By one caller in steps of [`STEP_BYTES`].
+    read_steps: f64,
 }
 
 /// Of the codec without an engine, in GB/s: what processors that share caches, or are two threads of one core, can do at all.
@@ -72,7 +76,7 @@ impl Line {
                 "how": how,
                 "content": content,
                 "write": [alone_write[0], one.write, alone_write[1], all.write],
-                "read": [alone_read[0], one.read, alone_read[1], all.read, all.read_together],
+                "read": [alone_read[0], one.read, alone_read[1], all.read, all.read_together, all.read_steps],
             });
             println!("{line}");
             return;
@@ -80,7 +84,7 @@ impl Line {
         let show = |rate: Option<f64>| rate.map_or("    -".into(), |rate| format!("{rate:5.2}"));
         println!(
             "{how:<7} {content:<6} write: codec {}, engine {:5.2}; all: codec {}, engine {:5.2}; \
-             read: codec {}, engine {:5.2}; all: codec {}, engine {:5.2}, all callers {:5.2} GB/s",
+             read: codec {}, engine {:5.2}; all: codec {}, engine {:5.2}, all callers {:5.2}, small steps {:5.2} GB/s",
             show(alone_write[0]),
             one.write,
             show(alone_write[1]),
@@ -90,6 +94,7 @@ impl Line {
             show(alone_read[1]),
             all.read,
             all.read_together,
+            all.read_steps,
         );
     }
 }
@@ -198,37 +203,42 @@ fn in_engine(
         rig.commit()?;
         anyhow::Ok((calls, bytes))
     })?;
-    rig.cool()?;
-    let read = read_all(&rig, &file, data, calls, 1)?;
-    rig.cool()?;
-    let together = read_all(&rig, &file, data, calls, processors)?;
+    let read_cold = |step, callers| {
+        rig.cool()?;
+        read_all(&rig, &file, data, calls, step, callers)
+    };
+    let read = read_cold(CALL_BYTES, 1)?;
+    let together = read_cold(CALL_BYTES, processors)?;
+    let steps = read_cold(STEP_BYTES, 1)?;
     rig.finish(None)?;
     Ok(Rates {
         write: gb_per_s(&written),
         read: gb_per_s(&read),
         read_together: gb_per_s(&together),
+        read_steps: gb_per_s(&steps),
     })
 }
 
-/// Reads the file once, each call by whichever caller is free.
-fn read_all(rig: &Rig, file: &File, data: &[u8], calls: u64, callers: usize) -> Result<Measured> {
+/// Reads the file once in such steps, each by whichever caller is free.
+fn read_all(rig: &Rig, file: &File, data: &[u8], calls: u64, step: usize, callers: usize) -> Result<Measured> {
+    let bytes = calls * CALL_BYTES as u64;
     let next = AtomicU64::new(0);
     let read_some = || {
-        let mut out = vec![0; CALL_BYTES];
+        let mut out = vec![0; step];
         loop {
-            let n = next.fetch_add(1, Ordering::Relaxed);
-            if n >= calls {
+            let at = next.fetch_add(step as u64, Ordering::Relaxed);
+            if at >= bytes {
                 return Ok(());
             }
-            let at = n * CALL_BYTES as u64;
             let count = rig.fs.read(&CALLER, file.node, file.handle, at, &mut out)?;
             ensure!(count == out.len(), "a short read");
             // All of it is compared elsewhere; this takes no time worth measuring.
-            ensure!(out.first_chunk::<4096>() == data.first_chunk(), "not what was written");
+            let written = &data[(at % CALL_BYTES as u64) as usize..];
+            ensure!(out[..4096] == written[..4096], "not what was written");
         }
     };
     Measured::of(|| {
         on_threads(callers, &read_some)?;
-        Ok((calls, calls * CALL_BYTES as u64))
+        Ok((calls, bytes))
     })
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::ahead::Ahead;
 use super::appended::Appended;
 use super::defrag::Defrag;
 use super::dirty::DirtyMap;
@@ -52,6 +53,8 @@ pub struct FileData {
     pub(super) state: Mutex<DataState>,
     /// For fsync.
     pub(super) failures: Failures,
+    /// Of who reads the file in order.
+    pub(super) ahead: Mutex<Ahead>,
 }
 
 impl DataState {

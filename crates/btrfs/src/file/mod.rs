@@ -11,6 +11,7 @@
 //! dirty inodes. Write-back takes no operation lock, so that it may run while one is held; space is reserved before the
 //! flush lock is taken.
 
+mod ahead;
 mod appended;
 mod atomic;
 mod blocks;
@@ -61,6 +62,8 @@ pub use truncate::{drop_extents_of_deleted, truncate};
 pub use write::{First, WriteCtx, write};
 pub use writeback::{sync_all, write_back, write_back_all, write_back_as, write_back_for_space};
 
+#[cfg(test)]
+mod ahead_tests;
 #[cfg(test)]
 mod atomic_tests;
 #[cfg(test)]

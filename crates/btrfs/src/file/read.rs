@@ -8,7 +8,7 @@ use btrfs_format::view::{FileExtentView, file_extent};
 use btrfs_format::{ChecksumType, LogicalAddr};
 
 use super::extent::{Extent, Kind, OnDisk, Walk};
-use super::{BLOCK, csum, decompress, round_down, round_up};
+use super::{BLOCK, ahead, csum, decompress, round_down, round_up};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, flags};
@@ -22,18 +22,26 @@ pub fn read(engine: &Engine, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) ->
     let size = inode.attr.lock().attr.size;
     let len = size.saturating_sub(offset).min(buf.len() as u64) as usize;
     if len > 0 {
-        read_range(engine, inode, offset, &mut buf[..len])?;
+        let goes_on = ahead::goes_on(engine, inode, offset..offset + len as u64);
+        read_parts(engine, inode, offset, &mut buf[..len], goes_on)?;
     }
     Ok(len)
 }
 
 /// Reads a range whatever the size of the file is. The caller holds the operation lock, or the flush lock.
 pub(super) fn read_range(engine: &Engine, inode: &Arc<Inode>, at: u64, buf: &mut [u8]) -> Result<()> {
+    read_parts(engine, inode, at, buf, false)
+}
+
+/// Reads a range; where it goes on from what was read before, the next extents may be read ahead.
+fn read_parts(engine: &Engine, inode: &Arc<Inode>, at: u64, buf: &mut [u8], goes_on: bool) -> Result<()> {
     // What is in memory now stays valid although it may land on disk meanwhile: nobody writes while we hold the lock.
     let on_disk = inode.data.state.lock().read(at, buf);
+    let end = at + buf.len() as u64;
     for range in on_disk {
         let part = &mut buf[(range.start - at) as usize..(range.end - at) as usize];
-        read_disk(engine, inode, range, part)?;
+        let goes_on = goes_on && range.end == end;
+        read_disk(engine, inode, range, part, goes_on)?;
     }
     Ok(())
 }
@@ -58,11 +66,20 @@ enum Job<'b> {
         from: u64,
         out: &'b mut [u8],
     },
+    /// A compressed extent that nobody asked for yet, to be kept.
+    Ahead { extent: Extent, disk: OnDisk },
 }
 
 /// Reads what the extents hold: large plain parts and compressed extents are shared among workers.
-fn read_disk(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &mut [u8]) -> Result<()> {
-    let jobs = read_jobs(engine, inode, range, buf)?;
+fn read_disk(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &mut [u8], goes_on: bool) -> Result<()> {
+    let mut jobs = read_jobs(engine, inode, range, buf)?;
+    if goes_on
+        && let Some(Job::Packed { extent, disk, .. }) = jobs.last()
+        && !engine.file.is_cached((disk.addr, extent.generation))
+    {
+        let next = ahead::extents(engine, inode, extent);
+        jobs.extend(next.into_iter().map(|(extent, disk)| Job::Ahead { extent, disk }));
+    }
     let read = engine.workers.run(jobs, |job| match job {
         Job::Plain { addr, out } => read_plain(engine, inode, addr, out),
         Job::Packed {
@@ -71,6 +88,11 @@ fn read_disk(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &mut [
             from,
             out,
         } => read_packed(engine, inode, &extent, &disk, from, out),
+        Job::Ahead { extent, disk } => {
+            // Who asks for it is told what is wrong with it.
+            let _ = load_compressed(engine, inode, &extent, &disk);
+            Ok(())
+        }
     });
     read.into_iter().collect()
 }

@@ -23,7 +23,7 @@ const DIRTY_BYTES_MAX_DEFAULT: u64 = 256 << 20;
 const COMPRESSED_GROUP_BYTES_MIN: u64 = 1 << 20;
 const COMPRESSED_GROUP_BYTES_MAX: u64 = 64 << 20;
 /// Bounds of [`FileShared::decompressed_max`]: 2 and 32 MiB.
-const DECOMPRESSED_MAX: RangeInclusive<usize> = 16..=256;
+pub(super) const DECOMPRESSED_MAX: RangeInclusive<usize> = 16..=256;
 /// The share of the memory for changes that decompressed extents may take once more, within these bounds.
 const DECOMPRESSED_SHARES: u64 = 32;
 /// Files up to this size live in their item: the kernel's default of `max_inline`.
@@ -39,7 +39,8 @@ pub struct FileShared {
     dirty_bytes: AtomicU64,
     dirty_bytes_max: AtomicU64,
     dirty: Mutex<BTreeMap<InodeId, Arc<Inode>>>,
-    /// Extents of which a part was read: who reads on finds the rest. Those used last are at the end.
+    /// Extents of which a part was read, and those read [ahead](super::ahead): who reads on finds the rest. Those used last
+    /// are at the end.
     decompressed: Mutex<VecDeque<(ExtentId, Arc<Vec<u8>>)>>,
     /// As many files can be read in small steps by turns without an extent being decompressed twice.
     decompressed_max: usize,
@@ -153,6 +154,10 @@ impl FileShared {
         self.dirty.lock().values().next().cloned()
     }
 
+    /// Without using it.
+    pub(super) fn is_cached(&self, id: ExtentId) -> bool {
+        self.decompressed.lock().iter().rev().any(|(known, _)| *known == id)
+    }
     pub(super) fn cached(&self, id: ExtentId) -> Option<Arc<Vec<u8>>> {
         let mut cache = self.decompressed.lock();
         // Who reads in order had it last.

@@ -16,7 +16,7 @@ use crate::inode::Inode;
 use crate::testing::Dice;
 
 /// What a compressed extent holds at most.
-const EXTENT: usize = 128 << 10;
+pub(super) const EXTENT: usize = 128 << 10;
 
 fn compressed() -> MountOptions {
     MountOptions {
@@ -40,7 +40,7 @@ fn text(seed: usize, len: usize) -> Vec<u8> {
 }
 
 /// Files of so many extents each, on disk and with nothing cached.
-fn files(count: usize, extents_each: usize) -> Bench {
+pub(super) fn files(count: usize, extents_each: usize) -> Bench {
     let mut bench = Bench::new(512 << 20, plain, compressed());
     for file in 0..count {
         bench.create();
@@ -54,7 +54,7 @@ fn files(count: usize, extents_each: usize) -> Bench {
 }
 
 /// Reads all files to their ends, a step of each in turn; decompressions for each extent.
-fn read_in_turn(bench: &Bench, step: usize) -> f64 {
+pub(super) fn read_in_turn(bench: &Bench, step: usize) -> f64 {
     let inodes: Vec<_> = (0..bench.files.len()).map(|file| bench.inode(file)).collect();
     let len = bench.files[0].len();
     let before = bench.engine().file.decompressions.load(Relaxed);
@@ -159,7 +159,7 @@ fn leave_free(bench: &mut Bench, bytes: u64) {
 }
 
 /// Where a file's extents lie, and when they came there.
-fn extents(inode: &Inode) -> Vec<(LogicalAddr, Generation)> {
+pub(super) fn extents(inode: &Inode) -> Vec<(LogicalAddr, Generation)> {
     let walk = Walk::new(&inode.tree, inode.ino, 0..u64::MAX).unwrap();
     let all = walk.collect().unwrap();
     let place = |e: &Extent| e.on_disk().map(|disk| (disk.addr, e.generation));
@@ -167,7 +167,7 @@ fn extents(inode: &Inode) -> Vec<(LogicalAddr, Generation)> {
 }
 
 /// Reads a file in small steps.
-fn read_all(bench: &Bench, file: usize, step: usize, when: &str) {
+pub(super) fn read_all(bench: &Bench, file: usize, step: usize, when: &str) {
     let (inode, want) = (bench.inode(file), &bench.files[file]);
     let mut buf = vec![0; step];
     for at in (0..want.len()).step_by(step) {

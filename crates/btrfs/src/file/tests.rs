@@ -13,7 +13,7 @@ use cowshed_vfs::{Context, FallocateFlags, FileSystem, Lookup, NodeId, OpenFlags
 
 use super::{BLOCK, WriteCtx};
 use crate::engine::{Engine, EngineOptions};
-use crate::env::FixedEnv;
+use crate::env::{Env, FixedEnv};
 use crate::error::Error;
 use crate::fs::{Fs, MountOptions};
 use crate::inode::Inode;
@@ -143,12 +143,21 @@ fn mount(device: &Arc<MemDevice>, options: &MountOptions) -> Fs {
 }
 
 pub(super) fn mount_device(device: Arc<dyn BlockDevice>, options: &MountOptions) -> Fs {
+    mount_in(Arc::new(FixedEnv::default()), device, options, EngineOptions::default())
+}
+
+pub(super) fn mount_in(
+    env: Arc<dyn Env>,
+    device: Arc<dyn BlockDevice>,
+    options: &MountOptions,
+    engine_options: EngineOptions,
+) -> Fs {
     let volume = Volume::open(vec![device], &OpenOptions::default()).unwrap();
     let engine_options = EngineOptions {
         commit_interval_s: 0,
-        ..EngineOptions::default()
+        ..engine_options
     };
-    let engine = Engine::open(volume, Arc::new(FixedEnv::default()), engine_options).unwrap();
+    let engine = Engine::open(volume, env, engine_options).unwrap();
     Fs::mount(engine, options.clone()).unwrap()
 }
 

@@ -157,8 +157,9 @@ impl File {
 
     /// Reads from an offset in bytes; fewer bytes than asked for only at the end of the file.
     ///
-    /// Nothing is read ahead: each call goes to the devices, but for compressed extents, which stay decompressed for the next
-    /// calls. Who reads in small steps puts a [`std::io::BufReader`] between.
+    /// Each call goes to the devices, but for compressed extents, which stay decompressed for the next calls; who reads a file in
+    /// order in small steps finds the next ones decompressed, by all processors. Other data is not kept: who reads that in small steps
+    /// puts a [`std::io::BufReader`] between.
     ///
     /// # Errors
     /// Not opened for reading; data that is damaged in all its copies.
