@@ -1,38 +1,13 @@
 //! Who reads in order finds what comes next, nobody pays for what is not read, and nobody sees anything else of it.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowshed_device::BlockDevice;
-use cowshed_vfs::Timestamp;
 
-use super::small_reads_tests::{EXTENT, extents, files, read_all, read_in_turn};
-use super::tests::{Bench, mount_in};
+use super::small_reads_tests::{EXTENT, extents, files, read_all, read_in_turn, remount};
+use super::tests::Bench;
 use crate::engine::EngineOptions;
-use crate::env::{Env, FixedEnv};
 use crate::error::Error;
-
-/// A clock that repeats, and so many processors.
-struct Processors(FixedEnv, usize);
-
-impl Env for Processors {
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-    fn random(&self, bytes: &mut [u8]) {
-        self.0.random(bytes);
-    }
-    fn processors(&self) -> usize {
-        self.1
-    }
-}
-
-/// Nothing is cached afterwards.
-fn remount(bench: &mut Bench, processors: usize, engine_options: EngineOptions) {
-    bench.engine().close().unwrap();
-    let env = Processors(FixedEnv::default(), processors);
-    bench.fs = mount_in(Arc::new(env), bench.device.clone(), &bench.options, engine_options);
-}
 
 fn reading_ahead(count: usize, extents_each: usize) -> Bench {
     let mut bench = files(count, extents_each);

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use btrfs_format::{Generation, LogicalAddr};
-use cowshed_vfs::FallocateFlags;
+use cowshed_vfs::{FallocateFlags, Timestamp};
 
 use super::compress::CompressPolicy;
 use super::extent::{Extent, Walk};
-use super::tests::{Bench, plain};
+use super::tests::{Bench, mount_in, plain};
 use super::{BLOCK, Defrag, Exchange, FileShared, WriteCtx};
+use crate::engine::EngineOptions;
+use crate::env::{Env, FixedEnv};
 use crate::fs::MountOptions;
 use crate::inode::Inode;
 use crate::testing::Dice;
@@ -26,6 +28,28 @@ fn compressed() -> MountOptions {
         }),
         ..MountOptions::default()
     }
+}
+
+/// A clock that repeats, and so many processors.
+struct Processors(FixedEnv, usize);
+
+impl Env for Processors {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+    fn random(&self, bytes: &mut [u8]) {
+        self.0.random(bytes);
+    }
+    fn processors(&self) -> usize {
+        self.1
+    }
+}
+
+/// Nothing is cached afterwards.
+pub(super) fn remount(bench: &mut Bench, processors: usize, engine_options: EngineOptions) {
+    bench.engine().close().unwrap();
+    let env = Processors(FixedEnv::default(), processors);
+    bench.fs = mount_in(Arc::new(env), bench.device.clone(), &bench.options, engine_options);
 }
 
 /// Text in which each block differs.
@@ -108,8 +132,7 @@ const FILE_BYTES: usize = 6 * EXTENT;
 
 /// What memory keeps of an extent is not shown in place of what was written since, however the items came to be: extents' places
 /// are used again and again here.
-#[test]
-fn nobody_reads_what_an_extent_held_before() {
+fn nobody_sees_what_extents_held(processors: usize) {
     let mut dice = Dice::new(1);
     let mut bench = Bench::new(128 << 20, plain, compressed());
     for file in 0..FILES {
@@ -119,6 +142,7 @@ fn nobody_reads_what_an_extent_held_before() {
         bench.files[file] = data;
     }
     leave_free(&mut bench, 3 << 20);
+    remount(&mut bench, processors, EngineOptions::default());
     let (mut seen, mut free, mut used_again) = (HashSet::new(), HashSet::new(), 0);
     for round in 0..500 {
         let done = change(&mut bench, &mut dice, round);
@@ -144,6 +168,16 @@ fn nobody_reads_what_an_extent_held_before() {
     }
     assert!(used_again > 100, "only {used_again} extents lie where others were");
     bench.judge("at the end");
+}
+
+#[test]
+fn nobody_reads_what_an_extent_held_before() {
+    nobody_sees_what_extents_held(1);
+}
+
+#[test]
+fn nor_where_extents_are_read_ahead() {
+    nobody_sees_what_extents_held(3);
 }
 
 /// Takes all space but so much, so that what is free is soon used again. It is no file that is compared.
