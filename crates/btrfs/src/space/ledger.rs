@@ -254,7 +254,8 @@ impl Ledger {
             0
         };
         let promised = n.data_reserved_bytes + meta;
-        if promised.saturating_add(bytes) > pool.free {
+        // Who needs nothing gets it also where deletion lives on the global reserve.
+        if bytes > 0 && promised.saturating_add(bytes) > pool.free {
             return Err(Short);
         }
         n.data_reserved_bytes += bytes;
@@ -499,6 +500,15 @@ mod tests {
         let _d = l.try_reserve_data(60 * 16384).unwrap();
         assert!(l.try_reserve_meta(6, false).is_err());
         let _m = l.try_reserve_meta(4, false).unwrap();
+        assert!(l.try_reserve_data(4096).is_err());
+    }
+
+    #[test]
+    fn who_needs_no_data_gets_it_where_nothing_is_left() {
+        let l = ledger(64 * 16384, true);
+        l.set_global_reserve(32 * 16384);
+        let _release = l.try_reserve_meta(40, true).unwrap();
+        assert!(l.try_reserve_data(0).is_ok(), "the deletion goes on");
         assert!(l.try_reserve_data(4096).is_err());
     }
 }
