@@ -179,6 +179,13 @@ fn operations() -> Vec<Vec<Op>> {
         vec![truncate(FRAGMENTED, 100)],
         vec![truncate(SMALL, 7)],
         vec![truncate(ODD, 1 << 20)],
+        // What was cut off does not come back, whatever becomes of the block of the end.
+        vec![truncate(BIG, 5), truncate(BIG, 3 * BLOCK)],
+        vec![truncate(BIG, BLOCK + 5), write(BIG, BLOCK + 100, 50)],
+        vec![truncate(ODD, 9000), clone(FRAGMENTED, 0, ODD, 8 * BLOCK, 20 * BLOCK)],
+        vec![truncate(ODD, 9000), allocate(ODD, F::empty(), 5000, 5 * BLOCK)],
+        vec![truncate(ODD, 9000), Op::Sync, exchange(ODD, BIG, 0, true)],
+        vec![truncate(SMALL, 7), truncate(SMALL, 150)],
         vec![allocate(FRAGMENTED, PUNCH, 0, whole)],
         vec![allocate(BIG, PUNCH, 100, 3 * BLOCK)],
         vec![allocate(BIG, PUNCH, 100, 30)],
@@ -277,7 +284,13 @@ fn only_frees() -> Vec<Vec<Op>> {
         }],
         vec![Op::Rmdir { place: place(DIR) }],
         vec![truncate(FRAGMENTED, 0)],
+        vec![truncate(FRAGMENTED, 100)],
         vec![truncate(BIG, BLOCK)],
+        vec![truncate(BIG, 5)],
+        vec![truncate(ODD, 9000)],
+        vec![truncate(SMALL, 7)],
+        vec![truncate(IN_PLACE, 50_001)],
+        vec![truncate(PROMISED, 3 * BLOCK + 1)],
         vec![allocate(FRAGMENTED, PUNCH, 0, FRAGMENTS * BLOCK)],
         vec![allocate(BIG, PUNCH, BLOCK, 20 * BLOCK)],
     ]
@@ -528,7 +541,7 @@ fn small() -> Setup {
 
 #[test]
 fn no_data_space() {
-    enumerate(&small(), Fill::Data, &[1]);
+    enumerate(&small(), Fill::Data, &[0, 1]);
 }
 
 #[test]
@@ -543,12 +556,16 @@ fn no_data_space_and_logs() {
 
 #[test]
 fn no_data_space_for_what_is_compressed() {
-    enumerate(&compressed(), Fill::Data, &[2]);
+    for how in COMPRESSIONS {
+        enumerate(&compressed(how), Fill::Data, &[2]);
+    }
 }
 
-fn compressed() -> Setup {
+const COMPRESSIONS: [&str; 3] = ["lzo", "zlib", "zstd:1"];
+
+fn compressed(how: &str) -> Setup {
     Setup {
-        compress: Some("zstd:1".parse().unwrap()),
+        compress: Some(how.parse().unwrap()),
         ..small()
     }
 }
@@ -580,14 +597,8 @@ fn full_at_each_number_of_free_blocks() {
     };
     let rooms: Vec<u64> = (0..12).chain((12..300).step_by(61)).collect();
     for how in [Fill::Data, Fill::Both] {
-        for setup in [
-            small(),
-            compressed(),
-            explicit.clone(),
-            logs(),
-            logs_and_csums.clone(),
-            large.clone(),
-        ] {
+        let others = [small(), explicit.clone(), logs(), logs_and_csums.clone(), large.clone()];
+        for setup in others.into_iter().chain(COMPRESSIONS.map(compressed)) {
             enumerate(&setup, how, &rooms);
         }
     }

@@ -13,10 +13,10 @@ use super::items::{self, Change, NOW};
 use super::replace::{self, Replacement};
 use super::shared::{INLINE_BYTES_MAX, has_no_holes};
 use super::write::{WriteCtx, grow, note_dirty, touch};
-use super::writeback::inline_extent;
+use super::writeback::{self, inline_extent};
 use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up};
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::space::{Budget, DataReservation, MetaReservation};
 
@@ -39,12 +39,16 @@ pub fn truncate(engine: &Engine, inode: &Arc<Inode>, new_size: u64) -> Result<()
     let (tail, reservation, _op, size) = loop {
         // In a statement of its own: the reservation may write data back, which takes the lock, too.
         let size = inode.attr.lock().attr.size;
-        let tail = engine.space.reserve_data(tail_bytes(size))?;
+        let tail = match engine.space.reserve_data(tail_bytes(size)) {
+            // A file can be cut all the same.
+            Err(Error::NoSpace) if new_size < size => engine.space.reserve_data(0)?,
+            tail => tail?,
+        };
         let reservation = engine.reserve(Budget::TRUNCATE)?;
         let op = inode.lock.write();
         let size = inode.attr.lock().attr.size;
         // Another size by now, whose last block was not reckoned with.
-        if tail_bytes(size) <= tail.bytes() {
+        if new_size < size || tail_bytes(size) <= tail.bytes() {
             break (tail, reservation, op, size);
         }
     };
@@ -81,7 +85,7 @@ fn shrink(
             forget_dirty(engine, inode, state, round_up(new_size)..u64::MAX);
             state.cut = Some(attr.disk_size).filter(|on_disk| *on_disk > new_size);
             if state.cut.is_none()
-                && let Some(tail) = tail.take()
+                && let Some(tail) = tail.take_if(|tail| tail.reserved.is_some())
             {
                 tail.put(engine, inode, state);
             }
@@ -109,12 +113,16 @@ pub(super) fn forget_dirty(engine: &Engine, inode: &Arc<Inode>, state: &mut Data
 }
 
 /// The block at the new end of a file that is cut, where it holds data: zero behind the end.
+///
+/// Where there is no space for it, it stays on disk as it is, but for inline data: Linux leaves it so always. Nobody sees what lies
+/// behind an end, and who moves that clears it first ([`grow`]).
 struct Tail {
     block: u64,
     content: Vec<u8>,
     /// Bytes of the block that stay.
     len: usize,
-    reserved: DataReservation,
+    /// `None`: there is no space.
+    reserved: Option<DataReservation>,
 }
 
 impl Tail {
@@ -124,18 +132,27 @@ impl Tail {
         if block == new_size {
             return Ok(None);
         }
+        let reserved = Some(reserved).filter(|reserved| reserved.bytes() >= BLOCK);
+        if reserved.is_none() {
+            // Then it is as it lies on disk.
+            writeback::flush(engine, inode)?;
+        }
         // In this order: what lands in between is seen by the first look.
         let is_pending = inode.data.state.lock().next_pending(block) == Some(block);
         let extent = Walk::new(&inode.tree, inode.ino, block..block + BLOCK)?.next()?;
         if extent.as_ref().is_some_and(|e| e.is_inline() && e.end() > BLOCK) {
             return Err(too_long_inline(inode));
         }
+        let len = (new_size - block) as usize;
+        if reserved.is_none() && len as u64 > INLINE_BYTES_MAX && extent.as_ref().is_some_and(Extent::is_inline) {
+            // Compressed as a rule: it is no inline data any more when it is shorter.
+            return Err(Error::NoSpace);
+        }
         if !is_pending && !extent.is_some_and(|e| e.is_data()) {
             return Ok(None);
         }
         let mut content = vec![0; BLOCK as usize];
         read::read_range(engine, inode, block, &mut content)?;
-        let len = (new_size - block) as usize;
         content[len..].fill(0);
         Ok(Some(Self {
             block,
@@ -147,8 +164,9 @@ impl Tail {
 
     /// Makes the block dirty.
     fn put(self, engine: &Engine, inode: &Arc<Inode>, state: &mut DataState) {
+        let Some(reserved) = self.reserved else { return };
         let dirtied = state.dirty.write(self.block, &self.content);
-        note_dirty(engine, inode, state, Some(self.reserved), dirtied);
+        note_dirty(engine, inode, state, Some(reserved), dirtied);
     }
 
     /// Inline data is cut in its item at once: gives what is there, where nothing newer is in memory. The caller holds the flush lock.

@@ -182,13 +182,19 @@ fn a_truncation_that_writes_its_own_file_back_to_find_space() {
         inode.data.pending_bytes() > 0,
         "it is dirty, and there is no space beside it"
     );
-    assert!(super::truncate(engine, &inode, 100).is_err());
-    drop(rest);
     super::truncate(engine, &inode, 100).unwrap();
-    bench.files[0] = vec![7; 100];
+    assert!(super::truncate(engine, &inode, 200).is_err(), "zeros want a block");
+    drop(rest);
     drop(inode);
+    bench.files[0] = vec![7; 100];
+    bench.compare(0, "cut, though its last block could not be written");
     bench.remount();
     bench.compare(0, "after a remount");
+    super::truncate(bench.engine(), &bench.inode(0), 200).unwrap();
+    bench.files[0].resize(200, 0);
+    bench.compare(0, "what was cut off does not come back");
+    bench.remount();
+    bench.compare(0, "nor from disk");
 }
 
 #[test]
