@@ -108,10 +108,22 @@ pub fn clone_range(
 /// As [`clone_range`]; `ctx` says which set-id bits go.
 pub fn clone_as(
     engine: &Engine,
+    src: (&Arc<Inode>, u64),
+    dst: (&Arc<Inode>, u64),
+    len_bytes: u64,
+    ctx: WriteCtx,
+) -> Result<()> {
+    clone_counted(engine, src, dst, len_bytes, ctx, &mut 0)
+}
+
+/// As [`clone_as`]; `done_bytes` are shared in the end, all or those of the steps before the one that failed.
+fn clone_counted(
+    engine: &Engine,
     (src, src_offset): (&Arc<Inode>, u64),
     (dst, dst_offset): (&Arc<Inode>, u64),
     len_bytes: u64,
     ctx: WriteCtx,
+    done_bytes: &mut u64,
 ) -> Result<()> {
     engine.txn.check_writable()?;
     let (mut reservation, _locks) = lock_with_space(engine, src, dst, || {
@@ -128,7 +140,7 @@ pub fn clone_as(
         let old_end = reservation.split(old_end_bytes(dst_size, dst_offset));
         grow(engine, dst, dst_size, dst_offset, old_end)?;
     }
-    share(engine, src, dst, &ranges, Some(reservation), Some(ctx))
+    share(engine, src, dst, &ranges, Some(reservation), Some(ctx), done_bytes)
 }
 
 /// Both files locked, and the space for what cannot be shared: none, as a rule, so that a full volume can share.
@@ -253,7 +265,7 @@ pub fn dedupe_range(
     if !is_same(engine, src, dst, &ranges)? {
         return Ok(Dedupe::Differs);
     }
-    share(engine, src, dst, &ranges, Some(reservation), None)?;
+    share(engine, src, dst, &ranges, Some(reservation), None, &mut 0)?;
     Ok(Dedupe::Same(len_bytes))
 }
 
@@ -279,7 +291,8 @@ fn may_share(src: &Arc<Inode>, dst: &Arc<Inode>) -> bool {
     src.flags() & flags::NODATASUM == dst.flags() & flags::NODATASUM
 }
 
-/// Shares whole blocks, step by step; the size of the target follows, and its times where it is meant as a write.
+/// Shares whole blocks, step by step, and counts the bytes; the size of the target follows, and its times where it is meant as a
+/// write.
 fn share(
     engine: &Engine,
     src: &Arc<Inode>,
@@ -287,6 +300,7 @@ fn share(
     ranges: &Ranges,
     mut spare: Option<DataReservation>,
     change: Option<WriteCtx>,
+    done_bytes: &mut u64,
 ) -> Result<()> {
     let blocks = ranges.src.start..round_up(ranges.src.end);
     let to_dst = |at: u64| at - blocks.start + ranges.dst.start;
@@ -358,6 +372,7 @@ fn share(
             update_disk_size(state, attr, false);
         });
         pos = to;
+        *done_bytes = pos.min(ranges.src.end) - blocks.start;
     }
     Ok(())
 }
@@ -470,14 +485,17 @@ pub fn copy_as(
             return Ok(copied);
         }
     }
-    match clone_as(engine, (src, from), (dst, dst_offset + head), to - from, ctx) {
+    let mut shared_bytes = 0;
+    let (src_at, dst_at) = ((src, from), (dst, dst_offset + head));
+    match clone_counted(engine, src_at, dst_at, to - from, ctx, &mut shared_bytes) {
         Ok(()) => {}
         // Somebody changed a size in between.
         Err(crate::Error::Outcome(Outcome::Invalid)) => {
             return Ok(head + copy(from, dst_offset + head, src_end - from)?);
         }
-        Err(error) if head == 0 => return Err(error),
-        Err(_) => return Ok(head),
+        Err(error) if head + shared_bytes == 0 => return Err(error),
+        // What is there is told of, or whoever remembers the target goes on showing what was there before.
+        Err(_) => return Ok(head + shared_bytes),
     }
     let shared = to - src_offset;
     match copy(to, dst_offset + shared, src_end - to) {

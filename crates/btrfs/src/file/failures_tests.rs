@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
-use cowshed_vfs::{Caches, Context, Error as Errno, FallocateFlags, FileSystem, Handle, NodeId, WriteFlags};
+use cowshed_vfs::{Caches, Context, Error as Errno, FallocateFlags, FileSystem, Handle, NodeId, SetAttr, WriteFlags};
 use parking_lot::Mutex;
 
 use super::tests::{Bench, mount_device, plain};
@@ -55,15 +55,20 @@ fn who_syncs_hears_of_lost_data_when_the_caches_know() {
     super::write_back(engine, &inode).unwrap();
 }
 
-/// Notes what is lost.
+/// Notes what is lost, and what has changed.
 #[derive(Default)]
-struct Lost(Mutex<Vec<(NodeId, Vec<Range<u64>>)>>);
+struct Told {
+    lost: Mutex<Vec<(NodeId, Vec<Range<u64>>)>>,
+    changed: Mutex<Vec<(NodeId, Vec<Range<u64>>)>>,
+}
 
-impl Caches for Lost {
+impl Caches for Told {
     fn attributes_changed(&self, _: NodeId) {}
-    fn content_changed(&self, _: NodeId, _: Vec<Range<u64>>) {}
+    fn content_changed(&self, node: NodeId, ranges: Vec<Range<u64>>) {
+        self.changed.lock().push((node, ranges));
+    }
     fn content_lost(&self, node: NodeId, ranges: Vec<Range<u64>>) {
-        self.0.lock().push((node, ranges));
+        self.lost.lock().push((node, ranges));
     }
     fn settle(&self) {}
 }
@@ -73,7 +78,7 @@ impl Caches for Lost {
 fn pages_of_a_cache_that_find_no_space_are_lost() {
     let (mut bench, _) = bench();
     bench.create();
-    let (ctx, caches) = (Context::root(), Arc::new(Lost::default()));
+    let (ctx, caches) = (Context::root(), Arc::new(Told::default()));
     bench.fs.set_caches(caches.clone());
     let cowshed_vfs::Lookup::Found(entry) = bench.fs.lookup(&ctx, NodeId::ROOT, b"file0").unwrap() else {
         panic!("the file is there")
@@ -92,7 +97,70 @@ fn pages_of_a_cache_that_find_no_space_are_lost() {
     }
     let write = |flags| bench.fs.write(&ctx, entry.node, Handle::NONE, BLOCK, &[1; 100], flags);
     assert_eq!(write(WriteFlags::empty()), Err(Errno::NoSpace));
-    assert!(caches.0.lock().is_empty(), "the caller still has it");
+    assert!(caches.lost.lock().is_empty(), "the caller still has it");
     assert_eq!(write(WriteFlags::FROM_CACHE), Err(Errno::NoSpace));
-    assert_eq!(*caches.0.lock(), [(entry.node, vec![BLOCK..BLOCK + 100])]);
+    assert_eq!(*caches.lost.lock(), [(entry.node, vec![BLOCK..BLOCK + 100])]);
+}
+
+/// A file of so many extents that its items are in several leaves, and that it is changed in several steps.
+fn make_fragments(bench: &mut Bench) {
+    bench.create();
+    let engine = bench.engine();
+    for n in 0..FRAGMENTS {
+        let at = n * 2 * BLOCK;
+        super::write(engine, &bench.inode(0), at, &[7; BLOCK as usize], WriteCtx::default()).unwrap();
+    }
+    engine.close().unwrap();
+}
+
+const FRAGMENTS: u64 = 500;
+
+/// Linux takes a call that failed for one that changed nothing.
+#[test]
+fn who_remembers_a_file_hears_of_the_steps_before_a_failure() {
+    let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
+    make_fragments(&mut bench);
+    let ctx = Context::root();
+    let whole = FRAGMENTS * 2 * BLOCK;
+    let mut halves = [0, 0];
+    for (kind, nth) in (0..40).flat_map(|nth| [(0, nth), (1, nth)]) {
+        let plan = FaultPlan::new();
+        let device = Arc::new(bench.device.snapshot());
+        bench.fs = mount_device(Arc::new(FaultyDevice::new(device, plan.clone())), &bench.options);
+        let caches = Arc::new(Told::default());
+        bench.fs.set_caches(caches.clone());
+        let cowshed_vfs::Lookup::Found(entry) = bench.fs.lookup(&ctx, NodeId::ROOT, b"file0").unwrap() else {
+            panic!("the file is there")
+        };
+        // Both copies.
+        (0..2).for_each(|copy| plan.add(Fault::error(On::Read, nth + copy)));
+        let done = match kind {
+            0 => {
+                let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                bench.fs.fallocate(&ctx, entry.node, Handle::NONE, 0, whole, punch)
+            }
+            _ => {
+                let set = SetAttr {
+                    size_bytes: Some(0),
+                    ..SetAttr::default()
+                };
+                bench.fs.setattr(&ctx, entry.node, None, &set).map(drop)
+            }
+        };
+        if done.is_ok() {
+            continue;
+        }
+        let inode = bench.inode(0);
+        let size = inode.attr_now().size;
+        let mut first = [7];
+        let read = super::read(bench.engine(), &inode, 0, &mut first);
+        if size < whole - BLOCK || (read.is_ok() && first[0] == 0) {
+            halves[kind] += 1;
+            assert!(
+                !caches.changed.lock().is_empty(),
+                "{kind}, read {nth} fails: who remembers it is not told"
+            );
+        }
+    }
+    assert!(halves.iter().all(|n| *n > 0), "no call ended half-way: {halves:?}");
 }

@@ -272,7 +272,11 @@ impl FileSystem for Fs {
             setattr(&self.engine, &self.caller(ctx), &inode, set, may_be_mapped)?;
             Ok(self.attr(&inode))
         };
-        run().map_err(|e| errno("setattr", e))
+        let done = run();
+        if let Some(size) = set.size_bytes {
+            self.tell_of_steps(&done, node, size..u64::MAX);
+        }
+        done.map_err(|e| errno("setattr", e))
     }
 
     fn readlink(&self, _ctx: &Context, node: NodeId) -> VfsResult<Vec<u8>> {
@@ -582,7 +586,9 @@ impl FileSystem for Fs {
             let first = Box::new(|| capability.strip());
             file::fallocate_as(&self.engine, &inode, mode, range, (how, first))
         };
-        run().map_err(|e| errno("fallocate", e))
+        let done = run();
+        self.tell_of_steps(&done, node, offset..offset.saturating_add(len));
+        done.map_err(|e| errno("fallocate", e))
     }
 
     fn lseek(&self, _ctx: &Context, node: NodeId, _handle: Handle, offset: u64, what: SeekKind) -> VfsResult<u64> {

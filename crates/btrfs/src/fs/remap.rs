@@ -144,6 +144,15 @@ impl Fs {
         }
     }
 
+    /// What changes a range in steps and fails leaves those before the one that failed. Linux takes a call that failed for one that
+    /// changed nothing.
+    pub(super) fn tell_of_steps<T>(&self, done: &Result<T>, node: NodeId, range: Range<u64>) {
+        // A call that is refused has not begun.
+        if done.as_ref().is_err_and(|e| !matches!(e, crate::Error::Outcome(_))) {
+            self.content_changed(node, range);
+        }
+    }
+
     /// `None` for commands that are not of this module.
     pub(super) fn ioctl_remap(
         &self,
@@ -253,9 +262,12 @@ impl Fs {
                 }
                 let (src, lent) = self.lent(call.token, Access::READ)?;
                 let all = lent.attr_now().size.saturating_sub(src_offset);
-                self.clone_by(Some(ctx), (src, src_offset), (node, dst_offset), len_bytes)?;
+                let cloned = self.clone_by(Some(ctx), (src, src_offset), (node, dst_offset), len_bytes);
                 let len_bytes = if len_bytes == 0 { all } else { len_bytes };
-                vec![(node, dst_offset..dst_offset.saturating_add(len_bytes))]
+                let range = dst_offset..dst_offset.saturating_add(len_bytes);
+                self.tell_of_steps(&cloned, node, range.clone());
+                cloned?;
+                vec![(node, range)]
             }
             op::DEDUPE => {
                 self.need(ctx, handle, inode, Access::empty())?;

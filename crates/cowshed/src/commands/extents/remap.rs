@@ -52,9 +52,10 @@ pub fn clone_range(src: &File, src_offset: u64, dst: &File, dst_offset: u64, len
     call.src_offset = src_offset.into();
     call.dst_offset = dst_offset.into();
     call.len_bytes = len_bytes.into();
-    ioctl::call(dst, wire::REMAP, &mut call)?;
+    let called = ioctl::call(dst, wire::REMAP, &mut call);
+    // Also where it failed: the beginning may be there.
     tell_sizes([src, dst]);
-    Ok(())
+    called.map(drop)
 }
 
 /// Shares a range if both hold the same. The bytes that do: fewer than asked for where the call takes no more at once;
