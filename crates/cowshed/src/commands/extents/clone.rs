@@ -1,13 +1,16 @@
 //! `cowshed clone`: a copy that shares the extents of its source.
 
 use std::fs::{File, Permissions};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use super::{RangeArg, open_file, open_to_read, open_to_write, remap};
+
+/// What offsets are multiples of.
+const BLOCK_BYTES: u64 = 4096;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -72,14 +75,34 @@ fn whole(src: &File, args: &CloneArgs) -> Result<()> {
 fn fill(src: &File, dst: &File, is_new: bool, mode: u32) -> std::io::Result<()> {
     // Nothing of the old content goes before it is known that the new one can come.
     let size = src.metadata()?.len();
-    if size > 0 {
+    if dst.metadata()?.len() > size {
+        over_longer(src, dst, size)?;
+    } else if size > 0 {
         remap::clone_range(src, 0, dst, 0, 0)?;
+        dst.set_len(size)?;
     }
-    dst.set_len(size)?;
     if is_new {
         let umask = rustix::process::umask(rustix::fs::Mode::empty());
         rustix::process::umask(umask);
         dst.set_permissions(Permissions::from_mode(mode & 0o777 & !umask.bits()))?;
+    }
+    Ok(())
+}
+
+/// Over a file that is longer than the source, in which no part of a block can be shared: the last one is copied before the file is cut,
+/// and shared after it.
+fn over_longer(src: &File, dst: &File, size: u64) -> std::io::Result<()> {
+    let whole = size - size % BLOCK_BYTES;
+    if whole > 0 {
+        remap::clone_range(src, 0, dst, 0, whole)?;
+    }
+    let mut rest = vec![0; (size - whole) as usize];
+    src.read_exact_at(&mut rest, whole)?;
+    dst.write_all_at(&rest, whole)?;
+    dst.set_len(size)?;
+    if !rest.is_empty() {
+        // The content is there already.
+        let _ = remap::clone_range(src, whole, dst, whole, 0);
     }
     Ok(())
 }
