@@ -452,6 +452,50 @@ fn ranges_are_copied_and_shared_where_blocks_allow_it() -> Result {
     Ok(())
 }
 
+/// As write(2) on Linux (watched on btrfs, 6.18).
+#[test]
+fn a_write_ends_at_the_largest_size() -> cowshed::Result<()> {
+    const LAST: u64 = i64::MAX as u64;
+    let disk = disk();
+    let volume = made(&disk);
+    volume.write("f", "")?;
+    let mut file = volume.open_file("f", &FileOptions::new().read(true).write(true))?;
+    for (offset, len) in [
+        (LAST - 99, 100),
+        (LAST - 5000, 2 << 20),
+        (LAST, 1),
+        (LAST + 1, 1),
+        (u64::MAX - 3, 10),
+    ] {
+        let data = vec![b'x'; len];
+        assert_eq!(errno(file.write_at(offset, &data)), libc::EINVAL, "{len} at {offset}");
+        assert_eq!(file.metadata()?.len(), 0, "nothing is written");
+    }
+    file.write_at(LAST, b"")?;
+    file.seek(SeekFrom::Start(LAST - 5)).unwrap();
+    let refused = file.write(b"seven..").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);
+
+    file.write_at(LAST - 100, &[b'y'; 100])?;
+    assert_eq!(file.metadata()?.len(), LAST);
+    let mut last = [0; 200];
+    assert_eq!(file.read_at(LAST - 150, &mut last)?, 150);
+    assert!(last[..50] == [0; 50] && last[50..150] == [b'y'; 100]);
+
+    // Appending knows no offset: what fits is written.
+    file.set_len(LAST - 10)?;
+    let appending = volume.open_file("f", &FileOptions::new().append(true))?;
+    assert_eq!(errno(appending.write_at(u64::MAX, &[b'z'; 1000])), libc::EFBIG);
+    assert_eq!(file.metadata()?.len(), LAST);
+    assert_eq!(errno(appending.write_at(0, b"z")), libc::EFBIG);
+    assert_eq!(file.read_at(LAST - 20, &mut last)?, 20);
+    assert_eq!(&last[..20], b"yyyyyyyyyyzzzzzzzzzz");
+    drop((file, appending));
+    volume.close()?;
+    assert_clean(&disk);
+    Ok(())
+}
+
 /// What every call between two files, `src` and `dst`, refuses: other volumes, and files that are not open for it.
 fn refused_of_wrong_files(
     volume: &Volume,

@@ -55,7 +55,9 @@ impl WriteCtx {
     }
 }
 
-/// Writes; returns how much: less than all where an error struck after the first byte.
+/// Writes; returns how much: less than all where an error struck after the first byte, or the largest file ends behind what is appended.
+///
+/// `FileTooBig`: nothing fits. At an offset that is given, nothing but all of it does: Linux refuses such writes before they come here.
 ///
 /// Where much is dirty already, the writer writes back before it returns.
 pub fn write(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
@@ -75,7 +77,7 @@ pub fn write(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx:
             other => other,
         };
         match result {
-            Ok(()) => written += len,
+            Ok(taken) => written += taken,
             Err(error) if written == 0 => return Err(error),
             Err(_) => break,
         }
@@ -84,16 +86,28 @@ pub fn write(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx:
     Ok(written)
 }
 
-fn write_piece(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<()> {
+/// What of a write the largest file has room for: all of it, or as on Linux the beginning of what is appended.
+fn fitting(at: u64, data: &[u8], ctx: WriteCtx) -> Result<&[u8]> {
+    let room = FILE_BYTES_MAX.saturating_sub(at);
+    let fits = if ctx.append {
+        room > 0
+    } else {
+        room >= data.len() as u64
+    };
+    if !fits {
+        return Err(Outcome::FileTooBig.into());
+    }
+    Ok(&data[..room.min(data.len() as u64) as usize])
+}
+
+fn write_piece(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
     // Wherever it falls, it touches no more blocks than these, and zeroing behind the old end touches one more.
     let mut reservation = engine.space.reserve_data(round_up(data.len() as u64) + 2 * BLOCK)?;
     let _op = inode.lock.write();
     let size = inode.attr.lock().attr.size;
     let at = if ctx.append { size } else { offset };
-    let end = at
-        .checked_add(data.len() as u64)
-        .filter(|end| *end <= FILE_BYTES_MAX)
-        .ok_or(Outcome::FileTooBig)?;
+    let data = fitting(at, data, ctx)?;
+    let end = at + data.len() as u64;
     if at > size {
         grow(engine, inode, size, round_down(at), reservation.split(BLOCK))?;
     }
@@ -116,20 +130,18 @@ fn write_piece(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ct
         note_dirty(engine, inode, &mut state, Some(reservation), dirtied);
         attr.attr.size = size.max(end);
         touch(engine, &mut attr, ctx);
-        return Ok(());
+        return Ok(data.len());
     }
 }
 
 /// Writes on a volume that has no space for it: where nothing has to be allocated, which is what preallocation is for,
 /// and what files without copy on write can rely on.
-fn write_on_full(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<()> {
+fn write_on_full(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
     let _op = inode.lock.write();
     let size = inode.attr.lock().attr.size;
     let at = if ctx.append { size } else { offset };
-    let end = at
-        .checked_add(data.len() as u64)
-        .filter(|end| *end <= FILE_BYTES_MAX)
-        .ok_or(Outcome::FileTooBig)?;
+    let data = fitting(at, data, ctx)?;
+    let end = at + data.len() as u64;
     let start = round_down(at);
     if !place::has_place(engine, inode, &(start..round_up(end)))? {
         return Err(Error::NoSpace);
@@ -151,7 +163,8 @@ fn write_on_full(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], 
     writeback::write_in_place(engine, inode, start, blocks, |attr, _| {
         attr.attr.size = attr.attr.size.max(end);
         touch(engine, attr, ctx);
-    })
+    })?;
+    Ok(data.len())
 }
 
 /// Dirty data was added to the state, `dirtied` bytes of it new.

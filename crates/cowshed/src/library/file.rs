@@ -180,9 +180,14 @@ impl File {
     /// Writes all of `data` at an offset in bytes (in append mode: at the end).
     ///
     /// # Errors
-    /// Not opened for writing, no space, the volume went read-only. A part may have been written.
+    /// Not opened for writing, no space, the volume went read-only. A part may have been written. `EINVAL` for a range that ends behind
+    /// 2^63 - 1, the largest size; nothing is written then. `EFBIG` in append mode where the file comes to that size.
     pub fn write_at(&self, offset_bytes: u64, data: &[u8]) -> Result<()> {
         self.require(OpenFlags::WRITE)?;
+        let end = offset_bytes.checked_add(data.len() as u64);
+        if !self.appends() && end.is_none_or(|end| end > i64::MAX.cast_unsigned()) {
+            return self.at(Err(Errno::Invalid));
+        }
         let flags = if self.flags.contains(OpenFlags::APPEND) {
             WriteFlags::APPEND
         } else {
@@ -193,7 +198,8 @@ impl File {
             let part = &rest[..rest.len().min(IO_BYTES_MAX)];
             let (fs, ctx) = (self.node.fs(), self.node.ctx());
             let written = self.at(fs.write(ctx, self.node.id(), self.handle, at, part, flags))?;
-            at += written as u64;
+            // Where it is appended, the offset says nothing.
+            at = at.saturating_add(written as u64);
             rest = &rest[written..];
         }
         Ok(())
