@@ -142,14 +142,30 @@ pub fn dedupe_range(from: &File, from_offset: u64, to: &File, to_offset: u64, le
 
 // linux/f2fs.h
 const F2FS_IOC_START_ATOMIC_WRITE: libc::Ioctl = 0xf501;
+const F2FS_IOC_COMMIT_ATOMIC_WRITE: libc::Ioctl = 0xf502;
+const F2FS_IOC_ABORT_ATOMIC_WRITE: libc::Ioctl = 0xf505;
 
-/// Begins an atomic group: what is written through this descriptor from now on is staged. The file is open for writing.
-pub fn start_atomic_write(file: &File) -> io::Result<()> {
-    // SAFETY: this ioctl has no argument.
-    match unsafe { libc::ioctl(file.as_raw_fd(), F2FS_IOC_START_ATOMIC_WRITE) } {
+fn atomic_write(file: &File, number: libc::Ioctl) -> io::Result<()> {
+    // SAFETY: these ioctls have no argument.
+    match unsafe { libc::ioctl(file.as_raw_fd(), number) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
+}
+
+/// Begins an atomic group: what is written through this descriptor from now on is staged. The file is open for writing.
+pub fn start_atomic_write(file: &File) -> io::Result<()> {
+    atomic_write(file, F2FS_IOC_START_ATOMIC_WRITE)
+}
+
+/// What was staged happens, all of it, and is durable.
+pub fn commit_atomic_write(file: &File) -> io::Result<()> {
+    atomic_write(file, F2FS_IOC_COMMIT_ATOMIC_WRITE)
+}
+
+/// What was staged is dropped.
+pub fn abort_atomic_write(file: &File) -> io::Result<()> {
+    atomic_write(file, F2FS_IOC_ABORT_ATOMIC_WRITE)
 }
 
 /// Writes through a shared mapping of the file, which must be long enough.

@@ -1,4 +1,8 @@
-//! Stores through a mapping on a full volume: what finds no space is an error of msync, and harms nothing else.
+//! A full volume on a mount. Stores through a mapping: what finds no space is an error of msync, and harms nothing else. Each
+//! operation: [`steps`].
+
+mod brim;
+mod steps;
 
 use std::fs;
 use std::time::Duration;
