@@ -15,7 +15,7 @@ use crate::fs::MountOptions;
 use crate::inode::{Inode, flags};
 use crate::testing::Dice;
 
-fn compressed(how: &str, force: bool) -> MountOptions {
+pub(super) fn compressed(how: &str, force: bool) -> MountOptions {
     MountOptions {
         compress: Some(CompressPolicy {
             how: how.parse().unwrap(),
@@ -26,7 +26,7 @@ fn compressed(how: &str, force: bool) -> MountOptions {
 }
 
 /// Text and noise, in pieces of up to `piece_bytes_max`.
-fn mixture(seed: u64, len: usize, piece_bytes_max: u64) -> Vec<u8> {
+pub(super) fn mixture(seed: u64, len: usize, piece_bytes_max: u64) -> Vec<u8> {
     let mut dice = Dice::new(seed);
     let mut data = Vec::with_capacity(len + piece_bytes_max as usize);
     while data.len() < len {
@@ -46,7 +46,7 @@ fn mixture(seed: u64, len: usize, piece_bytes_max: u64) -> Vec<u8> {
     data
 }
 
-fn extents(inode: &Inode) -> Vec<Extent> {
+pub(super) fn extents(inode: &Inode) -> Vec<Extent> {
     Walk::new(&inode.tree, inode.ino, 0..u64::MAX)
         .unwrap()
         .collect()

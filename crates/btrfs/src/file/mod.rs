@@ -79,6 +79,8 @@ mod csum_tests;
 #[cfg(test)]
 mod failures_tests;
 #[cfg(test)]
+mod heuristic_tests;
+#[cfg(test)]
 mod in_place_tests;
 #[cfg(test)]
 mod kernel_tests;

@@ -1,5 +1,5 @@
 //! Which data of a file is compressed, and how. Facts from the btrfs documentation ("Compression") and from watching
-//! the kernel:
+//! the kernel (docs/design/compression.md):
 //!
 //! ```text
 //!   file without checksums or copy on write      never
