@@ -31,6 +31,9 @@ const SIZES: [usize; 12] = [
     40_000,
 ];
 
+/// Of which the kernel works on several groups of chunks.
+const LARGE_SIZES: [usize; 3] = [3 << 20, 1_500_000, 2 << 20];
+
 fn noise(dice: &mut Dice, len: usize) -> Vec<u8> {
     (0..len).map(|_| dice.below(256) as u8).collect()
 }
@@ -475,8 +478,10 @@ fn compare<'f>(files: &'f [File], how: &str, force: bool) -> Vec<Compared<'f>> {
 #[test]
 fn what_the_kernel_compresses_is_compressed_and_nothing_else() {
     let Some(()) = need::kernel_btrfs() else { return };
-    let mut files = files(7, 2, &SIZES);
-    files.extend(borders(8));
+    let files = [files(7, 2, &SIZES), borders(8), files(9, 1, &LARGE_SIZES)]
+        .into_iter()
+        .flatten();
+    let files: Vec<File> = files.collect();
     for (how, force) in [("zstd", false), ("zlib", false), ("lzo", false), ("zstd", true)] {
         let all = compare(&files, how, force);
         let (mut compressed, mut plain) = (0, 0);
