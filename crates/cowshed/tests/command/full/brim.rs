@@ -390,6 +390,18 @@ impl Brim {
         self.verify(names, when);
     }
 
+    /// A power failure now would leave the files that are settled as they are.
+    #[track_caller]
+    pub fn verify_synced(&self, names: &[&'static str], when: &str) {
+        let crashed = self.scratch.path("crashed");
+        let paths = [self.scratch.image.as_os_str(), crashed.as_os_str()];
+        cowshed_harness::run("cp", &["--sparse=always".as_ref(), paths[0], paths[1]]).unwrap();
+        for name in names.iter().filter(|name| self.model.contains_key(*name)) {
+            let seen = run(&format!("cat {{}} {name}"), &[&crashed]).ok().out;
+            self.same(name, "after a power failure", &seen, when);
+        }
+    }
+
     #[track_caller]
     pub fn verify_all(&mut self, when: &str) {
         let names: Vec<_> = self.model.keys().copied().collect();

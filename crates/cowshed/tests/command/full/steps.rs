@@ -300,6 +300,11 @@ fn enumerate(row: Row, rooms: Rooms) {
         let when = format!("{} with {room} blocks", step.what);
         b.verify(step.files, &when);
         b.settle(step.files, &format!("{when}, synced"));
+        // All of them, or others in each kind of volume.
+        let turn = number + row.mkfs.len() + row.options.len();
+        if matches!(rooms, Rooms::Each) || turn.is_multiple_of(4) {
+            b.verify_synced(step.files, &when);
+        }
         if number % 12 == 11 {
             b.verify_all(&when);
         }
