@@ -205,6 +205,9 @@ impl Op {
             | Op::Punch { .. }
             | Op::Clone { .. }
             | Op::CloneRange { .. }
+            // What is dirty in its range comes to disk with it, and what was written with that beside the range does not. So it is on
+            // Linux, which writes back the range before it compares.
+            | Op::Dedupe { .. }
             | Op::Swap { .. }
             | Op::Group { .. }
             | Op::Begin { .. }
