@@ -580,7 +580,7 @@ fn logs() -> Setup {
 }
 
 #[test]
-#[ignore = "each operation at each number of free blocks: some minutes"]
+#[ignore = "each operation at each number of free blocks: most of an hour"]
 fn full_at_each_number_of_free_blocks() {
     let explicit = Setup {
         no_holes: false,
