@@ -285,6 +285,7 @@ mod tests {
             (all.engine.commit_interval_s, all.engine.memory_bytes_max),
             (5, 64 << 20)
         );
+        assert!(!all.engine.read_ahead, "the kernel does");
         assert!(all.open.rescue.no_log_replay && all.open.rescue.ignore_data_csums);
         assert_eq!(all.devices, [PathBuf::from("/dev/x")]);
         for (bad, part) in [

@@ -373,6 +373,9 @@ fn whole_files_are_cloned_and_exchanged_and_readers_see_it_at_once() {
     let outside = scratch.path("outside");
     run("clone {} {}", &[&a, &outside]).fails(&["ross-device"]);
     assert!(!outside.exists(), "nothing is left behind");
+    fs::write(&outside, [3; 200]).unwrap();
+    run("clone {} {}", &[&a, &outside]).fails(&["ross-device"]);
+    assert!(fs::read(&outside).unwrap() == [3; 200], "nothing is lost");
     run("dedupe {} {}", &[&b, &c]).ok();
     fs::write(&a, [8; 5000]).unwrap();
     run("dedupe {} {}", &[&a, &b]).code(1);

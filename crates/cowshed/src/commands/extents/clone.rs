@@ -1,16 +1,15 @@
 //! `cowshed clone`: a copy that shares the extents of its source.
 
 use std::fs::{File, Permissions};
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use cowshed_btrfs::file::BLOCK_BYTES;
 
 use super::{RangeArg, open_file, open_to_read, open_to_write, remap};
-
-/// What offsets are multiples of.
-const BLOCK_BYTES: u64 = 4096;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -75,11 +74,18 @@ fn whole(src: &File, args: &CloneArgs) -> Result<()> {
 fn fill(src: &File, dst: &File, is_new: bool, mode: u32) -> std::io::Result<()> {
     // Nothing of the old content goes before it is known that the new one can come.
     let size = src.metadata()?.len();
-    if dst.metadata()?.len() > size {
-        over_longer(src, dst, size)?;
-    } else if size > 0 {
-        remap::clone_range(src, 0, dst, 0, 0)?;
-        dst.set_len(size)?;
+    let shared = match size {
+        0 => Ok(()),
+        _ => remap::clone_range(src, 0, dst, 0, 0),
+    };
+    match shared {
+        Err(error) if error.kind() == ErrorKind::InvalidInput && dst.metadata()?.len() > size => {
+            over_longer(src, dst, size)?;
+        }
+        shared => {
+            shared?;
+            dst.set_len(size)?;
+        }
     }
     if is_new {
         let umask = rustix::process::umask(rustix::fs::Mode::empty());
@@ -90,9 +96,9 @@ fn fill(src: &File, dst: &File, is_new: bool, mode: u32) -> std::io::Result<()> 
 }
 
 /// Over a file that is longer than the source, in which no part of a block can be shared: the last one is copied before the file is cut,
-/// and shared after it.
+/// and shared after it. That the files can share at all is known: else the first try had failed in another way.
 fn over_longer(src: &File, dst: &File, size: u64) -> std::io::Result<()> {
-    let whole = size - size % BLOCK_BYTES;
+    let whole = size - size % u64::from(BLOCK_BYTES);
     if whole > 0 {
         remap::clone_range(src, 0, dst, 0, whole)?;
     }
@@ -100,9 +106,12 @@ fn over_longer(src: &File, dst: &File, size: u64) -> std::io::Result<()> {
     src.read_exact_at(&mut rest, whole)?;
     dst.write_all_at(&rest, whole)?;
     dst.set_len(size)?;
-    if !rest.is_empty() {
-        // The content is there already.
-        let _ = remap::clone_range(src, whole, dst, whole, 0);
+    if rest.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    match remap::clone_range(src, whole, dst, whole, 0) {
+        // The content is there already.
+        Err(error) if error.kind() == ErrorKind::StorageFull => Ok(()),
+        shared => shared,
+    }
 }
