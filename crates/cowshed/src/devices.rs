@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use cowshed_btrfs::Engine;
-use cowshed_btrfs::env::SystemEnv;
-use cowshed_btrfs::volume::{OpenOptions, Volume};
+use cowshed::formats;
 use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
+use cowshed_vfs::Volume;
 
 use crate::cli::ReadArgs;
-use crate::{log, mount_options};
+use crate::log;
+use crate::mount_options::{self, Options};
 
 /// Opens a volume that is going to be mounted.
-pub fn open_volume(paths: &[PathBuf], options: &OpenOptions) -> Result<Arc<Volume>> {
-    let mode = if options.read_only {
+pub fn open_volume(paths: &[PathBuf], options: &Options) -> Result<Arc<dyn Volume>> {
+    let mode = if options.formats.open.read_only {
         OpenMode::ReadOnly
     } else {
         OpenMode::ReadWrite
@@ -24,7 +24,8 @@ pub fn open_volume(paths: &[PathBuf], options: &OpenOptions) -> Result<Arc<Volum
         .enumerate()
         .map(|(index, path)| open_to_mount(path, mode, index == 0))
         .collect::<Result<_>>()?;
-    Volume::open(devices, options).with_context(|| paths.first().map(|p| p.display().to_string()).unwrap_or_default())
+    let opened = formats::open(devices, &options.formats).map_err(|failure| options.explain(failure));
+    opened.with_context(|| paths.first().map(|p| p.display().to_string()).unwrap_or_default())
 }
 
 /// The first device is the source of root's mount: where it is a block device, the kernel claims it for the mount, and
@@ -55,15 +56,13 @@ pub fn open_to_read(paths: &[PathBuf], locking: Locking) -> Result<Vec<Arc<dyn B
 pub fn open_files(target: &Path, args: &ReadArgs) -> Result<cowshed::Volume> {
     log::to_terminal(0);
     let mut options = mount_options::parse(&args.options)?;
-    options.open.read_only = true;
-    options.fs.read_only = true;
+    options.formats.set_read_only(true);
     let mut paths = vec![target.to_path_buf()];
     paths.extend(args.devices.iter().chain(&options.devices).cloned());
     let devices = open_to_read(&paths, Locking::Locked)?;
     let open = || -> Result<cowshed::Volume> {
-        let volume = Volume::open(devices, &options.open)?;
-        let engine = Engine::open(volume, Arc::new(SystemEnv), options.engine)?;
-        cowshed::Volume::from_engine(engine, options.fs.clone()).with_context(|| options.subvol_text())
+        let volume = formats::open(devices, &options.formats).map_err(|failure| options.explain(failure))?;
+        Ok(cowshed::Volume::over(volume)?)
     };
     let volume = open().with_context(|| target.display().to_string())?;
     if volume.has_log() {

@@ -36,19 +36,21 @@
 
 #![warn(missing_docs)]
 
+#[doc(hidden)]
+pub mod formats;
 mod library;
 
 pub use btrfs_check::{CheckOptions, Report as CheckReport, check};
 pub use btrfs_image::{MkfsError, MkfsOptions, MkfsReport, mkfs};
-pub use cowshed_btrfs::file::compress::{Algorithm, Compression, UnknownCompression};
-pub use cowshed_btrfs::file::map::{MapExtent as Extent, MapKind as ExtentKind};
-pub use cowshed_btrfs::file::{Dedupe, Exchange, Freshness};
-pub use cowshed_btrfs::volume::Rescue;
 pub use cowshed_device::{BlockDevice, FileDevice, Locking, MemDevice, OpenMode, SliceDevice};
-pub use cowshed_vfs::{FallocateFlags, FileKind, StatFs, Timestamp};
+pub use cowshed_vfs::{
+    Algorithm, Compression, Dedupe, Exchange, FallocateFlags, FileKind, Freshness, MapExtent as Extent,
+    MapKind as ExtentKind, StatFs, Timestamp, UnknownCompression,
+};
 
 pub use library::{
-    AtomicWrites, Dir, DirEntry, Error, File, FileOptions, Metadata, OpenOptions, ReadDir, Result, Subvolume, Volume,
+    AtomicWrites, Dir, DirEntry, Error, File, FileOptions, Metadata, OpenOptions, ReadDir, Rescue, Result, Subvolume,
+    Volume,
 };
 
 /// What it takes to write a [`BlockDevice`] of one's own.

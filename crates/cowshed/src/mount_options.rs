@@ -4,19 +4,19 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use btrfs_format::TreeId;
+use cowshed::formats;
 use cowshed_btrfs::EngineOptions;
 use cowshed_btrfs::file::compress::CompressPolicy;
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions as FsOptions};
 use cowshed_btrfs::subvol::SubvolChoice;
-use cowshed_btrfs::volume::{OpenOptions, Rescue};
+use cowshed_btrfs::volume::Rescue;
 use cowshed_fuse::MountOptions as FuseOptions;
+use cowshed_vfs::{Error as Errno, Failure};
 
 /// Everything that a mount can be told.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    pub open: OpenOptions,
-    pub engine: EngineOptions,
-    pub fs: FsOptions,
+    pub formats: formats::Options,
     pub fuse: FuseOptions,
     /// `default_permissions` was asked for, or `private` and `allow_other` (`None`: not said).
     pub default_permissions: bool,
@@ -86,10 +86,10 @@ const REFUSED: &[&str] = &[
 /// Parses all `-o` arguments.
 pub fn parse(arguments: &[String]) -> Result<Options> {
     let mut options = Options::default();
-    options.engine.memory_bytes_max = default_memory_bytes();
-    options.engine.tree_log = true;
+    options.formats.engine.memory_bytes_max = default_memory_bytes();
+    options.formats.engine.tree_log = true;
     // The kernel does.
-    options.engine.read_ahead = false;
+    options.formats.engine.read_ahead = false;
     for option in arguments.iter().flat_map(|a| a.split(',')).filter(|o| !o.is_empty()) {
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -97,9 +97,9 @@ pub fn parse(arguments: &[String]) -> Result<Options> {
         };
         one(&mut options, name, value)?;
     }
-    options.fs.read_only = options.open.read_only;
-    options.fuse.read_only = options.open.read_only;
-    options.fs.subvol = match (&options.subvol, options.subvolid) {
+    options.formats.fs.read_only = options.formats.open.read_only;
+    options.fuse.read_only = options.formats.open.read_only;
+    options.formats.fs.subvol = match (&options.subvol, options.subvolid) {
         (None, None) => SubvolChoice::Default,
         (None, Some(id)) => SubvolChoice::Id(id),
         (Some(path), None) => SubvolChoice::Path(path.clone().into()),
@@ -110,7 +110,7 @@ pub fn parse(arguments: &[String]) -> Result<Options> {
 
 impl Options {
     /// What was to be mounted, for the message where that fails.
-    pub fn subvol_text(&self) -> String {
+    fn subvol_text(&self) -> String {
         let path = self.subvol.as_ref().map(|path| format!("subvol={path}"));
         let id = self.subvolid.map(|id| format!("subvolid={}", id.0));
         let said: Vec<_> = path.into_iter().chain(id).collect();
@@ -119,29 +119,42 @@ impl Options {
             false => format!("the subvolume of {}", said.join(",")),
         }
     }
+
+    /// The failure of an opening; where the volume is there and the subvolume is not, with the subvolume's name.
+    pub fn explain(&self, failure: Failure) -> anyhow::Error {
+        let is_about_subvolume = matches!(
+            failure.error(),
+            Errno::NotFound | Errno::NotDirectory | Errno::Invalid | Errno::NameTooLong
+        );
+        let error = anyhow::Error::new(failure);
+        match is_about_subvolume {
+            true => error.context(self.subvol_text()),
+            false => error,
+        }
+    }
 }
 
 fn one(options: &mut Options, name: &str, value: Option<&str>) -> Result<()> {
     match (name, value) {
-        ("ro", None) => options.open.read_only = true,
+        ("ro", None) => options.formats.set_read_only(true),
         ("subvol", Some(path)) => options.subvol = Some(path.into()),
         ("subvolid", Some(id)) => options.subvolid = Some(subvol_id(id)?),
         ("device", Some(path)) => options.devices.push(path.into()),
-        ("commit", Some(seconds)) => options.engine.commit_interval_s = commit_interval_s(seconds)?,
-        ("max_memory", Some(size)) => options.engine.memory_bytes_max = memory(size)?,
-        ("degraded", None) => options.open.degraded = true,
-        ("rescue", Some(modes)) => rescue(&mut options.open.rescue, modes)?,
-        ("usebackuproot" | "recovery", None) => options.open.rescue.use_backup_root = true,
-        ("nologreplay" | "norecovery", None) => options.open.rescue.no_log_replay = true,
-        ("treelog", None) => options.engine.tree_log = true,
-        ("notreelog", None) => options.engine.tree_log = false,
-        ("nodatasum", None) => options.fs.nodatasum = true,
+        ("commit", Some(seconds)) => options.formats.engine.commit_interval_s = commit_interval_s(seconds)?,
+        ("max_memory", Some(size)) => options.formats.engine.memory_bytes_max = memory(size)?,
+        ("degraded", None) => options.formats.open.degraded = true,
+        ("rescue", Some(modes)) => rescue(&mut options.formats.open.rescue, modes)?,
+        ("usebackuproot" | "recovery", None) => options.formats.open.rescue.use_backup_root = true,
+        ("nologreplay" | "norecovery", None) => options.formats.open.rescue.no_log_replay = true,
+        ("treelog", None) => options.formats.engine.tree_log = true,
+        ("notreelog", None) => options.formats.engine.tree_log = false,
+        ("nodatasum", None) => options.formats.fs.nodatasum = true,
         ("nodatacow", None) => {
-            options.fs.nodatacow = true;
-            options.fs.compress = None;
+            options.formats.fs.nodatacow = true;
+            options.formats.fs.compress = None;
         }
-        ("compress", how) => compress(&mut options.fs, how, false)?,
-        ("compress-force", how) => compress(&mut options.fs, how, true)?,
+        ("compress", how) => compress(&mut options.formats.fs, how, false)?,
+        ("compress-force", how) => compress(&mut options.formats.fs, how, true)?,
         ("fsname", Some(source)) => options.source = Some(source.into()),
         ("log", Some(path)) => options.log = Some(path.into()),
         ("noloop", None) => options.no_loop = true,
@@ -172,11 +185,11 @@ fn compress(fs: &mut FsOptions, how: Option<&str>, force: bool) -> Result<()> {
 
 fn times(options: &mut Options, name: &str) -> bool {
     match name {
-        "relatime" | "atime" => options.fs.atime = AtimePolicy::Relative,
-        "noatime" => options.fs.atime = AtimePolicy::Never,
-        "strictatime" => options.fs.atime = AtimePolicy::Always,
-        "nodiratime" => options.fs.nodiratime = true,
-        "diratime" => options.fs.nodiratime = false,
+        "relatime" | "atime" => options.formats.fs.atime = AtimePolicy::Relative,
+        "noatime" => options.formats.fs.atime = AtimePolicy::Never,
+        "strictatime" => options.formats.fs.atime = AtimePolicy::Always,
+        "nodiratime" => options.formats.fs.nodiratime = true,
+        "diratime" => options.formats.fs.nodiratime = false,
         _ => return false,
     }
     true
@@ -279,14 +292,17 @@ mod tests {
             "max_memory=64m,rescue=nologreplay:idatacsums".into(),
         ])
         .unwrap();
-        assert!(all.open.read_only && all.fs.read_only && all.fuse.read_only);
-        assert!(matches!(all.fs.subvol, SubvolChoice::Id(TreeId::FS)));
+        assert!(all.formats.open.read_only && all.formats.fs.read_only && all.fuse.read_only);
+        assert!(matches!(all.formats.fs.subvol, SubvolChoice::Id(TreeId::FS)));
         assert_eq!(
-            (all.engine.commit_interval_s, all.engine.memory_bytes_max),
+            (
+                all.formats.engine.commit_interval_s,
+                all.formats.engine.memory_bytes_max
+            ),
             (5, 64 << 20)
         );
-        assert!(!all.engine.read_ahead, "the kernel does");
-        assert!(all.open.rescue.no_log_replay && all.open.rescue.ignore_data_csums);
+        assert!(!all.formats.engine.read_ahead, "the kernel does");
+        assert!(all.formats.open.rescue.no_log_replay && all.formats.open.rescue.ignore_data_csums);
         assert_eq!(all.devices, [PathBuf::from("/dev/x")]);
         for (bad, part) in [
             ("wobble", "unknown mount option \"wobble\""),
@@ -307,14 +323,20 @@ mod tests {
 
     #[test]
     fn numbers_mean_what_they_mean_to_the_kernel() {
-        let id = |text: &str| parse(&[format!("subvolid={text}")]).unwrap().fs.subvol;
+        let id = |text: &str| parse(&[format!("subvolid={text}")]).unwrap().formats.fs.subvol;
         for (text, expected) in [("0", 5), ("256", 256), ("0x100", 256), ("0400", 256)] {
             assert_eq!(id(text), SubvolChoice::Id(TreeId(expected)), "{text}");
         }
         let both = parse(&["subvol=/a".into(), "subvolid=257".into()]).unwrap();
-        assert_eq!(both.fs.subvol, SubvolChoice::PathOf(b"/a".to_vec(), TreeId(257)));
+        assert_eq!(
+            both.formats.fs.subvol,
+            SubvolChoice::PathOf(b"/a".to_vec(), TreeId(257))
+        );
         assert_eq!(both.subvol_text(), "the subvolume of subvol=/a,subvolid=257");
-        assert_eq!(parse(&["commit=0".into()]).unwrap().engine.commit_interval_s, 30);
+        assert_eq!(
+            parse(&["commit=0".into()]).unwrap().formats.engine.commit_interval_s,
+            30
+        );
     }
 
     /// What /proc/mounts shows of the same options on the kernel's mounts.
@@ -329,7 +351,7 @@ mod tests {
             ("compress=lzo,nodatacow", "nothing nodatacow"),
             ("compress=lzo,nodatasum", "lzo nodatasum"),
         ] {
-            let fs = parse(&[text.into()]).unwrap().fs;
+            let fs = parse(&[text.into()]).unwrap().formats.fs;
             let mut found = fs.compress.map_or("nothing".into(), |policy| policy.how.to_string());
             let force = fs.compress.is_some_and(|policy| policy.force);
             for (is_set, name) in [

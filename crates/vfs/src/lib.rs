@@ -9,11 +9,13 @@
 //! * [`cred`]: who is asking.
 //! * [`perm`], [`acl`], [`xattr`]: the rules of POSIX and Linux that every file system shares: mode bits, access
 //!   control lists, set-id stripping, extended attribute name spaces.
+//! * [`Volume`]: what a volume can do beyond names and bytes; the library and the ioctl decoder work over it.
 //! * [`Caches`]: what a file system tells a front end that remembers.
 //! * [`memfs`]: a small file system in memory, for tests of front ends and for measuring what a transport costs.
 
 pub mod acl;
 mod caches;
+mod compression;
 pub mod cred;
 pub mod error;
 pub mod fs;
@@ -21,10 +23,16 @@ pub mod fs;
 pub mod memfs;
 pub mod perm;
 pub mod types;
+mod volume;
 pub mod xattr;
 
 pub use caches::Caches;
+pub use compression::{Algorithm, Compression, UnknownCompression};
 pub use cred::{Context, Credentials, Groups};
 pub use error::{Error, Result};
 pub use fs::{Done, FileSystem};
 pub use types::*;
+pub use volume::{
+    At, Dedupe, Defrag, Exchange, ExtendedFlags, ExtentSink, Failure, FlagChange, Freshness, Group, InodeFlags,
+    MapExtent, MapKind, SubvolumeOf, Volume, VolumeInfo,
+};

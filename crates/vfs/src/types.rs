@@ -22,6 +22,26 @@ pub struct Handle(pub u64);
 impl Handle {
     /// No handle: the node alone says what is meant.
     pub const NONE: Handle = Handle(0);
+
+    /// Marks handles that say how they were opened. Below it are the flags, so that no table of handles is needed;
+    /// above it a number that tells handles apart.
+    const WITH_FLAGS: u64 = 1 << 32;
+    const NUMBER_SHIFT: u32 = 33;
+    /// Numbers of handles come round after so many: the bits that a handle has for them.
+    pub const NUMBERS: u64 = 1 << (64 - Handle::NUMBER_SHIFT);
+
+    /// A handle that says how it was opened. `number` is below [`Handle::NUMBERS`].
+    pub const fn with_flags(flags: OpenFlags, number: u64) -> Handle {
+        Handle(number << Handle::NUMBER_SHIFT | Handle::WITH_FLAGS | flags.bits() as u64)
+    }
+
+    /// How it was opened; `None` for handles that do not say so, [`Handle::NONE`] among them.
+    pub const fn flags(self) -> Option<OpenFlags> {
+        if self.0 & Handle::WITH_FLAGS == 0 {
+            return None;
+        }
+        Some(OpenFlags::from_bits_truncate(self.0 as u32))
+    }
 }
 
 /// A point in time: seconds since 1970 UTC (may be negative) and nanoseconds below 10^9.

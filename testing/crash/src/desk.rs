@@ -4,10 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
-use cowshed_btrfs::file::Group;
-use cowshed_vfs::{Error, FileSystem, Handle, Ioctl, NodeId, OpenFlags, OpenRequest, Result, WriteFlags};
+use cowshed_vfs::{
+    Error, FileSystem, Group, Handle, Ioctl, NodeId, OpenFlags, OpenRequest, Result, Volume, WriteFlags,
+};
 
-use crate::player::Player;
+use crate::player::{Player, commit_group};
 use crate::rig::ROOT;
 use crate::workload::{Op, bytes};
 
@@ -58,7 +59,7 @@ struct File {
 
 struct Open {
     /// `None`: it is the handle's.
-    group: Option<Group>,
+    group: Option<Box<dyn Group>>,
     files: Vec<File>,
 }
 
@@ -150,7 +151,10 @@ impl Desk {
             counts.begun += 1;
             counts.of_handles += usize::from(by_handle);
         });
-        let library = (!by_handle).then(|| Group::new(player.fs.engine()));
+        let library = match by_handle {
+            true => None,
+            false => Some(player.fs.volume().clone().begin_group()?),
+        };
         open.insert(group, Open { group: library, files });
         Ok(())
     }
@@ -160,7 +164,7 @@ impl Desk {
         let Open { group, files } = open.get_mut(&group).ok_or(Error::BadHandle)?;
         let file = files.get_mut(usize::from(file)).ok_or(Error::Invalid)?;
         match group {
-            Some(group) => player.fs.stage(group, file.node, offset, data)?,
+            Some(group) => group.write(&ROOT, file.node, offset, data, WriteFlags::empty())?,
             None => {
                 let none = WriteFlags::empty();
                 let written = player.fs.write(&ROOT, file.node, file.handle, offset, data, none)?;
@@ -175,7 +179,7 @@ impl Desk {
         let Open { group, files } = self.open.borrow_mut().remove(&group).ok_or(Error::BadHandle)?;
         self.count_end(&files, commit);
         let result = match group {
-            Some(group) if commit => player.commit(group),
+            Some(group) if commit => commit_group(group),
             Some(group) => {
                 drop(group);
                 Ok(())

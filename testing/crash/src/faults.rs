@@ -22,7 +22,6 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use btrfs_check::{Finding, FindingId};
 use cowshed_btrfs::file::compress::CompressPolicy;
-use cowshed_btrfs::fs::Fs;
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On, Repeat, Rng};
 use cowshed_vfs::{Error, FileKind, FileSystem as _, NodeId, Timestamp};
@@ -30,7 +29,7 @@ use cowshed_vfs::{Error, FileKind, FileSystem as _, NodeId, Timestamp};
 use crate::compressed;
 use crate::power;
 use crate::promise::History;
-use crate::rig::{self, Devices, Layout, ROOT};
+use crate::rig::{self, Devices, Fs, Layout, ROOT};
 use crate::tree::{self, Node, Tree};
 use crate::workload::{self, Mix, Op, Player, Scope};
 

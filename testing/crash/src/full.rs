@@ -3,11 +3,10 @@
 //! A file that is not looked into takes nearly all space: it is preallocated behind its end, which is at 0.
 
 use anyhow::{Result, bail};
-use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::Rng;
 use cowshed_vfs::{Error, FileSystem as _, NodeId};
 
-use crate::rig::ROOT;
+use crate::rig::{Fs, ROOT};
 use crate::workload::{Op, Player};
 
 const FILLER: &str = "filler";

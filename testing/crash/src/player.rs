@@ -1,17 +1,13 @@
 //! Operations ([`crate::workload`]) on a mount.
 
-use cowshed_btrfs::file::{Dedupe, Defrag, Exchange, Group};
-use cowshed_btrfs::fs::Fs;
 use cowshed_vfs::{
-    Entry, Error, FallocateFlags, FileSystem, Handle, Ioctl, Lookup, NodeId, OpenFlags, OpenRequest, RenameFlags,
-    Result, SetAttr, SetXattrFlags, WriteFlags,
+    Dedupe, Defrag, Entry, Error, Exchange, FallocateFlags, FileSystem, FlagChange, Group, Handle, Lookup, NodeId,
+    OpenFlags, OpenRequest, RenameFlags, Result, SetAttr, SetXattrFlags, Volume, WriteFlags,
 };
 
 use crate::desk::Desk;
-use crate::rig::ROOT;
+use crate::rig::{Fs, ROOT};
 use crate::workload::{Op, Staged, bytes};
-
-const SETFLAGS: u32 = 0x4008_6602;
 
 /// Applies operations below one directory of a mount.
 #[derive(Clone, Copy)]
@@ -229,7 +225,9 @@ impl<'f> Player<'f> {
                 to_offset,
                 len,
             } => self.at(from, |from| {
-                self.file(to, |to| fs.clone_range((from, *from_offset), (to, *to_offset), *len))
+                self.file(to, |to| {
+                    fs.clone_range(None, (from, *from_offset), (to, *to_offset), *len)
+                })
             }),
             Op::Dedupe { .. } => self.dedupe(op).map(drop),
             Op::Defrag { .. } => self.defrag(op).map(drop),
@@ -243,20 +241,14 @@ impl<'f> Player<'f> {
                     fresh_b: None,
                     dry_run: false,
                 };
-                self.at(b, |other| fs.exchange_range(one, other, &what))
+                self.at(b, |other| fs.exchange_range(None, one, other, &what))
             }),
             Op::Group { writes, commit } => self.group(writes, *commit),
             Op::Begin { .. } | Op::Stage { .. } | Op::End { .. } => self.desk.ok_or(Error::Invalid)?.apply(self, op),
             // A file that is not there is not made: a commit beside us may see it without its mark.
-            Op::Flags { path, flags } => self.at(path, |node| {
-                let call = Ioctl {
-                    cmd: SETFLAGS,
-                    arg: 0,
-                    compat: false,
-                };
-                fs.ioctl(&ROOT, node, Handle::NONE, &call, &flags.to_le_bytes(), &mut [])
-                    .map(drop)
-            }),
+            Op::Flags { path, flags } => {
+                self.at(path, |node| fs.set_flags(&ROOT, node, &FlagChange::Attributes(*flags)))
+            }
             Op::Punch { path, offset, len } => {
                 let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 self.fallocate(path, *offset, *len, how)
@@ -346,7 +338,7 @@ impl<'f> Player<'f> {
     }
 
     fn group(&self, writes: &[Staged], commit: bool) -> Result<()> {
-        let mut group = Group::new(self.fs.engine());
+        let mut group = self.fs.volume().clone().begin_group()?;
         // One file is made with the group, as by a write. Several are not: a commit beside us may see some of them.
         let one_file = writes
             .iter()
@@ -362,21 +354,13 @@ impl<'f> Player<'f> {
                 return Err(Error::IsDirectory);
             };
             let data = bytes(write.fill, write.len);
-            self.fs.stage(&mut group, file.entry.node, write.offset, &data)?;
+            group.write(&ROOT, file.entry.node, write.offset, &data, WriteFlags::empty())?;
             held.push(file);
         }
         if !commit {
             return Ok(());
         }
-        self.commit(group)
-    }
-
-    pub(crate) fn commit(&self, group: Group) -> Result<()> {
-        self.fs.commit_group(group).map_err(|error| match error {
-            cowshed_btrfs::Error::Outcome(outcome) => outcome,
-            cowshed_btrfs::Error::NoSpace => Error::NoSpace,
-            _ => Error::Io,
-        })
+        commit_group(group)
     }
 
     fn set(&self, path: &str, set: SetAttr) -> Result<()> {
@@ -388,4 +372,12 @@ impl<'f> Player<'f> {
             self.fs.fallocate(&ROOT, node, Handle::NONE, offset, len, how)
         })
     }
+}
+
+/// Makes a group happen. A failure of the volume is an I/O error, but for want of space.
+pub(crate) fn commit_group(group: Box<dyn Group>) -> Result<()> {
+    group.commit(Handle::NONE).map_err(|failure| match failure.error() {
+        Error::ReadOnly => Error::Io,
+        error => error,
+    })
 }

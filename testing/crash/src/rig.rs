@@ -9,12 +9,13 @@ use btrfs_format::TreeId;
 use btrfs_image::{MkfsOptions, NewSubvolume, Profile, mkfs};
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::env::FixedEnv;
-use cowshed_btrfs::fs::{AtimePolicy, Fs, MountOptions};
+use cowshed_btrfs::fs::{AtimePolicy, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_btrfs::{Engine, env::Env};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::{Fault, FaultKind, FaultPlan, FaultyDevice, On, Rng};
 use cowshed_vfs::{Context, FileSystem, InitInfo};
+use cowshed_vfs_ioctl::Front;
 
 pub static ROOT: Context = Context::root();
 const DEVICE_BYTES: u64 = 256 << 20;
@@ -112,6 +113,14 @@ pub fn snapshots(devices: &Devices) -> Devices {
 }
 
 /// Mounts; commits happen only when asked for, and an fsync is one.
+/// A mount of ours, ioctls included.
+pub type Fs = Front<cowshed_btrfs::fs::Fs>;
+
+/// A file system with its ioctls.
+pub fn front(fs: cowshed_btrfs::fs::Fs) -> Fs {
+    Front::new(Arc::new(fs))
+}
+
 pub fn mount(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Fs, cowshed_btrfs::Error> {
     mount_with(devices, false)
 }
@@ -150,7 +159,7 @@ pub fn mount_as(
     let env: Arc<dyn Env> = Arc::new(FixedEnv::default());
     let engine = Engine::open(volume, env, options)?;
     engine.store.set_full_bytes_max(FULL_BYTES_MAX);
-    let fs = Fs::mount(engine, mount)?;
+    let fs = front(cowshed_btrfs::fs::Fs::mount(engine, mount)?);
     fs.init(&InitInfo::TRUSTED).map_err(cowshed_btrfs::Error::Outcome)?;
     Ok(fs)
 }

@@ -12,13 +12,13 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail, ensure};
-use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::{Log, Rng};
 use cowshed_harness::threads::SetOnDrop;
 use cowshed_vfs::{FileSystem as _, NodeId};
 
 use crate::power::{Run, promise};
 use crate::promise::History;
+use crate::rig::Fs;
 use crate::shared::{Told, Work};
 use crate::tree::{self, NOCOW};
 use crate::workload::{self, Op, Player, Scope};

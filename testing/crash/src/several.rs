@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::{Log, Rng};
 use cowshed_vfs::{Error, FileSystem as _, Lookup, NodeId};
 
@@ -12,7 +11,7 @@ use crate::full;
 use crate::open_groups;
 use crate::power::{DONE_MARK, Run, promise, unseen};
 use crate::promise::History;
-use crate::rig::ROOT;
+use crate::rig::{Fs, ROOT};
 use crate::tree::{self, Tree};
 use crate::workload::{self, Op, Player};
 

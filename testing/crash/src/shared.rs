@@ -9,14 +9,13 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::{Log, Rng};
 use cowshed_vfs::{Error, FileSystem as _, Handle, NodeId};
 
 use crate::beside;
 use crate::power::{Run, SYNC_MARK, promise, unseen};
 use crate::promise::{History, Promise};
-use crate::rig::ROOT;
+use crate::rig::{Fs, ROOT};
 use crate::several;
 use crate::snapshots;
 use crate::tree::{self, Tree};

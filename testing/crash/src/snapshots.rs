@@ -5,13 +5,12 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use anyhow::Result;
-use cowshed_btrfs::fs::Fs;
 use cowshed_device::MemDevice;
 use cowshed_device_sim::Rng;
 use cowshed_harness::KernelVolume;
 
 use crate::image::load_image;
-use crate::rig::Devices;
+use crate::rig::{Devices, Fs};
 use crate::workload::{Op, Player};
 
 const SNAPSHOT: &str = "snap";

@@ -1,7 +1,7 @@
 //! Operations chosen by seed, on a small set of names so that they meet each other.
 
-use cowshed_btrfs::file::compress::Compression;
 use cowshed_device_sim::Rng;
+use cowshed_vfs::Compression;
 use cowshed_vfs::Error;
 
 use crate::habits;

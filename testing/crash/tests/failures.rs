@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use cowshed_btrfs::fs::Fs;
-use cowshed_crash::rig::{self, Devices, Layout, ROOT};
+use cowshed_crash::rig::{self, Devices, Fs, Layout, ROOT};
 use cowshed_crash::tree;
 use cowshed_crash::workload::{Op, Player};
 use cowshed_device::{BlockDevice, MemDevice};

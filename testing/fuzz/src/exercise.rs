@@ -12,8 +12,8 @@ use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::Rng;
 use cowshed_vfs::{
-    Context, FallocateFlags, FileKind, FileSystem, Handle, InitInfo, Ioctl, Lookup, NodeId, OpenFlags, OpenRequest,
-    RenameFlags, SeekKind, SetAttr, SetXattrFlags, WriteFlags,
+    Context, FallocateFlags, FileKind, FileSystem, Handle, InitInfo, Lookup, NodeId, OpenFlags, OpenRequest,
+    RenameFlags, SeekKind, SetAttr, SetXattrFlags, Volume as _, WriteFlags,
 };
 
 use crate::Image;
@@ -352,15 +352,7 @@ fn alter(fs: &Fs, target: &Seen, dir: NodeId, name: &[u8], all: &[Seen], rng: &m
             let target = (other.node, Handle::NONE, 4096 * rng.below(8));
             ignore(fs.copy_file_range(&ROOT, source, target, 4096 * (1 + rng.below(32))));
         }
-        _ => {
-            const GETFLAGS: u32 = 0x8008_6601;
-            let call = Ioctl {
-                cmd: GETFLAGS,
-                arg: 0,
-                compat: false,
-            };
-            ignore(fs.ioctl(&ROOT, node, Handle::NONE, &call, &[], &mut [0; 8]));
-        }
+        _ => ignore(fs.flags(node)),
     }
 }
 

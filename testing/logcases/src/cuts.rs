@@ -273,7 +273,7 @@ fn look(device: &MemDevice) -> Result<Tree> {
         read_only: true,
         ..MountOptions::default()
     };
-    let fs = Fs::mount(engine, mount)?;
+    let fs = rig::front(Fs::mount(engine, mount)?);
     fs.init(&InitInfo::TRUSTED)?;
     let found = tree::take(&fs)?;
     fs.destroy();

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
-use cowshed_btrfs::file::Dedupe;
 use cowshed_btrfs::fs::Fs;
 use cowshed_crash::rig::ROOT;
 use cowshed_crash::tree::NOCOW;
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
-    Error, FallocateFlags, FileKind, FileSystem as _, Handle, Ioctl, Lookup, NodeId, OpenFlags, OpenRequest,
-    RenameFlags, SetAttr, SetTime, SetXattrFlags, Timestamp, WriteFlags,
+    Dedupe, Error, FallocateFlags, FileKind, FileSystem as _, FlagChange, Handle, Lookup, NodeId, OpenFlags,
+    OpenRequest, RenameFlags, SetAttr, SetTime, SetXattrFlags, Timestamp, Volume as _, WriteFlags,
 };
 
 use crate::op::{How, Kind, Op, Prealloc};
@@ -230,17 +229,8 @@ impl<'f> Ours<'f> {
 
     /// `chattr`
     fn flags(&self, path: &str, flags: u32) -> VfsResult<()> {
-        const SETFLAGS: u32 = 0x4008_6602;
-        let call = Ioctl {
-            cmd: SETFLAGS,
-            arg: 0,
-            compat: false,
-        };
-        self.at(path, |node| {
-            self.fs
-                .ioctl(&ROOT, node, Handle::NONE, &call, &flags.to_le_bytes(), &mut [])
-                .map(drop)
-        })
+        let change = FlagChange::Attributes(flags);
+        self.at(path, |node| self.fs.set_flags(&ROOT, node, &change))
     }
 
     fn write(&self, node: NodeId, offset: u64, data: &[u8], flags: WriteFlags) -> VfsResult<()> {

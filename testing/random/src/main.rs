@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use btrfs_image::Profile;
 use clap::Parser;
-use cowshed_btrfs::file::compress::Compression;
 use cowshed_random::{Config, run, subject, threads, tides};
+use cowshed_vfs::Compression;
 
 /// Random operations on the engine, in memory, compared with a reference model
 #[derive(Parser)]

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use btrfs_format::TreeId;
 use btrfs_image::Profile;
-use cowshed_btrfs::file::compress::Compression;
 use cowshed_model::{At, Id, Model, MountRules, Name, Node};
+use cowshed_vfs::Compression;
 
 use crate::subject::Subject;
 

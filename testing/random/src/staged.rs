@@ -1,8 +1,7 @@
 //! The atomic groups of a subject: those of the library, which hold writes to any files, and those that belong to a handle.
 
-use cowshed_btrfs::file::Group;
 use cowshed_model::{Answer, At, GROUPS, Op, Outcome};
-use cowshed_vfs::{Error, FileKind, FileSystem, Handle, Ioctl, NodeId, Result, WriteFlags};
+use cowshed_vfs::{Error, FileKind, FileSystem, Group, Handle, Ioctl, NodeId, Result, Volume, WriteFlags};
 
 use crate::subject::{READ_WRITE, ROOT, Subject, commit_error};
 
@@ -13,7 +12,7 @@ const ABORT_ATOMIC_WRITE: u32 = 0xf505;
 #[derive(Default)]
 pub(crate) struct OpenGroup {
     /// What the library has staged.
-    group: Option<Group>,
+    group: Option<Box<dyn Group>>,
     /// Held open until the end; of a handle's group it is the handle.
     files: Vec<(NodeId, Handle)>,
 }
@@ -44,9 +43,12 @@ impl Subject {
     fn write_by_library(&mut self, group: u8, at: &At, offset: u64, data: &[u8]) -> Result<()> {
         let fs = &self.fs;
         let taken = self.groups[usize::from(group)].group.take();
-        let mut staged = taken.unwrap_or_else(|| Group::new(fs.engine()));
+        let mut staged = match taken {
+            Some(staged) => staged,
+            None => fs.volume().clone().begin_group()?,
+        };
         let result = self.with(at, |node| {
-            fs.stage(&mut staged, node, offset, data)?;
+            staged.write(&ROOT, node, offset, data, WriteFlags::empty())?;
             fs.open(&ROOT, node, &READ_WRITE).map(|opened| (node, opened.handle))
         });
         let open = &mut self.groups[usize::from(group)];
@@ -91,7 +93,7 @@ impl Subject {
     pub(crate) fn end_group(&mut self, group: u8, commit: bool) -> Outcome {
         let open = &mut self.groups[usize::from(group)];
         let result = match (open.group.take(), open.files.first()) {
-            (Some(group), _) if commit => self.fs.commit_group(group).map_err(|e| commit_error(&e)),
+            (Some(group), _) if commit => group.commit(Handle::NONE).map_err(|e| commit_error(&e)),
             (None, Some(held)) => {
                 let how = if commit {
                     COMMIT_ATOMIC_WRITE

@@ -11,9 +11,7 @@ use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::env::Env;
 use cowshed_btrfs::file::compress::CompressPolicy;
-use cowshed_btrfs::file::map::MapKind;
-use cowshed_btrfs::file::{Dedupe, Defrag, Exchange};
-use cowshed_btrfs::fs::{AtimePolicy, Fs, MountOptions};
+use cowshed_btrfs::fs::{AtimePolicy, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_model::{
@@ -22,12 +20,19 @@ use cowshed_model::{
 };
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
-    Attr, Context, DirEntry, Entry, Error, FileSystem, Handle, InitInfo, Ioctl, Lookup, NodeId, OpenFlags, OpenRequest,
-    Result, SeekKind, SetAttr, SetTime, SetXattrFlags, Timestamp, WriteFlags,
+    Attr, Context, Dedupe, Defrag, DirEntry, Entry, Error, Exchange, Failure, FileSystem, Handle, InitInfo, Ioctl,
+    Lookup, MapKind, NodeId, OpenFlags, OpenRequest, Result, SeekKind, SetAttr, SetTime, SetXattrFlags, Timestamp,
+    Volume as _, WriteFlags,
 };
 
 pub use crate::setup::Setup;
+
+use cowshed_vfs_ioctl::Front;
+
 use crate::staged::OpenGroup;
+
+/// A mount of ours, ioctls included.
+pub type Fs = Front<cowshed_btrfs::fs::Fs>;
 
 pub(crate) static ROOT: Context = Context::root();
 const SETFLAGS: u32 = 0x4008_6602;
@@ -100,7 +105,9 @@ pub fn mount(devices: &[Arc<MemDevice>], clock: &Arc<StillClock>, setup: &Setup)
         nodatacow: setup.nodatacow,
         ..MountOptions::default()
     };
-    let fs = Fs::mount(engine, options).context("mounting")?;
+    let fs = Front::new(Arc::new(
+        cowshed_btrfs::fs::Fs::mount(engine, options).context("mounting")?,
+    ));
     fs.init(&InitInfo::TRUSTED).context("init")?;
     Ok(fs)
 }
@@ -327,7 +334,7 @@ impl Subject {
                 .engine()
                 .commit()
                 .map(|()| Answer::Done)
-                .map_err(|e| commit_error(&e)),
+                .map_err(|e| commit_error(&e.into())),
             Op::Cool => {
                 fs.syncfs(&ROOT, NodeId::ROOT)?;
                 fs.engine().store.drop_clean();
@@ -456,8 +463,10 @@ impl Subject {
                 dst_offset,
                 len,
             } => self.with(src, |from| {
-                self.with(dst, |to| fs.clone_range((from, *src_offset), (to, *dst_offset), *len))
-                    .map(|()| Answer::Done)
+                self.with(dst, |to| {
+                    fs.clone_range(None, (from, *src_offset), (to, *dst_offset), *len)
+                })
+                .map(|()| Answer::Done)
             }),
             Op::Dedupe {
                 src,
@@ -489,7 +498,7 @@ impl Subject {
                     fresh_b: None,
                     dry_run: false,
                 };
-                self.with(b, |other| fs.exchange_range(one, other, &what))
+                self.with(b, |other| fs.exchange_range(None, one, other, &what))
                     .map(|()| Answer::Done)
             }),
             _ => unreachable!("only these are given"),
@@ -585,7 +594,7 @@ impl Subject {
     /// Numbers of the blocks that have data in memory or on disk; what the map shows must be in order.
     pub fn blocks(&self, node: NodeId) -> Result<Vec<u64>> {
         let (mut found, mut end, mut is_sorted) = (Vec::new(), 0, true);
-        self.fs.map_file(node, 0..u64::MAX, false, &mut |extent| {
+        self.fs.map_extents(node, 0..u64::MAX, false, &mut |extent| {
             is_sorted &= extent.len_bytes > 0 && extent.start >= end;
             end = extent.start + extent.len_bytes;
             if extent.kind != MapKind::Unwritten {
@@ -621,9 +630,9 @@ impl Subject {
     }
 }
 
-pub(crate) fn commit_error(error: &cowshed_btrfs::error::Error) -> Error {
-    match error {
-        cowshed_btrfs::error::Error::NoSpace => Error::NoSpace,
+pub(crate) fn commit_error(failure: &Failure) -> Error {
+    match failure.error() {
+        Error::NoSpace => Error::NoSpace,
         _ => Error::Io,
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use cowshed_btrfs::fs::wire::op;
+use cowshed_vfs_ioctl::wire::op;
 use rustix::fs::{Advice, FallocateFlags, OFlags, copy_file_range, fadvise, fallocate, fdatasync, fsync};
 
 use crate::raw::{Mapping, remap};

@@ -7,7 +7,7 @@ use std::io::{Error, Result};
 use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
 
-use cowshed_btrfs::fs::wire::{self, Remap, Token};
+use cowshed_vfs_ioctl::wire::{self, Remap, Token};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// The first bytes of a file, mapped shared, until dropped.

@@ -8,10 +8,10 @@ use anyhow::{Context as _, Result, ensure};
 use cowshed_benches::content::{Content, fill_with};
 use cowshed_benches::{Dice, Measured};
 use cowshed_btrfs::env::{Env, SystemEnv};
-use cowshed_btrfs::file::compress::{CompressPolicy, Compression, Encoder};
+use cowshed_btrfs::file::compress::{self, CompressPolicy, Encoder};
 use cowshed_btrfs::file::decompress::{COMPRESSED_EXTENT_BYTES_MAX, Decoder};
 use cowshed_btrfs::fs::MountOptions;
-use cowshed_vfs::{FileSystem as _, Timestamp};
+use cowshed_vfs::{Compression, FileSystem as _, Timestamp};
 
 use crate::files::{CALL_BYTES, File, create, write};
 use crate::rig::{CALLER, Rig};
@@ -151,7 +151,7 @@ fn alone(how: Compression, data: &[u8], threads: usize) -> Result<Option<Alone>>
         let (mut decoder, mut out) = (Decoder::default(), vec![0; data.len()]);
         for _ in 0..ALONE_CALLS {
             for (packed, out) in packed.iter().zip(out.chunks_mut(COMPRESSED_EXTENT_BYTES_MAX)) {
-                decoder.decompress(how.algorithm().on_disk(), packed, out)?;
+                decoder.decompress(compress::on_disk(how.algorithm()), packed, out)?;
             }
         }
         ensure!(out == data, "what comes out is not what went in");

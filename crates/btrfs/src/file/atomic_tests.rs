@@ -10,6 +10,7 @@ use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, Log, On};
 use cowshed_vfs::{
     Caches, Context, Error as Errno, FileSystem, Handle, Ioctl, NodeId, OpenFlags, OpenRequest, WriteFlags,
 };
+use cowshed_vfs_ioctl::Front;
 use parking_lot::Mutex;
 
 use super::tests::{Bench, mount_device, plain, set_range};
@@ -65,7 +66,7 @@ fn appears_whole(adjust: impl FnOnce(&mut MkfsOptions)) {
     }
     // Others write too; what was written before the end lies below the group.
     write(&mut bench, 2, 0, &[9; 30]);
-    bench.fs.commit_group(group).unwrap();
+    bench.fs.commit_group(group, Handle::NONE).unwrap();
     bench.files = after;
     set_range(&mut bench.files[2], 0, &[9; 30]);
     for file in 0..3 {
@@ -170,7 +171,10 @@ fn version_of(fs: &Fs, names: &[&str], when: &str) -> u8 {
 fn at_version_one(options: &MountOptions, names: &[&str]) -> Arc<MemDevice> {
     let mut bench = Bench::new(128 << 20, plain, options.clone());
     names.iter().for_each(|_| bench.create());
-    bench.fs.commit_group(group_of_version(&bench.fs, names, 1)).unwrap();
+    bench
+        .fs
+        .commit_group(group_of_version(&bench.fs, names, 1), Handle::NONE)
+        .unwrap();
     bench.engine().close().unwrap();
     bench.device
 }
@@ -182,7 +186,8 @@ fn crash_images(names: &[&str], options: &MountOptions) {
     let fs = mount_device(Arc::new(log.record(device)), options);
     const LAST: u8 = 9;
     for version in 2..=LAST {
-        fs.commit_group(group_of_version(&fs, names, version)).unwrap();
+        fs.commit_group(group_of_version(&fs, names, version), Handle::NONE)
+            .unwrap();
         log.mark(version.into());
     }
     let events = log.take();
@@ -236,7 +241,7 @@ fn whatever_write_fails_a_group_stays_whole() {
         let fs = mount_device(faulty, &MountOptions::default());
         let group = group_of_version(&fs, &names, 2);
         plan.add(Fault::error(On::Any, nth).forever());
-        let is_done = fs.commit_group(group).is_ok();
+        let is_done = fs.commit_group(group, Handle::NONE).is_ok();
         plan.clear();
         if is_done {
             assert_eq!(version_of(&fs, &names, "done"), 2);
@@ -281,7 +286,7 @@ fn a_full_volume_refuses_a_group_and_keeps_what_is_there() {
     super::truncate(bench.engine(), &bench.inode(1), 0).unwrap();
     let mut group = Group::new(bench.engine());
     group.write(bench.engine(), &inode, 50, &piece).unwrap();
-    bench.fs.commit_group(group).unwrap();
+    bench.fs.commit_group(group, Handle::NONE).unwrap();
     set_range(&mut bench.files[0], 50, &piece);
     bench.compare(0, "with space again");
     bench.check("with space again");
@@ -309,7 +314,7 @@ impl Caches for Told {
 }
 
 struct Mounted {
-    fs: Fs,
+    fs: Front<Fs>,
     node: NodeId,
     told: Arc<Told>,
 }
@@ -365,12 +370,9 @@ fn a_handle_has_its_group_to_itself_until_the_commit() {
         panic!("the file is there")
     };
     let (told, node) = (Arc::new(Told::default()), entry.node);
-    bench.fs.set_caches(told.clone());
-    let mount = Mounted {
-        fs: bench.fs,
-        node,
-        told,
-    };
+    let front = Front::new(Arc::new(bench.fs));
+    front.set_caches(told.clone());
+    let mount = Mounted { fs: front, node, told };
     let (writer, other) = (
         mount.open(OpenFlags::READ | OpenFlags::WRITE),
         mount.open(OpenFlags::WRITE),
@@ -431,7 +433,7 @@ fn a_file_that_is_deleted_before_the_commit_stays_deleted() {
     bench.fs.unlink(&Context::root(), NodeId::ROOT, b"file0").unwrap();
     inode.refs.reset();
     crate::inode::delete::settle(bench.engine(), &inode);
-    bench.fs.commit_group(group).unwrap();
+    bench.fs.commit_group(group, Handle::NONE).unwrap();
     set_range(&mut bench.files[1], 0, &[9; 10_000]);
     bench.compare(1, "the other file");
     bench.check("nothing is left of the deleted file");
@@ -458,7 +460,7 @@ fn a_write_beside_the_end_of_its_group_is_not_lost() {
             other => panic!("{other:?}"),
         };
         let told = Arc::new(Told::default());
-        let fs = bench.fs;
+        let fs = Front::new(Arc::new(bench.fs));
         let mount = Mounted { fs, node, told };
         let handle = mount.open(OpenFlags::READ | OpenFlags::WRITE);
         mount.ioctl(handle, START).unwrap();
@@ -512,7 +514,7 @@ fn a_commit_of_nothing_is_an_fsync() {
     let device = bench.device.clone();
     let mount = Mounted {
         node: node_of(&bench.fs, "file0"),
-        fs: bench.fs,
+        fs: Front::new(Arc::new(bench.fs)),
         told: Arc::new(Told::default()),
     };
     let handle = mount.open(OpenFlags::READ | OpenFlags::WRITE);
@@ -539,7 +541,7 @@ fn what_was_written_before_is_durable_for_whoever_goes_on_without_a_group() {
         let (device, journal) = (bench.device.clone(), bench.inode(1));
         let node = node_of(&bench.fs, "file0");
         let mount = Mounted {
-            fs: bench.fs,
+            fs: Front::new(Arc::new(bench.fs)),
             node,
             told: Arc::new(Told::default()),
         };
@@ -580,12 +582,9 @@ fn who_opens_a_file_after_its_writer_died_waits_for_the_end_of_the_group() {
     bench.create();
     let node = node_of(&bench.fs, "file0");
     let told = Arc::new(Told(Mutex::default(), DEAD));
-    bench.fs.set_caches(told.clone());
-    let mount = Mounted {
-        fs: bench.fs,
-        node,
-        told,
-    };
+    let front = Front::new(Arc::new(bench.fs));
+    front.set_caches(told.clone());
+    let mount = Mounted { fs: front, node, told };
     let flags = OpenFlags::READ | OpenFlags::WRITE;
     for (pid, waits) in [(DEAD, true), (DEAD + 1, false)] {
         let handle = mount.open(flags);
@@ -634,7 +633,7 @@ pub(super) fn random_group(bench: &mut Bench, dice: &mut Dice, file_bytes_max: u
             bench.files = after;
         }
         _ => {
-            bench.fs.commit_group(group).unwrap();
+            bench.fs.commit_group(group, Handle::NONE).unwrap();
             bench.files = after;
         }
     }

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use btrfs_format::{Key, KeyType, LogicalAddr, TreeId};
 use cowshed_device::{BlockDevice, MemDevice, Op};
-use cowshed_vfs::FallocateFlags;
+use cowshed_vfs::{Dedupe, FallocateFlags};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::clone::Dedupe;
 use super::extent::{OnDisk, Walk};
 use super::tests::{Bench, mount_device, plain};
 use super::{BLOCK, WriteCtx};

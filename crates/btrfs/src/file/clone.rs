@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use cowshed_vfs::Error as Outcome;
+use cowshed_vfs::{Dedupe, Error as Outcome};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::data::update_disk_size;
@@ -214,16 +214,6 @@ pub fn clones_anything(
     len_bytes: u64,
 ) -> Result<bool> {
     Ok(check(src, src_offset, dst, dst_offset, len_bytes)?.is_some())
-}
-
-/// What [`dedupe_range`] found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dedupe {
-    /// So many bytes are the same, and share extents now: all that were asked for, or fewer by less than a block (where the end
-    /// is not that of both files).
-    Same(u64),
-    /// The contents differ; nothing has changed.
-    Differs,
 }
 
 /// Shares `len_bytes` of `src` with `dst` if all of them are the same (FIDEDUPERANGE): like the kernel's btrfs, with both files

@@ -1,12 +1,9 @@
-//! Compression of file extents: which algorithm and level, and the streams that the kernel reads.
-//!
-//! Facts from the btrfs documentation ("Compression") and from watching the kernel: levels are clamped to what there is,
-//! 0 and no level mean the default, LZO takes a level and ignores it.
+//! Compression of file extents: the streams that the kernel reads.
 
 use std::fmt;
-use std::str::FromStr;
 
 use btrfs_format::items::compression;
+use cowshed_vfs::{Algorithm, Compression};
 use flate2::{Compress, FlushCompress, Status};
 use parking_lot::Mutex;
 use zstd::bulk::Compressor as ZstdCompressor;
@@ -15,128 +12,33 @@ use zstd::zstd_safe::CParameter;
 use super::spare::Spares;
 use super::{lzo_encode, round_up};
 
-/// An algorithm that the format knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
-    Zlib,
-    Lzo,
-    Zstd,
-}
-
-impl Algorithm {
-    /// Its name in options and properties.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Zlib => "zlib",
-            Self::Lzo => "lzo",
-            Self::Zstd => "zstd",
-        }
-    }
-
-    /// The algorithm that a value begins with, whatever follows it.
-    pub fn at_start_of(value: &[u8]) -> Option<Self> {
-        [Self::Zlib, Self::Lzo, Self::Zstd]
-            .into_iter()
-            .find(|algorithm| value.starts_with(algorithm.name().as_bytes()))
-    }
-
-    /// Its number in extent items.
-    pub fn on_disk(self) -> u8 {
-        match self {
-            Self::Zlib => compression::ZLIB,
-            Self::Lzo => compression::LZO,
-            Self::Zstd => compression::ZSTD,
-        }
-    }
-
-    /// The incompatible feature that an extent of it makes of the volume.
-    pub(super) fn feature(self) -> u64 {
-        use btrfs_format::features::incompat;
-        match self {
-            Self::Zlib => 0,
-            Self::Lzo => incompat::COMPRESS_LZO,
-            Self::Zstd => incompat::COMPRESS_ZSTD,
-        }
-    }
-
-    fn levels(self) -> std::ops::RangeInclusive<i32> {
-        match self {
-            Self::Zlib => 1..=9,
-            Self::Lzo => 0..=0,
-            Self::Zstd => -15..=15,
-        }
+/// The number of an algorithm in extent items.
+pub fn on_disk(algorithm: Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::Zlib => compression::ZLIB,
+        Algorithm::Lzo => compression::LZO,
+        Algorithm::Zstd => compression::ZSTD,
     }
 }
 
-/// The level of zlib and zstd where nobody named one.
-const DEFAULT_LEVEL: i32 = 3;
-
-/// An algorithm with its level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Compression {
-    algorithm: Algorithm,
-    level: i32,
-}
-
-impl Compression {
-    /// With a level (0: the default), clamped to what the algorithm has.
-    pub fn new(algorithm: Algorithm, level: i32) -> Self {
-        let levels = algorithm.levels();
-        let level = if level == 0 { DEFAULT_LEVEL } else { level };
-        Self {
-            algorithm,
-            level: level.clamp(*levels.start(), *levels.end()),
-        }
-    }
-
-    pub fn algorithm(self) -> Algorithm {
-        self.algorithm
-    }
-    /// As it was clamped.
-    pub fn level(self) -> i32 {
-        self.level
-    }
-
-    /// What a property says: an algorithm, perhaps with a level; what else follows says nothing.
-    /// Without a level it has the mount's, where that is of the same algorithm.
-    pub(super) fn of_property(value: &[u8], mounted: Option<Self>) -> Option<Self> {
-        let algorithm = Algorithm::at_start_of(value)?;
-        let named = std::str::from_utf8(value).ok().filter(|text| text.contains(':'));
-        let mounted = mounted.filter(|mounted| mounted.algorithm == algorithm);
-        let by_name = named.and_then(|text| text.parse().ok());
-        Some(by_name.or(mounted).unwrap_or(Self::new(algorithm, 0)))
+/// The incompatible feature that an extent of the algorithm makes of the volume.
+pub(super) fn feature(algorithm: Algorithm) -> u64 {
+    use btrfs_format::features::incompat;
+    match algorithm {
+        Algorithm::Zlib => 0,
+        Algorithm::Lzo => incompat::COMPRESS_LZO,
+        Algorithm::Zstd => incompat::COMPRESS_ZSTD,
     }
 }
 
-/// As mount options have it: `zstd`, `zstd:7`.
-impl FromStr for Compression {
-    type Err = UnknownCompression;
-
-    fn from_str(text: &str) -> Result<Self, UnknownCompression> {
-        let unknown = || UnknownCompression { found: text.into() };
-        let (name, level) = match text.split_once(':') {
-            Some((name, level)) => (name, level.parse().map_err(|_| unknown())?),
-            None => (text, 0),
-        };
-        let algorithm = Algorithm::at_start_of(name.as_bytes()).filter(|a| a.name() == name);
-        Ok(Self::new(algorithm.ok_or_else(unknown)?, level))
-    }
-}
-
-impl fmt::Display for Compression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.algorithm {
-            Algorithm::Lzo => f.write_str(self.algorithm.name()),
-            Algorithm::Zlib | Algorithm::Zstd => write!(f, "{}:{}", self.algorithm.name(), self.level),
-        }
-    }
-}
-
-/// A compression that does not exist.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is no compression; there are zlib[:1-9], lzo, zstd[:-15..15] and no")]
-pub struct UnknownCompression {
-    found: String,
+/// What the property `btrfs.compression` says: an algorithm, perhaps with a level; what else follows says nothing.
+/// Without a level it has the mount's, where that is of the same algorithm.
+pub(super) fn of_property(value: &[u8], mounted: Option<Compression>) -> Option<Compression> {
+    let algorithm = Algorithm::at_start_of(value)?;
+    let named = std::str::from_utf8(value).ok().filter(|text| text.contains(':'));
+    let mounted = mounted.filter(|mounted| mounted.algorithm() == algorithm);
+    let by_name = named.and_then(|text| text.parse().ok());
+    Some(by_name.or(mounted).unwrap_or(Compression::new(algorithm, 0)))
 }
 
 /// What a mount compresses.
@@ -170,10 +72,10 @@ impl Encoder {
     /// Compresses a whole extent, if the result has at most `limit_bytes`. It has room for zeros up to a whole block.
     pub fn compress(&mut self, how: Compression, data: &[u8], limit_bytes: usize) -> Option<Vec<u8>> {
         let mut out = std::mem::take(&mut self.out);
-        let len = match how.algorithm {
-            Algorithm::Zlib => self.zlib(how.level, data, with_len(&mut out, limit_bytes)),
+        let len = match how.algorithm() {
+            Algorithm::Zlib => self.zlib(how.level(), data, with_len(&mut out, limit_bytes)),
             Algorithm::Lzo => self.lzo_frame(data, limit_bytes, &mut out),
-            Algorithm::Zstd => self.zstd(how.level, data, with_len(&mut out, limit_bytes)),
+            Algorithm::Zstd => self.zstd(how.level(), data, with_len(&mut out, limit_bytes)),
         };
         let packed = len.map(|len| {
             let mut packed = STREAMS.take().unwrap_or_default();
@@ -287,25 +189,9 @@ mod tests {
     use crate::testing::Dice;
 
     #[test]
-    fn options_are_read_and_shown_as_the_kernel_does() {
-        for (text, shown) in [
-            ("zlib", "zlib:3"),
-            ("zlib:0", "zlib:3"),
-            ("zlib:10", "zlib:9"),
-            ("zlib:-1", "zlib:1"),
-            ("lzo", "lzo"),
-            ("lzo:9", "lzo"),
-            ("zstd:16", "zstd:15"),
-            ("zstd:-16", "zstd:-15"),
-            ("zstd:+3", "zstd:3"),
-        ] {
-            assert_eq!(text.parse::<Compression>().unwrap().to_string(), shown, "{text}");
-        }
-        for text in ["", "1", "lzo:", "lzox", "zlib:9x", "zstd:x", "zstdx", "zstd:", "gzip"] {
-            assert!(text.parse::<Compression>().is_err(), "{text}");
-        }
+    fn property_without_level_takes_the_level_of_the_mount() {
         let mounted = Some(Compression::new(Algorithm::Zstd, 9));
-        let property = |value: &[u8]| Compression::of_property(value, mounted).map(|how| how.to_string());
+        let property = |value: &[u8]| of_property(value, mounted).map(|how| how.to_string());
         assert_eq!(property(b"zstd:7").unwrap(), "zstd:7");
         assert_eq!(property(b"zstd").unwrap(), "zstd:9");
         assert_eq!(
@@ -363,7 +249,7 @@ mod tests {
                     "{how}: {len} became {}",
                     packed.len()
                 );
-                let back = decompress(how.algorithm().on_disk(), &packed, len).unwrap();
+                let back = decompress(on_disk(how.algorithm()), &packed, len).unwrap();
                 assert!(back == data, "{how}, {len} bytes");
                 let again = encoder.compress(how, &data, len + 200);
                 assert_eq!(
@@ -413,7 +299,7 @@ mod tests {
                     continue;
                 };
                 packed_count += 1;
-                let back = decompress(how.algorithm().on_disk(), &packed, len as usize);
+                let back = decompress(on_disk(how.algorithm()), &packed, len as usize);
                 assert!(
                     back.as_ref() == Ok(&data),
                     "{how}, round {round}: {len} bytes of {values} values"

@@ -6,8 +6,9 @@ use btrfs_format::features::incompat;
 use btrfs_format::items::compression;
 use cowshed_device::{FileDevice, OpenMode};
 use cowshed_harness::{KernelVolume, VolumeOptions, need};
+use cowshed_vfs::Compression;
 
-use super::compress::{CompressPolicy, Compression};
+use super::compress::CompressPolicy;
 use super::extent::{Extent, Kind, Walk};
 use super::tests::{Bench, mount_device, plain};
 use super::{BLOCK, WriteCtx, kernel_tests};
@@ -420,7 +421,7 @@ fn noise_in_a_file_that_compresses_does_not_mark_it() {
 fn a_full_volume_takes_more_when_it_compresses_and_loses_nothing() {
     let mut bench = Bench::new(128 << 20, plain, compressed("zstd:1", false));
     let (engine, text) = (bench.engine(), mixture(7, 1 << 20, 400));
-    let ratio = Compression::new(super::compress::Algorithm::Zstd, 1);
+    let ratio = Compression::new(cowshed_vfs::Algorithm::Zstd, 1);
     let ratio = engine.file.encoders.compress(ratio, &text, 1 << 20).unwrap().len();
     assert!(ratio < 700 << 10, "{ratio}");
     let mut written: Vec<u64> = Vec::new();

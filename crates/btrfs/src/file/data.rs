@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use cowshed_vfs::Defrag;
 use parking_lot::Mutex;
 
 use super::ahead::Ahead;
 use super::appended::Appended;
-use super::defrag::Defrag;
 use super::dirty::DirtyMap;
 use super::failures::{Failures, Opened};
 use super::round_down;

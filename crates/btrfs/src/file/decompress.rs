@@ -262,7 +262,9 @@ pub(crate) fn decompress(compression_type: u8, compressed: &[u8], len: usize) ->
 
 #[cfg(test)]
 mod tests {
-    use super::super::compress::{Algorithm, Compression, Encoders};
+    use cowshed_vfs::{Algorithm, Compression};
+
+    use super::super::compress::Encoders;
     use super::*;
 
     const TYPES: [u8; 3] = [compression::ZLIB, compression::LZO, compression::ZSTD];

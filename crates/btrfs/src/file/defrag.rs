@@ -4,7 +4,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::compress::Compression;
+use cowshed_vfs::Defrag;
+
+use super::compress;
 use super::extent::{COMPRESSED_BYTES_MAX, Extent, Kind, Walk};
 use super::write::note_dirty;
 use super::{BLOCK, EXTENT_BYTES_MAX, read, round_down, round_up, writeback};
@@ -14,15 +16,6 @@ use crate::inode::Inode;
 
 /// Bytes read and made dirty at once.
 const PIECE_BYTES: u64 = 1 << 20;
-
-/// What [`defragment`] shall do.
-#[derive(Clone, Copy, Debug)]
-pub struct Defrag {
-    /// Extents from this size on are good as they are.
-    pub target_bytes: u64,
-    /// Compress so, also what is in large extents and compressed otherwise.
-    pub compress: Option<Compression>,
-}
 
 /// Rewrites runs of extents smaller than wanted in a range; returns how many bytes were rewritten. They are in the overlay
 /// when it returns, and durable after the next commit.
@@ -72,7 +65,7 @@ fn wanted(extent: &Extent, what: &Defrag) -> Want {
         Kind::Inline { .. } | Kind::Hole => Want::Not,
         Kind::Disk(disk) if disk.is_prealloc => Want::Not,
         Kind::Disk(disk) => {
-            let algorithm = what.compress.map(|how| how.algorithm().on_disk());
+            let algorithm = what.compress.map(|how| compress::on_disk(how.algorithm()));
             let best = if disk.compression == 0 {
                 what.target_bytes
             } else {

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
-use cowshed_vfs::{Error as Outcome, Timestamp};
+use cowshed_vfs::{Error as Outcome, Exchange, Freshness};
 
 use super::clone::too_long_inline;
 use super::data::{DataState, update_disk_size};
@@ -27,42 +27,14 @@ use crate::space::Budget;
 /// Extents that one exchange moves at most, of both files together: they are one batch in memory.
 pub const EXTENTS_MAX: usize = 1 << 18;
 
-/// What a file was like when a caller read it, for an exchange that shall fail if it has changed since.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Freshness {
-    /// Inode number in its subvolume.
-    pub ino: u64,
-    pub mtime: Timestamp,
-    pub ctime: Timestamp,
-}
-
-impl Freshness {
-    /// As the file is now.
-    pub fn of(inode: &Inode) -> Self {
-        let attr = inode.attr_now();
-        Self {
-            ino: inode.ino.get(),
-            mtime: attr.mtime,
-            ctime: attr.ctime,
-        }
+/// What the file is like now.
+pub fn freshness_of(inode: &Inode) -> Freshness {
+    let attr = inode.attr_now();
+    Freshness {
+        ino: inode.ino.get(),
+        mtime: attr.mtime,
+        ctime: attr.ctime,
     }
-}
-
-/// What is exchanged, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Exchange {
-    pub a_offset: u64,
-    pub b_offset: u64,
-    pub len_bytes: u64,
-    /// To the end of each file, whatever the length says; the sizes follow.
-    pub to_eof: bool,
-    /// Only what is written in the first file, in whole blocks. Its holes and what is preallocated there stay, and so does what
-    /// the second file has in their place.
-    pub only_written: bool,
-    /// `Busy` if the second file is not as it was then.
-    pub fresh_b: Option<Freshness>,
-    /// Only look whether it could be done.
-    pub dry_run: bool,
 }
 
 /// Exchanges ranges of two files. Offsets are multiples of a block, and so are the ends unless they are those of both files.
@@ -83,7 +55,7 @@ pub fn exchange_as(
 ) -> Result<()> {
     engine.txn.check_writable()?;
     let _locks = write_all(&[a, b]);
-    if what.fresh_b.is_some_and(|seen| seen != Freshness::of(b)) {
+    if what.fresh_b.is_some_and(|seen| seen != freshness_of(b)) {
         return Err(Outcome::Busy.into());
     }
     let ends = check(a, b, what)?;

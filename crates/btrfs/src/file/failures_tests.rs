@@ -5,7 +5,9 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
-use cowshed_vfs::{Caches, Context, Error as Errno, FallocateFlags, FileSystem, Handle, NodeId, SetAttr, WriteFlags};
+use cowshed_vfs::{
+    Caches, Context, Error as Errno, FallocateFlags, FileSystem, Handle, NodeId, SetAttr, Volume as _, WriteFlags,
+};
 use parking_lot::Mutex;
 
 use super::tests::{Bench, mount_device, plain};

@@ -236,7 +236,7 @@ fn a_full_volume_shares_what_it_has() {
     clone(0, 5, 81_920).unwrap_err();
     clone(0, 1, 81_920).unwrap();
     let same = super::dedupe_range(engine, &inodes[0], 0, &inodes[1], 0, 40_960).unwrap();
-    assert_eq!(same, super::Dedupe::Same(40_960));
+    assert_eq!(same, cowshed_vfs::Dedupe::Same(40_960));
     let (whole, first) = (bench.files[4].clone(), bench.files[0].clone());
     bench.files[5] = whole;
     set_range(&mut bench.files[1], 81_920, &first);

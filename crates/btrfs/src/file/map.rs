@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use btrfs_format::view::{BackRef, ExtentView, keyed_back_ref};
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId};
+use cowshed_vfs::{MapExtent, MapKind};
 
 use super::extent::{Extent, Kind, OnDisk, Walk};
 use super::{round_down, round_up};
@@ -14,38 +15,6 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::refs::RefName;
-
-/// What stands in a part of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapKind {
-    /// Data on disk.
-    Data,
-    /// Allocated, never written: reads as zeros.
-    Unwritten,
-    /// Data in the file's item.
-    Inline,
-    /// Dirty data that has no place on disk yet.
-    Delalloc,
-}
-
-/// A part of a file that is no hole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MapExtent {
-    pub kind: MapKind,
-    /// Where in the file, in bytes.
-    pub start: u64,
-    pub len_bytes: u64,
-    /// Logical address of the whole extent on the volume, and its bytes there; 0 where there is none.
-    pub disk_addr: u64,
-    pub disk_bytes: u64,
-    /// Where in the (uncompressed) extent this part begins, and how long that is.
-    pub offset_bytes: u64,
-    pub ram_bytes: u64,
-    /// As the format numbers it: none, zlib, lzo, zstd.
-    pub compression: u8,
-    /// Somebody else refers to the extent, too. Only where it was asked for.
-    pub is_shared: bool,
-}
 
 /// Shows what overlaps a range of a file to `take`, in order, until it breaks off. Extents come as their items have them,
 /// not cut to the range and not merged; of a preallocated one that is dirty in places, each part comes for itself, and only

@@ -8,12 +8,13 @@ use btrfs_image::{MkfsOptions, mkfs};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_harness::{KernelVolume, need};
 use cowshed_vfs::{
-    Context, Error as Errno, FallocateFlags, FileSystem, Lookup, NodeId, OpenFlags, OpenRequest, SeekKind,
+    Context, Dedupe, Defrag, Error as Errno, Exchange, FallocateFlags, FileSystem, Lookup, MapKind, NodeId, OpenFlags,
+    OpenRequest, SeekKind,
 };
 
-use super::map::{MapKind, map};
+use super::map::map;
 use super::tests::mount_device;
-use super::{BLOCK, Dedupe, Defrag, Exchange, Freshness, WriteCtx};
+use super::{BLOCK, WriteCtx, freshness_of};
 use crate::fs::{Fs, MountOptions};
 use crate::inode::Inode;
 use crate::testing::Dice;
@@ -298,7 +299,7 @@ fn clones_that_cannot_be_are_refused() {
     assert_eq!(errno(super::exchange_range(engine, &a, &b, &plain)), Errno::Invalid);
     b.attr.lock().attr.flags &= !crate::inode::flags::NODATASUM;
     assert_eq!(content(&fs, &b), [2; 20_000], "nothing has changed");
-    let fresh = Freshness::of(&b);
+    let fresh = freshness_of(&b);
     let exchange = |what: Exchange| super::exchange_range(engine, &a, &b, &what);
     exchange(Exchange {
         fresh_b: Some(fresh),

@@ -46,11 +46,11 @@ mod writeback;
 
 pub use atomic::{GROUP_BYTES_MAX, Group};
 pub use blocks::with_delalloc;
-pub use clone::{Dedupe, clone_as, clone_range, clones_anything, copied_bytes, copy_as, copy_range, dedupe_range};
+pub use clone::{clone_as, clone_range, clones_anything, copied_bytes, copy_as, copy_range, dedupe_range};
 pub(crate) use csum::load as load_sums;
 pub use data::FileData;
-pub use defrag::{Defrag, defragment};
-pub use exchange::{EXTENTS_MAX, Exchange, Freshness, exchange_as, exchange_range};
+pub use defrag::defragment;
+pub use exchange::{EXTENTS_MAX, exchange_as, exchange_range, freshness_of};
 pub use failures::{OnLost, Opened};
 pub use fallocate::{fallocate, fallocate_as};
 pub use read::read;

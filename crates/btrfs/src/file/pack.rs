@@ -14,7 +14,9 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::compress::{Algorithm, Compression};
+use cowshed_vfs::{Algorithm, Compression};
+
+use super::compress;
 use super::extent::COMPRESSED_BYTES_MAX;
 use super::place::{Run, slices};
 use super::shared::INLINE_BYTES_MAX;
@@ -86,7 +88,7 @@ pub(super) fn choose(engine: &Engine, inode: &Inode) -> Result<Option<Choice>> {
     let mut property = None;
     if bits & flags::COMPRESS != 0 {
         let value = xattr::load(inode, props::COMPRESSION_NAME)?;
-        property = value.and_then(|value| Compression::of_property(&value, mounted));
+        property = value.and_then(|value| compress::of_property(&value, mounted));
     }
     let by_flag = || (bits & flags::COMPRESS != 0).then_some(Compression::new(Algorithm::Zlib, 0));
     let how = property.or(mounted).or_else(by_flag);

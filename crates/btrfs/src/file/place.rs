@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use btrfs_format::LogicalAddr;
 use btrfs_format::items::compression;
+use cowshed_vfs::Algorithm;
 
-use super::compress::{self, Algorithm};
+use super::compress;
 use super::data::Flight;
 use super::extent::{Extent, Kind, OnDisk, Walk};
 use super::items::{Change, NOW};
@@ -286,10 +287,10 @@ fn place_packed(
         return Ok(None);
     };
     allocated.push((addr, len_bytes));
-    engine.volume.need_features(algorithm.feature());
+    engine.volume.need_features(compress::feature(algorithm));
     let disk = OnDisk {
         ram_bytes: range.end - range.start,
-        compression: algorithm.on_disk(),
+        compression: compress::on_disk(algorithm),
         ..new_extent(addr, len_bytes, false)
     };
     Ok(Some(Target {

@@ -5,9 +5,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use cowshed_vfs::{Defrag, Exchange};
+
 use super::compress::CompressPolicy;
 use super::tests::{Bench, plain};
-use super::{BLOCK, Defrag, Exchange, Group, WriteCtx};
+use super::{BLOCK, Group, WriteCtx};
 use crate::engine::Engine;
 use crate::fs::MountOptions;
 use crate::inode::Inode;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use btrfs_format::{Generation, LogicalAddr};
-use cowshed_vfs::{FallocateFlags, Timestamp};
+use cowshed_vfs::{Defrag, Exchange, FallocateFlags, Timestamp};
 
 use super::compress::CompressPolicy;
 use super::extent::{Extent, Walk};
 use super::tests::{Bench, mount_in, plain};
-use super::{BLOCK, Defrag, Exchange, FileShared, WriteCtx};
+use super::{BLOCK, FileShared, WriteCtx};
 use crate::engine::EngineOptions;
 use crate::env::{Env, FixedEnv};
 use crate::fs::MountOptions;

@@ -1,11 +1,11 @@
 //! Files as a crash, a stranger's tool or the kernel left them.
 
 use btrfs_image::MkfsOptions;
-use cowshed_vfs::FallocateFlags;
+use cowshed_vfs::{Exchange, FallocateFlags};
 
 use super::compress::CompressPolicy;
 use super::tests::{Bench, plain, set_range};
-use super::{BLOCK, Exchange, Group, WriteCtx};
+use super::{BLOCK, Group, WriteCtx};
 use crate::error::Error;
 use crate::fs::MountOptions;
 use crate::space::Budget;

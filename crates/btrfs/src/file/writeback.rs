@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use btrfs_format::items::compression;
 
+use super::compress;
 use super::data::{DataState, update_disk_size};
 use super::dirty::recycle;
 use super::extent::{Extent, Kind, encode_inline, last_below};
@@ -399,8 +400,8 @@ fn prepare_inline(engine: &Engine, inode: &Arc<Inode>, group: &Group, choice: Op
     let packed = choice.map(|choice| pack::pack_inline(engine, choice, &flight[..BLOCK as usize], data.len()));
     let extent = match &packed {
         Some(Packed::Smaller { algorithm, bytes }) => {
-            engine.volume.need_features(algorithm.feature());
-            inline_extent(bytes, size, algorithm.on_disk())
+            engine.volume.need_features(compress::feature(*algorithm));
+            inline_extent(bytes, size, compress::on_disk(*algorithm))
         }
         Some(packed) if size > INLINE_BYTES_MAX => return Ok(Inline::Not { marks: packed.marks() }),
         Some(Packed::Raw { .. }) | None => inline_extent(data, size, compression::NONE),

@@ -1,22 +1,19 @@
 //! The engine as a [`cowshed_vfs::FileSystem`]: translation only. The rules live with the objects.
 
 mod atime;
-mod atomic;
-mod ioctl;
+mod flags;
 mod ops;
 mod readdir;
-mod remap;
 mod setattr;
-pub mod wire;
+mod volume;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cowshed_vfs::{Attr, Context, Entry, Error as Errno, Handle, NodeId, OpenFlags, StatFs};
+use cowshed_vfs::{Attr, Caches, Context, Entry, Error as Errno, Handle, NodeId, StatFs};
 
 pub use atime::AtimePolicy;
-use remap::Grants;
 
 use crate::Engine;
 use crate::error::{Error, Result};
@@ -27,11 +24,6 @@ use crate::subvol::{self, Policy, SubvolChoice, number::Numbering};
 
 /// How long front ends may remember names and attributes: the mount is the only writer, so for good.
 const VALID: Duration = Duration::from_secs(86_400);
-
-/// Marks handles of ours. Below it are the flags that the handle was opened with, so that no table of handles is
-/// needed; above it a number that tells handles apart.
-const HANDLE_BIT: u64 = 1 << 32;
-const HANDLE_NUMBER_SHIFT: u32 = 33;
 
 /// How a volume is shown.
 #[derive(Clone, Debug)]
@@ -67,7 +59,6 @@ impl Default for MountOptions {
 }
 
 /// One subvolume of a volume, shown as a tree of files with what lies below it.
-#[derive(Debug)]
 pub struct Fs {
     engine: Arc<Engine>,
     options: MountOptions,
@@ -75,10 +66,9 @@ pub struct Fs {
     numbering: Arc<Numbering>,
     /// Permissions are checked here, not by the front end.
     checks: AtomicBool,
-    /// Open atomic groups, and what tells handles apart.
-    atomic: atomic::OpenGroups,
-    /// Open files that were lent to calls on other files.
-    grants: Grants,
+    /// Handles opened so far: what tells them apart.
+    handles: AtomicU64,
+    caches: OnceLock<Arc<dyn Caches>>,
 }
 
 impl Fs {
@@ -103,8 +93,8 @@ impl Fs {
             root,
             numbering,
             checks: AtomicBool::new(true),
-            atomic: atomic::OpenGroups::default(),
-            grants: Grants::default(),
+            handles: AtomicU64::new(0),
+            caches: OnceLock::new(),
         })
     }
 
@@ -170,18 +160,18 @@ impl Fs {
     }
 }
 
-/// The flags that a handle was opened with; `None` where there is no handle.
-fn flags_of(handle: Handle) -> Option<OpenFlags> {
-    (handle.0 & HANDLE_BIT != 0).then(|| OpenFlags::from_bits_truncate(handle.0 as u32))
+impl std::fmt::Debug for Fs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fs")
+            .field("engine", &self.engine)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
 }
 
-/// Who is told of data that is lost: nobody in particular where there is no handle.
+/// The open file that errors of write-back are reported to; `None` where there is no handle.
 fn opened_as(handle: Handle) -> Option<crate::file::Opened> {
-    flags_of(handle).map(|_| handle.0)
-}
-
-fn handle_of(flags: OpenFlags, number: u64) -> Handle {
-    Handle(number << HANDLE_NUMBER_SHIFT | HANDLE_BIT | u64::from(flags.bits()))
+    handle.flags().map(|_| handle.0)
 }
 
 /// What callers are told. Faults of the volume and its devices go to the log with all that is known.

@@ -9,12 +9,12 @@ use cowshed_vfs::fs::{DirPlusSink, DirSink, NewNode};
 use cowshed_vfs::perm::Strips;
 use cowshed_vfs::{
     Access, Attr, Capabilities, Context, Done, Entry, Error as Errno, FallocateFlags, FileKind, FileSystem, Handle,
-    InitInfo, Ioctl, IoctlReply, Lookup, NodeId, OpenFlags, OpenHints, OpenRequest, Opened, PERM_MASK,
-    PermissionChecks, RenameFlags, SeekKind, SetAttr, SetXattrFlags, StatFs, WriteFlags, xattr as rules,
+    InitInfo, Lookup, NodeId, OpenFlags, OpenHints, OpenRequest, Opened, PERM_MASK, PermissionChecks, RenameFlags,
+    SeekKind, SetAttr, SetXattrFlags, StatFs, WriteFlags, xattr as rules,
 };
 
 use super::setattr::{Capability, setattr, strip_capability, strip_privileges, strips_of};
-use super::{Fs, VALID, errno, flags_of, handle_of, ioctl, opened_as};
+use super::{Fs, VALID, errno, opened_as};
 use crate::dir::{self, NewInode};
 use crate::error::{Error, Result};
 use crate::file::{self, WriteCtx};
@@ -39,13 +39,13 @@ impl Fs {
         inode.refs.add_open();
         let mut hints = OpenHints::KEEP_CACHE | OpenHints::PARALLEL_DIRECT_WRITES | OpenHints::NO_FLUSH;
         hints.set(OpenHints::DIRECT_IO, open.contains(OpenFlags::DIRECT));
-        let handle = handle_of(open, self.atomic.next_number());
+        let number = self.handles.fetch_add(1, Ordering::Relaxed) % Handle::NUMBERS;
+        let handle = Handle::with_flags(open, number);
         inode.data.note_open(handle.0);
         Opened { handle, hints }
     }
 
     fn open_inode(&self, ctx: &Context, inode: &Arc<Inode>, open: &OpenRequest) -> Result<Opened> {
-        self.outlive_the_dead(inode);
         let wanted = open.flags;
         let writes = wanted.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
         if inode.is_dir() && writes {
@@ -150,7 +150,7 @@ impl Fs {
         how: WriteFlags,
     ) -> Result<usize> {
         let inode = self.file_to_write(node)?;
-        let opened = flags_of(handle).unwrap_or(OpenFlags::empty());
+        let opened = handle.flags().unwrap_or(OpenFlags::empty());
         let append = how.contains(WriteFlags::APPEND);
         let attr = inode.attr_now();
         if attr.flags & flags::APPEND != 0 && !append && offset < attr.size {
@@ -167,13 +167,6 @@ impl Fs {
             direct: how.contains(WriteFlags::DIRECT),
             from_cache: how.contains(WriteFlags::FROM_CACHE),
         };
-        // What is mapped belongs to no handle.
-        if !ctx.from_cache
-            && let Some(staged) = self.write_staged(handle, &inode, (offset, data), strips)
-        {
-            return staged;
-        }
-        self.keep_order_after_failure(handle)?;
         if how.contains(WriteFlags::KILL_SUIDGID) {
             strip_privileges(&self.engine, &inode, strips)?;
         }
@@ -228,7 +221,6 @@ impl FileSystem for Fs {
     }
 
     fn destroy(&self) {
-        self.drop_groups();
         delete::forget_all(&self.engine);
         if let Err(error) = self.engine.close() {
             tracing::error!(%error, "the last commit of the mount failed");
@@ -257,11 +249,9 @@ impl FileSystem for Fs {
         }
     }
 
-    fn getattr(&self, _ctx: &Context, node: NodeId, handle: Option<Handle>) -> VfsResult<Attr> {
+    fn getattr(&self, _ctx: &Context, node: NodeId, _handle: Option<Handle>) -> VfsResult<Attr> {
         let inode = self.inode(node).map_err(|e| errno("getattr", e))?;
-        let mut attr = self.attr(&inode);
-        self.size_in_group(handle, &inode, &mut attr);
-        Ok(attr)
+        Ok(self.attr(&inode))
     }
 
     fn setattr(&self, ctx: &Context, node: NodeId, _handle: Option<Handle>, set: &SetAttr) -> VfsResult<Attr> {
@@ -380,10 +370,9 @@ impl FileSystem for Fs {
     }
 
     fn release(&self, node: NodeId, handle: Handle) {
-        if flags_of(handle).is_some()
+        if handle.flags().is_some()
             && let Ok(inode) = self.inode(node)
         {
-            self.release_group(node, handle, &inode);
             inode.data.note_close(handle.0);
             delete::close(&self.engine, &inode);
         }
@@ -494,11 +483,8 @@ impl FileSystem for Fs {
     fn read(&self, _ctx: &Context, node: NodeId, handle: Handle, offset: u64, buf: &mut [u8]) -> VfsResult<usize> {
         let mut run = || {
             let inode = self.file(node)?;
-            let count = match self.read_staged(handle, &inode, offset, buf) {
-                Some(staged) => staged?,
-                None => file::read(&self.engine, &inode, offset, buf)?,
-            };
-            if !flags_of(handle).is_some_and(|f| f.contains(OpenFlags::NO_ATIME)) {
+            let count = file::read(&self.engine, &inode, offset, buf)?;
+            if !handle.flags().is_some_and(|f| f.contains(OpenFlags::NO_ATIME)) {
                 self.note_access(&inode);
             }
             Ok(count)
@@ -615,36 +601,6 @@ impl FileSystem for Fs {
             file::copy_as(&self.engine, (&from, src.2), (&to, dst.2), len, how)
         };
         run().map_err(|e| errno("copy_file_range", e))
-    }
-
-    fn ioctl(
-        &self,
-        ctx: &Context,
-        node: NodeId,
-        handle: Handle,
-        call: &Ioctl,
-        input: &[u8],
-        output: &mut [u8],
-    ) -> VfsResult<IoctlReply> {
-        let run = |output: &mut [u8]| {
-            let inode = self.inode(node)?;
-            if let Some(reply) = self.ioctl_atomic(ctx, (node, handle), &inode, call.cmd, output) {
-                return reply;
-            }
-            if let Some(reply) = self.ioctl_remap(ctx, (node, handle), &inode, call.cmd, input, output) {
-                return reply;
-            }
-            let reply = ioctl::ioctl(&self.engine, &self.caller(ctx), &inode, call, input, output);
-            let reply = self.settled(reply)?;
-            // Linux forgets nothing of its own accord after an ioctl: it would go on showing the old ctime.
-            if ioctl::changes_attributes(call.cmd)
-                && let Some(caches) = self.caches()
-            {
-                caches.attributes_changed(node);
-            }
-            Ok(reply)
-        };
-        run(output).map_err(|e| errno("ioctl", e))
     }
 
     fn syncfs(&self, _ctx: &Context, _node: NodeId) -> VfsResult<()> {

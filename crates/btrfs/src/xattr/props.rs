@@ -1,10 +1,10 @@
 //! Properties of the format, `btrfs.*`: only `btrfs.compression` exists. It is an attribute and two inode flags in one.
 
-use cowshed_vfs::{Error as Errno, FileKind};
+use cowshed_vfs::{Algorithm, Error as Errno, FileKind};
 
 use super::Effect;
 use crate::error::Result;
-use crate::file::compress::Algorithm;
+
 use crate::inode::{Inode, flags};
 
 pub const COMPRESSION_NAME: &[u8] = b"btrfs.compression";

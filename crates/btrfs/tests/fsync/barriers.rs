@@ -7,7 +7,9 @@ use btrfs_image::{MkfsOptions, mkfs};
 use cowshed_btrfs::fs::Fs;
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::{Event, Log};
-use cowshed_vfs::{FileSystem, Handle, Ioctl, Lookup, NodeId, OpenFlags, SetAttr, SetTime, Timestamp, WriteFlags};
+use cowshed_vfs::{
+    FileSystem, FlagChange, Handle, Lookup, NodeId, OpenFlags, SetAttr, SetTime, Timestamp, Volume, WriteFlags,
+};
 
 use crate::rig::{CREATE, ROOT};
 use crate::rotations::mount;
@@ -17,6 +19,9 @@ struct Recorded {
     fs: Fs,
     log: Log,
 }
+
+/// `FS_NOCOW_FL`.
+const NO_COW: FlagChange = FlagChange::Attributes(0x80_0000);
 
 /// What a call did to the device.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,16 +47,8 @@ impl Recorded {
                 .unwrap();
             recorded.fs.release(entry.node, opened.handle);
         }
-        let set_flags = Ioctl {
-            cmd: 0x4008_6602,
-            arg: 0,
-            compat: false,
-        };
-        let (node, no_cow) = (recorded.node("in-place"), 0x80_0000_u32.to_le_bytes());
-        let ioctl = recorded
-            .fs
-            .ioctl(&ROOT, node, Handle::NONE, &set_flags, &no_cow, &mut []);
-        ioctl.unwrap();
+        let node = recorded.node("in-place");
+        recorded.fs.set_flags(&ROOT, node, &NO_COW).unwrap();
         for name in ["f", "in-place"] {
             recorded.write(name, &[b'a'; 20_000]);
         }

@@ -2,7 +2,7 @@
 
 use btrfs_format::KeyType;
 use cowshed_vfs::fs::FileSystem;
-use cowshed_vfs::{Handle, Ioctl, SetAttr, SetTime, Timestamp};
+use cowshed_vfs::{FlagChange, Handle, SetAttr, SetTime, Timestamp, Volume as _};
 
 use cowshed_harness::tree::colliding_names;
 use cowshed_harness::{KernelVolume, VolumeOptions};
@@ -93,15 +93,8 @@ fn fdatasync_of_data_in_place_writes_no_log() {
     }
     let rig = rig();
     rig.create("in-place").unwrap();
-    let set_flags = Ioctl {
-        cmd: 0x4008_6602,
-        arg: 0,
-        compat: false,
-    };
-    let (node, no_cow) = (rig.node("in-place").unwrap(), 0x80_0000_u32.to_le_bytes());
-    rig.fs
-        .ioctl(&ROOT, node, Handle::NONE, &set_flags, &no_cow, &mut [])
-        .unwrap();
+    let no_cow = FlagChange::Attributes(0x80_0000);
+    rig.fs.set_flags(&ROOT, rig.node("in-place").unwrap(), &no_cow).unwrap();
     rig.write("in-place", 0, &[b'a'; 20_000]);
     rig.commit();
     for round in b'b'..b'g' {

@@ -16,6 +16,7 @@ use cowshed_vfs::{
     Attr, Context, DirEntry, Entry, Error, FileKind, FileSystem, Handle, InitInfo, Lookup, NodeId, OpenFlags,
     OpenRequest, RenameFlags, Result, SetAttr, SetXattrFlags,
 };
+use cowshed_vfs_ioctl::Front;
 
 pub static ROOT: Context = Context::root();
 pub const CREATE: OpenRequest = OpenRequest {
@@ -25,7 +26,7 @@ pub const CREATE: OpenRequest = OpenRequest {
 
 /// A mounted volume. [`Rig::finish`] ends the mount and lets btrfs-progs judge.
 pub struct Rig {
-    pub fs: Fs,
+    pub fs: Front<Fs>,
     volume: KernelVolume,
 }
 
@@ -61,7 +62,7 @@ impl Rig {
             ..EngineOptions::default()
         };
         let engine = Engine::open(opened, Arc::new(SystemEnv), engine_options).expect("the engine opens");
-        let fs = Fs::mount(engine, options).expect("mounts");
+        let fs = Front::new(Arc::new(Fs::mount(engine, options).expect("mounts")));
         fs.init(&init).expect("init");
         Rig { fs, volume }
     }

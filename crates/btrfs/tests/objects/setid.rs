@@ -1,13 +1,12 @@
 //! Set-id bits and file capabilities go with every change of contents, whatever call makes it. What is expected here was
 //! watched on the kernel's btrfs (Linux 6.18), call by call.
 
-use cowshed_btrfs::file::{Exchange, Freshness};
-use cowshed_btrfs::fs::wire::{self, Remap, Token, op};
 use cowshed_harness::{KernelVolume, VolumeOptions};
 use cowshed_vfs::{
-    Context, Credentials, Error, FallocateFlags as F, FileSystem, Handle, InitInfo, Ioctl, NodeId, OpenFlags,
-    OpenRequest, PermissionChecks, Result, SetAttr, SetTime, Timestamp, WriteFlags,
+    Context, Credentials, Error, Exchange, FallocateFlags as F, FileSystem, Freshness, Handle, InitInfo, Ioctl, NodeId,
+    OpenFlags, OpenRequest, PermissionChecks, Result, SetAttr, SetTime, Timestamp, Volume as _, WriteFlags,
 };
+use cowshed_vfs_ioctl::wire::{self, Remap, Token, op};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::rig::{ROOT, Rig, can_run};
@@ -249,10 +248,10 @@ fn an_exchange_with_a_file_as_it_was_takes_both_capabilities_and_a_refused_one_n
         mtime: Timestamp::new(999, 0),
         ..is
     };
-    assert_eq!(rig.fs.exchange_range(a, b, &exchange(was)), Err(Error::Busy));
+    assert_eq!(rig.fs.exchange_range(None, a, b, &exchange(was)), Err(Error::Busy));
     let has = |name| rig.xattr(name, CAPABILITY).is_ok();
     assert_eq!((has("f"), has("other")), (true, true));
-    rig.fs.exchange_range(a, b, &exchange(is)).unwrap();
+    rig.fs.exchange_range(None, a, b, &exchange(is)).unwrap();
     assert_eq!((has("f"), has("other")), (false, false));
     rig.finish();
 }

@@ -6,10 +6,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use cowshed_btrfs::Engine;
-use cowshed_btrfs::env::SystemEnv;
-use cowshed_btrfs::fs::Fs;
 use cowshed_fuse::{KernelCaches, Permissions, Session, SessionOptions, Unmounter};
+use cowshed_vfs::Volume;
+use cowshed_vfs_ioctl::Front;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::MountArgs;
@@ -19,8 +18,7 @@ use crate::{daemon, devices, log};
 pub fn run(args: &MountArgs) -> Result<u8> {
     let mut options = mount_options::parse(&args.options)?;
     if args.read_only {
-        options.open.read_only = true;
-        options.fs.read_only = true;
+        options.formats.set_read_only(true);
         options.fuse.read_only = true;
     }
     let Some((mountpoint, targets)) = args.paths.split_last() else {
@@ -52,27 +50,24 @@ fn check_mountpoint(mountpoint: &Path) -> Result<()> {
 
 fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &Path) -> Result<u8> {
     let devices: Vec<_> = targets.iter().chain(&options.devices).cloned().collect();
-    let volume = devices::open_volume(&devices, &options.open)?;
-    let engine =
-        Engine::open(volume, Arc::new(SystemEnv), options.engine).with_context(|| targets[0].display().to_string())?;
-    let fs = Fs::mount(engine.clone(), options.fs.clone()).with_context(|| options.subvol_text())?;
-    let fs = Arc::new(fs);
+    let volume = devices::open_volume(&devices, &options)?;
+    let front = Arc::new(Front::new(volume.clone()));
     // From here to its release nothing returns: an attached loop device would stay.
     let source = Source::choose(&targets[0], &options);
-    let session = Session::mount(fs.clone(), mountpoint, session_options(&options, &source, &engine));
+    let session = Session::mount(front.clone(), mountpoint, session_options(&options, &source, &volume));
     // With the mount in place the device stays until it ends; without, it goes now.
     source.release_when_unmounted();
     let mut session = session.with_context(|| format!("mounting on {}", mountpoint.display()))?;
-    fs.set_caches(Arc::new(KernelCaches::new(session.notifier()?)?));
-    drop(fs);
-    handle_signals(session.unmounter(), &engine)?;
+    front.set_caches(Arc::new(KernelCaches::new(session.notifier()?)?));
+    drop(front);
+    handle_signals(session.unmounter(), &volume)?;
     if args.daemon {
         daemon::say_ready()?;
     }
     let served = session.run();
     // The session has called `destroy`; closing again is harmless and tells whether all of it is on disk.
-    let was_aborted = engine.txn.is_aborted();
-    drop(engine);
+    let was_aborted = volume.is_aborted();
+    drop(volume);
     served.context("serving the mount")?;
     if was_aborted {
         bail!("the volume became read-only after an error; it is as after its last commit");
@@ -80,25 +75,25 @@ fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &P
     Ok(0)
 }
 
-fn session_options(options: &Options, source: &Source, engine: &Arc<Engine>) -> SessionOptions {
+fn session_options(options: &Options, source: &Source, volume: &Arc<dyn Volume>) -> SessionOptions {
     let is_root = rustix::process::geteuid().is_root();
     let mut fuse = options.fuse.clone();
     fuse.source = source.name(options);
     fuse.block_device = source.block_device();
-    fuse.block_bytes = engine.volume.sectorsize_bytes();
+    fuse.block_bytes = volume.info().block_bytes;
     fuse.allow_other = options.allow_other.unwrap_or(is_root);
     let permissions = if options.default_permissions {
         Permissions::Kernel
     } else {
         Permissions::Auto
     };
-    let for_panic = Arc::downgrade(engine);
+    let for_panic = Arc::downgrade(volume);
     SessionOptions {
         mount: fuse,
         permissions,
         on_panic: Some(Arc::new(move |what: &str| {
-            if let Some(engine) = for_panic.upgrade() {
-                engine.txn.abort(&format!("panic: {what}"));
+            if let Some(volume) = for_panic.upgrade() {
+                volume.abort(&format!("panic: {what}"));
             }
         })),
         ..SessionOptions::default()
@@ -110,17 +105,17 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// On SIGTERM, SIGINT and SIGHUP: commit and leave, also where the mount is busy. It disappears from the tree then, and
 /// who still uses it has a moment to end; a second signal leaves at once.
-fn handle_signals(unmounter: Unmounter, engine: &Arc<Engine>) -> Result<()> {
+fn handle_signals(unmounter: Unmounter, volume: &Arc<dyn Volume>) -> Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
-    let engine = Arc::downgrade(engine);
+    let volume = Arc::downgrade(volume);
     std::thread::Builder::new()
         .name("cowshed-signals".into())
         .spawn(move || {
             let mut signals = signals.forever();
             let Some(signal) = signals.next() else { return };
             tracing::info!("signal {signal}: unmounting");
-            if let Some(engine) = engine.upgrade()
-                && let Err(error) = engine.sync()
+            if let Some(volume) = volume.upgrade()
+                && let Err(error) = volume.sync()
             {
                 tracing::error!("commit before leaving: {error}");
             }
@@ -128,25 +123,25 @@ fn handle_signals(unmounter: Unmounter, engine: &Arc<Engine>) -> Result<()> {
                 if let Err(error) = unmounter.unmount(true) {
                     tracing::error!("unmounting: {error}");
                 }
-                let for_grace = engine.clone();
+                let for_grace = volume.clone();
                 std::thread::spawn(move || {
                     std::thread::sleep(GRACE);
                     leave(&for_grace);
                 });
             }
             if signals.next().is_some() {
-                leave(&engine);
+                leave(&volume);
             }
         })?;
     Ok(())
 }
 
 /// Ends the process whoever still uses the mount: to them it is disconnected.
-fn leave(engine: &Weak<Engine>) {
+fn leave(volume: &Weak<dyn Volume>) {
     // Gone: the session has ended by itself, and the process is about to.
-    let Some(engine) = engine.upgrade() else { return };
+    let Some(volume) = volume.upgrade() else { return };
     tracing::warn!("the mount is still in use: leaving it");
-    let code = match engine.close() {
+    let code = match volume.close() {
         Ok(()) => 0,
         Err(error) => {
             tracing::error!("the last commit of the mount failed: {error}");
@@ -182,7 +177,7 @@ impl Source {
         if options.no_loop {
             return Self::Name(path);
         }
-        match attach_loop(&path, options.open.read_only) {
+        match attach_loop(&path, options.formats.open.read_only) {
             Ok(device) => Self::Loop { image: path, device },
             Err(error) => {
                 tracing::info!(

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use cowshed_btrfs::fs::wire;
+use cowshed_vfs_ioctl::wire;
 
 use crate::ioctl;
 

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cowshed_btrfs::file::Group;
-use cowshed_vfs::{Error as Errno, OpenFlags};
+use cowshed_vfs::{Error as Errno, Group, Handle, OpenFlags, WriteFlags};
 
 use super::node::Shared;
 use super::{Error, File, Result, Volume};
@@ -28,14 +27,14 @@ use super::{Error, File, Result, Volume};
 /// ```
 pub struct AtomicWrites {
     shared: Arc<Shared>,
-    group: Group,
+    group: cowshed_vfs::Result<Box<dyn Group>>,
 }
 
 impl Volume {
     /// Begins a group of writes that appears as a whole or not at all.
     pub fn atomic(&self) -> AtomicWrites {
         let shared = self.root().node().shared().clone();
-        let group = Group::new(shared.fs.engine());
+        let group = shared.fs.clone().begin_group();
         AtomicWrites { shared, group }
     }
 }
@@ -54,8 +53,9 @@ impl AtomicWrites {
             if !file.flags().contains(OpenFlags::WRITE) {
                 return Err(Errno::BadHandle);
             }
-            let fs = &self.shared.fs;
-            fs.stage(&mut self.group, file.node().id(), offset_bytes, data)
+            let group = self.group.as_mut().map_err(|error| *error)?;
+            let (node, none) = (file.node().id(), WriteFlags::empty());
+            group.write(&self.shared.ctx, node, offset_bytes, data, none)
         };
         run().map_err(Error::at(file.path()))
     }
@@ -66,12 +66,13 @@ impl AtomicWrites {
     /// No space for the metadata, or a device failed before the group was written: then nothing of it has happened. A
     /// device failed afterwards: then the volume is read-only, and has the group or has it not when it is opened again.
     pub fn commit(self) -> Result<()> {
-        Ok(self.shared.fs.commit_group(self.group)?)
+        let group = self.group.map_err(Error::at("/"))?;
+        Ok(group.commit(Handle::NONE)?)
     }
 }
 
 impl fmt::Debug for AtomicWrites {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AtomicWrites").field(&self.group).finish()
+        f.debug_struct("AtomicWrites").finish_non_exhaustive()
     }
 }

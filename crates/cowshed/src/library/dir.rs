@@ -5,9 +5,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use cowshed_vfs::{
-    Error as Errno, FileKind, FileSystem, RenameFlags, SetAttr, SetTime, SetXattrFlags, Timestamp, fs::NewNode,
-};
+use cowshed_vfs::{Error as Errno, FileKind, RenameFlags, SetAttr, SetTime, SetXattrFlags, Timestamp, fs::NewNode};
 
 use super::node::{self, Node};
 use super::{Error, File, FileOptions, Metadata, ReadDir, Result};

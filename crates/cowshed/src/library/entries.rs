@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cowshed_vfs::{FileKind, FileSystem, Handle};
+use cowshed_vfs::{FileKind, Handle};
 
 use super::node::Node;
 use super::{Error, Metadata, Result};

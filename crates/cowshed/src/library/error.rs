@@ -21,7 +21,7 @@ pub enum Error {
     },
     /// The volume could not be opened, committed or closed.
     #[error(transparent)]
-    Volume(#[from] cowshed_btrfs::Error),
+    Volume(#[from] cowshed_vfs::Failure),
     /// A device could not be opened.
     #[error(transparent)]
     Device(#[from] cowshed_device::Error),
@@ -37,14 +37,11 @@ impl Error {
 
     /// The `errno` value that a mount would answer with.
     pub fn errno(&self) -> i32 {
-        use cowshed_btrfs::Error as Engine;
         match self {
-            Self::Path { error, .. } | Self::Volume(Engine::Outcome(error)) => error.errno(),
-            Self::Volume(Engine::NoSpace) => libc::ENOSPC,
-            Self::Volume(Engine::ReadOnly) => libc::EROFS,
-            Self::Volume(Engine::Unsupported { .. } | Engine::Refused { .. }) => libc::EOPNOTSUPP,
+            Self::Path { error, .. } => error.errno(),
+            Self::Volume(failure) => failure.error().errno(),
             Self::Device(cowshed_device::Error::Busy { .. }) => libc::EBUSY,
-            Self::Volume(_) | Self::Device(_) => libc::EIO,
+            Self::Device(_) => libc::EIO,
         }
     }
 
@@ -76,7 +73,7 @@ mod tests {
             (io.kind(), io.to_string().as_str()),
             (io::ErrorKind::NotFound, "a/b: not found")
         );
-        let full: io::Error = Error::Volume(cowshed_btrfs::Error::NoSpace).into();
+        let full: io::Error = Error::Volume(cowshed_vfs::Failure::new(cowshed_vfs::Error::NoSpace, "full")).into();
         assert_eq!(full.kind(), io::ErrorKind::StorageFull);
     }
 }

@@ -3,10 +3,9 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use cowshed_btrfs::file::compress::Compression;
-use cowshed_btrfs::file::map::MapExtent;
-use cowshed_btrfs::file::{Dedupe, Defrag, Exchange, Freshness};
-use cowshed_vfs::{Error as Errno, FallocateFlags, FileSystem as _, OpenFlags, SeekKind};
+use cowshed_vfs::{
+    Compression, Dedupe, Defrag, Error as Errno, Exchange, FallocateFlags, Freshness, MapExtent, OpenFlags, SeekKind,
+};
 
 use super::{File, Result};
 
@@ -116,7 +115,7 @@ impl File {
         self.target_of(src)?;
         let (from, to) = (src.node().id(), self.node().id());
         let fs = self.node().fs();
-        self.at(fs.clone_range((from, src_offset_bytes), (to, dst_offset_bytes), len_bytes))
+        self.at(fs.clone_range(None, (from, src_offset_bytes), (to, dst_offset_bytes), len_bytes))
     }
 
     /// Makes a range of this file share the extents of a range of `src` if both hold the same.
@@ -151,7 +150,7 @@ impl File {
         self.at(self
             .node()
             .fs()
-            .exchange_range(self.node().id(), other.node().id(), what))
+            .exchange_range(None, self.node().id(), other.node().id(), what))
     }
 
     /// What the file is like now, for an [`Exchange`] that shall fail if it has changed since.
@@ -169,7 +168,7 @@ impl File {
     /// The volume is damaged there.
     pub fn extents(&self, range: Range<u64>, wants_shared: bool, mut take: impl FnMut(&MapExtent)) -> Result<()> {
         let fs = self.node().fs();
-        self.at(fs.map_file(self.node().id(), range, wants_shared, &mut |extent| {
+        self.at(fs.map_extents(self.node().id(), range, wants_shared, &mut |extent| {
             take(extent);
             ControlFlow::Continue(())
         }))

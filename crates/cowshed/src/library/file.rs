@@ -4,7 +4,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cowshed_vfs::{Error as Errno, FileKind, FileSystem, Handle, OpenFlags, OpenRequest, SetAttr, WriteFlags};
+use cowshed_vfs::{Error as Errno, FileKind, Handle, OpenFlags, OpenRequest, SetAttr, WriteFlags};
 
 use super::node::{self, Node};
 use super::{Dir, Error, Metadata, Result};

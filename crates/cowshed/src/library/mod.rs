@@ -19,5 +19,5 @@ pub use entries::{DirEntry, ReadDir};
 pub use error::{Error, Result};
 pub use file::{File, FileOptions};
 pub use metadata::Metadata;
-pub use options::{OpenOptions, Subvolume};
+pub use options::{OpenOptions, Rescue, Subvolume};
 pub use volume::Volume;

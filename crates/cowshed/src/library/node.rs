@@ -6,8 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use cowshed_btrfs::fs::Fs;
-use cowshed_vfs::{Attr, Context, Entry, Error as Errno, FileKind, FileSystem, Lookup, NodeId};
+use cowshed_vfs::{Attr, Context, Entry, Error as Errno, FileKind, Lookup, NodeId, Volume};
 
 type Result<T> = std::result::Result<T, Errno>;
 
@@ -17,7 +16,7 @@ const SYMLINKS_MAX: usize = 40;
 /// The file system, alive while anything of it is in use.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub fs: Fs,
+    pub fs: Arc<dyn Volume>,
     pub ctx: Context,
 }
 
@@ -60,8 +59,8 @@ impl Node {
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
-    pub fn fs(&self) -> &Fs {
-        &self.shared.fs
+    pub fn fs(&self) -> &dyn Volume {
+        &*self.shared.fs
     }
     pub fn ctx(&self) -> &Context {
         &self.shared.ctx

@@ -1,9 +1,9 @@
 //! How a volume is opened.
 
-use cowshed_btrfs::file::compress::{CompressPolicy, Compression};
-use cowshed_btrfs::volume::Rescue;
-use cowshed_btrfs::{EngineOptions, fs, volume};
-use cowshed_vfs::{Context, Credentials};
+use cowshed_btrfs::file::compress::CompressPolicy;
+use cowshed_vfs::{Compression, Context, Credentials};
+
+use crate::formats::Options;
 
 /// Which subvolume a [`Volume`](crate::Volume) shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,12 +17,28 @@ pub enum Subvolume {
     Path(Vec<u8>),
 }
 
+/// What to overlook on a damaged volume, as the mount option `rescue=` names it. Most of it goes with
+/// [`OpenOptions::read_only`] alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rescue {
+    /// Try older tree roots that the superblock remembers.
+    pub use_backup_root: bool,
+    /// Leave the log alone: what was synced last before a crash does not show.
+    pub no_log_replay: bool,
+    /// Do without trees that cannot be read.
+    pub ignore_bad_roots: bool,
+    /// Read data without comparing checksums.
+    pub ignore_data_csums: bool,
+    /// Read metadata without comparing checksums.
+    pub ignore_meta_csums: bool,
+    /// Ignore flags of the superblock that are not known.
+    pub ignore_super_flags: bool,
+}
+
 /// How a volume is opened: read-write, its default subvolume, all devices present.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    pub(super) open: volume::OpenOptions,
-    pub(super) engine: EngineOptions,
-    pub(super) fs: fs::MountOptions,
+    pub(super) formats: Options,
     owner: (u32, u32),
 }
 
@@ -34,15 +50,14 @@ impl OpenOptions {
 
     /// Change nothing on the devices, whatever happens. Works on volumes that could not be written, too.
     pub fn read_only(mut self, read_only: bool) -> Self {
-        self.open.read_only = read_only;
-        self.fs.read_only = read_only;
+        self.formats.set_read_only(read_only);
         self
     }
 
     /// Shows another subvolume as the root.
     pub fn subvolume(mut self, subvolume: Subvolume) -> Self {
         use cowshed_btrfs::subvol::SubvolChoice;
-        self.fs.subvol = match subvolume {
+        self.formats.fs.subvol = match subvolume {
             Subvolume::Default => SubvolChoice::Default,
             Subvolume::Id(id) => SubvolChoice::Id(btrfs_format::TreeId(id)),
             Subvolume::Path(path) => SubvolChoice::Path(path),
@@ -52,25 +67,32 @@ impl OpenOptions {
 
     /// Opens although devices are missing, as far as the profiles allow.
     pub fn degraded(mut self, degraded: bool) -> Self {
-        self.open.degraded = degraded;
+        self.formats.open.degraded = degraded;
         self
     }
 
     /// What to overlook on a damaged volume.
     pub fn rescue(mut self, rescue: Rescue) -> Self {
-        self.open.rescue = rescue;
+        self.formats.open.rescue = cowshed_btrfs::volume::Rescue {
+            use_backup_root: rescue.use_backup_root,
+            no_log_replay: rescue.no_log_replay,
+            ignore_bad_roots: rescue.ignore_bad_roots,
+            ignore_data_csums: rescue.ignore_data_csums,
+            ignore_meta_csums: rescue.ignore_meta_csums,
+            ignore_super_flags: rescue.ignore_super_flags,
+        };
         self
     }
 
     /// Bound for pending changes and cached blocks, in bytes.
     pub fn memory_bytes_max(mut self, bytes: u64) -> Self {
-        self.engine.memory_bytes_max = bytes;
+        self.formats.engine.memory_bytes_max = bytes;
         self
     }
 
     /// Seconds between commits that nobody asked for.
     pub fn commit_interval_seconds(mut self, seconds: u32) -> Self {
-        self.engine.commit_interval_s = seconds;
+        self.formats.engine.commit_interval_s = seconds;
         self
     }
 
@@ -86,7 +108,7 @@ impl OpenOptions {
     }
 
     fn compress_as(mut self, how: Compression, force: bool) -> Self {
-        self.fs.compress = Some(CompressPolicy { how, force });
+        self.formats.fs.compress = Some(CompressPolicy { how, force });
         self
     }
 

@@ -5,14 +5,12 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
-use cowshed_btrfs::env::SystemEnv;
-use cowshed_btrfs::fs::Fs;
-use cowshed_btrfs::{Engine, fs, volume};
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
-use cowshed_vfs::{Context, FileSystem, InitInfo, NodeId, StatFs};
+use cowshed_vfs::{Context, InitInfo, NodeId, StatFs, Volume as VolumeCalls};
 
 use super::node::{Node, Shared};
 use super::{Dir, Error, OpenOptions, Result};
+use crate::formats;
 
 /// An open volume. It is used as its root directory: all methods of [`Dir`] are there.
 ///
@@ -30,17 +28,16 @@ impl Volume {
     /// What is wrong with the superblocks, the chunk tree or the main trees; a feature that is not supported; devices
     /// that are missing; a log that cannot be replayed; for writing, a balance that was not finished.
     pub fn open(devices: impl IntoIterator<Item = Arc<dyn BlockDevice>>, options: &OpenOptions) -> Result<Volume> {
-        let volume = volume::Volume::open(devices.into_iter().collect(), &options.open)?;
-        let engine = Engine::open(volume, Arc::new(SystemEnv), options.engine)?;
-        Self::from_engine_as(engine, options.fs.clone(), options.context())
+        let volume = formats::open(devices.into_iter().collect(), &options.formats)?;
+        Self::over_as(volume, options.context())
     }
 
     /// Opens the volume on one image file or block device.
     ///
     /// # Errors
-    /// As [`Volume::open`]; the file is missing, or somebody else has it open.
+    /// As [`Volume::open`]; the file is missing, or in use by another process.
     pub fn open_image(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Volume> {
-        let mode = if options.open.read_only {
+        let mode = if options.formats.open.read_only {
             OpenMode::ReadOnly
         } else {
             OpenMode::ReadWrite
@@ -49,20 +46,19 @@ impl Volume {
         Self::open([device], options)
     }
 
-    /// For who has an engine at hand, to show one of its subvolumes. Closing the volume closes the engine.
+    /// The library over a volume that is open already. Closing this closes that.
     #[doc(hidden)]
-    pub fn from_engine(engine: Arc<Engine>, options: fs::MountOptions) -> Result<Volume> {
-        Self::from_engine_as(engine, options, Context::root())
+    pub fn over(volume: Arc<dyn VolumeCalls>) -> Result<Volume> {
+        Self::over_as(volume, Context::root())
     }
 
-    fn from_engine_as(engine: Arc<Engine>, options: fs::MountOptions, ctx: Context) -> Result<Volume> {
-        let fs = Fs::mount(engine, options)?;
+    fn over_as(volume: Arc<dyn VolumeCalls>, ctx: Context) -> Result<Volume> {
         let info = InitInfo {
-            read_only: fs.options().read_only,
+            read_only: volume.info().is_read_only,
             ..InitInfo::TRUSTED
         };
-        fs.init(&info).map_err(Error::at("/"))?;
-        let shared = Arc::new(Shared { fs, ctx });
+        volume.init(&info).map_err(Error::at("/"))?;
+        let shared = Arc::new(Shared { fs: volume, ctx });
         let root = Dir::new(Node::root(shared));
         Ok(Volume { root })
     }
@@ -72,8 +68,8 @@ impl Volume {
         self.root.clone()
     }
 
-    fn engine(&self) -> &Arc<Engine> {
-        self.root.node().shared().fs.engine()
+    fn calls(&self) -> &Arc<dyn VolumeCalls> {
+        &self.root.node().shared().fs
     }
 
     /// Makes everything durable that was done before the call.
@@ -81,7 +77,7 @@ impl Volume {
     /// # Errors
     /// A device failed, or the volume went read-only after an earlier failure.
     pub fn sync(&self) -> Result<()> {
-        Ok(self.engine().sync()?)
+        Ok(self.calls().sync()?)
     }
 
     /// Makes everything durable and ends the use of the volume. What is still open of it can only be read.
@@ -89,7 +85,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::sync`]: the volume is then as at its last commit.
     pub fn close(self) -> Result<()> {
-        Ok(self.engine().close()?)
+        Ok(self.calls().close()?)
     }
 
     /// Sizes and free space, as `statfs` shows them.
@@ -100,13 +96,12 @@ impl Volume {
 
     /// The volume's label.
     pub fn label(&self) -> Vec<u8> {
-        self.engine().volume.superblock().label().to_vec()
+        self.calls().info().label
     }
 
     /// A log was not replayed, because the options forbade it: what was fsynced last, before a crash, does not show.
     pub fn has_log(&self) -> bool {
-        let volume = &self.engine().volume;
-        volume.has_log() && volume.options().rescue.no_log_replay
+        self.calls().info().has_unreplayed_log
     }
 }
 
@@ -119,6 +114,6 @@ impl Deref for Volume {
 
 impl fmt::Debug for Volume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Volume").field("engine", self.engine()).finish()
+        f.debug_struct("Volume").field("calls", self.calls()).finish()
     }
 }

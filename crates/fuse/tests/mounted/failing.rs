@@ -8,14 +8,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use btrfs_image::{MkfsOptions, mkfs};
+use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::env::SystemEnv;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::volume::{self, Volume};
-use cowshed_btrfs::{Engine, fs::wire};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
 use cowshed_fuse::{KernelCaches, Session, SessionError, SessionOptions, Unmounter};
+use cowshed_vfs_ioctl::{Front, wire};
 
 use crate::support::*;
 
@@ -48,7 +49,8 @@ impl Failing {
             ..EngineOptions::default()
         };
         let engine = Engine::open(volume, Arc::new(SystemEnv), options).unwrap();
-        let fs = Arc::new(Fs::mount(engine.clone(), MountOptions::default()).unwrap());
+        let fs = Fs::mount(engine.clone(), MountOptions::default()).unwrap();
+        let fs = Arc::new(Front::new(Arc::new(fs)));
         let dir = tempfile::tempdir().unwrap();
         let mut session = Session::mount(fs.clone(), dir.path(), SessionOptions::default()).unwrap();
         fs.set_caches(Arc::new(KernelCaches::new(session.notifier().unwrap()).unwrap()));

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use cowshed_btrfs::file::compress::{Algorithm, Compression};
-use cowshed_btrfs::fs::wire::{self, DefragRange, defrag};
+use cowshed_vfs::{Algorithm, Compression};
+use cowshed_vfs_ioctl::wire::{self, DefragRange, defrag};
 
 use super::{each_file, open_to_read, open_to_write, parse_size};
 use crate::ioctl;

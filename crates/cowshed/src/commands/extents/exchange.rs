@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use cowshed_btrfs::file::Freshness;
+use cowshed_vfs::Freshness;
 use cowshed_vfs::Timestamp;
 
 use super::remap::Exchange;

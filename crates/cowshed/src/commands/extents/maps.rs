@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Result;
 
 use cowshed::{Extent, ExtentKind};
-use cowshed_btrfs::fs::wire::{self, MapPage};
+use cowshed_vfs_ioctl::wire::{self, MapPage};
 use zerocopy::FromZeros;
 
 use super::is_unknown;

@@ -4,9 +4,8 @@ use std::fs::File;
 use std::io::{Error, Result};
 use std::os::unix::fs::MetadataExt as _;
 
-use cowshed_btrfs::file::Freshness;
-use cowshed_btrfs::fs::wire::{self, Remap, Time, Token, flag, op};
-use cowshed_vfs::Timestamp;
+use cowshed_vfs::{Freshness, Timestamp};
+use cowshed_vfs_ioctl::wire::{self, Remap, Time, Token, flag, op};
 use zerocopy::FromZeros;
 
 use super::{is_unknown, kernel};

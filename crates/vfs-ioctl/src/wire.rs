@@ -1,10 +1,11 @@
 //! Ioctls of our own, for what Linux does not pass on to a file system in user space: those that name a second file by a
 //! descriptor, and those whose size is not in their number. docs/design/ioctls.md.
 //!
-//! A second file is named by a [`Token`] that was got through it: who holds one had the file open.
+//! A second file is named by a [`Token`] that was got through it: its holder had the file open.
 
 use std::mem::{offset_of, size_of};
 
+use cowshed_vfs::{MapExtent, MapKind};
 use zerocopy::little_endian::{I32, I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -30,7 +31,7 @@ pub const DEFRAG_RANGE: u32 = WRITE | (size_of::<DefragRange>() as u32) << 16 | 
 /// `BTRFS_IOC_SYNC` of `<linux/btrfs.h>`, without an argument.
 pub const SYNC: u32 = 0x9408;
 
-/// Names an open file to one who has another open. Random; good for a minute while the file is in use.
+/// Names an open file in a call on another. Random; valid for a minute while the file is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Token(pub [u8; 16]);
@@ -63,8 +64,11 @@ pub mod flag {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Time {
+    /// Seconds since 1970 UTC.
     pub secs: I64,
+    /// Nanoseconds below 10^9.
     pub nanos: U32,
+    /// Zero.
     pub pad: U32,
 }
 
@@ -72,8 +76,11 @@ pub struct Time {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Remap {
+    /// The other file.
     pub token: Token,
+    /// One of [`op`].
     pub op: U32,
+    /// Of [`flag`].
     pub flags: U32,
     /// In the lent file.
     pub src_offset: U64,
@@ -83,37 +90,54 @@ pub struct Remap {
     pub len_bytes: U64,
     /// With [`flag::IF_FRESH`], as `stat` shows them.
     pub ino: U64,
+    /// With [`flag::IF_FRESH`].
     pub mtime: Time,
+    /// With [`flag::IF_FRESH`].
     pub ctime: Time,
     /// Out, dedupe: bytes that are the same and shared now.
     pub done_bytes: U64,
     /// Out, dedupe: 0 the same, 1 they differ.
     pub status: I32,
+    /// Zero.
     pub pad: U32,
 }
 const _: () = assert!(size_of::<Remap>() == 104 && offset_of!(Remap, done_bytes) == 88);
 
 /// Kinds of a [`MapEntry`].
 pub mod kind {
+    /// [`cowshed_vfs::MapKind::Data`]
     pub const DATA: u8 = 0;
+    /// [`cowshed_vfs::MapKind::Unwritten`]
     pub const UNWRITTEN: u8 = 1;
+    /// [`cowshed_vfs::MapKind::Inline`]
     pub const INLINE: u8 = 2;
+    /// [`cowshed_vfs::MapKind::Delalloc`]
     pub const DELALLOC: u8 = 3;
 }
 
-/// One extent; see [`crate::file::map::MapExtent`] for the fields.
+/// One extent; see [`cowshed_vfs::MapExtent`] for the fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct MapEntry {
+    /// In the file, in bytes.
     pub start: U64,
+    /// In bytes.
     pub len_bytes: U64,
+    /// Logical address of the whole extent; 0: none.
     pub disk_addr: U64,
+    /// Of the whole extent.
     pub disk_bytes: U64,
+    /// Where in the extent this part begins.
     pub offset_bytes: U64,
+    /// Of the whole extent, uncompressed.
     pub ram_bytes: U64,
+    /// One of [`kind`].
     pub kind: u8,
+    /// As the format numbers it; 0: none.
     pub compression: u8,
+    /// 1: the extent has other references.
     pub is_shared: u8,
+    /// Zero.
     pub pad: [u8; 5],
 }
 
@@ -126,6 +150,7 @@ pub const MAP_ENTRIES: usize = 288;
 pub struct MapPage {
     /// In: extents that overlap `start..end`. Out: where the next page starts.
     pub start: U64,
+    /// In.
     pub end: U64,
     /// In, 1: find out what is shared.
     pub wants_shared: U32,
@@ -133,14 +158,18 @@ pub struct MapPage {
     pub count: U32,
     /// Out, 1: there are no more.
     pub is_last: U32,
+    /// Zero.
     pub pad: U32,
+    /// Out.
     pub entries: [MapEntry; MAP_ENTRIES],
 }
 const _: () = assert!(size_of::<MapPage>() == 32 + MAP_ENTRIES * 56);
 
 /// Flags of [`DefragRange`].
 pub mod defrag {
+    /// Compress what is rewritten.
     pub const COMPRESS: u64 = 1;
+    /// Start writing at once.
     pub const START_IO: u64 = 2;
     /// The byte behind the type is a signed level.
     pub const LEVEL: u64 = 4;
@@ -150,13 +179,60 @@ pub mod defrag {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DefragRange {
+    /// In the file, in bytes.
     pub start: U64,
+    /// In bytes.
     pub len_bytes: U64,
     /// [`defrag`].
     pub flags: U64,
     /// Extents from this size on stay as they are; 0: 256 KiB.
     pub extent_bytes_max: U32,
+    /// The algorithm in the lowest byte, its level in the next.
     pub compress: U32,
+    /// Zero.
     pub unused: [U32; 4],
 }
 const _: () = assert!(size_of::<DefragRange>() == 48);
+
+impl From<&MapExtent> for MapEntry {
+    fn from(extent: &MapExtent) -> Self {
+        Self {
+            start: extent.start.into(),
+            len_bytes: extent.len_bytes.into(),
+            disk_addr: extent.disk_addr.into(),
+            disk_bytes: extent.disk_bytes.into(),
+            offset_bytes: extent.offset_bytes.into(),
+            ram_bytes: extent.ram_bytes.into(),
+            kind: match extent.kind {
+                MapKind::Data => kind::DATA,
+                MapKind::Unwritten => kind::UNWRITTEN,
+                MapKind::Inline => kind::INLINE,
+                MapKind::Delalloc => kind::DELALLOC,
+            },
+            compression: extent.compression,
+            is_shared: extent.is_shared.into(),
+            pad: [0; 5],
+        }
+    }
+}
+
+impl From<&MapEntry> for MapExtent {
+    fn from(entry: &MapEntry) -> Self {
+        Self {
+            kind: match entry.kind {
+                kind::UNWRITTEN => MapKind::Unwritten,
+                kind::INLINE => MapKind::Inline,
+                kind::DELALLOC => MapKind::Delalloc,
+                _ => MapKind::Data,
+            },
+            start: entry.start.get(),
+            len_bytes: entry.len_bytes.get(),
+            disk_addr: entry.disk_addr.get(),
+            disk_bytes: entry.disk_bytes.get(),
+            offset_bytes: entry.offset_bytes.get(),
+            ram_bytes: entry.ram_bytes.get(),
+            compression: entry.compression,
+            is_shared: entry.is_shared != 0,
+        }
+    }
+}
