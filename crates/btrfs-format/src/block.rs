@@ -1,189 +1,19 @@
-//! Tree blocks: raw structures, and [`TreeBlock`], a block whose bytes have been verified once.
+//! [`TreeBlock`]: a block whose bytes have been verified once, and are trusted afterwards.
 
 use std::fmt;
 use std::sync::Arc;
 
-use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, Unaligned};
+use zerocopy::{FromBytes, Ref};
 
-use crate::Uuid;
-use crate::csum::ChecksumType;
+pub use crate::corrupt::{Corrupt, CorruptKind, Site};
+use crate::csum::CSUM_FIELD_BYTES;
+pub use crate::header::{
+    HEADER_BYTES, Header, ITEM_HEADER_BYTES, ItemHeader, KEY_PTR_BYTES, KeyPtr, LEVEL_MAX, item_bytes_max,
+    leaf_capacity_bytes, node_capacity_ptrs,
+};
 use crate::ids::{Generation, LogicalAddr, TreeId};
-use crate::items::on_disk;
-use crate::key::{DiskKey, Key, KeyType};
-use crate::rule::Rule;
-use crate::superblock::CSUM_FIELD_BYTES;
-
-on_disk!(
-    /// `btrfs_header`.
-    /// docs/format/tree-blocks.md
-    Header(101) {
-        csum: [u8; 32],
-        fsid: Uuid,
-        bytenr: U64,
-        flags: U64,
-        chunk_tree_uuid: Uuid,
-        generation: U64,
-        owner: U64,
-        nritems: U32,
-        level: u8,
-    }
-);
-on_disk!(
-    /// `btrfs_item`: the header of an item in a leaf. `offset` counts from the end of the block's header.
-    /// docs/format/tree-blocks.md
-    ItemHeader(25) { key: DiskKey, offset: U32, size: U32 }
-);
-on_disk!(
-    /// `btrfs_key_ptr`.
-    /// docs/format/tree-blocks.md
-    KeyPtr(33) { key: DiskKey, blockptr: U64, generation: U64 }
-);
-
-pub const HEADER_BYTES: usize = size_of::<Header>();
-pub const ITEM_HEADER_BYTES: usize = size_of::<ItemHeader>();
-pub const KEY_PTR_BYTES: usize = size_of::<KeyPtr>();
-/// Levels of a tree: 0 (leaves) to 7.
-pub const LEVEL_MAX: u8 = 7;
-
-/// Bytes for item headers and data in a leaf.
-#[allow(clippy::arithmetic_side_effects, reason = "node sizes are above 4 KiB")]
-pub const fn leaf_capacity_bytes(nodesize_bytes: usize) -> usize {
-    nodesize_bytes - HEADER_BYTES
-}
-/// Children of a full node.
-#[allow(clippy::arithmetic_side_effects, reason = "node sizes are above 4 KiB")]
-pub const fn node_capacity_ptrs(nodesize_bytes: usize) -> usize {
-    (nodesize_bytes - HEADER_BYTES) / KEY_PTR_BYTES
-}
-/// The largest item data that fits a leaf.
-#[allow(clippy::arithmetic_side_effects, reason = "node sizes are above 4 KiB")]
-pub const fn item_bytes_max(nodesize_bytes: usize) -> usize {
-    leaf_capacity_bytes(nodesize_bytes) - ITEM_HEADER_BYTES
-}
-
-/// What the reader of a block already knows about it. `None` where it does not.
-#[derive(Clone, Debug)]
-pub struct BlockExpect {
-    pub addr: LogicalAddr,
-    pub fsid: Uuid,
-    pub csum_type: ChecksumType,
-    pub sectorsize_bytes: u32,
-    pub level: Option<u8>,
-    pub generation: Option<Generation>,
-    /// The first key, as the parent states it.
-    pub first_key: Option<Key>,
-    /// The tree that is being walked; shared blocks may be owned by another subvolume.
-    pub tree: Option<TreeId>,
-}
-
-/// A block that is not what it should be: where, and why.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("corrupt block: {site}: {kind}")]
-pub struct Corrupt {
-    pub site: Site,
-    pub kind: CorruptKind,
-}
-
-/// Where a fault was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Site {
-    pub tree: Option<TreeId>,
-    pub addr: LogicalAddr,
-    pub level: Option<u8>,
-    pub slot: Option<u32>,
-}
-
-impl fmt::Display for Site {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(tree) = self.tree {
-            write!(f, "tree {tree}, ")?;
-        }
-        write!(f, "block {}", self.addr)?;
-        if let Some(level) = self.level {
-            write!(f, ", level {level}")?;
-        }
-        if let Some(slot) = self.slot {
-            write!(f, ", slot {slot}")?;
-        }
-        Ok(())
-    }
-}
-
-/// What is wrong with a block.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CorruptKind {
-    #[error("block of {found} bytes is too short")]
-    Short { found: usize },
-    #[error("bad checksum: stored {stored}, computed {computed}")]
-    Csum { stored: String, computed: String },
-    #[error("{field} is {found}, expected {expected}")]
-    Mismatch {
-        field: &'static str,
-        found: String,
-        expected: String,
-    },
-    #[error("{field} is {found}, limit {limit}")]
-    Limit {
-        field: &'static str,
-        found: u64,
-        limit: u64,
-    },
-    #[error("keys out of order: {prev} before {key}")]
-    KeyOrder { prev: Key, key: Key },
-    #[error("item out of place: data {offset}+{size}, expected end {expected_end}")]
-    ItemBounds { offset: u32, size: u32, expected_end: u32 },
-    #[error("{key}: {what}")]
-    Item { key: Key, what: String },
-    #[error("{field} is {found}, {rule}")]
-    Field {
-        field: &'static str,
-        found: u64,
-        rule: Rule,
-    },
-    #[error("tree {owner} has an empty leaf")]
-    EmptyLeaf { owner: TreeId },
-    #[error("a block of tree {owner} in tree {tree}")]
-    Owner { owner: TreeId, tree: TreeId },
-    #[error("{key}: item of {found} bytes, {rule}")]
-    ItemSize { key: Key, found: u64, rule: Rule },
-    #[error("{key}: {field} is {found}, {rule}")]
-    ItemField {
-        key: Key,
-        field: &'static str,
-        found: u64,
-        rule: Rule,
-    },
-    /// A part of an item (an entry, a name, a reference) reaches over the item's end.
-    #[error("{key}: {part} of {needs} bytes in the {left} bytes left")]
-    ItemTruncated {
-        key: Key,
-        part: &'static str,
-        needs: u64,
-        left: u64,
-    },
-    #[error("{key}: overlaps {prev}, which ends at {prev_end}")]
-    Overlap { key: Key, prev: Key, prev_end: u64 },
-    #[error("{key}: follows {prev}, an item of another object")]
-    OtherObject { key: Key, prev: Key },
-    /// A name that no directory can hold: empty, too long, a dot name, or with a slash or NUL in it.
-    #[error("{key}: {name:?} is no valid name")]
-    Name { key: Key, name: String },
-    #[error("{key}: entry points to {location}")]
-    Location { key: Key, location: Key },
-    /// Inline references are ordered by type, then downwards by offset or hash.
-    #[error("{key}: inline reference {ty} {seq:#x} follows {prev_ty} {prev_seq:#x}")]
-    InlineRefOrder {
-        key: Key,
-        prev_ty: KeyType,
-        prev_seq: u64,
-        ty: KeyType,
-        seq: u64,
-    },
-    #[error("{key}: inline reference of type {ty}")]
-    InlineRefType { key: Key, ty: KeyType },
-}
+use crate::key::Key;
+pub use crate::verify::BlockExpect;
 
 /// A verified tree block. Accessors cannot fail: the verifier checked counts, bounds and order.
 ///

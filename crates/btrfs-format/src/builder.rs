@@ -15,11 +15,11 @@ use std::ops::Range;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::Uuid;
 use crate::block::{
     HEADER_BYTES, Header, ITEM_HEADER_BYTES, ItemHeader, KEY_PTR_BYTES, KeyPtr, LEVEL_MAX, TreeBlock,
     leaf_capacity_bytes, node_capacity_ptrs,
 };
+use crate::ids::Uuid;
 use crate::ids::{Generation, LogicalAddr, TreeId};
 use crate::key::Key;
 

@@ -9,8 +9,10 @@ pub enum ChecksumType {
     Blake2b,
 }
 
-/// A checksum, zero padded to the 32 bytes that headers hold.
-pub type Checksum = [u8; 32];
+/// Bytes of the checksum at the head of superblocks and tree blocks; docs/format/tree-blocks.md.
+pub const CSUM_FIELD_BYTES: usize = 32;
+/// A checksum, zero padded to the bytes that headers hold.
+pub type Checksum = [u8; CSUM_FIELD_BYTES];
 
 impl ChecksumType {
     pub const ALL: [Self; 4] = [Self::Crc32c, Self::Xxhash64, Self::Sha256, Self::Blake2b];

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// A UUID as it lies on disk.
+pub type Uuid = [u8; 16];
+
 macro_rules! id_type {
     ($(#[$meta:meta])* $name:ident) => {
         $(#[$meta])*

@@ -17,9 +17,12 @@
 
 pub mod block;
 pub mod builder;
+mod corrupt;
 pub mod csum;
+mod disk;
 pub mod features;
 pub mod hash;
+mod header;
 pub mod ids;
 pub mod items;
 pub mod key;
@@ -33,12 +36,9 @@ pub mod view;
 pub use block::{BlockExpect, Corrupt, CorruptKind, Site, TreeBlock};
 pub use builder::{HeaderFields, LeafBuilder, NodeBuilder};
 pub use csum::ChecksumType;
-pub use ids::{DevId, Generation, LogicalAddr, ObjectId, TreeId};
+pub use ids::{DevId, Generation, LogicalAddr, ObjectId, TreeId, Uuid};
 pub use key::{DiskKey, Key, KeyType};
 pub use profile::{Profile, UnknownProfile};
 pub use rule::Rule;
 pub use superblock::{Access, Superblock, SuperblockError, UnsupportedFeature};
 pub use zerocopy::little_endian::{U16, U32, U64};
-
-/// A UUID as it lies on disk.
-pub type Uuid = [u8; 16];

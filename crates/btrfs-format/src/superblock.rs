@@ -8,9 +8,11 @@ mod verify;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::Uuid;
+pub use crate::csum::CSUM_FIELD_BYTES;
 use crate::csum::ChecksumType;
-use crate::items::{DevItem, on_disk};
+use crate::disk::on_disk;
+use crate::ids::Uuid;
+use crate::items::DevItem;
 
 pub use access::{Access, UnsupportedFeature};
 pub use verify::SuperblockError;
@@ -25,8 +27,6 @@ pub const MAGIC: [u8; 8] = *b"_BHRfS_M";
 /// Room for system chunks in the superblock.
 pub const SYSTEM_CHUNK_ARRAY_BYTES: usize = 2048;
 pub const LABEL_BYTES: usize = 256;
-/// Bytes of the checksum at the head of superblocks and tree blocks.
-pub const CSUM_FIELD_BYTES: usize = 32;
 
 on_disk!(
     /// `btrfs_root_backup`.

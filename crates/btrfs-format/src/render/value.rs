@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use crate::Uuid;
 use crate::features::flag_names;
 use crate::ids::ObjectId;
+use crate::ids::Uuid;
 use crate::items::Timespec;
 use crate::key::{Key, KeyType};
 

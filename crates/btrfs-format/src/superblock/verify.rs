@@ -2,10 +2,11 @@
 
 use zerocopy::FromBytes;
 
-use super::{CSUM_FIELD_BYTES, MAGIC, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, SYSTEM_CHUNK_ARRAY_BYTES, Superblock};
-use crate::block::{CorruptKind, LEVEL_MAX};
-use crate::csum::ChecksumType;
+use super::{MAGIC, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, SYSTEM_CHUNK_ARRAY_BYTES, Superblock};
+use crate::corrupt::CorruptKind;
+use crate::csum::{CSUM_FIELD_BYTES, ChecksumType};
 use crate::features::{block_group, incompat};
+use crate::header::LEVEL_MAX;
 use crate::items::{ChunkHead, Stripe};
 use crate::key::{DiskKey, Key, KeyType};
 use crate::rule::{Rule, len_u64};

@@ -1,9 +1,10 @@
 //! Extents and their back references, inline and keyed.
 
-use super::{Item, aligned_end, is_shareable};
-use crate::block::{CorruptKind, LEVEL_MAX};
+use super::item::{Item, aligned_end, is_shareable};
+use crate::corrupt::CorruptKind;
 use crate::features::extent_flags;
 use crate::hash;
+use crate::header::LEVEL_MAX;
 use crate::ids::{ObjectId, TreeId};
 use crate::items::{ExtentDataRef, ExtentItem, InlineRef, SharedDataRef, TreeBlockInfo};
 use crate::key::{Key, KeyType};

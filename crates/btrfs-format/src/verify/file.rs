@@ -2,8 +2,8 @@
 
 use zerocopy::FromBytes;
 
-use super::{Item, aligned_end};
-use crate::block::CorruptKind;
+use super::item::{Item, aligned_end};
+use crate::corrupt::CorruptKind;
 use crate::ids::ObjectId;
 use crate::items::{FileExtent, FileExtentHead, compression, file_extent_type};
 use crate::key::{Key, KeyType};

@@ -1,7 +1,7 @@
 //! Inodes, and the small items that only name one.
 
-use super::Item;
-use crate::block::CorruptKind;
+use super::item::Item;
+use crate::corrupt::CorruptKind;
 use crate::features::inode_flags;
 use crate::ids::ObjectId;
 use crate::items::{DirLogItem, InodeItem};

@@ -7,6 +7,7 @@
 mod extent;
 mod file;
 mod inode;
+mod item;
 mod names;
 mod root;
 mod space;
@@ -14,123 +15,34 @@ mod space;
 mod tests;
 mod volume;
 
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::FromBytes;
 
-use crate::block::{
-    BlockExpect, Corrupt, CorruptKind, HEADER_BYTES, Header, ITEM_HEADER_BYTES, ItemHeader, KeyPtr, LEVEL_MAX, Site,
-};
+use crate::corrupt::{Corrupt, CorruptKind, Site};
+use crate::csum::{CSUM_FIELD_BYTES, ChecksumType};
 use crate::features::header_flags;
-use crate::ids::{ObjectId, TreeId};
+use crate::header::{HEADER_BYTES, Header, ITEM_HEADER_BYTES, ItemHeader, KeyPtr, LEVEL_MAX};
+use crate::ids::{Generation, LogicalAddr, TreeId, Uuid};
 use crate::key::{Key, KeyType};
 use crate::rule::{Rule, len_u64};
-use crate::superblock::CSUM_FIELD_BYTES;
+use item::{Ctx, Item, is_shareable};
+
+/// What the reader of a block already knows about it. `None` where it does not.
+#[derive(Clone, Debug)]
+pub struct BlockExpect {
+    pub addr: LogicalAddr,
+    pub fsid: Uuid,
+    pub csum_type: ChecksumType,
+    pub sectorsize_bytes: u32,
+    pub level: Option<u8>,
+    pub generation: Option<Generation>,
+    /// The first key, as the parent states it.
+    pub first_key: Option<Key>,
+    /// The tree that is being walked; shared blocks may be owned by another subvolume.
+    pub tree: Option<TreeId>,
+}
 
 /// Nodes are 4 to 64 KiB; more must not come in, so that offsets fit 32 bits.
 const NODESIZE_BYTES_MAX: usize = 65536;
-
-/// What the checks of items need to know about the block and its volume.
-#[derive(Clone, Copy, Debug)]
-struct Ctx {
-    sectorsize_bytes: u64,
-    nodesize_bytes: u64,
-    /// Bytes of one checksum of data.
-    csum_bytes: u64,
-    generation: u64,
-    owner: TreeId,
-}
-
-/// The item under judgement.
-#[derive(Clone, Copy, Debug)]
-struct Item<'a> {
-    key: Key,
-    data: &'a [u8],
-    ctx: &'a Ctx,
-}
-
-impl<'a> Item<'a> {
-    #[inline]
-    fn field(&self, field: &'static str, found: u64, rule: Rule) -> Result<(), CorruptKind> {
-        if rule.holds(found) {
-            Ok(())
-        } else {
-            Err(self.field_error(field, found, rule))
-        }
-    }
-    #[cold]
-    fn field_error(&self, field: &'static str, found: u64, rule: Rule) -> CorruptKind {
-        CorruptKind::ItemField {
-            key: self.key,
-            field,
-            found,
-            rule,
-        }
-    }
-    #[cold]
-    fn size_error(&self, rule: Rule) -> CorruptKind {
-        CorruptKind::ItemSize {
-            key: self.key,
-            found: len_u64(self.data),
-            rule,
-        }
-    }
-    #[cold]
-    fn truncated(&self, part: &'static str, needs: usize, left: &[u8]) -> CorruptKind {
-        CorruptKind::ItemTruncated {
-            key: self.key,
-            part,
-            needs: u64::try_from(needs).unwrap_or(u64::MAX),
-            left: len_u64(left),
-        }
-    }
-    #[inline]
-    fn size(&self, rule: Rule) -> Result<(), CorruptKind> {
-        if rule.holds(len_u64(self.data)) {
-            Ok(())
-        } else {
-            Err(self.size_error(rule))
-        }
-    }
-    /// The whole item as one structure.
-    fn exact<T: FromBytes + KnownLayout + Immutable + Unaligned>(&self) -> Result<&'a T, CorruptKind> {
-        T::ref_from_bytes(self.data)
-            .map_err(|_| self.size_error(Rule::Equal(u64::try_from(size_of::<T>()).unwrap_or_default())))
-    }
-    /// A structure at the head of `rest`, and what follows it.
-    fn part<T: FromBytes + KnownLayout + Immutable + Unaligned>(
-        &self,
-        part: &'static str,
-        rest: &'a [u8],
-    ) -> Result<(&'a T, &'a [u8]), CorruptKind> {
-        T::ref_from_prefix(rest).map_err(|_| self.truncated(part, size_of::<T>(), rest))
-    }
-    /// `len` bytes at the head of `rest`, and what follows them.
-    fn bytes(&self, part: &'static str, rest: &'a [u8], len: u16) -> Result<(&'a [u8], &'a [u8]), CorruptKind> {
-        rest.split_at_checked(len.into())
-            .ok_or_else(|| self.truncated(part, len.into(), rest))
-    }
-    fn no_overlap(&self, prev: Key, prev_end: u64, start: u64) -> Result<(), CorruptKind> {
-        if prev_end > start {
-            return Err(CorruptKind::Overlap {
-                key: self.key,
-                prev,
-                prev_end,
-            });
-        }
-        Ok(())
-    }
-    /// A transaction number: not from the future of its block.
-    fn generation(&self, field: &'static str, found: u64) -> Result<(), CorruptKind> {
-        self.field(field, found, Rule::AtMost(self.ctx.generation))
-    }
-}
-
-/// Checks that `start` is aligned to sectors and that `len` bytes from there do not overflow; gives the end.
-fn aligned_end(item: &Item<'_>, field: &'static str, start: u64, len: u64) -> Result<u64, CorruptKind> {
-    item.field(field, start, Rule::AlignedTo(item.ctx.sectorsize_bytes))?;
-    start
-        .checked_add(len)
-        .ok_or_else(|| item.field_error(field, start, Rule::AtMost(u64::MAX.saturating_sub(len))))
-}
 
 /// A chunk from outside of a tree: the superblock's array.
 pub(crate) fn check_stray_chunk(key: Key, data: &[u8], sectorsize_bytes: u32) -> Result<(), CorruptKind> {
@@ -248,12 +160,6 @@ fn check_header(header: &Header, expect: &BlockExpect) -> Result<(), CorruptKind
     // A block on disk was written: Linux demands the flag.
     header_field("flags", flags, Rule::OneBitOf(header_flags::WRITTEN))?;
     check_owner(header.owner.into(), expect.tree)
-}
-
-/// A tree whose blocks snapshots share: the top level and the numbered subvolumes, without quota groups' ids.
-fn is_shareable(tree: TreeId) -> bool {
-    const LEVELLESS_IDS_END: u64 = 1 << 48;
-    tree == TreeId::FS || (ObjectId::FIRST_FREE.get()..LEVELLESS_IDS_END).contains(&tree.get())
 }
 
 fn check_owner(owner: TreeId, tree: Option<TreeId>) -> Result<(), CorruptKind> {

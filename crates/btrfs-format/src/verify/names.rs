@@ -1,7 +1,7 @@
 //! Items that hold names: directory entries, xattrs, and the references back to them.
 
-use super::{Item, is_shareable};
-use crate::block::CorruptKind;
+use super::item::{Item, is_shareable};
+use crate::corrupt::CorruptKind;
 use crate::hash;
 use crate::ids::ObjectId;
 use crate::items::{DirItem, InodeExtref, InodeRef, RootRef, file_type};

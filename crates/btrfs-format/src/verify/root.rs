@@ -1,8 +1,9 @@
 //! Tree roots and the single items of the root, quota and uuid trees.
 
-use super::Item;
-use crate::block::{CorruptKind, LEVEL_MAX};
+use super::item::Item;
+use crate::corrupt::CorruptKind;
 use crate::features::root_flags;
+use crate::header::LEVEL_MAX;
 use crate::ids::{ObjectId, TreeId};
 use crate::items::{FreeSpaceHeader, ROOT_ITEM_V0_BYTES, RootItem};
 use crate::rule::Rule;

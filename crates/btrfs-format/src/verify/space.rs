@@ -2,9 +2,9 @@
 
 use zerocopy::FromBytes;
 
+use super::item::{Item, aligned_end};
 use super::volume::check_block_group_type;
-use super::{Item, aligned_end};
-use crate::block::CorruptKind;
+use crate::corrupt::CorruptKind;
 use crate::items::{BlockGroupItem, FREE_SPACE_BITMAP_BYTES, FREE_SPACE_USING_BITMAPS, FreeSpaceInfo};
 use crate::key::{Key, KeyType};
 use crate::rule::Rule;

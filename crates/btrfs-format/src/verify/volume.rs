@@ -2,8 +2,8 @@
 
 use zerocopy::FromBytes;
 
-use super::{Item, aligned_end};
-use crate::block::CorruptKind;
+use super::item::{Item, aligned_end};
+use crate::corrupt::CorruptKind;
 use crate::features::block_group as bg;
 use crate::ids::{ObjectId, TreeId};
 use crate::items::{ChunkHead, DevExtent, DevItem, STRIPE_LEN_BYTES, Stripe};

@@ -1,0 +1,34 @@
+//! How an on-disk structure is declared: once, with its size and the places of its fields.
+
+macro_rules! on_disk {
+    ($(#[$meta:meta])* $name:ident ($size:literal) { $($(#[$fmeta:meta])* $field:ident: $ty:ty),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(FromBytes, IntoBytes, Unaligned, KnownLayout, Immutable, Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(C)]
+        pub struct $name { $($(#[$fmeta])* pub $field: $ty),+ }
+        const _: () = assert!(size_of::<$name>() == $size);
+        impl $crate::disk::Layout for $name {
+            const FIELDS: &'static [$crate::disk::FieldLayout] = &[
+                $($crate::disk::FieldLayout {
+                    name: stringify!($field),
+                    offset_bytes: core::mem::offset_of!($name, $field),
+                    size_bytes: size_of::<$ty>(),
+                }),+
+            ];
+        }
+    };
+}
+pub(crate) use on_disk;
+
+/// Where a field lies in its structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldLayout {
+    pub name: &'static str,
+    pub offset_bytes: usize,
+    pub size_bytes: usize,
+}
+
+/// The fields of an on-disk structure in their order: what the tables of `docs/format/` are compared with.
+pub trait Layout {
+    const FIELDS: &'static [FieldLayout];
+}
