@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 
-use crate::Phase;
 use crate::finding::{FindingId as Id, Site};
+use crate::options::Phase;
 use crate::util::{count, index, is_aligned};
 use crate::volume::{ReadFault, Volume};
 use crate::walk::{Cx, Root, Shared, item_site, len_bytes};

@@ -10,14 +10,17 @@ use btrfs_format::view::{FileExtentView, dir_entries, file_extent, fixed, inode_
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 
 use crate::block::Block;
+use crate::compressed::decompress;
 use crate::csums::{self, CsumMap, Sums};
+use crate::file_items::{
+    INDICES, NAME_BYTES_MAX, ROOT_DIR, is_dots_or_slashed, judge_entry, judge_extent, judge_inline,
+};
 use crate::finding::{FindingId as Id, Site};
-use crate::fs::{INDICES, NAME_BYTES_MAX, ROOT_DIR, is_dots_or_slashed, judge_entry, judge_extent, judge_inline};
-use crate::packed::{self, Packed};
+use crate::noted::Packed;
 use crate::roots::Roots;
 use crate::util::round_up;
 use crate::walk::{Cx, Root, Shared, item_site, len_bytes};
-use inodes::Inodes;
+use inodes::{Inodes, say};
 
 /// Checksums of a log that are kept, in bytes: those of 4 GiB of data. Of larger logs the rest is not compared.
 const SUMS_BYTES_MAX: u64 = 32 << 20;
@@ -151,11 +154,6 @@ fn check_covered(cx: &mut Cx<'_>, found: &Found, volume: &CsumMap) {
     }
 }
 
-fn say(cx: &mut Cx<'_>, leaf: &Block, key: Key, what: String) {
-    cx.sink
-        .add(Id::LogInvalid, item_site(TreeId::TREE_LOG, leaf, key), what);
-}
-
 fn read_item(cx: &mut Cx<'_>, found: &mut Found, leaf: &Block, key: Key, data: &[u8]) {
     if key.ty == KeyType::EXTENT_CSUM && key.objectid == ObjectId::EXTENT_CSUM {
         found.sums_bytes = found.sums_bytes.saturating_add(len_bytes(data));
@@ -220,7 +218,7 @@ fn read_extent(cx: &mut Cx<'_>, found: &mut Found, leaf: &Block, key: Key, data:
         Some(FileExtentView::Inline { head, data }) => {
             let mut fault = judge_inline(head, data, key, sectorsize).err();
             if fault.is_none() && cx.opts.data_csums && head.compression != compression::NONE {
-                fault = packed::decompress(head.compression, data, head.ram_bytes.get(), sectorsize).err();
+                fault = decompress(head.compression, data, head.ram_bytes.get(), sectorsize).err();
             }
             (round_up(head.ram_bytes.get(), sectorsize), fault)
         }
@@ -229,7 +227,7 @@ fn read_extent(cx: &mut Cx<'_>, found: &mut Found, leaf: &Block, key: Key, data:
             let fault = judge_extent(extent, data.len(), key, sectorsize).err();
             let end = addr.saturating_add(disk_len);
             if fault.is_none() && addr != 0 {
-                let is_other = |e: &&crate::extents::Extent| !e.is_data() || e.addr != addr || e.end() != end;
+                let is_other = |e: &&crate::references::Extent| !e.is_data() || e.addr != addr || e.end() != end;
                 let other = cx.extents.overlapping(addr, end).find(is_other).map(|e| e.addr);
                 if let Some(other) = other {
                     say(cx, leaf, key, format!("its data lies on the extent at {other}"));

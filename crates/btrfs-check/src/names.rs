@@ -8,8 +8,8 @@ use btrfs_format::items::InodeItem;
 use btrfs_format::view::{DirEntry, dir_entries, fixed, inode_extrefs, inode_refs};
 use btrfs_format::{Key, KeyType, ObjectId};
 
+use crate::file_items::type_of_mode;
 use crate::finding::{FindingId as Id, Site};
-use crate::fs::type_of_mode;
 use crate::util::count;
 use crate::walk::{Cx, Root, Shared};
 

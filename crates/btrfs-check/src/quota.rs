@@ -8,45 +8,14 @@ use std::collections::BTreeMap;
 use btrfs_format::features::incompat;
 use btrfs_format::{KeyType, TreeId};
 
-use crate::extents::Extents;
 use crate::finding::{FindingId as Id, Site};
+use crate::noted::{Quota, Users};
 use crate::walk::{Cx, Root, Shared};
 
 /// `flags` of the status item.
 const ON: u64 = 1;
 const RESCAN: u64 = 1 << 1;
 const INCONSISTENT: u64 = 1 << 2;
-
-/// Who uses an extent; 0 for nobody.
-#[derive(Clone, Copy, Debug, Default)]
-struct Users {
-    last: u64,
-    several: bool,
-}
-
-/// Counts while the file trees are walked.
-#[derive(Debug, Default)]
-pub(crate) struct Quota {
-    users: Vec<Users>,
-    referenced: BTreeMap<u64, u64>,
-    /// From the quota tree: referenced and exclusive bytes by subvolume.
-    stated: BTreeMap<u64, (u64, u64)>,
-}
-
-impl Quota {
-    /// `tree` leads to the extent at `addr`.
-    pub(crate) fn note(&mut self, extents: &Extents, tree: TreeId, addr: u64) {
-        let Some((slot, len)) = extents.slot(addr) else { return };
-        let Some(users) = self.users.get_mut(slot) else { return };
-        if users.last == tree.get() {
-            return;
-        }
-        users.several |= users.last != 0;
-        users.last = tree.get();
-        let sum = self.referenced.entry(tree.get()).or_default();
-        *sum = sum.saturating_add(len);
-    }
-}
 
 fn word(data: &[u8], number: usize) -> Option<u64> {
     let bytes = data.chunks(8).nth(number)?;

@@ -11,14 +11,12 @@ use btrfs_format::view::{BackRef, FileExtentView, file_extent};
 use btrfs_format::{Key, KeyType, TreeId};
 
 use crate::block::{Block, Expect, Owner};
-use crate::extents::{Extent, Extents, Use};
 use crate::finding::{FindingId as Id, Sink, Site, Statistics};
-use crate::packed::Packed;
-use crate::quota::Quota;
+use crate::noted::{Packed, Quota, Suspects};
+use crate::options::{CheckOptions, Phase};
+use crate::references::{Extents, Use};
 use crate::util::{count, index, is_aligned};
 use crate::volume::{ReadFault, Volume};
-use crate::written::Suspects;
-use crate::{CheckOptions, Phase};
 
 /// State that all parts of a check share.
 pub(crate) struct Cx<'a> {
@@ -289,7 +287,7 @@ impl<'a> Cx<'a> {
         if !is_own || block.is_relocated() || self.quiet_walk {
             return;
         }
-        let refs = self.extents.get(block.addr).map_or(0, Extent::refs);
+        let refs = self.extents.get(block.addr).map_or(0, |extent| extent.refs);
         if refs > 1 {
             let what = format!(
                 "of generation {generation}, with {refs} references; the root item says that the last snapshot was at {}",

@@ -5,7 +5,7 @@
 //! back the clone with its checksums, and the first file is as it was at the last commit. Linux and btrfs-progs take that
 //! for sound, too.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use btrfs_format::KeyType;
 use btrfs_format::items::{compression, file_extent_type};
@@ -18,10 +18,6 @@ use crate::walk::Cx;
 
 /// How many are judged; of more, nothing is said. A sound volume has hardly any.
 const SUSPECTS_MAX: usize = 1 << 16;
-
-/// Preallocated ranges, of which some bytes have checksums, and where the first extent item stands that says so: snapshots share
-/// them.
-pub(crate) type Suspects = BTreeMap<(u64, u64), Site>;
 
 /// Notes a range, to be judged when all file trees are known.
 pub(crate) fn suspect(cx: &mut Cx<'_>, range: (u64, u64), site: Site) {

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use btrfs_format::items::InodeItem;
 use btrfs_format::view::{dir_entries, fixed, inode_extrefs, inode_refs};
-use btrfs_format::{Key, KeyType, ObjectId};
+use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 
-use super::say;
 use crate::block::Block;
+use crate::file_items::ROOT_DIR;
 use crate::finding::{FindingId as Id, Site};
-use crate::fs::ROOT_DIR;
+
 use crate::paths::parent_of;
-use crate::walk::{Cx, Root};
+use crate::walk::{Cx, Root, item_site};
 
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
@@ -204,4 +204,10 @@ fn load_type(cx: &mut Cx<'_>, subvolume: &Root, ino: u64) -> Is {
         Some(None) => Is::Unknown,
         Some(Some(inode)) => Is::OfType(inode.mode.get() & S_IFMT),
     }
+}
+
+/// Reports a fault of one item of the log.
+pub(super) fn say(cx: &mut Cx<'_>, leaf: &Block, key: Key, what: String) {
+    cx.sink
+        .add(Id::LogInvalid, item_site(TreeId::TREE_LOG, leaf, key), what);
 }
