@@ -5,6 +5,16 @@ use btrfs_format::TreeId;
 use crate::Profile;
 use crate::signature::Signature;
 
+/// The features that can be turned on and off: an error lists them.
+pub(crate) const FEATURE_NAMES: [&str; 6] = [
+    "mixed-bg",
+    "extref",
+    "skinny-metadata",
+    "no-holes",
+    "free-space-tree",
+    "block-group-tree",
+];
+
 /// Why a volume was not made. Everything but `Device`, and `Corrupt`, which would be a fault of ours, is found before
 /// the first byte is written.
 #[derive(Debug, thiserror::Error)]
@@ -12,7 +22,7 @@ use crate::signature::Signature;
 pub enum MkfsError {
     #[error("{what} is not supported")]
     Unsupported { what: &'static str },
-    #[error("unknown feature '{name}'; known are {}", crate::Features::NAMES.join(", "))]
+    #[error("unknown feature '{name}'; known are {}", FEATURE_NAMES.join(", "))]
     UnknownFeature { name: String },
     #[error("unknown checksum type '{name}'; known are crc32c, xxhash, sha256, blake2")]
     UnknownCsum { name: String },

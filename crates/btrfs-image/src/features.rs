@@ -3,7 +3,7 @@
 use btrfs_format::ChecksumType;
 use btrfs_format::features::{compat_ro, incompat};
 
-use crate::MkfsError;
+use crate::error::{FEATURE_NAMES, MkfsError};
 
 /// Which features a new volume has. The default is that of current mkfs.btrfs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,14 +32,7 @@ impl Default for Features {
 
 impl Features {
     /// The names that [`Features::apply`] knows.
-    pub const NAMES: [&'static str; 6] = [
-        "mixed-bg",
-        "extref",
-        "skinny-metadata",
-        "no-holes",
-        "free-space-tree",
-        "block-group-tree",
-    ];
+    pub const NAMES: [&'static str; 6] = FEATURE_NAMES;
 
     /// Applies a comma separated list of feature names, each turned off by a `^` before it.
     pub fn apply(&mut self, list: &str) -> Result<(), MkfsError> {

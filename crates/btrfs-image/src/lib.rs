@@ -21,7 +21,6 @@
 
 mod error;
 mod features;
-mod items;
 mod options;
 pub mod plan;
 pub mod signature;

@@ -5,8 +5,6 @@ use std::fmt;
 use btrfs_format::superblock::SUPERBLOCK_OFFSETS;
 use cowshed_device::BlockDevice;
 
-use crate::MkfsError;
-
 /// Something that was found on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Signature {
@@ -104,8 +102,8 @@ const MAGICS: &[(&str, Place, &[u8])] = &[
     ),
 ];
 
-/// Finds all that is known, the most telling first.
-pub fn probe(device: &dyn BlockDevice) -> Result<Vec<Signature>, MkfsError> {
+/// Finds all that is known, the most telling first. Errors: those of reading the device.
+pub fn probe(device: &dyn BlockDevice) -> Result<Vec<Signature>, cowshed_device::Error> {
     let size = device.size_bytes();
     let mut found = Vec::new();
     let mut put = |name, offset_bytes, len_bytes| {
@@ -138,7 +136,7 @@ pub fn probe(device: &dyn BlockDevice) -> Result<Vec<Signature>, MkfsError> {
     Ok(found)
 }
 
-fn holds(device: &dyn BlockDevice, offset_bytes: u64, magic: &[u8]) -> Result<bool, MkfsError> {
+fn holds(device: &dyn BlockDevice, offset_bytes: u64, magic: &[u8]) -> Result<bool, cowshed_device::Error> {
     let mut bytes = vec![0; magic.len()];
     device.read_at(offset_bytes, &mut bytes)?;
     Ok(bytes == magic)

@@ -6,7 +6,11 @@
 //! again until it describes itself.
 
 mod chunks;
+mod contents;
+mod data;
+mod items;
 mod space;
+mod subvolumes;
 mod superblock;
 mod tree;
 
@@ -15,13 +19,13 @@ use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeId, U64}
 use zerocopy::IntoBytes;
 
 pub use chunks::{ChunkKind, ChunkPlanner, PlannedChunk, PlannedDevice, PlannedStripe};
+pub use contents::Contents;
+pub use data::{DataExtent, DataRef};
 pub use space::Space;
-pub use tree::{PlacedTree, PlannedTree, Run, TreeShape};
+pub use tree::{GENERATION, PlacedTree, PlannedTree, Run, TreeShape};
 
-use crate::{MkfsError, Settings, items, subvolumes};
-
-/// The transaction that a new volume says it was made in.
-pub const GENERATION: Generation = Generation(1);
+use crate::{MkfsError, Settings};
+use contents::put_root_dir;
 
 /// Trees whose contents follow from the chunks, the other trees and the data.
 const DERIVED: [TreeId; 6] = [
@@ -36,63 +40,6 @@ const DERIVED: [TreeId; 6] = [
 /// Each round either adds a chunk or lets the space trees grow to what the round before needed; growth by one level of
 /// indirection shrinks a hundredfold each time. More rounds than this mean that the plan runs in a circle.
 const ROUNDS_MAX: usize = 10_000;
-
-/// Who uses a data extent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DataRef {
-    pub root: TreeId,
-    pub objectid: ObjectId,
-    /// The file offset, less the offset into the extent.
-    pub offset_bytes: u64,
-    pub count: u32,
-}
-
-/// An extent of file data.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DataExtent {
-    pub addr: LogicalAddr,
-    pub len_bytes: u64,
-    pub refs: Vec<DataRef>,
-}
-
-/// What a volume holds, besides what describes its space.
-#[derive(Clone, Debug)]
-pub struct Contents {
-    /// The top-level subvolume.
-    pub fs_tree: PlannedTree,
-    /// The others.
-    pub subvolumes: Vec<PlannedTree>,
-    pub csum_tree: PlannedTree,
-    pub data_extents: Vec<DataExtent>,
-}
-
-impl Contents {
-    /// A root directory, and those of the subvolumes that the settings name.
-    pub fn empty(settings: &Settings) -> Self {
-        let subvolume = |id| {
-            let mut tree = PlannedTree::new(id);
-            let nbytes = settings.nodesize_bytes.into();
-            put_root_dir(&mut tree, ObjectId::FIRST_FREE, settings, nbytes);
-            tree
-        };
-        let mut fs_tree = subvolume(TreeId::FS);
-        let mut others: Vec<_> = settings.subvolumes.iter().map(|new| subvolume(new.id)).collect();
-        subvolumes::put_names(std::iter::once(&mut fs_tree).chain(&mut others), settings);
-        Self {
-            fs_tree,
-            subvolumes: others,
-            csum_tree: PlannedTree::new(TreeId::CSUM),
-            data_extents: Vec::new(),
-        }
-    }
-}
-
-/// A directory that is its own parent.
-fn put_root_dir(tree: &mut PlannedTree, dir: ObjectId, settings: &Settings, nbytes: u64) {
-    let inode = items::dir_inode(GENERATION, nbytes, settings.time);
-    tree.insert(Key::new(dir, KeyType::INODE_ITEM, 0), inode.as_bytes());
-    tree.insert(Key::new(dir, KeyType::INODE_REF, dir.0), items::inode_ref(0, b".."));
-}
 
 /// A volume in the making.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@ use btrfs_format::superblock::{MAGIC, RootBackup, SYSTEM_CHUNK_ARRAY_BYTES};
 use btrfs_format::{DiskKey, Key, KeyType, ObjectId, Superblock, TreeId, U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::{ChunkKind, GENERATION, PlacedTree, VolumePlan};
-use crate::{Profile, items};
+use super::{ChunkKind, GENERATION, PlacedTree, VolumePlan, items};
+use crate::Profile;
 
 impl VolumePlan {
     /// The superblock of a device, by its index, for the copy at `offset_bytes`: complete, with its checksum.

@@ -10,6 +10,9 @@ use btrfs_format::{
 
 use crate::Settings;
 
+/// The transaction that a new volume says it was made in.
+pub const GENERATION: Generation = Generation(1);
+
 /// The items of a tree, in key order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedTree {

@@ -9,8 +9,10 @@ use btrfs_format::items::{
 use btrfs_format::{DiskKey, Generation, Key, KeyType, ObjectId, TreeId, U16, U32, U64, Uuid};
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::chunks::{PlannedChunk, PlannedDevice};
+use super::data::DataExtent;
+use super::tree::PlacedTree;
 use crate::Settings;
-use crate::plan::{DataExtent, PlacedTree, PlannedChunk, PlannedDevice};
 
 /// `S_IFDIR` and the permissions `rwxr-xr-x`.
 const DIR_MODE: u32 = 0o040_755;
@@ -18,7 +20,7 @@ const DIR_MODE: u32 = 0o040_755;
 const ROOT_INODE_SIZE: u64 = 3;
 
 /// The inode of an empty directory. `nbytes` is what mkfs.btrfs states for it.
-pub(crate) fn dir_inode(generation: Generation, nbytes: u64, time: Timespec) -> InodeItem {
+pub(super) fn dir_inode(generation: Generation, nbytes: u64, time: Timespec) -> InodeItem {
     InodeItem {
         generation: generation.into(),
         transid: generation.into(),
@@ -34,7 +36,7 @@ pub(crate) fn dir_inode(generation: Generation, nbytes: u64, time: Timespec) -> 
 }
 
 /// An `INODE_REF` item with one name.
-pub(crate) fn inode_ref(index: u64, name: &[u8]) -> Vec<u8> {
+pub(super) fn inode_ref(index: u64, name: &[u8]) -> Vec<u8> {
     let head = InodeRef {
         index: U64::new(index),
         name_len: name_len(name),
@@ -43,7 +45,7 @@ pub(crate) fn inode_ref(index: u64, name: &[u8]) -> Vec<u8> {
 }
 
 /// A `ROOT_REF` or `ROOT_BACKREF`: where the name of a subvolume is.
-pub(crate) fn root_ref(dir: ObjectId, index: u64, name: &[u8]) -> Vec<u8> {
+pub(super) fn root_ref(dir: ObjectId, index: u64, name: &[u8]) -> Vec<u8> {
     let head = RootRef {
         dirid: dir.into(),
         sequence: U64::new(index),
@@ -53,7 +55,7 @@ pub(crate) fn root_ref(dir: ObjectId, index: u64, name: &[u8]) -> Vec<u8> {
 }
 
 /// A `DIR_ITEM` for a subvolume.
-pub(crate) fn subvolume_dir_item(name: &[u8], tree: TreeId, generation: Generation) -> Vec<u8> {
+pub(super) fn subvolume_dir_item(name: &[u8], tree: TreeId, generation: Generation) -> Vec<u8> {
     let head = DirItem {
         location: DiskKey::from(Key::new(tree.object_id(), KeyType::ROOT_ITEM, u64::MAX)),
         transid: generation.into(),
@@ -69,7 +71,7 @@ fn name_len(name: &[u8]) -> U16 {
 }
 
 /// The root item of a tree; `uuid` and time are those of a subvolume, zero for other trees.
-pub(crate) fn root_item(settings: &Settings, generation: Generation, placed: &PlacedTree) -> RootItem {
+pub(super) fn root_item(settings: &Settings, generation: Generation, placed: &PlacedTree) -> RootItem {
     let tree = placed.tree.id;
     let nodesize = u64::from(settings.nodesize_bytes);
     let inode = InodeItem {
@@ -107,7 +109,7 @@ pub(crate) fn root_item(settings: &Settings, generation: Generation, placed: &Pl
 }
 
 /// Key and data of the extent item of a tree block.
-pub(crate) fn tree_block_extent(
+pub(super) fn tree_block_extent(
     settings: &Settings,
     generation: Generation,
     owner: TreeId,
@@ -136,7 +138,7 @@ pub(crate) fn tree_block_extent(
 }
 
 /// Key and data of the extent item of a data extent.
-pub(crate) fn data_extent(generation: Generation, extent: &DataExtent) -> (Key, Vec<u8>) {
+pub(super) fn data_extent(generation: Generation, extent: &DataExtent) -> (Key, Vec<u8>) {
     let head = ExtentItem {
         refs: U64::new(extent.refs.iter().map(|back_ref| u64::from(back_ref.count)).sum()),
         generation: generation.into(),
@@ -161,7 +163,7 @@ pub(crate) fn data_extent(generation: Generation, extent: &DataExtent) -> (Key, 
 }
 
 /// Key and data of a block group item.
-pub(crate) fn block_group(chunk: &PlannedChunk, used_bytes: u64) -> (Key, Vec<u8>) {
+pub(super) fn block_group(chunk: &PlannedChunk, used_bytes: u64) -> (Key, Vec<u8>) {
     let item = BlockGroupItem {
         used: U64::new(used_bytes),
         chunk_objectid: ObjectId::FIRST_CHUNK_TREE.into(),
@@ -172,7 +174,7 @@ pub(crate) fn block_group(chunk: &PlannedChunk, used_bytes: u64) -> (Key, Vec<u8
 }
 
 /// Key and data of a chunk item.
-pub(crate) fn chunk(settings: &Settings, devices: &[PlannedDevice], chunk: &PlannedChunk) -> (Key, Vec<u8>) {
+pub(super) fn chunk(settings: &Settings, devices: &[PlannedDevice], chunk: &PlannedChunk) -> (Key, Vec<u8>) {
     let head = chunk.head(settings.sectorsize_bytes);
     let stripes = chunk.disk_stripes(devices);
     let key = Key::new(ObjectId::FIRST_CHUNK_TREE, KeyType::CHUNK_ITEM, chunk.logical.0);
@@ -180,7 +182,7 @@ pub(crate) fn chunk(settings: &Settings, devices: &[PlannedDevice], chunk: &Plan
 }
 
 /// The item of a device, in the chunk tree and in its superblock.
-pub(crate) fn dev_item(settings: &Settings, device: &PlannedDevice, used_bytes: u64) -> DevItem {
+pub(super) fn dev_item(settings: &Settings, device: &PlannedDevice, used_bytes: u64) -> DevItem {
     DevItem {
         devid: device.devid.into(),
         total_bytes: U64::new(device.total_bytes),
@@ -195,7 +197,7 @@ pub(crate) fn dev_item(settings: &Settings, device: &PlannedDevice, used_bytes: 
 }
 
 /// The item for one stripe of a chunk in the device tree.
-pub(crate) fn dev_extent(settings: &Settings, chunk: &PlannedChunk) -> DevExtent {
+pub(super) fn dev_extent(settings: &Settings, chunk: &PlannedChunk) -> DevExtent {
     DevExtent {
         chunk_tree: TreeId::CHUNK.into(),
         chunk_objectid: ObjectId::FIRST_CHUNK_TREE.into(),
@@ -206,7 +208,7 @@ pub(crate) fn dev_extent(settings: &Settings, chunk: &PlannedChunk) -> DevExtent
 }
 
 /// Key and data of the free-space info of a block group with that many free extents.
-pub(crate) fn free_space_info(chunk: &PlannedChunk, extents: usize) -> (Key, Vec<u8>) {
+pub(super) fn free_space_info(chunk: &PlannedChunk, extents: usize) -> (Key, Vec<u8>) {
     let item = FreeSpaceInfo {
         extent_count: U32::new(u32::try_from(extents).expect("a chunk has fewer extents than 2^32")),
         flags: U32::new(0),
@@ -216,7 +218,7 @@ pub(crate) fn free_space_info(chunk: &PlannedChunk, extents: usize) -> (Key, Vec
 }
 
 /// Key of the uuid tree's item for a subvolume: the uuid is its first and last part.
-pub(crate) fn uuid_key(uuid: &Uuid) -> Key {
+pub(super) fn uuid_key(uuid: &Uuid) -> Key {
     let (low, high) = uuid.split_at(8);
     let number = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("half of a uuid is eight bytes"));
     Key::new(ObjectId(number(low)), KeyType::UUID_SUBVOL, number(high))
