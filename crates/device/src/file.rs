@@ -11,16 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::{BlockDevice, Error, Op, ReadOp, Result, batch, check_access, mounted, sys};
+use crate::block_device::batch;
+use crate::{BlockDevice, Error, Op, OpenMode, ReadOp, Result, check_access, mounted, sys};
 
 /// The sector size that an image file is taken to have.
 const FILE_SECTOR_SIZE_BYTES: u32 = 512;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenMode {
-    ReadOnly,
-    ReadWrite,
-}
 
 /// Whether to keep others out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,7 +320,7 @@ impl Drop for FileDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::Cache as _;
+    use crate::block_device::batch::Cache as _;
 
     const SIZE_BYTES: usize = 8 << 20;
 

@@ -29,7 +29,7 @@ fn count(result: libc::ssize_t) -> io::Result<usize> {
 
 /// preadv(2): how many bytes were read.
 pub(crate) fn preadv(file: &File, bufs: &mut [IoSliceMut<'_>], offset_bytes: u64) -> io::Result<usize> {
-    let bufs_count = bufs.len().min(crate::batch::VECTOR_BUFS_MAX) as libc::c_int;
+    let bufs_count = bufs.len().min(crate::block_device::batch::VECTOR_BUFS_MAX) as libc::c_int;
     // SAFETY: `IoSliceMut` is guaranteed to have the layout of `iovec`.
     count(unsafe {
         libc::preadv(
@@ -44,7 +44,7 @@ pub(crate) fn preadv(file: &File, bufs: &mut [IoSliceMut<'_>], offset_bytes: u64
 /// preadv2(2) with RWF_NOWAIT: how many bytes were read of what need not be waited for. EAGAIN: none; EOPNOTSUPP: the file system
 /// does not know.
 pub(crate) fn preadv_nowait(file: &File, bufs: &mut [IoSliceMut<'_>], offset_bytes: u64) -> io::Result<usize> {
-    let bufs_count = bufs.len().min(crate::batch::VECTOR_BUFS_MAX) as libc::c_int;
+    let bufs_count = bufs.len().min(crate::block_device::batch::VECTOR_BUFS_MAX) as libc::c_int;
     // SAFETY: as `preadv`.
     count(unsafe {
         libc::preadv2(
@@ -59,7 +59,7 @@ pub(crate) fn preadv_nowait(file: &File, bufs: &mut [IoSliceMut<'_>], offset_byt
 
 /// pwritev(2): how many bytes were written.
 pub(crate) fn pwritev(file: &File, bufs: &[IoSlice<'_>], offset_bytes: u64) -> io::Result<usize> {
-    let bufs_count = bufs.len().min(crate::batch::VECTOR_BUFS_MAX) as libc::c_int;
+    let bufs_count = bufs.len().min(crate::block_device::batch::VECTOR_BUFS_MAX) as libc::c_int;
     // SAFETY: `IoSlice` is guaranteed to have the layout of `iovec`.
     count(unsafe {
         libc::pwritev(
