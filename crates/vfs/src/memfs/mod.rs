@@ -19,7 +19,6 @@ use crate::perm::{self, NewNodeAttrs};
 use crate::{Access, Attr, Capabilities, Context, Entry, Error, FileKind, NodeId, PermissionChecks, Result, Timestamp};
 use node::{Body, Dir, File, Node};
 
-const BLOCK_BYTES: u64 = 4096;
 const NAME_BYTES_MAX: usize = 255;
 /// Sizes are limited so that offsets plus lengths cannot overflow.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64 - (1 << 20);

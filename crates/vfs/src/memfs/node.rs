@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::BLOCK_BYTES;
 use crate::acl::{self, Acl};
 use crate::{Attr, Error, FileKind, NodeId, Result, SeekKind, Timestamp};
 
+pub(super) const BLOCK_BYTES: u64 = 4096;
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use super::node::{Body, Dir, File, Node};
-use super::{BLOCK_BYTES, CALL_BYTES_MAX, FILE_BYTES_MAX, MemFs, State, check_name, now};
+use super::node::{BLOCK_BYTES, Body, Dir, File, Node};
+use super::{CALL_BYTES_MAX, FILE_BYTES_MAX, MemFs, State, check_name, now};
 use crate::acl::{self, Acl};
 use crate::fs::{DirPlusSink, DirSink, NewNode};
 use crate::xattr::{self, Namespace, Use};
