@@ -4,13 +4,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use clap::Args;
 use cowshed::formats;
 use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
 use cowshed_vfs::Volume;
 
-use crate::cli::ReadArgs;
 use crate::log;
 use crate::mount_options::{self, Options};
+
+/// How a volume is opened by the commands that read files without mounting.
+#[derive(Args, Debug)]
+pub struct ReadArgs {
+    /// Another device of the same volume
+    #[arg(short = 'D', long = "device", value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+    /// Options as mount has them: subvol=, subvolid=, degraded, rescue=
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+}
 
 /// Opens a volume that is going to be mounted.
 pub fn open_volume(paths: &[PathBuf], options: &Options) -> Result<Arc<dyn Volume>> {

@@ -17,7 +17,7 @@ use clap::Parser;
 fn main() -> ExitCode {
     memory::join_freed_memory_at_once();
     let cli = cli::Cli::parse();
-    match commands::run(&cli) {
+    match cli::run(&cli) {
         Ok(code) => ExitCode::from(code),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use crate::cli::ReadArgs;
-use crate::devices;
+use crate::devices::{self, ReadArgs};
 
 #[derive(Args, Debug)]
 pub struct CatArgs {

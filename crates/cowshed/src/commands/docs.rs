@@ -4,10 +4,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
-
-use crate::cli::Cli;
 
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
@@ -21,23 +19,23 @@ pub struct ManArgs {
     dir: Option<PathBuf>,
 }
 
-pub fn completions(args: &CompletionsArgs) -> Result<u8> {
+pub fn completions(args: &CompletionsArgs, mut command: Command) -> Result<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "cowshed", &mut script);
+    clap_complete::generate(args.shell, &mut command, "cowshed", &mut script);
     std::io::stdout().write_all(&script)?;
     Ok(0)
 }
 
-pub fn man(args: &ManArgs) -> Result<u8> {
+pub fn man(args: &ManArgs, command: Command) -> Result<u8> {
     match &args.dir {
         Some(dir) => {
             std::fs::create_dir_all(dir)
-                .and_then(|()| clap_mangen::generate_to(Cli::command(), dir))
+                .and_then(|()| clap_mangen::generate_to(command, dir))
                 .with_context(|| dir.display().to_string())?;
         }
         None => {
             let mut page = Vec::new();
-            clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+            clap_mangen::Man::new(command).render(&mut page)?;
             std::io::stdout().write_all(&page)?;
         }
     }

@@ -10,8 +10,7 @@ use clap::Args;
 use cowshed::{FileKind, Metadata, Volume};
 use serde_json::{Value, json};
 
-use crate::cli::ReadArgs;
-use crate::devices;
+use crate::devices::{self, ReadArgs};
 use crate::people::{Names, bytes_json, metadata_json, mode_text, printable, time_text};
 
 #[derive(Args, Debug)]

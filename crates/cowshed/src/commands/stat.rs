@@ -9,9 +9,9 @@ use clap::Args;
 use cowshed::{FileKind, Metadata, Volume};
 use serde_json::Value;
 
-use crate::cli::ReadArgs;
+use crate::devices::{self, ReadArgs};
+use crate::people;
 use crate::people::{Names, kind_name, mode_text, printable, time_text};
-use crate::{devices, people};
 
 #[derive(Args, Debug)]
 pub struct StatArgs {

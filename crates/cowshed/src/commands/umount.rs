@@ -6,11 +6,21 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use cowshed_device::{FileDevice, OpenMode};
 use cowshed_fuse::Mountpoint;
 
-use crate::cli::UmountArgs;
 use crate::commands::sync;
+
+#[derive(Args, Debug)]
+pub struct UmountArgs {
+    /// Mount points
+    #[arg(required = true)]
+    pub mountpoints: Vec<PathBuf>,
+    /// Take it out of the tree now; it ends when nobody uses it any more
+    #[arg(short, long)]
+    pub lazy: bool,
+}
 
 /// How long the serving process may take to write what is left. Slow disks and large memories need minutes.
 const WAIT_MAX: Duration = Duration::from_secs(600);

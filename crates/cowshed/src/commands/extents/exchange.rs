@@ -7,7 +7,7 @@ use clap::Args;
 use cowshed_vfs::Freshness;
 use cowshed_vfs::Timestamp;
 
-use super::remap::Exchange;
+use super::exchange_range::Exchange;
 use super::{RangeArg, open_to_write, remap};
 
 #[derive(Args, Debug)]

@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 
 use super::maps::{Line, flag};
 use super::{kernel, maps, open_to_read};
-use crate::cli::ReadArgs;
-use crate::devices;
+use crate::devices::{self, ReadArgs};
 use crate::people::printable;
 
 #[derive(Args, Debug)]

@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd as _;
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
+use super::exchange_range::Exchange;
 use crate::ioctl;
 
 const FICLONERANGE: u32 = 0x4020_940d;
@@ -84,7 +85,7 @@ struct ExchangeRange {
 }
 
 /// XFS alone knows it. What it takes for a sign of freshness only itself can make.
-pub fn exchange_range(a: &File, b: &File, range: &super::remap::Exchange) -> Result<()> {
+pub fn exchange_range(a: &File, b: &File, range: &Exchange) -> Result<()> {
     if range.fresh_b.is_some() {
         return Err(Error::from_raw_os_error(libc::EOPNOTSUPP));
     }

@@ -7,6 +7,7 @@ pub mod compsize;
 pub mod dedupe;
 pub mod defrag;
 pub mod exchange;
+mod exchange_range;
 pub mod fiemap;
 mod kernel;
 mod maps;

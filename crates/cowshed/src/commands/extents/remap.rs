@@ -4,10 +4,11 @@ use std::fs::File;
 use std::io::{Error, Result};
 use std::os::unix::fs::MetadataExt as _;
 
-use cowshed_vfs::{Freshness, Timestamp};
+use cowshed_vfs::Timestamp;
 use cowshed_vfs_ioctl::wire::{self, Remap, Time, Token, flag, op};
 use zerocopy::FromZeros;
 
+use super::exchange_range::Exchange;
 use super::{is_unknown, kernel};
 use crate::ioctl;
 
@@ -68,21 +69,6 @@ pub fn dedupe_range(src: &File, src_offset: u64, dst: &File, dst_offset: u64, le
     call.len_bytes = len_bytes.into();
     ioctl::call(dst, wire::REMAP, &mut call)?;
     Ok((call.status.get() == 0).then(|| call.done_bytes.get()))
-}
-
-/// What to exchange, in bytes.
-pub struct Exchange {
-    pub a_offset: u64,
-    pub b_offset: u64,
-    pub len_bytes: u64,
-    pub to_eof: bool,
-    /// Only what is written in the first file.
-    pub only_written: bool,
-    /// Only if the second file is still as it was then.
-    pub fresh_b: Option<Freshness>,
-    pub dry_run: bool,
-    /// Durable when the call returns.
-    pub sync: bool,
 }
 
 /// Exchanges ranges of two files.

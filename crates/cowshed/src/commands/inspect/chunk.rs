@@ -12,8 +12,8 @@ use clap::Args;
 use cowshed_btrfs::volume::Chunk;
 use serde_json::{Value, json};
 
-use super::Targets;
 use super::reader::Reader;
+use super::targets::Targets;
 
 #[derive(Args, Debug)]
 pub struct ChunkArgs {

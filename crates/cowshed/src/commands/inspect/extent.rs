@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::chunk::type_text;
 use super::reader::Reader;
-use super::{Targets, address};
+use super::targets::{Targets, address};
 
 /// Directories above a file that its path is followed through.
 const PATH_DEPTH_MAX: usize = 4096;

@@ -4,11 +4,10 @@ mod chunk;
 mod extent;
 mod reader;
 mod superblock;
+mod targets;
 mod tree;
 
-use std::path::PathBuf;
-
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 
 #[derive(Args, Debug)]
@@ -33,17 +32,6 @@ enum What {
     Block(tree::BlockArgs),
 }
 
-/// The devices of the volume to look at.
-#[derive(Args, Debug)]
-struct Targets {
-    /// Image files or block devices of one volume
-    #[arg(required = true, value_name = "TARGET")]
-    targets: Vec<PathBuf>,
-    /// Print as JSON
-    #[arg(long)]
-    json: bool,
-}
-
 pub fn run(args: &InspectArgs) -> Result<u8> {
     crate::log::to_terminal(0);
     match &args.what {
@@ -53,16 +41,4 @@ pub fn run(args: &InspectArgs) -> Result<u8> {
         What::Extent(args) => extent::run(args),
         What::Block(args) => tree::run_block(args),
     }
-}
-
-/// A logical address: decimal, or hexadecimal with 0x.
-fn address(text: &str) -> Result<u64> {
-    let parsed = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    let Ok(addr) = parsed else {
-        bail!("{text:?} is no address")
-    };
-    Ok(addr)
 }

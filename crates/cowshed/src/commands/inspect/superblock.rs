@@ -10,7 +10,7 @@ use clap::Args;
 use cowshed_device::{BlockDevice, Locking};
 use serde_json::{Value, json};
 
-use super::Targets;
+use super::targets::Targets;
 use crate::devices;
 
 #[derive(Args, Debug)]

@@ -8,7 +8,7 @@ use btrfs_format::{Key, KeyType, ObjectId, TreeBlock, TreeId, view};
 use clap::Args;
 
 use super::reader::Reader;
-use super::{Targets, address};
+use super::targets::{Targets, address};
 
 #[derive(Args, Debug)]
 pub struct TreeArgs {
