@@ -6,14 +6,13 @@ use anyhow::Result;
 use clap::Args as ClapArgs;
 use cowshed_harness::need;
 
-use crate::{licenses, real, run};
+use crate::run::SHARE_MAX;
+use crate::{arrows, licenses, real, run};
 
 /// What hangs, in a mount or in the kernel, is cut and named. These are several times what a slow machine needs.
 const QUICK_MAX: Duration = Duration::from_secs(600);
 const BUILD_MAX: Duration = Duration::from_secs(3 * 3600);
 const TESTS_MAX: Duration = Duration::from_secs(4 * 3600);
-/// Of the share that CI has of a long run.
-pub const SHARE_MAX: Duration = Duration::from_secs(3600);
 
 #[derive(ClapArgs)]
 pub struct Args {
@@ -30,6 +29,7 @@ pub fn main(args: &Args) -> Result<()> {
             "formatting",
             &mut run::cargo(&["fmt", "--all", "--", "--check"]),
         )?;
+        arrows::check()?;
         licenses::main()?;
         run::run_within(
             BUILD_MAX,

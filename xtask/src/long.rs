@@ -3,8 +3,7 @@
 use anyhow::Result;
 use clap::Args as ClapArgs;
 
-use crate::ci::SHARE_MAX;
-use crate::run;
+use crate::run::{self, SHARE_MAX};
 
 #[derive(ClapArgs)]
 pub struct Args {

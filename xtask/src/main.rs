@@ -1,13 +1,16 @@
 //! Everything a developer runs: `cargo xtask --help`.
 
+mod arrows;
 mod bench;
 mod ci;
+mod counts;
 mod fuzz;
 mod licenses;
 mod long;
 mod long_tests;
 mod real;
 mod run;
+mod sources;
 
 use clap::{Parser, Subcommand};
 
@@ -22,6 +25,10 @@ struct Args {
 enum Command {
     /// What `make test` and CI run: formatting, lints, licences, all tests, and a seeded share of the long runs
     Ci(ci::Args),
+    /// Compare the tables of modules and arrows in docs/ARCHITECTURE.md with the imports in the code
+    Arrows(arrows::Args),
+    /// Sizes of the code, its circles, and what its own rules find in it
+    Counts(counts::Args),
     /// Feed damaged volumes to the engine and the checker
     Fuzz(fuzz::Args),
     /// Measure a mount against the kernel's btrfs; writes the table in docs/performance.md
@@ -56,6 +63,7 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().command {
+        Command::Arrows(args) => arrows::main(&args),
         Command::Bench(args) => bench::main(&args),
         Command::Ci(args) => ci::main(&args),
         Command::Matrix(args) => real::main("matrix", &args),
@@ -67,6 +75,7 @@ fn main() -> anyhow::Result<()> {
         Command::Kill9(args) => long::kill9(&args),
         Command::Logcases(args) => long::logcases(&args),
         Command::Sqlite(args) => long::sqlite(&args),
+        Command::Counts(args) => counts::main(&args),
         Command::Fuzz(args) => fuzz::main(&args),
         Command::Licenses => licenses::main(),
         Command::Crash { args } => {

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::ci::SHARE_MAX;
-use crate::run;
+use crate::run::{self, SHARE_MAX};
 
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]

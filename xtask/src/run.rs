@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use cowshed_harness::limit;
 
+/// Upper bound on the share of a long run that every CI run has.
+pub const SHARE_MAX: Duration = Duration::from_secs(3600);
+
 /// The repository's top directory.
 pub fn root() -> PathBuf {
     let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
