@@ -1,4 +1,5 @@
-//! How fast blocks are verified, with and without their checksum: the corpus of the mutation test, over and over.
+//! How fast blocks are verified, with and without their checksum: the corpus of the mutation test,
+//! over and over.
 use std::hint::black_box;
 use std::time::Instant;
 

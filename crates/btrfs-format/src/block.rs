@@ -37,7 +37,8 @@ impl fmt::Debug for TreeBlock {
     reason = "a TreeBlock exists where the verifier has checked counts, offsets and sizes; slots are the caller's"
 )]
 impl TreeBlock {
-    /// Checks `bytes` completely; the only way to a `TreeBlock`.
+    /// Verifies `bytes` from a device: checksum, identity, order, bounds and every known item.
+    /// Errors: the first fault found.
     pub fn verify(bytes: impl Into<Arc<[u8]>>, expect: &BlockExpect) -> Result<Self, Corrupt> {
         let bytes = bytes.into();
         crate::verify::check_csum(&bytes, expect)?;
@@ -45,7 +46,8 @@ impl TreeBlock {
         Ok(Self { bytes })
     }
 
-    /// Stores the checksum into a block of ours and verifies it like a stranger's: what comes out may be written.
+    /// Verifies a block that was built here as if it came from a device, and stores its checksum.
+    /// Only the result may be written. Errors: what the verifier refuses.
     pub fn seal(mut bytes: Vec<u8>, expect: &BlockExpect) -> Result<Self, Corrupt> {
         Self::seal_in_place(&mut bytes, expect)?;
         Ok(Self { bytes: bytes.into() })
@@ -60,13 +62,14 @@ impl TreeBlock {
         Ok(())
     }
 
-    /// Takes over a block that a builder of ours laid out. It has no checksum: [`TreeBlock::sealed`] makes the block
-    /// that may be written.
+    /// Takes over a block that a builder of ours laid out. It has no checksum:
+    /// [`TreeBlock::sealed`] makes the block that may be written.
     pub fn from_builder(bytes: Vec<u8>) -> Self {
         Self { bytes: bytes.into() }
     }
 
-    /// The same block, verified like a stranger's and with its checksum stored.
+    /// The same block, verified as if it came from a device and with its checksum stored. Errors:
+    /// what the verifier refuses.
     pub fn sealed(&self, expect: &BlockExpect) -> Result<Self, Corrupt> {
         let mut bytes: Arc<[u8]> = Arc::from(&self.bytes[..]);
         if let Some(bytes) = Arc::get_mut(&mut bytes) {
@@ -75,30 +78,39 @@ impl TreeBlock {
         Ok(Self { bytes })
     }
 
+    /// The whole block, as it is written.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
+    /// The header.
     pub fn header(&self) -> &Header {
         header_of(&self.bytes)
     }
+    /// The logical address that the block states.
     pub fn addr(&self) -> LogicalAddr {
         self.header().bytenr.into()
     }
+    /// The level: 0 for a leaf.
     pub fn level(&self) -> u8 {
         self.header().level
     }
+    /// True for a block of items, false for a node of child pointers.
     pub fn is_leaf(&self) -> bool {
         self.level() == 0
     }
+    /// The transaction that wrote the block.
     pub fn generation(&self) -> Generation {
         self.header().generation.into()
     }
+    /// The tree that first owned the block; snapshots share it.
     pub fn owner(&self) -> TreeId {
         self.header().owner.into()
     }
+    /// Number of items or child pointers.
     pub fn len(&self) -> usize {
         self.header().nritems.get() as usize
     }
+    /// True without items; the root of an empty tree is such a leaf.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,7 +1,7 @@
 //! Lays out tree blocks: items or child pointers are pushed in key order, one pass, one buffer.
 //!
-//! What a builder is given is ours, so a wrong order or an overfull block is an assertion, not an error. The result has
-//! no checksum yet: [`TreeBlock::seal`] verifies it and stores one.
+//! What a builder is given is ours, so a wrong order or an overfull block is an assertion, not an
+//! error. The result has no checksum yet: [`TreeBlock::seal`] verifies it and stores one.
 #![allow(
     clippy::indexing_slicing,
     clippy::expect_used,
@@ -28,10 +28,15 @@ use crate::key::Key;
 pub struct HeaderFields {
     /// The uuid that tree blocks carry: [`crate::Superblock::metadata_fsid`].
     pub fsid: Uuid,
+    /// The uuid of the chunk tree, the same in all blocks of a volume.
     pub chunk_tree_uuid: Uuid,
+    /// The logical address at which the block will lie.
     pub addr: LogicalAddr,
+    /// The transaction that writes the block.
     pub generation: Generation,
+    /// The tree that the block belongs to.
     pub owner: TreeId,
+    /// 0 for a leaf.
     pub level: u8,
     /// Usually [`crate::features::header_flags::CURRENT`].
     pub flags: u64,
@@ -64,6 +69,7 @@ pub struct LeafBuilder {
 }
 
 impl LeafBuilder {
+    /// An empty leaf of a block of that many bytes.
     pub fn new(nodesize_bytes: usize) -> Self {
         Self::over(vec![0; nodesize_bytes])
     }
@@ -101,6 +107,7 @@ impl LeafBuilder {
     pub fn len(&self) -> usize {
         self.count as usize
     }
+    /// True before the first item.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -164,7 +171,8 @@ impl LeafBuilder {
         data as usize + heads.len() * ITEM_HEADER_BYTES
     }
 
-    /// Appends the items in `slots` of a verified leaf: their data lies together, so it is copied at once.
+    /// Appends the items in `slots` of a verified leaf: their data lies together, so it is copied
+    /// at once.
     ///
     /// # Panics
     /// Where the first key is not above the last one pushed, or [`LeafBuilder::run_bytes`] is above
@@ -210,6 +218,7 @@ pub struct NodeBuilder {
 }
 
 impl NodeBuilder {
+    /// An empty node of a block of that many bytes.
     pub fn new(nodesize_bytes: usize) -> Self {
         assert!(
             nodesize_bytes >= HEADER_BYTES + KEY_PTR_BYTES,
@@ -226,9 +235,11 @@ impl NodeBuilder {
     pub fn len(&self) -> usize {
         self.count
     }
+    /// True before the first child.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
+    /// True where no further child fits.
     pub fn is_full(&self) -> bool {
         self.count == node_capacity_ptrs(self.bytes.len())
     }
@@ -310,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_leaf_reads_back_as_pushed() {
+    fn full_leaf_reads_back_as_pushed() {
         let mut leaf = LeafBuilder::new(NODESIZE);
         let mut n = 0_usize;
         while leaf.fits(n % 50) {
@@ -335,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_another_leaf_are_the_same_items() {
+    fn copied_runs_equal_pushed_items() {
         let mut source = LeafBuilder::new(NODESIZE);
         for n in 0..20_u64 {
             source.push(key(n * 10), &[&vec![n as u8; n as usize]]);
@@ -362,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_node_reads_back_as_pushed() {
+    fn full_node_reads_back_as_pushed() {
         let mut node = NodeBuilder::new(NODESIZE);
         while !node.is_full() {
             let n = node.len() as u64;
@@ -376,7 +387,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "key order")]
-    fn items_out_of_order_are_refused() {
+    fn items_out_of_order_panic() {
         let mut leaf = LeafBuilder::new(NODESIZE);
         leaf.push(key(1), &[]);
         leaf.push(key(1), &[]);
@@ -384,7 +395,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "does not fit")]
-    fn an_item_too_many_is_refused() {
+    fn item_over_capacity_panics() {
         LeafBuilder::new(NODESIZE).push(key(1), &[&[0; NODESIZE]]);
     }
 }

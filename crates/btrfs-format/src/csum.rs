@@ -3,9 +3,13 @@
 /// `btrfs_csum_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ChecksumType {
+    /// CRC-32C, 4 bytes: the default.
     Crc32c,
+    /// xxHash with 64 bits, 8 bytes.
     Xxhash64,
+    /// SHA-256, 32 bytes.
     Sha256,
+    /// BLAKE2b with 256 bits, 32 bytes.
     Blake2b,
 }
 
@@ -15,6 +19,7 @@ pub const CSUM_FIELD_BYTES: usize = 32;
 pub type Checksum = [u8; CSUM_FIELD_BYTES];
 
 impl ChecksumType {
+    /// All types, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Crc32c, Self::Xxhash64, Self::Sha256, Self::Blake2b];
 
     /// `None` for a type that the format does not define.
@@ -28,6 +33,7 @@ impl ChecksumType {
         }
     }
 
+    /// The number that the superblock states.
     pub const fn to_raw(self) -> u16 {
         match self {
             Self::Crc32c => 0,
@@ -37,6 +43,7 @@ impl ChecksumType {
         }
     }
 
+    /// The name, as `/sys/fs/btrfs` and dumps write it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Crc32c => "crc32c",
@@ -55,6 +62,7 @@ impl ChecksumType {
         }
     }
 
+    /// The checksum of `bytes`.
     pub fn compute(self, bytes: &[u8]) -> Checksum {
         use blake2::Digest as _;
         let mut sum = [0; 32];

@@ -5,7 +5,13 @@ macro_rules! on_disk {
         $(#[$meta])*
         #[derive(FromBytes, IntoBytes, Unaligned, KnownLayout, Immutable, Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(C)]
-        pub struct $name { $($(#[$fmeta])* pub $field: $ty),+ }
+        pub struct $name {
+            $(
+                #[doc = concat!("`", stringify!($field), "`: see the table of `", stringify!($name), "` in docs/format/.")]
+                $(#[$fmeta])*
+                pub $field: $ty
+            ),+
+        }
         const _: () = assert!(size_of::<$name>() == $size);
         impl $crate::disk::Layout for $name {
             const FIELDS: &'static [$crate::disk::FieldLayout] = &[
@@ -23,12 +29,17 @@ pub(crate) use on_disk;
 /// Where a field lies in its structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldLayout {
+    /// The field's name, as the format has it.
     pub name: &'static str,
+    /// Bytes from the start of the structure.
     pub offset_bytes: usize,
+    /// Bytes of the field.
     pub size_bytes: usize,
 }
 
-/// The fields of an on-disk structure in their order: what the tables of `docs/format/` are compared with.
+/// The fields of an on-disk structure in their order: what the tables of `docs/format/` are
+/// compared with.
 pub trait Layout {
+    /// All fields, in their order on disk.
     const FIELDS: &'static [FieldLayout];
 }

@@ -19,7 +19,8 @@ pub fn extref_hash(parent: ObjectId, name: &[u8]) -> u64 {
     u64::from(crc32c_raw(seed, name))
 }
 
-/// The offset of an `EXTENT_DATA_REF` key, and the order of keyed data references inside an extent item.
+/// The offset of an `EXTENT_DATA_REF` key, and the order of keyed data references inside an extent
+/// item.
 pub fn extent_data_ref_hash(root: TreeId, objectid: ObjectId, offset: u64) -> u64 {
     let high = crc32c_raw(!0, &root.0.to_le_bytes());
     let low = crc32c_raw(crc32c_raw(!0, &objectid.0.to_le_bytes()), &offset.to_le_bytes());
@@ -31,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_default_has_the_hash_every_volume_shows() {
+    fn name_default_hashes_as_on_linux_volumes() {
         // Every volume has this key in its root tree: (ROOT_TREE_DIR DIR_ITEM 2378154706).
         assert_eq!(name_hash(b"default"), 2_378_154_706);
     }

@@ -23,8 +23,8 @@ on_disk!(
     }
 );
 on_disk!(
-    /// `btrfs_item`: the header of an item in a leaf. `offset` counts from the end of the block's header.
-    /// docs/format/tree-blocks.md
+    /// `btrfs_item`: the header of an item in a leaf. `offset` counts from the end of the block's
+    /// header. docs/format/tree-blocks.md
     ItemHeader(25) { key: DiskKey, offset: U32, size: U32 }
 );
 on_disk!(
@@ -33,8 +33,11 @@ on_disk!(
     KeyPtr(33) { key: DiskKey, blockptr: U64, generation: U64 }
 );
 
+/// Bytes of the header of every tree block.
 pub const HEADER_BYTES: usize = size_of::<Header>();
+/// Bytes of the header of an item.
 pub const ITEM_HEADER_BYTES: usize = size_of::<ItemHeader>();
+/// Bytes of a child pointer.
 pub const KEY_PTR_BYTES: usize = size_of::<KeyPtr>();
 /// Levels of a tree: 0 (leaves) to 7.
 pub const LEVEL_MAX: u8 = 7;

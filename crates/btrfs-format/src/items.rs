@@ -1,7 +1,7 @@
 //! The items of the trees, as they lie on disk. Field names are the format's; sizes are asserted.
 //!
-//! Items with variable tails (names, stripes, inline references) are declared by their fixed head; [`crate::view`]
-//! reads the rest.
+//! Items with variable tails (names, stripes, inline references) are declared by their fixed head;
+//! [`crate::view`] reads the rest.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -50,8 +50,8 @@ on_disk!(
     InodeExtref(18) { parent_objectid: U64, index: U64, name_len: U16 }
 );
 on_disk!(
-    /// `btrfs_dir_item`: the head of `DIR_ITEM`, `DIR_INDEX` and `XATTR_ITEM`; name, then data follow.
-    /// docs/format/files.md
+    /// `btrfs_dir_item`: the head of `DIR_ITEM`, `DIR_INDEX` and `XATTR_ITEM`; name, then data
+    /// follow. docs/format/files.md
     DirItem(30) { location: DiskKey, transid: U64, data_len: U16, name_len: U16, ty: u8 }
 );
 on_disk!(
@@ -128,33 +128,49 @@ on_disk!(
 );
 /// `type` of a file extent.
 pub mod file_extent_type {
+    /// The data lies in the item.
     pub const INLINE: u8 = 0;
+    /// An extent, or a hole where its address is 0.
     pub const REG: u8 = 1;
+    /// An extent that was reserved and not written: it reads as zeros.
     pub const PREALLOC: u8 = 2;
 }
 /// `compression` of a file extent.
 pub mod compression {
+    /// Not compressed.
     pub const NONE: u8 = 0;
+    /// A zlib stream.
     pub const ZLIB: u8 = 1;
+    /// LZO segments, a sector each, in a frame of their own.
     pub const LZO: u8 = 2;
+    /// A zstd frame.
     pub const ZSTD: u8 = 3;
 }
 /// `type` of a directory item.
 pub mod file_type {
+    /// No type that an entry may have.
     pub const UNKNOWN: u8 = 0;
+    /// A regular file.
     pub const REG_FILE: u8 = 1;
+    /// A directory.
     pub const DIR: u8 = 2;
+    /// A character device.
     pub const CHRDEV: u8 = 3;
+    /// A block device.
     pub const BLKDEV: u8 = 4;
+    /// A FIFO.
     pub const FIFO: u8 = 5;
+    /// A socket.
     pub const SOCK: u8 = 6;
+    /// A symbolic link.
     pub const SYMLINK: u8 = 7;
+    /// An extended attribute.
     pub const XATTR: u8 = 8;
 }
 
 on_disk!(
-    /// `btrfs_extent_item`; for unskinny tree blocks a [`TreeBlockInfo`] follows, then the inline references.
-    /// docs/format/extents.md
+    /// `btrfs_extent_item`; for unskinny tree blocks a [`TreeBlockInfo`] follows, then the inline
+    /// references. docs/format/extents.md
     ExtentItem(24) { refs: U64, generation: U64, flags: U64 }
 );
 on_disk!(
@@ -163,8 +179,8 @@ on_disk!(
     TreeBlockInfo(18) { key: DiskKey, level: u8 }
 );
 on_disk!(
-    /// `btrfs_extent_inline_ref`: a type byte and, for all but `EXTENT_DATA_REF`, an offset (root or parent).
-    /// docs/format/extents.md
+    /// `btrfs_extent_inline_ref`: a type byte and, for all but `EXTENT_DATA_REF`, an offset (root
+    /// or parent). docs/format/extents.md
     InlineRef(9) { ty: u8, offset: U64 }
 );
 on_disk!(
@@ -271,9 +287,11 @@ on_disk!(
         num_uncorrectable_read_errors: U64,
     }
 );
-/// `replace_state` of [`DevReplace`]; the others are never started (0), finished (2) and cancelled (3).
+/// `replace_state` of [`DevReplace`]; the others are never started (0), finished (2) and cancelled
+/// (3).
 pub const DEV_REPLACE_STARTED: u64 = 1;
-/// A replacement that an unmount or a crash interrupted: the kernel goes on with it at the next mount.
+/// A replacement that an unmount or a crash interrupted: the kernel goes on with it at the next
+/// mount.
 pub const DEV_REPLACE_SUSPENDED: u64 = 4;
 
 on_disk!(

@@ -13,12 +13,18 @@ use crate::ids::ObjectId;
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, FromBytes, IntoBytes, Unaligned, KnownLayout, Immutable,
 )]
 #[repr(transparent)]
-pub struct KeyType(pub u8);
+pub struct KeyType(
+    /// The number on disk.
+    pub u8,
+);
 
 macro_rules! key_types {
     ($($name:ident = $value:literal),+ $(,)?) => {
         impl KeyType {
-            $(pub const $name: Self = Self($value);)+
+            $(
+                #[doc = concat!("Type ", stringify!($value), "; docs/format/keys.md.")]
+                pub const $name: Self = Self($value);
+            )+
 
             /// The format's name of the type; `None` where it has none.
             pub const fn name(self) -> Option<&'static str> {
@@ -95,16 +101,21 @@ impl fmt::Debug for KeyType {
 /// A key in memory. Ordered as the trees are: object id, type, offset.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Key {
+    /// The object that the item belongs to.
     pub objectid: ObjectId,
+    /// The type of the item.
     pub ty: KeyType,
     /// Meaning depends on the type: a file offset, a name hash, a length, a parent inode ...
     pub offset: u64,
 }
 
 impl Key {
+    /// The smallest key.
     pub const MIN: Self = Self::new(ObjectId(0), KeyType(0), 0);
+    /// The largest key.
     pub const MAX: Self = Self::new(ObjectId(u64::MAX), KeyType(u8::MAX), u64::MAX);
 
+    /// A key of its three parts.
     pub const fn new(objectid: ObjectId, ty: KeyType, offset: u64) -> Self {
         Self { objectid, ty, offset }
     }

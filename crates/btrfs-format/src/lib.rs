@@ -1,8 +1,10 @@
 //! The btrfs disk format: structures, keys, checksums, verification and rendering.
 //!
-//! Pure: no I/O, no threads, no unsafe, no panic on any input. Raw structures are declared as they lie on disk
-//! ([`zerocopy`] little-endian, unaligned); [`TreeBlock`] is a block that was verified once and is trusted afterwards.
+//! Pure: no I/O, no threads, no unsafe, no panic on any input. Raw structures are declared as they
+//! lie on disk ([`zerocopy`] little-endian, unaligned); [`TreeBlock`] is a block that was verified
+//! once and is trusted afterwards.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 #![cfg_attr(
     not(test),
     deny(

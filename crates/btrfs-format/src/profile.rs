@@ -1,5 +1,5 @@
-//! Profiles: how many copies of the bytes there are, and how they lie over the stripes of a chunk. All arithmetic that
-//! differs by profile is here.
+//! Profiles: how many copies of the bytes there are, and how they lie over the stripes of a chunk.
+//! All arithmetic that differs by profile is here.
 
 use crate::features::block_group;
 
@@ -9,20 +9,29 @@ pub const COPIES_MAX: usize = 4;
 /// Replication and striping of a chunk. RAID5 and RAID6 are refused by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Profile {
+    /// One copy.
     Single,
+    /// Two copies on one device.
     Dup,
+    /// One copy, striped over all devices.
     Raid0,
+    /// Two copies on two devices.
     Raid1,
+    /// Three copies on three devices.
     Raid1c3,
+    /// Four copies on four devices.
     Raid1c4,
+    /// Two copies, striped over pairs of devices.
     Raid10,
 }
 
 /// No profile that we know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownProfile {
+    /// Bits of a block group's flags: parity, or a combination.
     #[error("{}", bits_text(*.0))]
     Bits(u64),
+    /// A name on a command line.
     #[error("{}", name_text(.0))]
     Name(String),
 }
@@ -44,6 +53,7 @@ fn name_text(name: &str) -> String {
 }
 
 impl Profile {
+    /// All profiles.
     pub const ALL: [Self; 7] = [
         Self::Single,
         Self::Dup,
@@ -112,7 +122,8 @@ impl Profile {
         matches!(self, Self::Raid0 | Self::Raid10)
     }
 
-    /// Devices without which no new chunk can be made (mkfs asks for more: two for RAID0, four for RAID10).
+    /// Devices without which no new chunk can be made (mkfs asks for more: two for RAID0, four for
+    /// RAID10).
     pub const fn devices_min(self) -> usize {
         match self {
             Self::Single | Self::Dup | Self::Raid0 => 1,

@@ -5,16 +5,23 @@ use std::fmt;
 /// A bound on one number of the disk format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
+    /// This value alone.
     Equal(u64),
+    /// One of these values.
     OneOf(&'static [u64]),
+    /// Any value but zero.
     NonZero,
+    /// This value or a larger one.
     AtLeast(u64),
+    /// This value or a smaller one.
     AtMost(u64),
+    /// From the first value to the second, both included.
     Between(u64, u64),
     /// A multiple of a power of two.
     AlignedTo(u64),
     /// A multiple of any number, and not zero.
     MultipleOf(u64),
+    /// Exactly one bit.
     PowerOfTwo,
     /// No bit outside of the mask.
     KnownBits(u64),

@@ -23,9 +23,11 @@ pub const SUPERBLOCK_BYTES: usize = 4096;
 pub const SUPERBLOCK_OFFSETS: [u64; 3] = [64 << 10, 64 << 20, 256 << 30];
 /// No chunk may use a device's first MiB.
 pub const DEVICE_RESERVED_BYTES: u64 = 1 << 20;
+/// `magic`: what makes the block a btrfs superblock.
 pub const MAGIC: [u8; 8] = *b"_BHRfS_M";
 /// Room for system chunks in the superblock.
 pub const SYSTEM_CHUNK_ARRAY_BYTES: usize = 2048;
+/// Room for the label, its terminating zero included.
 pub const LABEL_BYTES: usize = 256;
 
 on_disk!(

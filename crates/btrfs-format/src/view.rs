@@ -1,5 +1,5 @@
-//! Views of items with variable parts. Readers return what is there up to the first thing that does not fit; in a
-//! verified block everything fits.
+//! Views of items with variable parts. Readers return what is there up to the first thing that does
+//! not fit; in a verified block everything fits.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -17,7 +17,9 @@ pub fn fixed<T: FromBytes + KnownLayout + Immutable + Unaligned>(data: &[u8]) ->
 /// One entry of a `DIR_ITEM`, `DIR_INDEX` or `XATTR_ITEM`.
 #[derive(Clone, Copy, Debug)]
 pub struct DirEntry<'a> {
+    /// The fixed fields.
     pub head: &'a DirItem,
+    /// The name, without a terminator.
     pub name: &'a [u8],
     /// The value of an xattr; empty for directory entries.
     pub data: &'a [u8],
@@ -96,7 +98,14 @@ pub fn system_chunks(mut data: &[u8]) -> impl Iterator<Item = (Key, &ChunkHead, 
 /// A file extent item.
 #[derive(Clone, Copy, Debug)]
 pub enum FileExtentView<'a> {
-    Inline { head: &'a FileExtentHead, data: &'a [u8] },
+    /// The data lies in the item itself, behind the head.
+    Inline {
+        /// The fixed fields.
+        head: &'a FileExtentHead,
+        /// The data, compressed if the head says so.
+        data: &'a [u8],
+    },
+    /// An extent of its own, or a hole or preallocated range.
     Regular(&'a FileExtent),
 }
 
@@ -115,25 +124,45 @@ pub fn file_extent(data: &[u8]) -> Option<FileExtentView<'_>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BackRef {
     /// A tree block referenced by the tree with this id.
-    TreeBlock { root: u64 },
-    /// A tree block referenced by the block at this address.
-    SharedBlock { parent: u64 },
-    /// A data extent referenced by a file: `offset` is the file offset minus the offset into the extent.
-    ExtentData {
+    TreeBlock {
+        /// The tree's id.
         root: u64,
+    },
+    /// A tree block referenced by the block at this address.
+    SharedBlock {
+        /// Logical address of the referring block.
+        parent: u64,
+    },
+    /// A data extent referenced by a file: `offset` is the file offset minus the offset into the
+    /// extent.
+    ExtentData {
+        /// The subvolume's id.
+        root: u64,
+        /// The inode's number.
         objectid: u64,
+        /// The file offset less the offset into the extent; it may wrap below zero.
         offset: u64,
+        /// How many file extent items of the inode have this offset.
         count: u32,
     },
     /// A data extent referenced by the leaf at this address.
-    SharedData { parent: u64, count: u32 },
-    /// Simple quotas: who first wrote the extent. Not a reference that counts.
-    Owner { root: u64 },
+    SharedData {
+        /// Logical address of the referring leaf.
+        parent: u64,
+        /// How many of its items refer to the extent.
+        count: u32,
+    },
+    /// Simple quotas: the subvolume that first wrote the extent. Not counted as a reference.
+    Owner {
+        /// The subvolume's id.
+        root: u64,
+    },
 }
 
 /// An `EXTENT_ITEM` or `METADATA_ITEM` in parts.
 #[derive(Clone, Debug)]
 pub struct ExtentView<'a> {
+    /// The fixed fields.
     pub head: &'a ExtentItem,
     /// First key and level, on tree blocks of volumes without skinny metadata.
     pub block_info: Option<&'a TreeBlockInfo>,

@@ -1,6 +1,7 @@
 //! The byte tables of `docs/format/` say what the structures say.
 //!
-//! A table follows a line `<!-- bytes: Name -->`; its first three columns are offset, size and name of each field.
+//! A table follows a line `<!-- bytes: Name -->`; its first three columns are offset, size and name
+//! of each field.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -154,7 +155,7 @@ fn feature_rows(text: &str, heading: &str) -> Vec<(u64, String, String)> {
 }
 
 #[test]
-fn the_tables_of_features_say_what_the_code_does() {
+fn feature_tables_agree_with_access() {
     use btrfs_format::Access;
     use btrfs_format::features::{compat_ro, incompat};
     use zerocopy::FromZeros;

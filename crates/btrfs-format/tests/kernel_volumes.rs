@@ -1,6 +1,8 @@
-//! What Linux and btrfs-progs write is accepted, block by block: volumes made by mkfs.btrfs, filled by the kernel.
+//! What Linux and btrfs-progs write is accepted, block by block: volumes made by mkfs.btrfs, filled
+//! by the kernel.
 //!
-//! Needs root, loop devices and btrfs-progs: `cargo test -p btrfs-format --test kernel_volumes -- --ignored`.
+//! Needs root, loop devices and btrfs-progs:
+//! `cargo test -p btrfs-format --test kernel_volumes -- --ignored`.
 
 mod common;
 
@@ -90,7 +92,8 @@ impl Drop for Lab {
     }
 }
 
-/// Files of all kinds: inline, holes, prealloc, compressed, links in numbers, xattrs, special files, collisions.
+/// Files of all kinds: inline, holes, prealloc, compressed, links in numbers, xattrs, special
+/// files, collisions.
 const POPULATE: &str = r#"
 mkdir -p d/e; for i in $(seq 1 400); do echo $i > d/file$i; done
 head -c 300000 /dev/urandom > big; cp --reflink=always big clone; head -c 3000000 /dev/zero > zeros
@@ -157,7 +160,7 @@ fn populate_and_verify(mkfs: &str, options: &str, sizes_mib: &[u32], also: &[Key
 
 #[test]
 #[ignore = "needs root, loop devices and btrfs-progs"]
-fn nodes_of_all_sizes() {
+fn blocks_of_all_node_sizes_are_accepted() {
     populate_and_verify(
         "-n 4k",
         "",
@@ -175,7 +178,7 @@ fn nodes_of_all_sizes() {
 
 #[test]
 #[ignore = "needs root, loop devices and btrfs-progs"]
-fn volumes_without_the_newer_features() {
+fn volumes_without_newer_features_are_accepted() {
     let old = "-O ^no-holes,^skinny-metadata,^extref -R ^free-space-tree -n 4k";
     populate_and_verify(old, "space_cache=v1", &[2400], &[KeyType::UNTYPED]);
     populate_and_verify(
@@ -189,7 +192,7 @@ fn volumes_without_the_newer_features() {
 
 #[test]
 #[ignore = "needs root, loop devices and btrfs-progs"]
-fn volumes_of_several_devices() {
+fn volumes_of_several_devices_are_accepted() {
     populate_and_verify("-d raid0 -m raid1", "", &[300, 300], &[]);
     populate_and_verify("-d raid10 -m raid10", "", &[300, 300, 300, 300], &[]);
     populate_and_verify("-d raid1c3 -m raid1c4", "", &[300, 300, 300, 300], &[]);
@@ -211,7 +214,7 @@ fn with_log(lab: &Lab) -> PathBuf {
 
 #[test]
 #[ignore = "needs root, loop devices and btrfs-progs"]
-fn a_log_and_orphans() {
+fn log_and_orphans_are_accepted() {
     let lab = Lab::new("-n 4k", &[300]);
     let volume = Volume::open(&[&with_log(&lab)]);
     assert_ne!(volume.superblock.log_root.get(), 0, "the copy has a log");
@@ -227,7 +230,7 @@ rm $(seq -f f%g 1 2 6000); sync -f $M";
 
 #[test]
 #[ignore = "needs root, loop devices and btrfs-progs"]
-fn free_space_as_bitmaps() {
+fn free_space_bitmaps_are_accepted() {
     let lab = Lab::new("-n 4k", &[600]);
     lab.run("", FRAGMENT);
     let found = lab.verify();
@@ -239,7 +242,7 @@ fn free_space_as_bitmaps() {
 
 #[test]
 #[ignore = "needs root, loop devices and btrfs-progs"]
-fn replaced_devices_and_received_subvolumes() {
+fn replaced_devices_and_received_subvolumes_are_accepted() {
     let lab = Lab::new("-m raid1 -d raid1", &[300, 300]);
     let spare = lab.dir.path().join("spare.img");
     let dev = sh(&format!("truncate -s 300M {0}; losetup --show -f {0}", spare.display()));
@@ -313,7 +316,8 @@ fn blocks_read_like_those_of_dump_tree() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Writes `tests/corpus/`: blocks of small nodes, a few for every type of item. For a new kernel, or new items.
+/// Writes `tests/corpus/`: blocks of small nodes, a few for every type of item. For a new kernel,
+/// or new items.
 #[test]
 #[ignore = "writes the corpus of the mutation test; needs root, loop devices and btrfs-progs"]
 fn write_corpus() {

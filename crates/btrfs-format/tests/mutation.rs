@@ -1,7 +1,8 @@
 //! Blocks that Linux wrote are accepted, and mutations of them never make a reader panic.
 //!
-//! The corpus holds 4 KiB blocks of volumes that mkfs.btrfs made and the kernel filled, a few for every type of item;
-//! `kernel_volumes` writes it. `MUTATION_SEED` and `MUTATION_ROUNDS` choose another run.
+//! The corpus holds 4 KiB blocks of volumes that mkfs.btrfs made and the kernel filled, a few for
+//! every type of item; `kernel_volumes` writes it. `MUTATION_SEED` and `MUTATION_ROUNDS` choose
+//! another run.
 
 #[path = "common/exercise.rs"]
 mod exercise;
@@ -103,7 +104,7 @@ fn number_from_env(name: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn mutated_blocks_never_hurt() {
+fn mutated_blocks_neither_panic_nor_hang() {
     let seed = number_from_env("MUTATION_SEED", 0x00c0_ffee);
     println!("MUTATION_SEED={seed}");
     let rounds = number_from_env("MUTATION_ROUNDS", 150);
@@ -127,7 +128,7 @@ fn mutated_blocks_never_hurt() {
 }
 
 #[test]
-fn mutated_superblocks_never_hurt() {
+fn mutated_superblocks_neither_panic_nor_hang() {
     let seed = number_from_env("MUTATION_SEED", 0x00c0_ffee);
     println!("MUTATION_SEED={seed}");
     let mut dice = Dice(seed | 1);

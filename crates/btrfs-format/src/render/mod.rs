@@ -1,5 +1,5 @@
-//! Blocks and superblocks for people and for programs: text in the manner of `btrfs inspect-internal dump-tree` and
-//! `dump-super`, and JSON of the same fields.
+//! Blocks and superblocks for people and for programs: text in the manner of
+//! `btrfs inspect-internal dump-tree` and `dump-super`, and JSON of the same fields.
 
 mod items;
 mod superblock;

@@ -286,7 +286,8 @@ pub(super) fn key_json(key: &Key) -> Value {
 )]
 fn utc_text(sec: i64) -> String {
     let (days, second) = (sec.div_euclid(86400), sec.rem_euclid(86400));
-    // Count days from a first of March, so that leap days come last in their year; 400 years have 146097 days.
+    // Count days from a first of March, so that leap days come last in their year; 400 years have
+    // 146097 days.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146_096) / 365;

@@ -7,19 +7,23 @@ use crate::features::{compat_ro, flag_names, incompat, super_flags};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unsupported feature: {name}")]
 pub struct UnsupportedFeature {
+    /// The names, as messages show them.
     pub name: String,
 }
 
 /// What may be done with a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
+    /// All features are known.
     ReadWrite,
     /// A feature that does not disturb readers.
     ReadOnly {
+        /// What keeps it from being written.
         why: UnsupportedFeature,
     },
     /// A feature that changes what trees mean.
     Refused {
+        /// What keeps it from being opened.
         why: UnsupportedFeature,
     },
 }
@@ -106,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_supported_may_be_written() {
+    fn supported_features_allow_writing() {
         assert_eq!(superblock().access(), Access::ReadWrite);
         let mut old = superblock();
         old.incompat_flags.set(incompat::MIXED_BACKREF);

@@ -60,7 +60,7 @@ fn verify(mut sb: Superblock) -> Result<Superblock, SuperblockError> {
 }
 
 #[test]
-fn a_good_superblock_is_accepted_with_every_checksum() {
+fn valid_superblock_is_accepted_with_every_checksum_type() {
     for ty in ChecksumType::ALL {
         let mut sb = good();
         sb.csum_type.set(ty.to_raw());
@@ -71,7 +71,7 @@ fn a_good_superblock_is_accepted_with_every_checksum() {
 }
 
 #[test]
-fn bytes_that_are_no_superblock_are_refused() {
+fn bytes_without_superblock_are_refused() {
     assert_eq!(
         Superblock::verify(&[0; 100], None).unwrap_err(),
         SuperblockError::Short { found: 100 }
@@ -93,7 +93,7 @@ fn bytes_that_are_no_superblock_are_refused() {
 }
 
 #[test]
-fn each_bad_field_is_named() {
+fn bad_field_is_refused_by_name() {
     type Plant = fn(&mut Superblock);
     let faults: &[(&str, Plant)] = &[
         ("bytenr", |sb| sb.bytenr.set(64 << 20)),
@@ -135,7 +135,7 @@ fn each_bad_field_is_named() {
 }
 
 #[test]
-fn the_device_belongs_to_the_volume() {
+fn device_item_of_another_volume_is_refused() {
     let mut sb = good();
     sb.dev_item.fsid = [1; 16];
     assert_eq!(verify(sb).unwrap_err(), SuperblockError::DeviceFsid);
@@ -154,7 +154,7 @@ fn array_fault(array: &[u8]) -> (u64, CorruptKind) {
 }
 
 #[test]
-fn a_malformed_system_chunk_array_is_refused() {
+fn malformed_system_chunk_array_is_refused() {
     let chunk = system_chunk(block_group::SYSTEM);
     let (at, kind) = array_fault(&[chunk.as_slice(), &chunk[..90]].concat());
     assert_eq!(at, chunk.len() as u64);

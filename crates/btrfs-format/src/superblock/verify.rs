@@ -22,24 +22,45 @@ const SYSTEM_CHUNK_BYTES_MIN: u64 = 17 + 48 + 32;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuperblockError {
+    /// Fewer bytes than a superblock.
     #[error("{found} bytes are too short for a superblock")]
-    Short { found: usize },
+    Short {
+        /// Bytes given.
+        found: usize,
+    },
+    /// The magic number is missing: no btrfs volume.
     #[error("no btrfs superblock: its magic is missing")]
     Magic,
+    /// A checksum type that the format does not define.
     #[error("superblock: unknown checksum type {found}")]
-    CsumType { found: u16 },
+    CsumType {
+        /// The value found.
+        found: u16,
+    },
+    /// The checksum is not that of the bytes.
     #[error("superblock: bad checksum")]
     Csum,
+    /// A field breaks its rule.
     #[error("superblock: {field} is {found}, {rule}")]
     Field {
+        /// The field's name in the format.
         field: &'static str,
+        /// The value found.
         found: u64,
+        /// What is allowed.
         rule: Rule,
     },
+    /// The device item's fsid is not the superblock's.
     #[error("superblock: the device's fsid is another one")]
     DeviceFsid,
+    /// A chunk in the array of system chunks is wrong.
     #[error("superblock: system chunk array, byte {at_bytes}: {kind}")]
-    SystemChunk { at_bytes: u64, kind: CorruptKind },
+    SystemChunk {
+        /// Where in the array.
+        at_bytes: u64,
+        /// What is wrong.
+        kind: CorruptKind,
+    },
 }
 
 fn field(field: &'static str, found: u64, rule: Rule) -> Result<(), SuperblockError> {
@@ -51,8 +72,9 @@ fn field(field: &'static str, found: u64, rule: Rule) -> Result<(), SuperblockEr
 }
 
 impl Superblock {
-    /// Checks the superblock in the head of `bytes`, which came from `expected_offset` on its device (`None`: it may
-    /// be any of the copies). Whether its features are supported is another question: [`Superblock::access`].
+    /// Checks the superblock in the head of `bytes`, which came from `expected_offset` on its
+    /// device (`None`: it may be any of the copies). Whether its features are supported is another
+    /// question: [`Superblock::access`].
     pub fn verify(bytes: &[u8], expected_offset: Option<u64>) -> Result<Self, SuperblockError> {
         let Ok((sb, _)) = Self::read_from_prefix(bytes) else {
             return Err(SuperblockError::Short { found: bytes.len() });

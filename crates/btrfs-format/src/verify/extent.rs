@@ -51,7 +51,8 @@ pub(super) fn check_extent_item(item: &Item<'_>, prev: Option<(Key, &[u8])>) -> 
     Ok(())
 }
 
-/// Checks the inline references and their order: types upwards, within a type downwards. Gives how many they count.
+/// Checks the inline references and their order: types upwards, within a type downwards. Gives how
+/// many they count.
 fn check_inline_refs<'a>(item: &Item<'a>, mut rest: &'a [u8], is_block: bool) -> Result<u64, CorruptKind> {
     let mut counted = 0_u64;
     let mut prev: Option<(KeyType, u64)> = None;
@@ -115,8 +116,8 @@ fn check_parent(item: &Item<'_>, parent: u64) -> Result<(), CorruptKind> {
     item.field("reference parent", parent, Rule::AlignedTo(item.ctx.sectorsize_bytes))
 }
 
-/// A file's reference to data. The version 1 caches of free space are files of the root tree, those of free inode
-/// numbers have a number of their own.
+/// A file's reference to data. The version 1 caches of free space are files of the root tree, those
+/// of free inode numbers have a number of their own.
 fn check_data_ref(item: &Item<'_>, data_ref: &ExtentDataRef) -> Result<(), CorruptKind> {
     let root = TreeId::from(data_ref.root);
     if !is_shareable(root) && root != TreeId::ROOT && root != TreeId::DATA_RELOC {
@@ -156,7 +157,8 @@ pub(super) fn check_keyed_shared_data_ref(item: &Item<'_>) -> Result<(), Corrupt
     item.field("reference count", shared.count.get().into(), Rule::NonZero)
 }
 
-/// `EXTENT_DATA_REF` as an item. The key's offset is the hash or, after collisions, a number above it: not judged.
+/// `EXTENT_DATA_REF` as an item. The key's offset is the hash or, after collisions, a number above
+/// it: not judged.
 pub(super) fn check_keyed_data_ref(item: &Item<'_>) -> Result<(), CorruptKind> {
     let data_ref: &ExtentDataRef = item.exact()?;
     check_address(item)?;

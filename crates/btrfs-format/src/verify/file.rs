@@ -67,7 +67,8 @@ fn check_regular(item: &Item<'_>, head: &FileExtentHead) -> Result<(), CorruptKi
     if extent.disk_bytenr.get() == 0 {
         return Ok(());
     }
-    // `ram_bytes` of an extent that is not compressed says nothing: kernels wrote less than the extent has.
+    // `ram_bytes` of an extent that is not compressed says nothing: kernels wrote less than the
+    // extent has.
     let whole = if packed { ram_bytes } else { disk_num_bytes };
     let end = Rule::AtMost(whole);
     item.field("offset + num_bytes", offset.saturating_add(num_bytes), end)?;
@@ -91,7 +92,8 @@ fn file_extent_end(key: Key, data: &[u8], sectorsize_bytes: u64) -> u64 {
     key.offset.saturating_add(len)
 }
 
-/// `EXTENT_CSUM`: one checksum for each sector from the key's offset on. How many bytes one takes is the volume's choice.
+/// `EXTENT_CSUM`: one checksum for each sector from the key's offset on. How many bytes one takes
+/// is the volume's choice.
 pub(super) fn check_csum_item(item: &Item<'_>, prev: Option<(Key, &[u8])>) -> Result<(), CorruptKind> {
     let csum_bytes = item.ctx.csum_bytes;
     item.field(

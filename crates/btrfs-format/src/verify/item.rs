@@ -108,7 +108,8 @@ impl<'a> Item<'a> {
     }
 }
 
-/// Checks that `start` is aligned to sectors and that `len` bytes from there do not overflow; gives the end.
+/// Checks that `start` is aligned to sectors and that `len` bytes from there do not overflow; gives
+/// the end.
 pub(super) fn aligned_end(item: &Item<'_>, field: &'static str, start: u64, len: u64) -> Result<u64, CorruptKind> {
     item.field(field, start, Rule::AlignedTo(item.ctx.sectorsize_bytes))?;
     start
@@ -116,7 +117,8 @@ pub(super) fn aligned_end(item: &Item<'_>, field: &'static str, start: u64, len:
         .ok_or_else(|| item.field_error(field, start, Rule::AtMost(u64::MAX.saturating_sub(len))))
 }
 
-/// A tree whose blocks snapshots share: the top level and the numbered subvolumes, without quota groups' ids.
+/// A tree whose blocks snapshots share: the top level and the numbered subvolumes, without quota
+/// groups' ids.
 pub(super) fn is_shareable(tree: TreeId) -> bool {
     const LEVELLESS_IDS_END: u64 = 1 << 48;
     tree == TreeId::FS || (ObjectId::FIRST_FREE.get()..LEVELLESS_IDS_END).contains(&tree.get())

@@ -1,8 +1,9 @@
 //! The verifier: everything a block claims is checked here, once, so that other code need not.
 //!
-//! It refuses what Linux refuses to read or write, and nothing that Linux ever wrote; where old kernels left bytes
-//! uninitialised, the check says so and leaves them. The good case allocates nothing: this runs on every block read
-//! and on every block written. The rules are described in `docs/format/`.
+//! It refuses what Linux refuses to read or write, and nothing that Linux ever wrote; where old
+//! kernels left bytes uninitialised, the check says so and leaves them. The good case allocates
+//! nothing: this runs on every block read and on every block written. The rules are described in
+//! `docs/format/`.
 
 mod extent;
 mod file;
@@ -29,11 +30,17 @@ use item::{Ctx, Item, is_shareable};
 /// What the reader of a block already knows about it. `None` where it does not.
 #[derive(Clone, Debug)]
 pub struct BlockExpect {
+    /// The logical address that led to the block.
     pub addr: LogicalAddr,
+    /// The uuid that the volume's tree blocks carry: [`crate::Superblock::metadata_fsid`].
     pub fsid: Uuid,
+    /// The volume's checksum type.
     pub csum_type: ChecksumType,
+    /// The volume's sector size.
     pub sectorsize_bytes: u32,
+    /// The level, one below the parent's.
     pub level: Option<u8>,
+    /// The generation, as the parent states it.
     pub generation: Option<Generation>,
     /// The first key, as the parent states it.
     pub first_key: Option<Key>,
@@ -234,7 +241,8 @@ fn check_leaf(bytes: &[u8], header: &Header, expect: &BlockExpect, mut site: Sit
     Ok(heads.first().map(|h| h.key.into()))
 }
 
-/// The item's data: it ends where the data of the item before starts, and does not reach into the item headers.
+/// The item's data: it ends where the data of the item before starts, and does not reach into the
+/// item headers.
 #[inline]
 fn item_data<'a>(body: &'a [u8], head: &ItemHeader, heads_end: usize, end: usize) -> Result<&'a [u8], CorruptKind> {
     let (offset, size) = (head.offset.get(), head.size.get());
@@ -299,7 +307,8 @@ fn check_node(bytes: &[u8], header: &Header, expect: &BlockExpect, mut site: Sit
     Ok(ptrs.first().map(|p| p.key.into()))
 }
 
-/// One item; `prev` is the item before it in the leaf. Types that are not known are not judged, as in Linux.
+/// One item; `prev` is the item before it in the leaf. Types that are not known are not judged, as
+/// in Linux.
 fn check_item(item: &Item<'_>, prev: Option<(Key, &[u8])>) -> Result<(), CorruptKind> {
     match item.key.ty {
         KeyType::INODE_ITEM => inode::check_inode_item(item),
@@ -347,8 +356,8 @@ fn check_item(item: &Item<'_>, prev: Option<(Key, &[u8])>) -> Result<(), Corrupt
     }
 }
 
-/// In a subvolume the items of an inode follow its inode item, so the item before belongs to the same inode. Logs and
-/// other trees hold single items too.
+/// In a subvolume the items of an inode follow its inode item, so the item before belongs to the
+/// same inode. Logs and other trees hold single items too.
 fn check_same_object(item: &Item<'_>, prev: Option<(Key, &[u8])>) -> Result<(), CorruptKind> {
     match prev {
         Some((prev, _)) if prev.objectid != item.key.objectid && is_shareable(item.ctx.owner) => {

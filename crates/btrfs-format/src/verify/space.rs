@@ -34,7 +34,8 @@ pub(super) fn check_free_space_info(item: &Item<'_>) -> Result<(), CorruptKind> 
     )
 }
 
-/// Ranges of the free-space tree do not overlap, and lie in the block group whose info comes before them.
+/// Ranges of the free-space tree do not overlap, and lie in the block group whose info comes before
+/// them.
 fn check_after(item: &Item<'_>, prev: Option<(Key, &[u8])>, end: u64) -> Result<(), CorruptKind> {
     let Some((prev, data)) = prev else { return Ok(()) };
     let prev_end = prev.objectid.get().saturating_add(prev.offset);

@@ -1,4 +1,5 @@
-//! Each refusal of a tree block, caused: a good leaf is built, one fault is planted, the error must name it.
+//! Each refusal of a tree block, caused: a good leaf is built, one fault is planted, the error must
+//! name it.
 
 mod files;
 mod headers;
@@ -56,7 +57,7 @@ fn leaf_bytes(owner: TreeId, items: &[(Key, Vec<u8>)]) -> Vec<u8> {
     leaf.finish(&header(owner, 0))
 }
 
-/// Verifies a leaf of these items as a stranger's: sealed, then read.
+/// Verifies a leaf of these items as if it came from a device: sealed, then read.
 fn verify(owner: TreeId, items: &[(Key, Vec<u8>)]) -> Result<TreeBlock, Corrupt> {
     let sealed = TreeBlock::seal(leaf_bytes(owner, items), &expect())?;
     Ok(TreeBlock::verify(sealed.bytes(), &expect()).expect("what was sealed is accepted when read"))

@@ -1,11 +1,13 @@
-//! Does to hostile bytes all that readers do: none of it may panic. Shared by the mutation test and the fuzz targets.
+//! Does to hostile bytes all that readers do: none of it may panic. Shared by the mutation test and
+//! the fuzz targets.
 
 use btrfs_format::block::{BlockExpect, Header};
 use btrfs_format::superblock::SUPERBLOCK_BYTES;
 use btrfs_format::{ChecksumType, Key, KeyType, Superblock, TreeBlock, render, view};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What a block says about itself, as expectation: so that the checks behind the identity are reached.
+/// What a block says about itself, as expectation: so that the checks behind the identity are
+/// reached.
 pub fn expect_itself(bytes: &[u8]) -> Option<BlockExpect> {
     let (header, _) = Header::ref_from_prefix(bytes).ok()?;
     Some(BlockExpect {
@@ -20,7 +22,8 @@ pub fn expect_itself(bytes: &[u8]) -> Option<BlockExpect> {
     })
 }
 
-/// Seals the bytes as a tree block and, where they are accepted, reads all of it. True where they were.
+/// Seals the bytes as a tree block and, where they are accepted, reads all of it. True where they
+/// were.
 pub fn block(bytes: &[u8]) -> bool {
     let Some(expect) = expect_itself(bytes) else {
         return false;
@@ -68,7 +71,8 @@ pub fn views(key: &Key, data: &[u8]) {
     render::item_text(&Key { ty, ..*key }, data);
 }
 
-/// Seals the bytes as a superblock and, where they are accepted, reads all of it. True where they were.
+/// Seals the bytes as a superblock and, where they are accepted, reads all of it. True where they
+/// were.
 pub fn superblock(bytes: &[u8]) -> bool {
     let _ = Superblock::verify(bytes, None);
     let mut room = [0; SUPERBLOCK_BYTES];

@@ -1,4 +1,5 @@
-//! Walks a volume's devices through the chunk map and verifies every tree block. For tests alone: no mirrors, no repair.
+//! Walks a volume's devices through the chunk map and verifies every tree block. For tests alone:
+//! no mirrors, no repair.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;

@@ -21,7 +21,7 @@ fn inode_key() -> Key {
 }
 
 #[test]
-fn inode_items() {
+fn malformed_inode_items_are_refused() {
     exact_size(FS, inode_key(), inode().as_bytes());
     each_field(
         FS,
@@ -50,7 +50,7 @@ fn inode_items() {
 }
 
 #[test]
-fn inode_items_as_old_kernels_left_them() {
+fn inode_items_of_old_kernels_are_accepted() {
     let mut old = inode();
     old.otime.nsec.set(u32::MAX);
     old.reserved[3].set(5);
@@ -87,7 +87,7 @@ fn xattr(name: &[u8], data: Vec<u8>) -> Items {
 }
 
 #[test]
-fn directory_entries() {
+fn malformed_directory_entries_are_refused() {
     let good = file_entry(b"name");
     accepts(FS, &dir_item(b"name", good.clone()));
     accepts(FS, &dir_index(good.clone()));
@@ -111,7 +111,7 @@ fn directory_entries() {
 
 /// Two names with one hash, found by solving for the last four bytes: crc32c is linear.
 #[test]
-fn names_with_one_hash_share_an_item() {
+fn names_with_equal_hash_share_an_item() {
     let first = b"first".as_slice();
     let second = (0..u64::MAX)
         .map(|n| format!("x{n}"))
@@ -165,7 +165,7 @@ fn refuses_name(items: &[(Key, Vec<u8>)]) {
 }
 
 #[test]
-fn names_that_no_directory_can_hold() {
+fn impossible_names_are_refused() {
     let long = vec![b'n'; 256];
     for name in [b"".as_slice(), b".", b"..", b"a/b", b"a\0", &long] {
         refuses_name(&dir_index(file_entry(name)));
@@ -175,7 +175,7 @@ fn names_that_no_directory_can_hold() {
 }
 
 #[test]
-fn entries_point_to_inodes_or_subvolumes() {
+fn entry_pointing_elsewhere_is_refused() {
     for location in [
         key(255, KeyType::INODE_ITEM, 0),
         key(257, KeyType::INODE_ITEM, 1),
@@ -190,7 +190,7 @@ fn entries_point_to_inodes_or_subvolumes() {
 }
 
 #[test]
-fn xattrs() {
+fn malformed_xattrs_are_refused() {
     let name = b"user.x";
     let good = entry(Key::MIN, file_type::XATTR, name, b"value");
     accepts(FS, &xattr(name, good.clone()));
@@ -209,7 +209,7 @@ fn xattrs() {
 }
 
 #[test]
-fn inode_refs() {
+fn malformed_inode_refs_are_refused() {
     let reference = |name: &[u8]| {
         let mut head: InodeRef = zeroed();
         head.index.set(2);
@@ -228,7 +228,7 @@ fn inode_refs() {
 }
 
 #[test]
-fn inode_extrefs() {
+fn malformed_inode_extrefs_are_refused() {
     let reference = |name: &[u8]| {
         let mut head: InodeExtref = zeroed();
         head.parent_objectid.set(256);
@@ -246,7 +246,7 @@ fn inode_extrefs() {
 }
 
 #[test]
-fn items_follow_their_inode() {
+fn item_without_its_inode_before_it_is_refused() {
     let other = (key(256, KeyType::INODE_ITEM, 0), inode().as_bytes().to_vec());
     for (ty, offset) in [
         (KeyType::INODE_REF, 256),
@@ -286,7 +286,7 @@ fn inline(len: usize, ram_bytes: u64, compression: u8) -> Vec<u8> {
 }
 
 #[test]
-fn regular_extents() {
+fn malformed_regular_extents_are_refused() {
     exact_size(FS, data_key(4096), extent().as_bytes());
     each_field(
         FS,
@@ -316,7 +316,7 @@ fn regular_extents() {
 }
 
 #[test]
-fn compressed_and_preallocated_extents_and_holes() {
+fn compressed_preallocated_and_hole_extents_are_judged() {
     let mut packed = extent();
     packed.compression = compression::ZSTD;
     packed.disk_num_bytes.set(4096);
@@ -347,7 +347,7 @@ fn compressed_and_preallocated_extents_and_holes() {
 }
 
 #[test]
-fn inline_extents() {
+fn malformed_inline_extents_are_refused() {
     accepts(FS, &[(data_key(0), inline(100, 100, compression::NONE))]);
     accepts(FS, &[(data_key(0), inline(100, 4096, compression::LZO))]);
     refuses_size(FS, &[(data_key(0), inline(100, 99, compression::NONE))]);
@@ -361,7 +361,7 @@ fn inline_extents() {
 }
 
 #[test]
-fn extents_of_a_file_do_not_overlap() {
+fn overlapping_file_extents_are_refused() {
     let next = |at: u64| (data_key(at), extent().as_bytes().to_vec());
     let first = (data_key(0), extent().as_bytes().to_vec());
     accepts(FS, &[first.clone(), next(8192)]);
@@ -373,7 +373,7 @@ fn extents_of_a_file_do_not_overlap() {
 }
 
 #[test]
-fn checksums() {
+fn malformed_csum_items_are_refused() {
     let at = |address: u64| key(ObjectId::EXTENT_CSUM.get(), KeyType::EXTENT_CSUM, address);
     let tree = TreeId::CSUM;
     accepts(tree, &[(at(1 << 20), vec![1; 8]), (at((1 << 20) + 8192), vec![1; 4])]);
@@ -387,7 +387,7 @@ fn checksums() {
 }
 
 #[test]
-fn orphans_and_logged_ranges() {
+fn malformed_orphans_and_log_ranges_are_refused() {
     exact_size(FS, key(ObjectId::ORPHAN.get(), KeyType::ORPHAN_ITEM, 257), b"");
     refuses_field(FS, &[(key(7, KeyType::ORPHAN_ITEM, 257), vec![])], "objectid");
     let mut log: DirLogItem = zeroed();
@@ -399,7 +399,7 @@ fn orphans_and_logged_ranges() {
 }
 
 #[test]
-fn root_refs() {
+fn malformed_root_refs_are_refused() {
     let reference = |name: &[u8]| {
         let mut head: RootRef = zeroed();
         head.dirid.set(256);

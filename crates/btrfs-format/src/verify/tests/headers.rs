@@ -42,7 +42,7 @@ fn item_at(slot: usize) -> usize {
 }
 
 #[test]
-fn the_checksum_covers_all_but_itself() {
+fn checksum_covers_all_but_its_field() {
     let block = TreeBlock::seal(good(), &expect()).unwrap();
     for at in [32, 100, 2000, NODESIZE - 1] {
         let mut bytes = block.bytes().to_vec();
@@ -61,7 +61,7 @@ fn the_checksum_covers_all_but_itself() {
 }
 
 #[test]
-fn a_block_is_the_one_that_was_asked_for() {
+fn block_other_than_expected_is_refused() {
     let cases: &[Fault<'_, BlockExpect>] = &[
         ("bytenr", |e| e.addr = LogicalAddr(2 << 20)),
         ("fsid", |e| e.fsid = [8; 16]),
@@ -80,7 +80,7 @@ fn a_block_is_the_one_that_was_asked_for() {
 }
 
 #[test]
-fn header_fields_are_plausible() {
+fn implausible_header_fields_are_refused() {
     let header_fault = |name: &str, value: u64, len: usize| {
         let kind = kind_with(good(), header_at(name), &value.to_le_bytes()[..len], &expect());
         matches!(kind, CorruptKind::Field { rule, found, .. } if !rule.holds(found))
@@ -92,7 +92,7 @@ fn header_fields_are_plausible() {
 }
 
 #[test]
-fn the_owner_fits_the_tree() {
+fn owner_that_does_not_fit_the_tree_is_refused() {
     let check = |owner: u64, tree: u64| {
         let bytes = leaf_bytes(TreeId(owner), &[any(1)]);
         let expect = BlockExpect {
@@ -115,7 +115,7 @@ fn the_owner_fits_the_tree() {
 }
 
 #[test]
-fn some_trees_are_never_empty() {
+fn empty_leaf_is_refused_where_tree_is_never_empty() {
     for owner in [1, 2, 3, 4, 5, TreeId::DATA_RELOC.get()] {
         let corrupt = TreeBlock::seal(leaf_bytes(TreeId(owner), &[]), &expect()).unwrap_err();
         assert_eq!(corrupt.kind, CorruptKind::EmptyLeaf { owner: TreeId(owner) });
@@ -126,7 +126,7 @@ fn some_trees_are_never_empty() {
 }
 
 #[test]
-fn items_lie_packed_and_ordered() {
+fn unpacked_or_unordered_items_are_refused() {
     let count = |n: u32| kind_with(good(), header_at("nritems"), &n.to_le_bytes(), &expect());
     assert!(matches!(count(160), CorruptKind::Limit { limit: 159, .. }));
     assert!(matches!(count(u32::MAX), CorruptKind::Limit { .. }));
@@ -158,7 +158,7 @@ fn items_lie_packed_and_ordered() {
 }
 
 #[test]
-fn nodes_have_children_in_order() {
+fn malformed_node_is_refused() {
     let block = TreeBlock::seal(node(), &expect()).unwrap();
     assert_eq!(block.len(), 4);
     let count = |n: u32| kind_with(node(), header_at("nritems"), &n.to_le_bytes(), &expect());
@@ -177,7 +177,7 @@ fn nodes_have_children_in_order() {
 }
 
 #[test]
-fn errors_say_where() {
+fn error_names_tree_block_level_and_slot() {
     let mut expect = expect();
     expect.tree = Some(TreeId::FS);
     let mut bytes = good();

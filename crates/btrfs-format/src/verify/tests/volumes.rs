@@ -17,7 +17,7 @@ fn root() -> RootItem {
 }
 
 #[test]
-fn root_items() {
+fn malformed_root_items_are_refused() {
     let at = key(300, KeyType::ROOT_ITEM, 0);
     exact_size(TreeId::ROOT, at, root().as_bytes());
     accepts(TreeId::ROOT, &[(at, root().as_bytes()[..ROOT_ITEM_V0_BYTES].to_vec())]);
@@ -51,7 +51,7 @@ fn root_items() {
 }
 
 #[test]
-fn items_of_known_sizes() {
+fn items_of_wrong_size_are_refused() {
     let balance = ObjectId::BALANCE.get();
     let cache = ObjectId::FREE_SPACE.get();
     exact_size(TreeId::QUOTA, key(0, KeyType::QGROUP_INFO, 5), &[0; 40]);
@@ -102,7 +102,7 @@ fn chunk_with(ty: u64, stripes: u16, change: fn(&mut ChunkHead)) -> Items {
 }
 
 #[test]
-fn chunks() {
+fn malformed_chunks_are_refused() {
     let cases: &[(u64, &[u16], &[u16])] = &[
         (0, &[1], &[2]),
         (bg::DUP, &[2], &[1, 3]),
@@ -144,7 +144,7 @@ fn chunks() {
 }
 
 #[test]
-fn chunk_keys_and_stripes() {
+fn malformed_chunk_keys_and_stripes_are_refused() {
     let good = chunk(bg::DATA, 1);
     refuses_size(TreeId::CHUNK, &chunk_item(good[..47].to_vec()));
     refuses_size(TreeId::CHUNK, &chunk_item(good[..79].to_vec()));
@@ -162,7 +162,7 @@ fn chunk_keys_and_stripes() {
 }
 
 #[test]
-fn devices() {
+fn malformed_device_items_are_refused() {
     let at = key(1, KeyType::DEV_ITEM, 1);
     let mut dev: DevItem = zeroed();
     dev.devid.set(1);
@@ -183,7 +183,7 @@ fn devices() {
 }
 
 #[test]
-fn device_extents() {
+fn malformed_device_extents_are_refused() {
     let at = |offset| key(1, KeyType::DEV_EXTENT, offset);
     let mut extent: DevExtent = zeroed();
     extent.chunk_tree.set(3);
@@ -254,7 +254,7 @@ fn block(refs: u64) -> Vec<u8> {
 }
 
 #[test]
-fn extent_items() {
+fn malformed_extent_items_are_refused() {
     accepts(EXTENT, &data_item(&[data(1), inline_data(data_ref(5, 257, 0, 1))]));
     accepts(EXTENT, &data_item(&[data(3)]));
     accepts(EXTENT, &block_item(&[block(1), inline(KeyType::TREE_BLOCK_REF, 5)]));
@@ -278,7 +278,7 @@ fn extent_items() {
 }
 
 #[test]
-fn extents_of_blocks_without_skinny_metadata() {
+fn malformed_extents_without_skinny_metadata_are_refused() {
     let at = |len, data: Vec<u8>| vec![(key(1 << 24, KeyType::EXTENT_ITEM, len), data)];
     let info = |level: u8| [vec![0; 17], vec![level]].concat();
     let whole = |level| [block(1), info(level), inline(KeyType::TREE_BLOCK_REF, 5)].concat();
@@ -289,7 +289,7 @@ fn extents_of_blocks_without_skinny_metadata() {
 }
 
 #[test]
-fn extents_do_not_overlap() {
+fn overlapping_extents_are_refused() {
     let at = |address: u64| (key(address, KeyType::EXTENT_ITEM, 8192), data(1));
     accepts(EXTENT, &[at(1 << 24), at((1 << 24) + 8192)]);
     let kind = fault(EXTENT, &[at(1 << 24), at((1 << 24) + 4096)]);
@@ -303,7 +303,7 @@ fn extents_do_not_overlap() {
 }
 
 #[test]
-fn inline_references() {
+fn malformed_inline_references_are_refused() {
     let file = data_ref(5, 257, 0, 1);
     refuses_truncated(
         EXTENT,
@@ -372,7 +372,7 @@ fn inline_references() {
 }
 
 #[test]
-fn inline_references_of_the_right_type_in_order() {
+fn inline_references_of_wrong_type_or_order_are_refused() {
     let wrong = [
         block_item(&[block(1), inline_data(data_ref(5, 257, 0, 1))]),
         block_item(&[block(1), inline_shared(4096, 1)]),
@@ -400,7 +400,7 @@ fn inline_references_of_the_right_type_in_order() {
 }
 
 #[test]
-fn keyed_references() {
+fn malformed_keyed_references_are_refused() {
     let at = |ty, offset| key(1 << 24, ty, offset);
     let crooked = |ty, offset, data: &[u8]| vec![(key(5, ty, offset), data.to_vec())];
     let file = data_ref(5, 257, 0, 1);
@@ -438,7 +438,7 @@ fn keyed_references() {
 }
 
 #[test]
-fn block_groups() {
+fn malformed_block_groups_are_refused() {
     let at = key(16 << 20, KeyType::BLOCK_GROUP_ITEM, 8 << 20);
     let mut group: BlockGroupItem = zeroed();
     group.used.set(8 << 20);
@@ -465,7 +465,7 @@ fn block_groups() {
 }
 
 #[test]
-fn free_space() {
+fn malformed_free_space_items_are_refused() {
     let tree = TreeId::FREE_SPACE;
     let start = 16_u64 << 20;
     let info = |flags: u32| {
