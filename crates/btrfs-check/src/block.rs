@@ -1,5 +1,5 @@
-//! A tree block as the checker reads it: bounds are certain, the rest is judged piece by piece so that each fault
-//! gets its own id. The format's verifier has its say as well.
+//! A tree block as the checker reads it: bounds are certain, the rest is judged piece by piece so
+//! that each fault gets its own id. The format's verifier has its say as well.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
 //! Whether compressed bytes decompress.
 //!
-//! Facts from the format's documentation: zlib and zstd streams as they are, padded to sectors; LZO in a frame of its own,
-//! whose segments hold a sector each. What comes out may be shorter than the extent claims: the rest reads as zeros.
+//! Facts from the format's documentation: zlib and zstd streams as they are, padded to sectors; LZO
+//! in a frame of its own, whose segments hold a sector each. What comes out may be shorter than the
+//! extent claims: the rest reads as zeros.
 
 use std::io::Read;
 
@@ -62,7 +63,8 @@ fn lzo_frame(bytes: &[u8], ram_bytes: u64, sectorsize: u64) -> Result<(), String
             .filter(|_| at <= total && len <= lzo_bytes_max(sector));
         let segment =
             segment.ok_or_else(|| format!("LZO: a segment of {len} bytes at {from}, the frame has {total}"))?;
-        // A length does not cross the end of a sector; what is left of one belongs to the frame, behind the last segment too.
+        // A length does not cross the end of a sector; what is left of one belongs to the frame,
+        // behind the last segment too.
         let left = sector.saturating_sub(at.checked_rem(sector).unwrap_or(0));
         if left < LENGTH_BYTES {
             at = at.saturating_add(left);
@@ -81,8 +83,8 @@ fn length_at(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u32::from_le_bytes(*four)).ok()
 }
 
-/// The instructions of one LZO1X stream (`Documentation/staging/lzo.rst`), followed without making the output: it matters
-/// only that all is within bounds. Returns how many bytes would come out.
+/// The instructions of one LZO1X stream (`Documentation/staging/lzo.rst`), followed without making
+/// the output: it matters only that all is within bounds. Returns how many bytes would come out.
 fn lzo_segment(input: &[u8], bytes_max: usize) -> Result<usize, &'static str> {
     const ENDS: &str = "it ends too early";
     let mut rest = input.iter().copied();

@@ -1,7 +1,7 @@
 //! Extents and their references: what the extent tree records against what the trees use.
 //!
-//! [`crate::references`] adds them up; this reads the extent tree and judges the sums. Where they differ, at most
-//! [`DETAILS_MAX`] extents are looked at in detail.
+//! [`crate::references`] adds them up; this reads the extent tree and judges the sums. Where they
+//! differ, at most [`DETAILS_MAX`] extents are looked at in detail.
 
 use btrfs_format::features::extent_flags;
 use btrfs_format::items::{ExtentItem, TreeBlockInfo};

@@ -12,7 +12,8 @@ use crate::walk::{Cx, len_bytes};
 
 pub(crate) const ROOT_DIR: u64 = ObjectId::FIRST_FREE.get();
 pub(crate) const NAME_BYTES_MAX: usize = 255;
-/// The indices of names in directories: smaller ones stand for the two dots, larger ones cannot be listed.
+/// The indices of names in directories: smaller ones stand for the two dots, larger ones cannot be
+/// listed.
 pub(crate) const INDICES: std::ops::Range<u64> = 2..u64::MAX >> 1;
 /// The directory entry type for a mode; 0 where the mode is none.
 pub(crate) fn type_of_mode(mode: u32) -> u8 {

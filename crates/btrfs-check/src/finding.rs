@@ -36,9 +36,11 @@ macro_rules! finding_ids {
             /// Every id there is.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
+            /// The stable name.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text),+ }
             }
+            /// How bad it is.
             pub const fn severity(self) -> Severity {
                 match self { $(Self::$name => Severity::$severity),+ }
             }
@@ -160,7 +162,8 @@ finding_ids! {
     RootBytesUsed = "root-bytes-used", Note;
     /// Two roots name the same block.
     RootShared = "root-shared", Error;
-    /// A shared block is newer than the last snapshot that its tree's root item knows of: the next write takes it for the tree's own.
+    /// A shared block is newer than the last snapshot that its tree's root item knows of: the next
+    /// write takes it for the tree's own.
     RootLastSnapshot = "root-last-snapshot", Error;
     /// A root reference has no back reference.
     RootBackrefMissing = "root-backref-missing", Error;
@@ -176,7 +179,7 @@ finding_ids! {
     RootDirEntryMissing = "root-dir-entry-missing", Error;
     /// A directory entry names a subvolume without a root reference.
     RootDirEntryStale = "root-dir-entry-stale", Warning;
-    /// A deleted subvolume that nobody will clean up.
+    /// A deleted subvolume without an orphan item: its space is never freed.
     RootOrphanMissing = "root-orphan-missing", Warning;
     /// The uuid tree lacks a subvolume.
     UuidMissing = "uuid-missing", Warning;
@@ -208,7 +211,8 @@ finding_ids! {
     ExtentFlags = "extent-flags", Error;
     /// An extent item states another level than its block has.
     ExtentLevel = "extent-level", Error;
-    /// A shared block whose owner has left it, without the full back references that this calls for.
+    /// A shared block whose owner has left it, without the full back references that this calls
+    /// for.
     ExtentOwnerLost = "extent-owner-lost", Error;
     /// An extent is newer than the superblock.
     ExtentGeneration = "extent-generation", Error;
@@ -237,7 +241,8 @@ finding_ids! {
     /// The version 1 cache of a block group contradicts its inode.
     SpaceCacheInvalid = "space-cache-invalid", Warning;
 
-    /// A version 1 cache that the kernel would trust calls free what is in use: the next write destroys it.
+    /// A version 1 cache that the kernel would trust calls free what is in use: the next write
+    /// destroys it.
     SpaceCacheInUse = "space-cache-in-use", Error;
 
     // Quotas.
@@ -253,7 +258,8 @@ finding_ids! {
     CsumOrphan = "csum-orphan", Error;
     /// Data without checksums.
     CsumMissing = "csum-missing", Error;
-    /// Checksums where there may be none: nodatasum, or preallocated and written by no other file that shares the extent.
+    /// Checksums where there may be none: nodatasum, or preallocated and written by no other file
+    /// that shares the extent.
     CsumUnexpected = "csum-unexpected", Error;
     /// Data does not match its checksum.
     DataCsum = "data-csum", Error;
@@ -273,7 +279,7 @@ finding_ids! {
     InodeGeneration = "inode-generation", Error;
     /// The link count of an inode is not the number of its names.
     InodeNlink = "inode-nlink", Error;
-    /// A file without a name that nobody will clean up.
+    /// A file without a name and without an orphan item: its space is never freed.
     InodeOrphanMissing = "inode-orphan-missing", Error;
     /// An inode names a place in a directory that the directory does not know.
     InodeRefStale = "inode-ref-stale", Error;
@@ -295,7 +301,8 @@ finding_ids! {
     DirEntryType = "dir-entry-type", Error;
     /// A directory entry of an inode that does not exist.
     DirEntryDangling = "dir-entry-dangling", Error;
-    /// The names of a directory do not agree with each other in a way that could not be narrowed down.
+    /// The names of a directory do not agree with each other in a way that could not be narrowed
+    /// down.
     DirNames = "dir-names", Error;
     /// The size of a directory is not twice the sum of its names.
     DirSize = "dir-size", Error;
@@ -330,10 +337,15 @@ impl fmt::Display for FindingId {
 /// Where a finding was made, as far as known.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Site {
+    /// The tree.
     pub tree: Option<TreeId>,
+    /// Logical address of a tree block or an extent.
     pub block: Option<LogicalAddr>,
+    /// The item.
     pub key: Option<Key>,
+    /// The inode's number, in the tree.
     pub inode: Option<u64>,
+    /// The inode's path from the top level, for people.
     pub path: Option<String>,
     /// Device id and byte offset on it.
     pub device: Option<(u64, u64)>,
@@ -408,9 +420,13 @@ impl fmt::Display for Site {
 /// One thing that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
+    /// What kind of fault.
     pub id: FindingId,
+    /// How bad it is: always that of the id.
     pub severity: Severity,
+    /// Where.
     pub site: Site,
+    /// What was found and what was expected, for people.
     pub message: String,
 }
 
@@ -432,8 +448,11 @@ pub struct Statistics {
     pub bytes_used: u64,
     /// Bytes of the checksums of data.
     pub csum_bytes: u64,
+    /// Bytes of all tree blocks.
     pub tree_bytes: u64,
+    /// Bytes of the blocks of trees that hold files.
     pub fs_tree_bytes: u64,
+    /// Bytes of the blocks of the extent tree.
     pub extent_tree_bytes: u64,
     /// Unused bytes inside tree blocks.
     pub tree_waste_bytes: u64,
@@ -441,9 +460,13 @@ pub struct Statistics {
     pub data_allocated_bytes: u64,
     /// File bytes in all file extents, counted once per item.
     pub data_referenced_bytes: u64,
+    /// Number of extents.
     pub extents: u64,
+    /// Number of tree blocks.
     pub tree_blocks: u64,
+    /// Number of subvolumes, the top level included.
     pub subvolumes: u64,
+    /// Number of inodes, counted once per tree that holds them.
     pub inodes: u64,
     /// Data bytes read and compared with their checksums, all copies.
     pub data_verified_bytes: u64,
@@ -452,10 +475,12 @@ pub struct Statistics {
 /// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// In the order in which they were made; at most [`crate::CheckOptions::kept_per_id_max`] of each id.
+    /// In the order in which they were made; at most [`crate::CheckOptions::kept_per_id_max`] of
+    /// each id.
     pub findings: Vec<Finding>,
     /// How often each id was found, kept or not.
     pub counts: BTreeMap<FindingId, u64>,
+    /// Sums of what was read.
     pub statistics: Statistics,
 }
 
@@ -468,6 +493,7 @@ impl Report {
     pub fn worst(&self) -> Option<Severity> {
         self.counts.keys().map(|id| id.severity()).max()
     }
+    /// True where the id was found at least once.
     pub fn has(&self, id: FindingId) -> bool {
         self.counts.contains_key(&id)
     }

@@ -1,9 +1,9 @@
 //! File trees: inodes, names, extents, each subvolume on its own.
 //!
-//! Items come in key order, thus all items of an inode come together. What ties inodes to each other (a name is
-//! said three times: directory item, directory index, inode reference) is kept per inode as a hash sum that falls
-//! to zero, and is forgotten then: 48 bytes per inode whose names are not balanced yet. Where something is left at
-//! the end, [`crate::names`] looks closer.
+//! Items come in key order, thus all items of an inode come together. What ties inodes to each
+//! other (a name is said three times: directory item, directory index, inode reference) is kept per
+//! inode as a hash sum that falls to zero, and is forgotten then: 48 bytes per inode whose names
+//! are not balanced yet. Where something is left at the end, [`crate::names`] looks closer.
 
 use std::collections::{BTreeSet, HashMap};
 

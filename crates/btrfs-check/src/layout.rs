@@ -1,4 +1,4 @@
-//! Chunks, devices and block groups: what maps where, and whether all who say so agree.
+//! Chunks, devices and block groups: whether all structures that map addresses agree.
 
 use std::collections::BTreeMap;
 

@@ -1,12 +1,15 @@
 //! An independent checker of btrfs volumes: the second opinion.
 //!
-//! It reads devices through [`btrfs_format`] alone and shares no code with the engine, so that a mistake there cannot
-//! hide here. It only reads. Whatever the bytes, it ends, does not panic, and stays within bounds:
+//! It reads devices through [`btrfs_format`] alone and shares no code with the engine, so that a
+//! mistake there cannot hide here. It only reads. Whatever the bytes, it ends, does not panic, and
+//! stays within bounds:
 //!
-//! * *Time*: each tree is walked once (file trees once per subvolume), each block is read once with all its copies,
-//!   and again for details only where something is wrong. [`walk`] says why walks end.
-//! * *Memory*: about 112 bytes per extent, 32 per compressed one where data is read, 24 per tree block, 16 per run of checksums, 48 per inode whose names are not
-//!   balanced yet, and a bounded number of findings. A million extents take about 150 MB.
+//! * *Time*: each tree is walked once (file trees once per subvolume), each block is read once with
+//!   all its copies, and again for details only where something is wrong. [`walk`] says why walks
+//!   end.
+//! * *Memory*: about 112 bytes per extent, 32 per compressed one where data is read, 24 per tree
+//!   block, 16 per run of checksums, 48 per inode whose names are not balanced yet, and a bounded
+//!   number of findings. A million extents take about 150 MB.
 //!
 //! ```no_run
 //! # use std::sync::Arc;
@@ -18,6 +21,7 @@
 //! # Ok::<(), cowshed_device::Error>(())
 //! ```
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -118,7 +122,7 @@ fn check_volume(cx: &mut Cx<'_>) {
         true
     });
     measured(cx, &roots, TreeId::FREE_SPACE, |cx, root| {
-        // Where the superblock does not vouch for it nobody keeps it, and the kernel makes it anew.
+        // Without the valid bit the tree is not kept up to date, and the kernel rebuilds it.
         let kept = [compat_ro::FREE_SPACE_TREE, compat_ro::FREE_SPACE_TREE_VALID];
         let is_kept = kept.iter().all(|bit| cx.vol.has_compat_ro(*bit));
         free_space::check(cx, root, &groups, is_kept && extents_whole && groups_whole);

@@ -22,7 +22,8 @@ use crate::util::round_up;
 use crate::walk::{Cx, Root, Shared, item_site, len_bytes};
 use inodes::{Inodes, say};
 
-/// Checksums of a log that are kept, in bytes: those of 4 GiB of data. Of larger logs the rest is not compared.
+/// Checksums of a log that are kept, in bytes: those of 4 GiB of data. Of larger logs the rest is
+/// not compared.
 const SUMS_BYTES_MAX: u64 = 32 << 20;
 
 /// What all logs lead to.
@@ -34,7 +35,8 @@ struct Found {
     summed: Vec<(u64, u64)>,
     /// What may have none.
     unsummed: Vec<(u64, u64)>,
-    /// Of each log. They are not put together: items of two logs may overlap, where data was cloned between subvolumes.
+    /// Of each log. They are not put together: items of two logs may overlap, where data was cloned
+    /// between subvolumes.
     sums: Vec<Sums>,
     sums_bytes: u64,
     /// The last inode item with a name: its number, and whether its data has checksums.
@@ -44,7 +46,7 @@ struct Found {
 }
 
 impl Found {
-    /// Of an inode that was not logged the volume knows whether it has checksums, and nobody asks here.
+    /// For an inode that was not logged, the volume has the flag; it is not judged here.
     fn note_data(&mut self, range: (u64, u64), has_sums: Option<bool>) {
         self.data.insert(range);
         match has_sums {
@@ -131,8 +133,9 @@ pub(crate) fn check(cx: &mut Cx<'_>, roots: &Roots, volume: &CsumMap) {
     }
 }
 
-/// Data of the log has checksums where its inode says so, there or in the volume, and else none: without them it cannot
-/// be read after the replay; with them, the replayed volume would be damaged.
+/// Data of the log has checksums where its inode says so, there or in the volume, and else none:
+/// without them it cannot be read after the replay; with them, the replayed volume would be
+/// damaged.
 fn check_covered(cx: &mut Cx<'_>, found: &Found, volume: &CsumMap) {
     let in_log = csums::runs_of(&found.sums, cx.vol.csum.size_bytes(), cx.vol.sectorsize);
     for &(start, end) in &found.summed {

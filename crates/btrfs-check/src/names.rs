@@ -1,5 +1,5 @@
-//! The closer look at names: for inodes whose directory items, indices and references do not balance, which of them
-//! is missing. Each is looked up by its key; nothing is kept.
+//! The closer look at names: for inodes whose directory items, indices and references do not
+//! balance, which of them is missing. Each is looked up by its key; nothing is kept.
 
 use std::collections::BTreeSet;
 

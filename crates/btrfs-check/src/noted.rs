@@ -20,7 +20,8 @@ pub(crate) struct Packed {
 /// found for each: snapshots share them.
 pub(crate) type Suspects = BTreeMap<(u64, u64), Site>;
 
-/// The subvolumes that use an extent: the last one found (0 for none), and whether there is another.
+/// The subvolumes that use an extent: the last one found (0 for none), and whether there is
+/// another.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Users {
     pub(crate) last: u64,

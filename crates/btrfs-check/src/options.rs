@@ -26,6 +26,7 @@ pub struct CheckOptions<'a> {
     pub kept_per_id_max: u64,
     /// How many threads compare data with checksums; everything else is done by the calling thread.
     pub threads: usize,
+    /// Told how far the check is.
     pub progress: Option<&'a dyn Progress>,
 }
 

@@ -1,5 +1,5 @@
-//! Compressed data: does it decompress? Checksums show that the data is what was written, not that it
-//! can be read.
+//! Compressed data: does it decompress? Checksums show that the data is what was written, not that
+//! it can be read.
 
 use crate::compressed::{EXTENT_BYTES_MAX, decompress};
 use crate::finding::{FindingId as Id, Site};
@@ -7,8 +7,8 @@ use crate::noted::Packed;
 use crate::util::index;
 use crate::walk::Cx;
 
-/// Decompresses all extents that were noted. One whose copies cannot be read, or do not match their checksums, has been
-/// reported, and may be a finding here, too.
+/// Decompresses all extents that were noted. One whose copies cannot be read, or do not match their
+/// checksums, has been reported, and may be a finding here, too.
 pub(crate) fn verify(cx: &mut Cx<'_>) {
     let mut all = std::mem::take(&mut cx.packed);
     all.sort_unstable();

@@ -1,7 +1,8 @@
 //! Quota groups: what each subvolume references, and what it references alone.
 //!
-//! File trees are walked whole once per subvolume anyway; each extent remembers the last subvolume that led to it and
-//! whether there was another: 16 bytes per extent, only on volumes with quotas. Groups of groups are not judged.
+//! File trees are walked whole once per subvolume anyway; each extent remembers the last subvolume
+//! that led to it and whether there was another: 16 bytes per extent, only on volumes with quotas.
+//! Groups of groups are not judged.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,8 @@ fn word(data: &[u8], number: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// Reads the quota tree. `None` where the counts claim nothing: quotas off, being counted, or known to be wrong.
+/// Reads the quota tree. `None` where the counts claim nothing: quotas off, being counted, or known
+/// to be wrong.
 pub(crate) fn read(cx: &mut Cx<'_>, root: &Root) -> Option<Quota> {
     let mut flags = 0;
     let mut stated = BTreeMap::new();

@@ -1,9 +1,9 @@
 //! Recorded and found references of every extent.
 //!
-//! References are not kept. For each extent the recorded ones are added up in a hash of multisets and the ones
-//! found are taken off; nothing is left if and only if they agree (but for chance, 2^-128). An extent takes 112 bytes of
-//! memory at most, however often it is shared. Only for extents where something is left are the references listed, in a
-//! second walk ([`Details`]).
+//! References are not kept. For each extent the recorded ones are added up in a hash of multisets
+//! and the ones found are taken off; nothing is left if and only if they agree (but for chance,
+//! 2^-128). An extent takes 112 bytes of memory at most, however often it is shared. Only for
+//! extents where something is left are the references listed, in a second walk ([`Details`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -217,7 +217,8 @@ impl Extents {
                 format!("full back references on a block of tree {owner}"),
             )
         } else if !full && extent.roots & root_bit(owner.get()) == 0 {
-            // What such a block refers to is counted for its owner; then the owner must hold the block.
+            // What such a block refers to is counted for its owner; then the owner must hold the
+            // block.
             let what = format!("owned by tree {owner}, which does not hold it, but without full back references");
             (Id::ExtentOwnerLost, what)
         } else {

@@ -1,8 +1,9 @@
 //! The version 1 space cache: files in the root tree that list the free space of block groups.
 //!
-//! The kernel trusts a cache only where the superblock's `cache_generation` is the volume's, the header's generation is
-//! the inode's and the first page's, the pages' checksums hold, and the bytes listed add up. A cache that passes all that and
-//! yet calls free what is in use destroys data; any other cache is ignored, by the kernel and here.
+//! The kernel trusts a cache only where the superblock's `cache_generation` is the volume's, the
+//! header's generation is the inode's and the first page's, the pages' checksums hold, and the
+//! bytes listed add up. A cache that passes all that and yet calls free what is in use destroys
+//! data; any other cache is ignored, by the kernel and here.
 
 use std::collections::BTreeMap;
 

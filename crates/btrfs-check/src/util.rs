@@ -22,7 +22,8 @@ pub(crate) fn is_aligned(value: u64, unit: u64) -> bool {
 
 const MIX: [u64; 3] = [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb];
 
-/// A hash whose sums (wrapping) identify multisets: two that differ have different sums but for chance.
+/// A hash whose sums (wrapping) identify multisets: two that differ have different sums but for
+/// chance.
 #[derive(Clone, Copy)]
 pub(crate) struct SetHash {
     a: u64,

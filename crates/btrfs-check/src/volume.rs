@@ -1,4 +1,5 @@
-//! Devices, superblocks and reading by logical address: the checker's own, sharing nothing with the engine's.
+//! Devices, superblocks and reading by logical address: the checker's own, sharing nothing with the
+//! engine's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +53,8 @@ const KNOWN_INCOMPAT: u64 = incompat::MIXED_BACKREF
 const KNOWN_COMPAT_RO: u64 =
     compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID | compat_ro::VERITY | compat_ro::BLOCK_GROUP_TREE;
 
-/// Reads and judges one copy of a superblock. `Err` says what is wrong; `None` where there is none at all.
+/// Reads and judges one copy of a superblock. `Err` says what is wrong; `None` where there is none
+/// at all.
 fn load_superblock(device: &dyn BlockDevice, offset: u64) -> Result<Option<Superblock>, String> {
     let mut bytes = vec![0; SUPERBLOCK_BYTES];
     device.read_at(offset, &mut bytes).map_err(|e| e.to_string())?;
@@ -129,7 +131,8 @@ fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblo
         return None;
     };
     for (offset, copy) in &copies {
-        // Copies are written only as far as the file system reaches, which may be less than the device.
+        // Copies are written only as far as the file system reaches, which may be less than the
+        // device.
         let end = offset.saturating_add(count(SUPERBLOCK_BYTES));
         let covered = *offset == SUPERBLOCK_OFFSETS[0] || end < best.dev_item.total_bytes.get();
         // Each transaction has a root tree of its own.
@@ -161,7 +164,8 @@ fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblo
     Some(best)
 }
 
-/// Refuses what makes reading impossible, and reports what merely is wrong. True when the volume can be read.
+/// Refuses what makes reading impossible, and reports what merely is wrong. True when the volume
+/// can be read.
 fn check_fields(sink: &mut Sink, sb: &Superblock) -> bool {
     let (nodesize, sectorsize) = (u64::from(sb.nodesize.get()), u64::from(sb.sectorsize.get()));
     let mut usable = true;

@@ -1,7 +1,9 @@
-//! Walking trees: every block is read once with all its copies judged, and once its references are counted.
+//! Walking trees: every block is read once with all its copies judged, and once its references are
+//! counted.
 //!
-//! A walk ends: levels fall by one from parent to child, and the keys of a child are confined to its parent's slot,
-//! so the first keys of the blocks of one level rise strictly and no block is met twice in a tree.
+//! A walk ends: levels fall by one from parent to child, and the keys of a child are confined to
+//! its parent's slot, so the first keys of the blocks of one level rise strictly and no block is
+//! met twice in a tree.
 
 use std::collections::HashMap;
 
@@ -53,7 +55,8 @@ pub(crate) struct Root {
     pub(crate) drop: Option<(Key, u8)>,
     /// Blocks of the fsync log have no extent items and may be one generation ahead.
     pub(crate) log: bool,
-    /// Writers take newer blocks of this tree for its own without asking; `None` where they never do or never write.
+    /// Writers take newer blocks of this tree for its own without asking; `None` where they never
+    /// do or never write.
     pub(crate) last_snapshot: Option<u64>,
 }
 
@@ -112,7 +115,8 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// Reads a block, judging all copies if it is met for the first time. The flag says whether it is.
+    /// Reads a block, judging all copies if it is met for the first time. The flag says whether it
+    /// is.
     pub(crate) fn load(&mut self, expect: &Expect) -> Option<(Block, bool)> {
         let known = self.seen.get(&expect.addr).copied();
         match known {
@@ -360,8 +364,8 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// Walks a tree in key order and shows its leaves; the flag tells a leaf's first visit. False when parts of it
-    /// could not be reached.
+    /// Walks a tree in key order and shows its leaves; the flag tells a leaf's first visit. False
+    /// when parts of it could not be reached.
     pub(crate) fn walk(&mut self, root: &Root, shared: Shared, visit: &mut Visit<'_, 'a>) -> bool {
         if !root.log && !self.quiet_walk {
             let back = if root.tree == TreeId::TREE_RELOC {
@@ -447,8 +451,8 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// The data of one item, found by descending from the root. For details after a fault; reads as few blocks as
-    /// the tree has levels.
+    /// The data of one item, found by descending from the root. For details after a fault; reads as
+    /// few blocks as the tree has levels.
     pub(crate) fn lookup(&mut self, root: &Root, key: &Key) -> Option<Vec<u8>> {
         self.lookup_leaf(root, key)?
             .items()

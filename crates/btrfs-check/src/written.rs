@@ -1,9 +1,9 @@
 //! Preallocated extents with checksums.
 //!
-//! They are sound where another file extent says that the same bytes were written. A crash leaves this: a file writes
-//! into what it has preallocated, another one takes a clone of the bytes, and only the other one is synced. The log brings
-//! back the clone with its checksums, and the first file is as it was at the last commit. Linux and btrfs-progs take that
-//! for sound, too.
+//! They are sound where another file extent says that the same bytes were written. A crash leaves
+//! this: a file writes into what it has preallocated, another one takes a clone of the bytes, and
+//! only the other one is synced. The log brings back the clone with its checksums, and the first
+//! file is as it was at the last commit. Linux and btrfs-progs take that for sound, too.
 
 use std::collections::BTreeSet;
 
@@ -26,8 +26,8 @@ pub(crate) fn suspect(cx: &mut Cx<'_>, range: (u64, u64), site: Site) {
     }
 }
 
-/// Walks the file trees once more, if there is anything to be judged. They have been found whole: a leaf that cannot be read may
-/// say who has written, and so may a subvolume that is being deleted.
+/// Walks the file trees once more, if there is anything to be judged. They have been found whole:
+/// an unreadable leaf, or a subvolume in deletion, may hold the extent that was written.
 pub(crate) fn judge(cx: &mut Cx<'_>, roots: &Roots, csums: &CsumMap) {
     let suspects = std::mem::take(&mut cx.summed_prealloc);
     if suspects.is_empty() {

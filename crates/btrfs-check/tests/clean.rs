@@ -81,9 +81,10 @@ fn every_kind_of_volume_is_clean() -> Result<()> {
     Ok(())
 }
 
-/// What the harness's trees do not hold: fragments, punched holes, many links, moved subvolumes, orphans.
+/// What the harness's trees do not hold: fragments, punched holes, many links, moved subvolumes,
+/// orphans.
 #[test]
-fn an_aged_volume_is_clean() -> Result<()> {
+fn aged_volume_is_clean() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     let new = VolumeOptions {
         size_bytes: 1 << 30,
@@ -127,11 +128,13 @@ fn an_aged_volume_is_clean() -> Result<()> {
     Ok(())
 }
 
-/// A subvolume half deleted, as an unmount leaves it: what is gone already is not missed, shared or not.
+/// A subvolume half deleted, as an unmount leaves it: what is gone already is not missed, shared or
+/// not.
 ///
-/// How far the kernel gets before the unmount is its matter: larger trees until one is caught in the middle.
+/// How far the kernel gets before the unmount is its matter: larger trees until one is caught in
+/// the middle.
 #[test]
-fn a_deletion_cut_short_is_clean() -> Result<()> {
+fn interrupted_subvolume_deletion_is_clean() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     for files in [60_000, 120_000, 240_000, 480_000] {
         if deletions_cut_short(files)? > 0 {
@@ -141,7 +144,8 @@ fn a_deletion_cut_short_is_clean() -> Result<()> {
     panic!("no deletion was caught in the middle");
 }
 
-/// Deletes a subvolume of so many files and its snapshot; returns how often an unmount caught that in the middle.
+/// Deletes a subvolume of so many files and its snapshot; returns how often an unmount caught that
+/// in the middle.
 fn deletions_cut_short(files: u32) -> Result<usize> {
     let options = VolumeOptions {
         size_bytes: 2 << 30,
@@ -177,7 +181,7 @@ fn deletions_cut_short(files: u32) -> Result<usize> {
 
 /// A log of fsync is legal, and named.
 #[test]
-fn a_dirty_log_is_a_note() -> Result<()> {
+fn dirty_log_is_a_note() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     let volume = KernelVolume::make(&VolumeOptions::default())?;
     let mounted = volume.mount_with("commit=1000")?;
@@ -195,7 +199,7 @@ fn a_dirty_log_is_a_note() -> Result<()> {
 
 /// The other id that a volume may show to the world.
 #[test]
-fn a_changed_fsid_is_clean() -> Result<()> {
+fn changed_fsid_is_clean() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     let Some(()) = need::tool("btrfstune") else {
         return Ok(());
@@ -207,7 +211,7 @@ fn a_changed_fsid_is_clean() -> Result<()> {
 }
 
 #[test]
-fn a_missing_device_is_named_once() -> Result<()> {
+fn missing_device_is_reported_once() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     let volume = KernelVolume::make_populated(&VolumeOptions::devices(2, "raid1", "raid1"), 1, 50)?;
     let report = check_images(&volume.images()[..1])?;
@@ -222,7 +226,7 @@ fn a_missing_device_is_named_once() -> Result<()> {
 
 /// btrfs-progs 6.2 cannot make a block-group tree; our mkfs can, and the kernel fills the volume.
 #[test]
-fn a_block_group_tree_is_clean() -> Result<()> {
+fn block_group_tree_is_clean() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     for csum in ChecksumType::ALL {
         let memory = Arc::new(MemDevice::new("volume", 1 << 30));

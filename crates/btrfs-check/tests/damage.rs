@@ -1,8 +1,9 @@
 //! Random damage: the checker ends, does not panic, and says something.
 //!
-//! Each round damages a copy of a sound volume from a seed that is printed when the round fails. Half of the rounds set
-//! the checksums of damaged blocks right again, so that the damage gets behind the first line of defence.
-//! `COWSHED_SEED=n` runs one seed, `COWSHED_ROUNDS=n` more or fewer of them.
+//! Each round damages a copy of a sound volume from a seed that is printed when the round fails.
+//! Half of the rounds set the checksums of damaged blocks right again, so that the damage gets
+//! behind the first line of defence. `COWSHED_SEED=n` runs one seed, `COWSHED_ROUNDS=n` more or
+//! fewer of them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,7 +44,8 @@ fn check_device(device: MemDevice) -> Report {
     check(&devices, &options)
 }
 
-/// Where tree blocks lie on the device: whatever carries the volume's id at the place of a header's.
+/// Where tree blocks lie on the device: whatever carries the volume's id at the place of a
+/// header's.
 fn tree_blocks(device: &MemDevice) -> Result<Vec<u64>> {
     let mut head = vec![0; 4096];
     device.read_at(65536, &mut head)?;

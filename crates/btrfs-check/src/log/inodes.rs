@@ -1,5 +1,5 @@
-//! What a log says of inodes, compared with itself and with the subvolume that it belongs to: a replay refuses a log whose
-//! names or extents have no inode, or one of the wrong type.
+//! What a log says of inodes, compared with itself and with the subvolume that it belongs to: a
+//! replay refuses a log whose names or extents have no inode, or one of the wrong type.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -224,7 +224,8 @@ impl Image {
         self.items(tree).into_iter().find(wanted).expect("such an item")
     }
 
-    /// Shows the leaves in order until `edit` says that it changed one, which is then packed and written.
+    /// Shows the leaves in order until `edit` says that it changed one, which is then packed and
+    /// written.
     pub fn edit_leaf(&mut self, tree: TreeId, mut edit: impl FnMut(&mut Vec<Item>) -> bool) {
         for path in self.paths(tree, 0) {
             let (addr, _) = *path.last().expect("a leaf");

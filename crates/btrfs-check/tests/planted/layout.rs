@@ -120,7 +120,7 @@ fn plant_super(id: Id, bases: &Bases) -> Option<Planted> {
         _ => return None,
     }
     if id == Id::DeviceMissing {
-        // A second device that the volume knows and nobody gives.
+        // A second device that the volume names and the caller does not give.
         let item = image.find(TreeId::CHUNK, of_type(KeyType::DEV_ITEM));
         let mut second = DevItem::read_from_bytes(&item.data).ok()?;
         second.devid = 2.into();

@@ -1,7 +1,8 @@
 //! Every kind of corruption, planted once into a sound volume and found under its own id.
 //!
-//! The volumes are made by mkfs.btrfs and the kernel; the faults are written into a copy in memory, with all checksums
-//! right, so that nothing but the fault itself can betray it. A new id fails the tests until it has its fault.
+//! The volumes are made by mkfs.btrfs and the kernel; the faults are written into a copy in memory,
+//! with all checksums right, so that nothing but the fault itself can betray it. A new id fails the
+//! tests until it has its fault.
 
 mod files;
 mod image;
@@ -114,7 +115,7 @@ fn plant(id: FindingId, bases: &Bases) -> Planted {
 }
 
 #[test]
-fn the_volumes_to_plant_into_are_clean() {
+fn volumes_are_clean_before_planting() {
     let Some(bases) = bases() else { return };
     for image in [&bases.main, &bases.old, &bases.quota] {
         let report = check_devices(&image.snapshot().into_devices());
@@ -224,7 +225,7 @@ fn findings_name_paths() {
 
 /// `docs/CHECK.md` lists every id with its severity and meaning. `COWSHED_BLESS=1` rewrites it.
 #[test]
-fn the_document_lists_every_id() -> Result<()> {
+fn document_lists_every_id() -> Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CHECK.md");
     let text = std::fs::read_to_string(&path)?;
     let (head, _) = text.split_once("| id |").context("the table")?;
