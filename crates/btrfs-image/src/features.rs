@@ -8,10 +8,15 @@ use crate::error::{FEATURE_NAMES, MkfsError};
 /// Which features a new volume has. The default is that of current mkfs.btrfs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
+    /// Data and metadata share block groups.
     pub mixed_bg: bool,
+    /// Many links to one file from one directory.
     pub extref: bool,
+    /// Small extent items for tree blocks.
     pub skinny_metadata: bool,
+    /// Holes of files have no items.
     pub no_holes: bool,
+    /// Free space is kept in a tree.
     pub free_space_tree: bool,
     /// `None`: on where `no_holes` and `free_space_tree` are, which it needs.
     pub block_group_tree: Option<bool>,
@@ -131,14 +136,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_is_that_of_current_mkfs() {
+    fn default_features_are_those_of_mkfs_btrfs() {
         let features = Features::default();
         assert_eq!(features.incompat_bits(), 0x341);
         assert_eq!(features.compat_ro_bits(), 0xb);
     }
 
     #[test]
-    fn a_list_turns_on_and_off() {
+    fn feature_list_turns_features_on_and_off() {
         let mut features = Features::default();
         features.apply("^no-holes,^skinny-metadata").unwrap();
         features.apply("^fst,mixed-bg,^quota,").unwrap();
@@ -154,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_is_refused_by_name() {
+    fn unsupported_feature_is_refused_by_name() {
         for name in [
             "quota",
             "squota",

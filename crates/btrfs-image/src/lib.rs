@@ -1,11 +1,12 @@
 //! Making btrfs volumes: [`mkfs`], and the plan it carries out.
 //!
-//! A volume is planned first, in memory and without looking at a clock or at dice: which chunks there are, where every
-//! tree block lies, what every item says ([`plan::VolumePlan`]). Only then is it written: old signatures are wiped, the
-//! blocks follow, and the superblocks come last, behind a barrier. The same options always give the same bytes.
+//! A volume is planned first, in memory and without looking at a clock or at dice: which chunks
+//! there are, where every tree block lies, what every item says ([`plan::VolumePlan`]). Only then
+//! is it written: old signatures are wiped, the blocks follow, and the superblocks come last,
+//! behind a barrier. The same options always give the same bytes.
 //!
-//! The plan takes any trees of items ([`plan::PlannedTree`]), so that an image builder lays down a populated volume with
-//! the code that lays down an empty one.
+//! The plan takes any trees of items ([`plan::PlannedTree`]), so that an image builder lays down a
+//! populated volume with the code that lays down an empty one.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -18,6 +19,7 @@
 //! # Ok::<(), btrfs_image::MkfsError>(())
 //! ```
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod error;
 mod features;
@@ -26,6 +28,7 @@ pub mod plan;
 pub mod signature;
 pub mod size;
 mod subvolumes;
+#[allow(missing_docs, reason = "reports: fields named as mkfs.btrfs prints them")]
 mod write;
 
 pub use btrfs_format::Profile;

@@ -1,4 +1,5 @@
-//! What a volume is to be like: as asked ([`MkfsOptions`]), and as settled and checked ([`Settings`]).
+//! What a volume is to be like: as asked ([`MkfsOptions`]), and as settled and checked
+//! ([`Settings`]).
 
 use std::time::{Duration, SystemTime};
 
@@ -16,9 +17,11 @@ const NODESIZE_BYTES_MAX: u32 = 64 << 10;
 /// What to make. Nothing is taken from the surroundings: the same options give the same volume.
 #[derive(Clone, Debug)]
 pub struct MkfsOptions {
+    /// At most 255 bytes, without newlines.
     pub label: String,
     /// `None`: 16 KiB, or the sector size with mixed block groups.
     pub nodesize_bytes: Option<u32>,
+    /// 4096.
     pub sectorsize_bytes: u32,
     /// `None`: dup on one device, raid1 on several; single with mixed block groups.
     pub metadata_profile: Option<Profile>,
@@ -28,10 +31,13 @@ pub struct MkfsOptions {
     pub mixed: bool,
     /// Bytes to use of each device; `None`: all.
     pub byte_count: Option<u64>,
+    /// The volume's uuid.
     pub uuid: Uuid,
     /// The devices' uuids in their order; empty: derived from `uuid` and `seed`.
     pub device_uuids: Vec<Uuid>,
+    /// The checksum of blocks and data.
     pub csum_type: ChecksumType,
+    /// Features, without those that follow from profiles.
     pub features: Features,
     /// Overwrite what the devices hold.
     pub force: bool,
@@ -39,14 +45,14 @@ pub struct MkfsOptions {
     pub discard: bool,
     /// The time that the volume's root directory says it was made.
     pub time: SystemTime,
-    /// Where the uuids come from that nobody asks for: of the chunk tree and of the subvolumes.
+    /// Seed of the uuids that are not given: of the chunk tree and of the subvolumes.
     pub seed: u64,
     /// Empty ones, numbered from 256 in this order.
     pub subvolumes: Vec<NewSubvolume>,
 }
 
 impl MkfsOptions {
-    /// The defaults of mkfs.btrfs. The time is 1970: who wants another one sets it.
+    /// The defaults of mkfs.btrfs. The time is 1970; set `time` for another.
     pub fn new(uuid: Uuid) -> Self {
         Self {
             label: String::new(),
@@ -68,8 +74,8 @@ impl MkfsOptions {
         }
     }
 
-    /// Fills in the defaults and checks everything that can be checked without the devices' contents.
-    /// `devices` are their names and sizes.
+    /// Fills in the defaults and checks everything that can be checked without the devices'
+    /// contents. `devices` are their names and sizes.
     pub fn settle(&self, devices: &[(&str, u64)]) -> Result<Settings, MkfsError> {
         let mut features = self.features;
         features.mixed_bg |= self.mixed;
@@ -217,33 +223,49 @@ impl MkfsOptions {
 /// What the volume will be: complete, and possible.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// As in the options.
     pub label: String,
+    /// Bytes of a tree block.
     pub nodesize_bytes: u32,
+    /// The unit of data.
     pub sectorsize_bytes: u32,
+    /// The profile of system and metadata chunks.
     pub metadata_profile: Profile,
+    /// The profile of data chunks.
     pub data_profile: Profile,
     /// Bytes to use of each device, a multiple of the sector size.
     pub device_bytes: Vec<u64>,
+    /// The volume's uuid.
     pub uuid: Uuid,
+    /// One for each device.
     pub device_uuids: Vec<Uuid>,
+    /// The uuid that tree blocks and device extents carry.
     pub chunk_tree_uuid: Uuid,
+    /// The uuid of the top-level subvolume.
     pub fs_tree_uuid: Uuid,
+    /// The checksum of blocks and data.
     pub csum_type: ChecksumType,
+    /// Features, consistent.
     pub features: Features,
+    /// The time of everything that is made.
     pub time: Timespec,
+    /// With ids and indices.
     pub subvolumes: Vec<SettledSubvolume>,
 }
 
 impl Settings {
+    /// Bytes of all devices together.
     pub fn total_bytes(&self) -> u64 {
         self.device_bytes.iter().sum()
     }
+    /// Bytes of a tree block, as a length.
     pub fn nodesize(&self) -> usize {
         self.nodesize_bytes as usize
     }
 }
 
-/// The smallest device that mkfs.btrfs takes: room for its first chunks and for those of the profiles asked for.
+/// The smallest device that mkfs.btrfs takes: room for its first chunks and for those of the
+/// profiles asked for.
 pub const fn device_bytes_min(mixed: bool, metadata: Profile, data: Profile) -> u64 {
     if mixed {
         return 16 * MIB;
@@ -310,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_minima_are_those_of_mkfs_btrfs() {
+    fn minimum_sizes_are_those_of_mkfs_btrfs() {
         use Profile::*;
         // As `mkfs.btrfs` states them when a device is too small.
         let cases = [
@@ -331,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_follow_from_the_devices() {
+    fn default_profiles_follow_from_device_count() {
         let one = options(|_| {}).settle(ONE).unwrap();
         assert_eq!(
             (one.metadata_profile, one.data_profile),
@@ -406,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn subvolumes_have_names_and_places() {
+    fn subvolume_without_valid_name_or_parent_is_refused() {
         let subvolume = |parent, name: &str| NewSubvolume {
             parent: TreeId(parent),
             name: name.into(),
@@ -436,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970_count_upwards() {
+    fn times_before_1970_have_positive_nanoseconds() {
         let time = SystemTime::UNIX_EPOCH - Duration::from_millis(1500);
         let spec = timespec(time);
         assert_eq!((spec.sec.get() as i64, spec.nsec.get()), (-2, 500_000_000));

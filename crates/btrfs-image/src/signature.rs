@@ -1,4 +1,5 @@
-//! What a device holds already: the signatures of file systems, partition tables and volume managers.
+//! What a device holds already: the signatures of file systems, partition tables and volume
+//! managers.
 
 use std::fmt;
 
@@ -10,7 +11,9 @@ use cowshed_device::BlockDevice;
 pub struct Signature {
     /// What it is, for people.
     pub name: &'static str,
+    /// Where it lies on the device.
     pub offset_bytes: u64,
+    /// Bytes of the magic number.
     pub len_bytes: usize,
 }
 
@@ -142,7 +145,8 @@ fn holds(device: &dyn BlockDevice, offset_bytes: u64, magic: &[u8]) -> Result<bo
     Ok(bytes == magic)
 }
 
-/// Where version 0.90 and 1.0 of the metadata of Linux RAID lie: in the last 64 KiB and 8 KiB that are aligned so.
+/// Where version 0.90 and 1.0 of the metadata of Linux RAID lie: in the last 64 KiB and 8 KiB that
+/// are aligned so.
 fn raid_superblocks_at_end(size_bytes: u64) -> impl Iterator<Item = u64> {
     let v0 = (size_bytes & !0xffff).checked_sub(0x10000);
     let v1 = size_bytes.checked_sub(0x2000).map(|offset| offset & !0xfff);
@@ -157,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_device_holds_nothing_however_small() {
+    fn zeroed_device_of_any_size_has_no_signature() {
         for size in [0, 1, 511, 512, 4096, 1 << 20, 200 << 20] {
             assert!(probe(&MemDevice::new("d", size)).unwrap().is_empty(), "{size}");
         }

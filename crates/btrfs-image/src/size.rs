@@ -1,17 +1,20 @@
-//! Sizes as people write them on a command line (`16384`, `16k`, `4G`), with the suffixes of mkfs.btrfs.
+//! Sizes as people write them on a command line (`16384`, `16k`, `4G`), with the suffixes of
+//! mkfs.btrfs.
 
 /// A size that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SizeError {
+    /// The text is no number with a unit.
     #[error("'{0}' is not a size: expected a number and perhaps one of the suffixes b, k, m, g, t, p, e")]
     Malformed(String),
+    /// The number of bytes does not fit 64 bits.
     #[error("size '{0}' is larger than 2^64-1 bytes")]
     Overflow(String),
 }
 
-/// Reads a number of bytes: a whole number and at most one suffix, `b`, `k`, `m`, `g`, `t`, `p` or `e`, in either case,
-/// each a power of 1024 (`mkfs.btrfs(8)`, `-b`).
+/// Reads a number of bytes: a whole number and at most one suffix, `b`, `k`, `m`, `g`, `t`, `p` or
+/// `e`, in either case, each a power of 1024 (`mkfs.btrfs(8)`, `-b`).
 pub fn parse_size_bytes(text: &str) -> Result<u64, SizeError> {
     let malformed = || SizeError::Malformed(text.to_owned());
     let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -78,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn malformed_size_is_refused() {
         for text in ["", "k", "-1", "+1", "1.5g", "1kb", "1 k", "0x10", "1kk", "k1", "1µ"] {
             assert_eq!(parse_size_bytes(text), Err(SizeError::Malformed(text.into())), "{text}");
         }
@@ -88,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_for_people() {
+    fn sizes_are_printed_with_units() {
         assert_eq!(pretty_bytes(0), "0B");
         assert_eq!(pretty_bytes(1023), "1023B");
         assert_eq!(pretty_bytes(8 << 20), "8.00MiB");

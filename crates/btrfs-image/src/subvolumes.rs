@@ -1,4 +1,5 @@
-//! Subvolumes that a new volume has from the start: empty ones, each with a name in the root directory of another.
+//! Subvolumes that a new volume has from the start: empty ones, each with a name in the root
+//! directory of another.
 
 use std::collections::BTreeSet;
 
@@ -13,19 +14,24 @@ const NAME_BYTES_MAX: usize = 255;
 /// A subvolume to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSubvolume {
-    /// In whose root directory its name is: the top level, or a subvolume that comes before it.
+    /// The subvolume in whose root directory its name is: the top level, or one listed before it.
     pub parent: TreeId,
+    /// Its name in that directory: 1 to 255 bytes, no slash.
     pub name: Vec<u8>,
 }
 
 /// A subvolume as it will be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettledSubvolume {
+    /// Its tree.
     pub id: TreeId,
+    /// The subvolume in whose root directory its name is.
     pub parent: TreeId,
+    /// Its name.
     pub name: Vec<u8>,
     /// The index of its name.
     pub index: u64,
+    /// Its uuid.
     pub uuid: Uuid,
 }
 

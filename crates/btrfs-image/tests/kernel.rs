@@ -1,6 +1,7 @@
 //! The kernel and btrfs-progs judge what mkfs makes, and mkfs.btrfs says what it should look like.
 //!
-//! `cargo test -p btrfs-image -- --ignored` tries every combination; the usual run tries a share of them.
+//! `cargo test -p btrfs-image -- --ignored` tries every combination; the usual run tries a share of
+//! them.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -131,9 +132,10 @@ fn draw(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Subvolumes of a new volume, two of them in one item since their names have one hash, and one within another.
+/// Subvolumes of a new volume, two of them in one item since their names have one hash, and one
+/// within another.
 #[test]
-fn subvolumes_from_the_start() {
+fn new_subvolumes_are_valid_for_the_kernel() {
     let Some(()) = need::kernel_btrfs() else { return };
     let subvolume = |parent, name: &str| NewSubvolume {
         parent: TreeId(parent),
@@ -172,7 +174,7 @@ fn subvolumes_from_the_start() {
 }
 
 #[test]
-fn the_default_volume_satisfies_kernel_and_checkers() -> Result<()> {
+fn default_volume_satisfies_kernel_and_checkers() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     Case::new(1, 256 * MIB, |_| {}).judge()?;
     Case::new(3, 256 * MIB, |_| {}).judge()
@@ -213,7 +215,7 @@ fn all_combinations_satisfy_kernel_and_checkers() -> Result<()> {
 }
 
 #[test]
-fn the_smallest_volumes_work() -> Result<()> {
+fn smallest_volumes_mount_and_check() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     for (metadata, data) in [
         (Profile::Single, Profile::Single),
@@ -224,8 +226,9 @@ fn the_smallest_volumes_work() -> Result<()> {
     ] {
         let bytes = btrfs_image::device_bytes_min(false, metadata, data);
         let devices = metadata.devices_min().max(data.devices_min());
-        // Not with larger nodes: the kernel reserves for each operation by the node size, and gets lost between allocating
-        // and dropping chunks (for ever: the volume cannot be unmounted) on volumes this small, mkfs.btrfs's or ours.
+        // Not with larger nodes: the kernel reserves for each operation by the node size, and gets
+        // lost between allocating and dropping chunks (for ever: the volume cannot be unmounted) on
+        // volumes this small, mkfs.btrfs's or ours.
         for nodesize in [4096, 16384] {
             Case::new(devices, bytes, |o| {
                 o.metadata_profile = Some(metadata);
@@ -255,7 +258,7 @@ fn the_smallest_volumes_work() -> Result<()> {
 }
 
 #[test]
-fn features_can_be_off() -> Result<()> {
+fn volume_with_features_off_is_valid() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     for list in [
         "^free-space-tree",
@@ -293,7 +296,8 @@ fn stable_lines(dump: &str) -> Vec<String> {
     ];
     dump.lines()
         .filter(|line| !line.is_empty() && !CHANGING.iter().any(|word| line.contains(word)))
-        // mkfs.btrfs writes its very first chunk by hand, with other values in two fields that nothing reads.
+        // mkfs.btrfs writes its very first chunk by hand, with other values in two fields that
+        // nothing reads.
         .filter(|line| !line.contains("io_align 4096 io_width 4096") && !line.contains("io_align 65536"))
         .map(|line| line.trim().replace("sub_stripes 0", "sub_stripes 1"))
         .collect()
@@ -356,7 +360,7 @@ fn compared_cases() -> Vec<(Case, VolumeOptions)> {
 }
 
 #[test]
-fn chunks_and_items_are_those_of_mkfs_btrfs() -> Result<()> {
+fn chunks_and_items_equal_those_of_mkfs_btrfs() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     for (case, options) in compared_cases() {
         let (ours, theirs) = (case.make()?, KernelVolume::make(&options)?);
@@ -388,7 +392,7 @@ fn chunks_and_items_are_those_of_mkfs_btrfs() -> Result<()> {
 }
 
 #[test]
-fn the_same_options_give_the_same_bytes() -> Result<()> {
+fn same_options_give_same_bytes() -> Result<()> {
     let case = Case::new(2, 256 * MIB, |_| {});
     let read = |device: &MemDevice| -> Result<Vec<u8>> {
         let mut bytes = vec![0; device.size_bytes() as usize];

@@ -62,7 +62,7 @@ fn check_blocks(devices: &[MemDevice], plan: &VolumePlan) -> Result<()> {
 }
 
 #[test]
-fn a_superblock_is_never_found_before_its_volume() -> Result<()> {
+fn superblock_is_written_after_its_volume() -> Result<()> {
     for device_count in [1, 2] {
         let (old, mut new) = (options(1), options(2));
         new.nodesize_bytes = Some(4096);
@@ -138,7 +138,7 @@ fn every_failing_write_and_flush_is_reported() {
 }
 
 #[test]
-fn what_is_in_use_is_refused_and_untouched() -> Result<()> {
+fn device_in_use_is_refused_and_untouched() -> Result<()> {
     let device = Arc::new(MemDevice::new("disk", SIZE_BYTES));
     device.write_at(0, b"XFSB")?;
     let log = Log::new();
@@ -159,7 +159,7 @@ fn what_is_in_use_is_refused_and_untouched() -> Result<()> {
 }
 
 #[test]
-fn a_read_only_device_is_refused() {
+fn read_only_device_is_refused() {
     let device = MemDevice::new("disk", SIZE_BYTES);
     device.set_read_only(true);
     let error = mkfs(&[Arc::new(device)], &options(1)).unwrap_err();
@@ -194,7 +194,7 @@ fn no_old_signature_survives() -> Result<()> {
 }
 
 #[test]
-fn nothing_is_written_behind_the_byte_count() -> Result<()> {
+fn nothing_is_written_beyond_byte_count() -> Result<()> {
     let device = Arc::new(MemDevice::new("disk", SIZE_BYTES));
     let mut small = options(1);
     small.byte_count = Some(115_000_000);
@@ -207,16 +207,17 @@ fn nothing_is_written_behind_the_byte_count() -> Result<()> {
 }
 
 #[test]
-fn a_new_volume_takes_little_of_an_image() -> Result<()> {
+fn new_volume_leaves_image_sparse() -> Result<()> {
     let device = Arc::new(MemDevice::new("disk", 1 << 40));
     mkfs(&[Arc::clone(&device) as _], &options(1))?;
-    // Ten blocks, nine of them and the chunk tree twice, and three superblocks, in pieces of 16 KiB.
+    // Ten blocks, nine of them and the chunk tree twice, and three superblocks, in pieces of 16
+    // KiB.
     assert!(device.used_bytes() <= 23 * 16384, "{}", device.used_bytes());
     Ok(())
 }
 
 #[test]
-fn what_other_programs_make_is_recognised() -> Result<()> {
+fn contents_of_other_programs_are_recognised() -> Result<()> {
     for (program, args, name) in [
         ("mkfs.ext4", &["-q", "-F"][..], "an ext2, ext3 or ext4 file system"),
         ("mkfs.xfs", &["-q"], "an XFS file system"),

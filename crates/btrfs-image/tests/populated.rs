@@ -1,4 +1,5 @@
-//! The planner lays down more than an empty volume: trees of several levels, more chunks than the first ones, data.
+//! The planner lays down more than an empty volume: trees of several levels, more chunks than the
+//! first ones, data.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -80,7 +81,8 @@ fn regular_extent(addr: LogicalAddr) -> FileExtent {
     }
 }
 
-/// `inline` files with their bytes in the tree, then `regular` ones with an extent of zeros without checksums.
+/// `inline` files with their bytes in the tree, then `regular` ones with an extent of zeros without
+/// checksums.
 fn contents(planner: &mut VolumePlanner, inline: u64, regular: u64) -> Result<Contents> {
     let mut contents = Contents::empty(planner.settings());
     let tree = &mut contents.fs_tree;
@@ -171,20 +173,20 @@ fn judge(devices: usize, change: impl FnOnce(&mut MkfsOptions), inline: u64, reg
 }
 
 #[test]
-fn full_chunks_are_followed_by_others() -> Result<()> {
+fn full_chunk_is_followed_by_another() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     // 15 MB of inline files do not fit the 8 MiB of metadata, nor 32 MB of data the 8 MiB of data.
     judge(1, |o| o.metadata_profile = Some(Profile::Single), 10_000, 500)
 }
 
 #[test]
-fn nodes_of_4096_bytes_make_high_trees() -> Result<()> {
+fn small_nodes_make_high_trees() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     judge(2, |o| o.nodesize_bytes = Some(4096), 20_000, 3000)
 }
 
 #[test]
-fn old_extent_items_and_block_groups_in_the_extent_tree() -> Result<()> {
+fn volume_without_skinny_metadata_and_block_group_tree_is_valid() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     let change = |o: &mut MkfsOptions| {
         o.nodesize_bytes = Some(4096);
@@ -197,7 +199,7 @@ fn old_extent_items_and_block_groups_in_the_extent_tree() -> Result<()> {
 }
 
 #[test]
-fn mixed_chunks_hold_both() -> Result<()> {
+fn mixed_chunks_hold_data_and_metadata() -> Result<()> {
     let Some(()) = need::kernel_btrfs() else { return Ok(()) };
     judge(1, |o| o.mixed = true, 1000, 1000)
 }

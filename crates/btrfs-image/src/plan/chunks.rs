@@ -1,8 +1,9 @@
 //! Which chunks there are, how large, and where on the devices.
 //!
-//! The places are those that mkfs.btrfs gives: it starts with single chunks at the head of the first device, makes those
-//! of the profiles asked for behind them, and drops what it does not need. Here the first chunks that will be dropped
-//! are mere reservations, which fall away when room is needed.
+//! The places are those that mkfs.btrfs gives: it starts with single chunks at the head of the
+//! first device, makes those of the profiles asked for behind them, and drops what it does not
+//! need. Here the first chunks that will be dropped are mere reservations, which fall away when
+//! room is needed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,14 +27,18 @@ const SMALL_MIXED_BYTES: u64 = 30 * MIB;
 const LARGE_VOLUME_BYTES: u64 = 50 * GIB;
 /// The smallest stripe that is made where a device has no room for a better one.
 const STRIPE_BYTES_MIN: u64 = MIB;
-/// Stripes of a system chunk, so that two of them fit the superblock's 2048 bytes: (2048 / 2 - 17 - 48) / 32.
+/// Stripes of a system chunk, so that two of them fit the superblock's 2048 bytes: (2048 / 2 -
+/// 17 - 48) / 32.
 const SYSTEM_STRIPES_MAX: usize = 29;
 
 /// What a chunk holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ChunkKind {
+    /// The chunk tree.
     System,
+    /// All other trees.
     Metadata,
+    /// File data.
     Data,
     /// Data and metadata.
     Mixed,
@@ -49,6 +54,7 @@ impl ChunkKind {
             Self::Mixed => block_group::DATA | block_group::METADATA,
         }
     }
+    /// For messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::System => "system",
@@ -57,9 +63,11 @@ impl ChunkKind {
             Self::Mixed => "data+metadata",
         }
     }
+    /// True where file data goes.
     pub const fn holds_data(self) -> bool {
         matches!(self, Self::Data | Self::Mixed)
     }
+    /// True where tree blocks go.
     pub const fn holds_metadata(self) -> bool {
         matches!(self, Self::Metadata | Self::Mixed)
     }
@@ -70,25 +78,33 @@ impl ChunkKind {
 pub struct PlannedStripe {
     /// Index into the plan's devices; the device id is one more.
     pub device: usize,
+    /// From the start of the device.
     pub offset_bytes: u64,
 }
 
 /// A chunk, which is also a block group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlannedChunk {
+    /// Where it begins.
     pub logical: LogicalAddr,
+    /// Its bytes of logical address space.
     pub length_bytes: u64,
+    /// What it holds.
     pub kind: ChunkKind,
+    /// How it lies on the devices.
     pub profile: Profile,
     /// Bytes on each device.
     pub stripe_bytes: u64,
+    /// In the order of the chunk item.
     pub stripes: Vec<PlannedStripe>,
 }
 
 impl PlannedChunk {
+    /// `type` of the chunk item.
     pub fn flags(&self) -> u64 {
         self.kind.flags() | self.profile.flag()
     }
+    /// Its logical addresses.
     pub fn range(&self) -> Range<u64> {
         self.logical.0..self.logical.0 + self.length_bytes
     }
@@ -119,7 +135,8 @@ impl PlannedChunk {
             .collect()
     }
 
-    /// Logical ranges, in whole stripe elements, that share bytes with a copy of the superblock. Nothing may lie there.
+    /// Logical ranges, in whole stripe elements, that share bytes with a copy of the superblock.
+    /// Nothing may lie there.
     pub fn superblock_ranges(&self) -> Vec<Range<u64>> {
         let copies = if self.profile.is_striped() {
             self.profile.copies()
@@ -178,8 +195,11 @@ impl PlannedChunk {
 /// A device and what of it is taken.
 #[derive(Clone, Debug)]
 pub struct PlannedDevice {
+    /// Its number, from 1.
     pub devid: DevId,
+    /// Its uuid.
     pub uuid: Uuid,
+    /// Bytes that the volume uses of it.
     pub total_bytes: u64,
     /// Start and length of what is taken, the reserved head included.
     taken: BTreeMap<u64, u64>,
@@ -219,6 +239,7 @@ impl PlannedDevice {
 /// Makes chunks.
 #[derive(Clone, Debug)]
 pub struct ChunkPlanner {
+    /// In the order in which they were given.
     pub devices: Vec<PlannedDevice>,
     /// By logical address.
     pub chunks: Vec<PlannedChunk>,
@@ -280,7 +301,8 @@ impl ChunkPlanner {
         Ok(planner)
     }
 
-    /// Lays the single chunks at the head of the first device; what the profiles do not want is only reserved.
+    /// Lays the single chunks at the head of the first device; what the profiles do not want is
+    /// only reserved.
     fn first_chunks(&mut self, settings: &Settings) {
         let first_device_bytes = self.devices[0].total_bytes;
         let mixed = settings.features.mixed_bg;
@@ -405,8 +427,8 @@ impl ChunkPlanner {
         Some(count - count % profile.copies())
     }
 
-    /// The stripe that mkfs.btrfs makes where there is room: chunks of a size that suits their kind, but no more than
-    /// a tenth of the volume, and no less than what can be worked with.
+    /// The stripe that mkfs.btrfs makes where there is room: chunks of a size that suits their
+    /// kind, but no more than a tenth of the volume, and no less than what can be worked with.
     fn stripe_bytes_wanted(&self, kind: ChunkKind, stripes: u64, columns: u64) -> u64 {
         let (wanted, chunk_max, min) = match kind {
             ChunkKind::System => (8 * MIB, 16 * MIB, MIB),

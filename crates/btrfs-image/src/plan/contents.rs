@@ -15,7 +15,9 @@ pub struct Contents {
     pub fs_tree: PlannedTree,
     /// The others.
     pub subvolumes: Vec<PlannedTree>,
+    /// The checksums of the data.
     pub csum_tree: PlannedTree,
+    /// The data.
     pub data_extents: Vec<DataExtent>,
 }
 

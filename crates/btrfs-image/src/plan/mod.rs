@@ -1,9 +1,10 @@
 //! The plan of a volume: pure, complete, the same each time.
 //!
-//! A [`VolumePlanner`] places chunks and hands out data addresses; [`VolumePlanner::finish`] takes the volume's contents,
-//! derives the trees that describe space, and gives every block its address. The extent tree, the free-space tree and
-//! the block groups describe the blocks that they themselves take, and the chunks may not suffice: the plan is made
-//! again until it describes itself.
+//! A [`VolumePlanner`] places chunks and hands out data addresses; [`VolumePlanner::finish`] takes
+//! the volume's contents, derives the trees that describe space, and gives every block its address.
+//! The extent tree, the free-space tree and the block groups describe the blocks that they
+//! themselves take, and the chunks may not suffice: the plan is made again until it describes
+//! itself.
 
 mod chunks;
 mod contents;
@@ -37,8 +38,9 @@ const DERIVED: [TreeId; 6] = [
     TreeId::BLOCK_GROUP,
 ];
 
-/// Each round either adds a chunk or lets the space trees grow to what the round before needed; growth by one level of
-/// indirection shrinks a hundredfold each time. More rounds than this mean that the plan runs in a circle.
+/// Each round either adds a chunk or lets the space trees grow to what the round before needed;
+/// growth by one level of indirection shrinks a hundredfold each time. More rounds than this mean
+/// that the plan runs in a circle.
 const ROUNDS_MAX: usize = 10_000;
 
 /// A volume in the making.
@@ -53,8 +55,11 @@ pub struct VolumePlanner {
 /// A volume, ready to be written.
 #[derive(Clone, Debug)]
 pub struct VolumePlan {
+    /// What the volume is.
     pub settings: Settings,
+    /// Devices and chunks.
     pub chunks: ChunkPlanner,
+    /// All trees.
     pub trees: Vec<PlacedTree>,
     /// What is taken of the chunks.
     pub space: Space,
@@ -67,6 +72,7 @@ pub type BlockAddrs = Vec<Vec<LogicalAddr>>;
 struct Full(ChunkKind);
 
 impl VolumePlanner {
+    /// A volume with its first chunks. Errors: `NoSpace`.
     pub fn new(settings: Settings) -> Result<Self, MkfsError> {
         Ok(Self {
             chunks: ChunkPlanner::new(&settings)?,
@@ -75,12 +81,13 @@ impl VolumePlanner {
         })
     }
 
+    /// What the volume will be.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Takes room for data, in one piece; `len_bytes` is a multiple of the sector size and no larger than the smallest
-    /// data chunk can be.
+    /// Takes room for data, in one piece; `len_bytes` is a multiple of the sector size and no
+    /// larger than the smallest data chunk can be.
     pub fn take_data(&mut self, len_bytes: u64) -> Result<LogicalAddr, MkfsError> {
         let align = u64::from(self.settings.sectorsize_bytes);
         loop {

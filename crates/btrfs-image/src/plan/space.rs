@@ -7,7 +7,8 @@ use btrfs_format::LogicalAddr;
 
 use super::chunks::{ChunkKind, PlannedChunk};
 
-/// Addresses handed out within a volume's chunks, each chunk from its start, around the copies of the superblock.
+/// Addresses handed out within a volume's chunks, each chunk from its start, around the copies of
+/// the superblock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Start and length of what is taken.
@@ -17,7 +18,8 @@ pub struct Space {
 }
 
 impl Space {
-    /// Takes `len_bytes`, aligned to `align_bytes`, in the first chunk that has room for them and that `holds`.
+    /// Takes `len_bytes`, aligned to `align_bytes`, in the first chunk that has room for them and
+    /// that `holds`.
     pub fn take(
         &mut self,
         chunks: &[PlannedChunk],
@@ -47,7 +49,8 @@ impl Space {
         self.taken.range(chunk.range()).map(|(_, len)| len).sum()
     }
 
-    /// What of a chunk is free, as the free-space tree states it: places of superblock copies count as free there.
+    /// What of a chunk is free, as the free-space tree states it: places of superblock copies count
+    /// as free there.
     pub fn free_ranges(&self, chunk: &PlannedChunk) -> Vec<Range<u64>> {
         let mut free = Vec::new();
         let mut at = chunk.logical.0;
@@ -88,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_put_on_a_superblock() {
+    fn allocation_leaves_superblock_copies_out() {
         // The copy at 64 MiB is the head of the chunk: its first 64 KiB stay free.
         let chunks = [chunk(5 * MIB, 64 * MIB)];
         let mut space = Space::default();
@@ -102,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_chunk_is_passed_over() {
+    fn full_chunk_is_skipped() {
         let chunks = [chunk(5 * MIB, 5 * MIB), chunk(13 * MIB, 13 * MIB)];
         let mut space = Space::default();
         for _ in 0..128 {

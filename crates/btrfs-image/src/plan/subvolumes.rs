@@ -1,4 +1,5 @@
-//! The items that give new subvolumes their names: entries in directories, references in the root tree.
+//! The items that give new subvolumes their names: entries in directories, references in the root
+//! tree.
 
 use btrfs_format::hash::name_hash;
 use btrfs_format::items::InodeItem;
@@ -9,8 +10,8 @@ use super::items;
 use super::tree::{GENERATION, PlannedTree};
 use crate::Settings;
 
-/// Puts the names into the root directories of a volume that holds nothing else; `trees` are the top level and the
-/// subvolumes.
+/// Puts the names into the root directories of a volume that holds nothing else; `trees` are the
+/// top level and the subvolumes.
 pub(super) fn put_names<'a>(trees: impl Iterator<Item = &'a mut PlannedTree>, settings: &Settings) {
     let dir = ObjectId::FIRST_FREE;
     for tree in trees {

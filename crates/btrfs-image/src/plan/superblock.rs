@@ -10,7 +10,8 @@ use super::{ChunkKind, GENERATION, PlacedTree, VolumePlan, items};
 use crate::Profile;
 
 impl VolumePlan {
-    /// The superblock of a device, by its index, for the copy at `offset_bytes`: complete, with its checksum.
+    /// The superblock of a device, by its index, for the copy at `offset_bytes`: complete, with its
+    /// checksum.
     pub fn superblock(&self, device: usize, offset_bytes: u64) -> Superblock {
         let settings = &self.settings;
         let mut sb = Superblock::new_zeroed();

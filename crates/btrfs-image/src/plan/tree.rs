@@ -16,11 +16,13 @@ pub const GENERATION: Generation = Generation(1);
 /// The items of a tree, in key order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedTree {
+    /// The tree.
     pub id: TreeId,
     items: BTreeMap<Key, Vec<u8>>,
 }
 
 impl PlannedTree {
+    /// A tree without items.
     pub fn new(id: TreeId) -> Self {
         Self {
             id,
@@ -42,15 +44,19 @@ impl PlannedTree {
         self.items.insert(key, data.into());
     }
 
+    /// The data of an item.
     pub fn get(&self, key: &Key) -> Option<&[u8]> {
         self.items.get(key).map(Vec::as_slice)
     }
+    /// All items, in key order.
     pub fn items(&self) -> impl Iterator<Item = (&Key, &[u8])> {
         self.items.iter().map(|(key, data)| (key, data.as_slice()))
     }
+    /// Number of items.
     pub fn len(&self) -> usize {
         self.items.len()
     }
+    /// True without items.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -102,6 +108,7 @@ impl PlannedTree {
 /// A block to be: how many items or children it takes over from the level below, and its first key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
+    /// Items or children.
     pub count: usize,
     /// [`Key::MIN`] where the block is empty.
     pub first_key: Key,
@@ -110,10 +117,12 @@ pub struct Run {
 /// The blocks of a tree, level by level from the leaves up; the last level is the root alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeShape {
+    /// From the leaves up.
     pub levels: Vec<Vec<Run>>,
 }
 
 impl TreeShape {
+    /// Blocks of all levels.
     pub fn block_count(&self) -> usize {
         self.levels.iter().map(Vec::len).sum()
     }
@@ -122,13 +131,16 @@ impl TreeShape {
 /// A tree whose blocks have addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedTree {
+    /// The items.
     pub tree: PlannedTree,
+    /// How they are packed.
     pub shape: TreeShape,
     /// The addresses of the shape's blocks.
     pub addrs: Vec<Vec<LogicalAddr>>,
 }
 
 impl PlacedTree {
+    /// Address of the root block.
     pub fn root(&self) -> LogicalAddr {
         self.addrs
             .last()
@@ -136,6 +148,7 @@ impl PlacedTree {
             .copied()
             .expect("a placed tree has a root")
     }
+    /// Level of the root block.
     pub fn level(&self) -> u8 {
         u8::try_from(self.shape.levels.len() - 1).expect("a tree has at most eight levels")
     }
@@ -225,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_tree_is_one_empty_leaf() {
+    fn empty_tree_is_one_empty_leaf() {
         let shape = PlannedTree::new(TreeId::CSUM).shape(4096);
         assert_eq!(
             shape.levels,
@@ -257,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_of_three_levels_is_walked_down_to_every_item() {
+    fn tree_of_three_levels_leads_to_every_item() {
         let mut settings = crate::MkfsOptions::new([1; 16]);
         settings.nodesize_bytes = Some(4096);
         let settings = settings.settle(&[("a", 1 << 30)]).unwrap();
