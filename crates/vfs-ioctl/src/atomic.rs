@@ -5,22 +5,18 @@
 //! through the page cache sees what was staged, as on f2fs. SQLite's locks keep others out meanwhile.) The end of a
 //! group is told to that front end.
 //!
-//! Locks: the table, held for moments; then one group, held during its writes, reads and its end. Both before any lock
-//! of the volume.
+//! Locks: as [`crate::groups`]; a group's is held during its writes, its reads and its end.
 
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cowshed_vfs::{
-    Attr, Context, Error, FileKind, Group, Handle, IoctlReply, NodeId, OpenFlags, Result, Volume, WriteFlags,
-};
-use parking_lot::{Condvar, Mutex};
+use cowshed_vfs::{Attr, Context, Error, FileKind, Handle, IoctlReply, NodeId, OpenFlags, Result, Volume, WriteFlags};
 
-use crate::decode::reply;
 use crate::front::Front;
+use crate::groups::OpenGroup;
+use crate::reply::reply;
 
 /// Command numbers of `<linux/f2fs.h>`: letter 0xf5; only GET_FEATURES has an argument, 32 bits out.
 mod cmd {
@@ -37,106 +33,6 @@ const FEATURE_ATOMIC_WRITE: u32 = 0x0004;
 /// How often, and how many times, a group of an ended process is looked for: a second in all.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOKS_MAX: usize = 100;
-
-/// The group of one handle.
-struct OpenGroup {
-    node: NodeId,
-    /// `None`: it is ending. The handle's writes are plain ones from then on.
-    group: Mutex<Option<Box<dyn Group>>>,
-    /// Another handle read what the group replaces, and a front end may have cached it.
-    was_seen: AtomicBool,
-    /// A write into it was refused.
-    has_failed: AtomicBool,
-    /// The process that began it, [`Context::pid`].
-    pid: u32,
-}
-
-/// The open groups of a front.
-#[derive(Default)]
-pub(crate) struct OpenGroups {
-    /// Entries of the table and of the failed: most calls look no further.
-    count: AtomicUsize,
-    by_handle: Mutex<HashMap<u64, Arc<OpenGroup>>>,
-    /// A group has ended, and the caches know.
-    ended: Condvar,
-    /// Handles whose group failed, and which have not written since.
-    failed: Mutex<HashSet<u64>>,
-}
-
-impl OpenGroups {
-    fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
-    }
-
-    fn get(&self, handle: Handle) -> Option<Arc<OpenGroup>> {
-        if self.is_empty() {
-            return None;
-        }
-        self.by_handle.lock().get(&handle.0).cloned()
-    }
-
-    /// Forgets a group that has ended.
-    fn remove(&self, handle: Handle) {
-        if self.by_handle.lock().remove(&handle.0).is_some() {
-            self.count.fetch_sub(1, Ordering::Release);
-            self.ended.notify_all();
-        }
-    }
-
-    /// The group of a handle will not happen, and its owner may go on without one.
-    fn note_failed(&self, handle: Handle) {
-        if self.failed.lock().insert(handle.0) {
-            self.count.fetch_add(1, Ordering::Release);
-        }
-    }
-
-    /// There was such a group since the handle wrote.
-    fn take_failed(&self, handle: Handle) -> bool {
-        let failed = !self.is_empty() && self.failed.lock().remove(&handle.0);
-        self.count.fetch_sub(usize::from(failed), Ordering::Release);
-        failed
-    }
-
-    /// The group that any handle has on a file.
-    fn of_node(&self, node: NodeId) -> Option<Arc<OpenGroup>> {
-        let table = self.by_handle.lock();
-        table.values().find(|open| open.node == node).cloned()
-    }
-
-    /// Errors: `Busy` (another handle has a group on the file, or this one has a group that is ending).
-    fn start(&self, ctx: &Context, (node, handle): (NodeId, Handle), group: Box<dyn Group>) -> Result<()> {
-        self.take_failed(handle);
-        let mut table = self.by_handle.lock();
-        if let Some(open) = table.get(&handle.0).cloned() {
-            drop(table);
-            // As on f2fs: what was started goes on.
-            return match *open.group.lock() {
-                Some(_) => Ok(()),
-                None => Err(Error::Busy),
-            };
-        }
-        if table.values().any(|open| open.node == node) {
-            return Err(Error::Busy);
-        }
-        let open = OpenGroup {
-            node,
-            group: Mutex::new(Some(group)),
-            was_seen: AtomicBool::new(false),
-            has_failed: AtomicBool::new(false),
-            pid: ctx.pid,
-        };
-        table.insert(handle.0, Arc::new(open));
-        self.count.fetch_add(1, Ordering::Release);
-        Ok(())
-    }
-
-    /// The mount ends: no group can be committed any more.
-    pub(crate) fn clear(&self) {
-        self.by_handle.lock().clear();
-        self.failed.lock().clear();
-        self.count.store(0, Ordering::Release);
-    }
-}
 
 impl<V: Volume + ?Sized + 'static> Front<V> {
     /// Answers the ioctls of atomic writes. Errors: `NotIoctl` for others.

@@ -5,6 +5,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::front::Front;
+use crate::reply::reply;
 use crate::wire;
 
 /// Command numbers of `<linux/fs.h>` and `<linux/btrfs.h>`: direction, size and letter are in them.
@@ -152,14 +153,4 @@ fn unknown_where_unsupported(error: Error) -> Error {
     } else {
         error
     }
-}
-
-/// Copies the answer out. Errors: `Invalid` (no room for it).
-pub(crate) fn reply(output: &mut [u8], bytes: &[u8]) -> Result<IoctlReply> {
-    let room = output.get_mut(..bytes.len()).ok_or(Error::Invalid)?;
-    room.copy_from_slice(bytes);
-    Ok(IoctlReply {
-        result: 0,
-        out_bytes: bytes.len(),
-    })
 }

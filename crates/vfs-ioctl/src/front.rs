@@ -11,8 +11,8 @@ use cowshed_vfs::{
     StatFs, Volume, WriteFlags,
 };
 
-use crate::atomic::OpenGroups;
-use crate::remap::Grants;
+use crate::grants::Grants;
+use crate::groups::OpenGroups;
 
 /// A volume behind the ioctls of Linux. It dereferences to the volume, for the volume's own operations.
 pub struct Front<V: Volume + ?Sized = dyn Volume> {

@@ -15,7 +15,10 @@
 mod atomic;
 mod decode;
 mod front;
+mod grants;
+mod groups;
 mod remap;
+mod reply;
 pub mod wire;
 
 pub use front::Front;

@@ -2,64 +2,23 @@
 //!
 //! A second file is named by a token that it was lent under. What the kernel asks of a descriptor is asked of the
 //! handle; a handle that does not say how it was opened is judged by the caller's permissions instead.
-//!
-//! Locks: the table of lent files, held for moments, none within.
 
-use std::collections::VecDeque;
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cowshed_vfs::{
     Access, Algorithm, Compression, Context, Dedupe, Defrag, Error, Exchange, FileKind, Freshness, Handle, IoctlReply,
     NodeId, OpenFlags, Result, Timestamp, Volume,
 };
-use parking_lot::Mutex;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use crate::decode::reply;
 use crate::front::Front;
+use crate::grants::Grant;
+use crate::reply::reply;
 use crate::wire::{self, DefragRange, MapEntry, MapPage, Remap, Token, flag, op};
 
-/// Files lent at a time, of all callers: the oldest go first.
-const GRANTS_MAX: usize = 1024;
-/// How long a file is lent.
-const GRANT_TIME: Duration = Duration::from_secs(60);
 /// The kernel's target size where none is given, in bytes.
 const DEFRAG_BYTES: u64 = 256 << 10;
-
-struct Grant {
-    token: Token,
-    node: NodeId,
-    generation: u64,
-    access: Access,
-    since: Instant,
-}
-
-/// Open files that were lent to calls on other files.
-#[derive(Default)]
-pub(crate) struct Grants(Mutex<VecDeque<Grant>>);
-
-impl Grants {
-    fn add(&self, grant: Grant) {
-        let mut grants = self.0.lock();
-        if grants.len() >= GRANTS_MAX {
-            grants.pop_front();
-        }
-        grants.push_back(grant);
-    }
-
-    /// Node and generation behind a token. Errors: `CrossDevice` (lent by another mount, or too long ago),
-    /// `BadHandle` (not opened for this).
-    fn find(&self, token: Token, want: Access) -> Result<(NodeId, u64)> {
-        let mut grants = self.0.lock();
-        grants.retain(|grant| grant.since.elapsed() <= GRANT_TIME);
-        let grant = grants.iter().find(|g| g.token == token).ok_or(Error::CrossDevice)?;
-        if !grant.access.contains(want) {
-            return Err(Error::BadHandle);
-        }
-        Ok((grant.node, grant.generation))
-    }
-}
 
 type OpenFile = (NodeId, Handle);
 
