@@ -11,7 +11,7 @@ use btrfs_format::{Key, KeyType, ObjectId};
 use crate::file_items::type_of_mode;
 use crate::finding::{FindingId as Id, Site};
 use crate::util::count;
-use crate::walk::{Cx, Root, Shared};
+use crate::walk::{Cx, Root};
 
 /// How many names of a tree are looked up.
 const LOOKUPS_MAX: u64 = 100_000;
@@ -227,14 +227,5 @@ impl Look<'_> {
             (false, true) => self.say(cx, Id::DirItemMissing, &name, "an index without a directory item"),
             (true, false) => self.say(cx, Id::DirIndexMissing, &name, "a directory item without an index"),
         }
-    }
-}
-
-impl<'a> Cx<'a> {
-    /// Walks a tree a second time, counting nothing and saying nothing of its blocks again.
-    pub(crate) fn walk_quietly(&mut self, root: &Root, visit: &mut dyn FnMut(&mut Cx<'a>, &crate::block::Block)) {
-        let before = std::mem::replace(&mut self.quiet_walk, true);
-        self.walk(root, Shared::Enter, &mut |cx, leaf, _| visit(cx, leaf));
-        self.quiet_walk = before;
     }
 }

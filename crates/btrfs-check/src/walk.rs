@@ -437,6 +437,13 @@ impl<'a> Cx<'a> {
         }
     }
 
+    /// Walks a tree a second time, counting nothing and saying nothing of its blocks again.
+    pub(crate) fn walk_quietly(&mut self, root: &Root, visit: &mut dyn FnMut(&mut Cx<'a>, &Block)) {
+        let before = std::mem::replace(&mut self.quiet_walk, true);
+        self.walk(root, Shared::Enter, &mut |cx, leaf, _| visit(cx, leaf));
+        self.quiet_walk = before;
+    }
+
     fn expect_root(&self, root: &Root) -> Expect {
         let newest = self.vol.sb.generation.get();
         Expect {
