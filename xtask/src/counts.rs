@@ -2,6 +2,7 @@
 //! sources.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -22,6 +23,8 @@ const FILE_LINES_MAX: usize = 800;
 #[derive(Default)]
 struct Counts {
     production: usize,
+    /// Of these, lines that are neither blank nor only a comment.
+    production_code: usize,
     test: usize,
     files_in_circles: usize,
     modules_in_circles: usize,
@@ -49,6 +52,7 @@ pub fn main(args: &Args) -> Result<()> {
     println!("{:<42}{:>12}{:>18}", "", "crates", "tests and tools");
     let line = |what: &str, of: fn(&Counts) -> usize| println!("{what:<42}{:>12}{:>18}", of(&product), of(&tests));
     line("lines of production code", |c| c.production);
+    line("  without comments and blank lines", |c| c.production_code);
     line("lines of test code", |c| c.test);
     line("modules in circles", |c| c.modules_in_circles);
     line("files in circles", |c| c.files_in_circles);
@@ -106,9 +110,15 @@ impl Counts {
         let mut items = Items::default();
         items.visit_file(&syn::parse_file(text)?);
         let lines = text.lines().count();
-        let test = if is_production { items.test_lines } else { lines };
+        let in_tests = items.test_ranges.iter().map(|range| range.len()).sum();
+        let test = if is_production { in_tests } else { lines };
         self.production += lines - test;
         self.test += test;
+        if is_production {
+            let lines = text.lines().enumerate();
+            let outside = lines.filter(|(i, _)| !items.test_ranges.iter().any(|range| range.contains(&(i + 1))));
+            self.production_code += outside.filter(|(_, line)| is_code(line)).count();
+        }
         self.long_files += usize::from(lines > FILE_LINES_MAX);
         self.long_functions += items.long_functions;
         if is_production {
@@ -128,6 +138,11 @@ impl Counts {
     }
 }
 
+fn is_code(line: &str) -> bool {
+    let line = line.trim_start();
+    !line.is_empty() && !line.starts_with("//")
+}
+
 /// The comment of a line, if it has one; a line of a string is not told from it.
 fn comment_of(line: &str) -> Option<&str> {
     let trimmed = line.trim_start();
@@ -141,7 +156,8 @@ fn is_story_word(word: &str) -> bool {
 /// What the syntax of a file tells.
 #[derive(Default)]
 struct Items {
-    test_lines: usize,
+    /// Lines of items that only tests compile.
+    test_ranges: Vec<Range<usize>>,
     public: usize,
     undocumented: usize,
     long_functions: usize,
@@ -171,7 +187,7 @@ impl<'ast> Visit<'ast> for Items {
         };
         if is_test_only(attributes) {
             let span = item.span();
-            self.test_lines += span.end().line - span.start().line + 1;
+            self.test_ranges.push(span.start().line..span.end().line + 1);
             return;
         }
         if let syn::Item::Fn(function) = item {
@@ -239,7 +255,7 @@ mod tests {
         let text = &text;
         let mut counts = Counts::default();
         counts.file(Path::new("a.rs"), text, true).unwrap();
-        assert_eq!((counts.production, counts.test), (10, 4));
+        assert_eq!((counts.production, counts.production_code, counts.test), (10, 8, 4));
         assert_eq!(
             (counts.public, counts.undocumented),
             (3, 2),
