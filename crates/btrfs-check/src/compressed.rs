@@ -83,105 +83,130 @@ fn length_at(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u32::from_le_bytes(*four)).ok()
 }
 
-/// The instructions of one LZO1X stream (`Documentation/staging/lzo.rst`), followed without making
-/// the output: it matters only that all is within bounds. Returns how many bytes would come out.
-fn lzo_segment(input: &[u8], bytes_max: usize) -> Result<usize, &'static str> {
-    const ENDS: &str = "it ends too early";
-    let mut rest = input.iter().copied();
-    let mut out = 0usize;
-    let skip = |rest: &mut dyn Iterator<Item = u8>, out: &mut usize, len: usize| {
-        let found = rest.take(len).count();
-        *out = out.saturating_add(len);
-        if found < len {
-            Err(ENDS)
-        } else if *out > bytes_max {
-            Err("it is too long")
-        } else {
-            Ok(())
-        }
-    };
-    // A length that did not fit: 255 for each zero byte, and the byte behind them.
-    let long = |rest: &mut dyn Iterator<Item = u8>, base: usize| {
-        let mut len = base;
-        for byte in rest {
-            if byte != 0 {
-                return Ok(len.saturating_add(byte.into()));
-            }
-            len = len.saturating_add(255);
-        }
-        Err(ENDS)
-    };
-    // How many literals the instruction before copied: 4 stands for more than 3.
-    let mut state = 0u8;
-    if let Some(first) = input.first().copied().filter(|first| *first > 17) {
-        rest.next();
-        let len = usize::from(first.saturating_sub(17));
-        skip(&mut rest, &mut out, len)?;
-        state = u8::try_from(len.min(4)).unwrap_or(4);
+const ENDS: &str = "it ends too early";
+/// The distance that instructions 16 to 31 add to. This one exactly ends the stream.
+const FAR_DISTANCE: usize = 16384;
+
+/// A match: copies `len` bytes from `distance` back; `after` literals follow.
+struct Match {
+    distance: usize,
+    len: usize,
+    after: u8,
+}
+
+/// The instructions of an LZO1X stream (`Documentation/staging/lzo.rst`), followed without making
+/// the output: it matters only that all is within bounds.
+struct Stream<'a> {
+    rest: std::slice::Iter<'a, u8>,
+    /// Bytes that have come out.
+    out: usize,
+    bytes_max: usize,
+}
+
+impl Stream<'_> {
+    fn byte(&mut self) -> Result<u8, &'static str> {
+        self.rest.next().copied().ok_or(ENDS)
     }
-    loop {
-        let op = rest.next().ok_or(ENDS)?;
+
+    fn grow(&mut self, len: usize) -> Result<(), &'static str> {
+        self.out = self.out.saturating_add(len);
+        if self.out > self.bytes_max {
+            return Err("it is too long");
+        }
+        Ok(())
+    }
+
+    fn literals(&mut self, len: usize) -> Result<(), &'static str> {
+        if self.rest.by_ref().take(len).count() < len {
+            return Err(ENDS);
+        }
+        self.grow(len)
+    }
+
+    /// A length that did not fit its instruction: 255 for each zero byte, and the byte behind them.
+    fn long(&mut self, base: usize) -> Result<usize, &'static str> {
+        let mut len = base;
+        loop {
+            match self.byte()? {
+                0 => len = len.saturating_add(255),
+                last => return Ok(len.saturating_add(last.into())),
+            }
+        }
+    }
+
+    /// The match of instruction `op`, after an instruction that copied `state` literals.
+    fn match_of(&mut self, op: u8, state: u8) -> Result<Match, &'static str> {
         let low = usize::from(op);
         let (distance, len, after) = match op {
-            0..=15 if state == 0 => {
-                let len = if op == 0 {
-                    long(&mut rest, 18)?
-                } else {
-                    low.saturating_add(3)
-                };
-                skip(&mut rest, &mut out, len)?;
-                state = 4;
-                continue;
-            }
             0..=15 => {
-                let high = usize::from(rest.next().ok_or(ENDS)?) << 2;
-                let back = high | (low >> 2);
-                if state == 4 {
-                    (back.saturating_add(2049), 3, op & 3)
-                } else {
-                    (back.saturating_add(1), 2, op & 3)
-                }
+                let back = usize::from(self.byte()?) << 2 | low >> 2;
+                let (base, len) = if state == 4 { (2049, 3) } else { (1, 2) };
+                (back.saturating_add(base), len, op)
             }
             16..=63 => {
-                let (mask, base) = if op < 32 { (7, 16384) } else { (31, 1) };
-                let short = low & mask;
-                let len = if short == 0 {
-                    long(&mut rest, mask.saturating_add(2))?
-                } else {
-                    short.saturating_add(2)
+                let (mask, base) = if op < 32 { (7, FAR_DISTANCE) } else { (31, 1) };
+                let len = match low & mask {
+                    0 => self.long(mask.saturating_add(2))?,
+                    short => short.saturating_add(2),
                 };
-                let (a, b) = (rest.next().ok_or(ENDS)?, rest.next().ok_or(ENDS)?);
+                let (a, b) = (self.byte()?, self.byte()?);
                 let back = usize::from(u16::from_le_bytes([a, b]) >> 2);
                 let far = if op < 32 { (low & 8) << 11 } else { 0 };
-                let distance = back.saturating_add(far).saturating_add(base);
-                if op < 32 && distance == base {
-                    return if rest.next().is_none() {
-                        Ok(out)
-                    } else {
-                        Err("bytes follow its end")
-                    };
-                }
-                (distance, len, a & 3)
+                (back.saturating_add(far).saturating_add(base), len, a)
             }
             64.. => {
-                let high = usize::from(rest.next().ok_or(ENDS)?) << 3;
-                let back = high | (low >> 2 & 7);
+                let back = usize::from(self.byte()?) << 3 | (low >> 2 & 7);
                 let len = if op < 128 {
                     (low >> 5 & 1).saturating_add(3)
                 } else {
                     (low >> 5 & 3).saturating_add(5)
                 };
-                (back.saturating_add(1), len, op & 3)
+                (back.saturating_add(1), len, op)
             }
         };
-        if distance > out {
+        let after = after & 3;
+        Ok(Match { distance, len, after })
+    }
+}
+
+/// How many bytes come out of one stream.
+fn lzo_segment(input: &[u8], bytes_max: usize) -> Result<usize, &'static str> {
+    let mut stream = Stream {
+        rest: input.iter(),
+        out: 0,
+        bytes_max,
+    };
+    // How many literals the instruction before copied: 4 stands for more than 3.
+    let mut state = 0u8;
+    if let Some(first) = input.first().filter(|first| **first > 17) {
+        stream.byte()?;
+        let len = usize::from(first.saturating_sub(17));
+        stream.literals(len)?;
+        state = u8::try_from(len.min(4)).unwrap_or(4);
+    }
+    loop {
+        let op = stream.byte()?;
+        if op < 16 && state == 0 {
+            let len = match op {
+                0 => stream.long(18)?,
+                short => usize::from(short).saturating_add(3),
+            };
+            stream.literals(len)?;
+            state = 4;
+            continue;
+        }
+        let found = stream.match_of(op, state)?;
+        if (16..32).contains(&op) && found.distance == FAR_DISTANCE {
+            return match stream.rest.next() {
+                None => Ok(stream.out),
+                Some(_) => Err("bytes follow its end"),
+            };
+        }
+        if found.distance > stream.out {
             return Err("a match reaches back too far");
         }
-        out = out.saturating_add(len);
-        if out > bytes_max {
-            return Err("it is too long");
-        }
-        skip(&mut rest, &mut out, after.into())?;
-        state = after;
+        stream.grow(found.len)?;
+        stream.literals(found.after.into())?;
+        state = found.after;
     }
 }

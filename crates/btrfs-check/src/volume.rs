@@ -91,6 +91,21 @@ fn same_contents(a: &Superblock, b: &Superblock) -> bool {
     neutral(a).as_bytes() == neutral(b).as_bytes()
 }
 
+/// Where a copy lies, and what was read there.
+type FoundCopy = (u64, Result<Option<Superblock>, String>);
+
+/// Why none of the copies of a device's superblock can be used.
+fn why_unreadable(copies: &[FoundCopy], device_bytes: u64) -> String {
+    if copies.is_empty() {
+        return format!("its {device_bytes} bytes have no room for a superblock");
+    }
+    let why = copies.iter().map(|(offset, copy)| match copy {
+        Err(what) => format!("at {offset}: {what}"),
+        Ok(_) => format!("at {offset}: no btrfs superblock"),
+    });
+    why.collect::<Vec<_>>().join("; ")
+}
+
 /// The best superblock of one device; its other copies are compared with it.
 fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblock> {
     let fits = |offset: u64| {
@@ -98,7 +113,7 @@ fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblo
             .checked_add(count(SUPERBLOCK_BYTES))
             .is_some_and(|end| end <= device.size_bytes())
     };
-    let copies: Vec<_> = SUPERBLOCK_OFFSETS
+    let copies: Vec<FoundCopy> = SUPERBLOCK_OFFSETS
         .iter()
         .filter(|&&offset| fits(offset))
         .map(|&offset| (offset, load_superblock(device, offset)))
@@ -110,24 +125,8 @@ fn best_superblock(sink: &mut Sink, device: &dyn BlockDevice) -> Option<Superblo
         .copied();
     let name = device.name();
     let Some(best) = best else {
-        let mut why: Vec<_> = copies
-            .iter()
-            .map(|(offset, copy)| match copy {
-                Err(what) => format!("at {offset}: {what}"),
-                Ok(_) => format!("at {offset}: no btrfs superblock"),
-            })
-            .collect();
-        if why.is_empty() {
-            why.push(format!(
-                "its {} bytes have no room for a superblock",
-                device.size_bytes()
-            ));
-        }
-        sink.add(
-            Id::SuperUnreadable,
-            Site::default(),
-            format!("{name}: {}", why.join("; ")),
-        );
+        let what = format!("{name}: {}", why_unreadable(&copies, device.size_bytes()));
+        sink.add(Id::SuperUnreadable, Site::default(), what);
         return None;
     };
     for (offset, copy) in &copies {
