@@ -83,6 +83,7 @@ impl<'a> Item<'a> {
         T::ref_from_prefix(rest).map_err(|_| self.truncated(part, size_of::<T>(), rest))
     }
     /// `len` bytes at the head of `rest`, and what follows them.
+    #[inline]
     pub(super) fn bytes(
         &self,
         part: &'static str,
@@ -92,6 +93,7 @@ impl<'a> Item<'a> {
         rest.split_at_checked(len.into())
             .ok_or_else(|| self.truncated(part, len.into(), rest))
     }
+    #[inline]
     pub(super) fn no_overlap(&self, prev: Key, prev_end: u64, start: u64) -> Result<(), CorruptKind> {
         if prev_end > start {
             return Err(CorruptKind::Overlap {
@@ -103,6 +105,7 @@ impl<'a> Item<'a> {
         Ok(())
     }
     /// A transaction number: not from the future of its block.
+    #[inline]
     pub(super) fn generation(&self, field: &'static str, found: u64) -> Result<(), CorruptKind> {
         self.field(field, found, Rule::AtMost(self.ctx.generation))
     }
@@ -110,6 +113,7 @@ impl<'a> Item<'a> {
 
 /// Checks that `start` is aligned to sectors and that `len` bytes from there do not overflow; gives
 /// the end.
+#[inline]
 pub(super) fn aligned_end(item: &Item<'_>, field: &'static str, start: u64, len: u64) -> Result<u64, CorruptKind> {
     item.field(field, start, Rule::AlignedTo(item.ctx.sectorsize_bytes))?;
     start
@@ -119,6 +123,7 @@ pub(super) fn aligned_end(item: &Item<'_>, field: &'static str, start: u64, len:
 
 /// A tree whose blocks snapshots share: the top level and the numbered subvolumes, without quota
 /// groups' ids.
+#[inline]
 pub(super) fn is_shareable(tree: TreeId) -> bool {
     const LEVELLESS_IDS_END: u64 = 1 << 48;
     tree == TreeId::FS || (ObjectId::FIRST_FREE.get()..LEVELLESS_IDS_END).contains(&tree.get())
