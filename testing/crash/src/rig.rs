@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use btrfs_check::{CheckOptions, Finding, FindingId, Severity};
 use btrfs_format::TreeId;
 use btrfs_image::{MkfsOptions, NewSubvolume, Profile, mkfs};
+use cowshed_btrfs::discard::DiscardMode;
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::env::FixedEnv;
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions};
@@ -149,11 +150,22 @@ pub fn mount_as(
     tree_log: bool,
     mount: MountOptions,
 ) -> Result<Fs, cowshed_btrfs::Error> {
+    mount_discarding(devices, tree_log, mount, DiscardMode::Off)
+}
+
+/// As [`mount_as`], with what becomes of freed space.
+pub fn mount_discarding(
+    devices: Vec<Arc<dyn BlockDevice>>,
+    tree_log: bool,
+    mount: MountOptions,
+    discard: DiscardMode,
+) -> Result<Fs, cowshed_btrfs::Error> {
     let volume = Volume::open(devices, &OpenOptions::default())?;
     let options = EngineOptions {
         commit_interval_s: 0,
         memory_bytes_max: 64 << 20,
         tree_log,
+        discard,
         ..EngineOptions::default()
     };
     let env: Arc<dyn Env> = Arc::new(FixedEnv::default());
