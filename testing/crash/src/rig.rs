@@ -98,10 +98,10 @@ pub fn shared(devices: &Devices) -> Vec<Arc<dyn BlockDevice>> {
         .collect()
 }
 
-/// The same device, which takes its time to write and to flush.
+/// The same device, which takes its time to write, to flush and to discard: a write that is sent meanwhile is destroyed.
 pub fn slow(device: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
     let plan = FaultPlan::new();
-    for (on, micros) in [(On::Write, 100), (On::Flush, 1000)] {
+    for (on, micros) in [(On::Write, 100), (On::Flush, 1000), (On::Discard, 500)] {
         let pause = Duration::from_micros(micros);
         plan.add(Fault::error(on, 0).with_kind(FaultKind::Slow { pause }).forever());
     }
