@@ -3,13 +3,13 @@
 //! What a crash image has in place of discarded bytes is garbage ([`cowshed_device_sim::crash`]), so that whatever is
 //! discarded and still led to shows.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use cowshed_btrfs::discard::{DiscardMode, Pace};
 use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::{Event, Rng};
+use cowshed_harness::threads;
 
 use crate::power::Threads;
 
@@ -110,22 +110,12 @@ pub(crate) fn beside<T>(fs: &Fs, discards: Discards, work: impl FnOnce() -> Resu
     if !discards.trims {
         return work();
     }
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let trimmer = scope.spawn(|| {
-            while !is_over.load(Ordering::Acquire) {
-                trim(fs)?;
-                std::thread::sleep(REST);
-            }
-            Ok(())
-        });
-        let done = work();
-        is_over.store(true, Ordering::Release);
-        let trimmed: Result<()> = trimmer
-            .join()
-            .unwrap_or_else(|_| Err(anyhow!("the trimming thread panicked")));
-        done.and_then(|done| trimmed.map(|()| done))
-    })
+    let trimmer = || {
+        trim(fs)?;
+        std::thread::sleep(REST);
+        anyhow::Ok(())
+    };
+    threads::beside(trimmer, work)
 }
 
 /// How many discards were recorded.
