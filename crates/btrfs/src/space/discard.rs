@@ -49,17 +49,17 @@ struct FreedSet {
 }
 
 #[derive(Debug, Default)]
-struct Claims {
+pub(super) struct Claims {
     held: u32,
     /// Callers that must see all that is free: no claim is made while there is one.
-    pauses: u32,
+    pub(super) pauses: u32,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Discards {
     /// `None`: nobody collects.
     freed: Mutex<Option<FreedSet>>,
-    claims: Mutex<Claims>,
+    pub(super) claims: Mutex<Claims>,
     bell: Condvar,
     /// There has been a claim: until then nobody has to look for one.
     is_used: AtomicBool,
@@ -254,7 +254,7 @@ impl Space {
 }
 
 /// The first piece of room that no chunk has and no superblock copy, in this range of the device.
-fn next_room(device: &Device, within: Range<u64>) -> Option<Range<u64>> {
+pub(super) fn next_room(device: &Device, within: Range<u64>) -> Option<Range<u64>> {
     let mut at = within.start.max(DEVICE_RESERVED_BYTES);
     let end = within.end.min(device.total_bytes);
     let superblocks = SUPERBLOCK_OFFSETS.map(|offset| offset..offset + SUPERBLOCK_ROOM_BYTES);
