@@ -131,7 +131,7 @@ pub fn mount_with(devices: Vec<Arc<dyn BlockDevice>>, tree_log: bool) -> Result<
     mount_as(devices, tree_log, MountOptions::default())
 }
 
-/// As [`mount_as`]; and to look changes nothing, not even the clock.
+/// As [`mount_as`]; to look changes nothing, not even the clock. Each commit discards what it has freed.
 pub fn mount_to_watch(
     devices: Vec<Arc<dyn BlockDevice>>,
     tree_log: bool,
@@ -141,7 +141,7 @@ pub fn mount_to_watch(
         atime: AtimePolicy::Never,
         ..mount
     };
-    mount_as(devices, tree_log, options)
+    mount_discarding(devices, tree_log, options, DiscardMode::Sync)
 }
 
 /// As [`mount_with`], with more options.
