@@ -154,17 +154,12 @@ fn retired(is_discarding: bool) -> u64 {
     std::thread::scope(|scope| {
         let failed = SetOnDrop(&is_over);
         if is_discarding {
-            // Data alone: all groups that go are of data.
-            let (start, end) = space.groups.read().values().fold((u64::MAX, 0), |(start, end), group| {
-                let is_data = group.is_of(block_group::DATA);
-                let range = group.range();
-                if is_data {
-                    (start.min(range.start), end.max(range.end))
-                } else {
-                    (start, end)
-                }
-            });
-            scope.spawn(move || space.discard_free(start..end, 0).unwrap());
+            // The newest one would go first; the oldest one stays in any case.
+            let groups = space.groups.read();
+            let newest = groups.values().rfind(|group| group.is_of(block_group::DATA));
+            let range = newest.expect("there was data").range();
+            drop(groups);
+            scope.spawn(move || space.discard_free(range, 0).unwrap());
             gate.await_discard();
             scope.spawn(|| {
                 while space.discards.claims.lock().pauses == 0 && !is_over.load(Ordering::Acquire) {
