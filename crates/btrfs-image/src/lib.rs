@@ -37,4 +37,4 @@ pub use features::{Features, csum_type_from_name};
 pub use options::{MkfsOptions, Settings, device_bytes_min};
 pub use signature::Signature;
 pub use subvolumes::{NewSubvolume, SettledSubvolume};
-pub use write::{ChunkReport, DeviceReport, MkfsReport, Overwrite, mkfs, write_volume};
+pub use write::{ChunkReport, DeviceReport, Discarded, MkfsReport, Overwrite, mkfs, write_volume};

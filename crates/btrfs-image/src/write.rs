@@ -28,6 +28,17 @@ pub struct ChunkReport {
     pub length_bytes: u64,
 }
 
+/// What became of the old contents of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discarded {
+    /// As far as the volume reaches.
+    All,
+    /// Nobody asked for it.
+    NotAsked,
+    /// The device cannot discard, or did not: they stay until they are overwritten.
+    NotDone,
+}
+
 /// A device of the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceReport {
@@ -37,6 +48,7 @@ pub struct DeviceReport {
     pub total_bytes: u64,
     /// What was there before and is overwritten.
     pub wiped: Vec<Signature>,
+    pub discarded: Discarded,
 }
 
 /// What was made.
@@ -81,10 +93,11 @@ pub fn write_volume(
     overwrite: Overwrite,
 ) -> Result<MkfsReport, MkfsError> {
     let wiped = check_devices(devices, overwrite.force)?;
-    wipe(devices, &wiped, overwrite.discard)?;
+    let discarded = wipe(devices, &plan, &wiped, overwrite.discard)?;
     write_trees(devices, &plan)?;
     write_superblocks(devices, &plan)?;
-    Ok(report(devices, plan, wiped))
+    let found = wiped.into_iter().zip(discarded);
+    Ok(report(devices, plan, found))
 }
 
 /// Looks at what the devices hold, and refuses what may not be overwritten.
@@ -108,8 +121,13 @@ fn check_devices(devices: &[Arc<dyn BlockDevice>], force: bool) -> Result<Vec<Ve
     Ok(all)
 }
 
-/// Makes the devices forget what they held.
-fn wipe(devices: &[Arc<dyn BlockDevice>], found: &[Vec<Signature>], discard: bool) -> Result<(), MkfsError> {
+/// Makes the devices forget what they held. Gives what was discarded of each.
+fn wipe(
+    devices: &[Arc<dyn BlockDevice>],
+    plan: &VolumePlan,
+    found: &[Vec<Signature>],
+    discard: bool,
+) -> Result<Vec<Discarded>, MkfsError> {
     for device in devices {
         for offset in SUPERBLOCK_OFFSETS {
             zero(device.as_ref(), offset, SUPERBLOCK_BYTES as u64)?;
@@ -117,11 +135,13 @@ fn wipe(devices: &[Arc<dyn BlockDevice>], found: &[Vec<Signature>], discard: boo
     }
     // Barrier: no old superblock may be found once anything that it points at is gone.
     flush(devices)?;
-    for (device, found) in devices.iter().zip(found) {
+    let mut discarded = Vec::with_capacity(devices.len());
+    for ((device, found), planned) in devices.iter().zip(found).zip(&plan.chunks.devices) {
         let device = device.as_ref();
-        if discard {
-            device.discard(0, device.size_bytes())?;
-        }
+        discarded.push(match discard {
+            true => discard_all(device, planned.total_bytes),
+            false => Discarded::NotAsked,
+        });
         // After the discard: what is discarded may read as anything.
         zero(device, 0, WIPE_BYTES)?;
         zero(device, device.size_bytes().saturating_sub(WIPE_BYTES), WIPE_BYTES)?;
@@ -133,7 +153,17 @@ fn wipe(devices: &[Arc<dyn BlockDevice>], found: &[Vec<Signature>], discard: boo
         }
     }
     // Barrier: a discard must not overtake the blocks that follow.
-    flush(devices)
+    flush(devices)?;
+    Ok(discarded)
+}
+
+/// A discard that fails is no error: what is left of the old contents is free space.
+fn discard_all(device: &dyn BlockDevice, len_bytes: u64) -> Discarded {
+    // Whether the device can is known for certain afterwards.
+    match device.discard(0, len_bytes) {
+        Ok(()) if device.discard_granularity_bytes().is_some() => Discarded::All,
+        Ok(()) | Err(_) => Discarded::NotDone,
+    }
 }
 
 fn flush(devices: &[Arc<dyn BlockDevice>]) -> Result<(), MkfsError> {
@@ -225,7 +255,11 @@ fn write_superblocks(devices: &[Arc<dyn BlockDevice>], plan: &VolumePlan) -> Res
     flush(devices)
 }
 
-fn report(devices: &[Arc<dyn BlockDevice>], plan: VolumePlan, wiped: Vec<Vec<Signature>>) -> MkfsReport {
+fn report(
+    devices: &[Arc<dyn BlockDevice>],
+    plan: VolumePlan,
+    found: impl Iterator<Item = (Vec<Signature>, Discarded)>,
+) -> MkfsReport {
     let chunks = plan.chunks.chunks.iter().map(|chunk| ChunkReport {
         kind: chunk.kind,
         profile: chunk.profile,
@@ -234,13 +268,14 @@ fn report(devices: &[Arc<dyn BlockDevice>], plan: VolumePlan, wiped: Vec<Vec<Sig
     let devices = devices
         .iter()
         .zip(&plan.chunks.devices)
-        .zip(wiped)
-        .map(|((device, planned), wiped)| DeviceReport {
+        .zip(found)
+        .map(|((device, planned), (wiped, discarded))| DeviceReport {
             devid: planned.devid.0,
             uuid: planned.uuid,
             name: device.name().into(),
             total_bytes: planned.total_bytes,
             wiped,
+            discarded,
         });
     MkfsReport {
         incompat_flags: plan.incompat_bits(),

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use btrfs_format::superblock::{MAGIC, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use btrfs_format::{BlockExpect, ChecksumType, Superblock, TreeBlock};
 use btrfs_image::plan::{GENERATION, VolumePlan};
-use btrfs_image::{MkfsError, MkfsOptions, Profile, mkfs, signature};
+use btrfs_image::{Discarded, MkfsError, MkfsOptions, Profile, mkfs, signature};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{CrashImages, Options};
 use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, Log, On};
@@ -198,11 +198,40 @@ fn nothing_is_written_beyond_byte_count() -> Result<()> {
     let device = Arc::new(MemDevice::new("disk", SIZE_BYTES));
     let mut small = options(1);
     small.byte_count = Some(115_000_000);
+    // The last bytes of a device are wiped in any case: signatures lie there.
+    let tail_bytes = SIZE_BYTES - 115_000_000 - (2 << 20);
+    device.write_at(115_000_000, &vec![7; tail_bytes as usize])?;
+    device.write_at(80 << 20, &[7; 4096])?;
     let report = mkfs(&[Arc::clone(&device) as _], &small)?;
     assert_eq!(report.total_bytes, 115_000_000 - 115_000_000 % 4096);
-    let mut tail = vec![0; (SIZE_BYTES - 115_000_000) as usize];
+    assert_eq!(report.devices[0].discarded, Discarded::All);
+    let mut tail = vec![0; tail_bytes as usize];
     device.read_at(115_000_000, &mut tail)?;
-    assert!(tail.iter().all(|&byte| byte == 0));
+    assert!(tail.iter().all(|&byte| byte == 7));
+    let mut middle = [7; 4096];
+    device.read_at(80 << 20, &mut middle)?;
+    assert_eq!(middle, [0; 4096], "the volume's part is discarded");
+    Ok(())
+}
+
+#[test]
+fn a_failed_discard_is_reported_and_no_error() -> Result<()> {
+    let device = Arc::new(MemDevice::new("disk", SIZE_BYTES));
+    for (discard, fails, expected) in [
+        (true, false, Discarded::All),
+        (true, true, Discarded::NotDone),
+        (false, false, Discarded::NotAsked),
+    ] {
+        let plan = FaultPlan::new();
+        if fails {
+            plan.add(Fault::error(On::Discard, 0));
+        }
+        let mut options = options(1);
+        options.discard = discard;
+        let report = mkfs(&[Arc::new(FaultyDevice::new(device.clone(), plan.clone()))], &options)?;
+        assert_eq!(report.devices[0].discarded, expected);
+        assert_eq!(plan.counts().discards, u64::from(discard));
+    }
     Ok(())
 }
 

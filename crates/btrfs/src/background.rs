@@ -148,6 +148,7 @@ fn run(signal: &(Mutex<Signal>, Condvar), engine: &Weak<Engine>, interval: Durat
 impl Drop for Engine {
     fn drop(&mut self) {
         self.background.stop();
+        self.discarder.stop();
     }
 }
 

@@ -7,6 +7,7 @@ use btrfs_format::items::{DEV_REPLACE_STARTED, DEV_REPLACE_SUSPENDED, DevReplace
 use btrfs_format::{Key, KeyType, ObjectId, TreeId, view};
 use parking_lot::RwLock;
 
+use crate::discard::DiscardMode;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::space::{Budget, MetaReservation, Space};
@@ -118,6 +119,8 @@ pub struct EngineOptions {
     /// Who reads a file in order in small steps finds the next compressed extents decompressed, by all processors. For callers
     /// who have no kernel that reads ahead for them, as a mount has.
     pub read_ahead: bool,
+    /// What becomes of freed space on devices that can discard.
+    pub discard: DiscardMode,
 }
 
 impl Default for EngineOptions {
@@ -127,6 +130,7 @@ impl Default for EngineOptions {
             memory_bytes_max: 1 << 30,
             tree_log: false,
             read_ahead: true,
+            discard: DiscardMode::Off,
         }
     }
 }
@@ -153,6 +157,7 @@ pub struct Engine {
     /// Hands for checksums and compression.
     pub(crate) workers: Workers,
     pub(crate) background: crate::background::Background,
+    pub(crate) discarder: crate::discard::Discarder,
 }
 
 impl std::fmt::Debug for Engine {
@@ -196,12 +201,14 @@ impl Engine {
             file: crate::file::FileShared::with_memory(options.memory_bytes_max),
             log: crate::log::write::Log::default(),
             background: crate::background::Background::default(),
+            discarder: crate::discard::Discarder::default(),
         });
         engine.replay_log()?;
         if !engine.volume.is_read_only() {
             let flusher: std::sync::Weak<Self> = Arc::downgrade(&engine);
             engine.space.set_flusher(flusher);
             engine.queue_drops(crate::txn::dead_subvolumes(&engine.forest)?);
+            crate::discard::start(&engine);
             crate::background::start(&engine);
         }
         Ok(engine)
@@ -261,10 +268,13 @@ impl Engine {
             return Ok(());
         }
         self.background.stop();
+        self.discarder.stop();
         let result = if self.txn.is_aborted() {
             Err(Error::ReadOnly)
         } else {
-            self.sync()
+            let synced = self.sync();
+            self.drain_discards();
+            synced
         };
         #[cfg(feature = "bench-switches")]
         crate::switches::count(self);

@@ -2,6 +2,7 @@
 
 mod background;
 pub mod dir;
+pub mod discard;
 pub mod engine;
 pub mod env;
 pub mod error;

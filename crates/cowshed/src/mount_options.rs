@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use btrfs_format::TreeId;
 use cowshed::formats;
 use cowshed_btrfs::EngineOptions;
+use cowshed_btrfs::discard::DiscardMode;
 use cowshed_btrfs::file::compress::CompressPolicy;
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions as FsOptions};
 use cowshed_btrfs::subvol::SubvolChoice;
@@ -73,7 +74,6 @@ const IGNORED: &[&str] = &[
 
 /// Options of btrfs(5) that would promise what is not there.
 const REFUSED: &[&str] = &[
-    "discard",
     "flushoncommit",
     "noacl",
     "clear_cache",
@@ -90,6 +90,9 @@ pub fn parse(arguments: &[String]) -> Result<Options> {
     options.formats.engine.tree_log = true;
     // The kernel does.
     options.formats.engine.read_ahead = false;
+    // As on the kernel's mounts: an image file does not keep what was deleted.
+    options.formats.engine.discard = DiscardMode::Async;
+    options.formats.fs.owner_uid = rustix::process::geteuid().as_raw();
     for option in arguments.iter().flat_map(|a| a.split(',')).filter(|o| !o.is_empty()) {
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -159,13 +162,23 @@ fn one(options: &mut Options, name: &str, value: Option<&str>) -> Result<()> {
         ("log", Some(path)) => options.log = Some(path.into()),
         ("noloop", None) => options.no_loop = true,
         ("nobarrier", None) => bail!("nobarrier would let a crash destroy the volume: not supported"),
-        ("nodiscard", None) => {}
+        ("discard", how) => options.formats.engine.discard = discard(how)?,
+        ("nodiscard", None) => options.formats.engine.discard = DiscardMode::Off,
         _ if times(options, name) || kernel_flags(options, name) => {}
         _ if IGNORED.contains(&name) || name.starts_with("x-") => {}
         _ if REFUSED.contains(&name) => bail!("mount option {name:?} of btrfs(5) is not supported"),
         _ => bail!("unknown mount option {name:?}; `cowshed mount --help` lists them"),
     }
     Ok(())
+}
+
+fn discard(how: Option<&str>) -> Result<DiscardMode> {
+    match how {
+        None | Some("sync") => Ok(DiscardMode::Sync),
+        Some("async") => Ok(DiscardMode::Async),
+        Some("no") => Ok(DiscardMode::Off),
+        Some(other) => bail!("discard={other}: unknown; there are sync, async, no"),
+    }
 }
 
 /// The last option wins, and compression and writing in place exclude each other, as on the kernel's side.
@@ -306,7 +319,8 @@ mod tests {
         assert_eq!(all.devices, [PathBuf::from("/dev/x")]);
         for (bad, part) in [
             ("wobble", "unknown mount option \"wobble\""),
-            ("discard=async", "\"discard\" of btrfs(5) is not supported"),
+            ("flushoncommit", "\"flushoncommit\" of btrfs(5) is not supported"),
+            ("discard=fast", "discard=fast: unknown"),
             ("subvolid=0xg", "subvolid=0xg"),
             ("commit=x", "commit=x"),
             ("nobarrier", "crash"),
@@ -319,6 +333,24 @@ mod tests {
             assert!(parse(&[bad.into()]).unwrap_err().to_string().contains("zstd"), "{bad}");
         }
         assert!(parse(&["defaults,noatime,x-systemd.automount,space_cache=v2,compress=no".into()]).is_ok());
+    }
+
+    #[test]
+    fn the_last_of_options_about_discard_counts() {
+        for (text, expected) in [
+            ("ro", DiscardMode::Async),
+            ("discard", DiscardMode::Sync),
+            ("nodiscard,discard=sync", DiscardMode::Sync),
+            ("discard,discard=async", DiscardMode::Async),
+            ("discard=sync,nodiscard", DiscardMode::Off),
+            ("discard=no", DiscardMode::Off),
+        ] {
+            assert_eq!(
+                parse(&[text.into()]).unwrap().formats.engine.discard,
+                expected,
+                "{text}"
+            );
+        }
     }
 
     #[test]

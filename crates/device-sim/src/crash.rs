@@ -2,7 +2,8 @@
 //!
 //! The model: the power fails after some event of the log. On each device everything before its last barrier is
 //! there; of the writes since then, each is there, or is not, or is torn: some of its sectors are there. A discard
-//! that is pending has happened or has not. Overlapping writes keep their order.
+//! that is pending has happened or has not; where it has, the range holds zeros or garbage, by the seed. Overlapping
+//! writes and discards keep their order.
 //!
 //! It is enough to let the power fail just before each barrier and at the end of the log: whatever is pending at
 //! any other moment is a subset of what is pending then. Marks that stand before that moment count as seen by the
@@ -135,6 +136,9 @@ pub struct CrashImages<'a> {
     number: u64,
 }
 
+/// The recorded device has accepted the same change, and memory does not fail.
+const SAME: &str = "a base is as large as the recorded device";
+
 impl<'a> CrashImages<'a> {
     /// `bases` is what was on the devices when the log began, in the order of their [`DeviceIndex`].
     pub fn new(bases: &[MemDevice], events: &'a [Event], options: Options) -> CrashImages<'a> {
@@ -214,12 +218,53 @@ impl<'a> CrashImages<'a> {
             .partition(|&index| device_of(&self.events[index]) == Some(device));
         self.pending = pending;
         for index in done {
-            apply(
-                &self.events[index],
-                &Fate::Whole,
-                self.options.tear_bytes,
-                &self.durable,
-            );
+            self.apply(index, &Fate::Whole, &self.durable);
+        }
+    }
+
+    /// Does to the devices what became of the change.
+    fn apply(&self, index: usize, fate: &Fate, devices: &[MemDevice]) {
+        let tear_bytes = self.options.tear_bytes;
+        match (&self.events[index], fate) {
+            (_, Fate::Lost) | (Event::Barrier { .. } | Event::Mark { .. }, _) => {}
+            (
+                Event::Write {
+                    device,
+                    offset_bytes,
+                    data,
+                },
+                Fate::Whole,
+            ) => {
+                devices[device.0].write_at(*offset_bytes, data).expect(SAME);
+            }
+            (
+                Event::Write {
+                    device,
+                    offset_bytes,
+                    data,
+                },
+                Fate::Torn(kept),
+            ) => {
+                for (range, _) in sector_ranges(*offset_bytes, data.len(), tear_bytes)
+                    .zip(kept)
+                    .filter(|(_, kept)| **kept)
+                {
+                    let at = offset_bytes + range.start as u64;
+                    devices[device.0].write_at(at, &data[range]).expect(SAME);
+                }
+            }
+            (
+                Event::Discard {
+                    device,
+                    offset_bytes,
+                    len_bytes,
+                },
+                Fate::Whole | Fate::Torn(_),
+            ) => {
+                let range = *offset_bytes..offset_bytes + len_bytes;
+                // The same in all images, and when it has become durable.
+                discard(&devices[device.0], range, self.options.seed ^ index as u64);
+            }
         }
     }
 
@@ -241,7 +286,7 @@ impl Iterator for CrashImages<'_> {
         let (number, fates) = self.next_choice()?;
         let devices: Vec<MemDevice> = self.durable.iter().map(MemDevice::snapshot).collect();
         for (&index, fate) in self.pending.iter().zip(&fates) {
-            apply(&self.events[index], fate, self.options.tear_bytes, &devices);
+            self.apply(index, fate, &devices);
         }
         Some(CrashImage {
             number,
@@ -284,47 +329,19 @@ fn sector_ranges(offset_bytes: u64, len_bytes: usize, tear_bytes: u64) -> impl I
     )
 }
 
-fn apply(event: &Event, fate: &Fate, tear_bytes: u64, devices: &[MemDevice]) {
-    // The recorded device has accepted the same change, and memory does not fail.
-    const SAME: &str = "a base is as large as the recorded device";
-    match (event, fate) {
-        (_, Fate::Lost) | (Event::Barrier { .. } | Event::Mark { .. }, _) => {}
-        (
-            Event::Write {
-                device,
-                offset_bytes,
-                data,
-            },
-            Fate::Whole,
-        ) => {
-            devices[device.0].write_at(*offset_bytes, data).expect(SAME);
-        }
-        (
-            Event::Write {
-                device,
-                offset_bytes,
-                data,
-            },
-            Fate::Torn(kept),
-        ) => {
-            for (range, _) in sector_ranges(*offset_bytes, data.len(), tear_bytes)
-                .zip(kept)
-                .filter(|(_, kept)| **kept)
-            {
-                let at = offset_bytes + range.start as u64;
-                devices[device.0].write_at(at, &data[range]).expect(SAME);
-            }
-        }
-        (
-            Event::Discard {
-                device,
-                offset_bytes,
-                len_bytes,
-            },
-            Fate::Whole | Fate::Torn(_),
-        ) => {
-            devices[device.0].discard(*offset_bytes, *len_bytes).expect(SAME);
-        }
+/// Leaves of a discarded range what a device may leave: zeros or garbage, a piece this, a piece that.
+fn discard(device: &MemDevice, range: Range<u64>, seed: u64) {
+    const PIECE_BYTES: u64 = 1 << 20;
+    let mut rng = Rng::new(seed);
+    let mut at = range.start;
+    while at < range.end {
+        let end = (at + PIECE_BYTES).min(range.end);
+        let done = match rng.one_in(4) {
+            true => device.discard(at, end - at),
+            false => device.scramble(at, end - at, rng.next_u64()),
+        };
+        done.expect(SAME);
+        at = end;
     }
 }
 

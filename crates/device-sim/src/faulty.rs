@@ -19,6 +19,7 @@ pub enum On {
     Read,
     Write,
     Flush,
+    Discard,
     /// Reads, writes and flushes.
     Any,
 }
@@ -96,8 +97,9 @@ impl Fault {
             (On::Any, Op::Read | Op::Write | Op::Flush)
             | (On::Read, Op::Read)
             | (On::Write, Op::Write)
-            | (On::Flush, Op::Flush) => true,
-            (On::Any | On::Read | On::Write | On::Flush, _) => false,
+            | (On::Flush, Op::Flush)
+            | (On::Discard, Op::Discard) => true,
+            (On::Any | On::Read | On::Write | On::Flush | On::Discard, _) => false,
         };
         kind_matches
             && self.within.as_ref().is_none_or(|range| {
@@ -112,6 +114,7 @@ pub struct Counts {
     pub reads: u64,
     pub writes: u64,
     pub flushes: u64,
+    pub discards: u64,
     /// How many operations a fault has hit.
     pub faults: u64,
 }
@@ -179,7 +182,8 @@ impl FaultPlan {
             Op::Read => inner.counts.reads += 1,
             Op::Write => inner.counts.writes += 1,
             Op::Flush => inner.counts.flushes += 1,
-            Op::Open | Op::Discard => {}
+            Op::Discard => inner.counts.discards += 1,
+            Op::Open => {}
         }
         let mut hit = None;
         for (fault, counted) in &mut inner.faults {
@@ -291,7 +295,21 @@ impl BlockDevice for FaultyDevice {
         }
     }
 
+    fn discard_granularity_bytes(&self) -> Option<u64> {
+        self.below.discard_granularity_bytes()
+    }
+
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<()> {
-        self.below.discard(offset_bytes, len_bytes)
+        match self.plan.next(Op::Discard, offset_bytes, len_bytes) {
+            Some(FaultKind::Error) => Err(self.eio(Op::Discard, offset_bytes)),
+            Some(FaultKind::Lost) => Ok(()),
+            Some(
+                FaultKind::Torn { .. }
+                | FaultKind::Misdirected { .. }
+                | FaultKind::Rotten { .. }
+                | FaultKind::Slow { .. },
+            )
+            | None => self.below.discard(offset_bytes, len_bytes),
+        }
     }
 }

@@ -139,6 +139,10 @@ impl BlockDevice for RecordingDevice {
         Ok(())
     }
 
+    fn discard_granularity_bytes(&self) -> Option<u64> {
+        self.below.discard_granularity_bytes()
+    }
+
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<()> {
         let mut log = self.log.0.lock();
         self.below.discard(offset_bytes, len_bytes)?;

@@ -6,8 +6,9 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,8 @@ pub struct FileDevice {
     mode: OpenMode,
     size_bytes: u64,
     sector_size_bytes: u32,
+    /// As far as the kernel says, when it was asked first.
+    discard_granularity: OnceLock<Option<u64>>,
     /// Cleared when the device turns out not to support it.
     can_discard: AtomicBool,
 }
@@ -148,6 +151,7 @@ impl FileDevice {
             mode,
             size_bytes,
             sector_size_bytes,
+            discard_granularity: OnceLock::new(),
             can_discard,
         })
     }
@@ -159,6 +163,18 @@ impl FileDevice {
     /// Whether it is a block device, not a regular file.
     pub fn is_block_device(&self) -> bool {
         self.kind == Kind::Block
+    }
+
+    fn find_discard_granularity(&self) -> Option<u64> {
+        let metadata = self.file.metadata().ok()?;
+        match self.kind {
+            // Behind the end there is nothing that could be punched out: only the answer counts.
+            Kind::Regular => match sys::punch_hole(&self.file, metadata.len(), u64::from(FILE_SECTOR_SIZE_BYTES)) {
+                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => None,
+                Ok(()) | Err(_) => Some(metadata.blksize().max(FILE_SECTOR_SIZE_BYTES.into())),
+            },
+            Kind::Block => sys::block_device_discard_granularity(metadata.rdev()),
+        }
     }
 
     fn failed(&self, op: Op, offset_bytes: u64) -> impl FnOnce(io::Error) -> Error + '_ {
@@ -268,6 +284,13 @@ impl BlockDevice for FileDevice {
 
     fn flush(&self) -> Result<()> {
         self.file.sync_data().map_err(self.failed(Op::Flush, 0))
+    }
+
+    fn discard_granularity_bytes(&self) -> Option<u64> {
+        if self.is_read_only() || !self.can_discard.load(Ordering::Relaxed) {
+            return None;
+        }
+        *self.discard_granularity.get_or_init(|| self.find_discard_granularity())
     }
 
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<()> {

@@ -135,6 +135,32 @@ impl MemDevice {
         (chunks * CHUNK_BYTES) as u64
     }
 
+    /// Overwrites what was ever written of the range with bytes that follow from the seed: what a discard may leave. What was
+    /// never written stays zeros, and takes no memory.
+    pub fn scramble(&self, offset_bytes: u64, len_bytes: u64, seed: u64) -> Result<()> {
+        check_access(self, Op::Discard, offset_bytes, len_bytes)?;
+        let mut contents = self.contents.write();
+        for piece in pieces(offset_bytes, len_bytes) {
+            let Some(table) = contents.get_mut(&piece.table) else {
+                continue;
+            };
+            if table.0[piece.slot].is_none() {
+                continue;
+            }
+            if let Some(chunk) = &mut Arc::make_mut(table).0[piece.slot] {
+                let place = piece.table * CHUNKS_PER_TABLE as u64 + piece.slot as u64;
+                // An odd multiplier: each place has bytes of its own, and never those of a plausible structure.
+                let word = (seed ^ place).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+                let part = &mut Arc::make_mut(chunk)[piece.start..piece.start + piece.len_bytes];
+                for (n, bytes) in part.chunks_mut(8).enumerate() {
+                    let garbage = word.wrapping_add(n as u64).to_le_bytes();
+                    bytes.copy_from_slice(&garbage[..bytes.len()]);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn put(&self, offset_bytes: u64, buf: &[u8]) {
         let mut contents = self.contents.write();
         let mut rest = buf;
@@ -238,6 +264,10 @@ impl BlockDevice for MemDevice {
 
     fn flush(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn discard_granularity_bytes(&self) -> Option<u64> {
+        (!self.is_read_only()).then_some(self.sector_size_bytes.into())
     }
 
     /// A discarded range reads as zeros, and gives its memory back chunk by chunk.

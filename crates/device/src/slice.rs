@@ -77,6 +77,10 @@ impl BlockDevice for SliceDevice {
         self.below.flush()
     }
 
+    fn discard_granularity_bytes(&self) -> Option<u64> {
+        self.below.discard_granularity_bytes()
+    }
+
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<()> {
         self.below
             .discard(self.place(Op::Discard, offset_bytes, len_bytes)?, len_bytes)

@@ -109,6 +109,23 @@ pub(crate) fn block_device_discard(file: &File, offset_bytes: u64, len_bytes: u6
     check(unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, range.as_ptr()) })
 }
 
+/// What sysfs says of the queue of the block device, or of the disk that the partition is on; `None` where it does not discard.
+/// There is no system call to ask. Where there is no sysfs the first discard will tell.
+pub(crate) fn block_device_discard_granularity(rdev: u64) -> Option<u64> {
+    const SECTOR_BYTES: u64 = 512;
+    let (major, minor) = (libc::major(rdev), libc::minor(rdev));
+    let device = format!("/sys/dev/block/{major}:{minor}");
+    let ask = |name: &str| -> Option<u64> {
+        let own = std::fs::read_to_string(format!("{device}/queue/{name}"));
+        let text = own.or_else(|_| std::fs::read_to_string(format!("{device}/../queue/{name}")));
+        text.ok()?.trim().parse().ok()
+    };
+    match ask("discard_max_bytes") {
+        Some(0) => None,
+        Some(_) | None => Some(ask("discard_granularity").unwrap_or(0).max(SECTOR_BYTES)),
+    }
+}
+
 pub(crate) fn punch_hole(file: &File, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: no memory is passed.

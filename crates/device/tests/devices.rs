@@ -1,6 +1,7 @@
 //! Every kind of device keeps the same promises.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use cowshed_device::{BlockDevice, Error, FileDevice, Locking, MemDevice, OpenMode, ReadOp, SliceDevice, WriteOp};
@@ -258,4 +259,43 @@ fn a_file_that_shrank_is_an_error_not_a_short_read() {
         },
     ];
     assert!(device.read_batch(&mut reads).is_err());
+}
+
+#[test]
+fn devices_say_whether_they_discard() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let file = Arc::new(FileDevice::create(&path, 1 << 20).unwrap());
+    // The file system of temporary files makes holes; else there is nothing to ask.
+    if file.discard_granularity_bytes().is_some() {
+        let before = std::fs::metadata(&path).unwrap();
+        assert_eq!((before.blocks(), before.len()), (0, 1 << 20), "to ask changes nothing");
+        file.write_at(0, &[7; 1 << 20]).unwrap();
+        file.flush().unwrap();
+        let slice = SliceDevice::new(file.clone(), 4096, 1 << 19).unwrap();
+        assert_eq!(slice.discard_granularity_bytes(), file.discard_granularity_bytes());
+        let full = std::fs::metadata(&path).unwrap().blocks();
+        slice.discard(0, 1 << 19).unwrap();
+        let blocks = std::fs::metadata(&path).unwrap().blocks();
+        assert_eq!(full - blocks, (1 << 19) / 512);
+    }
+    drop(file);
+    let reader = FileDevice::open(&path, OpenMode::ReadOnly).unwrap();
+    assert_eq!(reader.discard_granularity_bytes(), None);
+    let memory = MemDevice::new("memory", 1 << 20);
+    assert_eq!(memory.discard_granularity_bytes(), Some(512));
+    memory.set_read_only(true);
+    assert_eq!(memory.discard_granularity_bytes(), None);
+}
+
+#[test]
+fn scrambled_ranges_lose_what_was_written_and_nothing_else() {
+    let device = MemDevice::new("memory", 1 << 20);
+    device.write_at(10_000, &[7; 20_000]).unwrap();
+    device.scramble(12_000, 1 << 19, 1).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    device.read_at(0, &mut bytes).unwrap();
+    assert!(bytes[10_000..12_000].iter().all(|b| *b == 7) && bytes[..10_000].iter().all(|b| *b == 0));
+    assert!(bytes[12_000..30_000].chunks(8).all(|word| word != [7; 8]));
+    assert!(bytes[1 << 17..].iter().all(|b| *b == 0), "never written");
 }

@@ -1,6 +1,6 @@
 //! Ioctls with plain structures: inode flags, facts of the volume, durability.
 
-use cowshed_vfs::{Context, Error, ExtendedFlags, FlagChange, IoctlReply, NodeId, Result, Volume};
+use cowshed_vfs::{Context, Error, ExtendedFlags, FlagChange, IoctlReply, NodeId, Result, TrimRange, Volume};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -21,6 +21,7 @@ mod cmd {
     pub const SUBVOL_GETFLAGS: u32 = 0x8008_9419;
     pub const FS_INFO: u32 = 0x8400_941f;
     pub const GET_FSLABEL: u32 = 0x8100_9431;
+    pub const FITRIM: u32 = 0xc018_5879;
 }
 
 /// `struct fsxattr`.
@@ -35,6 +36,16 @@ struct FsXattr {
     pad: [u8; 8],
 }
 const _: () = assert!(size_of::<FsXattr>() == 28);
+
+/// `struct fstrim_range`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct FsTrimRange {
+    start: U64,
+    len: U64,
+    minlen: U64,
+}
+const _: () = assert!(size_of::<FsTrimRange>() == 24);
 
 /// The head of `struct btrfs_ioctl_fs_info_args`. The rest is asked for by flags, and none of it is given.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -115,6 +126,22 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
                 let mut bytes = [0; LABEL_BYTES];
                 bytes[..label.len()].copy_from_slice(&label);
                 reply(output, &bytes)
+            }
+            cmd::FITRIM => {
+                let (raw, _) = FsTrimRange::ref_from_prefix(input).map_err(|_| Error::Invalid)?;
+                let trimmed = volume.trim(
+                    ctx,
+                    TrimRange {
+                        start: raw.start.get(),
+                        len_bytes: raw.len.get(),
+                        bytes_min: raw.minlen.get(),
+                    },
+                )?;
+                let answer = FsTrimRange {
+                    len: trimmed.into(),
+                    ..*raw
+                };
+                reply(output, answer.as_bytes())
             }
             wire::SYNC => volume.syncfs(ctx, node).map(|()| IoctlReply::default()),
             _ => Err(Error::NotIoctl),

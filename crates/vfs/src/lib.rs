@@ -34,5 +34,5 @@ pub use fs::{Done, FileSystem};
 pub use types::*;
 pub use volume::{
     At, Dedupe, Defrag, Exchange, ExtendedFlags, ExtentSink, Failure, FlagChange, Freshness, Group, InodeFlags,
-    MapExtent, MapKind, SubvolumeOf, Volume, VolumeInfo,
+    MapExtent, MapKind, SubvolumeOf, TrimRange, Volume, VolumeInfo,
 };

@@ -115,6 +115,17 @@ pub struct SubvolumeOf {
     pub is_read_only: bool,
 }
 
+/// What [`Volume::trim`] discards: `struct fstrim_range`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrimRange {
+    /// In the format's own addresses, in bytes.
+    pub start: u64,
+    /// Bytes.
+    pub len_bytes: u64,
+    /// Shorter pieces of free space are left alone.
+    pub bytes_min: u64,
+}
+
 /// What [`Volume::dedupe_range`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dedupe {
@@ -313,6 +324,14 @@ pub trait Volume: FileSystem + fmt::Debug {
     /// Rewrites runs of small extents as large ones; returns the bytes rewritten. Content and times stay.
     fn defragment(&self, node: NodeId, range: Range<u64>, what: &Defrag) -> Result<u64> {
         let _ = (node, range, what);
+        Err(Error::NotSupported)
+    }
+
+    /// Tells the devices that free space is not in use (FITRIM); returns the bytes that they were told of. Errors:
+    /// `NotPermitted` (the caller may not), `Invalid` (a range shorter than a block), `NotSupported` (no device takes it),
+    /// `ReadOnly`.
+    fn trim(&self, ctx: &Context, range: TrimRange) -> Result<u64> {
+        let _ = (ctx, range);
         Err(Error::NotSupported)
     }
 

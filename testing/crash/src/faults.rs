@@ -186,9 +186,11 @@ pub fn every_io_fails(seed: u64, layout: Layout, mix: Mix, ops: usize) -> Result
             },
         ),
         (On::Flush, healthy.counts.flushes, FaultKind::Error),
+        (On::Discard, healthy.counts.discards, FaultKind::Error),
     ];
     for (on, count, kind) in ways {
-        let outages = OUTAGES.map(Repeat::Times).into_iter().filter(|_| on != On::Read);
+        let has_outages = !matches!(on, On::Read | On::Discard);
+        let outages = OUTAGES.map(Repeat::Times).into_iter().filter(|_| has_outages);
         let repeats: Vec<Repeat> = [Repeat::Once, Repeat::Forever].into_iter().chain(outages).collect();
         for (nth, repeat) in (0..count).flat_map(|nth| repeats.iter().map(move |repeat| (nth, *repeat))) {
             let fault = Fault {
@@ -201,6 +203,8 @@ pub fn every_io_fails(seed: u64, layout: Layout, mix: Mix, ops: usize) -> Result
                 let name =
                     || format!("seed {seed}, {layout:?}, {mix:?}, {ops} operations, {fault:?}, watched: {is_watched}");
                 let outcome = one_run(&healthy, &fault, is_watched).with_context(name)?;
+                let is_harmless = on != On::Discard || !(outcome.failed || outcome.aborted);
+                ensure!(is_harmless, "{}: a discard that fails does harm", name());
                 report.runs += 1;
                 report.failing += u64::from(outcome.failed);
                 report.aborted += u64::from(outcome.aborted);

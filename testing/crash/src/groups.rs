@@ -18,7 +18,8 @@ use cowshed_vfs::{Error, FileSystem as _, NodeId};
 
 use crate::chosen;
 use crate::compressed;
-use crate::power::{self, Judged};
+use crate::discards::{self, Discards};
+use crate::power::{self, Judged, Threads};
 use crate::promise::History;
 use crate::rig::{self, Devices, Fs};
 use crate::several;
@@ -45,6 +46,8 @@ pub struct Run {
     pub tree_log: bool,
     /// See [`compressed::drawn`].
     pub compress: Option<CompressPolicy>,
+    /// See [`discards::drawn`].
+    pub discards: Discards,
     /// How often data and names take turns.
     pub rounds: usize,
 }
@@ -248,7 +251,13 @@ pub fn record(run: Run) -> Result<Recording> {
     }
     let device = Arc::new(base.snapshot());
     let recorded: Arc<dyn BlockDevice> = Arc::new(log.record(device));
-    let fs = rig::mount_as(vec![recorded], run.tree_log, compressed::options(run.compress))?;
+    let fs = rig::mount_discarding(
+        vec![recorded],
+        run.tree_log,
+        compressed::options(run.compress),
+        run.discards.mode,
+    )?;
+    discards::hasten(&fs);
     let mut work = Work {
         fs: &fs,
         log: &log,
@@ -258,10 +267,10 @@ pub fn record(run: Run) -> Result<Recording> {
         gone: [0; 2],
         beside_new_groups: Vec::new(),
     };
-    for _ in 0..run.rounds {
-        work.round()?;
-    }
-    work.sync()?;
+    discards::beside(&fs, run.discards, || {
+        (0..run.rounds).try_for_each(|_| work.round())?;
+        work.sync()
+    })?;
     let promised = work.promised.take().ok_or_else(|| anyhow!("the history is kept"))?;
     let (gone, beside_new_groups) = (work.gone, work.beside_new_groups);
     ensure!(!gone.contains(&0), "groups went for data and for names: {gone:?}");
@@ -359,6 +368,7 @@ pub fn judge_runs(
             nodesize_bytes: if n % 3 == 2 { 16384 } else { 4096 },
             tree_log: n % 4 != 3,
             compress: compressed::drawn(seed),
+            discards: discards::drawn(seed, Threads::Several),
             rounds: 1 + n % 2,
         };
         n += 1;

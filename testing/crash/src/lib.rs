@@ -17,6 +17,7 @@ mod beside;
 pub mod chosen;
 pub mod compressed;
 pub mod desk;
+pub mod discards;
 pub mod faults;
 mod full;
 pub mod groups;

@@ -10,7 +10,7 @@ use clap::Parser;
 use cowshed_crash::power::{self, Run, Threads};
 use cowshed_crash::rig::Layout;
 use cowshed_crash::workload::Mix;
-use cowshed_crash::{compressed, desk, faults, kernel};
+use cowshed_crash::{compressed, desk, discards, faults, kernel};
 use cowshed_device_sim::Rng;
 use cowshed_harness::Keep;
 
@@ -53,6 +53,9 @@ struct Args {
     /// Volumes that compress what is written in all runs, not in one of three
     #[arg(long)]
     compress: bool,
+    /// Runs that discard what is free in all runs, not in one of three
+    #[arg(long)]
+    discard: bool,
     /// A snapshot by the kernel before each run, which works on both sides (root); not on full volumes, nor with subvolumes
     #[arg(long, conflicts_with_all = ["full", "subvolumes"])]
     snapshots: bool,
@@ -78,6 +81,9 @@ struct Totals {
     by_kernel: AtomicU64,
     refused: AtomicU64,
     logs: AtomicU64,
+    /// Discards recorded, and images of runs that had some.
+    discards: AtomicU64,
+    discarded: AtomicU64,
     /// With two or more atomic groups open.
     groups_open: AtomicU64,
     groups: Mutex<desk::Counts>,
@@ -113,24 +119,31 @@ fn nth_run(args: &Args, n: u64) -> Run {
         Threads::Rounds,
     ];
     let seed = rng.next_u64();
+    let layout = if n % 4 == 3 { Layout::Raid1 } else { Layout::Dup };
+    let nodesize_bytes = if rng.one_in(2) { 4096 } else { 16384 };
+    let threads = if args.snapshots && rng.one_in(2) {
+        Threads::One
+    } else if args.full {
+        Threads::Full
+    } else if args.rounds {
+        Threads::Rounds
+    } else if args.shared {
+        Threads::Shared
+    } else {
+        match threads[(rng.below(threads.len() as u64)) as usize] {
+            // What fills the volume would survive in the snapshot: nothing could be written after the crash.
+            Threads::Full if args.snapshots => Threads::Several,
+            drawn => drawn,
+        }
+    };
     Run {
         seed,
-        layout: if n % 4 == 3 { Layout::Raid1 } else { Layout::Dup },
-        nodesize_bytes: if rng.one_in(2) { 4096 } else { 16384 },
-        threads: if args.snapshots && rng.one_in(2) {
-            Threads::One
-        } else if args.full {
-            Threads::Full
-        } else if args.rounds {
-            Threads::Rounds
-        } else if args.shared {
-            Threads::Shared
-        } else {
-            match threads[(rng.below(threads.len() as u64)) as usize] {
-                // What fills the volume would survive in the snapshot: nothing could be written after the crash.
-                Threads::Full if args.snapshots => Threads::Several,
-                drawn => drawn,
-            }
+        layout,
+        nodesize_bytes,
+        threads,
+        discards: match args.discard {
+            true => discards::always(seed, threads),
+            false => discards::drawn(seed, threads),
         },
         ops: args.ops,
         mix: if args.links || rng.one_in(8) {
@@ -180,6 +193,7 @@ fn again(args: &Args, number: u64) -> String {
         (args.links, " --links"),
         (args.subvolumes, " --subvolumes"),
         (args.compress, " --compress"),
+        (args.discard, " --discard"),
         (args.snapshots, " --snapshots"),
     ] {
         if is_asked {
@@ -195,8 +209,11 @@ fn one_run(args: &Args, totals: &Totals, number: u64) -> Result<()> {
     let mut recording = power::record(run).with_context(|| format!("{run:?}"))?;
     *totals.groups.lock().unwrap_or_else(|e| e.into_inner()) += recording.groups();
     totals.refused.fetch_add(recording.refused() as u64, Ordering::Relaxed);
+    let discards = recording.discards();
+    totals.discards.fetch_add(discards, Ordering::Relaxed);
     for image in recording.chosen(args.per_run as usize) {
         let count = totals.images.fetch_add(1, Ordering::Relaxed) + 1;
+        totals.discarded.fetch_add(u64::from(discards > 0), Ordering::Relaxed);
         // Evenly over the images, as far as they may go to the kernel.
         let done = totals.by_kernel.load(Ordering::Relaxed);
         let to_kernel = done * args.images < args.kernel_images * count;
@@ -234,6 +251,11 @@ fn report(totals: &Totals, started: Instant) {
         get(&totals.logs),
         get(&totals.by_kernel),
         images as f64 / seconds
+    );
+    eprintln!(
+        "images of runs that discard: {}; {} discards recorded",
+        get(&totals.discarded),
+        get(&totals.discards)
     );
     let named = |counts: &[AtomicU64; 4]| -> String {
         let named = compressed::NAMES.iter().zip(counts).skip(1);

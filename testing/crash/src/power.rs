@@ -23,6 +23,7 @@ use crate::beside::History;
 use crate::chosen;
 use crate::compressed;
 use crate::desk::{self, Desk};
+use crate::discards::{self, Discards, Trims};
 use crate::full;
 use crate::open_groups;
 use crate::promise::{self, Promise};
@@ -66,6 +67,8 @@ pub struct Run {
     pub tree_log: bool,
     /// What is written is compressed so: see [`compressed::drawn`].
     pub compress: Option<CompressPolicy>,
+    /// What discards freed space: see [`discards::drawn`].
+    pub discards: Discards,
     /// Some of the directories are subvolumes.
     pub subvolumes: bool,
     /// The kernel has made a snapshot before the run, which works on both sides. Needs root.
@@ -187,7 +190,13 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
         .map(|device| Arc::new(log.record(device)) as Arc<dyn BlockDevice>)
         .map(|device| if run.is_slow { rig::slow(device) } else { device })
         .collect();
-    let fs = rig::mount_as(recorded, run.tree_log, compressed::options(run.compress))?;
+    let fs = rig::mount_discarding(
+        recorded,
+        run.tree_log,
+        compressed::options(run.compress),
+        run.discards.mode,
+    )?;
+    discards::hasten(&fs);
     let mut states = BTreeMap::from([(fs.engine().txn.committed().get(), cold(&devices)?.1)]);
     let is_given = ops.is_some();
     let mut ops = ops.unwrap_or_else(|| workload::choose(&mut rng, run.mix, run.ops));
@@ -201,33 +210,46 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
     let desk = Desk::default();
     let mut history = History::default();
     let (mut promises, mut refused, mut groups) = (Vec::new(), 0, desk::Counts::default());
-    match run.threads {
-        Threads::One => {
-            let mut promised = promise::History::new(&tree::take(&fs)?);
-            let mut last = fs.engine().txn.committed().get();
-            play((&fs, &desk), &ops, |op, is_done| {
-                let now = fs.engine().txn.committed().get();
-                if now != last {
-                    last = now;
-                    log.mark(now);
-                    states.insert(now, noted_state(&fs, op, is_done, &devices)?);
-                }
-                note(&mut promised, &fs, op, is_done, &log)
-            })?;
-            promises.push(promised);
+    // One thread trims between its operations: the run follows from its seed.
+    let (mut trims, beside) = match run.threads {
+        Threads::One => (Trims::new(run.seed, run.discards), Discards::NONE),
+        _ => (Trims::new(run.seed, Discards::NONE), run.discards),
+    };
+    discards::beside(&fs, beside, || {
+        match run.threads {
+            Threads::One => {
+                let mut promised = promise::History::new(&tree::take(&fs)?);
+                let mut last = fs.engine().txn.committed().get();
+                play((&fs, &desk), &ops, |op, is_done| {
+                    trims.after_op(&fs)?;
+                    let now = fs.engine().txn.committed().get();
+                    if now != last {
+                        last = now;
+                        log.mark(now);
+                        states.insert(now, noted_state(&fs, op, is_done, &devices)?);
+                    }
+                    note(&mut promised, &fs, op, is_done, &log)
+                })?;
+                promises.push(promised);
+            }
+            Threads::Committer => {
+                (history, promises) = play_beside((&fs, &desk), &ops, &log, || fs.engine().commit())?;
+            }
+            Threads::Syncer => {
+                ops.retain(Op::only_adds_data);
+                (history, promises) = play_beside((&fs, &desk), &ops, &log, || fs.engine().sync())?;
+            }
+            Threads::Shared => {
+                let (names, promised) = shared::play(&fs, &mut rng, &run, &log)?;
+                (history, promises) = (names, vec![promised]);
+            }
+            Threads::Rounds => promises = vec![rounds::play(&fs, &mut rng, &run, &log)?],
+            Threads::Several | Threads::Full => {
+                (promises, refused, groups) = several::play(&fs, &mut rng, &run, &log)?;
+            }
         }
-        Threads::Committer => (history, promises) = play_beside((&fs, &desk), &ops, &log, || fs.engine().commit())?,
-        Threads::Syncer => {
-            ops.retain(Op::only_adds_data);
-            (history, promises) = play_beside((&fs, &desk), &ops, &log, || fs.engine().sync())?;
-        }
-        Threads::Shared => {
-            let (names, promised) = shared::play(&fs, &mut rng, &run, &log)?;
-            (history, promises) = (names, vec![promised]);
-        }
-        Threads::Rounds => promises = vec![rounds::play(&fs, &mut rng, &run, &log)?],
-        Threads::Several | Threads::Full => (promises, refused, groups) = several::play(&fs, &mut rng, &run, &log)?,
-    }
+        Ok(())
+    })?;
     groups += desk.counts();
     // What is open is lost, as in a crash.
     drop(desk);
@@ -411,6 +433,11 @@ fn cold(devices: &Devices) -> Result<(u64, Tree)> {
 }
 
 impl Recording {
+    /// How many discards were recorded.
+    pub fn discards(&self) -> u64 {
+        discards::count(&self.events)
+    }
+
     /// How many operations found no space.
     pub fn refused(&self) -> usize {
         self.refused

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use btrfs_check::{CheckOptions, Finding, FindingId, Severity};
 use btrfs_format::TreeId;
 use btrfs_image::{MkfsOptions, NewSubvolume, Profile, mkfs};
+use cowshed_btrfs::discard::DiscardMode;
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::env::FixedEnv;
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions};
@@ -97,10 +98,10 @@ pub fn shared(devices: &Devices) -> Vec<Arc<dyn BlockDevice>> {
         .collect()
 }
 
-/// The same device, which takes its time to write and to flush.
+/// The same device, which takes its time to write, to flush and to discard: a write that is sent meanwhile is destroyed.
 pub fn slow(device: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
     let plan = FaultPlan::new();
-    for (on, micros) in [(On::Write, 100), (On::Flush, 1000)] {
+    for (on, micros) in [(On::Write, 100), (On::Flush, 1000), (On::Discard, 500)] {
         let pause = Duration::from_micros(micros);
         plan.add(Fault::error(on, 0).with_kind(FaultKind::Slow { pause }).forever());
     }
@@ -130,7 +131,7 @@ pub fn mount_with(devices: Vec<Arc<dyn BlockDevice>>, tree_log: bool) -> Result<
     mount_as(devices, tree_log, MountOptions::default())
 }
 
-/// As [`mount_as`]; and to look changes nothing, not even the clock.
+/// As [`mount_as`]; to look changes nothing, not even the clock. Each commit discards what it has freed.
 pub fn mount_to_watch(
     devices: Vec<Arc<dyn BlockDevice>>,
     tree_log: bool,
@@ -140,7 +141,7 @@ pub fn mount_to_watch(
         atime: AtimePolicy::Never,
         ..mount
     };
-    mount_as(devices, tree_log, options)
+    mount_discarding(devices, tree_log, options, DiscardMode::Sync)
 }
 
 /// As [`mount_with`], with more options.
@@ -149,11 +150,22 @@ pub fn mount_as(
     tree_log: bool,
     mount: MountOptions,
 ) -> Result<Fs, cowshed_btrfs::Error> {
+    mount_discarding(devices, tree_log, mount, DiscardMode::Off)
+}
+
+/// As [`mount_as`], with what becomes of freed space.
+pub fn mount_discarding(
+    devices: Vec<Arc<dyn BlockDevice>>,
+    tree_log: bool,
+    mount: MountOptions,
+    discard: DiscardMode,
+) -> Result<Fs, cowshed_btrfs::Error> {
     let volume = Volume::open(devices, &OpenOptions::default())?;
     let options = EngineOptions {
         commit_interval_s: 0,
         memory_bytes_max: 64 << 20,
         tree_log,
+        discard,
         ..EngineOptions::default()
     };
     let env: Arc<dyn Env> = Arc::new(FixedEnv::default());

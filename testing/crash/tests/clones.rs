@@ -1,6 +1,7 @@
 //! Data that two logs have, step by step.
 
 use btrfs_format::TreeId;
+use cowshed_crash::discards::Discards;
 use cowshed_crash::power::{self, Run, Threads};
 use cowshed_crash::rig::{self, Layout};
 use cowshed_crash::workload::{self, Mix, Op, Player};
@@ -19,6 +20,7 @@ fn a_clone_of_a_part_in_another_subvolume_is_logged_beside_the_whole() {
         mix: Mix::Syncs,
         tree_log: true,
         compress: None,
+        discards: Discards::NONE,
         subvolumes: true,
         snapshots: false,
         tear_bytes: 4096,

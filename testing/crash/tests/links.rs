@@ -1,5 +1,6 @@
 //! Histories of names that were found wrong once, step by step.
 
+use cowshed_crash::discards::Discards;
 use cowshed_crash::power::{self, Run, Threads};
 use cowshed_crash::rig::Layout;
 use cowshed_crash::workload::{Mix, Op};
@@ -15,6 +16,7 @@ fn run() -> Run {
         mix: Mix::Syncs,
         tree_log: true,
         compress: None,
+        discards: Discards::NONE,
         subvolumes: false,
         snapshots: false,
         tear_bytes: 4096,

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use cowshed_btrfs::file::compress::CompressPolicy;
 use cowshed_crash::barriers::Barrier;
+use cowshed_crash::discards::Discards;
 use cowshed_crash::power::{self, Judged, Recording, Run, Threads};
 use cowshed_crash::rig::{self, Layout};
 use cowshed_crash::tree::NOCOW;
 use cowshed_crash::workload::{Mix, Op};
-use cowshed_crash::{compressed, desk, faults, kernel, load_image};
+use cowshed_crash::{compressed, desk, discards, faults, kernel, load_image};
 use cowshed_device::BlockDevice;
 use cowshed_harness::Keep;
 
@@ -62,6 +63,7 @@ fn run(seed: u64, layout: Layout, threads: Threads) -> Run {
         },
         tree_log: !seed.is_multiple_of(3),
         compress: compressed::drawn(seed),
+        discards: Discards::NONE,
         subvolumes: false,
         snapshots: false,
         tear_bytes: if seed.is_multiple_of(3) { 512 } else { 4096 },
@@ -388,4 +390,36 @@ fn a_missing_barrier_of_data_in_place_is_found() {
     }
     let run = run(5, Layout::Dup, Threads::One);
     says(&found_without(run, Some(ops), Barrier::Data), &BROKEN);
+}
+
+/// Discarded bytes are garbage in the images: what is discarded while anything leads to it is found out.
+#[test]
+fn crash_images_of_runs_that_discard_keep_what_was_promised() {
+    let kernel_images = u64::from(cowshed_harness::need::kernel_btrfs().is_some());
+    let mut discarded = 0;
+    let threads = [
+        Threads::One,
+        Threads::Several,
+        Threads::One,
+        Threads::Committer,
+        Threads::Rounds,
+        Threads::One,
+        Threads::Shared,
+        Threads::Full,
+    ];
+    for (seed, threads) in (500..).zip(threads) {
+        let layout = if seed % 4 == 3 { Layout::Raid1 } else { Layout::Dup };
+        let run = Run {
+            mix: Mix::Syncs,
+            tree_log: true,
+            tear_bytes: 4096,
+            discards: discards::always(seed, threads),
+            ..run(seed, layout, threads)
+        };
+        judge_some_and(run, 30, kernel_images, |recording, _| {
+            discarded += u64::from(recording.discards() > 0);
+            Ok(())
+        });
+    }
+    assert!(discarded > 150, "only {discarded} images of runs that discard");
 }

@@ -41,6 +41,8 @@ pub struct MountOptions {
     /// Front ends need not open files: faster for small files. Immutable and append-only files are then found out by the first
     /// write, not by `open`.
     pub stateless_open: bool,
+    /// The user whose process serves the mount: may trim it, as root may.
+    pub owner_uid: u32,
 }
 
 impl Default for MountOptions {
@@ -54,6 +56,7 @@ impl Default for MountOptions {
             nodatacow: false,
             compress: None,
             stateless_open: false,
+            owner_uid: 0,
         }
     }
 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use cowshed_vfs::perm::Strips;
 use cowshed_vfs::{
     Access, At, Caches, Context, Dedupe, Defrag, Error as Errno, Exchange, ExtendedFlags, ExtentSink, Failure,
-    FlagChange, Freshness, Group, Handle, InodeFlags, NodeId, PERM_MASK, SubvolumeOf, Volume, VolumeInfo, WriteFlags,
+    FlagChange, Freshness, Group, Handle, InodeFlags, NodeId, PERM_MASK, SubvolumeOf, TrimRange, Volume, VolumeInfo,
+    WriteFlags,
 };
 
 use super::setattr::{Capability, strip_capability, strips_of};
@@ -164,6 +165,15 @@ impl Volume for Fs {
     fn defragment(&self, node: NodeId, range: Range<u64>, what: &Defrag) -> VfsResult<u64> {
         let run = || file::defragment(&self.engine, &self.file_to_write(node)?, range, what);
         run().map_err(|e| errno("defragment", e))
+    }
+
+    fn trim(&self, ctx: &Context, range: TrimRange) -> VfsResult<u64> {
+        // The kernel asks for CAP_SYS_ADMIN, of which front ends say nothing.
+        if !ctx.creds.is_privileged() && ctx.creds.uid != self.options.owner_uid {
+            return Err(Errno::NotPermitted);
+        }
+        let trimmed = self.engine.trim(range);
+        self.settled(trimmed).map_err(|e| errno("trim", e))
     }
 
     fn begin_group(self: Arc<Self>) -> VfsResult<Box<dyn Group>> {

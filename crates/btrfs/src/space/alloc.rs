@@ -136,6 +136,17 @@ impl Space {
 
     /// What so many pieces of free space hold at most, the biggest ones there are for data; or as much as is `enough_bytes`.
     pub fn data_bytes_in(&self, pieces: usize, enough_bytes: u64) -> u64 {
+        let bytes = self.unclaimed_bytes_in(pieces, enough_bytes);
+        if bytes >= enough_bytes {
+            return bytes;
+        }
+        match self.pause_discards() {
+            Some(_all_is_seen) => self.unclaimed_bytes_in(pieces, enough_bytes),
+            None => bytes,
+        }
+    }
+
+    fn unclaimed_bytes_in(&self, pieces: usize, enough_bytes: u64) -> u64 {
         let groups = self.pools[Pool::Data as usize].read().clone();
         let (mut biggest, mut bytes): (Vec<u64>, u64) = (Vec::new(), 0);
         for group in groups.iter() {
@@ -189,6 +200,25 @@ impl Space {
         want: u64,
         partial: bool,
         take: impl Fn(&Group) -> Option<Range<u64>>,
+    ) -> Result<Option<Range<u64>>> {
+        let found = self.alloc_unclaimed(pool, hint, want, partial, &take)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        // What is being discarded is free, too.
+        match self.pause_discards() {
+            Some(_all_is_seen) => self.alloc_unclaimed(pool, hint, want, partial, &take),
+            None => Ok(None),
+        }
+    }
+
+    fn alloc_unclaimed(
+        &self,
+        pool: Pool,
+        hint: Pool,
+        want: u64,
+        partial: bool,
+        take: &impl Fn(&Group) -> Option<Range<u64>>,
     ) -> Result<Option<Range<u64>>> {
         let hint = &self.hints[hint as usize];
         loop {

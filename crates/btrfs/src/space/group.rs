@@ -214,6 +214,24 @@ impl Group {
             "{range:?} is claimed, but only {took} bytes of it are free"
         )))
     }
+    /// The first hole, or part of one, of at least `bytes_min` in this range. The group must be loaded.
+    pub fn next_hole(&self, within: Range<u64>, bytes_min: u64) -> Option<Range<u64>> {
+        self.state.lock().holes.next_hole(within, bytes_min)
+    }
+    /// Takes what is free of a range out of reach, until it is [put back](Self::put_free).
+    pub fn take_free(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut state = self.state.lock();
+        let parts = state.holes.take_parts(range);
+        self.refresh(&state);
+        parts
+    }
+    pub fn put_free(&self, parts: Vec<Range<u64>>) {
+        let mut state = self.state.lock();
+        for part in parts {
+            state.holes.free(part);
+        }
+        self.refresh(&state);
+    }
     /// In use to free.
     pub fn give_back(&self, range: Range<u64>) -> Result<(), Contradiction> {
         let mut state = self.state.lock();

@@ -6,6 +6,9 @@
 mod alloc;
 mod budget;
 mod chunks;
+mod discard;
+#[cfg(test)]
+mod discard_tests;
 mod disk_view;
 mod group;
 mod ledger;
@@ -33,6 +36,7 @@ use parking_lot::{Mutex, RwLock};
 use zerocopy::IntoBytes;
 
 pub use budget::Budget;
+pub use discard::Freed;
 pub use ledger::{DataReservation, MetaReservation};
 pub use retire::GroupStats;
 pub use statfs::SpaceStat;
@@ -42,6 +46,7 @@ use crate::error::{Error, Result};
 use crate::overlay::Edit;
 use crate::volume::Volume;
 use chunks::{Chunks, Delivery, pool_of};
+use discard::Discards;
 use group::{Contradiction, Group};
 use ledger::{Ledger, POOLS, Pool};
 use load::SpaceTrees;
@@ -87,8 +92,7 @@ pub struct Space {
     dirty: Mutex<BTreeSet<u64>>,
     /// Groups with pinned ranges.
     pinned: Mutex<BTreeSet<u64>>,
-    /// Ranges that the last commit freed, if somebody collects them.
-    freed: Mutex<Option<Vec<(LogicalAddr, u64)>>>,
+    discards: Discards,
     /// What the trees and we disagree about: the next commit fails with it.
     contradiction: Mutex<Option<String>>,
     flusher: RwLock<Option<Weak<dyn Flusher>>>,
@@ -137,7 +141,7 @@ impl Space {
             chunks: Mutex::new(loaded.chunks),
             dirty: Mutex::default(),
             pinned: Mutex::default(),
-            freed: Mutex::new(None),
+            discards: Discards::default(),
             contradiction: Mutex::new(None),
             flusher: RwLock::new(None),
             failed: AtomicBool::new(false),
@@ -346,19 +350,18 @@ impl Space {
     /// The superblock is on disk: pinned space becomes free.
     pub fn commit_done(&self) {
         let pinned = std::mem::take(&mut *self.pinned.lock());
-        let mut freed = self.freed.lock();
         for start in pinned {
             let (group, pool) = self.own_group(LogicalAddr(start), 1);
             let ranges = group.unpin();
             self.ledger.unpinned(pool, ranges.total_bytes());
-            if let Some(freed) = &mut *freed {
-                freed.extend(ranges.iter().map(|r| (LogicalAddr(r.start), r.end - r.start)));
+            for range in ranges.iter() {
+                self.discards.note(range);
             }
         }
-        drop(freed);
         let mut chunks = self.chunks.lock();
         let gone = chunks.commit_done();
         if !gone.is_empty() {
+            self.discards.note_room(&gone);
             self.forget_groups(gone);
             self.refresh_addable(&chunks);
         }
@@ -372,15 +375,6 @@ impl Space {
     pub fn commit_failed(&self) {
         self.failed.store(true, Ordering::Release);
         self.chunks.lock().retirement.commit_failed();
-    }
-
-    /// Starts (or ends) collecting the ranges that commits free, for discard.
-    pub fn collect_freed(&self, on: bool) {
-        *self.freed.lock() = on.then(Vec::new);
-    }
-    /// The ranges that commits freed since the last call, without those in block groups that went. They may be in use again: whoever discards claims them first.
-    pub fn take_freed(&self) -> Vec<(LogicalAddr, u64)> {
-        self.freed.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Takes a free range out, which a log that is replayed has extents in. `type_flag` is the kind of block group that

@@ -227,6 +227,29 @@ impl Holes {
         self.set.remove(range, |change| index(by_len, change))
     }
 
+    /// The first hole, or part of one, of at least `bytes_min` in this range.
+    pub fn next_hole(&self, within: Range<u64>, bytes_min: u64) -> Option<Range<u64>> {
+        let current = self.current.start.max(within.start)..self.current.end.min(within.end);
+        let is_long = |part: &Range<u64>| part.start < part.end && part.end - part.start >= bytes_min;
+        let in_set = self.set.overlaps(within).find(is_long);
+        let current = Some(current).filter(is_long);
+        in_set.into_iter().chain(current).min_by_key(|part| part.start)
+    }
+
+    /// Takes what is free of a range out; gives the parts, in order.
+    pub fn take_parts(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
+        if self.current.start < range.end && range.start < self.current.end {
+            let current = std::mem::replace(&mut self.current, 0..0);
+            self.add(current);
+        }
+        let parts: Vec<_> = self.set.overlaps(range).collect();
+        let by_len = &mut self.by_len;
+        for part in &parts {
+            self.set.remove(part.clone(), |change| index(by_len, change));
+        }
+        parts
+    }
+
     /// All holes, in order.
     #[cfg(test)]
     pub fn to_set(&self) -> RangeSet {

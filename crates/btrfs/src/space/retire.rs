@@ -88,6 +88,8 @@ impl Space {
     pub(super) fn want_retired_for(&self, pool: Pool) -> bool {
         // What is under way makes room with the commit that is waited for.
         let is_under_way = self.chunks.lock().retirement.is_under_way();
+        // A group of which something is being discarded is empty all the same.
+        let _all_is_seen = self.pause_discards();
         let helps = is_under_way || !self.candidates(pool).is_empty();
         if helps {
             self.retire_for[pool as usize].store(true, Ordering::Release);
@@ -107,6 +109,7 @@ impl Space {
         if wanting.is_empty() || system_blocks < SYSTEM_BLOCKS_LAST {
             return;
         }
+        let _all_is_seen = self.pause_discards();
         let mut chunks = self.chunks.lock();
         let mut found: Vec<_> = wanting.into_iter().flat_map(|pool| self.candidates(pool)).collect();
         found.truncate(GROUPS_MAX);
@@ -139,9 +142,7 @@ impl Space {
         }
         Arc::make_mut(&mut *self.pools[pool as usize].write()).retain(|other| !Arc::ptr_eq(other, &group));
         let range = group.range();
-        if let Some(freed) = &mut *self.freed.lock() {
-            freed.retain(|(addr, _)| !range.contains(&addr.get()));
-        }
+        self.discards.forget(range.clone());
         tracing::debug!(
             "space: the empty block group at {} goes, flags {:#x}",
             range.start,

@@ -87,6 +87,7 @@ impl Engine {
         let overlays = frozen.overlays.into_iter().map(|(_, overlay)| overlay).collect();
         self.background.free(overlays);
         stats.time += started.elapsed();
+        self.discard_after_commit();
         Ok(())
     }
 

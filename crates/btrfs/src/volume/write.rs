@@ -104,8 +104,18 @@ impl Volume {
         }
     }
 
-    /// Tells the devices that a range is not needed any more.
-    pub fn discard(&self, addr: LogicalAddr, len_bytes: u64) -> Result<()> {
+    /// The largest unit in which a device of the volume discards; `None` where none does.
+    pub fn discard_granularity_bytes(&self) -> Option<u64> {
+        let present = self.members.iter().filter_map(|m| m.device.as_ref());
+        present.filter_map(|device| device.discard_granularity_bytes()).max()
+    }
+
+    /// Tells the devices that a range is not needed any more. Gives the bytes, those of all copies on devices that
+    /// discard.
+    ///
+    /// # Errors
+    /// The first one of a device. The others were told.
+    pub fn discard(&self, addr: LogicalAddr, len_bytes: u64) -> Result<u64> {
         self.require_writable()?;
         let _no_repair = self.repairs.read();
         let mut ranges: Vec<(DevId, u64, u64)> = Vec::new();
@@ -113,18 +123,33 @@ impl Volume {
             ranges.extend(piece.copies.iter().map(|at| (at.dev, at.offset, piece.len_bytes)));
         }
         ranges.sort_unstable();
-        let mut result = Ok(());
+        let (mut done_bytes, mut failure) = (0, None);
         for run in ranges.chunk_by(|a, b| a.0 == b.0 && a.1 + a.2 == b.1) {
             let (devid, offset_bytes, _) = run[0];
-            let run_bytes = run.iter().map(|r| r.2).sum();
-            let Some(device) = &self.require_member(devid)?.device else {
-                continue;
-            };
-            if let Err(error) = device.discard(offset_bytes, run_bytes) {
-                result = Err(error.into());
+            match self.discard_run(devid, offset_bytes, run.iter().map(|r| r.2).sum()) {
+                Ok(bytes) => done_bytes += bytes,
+                Err(error) => {
+                    failure.get_or_insert(error);
+                }
             }
         }
-        result
+        failure.map_or(Ok(done_bytes), Err)
+    }
+
+    /// As [`Volume::discard`], of a range of one device.
+    pub fn discard_on(&self, devid: DevId, offset_bytes: u64, len_bytes: u64) -> Result<u64> {
+        self.require_writable()?;
+        let _no_repair = self.repairs.read();
+        self.discard_run(devid, offset_bytes, len_bytes)
+    }
+
+    fn discard_run(&self, devid: DevId, offset_bytes: u64, len_bytes: u64) -> Result<u64> {
+        let device = self.require_member(devid)?.device.as_ref();
+        let Some(device) = device.filter(|device| device.discard_granularity_bytes().is_some()) else {
+            return Ok(0);
+        };
+        device.discard(offset_bytes, len_bytes)?;
+        Ok(len_bytes)
     }
 
     /// Barrier on all devices.

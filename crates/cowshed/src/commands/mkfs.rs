@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use btrfs_image::size::{parse_size_bytes, pretty_bytes};
-use btrfs_image::{Features, MkfsError, MkfsOptions, MkfsReport, Profile, csum_type_from_name, mkfs};
+use btrfs_image::{Discarded, Features, MkfsError, MkfsOptions, MkfsReport, Profile, csum_type_from_name, mkfs};
 use clap::Args;
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 
@@ -100,6 +100,7 @@ pub fn run(args: &MkfsArgs) -> Result<u8> {
     if args.json {
         println!("{:#}", json(&report, &options));
     } else if !args.quiet {
+        print_discards(&report, &made);
         print_report(&report, &options);
     }
     Ok(0)
@@ -193,6 +194,24 @@ fn open_target(path: &Path, byte_count: Option<u64>, made: &mut Vec<PathBuf>) ->
     Ok(FileDevice::open(path, OpenMode::ReadWrite)?)
 }
 
+/// In the words of mkfs.btrfs. A file that was made just now had nothing to discard.
+fn print_discards(report: &MkfsReport, made: &[PathBuf]) {
+    for device in &report.devices {
+        let is_new = made.iter().any(|path| path.display().to_string() == device.name);
+        match device.discarded {
+            Discarded::All if !is_new => {
+                let size = pretty_bytes(device.total_bytes);
+                println!("Performing full device TRIM {} ({size}) ...", device.name);
+            }
+            Discarded::NotDone => println!(
+                "{}: cannot discard, its old contents stay until overwritten",
+                device.name
+            ),
+            Discarded::All | Discarded::NotAsked => {}
+        }
+    }
+}
+
 fn print_report(report: &MkfsReport, options: &MkfsOptions) {
     let settings = &report.settings;
     println!(
@@ -244,7 +263,7 @@ fn json(report: &MkfsReport, options: &MkfsOptions) -> serde_json::Value {
         })).collect::<Vec<_>>(),
         "devices": report.devices.iter().map(|d| serde_json::json!({
             "devid": d.devid, "uuid": uuid::Uuid::from_bytes(d.uuid).to_string(),
-            "path": d.name, "total_bytes": d.total_bytes,
+            "path": d.name, "total_bytes": d.total_bytes, "discarded": d.discarded == Discarded::All,
         })).collect::<Vec<_>>(),
     })
 }

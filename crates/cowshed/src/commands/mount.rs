@@ -26,6 +26,8 @@ Options of -o, as in btrfs(5) and mount(8):
   nodatasum, nodatacow      for files made from now on
   compress=HOW, compress-force=HOW
                             compress what is written: zlib[:1-9], lzo, zstd[:-15..15], no; force: without looking first
+  discard=HOW, nodiscard    give freed space back to the device, an image file gets holes: async (default, some
+                            seconds later), sync (with each commit; also discard alone), no
   degraded                  mount although devices are missing
   rescue=usebackuproot:nologreplay:ignoredatacsums:...
   max_memory=SIZE           bound for pending changes and cached blocks, with k, m or g (default: a quarter of RAM)

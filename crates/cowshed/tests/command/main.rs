@@ -2,6 +2,7 @@
 
 mod atomic;
 mod compsize;
+mod discard;
 mod docs;
 mod exchange;
 mod extents;

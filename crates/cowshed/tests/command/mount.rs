@@ -506,7 +506,7 @@ fn bad_arguments_are_refused_before_anything_happens() {
 #[test]
 fn an_ordinary_user_makes_mounts_and_unmounts_through_fusermount3() {
     let Some(()) = can_mount() else { return };
-    for program in ["fusermount3", "setpriv", "unshare"] {
+    for program in ["fusermount3", "setpriv", "unshare", "fstrim"] {
         let Some(()) = need::tool(program) else { return };
     }
     let script = r#"
@@ -526,6 +526,12 @@ fn an_ordinary_user_makes_mounts_and_unmounts_through_fusermount3() {
             ../cowshed mount image mnt
             mkdir mnt/d
             echo hello > mnt/d/f
+            head -c 20000000 /dev/urandom > mnt/d/gone
+            ../cowshed sync mnt
+            rm mnt/d/gone
+            test "$(stat -c %b image)" -gt 39000
+            fstrim mnt
+            test "$(stat -c %b image)" -lt 8000
             ../cowshed umount mnt
             ../cowshed check --check-data-csum image
             ../cowshed cat image d/f

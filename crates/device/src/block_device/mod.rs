@@ -75,6 +75,11 @@ pub trait BlockDevice: Send + Sync + fmt::Debug {
     /// The barrier: what was written before the call is on stable storage when it returns.
     fn flush(&self) -> Result<()>;
 
+    /// The unit in which the device discards; `None` where it cannot, as far as that is known beforehand.
+    fn discard_granularity_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Tells the device that the range is not needed any more. What it reads as afterwards is unspecified until
     /// it is written again. A device that cannot discard does nothing.
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<()> {

@@ -89,7 +89,7 @@ impl LogTrees {
         for addr in replaced {
             self.blocks.remove(&addr);
             engine.store.forget(LogicalAddr(addr));
-            engine.space.free_block(LogicalAddr(addr));
+            engine.space.free_log_block(LogicalAddr(addr));
         }
         Ok(Written {
             blocks,
@@ -101,7 +101,7 @@ impl LogTrees {
     pub fn clear(&mut self, engine: &Engine) {
         for addr in std::mem::take(&mut self.blocks) {
             engine.store.forget(LogicalAddr(addr));
-            engine.space.free_block(LogicalAddr(addr));
+            engine.space.free_log_block(LogicalAddr(addr));
         }
         *self = Self::default();
     }

@@ -1,0 +1,215 @@
+//! When freed space is discarded: with the commit, in the background, or when asked to (fstrim). What may be discarded
+//! is decided in `space::discard`. docs/design/discard.md.
+//!
+//! A discard that fails does no harm: the space stays as it was. It is logged, and only fstrim reports it.
+
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use cowshed_vfs::{Error as Errno, TrimRange};
+use parking_lot::{Condvar, Mutex};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+
+/// How long an unmount goes on discarding what the last commits have freed.
+const DRAIN_TIME: Duration = Duration::from_secs(2);
+/// Ranges that are taken at once where no pace is kept.
+const BATCH_RANGES: usize = 64;
+
+/// The mount option `discard`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DiscardMode {
+    #[default]
+    Off,
+    /// Before a commit returns.
+    Sync,
+    /// Some time later, by a thread of its own.
+    Async,
+}
+
+/// How fast the thread works.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// After a commit has freed something: what is written again soon need not be discarded, and neighbours come together.
+    pub delay: Duration,
+    /// Shorter ranges wait for their neighbours, until the unmount.
+    pub bytes_min: u64,
+    pub batch_ranges: usize,
+    /// Between batches.
+    pub pause: Duration,
+}
+
+impl Default for Pace {
+    /// 1000 ranges a second.
+    fn default() -> Self {
+        Self {
+            delay: Duration::from_secs(10),
+            bytes_min: 32 << 10,
+            batch_ranges: 100,
+            pause: Duration::from_millis(100),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Signal {
+    pace: Pace,
+    /// Something was freed; discard it then.
+    due: Option<Instant>,
+    stop: bool,
+}
+
+/// The thread of [`DiscardMode::Async`], and the bell that wakes it.
+#[derive(Debug, Default)]
+pub(crate) struct Discarder {
+    signal: Arc<(Mutex<Signal>, Condvar)>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Discarder {
+    fn ring(&self) {
+        let (signal, bell) = &*self.signal;
+        let mut signal = signal.lock();
+        if signal.due.is_none() {
+            signal.due = Some(Instant::now() + signal.pace.delay);
+            bell.notify_one();
+        }
+    }
+
+    /// Ends the thread and waits for it.
+    pub fn stop(&self) {
+        {
+            let (signal, bell) = &*self.signal;
+            signal.lock().stop = true;
+            bell.notify_one();
+        }
+        let thread = self.thread.lock().take();
+        // The last reference to the engine may be dropped by this thread: it cannot wait for itself.
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the discard thread panicked");
+        }
+    }
+}
+
+/// Begins to collect what is freed, where the options ask for it and a device can discard.
+pub(crate) fn start(engine: &Arc<Engine>) {
+    let mode = engine.options.discard;
+    if mode == DiscardMode::Off || engine.volume.discard_granularity_bytes().is_none() {
+        return;
+    }
+    engine.space.collect_freed(true);
+    if mode != DiscardMode::Async {
+        return;
+    }
+    let (signal, weak) = (engine.discarder.signal.clone(), Arc::downgrade(engine));
+    let spawned = std::thread::Builder::new()
+        .name("cowshed-discard".into())
+        .spawn(move || run(&signal, &weak));
+    match spawned {
+        Ok(thread) => *engine.discarder.thread.lock() = Some(thread),
+        Err(error) => tracing::warn!("freed space is discarded at the unmount only: {error}"),
+    }
+}
+
+fn run(signal: &(Mutex<Signal>, Condvar), engine: &Weak<Engine>) {
+    loop {
+        let pace = {
+            let mut state = signal.0.lock();
+            loop {
+                match state.due {
+                    _ if state.stop => return,
+                    None => signal.1.wait(&mut state),
+                    Some(due) if due > Instant::now() => {
+                        signal.1.wait_until(&mut state, due);
+                    }
+                    Some(_) => break,
+                }
+            }
+            // Before the work: what is freed meanwhile rings again.
+            state.due = None;
+            state.pace
+        };
+        loop {
+            let Some(engine) = engine.upgrade() else { return };
+            if batch(&engine, pace.batch_ranges, pace.bytes_min) == 0 {
+                break;
+            }
+            drop(engine);
+            let mut state = signal.0.lock();
+            if !state.stop {
+                signal.1.wait_for(&mut state, pace.pause);
+            }
+            if state.stop {
+                return;
+            }
+        }
+    }
+}
+
+/// Discards some of what was freed; gives how many ranges that were.
+fn batch(engine: &Engine, count: usize, bytes_min: u64) -> usize {
+    if engine.txn.is_aborted() {
+        return 0;
+    }
+    let freed = engine.space.take_freed(count, bytes_min);
+    for range in &freed {
+        if let Err(error) = engine.space.discard_freed(range) {
+            tracing::warn!(?range, %error, "not discarded");
+        }
+    }
+    freed.len()
+}
+
+impl Engine {
+    /// Keeps another pace with what is discarded in the background.
+    pub fn set_discard_pace(&self, pace: Pace) {
+        self.discarder.signal.0.lock().pace = pace;
+    }
+
+    /// The commit is durable: what it freed may go.
+    pub(crate) fn discard_after_commit(&self) {
+        match self.options.discard {
+            DiscardMode::Off => {}
+            DiscardMode::Sync => while batch(self, BATCH_RANGES, 0) > 0 {},
+            DiscardMode::Async => self.discarder.ring(),
+        }
+    }
+
+    /// After the last commit: what nobody has discarded yet.
+    pub(crate) fn drain_discards(&self) {
+        let until = Instant::now() + DRAIN_TIME;
+        while Instant::now() < until && batch(self, BATCH_RANGES, 0) > 0 {}
+    }
+
+    /// Discards the free space of a range of logical addresses and the room that no chunk has, as fstrim asks for it.
+    /// Commits first. Gives the bytes, those of all copies.
+    ///
+    /// # Errors
+    /// `Invalid` (a range shorter than a sector), `NotSupported` (no device discards), and what devices say.
+    pub fn trim(&self, range: TrimRange) -> Result<u64> {
+        self.txn.check_writable()?;
+        if self.volume.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        let granularity = self.volume.discard_granularity_bytes().ok_or(Errno::NotSupported)?;
+        if range.len_bytes < u64::from(self.volume.sectorsize_bytes()) {
+            return Err(Errno::Invalid.into());
+        }
+        self.commit()?;
+        let within = range.start..range.start.saturating_add(range.len_bytes);
+        self.trim_free(within, range.bytes_min.max(granularity))
+    }
+
+    /// As [`Engine::trim`], of what is free without a commit.
+    pub fn trim_free(&self, within: Range<u64>, bytes_min: u64) -> Result<u64> {
+        let in_groups = self.space.discard_free(within, bytes_min);
+        let in_room = self.space.discard_room();
+        Ok(in_groups? + in_room?)
+    }
+}
