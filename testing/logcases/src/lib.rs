@@ -11,6 +11,7 @@
 //!
 //! The table stands in `docs/design/log-cases.md`, printed by [`doc`].
 
+pub mod compare;
 pub mod content;
 pub mod cuts;
 pub mod doc;

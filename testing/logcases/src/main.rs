@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 use cowshed_harness::Keep;
 use cowshed_logcases::roads::{self, Who};
-use cowshed_logcases::{Case, cuts, doc, reverse, table};
+use cowshed_logcases::{Case, compare, cuts, doc, reverse, table};
 
 #[derive(Parser)]
 #[command(
@@ -42,6 +42,15 @@ struct Args {
     /// Instead: judge so many crash images of runs of the kernel on a recorded device, cut at its barriers
     #[arg(long)]
     cuts: Option<u64>,
+    /// Instead: play so many random sequences, and compare what an fsync makes durable with the kernel's
+    #[arg(long)]
+    compare: Option<u64>,
+    /// With --compare: go on after a sequence that fails
+    #[arg(long)]
+    keep_going: bool,
+    /// With --compare: the exceptions of docs/design/log-cases.md count, too
+    #[arg(long)]
+    without_exceptions: bool,
     /// Of those images, from one run
     #[arg(long, default_value_t = 60)]
     per_run: u64,
@@ -97,6 +106,12 @@ fn main() -> Result<()> {
         println!("{}, {:.0} s", cuts::run(&options)?, started.elapsed().as_secs_f64());
         return Ok(());
     }
+    if let Some(sequences) = args.compare {
+        let report = compare_in_threads(&args, sequences)?;
+        println!("{report}, {:.0} s", started.elapsed().as_secs_f64());
+        ensure!(report.failed.is_empty(), "ours shows less than the kernel's");
+        return Ok(());
+    }
     let (writers, replayers) = (who(&args.writers), who(&args.replayers));
     let cases: Vec<Case> = table::all().filter(|case| case.name.contains(&args.name)).collect();
     let bases = (0..args.jobs)
@@ -143,4 +158,26 @@ fn main() -> Result<()> {
     );
     ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     Ok(())
+}
+
+/// The sequences in as many threads as jobs: each has a share of the seeds.
+fn compare_in_threads(args: &Args, sequences: u64) -> Result<compare::Report> {
+    let jobs = args.jobs.max(1) as u64;
+    let share = |job: u64| compare::Options {
+        seed: args.seed + sequences * job / jobs,
+        sequences: sequences * (job + 1) / jobs - sequences * job / jobs,
+        kernel_every: args.kernel_every,
+        keep_going: args.keep_going,
+        without_exceptions: args.without_exceptions,
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs)
+            .map(|job| scope.spawn(move || compare::run(&share(job))))
+            .collect();
+        let mut all = compare::Report::default();
+        for thread in threads {
+            all.add(thread.join().expect("a thread that compares does not panic")?);
+        }
+        Ok(all)
+    })
 }

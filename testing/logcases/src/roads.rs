@@ -45,7 +45,7 @@ pub struct Crash {
     /// There is a log to be replayed; otherwise the writer has committed instead.
     pub has_log: bool,
     /// Of the last commit.
-    generation: u64,
+    pub generation: u64,
 }
 
 impl Crash {
@@ -81,7 +81,7 @@ impl Crash {
 const SUBVOLUME_SHIFT: u32 = 40;
 
 /// Mount options under which the kernel commits only when asked to.
-const KERNEL_OPTIONS: &str = "noatime,commit=300";
+pub(crate) const KERNEL_OPTIONS: &str = "noatime,commit=300";
 
 /// A fresh volume. Each has a uuid of its own: the kernel does not like to mount two of one uuid at a time.
 pub fn base(nodesize_bytes: u32) -> Result<MemDevice> {

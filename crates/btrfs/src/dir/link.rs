@@ -64,6 +64,7 @@ pub fn link(engine: &Engine, caller: &Caller<'_>, inode: &Arc<Inode>, dir: &Arc<
         Ok(staged)
     })?;
     engine.log.names_changed(&staged);
+    engine.log.name_added(inode, (dir, name), None);
     inode.refs.set_linkable(false);
     let generation = join.generation();
     let mut attrs = lock::attrs_all(&[dir, inode]);

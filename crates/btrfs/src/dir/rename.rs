@@ -299,6 +299,14 @@ impl Move<'_> {
             touch_inode(state, generation, now);
         }
         engine.log.name_left(from.dir, from.name, &self.moving.inode);
+        engine
+            .log
+            .name_added(&self.moving.inode, (to.dir, to.name), Some(from.dir));
+        if self.is_exchange()
+            && let Some(there) = self.replaced
+        {
+            engine.log.name_added(&there.inode, (from.dir, from.name), Some(to.dir));
+        }
         touch_inode(attrs.of(&self.moving.inode), generation, now);
         for inode in all.iter().filter(|i| !i.is_placeholder()) {
             let item = inode.item_bytes(attrs.of(inode));

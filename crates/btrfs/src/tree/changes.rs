@@ -100,6 +100,25 @@ impl Tree {
         state.tracked.0.as_ref().is_some_and(|all| all.contains_key(&id))
     }
 
+    /// Objects that are tracked, at most so many.
+    pub(crate) fn tracked_objects(&self, count_max: usize) -> Vec<ObjectId> {
+        let state = self.state.read();
+        let all = state.tracked.0.iter().flat_map(|all| all.keys());
+        all.take(count_max).copied().collect()
+    }
+
+    /// Tracked objects that changed since they were logged.
+    pub(crate) fn tracked_and_changed(&self) -> Vec<ObjectId> {
+        let state = self.state.read();
+        let all = state.tracked.0.iter().flatten();
+        let mut changed: Vec<_> = all
+            .filter(|(_, changes)| !changes.is_empty())
+            .map(|(id, _)| *id)
+            .collect();
+        changed.sort_unstable();
+        changed
+    }
+
     /// Did anything about the object of this key change but the item of the key: since it was logged, or else since the
     /// commit?
     pub(crate) fn has_other_changes(&self, key: &Key) -> bool {

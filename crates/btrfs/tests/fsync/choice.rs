@@ -43,6 +43,33 @@ fn seen(rig: &Rig, path: &str) -> (Seen, u64) {
     (after_crash(rig.image()), rig.attr(path).unwrap().ino)
 }
 
+/// What an fsync carries along (docs/design/log-tree.md) is for files whose names changed: not for one that was created.
+#[test]
+fn fsync_of_new_file_among_many_unsynced_ones_logs_that_file_alone() {
+    if !kernel_can() {
+        return;
+    }
+    let rig = rig();
+    rig.mkdir("d").unwrap();
+    for n in 0..20_000 {
+        rig.create(&format!("d/{n}")).unwrap();
+    }
+    rig.create("d/synced").unwrap();
+    let before = rig.fs.engine().log_stats();
+    rig.fsync("d/synced");
+    let after = rig.fs.engine().log_stats();
+    assert_eq!((after.syncs - before.syncs, after.commits - before.commits), (1, 0));
+    // The file, its name, and the new directory that the name needs with its own.
+    let items = after.items_merged - before.items_merged;
+    assert!(items <= 6, "{items} items");
+    // A file that gets another name brings its directory along, once.
+    rig.link("d/synced", "d/linked").unwrap();
+    rig.fsync("d/synced");
+    let carried = rig.fs.engine().log_stats().items_merged - after.items_merged;
+    assert!(carried > 20_000, "{carried} items");
+    assert!(rig.exists("d/linked"));
+}
+
 #[test]
 fn fdatasync_leaves_times_alone() {
     if !kernel_can() {

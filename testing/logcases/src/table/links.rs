@@ -35,6 +35,39 @@ pub(super) const CASES: &[Case] = &[
         "the link count fits the names",
     ),
     case(
+        "links_of_two_files_and_fsync_of_one",
+        "write foo 0 a8k; write bar 0 b8k; sync; link bar bar_link; link foo foo_link; fsync bar",
+        &["foo = a8k; foo == foo_link; foo links 2; bar = b8k; bar == bar_link; bar links 2"],
+    ),
+    case(
+        "link_of_logged_file_and_fsync_of_another",
+        "create f; setx f user.a one; sync; write f 0 a8k; fsync f; rmx f user.a; link f f_link; create g; fsync g",
+        &["f = a8k; f == f_link; f links 2; f !x user.a; g = -"],
+    ),
+    case(
+        "link_beside_moves_into_the_directory",
+        "mkdir x; mkdir y; mkdir y/z; write x/foo 0 a8k; write y/foo2 0 b8k; sync; link x/foo x/bar; rename y/z x/z; \
+         rename y/foo2 x/foo2; fsync x/bar",
+        &["x/; y/; x/foo = a8k; x/foo == x/bar; x/z/; x/foo2 = b8k; !y/z; !y/foo2"],
+    )
+    .commits(),
+    case(
+        "unlink_of_one_name_beside_a_new_file",
+        "write f 0 a8k; link f g; sync; unlink g; create h; fsync f",
+        &["f = a8k; !g; f links 1; h = -"],
+    ),
+    case(
+        "unlink_of_one_name_of_logged_file_and_fsync_of_another",
+        "write f 0 a8k; link f g; sync; write f 0 b8k; fsync f; unlink g; create h; fsync h",
+        &["f = b8k; !g; f links 1; h = -"],
+    ),
+    case(
+        "logged_file_changed_and_fsync_of_its_directory",
+        "mkdir d; write d/f 0 a8k; sync; link d/f d/g; fsync d/f; setx d/f user.a one; create d/h; fsync d",
+        &["d/; d/f = a8k; d/f == d/g; d/f x user.a=one; d/h = -"],
+    )
+    .linux_also(&["d/; d/f = a8k; d/f == d/g; d/h = -"]),
+    case(
         "link_of_changed_file",
         "write f 0 a8k; sync; write f 0 b8k; link f g; fsync g",
         &["f = b8k; f == g; f links 2"],

@@ -31,6 +31,16 @@ pub(super) const CASES: &[Case] = &[
         "whole or not at all",
     ),
     case(
+        "rename_of_logged_file_and_fsync_of_another",
+        "sync; write a 0 a8k; fsync a; rename a b; create g; fsync g",
+        &["b = a8k; !a; g = -"],
+    ),
+    case(
+        "rename_and_fsync_beside_a_new_file",
+        "write a 0 a8k; sync; rename a b; create g; fsync b",
+        &["b = a8k; !a; g = -"],
+    ),
+    case(
         "rename_twice",
         "write a 0 a8k; sync; rename a b; fsync b; rename b c; fsync c",
         &["c = a8k; !a; !b"],
@@ -143,8 +153,7 @@ pub(super) const CASES: &[Case] = &[
         "exchange_new_with_old",
         "mkdir d; write d/a 0 a8k; sync; write b 0 b8k; fsync b; exchange d/a b; fsync b",
         &["d/; d/a = b8k; b = a8k"],
-    )
-    .commits(),
+    ),
     case(
         "exchange_file_with_directory",
         "mkdir d; write d/x 0 x4k; write f 0 a8k; sync; exchange d f; fsync d",

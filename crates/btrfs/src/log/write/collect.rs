@@ -15,6 +15,7 @@ use zerocopy::IntoBytes;
 use super::Scope;
 use super::blocks::SubvolLog;
 use super::names::LeftNames;
+use super::renamed::Renamed;
 use crate::dir::names::{Target, find};
 use crate::engine::Engine;
 use crate::error::Error;
@@ -105,6 +106,7 @@ pub(super) struct Collector<'a> {
     pub committed: Tree,
     pub log: &'a mut SubvolLog,
     pub left: &'a mut LeftNames,
+    renamed: &'a mut Renamed,
     pub running: Generation,
     /// In the order in which they were found; the last one of a key wins.
     pub edits: Edits,
@@ -149,13 +151,19 @@ fn is_same_but_for_times(one: &InodeItem, other: &InodeItem) -> bool {
 }
 
 impl<'a> Collector<'a> {
-    pub fn new(engine: &'a Engine, tree: &Arc<Tree>, log: &'a mut SubvolLog, left: &'a mut LeftNames) -> Self {
+    pub fn new(
+        engine: &'a Engine,
+        tree: &Arc<Tree>,
+        log: &'a mut SubvolLog,
+        (left, renamed): (&'a mut LeftNames, &'a mut Renamed),
+    ) -> Self {
         Self {
             engine,
             committed: tree.committed_view(),
             tree: tree.clone(),
             log,
             left,
+            renamed,
             running: engine.txn.running(),
             edits: Vec::new(),
             work: Vec::new(),
@@ -167,15 +175,75 @@ impl<'a> Collector<'a> {
     pub fn run(&mut self, inodes: &BTreeMap<ObjectId, Scope>) -> Step<()> {
         let synced: Vec<_> = inodes.keys().copied().collect();
         self.drop_dead(&synced)?;
+        // Nothing is carried along by an fsync that has nothing to write.
+        let id = self.tree.id();
+        let may_write =
+            |ino: &ObjectId| self.tree.pending_edit(&inode_key(*ino)).is_some() || self.renamed.was_logged(id, *ino);
+        if inodes.keys().any(may_write) {
+            for ino in self.renamed.take_stale(self.tree.id()) {
+                if self.is_alive(ino) {
+                    self.want(ino, Want::Names)?;
+                    self.directories_of_renamed(ino)?;
+                }
+            }
+        }
         for (ino, scope) in inodes {
-            if *scope == Scope::All || !self.only_times_changed(*ino)? {
+            let is_renamed = self.renamed.contains(self.tree.id(), *ino);
+            if *scope == Scope::All || is_renamed || !self.only_times_changed(*ino)? {
                 self.want(*ino, Want::All)?;
+                match self.is_pending_dir(*ino) {
+                    true => self.files_in_the_log(|_, _| true)?,
+                    false => self.directories_of_renamed(*ino)?,
+                }
             }
         }
         while let Some((ino, want)) = self.work.pop() {
             self.object(ino, want)?;
         }
         Ok(())
+    }
+
+    /// The inode has a name, as far as what is pending says.
+    fn is_alive(&self, ino: ObjectId) -> bool {
+        match self.tree.pending_edit(&inode_key(ino)) {
+            Some(Some(item)) => inode_item(&item).is_some_and(|inode| inode.nlink.get() > 0),
+            Some(None) => false,
+            None => true,
+        }
+    }
+
+    fn is_pending_dir(&self, ino: ObjectId) -> bool {
+        let item = self.tree.pending_edit(&inode_key(ino)).flatten();
+        item.is_some_and(|item| inode_item(&item).is_some_and(is_dir))
+    }
+
+    /// A synced directory brings the files up to date that the log has already: Linux looks at all that its new names lead to,
+    /// and where a file brings its directories along, at all whose names changed.
+    fn files_in_the_log(&mut self, which: impl Fn(&Self, ObjectId) -> bool) -> Step<()> {
+        for ino in self.tree.tracked_and_changed() {
+            let is_inode = (ObjectId::FIRST_FREE.0..=ObjectId::LAST_FREE.0).contains(&ino.0);
+            if is_inode && which(self, ino) && self.is_alive(ino) && !self.is_pending_dir(ino) {
+                self.want(ino, Want::Names)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that got or lost a name since the commit brings the directories along that it is in now, with all that
+    /// changed in them.
+    fn directories_of_renamed(&mut self, ino: ObjectId) -> Step<()> {
+        if !self.renamed.contains(self.tree.id(), ino) {
+            return Ok(());
+        }
+        let from = Key::new(ino, KeyType::INODE_REF, 0);
+        let tree = self.tree.clone();
+        let mut names = tree.cursor(from, Key::new(ino, KeyType::INODE_EXTREF, u64::MAX));
+        while let Some((key, item)) = names.next()? {
+            for (dir, _) in names_in(&key, &item) {
+                self.want(dir, Want::All)?;
+            }
+        }
+        self.files_in_the_log(|this, ino| this.renamed.contains(this.tree.id(), ino))
     }
 
     /// Does an inode differ in nothing but times from what the log has of it, or else the last commit?
@@ -237,12 +305,7 @@ impl<'a> Collector<'a> {
             if log.get(&inode_key(ino))?.is_none() {
                 continue;
             }
-            let is_alive = match self.tree.pending_edit(&inode_key(ino)) {
-                Some(Some(item)) => inode_item(&item).is_some_and(|i| i.nlink.get() > 0),
-                Some(None) => false,
-                None => true,
-            };
-            if !is_alive {
+            if !self.is_alive(ino) {
                 self.forget(ino, synced)?;
             }
         }

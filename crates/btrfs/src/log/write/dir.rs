@@ -21,6 +21,9 @@ use cowshed_vfs::FileKind;
 /// log has already takes nothing: a commit too many, then, where there is hardly any room.)
 const LEAST_CHILD_BYTES: u64 = (2 * ITEM_HEADER_BYTES + size_of::<InodeItem>() + size_of::<InodeRef>() + 1) as u64;
 
+/// So many new inodes of one directory are tracked, at 100 bytes each; of more than that only those that are synced themselves.
+const TRACKED_MAX: usize = 1 << 12;
+
 impl Collector<'_> {
     /// Logs a directory with its entries.
     pub(super) fn directory(&mut self, of: Subject) -> Step<()> {
@@ -115,7 +118,9 @@ impl Collector<'_> {
             self.engine,
             least_blocks(least_bytes, self.engine.store.nodesize_bytes()),
         )?;
-        let mut others = Vec::new();
+        let (mut others, mut copied) = (Vec::new(), Vec::new());
+        // A later sync of the directory brings them up to date, where they are not too many.
+        let are_tracked = children.len() <= TRACKED_MAX;
         // An inode and its name each.
         self.edits.reserve(2 * children.len());
         let (running, edits) = (self.running, &mut self.edits);
@@ -123,10 +128,16 @@ impl Collector<'_> {
             .pending_of_objects(&children, KeyType(KeyType::DIR_ITEM.0 - 1), |ino, items, is_tracked| {
                 if is_on(Mechanism::Bulk) && !is_tracked && is_plain(items, dir, running) {
                     edits.extend(items.iter().map(|(key, edit)| (**key, (*edit).clone())));
+                    if are_tracked {
+                        copied.push(ino);
+                    }
                 } else {
                     others.push(ino);
                 }
             });
+        for ino in copied {
+            self.tree.track(ino);
+        }
         for ino in others {
             self.child(ino)?;
         }

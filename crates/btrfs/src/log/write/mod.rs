@@ -21,6 +21,7 @@ mod extents;
 mod names;
 mod queue;
 mod ranges;
+mod renamed;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use cost::{Costs, Pending, least_blocks};
 use names::LeftNames;
 pub use queue::Done;
 use queue::Queue;
+use renamed::Renamed;
 
 use crate::dir::staged::Staged;
 use crate::engine::Engine;
@@ -103,6 +105,9 @@ pub struct Log {
     queue: Queue<Request>,
     state: Mutex<LogTrees>,
     left: Mutex<LeftNames>,
+    renamed: Mutex<Renamed>,
+    /// The commit under way stands in for a log.
+    stands_in: AtomicBool,
     /// Something happened in the running transaction that logs cannot say.
     is_off: AtomicBool,
     costs: Mutex<Costs>,
@@ -116,6 +121,32 @@ impl Log {
             return self.turn_off();
         }
         if !self.left.lock().note(dir.tree.id(), dir.ino, name, inode.ino) {
+            self.turn_off();
+        }
+        self.note_renamed(inode, None, &[]);
+    }
+
+    /// An inode has one more name, or another one; it had one in `from` before, if that is given. Called as
+    /// [`Log::name_left`].
+    pub(crate) fn name_added(&self, inode: &Inode, (dir, name): (&Inode, &[u8]), from: Option<&Inode>) {
+        if inode.is_placeholder() {
+            return;
+        }
+        let before = self.left.lock().previous_holders(dir.tree.id(), dir.ino, name);
+        self.note_renamed(inode, from, &before);
+    }
+
+    /// See [`renamed`]. Where the inode is logged again, so are those that had its new name `before`.
+    fn note_renamed(&self, inode: &Inode, from: Option<&Inode>, before: &[ObjectId]) {
+        let mut renamed = self.renamed.lock();
+        let is_logged =
+            |inode: &Inode| inode.tree.is_tracked(inode.ino) || renamed.was_logged(inode.tree.id(), inode.ino);
+        if is_logged(inode) || from.is_some_and(is_logged) {
+            for ino in before.iter().chain([&inode.ino]) {
+                renamed.note_stale(inode.tree.id(), *ino);
+            }
+        }
+        if !renamed.note(inode.tree.id(), inode.ino) {
             self.turn_off();
         }
     }
@@ -152,6 +183,12 @@ impl Log {
     /// The running transaction ends: operations are kept out.
     pub(crate) fn frozen(&self, edits_applied: u64) {
         self.left.lock().clear();
+        let mut renamed = self.renamed.lock();
+        match self.stands_in.load(Ordering::Acquire) {
+            true => renamed.committed(),
+            false => renamed.clear(),
+        }
+        drop(renamed);
         self.costs.lock().frozen(edits_applied);
         self.is_off.store(false, Ordering::Release);
     }
@@ -210,7 +247,22 @@ fn sync_all(engine: &Engine, requests: &[Request], commits: &mut CommitStats) ->
     };
     tracing::debug!(%why, "fsync commits");
     engine.log.stats.lock().commits += 1;
-    engine.commit_held(commits)
+    commit_instead(engine, requests, commits)
+}
+
+/// Commits where a log would have been written: see [`renamed`].
+fn commit_instead(engine: &Engine, requests: &[Request], commits: &mut CommitStats) -> Result<()> {
+    let log = &engine.log;
+    for request in requests {
+        let tree = &request.tree;
+        let objects = tree.tracked_objects(renamed::RENAMED_MAX).into_iter();
+        let mut renamed = log.renamed.lock();
+        renamed.committed_instead(tree.id(), objects.chain([request.ino]));
+    }
+    log.stands_in.store(true, Ordering::Release);
+    let done = engine.commit_held(commits);
+    log.stands_in.store(false, Ordering::Release);
+    done
 }
 
 /// Writes one log for all requests.
@@ -298,13 +350,14 @@ fn collect(engine: &Engine, state: &mut LogTrees, requests: &[Request]) -> Step<
         *scope = request.scope.max(*scope);
     }
     let mut left = engine.log.left.lock();
+    let mut renamed = engine.log.renamed.lock();
     let mut all = Vec::new();
     for (id, (tree, inodes)) in by_tree {
         if !state.subvols.contains_key(&id) && !is_committed_subvolume(engine, id)? {
             return Err(Stop::Commit("a new subvolume"));
         }
         let log = state.subvols.entry(id).or_default();
-        let mut collector = Collector::new(engine, &tree, log, &mut left);
+        let mut collector = Collector::new(engine, &tree, log, (&mut left, &mut renamed));
         collector.run(&inodes)?;
         let mut edits = collector.edits;
         if edits.is_empty() {

@@ -48,6 +48,12 @@ impl LeftNames {
         self.dirs.contains_key(&(tree, dir))
     }
 
+    /// The inodes that had a name.
+    pub fn previous_holders(&self, tree: TreeId, dir: ObjectId, name: &[u8]) -> Vec<ObjectId> {
+        let names = self.dirs.get(&(tree, dir));
+        names.and_then(|names| names.get(name)).cloned().unwrap_or_default()
+    }
+
     /// Takes those who had a name: the caller logs them.
     pub fn take(&mut self, tree: TreeId, dir: ObjectId, name: &[u8]) -> Vec<ObjectId> {
         let Some(names) = self.dirs.get_mut(&(tree, dir)) else {
