@@ -8,6 +8,7 @@ mod extents;
 mod files;
 mod flushes;
 mod full;
+mod handles;
 mod inspect;
 mod mkfs_check;
 mod mount;
