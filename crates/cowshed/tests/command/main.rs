@@ -2,6 +2,7 @@
 
 mod atomic;
 mod compsize;
+mod device;
 mod docs;
 mod exchange;
 mod extents;
