@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # make install PREFIX=/usr/local [DESTDIR=...]: the binary, manual pages, shell completions. Builds nothing.
+# The installed binary has no debug information; that of target/ keeps its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 prefix=${PREFIX:-/usr/local}
@@ -20,10 +21,21 @@ if [ ! -w "$near" ]; then
   exit 1
 fi
 
+# Copies a program without symbols. Without any tool for it the program is installed as it is.
+copy_stripped() {
+  local tool
+  for tool in strip llvm-strip eu-strip; do
+    if command -v "$tool" >/dev/null && "$tool" -o "$2" "$1" 2>/dev/null; then return; fi
+  done
+  say "no strip, llvm-strip or eu-strip that works: the program keeps its debug information"
+  cp "$1" "$2"
+}
+
 pages=$(mktemp -d)
 trap 'rm -rf "$pages"' EXIT
 "$binary" man "$pages"
-install -Dm755 "$binary" "$root/bin/cowshed"
+copy_stripped "$binary" "$pages/stripped"
+install -Dm755 "$pages/stripped" "$root/bin/cowshed"
 for page in "$pages"/*.1; do
   install -Dm644 "$page" "$root/share/man/man1/$(basename "$page")"
 done

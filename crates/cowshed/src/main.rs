@@ -7,6 +7,7 @@ mod devices;
 mod ioctl;
 mod log;
 mod memory;
+mod mount_help;
 mod mount_options;
 mod people;
 

@@ -77,6 +77,8 @@ impl<V: Volume + ?Sized + 'static> FileSystem for Front<V> {
     pass_on! {
         fn init(&self, info: &InitInfo) -> Result<Capabilities>;
         fn lookup(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> Result<Lookup>;
+        fn lookup_node(&self, ctx: &Context, node: NodeId) -> Result<Entry>;
+        fn lookup_parent(&self, ctx: &Context, node: NodeId) -> Result<Entry>;
         fn forget(&self, node: NodeId, lookups: u64);
         fn setattr(&self, ctx: &Context, node: NodeId, handle: Option<Handle>, set: &SetAttr) -> Result<Attr>;
         fn readlink(&self, ctx: &Context, node: NodeId) -> Result<Vec<u8>>;

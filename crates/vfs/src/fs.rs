@@ -59,6 +59,23 @@ pub trait FileSystem: Send + Sync {
     /// Finds a name in a directory. Errors: `NotDirectory`, `AccessDenied` (search).
     fn lookup(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> Result<Lookup>;
 
+    /// Finds a node by its number, which may be of a node that was forgotten, of an earlier mount, or made up. Counts
+    /// one lookup. The entry's generation tells whether it is the node that the caller means; a node that does not
+    /// outlive its mount needs another number or generation in each. Permissions are not checked: front ends ask for
+    /// callers that may search everywhere. Errors: `Stale` (there is no such node, or it has no name any more).
+    /// Front ends ask only with [`Capabilities::file_handles`].
+    fn lookup_node(&self, ctx: &Context, node: NodeId) -> Result<Entry> {
+        let _ = (ctx, node);
+        Err(Error::Stale)
+    }
+
+    /// Finds the directory above a directory; above the root, the root, whose generation is always 0. Counts one
+    /// lookup. Permissions as in [`FileSystem::lookup_node`]. Errors: `NotDirectory`, `Stale` (it was removed).
+    fn lookup_parent(&self, ctx: &Context, node: NodeId) -> Result<Entry> {
+        let _ = (ctx, node);
+        Err(Error::Stale)
+    }
+
     /// Gives back `lookups` lookups of a node. At zero the node number is free for reuse (with another generation), and
     /// an unlinked node may be deleted when it is closed too. Forgetting the root or an unknown node does nothing.
     fn forget(&self, node: NodeId, lookups: u64);

@@ -456,6 +456,9 @@ pub struct Capabilities {
     pub posix_acl: bool,
     /// Directory listings may be cached until the directory changes.
     pub cache_dirs: bool,
+    /// Nodes are found again by their numbers after they were forgotten ([`crate::FileSystem::lookup_node`],
+    /// [`crate::FileSystem::lookup_parent`]), so that file handles made of number and generation stay good.
+    pub file_handles: bool,
     /// How long attributes that `getattr` and `setattr` return may be remembered.
     pub attr_valid: Duration,
     /// Granularity of timestamps.
@@ -470,6 +473,7 @@ impl Default for Capabilities {
             wants_flush: false,
             posix_acl: true,
             cache_dirs: false,
+            file_handles: false,
             attr_valid: Duration::from_secs(3600),
             time_granularity_nanos: 1,
         }

@@ -32,5 +32,7 @@ pub use matrix::{matrix_full, matrix_small};
 pub use mount::KernelMount;
 pub use run::{run, run_in, run_raw, shell};
 pub use scenario::populate;
-pub use sys::{abort_atomic_write, commit_atomic_write, dedupe_range, start_atomic_write, write_through_map};
+pub use sys::{
+    FileHandle, abort_atomic_write, commit_atomic_write, dedupe_range, start_atomic_write, write_through_map,
+};
 pub use volume::{KernelVolume, Mounted, VolumeOptions, scratch_dir};

@@ -2,9 +2,12 @@
 //! structure of the kernel's layout that is borrowed for the whole call, or a number.
 #![allow(unsafe_code)]
 
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 // linux/loop.h
@@ -199,4 +202,76 @@ pub fn write_through_map(file: &File, offset_bytes: u64, data: &[u8]) -> io::Res
         libc::munmap(map, len);
     }
     Ok(())
+}
+
+/// What a handle may take of bytes: MAX_HANDLE_SZ of linux/fcntl.h.
+const HANDLE_BYTES_MAX: usize = 128;
+
+/// `file_handle` with room behind it.
+#[repr(C)]
+struct RawHandle {
+    head: libc::file_handle,
+    bytes: [u8; HANDLE_BYTES_MAX],
+}
+
+/// A file's handle: its type and bytes, and nothing else, as NFS clients keep it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FileHandle {
+    pub kind: i32,
+    pub bytes: Vec<u8>,
+}
+
+impl FileHandle {
+    /// name_to_handle_at(2), without following a symbolic link.
+    pub fn of(path: &Path) -> io::Result<FileHandle> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        Self::at(libc::AT_FDCWD, &path, 0)
+    }
+
+    /// The handle of what is open.
+    pub fn of_open(file: &impl AsRawFd) -> io::Result<FileHandle> {
+        Self::at(file.as_raw_fd(), c"", libc::AT_EMPTY_PATH)
+    }
+
+    fn at(dir: libc::c_int, path: &CStr, flags: libc::c_int) -> io::Result<FileHandle> {
+        let mut raw = RawHandle {
+            head: libc::file_handle {
+                handle_bytes: HANDLE_BYTES_MAX as u32,
+                handle_type: 0,
+                f_handle: [],
+            },
+            bytes: [0; HANDLE_BYTES_MAX],
+        };
+        let mut mount_id = 0;
+        // SAFETY: a valid string, and a structure with as much room behind it as it says.
+        let done =
+            unsafe { libc::name_to_handle_at(dir, path.as_ptr(), (&raw mut raw).cast(), &raw mut mount_id, flags) };
+        if done == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(FileHandle {
+            kind: raw.head.handle_type,
+            bytes: raw.bytes[..raw.head.handle_bytes as usize].to_vec(),
+        })
+    }
+
+    /// open_by_handle_at(2). `mount` is any open file of the mount.
+    pub fn open(&self, mount: &File, flags: i32) -> io::Result<File> {
+        let mut raw = RawHandle {
+            head: libc::file_handle {
+                handle_bytes: self.bytes.len() as u32,
+                handle_type: self.kind,
+                f_handle: [],
+            },
+            bytes: [0; HANDLE_BYTES_MAX],
+        };
+        raw.bytes[..self.bytes.len()].copy_from_slice(&self.bytes);
+        // SAFETY: a structure with as many bytes behind it as it says.
+        let fd = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut raw).cast(), flags | libc::O_CLOEXEC) };
+        match fd {
+            -1 => Err(io::Error::last_os_error()),
+            // SAFETY: a fresh descriptor of ours.
+            fd => Ok(unsafe { File::from_raw_fd(fd) }),
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 mod atime;
 mod flags;
+mod handles;
 mod ops;
 mod readdir;
 mod setattr;
@@ -89,7 +90,9 @@ impl Fs {
         }
         // The root is remembered as long as the mount lives.
         root.refs.add_lookup();
-        let numbering = Arc::new(Numbering::new(root.tree.id(), root.ino));
+        let mut random = [0; 4];
+        engine.env.random(&mut random);
+        let numbering = Arc::new(Numbering::new(root.tree.id(), root.ino, random));
         Ok(Self {
             engine,
             options,
@@ -152,10 +155,10 @@ impl Fs {
     /// An entry for an inode; counts one lookup.
     fn entry(&self, inode: &Arc<Inode>) -> Entry {
         inode.refs.add_lookup();
-        let generation = inode.attr_now().generation.get();
+        let (tree, generation) = (inode.tree.id(), inode.attr_now().generation);
         Entry {
             node: self.numbering.node(inode),
-            generation,
+            generation: self.numbering.generation(tree, inode.ino, generation),
             attr: self.attr(inode),
             entry_valid: VALID,
             attr_valid: VALID,

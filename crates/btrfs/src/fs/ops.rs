@@ -215,6 +215,7 @@ impl FileSystem for Fs {
             wants_flush: false,
             posix_acl: true,
             cache_dirs: true,
+            file_handles: true,
             attr_valid: VALID,
             time_granularity_nanos: 1,
         })
@@ -239,6 +240,14 @@ impl FileSystem for Fs {
             Ok(None) => Ok(Lookup::Absent { valid: VALID }),
             Err(error) => Err(errno("lookup", error)),
         }
+    }
+
+    fn lookup_node(&self, _ctx: &Context, node: NodeId) -> VfsResult<Entry> {
+        self.entry_of_node(node).map_err(|e| errno("lookup by node", e))
+    }
+
+    fn lookup_parent(&self, _ctx: &Context, node: NodeId) -> VfsResult<Entry> {
+        self.entry_of_parent(node).map_err(|e| errno("lookup of a parent", e))
     }
 
     fn forget(&self, node: NodeId, lookups: u64) {

@@ -3,6 +3,7 @@
 
 mod attributes;
 mod dropped;
+mod handles;
 mod names;
 mod orphans;
 mod permissions;

@@ -32,6 +32,9 @@ pub struct CheckArgs {
     /// Show progress; on a terminal that is the default
     #[arg(short, long)]
     progress: bool,
+    /// Print findings alone: no progress, no sums, nothing if all is well
+    #[arg(short, long, conflicts_with_all = ["progress", "json"])]
+    quiet: bool,
     /// Print at most so many findings of each kind
     #[arg(long, value_name = "N", default_value_t = 100)]
     max_findings: u64,
@@ -43,7 +46,8 @@ pub struct CheckArgs {
 pub fn run(args: &CheckArgs) -> Result<u8> {
     let locking = if args.force { Locking::Unlocked } else { Locking::Locked };
     let devices = devices::open_to_read(&args.targets, locking)?;
-    let bar = (args.progress || std::io::stderr().is_terminal()).then(Bar::default);
+    let shows_progress = args.progress || (!args.quiet && std::io::stderr().is_terminal());
+    let bar = shows_progress.then(Bar::default);
     let options = CheckOptions {
         data_csums: args.check_data_csum,
         kept_per_id_max: args.max_findings,
@@ -77,6 +81,9 @@ fn text(args: &CheckArgs, report: &Report) -> String {
     for (id, count) in report.counts.iter().filter(|(_, count)| **count > args.max_findings) {
         let more = count - args.max_findings;
         out += &format!("{}: {id}: {more} more of them\n", id.severity());
+    }
+    if args.quiet {
+        return out;
     }
     let stats = &report.statistics;
     let verdict = match report.worst() {

@@ -1,11 +1,13 @@
 //! Manual pages and completions, made from the command line's own description.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, Command};
 use clap_complete::Shell;
+
+use crate::mount_help;
 
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
@@ -26,11 +28,12 @@ pub fn completions(args: &CompletionsArgs, mut command: Command) -> Result<u8> {
     Ok(0)
 }
 
-pub fn man(args: &ManArgs, command: Command) -> Result<u8> {
+pub fn man(args: &ManArgs, mut command: Command) -> Result<u8> {
     match &args.dir {
         Some(dir) => {
+            command.build();
             std::fs::create_dir_all(dir)
-                .and_then(|()| clap_mangen::generate_to(command, dir))
+                .and_then(|()| write_pages(&command, dir))
                 .with_context(|| dir.display().to_string())?;
         }
         None => {
@@ -40,4 +43,22 @@ pub fn man(args: &ManArgs, command: Command) -> Result<u8> {
         }
     }
     Ok(0)
+}
+
+/// One page for the command and one for each below it.
+fn write_pages(command: &Command, dir: &Path) -> std::io::Result<()> {
+    for below in command.get_subcommands().filter(|c| !c.is_hide_set()) {
+        write_pages(below, dir)?;
+    }
+    let mut page = Vec::new();
+    if command.get_name() == "mount" {
+        // A list in `--help` is a list here, too, not a paragraph.
+        let without_list = command.clone().after_help(clap::builder::Resettable::Reset);
+        clap_mangen::Man::new(without_list).render(&mut page)?;
+        mount_help::manual().to_writer(&mut page)?;
+    } else {
+        clap_mangen::Man::new(command.clone()).render(&mut page)?;
+    }
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    std::fs::write(dir.join(format!("{name}.1")), page)
 }

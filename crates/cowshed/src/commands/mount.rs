@@ -12,31 +12,12 @@ use cowshed_vfs::Volume;
 use cowshed_vfs_ioctl::Front;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::mount_help;
 use crate::mount_options::{self, Options};
 use crate::{daemon, devices, log};
 
 #[derive(Args, Debug)]
-#[command(after_help = "\
-Options of -o, as in btrfs(5) and mount(8):
-  ro, rw                    read-only, read-write (default)
-  subvol=PATH, subvolid=ID  the subvolume to show (default: the volume's default subvolume)
-  device=PATH               a further device of the volume, besides the targets
-  commit=SECONDS            seconds between commits that nobody asked for (default 30)
-  relatime, noatime, strictatime, nodiratime
-  nodatasum, nodatacow      for files made from now on
-  compress=HOW, compress-force=HOW
-                            compress what is written: zlib[:1-9], lzo, zstd[:-15..15], no; force: without looking first
-  discard=HOW, nodiscard    give freed space back to the device, an image file gets holes: async (default, some
-                            seconds later), sync (with each commit; also discard alone), no
-  degraded                  mount although devices are missing
-  rescue=usebackuproot:nologreplay:ignoredatacsums:...
-  max_memory=SIZE           bound for pending changes and cached blocks, with k, m or g (default: a quarter of RAM)
-  allow_other               let other users enter (root: default); private: only the user who mounts
-  default_permissions       the kernel checks permissions
-  suid, dev, exec, sync, dirsync and their opposites
-  fsname=NAME               shown as the source instead of the first target
-  noloop                    do not attach a loop device to an image file (root only)
-  log=FILE                  where the background process writes its messages (default: syslog)")]
+#[command(after_help = mount_help::text())]
 pub struct MountArgs {
     /// Image files or block devices of one volume, then the mount point
     #[arg(required = true, num_args = 2.., value_names = ["TARGET", "MOUNTPOINT"])]

@@ -1,6 +1,10 @@
 //! Help, version, manual pages, completions; and what is no command.
 
-use crate::support::{cowshed, run};
+use std::process::Command;
+
+use cowshed_harness::{limit, need};
+
+use crate::support::{COMMAND_MAX, COWSHED, cowshed, run};
 
 const COMMANDS: [&str; 8] = ["mkfs", "mount", "umount", "check", "inspect", "ls", "cat", "stat"];
 
@@ -36,4 +40,64 @@ fn manual_pages_and_completions_cover_the_commands() {
         assert!(COMMANDS.iter().all(|command| script.contains(command)), "{shell}");
     }
     cowshed(["completions", "tcsh"]).fails(&["tcsh"]);
+}
+
+#[test]
+fn each_mount_option_is_an_entry_of_the_manual_page() {
+    let dir = tempfile::tempdir().unwrap();
+    run("man {}", &[dir.path()]).ok();
+    let page = std::fs::read_to_string(dir.path().join("cowshed-mount.1")).unwrap();
+    let (_, section) = page.split_once(".SH \"MOUNT OPTIONS\"").expect("a section of its own");
+    let entries: Vec<&str> = section.split(".TP\n").skip(1).collect();
+    let help = cowshed(["mount", "--help"]).ok().text();
+    let (_, list) = help.split_once("Options of -o").expect("the list in --help");
+    let heads: Vec<&str> = list
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')))
+        .map(|line| line.split("  ").next().unwrap())
+        .collect();
+    assert_eq!(heads.len(), entries.len(), "{page}");
+    for (head, entry) in heads.iter().zip(&entries) {
+        let lines: Vec<&str> = entry.lines().collect();
+        let [tag, text] = lines[..] else {
+            panic!("two lines of {head}: {entry}")
+        };
+        let tag = tag.replace("\\fB", "").replace("\\fR", "").replace("\\-", "-");
+        assert_eq!(&tag, head);
+        assert!(!text.is_empty(), "{head}");
+    }
+    assert!(heads.len() > 20 && heads.contains(&"subvol=PATH"), "{heads:?}");
+}
+
+/// `scripts/install.sh` with the program under test.
+#[test]
+fn the_installed_program_is_stripped_and_runs() {
+    const BYTES_MAX: u64 = 20 << 20;
+    for tool in ["strip", "readelf", "bash"] {
+        let Some(()) = need::tool(tool) else { return };
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
+    let mut install = Command::new("bash");
+    install
+        .arg(&script)
+        .env("COWSHED", COWSHED)
+        .env("PREFIX", dir.path())
+        .env_remove("DESTDIR");
+    let done = limit::output_within(&mut install, COMMAND_MAX).unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+    let program = dir.path().join("bin/cowshed");
+    let sections = cowshed_harness::run("readelf", &["-SW".as_ref(), program.as_os_str()]).unwrap();
+    let before = cowshed_harness::run("readelf", &["-SW", COWSHED]).unwrap();
+    // Not all that begin with .debug: .debug_gdb_scripts is loaded with the program.
+    for section in [".debug_info", ".debug_line", ".debug_str", ".symtab"] {
+        assert!(!sections.contains(section), "{section} in {sections}");
+        assert!(before.contains(section), "the one that was built keeps {section}");
+    }
+    let bytes = std::fs::metadata(&program).unwrap().len();
+    assert!(bytes < BYTES_MAX, "{bytes}");
+    let version = cowshed_harness::run(program.to_str().unwrap(), &["--version"]).unwrap();
+    assert!(version.starts_with("cowshed "), "{version}");
+    assert!(dir.path().join("share/man/man1/cowshed-mount.1").exists());
 }

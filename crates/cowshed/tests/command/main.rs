@@ -2,6 +2,7 @@
 
 mod atomic;
 mod compsize;
+mod device;
 mod discard;
 mod docs;
 mod exchange;
@@ -9,6 +10,7 @@ mod extents;
 mod files;
 mod flushes;
 mod full;
+mod handles;
 mod inspect;
 mod mkfs_check;
 mod mount;

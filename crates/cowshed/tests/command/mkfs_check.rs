@@ -91,6 +91,22 @@ fn check_says_what_btrfs_check_says_of_a_sound_volume() {
 }
 
 #[test]
+fn a_quiet_check_prints_findings_alone() {
+    let volume = Scratch::filled();
+    let ran = run("check -q --check-data-csum {}", &[&volume.image]).ok();
+    assert_eq!((ran.text().as_str(), ran.err.as_str()), ("", ""));
+    let bytes = fs::read(&volume.image).unwrap();
+    let at = bytes.windows(4096).position(|w| w.iter().all(|b| *b == 7)).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&volume.image).unwrap();
+    file.write_all_at(b"!", at as u64).unwrap();
+    let ran = run("check --quiet --check-data-csum {}", &[&volume.image]).code(1);
+    let lines = ran.text();
+    assert_eq!((lines.lines().count(), ran.err.as_str()), (1, ""), "{lines}");
+    assert!(lines.starts_with("error: data-csum: "), "{lines}");
+    run("check -q -p {}", &[&volume.image]).fails(&["--quiet"]);
+}
+
+#[test]
 fn check_finds_damage_in_data_only_when_it_reads_data() {
     let volume = Scratch::filled();
     let bytes = fs::read(&volume.image).unwrap();

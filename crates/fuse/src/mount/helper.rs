@@ -37,14 +37,26 @@ pub(super) fn mount(target: &Path, options: &str) -> Result<Device, MountError> 
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(failed)?;
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => MountError::NoHelper,
+            _ => failed(error),
+        })?;
     // Ours must be the only end left, or a helper that fails would leave us waiting.
     drop(theirs);
     let fd = sys::receive_fd(ours.as_fd()).map_err(failed)?;
     let output = child.wait_with_output().map_err(failed)?;
     match fd {
         Some(fd) if output.status.success() => Ok(Device::from(fd)),
-        _ => Err(MountError::Helper(said(&output))),
+        _ => Err(why_refused(said(&output))),
+    }
+}
+
+/// The helper's own words, or what is wrong with the device where they are about it.
+fn why_refused(said: String) -> MountError {
+    let is_of_device = said.contains("/dev/fuse") || said.contains("device not found");
+    match Device::open() {
+        Err(error) if is_of_device => MountError::Device(error),
+        _ => MountError::Helper(said),
     }
 }
 

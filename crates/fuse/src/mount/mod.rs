@@ -69,16 +69,50 @@ pub enum MountError {
     NotDirectory(PathBuf),
     #[error("{}: not a block device", .0.display())]
     NotBlockDevice(PathBuf),
-    #[error("/dev/fuse: {0} (is the fuse module loaded?)")]
-    Device(#[source] io::Error),
+    #[error("/dev/fuse: {0}; {advice}", advice = device_advice(.0, kernel_has_fuse()))]
+    Device(io::Error),
     #[error("mount on {}: {source}", .target.display())]
     Mount { target: PathBuf, source: io::Error },
     #[error("unmount {}: {source}", .target.display())]
     Unmount { target: PathBuf, source: io::Error },
     #[error("fusermount3: {0}")]
     Helper(String),
+    #[error(
+        "fusermount3 is not installed; ordinary users mount through it: install the package fuse3, or mount as root"
+    )]
+    NoHelper,
     #[error("only the superuser can mount {0}")]
     NeedsRoot(&'static str),
+}
+
+/// Is the driver there, built in or loaded? Unknown counts as yes.
+fn kernel_has_fuse() -> bool {
+    let list = std::fs::read_to_string("/proc/filesystems");
+    list.map_or(true, |list| list.lines().any(|line| line.ends_with("\tfuse")))
+}
+
+/// What to do about a `/dev/fuse` that cannot be opened.
+fn device_advice(error: &io::Error, kernel_has_fuse: bool) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOENT) if kernel_has_fuse => {
+            "the device node is missing: `mknod -m 666 /dev/fuse c 10 229` as root makes it; \
+             a container needs it passed in, as by `docker run --device /dev/fuse`"
+        }
+        Some(libc::ENOENT) => "the kernel has no FUSE yet: load the module with `modprobe fuse` as root",
+        Some(libc::ENODEV | libc::ENXIO) => {
+            "no driver answers for the device node: load the module with `modprobe fuse` as root, \
+             or use a kernel with CONFIG_FUSE_FS"
+        }
+        Some(libc::EACCES) => {
+            "its mode, or a nodev mount, does not let this user open it: `chmod 666 /dev/fuse` as root is usual, \
+             or join the group that owns it"
+        }
+        Some(libc::EPERM) => {
+            "the device rules of a container forbid it: \
+             start the container with `--device /dev/fuse --cap-add SYS_ADMIN`"
+        }
+        _ => "mounting needs to open it for reading and writing",
+    }
 }
 
 /// A mount, known by its mount point.
@@ -308,6 +342,32 @@ mod tests {
         assert_eq!(device_of(table, Path::new("/a b")), Some("0:51"));
         assert_eq!(device_of(table, Path::new("/proc")), Some("0:21"));
         assert_eq!(device_of(table, Path::new("/none")), None);
+    }
+
+    #[test]
+    fn each_cause_of_an_unusable_device_has_its_own_advice() {
+        let error = io::Error::from_raw_os_error;
+        let advice = [
+            (libc::ENOENT, true, "mknod"),
+            (libc::ENOENT, false, "modprobe"),
+            (libc::ENODEV, true, "CONFIG_FUSE_FS"),
+            (libc::EACCES, true, "chmod"),
+            (libc::EPERM, true, "start the container"),
+            (libc::EMFILE, true, "reading and writing"),
+        ];
+        let texts = advice.map(|(errno, has_fuse, part)| {
+            let text = device_advice(&error(errno), has_fuse);
+            assert!(text.contains(part), "{text}");
+            text
+        });
+        let distinct: std::collections::BTreeSet<_> = texts.iter().collect();
+        assert_eq!(distinct.len(), texts.len());
+        assert_eq!(device_advice(&error(libc::ENXIO), true), texts[2]);
+        let whole = MountError::Device(error(libc::EPERM)).to_string();
+        assert!(
+            whole.starts_with("/dev/fuse: Operation not permitted") && whole.ends_with(texts[4]),
+            "{whole}"
+        );
     }
 
     #[test]

@@ -92,6 +92,7 @@ pub fn agree(kernel: &InitInShort, flags2: u32, wishes: &Wishes, capabilities: C
         InitFlags::POSIX_ACL,
         capabilities.posix_acl && wishes.checks == PermissionChecks::FrontEnd,
     );
+    wanted.set(InitFlags::EXPORT_SUPPORT, capabilities.file_handles);
     wanted.set(InitFlags::WRITEBACK_CACHE, wishes.writeback_cache);
     let skip_open = wishes.skip_open && capabilities.stateless_open;
     wanted.set(InitFlags::NO_OPEN_SUPPORT, skip_open);
@@ -190,6 +191,20 @@ mod tests {
             assert_eq!(agreed.skips_open(), skips);
             assert_eq!(agreed.minor, minor.min(MINOR));
             assert!(!agreed.flags.contains(InitFlags::ATOMIC_O_TRUNC));
+        }
+    }
+
+    #[test]
+    fn handles_are_exported_where_the_file_system_can_find_nodes_again() {
+        let (init, flags2) = kernel(InitFlags::all(), 45);
+        for file_handles in [true, false] {
+            let capabilities = Capabilities {
+                file_handles,
+                ..Default::default()
+            };
+            let agreed = agree(&init, flags2, &WISHES, capabilities);
+            assert_eq!(agreed.flags.contains(InitFlags::EXPORT_SUPPORT), file_handles);
+            assert!(!agreed.flags.contains(InitFlags::NO_EXPORT_SUPPORT));
         }
     }
 

@@ -54,6 +54,9 @@ impl Server {
             // interrupting.
             Operation::Interrupt { .. } | Operation::Unsupported { .. } => return Err(Error::NotImplemented),
 
+            // The kernel resolves both names itself, but for file handles: by number, and from a directory upwards.
+            Operation::Lookup { name: b"." } => out.put(&reply::entry_out(&fs.lookup_node(&ctx(), node)?)),
+            Operation::Lookup { name: b".." } => out.put(&reply::entry_out(&fs.lookup_parent(&ctx(), node)?)),
             Operation::Lookup { name } => match fs.lookup(&ctx(), node, name)? {
                 Lookup::Found(entry) => out.put(&reply::entry_out(&entry)),
                 Lookup::Absent { valid } if valid.is_zero() => return Err(Error::NotFound),

@@ -89,6 +89,35 @@ fn a_file_lives_through_the_protocol() {
 }
 
 #[test]
+fn dot_and_dotdot_find_forgotten_nodes_by_number() {
+    let fs: Arc<MemFs> = Arc::default();
+    let server = started(fs.clone(), None);
+    let entry = |out: &[u8]| {
+        let (entry, _) = EntryOut::read_from_prefix(out).unwrap();
+        (entry.nodeid, entry.generation)
+    };
+    let mkdir = MkdirIn { mode: 0o755, umask: 0 };
+    let (_, _, out) = call(&server, Opcode::Mkdir, 1, &[mkdir.as_bytes(), b"d\0"]);
+    let (dir, _) = entry(&out);
+    let (_, _, out) = call(&server, Opcode::Mkdir, dir, &[mkdir.as_bytes(), b"below\0"]);
+    let (below, generation) = entry(&out);
+    for node in [dir, below] {
+        call(&server, Opcode::Forget, node, &[1u64.as_bytes()]);
+    }
+    let (_, errno, out) = call(&server, Opcode::Lookup, below, &[b".\0"]);
+    assert_eq!((errno, entry(&out)), (0, (below, generation)));
+    let (_, errno, out) = call(&server, Opcode::Lookup, below, &[b"..\0"]);
+    assert_eq!((errno, entry(&out).0), (0, dir));
+    let (_, errno, out) = call(&server, Opcode::Lookup, dir, &[b"..\0"]);
+    assert_eq!((errno, entry(&out)), (0, (1, 0)), "the kernel's root has generation 0");
+    let remembered = call(&server, Opcode::Rmdir, dir, &[b"below\0"]).1;
+    assert_eq!(remembered, 0);
+    for (node, name) in [(below, &b".\0"[..]), (below, b"..\0"), (999, b".\0")] {
+        assert_eq!(call(&server, Opcode::Lookup, node, &[name]).1, libc::ESTALE, "{node}");
+    }
+}
+
+#[test]
 fn requests_before_init_and_after_destroy_are_refused() {
     let fs = Arc::new(MemFs::default());
     let server = Server::new(fs.clone(), WISHES, 2, None);

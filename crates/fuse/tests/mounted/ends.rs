@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -164,6 +165,29 @@ fn an_ordinary_user_mounts_through_the_helper() {
             suid.mount.allow_suid = true;
             let refused = Session::mount(fs, dir.path(), suid).unwrap_err().to_string();
             assert!(refused.contains("superuser"), "{refused}");
+            Ok(())
+        })
+    })
+    .unwrap();
+}
+
+#[test]
+fn the_helpers_refusal_for_want_of_a_device_says_what_to_do() {
+    let Some(_turn) = turn("the_helpers_refusal_for_want_of_a_device_says_what_to_do") else {
+        return;
+    };
+    let Some(()) = need::tool("fusermount3") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(dir.path(), Some(1000), Some(1000)).unwrap();
+    in_child(|| {
+        hide_devices()?;
+        as_user(1000, 1000, &[], || {
+            let refused = |path: &Path| Session::mount(Arc::new(MemFs::default()), path, SessionOptions::default());
+            let text = refused(dir.path()).unwrap_err().to_string();
+            assert!(
+                text.contains("/dev/fuse") && text.contains("the device node is missing"),
+                "{text}"
+            );
             Ok(())
         })
     })

@@ -5,5 +5,6 @@ mod basics;
 mod caches;
 mod ends;
 mod failing;
+mod handles;
 mod names;
 mod support;

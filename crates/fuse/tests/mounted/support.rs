@@ -1,7 +1,7 @@
 //! A mount that unmounts itself, and the system calls that the standard library lacks.
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -250,20 +250,35 @@ pub fn in_child(f: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Gives this process its own view of the mount table, in which everybody may open `/dev/fuse`, as on most machines.
-pub fn open_device_to_all(scratch: &Path) -> io::Result<()> {
+/// Gives this process its own view of the mount table.
+fn leave_mount_table() -> io::Result<()> {
     // SAFETY: an integer.
     check(unsafe { libc::unshare(libc::CLONE_NEWNS) }.into())?;
-    let mount = |from: &Path, to: &str, flags| {
-        let (from, to) = (c(from), c(to.as_ref()));
-        // SAFETY: valid strings; no type and no data are needed for these flags.
-        check(unsafe { libc::mount(from.as_ptr(), to.as_ptr(), std::ptr::null(), flags, std::ptr::null()) }.into())
-    };
-    mount("none".as_ref(), "/", libc::MS_REC | libc::MS_PRIVATE)?;
+    mount("none".as_ref(), "/", None, libc::MS_REC | libc::MS_PRIVATE)
+}
+
+fn mount(from: &Path, to: &str, kind: Option<&CStr>, flags: libc::c_ulong) -> io::Result<()> {
+    let (from, to) = (c(from), c(to.as_ref()));
+    let kind = kind.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: valid strings, or null; no data is needed.
+    check(unsafe { libc::mount(from.as_ptr(), to.as_ptr(), kind, flags, std::ptr::null()) }.into()).map(drop)
+}
+
+/// Lets everybody in this process's view of the mount table open `/dev/fuse`, as on most machines.
+pub fn open_device_to_all(scratch: &Path) -> io::Result<()> {
+    leave_mount_table()?;
     let node = scratch.join("fuse");
     mknod(&node, libc::S_IFCHR | 0o666, libc::makedev(10, 229))?;
     std::fs::set_permissions(&node, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
-    mount(&node, "/dev/fuse", libc::MS_BIND).map(drop)
+    mount(&node, "/dev/fuse", None, libc::MS_BIND)
+}
+
+/// This process sees an empty `/dev` but for `/dev/null`.
+pub fn hide_devices() -> io::Result<()> {
+    leave_mount_table()?;
+    mount("none".as_ref(), "/dev", Some(c"tmpfs"), 0)?;
+    mknod("/dev/null".as_ref(), libc::S_IFCHR | 0o666, libc::makedev(1, 3))?;
+    std::fs::set_permissions("/dev/null", std::os::unix::fs::PermissionsExt::from_mode(0o666))
 }
 
 /// A shared writable mapping.

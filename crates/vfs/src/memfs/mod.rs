@@ -42,6 +42,7 @@ impl Default for Options {
                 stateless_open: true,
                 stateless_opendir: true,
                 cache_dirs: true,
+                file_handles: true,
                 ..Capabilities::default()
             },
         }

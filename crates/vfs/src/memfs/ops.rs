@@ -194,6 +194,27 @@ impl FileSystem for MemFs {
         }
     }
 
+    // Numbers are never used twice, and the file system ends with its mount.
+    fn lookup_node(&self, _ctx: &Context, node: NodeId) -> Result<Entry> {
+        let mut state = self.lock();
+        let found = state.get_mut(node)?;
+        if found.nlink == 0 {
+            return Err(Error::Stale);
+        }
+        Ok(self.entry(node, found))
+    }
+
+    fn lookup_parent(&self, ctx: &Context, node: NodeId) -> Result<Entry> {
+        let state = self.lock();
+        let dir = state.get(node)?;
+        let parent = dir.dir()?.parent;
+        if dir.nlink == 0 {
+            return Err(Error::Stale);
+        }
+        drop(state);
+        self.lookup_node(ctx, parent)
+    }
+
     fn forget(&self, node: NodeId, lookups: u64) {
         if node == NodeId::ROOT {
             return;
