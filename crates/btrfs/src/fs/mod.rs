@@ -5,6 +5,7 @@ mod flags;
 mod ops;
 mod readdir;
 mod setattr;
+mod telling;
 mod volume;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -10,6 +10,7 @@ pub mod delete;
 pub mod flags;
 pub mod lock;
 mod table;
+mod unasked;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,6 +23,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 pub use table::InodeTable;
+pub use unasked::Unasked;
 
 use crate::file::FileData;
 use crate::subvol::Subvol;
@@ -150,6 +152,8 @@ pub struct Inode {
     pub subvol: Arc<Subvol>,
     /// What is known of extended attributes.
     pub xattrs: XattrCache,
+    /// Changes of attributes that front ends have to be told of.
+    pub unasked: Unasked,
     /// Never changes in an inode's life; kept outside of `attr` so that asking costs no lock.
     kind: FileKind,
 }
@@ -193,6 +197,7 @@ impl Inode {
             refs: InodeRefs::default(),
             subvol: subvol.clone(),
             xattrs: XattrCache::default(),
+            unasked: Unasked::default(),
             kind,
         }
     }
