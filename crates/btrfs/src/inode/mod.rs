@@ -225,15 +225,16 @@ impl Inode {
 
     /// What callers see, with the volume's own inode number.
     pub fn vfs_attr(&self) -> Attr {
-        let (a, delalloc_bytes) = crate::file::with_delalloc(self);
+        let (a, delalloc) = crate::file::with_delalloc(self);
         // Roots of subvolumes carry the bytes of a block as theirs, and the kernel shows them.
         let block = u64::from(crate::file::BLOCK_BYTES);
-        let used_bytes = a.nbytes.saturating_add(delalloc_bytes);
+        let used_bytes = a.nbytes.saturating_add(delalloc.bytes);
         let blocks_512 = used_bytes.div_ceil(block).saturating_mul(block / 512);
         Attr {
             ino: self.ino.0,
             size_bytes: a.size,
             blocks_512,
+            is_estimate: !delalloc.is_exact,
             blksize: crate::file::BLOCK_BYTES,
             kind: self.kind,
             perm: a.mode & PERM_MASK,
