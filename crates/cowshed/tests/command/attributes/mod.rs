@@ -1,7 +1,10 @@
 //! Attributes that a mount changes by itself are not served from the kernel's attribute cache afterwards:
 //! docs/design/fuse-caches.md.
 
+mod audit;
+mod random;
 mod setid;
+mod view;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -78,6 +81,11 @@ impl OurMount {
             &[&self.scratch.image, &self.dir],
         )
         .ok();
+    }
+
+    pub fn remount(&self) {
+        unmount(&self.dir);
+        self.mount();
     }
 
     pub fn shared(&self) -> PathBuf {
