@@ -1,4 +1,4 @@
-//! docs/COMPAT.md names tests: they must exist.
+//! Tables in the documents name tests: they must exist.
 
 use std::collections::HashSet;
 use std::fs;
@@ -29,14 +29,16 @@ fn test_names(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn every_test_that_the_table_names_exists() {
+fn every_test_that_the_tables_name_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut found = HashSet::new();
     for dir in ["crates", "testing"] {
         functions(&root.join(dir), &mut found);
     }
-    let text = fs::read_to_string(root.join("docs/COMPAT.md")).unwrap();
-    let missing: Vec<_> = test_names(&text).filter(|name| !found.contains(*name)).collect();
-    assert!(missing.is_empty(), "named in docs/COMPAT.md and not there: {missing:?}");
-    assert!(test_names(&text).count() > 40, "the table is read");
+    for (document, names_min) in [("docs/COMPAT.md", 40), ("docs/design/fuse-caches.md", 8)] {
+        let text = fs::read_to_string(root.join(document)).unwrap();
+        let missing: Vec<_> = test_names(&text).filter(|name| !found.contains(*name)).collect();
+        assert!(missing.is_empty(), "named in {document} and not there: {missing:?}");
+        assert!(test_names(&text).count() > names_min, "the table of {document} is read");
+    }
 }

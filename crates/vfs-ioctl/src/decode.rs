@@ -150,10 +150,6 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
 
     fn set_flags(&self, ctx: &Context, node: NodeId, change: &FlagChange) -> Result<IoctlReply> {
         self.volume().set_flags(ctx, node, change)?;
-        // Linux drops nothing of its own accord after an ioctl: it would go on showing the old ctime.
-        if let Some(caches) = self.caches() {
-            caches.attributes_changed(node);
-        }
         Ok(IoctlReply::default())
     }
 

@@ -1,4 +1,8 @@
 //! What a file system tells a front end that remembers contents and attributes.
+//!
+//! A call may change attributes that it does not name: a write strips set-id bits, an access list sets the mode. The front end
+//! does not see that in the answer. Before the call returns, the file system calls [`Caches::attributes_changed`], without a lock
+//! held, and only if there was such a change. docs/design/fuse-caches.md lists them all.
 
 use std::ops::Range;
 

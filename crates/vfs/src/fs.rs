@@ -11,6 +11,8 @@
 //! * **Permissions** are checked here only if `init` said so ([`PermissionChecks`]); immutability and read-only volumes
 //!   always are.
 //! * **Read-only** mounts and volumes answer [`Error::ReadOnly`] to every change.
+//! * **Attributes** that change although the call does not name them are told to [`crate::Caches`] before the call returns. What
+//!   FUSE expects to change with a call (sizes, blocks and times with a change of contents) is not among them.
 //! * **Times.** The file system sets mtime and ctime as POSIX says, and atime according to its own options.
 //! * **Locks** (`flock`, `fcntl`) are left to the kernel that the front end talks to: a mount is the only user of its
 //!   volume, so local locks are enough, and there are no methods for them.

@@ -218,6 +218,7 @@ mod tests {
             ino: 5,
             size_bytes: 0,
             blocks_512: 0,
+            is_estimate: false,
             blksize: 4096,
             kind,
             perm,

@@ -129,6 +129,8 @@ pub struct Attr {
     pub size_bytes: u64,
     /// Allocated space in units of 512 bytes.
     pub blocks_512: u64,
+    /// `blocks_512` is an upper bound for now, and becomes exact without a further call: front ends do not cache these attributes.
+    pub is_estimate: bool,
     /// Preferred I/O size in bytes.
     pub blksize: u32,
     pub kind: FileKind,

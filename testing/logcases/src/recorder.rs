@@ -54,6 +54,7 @@ impl OneFile {
             ino: node.0,
             size_bytes,
             blocks_512: size_bytes / 512,
+            is_estimate: false,
             blksize: 4096,
             kind,
             perm,

@@ -115,6 +115,7 @@ fn same_attr(attr: &Attr, node: &Node, depth: Depth) -> Result<()> {
     let mut found = Attr {
         ino: 0,
         blocks_512: 0,
+        is_estimate: false,
         blksize: 0,
         ..*attr
     };
@@ -125,6 +126,7 @@ fn same_attr(attr: &Attr, node: &Node, depth: Depth) -> Result<()> {
         ino: 0,
         size_bytes: node.size_bytes(),
         blocks_512: 0,
+        is_estimate: false,
         blksize: 0,
         kind: node.kind,
         perm: node.perm,

@@ -12,35 +12,52 @@ const DELALLOC_LOOKS_MAX: usize = 1024;
 /// So often a look begins anew. A file that changes so fast has no number that is right when it is told.
 const TRIES_MAX: usize = 8;
 
-/// Attributes, and the bytes of dirty ranges that no extent holds yet: they count as used.
-pub fn with_delalloc(inode: &Inode) -> (InodeAttr, u64) {
+/// Bytes of dirty ranges that no extent holds yet: they count as used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delalloc {
+    pub bytes: u64,
+    /// Otherwise an upper bound, until the ranges are written back.
+    pub is_exact: bool,
+}
+
+impl Delalloc {
+    const fn exactly(bytes: u64) -> Self {
+        Self { bytes, is_exact: true }
+    }
+    const fn at_most(bytes: u64) -> Self {
+        Self { bytes, is_exact: false }
+    }
+}
+
+/// Attributes, and what is to be added to the bytes that extents take.
+pub fn with_delalloc(inode: &Inode) -> (InodeAttr, Delalloc) {
     let mut attr = inode.attr_now();
     if !inode.is_regular() {
-        return (attr, 0);
+        return (attr, Delalloc::exactly(0));
     }
     for _ in 0..TRIES_MAX {
-        let bytes = delalloc_bytes(inode, &attr);
+        let found = delalloc(inode, &attr);
         let now = inode.attr_now();
         let is_same = (now.nbytes, now.size) == (attr.nbytes, attr.size);
         attr = now;
         if is_same {
-            return (attr, bytes);
+            return (attr, found);
         }
     }
-    let bytes = delalloc_bytes(inode, &attr);
-    (attr, bytes)
+    let found = delalloc(inode, &attr);
+    (attr, Delalloc::at_most(found.bytes))
 }
 
-fn delalloc_bytes(inode: &Inode, attr: &InodeAttr) -> u64 {
+fn delalloc(inode: &Inode, attr: &InodeAttr) -> Delalloc {
     let pending = inode.data.pending_bytes();
     let at_most = pending.min(round_up(attr.size).saturating_sub(attr.nbytes));
     // What is preallocated may lie behind the end, where nothing is dirty.
     let is_known = at_most == 0 && attr.flags & flags::PREALLOC == 0;
     if pending == 0 || attr.nbytes == 0 || is_known {
-        return at_most;
+        return Delalloc::exactly(at_most);
     }
     // A file with holes: only its extents tell what is dirty in them.
-    new_bytes(inode).unwrap_or(at_most)
+    new_bytes(inode).map_or(Delalloc::at_most(at_most), Delalloc::exactly)
 }
 
 /// `None` where that would take too long, or cannot be read.

@@ -342,6 +342,7 @@ fn share(
             plan: replace::plan_checked(&dst.tree, dst.ino, &existing, replacement.as_slice())?,
             ..Change::default()
         };
+        let changes_blocks = changed.plan.nbytes != 0;
         items::apply(engine, dst, changed, meta, |attr, state| {
             sharing::note_shared(engine, &noted);
             // A block that gets inline content stays as dirty, and as appended, as it is.
@@ -356,8 +357,11 @@ fn share(
             if !unwritten.is_empty() {
                 attr.attr.flags |= flags::PREALLOC;
             }
-            if let Some(ctx) = change {
-                touch(engine, attr, ctx);
+            match change {
+                Some(ctx) => touch(engine, attr, ctx),
+                // A dedupe leaves the contents, and may put blocks in place of a hole.
+                None if changes_blocks => dst.unasked.note(),
+                None => {}
             }
             update_disk_size(state, attr, false);
         });

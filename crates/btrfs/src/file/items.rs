@@ -44,9 +44,19 @@ pub(super) fn apply(
     let mut batch = Batch::new();
     let generation = join.generation();
     put_change(engine, &mut batch, inode, change, generation, &mut attr);
-    update(&mut attr, &mut state);
+    noting_mode(inode, &mut attr, |attr| update(attr, &mut state));
     batch.put(&inode.tree, inode.key(), inode.item_bytes(&attr));
     join.apply(batch, reservation);
+}
+
+/// Runs a change of contents. No caller names the mode in it: where set-id bits go, the front end has to be told.
+pub(super) fn noting_mode<T>(inode: &Inode, attr: &mut InodeState, change: impl FnOnce(&mut InodeState) -> T) -> T {
+    let before = attr.attr.mode;
+    let done = change(attr);
+    if attr.attr.mode != before {
+        inode.unasked.note();
+    }
+    done
 }
 
 /// Sets what else an inode's attributes become.
@@ -85,7 +95,9 @@ pub(super) fn apply_all(
             join.generation(),
             &mut attr,
         );
-        (part.update)(&mut attr, &mut part.inode.data.state.lock());
+        noting_mode(part.inode, &mut attr, |attr| {
+            (part.update)(attr, &mut part.inode.data.state.lock());
+        });
         batch.put(&part.inode.tree, part.inode.key(), part.inode.item_bytes(&attr));
         // Nobody may put an older item over the one in the batch.
         held.push(attr);

@@ -129,7 +129,7 @@ fn write_piece(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ct
         state.append(size, at, end);
         note_dirty(engine, inode, &mut state, Some(reservation), dirtied);
         attr.attr.size = size.max(end);
-        touch(engine, &mut attr, ctx);
+        items::noting_mode(inode, &mut attr, |attr| touch(engine, attr, ctx));
         return Ok(data.len());
     }
 }

@@ -81,6 +81,8 @@ pub(super) fn change(engine: &Engine, caller: &Caller<'_>, inode: &Inode, change
     }
     let mut state = inode.attr.lock();
     state.attr.flags = new;
+    // For a front end no ioctl changes times.
+    inode.unasked.note();
     touch_inode(&mut state, join.generation(), now);
     staged.put(inode.key(), inode.item_bytes(&state));
     join.apply(staged.into_batch(), space);

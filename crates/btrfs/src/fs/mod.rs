@@ -6,6 +6,7 @@ mod handles;
 mod ops;
 mod readdir;
 mod setattr;
+mod telling;
 mod volume;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

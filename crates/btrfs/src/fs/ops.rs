@@ -102,7 +102,14 @@ impl Fs {
             if let Some(inode) = dir::lookup(&self.engine, &dir, name)? {
                 let entry = self.entry(&inode);
                 return match self.open_inode(ctx, &inode, open) {
-                    Ok(opened) => Ok((entry, opened)),
+                    // As they are after a truncation.
+                    Ok(opened) => Ok((
+                        Entry {
+                            attr: self.attr(&inode),
+                            ..entry
+                        },
+                        opened,
+                    )),
                     Err(error) => {
                         delete::forget(&self.engine, &inode, 1);
                         Err(error)
@@ -150,6 +157,8 @@ impl Fs {
         how: WriteFlags,
     ) -> Result<usize> {
         let inode = self.file_to_write(node)?;
+        // Pages of a mapping come without a caller, and strip nothing.
+        let _telling = (!how.contains(WriteFlags::FROM_CACHE)).then(|| self.telling(&inode));
         let opened = handle.flags().unwrap_or(OpenFlags::empty());
         let append = how.contains(WriteFlags::APPEND);
         let attr = inode.attr_now();
@@ -167,7 +176,8 @@ impl Fs {
             direct: how.contains(WriteFlags::DIRECT),
             from_cache: how.contains(WriteFlags::FROM_CACHE),
         };
-        if how.contains(WriteFlags::KILL_SUIDGID) {
+        // Capabilities go whoever writes. Before a cached write Linux removes them itself, before a direct one it does not.
+        if how.intersects(WriteFlags::KILL_SUIDGID | WriteFlags::DIRECT) {
             strip_privileges(&self.engine, &inode, strips)?;
         }
         let written = file::write(&self.engine, &inode, offset, data, ctx)?;
@@ -539,6 +549,7 @@ impl FileSystem for Fs {
     fn setxattr(&self, ctx: &Context, node: NodeId, name: &[u8], value: &[u8], flags: SetXattrFlags) -> VfsResult<()> {
         let run = || {
             let inode = self.inode(node)?;
+            let _telling = self.telling(&inode);
             xattr::set(&self.engine, &self.caller(ctx), &inode, name, value, flags)
         };
         run().map_err(|e| errno("setxattr", e))
@@ -571,6 +582,7 @@ impl FileSystem for Fs {
     ) -> VfsResult<()> {
         let run = || {
             let inode = self.file_to_write(node)?;
+            let _telling = self.telling(&inode);
             // Append-only files may grow, but what they hold stays.
             if inode.flags() & flags::APPEND != 0 && !mode.difference(FallocateFlags::KEEP_SIZE).is_empty() {
                 return Err(Errno::NotPermitted.into());
@@ -600,6 +612,7 @@ impl FileSystem for Fs {
     ) -> VfsResult<u64> {
         let run = || {
             let (from, to) = (self.file(src.0)?, self.file_to_write(dst.0)?);
+            let _telling = self.telling(&to);
             if to.flags() & flags::APPEND != 0 && dst.2 < to.attr_now().size {
                 return Err(Errno::NotPermitted.into());
             }

@@ -51,6 +51,7 @@ pub(super) fn setattr(
     if matches!(set.mtime, Some(SetTime::At(_))) && may_be_mapped {
         inode.attr.lock().times_set = Some(engine.env.now());
     }
+    let _lock = inode.lock.write();
     change(engine, inode, space, kills, |attr, now| {
         apply(caller, inode.kind(), set, attr, now);
     })
@@ -68,7 +69,8 @@ pub(super) fn strip_privileges(engine: &Engine, inode: &Arc<Inode>, strips: Stri
         return Ok(());
     }
     let space = engine.reserve(budget(inode))?;
-    change(engine, inode, space, true, |attr, _| {
+    let _lock = inode.lock.write();
+    change_unasked(engine, inode, space, |attr, _| {
         attr.mode = attr.mode & !PERM_MASK | strips.apply(attr.mode & PERM_MASK);
     })
 }
@@ -79,7 +81,8 @@ pub(super) fn strip_capability(engine: &Engine, inode: &Arc<Inode>) -> Result<()
         return Ok(());
     }
     let space = engine.reserve(budget(inode))?;
-    change(engine, inode, space, true, |_, _| {})
+    let _lock = inode.lock.write();
+    change_unasked(engine, inode, space, |_, _| {})
 }
 
 /// A file capability that goes with a change of contents which is about to be judged.
@@ -103,7 +106,7 @@ impl<'a> Capability<'a> {
     /// Takes it away. The caller holds the operation lock for writing.
     pub fn strip(self) -> Result<()> {
         match self.space {
-            Some(space) => change_locked(self.engine, self.inode, space, true, |_, _| {}),
+            Some(space) => change_unasked(self.engine, self.inode, space, |_, _| {}),
             None => Ok(()),
         }
     }
@@ -122,20 +125,8 @@ fn has_capability(inode: &Inode) -> Result<bool> {
     Ok(!inode.xattrs.is_known_empty() && xattr::load(inode, CAPABILITY_NAME)?.is_some())
 }
 
-/// Applies `edit` to the attributes, and what a new mode or owner does to xattrs.
+/// Applies `edit` to the attributes, and what a new mode or owner does to xattrs. The caller holds the operation lock for writing.
 fn change(
-    engine: &Engine,
-    inode: &Arc<Inode>,
-    space: MetaReservation,
-    kills_capability: bool,
-    edit: impl Fn(&mut InodeAttr, Timestamp),
-) -> Result<()> {
-    let _lock = inode.lock.write();
-    change_locked(engine, inode, space, kills_capability, edit)
-}
-
-/// As [`change`]; the caller holds the operation lock for writing.
-fn change_locked(
     engine: &Engine,
     inode: &Arc<Inode>,
     space: MetaReservation,
@@ -163,6 +154,19 @@ fn change_locked(
     if has_xattrs {
         inode.xattrs.forget_lists();
     }
+    Ok(())
+}
+
+/// Takes the capability away, and applies `edit`, on behalf of a call that did not name these attributes. The caller holds the
+/// operation lock for writing.
+fn change_unasked(
+    engine: &Engine,
+    inode: &Arc<Inode>,
+    space: MetaReservation,
+    edit: impl Fn(&mut InodeAttr, Timestamp),
+) -> Result<()> {
+    change(engine, inode, space, true, edit)?;
+    inode.unasked.note();
     Ok(())
 }
 

@@ -104,7 +104,11 @@ impl Volume for Fs {
     }
 
     fn set_flags(&self, ctx: &Context, node: NodeId, change: &FlagChange) -> VfsResult<()> {
-        let run = || flags::change(&self.engine, &self.caller(ctx), &*self.inode(node)?, change);
+        let run = || {
+            let inode = self.inode(node)?;
+            let _telling = self.telling(&inode);
+            flags::change(&self.engine, &self.caller(ctx), &inode, change)
+        };
         run().map_err(|e| errno("flags", e))
     }
 
@@ -120,6 +124,7 @@ impl Volume for Fs {
     fn clone_range(&self, by: Option<&Context>, src: At, dst: At, len_bytes: u64) -> VfsResult<()> {
         let run = || {
             let (from, to) = (self.file(src.0)?, self.target(dst.0)?);
+            let _telling = self.telling(&to);
             if file::clones_anything(&from, src.1, &to, dst.1, len_bytes)? {
                 strip_capability(&self.engine, &to)?;
             }
@@ -136,6 +141,7 @@ impl Volume for Fs {
     fn dedupe_range(&self, src: At, dst: At, len_bytes: u64) -> VfsResult<Dedupe> {
         let run = || {
             let (from, to) = (self.file(src.0)?, self.target(dst.0)?);
+            let _telling = self.telling(&to);
             file::dedupe_range(&self.engine, &from, src.1, &to, dst.1, len_bytes)
         };
         run().map_err(|e| errno("dedupe", e))
@@ -185,6 +191,7 @@ impl Volume for Fs {
 impl Fs {
     fn exchange(&self, by: Option<&Context>, a: NodeId, b: NodeId, what: &Exchange) -> Result<()> {
         let (first, second) = (self.target(a)?, self.target(b)?);
+        let _telling = [&first, &second].map(|inode| self.telling(inode));
         let how = [&first, &second].map(|inode| stripping(by, inode));
         let of = |inode, may_change: bool| {
             let capability = may_change.then(|| Capability::of(&self.engine, inode));

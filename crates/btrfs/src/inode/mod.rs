@@ -10,6 +10,7 @@ pub mod delete;
 pub mod flags;
 pub mod lock;
 mod table;
+mod unasked;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,6 +23,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 pub use table::InodeTable;
+pub use unasked::Unasked;
 
 use crate::file::FileData;
 use crate::subvol::Subvol;
@@ -150,6 +152,8 @@ pub struct Inode {
     pub subvol: Arc<Subvol>,
     /// What is known of extended attributes.
     pub xattrs: XattrCache,
+    /// Changes of attributes that front ends have to be told of.
+    pub unasked: Unasked,
     /// Never changes in an inode's life; kept outside of `attr` so that asking costs no lock.
     kind: FileKind,
 }
@@ -193,6 +197,7 @@ impl Inode {
             refs: InodeRefs::default(),
             subvol: subvol.clone(),
             xattrs: XattrCache::default(),
+            unasked: Unasked::default(),
             kind,
         }
     }
@@ -220,15 +225,16 @@ impl Inode {
 
     /// What callers see, with the volume's own inode number.
     pub fn vfs_attr(&self) -> Attr {
-        let (a, delalloc_bytes) = crate::file::with_delalloc(self);
+        let (a, delalloc) = crate::file::with_delalloc(self);
         // Roots of subvolumes carry the bytes of a block as theirs, and the kernel shows them.
         let block = u64::from(crate::file::BLOCK_BYTES);
-        let used_bytes = a.nbytes.saturating_add(delalloc_bytes);
+        let used_bytes = a.nbytes.saturating_add(delalloc.bytes);
         let blocks_512 = used_bytes.div_ceil(block).saturating_mul(block / 512);
         Attr {
             ino: self.ino.0,
             size_bytes: a.size,
             blocks_512,
+            is_estimate: !delalloc.is_exact,
             blksize: crate::file::BLOCK_BYTES,
             kind: self.kind,
             perm: a.mode & PERM_MASK,

@@ -242,8 +242,17 @@ fn change(
     let space = engine.reserve(Budget::XATTR)?;
     let _lock = inode.lock.write();
     if name == CAPABILITY_NAME && value.is_none() {
-        // Linux takes them away in the name of whoever writes to the file, and before that of nobody else's.
-        caller.need(inode, Access::WRITE)?;
+        // Linux removes them in the name of the caller that changes contents. It also does so, unchecked, for a chown that names
+        // neither owner nor group, which any user may try: that one gets its answer, and nothing happens.
+        let is_allowed = Caller {
+            checks: true,
+            ..*caller
+        }
+        .need(inode, Access::WRITE);
+        if is_allowed.is_err() && !caller.checks {
+            return Ok(());
+        }
+        is_allowed?;
     } else {
         check(caller, inode, name, Use::Set)?;
     }
@@ -287,7 +296,10 @@ fn change(
         inode.xattrs.set_some();
     }
     let mut state = inode.attr.lock();
-    state.attr.mode = effect.mode.unwrap_or(state.attr.mode);
+    if let Some(mode) = effect.mode.filter(|mode| *mode != state.attr.mode) {
+        state.attr.mode = mode;
+        inode.unasked.note();
+    }
     state.attr.flags = effect.flags.unwrap_or(state.attr.flags);
     touch_inode(&mut state, join.generation(), now);
     staged.put(inode.key(), inode.item_bytes(&state));

@@ -1,6 +1,7 @@
 //! The command itself, run as a user runs it: its good and its bad cases.
 
 mod atomic;
+mod attributes;
 mod compsize;
 mod device;
 mod discard;

@@ -107,8 +107,14 @@ pub(super) fn wire_attr(attr: &Attr) -> WireAttr {
     }
 }
 
+/// Seconds and nanoseconds that the kernel may cache attributes for.
+fn valid_for(attr: &Attr, valid: Duration) -> (u64, u32) {
+    let valid = if attr.is_estimate { Duration::ZERO } else { valid };
+    (valid.as_secs(), valid.subsec_nanos())
+}
+
 pub(super) fn attr_out(attr: &Attr, valid: Duration) -> AttrOut {
-    let (attr_valid, attr_valid_nsec) = (valid.as_secs(), valid.subsec_nanos());
+    let (attr_valid, attr_valid_nsec) = valid_for(attr, valid);
     AttrOut {
         attr_valid,
         attr_valid_nsec,
@@ -118,13 +124,14 @@ pub(super) fn attr_out(attr: &Attr, valid: Duration) -> AttrOut {
 }
 
 pub(super) fn entry_out(entry: &Entry) -> EntryOut {
+    let (attr_valid, attr_valid_nsec) = valid_for(&entry.attr, entry.attr_valid);
     EntryOut {
         nodeid: entry.node.0,
         generation: entry.generation,
         entry_valid: entry.entry_valid.as_secs(),
-        attr_valid: entry.attr_valid.as_secs(),
+        attr_valid,
         entry_valid_nsec: entry.entry_valid.subsec_nanos(),
-        attr_valid_nsec: entry.attr_valid.subsec_nanos(),
+        attr_valid_nsec,
         attr: wire_attr(&entry.attr),
     }
 }
@@ -185,7 +192,7 @@ pub(super) fn statx_out(attr: &Attr, valid: Duration) -> StatxOut {
         rdev_minor: (attr.rdev & 0xff) | ((attr.rdev >> 12) & 0xfff00),
         ..Default::default()
     };
-    let (attr_valid, attr_valid_nsec) = (valid.as_secs(), valid.subsec_nanos());
+    let (attr_valid, attr_valid_nsec) = valid_for(attr, valid);
     StatxOut {
         attr_valid,
         attr_valid_nsec,

@@ -4,7 +4,9 @@
 //! process's memory, and the workers that are to write them could not allocate any in the same process.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+
+use cowshed_fuse::Permissions;
 
 use crate::support::*;
 
@@ -259,5 +261,92 @@ fn one_step(dice: &mut Dice, model: &mut Model, cached: &File, direct: &File) {
                 model.0[at..end].fill(fill);
             }
         }
+    }
+}
+
+/// The mode that the kernel knows. Asks for nothing else: an attribute that the kernel knows to be old makes it fetch all.
+fn known_mode(path: &std::path::Path) -> u32 {
+    let stat = rustix::fs::statx(
+        rustix::fs::CWD,
+        path,
+        rustix::fs::AtFlags::empty(),
+        rustix::fs::StatxFlags::MODE,
+    );
+    u32::from(stat.unwrap().stx_mode) & 0o7777
+}
+
+#[test]
+fn set_id_bits_are_gone_at_the_next_stat_whoever_checks_permissions() {
+    let Some(_turn) = turn("set_id_bits_are_gone_at_the_next_stat_whoever_checks_permissions") else {
+        return;
+    };
+    type Call = fn(&File, &File) -> std::io::Result<()>;
+    const CALLS: [(&str, Call); 5] = [
+        ("write", |f, _| f.write_all_at(b"new", 100)),
+        ("allocate", |f, _| fallocate(f, 0, 0, 4096)),
+        ("punch", |f, _| {
+            fallocate(f, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 0, 4096)
+        }),
+        ("truncate", |f, _| f.set_len(500)),
+        ("copy", |f, from| {
+            Ok(rustix::fs::copy_file_range(from, Some(&mut 0), f, Some(&mut 0), 4096).map(drop)?)
+        }),
+    ];
+    for (permissions, writeback_cache) in [
+        (Permissions::Kernel, false),
+        (Permissions::FileSystem, false),
+        (Permissions::Kernel, true),
+    ] {
+        let mount = Mount::new(|o| {
+            o.mount.allow_other = true;
+            o.permissions = permissions;
+            o.writeback_cache = writeback_cache;
+        });
+        let from = mount.path("from");
+        fs::write(&from, [1; 8192]).unwrap();
+        fs::set_permissions(&from, fs::Permissions::from_mode(0o644)).unwrap();
+        for (name, call) in CALLS {
+            for (uid, mode, after) in [(1000, 0o6755, 0o755), (1000, 0o2745, 0o2745), (0, 0o6755, 0o6755)] {
+                let path = mount.path(&format!("{name}-{uid}-{mode:o}"));
+                fs::write(&path, [7; 8192]).unwrap();
+                std::os::unix::fs::chown(&path, Some(1000), Some(1000)).unwrap();
+                fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+                as_user(uid, uid, &[], || {
+                    let file = OpenOptions::new().read(true).write(true).open(&path)?;
+                    call(&file, &File::open(&from)?)
+                })
+                .unwrap();
+                assert_eq!(known_mode(&path), after, "{name} by {uid} on {mode:o}, {permissions:?}");
+            }
+        }
+        mount.end();
+    }
+}
+
+/// The kernel forgets the mode itself where it checks permissions, and not where the file system does.
+#[test]
+fn an_access_list_shows_in_the_mode_whoever_checks_permissions() {
+    let Some(_turn) = turn("an_access_list_shows_in_the_mode_whoever_checks_permissions") else {
+        return;
+    };
+    for permissions in [Permissions::Kernel, Permissions::FileSystem] {
+        let mount = Mount::new(|o| {
+            o.mount.allow_other = true;
+            o.permissions = permissions;
+        });
+        let path = mount.path("f");
+        fs::write(&path, b"").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(known_mode(&path), 0o600);
+        let mut list = 2_u32.to_le_bytes().to_vec();
+        // user::rw-, group::r--, other::r--
+        for (tag, perm) in [(1_u16, 6_u16), (4, 4), (0x20, 4)] {
+            list.extend(tag.to_le_bytes());
+            list.extend(perm.to_le_bytes());
+            list.extend(u32::MAX.to_le_bytes());
+        }
+        set_xattr(&path, "system.posix_acl_access", &list, 0).unwrap();
+        assert_eq!(known_mode(&path), 0o644, "{permissions:?}");
+        mount.end();
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use cowshed_fuse::{Notifier, Permissions, Session, SessionError, SessionOptions, Unmounter};
+use cowshed_fuse::{KernelCaches, Notifier, Permissions, Session, SessionError, SessionOptions, Unmounter};
 use cowshed_vfs::memfs::{MemFs, Options};
 
 /// The turn of a test; None, with a line that says so, where mounting is impossible. Tests take turns because some
@@ -69,6 +69,7 @@ impl Mount {
         let mut session = Session::mount(fs.clone(), dir.path(), options).expect("mounting as the superuser");
         let unmounter = session.unmounter();
         let notifier = session.notifier().expect("a second device");
+        fs.set_caches(Arc::new(KernelCaches::new(notifier.clone()).expect("a thread")));
         Mount {
             fs,
             dir,

@@ -11,12 +11,14 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::acl::{self, Acl};
-use crate::perm::{self, NewNodeAttrs};
-use crate::{Access, Attr, Capabilities, Context, Entry, Error, FileKind, NodeId, PermissionChecks, Result, Timestamp};
+use crate::perm::{self, NewNodeAttrs, Strips};
+use crate::{
+    Access, Attr, Caches, Capabilities, Context, Entry, Error, FileKind, NodeId, PermissionChecks, Result, Timestamp,
+};
 use node::{Body, Dir, File, Node};
 
 const NAME_BYTES_MAX: usize = 255;
@@ -65,6 +67,17 @@ pub struct MemFs {
     pub init_error: Option<Error>,
     /// A name whose lookup panics, to test that front ends survive it.
     pub panic_name: Option<&'static [u8]>,
+    caches: Told,
+}
+
+/// The front end that caches.
+#[derive(Default)]
+struct Told(OnceLock<Arc<dyn Caches>>);
+
+impl std::fmt::Debug for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Told({})", self.0.get().is_some())
+    }
 }
 
 #[derive(Debug)]
@@ -106,6 +119,31 @@ impl MemFs {
             sync_takes_millis: AtomicU64::new(0),
             init_error: None,
             panic_name: None,
+            caches: Told::default(),
+        }
+    }
+
+    /// The front end to be told of attributes that change beyond what a call asked for. The first one counts.
+    pub fn set_caches(&self, caches: Arc<dyn Caches>) {
+        let _ = self.caches.0.set(caches);
+    }
+
+    /// Set-id bits go with a change of contents; the state is unlocked before the front end is told of it.
+    fn strip(&self, mut state: MutexGuard<'_, State>, id: NodeId, strips: Strips) -> Result<()> {
+        let node = state.get_mut(id)?;
+        let perm = strips.apply(node.perm);
+        let has_changed = std::mem::replace(&mut node.perm, perm) != perm;
+        drop(state);
+        if has_changed {
+            self.tell(id);
+        }
+        Ok(())
+    }
+
+    /// No lock may be held.
+    fn tell(&self, id: NodeId) {
+        if let Some(caches) = self.caches.0.get() {
+            caches.attributes_changed(id);
         }
     }
 

@@ -68,6 +68,7 @@ impl Node {
             ino: id.0,
             size_bytes,
             blocks_512,
+            is_estimate: false,
             blksize: BLOCK_BYTES as u32,
             kind: self.kind,
             perm: self.perm,

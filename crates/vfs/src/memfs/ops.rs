@@ -7,6 +7,7 @@ use super::node::{BLOCK_BYTES, Body, Dir, File, Node};
 use super::{CALL_BYTES_MAX, FILE_BYTES_MAX, MemFs, State, check_name, now};
 use crate::acl::{self, Acl};
 use crate::fs::{DirPlusSink, DirSink, NewNode};
+use crate::perm::Strips;
 use crate::xattr::{self, Namespace, Use};
 use crate::*;
 
@@ -53,7 +54,7 @@ impl MemFs {
             node.content()?.truncate(0);
             (node.mtime, node.ctime) = (time, time);
             if open.kill_suidgid {
-                node.perm = perm::perm_after_write(node.perm);
+                node.perm = Strips::demanded(&ctx.creds, node.perm, node.gid).apply(node.perm);
             }
         }
         self.opened(state, id, OpenHints::empty())
@@ -247,7 +248,7 @@ impl FileSystem for MemFs {
             n.content()?.truncate(size);
             n.mtime = time;
             if set.kill_suidgid {
-                n.perm = perm::perm_after_write(n.perm);
+                n.perm = Strips::demanded(&ctx.creds, n.perm, n.gid).apply(n.perm);
             }
         }
         if set.uid.is_some() || set.gid.is_some() {
@@ -496,7 +497,7 @@ impl FileSystem for MemFs {
 
     fn write(
         &self,
-        _ctx: &Context,
+        ctx: &Context,
         node: NodeId,
         _handle: Handle,
         offset: u64,
@@ -523,7 +524,8 @@ impl FileSystem for MemFs {
         }
         (n.mtime, n.ctime) = (time, time);
         if flags.contains(WriteFlags::KILL_SUIDGID) {
-            n.perm = perm::perm_after_write(n.perm);
+            let strips = Strips::demanded(&ctx.creds, n.perm, n.gid);
+            self.strip(state, node, strips)?;
         }
         Ok(data.len())
     }
@@ -576,10 +578,17 @@ impl FileSystem for MemFs {
             _ => {}
         }
         if matches!(space, Namespace::AccessAcl | Namespace::DefaultAcl) {
+            let before = n.perm;
             self.set_acl(ctx, n, name, value, flags.contains(SetXattrFlags::KILL_SGID))?;
-        } else {
-            n.xattrs.insert(name.to_vec(), value.to_vec());
+            n.ctime = now();
+            let has_changed = n.perm != before;
+            drop(state);
+            if has_changed {
+                self.tell(node);
+            }
+            return Ok(());
         }
+        n.xattrs.insert(name.to_vec(), value.to_vec());
         n.ctime = now();
         Ok(())
     }
@@ -600,7 +609,7 @@ impl FileSystem for MemFs {
 
     fn fallocate(
         &self,
-        _ctx: &Context,
+        ctx: &Context,
         node: NodeId,
         _handle: Handle,
         offset: u64,
@@ -631,7 +640,8 @@ impl FileSystem for MemFs {
             file.size = file.size.max(end);
         }
         (n.mtime, n.ctime) = (time, time);
-        Ok(())
+        let strips = Strips::by(&ctx.creds, n.perm, n.gid);
+        self.strip(state, node, strips)
     }
 
     fn lseek(&self, _ctx: &Context, node: NodeId, _handle: Handle, offset: u64, what: SeekKind) -> Result<u64> {
@@ -640,7 +650,7 @@ impl FileSystem for MemFs {
 
     fn copy_file_range(
         &self,
-        _ctx: &Context,
+        ctx: &Context,
         src: (NodeId, Handle, u64),
         dst: (NodeId, Handle, u64),
         len: u64,
@@ -660,6 +670,10 @@ impl FileSystem for MemFs {
         let (n, time) = state.file_mut(dst.0)?;
         n.content()?.write(dst.2, &bytes);
         (n.mtime, n.ctime) = (time, time);
+        if len > 0 {
+            let strips = Strips::by(&ctx.creds, n.perm, n.gid);
+            self.strip(state, dst.0, strips)?;
+        }
         Ok(len)
     }
 
@@ -688,6 +702,8 @@ impl FileSystem for MemFs {
             SETFLAGS => {
                 n.flags = u32::from_le_bytes(*input.first_chunk().ok_or(Error::Invalid)?);
                 n.ctime = now();
+                drop(state);
+                self.tell(node);
                 Ok(IoctlReply::default())
             }
             FSGETXATTR => {
