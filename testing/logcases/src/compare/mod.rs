@@ -88,10 +88,8 @@ impl fmt::Display for Report {
             "{} sequences, {} crash images ({} logs of the kernel's, {} of ours; {} replayed by the kernel): {result}",
             self.sequences, self.images, self.logs[0], self.logs[1], self.by_the_kernel
         )?;
-        let exceptions = self.exceptions.iter();
-        exceptions
-            .map(|(kind, count)| write!(f, "; {kind}: {count} sequences"))
-            .collect()
+        let mut exceptions = self.exceptions.iter();
+        exceptions.try_for_each(|(kind, count)| write!(f, "; {kind}: {count} sequences"))
     }
 }
 
