@@ -17,6 +17,7 @@
 mod history;
 pub mod mount;
 mod notify;
+mod pages;
 pub mod proto;
 pub mod server;
 mod session;

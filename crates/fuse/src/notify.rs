@@ -79,6 +79,12 @@ const DROP_WAIT: Duration = Duration::from_secs(1);
 enum Order {
     /// Content to drop.
     Drop { node: NodeId, ranges: Vec<Range<u64>> },
+    /// Content to drop, and what to do then.
+    DropThen {
+        node: NodeId,
+        range: Range<u64>,
+        then: Box<dyn FnOnce() + Send>,
+    },
     /// Whom to tell when all that was ordered before is done.
     Tell(Sender<()>),
 }
@@ -95,7 +101,7 @@ pub struct KernelCaches {
 
 impl KernelCaches {
     /// Starts the thread; it ends with this value.
-    pub fn new(notifier: Notifier) -> io::Result<KernelCaches> {
+    pub(crate) fn new(notifier: Notifier) -> io::Result<KernelCaches> {
         let (sender, orders) = mpsc::channel();
         let caches = KernelCaches {
             notifier: notifier.clone(),
@@ -110,12 +116,25 @@ impl KernelCaches {
                         drop_content(&notifier, node, ranges);
                         pending.fetch_sub(1, Ordering::Release);
                     }
+                    Order::DropThen { node, range, then } => {
+                        drop_content(&notifier, node, vec![range]);
+                        then();
+                    }
                     // Nobody may be waiting any more.
                     Order::Tell(done) => drop(done.send(())),
                 }
             }
         })?;
         Ok(caches)
+    }
+
+    /// The content of a node in a range is dropped, then `then` is called. Does not wait, however long it takes.
+    pub(crate) fn drop_then(&self, node: NodeId, range: Range<u64>, then: Box<dyn FnOnce() + Send>) {
+        let unsent = self.orders.send(Order::DropThen { node, range, then });
+        // The thread ends with this value, or by a panic.
+        if let Err(mpsc::SendError(Order::DropThen { then, .. })) = unsent {
+            then();
+        }
     }
 
     fn order_drop(&self, node: NodeId, ranges: Vec<Range<u64>>) {

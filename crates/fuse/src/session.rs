@@ -13,8 +13,9 @@ use std::time::Duration;
 use cowshed_vfs::{FileSystem, PermissionChecks};
 
 use crate::mount::{self, MountError, MountOptions, Mountpoint};
-use crate::notify::Notifier;
+use crate::notify::{KernelCaches, Notifier};
 use crate::proto::wire::{InHeader, Opcode};
+use crate::server::init::BACKGROUND_MAX;
 use crate::server::{After, OnPanic, Server, Wishes};
 use crate::transport::dev::{DataBuffer, Device, Received, RequestBuffer};
 use crate::workers::{self, Crew, Worker};
@@ -137,6 +138,7 @@ impl Session {
             io_bytes_max: options.io_bytes_max.clamp(4096, IO_BYTES_MAX).next_multiple_of(4096),
             writeback_cache: options.writeback_cache,
             skip_open: options.skip_open && may_skip_open,
+            background_max: BACKGROUND_MAX.min(crate::sys::background_max()),
         };
         let mut mount_options = options.mount;
         mount_options.default_permissions = checks == PermissionChecks::FrontEnd;
@@ -192,6 +194,8 @@ impl Session {
                 return Err(SessionError::Refused(std::io::Error::from_raw_os_error(reply.errno())));
             }
         }
+        let caches = KernelCaches::new(self.notifier()?)?;
+        self.server.set_caches(Arc::new(caches));
         Ok(())
     }
 
@@ -207,6 +211,14 @@ impl Session {
             None => self.notify_device.insert(Arc::new(self.device.try_clone()?)).clone(),
         };
         Ok(Notifier::new(Arc::downgrade(&device), self.agreed().minor))
+    }
+
+    /// The kernel's caches, for a file system that changes what they hold.
+    pub fn caches(&self) -> Arc<KernelCaches> {
+        self.server
+            .caches()
+            .expect("a session has them after its handshake")
+            .clone()
     }
 
     /// What was agreed on with the kernel.

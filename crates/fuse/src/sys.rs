@@ -55,6 +55,21 @@ pub fn umount(target: &Path, lazy: bool) -> Result<()> {
     check(unsafe { libc::umount2(target.as_ptr(), flags) }).map(drop)
 }
 
+/// How many requests in the background the kernel allows a session of this user. The superuser may have any number; a kernel
+/// that does not say is left to decide.
+pub fn background_max() -> u16 {
+    if is_root() {
+        return u16::MAX;
+    }
+    let text = std::fs::read_to_string("/sys/module/fuse/parameters/max_user_bgreq");
+    let limit = text.ok().and_then(|text| text.trim().parse::<u32>().ok());
+    // 0: a kernel that works it out when it is first asked.
+    match limit {
+        None | Some(0) => u16::MAX,
+        Some(limit) => u16::try_from(limit).unwrap_or(u16::MAX),
+    }
+}
+
 /// Makes reads of the open file behind `fd` return at once.
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: F_GETFL and F_SETFL take and return integers only.

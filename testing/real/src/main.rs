@@ -1,9 +1,11 @@
 //! Real trees and real programs on a mount, judged by the kernel and btrfs-progs. Root only.
 
+mod aio;
 mod cowshed;
 mod direct;
 mod levels;
 mod matrix;
+mod queue;
 mod raw;
 mod realtree;
 mod realwork;

@@ -1,5 +1,5 @@
-//! What the exerciser asks of the system that has no safe form: mappings, and ioctls on two files. The only unsafe code
-//! of this crate.
+//! What the exerciser asks of the system that has no safe form: mappings, and ioctls on two files. Apart from
+//! `queue.rs`, the only unsafe code of this crate.
 #![allow(unsafe_code)]
 
 use std::fs::File;

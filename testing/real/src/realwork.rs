@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use cowshed_harness::{KernelVolume, VolumeOptions, need};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::cowshed::{binary, judge, run_in, shell};
 use crate::site::Site;
-use crate::{direct, tools};
+use crate::{aio, direct, tools};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -24,6 +24,12 @@ pub struct Args {
     /// Operations of each run of fsx, in place of 100,000 (or the short form's)
     #[arg(long)]
     operations: Option<usize>,
+    /// How long each run of aio takes, in place of 60 seconds (or the short form's)
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Writers of aio, each with 16 writes under way
+    #[arg(long, default_value_t = 4)]
+    writers: usize,
     /// Run the same on the kernel's btrfs instead, to see what fails there too
     #[arg(long)]
     kernel: bool,
@@ -110,6 +116,9 @@ const FSX_MOUNTS: [(&str, &str); 7] = [
     ("-nodatacow", "nodatacow"),
 ];
 
+/// A mount of the type `fuse` instead of `fuseblk`, as those of ordinary users are.
+const NO_LOOP: &str = "noloop";
+
 /// Algorithms that make something of fsx's data: noise, of which every second byte or so is the same. It has nothing that
 /// repeats, which is all that lzo and the fast levels of zstd look for.
 const SHRINKS_FSX: [&str; 2] = ["compress-force=zlib", "compress-force=zstd:3"];
@@ -157,7 +166,15 @@ fn jobs() -> Vec<Job> {
             one("fsx-direct", "timeout", &Function(fsx_direct), algorithm),
         ]
     });
-    plain.chain(fsx).collect()
+    let aio = [("aio-fuseblk", ""), ("aio-noloop", NO_LOOP)].map(|(name, options)| Job {
+        name: name.to_owned(),
+        tool: "timeout",
+        options,
+        work: &Function(asynchronous),
+        read_back: true,
+        compressed: None,
+    });
+    plain.chain(fsx).chain(aio).collect()
 }
 
 pub fn main(args: &Args) -> Result<()> {
@@ -169,6 +186,10 @@ pub fn main(args: &Args) -> Result<()> {
     for one in jobs() {
         let name = &one.name;
         if args.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) || need::tool(one.tool).is_none() {
+            continue;
+        }
+        if args.kernel && one.options == NO_LOOP {
+            println!("{name}: not of the kernel's mounts");
             continue;
         }
         println!("{name}");
@@ -321,6 +342,16 @@ fn fsx_direct(site: &mut Site<'_>, args: &Args) -> Result<()> {
             ensure!(is_cold, "nothing was read from disk: {done:?}");
         }
     }
+    Ok(())
+}
+
+fn asynchronous(site: &mut Site<'_>, args: &Args) -> Result<()> {
+    let seconds = args.seconds.unwrap_or(if args.small { 4 } else { 60 });
+    let seed = u64::from(std::process::id());
+    let done = aio::exercise(site.path(), "aio", Duration::from_secs(seconds), args.writers, seed)?;
+    println!("{done:?}");
+    let reads = done.cached_reads.min(done.mapped_reads).min(done.direct_reads);
+    ensure!(done.writes.min(reads) > 0, "nothing was done: {done:?}");
     Ok(())
 }
 

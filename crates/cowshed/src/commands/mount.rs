@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use cowshed_fuse::{KernelCaches, Permissions, Session, SessionOptions, Unmounter};
+use cowshed_fuse::{Permissions, Session, SessionOptions, Unmounter};
 use cowshed_vfs::Volume;
 use cowshed_vfs_ioctl::Front;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -81,8 +81,8 @@ fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &P
     let session = Session::mount(front.clone(), mountpoint, session_options(&options, &source, &volume));
     // With the mount in place the device stays until it ends; without, it goes now.
     source.release_when_unmounted();
-    let mut session = session.with_context(|| format!("mounting on {}", mountpoint.display()))?;
-    front.set_caches(Arc::new(KernelCaches::new(session.notifier()?)?));
+    let session = session.with_context(|| format!("mounting on {}", mountpoint.display()))?;
+    front.set_caches(session.caches());
     drop(front);
     handle_signals(session.unmounter(), &volume)?;
     if args.daemon {

@@ -18,9 +18,11 @@ pub const SYNCFS_MINOR: u32 = 45;
 /// The unit of `max_pages`. The kernel counts in its own pages; where those are larger, it allows itself more than we
 /// ask for, but never more than `max_write`.
 const PAGE_BYTES: usize = 4096;
-/// Requests that the kernel sends without waiting for their replies (readahead, asynchronous direct I/O).
-const BACKGROUND_MAX: u16 = 128;
-const CONGESTION_AT: u16 = BACKGROUND_MAX / 4 * 3;
+/// Requests that the kernel sends without waiting for their replies (readahead, direct I/O). More than programs usually have
+/// under way: replies to direct writes may be withheld until reads, which are among these requests, were served.
+pub const BACKGROUND_MAX: u16 = 2048;
+/// From here on the kernel reads less ahead.
+const CONGESTION_AT: u16 = 96;
 
 /// What the mount wants of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub struct Wishes {
     pub writeback_cache: bool,
     /// Let the kernel skip OPEN where the file system allows it.
     pub skip_open: bool,
+    /// Requests in the background: [`BACKGROUND_MAX`], or less where the kernel allows this user less.
+    pub background_max: u16,
 }
 
 /// The outcome.
@@ -116,8 +120,8 @@ pub fn init_out(kernel: &InitInShort, wishes: &Wishes, agreed: &Agreed) -> InitO
         minor: agreed.minor,
         max_readahead: kernel.max_readahead.max(wishes.io_bytes_max as u32),
         flags: bits as u32,
-        max_background: BACKGROUND_MAX,
-        congestion_threshold: CONGESTION_AT,
+        max_background: wishes.background_max,
+        congestion_threshold: CONGESTION_AT.min(wishes.background_max),
         max_write: io_bytes_max as u32,
         time_gran: agreed.capabilities.time_granularity_nanos.max(1),
         max_pages: (io_bytes_max / PAGE_BYTES) as u16,
@@ -136,6 +140,7 @@ mod tests {
         io_bytes_max: 1 << 20,
         writeback_cache: false,
         skip_open: true,
+        background_max: BACKGROUND_MAX,
     };
 
     fn kernel(flags: InitFlags, minor: u32) -> (InitInShort, u32) {

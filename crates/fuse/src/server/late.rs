@@ -1,7 +1,9 @@
 //! Replies that are sent when the worker that took the request has long turned to another: to FSYNC and FSYNCDIR. Those who wait for
-//! the next write of the log would otherwise keep a thread each, which has to be put to sleep and woken.
+//! the next write of the log would otherwise keep a thread each, which has to be put to sleep and woken. To direct WRITEs, too:
+//! [`super::direct`].
 
 use cowshed_vfs::{Error, Handle, NodeId};
+use zerocopy::{Immutable, IntoBytes};
 
 use super::ops::never_skipped;
 use super::{Reply, Server};
@@ -21,23 +23,31 @@ pub trait Post {
 }
 
 /// A reply that is owed. Dropped without an outcome, as in a panic, it is an I/O error.
-struct Owed {
+pub(super) struct Owed {
     unique: u64,
     send: Option<SendLate>,
 }
 
 impl Owed {
-    fn answer(mut self, outcome: Result<(), Error>) {
+    pub fn new(request: &Request<'_>, post: &dyn Post) -> Owed {
+        Owed {
+            unique: request.header.unique,
+            send: Some(post.sender()),
+        }
+    }
+
+    pub fn answer<T: IntoBytes + Immutable>(mut self, outcome: Result<T, Error>) {
         self.send(outcome);
     }
 
-    fn send(&mut self, outcome: Result<(), Error>) {
+    fn send<T: IntoBytes + Immutable>(&mut self, outcome: Result<T, Error>) {
         let Some(send) = self.send.take() else {
             return;
         };
         let mut reply = Reply::new(self.unique, &mut []);
-        if let Err(error) = outcome {
-            reply.fail(never_skipped(error));
+        match outcome {
+            Ok(answer) => reply.put(&answer),
+            Err(error) => reply.fail(never_skipped(error)),
         }
         send(&reply);
     }
@@ -45,7 +55,7 @@ impl Owed {
 
 impl Drop for Owed {
     fn drop(&mut self) {
-        self.send(Err(Error::Io));
+        self.send::<()>(Err(Error::Io));
     }
 }
 
@@ -58,10 +68,7 @@ pub(super) enum Synced {
 
 impl Server {
     pub(super) fn fsync_later(&self, request: &Request<'_>, args: &FsyncIn, what: Synced, post: &dyn Post) {
-        let owed = Owed {
-            unique: request.header.unique,
-            send: Some(post.sender()),
-        };
+        let owed = Owed::new(request, post);
         let data_only = args.fsync_flags & FSYNC_FDATASYNC != 0;
         let done: cowshed_vfs::Done = Box::new(|outcome| owed.answer(outcome));
         let (node, handle) = (NodeId(request.header.nodeid), Handle(args.fh));

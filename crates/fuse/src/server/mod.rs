@@ -11,6 +11,7 @@
 //! worker holds its own gate while it is inside the file system, and whoever ends the session takes all gates. A gate
 //! is only ever contended at the end, so it costs a request next to nothing.
 
+mod direct;
 pub mod init;
 mod late;
 mod ops;
@@ -27,6 +28,7 @@ use parking_lot::Mutex;
 use crate::proto::request::forgotten;
 use crate::proto::wire::{InHeader, InitInShort, InitOut};
 use crate::proto::{Dialect, Operation, Request};
+use direct::DirectWrites;
 pub use init::{Agreed, Wishes};
 use late::Synced;
 pub use late::{Post, SendLate};
@@ -57,6 +59,7 @@ pub struct Server {
     gates: Box<[Gate]>,
     ended: AtomicBool,
     on_panic: Option<OnPanic>,
+    direct: Arc<DirectWrites>,
 }
 
 impl Server {
@@ -70,6 +73,7 @@ impl Server {
             gates,
             ended: AtomicBool::new(false),
             on_panic,
+            direct: Arc::new(DirectWrites::new(wishes.background_max)),
         }
     }
 
@@ -123,6 +127,9 @@ impl Server {
             (Operation::Fsyncdir(args), Some(post)) => {
                 self.fsync_later(&request, args, Synced::Directory, post);
                 Ok(After::Nothing)
+            }
+            (Operation::Write { args, data }, Some(post)) if direct::is_direct(args) => {
+                self.write_direct(&request, (args, data), post, &mut reply)
             }
             _ => self.dispatch(&request, &mut reply).map(|()| after(&request.op)),
         }));

@@ -1,10 +1,12 @@
 //! One operation after the other: protocol arguments in, call, reply out.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::*;
 
+use super::direct::range_of;
 use super::reply::{self, DirWriter, Reply};
 use super::{Agreed, Server};
 use crate::proto::flags::*;
@@ -58,24 +60,27 @@ impl Server {
             Operation::Lookup { name: b"." } => out.put(&reply::entry_out(&fs.lookup_node(&ctx(), node)?)),
             Operation::Lookup { name: b".." } => out.put(&reply::entry_out(&fs.lookup_parent(&ctx(), node)?)),
             Operation::Lookup { name } => match fs.lookup(&ctx(), node, name)? {
-                Lookup::Found(entry) => out.put(&reply::entry_out(&entry)),
+                Lookup::Found(entry) => out.put(&reply::entry_out(&self.with_validity(&entry))),
                 Lookup::Absent { valid } if valid.is_zero() => return Err(Error::NotFound),
                 Lookup::Absent { valid } => out.put(&reply::absent_out(valid)),
             },
             Operation::Getattr(args) => {
                 let handle = (args.getattr_flags & GETATTR_FH != 0).then_some(Handle(args.fh));
+                self.direct.pages.tell_attributes(node);
                 let attr = fs.getattr(&ctx(), node, handle)?;
                 out.put(&reply::attr_out(&attr, agreed.capabilities.attr_valid));
             }
             Operation::Statx(args) => {
                 let handle = (args.getattr_flags & GETATTR_FH != 0).then_some(Handle(args.fh));
+                self.direct.pages.tell_attributes(node);
                 let attr = fs.getattr(&ctx(), node, handle)?;
                 out.put(&reply::statx_out(&attr, agreed.capabilities.attr_valid));
             }
             Operation::Setattr(args) => {
                 let (handle, set) = set_attr(&args);
                 let attr = fs.setattr(&ctx(), node, handle, &set)?;
-                out.put(&reply::attr_out(&attr, agreed.capabilities.attr_valid));
+                let valid = self.validity(node, agreed.capabilities.attr_valid);
+                out.put(&reply::attr_out(&attr, valid));
             }
             Operation::Readlink => {
                 let target = fs.readlink(&ctx(), node)?;
@@ -114,7 +119,8 @@ impl Server {
                 fs.rename(&ctx(), node, name, NodeId(newdir), newname, flags)?;
             }
             Operation::Link { oldnodeid, newname } => {
-                out.put(&reply::entry_out(&fs.link(&ctx(), NodeId(oldnodeid), node, newname)?));
+                let entry = fs.link(&ctx(), NodeId(oldnodeid), node, newname)?;
+                out.put(&reply::entry_out(&self.with_validity(&entry)));
             }
             Operation::Access { mask } => match agreed.checks {
                 PermissionChecks::FrontEnd => return Err(Error::NotImplemented),
@@ -202,16 +208,23 @@ impl Server {
             }
             Operation::Readdirplus(args) => {
                 let mut list = DirWriter::new(out.room(args.size));
-                let sink = &mut |dirent: DirEntry<'_>, entry: Option<&Entry>| taken(list.push(&dirent, Some(entry)));
+                let sink = &mut |dirent: DirEntry<'_>, entry: Option<&Entry>| {
+                    let entry = entry.map(|entry| self.with_validity(entry));
+                    taken(list.push(&dirent, Some(entry.as_ref())))
+                };
                 fs.readdirplus(&ctx(), node, Handle(args.fh), args.offset, sink)?;
                 let used = list.used();
                 out.filled(used);
             }
             Operation::Read(args) => {
+                if args.read_flags & READ_LOCKOWNER == 0 {
+                    self.direct.pages.fill(node, range_of(args.offset, args.size));
+                }
                 let bytes = fs.read(&ctx(), node, Handle(args.fh), args.offset, out.room(args.size))?;
                 out.filled(bytes);
             }
             Operation::Write { args, data } => {
+                self.direct.pages.fill(node, range_of(args.offset, args.size));
                 let size = self.write(&ctx(), node, &args, data)? as u32;
                 out.put(&WriteOut { size, padding: 0 });
             }
@@ -259,7 +272,24 @@ impl Server {
         out.put(&reply::open_out(&opened));
     }
 
-    fn write(&self, ctx: &Context, node: NodeId, args: &WriteIn, data: &[u8]) -> Result<usize> {
+    /// How long the kernel may remember attributes that were looked up before this is asked. A direct write that is applied
+    /// in between changes them, and the kernel has forgotten its old ones when it sent the write.
+    fn validity(&self, node: NodeId, usual: Duration) -> Duration {
+        if self.direct.pages.is_tracked(node) {
+            Duration::ZERO
+        } else {
+            usual
+        }
+    }
+
+    fn with_validity(&self, entry: &Entry) -> Entry {
+        Entry {
+            attr_valid: self.validity(entry.node, entry.attr_valid),
+            ..*entry
+        }
+    }
+
+    pub(super) fn write(&self, ctx: &Context, node: NodeId, args: &WriteIn, data: &[u8]) -> Result<usize> {
         let wire = WireWriteFlags::from_bits_retain(args.write_flags);
         let open = OpenFlags::from_raw(args.flags as i32);
         // O_APPEND needs nothing: the kernel has put the end of the file into the offset, under its own lock.

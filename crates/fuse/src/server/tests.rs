@@ -14,6 +14,7 @@ const WISHES: Wishes = Wishes {
     io_bytes_max: 64 << 10,
     writeback_cache: false,
     skip_open: false,
+    background_max: 128,
 };
 
 fn bytes(opcode: Opcode, node: u64, parts: &[&[u8]]) -> Vec<u8> {

@@ -15,7 +15,7 @@ use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::volume::{self, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
-use cowshed_fuse::{KernelCaches, Session, SessionError, SessionOptions, Unmounter};
+use cowshed_fuse::{Session, SessionError, SessionOptions, Unmounter};
 use cowshed_vfs_ioctl::{Front, wire};
 
 use crate::support::*;
@@ -52,8 +52,8 @@ impl Failing {
         let fs = Fs::mount(engine.clone(), MountOptions::default()).unwrap();
         let fs = Arc::new(Front::new(Arc::new(fs)));
         let dir = tempfile::tempdir().unwrap();
-        let mut session = Session::mount(fs.clone(), dir.path(), SessionOptions::default()).unwrap();
-        fs.set_caches(Arc::new(KernelCaches::new(session.notifier().unwrap()).unwrap()));
+        let session = Session::mount(fs.clone(), dir.path(), SessionOptions::default()).unwrap();
+        fs.set_caches(session.caches());
         Failing {
             disk,
             plan,

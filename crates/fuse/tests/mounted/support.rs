@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use cowshed_fuse::{KernelCaches, Notifier, Permissions, Session, SessionError, SessionOptions, Unmounter};
+use cowshed_fuse::{Notifier, Permissions, Session, SessionError, SessionOptions, Unmounter};
 use cowshed_vfs::memfs::{MemFs, Options};
 
 /// The turn of a test; None, with a line that says so, where mounting is impossible. Tests take turns because some
@@ -69,7 +69,7 @@ impl Mount {
         let mut session = Session::mount(fs.clone(), dir.path(), options).expect("mounting as the superuser");
         let unmounter = session.unmounter();
         let notifier = session.notifier().expect("a second device");
-        fs.set_caches(Arc::new(KernelCaches::new(notifier.clone()).expect("a thread")));
+        fs.set_caches(session.caches());
         Mount {
             fs,
             dir,
@@ -204,6 +204,27 @@ pub fn seek(file: &impl AsRawFd, offset: i64, whence: i32) -> io::Result<i64> {
 pub fn fallocate(file: &impl AsRawFd, mode: i32, offset: i64, len: i64) -> io::Result<()> {
     // SAFETY: integers only.
     check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len).into() }).map(drop)
+}
+
+/// Size and mtime, with `flags` of statx(2). Nothing else is asked for: Linux fetches all where it knows one not to be true.
+pub fn statx(path: &Path, flags: i32) -> io::Result<(u64, i64, i64)> {
+    let mut buf = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    let path = c(path);
+    // SAFETY: a valid string and a buffer of the right type, in which zeros are fine.
+    let found = unsafe {
+        check(
+            libc::statx(
+                libc::AT_FDCWD,
+                path.as_ptr(),
+                flags,
+                libc::STATX_SIZE | libc::STATX_MTIME,
+                buf.as_mut_ptr(),
+            )
+            .into(),
+        )?;
+        buf.assume_init()
+    };
+    Ok((found.stx_size, found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec.into()))
 }
 
 /// An ioctl without an argument.

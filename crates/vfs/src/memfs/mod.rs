@@ -63,6 +63,10 @@ pub struct MemFs {
     pub synced: AtomicU64,
     /// How long each `fsync` takes, to test that front ends serve others meanwhile.
     pub sync_takes_millis: AtomicU64,
+    /// The next write is applied only after another read was served, to test what front ends make of such reads.
+    pub write_waits_for_read: AtomicBool,
+    /// Calls of `read` so far.
+    reads: AtomicU64,
     /// What `init` fails with, to test that front ends give up in order.
     pub init_error: Option<Error>,
     /// A name whose lookup panics, to test that front ends survive it.
@@ -117,6 +121,8 @@ impl MemFs {
             destroyed: AtomicU64::new(0),
             synced: AtomicU64::new(0),
             sync_takes_millis: AtomicU64::new(0),
+            write_waits_for_read: AtomicBool::new(false),
+            reads: AtomicU64::new(0),
             init_error: None,
             panic_name: None,
             caches: Told::default(),
@@ -157,6 +163,16 @@ impl MemFs {
     /// How many nodes exist, the root included.
     pub fn node_count(&self) -> usize {
         self.lock().nodes.len()
+    }
+
+    /// See [`MemFs::write_waits_for_read`].
+    fn wait_for_read(&self) {
+        let before = self.reads.load(Ordering::SeqCst);
+        if self.write_waits_for_read.swap(false, Ordering::SeqCst) {
+            while self.reads.load(Ordering::SeqCst) == before {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

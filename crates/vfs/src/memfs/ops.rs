@@ -492,7 +492,9 @@ impl FileSystem for MemFs {
     }
 
     fn read(&self, _ctx: &Context, node: NodeId, _handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        Ok(self.lock().file(node)?.read(offset, buf))
+        let read = self.lock().file(node)?.read(offset, buf);
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        Ok(read)
     }
 
     fn write(
@@ -504,6 +506,7 @@ impl FileSystem for MemFs {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize> {
+        self.wait_for_read();
         let mut state = self.lock();
         let (n, time) = state.file_mut(node)?;
         let file = n.content()?;
