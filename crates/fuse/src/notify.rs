@@ -16,6 +16,7 @@ use cowshed_vfs::{Caches, NodeId};
 
 use crate::proto::flags::EXPIRE_ONLY;
 use crate::proto::wire::{NotifyInvalEntry, NotifyInvalInode, notify};
+use crate::server::DropPages;
 use crate::transport::dev::Device;
 
 /// Sends notifications to the kernel. A node or name that the kernel does not remember is no error; a session that
@@ -128,15 +129,6 @@ impl KernelCaches {
         Ok(caches)
     }
 
-    /// The content of a node in a range is dropped, then `then` is called. Does not wait, however long it takes.
-    pub(crate) fn drop_then(&self, node: NodeId, range: Range<u64>, then: Box<dyn FnOnce() + Send>) {
-        let unsent = self.orders.send(Order::DropThen { node, range, then });
-        // The thread ends with this value, or by a panic.
-        if let Err(mpsc::SendError(Order::DropThen { then, .. })) = unsent {
-            then();
-        }
-    }
-
     fn order_drop(&self, node: NodeId, ranges: Vec<Range<u64>>) {
         self.pending.fetch_add(1, Ordering::Relaxed);
         if self.orders.send(Order::Drop { node, ranges }).is_err() {
@@ -151,6 +143,16 @@ fn drop_content(notifier: &Notifier, node: NodeId, ranges: Vec<Range<u64>>) {
         let offset = i64::try_from(range.start).unwrap_or(0);
         if let Err(error) = notifier.inval_inode(node, offset, len_bytes) {
             tracing::debug!(%error, "cached content was not dropped");
+        }
+    }
+}
+
+impl DropPages for KernelCaches {
+    fn drop_then(&self, node: NodeId, range: Range<u64>, then: Box<dyn FnOnce() + Send>) {
+        let unsent = self.orders.send(Order::DropThen { node, range, then });
+        // The thread ends with this value, or by a panic.
+        if let Err(mpsc::SendError(Order::DropThen { then, .. })) = unsent {
+            then();
         }
     }
 }

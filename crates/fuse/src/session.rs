@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use cowshed_vfs::{FileSystem, PermissionChecks};
+use cowshed_vfs::{Caches, FileSystem, PermissionChecks};
 
 use crate::mount::{self, MountError, MountOptions, Mountpoint};
 use crate::notify::{KernelCaches, Notifier};
@@ -214,7 +214,7 @@ impl Session {
     }
 
     /// The kernel's caches, for a file system that changes what they hold.
-    pub fn caches(&self) -> Arc<KernelCaches> {
+    pub fn caches(&self) -> Arc<dyn Caches> {
         self.server
             .caches()
             .expect("a session has them after its handshake")

@@ -1,5 +1,5 @@
 //! Direct writes. What the kernel may have cached of the content before is dropped before the write is acknowledged:
-//! [`crate::pages`] says what that is, the thread of [`KernelCaches`] drops it and sends the reply. No worker waits: dropping
+//! [`crate::pages`] says what that is, the thread behind [`DropPages`] drops it and sends the reply. No worker waits: dropping
 //! a page waits for the reads of it, which may need this very worker.
 //!
 //! A reply that is withheld occupies one of the requests that the kernel lets be under way in the background. Readahead is
@@ -15,16 +15,21 @@ use cowshed_vfs::{Caches, Error, NodeId, Result};
 
 use super::late::Owed;
 use super::{After, Post, Reply, Server};
-use crate::notify::KernelCaches;
 use crate::pages::{Pages, Stale};
 use crate::proto::Request;
 use crate::proto::flags::WireWriteFlags;
 use crate::proto::wire::{WriteIn, WriteOut};
 
+/// The means to drop pages from the kernel's cache.
+pub trait DropPages: Caches {
+    /// The content of a node in a range is dropped, then `then` is called. Does not wait, however long it takes.
+    fn drop_then(&self, node: NodeId, range: Range<u64>, then: Box<dyn FnOnce() + Send>);
+}
+
 /// What is known of the page cache, and the means to drop pages from it.
 pub(super) struct DirectWrites {
     pub pages: Pages,
-    caches: OnceLock<Arc<KernelCaches>>,
+    caches: OnceLock<Arc<dyn DropPages>>,
     withheld: AtomicUsize,
     withheld_max: usize,
 }
@@ -70,12 +75,12 @@ impl Drop for Withheld {
 
 impl Server {
     /// From here on pages can be dropped. Does nothing the second time.
-    pub fn set_caches(&self, caches: Arc<KernelCaches>) {
+    pub fn set_caches(&self, caches: Arc<dyn DropPages>) {
         let _ = self.direct.caches.set(caches);
     }
 
     /// What [`Server::set_caches`] was given.
-    pub fn caches(&self) -> Option<&Arc<KernelCaches>> {
+    pub fn caches(&self) -> Option<&Arc<dyn DropPages>> {
         self.direct.caches.get()
     }
 

@@ -29,6 +29,7 @@ use crate::proto::request::forgotten;
 use crate::proto::wire::{InHeader, InitInShort, InitOut};
 use crate::proto::{Dialect, Operation, Request};
 use direct::DirectWrites;
+pub use direct::DropPages;
 pub use init::{Agreed, Wishes};
 use late::Synced;
 pub use late::{Post, SendLate};
