@@ -153,7 +153,8 @@ pub(super) const CASES: &[Case] = &[
         "exchange_new_with_old",
         "mkdir d; write d/a 0 a8k; sync; write b 0 b8k; fsync b; exchange d/a b; fsync b",
         &["d/; d/a = b8k; b = a8k"],
-    ),
+    )
+    .commits(),
     case(
         "exchange_file_with_directory",
         "mkdir d; write d/x 0 x4k; write f 0 a8k; sync; exchange d f; fsync d",

@@ -212,6 +212,13 @@ impl<'a> Collector<'a> {
         }
     }
 
+    /// No commit has the inode.
+    fn is_new(&self, ino: ObjectId) -> bool {
+        let item = self.tree.pending_edit(&inode_key(ino)).flatten();
+        let generation = item.and_then(|item| inode_item(&item).map(|inode| inode.generation));
+        generation.is_some_and(|generation| Generation::from(generation) == self.running)
+    }
+
     fn is_pending_dir(&self, ino: ObjectId) -> bool {
         let item = self.tree.pending_edit(&inode_key(ino)).flatten();
         item.is_some_and(|item| inode_item(&item).is_some_and(is_dir))
@@ -229,10 +236,10 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// A file that got or lost a name since the commit brings the directories along that it is in now, with all that
-    /// changed in them.
+    /// A file of the commit that got or lost a name since brings the directories along that it is in now, with all that
+    /// changed in them. A new file brings none, whatever it was renamed to.
     fn directories_of_renamed(&mut self, ino: ObjectId) -> Step<()> {
-        if !self.renamed.contains(self.tree.id(), ino) {
+        if !self.renamed.contains(self.tree.id(), ino) || self.is_new(ino) {
             return Ok(());
         }
         let from = Key::new(ino, KeyType::INODE_REF, 0);
