@@ -1,16 +1,18 @@
-//! Which pages of a file the kernel may have filled with content that a direct write has replaced since.
+//! Which pages of a file the kernel may have filled with content that a direct write has replaced
+//! since.
 //!
-//! Linux drops the cached pages of a range before it sends a direct WRITE. It drops them again afterwards only where the
-//! caller waits for the write, not after one of io_submit or io_uring. A page that is filled between the first drop and the
-//! moment at which the server applies the write keeps the old content for good. A request does not tell whether its caller
-//! waits. So the server notes what is filled, applies the write, has the kernel drop what was filled in its range, and
+//! Linux drops the cached pages of a range before it sends a direct WRITE. It drops them again
+//! afterwards only where the caller waits for the write, not after one of io_submit or io_uring. A
+//! page that is filled between the first drop and the moment at which the server applies the write
+//! keeps the old content for good. A request does not tell whether its caller waits. So the server
+//! notes what is filled, applies the write, has the kernel drop what was filled in its range, and
 //! acknowledges the write then. Why this suffices: docs/design/page-cache.md.
 //!
-//! Guarantee: after [`Pages::applied`] has said that nothing is stale, or what it said is stale was dropped, no page of the
-//! range has content from before the write.
+//! Guarantee: after [`Pages::applied`] has said that nothing is stale, or what it said is stale was
+//! dropped, no page of the range has content from before the write.
 //!
-//! Cost: fills are noted in detail only for files that are written directly, 2048 at most. Of other files one
-//! bit is kept, which files share. A mount without direct writes takes no lock here.
+//! Cost: fills are noted in detail only for files that are written directly, 2048 at most. Of other
+//! files one bit is kept, which files share. A mount without direct writes takes no lock here.
 //!
 //! Locks: one shard, for a few instructions, no other lock within.
 
@@ -56,8 +58,8 @@ struct File {
     filled: Ranges,
     /// Something may have been filled before the file was tracked.
     is_unknown: bool,
-    /// What is being dropped. It counts as filled until this is done: another write of the same range must not be
-    /// acknowledged earlier.
+    /// What is being dropped. It counts as filled until this is done: another write of the same
+    /// range must not be acknowledged earlier.
     dropping: Vec<Range<u64>>,
     /// How often attributes were looked up, and what of it the kernel was told to forget.
     attributes_told: u64,
@@ -97,13 +99,15 @@ impl Pages {
         &self.shards[hash(node) % SHARDS]
     }
 
-    /// The word and the bit of a file in the filter. Other bits of the hash than those of the shard.
+    /// The word and the bit of a file in the filter. Other bits of the hash than those of the
+    /// shard.
     fn filter(&self, node: NodeId) -> (&AtomicU64, u64) {
         let bit = hash(node) / SHARDS % FILTER_BITS;
         (&self.filled[bit / 64], 1 << (bit % 64))
     }
 
-    /// A request fills pages of this range: a read into the cache, or a write from it. Call before the content is looked up.
+    /// A request fills pages of this range: a read into the cache, or a write from it. Call before
+    /// the content is looked up.
     pub fn fill(&self, node: NodeId, range: Range<u64>) {
         let (word, bit) = self.filter(node);
         if word.load(SeqCst) & bit == 0 {
@@ -117,7 +121,8 @@ impl Pages {
         self.with_tracked(node, |file| file.attributes_told += 1);
     }
 
-    /// Were there direct writes to the file lately? Attributes that were looked up before this is asked may be stale.
+    /// Were there direct writes to the file lately? Attributes that were looked up before this is
+    /// asked may be stale.
     pub fn is_tracked(&self, node: NodeId) -> bool {
         self.with_tracked(node, |_| ()).is_some()
     }
@@ -144,7 +149,8 @@ impl Pages {
             give_up_oldest(&mut files);
         }
         let mut file = File::new(node, now);
-        // In this order: a fill sets its bit, then looks whether anything is tracked. One of both sees the other.
+        // In this order: a fill sets its bit, then looks whether anything is tracked. One of both
+        // sees the other.
         shard.tracked.store(files.len() + 1, SeqCst);
         let (word, bit) = self.filter(node);
         file.is_unknown = word.load(SeqCst) & bit != 0;
@@ -215,8 +221,8 @@ impl File {
     }
 }
 
-/// The file that was written least recently is not tracked any more. One of which something is being dropped stays: their
-/// number is that of the requests under way.
+/// The file that was written least recently is not tracked any more. One of which something is
+/// being dropped stays: their number is that of the requests under way.
 fn give_up_oldest(files: &mut Vec<File>) {
     let idle = files.iter().enumerate().filter(|(_, file)| file.dropping.is_empty());
     if let Some((at, _)) = idle.min_by_key(|(_, file)| file.last_write) {

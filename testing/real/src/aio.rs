@@ -1,6 +1,7 @@
-//! Writers past the page cache with many writes under way each (io_uring and io_submit), beside readers through the cache,
-//! through mappings and past them. Each block of the file carries its number, a version and a checksum. A reader that
-//! begins after a write was acknowledged must find that version or a later one, whole.
+//! Writers past the page cache with many writes under way each (io_uring and io_submit), beside
+//! readers through the cache, through mappings and past them. Each block of the file carries its
+//! number, a version and a checksum. A reader that begins after a write was acknowledged must find
+//! that version or a later one, whole.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -16,8 +17,8 @@ use crate::queue::{Buffers, Queue};
 use crate::raw::Mapping;
 
 const BLOCK_BYTES: usize = 4096;
-/// Writes are within groups of so many blocks. A group belongs to one writer, which has one write of it under way at most:
-/// so the versions of a block are in order.
+/// Writes are within groups of so many blocks. A group belongs to one writer, which has one write
+/// of it under way at most: so the versions of a block are in order.
 const GROUP_BLOCKS: usize = 4;
 const GROUPS: usize = 1024;
 const BLOCKS: usize = GROUPS * GROUP_BLOCKS;
@@ -341,7 +342,8 @@ impl<'s> Reader<'s> {
         Ok(())
     }
 
-    /// A page that was replaced between the loads of two words has torn this pair. Once more, pair by pair.
+    /// A page that was replaced between the loads of two words has torn this pair. Once more, pair
+    /// by pair.
     fn load_pairs(&self, block: usize) -> Result<(u64, u64)> {
         const TRIES: usize = 100;
         let mapping = self.mapping.as_ref().context("a mapping")?;

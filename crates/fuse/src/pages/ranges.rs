@@ -1,4 +1,5 @@
-//! A set of ranges of bytes, of bounded size: where there would be too many, neighbours become one, with what lies between.
+//! A set of ranges of bytes, of bounded size: where there would be too many, neighbours become one,
+//! with what lies between.
 
 use std::ops::Range;
 

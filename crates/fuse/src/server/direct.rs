@@ -1,11 +1,13 @@
-//! Direct writes. What the kernel may have cached of the content before is dropped before the write is acknowledged:
-//! [`crate::pages`] says what that is, the thread behind [`DropPages`] drops it and sends the reply. No worker waits: dropping
-//! a page waits for the reads of it, which may need this very worker.
+//! Direct writes. What the kernel may have cached of the content before is dropped before the write
+//! is acknowledged: [`crate::pages`] says what that is, the thread behind [`DropPages`] drops it
+//! and sends the reply. No worker waits: dropping a page waits for the reads of it, which may need
+//! this very worker.
 //!
-//! A reply that is withheld occupies one of the requests that the kernel lets be under way in the background. Readahead is
-//! such a request, too. If all of them were writes that wait for a page to be dropped, and the page for a read that the
-//! kernel has not sent yet, nothing would go on. So their number is limited: a write beyond the limit is acknowledged at
-//! once, and its pages are dropped as soon as it is their turn.
+//! A reply that is withheld occupies one of the requests that the kernel lets be under way in the
+//! background. Readahead is such a request, too. If all of them were writes that wait for a page to
+//! be dropped, and the page for a read that the kernel has not sent yet, nothing would go on. So
+//! their number is limited: a write beyond the limit is acknowledged at once, and its pages are
+//! dropped as soon as it is their turn.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +24,8 @@ use crate::proto::wire::{WriteIn, WriteOut};
 
 /// The means to drop pages from the kernel's cache.
 pub trait DropPages: Caches {
-    /// The content of a node in a range is dropped, then `then` is called. Does not wait, however long it takes.
+    /// The content of a node in a range is dropped, then `then` is called. Does not wait, however
+    /// long it takes.
     fn drop_then(&self, node: NodeId, range: Range<u64>, then: Box<dyn FnOnce() + Send>);
 }
 
@@ -34,8 +37,8 @@ pub(super) struct DirectWrites {
     withheld_max: usize,
 }
 
-/// Is this a write past the page cache? Linux names a lock owner in those alone. Others hold locks on pages until they are
-/// answered: to drop these pages first would wait for ever.
+/// Is this a write past the page cache? Linux names a lock owner in those alone. Others hold locks
+/// on pages until they are answered: to drop these pages first would wait for ever.
 pub(super) fn is_direct(args: &WriteIn) -> bool {
     let flags = WireWriteFlags::from_bits_retain(args.write_flags);
     flags.contains(WireWriteFlags::LOCKOWNER) && !flags.contains(WireWriteFlags::CACHE)

@@ -1,5 +1,5 @@
-//! Direct writes of io_uring, whose caller does not wait in the system call: what the kernel remembers of the content and
-//! the attributes before is gone when such a write is acknowledged.
+//! Direct writes of io_uring, whose caller does not wait in the system call: what the kernel
+//! remembers of the content and the attributes before is gone when such a write is acknowledged.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File, OpenOptions};
@@ -29,7 +29,8 @@ impl<'a> Writing<'a> {
         let mut ring = IoUring::new(2).expect("io_uring");
         let fd = types::Fd(file.as_raw_fd());
         let write = opcode::Write::new(fd, block.0.as_ptr(), BLOCK as u32).offset(offset as u64);
-        // Not in the caller's context: where the request could not be sent at once, its sender would sleep in it.
+        // Not in the caller's context: where the request could not be sent at once, its sender
+        // would sleep in it.
         let write = write.build().flags(io_uring::squeue::Flags::ASYNC);
         // SAFETY: buffer and file are borrowed until `wait`.
         unsafe { ring.submission().push(&write) }.expect("room for one");
@@ -73,7 +74,8 @@ fn page_filled_during_asynchronous_direct_write_is_dropped_before_acknowledgemen
         let mut got = [0; 16 * BLOCK];
         let mut expected = got;
         cached.read_exact_at(&mut expected, 0).unwrap();
-        // The first write finds a file of which nothing is known, the others one that is written directly.
+        // The first write finds a file of which nothing is known, the others one that is written
+        // directly.
         for (turn, byte) in (0..6).zip(b'b'..) {
             let (block, at) = (Block([byte; BLOCK]), (3 + turn) * BLOCK);
             mount.fs.write_waits_for_read.store(true, SeqCst);
@@ -188,8 +190,8 @@ fn size_is_known_after_truncation_during_asynchronous_direct_write() {
         let writing = Writing::begin(&direct, &block, 3 * BLOCK);
         wait_until_held(&mount);
         std::thread::scope(|scope| {
-            // Linux 6.18 does not let it wait for the write. Both orders are right, but only this one makes the write extend
-            // the file behind Linux' back.
+            // Linux 6.18 does not let it wait for the write. Both orders are right, but only this
+            // one makes the write extend the file behind Linux' back.
             let truncation = scope.spawn(|| cached.set_len(size as u64));
             std::thread::sleep(std::time::Duration::from_millis(50));
             other.read_exact_at(&mut aligned.0, 0).unwrap();
