@@ -56,10 +56,11 @@ pub const OPTIONS: &[MountOption] = &[
         "fsync writes a log (default), or makes a commit each time",
     ),
     option(
-        &["discard=MODE", "nodiscard"],
+        &["discard=MODE"],
         "give freed space back to the device, an image file gets holes: async (some seconds later, default), \
          sync (with each commit; also discard alone), no",
     ),
+    option(&["nodiscard"], "as discard=no"),
     option(&["degraded"], "mount although devices are missing"),
     option(
         &["rescue=MODES"],
