@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use clap::Parser;
 use cowshed_harness::Keep;
+use cowshed_logcases::random::{self, known};
 use cowshed_logcases::roads::{self, Who};
 use cowshed_logcases::{Case, compare, cuts, doc, reverse, table};
 
@@ -21,6 +22,9 @@ struct Args {
     /// Print the table of docs/design/log-cases.md
     #[arg(long)]
     doc: bool,
+    /// Print the table of known deviations of docs/design/log-cases.md
+    #[arg(long)]
+    doc_deviations: bool,
     /// Who writes: k, c, or both
     #[arg(long, default_value = "kc")]
     writers: String,
@@ -60,6 +64,25 @@ struct Args {
     /// One of so many of those images goes to the kernel, too
     #[arg(long, default_value_t = 20)]
     kernel_every: u64,
+    /// Instead: play so many random sequences on a volume of the kernel's and on one of ours; after a crash at each fsync
+    /// ours must have what the kernel's has
+    #[arg(long)]
+    random: Option<u64>,
+    /// Of those: this one alone, by the number that a failure names
+    #[arg(long)]
+    sequence: Option<u64>,
+    /// Instead of random ones: this script, in the words of the table
+    #[arg(long)]
+    script: Option<String>,
+    /// What the kernel has by a commit, where ours wrote a log, is counted and is no fault
+    #[arg(long)]
+    commits_apart: bool,
+    /// Make failing sequences as short as possible
+    #[arg(long)]
+    shrink: bool,
+    /// End after so many failing sequences
+    #[arg(long, default_value_t = 10)]
+    failures_max: u64,
     /// Keep the image of a failure in this directory; otherwise in a temporary one, which is named
     #[arg(long)]
     keep: Option<std::path::PathBuf>,
@@ -82,8 +105,34 @@ fn who(letters: &str) -> Vec<Who> {
         .collect()
 }
 
+/// The random sequences.
+fn play_random(args: &Args, started: Instant) -> Result<()> {
+    let options = random::Options {
+        seed: args.seed,
+        sequences: args.random.unwrap_or(1),
+        only: args.sequence,
+        script: args.script.as_deref().map(table::parse).transpose()?,
+        kernel_every: args.kernel_every,
+        commits_apart: args.commits_apart,
+        no_fsyncs: false,
+        shrink: args.shrink,
+        failures_max: args.failures_max,
+        jobs: args.jobs,
+        nodesize_bytes: args.nodesize,
+        keep: Keep::new(args.keep.clone()),
+    };
+    let report = random::run(&options, &|failure| println!("{failure}\n"))?;
+    println!("{report}, {:.0} s", started.elapsed().as_secs_f64());
+    ensure!(report.failures.is_empty(), "{} sequences failed", report.failures.len());
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let args = Args::parse();
+    if args.doc_deviations {
+        print!("{}", known::table());
+        return Ok(());
+    }
     if args.doc {
         print!("{}", doc::table());
         return Ok(());
@@ -111,6 +160,9 @@ fn main() -> Result<()> {
         println!("{report}, {:.0} s", started.elapsed().as_secs_f64());
         ensure!(report.failed.is_empty(), "ours shows less than the kernel's");
         return Ok(());
+    }
+    if args.random.is_some() || args.sequence.is_some() || args.script.is_some() {
+        return play_random(&args, started);
     }
     let (writers, replayers) = (who(&args.writers), who(&args.replayers));
     let cases: Vec<Case> = table::all().filter(|case| case.name.contains(&args.name)).collect();

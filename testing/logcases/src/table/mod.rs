@@ -111,13 +111,18 @@ impl Case {
 
     /// The script as operations.
     pub fn ops(&self) -> Result<Vec<Op>> {
-        self.script.split(';').map(|line| Op::parse(line.trim())).collect()
+        parse(self.script)
     }
 
     /// How many of the operations are setup: those up to the first `sync`.
     pub fn setup_len(&self) -> Result<usize> {
         Ok(self.ops()?.iter().position(|op| *op == Op::Sync).map_or(0, |at| at + 1))
     }
+}
+
+/// The operations of a script.
+pub fn parse(script: &str) -> Result<Vec<Op>> {
+    script.split(';').map(|line| Op::parse(line.trim())).collect()
 }
 
 /// A chapter of the table.

@@ -1,0 +1,41 @@
+//! Where ours may have less than the kernel's: each by name, with its reason. `docs/design/log-cases.md` holds the table.
+
+use std::fmt::Write as _;
+
+use super::facts::{Difference, Fact};
+use super::play::Moment;
+use crate::op::{How, Op};
+
+/// A difference that is no fault.
+pub struct Deviation {
+    pub name: &'static str,
+    /// Why it is no fault; for the reader of the table.
+    pub reason: &'static str,
+    /// Is it one of these? The operations are those before the crash.
+    pub(crate) is_one: fn(&Difference, &Moment, &[Op]) -> bool,
+}
+
+/// All that are known.
+pub const KNOWN: &[Deviation] = &[Deviation {
+    name: "times_after_fdatasync",
+    reason: "an fdatasync makes data durable, not a time that `utime` set (case `time_only_fdatasync`); Linux logs it",
+    is_one: |difference, _, ops| {
+        let is_data_sync = |op: &Op| matches!(op, Op::Fdatasync(_) | Op::Write(How::DataSync, ..));
+        matches!(difference.fact, Fact::Mtime(_)) && ops.iter().any(is_data_sync)
+    },
+}];
+
+/// The line before the table.
+pub const BEGIN: &str = "<!-- deviations: begin (printed by `cargo run -p cowshed-logcases -- --doc-deviations`) -->";
+/// The line after it.
+pub const END: &str = "<!-- deviations: end -->";
+
+/// The table, in Markdown.
+pub fn table() -> String {
+    let mut out = String::from("\n| Deviation | Reason |\n|---|---|\n");
+    for known in KNOWN {
+        let _ = writeln!(out, "| `{}` | {} |", known.name, known.reason);
+    }
+    out.push('\n');
+    out
+}
