@@ -52,7 +52,7 @@ struct Args {
     /// With --compare: go on after a sequence that fails
     #[arg(long)]
     keep_going: bool,
-    /// With --compare: the exceptions of docs/design/log-cases.md count, too
+    /// With --compare and --random: the exceptions of docs/design/log-cases.md count, too
     #[arg(long)]
     without_exceptions: bool,
     /// Of those images, from one run
@@ -74,9 +74,6 @@ struct Args {
     /// Instead of random ones: this script, in the words of the table
     #[arg(long)]
     script: Option<String>,
-    /// What the kernel has by a commit, where ours wrote a log, is counted and is no fault
-    #[arg(long)]
-    commits_apart: bool,
     /// Make failing sequences as short as possible
     #[arg(long)]
     shrink: bool,
@@ -113,7 +110,7 @@ fn play_random(args: &Args, started: Instant) -> Result<()> {
         only: args.sequence,
         script: args.script.as_deref().map(table::parse).transpose()?,
         kernel_every: args.kernel_every,
-        commits_apart: args.commits_apart,
+        without_exceptions: args.without_exceptions,
         no_fsyncs: false,
         shrink: args.shrink,
         failures_max: args.failures_max,

@@ -1,4 +1,4 @@
-//! Where ours may have less than the kernel's: each by name, with its reason. `docs/design/log-cases.md` holds the table.
+//! Where ours may have less than the kernel's: each deviation by name, with its reason. `docs/design/log-cases.md` holds the table.
 
 use std::fmt::Write as _;
 
@@ -16,14 +16,28 @@ pub struct Deviation {
 }
 
 /// All that are known.
-pub const KNOWN: &[Deviation] = &[Deviation {
-    name: "times_after_fdatasync",
-    reason: "an fdatasync makes data durable, not a time that `utime` set (case `time_only_fdatasync`); Linux logs it",
-    is_one: |difference, _, ops| {
-        let is_data_sync = |op: &Op| matches!(op, Op::Fdatasync(_) | Op::Write(How::DataSync, ..));
-        matches!(difference.fact, Fact::Mtime(_)) && ops.iter().any(is_data_sync)
+pub const KNOWN: &[Deviation] = &[
+    Deviation {
+        name: "kernel_committed",
+        reason: "Linux committed at this fsync or at an earlier one, where ours wrote a log: a commit has everything. Which fsyncs of Linux' are \
+                 commits (of what was moved to another directory, for the most part) is an accident of its log",
+        is_one: |difference, moment, _| difference.kernel_state <= moment.commits[0],
     },
-}];
+    Deviation {
+        name: "after_own_commit",
+        reason: "an earlier fsync of ours was a commit where Linux' was a log, and Linux' log, which is older, carries something along. All up to our \
+                 commit is durable",
+        is_one: |_, moment, _| (moment.commits[0] + 1..moment.state).contains(&moment.commits[1]),
+    },
+    Deviation {
+        name: "times_after_fdatasync",
+        reason: "an fdatasync makes data durable, not a time that `utime` set (case `time_only_fdatasync`); Linux logs it",
+        is_one: |difference, _, ops| {
+            let is_data_sync = |op: &Op| matches!(op, Op::Fdatasync(_) | Op::Write(How::DataSync, ..));
+            matches!(difference.fact, Fact::Mtime(_)) && ops.iter().any(is_data_sync)
+        },
+    },
+];
 
 /// The line before the table.
 pub const BEGIN: &str = "<!-- deviations: begin (printed by `cargo run -p cowshed-logcases -- --doc-deviations`) -->";

@@ -6,8 +6,8 @@
 //! before the fsync did, ours shows it, too. More is allowed; what never was is not.
 //!
 //! What the kernel's log has is told from what its commit has: instead of a log it may commit, which keeps all that was done.
-//! Some of its reasons programs can rely on (an inode was renamed), others are its own. Which of the two made a fact
-//! durable follows from the superblock's generation: all that the kernel's last commit contains is the commit's.
+//! Which of the two made a fact durable follows from the superblock's generation: all that the kernel's last commit
+//! contains is the commit's.
 //!
 //! Our own promises ([`cowshed_crash::promise`]) are judged as well. Deviations that are known have names ([`known`]).
 //! A failing sequence is made as short as possible (`shrink.rs`) and printed as a case of [`crate::table`].
@@ -47,8 +47,8 @@ pub struct Options {
     pub script: Option<Vec<Op>>,
     /// One of so many crashes goes to the kernel, too: it replays its image and ours, as we do.
     pub kernel_every: u64,
-    /// What the kernel has by a commit is counted, and no fault.
-    pub commits_apart: bool,
+    /// What the kernel has by a commit, and known deviations, are faults, too.
+    pub without_exceptions: bool,
     /// Ours is not told of the fsyncs, so that it keeps nothing: does the judge find out?
     pub no_fsyncs: bool,
     /// Failing scripts are made short.
@@ -68,7 +68,7 @@ impl Default for Options {
             only: None,
             script: None,
             kernel_every: 8,
-            commits_apart: false,
+            without_exceptions: false,
             no_fsyncs: false,
             shrink: true,
             failures_max: 1,
@@ -86,21 +86,18 @@ pub(crate) enum Kind {
     Replay,
     /// The kernel's log has it, ours does not.
     Logged(String),
-    /// The kernel's commit has it, ours does not.
-    Committed(String),
     NeverWas(String),
     /// Ours breaks a promise of ours.
     Broken,
-    /// A deviation by its name.
-    Known(&'static str),
+    /// A deviation by its name, and what differs.
+    Known(&'static str, String),
 }
 
 impl Kind {
     fn is_fault(&self, options: &Options) -> bool {
         match self {
             Kind::Replay | Kind::Logged(_) | Kind::NeverWas(_) | Kind::Broken => true,
-            Kind::Committed(_) => !options.commits_apart,
-            Kind::Known(_) => false,
+            Kind::Known(..) => options.without_exceptions,
         }
     }
 }
@@ -109,11 +106,10 @@ impl std::fmt::Display for Kind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Kind::Logged(what) => write!(f, "the kernel logged, ours has less: {what}"),
-            Kind::Committed(what) => write!(f, "the kernel committed, ours has less: {what}"),
             Kind::NeverWas(what) => write!(f, "ours never was so: {what}"),
             Kind::Replay => f.write_str("a log is not replayed, or not alike by both"),
             Kind::Broken => f.write_str("ours breaks a promise"),
-            Kind::Known(name) => write!(f, "known: {name}"),
+            Kind::Known(name, what) => write!(f, "{name}: {what}"),
         }
     }
 }
@@ -156,13 +152,6 @@ pub(crate) fn judge(played: &Played, moment: &Moment, by_kernel: bool) -> Judged
 }
 
 fn kind(played: &Played, moment: &Moment, difference: &Difference) -> Kind {
-    let ops = &played.ops[..moment.ops];
-    if let Some(known) = known::KNOWN
-        .iter()
-        .find(|known| (known.is_one)(difference, moment, ops))
-    {
-        return Kind::Known(known.name);
-    }
     let sort = difference.fact.sort();
     let what = match (&difference.kernels, &difference.ours) {
         _ if difference.wrong == Wrong::NeverWas => return Kind::NeverWas(sort.into()),
@@ -170,11 +159,14 @@ fn kind(played: &Played, moment: &Moment, difference: &Difference) -> Kind {
         (None, Some(_)) => format!("{sort} is still there"),
         _ => format!("{sort} is an old one"),
     };
-    if difference.kernel_state > moment.kernel_commit {
-        Kind::Logged(what)
-    } else {
-        Kind::Committed(what)
+    let ops = &played.ops[..moment.ops];
+    if let Some(known) = known::KNOWN
+        .iter()
+        .find(|known| (known.is_one)(difference, moment, ops))
+    {
+        return Kind::Known(known.name, what);
     }
+    Kind::Logged(what)
 }
 
 /// Plays sequences and judges their crashes. Needs root and the kernel's btrfs. An error is one of the machinery; what is wrong

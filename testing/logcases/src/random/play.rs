@@ -26,13 +26,13 @@ pub(crate) struct Moment {
     /// How many of the operations were done then.
     pub(crate) ops: usize,
     /// The state after them.
-    state: usize,
+    pub(crate) state: usize,
     kernel: Crash,
     ours: Crash,
     /// What the kernel's fsync was, and ours.
     pub(crate) answers: [Answer; 2],
-    /// The state of the kernel's last commit.
-    pub(crate) kernel_commit: usize,
+    /// The states of the last commits, the kernel's and ours.
+    pub(crate) commits: [usize; 2],
 }
 
 /// A script that was played, with all that is needed to judge it.
@@ -79,7 +79,7 @@ impl Played {
             linux: Linux::new(mounted.dir()),
             ours: Ours::new(&fs),
             generations: None,
-            kernel_commit: 0,
+            commits: [0; 2],
             next_id: 0,
             no_fsyncs,
             played: Played {
@@ -177,7 +177,7 @@ struct Pair<'v> {
     ours: Ours<'v>,
     /// Of the superblocks, kernel's and ours, when the setup was done: from then on states count.
     generations: Option<[u64; 2]>,
-    kernel_commit: usize,
+    commits: [usize; 2],
     next_id: facts::Id,
     no_fsyncs: bool,
     played: Played,
@@ -246,8 +246,10 @@ impl Pair<'_> {
         let now = [kernel.generation, ours.generation];
         let state = self.played.states.len() - 1;
         let before = self.generations.replace(now).unwrap_or(now);
-        if before[0] != now[0] {
-            self.kernel_commit = state;
+        for (commit, (before, now)) in self.commits.iter_mut().zip(before.into_iter().zip(now)) {
+            if before != now {
+                *commit = state;
+            }
         }
         if *op != Op::Sync {
             self.played.moments.push(Moment {
@@ -256,7 +258,7 @@ impl Pair<'_> {
                 answers: [kernel.answer(before[0]), ours.answer(before[1])],
                 kernel,
                 ours,
-                kernel_commit: self.kernel_commit,
+                commits: self.commits,
             });
         }
         Ok(())
