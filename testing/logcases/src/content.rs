@@ -62,9 +62,14 @@ fn term<'t>(text: &'t str, out: &mut Vec<u8>) -> Result<&'t str> {
     Ok(&rest[end..])
 }
 
-/// The short form of some bytes, for messages.
+/// The short form of some bytes, for messages: of long ones the beginning.
 pub fn describe(content: &[u8]) -> String {
     const RUNS_MAX: usize = 12;
+    short(content, RUNS_MAX)
+}
+
+/// The short form; `...` stands for what comes after so many runs of one byte.
+pub(crate) fn short(content: &[u8], runs_max: usize) -> String {
     let mut runs: Vec<(u8, usize)> = Vec::new();
     for &byte in content {
         match runs.last_mut() {
@@ -83,8 +88,8 @@ pub fn describe(content: &[u8]) -> String {
             format!("{letter}{len}")
         }
     };
-    let mut text = runs.iter().take(RUNS_MAX).map(show).collect::<Vec<_>>().join("+");
-    if runs.len() > RUNS_MAX {
+    let mut text = runs.iter().take(runs_max).map(show).collect::<Vec<_>>().join("+");
+    if runs.len() > runs_max {
         text.push_str("+...");
     }
     text

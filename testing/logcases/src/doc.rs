@@ -61,8 +61,8 @@ fn code(text: &str) -> String {
     format!("`{}`", text.replace('|', "\\|"))
 }
 
-/// The part of a page between the marks.
-pub fn part(page: &str) -> Option<&str> {
-    let (_, rest) = page.split_once(BEGIN)?;
-    Some(rest.split_once(END)?.0.strip_prefix('\n').unwrap_or(rest))
+/// The part of a page between two marks.
+pub fn part<'p>(page: &'p str, begin: &str, end: &str) -> Option<&'p str> {
+    let (_, rest) = page.split_once(begin)?;
+    Some(rest.split_once(end)?.0.strip_prefix('\n').unwrap_or(rest))
 }

@@ -7,8 +7,9 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use clap::Parser;
 use cowshed_harness::Keep;
+use cowshed_logcases::random::{self, known};
 use cowshed_logcases::roads::{self, Who};
-use cowshed_logcases::{Case, compare, cuts, doc, reverse, table};
+use cowshed_logcases::{Case, cuts, doc, reverse, table};
 
 #[derive(Parser)]
 #[command(
@@ -21,6 +22,9 @@ struct Args {
     /// Print the table of docs/design/log-cases.md
     #[arg(long)]
     doc: bool,
+    /// Print the table of known deviations of docs/design/log-cases.md
+    #[arg(long)]
+    doc_deviations: bool,
     /// Who writes: k, c, or both
     #[arg(long, default_value = "kc")]
     writers: String,
@@ -42,13 +46,7 @@ struct Args {
     /// Instead: judge so many crash images of runs of the kernel on a recorded device, cut at its barriers
     #[arg(long)]
     cuts: Option<u64>,
-    /// Instead: play so many random sequences, and compare what an fsync makes durable with the kernel's
-    #[arg(long)]
-    compare: Option<u64>,
-    /// With --compare: go on after a sequence that fails
-    #[arg(long)]
-    keep_going: bool,
-    /// With --compare: the exceptions of docs/design/log-cases.md count, too
+    /// With --random: the exceptions of docs/design/log-cases.md count, too
     #[arg(long)]
     without_exceptions: bool,
     /// Of those images, from one run
@@ -60,6 +58,22 @@ struct Args {
     /// One of so many of those images goes to the kernel, too
     #[arg(long, default_value_t = 20)]
     kernel_every: u64,
+    /// Instead: play so many random sequences on a volume of the kernel's and on one of ours; after a crash at each fsync
+    /// ours must have what the kernel's has
+    #[arg(long)]
+    random: Option<u64>,
+    /// Of those: this one alone, by the number that a failure names
+    #[arg(long)]
+    sequence: Option<u64>,
+    /// Instead of random ones: this script, in the words of the table
+    #[arg(long)]
+    script: Option<String>,
+    /// Make failing sequences as short as possible
+    #[arg(long)]
+    shrink: bool,
+    /// End after so many failing sequences
+    #[arg(long, default_value_t = 10)]
+    failures_max: u64,
     /// Keep the image of a failure in this directory; otherwise in a temporary one, which is named
     #[arg(long)]
     keep: Option<std::path::PathBuf>,
@@ -82,8 +96,34 @@ fn who(letters: &str) -> Vec<Who> {
         .collect()
 }
 
+/// The random sequences.
+fn play_random(args: &Args, started: Instant) -> Result<()> {
+    let options = random::Options {
+        seed: args.seed,
+        sequences: args.random.unwrap_or(1),
+        only: args.sequence,
+        script: args.script.as_deref().map(table::parse).transpose()?,
+        kernel_every: args.kernel_every,
+        without_exceptions: args.without_exceptions,
+        no_fsyncs: false,
+        shrink: args.shrink,
+        failures_max: args.failures_max,
+        jobs: args.jobs,
+        nodesize_bytes: args.nodesize,
+        keep: Keep::new(args.keep.clone()),
+    };
+    let report = random::run(&options, &|failure| println!("{failure}\n"))?;
+    println!("{report}, {:.0} s", started.elapsed().as_secs_f64());
+    ensure!(report.failures.is_empty(), "{} sequences failed", report.failures.len());
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let args = Args::parse();
+    if args.doc_deviations {
+        print!("{}", known::table());
+        return Ok(());
+    }
     if args.doc {
         print!("{}", doc::table());
         return Ok(());
@@ -106,11 +146,8 @@ fn main() -> Result<()> {
         println!("{}, {:.0} s", cuts::run(&options)?, started.elapsed().as_secs_f64());
         return Ok(());
     }
-    if let Some(sequences) = args.compare {
-        let report = compare_in_threads(&args, sequences)?;
-        println!("{report}, {:.0} s", started.elapsed().as_secs_f64());
-        ensure!(report.failed.is_empty(), "ours shows less than the kernel's");
-        return Ok(());
+    if args.random.is_some() || args.sequence.is_some() || args.script.is_some() {
+        return play_random(&args, started);
     }
     let (writers, replayers) = (who(&args.writers), who(&args.replayers));
     let cases: Vec<Case> = table::all().filter(|case| case.name.contains(&args.name)).collect();
@@ -158,26 +195,4 @@ fn main() -> Result<()> {
     );
     ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     Ok(())
-}
-
-/// The sequences in as many threads as jobs: each has a share of the seeds.
-fn compare_in_threads(args: &Args, sequences: u64) -> Result<compare::Report> {
-    let jobs = args.jobs.max(1) as u64;
-    let share = |job: u64| compare::Options {
-        seed: args.seed + sequences * job / jobs,
-        sequences: sequences * (job + 1) / jobs - sequences * job / jobs,
-        kernel_every: args.kernel_every,
-        keep_going: args.keep_going,
-        without_exceptions: args.without_exceptions,
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..jobs)
-            .map(|job| scope.spawn(move || compare::run(&share(job))))
-            .collect();
-        let mut all = compare::Report::default();
-        for thread in threads {
-            all.add(thread.join().expect("a thread that compares does not panic")?);
-        }
-        Ok(all)
-    })
 }

@@ -68,7 +68,7 @@ impl Crash {
     }
 
     /// What its writer has done since the volume was of this generation.
-    fn answer(&self, generation: u64) -> Answer {
+    pub(crate) fn answer(&self, generation: u64) -> Answer {
         match (self.has_log, self.generation == generation) {
             (true, _) => Answer::Log,
             (false, false) => Answer::Commit,
@@ -78,7 +78,7 @@ impl Crash {
 }
 
 /// The bits of an inode number that the inode has for itself, `cowshed_btrfs::subvol`.
-const SUBVOLUME_SHIFT: u32 = 40;
+pub(crate) const SUBVOLUME_SHIFT: u32 = 40;
 
 /// Mount options under which the kernel commits only when asked to.
 pub(crate) const KERNEL_OPTIONS: &str = "noatime,commit=300";
@@ -161,7 +161,7 @@ pub fn is_for_us(case: &Case) -> Result<bool> {
     }))
 }
 
-fn kernel_prepares(base: &MemDevice, ops: &[Op]) -> Result<MemDevice> {
+pub(crate) fn kernel_prepares(base: &MemDevice, ops: &[Op]) -> Result<MemDevice> {
     let volume = KernelVolume::from_memory(&[base.snapshot()])?;
     let mounted = volume.mount_with(KERNEL_OPTIONS)?;
     let mut player = Linux::new(mounted.dir());

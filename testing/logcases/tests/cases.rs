@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use cowshed_harness::need;
+use cowshed_logcases::random::known;
 use cowshed_logcases::roads::{self, Who};
 use cowshed_logcases::{Answer, Case, doc, expect, table};
 
@@ -14,12 +15,17 @@ const TREE_LOG: bool = true;
 const PAGE: &str = include_str!("../../../docs/design/log-cases.md");
 
 #[test]
-fn the_page_holds_the_table() {
-    let part = doc::part(PAGE).expect("the page has the marks");
-    assert!(
-        part == doc::table(),
-        "docs/design/log-cases.md is not what `cargo run -p cowshed-logcases -- --doc` prints"
-    );
+fn the_page_holds_the_tables() {
+    for (begin, end, table, option) in [
+        (doc::BEGIN, doc::END, doc::table(), "--doc"),
+        (known::BEGIN, known::END, known::table(), "--doc-deviations"),
+    ] {
+        let part = doc::part(PAGE, begin, end).expect("the page has the marks");
+        assert!(
+            part == table,
+            "docs/design/log-cases.md is not what `cargo run -p cowshed-logcases -- {option}` prints"
+        );
+    }
 }
 
 #[test]

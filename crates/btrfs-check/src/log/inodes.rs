@@ -154,29 +154,39 @@ impl Inodes {
         false
     }
 
-    /// No directory of the log will be below itself. Called when all items are judged.
+    /// No names of the log alone put a directory below itself. Called when all items are judged.
+    ///
+    /// With names of the subvolume replay may make such a circle: Linux logs the new place of a directory without that of
+    /// the directory it moved into.
     pub(super) fn judge_ways_up(&self, cx: &mut Cx<'_>, subvolume: &Root) {
         let mut ends = BTreeSet::from([ROOT_DIR]);
         for &dir in self.parents.keys().chain(self.entries.keys()) {
-            let mut way = BTreeSet::new();
+            // The directories passed, and whether the log has their names.
+            let (mut way, mut passed) = (Vec::new(), BTreeSet::new());
             let mut at = dir;
             while !ends.contains(&at) {
-                if !way.insert(at) {
-                    let site = Site::inode(subvolume.tree, at);
-                    let what = "the log moves the directory below itself";
-                    cx.sink.add(Id::LogInvalid, site, what);
+                if !passed.insert(at) {
+                    let mut circle = way.iter().skip_while(|(dir, _)| *dir != at);
+                    if circle.all(|(_, is_logged)| *is_logged) {
+                        let site = Site::inode(subvolume.tree, at);
+                        cx.sink
+                            .add(Id::LogInvalid, site, "the log moves the directory below itself");
+                    }
                     break;
                 }
                 let logged = self.parents.get(&at).copied();
-                let parent = logged
-                    .or_else(|| parent_of(cx, subvolume, at).map(|(parent, _)| parent))
-                    .or_else(|| self.entries.get(&at).copied());
+                let below = || parent_of(cx, subvolume, at).map(|(parent, _)| parent);
+                let (parent, is_logged) = match (logged, logged.or_else(below)) {
+                    (_, None) => (self.entries.get(&at).copied(), true),
+                    (logged, parent) => (parent, logged.is_some()),
+                };
+                way.push((at, is_logged));
                 match parent {
                     Some(parent) => at = parent,
                     None => break,
                 }
             }
-            ends.extend(way);
+            ends.extend(passed);
         }
     }
 

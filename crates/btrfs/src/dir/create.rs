@@ -126,6 +126,7 @@ pub fn tmpfile(engine: &Engine, caller: &Caller<'_>, dir: &Arc<Inode>, perm: u32
     })?;
     plan.inode.refs.set_linkable(true);
     let inode = plan.inode;
+    engine.log.made_without_name(dir, &inode);
     engine.objects.inodes.insert_new(inode.clone());
     join.apply(plan.staged.into_batch(), space);
     Ok(inode)

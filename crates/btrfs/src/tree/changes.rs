@@ -7,7 +7,7 @@
 //!
 //! All of it is called while no commit runs, so that there is no frozen overlay.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use btrfs_format::{Key, KeyType, ObjectId};
 
@@ -27,22 +27,37 @@ pub(crate) struct Change {
 
 /// What changed since the objects were logged, in order of time. `None` where nothing is tracked.
 #[derive(Debug, Default)]
-pub(super) struct Tracked(Option<HashMap<ObjectId, Vec<Change>>>);
+pub(super) struct Tracked(Option<Objects>);
+
+#[derive(Debug, Default)]
+struct Objects {
+    all: HashMap<ObjectId, Vec<Change>>,
+    /// Those with changes.
+    changed: BTreeSet<ObjectId>,
+}
 
 impl Tracked {
     /// Notes an edit. The usual case is that nothing is tracked.
     pub fn note(&mut self, key: &Key, before: Option<Edit>) {
-        if let Some(all) = &mut self.0
-            && let Some(changes) = all.get_mut(&key.objectid)
+        if let Some(objects) = &mut self.0
+            && let Some(changes) = objects.all.get_mut(&key.objectid)
         {
+            if changes.is_empty() {
+                objects.changed.insert(key.objectid);
+            }
             changes.push(Change {
                 key: *key,
                 before: before.filter(|_| key.ty == KeyType::EXTENT_DATA),
             });
         }
     }
+
     pub fn clear(&mut self) {
         self.0 = None;
+    }
+
+    fn contains(&self, id: ObjectId) -> bool {
+        self.0.as_ref().is_some_and(|objects| objects.all.contains_key(&id))
     }
 }
 
@@ -85,8 +100,7 @@ impl Tree {
             while let Some(entry) = walk.next_if(|(key, _)| key.objectid == *id && key.ty <= last_type) {
                 found.push(entry);
             }
-            let is_tracked = state.tracked.0.as_ref().is_some_and(|all| all.contains_key(id));
-            visit(*id, &found, is_tracked);
+            visit(*id, &found, state.tracked.contains(*id));
         }
     }
 
@@ -96,27 +110,21 @@ impl Tree {
     }
 
     pub(crate) fn is_tracked(&self, id: ObjectId) -> bool {
-        let state = self.state.read();
-        state.tracked.0.as_ref().is_some_and(|all| all.contains_key(&id))
+        self.state.read().tracked.contains(id)
     }
 
     /// Objects that are tracked, at most so many.
     pub(crate) fn tracked_objects(&self, count_max: usize) -> Vec<ObjectId> {
         let state = self.state.read();
-        let all = state.tracked.0.iter().flat_map(|all| all.keys());
+        let all = state.tracked.0.iter().flat_map(|objects| objects.all.keys());
         all.take(count_max).copied().collect()
     }
 
-    /// Tracked objects that changed since they were logged.
+    /// Tracked objects that changed since they were logged, ascending.
     pub(crate) fn tracked_and_changed(&self) -> Vec<ObjectId> {
         let state = self.state.read();
-        let all = state.tracked.0.iter().flatten();
-        let mut changed: Vec<_> = all
-            .filter(|(_, changes)| !changes.is_empty())
-            .map(|(id, _)| *id)
-            .collect();
-        changed.sort_unstable();
-        changed
+        let changed = state.tracked.0.iter().flat_map(|objects| &objects.changed);
+        changed.copied().collect()
     }
 
     /// Did anything about the object of this key change but the item of the key: since it was logged, or else since the
@@ -124,7 +132,11 @@ impl Tree {
     pub(crate) fn has_other_changes(&self, key: &Key) -> bool {
         let state = self.state.read();
         assert!(state.frozen.is_none(), "no commit runs while the log is written");
-        let tracked = state.tracked.0.as_ref().and_then(|all| all.get(&key.objectid));
+        let tracked = state
+            .tracked
+            .0
+            .as_ref()
+            .and_then(|objects| objects.all.get(&key.objectid));
         if let Some(changes) = tracked {
             return changes.iter().any(|change| change.key != *key);
         }
@@ -137,8 +149,9 @@ impl Tree {
     /// order, and each key's first change alone.
     pub(crate) fn track(&self, id: ObjectId) -> Option<Vec<Change>> {
         let mut state = self.state.write();
-        let all = state.tracked.0.get_or_insert_default();
-        let mut changes = all.insert(id, Vec::new())?;
+        let objects = state.tracked.0.get_or_insert_default();
+        objects.changed.remove(&id);
+        let mut changes = objects.all.insert(id, Vec::new())?;
         changes.sort_by_key(|change| change.key);
         changes.dedup_by_key(|change| change.key);
         Some(changes)
@@ -146,8 +159,9 @@ impl Tree {
 
     /// The object's next logging starts from nothing.
     pub(crate) fn untrack(&self, id: ObjectId) {
-        if let Some(all) = &mut self.state.write().tracked.0 {
-            all.remove(&id);
+        if let Some(objects) = &mut self.state.write().tracked.0 {
+            objects.all.remove(&id);
+            objects.changed.remove(&id);
         }
     }
 }

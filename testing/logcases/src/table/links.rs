@@ -86,8 +86,7 @@ pub(super) const CASES: &[Case] = &[
         "unlink_one_of_two_after_log",
         "mkdir d; write f 0 a8k; link f d/g; sync; write f 0 b8k; fsync f; unlink d/g; fsync f",
         &["d/; f = b8k; !d/g; f links 1"],
-    )
-    .commits(),
+    ),
     case(
         "unlink_one_of_two_then_change",
         "write f 0 a8k; link f g; sync; unlink f; write g 8k b8k; fsync g",

@@ -1,5 +1,6 @@
 //! The cases, by what they are about. A script's first `sync` ends its setup.
 
+mod along;
 mod attrs;
 mod data;
 mod dirs;
@@ -111,13 +112,18 @@ impl Case {
 
     /// The script as operations.
     pub fn ops(&self) -> Result<Vec<Op>> {
-        self.script.split(';').map(|line| Op::parse(line.trim())).collect()
+        parse(self.script)
     }
 
     /// How many of the operations are setup: those up to the first `sync`.
     pub fn setup_len(&self) -> Result<usize> {
         Ok(self.ops()?.iter().position(|op| *op == Op::Sync).map_or(0, |at| at + 1))
     }
+}
+
+/// The operations of a script.
+pub fn parse(script: &str) -> Result<Vec<Op>> {
+    script.split(';').map(|line| Op::parse(line.trim())).collect()
 }
 
 /// A chapter of the table.
@@ -128,7 +134,7 @@ pub struct Chapter {
 }
 
 /// All cases.
-pub const CHAPTERS: [Chapter; 7] = [
+pub const CHAPTERS: [Chapter; 8] = [
     Chapter {
         title: "Data",
         cases: data::CASES,
@@ -148,6 +154,10 @@ pub const CHAPTERS: [Chapter; 7] = [
     Chapter {
         title: "Directories",
         cases: dirs::CASES,
+    },
+    Chapter {
+        title: "What an fsync carries along",
+        cases: along::CASES,
     },
     Chapter {
         title: "Attributes",

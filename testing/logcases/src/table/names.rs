@@ -147,14 +147,12 @@ pub(super) const CASES: &[Case] = &[
         "exchange_across_directories",
         "mkdir d; mkdir e; write d/a 0 a8k; write e/b 0 b8k; sync; exchange d/a e/b; fsync d/a; fsync e/b",
         &["d/; e/; d/a = b8k; e/b = a8k"],
-    )
-    .commits(),
+    ),
     case(
         "exchange_new_with_old",
         "mkdir d; write d/a 0 a8k; sync; write b 0 b8k; fsync b; exchange d/a b; fsync b",
         &["d/; d/a = b8k; b = a8k"],
-    )
-    .commits(),
+    ),
     case(
         "exchange_file_with_directory",
         "mkdir d; write d/x 0 x4k; write f 0 a8k; sync; exchange d f; fsync d",
@@ -227,8 +225,7 @@ pub(super) const CASES: &[Case] = &[
         "move_and_fsync_file",
         "mkdir d; mkdir e; write d/f 0 a8k; sync; rename d/f e/f; fsync e/f",
         &["d/; e/; e/f = a8k; !d/f; e/f links 1"],
-    )
-    .commits(),
+    ),
     case(
         "move_logged_new_file",
         "mkdir d; mkdir e; sync; write d/f 0 a8k; fsync d/f; rename d/f e/f; fsync e/f",
@@ -254,6 +251,5 @@ pub(super) const CASES: &[Case] = &[
         "changed_and_moved",
         "mkdir d; mkdir e; write d/f 0 a8k; sync; write d/f 4k b4k; rename d/f e/g; fsync e/g",
         &["d/; e/; e/g = a4k+b4k; !d/f"],
-    )
-    .commits(),
+    ),
 ];

@@ -68,8 +68,7 @@ pub(super) const CASES: &[Case] = &[
         "renamed_in_subvolume",
         "subvolume s; mkdir s/d; write s/f 0 a8k; sync; rename s/f s/d/g; fsync s/d/g",
         &["s/; s/d/; s/d/g = a8k; !s/f"],
-    )
-    .commits(),
+    ),
     case(
         "new_subvolume",
         "mkdir d; sync; subvolume d/s; write d/s/f 0 a8k; fsync d/s/f",

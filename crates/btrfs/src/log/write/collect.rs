@@ -16,7 +16,7 @@ use super::Scope;
 use super::blocks::SubvolLog;
 use super::names::LeftNames;
 use super::renamed::Renamed;
-use crate::dir::names::{Target, find};
+use crate::dir::names::{Target, find, index_key};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::file;
@@ -128,15 +128,22 @@ pub(super) fn is_dir(inode: &InodeItem) -> bool {
     inode.mode.get() & S_IFMT == S_IFDIR
 }
 
-/// Directory and name of each reference in an item.
-fn names_in<'i>(key: &Key, item: &'i [u8]) -> impl Iterator<Item = (ObjectId, &'i [u8])> {
+/// Directory, index and name of each reference in an item: none in one of another type.
+fn indexed_names_in<'i>(key: &Key, item: &'i [u8]) -> impl Iterator<Item = (ObjectId, u64, &'i [u8])> {
     let dir = ObjectId(key.offset);
     let (refs, extrefs) = match key.ty {
         KeyType::INODE_REF => (item, &[][..]),
-        _ => (&[][..], item),
+        KeyType::INODE_EXTREF => (&[][..], item),
+        _ => (&[][..], &[][..]),
     };
-    let refs = view::inode_refs(refs).map(move |(_, name)| (dir, name));
-    refs.chain(view::inode_extrefs(extrefs).map(|(head, name)| (ObjectId(head.parent_objectid.get()), name)))
+    let refs = view::inode_refs(refs).map(move |(index, name)| (dir, index, name));
+    let extrefs = view::inode_extrefs(extrefs);
+    refs.chain(extrefs.map(|(head, name)| (ObjectId(head.parent_objectid.get()), head.index.get(), name)))
+}
+
+/// Directory and name of each reference in an item.
+fn names_in<'i>(key: &Key, item: &'i [u8]) -> impl Iterator<Item = (ObjectId, &'i [u8])> {
+    indexed_names_in(key, item).map(|(dir, _, name)| (dir, name))
 }
 
 /// `sequence` and `transid` count changes, those of times, too.
@@ -180,21 +187,34 @@ impl<'a> Collector<'a> {
         let may_write =
             |ino: &ObjectId| self.tree.pending_edit(&inode_key(*ino)).is_some() || self.renamed.was_logged(id, *ino);
         if inodes.keys().any(may_write) {
-            for ino in self.renamed.take_stale(self.tree.id()) {
+            for (ino, left) in self.renamed.take_stale(id) {
                 if self.is_alive(ino) {
                     self.want(ino, Want::Names)?;
                     self.directories_of_renamed(ino)?;
+                    continue;
+                }
+                // Gone, with the name that it took along out of a logged directory.
+                for dir in left {
+                    if self.is_alive(dir) {
+                        self.want(dir, Want::All)?;
+                    }
                 }
             }
         }
         for (ino, scope) in inodes {
-            let is_renamed = self.renamed.contains(self.tree.id(), *ino);
+            let (is_dir, is_renamed) = (self.is_pending_dir(*ino), self.renamed.contains(id, *ino));
             if *scope == Scope::All || is_renamed || !self.only_times_changed(*ino)? {
                 self.want(*ino, Want::All)?;
-                match self.is_pending_dir(*ino) {
-                    true => self.files_in_the_log(|_, _| true)?,
-                    false => self.directories_of_renamed(*ino)?,
+            } else {
+                // Linux logs it.
+                self.renamed.note_logged(id, *ino);
+                if !is_dir {
+                    continue;
                 }
+            }
+            match is_dir {
+                true => self.what_the_log_has(|_, _| true)?,
+                false => self.directories_of_renamed(*ino)?,
             }
         }
         while let Some((ino, want)) = self.work.pop() {
@@ -224,33 +244,36 @@ impl<'a> Collector<'a> {
         item.is_some_and(|item| inode_item(&item).is_some_and(is_dir))
     }
 
-    /// A synced directory brings the files up to date that the log has already: Linux looks at all that its new names lead to,
-    /// and where a file brings its directories along, at all whose names changed.
-    fn files_in_the_log(&mut self, which: impl Fn(&Self, ObjectId) -> bool) -> Step<()> {
+    /// A synced directory brings the files and the new directories up to date that the log has already: Linux looks at all that its
+    /// new names lead to, and where a file brings its directories along, at all whose names changed.
+    fn what_the_log_has(&mut self, which: impl Fn(&Self, ObjectId) -> bool) -> Step<()> {
         for ino in self.tree.tracked_and_changed() {
             let is_inode = (ObjectId::FIRST_FREE.0..=ObjectId::LAST_FREE.0).contains(&ino.0);
-            if is_inode && which(self, ino) && self.is_alive(ino) && !self.is_pending_dir(ino) {
+            if is_inode && which(self, ino) && self.is_alive(ino) && (!self.is_pending_dir(ino) || self.is_new(ino)) {
                 self.want(ino, Want::Names)?;
             }
         }
         Ok(())
     }
 
-    /// A file of the commit that got or lost a name since brings the directories along that it is in now, with all that
-    /// changed in them. A new file brings none, whatever it was renamed to.
+    /// A file of the commit that got or lost a name since brings the directories along that it is in now, and those that it
+    /// was in, with all that changed in them. A new file brings none, whatever it was renamed to.
     fn directories_of_renamed(&mut self, ino: ObjectId) -> Step<()> {
         if !self.renamed.contains(self.tree.id(), ino) || self.is_new(ino) {
             return Ok(());
         }
-        let from = Key::new(ino, KeyType::INODE_REF, 0);
-        let tree = self.tree.clone();
-        let mut names = tree.cursor(from, Key::new(ino, KeyType::INODE_EXTREF, u64::MAX));
-        while let Some((key, item)) = names.next()? {
-            for (dir, _) in names_in(&key, &item) {
-                self.want(dir, Want::All)?;
+        for tree in [self.tree.clone(), Arc::new(self.tree.committed_view())] {
+            let from = Key::new(ino, KeyType::INODE_REF, 0);
+            let mut names = tree.cursor(from, Key::new(ino, KeyType::INODE_EXTREF, u64::MAX));
+            while let Some((key, item)) = names.next()? {
+                for (dir, _) in names_in(&key, &item) {
+                    if self.is_alive(dir) {
+                        self.want(dir, Want::All)?;
+                    }
+                }
             }
         }
-        self.files_in_the_log(|this, ino| this.renamed.contains(this.tree.id(), ino))
+        self.what_the_log_has(|this, ino| this.renamed.contains(this.tree.id(), ino) || this.is_pending_dir(ino))
     }
 
     /// Does an inode differ in nothing but times from what the log has of it, or else the last commit?
@@ -327,10 +350,24 @@ impl<'a> Collector<'a> {
             let mut cursor = log.cursor(from, to);
             while let Some((key, item)) = cursor.next()? {
                 self.names_are_free(&key, &item, synced)?;
+                self.drop_entries(&log, &key, &item, &HashSet::new())?;
                 self.edits.push((key, None));
             }
         }
         self.tree.untrack(ino);
+        Ok(())
+    }
+
+    /// Names that the log has of an inode, and that are not among those of `now`, go from the logs of their directories, which may not be
+    /// synced: an entry alone would bring the name back.
+    fn drop_entries(&mut self, log: &Tree, key: &Key, item: &[u8], now: &HashSet<(ObjectId, &[u8])>) -> Step<()> {
+        for (dir, index, name) in indexed_names_in(key, item) {
+            let entry = index_key(dir, index);
+            let is_gone = !now.contains(&(dir, name)) && !matches!(self.tree.pending_edit(&entry), Some(Some(_)));
+            if is_gone && log.get(&entry)?.is_some() {
+                self.edits.push((entry, None));
+            }
+        }
         Ok(())
     }
 
@@ -390,9 +427,14 @@ impl<'a> Collector<'a> {
         if inode.nlink.get() == 0 {
             // Nothing of it is in the log. The commit that has its names must not bring it back: whoever syncs a file
             // without a name learns that it is gone.
-            return match is_new {
-                true => Ok(()),
-                false => Err(Stop::Commit("a file whose last name went")),
+            if !is_new {
+                return Err(Stop::Commit("a file whose last name went"));
+            }
+            // A file made without a name counts as logged: it is logged again once it gets one.
+            self.renamed.note_logged(self.tree.id(), ino);
+            return match self.renamed.dir_of_unnamed(self.tree.id(), ino) {
+                Some(dir) if self.is_alive(dir) && self.is_new(dir) => self.want(dir, Want::Names),
+                _ => Ok(()),
             };
         }
         let of = Subject {
@@ -404,7 +446,10 @@ impl<'a> Collector<'a> {
             let is_whole = want == Want::All || self.tree.is_tracked(ino);
             return match is_whole {
                 true => self.directory(of),
-                false if is_new => self.attributes(of, None).map(drop),
+                false if is_new => {
+                    self.renamed.note_logged(self.tree.id(), ino);
+                    self.attributes(of, None).map(drop)
+                }
                 false => Err(DIR_MOVED),
             };
         }
@@ -579,8 +624,24 @@ impl<'a> Collector<'a> {
             && inode_item(&item).is_some_and(|i| Generation::from(i.generation) == self.running)
         {
             self.want(dir, Want::Names)?;
+        } else if self.renamed.has_moved_dirs(self.tree.id()) {
+            self.new_directories_above(dir)?;
         }
         Ok(())
+    }
+
+    /// A directory of the commit may have been moved below new ones: they come along, as the next one above a new file does.
+    fn new_directories_above(&mut self, dir: ObjectId) -> Step<()> {
+        let mut at = dir;
+        let mut passed = HashSet::new();
+        while passed.insert(at) && !self.is_new(at) {
+            let last = Key::new(at, KeyType::INODE_REF, u64::MAX);
+            match self.tree.floor_same_type(&last)? {
+                Some((key, _)) if key.offset != at.get() => at = ObjectId(key.offset),
+                _ => return Ok(()),
+            }
+        }
+        self.want(at, Want::Names)
     }
 
     /// Those who had a name that now is another's are logged with the names they have.
@@ -606,16 +667,33 @@ impl<'a> Collector<'a> {
             None => None,
         };
         let now: HashSet<_> = names_in(key, now).collect();
+        if let (Some(log), Some(names)) = (self.log.tree.clone(), &logged) {
+            self.drop_entries(&log, key, names, &now)?;
+        }
         for before in [committed, logged].into_iter().flatten() {
             for (dir, name) in names_in(key, &before).filter(|name| !now.contains(name)) {
                 match find(&self.tree, dir, name)?.map(|found| found.target) {
                     Some(Target::Inode(other)) if other != key.objectid => self.want(other, Want::Names)?,
                     Some(Target::Subvol(_)) => return Err(Stop::Commit("a subvolume has a name that was a file's")),
-                    Some(Target::Inode(_)) | None => {}
+                    Some(Target::Inode(_)) => {}
+                    None => self.freed(key.objectid, dir, name)?,
                 }
             }
         }
         Ok(())
+    }
+
+    /// A name that an inode lost is free. If the commit has it for another inode, that one must not get it back: only the log of the
+    /// directory says so.
+    fn freed(&mut self, ino: ObjectId, dir: ObjectId, name: &[u8]) -> Step<()> {
+        match find(&self.committed, dir, name)?.map(|found| found.target) {
+            None => Ok(()),
+            Some(Target::Inode(other)) if other == ino => Ok(()),
+            Some(_) if self.is_wanted_whole(dir) || self.tree.is_tracked(dir) => self.want(dir, Want::All),
+            Some(_) => Err(Stop::Commit(
+                "a name that was taken over and is free has another holder in the commit",
+            )),
+        }
     }
 
     /// All names of an inode in one directory are gone.

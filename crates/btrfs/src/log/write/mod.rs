@@ -136,15 +136,26 @@ impl Log {
         self.note_renamed(inode, from, &before);
     }
 
+    /// A file was made without a name in `dir`. Called as [`Log::name_left`].
+    pub(crate) fn made_without_name(&self, dir: &Inode, inode: &Inode) {
+        let mut renamed = self.renamed.lock();
+        renamed.note_unnamed(inode.tree.id(), inode.ino, dir.ino);
+    }
+
     /// See [`renamed`]. Where the inode is logged again, so are those that had its new name `before`.
     fn note_renamed(&self, inode: &Inode, from: Option<&Inode>, before: &[ObjectId]) {
         let mut renamed = self.renamed.lock();
         let is_logged =
             |inode: &Inode| inode.tree.is_tracked(inode.ino) || renamed.was_logged(inode.tree.id(), inode.ino);
-        if is_logged(inode) || from.is_some_and(is_logged) {
-            for ino in before.iter().chain([&inode.ino]) {
-                renamed.note_stale(inode.tree.id(), *ino);
+        let left = from.filter(|from| is_logged(from)).map(|from| from.ino);
+        if is_logged(inode) || left.is_some() {
+            for ino in before {
+                renamed.note_stale(inode.tree.id(), *ino, None);
             }
+            renamed.note_stale(inode.tree.id(), inode.ino, left);
+        }
+        if inode.is_dir() && from.is_some() {
+            renamed.note_moved_dir(inode.tree.id());
         }
         if !renamed.note(inode.tree.id(), inode.ino) {
             self.turn_off();

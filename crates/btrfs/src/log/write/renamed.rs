@@ -8,20 +8,27 @@
 //! A commit that stands in for a log ends our transaction, where Linux' goes on. So that an fsync carries as much along
 //! behind it, what is noted here stays until the next commit of another kind, and what was in the log counts as logged.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use btrfs_format::{ObjectId, TreeId};
 
 /// Inodes kept for one transaction, some 30 bytes each; beyond it every fsync commits.
 pub(super) const RENAMED_MAX: usize = 1 << 16;
 
+/// Inodes that the log has in an older state, each with the logged directories that it left since.
+pub(super) type Stale = BTreeMap<ObjectId, BTreeSet<ObjectId>>;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Renamed {
     inodes: HashSet<(TreeId, ObjectId)>,
-    /// Logged as they were before their last name change.
-    stale: HashMap<TreeId, BTreeSet<ObjectId>>,
-    /// Were in a log, or were synced, before a commit that stood in for a log.
+    /// Files made without a name, each with the directory that it was made in.
+    unnamed: HashMap<(TreeId, ObjectId), ObjectId>,
+    /// Subvolumes in which directories were moved.
+    moved_dirs: HashSet<TreeId>,
+    stale: HashMap<TreeId, Stale>,
+    /// Count as logged, though the tree does not track them: what was in a log, or was synced, before a commit that stood in for a
+    /// log; files without a name that were synced; new directories that were logged for their names.
     were_logged: HashSet<(TreeId, ObjectId)>,
 }
 
@@ -36,9 +43,31 @@ impl Renamed {
         true
     }
 
-    /// The log has an older state of the inode.
-    pub fn note_stale(&mut self, tree: TreeId, ino: ObjectId) {
-        self.stale.entry(tree).or_default().insert(ino);
+    /// The log has an older state of the inode, and of the directory that it left.
+    pub fn note_stale(&mut self, tree: TreeId, ino: ObjectId, left: Option<ObjectId>) {
+        let dirs = self.stale.entry(tree).or_default().entry(ino).or_default();
+        dirs.extend(left);
+    }
+
+    /// A file was made without a name.
+    pub fn note_unnamed(&mut self, tree: TreeId, ino: ObjectId, dir: ObjectId) {
+        if self.unnamed.len() < RENAMED_MAX {
+            self.unnamed.insert((tree, ino), dir);
+        }
+    }
+
+    /// Where a file was made without a name.
+    pub fn dir_of_unnamed(&self, tree: TreeId, ino: ObjectId) -> Option<ObjectId> {
+        self.unnamed.get(&(tree, ino)).copied()
+    }
+
+    /// A directory has another place.
+    pub fn note_moved_dir(&mut self, tree: TreeId) {
+        self.moved_dirs.insert(tree);
+    }
+
+    pub fn has_moved_dirs(&self, tree: TreeId) -> bool {
+        self.moved_dirs.contains(&tree)
     }
 
     /// A name of the inode came or went since the commit.
@@ -47,11 +76,18 @@ impl Renamed {
     }
 
     /// Takes the inodes of a subvolume that the log has in an older state: the caller logs them.
-    pub fn take_stale(&mut self, tree: TreeId) -> BTreeSet<ObjectId> {
+    pub fn take_stale(&mut self, tree: TreeId) -> Stale {
         self.stale.remove(&tree).unwrap_or_default()
     }
 
-    /// The object was in a log when a commit stood in for the next one.
+    /// The inode counts as logged from now on.
+    pub fn note_logged(&mut self, tree: TreeId, ino: ObjectId) {
+        if self.were_logged.len() < RENAMED_MAX {
+            self.were_logged.insert((tree, ino));
+        }
+    }
+
+    /// The inode counts as logged.
     pub fn was_logged(&self, tree: TreeId, ino: ObjectId) -> bool {
         self.were_logged.contains(&(tree, ino))
     }
