@@ -33,7 +33,7 @@ pub struct ChunkReport {
 pub enum Discarded {
     /// As far as the volume reaches.
     All,
-    /// Nobody asked for it.
+    /// The options do not ask for it.
     NotAsked,
     /// The device cannot discard, or did not: they stay until they are overwritten.
     NotDone,

@@ -181,7 +181,7 @@ impl Engine {
         }
     }
 
-    /// After the last commit: what nobody has discarded yet.
+    /// After the last commit: what is not discarded yet.
     pub(crate) fn drain_discards(&self) {
         let until = Instant::now() + DRAIN_TIME;
         while Instant::now() < until && batch(self, BATCH_RANGES, 0) > 0 {}

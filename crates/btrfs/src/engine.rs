@@ -109,7 +109,7 @@ impl Forest {
 /// How an engine runs.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineOptions {
-    /// Seconds between commits that nobody asked for; zero: only when asked.
+    /// Seconds between commits that no sync asks for; zero: only when asked.
     pub commit_interval_s: u32,
     /// Bytes for pending items, again for cached blocks, and again, but no more than 256 MiB, for dirty data; of decompressed
     /// extents a thirty-second of it is kept, at least 2 MiB and at most 32.

@@ -26,7 +26,7 @@ pub const OPTIONS: &[MountOption] = &[
     option(&["device=PATH"], "a further device of the volume, besides the targets"),
     option(
         &["commit=SECONDS"],
-        "seconds between commits that nobody asked for (default 30)",
+        "seconds between commits that no sync asks for (default 30)",
     ),
     option(
         &["relatime"],

@@ -184,8 +184,8 @@ impl Caches for KernelCaches {
     }
 
     fn has_ended(&self, pid: u32) -> bool {
-        // Of another name space, or not there for us to see. Linux tells the number of the caller's thread: where that has ended and its
-        // process has not, whoever waits does so in vain, for a second.
+        // Of another name space, or not there for us to see. Linux tells the number of the caller's thread: where that
+        // has ended and its process has not, the wait is in vain, for a second.
         if pid == 0 || !Path::new("/proc/self/stat").exists() {
             return false;
         }

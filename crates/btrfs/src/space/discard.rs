@@ -26,8 +26,8 @@ use super::ranges::RangeSet;
 use super::retire::OldChunk;
 use crate::error::Result;
 
-/// What one claim takes, and what is discarded under the lock of chunks: whoever waits for it waits for one command of
-/// the device.
+/// What one claim takes, and what is discarded under the lock of chunks: a caller that needs the lock waits for one
+/// command of the device.
 const CLAIM_BYTES_MAX: u64 = 128 << 20;
 /// Freed ranges that are remembered, some 16 MiB of memory. What is beyond is left to fstrim.
 const FREED_RANGES_MAX: usize = 1 << 18;
@@ -57,11 +57,11 @@ pub(super) struct Claims {
 
 #[derive(Debug, Default)]
 pub(super) struct Discards {
-    /// `None`: nobody collects.
+    /// `None`: nothing is collected.
     freed: Mutex<Option<FreedSet>>,
     pub(super) claims: Mutex<Claims>,
     bell: Condvar,
-    /// There has been a claim: until then nobody has to look for one.
+    /// There has been a claim: until then there is none to look for.
     is_used: AtomicBool,
 }
 
@@ -86,7 +86,7 @@ impl Discards {
             }
         }
     }
-    /// Whoever collects need not know of this range any more.
+    /// The range need not be collected any more.
     pub fn forget(&self, range: Range<u64>) {
         if let Some(freed) = &mut *self.freed.lock() {
             freed.logical.remove(range, |_| {});
@@ -118,7 +118,7 @@ impl Drop for Pause<'_> {
     }
 }
 
-/// Free ranges that nobody can allocate. They are free again when it is dropped.
+/// Free ranges that cannot be allocated. They are free again when it is dropped.
 struct Claim<'s> {
     discards: &'s Discards,
     group: Arc<Group>,

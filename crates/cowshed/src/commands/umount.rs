@@ -17,7 +17,7 @@ pub struct UmountArgs {
     /// Mount points
     #[arg(required = true)]
     pub mountpoints: Vec<PathBuf>,
-    /// Take it out of the tree now; it ends when nobody uses it any more
+    /// Take it out of the tree now; it ends when no program uses it any more
     #[arg(short, long)]
     pub lazy: bool,
 }

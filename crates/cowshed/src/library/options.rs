@@ -90,7 +90,7 @@ impl OpenOptions {
         self
     }
 
-    /// Seconds between commits that nobody asked for.
+    /// Seconds between commits of the file system itself.
     pub fn commit_interval_seconds(mut self, seconds: u32) -> Self {
         self.formats.engine.commit_interval_s = seconds;
         self

@@ -71,7 +71,7 @@ fn assert_kernel_reads(device: &Path, files: &[(&str, &[u8])]) {
 #[test]
 fn deleted_files_leave_holes_in_the_image_beside_clones_and_compressed_ones() {
     let Some(()) = can_trim() else { return };
-    // Whether holes come, and by whom: the sync, the unmount, fstrim.
+    // Which of these makes holes: the sync, the unmount, fstrim.
     for (options, after_sync, after_umount) in [
         ("discard=sync", true, true),
         ("discard", true, true),

@@ -67,7 +67,7 @@ pub trait BlockDevice: Send + Sync + fmt::Debug {
     }
 
     /// Does many reads; neighbours are joined into vectored reads. The ranges may overlap. On failure the contents
-    /// of all buffers are unspecified; who wants to know which of them failed reads them again singly.
+    /// of all buffers are unspecified; to learn which of them failed, read them again singly.
     fn read_batch(&self, reads: &mut [ReadOp<'_>]) -> Result<()> {
         batch::read(self, reads, &batch::NoCache)
     }

@@ -167,6 +167,12 @@ impl Facts {
         self.inodes.get(&id).map(String::as_str)
     }
 
+    /// All names of an inode.
+    pub(crate) fn names(&self, id: Id) -> BTreeSet<&Fact> {
+        let is_name = |(fact, value): &(&Fact, &Value)| matches!(fact, Fact::Name(..)) && **value == Value::Inode(id);
+        self.values.iter().filter(is_name).map(|(fact, _)| fact).collect()
+    }
+
     /// The inode at the end of a path; `.` is the root.
     pub(crate) fn id(&self, path: &str) -> Option<Id> {
         let root = self.inodes.iter().find(|(_, path)| path.is_empty()).map(|(id, _)| *id);

@@ -30,10 +30,11 @@ pub const KNOWN: &[Deviation] = &[
         is_one: |_, moment, _| (moment.commits[0] + 1..moment.state).contains(&moment.commits[1]),
     },
     Deviation {
-        name: "new_to_ours_alone",
-        reason: "the reverse: an earlier fsync was Linux' commit and a log of ours, and the file that is synced was made in between. It has a commit there and \
-                 brings its directories along, and here it is new and brings none",
-        is_one: |_, moment, played| played.is_new_to_ours_alone(moment),
+        name: "after_kernels_commit",
+        reason: "the reverse: an earlier fsync was Linux' commit and a log of ours, and the file that is synced got or lost a name in between. The \
+                 directories that it brings along are those of its names in the commit, there of the younger one; where only the younger one has the \
+                 file, it is new here and brings none",
+        is_one: |_, moment, played| played.has_younger_names(moment),
     },
     Deviation {
         name: "data_not_synced",

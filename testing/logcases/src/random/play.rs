@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
+use cowshed_btrfs::fs::{AtimePolicy, MountOptions};
 use cowshed_crash::promise::{History, Promise};
 use cowshed_crash::rig::{self, Devices, Fs};
 use cowshed_crash::tree::{self, Tree};
@@ -70,7 +71,12 @@ impl Played {
         let volume = KernelVolume::from_memory(&[base.snapshot()])?;
         let mounted = volume.mount_with(roads::KERNEL_OPTIONS)?;
         let devices: Devices = vec![Arc::new(base)];
-        let fs = rig::mount_with(rig::shared(&devices), true)?;
+        // To look at it changes nothing, as on the kernel's side.
+        let options = MountOptions {
+            atime: AtimePolicy::Never,
+            ..MountOptions::default()
+        };
+        let fs = rig::mount_as(rig::shared(&devices), true, options)?;
         let mut pair = Pair {
             dir: mounted.dir(),
             image: volume.image(),
@@ -158,11 +164,13 @@ impl Played {
         (state..=moment.state).any(|state| self.synced(moment, state) == Some(id))
     }
 
-    /// The kernel's last commit has the inode that the moment's operation synced, and our last one does not.
-    pub(crate) fn is_new_to_ours_alone(&self, moment: &Moment) -> bool {
-        let synced = self.synced(moment, moment.state);
-        let has = |state: usize| synced.is_some_and(|id| self.states[state].path(id).is_some());
-        has(moment.commits[0]) && !has(moment.commits[1])
+    /// The kernel's last commit is younger than ours, and has other names of the inode that the moment's operation synced.
+    pub(crate) fn has_younger_names(&self, moment: &Moment) -> bool {
+        let [kernels, ours] = moment.commits;
+        let Some(id) = self.synced(moment, moment.state) else {
+            return false;
+        };
+        kernels > ours && self.states[kernels].names(id) != self.states[ours].names(id)
     }
 
     /// The files right before the crash, as ours had them.

@@ -182,22 +182,22 @@ impl<'a> Collector<'a> {
     pub fn run(&mut self, inodes: &BTreeMap<ObjectId, Scope>) -> Step<()> {
         let synced: Vec<_> = inodes.keys().copied().collect();
         self.drop_dead(&synced)?;
-        // Nothing is carried along by an fsync that has nothing to write.
         let id = self.tree.id();
-        let may_write =
-            |ino: &ObjectId| self.tree.pending_edit(&inode_key(*ino)).is_some() || self.renamed.was_logged(id, *ino);
-        if inodes.keys().any(may_write) {
-            for (ino, left) in self.renamed.take_stale(id) {
-                if self.is_alive(ino) {
-                    self.want(ino, Want::Names)?;
-                    self.directories_of_renamed(ino)?;
-                    continue;
-                }
-                // Gone, with the name that it took along out of a logged directory.
-                for dir in left {
-                    if self.is_alive(dir) {
-                        self.want(dir, Want::All)?;
-                    }
+        for dir in self.renamed.take_dirs_of_stale(id) {
+            if self.is_alive(dir) && self.is_new(dir) {
+                self.want(dir, Want::Names)?;
+            }
+        }
+        for (ino, left) in self.renamed.take_stale(id) {
+            if self.is_alive(ino) {
+                self.want(ino, Want::Names)?;
+                self.directories_of_renamed(ino)?;
+                continue;
+            }
+            // Gone, with the name that it took along out of a logged directory.
+            for dir in left {
+                if self.is_alive(dir) {
+                    self.want(dir, Want::All)?;
                 }
             }
         }

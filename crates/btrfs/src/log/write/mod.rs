@@ -123,7 +123,7 @@ impl Log {
         if !self.left.lock().note(dir.tree.id(), dir.ino, name, inode.ino) {
             self.turn_off();
         }
-        self.note_renamed(inode, None, &[]);
+        self.note_renamed(inode, None, None, &[]);
     }
 
     /// An inode has one more name, or another one; it had one in `from` before, if that is given. Called as
@@ -133,7 +133,7 @@ impl Log {
             return;
         }
         let before = self.left.lock().previous_holders(dir.tree.id(), dir.ino, name);
-        self.note_renamed(inode, from, &before);
+        self.note_renamed(inode, from, Some(dir), &before);
     }
 
     /// A file was made without a name in `dir`. Called as [`Log::name_left`].
@@ -143,16 +143,20 @@ impl Log {
     }
 
     /// See [`renamed`]. Where the inode is logged again, so are those that had its new name `before`.
-    fn note_renamed(&self, inode: &Inode, from: Option<&Inode>, before: &[ObjectId]) {
+    fn note_renamed(&self, inode: &Inode, from: Option<&Inode>, to: Option<&Inode>, before: &[ObjectId]) {
         let mut renamed = self.renamed.lock();
-        let is_logged =
-            |inode: &Inode| inode.tree.is_tracked(inode.ino) || renamed.was_logged(inode.tree.id(), inode.ino);
-        let left = from.filter(|from| is_logged(from)).map(|from| from.ino);
-        if is_logged(inode) || left.is_some() {
+        let is_logged = |renamed: &Renamed, inode: &Inode| {
+            inode.tree.is_tracked(inode.ino) || renamed.was_logged(inode.tree.id(), inode.ino)
+        };
+        let left = from.filter(|from| is_logged(&renamed, from)).map(|from| from.ino);
+        if left.is_some() || is_logged(&renamed, inode) {
             for ino in before {
                 renamed.note_stale(inode.tree.id(), *ino, None);
             }
             renamed.note_stale(inode.tree.id(), inode.ino, left);
+            if let Some(to) = to.filter(|to| !is_logged(&renamed, to)) {
+                renamed.note_dir_of_stale(to.tree.id(), to.ino);
+            }
         }
         if inode.is_dir() && from.is_some() {
             renamed.note_moved_dir(inode.tree.id());

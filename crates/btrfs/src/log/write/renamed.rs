@@ -27,6 +27,8 @@ pub(super) struct Renamed {
     /// Subvolumes in which directories were moved.
     moved_dirs: HashSet<TreeId>,
     stale: HashMap<TreeId, Stale>,
+    /// In which a logged inode got a name since.
+    dirs_of_stale: HashMap<TreeId, BTreeSet<ObjectId>>,
     /// Count as logged, though the tree does not track them: what was in a log, or was synced, before a commit that stood in for a
     /// log; files without a name that were synced; new directories that were logged for their names.
     were_logged: HashSet<(TreeId, ObjectId)>,
@@ -80,6 +82,16 @@ impl Renamed {
         self.stale.remove(&tree).unwrap_or_default()
     }
 
+    /// An inode that the log has got a name in the directory.
+    pub fn note_dir_of_stale(&mut self, tree: TreeId, dir: ObjectId) {
+        self.dirs_of_stale.entry(tree).or_default().insert(dir);
+    }
+
+    /// Takes the directories of a subvolume in which inodes got names that the log has in an older state.
+    pub fn take_dirs_of_stale(&mut self, tree: TreeId) -> BTreeSet<ObjectId> {
+        self.dirs_of_stale.remove(&tree).unwrap_or_default()
+    }
+
     /// The inode counts as logged from now on.
     pub fn note_logged(&mut self, tree: TreeId, ino: ObjectId) {
         if self.were_logged.len() < RENAMED_MAX {
@@ -103,6 +115,7 @@ impl Renamed {
     /// A commit made all names durable.
     pub fn committed(&mut self) {
         self.stale.clear();
+        self.dirs_of_stale.clear();
     }
 
     /// A commit of another kind: nothing that was logged before counts.

@@ -47,7 +47,7 @@ pub fn cowshed(user: User, args: &[&str], paths: &[&Path]) -> io::Result<()> {
     }
 }
 
-/// Gets the file, one with other contents, and who calls.
+/// Gets the file, one with other contents, and the caller.
 type Call = fn(&Path, &Path, User) -> io::Result<()>;
 
 /// What is asked of both kinds of mounts.
@@ -298,7 +298,7 @@ fn a_changed_program_runs_without_its_set_user_id_bit() {
     }
 }
 
-/// A mount of an ordinary user, who may open `/dev/fuse` in this name space: the file system checks permissions, nobody else may enter.
+/// A mount of an ordinary user, who may open `/dev/fuse` in this name space: the file system checks permissions, and other users may not enter.
 #[test]
 fn on_a_users_own_mount_the_next_stat_sees_set_id_bits_gone() {
     let Some(()) = can_run() else { return };
