@@ -329,7 +329,7 @@ impl World<'_> {
             return;
         };
         let to = match self.rng.below(5) {
-            0 | 1 => self.any(|is| is != Is::Dir),
+            0 | 1 => self.any(|is| !is_dir(is)),
             _ => self.free_name(),
         };
         // Renaming onto another name of the same inode does nothing.

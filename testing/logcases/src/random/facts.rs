@@ -241,14 +241,17 @@ fn ages(states: &[Facts], fact: &Fact, found: &Facts) -> Vec<usize> {
     let Some(value) = found.value(fact) else {
         return Vec::new();
     };
-    let is_bare = match fact {
-        Fact::Size(_) => value == Some(&Value::Numbers(0, 0)),
-        Fact::Xattr(..) => value.is_none(),
-        _ => false,
-    };
     let birth = states
         .iter()
         .position(|state| state.inodes.contains_key(&fact.subject()));
+    let is_bare = match (fact, value, birth.and_then(|birth| states[birth].values.get(fact))) {
+        (Fact::Size(_), value, _) => value == Some(&Value::Numbers(0, 0)),
+        (Fact::Xattr(..), value, _) => value.is_none(),
+        (Fact::Mtime(_), Some(Value::Numbers(secs, nanos)), Some(Value::Numbers(first_secs, first_nanos))) => {
+            (secs, nanos) < (first_secs, first_nanos)
+        }
+        _ => false,
+    };
     let bare = birth.filter(|birth| is_bare && *birth > 0).map(|birth| 2 * birth - 1);
     let had = states.iter().enumerate().filter(|(_, state)| is(state, fact, value));
     bare.into_iter().chain(had.map(|(index, _)| 2 * index)).collect()

@@ -31,7 +31,7 @@ pub const KNOWN: &[Deviation] = &[
     },
     Deviation {
         name: "after_kernels_commit",
-        reason: "the reverse: an earlier fsync was Linux' commit and a log of ours, and the file that is synced got or lost a name in between. The \
+        reason: "the reverse: an earlier fsync was Linux' commit and a log of ours, and a file that is synced afterwards got or lost a name in between. The \
                  directories that it brings along are those of its names in the commit, there of the younger one; where only the younger one has the \
                  file, it is new here and brings none",
         is_one: |_, moment, played| played.has_younger_names(moment),

@@ -164,13 +164,11 @@ impl Played {
         (state..=moment.state).any(|state| self.synced(moment, state) == Some(id))
     }
 
-    /// The kernel's last commit is younger than ours, and has other names of the inode that the moment's operation synced.
+    /// The kernel's last commit is younger than ours, and has other names of an inode that was synced since.
     pub(crate) fn has_younger_names(&self, moment: &Moment) -> bool {
         let [kernels, ours] = moment.commits;
-        let Some(id) = self.synced(moment, moment.state) else {
-            return false;
-        };
-        kernels > ours && self.states[kernels].names(id) != self.states[ours].names(id)
+        let differs = |id| self.states[kernels].names(id) != self.states[ours].names(id);
+        kernels > ours && (kernels..=moment.state).any(|state| self.synced(moment, state).is_some_and(differs))
     }
 
     /// The files right before the crash, as ours had them.

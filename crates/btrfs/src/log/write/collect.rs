@@ -111,6 +111,8 @@ pub(super) struct Collector<'a> {
     /// In the order in which they were found; the last one of a key wins.
     pub edits: Edits,
 
+    /// What the log has in an older state is logged: Linux has done it when that changed, one thing after the other.
+    pub(super) is_catching_up: bool,
     work: Vec<(ObjectId, Want)>,
     seen: HashMap<ObjectId, Want>,
 }
@@ -173,6 +175,7 @@ impl<'a> Collector<'a> {
             renamed,
             running: engine.txn.running(),
             edits: Vec::new(),
+            is_catching_up: false,
             work: Vec::new(),
             seen: HashMap::new(),
         }
@@ -182,7 +185,38 @@ impl<'a> Collector<'a> {
     pub fn run(&mut self, inodes: &BTreeMap<ObjectId, Scope>) -> Step<()> {
         let synced: Vec<_> = inodes.keys().copied().collect();
         self.drop_dead(&synced)?;
+        self.catch_up()?;
         let id = self.tree.id();
+        for (ino, scope) in inodes {
+            let (is_dir, is_renamed) = (self.is_pending_dir(*ino), self.renamed.contains(id, *ino));
+            if *scope == Scope::All || is_renamed || !self.only_times_changed(*ino)? {
+                self.want(*ino, Want::All)?;
+            } else {
+                // Linux logs it.
+                self.renamed.note_logged(id, *ino);
+                if !is_dir {
+                    continue;
+                }
+            }
+            match is_dir {
+                true => self.what_the_log_has(|_, _| true)?,
+                false => self.directories_of_renamed(*ino)?,
+            }
+        }
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Step<()> {
+        while let Some((ino, want)) = self.work.pop() {
+            self.object(ino, want)?;
+        }
+        Ok(())
+    }
+
+    /// What the log has in an older state, because of names that came and went.
+    fn catch_up(&mut self) -> Step<()> {
+        let id = self.tree.id();
+        self.is_catching_up = true;
         for dir in self.renamed.take_dirs_of_stale(id) {
             if self.is_alive(dir) && self.is_new(dir) {
                 self.want(dir, Want::Names)?;
@@ -201,25 +235,8 @@ impl<'a> Collector<'a> {
                 }
             }
         }
-        for (ino, scope) in inodes {
-            let (is_dir, is_renamed) = (self.is_pending_dir(*ino), self.renamed.contains(id, *ino));
-            if *scope == Scope::All || is_renamed || !self.only_times_changed(*ino)? {
-                self.want(*ino, Want::All)?;
-            } else {
-                // Linux logs it.
-                self.renamed.note_logged(id, *ino);
-                if !is_dir {
-                    continue;
-                }
-            }
-            match is_dir {
-                true => self.what_the_log_has(|_, _| true)?,
-                false => self.directories_of_renamed(*ino)?,
-            }
-        }
-        while let Some((ino, want)) = self.work.pop() {
-            self.object(ino, want)?;
-        }
+        self.finish()?;
+        self.is_catching_up = false;
         Ok(())
     }
 
@@ -257,21 +274,27 @@ impl<'a> Collector<'a> {
     }
 
     /// A file of the commit that got or lost a name since brings the directories along that it is in now, and those that it
-    /// was in, with all that changed in them. A new file brings none, whatever it was renamed to.
-    fn directories_of_renamed(&mut self, ino: ObjectId) -> Step<()> {
-        if !self.renamed.contains(self.tree.id(), ino) || self.is_new(ino) {
+    /// was in, with all that changed in them. A new file, whatever it was renamed to, brings new ones alone.
+    pub(super) fn directories_of_renamed(&mut self, ino: ObjectId) -> Step<()> {
+        if !self.renamed.contains(self.tree.id(), ino) {
             return Ok(());
         }
+        let is_new = self.is_new(ino);
         for tree in [self.tree.clone(), Arc::new(self.tree.committed_view())] {
             let from = Key::new(ino, KeyType::INODE_REF, 0);
             let mut names = tree.cursor(from, Key::new(ino, KeyType::INODE_EXTREF, u64::MAX));
             while let Some((key, item)) = names.next()? {
                 for (dir, _) in names_in(&key, &item) {
-                    if self.is_alive(dir) {
-                        self.want(dir, Want::All)?;
+                    match is_new {
+                        true if self.is_new(dir) => self.want(dir, Want::Names)?,
+                        false if self.is_alive(dir) => self.want(dir, Want::All)?,
+                        _ => {}
                     }
                 }
             }
+        }
+        if is_new {
+            return Ok(());
         }
         self.what_the_log_has(|this, ino| this.renamed.contains(this.tree.id(), ino) || this.is_pending_dir(ino))
     }

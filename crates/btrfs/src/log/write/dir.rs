@@ -148,6 +148,9 @@ impl Collector<'_> {
         let Some(Some(item)) = self.tree.pending_edit(&inode_key(ino)) else {
             return Ok(());
         };
+        if self.is_catching_up {
+            self.directories_of_renamed(ino)?;
+        }
         // A new directory comes with what is in it.
         let is_new_dir = inode_item(&item).is_some_and(|i| is_dir(i) && Generation::from(i.generation) == self.running);
         self.want(ino, if is_new_dir { Want::All } else { Want::Names })
