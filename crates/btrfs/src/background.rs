@@ -160,8 +160,8 @@ mod tests {
 
     use super::*;
     use crate::engine::EngineOptions;
-    use crate::env::FixedEnv;
     use crate::volume::{OpenOptions, Volume};
+    use cowshed_runtime::FixedEnv;
 
     fn overlay(items: usize) -> Arc<Overlay> {
         let mut overlay = Overlay::default();

@@ -8,13 +8,13 @@ use btrfs_format::{Key, KeyType, ObjectId, TreeId, view};
 use parking_lot::RwLock;
 
 use crate::discard::DiscardMode;
-use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::space::{Budget, MetaReservation, Space};
 use crate::tree::{BlockPtr, NodeStore, RootPtr, Tree};
 use crate::txn::Txn;
 use crate::volume::Volume;
-use crate::workers::Workers;
+use cowshed_runtime::Env;
+use cowshed_runtime::Workers;
 
 /// All trees that are open, by id.
 #[derive(Debug)]

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use cowshed_btrfs::env::SystemEnv;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::volume::{self, OpenOptions};
 use cowshed_btrfs::{Engine, EngineOptions};
 use cowshed_device::BlockDevice;
+use cowshed_runtime::SystemEnv;
 use cowshed_vfs::{Error as Errno, Failure, Volume};
 
 /// The magic number of XFS, at the start of the device.

@@ -1,8 +1,9 @@
 //! The nouns of the contract: nodes, attributes, entries, flags.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bitflags::bitflags;
+pub use cowshed_runtime::Timestamp;
 
 /// A node as front ends name it for as long as they remember it (see [`crate::FileSystem::forget`]). Need not be the
 /// inode number that `stat` shows: a file system with several subvolumes has the same inode number more than once.
@@ -41,34 +42,6 @@ impl Handle {
             return None;
         }
         Some(OpenFlags::from_bits_truncate(self.0 as u32))
-    }
-}
-
-/// A point in time: seconds since 1970 UTC (may be negative) and nanoseconds below 10^9.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Timestamp {
-    pub secs: i64,
-    pub nanos: u32,
-}
-
-impl Timestamp {
-    pub const fn new(secs: i64, nanos: u32) -> Timestamp {
-        Timestamp { secs, nanos }
-    }
-}
-
-impl From<SystemTime> for Timestamp {
-    fn from(t: SystemTime) -> Self {
-        match t.duration_since(UNIX_EPOCH) {
-            Ok(d) => Timestamp::new(d.as_secs() as i64, d.subsec_nanos()),
-            Err(before) => {
-                let d = before.duration();
-                match d.subsec_nanos() {
-                    0 => Timestamp::new(-(d.as_secs() as i64), 0),
-                    n => Timestamp::new(-(d.as_secs() as i64) - 1, 1_000_000_000 - n),
-                }
-            }
-        }
     }
 }
 
@@ -485,17 +458,6 @@ impl Default for Capabilities {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_before_the_epoch_keep_nanos_positive() {
-        let t = UNIX_EPOCH - Duration::new(1, 250_000_000);
-        assert_eq!(Timestamp::from(t), Timestamp::new(-2, 750_000_000));
-        assert_eq!(
-            Timestamp::from(UNIX_EPOCH - Duration::from_secs(3)),
-            Timestamp::new(-3, 0)
-        );
-        assert_eq!(Timestamp::from(UNIX_EPOCH + Duration::new(5, 6)), Timestamp::new(5, 6));
-    }
 
     #[test]
     fn kinds_round_trip_through_mode_bits() {

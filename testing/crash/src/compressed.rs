@@ -8,12 +8,12 @@ use anyhow::{Context as _, Result};
 use btrfs_format::view::{self, FileExtentView};
 use btrfs_format::{Key, KeyType, TreeId};
 use cowshed_btrfs::engine::EngineOptions;
-use cowshed_btrfs::env::FixedEnv;
 use cowshed_btrfs::file::compress::CompressPolicy;
 use cowshed_btrfs::fs::MountOptions;
 use cowshed_btrfs::volume::{OpenOptions, Rescue, Volume};
 use cowshed_btrfs::{Engine, tree};
 use cowshed_device_sim::Rng;
+use cowshed_runtime::FixedEnv;
 use cowshed_vfs::Compression;
 
 use crate::rig::{self, Devices};

@@ -7,14 +7,15 @@ use anyhow::{Context as _, Result, ensure};
 use btrfs_check::{CheckOptions, Finding, FindingId, Severity};
 use btrfs_format::TreeId;
 use btrfs_image::{MkfsOptions, NewSubvolume, Profile, mkfs};
+use cowshed_btrfs::Engine;
 use cowshed_btrfs::discard::DiscardMode;
 use cowshed_btrfs::engine::EngineOptions;
-use cowshed_btrfs::env::FixedEnv;
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
-use cowshed_btrfs::{Engine, env::Env};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::{Fault, FaultKind, FaultPlan, FaultyDevice, On, Rng};
+use cowshed_runtime::Env;
+use cowshed_runtime::FixedEnv;
 use cowshed_vfs::{Context, FileSystem, InitInfo};
 use cowshed_vfs_ioctl::Front;
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
-use cowshed_btrfs::env::FixedEnv;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::Rng;
+use cowshed_runtime::FixedEnv;
 use cowshed_vfs::{
     Context, FallocateFlags, FileKind, FileSystem, Handle, InitInfo, Lookup, NodeId, OpenFlags, OpenRequest,
     RenameFlags, SeekKind, SetAttr, SetXattrFlags, Volume as _, WriteFlags,

@@ -9,10 +9,10 @@ use btrfs_format::TreeId;
 use btrfs_image::{MkfsOptions, Profile, mkfs};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
-use cowshed_btrfs::env::FixedEnv;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
+use cowshed_runtime::FixedEnv;
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
     Context, FallocateFlags, FileKind, FileSystem, Handle, InitInfo, Lookup, NodeId, OpenFlags, OpenRequest,

@@ -9,12 +9,12 @@ use btrfs_format::view::{FileExtentView, file_extent};
 use btrfs_format::{KeyType, TreeId};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
-use cowshed_btrfs::env::FixedEnv;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Rescue, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_fuzz::layout::{Block, Place, items_of};
 use cowshed_fuzz::seeds::{self, Base};
+use cowshed_runtime::FixedEnv;
 use cowshed_vfs::{Context, Error, FileKind, FileSystem, Handle, InitInfo, Lookup, NodeId, Result, SetAttr};
 
 static ROOT: Context = Context::root();

@@ -19,7 +19,6 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
-use cowshed_btrfs::env::FixedEnv;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_crash::promise::History;
@@ -31,6 +30,7 @@ use cowshed_device_sim::crash::{self, CrashImage, CrashImages};
 use cowshed_device_sim::{Event, Log, Rng};
 use cowshed_harness::{Keep, KernelVolume, VolumeOptions};
 use cowshed_logreplay::judge as items;
+use cowshed_runtime::FixedEnv;
 use cowshed_vfs::{FileKind, FileSystem as _, InitInfo};
 
 use crate::linux::Linux;

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use cowshed_btrfs::env::SystemEnv;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_btrfs::{Engine, EngineOptions};
@@ -13,6 +12,7 @@ use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_harness::progs::CheckOptions;
 use cowshed_harness::tree::{Compare, snapshot};
 use cowshed_harness::{KernelVolume, tree};
+use cowshed_runtime::SystemEnv;
 
 use crate::state::{self, Subvolume};
 

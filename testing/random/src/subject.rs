@@ -9,7 +9,6 @@ use anyhow::{Context as _, Result as AnyResult};
 use btrfs_image::{MkfsOptions, NewSubvolume, Profile, mkfs};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
-use cowshed_btrfs::env::Env;
 use cowshed_btrfs::file::compress::CompressPolicy;
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
@@ -18,6 +17,7 @@ use cowshed_model::{
     Answer, At, BLOCK_BYTES, COMPRESSIONS, GROUPS, Name, Op, Outcome, PROPERTY, PROPERTY_VALUES, Place, SLOTS,
     SeekFrom, Touch, pattern, xattr_name,
 };
+use cowshed_runtime::Env;
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
     Attr, Context, Dedupe, Defrag, DirEntry, Entry, Error, Exchange, Failure, FileSystem, Handle, InitInfo, Ioctl,

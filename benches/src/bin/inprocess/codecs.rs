@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context as _, Result, ensure};
 use cowshed_benches::content::{Content, fill_with};
 use cowshed_benches::{Dice, Measured};
-use cowshed_btrfs::env::{Env, SystemEnv};
 use cowshed_btrfs::file::compress::{self, CompressPolicy, Encoder};
 use cowshed_btrfs::file::decompress::{COMPRESSED_EXTENT_BYTES_MAX, Decoder};
 use cowshed_btrfs::fs::MountOptions;
+use cowshed_runtime::{Env, SystemEnv};
 use cowshed_vfs::{Compression, FileSystem as _, Timestamp};
 
 use crate::files::{CALL_BYTES, File, create, write};

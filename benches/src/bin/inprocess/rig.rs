@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use btrfs_image::{MkfsOptions, mkfs};
-use cowshed_btrfs::env::{Env, SystemEnv};
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_btrfs::{Engine, EngineOptions};
 use cowshed_device::{BlockDevice, FileDevice, MemDevice, OpenMode};
+use cowshed_runtime::{Env, SystemEnv};
 use cowshed_vfs::{Context, FileSystem as _, InitInfo, NodeId};
 
 pub static CALLER: Context = Context::root();

@@ -12,10 +12,10 @@ use super::extent::{Extent, Walk};
 use super::tests::{Bench, mount_in, plain};
 use super::{BLOCK, FileShared, WriteCtx};
 use crate::engine::EngineOptions;
-use crate::env::{Env, FixedEnv};
 use crate::fs::MountOptions;
 use crate::inode::Inode;
 use crate::testing::Dice;
+use cowshed_runtime::{Env, FixedEnv};
 
 /// What a compressed extent holds at most.
 pub(super) const EXTENT: usize = 128 << 10;

@@ -13,12 +13,12 @@ use cowshed_vfs::{Context, FallocateFlags, FileSystem, Lookup, NodeId, OpenFlags
 
 use super::{BLOCK, WriteCtx};
 use crate::engine::{Engine, EngineOptions};
-use crate::env::{Env, FixedEnv};
 use crate::error::Error;
 use crate::fs::{Fs, MountOptions};
 use crate::inode::Inode;
 use crate::testing::Dice;
 use crate::volume::{OpenOptions, Volume};
+use cowshed_runtime::{Env, FixedEnv};
 
 fn name(file: usize) -> String {
     format!("file{file}")

@@ -167,9 +167,9 @@ mod tests {
 
     use super::*;
     use crate::engine::EngineOptions;
-    use crate::env::FixedEnv;
     use crate::fs::{Fs, MountOptions};
     use crate::volume::{OpenOptions, Volume};
+    use cowshed_runtime::FixedEnv;
 
     /// A commit may come between any two batches.
     #[test]

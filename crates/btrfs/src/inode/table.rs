@@ -196,9 +196,9 @@ mod tests {
 
     use super::*;
     use crate::engine::{Engine, EngineOptions};
-    use crate::env::FixedEnv;
     use crate::fs::{Fs, MountOptions};
     use crate::testing::{SetOnDrop, memory_volume};
+    use cowshed_runtime::FixedEnv;
 
     /// Who looks a name up while its file is being made finds the inode that is made, not one of his own.
     #[test]

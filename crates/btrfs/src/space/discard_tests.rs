@@ -16,9 +16,9 @@ use super::tests::{Filler, open_engine_on};
 use super::*;
 use crate::discard::DiscardMode;
 use crate::engine::{Engine, EngineOptions};
-use crate::env::FixedEnv;
 use crate::testing::{SetOnDrop, memory_device};
 use crate::volume::OpenOptions;
+use cowshed_runtime::FixedEnv;
 
 const MIB: u64 = 1 << 20;
 

@@ -13,12 +13,12 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::*;
 use crate::engine::{Engine, EngineOptions};
-use crate::env::FixedEnv;
 use crate::refs::{DataRef, RefChange, RefKind};
 use crate::testing::{Dice, memory_device};
 use crate::tree::{NodeStore, Tree};
 use crate::txn::Batch;
 use crate::volume::OpenOptions;
+use cowshed_runtime::FixedEnv;
 
 pub(super) const SECTOR: u64 = 4096;
 const ROOT_DIR: ObjectId = ObjectId(256);

@@ -9,7 +9,7 @@ use btrfs_format::{Generation, LogicalAddr, TreeBlock, TreeId};
 
 use super::store::NodeStore;
 use crate::error::Result;
-use crate::workers::Workers;
+use cowshed_runtime::Workers;
 
 /// The leaves of one merge after the other; the host of the merges has it.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::error::Result;
 use crate::volume::Volume;
-use crate::workers::Workers;
+use cowshed_runtime::Workers;
 
 const SHARDS: usize = 16;
 /// Bytes of blocks sealed and written in one batch: small enough that what was sealed is still in a processor's cache when

@@ -16,11 +16,11 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::Batch;
 use crate::engine::{Engine, EngineOptions};
-use crate::env::FixedEnv;
 use crate::space::Budget;
 use crate::testing::{Dice, SetOnDrop, memory_device};
 use crate::tree::Tree;
 use crate::volume::{OpenOptions, Volume};
+use cowshed_runtime::FixedEnv;
 
 const ROOT_DIR: ObjectId = ObjectId(256);
 

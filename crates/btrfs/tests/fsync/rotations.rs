@@ -12,10 +12,10 @@ use btrfs_check::{CheckOptions, check};
 use btrfs_image::{MkfsOptions, mkfs};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
-use cowshed_btrfs::env::SystemEnv;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
+use cowshed_runtime::SystemEnv;
 use cowshed_vfs::{
     DirEntry, FileKind, FileSystem, Handle, InitInfo, Lookup, NodeId, OpenFlags, OpenRequest, RenameFlags, WriteFlags,
 };

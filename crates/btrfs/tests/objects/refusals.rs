@@ -7,12 +7,12 @@ use btrfs_format::items::{DEV_REPLACE_STARTED, DEV_REPLACE_SUSPENDED, DevReplace
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
-use cowshed_btrfs::env::SystemEnv;
 use cowshed_btrfs::space::Budget;
 use cowshed_btrfs::txn::Batch;
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_harness::{KernelVolume, LoopDevice, VolumeOptions, need, run};
+use cowshed_runtime::SystemEnv;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::rig::{Rig, can_run, kernel_can};

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 use cowshed_btrfs::engine::EngineOptions;
-use cowshed_btrfs::env::SystemEnv;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_btrfs::{Engine, dir};
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_harness::{KernelVolume, VolumeOptions, need};
+use cowshed_runtime::SystemEnv;
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
     Attr, Context, DirEntry, Entry, Error, FileKind, FileSystem, Handle, InitInfo, Lookup, NodeId, OpenFlags,

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use btrfs_image::{MkfsOptions, mkfs};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
-use cowshed_btrfs::env::SystemEnv;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::volume::{self, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
 use cowshed_fuse::{Session, SessionError, SessionOptions, Unmounter};
+use cowshed_runtime::SystemEnv;
 use cowshed_vfs_ioctl::{Front, wire};
 
 use crate::support::*;

@@ -22,7 +22,6 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use crate::dir::names::{self, NewName};
 use crate::dir::staged::Staged;
 use crate::engine::{Engine, EngineOptions};
-use crate::env::FixedEnv;
 use crate::error::Result;
 use crate::file::replay::data_of_file;
 use crate::fs::{Fs, MountOptions};
@@ -32,6 +31,7 @@ use crate::space::BlockKind;
 use crate::testing::Dice;
 use crate::tree::RootPtr;
 use crate::volume::{OpenOptions, Rescue, Volume};
+use cowshed_runtime::FixedEnv;
 
 static CTX: Context = Context::root();
 const NODESIZE: u32 = 16384;

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cowshed_vfs::Timestamp;
+use crate::time::Timestamp;
 
 /// The world as the engine sees it.
 pub trait Env: Send + Sync {
