@@ -127,6 +127,13 @@ impl Tree {
         changed.copied().collect()
     }
 
+    /// Did any tracked object change since it was logged?
+    pub(crate) fn has_tracked_changes(&self) -> bool {
+        let state = self.state.read();
+        let objects = state.tracked.0.as_ref();
+        objects.is_some_and(|objects| !objects.changed.is_empty())
+    }
+
     /// Did anything about the object of this key change but the item of the key: since it was logged, or else since the
     /// commit?
     pub(crate) fn has_other_changes(&self, key: &Key) -> bool {

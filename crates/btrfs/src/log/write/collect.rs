@@ -287,6 +287,7 @@ impl<'a> Collector<'a> {
                 for (dir, _) in names_in(&key, &item) {
                     match is_new {
                         true if self.is_new(dir) => self.want(dir, Want::Names)?,
+                        true if self.renamed.has_moved_dirs(self.tree.id()) => self.new_directories_above(dir)?,
                         false if self.is_alive(dir) => self.want(dir, Want::All)?,
                         _ => {}
                     }
@@ -643,6 +644,7 @@ impl<'a> Collector<'a> {
 
     fn name(&mut self, ino: ObjectId, dir: ObjectId, name: &[u8]) -> Step<()> {
         self.displaced(ino, dir, name)?;
+        self.committed_holder(ino, dir, name)?;
         if let Some(Some(item)) = self.tree.pending_edit(&inode_key(dir))
             && inode_item(&item).is_some_and(|i| Generation::from(i.generation) == self.running)
         {
@@ -665,6 +667,17 @@ impl<'a> Collector<'a> {
             }
         }
         self.want(at, Want::Names)
+    }
+
+    /// The inode that has the name in the commit is brought up to date where the log has it already.
+    fn committed_holder(&mut self, ino: ObjectId, dir: ObjectId, name: &[u8]) -> Step<()> {
+        if !self.tree.has_tracked_changes() {
+            return Ok(());
+        }
+        match find(&self.committed, dir, name)?.map(|found| found.target) {
+            Some(Target::Inode(other)) if other != ino && self.tree.is_tracked(other) => self.want(other, Want::Names),
+            _ => Ok(()),
+        }
     }
 
     /// Those who had a name that now is another's are logged with the names they have.

@@ -32,7 +32,7 @@ use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 use parking_lot::Mutex;
 
 use blocks::LogTrees;
-use collect::{Collector, Step, Stop};
+use collect::{Collector, Step, Stop, inode_item, inode_key};
 use cost::{Costs, Pending, least_blocks};
 use names::LeftNames;
 pub use queue::Done;
@@ -154,7 +154,7 @@ impl Log {
                 renamed.note_stale(inode.tree.id(), *ino, None);
             }
             renamed.note_stale(inode.tree.id(), inode.ino, left);
-            if let Some(to) = to.filter(|to| !is_logged(&renamed, to)) {
+            if let Some(to) = to.filter(|to| !is_logged(&renamed, to) && is_new_in_transaction(to)) {
                 renamed.note_dir_of_stale(to.tree.id(), to.ino);
             }
         }
@@ -218,6 +218,12 @@ impl Log {
     pub fn stats(&self) -> LogStats {
         *self.stats.lock()
     }
+}
+
+/// The running transaction has made the inode, which changed in it.
+fn is_new_in_transaction(inode: &Inode) -> bool {
+    let item = inode.tree.pending_edit(&inode_key(inode.ino)).flatten();
+    item.is_some_and(|item| inode_item(&item).is_some_and(|item| item.generation == item.transid))
 }
 
 /// Makes an inode durable as it is when this is called: its attributes, its names, and of its data what was written back.

@@ -27,7 +27,7 @@ pub(super) struct Renamed {
     /// Subvolumes in which directories were moved.
     moved_dirs: HashSet<TreeId>,
     stale: HashMap<TreeId, Stale>,
-    /// In which a logged inode got a name since.
+    /// New directories in which a logged inode got a name since.
     dirs_of_stale: HashMap<TreeId, BTreeSet<ObjectId>>,
     /// Count as logged, though the tree does not track them: what was in a log, or was synced, before a commit that stood in for a
     /// log; files without a name that were synced; new directories that were logged for their names.
@@ -82,9 +82,10 @@ impl Renamed {
         self.stale.remove(&tree).unwrap_or_default()
     }
 
-    /// An inode that the log has got a name in the directory.
+    /// An inode that the log has got a name in the new directory, which counts as logged, too.
     pub fn note_dir_of_stale(&mut self, tree: TreeId, dir: ObjectId) {
         self.dirs_of_stale.entry(tree).or_default().insert(dir);
+        self.note_logged(tree, dir);
     }
 
     /// Takes the directories of a subvolume in which inodes got names that the log has in an older state.
