@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::engine::Engine;
-use crate::overlay::Overlay;
+use btrfs_store::overlay::Overlay;
 
 /// Overlays of fewer items are freed at once: waking a thread would cost more.
 const GARBAGE_ITEMS_MIN: usize = 1 << 14;
@@ -125,7 +125,7 @@ fn run(signal: &(Mutex<Signal>, Condvar), engine: &Weak<Engine>, interval: Durat
             continue;
         }
         let Some(engine) = engine.upgrade() else { return };
-        if engine.txn.is_aborted() {
+        if engine.store.txn().is_aborted() {
             return;
         }
         if write_back {
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
     use crate::engine::EngineOptions;
-    use crate::volume::{OpenOptions, Volume};
+    use btrfs_store::volume::{OpenOptions, Volume};
     use cowshed_runtime::FixedEnv;
 
     fn overlay(items: usize) -> Arc<Overlay> {

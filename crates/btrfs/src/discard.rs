@@ -12,7 +12,7 @@ use cowshed_vfs::{Error as Errno, TrimRange};
 use parking_lot::{Condvar, Mutex};
 
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 
 /// How long an unmount goes on discarding what the last commits have freed.
 const DRAIN_TIME: Duration = Duration::from_secs(2);
@@ -100,10 +100,10 @@ impl Discarder {
 /// Begins to collect what is freed, where the options ask for it and a device can discard.
 pub(crate) fn start(engine: &Arc<Engine>) {
     let mode = engine.options.discard;
-    if mode == DiscardMode::Off || engine.volume.discard_granularity_bytes().is_none() {
+    if mode == DiscardMode::Off || engine.store.volume().discard_granularity_bytes().is_none() {
         return;
     }
-    engine.space.collect_freed(true);
+    engine.store.space().collect_freed(true);
     if mode != DiscardMode::Async {
         return;
     }
@@ -154,12 +154,12 @@ fn run(signal: &(Mutex<Signal>, Condvar), engine: &Weak<Engine>) {
 
 /// Discards some of what was freed; gives how many ranges that were.
 fn batch(engine: &Engine, count: usize, bytes_min: u64) -> usize {
-    if engine.txn.is_aborted() {
+    if engine.store.txn().is_aborted() {
         return 0;
     }
-    let freed = engine.space.take_freed(count, bytes_min);
+    let freed = engine.store.space().take_freed(count, bytes_min);
     for range in &freed {
-        if let Err(error) = engine.space.discard_freed(range) {
+        if let Err(error) = engine.store.space().discard_freed(range) {
             tracing::warn!(?range, %error, "not discarded");
         }
     }
@@ -193,12 +193,16 @@ impl Engine {
     /// # Errors
     /// `Invalid` (a range shorter than a sector), `NotSupported` (no device discards), and what devices say.
     pub fn trim(&self, range: TrimRange) -> Result<u64> {
-        self.txn.check_writable()?;
-        if self.volume.is_read_only() {
-            return Err(Error::ReadOnly);
+        self.store.txn().check_writable()?;
+        if self.store.volume().is_read_only() {
+            return Err(Error::Store(StoreError::ReadOnly));
         }
-        let granularity = self.volume.discard_granularity_bytes().ok_or(Errno::NotSupported)?;
-        if range.len_bytes < u64::from(self.volume.sectorsize_bytes()) {
+        let granularity = self
+            .store
+            .volume()
+            .discard_granularity_bytes()
+            .ok_or(Errno::NotSupported)?;
+        if range.len_bytes < u64::from(self.store.volume().sectorsize_bytes()) {
             return Err(Errno::Invalid.into());
         }
         self.commit()?;
@@ -208,8 +212,48 @@ impl Engine {
 
     /// As [`Engine::trim`], of what is free without a commit.
     pub fn trim_free(&self, within: Range<u64>, bytes_min: u64) -> Result<u64> {
-        let in_groups = self.space.discard_free(within, bytes_min);
-        let in_room = self.space.discard_room();
+        let in_groups = self.store.space().discard_free(within, bytes_min);
+        let in_room = self.store.space().discard_room();
         Ok(in_groups? + in_room?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use btrfs_store::volume::{OpenOptions, Volume};
+    use cowshed_runtime::FixedEnv;
+
+    use super::*;
+    use crate::engine::EngineOptions;
+    use crate::testing::memory_device;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_trim_of_an_odd_range_is_refused_or_cut_and_never_panics() {
+        let volume = Volume::open(vec![memory_device(256 * MIB, 16384)], &OpenOptions::default()).unwrap();
+        let engine = Engine::open(volume, Arc::new(FixedEnv::default()), EngineOptions::default()).unwrap();
+        let trim = |start, len_bytes, bytes_min| {
+            engine.trim(TrimRange {
+                start,
+                len_bytes,
+                bytes_min,
+            })
+        };
+        let room = trim(0, 4096, u64::MAX).unwrap();
+        assert!(room > 100 * MIB && room < 256 * MIB);
+        let all = trim(0, u64::MAX, 0).unwrap();
+        assert!(all > 254 * MIB && all < 256 * MIB, "{all}");
+        for (start, len_bytes) in [
+            (u64::MAX, 4096),
+            (u64::MAX, u64::MAX),
+            (u64::MAX - 1, u64::MAX),
+            (1 << 60, 4096),
+        ] {
+            assert_eq!(trim(start, len_bytes, 0).unwrap(), room);
+        }
+        assert!(trim(0, 4095, 0).is_err() && trim(0, 0, 0).is_err());
+        engine.close().unwrap();
+        assert!(trim(0, u64::MAX, 0).is_err(), "closed");
     }
 }

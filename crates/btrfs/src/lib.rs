@@ -9,16 +9,10 @@ pub mod file;
 pub mod fs;
 pub mod inode;
 pub mod log;
-pub mod overlay;
-pub mod refs;
-pub mod space;
 pub mod subvol;
 mod switches;
 #[cfg(test)]
 mod testing;
-pub mod tree;
-pub mod txn;
-pub mod volume;
 pub mod xattr;
 
 pub use engine::{Engine, EngineOptions};

@@ -46,8 +46,8 @@ pub(crate) fn count(engine: &crate::engine::Engine) {
     let Some(path) = std::env::var_os("COWSHED_COUNTERS") else {
         return;
     };
-    let ((items, refs), commits) = (engine.txn.applied(), engine.commit_stats());
-    let bytes = commits.blocks_written * engine.store.nodesize_bytes() as u64;
+    let ((items, refs), commits) = (engine.store.txn().applied(), engine.commit_stats());
+    let bytes = commits.blocks_written * engine.store.nodes().nodesize_bytes() as u64;
     let file = std::fs::File::options().append(true).create(true).open(path);
     let written = file.and_then(|mut file| writeln!(file, "{items} {refs} {} {bytes}", commits.items_merged));
     if let Err(error) = written {

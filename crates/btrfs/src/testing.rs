@@ -6,7 +6,7 @@ use btrfs_image::{MkfsOptions, mkfs};
 use cowshed_device::{BlockDevice, MemDevice};
 pub use cowshed_harness::threads::SetOnDrop;
 
-use crate::volume::{OpenOptions, Volume};
+use btrfs_store::volume::{OpenOptions, Volume};
 
 /// Repeatable dice (SplitMix64).
 pub struct Dice(u64);

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use btrfs_store::volume::{self, OpenOptions};
 use cowshed_btrfs::fs::{Fs, MountOptions};
-use cowshed_btrfs::volume::{self, OpenOptions};
 use cowshed_btrfs::{Engine, EngineOptions};
 use cowshed_device::BlockDevice;
 use cowshed_runtime::SystemEnv;
@@ -43,7 +43,7 @@ pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Result<Arc
     if devices.first().is_some_and(|device| is_xfs(&**device)) {
         return Err(Failure::new(Errno::NotSupported, "XFS volumes are not supported yet"));
     }
-    let volume = volume::Volume::open(devices, &options.open)?;
+    let volume = volume::Volume::open(devices, &options.open).map_err(cowshed_btrfs::Error::from)?;
     let engine = Engine::open(volume, Arc::new(SystemEnv), options.engine)?;
     Ok(Arc::new(Fs::mount(engine, options.fs.clone())?))
 }

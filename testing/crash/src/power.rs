@@ -197,7 +197,7 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
         run.discards.mode,
     )?;
     discards::hasten(&fs);
-    let mut states = BTreeMap::from([(fs.engine().txn.committed().get(), cold(&devices)?.1)]);
+    let mut states = BTreeMap::from([(fs.engine().store.txn().committed().get(), cold(&devices)?.1)]);
     let is_given = ops.is_some();
     let mut ops = ops.unwrap_or_else(|| workload::choose(&mut rng, run.mix, run.ops));
     ops.retain(|op| run.may_write_in_place() || !op.makes_in_place());
@@ -219,10 +219,10 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
         match run.threads {
             Threads::One => {
                 let mut promised = promise::History::new(&tree::take(&fs)?);
-                let mut last = fs.engine().txn.committed().get();
+                let mut last = fs.engine().store.txn().committed().get();
                 play((&fs, &desk), &ops, |op, is_done| {
                     trims.after_op(&fs)?;
-                    let now = fs.engine().txn.committed().get();
+                    let now = fs.engine().store.txn().committed().get();
                     if now != last {
                         last = now;
                         log.mark(now);
@@ -426,7 +426,7 @@ fn play_beside(
 fn cold(devices: &Devices) -> Result<(u64, Tree)> {
     let copies = rig::snapshots(devices);
     let fs = rig::mount(rig::shared(&copies))?;
-    let generation = fs.engine().txn.committed().get();
+    let generation = fs.engine().store.txn().committed().get();
     let tree = tree::take(&fs)?;
     rig::abandon(fs);
     Ok((generation, tree))

@@ -7,11 +7,11 @@ use anyhow::{Context as _, Result, ensure};
 use btrfs_check::{CheckOptions, Finding, FindingId, Severity};
 use btrfs_format::TreeId;
 use btrfs_image::{MkfsOptions, NewSubvolume, Profile, mkfs};
+use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::discard::DiscardMode;
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions};
-use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::{Fault, FaultKind, FaultPlan, FaultyDevice, On, Rng};
 use cowshed_runtime::Env;
@@ -171,7 +171,7 @@ pub fn mount_discarding(
     };
     let env: Arc<dyn Env> = Arc::new(FixedEnv::default());
     let engine = Engine::open(volume, env, options)?;
-    engine.store.set_full_bytes_max(FULL_BYTES_MAX);
+    engine.store.nodes().set_full_bytes_max(FULL_BYTES_MAX);
     let fs = front(cowshed_btrfs::fs::Fs::mount(engine, mount)?);
     fs.init(&InitInfo::TRUSTED).map_err(cowshed_btrfs::Error::Outcome)?;
     Ok(fs)
@@ -210,6 +210,6 @@ pub fn check_clean_but(devices: &[Arc<dyn BlockDevice>], allowed: impl Fn(&Findi
 
 /// Ends a mount without writing anything more, as a crash does.
 pub fn abandon(fs: Fs) {
-    fs.engine().txn.abort("a crash test stops here");
+    fs.engine().store.txn().abort("a crash test stops here");
     fs.destroy();
 }

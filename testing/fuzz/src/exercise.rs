@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::fs::{Fs, MountOptions};
-use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::Rng;
 use cowshed_runtime::FixedEnv;
@@ -70,7 +70,7 @@ pub fn run(image: &Image, mut rng: Rng) -> Result<Outcome, String> {
         change(&fs, &nodes, &mut rng);
     }
     fs.destroy();
-    outcome.committed = synced && !fs.engine().txn.is_aborted();
+    outcome.committed = synced && !fs.engine().store.txn().is_aborted();
     drop(fs);
     let after = check(&image.visible);
     match after {

@@ -17,10 +17,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
+use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::fs::{Fs, MountOptions};
-use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_crash::promise::History;
 use cowshed_crash::tree::{self, Tree};
 use cowshed_crash::workload::{self, Mix};

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use btrfs_format::Superblock;
 use btrfs_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
-use cowshed_btrfs::volume::{OpenOptions, Volume};
+use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_crash::rig::{self, Devices, Layout};
 use cowshed_crash::tree::{self, Tree};
 use cowshed_crash::{kernel, load_image};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_btrfs::fs::{Fs, MountOptions};
-use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_btrfs::{Engine, EngineOptions};
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_harness::progs::CheckOptions;
@@ -92,7 +92,7 @@ pub fn judge(crash: &KernelVolume) -> Result<bool> {
     let ours = KernelVolume::copy_of(crash.images())?;
     {
         let engine = open(ours.images(), &OpenOptions::default()).context("we replay")?;
-        ensure!(!engine.volume.has_log(), "the log is gone after the replay");
+        ensure!(!engine.store.volume().has_log(), "the log is gone after the replay");
         // Deletes the orphans.
         let fs = Fs::mount(engine.clone(), MountOptions::default())?;
         engine.close()?;

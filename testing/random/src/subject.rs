@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result as AnyResult};
 use btrfs_image::{MkfsOptions, NewSubvolume, Profile, mkfs};
+use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::file::compress::CompressPolicy;
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions};
-use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_model::{
     Answer, At, BLOCK_BYTES, COMPRESSIONS, GROUPS, Name, Op, Outcome, PROPERTY, PROPERTY_VALUES, Place, SLOTS,
@@ -166,7 +166,7 @@ impl Subject {
             self.hold(slot, None);
         }
         self.fs.destroy();
-        if self.fs.engine().txn.is_aborted() {
+        if self.fs.engine().store.txn().is_aborted() {
             anyhow::bail!("the mount had become read-only");
         }
         self.fs = mount(&self.devices, &self.clock, &self.setup)?;
@@ -337,7 +337,7 @@ impl Subject {
                 .map_err(|e| commit_error(&e.into())),
             Op::Cool => {
                 fs.syncfs(&ROOT, NodeId::ROOT)?;
-                fs.engine().store.drop_clean();
+                fs.engine().store.nodes().drop_clean();
                 Ok(Answer::Done)
             }
             Op::Remount

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
-use cowshed_btrfs::space::GroupStats;
+use btrfs_store::space::GroupStats;
 use cowshed_device::MemDevice;
 use cowshed_harness::{KernelVolume, need, progs};
 use cowshed_model::{At, Name, Op, Place};
@@ -154,7 +154,7 @@ fn judge_all(devices: &[Arc<MemDevice>]) -> Result<()> {
 }
 
 fn stats(subject: &Subject) -> GroupStats {
-    subject.fs.engine().space.group_stats()
+    subject.fs.engine().store.space().group_stats()
 }
 
 fn take_turns(setup: &Setup) -> Result<()> {

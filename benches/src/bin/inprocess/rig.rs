@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use btrfs_image::{MkfsOptions, mkfs};
+use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_btrfs::fs::{Fs, MountOptions};
-use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_btrfs::{Engine, EngineOptions};
 use cowshed_device::{BlockDevice, FileDevice, MemDevice, OpenMode};
 use cowshed_runtime::{Env, SystemEnv};
@@ -74,7 +74,7 @@ impl Rig {
     /// All on disk, no block in memory.
     pub fn cool(&self) -> Result<()> {
         self.commit()?;
-        self.fs.engine().store.drop_clean();
+        self.fs.engine().store.nodes().drop_clean();
         Ok(())
     }
 

@@ -17,8 +17,8 @@ use crate::error::Result;
 use crate::inode::access::{Caller, may_create};
 use crate::inode::delete::orphan_key;
 use crate::inode::{Inode, InodeAttr, flags};
-use crate::space::Budget;
 use crate::xattr::{self, acl, props};
+use btrfs_store::space::Budget;
 
 /// What a new inode shall be.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ pub fn create(
     let space = engine.reserve(Budget::CREATE)?;
     let _lock = dir.lock.write();
     may_create(engine, caller, dir)?;
-    let now = engine.env.now();
+    let now = engine.store.env().now();
     let mut taken = None;
     let (join, plan) = prepare_and_join(engine, |generation| {
         let mut staged = Staged::new(&dir.tree);
@@ -105,7 +105,7 @@ pub fn tmpfile(engine: &Engine, caller: &Caller<'_>, dir: &Arc<Inode>, perm: u32
         rdev: 0,
         target: &[],
     };
-    let now = engine.env.now();
+    let now = engine.store.env().now();
     let ino = dir.subvol.take_ino()?;
     let (join, plan) = prepare_and_join(engine, |generation| {
         let mut staged = Staged::new(&dir.tree);
@@ -219,8 +219,8 @@ fn check_target(engine: &Engine, new: &NewInode<'_>) -> Result<()> {
     if new.kind != FileKind::Symlink {
         return Ok(());
     }
-    let inline_max = item_bytes_max(engine.store.nodesize_bytes()) - size_of::<FileExtentHead>();
-    if new.target.len() > inline_max || new.target.len() >= engine.volume.sectorsize_bytes() as usize {
+    let inline_max = item_bytes_max(engine.store.nodes().nodesize_bytes()) - size_of::<FileExtentHead>();
+    if new.target.len() > inline_max || new.target.len() >= engine.store.volume().sectorsize_bytes() as usize {
         return Err(Errno::NameTooLong.into());
     }
     if new.target.is_empty() {

@@ -14,14 +14,14 @@ use crate::error::Result;
 use crate::inode::access::{Caller, check_changeable, may_create};
 use crate::inode::delete::orphan_key;
 use crate::inode::{Inode, lock};
-use crate::space::Budget;
+use btrfs_store::space::Budget;
 
 /// Names that one inode can have.
 pub const LINKS_MAX: u32 = 65535;
 
 /// May refs that outgrow a leaf go into items of their own?
 pub(crate) fn may_extend_refs(engine: &Engine) -> bool {
-    engine.volume.superblock().incompat_flags.get() & incompat::EXTENDED_IREF != 0
+    engine.store.volume().superblock().incompat_flags.get() & incompat::EXTENDED_IREF != 0
 }
 
 /// Gives an inode one more name. Errors: `Exists`, `NotPermitted` (directory), `TooManyLinks`, `CrossDevice`, `NotFound` (the inode
@@ -45,7 +45,7 @@ pub fn link(engine: &Engine, caller: &Caller<'_>, inode: &Arc<Inode>, dir: &Arc<
     if nlink == 0 && !inode.refs.is_linkable() {
         return Err(Errno::NotFound.into());
     }
-    let now = engine.env.now();
+    let now = engine.store.env().now();
     let (join, mut staged) = prepare_and_join(engine, |generation| {
         let mut staged = Staged::new(&dir.tree);
         let new = NewName {

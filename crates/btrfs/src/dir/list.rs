@@ -8,7 +8,7 @@ use cowshed_vfs::FileKind;
 
 use super::names::{self, Found};
 use super::{FIRST_INDEX, LAST_INDEX};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::inode::Inode;
 
 /// One name of a directory, without `.` and `..`.
@@ -34,9 +34,11 @@ pub fn list(
         if key.offset >= end {
             break;
         }
-        let corrupt = |what: &str| Error::CorruptTree {
-            tree: dir.tree.id(),
-            what: format!("{key}: {what}"),
+        let corrupt = |what: &str| {
+            Error::Store(StoreError::CorruptTree {
+                tree: dir.tree.id(),
+                what: format!("{key}: {what}"),
+            })
         };
         let entry = view::dir_entries(&item)
             .next()

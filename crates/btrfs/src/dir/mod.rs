@@ -32,10 +32,10 @@ pub use rename::rename;
 
 use self::filter::NameFilter;
 use crate::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::inode::{Inode, InodeState};
 use crate::subvol;
-use crate::txn::Join;
+use btrfs_store::txn::Join;
 
 /// Entries of a directory are numbered from here: 0 and 1 stand for `.` and `..`.
 pub(crate) const FIRST_INDEX: u64 = 2;
@@ -120,9 +120,9 @@ pub(crate) fn prepare_and_join<'e, P>(
     mut prepare: impl FnMut(Generation) -> Result<P>,
 ) -> Result<(Join<'e>, P)> {
     loop {
-        let generation = engine.txn.running();
+        let generation = engine.store.txn().running();
         let plan = prepare(generation)?;
-        let join = engine.txn.join();
+        let join = engine.store.txn().join();
         if join.generation() == generation {
             return Ok((join, plan));
         }
@@ -176,13 +176,13 @@ pub fn lookup(engine: &Engine, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<A
     }
     // Gone between two looks, or never there: then the name must be gone too.
     match names::find(&dir.tree, dir.ino, name)? {
-        Some(again) if again == found => Err(Error::CorruptTree {
+        Some(again) if again == found => Err(Error::Store(StoreError::CorruptTree {
             tree: dir.tree.id(),
             what: format!(
                 "directory {} has a name for {}, which does not exist",
                 dir.ino, found.location
             ),
-        }),
+        })),
         Some(again) => load_target(engine, dir, name, &again),
         None => Ok(None),
     }
@@ -220,8 +220,8 @@ fn is_above(above: &Inode, below: &Arc<Inode>) -> Result<bool> {
             None => return Ok(false),
         }
     }
-    Err(Error::CorruptTree {
+    Err(Error::Store(StoreError::CorruptTree {
         tree: below.tree.id(),
         what: format!("directory {} lies below itself", below.ino),
-    })
+    }))
 }

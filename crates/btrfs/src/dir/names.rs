@@ -8,9 +8,9 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U64};
 
 use super::staged::Staged;
-use crate::error::{Error, Result};
-use crate::overlay::ItemBytes;
-use crate::tree::{Item, Tree};
+use crate::error::{Error, Result, StoreError};
+use btrfs_store::overlay::ItemBytes;
+use btrfs_store::tree::{Item, Tree};
 
 /// The longest name in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -93,7 +93,7 @@ pub fn target_of(tree: TreeId, entry: &view::DirEntry<'_>) -> Result<Found> {
         KeyType::ROOT_ITEM => Target::Subvol(location.objectid.tree_id()),
         _ => {
             let what = format!("directory entry leads to {location}");
-            return Err(Error::CorruptTree { tree, what });
+            return Err(Error::Store(StoreError::CorruptTree { tree, what }));
         }
     };
     Ok(Found {
@@ -290,11 +290,11 @@ pub fn remove_ref(staged: &mut Staged<'_>, ino: ObjectId, dir: ObjectId, name: &
             return Ok(index);
         }
     }
-    Err(Error::CorruptTree {
+    Err(Error::Store(StoreError::CorruptTree {
         tree: staged.tree_id(),
         what: format!(
             "inode {ino} does not know its name {:?} in directory {dir}",
             String::from_utf8_lossy(name)
         ),
-    })
+    }))
 }

@@ -9,11 +9,11 @@ use super::names::{self, Found, Target};
 use super::staged::Staged;
 use super::{FIRST_INDEX, check_name, load_target, prepare_and_join, touch_dir, touch_inode};
 use crate::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::inode::access::{Caller, check_dir, may_remove};
 use crate::inode::delete::{orphan_key, settle};
 use crate::inode::{Inode, InodeState, lock};
-use crate::space::{Budget, MetaReservation};
+use btrfs_store::space::{Budget, MetaReservation};
 
 /// Removes a name that is not a directory. Errors: `NotFound`, `IsDirectory`, `NotPermitted`.
 pub fn unlink(engine: &Engine, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
@@ -70,7 +70,7 @@ fn apply_removal(
     child: &Arc<Inode>,
     space: MetaReservation,
 ) -> Result<()> {
-    let now = engine.env.now();
+    let now = engine.store.env().now();
     let (join, (mut staged, is_last)) = prepare_and_join(engine, |_| {
         let mut staged = Staged::new(&dir.tree);
         let is_last = stage_removal(&mut staged, dir, name, found, child)?;
@@ -124,10 +124,10 @@ fn find_index(dir: &Inode, name: &[u8]) -> Result<u64> {
             return Ok(key.offset);
         }
     }
-    Err(Error::CorruptTree {
+    Err(Error::Store(StoreError::CorruptTree {
         tree: dir.tree.id(),
         what: format!("a name in directory {} has no index", dir.ino),
-    })
+    }))
 }
 
 /// One name less; the last one makes an orphan of the inode.

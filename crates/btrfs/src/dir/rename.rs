@@ -16,8 +16,8 @@ use crate::error::Result;
 use crate::inode::access::{Caller, check_dir, may_create, may_remove};
 use crate::inode::delete::settle;
 use crate::inode::{Inode, lock};
-use crate::space::{Budget, MetaReservation};
-use crate::txn::Join;
+use btrfs_store::space::{Budget, MetaReservation};
+use btrfs_store::txn::Join;
 
 /// One end of a rename.
 #[derive(Clone, Copy)]
@@ -182,7 +182,7 @@ impl Move<'_> {
     }
 
     fn run(&self, engine: &Engine, caller: &Caller<'_>, space: MetaReservation) -> Result<()> {
-        let now = engine.env.now();
+        let now = engine.store.env().now();
         let whiteout_ino = match self.flags.contains(RenameFlags::WHITEOUT) {
             true => Some(self.from.dir.subvol.take_ino()?),
             false => None,

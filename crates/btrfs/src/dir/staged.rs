@@ -7,9 +7,9 @@ use btrfs_format::{Key, TreeId};
 
 use crate::error::Result;
 use crate::log::half_leaf_bytes;
-use crate::overlay::ItemBytes;
-use crate::tree::{Item, Tree};
-use crate::txn::Batch;
+use btrfs_store::overlay::ItemBytes;
+use btrfs_store::tree::{Item, Tree};
+use btrfs_store::txn::Batch;
 
 pub struct Staged<'t> {
     tree: &'t Arc<Tree>,
@@ -29,7 +29,7 @@ impl<'t> Staged<'t> {
     pub fn get(&self, key: &Key) -> Result<Option<Item>> {
         match self.batch.pending(self.tree, key) {
             Some(edit) => Ok(edit.clone().map(Item::Pending)),
-            None => self.tree.get(key),
+            None => Ok(self.tree.get(key)?),
         }
     }
 

@@ -75,7 +75,7 @@ impl Ahead {
 
 /// Notes what is read, and says whether more shall be.
 pub(super) fn goes_on(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>) -> bool {
-    let is_wanted = engine.options.read_ahead && engine.workers.threads() > 1;
+    let is_wanted = engine.options.read_ahead && engine.store.workers().threads() > 1;
     is_wanted && range.end - range.start < STEP_BYTES && inode.data.ahead.lock().goes_on(range)
 }
 

@@ -7,7 +7,7 @@ use cowshed_device::BlockDevice;
 use super::small_reads_tests::{EXTENT, extents, files, read_all, read_in_turn, remount};
 use super::tests::Bench;
 use crate::engine::EngineOptions;
-use crate::error::Error;
+use crate::error::{Error, StoreError};
 
 fn reading_ahead(count: usize, extents_each: usize) -> Bench {
     let mut bench = files(count, extents_each);
@@ -120,7 +120,7 @@ fn more_files_by_turns_than_can_be_kept_are_not_read_ahead_for_long() {
 fn what_cannot_be_read_ahead_is_an_error_where_it_is_read() {
     let bench = reading_ahead(1, 16);
     let (address, _) = extents(&bench.inode(0))[9];
-    let places = bench.engine().volume.map(address, 4096).unwrap();
+    let places = bench.engine().store.volume().map(address, 4096).unwrap();
     for place in places {
         bench.device.write_at(place.copies[0].offset, &[0xa5; 4096]).unwrap();
     }
@@ -131,5 +131,8 @@ fn what_cannot_be_read_ahead_is_an_error_where_it_is_read() {
         }
     }
     let damaged = read_head(&bench, 9).unwrap_err();
-    assert!(matches!(damaged, Error::DataChecksum { .. }), "{damaged}");
+    assert!(
+        matches!(damaged, Error::Store(StoreError::DataChecksum { .. })),
+        "{damaged}"
+    );
 }

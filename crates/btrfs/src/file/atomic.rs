@@ -36,9 +36,9 @@ use super::write::{WriteCtx, edge_blocks, old_end_must_be_rewritten, put_holes, 
 use super::writeback;
 use super::{BLOCK, EXTENT_BYTES_MAX, FILE_BYTES_MAX, csum, read, round_down, round_up, truncate};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::inode::{Inode, delete, flags};
-use crate::space::{Budget, DataReservation, MetaReservation};
+use btrfs_store::space::{Budget, DataReservation, MetaReservation};
 
 /// Bytes that all open groups of a volume together may hold: they are in memory until their end.
 pub const GROUP_BYTES_MAX: u64 = 256 << 20;
@@ -107,9 +107,9 @@ impl Group {
     /// Adds a write. Errors: `NoSpace`, `FileTooBig` (the file, or more than [`GROUP_BYTES_MAX`] in open groups); the
     /// group is then as before.
     pub fn write(&mut self, engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
-        engine.txn.check_writable()?;
-        if engine.volume.is_read_only() {
-            return Err(Error::ReadOnly);
+        engine.store.txn().check_writable()?;
+        if engine.store.volume().is_read_only() {
+            return Err(Error::Store(StoreError::ReadOnly));
         }
         if data.is_empty() {
             return Ok(());
@@ -125,7 +125,7 @@ impl Group {
         let is_new = !self.files.contains_key(&id_of(inode));
         let spare_bytes = if is_new { BLOCK } else { 0 };
         let new_bytes = blocks.end - blocks.start;
-        let mut reservation = engine.space.reserve_data(new_bytes + spare_bytes)?;
+        let mut reservation = engine.store.space().reserve_data(new_bytes + spare_bytes)?;
         let edges = self.load_edges(engine, inode, offset, end)?;
         let staged = self.files.entry(id_of(inode)).or_insert_with(|| Staged {
             inode: inode.clone(),
@@ -231,7 +231,7 @@ impl Group {
         let prepared = self.prepare(engine, &inodes, &mut allocated);
         let (meta, flushes, changes) = prepared.inspect_err(|_| {
             for (addr, len_bytes) in allocated {
-                engine.space.unalloc_data(addr, len_bytes);
+                engine.store.space().unalloc_data(addr, len_bytes);
             }
         })?;
         let parts = self.files.values().zip(changes).map(|(staged, change)| Part {
@@ -273,7 +273,7 @@ impl Group {
         for (staged, replacements) in self.files.values().zip(&all) {
             changes.push(staged.prepare(engine, replacements, &mut writes)?);
         }
-        engine.volume.write(&writes)?;
+        engine.store.volume().write(&writes)?;
         Ok((meta, flushes, changes))
     }
 }
@@ -307,7 +307,7 @@ impl Staged {
             let mut at = range.start;
             while at < range.end {
                 let want = (range.end - at).min(EXTENT_BYTES_MAX);
-                let (addr, len_bytes) = engine.space.alloc_data(&mut self.reservation, want)?;
+                let (addr, len_bytes) = engine.store.space().alloc_data(&mut self.reservation, want)?;
                 allocated.push((addr, len_bytes));
                 extents.push(Extent {
                     start: at,
@@ -343,7 +343,7 @@ impl Staged {
                 writes.push((LogicalAddr(at), slice));
                 at += slice.len() as u64;
                 if wants_sums {
-                    sums.extend(csum::compute(engine.volume.csum_type(), slice));
+                    sums.extend(csum::compute(engine.store.volume().csum_type(), slice));
                 }
             }
             if wants_sums {

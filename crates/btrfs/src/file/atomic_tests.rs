@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::tests::{Bench, mount_device, plain, set_range};
 use super::{BLOCK, GROUP_BYTES_MAX, Group, WriteCtx};
-use crate::error::Error;
+use crate::error::{Error, StoreError};
 use crate::fs::{Fs, MountOptions};
 use crate::testing::Dice;
 
@@ -97,7 +97,7 @@ fn a_dropped_group_has_never_been() {
         bench.compare(file, "after the drop");
     }
     bench.engine().sync().unwrap();
-    bench.engine().space.assert_nothing_reserved();
+    bench.engine().store.space().assert_nothing_reserved();
     bench.check("after the drop");
     write(&mut bench, 0, 0, &[9; 10]);
     bench.judge_by_kernel();
@@ -114,9 +114,9 @@ fn a_log_must_not_tell_of_half_a_group() {
             set_range(&mut bench.files[file], 0, &[9; 100]);
         }
         group.apply(bench.engine()).unwrap();
-        assert_eq!(bench.engine().space.needs_full_commit(), is_for_commits_only);
+        assert_eq!(bench.engine().log.is_off(), is_for_commits_only);
         bench.engine().commit().unwrap();
-        assert!(!bench.engine().space.needs_full_commit());
+        assert!(!bench.engine().log.is_off());
     }
     bench.check("at the end");
 }
@@ -191,7 +191,7 @@ fn crash_images(names: &[&str], options: &MountOptions) {
         log.mark(version.into());
     }
     let events = log.take();
-    fs.engine().txn.abort("a crash");
+    fs.engine().store.txn().abort("a crash");
     let images = Options {
         exhaustive_images_max: 8,
         prefix_images_max: 5,
@@ -211,7 +211,7 @@ fn crash_images(names: &[&str], options: &MountOptions) {
             (acknowledged..=acknowledged + 1).contains(&version),
             "{when}: version {version}, {acknowledged} was acknowledged"
         );
-        fs.engine().txn.abort("seen");
+        fs.engine().store.txn().abort("seen");
         seen += 1;
     }
     assert!(seen > 50, "only {seen} images");
@@ -246,12 +246,12 @@ fn whatever_write_fails_a_group_stays_whole() {
         if is_done {
             assert_eq!(version_of(&fs, &names, "done"), 2);
         }
-        fs.engine().txn.abort("the test ends here");
+        fs.engine().store.txn().abort("the test ends here");
         drop(fs);
         let fs = mount_device(device, &MountOptions::default());
         let version = version_of(&fs, &names, &format!("operation {nth} failed"));
         assert!(version == 2 || !is_done, "acknowledged and gone");
-        fs.engine().txn.abort("seen");
+        fs.engine().store.txn().abort("seen");
         if is_done {
             break;
         }
@@ -280,7 +280,7 @@ fn a_full_volume_refuses_a_group_and_keeps_what_is_there() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, Error::NoSpace), "{error}");
+    assert!(matches!(error, Error::Store(StoreError::NoSpace)), "{error}");
     bench.compare(0, "refused");
     drop(group);
     super::truncate(bench.engine(), &bench.inode(1), 0).unwrap();
@@ -418,7 +418,7 @@ fn a_handle_has_its_group_to_itself_until_the_commit() {
     mount.write(writer, 0, b"nor this");
     mount.fs.destroy();
     assert_eq!(mount.read(reader), b"tofresh");
-    mount.fs.engine().space.assert_nothing_reserved();
+    mount.fs.engine().store.space().assert_nothing_reserved();
 }
 
 #[test]
@@ -473,7 +473,7 @@ fn a_write_beside_the_end_of_its_group_is_not_lost() {
         let mut buf = vec![0; 4096];
         let len = mount.fs.read(&Context::root(), node, handle, 0, &mut buf).unwrap();
         assert_eq!(buf[..len], vec![round + 1; writes as usize][..], "round {round}");
-        mount.fs.engine().txn.abort("the test ends here");
+        mount.fs.engine().store.txn().abort("the test ends here");
     }
 }
 
@@ -526,9 +526,9 @@ fn a_commit_of_nothing_is_an_fsync() {
     let mut seen = [0; 5];
     super::read::read_range(crashed.engine(), &inode(&crashed, "file0"), 0, &mut seen).unwrap();
     assert_eq!(seen, *b"plain");
-    crashed.engine().txn.abort("seen");
+    crashed.engine().store.txn().abort("seen");
     mount.fs.release(mount.node, handle);
-    mount.fs.engine().txn.abort("the test ends here");
+    mount.fs.engine().store.txn().abort("the test ends here");
 }
 
 /// SQLite that was refused a group makes a journal, does not sync it, and writes to the database.
@@ -560,18 +560,18 @@ fn what_was_written_before_is_durable_for_whoever_goes_on_without_a_group() {
         mount.ioctl(handle, ABORT).unwrap();
         super::write(engine, &journal, 0, b"as it was", WriteCtx::default()).unwrap();
         mount.write(handle, 0, b"the first write");
-        let commits = engine.txn.committed();
+        let commits = engine.store.txn().committed();
         mount.write(handle, 4096, b"the second write");
-        assert_eq!(engine.txn.committed(), commits, "order is needed once");
+        assert_eq!(engine.store.txn().committed(), commits, "order is needed once");
         // The power fails.
         let crashed = mount_device(Arc::new(device.snapshot()), &MountOptions::default());
         let mut seen = [0; 9];
         let len = super::read::read_range(crashed.engine(), &inode(&crashed, "file1"), 0, &mut seen);
         let is_there = len.is_ok() && seen == *b"as it was";
         assert_eq!(is_there, is_refused, "{seen:?}");
-        crashed.engine().txn.abort("seen");
+        crashed.engine().store.txn().abort("seen");
         mount.fs.release(node, handle);
-        engine.txn.abort("the test ends here");
+        engine.store.txn().abort("the test ends here");
     }
 }
 
@@ -609,7 +609,7 @@ fn who_opens_a_file_after_its_writer_died_waits_for_the_end_of_the_group() {
         });
         mount.told();
     }
-    mount.fs.engine().txn.abort("the test ends here");
+    mount.fs.engine().store.txn().abort("the test ends here");
 }
 
 /// For the random operations of [`super::random_tests`]: a group over some files, which is committed or dropped.

@@ -114,13 +114,13 @@ fn a_truncation_shows_no_zeros_below_the_size_on_disk() {
             let mut block = [0; BLOCK as usize];
             while !is_over.load(Ordering::Acquire) {
                 // As a log would find it: no batch is half applied.
-                let _alone = engine.txn.exclude();
+                let _alone = engine.store.txn().exclude();
                 let on_disk = inode.attr.lock().disk_size;
                 let Some(first) = first_on_disk(&inode).filter(|_| on_disk == SIZE) else {
                     continue;
                 };
                 let addr = LogicalAddr(first.addr.get() + first.offset_bytes);
-                engine.volume.read_data(addr, &mut block, None).unwrap();
+                engine.store.volume().read_data(addr, &mut block, None).unwrap();
                 assert!(
                     block.iter().all(|b| *b == 7),
                     "{on_disk} bytes, and zeros in the first block"
@@ -155,7 +155,7 @@ fn a_truncation_that_fails_on_its_way_leaves_no_larger_size() {
         while inode.lock.try_read().is_some() {
             std::thread::yield_now();
         }
-        engine.txn.abort("for the test");
+        engine.store.txn().abort("for the test");
         drop(flush);
         truncation.join().unwrap().unwrap_err();
     });
@@ -283,12 +283,12 @@ fn who_is_alone_with_an_extent_is_so_on_disk() {
     let is_alone = || super::sharing::may_write_in_place(engine, &a, &first, &disk).unwrap();
     // The commit has to read which snapshots there are, and the question, too. That stops there while the commit goes on,
     // until the extent tree shows the end of it.
-    let root_tree = engine.forest.root_tree();
+    let root_tree = engine.store.forest().root_tree();
     let path = root_tree.path(&Key::new(a.tree.id().object_id(), KeyType::ROOT_ITEM, u64::MAX));
     let (leaf, _) = *path.unwrap().last().unwrap();
-    let extent_root = || engine.forest.require(TreeId::EXTENT).unwrap().root();
+    let extent_root = || engine.store.forest().require(TreeId::EXTENT).unwrap().root();
     let before = extent_root();
-    engine.store.forget(leaf);
+    engine.store.nodes().forget(leaf);
     device.state.lock().reads = 2;
     std::thread::scope(|scope| {
         let commit = scope.spawn(|| engine.commit());

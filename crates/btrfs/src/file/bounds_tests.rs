@@ -16,12 +16,12 @@ use super::extent::{Extent, Walk, extent_key};
 use super::tests::{Bench, mount_device, plain};
 use super::writeback::GROUP_RUNS_MAX;
 use super::{BLOCK, WriteCtx};
-use crate::error::Error;
+use crate::error::{Error, StoreError};
 use crate::fs::MountOptions;
 use crate::inode::Inode;
-use crate::space::Budget;
 use crate::testing::SetOnDrop;
-use crate::tree::Run;
+use btrfs_store::space::Budget;
+use btrfs_store::tree::Run;
 
 const WRITERS: u64 = 3;
 const DIRTY_BYTES_MAX: u64 = 1 << 20;
@@ -159,13 +159,13 @@ fn a_seek_reads_each_leaf_once() {
     assert!(leaves.len() > 30, "{} leaves", leaves.len());
     assert_eq!(inode.tree.root().level, 1, "the path to them is one node");
     let (blocks, size) = (leaves.len() as u64 + 1, BLOCKS * BLOCK);
-    engine.store.drop_clean();
+    engine.store.nodes().drop_clean();
     assert_eq!(reads_of(0, SeekKind::Hole, Some(size)), blocks, "cold");
     assert_eq!(reads_of(0, SeekKind::Hole, Some(size)), 0, "warm");
     // The way to one place is the path alone.
-    engine.store.drop_clean();
+    engine.store.nodes().drop_clean();
     assert_eq!(reads_of(size / 2, SeekKind::Data, Some(size / 2)), 2, "where data is");
-    engine.store.drop_clean();
+    engine.store.nodes().drop_clean();
     let half = reads_of(size / 2, SeekKind::Hole, Some(size));
     assert!(half <= blocks / 2 + 2, "{half} of {blocks} blocks for the second half");
 }
@@ -185,9 +185,9 @@ fn fragmented() -> Bench {
     let every_other = (0..PIECES).step_by(2);
     every_other.for_each(|n| super::fallocate(engine, &pieces, punch, n * BLOCK, BLOCK).unwrap());
     engine.sync().unwrap();
-    assert_eq!(engine.space.data_bytes_in(1, u64::MAX), BLOCK);
-    assert_eq!(engine.space.data_bytes_in(100, u64::MAX), 100 * BLOCK);
-    assert_eq!(engine.space.data_bytes_in(100, 5 * BLOCK), 5 * BLOCK);
+    assert_eq!(engine.store.space().data_bytes_in(1, u64::MAX), BLOCK);
+    assert_eq!(engine.store.space().data_bytes_in(100, u64::MAX), 100 * BLOCK);
+    assert_eq!(engine.store.space().data_bytes_in(100, 5 * BLOCK), 5 * BLOCK);
     bench
 }
 
@@ -221,7 +221,7 @@ fn data_in_very_many_pieces_takes_no_metadata_that_was_not_reserved() {
             let (engine, inode) = (bench.engine(), bench.inode(2));
             let mut held = Vec::new();
             if is_short {
-                held.extend(std::iter::from_fn(|| engine.space.reserve_meta(one).ok()));
+                held.extend(std::iter::from_fn(|| engine.store.space().reserve_meta(one).ok()));
                 held.truncate(held.len() - 20);
             }
             let done = step(&bench, &inode);
@@ -249,11 +249,11 @@ fn what_cannot_fit_makes_no_chunks() {
     let mut bench = Bench::new(8 << 30, plain, MountOptions::default());
     bench.create();
     let (engine, inode) = (bench.engine(), bench.inode(0));
-    let before = engine.space.group_stats().made;
+    let before = engine.store.space().group_stats().made;
     for len in [9 << 30, 1 << 40, 1 << 62] {
         let refused = super::fallocate(engine, &inode, FallocateFlags::empty(), 0, len);
-        assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
-        assert_eq!(engine.space.group_stats().made, before, "{len} bytes");
+        assert!(matches!(refused, Err(Error::Store(StoreError::NoSpace))), "{refused:?}");
+        assert_eq!(engine.store.space().group_stats().made, before, "{len} bytes");
     }
     super::fallocate(engine, &inode, FallocateFlags::empty(), 0, 6 << 30).unwrap();
     bench.check("at the end");

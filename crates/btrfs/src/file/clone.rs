@@ -15,9 +15,9 @@ use super::truncate::forget_dirty;
 use super::write::{WriteCtx, grow, note_dirty, old_end_bytes, touch, write};
 use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up, sharing, writeback};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::inode::{Inode, flags};
-use crate::space::{Budget, DataReservation};
+use btrfs_store::space::{Budget, DataReservation};
 
 /// Extents shared in one step, and extents that they take the place of.
 const STEP_EXTENTS_MAX: usize = 128;
@@ -125,7 +125,7 @@ fn clone_counted(
     ctx: WriteCtx,
     done_bytes: &mut u64,
 ) -> Result<()> {
-    engine.txn.check_writable()?;
+    engine.store.txn().check_writable()?;
     let (mut reservation, _locks) = lock_with_space(engine, src, dst, || {
         let dst_size = dst.attr.lock().attr.size;
         Ok(old_end_bytes(dst_size, dst_offset) + inline_bytes(src, src_offset)?)
@@ -151,7 +151,7 @@ fn lock_with_space<'a>(
     bytes: impl Fn() -> Result<u64>,
 ) -> Result<(DataReservation, Locks<'a>)> {
     loop {
-        let reservation = engine.space.reserve_data(bytes()?)?;
+        let reservation = engine.store.space().reserve_data(bytes()?)?;
         let locks = lock_both(src, dst);
         // The files may be others by now.
         if bytes()? <= reservation.bytes() {
@@ -228,7 +228,7 @@ pub fn dedupe_range(
     dst_offset: u64,
     len_bytes: u64,
 ) -> Result<Dedupe> {
-    engine.txn.check_writable()?;
+    engine.store.txn().check_writable()?;
     let (reservation, _locks) = lock_with_space(engine, src, dst, || inline_bytes(src, src_offset))?;
     let src_size = src.attr.lock().attr.size;
     let dst_size = dst.attr.lock().attr.size;
@@ -373,10 +373,10 @@ fn share(
 
 /// Inline data of more than a block is a stranger's: it can be read and dropped, but not moved.
 pub(super) fn too_long_inline(inode: &Inode) -> Error {
-    Error::CorruptTree {
+    Error::Store(StoreError::CorruptTree {
         tree: inode.tree.id(),
         what: format!("inode {}: more than a block of inline data", inode.ino),
-    }
+    })
 }
 
 /// Inline data is copied, not shared.

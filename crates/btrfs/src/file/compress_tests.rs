@@ -273,7 +273,7 @@ fn extents_have_the_sizes_of_the_format_and_the_superblock_its_bits() {
     let mut bench = Bench::new(256 << 20, plain, compressed("zstd", false));
     let bits = |bench: &Bench| {
         let both = incompat::COMPRESS_LZO | incompat::COMPRESS_ZSTD;
-        bench.engine().volume.superblock().incompat_flags.get() & both
+        bench.engine().store.volume().superblock().incompat_flags.get() & both
     };
     bench.create();
     bench.engine().sync().unwrap();
@@ -434,7 +434,10 @@ fn a_full_volume_takes_more_when_it_compresses_and_loses_nothing() {
             match super::write(bench.engine(), &inode, at, &text, WriteCtx::default()) {
                 Ok(done) => at += done as u64,
                 Err(error) => {
-                    assert!(matches!(error, crate::Error::NoSpace), "{error}");
+                    assert!(
+                        matches!(error, crate::Error::Store(btrfs_store::Error::NoSpace)),
+                        "{error}"
+                    );
                     break;
                 }
             }
@@ -446,7 +449,7 @@ fn a_full_volume_takes_more_when_it_compresses_and_loses_nothing() {
         }
     }
     let total: u64 = written.iter().sum();
-    let room = bench.engine().space.stat().total_bytes;
+    let room = bench.engine().store.space().stat().total_bytes;
     assert!(total > room, "{total} bytes in {room}");
     for (file, len) in written.iter().enumerate() {
         bench.files[file] = text.iter().copied().cycle().take(*len as usize).collect();
@@ -579,9 +582,9 @@ fn a_compressed_extent_of_two_lengths_is_read() {
     };
     disk.ram_bytes = 8192;
     item.len_bytes = 8192;
-    let mut batch = crate::txn::Batch::new();
+    let mut batch = btrfs_store::txn::Batch::new();
     batch.put(&part.tree, super::extent::extent_key(part.ino, 0), item.encode());
-    engine.txn.join().apply_unreserved(batch);
+    engine.store.txn().join().apply_unreserved(batch);
     // The first read of a part keeps the whole.
     let mut content = [0; 8192];
     super::read(engine, &whole, 4096, &mut content).unwrap();

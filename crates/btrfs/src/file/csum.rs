@@ -6,9 +6,9 @@ use btrfs_format::{ChecksumType, Key, KeyType, LogicalAddr, ObjectId, TreeId};
 
 use super::{BLOCK, EXTENT_BYTES_MAX};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
-use crate::tree::{Tree, csum_item_bytes_max};
-use crate::txn::Batch;
+use crate::error::{Error, Result, StoreError};
+use btrfs_store::tree::{Tree, csum_item_bytes_max};
+use btrfs_store::txn::Batch;
 
 pub(super) fn csum_key(addr: u64) -> Key {
     Key::new(ObjectId::EXTENT_CSUM, KeyType::EXTENT_CSUM, addr)
@@ -26,7 +26,7 @@ pub(super) fn compute(ty: ChecksumType, data: &[u8]) -> Vec<u8> {
 
 /// The checksums of `len_bytes` from `addr` on; a block without one is an error, as on the kernel's side.
 pub(crate) fn load(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result<Vec<u8>> {
-    let size = engine.volume.csum_type().size_bytes();
+    let size = engine.store.volume().csum_type().size_bytes();
     let end = addr.get() + len_bytes;
     // Of what a stranger says to be longer than anything, there are not many.
     let mut sums = Vec::with_capacity((len_bytes.min(EXTENT_BYTES_MAX) / BLOCK) as usize * size);
@@ -37,7 +37,7 @@ pub(crate) fn load(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result
             take(&key, &item, &mut at, end, size, &mut sums)?;
         }
         if at == before {
-            return Err(Error::DataChecksum { addr: LogicalAddr(at) });
+            return Err(Error::Store(StoreError::DataChecksum { addr: LogicalAddr(at) }));
         }
         if at == end {
             break;
@@ -58,7 +58,7 @@ pub(crate) fn load(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result
 /// Is there a checksum for any block of the range?
 pub(super) fn has_any(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result<bool> {
     let end = addr.get() + len_bytes;
-    let size = engine.volume.csum_type().size_bytes() as u64;
+    let size = engine.store.volume().csum_type().size_bytes() as u64;
     let last = engine.csum_tree.floor_same_type(&csum_key(end - 1))?;
     let ends_behind = |offset: u64, blocks: u64| offset.saturating_add(blocks * BLOCK) > addr.get();
     Ok(last.is_some_and(|(key, item)| ends_behind(key.offset, item.len() as u64 / size)))
@@ -66,9 +66,11 @@ pub(super) fn has_any(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Res
 
 /// Takes what an item has for `at..end`.
 fn take(key: &Key, item: &[u8], at: &mut u64, end: u64, size: usize, sums: &mut Vec<u8>) -> Result<()> {
-    let bad = || Error::CorruptTree {
-        tree: TreeId::CSUM,
-        what: format!("checksum item {key} is malformed"),
+    let bad = || {
+        Error::Store(StoreError::CorruptTree {
+            tree: TreeId::CSUM,
+            what: format!("checksum item {key} is malformed"),
+        })
     };
     let blocks = (item.len() / size) as u64;
     let item_end = key.offset.checked_add(blocks * BLOCK).ok_or_else(bad)?;
@@ -88,8 +90,8 @@ fn take(key: &Key, item: &[u8], at: &mut u64, end: u64, size: usize, sums: &mut 
 /// Puts checksums into a batch. `runs` are (address, checksums) in any order; neighbours on disk share items. (The commit
 /// joins them to what the tree has.)
 pub(super) fn put(engine: &Engine, batch: &mut Batch, mut runs: Vec<(LogicalAddr, Vec<u8>)>) {
-    let size = engine.volume.csum_type().size_bytes();
-    let item_bytes_max = csum_item_bytes_max(&engine.store);
+    let size = engine.store.volume().csum_type().size_bytes();
+    let item_bytes_max = csum_item_bytes_max(&engine.store.nodes());
     runs.sort_unstable_by_key(|(addr, _)| *addr);
     let mut joined: Vec<(u64, Vec<u8>)> = Vec::new();
     for (addr, sums) in runs {

@@ -10,7 +10,7 @@ use super::{BLOCK, WriteCtx};
 use crate::engine::Engine;
 use crate::fs::MountOptions;
 use crate::testing::SetOnDrop;
-use crate::tree::csum_item_bytes_max;
+use btrfs_store::tree::csum_item_bytes_max;
 
 /// Addresses and lengths of the checksum items, in order.
 fn items(engine: &Engine) -> Vec<(u64, usize)> {
@@ -44,7 +44,7 @@ fn checksums_of_neighbours_share_items_whichever_transaction_they_are_of() {
         bench.create();
         (0..blocks).for_each(|block| append(&mut bench, block));
         let items = items(bench.engine());
-        let bytes_max = csum_item_bytes_max(&bench.engine().store);
+        let bytes_max = csum_item_bytes_max(&bench.engine().store.nodes());
         let bytes = blocks as usize * ty.size_bytes();
         assert_eq!(items.iter().map(|(_, len)| len).sum::<usize>(), bytes);
         assert!(items.iter().all(|(_, len)| *len <= bytes_max), "{items:?}");
@@ -99,12 +99,12 @@ fn checksums_of_what_cannot_be_are_not_there() {
     let addr = LogicalAddr(items(engine)[0].0);
     assert!(load(engine, addr, 1 << 60).is_err());
     let last = u64::MAX - BLOCK + 1;
-    let mut batch = crate::txn::Batch::new();
+    let mut batch = btrfs_store::txn::Batch::new();
     batch.put(&engine.csum_tree, csum_key(last - BLOCK), [1; 8]);
-    engine.txn.join().apply_unreserved(batch);
+    engine.store.txn().join().apply_unreserved(batch);
     assert!(super::csum::has_any(engine, LogicalAddr(last - 4 * BLOCK), 4 * BLOCK).unwrap());
     // Nothing of this may come to the disk.
-    let mut batch = crate::txn::Batch::new();
+    let mut batch = btrfs_store::txn::Batch::new();
     batch.delete(&engine.csum_tree, csum_key(last - BLOCK));
-    engine.txn.join().apply_unreserved(batch);
+    engine.store.txn().join().apply_unreserved(batch);
 }

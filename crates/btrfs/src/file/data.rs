@@ -13,7 +13,7 @@ use super::dirty::DirtyMap;
 use super::failures::{Failures, Opened};
 use super::round_down;
 use crate::inode::InodeState;
-use crate::space::DataReservation;
+use btrfs_store::space::DataReservation;
 
 /// Data that write-back took and whose items are not in the tree yet.
 pub(super) type Flight = Arc<Vec<u8>>;

@@ -252,9 +252,11 @@ fn lzo_segment(segment: &[u8], out: &mut [u8]) -> Result<usize, LzoError> {
     Ok(found)
 }
 
-/// By a decoder that is used for the first time.
-#[cfg(test)]
-pub(crate) fn decompress(compression_type: u8, compressed: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> {
+/// Decompresses one extent with a fresh [`Decoder`].
+///
+/// # Errors
+/// Where the bytes are not what the compression makes, or decompress to more than `len`.
+pub fn decompress(compression_type: u8, compressed: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> {
     let mut out = vec![0xee; len];
     Decoder::default().decompress(compression_type, compressed, &mut out)?;
     Ok(out)

@@ -20,7 +20,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// Rewrites runs of extents smaller than wanted in a range; returns how many bytes were rewritten. They are in the overlay
 /// when it returns, and durable after the next commit.
 pub fn defragment(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, what: &Defrag) -> Result<u64> {
-    engine.txn.check_writable()?;
+    engine.store.txn().check_writable()?;
     let what = Defrag {
         target_bytes: what.target_bytes.clamp(2 * BLOCK, EXTENT_BYTES_MAX),
         ..*what
@@ -109,7 +109,7 @@ fn next_run(inode: &Arc<Inode>, range: Range<u64>, what: &Defrag) -> Result<Opti
 /// Makes a range dirty as it is, and writes it.
 fn rewrite(engine: &Engine, inode: &Arc<Inode>, run: &Range<u64>) -> Result<u64> {
     let len_bytes = run.end - run.start;
-    let mut space = engine.space.reserve_data(len_bytes)?;
+    let mut space = engine.store.space().reserve_data(len_bytes)?;
     {
         let _op = inode.lock.write();
         // Somebody may have cut the file meanwhile.

@@ -22,7 +22,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::inode::lock::write_all;
 use crate::inode::{Inode, InodeState, flags};
-use crate::space::Budget;
+use btrfs_store::space::Budget;
 
 /// Extents that one exchange moves at most, of both files together: they are one batch in memory.
 pub const EXTENTS_MAX: usize = 1 << 18;
@@ -53,7 +53,7 @@ pub fn exchange_as(
     what: &Exchange,
     (ctx, first): ([WriteCtx; 2], First<'_>),
 ) -> Result<()> {
-    engine.txn.check_writable()?;
+    engine.store.txn().check_writable()?;
     let _locks = write_all(&[a, b]);
     if what.fresh_b.is_some_and(|seen| seen != freshness_of(b)) {
         return Err(Outcome::Busy.into());
@@ -80,7 +80,7 @@ pub fn exchange_as(
         true => written(engine, &ends, &extents),
         false => (whole(engine, &ends, &extents), 0),
     };
-    let budget = Budget::moved_extents((count + edges) as u64, engine.store.nodesize_bytes() as u64);
+    let budget = Budget::moved_extents((count + edges) as u64, engine.store.nodes().nodesize_bytes() as u64);
     let meta = engine.reserve(budget)?;
     first()?;
     apply(engine, [a, b], (&ends, &extents), moves, (what.to_eof, ctx), meta)
@@ -151,21 +151,21 @@ fn move_out_of_item(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>) -> 
     if first.end() > BLOCK {
         return Err(too_long_inline(inode));
     }
-    let mut space = engine.space.reserve_data(BLOCK)?;
+    let mut space = engine.store.space().reserve_data(BLOCK)?;
     let meta = engine.reserve(Budget::WRITE_EXTENT)?;
     let _flush = inode.data.flush.lock();
     let mut content = vec![0; BLOCK as usize];
     read::read_range(engine, inode, 0, &mut content)?;
     let existing = Walk::new(&inode.tree, inode.ino, 0..BLOCK + 1)?.collect()?;
-    let (addr, len_bytes) = engine.space.alloc_data(&mut space, BLOCK)?;
+    let (addr, len_bytes) = engine.store.space().alloc_data(&mut space, BLOCK)?;
     let mut change = Change::default();
     if inode.flags() & flags::NODATASUM == 0 {
-        let sums = csum::compute(engine.volume.csum_type(), &content);
+        let sums = csum::compute(engine.store.volume().csum_type(), &content);
         change.sums.push((addr, sums));
     }
-    if let Err(error) = engine.volume.write(&[(addr, &content)]) {
-        engine.space.unalloc_data(addr, len_bytes);
-        return Err(error);
+    if let Err(error) = engine.store.volume().write(&[(addr, &content)]) {
+        engine.store.space().unalloc_data(addr, len_bytes);
+        return Err(error.into());
     }
     let extent = Extent {
         start: 0,
@@ -283,7 +283,7 @@ fn apply(
     (ends, extents): (&Ends, &[Vec<Extent>; 2]),
     [into_a, into_b]: Moves,
     (to_eof, ctx): (bool, [WriteCtx; 2]),
-    meta: crate::space::MetaReservation,
+    meta: btrfs_store::space::MetaReservation,
 ) -> Result<()> {
     let unwritten = [sharing::unwritten(&extents[0]), sharing::unwritten(&extents[1])].concat();
     let noted = extents

@@ -10,9 +10,9 @@ use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{BLOCK, round_up};
-use crate::error::{Error, Result};
-use crate::overlay::ItemBytes;
-use crate::tree::{Cursor, Item, Run, Tree};
+use crate::error::{Error, Result, StoreError};
+use btrfs_store::overlay::ItemBytes;
+use btrfs_store::tree::{Cursor, Item, Run, Tree};
 
 /// The most data that one compressed extent holds, on disk and in memory.
 pub(super) const COMPRESSED_BYTES_MAX: u64 = 128 << 10;
@@ -142,9 +142,11 @@ impl Extent {
 
     /// Reads an item; everything it says is checked here.
     pub fn decode(tree: &Tree, key: &Key, item: Item) -> Result<Self> {
-        let bad = |what: &str| Error::CorruptTree {
-            tree: tree.id(),
-            what: format!("file extent {key}: {what}"),
+        let bad = |what: &str| {
+            Error::Store(StoreError::CorruptTree {
+                tree: tree.id(),
+                what: format!("file extent {key}: {what}"),
+            })
         };
         let view = file_extent(&item).ok_or_else(|| bad("is too short"))?;
         let (generation, kind, len_bytes) = match view {

@@ -133,16 +133,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::error::StoreError;
 
     #[test]
     fn everybody_who_waited_hears_of_a_failure_and_nobody_later() {
         let failures = Failures::default();
         let (first, second) = (failures.count(), failures.count());
-        drop(failures.note(Error::NoSpace));
+        drop(failures.note(Error::Store(StoreError::NoSpace)));
         assert!(failures.take(first, None).is_err());
         assert!(failures.take(second, None).is_err(), "it waited, too");
         assert!(failures.take(failures.count(), None).is_ok(), "somebody was told");
-        drop(failures.note(Error::NoSpace));
+        drop(failures.note(Error::Store(StoreError::NoSpace)));
         assert!(
             failures.take(failures.count(), None).is_err(),
             "failed in the background: nobody was told"
@@ -154,14 +155,14 @@ mod tests {
         let failures = Failures::default();
         failures.open(1);
         failures.open(2);
-        drop(failures.note(Error::NoSpace));
+        drop(failures.note(Error::Store(StoreError::NoSpace)));
         let hears = |opened| failures.take(failures.count(), Some(opened)).is_err();
         assert!(hears(1));
         failures.open(3);
         assert!(!hears(1) && !hears(3), "once, and not who came later");
         assert!(hears(2));
         assert!(!hears(2));
-        drop(failures.note(Error::NoSpace));
+        drop(failures.note(Error::Store(StoreError::NoSpace)));
         failures.open(4);
         assert!(hears(4), "nobody was told");
         assert!(hears(1) && hears(2) && hears(3));
@@ -173,7 +174,10 @@ mod tests {
     fn nobody_hears_of_a_failure_before_those_who_remember_the_data() {
         let failures = Failures::default();
         let seen = failures.count();
-        let (one, other) = (failures.note(Error::NoSpace), failures.note(Error::ReadOnly));
+        let (one, other) = (
+            failures.note(Error::Store(StoreError::NoSpace)),
+            failures.note(Error::Store(StoreError::ReadOnly)),
+        );
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| failures.take(seen, None));
             for telling in [one, other] {

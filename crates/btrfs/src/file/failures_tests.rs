@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::tests::{Bench, mount_device, plain};
 use super::{BLOCK, WriteCtx};
-use crate::error::Error;
+use crate::error::{Error, StoreError};
 use crate::fs::MountOptions;
 
 /// One file, on a device that fails when it is told to.
@@ -92,7 +92,7 @@ fn pages_of_a_cache_that_find_no_space_are_lost() {
             let range = size..size + blocks * BLOCK;
             match super::fallocate(bench.engine(), &filler, FallocateFlags::empty(), size, blocks * BLOCK) {
                 Ok(()) => {}
-                Err(Error::NoSpace) => break,
+                Err(Error::Store(StoreError::NoSpace)) => break,
                 Err(other) => panic!("{range:?}: {other}"),
             }
         }

@@ -16,7 +16,7 @@ use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::inode::{Inode, flags};
-use crate::space::{Budget, DataReservation, MetaReservation};
+use btrfs_store::space::{Budget, DataReservation, MetaReservation};
 
 /// Holes filled in one step.
 const STEP_HOLES_MAX: usize = 64;
@@ -59,10 +59,10 @@ pub fn fallocate_as(
     if range.end > FILE_BYTES_MAX {
         return Err(Outcome::FileTooBig.into());
     }
-    engine.txn.check_writable()?;
+    engine.store.txn().check_writable()?;
     // All that can fail for want of space comes before anything changes.
     let (edges, last, _op) = loop {
-        let edges = engine.space.reserve_data(edge_bytes(inode, &range, mode))?;
+        let edges = engine.store.space().reserve_data(edge_bytes(inode, &range, mode))?;
         let last = engine.reserve(if is_punch { Budget::TRUNCATE } else { Budget::SETATTR })?;
         let op = inode.lock.write();
         // Another size by now, whose last block was not reckoned with.
@@ -231,7 +231,7 @@ fn allocate(
         Some(zeroed) => zeroed.end.saturating_sub(zeroed.start),
         None => hole_bytes(inode, &blocks)?,
     };
-    let mut reservation = engine.space.reserve_data(wanted_bytes)?;
+    let mut reservation = engine.store.space().reserve_data(wanted_bytes)?;
     first()?;
     if new_size.is_some() {
         let to = round_down(range.start).max(size);
@@ -295,7 +295,7 @@ fn replace_by_zeros(
         }
         if let Err(error) = result {
             for disk in fresh.iter().filter_map(Extent::on_disk) {
-                engine.space.unalloc_data(disk.addr, disk.len_bytes);
+                engine.store.space().unalloc_data(disk.addr, disk.len_bytes);
             }
             return Err(error);
         }
@@ -314,7 +314,10 @@ fn replace_now(
     count: &mut usize,
 ) -> Result<bool> {
     let moved = (*count + fresh.len()) as u64;
-    let meta = engine.reserve(Budget::moved_extents(moved, engine.store.nodesize_bytes() as u64))?;
+    let meta = engine.reserve(Budget::moved_extents(
+        moved,
+        engine.store.nodes().nodesize_bytes() as u64,
+    ))?;
     let _flush = inode.data.flush.lock();
     let around = range.start.saturating_sub(1)..range.end.saturating_add(1);
     let existing = Walk::new(&inode.tree, inode.ino, around)?.collect()?;
@@ -365,7 +368,7 @@ fn new_extents(
     let mut at = range.start;
     while at < range.end && fresh.len() < max {
         let want = (range.end - at).min(PREALLOC_BYTES_MAX);
-        let (addr, len_bytes) = engine.space.alloc_data(reservation, want)?;
+        let (addr, len_bytes) = engine.store.space().alloc_data(reservation, want)?;
         fresh.push(Extent {
             start: at,
             len_bytes,

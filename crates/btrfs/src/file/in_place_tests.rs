@@ -18,11 +18,11 @@ use super::place::new_extent;
 use super::tests::{Bench, mount_device, plain, set_range};
 use super::{BLOCK, WriteCtx};
 use crate::engine::Engine;
-use crate::error::Error;
+use crate::error::{Error, StoreError};
 use crate::fs::MountOptions;
 use crate::inode::Inode;
-use crate::space::Budget;
 use crate::testing::SetOnDrop;
+use btrfs_store::space::Budget;
 
 fn nodatacow() -> MountOptions {
     MountOptions {
@@ -132,7 +132,7 @@ fn a_full_volume_takes_what_needs_no_space() {
     }
     let data = [9; 10_000];
     let refused = super::write(bench.engine(), &bench.inode(1), 100, &data, WriteCtx::default());
-    assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Store(StoreError::NoSpace))), "{refused:?}");
     bench.compare(1, "refused, and as before");
     for at in [0, 20_000, 300_000, (1 << 20) - 10_000] {
         write(&mut bench, 0, at, &data);
@@ -140,7 +140,7 @@ fn a_full_volume_takes_what_needs_no_space() {
     }
     // Written now, it is copied on write like everything else: the space is used up.
     let again = super::write(bench.engine(), &bench.inode(0), 300_000, &data, WriteCtx::default());
-    assert!(matches!(again, Err(Error::NoSpace)), "{again:?}");
+    assert!(matches!(again, Err(Error::Store(StoreError::NoSpace))), "{again:?}");
     (0..2).for_each(|file| bench.compare(file, "at the end"));
     bench.check("at the end");
     bench.judge_by_kernel();
@@ -205,7 +205,7 @@ fn a_full_volume_takes_what_was_preallocated_behind_the_end() {
             b"nothing",
             WriteCtx::default(),
         );
-        assert!(matches!(behind, Err(Error::NoSpace)), "{behind:?}");
+        assert!(matches!(behind, Err(Error::Store(StoreError::NoSpace))), "{behind:?}");
         bench.judge("at the end");
     }
 }
@@ -230,7 +230,10 @@ fn a_full_volume_shares_what_it_has() {
         (2, 5, 0, "inline content is copied"),
     ] {
         let refused = clone(src, dst, at);
-        assert!(matches!(refused, Err(Error::NoSpace)), "{why}: {refused:?}");
+        assert!(
+            matches!(refused, Err(Error::Store(StoreError::NoSpace))),
+            "{why}: {refused:?}"
+        );
     }
     clone(4, 5, 0).unwrap();
     clone(0, 5, 81_920).unwrap_err();
@@ -263,7 +266,7 @@ fn a_full_volume_allocates_what_is_allocated() {
     super::fallocate(bench.engine(), &bench.inode(1), any, 10, 50_000).unwrap();
     bench.files[1].resize(50_010, 0);
     let more = super::fallocate(bench.engine(), &bench.inode(0), any, 0, 65_536);
-    assert!(matches!(more, Err(Error::NoSpace)), "{more:?}");
+    assert!(matches!(more, Err(Error::Store(StoreError::NoSpace))), "{more:?}");
     bench.judge("at the end");
 }
 
@@ -314,10 +317,10 @@ fn nothing_is_written_in_place_where_the_extent_tree_knows_no_extent() {
         write(&mut bench, 0, 0, &[1; 8 * BLOCK as usize]);
         bench.engine().sync().unwrap();
         let engine = bench.engine();
-        let block = engine.forest.require(TreeId::CSUM).unwrap().root().addr;
-        let mut space = engine.space.reserve_data(LEN).unwrap();
-        let (free, len_bytes) = engine.space.alloc_data(&mut space, LEN).unwrap();
-        engine.space.unalloc_data(free, len_bytes);
+        let block = engine.store.forest().require(TreeId::CSUM).unwrap().root().addr;
+        let mut space = engine.store.space().reserve_data(LEN).unwrap();
+        let (free, len_bytes) = engine.store.space().alloc_data(&mut space, LEN).unwrap();
+        engine.store.space().unalloc_data(free, len_bytes);
         drop(space);
         let others = extents(engine, &bench.inode(0))[0].1.addr;
         let places = [(1, block), (2, free), (3, others)];
@@ -335,12 +338,15 @@ fn nothing_is_written_in_place_where_the_extent_tree_knows_no_extent() {
         for (file, _) in places {
             let (engine, inode) = (bench.engine(), bench.inode(file));
             let refused = super::write(engine, &inode, 2 * BLOCK, &[9; BLOCK as usize], WriteCtx::default());
-            assert!(matches!(refused, Err(Error::NoSpace)), "file {file}: {refused:?}");
+            assert!(
+                matches!(refused, Err(Error::Store(StoreError::NoSpace))),
+                "file {file}: {refused:?}"
+            );
         }
         bench.engine().sync().unwrap();
         bench.remount();
         bench.compare(0, "another file's data");
-        let sums = bench.engine().forest.require(TreeId::CSUM).unwrap();
+        let sums = bench.engine().store.forest().require(TreeId::CSUM).unwrap();
         assert_eq!(sums.root().addr, block);
         assert!(sums.get(&Key::MIN).unwrap().is_none(), "the block can be read");
     }
@@ -378,7 +384,7 @@ fn no_crash_shows_a_clone_what_its_origin_was_overwritten_with() {
         }
     });
     let events = log.take();
-    engine.txn.abort("a crash");
+    engine.store.txn().abort("a crash");
     let images = Options {
         exhaustive_images_max: 4,
         prefix_images_max: 3,
@@ -399,7 +405,7 @@ fn no_crash_shows_a_clone_what_its_origin_was_overwritten_with() {
             "{when}: the clone has parts of two versions"
         );
         with_clone += usize::from(!seen.is_empty());
-        fs.engine().txn.abort("seen");
+        fs.engine().store.txn().abort("seen");
     }
     assert!(with_clone > 10, "{with_clone} images of {number} have a clone");
 }

@@ -11,10 +11,10 @@ use super::extent::extent_key;
 use super::replace::Plan;
 use crate::engine::Engine;
 use crate::inode::{Inode, InodeState};
-use crate::refs::{DataRef, RefChange, RefKind};
-use crate::space::MetaReservation;
 use crate::switches::{Mechanism, is_on};
-use crate::txn::Batch;
+use btrfs_store::refs::{DataRef, RefChange, RefKind};
+use btrfs_store::space::MetaReservation;
+use btrfs_store::txn::Batch;
 
 /// The generation of an extent item that is made now: filled in when its batch joins a transaction.
 pub(super) const NOW: Generation = Generation(0);
@@ -38,7 +38,7 @@ pub(super) fn apply(
     reservation: MetaReservation,
     update: impl FnOnce(&mut InodeState, &mut DataState),
 ) {
-    let join = engine.txn.join();
+    let join = engine.store.txn().join();
     let mut attr = inode.attr.lock();
     let mut state = inode.data.state.lock();
     let mut batch = Batch::new();
@@ -78,10 +78,11 @@ pub(super) fn apply_all(
     joined: impl FnOnce(),
 ) {
     parts.sort_by_key(|part| (part.inode.tree.id(), part.inode.ino));
-    let join = engine.txn.join();
+    let join = engine.store.txn().join();
     joined();
     if parts.len() > 1 {
-        engine.space.require_full_commit();
+        // All of it is on disk after a crash, or nothing: a log has one file at a time.
+        engine.log.turn_off();
     }
     let mut batch = Batch::new();
     let mut held = Vec::with_capacity(parts.len());

@@ -14,7 +14,7 @@ use super::{round_down, round_up};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::inode::Inode;
-use crate::refs::RefName;
+use btrfs_store::refs::RefName;
 
 /// Shows what overlaps a range of a file to `take`, in order, until it breaks off. Extents come as their items have them,
 /// not cut to the range and not merged; of a preallocated one that is dirty in places, each part comes for itself, and only
@@ -226,7 +226,7 @@ struct Shares<'e> {
 impl<'e> Shares<'e> {
     fn new(engine: &'e Engine, inode: &'e Inode) -> Result<Self> {
         let key = Key::new(inode.tree.id().object_id(), KeyType::ROOT_ITEM, u64::MAX);
-        let root = engine.forest.root_tree().floor_same_type(&key)?;
+        let root = engine.store.forest().root_tree().floor_same_type(&key)?;
         let root = root.and_then(|(_, item)| btrfs_format::view::root_item(&item));
         Ok(Self {
             engine,
@@ -250,8 +250,8 @@ impl<'e> Shares<'e> {
 
     /// More than one reference by name, on disk and pending: places in other files, or elsewhere in this one.
     fn has_other_references(&self, disk: &OnDisk) -> Result<bool> {
-        let mut refs = self.engine.txn.pending_references(disk.addr);
-        let extents = self.engine.forest.require(TreeId::EXTENT)?;
+        let mut refs = self.engine.store.txn().pending_references(disk.addr);
+        let extents = self.engine.store.forest().require(TreeId::EXTENT)?;
         let object = ObjectId(disk.addr.get());
         let key = Key::new(object, KeyType::EXTENT_ITEM, disk.len_bytes);
         if let Some(item) = extents.get(&key)?
@@ -275,7 +275,7 @@ impl<'e> Shares<'e> {
 
     /// A snapshot has the leaf, too, or a node above it.
     fn lies_in_shared_leaf(&self, start: u64) -> Result<bool> {
-        let extents = self.engine.forest.require(TreeId::EXTENT)?;
+        let extents = self.engine.store.forest().require(TreeId::EXTENT)?;
         let path = self
             .inode
             .tree
@@ -286,7 +286,11 @@ impl<'e> Shares<'e> {
             let (key, item) = match extents.get(&skinny)? {
                 Some(item) => (skinny, Some(item)),
                 None => {
-                    let key = Key::new(object, KeyType::EXTENT_ITEM, self.engine.store.nodesize_bytes() as u64);
+                    let key = Key::new(
+                        object,
+                        KeyType::EXTENT_ITEM,
+                        self.engine.store.nodes().nodesize_bytes() as u64,
+                    );
                     (key, extents.get(&key)?)
                 }
             };

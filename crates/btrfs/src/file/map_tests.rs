@@ -108,7 +108,7 @@ fn seeking_goes_over_many_leaves_and_sees_what_is_pending() {
         }
         match round % 4 {
             0 => super::write_back_all(fs.engine()).unwrap(),
-            1 => fs.engine().store.drop_clean(),
+            1 => fs.engine().store.nodes().drop_clean(),
             2 => fs.engine().sync().unwrap(),
             _ => {}
         }
@@ -201,7 +201,7 @@ fn a_clone_of_what_is_preallocated_is_preallocated_and_nobody_writes_into_the_ot
         super::write_back_all(engine).unwrap();
         write(&fs, &a, at, &[12 + round; 4096]);
         super::write_back_all(engine).unwrap();
-        engine.store.drop_clean();
+        engine.store.nodes().drop_clean();
         assert_eq!(content(&fs, &b)[at as usize..][..4096], [2 + round; 4096]);
         assert_eq!(content(&fs, &a)[at as usize..][..4096], [12 + round; 4096]);
         engine.sync().unwrap();
@@ -381,7 +381,7 @@ fn exchanges_match_a_model() {
             match dice.below(12) {
                 0 => engine.sync().unwrap(),
                 1 => super::write_back_all(engine).unwrap(),
-                2 => engine.store.drop_clean(),
+                2 => engine.store.nodes().drop_clean(),
                 _ => {}
             }
             for k in [i, j] {
@@ -616,7 +616,7 @@ fn what_comes_and_goes_in_one_transaction_never_reaches_the_extent_tree() {
     };
     let item = |(addr, len): (LogicalAddr, u64)| {
         let key = Key::new(ObjectId(addr.get()), KeyType::EXTENT_ITEM, len);
-        let extents = engine.forest.require(TreeId::EXTENT).unwrap();
+        let extents = engine.store.forest().require(TreeId::EXTENT).unwrap();
         extents.get(&key).unwrap().map(|item| item.to_vec())
     };
     // One that goes, and one that stays: with what it is looked for, it is found.
@@ -626,20 +626,20 @@ fn what_comes_and_goes_in_one_transaction_never_reaches_the_extent_tree() {
     write(&fs, &a, 4 << 20, &[2; 8192]);
     super::write_back(engine, &a).unwrap();
     let stays = place(4 << 20);
-    assert_eq!(engine.txn.pending_references(gone.0).len(), 1);
+    assert_eq!(engine.store.txn().pending_references(gone.0).len(), 1);
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     super::fallocate(engine, &a, punch, 0, 2 << 20).unwrap();
-    assert_eq!(engine.txn.pending_references(gone.0), [], "it nets to nothing");
-    assert_eq!(engine.txn.pending_references(stays.0).len(), 1);
+    assert_eq!(engine.store.txn().pending_references(gone.0), [], "it nets to nothing");
+    assert_eq!(engine.store.txn().pending_references(stays.0).len(), 1);
     engine.commit().unwrap();
     assert_eq!((item(gone), item(stays).is_some()), (None, true));
     // An extent of before is referred to once more and once less.
     let clone = |to: u64| super::clone_range(engine, &a, 4 << 20, &a, to, 8192).unwrap();
     let before = item(stays);
     clone(0);
-    assert_eq!(engine.txn.pending_references(stays.0).len(), 1);
+    assert_eq!(engine.store.txn().pending_references(stays.0).len(), 1);
     super::fallocate(engine, &a, punch, 0, 8192).unwrap();
-    assert_eq!(engine.txn.pending_references(stays.0), [], "one came, one went");
+    assert_eq!(engine.store.txn().pending_references(stays.0), [], "one came, one went");
     engine.commit().unwrap();
     assert_eq!(item(stays), before);
     judge(&device, fs, &["a"]);

@@ -19,9 +19,9 @@ use super::pack::{self, Choice, Packed};
 use super::replace::{self, Replacement};
 use super::{EXTENT_BYTES_MAX, csum, sharing};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::inode::{Inode, flags};
-use crate::space::DataReservation;
+use btrfs_store::space::DataReservation;
 
 /// Bytes that a worker checksums and writes at once, at most and at least.
 const JOB_BYTES: RangeInclusive<usize> = 128 << 10..=1 << 20;
@@ -208,7 +208,7 @@ fn pack_all(engine: &Engine, choice: Choice, runs: &[Run], spots: &mut [Vec<Spot
             }
         }
     }
-    let packed = engine.workers.run(jobs, |(run, range, packed)| {
+    let packed = engine.store.workers().run(jobs, |(run, range, packed)| {
         *packed = pack::pack_chunk(engine, choice, run, range);
         (packed.marks(), packed.is_smaller())
     });
@@ -230,7 +230,7 @@ fn find_places(
     for spot in spots {
         let (range, packed) = match spot {
             Spot::Fresh(range, Packed::Smaller { algorithm, bytes }) => {
-                let held = reservation.as_deref_mut().ok_or(Error::NoSpace)?;
+                let held = reservation.as_deref_mut().ok_or(Error::Store(StoreError::NoSpace))?;
                 match place_packed(engine, &range, algorithm, bytes, held, allocated)? {
                     Some(target) => (range, Some(target)),
                     None => (range, None),
@@ -283,11 +283,11 @@ fn place_packed(
     allocated: &mut Vec<(LogicalAddr, u64)>,
 ) -> Result<Option<Target>> {
     let len_bytes = bytes.len() as u64;
-    let Some(addr) = engine.space.alloc_data_whole(reservation, len_bytes)? else {
+    let Some(addr) = engine.store.space().alloc_data_whole(reservation, len_bytes)? else {
         return Ok(None);
     };
     allocated.push((addr, len_bytes));
-    engine.volume.need_features(compress::feature(algorithm));
+    engine.store.volume().need_features(compress::feature(algorithm));
     let disk = OnDisk {
         ram_bytes: range.end - range.start,
         compression: compress::on_disk(algorithm),
@@ -312,11 +312,11 @@ fn allocate(
     if range.is_empty() {
         return Ok(());
     }
-    let reservation = reservation.ok_or(Error::NoSpace)?;
+    let reservation = reservation.ok_or(Error::Store(StoreError::NoSpace))?;
     let mut pos = range.start;
     while pos < range.end {
         let want = (range.end - pos).min(EXTENT_BYTES_MAX);
-        let (addr, len_bytes) = engine.space.alloc_data(reservation, want)?;
+        let (addr, len_bytes) = engine.store.space().alloc_data(reservation, want)?;
         allocated.push((addr, len_bytes));
         targets.push(Target {
             range: pos..pos + len_bytes,
@@ -372,15 +372,16 @@ fn write(
     runs: &[Run],
     targets: &[Vec<Target>],
 ) -> Result<Vec<(LogicalAddr, Vec<u8>)>> {
-    let jobs = write_jobs(runs, targets, engine.workers.threads());
+    let jobs = write_jobs(runs, targets, engine.store.workers().threads());
     let wants_sums = inode.flags() & flags::NODATASUM == 0;
-    let done = engine.workers.run(jobs, |writes| -> Result<Vec<_>> {
+    let done = engine.store.workers().run(jobs, |writes| -> Result<Vec<_>> {
         let mut sums = Vec::new();
         if wants_sums {
-            let sum = |&(addr, data): &(LogicalAddr, &[u8])| (addr, csum::compute(engine.volume.csum_type(), data));
+            let sum =
+                |&(addr, data): &(LogicalAddr, &[u8])| (addr, csum::compute(engine.store.volume().csum_type(), data));
             sums.extend(writes.iter().map(sum));
         }
-        engine.volume.write(&writes)?;
+        engine.store.volume().write(&writes)?;
         Ok(sums)
     });
     let mut all = Vec::new();

@@ -109,7 +109,7 @@ fn step(bench: &mut Bench, dice: &mut Dice) -> String {
         }
         16 => {
             engine.sync().unwrap();
-            engine.store.drop_clean();
+            engine.store.nodes().drop_clean();
             "sync".into()
         }
         17 => {

@@ -10,7 +10,7 @@ use btrfs_format::{ChecksumType, LogicalAddr};
 use super::extent::{Extent, Kind, OnDisk, Walk};
 use super::{BLOCK, ahead, csum, decompress, round_down, round_up};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::inode::{Inode, flags};
 
 /// Unaligned reads up to this size go through one buffer; longer ones only at their two ends.
@@ -49,7 +49,7 @@ fn read_parts(engine: &Engine, inode: &Arc<Inode>, at: u64, buf: &mut [u8], goes
 /// Plain data is read and verified in portions of this size where it is shared among workers. A helper takes some ten
 /// microseconds to come: as long as crc32c of 200 KiB, or sha256 of 20 KiB.
 fn portion_bytes(engine: &Engine) -> usize {
-    match engine.volume.csum_type() {
+    match engine.store.volume().csum_type() {
         ChecksumType::Crc32c | ChecksumType::Xxhash64 => 1 << 20,
         ChecksumType::Sha256 | ChecksumType::Blake2b => 128 << 10,
     }
@@ -80,7 +80,7 @@ fn read_disk(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &mut [
         let next = ahead::extents(engine, inode, extent);
         jobs.extend(next.into_iter().map(|(extent, disk)| Job::Ahead { extent, disk }));
     }
-    let read = engine.workers.run(jobs, |job| match job {
+    let read = engine.store.workers().run(jobs, |job| match job {
         Job::Plain { addr, out } => read_plain(engine, inode, addr, out),
         Job::Packed {
             extent,
@@ -211,9 +211,11 @@ fn read_special(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, from: u64,
             ram_bytes,
             compression: how,
         } => {
-            let bad = || Error::CorruptTree {
-                tree: inode.tree.id(),
-                what: "an inline extent is malformed".into(),
+            let bad = || {
+                Error::Store(StoreError::CorruptTree {
+                    tree: inode.tree.id(),
+                    what: "an inline extent is malformed".into(),
+                })
             };
             let Some(FileExtentView::Inline { data, .. }) = file_extent(item) else {
                 return Err(bad());
@@ -300,8 +302,8 @@ fn read_plain(engine: &Engine, inode: &Arc<Inode>, addr: u64, out: &mut [u8]) ->
 fn read_blocks(engine: &Engine, inode: &Arc<Inode>, addr: u64, out: &mut [u8]) -> Result<()> {
     let addr = LogicalAddr(addr);
     if inode.flags() & flags::NODATASUM != 0 || !engine.has_data_csums {
-        return engine.volume.read_data(addr, out, None);
+        return Ok(engine.store.volume().read_data(addr, out, None)?);
     }
     let sums = csum::load(engine, addr, out.len() as u64)?;
-    engine.volume.read_data(addr, out, Some(&sums))
+    Ok(engine.store.volume().read_data(addr, out, Some(&sums))?)
 }

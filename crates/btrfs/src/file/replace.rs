@@ -10,9 +10,9 @@ use std::ops::Range;
 use btrfs_format::{LogicalAddr, ObjectId};
 
 use super::extent::{Extent, Kind};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::switches::{Mechanism, is_on};
-use crate::tree::Tree;
+use btrfs_store::tree::Tree;
 
 /// What shall stand in a range.
 #[derive(Clone, Debug)]
@@ -102,10 +102,10 @@ pub(super) fn plan_checked(
         replacements.iter().any(|r| !r.range.is_empty() && cuts(r))
     };
     if existing.iter().any(|e| e.is_inline() && is_cut(e)) {
-        return Err(Error::CorruptTree {
+        return Err(Error::Store(StoreError::CorruptTree {
             tree: tree.id(),
             what: format!("inode {ino}: its inline data is longer than what takes the place of part of it"),
-        });
+        }));
     }
     Ok(plan(existing, replacements))
 }

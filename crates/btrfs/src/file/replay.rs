@@ -7,10 +7,11 @@ use super::extent::{Extent, Kind, Walk, extent_key};
 use super::replace::{Plan, Replacement, plan_checked};
 use super::{BLOCK, csum, round_up};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
-use crate::overlay::Edit;
-use crate::tree::{Item, Tree};
-use crate::txn::{Batch, removal_edits};
+use crate::error::{Error, Result, StoreError};
+use btrfs_store::commit::removal_edits;
+use btrfs_store::overlay::Edit;
+use btrfs_store::tree::{Item, Tree};
+use btrfs_store::txn::Batch;
 use std::sync::Arc;
 
 /// Item edits of one file, with what they do to references and to the bytes that the inode counts.
@@ -122,7 +123,7 @@ pub(crate) fn load_logged_sums(
     range: &(LogicalAddr, u64),
     out: &mut Vec<(LogicalAddr, Vec<u8>)>,
 ) -> Result<()> {
-    let size = engine.volume.csum_type().size_bytes();
+    let size = engine.store.volume().csum_type().size_bytes();
     let (start, end) = (range.0.get(), range.0.get() + range.1);
     let mut take = |key: &Key, item: &[u8]| -> Result<()> {
         let blocks = (item.len() / size) as u64;
@@ -151,7 +152,7 @@ pub(crate) fn load_logged_sums(
 
 /// Puts checksums of replayed data into a batch, in the place of whatever the checksum tree has for these blocks.
 pub(crate) fn put_sums(engine: &Engine, batch: &mut Batch, mut runs: Vec<(LogicalAddr, Vec<u8>)>) -> Result<()> {
-    let size = engine.volume.csum_type().size_bytes();
+    let size = engine.store.volume().csum_type().size_bytes();
     runs.sort_by_key(|(addr, _)| *addr);
     // Files that share an extent bring its checksums several times.
     let mut end = 0_u64;
@@ -178,5 +179,5 @@ pub(crate) fn put_sums(engine: &Engine, batch: &mut Batch, mut runs: Vec<(Logica
 }
 
 fn corrupt(tree: &Tree, what: String) -> Error {
-    Error::CorruptTree { tree: tree.id(), what }
+    Error::Store(StoreError::CorruptTree { tree: tree.id(), what })
 }

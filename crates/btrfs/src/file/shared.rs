@@ -184,7 +184,7 @@ pub(crate) fn has_no_holes(engine: &Engine) -> bool {
     *engine
         .file
         .no_holes
-        .get_or_init(|| engine.volume.superblock().incompat_flags.get() & incompat::NO_HOLES != 0)
+        .get_or_init(|| engine.store.volume().superblock().incompat_flags.get() & incompat::NO_HOLES != 0)
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub(crate) fn note_dropped(engine: &Engine, addrs: &[LogicalAddr], when: Generat
     if addrs.is_empty() {
         return;
     }
-    let committed = engine.txn.committed();
+    let committed = engine.store.txn().committed();
     let mut remapped = engine.file.remapped.lock();
     remapped.by_addr.retain(|_, when| *when > committed);
     for addr in addrs {
@@ -74,10 +74,10 @@ pub(super) fn note_shared(engine: &Engine, addrs: &[LogicalAddr]) {
     if addrs.is_empty() {
         return;
     }
-    let now = engine.txn.running();
+    let now = engine.store.txn().running();
     let mut remapped = engine.file.remapped.lock();
     if remapped.latest < now {
-        let committed = engine.txn.committed();
+        let committed = engine.store.txn().committed();
         remapped.by_addr.retain(|_, when| *when > committed);
     }
     remapped.latest = now;
@@ -101,14 +101,14 @@ fn is_exclusive(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: &OnD
 /// Its references changed in a transaction that is not on disk yet.
 fn is_noted(engine: &Engine, addr: LogicalAddr) -> bool {
     let noted = engine.file.remapped.lock().by_addr.get(&addr).copied();
-    noted.is_some_and(|when| when > engine.txn.committed())
+    noted.is_some_and(|when| when > engine.store.txn().committed())
 }
 
 /// As far as the extent tree and the last snapshot tell.
 fn is_alone_in_tree(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<bool> {
     let tree = inode.tree.id();
     let root_key = Key::new(tree.object_id(), KeyType::ROOT_ITEM, u64::MAX);
-    let root = engine.forest.root_tree().floor_same_type(&root_key)?;
+    let root = engine.store.forest().root_tree().floor_same_type(&root_key)?;
     let root = root.and_then(|(_, item)| btrfs_format::view::root_item(&item));
     let snapshot = root.map_or(Generation(0), |root| Generation::from(root.last_snapshot));
     if extent.generation <= snapshot {
@@ -116,8 +116,8 @@ fn is_alone_in_tree(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: 
     }
     // Before the look: an item of a commit that ends in between has its extent in the tree afterwards, and no item on disk is younger
     // than the transaction that it was read from.
-    let committed = engine.txn.committed();
-    let extents = engine.forest.require(TreeId::EXTENT)?;
+    let committed = engine.store.txn().committed();
+    let extents = engine.store.forest().require(TreeId::EXTENT)?;
     let object = ObjectId(disk.addr.get());
     let key = Key::new(object, KeyType::EXTENT_ITEM, disk.len_bytes);
     let Some(item) = extents.get(&key)? else {

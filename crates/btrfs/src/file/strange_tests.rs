@@ -6,9 +6,9 @@ use cowshed_vfs::{Exchange, FallocateFlags};
 use super::compress::CompressPolicy;
 use super::tests::{Bench, plain, set_range};
 use super::{BLOCK, Group, WriteCtx};
-use crate::error::Error;
+use crate::error::{Error, StoreError};
 use crate::fs::MountOptions;
-use crate::space::Budget;
+use btrfs_store::space::Budget;
 
 /// A crash leaves data behind the end: blocks reach the disk in any order, and the size in the item stops at the first one
 /// that is missing. A file that grows must not show them.
@@ -69,10 +69,10 @@ fn inline_data_longer_than_a_block_is_not_taken_apart() {
     (0..2).for_each(|_| bench.create());
     let inode = bench.inode(0);
     let content: Vec<u8> = (0..8000_u32).map(|i| (i / 40) as u8).collect();
-    let mut batch = crate::txn::Batch::new();
+    let mut batch = btrfs_store::txn::Batch::new();
     let item = super::extent::encode_inline(&content, 8000, 0, btrfs_format::Generation(1));
     batch.put(&inode.tree, super::extent::extent_key(inode.ino, 0), item);
-    bench.engine().txn.join().apply_unreserved(batch);
+    bench.engine().store.txn().join().apply_unreserved(batch);
     {
         let mut attr = inode.attr.lock();
         (attr.attr.size, attr.disk_size, attr.attr.nbytes) = (8000, 8000, 8000);
@@ -81,7 +81,10 @@ fn inline_data_longer_than_a_block_is_not_taken_apart() {
     bench.compare(0, "as it was found");
     let engine = bench.engine();
     let is_refused = |result: crate::Result<()>, what: &str| {
-        assert!(matches!(result, Err(Error::CorruptTree { .. })), "{what}: {result:?}");
+        assert!(
+            matches!(result, Err(Error::Store(StoreError::CorruptTree { .. }))),
+            "{what}: {result:?}"
+        );
     };
     let (other, ctx) = (bench.inode(1), WriteCtx::default());
     is_refused(super::clone_range(engine, &inode, 0, &other, 0, 0), "clone");
@@ -115,7 +118,7 @@ fn inline_data_longer_than_a_block_is_not_taken_apart() {
     super::truncate(bench.engine(), &inode, 0).unwrap();
     bench.files[0].clear();
     bench.engine().sync().unwrap();
-    bench.engine().space.assert_nothing_reserved();
+    bench.engine().store.space().assert_nothing_reserved();
     bench.check("without it");
 }
 
@@ -207,7 +210,7 @@ fn an_exchange_without_space_does_nothing_first() {
         blocks: 1,
         is_release: false,
     };
-    let held: Vec<_> = std::iter::from_fn(|| engine.space.reserve_meta(budget).ok()).collect();
+    let held: Vec<_> = std::iter::from_fn(|| engine.store.space().reserve_meta(budget).ok()).collect();
     assert_eq!(exchange(), (false, false));
     drop(held);
     assert_eq!(exchange(), (true, true));

@@ -13,11 +13,11 @@ use cowshed_vfs::{Context, FallocateFlags, FileSystem, Lookup, NodeId, OpenFlags
 
 use super::{BLOCK, WriteCtx};
 use crate::engine::{Engine, EngineOptions};
-use crate::error::Error;
+use crate::error::{Error, StoreError};
 use crate::fs::{Fs, MountOptions};
 use crate::inode::Inode;
 use crate::testing::Dice;
-use crate::volume::{OpenOptions, Volume};
+use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_runtime::{Env, FixedEnv};
 
 fn name(file: usize) -> String {
@@ -246,12 +246,12 @@ fn a_full_volume_says_so_and_can_be_emptied() {
         }
         assert!(at < 128 << 20, "more than the volume holds");
     };
-    assert!(matches!(error, Error::NoSpace), "{error}");
+    assert!(matches!(error, Error::Store(StoreError::NoSpace)), "{error}");
     assert!(at > 20 << 20, "full after {at} bytes");
     bench.check("full");
     let mode = FallocateFlags::empty();
     let refused = super::fallocate(bench.engine(), &bench.inode(1), mode, 0, 90 << 20);
-    assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Store(StoreError::NoSpace))), "{refused:?}");
     // What was written is all there.
     let mut buf = vec![0; data.len()];
     for part in (0..at / data.len() as u64 * data.len() as u64).step_by(data.len()) {

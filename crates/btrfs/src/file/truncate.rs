@@ -16,9 +16,9 @@ use super::write::{WriteCtx, grow, note_dirty, touch};
 use super::writeback::{self, inline_extent};
 use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::inode::Inode;
-use crate::space::{Budget, DataReservation, MetaReservation};
+use btrfs_store::space::{Budget, DataReservation, MetaReservation};
 
 /// Extents dropped in one step: their items lie in few leaves, but each may free another extent item.
 const STEP_EXTENTS_MAX: usize = 128;
@@ -39,9 +39,9 @@ pub fn truncate(engine: &Engine, inode: &Arc<Inode>, new_size: u64) -> Result<()
     let (tail, reservation, _op, size) = loop {
         // In a statement of its own: the reservation may write data back, which takes the lock, too.
         let size = inode.attr.lock().attr.size;
-        let tail = match engine.space.reserve_data(tail_bytes(size)) {
+        let tail = match engine.store.space().reserve_data(tail_bytes(size)) {
             // A file can be cut all the same.
-            Err(Error::NoSpace) if new_size < size => engine.space.reserve_data(0)?,
+            Err(StoreError::NoSpace) if new_size < size => engine.store.space().reserve_data(0)?,
             tail => tail?,
         };
         let reservation = engine.reserve(Budget::TRUNCATE)?;
@@ -146,7 +146,7 @@ impl Tail {
         let len = (new_size - block) as usize;
         if reserved.is_none() && len as u64 > INLINE_BYTES_MAX && extent.as_ref().is_some_and(Extent::is_inline) {
             // Compressed as a rule: it is no inline data any more when it is shorter.
-            return Err(Error::NoSpace);
+            return Err(Error::Store(StoreError::NoSpace));
         }
         if !is_pending && !extent.is_some_and(|e| e.is_data()) {
             return Ok(None);

@@ -107,7 +107,7 @@ fn race(options: &MountOptions, adjust: fn(&mut btrfs_image::MkfsOptions), seed:
     bench.files[0] = last;
     drop(inode);
     bench.check(&format!("seed {seed}"));
-    bench.engine().space.assert_nothing_reserved();
+    bench.engine().store.space().assert_nothing_reserved();
     bench.remount();
     bench.compare(0, &format!("seed {seed}, after a remount"));
 }
@@ -160,7 +160,7 @@ fn sizes_that_change_before_a_truncation_has_its_lock() {
     });
     drop(inode);
     bench.check("at the end");
-    bench.engine().space.assert_nothing_reserved();
+    bench.engine().store.space().assert_nothing_reserved();
 }
 
 /// Space for the last block is looked for by writing back, this very file, too.
@@ -169,7 +169,7 @@ fn a_truncation_that_writes_its_own_file_back_to_find_space() {
     let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
     bench.create();
     let (engine, inode) = (bench.engine(), bench.inode(0));
-    let reserve = |blocks: u64| engine.space.reserve_data(blocks * BLOCK);
+    let reserve = |blocks: u64| engine.store.space().reserve_data(blocks * BLOCK);
     let few = reserve(6).unwrap();
     let mut rest = Vec::new();
     for blocks in [4096, 256, 16, 1] {

@@ -12,9 +12,9 @@ use super::replace::{self, Replacement};
 use super::shared::has_no_holes;
 use super::{BLOCK, FILE_BYTES_MAX, place, read, round_down, round_up, truncate, writeback};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::inode::{Inode, InodeState};
-use crate::space::{Budget, DataReservation};
+use btrfs_store::space::{Budget, DataReservation};
 
 /// How late the kernel sends a page that a mapping made dirty, at most: it looks every 5 seconds for what is dirty for 30.
 const PAGES_LATE_SECONDS: i64 = 40;
@@ -61,9 +61,9 @@ impl WriteCtx {
 ///
 /// Where much is dirty already, the writer writes back before it returns.
 pub fn write(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
-    engine.txn.check_writable()?;
-    if engine.volume.is_read_only() {
-        return Err(Error::ReadOnly);
+    engine.store.txn().check_writable()?;
+    if engine.store.volume().is_read_only() {
+        return Err(Error::Store(StoreError::ReadOnly));
     }
     let mut written = 0;
     while written < data.len() {
@@ -73,7 +73,7 @@ pub fn write(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx:
         let at = offset.saturating_add(written as u64);
         let piece = &data[written..written + len];
         let result = match write_piece(engine, inode, at, piece, ctx) {
-            Err(Error::NoSpace) => write_on_full(engine, inode, at, piece, ctx),
+            Err(Error::Store(StoreError::NoSpace)) => write_on_full(engine, inode, at, piece, ctx),
             other => other,
         };
         match result {
@@ -102,7 +102,10 @@ fn fitting(at: u64, data: &[u8], ctx: WriteCtx) -> Result<&[u8]> {
 
 fn write_piece(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
     // Wherever it falls, it touches no more blocks than these, and zeroing behind the old end touches one more.
-    let mut reservation = engine.space.reserve_data(round_up(data.len() as u64) + 2 * BLOCK)?;
+    let mut reservation = engine
+        .store
+        .space()
+        .reserve_data(round_up(data.len() as u64) + 2 * BLOCK)?;
     let _op = inode.lock.write();
     let size = inode.attr.lock().attr.size;
     let at = if ctx.append { size } else { offset };
@@ -144,19 +147,19 @@ fn write_on_full(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], 
     let end = at + data.len() as u64;
     let start = round_down(at);
     if !place::has_place(engine, inode, &(start..round_up(end)))? {
-        return Err(Error::NoSpace);
+        return Err(Error::Store(StoreError::NoSpace));
     }
     writeback::flush(engine, inode)?;
     if start > size {
         // Zeros behind the old end would need a block.
         if !size.is_multiple_of(BLOCK) && old_end_must_be_rewritten(engine, inode, size)? {
-            return Err(Error::NoSpace);
+            return Err(Error::Store(StoreError::NoSpace));
         }
         clear_gap(engine, inode, size, start)?;
     }
     let mut blocks = vec![0; (round_up(end) - start) as usize];
     for block in edge_blocks(at, end, size) {
-        let content = load_clean_block(engine, inode, block, size)?.ok_or(Error::NoSpace)?;
+        let content = load_clean_block(engine, inode, block, size)?.ok_or(Error::Store(StoreError::NoSpace))?;
         blocks[(block - start) as usize..][..BLOCK as usize].copy_from_slice(&content);
     }
     blocks[(at - start) as usize..][..data.len()].copy_from_slice(data);
@@ -185,7 +188,7 @@ pub(super) fn note_dirty(
 
 /// Times and set-id bits after a change of content.
 pub(super) fn touch(engine: &Engine, attr: &mut InodeState, ctx: WriteCtx) {
-    let now = engine.env.now();
+    let now = engine.store.env().now();
     let is_old = |set_at: Timestamp| (set_at.secs..set_at.secs + PAGES_LATE_SECONDS).contains(&now.secs);
     if !(ctx.from_cache && attr.times_set.is_some_and(is_old)) {
         (attr.attr.mtime, attr.attr.ctime) = (now, now);

@@ -28,8 +28,8 @@ use super::{BLOCK, EXTENT_BYTES_MAX, round_down};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::inode::{Inode, InodeState, flags};
-use crate::space::{Budget, DataReservation, MetaReservation};
-use crate::tree::Item;
+use btrfs_store::space::{Budget, DataReservation, MetaReservation};
+use btrfs_store::tree::Item;
 
 /// Bytes and runs written in one group: one batch of items each.
 const GROUP_BYTES_MAX: u64 = EXTENT_BYTES_MAX;
@@ -99,8 +99,8 @@ pub fn write_back_for_space(engine: &Engine) {
 
 /// Metadata for so many bytes in so many runs.
 pub(super) fn budget(engine: &Engine, runs: usize, bytes: u64) -> Budget {
-    let csum_bytes = engine.volume.csum_type().size_bytes() as u64 * bytes.div_ceil(BLOCK);
-    let nodesize_bytes = engine.store.nodesize_bytes() as u64;
+    let csum_bytes = engine.store.volume().csum_type().size_bytes() as u64 * bytes.div_ceil(BLOCK);
+    let nodesize_bytes = engine.store.nodes().nodesize_bytes() as u64;
     Budget::written(runs.div_ceil(GROUP_RUNS_MAX), bytes, csum_bytes, nodesize_bytes)
 }
 
@@ -206,7 +206,7 @@ fn group_bytes_max(engine: &Engine, dirty_bytes: u64) -> u64 {
     if dirty_bytes <= FRAGMENTED_BYTES_MAX {
         return most;
     }
-    let in_pieces = engine.space.data_bytes_in(GROUP_RUNS_MAX, most);
+    let in_pieces = engine.store.space().data_bytes_in(GROUP_RUNS_MAX, most);
     round_down(in_pieces).clamp(FRAGMENTED_BYTES_MAX, most)
 }
 
@@ -286,7 +286,7 @@ fn write_group(
         }
         Err(error) => {
             for (addr, len_bytes) in allocated {
-                engine.space.unalloc_data(addr, len_bytes);
+                engine.store.space().unalloc_data(addr, len_bytes);
             }
             tracing::error!(tree = %inode.tree.id(), ino = %inode.ino, %error, "dirty data could not be written and is lost");
             let telling = [&inode.data.failures, &engine.file.failures].map(|failures| failures.note(error.clone()));
@@ -400,7 +400,7 @@ fn prepare_inline(engine: &Engine, inode: &Arc<Inode>, group: &Group, choice: Op
     let packed = choice.map(|choice| pack::pack_inline(engine, choice, &flight[..BLOCK as usize], data.len()));
     let extent = match &packed {
         Some(Packed::Smaller { algorithm, bytes }) => {
-            engine.volume.need_features(compress::feature(*algorithm));
+            engine.store.volume().need_features(compress::feature(*algorithm));
             inline_extent(bytes, size, compress::on_disk(*algorithm))
         }
         Some(packed) if size > INLINE_BYTES_MAX => return Ok(Inline::Not { marks: packed.marks() }),

@@ -7,7 +7,7 @@ use cowshed_vfs::Timestamp;
 use super::Fs;
 use crate::error::Result;
 use crate::inode::{Inode, InodeAttr, flags};
-use crate::space::Budget;
+use btrfs_store::space::Budget;
 
 /// Mount options `relatime`, `strictatime`, `noatime`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Fs {
         {
             return;
         }
-        let now = self.engine.env.now();
+        let now = self.engine.store.env().now();
         let attr = inode.attr_now();
         if attr.flags & flags::NOATIME != 0 || attr.nlink == 0 || !self.options.atime.wants(&attr, now) {
             return;
@@ -59,14 +59,14 @@ impl Fs {
 
     fn write_atime(&self, inode: &Arc<Inode>, now: Timestamp) -> Result<()> {
         let space = self.engine.reserve(Budget::SETATTR)?;
-        let join = self.engine.txn.join();
+        let join = self.engine.store.txn().join();
         let mut state = inode.attr.lock();
         if state.attr.nlink == 0 {
             return Ok(());
         }
         state.attr.atime = now;
         state.attr.transid = join.generation();
-        let mut batch = crate::txn::Batch::new();
+        let mut batch = btrfs_store::txn::Batch::new();
         batch.put(&inode.tree, inode.key(), inode.item_bytes(&state));
         join.apply(batch, space);
         Ok(())

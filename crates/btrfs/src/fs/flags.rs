@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::inode::Inode;
 use crate::inode::access::{Caller, check_writable};
 use crate::inode::flags::{self, CompressionProperty, FlagSubject};
-use crate::space::Budget;
 use crate::xattr::{self, props};
+use btrfs_store::space::Budget;
 
 /// The flags after a change, and what becomes of the compression property.
 fn compute(
@@ -59,7 +59,7 @@ pub(super) fn change(engine: &Engine, caller: &Caller<'_>, inode: &Inode, change
     if (new ^ attr.flags) & locks != 0 && caller.checks && !creds.is_privileged() {
         return Err(Errno::NotPermitted.into());
     }
-    let now = engine.env.now();
+    let now = engine.store.env().now();
     let (join, mut staged) = prepare_and_join(engine, |generation| {
         let mut staged = Staged::new(&inode.tree);
         match property {

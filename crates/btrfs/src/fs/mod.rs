@@ -18,7 +18,7 @@ use cowshed_vfs::{Attr, Caches, Context, Entry, Error as Errno, Handle, NodeId, 
 pub use atime::AtimePolicy;
 
 use crate::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::file::compress::CompressPolicy;
 use crate::inode::Inode;
 use crate::inode::access::Caller;
@@ -80,7 +80,7 @@ impl Fs {
     /// Shows a subvolume. Errors: `NotFound` and `Invalid` (no such subvolume), and whatever reading finds.
     pub fn mount(engine: Arc<Engine>, options: MountOptions) -> Result<Self> {
         engine.objects.set_policy(Policy {
-            read_only: options.read_only || engine.volume.is_read_only(),
+            read_only: options.read_only || engine.store.volume().is_read_only(),
             nodatacow: options.nodatacow,
             nodatasum: options.nodatasum || options.nodatacow,
             compress: options.compress,
@@ -92,7 +92,7 @@ impl Fs {
         // The root is remembered as long as the mount lives.
         root.refs.add_lookup();
         let mut random = [0; 4];
-        engine.env.random(&mut random);
+        engine.store.env().random(&mut random);
         let numbering = Arc::new(Numbering::new(root.tree.id(), root.ino, random));
         Ok(Self {
             engine,
@@ -113,9 +113,9 @@ impl Fs {
     }
 
     fn stat_volume(&self) -> StatFs {
-        let block = self.engine.volume.sectorsize_bytes();
+        let block = self.engine.store.volume().sectorsize_bytes();
         let blocks = |bytes: u64| bytes / u64::from(block);
-        let space = self.engine.space.stat();
+        let space = self.engine.store.space().stat();
         StatFs {
             blocks: blocks(space.total_bytes),
             blocks_free: blocks(space.free_bytes),
@@ -185,9 +185,9 @@ fn opened_as(handle: Handle) -> Option<crate::file::Opened> {
 fn errno(what: &'static str, error: Error) -> Errno {
     match error {
         Error::Outcome(errno) => errno,
-        Error::NoSpace => Errno::NoSpace,
-        Error::ReadOnly => Errno::ReadOnly,
-        Error::Unsupported { ref feature } => {
+        Error::Store(StoreError::NoSpace) => Errno::NoSpace,
+        Error::Store(StoreError::ReadOnly) => Errno::ReadOnly,
+        Error::Store(StoreError::Unsupported { ref feature }) => {
             tracing::debug!(what, %feature, "not supported");
             Errno::NotSupported
         }

@@ -16,7 +16,7 @@ use cowshed_vfs::{
 use super::setattr::{Capability, setattr, strip_capability, strip_privileges, strips_of};
 use super::{Fs, VALID, errno, opened_as};
 use crate::dir::{self, NewInode};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::file::{self, WriteCtx};
 use crate::inode::access::check_writable;
 use crate::inode::{Inode, delete, flags};
@@ -196,9 +196,11 @@ impl Fs {
         if inode.kind() != FileKind::Symlink {
             return Err(Errno::Invalid.into());
         }
-        let corrupt = || Error::CorruptTree {
-            tree: inode.tree.id(),
-            what: format!("symbolic link {} has no inline target", inode.ino),
+        let corrupt = || {
+            Error::Store(StoreError::CorruptTree {
+                tree: inode.tree.id(),
+                what: format!("symbolic link {} has no inline target", inode.ino),
+            })
         };
         let key = Key::new(inode.ino, KeyType::EXTENT_DATA, 0);
         let item = inode.tree.get(&key)?.ok_or_else(corrupt)?;

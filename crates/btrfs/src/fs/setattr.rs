@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::file;
 use crate::inode::access::{Caller, check_writable};
 use crate::inode::{Inode, InodeAttr, flags};
-use crate::space::{Budget, MetaReservation};
 use crate::xattr::{self, CAPABILITY_NAME, acl};
+use btrfs_store::space::{Budget, MetaReservation};
 
 /// Changes attributes, all or none. Errors: see [`cowshed_vfs::FileSystem::setattr`]. `may_be_mapped`: pages that were changed
 /// through a mapping may come yet.
@@ -49,7 +49,7 @@ pub(super) fn setattr(
     }
     let kills = set.uid.is_some() || set.gid.is_some() || set.kill_suidgid;
     if matches!(set.mtime, Some(SetTime::At(_))) && may_be_mapped {
-        inode.attr.lock().times_set = Some(engine.env.now());
+        inode.attr.lock().times_set = Some(engine.store.env().now());
     }
     let _lock = inode.lock.write();
     change(engine, inode, space, kills, |attr, now| {
@@ -134,7 +134,7 @@ fn change(
     edit: impl Fn(&mut InodeAttr, Timestamp),
 ) -> Result<()> {
     let has_xattrs = !inode.xattrs.is_known_empty();
-    let now = engine.env.now();
+    let now = engine.store.env().now();
     let (join, mut staged) = prepare_and_join(engine, |generation| {
         let mut staged = Staged::new(&inode.tree);
         if has_xattrs {

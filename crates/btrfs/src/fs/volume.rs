@@ -15,7 +15,7 @@ use cowshed_vfs::{
 
 use super::setattr::{Capability, strip_capability, strips_of};
 use super::{Fs, errno, flags};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::file::{self, WriteCtx, map};
 use crate::inode::access::Caller;
 use crate::inode::{Inode, flags as inode_flags};
@@ -27,9 +27,11 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let outcome = match &error {
             Error::Outcome(errno) => *errno,
-            Error::NoSpace => Errno::NoSpace,
-            Error::ReadOnly => Errno::ReadOnly,
-            Error::Unsupported { .. } | Error::Refused { .. } => Errno::NotSupported,
+            Error::Store(StoreError::NoSpace) => Errno::NoSpace,
+            Error::Store(StoreError::ReadOnly) => Errno::ReadOnly,
+            Error::Store(StoreError::Unsupported { .. }) | Error::Store(StoreError::Refused { .. }) => {
+                Errno::NotSupported
+            }
             _ => Errno::Io,
         };
         Failure::new(outcome, error)
@@ -38,7 +40,7 @@ impl From<Error> for Failure {
 
 impl Volume for Fs {
     fn info(&self) -> VolumeInfo {
-        let volume = &self.engine.volume;
+        let volume = &self.engine.store.volume();
         let sb = volume.superblock();
         VolumeInfo {
             format: "btrfs",
@@ -69,11 +71,11 @@ impl Volume for Fs {
     }
 
     fn abort(&self, reason: &str) {
-        self.engine.txn.abort(reason);
+        self.engine.store.txn().abort(reason);
     }
 
     fn is_aborted(&self) -> bool {
-        self.engine.txn.is_aborted()
+        self.engine.store.txn().is_aborted()
     }
 
     fn check_target(&self, node: NodeId) -> VfsResult<()> {

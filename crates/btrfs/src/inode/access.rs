@@ -4,7 +4,7 @@ use cowshed_vfs::{Access, Context, Error as Errno, perm};
 
 use super::{Inode, flags};
 use crate::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::xattr;
 
 /// Who asks, and whether that has been checked already.
@@ -36,8 +36,8 @@ impl Caller<'_> {
 
 /// The inode can be changed at all.
 pub fn check_writable(engine: &Engine, inode: &Inode) -> Result<()> {
-    if inode.subvol.is_read_only() || engine.objects.is_read_only() || engine.volume.is_read_only() {
-        return Err(Error::ReadOnly);
+    if inode.subvol.is_read_only() || engine.objects.is_read_only() || engine.store.volume().is_read_only() {
+        return Err(Error::Store(StoreError::ReadOnly));
     }
     Ok(())
 }

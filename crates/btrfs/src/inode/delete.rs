@@ -12,10 +12,10 @@ use super::Inode;
 use crate::Engine;
 use crate::error::Result;
 use crate::file;
-use crate::space::Budget;
 use crate::subvol::Subvol;
-use crate::tree::Tree;
-use crate::txn::Batch;
+use btrfs_store::space::Budget;
+use btrfs_store::tree::Tree;
+use btrfs_store::txn::Batch;
 
 /// Items deleted in one batch: all in few leaves, one TRUNCATE budget's worth.
 const ITEMS_PER_BATCH: usize = 64;
@@ -58,7 +58,7 @@ pub fn settle(engine: &Engine, inode: &Arc<Inode>) {
         engine.objects.inodes.note_idle(inode);
         return;
     }
-    if engine.objects.is_read_only() || engine.txn.is_aborted() || !inode.refs.begin_deleting() {
+    if engine.objects.is_read_only() || engine.store.txn().is_aborted() || !inode.refs.begin_deleting() {
         return;
     }
     if let Err(error) = delete(engine, inode) {
@@ -129,7 +129,7 @@ fn delete_keys(engine: &Engine, tree: &Arc<Tree>, keys: impl Iterator<Item = Key
     for key in keys {
         batch.delete(tree, key);
     }
-    engine.txn.join().apply(batch, space);
+    engine.store.txn().join().apply(batch, space);
     Ok(())
 }
 
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use crate::engine::EngineOptions;
     use crate::fs::{Fs, MountOptions};
-    use crate::volume::{OpenOptions, Volume};
+    use btrfs_store::volume::{OpenOptions, Volume};
     use cowshed_runtime::FixedEnv;
 
     /// A commit may come between any two batches.
@@ -215,6 +215,6 @@ mod tests {
                 "nothing is left"
             );
         }
-        fs.engine().txn.abort("the test stops here");
+        fs.engine().store.txn().abort("the test stops here");
     }
 }

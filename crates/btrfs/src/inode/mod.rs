@@ -27,8 +27,8 @@ pub use unasked::Unasked;
 
 use crate::file::FileData;
 use crate::subvol::Subvol;
-use crate::tree::Tree;
 use crate::xattr::XattrCache;
+use btrfs_store::tree::Tree;
 
 /// The fields of an inode item, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use btrfs_format::{Key, KeyType, ObjectId, TreeId, view};
 use parking_lot::Mutex;
 
 use super::{Inode, InodeAttr};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::subvol::{PLACEHOLDER_INO_BIT, Subvol};
-use crate::tree::AddrHash;
+use btrfs_store::tree::AddrHash;
 
 const SHARDS: usize = 64;
 /// Idle inodes kept per shard: 64 x 512 of about half a KiB each are 16 MiB.
@@ -173,12 +173,12 @@ impl Shard {
 fn read_inode(subvol: &Arc<Subvol>, ino: ObjectId) -> Result<Option<Inode>> {
     if ino.0 >= PLACEHOLDER_INO_BIT {
         let what = format!("inode number {ino} is beyond every limit");
-        return Err(Error::CorruptTree { tree: subvol.id, what });
+        return Err(Error::Store(StoreError::CorruptTree { tree: subvol.id, what }));
     }
     let Some(item) = subvol.tree.get(&Key::new(ino, KeyType::INODE_ITEM, 0))? else {
         return Ok(None);
     };
-    let corrupt = |what: String| Error::CorruptTree { tree: subvol.id, what };
+    let corrupt = |what: String| Error::Store(StoreError::CorruptTree { tree: subvol.id, what });
     let raw = view::fixed::<InodeItem>(&item)
         .ok_or_else(|| corrupt(format!("item of inode {ino} has {} bytes", item.len())))?;
     let attr = InodeAttr::decode(raw);

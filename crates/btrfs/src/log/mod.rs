@@ -19,7 +19,7 @@ use btrfs_format::{Generation, Key, KeyType, ObjectId, Superblock, TreeId};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::U64;
 
-use crate::tree::RootPtr;
+use btrfs_store::tree::RootPtr;
 
 /// `end` of a range of directory indices that reaches beyond the last entry.
 pub const DIR_RANGE_OPEN_END: u64 = u64::MAX;

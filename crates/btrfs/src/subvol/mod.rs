@@ -15,10 +15,10 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::Engine;
 use crate::dir;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::file::compress::CompressPolicy;
 use crate::inode::{Inode, InodeAttr, InodeTable, delete};
-use crate::tree::Tree;
+use btrfs_store::tree::Tree;
 
 /// Numbers from here on are no inodes of the volume: they name the stand-ins for nested subvolumes in snapshots.
 pub const PLACEHOLDER_INO_BIT: u64 = 1 << 63;
@@ -92,7 +92,7 @@ impl Subvol {
         let ino = self.next_ino.fetch_add(1, Ordering::AcqRel);
         if ino >= PLACEHOLDER_INO_BIT {
             self.next_ino.fetch_sub(1, Ordering::AcqRel);
-            return Err(Error::NoSpace);
+            return Err(Error::Store(StoreError::NoSpace));
         }
         Ok(ObjectId(ino))
     }
@@ -107,18 +107,20 @@ pub fn load(engine: &Engine, id: TreeId) -> Result<Option<Arc<Subvol>>> {
         return Ok(None);
     }
     let key = Key::new(id.object_id(), KeyType::ROOT_ITEM, u64::MAX);
-    let Some((_, item)) = engine.forest.root_tree().floor_same_type(&key)? else {
+    let Some((_, item)) = engine.store.forest().root_tree().floor_same_type(&key)? else {
         return Ok(None);
     };
-    let root = view::root_item(&item).ok_or_else(|| Error::CorruptTree {
-        tree: TreeId::ROOT,
-        what: format!("root item of tree {id} is too short"),
+    let root = view::root_item(&item).ok_or_else(|| {
+        Error::Store(StoreError::CorruptTree {
+            tree: TreeId::ROOT,
+            what: format!("root item of tree {id} is too short"),
+        })
     })?;
     let flags = root.flags.get();
     if root.refs.get() == 0 || flags & root_flags::SUBVOL_DEAD != 0 {
         return Ok(None);
     }
-    let Some(tree) = engine.forest.load(id)? else {
+    let Some(tree) = engine.store.forest().load(id)? else {
         return Ok(None);
     };
     let root_ino = match root.root_dirid.get() {
@@ -136,7 +138,7 @@ pub fn load(engine: &Engine, id: TreeId) -> Result<Option<Arc<Subvol>>> {
         let mut subvols = engine.objects.subvols.write();
         subvols.entry(id).or_insert_with(|| fresh.clone()).clone()
     };
-    let is_writable = !(subvol.read_only || engine.objects.is_read_only() || engine.volume.is_read_only());
+    let is_writable = !(subvol.read_only || engine.objects.is_read_only() || engine.store.volume().is_read_only());
     if Arc::ptr_eq(&subvol, &fresh) && is_writable {
         // The files that are left wait for the next mount; what cannot be read answers for itself.
         if let Err(error) = delete::clean_orphans(engine, &subvol) {
@@ -149,9 +151,11 @@ pub fn load(engine: &Engine, id: TreeId) -> Result<Option<Arc<Subvol>>> {
 /// The root directory of a subvolume.
 pub fn root_of(engine: &Engine, subvol: &Arc<Subvol>) -> Result<Arc<Inode>> {
     let root = engine.objects.inodes.load(subvol, subvol.root_ino)?;
-    root.filter(|inode| inode.is_dir()).ok_or_else(|| Error::CorruptTree {
-        tree: subvol.id,
-        what: format!("root directory {} is missing", subvol.root_ino),
+    root.filter(|inode| inode.is_dir()).ok_or_else(|| {
+        Error::Store(StoreError::CorruptTree {
+            tree: subvol.id,
+            what: format!("root directory {} is missing", subvol.root_ino),
+        })
     })
 }
 
@@ -159,7 +163,7 @@ pub fn root_of(engine: &Engine, subvol: &Arc<Subvol>) -> Result<Arc<Inode>> {
 /// another place (snapshots copy the names of nested subvolumes, not these).
 pub fn enter(engine: &Engine, dir: &Arc<Inode>, name: &[u8], child: TreeId) -> Result<Arc<Inode>> {
     let key = Key::new(dir.tree.id().object_id(), KeyType::ROOT_REF, child.0);
-    let belongs_here = engine.forest.root_tree().get(&key)?.is_some_and(|item| {
+    let belongs_here = engine.store.forest().root_tree().get(&key)?.is_some_and(|item| {
         view::root_ref(&item).is_some_and(|(head, found)| head.dirid.get() == dir.ino.0 && found == name)
     });
     if belongs_here && let Some(subvol) = load(engine, child)? {
@@ -197,7 +201,7 @@ fn placeholder(engine: &Engine, dir: &Arc<Inode>, child: TreeId) -> Arc<Inode> {
 /// The tree and directory above the root of a subvolume; `None` for the top level.
 pub fn parent_of_root(engine: &Engine, id: TreeId) -> Result<Option<(TreeId, ObjectId)>> {
     let from = Key::new(id.object_id(), KeyType::ROOT_BACKREF, 0);
-    let found = engine.forest.root_tree().cursor_type(from).next()?;
+    let found = engine.store.forest().root_tree().cursor_type(from).next()?;
     Ok(found.and_then(|(key, item)| {
         view::root_ref(&item).map(|(head, _)| (TreeId(key.offset), ObjectId(head.dirid.get())))
     }))
@@ -249,7 +253,7 @@ pub fn resolve(engine: &Engine, choice: &SubvolChoice) -> Result<Arc<Inode>> {
 fn default_subvol(engine: &Engine) -> Result<TreeId> {
     const NAME: &[u8] = b"default";
     let key = Key::new(ObjectId::ROOT_TREE_DIR, KeyType::DIR_ITEM, hash::name_hash(NAME));
-    let Some(item) = engine.forest.root_tree().get(&key)? else {
+    let Some(item) = engine.store.forest().root_tree().get(&key)? else {
         return Ok(TreeId::FS);
     };
     let entry = view::dir_entries(&item).find(|e| e.name == NAME);

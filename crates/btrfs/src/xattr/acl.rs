@@ -6,7 +6,7 @@ pub use cowshed_vfs::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
 use cowshed_vfs::{Error as Errno, FileKind, SetXattrFlags, perm};
 
 use super::Effect;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::inode::Inode;
 use crate::inode::access::Caller;
 
@@ -38,9 +38,11 @@ fn list(inode: &Inode, name: &[u8]) -> Result<Option<Arc<Acl>>> {
     let parsed = match super::load(inode, name)? {
         None => None,
         Some(value) => Acl::parse(&value)
-            .map_err(|_| Error::CorruptTree {
-                tree: inode.tree.id(),
-                what: format!("access list of inode {} is no list", inode.ino),
+            .map_err(|_| {
+                Error::Store(StoreError::CorruptTree {
+                    tree: inode.tree.id(),
+                    what: format!("access list of inode {} is no list", inode.ino),
+                })
             })?
             .map(Arc::new),
     };

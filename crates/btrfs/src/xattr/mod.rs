@@ -21,10 +21,10 @@ use zerocopy::little_endian::U16;
 use crate::Engine;
 use crate::dir::staged::Staged;
 use crate::dir::{prepare_and_join, touch_inode};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::inode::Inode;
 use crate::inode::access::{Caller, check_changeable};
-use crate::space::Budget;
+use btrfs_store::space::Budget;
 
 /// File capabilities: gone after a change of owner or content, as set-id bits are.
 pub const CAPABILITY_NAME: &[u8] = b"security.capability";
@@ -127,10 +127,10 @@ pub fn stage_set(
     let head_bytes = size_of::<DirItem>();
     let len = head_bytes + name.len() + value.len();
     let (Ok(data_len), Ok(name_len)) = (u16::try_from(value.len()), u16::try_from(name.len())) else {
-        return Err(Error::NoSpace);
+        return Err(Error::Store(StoreError::NoSpace));
     };
     if len > staged.item_bytes_max() {
-        return Err(Error::NoSpace);
+        return Err(Error::Store(StoreError::NoSpace));
     }
     let head = DirItem {
         location: Key::MIN.into(),
@@ -145,7 +145,7 @@ pub fn stage_set(
         copy_others(&item, name, &mut bytes);
     }
     if bytes.len() + len > staged.item_bytes_max() {
-        return Err(Error::NoSpace);
+        return Err(Error::Store(StoreError::NoSpace));
     }
     bytes.extend_from_slice(head.as_bytes());
     bytes.extend_from_slice(name);
@@ -283,7 +283,7 @@ fn change(
     if !exists && !may_be_absent {
         return Err(Errno::NoData.into());
     }
-    let now = engine.env.now();
+    let now = engine.store.env().now();
     let (join, mut staged) = prepare_and_join(engine, |generation| {
         let mut staged = Staged::new(&inode.tree);
         match &effect.value {

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use btrfs_check::{CheckOptions, check};
 use btrfs_image::{MkfsOptions, mkfs};
+use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::fs::{Fs, MountOptions};
-use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_runtime::SystemEnv;
 use cowshed_vfs::{

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use btrfs_format::items::{DEV_REPLACE_STARTED, DEV_REPLACE_SUSPENDED, DevReplace};
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
+use btrfs_store::space::Budget;
+use btrfs_store::txn::Batch;
+use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
-use cowshed_btrfs::space::Budget;
-use cowshed_btrfs::txn::Batch;
-use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_harness::{KernelVolume, LoopDevice, VolumeOptions, need, run};
 use cowshed_runtime::SystemEnv;
@@ -44,14 +44,14 @@ fn a_device_that_is_being_replaced() {
         (DEV_REPLACE_SUSPENDED, true),
     ] {
         let engine = rig.fs.engine().clone();
-        let tree = engine.forest.require(TreeId::DEV).unwrap();
+        let tree = engine.store.forest().require(TreeId::DEV).unwrap();
         let mut item = DevReplace::new_zeroed();
         item.src_devid = 1.into();
         item.replace_state = state.into();
         let mut batch = Batch::new();
         batch.put(&tree, Key::new(ObjectId(0), KeyType::DEV_REPLACE, 0), item.as_bytes());
         let space = engine.reserve(Budget::CREATE).unwrap();
-        engine.txn.join().apply(batch, space);
+        engine.store.txn().join().apply(batch, space);
         rig.commit();
         drop((engine, tree));
         let volume = rig.unmount();

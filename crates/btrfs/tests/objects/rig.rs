@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
+use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::fs::{Fs, MountOptions};
-use cowshed_btrfs::volume::{OpenOptions, Volume};
 use cowshed_btrfs::{Engine, dir};
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_harness::{KernelVolume, VolumeOptions, need};
@@ -74,7 +74,7 @@ impl Rig {
     }
     /// Stops after the last commit.
     pub fn crash(self) -> KernelVolume {
-        self.fs.engine().txn.abort("a test stops here");
+        self.fs.engine().store.txn().abort("a test stops here");
         self.volume
     }
     /// Ends the mount; btrfs-progs must find nothing.
@@ -92,7 +92,7 @@ impl Rig {
     /// Drops all that is cached, so that the next look goes to the trees.
     pub fn cool(&self) {
         self.commit();
-        self.fs.engine().store.drop_clean();
+        self.fs.engine().store.nodes().drop_clean();
     }
 
     pub fn entry_at(&self, parent: NodeId, name: &[u8]) -> Result<Entry> {
@@ -219,7 +219,7 @@ impl Rig {
 
     /// Items of an object in the mounted subvolume's tree.
     pub fn items(&self, ino: u64, ty: KeyType) -> Vec<(Key, Vec<u8>)> {
-        let tree = self.fs.engine().forest.require(TreeId::FS).unwrap();
+        let tree = self.fs.engine().store.forest().require(TreeId::FS).unwrap();
         let all = tree.cursor_type(Key::new(ObjectId(ino), ty, 0)).collect().unwrap();
         all.into_iter().map(|(k, item)| (k, item.to_vec())).collect()
     }
@@ -230,7 +230,7 @@ impl Rig {
     }
     /// Everything about an object is gone.
     pub fn is_gone(&self, ino: u64) -> bool {
-        let tree = self.fs.engine().forest.require(TreeId::FS).unwrap();
+        let tree = self.fs.engine().store.forest().require(TreeId::FS).unwrap();
         let from = Key::new(ObjectId(ino), KeyType(0), 0);
         let to = Key::new(ObjectId(ino), KeyType(u8::MAX), u64::MAX);
         tree.cursor(from, to).next().unwrap().is_none()
@@ -247,7 +247,7 @@ impl Rig {
         assert_eq!(by_hash, names.len(), "{path}: names by hash and by index");
         let bytes: u64 = names.iter().map(|n| n.len() as u64).sum();
         assert_eq!(self.attr(path).unwrap().size_bytes, 2 * bytes, "{path}: size");
-        let tree = self.fs.engine().forest.require(TreeId::FS).unwrap();
+        let tree = self.fs.engine().store.forest().require(TreeId::FS).unwrap();
         for name in names {
             let found = dir::names::find(&tree, ObjectId(dir_ino), name.as_bytes()).unwrap();
             assert!(found.is_some(), "{path}/{name} is found by hash");

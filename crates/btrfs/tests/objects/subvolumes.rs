@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use btrfs_format::items::RootItem;
 use btrfs_format::{Key, KeyType, TreeId};
+use btrfs_store::space::Budget;
+use btrfs_store::txn::Batch;
 use cowshed_btrfs::fs::MountOptions;
-use cowshed_btrfs::space::Budget;
 use cowshed_btrfs::subvol::SubvolChoice;
-use cowshed_btrfs::txn::Batch;
 use cowshed_harness::{KernelVolume, VolumeOptions, run};
 use cowshed_vfs::{Error, InitInfo, RenameFlags};
 
@@ -163,7 +163,7 @@ fn a_root_item_that_forgot_its_snapshot_ends_the_commit() {
         .expect("the kernel makes subvolumes");
     let rig = mounted(volume, SubvolChoice::Id(TreeId::FS));
     let engine = rig.fs.engine().clone();
-    let tree = engine.forest.root_tree().clone();
+    let tree = engine.store.forest().root_tree().clone();
     let sv = TreeId(256);
     let key = Key::new(sv.object_id(), KeyType::ROOT_ITEM, 0);
     let mut item = RootItem::read_from_bytes(&tree.get(&key).unwrap().expect("sv's root item")).unwrap();
@@ -172,12 +172,12 @@ fn a_root_item_that_forgot_its_snapshot_ends_the_commit() {
     let reservation = engine.reserve(Budget::CREATE).unwrap();
     let mut batch = Batch::new();
     batch.put(&tree, key, item.as_bytes());
-    engine.txn.join().apply(batch, reservation);
+    engine.store.txn().join().apply(batch, reservation);
     rig.commit();
     rig.create("sv/new").unwrap();
     let error = engine.sync().unwrap_err().to_string();
     assert!(error.contains("newer than the last snapshot"), "{error}");
-    assert!(engine.txn.is_aborted());
+    assert!(engine.store.txn().is_aborted());
     assert_eq!(rig.create("sv/newer").unwrap_err(), Error::ReadOnly);
     drop((engine, tree));
     // What was there is there, in both.

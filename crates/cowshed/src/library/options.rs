@@ -73,7 +73,7 @@ impl OpenOptions {
 
     /// What to overlook on a damaged volume.
     pub fn rescue(mut self, rescue: Rescue) -> Self {
-        self.formats.open.rescue = cowshed_btrfs::volume::Rescue {
+        self.formats.open.rescue = btrfs_store::volume::Rescue {
             use_backup_root: rescue.use_backup_root,
             no_log_replay: rescue.no_log_replay,
             ignore_bad_roots: rescue.ignore_bad_roots,

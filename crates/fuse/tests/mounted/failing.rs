@@ -8,10 +8,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use btrfs_image::{MkfsOptions, mkfs};
+use btrfs_store::volume::{self, Volume};
 use cowshed_btrfs::Engine;
 use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::fs::{Fs, MountOptions};
-use cowshed_btrfs::volume::{self, Volume};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
 use cowshed_fuse::{Session, SessionError, SessionOptions, Unmounter};
@@ -87,7 +87,7 @@ impl Failing {
         assert!(self.plan.counts().faults > 0);
         self.plan.clear();
         file.sync_all().unwrap();
-        assert!(!self.engine.txn.is_aborted());
+        assert!(!self.engine.store.txn().is_aborted());
     }
 
     /// A fresh mount, without the kernel's memory of this one, shows the same.

@@ -6,7 +6,8 @@ use btrfs_format::{Key, LogicalAddr, TreeId};
 
 use super::{Shared, corrupt};
 use crate::error::Result;
-use crate::tree::{BlockPtr, RootPtr, child_ptr};
+use btrfs_store::tree::{RootPtr, child_ptr};
+use btrfs_store::volume::BlockPtr;
 
 /// Reads and verifies a log tree, and takes its blocks out of free space until the next commit is done.
 ///
@@ -21,7 +22,7 @@ pub(super) fn claim(shared: &mut Shared<'_>, root: RootPtr) -> Result<()> {
     };
     let mut todo: Vec<(BlockPtr, Option<Key>)> = vec![(root, None)];
     while let Some((ptr, limit)) = todo.pop() {
-        let block = shared.engine.store.load(&ptr, TreeId::TREE_LOG)?;
+        let block = shared.engine.store.nodes().load(&ptr, TreeId::TREE_LOG)?;
         claim_block(shared, ptr.addr)?;
         let last = block.len().checked_sub(1).map(|slot| block.key(slot));
         if let (Some(limit), Some(last)) = (limit, last)
@@ -49,7 +50,10 @@ fn claim_block(shared: &mut Shared<'_>, addr: LogicalAddr) -> Result<()> {
     if shared.is_read_only {
         return Ok(());
     }
-    let (space, len) = (&shared.engine.space, shared.engine.volume.nodesize_bytes().into());
+    let (space, len) = (
+        &shared.engine.store.space(),
+        shared.engine.store.volume().nodesize_bytes().into(),
+    );
     space.claim(addr, len, block_group::METADATA)?;
     space.pin(addr, len);
     Ok(())

@@ -13,9 +13,9 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::file::replay::{self as file, ExtentChange};
 use crate::inode::flags::NODATASUM;
-use crate::refs::{DataRef, RefChange, RefKind};
-use crate::tree::Item;
-use crate::txn::Batch;
+use btrfs_store::refs::{DataRef, RefChange, RefKind};
+use btrfs_store::tree::Item;
+use btrfs_store::txn::Batch;
 
 impl Replay<'_, '_> {
     /// Replays the extent items of one inode, in order.
@@ -106,12 +106,21 @@ impl Replay<'_, '_> {
         if self.shared.fresh.contains_key(&addr) {
             return Ok(RefKind::Add);
         }
-        let extents = self.shared.engine.forest.require(btrfs_format::TreeId::EXTENT)?;
+        let extents = self
+            .shared
+            .engine
+            .store
+            .forest()
+            .require(btrfs_format::TreeId::EXTENT)?;
         let key = Key::new(ObjectId(addr.get()), KeyType::EXTENT_ITEM, len_bytes);
         if extents.get(&key)?.is_some() {
             return Ok(RefKind::Add);
         }
-        self.shared.engine.space.claim(addr, len_bytes, block_group::DATA)?;
+        self.shared
+            .engine
+            .store
+            .space()
+            .claim(addr, len_bytes, block_group::DATA)?;
         self.shared.fresh.insert(addr, true);
         Ok(RefKind::New)
     }

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::file::replay as file;
 use crate::inode::flags::NODATASUM;
 use crate::subvol::PLACEHOLDER_INO_BIT;
-use crate::txn::Batch;
+use btrfs_store::txn::Batch;
 
 pub(super) fn kind_of(inode: &InodeItem) -> Option<FileKind> {
     FileKind::from_mode(inode.mode.get())

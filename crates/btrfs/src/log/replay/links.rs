@@ -10,7 +10,7 @@ use super::inodes::is_dir;
 use super::{Replay, corrupt};
 use crate::error::Result;
 use crate::inode::delete::orphan_key;
-use crate::txn::Batch;
+use btrfs_store::txn::Batch;
 
 impl Replay<'_, '_> {
     pub(super) fn link_counts(&mut self) -> Result<()> {

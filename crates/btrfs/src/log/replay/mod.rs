@@ -28,17 +28,17 @@ use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeId, view
 
 use super::{root_key, root_of};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, StoreError};
 use crate::file::replay as file;
-use crate::tree::{RootPtr, Tree};
-use crate::txn::Batch;
+use btrfs_store::tree::{RootPtr, Tree};
+use btrfs_store::txn::Batch;
 
 /// Puts everything that the volume's log holds into the overlays. False where there is no log.
 ///
 /// # Errors
 /// [`Error::LogReplay`]; the engine must then be dropped: its overlays may hold half of the log.
 pub(crate) fn replay(engine: &Engine) -> Result<bool> {
-    let Some(root) = root_of(&engine.volume.superblock()) else {
+    let Some(root) = root_of(&engine.store.volume().superblock()) else {
         return Ok(false);
     };
     let of_tree = |subvol| {
@@ -76,8 +76,8 @@ impl<'e> Shared<'e> {
     fn new(engine: &'e Engine) -> Self {
         Self {
             engine,
-            generation: engine.txn.running(),
-            is_read_only: engine.volume.is_read_only(),
+            generation: engine.store.txn().running(),
+            is_read_only: engine.store.volume().is_read_only(),
             fresh: HashMap::new(),
             sums: Vec::new(),
             judged_data: extents::JudgedData::default(),
@@ -86,16 +86,16 @@ impl<'e> Shared<'e> {
     }
 
     fn apply(&self, batch: Batch) {
-        self.engine.txn.join().apply_unreserved(batch);
+        self.engine.store.txn().join().apply_unreserved(batch);
     }
 
     fn finish(self) -> Result<()> {
         let mut batch = Batch::new();
         file::put_sums(self.engine, &mut batch, self.sums)?;
-        self.engine.txn.join().apply_unreserved(batch);
+        self.engine.store.txn().join().apply_unreserved(batch);
         self.judged_data.judge(self.engine)?;
         for addr in &self.log_blocks {
-            self.engine.store.forget(*addr);
+            self.engine.store.nodes().forget(*addr);
         }
         Ok(())
     }
@@ -104,7 +104,7 @@ impl<'e> Shared<'e> {
 /// The logs that the log root tree names, all their blocks verified and claimed.
 fn load_logs(engine: &Engine, root: RootPtr, shared: &mut Shared<'_>) -> Result<Vec<(TreeId, RootPtr)>> {
     blocks::claim(shared, root)?;
-    let tree = Tree::new(TreeId::TREE_LOG, engine.store.clone(), root);
+    let tree = Tree::new(TreeId::TREE_LOG, engine.store.nodes().clone(), root);
     let mut logs = Vec::new();
     let mut cursor = tree.cursor_type(root_key(TreeId(0)));
     while let Some((key, item)) = cursor.next()? {
@@ -125,7 +125,7 @@ fn replay_subvolume(shared: &mut Shared<'_>, id: TreeId, log: RootPtr) -> Result
         tracing::info!(subvolume = %id, "the log of a deleted subvolume goes with it");
         return Ok(());
     };
-    let log = Arc::new(Tree::new(TreeId::TREE_LOG, shared.engine.store.clone(), log));
+    let log = Arc::new(Tree::new(TreeId::TREE_LOG, shared.engine.store.nodes().clone(), log));
     let mut replay = Replay {
         shared,
         tree,
@@ -152,11 +152,15 @@ fn live_subvolume(engine: &Engine, id: TreeId) -> Result<Option<Arc<Tree>>> {
         return Err(corrupt(format!("the log names tree {id}, which holds no files")));
     }
     let key = Key::new(id.object_id(), KeyType::ROOT_ITEM, u64::MAX);
-    let root = engine.forest.root_tree().floor_same_type(&key)?;
+    let root = engine.store.forest().root_tree().floor_same_type(&key)?;
     let is_live = root
         .and_then(|(_, item)| view::root_item(&item))
         .is_some_and(|root| root.refs.get() > 0);
-    if is_live { engine.forest.load(id) } else { Ok(None) }
+    if is_live {
+        Ok(engine.store.forest().load(id)?)
+    } else {
+        Ok(None)
+    }
 }
 
 /// The replay of one subvolume's log.
@@ -197,7 +201,7 @@ impl Replay<'_, '_> {
     fn rest(&mut self) -> Result<()> {
         let log = self.log.clone();
         let mut cursor = log.cursor(Key::MIN, Key::new(ObjectId::LAST_FREE, KeyType(u8::MAX), u64::MAX));
-        let mut extents: Vec<(Key, crate::tree::Item)> = Vec::new();
+        let mut extents: Vec<(Key, btrfs_store::tree::Item)> = Vec::new();
         while let Some((key, item)) = cursor.next()? {
             if extents.first().is_some_and(|(k, _)| k.objectid != key.objectid) {
                 self.replay_extents(std::mem::take(&mut extents))?;
@@ -239,17 +243,17 @@ impl Replay<'_, '_> {
     }
 
     fn corrupt(&self, what: String) -> Error {
-        Error::CorruptTree {
+        Error::Store(StoreError::CorruptTree {
             tree: self.tree.id(),
             what,
-        }
+        })
     }
 }
 
 /// The log says what cannot be.
 fn corrupt(what: String) -> Error {
-    Error::CorruptTree {
+    Error::Store(StoreError::CorruptTree {
         tree: TreeId::TREE_LOG,
         what,
-    }
+    })
 }

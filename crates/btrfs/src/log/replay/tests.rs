@@ -27,10 +27,10 @@ use crate::file::replay::data_of_file;
 use crate::fs::{Fs, MountOptions};
 use crate::inode::flags::NODATASUM;
 use crate::log::{dir_range_item, dir_range_key, root_item, root_key};
-use crate::space::BlockKind;
 use crate::testing::Dice;
-use crate::tree::RootPtr;
-use crate::volume::{OpenOptions, Rescue, Volume};
+use btrfs_store::space::BlockKind;
+use btrfs_store::tree::RootPtr;
+use btrfs_store::volume::{OpenOptions, Rescue, Volume};
 use cowshed_runtime::FixedEnv;
 
 static CTX: Context = Context::root();
@@ -101,21 +101,21 @@ impl Base {
         drop(fs);
         // Allocated and never committed: free, as a log's blocks are.
         let engine = open(&blocks, false, false).unwrap();
-        let alloc = || engine.space.alloc_block(BlockKind::Metadata).unwrap();
-        let mut reserved = engine.space.reserve_data(4096).unwrap();
-        let (data, _) = engine.space.alloc_data(&mut reserved, 4096).unwrap();
+        let alloc = || engine.store.space().alloc_block(BlockKind::Metadata).unwrap();
+        let mut reserved = engine.store.space().reserve_data(4096).unwrap();
+        let (data, _) = engine.store.space().alloc_data(&mut reserved, 4096).unwrap();
         drop(reserved);
-        let tree = engine.forest.require(TreeId::FS).unwrap();
+        let tree = engine.store.forest().require(TreeId::FS).unwrap();
         let base = Base {
             data,
             x_data: data_of_file(&tree, ObjectId(X)).unwrap()[0].0,
-            generation: engine.txn.running(),
+            generation: engine.store.txn().running(),
             log_root: alloc(),
             log: alloc(),
-            in_use: engine.forest.require(TreeId::FS).unwrap().root().addr,
+            in_use: engine.store.forest().require(TreeId::FS).unwrap().root().addr,
             device: device.snapshot(),
         };
-        engine.txn.abort("the test stops here");
+        engine.store.txn().abort("the test stops here");
         base
     }
 
@@ -184,7 +184,7 @@ impl Base {
             "a read-only mount sees what a writable one makes"
         );
         fs.engine().commit().unwrap();
-        assert!(!fs.engine().volume.has_log());
+        assert!(!fs.engine().store.volume().has_log());
         let report = check(&[device], &CheckOptions::default());
         assert!(report.is_clean(), "{report}");
         fs
@@ -307,7 +307,7 @@ fn what_a_logged_range_lacks_is_gone_with_all_below() {
     ];
     let fs = Base::new().replayed(items);
     assert_eq!(entries(&fs, NodeId::ROOT), ["other"]);
-    let tree = fs.engine().forest.require(TreeId::FS).unwrap();
+    let tree = fs.engine().store.forest().require(TreeId::FS).unwrap();
     for gone in [OLD, SUB, X] {
         let key = Key::new(ObjectId(gone), KeyType::INODE_ITEM, 0);
         assert!(tree.get(&key).unwrap().is_none(), "inode {gone} is deleted");
@@ -406,7 +406,7 @@ fn whatever_fails_while_a_log_is_replayed_the_next_mount_has_all_of_it() {
             let opened = open(&faulty, false, false);
             let is_done = opened.is_ok();
             if let Ok(engine) = opened {
-                engine.txn.abort("the test stops here");
+                engine.store.txn().abort("the test stops here");
             }
             let device: Arc<dyn BlockDevice> = device;
             let fs = Fs::mount(open(&device, false, false).unwrap(), MountOptions::default()).unwrap();
@@ -466,7 +466,7 @@ fn no_log_takes_the_name_of_a_subvolume_away() {
     let base = Base::new();
     let device: Arc<dyn BlockDevice> = Arc::new(base.device.snapshot());
     let engine = open(&device, false, false).unwrap();
-    let tree = engine.forest.require(TreeId::FS).unwrap();
+    let tree = engine.store.forest().require(TreeId::FS).unwrap();
     let mut staged = Staged::new(&tree);
     let new = NewName {
         dir: ObjectId(ROOT),
@@ -474,10 +474,10 @@ fn no_log_takes_the_name_of_a_subvolume_away() {
         index: 9,
         location: Key::new(ObjectId(300), KeyType::ROOT_ITEM, u64::MAX),
         ty: file_type::DIR,
-        generation: engine.txn.running(),
+        generation: engine.store.txn().running(),
     };
     names::insert(&mut staged, &new).unwrap();
-    engine.txn.join().apply_unreserved(staged.into_batch());
+    engine.store.txn().join().apply_unreserved(staged.into_batch());
     let mut shared = super::Shared::new(&engine);
     let mut replay = super::Replay {
         log: tree.clone(),
@@ -493,7 +493,7 @@ fn no_log_takes_the_name_of_a_subvolume_away() {
     assert!(error.contains("is a subvolume's"), "{error}");
     let error = replay.unlink(ObjectId(ROOT), b"absent").unwrap_err().to_string();
     assert!(error.contains("has no entry by hash"), "{error}");
-    engine.txn.abort("the test stops here");
+    engine.store.txn().abort("the test stops here");
 }
 
 #[test]

@@ -14,12 +14,12 @@ use zerocopy::IntoBytes;
 use super::collect::{Step, Stop};
 use super::ranges::Ranges;
 use crate::engine::Engine;
-use crate::error::Result;
 use crate::log::{root_item, root_key};
-use crate::overlay::Edit;
-use crate::space::BlockKind;
-use crate::tree::{Edits, FullLeaves, MergeHost, Merger, RootPtr, Tree};
-use crate::volume::SuperblockCopies;
+use btrfs_store::Result;
+use btrfs_store::overlay::Edit;
+use btrfs_store::space::BlockKind;
+use btrfs_store::tree::{Edits, FullLeaves, MergeHost, Merger, RootPtr, Tree};
+use btrfs_store::volume::SuperblockCopies;
 
 /// The log of one subvolume.
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ impl LogTrees {
             }
         }
         host.merge(&mut self.root, &roots)?;
-        if engine.space.needs_full_commit() {
+        if engine.store.space().has_new_chunk() {
             return Err(Stop::Commit("a chunk was made for the log"));
         }
         let blocks = host.fresh.len() as u64;
@@ -88,20 +88,20 @@ impl LogTrees {
         }
         for addr in replaced {
             self.blocks.remove(&addr);
-            engine.store.forget(LogicalAddr(addr));
-            engine.space.free_log_block(LogicalAddr(addr));
+            engine.store.nodes().forget(LogicalAddr(addr));
+            engine.store.space().free_log_block(LogicalAddr(addr));
         }
         Ok(Written {
             blocks,
-            bytes: blocks * engine.store.nodesize_bytes() as u64,
+            bytes: blocks * engine.store.nodes().nodesize_bytes() as u64,
         })
     }
 
     /// No superblock leads to any of it any more.
     pub fn clear(&mut self, engine: &Engine) {
         for addr in std::mem::take(&mut self.blocks) {
-            engine.store.forget(LogicalAddr(addr));
-            engine.space.free_log_block(LogicalAddr(addr));
+            engine.store.nodes().forget(LogicalAddr(addr));
+            engine.store.space().free_log_block(LogicalAddr(addr));
         }
         *self = Self::default();
     }
@@ -109,7 +109,7 @@ impl LogTrees {
 
 /// Writes the superblock that leads to the log.
 fn publish(engine: &Engine, root: RootPtr) -> Result<()> {
-    let volume = &engine.volume;
+    let volume = engine.store.volume();
     let mut sb = volume.superblock();
     sb.log_root = root.addr.into();
     sb.log_root_level = root.level;
@@ -135,14 +135,14 @@ struct Host<'e> {
 
 impl Host<'_> {
     fn take_block(&mut self) -> Result<LogicalAddr> {
-        let addr = self.engine.space.alloc_block(BlockKind::Metadata)?;
+        let addr = self.engine.store.space().alloc_block(BlockKind::Metadata)?;
         self.blocks.insert(addr.get());
         self.fresh.insert(addr.get(), None);
         Ok(addr)
     }
 
     fn merge(&mut self, slot: &mut Option<Arc<Tree>>, edits: &Edits) -> Result<()> {
-        let store = self.engine.store.clone();
+        let store = self.engine.store.nodes().clone();
         let tree = match slot {
             Some(tree) => tree.clone(),
             None => slot.insert(self.empty_tree()?).clone(),
@@ -162,7 +162,7 @@ impl Host<'_> {
 
     fn empty_tree(&mut self) -> Result<Arc<Tree>> {
         let addr = self.take_block()?;
-        let volume = &self.engine.volume;
+        let volume = &self.engine.store.volume();
         let header = HeaderFields {
             fsid: volume.metadata_fsid(),
             chunk_tree_uuid: volume.chunk_tree_uuid(),
@@ -172,7 +172,7 @@ impl Host<'_> {
             level: 0,
             flags: header_flags::CURRENT,
         };
-        let store = &self.engine.store;
+        let store = self.engine.store.nodes();
         let block = TreeBlock::from_builder(LeafBuilder::new(store.nodesize_bytes()).finish(&header));
         store.insert_dirty(block.clone());
         self.fresh.insert(addr.get(), Some(block));
@@ -181,14 +181,16 @@ impl Host<'_> {
             generation: self.transid,
             level: 0,
         };
-        Ok(Arc::new(Tree::new(TreeId::TREE_LOG, store.clone(), root)))
+        Ok(Arc::new(Tree::new(TreeId::TREE_LOG, (*store).clone(), root)))
     }
 
     /// Seals and writes the blocks of this sync.
     fn write_out(&mut self) -> Result<()> {
         let blocks: Vec<TreeBlock> = std::mem::take(&mut self.fresh).into_values().flatten().collect();
-        let Engine { store, workers, .. } = self.engine;
-        store.write_out(workers, blocks, self.transid, Some(TreeId::TREE_LOG))
+        let store = &self.engine.store;
+        store
+            .nodes()
+            .write_out(store.workers(), blocks, self.transid, Some(TreeId::TREE_LOG))
     }
 }
 
@@ -214,16 +216,16 @@ impl MergeHost for Host<'_> {
         // Blocks of earlier syncs are never released but replaced: this one was never written.
         self.fresh.remove(&addr.get());
         self.blocks.remove(&addr.get());
-        self.engine.space.free_block(addr);
+        self.engine.store.space().free_block(addr);
         Ok(())
     }
 
     fn take_full(&mut self, addr: LogicalAddr, bytes: Vec<u8>) -> Result<Option<Vec<u8>>> {
         // An empty root may have been there before.
         self.fresh.insert(addr.get(), None);
-        let Engine { store, workers, .. } = self.engine;
+        let store = &self.engine.store;
         let what = (self.transid, TreeId::TREE_LOG);
-        self.full.take((store, workers), what, (addr, bytes))?;
+        self.full.take((store.nodes(), store.workers()), what, (addr, bytes))?;
         Ok(None)
     }
 

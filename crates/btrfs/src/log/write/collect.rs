@@ -18,13 +18,13 @@ use super::names::LeftNames;
 use super::renamed::Renamed;
 use crate::dir::names::{Target, find, index_key};
 use crate::engine::Engine;
-use crate::error::Error;
+use crate::error::{Error, StoreError};
 use crate::file;
 use crate::log::half_leaf_bytes;
-use crate::overlay::Edit;
 use crate::switches::{Mechanism, is_on};
-use crate::tree::{Change, Edits, Item, Tree};
 use crate::xattr;
+use btrfs_store::overlay::Edit;
+use btrfs_store::tree::{Change, Edits, Item, Tree};
 
 /// Why nothing is logged.
 #[derive(Debug)]
@@ -34,6 +34,12 @@ pub(super) enum Stop {
     /// A commit costs less than a log.
     Cheaper,
     Failed(Error),
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error.into())
+    }
 }
 
 impl From<Error> for Stop {
@@ -173,7 +179,7 @@ impl<'a> Collector<'a> {
             log,
             left,
             renamed,
-            running: engine.txn.running(),
+            running: engine.store.txn().running(),
             edits: Vec::new(),
             is_catching_up: false,
             work: Vec::new(),
@@ -599,7 +605,7 @@ impl<'a> Collector<'a> {
     /// a crash in a leaf that has other items. Two items of half a leaf always fit.
     fn may_grow(&self, key: &Key, item: Option<&[u8]>) -> Step<()> {
         let bytes = item.map_or(0, <[u8]>::len);
-        if bytes <= half_leaf_bytes(self.engine.store.nodesize_bytes()) {
+        if bytes <= half_leaf_bytes(self.engine.store.nodes().nodesize_bytes()) {
             return Ok(());
         }
         // Long items of names are too rare to look what the commit has.

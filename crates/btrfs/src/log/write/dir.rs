@@ -13,8 +13,8 @@ use super::collect::{Collector, Step, Stop, Subject, Want, inode_item, inode_key
 use super::cost::least_blocks;
 use crate::dir::names::{index_key, kind_of};
 use crate::log::{dir_range_item, dir_range_key};
-use crate::overlay::Edit;
 use crate::switches::{Mechanism, is_on};
+use btrfs_store::overlay::Edit;
 use cowshed_vfs::FileKind;
 
 /// What an inode that a directory's changed entry leads to takes in a leaf: its item, and a name of one byte. (One that the
@@ -116,7 +116,7 @@ impl Collector<'_> {
         let least_bytes = children.len() as u64 * LEAST_CHILD_BYTES;
         check_room(
             self.engine,
-            least_blocks(least_bytes, self.engine.store.nodesize_bytes()),
+            least_blocks(least_bytes, self.engine.store.nodes().nodesize_bytes()),
         )?;
         let (mut others, mut copied) = (Vec::new(), Vec::new());
         // A later sync of the directory brings them up to date, where they are not too many.

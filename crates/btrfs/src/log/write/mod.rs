@@ -43,10 +43,10 @@ use crate::dir::staged::Staged;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::inode::{Inode, flags};
-use crate::overlay::Edit;
 use crate::switches::{Mechanism, is_on};
-use crate::tree::{Edits, Tree};
-use crate::txn::CommitStats;
+use btrfs_store::overlay::Edit;
+use btrfs_store::tree::{Edits, Tree};
+use btrfs_store::txn::CommitStats;
 
 /// What syncs did so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -195,6 +195,11 @@ impl Log {
         self.is_off.store(true, Ordering::Release);
     }
 
+    /// Every fsync commits, until the next commit.
+    pub(crate) fn is_off(&self) -> bool {
+        self.is_off.load(Ordering::Acquire)
+    }
+
     /// The running transaction ends: operations are kept out.
     pub(crate) fn frozen(&self, edits_applied: u64) {
         self.left.lock().clear();
@@ -210,7 +215,7 @@ impl Log {
 
     /// The superblock on disk leads to no log any more. The commit wrote so many blocks.
     pub(crate) fn committed(&self, engine: &Engine, blocks: u64) {
-        let tree_blocks = engine.space.metadata_used_bytes() / engine.store.nodesize_bytes() as u64;
+        let tree_blocks = engine.store.space().metadata_used_bytes() / engine.store.nodes().nodesize_bytes() as u64;
         self.costs.lock().committed(blocks, tree_blocks);
         self.state.lock().clear(engine);
     }
@@ -244,14 +249,14 @@ pub fn sync_inode_later(engine: &Engine, inode: &Inode, scope: Scope, done: Done
 
 /// Syncs for all who wait once no commit runs any more.
 fn round(engine: &Engine, take: &dyn Fn() -> Vec<Request>) -> Result<()> {
-    let mut commits = engine.txn.hold_commits();
+    let mut commits = engine.store.txn().hold_commits();
     sync_all(engine, &take(), &mut commits)
 }
 
 fn sync_all(engine: &Engine, requests: &[Request], commits: &mut CommitStats) -> Result<()> {
-    engine.txn.check_writable()?;
+    engine.store.txn().check_writable()?;
     if !engine.options.tree_log {
-        return engine.commit_held(commits);
+        return Ok(engine.store.commit_held(commits)?);
     }
     let why = match log_all(engine, requests) {
         Ok(()) => return Ok(()),
@@ -281,9 +286,9 @@ fn commit_instead(engine: &Engine, requests: &[Request], commits: &mut CommitSta
         renamed.committed_instead(tree.id(), objects.chain([request.ino]));
     }
     log.stands_in.store(true, Ordering::Release);
-    let done = engine.commit_held(commits);
+    let done = engine.store.commit_held(commits);
     log.stands_in.store(false, Ordering::Release);
-    done
+    Ok(done?)
 }
 
 /// Writes one log for all requests.
@@ -291,11 +296,11 @@ fn log_all(engine: &Engine, requests: &[Request]) -> Step<()> {
     let log = &engine.log;
     let mut state = log.state.lock();
     let (edits, running) = {
-        let _gate = engine.txn.exclude();
-        if state.is_broken || log.is_off.load(Ordering::Acquire) {
+        let _gate = engine.store.txn().exclude();
+        if state.is_broken || log.is_off() {
             return Err(Stop::Commit("logs are off in this transaction"));
         }
-        if engine.space.needs_full_commit() {
+        if engine.store.space().has_new_chunk() {
             return Err(Stop::Commit("a chunk was made"));
         }
         if prefers_commit(engine, 0) {
@@ -303,19 +308,19 @@ fn log_all(engine: &Engine, requests: &[Request]) -> Step<()> {
         }
         // Whatever stops this, or fails, leaves lists of changes that were taken: only a commit helps.
         state.is_broken = true;
-        (collect(engine, &mut state, requests)?, engine.txn.running())
+        (collect(engine, &mut state, requests)?, engine.store.txn().running())
     };
     if edits.is_empty() {
         state.is_broken = false;
         // Data written in place leaves no trace in items.
         if requests.iter().any(|request| request.in_place) {
-            engine.volume.flush()?;
+            engine.store.volume().flush()?;
         }
         return Ok(());
     }
     let items: u64 = edits.iter().map(|(_, edits)| edits.len() as u64).sum();
     let sizes: Vec<u64> = edits.iter().map(|(_, edits)| item_bytes(edits)).collect();
-    let nodesize = engine.store.nodesize_bytes();
+    let nodesize = engine.store.nodes().nodesize_bytes();
     // The last one is the root of the logs.
     let least_blocks = sizes.iter().map(|bytes| least_blocks(*bytes, nodesize)).sum::<u64>() + 1;
     if prefers_commit(engine, least_blocks) {
@@ -323,7 +328,7 @@ fn log_all(engine: &Engine, requests: &[Request]) -> Step<()> {
     }
     check_room(engine, least_blocks)?;
     let blocks = state.blocks_needed(nodesize as u64, items, sizes.iter().sum());
-    let reserved = engine.space.reserve_log(blocks);
+    let reserved = engine.store.space().try_reserve_blocks(blocks);
     let reserved = reserved.ok_or(Stop::Commit("no room for a log beside what is promised"))?;
     log.stats.lock().items_merged += items;
     let written = state.sync(engine, running, edits)?;
@@ -341,15 +346,15 @@ fn log_all(engine: &Engine, requests: &[Request]) -> Step<()> {
 /// See [`Costs::prefers_commit`].
 fn prefers_commit(engine: &Engine, least_blocks: u64) -> bool {
     let pending = Pending {
-        edits_applied: engine.txn.applied().0,
-        blocks: engine.txn.pending_memory_bytes() / engine.store.nodesize_bytes() as u64,
+        edits_applied: engine.store.txn().applied().0,
+        blocks: engine.store.space().pending_memory_bytes() / engine.store.nodes().nodesize_bytes() as u64,
     };
     is_on(Mechanism::Choice) && engine.log.costs.lock().prefers_commit(pending, least_blocks)
 }
 
 /// A log of so many blocks fits beside what there is: replay knows no chunk that was made for it.
 fn check_room(engine: &Engine, least_blocks: u64) -> Step<()> {
-    match least_blocks <= engine.space.blocks_without_chunk() {
+    match least_blocks <= engine.store.space().blocks_without_chunk() {
         true => Ok(()),
         false => Err(Stop::Commit("the log would need a new chunk")),
     }
@@ -401,6 +406,6 @@ fn collect(engine: &Engine, state: &mut LogTrees, requests: &[Request]) -> Step<
 /// Replay finds the subvolume in the committed root tree, or drops its log.
 fn is_committed_subvolume(engine: &Engine, id: TreeId) -> Result<bool> {
     let last = Key::new(id.object_id(), KeyType::ROOT_ITEM, u64::MAX);
-    let found = engine.forest.root_tree().floor_committed_key(&last)?;
+    let found = engine.store.forest().root_tree().floor_committed_key(&last)?;
     Ok(found.is_some_and(|key| key.objectid == last.objectid && key.ty == last.ty))
 }

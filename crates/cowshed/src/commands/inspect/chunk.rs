@@ -8,8 +8,8 @@ use anyhow::Result;
 use btrfs_format::features::{block_group, compat_ro, flag_names};
 use btrfs_format::items::BlockGroupItem;
 use btrfs_format::{Key, KeyType, TreeId, view};
+use btrfs_store::volume::Chunk;
 use clap::Args;
-use cowshed_btrfs::volume::Chunk;
 use serde_json::{Value, json};
 
 use super::reader::Reader;

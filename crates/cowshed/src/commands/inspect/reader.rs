@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use btrfs_format::{BlockExpect, Key, KeyType, LogicalAddr, TreeBlock, TreeId, view};
-use cowshed_btrfs::volume::{OpenOptions, Piece, Volume};
+use btrfs_store::volume::{OpenOptions, Piece, Volume};
 use cowshed_device::Locking;
 
 use crate::devices;

@@ -113,7 +113,7 @@ fn assert_refused(device: &Arc<dyn BlockDevice>, read_only: bool, part: &str) {
         "{part:?} is not in {error:?}"
     );
     let engine = open(device, true, true).expect("without the log the volume opens");
-    assert!(engine.volume.has_log(), "the log is still there");
+    assert!(engine.store.volume().has_log(), "the log is still there");
 }
 
 #[test]

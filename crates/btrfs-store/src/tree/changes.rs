@@ -1,0 +1,174 @@
+//! What the log asks of a tree: the edits that no commit has merged, object by object, and which of them are new since
+//! the object was logged.
+//!
+//! An object is *tracked* from its first logging until the next commit: the keys of its items that change are listed,
+//! so that logging it once more costs what changed in between and not what changed since the commit. Objects that are
+//! not tracked (nearly all) cost nothing.
+//!
+//! All of it is called while no commit runs, so that there is no frozen overlay.
+
+use std::collections::{BTreeSet, HashMap};
+
+use btrfs_format::{Key, KeyType, ObjectId};
+
+use super::Tree;
+use crate::overlay::Edit;
+
+/// Entries that a walk over several objects passes over before it looks the next object up.
+const SKIP_MAX: usize = 16;
+
+/// A key whose item changed.
+#[derive(Clone, Debug)]
+pub struct Change {
+    pub key: Key,
+    /// Of file extents: the pending edit before the change. `None` where there was none.
+    pub before: Option<Edit>,
+}
+
+/// What changed since the objects were logged, in order of time. `None` where nothing is tracked.
+#[derive(Debug, Default)]
+pub(super) struct Tracked(Option<Objects>);
+
+#[derive(Debug, Default)]
+struct Objects {
+    all: HashMap<ObjectId, Vec<Change>>,
+    /// Those with changes.
+    changed: BTreeSet<ObjectId>,
+}
+
+impl Tracked {
+    /// Notes an edit. The usual case is that nothing is tracked.
+    pub fn note(&mut self, key: &Key, before: Option<Edit>) {
+        if let Some(objects) = &mut self.0
+            && let Some(changes) = objects.all.get_mut(&key.objectid)
+        {
+            if changes.is_empty() {
+                objects.changed.insert(key.objectid);
+            }
+            changes.push(Change {
+                key: *key,
+                before: before.filter(|_| key.ty == KeyType::EXTENT_DATA),
+            });
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    fn contains(&self, id: ObjectId) -> bool {
+        self.0.as_ref().is_some_and(|objects| objects.all.contains_key(&id))
+    }
+}
+
+impl Tree {
+    /// The pending edit of a key: `None` where the committed tree has the last word.
+    pub fn pending_edit(&self, key: &Key) -> Option<Edit> {
+        self.state.read().pending(key).cloned()
+    }
+
+    /// Appends the pending edits from `from` to `to`, both included, in key order.
+    pub fn pending_range(&self, from: Key, to: Key, out: &mut Vec<(Key, Edit)>) {
+        let state = self.state.read();
+        assert!(state.frozen.is_none(), "no commit runs while the log is written");
+        out.extend(state.active.range(from..=to).map(|(key, edit)| (*key, edit.clone())));
+    }
+
+    /// Calls `visit` for each of `objects` (ascending) with its pending edits of types up to `last_type`, and whether it
+    /// is tracked. `visit` must not call the tree.
+    pub fn pending_of_objects(
+        &self,
+        objects: &[ObjectId],
+        last_type: KeyType,
+        mut visit: impl FnMut(ObjectId, &[(&Key, &Edit)], bool),
+    ) {
+        let state = self.state.read();
+        assert!(state.frozen.is_none(), "no commit runs while the log is written");
+        let first = |id| Key::new(id, KeyType(0), 0);
+        let Some(start) = objects.first() else { return };
+        let mut walk = state.active.range(first(*start)..).peekable();
+        let mut found = Vec::new();
+        for id in objects {
+            let mut skipped = 0;
+            while skipped < SKIP_MAX && walk.next_if(|(key, _)| **key < first(*id)).is_some() {
+                skipped += 1;
+            }
+            if skipped == SKIP_MAX {
+                walk = state.active.range(first(*id)..).peekable();
+            }
+            found.clear();
+            while let Some(entry) = walk.next_if(|(key, _)| key.objectid == *id && key.ty <= last_type) {
+                found.push(entry);
+            }
+            visit(*id, &found, state.tracked.contains(*id));
+        }
+    }
+
+    /// The tree as the last commit left it, for as long as no commit runs.
+    pub fn committed_view(&self) -> Tree {
+        Tree::new(self.id, self.store.clone(), self.root())
+    }
+
+    pub fn is_tracked(&self, id: ObjectId) -> bool {
+        self.state.read().tracked.contains(id)
+    }
+
+    /// Objects that are tracked, at most so many.
+    pub fn tracked_objects(&self, count_max: usize) -> Vec<ObjectId> {
+        let state = self.state.read();
+        let all = state.tracked.0.iter().flat_map(|objects| objects.all.keys());
+        all.take(count_max).copied().collect()
+    }
+
+    /// Tracked objects that changed since they were logged, ascending.
+    pub fn tracked_and_changed(&self) -> Vec<ObjectId> {
+        let state = self.state.read();
+        let changed = state.tracked.0.iter().flat_map(|objects| &objects.changed);
+        changed.copied().collect()
+    }
+
+    /// Did any tracked object change since it was logged?
+    pub fn has_tracked_changes(&self) -> bool {
+        let state = self.state.read();
+        let objects = state.tracked.0.as_ref();
+        objects.is_some_and(|objects| !objects.changed.is_empty())
+    }
+
+    /// Did anything about the object of this key change but the item of the key: since it was logged, or else since the
+    /// commit?
+    pub fn has_other_changes(&self, key: &Key) -> bool {
+        let state = self.state.read();
+        assert!(state.frozen.is_none(), "no commit runs while the log is written");
+        let tracked = state
+            .tracked
+            .0
+            .as_ref()
+            .and_then(|objects| objects.all.get(&key.objectid));
+        if let Some(changes) = tracked {
+            return changes.iter().any(|change| change.key != *key);
+        }
+        let first = Key::new(key.objectid, KeyType(0), 0);
+        let last = Key::new(key.objectid, KeyType(u8::MAX), u64::MAX);
+        state.active.range(first..=last).any(|(other, _)| other != key)
+    }
+
+    /// Tracks an object from now on. `None`: it was not tracked before. Else what changed since the last call, in key
+    /// order, and each key's first change alone.
+    pub fn track(&self, id: ObjectId) -> Option<Vec<Change>> {
+        let mut state = self.state.write();
+        let objects = state.tracked.0.get_or_insert_default();
+        objects.changed.remove(&id);
+        let mut changes = objects.all.insert(id, Vec::new())?;
+        changes.sort_by_key(|change| change.key);
+        changes.dedup_by_key(|change| change.key);
+        Some(changes)
+    }
+
+    /// The object's next logging starts from nothing.
+    pub fn untrack(&self, id: ObjectId) {
+        if let Some(objects) = &mut self.state.write().tracked.0 {
+            objects.all.remove(&id);
+            objects.changed.remove(&id);
+        }
+    }
+}

@@ -1,0 +1,666 @@
+//! The bulk merge: sorted edits laid into a tree in one pass.
+//!
+//! Top-down, each block is opened once: its fate is settled with the [`MergeHost`] (rewritten in place, replaced,
+//! shared with a snapshot), its items and the edits that fall into its range are merged, and the result is packed into
+//! as few blocks as it takes. Nothing of it is visible before [`super::Tree::publish`].
+//!
+//! Packing: items that go to the end of what was there fill leaves to the brim; otherwise the last two leaves share
+//! evenly, so that the next edits find room. Blocks that become small are joined with a neighbour.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+use std::iter::Peekable;
+
+use btrfs_format::block::{ITEM_HEADER_BYTES, KEY_PTR_BYTES, LEVEL_MAX, leaf_capacity_bytes, node_capacity_ptrs};
+use btrfs_format::builder::{HeaderFields, LeafBuilder, NodeBuilder};
+use btrfs_format::features::header_flags;
+use btrfs_format::{Generation, Key, KeyType, LogicalAddr, TreeBlock, TreeId, Uuid};
+
+use super::store::{AddrHash, NodeStore};
+use super::{RootPtr, child_ptr};
+use crate::error::{Error, Result};
+use crate::overlay::Edit;
+use crate::volume::BlockPtr;
+
+/// Sorted edits that a commit makes itself.
+pub type Edits = Vec<(Key, Edit)>;
+
+/// A block that takes less than one part in this many of its room is joined with a neighbour where both fit.
+const SMALL_FRACTION: usize = 4;
+
+/// Bytes that two blocks have at most which are joined: a full one would be split again by the next edit.
+fn joined_bytes_max(nodesize_bytes: usize) -> usize {
+    let capacity = leaf_capacity_bytes(nodesize_bytes);
+    capacity - capacity / 8
+}
+
+/// Who hands out and takes back the blocks of a merge: the commit.
+pub trait MergeHost {
+    /// The generation that new blocks carry.
+    fn transid(&self) -> Generation;
+    /// A new block for the tree, referenced by it from now on.
+    fn alloc(&mut self, tree: TreeId, level: u8) -> Result<LogicalAddr>;
+    /// The block's place in the tree goes to others. `Some`: it belongs to this transaction and its address may be
+    /// used again for one of them. `None`: its reference was dropped (or moved, where it is shared).
+    fn replace(&mut self, tree: TreeId, block: &TreeBlock) -> Result<Option<LogicalAddr>>;
+    /// A block of this transaction is not needed after all.
+    fn release(&mut self, tree: TreeId, addr: LogicalAddr, level: u8) -> Result<()>;
+    /// A leaf that this merge looks at no more, without its checksum. `None`: the host took it, will see to it that it can be read
+    /// once the outcome is published, and [`MergeOutcome::blocks`] does not have it.
+    fn take_full(&mut self, _addr: LogicalAddr, bytes: Vec<u8>) -> Result<Option<Vec<u8>>> {
+        Ok(Some(bytes))
+    }
+    /// Memory of a leaf that the host took and does not need any more.
+    fn spare_buffer(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+/// What a merge made: to be published.
+#[derive(Debug)]
+pub struct MergeOutcome {
+    pub root: RootPtr,
+    pub blocks: HashMap<u64, TreeBlock, AddrHash>,
+    /// Blocks of this transaction that are gone.
+    pub released: Vec<LogicalAddr>,
+}
+
+type EditStream<'s, 'e> = Peekable<&'s mut dyn Iterator<Item = (&'e Key, &'e Edit)>>;
+
+/// A block in the list of its parent's children.
+#[derive(Clone, Copy, Debug)]
+struct Child {
+    key: Key,
+    addr: LogicalAddr,
+    generation: Generation,
+    level: u8,
+    /// Bytes in use, where this merge made the block.
+    used_bytes: Option<usize>,
+}
+
+/// An item on its way into a leaf.
+#[derive(Clone, Debug)]
+struct Piece<'a> {
+    key: Key,
+    data: Cow<'a, [u8]>,
+    /// Its slot in the old leaf, if it comes from there: neighbours are copied in one go.
+    old_slot: Option<usize>,
+}
+
+impl Piece<'_> {
+    fn bytes(&self) -> usize {
+        ITEM_HEADER_BYTES + self.data.len()
+    }
+}
+
+/// Items of the checksum tree grow: new checksums are added to the item before them where they continue it, as on the
+/// kernel's side. An item that joins no other costs a header of 25 bytes, for perhaps one checksum of 4.
+#[derive(Clone, Copy, Debug)]
+struct Joins {
+    csum_bytes: usize,
+    sector_bytes: u64,
+    item_bytes_max: usize,
+}
+
+impl Joins {
+    fn of(tree: TreeId, store: &NodeStore) -> Option<Self> {
+        let csum_bytes = store.volume().csum_type().size_bytes();
+        (tree == TreeId::CSUM).then(|| Self {
+            csum_bytes,
+            sector_bytes: store.volume().sectorsize_bytes().into(),
+            item_bytes_max: csum_item_bytes_max(store),
+        })
+    }
+
+    /// Joins `piece` to the one before, if one of them is new and they belong together.
+    fn join(&self, before: &mut Piece<'_>, piece: &Piece<'_>) -> bool {
+        let is_new = before.old_slot.is_none() || piece.old_slot.is_none();
+        let are_sums = [&before.key, &piece.key]
+            .iter()
+            .all(|key| key.ty == KeyType::EXTENT_CSUM);
+        let sectors = (before.data.len() / self.csum_bytes) as u64;
+        let end = sectors
+            .checked_mul(self.sector_bytes)
+            .and_then(|bytes| before.key.offset.checked_add(bytes));
+        let is_whole = before.data.len().is_multiple_of(self.csum_bytes);
+        let fits = before.data.len() + piece.data.len() <= self.item_bytes_max;
+        if !is_new || !are_sums || !is_whole || !fits || end != Some(piece.key.offset) {
+            return false;
+        }
+        before.data.to_mut().extend_from_slice(&piece.data);
+        before.old_slot = None;
+        true
+    }
+}
+
+/// The largest item of checksums that is made: a quarter of a leaf, so that items pack well whatever else a leaf holds.
+pub fn csum_item_bytes_max(store: &NodeStore) -> usize {
+    let csum_bytes = store.volume().csum_type().size_bytes();
+    store.nodesize_bytes() / 4 / csum_bytes * csum_bytes
+}
+
+/// One merge into one tree.
+pub struct Merger<'a> {
+    store: &'a NodeStore,
+    host: &'a mut dyn MergeHost,
+    tree: TreeId,
+    fsid: Uuid,
+    chunk_tree_uuid: Uuid,
+    nodesize: usize,
+    joins: Option<Joins>,
+    blocks: HashMap<u64, TreeBlock, AddrHash>,
+    released: Vec<LogicalAddr>,
+}
+
+impl std::fmt::Debug for Merger<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Merger(tree {})", self.tree)
+    }
+}
+
+impl<'a> Merger<'a> {
+    pub fn new(store: &'a NodeStore, host: &'a mut dyn MergeHost, tree: TreeId) -> Self {
+        let volume = store.volume();
+        let (fsid, chunk_tree_uuid) = (volume.metadata_fsid(), volume.chunk_tree_uuid());
+        let nodesize = store.nodesize_bytes();
+        let joins = Joins::of(tree, store);
+        Self {
+            joins,
+            store,
+            host,
+            tree,
+            fsid,
+            chunk_tree_uuid,
+            nodesize,
+            blocks: HashMap::default(),
+            released: Vec::new(),
+        }
+    }
+
+    /// Merges `edits` (in key order, each key once) into the tree under `root`.
+    pub fn merge<'e>(
+        mut self,
+        root: RootPtr,
+        edits: &mut dyn Iterator<Item = (&'e Key, &'e Edit)>,
+    ) -> Result<MergeOutcome> {
+        let mut stream: EditStream<'_, 'e> = edits.peekable();
+        let ptr = BlockPtr {
+            addr: root.addr,
+            generation: root.generation,
+            level: root.level,
+            first_key: None,
+        };
+        let mut children = self.merge_block(&ptr, &mut stream, None)?;
+        assert!(stream.next().is_none(), "edits come in key order");
+        let mut level = root.level;
+        while children.len() > 1 {
+            level += 1;
+            if level > LEVEL_MAX {
+                return Err(Error::CorruptTree {
+                    tree: self.tree,
+                    what: "would grow beyond 8 levels".into(),
+                });
+            }
+            children = self.pack_node(&children, level, None)?;
+        }
+        let top = match children.pop() {
+            Some(child) => self.collapse(child)?,
+            None => self.empty_root()?,
+        };
+        Ok(MergeOutcome {
+            root: top,
+            blocks: self.blocks,
+            released: self.released,
+        })
+    }
+
+    /// Replaces a root that has only one child by that child, as often as it goes.
+    fn collapse(&mut self, mut top: Child) -> Result<RootPtr> {
+        loop {
+            let block = self.load(&top)?;
+            if block.is_leaf() || block.len() > 1 {
+                let top = self.as_root(top)?;
+                return Ok(RootPtr {
+                    addr: top.addr,
+                    generation: top.generation,
+                    level: top.level,
+                });
+            }
+            let child = child_ptr(&block, 0);
+            if let Some(addr) = self.take(&top)?.1 {
+                self.release(addr, top.level)?;
+            }
+            top = Child {
+                key: block.key(0),
+                addr: child.addr,
+                generation: child.generation,
+                level: child.level,
+                used_bytes: None,
+            };
+        }
+    }
+
+    /// A root carries the number of the transaction that made it one, which its root item or the superblock says, too: a
+    /// child that nobody changed is copied when it becomes the root.
+    fn as_root(&mut self, top: Child) -> Result<Child> {
+        if top.generation == self.host.transid() {
+            return Ok(top);
+        }
+        let (block, reuse) = self.take(&top)?;
+        let mut copies = if block.is_leaf() {
+            let mut nothing = std::iter::empty();
+            let none: &mut dyn Iterator<Item = (&Key, &Edit)> = &mut nothing;
+            self.merge_leaf(&block, reuse, &mut none.peekable(), None)?
+        } else {
+            let children = (0..block.len()).map(|slot| {
+                let child = child_ptr(&block, slot);
+                Child {
+                    key: block.key(slot),
+                    addr: child.addr,
+                    generation: child.generation,
+                    level: child.level,
+                    used_bytes: None,
+                }
+            });
+            self.pack_node(&children.collect::<Vec<_>>(), block.level(), reuse)?
+        };
+        let copy = copies.pop().filter(|_| copies.is_empty());
+        Ok(copy.expect("what was one block fits one block"))
+    }
+
+    fn empty_root(&mut self) -> Result<RootPtr> {
+        let addr = self.host.alloc(self.tree, 0)?;
+        let header = self.header(addr, 0);
+        self.put(TreeBlock::from_builder(LeafBuilder::new(self.nodesize).finish(&header)));
+        Ok(RootPtr {
+            addr,
+            generation: self.host.transid(),
+            level: 0,
+        })
+    }
+
+    fn header(&self, addr: LogicalAddr, level: u8) -> HeaderFields {
+        HeaderFields {
+            fsid: self.fsid,
+            chunk_tree_uuid: self.chunk_tree_uuid,
+            addr,
+            generation: self.host.transid(),
+            owner: self.tree,
+            level,
+            flags: header_flags::CURRENT,
+        }
+    }
+
+    fn put(&mut self, block: TreeBlock) {
+        self.blocks.insert(block.addr().get(), block);
+    }
+
+    fn release(&mut self, addr: LogicalAddr, level: u8) -> Result<()> {
+        self.released.push(addr);
+        self.host.release(self.tree, addr, level)
+    }
+
+    fn corrupt(&self, what: String) -> Error {
+        Error::CorruptTree { tree: self.tree, what }
+    }
+
+    /// A block that this merge made. A stranger's pointer may lead to an address that was free until now.
+    fn made(&self, child: &Child) -> Result<Option<&TreeBlock>> {
+        match self.blocks.get(&child.addr.get()) {
+            Some(block) if block.generation() == child.generation && block.level() == child.level => Ok(Some(block)),
+            Some(_) => Err(self.corrupt(format!("pointer to block {}, which is free", child.addr))),
+            None => Ok(None),
+        }
+    }
+
+    fn load(&self, child: &Child) -> Result<TreeBlock> {
+        if let Some(block) = self.made(child)? {
+            return Ok(block.clone());
+        }
+        let ptr = BlockPtr {
+            addr: child.addr,
+            generation: child.generation,
+            level: child.level,
+            first_key: Some(child.key),
+        };
+        self.store.load(&ptr, self.tree)
+    }
+
+    /// Takes a child out of the tree: its contents, and its address where that may be used again.
+    fn take(&mut self, child: &Child) -> Result<(TreeBlock, Option<LogicalAddr>)> {
+        if self.made(child)?.is_some()
+            && let Some(block) = self.blocks.remove(&child.addr.get())
+        {
+            return Ok((block, Some(child.addr)));
+        }
+        let block = self.load(child)?;
+        let reuse = self.host.replace(self.tree, &block)?;
+        Ok((block, reuse))
+    }
+
+    fn merge_block<'e>(
+        &mut self,
+        ptr: &BlockPtr,
+        edits: &mut EditStream<'_, 'e>,
+        upper: Option<Key>,
+    ) -> Result<Vec<Child>> {
+        let block = self.store.load(ptr, self.tree)?;
+        if let Some(upper) = upper
+            && !block.is_empty()
+            && block.key(block.len() - 1) >= upper
+        {
+            return Err(self.corrupt(format!("block {}: last key is not below {upper}", ptr.addr)));
+        }
+        // Top-down: a shared block's children get their references before they are replaced themselves.
+        let reuse = self.host.replace(self.tree, &block)?;
+        if block.is_leaf() {
+            return self.merge_leaf(&block, reuse, edits, upper);
+        }
+        let mut children = Vec::with_capacity(block.len() + 1);
+        for slot in 0..block.len() {
+            let child_upper = if slot + 1 < block.len() {
+                Some(block.key(slot + 1))
+            } else {
+                upper
+            };
+            let child = child_ptr(&block, slot);
+            if edits
+                .peek()
+                .is_some_and(|(key, _)| child_upper.is_none_or(|u| **key < u))
+            {
+                children.extend(self.merge_block(&child, edits, child_upper)?);
+            } else {
+                children.push(Child {
+                    key: block.key(slot),
+                    addr: child.addr,
+                    generation: child.generation,
+                    level: child.level,
+                    used_bytes: None,
+                });
+            }
+        }
+        self.join_small(&mut children)?;
+        self.pack_node(&children, block.level(), reuse)
+    }
+
+    fn merge_leaf<'e>(
+        &mut self,
+        block: &TreeBlock,
+        reuse: Option<LogicalAddr>,
+        edits: &mut EditStream<'_, 'e>,
+        upper: Option<Key>,
+    ) -> Result<Vec<Child>> {
+        let first_edit = edits.peek().map(|(key, _)| **key);
+        let is_append = block.is_empty() || first_edit.is_some_and(|key| block.key(block.len() - 1) < key);
+        let mut packer = LeafPacker {
+            old: block,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            reuse,
+            made: Vec::new(),
+            last: None,
+        };
+        let mut slot = 0;
+        loop {
+            let edit = edits
+                .peek()
+                .filter(|(key, _)| upper.is_none_or(|u| **key < u))
+                .map(|(key, _)| **key);
+            let old = (slot < block.len()).then(|| block.key(slot));
+            match (old, edit) {
+                (None, None) => break,
+                (Some(old_key), edit_key) if edit_key.is_none_or(|e| old_key < e) => {
+                    packer.push(
+                        self,
+                        Piece {
+                            key: old_key,
+                            data: block.data(slot).into(),
+                            old_slot: Some(slot),
+                        },
+                    )?;
+                    slot += 1;
+                }
+                (old_key, _) => {
+                    let Some((key, edit)) = edits.next() else { break };
+                    if old_key == Some(*key) {
+                        slot += 1;
+                    }
+                    if let Some(bytes) = edit {
+                        packer.push(
+                            self,
+                            Piece {
+                                key: *key,
+                                data: Cow::Borrowed(bytes),
+                                old_slot: None,
+                            },
+                        )?;
+                    }
+                }
+            }
+        }
+        packer.finish(self, is_append)
+    }
+
+    /// Writes children into as many nodes of `level` as they need, evenly.
+    fn pack_node(&mut self, children: &[Child], level: u8, mut reuse: Option<LogicalAddr>) -> Result<Vec<Child>> {
+        let mut made = Vec::new();
+        if !children.is_empty() {
+            let nodes = children.len().div_ceil(node_capacity_ptrs(self.nodesize));
+            for run in children.chunks(children.len().div_ceil(nodes)) {
+                let addr = match reuse.take() {
+                    Some(addr) => addr,
+                    None => self.host.alloc(self.tree, level)?,
+                };
+                let mut builder = NodeBuilder::new(self.nodesize);
+                for child in run {
+                    builder.push(child.key, child.addr, child.generation);
+                }
+                self.put(TreeBlock::from_builder(builder.finish(&self.header(addr, level))));
+                made.push(Child {
+                    key: run[0].key,
+                    addr,
+                    generation: self.host.transid(),
+                    level,
+                    used_bytes: Some(run.len() * KEY_PTR_BYTES),
+                });
+            }
+        }
+        if let Some(addr) = reuse {
+            self.release(addr, level)?;
+        }
+        Ok(made)
+    }
+
+    /// Joins children that this merge left small with a neighbour, where both fit into one block.
+    fn join_small(&mut self, children: &mut Vec<Child>) -> Result<()> {
+        let capacity = leaf_capacity_bytes(self.nodesize);
+        let is_small = |child: &Child| child.used_bytes.is_some_and(|used| used < capacity / SMALL_FRACTION);
+        let mut i = 0;
+        while i + 1 < children.len() {
+            let (left, right) = (children[i], children[i + 1]);
+            if !is_small(&left) && !is_small(&right) {
+                i += 1;
+                continue;
+            }
+            let used = self.used_bytes(&left)? + self.used_bytes(&right)?;
+            if used > joined_bytes_max(self.nodesize) {
+                i += 1;
+                continue;
+            }
+            children[i] = self.join(&left, &right)?;
+            children.remove(i + 1);
+        }
+        Ok(())
+    }
+
+    fn used_bytes(&self, child: &Child) -> Result<usize> {
+        match child.used_bytes {
+            Some(used) => Ok(used),
+            None => Ok(self.load(child)?.used_bytes()),
+        }
+    }
+
+    fn join(&mut self, left: &Child, right: &Child) -> Result<Child> {
+        let (left_block, left_addr) = self.take(left)?;
+        let (right_block, right_addr) = self.take(right)?;
+        let last = left_block.len().checked_sub(1).map(|slot| left_block.key(slot));
+        if last.is_some_and(|last| right_block.is_empty() || last >= right_block.key(0)) {
+            return Err(self.corrupt(format!("block {}: last key is not below {}", left.addr, right.key)));
+        }
+        let level = left.level;
+        let addr = match (left_addr, right_addr) {
+            (Some(addr), other) | (None, other @ Some(addr)) => {
+                if let Some(spare) = other.filter(|o| *o != addr) {
+                    self.release(spare, level)?;
+                }
+                addr
+            }
+            (None, None) => self.host.alloc(self.tree, level)?,
+        };
+        let header = self.header(addr, level);
+        let bytes = if level == 0 {
+            let mut builder = LeafBuilder::new(self.nodesize);
+            builder.push_run(&left_block, 0..left_block.len());
+            builder.push_run(&right_block, 0..right_block.len());
+            builder.finish(&header)
+        } else {
+            let mut builder = NodeBuilder::new(self.nodesize);
+            for block in [&left_block, &right_block] {
+                for slot in 0..block.len() {
+                    let (child, generation) = block.child(slot);
+                    builder.push(block.key(slot), child, generation);
+                }
+            }
+            builder.finish(&header)
+        };
+        let block = TreeBlock::from_builder(bytes);
+        let used_bytes = Some(block.used_bytes());
+        self.put(block);
+        Ok(Child {
+            key: left.key,
+            addr,
+            generation: self.host.transid(),
+            level,
+            used_bytes,
+        })
+    }
+}
+
+/// Packs the merged items of one old leaf into new leaves.
+struct LeafPacker<'b> {
+    old: &'b TreeBlock,
+    queue: VecDeque<Piece<'b>>,
+    queued_bytes: usize,
+    /// The old leaf's address, for the first new one, if it may be used again.
+    reuse: Option<LogicalAddr>,
+    made: Vec<Child>,
+    /// The last leaf made, and the bytes used in it. It may become the root, which is looked at again; those before it are not
+    /// the only ones.
+    last: Option<(LogicalAddr, usize, Vec<u8>)>,
+}
+
+impl<'b> LeafPacker<'b> {
+    fn push<'p>(&mut self, merger: &mut Merger<'_>, piece: Piece<'p>) -> Result<()>
+    where
+        'p: 'b,
+    {
+        if let Some(joins) = merger.joins
+            && let Some(last) = self.queue.back_mut()
+            && joins.join(last, &piece)
+        {
+            self.queued_bytes += piece.data.len();
+        } else {
+            self.queued_bytes += piece.bytes();
+            self.queue.push_back(piece);
+        }
+        // Two leaves' worth and more is certain to fill the first one, whatever follows.
+        if self.queued_bytes > 2 * leaf_capacity_bytes(merger.nodesize) {
+            self.emit(merger, usize::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Packs the rest, at most two leaves' worth, and gives an unused old address back.
+    fn finish(mut self, merger: &mut Merger<'_>, is_append: bool) -> Result<Vec<Child>> {
+        let capacity = leaf_capacity_bytes(merger.nodesize);
+        if self.queued_bytes > capacity && !is_append {
+            self.emit(merger, self.queued_bytes.div_ceil(2))?;
+        }
+        while !self.queue.is_empty() {
+            self.emit(merger, usize::MAX)?;
+        }
+        if let Some((_, _, bytes)) = self.last.take() {
+            merger.put(TreeBlock::from_builder(bytes));
+        }
+        if let Some(addr) = self.reuse.take() {
+            merger.release(addr, 0)?;
+        }
+        Ok(self.made)
+    }
+
+    /// Another leaf comes behind this one: the host may have it, where it is too full to be joined with a neighbour.
+    fn pass_on(merger: &mut Merger<'_>, (addr, used, bytes): (LogicalAddr, usize, Vec<u8>)) -> Result<()> {
+        let is_full = used > joined_bytes_max(merger.nodesize);
+        let left = match is_full {
+            true => merger.host.take_full(addr, bytes)?,
+            false => Some(bytes),
+        };
+        if let Some(bytes) = left {
+            merger.put(TreeBlock::from_builder(bytes));
+        }
+        Ok(())
+    }
+
+    /// Makes one leaf from the head of the queue, of about `target_bytes`.
+    fn emit(&mut self, merger: &mut Merger<'_>, target_bytes: usize) -> Result<()> {
+        if let Some(before) = self.last.take() {
+            Self::pass_on(merger, before)?;
+        }
+        let mut builder = match merger.host.spare_buffer() {
+            Some(buffer) => LeafBuilder::in_buffer(buffer),
+            None => LeafBuilder::new(merger.nodesize),
+        };
+        let first_key = self.queue.front().map_or(Key::MIN, |piece| piece.key);
+        let mut used = 0;
+        // The run of old items that waits to be copied in one go.
+        let mut run = 0..0;
+        while let Some(piece) = self.queue.front() {
+            let bytes = piece.bytes();
+            if used > 0 && used + bytes > target_bytes || used + bytes > leaf_capacity_bytes(merger.nodesize) {
+                break;
+            }
+            match piece.old_slot {
+                Some(slot) if run.end == slot && !run.is_empty() => run.end = slot + 1,
+                Some(slot) => {
+                    builder.push_run(self.old, run);
+                    run = slot..slot + 1;
+                }
+                None => {
+                    builder.push_run(self.old, std::mem::replace(&mut run, 0..0));
+                    builder.push(piece.key, &[&piece.data]);
+                }
+            }
+            used += bytes;
+            self.queued_bytes -= bytes;
+            self.queue.pop_front();
+        }
+        assert!(
+            used > 0,
+            "an item always fits an empty leaf: sizes are checked where items are made"
+        );
+        builder.push_run(self.old, run);
+        let addr = match self.reuse.take() {
+            Some(addr) => addr,
+            None => merger.host.alloc(merger.tree, 0)?,
+        };
+        self.last = Some((addr, used, builder.finish(&merger.header(addr, 0))));
+        self.made.push(Child {
+            key: first_key,
+            addr,
+            generation: merger.host.transid(),
+            level: 0,
+            used_bytes: Some(used),
+        });
+        Ok(())
+    }
+}

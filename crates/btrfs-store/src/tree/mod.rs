@@ -1,0 +1,368 @@
+//! Trees: reading through overlay and committed blocks with one cursor, and the bulk merge of a commit.
+//!
+//! A [`Tree`] is a root pointer, the active overlay, and during a commit the frozen one. Readers take the tree's lock
+//! for one step (a lookup, a window of a range read); the commit takes it to freeze and to publish the merged root.
+//! Between two steps of a cursor the tree may move on: a cursor sees each key as it is when its window is read.
+
+mod changes;
+mod cursor;
+mod full;
+mod merge;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use btrfs_format::{Generation, Key, LogicalAddr, TreeBlock, TreeId};
+use parking_lot::RwLock;
+
+pub use changes::Change;
+use changes::Tracked;
+pub use cursor::Cursor;
+pub use cursor::Run;
+pub use full::FullLeaves;
+pub use merge::{Edits, MergeHost, MergeOutcome, Merger, csum_item_bytes_max};
+pub use store::{AddrHash, NodeStore};
+
+use crate::error::Result;
+use crate::overlay::{Edit, ItemBytes, Overlay};
+use crate::volume::BlockPtr;
+
+/// Leaves that a sequential walk reads at once: half a MiB at the usual node size, which is what a device is fast with.
+const READAHEAD_LEAVES_MAX: usize = 32;
+
+/// An item as a reader gets it: shared bytes, from an overlay or from a leaf.
+#[derive(Clone)]
+pub enum Item {
+    Pending(ItemBytes),
+    Leaf { block: TreeBlock, slot: usize },
+}
+
+impl std::ops::Deref for Item {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Pending(bytes) => bytes,
+            Self::Leaf { block, slot } => block.data(*slot),
+        }
+    }
+}
+
+impl std::fmt::Debug for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Item({} bytes)", self.len())
+    }
+}
+
+/// Where a tree's root block lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootPtr {
+    pub addr: LogicalAddr,
+    pub generation: Generation,
+    pub level: u8,
+}
+
+impl RootPtr {
+    fn block_ptr(&self) -> BlockPtr {
+        BlockPtr {
+            addr: self.addr,
+            generation: self.generation,
+            level: self.level,
+            first_key: None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    root: RootPtr,
+    active: Overlay,
+    frozen: Option<Arc<Overlay>>,
+    /// What changed of objects that the log has.
+    tracked: Tracked,
+}
+
+impl State {
+    /// What the overlays say of a key: `None` where they say nothing.
+    fn pending(&self, key: &Key) -> Option<&Edit> {
+        self.active
+            .get(key)
+            .or_else(|| self.frozen.as_ref().and_then(|f| f.get(key)))
+    }
+}
+
+/// One tree of a volume.
+#[derive(Debug)]
+pub struct Tree {
+    id: TreeId,
+    store: Arc<NodeStore>,
+    state: RwLock<State>,
+}
+
+impl Tree {
+    pub fn new(id: TreeId, store: Arc<NodeStore>, root: RootPtr) -> Self {
+        Self {
+            id,
+            store,
+            state: RwLock::new(State {
+                root,
+                active: Overlay::default(),
+                frozen: None,
+                tracked: Tracked::default(),
+            }),
+        }
+    }
+
+    pub fn id(&self) -> TreeId {
+        self.id
+    }
+    pub fn root(&self) -> RootPtr {
+        self.state.read().root
+    }
+    pub fn store(&self) -> &Arc<NodeStore> {
+        &self.store
+    }
+
+    /// The item under `key`, as of now.
+    pub fn get(&self, key: &Key) -> Result<Option<Item>> {
+        let state = self.state.read();
+        if let Some(edit) = state.pending(key) {
+            return Ok(edit.clone().map(Item::Pending));
+        }
+        let leaf = self.descend(state.root, key)?.leaf;
+        Ok(leaf.search(key).ok().map(|slot| Item::Leaf {
+            block: leaf.clone(),
+            slot,
+        }))
+    }
+
+    /// The last item at or below `key`.
+    pub fn floor(&self, key: &Key) -> Result<Option<(Key, Item)>> {
+        let state = self.state.read();
+        let mut at = *key;
+        // Each round moves `at` below a deleted entry; committed leaves are looked up again only when it leaves them.
+        let mut committed: Option<Option<(Key, Item)>> = None;
+        loop {
+            let active = state.active.range(..=at).next_back();
+            let frozen = state.frozen.as_ref().and_then(|f| f.range(..=at).next_back());
+            let pending = match (active, frozen) {
+                (Some(a), Some(f)) => Some(if a.0 >= f.0 { a } else { f }),
+                (a, f) => a.or(f),
+            };
+            if committed
+                .as_ref()
+                .is_none_or(|c| c.as_ref().is_some_and(|(k, _)| *k > at))
+            {
+                committed = Some(self.floor_committed(state.root, &at)?);
+            }
+            let below = committed.as_ref().and_then(Option::as_ref);
+            match (pending, below) {
+                (Some((pk, _)), Some((k, item))) if k > pk => return Ok(Some((*k, item.clone()))),
+                (Some((pk, Some(bytes))), _) => return Ok(Some((*pk, Item::Pending(bytes.clone())))),
+                (Some((pk, None)), _) => match pk.prev() {
+                    Some(prev) => at = prev,
+                    None => return Ok(None),
+                },
+                (None, below) => return Ok(below.cloned()),
+            }
+        }
+    }
+
+    /// The last item at or below `key` whose object id and type are those of `key`.
+    pub fn floor_same_type(&self, key: &Key) -> Result<Option<(Key, Item)>> {
+        Ok(self
+            .floor(key)?
+            .filter(|(found, _)| found.objectid == key.objectid && found.ty == key.ty))
+    }
+
+    /// All items from `from` to `to`, both included, in key order.
+    pub fn cursor(&self, from: Key, to: Key) -> Cursor<'_> {
+        Cursor::new(self, from, to)
+    }
+
+    /// All items of one object and type with offsets from `from` on.
+    pub fn cursor_type(&self, from: Key) -> Cursor<'_> {
+        Cursor::new(
+            self,
+            from,
+            Key {
+                offset: u64::MAX,
+                ..from
+            },
+        )
+    }
+
+    /// As [`Tree::get`], without what operations of the running transaction have pending: the commit's own view.
+    pub fn get_committed(&self, key: &Key) -> Result<Option<Item>> {
+        let root = self.state.read().root;
+        let leaf = self.descend(root, key)?.leaf;
+        Ok(leaf.search(key).ok().map(|slot| Item::Leaf {
+            block: leaf.clone(),
+            slot,
+        }))
+    }
+
+    /// The last key at or below `key`, in the commit's own view.
+    pub fn floor_committed_key(&self, key: &Key) -> Result<Option<Key>> {
+        let root = self.state.read().root;
+        Ok(self.floor_committed(root, key)?.map(|(key, _)| key))
+    }
+
+    /// The last key at or below `key` that the running transaction has, or had when it began, or had in between: also one
+    /// that is deleted by now.
+    pub fn floor_key_ever(&self, key: &Key) -> Result<Option<Key>> {
+        let (root, pending) = {
+            let state = self.state.read();
+            let last = |overlay: &Overlay| overlay.range(..=*key).next_back().map(|(key, _)| *key);
+            let frozen = state.frozen.as_deref().and_then(last);
+            (state.root, last(&state.active).max(frozen))
+        };
+        let committed = self.floor_committed(root, key)?.map(|(key, _)| key);
+        Ok(pending.max(committed))
+    }
+
+    /// As [`Tree::cursor`], in the commit's own view.
+    pub fn cursor_committed(&self, from: Key, to: Key) -> Cursor<'_> {
+        Cursor::new(self, from, to).without_pending()
+    }
+
+    /// Adds edits to the active overlay, in order; called by [`crate::txn`] alone.
+    pub fn apply(&self, edits: impl Iterator<Item = (Key, Edit)>) {
+        let mut state = self.state.write();
+        for (key, edit) in edits {
+            let before = state.active.insert(key, edit);
+            state.tracked.note(&key, before);
+        }
+    }
+
+    /// Moves the active overlay aside for the commit that begins; `None` when there is nothing to merge.
+    ///
+    /// The caller holds the transaction's gate, so that no operation is half applied.
+    pub fn freeze(&self) -> Option<Arc<Overlay>> {
+        let mut state = self.state.write();
+        assert!(state.frozen.is_none(), "a tree is frozen by one commit at a time");
+        state.tracked.clear();
+        if state.active.is_empty() {
+            return None;
+        }
+        let frozen = Arc::new(std::mem::take(&mut state.active));
+        state.frozen = Some(frozen.clone());
+        Some(frozen)
+    }
+
+    /// The frozen overlay is in the tree under `root`: readers see both change at once.
+    pub fn publish(&self, merged: MergeOutcome, drop_frozen: bool) {
+        let mut state = self.state.write();
+        for addr in merged.released {
+            self.store.forget(addr);
+        }
+        for block in merged.blocks.into_values() {
+            self.store.insert_dirty(block);
+        }
+        state.root = merged.root;
+        if drop_frozen {
+            state.frozen = None;
+        }
+    }
+
+    /// The active overlay has edits.
+    pub fn has_pending(&self) -> bool {
+        !self.state.read().active.is_empty()
+    }
+
+    fn descend(&self, root: RootPtr, key: &Key) -> Result<LeafAt> {
+        self.descend_with(root, key, |_, _| {})
+    }
+
+    /// As [`Tree::descend`] for who will want the leaves behind this one, too, up to the key `to`: where this one has to
+    /// be read, those that the parent names next are read with it.
+    fn descend_in_sequence(&self, root: RootPtr, key: &Key, to: &Key) -> Result<LeafAt> {
+        self.descend_with(root, key, |block, slot| {
+            if block.level() == 1 && !self.store.holds(&child_ptr(block, slot)) {
+                let end = block.len().min(slot + READAHEAD_LEAVES_MAX);
+                let wanted: Vec<_> = (slot..end)
+                    .take_while(|&next| next == slot || block.key(next) <= *to)
+                    .map(|slot| child_ptr(block, slot))
+                    .collect();
+                self.store.read_ahead(&wanted, self.id);
+            }
+        })
+    }
+
+    /// Tells `passed` each node on the way, and the slot taken in it, before the child is loaded.
+    fn descend_with(&self, root: RootPtr, key: &Key, passed: impl Fn(&TreeBlock, usize)) -> Result<LeafAt> {
+        let mut ptr = root.block_ptr();
+        let mut upper = None;
+        loop {
+            let block = self.store.load(&ptr, self.id)?;
+            if block.is_leaf() {
+                return Ok(LeafAt { leaf: block, upper });
+            }
+            let slot = block.child_slot(key);
+            if slot + 1 < block.len() {
+                upper = Some(block.key(slot + 1));
+            }
+            passed(&block, slot);
+            ptr = child_ptr(&block, slot);
+        }
+    }
+
+    /// Addresses and levels of the committed blocks that lead to a key, the root first.
+    pub fn path(&self, key: &Key) -> Result<Vec<(LogicalAddr, u8)>> {
+        let state = self.state.read();
+        let mut ptr = state.root.block_ptr();
+        let mut path = Vec::new();
+        loop {
+            path.push((ptr.addr, ptr.level));
+            let block = self.store.load(&ptr, self.id)?;
+            if block.is_leaf() {
+                return Ok(path);
+            }
+            ptr = child_ptr(&block, block.child_slot(key));
+        }
+    }
+
+    fn floor_committed(&self, root: RootPtr, key: &Key) -> Result<Option<(Key, Item)>> {
+        let mut key = *key;
+        loop {
+            let at = self.descend(root, &key)?;
+            let slot = match at.leaf.search(&key) {
+                Ok(slot) => Some(slot),
+                Err(slot) => slot.checked_sub(1),
+            };
+            if let Some(slot) = slot {
+                return Ok(Some((at.leaf.key(slot), Item::Leaf { block: at.leaf, slot })));
+            }
+            // The key lies below this leaf's first item: only the leftmost leaf has nothing before it. A separator in
+            // a node equals its child's first key, so one step to the left is enough.
+            match at
+                .leaf
+                .item_headers()
+                .first()
+                .map(|h| Key::from(h.key))
+                .and_then(Key::prev)
+            {
+                Some(prev) if prev < key => key = prev,
+                _ => return Ok(None),
+            }
+        }
+    }
+}
+
+/// Child `slot` of a node as its parent describes it.
+pub fn child_ptr(block: &TreeBlock, slot: usize) -> BlockPtr {
+    let (addr, generation) = block.child(slot);
+    BlockPtr {
+        addr,
+        generation,
+        level: block.level() - 1,
+        first_key: Some(block.key(slot)),
+    }
+}
+
+/// A leaf and the key at which the next one begins (`None` for the last).
+struct LeafAt {
+    leaf: TreeBlock,
+    upper: Option<Key>,
+}

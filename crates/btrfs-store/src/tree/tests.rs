@@ -1,0 +1,324 @@
+//! The bulk merge and the cursor against a map: random edits, several generations, every structure rule checked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use btrfs_format::block::{leaf_capacity_bytes, node_capacity_ptrs};
+use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeBlock, TreeId};
+
+use super::{MergeHost, Merger, NodeStore, RootPtr, Tree, child_ptr};
+use crate::error::Result;
+use crate::overlay::{Edit, ItemBytes};
+use crate::testing::{Dice, memory_volume};
+use crate::volume::BlockPtr;
+
+/// An allocator that checks what the merge does with blocks.
+struct Host {
+    transid: Generation,
+    next_addr: u64,
+    live: BTreeSet<u64>,
+    replaced: BTreeSet<u64>,
+    nodesize: u64,
+}
+
+impl MergeHost for Host {
+    fn transid(&self) -> Generation {
+        self.transid
+    }
+    fn alloc(&mut self, _tree: TreeId, _level: u8) -> Result<LogicalAddr> {
+        self.next_addr += self.nodesize;
+        self.live.insert(self.next_addr);
+        Ok(LogicalAddr(self.next_addr))
+    }
+    fn replace(&mut self, _tree: TreeId, block: &TreeBlock) -> Result<Option<LogicalAddr>> {
+        let addr = block.addr().get();
+        assert!(
+            self.live.contains(&addr),
+            "replaces a block that is not in the tree: {addr}"
+        );
+        if block.generation() == self.transid {
+            return Ok(Some(block.addr()));
+        }
+        self.live.remove(&addr);
+        assert!(self.replaced.insert(addr), "replaces block {addr} twice");
+        Ok(None)
+    }
+    fn release(&mut self, _tree: TreeId, addr: LogicalAddr, _level: u8) -> Result<()> {
+        assert!(self.live.remove(&addr.get()), "releases block {addr} that is not live");
+        Ok(())
+    }
+}
+
+struct Fixture {
+    store: Arc<NodeStore>,
+    tree: Arc<Tree>,
+    host: Host,
+    model: BTreeMap<Key, Vec<u8>>,
+}
+
+fn key(n: u64) -> Key {
+    // A type that the verifier has no rules for.
+    Key::new(ObjectId(256 + n / 64), KeyType(249), n % 64)
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let volume = memory_volume(4096);
+        let store = Arc::new(NodeStore::new(volume, usize::MAX));
+        let host = Host {
+            transid: Generation(100),
+            next_addr: 1 << 40,
+            live: BTreeSet::new(),
+            replaced: BTreeSet::new(),
+            nodesize: 4096,
+        };
+        let root = RootPtr {
+            addr: LogicalAddr(1 << 40),
+            generation: Generation(99),
+            level: 0,
+        };
+        let tree = Arc::new(Tree::new(TreeId::FS, store.clone(), root));
+        let mut fixture = Self {
+            store,
+            tree,
+            host,
+            model: BTreeMap::new(),
+        };
+        fixture.plant_empty_root();
+        fixture
+    }
+
+    fn plant_empty_root(&mut self) {
+        let volume = self.store.volume();
+        let header = btrfs_format::builder::HeaderFields {
+            fsid: volume.metadata_fsid(),
+            chunk_tree_uuid: volume.chunk_tree_uuid(),
+            addr: LogicalAddr(1 << 40),
+            generation: Generation(99),
+            owner: TreeId::FS,
+            level: 0,
+            flags: btrfs_format::features::header_flags::CURRENT,
+        };
+        let bytes = btrfs_format::builder::LeafBuilder::new(4096).finish(&header);
+        self.store.insert_dirty(TreeBlock::from_builder(bytes));
+        self.host.live.insert(1 << 40);
+    }
+
+    fn apply(&mut self, edits: &BTreeMap<Key, Option<Vec<u8>>>) {
+        for (key, edit) in edits {
+            match edit {
+                Some(bytes) => drop(self.model.insert(*key, bytes.clone())),
+                None => drop(self.model.remove(key)),
+            }
+        }
+        self.tree.apply(
+            edits
+                .iter()
+                .map(|(k, e)| (*k, e.as_ref().map(|b| ItemBytes::from(&b[..])))),
+        );
+    }
+
+    /// One merge of what is pending, within the running transaction.
+    fn merge(&mut self) {
+        let Some(frozen) = self.tree.freeze() else { return };
+        let merged = Merger::new(&self.store, &mut self.host, TreeId::FS)
+            .merge(self.tree.root(), &mut frozen.iter())
+            .unwrap();
+        // What root items and the superblock will say of the root.
+        assert_eq!(
+            merged.root.generation, self.host.transid,
+            "a root is of the transaction that made it one"
+        );
+        self.tree.publish(merged, true);
+    }
+
+    /// Structure: exactly the live blocks are reached, each valid, keys within the parent's range, levels right.
+    fn check(&self) {
+        let mut seen = BTreeSet::new();
+        let root = self.tree.root();
+        let ptr = BlockPtr {
+            addr: root.addr,
+            generation: root.generation,
+            level: root.level,
+            first_key: None,
+        };
+        let mut items = Vec::new();
+        self.check_block(&ptr, None, &mut seen, &mut items);
+        assert_eq!(
+            seen, self.host.live,
+            "the blocks of the tree are those that the host thinks live"
+        );
+        let expected: Vec<_> = self.model.iter().map(|(k, v)| (*k, v.clone())).collect();
+        assert!(
+            items == expected,
+            "the tree holds {} items, the model {}",
+            items.len(),
+            expected.len()
+        );
+    }
+
+    fn check_block(
+        &self,
+        ptr: &BlockPtr,
+        upper: Option<Key>,
+        seen: &mut BTreeSet<u64>,
+        items: &mut Vec<(Key, Vec<u8>)>,
+    ) {
+        let block = self.store.load(ptr, TreeId::FS).unwrap();
+        assert!(seen.insert(block.addr().get()));
+        assert_eq!(block.level(), ptr.level);
+        assert!(block.used_bytes() <= leaf_capacity_bytes(4096));
+        if let Some(first) = ptr.first_key {
+            assert_eq!(block.key(0), first);
+        }
+        if !block.is_empty()
+            && let Some(upper) = upper
+        {
+            assert!(block.key(block.len() - 1) < upper);
+        }
+        for slot in 0..block.len() {
+            if block.is_leaf() {
+                let (key, data) = block.item(slot);
+                items.push((key, data.to_vec()));
+            } else {
+                assert!(block.len() <= node_capacity_ptrs(4096));
+                let child_upper = if slot + 1 < block.len() {
+                    Some(block.key(slot + 1))
+                } else {
+                    upper
+                };
+                self.check_block(&child_ptr(&block, slot), child_upper, seen, items);
+            }
+        }
+    }
+
+    fn compare_reads(&self, dice: &mut Dice, span: u64) {
+        let (a, b) = (dice.below(span), dice.below(span));
+        let (from, to) = (key(a.min(b)), key(a.max(b)));
+        let found: Vec<_> = self
+            .tree
+            .cursor(from, to)
+            .collect()
+            .unwrap()
+            .into_iter()
+            .map(|(k, i)| (k, i.to_vec()))
+            .collect();
+        let expected: Vec<_> = self.model.range(from..=to).map(|(k, v)| (*k, v.clone())).collect();
+        assert_eq!(found, expected);
+        let at = key(dice.below(span));
+        let floor = self.tree.floor(&at).unwrap().map(|(k, i)| (k, i.to_vec()));
+        assert_eq!(floor, self.model.range(..=at).next_back().map(|(k, v)| (*k, v.clone())));
+        let got = self.tree.get(&at).unwrap().map(|i| i.to_vec());
+        assert_eq!(got, self.model.get(&at).cloned());
+    }
+}
+
+fn random_edits(dice: &mut Dice, span: u64, delete_percent: u64) -> BTreeMap<Key, Option<Vec<u8>>> {
+    let mut edits = BTreeMap::new();
+    let clustered = dice.below(3) == 0;
+    let base = dice.below(span);
+    for _ in 0..dice.below(400) + 1 {
+        let n = if clustered {
+            (base + dice.below(100)) % span
+        } else {
+            dice.below(span)
+        };
+        let edit = if dice.below(100) < delete_percent {
+            None
+        } else {
+            let len = if dice.below(20) == 0 {
+                dice.below(2500)
+            } else {
+                dice.below(120)
+            };
+            Some(vec![dice.below(256) as u8; len as usize])
+        };
+        edits.insert(key(n), edit);
+    }
+    edits
+}
+
+#[test]
+fn random_merges_keep_the_tree_equal_to_a_map() {
+    for seed in 0..12 {
+        let mut dice = Dice::new(seed);
+        let mut fixture = Fixture::new();
+        let span = [200, 3000, 20_000][(seed % 3) as usize];
+        for round in 0..60 {
+            // Phases of growth and of decline, so that blocks are split, joined and emptied.
+            let delete_percent = if (round / 15) % 2 == 0 { 20 } else { 85 };
+            fixture.apply(&random_edits(&mut dice, span, delete_percent));
+            for _ in 0..5 {
+                fixture.compare_reads(&mut dice, span);
+            }
+            fixture.merge();
+            fixture.check();
+            fixture.compare_reads(&mut dice, span);
+            if dice.below(2) == 0 {
+                fixture.host.transid = fixture.host.transid.next();
+            }
+        }
+        let all: BTreeMap<_, _> = fixture.model.keys().map(|k| (*k, None)).collect();
+        fixture.apply(&all);
+        fixture.merge();
+        fixture.check();
+        assert_eq!(fixture.tree.root().level, 0, "an empty tree is one leaf");
+    }
+}
+
+#[test]
+fn appended_items_fill_leaves() {
+    let mut fixture = Fixture::new();
+    let edits = (0..5000).map(|n| (key(n), Some(vec![7; 50]))).collect();
+    fixture.apply(&edits);
+    fixture.merge();
+    fixture.check();
+    let per_leaf = leaf_capacity_bytes(4096) / (25 + 50);
+    let leaves = 5000_usize.div_ceil(per_leaf);
+    let nodes = leaves.div_ceil(node_capacity_ptrs(4096));
+    assert!(
+        fixture.host.live.len() <= leaves + nodes + 1,
+        "{} blocks for {leaves} leaves",
+        fixture.host.live.len()
+    );
+}
+
+/// Leaves, and nodes, that nobody touched become the root when all others are emptied.
+#[test]
+fn a_child_that_becomes_the_root_is_copied() {
+    let per_leaf = (leaf_capacity_bytes(4096) / (25 + 50)) as u64;
+    let per_node = per_leaf * node_capacity_ptrs(4096) as u64;
+    for (count, left) in [(per_leaf + 20, 0..per_leaf), (per_node + 500, 0..per_node)] {
+        let mut fixture = Fixture::new();
+        fixture.apply(&(0..count).map(|n| (key(n), Some(vec![7; 50]))).collect());
+        fixture.merge();
+        fixture.host.transid = fixture.host.transid.next();
+        let gone = (0..count).filter(|n| !left.contains(n));
+        fixture.apply(&gone.map(|n| (key(n), None)).collect());
+        fixture.merge();
+        fixture.check();
+    }
+}
+
+#[test]
+fn a_reader_sees_overlay_frozen_overlay_and_tree_as_one() {
+    let mut fixture = Fixture::new();
+    fixture.apply(&(0..300).map(|n| (key(n), Some(vec![1]))).collect());
+    fixture.merge();
+    fixture.apply(&(0..300).step_by(3).map(|n| (key(n), Some(vec![2]))).collect());
+    let frozen = fixture.tree.freeze().unwrap();
+    fixture.apply(&(0..300).step_by(5).map(|n| (key(n), None)).collect());
+    let mut dice = Dice::new(1);
+    for _ in 0..200 {
+        fixture.compare_reads(&mut dice, 300);
+    }
+    let mut edits: Vec<(&Key, &Edit)> = frozen.iter().collect();
+    edits.sort_by_key(|(k, _)| **k);
+    let merged = Merger::new(&fixture.store, &mut fixture.host, TreeId::FS)
+        .merge(fixture.tree.root(), &mut edits.into_iter())
+        .unwrap();
+    fixture.tree.publish(merged, true);
+    for _ in 0..200 {
+        fixture.compare_reads(&mut dice, 300);
+    }
+}

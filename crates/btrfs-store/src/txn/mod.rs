@@ -1,0 +1,243 @@
+//! Transactions: joining, applying batches, and the commit.
+//!
+//! ```text
+//!              join/apply                freeze                  publish, seal, write, barrier, superblock, barrier
+//!   Running(N) ----------> Running(N) ---------> Running(N+1) + Committing(N) -------------------------> Running(N+1)
+//!                                                      |  error                                   (N is on disk)
+//!                                                      +------> Aborted: read-only until the volume is opened again
+//! ```
+//!
+//! Locks, outermost first: the commit lock (one commit at a time), the gate (held for reading by a [`Join`], for
+//! writing by the freeze), the reference queue, a tree's state. A `Join` is never held across a reservation, I/O, or
+//! a wait for a commit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use btrfs_format::{Generation, Key, LogicalAddr};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::error::{Error, Result};
+use crate::overlay::ItemBytes;
+use crate::refs::{RefChange, RefName, RefQueue};
+use crate::space::{MetaReservation, Space};
+use crate::tree::Tree;
+
+/// What commits did so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CommitStats {
+    pub commits: u64,
+    pub items_merged: u64,
+    pub blocks_written: u64,
+    pub time: Duration,
+}
+
+/// Edits that most operations make: a batch of them costs one allocation.
+const EDITS_USUAL: usize = 8;
+
+/// What one operation changes, prepared in full before any of it is applied.
+#[derive(Debug, Default)]
+pub struct Batch {
+    edits: Vec<(Arc<Tree>, Key, Option<ItemBytes>)>,
+    refs: Vec<RefChange>,
+}
+
+impl Batch {
+    pub fn new() -> Self {
+        Self {
+            edits: Vec::with_capacity(EDITS_USUAL),
+            refs: Vec::new(),
+        }
+    }
+    /// What the batch says of a key already; `None` where it says nothing.
+    pub fn pending(&self, tree: &Arc<Tree>, key: &Key) -> Option<&Option<ItemBytes>> {
+        let found = self
+            .edits
+            .iter()
+            .rev()
+            .find(|(t, k, _)| k == key && Arc::ptr_eq(t, tree));
+        found.map(|(_, _, edit)| edit)
+    }
+    /// The item under `key` shall have these bytes, whether it exists or not.
+    pub fn put(&mut self, tree: &Arc<Tree>, key: Key, bytes: impl Into<ItemBytes>) {
+        self.edits.push((tree.clone(), key, Some(bytes.into())));
+    }
+    /// The item under `key` shall not exist (it may not have existed).
+    pub fn delete(&mut self, tree: &Arc<Tree>, key: Key) {
+        self.edits.push((tree.clone(), key, None));
+    }
+    pub fn reference(&mut self, change: RefChange) {
+        self.refs.push(change);
+    }
+    pub fn is_empty(&self) -> bool {
+        self.edits.is_empty() && self.refs.is_empty()
+    }
+}
+
+/// Entry to the running transaction: no freeze happens while one is held.
+///
+/// Short-lived: never held across a reservation, device I/O or a commit wait.
+#[derive(Debug)]
+pub struct Join<'a> {
+    _gate: RwLockReadGuard<'a, ()>,
+    txn: &'a Txn,
+    generation: Generation,
+}
+
+impl Join<'_> {
+    /// The transaction that what is applied now belongs to: for `transid` fields.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Makes the batch part of the transaction. Cannot fail.
+    pub fn apply(&self, batch: Batch, reservation: MetaReservation) {
+        self.apply_unreserved(batch);
+        drop(reservation);
+    }
+
+    /// As [`Join::apply`], for the replay of a log: it asks whether there is space when all of it is pending.
+    pub fn apply_unreserved(&self, batch: Batch) {
+        let (items, refs) = (batch.edits.len(), batch.refs.len());
+        self.txn.applied_items.fetch_add(items as u64, Ordering::Relaxed);
+        self.txn.applied_refs.fetch_add(refs as u64, Ordering::Relaxed);
+        let bytes: usize = batch
+            .edits
+            .iter()
+            .map(|(_, _, edit)| edit.as_ref().map_or(0, |b| b.len()))
+            .sum();
+        // Noted as pending before the reservation goes, so that the sum of both never dips below what is needed.
+        self.txn.space.note_pending(items, bytes, refs);
+        let mut edits = batch.edits.into_iter().peekable();
+        while let Some((tree, key, edit)) = edits.next() {
+            let first = std::iter::once((key, edit));
+            let same = std::iter::from_fn(|| edits.next_if(|(t, ..)| Arc::ptr_eq(t, &tree)).map(|(_, k, e)| (k, e)));
+            tree.apply(first.chain(same));
+        }
+        if !batch.refs.is_empty() {
+            let mut queue = self.txn.refs.lock();
+            for change in &batch.refs {
+                queue.change(change);
+            }
+        }
+    }
+}
+
+/// The running transaction and the state of commits.
+#[derive(Debug)]
+pub struct Txn {
+    gate: RwLock<()>,
+    running: AtomicU64,
+    committed: AtomicU64,
+    aborted: AtomicBool,
+    closed: AtomicBool,
+    refs: Mutex<RefQueue>,
+    space: Arc<Space>,
+    /// Edits of items and changes of references in all batches so far.
+    applied_items: AtomicU64,
+    applied_refs: AtomicU64,
+    commit_lock: Mutex<CommitStats>,
+}
+
+impl Txn {
+    pub fn new(committed: Generation, space: Arc<Space>) -> Self {
+        Self {
+            gate: RwLock::new(()),
+            running: AtomicU64::new(committed.next().get()),
+            committed: AtomicU64::new(committed.get()),
+            aborted: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            refs: Mutex::new(RefQueue::default()),
+            space,
+            applied_items: AtomicU64::new(0),
+            applied_refs: AtomicU64::new(0),
+            commit_lock: Mutex::new(CommitStats::default()),
+        }
+    }
+
+    /// Enters the running transaction.
+    pub fn join(&self) -> Join<'_> {
+        let gate = self.gate.read();
+        Join {
+            _gate: gate,
+            txn: self,
+            generation: Generation(self.running.load(Ordering::Acquire)),
+        }
+    }
+
+    /// What operations of the running transaction change about the references of an extent. A commit that is under way
+    /// has taken its own along: until it is done they are neither here nor in the extent tree.
+    pub fn pending_references(&self, addr: LogicalAddr) -> Vec<(RefName, i64)> {
+        self.refs.lock().pending(addr)
+    }
+
+    pub(crate) fn has_no_references(&self) -> bool {
+        self.refs.lock().is_empty()
+    }
+    /// Takes the changes of references of the transaction that ends.
+    pub(crate) fn take_references(&self) -> RefQueue {
+        std::mem::take(&mut *self.refs.lock())
+    }
+    /// Begins a transaction. Operations are kept out.
+    pub(crate) fn begin(&self, generation: Generation) {
+        self.running.store(generation.get(), Ordering::Release);
+    }
+    /// A transaction is on disk.
+    pub(crate) fn set_committed(&self, generation: Generation) {
+        self.committed.store(generation.get(), Ordering::Release);
+    }
+
+    /// Keeps every operation out: what is in the overlays is whole while it is held.
+    pub fn exclude(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write()
+    }
+    /// Keeps commits out; the outermost lock.
+    pub fn hold_commits(&self) -> MutexGuard<'_, CommitStats> {
+        self.commit_lock.lock()
+    }
+
+    /// The transaction that a batch applied now would belong to.
+    pub fn running(&self) -> Generation {
+        Generation(self.running.load(Ordering::Acquire))
+    }
+    /// The last transaction that is on disk.
+    pub fn committed(&self) -> Generation {
+        Generation(self.committed.load(Ordering::Acquire))
+    }
+    /// Edits of items, and changes of references, in all batches so far.
+    pub fn applied(&self) -> (u64, u64) {
+        let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        (load(&self.applied_items), load(&self.applied_refs))
+    }
+
+    /// True after a commit failed: nothing can be made durable any more, the mount is read-only.
+    pub fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Acquire)
+    }
+    /// Makes the mount read-only: nothing is committed from now on.
+    pub fn abort(&self, why: &str) {
+        if !self.aborted.swap(true, Ordering::AcqRel) {
+            tracing::error!(
+                "{why}: the volume is read-only from now on; it is as after transaction {}",
+                self.committed()
+            );
+        }
+    }
+    /// The mount has ended: what comes later is refused.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+    /// True once the mount has ended.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+    /// Refuses to go on where changes could not be made durable.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.is_aborted() || self.is_closed() {
+            Err(Error::ReadOnly)
+        } else {
+            Ok(())
+        }
+    }
+}
