@@ -208,6 +208,7 @@ impl<'a> Collector<'a> {
                 true => self.what_the_log_has(|_, _| true)?,
                 false => self.directories_of_renamed(*ino)?,
             }
+            self.beside_names(*ino)?;
         }
         self.finish()
     }
@@ -215,6 +216,30 @@ impl<'a> Collector<'a> {
     fn finish(&mut self) -> Step<()> {
         while let Some((ino, want)) = self.work.pop() {
             self.object(ino, want)?;
+        }
+        Ok(())
+    }
+
+    /// What the names of a synced inode ask for though they did not change: new directories above moved ones, and for a new
+    /// inode the one that had its name in the commit.
+    fn beside_names(&mut self, ino: ObjectId) -> Step<()> {
+        let has_moved_dirs = self.renamed.has_moved_dirs(self.tree.id());
+        let is_new = self.tree.has_tracked_changes() && self.is_new(ino);
+        if !has_moved_dirs && !is_new {
+            return Ok(());
+        }
+        let tree = self.tree.clone();
+        let from = Key::new(ino, KeyType::INODE_REF, 0);
+        let mut names = tree.cursor(from, Key::new(ino, KeyType::INODE_EXTREF, u64::MAX));
+        while let Some((key, item)) = names.next()? {
+            for (dir, name) in names_in(&key, &item) {
+                if has_moved_dirs {
+                    self.new_directories_above(dir)?;
+                }
+                if is_new {
+                    self.committed_holder(ino, dir, name)?;
+                }
+            }
         }
         Ok(())
     }
@@ -293,7 +318,6 @@ impl<'a> Collector<'a> {
                 for (dir, _) in names_in(&key, &item) {
                     match is_new {
                         true if self.is_new(dir) => self.want(dir, Want::Names)?,
-                        true if self.renamed.has_moved_dirs(self.tree.id()) => self.new_directories_above(dir)?,
                         false if self.is_alive(dir) => self.want(dir, Want::All)?,
                         _ => {}
                     }

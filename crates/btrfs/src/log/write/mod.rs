@@ -157,6 +157,12 @@ impl Log {
             if let Some(to) = to.filter(|to| !is_logged(&renamed, to) && is_new_in_transaction(to)) {
                 renamed.note_dir_of_stale(to.tree.id(), to.ino);
             }
+            if !is_new_in_transaction(inode) {
+                // They come along with it.
+                for dir in [from, to].into_iter().flatten() {
+                    renamed.note_logged(dir.tree.id(), dir.ino);
+                }
+            }
         }
         if inode.is_dir() && from.is_some() {
             renamed.note_moved_dir(inode.tree.id());
