@@ -169,8 +169,6 @@ impl Engine {
             self.drain_discards();
             synced
         };
-        #[cfg(feature = "bench-switches")]
-        crate::switches::count(self);
         self.store.txn().close();
         result
     }

@@ -10,7 +10,6 @@ pub mod fs;
 pub mod inode;
 pub mod log;
 pub mod subvol;
-mod switches;
 #[cfg(test)]
 mod testing;
 pub mod xattr;

@@ -13,7 +13,6 @@ mod seek;
 mod side;
 mod sqlite;
 mod stream;
-mod switches;
 mod table;
 
 use std::collections::BTreeMap;

@@ -2,10 +2,6 @@
 //!
 //! The first pass unshares each block that it hits, the second finds it alone: what a reflink file system pays for
 //! remapping, and for copy on write as such. fio, psync, O_DIRECT, one writer, an fsync at the end. The sides take turns.
-//!
-//! The same once more on our side, with and without the range-replace ([`effects`]): counted in trees, and timed.
-
-mod effects;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -62,9 +58,6 @@ pub struct Args {
     /// Where the images lie
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
-    /// Only what the range-replace is worth
-    #[arg(long)]
-    effects: bool,
     /// Print the table, but leave docs/performance.md as it is
     #[arg(long)]
     dry_run: bool,
@@ -76,10 +69,7 @@ pub struct Args {
 type Results = BTreeMap<(usize, Column), Vec<f64>>;
 
 pub fn main(args: &Args) -> Result<()> {
-    if !args.effects {
-        beside_the_kernel(args)?;
-    }
-    effects::run(args)
+    beside_the_kernel(args)
 }
 
 fn beside_the_kernel(args: &Args) -> Result<()> {

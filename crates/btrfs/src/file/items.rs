@@ -11,7 +11,6 @@ use super::extent::extent_key;
 use super::replace::Plan;
 use crate::engine::Engine;
 use crate::inode::{Inode, InodeState};
-use crate::switches::{Mechanism, is_on};
 use btrfs_store::refs::{DataRef, RefChange, RefKind};
 use btrfs_store::space::MetaReservation;
 use btrfs_store::txn::Batch;
@@ -134,9 +133,6 @@ fn put_plan(batch: &mut Batch, inode: &Inode, mut plan: Plan, fresh: &HashSet<Lo
             Some(mut extent) => {
                 if extent.generation == NOW {
                     extent.generation = generation;
-                }
-                if !is_on(Mechanism::Remap) {
-                    batch.delete(&inode.tree, key);
                 }
                 batch.put(&inode.tree, key, extent.encode());
             }

@@ -11,7 +11,6 @@ use btrfs_format::{LogicalAddr, ObjectId};
 
 use super::extent::{Extent, Kind};
 use crate::error::{Error, Result, StoreError};
-use crate::switches::{Mechanism, is_on};
 use btrfs_store::tree::Tree;
 
 /// What shall stand in a range.
@@ -50,9 +49,6 @@ pub(super) struct Plan {
     /// References more (or fewer) than before.
     pub refs: BTreeMap<RefName, i64>,
     pub nbytes: i64,
-    /// Each reference as it came and went, before any cancelled.
-    #[cfg(feature = "bench-switches")]
-    pub every_ref: Vec<(RefName, i64)>,
 }
 
 impl Plan {
@@ -62,10 +58,6 @@ impl Plan {
             .nbytes
             .wrapping_add(sign.wrapping_mul(extent.nbytes().cast_signed()));
         if let Some(name) = RefName::of(extent) {
-            #[cfg(feature = "bench-switches")]
-            if !is_on(Mechanism::Remap) {
-                self.every_ref.push((name, sign));
-            }
             let count = self.refs.entry(name).or_default();
             *count += sign;
             if *count == 0 {
@@ -76,10 +68,6 @@ impl Plan {
 
     /// Takes the references that are to be queued.
     pub fn take_refs(&mut self) -> Vec<(RefName, i64)> {
-        #[cfg(feature = "bench-switches")]
-        if !is_on(Mechanism::Remap) {
-            return std::mem::take(&mut self.every_ref);
-        }
         std::mem::take(&mut self.refs).into_iter().collect()
     }
 
@@ -120,9 +108,7 @@ pub(super) fn plan(existing: &[Extent], replacements: &[Replacement]) -> Plan {
     for extent in replacements.iter().flat_map(|r| &r.extents) {
         plan.put(extent.clone());
     }
-    if is_on(Mechanism::Remap) {
-        merge_neighbours(&mut plan, existing);
-    }
+    merge_neighbours(&mut plan, existing);
     // What only came into being to be joined needs no deleting.
     let exists = |start: &u64| existing.binary_search_by_key(start, |e| e.start).is_ok();
     plan.edits.retain(|start, edit| edit.is_some() || exists(start));

@@ -2,12 +2,10 @@
 //!
 //! - [`names`]: a directory of a million empty files is synced, then again when every thousandth is gone;
 //! - [`dbench`]: what clients of a file server wait for their flushes;
-//! - [`steady`]: small files and databases, each write synced, with the bytes that reach the device for each fsync;
-//! - [`effects`]: our side alone, with each mechanism of the log switched off in turn (a build of its own).
+//! - [`steady`]: small files and databases, each write synced, with the bytes that reach the device for each fsync.
 
 mod answer;
 mod dbench;
-mod effects;
 mod names;
 mod steady;
 
@@ -38,7 +36,7 @@ pub struct Args {
     /// Where the images lie
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
-    /// Only the parts whose name contains this: names, dbench, steady, effects
+    /// Only the parts whose name contains this: names, dbench, steady
     #[arg(long, default_value = "")]
     only: String,
     /// Print the tables, but leave docs/performance.md as it is
@@ -62,7 +60,7 @@ struct Outcome {
     picture: Option<(&'static str, String)>,
 }
 
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 3] = [
     Part {
         name: "names",
         run: names::run,
@@ -74,10 +72,6 @@ const PARTS: [Part; 4] = [
     Part {
         name: "steady",
         run: steady::run,
-    },
-    Part {
-        name: "effects",
-        run: effects::run,
     },
 ];
 
@@ -106,9 +100,4 @@ pub fn main(args: &Args) -> Result<()> {
 fn turns(args: &Args, sides: &[Side]) -> Vec<(usize, Side)> {
     let turn = |round: usize| (0..sides.len()).map(move |n| (round, sides[(n + round) % sides.len()]));
     (0..args.runs).flat_map(turn).collect()
-}
-
-/// A number for a table.
-fn show(value: Option<f64>, decimals: usize) -> String {
-    value.map_or("-".into(), |value| format!("{value:.decimals$}"))
 }

@@ -114,23 +114,6 @@ fn make_room(mnt: &Path) -> Result<()> {
     Ok(())
 }
 
-/// First fsync of a directory of `files` new names on our side alone, in seconds: on a volume as for [`run`], whatever `setup`
-/// says of it, as one that begins with small chunks needs a new one, and then a commit is made and no log.
-pub fn first_fsync(args: &Args, setup: &Setup<'_>, files: u64) -> Result<f64> {
-    let setup = Setup {
-        mkfs: &["-K", "-n", NODE_SIZES[0]],
-        options: OPTIONS,
-        image_bytes: Some(IMAGE_BYTES),
-        touched_bytes: TOUCHED_BYTES,
-        ..setup.clone()
-    };
-    let mounted = Mounted::with(Side::Ours, &args.dir, &setup)?;
-    generate(&mounted.mountpoint(), &["create", &files.to_string()])?;
-    let seconds = generate(&mounted.mountpoint(), &["sync-dir"])?;
-    mounted.finish()?;
-    Ok(seconds)
-}
-
 /// The power fails now: a copy of the image is judged by `cowshed check`; a read-only mount of ours and then the kernel, which
 /// replays the log, have to find so many names in it; and `btrfs check` judges what the kernel made of it.
 fn judge(mounted: &Mounted, expected: u64) -> Result<()> {

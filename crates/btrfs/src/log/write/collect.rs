@@ -21,7 +21,6 @@ use crate::engine::Engine;
 use crate::error::{Error, StoreError};
 use crate::file;
 use crate::log::half_leaf_bytes;
-use crate::switches::{Mechanism, is_on};
 use crate::xattr;
 use btrfs_store::overlay::Edit;
 use btrfs_store::tree::{Change, Edits, Item, Tree};
@@ -565,7 +564,7 @@ impl<'a> Collector<'a> {
                 let from = Key::new(ino, KeyType(KeyType::DIR_INDEX.0 + 1), 0);
                 self.tree
                     .pending_range(from, Key::new(ino, KeyType(u8::MAX), u64::MAX), &mut found);
-                if !is_new || !is_on(Mechanism::Xattr) {
+                if !is_new {
                     self.committed_xattrs(ino)?;
                 }
             }
@@ -604,9 +603,7 @@ impl<'a> Collector<'a> {
     /// Replay removes the attributes that the log does not have, so that it must have those that no one changed, too.
     fn committed_xattrs(&mut self, ino: ObjectId) -> Step<()> {
         let known = self.engine.objects.inodes.get(self.tree_id(), ino);
-        if is_on(Mechanism::Xattr)
-            && let Some(inode) = known
-        {
+        if let Some(inode) = known {
             self.note_xattr_searches(u64::from(!inode.xattrs.is_known()));
             if !xattr::has_any(&inode)? {
                 return Ok(());

@@ -13,7 +13,6 @@ use super::collect::{Collector, Step, Stop, Subject, Want, inode_item, inode_key
 use super::cost::least_blocks;
 use crate::dir::names::{index_key, kind_of};
 use crate::log::{dir_range_item, dir_range_key};
-use crate::switches::{Mechanism, is_on};
 use btrfs_store::overlay::Edit;
 use cowshed_vfs::FileKind;
 
@@ -126,7 +125,7 @@ impl Collector<'_> {
         let (running, edits) = (self.running, &mut self.edits);
         self.tree
             .pending_of_objects(&children, KeyType(KeyType::DIR_ITEM.0 - 1), |ino, items, is_tracked| {
-                if is_on(Mechanism::Bulk) && !is_tracked && is_plain(items, dir, running) {
+                if !is_tracked && is_plain(items, dir, running) {
                     edits.extend(items.iter().map(|(key, edit)| (**key, (*edit).clone())));
                     if are_tracked {
                         copied.push(ino);

@@ -43,7 +43,6 @@ use crate::dir::staged::Staged;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::inode::{Inode, flags};
-use crate::switches::{Mechanism, is_on};
 use btrfs_store::overlay::Edit;
 use btrfs_store::tree::{Edits, Tree};
 use btrfs_store::txn::CommitStats;
@@ -355,7 +354,7 @@ fn prefers_commit(engine: &Engine, least_blocks: u64) -> bool {
         edits_applied: engine.store.txn().applied().0,
         blocks: engine.store.space().pending_memory_bytes() / engine.store.nodes().nodesize_bytes() as u64,
     };
-    is_on(Mechanism::Choice) && engine.log.costs.lock().prefers_commit(pending, least_blocks)
+    engine.log.costs.lock().prefers_commit(pending, least_blocks)
 }
 
 /// A log of so many blocks fits beside what there is: replay knows no chunk that was made for it.

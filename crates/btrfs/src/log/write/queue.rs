@@ -25,7 +25,6 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
-use crate::switches::{Mechanism, is_on};
 
 /// Nobody waits longer than this for others to come.
 const GATHER_MAX: Duration = Duration::from_millis(1);
@@ -244,7 +243,7 @@ impl<R> Queue<R> {
     fn gather(&self) {
         let mut state = self.state.lock();
         let Pace { callers, round, .. } = state.pace;
-        if state.waiting.len() >= callers || !is_on(Mechanism::Share) || !state.pace.may_wait() {
+        if state.waiting.len() >= callers || !state.pace.may_wait() {
             return;
         }
         let until = Instant::now() + round.min(GATHER_MAX);
@@ -285,10 +284,7 @@ impl<R> Queue<R> {
 
     fn take(&self) -> Vec<(R, Caller)> {
         let waiting = &mut self.state.lock().waiting;
-        match is_on(Mechanism::Share) {
-            true => std::mem::take(waiting),
-            false => waiting.drain(..waiting.len().min(1)).collect(),
-        }
+        std::mem::take(waiting)
     }
 }
 
