@@ -193,15 +193,15 @@ impl Engine {
             space,
             txn,
             workers: Workers::new(env.processors()),
+            log: crate::log::write::Log::default(),
+            background: crate::background::Background::new(env.clone()),
+            discarder: crate::discard::Discarder::new(env.clone()),
             env,
             csum_tree,
             has_data_csums,
             options,
             objects: crate::subvol::Objects::default(),
             file: crate::file::FileShared::with_memory(options.memory_bytes_max),
-            log: crate::log::write::Log::default(),
-            background: crate::background::Background::default(),
-            discarder: crate::discard::Discarder::default(),
         });
         engine.replay_log()?;
         if !engine.volume.is_read_only() {
