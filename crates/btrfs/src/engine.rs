@@ -193,7 +193,7 @@ impl Engine {
             space,
             txn,
             workers: Workers::new(env.processors()),
-            log: crate::log::write::Log::default(),
+            log: crate::log::write::Log::new(env.clone()),
             background: crate::background::Background::new(env.clone()),
             discarder: crate::discard::Discarder::new(env.clone()),
             env,

@@ -3,6 +3,7 @@
 
 mod env;
 mod event;
+pub mod group_commit;
 mod helpers;
 mod manual;
 mod service;
