@@ -5,6 +5,7 @@ mod env;
 mod event;
 pub mod group_commit;
 mod helpers;
+pub mod lock;
 mod manual;
 mod service;
 mod system;
