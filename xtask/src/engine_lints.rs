@@ -23,7 +23,6 @@ const NOT_YET: &[&str] = &[
     "space/mod.rs",
     // A thread for each device of a large read.
     "volume/read.rs",
-    "runtime/src/helpers.rs",
     "vfs-ioctl/src/atomic.rs",
     "vfs-ioctl/src/grants.rs",
     "vfs-ioctl/src/remap.rs",

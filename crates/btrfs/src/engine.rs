@@ -154,7 +154,7 @@ pub struct Engine {
     /// What fsync wrote since the last commit.
     pub(crate) log: crate::log::write::Log,
     pub options: EngineOptions,
-    /// Hands for checksums and compression.
+    /// Threads for checksums and compression.
     pub(crate) workers: Workers,
     pub(crate) background: crate::background::Background,
     pub(crate) discarder: crate::discard::Discarder,
@@ -192,7 +192,7 @@ impl Engine {
             forest,
             space,
             txn,
-            workers: Workers::new(env.processors()),
+            workers: Workers::new(env.clone()),
             log: crate::log::write::Log::new(env.clone()),
             background: crate::background::Background::new(env.clone()),
             discarder: crate::discard::Discarder::new(env.clone()),

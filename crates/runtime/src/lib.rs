@@ -4,7 +4,6 @@
 mod env;
 mod event;
 pub mod group_commit;
-mod helpers;
 pub mod lock;
 mod manual;
 mod service;
