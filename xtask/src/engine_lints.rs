@@ -23,9 +23,6 @@ const NOT_YET: &[&str] = &[
     "space/mod.rs",
     // A thread for each device of a large read.
     "volume/read.rs",
-    "vfs-ioctl/src/atomic.rs",
-    "vfs-ioctl/src/grants.rs",
-    "vfs-ioctl/src/remap.rs",
 ];
 const LINT: &str = "clippy::disallowed_methods";
 const LINTS_MAX: Duration = Duration::from_secs(3600);
