@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use cowshed_harness::need;
 
 use crate::run::SHARE_MAX;
-use crate::{arrows, licenses, real, run};
+use crate::{arrows, engine_lints, licenses, real, run};
 
 /// What hangs, in a mount or in the kernel, is cut and named. These are several times what a slow machine needs.
 const QUICK_MAX: Duration = Duration::from_secs(600);
@@ -44,6 +44,7 @@ pub fn main(args: &Args) -> Result<()> {
                 "warnings",
             ]),
         )?;
+        engine_lints::check()?;
     }
     run::run_within(
         TESTS_MAX,

@@ -4,6 +4,7 @@ mod arrows;
 mod bench;
 mod ci;
 mod counts;
+mod engine_lints;
 mod fuzz;
 mod licenses;
 mod long;
@@ -27,6 +28,8 @@ enum Command {
     Ci(ci::Args),
     /// Compare the tables of modules and arrows in docs/ARCHITECTURE.md with the imports in the code
     Arrows(arrows::Args),
+    /// Check that the engine crates take clocks, timers, threads and randomness from `Env`
+    EngineLints,
     /// Sizes of the code, its circles, and what its own rules find in it
     Counts(counts::Args),
     /// Feed damaged volumes to the engine and the checker
@@ -75,6 +78,7 @@ fn main() -> anyhow::Result<()> {
         Command::Kill9(args) => long::kill9(&args),
         Command::Logcases(args) => long::logcases(&args),
         Command::Sqlite(args) => long::sqlite(&args),
+        Command::EngineLints => engine_lints::check(),
         Command::Counts(args) => counts::main(&args),
         Command::Fuzz(args) => fuzz::main(&args),
         Command::Licenses => licenses::main(),

@@ -76,7 +76,7 @@ impl Store {
             space,
             txn,
             jobs: Jobs::default(),
-            workers: Workers::new(env.processors()),
+            workers: Workers::new(env.clone()),
             env,
             hooks: OnceLock::new(),
         })

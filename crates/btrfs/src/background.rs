@@ -1,11 +1,10 @@
-//! The background thread of a mounted volume: commits at its interval, and when memory for pending items runs low; frees what
-//! large commits leave behind, which nobody has to wait for.
+//! The background thread of a mounted volume: commits at its interval and when memory for pending items
+//! runs low, starts write-back, and frees what large commits leave behind.
 
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use cowshed_runtime::{Env, Inbox, Service, Wake};
 
 use crate::engine::Engine;
 use btrfs_store::overlay::Overlay;
@@ -13,135 +12,106 @@ use btrfs_store::overlay::Overlay;
 /// Overlays of fewer items are freed at once: waking a thread would cost more.
 const GARBAGE_ITEMS_MIN: usize = 1 << 14;
 
+/// What the thread is asked to do.
 #[derive(Debug, Default)]
-struct Signal {
-    wanted: bool,
+struct Wants {
+    commit: bool,
     /// Much file data is dirty.
     write_back: bool,
     /// Overlays that a commit has merged: millions of small allocations.
     garbage: Vec<Arc<Overlay>>,
-    stop: bool,
 }
 
-/// The thread and the bell that wakes it.
-#[derive(Debug, Default)]
-pub struct Background {
-    signal: Arc<(Mutex<Signal>, Condvar)>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+impl Wants {
+    fn take(&mut self) -> Option<Self> {
+        let is_idle = !self.commit && !self.write_back && self.garbage.is_empty();
+        (!is_idle).then(|| std::mem::take(self))
+    }
 }
+
+/// The thread and what it is asked to do.
+#[derive(Debug)]
+pub struct Background(Service<Wants>);
 
 impl Background {
+    /// A thread that is not started yet.
+    pub(crate) fn new(env: Arc<dyn Env>) -> Self {
+        Self(Service::new("cowshed-commit", env, Wants::default()))
+    }
+
     /// Asks for a commit soon.
     pub fn wake(&self) {
-        let (signal, bell) = &*self.signal;
-        let mut signal = signal.lock();
-        if !signal.wanted {
-            signal.wanted = true;
-            bell.notify_one();
-        }
+        self.0.change_if(|wants| !std::mem::replace(&mut wants.commit, true));
     }
 
     /// Asks for dirty file data to be written soon.
     pub fn wake_write_back(&self) {
-        let (signal, bell) = &*self.signal;
-        let mut signal = signal.lock();
-        if !signal.write_back {
-            signal.write_back = true;
-            bell.notify_one();
-        }
+        self.0
+            .change_if(|wants| !std::mem::replace(&mut wants.write_back, true));
     }
 
-    /// Frees the overlays of a commit, which returns before they are gone where there are many items.
+    /// Frees the overlays of a commit. Large ones are freed by the thread, and this returns before.
     ///
-    /// At most one commit's wait: whoever brings the next ones frees those that are still there.
+    /// At most one commit's overlays are queued: the caller frees those that are still there.
     pub(crate) fn free(&self, overlays: Vec<Arc<Overlay>>) {
         let items: usize = overlays.iter().map(|overlay| overlay.len()).sum();
-        if items < GARBAGE_ITEMS_MIN || self.thread.lock().is_none() {
+        if items < GARBAGE_ITEMS_MIN || !self.0.is_running() {
             return;
         }
-        let (signal, bell) = &*self.signal;
-        let late = std::mem::replace(&mut signal.lock().garbage, overlays);
-        bell.notify_one();
+        let late = self.0.change(|wants| std::mem::replace(&mut wants.garbage, overlays));
         drop(late);
     }
 
     /// Ends the thread and waits for it.
     pub fn stop(&self) {
-        {
-            let (signal, bell) = &*self.signal;
-            signal.lock().stop = true;
-            bell.notify_one();
-        }
-        let thread = self.thread.lock().take();
-        // The last reference to the engine may be dropped by its own thread: it cannot wait for itself.
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-            && thread.join().is_err()
-        {
-            tracing::error!("the commit thread panicked");
-        }
+        self.0.stop();
     }
 }
 
 /// Starts the thread. It holds no reference to the engine while it sleeps, so dropping the engine ends it.
 pub fn start(engine: &Arc<Engine>) {
-    let signal = engine.background.signal.clone();
     let weak = Arc::downgrade(engine);
     let interval = match engine.options.commit_interval_s {
         0 => Duration::MAX,
         seconds => Duration::from_secs(seconds.into()),
     };
-    let spawned = std::thread::Builder::new()
-        .name("cowshed-commit".into())
-        .spawn(move || run(&signal, &weak, interval));
-    match spawned {
-        Ok(thread) => *engine.background.thread.lock() = Some(thread),
-        Err(error) => tracing::warn!("no background commits: {error}"),
+    let started = engine.background.0.start(move |inbox| run(inbox, &weak, interval));
+    if let Err(error) = started {
+        tracing::warn!("no background commits: {error}");
     }
 }
 
-fn run(signal: &(Mutex<Signal>, Condvar), engine: &Weak<Engine>, interval: Duration) {
-    // A day is as good as for ever, and no overflow.
-    let interval = interval.min(Duration::from_secs(86_400));
-    let mut due = Instant::now() + interval;
+fn run(inbox: &Inbox<Wants>, engine: &Weak<Engine>, interval: Duration) {
+    let mut due = inbox.monotonic().saturating_add(interval);
     loop {
-        let (is_urgent, write_back, garbage) = {
-            let mut state = signal.0.lock();
-            if !state.wanted && !state.write_back && !state.stop && state.garbage.is_empty() {
-                signal.1.wait_until(&mut state, due);
-            }
-            if state.stop {
-                return;
-            }
-            let state = &mut *state;
-            (
-                std::mem::take(&mut state.wanted),
-                std::mem::take(&mut state.write_back),
-                std::mem::take(&mut state.garbage),
-            )
+        let wants = match inbox.wait(Some(due), Wants::take) {
+            Wake::Ready(wants) => wants,
+            Wake::Due => Wants::default(),
+            Wake::Stop => return,
         };
-        drop(garbage);
-        if !is_urgent && !write_back && Instant::now() < due {
+        drop(wants.garbage);
+        let is_due = || inbox.monotonic() >= due;
+        if !wants.commit && !wants.write_back && !is_due() {
             continue;
         }
         let Some(engine) = engine.upgrade() else { return };
         if engine.store.txn().is_aborted() {
             return;
         }
-        if write_back {
+        if wants.write_back {
             if let Err(error) = crate::file::write_back_all(&engine) {
                 tracing::error!("background write-back: {error}");
             }
-            if !is_urgent && Instant::now() < due {
+            if !wants.commit && !is_due() {
                 continue;
             }
         }
         // Pending items alone are what an urgent commit is for; the timer's commit takes file data along.
-        let result = if is_urgent { engine.commit() } else { engine.sync() };
+        let result = if wants.commit { engine.commit() } else { engine.sync() };
         if let Err(error) = result {
             tracing::error!("background commit: {error}");
         }
-        due = Instant::now() + interval;
+        due = inbox.monotonic().saturating_add(interval);
     }
 }
 
@@ -154,14 +124,19 @@ impl Drop for Engine {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use btrfs_format::{Key, KeyType, ObjectId};
     use btrfs_image::{MkfsOptions, mkfs};
     use cowshed_device::{BlockDevice, MemDevice};
+    use cowshed_vfs::{Context, FileSystem, NodeId};
 
     use super::*;
     use crate::engine::EngineOptions;
     use btrfs_store::volume::{OpenOptions, Volume};
-    use cowshed_runtime::FixedEnv;
+    use cowshed_runtime::{FixedEnv, ManualEnv};
+
+    use crate::fs::{Fs, MountOptions};
 
     fn overlay(items: usize) -> Arc<Overlay> {
         let mut overlay = Overlay::default();
@@ -171,12 +146,16 @@ mod tests {
         Arc::new(overlay)
     }
 
-    #[test]
-    fn what_a_commit_leaves_is_freed_and_nothing_is_committed_for_it() {
+    fn mount(env: Arc<dyn Env>) -> Arc<Engine> {
         let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new("memory", 256 << 20));
         mkfs(std::slice::from_ref(&device), &MkfsOptions::new([0x5b; 16])).unwrap();
         let volume = Volume::open(vec![device], &OpenOptions::default()).unwrap();
-        let engine = Engine::open(volume, Arc::new(FixedEnv::default()), EngineOptions::default()).unwrap();
+        Engine::open(volume, env, EngineOptions::default()).unwrap()
+    }
+
+    #[test]
+    fn what_a_commit_leaves_is_freed_and_nothing_is_committed_for_it() {
+        let engine = mount(Arc::new(FixedEnv::default()));
         let before = engine.commit_stats().commits;
         // Few items, many, and many more right behind them.
         for items in [1, GARBAGE_ITEMS_MIN, 2 * GARBAGE_ITEMS_MIN] {
@@ -190,5 +169,39 @@ mod tests {
             }
         }
         assert_eq!(engine.commit_stats().commits, before);
+    }
+
+    #[test]
+    fn interval_that_has_passed_commits_once_and_starts_the_next_one() {
+        let env = Arc::new(ManualEnv::new(1));
+        let engine = mount(env.clone());
+        let fs = Fs::mount(engine.clone(), MountOptions::default()).unwrap();
+        let before = engine.commit_stats().commits;
+        let interval = Duration::from_secs(EngineOptions::default().commit_interval_s.into());
+        for round in 1..4 {
+            let name = format!("dir {round}");
+            fs.mkdir(&Context::root(), NodeId::ROOT, name.as_bytes(), 0o755)
+                .unwrap();
+            env.until_sleepers(1);
+            assert_eq!(env.deadlines(), [interval * round]);
+            env.advance(interval - Duration::from_nanos(1));
+            assert_eq!(env.deadlines(), [interval * round], "one nanosecond is missing");
+            env.advance(Duration::from_nanos(1));
+            env.until_sleepers(1);
+            assert_eq!(engine.commit_stats().commits, before + u64::from(round));
+        }
+    }
+
+    #[test]
+    fn wake_commits_without_a_move_of_the_clock() {
+        let env = Arc::new(ManualEnv::new(1));
+        let engine = mount(env.clone());
+        let fs = Fs::mount(engine.clone(), MountOptions::default()).unwrap();
+        let before = engine.commit_stats().commits;
+        fs.mkdir(&Context::root(), NodeId::ROOT, b"dir", 0o755).unwrap();
+        env.until_sleepers(1);
+        engine.background.wake();
+        env.until_sleepers(1);
+        assert_eq!(engine.commit_stats().commits, before + 1);
     }
 }

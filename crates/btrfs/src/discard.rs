@@ -5,11 +5,10 @@
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use cowshed_runtime::{Env, Inbox, Service, Wake};
 use cowshed_vfs::{Error as Errno, TrimRange};
-use parking_lot::{Condvar, Mutex};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result, StoreError};
@@ -55,45 +54,36 @@ impl Default for Pace {
 }
 
 #[derive(Debug, Default)]
-struct Signal {
+struct State {
     pace: Pace,
-    /// Something was freed; discard it then.
-    due: Option<Instant>,
-    stop: bool,
+    /// When to discard what was freed since the last batches, by [`Env::monotonic`].
+    due: Option<Duration>,
 }
 
-/// The thread of [`DiscardMode::Async`], and the bell that wakes it.
-#[derive(Debug, Default)]
-pub(crate) struct Discarder {
-    signal: Arc<(Mutex<Signal>, Condvar)>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
+/// The thread of [`DiscardMode::Async`].
+#[derive(Debug)]
+pub(crate) struct Discarder(Service<State>);
 
 impl Discarder {
-    fn ring(&self) {
-        let (signal, bell) = &*self.signal;
-        let mut signal = signal.lock();
-        if signal.due.is_none() {
-            signal.due = Some(Instant::now() + signal.pace.delay);
-            bell.notify_one();
-        }
+    /// A thread that is not started yet.
+    pub fn new(env: Arc<dyn Env>) -> Self {
+        Self(Service::new("cowshed-discard", env, State::default()))
+    }
+
+    /// Something was freed.
+    fn wake(&self) {
+        self.0.change_if(|state| {
+            let is_first = state.due.is_none();
+            if is_first {
+                state.due = Some(self.0.env().monotonic().saturating_add(state.pace.delay));
+            }
+            is_first
+        });
     }
 
     /// Ends the thread and waits for it.
     pub fn stop(&self) {
-        {
-            let (signal, bell) = &*self.signal;
-            signal.lock().stop = true;
-            bell.notify_one();
-        }
-        let thread = self.thread.lock().take();
-        // The last reference to the engine may be dropped by this thread: it cannot wait for itself.
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-            && thread.join().is_err()
-        {
-            tracing::error!("the discard thread panicked");
-        }
+        self.0.stop();
     }
 }
 
@@ -107,45 +97,30 @@ pub(crate) fn start(engine: &Arc<Engine>) {
     if mode != DiscardMode::Async {
         return;
     }
-    let (signal, weak) = (engine.discarder.signal.clone(), Arc::downgrade(engine));
-    let spawned = std::thread::Builder::new()
-        .name("cowshed-discard".into())
-        .spawn(move || run(&signal, &weak));
-    match spawned {
-        Ok(thread) => *engine.discarder.thread.lock() = Some(thread),
-        Err(error) => tracing::warn!("freed space is discarded at the unmount only: {error}"),
+    let weak = Arc::downgrade(engine);
+    if let Err(error) = engine.discarder.0.start(move |inbox| run(inbox, &weak)) {
+        tracing::warn!("freed space is discarded at the unmount only: {error}");
     }
 }
 
-fn run(signal: &(Mutex<Signal>, Condvar), engine: &Weak<Engine>) {
-    loop {
-        let pace = {
-            let mut state = signal.0.lock();
-            loop {
-                match state.due {
-                    _ if state.stop => return,
-                    None => signal.1.wait(&mut state),
-                    Some(due) if due > Instant::now() => {
-                        signal.1.wait_until(&mut state, due);
-                    }
-                    Some(_) => break,
-                }
-            }
-            // Before the work: what is freed meanwhile rings again.
+fn run(inbox: &Inbox<State>, engine: &Weak<Engine>) {
+    // A deadline that is set stays as it is until it is reached.
+    while let Wake::Ready(due) = inbox.wait(None, |state| state.due) {
+        if !inbox.sleep_until(due) {
+            return;
+        }
+        // Before the work: what is freed meanwhile sets the next deadline.
+        let pace = inbox.with(|state| {
             state.due = None;
             state.pace
-        };
+        });
         loop {
             let Some(engine) = engine.upgrade() else { return };
             if batch(&engine, pace.batch_ranges, pace.bytes_min) == 0 {
                 break;
             }
             drop(engine);
-            let mut state = signal.0.lock();
-            if !state.stop {
-                signal.1.wait_for(&mut state, pace.pause);
-            }
-            if state.stop {
+            if !inbox.sleep_until(inbox.monotonic().saturating_add(pace.pause)) {
                 return;
             }
         }
@@ -169,7 +144,7 @@ fn batch(engine: &Engine, count: usize, bytes_min: u64) -> usize {
 impl Engine {
     /// Keeps another pace with what is discarded in the background.
     pub fn set_discard_pace(&self, pace: Pace) {
-        self.discarder.signal.0.lock().pace = pace;
+        self.discarder.0.change(|state| state.pace = pace);
     }
 
     /// The commit is durable: what it freed may go.
@@ -177,14 +152,14 @@ impl Engine {
         match self.options.discard {
             DiscardMode::Off => {}
             DiscardMode::Sync => while batch(self, BATCH_RANGES, 0) > 0 {},
-            DiscardMode::Async => self.discarder.ring(),
+            DiscardMode::Async => self.discarder.wake(),
         }
     }
 
     /// After the last commit: what is not discarded yet.
     pub(crate) fn drain_discards(&self) {
-        let until = Instant::now() + DRAIN_TIME;
-        while Instant::now() < until && batch(self, BATCH_RANGES, 0) > 0 {}
+        let until = self.store.env().monotonic() + DRAIN_TIME;
+        while self.store.env().monotonic() < until && batch(self, BATCH_RANGES, 0) > 0 {}
     }
 
     /// Discards the free space of a range of logical addresses and the room that no chunk has, as fstrim asks for it.
@@ -220,12 +195,58 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use btrfs_store::volume::{OpenOptions, Volume};
-    use cowshed_runtime::FixedEnv;
+    use btrfs_image::{MkfsOptions, mkfs};
+    use cowshed_device::{BlockDevice, MemDevice};
+    use cowshed_device_sim::{Event, Log};
+    use cowshed_runtime::{FixedEnv, ManualEnv};
+    use cowshed_vfs::{Context, FileSystem, NodeId};
 
     use super::*;
     use crate::engine::EngineOptions;
+    use crate::fs::{Fs, MountOptions};
     use crate::testing::memory_device;
+    use btrfs_store::volume::{OpenOptions, Volume};
+
+    #[test]
+    fn freed_space_is_discarded_after_the_delay_and_batches_keep_their_pause() {
+        const PACE: Pace = Pace {
+            delay: Duration::from_secs(10),
+            bytes_min: 0,
+            batch_ranges: 1,
+            pause: Duration::from_secs(1),
+        };
+        let (env, log) = (Arc::new(ManualEnv::new(1)), Log::new());
+        let device: Arc<dyn BlockDevice> = Arc::new(log.record(Arc::new(MemDevice::new("memory", 256 << 20))));
+        mkfs(std::slice::from_ref(&device), &MkfsOptions::new([0x5b; 16])).unwrap();
+        let volume = Volume::open(vec![device], &OpenOptions::default()).unwrap();
+        let options = EngineOptions {
+            discard: DiscardMode::Async,
+            commit_interval_s: 0,
+            ..EngineOptions::default()
+        };
+        let engine = Engine::open(volume, env.clone(), options).unwrap();
+        engine.set_discard_pace(PACE);
+        let fs = Fs::mount(engine.clone(), MountOptions::default()).unwrap();
+        let discards = || {
+            let events = log.take();
+            events.iter().filter(|e| matches!(e, Event::Discard { .. })).count()
+        };
+        // Until the first commit is old enough, the commit thread alone waits for a deadline.
+        fs.mkdir(&Context::root(), NodeId::ROOT, b"dir", 0o755).unwrap();
+        engine.commit().unwrap();
+        env.until_sleepers(2);
+        discards();
+        assert_eq!(env.deadlines()[0], PACE.delay);
+        env.advance(PACE.delay - Duration::from_nanos(1));
+        assert_eq!((env.deadlines().len(), discards()), (2, 0), "one nanosecond is missing");
+        env.advance(Duration::from_nanos(1));
+        for batch in 1..3 {
+            env.until_sleepers(2);
+            assert_eq!(env.deadlines()[0], PACE.delay + PACE.pause * batch);
+            assert_eq!(discards(), 2, "one range a batch, of which metadata has two copies");
+            env.advance(PACE.pause);
+        }
+    }
 
     const MIB: u64 = 1 << 20;
 

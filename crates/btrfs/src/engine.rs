@@ -70,18 +70,18 @@ impl std::fmt::Debug for Engine {
 impl Engine {
     /// Makes the engine of an open volume. Refuses to write what it could not keep consistent.
     pub fn open(volume: Arc<Volume>, env: Arc<dyn Env>, options: EngineOptions) -> Result<Arc<Self>> {
-        let store = Store::open(volume, env, options.memory_bytes_max / 2)?;
+        let store = Store::open(volume, env.clone(), options.memory_bytes_max / 2)?;
         let (csum_tree, has_data_csums) = open_csum_tree(&store)?;
         let engine = Arc::new(Self {
             store,
+            log: crate::log::write::Log::new(env.clone()),
+            background: crate::background::Background::new(env.clone()),
+            discarder: crate::discard::Discarder::new(env),
             csum_tree,
             has_data_csums,
             options,
             objects: crate::subvol::Objects::default(),
             file: crate::file::FileShared::with_memory(options.memory_bytes_max),
-            log: crate::log::write::Log::default(),
-            background: crate::background::Background::default(),
-            discarder: crate::discard::Discarder::default(),
         });
         let hooks: Weak<Self> = Arc::downgrade(&engine);
         engine.store.set_hooks(hooks);

@@ -1,50 +1,82 @@
-//! What the engine takes from the world: time, randomness and the number of processors. Handed in, so that a simulator
-//! can hold them still.
+//! What an engine takes from the machine: time, randomness, processors and threads.
+//!
+//! An engine gets an [`Env`] and asks it alone, so that a test can replace each of them:
+//! [`SystemEnv`] is the machine; [`FixedEnv`] repeats times and random numbers, with the machine's
+//! timers and threads; [`ManualEnv`](crate::ManualEnv) has a clock that the test moves by hand.
 
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use crate::event::{Event, Seen};
+use crate::system::{self, Body, Thread};
 use crate::time::Timestamp;
 
-/// The world as the engine sees it.
+/// The machine as an engine sees it.
+///
+/// What has a default is the machine's own, except the number of processors.
 pub trait Env: Send + Sync {
     /// Wall-clock time, for file times.
     fn now(&self) -> Timestamp;
+
     /// Fills `bytes` with randomness, for uuids.
     fn random(&self, bytes: &mut [u8]);
-    /// How many processors may work for one caller. One: everything happens in an order that repeats.
+
+    /// How many processors may work for one caller. With one, work is done in an order that repeats.
     fn processors(&self) -> usize {
         1
     }
+
+    /// Time since some start that stays the same. Never goes back; deadlines are in terms of it.
+    fn monotonic(&self) -> Duration {
+        system::monotonic()
+    }
+
+    /// Waits until `event` is signalled after `seen` was taken, or [`Env::monotonic`] is `until` or
+    /// later. May return early: callers look at their condition and at the clock again.
+    fn wait(&self, event: &Arc<Event>, seen: Seen, until: Duration) {
+        system::wait(event, seen, until);
+    }
+
+    /// Starts a thread.
+    ///
+    /// # Errors
+    /// When the machine has no thread to give.
+    fn spawn(&self, name: &str, body: Body) -> io::Result<Thread> {
+        system::spawn(name, body)
+    }
+
+    /// Waits until so much time has passed.
+    fn sleep(&self, time: Duration) {
+        let until = self.monotonic().saturating_add(time);
+        let event = Arc::new(Event::default());
+        while self.monotonic() < until {
+            self.wait(&event, event.seen(), until);
+        }
+    }
 }
 
-/// The real clock and the system's random numbers.
-#[derive(Debug, Default)]
+/// The machine itself.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct SystemEnv;
 
 impl Env for SystemEnv {
     fn now(&self) -> Timestamp {
-        match SystemTime::now().duration_since(UNIX_EPOCH) {
-            Ok(d) => Timestamp {
-                secs: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
-                nanos: d.subsec_nanos(),
-            },
-            Err(_) => Timestamp { secs: 0, nanos: 0 },
-        }
-    }
-
-    fn processors(&self) -> usize {
-        std::thread::available_parallelism().map_or(1, usize::from)
+        system::now()
     }
 
     fn random(&self, bytes: &mut [u8]) {
-        use std::io::Read as _;
-        let read = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(bytes));
-        assert!(read.is_ok(), "the system's random numbers are always there");
+        system::random(bytes);
+    }
+
+    fn processors(&self) -> usize {
+        system::processors()
     }
 }
 
-/// A clock that advances one microsecond per look and a counter for dice: for tests that must repeat.
+/// A wall clock that advances one microsecond per look, and a counter as randomness: for tests whose
+/// images must repeat. Timers and threads are the machine's, one processor works.
 #[derive(Debug, Default)]
 pub struct FixedEnv {
     ticks: AtomicU64,
@@ -52,24 +84,62 @@ pub struct FixedEnv {
 
 impl Env for FixedEnv {
     fn now(&self) -> Timestamp {
-        let micros = self.ticks.fetch_add(1, Ordering::Relaxed);
-        let secs = 1_700_000_000 + i64::try_from(micros / 1_000_000).unwrap_or(0);
-        Timestamp {
-            secs,
-            nanos: u32::try_from(micros % 1_000_000).unwrap_or(0) * 1000,
-        }
+        after_start(Duration::from_micros(self.ticks.fetch_add(1, Ordering::Relaxed)))
     }
 
     fn random(&self, bytes: &mut [u8]) {
-        let mut x = self
-            .ticks
-            .fetch_add(1, Ordering::Relaxed)
-            .wrapping_add(0x9e37_79b9_7f4a_7c15);
-        for b in bytes {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            *b = (x >> 32) as u8;
+        fill(self.ticks.fetch_add(1, Ordering::Relaxed), bytes);
+    }
+}
+
+/// A wall-clock time in 2023, and `elapsed` later.
+pub(crate) fn after_start(elapsed: Duration) -> Timestamp {
+    let secs = 1_700_000_000 + i64::try_from(elapsed.as_secs()).unwrap_or(0);
+    Timestamp::new(secs, elapsed.subsec_nanos())
+}
+
+/// Fills `bytes` with what follows from `seed` (xorshift).
+pub(crate) fn fill(seed: u64, bytes: &mut [u8]) {
+    let mut x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    for b in bytes {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        *b = (x >> 32) as u8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_without_signal_ends_at_the_deadline() {
+        let event = Arc::new(Event::default());
+        let until = SystemEnv.monotonic() + Duration::from_millis(5);
+        while SystemEnv.monotonic() < until {
+            SystemEnv.wait(&event, event.seen(), until);
         }
+        SystemEnv.sleep(Duration::from_millis(5));
+        assert!(SystemEnv.monotonic() >= until + Duration::from_millis(5));
+    }
+
+    #[test]
+    fn wait_for_a_deadline_beyond_the_clock_ends_by_a_signal() {
+        let event = Arc::new(Event::default());
+        let seen = event.seen();
+        let thread = {
+            let event = event.clone();
+            SystemEnv.spawn("waits", Box::new(move || SystemEnv.wait(&event, seen, Duration::MAX)))
+        };
+        event.signal();
+        thread.unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn join_of_a_panicked_thread_returns_the_panic() {
+        let thread = SystemEnv.spawn("panics", Box::new(|| panic!("on purpose"))).unwrap();
+        assert!(!thread.is_current());
+        assert!(thread.join().is_err());
     }
 }

@@ -5,11 +5,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// A point in time: seconds since 1970 UTC (may be negative) and nanoseconds below 10^9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
+    /// Seconds since 1970 UTC.
     pub secs: i64,
+    /// Nanoseconds since that second, below 10^9.
     pub nanos: u32,
 }
 
 impl Timestamp {
+    /// So many seconds and nanoseconds after 1970 began.
     pub const fn new(secs: i64, nanos: u32) -> Timestamp {
         Timestamp { secs, nanos }
     }

@@ -1,21 +1,24 @@
-//! Helping hands for work that splits into many independent pieces: checksums, compression, decompression.
+//! Threads for work that splits into independent pieces: checksums, compression, decompression.
 //!
-//! A caller works itself, and is joined by as many threads as are free at that moment: callers and helpers are as many
-//! in all as the environment has processors, unless there are more callers. Nobody waits for a helper to become free, or
-//! to begin: a helper that comes when nothing is left to do finds the call closed. So no order of calls can lock up, and a
-//! busy machine does not hold up a caller. Results come in the order of the pieces, whoever made them. With one processor
-//! (as simulators have it) everything happens in the caller, in order.
+//! A caller works itself, and up to as many threads as are free at that moment help it: callers and
+//! helpers together are no more than [`Env::processors`], unless there are more callers. A caller
+//! does not wait for a helper to become free, or to begin: a helper that begins when all is done
+//! finds the call closed. So no order of calls can deadlock, and a busy machine does not delay a
+//! caller. Results come in the order of the pieces. With one processor (as simulators have it) all
+//! work is done by the caller, in order.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use cowshed_pool::{Join, Pool};
 use parking_lot::Mutex;
 
-use crate::helpers::Helpers;
+use crate::env::Env;
 
 /// The helpers of an engine.
 #[derive(Debug)]
 pub struct Workers {
-    helpers: Helpers,
+    pool: Pool,
     /// Callers and helpers at work now.
     busy: AtomicUsize,
     /// As many may be, helpers included.
@@ -23,12 +26,18 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Helpers for callers on a machine with so many processors.
-    pub fn new(threads: usize) -> Self {
+    /// Helpers for callers on this machine. Threads are started when they are first wanted.
+    pub fn new(env: Arc<dyn Env>) -> Self {
+        let threads = env.processors().max(1);
+        let spawn = move |body| -> std::io::Result<Join> {
+            let thread = env.spawn("helper", body)?;
+            // Panics of the work were caught and went to its caller.
+            Ok(Box::new(move || drop(thread.join())))
+        };
         Self {
-            helpers: Helpers::default(),
+            pool: Pool::new(Box::new(spawn)),
             busy: AtomicUsize::new(0),
-            threads: threads.max(1),
+            threads,
         }
     }
 
@@ -49,7 +58,7 @@ impl Workers {
         let count = jobs.len();
         let queue = Mutex::new(jobs.into_iter().enumerate());
         let done = Mutex::new(Vec::with_capacity(count));
-        self.helpers.call(team.helpers, &|| {
+        self.pool.call(team.helpers, &|| {
             loop {
                 // The locks are not held while the work is done.
                 let next = queue.lock().next();
@@ -64,7 +73,7 @@ impl Workers {
         done.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// Counts the caller in, with up to `wanted` helpers that are free.
+    /// Counts the caller as busy, with up to `wanted` helpers that are free.
     fn take(&self, wanted: usize) -> Team<'_> {
         let mut helpers = 0;
         // The closure never fails: fewer are taken where fewer are free.
@@ -79,7 +88,7 @@ impl Workers {
     }
 }
 
-/// A caller with its helpers, who are free again when this is dropped, by a panic, too.
+/// A caller with its helpers. They are free again when this is dropped, also by a panic.
 struct Team<'a> {
     busy: &'a AtomicUsize,
     helpers: usize,
@@ -96,11 +105,25 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
+    use crate::time::Timestamp;
+
+    /// A machine with so many processors.
+    struct Processors(usize);
+
+    impl Env for Processors {
+        fn now(&self) -> Timestamp {
+            Timestamp::default()
+        }
+        fn random(&self, _: &mut [u8]) {}
+        fn processors(&self) -> usize {
+            self.0
+        }
+    }
 
     #[test]
-    fn results_come_in_order_from_any_number_of_threads() {
+    fn results_are_in_the_order_of_the_jobs_for_any_number_of_threads() {
         for threads in [0, 1, 2, 5] {
-            let workers = Workers::new(threads);
+            let workers = Workers::new(Arc::new(Processors(threads)));
             for jobs in [0, 1, 2, 100] {
                 let squares = workers.run((0..jobs).collect(), |n: u64| n * n);
                 assert_eq!(squares, (0..jobs).map(|n| n * n).collect::<Vec<_>>());
@@ -109,8 +132,24 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_more_helpers_than_promised_and_they_come_back() {
-        let workers = Workers::new(3);
+    fn run_with_one_processor_starts_no_thread() {
+        struct NoThreads;
+        impl Env for NoThreads {
+            fn now(&self) -> Timestamp {
+                Timestamp::default()
+            }
+            fn random(&self, _: &mut [u8]) {}
+            fn spawn(&self, name: &str, _: crate::Body) -> std::io::Result<crate::Thread> {
+                panic!("{name} is started");
+            }
+        }
+        let workers = Workers::new(Arc::new(NoThreads));
+        assert_eq!(workers.run(vec![1, 2, 3], |n: u32| n + 1), [2, 3, 4]);
+    }
+
+    #[test]
+    fn run_takes_no_more_helpers_than_processors_and_frees_them_after_a_panic() {
+        let workers = Workers::new(Arc::new(Processors(3)));
         let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let at_once = |_: u32| {
             let running = now.fetch_add(1, Ordering::SeqCst) + 1;

@@ -151,13 +151,13 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
         if self.groups.is_empty() {
             return;
         }
-        let mut table = self.groups.by_handle.lock();
         for _ in 0..LOOKS_MAX {
+            let seen = self.groups.ended.seen();
             let is_left = |open: &Arc<OpenGroup>| open.node == node && caches.has_ended(open.pid);
-            if !table.values().any(is_left) {
+            if !self.groups.by_handle.lock().values().any(is_left) {
                 return;
             }
-            self.groups.ended.wait_for(&mut table, LOOK);
+            self.env.wait(&self.groups.ended, seen, self.env.monotonic() + LOOK);
         }
         tracing::debug!("a group stays whose process is gone");
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
+use cowshed_runtime::Env;
 use cowshed_vfs::fs::{DirPlusSink, DirSink, NewNode};
 use cowshed_vfs::{
     Access, Attr, Caches, Capabilities, Context, Done, Entry, Error, FallocateFlags, FileSystem, Handle, InitInfo,
@@ -17,6 +18,7 @@ use crate::groups::OpenGroups;
 /// A volume behind the ioctls of Linux. It dereferences to the volume, for the volume's own operations.
 pub struct Front<V: Volume + ?Sized = dyn Volume> {
     volume: Arc<V>,
+    pub(crate) env: Arc<dyn Env>,
     pub(crate) groups: OpenGroups,
     pub(crate) grants: Grants,
     caches: OnceLock<Arc<dyn Caches>>,
@@ -24,9 +26,11 @@ pub struct Front<V: Volume + ?Sized = dyn Volume> {
 
 impl<V: Volume + ?Sized> Front<V> {
     /// A front of the volume. It has the volume to itself: two fronts would not see each other's atomic groups.
-    pub fn new(volume: Arc<V>) -> Front<V> {
+    /// Tokens of lent files, and how long they are lent, come from `env`.
+    pub fn new(volume: Arc<V>, env: Arc<dyn Env>) -> Front<V> {
         Front {
             volume,
+            env,
             groups: OpenGroups::default(),
             grants: Grants::default(),
             caches: OnceLock::new(),

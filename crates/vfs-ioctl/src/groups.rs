@@ -1,13 +1,15 @@
 //! The open groups of a front: by handle, and the handles whose group failed.
 //!
-//! Locks: the table, held for moments; then one group. Both before any lock of the volume.
+//! Locks: the table, held for moments; then one group. Both before any lock of the volume. The count of
+//! [`OpenGroups::ended`] comes last.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use cowshed_runtime::Event;
 use cowshed_vfs::{Context, Error, Group, Handle, NodeId, Result};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 /// The group of one handle.
 pub(crate) struct OpenGroup {
@@ -29,7 +31,7 @@ pub(crate) struct OpenGroups {
     count: AtomicUsize,
     pub(crate) by_handle: Mutex<HashMap<u64, Arc<OpenGroup>>>,
     /// A group has ended, and the caches know.
-    pub(crate) ended: Condvar,
+    pub(crate) ended: Arc<Event>,
     /// Handles whose group failed, and which have not written since.
     failed: Mutex<HashSet<u64>>,
 }
@@ -50,7 +52,7 @@ impl OpenGroups {
     pub(crate) fn remove(&self, handle: Handle) {
         if self.by_handle.lock().remove(&handle.0).is_some() {
             self.count.fetch_sub(1, Ordering::Release);
-            self.ended.notify_all();
+            self.ended.signal();
         }
     }
 

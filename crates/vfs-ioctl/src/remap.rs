@@ -4,7 +4,6 @@
 //! handle; a handle that does not say how it was opened is judged by the caller's permissions instead.
 
 use std::ops::ControlFlow;
-use std::time::Instant;
 
 use cowshed_vfs::{
     Access, Algorithm, Compression, Context, Dedupe, Defrag, Error, Exchange, FileKind, Freshness, Handle, IoctlReply,
@@ -69,20 +68,21 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
 
     fn lend(&self, ctx: &Context, file: OpenFile, output: &mut [u8]) -> Result<IoctlReply> {
         self.need(ctx, file, Access::empty())?;
-        let token = Token(uuid::Uuid::new_v4().into_bytes());
+        let mut token = Token([0; 16]);
+        self.env.random(&mut token.0);
         self.grants.add(Grant {
             token,
             node: file.0,
             generation: self.volume().generation(file.0)?,
             access: self.access_of(ctx, file),
-            since: Instant::now(),
+            since: self.env.monotonic(),
         });
         reply(output, token.as_bytes())
     }
 
     /// The file behind a token, if it still exists.
     fn lent(&self, token: Token, want: Access) -> Result<NodeId> {
-        let (node, generation) = self.grants.find(token, want)?;
+        let (node, generation) = self.grants.find(token, want, self.env.monotonic())?;
         match self.volume().generation(node) {
             Ok(now) if now == generation => Ok(node),
             _ => Err(Error::BadHandle),

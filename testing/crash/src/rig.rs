@@ -120,7 +120,7 @@ pub type Fs = Front<cowshed_btrfs::fs::Fs>;
 
 /// A file system with its ioctls.
 pub fn front(fs: cowshed_btrfs::fs::Fs) -> Fs {
-    Front::new(Arc::new(fs))
+    Front::new(Arc::new(fs), Arc::new(FixedEnv::default()))
 }
 
 pub fn mount(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Fs, cowshed_btrfs::Error> {

@@ -105,9 +105,8 @@ pub fn mount(devices: &[Arc<MemDevice>], clock: &Arc<StillClock>, setup: &Setup)
         nodatacow: setup.nodatacow,
         ..MountOptions::default()
     };
-    let fs = Front::new(Arc::new(
-        cowshed_btrfs::fs::Fs::mount(engine, options).context("mounting")?,
-    ));
+    let fs = cowshed_btrfs::fs::Fs::mount(engine, options).context("mounting")?;
+    let fs = Front::new(Arc::new(fs), clock.clone());
     fs.init(&InitInfo::TRUSTED).context("init")?;
     Ok(fs)
 }

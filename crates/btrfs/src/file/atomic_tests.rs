@@ -7,6 +7,7 @@ use btrfs_image::MkfsOptions;
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{CrashImages, Options};
 use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, Log, On};
+use cowshed_runtime::SystemEnv;
 use cowshed_vfs::{
     Caches, Context, Error as Errno, FileSystem, Handle, Ioctl, NodeId, OpenFlags, OpenRequest, WriteFlags,
 };
@@ -370,7 +371,7 @@ fn a_handle_has_its_group_to_itself_until_the_commit() {
         panic!("the file is there")
     };
     let (told, node) = (Arc::new(Told::default()), entry.node);
-    let front = Front::new(Arc::new(bench.fs));
+    let front = Front::new(Arc::new(bench.fs), Arc::new(SystemEnv));
     front.set_caches(told.clone());
     let mount = Mounted { fs: front, node, told };
     let (writer, other) = (
@@ -460,7 +461,7 @@ fn a_write_beside_the_end_of_its_group_is_not_lost() {
             other => panic!("{other:?}"),
         };
         let told = Arc::new(Told::default());
-        let fs = Front::new(Arc::new(bench.fs));
+        let fs = Front::new(Arc::new(bench.fs), Arc::new(SystemEnv));
         let mount = Mounted { fs, node, told };
         let handle = mount.open(OpenFlags::READ | OpenFlags::WRITE);
         mount.ioctl(handle, START).unwrap();
@@ -514,7 +515,7 @@ fn a_commit_of_nothing_is_an_fsync() {
     let device = bench.device.clone();
     let mount = Mounted {
         node: node_of(&bench.fs, "file0"),
-        fs: Front::new(Arc::new(bench.fs)),
+        fs: Front::new(Arc::new(bench.fs), Arc::new(SystemEnv)),
         told: Arc::new(Told::default()),
     };
     let handle = mount.open(OpenFlags::READ | OpenFlags::WRITE);
@@ -541,7 +542,7 @@ fn what_was_written_before_is_durable_for_whoever_goes_on_without_a_group() {
         let (device, journal) = (bench.device.clone(), bench.inode(1));
         let node = node_of(&bench.fs, "file0");
         let mount = Mounted {
-            fs: Front::new(Arc::new(bench.fs)),
+            fs: Front::new(Arc::new(bench.fs), Arc::new(SystemEnv)),
             node,
             told: Arc::new(Told::default()),
         };
@@ -582,7 +583,7 @@ fn who_opens_a_file_after_its_writer_died_waits_for_the_end_of_the_group() {
     bench.create();
     let node = node_of(&bench.fs, "file0");
     let told = Arc::new(Told(Mutex::default(), DEAD));
-    let front = Front::new(Arc::new(bench.fs));
+    let front = Front::new(Arc::new(bench.fs), Arc::new(SystemEnv));
     front.set_caches(told.clone());
     let mount = Mounted { fs: front, node, told };
     let flags = OpenFlags::READ | OpenFlags::WRITE;

@@ -62,7 +62,10 @@ impl Rig {
             ..EngineOptions::default()
         };
         let engine = Engine::open(opened, Arc::new(SystemEnv), engine_options).expect("the engine opens");
-        let fs = Front::new(Arc::new(Fs::mount(engine, options).expect("mounts")));
+        let fs = Front::new(
+            Arc::new(Fs::mount(engine, options).expect("mounts")),
+            Arc::new(SystemEnv),
+        );
         fs.init(&init).expect("init");
         Rig { fs, volume }
     }

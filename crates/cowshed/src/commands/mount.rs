@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use cowshed_fuse::{Permissions, Session, SessionOptions, Unmounter};
+use cowshed_runtime::SystemEnv;
 use cowshed_vfs::Volume;
 use cowshed_vfs_ioctl::Front;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -75,7 +76,7 @@ fn check_mountpoint(mountpoint: &Path) -> Result<()> {
 fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &Path) -> Result<u8> {
     let devices: Vec<_> = targets.iter().chain(&options.devices).cloned().collect();
     let volume = devices::open_volume(&devices, &options)?;
-    let front = Arc::new(Front::new(volume.clone()));
+    let front = Arc::new(Front::new(volume.clone(), Arc::new(SystemEnv)));
     // From here to its release nothing returns: an attached loop device would stay.
     let source = Source::choose(&targets[0], &options);
     let session = Session::mount(front.clone(), mountpoint, session_options(&options, &source, &volume));

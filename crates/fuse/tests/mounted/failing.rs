@@ -50,7 +50,7 @@ impl Failing {
         };
         let engine = Engine::open(volume, Arc::new(SystemEnv), options).unwrap();
         let fs = Fs::mount(engine.clone(), MountOptions::default()).unwrap();
-        let fs = Arc::new(Front::new(Arc::new(fs)));
+        let fs = Arc::new(Front::new(Arc::new(fs), Arc::new(SystemEnv)));
         let dir = tempfile::tempdir().unwrap();
         let session = Session::mount(fs.clone(), dir.path(), SessionOptions::default()).unwrap();
         fs.set_caches(session.caches());

@@ -12,7 +12,9 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
+
+use cowshed_runtime::{Env as _, SystemEnv};
 
 use crate::acl::{self, Acl};
 use crate::perm::{self, NewNodeAttrs, Strips};
@@ -98,7 +100,7 @@ impl Default for MemFs {
 }
 
 fn now() -> Timestamp {
-    SystemTime::now().into()
+    SystemEnv.now()
 }
 
 impl MemFs {
@@ -170,7 +172,7 @@ impl MemFs {
         let before = self.reads.load(Ordering::SeqCst);
         if self.write_waits_for_read.swap(false, Ordering::SeqCst) {
             while self.reads.load(Ordering::SeqCst) == before {
-                std::thread::sleep(Duration::from_millis(1));
+                SystemEnv.sleep(Duration::from_millis(1));
             }
         }
     }

@@ -3,6 +3,8 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
+use cowshed_runtime::{Env as _, SystemEnv};
+
 use super::node::{BLOCK_BYTES, Body, Dir, File, Node};
 use super::{CALL_BYTES_MAX, FILE_BYTES_MAX, MemFs, State, check_name, now};
 use crate::acl::{self, Acl};
@@ -452,7 +454,7 @@ impl FileSystem for MemFs {
         self.synced.fetch_add(1, Ordering::Relaxed);
         let millis = self.sync_takes_millis.load(Ordering::Relaxed);
         if millis > 0 {
-            std::thread::sleep(std::time::Duration::from_millis(millis));
+            SystemEnv.sleep(std::time::Duration::from_millis(millis));
         }
         self.lock().get(node).map(drop)
     }

@@ -19,7 +19,6 @@ mod cost;
 mod dir;
 mod extents;
 mod names;
-mod queue;
 mod ranges;
 mod renamed;
 
@@ -29,19 +28,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use btrfs_format::block::ITEM_HEADER_BYTES;
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
+use cowshed_runtime::Env;
+use cowshed_runtime::group_commit::{self, Abandoned, Queue};
 use parking_lot::Mutex;
 
 use blocks::LogTrees;
 use collect::{Collector, Step, Stop, inode_item, inode_key};
 use cost::{Costs, Pending, least_blocks};
 use names::LeftNames;
-pub use queue::Done;
-use queue::Queue;
 use renamed::Renamed;
 
 use crate::dir::staged::Staged;
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::{Inode, flags};
 use btrfs_store::overlay::Edit;
 use btrfs_store::tree::{Edits, Tree};
@@ -78,7 +77,16 @@ pub enum Scope {
     All,
 }
 
-/// An fsync that waits.
+/// Receives the outcome of an fsync, once, in the thread that has it.
+pub type Done = group_commit::Done<Error>;
+
+impl From<Abandoned> for Error {
+    fn from(_: Abandoned) -> Self {
+        Error::Outcome(cowshed_vfs::Error::Io)
+    }
+}
+
+/// A queued fsync.
 #[derive(Debug)]
 struct Request {
     tree: Arc<Tree>,
@@ -99,9 +107,9 @@ impl Request {
 }
 
 /// The logs of the running transaction. See the module's page.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Log {
-    queue: Queue<Request>,
+    queue: Queue<Request, Error>,
     state: Mutex<LogTrees>,
     left: Mutex<LeftNames>,
     renamed: Mutex<Renamed>,
@@ -114,6 +122,20 @@ pub struct Log {
 }
 
 impl Log {
+    /// No fsync was queued yet.
+    pub(crate) fn new(env: Arc<dyn Env>) -> Self {
+        Self {
+            queue: Queue::new(env, true),
+            state: Mutex::default(),
+            left: Mutex::default(),
+            renamed: Mutex::default(),
+            stands_in: AtomicBool::default(),
+            is_off: AtomicBool::default(),
+            costs: Mutex::default(),
+            stats: Mutex::default(),
+        }
+    }
+
     /// An inode that lives on loses a name. Called by the operation that takes it, inside its join.
     pub(crate) fn name_left(&self, dir: &Inode, name: &[u8], inode: &Inode) {
         if inode.is_placeholder() {

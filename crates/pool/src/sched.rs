@@ -1,0 +1,28 @@
+//! The scheduling policy of helpers.
+#![allow(unsafe_code)]
+
+use std::io;
+
+/// Has the calling thread wait for a free processor when it wakes, instead of preempting a thread
+/// that runs (`SCHED_BATCH`).
+///
+/// The thread that a helper would preempt is often the one that needs its result: a program that
+/// reads data read ahead for it. Callers are not delayed by this, since a caller does itself what no
+/// helper has begun.
+pub(crate) fn do_not_preempt() -> io::Result<()> {
+    let priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the call reads the structure it is given; 0 is this thread.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const priority) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn may_preempt() -> bool {
+    // SAFETY: no memory is touched.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    policy != libc::SCHED_BATCH
+}
