@@ -1,6 +1,7 @@
 //! What the store's own tests share.
 
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use btrfs_format::{Generation, LogicalAddr};
 use btrfs_image::{MkfsOptions, mkfs};
@@ -10,7 +11,7 @@ use cowshed_runtime::FixedEnv;
 
 use crate::error::{Error, Result};
 use crate::overlay::Overlay;
-use crate::space::{Budget, Flusher, MetaReservation};
+use crate::space::{Budget, Flusher, MetaReservation, Space};
 use crate::store::{CommitHooks, Store};
 use crate::txn::CommitStats;
 use crate::volume::{OpenOptions, Volume};
@@ -117,4 +118,19 @@ impl CommitHooks for Engine {
             }
         }
     }
+}
+
+/// Nothing is reserved any more: at the end of a test.
+pub fn assert_nothing_reserved(space: &Space) {
+    /// A write-back or commit in the background, which finds nothing to do, has its reservation for a moment.
+    const MOMENT: Duration = Duration::from_secs(5);
+    let deadline = Instant::now() + MOMENT;
+    while space.reserved() != (0, 0) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(
+        space.reserved(),
+        (0, 0),
+        "data bytes and tree blocks are still reserved"
+    );
 }

@@ -1,6 +1,7 @@
 //! What the engine's own tests share.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use btrfs_image::{MkfsOptions, mkfs};
 use cowshed_device::{BlockDevice, MemDevice};
@@ -39,4 +40,19 @@ pub fn memory_device(size_bytes: u64, nodesize: u32) -> Arc<dyn BlockDevice> {
 /// A small volume in memory, opened for writing.
 pub fn memory_volume(nodesize: u32) -> Arc<Volume> {
     Volume::open(vec![memory_device(256 << 20, nodesize)], &OpenOptions::default()).expect("a fresh volume opens")
+}
+
+/// Nothing is reserved any more: at the end of a test.
+pub fn assert_nothing_reserved(space: &btrfs_store::space::Space) {
+    /// A write-back or commit in the background, which finds nothing to do, has its reservation for a moment.
+    const MOMENT: Duration = Duration::from_secs(5);
+    let deadline = Instant::now() + MOMENT;
+    while space.reserved() != (0, 0) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(
+        space.reserved(),
+        (0, 0),
+        "data bytes and tree blocks are still reserved"
+    );
 }

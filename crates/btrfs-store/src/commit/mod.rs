@@ -9,7 +9,6 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
 
 use btrfs_format::features::incompat;
 use btrfs_format::items::RootItem;
@@ -66,7 +65,7 @@ impl Store {
     }
 
     fn commit_locked(&self, stats: &mut CommitStats) -> Result<()> {
-        let started = Instant::now();
+        let started = self.env().monotonic();
         let hooks = self.hooks();
         let Some(frozen) = self.freeze(hooks.as_deref())? else {
             return Ok(());
@@ -89,7 +88,7 @@ impl Store {
         }
         self.txn().set_committed(frozen.transid);
         stats.commits += 1;
-        stats.time += started.elapsed();
+        stats.time += self.env().monotonic().saturating_sub(started);
         if let Some(hooks) = hooks {
             hooks.merged(frozen.overlays.into_iter().map(|(_, overlay)| overlay).collect());
         }

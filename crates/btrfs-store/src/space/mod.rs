@@ -27,7 +27,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 use btrfs_format::features::incompat;
 use btrfs_format::items::BlockGroupItem;
@@ -411,17 +410,9 @@ impl Space {
         self.ledger.pending_memory_bytes()
     }
 
-    /// Nothing may be reserved any more when a volume is unmounted.
-    pub fn assert_nothing_reserved(&self) {
-        /// A write-back or commit in the background, which finds nothing to do, has its reservation for a moment.
-        const MOMENT: Duration = Duration::from_secs(5);
-        let deadline = Instant::now() + MOMENT;
-        let mut reserved = self.ledger.reserved();
-        while reserved != (0, 0) && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-            reserved = self.ledger.reserved();
-        }
-        assert_eq!(reserved, (0, 0), "data bytes and tree blocks are still reserved");
+    /// Bytes of data and tree blocks that are reserved now.
+    pub fn reserved(&self) -> (u64, u64) {
+        self.ledger.reserved()
     }
 
     /// Chooses the global reserve from the sizes of the trees that a commit may have to copy.

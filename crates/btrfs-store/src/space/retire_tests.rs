@@ -87,7 +87,7 @@ fn take_turns(engine: &Arc<Engine>, what: &str) {
     engine.commit().unwrap();
     assert_views_agree(space, &format!("{what}: full again"));
     engine.close().unwrap();
-    space.assert_nothing_reserved();
+    crate::testing::assert_nothing_reserved(space);
 }
 
 fn devices_of(engine: &Engine) -> Vec<Arc<dyn BlockDevice>> {
@@ -299,7 +299,7 @@ fn groups_go_while_threads_allocate() {
     assert!(stats.retired > 0, "{stats:?}");
     assert_views_agree(space, "groups gone");
     engine.close().unwrap();
-    space.assert_nothing_reserved();
+    crate::testing::assert_nothing_reserved(space);
     let report = btrfs_check::check(&devices, &btrfs_check::CheckOptions::default());
     assert!(report.is_clean(), "{report}");
 }

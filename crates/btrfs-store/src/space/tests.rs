@@ -307,7 +307,7 @@ fn fill_and_punch(engine: Arc<Engine>, what: &str) {
     engine.commit().unwrap();
     assert_views_agree(&engine.store.space(), &format!("{what}: small again"));
     engine.close().unwrap();
-    engine.store.space().assert_nothing_reserved();
+    crate::testing::assert_nothing_reserved(engine.store.space());
 }
 
 #[test]
@@ -455,7 +455,7 @@ fn allocation_goes_on_during_commits() {
     // Only what a commit freed is pinned, and nothing was pending.
     assert_views_agree(&engine.store.space(), "after all threads");
     engine.close().unwrap();
-    engine.store.space().assert_nothing_reserved();
+    crate::testing::assert_nothing_reserved(engine.store.space());
 }
 
 /// What a commit writes is never more than what was counted for it.

@@ -98,7 +98,7 @@ fn a_dropped_group_has_never_been() {
         bench.compare(file, "after the drop");
     }
     bench.engine().sync().unwrap();
-    bench.engine().store.space().assert_nothing_reserved();
+    crate::testing::assert_nothing_reserved(bench.engine().store.space());
     bench.check("after the drop");
     write(&mut bench, 0, 0, &[9; 10]);
     bench.judge_by_kernel();
@@ -419,7 +419,7 @@ fn a_handle_has_its_group_to_itself_until_the_commit() {
     mount.write(writer, 0, b"nor this");
     mount.fs.destroy();
     assert_eq!(mount.read(reader), b"tofresh");
-    mount.fs.engine().store.space().assert_nothing_reserved();
+    crate::testing::assert_nothing_reserved(mount.fs.engine().store.space());
 }
 
 #[test]

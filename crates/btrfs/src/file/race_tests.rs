@@ -128,7 +128,7 @@ fn race(options: &MountOptions, seed: u64) {
     }
     drop(files);
     bench.check(&format!("seed {seed}"));
-    bench.engine().store.space().assert_nothing_reserved();
+    crate::testing::assert_nothing_reserved(bench.engine().store.space());
     bench.remount();
     (0..3).for_each(|file| bench.compare(file, &format!("seed {seed}, after a remount")));
     bench.judge_by_kernel();

@@ -118,7 +118,7 @@ fn inline_data_longer_than_a_block_is_not_taken_apart() {
     super::truncate(bench.engine(), &inode, 0).unwrap();
     bench.files[0].clear();
     bench.engine().sync().unwrap();
-    bench.engine().store.space().assert_nothing_reserved();
+    crate::testing::assert_nothing_reserved(bench.engine().store.space());
     bench.check("without it");
 }
 

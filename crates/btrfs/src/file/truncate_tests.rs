@@ -107,7 +107,7 @@ fn race(options: &MountOptions, adjust: fn(&mut btrfs_image::MkfsOptions), seed:
     bench.files[0] = last;
     drop(inode);
     bench.check(&format!("seed {seed}"));
-    bench.engine().store.space().assert_nothing_reserved();
+    crate::testing::assert_nothing_reserved(bench.engine().store.space());
     bench.remount();
     bench.compare(0, &format!("seed {seed}, after a remount"));
 }
@@ -160,7 +160,7 @@ fn sizes_that_change_before_a_truncation_has_its_lock() {
     });
     drop(inode);
     bench.check("at the end");
-    bench.engine().store.space().assert_nothing_reserved();
+    crate::testing::assert_nothing_reserved(bench.engine().store.space());
 }
 
 /// Space for the last block is looked for by writing back, this very file, too.
