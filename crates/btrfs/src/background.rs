@@ -4,84 +4,26 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cowshed_runtime::{Env, Inbox, Service, Wake};
+use cowshed_runtime::{Inbox, Wake};
 
-use crate::engine::Engine;
-use btrfs_store::overlay::Overlay;
+use crate::file;
+use crate::files::Files;
+use crate::requests::Wants;
 
-/// Overlays of fewer items are freed at once: waking a thread would cost more.
-const GARBAGE_ITEMS_MIN: usize = 1 << 14;
-
-/// What the thread is asked to do.
-#[derive(Debug, Default)]
-struct Wants {
-    commit: bool,
-    /// Much file data is dirty.
-    write_back: bool,
-    /// Overlays that a commit has merged: millions of small allocations.
-    garbage: Vec<Arc<Overlay>>,
-}
-
-impl Wants {
-    fn take(&mut self) -> Option<Self> {
-        let is_idle = !self.commit && !self.write_back && self.garbage.is_empty();
-        (!is_idle).then(|| std::mem::take(self))
-    }
-}
-
-/// The thread and what it is asked to do.
-#[derive(Debug)]
-pub struct Background(Service<Wants>);
-
-impl Background {
-    /// A thread that is not started yet.
-    pub(crate) fn new(env: Arc<dyn Env>) -> Self {
-        Self(Service::new("cowshed-commit", env, Wants::default()))
-    }
-
-    /// Asks for a commit soon.
-    pub fn wake(&self) {
-        self.0.change_if(|wants| !std::mem::replace(&mut wants.commit, true));
-    }
-
-    /// Asks for dirty file data to be written soon.
-    pub fn wake_write_back(&self) {
-        self.0
-            .change_if(|wants| !std::mem::replace(&mut wants.write_back, true));
-    }
-
-    /// Frees the overlays of a commit. Large ones are freed by the thread, and this returns before.
-    ///
-    /// At most one commit's overlays are queued: the caller frees those that are still there.
-    pub(crate) fn free(&self, overlays: Vec<Arc<Overlay>>) {
-        let items: usize = overlays.iter().map(|overlay| overlay.len()).sum();
-        if items < GARBAGE_ITEMS_MIN || !self.0.is_running() {
-            return;
-        }
-        let late = self.0.change(|wants| std::mem::replace(&mut wants.garbage, overlays));
-        drop(late);
-    }
-
-    /// Ends the thread and waits for it.
-    pub fn stop(&self) {
-        self.0.stop();
-    }
-}
-
-/// Starts the thread. It holds no reference to the engine while it sleeps, so dropping the engine ends it.
-pub fn start(engine: &Arc<Engine>) {
-    let weak = Arc::downgrade(engine);
-    let interval = match engine.options.commit_interval_s {
+/// Starts the thread. It holds no reference to the files while it sleeps: dropping the mount ends it.
+pub(crate) fn start(files: &Arc<Files>) {
+    let weak = Arc::downgrade(files);
+    let interval = match files.options().commit_interval_s {
         0 => Duration::MAX,
         seconds => Duration::from_secs(seconds.into()),
     };
-    let started = engine.background.0.start(move |inbox| run(inbox, &weak, interval));
+    let started = files.background().0.start(move |inbox| run(inbox, &weak, interval));
     if let Err(error) = started {
         tracing::warn!("no background commits: {error}");
     }
 }
 
-fn run(inbox: &Inbox<Wants>, engine: &Weak<Engine>, interval: Duration) {
+fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
     let mut due = inbox.monotonic().saturating_add(interval);
     loop {
         let wants = match inbox.wait(Some(due), Wants::take) {
@@ -94,12 +36,12 @@ fn run(inbox: &Inbox<Wants>, engine: &Weak<Engine>, interval: Duration) {
         if !wants.commit && !wants.write_back && !is_due() {
             continue;
         }
-        let Some(engine) = engine.upgrade() else { return };
-        if engine.store.txn().is_aborted() {
+        let Some(files) = files.upgrade() else { return };
+        if files.store().txn().is_aborted() {
             return;
         }
         if wants.write_back {
-            if let Err(error) = crate::file::write_back_all(&engine) {
+            if let Err(error) = file::write_back_all(&files) {
                 tracing::error!("background write-back: {error}");
             }
             if !wants.commit && !is_due() {
@@ -107,18 +49,15 @@ fn run(inbox: &Inbox<Wants>, engine: &Weak<Engine>, interval: Duration) {
             }
         }
         // Pending items alone are what an urgent commit is for; the timer's commit takes file data along.
-        let result = if wants.commit { engine.commit() } else { engine.sync() };
+        let result = if wants.commit {
+            files.commit()
+        } else {
+            file::sync(&files)
+        };
         if let Err(error) = result {
             tracing::error!("background commit: {error}");
         }
         due = inbox.monotonic().saturating_add(interval);
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        self.background.stop();
-        self.discarder.stop();
     }
 }
 
@@ -132,9 +71,12 @@ mod tests {
     use cowshed_vfs::{Context, FileSystem, NodeId};
 
     use super::*;
-    use crate::engine::EngineOptions;
+    use crate::files::EngineOptions;
+    use crate::mount::Mount;
+    use crate::requests::GARBAGE_ITEMS_MIN;
+    use btrfs_store::overlay::Overlay;
     use btrfs_store::volume::{OpenOptions, Volume};
-    use cowshed_runtime::{FixedEnv, ManualEnv};
+    use cowshed_runtime::{Env, FixedEnv, ManualEnv};
 
     use crate::fs::{Fs, MountOptions};
 
@@ -146,11 +88,11 @@ mod tests {
         Arc::new(overlay)
     }
 
-    fn mount(env: Arc<dyn Env>) -> Arc<Engine> {
+    fn mount(env: Arc<dyn Env>) -> Arc<Mount> {
         let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new("memory", 256 << 20));
         mkfs(std::slice::from_ref(&device), &MkfsOptions::new([0x5b; 16])).unwrap();
         let volume = Volume::open(vec![device], &OpenOptions::default()).unwrap();
-        Engine::open(volume, env, EngineOptions::default()).unwrap()
+        Mount::open(volume, env, EngineOptions::default()).unwrap()
     }
 
     #[test]
@@ -161,7 +103,7 @@ mod tests {
         for items in [1, GARBAGE_ITEMS_MIN, 2 * GARBAGE_ITEMS_MIN] {
             let garbage = overlay(items);
             let left = Arc::downgrade(&garbage);
-            engine.background.free(vec![garbage]);
+            engine.background().free(vec![garbage]);
             let patience = Instant::now() + Duration::from_secs(60);
             while left.upgrade().is_some() {
                 assert!(Instant::now() < patience, "{items} items are still there");
@@ -175,7 +117,7 @@ mod tests {
     fn interval_that_has_passed_commits_once_and_starts_the_next_one() {
         let env = Arc::new(ManualEnv::new(1));
         let engine = mount(env.clone());
-        let fs = Fs::mount(engine.clone(), MountOptions::default()).unwrap();
+        let fs = Fs::new(engine.clone(), MountOptions::default()).unwrap();
         let before = engine.commit_stats().commits;
         let interval = Duration::from_secs(EngineOptions::default().commit_interval_s.into());
         for round in 1..4 {
@@ -196,11 +138,11 @@ mod tests {
     fn wake_commits_without_a_move_of_the_clock() {
         let env = Arc::new(ManualEnv::new(1));
         let engine = mount(env.clone());
-        let fs = Fs::mount(engine.clone(), MountOptions::default()).unwrap();
+        let fs = Fs::new(engine.clone(), MountOptions::default()).unwrap();
         let before = engine.commit_stats().commits;
         fs.mkdir(&Context::root(), NodeId::ROOT, b"dir", 0o755).unwrap();
         env.until_sleepers(1);
-        engine.background.wake();
+        engine.background().wake();
         env.until_sleepers(1);
         assert_eq!(engine.commit_stats().commits, before + 1);
     }

@@ -7,27 +7,17 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use btrfs_store::Store;
 use cowshed_runtime::{Env, Inbox, Service, Wake};
 use cowshed_vfs::{Error as Errno, TrimRange};
 
-use crate::engine::Engine;
 use crate::error::{Error, Result, StoreError};
+use crate::files::DiscardMode;
 
 /// How long an unmount goes on discarding what the last commits have freed.
 const DRAIN_TIME: Duration = Duration::from_secs(2);
 /// Ranges that are taken at once where no pace is kept.
 const BATCH_RANGES: usize = 64;
-
-/// The mount option `discard`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DiscardMode {
-    #[default]
-    Off,
-    /// Before a commit returns.
-    Sync,
-    /// Some time later, by a thread of its own.
-    Async,
-}
 
 /// How fast the thread works.
 #[derive(Clone, Copy, Debug)]
@@ -60,50 +50,69 @@ struct State {
     due: Option<Duration>,
 }
 
-/// The thread of [`DiscardMode::Async`].
+/// What becomes of freed space, and the thread of [`DiscardMode::Async`].
 #[derive(Debug)]
-pub(crate) struct Discarder(Service<State>);
+pub(crate) struct Discarder {
+    mode: DiscardMode,
+    thread: Service<State>,
+}
 
 impl Discarder {
     /// A thread that is not started yet.
-    pub fn new(env: Arc<dyn Env>) -> Self {
-        Self(Service::new("cowshed-discard", env, State::default()))
+    pub fn new(mode: DiscardMode, env: Arc<dyn Env>) -> Self {
+        Self {
+            mode,
+            thread: Service::new("cowshed-discard", env, State::default()),
+        }
     }
 
     /// Something was freed.
     fn wake(&self) {
-        self.0.change_if(|state| {
+        self.thread.change_if(|state| {
             let is_first = state.due.is_none();
             if is_first {
-                state.due = Some(self.0.env().monotonic().saturating_add(state.pace.delay));
+                state.due = Some(self.thread.env().monotonic().saturating_add(state.pace.delay));
             }
             is_first
         });
     }
 
+    /// Begins to collect what is freed, where the mode asks for it and a device can discard.
+    pub fn start(&self, store: &Arc<Store>) {
+        if self.mode == DiscardMode::Off || store.volume().discard_granularity_bytes().is_none() {
+            return;
+        }
+        store.space().collect_freed(true);
+        if self.mode != DiscardMode::Async {
+            return;
+        }
+        let weak = Arc::downgrade(store);
+        if let Err(error) = self.thread.start(move |inbox| run(inbox, &weak)) {
+            tracing::warn!("freed space is discarded at the unmount only: {error}");
+        }
+    }
+
+    /// Sets the pace of the thread.
+    pub fn set_pace(&self, pace: Pace) {
+        self.thread.change(|state| state.pace = pace);
+    }
+
+    /// A commit is durable: what it freed may be discarded.
+    pub fn after_commit(&self, store: &Store) {
+        match self.mode {
+            DiscardMode::Off => {}
+            DiscardMode::Sync => while batch(store, BATCH_RANGES, 0) > 0 {},
+            DiscardMode::Async => self.wake(),
+        }
+    }
+
     /// Ends the thread and waits for it.
     pub fn stop(&self) {
-        self.0.stop();
+        self.thread.stop();
     }
 }
 
-/// Begins to collect what is freed, where the options ask for it and a device can discard.
-pub(crate) fn start(engine: &Arc<Engine>) {
-    let mode = engine.options.discard;
-    if mode == DiscardMode::Off || engine.store.volume().discard_granularity_bytes().is_none() {
-        return;
-    }
-    engine.store.space().collect_freed(true);
-    if mode != DiscardMode::Async {
-        return;
-    }
-    let weak = Arc::downgrade(engine);
-    if let Err(error) = engine.discarder.0.start(move |inbox| run(inbox, &weak)) {
-        tracing::warn!("freed space is discarded at the unmount only: {error}");
-    }
-}
-
-fn run(inbox: &Inbox<State>, engine: &Weak<Engine>) {
+fn run(inbox: &Inbox<State>, store: &Weak<Store>) {
     // A deadline that is set stays as it is until it is reached.
     while let Wake::Ready(due) = inbox.wait(None, |state| state.due) {
         if !inbox.sleep_until(due) {
@@ -115,11 +124,11 @@ fn run(inbox: &Inbox<State>, engine: &Weak<Engine>) {
             state.pace
         });
         loop {
-            let Some(engine) = engine.upgrade() else { return };
-            if batch(&engine, pace.batch_ranges, pace.bytes_min) == 0 {
+            let Some(store) = store.upgrade() else { return };
+            if batch(&store, pace.batch_ranges, pace.bytes_min) == 0 {
                 break;
             }
-            drop(engine);
+            drop(store);
             if !inbox.sleep_until(inbox.monotonic().saturating_add(pace.pause)) {
                 return;
             }
@@ -127,70 +136,46 @@ fn run(inbox: &Inbox<State>, engine: &Weak<Engine>) {
     }
 }
 
-/// Discards some of what was freed; gives how many ranges that were.
-fn batch(engine: &Engine, count: usize, bytes_min: u64) -> usize {
-    if engine.store.txn().is_aborted() {
+/// Discards some of what was freed; returns how many ranges that were.
+fn batch(store: &Store, count: usize, bytes_min: u64) -> usize {
+    if store.txn().is_aborted() {
         return 0;
     }
-    let freed = engine.store.space().take_freed(count, bytes_min);
+    let freed = store.space().take_freed(count, bytes_min);
     for range in &freed {
-        if let Err(error) = engine.store.space().discard_freed(range) {
+        if let Err(error) = store.space().discard_freed(range) {
             tracing::warn!(?range, %error, "not discarded");
         }
     }
     freed.len()
 }
 
-impl Engine {
-    /// Keeps another pace with what is discarded in the background.
-    pub fn set_discard_pace(&self, pace: Pace) {
-        self.discarder.0.change(|state| state.pace = pace);
-    }
+/// After the last commit: discards what is not discarded yet, for a limited time.
+pub(crate) fn drain(store: &Store) {
+    let until = store.env().monotonic() + DRAIN_TIME;
+    while store.env().monotonic() < until && batch(store, BATCH_RANGES, 0) > 0 {}
+}
 
-    /// The commit is durable: what it freed may go.
-    pub(crate) fn discard_after_commit(&self) {
-        match self.options.discard {
-            DiscardMode::Off => {}
-            DiscardMode::Sync => while batch(self, BATCH_RANGES, 0) > 0 {},
-            DiscardMode::Async => self.discarder.wake(),
-        }
+/// See `Mount::trim`.
+pub(crate) fn trim(store: &Store, range: TrimRange) -> Result<u64> {
+    store.txn().check_writable()?;
+    if store.volume().is_read_only() {
+        return Err(Error::Store(StoreError::ReadOnly));
     }
+    let granularity = store.volume().discard_granularity_bytes().ok_or(Errno::NotSupported)?;
+    if range.len_bytes < u64::from(store.volume().sectorsize_bytes()) {
+        return Err(Errno::Invalid.into());
+    }
+    store.commit()?;
+    let within = range.start..range.start.saturating_add(range.len_bytes);
+    trim_free(store, within, range.bytes_min.max(granularity))
+}
 
-    /// After the last commit: what is not discarded yet.
-    pub(crate) fn drain_discards(&self) {
-        let until = self.store.env().monotonic() + DRAIN_TIME;
-        while self.store.env().monotonic() < until && batch(self, BATCH_RANGES, 0) > 0 {}
-    }
-
-    /// Discards the free space of a range of logical addresses and the room that no chunk has, as fstrim asks for it.
-    /// Commits first. Gives the bytes, those of all copies.
-    ///
-    /// # Errors
-    /// `Invalid` (a range shorter than a sector), `NotSupported` (no device discards), and what devices say.
-    pub fn trim(&self, range: TrimRange) -> Result<u64> {
-        self.store.txn().check_writable()?;
-        if self.store.volume().is_read_only() {
-            return Err(Error::Store(StoreError::ReadOnly));
-        }
-        let granularity = self
-            .store
-            .volume()
-            .discard_granularity_bytes()
-            .ok_or(Errno::NotSupported)?;
-        if range.len_bytes < u64::from(self.store.volume().sectorsize_bytes()) {
-            return Err(Errno::Invalid.into());
-        }
-        self.commit()?;
-        let within = range.start..range.start.saturating_add(range.len_bytes);
-        self.trim_free(within, range.bytes_min.max(granularity))
-    }
-
-    /// As [`Engine::trim`], of what is free without a commit.
-    pub fn trim_free(&self, within: Range<u64>, bytes_min: u64) -> Result<u64> {
-        let in_groups = self.store.space().discard_free(within, bytes_min);
-        let in_room = self.store.space().discard_room();
-        Ok(in_groups? + in_room?)
-    }
+/// As [`trim`], of what is free without a commit.
+pub fn trim_free(store: &Store, within: Range<u64>, bytes_min: u64) -> Result<u64> {
+    let in_groups = store.space().discard_free(within, bytes_min);
+    let in_room = store.space().discard_room();
+    Ok(in_groups? + in_room?)
 }
 
 #[cfg(test)]
@@ -202,8 +187,9 @@ mod tests {
     use cowshed_vfs::{Context, FileSystem, NodeId};
 
     use super::*;
-    use crate::engine::EngineOptions;
+    use crate::files::EngineOptions;
     use crate::fs::{Fs, MountOptions};
+    use crate::mount::Mount;
     use crate::testing::memory_device;
     use btrfs_store::volume::{OpenOptions, Volume};
 
@@ -224,9 +210,9 @@ mod tests {
             commit_interval_s: 0,
             ..EngineOptions::default()
         };
-        let engine = Engine::open(volume, env.clone(), options).unwrap();
+        let engine = Mount::open(volume, env.clone(), options).unwrap();
         engine.set_discard_pace(PACE);
-        let fs = Fs::mount(engine.clone(), MountOptions::default()).unwrap();
+        let fs = Fs::new(engine.clone(), MountOptions::default()).unwrap();
         let discards = || {
             let events = log.take();
             events.iter().filter(|e| matches!(e, Event::Discard { .. })).count()
@@ -253,7 +239,7 @@ mod tests {
     #[test]
     fn a_trim_of_an_odd_range_is_refused_or_cut_and_never_panics() {
         let volume = Volume::open(vec![memory_device(256 * MIB, 16384)], &OpenOptions::default()).unwrap();
-        let engine = Engine::open(volume, Arc::new(FixedEnv::default()), EngineOptions::default()).unwrap();
+        let engine = Mount::open(volume, Arc::new(FixedEnv::default()), EngineOptions::default()).unwrap();
         let trim = |start, len_bytes, bytes_min| {
             engine.trim(TrimRange {
                 start,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use btrfs_store::volume::{self, OpenOptions};
 use cowshed_btrfs::fs::{Fs, MountOptions};
-use cowshed_btrfs::{Engine, EngineOptions};
+use cowshed_btrfs::{EngineOptions, Mount};
 use cowshed_device::BlockDevice;
 use cowshed_runtime::SystemEnv;
 use cowshed_vfs::{Error as Errno, Failure, Volume};
@@ -44,8 +44,8 @@ pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Result<Arc
         return Err(Failure::new(Errno::NotSupported, "XFS volumes are not supported yet"));
     }
     let volume = volume::Volume::open(devices, &options.open).map_err(cowshed_btrfs::Error::from)?;
-    let engine = Engine::open(volume, Arc::new(SystemEnv), options.engine)?;
-    Ok(Arc::new(Fs::mount(engine, options.fs.clone())?))
+    let engine = Mount::open(volume, Arc::new(SystemEnv), options.engine)?;
+    Ok(Arc::new(Fs::new(engine, options.fs.clone())?))
 }
 
 fn is_xfs(device: &dyn BlockDevice) -> bool {

@@ -6,11 +6,11 @@ use anyhow::{Result, bail};
 use btrfs_format::TreeId;
 use btrfs_store::volume::Rescue;
 use cowshed::formats;
+use cowshed_btrfs::DiscardMode;
 use cowshed_btrfs::EngineOptions;
-use cowshed_btrfs::discard::DiscardMode;
-use cowshed_btrfs::file::compress::CompressPolicy;
+use cowshed_btrfs::compression::compress::CompressPolicy;
+use cowshed_btrfs::fs::SubvolChoice;
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions as FsOptions};
-use cowshed_btrfs::subvol::SubvolChoice;
 use cowshed_fuse::MountOptions as FuseOptions;
 use cowshed_vfs::{Error as Errno, Failure};
 

@@ -9,9 +9,9 @@ use btrfs_format::view::{self, FileExtentView};
 use btrfs_format::{Key, KeyType, TreeId};
 use btrfs_store::tree;
 use btrfs_store::volume::{OpenOptions, Rescue, Volume};
-use cowshed_btrfs::Engine;
-use cowshed_btrfs::engine::EngineOptions;
-use cowshed_btrfs::file::compress::CompressPolicy;
+use cowshed_btrfs::EngineOptions;
+use cowshed_btrfs::Mount;
+use cowshed_btrfs::compression::compress::CompressPolicy;
 use cowshed_btrfs::fs::MountOptions;
 use cowshed_device_sim::Rng;
 use cowshed_runtime::FixedEnv;
@@ -107,15 +107,15 @@ fn extents(devices: &Devices, is_committed: bool) -> Result<BTreeSet<Extent>> {
         ..OpenOptions::default()
     };
     let volume = Volume::open(rig::shared(&rig::snapshots(devices)), &options)?;
-    let engine = Engine::open(volume, Arc::new(FixedEnv::default()), EngineOptions::default())?;
+    let engine = Mount::open(volume, Arc::new(FixedEnv::default()), EngineOptions::default())?;
     let mut all = BTreeSet::new();
-    let roots = engine.store.forest().root_tree();
+    let roots = engine.store().forest().root_tree();
     let mut cursor = roots.cursor(Key::MIN, Key::MAX);
     while let Some((key, item)) = cursor.next()? {
         let id = TreeId(key.objectid.get());
         let is_live = || view::root_item(&item).is_some_and(|root| root.refs.get() > 0);
         if key.ty == KeyType::ROOT_ITEM && id.is_subvolume() && is_live() {
-            collect(&engine.store.forest().require(id)?, id, &mut all)?;
+            collect(&engine.store().forest().require(id)?, id, &mut all)?;
         }
     }
     Ok(all)

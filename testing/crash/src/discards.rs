@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use cowshed_btrfs::discard::{DiscardMode, Pace};
+use cowshed_btrfs::DiscardMode;
+use cowshed_btrfs::discard::Pace;
 use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::{Event, Rng};
 use cowshed_harness::threads;
@@ -68,7 +69,7 @@ pub fn always(seed: u64, threads: Threads) -> Discards {
 
 /// As soon as something is freed, and all of it.
 pub(crate) fn hasten(fs: &Fs) {
-    fs.engine().set_discard_pace(Pace {
+    fs.mount().set_discard_pace(Pace {
         delay: Duration::ZERO,
         bytes_min: 0,
         batch_ranges: 16,
@@ -78,7 +79,7 @@ pub(crate) fn hasten(fs: &Fs) {
 
 /// Trims without the commit that fstrim begins with: what is pending and what only a log knows stays so.
 pub(crate) fn trim(fs: &Fs) -> Result<()> {
-    let trimmed = fs.engine().trim_free(0..u64::MAX, 0);
+    let trimmed = cowshed_btrfs::discard::trim_free(fs.mount().store(), 0..u64::MAX, 0);
     trimmed.map(drop).map_err(|e| anyhow!("a trim: {e}"))
 }
 

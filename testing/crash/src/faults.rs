@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use btrfs_check::{Finding, FindingId};
-use cowshed_btrfs::file::compress::CompressPolicy;
+use cowshed_btrfs::compression::compress::CompressPolicy;
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On, Repeat, Rng};
 use cowshed_vfs::{Error, FileKind, FileSystem as _, NodeId, Timestamp};
@@ -145,7 +145,7 @@ fn healthy(seed: u64, layout: Layout, mix: Mix, count: usize) -> Result<Healthy>
         moments.push(Moment {
             answer: expected,
             synced: run.synced_node(op),
-            committed: run.fs.engine().store.txn().committed().get(),
+            committed: run.fs.mount().store().txn().committed().get(),
             acknowledged: run.acknowledged,
         });
     }
@@ -270,7 +270,7 @@ fn one_run(healthy: &Healthy, fault: &Fault, is_watched: bool) -> Result<Outcome
     };
     let mut has_begun = false;
     for (index, (op, moment)) in healthy.ops.iter().zip(&healthy.moments).enumerate() {
-        let was_aborted = run.fs.engine().store.txn().is_aborted();
+        let was_aborted = run.fs.mount().store().txn().is_aborted();
         let answer = Player::new(&run.fs).apply(op);
         if run.plan.counts().faults == 0 {
             let expected = moment.answer;
@@ -314,7 +314,7 @@ impl Faulty {
 
     /// Does an operation; gives whether it succeeded.
     fn step(&mut self, op: &Op, expected: Answer) -> Result<bool> {
-        let was_aborted = self.fs.engine().store.txn().is_aborted();
+        let was_aborted = self.fs.mount().store().txn().is_aborted();
         let answer = Player::new(&self.fs).apply(op);
         self.judge(op, answer, expected, was_aborted)?;
         Ok(answer.is_ok())
@@ -341,7 +341,7 @@ impl Faulty {
         self.note_state()?;
         self.note_promise(op, answer, self.synced_node(op));
         self.watch(op, answer)?;
-        if *op == Op::Sync && !was_aborted && self.fs.engine().store.txn().is_aborted() {
+        if *op == Op::Sync && !was_aborted && self.fs.mount().store().txn().is_aborted() {
             self.at_abort = self.look(|| tree::take(&self.fs)).ok();
         }
         let syncs = op.synced().is_some() || matches!(op, Op::Sync | Op::Group { commit: true, .. });
@@ -349,7 +349,7 @@ impl Faulty {
             return Ok(());
         }
         ensure!(!was_aborted, "succeeds although a commit failed before");
-        self.acknowledged = self.fs.engine().store.txn().committed().get();
+        self.acknowledged = self.fs.mount().store().txn().committed().get();
         // Reading may fail; what it shows must be on the device.
         let (_, disk) = cold(&self.devices)?;
         self.check_promises(&disk)?;
@@ -442,7 +442,7 @@ impl Faulty {
 
     /// The device takes no writes, or no barriers, any more: the mount must become read-only over it.
     fn must_abort(&mut self) -> Result<()> {
-        let was_aborted = self.fs.engine().store.txn().is_aborted();
+        let was_aborted = self.fs.mount().store().txn().is_aborted();
         let made = self.mkdir("last")?;
         ensure!(
             made.is_ok() != was_aborted,
@@ -452,7 +452,7 @@ impl Faulty {
         self.watch(&Op::Sync, synced)?;
         ensure!(synced.is_err(), "a sync succeeds on a device that fails");
         ensure!(
-            self.fs.engine().store.txn().is_aborted(),
+            self.fs.mount().store().txn().is_aborted(),
             "the mount goes on after a commit that failed"
         );
         self.failed = true;
@@ -469,7 +469,7 @@ impl Faulty {
     }
 
     fn note_state(&mut self) -> Result<()> {
-        let generation = self.fs.engine().store.txn().committed().get();
+        let generation = self.fs.mount().store().txn().committed().get();
         if !self.states.contains_key(&generation) {
             let (found, tree) = cold(&self.devices)?;
             ensure!(
@@ -513,17 +513,17 @@ impl Faulty {
             self.must_abort()?;
         }
         self.plan.clear();
-        let was_aborted = self.fs.engine().store.txn().is_aborted();
+        let was_aborted = self.fs.mount().store().txn().is_aborted();
         let synced = self.fs.syncfs(&ROOT, NodeId::ROOT);
         self.watch(&Op::Sync, synced)?;
         self.note_state()?;
         if synced.is_ok() {
             ensure!(!was_aborted, "a sync succeeds although a commit failed before");
-            self.acknowledged = self.fs.engine().store.txn().committed().get();
+            self.acknowledged = self.fs.mount().store().txn().committed().get();
             let (_, disk) = cold(&self.devices)?;
             self.compare_live(&disk).context("after the last sync")?;
         }
-        let aborted = self.fs.engine().store.txn().is_aborted();
+        let aborted = self.fs.mount().store().txn().is_aborted();
         rig::abandon(self.fs);
         let (_, has_log) = rig::state(rig::shared(&self.devices))?;
         // What lies behind a checksum in its field is not covered by it: rot there passes into a repaired copy.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use btrfs_image::{MkfsOptions, mkfs};
 use btrfs_store::space::GroupStats;
-use cowshed_btrfs::file::compress::CompressPolicy;
+use cowshed_btrfs::compression::compress::CompressPolicy;
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
 use cowshed_device_sim::{Event, Log, Rng};
@@ -200,11 +200,11 @@ impl Work<'_> {
     }
 
     fn made(&self) -> u64 {
-        self.fs.engine().store.space().group_stats().made
+        self.fs.mount().store().space().group_stats().made
     }
 
     fn retired(&self) -> u64 {
-        self.fs.engine().store.space().group_stats().retired
+        self.fs.mount().store().space().group_stats().retired
     }
 
     fn round(&mut self) -> Result<()> {
@@ -217,7 +217,7 @@ impl Work<'_> {
         self.fill_with_names()?;
         let [for_data, for_names] = &mut self.gone;
         *for_data += between - before;
-        *for_names += self.fs.engine().store.space().group_stats().retired - between;
+        *for_names += self.fs.mount().store().space().group_stats().retired - between;
         self.work()?;
         self.empty()?;
         self.work()
@@ -274,7 +274,7 @@ pub fn record(run: Run) -> Result<Recording> {
     let promised = work.promised.take().ok_or_else(|| anyhow!("the history is kept"))?;
     let (gone, beside_new_groups) = (work.gone, work.beside_new_groups);
     ensure!(!gone.contains(&0), "groups went for data and for names: {gone:?}");
-    let groups = fs.engine().store.space().group_stats();
+    let groups = fs.mount().store().space().group_stats();
     rig::abandon(fs);
     Ok(Recording {
         run,
@@ -335,7 +335,7 @@ impl Recording {
                 Err(error) => bail!("writing after the crash: {error}"),
             }
         }
-        fs.engine().sync()?;
+        fs.mount().sync()?;
         let after = tree::differences(&before, &take(&fs)?);
         ensure!(after.is_empty(), "going on changed other files:\n{after}");
         rig::abandon(fs);

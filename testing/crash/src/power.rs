@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use btrfs_format::TreeId;
-use cowshed_btrfs::file::compress::CompressPolicy;
+use cowshed_btrfs::compression::compress::CompressPolicy;
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
 use cowshed_device_sim::{Event, Log, Rng};
@@ -197,7 +197,7 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
         run.discards.mode,
     )?;
     discards::hasten(&fs);
-    let mut states = BTreeMap::from([(fs.engine().store.txn().committed().get(), cold(&devices)?.1)]);
+    let mut states = BTreeMap::from([(fs.mount().store().txn().committed().get(), cold(&devices)?.1)]);
     let is_given = ops.is_some();
     let mut ops = ops.unwrap_or_else(|| workload::choose(&mut rng, run.mix, run.ops));
     ops.retain(|op| run.may_write_in_place() || !op.makes_in_place());
@@ -219,10 +219,10 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
         match run.threads {
             Threads::One => {
                 let mut promised = promise::History::new(&tree::take(&fs)?);
-                let mut last = fs.engine().store.txn().committed().get();
+                let mut last = fs.mount().store().txn().committed().get();
                 play((&fs, &desk), &ops, |op, is_done| {
                     trims.after_op(&fs)?;
-                    let now = fs.engine().store.txn().committed().get();
+                    let now = fs.mount().store().txn().committed().get();
                     if now != last {
                         last = now;
                         log.mark(now);
@@ -233,11 +233,11 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
                 promises.push(promised);
             }
             Threads::Committer => {
-                (history, promises) = play_beside((&fs, &desk), &ops, &log, || fs.engine().commit())?;
+                (history, promises) = play_beside((&fs, &desk), &ops, &log, || fs.mount().commit())?;
             }
             Threads::Syncer => {
                 ops.retain(Op::only_adds_data);
-                (history, promises) = play_beside((&fs, &desk), &ops, &log, || fs.engine().sync())?;
+                (history, promises) = play_beside((&fs, &desk), &ops, &log, || fs.mount().sync())?;
             }
             Threads::Shared => {
                 let (names, promised) = shared::play(&fs, &mut rng, &run, &log)?;
@@ -426,7 +426,7 @@ fn play_beside(
 fn cold(devices: &Devices) -> Result<(u64, Tree)> {
     let copies = rig::snapshots(devices);
     let fs = rig::mount(rig::shared(&copies))?;
-    let generation = fs.engine().store.txn().committed().get();
+    let generation = fs.mount().store().txn().committed().get();
     let tree = tree::take(&fs)?;
     rig::abandon(fs);
     Ok((generation, tree))

@@ -8,9 +8,9 @@ use btrfs_check::{CheckOptions, Finding, FindingId, Severity};
 use btrfs_format::TreeId;
 use btrfs_image::{MkfsOptions, NewSubvolume, Profile, mkfs};
 use btrfs_store::volume::{OpenOptions, Volume};
-use cowshed_btrfs::Engine;
-use cowshed_btrfs::discard::DiscardMode;
-use cowshed_btrfs::engine::EngineOptions;
+use cowshed_btrfs::DiscardMode;
+use cowshed_btrfs::EngineOptions;
+use cowshed_btrfs::Mount;
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::{Fault, FaultKind, FaultPlan, FaultyDevice, On, Rng};
@@ -170,9 +170,9 @@ pub fn mount_discarding(
         ..EngineOptions::default()
     };
     let env: Arc<dyn Env> = Arc::new(FixedEnv::default());
-    let engine = Engine::open(volume, env, options)?;
-    engine.store.nodes().set_full_bytes_max(FULL_BYTES_MAX);
-    let fs = front(cowshed_btrfs::fs::Fs::mount(engine, mount)?);
+    let engine = Mount::open(volume, env, options)?;
+    engine.store().nodes().set_full_bytes_max(FULL_BYTES_MAX);
+    let fs = front(cowshed_btrfs::fs::Fs::new(engine, mount)?);
     fs.init(&InitInfo::TRUSTED).map_err(cowshed_btrfs::Error::Outcome)?;
     Ok(fs)
 }
@@ -210,6 +210,6 @@ pub fn check_clean_but(devices: &[Arc<dyn BlockDevice>], allowed: impl Fn(&Findi
 
 /// Ends a mount without writing anything more, as a crash does.
 pub fn abandon(fs: Fs) {
-    fs.engine().store.txn().abort("a crash test stops here");
+    fs.mount().store().txn().abort("a crash test stops here");
     fs.destroy();
 }

@@ -186,7 +186,7 @@ impl Work<'_> {
             };
             match rng.below(12) {
                 0 => self.sync_all()?,
-                1 => self.fs.engine().commit()?,
+                1 => self.fs.mount().commit()?,
                 n => {
                     let scope = if n < 5 { Scope::Data } else { Scope::All };
                     kept.extend(self.sync_one(&path, scope, rng.one_in(2).then_some(told))?);

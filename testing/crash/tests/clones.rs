@@ -81,10 +81,10 @@ fn data_behind_the_checksums_of_another_log_is_compared() {
     ];
     let devices = rig::make_with(Layout::Single, 16384, [0x71; 16], false, &[(TreeId::FS, "s")]).unwrap();
     let fs = rig::mount_with(rig::shared(&devices), true).unwrap();
-    let committed = fs.engine().store.txn().committed();
+    let committed = fs.mount().store().txn().committed();
     for op in &ops {
         Player::new(&fs).apply(op).unwrap();
-        assert_eq!(fs.engine().store.txn().committed(), committed, "{op:?} is in the log");
+        assert_eq!(fs.mount().store().txn().committed(), committed, "{op:?} is in the log");
     }
     let crashed = rig::snapshots(&devices);
     rig::abandon(fs);

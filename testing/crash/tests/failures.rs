@@ -123,15 +123,15 @@ fn fsync(path: &str) -> Op {
 fn a_log_that_cannot_be_written_becomes_a_commit() {
     let (devices, plan, fs) = about_to_log();
     let player = Player::new(&fs);
-    let before = (fs.engine().store.txn().committed(), fs.engine().log_stats());
+    let before = (fs.mount().store().txn().committed(), fs.mount().log_stats());
     // Its blocks are the first that is written: both copies, and their repetitions.
     (0..4).for_each(|nth| plan.add(Fault::error(On::Write, nth)));
     assert_eq!(player.apply(&fsync("f")), Ok(()));
     assert_eq!(plan.counts().faults, 4);
-    let after = (fs.engine().store.txn().committed(), fs.engine().log_stats());
+    let after = (fs.mount().store().txn().committed(), fs.mount().log_stats());
     assert_eq!(after.1.failed, before.1.failed + 1, "it was to be a log");
     assert_eq!(after.0.get(), before.0.get() + 1, "it became a commit");
-    assert!(!fs.engine().store.txn().is_aborted());
+    assert!(!fs.mount().store().txn().is_aborted());
     player.apply(&write("more", 10)).unwrap();
     player.apply(&fsync("more")).unwrap();
     let live = tree::take(&fs).unwrap();
@@ -147,14 +147,14 @@ fn a_log_that_cannot_be_written_becomes_a_commit() {
 fn a_barrier_of_a_log_that_fails_makes_the_mount_read_only() {
     let (devices, plan, fs) = about_to_log();
     let player = Player::new(&fs);
-    let committed = fs.engine().store.txn().committed();
+    let committed = fs.mount().store().txn().committed();
     plan.add(Fault::error(On::Flush, 0));
     assert_eq!(player.apply(&fsync("f")), Err(Error::Io));
     assert_eq!(plan.counts().faults, 1);
-    assert!(fs.engine().store.txn().is_aborted());
+    assert!(fs.mount().store().txn().is_aborted());
     assert!(player.apply(&fsync("f")).is_err());
     assert_eq!(player.apply(&Op::Mkdir { path: "d".into() }), Err(Error::ReadOnly));
-    assert_eq!(fs.engine().store.txn().committed(), committed);
+    assert_eq!(fs.mount().store().txn().committed(), committed);
     rig::abandon(fs);
     let (generation, has_log) = rig::state(rig::shared(&devices)).unwrap();
     assert_eq!((generation, has_log), (committed.get(), false));
@@ -187,11 +187,11 @@ fn a_superblock_of_a_commit_that_is_torn_takes_no_log_with_it() {
         reported: true,
     };
     plan.add(Fault::error(On::Write, 0).with_kind(torn).within(FIRST..FIRST + 4096));
-    let committed = fs.engine().store.txn().committed();
+    let committed = fs.mount().store().txn().committed();
     assert_eq!(player.apply(&Op::Sync), Err(Error::Io));
     assert_eq!(plan.counts().faults, 1);
-    assert!(fs.engine().store.txn().is_aborted());
-    assert_eq!(fs.engine().store.txn().committed(), committed);
+    assert!(fs.mount().store().txn().is_aborted());
+    assert_eq!(fs.mount().store().txn().committed(), committed);
     log.mark(1);
     rig::abandon(fs);
     let events = log.take();

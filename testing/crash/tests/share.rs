@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cowshed_btrfs::file::compress::CompressPolicy;
+use cowshed_btrfs::compression::compress::CompressPolicy;
 use cowshed_crash::barriers::Barrier;
 use cowshed_crash::discards::Discards;
 use cowshed_crash::power::{self, Judged, Recording, Run, Threads};

@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use btrfs_store::volume::{OpenOptions, Volume};
-use cowshed_btrfs::Engine;
-use cowshed_btrfs::engine::EngineOptions;
+use cowshed_btrfs::EngineOptions;
+use cowshed_btrfs::Mount;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::Rng;
@@ -70,7 +70,7 @@ pub fn run(image: &Image, mut rng: Rng) -> Result<Outcome, String> {
         change(&fs, &nodes, &mut rng);
     }
     fs.destroy();
-    outcome.committed = synced && !fs.engine().store.txn().is_aborted();
+    outcome.committed = synced && !fs.mount().store().txn().is_aborted();
     drop(fs);
     let after = check(&image.visible);
     match after {
@@ -102,12 +102,12 @@ fn open(devices: &[Arc<dyn BlockDevice>], read_only: bool) -> Result<Fs, String>
         memory_bytes_max: 64 << 20,
         ..EngineOptions::default()
     };
-    let engine = Engine::open(volume, Arc::new(FixedEnv::default()), options).map_err(|e| e.to_string())?;
+    let engine = Mount::open(volume, Arc::new(FixedEnv::default()), options).map_err(|e| e.to_string())?;
     let options = MountOptions {
         read_only,
         ..MountOptions::default()
     };
-    let fs = Fs::mount(engine, options).map_err(|e| e.to_string())?;
+    let fs = Fs::new(engine, options).map_err(|e| e.to_string())?;
     fs.init(&InitInfo::TRUSTED).map_err(|e| e.to_string())?;
     Ok(fs)
 }

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 use btrfs_format::TreeId;
 use btrfs_image::{MkfsOptions, Profile, mkfs};
 use btrfs_store::volume::{OpenOptions, Volume};
-use cowshed_btrfs::Engine;
-use cowshed_btrfs::engine::EngineOptions;
+use cowshed_btrfs::EngineOptions;
+use cowshed_btrfs::Mount;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_runtime::FixedEnv;
@@ -110,8 +110,8 @@ fn mounted(nodesize: u32, count: usize) -> Result<(Vec<Arc<MemDevice>>, Fs)> {
         commit_interval_s: 0,
         ..EngineOptions::default()
     };
-    let engine = Engine::open(volume, Arc::new(FixedEnv::default()), engine_options)?;
-    let fs = Fs::mount(engine, MountOptions::default())?;
+    let engine = Mount::open(volume, Arc::new(FixedEnv::default()), engine_options)?;
+    let fs = Fs::new(engine, MountOptions::default())?;
     fs.init(&InitInfo::TRUSTED)?;
     Ok((devices, fs))
 }

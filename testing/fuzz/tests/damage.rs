@@ -8,8 +8,8 @@ use btrfs_format::items::FileExtent;
 use btrfs_format::view::{FileExtentView, file_extent};
 use btrfs_format::{KeyType, TreeId};
 use btrfs_store::volume::{OpenOptions, Rescue, Volume};
-use cowshed_btrfs::Engine;
-use cowshed_btrfs::engine::EngineOptions;
+use cowshed_btrfs::EngineOptions;
+use cowshed_btrfs::Mount;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_fuzz::layout::{Block, Place, items_of};
@@ -35,8 +35,8 @@ impl Disks {
             commit_interval_s: 0,
             ..EngineOptions::default()
         };
-        let engine = Engine::open(volume, Arc::new(FixedEnv::default()), options)?;
-        let fs = Fs::mount(engine, MountOptions::default())?;
+        let engine = Mount::open(volume, Arc::new(FixedEnv::default()), options)?;
+        let fs = Fs::new(engine, MountOptions::default())?;
         fs.init(&InitInfo::TRUSTED).expect("init");
         Ok(fs)
     }

@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use btrfs_store::volume::{OpenOptions, Volume};
-use cowshed_btrfs::Engine;
-use cowshed_btrfs::engine::EngineOptions;
+use cowshed_btrfs::EngineOptions;
+use cowshed_btrfs::Mount;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_crash::promise::History;
 use cowshed_crash::tree::{self, Tree};
@@ -264,7 +264,7 @@ fn look(device: &MemDevice) -> Result<Tree> {
         commit_interval_s: 0,
         ..EngineOptions::default()
     };
-    let engine = Engine::open(
+    let engine = Mount::open(
         Volume::open(vec![recorded], &open)?,
         Arc::new(FixedEnv::default()),
         engine_options,
@@ -273,7 +273,7 @@ fn look(device: &MemDevice) -> Result<Tree> {
         read_only: true,
         ..MountOptions::default()
     };
-    let fs = rig::front(Fs::mount(engine, mount)?);
+    let fs = rig::front(Fs::new(engine, mount)?);
     fs.init(&InitInfo::TRUSTED)?;
     let found = tree::take(&fs)?;
     fs.destroy();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_btrfs::fs::{Fs, MountOptions};
-use cowshed_btrfs::{Engine, EngineOptions};
+use cowshed_btrfs::{EngineOptions, Mount};
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_harness::progs::CheckOptions;
 use cowshed_harness::tree::{Compare, snapshot};
@@ -22,7 +22,7 @@ fn devices(images: &[PathBuf], mode: OpenMode) -> Result<Vec<Arc<dyn BlockDevice
 }
 
 /// Opens the images of a volume with our engine.
-pub fn open(images: &[PathBuf], options: &OpenOptions) -> Result<Arc<Engine>> {
+pub fn open(images: &[PathBuf], options: &OpenOptions) -> Result<Arc<Mount>> {
     let mode = if options.read_only {
         OpenMode::ReadOnly
     } else {
@@ -33,7 +33,7 @@ pub fn open(images: &[PathBuf], options: &OpenOptions) -> Result<Arc<Engine>> {
         commit_interval_s: 0,
         ..EngineOptions::default()
     };
-    Ok(Engine::open(volume, Arc::new(SystemEnv), engine_options)?)
+    Ok(Mount::open(volume, Arc::new(SystemEnv), engine_options)?)
 }
 
 fn read_only() -> OpenOptions {
@@ -92,9 +92,9 @@ pub fn judge(crash: &KernelVolume) -> Result<bool> {
     let ours = KernelVolume::copy_of(crash.images())?;
     {
         let engine = open(ours.images(), &OpenOptions::default()).context("we replay")?;
-        ensure!(!engine.store.volume().has_log(), "the log is gone after the replay");
+        ensure!(!engine.store().volume().has_log(), "the log is gone after the replay");
         // Deletes the orphans.
-        let fs = Fs::mount(engine.clone(), MountOptions::default())?;
+        let fs = Fs::new(engine.clone(), MountOptions::default())?;
         engine.close()?;
         drop(fs);
     }

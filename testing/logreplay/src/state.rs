@@ -11,7 +11,7 @@ use btrfs_format::items::{InodeItem, Timespec, file_extent_type};
 use btrfs_format::view::{self, FileExtentView};
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 use btrfs_store::tree::Tree;
-use cowshed_btrfs::Engine;
+use cowshed_btrfs::Mount;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {
@@ -66,15 +66,15 @@ fn time(raw: &Timespec) -> (u64, u32) {
 }
 
 /// All subvolumes.
-pub fn of(engine: &Engine) -> Result<BTreeMap<u64, Subvolume>> {
-    let roots = engine.store.forest().root_tree();
+pub fn of(engine: &Mount) -> Result<BTreeMap<u64, Subvolume>> {
+    let roots = engine.store().forest().root_tree();
     let mut all = BTreeMap::new();
     let mut cursor = roots.cursor(Key::MIN, Key::MAX);
     while let Some((key, item)) = cursor.next()? {
         let id = TreeId(key.objectid.get());
         let is_live = || view::root_item(&item).is_some_and(|root| root.refs.get() > 0);
         if key.ty == KeyType::ROOT_ITEM && id.is_subvolume() && is_live() {
-            let tree = engine.store.forest().require(id)?;
+            let tree = engine.store().forest().require(id)?;
             all.insert(id.get(), subvolume(&tree).with_context(|| format!("subvolume {id}"))?);
         }
     }

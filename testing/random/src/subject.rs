@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context as _, Result as AnyResult};
 use btrfs_image::{MkfsOptions, NewSubvolume, Profile, mkfs};
 use btrfs_store::volume::{OpenOptions, Volume};
-use cowshed_btrfs::Engine;
-use cowshed_btrfs::engine::EngineOptions;
-use cowshed_btrfs::file::compress::CompressPolicy;
+use cowshed_btrfs::EngineOptions;
+use cowshed_btrfs::Mount;
+use cowshed_btrfs::compression::compress::CompressPolicy;
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_model::{
@@ -97,7 +97,7 @@ pub fn mount(devices: &[Arc<MemDevice>], clock: &Arc<StillClock>, setup: &Setup)
         tree_log: setup.tree_log,
         ..EngineOptions::default()
     };
-    let engine = Engine::open(volume, clock.clone(), options).context("opening the engine")?;
+    let engine = Mount::open(volume, clock.clone(), options).context("opening the engine")?;
     let options = MountOptions {
         atime: AtimePolicy::Never,
         // By force: without it files get marks, which the model knows nothing of.
@@ -105,7 +105,7 @@ pub fn mount(devices: &[Arc<MemDevice>], clock: &Arc<StillClock>, setup: &Setup)
         nodatacow: setup.nodatacow,
         ..MountOptions::default()
     };
-    let fs = cowshed_btrfs::fs::Fs::mount(engine, options).context("mounting")?;
+    let fs = cowshed_btrfs::fs::Fs::new(engine, options).context("mounting")?;
     let fs = Front::new(Arc::new(fs), clock.clone());
     fs.init(&InitInfo::TRUSTED).context("init")?;
     Ok(fs)
@@ -165,7 +165,7 @@ impl Subject {
             self.hold(slot, None);
         }
         self.fs.destroy();
-        if self.fs.engine().store.txn().is_aborted() {
+        if self.fs.mount().store().txn().is_aborted() {
             anyhow::bail!("the mount had become read-only");
         }
         self.fs = mount(&self.devices, &self.clock, &self.setup)?;
@@ -330,13 +330,13 @@ impl Subject {
             Op::Fsync { at } => done(self.with(at, |node| fs.fsync(&ROOT, node, Handle::NONE, false))),
             Op::Sync => done(fs.syncfs(&ROOT, NodeId::ROOT)),
             Op::Commit => fs
-                .engine()
+                .mount()
                 .commit()
                 .map(|()| Answer::Done)
                 .map_err(|e| commit_error(&e.into())),
             Op::Cool => {
                 fs.syncfs(&ROOT, NodeId::ROOT)?;
-                fs.engine().store.nodes().drop_clean();
+                fs.mount().store().nodes().drop_clean();
                 Ok(Answer::Done)
             }
             Op::Remount

@@ -154,7 +154,7 @@ fn judge_all(devices: &[Arc<MemDevice>]) -> Result<()> {
 }
 
 fn stats(subject: &Subject) -> GroupStats {
-    subject.fs.engine().store.space().group_stats()
+    subject.fs.mount().store().space().group_stats()
 }
 
 fn take_turns(setup: &Setup) -> Result<()> {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use btrfs_image::{MkfsOptions, mkfs};
 use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_btrfs::fs::{Fs, MountOptions};
-use cowshed_btrfs::{Engine, EngineOptions};
+use cowshed_btrfs::{EngineOptions, Mount};
 use cowshed_device::{BlockDevice, FileDevice, MemDevice, OpenMode};
 use cowshed_runtime::{Env, SystemEnv};
 use cowshed_vfs::{Context, FileSystem as _, InitInfo, NodeId};
@@ -50,8 +50,8 @@ impl Rig {
             memory_bytes_max,
             ..EngineOptions::default()
         };
-        let engine = Engine::open(volume, env, options)?;
-        let fs = Fs::mount(engine, mount_options)?;
+        let engine = Mount::open(volume, env, options)?;
+        let fs = Fs::new(engine, mount_options)?;
         fs.init(&InitInfo::TRUSTED)?;
         let dir = fs.mkdir(&CALLER, NodeId::ROOT, b"d", 0o755)?.node;
         Ok(Rig {
@@ -68,13 +68,13 @@ impl Rig {
     }
 
     pub fn commit(&self) -> Result<()> {
-        Ok(self.fs.engine().sync()?)
+        Ok(self.fs.mount().sync()?)
     }
 
     /// All on disk, no block in memory.
     pub fn cool(&self) -> Result<()> {
         self.commit()?;
-        self.fs.engine().store.nodes().drop_clean();
+        self.fs.mount().store().nodes().drop_clean();
         Ok(())
     }
 

@@ -35,17 +35,29 @@ enum Flush {
     Retire,
 }
 
+impl Flush {
+    const ALL: [Self; 3] = [Self::WriteBack, Self::Commit, Self::Retire];
+}
+
 impl Space {
     /// Sets metadata aside; waits for flushing where space is short; ENOSPC when nothing helps. No lock may be held.
     pub fn reserve_meta(&self, budget: Budget) -> Result<MetaReservation> {
-        self.reserve(self.ledger.meta_pool(), || {
-            self.ledger.try_reserve_meta(budget.blocks.into(), budget.is_release)
-        })
+        self.reserve_meta_by(budget, &Flush::ALL)
+    }
+
+    /// As [`Space::reserve_meta`], for write-back of data: it cannot wait for write-back.
+    pub fn reserve_meta_for_data(&self, budget: Budget) -> Result<MetaReservation> {
+        self.reserve_meta_by(budget, &Flush::ALL[1..])
+    }
+
+    fn reserve_meta_by(&self, budget: Budget, steps: &[Flush]) -> Result<MetaReservation> {
+        let attempt = || self.ledger.try_reserve_meta(budget.blocks.into(), budget.is_release);
+        self.reserve(self.ledger.meta_pool(), steps, attempt)
     }
 
     /// Sets data bytes aside (rounded up to sectors by the caller).
     pub fn reserve_data(&self, bytes: u64) -> Result<DataReservation> {
-        self.reserve(Pool::Data, || {
+        self.reserve(Pool::Data, &Flush::ALL, || {
             let reserved = self.ledger.try_reserve_data(bytes);
             if reserved.is_ok() {
                 return reserved;
@@ -77,15 +89,20 @@ impl Space {
         bytes <= (pool.free + pool.pinned).saturating_add(addable)
     }
 
-    fn reserve<T>(&self, pool: Pool, attempt: impl Fn() -> std::result::Result<T, Short>) -> Result<T> {
+    fn reserve<T>(
+        &self,
+        pool: Pool,
+        steps: &[Flush],
+        attempt: impl Fn() -> std::result::Result<T, Short>,
+    ) -> Result<T> {
         if self.failed.load(Ordering::Acquire) || self.volume.is_read_only() {
             return Err(Error::ReadOnly);
         }
         if let Ok(done) = attempt() {
             return Ok(done);
         }
-        for step in [Flush::WriteBack, Flush::Commit, Flush::Retire] {
-            self.flush(step, pool)?;
+        for step in steps {
+            self.flush(*step, pool)?;
             if let Ok(done) = attempt() {
                 return Ok(done);
             }

@@ -541,7 +541,7 @@ fn compressed_files_of_the_kernel_decompress() {
                     bytes
                 } else {
                     compressed += 1;
-                    cowshed_btrfs::file::decompress::decompress(ty, &bytes, ram_bytes.get() as usize).unwrap()
+                    cowshed_btrfs::compression::decompress::decompress(ty, &bytes, ram_bytes.get() as usize).unwrap()
                 };
                 let expected = &content[offset as usize..];
                 let both = plain.len().min(expected.len());

@@ -10,13 +10,13 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U64};
 
 use super::names::{self, NewName};
-use super::staged::Staged;
-use super::{check_name, next_index, note_name, prepare_and_join, touch_dir};
-use crate::Engine;
+use super::{check_name, next_index, note_name, touch_dir};
+use crate::access::{Caller, may_create};
 use crate::error::Result;
-use crate::inode::access::{Caller, may_create};
-use crate::inode::delete::orphan_key;
-use crate::inode::{Inode, InodeAttr, flags};
+use crate::files::{Files, prepare_and_join};
+use crate::object::{Inode, InodeAttr, flags};
+use crate::reclaim::orphan_key;
+use crate::staged::Staged;
 use crate::xattr::{self, acl, props};
 use btrfs_store::space::Budget;
 
@@ -40,20 +40,20 @@ pub(super) struct Plan<'t> {
 
 /// Makes an inode under a name. Errors: `Exists`, `NotFound` (the directory is unlinked), `NoSpace`, ...
 pub fn create(
-    engine: &Engine,
+    files: &Files,
     caller: &Caller<'_>,
     dir: &Arc<Inode>,
     name: &[u8],
     new: &NewInode<'_>,
 ) -> Result<Arc<Inode>> {
     check_name(name)?;
-    check_target(engine, new)?;
-    let space = engine.reserve(Budget::CREATE)?;
+    check_target(files, new)?;
+    let space = files.reserve(Budget::CREATE)?;
     let _lock = dir.lock.write();
-    may_create(engine, caller, dir)?;
-    let now = engine.store.env().now();
+    may_create(files, caller, dir)?;
+    let now = files.store().env().now();
     let mut taken = None;
-    let (join, plan) = prepare_and_join(engine, |generation| {
+    let (join, plan) = prepare_and_join(files, |generation| {
         let mut staged = Staged::new(&dir.tree);
         // The name first: most failures are here, and no number is spent on them.
         let item = match dir.dir.filter.is_absent(name) {
@@ -79,39 +79,39 @@ pub fn create(
             now,
             nlink: 1,
         };
-        make(engine, caller, dir, staged, ino, new, stamp)
+        make(files, caller, dir, staged, ino, new, stamp)
     })?;
     let Plan { inode, mut staged } = plan;
-    engine.log.names_changed(&staged);
+    files.names().changed(staged.is_crowded());
     let mut state = dir.attr.lock();
     note_name(dir, name);
     touch_dir(&mut state, join.generation(), now, name.len(), 0);
     staged.put(dir.key(), dir.item_bytes(&state));
     // Before its name can be seen: who looks that up would load an inode of his own.
-    engine.objects.inodes.insert_new(inode.clone());
+    files.objects().inodes.insert_new(inode.clone());
     join.apply(staged.into_batch(), space);
     drop(state);
     Ok(inode)
 }
 
 /// Makes a regular file without a name: an orphan until it is linked.
-pub fn tmpfile(engine: &Engine, caller: &Caller<'_>, dir: &Arc<Inode>, perm: u32) -> Result<Arc<Inode>> {
-    let space = engine.reserve(Budget::CREATE)?;
+pub fn tmpfile(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, perm: u32) -> Result<Arc<Inode>> {
+    let space = files.reserve(Budget::CREATE)?;
     let _lock = dir.lock.read();
-    may_create(engine, caller, dir)?;
+    may_create(files, caller, dir)?;
     let new = NewInode {
         kind: FileKind::Regular,
         perm,
         rdev: 0,
         target: &[],
     };
-    let now = engine.store.env().now();
+    let now = files.store().env().now();
     let ino = dir.subvol.take_ino()?;
-    let (join, plan) = prepare_and_join(engine, |generation| {
+    let (join, plan) = prepare_and_join(files, |generation| {
         let mut staged = Staged::new(&dir.tree);
         staged.put(orphan_key(ino), []);
         make(
-            engine,
+            files,
             caller,
             dir,
             staged,
@@ -126,8 +126,8 @@ pub fn tmpfile(engine: &Engine, caller: &Caller<'_>, dir: &Arc<Inode>, perm: u32
     })?;
     plan.inode.refs.set_linkable(true);
     let inode = plan.inode;
-    engine.log.made_without_name(dir, &inode);
-    engine.objects.inodes.insert_new(inode.clone());
+    files.names().made_without_name(dir, &inode);
+    files.objects().inodes.insert_new(inode.clone());
     join.apply(plan.staged.into_batch(), space);
     Ok(inode)
 }
@@ -141,7 +141,7 @@ pub(super) struct Stamp {
 
 /// Stages the inode item, what it inherits and a link's target.
 pub(super) fn make<'t>(
-    engine: &Engine,
+    files: &Files,
     caller: &Caller<'_>,
     dir: &Arc<Inode>,
     mut staged: Staged<'t>,
@@ -153,7 +153,7 @@ pub(super) fn make<'t>(
     let parent_flags = dir.flags();
     let default = acl::default_list(dir)?;
     let owned = perm::new_node(caller.ctx, &parent, default.as_deref(), new.kind, new.perm);
-    let policy = engine.objects.policy();
+    let policy = files.objects().policy();
     let is_regular = new.kind == FileKind::Regular;
     let inode_flags = flags::inherit(parent_flags, is_regular, policy.nodatacow, policy.nodatasum);
     let target_bytes = new.target.len() as u64;
@@ -166,7 +166,7 @@ pub(super) fn make<'t>(
         uid: owned.uid,
         gid: owned.gid,
         mode: new.kind.mode_bits() | owned.perm,
-        rdev: crate::inode::rdev_to_disk(new.rdev),
+        rdev: crate::object::rdev_to_disk(new.rdev),
         flags: inode_flags,
         sequence: 0,
         block_group: 0,
@@ -215,12 +215,12 @@ fn inline_extent(target: &[u8], generation: Generation) -> Vec<u8> {
 }
 
 /// A link's target must fit one inline extent and be shorter than a sector.
-fn check_target(engine: &Engine, new: &NewInode<'_>) -> Result<()> {
+fn check_target(files: &Files, new: &NewInode<'_>) -> Result<()> {
     if new.kind != FileKind::Symlink {
         return Ok(());
     }
-    let inline_max = item_bytes_max(engine.store.nodes().nodesize_bytes()) - size_of::<FileExtentHead>();
-    if new.target.len() > inline_max || new.target.len() >= engine.store.volume().sectorsize_bytes() as usize {
+    let inline_max = item_bytes_max(files.store().nodes().nodesize_bytes()) - size_of::<FileExtentHead>();
+    if new.target.len() > inline_max || new.target.len() >= files.store().volume().sectorsize_bytes() as usize {
         return Err(Errno::NameTooLong.into());
     }
     if new.target.is_empty() {

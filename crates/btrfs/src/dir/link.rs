@@ -7,26 +7,26 @@ use btrfs_format::{Key, KeyType};
 use cowshed_vfs::Error as Errno;
 
 use super::names::{self, NewName};
-use super::staged::Staged;
-use super::{check_name, next_index, note_name, prepare_and_join, touch_dir, touch_inode};
-use crate::Engine;
+use super::{check_name, next_index, note_name, touch_dir};
+use crate::access::{Caller, check_changeable, may_create};
 use crate::error::Result;
-use crate::inode::access::{Caller, check_changeable, may_create};
-use crate::inode::delete::orphan_key;
-use crate::inode::{Inode, lock};
+use crate::files::{Files, prepare_and_join, touch_inode};
+use crate::object::{Inode, lock};
+use crate::reclaim::orphan_key;
+use crate::staged::Staged;
 use btrfs_store::space::Budget;
 
 /// Names that one inode can have.
 pub const LINKS_MAX: u32 = 65535;
 
 /// May refs that outgrow a leaf go into items of their own?
-pub(crate) fn may_extend_refs(engine: &Engine) -> bool {
-    engine.store.volume().superblock().incompat_flags.get() & incompat::EXTENDED_IREF != 0
+pub(crate) fn may_extend_refs(files: &Files) -> bool {
+    files.store().volume().superblock().incompat_flags.get() & incompat::EXTENDED_IREF != 0
 }
 
 /// Gives an inode one more name. Errors: `Exists`, `NotPermitted` (directory), `TooManyLinks`, `CrossDevice`, `NotFound` (the inode
 /// is unlinked for good).
-pub fn link(engine: &Engine, caller: &Caller<'_>, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+pub fn link(files: &Files, caller: &Caller<'_>, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
     check_name(name)?;
     if inode.tree.id() != dir.tree.id() {
         return Err(Errno::CrossDevice.into());
@@ -34,10 +34,10 @@ pub fn link(engine: &Engine, caller: &Caller<'_>, inode: &Arc<Inode>, dir: &Arc<
     if inode.is_dir() {
         return Err(Errno::NotPermitted.into());
     }
-    let space = engine.reserve(Budget::CREATE)?;
+    let space = files.reserve(Budget::CREATE)?;
     let _locks = lock::write_all(&[dir, inode]);
-    may_create(engine, caller, dir)?;
-    check_changeable(engine, inode)?;
+    may_create(files, caller, dir)?;
+    check_changeable(files, inode)?;
     let nlink = inode.attr_now().nlink;
     if nlink >= LINKS_MAX {
         return Err(Errno::TooManyLinks.into());
@@ -45,8 +45,8 @@ pub fn link(engine: &Engine, caller: &Caller<'_>, inode: &Arc<Inode>, dir: &Arc<
     if nlink == 0 && !inode.refs.is_linkable() {
         return Err(Errno::NotFound.into());
     }
-    let now = engine.store.env().now();
-    let (join, mut staged) = prepare_and_join(engine, |generation| {
+    let now = files.store().env().now();
+    let (join, mut staged) = prepare_and_join(files, |generation| {
         let mut staged = Staged::new(&dir.tree);
         let new = NewName {
             dir: dir.ino,
@@ -57,14 +57,14 @@ pub fn link(engine: &Engine, caller: &Caller<'_>, inode: &Arc<Inode>, dir: &Arc<
             generation,
         };
         names::insert(&mut staged, &new)?;
-        names::insert_ref(&mut staged, inode.ino, &new, || may_extend_refs(engine))?;
+        names::insert_ref(&mut staged, inode.ino, &new, || may_extend_refs(files))?;
         if nlink == 0 {
             staged.delete(orphan_key(inode.ino));
         }
         Ok(staged)
     })?;
-    engine.log.names_changed(&staged);
-    engine.log.name_added(inode, (dir, name), None);
+    files.names().changed(staged.is_crowded());
+    files.names().added(inode, (dir, name), None);
     inode.refs.set_linkable(false);
     let generation = join.generation();
     let mut attrs = lock::attrs_all(&[dir, inode]);

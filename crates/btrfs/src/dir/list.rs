@@ -9,7 +9,7 @@ use cowshed_vfs::FileKind;
 use super::names::{self, Found};
 use super::{FIRST_INDEX, LAST_INDEX};
 use crate::error::{Error, Result, StoreError};
-use crate::inode::Inode;
+use crate::object::Inode;
 
 /// One name of a directory, without `.` and `..`.
 #[derive(Debug)]

@@ -7,17 +7,14 @@
 //! Looking up and listing take no inode lock: an item is read as a whole.
 
 mod create;
-mod filter;
 mod link;
 mod list;
 pub mod names;
 mod remove;
 mod rename;
-pub mod staged;
 
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId};
 use cowshed_vfs::{Error as Errno, Timestamp};
@@ -30,12 +27,10 @@ pub use names::{Found, NAME_BYTES_MAX, Target, check_name};
 pub use remove::{rmdir, unlink};
 pub use rename::rename;
 
-use self::filter::NameFilter;
-use crate::Engine;
 use crate::error::{Error, Result, StoreError};
-use crate::inode::{Inode, InodeState};
+use crate::files::{Files, touch_inode};
+use crate::object::{Inode, InodeState};
 use crate::subvol;
-use btrfs_store::txn::Join;
 
 /// Entries of a directory are numbered from here: 0 and 1 stand for `.` and `..`.
 pub(crate) const FIRST_INDEX: u64 = 2;
@@ -43,23 +38,6 @@ pub(crate) const FIRST_INDEX: u64 = 2;
 pub(crate) const LAST_INDEX: u64 = i64::MAX as u64 - 1;
 /// Directories on the way up that a path can have: more means that the volume's directories form a ring.
 const DEPTH_MAX: usize = 1 << 16;
-
-/// What a directory keeps in memory.
-#[derive(Debug, Default)]
-pub struct DirData {
-    /// The index of the next name; 0 while nobody has asked. Changes under the directory's operation lock.
-    next_index: AtomicU64,
-    /// Listings end before this index; 0: nobody has begun one.
-    listing_end: AtomicU64,
-    placeholder_parent: OnceLock<ObjectId>,
-    filter: NameFilter,
-}
-
-impl DirData {
-    pub(crate) fn set_placeholder_parent(&self, parent: ObjectId) {
-        let _ = self.placeholder_parent.set(parent);
-    }
-}
 
 /// The index that the next name in a directory gets. It counts as used when [`note_name`] says so.
 fn next_index(dir: &Inode) -> Result<u64> {
@@ -114,21 +92,6 @@ fn note_name(dir: &Inode, name: &[u8]) {
     dir.dir.filter.add(name);
 }
 
-/// Prepares until the plan and the transaction agree on the transaction's number. `prepare` may fail and do I/O.
-pub(crate) fn prepare_and_join<'e, P>(
-    engine: &'e Engine,
-    mut prepare: impl FnMut(Generation) -> Result<P>,
-) -> Result<(Join<'e>, P)> {
-    loop {
-        let generation = engine.store.txn().running();
-        let plan = prepare(generation)?;
-        let join = engine.store.txn().join();
-        if join.generation() == generation {
-            return Ok((join, plan));
-        }
-    }
-}
-
 /// A directory's attributes after names of `added_bytes` came and names of `removed_bytes` went.
 fn touch_dir(state: &mut InodeState, generation: Generation, now: Timestamp, added_bytes: usize, removed_bytes: usize) {
     let attr = &mut state.attr;
@@ -139,26 +102,19 @@ fn touch_dir(state: &mut InodeState, generation: Generation, now: Timestamp, add
     touch_inode(state, generation, now);
 }
 
-/// An inode's attributes after a change that callers can see.
-pub(crate) fn touch_inode(state: &mut InodeState, generation: Generation, now: Timestamp) {
-    state.attr.ctime = now;
-    state.attr.sequence = state.attr.sequence.wrapping_add(1);
-    state.attr.transid = generation;
-}
-
 /// The inode behind what a directory entry says; `None` where it is just going away.
-pub fn load_target(engine: &Engine, dir: &Arc<Inode>, name: &[u8], found: &Found) -> Result<Option<Arc<Inode>>> {
+pub fn load_target(files: &Files, dir: &Arc<Inode>, name: &[u8], found: &Found) -> Result<Option<Arc<Inode>>> {
     match found.target {
-        Target::Subvol(id) => subvol::enter(engine, dir, name, id).map(Some),
+        Target::Subvol(id) => subvol::enter(files, dir, name, id).map(Some),
         Target::Inode(ino) => {
-            let inode = engine.objects.inodes.load(&dir.subvol, ino)?;
+            let inode = files.objects().inodes.load(&dir.subvol, ino)?;
             Ok(inode.filter(|i| i.attr_now().nlink > 0))
         }
     }
 }
 
 /// The inode under a name. Errors: `NotDirectory`, `NameTooLong`.
-pub fn lookup(engine: &Engine, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
+pub fn lookup(files: &Files, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
     if !dir.is_dir() {
         return Err(Errno::NotDirectory.into());
     }
@@ -171,7 +127,7 @@ pub fn lookup(engine: &Engine, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<A
     let Some(found) = names::find(&dir.tree, dir.ino, name)? else {
         return Ok(None);
     };
-    if let Some(inode) = load_target(engine, dir, name, &found)? {
+    if let Some(inode) = load_target(files, dir, name, &found)? {
         return Ok(Some(inode));
     }
     // Gone between two looks, or never there: then the name must be gone too.
@@ -183,18 +139,18 @@ pub fn lookup(engine: &Engine, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<A
                 dir.ino, found.location
             ),
         })),
-        Some(again) => load_target(engine, dir, name, &again),
+        Some(again) => load_target(files, dir, name, &again),
         None => Ok(None),
     }
 }
 
 /// The directory above a directory, in its own subvolume or above its root; `None` above the top level.
-pub fn parent_of(engine: &Engine, dir: &Inode) -> Result<Option<(TreeId, ObjectId)>> {
+pub fn parent_of(files: &Files, dir: &Inode) -> Result<Option<(TreeId, ObjectId)>> {
     if let Some(parent) = dir.dir.placeholder_parent.get() {
         return Ok(Some((dir.tree.id(), *parent)));
     }
     if dir.ino == dir.subvol.root_ino {
-        return subvol::parent_of_root(engine, dir.tree.id());
+        return subvol::parent_of_root(files, dir.tree.id());
     }
     let key = Key::new(dir.ino, KeyType::INODE_REF, u64::MAX);
     let found = dir.tree.floor_same_type(&key)?;

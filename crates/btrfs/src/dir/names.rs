@@ -7,8 +7,8 @@ use cowshed_vfs::{Error as Errno, FileKind};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U64};
 
-use super::staged::Staged;
 use crate::error::{Error, Result, StoreError};
+use crate::staged::Staged;
 use btrfs_store::overlay::ItemBytes;
 use btrfs_store::tree::{Item, Tree};
 

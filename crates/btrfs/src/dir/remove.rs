@@ -6,29 +6,29 @@ use btrfs_format::view;
 use cowshed_vfs::Error as Errno;
 
 use super::names::{self, Found, Target};
-use super::staged::Staged;
-use super::{FIRST_INDEX, check_name, load_target, prepare_and_join, touch_dir, touch_inode};
-use crate::Engine;
+use super::{FIRST_INDEX, check_name, load_target, touch_dir};
+use crate::access::{Caller, check_dir, may_remove};
 use crate::error::{Error, Result, StoreError};
-use crate::inode::access::{Caller, check_dir, may_remove};
-use crate::inode::delete::{orphan_key, settle};
-use crate::inode::{Inode, InodeState, lock};
+use crate::files::{Files, prepare_and_join, touch_inode};
+use crate::object::{Inode, InodeState, lock};
+use crate::reclaim::{orphan_key, settle};
+use crate::staged::Staged;
 use btrfs_store::space::{Budget, MetaReservation};
 
 /// Removes a name that is not a directory. Errors: `NotFound`, `IsDirectory`, `NotPermitted`.
-pub fn unlink(engine: &Engine, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
-    remove(engine, caller, dir, name, false)
+pub fn unlink(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    remove(files, caller, dir, name, false)
 }
 
 /// Removes an empty directory. Errors: `NotFound`, `NotDirectory`, `NotEmpty`, `NotPermitted` (a subvolume).
-pub fn rmdir(engine: &Engine, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
-    remove(engine, caller, dir, name, true)
+pub fn rmdir(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    remove(files, caller, dir, name, true)
 }
 
 /// The entry under a name and its inode. Errors: `NotFound`.
-pub(super) fn find_child(engine: &Engine, dir: &Arc<Inode>, name: &[u8]) -> Result<(Found, Arc<Inode>)> {
+pub(super) fn find_child(files: &Files, dir: &Arc<Inode>, name: &[u8]) -> Result<(Found, Arc<Inode>)> {
     let found = names::find(&dir.tree, dir.ino, name)?.ok_or(Errno::NotFound)?;
-    let inode = load_target(engine, dir, name, &found)?.ok_or(Errno::NotFound)?;
+    let inode = load_target(files, dir, name, &found)?.ok_or(Errno::NotFound)?;
     Ok((found, inode))
 }
 
@@ -37,59 +37,59 @@ pub(super) fn is_still(dir: &Inode, name: &[u8], found: &Found) -> Result<bool> 
     Ok(names::find(&dir.tree, dir.ino, name)? == Some(*found))
 }
 
-fn remove(engine: &Engine, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8], want_dir: bool) -> Result<()> {
+fn remove(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8], want_dir: bool) -> Result<()> {
     check_dir(dir)?;
     check_name(name)?;
-    let space = engine.reserve(Budget::UNLINK)?;
+    let space = files.reserve(Budget::UNLINK)?;
     loop {
         // The child's number decides about the order of the locks, so it is looked up before and once more after.
-        let (found, child) = find_child(engine, dir, name)?;
+        let (found, child) = find_child(files, dir, name)?;
         let locks = lock::write_all(&[dir, &child]);
         if !is_still(dir, name, &found)? {
             continue;
         }
-        may_remove(engine, caller, dir, &child)?;
+        may_remove(files, caller, dir, &child)?;
         match (want_dir, child.is_dir()) {
             (true, false) => return Err(Errno::NotDirectory.into()),
             (false, true) => return Err(Errno::IsDirectory.into()),
             (true, true) => check_removable_dir(&child)?,
             (false, false) => {}
         }
-        apply_removal(engine, dir, name, &found, &child, space)?;
+        apply_removal(files, dir, name, &found, &child, space)?;
         drop(locks);
-        settle(engine, &child);
+        settle(files, &child);
         return Ok(());
     }
 }
 
 fn apply_removal(
-    engine: &Engine,
+    files: &Files,
     dir: &Arc<Inode>,
     name: &[u8],
     found: &Found,
     child: &Arc<Inode>,
     space: MetaReservation,
 ) -> Result<()> {
-    let now = engine.store.env().now();
-    let (join, (mut staged, is_last)) = prepare_and_join(engine, |_| {
+    let now = files.store().env().now();
+    let (join, (mut staged, is_last)) = prepare_and_join(files, |_| {
         let mut staged = Staged::new(&dir.tree);
         let is_last = stage_removal(&mut staged, dir, name, found, child)?;
         Ok((staged, is_last))
     })?;
-    engine.log.names_changed(&staged);
+    files.names().changed(staged.is_crowded());
     let generation = join.generation();
     let mut attrs = lock::attrs_all(&[dir, child]);
     touch_dir(attrs.of(dir), generation, now, 0, name.len());
     staged.put(dir.key(), dir.item_bytes(attrs.of(dir)));
     if child.is_placeholder() {
-        engine.log.turn_off();
+        files.names().turn_off();
     } else {
         let state = attrs.of(child);
         drop_link(&mut staged, child, state);
         if state.attr.nlink > 0 {
-            engine.log.name_left(dir, name, child);
+            files.names().left(dir, name, child);
         } else {
-            engine.log.name_removed(dir, name, child);
+            files.names().removed(dir, name, child);
         }
         touch_inode(state, generation, now);
         staged.put(child.key(), child.item_bytes(state));

@@ -9,13 +9,13 @@ use super::create::{NewInode, Plan, Stamp, make};
 use super::link::may_extend_refs;
 use super::names::{self, Found, NewName, Target};
 use super::remove::{check_removable_dir, drop_link, find_child, is_still, stage_removal};
-use super::staged::Staged;
-use super::{check_name, is_above, next_index, note_name, prepare_and_join, touch_dir, touch_inode};
-use crate::Engine;
+use super::{check_name, is_above, next_index, note_name, touch_dir};
+use crate::access::{Caller, check_dir, may_create, may_remove};
 use crate::error::Result;
-use crate::inode::access::{Caller, check_dir, may_create, may_remove};
-use crate::inode::delete::settle;
-use crate::inode::{Inode, lock};
+use crate::files::{Files, prepare_and_join, touch_inode};
+use crate::object::{Inode, lock};
+use crate::reclaim::settle;
+use crate::staged::Staged;
 use btrfs_store::space::{Budget, MetaReservation};
 use btrfs_store::txn::Join;
 
@@ -43,7 +43,7 @@ struct Move<'a> {
 
 /// Renames. Errors: see [`cowshed_vfs::FileSystem::rename`]; a subvolume is refused with `CrossDevice`.
 pub fn rename(
-    engine: &Engine,
+    files: &Files,
     caller: &Caller<'_>,
     from: (&Arc<Inode>, &[u8]),
     to: (&Arc<Inode>, &[u8]),
@@ -66,12 +66,12 @@ pub fn rename(
     if from.dir.tree.id() != to.dir.tree.id() {
         return Err(Errno::CrossDevice.into());
     }
-    let space = engine.reserve(Budget::RENAME)?;
+    let space = files.reserve(Budget::RENAME)?;
     // Directories do not move while their ancestors are looked at.
-    let _tree_lock = (!Arc::ptr_eq(from.dir, to.dir)).then(|| engine.objects.rename.lock());
+    let _tree_lock = (!Arc::ptr_eq(from.dir, to.dir)).then(|| files.objects().rename.lock());
     loop {
-        let moving = find(engine, from)?.ok_or(Errno::NotFound)?;
-        let replaced = find(engine, to)?;
+        let moving = find(files, from)?.ok_or(Errno::NotFound)?;
+        let replaced = find(files, to)?;
         let mut all = vec![from.dir, to.dir, &moving.inode];
         all.extend(replaced.as_ref().map(|r| &r.inode));
         let locks = lock::write_all(&all);
@@ -90,21 +90,21 @@ pub fn rename(
             replaced: replaced.as_ref(),
             flags,
         };
-        if !plan.check(engine, caller)? {
+        if !plan.check(files, caller)? {
             return Ok(());
         }
-        plan.run(engine, caller, space)?;
+        plan.run(files, caller, space)?;
         drop(locks);
-        settle(engine, &moving.inode);
+        settle(files, &moving.inode);
         if let Some(gone) = replaced {
-            settle(engine, &gone.inode);
+            settle(files, &gone.inode);
         }
         return Ok(());
     }
 }
 
-fn find(engine: &Engine, place: Place<'_>) -> Result<Option<Held>> {
-    match find_child(engine, place.dir, place.name) {
+fn find(files: &Files, place: Place<'_>) -> Result<Option<Held>> {
+    match find_child(files, place.dir, place.name) {
         Ok((found, inode)) => Ok(Some(Held { found, inode })),
         Err(crate::Error::Outcome(Errno::NotFound)) => Ok(None),
         Err(other) => Err(other),
@@ -117,7 +117,7 @@ impl Move<'_> {
     }
 
     /// All rules. `false`: nothing is to be done.
-    fn check(&self, engine: &Engine, caller: &Caller<'_>) -> Result<bool> {
+    fn check(&self, files: &Files, caller: &Caller<'_>) -> Result<bool> {
         let (from, to, moving) = (self.from, self.to, &self.moving.inode);
         if let Some(there) = self.replaced {
             if self.flags.contains(RenameFlags::NO_REPLACE) {
@@ -129,7 +129,7 @@ impl Move<'_> {
         } else if self.is_exchange() {
             return Err(Errno::NotFound.into());
         }
-        may_remove(engine, caller, from.dir, moving)?;
+        may_remove(files, caller, from.dir, moving)?;
         let crosses = !Arc::ptr_eq(from.dir, to.dir);
         if moving.is_dir() && crosses {
             if is_above(moving, to.dir)? {
@@ -139,12 +139,12 @@ impl Move<'_> {
             caller.need(moving, Access::WRITE)?;
         }
         if self.flags.contains(RenameFlags::WHITEOUT) {
-            may_create(engine, caller, from.dir)?;
+            may_create(files, caller, from.dir)?;
         }
         match self.replaced {
-            None => may_create(engine, caller, to.dir)?,
+            None => may_create(files, caller, to.dir)?,
             Some(there) => {
-                may_remove(engine, caller, to.dir, &there.inode)?;
+                may_remove(files, caller, to.dir, &there.inode)?;
                 self.check_replaced(caller, &there.inode, crosses)?;
             }
         }
@@ -181,46 +181,46 @@ impl Move<'_> {
         }
     }
 
-    fn run(&self, engine: &Engine, caller: &Caller<'_>, space: MetaReservation) -> Result<()> {
-        let now = engine.store.env().now();
+    fn run(&self, files: &Files, caller: &Caller<'_>, space: MetaReservation) -> Result<()> {
+        let now = files.store().env().now();
         let whiteout_ino = match self.flags.contains(RenameFlags::WHITEOUT) {
             true => Some(self.from.dir.subvol.take_ino()?),
             false => None,
         };
-        let (join, (staged, whiteout)) = prepare_and_join(engine, |generation| {
-            let staged = self.stage(engine, generation)?;
+        let (join, (staged, whiteout)) = prepare_and_join(files, |generation| {
+            let staged = self.stage(files, generation)?;
             match whiteout_ino {
                 None => Ok((staged, None)),
                 Some(ino) => {
-                    let plan = self.stage_whiteout(engine, caller, staged, ino, generation, now)?;
+                    let plan = self.stage_whiteout(files, caller, staged, ino, generation, now)?;
                     Ok((plan.staged, Some(plan.inode)))
                 }
             }
         })?;
         if let Some(inode) = &whiteout {
-            engine.objects.inodes.insert_new(inode.clone());
+            files.objects().inodes.insert_new(inode.clone());
         }
-        self.apply(engine, staged, &join, now, space);
+        self.apply(files, staged, &join, now, space);
         if let Some(inode) = whiteout {
-            settle(engine, &inode);
+            settle(files, &inode);
         }
         Ok(())
     }
 
     /// Names off, names on.
-    fn stage<'t>(&'t self, engine: &Engine, generation: Generation) -> Result<Staged<'t>> {
+    fn stage<'t>(&'t self, files: &Files, generation: Generation) -> Result<Staged<'t>> {
         let (from, to) = (self.from, self.to);
         let mut staged = Staged::new(&from.dir.tree);
         stage_removal(&mut staged, from.dir, from.name, &self.moving.found, &self.moving.inode)?;
         if let Some(there) = self.replaced {
             stage_removal(&mut staged, to.dir, to.name, &there.found, &there.inode)?;
         }
-        add(engine, &mut staged, to, self.moving, next_index(to.dir)?, generation)?;
+        add(files, &mut staged, to, self.moving, next_index(to.dir)?, generation)?;
         if self.is_exchange()
             && let Some(there) = self.replaced
         {
             let index = self.second_index()?;
-            add(engine, &mut staged, from, there, index, generation)?;
+            add(files, &mut staged, from, there, index, generation)?;
         }
         Ok(staged)
     }
@@ -233,7 +233,7 @@ impl Move<'_> {
 
     fn stage_whiteout<'t>(
         &self,
-        engine: &Engine,
+        files: &Files,
         caller: &Caller<'_>,
         mut staged: Staged<'t>,
         ino: btrfs_format::ObjectId,
@@ -261,12 +261,12 @@ impl Move<'_> {
             now,
             nlink: 1,
         };
-        make(engine, caller, self.from.dir, staged, ino, &new, stamp)
+        make(files, caller, self.from.dir, staged, ino, &new, stamp)
     }
 
     /// The attributes of all that is concerned, and the batch. Cannot fail.
-    fn apply(&self, engine: &Engine, mut staged: Staged<'_>, join: &Join<'_>, now: Timestamp, space: MetaReservation) {
-        engine.log.names_changed(&staged);
+    fn apply(&self, files: &Files, mut staged: Staged<'_>, join: &Join<'_>, now: Timestamp, space: MetaReservation) {
+        files.names().changed(staged.is_crowded());
         let generation = join.generation();
         let (from, to) = (self.from, self.to);
         let mut all = vec![from.dir, to.dir, &self.moving.inode];
@@ -282,7 +282,7 @@ impl Move<'_> {
         touch_dir(attrs.of(from.dir), generation, now, refilled, from.name.len());
         touch_dir(attrs.of(to.dir), generation, now, to.name.len(), replaced_bytes);
         if self.replaced.is_some_and(|there| there.inode.is_placeholder()) {
-            engine.log.turn_off();
+            files.names().turn_off();
         }
         if let Some(there) = self.replaced
             && !there.inode.is_placeholder()
@@ -292,20 +292,20 @@ impl Move<'_> {
                 drop_link(&mut staged, &there.inode, state);
             }
             if state.attr.nlink > 0 {
-                engine.log.name_left(to.dir, to.name, &there.inode);
+                files.names().left(to.dir, to.name, &there.inode);
             } else {
-                engine.log.name_removed(to.dir, to.name, &there.inode);
+                files.names().removed(to.dir, to.name, &there.inode);
             }
             touch_inode(state, generation, now);
         }
-        engine.log.name_left(from.dir, from.name, &self.moving.inode);
-        engine
-            .log
-            .name_added(&self.moving.inode, (to.dir, to.name), Some(from.dir));
+        files.names().left(from.dir, from.name, &self.moving.inode);
+        files
+            .names()
+            .added(&self.moving.inode, (to.dir, to.name), Some(from.dir));
         if self.is_exchange()
             && let Some(there) = self.replaced
         {
-            engine.log.name_added(&there.inode, (from.dir, from.name), Some(to.dir));
+            files.names().added(&there.inode, (from.dir, from.name), Some(to.dir));
         }
         touch_inode(attrs.of(&self.moving.inode), generation, now);
         for inode in all.iter().filter(|i| !i.is_placeholder()) {
@@ -317,7 +317,7 @@ impl Move<'_> {
 }
 
 fn add(
-    engine: &Engine,
+    files: &Files,
     staged: &mut Staged<'_>,
     place: Place<'_>,
     what: &Held,
@@ -333,5 +333,5 @@ fn add(
         generation,
     };
     names::insert(staged, &new)?;
-    names::insert_ref(staged, what.inode.ino, &new, || may_extend_refs(engine))
+    names::insert_ref(staged, what.inode.ino, &new, || may_extend_refs(files))
 }

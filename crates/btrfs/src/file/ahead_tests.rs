@@ -6,8 +6,8 @@ use cowshed_device::BlockDevice;
 
 use super::small_reads_tests::{EXTENT, extents, files, read_all, read_in_turn, remount};
 use super::tests::Bench;
-use crate::engine::EngineOptions;
 use crate::error::{Error, StoreError};
+use crate::files::EngineOptions;
 
 fn reading_ahead(count: usize, extents_each: usize) -> Bench {
     let mut bench = files(count, extents_each);
@@ -19,7 +19,7 @@ fn reading_ahead(count: usize, extents_each: usize) -> Bench {
 fn read_head(bench: &Bench, index: usize) -> Result<(), Error> {
     let mut buf = [0; 100];
     let at = index * EXTENT;
-    super::read(bench.engine(), &bench.inode(0), at as u64, &mut buf)?;
+    super::read(bench.mount(), &bench.inode(0), at as u64, &mut buf)?;
     assert_eq!(buf, bench.files[0][at..at + 100]);
     Ok(())
 }
@@ -28,14 +28,14 @@ fn read_head(bench: &Bench, index: usize) -> Result<(), Error> {
 fn read_tail(bench: &Bench, index: usize) {
     let mut buf = vec![0; EXTENT - 100];
     let at = index * EXTENT + 100;
-    super::read(bench.engine(), &bench.inode(0), at as u64, &mut buf).unwrap();
+    super::read(bench.mount(), &bench.inode(0), at as u64, &mut buf).unwrap();
     assert!(buf == bench.files[0][at..at + buf.len()]);
 }
 
 /// Which extents of the first file are decompressed.
 fn decompressed(bench: &Bench) -> Vec<usize> {
     let all = extents(&bench.inode(0));
-    let is_kept = |index: &usize| bench.engine().file.is_cached(all[*index]);
+    let is_kept = |index: &usize| bench.mount().data().is_cached(all[*index]);
     (0..all.len()).filter(is_kept).collect()
 }
 
@@ -56,7 +56,7 @@ fn what_comes_next_is_decompressed_twice_as_far_each_time() {
     // The file ends here.
     expected.push(32);
     assert_eq!(seen, expected);
-    assert_eq!(bench.engine().file.decompressions.load(Relaxed), 32);
+    assert_eq!(bench.mount().data().decompressions.load(Relaxed), 32);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn more_files_by_turns_than_can_be_kept_are_not_read_ahead_for_long() {
 fn what_cannot_be_read_ahead_is_an_error_where_it_is_read() {
     let bench = reading_ahead(1, 16);
     let (address, _) = extents(&bench.inode(0))[9];
-    let places = bench.engine().store.volume().map(address, 4096).unwrap();
+    let places = bench.mount().store().volume().map(address, 4096).unwrap();
     for place in places {
         bench.device.write_at(place.copies[0].offset, &[0xa5; 4096]).unwrap();
     }

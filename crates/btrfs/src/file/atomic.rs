@@ -25,19 +25,18 @@ use cowshed_vfs::Error as Outcome;
 use cowshed_vfs::perm::Strips;
 use parking_lot::MutexGuard;
 
-use super::data::update_disk_size;
-use super::dirty::DirtyMap;
-use super::extent::{Extent, Kind};
 use super::items::{self, Change, NOW, Part};
 use super::place::{gather, new_extent};
 use super::replace::{self, Replacement};
-use super::shared::has_no_holes;
 use super::write::{WriteCtx, edge_blocks, old_end_must_be_rewritten, put_holes, touch};
 use super::writeback;
-use super::{BLOCK, EXTENT_BYTES_MAX, FILE_BYTES_MAX, csum, read, round_down, round_up, truncate};
-use crate::engine::Engine;
+use super::{csum, read, truncate};
+use crate::block::{BLOCK, EXTENT_BYTES_MAX, FILE_BYTES_MAX, round_down, round_up};
 use crate::error::{Error, Result, StoreError};
-use crate::inode::{Inode, delete, flags};
+use crate::extent::{Extent, Kind};
+use crate::files::Files;
+use crate::object::{Inode, flags};
+use crate::pagecache::DirtyMap;
 use btrfs_store::space::{Budget, DataReservation, MetaReservation};
 
 /// Bytes that all open groups of a volume together may hold: they are in memory until their end.
@@ -59,6 +58,7 @@ struct Staged {
 /// A group of writes that is being collected. Dropping it drops them.
 #[derive(Debug)]
 pub struct Group {
+    close: Close,
     files: BTreeMap<(TreeId, ObjectId), Staged>,
     bytes: u64,
     all_bytes: Arc<AtomicU64>,
@@ -70,23 +70,27 @@ impl Drop for Group {
     }
 }
 
+/// Closes a file once: `reclaim::close`.
+pub type Close = fn(&Files, &Arc<Inode>);
+
 /// Files that are open while a group is applied: none of them is deleted meanwhile.
 struct Opened<'e> {
-    engine: &'e Engine,
+    files: &'e Files,
+    close: Close,
     inodes: Vec<Arc<Inode>>,
 }
 
 impl<'e> Opened<'e> {
-    fn all(engine: &'e Engine, inodes: Vec<Arc<Inode>>) -> Self {
+    fn all(files: &'e Files, close: Close, inodes: Vec<Arc<Inode>>) -> Self {
         inodes.iter().for_each(|inode| inode.refs.add_open());
-        Self { engine, inodes }
+        Self { files, close, inodes }
     }
 }
 
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
         for inode in &self.inodes {
-            delete::close(self.engine, inode);
+            (self.close)(self.files, inode);
         }
     }
 }
@@ -96,19 +100,21 @@ fn id_of(inode: &Inode) -> (TreeId, ObjectId) {
 }
 
 impl Group {
-    pub fn new(engine: &Engine) -> Self {
+    /// An empty group. `close` is what closes a file that was open, and may be deleted then.
+    pub fn new(files: &Files, close: Close) -> Self {
         Self {
+            close,
             files: BTreeMap::new(),
             bytes: 0,
-            all_bytes: engine.file.staged_bytes().clone(),
+            all_bytes: files.data().staged_bytes().clone(),
         }
     }
 
     /// Adds a write. Errors: `NoSpace`, `FileTooBig` (the file, or more than [`GROUP_BYTES_MAX`] in open groups); the
     /// group is then as before.
-    pub fn write(&mut self, engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
-        engine.store.txn().check_writable()?;
-        if engine.store.volume().is_read_only() {
+    pub fn write(&mut self, files: &Files, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
+        files.store().txn().check_writable()?;
+        if files.store().volume().is_read_only() {
             return Err(Error::Store(StoreError::ReadOnly));
         }
         if data.is_empty() {
@@ -125,8 +131,8 @@ impl Group {
         let is_new = !self.files.contains_key(&id_of(inode));
         let spare_bytes = if is_new { BLOCK } else { 0 };
         let new_bytes = blocks.end - blocks.start;
-        let mut reservation = engine.store.space().reserve_data(new_bytes + spare_bytes)?;
-        let edges = self.load_edges(engine, inode, offset, end)?;
+        let mut reservation = files.store().space().reserve_data(new_bytes + spare_bytes)?;
+        let edges = self.load_edges(files, inode, offset, end)?;
         let staged = self.files.entry(id_of(inode)).or_insert_with(|| Staged {
             inode: inode.clone(),
             blocks: DirtyMap::default(),
@@ -159,19 +165,19 @@ impl Group {
     }
 
     /// What the file holds in the blocks that a write covers in part and the group does not hold yet.
-    fn load_edges(&self, engine: &Engine, inode: &Arc<Inode>, at: u64, end: u64) -> Result<Vec<(u64, Vec<u8>)>> {
+    fn load_edges(&self, files: &Files, inode: &Arc<Inode>, at: u64, end: u64) -> Result<Vec<(u64, Vec<u8>)>> {
         let staged = self.files.get(&id_of(inode));
         let is_held = |block: u64| staged.is_some_and(|s| s.blocks.next_dirty(block) == Some(block));
         let _op = inode.lock.read();
         let size = inode.attr.lock().attr.size;
         let wanted = edge_blocks(at, end, size).filter(|block| !is_held(*block));
         wanted
-            .map(|block| Ok((block, load_block(engine, inode, block, size)?)))
+            .map(|block| Ok((block, load_block(files, inode, block, size)?)))
             .collect()
     }
 
     /// Reads a file as it will be after the group; fewer bytes only at the end of the file.
-    pub fn read(&self, engine: &Engine, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    pub fn read(&self, files: &Files, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let _op = inode.lock.read();
         let size = inode.attr.lock().attr.size;
         let staged = self.files.get(&id_of(inode));
@@ -183,7 +189,7 @@ impl Group {
         let buf = &mut buf[..len];
         let on_disk = size.saturating_sub(offset).min(len as u64) as usize;
         if on_disk > 0 {
-            read::read_range(engine, inode, offset, &mut buf[..on_disk])?;
+            read::read_range(files, inode, offset, &mut buf[..on_disk])?;
         }
         buf[on_disk..].fill(0);
         if let Some(staged) = staged {
@@ -212,26 +218,30 @@ impl Group {
 
     /// Makes the group part of the running transaction, whole, and returns the files; where it fails, nothing of the
     /// group has happened. Not durable yet. Files that are gone since are left out.
-    pub fn apply(mut self, engine: &Engine) -> Result<Vec<Arc<Inode>>> {
-        let opened = Opened::all(engine, self.files.values().map(|s| s.inode.clone()).collect());
+    pub fn apply(mut self, files: &Files) -> Result<Vec<Arc<Inode>>> {
+        let opened = Opened::all(
+            files,
+            self.close,
+            self.files.values().map(|s| s.inode.clone()).collect(),
+        );
         // Whoever collected the group may have let go of files that lost their last name.
         self.files.retain(|_, staged| !staged.inode.refs.is_deleting());
         let inodes: Vec<Arc<Inode>> = self.files.values().map(|s| s.inode.clone()).collect();
         // Most of it without holding anybody up.
         for inode in &inodes {
-            writeback::flush(engine, inode)?;
+            writeback::flush(files, inode)?;
         }
         let ops: Vec<_> = inodes.iter().map(|inode| inode.lock.write()).collect();
         // Nobody writes any more. What was written before the group lies on disk before it.
         for staged in self.files.values_mut() {
-            writeback::flush(engine, &staged.inode)?;
-            staged.rewrite_old_end(engine)?;
+            writeback::flush(files, &staged.inode)?;
+            staged.rewrite_old_end(files)?;
         }
         let mut allocated = Vec::new();
-        let prepared = self.prepare(engine, &inodes, &mut allocated);
+        let prepared = self.prepare(files, &inodes, &mut allocated);
         let (meta, flushes, changes) = prepared.inspect_err(|_| {
             for (addr, len_bytes) in allocated {
-                engine.store.space().unalloc_data(addr, len_bytes);
+                files.store().space().unalloc_data(addr, len_bytes);
             }
         })?;
         let parts = self.files.values().zip(changes).map(|(staged, change)| Part {
@@ -239,11 +249,11 @@ impl Group {
             change,
             update: Box::new(|attr, state| {
                 attr.attr.size = attr.attr.size.max(staged.end);
-                touch(engine, attr, WriteCtx::stripping(staged.strips));
-                update_disk_size(state, attr, true);
+                touch(files, attr, WriteCtx::stripping(staged.strips));
+                attr.update_disk_size(state, true);
             }),
         });
-        items::apply_all(engine, parts.collect(), meta, || {});
+        items::apply_all(files, parts.collect(), meta, || {});
         drop((flushes, ops));
         drop(opened);
         Ok(inodes)
@@ -253,27 +263,27 @@ impl Group {
     /// allocated is in `allocated`, also when an error is returned.
     fn prepare<'i>(
         &mut self,
-        engine: &Engine,
+        files: &Files,
         inodes: &'i [Arc<Inode>],
         allocated: &mut Vec<(LogicalAddr, u64)>,
     ) -> Result<(MetaReservation, Vec<MutexGuard<'i, ()>>, Vec<Change>)> {
         // How many extents there are is known when they have their places.
         let mut all = Vec::with_capacity(self.files.len());
         for staged in self.files.values_mut() {
-            all.push(staged.allocate(engine, allocated)?);
+            all.push(staged.allocate(files, allocated)?);
         }
         let bytes = self.files.values().map(|s| s.blocks.bytes()).sum();
-        let meta = engine.reserve(Budget {
+        let meta = files.reserve(Budget {
             is_release: false,
-            ..writeback::budget(engine, allocated.len().max(inodes.len()), bytes)
+            ..writeback::budget(files, allocated.len().max(inodes.len()), bytes)
         })?;
         let flushes = writeback::hold(&inodes.iter().collect::<Vec<_>>());
         let mut writes: Vec<(LogicalAddr, &[u8])> = Vec::new();
         let mut changes = Vec::with_capacity(self.files.len());
         for (staged, replacements) in self.files.values().zip(&all) {
-            changes.push(staged.prepare(engine, replacements, &mut writes)?);
+            changes.push(staged.prepare(files, replacements, &mut writes)?);
         }
-        engine.store.volume().write(&writes)?;
+        files.store().volume().write(&writes)?;
         Ok((meta, flushes, changes))
     }
 }
@@ -281,33 +291,33 @@ impl Group {
 impl Staged {
     /// Where the file grows, what lies behind its old end must be zero and not inline any more, no data is left in the gap, and it has
     /// hole items where the volume wants them.
-    fn rewrite_old_end(&mut self, engine: &Engine) -> Result<()> {
+    fn rewrite_old_end(&mut self, files: &Files) -> Result<()> {
         let size = self.inode.attr.lock().attr.size;
         if self.end <= size {
             return Ok(());
         }
         let block = round_down(size);
         let is_held = self.blocks.next_dirty(block) == Some(block);
-        if !size.is_multiple_of(BLOCK) && !is_held && old_end_must_be_rewritten(engine, &self.inode, size)? {
-            let content = load_block(engine, &self.inode, block, size)?;
+        if !size.is_multiple_of(BLOCK) && !is_held && old_end_must_be_rewritten(files, &self.inode, size)? {
+            let content = load_block(files, &self.inode, block, size)?;
             self.blocks.write(block, &content);
         }
-        truncate::drop_left_behind(engine, &self.inode, round_up(size)..round_up(self.end))?;
-        if !has_no_holes(engine) && round_up(self.end) > round_up(size) {
-            put_holes(engine, &self.inode, round_up(size), round_up(self.end))?;
+        truncate::drop_left_behind(files, &self.inode, round_up(size)..round_up(self.end))?;
+        if !files.has_no_holes() && round_up(self.end) > round_up(size) {
+            put_holes(files, &self.inode, round_up(size), round_up(self.end))?;
         }
         Ok(())
     }
 
     /// New extents for all that is staged.
-    fn allocate(&mut self, engine: &Engine, allocated: &mut Vec<(LogicalAddr, u64)>) -> Result<Vec<Replacement>> {
+    fn allocate(&mut self, files: &Files, allocated: &mut Vec<(LogicalAddr, u64)>) -> Result<Vec<Replacement>> {
         let mut replacements = Vec::new();
         for range in ranges_of(&self.blocks) {
             let mut extents = Vec::new();
             let mut at = range.start;
             while at < range.end {
                 let want = (range.end - at).min(EXTENT_BYTES_MAX);
-                let (addr, len_bytes) = engine.store.space().alloc_data(&mut self.reservation, want)?;
+                let (addr, len_bytes) = files.store().space().alloc_data(&mut self.reservation, want)?;
                 allocated.push((addr, len_bytes));
                 extents.push(Extent {
                     start: at,
@@ -324,7 +334,7 @@ impl Staged {
 
     fn prepare<'s>(
         &'s self,
-        engine: &Engine,
+        files: &Files,
         replacements: &[Replacement],
         writes: &mut Vec<(LogicalAddr, &'s [u8])>,
     ) -> Result<Change> {
@@ -343,7 +353,7 @@ impl Staged {
                 writes.push((LogicalAddr(at), slice));
                 at += slice.len() as u64;
                 if wants_sums {
-                    sums.extend(csum::compute(engine.store.volume().csum_type(), slice));
+                    sums.extend(csum::compute(files.store().volume().csum_type(), slice));
                 }
             }
             if wants_sums {
@@ -356,9 +366,9 @@ impl Staged {
 }
 
 /// The block at `block`, dirty or not, zero behind `size`. The caller holds the operation lock.
-fn load_block(engine: &Engine, inode: &Arc<Inode>, block: u64, size: u64) -> Result<Vec<u8>> {
+fn load_block(files: &Files, inode: &Arc<Inode>, block: u64, size: u64) -> Result<Vec<u8>> {
     let mut content = vec![0; BLOCK as usize];
-    read::read_range(engine, inode, block, &mut content)?;
+    read::read_range(files, inode, block, &mut content)?;
     let valid = size.saturating_sub(block).min(BLOCK) as usize;
     content[valid..].fill(0);
     Ok(content)

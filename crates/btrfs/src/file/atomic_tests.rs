@@ -15,7 +15,8 @@ use cowshed_vfs_ioctl::Front;
 use parking_lot::Mutex;
 
 use super::tests::{Bench, mount_device, plain, set_range};
-use super::{BLOCK, GROUP_BYTES_MAX, Group, WriteCtx};
+use super::{GROUP_BYTES_MAX, Group, WriteCtx};
+use crate::block::BLOCK;
 use crate::error::{Error, StoreError};
 use crate::fs::{Fs, MountOptions};
 use crate::testing::Dice;
@@ -26,7 +27,7 @@ const ABORT: u32 = 0xf505;
 const GET_FEATURES: u32 = 0x8004_f50c;
 
 fn write(bench: &mut Bench, file: usize, at: u64, data: &[u8]) {
-    super::write(bench.engine(), &bench.inode(file), at, data, WriteCtx::default()).unwrap();
+    super::write(bench.mount(), &bench.inode(file), at, data, WriteCtx::default()).unwrap();
     set_range(&mut bench.files[file], at, data);
 }
 
@@ -35,7 +36,7 @@ fn three_files(adjust: impl FnOnce(&mut MkfsOptions)) -> Bench {
     let mut bench = Bench::new(256 << 20, adjust, MountOptions::default());
     (0..3).for_each(|_| bench.create());
     write(&mut bench, 0, 0, &[1; 1000]);
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     write(&mut bench, 1, 0, &[2; 50_000]);
     bench
 }
@@ -50,10 +51,10 @@ fn appears_whole(adjust: impl FnOnce(&mut MkfsOptions)) {
         (1, 49_000, &[7; 2000]),
         (2, 20_000, &[8; 100]),
     ];
-    let mut group = Group::new(bench.engine());
+    let mut group = Group::new(bench.mount(), crate::reclaim::close);
     let before = bench.files.clone();
     for (file, at, data) in writes {
-        group.write(bench.engine(), &bench.inode(file), at, data).unwrap();
+        group.write(bench.mount(), &bench.inode(file), at, data).unwrap();
         set_range(&mut bench.files[file], at, data);
     }
     let after = std::mem::replace(&mut bench.files, before);
@@ -61,7 +62,7 @@ fn appears_whole(adjust: impl FnOnce(&mut MkfsOptions)) {
         bench.compare(file, "before the commit");
         let inode = bench.inode(file);
         let mut seen = vec![0xee; want.len() + 10];
-        let len = group.read(bench.engine(), &inode, 0, &mut seen).unwrap();
+        let len = group.read(bench.mount(), &inode, 0, &mut seen).unwrap();
         assert!(seen[..len] == want[..], "the group reads file {file} as it will be");
         assert_eq!(group.size_after(&inode, inode.attr_now().size), want.len() as u64);
     }
@@ -73,7 +74,7 @@ fn appears_whole(adjust: impl FnOnce(&mut MkfsOptions)) {
     for file in 0..3 {
         bench.compare(file, "after the commit");
     }
-    assert_eq!(bench.engine().file.dirty_bytes(), 0);
+    assert_eq!(bench.mount().data().dirty_bytes(), 0);
     bench.check("after the commit");
     bench.judge_by_kernel();
 }
@@ -87,18 +88,18 @@ fn a_group_over_several_files_appears_whole() {
 #[test]
 fn a_dropped_group_has_never_been() {
     let mut bench = three_files(plain);
-    let mut group = Group::new(bench.engine());
+    let mut group = Group::new(bench.mount(), crate::reclaim::close);
     for file in 0..3 {
         group
-            .write(bench.engine(), &bench.inode(file), 500, &[9; 70_000])
+            .write(bench.mount(), &bench.inode(file), 500, &[9; 70_000])
             .unwrap();
     }
     drop(group);
     for file in 0..3 {
         bench.compare(file, "after the drop");
     }
-    bench.engine().sync().unwrap();
-    crate::testing::assert_nothing_reserved(bench.engine().store.space());
+    bench.mount().sync().unwrap();
+    crate::testing::assert_nothing_reserved(bench.mount().store().space());
     bench.check("after the drop");
     write(&mut bench, 0, 0, &[9; 10]);
     bench.judge_by_kernel();
@@ -107,17 +108,17 @@ fn a_dropped_group_has_never_been() {
 #[test]
 fn a_log_must_not_tell_of_half_a_group() {
     let mut bench = three_files(plain);
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     for (files, is_for_commits_only) in [(1..2, false), (0..2, true), (2..3, false)] {
-        let mut group = Group::new(bench.engine());
+        let mut group = Group::new(bench.mount(), crate::reclaim::close);
         for file in files {
-            group.write(bench.engine(), &bench.inode(file), 0, &[9; 100]).unwrap();
+            group.write(bench.mount(), &bench.inode(file), 0, &[9; 100]).unwrap();
             set_range(&mut bench.files[file], 0, &[9; 100]);
         }
-        group.apply(bench.engine()).unwrap();
-        assert_eq!(bench.engine().log.is_off(), is_for_commits_only);
-        bench.engine().commit().unwrap();
-        assert!(!bench.engine().log.is_off());
+        group.apply(bench.mount()).unwrap();
+        assert_eq!(bench.mount().names().is_off(), is_for_commits_only);
+        bench.mount().commit().unwrap();
+        assert!(!bench.mount().names().is_off());
     }
     bench.check("at the end");
 }
@@ -126,18 +127,18 @@ fn a_log_must_not_tell_of_half_a_group() {
 const BLOCKS: [u64; 5] = [0, 1, 7, 20, 31];
 
 fn group_of_version(fs: &Fs, names: &[&str], version: u8) -> Group {
-    let engine = fs.engine();
-    let mut group = Group::new(engine);
+    let mount = fs.mount();
+    let mut group = Group::new(mount, crate::reclaim::close);
     for name in names {
         for block in BLOCKS {
             let data = [version; BLOCK as usize];
-            group.write(engine, &inode(fs, name), block * BLOCK, &data).unwrap();
+            group.write(mount, &inode(fs, name), block * BLOCK, &data).unwrap();
         }
     }
     group
 }
 
-fn inode(fs: &Fs, name: &str) -> Arc<crate::inode::Inode> {
+fn inode(fs: &Fs, name: &str) -> Arc<crate::object::Inode> {
     match fs.lookup(&Context::root(), NodeId::ROOT, name.as_bytes()).unwrap() {
         cowshed_vfs::Lookup::Found(entry) => fs.inode(entry.node).unwrap(),
         other => panic!("{name}: {other:?}"),
@@ -149,7 +150,7 @@ fn version_of(fs: &Fs, names: &[&str], when: &str) -> u8 {
     let mut versions = Vec::new();
     for name in names {
         let mut content = vec![0; 32 * BLOCK as usize];
-        let len = super::read(fs.engine(), &inode(fs, name), 0, &mut content).unwrap();
+        let len = super::read(fs.mount(), &inode(fs, name), 0, &mut content).unwrap();
         assert_eq!(len, content.len(), "{when}: {name} has its length");
         for block in 0..32 {
             let bytes = &content[(block * BLOCK) as usize..][..BLOCK as usize];
@@ -176,7 +177,7 @@ fn at_version_one(options: &MountOptions, names: &[&str]) -> Arc<MemDevice> {
         .fs
         .commit_group(group_of_version(&bench.fs, names, 1), Handle::NONE)
         .unwrap();
-    bench.engine().close().unwrap();
+    bench.mount().close().unwrap();
     bench.device
 }
 
@@ -192,7 +193,7 @@ fn crash_images(names: &[&str], options: &MountOptions) {
         log.mark(version.into());
     }
     let events = log.take();
-    fs.engine().store.txn().abort("a crash");
+    fs.mount().store().txn().abort("a crash");
     let images = Options {
         exhaustive_images_max: 8,
         prefix_images_max: 5,
@@ -212,7 +213,7 @@ fn crash_images(names: &[&str], options: &MountOptions) {
             (acknowledged..=acknowledged + 1).contains(&version),
             "{when}: version {version}, {acknowledged} was acknowledged"
         );
-        fs.engine().store.txn().abort("seen");
+        fs.mount().store().txn().abort("seen");
         seen += 1;
     }
     assert!(seen > 50, "only {seen} images");
@@ -247,12 +248,12 @@ fn whatever_write_fails_a_group_stays_whole() {
         if is_done {
             assert_eq!(version_of(&fs, &names, "done"), 2);
         }
-        fs.engine().store.txn().abort("the test ends here");
+        fs.mount().store().txn().abort("the test ends here");
         drop(fs);
         let fs = mount_device(device, &MountOptions::default());
         let version = version_of(&fs, &names, &format!("operation {nth} failed"));
         assert!(version == 2 || !is_done, "acknowledged and gone");
-        fs.engine().store.txn().abort("seen");
+        fs.mount().store().txn().abort("seen");
         if is_done {
             break;
         }
@@ -268,15 +269,15 @@ fn a_full_volume_refuses_a_group_and_keeps_what_is_there() {
     write(&mut bench, 0, 0, &[1; 100_000]);
     let piece = vec![7; 1 << 20];
     let mut at = 0;
-    while super::write(bench.engine(), &bench.inode(1), at, &piece, WriteCtx::default()).is_ok() {
+    while super::write(bench.mount(), &bench.inode(1), at, &piece, WriteCtx::default()).is_ok() {
         at += piece.len() as u64;
     }
-    bench.engine().sync().unwrap();
-    let mut group = Group::new(bench.engine());
+    bench.mount().sync().unwrap();
+    let mut group = Group::new(bench.mount(), crate::reclaim::close);
     let inode = bench.inode(0);
     let mut offset = 0;
     let error = loop {
-        match group.write(bench.engine(), &inode, offset, &piece) {
+        match group.write(bench.mount(), &inode, offset, &piece) {
             Ok(()) => offset += piece.len() as u64,
             Err(error) => break error,
         }
@@ -284,9 +285,9 @@ fn a_full_volume_refuses_a_group_and_keeps_what_is_there() {
     assert!(matches!(error, Error::Store(StoreError::NoSpace)), "{error}");
     bench.compare(0, "refused");
     drop(group);
-    super::truncate(bench.engine(), &bench.inode(1), 0).unwrap();
-    let mut group = Group::new(bench.engine());
-    group.write(bench.engine(), &inode, 50, &piece).unwrap();
+    super::truncate(bench.mount(), &bench.inode(1), 0).unwrap();
+    let mut group = Group::new(bench.mount(), crate::reclaim::close);
+    group.write(bench.mount(), &inode, 50, &piece).unwrap();
     bench.fs.commit_group(group, Handle::NONE).unwrap();
     set_range(&mut bench.files[0], 50, &piece);
     bench.compare(0, "with space again");
@@ -419,34 +420,34 @@ fn a_handle_has_its_group_to_itself_until_the_commit() {
     mount.write(writer, 0, b"nor this");
     mount.fs.destroy();
     assert_eq!(mount.read(reader), b"tofresh");
-    crate::testing::assert_nothing_reserved(mount.fs.engine().store.space());
+    crate::testing::assert_nothing_reserved(mount.fs.mount().store().space());
 }
 
 #[test]
 fn a_file_that_is_deleted_before_the_commit_stays_deleted() {
     let mut bench = three_files(plain);
-    let mut group = Group::new(bench.engine());
+    let mut group = Group::new(bench.mount(), crate::reclaim::close);
     for file in 0..2 {
         let inode = bench.inode(file);
-        group.write(bench.engine(), &inode, 0, &[9; 10_000]).unwrap();
+        group.write(bench.mount(), &inode, 0, &[9; 10_000]).unwrap();
     }
     let inode = bench.inode(0);
     bench.fs.unlink(&Context::root(), NodeId::ROOT, b"file0").unwrap();
     inode.refs.reset();
-    crate::inode::delete::settle(bench.engine(), &inode);
+    crate::reclaim::settle(bench.mount(), &inode);
     bench.fs.commit_group(group, Handle::NONE).unwrap();
     set_range(&mut bench.files[1], 0, &[9; 10_000]);
     bench.compare(1, "the other file");
     bench.check("nothing is left of the deleted file");
     // Open, and without a name: the last close deletes it.
-    let mut group = Group::new(bench.engine());
+    let mut group = Group::new(bench.mount(), crate::reclaim::close);
     let inode = bench.inode(2);
-    group.write(bench.engine(), &inode, 0, &[9; 10_000]).unwrap();
+    group.write(bench.mount(), &inode, 0, &[9; 10_000]).unwrap();
     bench.fs.unlink(&Context::root(), NodeId::ROOT, b"file2").unwrap();
     inode.refs.reset();
-    group.apply(bench.engine()).unwrap();
+    group.apply(bench.mount()).unwrap();
     assert!(inode.refs.is_deleting(), "the group was the last to have it open");
-    bench.engine().commit().unwrap();
+    bench.mount().commit().unwrap();
     bench.check("nor of the second one");
 }
 
@@ -474,7 +475,7 @@ fn a_write_beside_the_end_of_its_group_is_not_lost() {
         let mut buf = vec![0; 4096];
         let len = mount.fs.read(&Context::root(), node, handle, 0, &mut buf).unwrap();
         assert_eq!(buf[..len], vec![round + 1; writes as usize][..], "round {round}");
-        mount.fs.engine().store.txn().abort("the test ends here");
+        mount.fs.mount().store().txn().abort("the test ends here");
     }
 }
 
@@ -482,19 +483,19 @@ fn a_write_beside_the_end_of_its_group_is_not_lost() {
 fn a_group_that_is_too_large_is_refused() {
     let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
     bench.create();
-    let (engine, inode) = (bench.engine(), bench.inode(0));
-    let mut group = Group::new(engine);
+    let (mount, inode) = (bench.mount(), bench.inode(0));
+    let mut group = Group::new(mount, crate::reclaim::close);
     let is_too_big = |result: crate::Result<()>| {
         assert!(matches!(result, Err(Error::Outcome(Errno::FileTooBig))), "{result:?}");
     };
-    is_too_big(group.write(engine, &inode, u64::MAX - 5, b"x"));
-    is_too_big(group.write(engine, &inode, super::FILE_BYTES_MAX, b"x"));
+    is_too_big(group.write(mount, &inode, u64::MAX - 5, b"x"));
+    is_too_big(group.write(mount, &inode, crate::block::FILE_BYTES_MAX, b"x"));
     let others = GROUP_BYTES_MAX - 2 * BLOCK;
-    let all = engine.file.staged_bytes();
+    let all = mount.data().staged_bytes();
     all.fetch_add(others, std::sync::atomic::Ordering::Relaxed);
-    group.write(engine, &inode, 0, &[1; 8192]).unwrap();
-    is_too_big(group.write(engine, &inode, 8192, b"x"));
-    group.write(engine, &inode, 0, b"").unwrap();
+    group.write(mount, &inode, 0, &[1; 8192]).unwrap();
+    is_too_big(group.write(mount, &inode, 8192, b"x"));
+    group.write(mount, &inode, 0, b"").unwrap();
     drop(group);
     assert_eq!(all.load(std::sync::atomic::Ordering::Relaxed), others);
 }
@@ -511,7 +512,7 @@ fn node_of(fs: &Fs, name: &str) -> NodeId {
 fn a_commit_of_nothing_is_an_fsync() {
     let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
     bench.create();
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     let device = bench.device.clone();
     let mount = Mounted {
         node: node_of(&bench.fs, "file0"),
@@ -525,11 +526,11 @@ fn a_commit_of_nothing_is_an_fsync() {
     // The power fails.
     let crashed = mount_device(Arc::new(device.snapshot()), &MountOptions::default());
     let mut seen = [0; 5];
-    super::read::read_range(crashed.engine(), &inode(&crashed, "file0"), 0, &mut seen).unwrap();
+    super::read::read_range(crashed.mount(), &inode(&crashed, "file0"), 0, &mut seen).unwrap();
     assert_eq!(seen, *b"plain");
-    crashed.engine().store.txn().abort("seen");
+    crashed.mount().store().txn().abort("seen");
     mount.fs.release(mount.node, handle);
-    mount.fs.engine().store.txn().abort("the test ends here");
+    mount.fs.mount().store().txn().abort("the test ends here");
 }
 
 /// SQLite that was refused a group makes a journal, does not sync it, and writes to the database.
@@ -538,7 +539,7 @@ fn what_was_written_before_is_durable_for_whoever_goes_on_without_a_group() {
     for is_refused in [true, false] {
         let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
         (0..2).for_each(|_| bench.create());
-        bench.engine().sync().unwrap();
+        bench.mount().sync().unwrap();
         let (device, journal) = (bench.device.clone(), bench.inode(1));
         let node = node_of(&bench.fs, "file0");
         let mount = Mounted {
@@ -546,12 +547,12 @@ fn what_was_written_before_is_durable_for_whoever_goes_on_without_a_group() {
             node,
             told: Arc::new(Told::default()),
         };
-        let engine = mount.fs.engine();
+        let engine = mount.fs.mount().clone();
         let handle = mount.open(OpenFlags::READ | OpenFlags::WRITE);
         mount.ioctl(handle, START).unwrap();
         mount.write(handle, 0, &[1; 4096]);
         if is_refused {
-            let all = engine.file.staged_bytes();
+            let all = engine.data().staged_bytes();
             all.fetch_add(GROUP_BYTES_MAX, std::sync::atomic::Ordering::Relaxed);
             let (ctx, flags) = (Context::root(), WriteFlags::empty());
             let refused = mount.fs.write(&ctx, node, handle, 4096, b"x", flags);
@@ -559,20 +560,20 @@ fn what_was_written_before_is_durable_for_whoever_goes_on_without_a_group() {
             all.fetch_sub(GROUP_BYTES_MAX, std::sync::atomic::Ordering::Relaxed);
         }
         mount.ioctl(handle, ABORT).unwrap();
-        super::write(engine, &journal, 0, b"as it was", WriteCtx::default()).unwrap();
+        super::write(&engine, &journal, 0, b"as it was", WriteCtx::default()).unwrap();
         mount.write(handle, 0, b"the first write");
-        let commits = engine.store.txn().committed();
+        let commits = engine.store().txn().committed();
         mount.write(handle, 4096, b"the second write");
-        assert_eq!(engine.store.txn().committed(), commits, "order is needed once");
+        assert_eq!(engine.store().txn().committed(), commits, "order is needed once");
         // The power fails.
         let crashed = mount_device(Arc::new(device.snapshot()), &MountOptions::default());
         let mut seen = [0; 9];
-        let len = super::read::read_range(crashed.engine(), &inode(&crashed, "file1"), 0, &mut seen);
+        let len = super::read::read_range(crashed.mount(), &inode(&crashed, "file1"), 0, &mut seen);
         let is_there = len.is_ok() && seen == *b"as it was";
         assert_eq!(is_there, is_refused, "{seen:?}");
-        crashed.engine().store.txn().abort("seen");
+        crashed.mount().store().txn().abort("seen");
         mount.fs.release(node, handle);
-        engine.store.txn().abort("the test ends here");
+        engine.store().txn().abort("the test ends here");
     }
 }
 
@@ -610,12 +611,12 @@ fn who_opens_a_file_after_its_writer_died_waits_for_the_end_of_the_group() {
         });
         mount.told();
     }
-    mount.fs.engine().store.txn().abort("the test ends here");
+    mount.fs.mount().store().txn().abort("the test ends here");
 }
 
 /// For the random operations of [`super::random_tests`]: a group over some files, which is committed or dropped.
 pub(super) fn random_group(bench: &mut Bench, dice: &mut Dice, file_bytes_max: u64) -> String {
-    let mut group = Group::new(bench.engine());
+    let mut group = Group::new(bench.mount(), crate::reclaim::close);
     let mut after = bench.files.clone();
     let mut what = Vec::new();
     for _ in 0..1 + dice.below(5) {
@@ -623,14 +624,14 @@ pub(super) fn random_group(bench: &mut Bench, dice: &mut Dice, file_bytes_max: u
         let size = after[file].len() as u64;
         let at = dice.below(file_bytes_max.min(size + 20_000));
         let data: Vec<u8> = (0..1 + dice.below(12_000)).map(|_| 1 + dice.below(255) as u8).collect();
-        group.write(bench.engine(), &bench.inode(file), at, &data).unwrap();
+        group.write(bench.mount(), &bench.inode(file), at, &data).unwrap();
         set_range(&mut after[file], at, &data);
         what.push(format!("{file} {at}+{}", data.len()));
     }
     match dice.below(4) {
         0 => drop(group),
         1 => {
-            group.apply(bench.engine()).unwrap();
+            group.apply(bench.mount()).unwrap();
             bench.files = after;
         }
         _ => {

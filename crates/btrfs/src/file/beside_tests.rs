@@ -9,21 +9,22 @@ use cowshed_device::{BlockDevice, MemDevice, Op};
 use cowshed_vfs::{Dedupe, FallocateFlags};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::extent::{OnDisk, Walk};
+use super::WriteCtx;
 use super::tests::{Bench, mount_device, plain};
-use super::{BLOCK, WriteCtx};
-use crate::engine::Engine;
+use crate::block::BLOCK;
+use crate::extent::{OnDisk, Walk};
 use crate::fs::MountOptions;
-use crate::inode::Inode;
+use crate::mount::Mount;
+use crate::object::Inode;
 use crate::testing::SetOnDrop;
 
-fn write(engine: &Engine, inode: &Arc<Inode>, at: u64, data: &[u8]) {
-    super::write(engine, inode, at, data, WriteCtx::default()).unwrap();
+fn write(mount: &Mount, inode: &Arc<Inode>, at: u64, data: &[u8]) {
+    super::write(mount, inode, at, data, WriteCtx::default()).unwrap();
 }
 
-fn content(engine: &Engine, inode: &Arc<Inode>) -> Vec<u8> {
+fn content(mount: &Mount, inode: &Arc<Inode>) -> Vec<u8> {
     let mut content = vec![0xee; inode.attr_now().size as usize];
-    assert_eq!(super::read(engine, inode, 0, &mut content).unwrap(), content.len());
+    assert_eq!(super::read(mount, inode, 0, &mut content).unwrap(), content.len());
     content
 }
 
@@ -34,7 +35,7 @@ fn first_on_disk(inode: &Arc<Inode>) -> Option<OnDisk> {
 
 /// What is in the file after a crash now. The items that are pending are committed; what is dirty is lost.
 fn after_a_crash(bench: &Bench) -> Vec<u8> {
-    bench.engine().commit().unwrap();
+    bench.mount().commit().unwrap();
     let crashed = Bench {
         device: Arc::new(bench.device.snapshot()),
         fs: mount_device(Arc::new(bench.device.snapshot()), &bench.options),
@@ -42,7 +43,7 @@ fn after_a_crash(bench: &Bench) -> Vec<u8> {
         options: bench.options.clone(),
     };
     crashed.check("after a crash");
-    content(crashed.engine(), &crashed.inode(0))
+    content(crashed.mount(), &crashed.inode(0))
 }
 
 /// The zeros behind an end that is moved are as good as written: the size on disk waits for them, and for inline data to go.
@@ -56,43 +57,43 @@ fn the_size_on_disk_waits_for_the_zeros_behind_the_old_end() {
     // Cut, and grown over what was cut off.
     for grown in [BLOCK, 5 * BLOCK] {
         let bench = new();
-        let (engine, inode) = (bench.engine(), bench.inode(0));
-        write(engine, &inode, 0, &[7; BLOCK as usize]);
-        engine.sync().unwrap();
-        super::truncate(engine, &inode, 100).unwrap();
-        super::truncate(engine, &inode, grown).unwrap();
+        let (mount, inode) = (bench.mount(), bench.inode(0));
+        write(mount, &inode, 0, &[7; BLOCK as usize]);
+        mount.sync().unwrap();
+        super::truncate(mount, &inode, 100).unwrap();
+        super::truncate(mount, &inode, grown).unwrap();
         let found = after_a_crash(&bench);
         assert!(found[..100] == [7; 100], "{} bytes", found.len());
         assert!(
             found[100..].iter().all(|b| *b == 0),
             "what was cut off is back, {grown}"
         );
-        super::write_back(engine, &inode).unwrap();
+        super::write_back(mount, &inode).unwrap();
         assert_eq!(after_a_crash(&bench).len() as u64, grown);
     }
     // Zeroed from before its end on, over it.
     let bench = new();
-    let (engine, inode) = (bench.engine(), bench.inode(0));
-    write(engine, &inode, 0, &[7; 7631]);
-    engine.sync().unwrap();
-    super::fallocate(engine, &inode, FallocateFlags::ZERO_RANGE, 7132, 13_195).unwrap();
+    let (mount, inode) = (bench.mount(), bench.inode(0));
+    write(mount, &inode, 0, &[7; 7631]);
+    mount.sync().unwrap();
+    super::fallocate(mount, &inode, FallocateFlags::ZERO_RANGE, 7132, 13_195).unwrap();
     assert_eq!(
         after_a_crash(&bench),
         [7; 7631],
         "a larger size over what is to be zero"
     );
-    super::write_back(engine, &inode).unwrap();
+    super::write_back(mount, &inode).unwrap();
     let found = after_a_crash(&bench);
     assert!(found.len() == 7132 + 13_195 && found[7132..].iter().all(|b| *b == 0));
     // Written over, and grown, while it lies in its item.
     let bench = new();
-    let (engine, inode) = (bench.engine(), bench.inode(0));
-    write(engine, &inode, 0, &[7; 100]);
-    engine.sync().unwrap();
-    write(engine, &inode, 0, &[8; 50]);
-    super::truncate(engine, &inode, 2 * BLOCK).unwrap();
+    let (mount, inode) = (bench.mount(), bench.inode(0));
+    write(mount, &inode, 0, &[7; 100]);
+    mount.sync().unwrap();
+    write(mount, &inode, 0, &[8; 50]);
+    super::truncate(mount, &inode, 2 * BLOCK).unwrap();
     assert_eq!(after_a_crash(&bench), [7; 100], "inline data under a larger size");
-    super::write_back(engine, &inode).unwrap();
+    super::write_back(mount, &inode).unwrap();
     assert_eq!(after_a_crash(&bench).len() as u64, 2 * BLOCK);
 }
 
@@ -102,11 +103,11 @@ fn a_truncation_shows_no_zeros_below_the_size_on_disk() {
     const SIZE: u64 = 3 * BLOCK;
     let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
     bench.create();
-    let (engine, inode, is_over) = (bench.engine(), bench.inode(0), AtomicBool::new(false));
+    let (mount, inode, is_over) = (bench.mount(), bench.inode(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Acquire) {
-                super::write_back(engine, &inode).unwrap();
+                super::write_back(mount, &inode).unwrap();
             }
         });
         let looker = scope.spawn(|| {
@@ -114,13 +115,13 @@ fn a_truncation_shows_no_zeros_below_the_size_on_disk() {
             let mut block = [0; BLOCK as usize];
             while !is_over.load(Ordering::Acquire) {
                 // As a log would find it: no batch is half applied.
-                let _alone = engine.store.txn().exclude();
+                let _alone = mount.store().txn().exclude();
                 let on_disk = inode.attr.lock().disk_size;
                 let Some(first) = first_on_disk(&inode).filter(|_| on_disk == SIZE) else {
                     continue;
                 };
                 let addr = LogicalAddr(first.addr.get() + first.offset_bytes);
-                engine.store.volume().read_data(addr, &mut block, None).unwrap();
+                mount.store().volume().read_data(addr, &mut block, None).unwrap();
                 assert!(
                     block.iter().all(|b| *b == 7),
                     "{on_disk} bytes, and zeros in the first block"
@@ -131,9 +132,9 @@ fn a_truncation_shows_no_zeros_below_the_size_on_disk() {
         });
         let over = SetOnDrop(&is_over);
         for _ in 0..3000 {
-            write(engine, &inode, 0, &[7; SIZE as usize]);
-            super::write_back(engine, &inode).unwrap();
-            super::truncate(engine, &inode, 100).unwrap();
+            write(mount, &inode, 0, &[7; SIZE as usize]);
+            super::write_back(mount, &inode).unwrap();
+            super::truncate(mount, &inode, 100).unwrap();
         }
         drop(over);
         assert!(looker.join().unwrap() > 100);
@@ -145,17 +146,17 @@ fn a_truncation_shows_no_zeros_below_the_size_on_disk() {
 fn a_truncation_that_fails_on_its_way_leaves_no_larger_size() {
     let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
     bench.create();
-    let (engine, inode) = (bench.engine(), bench.inode(0));
-    write(engine, &inode, 0, &[7; 40_000]);
-    engine.sync().unwrap();
+    let (mount, inode) = (bench.mount(), bench.inode(0));
+    write(mount, &inode, 0, &[7; 40_000]);
+    mount.sync().unwrap();
     std::thread::scope(|scope| {
         let flush = inode.data.flush.lock();
-        let truncation = scope.spawn(|| super::truncate(engine, &inode, 100));
+        let truncation = scope.spawn(|| super::truncate(mount, &inode, 100));
         // It has its reservation when it has the lock, and waits for the flush lock.
         while inode.lock.try_read().is_some() {
             std::thread::yield_now();
         }
-        engine.store.txn().abort("for the test");
+        mount.store().txn().abort("for the test");
         drop(flush);
         truncation.join().unwrap().unwrap_err();
     });
@@ -185,7 +186,7 @@ struct Hold {
 impl Held {
     /// The volume of a bench, mounted over such a device.
     fn mount(bench: &mut Bench) -> Arc<Self> {
-        bench.engine().close().unwrap();
+        bench.mount().close().unwrap();
         let device = Arc::new(Self {
             below: bench.device.clone(),
             state: Mutex::default(),
@@ -272,26 +273,26 @@ fn who_is_alone_with_an_extent_is_so_on_disk() {
     );
     (0..2).for_each(|_| bench.create());
     let device = Held::mount(&mut bench);
-    let engine = bench.engine();
+    let mount = bench.mount();
     let (a, b) = (bench.inode(0), bench.inode(1));
-    write(engine, &a, 0, &[1; 4 * BLOCK as usize]);
-    super::clone_range(engine, &a, 0, &b, 0, 0).unwrap();
-    engine.sync().unwrap();
-    super::truncate(engine, &b, 0).unwrap();
+    write(mount, &a, 0, &[1; 4 * BLOCK as usize]);
+    super::clone_range(mount, &a, 0, &b, 0, 0).unwrap();
+    mount.sync().unwrap();
+    super::truncate(mount, &b, 0).unwrap();
     let first = Walk::new(&a.tree, a.ino, 0..BLOCK).unwrap().next().unwrap().unwrap();
     let disk = *first.on_disk().unwrap();
-    let is_alone = || super::sharing::may_write_in_place(engine, &a, &first, &disk).unwrap();
+    let is_alone = || super::sharing::may_write_in_place(mount, &a, &first, &disk).unwrap();
     // The commit has to read which snapshots there are, and the question, too. That stops there while the commit goes on,
     // until the extent tree shows the end of it.
-    let root_tree = engine.store.forest().root_tree();
+    let root_tree = mount.store().forest().root_tree();
     let path = root_tree.path(&Key::new(a.tree.id().object_id(), KeyType::ROOT_ITEM, u64::MAX));
     let (leaf, _) = *path.unwrap().last().unwrap();
-    let extent_root = || engine.store.forest().require(TreeId::EXTENT).unwrap().root();
+    let extent_root = || mount.store().forest().require(TreeId::EXTENT).unwrap().root();
     let before = extent_root();
-    engine.store.nodes().forget(leaf);
+    mount.store().nodes().forget(leaf);
     device.state.lock().reads = 2;
     std::thread::scope(|scope| {
-        let commit = scope.spawn(|| engine.commit());
+        let commit = scope.spawn(|| mount.commit());
         device.await_held(1);
         let question = scope.spawn(is_alone);
         device.await_held(2);
@@ -315,17 +316,17 @@ fn a_target_of_deduplication_keeps_what_it_holds() {
     let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
     (0..2).for_each(|_| bench.create());
     let device = Held::mount(&mut bench);
-    let engine = bench.engine();
+    let mount = bench.mount();
     let (src, dst) = (bench.inode(0), bench.inode(1));
-    write(engine, &src, 0, &[1; LEN as usize]);
-    write(engine, &dst, 0, &[2; LEN as usize]);
-    engine.sync().unwrap();
-    write(engine, &src, 0, &[2; LEN as usize]);
+    write(mount, &src, 0, &[1; LEN as usize]);
+    write(mount, &dst, 0, &[2; LEN as usize]);
+    mount.sync().unwrap();
+    write(mount, &src, 0, &[2; LEN as usize]);
     device.state.lock().writes = true;
     std::thread::scope(|scope| {
-        let sync = scope.spawn(|| super::write_back(engine, &src));
+        let sync = scope.spawn(|| super::write_back(mount, &src));
         device.await_held(1);
-        let dedupe = scope.spawn(|| super::dedupe_range(engine, &src, 0, &dst, 0, LEN));
+        let dedupe = scope.spawn(|| super::dedupe_range(mount, &src, 0, &dst, 0, LEN));
         // Time to compare, if it does so now.
         std::thread::sleep(Duration::from_millis(200));
         device.let_go(u64::MAX);
@@ -333,8 +334,8 @@ fn a_target_of_deduplication_keeps_what_it_holds() {
         assert_eq!(dedupe.join().unwrap().unwrap(), Dedupe::Differs);
     });
     device.state.lock().writes = false;
-    assert_eq!(content(engine, &src), [1; LEN as usize]);
-    assert_eq!(content(engine, &dst), [2; LEN as usize]);
+    assert_eq!(content(mount, &src), [1; LEN as usize]);
+    assert_eq!(content(mount, &dst), [2; LEN as usize]);
 }
 
 /// Inline content is cloned into memory: until it is on disk the size there does not cover it.
@@ -342,12 +343,12 @@ fn a_target_of_deduplication_keeps_what_it_holds() {
 fn the_size_on_disk_waits_for_inline_content_that_was_cloned() {
     let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
     (0..2).for_each(|_| bench.create());
-    let (engine, to, from) = (bench.engine(), bench.inode(0), bench.inode(1));
-    write(engine, &from, 0, &[8; 32]);
-    super::write_back(engine, &from).unwrap();
-    write(engine, &to, 0, &[7; 14]);
-    super::clone_range(engine, &from, 0, &to, 0, 0).unwrap();
+    let (mount, to, from) = (bench.mount(), bench.inode(0), bench.inode(1));
+    write(mount, &from, 0, &[8; 32]);
+    super::write_back(mount, &from).unwrap();
+    write(mount, &to, 0, &[7; 14]);
+    super::clone_range(mount, &from, 0, &to, 0, 0).unwrap();
     assert!(after_a_crash(&bench).is_empty(), "nothing of it was on disk yet");
-    super::write_back(engine, &to).unwrap();
+    super::write_back(mount, &to).unwrap();
     assert_eq!(after_a_crash(&bench), [8; 32]);
 }

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cowshed_harness::{KernelVolume, need};
 use cowshed_vfs::FallocateFlags;
 
+use super::WriteCtx;
 use super::tests::Bench;
-use super::{BLOCK, WriteCtx};
+use crate::block::BLOCK;
 use crate::fs::MountOptions;
 use crate::testing::{Dice, SetOnDrop};
 
@@ -20,7 +21,7 @@ fn blocks(bench: &Bench) -> u64 {
 fn write(bench: &Bench, block: u64, count: u64) {
     let data = vec![7; (count * BLOCK) as usize];
     super::write(
-        bench.engine(),
+        bench.mount(),
         &bench.inode(0),
         block * BLOCK,
         &data,
@@ -35,13 +36,13 @@ fn dirty_data_over_extents_of_a_sparse_file_counts_once() {
     bench.create();
     write(&bench, 1, 1);
     assert_eq!(blocks(&bench), SECTORS);
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     assert_eq!(blocks(&bench), SECTORS);
     write(&bench, 1, 1);
     assert_eq!(blocks(&bench), SECTORS, "what is there is written again");
     write(&bench, 0, 3);
     assert_eq!(blocks(&bench), 3 * SECTORS, "two blocks more");
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     assert_eq!(blocks(&bench), 3 * SECTORS);
 }
 
@@ -57,11 +58,11 @@ fn a_sync_changes_no_count_and_the_kernel_counts_the_same() {
             assert!(blocks(&bench) >= before, "a write takes nothing away");
         }
         let before = blocks(&bench);
-        bench.engine().sync().unwrap();
+        bench.mount().sync().unwrap();
         assert_eq!(blocks(&bench), before);
     }
     let ours = blocks(&bench);
-    bench.engine().close().unwrap();
+    bench.mount().close().unwrap();
     let Some(()) = need::kernel_btrfs() else { return };
     let volume = KernelVolume::from_memory(&[bench.device.snapshot()]).unwrap();
     let theirs = volume
@@ -75,17 +76,17 @@ fn what_is_preallocated_behind_the_end_hides_nothing_that_is_dirty() {
     let mut bench = Bench::new(256 << 20, |_| {}, MountOptions::default());
     bench.create();
     let keep = FallocateFlags::KEEP_SIZE;
-    super::fallocate(bench.engine(), &bench.inode(0), keep, 100 * BLOCK, 50 * BLOCK).unwrap();
+    super::fallocate(bench.mount(), &bench.inode(0), keep, 100 * BLOCK, 50 * BLOCK).unwrap();
     write(&bench, 0, 3);
     assert_eq!(blocks(&bench), 53 * SECTORS);
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     assert_eq!(blocks(&bench), 53 * SECTORS);
     // In the place that is there, and beside it.
     write(&bench, 110, 10);
     assert_eq!(blocks(&bench), 53 * SECTORS);
     write(&bench, 149, 10);
     assert_eq!(blocks(&bench), 62 * SECTORS);
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     assert_eq!(blocks(&bench), 62 * SECTORS);
 }
 
@@ -102,7 +103,7 @@ fn what_lands_meanwhile_counts_once() {
             let _over = SetOnDrop(&is_over);
             for round in 0..200 {
                 write(&bench, 2 * (round % 40), 1);
-                super::write_back(bench.engine(), &inode).unwrap();
+                super::write_back(bench.mount(), &inode).unwrap();
             }
         });
         while !is_over.load(Ordering::Acquire) {

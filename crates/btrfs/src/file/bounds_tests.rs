@@ -12,13 +12,14 @@ use cowshed_device::BlockDevice;
 use cowshed_device_sim::{Fault, FaultKind, FaultPlan, FaultyDevice, On};
 use cowshed_vfs::{FallocateFlags, SeekKind};
 
-use super::extent::{Extent, Walk, extent_key};
+use super::WriteCtx;
 use super::tests::{Bench, mount_device, plain};
 use super::writeback::GROUP_RUNS_MAX;
-use super::{BLOCK, WriteCtx};
+use crate::block::BLOCK;
 use crate::error::{Error, StoreError};
+use crate::extent::{Extent, Walk, extent_key};
 use crate::fs::MountOptions;
-use crate::inode::Inode;
+use crate::object::Inode;
 use crate::testing::SetOnDrop;
 use btrfs_store::space::Budget;
 use btrfs_store::tree::Run;
@@ -32,7 +33,7 @@ fn peak_of_writers(files: usize) -> u64 {
     const EACH_BYTES: u64 = 8 << 20;
     let mut bench = Bench::new(512 << 20, plain, MountOptions::default());
     (0..files).for_each(|_| bench.create());
-    bench.engine().close().unwrap();
+    bench.mount().close().unwrap();
     let plan = FaultPlan::new();
     let pause = Duration::from_millis(1);
     plan.add(
@@ -41,10 +42,10 @@ fn peak_of_writers(files: usize) -> u64 {
             .forever(),
     );
     bench.fs = mount_device(Arc::new(FaultyDevice::new(bench.device.clone(), plan)), &bench.options);
-    let engine = bench.engine();
-    engine.file.set_dirty_bytes_max(DIRTY_BYTES_MAX);
+    let mount = bench.mount();
+    mount.data().set_dirty_bytes_max(DIRTY_BYTES_MAX);
     let (peak, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
-    let look = || peak.fetch_max(engine.file.dirty_bytes(), Ordering::Relaxed);
+    let look = || peak.fetch_max(mount.data().dirty_bytes(), Ordering::Relaxed);
     std::thread::scope(|scope| {
         let end = SetOnDrop(&is_done);
         let writers: Vec<_> = (0..WRITERS)
@@ -55,7 +56,7 @@ fn peak_of_writers(files: usize) -> u64 {
                 scope.spawn(move || {
                     for part in 0..EACH_BYTES / WRITE_BYTES {
                         let at = (part * WRITERS + writer) * WRITE_BYTES;
-                        super::write(engine, &inode, at, &data, WriteCtx::default()).unwrap();
+                        super::write(mount, &inode, at, &data, WriteCtx::default()).unwrap();
                         look();
                     }
                 })
@@ -72,7 +73,7 @@ fn peak_of_writers(files: usize) -> u64 {
         }
         drop(end);
     });
-    engine.close().unwrap();
+    mount.close().unwrap();
     peak.into_inner()
 }
 
@@ -104,12 +105,12 @@ fn a_stream_becomes_extents_of_128_mib() {
     let mut bench = Bench::new(8 << 30, plain, MountOptions::default());
     bench.create();
     let inode = bench.inode(0);
-    bench.engine().file.set_dirty_bytes_max(u64::MAX);
+    bench.mount().data().set_dirty_bytes_max(u64::MAX);
     let data = vec![3; MIB as usize];
     for part in 0..300 {
-        super::write(bench.engine(), &inode, part * MIB, &data, WriteCtx::default()).unwrap();
+        super::write(bench.mount(), &inode, part * MIB, &data, WriteCtx::default()).unwrap();
     }
-    super::write_back(bench.engine(), &inode).unwrap();
+    super::write_back(bench.mount(), &inode).unwrap();
     let lens: Vec<_> = extents(&inode).iter().map(|e| e.len_bytes / MIB).collect();
     assert_eq!(lens, [128, 128, 44]);
 }
@@ -124,7 +125,7 @@ fn a_seek_reads_each_leaf_once() {
     for first in [1, 0] {
         for block in (first..BLOCKS).step_by(2) {
             super::write(
-                bench.engine(),
+                bench.mount(),
                 &inode,
                 block * BLOCK,
                 &[7; BLOCK as usize],
@@ -132,18 +133,18 @@ fn a_seek_reads_each_leaf_once() {
             )
             .unwrap();
         }
-        bench.engine().sync().unwrap();
+        bench.mount().sync().unwrap();
     }
     drop(inode);
-    bench.engine().close().unwrap();
+    bench.mount().close().unwrap();
     let plan = FaultPlan::new();
     let counting: Arc<dyn BlockDevice> = Arc::new(FaultyDevice::new(bench.device.clone(), plan.clone()));
     bench.fs = mount_device(counting, &bench.options);
-    let (engine, inode) = (bench.engine(), bench.inode(0));
+    let (mount, inode) = (bench.mount(), bench.inode(0));
 
     let reads_of = |offset: u64, what: SeekKind, found: Option<u64>| {
         let before = plan.counts().reads;
-        assert_eq!(super::seek(engine, &inode, offset, what).ok(), found);
+        assert_eq!(super::seek(mount, &inode, offset, what).ok(), found);
         plan.counts().reads - before
     };
     let mut leaves = BTreeSet::new();
@@ -159,13 +160,13 @@ fn a_seek_reads_each_leaf_once() {
     assert!(leaves.len() > 30, "{} leaves", leaves.len());
     assert_eq!(inode.tree.root().level, 1, "the path to them is one node");
     let (blocks, size) = (leaves.len() as u64 + 1, BLOCKS * BLOCK);
-    engine.store.nodes().drop_clean();
+    mount.store().nodes().drop_clean();
     assert_eq!(reads_of(0, SeekKind::Hole, Some(size)), blocks, "cold");
     assert_eq!(reads_of(0, SeekKind::Hole, Some(size)), 0, "warm");
     // The way to one place is the path alone.
-    engine.store.nodes().drop_clean();
+    mount.store().nodes().drop_clean();
     assert_eq!(reads_of(size / 2, SeekKind::Data, Some(size / 2)), 2, "where data is");
-    engine.store.nodes().drop_clean();
+    mount.store().nodes().drop_clean();
     let half = reads_of(size / 2, SeekKind::Hole, Some(size));
     assert!(half <= blocks / 2 + 2, "{half} of {blocks} blocks for the second half");
 }
@@ -175,19 +176,19 @@ fn fragmented() -> Bench {
     const PIECES: u64 = 16_384;
     let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
     (0..3).for_each(|_| bench.create());
-    let (engine, pieces, rest) = (bench.engine(), bench.inode(0), bench.inode(1));
+    let (mount, pieces, rest) = (bench.mount(), bench.inode(0), bench.inode(1));
     let any = FallocateFlags::empty();
-    (0..PIECES).for_each(|n| super::fallocate(engine, &pieces, any, n * BLOCK, BLOCK).unwrap());
+    (0..PIECES).for_each(|n| super::fallocate(mount, &pieces, any, n * BLOCK, BLOCK).unwrap());
     for len in [8 << 20, 1 << 20, 64 << 10, BLOCK] {
-        while super::fallocate(engine, &rest, any, rest.attr_now().size, len).is_ok() {}
+        while super::fallocate(mount, &rest, any, rest.attr_now().size, len).is_ok() {}
     }
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let every_other = (0..PIECES).step_by(2);
-    every_other.for_each(|n| super::fallocate(engine, &pieces, punch, n * BLOCK, BLOCK).unwrap());
-    engine.sync().unwrap();
-    assert_eq!(engine.store.space().data_bytes_in(1, u64::MAX), BLOCK);
-    assert_eq!(engine.store.space().data_bytes_in(100, u64::MAX), 100 * BLOCK);
-    assert_eq!(engine.store.space().data_bytes_in(100, 5 * BLOCK), 5 * BLOCK);
+    every_other.for_each(|n| super::fallocate(mount, &pieces, punch, n * BLOCK, BLOCK).unwrap());
+    mount.sync().unwrap();
+    assert_eq!(mount.store().space().data_bytes_in(1, u64::MAX), BLOCK);
+    assert_eq!(mount.store().space().data_bytes_in(100, u64::MAX), 100 * BLOCK);
+    assert_eq!(mount.store().space().data_bytes_in(100, 5 * BLOCK), 5 * BLOCK);
     bench
 }
 
@@ -203,25 +204,25 @@ fn data_in_very_many_pieces_takes_no_metadata_that_was_not_reserved() {
     type Step<'a> = &'a dyn Fn(&Bench, &Arc<Inode>) -> crate::Result<()>;
     let steps: [(&str, Step<'_>); 3] = [
         ("write-back", &|bench, inode| {
-            super::write(bench.engine(), inode, 0, &data, WriteCtx::default()).unwrap();
-            super::write_back(bench.engine(), inode)
+            super::write(bench.mount(), inode, 0, &data, WriteCtx::default()).unwrap();
+            super::write_back(bench.mount(), inode)
         }),
         ("fallocate", &|bench, inode| {
-            super::fallocate(bench.engine(), inode, FallocateFlags::empty(), 0, BYTES)
+            super::fallocate(bench.mount(), inode, FallocateFlags::empty(), 0, BYTES)
         }),
         ("group", &|bench, inode| {
-            let mut group = super::Group::new(bench.engine());
-            group.write(bench.engine(), inode, 0, &data).unwrap();
-            group.apply(bench.engine()).map(drop)
+            let mut group = super::Group::new(bench.mount(), crate::reclaim::close);
+            group.write(bench.mount(), inode, 0, &data).unwrap();
+            group.apply(bench.mount()).map(drop)
         }),
     ];
     for (what, step) in steps {
         for is_short in [true, false] {
             let bench = fragmented();
-            let (engine, inode) = (bench.engine(), bench.inode(2));
+            let (mount, inode) = (bench.mount(), bench.inode(2));
             let mut held = Vec::new();
             if is_short {
-                held.extend(std::iter::from_fn(|| engine.store.space().reserve_meta(one).ok()));
+                held.extend(std::iter::from_fn(|| mount.store().space().reserve_meta(one).ok()));
                 held.truncate(held.len() - 20);
             }
             let done = step(&bench, &inode);
@@ -235,11 +236,11 @@ fn data_in_very_many_pieces_takes_no_metadata_that_was_not_reserved() {
             bench.check(what);
             if done.is_ok() && what != "fallocate" {
                 let mut got = vec![0; BYTES as usize];
-                super::read(engine, &inode, 0, &mut got).unwrap();
+                super::read(mount, &inode, 0, &mut got).unwrap();
                 assert!(got == data, "{what}");
             }
             drop(inode);
-            bench.engine().close().unwrap();
+            bench.mount().close().unwrap();
         }
     }
 }
@@ -248,14 +249,14 @@ fn data_in_very_many_pieces_takes_no_metadata_that_was_not_reserved() {
 fn what_cannot_fit_makes_no_chunks() {
     let mut bench = Bench::new(8 << 30, plain, MountOptions::default());
     bench.create();
-    let (engine, inode) = (bench.engine(), bench.inode(0));
-    let before = engine.store.space().group_stats().made;
+    let (mount, inode) = (bench.mount(), bench.inode(0));
+    let before = mount.store().space().group_stats().made;
     for len in [9 << 30, 1 << 40, 1 << 62] {
-        let refused = super::fallocate(engine, &inode, FallocateFlags::empty(), 0, len);
+        let refused = super::fallocate(mount, &inode, FallocateFlags::empty(), 0, len);
         assert!(matches!(refused, Err(Error::Store(StoreError::NoSpace))), "{refused:?}");
-        assert_eq!(engine.store.space().group_stats().made, before, "{len} bytes");
+        assert_eq!(mount.store().space().group_stats().made, before, "{len} bytes");
     }
-    super::fallocate(engine, &inode, FallocateFlags::empty(), 0, 6 << 30).unwrap();
+    super::fallocate(mount, &inode, FallocateFlags::empty(), 0, 6 << 30).unwrap();
     bench.check("at the end");
 }
 
@@ -268,31 +269,31 @@ fn files_end_where_offsets_do() {
         let mut bench = Bench::new(256 << 20, adjust, MountOptions::default());
         (0..6).for_each(|_| bench.create());
         let inodes: Vec<_> = (0..6).map(|file| bench.inode(file)).collect();
-        let engine = bench.engine();
-        let write = |file: usize, at, data: &[u8]| super::write(engine, &inodes[file], at, data, WriteCtx::default());
-        let fallocate = |file: usize, mode, at, len| super::fallocate(engine, &inodes[file], mode, at, len);
-        super::truncate(engine, &inodes[0], MAX).unwrap();
-        super::truncate(engine, &inodes[0], MAX + 1).unwrap_err();
+        let mount = bench.mount();
+        let write = |file: usize, at, data: &[u8]| super::write(mount, &inodes[file], at, data, WriteCtx::default());
+        let fallocate = |file: usize, mode, at, len| super::fallocate(mount, &inodes[file], mode, at, len);
+        super::truncate(mount, &inodes[0], MAX).unwrap();
+        super::truncate(mount, &inodes[0], MAX + 1).unwrap_err();
         assert_eq!(write(1, MAX - 1, b"x").unwrap(), 1);
         write(1, MAX - 1, b"xy").unwrap_err();
         write(1, MAX, b"x").unwrap_err();
-        let seek = |at, what| super::seek(engine, &inodes[1], at, what).unwrap();
+        let seek = |at, what| super::seek(mount, &inodes[1], at, what).unwrap();
         let is_as_written = || {
             assert_eq!(seek(0, SeekKind::Data), LAST);
             assert_eq!((seek(0, SeekKind::Hole), seek(LAST, SeekKind::Hole)), (0, MAX));
             let mut found = Vec::new();
-            super::map::map(engine, &inodes[1], 0..u64::MAX, true, &mut |e| {
+            super::map::map(mount, &inodes[1], 0..u64::MAX, true, &mut |e| {
                 found.push(e.start);
                 ControlFlow::Continue(())
             })
             .unwrap();
             assert_eq!(found, [LAST]);
             let mut tail = [7; 5];
-            assert_eq!(super::read(engine, &inodes[1], MAX - 3, &mut tail).unwrap(), 3);
+            assert_eq!(super::read(mount, &inodes[1], MAX - 3, &mut tail).unwrap(), 3);
             assert_eq!(tail[..3], *b"\0\0x");
         };
         is_as_written();
-        engine.sync().unwrap();
+        mount.sync().unwrap();
         is_as_written();
         let (punch, zero) = (
             FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
@@ -304,8 +305,8 @@ fn files_end_where_offsets_do() {
         write(3, 0, &[3; 20_000]).unwrap();
         fallocate(3, FallocateFlags::KEEP_SIZE, MAX - 5000, 5000).unwrap();
         fallocate(3, punch, 4096, MAX - 4096).unwrap();
-        super::clone_range(engine, &inodes[1], LAST, &inodes[4], 0, 0).unwrap();
-        super::clone_range(engine, &inodes[1], LAST - BLOCK, &inodes[5], LAST - BLOCK, 0).unwrap();
+        super::clone_range(mount, &inodes[1], LAST, &inodes[4], 0, 0).unwrap();
+        super::clone_range(mount, &inodes[1], LAST - BLOCK, &inodes[5], LAST - BLOCK, 0).unwrap();
         let sizes = [MAX, MAX, MAX, 20_000, BLOCK - 1, MAX];
         // Of the fourth the last block stays, as on the kernel's side: the hole covers all of it but a byte.
         let blocks = [0, 1, 3, 2, 1, 1];
@@ -316,7 +317,7 @@ fn files_end_where_offsets_do() {
                 .collect()
         };
         let want: Vec<_> = sizes.into_iter().zip(blocks).collect();
-        engine.sync().unwrap();
+        mount.sync().unwrap();
         assert_eq!(seen(&bench)[..2], want[..2]);
         assert_eq!(seen(&bench)[3..], want[3..]);
         drop(inodes);
@@ -325,9 +326,9 @@ fn files_end_where_offsets_do() {
         assert_eq!(seen(&bench)[3..], want[3..]);
         for file in 0..6 {
             let inode = bench.inode(file);
-            super::truncate(bench.engine(), &inode, 5000).unwrap();
+            super::truncate(bench.mount(), &inode, 5000).unwrap();
         }
         bench.check("cut");
-        bench.engine().close().unwrap();
+        bench.mount().close().unwrap();
     }
 }

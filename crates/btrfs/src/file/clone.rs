@@ -6,17 +6,16 @@ use std::sync::Arc;
 use cowshed_vfs::{Dedupe, Error as Outcome};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
-use super::data::update_disk_size;
-use super::extent::{Extent, Kind, Walk};
 use super::items::{self, Change, NOW};
 use super::replace::{self, Replacement};
-use super::shared::has_no_holes;
 use super::truncate::forget_dirty;
 use super::write::{WriteCtx, grow, note_dirty, old_end_bytes, touch, write};
-use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up, sharing, writeback};
-use crate::engine::Engine;
+use super::{read, sharing, writeback};
+use crate::block::{BLOCK, FILE_BYTES_MAX, round_down, round_up};
 use crate::error::{Error, Result, StoreError};
-use crate::inode::{Inode, flags};
+use crate::extent::{Extent, Kind, Walk};
+use crate::files::Files;
+use crate::object::{Inode, flags};
 use btrfs_store::space::{Budget, DataReservation};
 
 /// Extents shared in one step, and extents that they take the place of.
@@ -89,7 +88,7 @@ impl Ranges {
 ///
 /// `Invalid`: misaligned, beyond the end of the source or of the largest file, overlapping in one file, or only one of both has checksums.
 pub fn clone_range(
-    engine: &Engine,
+    files: &Files,
     src: &Arc<Inode>,
     src_offset: u64,
     dst: &Arc<Inode>,
@@ -97,7 +96,7 @@ pub fn clone_range(
     len_bytes: u64,
 ) -> Result<()> {
     clone_as(
-        engine,
+        files,
         (src, src_offset),
         (dst, dst_offset),
         len_bytes,
@@ -107,26 +106,26 @@ pub fn clone_range(
 
 /// As [`clone_range`]; `ctx` says which set-id bits go.
 pub fn clone_as(
-    engine: &Engine,
+    files: &Files,
     src: (&Arc<Inode>, u64),
     dst: (&Arc<Inode>, u64),
     len_bytes: u64,
     ctx: WriteCtx,
 ) -> Result<()> {
-    clone_counted(engine, src, dst, len_bytes, ctx, &mut 0)
+    clone_counted(files, src, dst, len_bytes, ctx, &mut 0)
 }
 
 /// As [`clone_as`]; `done_bytes` are shared in the end, all or those of the steps before the one that failed.
 fn clone_counted(
-    engine: &Engine,
+    files: &Files,
     (src, src_offset): (&Arc<Inode>, u64),
     (dst, dst_offset): (&Arc<Inode>, u64),
     len_bytes: u64,
     ctx: WriteCtx,
     done_bytes: &mut u64,
 ) -> Result<()> {
-    engine.store.txn().check_writable()?;
-    let (mut reservation, _locks) = lock_with_space(engine, src, dst, || {
+    files.store().txn().check_writable()?;
+    let (mut reservation, _locks) = lock_with_space(files, src, dst, || {
         let dst_size = dst.attr.lock().attr.size;
         Ok(old_end_bytes(dst_size, dst_offset) + inline_bytes(src, src_offset)?)
     })?;
@@ -135,23 +134,23 @@ fn clone_counted(
         return Ok(());
     };
     // Nobody writes to the source while we hold its lock, so that it stays clean.
-    writeback::flush(engine, src)?;
+    writeback::flush(files, src)?;
     if dst_offset > dst_size {
         let old_end = reservation.split(old_end_bytes(dst_size, dst_offset));
-        grow(engine, dst, dst_size, dst_offset, old_end)?;
+        grow(files, dst, dst_size, dst_offset, old_end)?;
     }
-    share(engine, src, dst, &ranges, Some(reservation), Some(ctx), done_bytes)
+    share(files, src, dst, &ranges, Some(reservation), Some(ctx), done_bytes)
 }
 
 /// Both files locked, and the space for what cannot be shared: none, as a rule, so that a full volume can share.
 fn lock_with_space<'a>(
-    engine: &Engine,
+    files: &Files,
     src: &'a Arc<Inode>,
     dst: &'a Arc<Inode>,
     bytes: impl Fn() -> Result<u64>,
 ) -> Result<(DataReservation, Locks<'a>)> {
     loop {
-        let reservation = engine.store.space().reserve_data(bytes()?)?;
+        let reservation = files.store().space().reserve_data(bytes()?)?;
         let locks = lock_both(src, dst);
         // The files may be others by now.
         if bytes()? <= reservation.bytes() {
@@ -221,15 +220,15 @@ pub fn clones_anything(
 ///
 /// `Invalid`: as [`clone_range`], and ranges beyond the end of either file.
 pub fn dedupe_range(
-    engine: &Engine,
+    files: &Files,
     src: &Arc<Inode>,
     src_offset: u64,
     dst: &Arc<Inode>,
     dst_offset: u64,
     len_bytes: u64,
 ) -> Result<Dedupe> {
-    engine.store.txn().check_writable()?;
-    let (reservation, _locks) = lock_with_space(engine, src, dst, || inline_bytes(src, src_offset))?;
+    files.store().txn().check_writable()?;
+    let (reservation, _locks) = lock_with_space(files, src, dst, || inline_bytes(src, src_offset))?;
     let src_size = src.attr.lock().attr.size;
     let dst_size = dst.attr.lock().attr.size;
     let asked = Ranges::new(src_offset, src_size, dst_offset, len_bytes)?;
@@ -251,23 +250,23 @@ pub fn dedupe_range(
         return Err(Outcome::Invalid.into());
     }
     // What is compared is what will be shared: data in flight may be lost yet, and the target would get what was there before.
-    writeback::flush(engine, src)?;
-    if !is_same(engine, src, dst, &ranges)? {
+    writeback::flush(files, src)?;
+    if !is_same(files, src, dst, &ranges)? {
         return Ok(Dedupe::Differs);
     }
-    share(engine, src, dst, &ranges, Some(reservation), None, &mut 0)?;
+    share(files, src, dst, &ranges, Some(reservation), None, &mut 0)?;
     Ok(Dedupe::Same(len_bytes))
 }
 
 /// The caller holds both operation locks.
-fn is_same(engine: &Engine, src: &Arc<Inode>, dst: &Arc<Inode>, ranges: &Ranges) -> Result<bool> {
+fn is_same(files: &Files, src: &Arc<Inode>, dst: &Arc<Inode>, ranges: &Ranges) -> Result<bool> {
     let len = (ranges.src.end - ranges.src.start).min(COPY_BYTES) as usize;
     let (mut left, mut right) = (vec![0; len], vec![0; len]);
     let mut done = 0;
     while ranges.src.start + done < ranges.src.end {
         let len = (ranges.src.end - ranges.src.start - done).min(COPY_BYTES) as usize;
-        read::read_range(engine, src, ranges.src.start + done, &mut left[..len])?;
-        read::read_range(engine, dst, ranges.dst.start + done, &mut right[..len])?;
+        read::read_range(files, src, ranges.src.start + done, &mut left[..len])?;
+        read::read_range(files, dst, ranges.dst.start + done, &mut right[..len])?;
         if left[..len] != right[..len] {
             return Ok(false);
         }
@@ -284,7 +283,7 @@ fn may_share(src: &Arc<Inode>, dst: &Arc<Inode>) -> bool {
 /// Shares whole blocks, step by step, and counts the bytes; the size of the target follows, and its times where it is meant as a
 /// write.
 fn share(
-    engine: &Engine,
+    files: &Files,
     src: &Arc<Inode>,
     dst: &Arc<Inode>,
     ranges: &Ranges,
@@ -296,7 +295,7 @@ fn share(
     let to_dst = |at: u64| at - blocks.start + ranges.dst.start;
     let mut pos = blocks.start;
     while pos < blocks.end {
-        let meta = engine.reserve(Budget::WRITE_EXTENT)?;
+        let meta = files.reserve(Budget::WRITE_EXTENT)?;
         let _flush = dst.data.flush.lock();
         let (mut extents, to) = some_extents(src, pos..blocks.end)?;
         // A hole or one large extent may take the place of very many: what goes has its bound, too.
@@ -321,7 +320,7 @@ fn share(
         let inline = extents
             .iter()
             .any(Extent::is_inline)
-            .then(|| inline_block(engine, src))
+            .then(|| inline_block(files, src))
             .transpose()?;
         // Inline content becomes dirty data. What it covers stays on disk until that is written: a crash shows the one or
         // the other.
@@ -329,7 +328,7 @@ fn share(
             Some(_) => (target.start + BLOCK).min(target.end)..target.end,
             None => target.clone(),
         };
-        if !has_no_holes(engine) {
+        if !files.has_no_holes() {
             shared = with_holes(shared, &replaced);
         }
         let around = replaced.start.saturating_sub(1)..replaced.end + 1;
@@ -343,27 +342,27 @@ fn share(
             ..Change::default()
         };
         let changes_blocks = changed.plan.nbytes != 0;
-        items::apply(engine, dst, changed, meta, |attr, state| {
-            sharing::note_shared(engine, &noted);
+        items::apply(files, dst, changed, meta, |attr, state| {
+            sharing::note_shared(files, &noted);
             // A block that gets inline content stays as dirty, and as appended, as it is.
-            forget_dirty(engine, dst, state, replaced);
+            forget_dirty(files, dst, state, replaced);
             if let Some(content) = inline {
                 let dirtied = state.dirty.write(target.start, &content);
                 let end = (target.start + BLOCK).min(ranges.dst.end);
                 state.append(attr.attr.size, target.start, end);
-                note_dirty(engine, dst, state, spare.take(), dirtied);
+                note_dirty(files, dst, state, spare.take(), dirtied);
             }
             attr.attr.size = attr.attr.size.max(target.end.min(ranges.dst.end));
             if !unwritten.is_empty() {
                 attr.attr.flags |= flags::PREALLOC;
             }
             match change {
-                Some(ctx) => touch(engine, attr, ctx),
+                Some(ctx) => touch(files, attr, ctx),
                 // A dedupe leaves the contents, and may put blocks in place of a hole.
                 None if changes_blocks => dst.unasked.note(),
                 None => {}
             }
-            update_disk_size(state, attr, false);
+            attr.update_disk_size(state, false);
         });
         pos = to;
         *done_bytes = pos.min(ranges.src.end) - blocks.start;
@@ -380,9 +379,9 @@ pub(super) fn too_long_inline(inode: &Inode) -> Error {
 }
 
 /// Inline data is copied, not shared.
-fn inline_block(engine: &Engine, src: &Arc<Inode>) -> Result<Vec<u8>> {
+fn inline_block(files: &Files, src: &Arc<Inode>) -> Result<Vec<u8>> {
     let mut content = vec![0; BLOCK as usize];
-    read::read_range(engine, src, 0, &mut content)?;
+    read::read_range(files, src, 0, &mut content)?;
     let size = src.attr.lock().attr.size.min(BLOCK) as usize;
     content[size..].fill(0);
     Ok(content)
@@ -426,7 +425,7 @@ fn with_holes(extents: Vec<Extent>, range: &Range<u64>) -> Vec<Extent> {
 
 /// [`copy_as`] by somebody who may keep set-id bits.
 pub fn copy_range(
-    engine: &Engine,
+    files: &Files,
     src: &Arc<Inode>,
     src_offset: u64,
     dst: &Arc<Inode>,
@@ -434,7 +433,7 @@ pub fn copy_range(
     len_bytes: u64,
 ) -> Result<u64> {
     copy_as(
-        engine,
+        files,
         (src, src_offset),
         (dst, dst_offset),
         len_bytes,
@@ -448,13 +447,13 @@ pub fn copy_range(
 /// `Invalid`: overlapping ranges of one file, and offsets behind those of every file; `Overflow`: an end behind all numbers;
 /// `FileTooBig`: no byte fits. As copy_file_range(2) has them.
 pub fn copy_as(
-    engine: &Engine,
+    files: &Files,
     (src, src_offset): (&Arc<Inode>, u64),
     (dst, dst_offset): (&Arc<Inode>, u64),
     len_bytes: u64,
     ctx: WriteCtx,
 ) -> Result<u64> {
-    let copy = |from: u64, to: u64, len: u64| copy(engine, (src, from), (dst, to), len, ctx);
+    let copy = |from: u64, to: u64, len: u64| copy(files, (src, from), (dst, to), len, ctx);
     let len_bytes = copied_bytes((src, src_offset), (dst, dst_offset), len_bytes)?;
     if len_bytes == 0 {
         return Ok(0);
@@ -481,7 +480,7 @@ pub fn copy_as(
     }
     let mut shared_bytes = 0;
     let (src_at, dst_at) = ((src, from), (dst, dst_offset + head));
-    match clone_counted(engine, src_at, dst_at, to - from, ctx, &mut shared_bytes) {
+    match clone_counted(files, src_at, dst_at, to - from, ctx, &mut shared_bytes) {
         Ok(()) => {}
         // Somebody changed a size in between.
         Err(crate::Error::Outcome(Outcome::Invalid)) => {
@@ -528,7 +527,7 @@ pub fn copied_bytes(
 }
 
 fn copy(
-    engine: &Engine,
+    files: &Files,
     (src, src_offset): (&Arc<Inode>, u64),
     (dst, dst_offset): (&Arc<Inode>, u64),
     len_bytes: u64,
@@ -538,11 +537,11 @@ fn copy(
     let mut done = 0;
     while done < len_bytes {
         let want = (len_bytes - done).min(COPY_BYTES) as usize;
-        let result = read::read(engine, src, src_offset + done, &mut buf[..want]).and_then(|got| {
+        let result = read::read(files, src, src_offset + done, &mut buf[..want]).and_then(|got| {
             if got == 0 {
                 Ok(0)
             } else {
-                write(engine, dst, dst_offset + done, &buf[..got], ctx)
+                write(files, dst, dst_offset + done, &buf[..got], ctx)
             }
         });
         match result {

@@ -8,12 +8,13 @@ use cowshed_device::{FileDevice, OpenMode};
 use cowshed_harness::{KernelVolume, VolumeOptions, need};
 use cowshed_vfs::Compression;
 
-use super::compress::CompressPolicy;
-use super::extent::{Extent, Kind, Walk};
 use super::tests::{Bench, mount_device, plain};
-use super::{BLOCK, WriteCtx, kernel_tests};
+use super::{WriteCtx, kernel_tests};
+use crate::block::BLOCK;
+use crate::compression::compress::CompressPolicy;
+use crate::extent::{Extent, Kind, Walk};
 use crate::fs::MountOptions;
-use crate::inode::{Inode, flags};
+use crate::object::{Inode, flags};
 use crate::testing::Dice;
 
 pub(super) fn compressed(how: &str, force: bool) -> MountOptions {
@@ -100,11 +101,11 @@ fn every_size_under(policies: &[String]) {
             bench.create();
             let inode = bench.inode(file);
             let data = mixture(file as u64, size, [50, 700, 9000][file % 3]);
-            let written = super::write(bench.engine(), &inode, 0, &data, WriteCtx::default()).unwrap();
+            let written = super::write(bench.mount(), &inode, 0, &data, WriteCtx::default()).unwrap();
             assert_eq!(written, size);
             bench.files[file] = data;
         }
-        bench.engine().sync().unwrap();
+        bench.mount().sync().unwrap();
         for file in bench.files.len() - SIZES.len()..bench.files.len() {
             bench.compare(file, how);
             packed += sizes(&bench.inode(file))
@@ -161,13 +162,13 @@ fn changed_files_under(policies: &[String], seed: u64, files_each: usize) {
         }
         for is_on_disk in [false, true] {
             if is_on_disk {
-                bench.engine().sync().unwrap();
+                bench.mount().sync().unwrap();
             }
             for file in first..bench.files.len() {
                 let size = bench.files[file].len() as u64;
                 let (at, len) = (dice.below(size + 5000), dice.below(200 << 10));
                 if dice.below(3) == 0 {
-                    super::truncate(bench.engine(), &bench.inode(file), at).unwrap();
+                    super::truncate(bench.mount(), &bench.inode(file), at).unwrap();
                     bench.files[file].resize(at as usize, 0);
                 } else {
                     write(
@@ -179,7 +180,7 @@ fn changed_files_under(policies: &[String], seed: u64, files_each: usize) {
                 }
             }
         }
-        bench.engine().sync().unwrap();
+        bench.mount().sync().unwrap();
         for file in first..bench.files.len() {
             bench.compare(file, how);
             packed += sizes(&bench.inode(file))
@@ -193,7 +194,7 @@ fn changed_files_under(policies: &[String], seed: u64, files_each: usize) {
 }
 
 fn write(bench: &mut Bench, file: usize, at: u64, data: &[u8]) {
-    let written = super::write(bench.engine(), &bench.inode(file), at, data, WriteCtx::default()).unwrap();
+    let written = super::write(bench.mount(), &bench.inode(file), at, data, WriteCtx::default()).unwrap();
     assert_eq!(written, data.len());
     if !data.is_empty() {
         super::tests::set_range(&mut bench.files[file], at, data);
@@ -253,7 +254,7 @@ fn read_what_the_kernel_compressed(policies: &[String]) {
         packed += all.iter().filter(|e| e.3 != compression::NONE).count();
     }
     assert!(packed > expected.len(), "{packed} extents were compressed");
-    fs.engine().close().unwrap();
+    fs.mount().close().unwrap();
 }
 
 #[test]
@@ -273,14 +274,14 @@ fn extents_have_the_sizes_of_the_format_and_the_superblock_its_bits() {
     let mut bench = Bench::new(256 << 20, plain, compressed("zstd", false));
     let bits = |bench: &Bench| {
         let both = incompat::COMPRESS_LZO | incompat::COMPRESS_ZSTD;
-        bench.engine().store.volume().superblock().incompat_flags.get() & both
+        bench.mount().store().volume().superblock().incompat_flags.get() & both
     };
     bench.create();
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     assert_eq!(bits(&bench), 0, "nothing is compressed yet");
     bench.files[0] = mixture(1, 300_000, 300);
-    super::write(bench.engine(), &bench.inode(0), 0, &bench.files[0], WriteCtx::default()).unwrap();
-    bench.engine().sync().unwrap();
+    super::write(bench.mount(), &bench.inode(0), 0, &bench.files[0], WriteCtx::default()).unwrap();
+    bench.mount().sync().unwrap();
     assert_eq!(bits(&bench), incompat::COMPRESS_ZSTD);
     let found = sizes(&bench.inode(0));
     let last = 300_000_u64.next_multiple_of(BLOCK) - (256 << 10);
@@ -296,7 +297,7 @@ fn extents_have_the_sizes_of_the_format_and_the_superblock_its_bits() {
     // A small file: inline, and compressed.
     bench.create();
     bench.files[1] = b"four letters ".repeat(230);
-    super::write(bench.engine(), &bench.inode(1), 0, &bench.files[1], WriteCtx::default()).unwrap();
+    super::write(bench.mount(), &bench.inode(1), 0, &bench.files[1], WriteCtx::default()).unwrap();
     bench.options = compressed("lzo", false);
     bench.remount();
     assert_eq!(bits(&bench), incompat::COMPRESS_ZSTD, "it stays");
@@ -307,7 +308,7 @@ fn extents_have_the_sizes_of_the_format_and_the_superblock_its_bits() {
     );
     bench.create();
     bench.files[2] = b"x".repeat(10_000);
-    super::write(bench.engine(), &bench.inode(2), 0, &bench.files[2], WriteCtx::default()).unwrap();
+    super::write(bench.mount(), &bench.inode(2), 0, &bench.files[2], WriteCtx::default()).unwrap();
     bench.remount();
     assert_eq!(bits(&bench), incompat::COMPRESS_ZSTD | incompat::COMPRESS_LZO);
     assert_eq!(sizes(&bench.inode(2)), [(12_288, 4096, 12_288, compression::LZO)]);
@@ -326,9 +327,9 @@ fn noise_is_stored_as_it_is_and_marks_the_file() {
     let marked = |bench: &Bench, file| bench.inode(file).flags() & flags::NOCOMPRESS != 0;
     let mut bench = Bench::new(256 << 20, plain, compressed("lzo", false));
     let write = |bench: &mut Bench, file: usize, data: &[u8]| {
-        super::write(bench.engine(), &bench.inode(file), 0, data, WriteCtx::default()).unwrap();
+        super::write(bench.mount(), &bench.inode(file), 0, data, WriteCtx::default()).unwrap();
         bench.files[file] = data.to_vec();
-        bench.engine().sync().unwrap();
+        bench.mount().sync().unwrap();
     };
     (0..4).for_each(|_| bench.create());
     write(&mut bench, 0, &noise);
@@ -381,9 +382,9 @@ fn noise_in_a_file_that_compresses_does_not_mark_it() {
     bench.create();
     let append = |bench: &mut Bench, data: &[u8]| {
         let at = bench.files[0].len() as u64;
-        super::write(bench.engine(), &bench.inode(0), at, data, WriteCtx::default()).unwrap();
+        super::write(bench.mount(), &bench.inode(0), at, data, WriteCtx::default()).unwrap();
         bench.files[0].extend_from_slice(data);
-        bench.engine().sync().unwrap();
+        bench.mount().sync().unwrap();
         let inode = bench.inode(0);
         (
             inode.data.state.lock().packs_well,
@@ -420,9 +421,9 @@ fn noise_in_a_file_that_compresses_does_not_mark_it() {
 #[test]
 fn a_full_volume_takes_more_when_it_compresses_and_loses_nothing() {
     let mut bench = Bench::new(128 << 20, plain, compressed("zstd:1", false));
-    let (engine, text) = (bench.engine(), mixture(7, 1 << 20, 400));
+    let (mount, text) = (bench.mount(), mixture(7, 1 << 20, 400));
     let ratio = Compression::new(cowshed_vfs::Algorithm::Zstd, 1);
-    let ratio = engine.file.encoders.compress(ratio, &text, 1 << 20).unwrap().len();
+    let ratio = mount.data().encoders.compress(ratio, &text, 1 << 20).unwrap().len();
     assert!(ratio < 700 << 10, "{ratio}");
     let mut written: Vec<u64> = Vec::new();
     loop {
@@ -431,7 +432,7 @@ fn a_full_volume_takes_more_when_it_compresses_and_loses_nothing() {
         let inode = bench.inode(file);
         let mut at = 0;
         while at < 16 << 20 {
-            match super::write(bench.engine(), &inode, at, &text, WriteCtx::default()) {
+            match super::write(bench.mount(), &inode, at, &text, WriteCtx::default()) {
                 Ok(done) => at += done as u64,
                 Err(error) => {
                     assert!(
@@ -443,13 +444,13 @@ fn a_full_volume_takes_more_when_it_compresses_and_loses_nothing() {
             }
         }
         written.push(at);
-        bench.engine().sync().unwrap();
+        bench.mount().sync().unwrap();
         if at < 16 << 20 || written.len() > 40 {
             break;
         }
     }
     let total: u64 = written.iter().sum();
-    let room = bench.engine().store.space().stat().total_bytes;
+    let room = bench.mount().store().space().stat().total_bytes;
     assert!(total > room, "{total} bytes in {room}");
     for (file, len) in written.iter().enumerate() {
         bench.files[file] = text.iter().copied().cycle().take(*len as usize).collect();
@@ -462,7 +463,7 @@ fn a_full_volume_takes_more_when_it_compresses_and_loses_nothing() {
 #[test]
 fn properties_name_algorithm_and_level() {
     let Some(()) = need::kernel_btrfs() else { return };
-    use crate::inode::access::Caller;
+    use crate::access::Caller;
     let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
     let ctx = cowshed_vfs::Context::root();
     let caller = Caller {
@@ -482,8 +483,8 @@ fn properties_name_algorithm_and_level() {
         bench.create();
         let inode = bench.inode(file);
         let none = cowshed_vfs::SetXattrFlags::empty();
-        crate::xattr::set(
-            bench.engine(),
+        crate::xattr_ops::set(
+            bench.mount(),
             &caller,
             &inode,
             b"btrfs.compression",
@@ -491,8 +492,8 @@ fn properties_name_algorithm_and_level() {
             none,
         )
         .unwrap();
-        super::write(bench.engine(), &inode, 0, &data, WriteCtx::default()).unwrap();
-        bench.engine().sync().unwrap();
+        super::write(bench.mount(), &inode, 0, &data, WriteCtx::default()).unwrap();
+        bench.mount().sync().unwrap();
         bench.files[file].clone_from(&data);
         assert!(
             sizes(&inode).iter().all(|e| e.3 == want),
@@ -555,8 +556,8 @@ fn small_files_are_marked_as_the_kernel_marks_them() {
         for (file, (_, data, marks)) in of_this.enumerate() {
             bench.create();
             let inode = bench.inode(file);
-            super::write(bench.engine(), &inode, 0, data, WriteCtx::default()).unwrap();
-            super::write_back(bench.engine(), &inode).unwrap();
+            super::write(bench.mount(), &inode, 0, data, WriteCtx::default()).unwrap();
+            super::write_back(bench.mount(), &inode).unwrap();
             let is_marked = inode.flags() & flags::NOCOMPRESS != 0;
             assert_eq!(is_marked, *marks, "{how}, {} bytes", data.len());
             bench.files[file] = data.clone();
@@ -571,11 +572,11 @@ fn a_compressed_extent_of_two_lengths_is_read() {
     let mut bench = Bench::new(128 << 20, plain, compressed("lzo", true));
     (0..2).for_each(|_| bench.create());
     let (whole, part) = (bench.inode(0), bench.inode(1));
-    let engine = bench.engine();
-    super::write(engine, &whole, 0, &[5; 16_384], super::WriteCtx::default()).unwrap();
-    super::write_back(engine, &whole).unwrap();
-    super::clone_range(engine, &whole, 0, &part, 0, 0).unwrap();
-    let mut items = super::extent::Walk::new(&part.tree, part.ino, 0..16_384).unwrap();
+    let mount = bench.mount();
+    super::write(mount, &whole, 0, &[5; 16_384], super::WriteCtx::default()).unwrap();
+    super::write_back(mount, &whole).unwrap();
+    super::clone_range(mount, &whole, 0, &part, 0, 0).unwrap();
+    let mut items = crate::extent::Walk::new(&part.tree, part.ino, 0..16_384).unwrap();
     let mut item = items.next().unwrap().unwrap();
     let Kind::Disk(disk) = &mut item.kind else {
         panic!("{item:?}")
@@ -583,11 +584,11 @@ fn a_compressed_extent_of_two_lengths_is_read() {
     disk.ram_bytes = 8192;
     item.len_bytes = 8192;
     let mut batch = btrfs_store::txn::Batch::new();
-    batch.put(&part.tree, super::extent::extent_key(part.ino, 0), item.encode());
-    engine.store.txn().join().apply_unreserved(batch);
+    batch.put(&part.tree, crate::extent::extent_key(part.ino, 0), item.encode());
+    mount.store().txn().join().apply_unreserved(batch);
     // The first read of a part keeps the whole.
     let mut content = [0; 8192];
-    super::read(engine, &whole, 4096, &mut content).unwrap();
-    assert_eq!(super::read(engine, &part, 0, &mut content).unwrap(), 8192);
+    super::read(mount, &whole, 4096, &mut content).unwrap();
+    assert_eq!(super::read(mount, &part, 0, &mut content).unwrap(), 8192);
     assert_eq!(content, [5; 8192]);
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use btrfs_format::{ChecksumType, Key, KeyType, LogicalAddr, ObjectId, TreeId};
 
-use super::{BLOCK, EXTENT_BYTES_MAX};
-use crate::engine::Engine;
+use crate::block::{BLOCK, EXTENT_BYTES_MAX};
 use crate::error::{Error, Result, StoreError};
+use crate::files::Files;
 use btrfs_store::tree::{Tree, csum_item_bytes_max};
 use btrfs_store::txn::Batch;
 
@@ -25,15 +25,15 @@ pub(super) fn compute(ty: ChecksumType, data: &[u8]) -> Vec<u8> {
 }
 
 /// The checksums of `len_bytes` from `addr` on; a block without one is an error, as on the kernel's side.
-pub(crate) fn load(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result<Vec<u8>> {
-    let size = engine.store.volume().csum_type().size_bytes();
+pub(crate) fn load(files: &Files, addr: LogicalAddr, len_bytes: u64) -> Result<Vec<u8>> {
+    let size = files.store().volume().csum_type().size_bytes();
     let end = addr.get() + len_bytes;
     // Of what a stranger says to be longer than anything, there are not many.
     let mut sums = Vec::with_capacity((len_bytes.min(EXTENT_BYTES_MAX) / BLOCK) as usize * size);
     let mut at = addr.get();
     while at < end {
         let before = at;
-        if let Some((key, item)) = engine.csum_tree.floor_same_type(&csum_key(at))? {
+        if let Some((key, item)) = files.csum_tree().floor_same_type(&csum_key(at))? {
             take(&key, &item, &mut at, end, size, &mut sums)?;
         }
         if at == before {
@@ -42,7 +42,7 @@ pub(crate) fn load(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result
         if at == end {
             break;
         }
-        let mut cursor = engine.csum_tree.cursor(csum_key(at), csum_key(end - 1));
+        let mut cursor = files.csum_tree().cursor(csum_key(at), csum_key(end - 1));
         while at < end
             && let Some((key, item)) = cursor.next()?
             && key.offset == at
@@ -56,10 +56,10 @@ pub(crate) fn load(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result
 }
 
 /// Is there a checksum for any block of the range?
-pub(super) fn has_any(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result<bool> {
+pub(super) fn has_any(files: &Files, addr: LogicalAddr, len_bytes: u64) -> Result<bool> {
     let end = addr.get() + len_bytes;
-    let size = engine.store.volume().csum_type().size_bytes() as u64;
-    let last = engine.csum_tree.floor_same_type(&csum_key(end - 1))?;
+    let size = files.store().volume().csum_type().size_bytes() as u64;
+    let last = files.csum_tree().floor_same_type(&csum_key(end - 1))?;
     let ends_behind = |offset: u64, blocks: u64| offset.saturating_add(blocks * BLOCK) > addr.get();
     Ok(last.is_some_and(|(key, item)| ends_behind(key.offset, item.len() as u64 / size)))
 }
@@ -89,9 +89,9 @@ fn take(key: &Key, item: &[u8], at: &mut u64, end: u64, size: usize, sums: &mut 
 
 /// Puts checksums into a batch. `runs` are (address, checksums) in any order; neighbours on disk share items. (The commit
 /// joins them to what the tree has.)
-pub(super) fn put(engine: &Engine, batch: &mut Batch, mut runs: Vec<(LogicalAddr, Vec<u8>)>) {
-    let size = engine.store.volume().csum_type().size_bytes();
-    let item_bytes_max = csum_item_bytes_max(&engine.store.nodes());
+pub(super) fn put(files: &Files, batch: &mut Batch, mut runs: Vec<(LogicalAddr, Vec<u8>)>) {
+    let size = files.store().volume().csum_type().size_bytes();
+    let item_bytes_max = csum_item_bytes_max(&files.store().nodes());
     runs.sort_unstable_by_key(|(addr, _)| *addr);
     let mut joined: Vec<(u64, Vec<u8>)> = Vec::new();
     for (addr, sums) in runs {
@@ -101,7 +101,7 @@ pub(super) fn put(engine: &Engine, batch: &mut Batch, mut runs: Vec<(LogicalAddr
         }
     }
     for (addr, sums) in joined {
-        put_run(&engine.csum_tree, batch, addr, &sums, item_bytes_max, size);
+        put_run(&files.csum_tree(), batch, addr, &sums, item_bytes_max, size);
     }
 }
 

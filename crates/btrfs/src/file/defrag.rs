@@ -6,34 +6,35 @@ use std::sync::Arc;
 
 use cowshed_vfs::Defrag;
 
-use super::compress;
-use super::extent::{COMPRESSED_BYTES_MAX, Extent, Kind, Walk};
 use super::write::note_dirty;
-use super::{BLOCK, EXTENT_BYTES_MAX, read, round_down, round_up, writeback};
-use crate::engine::Engine;
+use super::{read, writeback};
+use crate::block::{BLOCK, EXTENT_BYTES_MAX, round_down, round_up};
+use crate::compression::compress;
 use crate::error::Result;
-use crate::inode::Inode;
+use crate::extent::{COMPRESSED_BYTES_MAX, Extent, Kind, Walk};
+use crate::files::Files;
+use crate::object::Inode;
 
 /// Bytes read and made dirty at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// Rewrites runs of extents smaller than wanted in a range; returns how many bytes were rewritten. They are in the overlay
 /// when it returns, and durable after the next commit.
-pub fn defragment(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, what: &Defrag) -> Result<u64> {
-    engine.store.txn().check_writable()?;
+pub fn defragment(files: &Files, inode: &Arc<Inode>, range: Range<u64>, what: &Defrag) -> Result<u64> {
+    files.store().txn().check_writable()?;
     let what = Defrag {
         target_bytes: what.target_bytes.clamp(2 * BLOCK, EXTENT_BYTES_MAX),
         ..*what
     };
     let _alone = inode.data.defragmenting.lock();
-    writeback::flush(engine, inode)?;
+    writeback::flush(files, inode)?;
     inode.data.state.lock().defrag = Some(what);
-    let rewritten = all_runs(engine, inode, range, &what);
+    let rewritten = all_runs(files, inode, range, &what);
     inode.data.state.lock().defrag = None;
     rewritten
 }
 
-fn all_runs(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, what: &Defrag) -> Result<u64> {
+fn all_runs(files: &Files, inode: &Arc<Inode>, range: Range<u64>, what: &Defrag) -> Result<u64> {
     let mut pos = round_down(range.start);
     let mut rewritten = 0;
     loop {
@@ -46,7 +47,7 @@ fn all_runs(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, what: &Defra
         let Some(run) = next_run(inode, pos..end, what)? else {
             return Ok(rewritten);
         };
-        rewritten += rewrite(engine, inode, &run)?;
+        rewritten += rewrite(files, inode, &run)?;
         pos = run.end;
     }
 }
@@ -107,9 +108,9 @@ fn next_run(inode: &Arc<Inode>, range: Range<u64>, what: &Defrag) -> Result<Opti
 }
 
 /// Makes a range dirty as it is, and writes it.
-fn rewrite(engine: &Engine, inode: &Arc<Inode>, run: &Range<u64>) -> Result<u64> {
+fn rewrite(files: &Files, inode: &Arc<Inode>, run: &Range<u64>) -> Result<u64> {
     let len_bytes = run.end - run.start;
-    let mut space = engine.store.space().reserve_data(len_bytes)?;
+    let mut space = files.store().space().reserve_data(len_bytes)?;
     {
         let _op = inode.lock.write();
         // Somebody may have cut the file meanwhile.
@@ -119,16 +120,16 @@ fn rewrite(engine: &Engine, inode: &Arc<Inode>, run: &Range<u64>) -> Result<u64>
         while at < end {
             let len = (end - at).min(PIECE_BYTES);
             let piece = &mut content[..len as usize];
-            read::read_range(engine, inode, at, piece)?;
+            read::read_range(files, inode, at, piece)?;
             // Dirty blocks hold zeros behind the end.
             let size = inode.attr.lock().attr.size;
             piece[size.saturating_sub(at).min(len) as usize..].fill(0);
             let mut state = inode.data.state.lock();
             let dirtied = state.dirty.write(at, piece);
-            note_dirty(engine, inode, &mut state, Some(space.split(len)), dirtied);
+            note_dirty(files, inode, &mut state, Some(space.split(len)), dirtied);
             at += len;
         }
     }
-    writeback::flush(engine, inode)?;
+    writeback::flush(files, inode)?;
     Ok(len_bytes)
 }

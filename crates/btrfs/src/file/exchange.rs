@@ -10,18 +10,18 @@ use std::sync::Arc;
 use cowshed_vfs::{Error as Outcome, Exchange, Freshness};
 
 use super::clone::too_long_inline;
-use super::data::{DataState, update_disk_size};
-use super::extent::{Extent, Kind, Walk};
 use super::items::{self, Change, NOW, Part};
 use super::place::new_extent;
 use super::replace::{self, Replacement};
-use super::shared::has_no_holes;
 use super::write::{First, WriteCtx, hole_replacements, touch};
-use super::{BLOCK, FILE_BYTES_MAX, csum, read, round_up, sharing, writeback};
-use crate::engine::Engine;
+use super::{csum, read, sharing, writeback};
+use crate::block::{BLOCK, FILE_BYTES_MAX, round_up};
 use crate::error::Result;
-use crate::inode::lock::write_all;
-use crate::inode::{Inode, InodeState, flags};
+use crate::extent::{Extent, Kind, Walk};
+use crate::files::Files;
+use crate::object::lock::write_all;
+use crate::object::{Inode, InodeState, flags};
+use crate::pagecache::DataState;
 use btrfs_store::space::Budget;
 
 /// Extents that one exchange moves at most, of both files together: they are one batch in memory.
@@ -42,18 +42,18 @@ pub fn freshness_of(inode: &Inode) -> Freshness {
 ///
 /// `Invalid`: misaligned, overlapping in one file, beyond an end, or only one of both has checksums. `TooBig`: more than
 /// [`EXTENTS_MAX`] extents. `Busy`: see [`Exchange::fresh_b`].
-pub fn exchange_range(engine: &Engine, a: &Arc<Inode>, b: &Arc<Inode>, what: &Exchange) -> Result<()> {
-    exchange_as(engine, [a, b], what, ([WriteCtx::STRIPPING; 2], Box::new(|| Ok(()))))
+pub fn exchange_range(files: &Files, a: &Arc<Inode>, b: &Arc<Inode>, what: &Exchange) -> Result<()> {
+    exchange_as(files, [a, b], what, ([WriteCtx::STRIPPING; 2], Box::new(|| Ok(()))))
 }
 
 /// As [`exchange_range`]; `ctx` says which set-id bits of each file go, and `first` is done before contents change.
 pub fn exchange_as(
-    engine: &Engine,
+    files: &Files,
     [a, b]: [&Arc<Inode>; 2],
     what: &Exchange,
     (ctx, first): ([WriteCtx; 2], First<'_>),
 ) -> Result<()> {
-    engine.store.txn().check_writable()?;
+    files.store().txn().check_writable()?;
     let _locks = write_all(&[a, b]);
     if what.fresh_b.is_some_and(|seen| seen != freshness_of(b)) {
         return Err(Outcome::Busy.into());
@@ -63,11 +63,11 @@ pub fn exchange_as(
         return Ok(());
     }
     for (inode, range, other) in [(a, &ends.a, &ends.b), (b, &ends.b, &ends.a)] {
-        writeback::flush(engine, inode)?;
+        writeback::flush(files, inode)?;
         let is_whole = what.to_eof && !what.only_written;
         let stays_inline = range.start == 0 && other.start == 0 && range.end == inode.attr_now().size && is_whole;
         if !stays_inline {
-            move_out_of_item(engine, inode, range)?;
+            move_out_of_item(files, inode, range)?;
         }
     }
     // What is in flight has landed, and nobody can write: the extents stay as they are until the batch is applied.
@@ -77,13 +77,13 @@ pub fn exchange_as(
         return Err(Outcome::TooBig.into());
     }
     let (moves, edges) = match what.only_written {
-        true => written(engine, &ends, &extents),
-        false => (whole(engine, &ends, &extents), 0),
+        true => written(files, &ends, &extents),
+        false => (whole(files, &ends, &extents), 0),
     };
-    let budget = Budget::moved_extents((count + edges) as u64, engine.store.nodes().nodesize_bytes() as u64);
-    let meta = engine.reserve(budget)?;
+    let budget = Budget::moved_extents((count + edges) as u64, files.store().nodes().nodesize_bytes() as u64);
+    let meta = files.reserve(budget)?;
     first()?;
-    apply(engine, [a, b], (&ends, &extents), moves, (what.to_eof, ctx), meta)
+    apply(files, [a, b], (&ends, &extents), moves, (what.to_eof, ctx), meta)
 }
 
 /// The ranges as they are after all checks; of different length only where both go to the end.
@@ -143,7 +143,7 @@ fn extents_of(inode: &Arc<Inode>, range: &Range<u64>) -> Result<Vec<Extent>> {
 }
 
 /// Writes inline data of a range into an extent of its own.
-fn move_out_of_item(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>) -> Result<()> {
+fn move_out_of_item(files: &Files, inode: &Arc<Inode>, range: &Range<u64>) -> Result<()> {
     let first = Walk::new(&inode.tree, inode.ino, 0..BLOCK)?.next()?;
     let Some(first) = first.filter(|e| e.is_inline() && range.start == 0 && !range.is_empty()) else {
         return Ok(());
@@ -151,20 +151,20 @@ fn move_out_of_item(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>) -> 
     if first.end() > BLOCK {
         return Err(too_long_inline(inode));
     }
-    let mut space = engine.store.space().reserve_data(BLOCK)?;
-    let meta = engine.reserve(Budget::WRITE_EXTENT)?;
+    let mut space = files.store().space().reserve_data(BLOCK)?;
+    let meta = files.reserve(Budget::WRITE_EXTENT)?;
     let _flush = inode.data.flush.lock();
     let mut content = vec![0; BLOCK as usize];
-    read::read_range(engine, inode, 0, &mut content)?;
+    read::read_range(files, inode, 0, &mut content)?;
     let existing = Walk::new(&inode.tree, inode.ino, 0..BLOCK + 1)?.collect()?;
-    let (addr, len_bytes) = engine.store.space().alloc_data(&mut space, BLOCK)?;
+    let (addr, len_bytes) = files.store().space().alloc_data(&mut space, BLOCK)?;
     let mut change = Change::default();
     if inode.flags() & flags::NODATASUM == 0 {
-        let sums = csum::compute(engine.store.volume().csum_type(), &content);
+        let sums = csum::compute(files.store().volume().csum_type(), &content);
         change.sums.push((addr, sums));
     }
-    if let Err(error) = engine.store.volume().write(&[(addr, &content)]) {
-        engine.store.space().unalloc_data(addr, len_bytes);
+    if let Err(error) = files.store().volume().write(&[(addr, &content)]) {
+        files.store().space().unalloc_data(addr, len_bytes);
         return Err(error.into());
     }
     let extent = Extent {
@@ -181,21 +181,21 @@ fn move_out_of_item(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>) -> 
             extents: vec![extent],
         }],
     );
-    items::apply(engine, inode, change, meta, |attr, state| {
-        update_disk_size(state, attr, false);
+    items::apply(files, inode, change, meta, |attr, state| {
+        attr.update_disk_size(state, false);
     });
     Ok(())
 }
 
 /// What a file gets: the other's extents at its own place, and holes where the volume wants them.
-fn incoming(engine: &Engine, from: &Range<u64>, to: &Range<u64>, extents: &[Extent]) -> Vec<Extent> {
+fn incoming(files: &Files, from: &Range<u64>, to: &Range<u64>, extents: &[Extent]) -> Vec<Extent> {
     let moved = extents.iter().map(|extent| Extent {
         start: extent.start - from.start + to.start,
         generation: NOW,
         ..extent.clone()
     });
     let mut moved: Vec<Extent> = moved.collect();
-    if !has_no_holes(engine) {
+    if !files.has_no_holes() {
         let end = to.start + (round_up(from.end) - from.start);
         let holes = hole_replacements(&moved, to.start, end);
         moved.extend(holes.into_iter().flat_map(|hole| hole.extents));
@@ -207,7 +207,7 @@ fn incoming(engine: &Engine, from: &Range<u64>, to: &Range<u64>, extents: &[Exte
 /// What comes into each of the two files.
 type Moves = [Vec<Replacement>; 2];
 
-fn whole(engine: &Engine, ends: &Ends, extents: &[Vec<Extent>; 2]) -> Moves {
+fn whole(files: &Files, ends: &Ends, extents: &[Vec<Extent>; 2]) -> Moves {
     // Where both go to the end, what the shorter range leaves behind of the longer goes, too.
     let span = |own: &Range<u64>, other: &Range<u64>| {
         let len_bytes = (own.end - own.start).max(other.end - other.start);
@@ -216,11 +216,11 @@ fn whole(engine: &Engine, ends: &Ends, extents: &[Vec<Extent>; 2]) -> Moves {
     [
         vec![Replacement {
             range: span(&ends.a, &ends.b),
-            extents: incoming(engine, &ends.b, &ends.a, &extents[1]),
+            extents: incoming(files, &ends.b, &ends.a, &extents[1]),
         }],
         vec![Replacement {
             range: span(&ends.b, &ends.a),
-            extents: incoming(engine, &ends.a, &ends.b, &extents[0]),
+            extents: incoming(files, &ends.a, &ends.b, &extents[0]),
         }],
     ]
 }
@@ -229,7 +229,7 @@ fn whole(engine: &Engine, ends: &Ends, extents: &[Vec<Extent>; 2]) -> Moves {
 ///
 /// Where one range is longer, it has nothing but itself to give: of the first file all that is there goes, which is what is written, and
 /// of the second nothing, as nothing is written opposite to it.
-fn written(engine: &Engine, ends: &Ends, extents: &[Vec<Extent>; 2]) -> (Moves, usize) {
+fn written(files: &Files, ends: &Ends, extents: &[Vec<Extent>; 2]) -> (Moves, usize) {
     let [a_len, b_len] = [&ends.a, &ends.b].map(|range| round_up(range.end - range.start));
     let common = a_len.min(b_len);
     let mut runs: Vec<Range<u64>> = Vec::new();
@@ -246,20 +246,20 @@ fn written(engine: &Engine, ends: &Ends, extents: &[Vec<Extent>; 2]) -> (Moves, 
         let [in_a, in_b] = [&ends.a, &ends.b].map(|range| range.start + run.start..range.start + run.end);
         into_a.push(Replacement {
             range: in_a.clone(),
-            extents: incoming(engine, &in_b, &in_a, &parts(&extents[1], &in_b)),
+            extents: incoming(files, &in_b, &in_a, &parts(&extents[1], &in_b)),
         });
         into_b.push(Replacement {
             range: in_b.clone(),
-            extents: incoming(engine, &in_a, &in_b, &parts(&extents[0], &in_a)),
+            extents: incoming(files, &in_a, &in_b, &parts(&extents[0], &in_a)),
         });
     }
     let [rest_a, rest_b] = [&ends.a, &ends.b].map(|range| range.start + common..range.start + a_len.max(b_len));
     let rest = match a_len.cmp(&b_len) {
         Ordering::Equal => None,
-        Ordering::Less => Some((incoming(engine, &rest_b, &rest_a, &[]), Vec::new())),
+        Ordering::Less => Some((incoming(files, &rest_b, &rest_a, &[]), Vec::new())),
         Ordering::Greater => {
             let given = parts(&extents[0], &rest_a);
-            Some((Vec::new(), incoming(engine, &rest_a, &rest_b, &given)))
+            Some((Vec::new(), incoming(files, &rest_a, &rest_b, &given)))
         }
     };
     if let Some((to_a, to_b)) = rest {
@@ -278,7 +278,7 @@ fn parts(extents: &[Extent], range: &Range<u64>) -> Vec<Extent> {
 }
 
 fn apply(
-    engine: &Engine,
+    files: &Files,
     [a, b]: [&Arc<Inode>; 2],
     (ends, extents): (&Ends, &[Vec<Extent>; 2]),
     [into_a, into_b]: Moves,
@@ -304,8 +304,8 @@ fn apply(
         if !unwritten.is_empty() {
             attr.attr.flags |= flags::PREALLOC;
         }
-        touch(engine, attr, ctx);
-        update_disk_size(state, attr, false);
+        touch(files, attr, ctx);
+        attr.update_disk_size(state, false);
     };
     let mut parts = Vec::with_capacity(2);
     let plans = if is_one_file {
@@ -332,7 +332,7 @@ fn apply(
             update: Box::new(move |attr, state| update(size, ctx, attr, state)),
         });
     }
-    items::apply_all(engine, parts, meta, || sharing::note_shared(engine, &noted));
+    items::apply_all(files, parts, meta, || sharing::note_shared(files, &noted));
     Ok(())
 }
 

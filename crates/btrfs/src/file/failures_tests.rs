@@ -10,8 +10,9 @@ use cowshed_vfs::{
 };
 use parking_lot::Mutex;
 
+use super::WriteCtx;
 use super::tests::{Bench, mount_device, plain};
-use super::{BLOCK, WriteCtx};
+use crate::block::BLOCK;
 use crate::error::{Error, StoreError};
 use crate::fs::MountOptions;
 
@@ -19,7 +20,7 @@ use crate::fs::MountOptions;
 fn bench() -> (Bench, FaultPlan) {
     let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
     bench.create();
-    bench.engine().close().unwrap();
+    bench.mount().close().unwrap();
     let plan = FaultPlan::new();
     let faulty = FaultyDevice::new(bench.device.clone(), plan.clone());
     bench.fs = mount_device(Arc::new(faulty), &bench.options);
@@ -29,22 +30,22 @@ fn bench() -> (Bench, FaultPlan) {
 #[test]
 fn who_syncs_hears_of_lost_data_when_the_caches_know() {
     let (bench, plan) = bench();
-    let (engine, inode) = (bench.engine(), bench.inode(0));
+    let (mount, inode) = (bench.mount(), bench.inode(0));
     let turn = Arc::new(Barrier::new(2));
     let told = turn.clone();
-    engine.file.on_lost(Box::new(move |_, _| {
+    mount.data().on_lost(Box::new(move |_, _| {
         told.wait();
         told.wait();
     }));
-    super::write(engine, &inode, 0, &[7; 50_000], WriteCtx::default()).unwrap();
+    super::write(mount, &inode, 0, &[7; 50_000], WriteCtx::default()).unwrap();
     // The write and its repetition. The commit finds a healthy device.
     (0..2).for_each(|nth| plan.add(Fault::error(On::Write, nth)));
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| super::sync_all(engine));
+        let first = scope.spawn(|| super::sync_all(mount));
         turn.wait();
         let others = [
-            scope.spawn(|| super::sync_all(engine)),
-            scope.spawn(|| super::write_back(engine, &inode)),
+            scope.spawn(|| super::sync_all(mount)),
+            scope.spawn(|| super::write_back(mount, &inode)),
         ];
         std::thread::sleep(Duration::from_millis(100));
         let finished = others.each_ref().map(|other| other.is_finished());
@@ -53,8 +54,8 @@ fn who_syncs_hears_of_lost_data_when_the_caches_know() {
         assert!(first.join().unwrap().is_err());
         assert!(others.into_iter().all(|other| other.join().unwrap().is_err()));
     });
-    super::sync_all(engine).unwrap();
-    super::write_back(engine, &inode).unwrap();
+    super::sync_all(mount).unwrap();
+    super::write_back(mount, &inode).unwrap();
 }
 
 /// Notes what is lost, and what has changed.
@@ -90,7 +91,7 @@ fn pages_of_a_cache_that_find_no_space_are_lost() {
         loop {
             let size = filler.attr_now().size;
             let range = size..size + blocks * BLOCK;
-            match super::fallocate(bench.engine(), &filler, FallocateFlags::empty(), size, blocks * BLOCK) {
+            match super::fallocate(bench.mount(), &filler, FallocateFlags::empty(), size, blocks * BLOCK) {
                 Ok(()) => {}
                 Err(Error::Store(StoreError::NoSpace)) => break,
                 Err(other) => panic!("{range:?}: {other}"),
@@ -107,12 +108,12 @@ fn pages_of_a_cache_that_find_no_space_are_lost() {
 /// A file of so many extents that its items are in several leaves, and that it is changed in several steps.
 fn make_fragments(bench: &mut Bench) {
     bench.create();
-    let engine = bench.engine();
+    let mount = bench.mount();
     for n in 0..FRAGMENTS {
         let at = n * 2 * BLOCK;
-        super::write(engine, &bench.inode(0), at, &[7; BLOCK as usize], WriteCtx::default()).unwrap();
+        super::write(mount, &bench.inode(0), at, &[7; BLOCK as usize], WriteCtx::default()).unwrap();
     }
-    engine.close().unwrap();
+    mount.close().unwrap();
 }
 
 const FRAGMENTS: u64 = 500;
@@ -155,7 +156,7 @@ fn who_remembers_a_file_hears_of_the_steps_before_a_failure() {
         let inode = bench.inode(0);
         let size = inode.attr_now().size;
         let mut first = [7];
-        let read = super::read(bench.engine(), &inode, 0, &mut first);
+        let read = super::read(bench.mount(), &inode, 0, &mut first);
         if size < whole - BLOCK || (read.is_ok() && first[0] == 0) {
             halves[kind] += 1;
             assert!(

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use cowshed_vfs::{Error as Outcome, FallocateFlags};
 
-use super::data::update_disk_size;
-use super::extent::{Extent, Kind, Walk};
 use super::items::{self, Change, NOW};
 use super::place::new_extent;
+use super::read;
 use super::replace::{self, Replacement};
 use super::truncate::{drop_left_behind, drop_range, forget_dirty};
 use super::write::{First, WriteCtx, grow, load_clean_block, note_dirty, old_end_bytes, touch};
-use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up};
-use crate::engine::Engine;
+use crate::block::{BLOCK, FILE_BYTES_MAX, round_down, round_up};
 use crate::error::Result;
-use crate::inode::{Inode, flags};
+use crate::extent::{Extent, Kind, Walk};
+use crate::files::Files;
+use crate::object::{Inode, flags};
 use btrfs_store::space::{Budget, DataReservation, MetaReservation};
 
 /// Holes filled in one step.
@@ -26,9 +26,9 @@ const STEP_EXTENTS_MAX: usize = 64;
 const PREALLOC_BYTES_MAX: u64 = 256 << 20;
 
 /// Allocates, punches or zeroes a range. Takes the operation lock itself.
-pub fn fallocate(engine: &Engine, inode: &Arc<Inode>, mode: FallocateFlags, offset: u64, len_bytes: u64) -> Result<()> {
+pub fn fallocate(files: &Files, inode: &Arc<Inode>, mode: FallocateFlags, offset: u64, len_bytes: u64) -> Result<()> {
     fallocate_as(
-        engine,
+        files,
         inode,
         mode,
         offset..offset.saturating_add(len_bytes),
@@ -38,7 +38,7 @@ pub fn fallocate(engine: &Engine, inode: &Arc<Inode>, mode: FallocateFlags, offs
 
 /// As [`fallocate`]; it is said which set-id bits go, and what is done before contents change.
 pub fn fallocate_as(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     mode: FallocateFlags,
     range: Range<u64>,
@@ -59,11 +59,11 @@ pub fn fallocate_as(
     if range.end > FILE_BYTES_MAX {
         return Err(Outcome::FileTooBig.into());
     }
-    engine.store.txn().check_writable()?;
+    files.store().txn().check_writable()?;
     // All that can fail for want of space comes before anything changes.
     let (edges, last, _op) = loop {
-        let edges = engine.store.space().reserve_data(edge_bytes(inode, &range, mode))?;
-        let last = engine.reserve(if is_punch { Budget::TRUNCATE } else { Budget::SETATTR })?;
+        let edges = files.store().space().reserve_data(edge_bytes(inode, &range, mode))?;
+        let last = files.reserve(if is_punch { Budget::TRUNCATE } else { Budget::SETATTR })?;
         let op = inode.lock.write();
         // Another size by now, whose last block was not reckoned with.
         if edge_bytes(inode, &range, mode) <= edges.bytes() {
@@ -71,9 +71,9 @@ pub fn fallocate_as(
         }
     };
     if is_punch {
-        return punch(engine, inode, range, edges, last, how);
+        return punch(files, inode, range, edges, last, how);
     }
-    allocate(engine, inode, range, mode, edges, last, how)
+    allocate(files, inode, range, mode, edges, last, how)
 }
 
 /// Data that is written, beside what is allocated: a hole and a range of zeros take blocks that they cover in part, and a file that
@@ -120,7 +120,7 @@ fn is_hole(inode: &Arc<Inode>, range: &Range<u64>) -> Result<bool> {
 
 /// Adds zeros where blocks are covered in part, drops what is covered as a whole.
 fn punch(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     range: Range<u64>,
     mut edges: DataReservation,
@@ -131,7 +131,7 @@ fn punch(
         return Ok(());
     }
     first()?;
-    zero_edges(engine, inode, &range, &mut edges, false)?;
+    zero_edges(files, inode, &range, &mut edges, false)?;
     let inner = round_up(range.start)..round_down(range.end);
     // The block of the file's end is covered as a whole up to there. One behind it is not: it stays allocated.
     let size = inode.attr.lock().attr.size;
@@ -141,9 +141,9 @@ fn punch(
         inner.end
     };
     if inner.start < inner_end {
-        drop_range(engine, inode, inner.start..inner_end)?;
+        drop_range(files, inode, inner.start..inner_end)?;
     }
-    finish(engine, inode, None, last, ctx);
+    finish(files, inode, None, last, ctx);
     Ok(())
 }
 
@@ -162,7 +162,7 @@ fn partial_blocks(size: u64, range: &Range<u64>) -> impl Iterator<Item = (u64, R
 /// Zeroes the parts of blocks that the range covers in part, where they hold data. Where the file grows, the rest of its old end's
 /// block is appended: its size on disk waits for it.
 fn zero_edges(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     range: &Range<u64>,
     edges: &mut DataReservation,
@@ -171,12 +171,12 @@ fn zero_edges(
     let size = inode.attr.lock().attr.size;
     partial_blocks(size, range).try_for_each(|(block, part)| {
         let is_old_end = grows && block == round_down(size);
-        zero_part(engine, inode, block, &part, (size, is_old_end), edges)
+        zero_part(files, inode, block, &part, (size, is_old_end), edges)
     })
 }
 
 fn zero_part(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     block: u64,
     part: &Range<u64>,
@@ -186,7 +186,7 @@ fn zero_part(
     let zeros = [0; BLOCK as usize];
     let zeros = &zeros[..(part.end - part.start) as usize];
     loop {
-        let content = load_clean_block(engine, inode, block, size)?;
+        let content = load_clean_block(files, inode, block, size)?;
         if content.as_ref().is_some_and(|c| c.iter().all(|b| *b == 0)) {
             return Ok(());
         }
@@ -201,13 +201,13 @@ fn zero_part(
         if is_old_end {
             state.append(size, block, round_up(size));
         }
-        note_dirty(engine, inode, &mut state, Some(edges.split(BLOCK)), dirtied);
+        note_dirty(files, inode, &mut state, Some(edges.split(BLOCK)), dirtied);
         return Ok(());
     }
 }
 
 fn allocate(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     range: Range<u64>,
     mode: FallocateFlags,
@@ -220,9 +220,9 @@ fn allocate(
     let new_size = (!keeps_size && range.end > size).then_some(range.end);
     let blocks = round_down(range.start)..round_up(range.end);
     // Or it would be taken for what is allocated already.
-    drop_left_behind(engine, inode, round_up(size)..blocks.end)?;
+    drop_left_behind(files, inode, round_up(size)..blocks.end)?;
     let zeroed = if mode.contains(FallocateFlags::ZERO_RANGE) {
-        Some(zeroed_blocks(engine, inode, &range, size)?)
+        Some(zeroed_blocks(files, inode, &range, size)?)
     } else {
         None
     };
@@ -231,30 +231,30 @@ fn allocate(
         Some(zeroed) => zeroed.end.saturating_sub(zeroed.start),
         None => hole_bytes(inode, &blocks)?,
     };
-    let mut reservation = engine.store.space().reserve_data(wanted_bytes)?;
+    let mut reservation = files.store().space().reserve_data(wanted_bytes)?;
     first()?;
     if new_size.is_some() {
         let to = round_down(range.start).max(size);
-        grow(engine, inode, size, to, edges.split(old_end_bytes(size, range.end)))?;
+        grow(files, inode, size, to, edges.split(old_end_bytes(size, range.end)))?;
     }
     match zeroed {
         Some(zeroed) => {
-            replace_by_zeros(engine, inode, zeroed, &mut reservation)?;
-            zero_edges(engine, inode, &range, &mut edges, new_size.is_some())?;
+            replace_by_zeros(files, inode, zeroed, &mut reservation)?;
+            zero_edges(files, inode, &range, &mut edges, new_size.is_some())?;
         }
-        None => fill_holes(engine, inode, blocks, &mut reservation)?,
+        None => fill_holes(files, inode, blocks, &mut reservation)?,
     }
-    finish(engine, inode, new_size, last, ctx);
+    finish(files, inode, new_size, last, ctx);
     Ok(())
 }
 
 /// The blocks of a range that is to be zeroed which get new space: all but those at its ends that hold something outside
 /// of the range.
-fn zeroed_blocks(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>, size: u64) -> Result<Range<u64>> {
+fn zeroed_blocks(files: &Files, inode: &Arc<Inode>, range: &Range<u64>, size: u64) -> Result<Range<u64>> {
     let mut zeroed = round_down(range.start)..round_up(range.end);
     let mut content = vec![0; BLOCK as usize];
     for (block, _) in partial_blocks(size, range) {
-        read::read_range(engine, inode, block, &mut content)?;
+        read::read_range(files, inode, block, &mut content)?;
         // Where nothing but zeros is, nothing has to stay; what lies behind the end does not count.
         let valid = (size - block).min(BLOCK) as usize;
         if content[..valid].iter().all(|b| *b == 0) {
@@ -276,7 +276,7 @@ const STEP_REPLACED_MAX: usize = 1 << 16;
 /// Preallocated extents in place of whatever a range of blocks holds, dirty or on disk. The caller holds the operation lock
 /// for writing.
 fn replace_by_zeros(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     range: Range<u64>,
     reservation: &mut DataReservation,
@@ -285,9 +285,9 @@ fn replace_by_zeros(
     while pos < range.end {
         let (mut count, to) = count_extents(inode, pos..range.end)?;
         let mut fresh = Vec::new();
-        let mut result = new_extents(engine, pos..to, reservation, usize::MAX, &mut fresh);
+        let mut result = new_extents(files, pos..to, reservation, usize::MAX, &mut fresh);
         while let Ok(()) = result {
-            result = match replace_now(engine, inode, pos..to, &mut fresh, &mut count) {
+            result = match replace_now(files, inode, pos..to, &mut fresh, &mut count) {
                 Ok(true) => break,
                 Ok(false) => Ok(()),
                 Err(error) => Err(error),
@@ -295,7 +295,7 @@ fn replace_by_zeros(
         }
         if let Err(error) = result {
             for disk in fresh.iter().filter_map(Extent::on_disk) {
-                engine.store.space().unalloc_data(disk.addr, disk.len_bytes);
+                files.store().space().unalloc_data(disk.addr, disk.len_bytes);
             }
             return Err(error);
         }
@@ -307,16 +307,16 @@ fn replace_by_zeros(
 /// Puts new extents in place of what a range holds; `false` where that is more than `count` extents, which is then their
 /// number: write-back has made some meanwhile.
 fn replace_now(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     range: Range<u64>,
     fresh: &mut Vec<Extent>,
     count: &mut usize,
 ) -> Result<bool> {
     let moved = (*count + fresh.len()) as u64;
-    let meta = engine.reserve(Budget::moved_extents(
+    let meta = files.reserve(Budget::moved_extents(
         moved,
-        engine.store.nodes().nodesize_bytes() as u64,
+        files.store().nodes().nodesize_bytes() as u64,
     ))?;
     let _flush = inode.data.flush.lock();
     let around = range.start.saturating_sub(1)..range.end.saturating_add(1);
@@ -335,10 +335,10 @@ fn replace_now(
         ..Change::default()
     };
     fresh.clear();
-    items::apply(engine, inode, change, meta, |attr, state| {
-        forget_dirty(engine, inode, state, range);
+    items::apply(files, inode, change, meta, |attr, state| {
+        forget_dirty(files, inode, state, range);
         attr.attr.flags |= flags::PREALLOC;
-        update_disk_size(state, attr, false);
+        attr.update_disk_size(state, false);
     });
     Ok(true)
 }
@@ -359,7 +359,7 @@ fn count_extents(inode: &Arc<Inode>, range: Range<u64>) -> Result<(usize, u64)> 
 
 /// Preallocated extents for a range, in `fresh` even if not all could be had; no more than `max` of them there.
 fn new_extents(
-    engine: &Engine,
+    files: &Files,
     range: Range<u64>,
     reservation: &mut DataReservation,
     max: usize,
@@ -368,7 +368,7 @@ fn new_extents(
     let mut at = range.start;
     while at < range.end && fresh.len() < max {
         let want = (range.end - at).min(PREALLOC_BYTES_MAX);
-        let (addr, len_bytes) = engine.store.space().alloc_data(reservation, want)?;
+        let (addr, len_bytes) = files.store().space().alloc_data(reservation, want)?;
         fresh.push(Extent {
             start: at,
             len_bytes,
@@ -409,16 +409,16 @@ fn hole_bytes(inode: &Arc<Inode>, range: &Range<u64>) -> Result<u64> {
 }
 
 /// Preallocated extents for all holes of a range. Write-back may fill some meanwhile: that is as good.
-fn fill_holes(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, reservation: &mut DataReservation) -> Result<()> {
+fn fill_holes(files: &Files, inode: &Arc<Inode>, range: Range<u64>, reservation: &mut DataReservation) -> Result<()> {
     let mut pos = range.start;
     while pos < range.end {
-        let meta = engine.reserve(Budget::WRITE_EXTENT)?;
+        let meta = files.reserve(Budget::WRITE_EXTENT)?;
         let _flush = inode.data.flush.lock();
         let (found, mut to) = holes(inode, &(pos..range.end), STEP_HOLES_MAX)?;
         let mut extents = Vec::new();
         let result = found
             .iter()
-            .try_for_each(|hole| new_extents(engine, hole.clone(), reservation, STEP_EXTENTS_MAX, &mut extents));
+            .try_for_each(|hole| new_extents(files, hole.clone(), reservation, STEP_EXTENTS_MAX, &mut extents));
         if let Some(last) = extents.last().filter(|_| extents.len() == STEP_EXTENTS_MAX) {
             to = last.end();
         }
@@ -435,7 +435,7 @@ fn fill_holes(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, reservatio
         let plan = replace::plan(&existing, &replacements);
         // What was allocated before a failure stays, as a shorter fallocate would have left it.
         items::apply(
-            engine,
+            files,
             inode,
             Change {
                 plan,
@@ -445,7 +445,7 @@ fn fill_holes(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, reservatio
             meta,
             |attr, state| {
                 attr.attr.flags |= flags::PREALLOC;
-                update_disk_size(state, attr, false);
+                attr.update_disk_size(state, false);
             },
         );
         result?;
@@ -455,13 +455,13 @@ fn fill_holes(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, reservatio
 }
 
 /// Times, and the size where it changes.
-fn finish(engine: &Engine, inode: &Arc<Inode>, new_size: Option<u64>, meta: MetaReservation, ctx: WriteCtx) {
+fn finish(files: &Files, inode: &Arc<Inode>, new_size: Option<u64>, meta: MetaReservation, ctx: WriteCtx) {
     let _flush = inode.data.flush.lock();
-    items::apply(engine, inode, Change::default(), meta, |attr, state| {
+    items::apply(files, inode, Change::default(), meta, |attr, state| {
         if let Some(size) = new_size {
             attr.attr.size = size.max(attr.attr.size);
         }
-        touch(engine, attr, ctx);
-        update_disk_size(state, attr, false);
+        touch(files, attr, ctx);
+        attr.update_disk_size(state, false);
     });
 }

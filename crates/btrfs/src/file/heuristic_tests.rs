@@ -8,11 +8,12 @@ use cowshed_device::{FileDevice, OpenMode};
 use cowshed_harness::{KernelVolume, VolumeOptions, need};
 
 use super::compress_tests::{compressed, extents, mixture};
-use super::extent::Kind;
 use super::tests::{Bench, mount_device, plain};
-use super::{BLOCK, WriteCtx, kernel_tests};
+use super::{WriteCtx, kernel_tests};
+use crate::block::BLOCK;
+use crate::extent::Kind;
 use crate::fs::MountOptions;
-use crate::inode::{Inode, flags};
+use crate::object::{Inode, flags};
 use crate::testing::Dice;
 
 /// Sizes of the files of a kind, by turns.
@@ -364,7 +365,7 @@ fn by_kernel(files: &[File], option: &str) -> Vec<Fate> {
     let fates = (0..files.len())
         .map(|n| Fate::of(&kernel_tests::lookup(&fs, &name(n))))
         .collect();
-    fs.engine().close().unwrap();
+    fs.mount().close().unwrap();
     fates
 }
 
@@ -374,13 +375,13 @@ fn by_us(files: &[File], how: &str, force: bool) -> Vec<Fate> {
         bench.create();
         let inode = bench.inode(n);
         for (at, part) in parts(file) {
-            super::write(bench.engine(), &inode, at as u64, part, WriteCtx::default()).unwrap();
+            super::write(bench.mount(), &inode, at as u64, part, WriteCtx::default()).unwrap();
         }
-        super::truncate(bench.engine(), &inode, file.content.len() as u64).unwrap();
+        super::truncate(bench.mount(), &inode, file.content.len() as u64).unwrap();
     }
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     let fates = (0..files.len()).map(|n| Fate::of(&bench.inode(n))).collect();
-    bench.engine().close().unwrap();
+    bench.mount().close().unwrap();
     fates
 }
 

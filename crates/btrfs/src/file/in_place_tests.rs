@@ -11,16 +11,17 @@ use cowshed_device_sim::crash::{CrashImages, Options};
 use cowshed_harness::{KernelVolume, VolumeOptions, need};
 use cowshed_vfs::{FallocateFlags, FileSystem};
 
-use super::extent::{Extent, Kind, OnDisk, Walk};
+use super::WriteCtx;
 use super::items::{self, Change};
 use super::kernel_tests::{content, lookup, run};
 use super::place::new_extent;
 use super::tests::{Bench, mount_device, plain, set_range};
-use super::{BLOCK, WriteCtx};
-use crate::engine::Engine;
+use crate::block::BLOCK;
 use crate::error::{Error, StoreError};
+use crate::extent::{Extent, Kind, OnDisk, Walk};
 use crate::fs::MountOptions;
-use crate::inode::Inode;
+use crate::mount::Mount;
+use crate::object::Inode;
 use crate::testing::SetOnDrop;
 use btrfs_store::space::Budget;
 
@@ -33,12 +34,12 @@ fn nodatacow() -> MountOptions {
 }
 
 fn write(bench: &mut Bench, file: usize, at: u64, data: &[u8]) {
-    super::write(bench.engine(), &bench.inode(file), at, data, WriteCtx::default()).unwrap();
+    super::write(bench.mount(), &bench.inode(file), at, data, WriteCtx::default()).unwrap();
     set_range(&mut bench.files[file], at, data);
 }
 
-fn extents(engine: &Engine, inode: &Arc<Inode>) -> Vec<(u64, OnDisk)> {
-    super::write_back(engine, inode).unwrap();
+fn extents(mount: &Mount, inode: &Arc<Inode>) -> Vec<(u64, OnDisk)> {
+    super::write_back(mount, inode).unwrap();
     let all = Walk::new(&inode.tree, inode.ino, 0..u64::MAX)
         .unwrap()
         .collect()
@@ -54,39 +55,39 @@ fn nodatacow_files_are_overwritten_in_place_until_somebody_shares_them() {
     bench.create();
     bench.create();
     write(&mut bench, 0, 0, &[1; 100_000]);
-    let place = extents(bench.engine(), &bench.inode(0));
+    let place = extents(bench.mount(), &bench.inode(0));
     let stays = |bench: &mut Bench, byte: u8| {
         write(bench, 0, 5000, &vec![byte; 20_000]);
-        extents(bench.engine(), &bench.inode(0)) == place
+        extents(bench.mount(), &bench.inode(0)) == place
     };
     assert!(stays(&mut bench, 2), "not committed yet");
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     assert!(stays(&mut bench, 3), "committed");
     bench.remount();
     assert!(stays(&mut bench, 4), "of an earlier mount");
 
     let (from, to) = (bench.inode(0), bench.inode(1));
-    super::clone_range(bench.engine(), &from, 0, &to, 0, 0).unwrap();
+    super::clone_range(bench.mount(), &from, 0, &to, 0, 0).unwrap();
     bench.files[1] = bench.files[0].clone();
     assert!(!stays(&mut bench, 5), "a clone that the extent tree does not know yet");
     bench.compare(1, "the clone has the old data");
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     bench.check("with a clone");
 
     // Alone again: only when a crash cannot bring the clone back.
-    super::truncate(bench.engine(), &to, 0).unwrap();
+    super::truncate(bench.mount(), &to, 0).unwrap();
     bench.files[1].clear();
-    bench.engine().sync().unwrap();
-    let place = extents(bench.engine(), &bench.inode(0));
-    super::clone_range(bench.engine(), &from, 0, &to, 0, 0).unwrap();
-    bench.engine().sync().unwrap();
-    super::truncate(bench.engine(), &to, 0).unwrap();
+    bench.mount().sync().unwrap();
+    let place = extents(bench.mount(), &bench.inode(0));
+    super::clone_range(bench.mount(), &from, 0, &to, 0, 0).unwrap();
+    bench.mount().sync().unwrap();
+    super::truncate(bench.mount(), &to, 0).unwrap();
     write(&mut bench, 0, 90_000, &[6; 10]);
-    assert_ne!(extents(bench.engine(), &bench.inode(0)), place, "not durable yet");
-    bench.engine().sync().unwrap();
-    let place = extents(bench.engine(), &bench.inode(0));
+    assert_ne!(extents(bench.mount(), &bench.inode(0)), place, "not durable yet");
+    bench.mount().sync().unwrap();
+    let place = extents(bench.mount(), &bench.inode(0));
     write(&mut bench, 0, 90_000, &[7; 10]);
-    assert_eq!(extents(bench.engine(), &bench.inode(0)), place);
+    assert_eq!(extents(bench.mount(), &bench.inode(0)), place);
     (0..2).for_each(|file| bench.compare(file, "at the end"));
     bench.check("at the end");
     bench.judge_by_kernel();
@@ -98,12 +99,12 @@ fn a_clone_within_a_file_is_not_overwritten_with_its_origin() {
     bench.create();
     write(&mut bench, 0, 0, &[1; 40_960]);
     let inode = bench.inode(0);
-    super::clone_range(bench.engine(), &inode, 0, &inode, 65_536, 40_960).unwrap();
+    super::clone_range(bench.mount(), &inode, 0, &inode, 65_536, 40_960).unwrap();
     set_range(&mut bench.files[0], 65_536, &[1; 40_960]);
     for when in ["pending", "committed"] {
         write(&mut bench, 0, 8192, &[2; 4096]);
         write(&mut bench, 0, 65_536 + 16_384, &[3; 4096]);
-        bench.engine().sync().unwrap();
+        bench.mount().sync().unwrap();
         bench.compare(0, when);
     }
     bench.check("at the end");
@@ -115,13 +116,13 @@ fn a_full_volume_takes_what_needs_no_space() {
     let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
     (0..3).for_each(|_| bench.create());
     let keep = FallocateFlags::empty();
-    super::fallocate(bench.engine(), &bench.inode(0), keep, 0, 1 << 20).unwrap();
+    super::fallocate(bench.mount(), &bench.inode(0), keep, 0, 1 << 20).unwrap();
     bench.files[0] = vec![0; 1 << 20];
     write(&mut bench, 1, 0, &[1; 50_000]);
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     for piece_bytes in [1 << 20, 4096] {
         let piece = vec![7; piece_bytes];
-        let fill = |at| super::write(bench.engine(), &bench.inode(2), at, &piece, WriteCtx::default());
+        let fill = |at| super::write(bench.mount(), &bench.inode(2), at, &piece, WriteCtx::default());
         let start = bench.inode(2).attr_now().size;
         let mut at = start;
         while fill(at).is_ok() {
@@ -131,7 +132,7 @@ fn a_full_volume_takes_what_needs_no_space() {
         bench.files[2] = vec![7; inode.attr_now().size as usize];
     }
     let data = [9; 10_000];
-    let refused = super::write(bench.engine(), &bench.inode(1), 100, &data, WriteCtx::default());
+    let refused = super::write(bench.mount(), &bench.inode(1), 100, &data, WriteCtx::default());
     assert!(matches!(refused, Err(Error::Store(StoreError::NoSpace))), "{refused:?}");
     bench.compare(1, "refused, and as before");
     for at in [0, 20_000, 300_000, (1 << 20) - 10_000] {
@@ -139,7 +140,7 @@ fn a_full_volume_takes_what_needs_no_space() {
         bench.compare(0, "in place");
     }
     // Written now, it is copied on write like everything else: the space is used up.
-    let again = super::write(bench.engine(), &bench.inode(0), 300_000, &data, WriteCtx::default());
+    let again = super::write(bench.mount(), &bench.inode(0), 300_000, &data, WriteCtx::default());
     assert!(matches!(again, Err(Error::Store(StoreError::NoSpace))), "{again:?}");
     (0..2).for_each(|file| bench.compare(file, "at the end"));
     bench.check("at the end");
@@ -153,7 +154,7 @@ fn fill(bench: &mut Bench, file: usize) {
         let append = |bench: &Bench| {
             let inode = bench.inode(file);
             let at = inode.attr_now().size;
-            super::write(bench.engine(), &inode, at, &piece, WriteCtx::default())
+            super::write(bench.mount(), &inode, at, &piece, WriteCtx::default())
         };
         while append(bench).is_ok() {}
     }
@@ -164,7 +165,7 @@ fn fill(bench: &mut Bench, file: usize) {
 fn allocate_rest(bench: &Bench, file: usize) {
     let (rest, mut at) = (bench.inode(file), 0);
     for len in [1 << 20, 4096] {
-        while super::fallocate(bench.engine(), &rest, FallocateFlags::KEEP_SIZE, at, len).is_ok() {
+        while super::fallocate(bench.mount(), &rest, FallocateFlags::KEEP_SIZE, at, len).is_ok() {
             at += len;
         }
     }
@@ -181,16 +182,9 @@ fn a_full_volume_takes_what_was_preallocated_behind_the_end() {
         for (file, len) in [(1, 5000), (2, 8192)] {
             write(&mut bench, file, 0, &vec![file as u8; len]);
         }
-        bench.engine().sync().unwrap();
+        bench.mount().sync().unwrap();
         for file in 0..3 {
-            super::fallocate(
-                bench.engine(),
-                &bench.inode(file),
-                FallocateFlags::KEEP_SIZE,
-                0,
-                1 << 20,
-            )
-            .unwrap();
+            super::fallocate(bench.mount(), &bench.inode(file), FallocateFlags::KEEP_SIZE, 0, 1 << 20).unwrap();
         }
         fill(&mut bench, 3);
         for file in 0..3 {
@@ -198,13 +192,7 @@ fn a_full_volume_takes_what_was_preallocated_behind_the_end() {
             write(&mut bench, file, 100_000, &[10; 100]);
             bench.compare(file, "behind the end");
         }
-        let behind = super::write(
-            bench.engine(),
-            &bench.inode(0),
-            2 << 20,
-            b"nothing",
-            WriteCtx::default(),
-        );
+        let behind = super::write(bench.mount(), &bench.inode(0), 2 << 20, b"nothing", WriteCtx::default());
         assert!(matches!(behind, Err(Error::Store(StoreError::NoSpace))), "{behind:?}");
         bench.judge("at the end");
     }
@@ -219,12 +207,12 @@ fn a_full_volume_shares_what_it_has() {
     write(&mut bench, 2, 0, &[2; 500]);
     write(&mut bench, 3, 0, &[3; 5000]);
     write(&mut bench, 4, 0, &[4; 50_001]);
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     allocate_rest(&bench, 6);
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     let inodes: Vec<_> = (0..7).map(|file| bench.inode(file)).collect();
-    let engine = bench.engine();
-    let clone = |src: usize, dst: usize, at: u64| super::clone_range(engine, &inodes[src], 0, &inodes[dst], at, 0);
+    let mount = bench.mount();
+    let clone = |src: usize, dst: usize, at: u64| super::clone_range(mount, &inodes[src], 0, &inodes[dst], at, 0);
     for (src, dst, at, why) in [
         (0, 3, 81_920, "zeros behind the old end"),
         (2, 5, 0, "inline content is copied"),
@@ -238,7 +226,7 @@ fn a_full_volume_shares_what_it_has() {
     clone(4, 5, 0).unwrap();
     clone(0, 5, 81_920).unwrap_err();
     clone(0, 1, 81_920).unwrap();
-    let same = super::dedupe_range(engine, &inodes[0], 0, &inodes[1], 0, 40_960).unwrap();
+    let same = super::dedupe_range(mount, &inodes[0], 0, &inodes[1], 0, 40_960).unwrap();
     assert_eq!(same, cowshed_vfs::Dedupe::Same(40_960));
     let (whole, first) = (bench.files[4].clone(), bench.files[0].clone());
     bench.files[5] = whole;
@@ -255,17 +243,17 @@ fn a_full_volume_allocates_what_is_allocated() {
     write(&mut bench, 0, 0, &[1; 40_960]);
     write(&mut bench, 1, 0, &[2; 8192]);
     write(&mut bench, 2, 0, &[3; 10_001]);
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     let keep = FallocateFlags::KEEP_SIZE;
-    super::fallocate(bench.engine(), &bench.inode(1), keep, 0, 65_536).unwrap();
+    super::fallocate(bench.mount(), &bench.inode(1), keep, 0, 65_536).unwrap();
     allocate_rest(&bench, 3);
     let any = FallocateFlags::empty();
-    super::fallocate(bench.engine(), &bench.inode(0), any, 16_384, 8192).unwrap();
-    super::fallocate(bench.engine(), &bench.inode(0), any, 100, 40_000).unwrap();
-    super::fallocate(bench.engine(), &bench.inode(2), any, 1, 10_000).unwrap();
-    super::fallocate(bench.engine(), &bench.inode(1), any, 10, 50_000).unwrap();
+    super::fallocate(bench.mount(), &bench.inode(0), any, 16_384, 8192).unwrap();
+    super::fallocate(bench.mount(), &bench.inode(0), any, 100, 40_000).unwrap();
+    super::fallocate(bench.mount(), &bench.inode(2), any, 1, 10_000).unwrap();
+    super::fallocate(bench.mount(), &bench.inode(1), any, 10, 50_000).unwrap();
     bench.files[1].resize(50_010, 0);
-    let more = super::fallocate(bench.engine(), &bench.inode(0), any, 0, 65_536);
+    let more = super::fallocate(bench.mount(), &bench.inode(0), any, 0, 65_536);
     assert!(matches!(more, Err(Error::Store(StoreError::NoSpace))), "{more:?}");
     bench.judge("at the end");
 }
@@ -277,11 +265,11 @@ fn a_full_volume_overwrites_nodatacow_files() {
     write(&mut bench, 0, 0, &[1; 500_000]);
     let piece = vec![7; 1 << 20];
     let mut at = 0;
-    while super::write(bench.engine(), &bench.inode(1), at, &piece, WriteCtx::default()).is_ok() {
+    while super::write(bench.mount(), &bench.inode(1), at, &piece, WriteCtx::default()).is_ok() {
         at += piece.len() as u64;
     }
     bench.files[1] = vec![7; bench.inode(1).attr_now().size as usize];
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     for round in 2..20_u8 {
         write(&mut bench, 0, u64::from(round) * 20_001, &[round; 30_000]);
         bench.compare(0, "in place");
@@ -291,7 +279,7 @@ fn a_full_volume_overwrites_nodatacow_files() {
 }
 
 /// Gives an empty file an extent item that nothing else knows of, as a stranger's volume may have it.
-fn plant(engine: &Engine, inode: &Arc<Inode>, addr: LogicalAddr, len_bytes: u64, is_prealloc: bool) {
+fn plant(mount: &Mount, inode: &Arc<Inode>, addr: LogicalAddr, len_bytes: u64, is_prealloc: bool) {
     let extent = Extent {
         start: 0,
         len_bytes,
@@ -300,8 +288,8 @@ fn plant(engine: &Engine, inode: &Arc<Inode>, addr: LogicalAddr, len_bytes: u64,
     };
     let mut change = Change::default();
     change.plan.edits.insert(0, Some(extent));
-    let reservation = engine.reserve(Budget::WRITE_EXTENT).unwrap();
-    items::apply(engine, inode, change, reservation, |attr, _| {
+    let reservation = mount.reserve(Budget::WRITE_EXTENT).unwrap();
+    items::apply(mount, inode, change, reservation, |attr, _| {
         (attr.attr.size, attr.disk_size, attr.attr.nbytes) = (len_bytes, len_bytes, len_bytes);
     });
 }
@@ -315,38 +303,38 @@ fn nothing_is_written_in_place_where_the_extent_tree_knows_no_extent() {
         let mut bench = Bench::new(128 << 20, plain, nodatacow());
         (0..5).for_each(|_| bench.create());
         write(&mut bench, 0, 0, &[1; 8 * BLOCK as usize]);
-        bench.engine().sync().unwrap();
-        let engine = bench.engine();
-        let block = engine.store.forest().require(TreeId::CSUM).unwrap().root().addr;
-        let mut space = engine.store.space().reserve_data(LEN).unwrap();
-        let (free, len_bytes) = engine.store.space().alloc_data(&mut space, LEN).unwrap();
-        engine.store.space().unalloc_data(free, len_bytes);
+        bench.mount().sync().unwrap();
+        let mount = bench.mount();
+        let block = mount.store().forest().require(TreeId::CSUM).unwrap().root().addr;
+        let mut space = mount.store().space().reserve_data(LEN).unwrap();
+        let (free, len_bytes) = mount.store().space().alloc_data(&mut space, LEN).unwrap();
+        mount.store().space().unalloc_data(free, len_bytes);
         drop(space);
-        let others = extents(engine, &bench.inode(0))[0].1.addr;
+        let others = extents(mount, &bench.inode(0))[0].1.addr;
         let places = [(1, block), (2, free), (3, others)];
         for (file, addr) in places {
-            plant(engine, &bench.inode(file), addr, LEN, is_prealloc);
+            plant(mount, &bench.inode(file), addr, LEN, is_prealloc);
         }
         bench.remount();
         for (file, addr) in places {
-            let (engine, inode) = (bench.engine(), bench.inode(file));
-            super::write(engine, &inode, 0, &[9; BLOCK as usize], WriteCtx::default()).unwrap();
-            let found = extents(engine, &inode);
+            let (mount, inode) = (bench.mount(), bench.inode(file));
+            super::write(mount, &inode, 0, &[9; BLOCK as usize], WriteCtx::default()).unwrap();
+            let found = extents(mount, &inode);
             assert_ne!(found[0].1.addr, addr, "file {file}, preallocated: {is_prealloc}");
         }
         allocate_rest(&bench, 4);
         for (file, _) in places {
-            let (engine, inode) = (bench.engine(), bench.inode(file));
-            let refused = super::write(engine, &inode, 2 * BLOCK, &[9; BLOCK as usize], WriteCtx::default());
+            let (mount, inode) = (bench.mount(), bench.inode(file));
+            let refused = super::write(mount, &inode, 2 * BLOCK, &[9; BLOCK as usize], WriteCtx::default());
             assert!(
                 matches!(refused, Err(Error::Store(StoreError::NoSpace))),
                 "file {file}: {refused:?}"
             );
         }
-        bench.engine().sync().unwrap();
+        bench.mount().sync().unwrap();
         bench.remount();
         bench.compare(0, "another file's data");
-        let sums = bench.engine().store.forest().require(TreeId::CSUM).unwrap();
+        let sums = bench.mount().store().forest().require(TreeId::CSUM).unwrap();
         assert_eq!(sums.root().addr, block);
         assert!(sums.get(&Key::MIN).unwrap().is_none(), "the block can be read");
     }
@@ -359,10 +347,10 @@ fn no_crash_shows_a_clone_what_its_origin_was_overwritten_with() {
     let mut bench = Bench::new(128 << 20, plain, nodatacow());
     (0..2).for_each(|_| bench.create());
     write(&mut bench, 0, 0, &[1; BYTES]);
-    bench.engine().close().unwrap();
+    bench.mount().close().unwrap();
     let log = Log::new();
     let fs = mount_device(Arc::new(log.record(Arc::new(bench.device.snapshot()))), &nodatacow());
-    let engine = fs.engine();
+    let mount = fs.mount();
     let (origin, clone) = (lookup(&fs, "file0"), lookup(&fs, "file1"));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -371,20 +359,20 @@ fn no_crash_shows_a_clone_what_its_origin_was_overwritten_with() {
                 if stop.load(Ordering::Acquire) {
                     return;
                 }
-                super::write(engine, &origin, 0, &[byte; BYTES], WriteCtx::default()).unwrap();
-                super::write_back(engine, &origin).unwrap();
+                super::write(mount, &origin, 0, &[byte; BYTES], WriteCtx::default()).unwrap();
+                super::write_back(mount, &origin).unwrap();
             }
         });
         let _stop = SetOnDrop(&stop);
         for _ in 0..12 {
-            super::clone_range(engine, &origin, 0, &clone, 0, 0).unwrap();
-            engine.commit().unwrap();
-            super::truncate(engine, &clone, 0).unwrap();
-            engine.commit().unwrap();
+            super::clone_range(mount, &origin, 0, &clone, 0, 0).unwrap();
+            mount.commit().unwrap();
+            super::truncate(mount, &clone, 0).unwrap();
+            mount.commit().unwrap();
         }
     });
     let events = log.take();
-    engine.store.txn().abort("a crash");
+    mount.store().txn().abort("a crash");
     let images = Options {
         exhaustive_images_max: 4,
         prefix_images_max: 3,
@@ -405,7 +393,7 @@ fn no_crash_shows_a_clone_what_its_origin_was_overwritten_with() {
             "{when}: the clone has parts of two versions"
         );
         with_clone += usize::from(!seen.is_empty());
-        fs.engine().store.txn().abort("seen");
+        fs.mount().store().txn().abort("seen");
     }
     assert!(with_clone > 10, "{with_clone} images of {number} have a clone");
 }
@@ -440,10 +428,10 @@ fn snapshots_of_the_kernel_keep_what_we_overwrite() {
     for round in 1..4_u8 {
         for name in names {
             let inode = lookup(&fs, name);
-            let before = extents(fs.engine(), &inode);
+            let before = extents(fs.mount(), &inode);
             let at = 10_000 * u64::from(round);
-            super::write(fs.engine(), &inode, at, &[round; 50_000], WriteCtx::default()).unwrap();
-            let is_in_place = before == extents(fs.engine(), &inode);
+            super::write(fs.mount(), &inode, at, &[round; 50_000], WriteCtx::default()).unwrap();
+            let is_in_place = before == extents(fs.mount(), &inode);
             let expected = name == "alone";
             assert!(
                 is_in_place == expected || round > 1,
@@ -452,7 +440,7 @@ fn snapshots_of_the_kernel_keep_what_we_overwrite() {
         }
         set_range(&mut new, 10_000 * u64::from(round), &[round; 50_000]);
         set_range(&mut sparse, 10_000 * u64::from(round), &[round; 50_000]);
-        fs.engine().sync().unwrap();
+        fs.mount().sync().unwrap();
     }
     assert!(content(&fs, "shared") == new);
     fs.destroy();

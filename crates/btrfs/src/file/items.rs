@@ -6,11 +6,11 @@ use std::sync::Arc;
 use btrfs_format::{Generation, LogicalAddr};
 
 use super::csum;
-use super::data::DataState;
-use super::extent::extent_key;
 use super::replace::Plan;
-use crate::engine::Engine;
-use crate::inode::{Inode, InodeState};
+use crate::extent::extent_key;
+use crate::files::Files;
+use crate::object::{Inode, InodeState};
+use crate::pagecache::DataState;
 use btrfs_store::refs::{DataRef, RefChange, RefKind};
 use btrfs_store::space::MetaReservation;
 use btrfs_store::txn::Batch;
@@ -31,18 +31,18 @@ pub(super) struct Change {
 /// Applies a change with the inode item. `update` sets what else the inode's attributes become; the caller holds the
 /// flush lock, and has reserved before that.
 pub(super) fn apply(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     change: Change,
     reservation: MetaReservation,
     update: impl FnOnce(&mut InodeState, &mut DataState),
 ) {
-    let join = engine.store.txn().join();
+    let join = files.store().txn().join();
     let mut attr = inode.attr.lock();
     let mut state = inode.data.state.lock();
     let mut batch = Batch::new();
     let generation = join.generation();
-    put_change(engine, &mut batch, inode, change, generation, &mut attr);
+    put_change(files, &mut batch, inode, change, generation, &mut attr);
     noting_mode(inode, &mut attr, |attr| update(attr, &mut state));
     batch.put(&inode.tree, inode.key(), inode.item_bytes(&attr));
     join.apply(batch, reservation);
@@ -70,31 +70,19 @@ pub(super) struct Part<'a> {
 
 /// Applies changes of several files (each once) as one batch: all of them are on disk after a crash, or none. The caller
 /// holds their flush locks and operation locks. `joined` is called when the transaction is certain.
-pub(super) fn apply_all(
-    engine: &Engine,
-    mut parts: Vec<Part<'_>>,
-    reservation: MetaReservation,
-    joined: impl FnOnce(),
-) {
+pub(super) fn apply_all(files: &Files, mut parts: Vec<Part<'_>>, reservation: MetaReservation, joined: impl FnOnce()) {
     parts.sort_by_key(|part| (part.inode.tree.id(), part.inode.ino));
-    let join = engine.store.txn().join();
+    let join = files.store().txn().join();
     joined();
     if parts.len() > 1 {
         // All of it is on disk after a crash, or nothing: a log has one file at a time.
-        engine.log.turn_off();
+        files.names().turn_off();
     }
     let mut batch = Batch::new();
     let mut held = Vec::with_capacity(parts.len());
     for part in parts {
         let mut attr = part.inode.attr.lock();
-        put_change(
-            engine,
-            &mut batch,
-            part.inode,
-            part.change,
-            join.generation(),
-            &mut attr,
-        );
+        put_change(files, &mut batch, part.inode, part.change, join.generation(), &mut attr);
         noting_mode(part.inode, &mut attr, |attr| {
             (part.update)(attr, &mut part.inode.data.state.lock());
         });
@@ -108,7 +96,7 @@ pub(super) fn apply_all(
 /// Puts a change of extents into a batch of transaction `generation`, and into the attributes, whose item the caller
 /// puts when it has changed them all.
 pub(super) fn put_change(
-    engine: &Engine,
+    files: &Files,
     batch: &mut Batch,
     inode: &Inode,
     change: Change,
@@ -118,7 +106,7 @@ pub(super) fn put_change(
     let nbytes = change.plan.nbytes;
     put_plan(batch, inode, change.plan, &change.fresh, generation);
     if !change.sums.is_empty() {
-        csum::put(engine, batch, change.sums);
+        csum::put(files, batch, change.sums);
     }
     attr.attr.nbytes = attr.attr.nbytes.saturating_add_signed(nbytes);
     attr.attr.transid = generation;

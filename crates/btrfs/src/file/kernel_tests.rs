@@ -10,7 +10,7 @@ use cowshed_vfs::{Context, FileSystem, Lookup, NodeId};
 use super::WriteCtx;
 use super::tests::mount_device;
 use crate::fs::{Fs, MountOptions};
-use crate::inode::Inode;
+use crate::object::Inode;
 
 pub(super) fn run(program: &str, args: &[&str], dir: &Path) {
     run_in(dir, program, args).unwrap_or_else(|e| panic!("{e:#}"));
@@ -26,7 +26,7 @@ pub(super) fn lookup(fs: &Fs, name: &str) -> Arc<Inode> {
 pub(super) fn content(fs: &Fs, name: &str) -> Vec<u8> {
     let inode = lookup(fs, name);
     let mut all = vec![0xee; inode.attr_now().size as usize];
-    let len = super::read(fs.engine(), &inode, 0, &mut all).unwrap();
+    let len = super::read(fs.mount(), &inode, 0, &mut all).unwrap();
     assert_eq!(len, all.len());
     all
 }
@@ -40,7 +40,7 @@ fn text(len: usize) -> Vec<u8> {
 }
 
 fn write(fs: &Fs, name: &str, model: &mut Vec<u8>, at: usize, data: &[u8]) {
-    let written = super::write(fs.engine(), &lookup(fs, name), at as u64, data, WriteCtx::default()).unwrap();
+    let written = super::write(fs.mount(), &lookup(fs, name), at as u64, data, WriteCtx::default()).unwrap();
     assert_eq!(written, data.len());
     if model.len() < at + data.len() {
         model.resize(at + data.len(), 0);
@@ -102,13 +102,13 @@ fn writing_into_shared_and_compressed_extents_changes_one_file() {
         for (name, model) in names.iter().zip(&mut models).take(6) {
             write(&fs, name, model, model.len() / 2 + 100, &[7; 20_000]);
             write(&fs, name, model, 10, b"unaligned");
-            fs.engine().sync().unwrap();
+            fs.mount().sync().unwrap();
             write(&fs, name, model, 300_000, &[8; 5000]);
         }
         for (name, model) in names.iter().zip(&models) {
             assert!(content(&fs, name) == *model, "{compression}: {name} after writing");
         }
-        fs.engine().close().unwrap();
+        fs.mount().close().unwrap();
         drop(fs);
         volume.assert_clean();
         let read = |dir: &Path| {

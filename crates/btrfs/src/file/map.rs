@@ -9,18 +9,18 @@ use btrfs_format::view::{BackRef, ExtentView, keyed_back_ref};
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId};
 use cowshed_vfs::{MapExtent, MapKind};
 
-use super::extent::{Extent, Kind, OnDisk, Walk};
-use super::{round_down, round_up};
-use crate::engine::Engine;
+use crate::block::{round_down, round_up};
 use crate::error::Result;
-use crate::inode::Inode;
+use crate::extent::{Extent, Kind, OnDisk, Walk};
+use crate::files::Files;
+use crate::object::Inode;
 use btrfs_store::refs::RefName;
 
 /// Shows what overlaps a range of a file to `take`, in order, until it breaks off. Extents come as their items have them,
 /// not cut to the range and not merged; of a preallocated one that is dirty in places, each part comes for itself, and only
 /// where it overlaps. `wants_shared`: find out what is shared, which takes lookups for each extent.
 pub fn map(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     range: Range<u64>,
     wants_shared: bool,
@@ -29,7 +29,7 @@ pub fn map(
     let _op = inode.lock.read();
     let size = inode.attr.lock().attr.size;
     let range = round_down(range.start)..range.end.min(i64::MAX as u64);
-    let mut shares = wants_shared.then(|| Shares::new(engine, inode)).transpose()?;
+    let mut shares = wants_shared.then(|| Shares::new(files, inode)).transpose()?;
     let (mut from, mut taken) = (range.start, 0);
     while from < range.end {
         // Nobody writes while we hold the lock.
@@ -217,19 +217,19 @@ fn on_disk(
 
 /// Finds out whether extents are shared; remembers the last one, because neighbours are often parts of one.
 struct Shares<'e> {
-    engine: &'e Engine,
+    files: &'e Files,
     inode: &'e Inode,
     last_snapshot: Generation,
     last: Option<(btrfs_format::LogicalAddr, bool)>,
 }
 
 impl<'e> Shares<'e> {
-    fn new(engine: &'e Engine, inode: &'e Inode) -> Result<Self> {
+    fn new(files: &'e Files, inode: &'e Inode) -> Result<Self> {
         let key = Key::new(inode.tree.id().object_id(), KeyType::ROOT_ITEM, u64::MAX);
-        let root = engine.store.forest().root_tree().floor_same_type(&key)?;
+        let root = files.store().forest().root_tree().floor_same_type(&key)?;
         let root = root.and_then(|(_, item)| btrfs_format::view::root_item(&item));
         Ok(Self {
-            engine,
+            files,
             inode,
             last_snapshot: root.map_or(Generation(0), |root| root.last_snapshot.into()),
             last: None,
@@ -250,8 +250,8 @@ impl<'e> Shares<'e> {
 
     /// More than one reference by name, on disk and pending: places in other files, or elsewhere in this one.
     fn has_other_references(&self, disk: &OnDisk) -> Result<bool> {
-        let mut refs = self.engine.store.txn().pending_references(disk.addr);
-        let extents = self.engine.store.forest().require(TreeId::EXTENT)?;
+        let mut refs = self.files.store().txn().pending_references(disk.addr);
+        let extents = self.files.store().forest().require(TreeId::EXTENT)?;
         let object = ObjectId(disk.addr.get());
         let key = Key::new(object, KeyType::EXTENT_ITEM, disk.len_bytes);
         if let Some(item) = extents.get(&key)?
@@ -275,11 +275,11 @@ impl<'e> Shares<'e> {
 
     /// A snapshot has the leaf, too, or a node above it.
     fn lies_in_shared_leaf(&self, start: u64) -> Result<bool> {
-        let extents = self.engine.store.forest().require(TreeId::EXTENT)?;
+        let extents = self.files.store().forest().require(TreeId::EXTENT)?;
         let path = self
             .inode
             .tree
-            .path(&super::extent::extent_key(self.inode.ino, start))?;
+            .path(&crate::extent::extent_key(self.inode.ino, start))?;
         for (addr, level) in path {
             let object = ObjectId(addr.get());
             let skinny = Key::new(object, KeyType::METADATA_ITEM, level.into());
@@ -289,7 +289,7 @@ impl<'e> Shares<'e> {
                     let key = Key::new(
                         object,
                         KeyType::EXTENT_ITEM,
-                        self.engine.store.nodes().nodesize_bytes() as u64,
+                        self.files.store().nodes().nodesize_bytes() as u64,
                     );
                     (key, extents.get(&key)?)
                 }

@@ -14,9 +14,10 @@ use cowshed_vfs::{
 
 use super::map::map;
 use super::tests::mount_device;
-use super::{BLOCK, WriteCtx, freshness_of};
+use super::{WriteCtx, freshness_of};
+use crate::block::BLOCK;
 use crate::fs::{Fs, MountOptions};
-use crate::inode::Inode;
+use crate::object::Inode;
 use crate::testing::Dice;
 
 fn new_volume(size_bytes: u64) -> (Arc<MemDevice>, Fs) {
@@ -46,14 +47,14 @@ fn create(fs: &Fs, name: &str) -> Arc<Inode> {
 }
 
 fn write(fs: &Fs, inode: &Arc<Inode>, at: u64, data: &[u8]) {
-    let written = super::write(fs.engine(), inode, at, data, WriteCtx::default()).unwrap();
+    let written = super::write(fs.mount(), inode, at, data, WriteCtx::default()).unwrap();
     assert_eq!(written, data.len());
 }
 
 /// All changes from data to holes and back, found by seeking.
 fn borders(fs: &Fs, inode: &Arc<Inode>) -> Vec<u64> {
     let (mut found, mut at, mut what) = (Vec::new(), 0, SeekKind::Data);
-    while let Ok(next) = super::seek(fs.engine(), inode, at, what) {
+    while let Ok(next) = super::seek(fs.mount(), inode, at, what) {
         found.push(next);
         if next >= inode.attr_now().size {
             break;
@@ -91,7 +92,7 @@ fn seeking_goes_over_many_leaves_and_sees_what_is_pending() {
         model[block] = true;
     }
     assert_eq!(borders(&fs, &inode), borders_of(&model), "all in memory");
-    fs.engine().sync().unwrap();
+    fs.mount().sync().unwrap();
     assert_eq!(borders(&fs, &inode), borders_of(&model), "all in leaves");
     let mut dice = Dice::new(3);
     for round in 0..40 {
@@ -102,19 +103,19 @@ fn seeking_goes_over_many_leaves_and_sees_what_is_pending() {
                 write(&fs, &inode, block * BLOCK, &[8; BLOCK as usize]);
             } else {
                 let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                super::fallocate(fs.engine(), &inode, mode, block * BLOCK, BLOCK).unwrap();
+                super::fallocate(fs.mount(), &inode, mode, block * BLOCK, BLOCK).unwrap();
             }
             model[block as usize] = is_write;
         }
         match round % 4 {
-            0 => super::write_back_all(fs.engine()).unwrap(),
-            1 => fs.engine().store.nodes().drop_clean(),
-            2 => fs.engine().sync().unwrap(),
+            0 => super::write_back_all(fs.mount()).unwrap(),
+            1 => fs.mount().store().nodes().drop_clean(),
+            2 => fs.mount().sync().unwrap(),
             _ => {}
         }
         assert_eq!(borders(&fs, &inode), borders_of(&model), "round {round}");
     }
-    fs.engine().close().unwrap();
+    fs.mount().close().unwrap();
     drop(device);
 }
 
@@ -124,14 +125,14 @@ fn size(inode: &Inode) -> u64 {
 
 fn content(fs: &Fs, inode: &Arc<Inode>) -> Vec<u8> {
     let mut all = vec![0xee; size(inode) as usize];
-    assert_eq!(super::read(fs.engine(), inode, 0, &mut all).unwrap(), all.len());
+    assert_eq!(super::read(fs.mount(), inode, 0, &mut all).unwrap(), all.len());
     all
 }
 
 /// The checker finds nothing, the kernel neither, and it reads what we read.
 fn judge(device: &Arc<MemDevice>, fs: Fs, names: &[&str]) {
     let contents: Vec<_> = names.iter().map(|name| content(&fs, &open(&fs, name))).collect();
-    fs.engine().close().unwrap();
+    fs.mount().close().unwrap();
     drop(fs);
     let options = btrfs_check::CheckOptions {
         data_csums: true,
@@ -163,7 +164,7 @@ fn open(fs: &Fs, name: &str) -> Arc<Inode> {
 
 fn kinds(fs: &Fs, inode: &Arc<Inode>) -> Vec<(MapKind, u64, u64, bool)> {
     let mut found = Vec::new();
-    map(fs.engine(), inode, 0..u64::MAX, true, &mut |e| {
+    map(fs.mount(), inode, 0..u64::MAX, true, &mut |e| {
         found.push((e.kind, e.start, e.len_bytes, e.is_shared));
         ControlFlow::Continue(())
     })
@@ -184,10 +185,10 @@ const MIB: u64 = 1 << 20;
 fn a_clone_of_what_is_preallocated_is_preallocated_and_nobody_writes_into_the_others() {
     let (device, fs) = new_volume(256 << 20);
     let (a, b) = (create(&fs, "a"), create(&fs, "b"));
-    let engine = fs.engine();
-    super::fallocate(engine, &a, FallocateFlags::empty(), 0, MIB).unwrap();
+    let mount = fs.mount();
+    super::fallocate(mount, &a, FallocateFlags::empty(), 0, MIB).unwrap();
     write(&fs, &a, 0, &[1; 8192]);
-    super::clone_range(engine, &a, 0, &b, 0, 0).unwrap();
+    super::clone_range(mount, &a, 0, &b, 0, 0).unwrap();
     let expected = [
         (MapKind::Data, 0, 8192, true),
         (MapKind::Unwritten, 8192, MIB - 8192, true),
@@ -198,18 +199,18 @@ fn a_clone_of_what_is_preallocated_is_preallocated_and_nobody_writes_into_the_ot
     for round in 0..3_u8 {
         let at = 16384 + u64::from(round) * 8192;
         write(&fs, &b, at, &[2 + round; 4096]);
-        super::write_back_all(engine).unwrap();
+        super::write_back_all(mount).unwrap();
         write(&fs, &a, at, &[12 + round; 4096]);
-        super::write_back_all(engine).unwrap();
-        engine.store.nodes().drop_clean();
+        super::write_back_all(mount).unwrap();
+        mount.store().nodes().drop_clean();
         assert_eq!(content(&fs, &b)[at as usize..][..4096], [2 + round; 4096]);
         assert_eq!(content(&fs, &a)[at as usize..][..4096], [12 + round; 4096]);
-        engine.sync().unwrap();
+        mount.sync().unwrap();
     }
     // Within one file.
-    super::clone_range(engine, &a, 512 << 10, &a, 2 * MIB, 64 << 10).unwrap();
+    super::clone_range(mount, &a, 512 << 10, &a, 2 * MIB, 64 << 10).unwrap();
     write(&fs, &a, 512 << 10, &[7; 4096]);
-    super::write_back_all(engine).unwrap();
+    super::write_back_all(mount).unwrap();
     assert_eq!(content(&fs, &a)[2 * MIB as usize..][..4096], [0; 4096]);
     judge(&device, fs, &["a", "b"]);
 }
@@ -218,11 +219,11 @@ fn a_clone_of_what_is_preallocated_is_preallocated_and_nobody_writes_into_the_ot
 fn dedupe_shares_what_is_the_same_and_nothing_else() {
     let (device, fs) = new_volume(256 << 20);
     let (a, b) = (create(&fs, "a"), create(&fs, "b"));
-    let engine = fs.engine();
+    let mount = fs.mount();
     write(&fs, &a, 0, &vec![5; 100_000]);
     write(&fs, &b, 0, &vec![5; 100_000]);
     let times = b.attr_now().mtime;
-    let dedupe = |at, to, len| super::dedupe_range(engine, &a, at, &b, to, len);
+    let dedupe = |at, to, len| super::dedupe_range(mount, &a, at, &b, to, len);
     assert_eq!(dedupe(0, 0, 100_000).unwrap(), Dedupe::Same(100_000));
     assert_eq!(b.attr_now().mtime, times, "the content has not changed");
     assert!(kinds(&fs, &b).iter().all(|(_, _, _, is_shared)| *is_shared));
@@ -230,10 +231,7 @@ fn dedupe_shares_what_is_the_same_and_nothing_else() {
     assert_eq!(dedupe(0, 0, 0).unwrap(), Dedupe::Same(0));
     assert_eq!(errno(dedupe(0, 0, 100_001)), Errno::Invalid);
     assert_eq!(errno(dedupe(1, 0, 4096)), Errno::Invalid);
-    assert_eq!(
-        errno(super::dedupe_range(engine, &a, 0, &a, 4096, 8192)),
-        Errno::Invalid
-    );
+    assert_eq!(errno(super::dedupe_range(mount, &a, 0, &a, 4096, 8192)), Errno::Invalid);
     write(&fs, &b, 50_000, &[6]);
     assert_eq!(dedupe(0, 0, 100_000).unwrap(), Dedupe::Differs);
     assert_eq!(content(&fs, &b)[50_000], 6);
@@ -248,7 +246,7 @@ fn dedupe_shares_what_is_the_same_and_nothing_else() {
     write(&fs, &a, 0, &large);
     write(&fs, &b, 0, &large);
     write(&fs, &b, 30 << 20, &[8]);
-    engine.sync().unwrap();
+    mount.sync().unwrap();
     assert_eq!(dedupe(0, 0, large.len() as u64).unwrap(), Dedupe::Differs);
     assert!(!is_shared().contains(&true), "nothing is shared");
     assert_eq!(
@@ -269,10 +267,10 @@ fn dedupe_shares_what_is_the_same_and_nothing_else() {
 fn clones_that_cannot_be_are_refused() {
     let (_device, fs) = new_volume(256 << 20);
     let (a, b) = (create(&fs, "a"), create(&fs, "b"));
-    let engine = fs.engine();
+    let mount = fs.mount();
     write(&fs, &a, 0, &[1; 10_000]);
     write(&fs, &b, 0, &[2; 20_000]);
-    let clone = |src: &Arc<Inode>, at, dst: &Arc<Inode>, to, len| super::clone_range(engine, src, at, dst, to, len);
+    let clone = |src: &Arc<Inode>, at, dst: &Arc<Inode>, to, len| super::clone_range(mount, src, at, dst, to, len);
     for (at, to, len) in [
         (1, 0, 4096),
         (0, 1, 4096),
@@ -285,7 +283,7 @@ fn clones_that_cannot_be_are_refused() {
     }
     assert_eq!(errno(clone(&b, 0, &b, 4096, 8192)), Errno::Invalid);
     assert_eq!(errno(clone(&a, 0, &b, i64::MAX as u64 & !4095, 8192)), Errno::Invalid);
-    b.attr.lock().attr.flags |= crate::inode::flags::NODATASUM;
+    b.attr.lock().attr.flags |= crate::object::flags::NODATASUM;
     assert_eq!(errno(clone(&a, 0, &b, 0, 4096)), Errno::Invalid);
     let plain = Exchange {
         a_offset: 0,
@@ -296,11 +294,11 @@ fn clones_that_cannot_be_are_refused() {
         fresh_b: None,
         dry_run: false,
     };
-    assert_eq!(errno(super::exchange_range(engine, &a, &b, &plain)), Errno::Invalid);
-    b.attr.lock().attr.flags &= !crate::inode::flags::NODATASUM;
+    assert_eq!(errno(super::exchange_range(mount, &a, &b, &plain)), Errno::Invalid);
+    b.attr.lock().attr.flags &= !crate::object::flags::NODATASUM;
     assert_eq!(content(&fs, &b), [2; 20_000], "nothing has changed");
     let fresh = freshness_of(&b);
-    let exchange = |what: Exchange| super::exchange_range(engine, &a, &b, &what);
+    let exchange = |what: Exchange| super::exchange_range(mount, &a, &b, &what);
     exchange(Exchange {
         fresh_b: Some(fresh),
         dry_run: true,
@@ -333,14 +331,14 @@ fn clones_that_cannot_be_are_refused() {
     ] {
         assert_eq!(errno(exchange(bad)), Errno::Invalid, "{bad:?}");
     }
-    assert_eq!(errno(super::exchange_range(engine, &b, &b, &plain)), Errno::Invalid);
+    assert_eq!(errno(super::exchange_range(mount, &b, &b, &plain)), Errno::Invalid);
 }
 
 #[test]
 fn exchanges_match_a_model() {
     for explicit_holes in [false, true] {
         let (device, fs) = new_volume_with(256 << 20, explicit_holes);
-        let engine = fs.engine();
+        let mount = fs.mount();
         let names = ["a", "b", "c"];
         let inodes = names.map(|name| create(&fs, name));
         let mut models: [Vec<u8>; 3] = Default::default();
@@ -358,11 +356,11 @@ fn exchanges_match_a_model() {
                 models[i][at as usize..end].copy_from_slice(&data);
             } else if dice.below(4) == 0 {
                 let new_size = dice.below(3000);
-                super::truncate(engine, &inodes[i], new_size).unwrap();
+                super::truncate(mount, &inodes[i], new_size).unwrap();
                 models[i].resize(new_size as usize, 0);
             } else if dice.below(4) == 0 {
                 let (at, len) = (dice.below(8) * BLOCK, (1 + dice.below(8)) * BLOCK);
-                super::fallocate(engine, &inodes[i], FallocateFlags::KEEP_SIZE, at, len).unwrap();
+                super::fallocate(mount, &inodes[i], FallocateFlags::KEEP_SIZE, at, len).unwrap();
             } else {
                 let what = Exchange {
                     a_offset: dice.below(8) * BLOCK,
@@ -375,13 +373,13 @@ fn exchanges_match_a_model() {
                 };
                 let written = data_blocks(&fs, &inodes[i]);
                 kept += u32::from(what.only_written && written.contains(&false));
-                let done = super::exchange_range(engine, &inodes[i], &inodes[j], &what);
+                let done = super::exchange_range(mount, &inodes[i], &inodes[j], &what);
                 exchange_model(&mut models, i, j, &what, &written, done.is_ok());
             }
             match dice.below(12) {
-                0 => engine.sync().unwrap(),
-                1 => super::write_back_all(engine).unwrap(),
-                2 => engine.store.nodes().drop_clean(),
+                0 => mount.sync().unwrap(),
+                1 => super::write_back_all(mount).unwrap(),
+                2 => mount.store().nodes().drop_clean(),
                 _ => {}
             }
             for k in [i, j] {
@@ -461,18 +459,18 @@ fn defragmenting_a_range_that_ends_within_a_block_keeps_the_block() {
     let f = create(&fs, "f");
     for block in [0, 2, 4, 6, 1, 3, 5, 7] {
         write(&fs, &f, block * BLOCK, &[1 + block as u8; BLOCK as usize]);
-        super::write_back_all(fs.engine()).unwrap();
+        super::write_back_all(fs.mount()).unwrap();
     }
     let before = content(&fs, &f);
     let what = Defrag {
         target_bytes: MIB,
         compress: None,
     };
-    let rewritten = super::defragment(fs.engine(), &f, 100..5 * BLOCK + 100, &what).unwrap();
+    let rewritten = super::defragment(fs.mount(), &f, 100..5 * BLOCK + 100, &what).unwrap();
     assert_eq!(rewritten, 6 * BLOCK);
     assert!(content(&fs, &f) == before);
     assert_eq!(
-        super::defragment(fs.engine(), &f, 0..u64::MAX, &what).unwrap(),
+        super::defragment(fs.mount(), &f, 0..u64::MAX, &what).unwrap(),
         8 * BLOCK
     );
     assert_eq!(kinds(&fs, &f), [(MapKind::Data, 0, 8 * BLOCK, false)]);
@@ -484,7 +482,7 @@ fn defragmenting_a_range_that_ends_within_a_block_keeps_the_block() {
 fn a_map_in_pages_gets_to_the_end_of_a_preallocated_extent_that_is_dirty_in_places() {
     let (_device, fs) = new_volume(256 << 20);
     let a = create(&fs, "a");
-    super::fallocate(fs.engine(), &a, FallocateFlags::empty(), 0, MIB).unwrap();
+    super::fallocate(fs.mount(), &a, FallocateFlags::empty(), 0, MIB).unwrap();
     for at in (4096..MIB).step_by(5 * 4096) {
         write(&fs, &a, at, &[1; 8192]);
     }
@@ -502,11 +500,11 @@ fn a_hole_that_is_cloned_over_many_extents_is_shared_in_steps() {
     for at in (0..1000).map(|n| n * 8192) {
         write(&fs, &b, at, &[1; 4096]);
     }
-    super::write_back(fs.engine(), &b).unwrap();
-    super::truncate(fs.engine(), &a, 1000 * 8192).unwrap();
+    super::write_back(fs.mount(), &b).unwrap();
+    super::truncate(fs.mount(), &a, 1000 * 8192).unwrap();
     write(&fs, &a, 500 * 8192, &[3; 4096]);
     let before = b.attr.lock().attr.sequence;
-    super::clone_range(fs.engine(), &a, 0, &b, 0, 0).unwrap();
+    super::clone_range(fs.mount(), &a, 0, &b, 0, 0).unwrap();
     let steps = b.attr.lock().attr.sequence - before;
     assert!((8..20).contains(&steps), "{steps} steps");
     assert!(content(&fs, &a) == content(&fs, &b));
@@ -521,14 +519,14 @@ fn a_map_in_pages_of_very_many_dirty_places_takes_about_as_long_as_a_whole_one()
     let (_device, fs) = new_volume(1 << 30);
     let (sparse, preallocated) = (create(&fs, "sparse"), create(&fs, "preallocated"));
     super::fallocate(
-        fs.engine(),
+        fs.mount(),
         &preallocated,
         FallocateFlags::empty(),
         0,
         PLACES * 3 * BLOCK,
     )
     .unwrap();
-    super::truncate(fs.engine(), &sparse, PLACES * 3 * BLOCK).unwrap();
+    super::truncate(fs.mount(), &sparse, PLACES * 3 * BLOCK).unwrap();
     for inode in [&sparse, &preallocated] {
         (0..PLACES).for_each(|n| write(&fs, inode, (3 * n + 1) * BLOCK, &[1; BLOCK as usize]));
         let begin = std::time::Instant::now();
@@ -542,12 +540,12 @@ fn a_map_in_pages_of_very_many_dirty_places_takes_about_as_long_as_a_whole_one()
         let ranges = |all: Vec<(MapKind, u64, u64, bool)>| all.into_iter().map(|e| (e.1, e.2)).collect::<Vec<_>>();
         let landing = in_pages(&fs, inode, PAGE, false, |pages| {
             if pages == 20 {
-                super::write_back(fs.engine(), inode).unwrap();
+                super::write_back(fs.mount(), inode).unwrap();
             }
         });
         assert!(ranges(landing) == ranges(all));
     }
-    fs.engine().close().unwrap();
+    fs.mount().close().unwrap();
 }
 
 /// A map that is asked for in pages, each from where the last one was broken off; pages must get on.
@@ -561,7 +559,7 @@ fn in_pages(
     let (mut paged, mut from, mut pages) = (Vec::new(), Some(0), 0);
     while let Some(start) = from.take() {
         let mut count = 0;
-        map(fs.engine(), inode, start..u64::MAX, wants_shared, &mut |e| {
+        map(fs.mount(), inode, start..u64::MAX, wants_shared, &mut |e| {
             if count == page {
                 assert!(e.start > start, "the same again from {start} on");
                 from = Some(e.start);
@@ -586,9 +584,9 @@ fn a_hole_behind_the_end_leaves_blocks_that_it_covers_in_part() {
     // The kernel's for the first; in the block of the end it writes zeros instead.
     for (name, size, blocks) in [("a", 0, 14..24), ("b", 58_000, 15..24)] {
         let file = create(&fs, name);
-        super::truncate(fs.engine(), &file, size).unwrap();
-        super::fallocate(fs.engine(), &file, FallocateFlags::KEEP_SIZE, 8 * BLOCK, 16 * BLOCK).unwrap();
-        super::fallocate(fs.engine(), &file, punch, 8 * BLOCK, 26_137).unwrap();
+        super::truncate(fs.mount(), &file, size).unwrap();
+        super::fallocate(fs.mount(), &file, FallocateFlags::KEEP_SIZE, 8 * BLOCK, 16 * BLOCK).unwrap();
+        super::fallocate(fs.mount(), &file, punch, 8 * BLOCK, 26_137).unwrap();
         let found: Vec<_> = kinds(&fs, &file)
             .iter()
             .map(|(_, start, len, _)| start / BLOCK..(start + len) / BLOCK)
@@ -603,11 +601,11 @@ fn a_hole_behind_the_end_leaves_blocks_that_it_covers_in_part() {
 fn what_comes_and_goes_in_one_transaction_never_reaches_the_extent_tree() {
     let (device, fs) = new_volume(256 << 20);
     let a = create(&fs, "a");
-    let engine = fs.engine();
-    engine.sync().unwrap();
+    let mount = fs.mount();
+    mount.sync().unwrap();
     let place = |at: u64| {
         let mut found = None;
-        map(engine, &a, at..at + 1, false, &mut |e| {
+        map(mount, &a, at..at + 1, false, &mut |e| {
             found = Some((LogicalAddr(e.disk_addr), e.disk_bytes));
             ControlFlow::Continue(())
         })
@@ -616,31 +614,35 @@ fn what_comes_and_goes_in_one_transaction_never_reaches_the_extent_tree() {
     };
     let item = |(addr, len): (LogicalAddr, u64)| {
         let key = Key::new(ObjectId(addr.get()), KeyType::EXTENT_ITEM, len);
-        let extents = engine.store.forest().require(TreeId::EXTENT).unwrap();
+        let extents = mount.store().forest().require(TreeId::EXTENT).unwrap();
         extents.get(&key).unwrap().map(|item| item.to_vec())
     };
     // One that goes, and one that stays: with what it is looked for, it is found.
     write(&fs, &a, 0, &vec![1; 1 << 20]);
-    super::write_back(engine, &a).unwrap();
+    super::write_back(mount, &a).unwrap();
     let gone = place(0);
     write(&fs, &a, 4 << 20, &[2; 8192]);
-    super::write_back(engine, &a).unwrap();
+    super::write_back(mount, &a).unwrap();
     let stays = place(4 << 20);
-    assert_eq!(engine.store.txn().pending_references(gone.0).len(), 1);
+    assert_eq!(mount.store().txn().pending_references(gone.0).len(), 1);
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    super::fallocate(engine, &a, punch, 0, 2 << 20).unwrap();
-    assert_eq!(engine.store.txn().pending_references(gone.0), [], "it nets to nothing");
-    assert_eq!(engine.store.txn().pending_references(stays.0).len(), 1);
-    engine.commit().unwrap();
+    super::fallocate(mount, &a, punch, 0, 2 << 20).unwrap();
+    assert_eq!(mount.store().txn().pending_references(gone.0), [], "it nets to nothing");
+    assert_eq!(mount.store().txn().pending_references(stays.0).len(), 1);
+    mount.commit().unwrap();
     assert_eq!((item(gone), item(stays).is_some()), (None, true));
     // An extent of before is referred to once more and once less.
-    let clone = |to: u64| super::clone_range(engine, &a, 4 << 20, &a, to, 8192).unwrap();
+    let clone = |to: u64| super::clone_range(mount, &a, 4 << 20, &a, to, 8192).unwrap();
     let before = item(stays);
     clone(0);
-    assert_eq!(engine.store.txn().pending_references(stays.0).len(), 1);
-    super::fallocate(engine, &a, punch, 0, 8192).unwrap();
-    assert_eq!(engine.store.txn().pending_references(stays.0), [], "one came, one went");
-    engine.commit().unwrap();
+    assert_eq!(mount.store().txn().pending_references(stays.0).len(), 1);
+    super::fallocate(mount, &a, punch, 0, 8192).unwrap();
+    assert_eq!(
+        mount.store().txn().pending_references(stays.0),
+        [],
+        "one came, one went"
+    );
+    mount.commit().unwrap();
     assert_eq!(item(stays), before);
     judge(&device, fs, &["a"]);
 }

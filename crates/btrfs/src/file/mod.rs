@@ -12,24 +12,13 @@
 //! flush lock is taken.
 
 mod ahead;
-mod appended;
 mod atomic;
-mod blocks;
 mod clone;
-pub mod compress;
 mod csum;
-mod data;
-pub mod decompress;
 mod defrag;
-mod dirty;
-mod entropy;
 mod exchange;
-mod extent;
-mod failures;
 mod fallocate;
 mod items;
-mod lzo;
-mod lzo_encode;
 pub mod map;
 mod pack;
 mod place;
@@ -37,30 +26,23 @@ mod read;
 mod replace;
 pub(crate) mod replay;
 mod seek;
-mod shared;
 mod sharing;
-mod spare;
 mod truncate;
 mod write;
 mod writeback;
 
-pub use atomic::{GROUP_BYTES_MAX, Group};
-pub use blocks::with_delalloc;
+pub use atomic::{Close, GROUP_BYTES_MAX, Group};
 pub use clone::{clone_as, clone_range, clones_anything, copied_bytes, copy_as, copy_range, dedupe_range};
 pub(crate) use csum::load as load_sums;
-pub use data::FileData;
 pub use defrag::defragment;
 pub use exchange::{EXTENTS_MAX, exchange_as, exchange_range, freshness_of};
-pub use failures::{OnLost, Opened};
 pub use fallocate::{fallocate, fallocate_as};
 pub use read::read;
 pub use seek::seek;
-pub use shared::FileShared;
-pub(crate) use shared::has_no_holes;
 pub(crate) use sharing::note_dropped;
 pub use truncate::{drop_extents_of_deleted, truncate};
 pub use write::{First, WriteCtx, write};
-pub use writeback::{sync_all, write_back, write_back_all, write_back_as, write_back_for_space};
+pub use writeback::{sync, sync_all, write_back, write_back_all, write_back_as};
 
 #[cfg(test)]
 mod ahead_tests;
@@ -98,20 +80,3 @@ mod strange_tests;
 mod tests;
 #[cfg(test)]
 mod truncate_tests;
-
-/// Bytes of a block of file data: the only sector size that this engine mounts.
-pub const BLOCK_BYTES: u32 = 4096;
-/// [`BLOCK_BYTES`] as file offsets count.
-const BLOCK: u64 = BLOCK_BYTES as u64;
-/// The largest file, as on the kernel's side: offsets are signed there. Its last block ends one byte behind what a file may hold.
-pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
-/// The largest data extent that is made.
-const EXTENT_BYTES_MAX: u64 = 128 << 20;
-
-const fn round_down(n: u64) -> u64 {
-    n & !(BLOCK - 1)
-}
-/// Rounds up to blocks. File offsets are below 2^63, so this does not overflow.
-const fn round_up(n: u64) -> u64 {
-    round_down(n + (BLOCK - 1))
-}

@@ -16,14 +16,15 @@ use std::ops::Range;
 
 use cowshed_vfs::{Algorithm, Compression};
 
-use super::compress;
-use super::extent::COMPRESSED_BYTES_MAX;
 use super::place::{Run, slices};
-use super::shared::INLINE_BYTES_MAX;
-use super::{BLOCK, entropy, round_up};
-use crate::engine::Engine;
+use crate::block::{BLOCK, round_up};
+use crate::compression::compress;
+use crate::compression::entropy;
 use crate::error::Result;
-use crate::inode::{Inode, flags};
+use crate::extent::COMPRESSED_BYTES_MAX;
+use crate::files::Files;
+use crate::object::INLINE_BYTES_MAX;
+use crate::object::{Inode, flags};
 use crate::xattr::{self, props};
 
 /// How the data of a file is to be compressed.
@@ -62,9 +63,9 @@ impl Packed {
 }
 
 /// How data of the inode that is written now is compressed; `None`: not at all.
-pub(super) fn choose(engine: &Engine, inode: &Inode) -> Result<Option<Choice>> {
+pub(super) fn choose(files: &Files, inode: &Inode) -> Result<Option<Choice>> {
     let bits = inode.flags();
-    let policy = engine.objects.policy().compress;
+    let policy = files.objects().policy().compress;
     if bits & (flags::NODATACOW | flags::NODATASUM) != 0 {
         return Ok(None);
     }
@@ -112,14 +113,14 @@ pub(super) fn chunks(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
 }
 
 /// Compresses one chunk of a run.
-pub(super) fn pack_chunk(engine: &Engine, choice: Choice, run: &Run, range: &Range<u64>) -> Packed {
+pub(super) fn pack_chunk(files: &Files, choice: Choice, run: &Run, range: &Range<u64>) -> Packed {
     let len = range.end - range.start;
     // A block more or less is the least that can be saved.
     if len <= BLOCK {
         return Packed::Raw { marks: false };
     }
     let data = contiguous(run, range);
-    let mut packed = pack(engine, choice, &data, len - BLOCK);
+    let mut packed = pack(files, choice, &data, len - BLOCK);
     if let Packed::Smaller { bytes, .. } = &mut packed {
         bytes.resize(round_up(bytes.len() as u64) as usize, 0);
     }
@@ -130,7 +131,7 @@ pub(super) fn pack_chunk(engine: &Engine, choice: Choice, run: &Run, range: &Ran
 ///
 /// What was watched of the kernel: it samples the whole block; what fits inline no better than it is does not mark the file,
 /// only what does not become smaller at all, and LZO has a whole block of room for that.
-pub(super) fn pack_inline(engine: &Engine, choice: Choice, block: &[u8], len: usize) -> Packed {
+pub(super) fn pack_inline(files: &Files, choice: Choice, block: &[u8], len: usize) -> Packed {
     if !choice.force && !entropy::looks_compressible(block) {
         return Packed::Raw { marks: false };
     }
@@ -139,7 +140,7 @@ pub(super) fn pack_inline(engine: &Engine, choice: Choice, block: &[u8], len: us
         Algorithm::Lzo => BLOCK as usize,
         Algorithm::Zlib | Algorithm::Zstd => len - 1,
     };
-    match engine.file.encoders.compress(choice.how, &block[..len], limit_bytes) {
+    match files.data().encoders.compress(choice.how, &block[..len], limit_bytes) {
         Some(bytes) if bytes.len() < len && bytes.len() as u64 <= INLINE_BYTES_MAX => {
             Packed::Smaller { algorithm, bytes }
         }
@@ -148,12 +149,12 @@ pub(super) fn pack_inline(engine: &Engine, choice: Choice, block: &[u8], len: us
     }
 }
 
-fn pack(engine: &Engine, choice: Choice, data: &[u8], limit_bytes: u64) -> Packed {
+fn pack(files: &Files, choice: Choice, data: &[u8], limit_bytes: u64) -> Packed {
     let looks_compressible = || choice.force || entropy::looks_compressible(data);
     if !choice.is_hopeful && !looks_compressible() {
         return Packed::Raw { marks: false };
     }
-    match engine.file.encoders.compress(choice.how, data, limit_bytes as usize) {
+    match files.data().encoders.compress(choice.how, data, limit_bytes as usize) {
         Some(bytes) => Packed::Smaller {
             algorithm: choice.how.algorithm(),
             bytes,

@@ -11,16 +11,17 @@ use btrfs_format::LogicalAddr;
 use btrfs_format::items::compression;
 use cowshed_vfs::Algorithm;
 
-use super::compress;
-use super::data::Flight;
-use super::extent::{Extent, Kind, OnDisk, Walk};
 use super::items::{Change, NOW};
 use super::pack::{self, Choice, Packed};
 use super::replace::{self, Replacement};
-use super::{EXTENT_BYTES_MAX, csum, sharing};
-use crate::engine::Engine;
+use super::{csum, sharing};
+use crate::block::EXTENT_BYTES_MAX;
+use crate::compression::compress;
 use crate::error::{Error, Result, StoreError};
-use crate::inode::{Inode, flags};
+use crate::extent::{Extent, Kind, OnDisk, Walk};
+use crate::files::Files;
+use crate::object::{Inode, flags};
+use crate::pagecache::Flight;
 use btrfs_store::space::DataReservation;
 
 /// Bytes that a worker checksums and writes at once, at most and at least.
@@ -84,7 +85,7 @@ pub(super) struct Placed {
 /// Finds places for all runs, writes their data and prepares the items. What was allocated is in `allocated`, also when
 /// an error is returned.
 pub(super) fn place(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     runs: &[Run],
     choice: Option<Choice>,
@@ -97,17 +98,17 @@ pub(super) fn place(
     let mut existing = Vec::new();
     for run in runs {
         let found = gather(inode, &run.range, &mut existing)?;
-        spots.push(lay_out(engine, inode, run, found, choice.is_some(), moves_data)?);
+        spots.push(lay_out(files, inode, run, found, choice.is_some(), moves_data)?);
     }
     let (is_incompressible, packs_well) = match choice {
-        Some(choice) => pack_all(engine, choice, runs, &mut spots),
+        Some(choice) => pack_all(files, choice, runs, &mut spots),
         None => (false, None),
     };
     let mut targets = Vec::with_capacity(runs.len());
     for spots in spots {
-        targets.push(find_places(engine, spots, reservation.as_mut(), allocated)?);
+        targets.push(find_places(files, spots, reservation.as_mut(), allocated)?);
     }
-    let sums = write(engine, inode, runs, &targets)?;
+    let sums = write(files, inode, runs, &targets)?;
     let streams = targets.iter_mut().flatten().filter_map(|target| target.packed.take());
     streams.for_each(compress::recycle);
     let replacements: Vec<_> = targets.into_iter().flat_map(replacements_of).collect();
@@ -136,7 +137,7 @@ pub(super) fn gather<'e>(inode: &Inode, range: &Range<u64>, existing: &'e mut Ve
 
 /// What may be written in place is; the rest gets new extents. `moves_data`: data takes the place of no data.
 fn lay_out(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     run: &Run,
     existing: &[Extent],
@@ -157,7 +158,7 @@ fn lay_out(
     for extent in existing {
         let Kind::Disk(disk) = &extent.kind else { continue };
         let (from, to) = (extent.start.max(pos), extent.end().min(run.range.end));
-        if from >= to || (moves_data && !disk.is_prealloc) || !sharing::may_write_in_place(engine, inode, extent, disk)?
+        if from >= to || (moves_data && !disk.is_prealloc) || !sharing::may_write_in_place(files, inode, extent, disk)?
         {
             continue;
         }
@@ -179,7 +180,7 @@ fn lay_out(
 }
 
 /// Could all of a range be written in place?
-pub(super) fn has_place(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>) -> Result<bool> {
+pub(super) fn has_place(files: &Files, inode: &Arc<Inode>, range: &Range<u64>) -> Result<bool> {
     let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
     let mut pos = range.start;
     while pos < range.end {
@@ -189,7 +190,7 @@ pub(super) fn has_place(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>)
         let Kind::Disk(disk) = &extent.kind else {
             return Ok(false);
         };
-        if !sharing::may_write_in_place(engine, inode, &extent, disk)? {
+        if !sharing::may_write_in_place(files, inode, &extent, disk)? {
             return Ok(false);
         }
         pos = extent.end();
@@ -199,7 +200,7 @@ pub(super) fn has_place(engine: &Engine, inode: &Arc<Inode>, range: &Range<u64>)
 
 /// Compresses what gets new extents: did something fail to become smaller that should have, and did it go well
 /// ([`Placed::packs_well`])?
-fn pack_all(engine: &Engine, choice: Choice, runs: &[Run], spots: &mut [Vec<Spot>]) -> (bool, Option<bool>) {
+fn pack_all(files: &Files, choice: Choice, runs: &[Run], spots: &mut [Vec<Spot>]) -> (bool, Option<bool>) {
     let mut jobs = Vec::new();
     for (run, spots) in runs.iter().zip(spots) {
         for spot in spots {
@@ -208,8 +209,8 @@ fn pack_all(engine: &Engine, choice: Choice, runs: &[Run], spots: &mut [Vec<Spot
             }
         }
     }
-    let packed = engine.store.workers().run(jobs, |(run, range, packed)| {
-        *packed = pack::pack_chunk(engine, choice, run, range);
+    let packed = files.store().workers().run(jobs, |(run, range, packed)| {
+        *packed = pack::pack_chunk(files, choice, run, range);
         (packed.marks(), packed.is_smaller())
     });
     let marks = packed.iter().any(|(marks, _)| *marks);
@@ -220,7 +221,7 @@ fn pack_all(engine: &Engine, choice: Choice, runs: &[Run], spots: &mut [Vec<Spot
 
 /// Allocates in order. Adjacent parts that are not compressed share extents.
 fn find_places(
-    engine: &Engine,
+    files: &Files,
     spots: Vec<Spot>,
     mut reservation: Option<&mut DataReservation>,
     allocated: &mut Vec<(LogicalAddr, u64)>,
@@ -231,7 +232,7 @@ fn find_places(
         let (range, packed) = match spot {
             Spot::Fresh(range, Packed::Smaller { algorithm, bytes }) => {
                 let held = reservation.as_deref_mut().ok_or(Error::Store(StoreError::NoSpace))?;
-                match place_packed(engine, &range, algorithm, bytes, held, allocated)? {
+                match place_packed(files, &range, algorithm, bytes, held, allocated)? {
                     Some(target) => (range, Some(target)),
                     None => (range, None),
                 }
@@ -254,12 +255,12 @@ fn find_places(
         match packed {
             None if raw.end == range.start && !raw.is_empty() => raw.end = range.end,
             None => {
-                allocate(engine, raw, reservation.as_deref_mut(), allocated, &mut targets)?;
+                allocate(files, raw, reservation.as_deref_mut(), allocated, &mut targets)?;
                 raw = range;
             }
             Some(target) => {
                 allocate(
-                    engine,
+                    files,
                     std::mem::take(&mut raw),
                     reservation.as_deref_mut(),
                     allocated,
@@ -269,13 +270,13 @@ fn find_places(
             }
         }
     }
-    allocate(engine, raw, reservation, allocated, &mut targets)?;
+    allocate(files, raw, reservation, allocated, &mut targets)?;
     Ok(targets)
 }
 
 /// An extent for compressed data; `None` where free space has no piece that is large enough.
 fn place_packed(
-    engine: &Engine,
+    files: &Files,
     range: &Range<u64>,
     algorithm: Algorithm,
     bytes: Vec<u8>,
@@ -283,11 +284,11 @@ fn place_packed(
     allocated: &mut Vec<(LogicalAddr, u64)>,
 ) -> Result<Option<Target>> {
     let len_bytes = bytes.len() as u64;
-    let Some(addr) = engine.store.space().alloc_data_whole(reservation, len_bytes)? else {
+    let Some(addr) = files.store().space().alloc_data_whole(reservation, len_bytes)? else {
         return Ok(None);
     };
     allocated.push((addr, len_bytes));
-    engine.store.volume().need_features(compress::feature(algorithm));
+    files.store().volume().need_features(compress::feature(algorithm));
     let disk = OnDisk {
         ram_bytes: range.end - range.start,
         compression: compress::on_disk(algorithm),
@@ -303,7 +304,7 @@ fn place_packed(
 
 /// New extents for a range of the file.
 fn allocate(
-    engine: &Engine,
+    files: &Files,
     range: Range<u64>,
     reservation: Option<&mut DataReservation>,
     allocated: &mut Vec<(LogicalAddr, u64)>,
@@ -316,7 +317,7 @@ fn allocate(
     let mut pos = range.start;
     while pos < range.end {
         let want = (range.end - pos).min(EXTENT_BYTES_MAX);
-        let (addr, len_bytes) = engine.store.space().alloc_data(reservation, want)?;
+        let (addr, len_bytes) = files.store().space().alloc_data(reservation, want)?;
         allocated.push((addr, len_bytes));
         targets.push(Target {
             range: pos..pos + len_bytes,
@@ -367,21 +368,21 @@ fn replacements_of(targets: Vec<Target>) -> Vec<Replacement> {
 
 /// Writes data to its places; returns its checksums by address.
 fn write(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     runs: &[Run],
     targets: &[Vec<Target>],
 ) -> Result<Vec<(LogicalAddr, Vec<u8>)>> {
-    let jobs = write_jobs(runs, targets, engine.store.workers().threads());
+    let jobs = write_jobs(runs, targets, files.store().workers().threads());
     let wants_sums = inode.flags() & flags::NODATASUM == 0;
-    let done = engine.store.workers().run(jobs, |writes| -> Result<Vec<_>> {
+    let done = files.store().workers().run(jobs, |writes| -> Result<Vec<_>> {
         let mut sums = Vec::new();
         if wants_sums {
             let sum =
-                |&(addr, data): &(LogicalAddr, &[u8])| (addr, csum::compute(engine.store.volume().csum_type(), data));
+                |&(addr, data): &(LogicalAddr, &[u8])| (addr, csum::compute(files.store().volume().csum_type(), data));
             sums.extend(writes.iter().map(sum));
         }
-        engine.store.volume().write(&writes)?;
+        files.store().volume().write(&writes)?;
         Ok(sums)
     });
     let mut all = Vec::new();

@@ -7,19 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cowshed_vfs::{Defrag, Exchange};
 
-use super::compress::CompressPolicy;
 use super::tests::{Bench, plain};
-use super::{BLOCK, Group, WriteCtx};
-use crate::engine::Engine;
+use super::{Group, WriteCtx};
+use crate::block::BLOCK;
+use crate::compression::compress::CompressPolicy;
 use crate::fs::MountOptions;
-use crate::inode::Inode;
+use crate::mount::Mount;
+use crate::object::Inode;
 use crate::testing::{Dice, SetOnDrop};
 use std::sync::Arc;
 
 const BLOCKS: u64 = 96;
 const STEPS: u64 = 150;
 
-fn step(engine: &Engine, files: &[Arc<Inode>], dice: &mut Dice) -> crate::Result<()> {
+fn step(mount: &Mount, files: &[Arc<Inode>], dice: &mut Dice) -> crate::Result<()> {
     let count = files.len() as u64;
     let (a, b) = (dice.below(count) as usize, dice.below(count) as usize);
     let (from, to) = (dice.below(BLOCKS), dice.below(BLOCKS));
@@ -28,10 +29,10 @@ fn step(engine: &Engine, files: &[Arc<Inode>], dice: &mut Dice) -> crate::Result
     let value = 1 + dice.below(255) as u8;
     let (a, b) = (&files[a], &files[b]);
     match dice.below(14) {
-        0..=3 => super::write(engine, a, at, &vec![value; len as usize], WriteCtx::default()).map(|_| ()),
-        4 => super::clone_range(engine, a, at, b, other, len),
-        5 => super::copy_range(engine, a, at, b, other, len).map(|_| ()),
-        6 => super::dedupe_range(engine, a, at, b, other, len).map(|_| ()),
+        0..=3 => super::write(mount, a, at, &vec![value; len as usize], WriteCtx::default()).map(|_| ()),
+        4 => super::clone_range(mount, a, at, b, other, len),
+        5 => super::copy_range(mount, a, at, b, other, len).map(|_| ()),
+        6 => super::dedupe_range(mount, a, at, b, other, len).map(|_| ()),
         7 => {
             let what = Exchange {
                 a_offset: at,
@@ -42,28 +43,28 @@ fn step(engine: &Engine, files: &[Arc<Inode>], dice: &mut Dice) -> crate::Result
                 fresh_b: None,
                 dry_run: false,
             };
-            super::exchange_range(engine, a, b, &what)
+            super::exchange_range(mount, a, b, &what)
         }
         8 => {
             let what = Defrag {
                 target_bytes: 1 << 20,
                 compress: (dice.below(3) == 0).then(|| "zstd:1".parse().unwrap()),
             };
-            super::defragment(engine, a, at..at + len, &what).map(|_| ())
+            super::defragment(mount, a, at..at + len, &what).map(|_| ())
         }
-        9 => super::truncate(engine, a, at),
-        10 => super::fallocate(engine, a, cowshed_vfs::FallocateFlags::empty(), at, len),
+        9 => super::truncate(mount, a, at),
+        10 => super::fallocate(mount, a, cowshed_vfs::FallocateFlags::empty(), at, len),
         11 => {
             use cowshed_vfs::FallocateFlags as F;
-            super::fallocate(engine, a, F::PUNCH_HOLE | F::KEEP_SIZE, at, len)
+            super::fallocate(mount, a, F::PUNCH_HOLE | F::KEEP_SIZE, at, len)
         }
         12 => {
-            let mut group = Group::new(engine);
-            group.write(engine, a, at, &vec![value; len as usize])?;
-            group.write(engine, b, other, &vec![value; BLOCK as usize])?;
-            group.apply(engine).map(|_| ())
+            let mut group = Group::new(mount, crate::reclaim::close);
+            group.write(mount, a, at, &vec![value; len as usize])?;
+            group.write(mount, b, other, &vec![value; BLOCK as usize])?;
+            group.apply(mount).map(|_| ())
         }
-        _ => super::write_back(engine, a),
+        _ => super::write_back(mount, a),
     }
 }
 
@@ -88,7 +89,7 @@ fn race(options: &MountOptions, seed: u64) {
     (0..3).for_each(|_| bench.create());
     let files: Vec<_> = (0..3).map(|file| bench.inode(file)).collect();
     let is_over = AtomicBool::new(false);
-    let engine = bench.engine();
+    let mount = bench.mount();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..4)
             .map(|thread| {
@@ -96,7 +97,7 @@ fn race(options: &MountOptions, seed: u64) {
                 scope.spawn(move || {
                     let mut dice = Dice::new(seed * 100 + thread);
                     for n in 0..STEPS {
-                        let result = step(engine, files, &mut dice);
+                        let result = step(mount, files, &mut dice);
                         assert!(
                             is_expected(&result),
                             "seed {seed}, thread {thread}, step {n}: {result:?}"
@@ -109,10 +110,10 @@ fn race(options: &MountOptions, seed: u64) {
             let mut content = vec![0; (BLOCKS * BLOCK) as usize];
             while !is_over.load(Ordering::Acquire) {
                 for file in &files {
-                    let len = super::read(engine, file, 0, &mut content).unwrap();
+                    let len = super::read(mount, file, 0, &mut content).unwrap();
                     assert_whole_blocks(&content[..len], &format!("seed {seed}, reading"));
                 }
-                engine.commit().unwrap();
+                mount.commit().unwrap();
             }
         });
         let over = SetOnDrop(&is_over);
@@ -122,13 +123,13 @@ fn race(options: &MountOptions, seed: u64) {
     });
     for (file, inode) in files.iter().enumerate() {
         let mut content = vec![0; inode.attr_now().size as usize];
-        super::read(bench.engine(), inode, 0, &mut content).unwrap();
+        super::read(bench.mount(), inode, 0, &mut content).unwrap();
         assert_whole_blocks(&content, &format!("seed {seed}, at the end"));
         bench.files[file] = content;
     }
     drop(files);
     bench.check(&format!("seed {seed}"));
-    crate::testing::assert_nothing_reserved(bench.engine().store.space());
+    crate::testing::assert_nothing_reserved(bench.mount().store().space());
     bench.remount();
     (0..3).for_each(|file| bench.compare(file, &format!("seed {seed}, after a remount")));
     bench.judge_by_kernel();
@@ -175,22 +176,22 @@ fn the_size_on_disk_covers_what_was_synced_beside_writers() {
     }) {
         let mut bench = Bench::new(512 << 20, plain, options);
         bench.create();
-        let (engine, inode, is_over) = (bench.engine(), bench.inode(0), AtomicBool::new(false));
+        let (mount, inode, is_over) = (bench.mount(), bench.inode(0), AtomicBool::new(false));
         let size = || inode.attr_now().size;
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut dice = Dice::new(1);
                 while !is_over.load(Ordering::Acquire) {
                     let at = dice.below(size() + 1);
-                    super::write(engine, &inode, at, &[2; 30], WriteCtx::default()).unwrap();
-                    super::write(engine, &inode, 0, &[3; 30], WriteCtx::default()).unwrap();
+                    super::write(mount, &inode, at, &[2; 30], WriteCtx::default()).unwrap();
+                    super::write(mount, &inode, 0, &[3; 30], WriteCtx::default()).unwrap();
                 }
             });
             let _over = SetOnDrop(&is_over);
             for _ in 0..1000 {
-                super::write(engine, &inode, size(), &[1; APPENDED as usize], WriteCtx::default()).unwrap();
+                super::write(mount, &inode, size(), &[1; APPENDED as usize], WriteCtx::default()).unwrap();
                 let synced = size();
-                super::write_back(engine, &inode).unwrap();
+                super::write_back(mount, &inode).unwrap();
                 let on_disk = inode.attr.lock().disk_size;
                 assert!(on_disk >= synced, "{on_disk} of {synced} bytes after a sync");
             }
@@ -211,7 +212,7 @@ fn nodatacow_files_are_defragmented() {
         for file in 0..2 {
             let data = [block + 1; BLOCK as usize];
             super::write(
-                bench.engine(),
+                bench.mount(),
                 &bench.inode(file),
                 u64::from(block) * BLOCK,
                 &data,
@@ -219,12 +220,12 @@ fn nodatacow_files_are_defragmented() {
             )
             .unwrap();
             super::tests::set_range(&mut bench.files[file], u64::from(block) * BLOCK, &data);
-            super::write_back(bench.engine(), &bench.inode(file)).unwrap();
+            super::write_back(bench.mount(), &bench.inode(file)).unwrap();
         }
     }
     let inode = bench.inode(0);
     let count = || {
-        let walk = super::extent::Walk::new(&inode.tree, inode.ino, 0..u64::MAX >> 1).unwrap();
+        let walk = crate::extent::Walk::new(&inode.tree, inode.ino, 0..u64::MAX >> 1).unwrap();
         walk.collect().unwrap().len()
     };
     let before = count();
@@ -233,14 +234,14 @@ fn nodatacow_files_are_defragmented() {
         compress: None,
     };
     assert_eq!(
-        super::defragment(bench.engine(), &inode, 0..u64::MAX, &what).unwrap(),
+        super::defragment(bench.mount(), &inode, 0..u64::MAX, &what).unwrap(),
         40 * BLOCK
     );
     assert!(before > 20 && count() == 1, "{before} extents became {}", count());
     bench.compare(0, "defragmented");
     bench.check("defragmented");
     // And is overwritten in place again afterwards.
-    super::write(bench.engine(), &inode, 0, &[9; 4096], WriteCtx::default()).unwrap();
-    bench.engine().sync().unwrap();
+    super::write(bench.mount(), &inode, 0, &[9; 4096], WriteCtx::default()).unwrap();
+    bench.mount().sync().unwrap();
     assert_eq!(count(), 1);
 }

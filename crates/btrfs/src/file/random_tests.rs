@@ -8,10 +8,11 @@ use btrfs_image::MkfsOptions;
 use cowshed_device::BlockDevice;
 use cowshed_vfs::{FallocateFlags, SeekKind};
 
+use super::WriteCtx;
 use super::atomic_tests::random_group;
-use super::compress::CompressPolicy;
 use super::tests::{Bench, plain, random_bytes, set_range};
-use super::{BLOCK, WriteCtx};
+use crate::block::BLOCK;
+use crate::compression::compress::CompressPolicy;
 use crate::error::Error;
 use crate::fs::MountOptions;
 use crate::testing::Dice;
@@ -24,9 +25,9 @@ fn random_range(dice: &mut Dice, max: u64) -> (u64, u64) {
     let len_max = if dice.below(4) == 0 { 100 << 10 } else { 9000 };
     let (at, len) = (dice.below(max), 1 + dice.below(len_max));
     match dice.below(3) {
-        0 => (super::round_down(at), super::round_up(len)),
+        0 => (crate::block::round_down(at), crate::block::round_up(len)),
         1 => (at, len),
-        _ => (super::round_down(at), len),
+        _ => (crate::block::round_down(at), len),
     }
 }
 
@@ -42,7 +43,7 @@ fn step(bench: &mut Bench, dice: &mut Dice) -> String {
     let inode = bench.inode(file);
     let size = bench.files[file].len() as u64;
     let (at, len) = random_range(dice, FILE_BYTES_MAX.min(size + 20_000));
-    let engine = bench.engine();
+    let mount = bench.mount();
     match dice.below(22) {
         0..=5 => {
             let len = if dice.below(6) == 0 && size == 0 {
@@ -58,20 +59,20 @@ fn step(bench: &mut Bench, dice: &mut Dice) -> String {
                 append,
                 ..WriteCtx::default()
             };
-            let written = super::write(engine, &inode, if append { 5 } else { at }, &data, ctx).unwrap();
+            let written = super::write(mount, &inode, if append { 5 } else { at }, &data, ctx).unwrap();
             assert_eq!(written as u64, len);
             set_range(&mut bench.files[file], at, &data);
             format!("write {file} {at}+{len}")
         }
         6 | 7 => {
             let new_size = if dice.below(4) == 0 { dice.below(3000) } else { at };
-            super::truncate(engine, &inode, new_size).unwrap();
+            super::truncate(mount, &inode, new_size).unwrap();
             bench.files[file].resize(new_size as usize, 0);
             format!("truncate {file} {size} -> {new_size}")
         }
         8 => {
             let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            super::fallocate(engine, &inode, mode, at, len).unwrap();
+            super::fallocate(mount, &inode, mode, at, len).unwrap();
             zero_range(&mut bench.files[file], at, at + len);
             format!("punch {file} {at}+{len}")
         }
@@ -81,7 +82,7 @@ fn step(bench: &mut Bench, dice: &mut Dice) -> String {
             let mut mode = FallocateFlags::empty();
             mode.set(FallocateFlags::KEEP_SIZE, keep);
             mode.set(FallocateFlags::ZERO_RANGE, zero);
-            super::fallocate(engine, &inode, mode, at, len).unwrap();
+            super::fallocate(mount, &inode, mode, at, len).unwrap();
             if !keep && size < at + len {
                 bench.files[file].resize((at + len) as usize, 0);
             }
@@ -92,12 +93,12 @@ fn step(bench: &mut Bench, dice: &mut Dice) -> String {
         }
         11..=13 => copy_step(bench, dice, file, at, len),
         14 => {
-            super::write_back(engine, &inode).unwrap();
+            super::write_back(mount, &inode).unwrap();
             format!("write back {file}")
         }
         15 => {
             // With data still dirty: what a crash now would leave.
-            engine.commit().unwrap();
+            mount.commit().unwrap();
             let crashed: Arc<dyn BlockDevice> = Arc::new(bench.device.snapshot());
             let options = CheckOptions {
                 data_csums: true,
@@ -108,8 +109,8 @@ fn step(bench: &mut Bench, dice: &mut Dice) -> String {
             "commit".into()
         }
         16 => {
-            engine.sync().unwrap();
-            engine.store.nodes().drop_clean();
+            mount.sync().unwrap();
+            mount.store().nodes().drop_clean();
             "sync".into()
         }
         17 => {
@@ -123,7 +124,7 @@ fn step(bench: &mut Bench, dice: &mut Dice) -> String {
         }
         _ => {
             let mut buf = vec![0xcc; len as usize];
-            let got = super::read(engine, &inode, at, &mut buf).unwrap();
+            let got = super::read(mount, &inode, at, &mut buf).unwrap();
             let want = &bench.files[file];
             let end = want.len().min((at + len) as usize);
             assert_eq!(got, end.saturating_sub(at as usize));
@@ -144,12 +145,12 @@ fn copy_step(bench: &mut Bench, dice: &mut Dice, src: usize, at: u64, len: u64) 
     let to_at = if dice.below(3) == 0 {
         to_at
     } else {
-        super::round_down(to_at) + at % BLOCK
+        crate::block::round_down(to_at) + at % BLOCK
     };
     let source = bench.files[src].clone();
     let end = source.len().min((at + len) as usize);
     let part = source.get(at as usize..end).unwrap_or(&[]);
-    let got = super::copy_range(bench.engine(), &from, at, &to, to_at, len);
+    let got = super::copy_range(bench.mount(), &from, at, &to, to_at, len);
     let overlaps = src == dst && at < to_at + part.len() as u64 && to_at < at + part.len() as u64;
     match got {
         Ok(copied) => {
@@ -168,7 +169,7 @@ fn copy_step(bench: &mut Bench, dice: &mut Dice, src: usize, at: u64, len: u64) 
 fn check_seek(bench: &Bench, file: usize) {
     let inode = bench.inode(file);
     let content = &bench.files[file];
-    let seek = |at, what| super::seek(bench.engine(), &inode, at, what);
+    let seek = |at, what| super::seek(bench.mount(), &inode, at, what);
     let size = content.len() as u64;
     let mut at = 0;
     while at < size {
@@ -199,7 +200,7 @@ fn run(seed: u64, steps: u64, mut bench: Bench) {
     let mut log: Vec<String> = Vec::new();
     for number in 0..steps {
         if number % 97 == 50 {
-            bench.engine().file.set_dirty_bytes_max(dice.below(1 << 20));
+            bench.mount().data().set_dirty_bytes_max(dice.below(1 << 20));
         }
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| step(&mut bench, &mut dice)));
         let last: Vec<_> = log.iter().rev().take(30).rev().collect();

@@ -7,49 +7,51 @@ use btrfs_format::items::compression;
 use btrfs_format::view::{FileExtentView, file_extent};
 use btrfs_format::{ChecksumType, LogicalAddr};
 
-use super::extent::{Extent, Kind, OnDisk, Walk};
-use super::{BLOCK, ahead, csum, decompress, round_down, round_up};
-use crate::engine::Engine;
+use super::{ahead, csum};
+use crate::block::{BLOCK, round_down, round_up};
+use crate::compression::decompress;
 use crate::error::{Error, Result, StoreError};
-use crate::inode::{Inode, flags};
+use crate::extent::{Extent, Kind, OnDisk, Walk};
+use crate::files::Files;
+use crate::object::{Inode, flags};
 
 /// Unaligned reads up to this size go through one buffer; longer ones only at their two ends.
 const BOUNCE_BYTES_MAX: u64 = 64 << 10;
 
 /// Reads into `buf`; fewer bytes only at the end of the file.
-pub fn read(engine: &Engine, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+pub fn read(files: &Files, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let _op = inode.lock.read();
     let size = inode.attr.lock().attr.size;
     let len = size.saturating_sub(offset).min(buf.len() as u64) as usize;
     if len > 0 {
-        let goes_on = ahead::goes_on(engine, inode, offset..offset + len as u64);
-        read_parts(engine, inode, offset, &mut buf[..len], goes_on)?;
+        let goes_on = ahead::goes_on(files, inode, offset..offset + len as u64);
+        read_parts(files, inode, offset, &mut buf[..len], goes_on)?;
     }
     Ok(len)
 }
 
 /// Reads a range whatever the size of the file is. The caller holds the operation lock, or the flush lock.
-pub(super) fn read_range(engine: &Engine, inode: &Arc<Inode>, at: u64, buf: &mut [u8]) -> Result<()> {
-    read_parts(engine, inode, at, buf, false)
+pub(super) fn read_range(files: &Files, inode: &Arc<Inode>, at: u64, buf: &mut [u8]) -> Result<()> {
+    read_parts(files, inode, at, buf, false)
 }
 
 /// Reads a range; where it goes on from what was read before, the next extents may be read ahead.
-fn read_parts(engine: &Engine, inode: &Arc<Inode>, at: u64, buf: &mut [u8], goes_on: bool) -> Result<()> {
+fn read_parts(files: &Files, inode: &Arc<Inode>, at: u64, buf: &mut [u8], goes_on: bool) -> Result<()> {
     // What is in memory now stays valid although it may land on disk meanwhile: nobody writes while we hold the lock.
     let on_disk = inode.data.state.lock().read(at, buf);
     let end = at + buf.len() as u64;
     for range in on_disk {
         let part = &mut buf[(range.start - at) as usize..(range.end - at) as usize];
         let goes_on = goes_on && range.end == end;
-        read_disk(engine, inode, range, part, goes_on)?;
+        read_disk(files, inode, range, part, goes_on)?;
     }
     Ok(())
 }
 
 /// Plain data is read and verified in portions of this size where it is shared among workers. A helper takes some ten
 /// microseconds to come: as long as crc32c of 200 KiB, or sha256 of 20 KiB.
-fn portion_bytes(engine: &Engine) -> usize {
-    match engine.store.volume().csum_type() {
+fn portion_bytes(files: &Files) -> usize {
+    match files.store().volume().csum_type() {
         ChecksumType::Crc32c | ChecksumType::Xxhash64 => 1 << 20,
         ChecksumType::Sha256 | ChecksumType::Blake2b => 128 << 10,
     }
@@ -71,26 +73,26 @@ enum Job<'b> {
 }
 
 /// Reads what the extents hold: large plain parts and compressed extents are shared among workers.
-fn read_disk(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &mut [u8], goes_on: bool) -> Result<()> {
-    let mut jobs = read_jobs(engine, inode, range, buf)?;
+fn read_disk(files: &Files, inode: &Arc<Inode>, range: Range<u64>, buf: &mut [u8], goes_on: bool) -> Result<()> {
+    let mut jobs = read_jobs(files, inode, range, buf)?;
     if goes_on
         && let Some(Job::Packed { extent, disk, .. }) = jobs.last()
-        && !engine.file.is_cached((disk.addr, extent.generation))
+        && !files.data().is_cached((disk.addr, extent.generation))
     {
-        let next = ahead::extents(engine, inode, extent);
+        let next = ahead::extents(files, inode, extent);
         jobs.extend(next.into_iter().map(|(extent, disk)| Job::Ahead { extent, disk }));
     }
-    let read = engine.store.workers().run(jobs, |job| match job {
-        Job::Plain { addr, out } => read_plain(engine, inode, addr, out),
+    let read = files.store().workers().run(jobs, |job| match job {
+        Job::Plain { addr, out } => read_plain(files, inode, addr, out),
         Job::Packed {
             extent,
             disk,
             from,
             out,
-        } => read_packed(engine, inode, &extent, &disk, from, out),
+        } => read_packed(files, inode, &extent, &disk, from, out),
         Job::Ahead { extent, disk } => {
             // Who asks for it is told what is wrong with it.
-            let _ = load_compressed(engine, inode, &extent, &disk);
+            let _ = load_compressed(files, inode, &extent, &disk);
             Ok(())
         }
     });
@@ -98,9 +100,9 @@ fn read_disk(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &mut [
 }
 
 /// Fills in what needs no reading; the rest is left to do.
-fn read_jobs<'b>(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &'b mut [u8]) -> Result<Vec<Job<'b>>> {
+fn read_jobs<'b>(files: &Files, inode: &Arc<Inode>, range: Range<u64>, buf: &'b mut [u8]) -> Result<Vec<Job<'b>>> {
     let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
-    let portion = portion_bytes(engine);
+    let portion = portion_bytes(files);
     let mut jobs = Vec::new();
     let (mut pos, mut rest) = (range.start, buf);
     // The plain data before `pos`: its address and how long it is.
@@ -141,7 +143,7 @@ fn read_jobs<'b>(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>, buf: &'
                 from,
                 out,
             }),
-            None => read_special(engine, inode, &extent, from, out)?,
+            None => read_special(files, inode, &extent, from, out)?,
         }
     }
     put_plain(&mut jobs, &mut plain, rest, portion).fill(0);
@@ -166,7 +168,7 @@ fn put_plain<'b>(jobs: &mut Vec<Job<'b>>, plain: &mut (u64, u64), rest: &'b mut 
 
 /// Reads part of a compressed extent. One that is wanted whole is decompressed in place.
 fn read_packed(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     extent: &Extent,
     disk: &OnDisk,
@@ -175,35 +177,35 @@ fn read_packed(
 ) -> Result<()> {
     let skip = disk.offset_bytes + (from - extent.start);
     if skip > 0 || out.len() as u64 != disk.ram_bytes {
-        let data = load_compressed(engine, inode, extent, disk)?;
+        let data = load_compressed(files, inode, extent, disk)?;
         copy_at(&data, skip, out);
         return Ok(());
     }
-    if let Some(data) = engine.file.cached((disk.addr, extent.generation)) {
+    if let Some(data) = files.data().cached((disk.addr, extent.generation)) {
         // On a damaged volume another item may say another length of the same extent.
         copy_at(&data, 0, out);
         return Ok(());
     }
-    decompress_extent(engine, inode, disk, out)
+    decompress_extent(files, inode, disk, out)
 }
 
 /// Reads and decompresses a whole extent.
-fn decompress_extent(engine: &Engine, inode: &Arc<Inode>, disk: &OnDisk, out: &mut [u8]) -> Result<()> {
+fn decompress_extent(files: &Files, inode: &Arc<Inode>, disk: &OnDisk, out: &mut [u8]) -> Result<()> {
     #[cfg(test)]
-    let _ = engine
-        .file
+    let _ = files
+        .data()
         .decompressions
         .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    engine.file.decoders.with(|decoder| {
+    files.data().decoders.with(|decoder| {
         // Sizes were bounded when the item was decoded.
-        read_blocks(engine, inode, disk.addr.get(), decoder.raw(disk.len_bytes))?;
+        read_blocks(files, inode, disk.addr.get(), decoder.raw(disk.len_bytes))?;
         let done = decoder.decompress_raw(disk.compression, disk.len_bytes, out);
         done.map_err(|e| undecodable(disk.addr, &e))
     })
 }
 
 /// Reads from an extent that has nothing to be read on disk; `out` is its part from file offset `from` on.
-fn read_special(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, from: u64, out: &mut [u8]) -> Result<()> {
+fn read_special(files: &Files, inode: &Arc<Inode>, extent: &Extent, from: u64, out: &mut [u8]) -> Result<()> {
     match &extent.kind {
         Kind::Hole | Kind::Disk(_) => out.fill(0),
         Kind::Inline {
@@ -225,7 +227,7 @@ fn read_special(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, from: u64,
             } else {
                 // Bounded when the item was decoded.
                 let mut all = vec![0; *ram_bytes as usize];
-                let done = engine.file.decoders.with(|d| d.decompress(*how, data, &mut all));
+                let done = files.data().decoders.with(|d| d.decompress(*how, data, &mut all));
                 done.map_err(|e| undecodable(LogicalAddr(0), &e))?;
                 copy_at(&all, from, out);
             }
@@ -245,15 +247,15 @@ fn copy_at(data: &[u8], from: u64, out: &mut [u8]) {
     out[len..].fill(0);
 }
 
-fn load_compressed(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<Arc<Vec<u8>>> {
+fn load_compressed(files: &Files, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<Arc<Vec<u8>>> {
     let id = (disk.addr, extent.generation);
-    if let Some(data) = engine.file.cached(id) {
+    if let Some(data) = files.data().cached(id) {
         return Ok(data);
     }
     let mut data = vec![0; disk.ram_bytes as usize];
-    decompress_extent(engine, inode, disk, &mut data)?;
+    decompress_extent(files, inode, disk, &mut data)?;
     let data = Arc::new(data);
-    engine.file.cache(id, data.clone());
+    files.data().cache(id, data.clone());
     Ok(data)
 }
 
@@ -266,15 +268,15 @@ fn undecodable(addr: LogicalAddr, error: &decompress::DecompressError) -> Error 
 }
 
 /// Reads plain data from any byte address; blocks that are wanted in part go through a buffer.
-fn read_plain(engine: &Engine, inode: &Arc<Inode>, addr: u64, out: &mut [u8]) -> Result<()> {
+fn read_plain(files: &Files, inode: &Arc<Inode>, addr: u64, out: &mut [u8]) -> Result<()> {
     let end = addr + out.len() as u64;
     let (first, last) = (round_down(addr), round_up(end));
     if first == addr && last == end {
-        return read_blocks(engine, inode, addr, out);
+        return read_blocks(files, inode, addr, out);
     }
     if last - first <= BOUNCE_BYTES_MAX {
         let mut bounce = vec![0; (last - first) as usize];
-        read_blocks(engine, inode, first, &mut bounce)?;
+        read_blocks(files, inode, first, &mut bounce)?;
         let skip = (addr - first) as usize;
         out.copy_from_slice(&bounce[skip..skip + out.len()]);
         return Ok(());
@@ -282,28 +284,28 @@ fn read_plain(engine: &Engine, inode: &Arc<Inode>, addr: u64, out: &mut [u8]) ->
     let (inner, inner_end) = (round_up(addr), round_down(end));
     let mut bounce = [0; BLOCK as usize];
     if inner > addr {
-        read_blocks(engine, inode, first, &mut bounce)?;
+        read_blocks(files, inode, first, &mut bounce)?;
         out[..(inner - addr) as usize].copy_from_slice(&bounce[(addr - first) as usize..]);
     }
     read_blocks(
-        engine,
+        files,
         inode,
         inner,
         &mut out[(inner - addr) as usize..(inner_end - addr) as usize],
     )?;
     if inner_end < end {
-        read_blocks(engine, inode, inner_end, &mut bounce)?;
+        read_blocks(files, inode, inner_end, &mut bounce)?;
         out[(inner_end - addr) as usize..].copy_from_slice(&bounce[..(end - inner_end) as usize]);
     }
     Ok(())
 }
 
 /// Reads whole blocks and checks them.
-fn read_blocks(engine: &Engine, inode: &Arc<Inode>, addr: u64, out: &mut [u8]) -> Result<()> {
+fn read_blocks(files: &Files, inode: &Arc<Inode>, addr: u64, out: &mut [u8]) -> Result<()> {
     let addr = LogicalAddr(addr);
-    if inode.flags() & flags::NODATASUM != 0 || !engine.has_data_csums {
-        return Ok(engine.store.volume().read_data(addr, out, None)?);
+    if inode.flags() & flags::NODATASUM != 0 || !files.has_data_csums() {
+        return Ok(files.store().volume().read_data(addr, out, None)?);
     }
-    let sums = csum::load(engine, addr, out.len() as u64)?;
-    Ok(engine.store.volume().read_data(addr, out, Some(&sums))?)
+    let sums = csum::load(files, addr, out.len() as u64)?;
+    Ok(files.store().volume().read_data(addr, out, Some(&sums))?)
 }

@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use btrfs_format::{LogicalAddr, ObjectId};
 
-use super::extent::{Extent, Kind};
 use crate::error::{Error, Result, StoreError};
+use crate::extent::{Extent, Kind};
 use btrfs_store::tree::Tree;
 
 /// What shall stand in a range.
@@ -216,8 +216,8 @@ mod tests {
     use btrfs_format::Generation;
 
     use super::*;
-    use crate::file::BLOCK;
-    use crate::file::extent::OnDisk;
+    use crate::block::BLOCK;
+    use crate::extent::OnDisk;
     use crate::testing::Dice;
 
     const BLOCKS: u64 = 48;

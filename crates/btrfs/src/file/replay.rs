@@ -3,11 +3,12 @@
 use btrfs_format::items::compression;
 use btrfs_format::{Key, LogicalAddr, ObjectId};
 
-use super::extent::{Extent, Kind, Walk, extent_key};
+use super::csum;
 use super::replace::{Plan, Replacement, plan_checked};
-use super::{BLOCK, csum, round_up};
-use crate::engine::Engine;
+use crate::block::{BLOCK, round_up};
 use crate::error::{Error, Result, StoreError};
+use crate::extent::{Extent, Kind, Walk, extent_key};
+use crate::files::Files;
 use btrfs_store::commit::removal_edits;
 use btrfs_store::overlay::Edit;
 use btrfs_store::tree::{Item, Tree};
@@ -107,23 +108,23 @@ pub(crate) fn data_of_file(tree: &Arc<Tree>, ino: ObjectId) -> Result<Vec<(Logic
 }
 
 /// Does any block of this data have a checksum?
-pub(crate) fn has_any_sum(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result<bool> {
-    csum::has_any(engine, addr, len_bytes)
+pub(crate) fn has_any_sum(files: &Files, addr: LogicalAddr, len_bytes: u64) -> Result<bool> {
+    csum::has_any(files, addr, len_bytes)
 }
 
 /// An error where a block of this data has no checksum.
-pub(crate) fn require_sums(engine: &Engine, addr: LogicalAddr, len_bytes: u64) -> Result<()> {
-    csum::load(engine, addr, len_bytes).map(drop)
+pub(crate) fn require_sums(files: &Files, addr: LogicalAddr, len_bytes: u64) -> Result<()> {
+    csum::load(files, addr, len_bytes).map(drop)
 }
 
 /// Adds what the log has of the checksums of a range (address, bytes).
 pub(crate) fn load_logged_sums(
-    engine: &Engine,
+    files: &Files,
     log: &Tree,
     range: &(LogicalAddr, u64),
     out: &mut Vec<(LogicalAddr, Vec<u8>)>,
 ) -> Result<()> {
-    let size = engine.store.volume().csum_type().size_bytes();
+    let size = files.store().volume().csum_type().size_bytes();
     let (start, end) = (range.0.get(), range.0.get() + range.1);
     let mut take = |key: &Key, item: &[u8]| -> Result<()> {
         let blocks = (item.len() / size) as u64;
@@ -151,8 +152,8 @@ pub(crate) fn load_logged_sums(
 }
 
 /// Puts checksums of replayed data into a batch, in the place of whatever the checksum tree has for these blocks.
-pub(crate) fn put_sums(engine: &Engine, batch: &mut Batch, mut runs: Vec<(LogicalAddr, Vec<u8>)>) -> Result<()> {
-    let size = engine.store.volume().csum_type().size_bytes();
+pub(crate) fn put_sums(files: &Files, batch: &mut Batch, mut runs: Vec<(LogicalAddr, Vec<u8>)>) -> Result<()> {
+    let size = files.store().volume().csum_type().size_bytes();
     runs.sort_by_key(|(addr, _)| *addr);
     // Files that share an extent bring its checksums several times.
     let mut end = 0_u64;
@@ -168,13 +169,13 @@ pub(crate) fn put_sums(engine: &Engine, batch: &mut Batch, mut runs: Vec<(Logica
     runs.retain(|(_, sums)| !sums.is_empty());
     let bytes_of = |sums: &Vec<u8>| (sums.len() / size) as u64 * BLOCK;
     let ranges: Vec<_> = runs.iter().map(|(addr, sums)| (*addr, bytes_of(sums))).collect();
-    for (key, edit) in removal_edits(&engine.csum_tree, size, BLOCK, &ranges)? {
+    for (key, edit) in removal_edits(&files.csum_tree(), size, BLOCK, &ranges)? {
         match edit {
-            Some(bytes) => batch.put(&engine.csum_tree, key, bytes),
-            None => batch.delete(&engine.csum_tree, key),
+            Some(bytes) => batch.put(&files.csum_tree(), key, bytes),
+            None => batch.delete(&files.csum_tree(), key),
         }
     }
-    csum::put(engine, batch, runs);
+    csum::put(files, batch, runs);
     Ok(())
 }
 

@@ -3,7 +3,6 @@
 //! "Somebody" is also the volume as it was last committed, which a crash brings back: an extent that another file gave up
 //! is not written in place before the transaction in which it did is on disk.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use btrfs_format::items::compression;
@@ -11,20 +10,10 @@ use btrfs_format::view::{BackRef, ExtentView};
 use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeId};
 
 use super::csum;
-use super::extent::{Extent, OnDisk};
-use crate::engine::Engine;
 use crate::error::Result;
-use crate::inode::{Inode, flags};
-
-/// Extents whose references change in a transaction that is not on disk yet: given to one more file, to another, or given
-/// up by one.
-#[derive(Debug, Default)]
-pub(super) struct Remapped {
-    /// When: as long as that is not committed, the extent tree does not tell, or tells too early.
-    by_addr: HashMap<LogicalAddr, Generation>,
-    /// The newest of these.
-    latest: Generation,
-}
+use crate::extent::{Extent, OnDisk};
+use crate::files::Files;
+use crate::object::{Inode, flags};
 
 /// Addresses of extents that are unwritten in part.
 pub(super) fn unwritten(extents: &[Extent]) -> Vec<LogicalAddr> {
@@ -42,12 +31,12 @@ pub(super) fn in_place_candidates(extents: &[Extent], files: [&Inode; 2]) -> Vec
 }
 
 /// Notes that extents lose references in transaction `when`, before the extent tree tells.
-pub(crate) fn note_dropped(engine: &Engine, addrs: &[LogicalAddr], when: Generation) {
+pub(crate) fn note_dropped(files: &Files, addrs: &[LogicalAddr], when: Generation) {
     if addrs.is_empty() {
         return;
     }
-    let committed = engine.store.txn().committed();
-    let mut remapped = engine.file.remapped.lock();
+    let committed = files.store().txn().committed();
+    let mut remapped = files.data().remapped.lock();
     remapped.by_addr.retain(|_, when| *when > committed);
     for addr in addrs {
         let noted = remapped.by_addr.entry(*addr).or_insert(when);
@@ -58,26 +47,26 @@ pub(crate) fn note_dropped(engine: &Engine, addrs: &[LogicalAddr], when: Generat
 /// May a part of the extent be overwritten where it is? What is preallocated may, in every file, and data of files
 /// without copy on write; where nobody else sees it. Checksums over it, which a nodatacow file does not have, would be
 /// wrong afterwards.
-pub(super) fn may_write_in_place(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<bool> {
+pub(super) fn may_write_in_place(files: &Files, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<bool> {
     const IN_PLACE: u64 = flags::NODATACOW | flags::NODATASUM;
     let is_file_for_it = disk.compression == compression::NONE && inode.flags() & IN_PLACE == IN_PLACE;
-    if !(disk.is_prealloc || is_file_for_it) || !is_exclusive(engine, inode, extent, disk)? {
+    if !(disk.is_prealloc || is_file_for_it) || !is_exclusive(files, inode, extent, disk)? {
         return Ok(false);
     }
     let addr = LogicalAddr(disk.addr.get() + disk.offset_bytes);
-    Ok(disk.is_prealloc || !csum::has_any(engine, addr, extent.len_bytes)?)
+    Ok(disk.is_prealloc || !csum::has_any(files, addr, extent.len_bytes)?)
 }
 
 /// Notes that extents are being shared, so that nobody writes in place until the extent tree tells. The caller has joined
 /// the transaction that shares them.
-pub(super) fn note_shared(engine: &Engine, addrs: &[LogicalAddr]) {
+pub(super) fn note_shared(files: &Files, addrs: &[LogicalAddr]) {
     if addrs.is_empty() {
         return;
     }
-    let now = engine.store.txn().running();
-    let mut remapped = engine.file.remapped.lock();
+    let now = files.store().txn().running();
+    let mut remapped = files.data().remapped.lock();
     if remapped.latest < now {
-        let committed = engine.store.txn().committed();
+        let committed = files.store().txn().committed();
         remapped.by_addr.retain(|_, when| *when > committed);
     }
     remapped.latest = now;
@@ -94,21 +83,21 @@ pub(super) fn note_shared(engine: &Engine, addrs: &[LogicalAddr]) {
 ///
 /// The notes are looked at *after* the tree: a commit notes what goes before the tree shows that it is gone, and who looked at the
 /// notes first may miss the one and then see the other.
-fn is_exclusive(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<bool> {
-    Ok(!is_noted(engine, disk.addr) && is_alone_in_tree(engine, inode, extent, disk)? && !is_noted(engine, disk.addr))
+fn is_exclusive(files: &Files, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<bool> {
+    Ok(!is_noted(files, disk.addr) && is_alone_in_tree(files, inode, extent, disk)? && !is_noted(files, disk.addr))
 }
 
 /// Its references changed in a transaction that is not on disk yet.
-fn is_noted(engine: &Engine, addr: LogicalAddr) -> bool {
-    let noted = engine.file.remapped.lock().by_addr.get(&addr).copied();
-    noted.is_some_and(|when| when > engine.store.txn().committed())
+fn is_noted(files: &Files, addr: LogicalAddr) -> bool {
+    let noted = files.data().remapped.lock().by_addr.get(&addr).copied();
+    noted.is_some_and(|when| when > files.store().txn().committed())
 }
 
 /// As far as the extent tree and the last snapshot tell.
-fn is_alone_in_tree(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<bool> {
+fn is_alone_in_tree(files: &Files, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<bool> {
     let tree = inode.tree.id();
     let root_key = Key::new(tree.object_id(), KeyType::ROOT_ITEM, u64::MAX);
-    let root = engine.store.forest().root_tree().floor_same_type(&root_key)?;
+    let root = files.store().forest().root_tree().floor_same_type(&root_key)?;
     let root = root.and_then(|(_, item)| btrfs_format::view::root_item(&item));
     let snapshot = root.map_or(Generation(0), |root| Generation::from(root.last_snapshot));
     if extent.generation <= snapshot {
@@ -116,8 +105,8 @@ fn is_alone_in_tree(engine: &Engine, inode: &Arc<Inode>, extent: &Extent, disk: 
     }
     // Before the look: an item of a commit that ends in between has its extent in the tree afterwards, and no item on disk is younger
     // than the transaction that it was read from.
-    let committed = engine.store.txn().committed();
-    let extents = engine.store.forest().require(TreeId::EXTENT)?;
+    let committed = files.store().txn().committed();
+    let extents = files.store().forest().require(TreeId::EXTENT)?;
     let object = ObjectId(disk.addr.get());
     let key = Key::new(object, KeyType::EXTENT_ITEM, disk.len_bytes);
     let Some(item) = extents.get(&key)? else {

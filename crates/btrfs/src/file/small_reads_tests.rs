@@ -7,13 +7,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use btrfs_format::{Generation, LogicalAddr};
 use cowshed_vfs::{Defrag, Exchange, FallocateFlags, Timestamp};
 
-use super::compress::CompressPolicy;
-use super::extent::{Extent, Walk};
+use super::WriteCtx;
 use super::tests::{Bench, mount_in, plain};
-use super::{BLOCK, FileShared, WriteCtx};
-use crate::engine::EngineOptions;
+use crate::block::BLOCK;
+use crate::compression::compress::CompressPolicy;
+use crate::extent::{Extent, Walk};
+use crate::files::EngineOptions;
 use crate::fs::MountOptions;
-use crate::inode::Inode;
+use crate::object::FileShared;
+use crate::object::Inode;
 use crate::testing::Dice;
 use cowshed_runtime::{Env, FixedEnv};
 
@@ -47,7 +49,7 @@ impl Env for Processors {
 
 /// Nothing is cached afterwards.
 pub(super) fn remount(bench: &mut Bench, processors: usize, engine_options: EngineOptions) {
-    bench.engine().close().unwrap();
+    bench.mount().close().unwrap();
     let env = Processors(FixedEnv::default(), processors);
     bench.fs = mount_in(Arc::new(env), bench.device.clone(), &bench.options, engine_options);
 }
@@ -70,7 +72,7 @@ pub(super) fn files(count: usize, extents_each: usize) -> Bench {
         bench.create();
         let data = text(file, extents_each * EXTENT);
         let inode = bench.inode(file);
-        super::write(bench.engine(), &inode, 0, &data, WriteCtx::default()).unwrap();
+        super::write(bench.mount(), &inode, 0, &data, WriteCtx::default()).unwrap();
         bench.files[file] = data;
     }
     bench.remount();
@@ -81,16 +83,16 @@ pub(super) fn files(count: usize, extents_each: usize) -> Bench {
 pub(super) fn read_in_turn(bench: &Bench, step: usize) -> f64 {
     let inodes: Vec<_> = (0..bench.files.len()).map(|file| bench.inode(file)).collect();
     let len = bench.files[0].len();
-    let before = bench.engine().file.decompressions.load(Relaxed);
+    let before = bench.mount().data().decompressions.load(Relaxed);
     let mut buf = vec![0; step];
     for at in (0..len).step_by(step) {
         for (inode, want) in inodes.iter().zip(&bench.files) {
             let now = step.min(len - at);
-            let got = super::read(bench.engine(), inode, at as u64, &mut buf[..now]).unwrap();
+            let got = super::read(bench.mount(), inode, at as u64, &mut buf[..now]).unwrap();
             assert_eq!((got, &buf[..now]), (now, &want[at..at + now]), "at {at}");
         }
     }
-    let done = bench.engine().file.decompressions.load(Relaxed) - before;
+    let done = bench.mount().data().decompressions.load(Relaxed) - before;
     done as f64 / (inodes.len() * len / EXTENT) as f64
 }
 
@@ -138,7 +140,7 @@ fn nobody_sees_what_extents_held(processors: usize) {
     for file in 0..FILES {
         bench.create();
         let data = text(file, FILE_BYTES);
-        super::write(bench.engine(), &bench.inode(file), 0, &data, WriteCtx::default()).unwrap();
+        super::write(bench.mount(), &bench.inode(file), 0, &data, WriteCtx::default()).unwrap();
         bench.files[file] = data;
     }
     leave_free(&mut bench, 3 << 20);
@@ -146,16 +148,16 @@ fn nobody_sees_what_extents_held(processors: usize) {
     let (mut seen, mut free, mut used_again) = (HashSet::new(), HashSet::new(), 0);
     for round in 0..500 {
         let done = change(&mut bench, &mut dice, round);
-        let (engine, files) = (bench.engine(), 0..FILES);
+        let (mount, files) = (bench.mount(), 0..FILES);
         // Anything from nothing to a commit.
         let steps = dice.below(4);
         if steps > 0 {
             files
                 .clone()
-                .for_each(|file| super::write_back(engine, &bench.inode(file)).unwrap());
+                .for_each(|file| super::write_back(mount, &bench.inode(file)).unwrap());
         }
         if steps > 1 {
-            engine.commit().unwrap();
+            mount.commit().unwrap();
         }
         let mut places = HashSet::new();
         for file in files {
@@ -185,11 +187,11 @@ fn leave_free(bench: &mut Bench, bytes: u64) {
     const STEP: u64 = 1 << 20;
     bench.create();
     bench.files.pop();
-    let (engine, inode) = (bench.engine(), bench.inode(bench.files.len()));
-    let steps = (0..).map(|step| super::fallocate(engine, &inode, FallocateFlags::empty(), step * STEP, STEP));
+    let (mount, inode) = (bench.mount(), bench.inode(bench.files.len()));
+    let steps = (0..).map(|step| super::fallocate(mount, &inode, FallocateFlags::empty(), step * STEP, STEP));
     let full = steps.take_while(Result::is_ok).count() as u64 * STEP;
-    super::truncate(engine, &inode, full - bytes).unwrap();
-    engine.sync().unwrap();
+    super::truncate(mount, &inode, full - bytes).unwrap();
+    mount.sync().unwrap();
 }
 
 /// Where a file's extents lie, and when they came there.
@@ -205,7 +207,7 @@ pub(super) fn read_all(bench: &Bench, file: usize, step: usize, when: &str) {
     let (inode, want) = (bench.inode(file), &bench.files[file]);
     let mut buf = vec![0; step];
     for at in (0..want.len()).step_by(step) {
-        let got = super::read(bench.engine(), &inode, at as u64, &mut buf).unwrap();
+        let got = super::read(bench.mount(), &inode, at as u64, &mut buf).unwrap();
         assert!(buf[..got] == want[at..want.len().min(at + step)], "{when}: at {at}");
     }
 }
@@ -220,30 +222,30 @@ fn change(bench: &mut Bench, dice: &mut Dice, round: usize) -> &'static str {
     let first = dice.below(units);
     let (at, end) = (first * unit, (first + 1 + dice.below(units - first)) * unit);
     let (start, stop) = (at as usize, end as usize);
-    let engine = bench.fs.engine();
+    let mount = bench.fs.mount();
     match dice.below(8) {
         0..=2 => {
             let start = if dice.below(2) == 0 { start } else { start + 100 };
             let data = text(1000 + round, stop - start);
-            super::write(engine, &from, start as u64, &data, WriteCtx::default()).unwrap();
+            super::write(mount, &from, start as u64, &data, WriteCtx::default()).unwrap();
             bench.files[a][start..stop].copy_from_slice(&data);
             "written over"
         }
         3 => {
-            super::truncate(engine, &from, at).unwrap();
+            super::truncate(mount, &from, at).unwrap();
             let data = text(1000 + round, FILE_BYTES - start);
-            super::write(engine, &from, at, &data, WriteCtx::default()).unwrap();
+            super::write(mount, &from, at, &data, WriteCtx::default()).unwrap();
             bench.files[a][start..].copy_from_slice(&data);
             "cut and written on"
         }
         4 => {
             let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            super::fallocate(engine, &from, mode, at, end - at).unwrap();
+            super::fallocate(mount, &from, mode, at, end - at).unwrap();
             bench.files[a][start..stop].fill(0);
             "punched"
         }
         5 if a != b => {
-            super::clone_range(engine, &from, at, &to, at, end - at).unwrap();
+            super::clone_range(mount, &from, at, &to, at, end - at).unwrap();
             let part = bench.files[a][start..stop].to_vec();
             bench.files[b][start..stop].copy_from_slice(&part);
             "cloned"
@@ -258,7 +260,7 @@ fn change(bench: &mut Bench, dice: &mut Dice, round: usize) -> &'static str {
                 fresh_b: None,
                 dry_run: false,
             };
-            super::exchange_range(engine, &from, &to, &what).unwrap();
+            super::exchange_range(mount, &from, &to, &what).unwrap();
             let part = bench.files[a][start..stop].to_vec();
             let other = std::mem::take(&mut bench.files[b]);
             bench.files[a][start..stop].copy_from_slice(&other[start..stop]);
@@ -271,7 +273,7 @@ fn change(bench: &mut Bench, dice: &mut Dice, round: usize) -> &'static str {
                 target_bytes: EXTENT as u64,
                 compress: Some(["lzo", "zlib", "zstd"][round % 3].parse().unwrap()),
             };
-            super::defragment(engine, &from, at..end, &what).unwrap();
+            super::defragment(mount, &from, at..end, &what).unwrap();
             "defragmented"
         }
     }

@@ -3,9 +3,10 @@
 use btrfs_image::MkfsOptions;
 use cowshed_vfs::{Exchange, FallocateFlags};
 
-use super::compress::CompressPolicy;
 use super::tests::{Bench, plain, set_range};
-use super::{BLOCK, Group, WriteCtx};
+use super::{Group, WriteCtx};
+use crate::block::BLOCK;
+use crate::compression::compress::CompressPolicy;
 use crate::error::{Error, StoreError};
 use crate::fs::MountOptions;
 use btrfs_store::space::Budget;
@@ -19,13 +20,13 @@ fn what_a_crash_left_behind_the_end_does_not_come_back() {
         let mut bench = Bench::new(512 << 20, adjust, MountOptions::default());
         for file in 0..6 {
             bench.create();
-            let (engine, inode) = (bench.engine(), bench.inode(file));
-            super::write(engine, &inode, 0, &[7; 40_000], WriteCtx::default()).unwrap();
-            super::write_back(engine, &inode).unwrap();
-            let reservation = engine.reserve(Budget::TRUNCATE).unwrap();
+            let (mount, inode) = (bench.mount(), bench.inode(file));
+            super::write(mount, &inode, 0, &[7; 40_000], WriteCtx::default()).unwrap();
+            super::write_back(mount, &inode).unwrap();
+            let reservation = mount.reserve(Budget::TRUNCATE).unwrap();
             let _flush = inode.data.flush.lock();
             super::items::apply(
-                engine,
+                mount,
                 &inode,
                 super::items::Change::default(),
                 reservation,
@@ -37,18 +38,18 @@ fn what_a_crash_left_behind_the_end_does_not_come_back() {
             bench.files[file] = vec![7; END];
         }
         bench.remount();
-        let (engine, inodes) = (bench.engine(), (0..6).map(|n| bench.inode(n)).collect::<Vec<_>>());
+        let (mount, inodes) = (bench.mount(), (0..6).map(|n| bench.inode(n)).collect::<Vec<_>>());
         let mode = FallocateFlags::empty();
-        super::truncate(engine, &inodes[0], 30_000).unwrap();
-        super::write(engine, &inodes[1], 25_000, b"far away", WriteCtx::default()).unwrap();
-        super::fallocate(engine, &inodes[2], mode, 20_000, 12_000).unwrap();
-        super::clone_range(engine, &inodes[0], 0, &inodes[3], 24_576, 4096).unwrap();
+        super::truncate(mount, &inodes[0], 30_000).unwrap();
+        super::write(mount, &inodes[1], 25_000, b"far away", WriteCtx::default()).unwrap();
+        super::fallocate(mount, &inodes[2], mode, 20_000, 12_000).unwrap();
+        super::clone_range(mount, &inodes[0], 0, &inodes[3], 24_576, 4096).unwrap();
         // Next to the end, which grows over nothing, and then farther.
-        super::write(engine, &inodes[4], END as u64, &[8; 100], WriteCtx::default()).unwrap();
-        super::truncate(engine, &inodes[4], 9000).unwrap();
-        let mut group = Group::new(engine);
-        group.write(engine, &inodes[5], 25_000, b"far away").unwrap();
-        group.apply(engine).unwrap();
+        super::write(mount, &inodes[4], END as u64, &[8; 100], WriteCtx::default()).unwrap();
+        super::truncate(mount, &inodes[4], 9000).unwrap();
+        let mut group = Group::new(mount, crate::reclaim::close);
+        group.write(mount, &inodes[5], 25_000, b"far away").unwrap();
+        group.apply(mount).unwrap();
         let sizes = [30_000, 25_008, 32_000, 28_672, 9000, 25_008];
         for (file, size) in sizes.into_iter().enumerate() {
             bench.files[file].resize(size, 0);
@@ -70,16 +71,16 @@ fn inline_data_longer_than_a_block_is_not_taken_apart() {
     let inode = bench.inode(0);
     let content: Vec<u8> = (0..8000_u32).map(|i| (i / 40) as u8).collect();
     let mut batch = btrfs_store::txn::Batch::new();
-    let item = super::extent::encode_inline(&content, 8000, 0, btrfs_format::Generation(1));
-    batch.put(&inode.tree, super::extent::extent_key(inode.ino, 0), item);
-    bench.engine().store.txn().join().apply_unreserved(batch);
+    let item = crate::extent::encode_inline(&content, 8000, 0, btrfs_format::Generation(1));
+    batch.put(&inode.tree, crate::extent::extent_key(inode.ino, 0), item);
+    bench.mount().store().txn().join().apply_unreserved(batch);
     {
         let mut attr = inode.attr.lock();
         (attr.attr.size, attr.disk_size, attr.attr.nbytes) = (8000, 8000, 8000);
     }
     bench.files[0] = content;
     bench.compare(0, "as it was found");
-    let engine = bench.engine();
+    let mount = bench.mount();
     let is_refused = |result: crate::Result<()>, what: &str| {
         assert!(
             matches!(result, Err(Error::Store(StoreError::CorruptTree { .. }))),
@@ -87,19 +88,19 @@ fn inline_data_longer_than_a_block_is_not_taken_apart() {
         );
     };
     let (other, ctx) = (bench.inode(1), WriteCtx::default());
-    is_refused(super::clone_range(engine, &inode, 0, &other, 0, 0), "clone");
-    is_refused(super::truncate(engine, &inode, 100), "truncate in the first block");
+    is_refused(super::clone_range(mount, &inode, 0, &other, 0, 0), "clone");
+    is_refused(super::truncate(mount, &inode, 100), "truncate in the first block");
     let zero = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-    is_refused(super::fallocate(engine, &inode, zero, 0, 4096), "zero");
+    is_refused(super::fallocate(mount, &inode, zero, 0, 4096), "zero");
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    is_refused(super::fallocate(engine, &inode, punch, 0, 4096), "punch");
+    is_refused(super::fallocate(mount, &inode, punch, 0, 4096), "punch");
     for at in [0, 5000] {
-        super::write(engine, &inode, at, b"changed", ctx).unwrap();
-        is_refused(super::write_back(engine, &inode), "write");
+        super::write(mount, &inode, at, b"changed", ctx).unwrap();
+        is_refused(super::write_back(mount, &inode), "write");
     }
-    let mut group = super::Group::new(engine);
-    group.write(engine, &inode, 4096, b"changed").unwrap();
-    is_refused(group.apply(engine).map(|_| ()), "group");
+    let mut group = super::Group::new(mount, crate::reclaim::close);
+    group.write(mount, &inode, 4096, b"changed").unwrap();
+    is_refused(group.apply(mount).map(|_| ()), "group");
     let exchange = Exchange {
         a_offset: 0,
         b_offset: 0,
@@ -109,16 +110,16 @@ fn inline_data_longer_than_a_block_is_not_taken_apart() {
         fresh_b: None,
         dry_run: false,
     };
-    super::write(engine, &other, 0, &[7; 9000], ctx).unwrap();
-    is_refused(super::exchange_range(engine, &inode, &other, &exchange), "exchange");
+    super::write(mount, &other, 0, &[7; 9000], ctx).unwrap();
+    is_refused(super::exchange_range(mount, &inode, &other, &exchange), "exchange");
     bench.files[1] = vec![7; 9000];
     for file in 0..2 {
         bench.compare(file, "after all that was refused");
     }
-    super::truncate(bench.engine(), &inode, 0).unwrap();
+    super::truncate(bench.mount(), &inode, 0).unwrap();
     bench.files[0].clear();
-    bench.engine().sync().unwrap();
-    crate::testing::assert_nothing_reserved(bench.engine().store.space());
+    bench.mount().sync().unwrap();
+    crate::testing::assert_nothing_reserved(bench.mount().store().space());
     bench.check("without it");
 }
 
@@ -135,7 +136,7 @@ fn inline_data_with_extents_behind_it_is_what_the_kernel_reads() {
     };
     let mut bench = Bench::new(256 << 20, plain, options);
     let write = |bench: &mut Bench, file: usize, at: u64, data: &[u8]| {
-        super::write(bench.engine(), &bench.inode(file), at, data, WriteCtx::default()).unwrap();
+        super::write(bench.mount(), &bench.inode(file), at, data, WriteCtx::default()).unwrap();
         set_range(&mut bench.files[file], at, data);
     };
     (0..6).for_each(|_| bench.create());
@@ -143,15 +144,15 @@ fn inline_data_with_extents_behind_it_is_what_the_kernel_reads() {
     for (file, size) in sizes.into_iter().enumerate() {
         write(&mut bench, file, 0, &vec![file as u8 + 1; size]);
     }
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     write(&mut bench, 0, 4096, &[9; 5000]);
-    let mut group = super::Group::new(bench.engine());
-    group.write(bench.engine(), &bench.inode(1), 4096, &[8; 5000]).unwrap();
+    let mut group = super::Group::new(bench.mount(), crate::reclaim::close);
+    group.write(bench.mount(), &bench.inode(1), 4096, &[8; 5000]).unwrap();
     set_range(&mut bench.files[1], 4096, &[8; 5000]);
-    group.apply(bench.engine()).unwrap();
+    group.apply(bench.mount()).unwrap();
     let keep = FallocateFlags::KEEP_SIZE;
     for file in [3, 5] {
-        super::fallocate(bench.engine(), &bench.inode(file), keep, 151_552, 100_000).unwrap();
+        super::fallocate(bench.mount(), &bench.inode(file), keep, 151_552, 100_000).unwrap();
     }
     let exchange = Exchange {
         a_offset: 0,
@@ -162,9 +163,9 @@ fn inline_data_with_extents_behind_it_is_what_the_kernel_reads() {
         fresh_b: None,
         dry_run: false,
     };
-    super::exchange_range(bench.engine(), &bench.inode(2), &bench.inode(3), &exchange).unwrap();
+    super::exchange_range(bench.mount(), &bench.inode(2), &bench.inode(3), &exchange).unwrap();
     bench.files.swap(2, 3);
-    super::clone_range(bench.engine(), &bench.inode(4), 0, &bench.inode(5), 4096, 0).unwrap();
+    super::clone_range(bench.mount(), &bench.inode(4), 0, &bench.inode(5), 4096, 0).unwrap();
     let whole = bench.files[4].clone();
     set_range(&mut bench.files[5], 4096, &whole);
     bench.judge("inline data and what lies behind it");
@@ -178,7 +179,7 @@ fn an_exchange_without_space_does_nothing_first() {
         bench.create();
         let (inode, byte) = (bench.inode(file), file as u8 + 1);
         super::write(
-            bench.engine(),
+            bench.mount(),
             &inode,
             0,
             &[byte; 3 * BLOCK as usize],
@@ -186,8 +187,8 @@ fn an_exchange_without_space_does_nothing_first() {
         )
         .unwrap();
     }
-    bench.engine().sync().unwrap();
-    let (engine, a, b) = (bench.engine(), bench.inode(0), bench.inode(1));
+    bench.mount().sync().unwrap();
+    let (mount, a, b) = (bench.mount(), bench.inode(0), bench.inode(1));
     let what = Exchange {
         a_offset: 0,
         b_offset: 0,
@@ -203,14 +204,14 @@ fn an_exchange_without_space_does_nothing_first() {
             is_first_done.set(true);
             Ok(())
         });
-        let done = super::exchange_as(engine, [&a, &b], &what, ([WriteCtx::STRIPPING; 2], first));
+        let done = super::exchange_as(mount, [&a, &b], &what, ([WriteCtx::STRIPPING; 2], first));
         (done.is_ok(), is_first_done.get())
     };
     let budget = Budget {
         blocks: 1,
         is_release: false,
     };
-    let held: Vec<_> = std::iter::from_fn(|| engine.store.space().reserve_meta(budget).ok()).collect();
+    let held: Vec<_> = std::iter::from_fn(|| mount.store().space().reserve_meta(budget).ok()).collect();
     assert_eq!(exchange(), (false, false));
     drop(held);
     assert_eq!(exchange(), (true, true));

@@ -11,11 +11,13 @@ use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
 use cowshed_harness::{KernelVolume, need};
 use cowshed_vfs::{Context, FallocateFlags, FileSystem, Lookup, NodeId, OpenFlags, OpenRequest, SeekKind};
 
-use super::{BLOCK, WriteCtx};
-use crate::engine::{Engine, EngineOptions};
+use super::WriteCtx;
+use crate::block::BLOCK;
 use crate::error::{Error, StoreError};
+use crate::files::EngineOptions;
 use crate::fs::{Fs, MountOptions};
-use crate::inode::Inode;
+use crate::mount::Mount;
+use crate::object::Inode;
 use crate::testing::Dice;
 use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_runtime::{Env, FixedEnv};
@@ -47,8 +49,8 @@ impl Bench {
         }
     }
 
-    pub fn engine(&self) -> &Engine {
-        self.fs.engine()
+    pub fn mount(&self) -> &Mount {
+        self.fs.mount()
     }
 
     pub fn create(&mut self) {
@@ -75,12 +77,12 @@ impl Bench {
     }
 
     pub fn remount(&mut self) {
-        self.engine().close().unwrap();
+        self.mount().close().unwrap();
         self.fs = mount(&self.device, &self.options);
     }
 
     pub fn check(&self, when: &str) {
-        self.engine().sync().unwrap();
+        self.mount().sync().unwrap();
         let device: Arc<dyn BlockDevice> = self.device.clone();
         let options = CheckOptions {
             data_csums: true,
@@ -95,7 +97,7 @@ impl Bench {
         let want = &self.files[file];
         assert_eq!(inode.attr_now().size, want.len() as u64, "{when}: size of {file}");
         let mut got = vec![0xee; want.len() + 100];
-        let len = super::read(self.engine(), &inode, 0, &mut got).unwrap();
+        let len = super::read(self.mount(), &inode, 0, &mut got).unwrap();
         assert_eq!(len, want.len(), "{when}: length of {file}");
         if got[..len] != want[..] {
             let at = (0..len).find(|i| got[*i] != want[*i]).unwrap();
@@ -120,7 +122,7 @@ impl Bench {
 
     /// The kernel finds nothing wrong and reads what we wrote.
     pub fn judge_by_kernel(&mut self) {
-        self.engine().close().unwrap();
+        self.mount().close().unwrap();
         let Some(()) = need::kernel_btrfs() else { return };
         let volume = KernelVolume::from_memory(&[self.device.snapshot()]).unwrap();
         volume.assert_clean();
@@ -157,8 +159,8 @@ pub(super) fn mount_in(
         commit_interval_s: 0,
         ..engine_options
     };
-    let engine = Engine::open(volume, env, engine_options).unwrap();
-    Fs::mount(engine, options.clone()).unwrap()
+    let mount = Mount::open(volume, env, engine_options).unwrap();
+    Fs::new(mount, options.clone()).unwrap()
 }
 
 pub(super) fn random_bytes(dice: &mut Dice, len: u64) -> Vec<u8> {
@@ -187,9 +189,9 @@ fn writers_that_share_blocks_lose_nothing() {
     let mut bench = Bench::new(512 << 20, plain, MountOptions::default());
     bench.create();
     bench.files[0] = vec![0; (STRIPES * STRIPE_BYTES) as usize];
-    let (engine, inode) = (bench.engine(), bench.inode(0));
-    super::truncate(engine, &inode, STRIPES * STRIPE_BYTES).unwrap();
-    engine.file.set_dirty_bytes_max(100 << 10);
+    let (mount, inode) = (bench.mount(), bench.inode(0));
+    super::truncate(mount, &inode, STRIPES * STRIPE_BYTES).unwrap();
+    mount.data().set_dirty_bytes_max(100 << 10);
     let byte = |round: u64, stripe: u64| (round * 7 + stripe % 200) as u8 + 1;
     const ROUNDS: u64 = 8;
     std::thread::scope(|scope| {
@@ -201,10 +203,10 @@ fn writers_that_share_blocks_lose_nothing() {
                     for stripe in (0..STRIPES).filter(|s| s % WRITERS == writer) {
                         let data = vec![byte(round, stripe); STRIPE_BYTES as usize];
                         let at = stripe * STRIPE_BYTES;
-                        super::write(engine, inode, at, &data, WriteCtx::default()).unwrap();
+                        super::write(mount, inode, at, &data, WriteCtx::default()).unwrap();
                         if dice.below(4) == 0 {
                             let mut buf = vec![0; STRIPE_BYTES as usize];
-                            super::read(engine, inode, at, &mut buf).unwrap();
+                            super::read(mount, inode, at, &mut buf).unwrap();
                             assert_eq!(buf, data, "a writer reads what it wrote");
                         }
                     }
@@ -214,11 +216,11 @@ fn writers_that_share_blocks_lose_nothing() {
         let inode = &inode;
         scope.spawn(move || {
             for _ in 0..60 {
-                super::write_back(engine, inode).unwrap();
-                engine.commit().unwrap();
+                super::write_back(mount, inode).unwrap();
+                mount.commit().unwrap();
                 // Allocated beyond the end, then dropped again: a second changer of extents.
                 let (keep, end) = (FallocateFlags::KEEP_SIZE, STRIPES * STRIPE_BYTES);
-                super::fallocate(engine, inode, keep, super::round_up(end), 64 << 10).unwrap();
+                super::fallocate(mount, inode, keep, crate::block::round_up(end), 64 << 10).unwrap();
             }
         });
     });
@@ -240,7 +242,7 @@ fn a_full_volume_says_so_and_can_be_emptied() {
     let inode = bench.inode(0);
     let mut at = 0;
     let error = loop {
-        match super::write(bench.engine(), &inode, at, &data, WriteCtx::default()) {
+        match super::write(bench.mount(), &inode, at, &data, WriteCtx::default()) {
             Ok(written) => at += written as u64,
             Err(error) => break error,
         }
@@ -250,18 +252,18 @@ fn a_full_volume_says_so_and_can_be_emptied() {
     assert!(at > 20 << 20, "full after {at} bytes");
     bench.check("full");
     let mode = FallocateFlags::empty();
-    let refused = super::fallocate(bench.engine(), &bench.inode(1), mode, 0, 90 << 20);
+    let refused = super::fallocate(bench.mount(), &bench.inode(1), mode, 0, 90 << 20);
     assert!(matches!(refused, Err(Error::Store(StoreError::NoSpace))), "{refused:?}");
     // What was written is all there.
     let mut buf = vec![0; data.len()];
     for part in (0..at / data.len() as u64 * data.len() as u64).step_by(data.len()) {
-        super::read(bench.engine(), &inode, part, &mut buf).unwrap();
+        super::read(bench.mount(), &inode, part, &mut buf).unwrap();
         assert!(buf == data, "at {part}");
     }
-    super::truncate(bench.engine(), &inode, 0).unwrap();
+    super::truncate(bench.mount(), &inode, 0).unwrap();
     let inode = bench.inode(1);
     for part in 0..16 {
-        let written = super::write(bench.engine(), &inode, part << 20, &data, WriteCtx::default()).unwrap();
+        let written = super::write(bench.mount(), &inode, part << 20, &data, WriteCtx::default()).unwrap();
         assert_eq!(written, data.len());
         set_range(&mut bench.files[1], part << 20, &data);
     }
@@ -280,21 +282,21 @@ fn a_write_fails(mut bench: Bench) {
     bench.create();
     bench.create();
     let before = random_bytes(&mut Dice::new(1), 50_000);
-    super::write(bench.engine(), &bench.inode(0), 0, &before, WriteCtx::default()).unwrap();
+    super::write(bench.mount(), &bench.inode(0), 0, &before, WriteCtx::default()).unwrap();
     bench.files[0].clone_from(&before);
-    bench.engine().close().unwrap();
+    bench.mount().close().unwrap();
 
     let plan = FaultPlan::new();
     let faulty: Arc<dyn BlockDevice> = Arc::new(FaultyDevice::new(bench.device.clone(), plan.clone()));
     bench.fs = mount_device(faulty, &bench.options);
     let inode = bench.inode(1);
-    super::write(bench.engine(), &inode, 0, &before, WriteCtx::default()).unwrap();
+    super::write(bench.mount(), &inode, 0, &before, WriteCtx::default()).unwrap();
     plan.add(Fault::error(On::Write, 0).forever());
     plan.add(Fault::error(On::Write, 1).forever());
-    assert!(super::write_back(bench.engine(), &inode).is_err());
+    assert!(super::write_back(bench.mount(), &inode).is_err());
     plan.clear();
-    super::write_back(bench.engine(), &inode).unwrap();
-    super::write(bench.engine(), &inode, 0, b"again", WriteCtx::default()).unwrap();
+    super::write_back(bench.mount(), &inode).unwrap();
+    super::write(bench.mount(), &inode, 0, b"again", WriteCtx::default()).unwrap();
     bench.files[1] = vec![0; before.len()];
     set_range(&mut bench.files[1], 0, b"again");
     bench.compare(1, "what failed is a hole");
@@ -307,24 +309,24 @@ fn a_write_fails(mut bench: Bench) {
 fn a_write_back_that_failed_in_the_background_reaches_syncfs_once() {
     let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
     bench.create();
-    bench.engine().close().unwrap();
+    bench.mount().close().unwrap();
     let plan = FaultPlan::new();
     let faulty: Arc<dyn BlockDevice> = Arc::new(FaultyDevice::new(bench.device.clone(), plan.clone()));
     bench.fs = mount_device(faulty, &bench.options);
-    let sync = |bench: &Bench| super::sync_all(bench.engine());
-    super::write(bench.engine(), &bench.inode(0), 0, &[7; 50_000], WriteCtx::default()).unwrap();
+    let sync = |bench: &Bench| super::sync_all(bench.mount());
+    super::write(bench.mount(), &bench.inode(0), 0, &[7; 50_000], WriteCtx::default()).unwrap();
     plan.add(Fault::error(On::Write, 0).forever());
     plan.add(Fault::error(On::Write, 1).forever());
     // As the thread in the background does it.
-    super::write_back_for_space(bench.engine());
+    drop(super::write_back_all(bench.mount()));
     plan.clear();
     assert!(sync(&bench).is_err(), "nobody else was told");
     sync(&bench).unwrap();
     assert!(
-        super::write_back(bench.engine(), &bench.inode(0)).is_err(),
+        super::write_back(bench.mount(), &bench.inode(0)).is_err(),
         "fsync of the file is told, too"
     );
-    super::write_back(bench.engine(), &bench.inode(0)).unwrap();
+    super::write_back(bench.mount(), &bench.inode(0)).unwrap();
 }
 
 #[test]
@@ -332,8 +334,8 @@ fn what_cannot_be_is_refused() {
     use cowshed_vfs::Error as Errno;
     let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
     bench.create();
-    let (engine, inode) = (bench.engine(), bench.inode(0));
-    super::write(engine, &inode, 0, &[1; 9000], WriteCtx::default()).unwrap();
+    let (mount, inode) = (bench.mount(), bench.inode(0));
+    super::write(mount, &inode, 0, &[1; 9000], WriteCtx::default()).unwrap();
     let is = |result: crate::Result<()>, errno: Errno| {
         assert!(
             matches!(&result, Err(Error::Outcome(found)) if *found == errno),
@@ -342,42 +344,39 @@ fn what_cannot_be_is_refused() {
     };
     use FallocateFlags as F;
     is(
-        super::fallocate(engine, &inode, F::COLLAPSE_RANGE, 0, 4096),
+        super::fallocate(mount, &inode, F::COLLAPSE_RANGE, 0, 4096),
         Errno::NotSupported,
     );
     is(
-        super::fallocate(engine, &inode, F::INSERT_RANGE, 0, 4096),
+        super::fallocate(mount, &inode, F::INSERT_RANGE, 0, 4096),
         Errno::NotSupported,
     );
     is(
-        super::fallocate(engine, &inode, F::PUNCH_HOLE, 0, 4096),
+        super::fallocate(mount, &inode, F::PUNCH_HOLE, 0, 4096),
         Errno::NotSupported,
     );
-    is(super::fallocate(engine, &inode, F::empty(), 0, 0), Errno::Invalid);
+    is(super::fallocate(mount, &inode, F::empty(), 0, 0), Errno::Invalid);
     is(
-        super::fallocate(engine, &inode, F::empty(), u64::MAX / 2, 4096),
+        super::fallocate(mount, &inode, F::empty(), u64::MAX / 2, 4096),
         Errno::FileTooBig,
     );
-    is(super::truncate(engine, &inode, u64::MAX), Errno::FileTooBig);
+    is(super::truncate(mount, &inode, u64::MAX), Errno::FileTooBig);
     is(
-        super::write(engine, &inode, u64::MAX - 5, b"x", WriteCtx::default()).map(drop),
+        super::write(mount, &inode, u64::MAX - 5, b"x", WriteCtx::default()).map(drop),
         Errno::FileTooBig,
     );
-    is(super::clone_range(engine, &inode, 0, &inode, 100, 4096), Errno::Invalid);
+    is(super::clone_range(mount, &inode, 0, &inode, 100, 4096), Errno::Invalid);
+    is(super::clone_range(mount, &inode, 0, &inode, 4096, 8192), Errno::Invalid);
     is(
-        super::clone_range(engine, &inode, 0, &inode, 4096, 8192),
+        super::clone_range(mount, &inode, 4096, &inode, 16384, 8192),
         Errno::Invalid,
     );
     is(
-        super::clone_range(engine, &inode, 4096, &inode, 16384, 8192),
+        super::copy_range(mount, &inode, 0, &inode, 10, 4096).map(drop),
         Errno::Invalid,
     );
     is(
-        super::copy_range(engine, &inode, 0, &inode, 10, 4096).map(drop),
-        Errno::Invalid,
-    );
-    is(
-        super::seek(engine, &inode, 9000, SeekKind::Data).map(drop),
+        super::seek(mount, &inode, 9000, SeekKind::Data).map(drop),
         Errno::NoSuchDevice,
     );
 }
@@ -391,8 +390,8 @@ fn clones_and_copies_at_the_largest_offset_are_as_on_linux() {
     const END: u64 = MAX + 1;
     let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
     (0..2).for_each(|_| bench.create());
-    let (engine, src, dst) = (bench.engine(), bench.inode(0), bench.inode(1));
-    super::write(engine, &src, 0, &[b'x'; SIZE as usize], WriteCtx::default()).unwrap();
+    let (mount, src, dst) = (bench.mount(), bench.inode(0), bench.inode(1));
+    super::write(mount, &src, 0, &[b'x'; SIZE as usize], WriteCtx::default()).unwrap();
     let said = |result: crate::Result<u64>| match result {
         Ok(done) => Ok(done),
         Err(Error::Outcome(errno)) => Err(errno),
@@ -417,14 +416,14 @@ fn clones_and_copies_at_the_largest_offset_are_as_on_linux() {
         (SIZE, 0, END, None),
         (5 * BLOCK, BLOCK, END, None),
     ] {
-        let result = super::clone_range(engine, &src, from, &dst, to, len);
+        let result = super::clone_range(mount, &src, from, &dst, to, len);
         let result = said(result.map(|()| dst.attr_now().size));
         assert_eq!(
             result,
             size.ok_or(Errno::Invalid),
             "clone {from:#x}+{len:#x} to {to:#x}"
         );
-        super::truncate(engine, &dst, 0).unwrap();
+        super::truncate(mount, &dst, 0).unwrap();
     }
     for (from, len, to, want) in [
         (0, BLOCK, END - BLOCK, Ok(BLOCK - 1)),
@@ -447,13 +446,13 @@ fn clones_and_copies_at_the_largest_offset_are_as_on_linux() {
         (u64::MAX - 5, BLOCK, 0, Err(Errno::Overflow)),
         (0, BLOCK, END - 2 * BLOCK, Ok(BLOCK)),
     ] {
-        let result = said(super::copy_range(engine, &src, from, &dst, to, len));
+        let result = said(super::copy_range(mount, &src, from, &dst, to, len));
         assert_eq!(result, want, "copy {from:#x}+{len:#x} to {to:#x}");
         let size = want.ok().filter(|copied| *copied > 0).map_or(0, |copied| to + copied);
         assert_eq!(dst.attr_now().size, size);
-        super::truncate(engine, &dst, 0).unwrap();
+        super::truncate(mount, &dst, 0).unwrap();
     }
-    let within = |len: u64, to: u64| said(super::copy_range(engine, &src, 0, &src, to, len));
+    let within = |len: u64, to: u64| said(super::copy_range(mount, &src, 0, &src, to, len));
     assert_eq!(within(MAX, BLOCK), Err(Errno::Invalid), "it ends with the source");
     assert_eq!(within(0, 0), Ok(0));
     assert_eq!(within(BLOCK, MAX), Err(Errno::FileTooBig));
@@ -476,35 +475,35 @@ fn throughput() {
     let inode = bench.inode(0);
     let started = Instant::now();
     for at in (0..TOTAL).step_by(data.len()) {
-        super::write(bench.engine(), &inode, at, &data, WriteCtx::default()).unwrap();
+        super::write(bench.mount(), &inode, at, &data, WriteCtx::default()).unwrap();
     }
     rate("write to memory and back", TOTAL, started.elapsed());
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     rate("write + fsync", TOTAL, started.elapsed());
     let mut buf = vec![0; 1 << 20];
     let started = Instant::now();
     for at in (0..TOTAL).step_by(buf.len()) {
-        super::read(bench.engine(), &inode, at, &mut buf).unwrap();
+        super::read(bench.mount(), &inode, at, &mut buf).unwrap();
     }
     rate("read", TOTAL, started.elapsed());
     let inode = bench.inode(1);
-    super::truncate(bench.engine(), &inode, 1 << 30).unwrap();
+    super::truncate(bench.mount(), &inode, 1 << 30).unwrap();
     let mut dice = Dice::new(2);
     let started = Instant::now();
     const WRITES: u64 = 60_000;
     for _ in 0..WRITES {
         let at = dice.below((1 << 30) / BLOCK) * BLOCK;
-        super::write(bench.engine(), &inode, at, &data[..4096], WriteCtx::default()).unwrap();
+        super::write(bench.mount(), &inode, at, &data[..4096], WriteCtx::default()).unwrap();
     }
     println!(
         "random 4k writes: {:.0}/s",
         WRITES as f64 / started.elapsed().as_secs_f64()
     );
     let started = Instant::now();
-    super::write_back(bench.engine(), &inode).unwrap();
+    super::write_back(bench.mount(), &inode).unwrap();
     println!("written back: {:.0}/s", WRITES as f64 / started.elapsed().as_secs_f64());
     let started = Instant::now();
-    bench.engine().sync().unwrap();
+    bench.mount().sync().unwrap();
     println!("committed: {:.0}/s", WRITES as f64 / started.elapsed().as_secs_f64());
     bench.check("at the end");
 }

@@ -7,24 +7,25 @@ use btrfs_format::items::compression;
 use cowshed_vfs::Error as Outcome;
 
 use super::clone::too_long_inline;
-use super::data::{DataState, update_disk_size};
-use super::extent::{Extent, Kind, Walk, last_below};
 use super::items::{self, Change, NOW};
+use super::read;
 use super::replace::{self, Replacement};
-use super::shared::{INLINE_BYTES_MAX, has_no_holes};
 use super::write::{WriteCtx, grow, note_dirty, touch};
 use super::writeback::{self, inline_extent};
-use super::{BLOCK, FILE_BYTES_MAX, read, round_down, round_up};
-use crate::engine::Engine;
+use crate::block::{BLOCK, FILE_BYTES_MAX, round_down, round_up};
 use crate::error::{Error, Result, StoreError};
-use crate::inode::Inode;
+use crate::extent::{Extent, Kind, Walk, last_below};
+use crate::files::Files;
+use crate::object::INLINE_BYTES_MAX;
+use crate::object::Inode;
+use crate::pagecache::DataState;
 use btrfs_store::space::{Budget, DataReservation, MetaReservation};
 
 /// Extents dropped in one step: their items lie in few leaves, but each may free another extent item.
 const STEP_EXTENTS_MAX: usize = 128;
 
 /// Sets the size. Takes the operation lock itself.
-pub fn truncate(engine: &Engine, inode: &Arc<Inode>, new_size: u64) -> Result<()> {
+pub fn truncate(files: &Files, inode: &Arc<Inode>, new_size: u64) -> Result<()> {
     if new_size > FILE_BYTES_MAX {
         return Err(Outcome::FileTooBig.into());
     }
@@ -39,12 +40,12 @@ pub fn truncate(engine: &Engine, inode: &Arc<Inode>, new_size: u64) -> Result<()
     let (tail, reservation, _op, size) = loop {
         // In a statement of its own: the reservation may write data back, which takes the lock, too.
         let size = inode.attr.lock().attr.size;
-        let tail = match engine.store.space().reserve_data(tail_bytes(size)) {
+        let tail = match files.store().space().reserve_data(tail_bytes(size)) {
             // A file can be cut all the same.
-            Err(StoreError::NoSpace) if new_size < size => engine.store.space().reserve_data(0)?,
+            Err(StoreError::NoSpace) if new_size < size => files.store().space().reserve_data(0)?,
             tail => tail?,
         };
-        let reservation = engine.reserve(Budget::TRUNCATE)?;
+        let reservation = files.reserve(Budget::TRUNCATE)?;
         let op = inode.lock.write();
         let size = inode.attr.lock().attr.size;
         // Another size by now, whose last block was not reckoned with.
@@ -53,14 +54,14 @@ pub fn truncate(engine: &Engine, inode: &Arc<Inode>, new_size: u64) -> Result<()
         }
     };
     if new_size < size {
-        return shrink(engine, inode, new_size, tail, reservation);
+        return shrink(files, inode, new_size, tail, reservation);
     }
-    grow(engine, inode, size, new_size, tail)?;
+    grow(files, inode, size, new_size, tail)?;
     let _flush = inode.data.flush.lock();
-    items::apply(engine, inode, Change::default(), reservation, |attr, state| {
+    items::apply(files, inode, Change::default(), reservation, |attr, state| {
         attr.attr.size = new_size;
-        touch(engine, attr, WriteCtx::default());
-        update_disk_size(state, attr, false);
+        touch(files, attr, WriteCtx::default());
+        attr.update_disk_size(state, false);
     });
     Ok(())
 }
@@ -70,29 +71,29 @@ pub fn truncate(engine: &Engine, inode: &Arc<Inode>, new_size: u64) -> Result<()
 /// The size in the item follows the extents down, and the zeros behind the new end come with the last step: a sync beside us
 /// finds a shorter file, or the old one, but no zeros in the midst of it.
 fn shrink(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     new_size: u64,
     reserved: DataReservation,
     reservation: MetaReservation,
 ) -> Result<()> {
-    let mut tail = Tail::load(engine, inode, new_size, reserved)?;
+    let mut tail = Tail::load(files, inode, new_size, reserved)?;
     {
         let _flush = inode.data.flush.lock();
-        items::apply(engine, inode, Change::default(), reservation, |attr, state| {
+        items::apply(files, inode, Change::default(), reservation, |attr, state| {
             attr.attr.size = new_size;
-            touch(engine, attr, WriteCtx::default());
-            forget_dirty(engine, inode, state, round_up(new_size)..u64::MAX);
+            touch(files, attr, WriteCtx::default());
+            forget_dirty(files, inode, state, round_up(new_size)..u64::MAX);
             state.cut = Some(attr.disk_size).filter(|on_disk| *on_disk > new_size);
             if state.cut.is_none()
                 && let Some(tail) = tail.take_if(|tail| tail.reserved.is_some())
             {
-                tail.put(engine, inode, state);
+                tail.put(files, inode, state);
             }
-            update_disk_size(state, attr, false);
+            attr.update_disk_size(state, false);
         });
     }
-    let dropped = drop_behind(engine, inode, round_up(new_size), tail);
+    let dropped = drop_behind(files, inode, round_up(new_size), tail);
     if dropped.is_err() {
         // What is left lies behind the end, and goes when the file grows over it.
         let mut attr = inode.attr.lock();
@@ -103,12 +104,12 @@ fn shrink(
 }
 
 /// Drops dirty data in a block-aligned range, and the space reserved for it.
-pub(super) fn forget_dirty(engine: &Engine, inode: &Arc<Inode>, state: &mut DataState, range: Range<u64>) {
+pub(super) fn forget_dirty(files: &Files, inode: &Arc<Inode>, state: &mut DataState, range: Range<u64>) {
     let bytes = state.forget(range);
     if bytes > 0 {
-        engine.file.sub_dirty(bytes);
+        files.data().sub_dirty(bytes);
         drop(state.release(bytes));
-        engine.file.unlist(inode, state);
+        files.data().unlist(inode, state);
     }
 }
 
@@ -127,7 +128,7 @@ struct Tail {
 
 impl Tail {
     /// What it will be. Nobody writes before it is: the caller holds the operation lock for writing.
-    fn load(engine: &Engine, inode: &Arc<Inode>, new_size: u64, reserved: DataReservation) -> Result<Option<Self>> {
+    fn load(files: &Files, inode: &Arc<Inode>, new_size: u64, reserved: DataReservation) -> Result<Option<Self>> {
         let block = round_down(new_size);
         if block == new_size {
             return Ok(None);
@@ -135,7 +136,7 @@ impl Tail {
         let reserved = Some(reserved).filter(|reserved| reserved.bytes() >= BLOCK);
         if reserved.is_none() {
             // Then it is as it lies on disk.
-            writeback::flush(engine, inode)?;
+            writeback::flush(files, inode)?;
         }
         // In this order: what lands in between is seen by the first look.
         let is_pending = inode.data.state.lock().next_pending(block) == Some(block);
@@ -152,7 +153,7 @@ impl Tail {
             return Ok(None);
         }
         let mut content = vec![0; BLOCK as usize];
-        read::read_range(engine, inode, block, &mut content)?;
+        read::read_range(files, inode, block, &mut content)?;
         content[len..].fill(0);
         Ok(Some(Self {
             block,
@@ -163,10 +164,10 @@ impl Tail {
     }
 
     /// Makes the block dirty.
-    fn put(self, engine: &Engine, inode: &Arc<Inode>, state: &mut DataState) {
+    fn put(self, files: &Files, inode: &Arc<Inode>, state: &mut DataState) {
         let Some(reserved) = self.reserved else { return };
         let dirtied = state.dirty.write(self.block, &self.content);
-        note_dirty(engine, inode, state, Some(reserved), dirtied);
+        note_dirty(files, inode, state, Some(reserved), dirtied);
     }
 
     /// Inline data is cut in its item at once: gives what is there, where nothing newer is in memory. The caller holds the flush lock.
@@ -182,9 +183,9 @@ impl Tail {
 
 /// Drops all extents behind `target`, from the end down: at any moment the item's size covers what is left. The new last block
 /// comes with the last of them.
-fn drop_behind(engine: &Engine, inode: &Arc<Inode>, target: u64, mut tail: Option<Tail>) -> Result<()> {
+fn drop_behind(files: &Files, inode: &Arc<Inode>, target: u64, mut tail: Option<Tail>) -> Result<()> {
     loop {
-        let reservation = engine.reserve(Budget::TRUNCATE)?;
+        let reservation = files.reserve(Budget::TRUNCATE)?;
         let _flush = inode.data.flush.lock();
         let (mut existing, is_last) = last_extents(inode, target)?;
         let from = if is_last {
@@ -217,7 +218,7 @@ fn drop_behind(engine: &Engine, inode: &Arc<Inode>, target: u64, mut tail: Optio
             return Ok(());
         }
         items::apply(
-            engine,
+            files,
             inode,
             Change {
                 plan,
@@ -226,11 +227,11 @@ fn drop_behind(engine: &Engine, inode: &Arc<Inode>, target: u64, mut tail: Optio
             reservation,
             |attr, state| {
                 if let Some(tail) = tail {
-                    tail.put(engine, inode, state);
+                    tail.put(files, inode, state);
                 }
                 state.cut = state.cut.filter(|_| !is_last).map(|_| from.max(attr.attr.size));
                 attr.disk_size = attr.disk_size.min(from.max(attr.attr.size));
-                update_disk_size(state, attr, false);
+                attr.update_disk_size(state, false);
             },
         );
         if is_last {
@@ -261,13 +262,13 @@ fn last_extents(inode: &Arc<Inode>, target: u64) -> Result<(Vec<Extent>, bool)> 
 
 /// Drops dirty data and extents of a block-aligned range of a file; it reads as zeros afterwards. The caller holds the
 /// operation lock for writing.
-pub(super) fn drop_range(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
+pub(super) fn drop_range(files: &Files, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
     let mut pos = range.start;
     while pos < range.end {
-        let reservation = engine.reserve(Budget::TRUNCATE)?;
+        let reservation = files.reserve(Budget::TRUNCATE)?;
         let _flush = inode.data.flush.lock();
         let (existing, to) = first_extents(inode, pos..range.end)?;
-        let extents = if has_no_holes(engine) {
+        let extents = if files.has_no_holes() {
             Vec::new()
         } else {
             vec![hole(pos..to)]
@@ -282,7 +283,7 @@ pub(super) fn drop_range(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>)
             }],
         )?;
         items::apply(
-            engine,
+            files,
             inode,
             Change {
                 plan,
@@ -290,8 +291,8 @@ pub(super) fn drop_range(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>)
             },
             reservation,
             |attr, state| {
-                forget_dirty(engine, inode, state, pos..to);
-                update_disk_size(state, attr, false);
+                forget_dirty(files, inode, state, pos..to);
+                attr.update_disk_size(state, false);
             },
         );
         pos = to;
@@ -302,7 +303,7 @@ pub(super) fn drop_range(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>)
 /// Drops data in a block-aligned range behind the end of a file, before the file grows over it. A crash leaves such data:
 /// blocks reach the disk in any order, and the item's size stops at the first one that did not. So does a truncation that
 /// failed on its way. Preallocated extents stay. The caller holds the operation lock for writing.
-pub(super) fn drop_left_behind(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
+pub(super) fn drop_left_behind(files: &Files, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
     let mut from = range.start;
     while from < range.end {
         let mut walk = Walk::new(&inode.tree, inode.ino, from..range.end)?;
@@ -314,7 +315,7 @@ pub(super) fn drop_left_behind(engine: &Engine, inode: &Arc<Inode>, range: Range
             }
         };
         let end = left.end().min(range.end);
-        drop_range(engine, inode, left.start.max(from)..end)?;
+        drop_range(files, inode, left.start.max(from)..end)?;
         from = end;
     }
     Ok(())
@@ -343,12 +344,12 @@ fn first_extents(inode: &Arc<Inode>, range: Range<u64>) -> Result<(Vec<Extent>, 
 }
 
 /// Drops dirty data and all extents of a file without names, step by step. Nobody else can reach the inode.
-pub fn drop_extents_of_deleted(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
+pub fn drop_extents_of_deleted(files: &Files, inode: &Arc<Inode>) -> Result<()> {
     {
         let _flush = inode.data.flush.lock();
         let mut state = inode.data.state.lock();
-        forget_dirty(engine, inode, &mut state, 0..u64::MAX);
-        engine.file.unlist(inode, &mut state);
+        forget_dirty(files, inode, &mut state, 0..u64::MAX);
+        files.data().unlist(inode, &mut state);
     }
     if last_below(&inode.tree, inode.ino, u64::MAX)?.is_none() {
         return Ok(());
@@ -358,5 +359,5 @@ pub fn drop_extents_of_deleted(engine: &Engine, inode: &Arc<Inode>) -> Result<()
         attr.attr.size = 0;
         inode.data.state.lock().cut = Some(attr.disk_size).filter(|on_disk| *on_disk > 0);
     }
-    drop_behind(engine, inode, 0, None)
+    drop_behind(files, inode, 0, None)
 }

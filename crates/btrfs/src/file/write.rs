@@ -5,15 +5,15 @@ use std::sync::Arc;
 use cowshed_vfs::perm::Strips;
 use cowshed_vfs::{Error as Outcome, FileKind, PERM_MASK, Timestamp};
 
-use super::data::{DataState, update_disk_size};
-use super::extent::{Extent, Kind, Walk};
 use super::items::{self, Change, NOW};
 use super::replace::{self, Replacement};
-use super::shared::has_no_holes;
-use super::{BLOCK, FILE_BYTES_MAX, place, read, round_down, round_up, truncate, writeback};
-use crate::engine::Engine;
+use super::{place, read, truncate, writeback};
+use crate::block::{BLOCK, FILE_BYTES_MAX, round_down, round_up};
 use crate::error::{Error, Result, StoreError};
-use crate::inode::{Inode, InodeState};
+use crate::extent::{Extent, Kind, Walk};
+use crate::files::Files;
+use crate::object::{Inode, InodeState};
+use crate::pagecache::DataState;
 use btrfs_store::space::{Budget, DataReservation};
 
 /// How late the kernel sends a page that a mapping made dirty, at most: it looks every 5 seconds for what is dirty for 30.
@@ -60,9 +60,9 @@ impl WriteCtx {
 /// `FileTooBig`: nothing fits. At an offset that is given, nothing but all of it does: Linux refuses such writes before they come here.
 ///
 /// Where much is dirty already, the writer writes back before it returns.
-pub fn write(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
-    engine.store.txn().check_writable()?;
-    if engine.store.volume().is_read_only() {
+pub fn write(files: &Files, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
+    files.store().txn().check_writable()?;
+    if files.store().volume().is_read_only() {
         return Err(Error::Store(StoreError::ReadOnly));
     }
     let mut written = 0;
@@ -72,8 +72,8 @@ pub fn write(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx:
         let len = (data.len() - written).min(PIECE_BYTES_MAX - skew as usize);
         let at = offset.saturating_add(written as u64);
         let piece = &data[written..written + len];
-        let result = match write_piece(engine, inode, at, piece, ctx) {
-            Err(Error::Store(StoreError::NoSpace)) => write_on_full(engine, inode, at, piece, ctx),
+        let result = match write_piece(files, inode, at, piece, ctx) {
+            Err(Error::Store(StoreError::NoSpace)) => write_on_full(files, inode, at, piece, ctx),
             other => other,
         };
         match result {
@@ -81,7 +81,7 @@ pub fn write(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx:
             Err(error) if written == 0 => return Err(error),
             Err(_) => break,
         }
-        writeback::throttle(engine, inode);
+        writeback::throttle(files, inode);
     }
     Ok(written)
 }
@@ -100,10 +100,10 @@ fn fitting(at: u64, data: &[u8], ctx: WriteCtx) -> Result<&[u8]> {
     Ok(&data[..room.min(data.len() as u64) as usize])
 }
 
-fn write_piece(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
+fn write_piece(files: &Files, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
     // Wherever it falls, it touches no more blocks than these, and zeroing behind the old end touches one more.
-    let mut reservation = engine
-        .store
+    let mut reservation = files
+        .store()
         .space()
         .reserve_data(round_up(data.len() as u64) + 2 * BLOCK)?;
     let _op = inode.lock.write();
@@ -112,10 +112,10 @@ fn write_piece(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ct
     let data = fitting(at, data, ctx)?;
     let end = at + data.len() as u64;
     if at > size {
-        grow(engine, inode, size, round_down(at), reservation.split(BLOCK))?;
+        grow(files, inode, size, round_down(at), reservation.split(BLOCK))?;
     }
     loop {
-        let edges = load_edges(engine, inode, at, end, size)?;
+        let edges = load_edges(files, inode, at, end, size)?;
         let mut attr = inode.attr.lock();
         let mut state = inode.data.state.lock();
         // Write-back may have taken a dirty block since we looked: then it is to be loaded after all.
@@ -130,49 +130,49 @@ fn write_piece(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ct
         }
         dirtied += state.dirty.write(at, data);
         state.append(size, at, end);
-        note_dirty(engine, inode, &mut state, Some(reservation), dirtied);
+        note_dirty(files, inode, &mut state, Some(reservation), dirtied);
         attr.attr.size = size.max(end);
-        items::noting_mode(inode, &mut attr, |attr| touch(engine, attr, ctx));
+        items::noting_mode(inode, &mut attr, |attr| touch(files, attr, ctx));
         return Ok(data.len());
     }
 }
 
 /// Writes on a volume that has no space for it: where nothing has to be allocated, which is what preallocation is for,
 /// and what files without copy on write can rely on.
-fn write_on_full(engine: &Engine, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
+fn write_on_full(files: &Files, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
     let _op = inode.lock.write();
     let size = inode.attr.lock().attr.size;
     let at = if ctx.append { size } else { offset };
     let data = fitting(at, data, ctx)?;
     let end = at + data.len() as u64;
     let start = round_down(at);
-    if !place::has_place(engine, inode, &(start..round_up(end)))? {
+    if !place::has_place(files, inode, &(start..round_up(end)))? {
         return Err(Error::Store(StoreError::NoSpace));
     }
-    writeback::flush(engine, inode)?;
+    writeback::flush(files, inode)?;
     if start > size {
         // Zeros behind the old end would need a block.
-        if !size.is_multiple_of(BLOCK) && old_end_must_be_rewritten(engine, inode, size)? {
+        if !size.is_multiple_of(BLOCK) && old_end_must_be_rewritten(files, inode, size)? {
             return Err(Error::Store(StoreError::NoSpace));
         }
-        clear_gap(engine, inode, size, start)?;
+        clear_gap(files, inode, size, start)?;
     }
     let mut blocks = vec![0; (round_up(end) - start) as usize];
     for block in edge_blocks(at, end, size) {
-        let content = load_clean_block(engine, inode, block, size)?.ok_or(Error::Store(StoreError::NoSpace))?;
+        let content = load_clean_block(files, inode, block, size)?.ok_or(Error::Store(StoreError::NoSpace))?;
         blocks[(block - start) as usize..][..BLOCK as usize].copy_from_slice(&content);
     }
     blocks[(at - start) as usize..][..data.len()].copy_from_slice(data);
-    writeback::write_in_place(engine, inode, start, blocks, |attr, _| {
+    writeback::write_in_place(files, inode, start, blocks, |attr, _| {
         attr.attr.size = attr.attr.size.max(end);
-        touch(engine, attr, ctx);
+        touch(files, attr, ctx);
     })?;
     Ok(data.len())
 }
 
 /// Dirty data was added to the state, `dirtied` bytes of it new.
 pub(super) fn note_dirty(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     state: &mut DataState,
     reservation: Option<DataReservation>,
@@ -182,13 +182,13 @@ pub(super) fn note_dirty(
         assert!(reservation.bytes() >= dirtied, "dirty data has its space reserved");
         state.keep(reservation, dirtied);
     }
-    engine.file.add_dirty(dirtied);
-    engine.file.list(inode, state);
+    files.data().add_dirty(dirtied);
+    files.data().list(inode, state);
 }
 
 /// Times and set-id bits after a change of content.
-pub(super) fn touch(engine: &Engine, attr: &mut InodeState, ctx: WriteCtx) {
-    let now = engine.store.env().now();
+pub(super) fn touch(files: &Files, attr: &mut InodeState, ctx: WriteCtx) {
+    let now = files.store().env().now();
     let is_old = |set_at: Timestamp| (set_at.secs..set_at.secs + PAGES_LATE_SECONDS).contains(&now.secs);
     if !(ctx.from_cache && attr.times_set.is_some_and(is_old)) {
         (attr.attr.mtime, attr.attr.ctime) = (now, now);
@@ -209,10 +209,10 @@ pub(super) fn edge_blocks(at: u64, end: u64, size: u64) -> impl Iterator<Item = 
 }
 
 /// What the blocks at both ends of a write hold now, as far as they are not dirty.
-fn load_edges(engine: &Engine, inode: &Arc<Inode>, at: u64, end: u64, size: u64) -> Result<Vec<(u64, Vec<u8>)>> {
+fn load_edges(files: &Files, inode: &Arc<Inode>, at: u64, end: u64, size: u64) -> Result<Vec<(u64, Vec<u8>)>> {
     let mut edges = Vec::new();
     for block in edge_blocks(at, end, size) {
-        if let Some(content) = load_clean_block(engine, inode, block, size)? {
+        if let Some(content) = load_clean_block(files, inode, block, size)? {
             edges.push((block, content));
         }
     }
@@ -220,12 +220,12 @@ fn load_edges(engine: &Engine, inode: &Arc<Inode>, at: u64, end: u64, size: u64)
 }
 
 /// A block as it is, zero behind `size`; `None` where it is dirty.
-pub(super) fn load_clean_block(engine: &Engine, inode: &Arc<Inode>, block: u64, size: u64) -> Result<Option<Vec<u8>>> {
+pub(super) fn load_clean_block(files: &Files, inode: &Arc<Inode>, block: u64, size: u64) -> Result<Option<Vec<u8>>> {
     if inode.data.state.lock().dirty.next_dirty(block) == Some(block) {
         return Ok(None);
     }
     let mut content = vec![0; BLOCK as usize];
-    read::read_range(engine, inode, block, &mut content)?;
+    read::read_range(files, inode, block, &mut content)?;
     let valid = size.saturating_sub(block).min(BLOCK) as usize;
     content[valid..].fill(0);
     Ok(Some(content))
@@ -235,16 +235,16 @@ pub(super) fn load_clean_block(engine: &Engine, inode: &Arc<Inode>, block: u64, 
 /// inline data any more, no data is left in the gap, and it has hole items where the volume wants them. The caller holds the operation lock
 /// for writing and sets the size.
 pub(super) fn grow(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     size: u64,
     new_size: u64,
     reservation: DataReservation,
 ) -> Result<()> {
     if !size.is_multiple_of(BLOCK) {
-        settle_old_end(engine, inode, size, reservation)?;
+        settle_old_end(files, inode, size, reservation)?;
     }
-    clear_gap(engine, inode, size, new_size)
+    clear_gap(files, inode, size, new_size)
 }
 
 /// Data that [`grow`] writes: zeros behind an end in the midst of a block.
@@ -257,17 +257,17 @@ pub(super) fn old_end_bytes(size: u64, new_size: u64) -> u64 {
 }
 
 /// The part of [`grow`] behind the block of the old end.
-fn clear_gap(engine: &Engine, inode: &Arc<Inode>, size: u64, new_size: u64) -> Result<()> {
-    truncate::drop_left_behind(engine, inode, round_up(size)..round_up(new_size))?;
-    if !has_no_holes(engine) && round_up(new_size) > round_up(size) {
-        put_holes(engine, inode, round_up(size), round_up(new_size))?;
+fn clear_gap(files: &Files, inode: &Arc<Inode>, size: u64, new_size: u64) -> Result<()> {
+    truncate::drop_left_behind(files, inode, round_up(size)..round_up(new_size))?;
+    if !files.has_no_holes() && round_up(new_size) > round_up(size) {
+        put_holes(files, inode, round_up(size), round_up(new_size))?;
     }
     Ok(())
 }
 
 /// The zeros behind an end in the midst of a block come into the file: they are on disk, or dirty and *appended*. The item's size
 /// must not go beyond inline data that is still there, nor show what a truncation cut off.
-fn settle_old_end(engine: &Engine, inode: &Arc<Inode>, size: u64, reservation: DataReservation) -> Result<()> {
+fn settle_old_end(files: &Files, inode: &Arc<Inode>, size: u64, reservation: DataReservation) -> Result<()> {
     let block = round_down(size);
     {
         let mut state = inode.data.state.lock();
@@ -277,19 +277,19 @@ fn settle_old_end(engine: &Engine, inode: &Arc<Inode>, size: u64, reservation: D
         }
     }
     // Nobody makes it dirty meanwhile: that takes the operation lock.
-    if old_end_must_be_rewritten(engine, inode, size)?
-        && let Some(content) = load_clean_block(engine, inode, block, size)?
+    if old_end_must_be_rewritten(files, inode, size)?
+        && let Some(content) = load_clean_block(files, inode, block, size)?
     {
         let mut state = inode.data.state.lock();
         let dirtied = state.dirty.write(block, &content);
         state.append(size, block, round_up(size));
-        note_dirty(engine, inode, &mut state, Some(reservation), dirtied);
+        note_dirty(files, inode, &mut state, Some(reservation), dirtied);
     }
     Ok(())
 }
 
 /// The block at the end of the file is inline data, or has something behind the end (as mmap may leave it).
-pub(super) fn old_end_must_be_rewritten(engine: &Engine, inode: &Arc<Inode>, size: u64) -> Result<bool> {
+pub(super) fn old_end_must_be_rewritten(files: &Files, inode: &Arc<Inode>, size: u64) -> Result<bool> {
     let block = round_down(size);
     {
         let state = inode.data.state.lock();
@@ -307,13 +307,13 @@ pub(super) fn old_end_must_be_rewritten(engine: &Engine, inode: &Arc<Inode>, siz
         return Ok(true);
     }
     let mut content = vec![0; BLOCK as usize];
-    read::read_range(engine, inode, block, &mut content)?;
+    read::read_range(files, inode, block, &mut content)?;
     Ok(content[(size - block) as usize..].iter().any(|b| *b != 0))
 }
 
 /// Hole items for what has no items in a range, on volumes without NO_HOLES.
-pub(super) fn put_holes(engine: &Engine, inode: &Arc<Inode>, from: u64, to: u64) -> Result<()> {
-    let reservation = engine.reserve(Budget::WRITE_EXTENT)?;
+pub(super) fn put_holes(files: &Files, inode: &Arc<Inode>, from: u64, to: u64) -> Result<()> {
+    let reservation = files.reserve(Budget::WRITE_EXTENT)?;
     let _flush = inode.data.flush.lock();
     // One block more on each side: holes are joined with holes.
     let around = from.saturating_sub(1)..to.saturating_add(1);
@@ -327,8 +327,8 @@ pub(super) fn put_holes(engine: &Engine, inode: &Arc<Inode>, from: u64, to: u64)
         plan,
         ..Change::default()
     };
-    items::apply(engine, inode, change, reservation, |attr, state| {
-        update_disk_size(state, attr, false)
+    items::apply(files, inode, change, reservation, |attr, state| {
+        attr.update_disk_size(state, false)
     });
     Ok(())
 }

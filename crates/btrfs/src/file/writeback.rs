@@ -8,26 +8,25 @@
 //!
 //! Readers see data in flight until its items can be read. A write to a block in flight makes it dirty again, above.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use btrfs_format::items::compression;
 
-use super::compress;
-use super::data::{DataState, update_disk_size};
-use super::dirty::recycle;
-use super::extent::{Extent, Kind, encode_inline, last_below};
-use super::failures::Opened;
 use super::items::{self, Change, NOW};
 use super::pack::{self, Choice, Packed};
 use super::place::{self, Placed, Run};
 use super::replace::{self, Replacement};
-use super::shared::{INLINE_BYTES_MAX, has_no_holes};
 use super::write::hole_replacements;
-use super::{BLOCK, EXTENT_BYTES_MAX, round_down};
-use crate::engine::Engine;
+use crate::block::{BLOCK, EXTENT_BYTES_MAX, round_down};
+use crate::compression::compress;
 use crate::error::Result;
-use crate::inode::{Inode, InodeState, flags};
+use crate::extent::{Extent, Kind, encode_inline, last_below};
+use crate::files::Files;
+use crate::object::INLINE_BYTES_MAX;
+use crate::object::{Inode, InodeState, flags};
+use crate::pagecache::DataState;
+use crate::pagecache::Opened;
+use crate::pagecache::recycle;
 use btrfs_store::space::{Budget, DataReservation, MetaReservation};
 use btrfs_store::tree::Item;
 
@@ -47,34 +46,45 @@ struct Group {
 
 /// Writes all dirty data of the inode; its items are in the overlay afterwards. Also reports a write-back that failed
 /// since the last call, or while this one waited: of several callers each one is told.
-pub fn write_back(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
-    write_back_as(engine, inode, None)
+pub fn write_back(files: &Files, inode: &Arc<Inode>) -> Result<()> {
+    write_back_as(files, inode, None)
 }
 
 /// [`write_back`] by one who has the file open: he is told of what failed since he opened it, whoever else was.
-pub fn write_back_as(engine: &Engine, inode: &Arc<Inode>, opened: Option<Opened>) -> Result<()> {
+pub fn write_back_as(files: &Files, inode: &Arc<Inode>, opened: Option<Opened>) -> Result<()> {
     let failures = &inode.data.failures;
     let seen = failures.count();
-    let result = flush(engine, inode);
+    let result = flush(files, inode);
     let earlier = failures.take(seen, opened);
     result.and(earlier)
 }
 
-/// [`Engine::sync`] that also reports a write-back of any file that failed since the last call: one in the background tells
+/// Everything written before the call is on disk after it.
+pub fn sync(files: &Files) -> Result<()> {
+    if files.store().volume().is_read_only() {
+        return Ok(());
+    }
+    // One file that cannot be written (a full volume, a failing place) must not keep the rest from being durable.
+    let written = write_back_all(files);
+    files.commit()?;
+    written
+}
+
+/// [`sync`] that also reports a write-back of any file that failed since the last call: one in the background tells
 /// nobody.
-pub fn sync_all(engine: &Engine) -> Result<()> {
-    let failures = &engine.file.failures;
+pub fn sync_all(files: &Files) -> Result<()> {
+    let failures = &files.data().failures;
     let seen = failures.count();
-    let result = engine.sync();
+    let result = sync(files);
     let earlier = failures.take(seen, None);
     result.and(earlier)
 }
 
 /// Writes all dirty data of the volume. What fails is kept for the fsync of its file; the first failure is returned.
-pub fn write_back_all(engine: &Engine) -> Result<()> {
+pub fn write_back_all(files: &Files) -> Result<()> {
     let mut result = Ok(());
-    for inode in engine.file.listed() {
-        let flushed = flush(engine, &inode);
+    for inode in files.data().listed() {
+        let flushed = flush(files, &inode);
         if result.is_ok() {
             result = flushed;
         }
@@ -82,52 +92,34 @@ pub fn write_back_all(engine: &Engine) -> Result<()> {
     result
 }
 
-thread_local! {
-    /// This thread reserves metadata for a write-back: being asked to write back in order to find some, it cannot help.
-    static IS_RESERVING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Writes all dirty data in order to turn reservations into facts. Failures are kept for the fsync of their files.
-pub fn write_back_for_space(engine: &Engine) {
-    if IS_RESERVING.get() {
-        return;
-    }
-    if let Err(error) = write_back_all(engine) {
-        tracing::debug!(%error, "write-back for space");
-    }
-}
-
 /// Metadata for so many bytes in so many runs.
-pub(super) fn budget(engine: &Engine, runs: usize, bytes: u64) -> Budget {
-    let csum_bytes = engine.store.volume().csum_type().size_bytes() as u64 * bytes.div_ceil(BLOCK);
-    let nodesize_bytes = engine.store.nodes().nodesize_bytes() as u64;
+pub(super) fn budget(files: &Files, runs: usize, bytes: u64) -> Budget {
+    let csum_bytes = files.store().volume().csum_type().size_bytes() as u64 * bytes.div_ceil(BLOCK);
+    let nodesize_bytes = files.store().nodes().nodesize_bytes() as u64;
     Budget::written(runs.div_ceil(GROUP_RUNS_MAX), bytes, csum_bytes, nodesize_bytes)
 }
 
-fn reserve_for_group(engine: &Engine, bytes: u64) -> Result<MetaReservation> {
-    let budget = budget(engine, GROUP_RUNS_MAX, bytes);
-    IS_RESERVING.set(true);
-    let reserved = engine.reserve(budget);
-    IS_RESERVING.set(false);
-    reserved
+fn reserve_for_group(files: &Files, bytes: u64) -> Result<MetaReservation> {
+    let budget = budget(files, GROUP_RUNS_MAX, bytes);
+    files.reserve_for_write_back(budget)
 }
 
 /// Writes back in the writer's stead where much is dirty: the writer waits instead of memory growing.
-pub(super) fn throttle(engine: &Engine, inode: &Arc<Inode>) {
-    if !engine.file.is_over_limit() {
-        if engine.file.wants_write_back() {
-            engine.background.wake_write_back();
+pub(super) fn throttle(files: &Files, inode: &Arc<Inode>) {
+    if !files.data().is_over_limit() {
+        if files.data().wants_write_back() {
+            files.background().wake_write_back();
         }
         return;
     }
-    if flush(engine, inode).is_err() {
+    if flush(files, inode).is_err() {
         return;
     }
-    while engine.file.is_over_limit() {
-        let Some(other) = engine.file.first_listed() else {
+    while files.data().is_over_limit() {
+        let Some(other) = files.data().first_listed() else {
             return;
         };
-        if flush(engine, &other).is_err() {
+        if flush(files, &other).is_err() {
             return;
         }
     }
@@ -135,18 +127,18 @@ pub(super) fn throttle(engine: &Engine, inode: &Arc<Inode>) {
 
 /// Writes what was dirty when it was called, or became dirty behind where it works. A failure of the device is noted
 /// for the next fsync, too.
-pub(super) fn flush(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
+pub(super) fn flush(files: &Files, inode: &Arc<Inode>) -> Result<()> {
     let mut from = 0;
     let mut returns = RETURNS_MAX;
     loop {
-        if !has_work(engine, inode, from) {
+        if !has_work(files, inode, from) {
             return Ok(());
         }
         let dirty_bytes = inode.data.state.lock().dirty.bytes();
-        let bytes_max = group_bytes_max(engine, dirty_bytes);
-        let reservation = reserve_for_group(engine, bytes_max)?;
+        let bytes_max = group_bytes_max(files, dirty_bytes);
+        let reservation = reserve_for_group(files, bytes_max)?;
         let _flush = inode.data.flush.lock();
-        let choice = pack::choose(engine, inode).unwrap_or_else(|error| {
+        let choice = pack::choose(files, inode).unwrap_or_else(|error| {
             tracing::warn!(%error, "how to compress cannot be read: nothing is compressed");
             None
         });
@@ -154,13 +146,13 @@ pub(super) fn flush(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
             let mut state = inode.data.state.lock();
             go_back(&state, &mut from, &mut returns);
             let bytes_max = match choice {
-                Some(_) => bytes_max.min(engine.file.compressed_group_bytes_max()),
+                Some(_) => bytes_max.min(files.data().compressed_group_bytes_max()),
                 None => bytes_max,
             };
             take_group(&mut state, &mut from, bytes_max)
         };
         let Some(group) = group else { continue };
-        write_group(engine, inode, group, choice, reservation)?;
+        write_group(files, inode, group, choice, reservation)?;
     }
 }
 
@@ -172,10 +164,10 @@ pub(super) fn hold<'a>(inodes: &[&'a Arc<Inode>]) -> Vec<parking_lot::MutexGuard
 }
 
 /// Is there something to write, or to wait for? Leaves the list of dirty inodes if not.
-fn has_work(engine: &Engine, inode: &Arc<Inode>, from: u64) -> bool {
+fn has_work(files: &Files, inode: &Arc<Inode>, from: u64) -> bool {
     let in_flight = {
         let mut state = inode.data.state.lock();
-        engine.file.unlist(inode, &mut state);
+        files.data().unlist(inode, &mut state);
         if state.dirty.next_dirty(from).is_some() {
             return true;
         }
@@ -183,7 +175,7 @@ fn has_work(engine: &Engine, inode: &Arc<Inode>, from: u64) -> bool {
     };
     if in_flight {
         drop(inode.data.flush.lock());
-        engine.file.unlist(inode, &mut inode.data.state.lock());
+        files.data().unlist(inode, &mut inode.data.state.lock());
     }
     false
 }
@@ -200,13 +192,13 @@ fn go_back(state: &DataState, from: &mut u64, returns: &mut u32) {
 
 /// Bytes of the next group, where so many are dirty. Where free space lies in small pieces, a group becomes hardly more extents
 /// than it has reserved for: it has what as many pieces hold as a group may have runs.
-fn group_bytes_max(engine: &Engine, dirty_bytes: u64) -> u64 {
+fn group_bytes_max(files: &Files, dirty_bytes: u64) -> u64 {
     const FRAGMENTED_BYTES_MAX: u64 = GROUP_RUNS_MAX as u64 * BLOCK;
     let most = dirty_bytes.clamp(GROUP_BYTES_MIN, GROUP_BYTES_MAX);
     if dirty_bytes <= FRAGMENTED_BYTES_MAX {
         return most;
     }
-    let in_pieces = engine.store.space().data_bytes_in(GROUP_RUNS_MAX, most);
+    let in_pieces = files.store().space().data_bytes_in(GROUP_RUNS_MAX, most);
     round_down(in_pieces).clamp(FRAGMENTED_BYTES_MAX, most)
 }
 
@@ -252,17 +244,17 @@ fn take_group(state: &mut DataState, from: &mut u64, bytes_max: u64) -> Option<G
 
 /// Writes a group and applies its items. The caller holds the flush lock.
 fn write_group(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     mut group: Group,
     choice: Option<Choice>,
     reservation: MetaReservation,
 ) -> Result<()> {
     let mut allocated = Vec::new();
-    let prepared = match prepare_inline(engine, inode, &group, choice) {
+    let prepared = match prepare_inline(files, inode, &group, choice) {
         Ok(Inline::Not { marks }) => {
             let space = group.reservation.take();
-            let placed = place::place(engine, inode, &group.runs, choice, space, &mut allocated);
+            let placed = place::place(files, inode, &group.runs, choice, space, &mut allocated);
             placed.map(|placed| Placed {
                 is_incompressible: placed.is_incompressible || marks,
                 ..placed
@@ -276,25 +268,25 @@ fn write_group(
             if let Some(packs_well) = placed.packs_well {
                 inode.data.state.lock().packs_well = packs_well;
             }
-            items::apply(engine, inode, placed.change, reservation, |attr, state| {
+            items::apply(files, inode, placed.change, reservation, |attr, state| {
                 if placed.is_incompressible {
                     attr.attr.flags |= flags::NOCOMPRESS;
                 }
-                update_disk_size(state, attr, true)
+                attr.update_disk_size(state, true)
             });
             (Ok(()), None)
         }
         Err(error) => {
             for (addr, len_bytes) in allocated {
-                engine.store.space().unalloc_data(addr, len_bytes);
+                files.store().space().unalloc_data(addr, len_bytes);
             }
             tracing::error!(tree = %inode.tree.id(), ino = %inode.ino, %error, "dirty data could not be written and is lost");
-            let telling = [&inode.data.failures, &engine.file.failures].map(|failures| failures.note(error.clone()));
+            let telling = [&inode.data.failures, &files.data().failures].map(|failures| failures.note(error.clone()));
             // What is lost reads as before it was written. The item must say so too, or a later sync that succeeds
             // would leave another size on disk than the mount shows.
-            match holes_of_lost(engine, inode, &group.runs) {
-                Ok(change) => items::apply(engine, inode, change, reservation, |attr, state| {
-                    update_disk_size(state, attr, true)
+            match holes_of_lost(files, inode, &group.runs) {
+                Ok(change) => items::apply(files, inode, change, reservation, |attr, state| {
+                    attr.update_disk_size(state, true)
                 }),
                 Err(error) => tracing::warn!(%error, "where data was lost there are no holes"),
             }
@@ -303,12 +295,12 @@ fn write_group(
     };
     let mut state = inode.data.state.lock();
     state.land(group.runs.iter().flat_map(|run| &run.parts).map(|(start, _)| *start));
-    engine.file.sub_dirty(group.bytes);
+    files.data().sub_dirty(group.bytes);
     drop(state);
     drop(group.reservation);
     if result.is_err() {
         let lost = group.runs.iter().map(|run| run.range.clone()).collect();
-        engine.file.listener.tell(inode, lost);
+        files.data().listener.tell(inode, lost);
     }
     drop(telling);
     for (_, flight) in group.runs.into_iter().flat_map(|run| run.parts) {
@@ -320,8 +312,8 @@ fn write_group(
 }
 
 /// Hole items where data was lost and nothing was before, on volumes without NO_HOLES: the size will cover it.
-fn holes_of_lost(engine: &Engine, inode: &Arc<Inode>, runs: &[Run]) -> Result<Change> {
-    if has_no_holes(engine) {
+fn holes_of_lost(files: &Files, inode: &Arc<Inode>, runs: &[Run]) -> Result<Change> {
+    if files.has_no_holes() {
         return Ok(Change::default());
     }
     let (mut existing, mut holes) = (Vec::new(), Vec::new());
@@ -339,22 +331,22 @@ fn holes_of_lost(engine: &Engine, inode: &Arc<Inode>, runs: &[Run]) -> Result<Ch
 /// `NoSpace` where something would have to be: nothing has happened then. The caller holds the operation lock for
 /// writing.
 pub(super) fn write_in_place(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     start: u64,
     blocks: Vec<u8>,
     update: impl FnOnce(&mut InodeState, &mut DataState),
 ) -> Result<()> {
-    let reservation = reserve_for_group(engine, blocks.len() as u64)?;
+    let reservation = reserve_for_group(files, blocks.len() as u64)?;
     let _flush = inode.data.flush.lock();
     let run = Run {
         range: start..start + blocks.len() as u64,
         parts: vec![(start, Arc::new(blocks))],
     };
-    let placed = place::place(engine, inode, &[run], None, None, &mut Vec::new())?;
-    items::apply(engine, inode, placed.change, reservation, |attr, state| {
+    let placed = place::place(files, inode, &[run], None, None, &mut Vec::new())?;
+    items::apply(files, inode, placed.change, reservation, |attr, state| {
         update(attr, state);
-        update_disk_size(state, attr, true);
+        attr.update_disk_size(state, true);
     });
     Ok(())
 }
@@ -370,7 +362,7 @@ enum Inline {
 
 /// A small file whose only data is its first block goes into its item, as on the kernel's side: compressed if that is
 /// shorter, or the only way to be short enough.
-fn prepare_inline(engine: &Engine, inode: &Arc<Inode>, group: &Group, choice: Option<Choice>) -> Result<Inline> {
+fn prepare_inline(files: &Files, inode: &Arc<Inode>, group: &Group, choice: Option<Choice>) -> Result<Inline> {
     const NOT: Inline = Inline::Not { marks: false };
     let [Run { range, parts }] = &group.runs[..] else {
         return Ok(NOT);
@@ -397,10 +389,10 @@ fn prepare_inline(engine: &Engine, inode: &Arc<Inode>, group: &Group, choice: Op
         return Ok(NOT);
     };
     let data = &flight[..size as usize];
-    let packed = choice.map(|choice| pack::pack_inline(engine, choice, &flight[..BLOCK as usize], data.len()));
+    let packed = choice.map(|choice| pack::pack_inline(files, choice, &flight[..BLOCK as usize], data.len()));
     let extent = match &packed {
         Some(Packed::Smaller { algorithm, bytes }) => {
-            engine.store.volume().need_features(compress::feature(*algorithm));
+            files.store().volume().need_features(compress::feature(*algorithm));
             inline_extent(bytes, size, compress::on_disk(*algorithm))
         }
         Some(packed) if size > INLINE_BYTES_MAX => return Ok(Inline::Not { marks: packed.marks() }),

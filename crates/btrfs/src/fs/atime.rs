@@ -6,7 +6,7 @@ use cowshed_vfs::Timestamp;
 
 use super::Fs;
 use crate::error::Result;
-use crate::inode::{Inode, InodeAttr, flags};
+use crate::object::{Inode, InodeAttr, flags};
 use btrfs_store::space::Budget;
 
 /// Mount options `relatime`, `strictatime`, `noatime`.
@@ -38,7 +38,7 @@ impl AtimePolicy {
 impl Fs {
     /// Notes that an inode was read. Failing to note it is no failure of the reading.
     pub(super) fn note_access(&self, inode: &Arc<Inode>) {
-        let objects = &self.engine.objects;
+        let objects = &self.mount.objects();
         if self.options.atime == AtimePolicy::Never
             || (self.options.nodiratime && inode.is_dir())
             || inode.is_placeholder()
@@ -47,7 +47,7 @@ impl Fs {
         {
             return;
         }
-        let now = self.engine.store.env().now();
+        let now = self.mount.store().env().now();
         let attr = inode.attr_now();
         if attr.flags & flags::NOATIME != 0 || attr.nlink == 0 || !self.options.atime.wants(&attr, now) {
             return;
@@ -58,8 +58,8 @@ impl Fs {
     }
 
     fn write_atime(&self, inode: &Arc<Inode>, now: Timestamp) -> Result<()> {
-        let space = self.engine.reserve(Budget::SETATTR)?;
-        let join = self.engine.store.txn().join();
+        let space = self.mount.reserve(Budget::SETATTR)?;
+        let join = self.mount.store().txn().join();
         let mut state = inode.attr.lock();
         if state.attr.nlink == 0 {
             return Ok(());

@@ -2,13 +2,12 @@
 
 use cowshed_vfs::{Algorithm, Error as Errno, ExtendedFlags, FlagChange};
 
-use crate::Engine;
-use crate::dir::staged::Staged;
-use crate::dir::{prepare_and_join, touch_inode};
+use crate::access::{Caller, check_writable};
 use crate::error::Result;
-use crate::inode::Inode;
-use crate::inode::access::{Caller, check_writable};
-use crate::inode::flags::{self, CompressionProperty, FlagSubject};
+use crate::files::{Files, prepare_and_join, touch_inode};
+use crate::object::Inode;
+use crate::object::flags::{self, CompressionProperty, FlagSubject};
+use crate::staged::Staged;
 use crate::xattr::{self, props};
 use btrfs_store::space::Budget;
 
@@ -37,12 +36,12 @@ fn compute(
 }
 
 /// Changes the flags of an inode. Errors: see [`cowshed_vfs::Volume::set_flags`].
-pub(super) fn change(engine: &Engine, caller: &Caller<'_>, inode: &Inode, change: &FlagChange) -> Result<()> {
-    check_writable(engine, inode)?;
+pub(super) fn change(files: &Files, caller: &Caller<'_>, inode: &Inode, change: &FlagChange) -> Result<()> {
+    check_writable(files, inode)?;
     if inode.is_placeholder() {
         return Err(Errno::NotPermitted.into());
     }
-    let space = engine.reserve(Budget::XATTR)?;
+    let space = files.reserve(Budget::XATTR)?;
     let _lock = inode.lock.write();
     let attr = inode.attr_now();
     let creds = &caller.ctx.creds;
@@ -52,20 +51,20 @@ pub(super) fn change(engine: &Engine, caller: &Caller<'_>, inode: &Inode, change
     let subject = FlagSubject {
         is_regular: inode.is_regular(),
         is_empty: attr.size == 0,
-        mount_nodatacow: engine.objects.policy().nodatacow,
+        mount_nodatacow: files.objects().policy().nodatacow,
     };
     let (new, property) = compute(attr.flags, change, subject)?;
     let locks = flags::IMMUTABLE | flags::APPEND;
     if (new ^ attr.flags) & locks != 0 && caller.checks && !creds.is_privileged() {
         return Err(Errno::NotPermitted.into());
     }
-    let now = engine.store.env().now();
-    let (join, mut staged) = prepare_and_join(engine, |generation| {
+    let now = files.store().env().now();
+    let (join, mut staged) = prepare_and_join(files, |generation| {
         let mut staged = Staged::new(&inode.tree);
         match property {
             Some(CompressionProperty::Set) => {
                 let name = props::COMPRESSION_NAME;
-                let mounted = engine.objects.policy().compress.map(|policy| policy.how.algorithm());
+                let mounted = files.objects().policy().compress.map(|policy| policy.how.algorithm());
                 let value = mounted.unwrap_or(Algorithm::Zlib).name().as_bytes();
                 xattr::stage_set(&mut staged, inode.ino, name, value, generation)?;
             }

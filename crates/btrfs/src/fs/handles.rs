@@ -13,8 +13,10 @@ use cowshed_vfs::{Entry, Error as Errno, NodeId};
 use super::Fs;
 use crate::dir;
 use crate::error::Result;
-use crate::inode::{Inode, delete};
-use crate::subvol::{self, PLACEHOLDER_INO_BIT, Subvol};
+use crate::object::Inode;
+use crate::object::{PLACEHOLDER_INO_BIT, Subvol};
+use crate::reclaim;
+use crate::subvol;
 
 /// Subvolumes above each other that are followed to the mounted one: as many as a path can have names. More may be a
 /// ring, on a damaged volume.
@@ -27,7 +29,7 @@ impl Fs {
         let inode = self.load_visible(tree, ino)?.ok_or(Errno::Stale)?;
         // A second number for the same inode would give the kernel two nodes for it.
         if self.numbering.node(&inode) != node {
-            delete::settle(&self.engine, &inode);
+            reclaim::settle(&self.mount, &inode);
             return Err(Errno::Stale.into());
         }
         self.entry_while_named(&inode)
@@ -43,7 +45,7 @@ impl Fs {
         if Arc::ptr_eq(&dir, &self.root) {
             return Ok(self.entry(&dir));
         }
-        let (tree, ino) = dir::parent_of(&self.engine, &dir)?.ok_or(Errno::Stale)?;
+        let (tree, ino) = dir::parent_of(&self.mount, &dir)?.ok_or(Errno::Stale)?;
         let parent = self.load_visible(tree, ino)?.ok_or(Errno::Stale)?;
         self.entry_while_named(&parent)
     }
@@ -56,7 +58,7 @@ impl Fs {
         if inode.attr_now().nlink > 0 {
             return Ok(entry);
         }
-        delete::forget(&self.engine, inode, 1);
+        reclaim::forget(&self.mount, inode, 1);
         Err(Errno::Stale.into())
     }
 
@@ -66,7 +68,7 @@ impl Fs {
             return Ok(None);
         }
         match self.visible_subvol(tree)? {
-            Some(subvol) => self.engine.objects.inodes.load(&subvol, ino),
+            Some(subvol) => self.mount.objects().inodes.load(&subvol, ino),
             None => Ok(None),
         }
     }
@@ -77,9 +79,9 @@ impl Fs {
         let mut at = tree;
         for _ in 0..NESTING_MAX {
             if at == self.numbering.mounted() {
-                return subvol::load(&self.engine, tree);
+                return subvol::load(&self.mount, tree);
             }
-            match subvol::parent_of_root(&self.engine, at)? {
+            match subvol::parent_of_root(&self.mount, at)? {
                 Some((above, _)) => at = above,
                 None => break,
             }

@@ -1,10 +1,11 @@
-//! The engine as a [`cowshed_vfs::FileSystem`]: translation only. The rules live with the objects.
+//! The mount as a [`cowshed_vfs::FileSystem`]: translation only. The rules live with the objects.
 
 mod atime;
 mod flags;
 mod handles;
 mod ops;
 mod readdir;
+mod root;
 mod setattr;
 mod telling;
 mod volume;
@@ -16,13 +17,15 @@ use std::time::Duration;
 use cowshed_vfs::{Attr, Caches, Context, Entry, Error as Errno, Handle, NodeId, StatFs};
 
 pub use atime::AtimePolicy;
+pub use root::SubvolChoice;
 
-use crate::Engine;
+use crate::access::Caller;
+use crate::compression::compress::CompressPolicy;
 use crate::error::{Error, Result, StoreError};
-use crate::file::compress::CompressPolicy;
-use crate::inode::Inode;
-use crate::inode::access::Caller;
-use crate::subvol::{self, Policy, SubvolChoice, number::Numbering};
+use crate::mount::Mount;
+use crate::object::Inode;
+use crate::object::Policy;
+use crate::subvol::number::Numbering;
 
 /// How long front ends may remember names and attributes: the mount is the only writer, so for good.
 const VALID: Duration = Duration::from_secs(86_400);
@@ -65,7 +68,7 @@ impl Default for MountOptions {
 
 /// One subvolume of a volume, shown as a tree of files with what lies below it.
 pub struct Fs {
-    engine: Arc<Engine>,
+    mount: Arc<Mount>,
     options: MountOptions,
     root: Arc<Inode>,
     numbering: Arc<Numbering>,
@@ -78,24 +81,24 @@ pub struct Fs {
 
 impl Fs {
     /// Shows a subvolume. Errors: `NotFound` and `Invalid` (no such subvolume), and whatever reading finds.
-    pub fn mount(engine: Arc<Engine>, options: MountOptions) -> Result<Self> {
-        engine.objects.set_policy(Policy {
-            read_only: options.read_only || engine.store.volume().is_read_only(),
+    pub fn new(mount: Arc<Mount>, options: MountOptions) -> Result<Self> {
+        mount.objects().set_policy(Policy {
+            read_only: options.read_only || mount.store().volume().is_read_only(),
             nodatacow: options.nodatacow,
             nodatasum: options.nodatasum || options.nodatacow,
             compress: options.compress,
         });
-        let root = subvol::resolve(&engine, &options.subvol)?;
+        let root = root::resolve(&mount, &options.subvol)?;
         if root.ino != root.subvol.root_ino || root.is_placeholder() {
             return Err(Errno::Invalid.into());
         }
         // The root is remembered as long as the mount lives.
         root.refs.add_lookup();
         let mut random = [0; 4];
-        engine.store.env().random(&mut random);
+        mount.store().env().random(&mut random);
         let numbering = Arc::new(Numbering::new(root.tree.id(), root.ino, random));
         Ok(Self {
-            engine,
+            mount,
             options,
             root,
             numbering,
@@ -105,17 +108,17 @@ impl Fs {
         })
     }
 
-    pub fn engine(&self) -> &Arc<Engine> {
-        &self.engine
+    pub fn mount(&self) -> &Arc<Mount> {
+        &self.mount
     }
     pub fn options(&self) -> &MountOptions {
         &self.options
     }
 
     fn stat_volume(&self) -> StatFs {
-        let block = self.engine.store.volume().sectorsize_bytes();
+        let block = self.mount.store().volume().sectorsize_bytes();
         let blocks = |bytes: u64| bytes / u64::from(block);
-        let space = self.engine.store.space().stat();
+        let space = self.mount.store().space().stat();
         StatFs {
             blocks: blocks(space.total_bytes),
             blocks_free: blocks(space.free_bytes),
@@ -142,7 +145,7 @@ impl Fs {
             return Ok(self.root.clone());
         }
         let (tree, ino) = self.numbering.inode_of(node).ok_or(Errno::Stale)?;
-        Ok(self.engine.objects.inodes.get(tree, ino).ok_or(Errno::Stale)?)
+        Ok(self.mount.objects().inodes.get(tree, ino).ok_or(Errno::Stale)?)
     }
 
     /// Attributes with the number that callers see.
@@ -170,14 +173,14 @@ impl Fs {
 impl std::fmt::Debug for Fs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Fs")
-            .field("engine", &self.engine)
+            .field("mount", &self.mount)
             .field("options", &self.options)
             .finish_non_exhaustive()
     }
 }
 
 /// The open file that errors of write-back are reported to; `None` where there is no handle.
-fn opened_as(handle: Handle) -> Option<crate::file::Opened> {
+fn opened_as(handle: Handle) -> Option<crate::pagecache::Opened> {
     handle.flags().map(|_| handle.0)
 }
 

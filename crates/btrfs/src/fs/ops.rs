@@ -15,20 +15,21 @@ use cowshed_vfs::{
 
 use super::setattr::{Capability, setattr, strip_capability, strip_privileges, strips_of};
 use super::{Fs, VALID, errno, opened_as};
+use crate::access::check_writable;
 use crate::dir::{self, NewInode};
 use crate::error::{Error, Result, StoreError};
 use crate::file::{self, WriteCtx};
-use crate::inode::access::check_writable;
-use crate::inode::{Inode, delete, flags};
-use crate::log::write::{Scope, sync_inode as sync_log, sync_inode_later as sync_log_later};
-use crate::xattr;
+use crate::log::write::Scope;
+use crate::object::{Inode, flags};
+use crate::reclaim;
+use crate::xattr_ops;
 
 type VfsResult<T> = cowshed_vfs::Result<T>;
 
 impl Fs {
     fn make(&self, ctx: &Context, parent: NodeId, name: &[u8], new: &NewInode<'_>) -> Result<Arc<Inode>> {
         let dir = self.inode(parent)?;
-        dir::create(&self.engine, &self.caller(ctx), &dir, name, new)
+        dir::create(&self.mount, &self.caller(ctx), &dir, name, new)
     }
 
     fn make_entry(&self, ctx: &Context, parent: NodeId, name: &[u8], new: &NewInode<'_>) -> Result<Entry> {
@@ -53,7 +54,7 @@ impl Fs {
         }
         let caller = self.caller(ctx);
         if writes && inode.is_regular() {
-            check_writable(&self.engine, inode)?;
+            check_writable(&self.mount, inode)?;
             let bits = inode.flags();
             let appends = wanted.contains(OpenFlags::APPEND) && !wanted.contains(OpenFlags::TRUNCATE);
             if bits & flags::IMMUTABLE != 0 || (bits & flags::APPEND != 0 && !appends) {
@@ -72,7 +73,7 @@ impl Fs {
                 kill_suidgid: open.kill_suidgid,
                 ..SetAttr::default()
             };
-            setattr(&self.engine, &caller, inode, &set, false)?;
+            setattr(&self.mount, &caller, inode, &set, false)?;
         }
         Ok(self.opened(inode, wanted))
     }
@@ -99,7 +100,7 @@ impl Fs {
             }
             // Once more where it has vanished since.
             let dir = self.inode(parent)?;
-            if let Some(inode) = dir::lookup(&self.engine, &dir, name)? {
+            if let Some(inode) = dir::lookup(&self.mount, &dir, name)? {
                 let entry = self.entry(&inode);
                 return match self.open_inode(ctx, &inode, open) {
                     // As they are after a truncation.
@@ -111,7 +112,7 @@ impl Fs {
                         opened,
                     )),
                     Err(error) => {
-                        delete::forget(&self.engine, &inode, 1);
+                        reclaim::forget(&self.mount, &inode, 1);
                         Err(error)
                     }
                 };
@@ -131,7 +132,7 @@ impl Fs {
     /// A file that may be written, set-id bits off where the caller may not keep them.
     pub(super) fn file_to_write(&self, node: NodeId) -> Result<Arc<Inode>> {
         let inode = self.file(node)?;
-        check_writable(&self.engine, &inode)?;
+        check_writable(&self.mount, &inode)?;
         if inode.flags() & flags::IMMUTABLE != 0 {
             return Err(Errno::NotPermitted.into());
         }
@@ -140,12 +141,12 @@ impl Fs {
 
     /// By a handle, or by [`Handle::NONE`].
     pub(super) fn sync_inode(&self, (inode, handle): (&Arc<Inode>, Handle), scope: Scope) -> Result<()> {
-        if self.engine.objects.is_read_only() {
+        if self.mount.objects().is_read_only() {
             return Ok(());
         }
         inode.note_mapped_pages_came();
-        self.settled(file::write_back_as(&self.engine, inode, opened_as(handle)))?;
-        sync_log(&self.engine, inode, scope)
+        self.settled(file::write_back_as(&self.mount, inode, opened_as(handle)))?;
+        self.mount.log().sync_inode(self.mount.files(), inode, scope)
     }
 
     fn write_to(
@@ -178,9 +179,9 @@ impl Fs {
         };
         // Capabilities go whoever writes. Before a cached write Linux removes them itself, before a direct one it does not.
         if how.intersects(WriteFlags::KILL_SUIDGID | WriteFlags::DIRECT) {
-            strip_privileges(&self.engine, &inode, strips)?;
+            strip_privileges(&self.mount, &inode, strips)?;
         }
-        let written = file::write(&self.engine, &inode, offset, data, ctx)?;
+        let written = file::write(&self.mount, &inode, offset, data, ctx)?;
         let is_sync =
             how.contains(WriteFlags::SYNC) || opened.contains(OpenFlags::SYNC) || attr.flags & flags::SYNC != 0;
         if is_sync {
@@ -234,8 +235,8 @@ impl FileSystem for Fs {
     }
 
     fn destroy(&self) {
-        delete::forget_all(&self.engine);
-        if let Err(error) = self.engine.close() {
+        reclaim::forget_all(&self.mount);
+        if let Err(error) = self.mount.close() {
             tracing::error!(%error, "the last commit of the mount failed");
         }
     }
@@ -243,9 +244,9 @@ impl FileSystem for Fs {
     fn lookup(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<Lookup> {
         let find = || {
             let dir = self.inode(parent)?;
-            crate::inode::access::check_dir(&dir)?;
+            crate::access::check_dir(&dir)?;
             self.caller(ctx).need(&dir, Access::EXEC)?;
-            dir::lookup(&self.engine, &dir, name)
+            dir::lookup(&self.mount, &dir, name)
         };
         match find() {
             Ok(Some(inode)) => Ok(Lookup::Found(self.entry(&inode))),
@@ -266,7 +267,7 @@ impl FileSystem for Fs {
         if node != NodeId::ROOT
             && let Ok(inode) = self.inode(node)
         {
-            delete::forget(&self.engine, &inode, lookups);
+            reclaim::forget(&self.mount, &inode, lookups);
         }
     }
 
@@ -280,7 +281,7 @@ impl FileSystem for Fs {
             let inode = self.inode(node)?;
             // Who is not told of opens takes every file for open.
             let may_be_mapped = inode.is_regular() && (inode.refs.is_open() || self.options.stateless_open);
-            setattr(&self.engine, &self.caller(ctx), &inode, set, may_be_mapped)?;
+            setattr(&self.mount, &self.caller(ctx), &inode, set, may_be_mapped)?;
             Ok(self.attr(&inode))
         };
         let done = run();
@@ -318,12 +319,12 @@ impl FileSystem for Fs {
     }
 
     fn unlink(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
-        let run = || dir::unlink(&self.engine, &self.caller(ctx), &self.inode(parent)?, name);
+        let run = || dir::unlink(&self.mount, &self.caller(ctx), &self.inode(parent)?, name);
         run().map_err(|e| errno("unlink", e))
     }
 
     fn rmdir(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
-        let run = || dir::rmdir(&self.engine, &self.caller(ctx), &self.inode(parent)?, name);
+        let run = || dir::rmdir(&self.mount, &self.caller(ctx), &self.inode(parent)?, name);
         run().map_err(|e| errno("rmdir", e))
     }
 
@@ -349,7 +350,7 @@ impl FileSystem for Fs {
     ) -> VfsResult<()> {
         let run = || {
             let (from, to) = (self.inode(parent)?, self.inode(new_parent)?);
-            dir::rename(&self.engine, &self.caller(ctx), (&from, name), (&to, new_name), flags)
+            dir::rename(&self.mount, &self.caller(ctx), (&from, name), (&to, new_name), flags)
         };
         run().map_err(|e| errno("rename", e))
     }
@@ -357,7 +358,7 @@ impl FileSystem for Fs {
     fn link(&self, ctx: &Context, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> VfsResult<Entry> {
         let run = || {
             let (inode, dir) = (self.inode(node)?, self.inode(new_parent)?);
-            dir::link(&self.engine, &self.caller(ctx), &inode, &dir, new_name)?;
+            dir::link(&self.mount, &self.caller(ctx), &inode, &dir, new_name)?;
             Ok(self.entry(&inode))
         };
         run().map_err(|e| errno("link", e))
@@ -378,7 +379,7 @@ impl FileSystem for Fs {
     fn tmpfile(&self, ctx: &Context, parent: NodeId, perm: u32, open: &OpenRequest) -> VfsResult<(Entry, Opened)> {
         let run = || {
             let dir = self.inode(parent)?;
-            let inode = dir::tmpfile(&self.engine, &self.caller(ctx), &dir, perm)?;
+            let inode = dir::tmpfile(&self.mount, &self.caller(ctx), &dir, perm)?;
             inode.refs.set_linkable(!open.flags.contains(OpenFlags::EXCLUSIVE));
             Ok((self.entry(&inode), self.opened(&inode, open.flags)))
         };
@@ -395,7 +396,7 @@ impl FileSystem for Fs {
             && let Ok(inode) = self.inode(node)
         {
             inode.data.note_close(handle.0);
-            delete::close(&self.engine, &inode);
+            reclaim::close(&self.mount, &inode);
         }
     }
 
@@ -419,18 +420,22 @@ impl FileSystem for Fs {
         done: Done,
     ) {
         let scope = if data_only { Scope::Data } else { Scope::All };
-        let is_read_only = self.engine.objects.is_read_only();
+        let is_read_only = self.mount.objects().is_read_only();
         let prepare = || {
             let inode = self.inode(node)?;
             if !is_read_only {
                 inode.note_mapped_pages_came();
-                self.settled(file::write_back_as(&self.engine, &inode, opened_as(handle)))?;
+                self.settled(file::write_back_as(&self.mount, &inode, opened_as(handle)))?;
             }
             Ok(inode)
         };
         let tell = |result: Result<()>| done(result.map_err(|e| errno("fsync", e)));
         match prepare() {
-            Ok(inode) if !is_read_only => sync_log_later(&self.engine, &inode, scope, Box::new(tell), will_wait),
+            Ok(inode) if !is_read_only => {
+                self.mount
+                    .log()
+                    .sync_inode_later(self.mount.files(), &inode, scope, Box::new(tell), will_wait)
+            }
             other => tell(other.map(drop)),
         }
     }
@@ -438,7 +443,7 @@ impl FileSystem for Fs {
     fn opendir(&self, ctx: &Context, node: NodeId) -> VfsResult<Opened> {
         let run = || {
             let dir = self.inode(node)?;
-            crate::inode::access::check_dir(&dir)?;
+            crate::access::check_dir(&dir)?;
             self.caller(ctx).need(&dir, Access::READ)?;
             // Nothing is kept per listing: the node is remembered by its lookups.
             Ok(Opened {
@@ -476,7 +481,7 @@ impl FileSystem for Fs {
                 };
                 let flow = sink(dirent, Some(&entry));
                 if flow == ControlFlow::Break(()) {
-                    delete::forget(&self.engine, &inode, 1);
+                    reclaim::forget(&self.mount, &inode, 1);
                 }
                 flow
             })
@@ -504,7 +509,7 @@ impl FileSystem for Fs {
     fn read(&self, _ctx: &Context, node: NodeId, handle: Handle, offset: u64, buf: &mut [u8]) -> VfsResult<usize> {
         let mut run = || {
             let inode = self.file(node)?;
-            let count = file::read(&self.engine, &inode, offset, buf)?;
+            let count = file::read(&self.mount, &inode, offset, buf)?;
             if !handle.flags().is_some_and(|f| f.contains(OpenFlags::NO_ATIME)) {
                 self.note_access(&inode);
             }
@@ -539,12 +544,12 @@ impl FileSystem for Fs {
     }
 
     fn getxattr(&self, ctx: &Context, node: NodeId, name: &[u8], buf: &mut [u8]) -> VfsResult<usize> {
-        let run = || xattr::get(&self.caller(ctx), &*self.inode(node)?, name);
+        let run = || xattr_ops::get(&self.caller(ctx), &*self.inode(node)?, name);
         rules::answer(&run().map_err(|e| errno("getxattr", e))?, buf)
     }
 
     fn listxattr(&self, ctx: &Context, node: NodeId, buf: &mut [u8]) -> VfsResult<usize> {
-        let run = || xattr::list(&self.caller(ctx), &*self.inode(node)?);
+        let run = || xattr_ops::list(&self.caller(ctx), &*self.inode(node)?);
         rules::answer(&run().map_err(|e| errno("listxattr", e))?, buf)
     }
 
@@ -552,13 +557,13 @@ impl FileSystem for Fs {
         let run = || {
             let inode = self.inode(node)?;
             let _telling = self.telling(&inode);
-            xattr::set(&self.engine, &self.caller(ctx), &inode, name, value, flags)
+            xattr_ops::set(&self.mount, &self.caller(ctx), &inode, name, value, flags)
         };
         run().map_err(|e| errno("setxattr", e))
     }
 
     fn removexattr(&self, ctx: &Context, node: NodeId, name: &[u8]) -> VfsResult<()> {
-        let run = || xattr::remove(&self.engine, &self.caller(ctx), &self.inode(node)?, name);
+        let run = || xattr_ops::remove(&self.mount, &self.caller(ctx), &self.inode(node)?, name);
         run().map_err(|e| errno("removexattr", e))
     }
 
@@ -566,7 +571,7 @@ impl FileSystem for Fs {
         let run = || {
             let inode = self.inode(node)?;
             if access.contains(Access::WRITE) {
-                check_writable(&self.engine, &inode)?;
+                check_writable(&self.mount, &inode)?;
             }
             self.caller(ctx).need(&inode, access)
         };
@@ -590,10 +595,10 @@ impl FileSystem for Fs {
                 return Err(Errno::NotPermitted.into());
             }
             let range = offset..offset.saturating_add(len);
-            let capability = Capability::of(&self.engine, &inode)?;
+            let capability = Capability::of(&self.mount, &inode)?;
             let how = WriteCtx::stripping(strips_of(ctx, &inode));
             let first = Box::new(|| capability.strip());
-            file::fallocate_as(&self.engine, &inode, mode, range, (how, first))
+            file::fallocate_as(&self.mount, &inode, mode, range, (how, first))
         };
         let done = run();
         self.tell_of_steps(&done, node, offset..offset.saturating_add(len));
@@ -601,7 +606,7 @@ impl FileSystem for Fs {
     }
 
     fn lseek(&self, _ctx: &Context, node: NodeId, _handle: Handle, offset: u64, what: SeekKind) -> VfsResult<u64> {
-        let run = || file::seek(&self.engine, &self.file(node)?, offset, what);
+        let run = || file::seek(&self.mount, &self.file(node)?, offset, what);
         run().map_err(|e| errno("lseek", e))
     }
 
@@ -619,16 +624,16 @@ impl FileSystem for Fs {
                 return Err(Errno::NotPermitted.into());
             }
             if file::copied_bytes((&from, src.2), (&to, dst.2), len)? > 0 {
-                strip_capability(&self.engine, &to)?;
+                strip_capability(&self.mount, &to)?;
             }
             let how = WriteCtx::stripping(strips_of(ctx, &to));
-            file::copy_as(&self.engine, (&from, src.2), (&to, dst.2), len, how)
+            file::copy_as(&self.mount, (&from, src.2), (&to, dst.2), len, how)
         };
         run().map_err(|e| errno("copy_file_range", e))
     }
 
     fn syncfs(&self, _ctx: &Context, _node: NodeId) -> VfsResult<()> {
-        self.settled(file::sync_all(&self.engine))
+        self.settled(file::sync_all(&self.mount))
             .map_err(|e| errno("syncfs", e))
     }
 }

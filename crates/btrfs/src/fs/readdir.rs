@@ -8,7 +8,7 @@ use cowshed_vfs::{DirEntry, Entry, Error as Errno, FileKind};
 use super::Fs;
 use crate::dir::{self, ListedEntry, Target};
 use crate::error::Result;
-use crate::inode::Inode;
+use crate::object::Inode;
 
 /// Cookies of the two names that every directory has; a name with index n has n + 1.
 const COOKIE_SELF: u64 = 1;
@@ -73,7 +73,7 @@ impl Fs {
         let parent = if Arc::ptr_eq(dir, &self.root) {
             None
         } else {
-            dir::parent_of(&self.engine, dir)?
+            dir::parent_of(&self.mount, dir)?
         };
         Ok(match parent {
             Some((tree, ino)) => self.numbering.shown(tree, ino),
@@ -86,7 +86,7 @@ impl Fs {
             Target::Inode(ino) => Ok(self.numbering.shown(dir.tree.id(), ino)),
             // Only going there tells a subvolume from a stand-in for one.
             Target::Subvol(_) => {
-                let inode = dir::load_target(&self.engine, dir, listed.name, &listed.found)?;
+                let inode = dir::load_target(&self.mount, dir, listed.name, &listed.found)?;
                 Ok(inode.map_or(0, |i| self.numbering.shown_of(&i)))
             }
         }
@@ -94,7 +94,7 @@ impl Fs {
 
     /// The entry behind a listed name, looked up once; `None` where it cannot be read, which `lookup` will say in full.
     pub(super) fn listed_entry(&self, dir: &Arc<Inode>, listed: &ListedEntry<'_>) -> Option<(Arc<Inode>, Entry)> {
-        match dir::load_target(&self.engine, dir, listed.name, &listed.found) {
+        match dir::load_target(&self.mount, dir, listed.name, &listed.found) {
             Ok(inode) => inode.map(|inode| {
                 let entry = self.entry(&inode);
                 (inode, entry)

@@ -6,26 +6,25 @@ use btrfs_format::Generation;
 use cowshed_vfs::perm::{self, Strips};
 use cowshed_vfs::{Context, Error as Errno, FileKind, PERM_MASK, SetAttr, SetTime, Timestamp};
 
-use crate::Engine;
-use crate::dir::staged::Staged;
-use crate::dir::{prepare_and_join, touch_inode};
+use crate::access::{Caller, check_writable};
 use crate::error::Result;
 use crate::file;
-use crate::inode::access::{Caller, check_writable};
-use crate::inode::{Inode, InodeAttr, flags};
+use crate::files::{Files, prepare_and_join, touch_inode};
+use crate::object::{Inode, InodeAttr, flags};
+use crate::staged::Staged;
 use crate::xattr::{self, CAPABILITY_NAME, acl};
 use btrfs_store::space::{Budget, MetaReservation};
 
 /// Changes attributes, all or none. Errors: see [`cowshed_vfs::FileSystem::setattr`]. `may_be_mapped`: pages that were changed
 /// through a mapping may come yet.
 pub(super) fn setattr(
-    engine: &Engine,
+    files: &Files,
     caller: &Caller<'_>,
     inode: &Arc<Inode>,
     set: &SetAttr,
     may_be_mapped: bool,
 ) -> Result<()> {
-    check_writable(engine, inode)?;
+    check_writable(files, inode)?;
     check_flags(inode, set)?;
     if caller.checks {
         let list = acl::access_list(inode)?;
@@ -35,7 +34,7 @@ pub(super) fn setattr(
     // deletion, for which there always is.
     let mut budget = budget(inode);
     budget.is_release = set.size_bytes.is_some_and(|size| size < inode.attr_now().size);
-    let space = engine.reserve(budget)?;
+    let space = files.reserve(budget)?;
     if let Some(size) = set.size_bytes {
         match inode.kind() {
             FileKind::Regular => {}
@@ -45,14 +44,14 @@ pub(super) fn setattr(
         if size > i64::MAX.cast_unsigned() {
             return Err(Errno::FileTooBig.into());
         }
-        file::truncate(engine, inode, size)?;
+        file::truncate(files, inode, size)?;
     }
     let kills = set.uid.is_some() || set.gid.is_some() || set.kill_suidgid;
     if matches!(set.mtime, Some(SetTime::At(_))) && may_be_mapped {
-        inode.attr.lock().times_set = Some(engine.store.env().now());
+        inode.attr.lock().times_set = Some(files.store().env().now());
     }
     let _lock = inode.lock.write();
-    change(engine, inode, space, kills, |attr, now| {
+    change(files, inode, space, kills, |attr, now| {
         apply(caller, inode.kind(), set, attr, now);
     })
 }
@@ -64,30 +63,30 @@ pub(super) fn strips_of(ctx: &Context, inode: &Inode) -> Strips {
 }
 
 /// Strips set-id bits and capabilities before a write on behalf of somebody who may not keep them.
-pub(super) fn strip_privileges(engine: &Engine, inode: &Arc<Inode>, strips: Strips) -> Result<()> {
+pub(super) fn strip_privileges(files: &Files, inode: &Arc<Inode>, strips: Strips) -> Result<()> {
     if strips == Strips::Nothing && !has_capability(inode)? {
         return Ok(());
     }
-    let space = engine.reserve(budget(inode))?;
+    let space = files.reserve(budget(inode))?;
     let _lock = inode.lock.write();
-    change_unasked(engine, inode, space, |attr, _| {
+    change_unasked(files, inode, space, |attr, _| {
         attr.mode = attr.mode & !PERM_MASK | strips.apply(attr.mode & PERM_MASK);
     })
 }
 
 /// Strips capabilities before a change of content that takes the set-id bits along itself.
-pub(super) fn strip_capability(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
+pub(super) fn strip_capability(files: &Files, inode: &Arc<Inode>) -> Result<()> {
     if !has_capability(inode)? {
         return Ok(());
     }
-    let space = engine.reserve(budget(inode))?;
+    let space = files.reserve(budget(inode))?;
     let _lock = inode.lock.write();
-    change_unasked(engine, inode, space, |_, _| {})
+    change_unasked(files, inode, space, |_, _| {})
 }
 
 /// A file capability that goes with a change of contents which is about to be judged.
 pub(super) struct Capability<'a> {
-    engine: &'a Engine,
+    files: &'a Files,
     inode: &'a Arc<Inode>,
     /// `None`: there is none.
     space: Option<MetaReservation>,
@@ -95,18 +94,18 @@ pub(super) struct Capability<'a> {
 
 impl<'a> Capability<'a> {
     /// Sets space aside for its removal. No lock may be held.
-    pub fn of(engine: &'a Engine, inode: &'a Arc<Inode>) -> Result<Self> {
+    pub fn of(files: &'a Files, inode: &'a Arc<Inode>) -> Result<Self> {
         let space = match has_capability(inode)? {
-            true => Some(engine.reserve(budget(inode))?),
+            true => Some(files.reserve(budget(inode))?),
             false => None,
         };
-        Ok(Self { engine, inode, space })
+        Ok(Self { files, inode, space })
     }
 
     /// Takes it away. The caller holds the operation lock for writing.
     pub fn strip(self) -> Result<()> {
         match self.space {
-            Some(space) => change_unasked(self.engine, self.inode, space, |_, _| {}),
+            Some(space) => change_unasked(self.files, self.inode, space, |_, _| {}),
             None => Ok(()),
         }
     }
@@ -127,15 +126,15 @@ fn has_capability(inode: &Inode) -> Result<bool> {
 
 /// Applies `edit` to the attributes, and what a new mode or owner does to xattrs. The caller holds the operation lock for writing.
 fn change(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     space: MetaReservation,
     kills_capability: bool,
     edit: impl Fn(&mut InodeAttr, Timestamp),
 ) -> Result<()> {
     let has_xattrs = !inode.xattrs.is_known_empty();
-    let now = engine.store.env().now();
-    let (join, mut staged) = prepare_and_join(engine, |generation| {
+    let now = files.store().env().now();
+    let (join, mut staged) = prepare_and_join(files, |generation| {
         let mut staged = Staged::new(&inode.tree);
         if has_xattrs {
             stage_xattrs(&mut staged, inode, kills_capability, &edit, generation, now)?;
@@ -160,12 +159,12 @@ fn change(
 /// Takes the capability away, and applies `edit`, on behalf of a call that did not name these attributes. The caller holds the
 /// operation lock for writing.
 fn change_unasked(
-    engine: &Engine,
+    files: &Files,
     inode: &Arc<Inode>,
     space: MetaReservation,
     edit: impl Fn(&mut InodeAttr, Timestamp),
 ) -> Result<()> {
-    change(engine, inode, space, true, edit)?;
+    change(files, inode, space, true, edit)?;
     inode.unasked.note();
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Fs;
-use crate::inode::Inode;
+use crate::object::Inode;
 
 /// At its end the front end is told what changed of an inode. It lives as long as the call, and longer than each lock of it.
 pub(super) struct Telling<'a> {

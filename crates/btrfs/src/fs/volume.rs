@@ -1,4 +1,4 @@
-//! The engine as a [`cowshed_vfs::Volume`]: sharing, exchanging and showing extents, flags, atomic groups. Translation
+//! The files as a [`cowshed_vfs::Volume`]: sharing, exchanging and showing extents, flags, atomic groups. Translation
 //! only.
 //!
 //! Changes of content that a front end did not send itself are told to its caches here.
@@ -15,11 +15,11 @@ use cowshed_vfs::{
 
 use super::setattr::{Capability, strip_capability, strips_of};
 use super::{Fs, errno, flags};
+use crate::access::Caller;
 use crate::error::{Error, Result, StoreError};
 use crate::file::{self, WriteCtx, map};
-use crate::inode::access::Caller;
-use crate::inode::{Inode, flags as inode_flags};
 use crate::log::write::Scope;
+use crate::object::{Inode, flags as inode_flags};
 
 type VfsResult<T> = cowshed_vfs::Result<T>;
 
@@ -40,7 +40,7 @@ impl From<Error> for Failure {
 
 impl Volume for Fs {
     fn info(&self) -> VolumeInfo {
-        let volume = &self.engine.store.volume();
+        let volume = self.mount.store().volume();
         let sb = volume.superblock();
         VolumeInfo {
             format: "btrfs",
@@ -56,26 +56,26 @@ impl Volume for Fs {
 
     fn set_caches(&self, caches: Arc<dyn Caches>) {
         let (numbering, told) = (self.numbering.clone(), caches.clone());
-        self.engine.file.on_lost(Box::new(move |inode, lost| {
+        self.mount.data().on_lost(Box::new(move |inode, lost| {
             told.content_lost(numbering.node(inode), lost);
         }));
         let _ = self.caches.set(caches);
     }
 
     fn sync(&self) -> std::result::Result<(), Failure> {
-        Ok(self.engine.sync()?)
+        Ok(self.mount.sync()?)
     }
 
     fn close(&self) -> std::result::Result<(), Failure> {
-        Ok(self.engine.close()?)
+        Ok(self.mount.close()?)
     }
 
     fn abort(&self, reason: &str) {
-        self.engine.store.txn().abort(reason);
+        self.mount.store().txn().abort(reason);
     }
 
     fn is_aborted(&self) -> bool {
-        self.engine.store.txn().is_aborted()
+        self.mount.store().txn().is_aborted()
     }
 
     fn check_target(&self, node: NodeId) -> VfsResult<()> {
@@ -109,7 +109,7 @@ impl Volume for Fs {
         let run = || {
             let inode = self.inode(node)?;
             let _telling = self.telling(&inode);
-            flags::change(&self.engine, &self.caller(ctx), &inode, change)
+            flags::change(&self.mount, &self.caller(ctx), &inode, change)
         };
         run().map_err(|e| errno("flags", e))
     }
@@ -128,11 +128,11 @@ impl Volume for Fs {
             let (from, to) = (self.file(src.0)?, self.target(dst.0)?);
             let _telling = self.telling(&to);
             if file::clones_anything(&from, src.1, &to, dst.1, len_bytes)? {
-                strip_capability(&self.engine, &to)?;
+                strip_capability(&self.mount, &to)?;
             }
             let all_bytes = from.attr_now().size.saturating_sub(src.1);
             let how = stripping(by, &to);
-            let cloned = file::clone_as(&self.engine, (&from, src.1), (&to, dst.1), len_bytes, how);
+            let cloned = file::clone_as(&self.mount, (&from, src.1), (&to, dst.1), len_bytes, how);
             let len_bytes = if len_bytes == 0 { all_bytes } else { len_bytes };
             self.content_changed(&cloned, dst.0, dst.1..dst.1.saturating_add(len_bytes));
             cloned
@@ -144,7 +144,7 @@ impl Volume for Fs {
         let run = || {
             let (from, to) = (self.file(src.0)?, self.target(dst.0)?);
             let _telling = self.telling(&to);
-            file::dedupe_range(&self.engine, &from, src.1, &to, dst.1, len_bytes)
+            file::dedupe_range(&self.mount, &from, src.1, &to, dst.1, len_bytes)
         };
         run().map_err(|e| errno("dedupe", e))
     }
@@ -166,12 +166,12 @@ impl Volume for Fs {
     }
 
     fn map_extents(&self, node: NodeId, range: Range<u64>, wants_shared: bool, take: ExtentSink<'_>) -> VfsResult<()> {
-        let mut run = || map::map(&self.engine, &self.file(node)?, range.clone(), wants_shared, take);
+        let mut run = || map::map(&self.mount, &self.file(node)?, range.clone(), wants_shared, take);
         run().map_err(|e| errno("map", e))
     }
 
     fn defragment(&self, node: NodeId, range: Range<u64>, what: &Defrag) -> VfsResult<u64> {
-        let run = || file::defragment(&self.engine, &self.file_to_write(node)?, range, what);
+        let run = || file::defragment(&self.mount, &self.file_to_write(node)?, range, what);
         run().map_err(|e| errno("defragment", e))
     }
 
@@ -180,12 +180,12 @@ impl Volume for Fs {
         if !ctx.creds.is_privileged() && ctx.creds.uid != self.options.owner_uid {
             return Err(Errno::NotPermitted);
         }
-        let trimmed = self.engine.trim(range);
+        let trimmed = self.mount.trim(range);
         self.settled(trimmed).map_err(|e| errno("trim", e))
     }
 
     fn begin_group(self: Arc<Self>) -> VfsResult<Box<dyn Group>> {
-        let group = file::Group::new(&self.engine);
+        let group = file::Group::new(&self.mount, crate::reclaim::close);
         Ok(Box::new(StagedWrites { fs: self, group }))
     }
 }
@@ -196,13 +196,13 @@ impl Fs {
         let _telling = [&first, &second].map(|inode| self.telling(inode));
         let how = [&first, &second].map(|inode| stripping(by, inode));
         let of = |inode, may_change: bool| {
-            let capability = may_change.then(|| Capability::of(&self.engine, inode));
+            let capability = may_change.then(|| Capability::of(&self.mount, inode));
             capability.transpose()
         };
         let one = of(&first, !what.dry_run)?;
         let other = of(&second, !what.dry_run && !Arc::ptr_eq(&first, &second))?;
         let strip = Box::new(|| [one, other].into_iter().flatten().try_for_each(Capability::strip));
-        file::exchange_as(&self.engine, [&first, &second], what, (how, strip))
+        file::exchange_as(&self.mount, [&first, &second], what, (how, strip))
     }
 
     /// Makes a group happen, whole, and durable: see [`Group::commit`].
@@ -210,12 +210,12 @@ impl Fs {
         // What a change of content takes away goes first: a crash in between leaves less than there was, never more.
         group
             .files()
-            .try_for_each(|inode| strip_capability(&self.engine, inode))?;
-        match &group.apply(&self.engine)?[..] {
+            .try_for_each(|inode| strip_capability(&self.mount, inode))?;
+        match &group.apply(&self.mount)?[..] {
             [] => Ok(()),
             [one] => self.sync_inode((one, handle), Scope::All),
             // The log has one file at a time; a commit has all of them or none.
-            _ => self.engine.commit(),
+            _ => self.mount.commit(),
         }
     }
 
@@ -286,7 +286,7 @@ impl Group for StagedWrites {
             if attr.flags & inode_flags::APPEND != 0 && offset < attr.size {
                 return Err(Errno::NotPermitted.into());
             }
-            self.group.write(&self.fs.engine, &inode, offset, data)?;
+            self.group.write(&self.fs.mount, &inode, offset, data)?;
             if how.contains(WriteFlags::KILL_SUIDGID) {
                 let strips = Strips::demanded(&ctx.creds, attr.mode & PERM_MASK, attr.gid);
                 self.group.strip(&inode, strips);
@@ -299,7 +299,7 @@ impl Group for StagedWrites {
     fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> VfsResult<usize> {
         let mut run = || {
             let inode = self.fs.file(node)?;
-            let count = self.group.read(&self.fs.engine, &inode, offset, buf)?;
+            let count = self.group.read(&self.fs.mount, &inode, offset, buf)?;
             self.fs.note_access(&inode);
             Ok(count)
         };

@@ -13,7 +13,6 @@
 pub mod replay;
 pub mod write;
 
-use btrfs_format::block::{ITEM_HEADER_BYTES, leaf_capacity_bytes};
 use btrfs_format::items::{DirLogItem, RootItem};
 use btrfs_format::{Generation, Key, KeyType, ObjectId, Superblock, TreeId};
 use zerocopy::FromZeros;
@@ -23,11 +22,6 @@ use btrfs_store::tree::RootPtr;
 
 /// `end` of a range of directory indices that reaches beyond the last entry.
 pub const DIR_RANGE_OPEN_END: u64 = u64::MAX;
-
-/// The longest item of which a leaf can have two.
-pub(crate) fn half_leaf_bytes(nodesize_bytes: usize) -> usize {
-    leaf_capacity_bytes(nodesize_bytes) / 2 - ITEM_HEADER_BYTES
-}
 
 /// Where the log root tree names a subvolume's log.
 pub fn root_key(subvol: TreeId) -> Key {

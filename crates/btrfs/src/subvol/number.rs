@@ -21,8 +21,8 @@ use btrfs_format::{Generation, ObjectId, TreeId};
 use cowshed_vfs::NodeId;
 use parking_lot::Mutex;
 
-use super::PLACEHOLDER_INO_BIT;
-use crate::inode::Inode;
+use crate::object::Inode;
+use crate::object::PLACEHOLDER_INO_BIT;
 
 /// One way to put a tree id and an inode number into 62 bits.
 #[derive(Debug)]

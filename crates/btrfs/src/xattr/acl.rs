@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
+use cowshed_vfs::FileKind;
 pub use cowshed_vfs::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
-use cowshed_vfs::{Error as Errno, FileKind, SetXattrFlags, perm};
 
-use super::Effect;
 use crate::error::{Error, Result, StoreError};
-use crate::inode::Inode;
-use crate::inode::access::Caller;
+use crate::object::Inode;
 
 /// The list that decides about access; `None` where the mode says it all.
 pub fn access_list(inode: &Inode) -> Result<Option<Arc<Acl>>> {
@@ -52,42 +50,4 @@ fn list(inode: &Inode, name: &[u8]) -> Result<Option<Arc<Acl>>> {
         &mut lists.default
     }) = Some(parsed.clone());
     Ok(parsed)
-}
-
-/// What setting or removing a list does: the access list shares its bits with the mode, and is not stored where the mode
-/// says the same.
-pub(super) fn effect(
-    caller: &Caller<'_>,
-    inode: &Inode,
-    name: &[u8],
-    value: Option<&[u8]>,
-    flags: SetXattrFlags,
-) -> Result<Effect> {
-    let list = match value {
-        Some(value) => Acl::parse(value)?,
-        None => None,
-    };
-    let mut effect = Effect {
-        value: None,
-        mode: None,
-        flags: None,
-    };
-    let Some(list) = list else { return Ok(effect) };
-    if name == DEFAULT_NAME {
-        if !inode.is_dir() {
-            return Err(Errno::AccessDenied.into());
-        }
-        effect.value = Some(list.to_bytes());
-        return Ok(effect);
-    }
-    let attr = inode.attr_now();
-    let mut mode = (attr.mode & !0o777) | list.mode_bits();
-    if flags.contains(SetXattrFlags::KILL_SGID) {
-        mode &= !perm::SET_GID;
-    } else if caller.checks {
-        mode = perm::perm_for_chmod(&caller.ctx.creds, mode, attr.gid);
-    }
-    effect.mode = Some(mode);
-    effect.value = (!list.is_mode()).then(|| list.to_bytes());
-    Ok(effect)
 }

@@ -5,12 +5,12 @@ use cowshed_vfs::{Algorithm, Error as Errno, FileKind};
 use super::Effect;
 use crate::error::Result;
 
-use crate::inode::{Inode, flags};
+use crate::object::{Inode, flags};
 
 pub const COMPRESSION_NAME: &[u8] = b"btrfs.compression";
 
 /// Whatever is neither file nor directory takes properties without an error, and forgets them.
-pub(super) fn is_ignored(inode: &Inode) -> bool {
+pub(crate) fn is_ignored(inode: &Inode) -> bool {
     !matches!(inode.kind(), FileKind::Regular | FileKind::Directory)
 }
 
@@ -19,7 +19,7 @@ fn can_compress(inode_flags: u64) -> bool {
 }
 
 /// What setting or removing a property does. Errors: `Invalid` (unknown property or value, or a file that cannot be compressed).
-pub(super) fn effect(inode: &Inode, name: &[u8], value: Option<&[u8]>) -> Result<Effect> {
+pub(crate) fn effect(inode: &Inode, name: &[u8], value: Option<&[u8]>) -> Result<Effect> {
     if name != COMPRESSION_NAME {
         return Err(Errno::Invalid.into());
     }

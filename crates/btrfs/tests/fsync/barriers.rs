@@ -52,7 +52,7 @@ impl Recorded {
         for name in ["f", "in-place"] {
             recorded.write(name, &[b'a'; 20_000]);
         }
-        recorded.fs.engine().sync().unwrap();
+        recorded.fs.mount().sync().unwrap();
         recorded
     }
 
@@ -98,9 +98,9 @@ impl Recorded {
     /// The same, with the numbers of logs and commits that fsyncs have written.
     #[track_caller]
     fn takes(&self, flushes: usize, logs: u64, commits: u64, call: impl FnOnce(&Recorded)) {
-        let before = self.fs.engine().log_stats();
+        let before = self.fs.mount().log_stats();
         let done = self.done(call);
-        let after = self.fs.engine().log_stats();
+        let after = self.fs.mount().log_stats();
         assert_eq!(
             (after.syncs - before.syncs, after.commits - before.commits),
             (logs, commits),
@@ -118,9 +118,9 @@ impl Recorded {
 fn a_commit_takes_two_barriers() {
     let recorded = Recorded::new();
     recorded.write("f", b"new");
-    recorded.takes(2, 0, 0, |on| on.fs.engine().sync().unwrap());
+    recorded.takes(2, 0, 0, |on| on.fs.mount().sync().unwrap());
     // Nothing to write, nothing to wait for.
-    recorded.takes(0, 0, 0, |on| on.fs.engine().sync().unwrap());
+    recorded.takes(0, 0, 0, |on| on.fs.mount().sync().unwrap());
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn an_fsync_that_commits_takes_two_barriers() {
     for name in ["d", "e"] {
         recorded.fs.mkdir(&ROOT, NodeId::ROOT, name.as_bytes(), 0o755).unwrap();
     }
-    recorded.fs.engine().sync().unwrap();
+    recorded.fs.mount().sync().unwrap();
     let to = recorded.node("e");
     let flags = cowshed_vfs::RenameFlags::empty();
     recorded.fs.rename(&ROOT, NodeId::ROOT, b"d", to, b"d", flags).unwrap();

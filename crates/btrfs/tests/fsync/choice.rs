@@ -21,7 +21,7 @@ fn rig() -> Rig {
 
 /// Logs and commits of fsyncs so far.
 pub fn syncs(rig: &Rig) -> (u64, u64) {
-    let stats = rig.fs.engine().log_stats();
+    let stats = rig.fs.mount().log_stats();
     (stats.syncs, stats.commits)
 }
 
@@ -55,9 +55,9 @@ fn fsync_of_new_file_among_many_unsynced_ones_logs_that_file_alone() {
         rig.create(&format!("d/{n}")).unwrap();
     }
     rig.create("d/synced").unwrap();
-    let before = rig.fs.engine().log_stats();
+    let before = rig.fs.mount().log_stats();
     rig.fsync("d/synced");
-    let after = rig.fs.engine().log_stats();
+    let after = rig.fs.mount().log_stats();
     assert_eq!((after.syncs - before.syncs, after.commits - before.commits), (1, 0));
     // The file, its name, and the new directory that the name needs with its own.
     let items = after.items_merged - before.items_merged;
@@ -65,7 +65,7 @@ fn fsync_of_new_file_among_many_unsynced_ones_logs_that_file_alone() {
     // Nor for a new one that takes the place of another: the safe replacement.
     rig.rename("d/synced", "d/0", RenameFlags::empty()).unwrap();
     rig.fsync("d/0");
-    let replaced = rig.fs.engine().log_stats().items_merged - after.items_merged;
+    let replaced = rig.fs.mount().log_stats().items_merged - after.items_merged;
     assert!(replaced <= 20, "{replaced} items");
 }
 
@@ -154,8 +154,8 @@ fn a_commit_is_made_where_logs_have_become_dear() {
         rig.write("old", block * 4096, &round.to_le_bytes());
         fdatasync(&rig, "old");
     }
-    let stats = rig.fs.engine().log_stats();
-    let commits = rig.fs.engine().commit_stats();
+    let stats = rig.fs.mount().log_stats();
+    let commits = rig.fs.mount().commit_stats();
     assert!(stats.chosen > 0 && stats.chosen < 100, "{stats:?}");
     assert_eq!(stats.chosen, stats.commits, "{stats:?}");
     let written = (stats.blocks_written + commits.blocks_written) as f64 / 1500.0;
@@ -190,13 +190,13 @@ fn a_log_that_would_need_a_chunk_is_a_commit() {
         rig.create_in(dir, &name(i));
     }
     rig.fsync("d");
-    let stats = rig.fs.engine().log_stats();
+    let stats = rig.fs.mount().log_stats();
     assert_eq!((stats.syncs, stats.commits, stats.chosen, stats.failed), (0, 1, 0, 0));
     assert_eq!(stats.items_merged, 0, "nothing was begun");
     rig.unlink(&format!("d/{}", name(7))).unwrap();
     rig.fsync("d");
     assert_eq!(syncs(&rig), (1, 1));
-    assert!(rig.fs.engine().log_stats().items_merged > 0);
+    assert!(rig.fs.mount().log_stats().items_merged > 0);
     let (found, ino) = seen(&rig, "d");
     let expected: std::collections::BTreeSet<_> = (0..FILES).filter(|i| *i != 7).map(name).collect();
     assert!(found[&ino].entries.keys().eq(&expected), "names after the crash");
@@ -344,7 +344,7 @@ fn extended_attributes_are_searched_for_only_where_some_may_be() {
         return;
     }
     let rig = rig();
-    let searches = |rig: &Rig| rig.fs.engine().log_stats().xattr_searches;
+    let searches = |rig: &Rig| rig.fs.mount().log_stats().xattr_searches;
     // New, and new in a directory that is synced.
     rig.create("new").unwrap();
     rig.write("new", 0, b"data");

@@ -23,9 +23,9 @@ fn rig() -> Rig {
 
 /// Syncs, says whether a log was written, and what the kernel finds.
 fn sync(rig: &Rig, path: &str) -> (bool, Seen) {
-    let before = rig.fs.engine().log_stats();
+    let before = rig.fs.mount().log_stats();
     rig.fsync(path);
-    let after = rig.fs.engine().log_stats();
+    let after = rig.fs.mount().log_stats();
     (after.commits == before.commits, after_crash(rig.image()))
 }
 
@@ -135,7 +135,7 @@ fn new_files_in_old_and_new_directories() {
     }
     let seen = after_crash(rig.image());
     assert!(!seen.contains_key(&ino(&rig, "a/other")));
-    assert_eq!(rig.fs.engine().log_stats().commits, 0);
+    assert_eq!(rig.fs.mount().log_stats().commits, 0);
     rig.finish();
 }
 
@@ -284,7 +284,7 @@ fn a_file_without_a_name_gets_one() {
     let seen = after_crash(rig.image());
     assert_eq!(seen[&entry.attr.ino].content, Content(data));
     assert_eq!(seen[&entry.attr.ino].nlink, 1);
-    assert_eq!(rig.fs.engine().log_stats().commits, 0);
+    assert_eq!(rig.fs.mount().log_stats().commits, 0);
     rig.fs.release(entry.node, opened.handle);
     rig.finish();
 }
@@ -311,6 +311,6 @@ fn writes_into_a_hole_that_the_log_has() {
     }
     let seen = logged(&rig, "old1");
     assert_eq!(seen[&ino(&rig, "old1")].content, content(&rig, "old1"));
-    assert_eq!(rig.fs.engine().log_stats().failed, 0);
+    assert_eq!(rig.fs.mount().log_stats().failed, 0);
     rig.finish();
 }

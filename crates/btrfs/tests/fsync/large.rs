@@ -54,7 +54,7 @@ fn a_directory_whose_log_is_written_in_parts() {
         }
         rig.fsync("d");
         assert_eq!(syncs(&rig), (1, 0), "{nodesize_bytes}");
-        let log_bytes = rig.fs.engine().log_stats().blocks_written * u64::from(nodesize_bytes);
+        let log_bytes = rig.fs.mount().log_stats().blocks_written * u64::from(nodesize_bytes);
         assert!(log_bytes > GATHERED_BYTES, "{log_bytes} bytes are not written in parts");
         judge(&rig, &names, "made");
         // Leaves everywhere in the log change, and new names come at the end.
@@ -71,7 +71,7 @@ fn a_directory_whose_log_is_written_in_parts() {
             syncs(&rig),
             (2, 0),
             "{nodesize_bytes}: {:?}",
-            rig.fs.engine().log_stats()
+            rig.fs.mount().log_stats()
         );
         judge(&rig, &names, "changed");
         rig.finish();

@@ -221,7 +221,7 @@ impl World {
         let path = self.dice.pick(&all).unwrap().clone();
         self.history.push(format!("fsync {path:?}"));
         self.rig.fsync(&path);
-        let commits = self.rig.fs.engine().log_stats().commits;
+        let commits = self.rig.fs.mount().log_stats().commits;
         let now = ours(&self.rig);
         if commits > self.commits {
             self.commits = commits;
@@ -308,7 +308,7 @@ fn run(seed: u64) -> (u64, u64) {
             _ => world.operation(),
         }
     }
-    let stats = world.rig.fs.engine().log_stats();
+    let stats = world.rig.fs.mount().log_stats();
     assert_eq!(stats.failed, 0, "a log that could not be written on a healthy device");
     world.rig.finish();
     (stats.syncs, stats.commits)

@@ -11,9 +11,8 @@ use std::sync::Arc;
 use btrfs_check::{CheckOptions, check};
 use btrfs_image::{MkfsOptions, mkfs};
 use btrfs_store::volume::{OpenOptions, Volume};
-use cowshed_btrfs::Engine;
-use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::fs::{Fs, MountOptions};
+use cowshed_btrfs::{EngineOptions, Mount};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_runtime::SystemEnv;
 use cowshed_vfs::{
@@ -47,8 +46,8 @@ pub fn mount(device: Arc<dyn BlockDevice>) -> Fs {
         tree_log: true,
         ..EngineOptions::default()
     };
-    let engine = Engine::open(opened, Arc::new(SystemEnv), options).expect("the log is replayed");
-    let fs = Fs::mount(engine, MountOptions::default()).expect("mounts");
+    let engine = Mount::open(opened, Arc::new(SystemEnv), options).expect("the log is replayed");
+    let fs = Fs::new(engine, MountOptions::default()).expect("mounts");
     fs.init(&InitInfo::TRUSTED).expect("init");
     fs
 }
@@ -145,7 +144,7 @@ impl World {
 
     fn commit(&mut self) {
         self.history.push("commit".into());
-        self.fs.engine().sync().unwrap();
+        self.fs.mount().sync().unwrap();
         self.note_commit();
     }
 
@@ -227,7 +226,7 @@ impl World {
         };
         self.fs.fsync(&ROOT, node, Handle::NONE, false).unwrap();
         self.history.push(format!("fsync {}", synced.ino));
-        let commits = self.fs.engine().log_stats().commits;
+        let commits = self.fs.mount().log_stats().commits;
         if commits > self.commits {
             self.commits = commits;
             self.history.push("(a commit)".into());
@@ -322,7 +321,7 @@ fn names_that_go_round() {
                 _ => world.operation(),
             }
         }
-        let stats = world.fs.engine().log_stats();
+        let stats = world.fs.mount().log_stats();
         assert_eq!(stats.failed, 0, "a log that could not be written on a healthy device");
         total = (total.0 + stats.syncs, total.1 + stats.commits);
         world.fs.destroy();

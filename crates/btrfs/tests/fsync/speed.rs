@@ -49,8 +49,8 @@ fn speed_of_a_million_names() {
             }
         });
         timed("fsync", &|| rig.fsync("d"));
-        println!("{:?}", rig.fs.engine().log_stats());
-        println!("{:?}", rig.fs.engine().commit_stats());
+        println!("{:?}", rig.fs.mount().log_stats());
+        println!("{:?}", rig.fs.mount().commit_stats());
         drop(rig.unmount());
     }
 }

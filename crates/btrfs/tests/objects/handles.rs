@@ -1,7 +1,7 @@
 //! Nodes found by number alone: in file handles, after they were forgotten.
 
 use cowshed_btrfs::fs::MountOptions;
-use cowshed_btrfs::subvol::SubvolChoice;
+use cowshed_btrfs::fs::SubvolChoice;
 use cowshed_harness::{KernelVolume, VolumeOptions, run};
 use cowshed_vfs::{Entry, Error, FileKind, FileSystem, InitInfo, NodeId};
 
@@ -15,7 +15,7 @@ impl Rig {
     fn forget_all(&self, node: NodeId) {
         self.fs.forget(node, u64::MAX);
         self.cool();
-        self.fs.engine().objects.inodes.drop_idle();
+        self.fs.mount().objects().inodes.drop_idle();
         assert_eq!(self.fs.getattr(&ROOT, node, None), Err(Error::Stale), "it is forgotten");
     }
     fn entry(&self, path: &str) -> Entry {

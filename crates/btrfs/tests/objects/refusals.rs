@@ -8,8 +8,8 @@ use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 use btrfs_store::space::Budget;
 use btrfs_store::txn::Batch;
 use btrfs_store::volume::{OpenOptions, Volume};
-use cowshed_btrfs::Engine;
-use cowshed_btrfs::engine::EngineOptions;
+use cowshed_btrfs::EngineOptions;
+use cowshed_btrfs::Mount;
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_harness::{KernelVolume, LoopDevice, VolumeOptions, need, run};
 use cowshed_runtime::SystemEnv;
@@ -17,7 +17,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::rig::{Rig, can_run, kernel_can};
 
-fn open(images: &[&Path], read_only: bool) -> Result<Arc<Engine>, String> {
+fn open(images: &[&Path], read_only: bool) -> Result<Arc<Mount>, String> {
     let device = |image: &&Path| Arc::new(FileDevice::open(image, OpenMode::ReadWrite).expect("opens"));
     let devices = images
         .iter()
@@ -28,7 +28,7 @@ fn open(images: &[&Path], read_only: bool) -> Result<Arc<Engine>, String> {
         ..OpenOptions::default()
     };
     let volume = Volume::open(devices, &options).map_err(|e| e.to_string())?;
-    Engine::open(volume, Arc::new(SystemEnv), EngineOptions::default()).map_err(|e| e.to_string())
+    Mount::open(volume, Arc::new(SystemEnv), EngineOptions::default()).map_err(|e| e.to_string())
 }
 
 #[test]
@@ -43,15 +43,15 @@ fn a_device_that_is_being_replaced() {
         (DEV_REPLACE_STARTED, true),
         (DEV_REPLACE_SUSPENDED, true),
     ] {
-        let engine = rig.fs.engine().clone();
-        let tree = engine.store.forest().require(TreeId::DEV).unwrap();
+        let engine = rig.fs.mount().clone();
+        let tree = engine.store().forest().require(TreeId::DEV).unwrap();
         let mut item = DevReplace::new_zeroed();
         item.src_devid = 1.into();
         item.replace_state = state.into();
         let mut batch = Batch::new();
         batch.put(&tree, Key::new(ObjectId(0), KeyType::DEV_REPLACE, 0), item.as_bytes());
         let space = engine.reserve(Budget::CREATE).unwrap();
-        engine.store.txn().join().apply(batch, space);
+        engine.store().txn().join().apply(batch, space);
         rig.commit();
         drop((engine, tree));
         let volume = rig.unmount();

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 use btrfs_store::volume::{OpenOptions, Volume};
-use cowshed_btrfs::engine::EngineOptions;
 use cowshed_btrfs::fs::{Fs, MountOptions};
-use cowshed_btrfs::{Engine, dir};
+use cowshed_btrfs::{EngineOptions, Mount, dir};
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_harness::{KernelVolume, VolumeOptions, need};
 use cowshed_runtime::SystemEnv;
@@ -61,11 +60,8 @@ impl Rig {
             tree_log: true,
             ..EngineOptions::default()
         };
-        let engine = Engine::open(opened, Arc::new(SystemEnv), engine_options).expect("the engine opens");
-        let fs = Front::new(
-            Arc::new(Fs::mount(engine, options).expect("mounts")),
-            Arc::new(SystemEnv),
-        );
+        let engine = Mount::open(opened, Arc::new(SystemEnv), engine_options).expect("the engine opens");
+        let fs = Front::new(Arc::new(Fs::new(engine, options).expect("mounts")), Arc::new(SystemEnv));
         fs.init(&init).expect("init");
         Rig { fs, volume }
     }
@@ -77,7 +73,7 @@ impl Rig {
     }
     /// Stops after the last commit.
     pub fn crash(self) -> KernelVolume {
-        self.fs.engine().store.txn().abort("a test stops here");
+        self.fs.mount().store().txn().abort("a test stops here");
         self.volume
     }
     /// Ends the mount; btrfs-progs must find nothing.
@@ -90,12 +86,12 @@ impl Rig {
         Rig::on(self.finish())
     }
     pub fn commit(&self) {
-        self.fs.engine().sync().expect("a commit");
+        self.fs.mount().sync().expect("a commit");
     }
     /// Drops all that is cached, so that the next look goes to the trees.
     pub fn cool(&self) {
         self.commit();
-        self.fs.engine().store.nodes().drop_clean();
+        self.fs.mount().store().nodes().drop_clean();
     }
 
     pub fn entry_at(&self, parent: NodeId, name: &[u8]) -> Result<Entry> {
@@ -222,7 +218,7 @@ impl Rig {
 
     /// Items of an object in the mounted subvolume's tree.
     pub fn items(&self, ino: u64, ty: KeyType) -> Vec<(Key, Vec<u8>)> {
-        let tree = self.fs.engine().store.forest().require(TreeId::FS).unwrap();
+        let tree = self.fs.mount().store().forest().require(TreeId::FS).unwrap();
         let all = tree.cursor_type(Key::new(ObjectId(ino), ty, 0)).collect().unwrap();
         all.into_iter().map(|(k, item)| (k, item.to_vec())).collect()
     }
@@ -233,7 +229,7 @@ impl Rig {
     }
     /// Everything about an object is gone.
     pub fn is_gone(&self, ino: u64) -> bool {
-        let tree = self.fs.engine().store.forest().require(TreeId::FS).unwrap();
+        let tree = self.fs.mount().store().forest().require(TreeId::FS).unwrap();
         let from = Key::new(ObjectId(ino), KeyType(0), 0);
         let to = Key::new(ObjectId(ino), KeyType(u8::MAX), u64::MAX);
         tree.cursor(from, to).next().unwrap().is_none()
@@ -250,7 +246,7 @@ impl Rig {
         assert_eq!(by_hash, names.len(), "{path}: names by hash and by index");
         let bytes: u64 = names.iter().map(|n| n.len() as u64).sum();
         assert_eq!(self.attr(path).unwrap().size_bytes, 2 * bytes, "{path}: size");
-        let tree = self.fs.engine().store.forest().require(TreeId::FS).unwrap();
+        let tree = self.fs.mount().store().forest().require(TreeId::FS).unwrap();
         for name in names {
             let found = dir::names::find(&tree, ObjectId(dir_ino), name.as_bytes()).unwrap();
             assert!(found.is_some(), "{path}/{name} is found by hash");

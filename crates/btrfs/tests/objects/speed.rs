@@ -91,5 +91,5 @@ fn creates_alone() {
         "create: {:.0} per second of one core",
         f64::from(count) / (cpu_time() - start)
     );
-    eprintln!("bytes of an inode: {}", size_of::<cowshed_btrfs::inode::Inode>());
+    eprintln!("bytes of an inode: {}", size_of::<cowshed_btrfs::object::Inode>());
 }

@@ -7,7 +7,7 @@ use btrfs_format::{Key, KeyType, TreeId};
 use btrfs_store::space::Budget;
 use btrfs_store::txn::Batch;
 use cowshed_btrfs::fs::MountOptions;
-use cowshed_btrfs::subvol::SubvolChoice;
+use cowshed_btrfs::fs::SubvolChoice;
 use cowshed_harness::{KernelVolume, VolumeOptions, run};
 use cowshed_vfs::{Error, InitInfo, RenameFlags};
 
@@ -162,8 +162,8 @@ fn a_root_item_that_forgot_its_snapshot_ends_the_commit() {
         })
         .expect("the kernel makes subvolumes");
     let rig = mounted(volume, SubvolChoice::Id(TreeId::FS));
-    let engine = rig.fs.engine().clone();
-    let tree = engine.store.forest().root_tree().clone();
+    let engine = rig.fs.mount().clone();
+    let tree = engine.store().forest().root_tree().clone();
     let sv = TreeId(256);
     let key = Key::new(sv.object_id(), KeyType::ROOT_ITEM, 0);
     let mut item = RootItem::read_from_bytes(&tree.get(&key).unwrap().expect("sv's root item")).unwrap();
@@ -172,12 +172,12 @@ fn a_root_item_that_forgot_its_snapshot_ends_the_commit() {
     let reservation = engine.reserve(Budget::CREATE).unwrap();
     let mut batch = Batch::new();
     batch.put(&tree, key, item.as_bytes());
-    engine.store.txn().join().apply(batch, reservation);
+    engine.store().txn().join().apply(batch, reservation);
     rig.commit();
     rig.create("sv/new").unwrap();
     let error = engine.sync().unwrap_err().to_string();
     assert!(error.contains("newer than the last snapshot"), "{error}");
-    assert!(engine.store.txn().is_aborted());
+    assert!(engine.store().txn().is_aborted());
     assert_eq!(rig.create("sv/newer").unwrap_err(), Error::ReadOnly);
     drop((engine, tree));
     // What was there is there, in both.
@@ -203,13 +203,13 @@ fn mounts_start_where_they_are_told() {
     let rig = mounted(volume, SubvolChoice::Path(b"sv/dir/nested".to_vec()));
     assert_eq!(rig.names(""), ["deep"]);
     let volume = rig.finish();
-    let engine = mounted(volume, SubvolChoice::Default).fs.engine().clone();
+    let engine = mounted(volume, SubvolChoice::Default).fs.mount().clone();
     let refused = |subvol| {
         let options = MountOptions {
             subvol,
             ..MountOptions::default()
         };
-        cowshed_btrfs::fs::Fs::mount(engine.clone(), options)
+        cowshed_btrfs::fs::Fs::new(engine.clone(), options)
             .unwrap_err()
             .to_string()
     };

@@ -1,6 +1,6 @@
 //! How a volume is opened.
 
-use cowshed_btrfs::file::compress::CompressPolicy;
+use cowshed_btrfs::compression::compress::CompressPolicy;
 use cowshed_vfs::{Compression, Context, Credentials};
 
 use crate::formats::Options;
@@ -56,7 +56,7 @@ impl OpenOptions {
 
     /// Shows another subvolume as the root.
     pub fn subvolume(mut self, subvolume: Subvolume) -> Self {
-        use cowshed_btrfs::subvol::SubvolChoice;
+        use cowshed_btrfs::fs::SubvolChoice;
         self.formats.fs.subvol = match subvolume {
             Subvolume::Default => SubvolChoice::Default,
             Subvolume::Id(id) => SubvolChoice::Id(btrfs_format::TreeId(id)),

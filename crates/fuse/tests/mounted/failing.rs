@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use btrfs_image::{MkfsOptions, mkfs};
 use btrfs_store::volume::{self, Volume};
-use cowshed_btrfs::Engine;
-use cowshed_btrfs::engine::EngineOptions;
+use cowshed_btrfs::EngineOptions;
+use cowshed_btrfs::Mount;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, On};
@@ -27,7 +27,7 @@ struct Failing {
     disk: Arc<dyn BlockDevice>,
     plan: FaultPlan,
     dir: tempfile::TempDir,
-    engine: Arc<Engine>,
+    engine: Arc<Mount>,
     unmounter: Unmounter,
     serving: Option<JoinHandle<Result<(), SessionError>>>,
 }
@@ -48,8 +48,8 @@ impl Failing {
             tree_log: true,
             ..EngineOptions::default()
         };
-        let engine = Engine::open(volume, Arc::new(SystemEnv), options).unwrap();
-        let fs = Fs::mount(engine.clone(), MountOptions::default()).unwrap();
+        let engine = Mount::open(volume, Arc::new(SystemEnv), options).unwrap();
+        let fs = Fs::new(engine.clone(), MountOptions::default()).unwrap();
         let fs = Arc::new(Front::new(Arc::new(fs), Arc::new(SystemEnv)));
         let dir = tempfile::tempdir().unwrap();
         let session = Session::mount(fs.clone(), dir.path(), SessionOptions::default()).unwrap();
@@ -87,7 +87,7 @@ impl Failing {
         assert!(self.plan.counts().faults > 0);
         self.plan.clear();
         file.sync_all().unwrap();
-        assert!(!self.engine.store.txn().is_aborted());
+        assert!(!self.engine.store().txn().is_aborted());
     }
 
     /// A fresh mount, without the kernel's memory of this one, shows the same.
@@ -309,12 +309,12 @@ fn what_is_lost_in_the_background_is_soon_forgotten() {
     let old = vec![b'a'; 64 * BLOCK];
     let file = mount.file("f", &old);
     // Nothing may stay dirty, in however many requests the kernel sends it.
-    mount.engine.file.set_dirty_bytes_max(0);
+    mount.engine.data().set_dirty_bytes_max(0);
     mount.no_writes();
     file.write_all_at(&[b'b'; 32 * BLOCK], 0).unwrap();
     let start = Instant::now();
     while fs::read(mount.path("f")).unwrap() != old {
-        let dirty = mount.engine.file.dirty_bytes();
+        let dirty = mount.engine.data().dirty_bytes();
         assert!(
             start.elapsed() < Duration::from_secs(10),
             "it is remembered for good ({dirty} bytes are dirty)"

@@ -22,7 +22,7 @@ pub(super) fn claim(shared: &mut Shared<'_>, root: RootPtr) -> Result<()> {
     };
     let mut todo: Vec<(BlockPtr, Option<Key>)> = vec![(root, None)];
     while let Some((ptr, limit)) = todo.pop() {
-        let block = shared.engine.store.nodes().load(&ptr, TreeId::TREE_LOG)?;
+        let block = shared.files.store().nodes().load(&ptr, TreeId::TREE_LOG)?;
         claim_block(shared, ptr.addr)?;
         let last = block.len().checked_sub(1).map(|slot| block.key(slot));
         if let (Some(limit), Some(last)) = (limit, last)
@@ -51,8 +51,8 @@ fn claim_block(shared: &mut Shared<'_>, addr: LogicalAddr) -> Result<()> {
         return Ok(());
     }
     let (space, len) = (
-        &shared.engine.store.space(),
-        shared.engine.store.volume().nodesize_bytes().into(),
+        &shared.files.store().space(),
+        shared.files.store().volume().nodesize_bytes().into(),
     );
     space.claim(addr, len, block_group::METADATA)?;
     space.pin(addr, len);

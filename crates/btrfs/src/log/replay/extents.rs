@@ -9,10 +9,10 @@ use cowshed_vfs::FileKind;
 
 use super::inodes::kind_of;
 use super::{Replay, corrupt};
-use crate::engine::Engine;
 use crate::error::Result;
 use crate::file::replay::{self as file, ExtentChange};
-use crate::inode::flags::NODATASUM;
+use crate::files::Files;
+use crate::object::flags::NODATASUM;
 use btrfs_store::refs::{DataRef, RefChange, RefKind};
 use btrfs_store::tree::Item;
 use btrfs_store::txn::Batch;
@@ -28,16 +28,16 @@ impl Replay<'_, '_> {
         if !matches!(kind_of(&inode), Some(FileKind::Regular | FileKind::Symlink)) {
             return Err(corrupt(format!("inode {ino} has extents and is no file")));
         }
-        let no_holes = crate::file::has_no_holes(self.shared.engine);
+        let no_holes = self.shared.files.has_no_holes();
         let change = file::plan_extents(&self.tree, &self.log, ino, items, no_holes)?;
         if inode.flags.get() & NODATASUM == 0 {
             for range in &change.summed {
-                file::load_logged_sums(self.shared.engine, &self.log, range, &mut self.shared.sums)?;
+                file::load_logged_sums(self.shared.files, &self.log, range, &mut self.shared.sums)?;
             }
         } else {
             let mut sums = Vec::new();
             for range in &change.summed {
-                file::load_logged_sums(self.shared.engine, &self.log, range, &mut sums)?;
+                file::load_logged_sums(self.shared.files, &self.log, range, &mut sums)?;
             }
             if !sums.is_empty() {
                 return Err(has_sums_and_may_not(ino));
@@ -108,8 +108,8 @@ impl Replay<'_, '_> {
         }
         let extents = self
             .shared
-            .engine
-            .store
+            .files
+            .store()
             .forest()
             .require(btrfs_format::TreeId::EXTENT)?;
         let key = Key::new(ObjectId(addr.get()), KeyType::EXTENT_ITEM, len_bytes);
@@ -117,8 +117,8 @@ impl Replay<'_, '_> {
             return Ok(RefKind::Add);
         }
         self.shared
-            .engine
-            .store
+            .files
+            .store()
             .space()
             .claim(addr, len_bytes, block_group::DATA)?;
         self.shared.fresh.insert(addr, true);
@@ -141,11 +141,11 @@ impl JudgedData {
     }
 
     /// Compares with the checksum tree, which has those of all logs by now.
-    pub(super) fn judge(&self, engine: &Engine) -> Result<()> {
+    pub(super) fn judge(&self, files: &Files) -> Result<()> {
         for (ino, wants_sums, (addr, len_bytes)) in &self.ranges {
             if *wants_sums {
-                file::require_sums(engine, *addr, *len_bytes)?;
-            } else if file::has_any_sum(engine, *addr, *len_bytes)? {
+                file::require_sums(files, *addr, *len_bytes)?;
+            } else if file::has_any_sum(files, *addr, *len_bytes)? {
                 return Err(has_sums_and_may_not(*ino));
             }
         }

@@ -11,8 +11,8 @@ use super::{Replay, corrupt};
 use crate::dir::names as dir_names;
 use crate::error::Result;
 use crate::file::replay as file;
-use crate::inode::flags::NODATASUM;
-use crate::subvol::PLACEHOLDER_INO_BIT;
+use crate::object::PLACEHOLDER_INO_BIT;
+use crate::object::flags::NODATASUM;
 use btrfs_store::txn::Batch;
 
 pub(super) fn kind_of(inode: &InodeItem) -> Option<FileKind> {

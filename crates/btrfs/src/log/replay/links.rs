@@ -9,7 +9,7 @@ use zerocopy::little_endian::{U32, U64};
 use super::inodes::is_dir;
 use super::{Replay, corrupt};
 use crate::error::Result;
-use crate::inode::delete::orphan_key;
+use crate::reclaim::orphan_key;
 use btrfs_store::txn::Batch;
 
 impl Replay<'_, '_> {

@@ -1,6 +1,6 @@
 //! Replay of the log at mount: what fsync promised becomes part of the trees again.
 //!
-//! Runs while the engine is being opened, before anybody else sees it: edits go into the overlays step by step, and when
+//! Runs while the files is being opened, before anybody else sees it: edits go into the overlays step by step, and when
 //! one step fails, the opening fails and nothing of it was ever anywhere but in memory. A writable mount then commits,
 //! which forgets the log; a read-only one keeps the overlays and writes nothing. Takes no locks of its own.
 //!
@@ -27,18 +27,18 @@ use btrfs_format::items::InodeItem;
 use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeId, view};
 
 use super::{root_key, root_of};
-use crate::engine::Engine;
 use crate::error::{Error, Result, StoreError};
 use crate::file::replay as file;
+use crate::files::Files;
 use btrfs_store::tree::{RootPtr, Tree};
 use btrfs_store::txn::Batch;
 
 /// Puts everything that the volume's log holds into the overlays. False where there is no log.
 ///
 /// # Errors
-/// [`Error::LogReplay`]; the engine must then be dropped: its overlays may hold half of the log.
-pub(crate) fn replay(engine: &Engine) -> Result<bool> {
-    let Some(root) = root_of(&engine.store.volume().superblock()) else {
+/// [`Error::LogReplay`]; the files must then be dropped: its overlays may hold half of the log.
+pub(crate) fn replay(files: &Files) -> Result<bool> {
+    let Some(root) = root_of(&files.store().volume().superblock()) else {
         return Ok(false);
     };
     let of_tree = |subvol| {
@@ -47,8 +47,8 @@ pub(crate) fn replay(engine: &Engine) -> Result<bool> {
             reason: Box::new(reason),
         }
     };
-    let mut shared = Shared::new(engine);
-    let logs = load_logs(engine, root, &mut shared).map_err(of_tree(TreeId::TREE_LOG))?;
+    let mut shared = Shared::new(files);
+    let logs = load_logs(files, root, &mut shared).map_err(of_tree(TreeId::TREE_LOG))?;
     for (subvol, log) in logs {
         replay_subvolume(&mut shared, subvol, log).map_err(of_tree(subvol))?;
     }
@@ -58,7 +58,7 @@ pub(crate) fn replay(engine: &Engine) -> Result<bool> {
 
 /// What the logs of all subvolumes share.
 struct Shared<'e> {
-    engine: &'e Engine,
+    files: &'e Files,
     /// The transaction that the replay belongs to.
     generation: Generation,
     /// Nothing will be committed: space and references are nobody's concern.
@@ -73,11 +73,11 @@ struct Shared<'e> {
 }
 
 impl<'e> Shared<'e> {
-    fn new(engine: &'e Engine) -> Self {
+    fn new(files: &'e Files) -> Self {
         Self {
-            engine,
-            generation: engine.store.txn().running(),
-            is_read_only: engine.store.volume().is_read_only(),
+            files,
+            generation: files.store().txn().running(),
+            is_read_only: files.store().volume().is_read_only(),
             fresh: HashMap::new(),
             sums: Vec::new(),
             judged_data: extents::JudgedData::default(),
@@ -86,25 +86,25 @@ impl<'e> Shared<'e> {
     }
 
     fn apply(&self, batch: Batch) {
-        self.engine.store.txn().join().apply_unreserved(batch);
+        self.files.store().txn().join().apply_unreserved(batch);
     }
 
     fn finish(self) -> Result<()> {
         let mut batch = Batch::new();
-        file::put_sums(self.engine, &mut batch, self.sums)?;
-        self.engine.store.txn().join().apply_unreserved(batch);
-        self.judged_data.judge(self.engine)?;
+        file::put_sums(self.files, &mut batch, self.sums)?;
+        self.files.store().txn().join().apply_unreserved(batch);
+        self.judged_data.judge(self.files)?;
         for addr in &self.log_blocks {
-            self.engine.store.nodes().forget(*addr);
+            self.files.store().nodes().forget(*addr);
         }
         Ok(())
     }
 }
 
 /// The logs that the log root tree names, all their blocks verified and claimed.
-fn load_logs(engine: &Engine, root: RootPtr, shared: &mut Shared<'_>) -> Result<Vec<(TreeId, RootPtr)>> {
+fn load_logs(files: &Files, root: RootPtr, shared: &mut Shared<'_>) -> Result<Vec<(TreeId, RootPtr)>> {
     blocks::claim(shared, root)?;
-    let tree = Tree::new(TreeId::TREE_LOG, engine.store.nodes().clone(), root);
+    let tree = Tree::new(TreeId::TREE_LOG, files.store().nodes().clone(), root);
     let mut logs = Vec::new();
     let mut cursor = tree.cursor_type(root_key(TreeId(0)));
     while let Some((key, item)) = cursor.next()? {
@@ -121,11 +121,11 @@ fn load_logs(engine: &Engine, root: RootPtr, shared: &mut Shared<'_>) -> Result<
 }
 
 fn replay_subvolume(shared: &mut Shared<'_>, id: TreeId, log: RootPtr) -> Result<()> {
-    let Some(tree) = live_subvolume(shared.engine, id)? else {
+    let Some(tree) = live_subvolume(shared.files, id)? else {
         tracing::info!(subvolume = %id, "the log of a deleted subvolume goes with it");
         return Ok(());
     };
-    let log = Arc::new(Tree::new(TreeId::TREE_LOG, shared.engine.store.nodes().clone(), log));
+    let log = Arc::new(Tree::new(TreeId::TREE_LOG, shared.files.store().nodes().clone(), log));
     let mut replay = Replay {
         shared,
         tree,
@@ -147,17 +147,17 @@ fn replay_subvolume(shared: &mut Shared<'_>, id: TreeId, log: RootPtr) -> Result
 }
 
 /// The tree of a subvolume that exists and is not being deleted.
-fn live_subvolume(engine: &Engine, id: TreeId) -> Result<Option<Arc<Tree>>> {
+fn live_subvolume(files: &Files, id: TreeId) -> Result<Option<Arc<Tree>>> {
     if !id.is_subvolume() {
         return Err(corrupt(format!("the log names tree {id}, which holds no files")));
     }
     let key = Key::new(id.object_id(), KeyType::ROOT_ITEM, u64::MAX);
-    let root = engine.store.forest().root_tree().floor_same_type(&key)?;
+    let root = files.store().forest().root_tree().floor_same_type(&key)?;
     let is_live = root
         .and_then(|(_, item)| view::root_item(&item))
         .is_some_and(|root| root.refs.get() > 0);
     if is_live {
-        Ok(engine.store.forest().load(id)?)
+        Ok(files.store().forest().load(id)?)
     } else {
         Ok(None)
     }

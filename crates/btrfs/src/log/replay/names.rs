@@ -8,9 +8,9 @@ use zerocopy::little_endian::U64;
 use super::inodes::{is_dir, kind_of};
 use super::{Replay, corrupt};
 use crate::dir::names::{self as dir_names, Found, NewName, Target};
-use crate::dir::staged::Staged;
 use crate::dir::{FIRST_INDEX, LAST_INDEX};
 use crate::error::{Error, Result};
+use crate::staged::Staged;
 
 /// A name as the log has it.
 #[derive(Clone, Copy)]
@@ -177,7 +177,7 @@ impl Replay<'_, '_> {
         };
         let mut staged = Staged::new(&self.tree);
         let added = dir_names::insert(&mut staged, &new).and_then(|()| {
-            let may_extend = || crate::dir::may_extend_refs(self.shared.engine);
+            let may_extend = || crate::dir::may_extend_refs(self.shared.files);
             dir_names::insert_ref(&mut staged, ino, &new, may_extend)
         });
         added.map_err(|error| match error {

@@ -20,13 +20,14 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::dir::names::{self, NewName};
-use crate::dir::staged::Staged;
-use crate::engine::{Engine, EngineOptions};
 use crate::error::Result;
 use crate::file::replay::data_of_file;
+use crate::files::EngineOptions;
 use crate::fs::{Fs, MountOptions};
-use crate::inode::flags::NODATASUM;
 use crate::log::{dir_range_item, dir_range_key, root_item, root_key};
+use crate::mount::Mount;
+use crate::object::flags::NODATASUM;
+use crate::staged::Staged;
 use crate::testing::Dice;
 use btrfs_store::space::BlockKind;
 use btrfs_store::tree::RootPtr;
@@ -60,7 +61,7 @@ struct Base {
     x_data: LogicalAddr,
 }
 
-fn open(device: &Arc<dyn BlockDevice>, read_only: bool, no_log_replay: bool) -> Result<Arc<Engine>> {
+fn open(device: &Arc<dyn BlockDevice>, read_only: bool, no_log_replay: bool) -> Result<Arc<Mount>> {
     let options = OpenOptions {
         read_only,
         rescue: Rescue {
@@ -74,7 +75,7 @@ fn open(device: &Arc<dyn BlockDevice>, read_only: bool, no_log_replay: bool) -> 
         ..EngineOptions::default()
     };
     let volume = Volume::open(vec![device.clone()], &options)?;
-    Engine::open(volume, Arc::new(FixedEnv::default()), engine_options)
+    Mount::open(volume, Arc::new(FixedEnv::default()), engine_options)
 }
 
 impl Base {
@@ -84,7 +85,7 @@ impl Base {
         let mut options = MkfsOptions::new([0x5a; 16]);
         options.nodesize_bytes = Some(NODESIZE);
         mkfs(std::slice::from_ref(&blocks), &options).unwrap();
-        let fs = Fs::mount(open(&blocks, false, false).unwrap(), MountOptions::default()).unwrap();
+        let fs = Fs::new(open(&blocks, false, false).unwrap(), MountOptions::default()).unwrap();
         let request = OpenRequest {
             flags: OpenFlags::WRITE,
             kill_suidgid: false,
@@ -96,26 +97,26 @@ impl Base {
         fs.write(&CTX, x.node, opened.handle, 0, &block, WriteFlags::default())
             .unwrap();
         fs.mkdir(&CTX, NodeId::ROOT, b"other", 0o755).unwrap();
-        let engine = fs.engine().clone();
-        engine.close().unwrap();
+        let mount = fs.mount().clone();
+        mount.close().unwrap();
         drop(fs);
         // Allocated and never committed: free, as a log's blocks are.
-        let engine = open(&blocks, false, false).unwrap();
-        let alloc = || engine.store.space().alloc_block(BlockKind::Metadata).unwrap();
-        let mut reserved = engine.store.space().reserve_data(4096).unwrap();
-        let (data, _) = engine.store.space().alloc_data(&mut reserved, 4096).unwrap();
+        let mount = open(&blocks, false, false).unwrap();
+        let alloc = || mount.store().space().alloc_block(BlockKind::Metadata).unwrap();
+        let mut reserved = mount.store().space().reserve_data(4096).unwrap();
+        let (data, _) = mount.store().space().alloc_data(&mut reserved, 4096).unwrap();
         drop(reserved);
-        let tree = engine.store.forest().require(TreeId::FS).unwrap();
+        let tree = mount.store().forest().require(TreeId::FS).unwrap();
         let base = Base {
             data,
             x_data: data_of_file(&tree, ObjectId(X)).unwrap()[0].0,
-            generation: engine.store.txn().running(),
+            generation: mount.store().txn().running(),
             log_root: alloc(),
             log: alloc(),
-            in_use: engine.store.forest().require(TreeId::FS).unwrap().root().addr,
+            in_use: mount.store().forest().require(TreeId::FS).unwrap().root().addr,
             device: device.snapshot(),
         };
-        engine.store.txn().abort("the test stops here");
+        mount.store().txn().abort("the test stops here");
         base
     }
 
@@ -175,16 +176,16 @@ impl Base {
     /// Replays for good, lets orphans go, and has the result judged.
     fn replayed(&self, items: Vec<Item>) -> Fs {
         let device = self.crashed_with(items);
-        let seen = Fs::mount(open(&device, true, false).unwrap(), MountOptions::default()).unwrap();
+        let seen = Fs::new(open(&device, true, false).unwrap(), MountOptions::default()).unwrap();
         let before = entries(&seen, NodeId::ROOT);
-        let fs = Fs::mount(open(&device, false, false).unwrap(), MountOptions::default()).unwrap();
+        let fs = Fs::new(open(&device, false, false).unwrap(), MountOptions::default()).unwrap();
         assert_eq!(
             before,
             entries(&fs, NodeId::ROOT),
             "a read-only mount sees what a writable one makes"
         );
-        fs.engine().commit().unwrap();
-        assert!(!fs.engine().store.volume().has_log());
+        fs.mount().commit().unwrap();
+        assert!(!fs.mount().store().volume().has_log());
         let report = check(&[device], &CheckOptions::default());
         assert!(report.is_clean(), "{report}");
         fs
@@ -307,7 +308,7 @@ fn what_a_logged_range_lacks_is_gone_with_all_below() {
     ];
     let fs = Base::new().replayed(items);
     assert_eq!(entries(&fs, NodeId::ROOT), ["other"]);
-    let tree = fs.engine().store.forest().require(TreeId::FS).unwrap();
+    let tree = fs.mount().store().forest().require(TreeId::FS).unwrap();
     for gone in [OLD, SUB, X] {
         let key = Key::new(ObjectId(gone), KeyType::INODE_ITEM, 0);
         assert!(tree.get(&key).unwrap().is_none(), "inode {gone} is deleted");
@@ -372,8 +373,8 @@ fn the_replays_commit_leaves_the_log_whole() {
         bytes
     };
     let before = log_bytes();
-    let engine = open(&device, false, false).unwrap();
-    engine.close().unwrap();
+    let mount = open(&device, false, false).unwrap();
+    mount.close().unwrap();
     assert!(!volume().has_log());
     assert!(
         before == log_bytes(),
@@ -405,13 +406,13 @@ fn whatever_fails_while_a_log_is_replayed_the_next_mount_has_all_of_it() {
             plan.add(Fault::error(on, nth).forever());
             let opened = open(&faulty, false, false);
             let is_done = opened.is_ok();
-            if let Ok(engine) = opened {
-                engine.store.txn().abort("the test stops here");
+            if let Ok(mount) = opened {
+                mount.store().txn().abort("the test stops here");
             }
             let device: Arc<dyn BlockDevice> = device;
-            let fs = Fs::mount(open(&device, false, false).unwrap(), MountOptions::default()).unwrap();
+            let fs = Fs::new(open(&device, false, false).unwrap(), MountOptions::default()).unwrap();
             assert_eq!(entries(&fs, NodeId::ROOT).len(), 43, "{on:?} {nth} failed");
-            fs.engine().close().unwrap();
+            fs.mount().close().unwrap();
             let report = check(&[device], &CheckOptions::default());
             assert!(report.is_clean(), "{on:?} {nth} failed: {report}");
             if is_done {
@@ -428,7 +429,7 @@ fn a_read_only_mount_replays_and_writes_nothing() {
     let crashed = Base::new().crashed_with(many_files());
     let log = cowshed_device_sim::Log::new();
     let device: Arc<dyn BlockDevice> = Arc::new(log.record(crashed));
-    let fs = Fs::mount(open(&device, true, false).unwrap(), MountOptions::default()).unwrap();
+    let fs = Fs::new(open(&device, true, false).unwrap(), MountOptions::default()).unwrap();
     assert_eq!(entries(&fs, NodeId::ROOT).len(), 43);
     assert!(
         fs.create(
@@ -465,8 +466,8 @@ fn an_inode_may_say_that_its_new_data_has_no_checksums() {
 fn no_log_takes_the_name_of_a_subvolume_away() {
     let base = Base::new();
     let device: Arc<dyn BlockDevice> = Arc::new(base.device.snapshot());
-    let engine = open(&device, false, false).unwrap();
-    let tree = engine.store.forest().require(TreeId::FS).unwrap();
+    let mount = open(&device, false, false).unwrap();
+    let tree = mount.store().forest().require(TreeId::FS).unwrap();
     let mut staged = Staged::new(&tree);
     let new = NewName {
         dir: ObjectId(ROOT),
@@ -474,11 +475,11 @@ fn no_log_takes_the_name_of_a_subvolume_away() {
         index: 9,
         location: Key::new(ObjectId(300), KeyType::ROOT_ITEM, u64::MAX),
         ty: file_type::DIR,
-        generation: engine.store.txn().running(),
+        generation: mount.store().txn().running(),
     };
     names::insert(&mut staged, &new).unwrap();
-    engine.store.txn().join().apply_unreserved(staged.into_batch());
-    let mut shared = super::Shared::new(&engine);
+    mount.store().txn().join().apply_unreserved(staged.into_batch());
+    let mut shared = super::Shared::new(&mount);
     let mut replay = super::Replay {
         log: tree.clone(),
         tree: tree.clone(),
@@ -493,7 +494,7 @@ fn no_log_takes_the_name_of_a_subvolume_away() {
     assert!(error.contains("is a subvolume's"), "{error}");
     let error = replay.unlink(ObjectId(ROOT), b"absent").unwrap_err().to_string();
     assert!(error.contains("has no entry by hash"), "{error}");
-    engine.store.txn().abort("the test stops here");
+    mount.store().txn().abort("the test stops here");
 }
 
 #[test]
@@ -505,8 +506,8 @@ fn nologreplay_is_for_reading() {
     ]);
     let error = open(&device, false, true).unwrap_err().to_string();
     assert!(error.contains("read-only"), "{error}");
-    let fs = Fs::mount(open(&device, true, true).unwrap(), MountOptions::default()).unwrap();
+    let fs = Fs::new(open(&device, true, true).unwrap(), MountOptions::default()).unwrap();
     assert_eq!(entries(&fs, NodeId::ROOT), ["old", "sub", "other"]);
-    let fs = Fs::mount(open(&device, true, false).unwrap(), MountOptions::default()).unwrap();
+    let fs = Fs::new(open(&device, true, false).unwrap(), MountOptions::default()).unwrap();
     assert_eq!(entries(&fs, NodeId::ROOT), ["old", "sub", "other", "n"]);
 }

@@ -13,13 +13,12 @@ use zerocopy::IntoBytes;
 
 use super::collect::{Step, Stop};
 use super::ranges::Ranges;
-use crate::engine::Engine;
 use crate::log::{root_item, root_key};
-use btrfs_store::Result;
 use btrfs_store::overlay::Edit;
 use btrfs_store::space::BlockKind;
 use btrfs_store::tree::{Edits, FullLeaves, MergeHost, Merger, RootPtr, Tree};
 use btrfs_store::volume::SuperblockCopies;
+use btrfs_store::{Result, Store};
 
 /// The log of one subvolume.
 #[derive(Debug, Default)]
@@ -59,9 +58,9 @@ impl LogTrees {
 
     /// Merges the edits, writes what changed, and makes it durable. After an error the logs are in no known state: only a
     /// commit helps.
-    pub fn sync(&mut self, engine: &Engine, transid: Generation, edits: Vec<(TreeId, Edits)>) -> Step<Written> {
+    pub fn sync(&mut self, store: &Store, transid: Generation, edits: Vec<(TreeId, Edits)>) -> Step<Written> {
         let mut host = Host {
-            engine,
+            store,
             transid,
             blocks: &mut self.blocks,
             fresh: BTreeMap::new(),
@@ -77,39 +76,39 @@ impl LogTrees {
             }
         }
         host.merge(&mut self.root, &roots)?;
-        if engine.store.space().has_new_chunk() {
+        if store.space().has_new_chunk() {
             return Err(Stop::Commit("a chunk was made for the log"));
         }
         let blocks = host.fresh.len() as u64;
         host.write_out()?;
         let replaced = host.replaced;
         if let Some(root) = &self.root {
-            publish(engine, root.root())?;
+            publish(store, root.root())?;
         }
         for addr in replaced {
             self.blocks.remove(&addr);
-            engine.store.nodes().forget(LogicalAddr(addr));
-            engine.store.space().free_log_block(LogicalAddr(addr));
+            store.nodes().forget(LogicalAddr(addr));
+            store.space().free_log_block(LogicalAddr(addr));
         }
         Ok(Written {
             blocks,
-            bytes: blocks * engine.store.nodes().nodesize_bytes() as u64,
+            bytes: blocks * store.nodes().nodesize_bytes() as u64,
         })
     }
 
     /// No superblock leads to any of it any more.
-    pub fn clear(&mut self, engine: &Engine) {
+    pub fn clear(&mut self, store: &Store) {
         for addr in std::mem::take(&mut self.blocks) {
-            engine.store.nodes().forget(LogicalAddr(addr));
-            engine.store.space().free_log_block(LogicalAddr(addr));
+            store.nodes().forget(LogicalAddr(addr));
+            store.space().free_log_block(LogicalAddr(addr));
         }
         *self = Self::default();
     }
 }
 
 /// Writes the superblock that leads to the log.
-fn publish(engine: &Engine, root: RootPtr) -> Result<()> {
-    let volume = engine.store.volume();
+fn publish(store: &Store, root: RootPtr) -> Result<()> {
+    let volume = store.volume();
     let mut sb = volume.superblock();
     sb.log_root = root.addr.into();
     sb.log_root_level = root.level;
@@ -122,7 +121,7 @@ fn publish(engine: &Engine, root: RootPtr) -> Result<()> {
 
 /// One sync at work.
 struct Host<'e> {
-    engine: &'e Engine,
+    store: &'e Store,
     transid: Generation,
     blocks: &'e mut BTreeSet<u64>,
     /// Blocks of this sync, by address; `None` while a merge has not made them yet.
@@ -135,14 +134,14 @@ struct Host<'e> {
 
 impl Host<'_> {
     fn take_block(&mut self) -> Result<LogicalAddr> {
-        let addr = self.engine.store.space().alloc_block(BlockKind::Metadata)?;
+        let addr = self.store.space().alloc_block(BlockKind::Metadata)?;
         self.blocks.insert(addr.get());
         self.fresh.insert(addr.get(), None);
         Ok(addr)
     }
 
     fn merge(&mut self, slot: &mut Option<Arc<Tree>>, edits: &Edits) -> Result<()> {
-        let store = self.engine.store.nodes().clone();
+        let store = self.store.nodes().clone();
         let tree = match slot {
             Some(tree) => tree.clone(),
             None => slot.insert(self.empty_tree()?).clone(),
@@ -162,7 +161,7 @@ impl Host<'_> {
 
     fn empty_tree(&mut self) -> Result<Arc<Tree>> {
         let addr = self.take_block()?;
-        let volume = &self.engine.store.volume();
+        let volume = &self.store.volume();
         let header = HeaderFields {
             fsid: volume.metadata_fsid(),
             chunk_tree_uuid: volume.chunk_tree_uuid(),
@@ -172,22 +171,22 @@ impl Host<'_> {
             level: 0,
             flags: header_flags::CURRENT,
         };
-        let store = self.engine.store.nodes();
-        let block = TreeBlock::from_builder(LeafBuilder::new(store.nodesize_bytes()).finish(&header));
-        store.insert_dirty(block.clone());
+        let nodes = self.store.nodes();
+        let block = TreeBlock::from_builder(LeafBuilder::new(nodes.nodesize_bytes()).finish(&header));
+        nodes.insert_dirty(block.clone());
         self.fresh.insert(addr.get(), Some(block));
         let root = RootPtr {
             addr,
             generation: self.transid,
             level: 0,
         };
-        Ok(Arc::new(Tree::new(TreeId::TREE_LOG, (*store).clone(), root)))
+        Ok(Arc::new(Tree::new(TreeId::TREE_LOG, nodes.clone(), root)))
     }
 
     /// Seals and writes the blocks of this sync.
     fn write_out(&mut self) -> Result<()> {
         let blocks: Vec<TreeBlock> = std::mem::take(&mut self.fresh).into_values().flatten().collect();
-        let store = &self.engine.store;
+        let store = self.store;
         store
             .nodes()
             .write_out(store.workers(), blocks, self.transid, Some(TreeId::TREE_LOG))
@@ -216,14 +215,14 @@ impl MergeHost for Host<'_> {
         // Blocks of earlier syncs are never released but replaced: this one was never written.
         self.fresh.remove(&addr.get());
         self.blocks.remove(&addr.get());
-        self.engine.store.space().free_block(addr);
+        self.store.space().free_block(addr);
         Ok(())
     }
 
     fn take_full(&mut self, addr: LogicalAddr, bytes: Vec<u8>) -> Result<Option<Vec<u8>>> {
         // An empty root may have been there before.
         self.fresh.insert(addr.get(), None);
-        let store = &self.engine.store;
+        let store = self.store;
         let what = (self.transid, TreeId::TREE_LOG);
         self.full.take((store.nodes(), store.workers()), what, (addr, bytes))?;
         Ok(None)

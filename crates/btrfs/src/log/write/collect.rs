@@ -10,17 +10,17 @@ use std::sync::Arc;
 
 use btrfs_format::items::InodeItem;
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId, view};
+use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
-use super::Scope;
 use super::blocks::SubvolLog;
-use super::names::LeftNames;
-use super::renamed::Renamed;
+use super::{Log, LogStats, Scope};
 use crate::dir::names::{Target, find, index_key};
-use crate::engine::Engine;
 use crate::error::{Error, StoreError};
-use crate::file;
-use crate::log::half_leaf_bytes;
+use crate::files::Files;
+use crate::name_changes::LeftNames;
+use crate::name_changes::Renamed;
+use crate::staged::half_leaf_bytes;
 use crate::xattr;
 use btrfs_store::overlay::Edit;
 use btrfs_store::tree::{Change, Edits, Item, Tree};
@@ -105,7 +105,9 @@ fn before(changes: &[Change], key: &Key) -> Option<Edit> {
 
 /// One subvolume's part of a sync.
 pub(super) struct Collector<'a> {
-    pub engine: &'a Engine,
+    pub files: &'a Files,
+    /// Where searches are counted.
+    stats: &'a Mutex<LogStats>,
     pub tree: Arc<Tree>,
     /// The tree without pending items.
     pub committed: Tree,
@@ -166,19 +168,20 @@ fn is_same_but_for_times(one: &InodeItem, other: &InodeItem) -> bool {
 
 impl<'a> Collector<'a> {
     pub fn new(
-        engine: &'a Engine,
+        (files, log): (&'a Files, &'a Log),
         tree: &Arc<Tree>,
-        log: &'a mut SubvolLog,
+        subvol: &'a mut SubvolLog,
         (left, renamed): (&'a mut LeftNames, &'a mut Renamed),
     ) -> Self {
         Self {
-            engine,
+            files,
+            stats: &log.stats,
             committed: tree.committed_view(),
             tree: tree.clone(),
-            log,
+            log: subvol,
             left,
             renamed,
-            running: engine.store.txn().running(),
+            running: files.store().txn().running(),
             edits: Vec::new(),
             is_catching_up: false,
             work: Vec::new(),
@@ -514,9 +517,9 @@ impl<'a> Collector<'a> {
         let of = File {
             ino,
             is_new,
-            has_sums: inode.flags.get() & crate::inode::flags::NODATASUM == 0,
+            has_sums: inode.flags.get() & crate::object::flags::NODATASUM == 0,
             is_first: changed.is_none(),
-            end: inode.size.get().next_multiple_of(file::BLOCK_BYTES.into()),
+            end: inode.size.get().next_multiple_of(crate::block::BLOCK_BYTES.into()),
         };
         self.extents(of, extents)
     }
@@ -602,7 +605,7 @@ impl<'a> Collector<'a> {
 
     /// Replay removes the attributes that the log does not have, so that it must have those that no one changed, too.
     fn committed_xattrs(&mut self, ino: ObjectId) -> Step<()> {
-        let known = self.engine.objects.inodes.get(self.tree_id(), ino);
+        let known = self.files.objects().inodes.get(self.tree_id(), ino);
         if let Some(inode) = known {
             self.note_xattr_searches(u64::from(!inode.xattrs.is_known()));
             if !xattr::has_any(&inode)? {
@@ -618,7 +621,7 @@ impl<'a> Collector<'a> {
     }
 
     fn note_xattr_searches(&self, count: u64) {
-        self.engine.log.stats.lock().xattr_searches += count;
+        self.stats.lock().xattr_searches += count;
     }
 
     /// Replay puts such an item into the subvolume whole, where a shorter one may be already. Linux makes room for
@@ -626,7 +629,7 @@ impl<'a> Collector<'a> {
     /// a crash in a leaf that has other items. Two items of half a leaf always fit.
     fn may_grow(&self, key: &Key, item: Option<&[u8]>) -> Step<()> {
         let bytes = item.map_or(0, <[u8]>::len);
-        if bytes <= half_leaf_bytes(self.engine.store.nodes().nodesize_bytes()) {
+        if bytes <= half_leaf_bytes(self.files.store().nodes().nodesize_bytes()) {
             return Ok(());
         }
         // Long items of names are too rare to look what the commit has.

@@ -114,8 +114,8 @@ impl Collector<'_> {
         // Better known before a million inodes are copied than after it.
         let least_bytes = children.len() as u64 * LEAST_CHILD_BYTES;
         check_room(
-            self.engine,
-            least_blocks(least_bytes, self.engine.store.nodes().nodesize_bytes()),
+            self.files.store(),
+            least_blocks(least_bytes, self.files.store().nodes().nodesize_bytes()),
         )?;
         let (mut others, mut copied) = (Vec::new(), Vec::new());
         // A later sync of the directory brings them up to date, where they are not too many.

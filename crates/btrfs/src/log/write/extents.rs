@@ -19,7 +19,7 @@ use crate::file;
 use btrfs_store::overlay::ItemBytes;
 use btrfs_store::tree::{Item, Tree, csum_item_bytes_max};
 
-const BLOCK: u64 = file::BLOCK_BYTES as u64;
+const BLOCK: u64 = crate::block::BLOCK_BYTES as u64;
 /// No extent lies beyond: file offsets are signed in system calls.
 const FILE_BYTES_MAX: u64 = 1 << 63;
 
@@ -272,10 +272,10 @@ impl Collector<'_> {
     /// Logs the checksums of a range of the disk, once. Data is never rewritten in place where it has checksums, and freed
     /// space is not used again before the commit, so they do not change.
     fn sums(&mut self, range: Range<u64>) -> Step<()> {
-        let size = self.engine.store.volume().csum_type().size_bytes();
-        let item_bytes_max = csum_item_bytes_max(&self.engine.store.nodes());
+        let size = self.files.store().volume().csum_type().size_bytes();
+        let item_bytes_max = csum_item_bytes_max(self.files.store().nodes());
         for part in self.log.sums.missing(range) {
-            let sums = file::load_sums(self.engine, LogicalAddr(part.start), part.end - part.start)
+            let sums = file::load_sums(self.files, LogicalAddr(part.start), part.end - part.start)
                 .map_err(|_| Stop::Commit("data without checksums"))?;
             let mut at = part.start;
             for item in sums.chunks(item_bytes_max) {

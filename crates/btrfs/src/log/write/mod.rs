@@ -18,13 +18,10 @@ mod collect;
 mod cost;
 mod dir;
 mod extents;
-mod names;
 mod ranges;
-mod renamed;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use btrfs_format::block::ITEM_HEADER_BYTES;
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
@@ -33,15 +30,14 @@ use cowshed_runtime::group_commit::{self, Abandoned, Queue};
 use parking_lot::Mutex;
 
 use blocks::LogTrees;
-use collect::{Collector, Step, Stop, inode_item, inode_key};
+use collect::{Collector, Step, Stop};
 use cost::{Costs, Pending, least_blocks};
-use names::LeftNames;
-use renamed::Renamed;
 
-use crate::dir::staged::Staged;
-use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::inode::{Inode, flags};
+use crate::files::Files;
+use crate::name_changes::RENAMED_MAX;
+use crate::object::{Inode, flags};
+use btrfs_store::Store;
 use btrfs_store::overlay::Edit;
 use btrfs_store::tree::{Edits, Tree};
 use btrfs_store::txn::CommitStats;
@@ -111,12 +107,6 @@ impl Request {
 pub struct Log {
     queue: Queue<Request, Error>,
     state: Mutex<LogTrees>,
-    left: Mutex<LeftNames>,
-    renamed: Mutex<Renamed>,
-    /// The commit under way stands in for a log.
-    stands_in: AtomicBool,
-    /// Something happened in the running transaction that logs cannot say.
-    is_off: AtomicBool,
     costs: Mutex<Costs>,
     stats: Mutex<LogStats>,
 }
@@ -127,124 +117,21 @@ impl Log {
         Self {
             queue: Queue::new(env, true),
             state: Mutex::default(),
-            left: Mutex::default(),
-            renamed: Mutex::default(),
-            stands_in: AtomicBool::default(),
-            is_off: AtomicBool::default(),
             costs: Mutex::default(),
             stats: Mutex::default(),
         }
     }
 
-    /// An inode that lives on loses a name. Called by the operation that takes it, inside its join.
-    pub(crate) fn name_left(&self, dir: &Inode, name: &[u8], inode: &Inode) {
-        if inode.is_placeholder() {
-            return self.turn_off();
-        }
-        if !self.left.lock().note(dir.tree.id(), dir.ino, name, inode.ino) {
-            self.turn_off();
-        }
-        self.note_renamed(inode, None, None, &[]);
-    }
-
-    /// An inode has one more name, or another one; it had one in `from` before, if that is given. Called as
-    /// [`Log::name_left`].
-    pub(crate) fn name_added(&self, inode: &Inode, (dir, name): (&Inode, &[u8]), from: Option<&Inode>) {
-        if inode.is_placeholder() {
-            return;
-        }
-        let before = self.left.lock().previous_holders(dir.tree.id(), dir.ino, name);
-        self.note_renamed(inode, from, Some(dir), &before);
-    }
-
-    /// A file was made without a name in `dir`. Called as [`Log::name_left`].
-    pub(crate) fn made_without_name(&self, dir: &Inode, inode: &Inode) {
-        let mut renamed = self.renamed.lock();
-        renamed.note_unnamed(inode.tree.id(), inode.ino, dir.ino);
-    }
-
-    /// See [`renamed`]. Where the inode is logged again, so are those that had its new name `before`.
-    fn note_renamed(&self, inode: &Inode, from: Option<&Inode>, to: Option<&Inode>, before: &[ObjectId]) {
-        let mut renamed = self.renamed.lock();
-        let is_logged = |renamed: &Renamed, inode: &Inode| {
-            inode.tree.is_tracked(inode.ino) || renamed.was_logged(inode.tree.id(), inode.ino)
-        };
-        let left = from.filter(|from| is_logged(&renamed, from)).map(|from| from.ino);
-        if left.is_some() || is_logged(&renamed, inode) {
-            for ino in before {
-                renamed.note_stale(inode.tree.id(), *ino, None);
-            }
-            renamed.note_stale(inode.tree.id(), inode.ino, left);
-            if let Some(to) = to.filter(|to| !is_logged(&renamed, to) && is_new_in_transaction(to)) {
-                renamed.note_dir_of_stale(to.tree.id(), to.ino);
-            }
-            if !is_new_in_transaction(inode) {
-                // They come along with it.
-                for dir in [from, to].into_iter().flatten() {
-                    renamed.note_logged(dir.tree.id(), dir.ino);
-                }
-            }
-        }
-        if inode.is_dir() && from.is_some() {
-            renamed.note_moved_dir(inode.tree.id());
-        }
-        if !renamed.note(inode.tree.id(), inode.ino) {
-            self.turn_off();
-        }
-    }
-
-    /// An inode loses its last name. As [`Log::name_left`].
-    pub(crate) fn name_removed(&self, dir: &Inode, name: &[u8], inode: &Inode) {
-        let mut left = self.left.lock();
-        let (tree, ino) = (inode.tree.id(), inode.ino);
-        // Replaying the removal of a directory removes all that the committed tree has in it: what moved out of it since
-        // would go, too.
-        let is_left = inode.is_dir() && left.has_left(tree, ino);
-        let is_noted = !left.has_lost(tree, ino) || left.note(dir.tree.id(), dir.ino, name, ino);
-        if inode.is_placeholder() || is_left || !is_noted {
-            self.turn_off();
-        }
-    }
-
-    /// Names come and go. Called as [`Log::name_left`].
-    ///
-    /// Replay adds the names of a log to what the commit has, which may be more than there was at any time: in the item of names
-    /// that share a hash it must not be more than a leaf holds. Such an item of the commit that did not change is none of our
-    /// concern; one that changed and never was longer than half a leaf fits twice.
-    pub(crate) fn names_changed(&self, staged: &Staged<'_>) {
-        if staged.is_crowded() {
-            self.turn_off();
-        }
-    }
-
-    /// Until the next commit, every fsync commits.
-    pub(crate) fn turn_off(&self) {
-        self.is_off.store(true, Ordering::Release);
-    }
-
-    /// Every fsync commits, until the next commit.
-    pub(crate) fn is_off(&self) -> bool {
-        self.is_off.load(Ordering::Acquire)
-    }
-
     /// The running transaction ends: operations are kept out.
     pub(crate) fn frozen(&self, edits_applied: u64) {
-        self.left.lock().clear();
-        let mut renamed = self.renamed.lock();
-        match self.stands_in.load(Ordering::Acquire) {
-            true => renamed.committed(),
-            false => renamed.clear(),
-        }
-        drop(renamed);
         self.costs.lock().frozen(edits_applied);
-        self.is_off.store(false, Ordering::Release);
     }
 
     /// The superblock on disk leads to no log any more. The commit wrote so many blocks.
-    pub(crate) fn committed(&self, engine: &Engine, blocks: u64) {
-        let tree_blocks = engine.store.space().metadata_used_bytes() / engine.store.nodes().nodesize_bytes() as u64;
+    pub(crate) fn committed(&self, store: &Store, blocks: u64) {
+        let tree_blocks = store.space().metadata_used_bytes() / store.nodes().nodesize_bytes() as u64;
         self.costs.lock().committed(blocks, tree_blocks);
-        self.state.lock().clear(engine);
+        self.state.lock().clear(store);
     }
 
     pub fn stats(&self) -> LogStats {
@@ -252,113 +139,110 @@ impl Log {
     }
 }
 
-/// The running transaction has made the inode, which changed in it.
-fn is_new_in_transaction(inode: &Inode) -> bool {
-    let item = inode.tree.pending_edit(&inode_key(inode.ino)).flatten();
-    item.is_some_and(|item| inode_item(&item).is_some_and(|item| item.generation == item.transid))
-}
+impl Log {
+    /// Makes an inode durable as it is when this is called: its attributes, its names, and of its data what was written back.
+    ///
+    /// # Errors
+    /// When neither a log nor a commit could be written: the mount is read-only then.
+    pub fn sync_inode(&self, files: &Files, inode: &Inode, scope: Scope) -> Result<()> {
+        let request = Request::of(inode, scope);
+        self.queue.wait(request, &|take| round(files, self, take))
+    }
 
-/// Makes an inode durable as it is when this is called: its attributes, its names, and of its data what was written back.
-///
-/// # Errors
-/// When neither a log nor a commit could be written: the mount is read-only then.
-pub fn sync_inode(engine: &Engine, inode: &Inode, scope: Scope) -> Result<()> {
-    let request = Request::of(inode, scope);
-    engine.log.queue.wait(request, &|take| round(engine, take))
-}
-
-/// As [`sync_inode`] for a caller who is told later: see [`Queue::later`].
-pub fn sync_inode_later(engine: &Engine, inode: &Inode, scope: Scope, done: Done, will_wait: &dyn Fn()) {
-    let request = Request::of(inode, scope);
-    let queue = &engine.log.queue;
-    queue.later(request, done, will_wait, &|take| round(engine, take));
+    /// As [`Log::sync_inode`] for a caller that is told later: see [`Queue::later`].
+    pub fn sync_inode_later(&self, files: &Files, inode: &Inode, scope: Scope, done: Done, will_wait: &dyn Fn()) {
+        let request = Request::of(inode, scope);
+        self.queue
+            .later(request, done, will_wait, &|take| round(files, self, take));
+    }
 }
 
 /// Syncs for all who wait once no commit runs any more.
-fn round(engine: &Engine, take: &dyn Fn() -> Vec<Request>) -> Result<()> {
-    let mut commits = engine.store.txn().hold_commits();
-    sync_all(engine, &take(), &mut commits)
+fn round(files: &Files, log: &Log, take: &dyn Fn() -> Vec<Request>) -> Result<()> {
+    let mut commits = files.store().txn().hold_commits();
+    sync_all(files, log, &take(), &mut commits)
 }
 
-fn sync_all(engine: &Engine, requests: &[Request], commits: &mut CommitStats) -> Result<()> {
-    engine.store.txn().check_writable()?;
-    if !engine.options.tree_log {
-        return Ok(engine.store.commit_held(commits)?);
+fn sync_all(files: &Files, log: &Log, requests: &[Request], commits: &mut CommitStats) -> Result<()> {
+    files.store().txn().check_writable()?;
+    if !files.options().tree_log {
+        return Ok(files.store().commit_held(commits)?);
     }
-    let why = match log_all(engine, requests) {
+    let why = match log_all(files, log, requests) {
         Ok(()) => return Ok(()),
         Err(Stop::Commit(why)) => why.to_string(),
         Err(Stop::Cheaper) => {
-            engine.log.stats.lock().chosen += 1;
+            log.stats.lock().chosen += 1;
             "it is cheaper than a log".to_string()
         }
         Err(Stop::Failed(error)) => {
             tracing::warn!(%error, "the log could not be written");
-            engine.log.stats.lock().failed += 1;
+            log.stats.lock().failed += 1;
             error.to_string()
         }
     };
     tracing::debug!(%why, "fsync commits");
-    engine.log.stats.lock().commits += 1;
-    commit_instead(engine, requests, commits)
+    log.stats.lock().commits += 1;
+    commit_instead(files, log, requests, commits)
 }
 
-/// Commits where a log would have been written: see [`renamed`].
-fn commit_instead(engine: &Engine, requests: &[Request], commits: &mut CommitStats) -> Result<()> {
-    let log = &engine.log;
+/// Commits where a log would have been written: see [`crate::name_changes`].
+fn commit_instead(files: &Files, _log: &Log, requests: &[Request], commits: &mut CommitStats) -> Result<()> {
     for request in requests {
         let tree = &request.tree;
-        let objects = tree.tracked_objects(renamed::RENAMED_MAX).into_iter();
-        let mut renamed = log.renamed.lock();
+        let objects = tree.tracked_objects(RENAMED_MAX).into_iter();
+        let (_, mut renamed) = files.names().take();
         renamed.committed_instead(tree.id(), objects.chain([request.ino]));
     }
-    log.stands_in.store(true, Ordering::Release);
-    let done = engine.store.commit_held(commits);
-    log.stands_in.store(false, Ordering::Release);
+    files.names().set_stands_in(true);
+    let done = files.store().commit_held(commits);
+    files.names().set_stands_in(false);
     Ok(done?)
 }
 
 /// Writes one log for all requests.
-fn log_all(engine: &Engine, requests: &[Request]) -> Step<()> {
-    let log = &engine.log;
+fn log_all(files: &Files, log: &Log, requests: &[Request]) -> Step<()> {
     let mut state = log.state.lock();
     let (edits, running) = {
-        let _gate = engine.store.txn().exclude();
-        if state.is_broken || log.is_off() {
+        let _gate = files.store().txn().exclude();
+        if state.is_broken || files.names().is_off() {
             return Err(Stop::Commit("logs are off in this transaction"));
         }
-        if engine.store.space().has_new_chunk() {
+        if files.store().space().has_new_chunk() {
             return Err(Stop::Commit("a chunk was made"));
         }
-        if prefers_commit(engine, 0) {
+        if prefers_commit(files, log, 0) {
             return Err(Stop::Cheaper);
         }
         // Whatever stops this, or fails, leaves lists of changes that were taken: only a commit helps.
         state.is_broken = true;
-        (collect(engine, &mut state, requests)?, engine.store.txn().running())
+        (
+            collect(files, log, &mut state, requests)?,
+            files.store().txn().running(),
+        )
     };
     if edits.is_empty() {
         state.is_broken = false;
         // Data written in place leaves no trace in items.
         if requests.iter().any(|request| request.in_place) {
-            engine.store.volume().flush()?;
+            files.store().volume().flush()?;
         }
         return Ok(());
     }
     let items: u64 = edits.iter().map(|(_, edits)| edits.len() as u64).sum();
     let sizes: Vec<u64> = edits.iter().map(|(_, edits)| item_bytes(edits)).collect();
-    let nodesize = engine.store.nodes().nodesize_bytes();
+    let nodesize = files.store().nodes().nodesize_bytes();
     // The last one is the root of the logs.
     let least_blocks = sizes.iter().map(|bytes| least_blocks(*bytes, nodesize)).sum::<u64>() + 1;
-    if prefers_commit(engine, least_blocks) {
+    if prefers_commit(files, log, least_blocks) {
         return Err(Stop::Cheaper);
     }
-    check_room(engine, least_blocks)?;
+    check_room(files.store(), least_blocks)?;
     let blocks = state.blocks_needed(nodesize as u64, items, sizes.iter().sum());
-    let reserved = engine.store.space().try_reserve_blocks(blocks);
+    let reserved = files.store().space().try_reserve_blocks(blocks);
     let reserved = reserved.ok_or(Stop::Commit("no room for a log beside what is promised"))?;
     log.stats.lock().items_merged += items;
-    let written = state.sync(engine, running, edits)?;
+    let written = state.sync(files.store(), running, edits)?;
     drop(reserved);
     state.is_broken = false;
     log.costs.lock().logged(written.blocks, least_blocks);
@@ -371,17 +255,17 @@ fn log_all(engine: &Engine, requests: &[Request]) -> Step<()> {
 }
 
 /// See [`Costs::prefers_commit`].
-fn prefers_commit(engine: &Engine, least_blocks: u64) -> bool {
+fn prefers_commit(files: &Files, log: &Log, least_blocks: u64) -> bool {
     let pending = Pending {
-        edits_applied: engine.store.txn().applied().0,
-        blocks: engine.store.space().pending_memory_bytes() / engine.store.nodes().nodesize_bytes() as u64,
+        edits_applied: files.store().txn().applied().0,
+        blocks: files.store().space().pending_memory_bytes() / files.store().nodes().nodesize_bytes() as u64,
     };
-    engine.log.costs.lock().prefers_commit(pending, least_blocks)
+    log.costs.lock().prefers_commit(pending, least_blocks)
 }
 
 /// A log of so many blocks fits beside what there is: replay knows no chunk that was made for it.
-fn check_room(engine: &Engine, least_blocks: u64) -> Step<()> {
-    match least_blocks <= engine.store.space().blocks_without_chunk() {
+fn check_room(store: &Store, least_blocks: u64) -> Step<()> {
+    match least_blocks <= store.space().blocks_without_chunk() {
         true => Ok(()),
         false => Err(Stop::Commit("the log would need a new chunk")),
     }
@@ -394,7 +278,7 @@ fn item_bytes(edits: &Edits) -> u64 {
 }
 
 /// What is to be merged into which log, in key order.
-fn collect(engine: &Engine, state: &mut LogTrees, requests: &[Request]) -> Step<Vec<(TreeId, Edits)>> {
+fn collect(files: &Files, log: &Log, state: &mut LogTrees, requests: &[Request]) -> Step<Vec<(TreeId, Edits)>> {
     let mut by_tree: BTreeMap<TreeId, (Arc<Tree>, BTreeMap<ObjectId, Scope>)> = BTreeMap::new();
     for request in requests {
         let entry = by_tree.entry(request.tree.id());
@@ -402,15 +286,14 @@ fn collect(engine: &Engine, state: &mut LogTrees, requests: &[Request]) -> Step<
         let scope = inodes.entry(request.ino).or_insert(request.scope);
         *scope = request.scope.max(*scope);
     }
-    let mut left = engine.log.left.lock();
-    let mut renamed = engine.log.renamed.lock();
+    let (mut left, mut renamed) = files.names().take();
     let mut all = Vec::new();
     for (id, (tree, inodes)) in by_tree {
-        if !state.subvols.contains_key(&id) && !is_committed_subvolume(engine, id)? {
+        if !state.subvols.contains_key(&id) && !is_committed_subvolume(files.store(), id)? {
             return Err(Stop::Commit("a new subvolume"));
         }
-        let log = state.subvols.entry(id).or_default();
-        let mut collector = Collector::new(engine, &tree, log, (&mut left, &mut renamed));
+        let subvol = state.subvols.entry(id).or_default();
+        let mut collector = Collector::new((files, log), &tree, subvol, (&mut left, &mut renamed));
         collector.run(&inodes)?;
         let mut edits = collector.edits;
         if edits.is_empty() {
@@ -431,8 +314,8 @@ fn collect(engine: &Engine, state: &mut LogTrees, requests: &[Request]) -> Step<
 }
 
 /// Replay finds the subvolume in the committed root tree, or drops its log.
-fn is_committed_subvolume(engine: &Engine, id: TreeId) -> Result<bool> {
+fn is_committed_subvolume(store: &Store, id: TreeId) -> Result<bool> {
     let last = Key::new(id.object_id(), KeyType::ROOT_ITEM, u64::MAX);
-    let found = engine.store.forest().root_tree().floor_committed_key(&last)?;
+    let found = store.forest().root_tree().floor_committed_key(&last)?;
     Ok(found.is_some_and(|key| key.objectid == last.objectid && key.ty == last.ty))
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use cowshed_btrfs::file::BLOCK_BYTES;
+use cowshed_btrfs::block::BLOCK_BYTES;
 
 use super::{RangeArg, open_file, open_to_read, open_to_write, remap};
 

@@ -42,7 +42,7 @@ fn old_form(items: &[Item]) -> Vec<Item> {
 }
 
 fn items_of(fs: &Fs) -> Vec<Item> {
-    let tree = fs.engine().store.forest().require(TreeId::FS).unwrap();
+    let tree = fs.mount().store().forest().require(TreeId::FS).unwrap();
     let mut cursor = tree.cursor(Key::MIN, Key::MAX);
     let mut items = Vec::new();
     while let Some((key, item)) = cursor.next().unwrap() {

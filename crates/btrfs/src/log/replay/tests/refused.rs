@@ -112,8 +112,8 @@ fn assert_refused(device: &Arc<dyn BlockDevice>, read_only: bool, part: &str) {
         error.contains(part) && error.contains("nologreplay"),
         "{part:?} is not in {error:?}"
     );
-    let engine = open(device, true, true).expect("without the log the volume opens");
-    assert!(engine.store.volume().has_log(), "the log is still there");
+    let mount = open(device, true, true).expect("without the log the volume opens");
+    assert!(mount.store().volume().has_log(), "the log is still there");
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn logs_with_a_byte_changed_do_no_harm() {
         };
         let report = check(std::slice::from_ref(&device), &all_of_it());
         let opened = open(&device, false, false);
-        match opened.and_then(|engine| engine.close()) {
+        match opened.and_then(|mount| mount.close()) {
             Ok(()) => replayed += 1,
             Err(error) if report.is_clean() => panic!("the checker finds no fault, but: {error}"),
             Err(_) => refused += 1,

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use btrfs_format::block::{ITEM_HEADER_BYTES, leaf_capacity_bytes};
 use btrfs_format::{Key, TreeId};
 
 use crate::error::Result;
-use crate::log::half_leaf_bytes;
 use btrfs_store::overlay::ItemBytes;
 use btrfs_store::tree::{Item, Tree};
 use btrfs_store::txn::Batch;
@@ -68,4 +68,9 @@ impl<'t> Staged<'t> {
     pub fn into_batch(self) -> Batch {
         self.batch
     }
+}
+
+/// The longest item of which a leaf can have two.
+pub(crate) fn half_leaf_bytes(nodesize_bytes: usize) -> usize {
+    leaf_capacity_bytes(nodesize_bytes) / 2 - ITEM_HEADER_BYTES
 }

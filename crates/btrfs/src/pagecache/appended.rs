@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// A set of bytes, as disjoint ranges: start and end.
 #[derive(Debug, Default)]
-pub(super) struct Appended(BTreeMap<u64, u64>);
+pub(crate) struct Appended(BTreeMap<u64, u64>);
 
 impl Appended {
     pub fn insert(&mut self, range: Range<u64>) {

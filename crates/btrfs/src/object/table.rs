@@ -11,9 +11,9 @@ use btrfs_format::items::InodeItem;
 use btrfs_format::{Key, KeyType, ObjectId, TreeId, view};
 use parking_lot::Mutex;
 
-use super::{Inode, InodeAttr};
+use super::inode::{Inode, InodeAttr};
+use super::subvol::{PLACEHOLDER_INO_BIT, Subvol};
 use crate::error::{Error, Result, StoreError};
-use crate::subvol::{PLACEHOLDER_INO_BIT, Subvol};
 use btrfs_store::tree::AddrHash;
 
 const SHARDS: usize = 64;
@@ -195,8 +195,9 @@ mod tests {
     use cowshed_vfs::{Context, FileKind, FileSystem as _, NodeId};
 
     use super::*;
-    use crate::engine::{Engine, EngineOptions};
+    use crate::files::EngineOptions;
     use crate::fs::{Fs, MountOptions};
+    use crate::mount::Mount;
     use crate::testing::{SetOnDrop, memory_volume};
     use cowshed_runtime::FixedEnv;
 
@@ -204,13 +205,13 @@ mod tests {
     #[test]
     fn an_inode_has_one_object() {
         const FILES: usize = 5000;
-        let engine = Engine::open(
+        let files = Mount::open(
             memory_volume(16384),
             Arc::new(FixedEnv::default()),
             EngineOptions::default(),
         )
         .unwrap();
-        let fs = Fs::mount(engine, MountOptions::default()).unwrap();
+        let fs = Fs::new(files, MountOptions::default()).unwrap();
         let root = fs.inode(NodeId::ROOT).unwrap();
         let (made, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
         let name = |n: usize| format!("file-{n}");
@@ -218,7 +219,7 @@ mod tests {
             let looker = scope.spawn(|| {
                 for n in 0..FILES {
                     let found = loop {
-                        match crate::dir::lookup(fs.engine(), &root, name(n).as_bytes()).unwrap() {
+                        match crate::dir::lookup(fs.mount(), &root, name(n).as_bytes()).unwrap() {
                             Some(inode) => break inode,
                             None if is_over.load(Ordering::Acquire) => return,
                             None => std::hint::spin_loop(),
@@ -227,7 +228,7 @@ mod tests {
                     while made.load(Ordering::Acquire) <= n && !is_over.load(Ordering::Acquire) {
                         std::hint::spin_loop();
                     }
-                    let kept = fs.engine().objects.inodes.get(found.tree.id(), found.ino).unwrap();
+                    let kept = fs.mount().objects().inodes.get(found.tree.id(), found.ino).unwrap();
                     assert!(Arc::ptr_eq(&found, &kept), "two objects for {}", name(n));
                 }
             });
@@ -245,6 +246,6 @@ mod tests {
             looker.join().unwrap();
             drop(over);
         });
-        fs.engine().close().unwrap();
+        fs.mount().close().unwrap();
     }
 }

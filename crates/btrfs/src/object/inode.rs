@@ -5,13 +5,6 @@
 //! carries the changed attributes is applied, so that the overlay never gets an older item over a newer one).
 //! Two locks of a kind are taken in the order of (tree, number): see [`lock`].
 
-pub mod access;
-pub mod delete;
-pub mod flags;
-pub mod lock;
-mod table;
-mod unasked;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -22,12 +15,13 @@ use parking_lot::{Mutex, RwLock};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-pub use table::InodeTable;
-pub use unasked::Unasked;
-
-use crate::file::FileData;
-use crate::subvol::Subvol;
-use crate::xattr::XattrCache;
+use super::blocks::with_delalloc;
+use super::dir::DirData;
+use super::subvol::{PLACEHOLDER_INO_BIT, Subvol};
+use super::unasked::Unasked;
+use super::xattrs::XattrCache;
+use crate::block::BLOCK_BYTES;
+use crate::pagecache::{DataState, FileData};
 use btrfs_store::tree::Tree;
 
 /// The fields of an inode item, decoded.
@@ -134,6 +128,17 @@ pub struct InodeState {
     pub times_set: Option<Timestamp>,
 }
 
+impl InodeState {
+    /// Brings the size in the item up to date; the caller puts the item into its batch.
+    pub(crate) fn update_disk_size(&mut self, data: &DataState, has_landed: bool) {
+        self.disk_size = match data.cut {
+            // The item still covers what is to be cut. What it did not cover before may be dirty below the new end.
+            Some(cut) if self.disk_size > self.attr.size => self.disk_size.min(cut).max(self.attr.size),
+            Some(_) | None => data.disk_size(self.attr.size, self.disk_size, has_landed),
+        };
+    }
+}
+
 /// An inode in memory. One object per (tree, number) at a time.
 #[derive(Debug)]
 pub struct Inode {
@@ -145,7 +150,7 @@ pub struct Inode {
     /// Dirty ranges and whatever else `file` keeps per inode.
     pub data: FileData,
     /// What `dir` keeps per directory.
-    pub dir: crate::dir::DirData,
+    pub dir: DirData,
     /// What the inode table keeps: lookup counts and so on.
     pub refs: InodeRefs,
     /// The subvolume whose tree this is.
@@ -193,7 +198,7 @@ impl Inode {
                 attr,
             }),
             data: FileData::default(),
-            dir: crate::dir::DirData::default(),
+            dir: DirData::default(),
             refs: InodeRefs::default(),
             subvol: subvol.clone(),
             xattrs: XattrCache::default(),
@@ -213,7 +218,7 @@ impl Inode {
     }
     /// The directory that stands where a snapshot was taken over a nested subvolume: empty, on no disk.
     pub fn is_placeholder(&self) -> bool {
-        self.ino.0 >= crate::subvol::PLACEHOLDER_INO_BIT
+        self.ino.0 >= PLACEHOLDER_INO_BIT
     }
     /// A copy of the attributes.
     pub fn attr_now(&self) -> InodeAttr {
@@ -225,9 +230,9 @@ impl Inode {
 
     /// What callers see, with the volume's own inode number.
     pub fn vfs_attr(&self) -> Attr {
-        let (a, delalloc) = crate::file::with_delalloc(self);
+        let (a, delalloc) = with_delalloc(self);
         // Roots of subvolumes carry the bytes of a block as theirs, and the kernel shows them.
-        let block = u64::from(crate::file::BLOCK_BYTES);
+        let block = u64::from(BLOCK_BYTES);
         let used_bytes = a.nbytes.saturating_add(delalloc.bytes);
         let blocks_512 = used_bytes.div_ceil(block).saturating_mul(block / 512);
         Attr {
@@ -235,7 +240,7 @@ impl Inode {
             size_bytes: a.size,
             blocks_512,
             is_estimate: !delalloc.is_exact,
-            blksize: crate::file::BLOCK_BYTES,
+            blksize: BLOCK_BYTES,
             kind: self.kind,
             perm: a.mode & PERM_MASK,
             nlink: a.nlink,
@@ -269,7 +274,7 @@ pub struct InodeRefs {
     lookups: AtomicU64,
     opens: AtomicU64,
     /// In the table's queue of inodes that may be dropped.
-    queued: AtomicBool,
+    pub(crate) queued: AtomicBool,
     /// Its items are being deleted, by one thread.
     deleting: AtomicBool,
     /// Made without a name, and may get one.

@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 
 /// Buffers that nobody uses now, as many as a stream keeps under way.
 #[derive(Debug)]
-pub(super) struct Spares {
+pub(crate) struct Spares {
     kept: Mutex<Vec<Vec<u8>>>,
     count_max: usize,
 }

@@ -13,14 +13,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use btrfs_format::{ObjectId, TreeId};
 
 /// Inodes kept for one transaction, some 30 bytes each; beyond it every fsync commits.
-pub(super) const RENAMED_MAX: usize = 1 << 16;
+pub(crate) const RENAMED_MAX: usize = 1 << 16;
 
 /// Inodes that the log has in an older state, each with the logged directories that it left since.
-pub(super) type Stale = BTreeMap<ObjectId, BTreeSet<ObjectId>>;
+pub(crate) type Stale = BTreeMap<ObjectId, BTreeSet<ObjectId>>;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Renamed {
+pub(crate) struct Renamed {
     inodes: HashSet<(TreeId, ObjectId)>,
     /// Files made without a name, each with the directory that it was made in.
     unnamed: HashMap<(TreeId, ObjectId), ObjectId>,

@@ -15,13 +15,13 @@ use super::lzo::{self, LzoError};
 /// The most bytes that a compressed extent holds, before and after.
 pub const COMPRESSED_EXTENT_BYTES_MAX: usize = 128 << 10;
 /// LZO: the file is compressed in pieces of a sector each.
-pub(super) const LZO_SEGMENT_BYTES: usize = 4096;
+pub(crate) const LZO_SEGMENT_BYTES: usize = 4096;
 /// LZO: a length of four bytes stands before the whole and before each segment, and never crosses a sector's end.
-pub(super) const LZO_LENGTH_BYTES: usize = 4;
+pub(crate) const LZO_LENGTH_BYTES: usize = 4;
 /// The most that LZO1X makes of a segment that does not compress: a sixteenth more, and some.
 const LZO_SEGMENT_COMPRESSED_BYTES_MAX: usize = LZO_SEGMENT_BYTES + LZO_SEGMENT_BYTES / 16 + 64 + 3 + 2;
 /// zstd: the largest window that the kernel's compressor uses for extents is the extent itself.
-pub(super) const ZSTD_WINDOW_LOG_MAX: u32 = 17;
+pub(crate) const ZSTD_WINDOW_LOG_MAX: u32 = 17;
 
 /// Why an extent does not decompress.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,7 +59,7 @@ pub struct Decoder {
 
 impl Decoder {
     /// Room for what an extent has on disk; what is in it means nothing. Longer ones than there can be are cut off.
-    pub(super) fn raw(&mut self, len_bytes: u64) -> &mut [u8] {
+    pub(crate) fn raw(&mut self, len_bytes: u64) -> &mut [u8] {
         let len = len_bytes.min(COMPRESSED_EXTENT_BYTES_MAX as u64) as usize;
         if self.raw.len() < len {
             self.raw.resize(len, 0);
@@ -68,7 +68,7 @@ impl Decoder {
     }
 
     /// As [`Decoder::decompress`], of what [`Decoder::raw`] was filled with.
-    pub(super) fn decompress_raw(
+    pub(crate) fn decompress_raw(
         &mut self,
         compression_type: u8,
         len_bytes: u64,
@@ -132,7 +132,7 @@ impl Decoder {
 
 /// Decoders that nobody uses now.
 #[derive(Default)]
-pub(super) struct Decoders(Mutex<Vec<Decoder>>);
+pub(crate) struct Decoders(Mutex<Vec<Decoder>>);
 
 /// As many decoders are kept as threads may use at the same time on a large machine.
 const DECODERS_MAX: usize = 32;

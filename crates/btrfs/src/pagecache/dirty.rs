@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::spare::Spares;
-use super::{BLOCK, round_down, round_up};
+use crate::block::{BLOCK, round_down, round_up};
+use crate::spare::Spares;
 
 /// A buffer grows up to this size: large enough that a run of them is written with few pieces, small enough that
 /// cutting one copies little.
-pub(super) const BUFFER_BYTES_MAX: usize = 1 << 20;
+pub(crate) const BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// Full-size buffers.
 static SPARES: Spares = Spares::new(32);
@@ -27,14 +27,14 @@ fn new_buffer(capacity: usize) -> Vec<u8> {
 }
 
 /// Takes the memory of a buffer back that nobody needs any more.
-pub(super) fn recycle(buffer: Vec<u8>) {
+pub(crate) fn recycle(buffer: Vec<u8>) {
     if buffer.capacity() == BUFFER_BYTES_MAX {
         SPARES.give(buffer);
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct DirtyMap {
+pub(crate) struct DirtyMap {
     buffers: BTreeMap<u64, Vec<u8>>,
     bytes: u64,
 }

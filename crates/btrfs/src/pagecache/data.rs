@@ -11,15 +11,14 @@ use super::ahead::Ahead;
 use super::appended::Appended;
 use super::dirty::DirtyMap;
 use super::failures::{Failures, Opened};
-use super::round_down;
-use crate::inode::InodeState;
+use crate::block::round_down;
 use btrfs_store::space::DataReservation;
 
 /// Data that write-back took and whose items are not in the tree yet.
-pub(super) type Flight = Arc<Vec<u8>>;
+pub(crate) type Flight = Arc<Vec<u8>>;
 
 #[derive(Debug, Default)]
-pub(super) struct DataState {
+pub(crate) struct DataState {
     pub dirty: DirtyMap,
     /// Space for all of `dirty`.
     pub reservation: Option<DataReservation>,
@@ -47,14 +46,14 @@ pub(super) struct DataState {
 #[derive(Debug, Default)]
 pub struct FileData {
     /// Held by whoever changes the file's extent items.
-    pub(super) flush: Mutex<()>,
+    pub(crate) flush: Mutex<()>,
     /// Held by a defragmentation of the file, outside of all other locks.
-    pub(super) defragmenting: Mutex<()>,
-    pub(super) state: Mutex<DataState>,
+    pub(crate) defragmenting: Mutex<()>,
+    pub(crate) state: Mutex<DataState>,
     /// For fsync.
-    pub(super) failures: Failures,
+    pub(crate) failures: Failures,
     /// Of who reads the file in order.
-    pub(super) ahead: Mutex<Ahead>,
+    pub(crate) ahead: Mutex<Ahead>,
 }
 
 impl DataState {
@@ -207,13 +206,4 @@ impl FileData {
         let state = self.state.lock();
         state.dirty.bytes() + state.in_flight.values().map(|f| f.len() as u64).sum::<u64>()
     }
-}
-
-/// Brings the size in the item up to date; the caller puts the item into its batch.
-pub(super) fn update_disk_size(state: &DataState, attr: &mut InodeState, has_landed: bool) {
-    attr.disk_size = match state.cut {
-        // The item still covers what is to be cut. What it did not cover before may be dirty below the new end.
-        Some(cut) if attr.disk_size > attr.attr.size => attr.disk_size.min(cut).max(attr.attr.size),
-        Some(_) | None => state.disk_size(attr.attr.size, attr.disk_size, has_landed),
-    };
 }

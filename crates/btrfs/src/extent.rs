@@ -9,17 +9,17 @@ use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeBlock};
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{BLOCK, round_up};
+use crate::block::{BLOCK, round_up};
 use crate::error::{Error, Result, StoreError};
 use btrfs_store::overlay::ItemBytes;
 use btrfs_store::tree::{Cursor, Item, Run, Tree};
 
 /// The most data that one compressed extent holds, on disk and in memory.
-pub(super) const COMPRESSED_BYTES_MAX: u64 = 128 << 10;
+pub(crate) const COMPRESSED_BYTES_MAX: u64 = 128 << 10;
 
 /// A reference to (part of) an extent on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OnDisk {
+pub(crate) struct OnDisk {
     pub addr: LogicalAddr,
     pub len_bytes: u64,
     /// Where in the (uncompressed) extent the file's part begins.
@@ -31,7 +31,7 @@ pub(super) struct OnDisk {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Data in the item itself, always at file offset 0.
     Inline {
         item: Item,
@@ -45,7 +45,7 @@ pub(super) enum Kind {
 
 /// One file extent item: `len_bytes` of the file from `start` on. Inline data counts as one block.
 #[derive(Clone, Debug)]
-pub(super) struct Extent {
+pub(crate) struct Extent {
     pub start: u64,
     pub len_bytes: u64,
     pub generation: Generation,
@@ -244,7 +244,7 @@ fn decode_regular(raw: &FileExtent) -> std::result::Result<(Kind, u64), &'static
 
 /// An inline item: the content of a small file, perhaps compressed. It adds `ram_bytes`, the length of the content, to
 /// the inode's `nbytes`.
-pub(super) fn encode_inline(data: &[u8], ram_bytes: u64, compression: u8, generation: Generation) -> Vec<u8> {
+pub(crate) fn encode_inline(data: &[u8], ram_bytes: u64, compression: u8, generation: Generation) -> Vec<u8> {
     let head = FileExtentHead {
         generation: generation.into(),
         ram_bytes: U64::new(ram_bytes),
@@ -256,12 +256,12 @@ pub(super) fn encode_inline(data: &[u8], ram_bytes: u64, compression: u8, genera
     [head.as_bytes(), data].concat()
 }
 
-pub(super) fn extent_key(ino: ObjectId, offset: u64) -> Key {
+pub(crate) fn extent_key(ino: ObjectId, offset: u64) -> Key {
     Key::new(ino, KeyType::EXTENT_DATA, offset)
 }
 
 /// A forward walk over the extent items of a file that lie in a range, each once, leaf by leaf.
-pub(super) struct Walk<'t> {
+pub(crate) struct Walk<'t> {
     tree: &'t Arc<Tree>,
     ino: ObjectId,
     range: Range<u64>,
@@ -324,7 +324,7 @@ impl<'t> Walk<'t> {
 ///
 /// For walks over very many: committed items are looked at where they are, and of each no more than these fields. What
 /// they say was verified with their leaf.
-pub(super) fn scan(
+pub(crate) fn scan(
     tree: &Arc<Tree>,
     ino: ObjectId,
     range: Range<u64>,
@@ -391,7 +391,7 @@ fn scan_leaf(
 }
 
 /// The last extent item that begins below `end`.
-pub(super) fn last_below(tree: &Tree, ino: ObjectId, end: u64) -> Result<Option<Extent>> {
+pub(crate) fn last_below(tree: &Tree, ino: ObjectId, end: u64) -> Result<Option<Extent>> {
     let Some(last) = end.checked_sub(1) else {
         return Ok(None);
     };

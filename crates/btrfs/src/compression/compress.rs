@@ -9,8 +9,9 @@ use parking_lot::Mutex;
 use zstd::bulk::Compressor as ZstdCompressor;
 use zstd::zstd_safe::CParameter;
 
-use super::spare::Spares;
-use super::{lzo_encode, round_up};
+use super::lzo_encode;
+use crate::block::round_up;
+use crate::spare::Spares;
 
 /// The number of an algorithm in extent items.
 pub fn on_disk(algorithm: Algorithm) -> u8 {
@@ -22,7 +23,7 @@ pub fn on_disk(algorithm: Algorithm) -> u8 {
 }
 
 /// The incompatible feature that an extent of the algorithm makes of the volume.
-pub(super) fn feature(algorithm: Algorithm) -> u64 {
+pub(crate) fn feature(algorithm: Algorithm) -> u64 {
     use btrfs_format::features::incompat;
     match algorithm {
         Algorithm::Zlib => 0,
@@ -33,7 +34,7 @@ pub(super) fn feature(algorithm: Algorithm) -> u64 {
 
 /// What the property `btrfs.compression` says: an algorithm, perhaps with a level; what else follows says nothing.
 /// Without a level it has the mount's, where that is of the same algorithm.
-pub(super) fn of_property(value: &[u8], mounted: Option<Compression>) -> Option<Compression> {
+pub(crate) fn of_property(value: &[u8], mounted: Option<Compression>) -> Option<Compression> {
     let algorithm = Algorithm::at_start_of(value)?;
     let named = std::str::from_utf8(value).ok().filter(|text| text.contains(':'));
     let mounted = mounted.filter(|mounted| mounted.algorithm() == algorithm);
@@ -53,7 +54,7 @@ pub struct CompressPolicy {
 static STREAMS: Spares = Spares::new(256);
 
 /// Takes the memory of a stream back that nobody needs any more.
-pub(super) fn recycle(stream: Vec<u8>) {
+pub(crate) fn recycle(stream: Vec<u8>) {
     STREAMS.give(stream);
 }
 
@@ -157,7 +158,7 @@ fn with_len(out: &mut Vec<u8>, len: usize) -> &mut [u8] {
 
 /// Encoders that nobody uses now.
 #[derive(Default)]
-pub(super) struct Encoders(Mutex<Vec<Encoder>>);
+pub(crate) struct Encoders(Mutex<Vec<Encoder>>);
 
 /// As many encoders are kept as threads may use at the same time on a large machine.
 const ENCODERS_MAX: usize = 32;

@@ -2,39 +2,10 @@
 //! hear at once, because he remembers what files hold.
 
 use std::collections::HashMap;
-use std::ops::Range;
-use std::sync::OnceLock;
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
-use crate::inode::Inode;
-
-/// Called with an inode and the ranges of bytes that were written and are lost.
-pub type OnLost = Box<dyn Fn(&Inode, Vec<Range<u64>>) + Send + Sync>;
-
-/// Who remembers the contents of files.
-#[derive(Default)]
-pub(super) struct Listener(OnceLock<OnLost>);
-
-impl Listener {
-    pub fn set(&self, on_lost: OnLost) {
-        let _ = self.0.set(on_lost);
-    }
-
-    /// What was lost must read as before it was written already, or it might be remembered once more.
-    pub fn tell(&self, inode: &Inode, lost: Vec<Range<u64>>) {
-        if let Some(on_lost) = self.0.get() {
-            on_lost(inode, lost);
-        }
-    }
-}
-
-impl std::fmt::Debug for Listener {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Listener")
-    }
-}
 
 /// An open file among those of its inode.
 pub type Opened = u64;
@@ -47,7 +18,7 @@ pub type Opened = u64;
 ///
 /// Locks: its own is held for moments, no other lock within; who takes a failure holds none that [`Telling`] is kept under.
 #[derive(Debug, Default)]
-pub(super) struct Failures {
+pub(crate) struct Failures {
     state: Mutex<State>,
     /// Nobody is being told any more.
     all_know: Condvar,
@@ -68,7 +39,7 @@ struct State {
 /// A failure was noted, and who remembers the data is going to be told; dropped when he knows.
 #[derive(Debug)]
 #[must_use = "dropped at once, it says that all know"]
-pub(super) struct Telling<'a>(&'a Failures);
+pub(crate) struct Telling<'a>(&'a Failures);
 
 impl Drop for Telling<'_> {
     fn drop(&mut self) {

@@ -1,21 +1,19 @@
 //! What all files of a volume share: the bound on dirty data, the list of inodes that have some, decompressed extents.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::RangeInclusive;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use btrfs_format::features::incompat;
 use btrfs_format::{Generation, LogicalAddr, ObjectId, TreeId};
+use btrfs_store::volume::Volume;
 use parking_lot::Mutex;
 
-use super::compress::Encoders;
-use super::data::DataState;
-use super::decompress::{COMPRESSED_EXTENT_BYTES_MAX, Decoders};
-use super::failures::{Failures, Listener, OnLost};
-use super::sharing::Remapped;
-use crate::engine::Engine;
-use crate::inode::Inode;
+use super::inode::Inode;
+use crate::compression::compress::Encoders;
+use crate::compression::decompress::{COMPRESSED_EXTENT_BYTES_MAX, Decoders};
+use crate::pagecache::{DataState, Failures};
 
 /// Dirty bytes over which a writer writes back itself.
 const DIRTY_BYTES_MAX_DEFAULT: u64 = 256 << 20;
@@ -23,15 +21,51 @@ const DIRTY_BYTES_MAX_DEFAULT: u64 = 256 << 20;
 const COMPRESSED_GROUP_BYTES_MIN: u64 = 1 << 20;
 const COMPRESSED_GROUP_BYTES_MAX: u64 = 64 << 20;
 /// Bounds of [`FileShared::decompressed_max`]: 2 and 32 MiB.
-pub(super) const DECOMPRESSED_MAX: RangeInclusive<usize> = 16..=256;
+pub(crate) const DECOMPRESSED_MAX: RangeInclusive<usize> = 16..=256;
 /// The share of the memory for changes that decompressed extents may take once more, within these bounds.
 const DECOMPRESSED_SHARES: u64 = 32;
 /// Files up to this size live in their item: the kernel's default of `max_inline`.
-pub(super) const INLINE_BYTES_MAX: u64 = 2048;
+pub(crate) const INLINE_BYTES_MAX: u64 = 2048;
 
 type InodeId = (TreeId, ObjectId);
 /// An address is reused only in a later transaction, so that an old extent and a new one never agree in both.
 type ExtentId = (LogicalAddr, Generation);
+
+/// Extents whose references change in a transaction that is not on disk yet: given to one more file, to another, or given
+/// up by one.
+#[derive(Debug, Default)]
+pub(crate) struct Remapped {
+    /// When: as long as that is not committed, the extent tree does not tell, or tells too early.
+    pub by_addr: HashMap<LogicalAddr, Generation>,
+    /// The newest of these.
+    pub latest: Generation,
+}
+
+/// Called with an inode and the ranges of bytes that were written and are lost.
+pub type OnLost = Box<dyn Fn(&Inode, Vec<Range<u64>>) + Send + Sync>;
+
+/// The front end that keeps contents of files in a cache.
+#[derive(Default)]
+pub(crate) struct Listener(OnceLock<OnLost>);
+
+impl Listener {
+    pub fn set(&self, on_lost: OnLost) {
+        let _ = self.0.set(on_lost);
+    }
+
+    /// What was lost must read as before it was written already, or it might be remembered once more.
+    pub fn tell(&self, inode: &Inode, lost: Vec<Range<u64>>) {
+        if let Some(on_lost) = self.0.get() {
+            on_lost(inode, lost);
+        }
+    }
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Listener")
+    }
+}
 
 /// What all files of a volume share.
 #[derive(Debug)]
@@ -46,17 +80,17 @@ pub struct FileShared {
     decompressed_max: usize,
     /// How often an extent was read and decompressed.
     #[cfg(test)]
-    pub(super) decompressions: AtomicU64,
+    pub(crate) decompressions: AtomicU64,
     /// What [`super::sharing`] knows before the extent tree does.
-    pub(super) remapped: Mutex<Remapped>,
+    pub(crate) remapped: Mutex<Remapped>,
     /// Bytes that all open atomic groups hold.
     staged_bytes: Arc<AtomicU64>,
     /// Of all files, for syncfs.
-    pub(super) failures: Failures,
-    pub(super) listener: Listener,
+    pub(crate) failures: Failures,
+    pub(crate) listener: Listener,
     no_holes: OnceLock<bool>,
-    pub(super) encoders: Encoders,
-    pub(super) decoders: Decoders,
+    pub(crate) encoders: Encoders,
+    pub(crate) decoders: Decoders,
 }
 
 impl Default for FileShared {
@@ -85,7 +119,14 @@ fn id_of(inode: &Inode) -> InodeId {
 }
 
 impl FileShared {
-    /// Of an engine that may use so much memory for changes.
+    /// The volume keeps no items for holes (NO_HOLES).
+    pub(crate) fn has_no_holes(&self, volume: &Volume) -> bool {
+        *self
+            .no_holes
+            .get_or_init(|| volume.superblock().incompat_flags.get() & incompat::NO_HOLES != 0)
+    }
+
+    /// Of an files that may use so much memory for changes.
     pub fn with_memory(bytes_max: u64) -> Self {
         let extents = bytes_max / DECOMPRESSED_SHARES / COMPRESSED_EXTENT_BYTES_MAX as u64;
         let shared = Self {
@@ -110,55 +151,55 @@ impl FileShared {
     }
     /// Bytes of a group that is compressed: what they become is in memory beside them until it is written. As much as that,
     /// though: at the ends of a group the workers wait for each other.
-    pub(super) fn compressed_group_bytes_max(&self) -> u64 {
+    pub(crate) fn compressed_group_bytes_max(&self) -> u64 {
         let dirty_bytes_max = self.dirty_bytes_max.load(Ordering::Relaxed);
         (dirty_bytes_max / 4).clamp(COMPRESSED_GROUP_BYTES_MIN, COMPRESSED_GROUP_BYTES_MAX)
     }
-    pub(super) fn is_over_limit(&self) -> bool {
+    pub(crate) fn is_over_limit(&self) -> bool {
         self.dirty_bytes() > self.dirty_bytes_max.load(Ordering::Relaxed)
     }
     /// Enough is dirty that somebody should begin to write it.
     pub fn wants_write_back(&self) -> bool {
         self.dirty_bytes() > self.dirty_bytes_max.load(Ordering::Relaxed) / 2
     }
-    pub(super) fn add_dirty(&self, bytes: u64) {
+    pub(crate) fn add_dirty(&self, bytes: u64) {
         self.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
-    pub(super) fn sub_dirty(&self, bytes: u64) {
+    pub(crate) fn sub_dirty(&self, bytes: u64) {
         let before = self.dirty_bytes.fetch_sub(bytes, Ordering::Relaxed);
         assert!(before >= bytes, "dirty bytes are counted both ways");
     }
 
     /// What counts the bytes of all open atomic groups.
-    pub(super) fn staged_bytes(&self) -> &Arc<AtomicU64> {
+    pub(crate) fn staged_bytes(&self) -> &Arc<AtomicU64> {
         &self.staged_bytes
     }
 
     /// Notes that an inode has dirty data; it stays in memory until that is written.
-    pub(super) fn list(&self, inode: &Arc<Inode>, state: &mut DataState) {
+    pub(crate) fn list(&self, inode: &Arc<Inode>, state: &mut DataState) {
         if !std::mem::replace(&mut state.is_listed, true) {
             self.dirty.lock().insert(id_of(inode), inode.clone());
         }
     }
     /// Takes an inode off the list if nothing is dirty any more.
-    pub(super) fn unlist(&self, inode: &Inode, state: &mut DataState) {
+    pub(crate) fn unlist(&self, inode: &Inode, state: &mut DataState) {
         if state.dirty.is_empty() && state.in_flight.is_empty() && std::mem::replace(&mut state.is_listed, false) {
             self.dirty.lock().remove(&id_of(inode));
         }
     }
     /// The inodes that have dirty data now.
-    pub(super) fn listed(&self) -> Vec<Arc<Inode>> {
+    pub(crate) fn listed(&self) -> Vec<Arc<Inode>> {
         self.dirty.lock().values().cloned().collect()
     }
-    pub(super) fn first_listed(&self) -> Option<Arc<Inode>> {
+    pub(crate) fn first_listed(&self) -> Option<Arc<Inode>> {
         self.dirty.lock().values().next().cloned()
     }
 
     /// Without using it.
-    pub(super) fn is_cached(&self, id: ExtentId) -> bool {
+    pub(crate) fn is_cached(&self, id: ExtentId) -> bool {
         self.decompressed.lock().iter().rev().any(|(known, _)| *known == id)
     }
-    pub(super) fn cached(&self, id: ExtentId) -> Option<Arc<Vec<u8>>> {
+    pub(crate) fn cached(&self, id: ExtentId) -> Option<Arc<Vec<u8>>> {
         let mut cache = self.decompressed.lock();
         // Who reads in order had it last.
         let at = cache.iter().rposition(|(known, _)| *known == id)?;
@@ -167,7 +208,7 @@ impl FileShared {
         cache.push_back(used);
         Some(data)
     }
-    pub(super) fn cache(&self, id: ExtentId, data: Arc<Vec<u8>>) {
+    pub(crate) fn cache(&self, id: ExtentId, data: Arc<Vec<u8>>) {
         let mut cache = self.decompressed.lock();
         // Two who wanted it at the same time have both decompressed it.
         let same = cache.iter().rposition(|(known, _)| *known == id);
@@ -177,14 +218,6 @@ impl FileShared {
         drop(cache);
         drop(gone);
     }
-}
-
-/// Holes of files have no items on this volume.
-pub(crate) fn has_no_holes(engine: &Engine) -> bool {
-    *engine
-        .file
-        .no_holes
-        .get_or_init(|| engine.store.volume().superblock().incompat_flags.get() & incompat::NO_HOLES != 0)
 }
 
 #[cfg(test)]

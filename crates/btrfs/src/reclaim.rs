@@ -8,11 +8,10 @@ use std::sync::Arc;
 
 use btrfs_format::{Key, KeyType, ObjectId};
 
-use super::Inode;
-use crate::Engine;
 use crate::error::Result;
 use crate::file;
-use crate::subvol::Subvol;
+use crate::files::Files;
+use crate::object::{Inode, Subvol};
 use btrfs_store::space::Budget;
 use btrfs_store::tree::Tree;
 use btrfs_store::txn::Batch;
@@ -25,77 +24,77 @@ pub fn orphan_key(ino: ObjectId) -> Key {
 }
 
 /// Gives lookups back; deletes or lets go of the inode where these were the last.
-pub fn forget(engine: &Engine, inode: &Arc<Inode>, lookups: u64) {
+pub fn forget(files: &Files, inode: &Arc<Inode>, lookups: u64) {
     inode.refs.drop_lookups(lookups);
-    settle(engine, inode);
+    settle(files, inode);
 }
 
 /// Closes once.
-pub fn close(engine: &Engine, inode: &Arc<Inode>) {
+pub fn close(files: &Files, inode: &Arc<Inode>) {
     inode.refs.drop_open();
     if !inode.refs.is_open() {
         inode.note_mapped_pages_came();
     }
-    settle(engine, inode);
+    settle(files, inode);
 }
 
 /// The mount ends: what is unlinked and only remembered goes, rather than wait as an orphan for the next mount.
-pub fn forget_all(engine: &Engine) {
-    for inode in engine.objects.inodes.all() {
+pub fn forget_all(files: &Files) {
+    for inode in files.objects().inodes.all() {
         if inode.attr.lock().attr.nlink == 0 {
             inode.refs.reset();
-            settle(engine, &inode);
+            settle(files, &inode);
         }
     }
 }
 
 /// Deletes an inode that has neither names nor references; queues an idle one for eviction.
-pub fn settle(engine: &Engine, inode: &Arc<Inode>) {
+pub fn settle(files: &Files, inode: &Arc<Inode>) {
     if !inode.refs.is_idle() {
         return;
     }
     if inode.attr.lock().attr.nlink > 0 || inode.is_placeholder() {
-        engine.objects.inodes.note_idle(inode);
+        files.objects().inodes.note_idle(inode);
         return;
     }
-    if engine.objects.is_read_only() || engine.store.txn().is_aborted() || !inode.refs.begin_deleting() {
+    if files.objects().is_read_only() || files.store().txn().is_aborted() || !inode.refs.begin_deleting() {
         return;
     }
-    if let Err(error) = delete(engine, inode) {
+    if let Err(error) = delete(files, inode) {
         // Its orphan item stays: the next mount tries again.
         tracing::warn!(tree = %inode.tree.id(), ino = %inode.ino, %error, "an unlinked inode could not be deleted");
     }
-    engine.objects.inodes.remove(inode);
+    files.objects().inodes.remove(inode);
 }
 
 /// Removes every trace of an inode without names.
-fn delete(engine: &Engine, inode: &Arc<Inode>) -> Result<()> {
+fn delete(files: &Files, inode: &Arc<Inode>) -> Result<()> {
     // No lock: nobody can reach the inode, and reservations wait for write-back, which takes locks.
     if inode.is_regular() {
-        file::drop_extents_of_deleted(engine, inode)?;
+        file::drop_extents_of_deleted(files, inode)?;
     }
     let last = [inode.key(), orphan_key(inode.ino)];
     let holds_nothing_else = inode.xattrs.is_known_empty() && !has_own_items(inode);
     if holds_nothing_else {
-        return delete_keys(engine, &inode.tree, last.into_iter());
+        return delete_keys(files, &inode.tree, last.into_iter());
     }
-    delete_items(engine, &inode.tree, inode.ino, last)
+    delete_items(files, &inode.tree, inode.ino, last)
 }
 
 /// Kinds of inodes that have other items than extents, xattrs and the inode item.
 fn has_own_items(inode: &Inode) -> bool {
     // A symbolic link's target is an inline extent. Verity items hang on regular files alone.
     let is_link = inode.kind() == cowshed_vfs::FileKind::Symlink;
-    is_link || inode.flags() & super::flags::RO_VERITY != 0
+    is_link || inode.flags() & crate::object::flags::RO_VERITY != 0
 }
 
 /// Deletes all items of an object; the inode item and the orphan item (`last`) go with the last of the others: a symbolic
 /// link without its target, which a commit in between would show, is no sound one.
-fn delete_items(engine: &Engine, tree: &Arc<Tree>, ino: ObjectId, last: [Key; 2]) -> Result<()> {
+fn delete_items(files: &Files, tree: &Arc<Tree>, ino: ObjectId, last: [Key; 2]) -> Result<()> {
     loop {
         // Each round deletes what it found, so the next one finds less.
         let (keys, is_last) = next_batch(tree, ino, last)?;
-        delete_keys(engine, tree, keys.into_iter())?;
+        delete_keys(files, tree, keys.into_iter())?;
         if is_last {
             return Ok(());
         }
@@ -123,32 +122,32 @@ fn next_batch(tree: &Arc<Tree>, ino: ObjectId, last: [Key; 2]) -> Result<(Vec<Ke
     Ok((keys, is_last))
 }
 
-fn delete_keys(engine: &Engine, tree: &Arc<Tree>, keys: impl Iterator<Item = Key>) -> Result<()> {
-    let space = engine.reserve(Budget::TRUNCATE)?;
+fn delete_keys(files: &Files, tree: &Arc<Tree>, keys: impl Iterator<Item = Key>) -> Result<()> {
+    let space = files.reserve(Budget::TRUNCATE)?;
     let mut batch = Batch::new();
     for key in keys {
         batch.delete(tree, key);
     }
-    engine.store.txn().join().apply(batch, space);
+    files.store().txn().join().apply(batch, space);
     Ok(())
 }
 
 /// Deletes what unlink left behind in a subvolume before the last crash. Returns how many inodes went.
-pub fn clean_orphans(engine: &Engine, subvol: &Arc<Subvol>) -> Result<usize> {
+pub fn clean_orphans(files: &Files, subvol: &Arc<Subvol>) -> Result<usize> {
     let mut deleted = 0;
     let mut cursor = subvol.tree.cursor_type(orphan_key(ObjectId(0)));
     while let Some((key, _)) = cursor.next()? {
         let ino = ObjectId(key.offset);
-        match engine.objects.inodes.load(subvol, ino)? {
+        match files.objects().inodes.load(subvol, ino)? {
             Some(inode) if inode.attr_now().nlink == 0 => {
-                settle(engine, &inode);
+                settle(files, &inode);
                 deleted += 1;
             }
             // An interrupted truncation of old kernels, or nothing at all: only the mark is left.
             other => {
-                delete_keys(engine, &subvol.tree, std::iter::once(key))?;
+                delete_keys(files, &subvol.tree, std::iter::once(key))?;
                 if let Some(inode) = other {
-                    settle(engine, &inode);
+                    settle(files, &inode);
                 }
             }
         }
@@ -166,8 +165,9 @@ mod tests {
     use cowshed_vfs::{Context, FileSystem, NodeId, SetXattrFlags};
 
     use super::*;
-    use crate::engine::EngineOptions;
+    use crate::files::EngineOptions;
     use crate::fs::{Fs, MountOptions};
+    use crate::mount::Mount;
     use btrfs_store::volume::{OpenOptions, Volume};
     use cowshed_runtime::FixedEnv;
 
@@ -178,8 +178,8 @@ mod tests {
         let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new("memory", 256 << 20));
         mkfs(std::slice::from_ref(&device), &MkfsOptions::new([0x5a; 16])).unwrap();
         let volume = Volume::open(vec![device], &OpenOptions::default()).unwrap();
-        let engine = Engine::open(volume, Arc::new(FixedEnv::default()), EngineOptions::default()).unwrap();
-        let fs = Fs::mount(engine, MountOptions::default()).unwrap();
+        let files = Mount::open(volume, Arc::new(FixedEnv::default()), EngineOptions::default()).unwrap();
+        let fs = Fs::new(files, MountOptions::default()).unwrap();
         let around = |n: usize| n - 4..=n + 2;
         for xattrs in around(4)
             .chain(around(ITEMS_PER_BATCH))
@@ -205,7 +205,7 @@ mod tests {
                 let has_target = keys.iter().any(|key| key.ty == KeyType::EXTENT_DATA);
                 assert_eq!(has_target, is_last, "{xattrs} attributes");
                 assert_eq!(keys.contains(&inode.key()), is_last);
-                delete_keys(fs.engine(), &inode.tree, keys.into_iter()).unwrap();
+                delete_keys(fs.mount(), &inode.tree, keys.into_iter()).unwrap();
                 if is_last {
                     break;
                 }
@@ -215,6 +215,6 @@ mod tests {
                 "nothing is left"
             );
         }
-        fs.engine().store.txn().abort("the test stops here");
+        fs.mount().store().txn().abort("the test stops here");
     }
 }

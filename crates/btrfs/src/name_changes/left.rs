@@ -17,7 +17,7 @@ type ByName = HashMap<Box<[u8]>, Vec<ObjectId>>;
 
 /// By subvolume and directory, then by name.
 #[derive(Debug, Default)]
-pub(super) struct LeftNames {
+pub(crate) struct LeftNames {
     dirs: HashMap<(TreeId, ObjectId), ByName>,
     count: usize,
     /// All that were noted, until the commit.

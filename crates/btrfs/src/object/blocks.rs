@@ -3,9 +3,10 @@
 //! Extents may have to be read from the device for that, so no lock is held meanwhile: attributes and extents change together,
 //! under the lock of the attributes, and a look that was overtaken by such a change begins anew.
 
-use super::extent::Walk;
-use super::round_up;
-use crate::inode::{Inode, InodeAttr, flags};
+use super::flags;
+use super::inode::{Inode, InodeAttr};
+use crate::block::round_up;
+use crate::extent::Walk;
 
 /// So many dirty ranges, and extents below them, are looked at to tell what a file takes.
 const DELALLOC_LOOKS_MAX: usize = 1024;

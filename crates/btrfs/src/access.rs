@@ -2,9 +2,9 @@
 
 use cowshed_vfs::{Access, Context, Error as Errno, perm};
 
-use super::{Inode, flags};
-use crate::Engine;
 use crate::error::{Error, Result, StoreError};
+use crate::files::Files;
+use crate::object::{Inode, flags};
 use crate::xattr;
 
 /// Who asks, and whether that has been checked already.
@@ -35,16 +35,16 @@ impl Caller<'_> {
 }
 
 /// The inode can be changed at all.
-pub fn check_writable(engine: &Engine, inode: &Inode) -> Result<()> {
-    if inode.subvol.is_read_only() || engine.objects.is_read_only() || engine.store.volume().is_read_only() {
+pub fn check_writable(files: &Files, inode: &Inode) -> Result<()> {
+    if inode.subvol.is_read_only() || files.objects().is_read_only() || files.store().volume().is_read_only() {
         return Err(Error::Store(StoreError::ReadOnly));
     }
     Ok(())
 }
 
 /// Neither immutable nor append-only: what changes of owner, mode, xattrs and links ask for.
-pub fn check_changeable(engine: &Engine, inode: &Inode) -> Result<()> {
-    check_writable(engine, inode)?;
+pub fn check_changeable(files: &Files, inode: &Inode) -> Result<()> {
+    check_writable(files, inode)?;
     // No list of operations reaches the stand-in for a subvolume.
     if inode.is_placeholder() || inode.flags() & (flags::IMMUTABLE | flags::APPEND) != 0 {
         return Err(Errno::NotPermitted.into());
@@ -61,9 +61,9 @@ pub fn check_dir(inode: &Inode) -> Result<()> {
 }
 
 /// A name may be made in the directory.
-pub fn may_create(engine: &Engine, caller: &Caller<'_>, dir: &Inode) -> Result<()> {
+pub fn may_create(files: &Files, caller: &Caller<'_>, dir: &Inode) -> Result<()> {
     check_dir(dir)?;
-    check_writable(engine, dir)?;
+    check_writable(files, dir)?;
     if dir.is_placeholder() {
         return Err(Errno::AccessDenied.into());
     }
@@ -79,8 +79,8 @@ pub fn may_create(engine: &Engine, caller: &Caller<'_>, dir: &Inode) -> Result<(
 }
 
 /// A name of `child` may leave the directory.
-pub fn may_remove(engine: &Engine, caller: &Caller<'_>, dir: &Inode, child: &Inode) -> Result<()> {
-    check_writable(engine, dir)?;
+pub fn may_remove(files: &Files, caller: &Caller<'_>, dir: &Inode, child: &Inode) -> Result<()> {
+    check_writable(files, dir)?;
     let dir_flags = dir.flags();
     if dir_flags & flags::IMMUTABLE != 0 {
         return Err(Errno::NotPermitted.into());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::{MutexGuard, RwLockWriteGuard};
 
-use super::{Inode, InodeState};
+use super::inode::{Inode, InodeState};
 
 /// The most inodes that one operation changes: rename has two directories and two entries, and a whiteout is new.
 const INODES_MAX: usize = 4;

@@ -1,0 +1,25 @@
+//! What a directory keeps in memory.
+
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+
+use btrfs_format::ObjectId;
+
+use super::filter::NameFilter;
+
+/// What a directory keeps in memory.
+#[derive(Debug, Default)]
+pub struct DirData {
+    /// The index of the next name; 0 while it is not known. Changes under the directory's operation lock.
+    pub(crate) next_index: AtomicU64,
+    /// Listings end before this index; 0: no listing has begun.
+    pub(crate) listing_end: AtomicU64,
+    pub(crate) placeholder_parent: OnceLock<ObjectId>,
+    pub(crate) filter: NameFilter,
+}
+
+impl DirData {
+    pub(crate) fn set_placeholder_parent(&self, parent: ObjectId) {
+        let _ = self.placeholder_parent.set(parent);
+    }
+}

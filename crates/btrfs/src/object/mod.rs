@@ -1,0 +1,24 @@
+//! Objects in memory: inodes with what files, directories and attributes keep there, the table of inodes, subvolumes, and what all
+//! files share. Passive: operations on them are above.
+
+mod blocks;
+mod dir;
+mod filter;
+pub mod flags;
+mod inode;
+pub mod lock;
+mod shared;
+mod subvol;
+mod table;
+mod unasked;
+mod xattrs;
+
+pub use dir::DirData;
+pub use inode::{Inode, InodeAttr, InodeRefs, InodeState, rdev_to_disk};
+pub(crate) use shared::{DECOMPRESSED_MAX, INLINE_BYTES_MAX};
+pub use shared::{FileShared, OnLost};
+pub use subvol::{Objects, PLACEHOLDER_INO_BIT, Policy, Subvol};
+pub use table::InodeTable;
+pub use unasked::Unasked;
+pub use xattrs::XattrCache;
+pub(crate) use xattrs::{NONE, SOME, UNKNOWN};

@@ -1,0 +1,88 @@
+//! Subvolumes in memory, and the objects of all of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use btrfs_format::{Key, KeyType, ObjectId, TreeId};
+use btrfs_store::tree::Tree;
+use parking_lot::{Mutex, RwLock};
+
+use super::table::InodeTable;
+use crate::compression::compress::CompressPolicy;
+use crate::error::{Error, Result, StoreError};
+
+/// Numbers from here on are no inodes of the volume: they name the stand-ins for nested subvolumes in snapshots.
+pub const PLACEHOLDER_INO_BIT: u64 = 1 << 63;
+
+/// What a mount says about all files.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Policy {
+    pub read_only: bool,
+    pub nodatacow: bool,
+    pub nodatasum: bool,
+    /// What is compressed without being asked for by file.
+    pub compress: Option<CompressPolicy>,
+}
+
+/// Subvolumes and inodes in memory.
+#[derive(Debug, Default)]
+pub struct Objects {
+    pub inodes: InodeTable,
+    pub(crate) subvols: RwLock<HashMap<TreeId, Arc<Subvol>>>,
+    /// Held by a rename that moves a directory to another one: nothing may move above it meanwhile.
+    pub(crate) rename: Mutex<()>,
+    policy: RwLock<Policy>,
+    read_only: AtomicBool,
+}
+
+impl Objects {
+    pub fn set_policy(&self, policy: Policy) {
+        self.read_only.store(policy.read_only, Ordering::Release);
+        *self.policy.write() = policy;
+    }
+    pub fn policy(&self) -> Policy {
+        *self.policy.read()
+    }
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+}
+
+/// One subvolume.
+#[derive(Debug)]
+pub struct Subvol {
+    pub id: TreeId,
+    pub tree: Arc<Tree>,
+    pub root_ino: ObjectId,
+    pub(crate) read_only: bool,
+    /// The next inode number; 0 while nobody has asked.
+    pub(crate) next_ino: AtomicU64,
+}
+
+impl Subvol {
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// A number that no inode has had in this transaction: a log would lay the new one over what the last commit has under
+    /// that number. Nor has one had it since the first call.
+    pub fn take_ino(&self) -> Result<ObjectId> {
+        if self.next_ino.load(Ordering::Acquire) == 0 {
+            let last = Key::new(ObjectId::LAST_FREE, KeyType(u8::MAX), u64::MAX);
+            let used = self.tree.floor_key_ever(&last)?;
+            let used = used.map_or(ObjectId::FIRST_FREE, |key| key.objectid);
+            let next = used.0.max(ObjectId::FIRST_FREE.0) + 1;
+            // Whoever came first is right: later readers may have seen numbers that it gave out, or not.
+            let _ = self
+                .next_ino
+                .compare_exchange(0, next, Ordering::AcqRel, Ordering::Acquire);
+        }
+        let ino = self.next_ino.fetch_add(1, Ordering::AcqRel);
+        if ino >= PLACEHOLDER_INO_BIT {
+            self.next_ino.fetch_sub(1, Ordering::AcqRel);
+            return Err(Error::Store(StoreError::NoSpace));
+        }
+        Ok(ObjectId(ino))
+    }
+}
