@@ -1,7 +1,8 @@
-//! When freed space is discarded: with the commit, in the background, or when asked to (fstrim). What may be discarded
-//! is decided in `space::discard`. docs/design/discard.md.
+//! When freed space is discarded: with the commit, in the background, or when asked to (fstrim).
+//! What may be discarded is decided in `space::discard`. docs/design/discard.md.
 //!
-//! A discard that fails does no harm: the space stays as it was. It is logged, and only fstrim reports it.
+//! A discard that fails does no harm: the space stays as it was. It is logged, and only fstrim
+//! reports it.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -32,7 +33,8 @@ pub enum DiscardMode {
 /// How fast the thread works.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// After a commit has freed something: what is written again soon need not be discarded, and neighbours come together.
+    /// After a commit has freed something: what is written again soon need not be discarded, and
+    /// neighbours come together.
     pub delay: Duration,
     /// Shorter ranges wait for their neighbours, until the unmount.
     pub bytes_min: u64,
@@ -162,11 +164,12 @@ impl Engine {
         while self.env.monotonic() < until && batch(self, BATCH_RANGES, 0) > 0 {}
     }
 
-    /// Discards the free space of a range of logical addresses and the room that no chunk has, as fstrim asks for it.
-    /// Commits first. Gives the bytes, those of all copies.
+    /// Discards the free space of a range of logical addresses and the room that no chunk has, as
+    /// fstrim asks for it. Commits first. Returns the bytes, those of all copies.
     ///
     /// # Errors
-    /// `Invalid` (a range shorter than a sector), `NotSupported` (no device discards), and what devices say.
+    /// `Invalid` (a range shorter than a sector), `NotSupported` (no device discards), and what
+    /// devices say.
     pub fn trim(&self, range: TrimRange) -> Result<u64> {
         self.txn.check_writable()?;
         if self.volume.is_read_only() {
