@@ -15,7 +15,8 @@ use crate::run;
 
 /// Folders of `crates/`.
 const CRATES: &[&str] = &["runtime", "pool", "vfs", "vfs-ioctl", "btrfs", "btrfs-store"];
-/// Files that still use what is forbidden, by the end of their path. An entry without a finding fails.
+/// Files that still use what is forbidden, by the end of their path. An entry without a finding
+/// fails.
 const NOT_YET: &[&str] = &[
     // A thread for each device of a large read.
     "volume/read.rs",
@@ -23,7 +24,8 @@ const NOT_YET: &[&str] = &[
 const LINT: &str = "clippy::disallowed_methods";
 const LINTS_MAX: Duration = Duration::from_secs(3600);
 
-/// Runs clippy over the engine crates. Errors: what it finds, and entries of the list without a finding.
+/// Runs clippy over the engine crates. Errors: what it finds, and entries of the list without a
+/// finding.
 pub fn check() -> Result<()> {
     println!("== lints of the engine crates");
     let mut command = run::cargo(&["clippy", "--no-deps", "--lib", "--quiet", "--message-format=json"]);

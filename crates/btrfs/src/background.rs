@@ -1,5 +1,5 @@
-//! The background thread of a mounted volume: commits at its interval and when memory for pending items
-//! runs low, starts write-back, and frees what large commits leave behind.
+//! The background thread of a mounted volume: commits at its interval and when memory for pending
+//! items runs low, starts write-back, and frees what large commits leave behind.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -68,7 +68,7 @@ mod tests {
     use btrfs_format::{Key, KeyType, ObjectId};
     use btrfs_image::{MkfsOptions, mkfs};
     use cowshed_device::{BlockDevice, MemDevice};
-    use cowshed_vfs::{Context, FileSystem, NodeId};
+    use cowshed_vfs::{Context, FileSystem, NodeId, OpenFlags, OpenRequest, WriteFlags};
 
     use super::*;
     use crate::files::EngineOptions;
@@ -79,6 +79,7 @@ mod tests {
     use cowshed_runtime::{Env, FixedEnv, ManualEnv};
 
     use crate::fs::{Fs, MountOptions};
+    use crate::testing::Dice;
 
     fn overlay(items: usize) -> Arc<Overlay> {
         let mut overlay = Overlay::default();
@@ -145,5 +146,57 @@ mod tests {
         engine.background().wake();
         env.until_sleepers(1);
         assert_eq!(engine.commit_stats().commits, before + 1);
+    }
+
+    /// Runs operations, fsyncs and moves of the clock as `seed` has them. Returns the device as it is
+    /// without an unmount, and how many commits there were.
+    fn play(seed: u64) -> (Arc<MemDevice>, u64) {
+        let env = Arc::new(ManualEnv::new(seed));
+        let device = Arc::new(MemDevice::new("memory", 128 << 20));
+        let below: Arc<dyn BlockDevice> = device.clone();
+        mkfs(std::slice::from_ref(&below), &MkfsOptions::new([0x5b; 16])).unwrap();
+        let volume = Volume::open(vec![below], &OpenOptions::default()).unwrap();
+        let options = EngineOptions {
+            tree_log: true,
+            ..EngineOptions::default()
+        };
+        let engine = Mount::open(volume, env.clone(), options).unwrap();
+        let fs = Fs::new(engine.clone(), MountOptions::default()).unwrap();
+        let (ctx, mut dice) = (Context::root(), Dice::new(seed));
+        let open = OpenRequest {
+            flags: OpenFlags::WRITE,
+            kill_suidgid: false,
+        };
+        let before = engine.commit_stats().commits;
+        for step in 0..60 {
+            let name = format!("{} {step}", dice.next());
+            let (entry, opened) = fs.create(&ctx, NodeId::ROOT, name.as_bytes(), 0o644, &open).unwrap();
+            let data = vec![step; 1 + dice.below(30_000) as usize];
+            fs.write(&ctx, entry.node, opened.handle, 0, &data, WriteFlags::empty())
+                .unwrap();
+            if dice.below(4) == 0 {
+                fs.fsync(&ctx, entry.node, opened.handle, false).unwrap();
+            }
+            fs.release(entry.node, opened.handle);
+            env.until_sleepers(1);
+            env.advance(Duration::from_millis(dice.below(15_000)));
+            env.until_sleepers(1);
+        }
+        (Arc::new(device.snapshot()), engine.commit_stats().commits - before)
+    }
+
+    #[test]
+    fn volume_with_background_commits_and_logs_repeats_from_its_seed() {
+        for seed in 0..3 {
+            let ((one, commits), (other, commits_again)) = (play(seed), play(seed));
+            assert_eq!(commits, commits_again, "seed {seed}");
+            assert!(commits > 5, "seed {seed}: {commits} commits");
+            let (mut here, mut there) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+            for at in (0..128 << 20).step_by(1 << 20) {
+                one.read_at(at, &mut here).unwrap();
+                other.read_at(at, &mut there).unwrap();
+                assert!(here == there, "seed {seed}: the volumes differ at {at:#x}");
+            }
+        }
     }
 }

@@ -1,7 +1,8 @@
-//! When freed space is discarded: with the commit, in the background, or when asked to (fstrim). What may be discarded
-//! is decided in `space::discard`. docs/design/discard.md.
+//! When freed space is discarded: with the commit, in the background, or when asked to (fstrim).
+//! What may be discarded is decided in `space::discard`. docs/design/discard.md.
 //!
-//! A discard that fails does no harm: the space stays as it was. It is logged, and only fstrim reports it.
+//! A discard that fails does no harm: the space stays as it was. It is logged, and only fstrim
+//! reports it.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -22,7 +23,8 @@ const BATCH_RANGES: usize = 64;
 /// How fast the thread works.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// After a commit has freed something: what is written again soon need not be discarded, and neighbours come together.
+    /// After a commit has freed something: what is written again soon need not be discarded, and
+    /// neighbours come together.
     pub delay: Duration,
     /// Shorter ranges wait for their neighbours, until the unmount.
     pub bytes_min: u64,

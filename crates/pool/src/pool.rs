@@ -59,8 +59,8 @@ impl Pool {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work` in this thread, and at the same time in up to `helpers` threads of the pool: those
-    /// that begin before this thread is done with it. Returns when none of them runs it any more.
+    /// Runs `work` in this thread, and at the same time in up to `helpers` threads of the pool:
+    /// those that begin before this thread is done with it. Returns when none runs it any more.
     ///
     /// # Panics
     /// Where `work` does, here or in a helper.
@@ -85,8 +85,8 @@ impl Pool {
         open
     }
 
-    /// Starts threads where too few are asleep, as long as there are fewer than one caller may have.
-    /// Without a thread there is less help.
+    /// Starts threads where too few are asleep, as long as there are fewer than `helpers` in all.
+    /// Where none can be started there is less help.
     fn start_missing(&self, helpers: usize) {
         for _ in self.calls.asleep()..helpers {
             let mut threads = self.threads();

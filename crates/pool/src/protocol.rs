@@ -1,7 +1,7 @@
 //! How a caller opens a call to helpers, and when it may take back what it shared with them.
 //!
 //! ```text
-//!   caller:  open --- works itself --------------------- close: no helper enters; waits for those inside
+//!   caller:  open --- works itself --------------- close: none enters; waits for those inside
 //!   helper:  asleep -- enters -- works -- leaves -- asleep
 //! ```
 //!
@@ -85,7 +85,7 @@ impl<W: Clone> Calls<W> {
         self.lock().calls.len()
     }
 
-    /// Lets so many helpers enter a call, once they are [woken](Calls::wake). To be closed in any case.
+    /// Lets so many helpers enter a call, once they are woken. To be closed in any case.
     pub(crate) fn open(&self, places: usize, work: W) -> u64 {
         let mut state = self.lock();
         let id = state.next_id;

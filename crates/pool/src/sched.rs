@@ -7,8 +7,8 @@ use std::io;
 /// that runs (`SCHED_BATCH`).
 ///
 /// The thread that a helper would preempt is often the one that needs its result: a program that
-/// reads data read ahead for it. Callers are not delayed by this, since a caller does itself what no
-/// helper has begun.
+/// reads data read ahead for it. Callers are not delayed by this, since a caller does itself what
+/// no helper has begun.
 pub(crate) fn do_not_preempt() -> io::Result<()> {
     let priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: the call reads the structure it is given; 0 is this thread.

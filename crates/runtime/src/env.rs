@@ -23,7 +23,7 @@ pub trait Env: Send + Sync {
     /// Fills `bytes` with randomness, for uuids.
     fn random(&self, bytes: &mut [u8]);
 
-    /// How many processors may work for one caller. With one, work is done in an order that repeats.
+    /// How many processors may work for one caller. With one, the order of work repeats.
     fn processors(&self) -> usize {
         1
     }
@@ -75,8 +75,8 @@ impl Env for SystemEnv {
     }
 }
 
-/// A wall clock that advances one microsecond per look, and a counter as randomness: for tests whose
-/// images must repeat. Timers and threads are the machine's, one processor works.
+/// A wall clock that advances one microsecond per look, and a counter as randomness: for tests
+/// whose images must repeat. Timers and threads are the machine's, one processor works.
 #[derive(Debug, Default)]
 pub struct FixedEnv {
     ticks: AtomicU64,

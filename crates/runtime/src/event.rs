@@ -28,7 +28,7 @@ pub struct Event {
 pub struct Seen(u64);
 
 impl Event {
-    /// The count as it is. To be taken before, or under the same lock as, the look at the condition.
+    /// The count as it is. To be taken before the look at the condition, or under the same lock.
     pub fn seen(&self) -> Seen {
         Seen(*self.count.lock())
     }

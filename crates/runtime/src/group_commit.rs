@@ -3,7 +3,7 @@
 //! ```text
 //!   queue --no leader--> lead --round after round--> queue is empty: return
 //!    |                    ^ |
-//!    |                    | +--a leader that leaves is served, others wait: hands over to the first of them
+//!    |                    | +--a leader that leaves is served, others wait: hands over
 //!    |                    |
 //!    +--a leader leads--> wait --served--> return
 //!    +--a leader stays, and the caller can be told later--> return
@@ -570,25 +570,33 @@ mod tests {
             rounds.lock().push(take().len());
             Ok(())
         };
+        let mut faults = Vec::new();
+        // A panic in here would wait for the leader, which waits for the clock.
         thread::scope(|scope| {
+            let until = |is_so: &dyn Fn() -> bool| {
+                while !is_so() && rounds.lock().is_empty() {
+                    thread::yield_now();
+                }
+            };
             scope.spawn(|| queue.wait(0, &round).unwrap());
-            env.until_sleepers(1);
+            until(&|| !env.deadlines().is_empty());
             for n in 0..others {
                 scope.spawn(|| queue.wait(1, &round).unwrap());
-                until_waiting_or_served(queue, &rounds, n + 2);
+                until(&|| queue.state.lock().waiting.len() == n + 2);
             }
             for by in moves {
-                assert!(rounds.lock().is_empty(), "the leader still gathers");
+                if env.deadlines().is_empty() {
+                    faults.push("the leader has begun before its deadline");
+                }
                 env.advance(*by);
             }
+            if !env.deadlines().is_empty() {
+                faults.push("the leader gathers beyond its deadline");
+                env.advance(Duration::from_secs(1 << 20));
+            }
         });
+        assert!(faults.is_empty(), "{faults:?}");
         rounds.into_inner()
-    }
-
-    fn until_waiting_or_served(queue: &Queue, rounds: &Mutex<Vec<usize>>, count: usize) {
-        while queue.state.lock().waiting.len() < count && rounds.lock().is_empty() {
-            thread::yield_now();
-        }
     }
 
     #[test]
@@ -646,6 +654,7 @@ mod tests {
         let env = Arc::new(ManualEnv::new(1));
         let queue = Queue::new(env.clone(), false);
         queue.state.lock().pace.callers = 3;
+        queue.state.lock().pace.round = STEP;
         let rounds = Mutex::new(Vec::new());
         let round = |take: &dyn Fn() -> Vec<u32>| -> Result {
             let taken = take();
@@ -656,15 +665,26 @@ mod tests {
             rounds.lock().push(taken);
             Ok(())
         };
-        queue.later(0, Box::new(|_| {}), &|| {}, &round);
+        let mut waits = 0;
+        thread::scope(|scope| {
+            let leader = scope.spawn(|| queue.later(0, Box::new(|_| {}), &|| {}, &round));
+            while !leader.is_finished() {
+                if !env.deadlines().is_empty() {
+                    waits += 1;
+                    env.advance(STEP);
+                }
+                thread::yield_now();
+            }
+        });
         assert_eq!(*rounds.lock(), [[0], [1], [2]]);
+        assert_eq!(waits, 0);
     }
 
-    /// Sends requests during rounds and while the leader gathers, and moves the clock, all as `seed`
-    /// has it. Returns the rounds: when each began, and its requests.
+    /// Sends requests during rounds and while the leader gathers, and moves the clock, as `seed` has
+    /// it. Returns the rounds: when each began, and its requests.
     fn play(seed: u64) -> Vec<(Duration, Vec<u32>)> {
         let env = Arc::new(ManualEnv::new(seed << 32));
-        // Either a round draws, or this thread while the leader sleeps: the order is the same always.
+        // Either a round draws, or this thread while the leader sleeps: the order repeats.
         let dice = |sides: u8| {
             let mut byte = [0];
             env.random(&mut byte);

@@ -1,4 +1,5 @@
-//! What every engine takes from the machine: clocks, randomness, threads. Knows no format, does no I/O.
+//! What every engine takes from the machine: clocks, timers, randomness, threads, locks. Knows no
+//! format, does no I/O.
 #![deny(missing_docs)]
 
 mod env;

@@ -13,8 +13,8 @@
 //!   names(3)                 try commit(1)  fine: an attempt does not wait
 //! ```
 //!
-//! An engine declares its ranks in one enum, with a line of reason for each, and has no other way to
-//! make a lock:
+//! An engine declares its ranks in one enum, with a line of reason for each, and makes locks with
+//! them alone:
 //!
 //! ```
 //! use cowshed_runtime::lock::{Mutex, Rank};
@@ -104,7 +104,8 @@ mod check {
     /// Counts a lock as held by this thread until it is dropped.
     pub(super) struct Held {
         id: u64,
-        rank: Rank,
+        ranked: Ranked,
+        key: Option<u64>,
     }
 
     impl Ranked {
@@ -140,16 +141,19 @@ mod check {
             HELD.with_borrow_mut(|held| {
                 held.push(Entry { id, rank: self.0, key });
             });
-            Held { id, rank: self.0 }
+            Held { id, ranked: self, key }
         }
     }
 
     impl Held {
         /// Panics where the thread holds locks inside this one, which it is about to take again.
         pub fn before_retake(&self) {
-            let inner = find(|held| held.id != self.id && held.rank.level >= self.rank.level);
+            let inner = find(|held| held.id != self.id && !self.ranked.may_follow(held, self.key));
             if let Some((inner, _)) = inner {
-                panic!("lock order: {} is released and taken again inside {inner}", self.rank);
+                panic!(
+                    "lock order: {} is released and taken again inside {inner}",
+                    self.ranked.0
+                );
             }
         }
     }
@@ -347,8 +351,8 @@ impl Condvar {
     }
 }
 
-/// A reader-writer lock with a rank. Readers are checked as writers are: a reader that comes while a
-/// writer waits has to wait, too.
+/// A reader-writer lock with a rank. Readers are checked as writers are: a reader that comes while
+/// a writer waits has to wait, too.
 pub struct RwLock<T: ?Sized> {
     ranked: Ranked,
     lock: parking_lot::RwLock<T>,
@@ -579,7 +583,8 @@ mod tests {
         let (first, second) = (outer.lock(), middle.lock());
         drop(first);
         drop(inner.lock());
-        assert!(panic_of(|| drop(outer.lock())).is_some(), "`middle` is held");
+        let panic = panic_of(|| drop(outer.lock())).unwrap();
+        assert_eq!(panic, "lock order: `outer` (1) is taken inside `middle` (2)");
         drop(second);
         drop(outer.lock());
     }
@@ -628,6 +633,14 @@ mod tests {
             "lock order: `middle` (2) is released and taken again inside `inner` (3)"
         );
         assert!(panic_of(|| MutexGuard::unlocked(&mut value, || {})).is_some());
+    }
+
+    #[test]
+    fn wait_on_a_lower_key_of_the_same_rank_panics_and_on_a_higher_one_does_not() {
+        let (one, other) = (Mutex::new(MIDDLE, ()), Mutex::new(MIDDLE, ()));
+        let (mut one, mut other) = (one.lock_ordered(1), other.lock_ordered(2));
+        MutexGuard::unlocked(&mut other, || {});
+        assert!(panic_of(|| MutexGuard::unlocked(&mut one, || {})).is_some());
     }
 
     #[test]

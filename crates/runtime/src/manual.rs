@@ -15,6 +15,9 @@ use crate::env::{Env, after_start, fill};
 use crate::event::{Event, Seen};
 use crate::time::Timestamp;
 
+/// Upper bound on the wait for a thread, in real time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A clock that is moved by hand, and random numbers from a seed. One processor works.
 #[derive(Debug)]
 pub struct ManualEnv {
@@ -84,11 +87,18 @@ impl ManualEnv {
     }
 
     /// Waits, in real time, until so many threads wait for a deadline.
+    ///
+    /// # Panics
+    /// After a minute, so that a test fails instead of hanging.
+    #[allow(clippy::disallowed_methods, reason = "a limit on tests, in real time by intention")]
     pub fn until_sleepers(&self, count: usize) {
         let mut state = self.state.lock();
-        self.came.wait_while(&mut state, |state| {
-            state.sleepers.iter().filter(|sleeper| sleeper.is_asleep()).count() < count
-        });
+        let are_missing = |state: &mut State| {
+            let asleep = state.sleepers.iter().filter(|sleeper| sleeper.is_asleep());
+            asleep.count() < count
+        };
+        let outcome = self.came.wait_while_for(&mut state, are_missing, PATIENCE);
+        assert!(!outcome.timed_out(), "{count} threads do not come to wait");
     }
 }
 

@@ -196,6 +196,11 @@ mod tests {
 
     const PERIOD: Duration = Duration::from_secs(30);
 
+    /// The next report, which comes soon or not at all.
+    fn next<T>(reports: &mpsc::Receiver<T>) -> T {
+        reports.recv_timeout(PERIOD).unwrap()
+    }
+
     /// A service that reports why it woke, with what it took and the time. A deadline starts anew
     /// only when it was reached.
     fn reporting(env: &Arc<ManualEnv>) -> (Service<u32>, mpsc::Receiver<(Wake<u32>, Duration)>) {
@@ -228,10 +233,10 @@ mod tests {
             env.advance(PERIOD - Duration::from_nanos(1));
             assert!(reports.try_recv().is_err(), "one nanosecond is missing");
             env.advance(Duration::from_nanos(1));
-            assert_eq!(reports.recv().unwrap(), (Wake::Due, PERIOD * round));
+            assert_eq!(next(&reports), (Wake::Due, PERIOD * round));
         }
         service.stop();
-        assert_eq!(reports.recv().unwrap(), (Wake::Stop, PERIOD * 3));
+        assert_eq!(next(&reports), (Wake::Stop, PERIOD * 3));
     }
 
     #[test]
@@ -241,7 +246,7 @@ mod tests {
         env.until_sleepers(1);
         env.advance(PERIOD / 2);
         service.change(|value| *value = 7);
-        assert_eq!(reports.recv().unwrap(), (Wake::Ready(7), PERIOD / 2));
+        assert_eq!(next(&reports), (Wake::Ready(7), PERIOD / 2));
         env.until_sleepers(1);
         assert_eq!(env.deadlines(), [PERIOD]);
     }
@@ -278,7 +283,7 @@ mod tests {
             report.send(inbox.wait(None, |value| Some(*value))).unwrap();
         };
         service.start(body).unwrap();
-        assert_eq!(reports.recv().unwrap(), Wake::Stop);
+        assert_eq!(next(&reports), Wake::Stop);
     }
 
     #[test]
@@ -292,7 +297,7 @@ mod tests {
             drop(own);
         };
         service.start(body).unwrap();
-        assert_eq!(reports.recv().unwrap(), Wake::Stop);
+        assert_eq!(next(&reports), Wake::Stop);
     }
 
     #[test]
@@ -317,8 +322,8 @@ mod tests {
         service.change(|value| *value += 1);
         env.until_sleepers(1);
         env.advance(PERIOD);
-        assert!(reports.recv().unwrap());
+        assert!(next(&reports));
         service.stop();
-        assert!(!reports.recv().unwrap());
+        assert!(!next(&reports));
     }
 }
