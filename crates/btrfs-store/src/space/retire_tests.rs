@@ -158,7 +158,7 @@ fn groups_with_a_version_1_cache_stay() {
     let mut batch = Batch::new();
     batch.put(&engine.store.space().trees.root, key, &[0; 41][..]);
     engine.store.txn().join().apply(batch, reservation);
-    drop(promise_all(&engine.store.space()));
+    drop(promise_all(engine.store.space()));
     assert!(engine.store.space().group_stats().retired > 0);
     assert!(engine.store.space().groups.read().contains_key(&last.shape.start));
     engine.close().unwrap();

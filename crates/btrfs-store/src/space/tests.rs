@@ -295,17 +295,17 @@ fn fill_and_punch(engine: Arc<Engine>, what: &str) {
         }
     }
     engine.commit().unwrap();
-    assert_views_agree(&engine.store.space(), &format!("{what}: full"));
+    assert_views_agree(engine.store.space(), &format!("{what}: full"));
     // A full volume can delete, and what it deleted comes back.
     small.punch(|i| i % 2 == 0).unwrap();
     filler.punch(|i| i % 3 == 0).unwrap();
     engine.commit().unwrap();
-    assert_views_agree(&engine.store.space(), &format!("{what}: punched"));
+    assert_views_agree(engine.store.space(), &format!("{what}: punched"));
     for _ in 0..200 {
         small.append(SECTOR).unwrap();
     }
     engine.commit().unwrap();
-    assert_views_agree(&engine.store.space(), &format!("{what}: small again"));
+    assert_views_agree(engine.store.space(), &format!("{what}: small again"));
     engine.close().unwrap();
     crate::testing::assert_nothing_reserved(engine.store.space());
 }
@@ -453,7 +453,7 @@ fn allocation_goes_on_during_commits() {
     // A thread may have made a chunk after the last commit: its items are for the next one.
     engine.commit().unwrap();
     // Only what a commit freed is pinned, and nothing was pending.
-    assert_views_agree(&engine.store.space(), "after all threads");
+    assert_views_agree(engine.store.space(), "after all threads");
     engine.close().unwrap();
     crate::testing::assert_nothing_reserved(engine.store.space());
 }

@@ -91,7 +91,7 @@ fn take(key: &Key, item: &[u8], at: &mut u64, end: u64, size: usize, sums: &mut 
 /// joins them to what the tree has.)
 pub(super) fn put(files: &Files, batch: &mut Batch, mut runs: Vec<(LogicalAddr, Vec<u8>)>) {
     let size = files.store().volume().csum_type().size_bytes();
-    let item_bytes_max = csum_item_bytes_max(&files.store().nodes());
+    let item_bytes_max = csum_item_bytes_max(files.store().nodes());
     runs.sort_unstable_by_key(|(addr, _)| *addr);
     let mut joined: Vec<(u64, Vec<u8>)> = Vec::new();
     for (addr, sums) in runs {
@@ -101,7 +101,7 @@ pub(super) fn put(files: &Files, batch: &mut Batch, mut runs: Vec<(LogicalAddr, 
         }
     }
     for (addr, sums) in joined {
-        put_run(&files.csum_tree(), batch, addr, &sums, item_bytes_max, size);
+        put_run(files.csum_tree(), batch, addr, &sums, item_bytes_max, size);
     }
 }
 

@@ -45,7 +45,7 @@ fn checksums_of_neighbours_share_items_whichever_transaction_they_are_of() {
         bench.create();
         (0..blocks).for_each(|block| append(&mut bench, block));
         let items = items(bench.mount());
-        let bytes_max = csum_item_bytes_max(&bench.mount().store().nodes());
+        let bytes_max = csum_item_bytes_max(bench.mount().store().nodes());
         let bytes = blocks as usize * ty.size_bytes();
         assert_eq!(items.iter().map(|(_, len)| len).sum::<usize>(), bytes);
         assert!(items.iter().all(|(_, len)| *len <= bytes_max), "{items:?}");
@@ -101,11 +101,11 @@ fn checksums_of_what_cannot_be_are_not_there() {
     assert!(load(mount, addr, 1 << 60).is_err());
     let last = u64::MAX - BLOCK + 1;
     let mut batch = btrfs_store::txn::Batch::new();
-    batch.put(&mount.csum_tree(), csum_key(last - BLOCK), [1; 8]);
+    batch.put(mount.csum_tree(), csum_key(last - BLOCK), [1; 8]);
     mount.store().txn().join().apply_unreserved(batch);
     assert!(super::csum::has_any(mount, LogicalAddr(last - 4 * BLOCK), 4 * BLOCK).unwrap());
     // Nothing of this may come to the disk.
     let mut batch = btrfs_store::txn::Batch::new();
-    batch.delete(&mount.csum_tree(), csum_key(last - BLOCK));
+    batch.delete(mount.csum_tree(), csum_key(last - BLOCK));
     mount.store().txn().join().apply_unreserved(batch);
 }

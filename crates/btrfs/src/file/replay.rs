@@ -169,10 +169,10 @@ pub(crate) fn put_sums(files: &Files, batch: &mut Batch, mut runs: Vec<(LogicalA
     runs.retain(|(_, sums)| !sums.is_empty());
     let bytes_of = |sums: &Vec<u8>| (sums.len() / size) as u64 * BLOCK;
     let ranges: Vec<_> = runs.iter().map(|(addr, sums)| (*addr, bytes_of(sums))).collect();
-    for (key, edit) in removal_edits(&files.csum_tree(), size, BLOCK, &ranges)? {
+    for (key, edit) in removal_edits(files.csum_tree(), size, BLOCK, &ranges)? {
         match edit {
-            Some(bytes) => batch.put(&files.csum_tree(), key, bytes),
-            None => batch.delete(&files.csum_tree(), key),
+            Some(bytes) => batch.put(files.csum_tree(), key, bytes),
+            None => batch.delete(files.csum_tree(), key),
         }
     }
     csum::put(files, batch, runs);
