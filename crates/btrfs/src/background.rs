@@ -10,6 +10,9 @@ use crate::file;
 use crate::files::Files;
 use crate::requests::Wants;
 
+/// Between two steps of dropping a subvolume: what an fsync meets is rarely a step.
+const DROP_PAUSE: Duration = Duration::from_millis(20);
+
 /// Starts the thread. It holds no reference to the files while it sleeps: dropping the mount ends it.
 pub(crate) fn start(files: &Arc<Files>) {
     let weak = Arc::downgrade(files);
@@ -24,16 +27,22 @@ pub(crate) fn start(files: &Arc<Files>) {
 }
 
 fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
-    let mut due = inbox.monotonic().saturating_add(interval);
+    let now = || inbox.monotonic();
+    let mut due = now().saturating_add(interval);
+    let mut drop_due = None;
     loop {
-        let wants = match inbox.wait(Some(due), Wants::take) {
+        let wants = match inbox.wait(Some(drop_due.unwrap_or(due).min(due)), Wants::take) {
             Wake::Ready(wants) => wants,
             Wake::Due => Wants::default(),
             Wake::Stop => return,
         };
         drop(wants.garbage);
-        let is_due = || inbox.monotonic() >= due;
-        if !wants.commit && !wants.write_back && !is_due() {
+        if wants.drop && drop_due.is_none() {
+            drop_due = Some(now().saturating_add(DROP_PAUSE));
+        }
+        let is_due = || now() >= due;
+        let drops = drop_due.is_some_and(|at| now() >= at);
+        if !wants.commit && !wants.write_back && !drops && !is_due() {
             continue;
         }
         let Some(files) = files.upgrade() else { return };
@@ -44,20 +53,24 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
             if let Err(error) = file::write_back_all(&files) {
                 tracing::error!("background write-back: {error}");
             }
-            if !wants.commit && !is_due() {
+            if !wants.commit && !drops && !is_due() {
                 continue;
             }
         }
+        drop_due = None;
         // Pending items alone are what an urgent commit is for; the timer's commit takes file data along.
-        let result = if wants.commit {
-            files.commit()
-        } else {
+        let result = if is_due() && !wants.commit {
+            due = now().saturating_add(interval);
             file::sync(&files)
+        } else {
+            files.commit()
         };
         if let Err(error) = result {
             tracing::error!("background commit: {error}");
         }
-        due = inbox.monotonic().saturating_add(interval);
+        if wants.commit {
+            due = now().saturating_add(interval);
+        }
     }
 }
 

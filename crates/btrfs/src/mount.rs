@@ -55,6 +55,9 @@ impl Mount {
             mount.store().queue_drops(dead);
             mount.discarder.start(mount.store());
             background::start(&mount.files);
+            if mount.store().queued_drops() > 0 {
+                mount.background().go_on_dropping();
+            }
         }
         Ok(mount)
     }
@@ -154,5 +157,8 @@ impl CommitHooks for Mount {
     fn merged(&self, overlays: Vec<Arc<Overlay>>) {
         self.background().free(overlays);
         self.discarder.after_commit(self.store());
+        if self.store().queued_drops() > 0 {
+            self.background().go_on_dropping();
+        }
     }
 }

@@ -14,13 +14,15 @@ pub(crate) struct Wants {
     pub commit: bool,
     /// Much file data is dirty.
     pub write_back: bool,
+    /// A dead subvolume is dropped in part.
+    pub drop: bool,
     /// Overlays that a commit has merged: millions of small allocations.
     pub garbage: Vec<Arc<Overlay>>,
 }
 
 impl Wants {
     pub fn take(&mut self) -> Option<Self> {
-        let is_idle = !self.commit && !self.write_back && self.garbage.is_empty();
+        let is_idle = !self.commit && !self.write_back && !self.drop && self.garbage.is_empty();
         (!is_idle).then(|| std::mem::take(self))
     }
 }
@@ -44,6 +46,11 @@ impl Background {
     pub fn wake_write_back(&self) {
         self.0
             .change_if(|wants| !std::mem::replace(&mut wants.write_back, true));
+    }
+
+    /// Asks for the next step of dropping a subvolume, a moment later.
+    pub(crate) fn go_on_dropping(&self) {
+        self.0.change_if(|wants| !std::mem::replace(&mut wants.drop, true));
     }
 
     /// Frees the overlays of a commit. Large ones are freed by the thread, and this returns before.

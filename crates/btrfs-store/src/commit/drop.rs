@@ -1,4 +1,8 @@
-//! Dropping dead subvolumes: every reference that the tree holds goes, inside one commit.
+//! Dropping dead subvolumes: every reference that the tree holds goes, in bounded steps, one in each commit.
+//!
+//! Between two steps the root item says how far the drop is, as Linux does: `drop_progress` is the key of the next
+//! child, in a node of level `drop_level`. What lies before it is gone, and the nodes on the way to it still point there. So
+//! a drop goes on after a crash, here or by the kernel.
 //!
 //! A block that only this tree uses is freed with everything below it. A block that snapshots share loses this
 //! tree's reference; where its references to its children are in the dead tree's name, they are first rewritten in
@@ -50,24 +54,50 @@ struct Resume {
     level: u8,
 }
 
+/// References and blocks that one commit drops at most, but for one leaf: a few milliseconds, for which an fsync waits.
+const STEP_MAX: usize = 4096;
+
 /// The walk over one dead tree.
 struct Drop {
     id: TreeId,
     /// Blocks of this generation or older were there before the subvolume: others own them.
     origin: Generation,
+    /// What this step may still do.
+    left: usize,
+}
+
+impl Drop {
+    fn spend(&mut self, block: &TreeBlock) {
+        self.left = self.left.saturating_sub(1 + block.len());
+    }
+}
+
+/// How far a step came.
+enum Walked {
+    Done,
+    /// The next step begins here; `None`: with this block.
+    Paused(Option<Resume>),
 }
 
 impl Committer<'_> {
-    /// Drops one dead subvolume, if one waits.
+    /// Drops a part of a dead subvolume, if one waits.
     pub(super) fn drop_next_subvolume(&mut self) -> Result<()> {
-        let Some(id) = self.store.jobs().drops.lock().pop() else {
-            return Ok(());
-        };
+        let next = self.store.jobs().drops.lock().last().copied();
+        let Some(id) = next else { return Ok(()) };
+        let is_done = self.drop_step(id)?;
+        if is_done {
+            self.store.jobs().drops.lock().retain(|queued| *queued != id);
+        }
+        Ok(())
+    }
+
+    /// True where nothing of the subvolume is left to be dropped.
+    fn drop_step(&mut self, id: TreeId) -> Result<bool> {
         let root_tree = self.store.forest().root_tree().clone();
-        let (key, item) = roots::load_root_item(&root_tree, id)?;
+        let (key, mut item) = roots::load_root_item(&root_tree, id)?;
         if item.refs.get() != 0 {
             tracing::warn!("subvolume {id} is to be dropped but still has references: left alone");
-            return Ok(());
+            return Ok(true);
         }
         let resume = resume_of(&item);
         // Not the item's root: this commit may have merged last changes into the tree, which its item learns of later.
@@ -78,29 +108,39 @@ impl Committer<'_> {
             level: root.level,
             first_key: None,
         };
-        self.drop_block(
-            &Drop {
-                id,
-                origin: Generation(key.offset),
-            },
-            &ptr,
-            None,
-            resume,
-        )?;
+        let mut walk = Drop {
+            id,
+            origin: Generation(key.offset),
+            left: STEP_MAX,
+        };
+        match self.drop_block(&mut walk, &ptr, None, resume)? {
+            Walked::Done => {}
+            Walked::Paused(progress) => {
+                if let Some(progress) = progress {
+                    item.drop_progress = progress.key.into();
+                    item.drop_level = progress.level;
+                    self.merge_edits(TreeId::ROOT, vec![(key, Some(roots::root_item_bytes(&item)))])?;
+                }
+                return Ok(false);
+            }
+        }
         let orphan = Key::new(ObjectId::ORPHAN, KeyType::ORPHAN_ITEM, id.get());
         self.merge_edits(TreeId::ROOT, vec![(orphan, None), (key, None)])?;
         self.forget_tree(id);
         tracing::info!("dropped subvolume {id}");
-        Ok(())
+        Ok(true)
     }
 
     fn drop_block(
         &mut self,
-        walk: &Drop,
+        walk: &mut Drop,
         ptr: &BlockPtr,
         full_parent: Option<LogicalAddr>,
         resume: Option<Resume>,
-    ) -> Result<()> {
+    ) -> Result<Walked> {
+        if walk.left == 0 {
+            return Ok(Walked::Paused(None));
+        }
         let block = self.store.nodes().load(ptr, walk.id)?;
         let (refs, is_full) = self.sharing(&block)?;
         let name = match full_parent {
@@ -108,39 +148,54 @@ impl Committer<'_> {
             None => RefName::TreeBlock { root: walk.id },
         };
         if refs > 1 {
-            if !is_full && block.owner() == walk.id {
-                self.hand_over(walk, &block)?;
+            if !is_full && block.owner() == walk.id && !self.hand_over(walk, &block)? {
+                return Ok(Walked::Paused(None));
             }
         } else if block.is_leaf() {
             self.change_children(&block, walk.id, is_full, -1)?;
+            walk.spend(&block);
         } else {
             let first = resume.map_or(0, |r| block.child_slot(&r.key));
             for slot in first..block.len() {
                 let is_half_done = slot == first && block.level() > resume.map_or(u8::MAX, |r| r.level);
                 let below = resume.filter(|_| is_half_done);
-                self.drop_block(walk, &child_ptr(&block, slot), is_full.then_some(block.addr()), below)?;
+                let child = child_ptr(&block, slot);
+                let walked = self.drop_block(walk, &child, is_full.then_some(block.addr()), below)?;
+                if let Walked::Paused(at) = walked {
+                    let here = Resume {
+                        key: block.key(slot),
+                        level: block.level(),
+                    };
+                    return Ok(Walked::Paused(Some(at.or(below).unwrap_or(here))));
+                }
             }
         }
         self.drop_reference(&block, name);
-        Ok(())
+        Ok(Walked::Done)
     }
 
-    /// Rewrites the references that a shared block and what it owns below make, from the tree's name into their own.
-    fn hand_over(&mut self, walk: &Drop, block: &TreeBlock) -> Result<()> {
+    /// Rewrites the references that a shared block and what it owns below make, from the tree's name into their own. False
+    /// where the step ended before: what is rewritten then stays so, and is passed over the next time.
+    fn hand_over(&mut self, walk: &mut Drop, block: &TreeBlock) -> Result<bool> {
         for slot in 0..if block.is_leaf() { 0 } else { block.len() } {
             let ptr = child_ptr(block, slot);
             if ptr.generation <= walk.origin {
                 continue;
             }
             let child = self.store.nodes().load(&ptr, walk.id)?;
-            if child.owner() == walk.id && !self.sharing(&child)?.1 {
-                self.hand_over(walk, &child)?;
+            let is_ours = child.owner() == walk.id && !self.sharing(&child)?.1;
+            if is_ours && !self.hand_over(walk, &child)? {
+                return Ok(false);
             }
+        }
+        if walk.left == 0 {
+            return Ok(false);
         }
         self.change_children(block, walk.id, true, 1)?;
         self.change_children(block, walk.id, false, -1)?;
         self.set_full_backref(block);
-        Ok(())
+        walk.spend(block);
+        Ok(true)
     }
 }
 

@@ -1,10 +1,15 @@
 //! Subvolumes that the kernel began to delete: we finish it.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use btrfs_check::{CheckOptions, check};
+use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_harness::{KernelVolume, VolumeOptions, progs, run};
 
-use crate::rig::{Rig, kernel_can};
+use cowshed_vfs::{FileSystem, Handle};
+
+use crate::rig::{ROOT, Rig, kernel_can};
 
 fn shell(root: &Path, script: &str) {
     let script = format!("cd '{}'; {script}", root.display());
@@ -60,8 +65,21 @@ fn finish_deletions(files: u32) -> usize {
         );
         caught += cut_short(&volume);
         let rig = Rig::on(volume);
+        // The steps are this test's alone.
+        rig.fs.mount().background().stop();
+        let store = rig.fs.mount().store().clone();
+        let (mut steps, mut between) = (0, 0);
+        while store.queued_drops() > 0 {
+            rig.commit();
+            steps += 1;
+            if steps % 10 == 3 {
+                between += judge_between(rig.volume.image(), &left, files);
+            }
+        }
         rig.mkdir("new").expect("a directory");
         rig.commit();
+        assert!(steps > 10, "{subvolume} was dropped in {steps} steps");
+        assert!(between > 0, "no step of {subvolume} left the tree in part");
         assert_eq!(rig.names("").len(), left.len() + 1);
         rig.rmdir("new").expect("empty");
         volume = rig.finish();
@@ -75,4 +93,72 @@ fn finish_deletions(files: u32) -> usize {
         }
     }
     caught
+}
+
+/// The volume as a step leaves it, after a power cut: both checkers find nothing, and the kernel goes on. Returns 1 where the
+/// tree is gone in part.
+fn judge_between(image: &Path, left: &[&str], files: u32) -> usize {
+    let copy = KernelVolume::copy_of(&[image]).expect("a copy");
+    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(copy.image(), OpenMode::ReadOnly).expect("opens"));
+    let report = check(&[device], &CheckOptions::default());
+    assert!(report.is_clean(), "{report}");
+    copy.assert_clean();
+    let cut = cut_short(&copy);
+    let done = copy.with_mount(|root| {
+        shell(root, "btrfs filesystem sync .; btrfs subvolume sync . > /dev/null");
+        if let Some(snapshot) = left.first() {
+            let kept = std::fs::read_dir(root.join(snapshot).join("d"))?.count();
+            assert_eq!(kept, (1..=files).filter(|n| n % 1000 != 777).count());
+        }
+        Ok(())
+    });
+    done.expect("the kernel goes on");
+    assert_eq!(cut_short(&copy), 0, "the kernel has finished it");
+    cut.min(1)
+}
+
+/// The 99th percentile, in microseconds, of synced small files: a new one each time.
+fn p99_us(rig: &Rig, name: &str, goes_on: impl Fn(usize) -> bool) -> (usize, u128) {
+    let mut times = Vec::new();
+    while goes_on(times.len()) {
+        let begin = std::time::Instant::now();
+        let entry = rig.create(&format!("{name}{}", times.len())).expect("a file");
+        rig.fs.fsync(&ROOT, entry.node, Handle::NONE, false).expect("synced");
+        times.push(begin.elapsed().as_micros());
+    }
+    times.sort_unstable();
+    (times.len(), times[times.len() * 99 / 100])
+}
+
+#[test]
+#[ignore = "a measurement: a million files, two minutes; run with --release -- --ignored --nocapture"]
+fn an_fsync_hardly_waits_while_a_subvolume_of_a_million_files_is_dropped() {
+    const FILES: u32 = 1_000_000;
+    if !kernel_can() {
+        return;
+    }
+    let volume = KernelVolume::make(&VolumeOptions {
+        size_bytes: 8 << 30,
+        ..VolumeOptions::default()
+    })
+    .expect("mkfs.btrfs");
+    let script = format!(
+        "btrfs -q subvolume create sv; mkdir sv/d; cd sv/d; seq -f 'file-%.0f' {FILES} | xargs touch; cd ../..; \
+         btrfs filesystem sync .; btrfs -q subvolume delete sv; btrfs filesystem sync ."
+    );
+    let made = volume.with_mount(|root| {
+        shell(root, &script);
+        Ok(())
+    });
+    made.expect("the kernel mounts");
+    let rig = Rig::on(volume);
+    let store = rig.fs.mount().store().clone();
+    assert!(store.queued_drops() > 0, "the kernel has dropped it already");
+    let begin = std::time::Instant::now();
+    let (during, p99_during) = p99_us(&rig, "during", |_| store.queued_drops() > 0);
+    let dropped = begin.elapsed();
+    let (_, p99_after) = p99_us(&rig, "after", |count| count < during.max(2000));
+    println!("dropped in {dropped:?}; p99 of {during} synced files: {p99_during} us, afterwards {p99_after} us");
+    assert!(during > 1000, "the drop was over after {during} fsyncs");
+    rig.finish();
 }
