@@ -73,7 +73,7 @@ fn finish_deletions(files: u32) -> usize {
             rig.commit();
             steps += 1;
             if steps % 10 == 3 {
-                between += judge_between(rig.volume.image(), &left, files);
+                between += judge_between(rig.image(), &left, files);
             }
         }
         rig.mkdir("new").expect("a directory");
