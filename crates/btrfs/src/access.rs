@@ -1,4 +1,5 @@
-//! Who may do what with an inode: read-only volumes, inode flags, and permissions where they are ours to check.
+//! What a caller may do with an inode: read-only volumes, inode flags, and permissions where they
+//! are ours to check.
 
 use cowshed_vfs::{Access, Context, Error as Errno, perm};
 
@@ -7,7 +8,7 @@ use crate::files::Files;
 use crate::object::{Inode, flags};
 use crate::xattr;
 
-/// Who asks, and whether that has been checked already.
+/// The caller, and whether its permissions have been checked already.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     pub ctx: &'a Context,

@@ -1,5 +1,5 @@
-//! What operations on files, directories and attributes share: the store, the objects in memory, and the state that layers above
-//! look at. Fields are private; each has its owner's methods.
+//! What operations on files, directories and attributes share: the store, the objects in memory,
+//! and the state that layers above look at. Fields are private; each has its owner's methods.
 
 use std::sync::Arc;
 
@@ -32,13 +32,14 @@ pub enum DiscardMode {
 pub struct EngineOptions {
     /// Seconds between commits that no sync asks for; zero: only when asked.
     pub commit_interval_s: u32,
-    /// Bytes for pending items, again for cached blocks, and again, but no more than 256 MiB, for dirty data; of decompressed
-    /// extents a thirty-second of it is kept, at least 2 MiB and at most 32.
+    /// Bytes for pending items, again for cached blocks, and again, but no more than 256 MiB, for
+    /// dirty data; of decompressed extents a thirty-second of it is kept, at least 2 MiB and at
+    /// most 32.
     pub memory_bytes_max: u64,
     /// An fsync writes a log where that is cheaper than a commit (`treelog`).
     pub tree_log: bool,
-    /// Who reads a file in order in small steps finds the next compressed extents decompressed, by all processors. For callers
-    /// who have no kernel that reads ahead for them, as a mount has.
+    /// Sequential small reads trigger readahead: the next compressed extents are decompressed, by
+    /// all processors. For callers without a kernel that reads ahead, which a mount has.
     pub read_ahead: bool,
     /// What becomes of freed space on devices that can discard.
     pub discard: DiscardMode,
@@ -96,7 +97,8 @@ impl Files {
     pub fn csum_tree(&self) -> &Arc<Tree> {
         &self.csum_tree
     }
-    /// False where data is read as it is: the mount asked for that, or for doing without a tree that cannot be read.
+    /// False where data is read as it is: the mount asked for that, or for doing without a tree
+    /// that cannot be read.
     pub fn has_data_csums(&self) -> bool {
         self.has_data_csums
     }
@@ -127,7 +129,8 @@ impl Files {
 
     /// Sets metadata aside for an operation that is about to begin. No lock may be held.
     ///
-    /// Waits where the memory for pending items is used up, and where space is short: see `pressure`.
+    /// Waits where the memory for pending items is used up, and where space is short: see
+    /// `pressure`.
     pub fn reserve(&self, budget: Budget) -> Result<MetaReservation> {
         self.limit_memory()?;
         Ok(self.store.space().reserve_meta(budget)?)
@@ -153,13 +156,15 @@ impl Files {
         Ok(())
     }
 
-    /// Commits everything applied before the call; returns when it is on disk. Dirty file data is the caller's matter.
+    /// Commits everything applied before the call; returns when it is on disk. Dirty file data is
+    /// the caller's matter.
     pub fn commit(&self) -> Result<()> {
         Ok(self.store.commit()?)
     }
 }
 
-/// Prepares until the plan and the transaction agree on the transaction's number. `prepare` may fail and do I/O.
+/// Prepares until the plan and the transaction agree on the transaction's number. `prepare` may
+/// fail and do I/O.
 pub(crate) fn prepare_and_join<'e, P>(
     files: &'e Files,
     mut prepare: impl FnMut(Generation) -> Result<P>,
@@ -181,8 +186,8 @@ pub(crate) fn touch_inode(state: &mut InodeState, generation: Generation, now: T
     state.attr.transid = generation;
 }
 
-/// The tree of data checksums, and whether it is to be asked. `rescue=ignorebadroots` does without one whose root cannot be
-/// read; the tree that is returned then is a stand-in.
+/// The tree of data checksums, and whether it is to be asked. `rescue=ignorebadroots` does without
+/// one whose root cannot be read; the tree that is returned then is a stand-in.
 fn open_csum_tree(store: &Store) -> Result<(Arc<Tree>, bool)> {
     let rescue = store.volume().options().rescue;
     let found = store.forest().require(TreeId::CSUM);

@@ -1,8 +1,10 @@
-//! The end of inodes without names: what unlink leaves to the last reference, and what a crash left as orphans.
+//! The end of inodes without names: what unlink leaves to the last reference, and what a crash left
+//! as orphans.
 //!
-//! An inode that loses its last name gets an orphan item in the same batch. When nobody remembers it any more, its
-//! extents go, step by step, then all other items of its number and the orphan item. A crash in between leaves the
-//! orphan item; the first writable opening of the subvolume starts over.
+//! An inode that loses its last name gets an orphan item in the same batch. When nothing refers to
+//! it any more, its extents go, step by step, then all other items of its number and the orphan
+//! item. A crash in between leaves the orphan item; the first writable opening of the subvolume
+//! starts over.
 
 use std::sync::Arc;
 
@@ -38,7 +40,8 @@ pub fn close(files: &Files, inode: &Arc<Inode>) {
     settle(files, inode);
 }
 
-/// The mount ends: what is unlinked and only remembered goes, rather than wait as an orphan for the next mount.
+/// The mount ends: what is unlinked and only remembered goes, rather than wait as an orphan for the
+/// next mount.
 pub fn forget_all(files: &Files) {
     for inode in files.objects().inodes.all() {
         if inode.attr.lock().attr.nlink == 0 {
@@ -69,7 +72,8 @@ pub fn settle(files: &Files, inode: &Arc<Inode>) {
 
 /// Removes every trace of an inode without names.
 fn delete(files: &Files, inode: &Arc<Inode>) -> Result<()> {
-    // No lock: nobody can reach the inode, and reservations wait for write-back, which takes locks.
+    // No lock: no other thread can reach the inode, and reservations wait for write-back, which
+    // takes locks.
     if inode.is_regular() {
         file::drop_extents_of_deleted(files, inode)?;
     }
@@ -88,8 +92,9 @@ fn has_own_items(inode: &Inode) -> bool {
     is_link || inode.flags() & crate::object::flags::RO_VERITY != 0
 }
 
-/// Deletes all items of an object; the inode item and the orphan item (`last`) go with the last of the others: a symbolic
-/// link without its target, which a commit in between would show, is no sound one.
+/// Deletes all items of an object; the inode item and the orphan item (`last`) go with the last of
+/// the others: a symbolic link without its target, which a commit in between would show, is no
+/// sound one.
 fn delete_items(files: &Files, tree: &Arc<Tree>, ino: ObjectId, last: [Key; 2]) -> Result<()> {
     loop {
         // Each round deletes what it found, so the next one finds less.
@@ -132,7 +137,8 @@ fn delete_keys(files: &Files, tree: &Arc<Tree>, keys: impl Iterator<Item = Key>)
     Ok(())
 }
 
-/// Deletes what unlink left behind in a subvolume before the last crash. Returns how many inodes went.
+/// Deletes what unlink left behind in a subvolume before the last crash. Returns how many inodes
+/// went.
 pub fn clean_orphans(files: &Files, subvol: &Arc<Subvol>) -> Result<usize> {
     let mut deleted = 0;
     let mut cursor = subvol.tree.cursor_type(orphan_key(ObjectId(0)));

@@ -1,8 +1,9 @@
-//! Buffers kept for reuse: new memory comes from the kernel page by page, which costs as much as filling it.
+//! Buffers kept for reuse: new memory comes from the kernel page by page, which costs as much as
+//! filling it.
 
 use parking_lot::Mutex;
 
-/// Buffers that nobody uses now, as many as a stream keeps under way.
+/// Buffers that are not in use, as many as a stream keeps under way.
 #[derive(Debug)]
 pub(crate) struct Spares {
     kept: Mutex<Vec<Vec<u8>>>,

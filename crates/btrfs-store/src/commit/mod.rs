@@ -1,4 +1,5 @@
-//! The commit: freeze, merge, run references until nothing is left, seal, write, barrier, superblock, barrier.
+//! The commit: freeze, merge, run references until nothing is left, seal, write, barrier,
+//! superblock, barrier.
 
 mod csum;
 mod drop;
@@ -27,12 +28,13 @@ use crate::store::{CommitHooks, Store};
 use crate::tree::{Edits, FullLeaves, MergeHost, Merger, Tree};
 use crate::txn::CommitStats;
 
-/// Rounds of references and free space after which a commit that does not settle is given up. Each round only touches
-/// blocks that the one before dirtied, so a handful is normal.
+/// Rounds of references and free space after which a commit that does not settle is given up. Each
+/// round only touches blocks that the one before dirtied, so a handful is normal.
 const ROUNDS_MAX: u32 = 64;
 
 impl Store {
-    /// Commits everything applied before the call; returns when it is on disk. Dirty file data is the caller's matter.
+    /// Commits everything applied before the call; returns when it is on disk. Dirty file data is
+    /// the caller's matter.
     pub fn commit(&self) -> Result<()> {
         let wanted = self.txn().running();
         let mut stats = self.txn().hold_commits();
@@ -202,7 +204,8 @@ impl<'e> Committer<'e> {
         let id = tree.id();
         let before = tree.root();
         let store = self.store.nodes().clone();
-        // The other trees are merged more than once, and first keys are asked for where the format has them in extent items.
+        // The other trees are merged more than once, and first keys are asked for where the format
+        // has them in extent items.
         self.streams = Some(id).filter(|id| is_frozen && id.is_fs_tree() && self.format.is_skinny);
         let mut merged = Merger::new(&store, self, id).merge(before, edits)?;
         let rest = self.full.take_rest().map(|block| (block.addr().get(), block));
@@ -258,8 +261,9 @@ impl<'e> Committer<'e> {
         })
     }
 
-    /// The superblock names the root tree's root with its own generation: a commit that changed no tree, because a log had
-    /// nothing in it that was not known, copies the root all the same. False where it is of this transaction.
+    /// The superblock names the root tree's root with its own generation: a commit that changed no
+    /// tree, because a log had nothing in it that was not known, copies the root all the same.
+    /// False where it is of this transaction.
     fn copy_root_tree(&mut self) -> Result<bool> {
         let root_tree = self.store.forest().root_tree().clone();
         if root_tree.root().generation == self.transid {
@@ -303,7 +307,7 @@ impl<'e> Committer<'e> {
                 freed_data.push((*addr, head.len_bytes));
             }
         }
-        // Before readers see it: who is alone with an extent now was not so on disk.
+        // Before readers see it: an extent with one reference left was still shared on disk.
         if let Some(hooks) = self.store.hooks().filter(|_| !unshared_data.is_empty()) {
             hooks.unshared(&unshared_data, self.transid);
         }
@@ -361,10 +365,12 @@ impl<'e> Committer<'e> {
         roots::fill_superblock(self.store, &mut sb, self.transid)?;
         self.store.space().fill_superblock(&mut sb);
         roots::fill_backup(self.store, &mut sb)?;
-        // Barrier: every block and all file data that the new superblock leads to must be on disk before it.
+        // Barrier: every block and all file data that the new superblock leads to must be on disk
+        // before it.
         volume.flush()?;
         volume.write_superblocks(&sb)?;
-        // Barrier: the transaction is durable only with its superblock; freed space must not be written before that.
+        // Barrier: the transaction is durable only with its superblock; freed space must not be
+        // written before that.
         volume.flush()?;
         Ok(count)
     }
@@ -424,7 +430,8 @@ impl<'e> Committer<'e> {
         self.store.forest().remove(id);
     }
 
-    /// Adds `delta` to each reference that the block makes: named by its tree, or by the block itself.
+    /// Adds `delta` to each reference that the block makes: named by its tree, or by the block
+    /// itself.
     pub(super) fn change_children(
         &mut self,
         block: &TreeBlock,
@@ -509,8 +516,8 @@ impl MergeHost for Committer<'_> {
         }
         let (refs, is_full) = self.sharing(block)?;
         if refs > 1 && block.owner() == tree && !is_full {
-            // Others keep the old block: its children get references in its own name; those in the tree's name
-            // pass to the copy.
+            // Others keep the old block: its children get references in its own name; those in the
+            // tree's name pass to the copy.
             self.change_children(block, tree, true, 1)?;
             self.queue.set_full_backref(addr, nodesize, block.level());
         } else if refs > 1 {
@@ -542,7 +549,8 @@ impl MergeHost for Committer<'_> {
         Ok(())
     }
 
-    /// Leaves of subvolumes are written while the merge goes on: see docs/design/transactions.md#leaves-that-are-written-early.
+    /// Leaves of subvolumes are written while the merge goes on: see
+    /// docs/design/transactions.md#leaves-that-are-written-early.
     fn take_full(&mut self, addr: LogicalAddr, bytes: Vec<u8>) -> Result<Option<Vec<u8>>> {
         let Some(tree) = self.streams else {
             return Ok(Some(bytes));

@@ -19,7 +19,8 @@ pub enum RefName {
 }
 
 impl RefName {
-    /// Name and count of a reference found on disk; `None` for the owner references of simple quotas.
+    /// Name and count of a reference found on disk; `None` for the owner references of simple
+    /// quotas.
     pub fn from_disk(found: BackRef) -> Option<(Self, u32)> {
         Some(match found {
             BackRef::TreeBlock { root } => (Self::TreeBlock { root: TreeId(root) }, 1),
@@ -61,7 +62,8 @@ impl RefName {
         }
     }
 
-    /// The offset of the reference's own item; inside an extent item, references of a type stand in its reverse order.
+    /// The offset of the reference's own item; inside an extent item, references of a type stand in
+    /// its reverse order.
     pub fn sequence(&self) -> u64 {
         match self {
             Self::TreeBlock { root } => root.get(),
@@ -86,7 +88,7 @@ pub struct Head {
     pub is_new: bool,
     /// The tree block's references to its children become its own (shared) ones.
     pub set_full_backref: bool,
-    /// The tree that lets go took the block for its own alone: nobody else may be left.
+    /// The tree that lets go took the block for its own alone: no other reference may be left.
     pub is_last: bool,
     pub deltas: Vec<(RefName, i64)>,
 }
@@ -104,7 +106,7 @@ impl Head {
         self.deltas.iter().map(|(_, count)| count).sum()
     }
 
-    /// Somebody gives the extent up, in part at least.
+    /// Some references of the extent are dropped.
     pub fn drops_any(&self) -> bool {
         self.deltas.iter().any(|(_, count)| *count < 0)
     }
@@ -117,8 +119,8 @@ impl Head {
 
 /// Reference changes by extent address.
 ///
-/// Addresses and lengths of what is dropped come from the disk: where they contradict each other or what was allocated
-/// now, the queue remembers it, and the commit that takes the queue fails.
+/// Addresses and lengths of what is dropped come from the disk: where they contradict each other or
+/// what was allocated now, the queue remembers it, and the commit that takes the queue fails.
 #[derive(Debug, Default)]
 pub struct RefQueue {
     heads: BTreeMap<LogicalAddr, Head>,
@@ -190,7 +192,8 @@ impl RefQueue {
         }
     }
 
-    /// Forgets a block that was allocated and never ran; false where it has run already (or is not new).
+    /// Forgets a block that was allocated and never ran; false where it has run already (or is not
+    /// new).
     pub fn cancel_new_block(&mut self, addr: LogicalAddr) -> bool {
         if self.heads.get(&addr).is_some_and(|head| head.is_new) {
             self.heads.remove(&addr);

@@ -33,7 +33,8 @@ pub enum Outcome {
     NeverWas,
 }
 
-/// Refs and flags of an extent as they will be when everything queued has run; `None` where it has no item.
+/// Refs and flags of an extent as they will be when everything queued has run; `None` where it has
+/// no item.
 pub fn load_record(tree: &Tree, addr: LogicalAddr) -> Result<Option<(Key, ExtentRecord)>> {
     let top = Key::new(ObjectId(addr.get()), KeyType::METADATA_ITEM, u64::MAX);
     let Some((key, item)) = tree.floor(&top)? else {
@@ -81,7 +82,8 @@ impl Run<'_> {
             .ok_or_else(|| corrupt(format!("reference item {key} does not parse")))
     }
 
-    /// Where the reference's own item is: at its key, or (data references only) behind others with the same hash.
+    /// Where the reference's own item is: at its key, or (data references only) behind others with
+    /// the same hash.
     fn find_keyed(&self, name: RefName) -> Result<Option<(Key, u32)>> {
         let mut key = name.key(self.addr);
         let mut found = self.keyed_at(&key)?;
@@ -115,7 +117,8 @@ impl Run<'_> {
             ))
         })?;
         let underflow = || corrupt(format!("extent {}: {name:?} counts less than is dropped", self.addr));
-        // An inline reference that exists is changed where it is; only then the items of their own are asked.
+        // An inline reference that exists is changed where it is; only then the items of their own
+        // are asked.
         let is_inline = record.inline.iter().any(|(n, _)| *n == name);
         if !is_inline
             && !self.is_new
@@ -141,7 +144,8 @@ impl Run<'_> {
     }
 }
 
-/// Turns one head into edits, appended to `edits`. `first_key` tells the first key of a new tree block.
+/// Turns one head into edits, appended to `edits`. `first_key` tells the first key of a new tree
+/// block.
 pub fn run_head(
     tree: &Tree,
     format: &ExtentFormat,
@@ -200,7 +204,8 @@ pub fn run_head(
         edits.push((key, None));
         Outcome::Removed
     } else if head.is_last {
-        // The references that the block makes have passed to its copy: whoever is left would be without them.
+        // The references that the block makes have passed to its copy: other users of the block
+        // would be without them.
         return Err(corrupt(format!(
             "block {addr} has {} other references, and is newer than the last snapshot of its tree",
             record.refs

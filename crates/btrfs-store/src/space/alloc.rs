@@ -1,4 +1,5 @@
-//! Allocating: data out of reservations, tree blocks for the commit, chunks; and the reservations themselves.
+//! Allocating: data out of reservations, tree blocks for the commit, chunks; and the reservations
+//! themselves.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,14 +17,16 @@ use super::{BlockKind, Budget, DATA_EXTENT_BYTES_MAX, Flusher, Space, range_of};
 use crate::error::{Error, Result};
 use crate::volume::Chunk;
 
-/// Blocks of system space below which another system chunk is made before any other: the chunk tree's paths for one
-/// chunk and its devices, many times over.
+/// Blocks of system space below which another system chunk is made before any other: the chunk
+/// tree's paths for one chunk and its devices, many times over.
 const SYSTEM_BLOCKS_MIN: u64 = 32;
 
-/// Blocks of system space below which no chunk is made at all: two paths of the chunk tree, copied and split.
+/// Blocks of system space below which no chunk is made at all: two paths of the chunk tree, copied
+/// and split.
 pub(super) const SYSTEM_BLOCKS_LAST: u64 = 12;
 
-/// Linux makes no data chunk where its reserve would fill most of metadata: this much of it stays free for it.
+/// Linux makes no data chunk where its reserve would fill most of metadata: this much of it stays
+/// free for it.
 const METADATA_RESERVE_SHARES: u64 = 2;
 
 /// Steps of making space, in their order.
@@ -40,7 +43,8 @@ impl Flush {
 }
 
 impl Space {
-    /// Sets metadata aside; waits for flushing where space is short; ENOSPC when nothing helps. No lock may be held.
+    /// Sets metadata aside; waits for flushing where space is short; ENOSPC when nothing helps. No
+    /// lock may be held.
     pub fn reserve_meta(&self, budget: Budget) -> Result<MetaReservation> {
         self.reserve_meta_by(budget, &Flush::ALL)
     }
@@ -62,7 +66,8 @@ impl Space {
             if reserved.is_ok() {
                 return reserved;
             }
-            // No chunk is made for what will not fit all the same: the room may be wanted for metadata.
+            // No chunk is made for what will not fit all the same: the room may be wanted for
+            // metadata.
             if !self.could_hold_data(bytes) {
                 return Err(Short);
             }
@@ -123,13 +128,15 @@ impl Space {
         }
     }
 
-    /// A commit frees what is pinned, and what pending changes drop; without either it cannot bring anything.
+    /// A commit frees what is pinned, and what pending changes drop; without either it cannot bring
+    /// anything.
     fn commit_would_help(&self) -> bool {
         let pinned = |pool| self.ledger.pool(pool).pinned > 0;
         pinned(Pool::Data) || pinned(Pool::Metadata) || self.ledger.has_pending()
     }
 
-    /// Allocates one extent of at most `want_bytes` (and at least one sector) out of the reservation.
+    /// Allocates one extent of at most `want_bytes` (and at least one sector) out of the
+    /// reservation.
     pub fn alloc_data(&self, from: &mut DataReservation, want_bytes: u64) -> Result<(LogicalAddr, u64)> {
         let want = want_bytes.min(from.bytes()).min(DATA_EXTENT_BYTES_MAX);
         assert!(want > 0, "an allocation of nothing");
@@ -141,7 +148,8 @@ impl Space {
         Ok((LogicalAddr(range.start), len))
     }
 
-    /// Allocates one extent of exactly `bytes` out of the reservation; `None` where no free piece is that large.
+    /// Allocates one extent of exactly `bytes` out of the reservation; `None` where no free piece
+    /// is that large.
     pub fn alloc_data_whole(&self, from: &mut DataReservation, bytes: u64) -> Result<Option<LogicalAddr>> {
         assert!(bytes > 0 && bytes <= from.bytes(), "an extent has its space reserved");
         let found = self.alloc_from(Pool::Data, Pool::Data, bytes, false, |group| group.alloc_whole(bytes))?;
@@ -151,7 +159,8 @@ impl Space {
         }))
     }
 
-    /// What so many pieces of free space hold at most, the biggest ones there are for data; or as much as is `enough_bytes`.
+    /// What so many pieces of free space hold at most, the biggest ones there are for data; or as
+    /// much as is `enough_bytes`.
     pub fn data_bytes_in(&self, pieces: usize, enough_bytes: u64) -> u64 {
         let bytes = self.unclaimed_bytes_in(pieces, enough_bytes);
         if bytes >= enough_bytes {
@@ -208,8 +217,8 @@ impl Space {
         }
     }
 
-    /// Takes from the group that served last, else from the first that has `want` in one piece, else (where `partial`)
-    /// from the one with the biggest hole.
+    /// Takes from the group that served last, else from the first that has `want` in one piece,
+    /// else (where `partial`) from the one with the biggest hole.
     fn alloc_from(
         &self,
         pool: Pool,
@@ -267,14 +276,15 @@ impl Space {
                         return Ok(Some(range));
                     }
                 }
-                // Chunks may have come or gone since we took the list; who changes it makes a new one.
+                // Chunks may have come or gone since we took the list; a change makes a new list.
                 _ if !Arc::ptr_eq(&self.pools[pool as usize].read(), &groups) => {}
                 _ => return Ok(None),
             }
         }
     }
 
-    /// Makes a chunk for the pool, if it is still needed once we may. False where there is no room for one.
+    /// Makes a chunk for the pool, if it is still needed once we may. False where there is no room
+    /// for one.
     fn make_chunk_while(&self, pool: Pool, still_needed: impl Fn() -> bool) -> bool {
         let mut chunks = self.chunks.lock();
         if !still_needed() {
@@ -289,14 +299,16 @@ impl Space {
         let system_blocks = self.ledger.pool(Pool::System).free / self.nodesize_bytes;
         let is_low = pool != Pool::System && system_blocks < SYSTEM_BLOCKS_MIN;
         if is_low && !self.make_chunk(&mut chunks, Pool::System) && system_blocks < SYSTEM_BLOCKS_LAST {
-            // The chunk's own items would not find room: no space now is better than a commit that fails.
+            // The chunk's own items would not find room: no space now is better than a commit that
+            // fails.
             return false;
         }
         self.make_chunk(&mut chunks, pool)
     }
 
-    /// The devices' last room belongs to metadata: what is promised, and what Linux wants to have before it deletes
-    /// anything. May make a metadata chunk, which a data chunk then has to go after.
+    /// The devices' last room belongs to metadata: what is promised, and what Linux wants to have
+    /// before it deletes anything. May make a metadata chunk, which a data chunk then has to go
+    /// after.
     fn leaves_room_for_metadata(&self, chunks: &mut Chunks, data: &Placement) -> bool {
         let addable = chunks.addable_bytes(Pool::Metadata, Some(data));
         let wanted = self.metadata_wanted_bytes();

@@ -1,10 +1,12 @@
-//! One block group: what may be allocated of it now, what waits for a commit, and what the trees say.
+//! One block group: what may be allocated of it now, what waits for a commit, and what the trees
+//! say.
 //!
-//! Two views. *Memory*: `holes` (free), `pinned` (free after the commit), all else is in use. *Disk* ([`DiskView`]):
-//! the extent tree of the transaction being committed. They meet at load and after each commit with nothing in flight.
+//! Two views. *Memory*: `holes` (free), `pinned` (free after the commit), all else is in use.
+//! *Disk* ([`DiskView`]): the extent tree of the transaction being committed. They meet at load and
+//! after each commit with nothing in flight.
 //!
-//! A group starts unloaded: only `used` is known. It is loaded before anything is allocated from it; so extents can
-//! leave an unloaded group (`gone`), but none can come. Once loaded it stays so.
+//! A group starts unloaded: only `used` is known. It is loaded before anything is allocated from
+//! it; so extents can leave an unloaded group (`gone`), but none can come. Once loaded it stays so.
 //!
 //! Locks: `load_lock` (held while trees are read) before `state`; nothing is called under `state`.
 
@@ -125,7 +127,8 @@ impl Group {
     pub fn biggest_bytes(&self) -> u64 {
         self.biggest_bytes.load(Ordering::Relaxed)
     }
-    /// Adds the lengths of its biggest holes, so many of them at least. Where they are not known yet, what is free counts as one.
+    /// Adds the lengths of its biggest holes, so many of them at least. Where they are not known
+    /// yet, what is free counts as one.
     pub fn add_biggest(&self, count: usize, into: &mut Vec<u64>) {
         if self.is_loaded() {
             into.extend(self.state.lock().holes.biggest(count));
@@ -139,7 +142,8 @@ impl Group {
 
     /// What the trees say is free, all of it in this group. `Err` where it contradicts `used`.
     ///
-    /// Superblocks are no extents: the free-space tree counts their places as free; only allocation leaves them out.
+    /// Superblocks are no extents: the free-space tree counts their places as free; only allocation
+    /// leaves them out.
     pub fn install(&self, mut free: RangeSet, bitmaps: bool) -> Result<(), Contradiction> {
         let mut state = self.state.lock();
         assert!(state.disk.is_none(), "a block group is loaded once");
@@ -214,7 +218,8 @@ impl Group {
             "{range:?} is claimed, but only {took} bytes of it are free"
         )))
     }
-    /// The first hole, or part of one, of at least `bytes_min` in this range. The group must be loaded.
+    /// The first hole, or part of one, of at least `bytes_min` in this range. The group must be
+    /// loaded.
     pub fn next_hole(&self, within: Range<u64>, bytes_min: u64) -> Option<Range<u64>> {
         self.state.lock().holes.next_hole(within, bytes_min)
     }
@@ -242,8 +247,8 @@ impl Group {
         self.refresh(&state);
         Ok(())
     }
-    /// In use to pinned; gives the bytes that were not pinned before. `Err` where some of it is free: what the extent tree
-    /// says is in use, the free-space tree may say is not.
+    /// In use to pinned; gives the bytes that were not pinned before. `Err` where some of it is
+    /// free: what the extent tree says is in use, the free-space tree may say is not.
     pub fn pin(&self, range: Range<u64>) -> Result<u64, Contradiction> {
         let mut state = self.state.lock();
         if state.holes.intersects(&range) {
@@ -274,7 +279,8 @@ impl Group {
         )))
     }
 
-    /// An extent item left the extent tree; its space is pinned. Gives the bytes that were not pinned before.
+    /// An extent item left the extent tree; its space is pinned. Gives the bytes that were not
+    /// pinned before.
     pub fn extent_removed(&self, range: Range<u64>) -> Result<u64, Contradiction> {
         let len = range.end - range.start;
         let pinned = self.pin(range.clone())?;
@@ -306,8 +312,8 @@ impl Group {
         pinned
     }
 
-    /// True where nothing of it is in use or waits for a commit, and the trees of the last commit say the same. The group
-    /// must be loaded.
+    /// True where nothing of it is in use or waits for a commit, and the trees of the last commit
+    /// say the same. The group must be loaded.
     pub fn is_empty(&self) -> bool {
         self.is_empty_in(&self.state.lock())
     }
@@ -319,8 +325,9 @@ impl Group {
             && state.pinned.is_empty()
             && state.holes.total_bytes() == self.usable_bytes()
     }
-    /// Takes all of an empty group out: nothing is allocated from it any more. `may` is asked last, under the group's lock,
-    /// when nobody can come between. False where it is not empty, or may not go.
+    /// Takes all of an empty group out: nothing is allocated from it any more. `may` is asked last,
+    /// under the group's lock, when no allocation can come between. False where it is not empty, or
+    /// may not go.
     pub fn retire(&self, may: impl FnOnce() -> bool) -> bool {
         let mut state = self.state.lock();
         if !self.is_empty_in(&state) || !may() {
@@ -448,7 +455,8 @@ mod tests {
         );
         assert!(!goes(&group), "once");
 
-        // A write under way, a block of a log, data of an atomic group: allocated, and no tree knows.
+        // A write under way, a block of a log, data of an atomic group: allocated, and no tree
+        // knows.
         let group = empty();
         let range = group.alloc(K).unwrap();
         assert!(!goes(&group));

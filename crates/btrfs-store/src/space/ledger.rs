@@ -1,6 +1,8 @@
-//! The ledger: how much of each pool is free, promised and pinned; and the reservations that it hands out.
+//! The ledger: how much of each pool is free, promised and pinned; and the reservations that it
+//! hands out.
 //!
-//! One mutex over plain numbers, held for nanoseconds, innermost of all locks. docs/design/space.md has the arithmetic.
+//! One mutex over plain numbers, held for nanoseconds, innermost of all locks. docs/design/space.md
+//! has the arithmetic.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -148,7 +150,7 @@ impl Ledger {
         let pool = &mut n.pools[Pool::Data as usize];
         pool.free = sub(pool.free, bytes);
     }
-    /// The reverse: a place is given up, and whoever asks next may have it.
+    /// The reverse: a place is given up, and is free for the next reservation.
     fn release_data(&self, bytes: u64) {
         let mut n = self.numbers.lock();
         n.data_reserved_bytes = sub(n.data_reserved_bytes, bytes);
@@ -161,8 +163,9 @@ impl Ledger {
     pub fn note_pending(&self, items: u64, bytes: u64, refs: u64) {
         self.pending.add(items, bytes, refs);
     }
-    /// What is pending moves to what is frozen, while nothing is applied. It counts twice for a moment, never not at all: a reservation
-    /// that is made beside it would take the room of the commit.
+    /// What is pending moves to what is frozen, while nothing is applied. It counts twice for a
+    /// moment, never not at all: a reservation that is made beside it would take the room of the
+    /// commit.
     pub fn pending_frozen(&self) {
         let (items, bytes, refs) = self.pending.get();
         self.frozen.add(items, bytes, refs);
@@ -192,7 +195,8 @@ impl Ledger {
         self.pending_blocks(&self.numbers.lock())
     }
 
-    /// Tree blocks that merging everything pending writes at most, without what the global reserve covers.
+    /// Tree blocks that merging everything pending writes at most, without what the global reserve
+    /// covers.
     fn pending_blocks(&self, n: &Numbers) -> u64 {
         let (a, b) = (self.pending.get(), self.frozen.get());
         pending_blocks(self.nodesize_bytes, n.tree_blocks, a.0 + b.0, a.1 + b.1, a.2 + b.2)
@@ -211,8 +215,9 @@ impl Ledger {
         self.meta_needed_bytes(&n, 0, false) <= pool.free + addable_bytes
     }
 
-    /// True where a pool keeps its promises, and `keep_bytes` free, without so many of its free bytes. What new chunks could
-    /// add does not count: the room of a group that goes is nobody's until a commit is done.
+    /// True where a pool keeps its promises, and `keep_bytes` free, without so many of its free
+    /// bytes. What new chunks could add does not count: the room of a group that goes cannot be
+    /// used until a commit is done.
     pub fn can_spare(&self, pool: Pool, bytes: u64, keep_bytes: u64) -> bool {
         self.can_spare_of(&self.numbers.lock(), pool, bytes, keep_bytes)
     }
@@ -262,7 +267,7 @@ impl Ledger {
             0
         };
         let promised = n.data_reserved_bytes + meta;
-        // Who needs nothing gets it also where deletion lives on the global reserve.
+        // A reservation of nothing succeeds also where deletion lives on the global reserve.
         if bytes > 0 && promised.saturating_add(bytes) > pool.free {
             return Err(Short);
         }
@@ -285,17 +290,18 @@ const FILL_DIVISOR: u64 = 2;
 const ITEM_HEADER_BYTES: u64 = 25;
 /// Bytes of a key pointer.
 const KEY_PTR_BYTES: u64 = 33;
-/// Bytes that one reference change adds at most to the extent tree, its item header included: an extent item with one
-/// inline reference (24 + 29), or a keyed reference (28).
+/// Bytes that one reference change adds at most to the extent tree, its item header included: an
+/// extent item with one inline reference (24 + 29), or a keyed reference (28).
 const REF_ITEM_BYTES: u64 = ITEM_HEADER_BYTES + 24 + 29;
 
-/// Tree blocks that merging writes at most, without the copies of extent, free-space and root tree that the global
-/// reserve covers. docs/design/space.md#pending says why this is an upper bound.
+/// Tree blocks that merging writes at most, without the copies of extent, free-space and root tree
+/// that the global reserve covers. docs/design/space.md#pending says why this is an upper bound.
 pub(super) fn pending_blocks(nodesize_bytes: u64, tree_blocks: u64, items: u64, bytes: u64, refs: u64) -> u64 {
     if items == 0 && refs == 0 {
         return 0;
     }
-    // Depth: nodes at least a quarter full lead to all blocks there are, and one level may be added.
+    // Depth: nodes at least a quarter full lead to all blocks there are, and one level may be
+    // added.
     let fanout = (nodesize_bytes / KEY_PTR_BYTES / 4).max(2);
     let mut depth = 2;
     let mut reach = 1u64;
@@ -313,7 +319,8 @@ pub(super) fn pending_blocks(nodesize_bytes: u64, tree_blocks: u64, items: u64, 
     copied + new_leaves + new_nodes
 }
 
-/// Metadata that an operation may need before the next commit, in tree blocks. Gives itself back when dropped.
+/// Metadata that an operation may need before the next commit, in tree blocks. Gives itself back
+/// when dropped.
 #[derive(Debug)]
 pub struct MetaReservation {
     ledger: Arc<Ledger>,
@@ -494,7 +501,8 @@ mod tests {
         // One item: its path, a split on each level at most.
         let one = pending_blocks(16384, 1000, 1, 160, 0);
         assert!((4..=12).contains(&one), "{one}");
-        // Many scattered puts of equal size: every block once, and the new bytes at half-full leaves.
+        // Many scattered puts of equal size: every block once, and the new bytes at half-full
+        // leaves.
         let many = pending_blocks(16384, 1000, 1_000_000, 0, 0);
         assert!(
             (1000 + 25_000_000 / 16384..1000 + 2 * 25_000_000 / 16384 + 200).contains(&many),

@@ -1,7 +1,9 @@
-//! Space: block groups, free space, reservations, chunk allocation, pinned extents. Why: docs/design/space.md.
+//! Space: block groups, free space, reservations, chunk allocation, pinned extents. Why:
+//! docs/design/space.md.
 //!
-//! Locks, outer to inner: `chunks`, a group's load lock, tree locks, `groups` and pool lists, a group's state, the
-//! small sets (`dirty`, `pinned`), the ledger. No lock is held while a flusher runs.
+//! Locks, outer to inner: `chunks`, a group's load lock, tree locks, `groups` and pool lists, a
+//! group's state, the small sets (`dirty`, `pinned`), the ledger. No lock is held while a flusher
+//! runs.
 
 mod alloc;
 mod budget;
@@ -61,7 +63,7 @@ pub enum BlockKind {
     System,
 }
 
-/// Who can make space. Called without any lock of this module, in this order.
+/// Makes space. Called without any lock of this module, in this order.
 pub trait Flusher: Send + Sync {
     /// Writes dirty data back, so that what it holds too much comes back.
     fn write_back_data(&self) -> Result<()>;
@@ -152,7 +154,7 @@ impl Space {
         Ok(Arc::new(space))
     }
 
-    /// Who is asked to make space. Without one, what is free now is all there is.
+    /// What is called to make space. Without one, what is free now is all there is.
     pub fn set_flusher(&self, flusher: Weak<dyn Flusher>) {
         *self.flusher.write() = Some(flusher);
     }
@@ -202,7 +204,8 @@ impl Space {
 
     // ---- the commit ----
 
-    /// A tree block that was allocated in this transaction and whose extent item was never made: free again at once.
+    /// A tree block that was allocated in this transaction and whose extent item was never made:
+    /// free again at once.
     pub fn free_block(&self, addr: LogicalAddr) {
         let (group, pool) = self.own_group(addr, self.nodesize_bytes);
         let range = addr.get()..addr.get() + self.nodesize_bytes;
@@ -228,7 +231,8 @@ impl Space {
         }
     }
 
-    /// An extent item left the extent tree; its space is pinned. Called before others can see that it is gone.
+    /// An extent item left the extent tree; its space is pinned. Called before others can see that
+    /// it is gone.
     pub fn extent_removed(&self, addr: LogicalAddr, len_bytes: u64) {
         let Some((group, pool)) = self.group_of(addr, len_bytes) else {
             return self.contradict(Contradiction(format!("an extent item at {addr} in no block group")));
@@ -249,8 +253,8 @@ impl Space {
         }
     }
 
-    /// Allocated and given up within one transaction, never in the extent tree, but perhaps in a log: free after the
-    /// commit.
+    /// Allocated and given up within one transaction, never in the extent tree, but perhaps in a
+    /// log: free after the commit.
     pub fn pin(&self, addr: LogicalAddr, len_bytes: u64) {
         let Some((group, pool)) = self.group_of(addr, len_bytes) else {
             return self.contradict(Contradiction(format!("an extent at {addr} in no block group")));
@@ -267,7 +271,8 @@ impl Space {
         self.is_retirement_wanted() || self.chunks.lock().has_undelivered()
     }
 
-    /// True while a chunk exists that no commit on disk has: what lies in it cannot be reached after a crash.
+    /// True while a chunk exists that no commit on disk has: what lies in it cannot be reached
+    /// after a crash.
     pub fn has_new_chunk(&self) -> bool {
         let chunks = self.chunks.lock();
         chunks.durable < chunks.made
@@ -278,13 +283,14 @@ impl Space {
         self.ledger.pool(self.ledger.meta_pool()).free / self.nodesize_bytes
     }
 
-    /// Sets tree blocks aside out of what is free now: nothing is flushed for it. `None` where there is not enough beside
-    /// what is promised.
+    /// Sets tree blocks aside out of what is free now: nothing is flushed for it. `None` where
+    /// there is not enough beside what is promised.
     pub fn try_reserve_blocks(&self, blocks: u64) -> Option<MetaReservation> {
         self.ledger.try_reserve_meta(blocks, false).ok()
     }
 
-    /// What must change in free-space tree, block group items, chunk tree and device tree since the last call.
+    /// What must change in free-space tree, block group items, chunk tree and device tree since the
+    /// last call.
     ///
     /// Merging these allocates blocks, which changes space again: call until nothing comes.
     pub fn take_edits(&self, _transid: Generation) -> Result<Vec<(TreeId, Key, Edit)>> {
@@ -363,8 +369,8 @@ impl Space {
         self.chunks.lock().retirement.commit_failed();
     }
 
-    /// Takes a free range out, which a log that is replayed has extents in. `type_flag` is the kind of block group that
-    /// these belong in.
+    /// Takes a free range out, which a log that is replayed has extents in. `type_flag` is the kind
+    /// of block group that these belong in.
     pub fn claim(&self, addr: LogicalAddr, len_bytes: u64, type_flag: u64) -> Result<()> {
         let outside = || Error::CorruptTree {
             tree: TreeId::EXTENT,

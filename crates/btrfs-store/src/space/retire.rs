@@ -5,9 +5,11 @@
 //!   serving --------------------> retired -------------> leaving -----------------------> gone, its room is free
 //! ```
 //!
-//! What this guarantees, and why it is enough: docs/design/space.md#groups-that-go. All steps are the committing thread's.
+//! What this guarantees, and why it is enough: docs/design/space.md#groups-that-go. All steps are
+//! the committing thread's.
 //!
-//! Locks: as in [`super`]; whether a group is empty is decided under its state, with the ledger inside.
+//! Locks: as in [`super`]; whether a group is empty is decided under its state, with the ledger
+//! inside.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,15 +25,17 @@ use crate::error::Result;
 use crate::overlay::Edit;
 use crate::volume::Chunk;
 
-/// Groups that one commit removes at most; who still wants room then asks again.
+/// Groups that one commit removes at most; a pool that still needs room asks again.
 const GROUPS_MAX: usize = 64;
-/// Tree blocks that a group's removal copies: a leaf each of the extent (or block group), free-space and device tree, and a
-/// node above; twice that for leaves that melt into their neighbours.
+/// Tree blocks that a group's removal copies: a leaf each of the extent (or block group),
+/// free-space and device tree, and a node above; twice that for leaves that melt into their
+/// neighbours.
 const GROUP_BLOCKS: u64 = 8;
 /// Tree blocks for the paths that all of them share, and the root tree's.
 const PATH_BLOCKS: u64 = 24;
 
-/// Block groups made and removed since the volume was opened. Those removed are counted when their room is free again.
+/// Block groups made and removed since the volume was opened. Those removed are counted when their
+/// room is free again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupStats {
     pub made: u64,
@@ -84,7 +88,8 @@ impl Space {
         }
     }
 
-    /// Asks the next commit to remove what other pools do not need. False where that brings nothing.
+    /// Asks the next commit to remove what other pools do not need. False where that brings
+    /// nothing.
     pub(super) fn want_retired_for(&self, pool: Pool) -> bool {
         // What is under way makes room with the commit that is waited for.
         let is_under_way = self.chunks.lock().retirement.is_under_way();
@@ -100,8 +105,8 @@ impl Space {
         self.retire_for.iter().any(|wanted| wanted.load(Ordering::Acquire))
     }
 
-    /// Takes empty groups out of use where another kind of space asked for room. A commit does this first of all: what it
-    /// frees itself is not free yet.
+    /// Takes empty groups out of use where another kind of space asked for room. A commit does this
+    /// first of all: what it frees itself is not free yet.
     pub fn retire_groups(&self) {
         let is_wanting = |pool: &Pool| self.retire_for[*pool as usize].swap(false, Ordering::AcqRel);
         let wanting: Vec<Pool> = POOLS.into_iter().filter(is_wanting).collect();
@@ -113,8 +118,8 @@ impl Space {
         let mut chunks = self.chunks.lock();
         let mut found: Vec<_> = wanting.into_iter().flat_map(|pool| self.candidates(pool)).collect();
         found.truncate(GROUPS_MAX);
-        // What a removal changes lies in trees that the global reserve covers. Where deleting has used of that, it takes a
-        // promise of its own.
+        // What a removal changes lies in trees that the global reserve covers. Where deleting has
+        // used of that, it takes a promise of its own.
         let is_covered = self
             .ledger
             .meta_holds_with(self.ledger.pool(self.ledger.meta_pool()).addable);
@@ -151,8 +156,8 @@ impl Space {
         chunks.retirement.retired.push(OldChunk { group, chunk });
     }
 
-    /// Empty groups that `wanting` may have the room of, the newest first. The last one of its type and profile stays: it
-    /// says of which profile the next one is.
+    /// Empty groups that `wanting` may have the room of, the newest first. The last one of its type
+    /// and profile stays: it says of which profile the next one is.
     fn candidates(&self, wanting: Pool) -> Vec<(Pool, Arc<Group>)> {
         let mut found = Vec::new();
         for pool in [Pool::Data, Pool::Metadata] {
@@ -192,13 +197,15 @@ impl Space {
         }
     }
 
-    /// A version 1 cache is an inode of the root tree for each group: Linux removes it with the group, we know nothing of it.
+    /// A version 1 cache is an inode of the root tree for each group: Linux removes it with the
+    /// group, we know nothing of it.
     fn has_old_cache(&self, group: &Group) -> Result<bool> {
         let key = Key::new(ObjectId::FREE_SPACE, KeyType::UNTYPED, group.shape.start);
         Ok(self.trees.free_space.is_none() && self.trees.root.get(&key)?.is_some())
     }
 
-    /// Bytes of a pool that stay free when its groups go: metadata keeps what a data chunk would make it have again.
+    /// Bytes of a pool that stay free when its groups go: metadata keeps what a data chunk would
+    /// make it have again.
     fn keep_bytes(&self, pool: Pool) -> u64 {
         match pool {
             Pool::Metadata => self.metadata_wanted_bytes(),

@@ -1,11 +1,13 @@
 //! The bulk merge: sorted edits laid into a tree in one pass.
 //!
-//! Top-down, each block is opened once: its fate is settled with the [`MergeHost`] (rewritten in place, replaced,
-//! shared with a snapshot), its items and the edits that fall into its range are merged, and the result is packed into
-//! as few blocks as it takes. Nothing of it is visible before [`super::Tree::publish`].
+//! Top-down, each block is opened once: its fate is settled with the [`MergeHost`] (rewritten in
+//! place, replaced, shared with a snapshot), its items and the edits that fall into its range are
+//! merged, and the result is packed into as few blocks as it takes. Nothing of it is visible before
+//! [`super::Tree::publish`].
 //!
-//! Packing: items that go to the end of what was there fill leaves to the brim; otherwise the last two leaves share
-//! evenly, so that the next edits find room. Blocks that become small are joined with a neighbour.
+//! Packing: items that go to the end of what was there fill leaves to the brim; otherwise the last
+//! two leaves share evenly, so that the next edits find room. Blocks that become small are joined
+//! with a neighbour.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -25,28 +27,32 @@ use crate::volume::BlockPtr;
 /// Sorted edits that a commit makes itself.
 pub type Edits = Vec<(Key, Edit)>;
 
-/// A block that takes less than one part in this many of its room is joined with a neighbour where both fit.
+/// A block that takes less than one part in this many of its room is joined with a neighbour where
+/// both fit.
 const SMALL_FRACTION: usize = 4;
 
-/// Bytes that two blocks have at most which are joined: a full one would be split again by the next edit.
+/// Bytes that two blocks have at most which are joined: a full one would be split again by the next
+/// edit.
 fn joined_bytes_max(nodesize_bytes: usize) -> usize {
     let capacity = leaf_capacity_bytes(nodesize_bytes);
     capacity - capacity / 8
 }
 
-/// Who hands out and takes back the blocks of a merge: the commit.
+/// Allocates and frees the blocks of a merge: the commit, or the log.
 pub trait MergeHost {
     /// The generation that new blocks carry.
     fn transid(&self) -> Generation;
     /// A new block for the tree, referenced by it from now on.
     fn alloc(&mut self, tree: TreeId, level: u8) -> Result<LogicalAddr>;
-    /// The block's place in the tree goes to others. `Some`: it belongs to this transaction and its address may be
-    /// used again for one of them. `None`: its reference was dropped (or moved, where it is shared).
+    /// The block's place in the tree goes to others. `Some`: it belongs to this transaction and its
+    /// address may be used again for one of them. `None`: its reference was dropped (or moved,
+    /// where it is shared).
     fn replace(&mut self, tree: TreeId, block: &TreeBlock) -> Result<Option<LogicalAddr>>;
     /// A block of this transaction is not needed after all.
     fn release(&mut self, tree: TreeId, addr: LogicalAddr, level: u8) -> Result<()>;
-    /// A leaf that this merge looks at no more, without its checksum. `None`: the host took it, will see to it that it can be read
-    /// once the outcome is published, and [`MergeOutcome::blocks`] does not have it.
+    /// A leaf that this merge looks at no more, without its checksum. `None`: the host took it,
+    /// will see to it that it can be read once the outcome is published, and
+    /// [`MergeOutcome::blocks`] does not have it.
     fn take_full(&mut self, _addr: LogicalAddr, bytes: Vec<u8>) -> Result<Option<Vec<u8>>> {
         Ok(Some(bytes))
     }
@@ -93,8 +99,9 @@ impl Piece<'_> {
     }
 }
 
-/// Items of the checksum tree grow: new checksums are added to the item before them where they continue it, as on the
-/// kernel's side. An item that joins no other costs a header of 25 bytes, for perhaps one checksum of 4.
+/// Items of the checksum tree grow: new checksums are added to the item before them where they
+/// continue it, as on the kernel's side. An item that joins no other costs a header of 25 bytes,
+/// for perhaps one checksum of 4.
 #[derive(Clone, Copy, Debug)]
 struct Joins {
     csum_bytes: usize,
@@ -133,7 +140,8 @@ impl Joins {
     }
 }
 
-/// The largest item of checksums that is made: a quarter of a leaf, so that items pack well whatever else a leaf holds.
+/// The largest item of checksums that is made: a quarter of a leaf, so that items pack well
+/// whatever else a leaf holds.
 pub fn csum_item_bytes_max(store: &NodeStore) -> usize {
     let csum_bytes = store.volume().csum_type().size_bytes();
     store.nodesize_bytes() / 4 / csum_bytes * csum_bytes
@@ -240,8 +248,8 @@ impl<'a> Merger<'a> {
         }
     }
 
-    /// A root carries the number of the transaction that made it one, which its root item or the superblock says, too: a
-    /// child that nobody changed is copied when it becomes the root.
+    /// A root carries the number of the transaction that made it one, which its root item or the
+    /// superblock says, too: a child that did not change is copied when it becomes the root.
     fn as_root(&mut self, top: Child) -> Result<Child> {
         if top.generation == self.host.transid() {
             return Ok(top);
@@ -304,7 +312,8 @@ impl<'a> Merger<'a> {
         Error::CorruptTree { tree: self.tree, what }
     }
 
-    /// A block that this merge made. A stranger's pointer may lead to an address that was free until now.
+    /// A block that this merge made. A stranger's pointer may lead to an address that was free
+    /// until now.
     fn made(&self, child: &Child) -> Result<Option<&TreeBlock>> {
         match self.blocks.get(&child.addr.get()) {
             Some(block) if block.generation() == child.generation && block.level() == child.level => Ok(Some(block)),
@@ -351,7 +360,8 @@ impl<'a> Merger<'a> {
         {
             return Err(self.corrupt(format!("block {}: last key is not below {upper}", ptr.addr)));
         }
-        // Top-down: a shared block's children get their references before they are replaced themselves.
+        // Top-down: a shared block's children get their references before they are replaced
+        // themselves.
         let reuse = self.host.replace(self.tree, &block)?;
         if block.is_leaf() {
             return self.merge_leaf(&block, reuse, edits, upper);
@@ -554,8 +564,8 @@ struct LeafPacker<'b> {
     /// The old leaf's address, for the first new one, if it may be used again.
     reuse: Option<LogicalAddr>,
     made: Vec<Child>,
-    /// The last leaf made, and the bytes used in it. It may become the root, which is looked at again; those before it are not
-    /// the only ones.
+    /// The last leaf made, and the bytes used in it. It may become the root, which is looked at
+    /// again; those before it are not the only ones.
     last: Option<(LogicalAddr, usize, Vec<u8>)>,
 }
 
@@ -598,7 +608,8 @@ impl<'b> LeafPacker<'b> {
         Ok(self.made)
     }
 
-    /// Another leaf comes behind this one: the host may have it, where it is too full to be joined with a neighbour.
+    /// Another leaf comes behind this one: the host may have it, where it is too full to be joined
+    /// with a neighbour.
     fn pass_on(merger: &mut Merger<'_>, (addr, used, bytes): (LogicalAddr, usize, Vec<u8>)) -> Result<()> {
         let is_full = used > joined_bytes_max(merger.nodesize);
         let left = match is_full {

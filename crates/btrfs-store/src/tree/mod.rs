@@ -1,8 +1,10 @@
-//! Trees: reading through overlay and committed blocks with one cursor, and the bulk merge of a commit.
+//! Trees: reading through overlay and committed blocks with one cursor, and the bulk merge of a
+//! commit.
 //!
-//! A [`Tree`] is a root pointer, the active overlay, and during a commit the frozen one. Readers take the tree's lock
-//! for one step (a lookup, a window of a range read); the commit takes it to freeze and to publish the merged root.
-//! Between two steps of a cursor the tree may move on: a cursor sees each key as it is when its window is read.
+//! A [`Tree`] is a root pointer, the active overlay, and during a commit the frozen one. Readers
+//! take the tree's lock for one step (a lookup, a window of a range read); the commit takes it to
+//! freeze and to publish the merged root. Between two steps of a cursor the tree may move on: a
+//! cursor sees each key as it is when its window is read.
 
 mod changes;
 mod cursor;
@@ -29,7 +31,8 @@ use crate::error::Result;
 use crate::overlay::{Edit, ItemBytes, Overlay};
 use crate::volume::BlockPtr;
 
-/// Leaves that a sequential walk reads at once: half a MiB at the usual node size, which is what a device is fast with.
+/// Leaves that a sequential walk reads at once: half a MiB at the usual node size, which is what a
+/// device is fast with.
 const READAHEAD_LEAVES_MAX: usize = 32;
 
 /// An item as a reader gets it: shared bytes, from an overlay or from a leaf.
@@ -141,7 +144,8 @@ impl Tree {
     pub fn floor(&self, key: &Key) -> Result<Option<(Key, Item)>> {
         let state = self.state.read();
         let mut at = *key;
-        // Each round moves `at` below a deleted entry; committed leaves are looked up again only when it leaves them.
+        // Each round moves `at` below a deleted entry; committed leaves are looked up again only
+        // when it leaves them.
         let mut committed: Option<Option<(Key, Item)>> = None;
         loop {
             let active = state.active.range(..=at).next_back();
@@ -193,7 +197,8 @@ impl Tree {
         )
     }
 
-    /// As [`Tree::get`], without what operations of the running transaction have pending: the commit's own view.
+    /// As [`Tree::get`], without what operations of the running transaction have pending: the
+    /// commit's own view.
     pub fn get_committed(&self, key: &Key) -> Result<Option<Item>> {
         let root = self.state.read().root;
         let leaf = self.descend(root, key)?.leaf;
@@ -209,8 +214,8 @@ impl Tree {
         Ok(self.floor_committed(root, key)?.map(|(key, _)| key))
     }
 
-    /// The last key at or below `key` that the running transaction has, or had when it began, or had in between: also one
-    /// that is deleted by now.
+    /// The last key at or below `key` that the running transaction has, or had when it began, or
+    /// had in between: also one that is deleted by now.
     pub fn floor_key_ever(&self, key: &Key) -> Result<Option<Key>> {
         let (root, pending) = {
             let state = self.state.read();
@@ -236,7 +241,8 @@ impl Tree {
         }
     }
 
-    /// Moves the active overlay aside for the commit that begins; `None` when there is nothing to merge.
+    /// Moves the active overlay aside for the commit that begins; `None` when there is nothing to
+    /// merge.
     ///
     /// The caller holds the transaction's gate, so that no operation is half applied.
     pub fn freeze(&self) -> Option<Arc<Overlay>> {
@@ -275,8 +281,8 @@ impl Tree {
         self.descend_with(root, key, |_, _| {})
     }
 
-    /// As [`Tree::descend`] for who will want the leaves behind this one, too, up to the key `to`: where this one has to
-    /// be read, those that the parent names next are read with it.
+    /// As [`Tree::descend`] for a walk that needs the leaves behind this one, too, up to the key
+    /// `to`: where this one has to be read, those that the parent names next are read with it.
     fn descend_in_sequence(&self, root: RootPtr, key: &Key, to: &Key) -> Result<LeafAt> {
         self.descend_with(root, key, |block, slot| {
             if block.level() == 1 && !self.store.holds(&child_ptr(block, slot)) {
@@ -334,8 +340,9 @@ impl Tree {
             if let Some(slot) = slot {
                 return Ok(Some((at.leaf.key(slot), Item::Leaf { block: at.leaf, slot })));
             }
-            // The key lies below this leaf's first item: only the leftmost leaf has nothing before it. A separator in
-            // a node equals its child's first key, so one step to the left is enough.
+            // The key lies below this leaf's first item: only the leftmost leaf has nothing before
+            // it. A separator in a node equals its child's first key, so one step to the left is
+            // enough.
             match at
                 .leaf
                 .item_headers()

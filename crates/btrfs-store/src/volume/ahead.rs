@@ -1,5 +1,5 @@
-//! Reading tree blocks ahead: many at once, each from one copy. What cannot be had this way is left out, and read with all
-//! care ([`Volume::read_block`]) when somebody really wants it.
+//! Reading tree blocks ahead: many at once, each from one copy. What cannot be had this way is left
+//! out, and read with all care ([`Volume::read_block`]) when it is really read.
 
 use std::sync::Arc;
 
@@ -11,8 +11,9 @@ use super::Volume;
 use super::chunk::PhysAddr;
 
 impl Volume {
-    /// Reads and verifies tree blocks in as few requests as their places allow; those that failed are missing. Faults
-    /// are not counted and bad copies not repaired: nobody has asked for these blocks yet.
+    /// Reads and verifies tree blocks in as few requests as their places allow; those that failed
+    /// are missing. Faults are not counted and bad copies not repaired: these blocks were not asked
+    /// for yet.
     pub fn read_blocks_ahead(&self, ptrs: &[BlockPtr], tree: TreeId) -> Vec<TreeBlock> {
         let nodesize_bytes = self.geometry.nodesize_bytes;
         let mut wanted: Vec<(PhysAddr, BlockPtr, Arc<[u8]>)> = Vec::with_capacity(ptrs.len());

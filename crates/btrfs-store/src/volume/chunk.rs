@@ -1,6 +1,6 @@
 //! Chunks and the map from logical to physical addresses.
 //!
-//! The map is immutable; who changes it makes a new one ([`super::Volume::add_chunk`]).
+//! The map is immutable; a change makes a new one ([`super::Volume::add_chunk`]).
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -29,7 +29,8 @@ pub struct ChunkStripe {
     pub dev_uuid: Uuid,
 }
 
-/// A run of logical addresses and its stripes. Checked when made: every address in it maps without overflow.
+/// A run of logical addresses and its stripes. Checked when made: every address in it maps without
+/// overflow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     logical: LogicalAddr,
@@ -208,8 +209,9 @@ impl Chunk {
         addr >= self.logical && addr < self.end()
     }
 
-    /// The longest contiguous piece from `addr`, which lies in the chunk, of at most `len_bytes`. The one place where a
-    /// logical address becomes physical: stripes go round the groups of copies, row by row.
+    /// The longest contiguous piece from `addr`, which lies in the chunk, of at most `len_bytes`.
+    /// The one place where a logical address becomes physical: stripes go round the groups of
+    /// copies, row by row.
     fn piece(&self, addr: LogicalAddr, len_bytes: u64) -> Piece {
         let into = addr.get() - self.logical.get();
         let copies = self.profile.copies();

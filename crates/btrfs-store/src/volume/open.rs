@@ -1,4 +1,4 @@
-//! Opening: superblocks, the system chunks in them, the chunk tree, and who is missing.
+//! Opening: superblocks, the system chunks in them, the chunk tree, and missing devices.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -167,8 +167,8 @@ fn system_chunks(superblock: &Superblock, sectorsize_bytes: u32) -> Result<Chunk
     Ok(map)
 }
 
-/// Reads the whole chunk tree. Each level is lower than the one above, and the keys of a block stay between those of its
-/// parent's pointers, so no block can be met twice on a level: the walk ends.
+/// Reads the whole chunk tree. Each level is lower than the one above, and the keys of a block stay
+/// between those of its parent's pointers, so no block can be met twice on a level: the walk ends.
 fn walk_chunk_tree(volume: &mut Volume, superblock: &Superblock) -> Result<ChunkTree> {
     let root = BlockPtr {
         addr: superblock.chunk_root.into(),

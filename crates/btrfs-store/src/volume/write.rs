@@ -1,18 +1,20 @@
 //! Writing by logical address: all copies, barriers, superblocks.
 //!
-//! *Failing devices.* A write is taken when at least one copy of every byte was taken; a copy that was not is counted
-//! against its device ([`super::DeviceInfo::faults`]), which is read last from then on. A barrier must make good what it
-//! acknowledges: it succeeds when every device flushed, or when every chunk keeps a copy of every byte on devices that
-//! never lost a write or a barrier since the volume was opened. (To remember less, such as failures since the last
-//! barrier, would let write X be lost on one device and the barrier that covers X on the other.) Once a barrier has
-//! failed, bytes may be lost that a later barrier cannot bring back: all later ones fail too.
+//! *Failing devices.* A write is taken when at least one copy of every byte was taken; a copy that
+//! was not is counted against its device ([`super::DeviceInfo::faults`]), which is read last from
+//! then on. A barrier must make good what it acknowledges: it succeeds when every device flushed,
+//! or when every chunk keeps a copy of every byte on devices that never lost a write or a barrier
+//! since the volume was opened. (To remember less, such as failures since the last barrier, would
+//! let write X be lost on one device and the barrier that covers X on the other.) Once a barrier
+//! has failed, bytes may be lost that a later barrier cannot bring back: all later ones fail too.
 //!
-//! *Superblocks.* Who opens the volume believes the highest generation. A device that did not take a superblock does no
-//! harm when the new one is of a newer generation; when only the log changed (same generation), two devices would
-//! disagree and the older log might win. That is an error, and the caller commits instead.
+//! *Superblocks.* The highest generation wins when the volume is opened. A device that did not take
+//! a superblock does no harm when the new one is of a newer generation; when only the log changed
+//! (same generation), two devices would disagree and the older log might win. That is an error, and
+//! the caller commits instead.
 //!
-//! A write of a superblock that fails may have torn the one before, which alone leads to the log. Where nobody has the new
-//! one, the one before is put back (docs/design/transactions.md, X8).
+//! A write of a superblock that fails may have torn the one before, which alone leads to the log.
+//! Where no device has the new one, the one before is put back (docs/design/transactions.md, X8).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,8 +53,8 @@ impl Volume {
         if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    /// Writes to all copies, batched over the devices; the ranges must not overlap. Not durable before
-    /// [`Volume::flush`].
+    /// Writes to all copies, batched over the devices; the ranges must not overlap. Not durable
+    /// before [`Volume::flush`].
     ///
     /// # Errors
     /// When some byte was taken by no device. Others may have been written.
@@ -110,8 +112,8 @@ impl Volume {
         present.filter_map(|device| device.discard_granularity_bytes()).max()
     }
 
-    /// Tells the devices that a range is not needed any more. Gives the bytes, those of all copies on devices that
-    /// discard.
+    /// Tells the devices that a range is not needed any more. Gives the bytes, those of all copies
+    /// on devices that discard.
     ///
     /// # Errors
     /// The first one of a device. The others were told.
@@ -155,7 +157,8 @@ impl Volume {
     /// Barrier on all devices.
     ///
     /// # Errors
-    /// When something written before is not durable; see the module's page. The volume is then lost for writing.
+    /// When something written before is not durable; see the module's page. The volume is then lost
+    /// for writing.
     pub fn flush(&self) -> Result<()> {
         self.require_writable()?;
         let jobs: Vec<_> = self
@@ -197,17 +200,19 @@ impl Volume {
         }
     }
 
-    /// Writes all copies of the superblock on all devices (each with its own device item), without a barrier.
+    /// Writes all copies of the superblock on all devices (each with its own device item), without
+    /// a barrier.
     pub fn write_superblocks(&self, superblock: &Superblock) -> Result<()> {
         self.write_superblock_copies(superblock, SuperblockCopies::All)
     }
 
-    /// Writes copies of the superblock on all devices, the first copies before the others, without a barrier.
-    /// Checksum, place and device item are filled in here, and features that came into use.
+    /// Writes copies of the superblock on all devices, the first copies before the others, without
+    /// a barrier. Checksum, place and device item are filled in here, and features that came into
+    /// use.
     ///
     /// # Errors
-    /// When no device took it, or when one did not and holds a superblock of this generation. Devices that did not take it
-    /// have the one before, if they took that.
+    /// When no device took it, or when one did not and holds a superblock of this generation.
+    /// Devices that did not take it have the one before, if they took that.
     pub fn write_superblock_copies(&self, superblock: &Superblock, which: SuperblockCopies) -> Result<()> {
         self.require_writable()?;
         let mut superblock = *superblock;
@@ -241,7 +246,8 @@ impl Volume {
             }
         }
         if which == SuperblockCopies::All {
-            // Where the first copy failed it may be torn: then the mirrors, as they are, are all that is left.
+            // Where the first copy failed it may be torn: then the mirrors, as they are, are all
+            // that is left.
             for (member, device) in &first_copies {
                 let size_bytes = device.size_bytes().min(member.total_bytes());
                 for at in superblocks::offsets(size_bytes).skip(1) {
@@ -262,9 +268,9 @@ impl Volume {
         }
     }
 
-    /// Gives devices the superblock back that they had before they did not take one. What it leads to is whole: until
-    /// a commit is durable, nothing of the one before, or of its log, is written again. One attempt; where it fails, too,
-    /// the mirrors are left, of the last commit.
+    /// Gives devices the superblock back that they had before they did not take one. What it leads
+    /// to is whole: until a commit is durable, nothing of the one before, or of its log, is written
+    /// again. One attempt; where it fails, too, the mirrors are left, of the last commit.
     fn put_back(&self, failed: &[(&Arc<Member>, &Arc<dyn BlockDevice>)]) {
         let last = self.superblock.read().generation;
         for (member, device) in failed {
@@ -273,7 +279,7 @@ impl Volume {
                 continue;
             };
             let put = self.put_superblock(before, member, device.as_ref(), SUPERBLOCK_OFFSETS[0]);
-            // Barrier: who hears of the error may rely on what was synced before.
+            // Barrier: a caller that gets the error may rely on what was synced before.
             let put = put.and_then(|_| {
                 device.flush().map_err(|error| {
                     member.count(DeviceFault::Flush);
@@ -321,7 +327,8 @@ impl Volume {
     }
 }
 
-/// Writes one device's part. Where the batch fails, each write of it is tried alone, to know which are lost.
+/// Writes one device's part. Where the batch fails, each write of it is tried alone, to know which
+/// are lost.
 fn run_job(job: &Job<'_, '_>, taken: &[AtomicUsize]) -> Option<Error> {
     let device = job.member.device.as_ref()?;
     let batch = device.write_batch(&job.ops);

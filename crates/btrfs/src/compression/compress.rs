@@ -32,8 +32,8 @@ pub(crate) fn feature(algorithm: Algorithm) -> u64 {
     }
 }
 
-/// What the property `btrfs.compression` says: an algorithm, perhaps with a level; what else follows says nothing.
-/// Without a level it has the mount's, where that is of the same algorithm.
+/// What the property `btrfs.compression` says: an algorithm, perhaps with a level; what else
+/// follows says nothing. Without a level it has the mount's, where that is of the same algorithm.
 pub(crate) fn of_property(value: &[u8], mounted: Option<Compression>) -> Option<Compression> {
     let algorithm = Algorithm::at_start_of(value)?;
     let named = std::str::from_utf8(value).ok().filter(|text| text.contains(':'));
@@ -53,7 +53,7 @@ pub struct CompressPolicy {
 /// Streams of two groups of extents.
 static STREAMS: Spares = Spares::new(256);
 
-/// Takes the memory of a stream back that nobody needs any more.
+/// Takes the memory of a stream back that is not needed any more.
 pub(crate) fn recycle(stream: Vec<u8>) {
     STREAMS.give(stream);
 }
@@ -61,8 +61,9 @@ pub(crate) fn recycle(stream: Vec<u8>) {
 /// The memory of compressors: larger than what it compresses, and slow to make, so that it is kept.
 #[derive(Default)]
 pub struct Encoder {
-    /// Where streams are made, before they get memory of their own size: new memory for the longest that one may be costs a fifth
-    /// of LZO's time, most of it for pages that the stream does not reach.
+    /// Where streams are made, before they get memory of their own size: new memory for the longest
+    /// that one may be costs a fifth of LZO's time, most of it for pages that the stream does not
+    /// reach.
     out: Vec<u8>,
     zlib: Option<(i32, Compress)>,
     zstd: Option<(i32, ZstdCompressor<'static>)>,
@@ -70,7 +71,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Compresses a whole extent, if the result has at most `limit_bytes`. It has room for zeros up to a whole block.
+    /// Compresses a whole extent, if the result has at most `limit_bytes`. It has room for zeros up
+    /// to a whole block.
     pub fn compress(&mut self, how: Compression, data: &[u8], limit_bytes: usize) -> Option<Vec<u8>> {
         let mut out = std::mem::take(&mut self.out);
         let len = match how.algorithm() {
@@ -98,8 +100,9 @@ impl Encoder {
         match stream.compress(data, out, FlushCompress::Finish) {
             Ok(Status::StreamEnd) => usize::try_from(stream.total_out()).ok(),
             Ok(Status::Ok | Status::BufError) | Err(_) => {
-                // A stream that was not finished cannot be used again: zlib-rs 0.6 forgets at a reset that a block of
-                // level 1 was begun, and the next stream would lack its beginning.
+                // A stream that was not finished cannot be used again: zlib-rs 0.6 forgets at a
+                // reset that a block of level 1 was begun, and the next stream would lack its
+                // beginning.
                 self.zlib = None;
                 None
             }
@@ -156,7 +159,7 @@ fn with_len(out: &mut Vec<u8>, len: usize) -> &mut [u8] {
     &mut out[..len]
 }
 
-/// Encoders that nobody uses now.
+/// Encoders that are not in use.
 #[derive(Default)]
 pub(crate) struct Encoders(Mutex<Vec<Encoder>>);
 
@@ -281,7 +284,8 @@ mod tests {
         }
     }
 
-    /// Of data that compresses little, with limits that are met or not, one after the other with the same encoder.
+    /// Of data that compresses little, with limits that are met or not, one after the other with
+    /// the same encoder.
     #[test]
     fn what_an_encoder_saw_before_does_not_matter() {
         let mut dice = Dice::new(5);

@@ -16,7 +16,8 @@ use super::lzo::{self, LzoError};
 pub const COMPRESSED_EXTENT_BYTES_MAX: usize = 128 << 10;
 /// LZO: the file is compressed in pieces of a sector each.
 pub(crate) const LZO_SEGMENT_BYTES: usize = 4096;
-/// LZO: a length of four bytes stands before the whole and before each segment, and never crosses a sector's end.
+/// LZO: a length of four bytes stands before the whole and before each segment, and never crosses a
+/// sector's end.
 pub(crate) const LZO_LENGTH_BYTES: usize = 4;
 /// The most that LZO1X makes of a segment that does not compress: a sixteenth more, and some.
 const LZO_SEGMENT_COMPRESSED_BYTES_MAX: usize = LZO_SEGMENT_BYTES + LZO_SEGMENT_BYTES / 16 + 64 + 3 + 2;
@@ -58,7 +59,8 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Room for what an extent has on disk; what is in it means nothing. Longer ones than there can be are cut off.
+    /// Room for what an extent has on disk; what is in it means nothing. Longer ones than there can
+    /// be are cut off.
     pub(crate) fn raw(&mut self, len_bytes: u64) -> &mut [u8] {
         let len = len_bytes.min(COMPRESSED_EXTENT_BYTES_MAX as u64) as usize;
         if self.raw.len() < len {
@@ -82,8 +84,9 @@ impl Decoder {
         done
     }
 
-    /// Decompresses a whole extent, or an inline one, into all of `out`: where the stream holds less, the rest is zeros
-    /// (the kernel compresses to the end of the file and fills up so), more is cut off.
+    /// Decompresses a whole extent, or an inline one, into all of `out`: where the stream holds
+    /// less, the rest is zeros (the kernel compresses to the end of the file and fills up so), more
+    /// is cut off.
     pub fn decompress(
         &mut self,
         compression_type: u8,
@@ -107,7 +110,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// In one call where the stream ends within `out`; else, and where something is wrong, in the way that can say so.
+    /// In one call where the stream ends within `out`; else, and where something is wrong, in the
+    /// way that can say so.
     fn zlib(&mut self, compressed: &[u8], out: &mut [u8]) -> Result<usize, DecompressError> {
         let stream = self.zlib.get_or_insert_with(|| Decompress::new(true));
         stream.reset(true);
@@ -119,7 +123,8 @@ impl Decoder {
         read_up_to(flate2::bufread::ZlibDecoder::new(compressed), out, "zlib")
     }
 
-    /// In one call where that is possible; else, and where something is wrong, in the way that can say so.
+    /// In one call where that is possible; else, and where something is wrong, in the way that can
+    /// say so.
     fn zstd(&mut self, compressed: &[u8], out: &mut [u8]) -> Result<usize, DecompressError> {
         if let Some(frame) = whole_zstd_frame(compressed)
             && let Ok(len) = self.zstd.get_or_insert_with(DCtx::create).decompress(out, frame)
@@ -130,7 +135,7 @@ impl Decoder {
     }
 }
 
-/// Decoders that nobody uses now.
+/// Decoders that are not in use.
 #[derive(Default)]
 pub(crate) struct Decoders(Mutex<Vec<Decoder>>);
 
@@ -157,9 +162,11 @@ impl fmt::Debug for Decoders {
     }
 }
 
-/// The first frame, where its window is its content. (A window of its own has a size that must be looked at first.)
+/// The first frame, where its window is its content. (A window of its own has a size that must be
+/// looked at first.)
 fn whole_zstd_frame(compressed: &[u8]) -> Option<&[u8]> {
-    /// Offset of the frame header descriptor (RFC 8878), and its bit for frames whose window is their content.
+    /// Offset of the frame header descriptor (RFC 8878), and its bit for frames whose window is
+    /// their content.
     const DESCRIPTOR: usize = 4;
     const SINGLE_SEGMENT: u8 = 1 << 5;
     compressed.get(DESCRIPTOR).filter(|byte| *byte & SINGLE_SEGMENT != 0)?;
@@ -196,8 +203,9 @@ fn zstd_stream(compressed: &[u8], out: &mut [u8]) -> Result<usize, DecompressErr
     read_up_to(decoder, out, "zstd")
 }
 
-/// btrfs's frame: the length of the whole, then segments, each with its length before it. A length does not cross the
-/// end of a sector: where fewer than four bytes are left in one, they are padding.
+/// btrfs's frame: the length of the whole, then segments, each with its length before it. A length
+/// does not cross the end of a sector: where fewer than four bytes are left in one, they are
+/// padding.
 fn lzo_frame(compressed: &[u8], out: &mut [u8]) -> Result<usize, DecompressError> {
     let length_at = |at: usize| -> Option<usize> {
         let bytes = compressed.get(at..)?.first_chunk::<LZO_LENGTH_BYTES>()?;
@@ -240,7 +248,8 @@ fn lzo_frame(compressed: &[u8], out: &mut [u8]) -> Result<usize, DecompressError
     Ok(len.min(out.len()))
 }
 
-/// Decodes a segment to the start of `out`, and returns how long it is, also where that is more than there is room for.
+/// Decodes a segment to the start of `out`, and returns how long it is, also where that is more
+/// than there is room for.
 fn lzo_segment(segment: &[u8], out: &mut [u8]) -> Result<usize, LzoError> {
     if out.len() >= LZO_SEGMENT_BYTES {
         return lzo::decode(segment, out, LZO_SEGMENT_BYTES);
@@ -364,7 +373,8 @@ mod tests {
         }
     }
 
-    /// As the kernel writes a file of 4097 bytes that end three, two, one bytes before a sector does: nobody could read it.
+    /// As the kernel writes a file of 4097 bytes that end three, two, one bytes before a sector
+    /// does: such an extent could not be read.
     #[test]
     fn padding_behind_the_last_lzo_segment_is_part_of_the_frame() {
         use super::super::lzo_encode::{Table, encode};

@@ -38,7 +38,8 @@ pub(super) struct Plan<'t> {
     pub(super) staged: Staged<'t>,
 }
 
-/// Makes an inode under a name. Errors: `Exists`, `NotFound` (the directory is unlinked), `NoSpace`, ...
+/// Makes an inode under a name. Errors: `Exists`, `NotFound` (the directory is unlinked),
+/// `NoSpace`, ...
 pub fn create(
     files: &Files,
     caller: &Caller<'_>,
@@ -87,7 +88,7 @@ pub fn create(
     note_name(dir, name);
     touch_dir(&mut state, join.generation(), now, name.len(), 0);
     staged.put(dir.key(), dir.item_bytes(&state));
-    // Before its name can be seen: who looks that up would load an inode of his own.
+    // Before its name can be seen: a lookup of it would load another inode object.
     files.objects().inodes.insert_new(inode.clone());
     join.apply(staged.into_batch(), space);
     drop(state);

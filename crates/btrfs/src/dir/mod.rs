@@ -1,8 +1,9 @@
 //! Directories: names, and every operation that makes, moves or removes one.
 //!
-//! All operations have one shape: reserve space; lock the inodes; prepare (look up, check, stage items: may fail); join
-//! the transaction; change attributes and apply everything as one batch, which cannot fail. Items carry the number of
-//! the transaction, so preparing is done once more in the rare case that a commit came between ([`prepare_and_join`]).
+//! All operations have one shape: reserve space; lock the inodes; prepare (look up, check, stage
+//! items: may fail); join the transaction; change attributes and apply everything as one batch,
+//! which cannot fail. Items carry the number of the transaction, so preparing is done once more in
+//! the rare case that a commit came between ([`prepare_and_join`]).
 //!
 //! Looking up and listing take no inode lock: an item is read as a whole.
 
@@ -36,7 +37,8 @@ use crate::subvol;
 pub(crate) const FIRST_INDEX: u64 = 2;
 /// The last index that can be listed: cookies are one higher, and signed in the kernel's world.
 pub(crate) const LAST_INDEX: u64 = i64::MAX as u64 - 1;
-/// Directories on the way up that a path can have: more means that the volume's directories form a ring.
+/// Directories on the way up that a path can have: more means that the volume's directories form a
+/// ring.
 const DEPTH_MAX: usize = 1 << 16;
 
 /// The index that the next name in a directory gets. It counts as used when [`note_name`] says so.
@@ -45,8 +47,8 @@ fn next_index(dir: &Inode) -> Result<u64> {
     if known != 0 {
         return Ok(known);
     }
-    // A number that a name gave back in this transaction is not used again in it: where a log says whose it is now, replay
-    // would take it from the one who has it in the last commit.
+    // A number that a name gave back in this transaction is not used again in it: where a log says
+    // whose it is now, replay would take it from the inode that has it in the last commit.
     let end = names::index_key(dir.ino, u64::MAX);
     let last = dir.tree.floor_key_ever(&end)?;
     let next = match last.filter(|key| key.objectid == end.objectid && key.ty == end.ty) {
@@ -59,13 +61,14 @@ fn next_index(dir: &Inode) -> Result<u64> {
     Ok(next)
 }
 
-/// Listings show the names that there are now, and none that come later, until this is called again.
+/// Listings show the names that there are now, and none that come later, until this is called
+/// again.
 pub fn begin_listing(dir: &Inode) -> Result<()> {
     let known = dir.dir.next_index.load(Ordering::Acquire);
     let end = if known != 0 {
         known
     } else {
-        // Who finds it out sets it: nobody may make a name meanwhile.
+        // The thread that finds it out sets it: no name may be made meanwhile.
         let _lock = dir.lock.read();
         match next_index(dir) {
             Ok(next) => next,
@@ -144,7 +147,8 @@ pub fn lookup(files: &Files, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc
     }
 }
 
-/// The directory above a directory, in its own subvolume or above its root; `None` above the top level.
+/// The directory above a directory, in its own subvolume or above its root; `None` above the top
+/// level.
 pub fn parent_of(files: &Files, dir: &Inode) -> Result<Option<(TreeId, ObjectId)>> {
     if let Some(parent) = dir.dir.placeholder_parent.get() {
         return Ok(Some((dir.tree.id(), *parent)));

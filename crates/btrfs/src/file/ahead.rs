@@ -1,9 +1,10 @@
 //! Reading ahead, for callers without a kernel that does it.
 //!
-//! Who reads a file in order in small steps comes, every 128 KiB, to a compressed extent that nobody has decompressed yet: work for
-//! one processor, while the others idle. Such a step takes some of the extents that follow along, and shares them with the helpers as
-//! a large read shares its own. So nothing is under way when nobody reads, no error is seen that nobody asked for, and
-//! what is kept has the bound of all [decompressed extents](super::FileShared). Plain data is left to the device's cache.
+//! Sequential small reads come, every 128 KiB, to a compressed extent that is not decompressed yet:
+//! work for one processor, while the others idle. Such a step takes some of the extents that follow
+//! along, and shares them with the helpers as a large read shares its own. So nothing is under way
+//! without a reader, no error is seen that no read asked for, and what is kept has the bound of all
+//! [decompressed extents](super::FileShared). Plain data is left to the device's cache.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,12 +32,12 @@ pub(super) fn goes_on(files: &Files, inode: &Arc<Inode>, range: Range<u64>) -> b
     is_wanted && range.end - range.start < STEP_BYTES && inode.data.ahead.lock().goes_on(range)
 }
 
-/// The compressed extents behind one that has to be decompressed now, that are to be decompressed with it. The caller holds the
-/// operation lock.
+/// The compressed extents behind one that has to be decompressed now, that are to be decompressed
+/// with it. The caller holds the operation lock.
 pub(super) fn extents(files: &Files, inode: &Arc<Inode>, first: &Extent) -> Vec<(Extent, OnDisk)> {
     let count = inode.data.ahead.lock().grow(first.start) - 1;
     let mut found = Vec::new();
-    // What cannot be read is for who comes to it.
+    // An error is left to the read that comes to it.
     let Ok(ready) = find(files, inode, first, count, &mut found) else {
         return Vec::new();
     };

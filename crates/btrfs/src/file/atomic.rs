@@ -1,4 +1,5 @@
-//! Atomic groups: writes to one file or several that appear all or not at all, to other readers and after a crash.
+//! Atomic groups: writes to one file or several that appear all or not at all, to other readers and
+//! after a crash.
 //!
 //! ```text
 //!   write --> staged in memory, whole blocks, space reserved
@@ -6,12 +7,13 @@
 //!                | dropped: nothing has happened
 //! ```
 //!
-//! Data of a group always goes to new extents, whatever the file is marked with: writing in place cannot be undone by a
-//! crash. The batch belongs to one transaction, so that the group is durable with the next commit or log of it; who
-//! wants that now syncs afterwards ([`crate::fs::Fs::commit_group`]).
+//! Data of a group always goes to new extents, whatever the file is marked with: writing in place
+//! cannot be undone by a crash. The batch belongs to one transaction, so that the group is durable
+//! with the next commit or log of it; a caller that wants that now syncs afterwards
+//! ([`crate::fs::Fs::commit_group`]).
 //!
-//! A group holds whole blocks as they were when it first wrote into them: writes of others into these blocks between
-//! then and the end of the group are overwritten.
+//! A group holds whole blocks as they were when it first wrote into them: writes of others into
+//! these blocks between then and the end of the group are overwritten.
 //!
 //! Locks: as [`super`] says; of several inodes each kind is taken in the order of (tree, number).
 
@@ -110,8 +112,8 @@ impl Group {
         }
     }
 
-    /// Adds a write. Errors: `NoSpace`, `FileTooBig` (the file, or more than [`GROUP_BYTES_MAX`] in open groups); the
-    /// group is then as before.
+    /// Adds a write. Errors: `NoSpace`, `FileTooBig` (the file, or more than [`GROUP_BYTES_MAX`] in
+    /// open groups); the group is then as before.
     pub fn write(&mut self, files: &Files, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
         files.store().txn().check_writable()?;
         if files.store().volume().is_read_only() {
@@ -152,7 +154,7 @@ impl Group {
         Ok(())
     }
 
-    /// Who wrote to the file may not keep its set-id bits: they go when the group happens.
+    /// A writer of the file may not keep its set-id bits: they go when the group is applied.
     pub fn strip(&mut self, inode: &Inode, strips: Strips) {
         if let Some(staged) = self.files.get_mut(&id_of(inode)) {
             staged.strips = staged.strips.max(strips);
@@ -164,7 +166,8 @@ impl Group {
         self.files.values().map(|staged| &staged.inode)
     }
 
-    /// What the file holds in the blocks that a write covers in part and the group does not hold yet.
+    /// What the file holds in the blocks that a write covers in part and the group does not hold
+    /// yet.
     fn load_edges(&self, files: &Files, inode: &Arc<Inode>, at: u64, end: u64) -> Result<Vec<(u64, Vec<u8>)>> {
         let staged = self.files.get(&id_of(inode));
         let is_held = |block: u64| staged.is_some_and(|s| s.blocks.next_dirty(block) == Some(block));
@@ -216,15 +219,16 @@ impl Group {
         staged.is_some_and(|s| s.blocks.next_dirty(range.start).is_some_and(|at| at < range.end))
     }
 
-    /// Makes the group part of the running transaction, whole, and returns the files; where it fails, nothing of the
-    /// group has happened. Not durable yet. Files that are gone since are left out.
+    /// Makes the group part of the running transaction, whole, and returns the files; where it
+    /// fails, nothing of the group has happened. Not durable yet. Files that are gone since are
+    /// left out.
     pub fn apply(mut self, files: &Files) -> Result<Vec<Arc<Inode>>> {
         let opened = Opened::all(
             files,
             self.close,
             self.files.values().map(|s| s.inode.clone()).collect(),
         );
-        // Whoever collected the group may have let go of files that lost their last name.
+        // The caller may have closed files since that lost their last name.
         self.files.retain(|_, staged| !staged.inode.refs.is_deleting());
         let inodes: Vec<Arc<Inode>> = self.files.values().map(|s| s.inode.clone()).collect();
         // Most of it without holding anybody up.
@@ -232,7 +236,7 @@ impl Group {
             writeback::flush(files, inode)?;
         }
         let ops: Vec<_> = inodes.iter().map(|inode| inode.lock.write()).collect();
-        // Nobody writes any more. What was written before the group lies on disk before it.
+        // No writes come any more. What was written before the group lies on disk before it.
         for staged in self.files.values_mut() {
             writeback::flush(files, &staged.inode)?;
             staged.rewrite_old_end(files)?;
@@ -259,8 +263,8 @@ impl Group {
         Ok(inodes)
     }
 
-    /// Writes all data to new extents; what is to change of each file, in order, with the space and the locks for that. What was
-    /// allocated is in `allocated`, also when an error is returned.
+    /// Writes all data to new extents; what is to change of each file, in order, with the space and
+    /// the locks for that. What was allocated is in `allocated`, also when an error is returned.
     fn prepare<'i>(
         &mut self,
         files: &Files,
@@ -289,8 +293,8 @@ impl Group {
 }
 
 impl Staged {
-    /// Where the file grows, what lies behind its old end must be zero and not inline any more, no data is left in the gap, and it has
-    /// hole items where the volume wants them.
+    /// Where the file grows, what lies behind its old end must be zero and not inline any more, no
+    /// data is left in the gap, and it has hole items where the volume wants them.
     fn rewrite_old_end(&mut self, files: &Files) -> Result<()> {
         let size = self.inode.attr.lock().attr.size;
         if self.end <= size {

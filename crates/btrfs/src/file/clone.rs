@@ -1,4 +1,5 @@
-//! Clones: ranges of one file that share their extents with another, or with another range of the same.
+//! Clones: ranges of one file that share their extents with another, or with another range of the
+//! same.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,14 +52,16 @@ pub(super) fn lock_both<'a>(src: &'a Arc<Inode>, dst: &'a Arc<Inode>) -> Locks<'
     }
 }
 
-/// Two ranges of the same length, `src` and `dst` in bytes of their files, that shall share extents.
+/// Two ranges of the same length, `src` and `dst` in bytes of their files, that shall share
+/// extents.
 pub(super) struct Ranges {
     pub src: Range<u64>,
     pub dst: Range<u64>,
 }
 
 impl Ranges {
-    /// `Invalid`: they do not begin at blocks, wrap around, or the first goes beyond the end of its file.
+    /// `Invalid`: they do not begin at blocks, wrap around, or the first goes beyond the end of its
+    /// file.
     fn new(src_offset: u64, src_size: u64, dst_offset: u64, len_bytes: u64) -> Result<Self> {
         if !(src_offset | dst_offset).is_multiple_of(BLOCK) {
             return Err(Outcome::Invalid.into());
@@ -80,13 +83,14 @@ impl Ranges {
     }
 }
 
-/// Shares `len_bytes` of `src` with `dst` (FICLONERANGE): offsets aligned to blocks, and the end too, unless it is the
-/// end of the source and not before that of the target. Zero bytes mean all to the end of the source. What is
-/// preallocated in the source is so in the target.
+/// Shares `len_bytes` of `src` with `dst` (FICLONERANGE): offsets aligned to blocks, and the end
+/// too, unless it is the end of the source and not before that of the target. Zero bytes mean all
+/// to the end of the source. What is preallocated in the source is so in the target.
 ///
-/// Set-id bits of the target go, as after a write by somebody who may not keep them.
+/// Set-id bits of the target go, as after a write without the right to keep them.
 ///
-/// `Invalid`: misaligned, beyond the end of the source or of the largest file, overlapping in one file, or only one of both has checksums.
+/// `Invalid`: misaligned, beyond the end of the source or of the largest file, overlapping in one
+/// file, or only one of both has checksums.
 pub fn clone_range(
     files: &Files,
     src: &Arc<Inode>,
@@ -115,7 +119,8 @@ pub fn clone_as(
     clone_counted(files, src, dst, len_bytes, ctx, &mut 0)
 }
 
-/// As [`clone_as`]; `done_bytes` are shared in the end, all or those of the steps before the one that failed.
+/// As [`clone_as`]; `done_bytes` are shared in the end, all or those of the steps before the one
+/// that failed.
 fn clone_counted(
     files: &Files,
     (src, src_offset): (&Arc<Inode>, u64),
@@ -133,7 +138,7 @@ fn clone_counted(
     let Some(ranges) = check(src, src_offset, dst, dst_offset, len_bytes)? else {
         return Ok(());
     };
-    // Nobody writes to the source while we hold its lock, so that it stays clean.
+    // The lock keeps writers of the source out, so that it stays clean.
     writeback::flush(files, src)?;
     if dst_offset > dst_size {
         let old_end = reservation.split(old_end_bytes(dst_size, dst_offset));
@@ -142,7 +147,8 @@ fn clone_counted(
     share(files, src, dst, &ranges, Some(reservation), Some(ctx), done_bytes)
 }
 
-/// Both files locked, and the space for what cannot be shared: none, as a rule, so that a full volume can share.
+/// Both files locked, and the space for what cannot be shared: none, as a rule, so that a full
+/// volume can share.
 fn lock_with_space<'a>(
     files: &Files,
     src: &'a Arc<Inode>,
@@ -159,7 +165,8 @@ fn lock_with_space<'a>(
     }
 }
 
-/// What the content of inline data takes, which is copied: also that of data that may become so yet.
+/// What the content of inline data takes, which is copied: also that of data that may become so
+/// yet.
 fn inline_bytes(src: &Inode, offset: u64) -> Result<u64> {
     if offset > 0 {
         return Ok(0);
@@ -196,7 +203,8 @@ fn check(
     let ranges = Ranges::new(src_offset, src_size, dst_offset, len_bytes)?;
     let ends_with_source = ranges.src.end == src_size && ranges.dst.end >= dst_size;
     let overlaps = Arc::ptr_eq(src, dst) && ranges.overlap();
-    // A clone has no part of it that would fit: Linux, too, calls one that goes beyond the largest file invalid and not too big.
+    // A clone has no part of it that would fit: Linux, too, calls one that goes beyond the largest
+    // file invalid and not too big.
     let fits = ranges.dst.end <= FILE_BYTES_MAX;
     if !fits || overlaps || !(len_bytes.is_multiple_of(BLOCK) || ends_with_source) {
         return Err(Outcome::Invalid.into());
@@ -204,7 +212,8 @@ fn check(
     Ok(Some(ranges))
 }
 
-/// Would [`clone_range`] change anything, with the files as they are? Errors: its own, as far as they are plain by now.
+/// Would [`clone_range`] change anything, with the files as they are? Errors: its own, as far as
+/// they are plain by now.
 pub fn clones_anything(
     src: &Arc<Inode>,
     src_offset: u64,
@@ -215,8 +224,8 @@ pub fn clones_anything(
     Ok(check(src, src_offset, dst, dst_offset, len_bytes)?.is_some())
 }
 
-/// Shares `len_bytes` of `src` with `dst` if all of them are the same (FIDEDUPERANGE): like the kernel's btrfs, with both files
-/// locked meanwhile, however many they are. Times stay as they are.
+/// Shares `len_bytes` of `src` with `dst` if all of them are the same (FIDEDUPERANGE): like the
+/// kernel's btrfs, with both files locked meanwhile, however many they are. Times stay as they are.
 ///
 /// `Invalid`: as [`clone_range`], and ranges beyond the end of either file.
 pub fn dedupe_range(
@@ -249,7 +258,8 @@ pub fn dedupe_range(
     if Arc::ptr_eq(src, dst) && ranges.overlap() {
         return Err(Outcome::Invalid.into());
     }
-    // What is compared is what will be shared: data in flight may be lost yet, and the target would get what was there before.
+    // What is compared is what will be shared: data in flight may be lost yet, and the target would
+    // get what was there before.
     writeback::flush(files, src)?;
     if !is_same(files, src, dst, &ranges)? {
         return Ok(Dedupe::Differs);
@@ -280,8 +290,8 @@ fn may_share(src: &Arc<Inode>, dst: &Arc<Inode>) -> bool {
     src.flags() & flags::NODATASUM == dst.flags() & flags::NODATASUM
 }
 
-/// Shares whole blocks, step by step, and counts the bytes; the size of the target follows, and its times where it is meant as a
-/// write.
+/// Shares whole blocks, step by step, and counts the bytes; the size of the target follows, and its
+/// times where it is meant as a write.
 fn share(
     files: &Files,
     src: &Arc<Inode>,
@@ -322,8 +332,8 @@ fn share(
             .any(Extent::is_inline)
             .then(|| inline_block(files, src))
             .transpose()?;
-        // Inline content becomes dirty data. What it covers stays on disk until that is written: a crash shows the one or
-        // the other.
+        // Inline content becomes dirty data. What it covers stays on disk until that is written: a
+        // crash shows the one or the other.
         let replaced = match inline {
             Some(_) => (target.start + BLOCK).min(target.end)..target.end,
             None => target.clone(),
@@ -423,7 +433,7 @@ fn with_holes(extents: Vec<Extent>, range: &Range<u64>) -> Vec<Extent> {
     all
 }
 
-/// [`copy_as`] by somebody who may keep set-id bits.
+/// [`copy_as`] with the right to keep set-id bits.
 pub fn copy_range(
     files: &Files,
     src: &Arc<Inode>,
@@ -441,11 +451,12 @@ pub fn copy_range(
     )
 }
 
-/// Copies within the volume: whole blocks are shared where the offsets allow it, the rest is copied. Returns the bytes
-/// copied, fewer only at the end of the source or of the largest file, or before an error. `ctx` says which set-id bits of the target go.
+/// Copies within the volume: whole blocks are shared where the offsets allow it, the rest is
+/// copied. Returns the bytes copied, fewer only at the end of the source or of the largest file, or
+/// before an error. `ctx` says which set-id bits of the target go.
 ///
-/// `Invalid`: overlapping ranges of one file, and offsets behind those of every file; `Overflow`: an end behind all numbers;
-/// `FileTooBig`: no byte fits. As copy_file_range(2) has them.
+/// `Invalid`: overlapping ranges of one file, and offsets behind those of every file; `Overflow`:
+/// an end behind all numbers; `FileTooBig`: no byte fits. As copy_file_range(2) has them.
 pub fn copy_as(
     files: &Files,
     (src, src_offset): (&Arc<Inode>, u64),
@@ -482,26 +493,29 @@ pub fn copy_as(
     let (src_at, dst_at) = ((src, from), (dst, dst_offset + head));
     match clone_counted(files, src_at, dst_at, to - from, ctx, &mut shared_bytes) {
         Ok(()) => {}
-        // Somebody changed a size in between.
+        // A size changed in between.
         Err(crate::Error::Outcome(Outcome::Invalid)) => {
             return Ok(head + copy(from, dst_offset + head, src_end - from)?);
         }
         Err(error) if head + shared_bytes == 0 => return Err(error),
-        // What is there is told of, or whoever remembers the target goes on showing what was there before.
+        // What is there is reported, or a front end that caches the target goes on showing the old
+        // contents.
         Err(_) => return Ok(head + shared_bytes),
     }
     let shared = to - src_offset;
     match copy(to, dst_offset + shared, src_end - to) {
         Ok(tail) => Ok(shared + tail),
         Err(error) => {
-            // A short copy, as after an error in the middle of a write: whoever goes on from there is told.
+            // A short copy, as after an error in the middle of a write: the next call reports the
+            // error.
             tracing::debug!(%error, "the tail of a copy");
             Ok(shared)
         }
     }
 }
 
-/// What [`copy_as`] would copy, with the files as they are, if nothing fails. Errors: its own, as far as they are plain by now.
+/// What [`copy_as`] would copy, with the files as they are, if nothing fails. Errors: its own, as
+/// far as they are plain by now.
 pub fn copied_bytes(
     (src, src_offset): (&Arc<Inode>, u64),
     (dst, dst_offset): (&Arc<Inode>, u64),

@@ -1,5 +1,6 @@
-//! Defragmentation: runs of small extents that follow each other in the file are written anew, as few large ones. The
-//! content and the times stay. What is shared with other files is shared no more, as with the kernel's.
+//! Defragmentation: runs of small extents that follow each other in the file are written anew, as
+//! few large ones. The content and the times stay. What is shared with other files is shared no
+//! more, as with the kernel's.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use crate::object::Inode;
 /// Bytes read and made dirty at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Rewrites runs of extents smaller than wanted in a range; returns how many bytes were rewritten. They are in the overlay
-/// when it returns, and durable after the next commit.
+/// Rewrites runs of extents smaller than wanted in a range; returns how many bytes were rewritten.
+/// They are in the overlay when it returns, and durable after the next commit.
 pub fn defragment(files: &Files, inode: &Arc<Inode>, range: Range<u64>, what: &Defrag) -> Result<u64> {
     files.store().txn().check_writable()?;
     let what = Defrag {
@@ -83,7 +84,8 @@ fn wanted(extent: &Extent, what: &Defrag) -> Want {
     }
 }
 
-/// The first run of extents to write anew together, no longer than an extent may become (or one that is longer).
+/// The first run of extents to write anew together, no longer than an extent may become (or one
+/// that is longer).
 fn next_run(inode: &Arc<Inode>, range: Range<u64>, what: &Defrag) -> Result<Option<Range<u64>>> {
     let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
     let mut run = 0..0;
@@ -113,7 +115,7 @@ fn rewrite(files: &Files, inode: &Arc<Inode>, run: &Range<u64>) -> Result<u64> {
     let mut space = files.store().space().reserve_data(len_bytes)?;
     {
         let _op = inode.lock.write();
-        // Somebody may have cut the file meanwhile.
+        // The file may have been truncated meanwhile.
         let end = run.end.min(round_up(inode.attr.lock().attr.size));
         let mut at = run.start;
         let mut content = vec![0; PIECE_BYTES.min(len_bytes) as usize];

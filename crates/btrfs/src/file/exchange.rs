@@ -1,7 +1,9 @@
-//! Exchanging ranges of two files: each gets the other's extents, in one batch, so that a crash leaves both or neither.
+//! Exchanging ranges of two files: each gets the other's extents, in one batch, so that a crash
+//! leaves both or neither.
 //!
-//! The rules are those of XFS_IOC_EXCHANGE_RANGE (ioctl_xfs_exchange_range(2)). Extents move, nothing is read or copied,
-//! except inline data that comes to stand elsewhere than at the start of a file that it fills.
+//! The rules are those of XFS_IOC_EXCHANGE_RANGE (ioctl_xfs_exchange_range(2)). Extents move,
+//! nothing is read or copied, except inline data that comes to stand elsewhere than at the start of
+//! a file that it fills.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -37,16 +39,17 @@ pub fn freshness_of(inode: &Inode) -> Freshness {
     }
 }
 
-/// Exchanges ranges of two files. Offsets are multiples of a block, and so are the ends unless they are those of both files.
-/// Set-id bits of both go.
+/// Exchanges ranges of two files. Offsets are multiples of a block, and so are the ends unless they
+/// are those of both files. Set-id bits of both go.
 ///
-/// `Invalid`: misaligned, overlapping in one file, beyond an end, or only one of both has checksums. `TooBig`: more than
-/// [`EXTENTS_MAX`] extents. `Busy`: see [`Exchange::fresh_b`].
+/// `Invalid`: misaligned, overlapping in one file, beyond an end, or only one of both has
+/// checksums. `TooBig`: more than [`EXTENTS_MAX`] extents. `Busy`: see [`Exchange::fresh_b`].
 pub fn exchange_range(files: &Files, a: &Arc<Inode>, b: &Arc<Inode>, what: &Exchange) -> Result<()> {
     exchange_as(files, [a, b], what, ([WriteCtx::STRIPPING; 2], Box::new(|| Ok(()))))
 }
 
-/// As [`exchange_range`]; `ctx` says which set-id bits of each file go, and `first` is done before contents change.
+/// As [`exchange_range`]; `ctx` says which set-id bits of each file go, and `first` is done before
+/// contents change.
 pub fn exchange_as(
     files: &Files,
     [a, b]: [&Arc<Inode>; 2],
@@ -70,7 +73,8 @@ pub fn exchange_as(
             move_out_of_item(files, inode, range)?;
         }
     }
-    // What is in flight has landed, and nobody can write: the extents stay as they are until the batch is applied.
+    // What is in flight has landed, and writers are kept out: the extents stay as they are until
+    // the batch is applied.
     let extents = [extents_of(a, &ends.a)?, extents_of(b, &ends.b)?];
     let count = extents[0].len() + extents[1].len();
     if count > EXTENTS_MAX {
@@ -227,8 +231,9 @@ fn whole(files: &Files, ends: &Ends, extents: &[Vec<Extent>; 2]) -> Moves {
 
 /// [`Exchange::only_written`]; and at how many places extents of the second file may be cut.
 ///
-/// Where one range is longer, it has nothing but itself to give: of the first file all that is there goes, which is what is written, and
-/// of the second nothing, as nothing is written opposite to it.
+/// Where one range is longer, it has nothing but itself to give: of the first file all that is
+/// there goes, which is what is written, and of the second nothing, as nothing is written opposite
+/// to it.
 fn written(files: &Files, ends: &Ends, extents: &[Vec<Extent>; 2]) -> (Moves, usize) {
     let [a_len, b_len] = [&ends.a, &ends.b].map(|range| round_up(range.end - range.start));
     let common = a_len.min(b_len);

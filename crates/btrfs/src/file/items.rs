@@ -1,4 +1,5 @@
-//! From a plan to one batch: extent items, checksums, references and the inode item change together or not at all.
+//! From a plan to one batch: extent items, checksums, references and the inode item change together
+//! or not at all.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -28,8 +29,8 @@ pub(super) struct Change {
     pub sums: Vec<(LogicalAddr, Vec<u8>)>,
 }
 
-/// Applies a change with the inode item. `update` sets what else the inode's attributes become; the caller holds the
-/// flush lock, and has reserved before that.
+/// Applies a change with the inode item. `update` sets what else the inode's attributes become; the
+/// caller holds the flush lock, and has reserved before that.
 pub(super) fn apply(
     files: &Files,
     inode: &Arc<Inode>,
@@ -48,7 +49,8 @@ pub(super) fn apply(
     join.apply(batch, reservation);
 }
 
-/// Runs a change of contents. No caller names the mode in it: where set-id bits go, the front end has to be told.
+/// Runs a change of contents. No caller names the mode in it: where set-id bits go, the front end
+/// has to be told.
 pub(super) fn noting_mode<T>(inode: &Inode, attr: &mut InodeState, change: impl FnOnce(&mut InodeState) -> T) -> T {
     let before = attr.attr.mode;
     let done = change(attr);
@@ -68,8 +70,9 @@ pub(super) struct Part<'a> {
     pub update: Update<'a>,
 }
 
-/// Applies changes of several files (each once) as one batch: all of them are on disk after a crash, or none. The caller
-/// holds their flush locks and operation locks. `joined` is called when the transaction is certain.
+/// Applies changes of several files (each once) as one batch: all of them are on disk after a
+/// crash, or none. The caller holds their flush locks and operation locks. `joined` is called when
+/// the transaction is certain.
 pub(super) fn apply_all(files: &Files, mut parts: Vec<Part<'_>>, reservation: MetaReservation, joined: impl FnOnce()) {
     parts.sort_by_key(|part| (part.inode.tree.id(), part.inode.ino));
     let join = files.store().txn().join();
@@ -87,14 +90,14 @@ pub(super) fn apply_all(files: &Files, mut parts: Vec<Part<'_>>, reservation: Me
             (part.update)(attr, &mut part.inode.data.state.lock());
         });
         batch.put(&part.inode.tree, part.inode.key(), part.inode.item_bytes(&attr));
-        // Nobody may put an older item over the one in the batch.
+        // No older item may replace the one in the batch.
         held.push(attr);
     }
     join.apply(batch, reservation);
 }
 
-/// Puts a change of extents into a batch of transaction `generation`, and into the attributes, whose item the caller
-/// puts when it has changed them all.
+/// Puts a change of extents into a batch of transaction `generation`, and into the attributes,
+/// whose item the caller puts when it has changed them all.
 pub(super) fn put_change(
     files: &Files,
     batch: &mut Batch,

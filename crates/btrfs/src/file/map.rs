@@ -1,6 +1,7 @@
-//! The extents of a file as FIEMAP shows them: a walk over the items, leaf by leaf, nothing kept. Where the items show a
-//! hole or a preallocated extent, the dirty ranges are asked, as the kernel's btrfs does; dirty data over an extent that has
-//! data does not show. They are as they were before the walk: what lands meanwhile would be seen in neither place.
+//! The extents of a file as FIEMAP shows them: a walk over the items, leaf by leaf, nothing kept.
+//! Where the items show a hole or a preallocated extent, the dirty ranges are asked, as the
+//! kernel's btrfs does; dirty data over an extent that has data does not show. They are as they
+//! were before the walk: what lands meanwhile would be seen in neither place.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -16,9 +17,10 @@ use crate::files::Files;
 use crate::object::Inode;
 use btrfs_store::refs::RefName;
 
-/// Shows what overlaps a range of a file to `take`, in order, until it breaks off. Extents come as their items have them,
-/// not cut to the range and not merged; of a preallocated one that is dirty in places, each part comes for itself, and only
-/// where it overlaps. `wants_shared`: find out what is shared, which takes lookups for each extent.
+/// Shows what overlaps a range of a file to `take`, in order, until it breaks off. Extents come as
+/// their items have them, not cut to the range and not merged; of a preallocated one that is dirty
+/// in places, each part comes for itself, and only where it overlaps. `wants_shared`: find out what
+/// is shared, which takes lookups for each extent.
 pub fn map(
     files: &Files,
     inode: &Arc<Inode>,
@@ -32,7 +34,7 @@ pub fn map(
     let mut shares = wants_shared.then(|| Shares::new(files, inode)).transpose()?;
     let (mut from, mut taken) = (range.start, 0);
     while from < range.end {
-        // Nobody writes while we hold the lock.
+        // The lock keeps writers out.
         let (dirty, to) = Dirty::of(inode, from..range.end);
         let part = Part {
             inode,
@@ -123,13 +125,13 @@ fn inline_bytes(item: &[u8]) -> u64 {
 /// What is in memory only, in order, disjoint.
 struct Dirty(Vec<Range<u64>>);
 
-/// So many are looked at before what is on disk between them. A map that is asked for in pages would look at all of them each
-/// time.
+/// So many are looked at before what is on disk between them. A map that is asked for in pages
+/// would look at all of them each time.
 const DIRTY_MAX: usize = 1024;
 
 impl Dirty {
-    /// Of a range of the file, and how far they are known. An extent may begin long before the range that is asked for: the last
-    /// one before it is there, too.
+    /// Of a range of the file, and how far they are known. An extent may begin long before the
+    /// range that is asked for: the last one before it is there, too.
     fn of(inode: &Inode, range: Range<u64>) -> (Self, u64) {
         let state = inode.data.state.lock();
         let mut all: Vec<_> = state.last_pending(range.start).into_iter().collect();
@@ -172,8 +174,8 @@ fn pending(dirty: &Dirty, range: Range<u64>, take: &mut dyn FnMut(&MapExtent) ->
     ControlFlow::Continue(())
 }
 
-/// An extent on disk; of a preallocated one, what is dirty comes as such, and parts outside of the range do not come: a map that
-/// is asked for in pages would never get beyond them.
+/// An extent on disk; of a preallocated one, what is dirty comes as such, and parts outside of the
+/// range do not come: a map that is asked for in pages would never get beyond them.
 fn on_disk(
     dirty: &Dirty,
     Range { start: from, end: cut }: Range<u64>,
@@ -215,7 +217,8 @@ fn on_disk(
     ControlFlow::Continue(())
 }
 
-/// Finds out whether extents are shared; remembers the last one, because neighbours are often parts of one.
+/// Finds out whether extents are shared; remembers the last one, because neighbours are often parts
+/// of one.
 struct Shares<'e> {
     files: &'e Files,
     inode: &'e Inode,
@@ -248,7 +251,8 @@ impl<'e> Shares<'e> {
         Ok(is_shared)
     }
 
-    /// More than one reference by name, on disk and pending: places in other files, or elsewhere in this one.
+    /// More than one reference by name, on disk and pending: places in other files, or elsewhere in
+    /// this one.
     fn has_other_references(&self, disk: &OnDisk) -> Result<bool> {
         let mut refs = self.files.store().txn().pending_references(disk.addr);
         let extents = self.files.store().forest().require(TreeId::EXTENT)?;
@@ -312,7 +316,8 @@ fn add(refs: &mut Vec<(RefName, i64)>, found: BackRef) {
     }
 }
 
-/// Parts of a map as `FS_IOC_FIEMAP` gives them: neighbours in the file and on disk that are alike are one.
+/// Parts of a map as `FS_IOC_FIEMAP` gives them: neighbours in the file and on disk that are alike
+/// are one.
 pub fn merge(into: &mut Vec<MapExtent>, next: &MapExtent) {
     if let Some(last) = into.last_mut() {
         let is_alike = (last.kind, last.compression, last.is_shared) == (next.kind, next.compression, next.is_shared);

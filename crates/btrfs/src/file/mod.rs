@@ -1,15 +1,16 @@
 //! File data: extents, dirty ranges, write-back, holes, clones.
 //!
-//! Writes land in an inode's dirty ranges ([`dirty`]); write-back turns them into extents on disk and items in one
-//! batch ([`writeback`]); whatever changes a file's extent items does so through one range-replace ([`replace`]).
+//! Writes land in an inode's dirty ranges ([`dirty`]); write-back turns them into extents on disk
+//! and items in one batch ([`writeback`]); whatever changes a file's extent items does so through
+//! one range-replace ([`replace`]).
 //!
-//! Written in place are preallocated extents, in every file, and data of files marked nodatacow, as long as nobody shares
-//! them ([`sharing`]); all else goes to new extents.
+//! Written in place are preallocated extents, in every file, and data of files marked nodatacow, as
+//! long as they are not shared ([`sharing`]); all else goes to new extents.
 //!
-//! Locks, outermost first: `Inode::lock` (the operation lock), [`FileData`]'s flush lock (held by whoever changes extent
-//! items: write-back, truncate, punch, clone), a transaction join, `Inode::attr`, [`FileData`]'s state, the list of
-//! dirty inodes. Write-back takes no operation lock, so that it may run while one is held; space is reserved before the
-//! flush lock is taken.
+//! Locks, outermost first: `Inode::lock` (the operation lock), [`FileData`]'s flush lock (held by
+//! whoever changes extent items: write-back, truncate, punch, clone), a transaction join,
+//! `Inode::attr`, [`FileData`]'s state, the list of dirty inodes. Write-back takes no operation
+//! lock, so that it may run while one is held; space is reserved before the flush lock is taken.
 
 mod ahead;
 mod atomic;

@@ -1,8 +1,10 @@
-//! Where the data of a group goes: in place, compressed into an extent of its own, or as it is into new extents.
-//! Compression, checksums and writing are shared among workers; what comes out does not depend on how many there are.
+//! Where the data of a group goes: in place, compressed into an extent of its own, or as it is into
+//! new extents. Compression, checksums and writing are shared among workers; what comes out does
+//! not depend on how many there are.
 //!
-//! Space is taken out of the reservation in the order of the file, when all sizes are known: a compressed extent takes
-//! less than was reserved for it, and the rest is given back with the reservation.
+//! Space is taken out of the reservation in the order of the file, when all sizes are known: a
+//! compressed extent takes less than was reserved for it, and the rest is given back with the
+//! reservation.
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -26,7 +28,8 @@ use btrfs_store::space::DataReservation;
 
 /// Bytes that a worker checksums and writes at once, at most and at least.
 const JOB_BYTES: RangeInclusive<usize> = 128 << 10..=1 << 20;
-/// Every worker has so many jobs, if they are not too small for that: all are done at about the same time.
+/// Every worker has so many jobs, if they are not too small for that: all are done at about the
+/// same time.
 const JOBS_EACH: usize = 4;
 
 /// Adjacent dirty buffers.
@@ -82,8 +85,8 @@ pub(super) struct Placed {
     pub packs_well: Option<bool>,
 }
 
-/// Finds places for all runs, writes their data and prepares the items. What was allocated is in `allocated`, also when
-/// an error is returned.
+/// Finds places for all runs, writes their data and prepares the items. What was allocated is in
+/// `allocated`, also when an error is returned.
 pub(super) fn place(
     files: &Files,
     inode: &Arc<Inode>,
@@ -92,7 +95,7 @@ pub(super) fn place(
     mut reservation: Option<DataReservation>,
     allocated: &mut Vec<(LogicalAddr, u64)>,
 ) -> Result<Placed> {
-    // Who has no space for new extents writes in place, whatever goes on.
+    // Without space for new extents data is written in place in any case.
     let moves_data = reservation.is_some() && inode.data.state.lock().defrag.is_some();
     let mut spots = Vec::with_capacity(runs.len());
     let mut existing = Vec::new();
@@ -123,7 +126,8 @@ pub(super) fn place(
     })
 }
 
-/// Adds the extents in a range and next to it to those of ranges before it; returns all of the range.
+/// Adds the extents in a range and next to it to those of ranges before it; returns all of the
+/// range.
 pub(super) fn gather<'e>(inode: &Inode, range: &Range<u64>, existing: &'e mut Vec<Extent>) -> Result<&'e [Extent]> {
     let around = range.start.saturating_sub(1)..range.end + 1;
     let found = Walk::new(&inode.tree, inode.ino, around)?.collect()?;
@@ -135,7 +139,8 @@ pub(super) fn gather<'e>(inode: &Inode, range: &Range<u64>, existing: &'e mut Ve
     Ok(&existing[from..])
 }
 
-/// What may be written in place is; the rest gets new extents. `moves_data`: data takes the place of no data.
+/// What may be written in place is; the rest gets new extents. `moves_data`: data takes the place
+/// of no data.
 fn lay_out(
     files: &Files,
     inode: &Arc<Inode>,
@@ -198,8 +203,8 @@ pub(super) fn has_place(files: &Files, inode: &Arc<Inode>, range: &Range<u64>) -
     Ok(true)
 }
 
-/// Compresses what gets new extents: did something fail to become smaller that should have, and did it go well
-/// ([`Placed::packs_well`])?
+/// Compresses what gets new extents: did something fail to become smaller that should have, and did
+/// it go well ([`Placed::packs_well`])?
 fn pack_all(files: &Files, choice: Choice, runs: &[Run], spots: &mut [Vec<Spot>]) -> (bool, Option<bool>) {
     let mut jobs = Vec::new();
     for (run, spots) in runs.iter().zip(spots) {

@@ -30,14 +30,16 @@ pub fn read(files: &Files, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> R
     Ok(len)
 }
 
-/// Reads a range whatever the size of the file is. The caller holds the operation lock, or the flush lock.
+/// Reads a range whatever the size of the file is. The caller holds the operation lock, or the
+/// flush lock.
 pub(super) fn read_range(files: &Files, inode: &Arc<Inode>, at: u64, buf: &mut [u8]) -> Result<()> {
     read_parts(files, inode, at, buf, false)
 }
 
 /// Reads a range; where it goes on from what was read before, the next extents may be read ahead.
 fn read_parts(files: &Files, inode: &Arc<Inode>, at: u64, buf: &mut [u8], goes_on: bool) -> Result<()> {
-    // What is in memory now stays valid although it may land on disk meanwhile: nobody writes while we hold the lock.
+    // What is in memory now stays valid although it may land on disk meanwhile: the lock keeps
+    // writers out.
     let on_disk = inode.data.state.lock().read(at, buf);
     let end = at + buf.len() as u64;
     for range in on_disk {
@@ -48,8 +50,8 @@ fn read_parts(files: &Files, inode: &Arc<Inode>, at: u64, buf: &mut [u8], goes_o
     Ok(())
 }
 
-/// Plain data is read and verified in portions of this size where it is shared among workers. A helper takes some ten
-/// microseconds to come: as long as crc32c of 200 KiB, or sha256 of 20 KiB.
+/// Plain data is read and verified in portions of this size where it is shared among workers. A
+/// helper takes some ten microseconds to come: as long as crc32c of 200 KiB, or sha256 of 20 KiB.
 fn portion_bytes(files: &Files) -> usize {
     match files.store().volume().csum_type() {
         ChecksumType::Crc32c | ChecksumType::Xxhash64 => 1 << 20,
@@ -68,7 +70,7 @@ enum Job<'b> {
         from: u64,
         out: &'b mut [u8],
     },
-    /// A compressed extent that nobody asked for yet, to be kept.
+    /// A compressed extent that was read ahead, to be kept.
     Ahead { extent: Extent, disk: OnDisk },
 }
 
@@ -91,7 +93,7 @@ fn read_disk(files: &Files, inode: &Arc<Inode>, range: Range<u64>, buf: &mut [u8
             out,
         } => read_packed(files, inode, &extent, &disk, from, out),
         Job::Ahead { extent, disk } => {
-            // Who asks for it is told what is wrong with it.
+            // The read that asks for it gets the error.
             let _ = load_compressed(files, inode, &extent, &disk);
             Ok(())
         }
@@ -204,7 +206,8 @@ fn decompress_extent(files: &Files, inode: &Arc<Inode>, disk: &OnDisk, out: &mut
     })
 }
 
-/// Reads from an extent that has nothing to be read on disk; `out` is its part from file offset `from` on.
+/// Reads from an extent that has nothing to be read on disk; `out` is its part from file offset
+/// `from` on.
 fn read_special(files: &Files, inode: &Arc<Inode>, extent: &Extent, from: u64, out: &mut [u8]) -> Result<()> {
     match &extent.kind {
         Kind::Hole | Kind::Disk(_) => out.fill(0),

@@ -1,7 +1,8 @@
-//! May somebody else see an extent? Asked before data is written in place.
+//! Can an extent be seen by others? Asked before data is written in place.
 //!
-//! "Somebody" is also the volume as it was last committed, which a crash brings back: an extent that another file gave up
-//! is not written in place before the transaction in which it did is on disk.
+//! One of the others is the volume as it was last committed, which a crash brings back: an extent
+//! that another file gave up is not written in place before the transaction in which it did is on
+//! disk.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ pub(super) fn unwritten(extents: &[Extent]) -> Vec<LogicalAddr> {
     extents.iter().filter_map(of).collect()
 }
 
-/// Addresses of extents that somebody might write in place: all where one of the files is nodatacow.
+/// Addresses of extents that might be written in place: all where one of the files is nodatacow.
 pub(super) fn in_place_candidates(extents: &[Extent], files: [&Inode; 2]) -> Vec<LogicalAddr> {
     if files.iter().all(|inode| inode.flags() & flags::NODATACOW == 0) {
         return unwritten(extents);
@@ -44,9 +45,9 @@ pub(crate) fn note_dropped(files: &Files, addrs: &[LogicalAddr], when: Generatio
     }
 }
 
-/// May a part of the extent be overwritten where it is? What is preallocated may, in every file, and data of files
-/// without copy on write; where nobody else sees it. Checksums over it, which a nodatacow file does not have, would be
-/// wrong afterwards.
+/// May a part of the extent be overwritten where it is? What is preallocated may, in every file,
+/// and data of files without copy on write; where it is not shared. Checksums over it, which a
+/// nodatacow file does not have, would be wrong afterwards.
 pub(super) fn may_write_in_place(files: &Files, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<bool> {
     const IN_PLACE: u64 = flags::NODATACOW | flags::NODATASUM;
     let is_file_for_it = disk.compression == compression::NONE && inode.flags() & IN_PLACE == IN_PLACE;
@@ -57,8 +58,8 @@ pub(super) fn may_write_in_place(files: &Files, inode: &Arc<Inode>, extent: &Ext
     Ok(disk.is_prealloc || !csum::has_any(files, addr, extent.len_bytes)?)
 }
 
-/// Notes that extents are being shared, so that nobody writes in place until the extent tree tells. The caller has joined
-/// the transaction that shares them.
+/// Notes that extents are being shared, so that nothing is written in place until the extent tree
+/// shows it. The caller has joined the transaction that shares them.
 pub(super) fn note_shared(files: &Files, addrs: &[LogicalAddr]) {
     if addrs.is_empty() {
         return;
@@ -73,16 +74,18 @@ pub(super) fn note_shared(files: &Files, addrs: &[LogicalAddr]) {
     remapped.by_addr.extend(addrs.iter().map(|addr| (*addr, now)));
 }
 
-/// True where nobody but this inode can see the extent.
+/// True where this inode alone can see the extent.
 ///
-/// Snapshots share whole leaves: an item that is not younger than the last one may be shared without a trace. Clones
-/// leave references of their own in the extent tree; those of the running transaction are not there yet, and noted
-/// apart ([`note_shared`]); those that a commit takes away are noted until it is on disk ([`note_dropped`]). So what both
-/// say is complete: an extent that they do not know is ours alone if we made it since the last commit. An older item of which the extent
-/// tree does not know is a stranger's: it may point anywhere, at tree blocks as well as at what is free and will be somebody's.
+/// Snapshots share whole leaves: an item that is not younger than the last one may be shared
+/// without a trace. Clones leave references of their own in the extent tree; those of the running
+/// transaction are not there yet, and noted apart ([`note_shared`]); those that a commit takes away
+/// are noted until it is on disk ([`note_dropped`]). So what both say is complete: an extent that
+/// they do not know is ours alone if we made it since the last commit. An older item of which the
+/// extent tree does not know is not ours: it may point anywhere, at tree blocks as well as at free
+/// space that will be allocated.
 ///
-/// The notes are looked at *after* the tree: a commit notes what goes before the tree shows that it is gone, and who looked at the
-/// notes first may miss the one and then see the other.
+/// The notes are looked at *after* the tree: a commit notes what goes before the tree shows that it
+/// is gone, and a caller that looked at the notes first may miss the one and then see the other.
 fn is_exclusive(files: &Files, inode: &Arc<Inode>, extent: &Extent, disk: &OnDisk) -> Result<bool> {
     Ok(!is_noted(files, disk.addr) && is_alone_in_tree(files, inode, extent, disk)? && !is_noted(files, disk.addr))
 }
@@ -103,8 +106,8 @@ fn is_alone_in_tree(files: &Files, inode: &Arc<Inode>, extent: &Extent, disk: &O
     if extent.generation <= snapshot {
         return Ok(false);
     }
-    // Before the look: an item of a commit that ends in between has its extent in the tree afterwards, and no item on disk is younger
-    // than the transaction that it was read from.
+    // Before the look: an item of a commit that ends in between has its extent in the tree
+    // afterwards, and no item on disk is younger than the transaction that it was read from.
     let committed = files.store().txn().committed();
     let extents = files.store().forest().require(TreeId::EXTENT)?;
     let object = ObjectId(disk.addr.get());

@@ -1,4 +1,5 @@
-//! Truncation, and dropping extents in bounded steps: each step has its own reservation and its own batch.
+//! Truncation, and dropping extents in bounded steps: each step has its own reservation and its own
+//! batch.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ use crate::object::Inode;
 use crate::pagecache::DataState;
 use btrfs_store::space::{Budget, DataReservation, MetaReservation};
 
-/// Extents dropped in one step: their items lie in few leaves, but each may free another extent item.
+/// Extents dropped in one step: their items lie in few leaves, but each may free another extent
+/// item.
 const STEP_EXTENTS_MAX: usize = 128;
 
 /// Sets the size. Takes the operation lock itself.
@@ -29,7 +31,8 @@ pub fn truncate(files: &Files, inode: &Arc<Inode>, new_size: u64) -> Result<()> 
     if new_size > FILE_BYTES_MAX {
         return Err(Outcome::FileTooBig.into());
     }
-    // Only a block that becomes partly zero needs space for data: emptying a file on a full volume must not.
+    // Only a block that becomes partly zero needs space for data: emptying a file on a full volume
+    // must not.
     let tail_bytes = |size: u64| {
         if new_size.min(size).is_multiple_of(BLOCK) {
             0
@@ -38,7 +41,8 @@ pub fn truncate(files: &Files, inode: &Arc<Inode>, new_size: u64) -> Result<()> 
         }
     };
     let (tail, reservation, _op, size) = loop {
-        // In a statement of its own: the reservation may write data back, which takes the lock, too.
+        // In a statement of its own: the reservation may write data back, which takes the lock,
+        // too.
         let size = inode.attr.lock().attr.size;
         let tail = match files.store().space().reserve_data(tail_bytes(size)) {
             // A file can be cut all the same.
@@ -68,8 +72,9 @@ pub fn truncate(files: &Files, inode: &Arc<Inode>, new_size: u64) -> Result<()> 
 
 /// Cuts the file. The caller holds the operation lock for writing.
 ///
-/// The size in the item follows the extents down, and the zeros behind the new end come with the last step: a sync beside us
-/// finds a shorter file, or the old one, but no zeros in the midst of it.
+/// The size in the item follows the extents down, and the zeros behind the new end come with the
+/// last step: a sync beside us finds a shorter file, or the old one, but no zeros in the midst of
+/// it.
 fn shrink(
     files: &Files,
     inode: &Arc<Inode>,
@@ -115,8 +120,9 @@ pub(super) fn forget_dirty(files: &Files, inode: &Arc<Inode>, state: &mut DataSt
 
 /// The block at the new end of a file that is cut, where it holds data: zero behind the end.
 ///
-/// Where there is no space for it, it stays on disk as it is, but for inline data: Linux leaves it so always. Nobody sees what lies
-/// behind an end, and who moves that clears it first ([`grow`]).
+/// Where there is no space for it, it stays on disk as it is, but for inline data: Linux leaves it
+/// so always. What lies behind an end cannot be read, and moving the end clears it first
+/// ([`grow`]).
 struct Tail {
     block: u64,
     content: Vec<u8>,
@@ -127,7 +133,8 @@ struct Tail {
 }
 
 impl Tail {
-    /// What it will be. Nobody writes before it is: the caller holds the operation lock for writing.
+    /// What it will be. No write comes before it is: the caller holds the operation lock for
+    /// writing.
     fn load(files: &Files, inode: &Arc<Inode>, new_size: u64, reserved: DataReservation) -> Result<Option<Self>> {
         let block = round_down(new_size);
         if block == new_size {
@@ -170,7 +177,8 @@ impl Tail {
         note_dirty(files, inode, state, Some(reserved), dirtied);
     }
 
-    /// Inline data is cut in its item at once: gives what is there, where nothing newer is in memory. The caller holds the flush lock.
+    /// Inline data is cut in its item at once: gives what is there, where nothing newer is in
+    /// memory. The caller holds the flush lock.
     fn inline_now(&self, inode: &Arc<Inode>) -> Result<Option<Extent>> {
         let is_pending = inode.data.state.lock().next_pending(self.block) == Some(self.block);
         if is_pending || self.block > 0 || self.len as u64 > INLINE_BYTES_MAX {
@@ -181,8 +189,8 @@ impl Tail {
     }
 }
 
-/// Drops all extents behind `target`, from the end down: at any moment the item's size covers what is left. The new last block
-/// comes with the last of them.
+/// Drops all extents behind `target`, from the end down: at any moment the item's size covers what
+/// is left. The new last block comes with the last of them.
 fn drop_behind(files: &Files, inode: &Arc<Inode>, target: u64, mut tail: Option<Tail>) -> Result<()> {
     loop {
         let reservation = files.reserve(Budget::TRUNCATE)?;
@@ -260,8 +268,8 @@ fn last_extents(inode: &Arc<Inode>, target: u64) -> Result<(Vec<Extent>, bool)> 
     Ok((found, is_last))
 }
 
-/// Drops dirty data and extents of a block-aligned range of a file; it reads as zeros afterwards. The caller holds the
-/// operation lock for writing.
+/// Drops dirty data and extents of a block-aligned range of a file; it reads as zeros afterwards.
+/// The caller holds the operation lock for writing.
 pub(super) fn drop_range(files: &Files, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
     let mut pos = range.start;
     while pos < range.end {
@@ -300,9 +308,10 @@ pub(super) fn drop_range(files: &Files, inode: &Arc<Inode>, range: Range<u64>) -
     Ok(())
 }
 
-/// Drops data in a block-aligned range behind the end of a file, before the file grows over it. A crash leaves such data:
-/// blocks reach the disk in any order, and the item's size stops at the first one that did not. So does a truncation that
-/// failed on its way. Preallocated extents stay. The caller holds the operation lock for writing.
+/// Drops data in a block-aligned range behind the end of a file, before the file grows over it. A
+/// crash leaves such data: blocks reach the disk in any order, and the item's size stops at the
+/// first one that did not. So does a truncation that failed on its way. Preallocated extents stay.
+/// The caller holds the operation lock for writing.
 pub(super) fn drop_left_behind(files: &Files, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
     let mut from = range.start;
     while from < range.end {
@@ -343,7 +352,8 @@ fn first_extents(inode: &Arc<Inode>, range: Range<u64>) -> Result<(Vec<Extent>, 
     Ok((found, range.end))
 }
 
-/// Drops dirty data and all extents of a file without names, step by step. Nobody else can reach the inode.
+/// Drops dirty data and all extents of a file without names, step by step. No other thread can
+/// reach the inode.
 pub fn drop_extents_of_deleted(files: &Files, inode: &Arc<Inode>) -> Result<()> {
     {
         let _flush = inode.data.flush.lock();

@@ -16,7 +16,8 @@ use crate::object::{Inode, InodeState};
 use crate::pagecache::DataState;
 use btrfs_store::space::{Budget, DataReservation};
 
-/// How late the kernel sends a page that a mapping made dirty, at most: it looks every 5 seconds for what is dirty for 30.
+/// How late the kernel sends a page that a mapping made dirty, at most: it looks every 5 seconds
+/// for what is dirty for 30.
 const PAGES_LATE_SECONDS: i64 = 40;
 
 /// Bytes of one write that are copied under the locks at once.
@@ -31,17 +32,18 @@ pub struct WriteCtx {
     pub strips: Strips,
     /// Past the caches.
     pub direct: bool,
-    /// Pages that somebody changed through a mapping. The times are those of their arrival, for who changed them told nobody when;
-    /// unless somebody said what the times are since.
+    /// Pages that changed through a mapping. FUSE does not report when a mapped page was dirtied,
+    /// so the times are those of the page's arrival, unless a caller has set them since.
     pub from_cache: bool,
 }
 
-/// What is to be done before contents change: called once, with the operation locks held, when the call has been judged and has the
-/// space that it needs. Where it fails itself, contents are as they were.
+/// What is to be done before contents change: called once, with the operation locks held, when the
+/// call has been judged and has the space that it needs. Where it fails itself, contents are as
+/// they were.
 pub type First<'a> = Box<dyn FnOnce() -> Result<()> + 'a>;
 
 impl WriteCtx {
-    /// A change by somebody who may not keep set-id bits.
+    /// A change without the right to keep set-id bits.
     pub const STRIPPING: Self = Self::stripping(Strips::SetIds);
 
     /// A change that takes set-id bits away, and nothing else to say about it.
@@ -55,9 +57,11 @@ impl WriteCtx {
     }
 }
 
-/// Writes; returns how much: less than all where an error struck after the first byte, or the largest file ends behind what is appended.
+/// Writes; returns how much: less than all where an error struck after the first byte, or the
+/// largest file ends behind what is appended.
 ///
-/// `FileTooBig`: nothing fits. At an offset that is given, nothing but all of it does: Linux refuses such writes before they come here.
+/// `FileTooBig`: nothing fits. At an offset that is given, nothing but all of it does: Linux
+/// refuses such writes before they come here.
 ///
 /// Where much is dirty already, the writer writes back before it returns.
 pub fn write(files: &Files, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
@@ -86,7 +90,8 @@ pub fn write(files: &Files, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: W
     Ok(written)
 }
 
-/// What of a write the largest file has room for: all of it, or as on Linux the beginning of what is appended.
+/// What of a write the largest file has room for: all of it, or as on Linux the beginning of what
+/// is appended.
 fn fitting(at: u64, data: &[u8], ctx: WriteCtx) -> Result<&[u8]> {
     let room = FILE_BYTES_MAX.saturating_sub(at);
     let fits = if ctx.append {
@@ -101,7 +106,8 @@ fn fitting(at: u64, data: &[u8], ctx: WriteCtx) -> Result<&[u8]> {
 }
 
 fn write_piece(files: &Files, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
-    // Wherever it falls, it touches no more blocks than these, and zeroing behind the old end touches one more.
+    // Wherever it falls, it touches no more blocks than these, and zeroing behind the old end
+    // touches one more.
     let mut reservation = files
         .store()
         .space()
@@ -118,7 +124,8 @@ fn write_piece(files: &Files, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx:
         let edges = load_edges(files, inode, at, end, size)?;
         let mut attr = inode.attr.lock();
         let mut state = inode.data.state.lock();
-        // Write-back may have taken a dirty block since we looked: then it is to be loaded after all.
+        // Write-back may have taken a dirty block since we looked: then it is to be loaded after
+        // all.
         let is_held =
             |block: u64| edges.iter().any(|(known, _)| *known == block) || state.dirty.next_dirty(block) == Some(block);
         if !edge_blocks(at, end, size).all(is_held) {
@@ -137,8 +144,8 @@ fn write_piece(files: &Files, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx:
     }
 }
 
-/// Writes on a volume that has no space for it: where nothing has to be allocated, which is what preallocation is for,
-/// and what files without copy on write can rely on.
+/// Writes on a volume that has no space for it: where nothing has to be allocated, which is what
+/// preallocation is for, and what files without copy on write can rely on.
 fn write_on_full(files: &Files, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
     let _op = inode.lock.write();
     let size = inode.attr.lock().attr.size;
@@ -231,9 +238,9 @@ pub(super) fn load_clean_block(files: &Files, inode: &Arc<Inode>, block: u64, si
     Ok(Some(content))
 }
 
-/// Makes a file ready for `new_size`, beyond its `size`: what lies behind the old end in its block is zero and not in
-/// inline data any more, no data is left in the gap, and it has hole items where the volume wants them. The caller holds the operation lock
-/// for writing and sets the size.
+/// Makes a file ready for `new_size`, beyond its `size`: what lies behind the old end in its block
+/// is zero and not in inline data any more, no data is left in the gap, and it has hole items where
+/// the volume wants them. The caller holds the operation lock for writing and sets the size.
 pub(super) fn grow(
     files: &Files,
     inode: &Arc<Inode>,
@@ -265,8 +272,9 @@ fn clear_gap(files: &Files, inode: &Arc<Inode>, size: u64, new_size: u64) -> Res
     Ok(())
 }
 
-/// The zeros behind an end in the midst of a block come into the file: they are on disk, or dirty and *appended*. The item's size
-/// must not go beyond inline data that is still there, nor show what a truncation cut off.
+/// The zeros behind an end in the midst of a block come into the file: they are on disk, or dirty
+/// and *appended*. The item's size must not go beyond inline data that is still there, nor show
+/// what a truncation cut off.
 fn settle_old_end(files: &Files, inode: &Arc<Inode>, size: u64, reservation: DataReservation) -> Result<()> {
     let block = round_down(size);
     {
@@ -276,7 +284,7 @@ fn settle_old_end(files: &Files, inode: &Arc<Inode>, size: u64, reservation: Dat
             return Ok(());
         }
     }
-    // Nobody makes it dirty meanwhile: that takes the operation lock.
+    // It is not made dirty meanwhile: that takes the operation lock.
     if old_end_must_be_rewritten(files, inode, size)?
         && let Some(content) = load_clean_block(files, inode, block, size)?
     {
@@ -288,7 +296,8 @@ fn settle_old_end(files: &Files, inode: &Arc<Inode>, size: u64, reservation: Dat
     Ok(())
 }
 
-/// The block at the end of the file is inline data, or has something behind the end (as mmap may leave it).
+/// The block at the end of the file is inline data, or has something behind the end (as mmap may
+/// leave it).
 pub(super) fn old_end_must_be_rewritten(files: &Files, inode: &Arc<Inode>, size: u64) -> Result<bool> {
     let block = round_down(size);
     {

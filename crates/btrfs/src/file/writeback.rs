@@ -3,10 +3,11 @@
 //! ```text
 //!   dirty --take_group--> in flight --write data--> on disk --one batch--> items; the flight is dropped
 //!                             |  error
-//!                             +-----> dropped, space given back, the next fsync fails, who remembers it is told
+//!                             +-----> dropped, space given back, the next fsync fails, front ends are told
 //! ```
 //!
-//! Readers see data in flight until its items can be read. A write to a block in flight makes it dirty again, above.
+//! Readers see data in flight until its items can be read. A write to a block in flight makes it
+//! dirty again, above.
 
 use std::sync::Arc;
 
@@ -35,7 +36,8 @@ const GROUP_BYTES_MAX: u64 = EXTENT_BYTES_MAX;
 pub(super) const GROUP_RUNS_MAX: usize = 256;
 /// A group has at least so much room, however little was dirty when metadata was reserved for it.
 const GROUP_BYTES_MIN: u64 = 4 << 20;
-/// So often one pass goes back for what was written behind it: a writer who never rests must not keep it for ever.
+/// So often one pass goes back for what was written behind it: a continuous writer must not keep it
+/// for ever.
 const RETURNS_MAX: u32 = 16;
 
 struct Group {
@@ -44,13 +46,14 @@ struct Group {
     reservation: Option<DataReservation>,
 }
 
-/// Writes all dirty data of the inode; its items are in the overlay afterwards. Also reports a write-back that failed
-/// since the last call, or while this one waited: of several callers each one is told.
+/// Writes all dirty data of the inode; its items are in the overlay afterwards. Also reports a
+/// write-back that failed since the last call, or while this one waited: of several callers each
+/// one is told.
 pub fn write_back(files: &Files, inode: &Arc<Inode>) -> Result<()> {
     write_back_as(files, inode, None)
 }
 
-/// [`write_back`] by one who has the file open: he is told of what failed since he opened it, whoever else was.
+/// [`write_back`] for an open file: reports what failed since it was opened, once for each opening.
 pub fn write_back_as(files: &Files, inode: &Arc<Inode>, opened: Option<Opened>) -> Result<()> {
     let failures = &inode.data.failures;
     let seen = failures.count();
@@ -64,14 +67,15 @@ pub fn sync(files: &Files) -> Result<()> {
     if files.store().volume().is_read_only() {
         return Ok(());
     }
-    // One file that cannot be written (a full volume, a failing place) must not keep the rest from being durable.
+    // One file that cannot be written (a full volume, a failing place) must not keep the rest from
+    // being durable.
     let written = write_back_all(files);
     files.commit()?;
     written
 }
 
-/// [`sync`] that also reports a write-back of any file that failed since the last call: one in the background tells
-/// nobody.
+/// [`sync`] that also reports a write-back of any file that failed since the last call: one in the
+/// background tells nobody.
 pub fn sync_all(files: &Files) -> Result<()> {
     let failures = &files.data().failures;
     let seen = failures.count();
@@ -80,7 +84,8 @@ pub fn sync_all(files: &Files) -> Result<()> {
     result.and(earlier)
 }
 
-/// Writes all dirty data of the volume. What fails is kept for the fsync of its file; the first failure is returned.
+/// Writes all dirty data of the volume. What fails is kept for the fsync of its file; the first
+/// failure is returned.
 pub fn write_back_all(files: &Files) -> Result<()> {
     let mut result = Ok(());
     for inode in files.data().listed() {
@@ -104,7 +109,8 @@ fn reserve_for_group(files: &Files, bytes: u64) -> Result<MetaReservation> {
     files.reserve_for_write_back(budget)
 }
 
-/// Writes back in the writer's stead where much is dirty: the writer waits instead of memory growing.
+/// Writes back in the writer's stead where much is dirty: the writer waits instead of memory
+/// growing.
 pub(super) fn throttle(files: &Files, inode: &Arc<Inode>) {
     if !files.data().is_over_limit() {
         if files.data().wants_write_back() {
@@ -125,8 +131,8 @@ pub(super) fn throttle(files: &Files, inode: &Arc<Inode>) {
     }
 }
 
-/// Writes what was dirty when it was called, or became dirty behind where it works. A failure of the device is noted
-/// for the next fsync, too.
+/// Writes what was dirty when it was called, or became dirty behind where it works. A failure of
+/// the device is noted for the next fsync, too.
 pub(super) fn flush(files: &Files, inode: &Arc<Inode>) -> Result<()> {
     let mut from = 0;
     let mut returns = RETURNS_MAX;
@@ -180,8 +186,9 @@ fn has_work(files: &Files, inode: &Arc<Inode>, from: u64) -> bool {
     false
 }
 
-/// What was written since the last group may lie on both sides of `from`. The far side alone, and then a commit: a crash would find
-/// a part of one small write. So the pass goes back, and takes both.
+/// What was written since the last group may lie on both sides of `from`. The far side alone, and
+/// then a commit: a crash would find a part of one small write. So the pass goes back, and takes
+/// both.
 fn go_back(state: &DataState, from: &mut u64, returns: &mut u32) {
     let is_behind = state.dirty.next_dirty(0).is_some_and(|first| first < *from);
     if is_behind && *returns > 0 {
@@ -190,8 +197,9 @@ fn go_back(state: &DataState, from: &mut u64, returns: &mut u32) {
     }
 }
 
-/// Bytes of the next group, where so many are dirty. Where free space lies in small pieces, a group becomes hardly more extents
-/// than it has reserved for: it has what as many pieces hold as a group may have runs.
+/// Bytes of the next group, where so many are dirty. Where free space lies in small pieces, a group
+/// becomes hardly more extents than it has reserved for: it has what as many pieces hold as a group
+/// may have runs.
 fn group_bytes_max(files: &Files, dirty_bytes: u64) -> u64 {
     const FRAGMENTED_BYTES_MAX: u64 = GROUP_RUNS_MAX as u64 * BLOCK;
     let most = dirty_bytes.clamp(GROUP_BYTES_MIN, GROUP_BYTES_MAX);
@@ -282,8 +290,8 @@ fn write_group(
             }
             tracing::error!(tree = %inode.tree.id(), ino = %inode.ino, %error, "dirty data could not be written and is lost");
             let telling = [&inode.data.failures, &files.data().failures].map(|failures| failures.note(error.clone()));
-            // What is lost reads as before it was written. The item must say so too, or a later sync that succeeds
-            // would leave another size on disk than the mount shows.
+            // What is lost reads as before it was written. The item must say so too, or a later
+            // sync that succeeds would leave another size on disk than the mount shows.
             match holes_of_lost(files, inode, &group.runs) {
                 Ok(change) => items::apply(files, inode, change, reservation, |attr, state| {
                     attr.update_disk_size(state, true)
@@ -311,7 +319,8 @@ fn write_group(
     result
 }
 
-/// Hole items where data was lost and nothing was before, on volumes without NO_HOLES: the size will cover it.
+/// Hole items where data was lost and nothing was before, on volumes without NO_HOLES: the size
+/// will cover it.
 fn holes_of_lost(files: &Files, inode: &Arc<Inode>, runs: &[Run]) -> Result<Change> {
     if files.has_no_holes() {
         return Ok(Change::default());
@@ -327,9 +336,9 @@ fn holes_of_lost(files: &Files, inode: &Arc<Inode>, runs: &[Run]) -> Result<Chan
     })
 }
 
-/// Writes whole blocks at once where nothing has to be allocated for them; `update` sets what else the attributes become.
-/// `NoSpace` where something would have to be: nothing has happened then. The caller holds the operation lock for
-/// writing.
+/// Writes whole blocks at once where nothing has to be allocated for them; `update` sets what else
+/// the attributes become. `NoSpace` where something would have to be: nothing has happened then.
+/// The caller holds the operation lock for writing.
 pub(super) fn write_in_place(
     files: &Files,
     inode: &Arc<Inode>,
@@ -360,8 +369,8 @@ enum Inline {
     },
 }
 
-/// A small file whose only data is its first block goes into its item, as on the kernel's side: compressed if that is
-/// shorter, or the only way to be short enough.
+/// A small file whose only data is its first block goes into its item, as on the kernel's side:
+/// compressed if that is shorter, or the only way to be short enough.
 fn prepare_inline(files: &Files, inode: &Arc<Inode>, group: &Group, choice: Option<Choice>) -> Result<Inline> {
     const NOT: Inline = Inline::Not { marks: false };
     let [Run { range, parts }] = &group.runs[..] else {
@@ -431,7 +440,8 @@ pub(super) fn inline_extent(data: &[u8], ram_bytes: u64, compression: u8) -> Ext
 mod tests {
     use super::*;
 
-    /// What was written before a sync is on disk after it, however much was written over it meanwhile.
+    /// What was written before a sync is on disk after it, however much was written over it
+    /// meanwhile.
     #[test]
     fn who_writes_over_data_in_flight_holds_no_size_back() {
         const SIZE: u64 = 3 * BLOCK + 100;

@@ -177,7 +177,8 @@ impl Fs {
             direct: how.contains(WriteFlags::DIRECT),
             from_cache: how.contains(WriteFlags::FROM_CACHE),
         };
-        // Capabilities go whoever writes. Before a cached write Linux removes them itself, before a direct one it does not.
+        // Capabilities go with any write. Before a cached write Linux removes them itself, before a
+        // direct one it does not.
         if how.intersects(WriteFlags::KILL_SUIDGID | WriteFlags::DIRECT) {
             strip_privileges(&self.mount, &inode, strips)?;
         }
@@ -279,7 +280,7 @@ impl FileSystem for Fs {
     fn setattr(&self, ctx: &Context, node: NodeId, _handle: Option<Handle>, set: &SetAttr) -> VfsResult<Attr> {
         let run = || {
             let inode = self.inode(node)?;
-            // Who is not told of opens takes every file for open.
+            // Without reports of opens every file counts as open.
             let may_be_mapped = inode.is_regular() && (inode.refs.is_open() || self.options.stateless_open);
             setattr(&self.mount, &self.caller(ctx), &inode, set, may_be_mapped)?;
             Ok(self.attr(&inode))
@@ -528,7 +529,7 @@ impl FileSystem for Fs {
         flags: WriteFlags,
     ) -> VfsResult<usize> {
         let written = self.write_to(ctx, (node, handle), offset, data, flags);
-        // Nobody sends it again: lost, as by a write-back that failed, and still remembered.
+        // It is not sent again: lost, as by a write-back that failed, and still remembered.
         if written.is_err()
             && flags.contains(WriteFlags::FROM_CACHE)
             && let Some(caches) = self.caches()

@@ -15,9 +15,10 @@ const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
 
 impl Fs {
-    /// A listing from the start is noted: it, and what goes on with it, ends with the names that there are now, or whoever makes a
-    /// name for each one that he reads would never come to an end. The kernel's btrfs keeps that per open directory;
-    /// we are not told of those, so that the latest beginning counts for all.
+    /// A listing from the start is noted: it, and what goes on with it, ends with the names that
+    /// there are now, or a caller that makes a name for each one it reads would never come to an
+    /// end. The kernel's btrfs keeps that per open directory; we are not told of those, so that the
+    /// latest beginning counts for all.
     pub(super) fn begin_listing(&self, dir: &Arc<Inode>, cookie: u64) -> Result<()> {
         if cookie == 0 {
             self.note_access(dir);
@@ -92,7 +93,8 @@ impl Fs {
         }
     }
 
-    /// The entry behind a listed name, looked up once; `None` where it cannot be read, which `lookup` will say in full.
+    /// The entry behind a listed name, looked up once; `None` where it cannot be read, which
+    /// `lookup` will say in full.
     pub(super) fn listed_entry(&self, dir: &Arc<Inode>, listed: &ListedEntry<'_>) -> Option<(Arc<Inode>, Entry)> {
         match dir::load_target(&self.mount, dir, listed.name, &listed.found) {
             Ok(inode) => inode.map(|inode| {

@@ -1,4 +1,4 @@
-//! Changing attributes, and stripping what a write by somebody else must not leave.
+//! Changing attributes, and stripping what a write by another user must not leave.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::staged::Staged;
 use crate::xattr::{self, CAPABILITY_NAME, acl};
 use btrfs_store::space::{Budget, MetaReservation};
 
-/// Changes attributes, all or none. Errors: see [`cowshed_vfs::FileSystem::setattr`]. `may_be_mapped`: pages that were changed
-/// through a mapping may come yet.
+/// Changes attributes, all or none. Errors: see [`cowshed_vfs::FileSystem::setattr`].
+/// `may_be_mapped`: pages that were changed through a mapping may come yet.
 pub(super) fn setattr(
     files: &Files,
     caller: &Caller<'_>,
@@ -30,7 +30,7 @@ pub(super) fn setattr(
         let list = acl::access_list(inode)?;
         perm::check_setattr(&caller.ctx.creds, &inode.vfs_attr(), list.as_deref(), set)?;
     }
-    // Before the size changes: who is told that there is no space finds the file as it was. What cuts a file is a
+    // Before the size changes: after `NoSpace` the file is as it was. What cuts a file is a
     // deletion, for which there always is.
     let mut budget = budget(inode);
     budget.is_release = set.size_bytes.is_some_and(|size| size < inode.attr_now().size);
@@ -62,7 +62,7 @@ pub(super) fn strips_of(ctx: &Context, inode: &Inode) -> Strips {
     Strips::by(&ctx.creds, attr.mode & PERM_MASK, attr.gid)
 }
 
-/// Strips set-id bits and capabilities before a write on behalf of somebody who may not keep them.
+/// Strips set-id bits and capabilities before a write on behalf of a caller that may not keep them.
 pub(super) fn strip_privileges(files: &Files, inode: &Arc<Inode>, strips: Strips) -> Result<()> {
     if strips == Strips::Nothing && !has_capability(inode)? {
         return Ok(());
@@ -124,7 +124,8 @@ fn has_capability(inode: &Inode) -> Result<bool> {
     Ok(!inode.xattrs.is_known_empty() && xattr::load(inode, CAPABILITY_NAME)?.is_some())
 }
 
-/// Applies `edit` to the attributes, and what a new mode or owner does to xattrs. The caller holds the operation lock for writing.
+/// Applies `edit` to the attributes, and what a new mode or owner does to xattrs. The caller holds
+/// the operation lock for writing.
 fn change(
     files: &Files,
     inode: &Arc<Inode>,
@@ -156,8 +157,8 @@ fn change(
     Ok(())
 }
 
-/// Takes the capability away, and applies `edit`, on behalf of a call that did not name these attributes. The caller holds the
-/// operation lock for writing.
+/// Takes the capability away, and applies `edit`, on behalf of a call that did not name these
+/// attributes. The caller holds the operation lock for writing.
 fn change_unasked(
     files: &Files,
     inode: &Arc<Inode>,

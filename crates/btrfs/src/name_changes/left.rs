@@ -1,9 +1,11 @@
 //! Names that inodes lost in the running transaction and live on without.
 //!
-//! Replay gives a name to whom the log says it belongs, and takes it from whoever has it in the committed tree or got
-//! it from the log before. Who loses it must be in the log with its other names, or it dies. Only inodes noted here can
-//! be in that place: who holds a name still is the only one to be logged with it, and who has no names left may die. He
-//! dies by one name alone, though: who lost others before the last one is noted with that one, too.
+//! Replay gives a name to the inode that the log names, and takes it from the inode that has it in
+//! the committed tree or got it from the log before. That inode must be in the log with its other
+//! names: otherwise it is deleted. Only inodes noted here can be in that place. An inode that still
+//! holds the name is the only one logged with it, and an inode without names may be deleted. Replay
+//! deletes it by one name alone, though: an inode that lost others before its last one is noted
+//! with that one, too.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +14,7 @@ use btrfs_format::{ObjectId, TreeId};
 /// Names kept for one transaction; beyond it the next fsync commits. About 100 bytes each.
 const LEFT_NAMES_MAX: usize = 1 << 16;
 
-/// Who had a name, oldest first.
+/// The inodes that had a name, oldest first.
 type ByName = HashMap<Box<[u8]>, Vec<ObjectId>>;
 
 /// By subvolume and directory, then by name.
@@ -54,7 +56,7 @@ impl LeftNames {
         names.and_then(|names| names.get(name)).cloned().unwrap_or_default()
     }
 
-    /// Takes those who had a name: the caller logs them.
+    /// Takes the inodes that had a name: the caller logs them.
     pub fn take(&mut self, tree: TreeId, dir: ObjectId, name: &[u8]) -> Vec<ObjectId> {
         let Some(names) = self.dirs.get_mut(&(tree, dir)) else {
             return Vec::new();
@@ -67,7 +69,7 @@ impl LeftNames {
         found
     }
 
-    /// Takes all who left a directory, in order: the caller logs them.
+    /// Takes all inodes that left a directory, in order: the caller logs them.
     pub fn take_dir(&mut self, tree: TreeId, dir: ObjectId) -> Vec<ObjectId> {
         let names = self.dirs.remove(&(tree, dir)).unwrap_or_default();
         let mut all: Vec<_> = names.into_values().flatten().collect();

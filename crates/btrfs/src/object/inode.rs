@@ -1,9 +1,10 @@
 //! Inodes in memory.
 //!
-//! Locks, in this order: `Inode::lock` (the operation lock: held for reading by reads and lookups, for writing by
-//! whatever changes names, size or extents), then a transaction join, then `Inode::attr` (held until the batch that
-//! carries the changed attributes is applied, so that the overlay never gets an older item over a newer one).
-//! Two locks of a kind are taken in the order of (tree, number): see [`lock`].
+//! Locks, in this order: `Inode::lock` (the operation lock: held for reading by reads and lookups,
+//! for writing by whatever changes names, size or extents), then a transaction join, then
+//! `Inode::attr` (held until the batch that carries the changed attributes is applied, so that the
+//! overlay never gets an older item over a newer one). Two locks of a kind are taken in the order
+//! of (tree, number): see [`lock`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +32,8 @@ pub struct InodeAttr {
     pub transid: Generation,
     /// Size as callers see it, in bytes.
     pub size: u64,
-    /// Bytes that extents take, as the format counts them (`nbytes`): no holes; inline data counts its length.
+    /// Bytes that extents take, as the format counts them (`nbytes`): no holes; inline data counts
+    /// its length.
     pub nbytes: u64,
     pub nlink: u32,
     pub uid: u32,
@@ -121,10 +123,11 @@ impl InodeAttr {
 #[derive(Debug)]
 pub struct InodeState {
     pub attr: InodeAttr,
-    /// The size that the inode's item says: below `attr.size` while data that was written beyond it waits in memory.
+    /// The size that the inode's item says: below `attr.size` while data that was written beyond it
+    /// waits in memory.
     pub disk_size: u64,
-    /// When somebody last said what the times are, while the file was open: pages that a mapping made dirty before that
-    /// may still be on their way here, and leave the times alone.
+    /// When a caller last set the times, while the file was open: pages that a mapping made dirty
+    /// before that may still be on their way here, and leave the times alone.
     pub times_set: Option<Timestamp>,
 }
 
@@ -132,7 +135,8 @@ impl InodeState {
     /// Brings the size in the item up to date; the caller puts the item into its batch.
     pub(crate) fn update_disk_size(&mut self, data: &DataState, has_landed: bool) {
         self.disk_size = match data.cut {
-            // The item still covers what is to be cut. What it did not cover before may be dirty below the new end.
+            // The item still covers what is to be cut. What it did not cover before may be dirty
+            // below the new end.
             Some(cut) if self.disk_size > self.attr.size => self.disk_size.min(cut).max(self.attr.size),
             Some(_) | None => data.disk_size(self.attr.size, self.disk_size, has_landed),
         };
@@ -163,7 +167,8 @@ pub struct Inode {
     kind: FileKind,
 }
 
-/// Device numbers on disk have twenty bits of minor number; callers see them as [`cowshed_vfs::rdev`] packs them.
+/// Device numbers on disk have twenty bits of minor number; callers see them as
+/// [`cowshed_vfs::rdev`] packs them.
 const DISK_MINOR_BITS: u32 = 20;
 
 /// The `rdev` field of an inode item for a device number in the callers' form.
@@ -216,7 +221,8 @@ impl Inode {
     pub fn is_regular(&self) -> bool {
         self.kind == FileKind::Regular
     }
-    /// The directory that stands where a snapshot was taken over a nested subvolume: empty, on no disk.
+    /// The directory that stands where a snapshot was taken over a nested subvolume: empty, on no
+    /// disk.
     pub fn is_placeholder(&self) -> bool {
         self.ino.0 >= PLACEHOLDER_INO_BIT
     }
@@ -292,7 +298,7 @@ impl InodeRefs {
     pub fn is_open(&self) -> bool {
         self.opens.load(Ordering::SeqCst) > 0
     }
-    /// Remembered by nobody outside.
+    /// No lookup and no open file refers to it.
     pub fn is_idle(&self) -> bool {
         self.lookups.load(Ordering::SeqCst) == 0 && self.opens.load(Ordering::SeqCst) == 0
     }
@@ -307,23 +313,24 @@ impl InodeRefs {
             .opens
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| Some(n.saturating_sub(1)));
     }
-    /// Nobody remembers it any more, whatever was counted.
+    /// Drops all references, whatever was counted.
     pub(crate) fn reset(&self) {
         self.lookups.store(0, Ordering::Release);
         self.opens.store(0, Ordering::Release);
     }
-    /// Its items go, or are gone: who asks when he has opened it gets an answer that stays.
+    /// Its items go, or are gone: the answer stays for a caller that has it open.
     pub(crate) fn is_deleting(&self) -> bool {
         self.deleting.load(Ordering::SeqCst)
     }
-    /// The caller is the one to delete it: nobody remembers it, and nobody else is at it.
+    /// The caller is the one to delete it: it has no references, and no other thread deletes it.
     pub(crate) fn begin_deleting(&self) -> bool {
         while !self.deleting.swap(true, Ordering::SeqCst) {
             if self.is_idle() {
                 return true;
             }
-            // Somebody who held on to the inode opened it in the last moment: his close comes here again. Has he closed
-            // already, and found the flag? It is exchanged, not stored, in order to see what he did before that.
+            // A thread that held on to the inode opened it in the last moment: its close comes here
+            // again. If it has closed already it found the flag, which is exchanged, not stored, to
+            // see what it did before.
             self.deleting.swap(false, Ordering::SeqCst);
             if !self.is_idle() {
                 return false;
@@ -343,8 +350,9 @@ impl InodeRefs {
 mod tests {
     use super::*;
 
-    /// One closes what was open; the other, who holds on to it, opens it and closes it again. Very often, by two threads that begin
-    /// each round within few instructions: the window is as narrow.
+    /// One closes what was open; the other, which holds on to it, opens it and closes it again.
+    /// Very often, by two threads that begin each round within few instructions: the window is as
+    /// narrow.
     #[test]
     fn whoever_closes_last_deletes() {
         const ROUNDS: u64 = 1_000_000;
@@ -360,7 +368,7 @@ mod tests {
             for looks in 0_u64.. {
                 match arrived.load(Ordering::SeqCst) / 2 > meeting {
                     true => break,
-                    // With one processor nobody else comes otherwise.
+                    // With one processor no other thread comes otherwise.
                     false if looks % 1000 == 999 => std::thread::yield_now(),
                     false => std::hint::spin_loop(),
                 }

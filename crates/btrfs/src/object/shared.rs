@@ -1,4 +1,5 @@
-//! What all files of a volume share: the bound on dirty data, the list of inodes that have some, decompressed extents.
+//! What all files of a volume share: the bound on dirty data, the list of inodes that have some,
+//! decompressed extents.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::{Range, RangeInclusive};
@@ -22,17 +23,19 @@ const COMPRESSED_GROUP_BYTES_MIN: u64 = 1 << 20;
 const COMPRESSED_GROUP_BYTES_MAX: u64 = 64 << 20;
 /// Bounds of [`FileShared::decompressed_max`]: 2 and 32 MiB.
 pub(crate) const DECOMPRESSED_MAX: RangeInclusive<usize> = 16..=256;
-/// The share of the memory for changes that decompressed extents may take once more, within these bounds.
+/// The share of the memory for changes that decompressed extents may take once more, within these
+/// bounds.
 const DECOMPRESSED_SHARES: u64 = 32;
 /// Files up to this size live in their item: the kernel's default of `max_inline`.
 pub(crate) const INLINE_BYTES_MAX: u64 = 2048;
 
 type InodeId = (TreeId, ObjectId);
-/// An address is reused only in a later transaction, so that an old extent and a new one never agree in both.
+/// An address is reused only in a later transaction, so that an old extent and a new one never
+/// agree in both.
 type ExtentId = (LogicalAddr, Generation);
 
-/// Extents whose references change in a transaction that is not on disk yet: given to one more file, to another, or given
-/// up by one.
+/// Extents whose references change in a transaction that is not on disk yet: given to one more
+/// file, to another, or given up by one.
 #[derive(Debug, Default)]
 pub(crate) struct Remapped {
     /// When: as long as that is not committed, the extent tree does not tell, or tells too early.
@@ -53,7 +56,8 @@ impl Listener {
         let _ = self.0.set(on_lost);
     }
 
-    /// What was lost must read as before it was written already, or it might be remembered once more.
+    /// What was lost must read as before it was written already, or it might be remembered once
+    /// more.
     pub fn tell(&self, inode: &Inode, lost: Vec<Range<u64>>) {
         if let Some(on_lost) = self.0.get() {
             on_lost(inode, lost);
@@ -73,10 +77,11 @@ pub struct FileShared {
     dirty_bytes: AtomicU64,
     dirty_bytes_max: AtomicU64,
     dirty: Mutex<BTreeMap<InodeId, Arc<Inode>>>,
-    /// Extents of which a part was read, and those read [ahead](super::ahead): who reads on finds the rest. Those used last
-    /// are at the end.
+    /// Extents of which a part was read, and those read [ahead](super::ahead): a reader that goes
+    /// on finds the rest. Those used last are at the end.
     decompressed: Mutex<VecDeque<(ExtentId, Arc<Vec<u8>>)>>,
-    /// As many files can be read in small steps by turns without an extent being decompressed twice.
+    /// As many files can be read in small steps by turns without an extent being decompressed
+    /// twice.
     decompressed_max: usize,
     /// How often an extent was read and decompressed.
     #[cfg(test)]
@@ -140,8 +145,8 @@ impl FileShared {
     pub fn set_dirty_bytes_max(&self, bytes: u64) {
         self.dirty_bytes_max.store(bytes, Ordering::Relaxed);
     }
-    /// Whom to tell when dirty data could not be written and is lost: once for each failure, while locks of the file are
-    /// held, so that he must not wait. The first caller is the only one who is heard.
+    /// Whom to tell when dirty data could not be written and is lost: once for each failure, while
+    /// locks of the file are held, so that it must not wait. Only the first caller's counts.
     pub fn on_lost(&self, on_lost: OnLost) {
         self.listener.set(on_lost);
     }
@@ -149,8 +154,8 @@ impl FileShared {
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes.load(Ordering::Relaxed)
     }
-    /// Bytes of a group that is compressed: what they become is in memory beside them until it is written. As much as that,
-    /// though: at the ends of a group the workers wait for each other.
+    /// Bytes of a group that is compressed: what they become is in memory beside them until it is
+    /// written. As much as that, though: at the ends of a group the workers wait for each other.
     pub(crate) fn compressed_group_bytes_max(&self) -> u64 {
         let dirty_bytes_max = self.dirty_bytes_max.load(Ordering::Relaxed);
         (dirty_bytes_max / 4).clamp(COMPRESSED_GROUP_BYTES_MIN, COMPRESSED_GROUP_BYTES_MAX)
@@ -158,7 +163,7 @@ impl FileShared {
     pub(crate) fn is_over_limit(&self) -> bool {
         self.dirty_bytes() > self.dirty_bytes_max.load(Ordering::Relaxed)
     }
-    /// Enough is dirty that somebody should begin to write it.
+    /// Enough is dirty for write-back to begin.
     pub fn wants_write_back(&self) -> bool {
         self.dirty_bytes() > self.dirty_bytes_max.load(Ordering::Relaxed) / 2
     }
@@ -201,7 +206,7 @@ impl FileShared {
     }
     pub(crate) fn cached(&self, id: ExtentId) -> Option<Arc<Vec<u8>>> {
         let mut cache = self.decompressed.lock();
-        // Who reads in order had it last.
+        // A sequential reader had it last.
         let at = cache.iter().rposition(|(known, _)| *known == id)?;
         let used = cache.remove(at)?;
         let data = used.1.clone();
@@ -210,7 +215,7 @@ impl FileShared {
     }
     pub(crate) fn cache(&self, id: ExtentId, data: Arc<Vec<u8>>) {
         let mut cache = self.decompressed.lock();
-        // Two who wanted it at the same time have both decompressed it.
+        // Two concurrent readers have both decompressed it.
         let same = cache.iter().rposition(|(known, _)| *known == id);
         let is_full = cache.len() >= self.decompressed_max;
         let gone = same.or(is_full.then_some(0)).and_then(|at| cache.remove(at));

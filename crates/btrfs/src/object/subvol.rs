@@ -12,7 +12,8 @@ use super::table::InodeTable;
 use crate::compression::compress::CompressPolicy;
 use crate::error::{Error, Result, StoreError};
 
-/// Numbers from here on are no inodes of the volume: they name the stand-ins for nested subvolumes in snapshots.
+/// Numbers from here on are no inodes of the volume: they name the stand-ins for nested subvolumes
+/// in snapshots.
 pub const PLACEHOLDER_INO_BIT: u64 = 1 << 63;
 
 /// What a mount says about all files.
@@ -56,7 +57,7 @@ pub struct Subvol {
     pub tree: Arc<Tree>,
     pub root_ino: ObjectId,
     pub(crate) read_only: bool,
-    /// The next inode number; 0 while nobody has asked.
+    /// The next inode number; 0 while it is not known.
     pub(crate) next_ino: AtomicU64,
 }
 
@@ -65,15 +66,16 @@ impl Subvol {
         self.read_only
     }
 
-    /// A number that no inode has had in this transaction: a log would lay the new one over what the last commit has under
-    /// that number. Nor has one had it since the first call.
+    /// A number that no inode has had in this transaction: a log would lay the new one over what
+    /// the last commit has under that number. Nor has one had it since the first call.
     pub fn take_ino(&self) -> Result<ObjectId> {
         if self.next_ino.load(Ordering::Acquire) == 0 {
             let last = Key::new(ObjectId::LAST_FREE, KeyType(u8::MAX), u64::MAX);
             let used = self.tree.floor_key_ever(&last)?;
             let used = used.map_or(ObjectId::FIRST_FREE, |key| key.objectid);
             let next = used.0.max(ObjectId::FIRST_FREE.0) + 1;
-            // Whoever came first is right: later readers may have seen numbers that it gave out, or not.
+            // The first caller is right: later readers may have seen numbers that it gave out, or
+            // not.
             let _ = self
                 .next_ino
                 .compare_exchange(0, next, Ordering::AcqRel, Ordering::Acquire);

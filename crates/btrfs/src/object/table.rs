@@ -1,7 +1,8 @@
 //! The inodes in memory: one object per (tree, number).
 //!
-//! An inode stays while anybody outside remembers it (lookups, opens) or anybody inside holds its `Arc` (dirty data
-//! does). Idle ones stay too, up to a bound. Locks: one per shard, held for moments; nothing is called under it.
+//! An inode stays while anybody outside remembers it (lookups, opens) or anybody inside holds its
+//! `Arc` (dirty data does). Idle ones stay too, up to a bound. Locks: one per shard, held for
+//! moments; nothing is called under it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -88,9 +89,10 @@ impl InodeTable {
         }
     }
 
-    /// Adds an inode that is about to be seen: before the batch that makes it is applied, lest somebody finds its name, loads its item
-    /// and has another object for it. As with a loaded one, the caller makes an entry of it or settles it
-    /// ([`super::delete::settle`]); else it stays for good.
+    /// Adds an inode that is about to be seen: before the batch that makes it is applied, lest a
+    /// lookup finds its name, loads its item and has another object for it. As with a loaded one,
+    /// the caller makes an entry of it or settles it ([`super::delete::settle`]); else it stays for
+    /// good.
     pub fn insert_new(&self, inode: Arc<Inode>) {
         let id = id_of(&inode);
         self.shard(id).lock().inodes.insert(id, inode);
@@ -115,7 +117,7 @@ impl InodeTable {
         shard.evictions += 1;
     }
 
-    /// Every inode in memory, for those who look for what must be written or deleted.
+    /// Every inode in memory, to find what must be written or deleted.
     pub fn all(&self) -> Vec<Arc<Inode>> {
         let mut all: Vec<_> = Vec::new();
         for shard in &self.shards {
@@ -132,7 +134,7 @@ impl InodeTable {
         self.len() == 0
     }
 
-    /// Drops every inode that nobody holds: what memory pressure would do.
+    /// Drops every inode without references: what memory pressure would do.
     pub fn drop_idle(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -154,7 +156,8 @@ impl Shard {
             let Some(id) = self.idle.pop_front() else { return };
             let Some(inode) = self.inodes.get(&id) else { continue };
             if !inode.refs.is_idle() {
-                // Comes back with note_idle. Asked again after the flag is down, lest both sides wait for each other.
+                // Comes back with note_idle. Asked again after the flag is down, lest both sides
+                // wait for each other.
                 inode.refs.queued.store(false, Ordering::SeqCst);
                 if !inode.refs.is_idle() || inode.refs.queued.swap(true, Ordering::SeqCst) {
                     continue;
@@ -201,7 +204,8 @@ mod tests {
     use crate::testing::{SetOnDrop, memory_volume};
     use cowshed_runtime::FixedEnv;
 
-    /// Who looks a name up while its file is being made finds the inode that is made, not one of his own.
+    /// A lookup of a name while its file is being made finds the inode that is made, not one of its
+    /// own.
     #[test]
     fn an_inode_has_one_object() {
         const FILES: usize = 5000;

@@ -1,8 +1,9 @@
 //! Which bytes of a file the item's size must not cover yet.
 //!
-//! A byte that was behind the end when it was written must be on disk before the size says that it is there: a crash would
-//! show zeros that nobody wrote. A byte that is written *over* holds nothing back: what is on disk at its place is what the
-//! file held before, and what a sync may have promised. So it is not enough to ask what is dirty.
+//! A byte that was behind the end when it was written must be on disk before the size says that it
+//! is there: a crash would show zeros that were never written. A byte that is written *over* holds
+//! nothing back: what is on disk at its place is what the file held before, and what a sync may
+//! have promised. So it is not enough to ask what is dirty.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

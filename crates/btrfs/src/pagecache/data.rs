@@ -1,4 +1,5 @@
-//! What a file keeps in memory: dirty ranges, what write-back has in flight, and the errors that fsync reports.
+//! What a file keeps in memory: dirty ranges, what write-back has in flight, and the errors that
+//! fsync reports.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,13 +29,14 @@ pub(crate) struct DataState {
     appended: Appended,
     /// The same of `in_flight`.
     appended_in_flight: Appended,
-    /// Counts how often data in flight became items, for those who look at items first and here second.
+    /// Counts how often data in flight became items, for readers that look at items first and here
+    /// second.
     pub landings: u64,
-    /// A truncation in steps of what is on disk has come down to here, above the new size: extents below it are still
-    /// there, and the item's size covers them.
+    /// A truncation in steps of what is on disk has come down to here, above the new size: extents
+    /// below it are still there, and the item's size covers them.
     pub cut: Option<u64>,
-    /// Under way. What is written meanwhile goes to new extents, in nodatacow files, too, and is compressed if that was
-    /// asked for.
+    /// Under way. What is written meanwhile goes to new extents, in nodatacow files, too, and is
+    /// compressed if that was asked for.
     pub defrag: Option<Defrag>,
     /// Most of what was compressed last became smaller.
     pub packs_well: bool,
@@ -45,20 +47,20 @@ pub(crate) struct DataState {
 /// What a file keeps in memory.
 #[derive(Debug, Default)]
 pub struct FileData {
-    /// Held by whoever changes the file's extent items.
+    /// Held while the file's extent items change.
     pub(crate) flush: Mutex<()>,
     /// Held by a defragmentation of the file, outside of all other locks.
     pub(crate) defragmenting: Mutex<()>,
     pub(crate) state: Mutex<DataState>,
     /// For fsync.
     pub(crate) failures: Failures,
-    /// Of who reads the file in order.
+    /// Of the sequential reader of the file.
     pub(crate) ahead: Mutex<Ahead>,
 }
 
 impl DataState {
-    /// Copies what memory holds of `at..at + buf.len()` into `buf`; the ranges that are on disk are left out and
-    /// returned.
+    /// Copies what memory holds of `at..at + buf.len()` into `buf`; the ranges that are on disk are
+    /// left out and returned.
     pub fn read(&self, at: u64, buf: &mut [u8]) -> Vec<Range<u64>> {
         let mut clean = Vec::new();
         self.dirty.read(at, buf, |range| clean.push(range));
@@ -128,7 +130,8 @@ impl DataState {
         Some(start..self.next_settled(start))
     }
 
-    /// Adds the reservation of data that becomes dirty: of `new` as much as became dirty, the rest is given back.
+    /// Adds the reservation of data that becomes dirty: of `new` as much as became dirty, the rest
+    /// is given back.
     pub fn keep(&mut self, mut new: DataReservation, dirtied_bytes: u64) {
         let surplus = new.bytes().saturating_sub(dirtied_bytes);
         if surplus > 0 {
@@ -150,7 +153,8 @@ impl DataState {
         }
     }
 
-    /// The file ended at `size`, and data that has become dirty just now goes on from there: it begins in the block of `at`.
+    /// The file ended at `size`, and data that has become dirty just now goes on from there: it
+    /// begins in the block of `at`.
     pub fn append(&mut self, size: u64, at: u64, end: u64) {
         self.appended.insert(size.max(round_down(at))..end);
     }
@@ -179,11 +183,12 @@ impl DataState {
         self.landings += 1;
     }
 
-    /// What the inode item may say of the size: no more than what is on disk from the start without a break.
+    /// What the inode item may say of the size: no more than what is on disk from the start without
+    /// a break.
     ///
-    /// `size` is the file's size, `disk_size` what the item says now, and data in flight counts as being on disk where
-    /// `has_landed`: its items are in the same batch as the answer. Dirty data that stands over what is on disk, or over a hole,
-    /// does not count: see [`Appended`].
+    /// `size` is the file's size, `disk_size` what the item says now, and data in flight counts as
+    /// being on disk where `has_landed`: its items are in the same batch as the answer. Dirty data
+    /// that stands over what is on disk, or over a hole, does not count: see [`Appended`].
     pub fn disk_size(&self, size: u64, disk_size: u64, has_landed: bool) -> u64 {
         let from = disk_size.min(size);
         let in_flight = self.appended_in_flight.first(from).filter(|_| !has_landed);
@@ -193,7 +198,7 @@ impl DataState {
 }
 
 impl FileData {
-    /// The file is open once more: as `opened`, who shall be told of data that is lost from here on.
+    /// The file is open once more: as `opened`, to which data lost from here on is reported.
     pub fn note_open(&self, opened: Opened) {
         self.failures.open(opened);
     }

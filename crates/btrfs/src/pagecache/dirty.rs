@@ -1,8 +1,9 @@
-//! The dirty ranges of one file: data that was written and is not on disk yet. Plain memory, no locks.
+//! The dirty ranges of one file: data that was written and is not on disk yet. Plain memory, no
+//! locks.
 //!
-//! An ordered map from block-aligned offsets to buffers of whole blocks, disjoint. Sequential writes grow the last
-//! buffer up to [`BUFFER_BYTES_MAX`]; random writes cost one small buffer each. What lies behind the end of the file in
-//! its last block is zero.
+//! An ordered map from block-aligned offsets to buffers of whole blocks, disjoint. Sequential
+//! writes grow the last buffer up to [`BUFFER_BYTES_MAX`]; random writes cost one small buffer
+//! each. What lies behind the end of the file in its last block is zero.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,8 +11,8 @@ use std::ops::Range;
 use crate::block::{BLOCK, round_down, round_up};
 use crate::spare::Spares;
 
-/// A buffer grows up to this size: large enough that a run of them is written with few pieces, small enough that
-/// cutting one copies little.
+/// A buffer grows up to this size: large enough that a run of them is written with few pieces,
+/// small enough that cutting one copies little.
 pub(crate) const BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// Full-size buffers.
@@ -26,7 +27,7 @@ fn new_buffer(capacity: usize) -> Vec<u8> {
     spare.unwrap_or_else(|| Vec::with_capacity(capacity))
 }
 
-/// Takes the memory of a buffer back that nobody needs any more.
+/// Takes the memory of a buffer back that is not needed any more.
 pub(crate) fn recycle(buffer: Vec<u8>) {
     if buffer.capacity() == BUFFER_BYTES_MAX {
         SPARES.give(buffer);
@@ -84,8 +85,8 @@ impl DirtyMap {
         self.buffers.range(..at).next_back().map(|(start, _)| *start)
     }
 
-    /// Copies what is dirty into `buf`, which stands for the file from `at` on, and calls `clean` for each range that
-    /// is not dirty.
+    /// Copies what is dirty into `buf`, which stands for the file from `at` on, and calls `clean`
+    /// for each range that is not dirty.
     pub fn read(&self, at: u64, buf: &mut [u8], mut clean: impl FnMut(Range<u64>)) {
         let end = at + buf.len() as u64;
         let mut pos = at;
@@ -105,8 +106,9 @@ impl DirtyMap {
         }
     }
 
-    /// Puts `data` at `at`. Blocks that it covers in part and that are not dirty yet are zero elsewhere: a caller that
-    /// wants to keep what they hold writes them first. Returns how many bytes became dirty.
+    /// Puts `data` at `at`. Blocks that it covers in part and that are not dirty yet are zero
+    /// elsewhere: a caller that wants to keep what they hold writes them first. Returns how many
+    /// bytes became dirty.
     pub fn write(&mut self, at: u64, data: &[u8]) -> u64 {
         let (first, last) = (round_down(at), round_up(at + data.len() as u64));
         let before = self.bytes;
@@ -209,7 +211,8 @@ impl DirtyMap {
             .map(|(start, buffer)| (*start, buffer.as_slice()))
     }
 
-    /// Takes the first buffer at or after `from` away if it is no longer than `bytes_max`, else as much of its head.
+    /// Takes the first buffer at or after `from` away if it is no longer than `bytes_max`, else as
+    /// much of its head.
     pub fn take(&mut self, from: u64, bytes_max: usize) -> Option<(u64, Vec<u8>)> {
         let start = self.next_dirty(from)?;
         let (at, _) = self.covering(start)?;
@@ -228,7 +231,8 @@ impl DirtyMap {
     }
 }
 
-/// Copies the part of `data` (which stands at `at`) that falls into `target` (which stands at `pos`).
+/// Copies the part of `data` (which stands at `at`) that falls into `target` (which stands at
+/// `pos`).
 fn overlay(target: &mut [u8], pos: u64, at: u64, data: &[u8]) {
     let from = pos.max(at);
     let to = (pos + target.len() as u64).min(at + data.len() as u64);
@@ -238,7 +242,8 @@ fn overlay(target: &mut [u8], pos: u64, at: u64, data: &[u8]) {
     }
 }
 
-/// Appends `len` bytes of the file from `pos` on: what `data` (at `at`) has of them, zeros elsewhere.
+/// Appends `len` bytes of the file from `pos` on: what `data` (at `at`) has of them, zeros
+/// elsewhere.
 fn append(buffer: &mut Vec<u8>, pos: u64, len: usize, at: u64, data: &[u8]) {
     if buffer.capacity() - buffer.len() < len && !buffer.is_empty() {
         let target = (buffer.len() * 2).max(buffer.len() + len).min(BUFFER_BYTES_MAX);

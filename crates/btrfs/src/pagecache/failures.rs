@@ -1,5 +1,5 @@
-//! Write-backs that failed, until somebody who asks is told: of a file for fsync, of all files for syncfs. And who must
-//! hear at once, because he remembers what files hold.
+//! Write-backs that failed, until they are reported: of a file by fsync, of all files by syncfs.
+//! Front ends that cache contents of files are told at once.
 
 use std::collections::HashMap;
 
@@ -10,17 +10,19 @@ use crate::error::{Error, Result};
 /// An open file among those of its inode.
 pub type Opened = u64;
 
-/// Failed write-backs. Whoever waits takes [`Failures::count`] before and hands it to [`Failures::take`] after: of several
-/// who waited each one is told, and not before all know who remember the data.
+/// Failed write-backs. A caller takes [`Failures::count`] before its write-back and passes it to
+/// [`Failures::take`] after: each of several concurrent callers gets the error, and none before the
+/// front ends know of it.
 ///
-/// Of several who have the file open each one is told once, as on all file systems of Linux: what was lost may have been his. Who
-/// opens it later is told only if nobody was.
+/// Each opening of the file gets an error once, as on all file systems of Linux: the lost data may
+/// have been written through it. A later opening gets it only if no other did.
 ///
-/// Locks: its own is held for moments, no other lock within; who takes a failure holds none that [`Telling`] is kept under.
+/// Locks: its own is held for moments, no other lock within; a caller of `take` holds none that
+/// [`Telling`] is kept under.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     state: Mutex<State>,
-    /// Nobody is being told any more.
+    /// All front ends have been told.
     all_know: Condvar,
 }
 
@@ -28,15 +30,15 @@ pub(crate) struct Failures {
 struct State {
     last: Option<Error>,
     count: u64,
-    /// Of so many somebody was told.
+    /// So many were reported.
     told: u64,
-    /// Of so many, those who remember the data may not know yet.
+    /// Of so many, front ends may not know yet.
     telling: u64,
     /// Of so many these were told, or came after them; of none all others.
     told_each: HashMap<Opened, u64>,
 }
 
-/// A failure was noted, and who remembers the data is going to be told; dropped when he knows.
+/// A failure was noted, and front ends are being told; dropped when they know.
 #[derive(Debug)]
 #[must_use = "dropped at once, it says that all know"]
 pub(crate) struct Telling<'a>(&'a Failures);
@@ -52,7 +54,8 @@ impl Drop for Telling<'_> {
 }
 
 impl Failures {
-    /// Notes that data could not be written: before it is dropped, so that nobody finds it neither dirty nor failed.
+    /// Notes that data could not be written: before it is dropped, so that it is never neither
+    /// dirty nor failed.
     pub fn note(&self, error: Error) -> Telling<'_> {
         let mut state = self.state.lock();
         state.last = Some(error);
@@ -80,8 +83,8 @@ impl Failures {
         self.state.lock().told_each.remove(&opened);
     }
 
-    /// The error of a write-back that nobody was told of, or that failed after the first `seen` did, or of which `opened` was
-    /// not told.
+    /// The error of a write-back that was not reported, or that failed after the first `seen` did,
+    /// or of which `opened` was not told.
     pub fn take(&self, seen: u64, opened: Option<Opened>) -> Result<()> {
         let mut state = self.state.lock();
         let told_before = opened.map_or(state.count, |opened| state.told_each.get(&opened).copied().unwrap_or(0));

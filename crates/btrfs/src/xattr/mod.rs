@@ -1,7 +1,7 @@
 //! Extended attributes: `XATTR_ITEM` by hash of the whole name; colliding names share an item.
 //!
-//! Most inodes have none, and callers ask often: what is known about that is kept per inode ([`XattrCache`]), so that
-//! asking an inode without attributes costs a load of one byte.
+//! Most inodes have none, and callers ask often: what is known about that is kept per inode
+//! ([`XattrCache`]), so that asking an inode without attributes costs a load of one byte.
 
 pub mod acl;
 pub mod props;
@@ -43,7 +43,7 @@ pub(crate) fn has_any(inode: &Inode) -> Result<bool> {
     Ok(first.is_some())
 }
 
-/// The value of an attribute, whoever asks.
+/// The value of an attribute, without a check of permissions.
 pub fn load(inode: &Inode, name: &[u8]) -> Result<Option<Vec<u8>>> {
     if !has_any(inode)? {
         return Ok(None);

@@ -1,13 +1,17 @@
 //! Replay of the log at mount: what fsync promised becomes part of the trees again.
 //!
-//! Runs while the files is being opened, before anybody else sees it: edits go into the overlays step by step, and when
-//! one step fails, the opening fails and nothing of it was ever anywhere but in memory. A writable mount then commits,
-//! which forgets the log; a read-only one keeps the overlays and writes nothing. Takes no locks of its own.
+//! Runs while the files is being opened, before anybody else sees it: edits go into the overlays
+//! step by step, and when one step fails, the opening fails and nothing of it was ever anywhere but
+//! in memory. A writable mount then commits, which forgets the log; a read-only one keeps the
+//! overlays and writes nothing. Takes no locks of its own.
 //!
-//! The order, and what each kind of item means, is in docs/design/log-tree.md. For each subvolume that has a log:
+//! The order, and what each kind of item means, is in docs/design/log-tree.md. For each subvolume
+//! that has a log:
 //!
-//! 1. [`blocks`]: every block of the log is read, verified and kept from being allocated until the commit.
-//! 2. [`inodes`]: inode items, xattrs, the names that logged ranges of directories lack, extents beyond the end of file.
+//! 1. [`blocks`]: every block of the log is read, verified and kept from being allocated until the
+//!    commit.
+//! 2. [`inodes`]: inode items, xattrs, the names that logged ranges of directories lack, extents
+//!    beyond the end of file.
 //! 3. [`names`]: names that only directory indices tell of, then the references of each inode.
 //! 4. [`extents`]: file extents with their references, checksums.
 //! 5. [`links`]: link counts; what has no name left becomes an orphan.
@@ -61,7 +65,7 @@ struct Shared<'e> {
     files: &'e Files,
     /// The transaction that the replay belongs to.
     generation: Generation,
-    /// Nothing will be committed: space and references are nobody's concern.
+    /// Nothing will be committed: space and references are not kept.
     is_read_only: bool,
     /// Extents that have no item yet, and whether a reference was queued that makes it.
     fresh: HashMap<LogicalAddr, bool>,
@@ -197,7 +201,8 @@ impl Replay<'_, '_> {
         Ok(self.inodes.get_mut(&ino).and_then(Option::as_mut))
     }
 
-    /// References, xattrs are done; what is left are the references of inodes and the file extents, inode by inode.
+    /// References, xattrs are done; what is left are the references of inodes and the file extents,
+    /// inode by inode.
     fn rest(&mut self) -> Result<()> {
         let log = self.log.clone();
         let mut cursor = log.cursor(Key::MIN, Key::new(ObjectId::LAST_FREE, KeyType(u8::MAX), u64::MAX));

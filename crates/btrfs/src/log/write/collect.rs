@@ -1,9 +1,10 @@
 //! What has to be in the log so that an inode is as its fsync found it.
 //!
-//! Starting with the inodes that are synced, each object's pending edits are copied; names bring further objects along:
-//! directories that a name needs and no commit has ([`Want::Names`]), new inodes that a synced directory leads to,
-//! inodes that lost a name and live on ([`super::names`]). Where the outcome of a replay is not certain, [`Stop::Commit`] says
-//! why and the caller commits instead.
+//! Starting with the inodes that are synced, each object's pending edits are copied; names bring
+//! further objects along: directories that a name needs and no commit has ([`Want::Names`]), new
+//! inodes that a synced directory leads to, inodes that lost a name and live on ([`super::names`]).
+//! Where the outcome of a replay is not certain, [`Stop::Commit`] says why and the caller commits
+//! instead.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -118,7 +119,8 @@ pub(super) struct Collector<'a> {
     /// In the order in which they were found; the last one of a key wins.
     pub edits: Edits,
 
-    /// What the log has in an older state is logged: Linux has done it when that changed, one thing after the other.
+    /// What the log has in an older state is logged: Linux has done it when that changed, one thing
+    /// after the other.
     pub(super) is_catching_up: bool,
     work: Vec<(ObjectId, Want)>,
     seen: HashMap<ObjectId, Want>,
@@ -222,8 +224,8 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// What the names of a synced inode ask for though they did not change: new directories above moved ones, and for a new
-    /// inode the one that had its name in the commit.
+    /// What the names of a synced inode ask for though they did not change: new directories above
+    /// moved ones, and for a new inode the one that had its name in the commit.
     fn beside_names(&mut self, ino: ObjectId) -> Step<()> {
         let has_moved_dirs = self.renamed.has_moved_dirs(self.tree.id());
         let is_new = self.tree.has_tracked_changes() && self.is_new(ino);
@@ -294,8 +296,9 @@ impl<'a> Collector<'a> {
         item.is_some_and(|item| inode_item(&item).is_some_and(is_dir))
     }
 
-    /// A synced directory brings the files and the new directories up to date that the log has already: Linux looks at all that its
-    /// new names lead to, and where a file brings its directories along, at all whose names changed.
+    /// A synced directory brings the files and the new directories up to date that the log has
+    /// already: Linux looks at all that its new names lead to, and where a file brings its
+    /// directories along, at all whose names changed.
     fn what_the_log_has(&mut self, which: impl Fn(&Self, ObjectId) -> bool) -> Step<()> {
         for ino in self.tree.tracked_and_changed() {
             let is_inode = (ObjectId::FIRST_FREE.0..=ObjectId::LAST_FREE.0).contains(&ino.0);
@@ -306,8 +309,9 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// A file of the commit that got or lost a name since brings the directories along that it is in now, and those that it
-    /// was in, with all that changed in them. A new file, whatever it was renamed to, brings new ones alone.
+    /// A file of the commit that got or lost a name since brings the directories along that it is
+    /// in now, and those that it was in, with all that changed in them. A new file, whatever it was
+    /// renamed to, brings new ones alone.
     pub(super) fn directories_of_renamed(&mut self, ino: ObjectId) -> Step<()> {
         if !self.renamed.contains(self.tree.id(), ino) {
             return Ok(());
@@ -332,7 +336,8 @@ impl<'a> Collector<'a> {
         self.what_the_log_has(|this, ino| this.renamed.contains(this.tree.id(), ino) || this.is_pending_dir(ino))
     }
 
-    /// Does an inode differ in nothing but times from what the log has of it, or else the last commit?
+    /// Does an inode differ in nothing but times from what the log has of it, or else the last
+    /// commit?
     fn only_times_changed(&self, ino: ObjectId) -> Step<bool> {
         let key = inode_key(ino);
         let Some(Some(now)) = self.tree.pending_edit(&key) else {
@@ -372,11 +377,12 @@ impl<'a> Collector<'a> {
         self.seen.get(&ino) == Some(&Want::All)
     }
 
-    /// Inodes that the log has and that lost their last name since: replay must not bring them back.
+    /// Inodes that the log has and that lost their last name since: replay must not bring them
+    /// back.
     ///
-    /// Their names go with them, and may be another's now, who is not synced (an atomic replace under way): then the name
-    /// would lead to nothing. Only the log of the directory says whose it is; without that, commit. Nor may they come back
-    /// as a commit has them.
+    /// Their names go with them, and may lead to another inode now that is not synced (an atomic
+    /// replace under way): then the name would lead to nothing. Only the log of the directory says
+    /// whose it is; without that, commit. Nor may they come back as a commit has them.
     fn drop_dead(&mut self, synced: &[ObjectId]) -> Step<()> {
         // Tracked from the first log of a transaction on: what died before is in no log.
         let Some(changes) = self.tree.track(ObjectId::ORPHAN) else {
@@ -387,7 +393,8 @@ impl<'a> Collector<'a> {
         };
         for change in changes {
             let ino = ObjectId(change.key.offset);
-            // Whoever is logged is so with its item. Others are in the commit alone, as those who died before the first log.
+            // A logged inode has its item in the log. Others are in the commit alone, like those
+            // deleted before the first log.
             if log.get(&inode_key(ino))?.is_none() {
                 continue;
             }
@@ -414,8 +421,8 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Names that the log has of an inode, and that are not among those of `now`, go from the logs of their directories, which may not be
-    /// synced: an entry alone would bring the name back.
+    /// Names that the log has of an inode, and that are not among those of `now`, go from the logs
+    /// of their directories, which may not be synced: an entry alone would bring the name back.
     fn drop_entries(&mut self, log: &Tree, key: &Key, item: &[u8], now: &HashSet<(ObjectId, &[u8])>) -> Step<()> {
         for (dir, index, name) in indexed_names_in(key, item) {
             let entry = index_key(dir, index);
@@ -427,8 +434,8 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// What a commit has of a dead inode stays after a crash unless its names are seen to go. Without its log that would be
-    /// an older state than the one that was synced.
+    /// What a commit has of a dead inode stays after a crash unless its names are seen to go.
+    /// Without its log that would be an older state than the one that was synced.
     fn committed_names_go(&self, ino: ObjectId, synced: &[ObjectId]) -> Step<()> {
         const OLDER: Stop = Stop::Commit("a logged file that a commit has lost its last name");
         let from = Key::new(ino, KeyType::INODE_REF, 0);
@@ -443,8 +450,8 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// A name of a dead inode in the log can go with it where its directory is synced, too, or where it is nobody's and was
-    /// nobody's in the last commit.
+    /// A name of a dead inode in the log can go with it where its directory is synced, too, or
+    /// where it is free now and was free in the last commit.
     fn names_are_free(&self, key: &Key, item: &[u8], synced: &[ObjectId]) -> Step<()> {
         const TAKEN: Stop = Stop::Commit("a name of a logged file that is gone is another's");
         let is_free = |dir: ObjectId, name: &[u8]| -> Step<bool> {
@@ -472,7 +479,8 @@ impl<'a> Collector<'a> {
     }
 
     fn object(&mut self, ino: ObjectId, want: Want) -> Step<()> {
-        // Whatever changes about an inode changes its item: without a pending one all of it is committed.
+        // Whatever changes about an inode changes its item: without a pending one all of it is
+        // committed.
         let item = match self.tree.pending_edit(&inode_key(ino)) {
             Some(Some(item)) => item,
             Some(None) => return self.dead(ino),
@@ -481,8 +489,8 @@ impl<'a> Collector<'a> {
         let inode = *inode_item(&item).ok_or(Stop::Commit("an inode item that is none"))?;
         let is_new = Generation::from(inode.generation) == self.running;
         if inode.nlink.get() == 0 {
-            // Nothing of it is in the log. The commit that has its names must not bring it back: whoever syncs a file
-            // without a name learns that it is gone.
+            // Nothing of it is in the log. The commit that has its names must not bring it back:
+            // the caller that syncs a file without a name learns that it is gone.
             if !is_new {
                 return Err(Stop::Commit("a file whose last name went"));
             }
@@ -524,8 +532,8 @@ impl<'a> Collector<'a> {
         self.extents(of, extents)
     }
 
-    /// An inode is gone, and a name that it had is another's, or is seen to go. Where the commit has others of it, they must
-    /// not be what it has after a crash, when it never had them alone.
+    /// An inode is gone, and a name that it had is another's, or is seen to go. Where the commit
+    /// has others of it, they must not be what it has after a crash, when it never had them alone.
     fn dead(&mut self, ino: ObjectId) -> Step<()> {
         let from = Key::new(ino, KeyType::INODE_REF, 0);
         let to = Key::new(ino, KeyType::INODE_EXTREF, u64::MAX);
@@ -551,8 +559,8 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Logs the item, the names and the extended attributes of an inode: all that is pending, or what is in `changed`.
-    /// Returns the edits of extent items.
+    /// Logs the item, the names and the extended attributes of an inode: all that is pending, or
+    /// what is in `changed`. Returns the edits of extent items.
     pub fn attributes(&mut self, of: Subject, changed: Option<&[Change]>) -> Step<Vec<ExtentChange>> {
         let Subject { ino, is_new, is_dir } = of;
         let mut found = Vec::new();
@@ -603,7 +611,8 @@ impl<'a> Collector<'a> {
         Ok(extents)
     }
 
-    /// Replay removes the attributes that the log does not have, so that it must have those that no one changed, too.
+    /// Replay removes the attributes that the log does not have, so that it must have those that no
+    /// one changed, too.
     fn committed_xattrs(&mut self, ino: ObjectId) -> Step<()> {
         let known = self.files.objects().inodes.get(self.tree_id(), ino);
         if let Some(inode) = known {
@@ -624,9 +633,10 @@ impl<'a> Collector<'a> {
         self.stats.lock().xattr_searches += count;
     }
 
-    /// Replay puts such an item into the subvolume whole, where a shorter one may be already. Linux makes room for
-    /// the new item beside the old one, and where one leaf cannot have both, it makes none and grows the old one all the same:
-    /// a crash in a leaf that has other items. Two items of half a leaf always fit.
+    /// Replay puts such an item into the subvolume whole, where a shorter one may be already. Linux
+    /// makes room for the new item beside the old one, and where one leaf cannot have both, it
+    /// makes none and grows the old one all the same: a crash in a leaf that has other items. Two
+    /// items of half a leaf always fit.
     fn may_grow(&self, key: &Key, item: Option<&[u8]>) -> Step<()> {
         let bytes = item.map_or(0, <[u8]>::len);
         if bytes <= half_leaf_bytes(self.files.store().nodes().nodesize_bytes()) {
@@ -657,8 +667,9 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Linux, where it replays an extended name, takes from the inode what its plain names in the same directory are in the
-    /// subvolume and not in the log: they come along, though nobody changed them.
+    /// Linux, where it replays an extended name, takes from the inode what its plain names in the
+    /// same directory are in the subvolume and not in the log: they come along, though they did not
+    /// change.
     fn plain_names(&mut self, ino: ObjectId, dir: ObjectId) -> Step<()> {
         let key = Key::new(ino, KeyType::INODE_REF, dir.get());
         if self.tree.pending_edit(&key).is_some() {
@@ -685,7 +696,8 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// A directory of the commit may have been moved below new ones: they come along, as the next one above a new file does.
+    /// A directory of the commit may have been moved below new ones: they come along, as the next
+    /// one above a new file does.
     fn new_directories_above(&mut self, dir: ObjectId) -> Step<()> {
         let mut at = dir;
         let mut passed = HashSet::new();
@@ -699,7 +711,8 @@ impl<'a> Collector<'a> {
         self.want(at, Want::Names)
     }
 
-    /// The inode that has the name in the commit is brought up to date where the log has it already.
+    /// The inode that has the name in the commit is brought up to date where the log has it
+    /// already.
     fn committed_holder(&mut self, ino: ObjectId, dir: ObjectId, name: &[u8]) -> Step<()> {
         if !self.tree.has_tracked_changes() {
             return Ok(());
@@ -710,7 +723,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Those who had a name that now is another's are logged with the names they have.
+    /// Inodes whose name leads to another inode now are logged with the names they have.
     pub fn displaced(&mut self, ino: ObjectId, dir: ObjectId, name: &[u8]) -> Step<()> {
         if self.left.is_empty() {
             return Ok(());
@@ -723,9 +736,10 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Names that an item had, in the commit or in the log, and has not any more: replay takes them from the inode. Who has
-    /// one of them now is logged, too: a name that was there all the time must not be missing because its new holder, who
-    /// took it over in a rename, was not synced.
+    /// Names that an item had, in the commit or in the log, and has not any more: replay takes them
+    /// from the inode. The inode that has one of them now is logged, too: a name that was there all
+    /// the time must not be missing because its new holder, which took it over in a rename, was not
+    /// synced.
     fn successors(&mut self, key: &Key, now: &[u8], is_new: bool) -> Step<()> {
         let committed = if is_new { None } else { self.committed.get(key)? };
         let logged = match &self.log.tree {
@@ -749,8 +763,8 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// A name that an inode lost is free. If the commit has it for another inode, that one must not get it back: only the log of the
-    /// directory says so.
+    /// A name that an inode lost is free. If the commit has it for another inode, that one must not
+    /// get it back: only the log of the directory says so.
     fn freed(&mut self, ino: ObjectId, dir: ObjectId, name: &[u8]) -> Step<()> {
         match find(&self.committed, dir, name)?.map(|found| found.target) {
             None => Ok(()),

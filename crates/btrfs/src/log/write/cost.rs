@@ -1,21 +1,23 @@
 //! Log or commit: which of them writes less.
 //!
-//! Both have two barriers, so blocks decide. What a log writes is written again by the commit, which in turn writes what
-//! nobody has asked for yet; but a log grows until the commit, and each sync copies a path from its root to whatever it
-//! changes. Two rules:
+//! Both have two barriers, so blocks decide. What a log writes is written again by the commit,
+//! which in turn writes what no sync has asked for yet; but a log grows until the commit, and each
+//! sync copies a path from its root to whatever it changes. Two rules:
 //!
 //! - *Now*: a log of as many blocks as the commit would write is not written.
-//! - *In the long run*: what a sync writes beyond what it would have written into an empty log is its rent. When the
-//!   rent of a transaction has reached the price of its commit, commit: the logs are empty then. As with anything that
-//!   is rented until the rent has reached the price, at most twice as much is written as with the best choice in hindsight.
+//! - *In the long run*: what a sync writes beyond what it would have written into an empty log is
+//!   its rent. When the rent of a transaction has reached the price of its commit, commit: the logs
+//!   are empty then. As with anything that is rented until the rent has reached the price, at most
+//!   twice as much is written as with the best choice in hindsight.
 //!
-//! What a commit costs is measured: its blocks per edit that had been applied since the one before, as a moving average.
-//! Many edits hit few leaves, so there is a bound: all tree blocks that the last commit left, and those that the pending
-//! items would fill.
+//! What a commit costs is measured: its blocks per edit that had been applied since the one before,
+//! as a moving average. Many edits hit few leaves, so there is a bound: all tree blocks that the
+//! last commit left, and those that the pending items would fill.
 
 use btrfs_format::block::leaf_capacity_bytes;
 
-/// What no commit does without: a leaf of a subvolume, of the extent, free-space and root trees, and nodes above them.
+/// What no commit does without: a leaf of a subvolume, of the extent, free-space and root trees,
+/// and nodes above them.
 const COMMIT_BLOCKS_MIN: u64 = 8;
 /// Of the average, what the last commit makes up: one part in so many.
 const WEIGHT: f64 = 4.0;
@@ -93,7 +95,8 @@ impl Costs {
     }
 }
 
-/// Blocks of an empty log that takes items of so many bytes, headers included, for one subvolume, without the root of logs.
+/// Blocks of an empty log that takes items of so many bytes, headers included, for one subvolume,
+/// without the root of logs.
 pub(super) fn least_blocks(item_bytes: u64, nodesize_bytes: usize) -> u64 {
     let leaves = item_bytes.div_ceil(leaf_capacity_bytes(nodesize_bytes) as u64);
     // Nodes hold a hundred pointers and more: those above the first one do not weigh.

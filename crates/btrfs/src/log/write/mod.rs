@@ -4,14 +4,14 @@
 //!   fsync --write back--> queue --commit lock--> collect (operations kept out) --> merge, seal, write, barrier,
 //!                                   |                |                              superblock, barrier
 //!                                   |                +--> not certain, or dearer: a full commit
-//!                                   +--> one thread leads, and syncs for all who wait
+//!                                   +--> one leader syncs for all followers
 //! ```
 //!
-//! Guarantees: docs/design/log-tree.md#writing. After an error in a sync the logs are in no known state and are not written
-//! again in this transaction: the fsync commits, and fails if that fails.
+//! Guarantees: docs/design/log-tree.md#writing. After an error in a sync the logs are in no known
+//! state and are not written again in this transaction: the fsync commits, and fails if that fails.
 //!
-//! Locks, outermost first: the commit lock, the state of the logs, the gate (exclusively, while items are collected), the
-//! names. The locks of the queue and of the costs are held for moments.
+//! Locks, outermost first: the commit lock, the state of the logs, the gate (exclusively, while
+//! items are collected), the names. The locks of the queue and of the costs are held for moments.
 
 mod blocks;
 mod collect;
@@ -57,7 +57,8 @@ pub struct LogStats {
     pub failed: u64,
     /// Items merged into logs, those of logs that became commits after all included.
     pub items_merged: u64,
-    /// How often a tree was searched for extended attributes of an inode: never for those known to have none.
+    /// How often a tree was searched for extended attributes of an inode: never for those known to
+    /// have none.
     pub xattr_searches: u64,
     /// Tree blocks and bytes written for logs.
     pub blocks_written: u64,
@@ -140,7 +141,8 @@ impl Log {
 }
 
 impl Log {
-    /// Makes an inode durable as it is when this is called: its attributes, its names, and of its data what was written back.
+    /// Makes an inode durable as it is when this is called: its attributes, its names, and of its
+    /// data what was written back.
     ///
     /// # Errors
     /// When neither a log nor a commit could be written: the mount is read-only then.
@@ -157,7 +159,7 @@ impl Log {
     }
 }
 
-/// Syncs for all who wait once no commit runs any more.
+/// One round of group commit: syncs all queued requests once no commit runs.
 fn round(files: &Files, log: &Log, take: &dyn Fn() -> Vec<Request>) -> Result<()> {
     let mut commits = files.store().txn().hold_commits();
     sync_all(files, log, &take(), &mut commits)
@@ -214,7 +216,8 @@ fn log_all(files: &Files, log: &Log, requests: &[Request]) -> Step<()> {
         if prefers_commit(files, log, 0) {
             return Err(Stop::Cheaper);
         }
-        // Whatever stops this, or fails, leaves lists of changes that were taken: only a commit helps.
+        // Whatever stops this, or fails, leaves lists of changes that were taken: only a commit
+        // helps.
         state.is_broken = true;
         (
             collect(files, log, &mut state, requests)?,
