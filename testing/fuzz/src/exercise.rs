@@ -16,7 +16,7 @@ use cowshed_vfs::{
     RenameFlags, SeekKind, SetAttr, SetXattrFlags, Volume as _, WriteFlags,
 };
 
-use crate::Image;
+use crate::image::Image;
 
 static ROOT: Context = Context::root();
 const NODES_MAX: usize = 3000;

@@ -7,10 +7,13 @@
 
 pub mod exercise;
 pub mod guard;
+mod image;
 pub mod layout;
 pub mod mutate;
 pub mod pack;
 pub mod seeds;
+
+pub use image::Image;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -76,14 +79,6 @@ impl Summary {
         self.committed += u64::from(outcome.committed);
         self.disagreed += u64::from(outcome.disagreement.is_some());
     }
-}
-
-/// A damaged volume.
-pub struct Image {
-    pub devices: Vec<Arc<MemDevice>>,
-    /// As the volume's readers see them: a device may have been cut short.
-    pub visible: Vec<Arc<dyn BlockDevice>>,
-    pub description: String,
 }
 
 /// Makes the image of a case.

@@ -2,61 +2,9 @@
 //! open at once, also on the same file: each has its blocks as they were when it first wrote into them, so that where two have the
 //! same block the last to end decides. A handle's group is the only one that handles have on its file.
 
-use std::collections::BTreeMap;
-
 use cowshed_vfs::{Error, Result, Timestamp};
 
-use crate::content::Block;
 use crate::{Answer, At, BLOCK_BYTES, Content, Id, Model, Op, Outcome, pattern};
-
-/// What a group holds of one file: blocks as they were when the group first wrote into them, and what it wrote.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Staged {
-    blocks: BTreeMap<u64, Box<Block>>,
-    /// The file is at least so long afterwards.
-    end: u64,
-}
-
-/// A group that is open.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Group {
-    files: BTreeMap<Id, Staged>,
-    /// The file of its handle, if it is a handle's.
-    handle: Option<Id>,
-}
-
-impl Group {
-    pub fn holds(&self, id: Id) -> bool {
-        self.files.contains_key(&id) || self.handle == Some(id)
-    }
-}
-
-impl Staged {
-    fn write(&mut self, content: &Content, offset: u64, data: &[u8]) {
-        let end = offset + data.len() as u64;
-        for number in offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES) {
-            let start = number * BLOCK_BYTES;
-            let block = self
-                .blocks
-                .entry(number)
-                .or_insert_with(|| Box::new(content.block(number)));
-            let (from, to) = (offset.max(start), end.min(start + BLOCK_BYTES));
-            block[(from - start) as usize..(to - start) as usize]
-                .copy_from_slice(&data[(from - offset) as usize..(to - offset) as usize]);
-        }
-        self.end = self.end.max(end);
-    }
-
-    fn happen(&self, content: &mut Content) {
-        let size = content.size_bytes.max(self.end);
-        content.size_bytes = size;
-        for (number, block) in &self.blocks {
-            let start = number * BLOCK_BYTES;
-            let len = size.saturating_sub(start).min(BLOCK_BYTES) as usize;
-            content.write(start, &block[..len]);
-        }
-    }
-}
 
 impl Model {
     /// Errors: as of writing; `Busy` (another handle has a group on the file).

@@ -14,17 +14,20 @@ mod content;
 mod dice;
 mod generate;
 mod group;
+mod id;
 mod name;
 mod node;
 mod op;
 mod remap;
+mod staged;
 mod subvolume;
 
 pub use content::{BLOCK_BYTES, Content, pattern};
 pub use dice::Dice;
 pub use generate::{Generator, Mix};
 pub use name::Name;
-pub use node::{Body, Id, Model, MountRules, Node, SLOTS};
+pub use id::Id;
+pub use node::{Body, Model, MountRules, Node, SLOTS};
 pub use op::{
     At, COMPRESSIONS, GROUPS, Op, PROPERTY, PROPERTY_VALUES, Place, SeekFrom, Touch, XATTR_NAMES, xattr_name,
 };

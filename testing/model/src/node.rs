@@ -4,15 +4,12 @@ use std::collections::BTreeMap;
 
 use cowshed_vfs::{Error, FileKind, Result, Timestamp};
 
-use crate::group::Group;
+use crate::id::Id;
+use crate::staged::Group;
 use crate::{At, Content, GROUPS, Name};
 
 /// Files that can be held open at once.
 pub const SLOTS: u8 = 6;
-
-/// The model's number of an inode. Never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Id(pub u32);
 
 /// What an inode is.
 #[derive(Clone, Debug, PartialEq, Eq)]

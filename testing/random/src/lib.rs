@@ -10,7 +10,9 @@
 
 pub mod atomic;
 pub mod compare;
+mod fresh;
 pub mod judge;
+mod open_group;
 pub mod run;
 mod setup;
 mod staged;

@@ -3,19 +3,12 @@
 use cowshed_model::{Answer, At, GROUPS, Op, Outcome};
 use cowshed_vfs::{Error, FileKind, FileSystem, Group, Handle, Ioctl, NodeId, Result, Volume, WriteFlags};
 
+use crate::open_group::OpenGroup;
 use crate::subject::{READ_WRITE, ROOT, Subject, commit_error};
 
 const START_ATOMIC_WRITE: u32 = 0xf501;
 const COMMIT_ATOMIC_WRITE: u32 = 0xf502;
 const ABORT_ATOMIC_WRITE: u32 = 0xf505;
-
-#[derive(Default)]
-pub(crate) struct OpenGroup {
-    /// What the library has staged.
-    group: Option<Box<dyn Group>>,
-    /// Held open until the end; of a handle's group it is the handle.
-    files: Vec<(NodeId, Handle)>,
-}
 
 impl Subject {
     /// Forgets all groups, and lets go of their files.

@@ -29,7 +29,7 @@ pub use crate::setup::Setup;
 
 use cowshed_vfs_ioctl::Front;
 
-use crate::staged::OpenGroup;
+use crate::open_group::OpenGroup;
 
 /// A mount of ours, ioctls included.
 pub type Fs = Front<cowshed_btrfs::fs::Fs>;

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use cowshed_benches::{Dice, Measured};
 use cowshed_vfs::{FileSystem as _, Handle, NodeId, OpenFlags, OpenRequest, WriteFlags};
 
-use crate::Report;
+use crate::report::Report;
 use crate::rig::{CALLER, Rig};
 
 pub const ALL: &[&str] = &[

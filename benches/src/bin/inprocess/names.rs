@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use cowshed_benches::{Dice, Measured};
 use cowshed_vfs::{FileSystem as _, Handle, Lookup, NodeId, OpenFlags, OpenRequest};
 
-use crate::Report;
+use crate::report::Report;
 use crate::rig::{CALLER, Rig};
 
 pub const ALL: &[&str] = &[
