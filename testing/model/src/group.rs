@@ -4,7 +4,7 @@
 
 use cowshed_vfs::{Error, Result, Timestamp};
 
-use crate::{Answer, At, BLOCK_BYTES, Content, Id, Model, Op, Outcome, pattern};
+use crate::{Answer, At, Content, Id, Model, Op, Outcome, pattern};
 
 impl Model {
     /// Errors: as of writing; `Busy` (another handle has a group on the file).

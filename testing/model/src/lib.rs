@@ -25,8 +25,8 @@ mod subvolume;
 pub use content::{BLOCK_BYTES, Content, pattern};
 pub use dice::Dice;
 pub use generate::{Generator, Mix};
-pub use name::Name;
 pub use id::Id;
+pub use name::Name;
 pub use node::{Body, Model, MountRules, Node, SLOTS};
 pub use op::{
     At, COMPRESSIONS, GROUPS, Op, PROPERTY, PROPERTY_VALUES, Place, SeekFrom, Touch, XATTR_NAMES, xattr_name,

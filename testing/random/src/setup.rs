@@ -2,7 +2,7 @@
 
 use btrfs_format::TreeId;
 use btrfs_image::Profile;
-use cowshed_model::{At, Id, Model, MountRules, Name, Node};
+use cowshed_model::{MountRules, Name};
 use cowshed_vfs::Compression;
 
 /// What volume to make, and how to mount it.

@@ -1,7 +1,7 @@
 //! The atomic groups of a subject: those of the library, which hold writes to any files, and those that belong to a handle.
 
 use cowshed_model::{Answer, At, GROUPS, Op, Outcome};
-use cowshed_vfs::{Error, FileKind, FileSystem, Group, Handle, Ioctl, NodeId, Result, Volume, WriteFlags};
+use cowshed_vfs::{Error, FileKind, FileSystem, Handle, Ioctl, NodeId, Result, Volume, WriteFlags};
 
 use crate::open_group::OpenGroup;
 use crate::subject::{READ_WRITE, ROOT, Subject, commit_error};

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use btrfs_image::size::{parse_size_bytes, pretty_bytes};
 use clap::Parser;
-use cowshed_benches::{Measured, peak_memory_bytes, reset_peak_memory};
+use cowshed_benches::{peak_memory_bytes, reset_peak_memory};
 
 use report::Report;
 use rig::Rig;

@@ -1,6 +1,6 @@
 //! How results are printed.
 
-use cowshed_benches::Measured;
+use cowshed_benches::{Measured, peak_memory_bytes};
 
 /// Prints results as they come.
 pub(crate) struct Report {
