@@ -16,6 +16,16 @@ pub type SendLate = Box<dyn FnOnce(&Reply<'_>) + Send>;
 
 /// What a worker lends for a reply that may come later.
 pub trait Post {
+    /// The worker can turn to other requests before the reply to this one is sent.
+    fn can_leave(&self) -> bool {
+        true
+    }
+
+    /// May the reply wait for other requests to be served? Asked once for a request.
+    fn may_withhold(&self) -> bool {
+        true
+    }
+
     /// Sends the reply to the request at hand.
     fn sender(&self) -> SendLate;
     /// The worker is going to be busy with others' requests, or asleep.

@@ -1,0 +1,340 @@
+//! The transport over io_uring: a queue for each processor, served by threads on that processor.
+//!
+//! ```text
+//!   a program on processor 1 --request--> queue 1 --> a thread on processor 1 --reply--> the program
+//! ```
+//!
+//! A request and its reply never cross processors, so that neither costs an interrupt to another
+//! one; and the reply and the wait for the next request are one system call. Each thread has an
+//! [`entry`] of its own, and serves one request at a time. The kernel gives a request to the thread
+//! of its queue that was busy last. Where all threads of a queue are busy, one more is started, up
+//! to a maximum; then requests wait in the kernel.
+//!
+//! Large reads are those of readahead: while they are served, the program works on what came
+//! before. They are served on another processor, one after the other ([`streams`](super::streams)).
+//!
+//! What the kernel does not send over io_uring (forgotten nodes) comes by `/dev/fuse`: [`leftovers`].
+//!
+//! Memory: queues x threads x (largest request + 4 KiB), as far as it was written to.
+//!
+//! Locks: `leftovers`, and the large reads' turns, with no lock within.
+
+mod entry;
+mod keeper;
+mod leftovers;
+mod processors;
+mod worker;
+
+use std::fs::File;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::mpsc::{self, Sender};
+use std::thread::{self, Scope};
+
+use entry::Entry;
+use keeper::Keepers;
+use leftovers::Leftovers;
+use worker::Worker;
+
+use super::Transport;
+use super::dev::Device;
+use super::streams::Turns;
+use crate::server::Server;
+
+/// Where the kernel says whether it offers this.
+const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
+/// Threads that a queue begins with.
+const THREADS_MIN: usize = 2;
+/// Threads of all queues together: as many payload buffers.
+const THREADS_MAX: usize = 256;
+/// The kernel takes no entry with less payload.
+const PAYLOAD_BYTES_MIN: usize = (64 << 10) + 4096;
+
+/// Why a mount is not served over io_uring.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    #[error("the kernel has no FUSE over io_uring: Linux 6.14 and later have it, where it is built in")]
+    NoKernel,
+    #[error("the administrator has not allowed it: `echo 1 > {ENABLED}` as root does, for mounts from then on")]
+    NotEnabled,
+    #[error("io_uring cannot be used: {0}; the sysctl kernel.io_uring_disabled or a container may forbid it")]
+    NoRing(String),
+    #[error("the kernel did not offer it to this mount")]
+    NotOffered,
+}
+
+/// Would new mounts of this process be served over io_uring?
+///
+/// # Errors
+/// They would not, and why.
+pub fn available() -> Result<(), Unavailable> {
+    is_offered()?;
+    let probe = Entry::new(0, PAYLOAD_BYTES_MIN);
+    probe.map(drop).map_err(|error| Unavailable::NoRing(error.to_string()))
+}
+
+fn is_offered() -> Result<(), Unavailable> {
+    match std::fs::read_to_string(ENABLED) {
+        Ok(text) if text.trim() == "Y" => Ok(()),
+        Ok(_) => Err(Unavailable::NotEnabled),
+        Err(_) => Err(Unavailable::NoKernel),
+    }
+}
+
+/// Queues that the kernel does not know yet.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    entries: Vec<Entry>,
+    payload_bytes: usize,
+    threads_max: usize,
+}
+
+impl Prepared {
+    /// Makes what every queue begins with: after a kernel was promised queues, it serves nothing
+    /// until it has them all.
+    pub fn new(io_bytes_max: usize, threads_max: usize) -> Result<Prepared, Unavailable> {
+        is_offered()?;
+        let queues = processors::possible();
+        let payload_bytes = io_bytes_max.max(PAYLOAD_BYTES_MIN);
+        let entries = (0..queues).map(|queue| Entry::new(queue as u16, payload_bytes));
+        let entries = entries.collect::<io::Result<_>>();
+        Ok(Prepared {
+            entries: entries.map_err(|error| Unavailable::NoRing(error.to_string()))?,
+            payload_bytes,
+            threads_max: (THREADS_MAX / queues).clamp(THREADS_MIN, threads_max.max(THREADS_MIN)),
+        })
+    }
+
+    /// Gates that the server needs: one for each thread, and one for what comes by `/dev/fuse`.
+    pub fn gates(&self) -> usize {
+        self.entries.len() * self.threads_max + 1
+    }
+}
+
+/// A queue, as its threads see it.
+#[derive(Debug, Default)]
+struct Queue {
+    threads: AtomicUsize,
+    busy: AtomicUsize,
+    /// Threads that keep a reply back.
+    withholding: AtomicUsize,
+    is_growing: AtomicBool,
+}
+
+/// What all threads know.
+#[derive(Debug)]
+struct Shared {
+    queues: Vec<Queue>,
+    threads_max: usize,
+    large_reads: Turns,
+    keepers: Keepers,
+    leftovers: Leftovers,
+}
+
+impl Shared {
+    /// A thread begins with a request. True: the last one, another thread is to be started.
+    fn begin(&self, queue: u16) -> bool {
+        let queue = &self.queues[usize::from(queue)];
+        let busy = queue.busy.fetch_add(1, AcqRel) + 1;
+        let threads = queue.threads.load(Acquire);
+        busy >= threads && threads < self.threads_max && !queue.is_growing.swap(true, AcqRel)
+    }
+
+    fn end(&self, queue: u16) {
+        self.queues[usize::from(queue)].busy.fetch_sub(1, AcqRel);
+    }
+
+    /// May one more thread of the queue keep its reply back? Some are left to what the reply may
+    /// wait for.
+    fn withhold(&self, queue: u16) -> bool {
+        let queue = &self.queues[usize::from(queue)];
+        let before = queue.withholding.fetch_add(1, AcqRel);
+        let may = before + THREADS_MIN <= self.threads_max / 2;
+        if !may {
+            queue.withholding.fetch_sub(1, AcqRel);
+        }
+        may
+    }
+
+    fn replied(&self, queue: u16) {
+        self.queues[usize::from(queue)].withholding.fetch_sub(1, AcqRel);
+    }
+}
+
+/// What threads tell the one that starts them.
+#[derive(Debug)]
+enum Event {
+    /// All threads of a queue are busy.
+    Grow(u16),
+    Ended(io::Result<()>),
+}
+
+/// The transport of one mount.
+#[derive(Debug)]
+pub(crate) struct Uring {
+    pub prepared: Prepared,
+    pub device: Device,
+}
+
+impl Transport for Uring {
+    fn serve(self: Box<Self>, server: &Server, failed: &(dyn Fn(&io::Error) + Sync)) -> io::Result<()> {
+        let Uring { prepared, device } = *self;
+        let Prepared {
+            entries,
+            payload_bytes,
+            threads_max,
+        } = prepared;
+        let shared = Shared {
+            queues: entries.iter().map(|_| Queue::default()).collect(),
+            threads_max,
+            large_reads: Turns::default(),
+            keepers: Keepers::new(entries.len()),
+            leftovers: Leftovers::new(&device, payload_bytes)?,
+        };
+        let session = device.file();
+        let (events, received) = mpsc::channel();
+        thread::scope(|scope| {
+            let mut crew = Crew {
+                scope,
+                server,
+                shared: &shared,
+                session,
+                events,
+                failed,
+                running: 0,
+                gates: leftovers::GATE,
+            };
+            let mut outcome = crew.start("fuse-forget".into(), {
+                let shared = &shared;
+                move || shared.leftovers.serve(server, device, payload_bytes)
+            });
+            for entry in entries {
+                outcome = outcome.and(crew.start_worker(entry));
+            }
+            if let Err(error) = &outcome {
+                failed(error);
+            }
+            for queue in shared.keepers.queues() {
+                let keepers = &shared.keepers;
+                let name = thread::Builder::new().name(format!("fuse-keep-{queue}"));
+                if let Err(error) = name.spawn_scoped(scope, move || keepers.run(queue)) {
+                    tracing::debug!(%error, "a processor is not kept busy");
+                }
+            }
+            while crew.running > 0 {
+                match received.recv() {
+                    Ok(Event::Grow(queue)) => crew.grow(queue, payload_bytes),
+                    Ok(Event::Ended(result)) => {
+                        crew.running -= 1;
+                        outcome = outcome.and(result);
+                    }
+                    // The crew has a sender.
+                    Err(mpsc::RecvError) => break,
+                }
+            }
+            shared.keepers.end();
+            outcome
+        })
+    }
+}
+
+/// Starts the threads.
+struct Crew<'s, 'e> {
+    scope: &'s Scope<'s, 'e>,
+    server: &'s Server,
+    shared: &'s Shared,
+    session: Arc<File>,
+    events: Sender<Event>,
+    failed: &'s (dyn Fn(&io::Error) + Sync),
+    running: usize,
+    /// The last gate that a thread was given.
+    gates: usize,
+}
+
+impl<'s> Crew<'s, '_> {
+    fn start(&mut self, name: String, work: impl FnOnce() -> io::Result<()> + Send + 's) -> io::Result<()> {
+        let (events, failed) = (self.events.clone(), self.failed);
+        let work = move || {
+            let result = catch_unwind(AssertUnwindSafe(work))
+                .unwrap_or_else(|_| Err(io::Error::other("a thread of the FUSE transport panicked")));
+            if let Err(error) = &result {
+                failed(error);
+            }
+            // The receiver outlives the threads.
+            let _ = events.send(Event::Ended(result));
+        };
+        thread::Builder::new().name(name).spawn_scoped(self.scope, work)?;
+        self.running += 1;
+        Ok(())
+    }
+
+    fn start_worker(&mut self, entry: Entry) -> io::Result<()> {
+        let queue = entry.queue();
+        let number = self.shared.queues[usize::from(queue)].threads.fetch_add(1, AcqRel);
+        self.gates += 1;
+        let worker = Worker {
+            server: self.server,
+            shared: self.shared,
+            entry,
+            gate: self.gates,
+            session: self.session.clone(),
+            events: self.events.clone(),
+        };
+        self.start(format!("fuse-{queue}-{number}"), || worker.run())
+    }
+
+    /// One more thread for a queue. Without it, requests wait.
+    fn grow(&mut self, queue: u16, payload_bytes: usize) {
+        let started = Entry::new(queue, payload_bytes).and_then(|entry| self.start_worker(entry));
+        match started {
+            Ok(()) => self.shared.queues[usize::from(queue)].is_growing.store(false, Release),
+            // Not tried again: `is_growing` stays.
+            Err(error) => tracing::warn!(%error, queue, "no more threads for a FUSE queue"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared(threads_max: usize) -> Shared {
+        Shared {
+            queues: vec![Queue::default(), Queue::default()],
+            threads_max,
+            large_reads: Turns::default(),
+            keepers: Keepers::new(2),
+            leftovers: Leftovers::none(),
+        }
+    }
+
+    #[test]
+    fn a_queue_grows_where_all_its_threads_are_busy() {
+        let shared = shared(3);
+        shared.queues[0].threads.store(2, Release);
+        assert!(!shared.begin(0));
+        assert!(shared.begin(0), "both are busy");
+        assert!(!shared.begin(0), "a third is being started");
+        shared.queues[0].threads.store(3, Release);
+        shared.queues[0].is_growing.store(false, Release);
+        assert!(!shared.begin(0), "there are no more than three");
+        (0..4).for_each(|_| shared.end(0));
+        assert_eq!(shared.queues[0].busy.load(Acquire), 0);
+        assert_eq!(shared.queues[1].busy.load(Acquire), 0);
+    }
+
+    #[test]
+    fn some_threads_of_a_queue_keep_no_reply_back() {
+        let shared = shared(16);
+        let granted = (0..16).filter(|_| shared.withhold(0)).count();
+        assert_eq!(granted, 7);
+        shared.replied(0);
+        assert!(shared.withhold(0) && !shared.withhold(0));
+        assert!(shared.withhold(1), "each queue has its own");
+        let none = self::shared(2);
+        assert!(!none.withhold(0));
+    }
+}
