@@ -6,10 +6,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::overlay::ENTRY_OVERHEAD_BYTES;
+
+/// How long a deletion waits for promised blocks at a time.
+const PROMISE_WAIT: Duration = Duration::from_millis(10);
 
 /// What a block group is for. Mixed groups are all in `Data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +47,8 @@ struct Numbers {
     global_reserve_bytes: u64,
     /// Tree blocks in use.
     tree_blocks: u64,
+    /// Deletions that found no room and try again.
+    refused: u32,
 }
 
 /// What is pending in front of the trees.
@@ -81,10 +87,25 @@ pub(super) struct Ledger {
     /// One pool for data and metadata.
     mixed: bool,
     numbers: Mutex<Numbers>,
+    /// Blocks that were promised came back.
+    given_back: Condvar,
     /// In the active overlays.
     pending: PendingCounts,
     /// In the frozen overlays that the commit merges.
     frozen: PendingCounts,
+}
+
+/// A deletion that tries again.
+#[derive(Debug)]
+pub(super) struct Refused(Arc<Ledger>);
+
+impl Drop for Refused {
+    fn drop(&mut self) {
+        let mut n = self.0.numbers.lock();
+        n.refused -= 1;
+        drop(n);
+        self.0.given_back.notify_all();
+    }
 }
 
 /// Why a reservation cannot be had.
@@ -97,6 +118,7 @@ impl Ledger {
             nodesize_bytes,
             mixed,
             numbers: Mutex::default(),
+            given_back: Condvar::new(),
             pending: PendingCounts::default(),
             frozen: PendingCounts::default(),
         }
@@ -158,6 +180,8 @@ impl Ledger {
     fn release_meta(&self, blocks: u64) {
         let mut n = self.numbers.lock();
         n.meta_reserved_blocks = sub(n.meta_reserved_blocks, blocks);
+        drop(n);
+        self.given_back.notify_all();
     }
 
     pub fn note_pending(&self, items: u64, bytes: u64, refs: u64) {
@@ -255,6 +279,31 @@ impl Ledger {
             ledger: self.clone(),
             blocks,
         })
+    }
+
+    /// A deletion was refused, and is about to try again. Others wait a little until what this
+    /// returns is dropped.
+    pub fn note_refused(self: &Arc<Self>) -> Refused {
+        self.numbers.lock().refused += 1;
+        Refused(self.clone())
+    }
+
+    /// A deletion that begins waits, for a moment at most, for those that were refused.
+    pub fn let_refused_go_first(&self) {
+        let mut n = self.numbers.lock();
+        if n.refused > 0 {
+            self.given_back.wait_for(&mut n, PROMISE_WAIT);
+        }
+    }
+
+    /// Waits for a moment until blocks that others were promised come back. False: there are none.
+    pub fn wait_for_promises(&self) -> bool {
+        let mut n = self.numbers.lock();
+        let are_some = n.meta_reserved_blocks > 0;
+        if are_some {
+            self.given_back.wait_for(&mut n, PROMISE_WAIT);
+        }
+        are_some
     }
 
     /// Promises data bytes: only what block groups have counts.

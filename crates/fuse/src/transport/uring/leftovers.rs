@@ -6,7 +6,8 @@
 //! takes all that have come, many in one request.
 //!
 //! Where their outcome is seen (space that is free, the end of the mount), a worker takes them
-//! first: [`Leftovers::drain`].
+//! first ([`Leftovers::drain`]); and a request for which there is no space is tried once more after
+//! them.
 
 use std::io;
 use std::thread;
@@ -51,7 +52,7 @@ impl Leftovers {
 
     /// Does the outcome of a request depend on them?
     pub fn matter_to(opcode: u32) -> bool {
-        [Opcode::Destroy, Opcode::Syncfs, Opcode::Statfs]
+        [Opcode::Destroy, Opcode::Syncfs, Opcode::Statfs, Opcode::Ioctl]
             .iter()
             .any(|&one| one as u32 == opcode)
     }

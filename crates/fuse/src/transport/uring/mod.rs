@@ -23,20 +23,21 @@ mod entry;
 mod keeper;
 mod leftovers;
 mod processors;
+mod queues;
 mod worker;
 
 use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::Ordering::{AcqRel, Release};
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, Scope};
 
 use entry::Entry;
 use keeper::Keepers;
 use leftovers::Leftovers;
+use queues::{Event, Queue, Shared, THREADS_MIN};
 use worker::Worker;
 
 use super::Transport;
@@ -46,8 +47,6 @@ use crate::server::Server;
 
 /// Where the kernel says whether it offers this.
 const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
-/// Threads that a queue begins with.
-const THREADS_MIN: usize = 2;
 /// Threads of all queues together: as many payload buffers.
 const THREADS_MAX: usize = 256;
 /// The kernel takes no entry with less payload.
@@ -112,64 +111,6 @@ impl Prepared {
     pub fn gates(&self) -> usize {
         self.entries.len() * self.threads_max + 1
     }
-}
-
-/// A queue, as its threads see it.
-#[derive(Debug, Default)]
-struct Queue {
-    threads: AtomicUsize,
-    busy: AtomicUsize,
-    /// Threads that keep a reply back.
-    withholding: AtomicUsize,
-    is_growing: AtomicBool,
-}
-
-/// What all threads know.
-#[derive(Debug)]
-struct Shared {
-    queues: Vec<Queue>,
-    threads_max: usize,
-    large_reads: Turns,
-    keepers: Keepers,
-    leftovers: Leftovers,
-}
-
-impl Shared {
-    /// A thread begins with a request. True: the last one, another thread is to be started.
-    fn begin(&self, queue: u16) -> bool {
-        let queue = &self.queues[usize::from(queue)];
-        let busy = queue.busy.fetch_add(1, AcqRel) + 1;
-        let threads = queue.threads.load(Acquire);
-        busy >= threads && threads < self.threads_max && !queue.is_growing.swap(true, AcqRel)
-    }
-
-    fn end(&self, queue: u16) {
-        self.queues[usize::from(queue)].busy.fetch_sub(1, AcqRel);
-    }
-
-    /// May one more thread of the queue keep its reply back? Some are left to what the reply may
-    /// wait for.
-    fn withhold(&self, queue: u16) -> bool {
-        let queue = &self.queues[usize::from(queue)];
-        let before = queue.withholding.fetch_add(1, AcqRel);
-        let may = before + THREADS_MIN <= self.threads_max / 2;
-        if !may {
-            queue.withholding.fetch_sub(1, AcqRel);
-        }
-        may
-    }
-
-    fn replied(&self, queue: u16) {
-        self.queues[usize::from(queue)].withholding.fetch_sub(1, AcqRel);
-    }
-}
-
-/// What threads tell the one that starts them.
-#[derive(Debug)]
-enum Event {
-    /// All threads of a queue are busy.
-    Grow(u16),
-    Ended(io::Result<()>),
 }
 
 /// The transport of one mount.
@@ -294,47 +235,5 @@ impl<'s> Crew<'s, '_> {
             // Not tried again: `is_growing` stays.
             Err(error) => tracing::warn!(%error, queue, "no more threads for a FUSE queue"),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shared(threads_max: usize) -> Shared {
-        Shared {
-            queues: vec![Queue::default(), Queue::default()],
-            threads_max,
-            large_reads: Turns::default(),
-            keepers: Keepers::new(2),
-            leftovers: Leftovers::none(),
-        }
-    }
-
-    #[test]
-    fn a_queue_grows_where_all_its_threads_are_busy() {
-        let shared = shared(3);
-        shared.queues[0].threads.store(2, Release);
-        assert!(!shared.begin(0));
-        assert!(shared.begin(0), "both are busy");
-        assert!(!shared.begin(0), "a third is being started");
-        shared.queues[0].threads.store(3, Release);
-        shared.queues[0].is_growing.store(false, Release);
-        assert!(!shared.begin(0), "there are no more than three");
-        (0..4).for_each(|_| shared.end(0));
-        assert_eq!(shared.queues[0].busy.load(Acquire), 0);
-        assert_eq!(shared.queues[1].busy.load(Acquire), 0);
-    }
-
-    #[test]
-    fn some_threads_of_a_queue_keep_no_reply_back() {
-        let shared = shared(16);
-        let granted = (0..16).filter(|_| shared.withhold(0)).count();
-        assert_eq!(granted, 7);
-        shared.replied(0);
-        assert!(shared.withhold(0) && !shared.withhold(0));
-        assert!(shared.withhold(1), "each queue has its own");
-        let none = self::shared(2);
-        assert!(!none.withhold(0));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use super::entry::{Arrived, Entry, Parts};
 use super::leftovers::Leftovers;
 use super::processors::{Mover, Place};
-use super::{Event, Shared};
+use super::queues::{Event, Shared};
 use crate::proto::wire::OutHeader;
 use crate::server::{After, HEAD_BYTES_MAX, Post, Reply, SendLate, Server};
 use crate::transport::dev::DataBuffer;
@@ -68,29 +68,37 @@ impl Worker<'_> {
             true => Place::Anywhere,
         });
         let _turn = is_stream.then(|| self.shared.large_reads.take());
-        let desk = Desk {
-            shared: self.shared,
-            queue,
-            late: Cell::new(None),
-            withholds: Cell::new(false),
-        };
         let is_in_place = payload_bytes == 0;
-        let (input, data): (&[u8], &mut [u8]) = match is_in_place {
-            true => (&[], payload),
-            false => (&payload[..payload_bytes], scratch.as_mut_slice()),
-        };
-        let (after, reply) = self
-            .server
-            .handle_parts(self.gate, header, (&fixed, input), data, Some(&desk));
-        let (out, mut head, data_bytes) = (reply.header(), Head::of(&reply), reply.body().1.len());
-        let (out, data_bytes) = match (after, desk.late.take()) {
-            (After::Nothing, Some(late)) => {
-                let out;
-                (out, head) = late.recv().unwrap_or_else(|_| (lost(header.unique), Head::default()));
-                (out, 0)
+        let mut is_first = true;
+        let (out, head, data_bytes) = loop {
+            let desk = Desk::new(self.shared, queue);
+            let (input, data): (&[u8], &mut [u8]) = match is_in_place {
+                true => (&[], &mut *payload),
+                false => (&payload[..payload_bytes], scratch.as_mut_slice()),
+            };
+            let parts = (&fixed[..], input);
+            let (after, reply) = self.server.handle_parts(self.gate, header, parts, data, Some(&desk));
+            let made = (reply.header(), Head::of(&reply), reply.body().1.len());
+            let made = match (after, desk.late.take()) {
+                (After::Nothing, Some(late)) => {
+                    let (out, head) = late.recv().unwrap_or_else(|_| (lost(header.unique), Head::default()));
+                    (out, head, 0)
+                }
+                // Each request over io_uring has a reply.
+                _ => made,
+            };
+            // The space of what was deleted before is free once it is forgotten.
+            let may_help = is_first && made.0.error == -libc::ENOSPC;
+            is_first = false;
+            if !may_help
+                || self
+                    .shared
+                    .leftovers
+                    .drain(self.server)?
+                    .is_none_or(|served| served == 0)
+            {
+                break made;
             }
-            // Each request over io_uring has a reply.
-            _ => (out, data_bytes),
         };
         let head = head.bytes();
         let end = head.len() + data_bytes;
@@ -151,6 +159,17 @@ struct Desk<'a> {
     queue: u16,
     late: Cell<Option<Receiver<Late>>>,
     withholds: Cell<bool>,
+}
+
+impl<'a> Desk<'a> {
+    fn new(shared: &'a Shared, queue: u16) -> Desk<'a> {
+        Desk {
+            shared,
+            queue,
+            late: Cell::new(None),
+            withholds: Cell::new(false),
+        }
+    }
 }
 
 impl Post for Desk<'_> {
