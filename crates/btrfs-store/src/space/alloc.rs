@@ -69,7 +69,9 @@ impl Space {
         // been committed or have given theirs back: until then it is tried again.
         let mut waiting = None;
         for _ in 0..RELEASE_TRIES_MAX {
-            if !matches!(reserved, Err(Error::NoSpace)) || !(self.ledger.wait_for_promises() || self.commit_would_help()) {
+            if !matches!(reserved, Err(Error::NoSpace))
+                || !(self.ledger.wait_for_promises() || self.commit_would_help())
+            {
                 break;
             }
             waiting.get_or_insert_with(|| self.ledger.note_refused());

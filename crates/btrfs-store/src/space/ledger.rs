@@ -6,14 +6,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::overlay::ENTRY_OVERHEAD_BYTES;
 
-/// How long a deletion waits for promised blocks at a time.
-const PROMISE_WAIT: Duration = Duration::from_millis(10);
+/// A thread lets others run so many times at most before it tries again: some hundred microseconds.
+const YIELDS_MAX: u32 = 1000;
 
 /// What a block group is for. Mixed groups are all in `Data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,8 +86,6 @@ pub(super) struct Ledger {
     /// One pool for data and metadata.
     mixed: bool,
     numbers: Mutex<Numbers>,
-    /// Blocks that were promised came back.
-    given_back: Condvar,
     /// In the active overlays.
     pending: PendingCounts,
     /// In the frozen overlays that the commit merges.
@@ -101,10 +98,7 @@ pub(super) struct Refused(Arc<Ledger>);
 
 impl Drop for Refused {
     fn drop(&mut self) {
-        let mut n = self.0.numbers.lock();
-        n.refused -= 1;
-        drop(n);
-        self.0.given_back.notify_all();
+        self.0.numbers.lock().refused -= 1;
     }
 }
 
@@ -118,7 +112,6 @@ impl Ledger {
             nodesize_bytes,
             mixed,
             numbers: Mutex::default(),
-            given_back: Condvar::new(),
             pending: PendingCounts::default(),
             frozen: PendingCounts::default(),
         }
@@ -180,8 +173,6 @@ impl Ledger {
     fn release_meta(&self, blocks: u64) {
         let mut n = self.numbers.lock();
         n.meta_reserved_blocks = sub(n.meta_reserved_blocks, blocks);
-        drop(n);
-        self.given_back.notify_all();
     }
 
     pub fn note_pending(&self, items: u64, bytes: u64, refs: u64) {
@@ -290,20 +281,25 @@ impl Ledger {
 
     /// A deletion that begins waits, for a moment at most, for those that were refused.
     pub fn let_refused_go_first(&self) {
-        let mut n = self.numbers.lock();
-        if n.refused > 0 {
-            self.given_back.wait_for(&mut n, PROMISE_WAIT);
-        }
+        self.yield_while(|n| n.refused > 0);
     }
 
     /// Waits for a moment until blocks that others were promised come back. False: there are none.
     pub fn wait_for_promises(&self) -> bool {
-        let mut n = self.numbers.lock();
-        let are_some = n.meta_reserved_blocks > 0;
-        if are_some {
-            self.given_back.wait_for(&mut n, PROMISE_WAIT);
+        let promised = self.numbers.lock().meta_reserved_blocks;
+        self.yield_while(|n| n.meta_reserved_blocks >= promised.max(1));
+        promised > 0
+    }
+
+    /// Lets other threads run while something is so, and no longer than a moment: they may wait
+    /// for a lock of the caller.
+    fn yield_while(&self, is_so: impl Fn(&Numbers) -> bool) {
+        for _ in 0..YIELDS_MAX {
+            if !is_so(&self.numbers.lock()) {
+                break;
+            }
+            std::thread::yield_now();
         }
-        are_some
     }
 
     /// Promises data bytes: only what block groups have counts.
