@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
+/// Directories whose files documents name in code spans.
+const DIRECTORIES: [&str; 7] = ["benches", "crates", "docs", "fuzz", "scripts", "testing", "xtask"];
+
 #[derive(Debug)]
 pub(super) struct Document {
     /// From the workspace.
@@ -26,8 +29,8 @@ pub(super) struct Found {
 pub(super) enum Kind {
     /// `[text](target)`.
     Link { text: String, target: String },
-    /// A code span that ends in `.rs`.
-    Source(String),
+    /// A code span that ends in `.rs`, or begins with a directory of the workspace.
+    Path(String),
 }
 
 impl Document {
@@ -89,8 +92,8 @@ fn kinds(text: &str) -> Vec<(usize, Kind)> {
                 None => span_from = Some(at + 1),
                 Some(from) => {
                     let span = &text[from..at];
-                    if span.ends_with(".rs") && !span.contains(char::is_whitespace) {
-                        found.push((from, Kind::Source(span.to_owned())));
+                    if is_path(span) {
+                        found.push((from, Kind::Path(span.to_owned())));
                     }
                 }
             },
@@ -99,6 +102,13 @@ fn kinds(text: &str) -> Vec<(usize, Kind)> {
         }
     }
     found
+}
+
+/// A path, without a pattern or a placeholder in it.
+fn is_path(span: &str) -> bool {
+    let is_plain = span.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
+    let is_below = |dir: &&str| span.strip_prefix(*dir).is_some_and(|rest| rest.starts_with('/'));
+    is_plain && (span.ends_with(".rs") || DIRECTORIES.iter().any(is_below))
 }
 
 /// The link whose text ends here.
@@ -149,7 +159,7 @@ mod tests {
             target: target.into(),
         };
         let expected = [
-            (3, Kind::Source("a/b.rs".into())),
+            (3, Kind::Path("a/b.rs".into())),
             (3, link("a link", "b.md#c")),
             (5, link("`f`", "../f.rs")),
         ];

@@ -4,8 +4,8 @@
 //!   functions. The file exists and defines them, outside of its tests. There are at least
 //!   [`ROWS_MIN`] rows.
 //! - In all documents: a link leads to a file and a heading that exist. A link of the form
-//!   `` [`name`](file.rs) `` names something that the file defines. A path to a source file in a
-//!   code span exists; it may leave out leading directories.
+//!   `` [`name`](file.rs) `` names something that the file defines. A path in a code span exists. A
+//!   path of a source file may leave out leading directories as long as it names one file.
 
 mod definitions;
 mod document;

@@ -56,17 +56,26 @@ impl Tree {
         self.files.contains(path) || self.root.join(path).is_dir()
     }
 
-    /// A source file whose path ends so.
-    fn has_source(&self, end: &str) -> bool {
-        self.files.iter().any(|file| file.ends_with(end))
+    /// What is wrong with a path in a code span.
+    fn judge_path(&self, path: &str) -> Option<String> {
+        if self.has(Path::new(path)) {
+            return None;
+        }
+        if !path.ends_with(".rs") {
+            return Some(format!("there is no {path}"));
+        }
+        match self.files.iter().filter(|file| file.ends_with(path)).count() {
+            0 => Some(format!("no source file is called `{path}`")),
+            1 => None,
+            count => Some(format!("{count} source files are called `{path}`")),
+        }
     }
 
     /// What is wrong with a link or a path.
     pub fn judge(&self, found: &Found, document: &Document, code: &mut Cache) -> Option<String> {
         let at = format!("{}:{}", document.path.display(), found.line);
         let (text, target) = match &found.kind {
-            Kind::Source(path) if self.has_source(path) => return None,
-            Kind::Source(path) => return Some(format!("{at}: no source file is called `{path}`")),
+            Kind::Path(path) => return self.judge_path(path).map(|fault| format!("{at}: {fault}")),
             Kind::Link { text, target } => (text, target),
         };
         if target.contains("://") || target.starts_with("mailto:") {

@@ -34,6 +34,8 @@ fn hunted_document(document: &str) -> Vec<String> {
         fs::write(path, text).unwrap();
     };
     put("crates/a/src/tree.rs", CODE);
+    put("crates/a/src/one/same.rs", "");
+    put("crates/a/src/other/same.rs", "");
     put("docs/ARCHITECTURE.md", document);
     put("target/left/out.md", "[a](nowhere.md)");
     hunt(dir.path()).unwrap().faults
@@ -95,7 +97,8 @@ fn too_few_rows_and_no_table_fail() {
 #[test]
 fn links_that_lead_somewhere_pass() {
     let text = "[`Tree`](../crates/a/src/tree.rs) [`Flush::Commit`](../crates/a/src/tree.rs), [b](#b), \
-        [dir](../crates/a) [tree.rs](../crates/a/src/tree.rs) [web](https://example.invalid/x) `src/tree.rs` `*.rs x`";
+        [dir](../crates/a) [tree.rs](../crates/a/src/tree.rs) [web](https://example.invalid/x) `src/tree.rs` \
+        `one/same.rs` `crates/a/src` `crates/*/src` `x.rs y`";
     assert_eq!(hunted("", text), NONE);
 }
 
@@ -113,6 +116,8 @@ fn links_and_paths_that_lead_nowhere_fail() {
             "`crates/b/src/tree.rs`",
             "no source file is called `crates/b/src/tree.rs`",
         ),
+        ("`crates/b`", "there is no crates/b"),
+        ("`same.rs`", "2 source files are called `same.rs`"),
     ] {
         assert_eq!(hunted("", text), [format!("docs/ARCHITECTURE.md:41: {fault}")]);
     }
