@@ -5,7 +5,8 @@
 //!   [`ROWS_MIN`] rows.
 //! - In all documents: a link leads to a file and a heading that exist. A link of the form
 //!   `` [`name`](file.rs) `` names something that the file defines. A path in a code span exists. A
-//!   path of a source file may leave out leading directories as long as it names one file.
+//!   path of a source file may leave out leading directories as long as it names one file. Records
+//!   (the change log, results) may name files that are gone.
 
 mod definitions;
 mod document;

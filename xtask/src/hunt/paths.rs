@@ -11,6 +11,9 @@ use super::document::{Document, Found, Kind};
 /// Not the workspace's own.
 const LEFT_OUT: [&str; 2] = ["target", "node_modules"];
 
+/// Documents, and directories of them, that are records of their time.
+const RECORDS: [&str; 2] = ["CHANGELOG.md", "docs/results"];
+
 /// All files of the workspace, by their path from its root.
 #[derive(Debug)]
 pub(super) struct Tree {
@@ -75,6 +78,7 @@ impl Tree {
     pub fn judge(&self, found: &Found, document: &Document, code: &mut Cache) -> Option<String> {
         let at = format!("{}:{}", document.path.display(), found.line);
         let (text, target) = match &found.kind {
+            Kind::Path(_) if is_record(&document.path) => return None,
             Kind::Path(path) => return self.judge_path(path).map(|fault| format!("{at}: {fault}")),
             Kind::Link { text, target } => (text, target),
         };
@@ -103,6 +107,11 @@ impl Tree {
             Ok(_) => Some(format!("{at}: {} defines no `{name}`", file.display())),
         }
     }
+}
+
+/// What was measured or changed at some time: it may name files that are gone.
+fn is_record(document: &Path) -> bool {
+    RECORDS.iter().any(|record| document.starts_with(record))
 }
 
 /// A path as a link of a document has it, from the workspace.

@@ -38,6 +38,7 @@ fn hunted_document(document: &str) -> Vec<String> {
     put("crates/a/src/other/same.rs", "");
     put("docs/ARCHITECTURE.md", document);
     put("target/left/out.md", "[a](nowhere.md)");
+    put("docs/results/old.md", "`gone.rs`");
     hunt(dir.path()).unwrap().faults
 }
 
