@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use proc_macro2::{TokenStream, TokenTree};
 use syn::{ImplItem, Item, TraitItem, Type};
 
 use crate::sources::{attributes, is_test_only};
@@ -13,6 +14,8 @@ use crate::sources::{attributes, is_test_only};
 pub(super) struct Definitions {
     functions: BTreeSet<String>,
     others: BTreeSet<String>,
+    /// All words of macros that stand where an item may: what they define is among them.
+    in_macros: BTreeSet<String>,
 }
 
 impl Definitions {
@@ -28,9 +31,11 @@ impl Definitions {
         self.functions.contains(without_module(name, file))
     }
 
-    /// As [`Definitions::has_function`], for whatever has a name: types, constants, variants.
+    /// As [`Definitions::has_function`], for whatever has a name: types, constants, variants, fields.
     pub fn has(&self, name: &str, file: &Path) -> bool {
-        self.has_function(name, file) || self.others.contains(without_module(name, file))
+        let short = without_module(name, file);
+        let is_in_macros = || short.split("::").all(|word| self.in_macros.contains(word));
+        self.functions.contains(short) || self.others.contains(short) || is_in_macros()
     }
 
     fn items(&mut self, items: &[Item]) {
@@ -74,9 +79,17 @@ impl Definitions {
                 }
                 &item.ident
             }
+            Item::Macro(item) => {
+                return words_in(item.mac.tokens.clone(), &mut self.in_macros);
+            }
+            Item::Struct(item) => {
+                let fields = item.fields.iter().filter_map(|field| field.ident.as_ref());
+                self.others
+                    .extend(fields.map(|field| format!("{}::{field}", item.ident)));
+                &item.ident
+            }
             Item::Const(item) => &item.ident,
             Item::Static(item) => &item.ident,
-            Item::Struct(item) => &item.ident,
             Item::Type(item) => &item.ident,
             Item::Union(item) => &item.ident,
             _ => return,
@@ -95,6 +108,16 @@ impl Definitions {
                 }
                 _ => {}
             }
+        }
+    }
+}
+
+fn words_in(tokens: TokenStream, words: &mut BTreeSet<String>) {
+    for token in tokens {
+        match token {
+            TokenTree::Ident(ident) => drop(words.insert(ident.to_string())),
+            TokenTree::Group(group) => words_in(group.stream(), words),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
         }
     }
 }

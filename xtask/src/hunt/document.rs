@@ -31,6 +31,8 @@ pub(super) enum Kind {
     Link { text: String, target: String },
     /// A code span that ends in `.rs`, or begins with a directory of the workspace.
     Path(String),
+    /// A code span `Type::name`.
+    Name(String),
 }
 
 impl Document {
@@ -94,6 +96,8 @@ fn kinds(text: &str) -> Vec<(usize, Kind)> {
                     let span = &text[from..at];
                     if is_path(span) {
                         found.push((from, Kind::Path(span.to_owned())));
+                    } else if is_name(span) {
+                        found.push((from, Kind::Name(span.to_owned())));
                     }
                 }
             },
@@ -109,6 +113,13 @@ fn is_path(span: &str) -> bool {
     let is_plain = span.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
     let is_below = |dir: &&str| span.strip_prefix(*dir).is_some_and(|rest| rest.starts_with('/'));
     is_plain && (span.ends_with(".rs") || DIRECTORIES.iter().any(is_below))
+}
+
+/// A function, constant or variant of a type.
+fn is_name(span: &str) -> bool {
+    let is_word = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let parts = span.split_once("::");
+    parts.is_some_and(|(of, name)| of.starts_with(char::is_uppercase) && is_word(of) && is_word(name))
 }
 
 /// The link whose text ends here.
@@ -152,7 +163,9 @@ mod tests {
 
     #[test]
     fn links_and_spans_have_their_lines_and_fenced_ones_do_not_count() {
-        let found = document("# A\n\nSee `a/b.rs`, and [a\nlink](b.md#c),\n`x` [`f`](../f.rs).\n```\n`no.rs`\n```\n");
+        let found = document(
+            "# A\n\nSee `a/b.rs`, and [a\nlink](b.md#c),\n`x` `A::b` `a::b` [`f`](../f.rs).\n```\n`no.rs`\n```\n",
+        );
         let found: Vec<_> = found.links().into_iter().map(|f| (f.line, f.kind)).collect();
         let link = |text: &str, target: &str| Kind::Link {
             text: text.into(),
@@ -161,6 +174,7 @@ mod tests {
         let expected = [
             (3, Kind::Path("a/b.rs".into())),
             (3, link("a link", "b.md#c")),
+            (5, Kind::Name("A::b".into())),
             (5, link("`f`", "../f.rs")),
         ];
         assert_eq!(found, expected);

@@ -5,8 +5,9 @@
 //!   [`ROWS_MIN`] rows.
 //! - In all documents: a link leads to a file and a heading that exist. A link of the form
 //!   `` [`name`](file.rs) `` names something that the file defines. A path in a code span exists. A
-//!   path of a source file may leave out leading directories as long as it names one file. Records
-//!   (the change log, results) may name files that are gone.
+//!   path of a source file may leave out leading directories as long as it names one file. A
+//!   code span `Type::name` is defined by some file. Records (the change log, results) may name what
+//!   is gone.
 
 mod definitions;
 mod document;
@@ -21,6 +22,7 @@ use anyhow::{Result, ensure};
 
 use crate::run;
 use definitions::Cache;
+use document::Found;
 use paths::Tree;
 
 /// The document with the table, relative to the workspace.
@@ -60,9 +62,10 @@ fn hunt(root: &Path) -> Result<Report> {
     let mut has_table = false;
     for document in tree.documents() {
         report.documents += 1;
+        let mut rows = Vec::new();
         if document.path == Path::new(TABLE) {
             has_table = true;
-            let rows = table::rows(document);
+            rows = table::rows(document);
             report.rows = rows.len();
             if rows.len() < ROWS_MIN {
                 report.faults.push(format!(
@@ -75,7 +78,8 @@ fn hunt(root: &Path) -> Result<Report> {
                 report.faults.extend(table::judge(row, document, &tree, &mut code));
             }
         }
-        for found in document.links() {
+        let is_row = |found: &Found| rows.iter().any(|row| row.line == found.line);
+        for found in document.links().into_iter().filter(|found| !is_row(found)) {
             report.links += 1;
             report.faults.extend(tree.judge(&found, document, &mut code));
         }

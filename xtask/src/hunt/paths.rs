@@ -74,11 +74,20 @@ impl Tree {
         }
     }
 
-    /// What is wrong with a link or a path.
+    /// Some source file defines `Type::name`, outside of its tests.
+    fn defines(&self, name: &str, code: &mut Cache) -> bool {
+        let sources = self.files.iter().filter(|file| is_source(file));
+        let mut sources = sources.map(PathBuf::as_path);
+        sources.any(|file| code.of(file).is_ok_and(|defined| defined.has(name, file)))
+    }
+
+    /// What is wrong with a link, a path or a name.
     pub fn judge(&self, found: &Found, document: &Document, code: &mut Cache) -> Option<String> {
         let at = format!("{}:{}", document.path.display(), found.line);
         let (text, target) = match &found.kind {
-            Kind::Path(_) if is_record(&document.path) => return None,
+            Kind::Path(_) | Kind::Name(_) if is_record(&document.path) => return None,
+            Kind::Name(name) if self.defines(name, code) => return None,
+            Kind::Name(name) => return Some(format!("{at}: no source file defines `{name}`")),
             Kind::Path(path) => return self.judge_path(path).map(|fault| format!("{at}: {fault}")),
             Kind::Link { text, target } => (text, target),
         };
@@ -98,7 +107,7 @@ impl Tree {
             return (!is_there).then(|| format!("{at}: [{text}]({target}): no heading is called so"));
         }
         let name = name_in(text)?;
-        if file.extension().is_none_or(|extension| extension != "rs") {
+        if !is_source(&file) {
             return None;
         }
         match code.of(&file) {
@@ -107,6 +116,10 @@ impl Tree {
             Ok(_) => Some(format!("{at}: {} defines no `{name}`", file.display())),
         }
     }
+}
+
+fn is_source(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "rs")
 }
 
 /// What was measured or changed at some time: it may name files that are gone.

@@ -12,7 +12,7 @@ pub(super) const HEADING: &str = "Where is ...?";
 #[derive(Debug)]
 pub(super) struct Row<'d> {
     /// In the document, from 1.
-    line: usize,
+    pub line: usize,
     cells: Vec<&'d str>,
 }
 
