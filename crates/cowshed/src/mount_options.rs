@@ -336,6 +336,7 @@ mod tests {
         for (bad, part) in [
             ("wobble", "unknown mount option \"wobble\""),
             ("flushoncommit", "\"flushoncommit\" of btrfs(5) is not supported"),
+            ("inode_cache", "\"inode_cache\" of btrfs(5) is not supported"),
             ("discard=fast", "discard=fast: unknown"),
             ("transport=tcp", "auto, uring, dev"),
             ("subvolid=0xg", "subvolid=0xg"),
