@@ -34,7 +34,7 @@ use crate::proto::{Dialect, Operation, Request};
 use direct::DirectWrites;
 pub use direct::DropPages;
 pub use init::{Agreed, Wishes};
-use late::Synced;
+use late::{Lent, Synced};
 pub use late::{Post, SendLate};
 pub use reply::{HEAD_BYTES_MAX, Reply};
 
@@ -155,7 +155,8 @@ impl Server {
             reply.fail(Error::NotConnected);
             return (after(&request.op), reply);
         }
-        let outcome = catch_unwind(AssertUnwindSafe(|| match (&request.op, post) {
+        let lent = post.map(Lent::new);
+        let outcome = catch_unwind(AssertUnwindSafe(|| match (&request.op, &lent) {
             (Operation::Fsync(args), Some(post)) if post.can_leave() => {
                 self.fsync_later(request, args, Synced::File, post);
                 Ok(After::Nothing)
@@ -178,9 +179,9 @@ impl Server {
             Err(panic) => {
                 reply.fail(Error::Io);
                 self.report_panic(request, &*panic);
-                match (&request.op, post) {
-                    // Whoever was to send it has done so when it was dropped.
-                    (Operation::Fsync(_) | Operation::Fsyncdir(_), Some(post)) if post.can_leave() => After::Nothing,
+                match &lent {
+                    // What was to send the reply did so when it was dropped.
+                    Some(lent) if lent.is_taken() => After::Nothing,
                     _ => after(&request.op),
                 }
             }
