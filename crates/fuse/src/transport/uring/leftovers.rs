@@ -34,20 +34,14 @@ struct Quick {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Leftovers(Mutex<Option<Quick>>);
+pub struct Leftovers(Mutex<Quick>);
 
 impl Leftovers {
     pub fn new(device: &Device, io_bytes_max: usize) -> io::Result<Leftovers> {
         let mut device = device.try_clone()?;
         device.enable_looking()?;
         let buffer = RequestBuffer::new(io_bytes_max);
-        Ok(Leftovers(Mutex::new(Some(Quick { device, buffer }))))
-    }
-
-    /// For tests.
-    #[cfg(test)]
-    pub fn none() -> Leftovers {
-        Leftovers(Mutex::new(None))
+        Ok(Leftovers(Mutex::new(Quick { device, buffer })))
     }
 
     /// Does the outcome of a request depend on them?
@@ -60,9 +54,7 @@ impl Leftovers {
     /// Serves all that have come. Returns how many, or none where nothing will come any more.
     pub fn drain(&self, server: &Server) -> io::Result<Option<u32>> {
         let mut quick = self.0.lock();
-        let Some(Quick { device, buffer }) = &mut *quick else {
-            return Ok(None);
-        };
+        let Quick { device, buffer } = &mut *quick;
         let mut served = 0;
         while let Some(received) = device.look(buffer)? {
             let Received::Request(bytes) = received else {

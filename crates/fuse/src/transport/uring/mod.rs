@@ -7,8 +7,9 @@
 //! A request and its reply never cross processors, so that neither costs an interrupt to another
 //! one; and the reply and the wait for the next request are one system call. Each thread has an
 //! [`entry`] of its own, and serves one request at a time. The kernel gives a request to the thread
-//! of its queue that was busy last. Where all threads of a queue are busy, one more is started, up
-//! to a maximum; then requests wait in the kernel.
+//! of its queue that was busy last. Where all threads of a queue are busy, requests wait in the
+//! kernel until one replies. No thread is added later: Linux (6.18) gives a request that waits to an
+//! entry that replies, and not to a new one.
 //!
 //! Large reads are those of readahead: while they are served, the program works on what came
 //! before. They are served on another processor, one after the other ([`streams`](super::streams)).
@@ -30,14 +31,13 @@ use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Release};
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, Scope};
 
 use entry::Entry;
 use keeper::Keepers;
 use leftovers::Leftovers;
-use queues::{Event, Queue, Shared, THREADS_MIN};
+use queues::{Queue, Shared, THREADS_MIN};
 use worker::Worker;
 
 use super::Transport;
@@ -48,7 +48,7 @@ use crate::server::Server;
 /// Where the kernel says whether it offers this.
 const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
 /// Threads of all queues together: as many payload buffers.
-const THREADS_MAX: usize = 256;
+const THREADS_MAX: usize = 64;
 /// The kernel takes no entry with less payload.
 const PAYLOAD_BYTES_MIN: usize = (64 << 10) + 4096;
 
@@ -88,7 +88,9 @@ fn is_offered() -> Result<(), Unavailable> {
 pub(crate) struct Prepared {
     entries: Vec<Entry>,
     payload_bytes: usize,
-    threads_max: usize,
+    queues: usize,
+    /// Of each queue.
+    threads: usize,
 }
 
 impl Prepared {
@@ -98,18 +100,23 @@ impl Prepared {
         is_offered()?;
         let queues = processors::possible();
         let payload_bytes = io_bytes_max.max(PAYLOAD_BYTES_MIN);
-        let entries = (0..queues).map(|queue| Entry::new(queue as u16, payload_bytes));
-        let entries = entries.collect::<io::Result<_>>();
+        let threads = (THREADS_MAX / queues).clamp(THREADS_MIN, threads_max.max(THREADS_MIN));
+        // The last queue comes last: with its first entry, the kernel begins.
+        let numbers = (0..queues).flat_map(|queue| std::iter::repeat_n(queue as u16, threads));
+        let entries = numbers
+            .map(|queue| Entry::new(queue, payload_bytes))
+            .collect::<io::Result<_>>();
         Ok(Prepared {
             entries: entries.map_err(|error| Unavailable::NoRing(error.to_string()))?,
             payload_bytes,
-            threads_max: (THREADS_MAX / queues).clamp(THREADS_MIN, threads_max.max(THREADS_MIN)),
+            queues,
+            threads,
         })
     }
 
     /// Gates that the server needs: one for each thread, and one for what comes by `/dev/fuse`.
     pub fn gates(&self) -> usize {
-        self.entries.len() * self.threads_max + 1
+        self.entries.len() + 1
     }
 }
 
@@ -126,24 +133,24 @@ impl Transport for Uring {
         let Prepared {
             entries,
             payload_bytes,
-            threads_max,
+            queues,
+            threads,
         } = prepared;
         let shared = Shared {
-            queues: entries.iter().map(|_| Queue::default()).collect(),
-            threads_max,
+            queues: (0..queues).map(|_| Queue::new(threads)).collect(),
             large_reads: Turns::default(),
-            keepers: Keepers::new(entries.len()),
+            keepers: Keepers::new(queues),
             leftovers: Leftovers::new(&device, payload_bytes)?,
         };
         let session = device.file();
-        let (events, received) = mpsc::channel();
+        let (ended, received) = mpsc::channel();
         thread::scope(|scope| {
             let mut crew = Crew {
                 scope,
                 server,
                 shared: &shared,
                 session,
-                events,
+                ended,
                 failed,
                 running: 0,
                 gates: leftovers::GATE,
@@ -166,15 +173,10 @@ impl Transport for Uring {
                 }
             }
             while crew.running > 0 {
-                match received.recv() {
-                    Ok(Event::Grow(queue)) => crew.grow(queue, payload_bytes),
-                    Ok(Event::Ended(result)) => {
-                        crew.running -= 1;
-                        outcome = outcome.and(result);
-                    }
-                    // The crew has a sender.
-                    Err(mpsc::RecvError) => break,
-                }
+                // The crew has a sender.
+                let Ok(result) = received.recv() else { break };
+                crew.running -= 1;
+                outcome = outcome.and(result);
             }
             shared.keepers.end();
             outcome
@@ -188,7 +190,7 @@ struct Crew<'s, 'e> {
     server: &'s Server,
     shared: &'s Shared,
     session: Arc<File>,
-    events: Sender<Event>,
+    ended: Sender<io::Result<()>>,
     failed: &'s (dyn Fn(&io::Error) + Sync),
     running: usize,
     /// The last gate that a thread was given.
@@ -197,7 +199,7 @@ struct Crew<'s, 'e> {
 
 impl<'s> Crew<'s, '_> {
     fn start(&mut self, name: String, work: impl FnOnce() -> io::Result<()> + Send + 's) -> io::Result<()> {
-        let (events, failed) = (self.events.clone(), self.failed);
+        let (ended, failed) = (self.ended.clone(), self.failed);
         let work = move || {
             let result = catch_unwind(AssertUnwindSafe(work))
                 .unwrap_or_else(|_| Err(io::Error::other("a thread of the FUSE transport panicked")));
@@ -205,7 +207,7 @@ impl<'s> Crew<'s, '_> {
                 failed(error);
             }
             // The receiver outlives the threads.
-            let _ = events.send(Event::Ended(result));
+            let _ = ended.send(result);
         };
         thread::Builder::new().name(name).spawn_scoped(self.scope, work)?;
         self.running += 1;
@@ -213,27 +215,15 @@ impl<'s> Crew<'s, '_> {
     }
 
     fn start_worker(&mut self, entry: Entry) -> io::Result<()> {
-        let queue = entry.queue();
-        let number = self.shared.queues[usize::from(queue)].threads.fetch_add(1, AcqRel);
         self.gates += 1;
+        let name = format!("fuse-{}-{}", entry.queue(), self.gates);
         let worker = Worker {
             server: self.server,
             shared: self.shared,
             entry,
             gate: self.gates,
             session: self.session.clone(),
-            events: self.events.clone(),
         };
-        self.start(format!("fuse-{queue}-{number}"), || worker.run())
-    }
-
-    /// One more thread for a queue. Without it, requests wait.
-    fn grow(&mut self, queue: u16, payload_bytes: usize) {
-        let started = Entry::new(queue, payload_bytes).and_then(|entry| self.start_worker(entry));
-        match started {
-            Ok(()) => self.shared.queues[usize::from(queue)].is_growing.store(false, Release),
-            // Not tried again: `is_growing` stays.
-            Err(error) => tracing::warn!(%error, queue, "no more threads for a FUSE queue"),
-        }
+        self.start(name, || worker.run())
     }
 }

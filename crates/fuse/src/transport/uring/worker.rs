@@ -4,12 +4,12 @@ use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver};
 
 use super::entry::{Arrived, Entry, Parts};
 use super::leftovers::Leftovers;
 use super::processors::{Mover, Place};
-use super::queues::{Event, Shared};
+use super::queues::{Queue, Shared};
 use crate::proto::wire::OutHeader;
 use crate::server::{After, HEAD_BYTES_MAX, Post, Reply, SendLate, Server};
 use crate::transport::dev::DataBuffer;
@@ -26,7 +26,6 @@ pub(super) struct Worker<'a> {
     pub entry: Entry,
     pub gate: usize,
     pub session: Arc<File>,
-    pub events: Sender<Event>,
 }
 
 impl Worker<'_> {
@@ -37,14 +36,8 @@ impl Worker<'_> {
         mover.go(Place::Home);
         self.entry.register(self.session.clone())?;
         while self.entry.wait()? == Arrived::Request {
-            if self.shared.begin(queue) {
-                // Its receiver outlives the threads.
-                let _ = self.events.send(Event::Grow(queue));
-            }
             self.shared.keepers.note(queue);
-            let result = self.serve(&mut mover, &mut scratch);
-            self.shared.end(queue);
-            result?;
+            self.serve(&mut mover, &mut scratch)?;
         }
         Ok(())
     }
@@ -71,7 +64,7 @@ impl Worker<'_> {
         let is_in_place = payload_bytes == 0;
         let mut is_first = true;
         let (out, head, data_bytes) = loop {
-            let desk = Desk::new(self.shared, queue);
+            let desk = Desk::new(&self.shared.queues[usize::from(queue)]);
             let (input, data): (&[u8], &mut [u8]) = match is_in_place {
                 true => (&[], &mut *payload),
                 false => (&payload[..payload_bytes], scratch.as_mut_slice()),
@@ -155,16 +148,14 @@ type Late = (OutHeader, Head);
 /// A worker with a request at hand. A reply that comes later is waited for: the request's memory
 /// is the worker's only one.
 struct Desk<'a> {
-    shared: &'a Shared,
-    queue: u16,
+    queue: &'a Queue,
     late: Cell<Option<Receiver<Late>>>,
     withholds: Cell<bool>,
 }
 
 impl<'a> Desk<'a> {
-    fn new(shared: &'a Shared, queue: u16) -> Desk<'a> {
+    fn new(queue: &'a Queue) -> Desk<'a> {
         Desk {
-            shared,
             queue,
             late: Cell::new(None),
             withholds: Cell::new(false),
@@ -178,7 +169,7 @@ impl Post for Desk<'_> {
     }
 
     fn may_withhold(&self) -> bool {
-        let may = self.shared.withhold(self.queue);
+        let may = self.queue.withhold();
         self.withholds.set(may);
         may
     }
@@ -198,7 +189,7 @@ impl Post for Desk<'_> {
 impl Drop for Desk<'_> {
     fn drop(&mut self) {
         if self.withholds.get() {
-            self.shared.replied(self.queue);
+            self.queue.replied();
         }
     }
 }
