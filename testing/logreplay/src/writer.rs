@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use cowshed_model::{Dice, pattern};
+use cowshed_model::{Rng, pattern, pick};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, XattrFlags, fallocate, linkat, mknodat, setxattr};
 
 const DIRS: [&str; 5] = ["", "a", "b", "a/c", "a/c/d"];
@@ -24,7 +24,7 @@ const BLOCK_BYTES: u64 = 4096;
 #[derive(Debug)]
 pub struct Writer<'d> {
     dir: &'d Path,
-    dice: Dice,
+    dice: Rng,
     /// Subvolumes beside the top level, as directories of it.
     pub roots: Vec<&'static str>,
     /// What was done, to be shown when a comparison fails.
@@ -35,7 +35,7 @@ impl<'d> Writer<'d> {
     pub fn new(dir: &'d Path, seed: u64) -> Self {
         Self {
             dir,
-            dice: Dice::new(seed),
+            dice: Rng::new(seed),
             roots: vec![""],
             done: Vec::new(),
         }
@@ -51,8 +51,8 @@ impl<'d> Writer<'d> {
     }
 
     fn directory(&mut self) -> PathBuf {
-        let root = *self.dice.pick(&self.roots);
-        let dir = *self.dice.pick(&DIRS);
+        let root = *pick(&mut self.dice, &self.roots);
+        let dir = *pick(&mut self.dice, &DIRS);
         Path::new(root).join(dir)
     }
     fn name(&mut self) -> PathBuf {
@@ -142,7 +142,7 @@ impl<'d> Writer<'d> {
 
     fn write(&mut self, name: &Path, path: &Path) -> (String, std::io::Result<()>) {
         let (offset, len) = self.range();
-        let fill = self.dice.roll();
+        let fill = self.dice.next_u64();
         let data = pattern(fill, len as usize);
         let done = Self::open(path, true).and_then(|file| {
             file.write_all_at(&data, offset)?;
@@ -177,12 +177,15 @@ impl<'d> Writer<'d> {
 
     fn fallocate(&mut self, name: &Path, path: &Path) -> (String, std::io::Result<()>) {
         let (offset, len) = self.range();
-        let mode = *self.dice.pick(&[
-            FallocateFlags::empty(),
-            FallocateFlags::KEEP_SIZE,
-            FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE,
-            FallocateFlags::ZERO_RANGE,
-        ]);
+        let mode = *pick(
+            &mut self.dice,
+            &[
+                FallocateFlags::empty(),
+                FallocateFlags::KEEP_SIZE,
+                FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE,
+                FallocateFlags::ZERO_RANGE,
+            ],
+        );
         let done = Self::open(path, false).and_then(|f| Ok(fallocate(&f, mode, offset, len)?));
         (format!("fallocate {name:?} {mode:?} {offset}+{len}"), done)
     }
@@ -193,7 +196,7 @@ impl<'d> Writer<'d> {
             let done = rustix::fs::removexattr(path, &xattr);
             return (format!("removexattr {name:?} {xattr}"), done.map_err(Into::into));
         }
-        let value = pattern(self.dice.roll(), self.dice.below(200) as usize);
+        let value = pattern(self.dice.next_u64(), self.dice.below(200) as usize);
         let done = setxattr(path, &xattr, &value, XattrFlags::empty());
         (
             format!("setxattr {name:?} {xattr} {}", value.len()),
@@ -226,7 +229,7 @@ impl<'d> Writer<'d> {
     }
 
     fn tmpfile(&mut self, name: &Path, path: &Path) -> (String, std::io::Result<()>) {
-        let data = pattern(self.dice.roll(), 5000);
+        let data = pattern(self.dice.next_u64(), 5000);
         let done = (|| {
             let dir = path.parent().unwrap_or(self.dir);
             let file = OpenOptions::new()

@@ -2,9 +2,10 @@
 
 use cowshed_vfs::{FallocateFlags, FileKind, RenameFlags, SetXattrFlags, Timestamp};
 
+use crate::dice::pick;
 use crate::op::{GROUPS_OF_HANDLES, chattr};
 use crate::{
-    At, BLOCK_BYTES, Body, COMPRESSIONS, Dice, GROUPS, Id, Model, Name, Op, PROPERTY, PROPERTY_VALUES, Place, SLOTS,
+    At, BLOCK_BYTES, Body, COMPRESSIONS, GROUPS, Id, Model, Name, Op, PROPERTY, PROPERTY_VALUES, Place, Rng, SLOTS,
     SeekFrom, Touch,
 };
 
@@ -49,14 +50,14 @@ const DEPTH_MAX: usize = 4;
 
 #[derive(Debug)]
 pub struct Generator {
-    dice: Dice,
+    dice: Rng,
     mix: Mix,
 }
 
 impl Generator {
     pub fn new(seed: u64, mix: Mix) -> Generator {
         Generator {
-            dice: Dice::new(seed),
+            dice: Rng::new(seed),
             mix,
         }
     }
@@ -103,8 +104,8 @@ impl Generator {
             },
             170..=189 => Op::Symlink {
                 place: self.free_place(model),
-                target_bytes: *self.dice.pick(&[1, 5, 30, 100, 1000, 3800, 3949, 3950, 4095, 4096, 0]),
-                fill: self.dice.roll(),
+                target_bytes: *pick(&mut self.dice, &[1, 5, 30, 100, 1000, 3800, 3949, 3950, 4095, 4096, 0]),
+                fill: self.dice.next_u64(),
             },
             190..=239 => Op::Link {
                 at: self.file(model),
@@ -173,7 +174,7 @@ impl Generator {
             0..=39 => Op::Write {
                 offset: self.offset(model, &at),
                 len: self.len() as u32,
-                fill: if self.dice.one_in(20) { 0 } else { self.dice.roll() },
+                fill: if self.dice.one_in(20) { 0 } else { self.dice.next_u64() },
                 append: self.dice.one_in(8),
                 at,
             },
@@ -189,7 +190,7 @@ impl Generator {
             },
             82..=86 => Op::Seek {
                 offset: self.offset(model, &at),
-                what: *self.dice.pick(&[SeekFrom::Data, SeekFrom::Hole]),
+                what: *pick(&mut self.dice, &[SeekFrom::Data, SeekFrom::Hole]),
                 at,
             },
             _ => self.copy(model, at),
@@ -212,9 +213,10 @@ impl Generator {
 
     fn mknod(&mut self, model: &Model) -> Op {
         use FileKind as K;
-        let kind = *self
-            .dice
-            .pick(&[K::Fifo, K::Socket, K::CharDevice, K::BlockDevice, K::Regular]);
+        let kind = *pick(
+            &mut self.dice,
+            &[K::Fifo, K::Socket, K::CharDevice, K::BlockDevice, K::Regular],
+        );
         let is_device = matches!(kind, K::CharDevice | K::BlockDevice);
         let rdev = if is_device {
             cowshed_vfs::rdev(self.dice.below(4096) as u32, self.dice.below(1 << 20) as u32)
@@ -260,7 +262,7 @@ impl Generator {
         let mode = if self.dice.one_in(40) {
             F::PUNCH_HOLE
         } else {
-            *self.dice.pick(&modes)
+            *pick(&mut self.dice, &modes)
         };
         Op::Fallocate {
             offset: self.offset(model, &at),
@@ -359,7 +361,7 @@ impl Generator {
         Op::Defrag {
             offset: if is_whole { 0 } else { self.offset(model, &at) },
             len: if is_whole { u64::MAX } else { self.len() },
-            target: *self.dice.pick(&[0, 32 << 10, 256 << 10, 1 << 30]),
+            target: *pick(&mut self.dice, &[0, 32 << 10, 256 << 10, 1 << 30]),
             compress: self
                 .dice
                 .one_in(2)
@@ -390,7 +392,7 @@ impl Generator {
             group: self.dice.below(u64::from(GROUPS)) as u8,
             offset: self.offset(model, &at),
             len: self.len() as u32,
-            fill: self.dice.roll(),
+            fill: self.dice.next_u64(),
             at,
         }
     }
@@ -401,7 +403,7 @@ impl Generator {
         Op::EndGroup {
             group: match open.is_empty() || self.dice.one_in(8) {
                 true => self.dice.below(u64::from(GROUPS)) as u8,
-                false => *self.dice.pick(&open),
+                false => *pick(&mut self.dice, &open),
             },
             commit: !self.dice.one_in(3),
         }
@@ -441,7 +443,7 @@ impl Generator {
             at: self.node(model),
             name: self.xattr(),
             len: len as u32,
-            fill: self.dice.roll(),
+            fill: self.dice.next_u64(),
             flags,
         }
     }
@@ -453,12 +455,13 @@ impl Generator {
         self.dice.below(u64::from(PROPERTY)) as u8
     }
     fn owner(&mut self) -> Option<u32> {
-        *self.dice.pick(&[None, Some(0), Some(1000), Some(u32::MAX - 1)])
+        *pick(&mut self.dice, &[None, Some(0), Some(1000), Some(u32::MAX - 1)])
     }
     fn perm(&mut self) -> u32 {
-        *self
-            .dice
-            .pick(&[0o644, 0o755, 0o600, 0o777, 0o2755, 0o4711, 0o6755, 0o2644, 0o1777, 0])
+        *pick(
+            &mut self.dice,
+            &[0o644, 0o755, 0o600, 0o777, 0o2755, 0o4711, 0o6755, 0o2644, 0o1777, 0],
+        )
     }
     fn flags(&mut self) -> u32 {
         let all = [
@@ -475,7 +478,7 @@ impl Generator {
             chattr::COMPR | chattr::NOCOMP,
             chattr::COMPR | chattr::NOCOW,
         ];
-        *self.dice.pick(&all)
+        *pick(&mut self.dice, &all)
     }
 
     fn touch(&mut self) -> Touch {
@@ -493,7 +496,7 @@ impl Generator {
 
     /// A length: mostly some blocks, now and then a few bytes or a megabyte.
     fn len(&mut self) -> u64 {
-        let skew = *self.dice.pick(&[0, 0, 0, 1, BLOCK_BYTES - 1, 100, 2048]);
+        let skew = *pick(&mut self.dice, &[0, 0, 0, 1, BLOCK_BYTES - 1, 100, 2048]);
         match self.dice.below(40) {
             _ if self.mix.bulky && self.dice.one_in(5) => self.dice.below(400) * BLOCK_BYTES + skew,
             0..=13 => self.dice.below(BLOCK_BYTES * 2),
@@ -510,7 +513,7 @@ impl Generator {
             Ok(id) => model.node(id).size_bytes().min(1 << 50),
             Err(_) => 0,
         };
-        let near = |base: u64, dice: &mut Dice| match dice.below(6) {
+        let near = |base: u64, dice: &mut Rng| match dice.below(6) {
             0 => base.saturating_sub(1),
             1 => base + 1,
             2 => base + dice.below(BLOCK_BYTES),
@@ -525,12 +528,15 @@ impl Generator {
             90..=96 => near(self.dice.below(LARGE_BYTES / BLOCK_BYTES) * BLOCK_BYTES, &mut self.dice),
             97 => (1 << 40) + self.dice.below(1 << 20),
             98 => self.dice.below(SMALL_BYTES),
-            _ => *self.dice.pick(&[
-                Model::FILE_BYTES_MAX - 1,
-                Model::FILE_BYTES_MAX,
-                Model::FILE_BYTES_MAX - BLOCK_BYTES,
-                u64::MAX - 5,
-            ]),
+            _ => *pick(
+                &mut self.dice,
+                &[
+                    Model::FILE_BYTES_MAX - 1,
+                    Model::FILE_BYTES_MAX,
+                    Model::FILE_BYTES_MAX - BLOCK_BYTES,
+                    u64::MAX - 5,
+                ],
+            ),
         }
     }
 
@@ -546,7 +552,7 @@ impl Generator {
             Vec::new()
         };
         if !subvolumes.is_empty() && self.dice.one_in(2) {
-            path = self.dice.pick(&subvolumes).clone();
+            path = pick(&mut self.dice, &subvolumes).clone();
         }
         while path.len() < DEPTH_MAX && !self.dice.one_in(3) {
             let Ok(here) = model.resolve(&At::Path(path.clone())) else {
@@ -556,7 +562,7 @@ impl Generator {
             if dirs.is_empty() {
                 break;
             }
-            path.push(*self.dice.pick(&dirs));
+            path.push(*pick(&mut self.dice, &dirs));
         }
         At::Path(path)
     }
@@ -587,7 +593,7 @@ impl Generator {
             if !names.is_empty() {
                 return Place {
                     dir,
-                    name: *self.dice.pick(&names),
+                    name: *pick(&mut self.dice, &names),
                 };
             }
         }
@@ -637,7 +643,7 @@ impl Generator {
                 names.truncate(6);
             }
             if !names.is_empty() {
-                let name = *self.dice.pick(&names);
+                let name = *pick(&mut self.dice, &names);
                 return self.at_of(Place { dir, name });
             }
         }

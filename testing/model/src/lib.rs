@@ -23,7 +23,7 @@ mod staged;
 mod subvolume;
 
 pub use content::{BLOCK_BYTES, Content, pattern};
-pub use dice::Dice;
+pub use dice::{Rng, pick};
 pub use generate::{Generator, Mix};
 pub use id::Id;
 pub use name::Name;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use cowshed_model::{Answer, At, BLOCK_BYTES, Body, Dice, Generator, Id, Mix, Model, Op, Outcome};
+use cowshed_model::{Answer, At, BLOCK_BYTES, Body, Generator, Id, Mix, Model, Op, Outcome, Rng};
 use cowshed_vfs::{Error, FallocateFlags, FileSystem as _, Timestamp};
 
 use crate::atomic::{self, Cases};
@@ -177,7 +177,7 @@ struct Run<'a> {
     numbers: Numbers,
     /// As it was at the last `Sync`, with nothing committed since.
     durable: Option<Model>,
-    dice: Dice,
+    dice: Rng,
     /// Of given operations each is judged.
     is_replay: bool,
     summary: Summary,
@@ -193,7 +193,7 @@ impl<'a> Run<'a> {
             durable: None,
             model,
             numbers: Numbers::new(),
-            dice: Dice::new(!config.seed),
+            dice: Rng::new(!config.seed),
             is_replay: false,
             summary: Summary::default(),
         })

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use anyhow::{Context as _, Result, ensure};
-use cowshed_model::{At, BLOCK_BYTES, Body, Dice, Model, Name, Node, Op, Outcome, Place};
+use cowshed_model::{At, BLOCK_BYTES, Body, Model, Name, Node, Op, Outcome, Place, Rng};
 use cowshed_vfs::{Error, FileSystem as _, SetXattrFlags};
 
 use crate::compare::{self, Depth, Numbers};
@@ -55,7 +55,7 @@ pub fn run(config: &Config) -> Result<Vec<Reach>> {
         model: subject.model()?,
         subject,
         numbers: Numbers::new(),
-        dice: Dice::new(config.seed),
+        dice: Rng::new(config.seed),
         fresh: 0,
     };
     let mut reached = Vec::new();
@@ -77,7 +77,7 @@ struct Tides {
     subject: Subject,
     model: Model,
     numbers: Numbers,
-    dice: Dice,
+    dice: Rng,
     /// Names that were given out.
     fresh: u16,
 }
@@ -175,7 +175,7 @@ impl Tides {
                     at: at(&place),
                     offset: piece * WRITE_BYTES_MAX,
                     len: len as u32,
-                    fill: self.dice.roll() | 1,
+                    fill: self.dice.next_u64() | 1,
                     append: false,
                 };
                 if !self.push(&write)? {
@@ -201,7 +201,7 @@ impl Tides {
                     true => Op::Symlink {
                         place: place.clone(),
                         target_bytes: 3000,
-                        fill: self.dice.roll(),
+                        fill: self.dice.next_u64(),
                     },
                     false => create(&place),
                 };
@@ -213,7 +213,7 @@ impl Tides {
                     at: at(&place),
                     name: XATTR,
                     len: self.dice.below(3000) as u32,
-                    fill: self.dice.roll(),
+                    fill: self.dice.next_u64(),
                     flags: SetXattrFlags::empty(),
                 };
                 if !symlink && !self.push(&xattr)? {
@@ -228,7 +228,7 @@ impl Tides {
     }
 
     /// The full volume is looked at; then most of what was made goes, and what is left is looked at.
-    fn ebb(&mut self, made: &[Place], goes: impl Fn(&mut Dice) -> bool) -> Result<()> {
+    fn ebb(&mut self, made: &[Place], goes: impl Fn(&mut Rng) -> bool) -> Result<()> {
         self.look().context("when it was full")?;
         for place in made {
             if goes(&mut self.dice) {
