@@ -24,14 +24,16 @@ use btrfs_check::{Finding, FindingId};
 use cowshed_btrfs::compression::compress::CompressPolicy;
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On, Repeat, Rng};
+use cowshed_model::script::{Op, Scope};
 use cowshed_vfs::{Error, FileKind, FileSystem as _, NodeId, Timestamp};
 
 use crate::compressed;
 use crate::power;
 use crate::promise::History;
+use crate::rig::Player;
 use crate::rig::{self, Devices, Fs, Layout, ROOT};
 use crate::tree::{self, Node, Tree};
-use crate::workload::{self, Mix, Op, Player, Scope};
+use crate::workload::{self, Mix};
 
 /// What was tried.
 #[derive(Clone, Copy, Debug, Default)]

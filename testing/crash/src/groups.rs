@@ -14,6 +14,7 @@ use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
 use cowshed_device_sim::{Event, Log, Rng};
 use cowshed_harness::Keep;
+use cowshed_model::script::{Data, Op, Prealloc};
 use cowshed_vfs::{Error, FileSystem as _, NodeId};
 
 use crate::chosen;
@@ -21,10 +22,11 @@ use crate::compressed;
 use crate::discards::{self, Discards};
 use crate::power::{self, Judged, Threads};
 use crate::promise::History;
+use crate::rig::Player;
 use crate::rig::{self, Devices, Fs};
 use crate::several;
 use crate::tree::{self, Tree};
-use crate::workload::{self, Mix, Op, Player};
+use crate::workload::{self, Mix};
 
 const DEVICE_BYTES: u64 = 128 << 20;
 /// What fills the volume.
@@ -109,12 +111,7 @@ impl Work<'_> {
         for _ in 0..files_max {
             let path = format!("{BULK}/{name}-{}", self.bulk.len());
             self.bulk.push(path.clone());
-            let create = Op::Write {
-                path: path.clone(),
-                offset: 0,
-                len: 10,
-                fill: 1,
-            };
+            let create = Op::write(path.clone(), 0, 10, 1);
             let made = self.made();
             if !self.apply(&create)? || !self.apply(&grow(path))? {
                 break;
@@ -128,11 +125,11 @@ impl Work<'_> {
 
     fn fill_with_data(&mut self) -> Result<()> {
         for step in DATA_STEPS {
-            self.fill("data", usize::MAX, |path| Op::Preallocate {
+            self.fill("data", usize::MAX, |path| Op::Fallocate {
                 path,
                 offset: 0,
                 len: step,
-                keep_size: true,
+                how: Prealloc::KeepSize,
             })?;
         }
         Ok(())
@@ -142,8 +139,10 @@ impl Work<'_> {
         self.fill("name", NAMES_MAX, |path| Op::SetXattr {
             path,
             name: "user.fat".into(),
-            len: XATTR_BYTES,
-            fill: 1,
+            value: Data::Fill {
+                len: XATTR_BYTES,
+                fill: 1,
+            },
         })
     }
 
@@ -151,12 +150,12 @@ impl Work<'_> {
     /// there.
     fn sync_beside_a_new_group(&mut self) -> Result<()> {
         let path = format!("fresh-{}", self.rng.below(3));
-        let write = Op::Write {
-            path: path.clone(),
-            offset: 0,
-            len: 1 + self.rng.below(20_000) as usize,
-            fill: self.rng.next_u64(),
-        };
+        let write = Op::write(
+            path.clone(),
+            0,
+            1 + self.rng.below(20_000) as usize,
+            self.rng.next_u64(),
+        );
         self.noted(&write)?;
         self.noted(&Op::Fsync { path })?;
         self.beside_new_groups.push(self.log.len());
@@ -324,12 +323,7 @@ impl Recording {
         let found = if for_kernel { tree::take(&fs)? } else { Tree::new() };
         // Space is right: data and tree blocks find a place, and hurt nobody.
         for n in 0..4 {
-            let op = Op::Write {
-                path: format!("{BULK}/after-{n}"),
-                offset: 0,
-                len: 200_000,
-                fill: n,
-            };
+            let op = Op::write(format!("{BULK}/after-{n}"), 0, 200_000, n);
             match Player::new(&fs).apply(&op) {
                 Ok(()) | Err(Error::NoSpace) => {}
                 Err(error) => bail!("writing after the crash: {error}"),

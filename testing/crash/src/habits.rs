@@ -1,16 +1,17 @@
 //! What programs do around fsync, in short sequences on the names of [`crate::workload`].
 
 use cowshed_device_sim::Rng;
+use cowshed_model::script::{BLOCK_BYTES, Data, Op, Prealloc};
 
-use crate::workload::{self, BLOCK_BYTES, Op, dir_path, len, path};
+use crate::draw::{self, dir_path, len, path};
 
 fn write(rng: &mut Rng, path: &str) -> Op {
-    Op::Write {
-        path: path.into(),
-        offset: if rng.one_in(3) { rng.below(100_000) } else { 0 },
-        len: len(rng) as usize,
-        fill: rng.next_u64(),
-    }
+    Op::write(
+        path,
+        if rng.one_in(3) { rng.below(100_000) } else { 0 },
+        len(rng) as usize,
+        rng.next_u64(),
+    )
 }
 
 fn fsync(path: &str) -> Op {
@@ -83,30 +84,38 @@ fn data(rng: &mut Rng) -> Vec<Op> {
     let mut ops = vec![write(rng, &file), fsync(&file)];
     let (offset, len) = (rng.below(32 << 12), len(rng));
     ops.push(match rng.below(6) {
-        5 => Op::Zero {
+        5 => Op::Fallocate {
             path: file.clone(),
             offset,
             len,
+            how: Prealloc::Zero,
         },
-        0 => Op::Punch {
+        0 => Op::Fallocate {
             path: file.clone(),
             offset,
             len,
+            how: Prealloc::Punch,
         },
         1 => Op::Truncate {
             path: file.clone(),
             size_bytes: offset,
         },
-        2 => Op::Clone {
+        2 => Op::Copy {
             from: path(rng),
+            from_offset: 0,
             to: file.clone(),
+            to_offset: 0,
             len: (1 + rng.below(16)) << 12,
         },
-        3 => Op::Preallocate {
+        3 => Op::Fallocate {
             path: file.clone(),
             offset: offset & !4095,
             len,
-            keep_size: rng.one_in(2),
+            how: if rng.one_in(2) {
+                Prealloc::KeepSize
+            } else {
+                Prealloc::Extend
+            },
         },
         _ => write(rng, &file),
     });
@@ -119,7 +128,7 @@ fn synced_writes(rng: &mut Rng) -> Vec<Op> {
     let (journal, file) = (path(rng), path(rng));
     let mut ops = Vec::new();
     for _ in 0..1 + rng.below(3) {
-        ops.push(workload::write_sync(rng, journal.clone()));
+        ops.push(draw::write_sync(rng, journal.clone()));
         if rng.one_in(2) {
             ops.push(write(rng, &file));
         }
@@ -135,7 +144,7 @@ fn temporary(rng: &mut Rng) -> Vec<Op> {
     if rng.one_in(2) {
         ops.push(unlink(&to));
     }
-    ops.push(workload::tmpfile(rng, to.clone()));
+    ops.push(draw::tmpfile(rng, to.clone()));
     ops.extend(maybe_fsync(rng, &[&to, &parent(&to)]));
     if rng.one_in(3) {
         ops.push(write(rng, &to));
@@ -173,7 +182,7 @@ fn names(rng: &mut Rng) -> Vec<Op> {
 /// So many long names of one file that they outgrow half of a small leaf, and often a whole one: the last of them are extended
 /// references then. Some are taken away again.
 fn long_names(rng: &mut Rng) -> Vec<Op> {
-    let (file, dir, letter) = (path(rng), workload::dir(rng), rng.below(3));
+    let (file, dir, letter) = (path(rng), draw::dir(rng), rng.below(3));
     let count = 4 + rng.below(26);
     let long = |n: u64| format!("{dir}{}{n:0>180}", char::from(b'x' + letter as u8));
     let mut ops = vec![write(rng, &file)];
@@ -254,8 +263,10 @@ fn attributes(rng: &mut Rng) -> Vec<Op> {
     let set = Op::SetXattr {
         path: file.clone(),
         name: name.clone(),
-        len: rng.below(300) as usize,
-        fill: rng.next_u64(),
+        value: Data::Fill {
+            len: rng.below(300) as usize,
+            fill: rng.next_u64(),
+        },
     };
     let mut ops = vec![set];
     ops.extend(maybe_fsync(rng, &[&file]));
@@ -290,9 +301,9 @@ fn remaps(rng: &mut Rng) -> Vec<Op> {
         ops.push(fsync(&one));
     }
     let mut op = if rng.one_in(2) {
-        workload::clone_range(rng)
+        draw::clone_range(rng)
     } else {
-        workload::swap(rng)
+        draw::swap(rng)
     };
     match &mut op {
         Op::CloneRange { from, to, .. } => (*from, *to) = (one.clone(), other.clone()),
@@ -312,12 +323,7 @@ fn remaps(rng: &mut Rng) -> Vec<Op> {
 fn the_same(rng: &mut Rng) -> Vec<Op> {
     let (one, other) = (path(rng), path(rng));
     let (len, fill) = (2 * BLOCK_BYTES + len(rng), rng.next_u64());
-    let copy = |path: &str| Op::Write {
-        path: path.into(),
-        offset: 0,
-        len: len as usize,
-        fill,
-    };
+    let copy = |path: &str| Op::write(path, 0, len as usize, fill);
     let mut ops = vec![copy(&one)];
     ops.extend(maybe_fsync(rng, &[&one]));
     ops.push(copy(&other));
@@ -325,12 +331,12 @@ fn the_same(rng: &mut Rng) -> Vec<Op> {
     let differs = rng.below(len / BLOCK_BYTES) * BLOCK_BYTES;
     let is_whole = !rng.one_in(4);
     if !is_whole {
-        ops.push(Op::Write {
-            path: other.clone(),
-            offset: differs,
-            len: 1 + rng.below(BLOCK_BYTES) as usize,
-            fill: rng.next_u64(),
-        });
+        ops.push(Op::write(
+            other.clone(),
+            differs,
+            1 + rng.below(BLOCK_BYTES) as usize,
+            rng.next_u64(),
+        ));
     }
     ops.extend(match rng.below(4) {
         0 => Some(Op::Sync),
@@ -353,7 +359,7 @@ fn the_same(rng: &mut Rng) -> Vec<Op> {
     ops.extend(match rng.below(4) {
         0 => Some(write(rng, &one)),
         1 => Some(unlink(&one)),
-        2 => Some(workload::defrag(rng, other.clone())),
+        2 => Some(draw::defrag(rng, other.clone())),
         _ => None,
     });
     ops.extend(maybe_fsync(rng, &[&one, &other]));
@@ -366,12 +372,12 @@ fn fragments(rng: &mut Rng) -> Vec<Op> {
     let step = BLOCK_BYTES * (1 + rng.below(5));
     let mut ops = Vec::new();
     for n in 0..2 + rng.below(4) {
-        ops.push(Op::Write {
-            path: file.clone(),
-            offset: n * step,
-            len: step as usize + rng.below(BLOCK_BYTES) as usize,
-            fill: rng.next_u64(),
-        });
+        ops.push(Op::write(
+            file.clone(),
+            n * step,
+            step as usize + rng.below(BLOCK_BYTES) as usize,
+            rng.next_u64(),
+        ));
         // Else they go to disk together.
         ops.push(if rng.one_in(2) { fdatasync(&file) } else { fsync(&file) });
     }
@@ -382,7 +388,7 @@ fn fragments(rng: &mut Rng) -> Vec<Op> {
         ops.push(Op::Sync);
     }
     for _ in 0..1 + rng.below(2) {
-        ops.push(workload::defrag(rng, file.clone()));
+        ops.push(draw::defrag(rng, file.clone()));
         ops.extend(maybe_fsync(rng, &[&file, &file, &copy]));
     }
     if rng.one_in(2) {
@@ -396,7 +402,7 @@ fn fragments(rng: &mut Rng) -> Vec<Op> {
 fn groups(rng: &mut Rng) -> Vec<Op> {
     let mut ops = Vec::new();
     for _ in 0..1 + rng.below(3) {
-        ops.push(workload::group(rng));
+        ops.push(draw::group(rng));
         if rng.one_in(3) {
             let file = path(rng);
             ops.push(write(rng, &file));
@@ -413,12 +419,7 @@ fn in_place(rng: &mut Rng) -> Vec<Op> {
         path: path.into(),
         flags: crate::tree::NOCOW,
     };
-    let make = |path: &str| Op::Write {
-        path: path.into(),
-        offset: 0,
-        len: 0,
-        fill: 0,
-    };
+    let make = |path: &str| Op::write(path, 0, 0, 0);
     let mut ops = vec![
         unlink(&file),
         make(&file),

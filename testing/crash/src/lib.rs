@@ -5,7 +5,7 @@
 //!   acknowledged sync. [`kernel`] lets Linux judge a sample of the same images.
 //!   What holds with a log as with commits, from whatever state the volume is opened, is in [`promise`].
 //! * [`groups`]: the same over block groups that come and go on a small volume.
-//! * [`desk`]: atomic groups that stay open between the operations of a run, several at a time.
+//! * [`open_groups`]: atomic groups that stay open between the operations of a run, several at a time.
 //! * [`faults`]: the n-th I/O of a run fails, for every n. An error or the right answer, never a wrong one.
 //!
 //! * [`barriers`]: what each barrier of a run is for; without one of them, images must be found broken.
@@ -16,8 +16,8 @@ pub mod barriers;
 mod beside;
 pub mod chosen;
 pub mod compressed;
-pub mod desk;
 pub mod discards;
+mod draw;
 pub mod faults;
 mod full;
 pub mod groups;
@@ -26,7 +26,6 @@ mod image;
 pub mod kernel;
 mod links;
 mod open_groups;
-mod player;
 pub mod power;
 pub mod promise;
 pub mod rig;

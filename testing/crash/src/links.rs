@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use cowshed_device_sim::Rng;
 use cowshed_harness::tree::colliding_names;
+use cowshed_model::script::Op;
 
 use crate::habits;
-use crate::workload::Op;
 
 /// The ones that come and go are below those that stay.
 const DIRS: [&str; 6] = ["", "p/", "q/", "p/r/", "p/again/", "q/again/"];
@@ -148,12 +148,7 @@ impl World<'_> {
 
     fn write(&mut self, path: &str) {
         let len = 1 + self.rng.below(FILE_BYTES_MAX) as usize;
-        self.ops.push(Op::Write {
-            path: path.into(),
-            offset: 0,
-            len,
-            fill: self.rng.next_u64(),
-        });
+        self.ops.push(Op::write(path, 0, len, self.rng.next_u64()));
         if !self.names.contains_key(path) {
             self.names.insert(path.into(), self.files);
             self.files += 1;

@@ -2,8 +2,9 @@
 //! time, and what the run does to their files and to others goes on in between.
 
 use cowshed_device_sim::Rng;
+use cowshed_model::script::{Op, Prealloc};
 
-use crate::workload::{self, Op};
+use crate::draw::{self};
 
 const GROUPS: usize = 3;
 const FILES_MAX: usize = 3;
@@ -50,7 +51,7 @@ impl World<'_> {
         if let Op::Unlink { path } | Op::Rename { from: path, .. } = op {
             self.recent.retain(|other| other != path);
         }
-        if let Op::Write { path, .. } | Op::WriteSync { path, .. } | Op::Tmpfile { to: path, .. } = op {
+        if let Op::Write { path, .. } | Op::Temporary { to: path, .. } = op {
             self.recent.retain(|other| other != path);
             self.recent.push(path.clone());
             let from = self.recent.len().saturating_sub(RECENT);
@@ -93,12 +94,12 @@ impl World<'_> {
         // Most of them are made with it.
         for path in &paths {
             if !self.rng.one_in(4) {
-                self.ops.push(Op::Write {
-                    path: path.clone(),
-                    offset: 0,
-                    len: 1 + self.rng.below(WRITE_BYTES_MAX) as usize,
-                    fill: self.rng.next_u64(),
-                });
+                self.ops.push(Op::write(
+                    path.clone(),
+                    0,
+                    1 + self.rng.below(WRITE_BYTES_MAX) as usize,
+                    self.rng.next_u64(),
+                ));
             }
         }
         self.ops.push(Op::Begin {
@@ -142,7 +143,7 @@ impl World<'_> {
         let Some(files) = &self.open[group] else { return };
         let path = files[self.rng.index(files.len())].clone();
         let (offset, len) = (self.rng.below(OFFSET_BYTES_MAX), 1 + self.rng.below(WRITE_BYTES_MAX));
-        let other = workload::path(self.rng);
+        let other = draw::path(self.rng);
         let clone = |from: String, to: String| Op::CloneRange {
             from,
             from_offset: 0,
@@ -161,15 +162,15 @@ impl World<'_> {
             5 => Op::Rename { from: path, to: other },
             6 => Op::Rename { from: other, to: path },
             7 => Op::Fsync { path },
-            8 => Op::Punch { path, offset, len },
-            9 => workload::defrag(self.rng, path),
-            10 => Op::Link { from: path, to: other },
-            _ => Op::Write {
+            8 => Op::Fallocate {
                 path,
                 offset,
-                len: len as usize,
-                fill: self.rng.next_u64(),
+                len,
+                how: Prealloc::Punch,
             },
+            9 => draw::defrag(self.rng, path),
+            10 => Op::Link { from: path, to: other },
+            _ => Op::write(path, offset, len as usize, self.rng.next_u64()),
         };
         self.ops.push(op);
     }

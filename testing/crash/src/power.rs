@@ -16,24 +16,25 @@ use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
 use cowshed_device_sim::{Event, Log, Rng};
 use cowshed_harness::{Keep, threads};
+use cowshed_model::script::{Counts, Desk, Op, Scope};
 use cowshed_vfs::{FileSystem, NodeId};
 
 use crate::barriers::{self, Barrier};
 use crate::beside::History;
 use crate::chosen;
 use crate::compressed;
-use crate::desk::{self, Desk};
 use crate::discards::{self, Discards, Trims};
 use crate::full;
 use crate::open_groups;
 use crate::promise::{self, Promise};
+use crate::rig::Player;
 use crate::rig::{self, Devices, Fs, Layout};
 use crate::rounds;
 use crate::several;
 use crate::shared;
 use crate::snapshots;
 use crate::tree::{self, Tree};
-use crate::workload::{self, Mix, Op, Player, Scope};
+use crate::workload::{self, Mix};
 
 /// Who works on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +118,7 @@ pub struct Recording {
     /// Operations that found no space.
     refused: usize,
     /// What became of atomic groups that stayed open between operations.
-    groups: desk::Counts,
+    groups: Counts,
 }
 
 /// Directories that [`workload`] and [`several`] use. Names that would cross from one into the other stay where they are;
@@ -209,7 +210,7 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
     }
     let desk = Desk::default();
     let mut history = History::default();
-    let (mut promises, mut refused, mut groups) = (Vec::new(), 0, desk::Counts::default());
+    let (mut promises, mut refused, mut groups) = (Vec::new(), 0, Counts::default());
     // One thread trims between its operations: the run follows from its seed.
     let (mut trims, beside) = match run.threads {
         Threads::One => (Trims::new(run.seed, run.discards), Discards::NONE),
@@ -339,7 +340,7 @@ pub fn promise(op: &Op, is_done: bool, history: &mut promise::History, index: us
     match op {
         Op::Sync => history.promise(index, Some(Promise::Volume)),
         // Had it not been synced, nothing would be known of it before the next sync.
-        Op::Tmpfile { to, fsync: true, .. } => {
+        Op::Temporary { to, fsync: true, .. } => {
             let ino = history.newest_ino(root, to).map(Promise::Content);
             history.promise(index, ino);
         }
@@ -377,7 +378,7 @@ fn noted_state(fs: &Fs, op: &Op, is_done: bool, devices: &Devices) -> Result<Tre
         );
     }
     // The name of a temporary file comes after its fsync.
-    let may_lag = matches!(op, Op::Tmpfile { .. });
+    let may_lag = matches!(op, Op::Temporary { .. });
     ensure!(
         may_lag || state.keys().eq(live.keys()),
         "{op:?}: the names on disk differ"
@@ -444,7 +445,7 @@ impl Recording {
     }
 
     /// What became of atomic groups that stayed open between operations.
-    pub fn groups(&self) -> desk::Counts {
+    pub fn groups(&self) -> Counts {
         self.groups
     }
 
@@ -598,12 +599,7 @@ impl Recording {
         let before = tree::take(&fs)?;
         for n in 0..8 {
             let path = format!("after-{n}");
-            let op = Op::Write {
-                path,
-                offset: 0,
-                len: 100_000,
-                fill: n,
-            };
+            let op = Op::write(path, 0, 100_000, n);
             player.apply(&op).map_err(|e| anyhow!("writing after the crash: {e}"))?;
         }
         fs.syncfs(&rig::ROOT, NodeId::ROOT)?;

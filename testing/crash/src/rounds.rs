@@ -14,14 +14,17 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail, ensure};
 use cowshed_device_sim::{Log, Rng};
 use cowshed_harness::threads::SetOnDrop;
+use cowshed_model::script::{Op, Prealloc, Scope};
 use cowshed_vfs::{FileSystem as _, NodeId};
 
+use crate::draw::{self};
 use crate::power::{Run, promise};
 use crate::promise::History;
 use crate::rig::Fs;
+use crate::rig::Player;
 use crate::shared::{Told, Work};
 use crate::tree::{self, NOCOW};
-use crate::workload::{self, Op, Player, Scope};
+use crate::workload::{self};
 
 const THREADS: usize = 3;
 /// Threads that sync.
@@ -65,30 +68,36 @@ fn on_shared(rng: &mut Rng, thread: usize, size: u64) -> Op {
     let fill = rng.next_u64();
     let chance = rng.below(10);
     match (is_last, chance) {
-        (true, 0..=4) if size < TAIL_FROM + TAIL_BYTES_MAX => Op::Write {
-            path,
-            offset: size,
-            len: 1 + rng.below(5 * BLOCK_BYTES) as usize,
-            fill,
-        },
+        (true, 0..=4) if size < TAIL_FROM + TAIL_BYTES_MAX => {
+            Op::write(path, size, 1 + rng.below(5 * BLOCK_BYTES) as usize, fill)
+        }
         (true, 0..=6) => Op::Truncate {
             path,
             size_bytes: offset,
         },
-        (true, 7) => Op::Preallocate {
+        (true, 7) => Op::Fallocate {
             path,
             offset: offset & !(BLOCK_BYTES - 1),
             len,
-            keep_size: rng.one_in(2),
+            how: if rng.one_in(2) {
+                Prealloc::KeepSize
+            } else {
+                Prealloc::Extend
+            },
         },
-        (_, 8) => Op::Punch { path, offset, len },
-        (false, 7) => Op::Zero { path, offset, len },
-        _ => Op::Write {
+        (_, 8) => Op::Fallocate {
             path,
             offset,
-            len: len as usize,
-            fill,
+            len,
+            how: Prealloc::Punch,
         },
+        (false, 7) => Op::Fallocate {
+            path,
+            offset,
+            len,
+            how: Prealloc::Zero,
+        },
+        _ => Op::write(path, offset, len as usize, fill),
     }
 }
 
@@ -182,7 +191,7 @@ impl Work<'_> {
             let path = match rng.below(4) {
                 0 | 1 => SHARED.to_owned(),
                 2 => ["", "p", "q"][rng.index(3)].to_owned(),
-                _ => workload::path(&mut rng),
+                _ => draw::path(&mut rng),
             };
             match rng.below(12) {
                 0 => self.sync_all()?,
@@ -201,12 +210,7 @@ impl Work<'_> {
 /// Makes the file that all threads change.
 pub(crate) fn prepare(fs: &Fs, rng: &mut Rng, run: &Run) -> Result<()> {
     let path = || SHARED.to_owned();
-    let write = |len: u64, fill: u64| Op::Write {
-        path: path(),
-        offset: 0,
-        len: len as usize,
-        fill,
-    };
+    let write = |len: u64, fill: u64| Op::write(path(), 0, len as usize, fill);
     let mut ops = vec![write(TAIL_FROM + 3 * BLOCK_BYTES + 700, rng.next_u64())];
     if run.may_write_in_place() && rng.one_in(3) {
         let flags = Op::Flags {

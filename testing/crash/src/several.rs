@@ -4,16 +4,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use cowshed_device_sim::{Log, Rng};
+use cowshed_model::script::{Counts, Desk, Op};
 use cowshed_vfs::{Error, FileSystem as _, Lookup, NodeId};
 
-use crate::desk::{self, Desk};
 use crate::full;
 use crate::open_groups;
 use crate::power::{DONE_MARK, Run, promise, unseen};
 use crate::promise::History;
+use crate::rig::Player;
 use crate::rig::{Fs, ROOT};
 use crate::tree::{self, Tree};
-use crate::workload::{self, Op, Player};
+use crate::workload::{self};
 
 const THREADS_MIN: u64 = 2;
 const THREADS_MAX: u64 = 8;
@@ -74,7 +75,7 @@ pub(crate) fn prepare(fs: &Fs, run: &Run) -> Result<()> {
 
 /// Lets all threads work; gives what each did.
 /// Also, how many operations found no space, and what became of atomic groups.
-pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(Vec<History>, usize, desk::Counts)> {
+pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(Vec<History>, usize, Counts)> {
     let (in_place, is_full) = (run.may_write_in_place(), run.is_full());
     let refused = AtomicUsize::new(0);
     let refused = is_full.then_some(&refused);
@@ -94,7 +95,7 @@ pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(Vec<
             .collect();
         let join =
             |worker: std::thread::ScopedJoinHandle<'_, _>| worker.join().map_err(|_| anyhow!("a thread panicked"))?;
-        let (mut histories, mut groups) = (Vec::new(), desk::Counts::default());
+        let (mut histories, mut groups) = (Vec::new(), Counts::default());
         for worker in workers {
             let (history, counts) = join(worker)?;
             histories.push(history);
@@ -109,22 +110,13 @@ pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(Vec<
 }
 
 /// `refused` counts what finds no space; without it that is a fault.
-fn play_one(
-    fs: &Fs,
-    thread: usize,
-    ops: &[Op],
-    log: &Log,
-    refused: Option<&AtomicUsize>,
-) -> Result<(History, desk::Counts)> {
+fn play_one(fs: &Fs, thread: usize, ops: &[Op], log: &Log, refused: Option<&AtomicUsize>) -> Result<(History, Counts)> {
     let root: NodeId = match fs.lookup(&ROOT, NodeId::ROOT, dir(thread).as_bytes())? {
         Lookup::Found(entry) => entry.node,
         Lookup::Absent { .. } => bail!("{} is missing", dir(thread)),
     };
     let desk = Desk::default();
-    let player = Player {
-        root,
-        ..Player::with_desk(fs, &desk)
-    };
+    let player = Player::with_desk(fs, &desk).below(root);
     let first = tree::take_below(fs, root, "")?;
     let ino = first[""].ino;
     let mut history = History::new(&first);

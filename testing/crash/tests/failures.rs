@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use cowshed_crash::rig::Player;
 use cowshed_crash::rig::{self, Devices, Fs, Layout, ROOT};
 use cowshed_crash::tree;
-use cowshed_crash::workload::{Op, Player};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{CrashImages, Options};
 use cowshed_device_sim::{Fault, FaultKind, FaultPlan, FaultyDevice, Log, On};
+use cowshed_model::script::Op;
 use cowshed_vfs::{Error, FileSystem as _, NodeId, SetAttr};
 
 fn mounted() -> (Devices, FaultPlan, Fs) {
@@ -23,12 +24,7 @@ fn mounted_with(tree_log: bool) -> (Devices, FaultPlan, Fs) {
 }
 
 fn write(path: &str, len: usize) -> Op {
-    Op::Write {
-        path: path.into(),
-        offset: 0,
-        len,
-        fill: 1,
-    }
+    Op::write(path, 0, len, 1)
 }
 
 /// The next write fails, and its repetition, too.

@@ -3,8 +3,9 @@
 use cowshed_crash::discards::Discards;
 use cowshed_crash::power::{self, Run, Threads};
 use cowshed_crash::rig::Layout;
-use cowshed_crash::workload::{Mix, Op};
+use cowshed_crash::workload::Mix;
 use cowshed_harness::tree::colliding_names;
+use cowshed_model::script::Op;
 
 fn run() -> Run {
     Run {
@@ -34,12 +35,7 @@ fn judge(ops: Vec<Op>) -> bool {
 }
 
 fn write(path: &str) -> Op {
-    Op::Write {
-        path: path.into(),
-        offset: 0,
-        len: 100,
-        fill: 1,
-    }
+    Op::write(path, 0, 100, 1)
 }
 fn link(from: &str, to: &str) -> Op {
     Op::Link {

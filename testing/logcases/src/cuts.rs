@@ -30,12 +30,12 @@ use cowshed_device_sim::crash::{self, CrashImage, CrashImages};
 use cowshed_device_sim::{Event, Log, Rng};
 use cowshed_harness::{Keep, KernelVolume, VolumeOptions};
 use cowshed_logreplay::judge as items;
+use cowshed_model::script::{MountPlayer, Op};
 use cowshed_runtime::FixedEnv;
 use cowshed_vfs::{FileKind, FileSystem as _, InitInfo};
 
-use crate::linux::Linux;
 use crate::recorder::Recorder;
-use crate::reverse::{is_safe, translate};
+use crate::reverse::is_safe;
 use crate::roads::{self, Crash};
 
 const DEVICE_BYTES: u64 = 256 << 20;
@@ -281,19 +281,18 @@ fn look(device: &MemDevice) -> Result<Tree> {
     Ok(found)
 }
 
-fn play(dir: &Path, ops: &[workload::Op], mut after: impl FnMut(&workload::Op, bool) -> Result<()>) -> Result<()> {
-    let mut player = Linux::new(dir);
+fn play(dir: &Path, ops: &[Op], mut after: impl FnMut(&Op, bool) -> Result<()>) -> Result<()> {
+    let mut player = MountPlayer::new(dir);
     for op in ops {
         // Random names: that an operation fails is an answer, too.
-        let steps = translate(op);
-        let is_done = !steps.is_empty() && steps.iter().all(|step| player.apply(step).is_ok());
+        let is_done = player.apply(op).is_ok();
         after(op, is_done)?;
     }
     Ok(())
 }
 
 /// Notes the state after an operation and what it has promised.
-fn note(history: &mut History, dir: &Path, op: &workload::Op, is_done: bool, log: &Log) -> Result<()> {
+fn note(history: &mut History, dir: &Path, op: &Op, is_done: bool, log: &Log) -> Result<()> {
     let state = kernel::collect_mount(dir)?;
     let index = history.note(&state, None);
     // System calls follow symbolic links.

@@ -13,14 +13,9 @@
 //!
 //! The table stands in `docs/design/log-cases.md`, printed by [`doc`].
 
-pub mod content;
 pub mod cuts;
 pub mod doc;
 pub mod expect;
-pub mod linux;
-pub mod op;
-pub mod ours;
-mod print;
 pub mod random;
 pub mod recorder;
 pub mod reverse;

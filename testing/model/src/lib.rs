@@ -19,6 +19,7 @@ mod name;
 mod node;
 mod op;
 mod remap;
+pub mod script;
 mod staged;
 mod subvolume;
 
