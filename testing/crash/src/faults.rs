@@ -28,7 +28,7 @@ use cowshed_model::script::{Op, Scope};
 use cowshed_vfs::{Error, FileKind, FileSystem as _, NodeId, Timestamp};
 
 use crate::compressed;
-use crate::power;
+use crate::noted;
 use crate::promise::History;
 use crate::rig::Player;
 use crate::rig::{self, Devices, Fs, Layout, ROOT};
@@ -388,8 +388,8 @@ impl Faulty {
         let root = seen[""].ino;
         let index = history.note(&seen, None);
         if answer.is_ok() {
-            power::unseen(op, &history, index, root)?;
-            power::promise(op, true, &mut history, index, root);
+            noted::unseen(op, &history, index, root)?;
+            noted::promise(op, true, &mut history, index, root);
         }
         self.history = Some(history);
         Ok(())

@@ -20,11 +20,13 @@ use cowshed_vfs::{Error, FileSystem as _, NodeId};
 use crate::chosen;
 use crate::compressed;
 use crate::discards::{self, Discards};
-use crate::power::{self, Judged, Threads};
+use crate::noted;
+use crate::power::Judged;
 use crate::promise::History;
 use crate::rig::Player;
 use crate::rig::{self, Devices, Fs};
 use crate::several;
+use crate::threads::Threads;
 use crate::tree::{self, Tree};
 use crate::workload::{self, Mix};
 
@@ -192,8 +194,8 @@ impl Work<'_> {
         let state = take(self.fs)?;
         let root = state[""].ino;
         let index = promised.note(&state, None);
-        power::unseen(op, promised, index, root)?;
-        power::promise(op, is_done, promised, index, root);
+        noted::unseen(op, promised, index, root)?;
+        noted::promise(op, is_done, promised, index, root);
         self.log.mark(several::mark(0, index));
         Ok(())
     }

@@ -10,7 +10,7 @@
 //!
 //! * [`barriers`]: what each barrier of a run is for; without one of them, images must be found broken.
 //!
-//! All work in memory and follow from a seed; where a run has several threads ([`power::Threads`]), they run free.
+//! All work in memory and follow from a seed; where a run has several threads ([`threads::Threads`]), they run free.
 
 pub mod barriers;
 mod beside;
@@ -25,14 +25,17 @@ mod habits;
 mod image;
 pub mod kernel;
 mod links;
+pub mod noted;
 mod open_groups;
 pub mod power;
 pub mod promise;
 pub mod rig;
 mod rounds;
+pub mod run;
 mod several;
 mod shared;
 mod snapshots;
+pub mod threads;
 pub mod tree;
 pub mod workload;
 

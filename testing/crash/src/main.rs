@@ -7,8 +7,10 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
-use cowshed_crash::power::{self, Run, Threads};
+use cowshed_crash::power::{self};
 use cowshed_crash::rig::Layout;
+use cowshed_crash::run::Run;
+use cowshed_crash::threads::Threads;
 use cowshed_crash::workload::Mix;
 use cowshed_crash::{compressed, discards, faults, kernel};
 use cowshed_device_sim::Rng;

@@ -18,10 +18,11 @@ use cowshed_model::script::{Op, Prealloc, Scope};
 use cowshed_vfs::{FileSystem as _, NodeId};
 
 use crate::draw::{self};
-use crate::power::{Run, promise};
+use crate::noted::promise;
 use crate::promise::History;
 use crate::rig::Fs;
 use crate::rig::Player;
+use crate::run::Run;
 use crate::shared::{Told, Work};
 use crate::tree::{self, NOCOW};
 use crate::workload::{self};

@@ -8,11 +8,12 @@ use cowshed_model::script::{Counts, Desk, Op};
 use cowshed_vfs::{Error, FileSystem as _, Lookup, NodeId};
 
 use crate::full;
+use crate::noted::{promise, unseen};
 use crate::open_groups;
-use crate::power::{DONE_MARK, Run, promise, unseen};
 use crate::promise::History;
 use crate::rig::Player;
 use crate::rig::{Fs, ROOT};
+use crate::run::{DONE_MARK, Run};
 use crate::tree::{self, Tree};
 use crate::workload::{self};
 

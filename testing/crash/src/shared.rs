@@ -14,10 +14,11 @@ use cowshed_model::script::{Op, Scope};
 use cowshed_vfs::{Error, FileSystem as _, Handle, NodeId};
 
 use crate::beside;
-use crate::power::{Run, SYNC_MARK, promise, unseen};
+use crate::noted::{promise, unseen};
 use crate::promise::{History, Promise};
 use crate::rig::Player;
 use crate::rig::{Fs, ROOT};
+use crate::run::{Run, SYNC_MARK};
 use crate::several;
 use crate::snapshots;
 use crate::tree::{self, Tree};

@@ -2,9 +2,11 @@
 
 use btrfs_format::TreeId;
 use cowshed_crash::discards::Discards;
-use cowshed_crash::power::{self, Run, Threads};
+use cowshed_crash::power::{self};
 use cowshed_crash::rig::Player;
 use cowshed_crash::rig::{self, Layout};
+use cowshed_crash::run::Run;
+use cowshed_crash::threads::Threads;
 use cowshed_crash::workload::Mix;
 use cowshed_device::BlockDevice;
 use cowshed_model::script::{self, Op, Prealloc};

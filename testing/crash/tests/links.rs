@@ -1,8 +1,10 @@
 //! Histories of names that were found wrong once, step by step.
 
 use cowshed_crash::discards::Discards;
-use cowshed_crash::power::{self, Run, Threads};
+use cowshed_crash::power::{self};
 use cowshed_crash::rig::Layout;
+use cowshed_crash::run::Run;
+use cowshed_crash::threads::Threads;
 use cowshed_crash::workload::Mix;
 use cowshed_harness::tree::colliding_names;
 use cowshed_model::script::Op;

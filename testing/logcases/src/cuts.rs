@@ -24,7 +24,7 @@ use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_crash::promise::History;
 use cowshed_crash::tree::{self, Tree};
 use cowshed_crash::workload::{self, Mix};
-use cowshed_crash::{chosen, kernel, load_image, power, rig};
+use cowshed_crash::{chosen, kernel, load_image, noted, rig};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{self, CrashImage, CrashImages};
 use cowshed_device_sim::{Event, Log, Rng};
@@ -298,7 +298,7 @@ fn note(history: &mut History, dir: &Path, op: &Op, is_done: bool, log: &Log) ->
     // System calls follow symbolic links.
     let is_link = |path: &str| state.get(path).is_some_and(|node| node.kind == FileKind::Symlink);
     let is_another = op.synced().is_some_and(|(path, _)| is_link(path));
-    power::promise(op, is_done && !is_another, history, index, state[""].ino);
+    noted::promise(op, is_done && !is_another, history, index, state[""].ino);
     log.mark(index as u64);
     Ok(())
 }
