@@ -29,11 +29,11 @@ use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{self, CrashImage, CrashImages};
 use cowshed_device_sim::{Event, Log, Rng};
 use cowshed_harness::{Keep, KernelVolume, VolumeOptions};
-use cowshed_logreplay::judge as items;
 use cowshed_model::script::{MountPlayer, Op};
 use cowshed_runtime::FixedEnv;
 use cowshed_vfs::{FileKind, FileSystem as _, InitInfo};
 
+use crate::items;
 use crate::recorder::Recorder;
 use crate::reverse::is_safe;
 use crate::roads::{self, Crash};
@@ -231,7 +231,7 @@ impl Recording {
         if to_kernel {
             let kernels = roads::kernel_replays(device).context("the kernel")?;
             roads::same(&kernels, &ours).context("the kernel (left) and we")?;
-            items::judge(&KernelVolume::from_memory(&[device.snapshot()])?).context("item by item")?;
+            items::judge::judge(&KernelVolume::from_memory(&[device.snapshot()])?).context("item by item")?;
         }
         Ok(has_log)
     }
