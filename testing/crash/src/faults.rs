@@ -25,6 +25,7 @@ use cowshed_btrfs::compression::compress::CompressPolicy;
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On, Repeat, Rng};
 use cowshed_model::script::{Op, Scope};
+use cowshed_model::tree::{self, Node, Tree};
 use cowshed_vfs::{Error, FileKind, FileSystem as _, NodeId, Timestamp};
 
 use crate::compressed;
@@ -32,7 +33,6 @@ use crate::noted;
 use crate::promise::History;
 use crate::rig::Player;
 use crate::rig::{self, Devices, Fs, Layout, ROOT};
-use crate::tree::{self, Node, Tree};
 use crate::workload::{self, Mix};
 
 /// What was tried.

@@ -15,6 +15,7 @@ use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
 use cowshed_device_sim::{Event, Log, Rng};
 use cowshed_harness::Keep;
 use cowshed_model::script::{Data, Op, Prealloc};
+use cowshed_model::tree::{self, Tree};
 use cowshed_vfs::{Error, FileSystem as _, NodeId};
 
 use crate::chosen;
@@ -27,7 +28,6 @@ use crate::rig::Player;
 use crate::rig::{self, Devices, Fs};
 use crate::several;
 use crate::threads::Threads;
-use crate::tree::{self, Tree};
 use crate::workload::{self, Mix};
 
 const DEVICE_BYTES: u64 = 128 << 20;

@@ -417,7 +417,7 @@ fn in_place(rng: &mut Rng) -> Vec<Op> {
     let (file, copy) = (path(rng), path(rng));
     let flags = |path: &str| Op::Flags {
         path: path.into(),
-        flags: crate::tree::NOCOW,
+        flags: cowshed_model::tree::NOCOW,
     };
     let make = |path: &str| Op::write(path, 0, 0, 0);
     let mut ops = vec![

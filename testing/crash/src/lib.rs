@@ -36,7 +36,6 @@ mod several;
 mod shared;
 mod snapshots;
 pub mod threads;
-pub mod tree;
 pub mod workload;
 
 pub use image::load_image;

@@ -16,6 +16,7 @@ use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
 use cowshed_device_sim::{Event, Log, Rng};
 use cowshed_harness::{Keep, threads};
 use cowshed_model::script::{Counts, Desk, Op};
+use cowshed_model::tree::{self, Tree};
 use cowshed_vfs::{FileSystem, NodeId};
 
 use crate::barriers::{self, Barrier};
@@ -35,7 +36,6 @@ use crate::several;
 use crate::shared;
 use crate::snapshots;
 use crate::threads::Threads;
-use crate::tree::{self, Tree};
 use crate::workload::{self, Mix};
 
 /// What was recorded.

@@ -15,6 +15,7 @@ use anyhow::{Result, anyhow, bail, ensure};
 use cowshed_device_sim::{Log, Rng};
 use cowshed_harness::threads::SetOnDrop;
 use cowshed_model::script::{Op, Prealloc, Scope};
+use cowshed_model::tree::{self, NOCOW};
 use cowshed_vfs::{FileSystem as _, NodeId};
 
 use crate::draw::{self};
@@ -24,7 +25,6 @@ use crate::rig::Fs;
 use crate::rig::Player;
 use crate::run::Run;
 use crate::shared::{Told, Work};
-use crate::tree::{self, NOCOW};
 use crate::workload::{self};
 
 const THREADS: usize = 3;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context as _, Result, anyhow, bail};
 use cowshed_device_sim::{Log, Rng};
 use cowshed_model::script::{Counts, Desk, Op};
+use cowshed_model::tree::{self, Tree};
 use cowshed_vfs::{Error, FileSystem as _, Lookup, NodeId};
 
 use crate::full;
@@ -14,7 +15,6 @@ use crate::promise::History;
 use crate::rig::Player;
 use crate::rig::{Fs, ROOT};
 use crate::run::{DONE_MARK, Run};
-use crate::tree::{self, Tree};
 use crate::workload::{self};
 
 const THREADS_MIN: u64 = 2;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use cowshed_device_sim::{Log, Rng};
 use cowshed_model::script::{Op, Scope};
+use cowshed_model::tree::{self, Tree};
 use cowshed_vfs::{Error, FileSystem as _, Handle, NodeId};
 
 use crate::beside;
@@ -21,7 +22,6 @@ use crate::rig::{Fs, ROOT};
 use crate::run::{Run, SYNC_MARK};
 use crate::several;
 use crate::snapshots;
-use crate::tree::{self, Tree};
 use crate::workload::{self};
 
 /// A sync takes no longer.

@@ -2,12 +2,12 @@
 
 use cowshed_device_sim::Rng;
 use cowshed_model::script::{Data, Op, Prealloc};
+use cowshed_model::tree::NOCOW;
 use cowshed_vfs::Error;
 
 use crate::draw::{FILE_BYTES_MAX, clone_range, dedupe, defrag, dir_path, group, len, path, swap, tmpfile, write_sync};
 use crate::habits;
 use crate::links;
-use crate::tree::NOCOW;
 
 /// `FS_COMPR_FL`.
 const COMPR: u32 = 0x4;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use cowshed_crash::rig::Player;
 use cowshed_crash::rig::{self, Devices, Fs, Layout, ROOT};
-use cowshed_crash::tree;
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{CrashImages, Options};
 use cowshed_device_sim::{Fault, FaultKind, FaultPlan, FaultyDevice, Log, On};
 use cowshed_model::script::Op;
+use cowshed_model::tree;
 use cowshed_vfs::{Error, FileSystem as _, NodeId, SetAttr};
 
 fn mounted() -> (Devices, FaultPlan, Fs) {

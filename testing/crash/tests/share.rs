@@ -9,12 +9,12 @@ use cowshed_crash::power::{self, Judged, Recording};
 use cowshed_crash::rig::{self, Layout};
 use cowshed_crash::run::Run;
 use cowshed_crash::threads::Threads;
-use cowshed_crash::tree::NOCOW;
 use cowshed_crash::workload::Mix;
 use cowshed_crash::{compressed, discards, faults, kernel, load_image};
 use cowshed_device::BlockDevice;
 use cowshed_harness::Keep;
 use cowshed_model::script::{Counts, Op};
+use cowshed_model::tree::NOCOW;
 
 /// Gives the number of operations that found no space.
 fn judge_some(run: Run, images_max: u64, by_kernel: u64) -> usize {

@@ -3,10 +3,10 @@
 use cowshed_crash::compressed;
 use cowshed_crash::rig::Player;
 use cowshed_crash::rig::{self, Layout};
-use cowshed_crash::tree;
 use cowshed_crash::workload::{self, Mix};
 use cowshed_device_sim::Rng;
 use cowshed_model::script::Op;
+use cowshed_model::tree;
 use cowshed_vfs::FileSystem as _;
 
 /// What they did in some runs.

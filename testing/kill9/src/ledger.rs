@@ -10,8 +10,8 @@ use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use cowshed_crash::tree::Tree;
 use cowshed_model::Rng;
+use cowshed_model::tree::Tree;
 
 /// The directory, at the top of the volume.
 pub const DIR: &str = "ledger";

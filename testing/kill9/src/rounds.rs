@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_harness::{Keep, KernelMount, LoopDevice, progs, run as run_program, scratch_dir};
+use cowshed_model::tree::{Tree, take_mount};
 use cowshed_model::{Model, Name, Rng, pick};
 
 use crate::daemon::{Daemon, run as command};
 use crate::history::{History, NOW};
 use crate::loader::{End, Loader};
-use crate::scan::Scan;
 use crate::verify::verify;
 
 /// A directory that another thread works in; it is not compared.
@@ -181,14 +181,14 @@ impl Stable {
         Ok(verdict.point)
     }
 
-    fn scan(&self, image: &Path, how: &str) -> Result<Scan> {
+    fn scan(&self, image: &Path, how: &str) -> Result<Tree> {
         let device = LoopDevice::attach(image)?;
         let mount = KernelMount::new("btrfs", &[device.path()], &self.path("kernel"), how)?;
-        let scan = Scan::of(mount.dir(), NOISE);
-        let noise = read_all(&mount.dir().join(NOISE));
+        let found = take_mount(mount.dir());
         mount.unmount()?;
-        noise.context("reading the noise")?;
-        scan
+        let mut found = found?;
+        found.retain(|path, _| path.split('/').next() != Some(NOISE));
+        Ok(found)
     }
 
     fn check(&self, image: &Path) -> Result<()> {
@@ -219,16 +219,6 @@ fn keep_trace(history: &History) -> String {
         Ok(()) => format!("the operations of the round are in {}", path.display()),
         Err(e) => format!("the operations of the round could not be kept: {e}"),
     }
-}
-
-fn read_all(dir: &Path) -> Result<()> {
-    let Ok(entries) = std::fs::read_dir(dir) else {
-        return Ok(());
-    };
-    for entry in entries {
-        std::fs::read(entry?.path())?;
-    }
-    Ok(())
 }
 
 /// Loads the mount until its process is killed.

@@ -22,14 +22,14 @@ use cowshed_btrfs::EngineOptions;
 use cowshed_btrfs::Mount;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_crash::promise::History;
-use cowshed_crash::tree::{self, Tree};
 use cowshed_crash::workload::{self, Mix};
-use cowshed_crash::{chosen, kernel, load_image, noted, rig};
+use cowshed_crash::{chosen, load_image, noted, rig};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{self, CrashImage, CrashImages};
 use cowshed_device_sim::{Event, Log, Rng};
 use cowshed_harness::{Keep, KernelVolume, VolumeOptions};
 use cowshed_model::script::{MountPlayer, Op};
+use cowshed_model::tree::{self, Tree};
 use cowshed_runtime::FixedEnv;
 use cowshed_vfs::{FileKind, FileSystem as _, InitInfo};
 
@@ -156,7 +156,7 @@ impl Recording {
         let base = recorder.content();
         recorder.log().take();
         let mount = recorder.mount(options.mount_options)?;
-        let mut history = History::new(&kernel::collect_mount(mount.dir())?);
+        let mut history = History::new(&tree::take_mount(mount.dir())?);
         let mut ops = workload::choose(&mut rng, Mix::Syncs, operations);
         ops.retain(|op| is_safe(op, options.node_bytes.unwrap_or(NODE_BYTES)));
         let mut told = vec!["the beginning".to_owned()];
@@ -293,7 +293,7 @@ fn play(dir: &Path, ops: &[Op], mut after: impl FnMut(&Op, bool) -> Result<()>) 
 
 /// Notes the state after an operation and what it has promised.
 fn note(history: &mut History, dir: &Path, op: &Op, is_done: bool, log: &Log) -> Result<()> {
-    let state = kernel::collect_mount(dir)?;
+    let state = tree::take_mount(dir)?;
     let index = history.note(&state, None);
     // System calls follow symbolic links.
     let is_link = |path: &str| state.get(path).is_some_and(|node| node.kind == FileKind::Symlink);

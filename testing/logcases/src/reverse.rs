@@ -163,7 +163,7 @@ mod tests {
         for line in lines {
             player.apply(&Op::parse(line).unwrap()).unwrap();
         }
-        let tree = cowshed_crash::kernel::collect_mount(mounted.dir()).unwrap();
+        let tree = cowshed_model::tree::take_mount(mounted.dir()).unwrap();
         for name in ["f", "d/g"] {
             let node = &tree[name];
             assert_eq!((node.nlink, &**node.content), (1, &*script::bytes(7, 5000)), "{name}");

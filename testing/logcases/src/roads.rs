@@ -11,11 +11,11 @@ use btrfs_format::Superblock;
 use btrfs_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed_crash::rig::{self, Devices, Layout, Player};
-use cowshed_crash::tree::{self, Tree};
 use cowshed_crash::{kernel, load_image};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_harness::{KernelVolume, VolumeOptions};
 use cowshed_model::script::{Desk, MountPlayer, Op};
+use cowshed_model::tree::{self, Tree};
 use cowshed_vfs::{FileKind, FileSystem as _, NodeId, Timestamp};
 
 use crate::{Answer, Case, expect};
@@ -175,7 +175,7 @@ pub(crate) fn kernel_prepares(base: &MemDevice, ops: &[Op]) -> Result<MemDevice>
 pub fn kernel_replays(device: &MemDevice) -> Result<Tree> {
     let volume = KernelVolume::from_memory(&[device.snapshot()])?;
     let mounted = volume.mount_with("noatime")?;
-    let found = kernel::collect_mount(mounted.dir());
+    let found = tree::take_mount(mounted.dir());
     mounted.unmount_quietly()?;
     let found = found?;
     check_both(volume.image())?;

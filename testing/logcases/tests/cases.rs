@@ -140,7 +140,7 @@ fn holes_that_have_items_are_replayed() {
 /// The judge's own test: states that a case does not allow are found.
 #[test]
 fn what_must_not_be_is_found() {
-    use cowshed_crash::tree::{Node, Tree};
+    use cowshed_model::tree::{Node, Tree};
     let file = |content: &[u8]| Node {
         nlink: 1,
         content: content.to_vec().into(),

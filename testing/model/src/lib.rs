@@ -22,6 +22,7 @@ mod remap;
 pub mod script;
 mod staged;
 mod subvolume;
+pub mod tree;
 
 pub use content::{BLOCK_BYTES, Content, pattern};
 pub use dice::{Rng, pick};

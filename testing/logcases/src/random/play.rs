@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions};
+use cowshed_crash::load_image;
 use cowshed_crash::promise::{History, Promise};
 use cowshed_crash::rig::{self, Devices, Fs, Player};
-use cowshed_crash::tree::{self, Tree};
-use cowshed_crash::{kernel, load_image};
 use cowshed_device::MemDevice;
 use cowshed_harness::KernelVolume;
 use cowshed_model::script::{Desk, How, MountPlayer, Op};
+use cowshed_model::tree::{self, Tree};
 
 use super::choose::SUBVOLUMES;
 use super::facts::{self, Difference, Facts, Ids};
@@ -192,7 +192,7 @@ impl Played {
 fn kernel_shows(device: &MemDevice) -> Result<Tree> {
     let volume = KernelVolume::from_memory(&[device.snapshot()])?;
     let mounted = volume.mount_with("noatime")?;
-    let found = kernel::collect_mount(mounted.dir());
+    let found = tree::take_mount(mounted.dir());
     mounted.unmount_quietly()?;
     found
 }

@@ -13,9 +13,6 @@ use super::desk::{Desk, commit_group};
 use super::op::{BLOCK_BYTES, How, Kind, Op, Prealloc, Staged};
 use super::walk::{READ_WRITE, ROOT, Walk};
 
-/// `FS_NOCOW_FL`.
-const NOCOW: u32 = 0x80_0000;
-
 /// Applies operations below one directory of a mount.
 pub struct Player<'f, V: Volume + 'static> {
     walk: Walk<'f, V>,
@@ -217,7 +214,7 @@ impl<'f, V: Volume + 'static> Player<'f, V> {
             }
             Op::InPlace { path } => {
                 self.walk.file(path, |_| Ok(()))?;
-                self.flags(path, NOCOW)
+                self.flags(path, crate::op::chattr::NOCOW)
             }
             Op::Temporary { dir, to, data, fsync } => self.temporary(dir, to, &data.bytes(), *fsync),
             Op::Mkdir { path } => named(path, &|dir, name| fs.mkdir(&ROOT, dir, name, 0o755)),

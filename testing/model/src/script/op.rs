@@ -4,12 +4,11 @@
 use cowshed_vfs::Compression;
 
 use super::data::Data;
+use crate::op::chattr;
 
 pub const BLOCK_BYTES: u64 = 4096;
 /// What one write changes at once, for everybody who looks.
 const ATOMIC_BYTES_MAX: usize = 512 << 10;
-/// `FS_NOCOW_FL`.
-const NOCOW: u32 = 0x80_0000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -418,7 +417,7 @@ impl Op {
     /// Marks a file whose data is written in place.
     pub fn makes_in_place(&self) -> bool {
         match self {
-            Op::Flags { flags, .. } => flags & NOCOW != 0,
+            Op::Flags { flags, .. } => flags & chattr::NOCOW != 0,
             Op::InPlace { .. } => true,
             _ => false,
         }
