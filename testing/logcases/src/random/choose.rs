@@ -525,7 +525,7 @@ impl World<'_> {
             },
             1 => Op::Utime {
                 path: path.clone(),
-                secs: 1_000_000 + self.rng.below(1000) as i64,
+                secs: 1_000_000 + self.rng.below(1000) as u32,
             },
             _ => Op::Chmod {
                 path: path.clone(),

@@ -374,7 +374,7 @@ impl<'f, V: Volume + 'static> Player<'f, V> {
                 },
             ),
             Op::Utime { path, secs } => {
-                let time = Some(SetTime::At(Timestamp::new(*secs, 0)));
+                let time = Some(SetTime::At(Timestamp::new(i64::from(*secs), 0)));
                 self.set(
                     path,
                     SetAttr {

@@ -7,6 +7,7 @@
 
 mod data;
 mod desk;
+mod forms;
 mod library;
 mod mount;
 mod op;

@@ -277,7 +277,7 @@ impl MountPlayer {
             Op::Chown { path, id } => std::os::unix::fs::chown(self.path(path), Some(*id), Some(*id))?,
             Op::Utime { path, secs } => {
                 let time = Timespec {
-                    tv_sec: *secs,
+                    tv_sec: i64::from(*secs),
                     tv_nsec: 0,
                 };
                 let times = Timestamps {

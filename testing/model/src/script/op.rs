@@ -1,9 +1,19 @@
 //! One operation. Paths are relative to the directory that the script is played in: the empty path, or `.`, is this directory
 //! itself; `@1` to `@9` are files held open.
+//!
+//! One table says what there is: the verb of the line, the name of its function, the fields in their order and how each is
+//! written as text.
 
+use std::fmt;
+
+use anyhow::Result;
 use cowshed_vfs::Compression;
 
 use super::data::Data;
+use super::forms::{
+    Bytes, Commit, Content, Fallocated, Form, Fsynced, Hex, Len, Letter, Made, Number, Octal, Path, Paths, Rest,
+    Squeeze, Value, Word, Words, Written,
+};
 use crate::op::chattr;
 
 pub const BLOCK_BYTES: u64 = 4096;
@@ -48,225 +58,140 @@ pub struct Staged {
     pub fill: u64,
 }
 
-/// One operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Op {
+/// Makes the type, and a function for each operation; reads and prints lines; finds the paths.
+macro_rules! vocabulary {
+    ($($(#[$doc:meta])* $verb:literal $new:ident $name:ident { $($field:ident: $ty:ty as $form:ident),* })*) => {
+        /// One operation.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Op {
+            $($(#[$doc])* $name { $($field: $ty),* },)*
+            /// The whole volume.
+            Sync,
+            /// The kernel forgets what it can; nothing becomes durable by it.
+            Drop,
+        }
+
+        impl Op {
+            $($(#[$doc])* pub fn $new($($field: impl Into<$ty>),*) -> Op {
+                Op::$name { $($field: $field.into()),* }
+            })*
+
+            pub(super) fn read(verb: &str, words: &mut Words<'_>) -> Result<Option<Op>> {
+                Ok(Some(match verb {
+                    $($verb => Op::$name { $($field: $form::read(words)?),* },)*
+                    "sync" => Op::Sync,
+                    "drop" => Op::Drop,
+                    _ => return Ok(None),
+                }))
+            }
+
+            pub fn paths_mut(&mut self) -> Vec<&mut String> {
+                let mut paths = Vec::new();
+                match self {
+                    $(Op::$name { $($field),* } => { $($form::paths($field, &mut paths);)* })*
+                    Op::Sync | Op::Drop => {}
+                }
+                paths
+            }
+        }
+
+        impl fmt::Display for Op {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Op::$name { $($field),* } => {
+                        let verb: Option<&str> = None;
+                        $(let verb = verb.or($form::verb($field));)*
+                        f.write_str(verb.unwrap_or($verb))?;
+                        $($form::show($field, f)?;)*
+                        Ok(())
+                    })*
+                    Op::Sync => f.write_str("sync"),
+                    Op::Drop => f.write_str("drop"),
+                }
+            }
+        }
+    };
+}
+
+vocabulary! {
     /// An empty file, where it is missing.
-    Create {
-        path: String,
-    },
-    /// Creates the file where it is missing, and writes.
-    Write {
-        path: String,
-        offset: u64,
-        data: Data,
-        how: How,
-    },
+    "create" create Create { path: String as Path }
+    /// Creates the file where it is missing, and writes. The verb says how.
+    "write" write_how Write { how: How as Written, path: String as Path, offset: u64 as Bytes, data: Data as Content }
     /// So many blocks of 4 KiB, one every so many bytes, of a letter.
-    Scatter {
-        path: String,
-        count: u64,
-        step: u64,
-        letter: u8,
-    },
-    Truncate {
-        path: String,
-        size_bytes: u64,
-    },
-    Fallocate {
-        path: String,
-        offset: u64,
-        len: u64,
-        how: Prealloc,
-    },
+    "scatter" scatter Scatter { path: String as Path, count: u64 as Number, step: u64 as Bytes, letter: u8 as Letter }
+    "truncate" truncate Truncate { path: String as Path, size_bytes: u64 as Bytes }
+    /// The verb says how.
+    "prealloc" fallocate Fallocate { how: Prealloc as Fallocated, path: String as Path, offset: u64 as Bytes, len: u64 as Bytes }
     /// FICLONERANGE; nothing means all to the end.
-    CloneRange {
-        from: String,
-        from_offset: u64,
-        to: String,
-        to_offset: u64,
-        len: u64,
-    },
+    "clone-range" clone_range CloneRange {
+        from: String as Path, from_offset: u64 as Bytes, to: String as Path, to_offset: u64 as Bytes, len: u64 as Bytes
+    }
     /// Copies as much as there is, sharing extents. The target is made where it is missing.
-    Copy {
-        from: String,
-        from_offset: u64,
-        to: String,
-        to_offset: u64,
-        len: u64,
-    },
+    "clone" copy Copy {
+        from: String as Path, from_offset: u64 as Bytes, to: String as Path, to_offset: u64 as Bytes, len: u64 as Bytes
+    }
     /// FIDEDUPERANGE: shares what is the same already; fails where not all is.
-    Dedupe {
-        from: String,
-        from_offset: u64,
-        to: String,
-        to_offset: u64,
-        len: u64,
-    },
+    "dedupe" dedupe Dedupe {
+        from: String as Path, from_offset: u64 as Bytes, to: String as Path, to_offset: u64 as Bytes, len: u64 as Bytes
+    }
     /// Writes runs of small extents anew as larger ones, and with `compress` whatever is not compressed so.
-    Defrag {
-        path: String,
-        offset: u64,
-        len: u64,
-        target_bytes: u64,
-        compress: Option<Compression>,
-    },
+    "defrag" defrag Defrag {
+        path: String as Path, offset: u64 as Bytes, len: u64 as Rest, target_bytes: u64 as Bytes,
+        compress: Option<Compression> as Squeeze
+    }
     /// Exchanges ranges of two files from the same offset on, or all behind it.
-    Swap {
-        a: String,
-        b: String,
-        offset: u64,
-        len: Option<u64>,
-    },
+    "swap" swap Swap { a: String as Path, b: String as Path, offset: u64 as Bytes, len: Option<u64> as Len }
     /// Writes that happen all at once, and durably, or not at all.
-    Group {
-        writes: Vec<Staged>,
-        commit: bool,
-    },
+    "group" group Group { commit: bool as Commit, writes: Vec<Staged> as Paths }
     /// Begins an atomic group of files, which stays open: the library's, or that of a handle, of one file.
-    Begin {
-        group: u8,
-        paths: Vec<String>,
-        by_handle: bool,
-    },
+    "begin" begin Begin { by_handle: bool as Made, group: u8 as Number, paths: Vec<String> as Paths }
     /// Writes into a file of an open group.
-    Stage {
-        group: u8,
-        file: u8,
-        offset: u64,
-        len: usize,
-        fill: u64,
-    },
+    "stage" stage Stage { group: u8 as Number, file: u8 as Number, offset: u64 as Bytes, len: usize as Number, fill: u64 as Number }
     /// Ends an open group: it happens, durably, or not.
-    End {
-        group: u8,
-        commit: bool,
-    },
+    "end" end End { group: u8 as Number, commit: bool as Commit }
     /// The flags of `chattr` that a file shall have.
-    Flags {
-        path: String,
-        flags: u32,
-    },
+    "flags" flags Flags { path: String as Path, flags: u32 as Hex }
     /// An empty file that is written in place, `chattr +C`.
-    InPlace {
-        path: String,
-    },
-    Rename {
-        from: String,
-        to: String,
-    },
+    "in-place" in_place InPlace { path: String as Path }
+    "rename" rename Rename { from: String as Path, to: String as Path }
     /// A rename that leaves a whiteout, as overlayfs does.
-    Whiteout {
-        from: String,
-        to: String,
-    },
-    Exchange {
-        from: String,
-        to: String,
-    },
-    Link {
-        from: String,
-        to: String,
-    },
-    Unlink {
-        path: String,
-    },
-    Symlink {
-        path: String,
-        target: String,
-    },
-    Mknod {
-        path: String,
-        kind: Kind,
-    },
-    Mkdir {
-        path: String,
-    },
-    Rmdir {
-        path: String,
-    },
-    Chmod {
-        path: String,
-        perm: u32,
-    },
+    "whiteout" whiteout Whiteout { from: String as Path, to: String as Path }
+    "exchange" exchange Exchange { from: String as Path, to: String as Path }
+    "link" link Link { from: String as Path, to: String as Path }
+    "unlink" unlink Unlink { path: String as Path }
+    "symlink" symlink Symlink { target: String as Word, path: String as Path }
+    /// The verb says which kind.
+    "mknod" mknod Mknod { kind: Kind as Made, path: String as Path }
+    "mkdir" mkdir Mkdir { path: String as Path }
+    "rmdir" rmdir Rmdir { path: String as Path }
+    "chmod" chmod Chmod { path: String as Path, perm: u32 as Octal }
     /// To this uid and gid.
-    Chown {
-        path: String,
-        id: u32,
-    },
+    "chown" chown Chown { path: String as Path, id: u32 as Number }
     /// Time of access and of modification, in seconds.
-    Utime {
-        path: String,
-        secs: i64,
-    },
-    SetXattr {
-        path: String,
-        name: String,
-        value: Data,
-    },
-    RemoveXattr {
-        path: String,
-        name: String,
-    },
+    "utime" utime Utime { path: String as Path, secs: u32 as Number }
+    "setx" set_xattr SetXattr { path: String as Path, name: String as Word, value: Data as Value }
+    "rmx" remove_xattr RemoveXattr { path: String as Path, name: String as Word }
     /// O_TMPFILE in the directory, a write, perhaps an fsync, linkat.
-    Temporary {
-        dir: String,
-        to: String,
-        data: Data,
-        fsync: bool,
-    },
+    "temporary" temporary Temporary { dir: String as Path, to: String as Path, data: Data as Content, fsync: bool as Fsynced }
     /// A file without a name, held open.
-    Tmpfile {
-        slot: String,
-        dir: String,
-    },
-    Open {
-        slot: String,
-        path: String,
-    },
-    Close {
-        slot: String,
-    },
+    "tmpfile" tmpfile Tmpfile { slot: String as Word, dir: String as Path }
+    "open" open Open { slot: String as Word, path: String as Path }
+    "close" close Close { slot: String as Word }
     /// So many empty files whose names begin so, with numbers from 0.
-    Many {
-        prefix: String,
-        count: u64,
-    },
+    "many" many Many { prefix: String as Path, count: u64 as Number }
     /// So many links of a file, likewise.
-    ManyLinks {
-        from: String,
-        prefix: String,
-        count: u64,
-    },
+    "manylinks" many_links ManyLinks { from: String as Path, prefix: String as Path, count: u64 as Number }
     /// Every n-th of so many files.
-    UnlinkEvery {
-        nth: u64,
-        prefix: String,
-        count: u64,
-    },
-    /// The kernel forgets what it can; nothing becomes durable by it.
-    Drop,
-    Fsync {
-        path: String,
-    },
-    Fdatasync {
-        path: String,
-    },
-    /// The whole volume.
-    Sync,
+    "unlink-every" unlink_every UnlinkEvery { nth: u64 as Number, prefix: String as Path, count: u64 as Number }
+    "fsync" fsync Fsync { path: String as Path }
+    "fdatasync" fdatasync Fdatasync { path: String as Path }
     /// A subvolume at this path: the kernel makes it.
-    Subvolume {
-        path: String,
-    },
+    "subvolume" subvolume Subvolume { path: String as Path }
     /// Of a subvolume, at this path; likewise.
-    Snapshot {
-        from: String,
-        to: String,
-    },
+    "snapshot" snapshot Snapshot { from: String as Path, to: String as Path }
     /// Likewise.
-    DeleteSubvolume {
-        path: String,
-    },
+    "delete-subvolume" delete_subvolume DeleteSubvolume { path: String as Path }
 }
 
 /// How much of a file a sync is about.
@@ -280,12 +205,7 @@ pub enum Scope {
 impl Op {
     /// A write into the page cache, of what follows from `fill`.
     pub fn write(path: impl Into<String>, offset: u64, len: usize, fill: u64) -> Op {
-        Op::Write {
-            path: path.into(),
-            offset,
-            data: Data::Fill { len, fill },
-            how: How::Plain,
-        }
+        Op::write_how(How::Plain, path, offset, Data::Fill { len, fill })
     }
 
     /// Only the kernel does this.
@@ -367,51 +287,6 @@ impl Op {
     /// All paths in it.
     pub fn paths(&self) -> Vec<String> {
         self.clone().paths_mut().into_iter().map(std::mem::take).collect()
-    }
-
-    pub fn paths_mut(&mut self) -> Vec<&mut String> {
-        match self {
-            Op::Create { path }
-            | Op::Write { path, .. }
-            | Op::Scatter { path, .. }
-            | Op::Truncate { path, .. }
-            | Op::Fallocate { path, .. }
-            | Op::Defrag { path, .. }
-            | Op::Flags { path, .. }
-            | Op::InPlace { path }
-            | Op::Unlink { path }
-            | Op::Symlink { path, .. }
-            | Op::Mknod { path, .. }
-            | Op::Mkdir { path }
-            | Op::Rmdir { path }
-            | Op::Chmod { path, .. }
-            | Op::Chown { path, .. }
-            | Op::Utime { path, .. }
-            | Op::SetXattr { path, .. }
-            | Op::RemoveXattr { path, .. }
-            | Op::Tmpfile { dir: path, .. }
-            | Op::Open { path, .. }
-            | Op::Many { prefix: path, .. }
-            | Op::UnlinkEvery { prefix: path, .. }
-            | Op::Fsync { path }
-            | Op::Fdatasync { path }
-            | Op::Subvolume { path }
-            | Op::DeleteSubvolume { path } => vec![path],
-            Op::Copy { from, to, .. }
-            | Op::CloneRange { from, to, .. }
-            | Op::Dedupe { from, to, .. }
-            | Op::Swap { a: from, b: to, .. }
-            | Op::Temporary { dir: from, to, .. }
-            | Op::Rename { from, to }
-            | Op::Whiteout { from, to }
-            | Op::Exchange { from, to }
-            | Op::Link { from, to }
-            | Op::ManyLinks { from, prefix: to, .. }
-            | Op::Snapshot { from, to } => vec![from, to],
-            Op::Group { writes, .. } => writes.iter_mut().map(|write| &mut write.path).collect(),
-            Op::Begin { paths, .. } => paths.iter_mut().collect(),
-            Op::Stage { .. } | Op::End { .. } | Op::Close { .. } | Op::Drop | Op::Sync => Vec::new(),
-        }
     }
 
     /// Marks a file whose data is written in place.
