@@ -52,13 +52,13 @@ pub(crate) fn clone_range(rng: &mut Rng) -> Op {
 /// Mostly from the same offset on, where clones have left what is the same.
 pub(crate) fn dedupe(rng: &mut Rng) -> Op {
     let offset = if rng.one_in(2) { 0 } else { blocks(rng) };
-    Op::Dedupe {
-        from: path(rng),
-        from_offset: offset,
-        to: path(rng),
-        to_offset: if rng.one_in(4) { blocks(rng) } else { offset },
-        len: blocks(rng).max(BLOCK_BYTES),
-    }
+    Op::dedupe(
+        path(rng),
+        offset,
+        path(rng),
+        if rng.one_in(4) { blocks(rng) } else { offset },
+        blocks(rng).max(BLOCK_BYTES),
+    )
 }
 
 pub(crate) fn defrag(rng: &mut Rng, path: String) -> Op {
@@ -67,28 +67,28 @@ pub(crate) fn defrag(rng: &mut Rng, path: String) -> Op {
     const HOW: [&str; 5] = ["lzo", "zstd:1", "zlib", "zstd:3", "zstd:-3"];
     let is_whole = !rng.one_in(3);
     let how = rng.one_in(2).then(|| HOW[rng.index(HOW.len())]);
-    Op::Defrag {
+    Op::defrag(
         path,
-        offset: if is_whole { 0 } else { rng.below(PART_BYTES_MAX / 2) },
-        len: if is_whole {
+        if is_whole { 0 } else { rng.below(PART_BYTES_MAX / 2) },
+        if is_whole {
             u64::MAX
         } else {
             1 + rng.below(PART_BYTES_MAX)
         },
-        target_bytes: [32 << 10, 256 << 10, 1 << 30][rng.index(3)],
-        compress: how.map(|how| how.parse().expect("it exists")),
-    }
+        [32 << 10, 256 << 10, 1 << 30][rng.index(3)],
+        how.map(|how| how.parse().expect("it exists")),
+    )
 }
 
 pub(crate) fn swap(rng: &mut Rng) -> Op {
     let (a, b) = (path(rng), path(rng));
     let to_end = rng.one_in(2);
-    Op::Swap {
+    Op::swap(
         a,
         b,
-        offset: if rng.one_in(2) { 0 } else { blocks(rng) },
-        len: (!to_end).then(|| blocks(rng)),
-    }
+        if rng.one_in(2) { 0 } else { blocks(rng) },
+        (!to_end).then(|| blocks(rng)),
+    )
 }
 
 pub(crate) fn group(rng: &mut Rng) -> Op {

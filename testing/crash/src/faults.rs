@@ -464,7 +464,7 @@ impl Faulty {
     }
 
     fn mkdir(&mut self, name: &str) -> Result<Answer> {
-        let op = Op::Mkdir { path: name.into() };
+        let op = Op::mkdir(name);
         let made = Player::new(&self.fs).apply(&op);
         self.watch(&op, made)?;
         Ok(made)

@@ -20,12 +20,7 @@ const LEFT_BYTES_MAX: u64 = 128 << 10;
 const FILLER_BYTES_MAX: u64 = 1 << 40;
 
 fn allocate(offset: u64, len: u64) -> Op {
-    Op::Fallocate {
-        path: FILLER.to_owned(),
-        offset,
-        len,
-        how: Prealloc::KeepSize,
-    }
+    Op::fallocate(Prealloc::KeepSize, FILLER, offset, len)
 }
 
 /// Takes all space of the volume but for a little, how little the dice say.
@@ -54,9 +49,7 @@ pub(crate) fn fill(fs: &Fs, rng: &mut Rng) -> Result<()> {
 
 /// Gives all of it back.
 pub(crate) fn make_room(player: &Player<'_>) -> Result<()> {
-    player.apply(&Op::Unlink {
-        path: FILLER.to_owned(),
-    })?;
+    player.apply(&Op::unlink(FILLER))?;
     player.apply(&Op::Sync)?;
     Ok(())
 }

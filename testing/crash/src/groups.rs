@@ -159,14 +159,14 @@ impl Work<'_> {
             self.rng.next_u64(),
         );
         self.noted(&write)?;
-        self.noted(&Op::Fsync { path })?;
+        self.noted(&Op::fsync(path))?;
         self.beside_new_groups.push(self.log.len());
         Ok(())
     }
 
     fn empty(&mut self) -> Result<()> {
         for path in std::mem::take(&mut self.bulk) {
-            self.apply(&Op::Unlink { path })?;
+            self.apply(&Op::unlink(path))?;
         }
         if self.rng.one_in(2) {
             self.sync()?;
@@ -246,7 +246,7 @@ pub fn record(run: Run) -> Result<Recording> {
             gone: [0; 2],
             beside_new_groups: Vec::new(),
         };
-        work.apply(&Op::Mkdir { path: BULK.into() })?;
+        work.apply(&Op::mkdir(BULK))?;
         work.round()?;
         fs.destroy();
     }

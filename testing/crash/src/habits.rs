@@ -14,47 +14,26 @@ fn write(rng: &mut Rng, path: &str) -> Op {
     )
 }
 
-fn fsync(path: &str) -> Op {
-    Op::Fsync { path: path.into() }
-}
-
 /// The directory of a path; the top directory has a name, too.
 fn parent(path: &str) -> String {
     path.rsplit_once('/').map_or("", |(dir, _)| dir).to_owned()
 }
 
-fn unlink(path: &str) -> Op {
-    Op::Unlink { path: path.into() }
-}
-
-fn rename(from: &str, to: &str) -> Op {
-    Op::Rename {
-        from: from.into(),
-        to: to.into(),
-    }
-}
-
-fn fdatasync(path: &str) -> Op {
-    Op::Fdatasync { path: path.into() }
-}
-
 fn clone_all(from: &str, to: &str) -> Op {
-    Op::CloneRange {
-        from: from.into(),
-        from_offset: 0,
-        to: to.into(),
-        to_offset: 0,
-        len: 0,
-    }
+    Op::clone_range(from, 0, to, 0, 0)
 }
 
 /// An fsync of one of them, or an fdatasync, or none.
 fn maybe_fsync(rng: &mut Rng, paths: &[&str]) -> Option<Op> {
     let choice = rng.index(paths.len() + 1);
     let is_data = rng.one_in(4);
-    paths
-        .get(choice)
-        .map(|path| if is_data { fdatasync(path) } else { fsync(path) })
+    paths.get(choice).map(|path| {
+        if is_data {
+            Op::fdatasync(*path)
+        } else {
+            Op::fsync(*path)
+        }
+    })
 }
 
 /// One habit.
@@ -81,42 +60,23 @@ pub(crate) fn one(rng: &mut Rng) -> Vec<Op> {
 
 fn data(rng: &mut Rng) -> Vec<Op> {
     let file = path(rng);
-    let mut ops = vec![write(rng, &file), fsync(&file)];
+    let mut ops = vec![write(rng, &file), Op::fsync(&file)];
     let (offset, len) = (rng.below(32 << 12), len(rng));
     ops.push(match rng.below(6) {
-        5 => Op::Fallocate {
-            path: file.clone(),
-            offset,
-            len,
-            how: Prealloc::Zero,
-        },
-        0 => Op::Fallocate {
-            path: file.clone(),
-            offset,
-            len,
-            how: Prealloc::Punch,
-        },
-        1 => Op::Truncate {
-            path: file.clone(),
-            size_bytes: offset,
-        },
-        2 => Op::Copy {
-            from: path(rng),
-            from_offset: 0,
-            to: file.clone(),
-            to_offset: 0,
-            len: (1 + rng.below(16)) << 12,
-        },
-        3 => Op::Fallocate {
-            path: file.clone(),
-            offset: offset & !4095,
-            len,
-            how: if rng.one_in(2) {
+        5 => Op::fallocate(Prealloc::Zero, file.clone(), offset, len),
+        0 => Op::fallocate(Prealloc::Punch, file.clone(), offset, len),
+        1 => Op::truncate(file.clone(), offset),
+        2 => Op::copy(path(rng), 0, file.clone(), 0, (1 + rng.below(16)) << 12),
+        3 => Op::fallocate(
+            if rng.one_in(2) {
                 Prealloc::KeepSize
             } else {
                 Prealloc::Extend
             },
-        },
+            file.clone(),
+            offset & !4095,
+            len,
+        ),
         _ => write(rng, &file),
     });
     ops.extend(maybe_fsync(rng, &[&file, &file]));
@@ -142,7 +102,7 @@ fn temporary(rng: &mut Rng) -> Vec<Op> {
     let to = path(rng);
     let mut ops = Vec::new();
     if rng.one_in(2) {
-        ops.push(unlink(&to));
+        ops.push(Op::unlink(&to));
     }
     ops.push(draw::tmpfile(rng, to.clone()));
     ops.extend(maybe_fsync(rng, &[&to, &parent(&to)]));
@@ -158,9 +118,9 @@ fn replace(rng: &mut Rng) -> Vec<Op> {
     let temporary = format!("{file}.tmp");
     let mut ops = vec![write(rng, &temporary)];
     if !rng.one_in(4) {
-        ops.push(fsync(&temporary));
+        ops.push(Op::fsync(&temporary));
     }
-    ops.push(rename(&temporary, &file));
+    ops.push(Op::rename(&temporary, &file));
     ops.extend(maybe_fsync(rng, &[&file, &parent(&file)]));
     ops
 }
@@ -169,9 +129,9 @@ fn names(rng: &mut Rng) -> Vec<Op> {
     let (from, to) = (path(rng), path(rng));
     let mut ops = Vec::new();
     if rng.one_in(2) {
-        ops.extend([write(rng, &from), fsync(&from)]);
+        ops.extend([write(rng, &from), Op::fsync(&from)]);
     }
-    ops.push(rename(&from, &to));
+    ops.push(Op::rename(&from, &to));
     if rng.one_in(3) {
         ops.push(write(rng, &from));
     }
@@ -188,20 +148,17 @@ fn long_names(rng: &mut Rng) -> Vec<Op> {
     let mut ops = vec![write(rng, &file)];
     let synced = rng.below(2 * count);
     for n in 0..count {
-        ops.push(Op::Link {
-            from: file.clone(),
-            to: long(n),
-        });
+        ops.push(Op::link(file.clone(), long(n)));
         if n == synced {
-            ops.push(fsync(&file));
+            ops.push(Op::fsync(&file));
         }
     }
     for _ in 0..rng.below(6) {
         let name = long(rng.below(count));
         ops.push(match rng.below(3) {
-            0 => rename(&name, &path(rng)),
-            1 => rename(&path(rng), &name),
-            _ => unlink(&name),
+            0 => Op::rename(&name, path(rng)),
+            1 => Op::rename(path(rng), &name),
+            _ => Op::unlink(&name),
         });
         ops.extend(maybe_fsync(rng, &[&file, &long(0), &dir]));
     }
@@ -210,14 +167,11 @@ fn long_names(rng: &mut Rng) -> Vec<Op> {
 
 fn links(rng: &mut Rng) -> Vec<Op> {
     let (one, other) = (path(rng), path(rng));
-    let link = Op::Link {
-        from: one.clone(),
-        to: other.clone(),
-    };
+    let link = Op::link(one.clone(), other.clone());
     let mut ops = vec![link];
     ops.extend(maybe_fsync(rng, &[&one, &other, &parent(&other)]));
     if rng.one_in(2) {
-        ops.push(unlink(if rng.one_in(2) { &one } else { &other }));
+        ops.push(Op::unlink(if rng.one_in(2) { &one } else { &other }));
         ops.extend(maybe_fsync(rng, &[&one, &other, &parent(&one), &parent(&other)]));
     }
     ops
@@ -232,7 +186,7 @@ fn directories(rng: &mut Rng) -> Vec<Op> {
     ops.extend(maybe_fsync(rng, &[&file, &parent(&file), &new]));
     if rng.one_in(3) {
         let to = dir_path(rng);
-        ops.push(rename(&new, &format!("{to}/n{}", rng.below(3))));
+        ops.push(Op::rename(&new, format!("{to}/n{}", rng.below(3))));
         ops.extend(maybe_fsync(rng, &[&to, &top]));
     }
     ops
@@ -241,16 +195,16 @@ fn directories(rng: &mut Rng) -> Vec<Op> {
 fn made_again(rng: &mut Rng) -> Vec<Op> {
     let file = path(rng);
     if rng.one_in(2) {
-        let mut ops = vec![unlink(&file), write(rng, &file)];
+        let mut ops = vec![Op::unlink(&file), write(rng, &file)];
         ops.extend(maybe_fsync(rng, &[&file, &file, &parent(&file)]));
         return ops;
     }
     let dir = format!("{}/again", dir_path(rng));
     let inner = format!("{dir}/f");
     let mut ops = vec![
-        unlink(&inner),
-        Op::Rmdir { path: dir.clone() },
-        Op::Mkdir { path: dir.clone() },
+        Op::unlink(&inner),
+        Op::rmdir(dir.clone()),
+        Op::mkdir(dir.clone()),
         write(rng, &inner),
     ];
     ops.extend(maybe_fsync(rng, &[&inner, &dir, &parent(&dir)]));
@@ -260,21 +214,18 @@ fn made_again(rng: &mut Rng) -> Vec<Op> {
 fn attributes(rng: &mut Rng) -> Vec<Op> {
     let file = path(rng);
     let name = format!("user.{}", rng.below(4));
-    let set = Op::SetXattr {
-        path: file.clone(),
-        name: name.clone(),
-        value: Data::Fill {
+    let set = Op::set_xattr(
+        file.clone(),
+        name.clone(),
+        Data::Fill {
             len: rng.below(300) as usize,
             fill: rng.next_u64(),
         },
-    };
+    );
     let mut ops = vec![set];
     ops.extend(maybe_fsync(rng, &[&file]));
     if rng.one_in(2) {
-        ops.push(Op::RemoveXattr {
-            path: file.clone(),
-            name,
-        });
+        ops.push(Op::remove_xattr(file.clone(), name));
         ops.extend(maybe_fsync(rng, &[&file, &file]));
     }
     ops
@@ -282,10 +233,7 @@ fn attributes(rng: &mut Rng) -> Vec<Op> {
 
 fn exchange(rng: &mut Rng) -> Vec<Op> {
     let (from, to) = (path(rng), path(rng));
-    let mut ops = vec![Op::Exchange {
-        from: from.clone(),
-        to: to.clone(),
-    }];
+    let mut ops = vec![Op::exchange(from.clone(), to.clone())];
     ops.extend(maybe_fsync(rng, &[&from, &to, &parent(&to)]));
     ops
 }
@@ -295,10 +243,10 @@ fn remaps(rng: &mut Rng) -> Vec<Op> {
     let (one, other) = (path(rng), path(rng));
     let mut ops = vec![write(rng, &one)];
     if rng.one_in(2) {
-        ops.extend([write(rng, &other), fsync(&other)]);
+        ops.extend([write(rng, &other), Op::fsync(&other)]);
     }
     if rng.one_in(3) {
-        ops.push(fsync(&one));
+        ops.push(Op::fsync(&one));
     }
     let mut op = if rng.one_in(2) {
         draw::clone_range(rng)
@@ -348,17 +296,11 @@ fn the_same(rng: &mut Rng) -> Vec<Op> {
         _ => (differs, len - differs),
     };
     let (src, dst) = if rng.one_in(2) { (&one, &other) } else { (&other, &one) };
-    ops.push(Op::Dedupe {
-        from: src.clone(),
-        from_offset: from,
-        to: dst.clone(),
-        to_offset: from,
-        len,
-    });
+    ops.push(Op::dedupe(src.clone(), from, dst.clone(), from, len));
     ops.extend(maybe_fsync(rng, &[&one, &other, &other]));
     ops.extend(match rng.below(4) {
         0 => Some(write(rng, &one)),
-        1 => Some(unlink(&one)),
+        1 => Some(Op::unlink(&one)),
         2 => Some(draw::defrag(rng, other.clone())),
         _ => None,
     });
@@ -379,7 +321,11 @@ fn fragments(rng: &mut Rng) -> Vec<Op> {
             rng.next_u64(),
         ));
         // Else they go to disk together.
-        ops.push(if rng.one_in(2) { fdatasync(&file) } else { fsync(&file) });
+        ops.push(if rng.one_in(2) {
+            Op::fdatasync(&file)
+        } else {
+            Op::fsync(&file)
+        });
     }
     if rng.one_in(3) {
         ops.push(clone_all(&file, &copy));
@@ -421,19 +367,23 @@ fn in_place(rng: &mut Rng) -> Vec<Op> {
     };
     let make = |path: &str| Op::write(path, 0, 0, 0);
     let mut ops = vec![
-        unlink(&file),
+        Op::unlink(&file),
         make(&file),
         flags(&file),
         write(rng, &file),
-        fsync(&file),
+        Op::fsync(&file),
     ];
     for _ in 0..1 + rng.below(3) {
         ops.push(write(rng, &file));
         // Of data alone that is overwritten it is a barrier and no more.
-        ops.push(if rng.one_in(2) { fdatasync(&file) } else { fsync(&file) });
+        ops.push(if rng.one_in(2) {
+            Op::fdatasync(&file)
+        } else {
+            Op::fsync(&file)
+        });
     }
     if rng.one_in(2) {
-        ops.extend([unlink(&copy), make(&copy), flags(&copy)]);
+        ops.extend([Op::unlink(&copy), make(&copy), flags(&copy)]);
         ops.push(clone_all(&file, &copy));
         ops.push(write(rng, &file));
         ops.extend(maybe_fsync(rng, &[&file, &copy]));

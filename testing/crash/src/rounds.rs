@@ -72,10 +72,7 @@ fn on_shared(rng: &mut Rng, thread: usize, size: u64) -> Op {
         (true, 0..=4) if size < TAIL_FROM + TAIL_BYTES_MAX => {
             Op::write(path, size, 1 + rng.below(5 * BLOCK_BYTES) as usize, fill)
         }
-        (true, 0..=6) => Op::Truncate {
-            path,
-            size_bytes: offset,
-        },
+        (true, 0..=6) => Op::truncate(path, offset),
         (true, 7) => Op::Fallocate {
             path,
             offset: offset & !(BLOCK_BYTES - 1),
@@ -86,18 +83,8 @@ fn on_shared(rng: &mut Rng, thread: usize, size: u64) -> Op {
                 Prealloc::Extend
             },
         },
-        (_, 8) => Op::Fallocate {
-            path,
-            offset,
-            len,
-            how: Prealloc::Punch,
-        },
-        (false, 7) => Op::Fallocate {
-            path,
-            offset,
-            len,
-            how: Prealloc::Zero,
-        },
+        (_, 8) => Op::fallocate(Prealloc::Punch, path, offset, len),
+        (false, 7) => Op::fallocate(Prealloc::Zero, path, offset, len),
         _ => Op::write(path, offset, len as usize, fill),
     }
 }
@@ -214,10 +201,7 @@ pub(crate) fn prepare(fs: &Fs, rng: &mut Rng, run: &Run) -> Result<()> {
     let write = |len: u64, fill: u64| Op::write(path(), 0, len as usize, fill);
     let mut ops = vec![write(TAIL_FROM + 3 * BLOCK_BYTES + 700, rng.next_u64())];
     if run.may_write_in_place() && rng.one_in(3) {
-        let flags = Op::Flags {
-            path: path(),
-            flags: NOCOW,
-        };
+        let flags = Op::flags(path(), NOCOW);
         // A file must be empty for that.
         ops.splice(..0, [write(0, 0), flags]);
     }

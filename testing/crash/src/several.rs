@@ -65,7 +65,7 @@ pub(crate) fn threads(run: &Run) -> (usize, usize) {
 /// Makes the directories.
 pub(crate) fn prepare(fs: &Fs, run: &Run) -> Result<()> {
     for thread in 0..threads(run).0 {
-        match Player::new(fs).apply(&Op::Mkdir { path: dir(thread) }) {
+        match Player::new(fs).apply(&Op::mkdir(dir(thread))) {
             // It may be a subvolume.
             Ok(()) | Err(Error::Exists) => {}
             Err(error) => return Err(error.into()),

@@ -24,7 +24,7 @@ const REWRITTEN: &str = "shared";
 pub(crate) fn prepare(fs: &Fs) -> Result<()> {
     let player = Player::new(fs);
     let write = |path: String, len, fill| Op::write(path, 0, len, fill);
-    player.apply(&Op::Mkdir { path: "many".into() })?;
+    player.apply(&Op::mkdir("many"))?;
     for n in 0..FILES {
         player.apply(&write(format!("many/{n}"), 100 + 37 * n as usize, n))?;
     }

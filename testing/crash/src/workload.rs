@@ -52,13 +52,8 @@ fn replace(rng: &mut Rng) -> Vec<Op> {
     let temporary = format!("{path}.tmp");
     let (len, fill) = (len(rng) as usize, rng.next_u64());
     let write = Op::write(temporary.clone(), 0, len, fill);
-    let fsync = Op::Fsync {
-        path: temporary.clone(),
-    };
-    let rename = Op::Rename {
-        from: temporary,
-        to: path,
-    };
+    let fsync = Op::fsync(temporary.clone());
+    let rename = Op::rename(temporary, path);
     if rng.one_in(2) {
         vec![write, fsync, rename]
     } else {
@@ -69,7 +64,7 @@ fn replace(rng: &mut Rng) -> Vec<Op> {
 fn choose_one(rng: &mut Rng) -> Op {
     let fill = rng.next_u64();
     match rng.below(56) {
-        47 => Op::Fdatasync { path: path(rng) },
+        47 => Op::fdatasync(path(rng)),
         48 | 49 => {
             let path = path(rng);
             write_sync(rng, path)
@@ -93,10 +88,7 @@ fn choose_one(rng: &mut Rng) -> Op {
             len(rng) as usize,
             fill,
         ),
-        10 | 11 => Op::Truncate {
-            path: path(rng),
-            size_bytes: rng.below(FILE_BYTES_MAX / 2),
-        },
+        10 | 11 => Op::truncate(path(rng), rng.below(FILE_BYTES_MAX / 2)),
         12 => Op::Fallocate {
             path: path(rng),
             offset: rng.below(16) << 12,
@@ -116,64 +108,40 @@ fn choose_one(rng: &mut Rng) -> Op {
         37..=39 => clone_range(rng),
         40 | 41 => swap(rng),
         42 | 43 => group(rng),
-        44 => Op::Flags {
-            path: path(rng),
-            flags: *[0, NOCOW, NOCOW, COMPR, COMPR].get(rng.index(5)).unwrap_or(&0),
-        },
+        44 => Op::flags(
+            path(rng),
+            *[0, NOCOW, NOCOW, COMPR, COMPR].get(rng.index(5)).unwrap_or(&0),
+        ),
         13 => Op::Fallocate {
             path: path(rng),
             offset: rng.below(32 << 12),
             len: len(rng),
             how: Prealloc::Punch,
         },
-        14 => Op::Copy {
-            from: path(rng),
-            from_offset: 0,
-            to: path(rng),
-            to_offset: 0,
-            len: (1 + rng.below(16)) << 12,
-        },
-        15..=17 => Op::Rename {
-            from: path(rng),
-            to: path(rng),
-        },
-        18 => Op::Exchange {
-            from: path(rng),
-            to: path(rng),
-        },
-        19 => Op::Rename {
-            from: dir_path(rng),
-            to: dir_path(rng),
-        },
-        20 | 21 => Op::Link {
-            from: path(rng),
-            to: path(rng),
-        },
-        22..=24 => Op::Unlink { path: path(rng) },
+        14 => Op::copy(path(rng), 0, path(rng), 0, (1 + rng.below(16)) << 12),
+        15..=17 => Op::rename(path(rng), path(rng)),
+        18 => Op::exchange(path(rng), path(rng)),
+        19 => Op::rename(dir_path(rng), dir_path(rng)),
+        20 | 21 => Op::link(path(rng), path(rng)),
+        22..=24 => Op::unlink(path(rng)),
         25 => Op::Symlink {
             path: path(rng),
             target: format!("target-{fill}"),
         },
-        26 => Op::Mkdir { path: dir_path(rng) },
-        27 => Op::Rmdir { path: dir_path(rng) },
-        28 => Op::Chmod {
-            path: path(rng),
-            perm: rng.below(0o1000) as u32,
-        },
-        29 | 30 => Op::SetXattr {
-            path: path(rng),
-            name: format!("user.{}", rng.below(4)),
-            value: Data::Fill {
+        26 => Op::mkdir(dir_path(rng)),
+        27 => Op::rmdir(dir_path(rng)),
+        28 => Op::chmod(path(rng), rng.below(0o1000) as u32),
+        29 | 30 => Op::set_xattr(
+            path(rng),
+            format!("user.{}", rng.below(4)),
+            Data::Fill {
                 len: rng.below(600) as usize,
                 fill,
             },
-        },
-        31 => Op::RemoveXattr {
-            path: path(rng),
-            name: format!("user.{}", rng.below(4)),
-        },
-        32 | 33 => Op::Fsync { path: path(rng) },
-        34 => Op::Fsync { path: dir_path(rng) },
+        ),
+        31 => Op::remove_xattr(path(rng), format!("user.{}", rng.below(4))),
+        32 | 33 => Op::fsync(path(rng)),
+        34 => Op::fsync(dir_path(rng)),
         _ => Op::Sync,
     }
 }

@@ -33,13 +33,7 @@ fn a_clone_of_a_part_in_another_subvolume_is_logged_beside_the_whole() {
     let fsync = |path: &str| Op::Fsync { path: path.into() };
     let ops = vec![
         Op::write("whole", 0, 131_072, 1),
-        Op::Copy {
-            from: "whole".into(),
-            from_offset: 0,
-            to: "s/part".into(),
-            to_offset: 0,
-            len: 4096,
-        },
+        Op::copy("whole", 0, "s/part", 0, 4096),
         fsync("whole"),
         fsync("s/part"),
     ];
@@ -59,21 +53,10 @@ fn data_behind_the_checksums_of_another_log_is_compared() {
     let ops = [
         Op::write(path(), 0, 32 * BLOCK, 1),
         fsync("whole"),
-        Op::CloneRange {
-            from: path(),
-            from_offset: BLOCK as u64,
-            to: "s/part".into(),
-            to_offset: 0,
-            len: BLOCK as u64,
-        },
+        Op::clone_range(path(), BLOCK as u64, "s/part", 0, BLOCK as u64),
         fsync("s/part"),
         // The checksums of all of it stay in its log.
-        Op::Fallocate {
-            path: path(),
-            offset: BLOCK as u64,
-            len: BLOCK as u64,
-            how: Prealloc::Punch,
-        },
+        Op::fallocate(Prealloc::Punch, path(), BLOCK as u64, BLOCK as u64),
         fsync("whole"),
     ];
     let devices = rig::make_with(Layout::Single, 16384, [0x71; 16], false, &[(TreeId::FS, "s")]).unwrap();

@@ -378,13 +378,10 @@ fn a_missing_barrier_of_a_log_is_found() {
 fn a_missing_barrier_of_data_in_place_is_found() {
     let path = || "database".to_owned();
     let write = |offset, len, fill| Op::write(path(), offset, len, fill);
-    let flags = Op::Flags {
-        path: path(),
-        flags: NOCOW,
-    };
+    let flags = Op::flags(path(), NOCOW);
     let mut ops = vec![write(0, 0, 0), flags, write(0, 20_000, 1), Op::Sync];
     for n in 0..4 {
-        ops.extend([write(4096 * n, 4096, 2 + n), Op::Fdatasync { path: path() }]);
+        ops.extend([write(4096 * n, 4096, 2 + n), Op::fdatasync(path())]);
     }
     let run = run(5, Layout::Dup, Threads::One);
     says(&found_without(run, Some(ops), Barrier::Data), &BROKEN);

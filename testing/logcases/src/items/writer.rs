@@ -78,42 +78,36 @@ impl Writer {
         let one = match self.rng.below(100) {
             0..24 => return self.write(path),
             24..30 => return self.create(path),
-            30..37 => Op::Unlink { path },
-            37..41 => Op::Mkdir { path },
-            41..43 => Op::Rmdir { path },
+            30..37 => Op::unlink(path),
+            37..41 => Op::mkdir(path),
+            41..43 => Op::rmdir(path),
             43..54 => {
                 let to = self.name_near(&path);
-                Op::Rename { from: path, to }
+                Op::rename(path, to)
             }
             54..60 => {
                 let to = self.name_near(&path);
-                Op::Link { from: path, to }
+                Op::link(path, to)
             }
-            60..63 => Op::Symlink {
-                path,
-                target: "to/somewhere".into(),
-            },
+            60..63 => Op::symlink("to/somewhere", path),
             63..68 => {
                 let (size, _) = self.range();
                 let size_bytes = if self.rng.one_in(4) { 0 } else { size };
-                Op::Truncate { path, size_bytes }
+                Op::truncate(path, size_bytes)
             }
             68..74 => self.fallocate(path),
             74..78 => self.xattr(path),
-            78..80 => Op::Chmod {
-                path,
-                perm: 0o400 | self.rng.below(0o400) as u32,
-            },
+            78..80 => Op::chmod(path, 0o400 | self.rng.below(0o400) as u32),
             80..83 => self.clone_range(path),
-            83..85 => Op::Temporary {
-                dir: parent(&path).to_owned(),
-                to: path,
-                data: Data::Fill {
+            83..85 => Op::temporary(
+                parent(&path).to_owned(),
+                path,
+                Data::Fill {
                     len: 5000,
                     fill: self.rng.next_u64(),
                 },
-                fsync: false,
-            },
+                false,
+            ),
             _ => self.fsync(path),
         };
         vec![one]
@@ -122,8 +116,8 @@ impl Writer {
     /// What is fsynced: a name, or a directory.
     fn fsync(&mut self, path: String) -> Op {
         match self.rng.one_in(4) {
-            true => Op::Fsync { path: self.directory() },
-            false => Op::Fsync { path },
+            true => Op::fsync(self.directory()),
+            false => Op::fsync(path),
         }
     }
 
@@ -133,7 +127,7 @@ impl Writer {
         let mut ops = vec![Op::write(path.clone(), offset, len as usize, fill)];
         // Often on disk before an fsync finds it.
         if fill.is_multiple_of(3) {
-            ops.push(Op::Fdatasync { path });
+            ops.push(Op::fdatasync(path));
         }
         ops
     }
@@ -141,20 +135,12 @@ impl Writer {
     /// A device, or a file that is written anew.
     fn create(&mut self, path: String) -> Vec<Op> {
         if self.rng.one_in(5) {
-            return vec![Op::Mknod { path, kind: Kind::Char }];
+            return vec![Op::mknod(Kind::Char, path)];
         }
         let len = self.rng.below(3000) as usize;
-        let cut = Op::Truncate {
-            path: path.clone(),
-            size_bytes: 0,
-        };
+        let cut = Op::truncate(path.clone(), 0);
         let data = Data::Fill { len, fill: len as u64 };
-        let write = Op::Write {
-            path,
-            offset: 0,
-            data,
-            how: How::Plain,
-        };
+        let write = Op::write_how(How::Plain, path, 0, data);
         vec![cut, write]
     }
 
@@ -162,30 +148,30 @@ impl Writer {
         let (offset, len) = self.range();
         let modes = [Prealloc::Extend, Prealloc::KeepSize, Prealloc::Punch, Prealloc::Zero];
         let how = modes[self.rng.index(modes.len())];
-        Op::Fallocate { path, offset, len, how }
+        Op::fallocate(how, path, offset, len)
     }
 
     fn xattr(&mut self, path: String) -> Op {
         let name = format!("user.x{}", self.rng.below(4));
         if self.rng.one_in(3) {
-            return Op::RemoveXattr { path, name };
+            return Op::remove_xattr(path, name);
         }
         let (fill, len) = (self.rng.next_u64(), self.rng.below(200) as usize);
         let value = Data::Fill { len, fill };
-        Op::SetXattr { path, name, value }
+        Op::set_xattr(path, name, value)
     }
 
     /// Whole blocks, which are shared.
     fn clone_range(&mut self, to: String) -> Op {
         let from = self.name();
         let (offset, len) = self.range();
-        Op::Copy {
+        Op::copy(
             from,
-            from_offset: offset / BLOCK_BYTES * BLOCK_BYTES,
+            offset / BLOCK_BYTES * BLOCK_BYTES,
             to,
-            to_offset: self.rng.below(BLOCKS) * BLOCK_BYTES,
-            len: len.next_multiple_of(BLOCK_BYTES),
-        }
+            self.rng.below(BLOCKS) * BLOCK_BYTES,
+            len.next_multiple_of(BLOCK_BYTES),
+        )
     }
 }
 

@@ -104,9 +104,7 @@ impl World<'_> {
         if self.rng.one_in(SUBVOLUMES_ONE_IN) {
             for path in &SUBVOLUMES[..1 + self.rng.index(SUBVOLUMES.len())] {
                 self.add(path, Is::Subvolume);
-                self.ops.push(Op::Subvolume {
-                    path: (*path).to_owned(),
-                });
+                self.ops.push(Op::subvolume((*path).to_owned()));
             }
         }
         let dirs = 1 + self.rng.index(DIRS.len());
@@ -168,11 +166,11 @@ impl World<'_> {
         };
         let path = path.filter(|path| path == "." || self.is(path) != Some(Is::Other));
         let Some(path) = path.or_else(|| self.any(|is| is != Is::Other)) else {
-            return self.ops.push(Op::Fsync { path: ".".into() });
+            return self.ops.push(Op::fsync("."));
         };
         self.ops.push(match self.rng.below(8) {
-            0 => Op::Fdatasync { path },
-            _ => Op::Fsync { path },
+            0 => Op::fdatasync(path),
+            _ => Op::fsync(path),
         });
     }
 
@@ -259,7 +257,7 @@ impl World<'_> {
 
     fn create(&mut self, path: String) {
         self.add(&path, Is::File(0));
-        self.push(Op::Create { path: path.clone() }, &[&path]);
+        self.push(Op::create(path.clone()), &[&path]);
     }
 
     /// A new file, or the beginning of an old one.
@@ -279,15 +277,7 @@ impl World<'_> {
             1 => How::DataSync,
             _ => How::Plain,
         };
-        self.push(
-            Op::Write {
-                how,
-                path: path.clone(),
-                offset: at,
-                data,
-            },
-            &[&path],
-        );
+        self.push(Op::write_how(how, path.clone(), at, data), &[&path]);
     }
 
     fn grow(&mut self, path: &str, end: u64) {
@@ -309,7 +299,7 @@ impl World<'_> {
 
     fn mkdir(&mut self, path: String) {
         self.add(&path, Is::Dir);
-        self.push(Op::Mkdir { path: path.clone() }, &[&path]);
+        self.push(Op::mkdir(path.clone()), &[&path]);
     }
 
     fn new_dir(&mut self) {
@@ -329,13 +319,7 @@ impl World<'_> {
         {
             let inode = self.names[&from];
             self.names.insert(to.clone(), inode);
-            self.push(
-                Op::Link {
-                    from: from.clone(),
-                    to: to.clone(),
-                },
-                &[&from, &to],
-            );
+            self.push(Op::link(from.clone(), to.clone()), &[&from, &to]);
         }
     }
 
@@ -351,13 +335,7 @@ impl World<'_> {
         let to = to.filter(|to| self.names.get(to) != self.names.get(&from));
         if let Some(to) = to.filter(|to| is_in_one_subvolume(&from, to)) {
             self.moved(&from, &to);
-            self.push(
-                Op::Rename {
-                    from: from.clone(),
-                    to: to.clone(),
-                },
-                &[&from, &to],
-            );
+            self.push(Op::rename(from.clone(), to.clone()), &[&from, &to]);
         }
     }
 
@@ -386,13 +364,7 @@ impl World<'_> {
             .is_none_or(|inode| self.inodes[*inode] == Is::Dir && is_empty);
         if is_free && from != to && !to.is_empty() && !is_below(&to, &from) && is_in_one_subvolume(&from, &to) {
             self.moved(&from, &to);
-            self.push(
-                Op::Rename {
-                    from: from.clone(),
-                    to: to.clone(),
-                },
-                &[&from, &to],
-            );
+            self.push(Op::rename(from.clone(), to.clone()), &[&from, &to]);
         }
     }
 
@@ -410,13 +382,7 @@ impl World<'_> {
         self.moved(&one, &aside);
         self.moved(&other, &one);
         self.moved(&aside, &other);
-        self.push(
-            Op::Exchange {
-                from: one.clone(),
-                to: other.clone(),
-            },
-            &[&one, &other],
-        );
+        self.push(Op::exchange(one.clone(), other.clone()), &[&one, &other]);
     }
 
     fn whiteout(&mut self) {
@@ -425,20 +391,14 @@ impl World<'_> {
         {
             self.moved(&from, &to);
             self.add(&from, Is::Other);
-            self.push(
-                Op::Whiteout {
-                    from: from.clone(),
-                    to: to.clone(),
-                },
-                &[&from, &to],
-            );
+            self.push(Op::whiteout(from.clone(), to.clone()), &[&from, &to]);
         }
     }
 
     fn unlink(&mut self) {
         if let Some(path) = self.some(|is| !is_dir(is)) {
             self.names.remove(&path);
-            self.push(Op::Unlink { path: path.clone() }, &[&path]);
+            self.push(Op::unlink(path.clone()), &[&path]);
         }
     }
 
@@ -447,7 +407,7 @@ impl World<'_> {
         let empty = empty.filter(|dir| !self.names.keys().any(|path| is_below(path, dir)));
         if let Some(path) = empty {
             self.names.remove(&path);
-            self.push(Op::Rmdir { path: path.clone() }, &[&path]);
+            self.push(Op::rmdir(path.clone()), &[&path]);
         }
     }
 
@@ -455,18 +415,9 @@ impl World<'_> {
         let Some(path) = self.free_name() else { return };
         self.add(&path, Is::Other);
         let op = match self.rng.below(3) {
-            0 => Op::Mknod {
-                kind: Kind::Fifo,
-                path: path.clone(),
-            },
-            1 => Op::Mknod {
-                kind: Kind::Char,
-                path: path.clone(),
-            },
-            _ => Op::Symlink {
-                target: "target".into(),
-                path: path.clone(),
-            },
+            0 => Op::mknod(Kind::Fifo, path.clone()),
+            1 => Op::mknod(Kind::Char, path.clone()),
+            _ => Op::symlink("target", path.clone()),
         };
         self.push(op, &[&path]);
     }
@@ -480,14 +431,7 @@ impl World<'_> {
         if let (Some(path), name) = self.an_xattr() {
             let len = if name == "user.long" { LONG_XATTR_BYTES } else { 3 };
             let value = self.data(len as u64);
-            self.push(
-                Op::SetXattr {
-                    path: path.clone(),
-                    name,
-                    value,
-                },
-                &[&path],
-            );
+            self.push(Op::set_xattr(path.clone(), name, value), &[&path]);
         }
     }
 
@@ -504,13 +448,7 @@ impl World<'_> {
             .collect();
         if !set.is_empty() {
             let (path, name) = set[self.rng.index(set.len())].clone();
-            self.push(
-                Op::RemoveXattr {
-                    path: path.clone(),
-                    name,
-                },
-                &[&path],
-            );
+            self.push(Op::remove_xattr(path.clone(), name), &[&path]);
         }
     }
 
@@ -519,18 +457,9 @@ impl World<'_> {
             return;
         };
         let op = match self.rng.below(3) {
-            0 => Op::Chown {
-                path: path.clone(),
-                id: 1000 + self.rng.below(3) as u32,
-            },
-            1 => Op::Utime {
-                path: path.clone(),
-                secs: 1_000_000 + self.rng.below(1000) as u32,
-            },
-            _ => Op::Chmod {
-                path: path.clone(),
-                perm: [0o600, 0o640, 0o700, 0o711][self.rng.index(4)],
-            },
+            0 => Op::chown(path.clone(), 1000 + self.rng.below(3) as u32),
+            1 => Op::utime(path.clone(), 1_000_000 + self.rng.below(1000) as u32),
+            _ => Op::chmod(path.clone(), [0o600, 0o640, 0o700, 0o711][self.rng.index(4)]),
         };
         self.push(op, &[&path]);
     }
@@ -544,32 +473,14 @@ impl World<'_> {
                 let size = [0, 50, BLOCK, 5000, 4 * BLOCK][self.rng.index(5)];
                 let inode = self.names[&path];
                 self.inodes[inode] = Is::File(size);
-                Op::Truncate {
-                    path: path.clone(),
-                    size_bytes: size,
-                }
+                Op::truncate(path.clone(), size)
             }
-            2 => Op::Fallocate {
-                how: Prealloc::KeepSize,
-                path: path.clone(),
-                offset: at,
-                len,
-            },
+            2 => Op::fallocate(Prealloc::KeepSize, path.clone(), at, len),
             3 => {
                 self.grow(&path, at + len);
-                Op::Fallocate {
-                    how: Prealloc::Extend,
-                    path: path.clone(),
-                    offset: at,
-                    len,
-                }
+                Op::fallocate(Prealloc::Extend, path.clone(), at, len)
             }
-            _ => Op::Fallocate {
-                how: Prealloc::Punch,
-                path: path.clone(),
-                offset: at,
-                len,
-            },
+            _ => Op::fallocate(Prealloc::Punch, path.clone(), at, len),
         };
         self.push(op, &[&path]);
     }
@@ -582,16 +493,7 @@ impl World<'_> {
             }
             let at = self.rng.below(2) * BLOCK;
             self.grow(&to, at + BLOCK);
-            self.push(
-                Op::Copy {
-                    from: from.clone(),
-                    from_offset: 0,
-                    to: to.clone(),
-                    to_offset: at,
-                    len: BLOCK,
-                },
-                &[&from, &to],
-            );
+            self.push(Op::copy(from.clone(), 0, to.clone(), at, BLOCK), &[&from, &to]);
         }
     }
 
@@ -599,28 +501,14 @@ impl World<'_> {
         let Some(to) = self.free_name() else { return };
         let len = self.size();
         let data = self.data(len);
-        self.ops.push(Op::Tmpfile {
-            slot: SLOT.into(),
-            dir: parent(&to).to_owned(),
-        });
-        self.ops.push(Op::Write {
-            how: How::Plain,
-            path: SLOT.into(),
-            offset: 0,
-            data,
-        });
+        self.ops.push(Op::tmpfile(SLOT, parent(&to).to_owned()));
+        self.ops.push(Op::write_how(How::Plain, SLOT, 0, data));
         if self.rng.one_in(3) {
-            self.ops.push(Op::Fsync { path: SLOT.into() });
+            self.ops.push(Op::fsync(SLOT));
         }
         self.add(&to, Is::File(len));
-        self.push(
-            Op::Link {
-                from: SLOT.into(),
-                to: to.clone(),
-            },
-            &[&to],
-        );
-        self.ops.push(Op::Close { slot: SLOT.into() });
+        self.push(Op::link(SLOT, to.clone()), &[&to]);
+        self.ops.push(Op::close(SLOT));
     }
 }
 

@@ -66,24 +66,16 @@ fn choices(op: &Op, is_last: bool) -> Vec<Op> {
     match op {
         Op::Write {
             how: How::Plain, path, ..
-        } => vec![Op::Create { path: path.clone() }],
+        } => vec![Op::create(path.clone())],
         Op::Write { path, offset, data, .. } if !is_last => {
             vec![
-                Op::Create { path: path.clone() },
-                Op::Write {
-                    how: How::Plain,
-                    path: path.clone(),
-                    offset: *offset,
-                    data: data.clone(),
-                },
+                Op::create(path.clone()),
+                Op::write_how(How::Plain, path.clone(), *offset, data.clone()),
             ]
         }
-        Op::Fdatasync { path } => vec![Op::Fsync { path: path.clone() }],
-        Op::Whiteout { from, to } | Op::Exchange { from, to } => vec![Op::Rename {
-            from: from.clone(),
-            to: to.clone(),
-        }],
-        Op::Symlink { path, .. } | Op::Mknod { path, .. } => vec![Op::Create { path: path.clone() }],
+        Op::Fdatasync { path } => vec![Op::fsync(path.clone())],
+        Op::Whiteout { from, to } | Op::Exchange { from, to } => vec![Op::rename(from.clone(), to.clone())],
+        Op::Symlink { path, .. } | Op::Mknod { path, .. } => vec![Op::create(path.clone())],
         _ => Vec::new(),
     }
 }

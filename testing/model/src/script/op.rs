@@ -58,6 +58,13 @@ pub struct Staged {
     pub fill: u64,
 }
 
+/// What a function takes for a field: text in any form.
+macro_rules! argument {
+    (Path $ty:ty) => { impl Into<$ty> };
+    (Word $ty:ty) => { impl Into<$ty> };
+    ($form:ident $ty:ty) => { $ty };
+}
+
 /// Makes the type, and a function for each operation; reads and prints lines; finds the paths.
 macro_rules! vocabulary {
     ($($(#[$doc:meta])* $verb:literal $new:ident $name:ident { $($field:ident: $ty:ty as $form:ident),* })*) => {
@@ -72,7 +79,7 @@ macro_rules! vocabulary {
         }
 
         impl Op {
-            $($(#[$doc])* pub fn $new($($field: impl Into<$ty>),*) -> Op {
+            $($(#[$doc])* pub fn $new($($field: argument!($form $ty)),*) -> Op {
                 Op::$name { $($field: $field.into()),* }
             })*
 
