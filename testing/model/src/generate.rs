@@ -66,9 +66,7 @@ impl Generator {
     pub fn draw(&mut self, model: &Model) -> Op {
         let at = self.dice.below(1000);
         if model.node_count() > NODES && self.dice.one_in(4) {
-            return Op::Unlink {
-                place: self.place(model, false),
-            };
+            return Op::unlink(self.place(model, false));
         }
         if self.mix.fsyncs && self.dice.one_in(16) {
             let at = if self.dice.one_in(3) {
@@ -76,7 +74,7 @@ impl Generator {
             } else {
                 self.file(model)
             };
-            return Op::Fsync { at };
+            return Op::fsync(at);
         }
         if self.mix.groups && self.dice.one_in(6) {
             return self.group(model);
@@ -84,7 +82,7 @@ impl Generator {
         match at {
             0..=699 => self.draw_op(model, at),
             700..=969 => self.draw_data(model),
-            970..=989 => Op::Fsync { at: self.node(model) },
+            970..=989 => Op::fsync(self.node(model)),
             _ if !self.mix.barriers => self.draw_data(model),
             990..=993 => Op::Commit,
             994..=995 => Op::Sync,
@@ -98,65 +96,30 @@ impl Generator {
         match at {
             0..=119 => self.create(model),
             120..=129 => self.mknod(model),
-            130..=169 => Op::Mkdir {
-                place: self.free_place(model),
-                perm: self.perm(),
-            },
-            170..=189 => Op::Symlink {
-                place: self.free_place(model),
-                target_bytes: *pick(&mut self.dice, &[1, 5, 30, 100, 1000, 3800, 3949, 3950, 4095, 4096, 0]),
-                fill: self.dice.next_u64(),
-            },
-            190..=239 => Op::Link {
-                at: self.file(model),
-                place: self.free_place(model),
-            },
-            240..=329 => Op::Unlink {
-                place: self.place(model, false),
-            },
-            330..=359 => Op::Rmdir {
-                place: self.place(model, true),
-            },
+            130..=169 => Op::mkdir(self.free_place(model), self.perm()),
+            170..=189 => Op::symlink(
+                self.free_place(model),
+                *pick(&mut self.dice, &[1, 5, 30, 100, 1000, 3800, 3949, 3950, 4095, 4096, 0]),
+                self.dice.next_u64(),
+            ),
+            190..=239 => Op::link(self.file(model), self.free_place(model)),
+            240..=329 => Op::unlink(self.place(model, false)),
+            330..=359 => Op::rmdir(self.place(model, true)),
             360..=439 => self.rename(model),
-            440..=454 => Op::Tmpfile {
-                slot: self.slot(),
-                dir: self.dir(model),
-                perm: self.perm(),
-                exclusive: self.dice.one_in(3),
-            },
-            455..=484 => Op::Open {
-                slot: self.slot(),
-                at: self.node(model),
-            },
-            485..=504 => Op::Close { slot: self.slot() },
+            440..=454 => Op::tmpfile(self.slot(), self.dir(model), self.perm(), self.dice.one_in(3)),
+            455..=484 => Op::open(self.slot(), self.node(model)),
+            485..=504 => Op::close(self.slot()),
             505..=554 => self.set_xattr(model),
-            555..=574 => Op::RemoveXattr {
-                at: self.node(model),
-                name: self.xattr(),
-            },
-            575..=599 => Op::Chmod {
-                at: self.node(model),
-                perm: self.perm(),
-            },
-            600..=619 => Op::Chown {
-                at: self.node(model),
-                uid: self.owner(),
-                gid: self.owner(),
-            },
-            620..=644 => Op::Utimes {
-                at: self.node(model),
-                atime: self.touch(),
-                mtime: self.touch(),
-            },
-            645..=664 => Op::Flags {
-                at: self.node(model),
-                flags: self.flags(),
-            },
-            665..=676 => Op::Property {
-                at: self.node(model),
-                value: (!self.dice.one_in(4)).then(|| self.dice.below(PROPERTY_VALUES.len() as u64) as u8),
-            },
-            _ => Op::List { at: self.dir(model) },
+            555..=574 => Op::remove_xattr(self.node(model), self.xattr()),
+            575..=599 => Op::chmod(self.node(model), self.perm()),
+            600..=619 => Op::chown(self.node(model), self.owner(), self.owner()),
+            620..=644 => Op::utimes(self.node(model), self.touch(), self.touch()),
+            645..=664 => Op::flags(self.node(model), self.flags()),
+            665..=676 => Op::property(
+                self.node(model),
+                (!self.dice.one_in(4)).then(|| self.dice.below(PROPERTY_VALUES.len() as u64) as u8),
+            ),
+            _ => Op::list(self.dir(model)),
         }
     }
 
@@ -169,7 +132,7 @@ impl Generator {
             112..=121 => self.stage(model, at),
             122..=123 => self.end_group(model),
             124..=126 => self.defrag(model, at),
-            127..=129 => Op::Map { at },
+            127..=129 => Op::map(at),
             130..=131 => self.group(model),
             0..=39 => Op::Write {
                 offset: self.offset(model, &at),
@@ -178,10 +141,10 @@ impl Generator {
                 append: self.dice.one_in(8),
                 at,
             },
-            40..=51 => Op::Truncate {
-                size: self.offset(model, &at),
-                at,
-            },
+            40..=51 => {
+                let size = self.offset(model, &at);
+                Op::truncate(at, size)
+            }
             52..=66 => self.fallocate(model, at),
             67..=81 => Op::Read {
                 offset: self.offset(model, &at),
@@ -203,12 +166,7 @@ impl Generator {
         } else {
             self.free_place(model)
         };
-        Op::Create {
-            place,
-            perm: self.perm(),
-            exclusive: self.dice.one_in(2),
-            truncate: self.dice.one_in(3),
-        }
+        Op::create(place, self.perm(), self.dice.one_in(2), self.dice.one_in(3))
     }
 
     fn mknod(&mut self, model: &Model) -> Op {
@@ -223,12 +181,7 @@ impl Generator {
         } else {
             0
         };
-        Op::Mknod {
-            place: self.free_place(model),
-            kind,
-            perm: self.perm(),
-            rdev,
-        }
+        Op::mknod(self.free_place(model), kind, self.perm(), rdev)
     }
 
     fn rename(&mut self, model: &Model) -> Op {
@@ -246,7 +199,7 @@ impl Generator {
             17..=18 => RenameFlags::WHITEOUT,
             _ => RenameFlags::from_bits_truncate(self.dice.below(8) as u32),
         };
-        Op::Rename { from, to, flags }
+        Op::rename(from, to, flags)
     }
 
     fn fallocate(&mut self, model: &Model, at: At) -> Op {
@@ -289,13 +242,7 @@ impl Generator {
         if self.dice.one_in(3) {
             (src_offset, len) = (0, LARGE_BYTES);
         }
-        Op::Copy {
-            src,
-            src_offset,
-            dst,
-            dst_offset,
-            len,
-        }
+        Op::copy(src, src_offset, dst, dst_offset, len)
     }
 
     /// Another file for a remap, or the same, and offsets in both: at blocks, mostly.
@@ -330,13 +277,7 @@ impl Generator {
     fn clone(&mut self, model: &Model, src: At) -> Op {
         let (dst, src_offset, dst_offset) = self.other(model, &src);
         let len = self.len_from(model, &src, src_offset);
-        Op::Clone {
-            src,
-            src_offset,
-            dst,
-            dst_offset,
-            len,
-        }
+        Op::clone_range(src, src_offset, dst, dst_offset, len)
     }
 
     /// Mostly of what is the same: behind the same offset there may be what was cloned, and zeros are the same everywhere.
@@ -346,13 +287,7 @@ impl Generator {
             dst_offset = src_offset;
         }
         let len = self.len_from(model, &src, src_offset).min(DEDUPE_BYTES_MAX);
-        Op::Dedupe {
-            src,
-            src_offset,
-            dst,
-            dst_offset,
-            len,
-        }
+        Op::dedupe(src, src_offset, dst, dst_offset, len)
     }
 
     /// Mostly of the whole file.
@@ -376,14 +311,7 @@ impl Generator {
             (a_offset, b_offset) = (0, 0);
         }
         let len = self.len_from(model, &a, a_offset);
-        Op::Exchange {
-            a,
-            a_offset,
-            b,
-            b_offset,
-            len,
-            to_eof: self.dice.one_in(3),
-        }
+        Op::exchange(a, a_offset, b, b_offset, len, self.dice.one_in(3))
     }
 
     /// Into any group. Mostly it is open: they stay so for long.
@@ -400,13 +328,13 @@ impl Generator {
     /// One that is open, mostly.
     fn end_group(&mut self, model: &Model) -> Op {
         let open: Vec<u8> = model.open_groups().collect();
-        Op::EndGroup {
-            group: match open.is_empty() || self.dice.one_in(8) {
+        Op::end_group(
+            match open.is_empty() || self.dice.one_in(8) {
                 true => self.dice.below(u64::from(GROUPS)) as u8,
                 false => *pick(&mut self.dice, &open),
             },
-            commit: !self.dice.one_in(3),
-        }
+            !self.dice.one_in(3),
+        )
     }
 
     /// What has to do with groups: a write into one, an end, a look through its handle.
@@ -417,11 +345,11 @@ impl Generator {
                 self.stage(model, at)
             }
             5..=6 => self.end_group(model),
-            _ => Op::ReadStaged {
-                group: GROUPS - 1 - self.dice.below(u64::from(GROUPS_OF_HANDLES)) as u8,
-                offset: self.dice.below(SMALL_BYTES),
-                len: self.len() as u32,
-            },
+            _ => Op::read_staged(
+                GROUPS - 1 - self.dice.below(u64::from(GROUPS_OF_HANDLES)) as u8,
+                self.dice.below(SMALL_BYTES),
+                self.len() as u32,
+            ),
         }
     }
 
@@ -439,13 +367,7 @@ impl Generator {
             1 => SetXattrFlags::REPLACE,
             _ => SetXattrFlags::empty(),
         };
-        Op::SetXattr {
-            at: self.node(model),
-            name: self.xattr(),
-            len: len as u32,
-            fill: self.dice.next_u64(),
-            flags,
-        }
+        Op::set_xattr(self.node(model), self.xattr(), len as u32, self.dice.next_u64(), flags)
     }
 
     fn slot(&mut self) -> u8 {

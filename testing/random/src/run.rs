@@ -274,13 +274,7 @@ impl<'a> Run<'a> {
         match op {
             Op::EndGroup { group, .. } => self.model.drop_group(*group),
             Op::Stage { group, at, .. } if Op::is_of_handle(*group) => {
-                let begin = Op::Stage {
-                    group: *group,
-                    at: at.clone(),
-                    offset: 0,
-                    len: 0,
-                    fill: 0,
-                };
+                let begin = Op::stage(*group, at.clone(), 0, 0, 0);
                 let _ = self.model.apply(&begin, now);
             }
             _ => {}
@@ -411,13 +405,7 @@ pub fn shortened(op: &Op, found: &Outcome) -> Op {
                 append,
             },
             Ok(Answer::Count(n)),
-        ) if *n > 0 && *n < u64::from(*len) => Op::Write {
-            at: at.clone(),
-            offset: *offset,
-            len: *n as u32,
-            fill: *fill,
-            append: *append,
-        },
+        ) if *n > 0 && *n < u64::from(*len) => Op::write(at.clone(), *offset, *n as u32, *fill, *append),
         (
             Op::Copy {
                 src,
@@ -427,13 +415,7 @@ pub fn shortened(op: &Op, found: &Outcome) -> Op {
                 len,
             },
             Ok(Answer::Count(n)),
-        ) if *n > 0 && n < len => Op::Copy {
-            src: src.clone(),
-            src_offset: *src_offset,
-            dst: dst.clone(),
-            dst_offset: *dst_offset,
-            len: *n,
-        },
+        ) if *n > 0 && n < len => Op::copy(src.clone(), *src_offset, dst.clone(), *dst_offset, *n),
         _ => op.clone(),
     }
 }
