@@ -143,7 +143,7 @@ fn healthy(seed: u64, layout: Layout, mix: Mix, count: usize) -> Result<Healthy>
     let mut moments = Vec::new();
     for (op, expected) in ops.iter().zip(answers) {
         run.step(op, expected)
-            .with_context(|| format!("{op:?} on a healthy device"))?;
+            .with_context(|| format!("`{op}` on a healthy device"))?;
         moments.push(Moment {
             answer: expected,
             synced: run.synced_node(op),
@@ -276,7 +276,7 @@ fn one_run(healthy: &Healthy, fault: &Fault, is_watched: bool) -> Result<Outcome
         let answer = Player::new(&run.fs).apply(op);
         if run.plan.counts().faults == 0 {
             let expected = moment.answer;
-            ensure!(answer == expected, "{op:?} answers {answer:?} instead of {expected:?}");
+            ensure!(answer == expected, "`{op}` answers {answer:?} instead of {expected:?}");
             continue;
         }
         if !std::mem::replace(&mut has_begun, true) {
@@ -287,7 +287,7 @@ fn one_run(healthy: &Healthy, fault: &Fault, is_watched: bool) -> Result<Outcome
                 Repeat::Times(_) if answer.is_err() => run.again(op),
                 Repeat::Once | Repeat::Times(_) | Repeat::Forever => Ok(()),
             })
-            .with_context(|| format!("{index}: {op:?}"))?;
+            .with_context(|| format!("{index}: `{op}`"))?;
     }
     if !has_begun {
         run.begin(healthy, healthy.ops.len(), is_watched);

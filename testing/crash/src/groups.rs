@@ -99,7 +99,7 @@ impl Work<'_> {
             Ok(()) => Ok(true),
             Err(Error::NoSpace) => Ok(false),
             Err(error) if workload::is_outcome(error) => Ok(false),
-            Err(error) => bail!("{op:?} on a healthy device: {error}"),
+            Err(error) => bail!("`{op}` on a healthy device: {error}"),
         }
     }
 

@@ -11,7 +11,7 @@ pub(crate) fn unseen(op: &Op, history: &promise::History, index: usize, root: u6
         let ino = history.newest_ino(root, path);
         ensure!(
             ino.is_none_or(|ino| history.is_unchanged(ino, index)),
-            "{op:?}: {path} is another one than before"
+            "`{op}`: {path} is another one than before"
         );
     }
     Ok(())

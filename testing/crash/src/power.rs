@@ -204,7 +204,7 @@ fn play((fs, desk): (&Fs, &Desk), ops: &[Op], mut after: impl FnMut(&Op, bool) -
         if let Err(error) = result
             && !workload::is_outcome(error)
         {
-            bail!("{op:?} on a healthy device: {error}");
+            bail!("`{op}` on a healthy device: {error}");
         }
         after(op, result.is_ok())?;
     }
@@ -237,7 +237,7 @@ fn noted_state(fs: &Fs, op: &Op, is_done: bool, devices: &Devices) -> Result<Tre
     let may_lag = matches!(op, Op::Temporary { .. });
     ensure!(
         may_lag || state.keys().eq(live.keys()),
-        "{op:?}: the names on disk differ"
+        "`{op}`: the names on disk differ"
     );
     if let Some((path, _)) = op.synced()
         && is_done

@@ -135,7 +135,7 @@ impl Work<'_> {
             _ => match Player::new(self.fs).apply(op) {
                 Ok(()) => Ok(true),
                 Err(error) if workload::is_outcome(error) => Ok(false),
-                Err(error) => bail!("{op:?} on a healthy device: {error}"),
+                Err(error) => bail!("`{op}` on a healthy device: {error}"),
             },
         }
     }
@@ -162,7 +162,7 @@ impl Work<'_> {
         for (op, ino) in quiet {
             ensure!(
                 noted.promised.is_unchanged(ino, index),
-                "{op:?}: inode {ino} is another one than before"
+                "`{op}`: inode {ino} is another one than before"
             );
         }
         for (op, is_done) in ops.iter().zip(done) {

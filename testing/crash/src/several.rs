@@ -130,9 +130,9 @@ fn play_one(fs: &Fs, thread: usize, ops: &[Op], log: &Log, refused: Option<&Atom
         } else if let Err(error) = result
             && !workload::is_outcome(error)
         {
-            bail!("{op:?} in {} on a healthy device: {error}", dir(thread));
+            bail!("`{op}` in {} on a healthy device: {error}", dir(thread));
         }
-        let state = tree::take_below(fs, root, "").with_context(|| format!("after {op:?}"))?;
+        let state = tree::take_below(fs, root, "").with_context(|| format!("after `{op}`"))?;
         let index = history.note(&state, None);
         unseen(op, &history, index, ino)?;
         promise(op, result.is_ok(), &mut history, index, ino);

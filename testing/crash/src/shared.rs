@@ -113,7 +113,7 @@ impl<'w> Work<'w> {
         if let Err(error) = result
             && !workload::is_outcome(error)
         {
-            bail!("{op:?} on a healthy device: {error}");
+            bail!("`{op}` on a healthy device: {error}");
         }
         let index = self.note(&mut noted)?;
         unseen(op, &noted.promised, index, self.root)?;

@@ -64,7 +64,7 @@ fn data_behind_the_checksums_of_another_log_is_compared() {
     let committed = fs.mount().store().txn().committed();
     for op in &ops {
         Player::new(&fs).apply(op).unwrap();
-        assert_eq!(fs.mount().store().txn().committed(), committed, "{op:?} is in the log");
+        assert_eq!(fs.mount().store().txn().committed(), committed, "`{op}` is in the log");
     }
     let crashed = rig::snapshots(&devices);
     rig::abandon(fs);

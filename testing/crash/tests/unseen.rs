@@ -42,7 +42,7 @@ fn run(seed: u64, done: &mut Done) {
         }
         if let Some(before) = before {
             let differences = tree::differences(&before, &tree::take(&fs).unwrap());
-            assert_eq!(differences, "", "seed {seed}, {op:?}");
+            assert_eq!(differences, "", "seed {seed}, `{op}`");
         }
     }
     let live = tree::take(&fs).unwrap();

@@ -161,7 +161,7 @@ impl Recording {
         ops.retain(|op| is_safe(op, options.node_bytes.unwrap_or(NODE_BYTES)));
         let mut told = vec!["the beginning".to_owned()];
         play(mount.dir(), &ops, |op, is_done| {
-            told.push(format!("{op:?}: {}", if is_done { "done" } else { "failed" }));
+            told.push(format!("`{op}`: {}", if is_done { "done" } else { "failed" }));
             note(&mut history, mount.dir(), op, is_done, recorder.log())
         })?;
         let events = recorder.log().take();
