@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-use crate::Dice;
+use cowshed_device_sim::Rng;
 
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -18,7 +18,7 @@ pub enum Content {
 /// Overwrites all or most of the noise in a buffer with lines of a text.
 pub fn fill_with(content: Content, bytes: &mut [u8]) {
     const PIECE_BYTES: usize = 3000;
-    let mut dice = Dice(5);
+    let mut dice = Rng::new(5);
     for (n, piece) in bytes.chunks_mut(PIECE_BYTES).enumerate() {
         match content {
             Content::Noise => return,

@@ -1,4 +1,4 @@
-//! What measurements share: clocks, repeatable dice, and the memory of this process.
+//! What measurements share: clocks, and the memory of this process.
 
 pub mod content;
 
@@ -59,52 +59,20 @@ pub fn reset_peak_memory() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// A small generator of repeatable dice (splitmix64).
-#[derive(Clone, Debug)]
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn throw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    /// A number below `bound`, which is not 0.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.throw() % bound
-    }
-    pub fn fill(&mut self, bytes: &mut [u8]) {
-        for part in bytes.chunks_mut(8) {
-            let word = self.throw().to_le_bytes();
-            part.copy_from_slice(&word[..part.len()]);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use cowshed_device_sim::Rng;
+
     use super::*;
 
     #[test]
     fn processor_time_grows_with_work() {
         let before = cpu_s();
         let started = Instant::now();
-        let mut dice = Dice(1);
+        let mut dice = Rng::new(1);
         while started.elapsed().as_millis() < 200 {
-            dice.throw();
+            dice.next_u64();
         }
         assert!(cpu_s() > before && peak_memory_bytes() > 0);
-    }
-
-    #[test]
-    fn dice_repeat() {
-        let mut bytes = [0; 11];
-        Dice(7).fill(&mut bytes);
-        let first = bytes;
-        Dice(7).fill(&mut bytes);
-        assert_eq!(first, bytes);
-        assert!(first.iter().any(|b| *b != 0));
     }
 }

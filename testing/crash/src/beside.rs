@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail, ensure};
+use cowshed_model::tree::{self, Content, Tree};
 use cowshed_vfs::FileKind;
-
-use crate::tree::{self, Content, Tree};
 
 /// What happened in order, where another thread decides what is committed. The volume as it was before has index 0.
 #[derive(Default)]

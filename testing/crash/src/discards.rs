@@ -12,7 +12,7 @@ use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::{Event, Rng};
 use cowshed_harness::threads;
 
-use crate::power::Threads;
+use crate::threads::Threads;
 
 /// What discards in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,14 +24,16 @@ use btrfs_check::{Finding, FindingId};
 use cowshed_btrfs::compression::compress::CompressPolicy;
 use cowshed_device::BlockDevice;
 use cowshed_device_sim::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On, Repeat, Rng};
+use cowshed_model::script::{Op, Scope};
+use cowshed_model::tree::{self, Node, Tree};
 use cowshed_vfs::{Error, FileKind, FileSystem as _, NodeId, Timestamp};
 
 use crate::compressed;
-use crate::power;
+use crate::noted;
 use crate::promise::History;
+use crate::rig::Player;
 use crate::rig::{self, Devices, Fs, Layout, ROOT};
-use crate::tree::{self, Node, Tree};
-use crate::workload::{self, Mix, Op, Player, Scope};
+use crate::workload::{self, Mix};
 
 /// What was tried.
 #[derive(Clone, Copy, Debug, Default)]
@@ -141,7 +143,7 @@ fn healthy(seed: u64, layout: Layout, mix: Mix, count: usize) -> Result<Healthy>
     let mut moments = Vec::new();
     for (op, expected) in ops.iter().zip(answers) {
         run.step(op, expected)
-            .with_context(|| format!("{op:?} on a healthy device"))?;
+            .with_context(|| format!("`{op}` on a healthy device"))?;
         moments.push(Moment {
             answer: expected,
             synced: run.synced_node(op),
@@ -274,7 +276,7 @@ fn one_run(healthy: &Healthy, fault: &Fault, is_watched: bool) -> Result<Outcome
         let answer = Player::new(&run.fs).apply(op);
         if run.plan.counts().faults == 0 {
             let expected = moment.answer;
-            ensure!(answer == expected, "{op:?} answers {answer:?} instead of {expected:?}");
+            ensure!(answer == expected, "`{op}` answers {answer:?} instead of {expected:?}");
             continue;
         }
         if !std::mem::replace(&mut has_begun, true) {
@@ -285,7 +287,7 @@ fn one_run(healthy: &Healthy, fault: &Fault, is_watched: bool) -> Result<Outcome
                 Repeat::Times(_) if answer.is_err() => run.again(op),
                 Repeat::Once | Repeat::Times(_) | Repeat::Forever => Ok(()),
             })
-            .with_context(|| format!("{index}: {op:?}"))?;
+            .with_context(|| format!("{index}: `{op}`"))?;
     }
     if !has_begun {
         run.begin(healthy, healthy.ops.len(), is_watched);
@@ -386,8 +388,8 @@ impl Faulty {
         let root = seen[""].ino;
         let index = history.note(&seen, None);
         if answer.is_ok() {
-            power::unseen(op, &history, index, root)?;
-            power::promise(op, true, &mut history, index, root);
+            noted::unseen(op, &history, index, root)?;
+            noted::promise(op, true, &mut history, index, root);
         }
         self.history = Some(history);
         Ok(())
@@ -462,7 +464,7 @@ impl Faulty {
     }
 
     fn mkdir(&mut self, name: &str) -> Result<Answer> {
-        let op = Op::Mkdir { path: name.into() };
+        let op = Op::mkdir(name);
         let made = Player::new(&self.fs).apply(&op);
         self.watch(&op, made)?;
         Ok(made)

@@ -4,10 +4,11 @@
 
 use anyhow::{Result, bail};
 use cowshed_device_sim::Rng;
+use cowshed_model::script::{Op, Prealloc};
 use cowshed_vfs::{Error, FileSystem as _, NodeId};
 
+use crate::rig::Player;
 use crate::rig::{Fs, ROOT};
-use crate::workload::{Op, Player};
 
 const FILLER: &str = "filler";
 /// The filler grows in ever smaller steps, from this one down to a block.
@@ -19,23 +20,13 @@ const LEFT_BYTES_MAX: u64 = 128 << 10;
 const FILLER_BYTES_MAX: u64 = 1 << 40;
 
 fn allocate(offset: u64, len: u64) -> Op {
-    Op::Preallocate {
-        path: FILLER.to_owned(),
-        offset,
-        len,
-        keep_size: true,
-    }
+    Op::fallocate(Prealloc::KeepSize, FILLER, offset, len)
 }
 
 /// Takes all space of the volume but for a little, how little the dice say.
 pub(crate) fn fill(fs: &Fs, rng: &mut Rng) -> Result<()> {
     let player = Player::new(fs);
-    let make = Op::Write {
-        path: FILLER.to_owned(),
-        offset: 0,
-        len: 0,
-        fill: 0,
-    };
+    let make = Op::write(FILLER.to_owned(), 0, 0, 0);
     player.apply(&make)?;
     let (mut at, mut step) = (0, STEP_BYTES_MAX);
     while step >= BLOCK_BYTES && at < FILLER_BYTES_MAX {
@@ -46,10 +37,11 @@ pub(crate) fn fill(fs: &Fs, rng: &mut Rng) -> Result<()> {
         }
     }
     let left = rng.below(LEFT_BYTES_MAX / BLOCK_BYTES) * BLOCK_BYTES;
-    player.apply(&Op::Punch {
+    player.apply(&Op::Fallocate {
         path: FILLER.to_owned(),
         offset: at.saturating_sub(left),
         len: left.max(BLOCK_BYTES),
+        how: Prealloc::Punch,
     })?;
     fs.syncfs(&ROOT, NodeId::ROOT)?;
     Ok(())
@@ -57,9 +49,7 @@ pub(crate) fn fill(fs: &Fs, rng: &mut Rng) -> Result<()> {
 
 /// Gives all of it back.
 pub(crate) fn make_room(player: &Player<'_>) -> Result<()> {
-    player.apply(&Op::Unlink {
-        path: FILLER.to_owned(),
-    })?;
+    player.apply(&Op::unlink(FILLER))?;
     player.apply(&Op::Sync)?;
     Ok(())
 }

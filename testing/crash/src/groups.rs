@@ -14,17 +14,21 @@ use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
 use cowshed_device_sim::{Event, Log, Rng};
 use cowshed_harness::Keep;
+use cowshed_model::script::{Data, Op, Prealloc};
+use cowshed_model::tree::{self, Tree};
 use cowshed_vfs::{Error, FileSystem as _, NodeId};
 
 use crate::chosen;
 use crate::compressed;
 use crate::discards::{self, Discards};
-use crate::power::{self, Judged, Threads};
+use crate::noted;
+use crate::power::Judged;
 use crate::promise::History;
+use crate::rig::Player;
 use crate::rig::{self, Devices, Fs};
 use crate::several;
-use crate::tree::{self, Tree};
-use crate::workload::{self, Mix, Op, Player};
+use crate::threads::Threads;
+use crate::workload::{self, Mix};
 
 const DEVICE_BYTES: u64 = 128 << 20;
 /// What fills the volume.
@@ -95,7 +99,7 @@ impl Work<'_> {
             Ok(()) => Ok(true),
             Err(Error::NoSpace) => Ok(false),
             Err(error) if workload::is_outcome(error) => Ok(false),
-            Err(error) => bail!("{op:?} on a healthy device: {error}"),
+            Err(error) => bail!("`{op}` on a healthy device: {error}"),
         }
     }
 
@@ -109,12 +113,7 @@ impl Work<'_> {
         for _ in 0..files_max {
             let path = format!("{BULK}/{name}-{}", self.bulk.len());
             self.bulk.push(path.clone());
-            let create = Op::Write {
-                path: path.clone(),
-                offset: 0,
-                len: 10,
-                fill: 1,
-            };
+            let create = Op::write(path.clone(), 0, 10, 1);
             let made = self.made();
             if !self.apply(&create)? || !self.apply(&grow(path))? {
                 break;
@@ -128,11 +127,11 @@ impl Work<'_> {
 
     fn fill_with_data(&mut self) -> Result<()> {
         for step in DATA_STEPS {
-            self.fill("data", usize::MAX, |path| Op::Preallocate {
+            self.fill("data", usize::MAX, |path| Op::Fallocate {
                 path,
                 offset: 0,
                 len: step,
-                keep_size: true,
+                how: Prealloc::KeepSize,
             })?;
         }
         Ok(())
@@ -142,8 +141,10 @@ impl Work<'_> {
         self.fill("name", NAMES_MAX, |path| Op::SetXattr {
             path,
             name: "user.fat".into(),
-            len: XATTR_BYTES,
-            fill: 1,
+            value: Data::Fill {
+                len: XATTR_BYTES,
+                fill: 1,
+            },
         })
     }
 
@@ -151,21 +152,21 @@ impl Work<'_> {
     /// there.
     fn sync_beside_a_new_group(&mut self) -> Result<()> {
         let path = format!("fresh-{}", self.rng.below(3));
-        let write = Op::Write {
-            path: path.clone(),
-            offset: 0,
-            len: 1 + self.rng.below(20_000) as usize,
-            fill: self.rng.next_u64(),
-        };
+        let write = Op::write(
+            path.clone(),
+            0,
+            1 + self.rng.below(20_000) as usize,
+            self.rng.next_u64(),
+        );
         self.noted(&write)?;
-        self.noted(&Op::Fsync { path })?;
+        self.noted(&Op::fsync(path))?;
         self.beside_new_groups.push(self.log.len());
         Ok(())
     }
 
     fn empty(&mut self) -> Result<()> {
         for path in std::mem::take(&mut self.bulk) {
-            self.apply(&Op::Unlink { path })?;
+            self.apply(&Op::unlink(path))?;
         }
         if self.rng.one_in(2) {
             self.sync()?;
@@ -193,8 +194,8 @@ impl Work<'_> {
         let state = take(self.fs)?;
         let root = state[""].ino;
         let index = promised.note(&state, None);
-        power::unseen(op, promised, index, root)?;
-        power::promise(op, is_done, promised, index, root);
+        noted::unseen(op, promised, index, root)?;
+        noted::promise(op, is_done, promised, index, root);
         self.log.mark(several::mark(0, index));
         Ok(())
     }
@@ -245,7 +246,7 @@ pub fn record(run: Run) -> Result<Recording> {
             gone: [0; 2],
             beside_new_groups: Vec::new(),
         };
-        work.apply(&Op::Mkdir { path: BULK.into() })?;
+        work.apply(&Op::mkdir(BULK))?;
         work.round()?;
         fs.destroy();
     }
@@ -324,12 +325,7 @@ impl Recording {
         let found = if for_kernel { tree::take(&fs)? } else { Tree::new() };
         // Space is right: data and tree blocks find a place, and hurt nobody.
         for n in 0..4 {
-            let op = Op::Write {
-                path: format!("{BULK}/after-{n}"),
-                offset: 0,
-                len: 200_000,
-                fill: n,
-            };
+            let op = Op::write(format!("{BULK}/after-{n}"), 0, 200_000, n);
             match Player::new(&fs).apply(&op) {
                 Ok(()) | Err(Error::NoSpace) => {}
                 Err(error) => bail!("writing after the crash: {error}"),

@@ -1,20 +1,17 @@
 //! What programs do around fsync, in short sequences on the names of [`crate::workload`].
 
 use cowshed_device_sim::Rng;
+use cowshed_model::script::{BLOCK_BYTES, Data, Op, Prealloc};
 
-use crate::workload::{self, BLOCK_BYTES, Op, dir_path, len, path};
+use crate::draw::{self, dir_path, len, path};
 
 fn write(rng: &mut Rng, path: &str) -> Op {
-    Op::Write {
-        path: path.into(),
-        offset: if rng.one_in(3) { rng.below(100_000) } else { 0 },
-        len: len(rng) as usize,
-        fill: rng.next_u64(),
-    }
-}
-
-fn fsync(path: &str) -> Op {
-    Op::Fsync { path: path.into() }
+    Op::write(
+        path,
+        if rng.one_in(3) { rng.below(100_000) } else { 0 },
+        len(rng) as usize,
+        rng.next_u64(),
+    )
 }
 
 /// The directory of a path; the top directory has a name, too.
@@ -22,38 +19,21 @@ fn parent(path: &str) -> String {
     path.rsplit_once('/').map_or("", |(dir, _)| dir).to_owned()
 }
 
-fn unlink(path: &str) -> Op {
-    Op::Unlink { path: path.into() }
-}
-
-fn rename(from: &str, to: &str) -> Op {
-    Op::Rename {
-        from: from.into(),
-        to: to.into(),
-    }
-}
-
-fn fdatasync(path: &str) -> Op {
-    Op::Fdatasync { path: path.into() }
-}
-
 fn clone_all(from: &str, to: &str) -> Op {
-    Op::CloneRange {
-        from: from.into(),
-        from_offset: 0,
-        to: to.into(),
-        to_offset: 0,
-        len: 0,
-    }
+    Op::clone_range(from, 0, to, 0, 0)
 }
 
 /// An fsync of one of them, or an fdatasync, or none.
 fn maybe_fsync(rng: &mut Rng, paths: &[&str]) -> Option<Op> {
     let choice = rng.index(paths.len() + 1);
     let is_data = rng.one_in(4);
-    paths
-        .get(choice)
-        .map(|path| if is_data { fdatasync(path) } else { fsync(path) })
+    paths.get(choice).map(|path| {
+        if is_data {
+            Op::fdatasync(*path)
+        } else {
+            Op::fsync(*path)
+        }
+    })
 }
 
 /// One habit.
@@ -80,34 +60,23 @@ pub(crate) fn one(rng: &mut Rng) -> Vec<Op> {
 
 fn data(rng: &mut Rng) -> Vec<Op> {
     let file = path(rng);
-    let mut ops = vec![write(rng, &file), fsync(&file)];
+    let mut ops = vec![write(rng, &file), Op::fsync(&file)];
     let (offset, len) = (rng.below(32 << 12), len(rng));
     ops.push(match rng.below(6) {
-        5 => Op::Zero {
-            path: file.clone(),
-            offset,
+        5 => Op::fallocate(Prealloc::Zero, file.clone(), offset, len),
+        0 => Op::fallocate(Prealloc::Punch, file.clone(), offset, len),
+        1 => Op::truncate(file.clone(), offset),
+        2 => Op::copy(path(rng), 0, file.clone(), 0, (1 + rng.below(16)) << 12),
+        3 => Op::fallocate(
+            if rng.one_in(2) {
+                Prealloc::KeepSize
+            } else {
+                Prealloc::Extend
+            },
+            file.clone(),
+            offset & !4095,
             len,
-        },
-        0 => Op::Punch {
-            path: file.clone(),
-            offset,
-            len,
-        },
-        1 => Op::Truncate {
-            path: file.clone(),
-            size_bytes: offset,
-        },
-        2 => Op::Clone {
-            from: path(rng),
-            to: file.clone(),
-            len: (1 + rng.below(16)) << 12,
-        },
-        3 => Op::Preallocate {
-            path: file.clone(),
-            offset: offset & !4095,
-            len,
-            keep_size: rng.one_in(2),
-        },
+        ),
         _ => write(rng, &file),
     });
     ops.extend(maybe_fsync(rng, &[&file, &file]));
@@ -119,7 +88,7 @@ fn synced_writes(rng: &mut Rng) -> Vec<Op> {
     let (journal, file) = (path(rng), path(rng));
     let mut ops = Vec::new();
     for _ in 0..1 + rng.below(3) {
-        ops.push(workload::write_sync(rng, journal.clone()));
+        ops.push(draw::write_sync(rng, journal.clone()));
         if rng.one_in(2) {
             ops.push(write(rng, &file));
         }
@@ -133,9 +102,9 @@ fn temporary(rng: &mut Rng) -> Vec<Op> {
     let to = path(rng);
     let mut ops = Vec::new();
     if rng.one_in(2) {
-        ops.push(unlink(&to));
+        ops.push(Op::unlink(&to));
     }
-    ops.push(workload::tmpfile(rng, to.clone()));
+    ops.push(draw::tmpfile(rng, to.clone()));
     ops.extend(maybe_fsync(rng, &[&to, &parent(&to)]));
     if rng.one_in(3) {
         ops.push(write(rng, &to));
@@ -149,9 +118,9 @@ fn replace(rng: &mut Rng) -> Vec<Op> {
     let temporary = format!("{file}.tmp");
     let mut ops = vec![write(rng, &temporary)];
     if !rng.one_in(4) {
-        ops.push(fsync(&temporary));
+        ops.push(Op::fsync(&temporary));
     }
-    ops.push(rename(&temporary, &file));
+    ops.push(Op::rename(&temporary, &file));
     ops.extend(maybe_fsync(rng, &[&file, &parent(&file)]));
     ops
 }
@@ -160,9 +129,9 @@ fn names(rng: &mut Rng) -> Vec<Op> {
     let (from, to) = (path(rng), path(rng));
     let mut ops = Vec::new();
     if rng.one_in(2) {
-        ops.extend([write(rng, &from), fsync(&from)]);
+        ops.extend([write(rng, &from), Op::fsync(&from)]);
     }
-    ops.push(rename(&from, &to));
+    ops.push(Op::rename(&from, &to));
     if rng.one_in(3) {
         ops.push(write(rng, &from));
     }
@@ -173,26 +142,23 @@ fn names(rng: &mut Rng) -> Vec<Op> {
 /// So many long names of one file that they outgrow half of a small leaf, and often a whole one: the last of them are extended
 /// references then. Some are taken away again.
 fn long_names(rng: &mut Rng) -> Vec<Op> {
-    let (file, dir, letter) = (path(rng), workload::dir(rng), rng.below(3));
+    let (file, dir, letter) = (path(rng), draw::dir(rng), rng.below(3));
     let count = 4 + rng.below(26);
     let long = |n: u64| format!("{dir}{}{n:0>180}", char::from(b'x' + letter as u8));
     let mut ops = vec![write(rng, &file)];
     let synced = rng.below(2 * count);
     for n in 0..count {
-        ops.push(Op::Link {
-            from: file.clone(),
-            to: long(n),
-        });
+        ops.push(Op::link(file.clone(), long(n)));
         if n == synced {
-            ops.push(fsync(&file));
+            ops.push(Op::fsync(&file));
         }
     }
     for _ in 0..rng.below(6) {
         let name = long(rng.below(count));
         ops.push(match rng.below(3) {
-            0 => rename(&name, &path(rng)),
-            1 => rename(&path(rng), &name),
-            _ => unlink(&name),
+            0 => Op::rename(&name, path(rng)),
+            1 => Op::rename(path(rng), &name),
+            _ => Op::unlink(&name),
         });
         ops.extend(maybe_fsync(rng, &[&file, &long(0), &dir]));
     }
@@ -201,14 +167,11 @@ fn long_names(rng: &mut Rng) -> Vec<Op> {
 
 fn links(rng: &mut Rng) -> Vec<Op> {
     let (one, other) = (path(rng), path(rng));
-    let link = Op::Link {
-        from: one.clone(),
-        to: other.clone(),
-    };
+    let link = Op::link(one.clone(), other.clone());
     let mut ops = vec![link];
     ops.extend(maybe_fsync(rng, &[&one, &other, &parent(&other)]));
     if rng.one_in(2) {
-        ops.push(unlink(if rng.one_in(2) { &one } else { &other }));
+        ops.push(Op::unlink(if rng.one_in(2) { &one } else { &other }));
         ops.extend(maybe_fsync(rng, &[&one, &other, &parent(&one), &parent(&other)]));
     }
     ops
@@ -223,7 +186,7 @@ fn directories(rng: &mut Rng) -> Vec<Op> {
     ops.extend(maybe_fsync(rng, &[&file, &parent(&file), &new]));
     if rng.one_in(3) {
         let to = dir_path(rng);
-        ops.push(rename(&new, &format!("{to}/n{}", rng.below(3))));
+        ops.push(Op::rename(&new, format!("{to}/n{}", rng.below(3))));
         ops.extend(maybe_fsync(rng, &[&to, &top]));
     }
     ops
@@ -232,16 +195,16 @@ fn directories(rng: &mut Rng) -> Vec<Op> {
 fn made_again(rng: &mut Rng) -> Vec<Op> {
     let file = path(rng);
     if rng.one_in(2) {
-        let mut ops = vec![unlink(&file), write(rng, &file)];
+        let mut ops = vec![Op::unlink(&file), write(rng, &file)];
         ops.extend(maybe_fsync(rng, &[&file, &file, &parent(&file)]));
         return ops;
     }
     let dir = format!("{}/again", dir_path(rng));
     let inner = format!("{dir}/f");
     let mut ops = vec![
-        unlink(&inner),
-        Op::Rmdir { path: dir.clone() },
-        Op::Mkdir { path: dir.clone() },
+        Op::unlink(&inner),
+        Op::rmdir(dir.clone()),
+        Op::mkdir(dir.clone()),
         write(rng, &inner),
     ];
     ops.extend(maybe_fsync(rng, &[&inner, &dir, &parent(&dir)]));
@@ -251,19 +214,18 @@ fn made_again(rng: &mut Rng) -> Vec<Op> {
 fn attributes(rng: &mut Rng) -> Vec<Op> {
     let file = path(rng);
     let name = format!("user.{}", rng.below(4));
-    let set = Op::SetXattr {
-        path: file.clone(),
-        name: name.clone(),
-        len: rng.below(300) as usize,
-        fill: rng.next_u64(),
-    };
+    let set = Op::set_xattr(
+        file.clone(),
+        name.clone(),
+        Data::Fill {
+            len: rng.below(300) as usize,
+            fill: rng.next_u64(),
+        },
+    );
     let mut ops = vec![set];
     ops.extend(maybe_fsync(rng, &[&file]));
     if rng.one_in(2) {
-        ops.push(Op::RemoveXattr {
-            path: file.clone(),
-            name,
-        });
+        ops.push(Op::remove_xattr(file.clone(), name));
         ops.extend(maybe_fsync(rng, &[&file, &file]));
     }
     ops
@@ -271,10 +233,7 @@ fn attributes(rng: &mut Rng) -> Vec<Op> {
 
 fn exchange(rng: &mut Rng) -> Vec<Op> {
     let (from, to) = (path(rng), path(rng));
-    let mut ops = vec![Op::Exchange {
-        from: from.clone(),
-        to: to.clone(),
-    }];
+    let mut ops = vec![Op::exchange(from.clone(), to.clone())];
     ops.extend(maybe_fsync(rng, &[&from, &to, &parent(&to)]));
     ops
 }
@@ -284,15 +243,15 @@ fn remaps(rng: &mut Rng) -> Vec<Op> {
     let (one, other) = (path(rng), path(rng));
     let mut ops = vec![write(rng, &one)];
     if rng.one_in(2) {
-        ops.extend([write(rng, &other), fsync(&other)]);
+        ops.extend([write(rng, &other), Op::fsync(&other)]);
     }
     if rng.one_in(3) {
-        ops.push(fsync(&one));
+        ops.push(Op::fsync(&one));
     }
     let mut op = if rng.one_in(2) {
-        workload::clone_range(rng)
+        draw::clone_range(rng)
     } else {
-        workload::swap(rng)
+        draw::swap(rng)
     };
     match &mut op {
         Op::CloneRange { from, to, .. } => (*from, *to) = (one.clone(), other.clone()),
@@ -312,12 +271,7 @@ fn remaps(rng: &mut Rng) -> Vec<Op> {
 fn the_same(rng: &mut Rng) -> Vec<Op> {
     let (one, other) = (path(rng), path(rng));
     let (len, fill) = (2 * BLOCK_BYTES + len(rng), rng.next_u64());
-    let copy = |path: &str| Op::Write {
-        path: path.into(),
-        offset: 0,
-        len: len as usize,
-        fill,
-    };
+    let copy = |path: &str| Op::write(path, 0, len as usize, fill);
     let mut ops = vec![copy(&one)];
     ops.extend(maybe_fsync(rng, &[&one]));
     ops.push(copy(&other));
@@ -325,12 +279,12 @@ fn the_same(rng: &mut Rng) -> Vec<Op> {
     let differs = rng.below(len / BLOCK_BYTES) * BLOCK_BYTES;
     let is_whole = !rng.one_in(4);
     if !is_whole {
-        ops.push(Op::Write {
-            path: other.clone(),
-            offset: differs,
-            len: 1 + rng.below(BLOCK_BYTES) as usize,
-            fill: rng.next_u64(),
-        });
+        ops.push(Op::write(
+            other.clone(),
+            differs,
+            1 + rng.below(BLOCK_BYTES) as usize,
+            rng.next_u64(),
+        ));
     }
     ops.extend(match rng.below(4) {
         0 => Some(Op::Sync),
@@ -342,18 +296,12 @@ fn the_same(rng: &mut Rng) -> Vec<Op> {
         _ => (differs, len - differs),
     };
     let (src, dst) = if rng.one_in(2) { (&one, &other) } else { (&other, &one) };
-    ops.push(Op::Dedupe {
-        from: src.clone(),
-        from_offset: from,
-        to: dst.clone(),
-        to_offset: from,
-        len,
-    });
+    ops.push(Op::dedupe(src.clone(), from, dst.clone(), from, len));
     ops.extend(maybe_fsync(rng, &[&one, &other, &other]));
     ops.extend(match rng.below(4) {
         0 => Some(write(rng, &one)),
-        1 => Some(unlink(&one)),
-        2 => Some(workload::defrag(rng, other.clone())),
+        1 => Some(Op::unlink(&one)),
+        2 => Some(draw::defrag(rng, other.clone())),
         _ => None,
     });
     ops.extend(maybe_fsync(rng, &[&one, &other]));
@@ -366,14 +314,18 @@ fn fragments(rng: &mut Rng) -> Vec<Op> {
     let step = BLOCK_BYTES * (1 + rng.below(5));
     let mut ops = Vec::new();
     for n in 0..2 + rng.below(4) {
-        ops.push(Op::Write {
-            path: file.clone(),
-            offset: n * step,
-            len: step as usize + rng.below(BLOCK_BYTES) as usize,
-            fill: rng.next_u64(),
-        });
+        ops.push(Op::write(
+            file.clone(),
+            n * step,
+            step as usize + rng.below(BLOCK_BYTES) as usize,
+            rng.next_u64(),
+        ));
         // Else they go to disk together.
-        ops.push(if rng.one_in(2) { fdatasync(&file) } else { fsync(&file) });
+        ops.push(if rng.one_in(2) {
+            Op::fdatasync(&file)
+        } else {
+            Op::fsync(&file)
+        });
     }
     if rng.one_in(3) {
         ops.push(clone_all(&file, &copy));
@@ -382,7 +334,7 @@ fn fragments(rng: &mut Rng) -> Vec<Op> {
         ops.push(Op::Sync);
     }
     for _ in 0..1 + rng.below(2) {
-        ops.push(workload::defrag(rng, file.clone()));
+        ops.push(draw::defrag(rng, file.clone()));
         ops.extend(maybe_fsync(rng, &[&file, &file, &copy]));
     }
     if rng.one_in(2) {
@@ -396,7 +348,7 @@ fn fragments(rng: &mut Rng) -> Vec<Op> {
 fn groups(rng: &mut Rng) -> Vec<Op> {
     let mut ops = Vec::new();
     for _ in 0..1 + rng.below(3) {
-        ops.push(workload::group(rng));
+        ops.push(draw::group(rng));
         if rng.one_in(3) {
             let file = path(rng);
             ops.push(write(rng, &file));
@@ -411,28 +363,27 @@ fn in_place(rng: &mut Rng) -> Vec<Op> {
     let (file, copy) = (path(rng), path(rng));
     let flags = |path: &str| Op::Flags {
         path: path.into(),
-        flags: crate::tree::NOCOW,
+        flags: cowshed_model::tree::NOCOW,
     };
-    let make = |path: &str| Op::Write {
-        path: path.into(),
-        offset: 0,
-        len: 0,
-        fill: 0,
-    };
+    let make = |path: &str| Op::write(path, 0, 0, 0);
     let mut ops = vec![
-        unlink(&file),
+        Op::unlink(&file),
         make(&file),
         flags(&file),
         write(rng, &file),
-        fsync(&file),
+        Op::fsync(&file),
     ];
     for _ in 0..1 + rng.below(3) {
         ops.push(write(rng, &file));
         // Of data alone that is overwritten it is a barrier and no more.
-        ops.push(if rng.one_in(2) { fdatasync(&file) } else { fsync(&file) });
+        ops.push(if rng.one_in(2) {
+            Op::fdatasync(&file)
+        } else {
+            Op::fsync(&file)
+        });
     }
     if rng.one_in(2) {
-        ops.extend([unlink(&copy), make(&copy), flags(&copy)]);
+        ops.extend([Op::unlink(&copy), make(&copy), flags(&copy)]);
         ops.push(clone_all(&file, &copy));
         ops.push(write(rng, &file));
         ops.extend(maybe_fsync(rng, &[&file, &copy]));

@@ -1,20 +1,17 @@
 //! Linux judges a crash image: btrfs check, and a mount whose files are compared.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use btrfs_format::Superblock;
 use btrfs_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use cowshed_device::{BlockDevice as _, MemDevice};
 use cowshed_harness::{KernelVolume, progs, run_raw};
+use cowshed_model::tree::{self, Tree};
 use cowshed_vfs::{FileKind, Timestamp};
 
 use crate::power::Judged;
-use crate::tree::{self, Node, Tree};
 
 /// Writes the image out and lets the kernel look at it. Needs root. False where the kernel cannot be asked.
 ///
@@ -37,7 +34,7 @@ pub fn judge(judged: &Judged) -> Result<bool> {
         check_volume(&volume)?;
     }
     let mounted = volume.mount_with("noatime")?;
-    let found = collect_mount(mounted.dir())?;
+    let found = tree::take_mount(mounted.dir())?;
     mounted.unmount()?;
     if judged.has_log {
         check_volume(&volume).context("after the kernel's replay")?;
@@ -103,69 +100,4 @@ pub fn check_clean(image: &Path) -> Result<()> {
     let report = progs::check(image, options)?;
     ensure!(report.clean, "btrfs check complains:\n{}", report.output);
     Ok(())
-}
-
-/// All names of a mounted file system, read through the kernel.
-pub fn collect_mount(dir: &Path) -> Result<Tree> {
-    let mut tree = Tree::new();
-    collect(dir, "", &mut tree).context("reading through the kernel")?;
-    Ok(tree)
-}
-
-fn collect(path: &Path, name: &str, tree: &mut Tree) -> Result<()> {
-    let meta = std::fs::symlink_metadata(path)?;
-    let kind = FileKind::from_mode(meta.mode()).context("a kind of file that does not exist")?;
-    let content = match kind {
-        FileKind::Regular => std::fs::read(path)?,
-        FileKind::Symlink => std::fs::read_link(path)?.as_os_str().as_bytes().to_vec(),
-        _ => Vec::new(),
-    };
-    tree.insert(
-        name.to_owned(),
-        Node {
-            ino: meta.ino(),
-            kind,
-            perm: meta.mode() & 0o7777,
-            nlink: meta.nlink() as u32,
-            uid: meta.uid(),
-            gid: meta.gid(),
-            rdev: (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev())),
-            size_bytes: meta.size(),
-            mtime: Timestamp::new(meta.mtime(), meta.mtime_nsec() as u32),
-            in_place: kind == FileKind::Regular && is_in_place(path)?,
-            content: Arc::new(content),
-            xattrs: xattrs(path)?,
-        },
-    );
-    if kind != FileKind::Directory {
-        return Ok(());
-    }
-    for entry in std::fs::read_dir(path)? {
-        let entry = entry?;
-        let below = entry.file_name().to_string_lossy().into_owned();
-        let below = if name.is_empty() {
-            below
-        } else {
-            format!("{name}/{below}")
-        };
-        collect(&entry.path(), &below, tree)?;
-    }
-    Ok(())
-}
-
-fn is_in_place(path: &Path) -> Result<bool> {
-    let flags = rustix::fs::ioctl_getflags(std::fs::File::open(path)?)?;
-    Ok(flags.contains(rustix::fs::IFlags::NOCOW))
-}
-
-fn xattrs(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let mut list = vec![0_u8; 64 << 10];
-    let len = rustix::fs::llistxattr(path, &mut list[..])?;
-    let mut out = BTreeMap::new();
-    for name in list[..len].split(|b| *b == 0).filter(|name| !name.is_empty()) {
-        let mut value = vec![0_u8; 64 << 10];
-        let len = rustix::fs::lgetxattr(path, name, &mut value[..])?;
-        out.insert(name.to_vec(), value[..len].to_vec());
-    }
-    Ok(out)
 }

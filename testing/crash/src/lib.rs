@@ -5,19 +5,19 @@
 //!   acknowledged sync. [`kernel`] lets Linux judge a sample of the same images.
 //!   What holds with a log as with commits, from whatever state the volume is opened, is in [`promise`].
 //! * [`groups`]: the same over block groups that come and go on a small volume.
-//! * [`desk`]: atomic groups that stay open between the operations of a run, several at a time.
+//! * [`open_groups`]: atomic groups that stay open between the operations of a run, several at a time.
 //! * [`faults`]: the n-th I/O of a run fails, for every n. An error or the right answer, never a wrong one.
 //!
 //! * [`barriers`]: what each barrier of a run is for; without one of them, images must be found broken.
 //!
-//! All work in memory and follow from a seed; where a run has several threads ([`power::Threads`]), they run free.
+//! All work in memory and follow from a seed; where a run has several threads ([`threads::Threads`]), they run free.
 
 pub mod barriers;
 mod beside;
 pub mod chosen;
 pub mod compressed;
-pub mod desk;
 pub mod discards;
+mod draw;
 pub mod faults;
 mod full;
 pub mod groups;
@@ -25,16 +25,17 @@ mod habits;
 mod image;
 pub mod kernel;
 mod links;
+pub mod noted;
 mod open_groups;
-mod player;
 pub mod power;
 pub mod promise;
 pub mod rig;
 mod rounds;
+pub mod run;
 mod several;
 mod shared;
 mod snapshots;
-pub mod tree;
+pub mod threads;
 pub mod workload;
 
 pub use image::load_image;

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use cowshed_device_sim::Rng;
 use cowshed_harness::tree::colliding_names;
+use cowshed_model::script::Op;
 
 use crate::habits;
-use crate::workload::Op;
 
 /// The ones that come and go are below those that stay.
 const DIRS: [&str; 6] = ["", "p/", "q/", "p/r/", "p/again/", "q/again/"];
@@ -148,12 +148,7 @@ impl World<'_> {
 
     fn write(&mut self, path: &str) {
         let len = 1 + self.rng.below(FILE_BYTES_MAX) as usize;
-        self.ops.push(Op::Write {
-            path: path.into(),
-            offset: 0,
-            len,
-            fill: self.rng.next_u64(),
-        });
+        self.ops.push(Op::write(path, 0, len, self.rng.next_u64()));
         if !self.names.contains_key(path) {
             self.names.insert(path.into(), self.files);
             self.files += 1;
@@ -162,7 +157,7 @@ impl World<'_> {
 
     fn mkdir(&mut self, dir: &str) {
         let path = dir.trim_end_matches('/').to_owned();
-        self.ops.push(Op::Mkdir { path });
+        self.ops.push(Op::mkdir(path));
     }
 
     /// One more name of a file, where it is free.
@@ -171,14 +166,13 @@ impl World<'_> {
             && !self.names.contains_key(to)
         {
             self.names.insert(to.into(), file);
-            let to = to.into();
-            self.ops.push(Op::Link { from, to });
+            self.ops.push(Op::link(from, to));
         }
     }
 
     fn unlink(&mut self, path: &str) {
         self.names.remove(path);
-        self.ops.push(Op::Unlink { path: path.into() });
+        self.ops.push(Op::unlink(path));
     }
 
     /// Perhaps an fsync: of one of these, of another name of it, of a directory above, or of something else.
@@ -195,8 +189,8 @@ impl World<'_> {
             (_, Some(path)) => path.clone(),
         };
         self.ops.push(match self.rng.one_in(8) {
-            true => Op::Fdatasync { path },
-            false => Op::Fsync { path },
+            true => Op::fdatasync(path),
+            false => Op::fsync(path),
         });
     }
 
@@ -275,9 +269,9 @@ impl World<'_> {
             }
             2 => {
                 self.unlink(&name);
-                self.ops.push(Op::Mkdir { path: name.clone() });
+                self.ops.push(Op::mkdir(name.clone()));
                 self.sync_some(std::slice::from_ref(&name));
-                self.ops.push(Op::Rmdir { path: name.clone() });
+                self.ops.push(Op::rmdir(name.clone()));
                 if self.rng.one_in(2) {
                     self.link(other, &name);
                 }
@@ -301,7 +295,7 @@ impl World<'_> {
         {
             self.names.insert(to.clone(), file);
         }
-        self.ops.push(Op::Rename { from, to });
+        self.ops.push(Op::rename(from, to));
     }
 
     fn rename(&mut self) {
@@ -323,7 +317,7 @@ impl World<'_> {
         self.names.insert(from.clone(), other);
         self.names.insert(to.clone(), one);
         let (a, b) = (from.clone(), to.clone());
-        self.ops.push(Op::Exchange { from, to });
+        self.ops.push(Op::exchange(from, to));
         self.sync_some(&[a, b]);
     }
 
@@ -370,9 +364,7 @@ impl World<'_> {
         if self.rng.one_in(3) {
             self.sync_some(&inner);
         }
-        self.ops.push(Op::Rmdir {
-            path: dir.trim_end_matches('/').into(),
-        });
+        self.ops.push(Op::rmdir(dir.trim_end_matches('/')));
         if self.rng.one_in(4) {
             self.sync_some(&[dir.trim_end_matches('/').into()]);
         }

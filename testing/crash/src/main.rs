@@ -7,12 +7,15 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
-use cowshed_crash::power::{self, Run, Threads};
+use cowshed_crash::power::{self};
 use cowshed_crash::rig::Layout;
+use cowshed_crash::run::Run;
+use cowshed_crash::threads::Threads;
 use cowshed_crash::workload::Mix;
-use cowshed_crash::{compressed, desk, discards, faults, kernel};
+use cowshed_crash::{compressed, discards, faults, kernel};
 use cowshed_device_sim::Rng;
 use cowshed_harness::Keep;
+use cowshed_model::script::Counts;
 
 #[derive(Parser)]
 #[command(about = "Judges crash images of recorded runs, and runs whose n-th I/O fails")]
@@ -86,7 +89,7 @@ struct Totals {
     discarded: AtomicU64,
     /// With two or more atomic groups open.
     groups_open: AtomicU64,
-    groups: Mutex<desk::Counts>,
+    groups: Mutex<Counts>,
     /// With extents that are compressed so ([`compressed::NAMES`]), and with such extents in the log.
     compressed: [AtomicU64; 4],
     compressed_logs: [AtomicU64; 4],

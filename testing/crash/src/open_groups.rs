@@ -2,8 +2,9 @@
 //! time, and what the run does to their files and to others goes on in between.
 
 use cowshed_device_sim::Rng;
+use cowshed_model::script::{Op, Prealloc};
 
-use crate::workload::{self, Op};
+use crate::draw::{self};
 
 const GROUPS: usize = 3;
 const FILES_MAX: usize = 3;
@@ -50,7 +51,7 @@ impl World<'_> {
         if let Op::Unlink { path } | Op::Rename { from: path, .. } = op {
             self.recent.retain(|other| other != path);
         }
-        if let Op::Write { path, .. } | Op::WriteSync { path, .. } | Op::Tmpfile { to: path, .. } = op {
+        if let Op::Write { path, .. } | Op::Temporary { to: path, .. } = op {
             self.recent.retain(|other| other != path);
             self.recent.push(path.clone());
             let from = self.recent.len().saturating_sub(RECENT);
@@ -93,19 +94,15 @@ impl World<'_> {
         // Most of them are made with it.
         for path in &paths {
             if !self.rng.one_in(4) {
-                self.ops.push(Op::Write {
-                    path: path.clone(),
-                    offset: 0,
-                    len: 1 + self.rng.below(WRITE_BYTES_MAX) as usize,
-                    fill: self.rng.next_u64(),
-                });
+                self.ops.push(Op::write(
+                    path.clone(),
+                    0,
+                    1 + self.rng.below(WRITE_BYTES_MAX) as usize,
+                    self.rng.next_u64(),
+                ));
             }
         }
-        self.ops.push(Op::Begin {
-            group: group as u8,
-            paths: paths.clone(),
-            by_handle,
-        });
+        self.ops.push(Op::begin(by_handle, group as u8, paths.clone()));
         if self.open[group].is_none() {
             self.open[group] = Some(paths);
             self.stage(group);
@@ -115,25 +112,22 @@ impl World<'_> {
     fn stage(&mut self, group: usize) {
         let files = self.open[group].as_ref().map_or(0, Vec::len);
         for _ in 0..1 + self.rng.below(3) {
-            self.ops.push(Op::Stage {
-                group: group as u8,
-                file: self.rng.index(files.max(1)) as u8,
-                offset: match self.rng.one_in(3) {
+            self.ops.push(Op::stage(
+                group as u8,
+                self.rng.index(files.max(1)) as u8,
+                match self.rng.one_in(3) {
                     true => 0,
                     false => self.rng.below(OFFSET_BYTES_MAX),
                 },
-                len: 1 + self.rng.below(WRITE_BYTES_MAX) as usize,
-                fill: self.rng.next_u64(),
-            });
+                1 + self.rng.below(WRITE_BYTES_MAX) as usize,
+                self.rng.next_u64(),
+            ));
         }
     }
 
     fn end(&mut self, group: usize) {
         if self.open[group].take().is_some() {
-            self.ops.push(Op::End {
-                group: group as u8,
-                commit: !self.rng.one_in(4),
-            });
+            self.ops.push(Op::end(group as u8, !self.rng.one_in(4)));
         }
     }
 
@@ -142,7 +136,7 @@ impl World<'_> {
         let Some(files) = &self.open[group] else { return };
         let path = files[self.rng.index(files.len())].clone();
         let (offset, len) = (self.rng.below(OFFSET_BYTES_MAX), 1 + self.rng.below(WRITE_BYTES_MAX));
-        let other = workload::path(self.rng);
+        let other = draw::path(self.rng);
         let clone = |from: String, to: String| Op::CloneRange {
             from,
             from_offset: 0,
@@ -151,25 +145,17 @@ impl World<'_> {
             len: 0,
         };
         let op = match self.rng.below(12) {
-            0 | 1 => Op::Truncate {
-                path,
-                size_bytes: offset,
-            },
+            0 | 1 => Op::truncate(path, offset),
             2 => clone(path, other),
             3 => clone(other, path),
-            4 => Op::Unlink { path },
-            5 => Op::Rename { from: path, to: other },
-            6 => Op::Rename { from: other, to: path },
-            7 => Op::Fsync { path },
-            8 => Op::Punch { path, offset, len },
-            9 => workload::defrag(self.rng, path),
-            10 => Op::Link { from: path, to: other },
-            _ => Op::Write {
-                path,
-                offset,
-                len: len as usize,
-                fill: self.rng.next_u64(),
-            },
+            4 => Op::unlink(path),
+            5 => Op::rename(path, other),
+            6 => Op::rename(other, path),
+            7 => Op::fsync(path),
+            8 => Op::fallocate(Prealloc::Punch, path, offset, len),
+            9 => draw::defrag(self.rng, path),
+            10 => Op::link(path, other),
+            _ => Op::write(path, offset, len as usize, self.rng.next_u64()),
         };
         self.ops.push(op);
     }

@@ -11,98 +11,32 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use btrfs_format::TreeId;
-use cowshed_btrfs::compression::compress::CompressPolicy;
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{CrashImage, CrashImages, Options};
 use cowshed_device_sim::{Event, Log, Rng};
 use cowshed_harness::{Keep, threads};
+use cowshed_model::script::{Counts, Desk, Op};
+use cowshed_model::tree::{self, Tree};
 use cowshed_vfs::{FileSystem, NodeId};
 
 use crate::barriers::{self, Barrier};
 use crate::beside::History;
 use crate::chosen;
 use crate::compressed;
-use crate::desk::{self, Desk};
 use crate::discards::{self, Discards, Trims};
 use crate::full;
+use crate::noted::{promise, unseen};
 use crate::open_groups;
-use crate::promise::{self, Promise};
+use crate::promise;
+use crate::rig::Player;
 use crate::rig::{self, Devices, Fs, Layout};
 use crate::rounds;
+use crate::run::{DONE_MARK, Run, SYNC_MARK};
 use crate::several;
 use crate::shared;
 use crate::snapshots;
-use crate::tree::{self, Tree};
-use crate::workload::{self, Mix, Op, Player, Scope};
-
-/// Who works on the volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Threads {
-    /// One thread: the run follows from its seed.
-    One,
-    /// One thread works, another one commits all the time.
-    Committer,
-    /// One thread writes and renames, another one syncs all the time: write-back, too, runs beside the operations.
-    Syncer,
-    /// Several threads, each in a directory of its own.
-    Several,
-    /// Several threads in the same directories and files: what each syncs must hold, though the others go on meanwhile.
-    Shared,
-    /// Several threads in the same directories whose operations run beside each other, too, and beside syncs: see [`rounds`].
-    Rounds,
-    /// As `Several`, on a small volume with hardly any space left: what they do fails for want of it now and then.
-    Full,
-}
-
-/// A run to be recorded.
-#[derive(Clone, Copy, Debug)]
-pub struct Run {
-    pub seed: u64,
-    pub layout: Layout,
-    pub nodesize_bytes: u32,
-    pub threads: Threads,
-    pub ops: usize,
-    pub mix: Mix,
-    /// An fsync writes a log where it can.
-    pub tree_log: bool,
-    /// What is written is compressed so: see [`compressed::drawn`].
-    pub compress: Option<CompressPolicy>,
-    /// What discards freed space: see [`discards::drawn`].
-    pub discards: Discards,
-    /// Some of the directories are subvolumes.
-    pub subvolumes: bool,
-    /// The kernel has made a snapshot before the run, which works on both sides. Needs root.
-    pub snapshots: bool,
-    /// What the devices never tear. The kernel trusts them not to tear a superblock, of 4096 bytes; with logs we must,
-    /// too: the other copies of the superblock know of no log.
-    pub tear_bytes: u64,
-    /// Devices take their time, as real ones do: what happens beside a write under way happens.
-    pub is_slow: bool,
-}
-
-impl Run {
-    /// A block that is torn where it lies is neither the old one nor the new one.
-    pub(crate) fn may_write_in_place(&self) -> bool {
-        self.tear_bytes >= BLOCK_BYTES
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.threads == Threads::Full
-    }
-
-    /// Atomic groups stay open between operations: where one thread does them all, or each has its own files.
-    fn has_open_groups(&self) -> bool {
-        matches!(
-            self.threads,
-            Threads::One | Threads::Committer | Threads::Several | Threads::Full
-        )
-    }
-
-    /// Each thread has a directory of its own.
-    fn has_dirs(&self) -> bool {
-        matches!(self.threads, Threads::Several | Threads::Full)
-    }
-}
+use crate::threads::Threads;
+use crate::workload::{self, Mix};
 
 /// What was recorded.
 pub struct Recording {
@@ -117,7 +51,7 @@ pub struct Recording {
     /// Operations that found no space.
     refused: usize,
     /// What became of atomic groups that stayed open between operations.
-    groups: desk::Counts,
+    groups: Counts,
 }
 
 /// Directories that [`workload`] and [`several`] use. Names that would cross from one into the other stay where they are;
@@ -131,14 +65,10 @@ const SUBVOLUMES: &[(TreeId, &str)] = &[
     (TreeId::FS, "thread-1"),
 ];
 
-const BLOCK_BYTES: u64 = 4096;
 /// A mark below this is a generation that was committed.
 const GENERATIONS_END: u64 = 1 << 40;
 /// Marks beside a committer: what was there after so many operations was acknowledged, all of it or its names.
 const NAMES_MARK: u64 = 1 << 40;
-pub(crate) const SYNC_MARK: u64 = 1 << 41;
-/// Operations that returned, of a thread: see [`several::mark`].
-pub(crate) const DONE_MARK: u64 = 1 << 42;
 
 /// Does the run and notes its states.
 pub fn record(run: Run) -> Result<Recording> {
@@ -209,7 +139,7 @@ pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
     }
     let desk = Desk::default();
     let mut history = History::default();
-    let (mut promises, mut refused, mut groups) = (Vec::new(), 0, desk::Counts::default());
+    let (mut promises, mut refused, mut groups) = (Vec::new(), 0, Counts::default());
     // One thread trims between its operations: the run follows from its seed.
     let (mut trims, beside) = match run.threads {
         Threads::One => (Trims::new(run.seed, run.discards), Discards::NONE),
@@ -274,7 +204,7 @@ fn play((fs, desk): (&Fs, &Desk), ops: &[Op], mut after: impl FnMut(&Op, bool) -
         if let Err(error) = result
             && !workload::is_outcome(error)
         {
-            bail!("{op:?} on a healthy device: {error}");
+            bail!("`{op}` on a healthy device: {error}");
         }
         after(op, result.is_ok())?;
     }
@@ -292,79 +222,6 @@ fn note(promised: &mut promise::History, fs: &Fs, op: &Op, is_done: bool, log: &
     Ok(())
 }
 
-/// An operation of which nothing may be seen has led to this state, and nothing else has.
-pub(crate) fn unseen(op: &Op, history: &promise::History, index: usize, root: u64) -> Result<()> {
-    for path in op.paths().iter().filter(|_| op.is_unseen()) {
-        let ino = history.newest_ino(root, path);
-        ensure!(
-            ino.is_none_or(|ino| history.is_unchanged(ino, index)),
-            "{op:?}: {path} is another one than before"
-        );
-    }
-    Ok(())
-}
-
-/// Notes what an operation has promised, if it succeeded, and which groups are open then.
-pub fn promise(op: &Op, is_done: bool, history: &mut promise::History, index: usize, root: u64) {
-    let group = |history: &mut promise::History, inos: Vec<u64>| {
-        for ino in &inos {
-            history.promise(index, Some(Promise::Inode(*ino)));
-        }
-        history.atomic(index, inos);
-    };
-    // One whose end failed is gone, too.
-    if let Op::End { group: number, commit } = op {
-        let inos = history.end_group(index, *number);
-        if *commit && is_done {
-            group(history, inos);
-        }
-    }
-    if !is_done {
-        return;
-    }
-    let inos = |history: &promise::History, paths: &[&String]| -> Vec<u64> {
-        let mut inos: Vec<u64> = paths.iter().filter_map(|path| history.newest_ino(root, path)).collect();
-        inos.sort_unstable();
-        inos.dedup();
-        inos
-    };
-    if let Some((path, scope)) = op.synced() {
-        let what = match scope {
-            Scope::All => Promise::Inode,
-            Scope::Data => Promise::Data,
-        };
-        let ino = history.newest_ino(root, path);
-        history.promise(index, ino.map(what));
-    }
-    match op {
-        Op::Sync => history.promise(index, Some(Promise::Volume)),
-        // Had it not been synced, nothing would be known of it before the next sync.
-        Op::Tmpfile { to, fsync: true, .. } => {
-            let ino = history.newest_ino(root, to).map(Promise::Content);
-            history.promise(index, ino);
-        }
-        Op::Group { writes, commit: true } => {
-            let inos = inos(history, &writes.iter().map(|write| &write.path).collect::<Vec<_>>());
-            group(history, inos);
-        }
-        Op::Begin {
-            group,
-            paths,
-            by_handle,
-        } => {
-            let inos = paths.iter().map(|path| history.newest_ino(root, path).unwrap_or(0));
-            let inos = inos.collect();
-            history.begin_group(index, *group, inos, *by_handle);
-        }
-        Op::Stage { group, file, .. } => history.stage_in_group(*group, usize::from(*file)),
-        Op::Swap { a, b, .. } => {
-            let inos = inos(history, &[a, b]);
-            history.atomic(index, inos);
-        }
-        _ => {}
-    }
-}
-
 /// The state that a commit made, as a fresh mount sees it; and the promise of the operation that committed.
 fn noted_state(fs: &Fs, op: &Op, is_done: bool, devices: &Devices) -> Result<Tree> {
     let (_, state) = cold(devices)?;
@@ -377,10 +234,10 @@ fn noted_state(fs: &Fs, op: &Op, is_done: bool, devices: &Devices) -> Result<Tre
         );
     }
     // The name of a temporary file comes after its fsync.
-    let may_lag = matches!(op, Op::Tmpfile { .. });
+    let may_lag = matches!(op, Op::Temporary { .. });
     ensure!(
         may_lag || state.keys().eq(live.keys()),
-        "{op:?}: the names on disk differ"
+        "`{op}`: the names on disk differ"
     );
     if let Some((path, _)) = op.synced()
         && is_done
@@ -444,7 +301,7 @@ impl Recording {
     }
 
     /// What became of atomic groups that stayed open between operations.
-    pub fn groups(&self) -> desk::Counts {
+    pub fn groups(&self) -> Counts {
         self.groups
     }
 
@@ -598,12 +455,7 @@ impl Recording {
         let before = tree::take(&fs)?;
         for n in 0..8 {
             let path = format!("after-{n}");
-            let op = Op::Write {
-                path,
-                offset: 0,
-                len: 100_000,
-                fill: n,
-            };
+            let op = Op::write(path, 0, 100_000, n);
             player.apply(&op).map_err(|e| anyhow!("writing after the crash: {e}"))?;
         }
         fs.syncfs(&rig::ROOT, NodeId::ROOT)?;

@@ -25,9 +25,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
+use cowshed_model::tree::{Node, Tree};
 use cowshed_vfs::FileKind;
-
-use crate::tree::{Node, Tree};
 
 const BLOCK_BYTES: usize = 4096;
 
@@ -541,5 +540,5 @@ fn content(found: &Node, versions: &[Option<&Node>], may_lack: bool) -> Result<(
 
 fn how(expected: &Node, found: &Node) -> String {
     let tree = |node: &Node| Tree::from([(String::new(), node.clone())]);
-    crate::tree::differences(&tree(expected), &tree(found))
+    cowshed_model::tree::differences(&tree(expected), &tree(found))
 }

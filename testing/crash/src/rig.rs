@@ -118,6 +118,9 @@ pub fn snapshots(devices: &Devices) -> Devices {
 /// A mount of ours, ioctls included.
 pub type Fs = Front<cowshed_btrfs::fs::Fs>;
 
+/// Plays scripts on a mount.
+pub type Player<'f> = cowshed_model::script::Player<'f, cowshed_btrfs::fs::Fs>;
+
 /// A file system with its ioctls.
 pub fn front(fs: cowshed_btrfs::fs::Fs) -> Fs {
     Front::new(Arc::new(fs), Arc::new(FixedEnv::default()))

@@ -14,14 +14,18 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail, ensure};
 use cowshed_device_sim::{Log, Rng};
 use cowshed_harness::threads::SetOnDrop;
+use cowshed_model::script::{Op, Prealloc, Scope};
+use cowshed_model::tree::{self, NOCOW};
 use cowshed_vfs::{FileSystem as _, NodeId};
 
-use crate::power::{Run, promise};
+use crate::draw::{self};
+use crate::noted::promise;
 use crate::promise::History;
 use crate::rig::Fs;
+use crate::rig::Player;
+use crate::run::Run;
 use crate::shared::{Told, Work};
-use crate::tree::{self, NOCOW};
-use crate::workload::{self, Op, Player, Scope};
+use crate::workload::{self};
 
 const THREADS: usize = 3;
 /// Threads that sync.
@@ -65,30 +69,23 @@ fn on_shared(rng: &mut Rng, thread: usize, size: u64) -> Op {
     let fill = rng.next_u64();
     let chance = rng.below(10);
     match (is_last, chance) {
-        (true, 0..=4) if size < TAIL_FROM + TAIL_BYTES_MAX => Op::Write {
-            path,
-            offset: size,
-            len: 1 + rng.below(5 * BLOCK_BYTES) as usize,
-            fill,
-        },
-        (true, 0..=6) => Op::Truncate {
-            path,
-            size_bytes: offset,
-        },
-        (true, 7) => Op::Preallocate {
+        (true, 0..=4) if size < TAIL_FROM + TAIL_BYTES_MAX => {
+            Op::write(path, size, 1 + rng.below(5 * BLOCK_BYTES) as usize, fill)
+        }
+        (true, 0..=6) => Op::truncate(path, offset),
+        (true, 7) => Op::Fallocate {
             path,
             offset: offset & !(BLOCK_BYTES - 1),
             len,
-            keep_size: rng.one_in(2),
+            how: if rng.one_in(2) {
+                Prealloc::KeepSize
+            } else {
+                Prealloc::Extend
+            },
         },
-        (_, 8) => Op::Punch { path, offset, len },
-        (false, 7) => Op::Zero { path, offset, len },
-        _ => Op::Write {
-            path,
-            offset,
-            len: len as usize,
-            fill,
-        },
+        (_, 8) => Op::fallocate(Prealloc::Punch, path, offset, len),
+        (false, 7) => Op::fallocate(Prealloc::Zero, path, offset, len),
+        _ => Op::write(path, offset, len as usize, fill),
     }
 }
 
@@ -138,7 +135,7 @@ impl Work<'_> {
             _ => match Player::new(self.fs).apply(op) {
                 Ok(()) => Ok(true),
                 Err(error) if workload::is_outcome(error) => Ok(false),
-                Err(error) => bail!("{op:?} on a healthy device: {error}"),
+                Err(error) => bail!("`{op}` on a healthy device: {error}"),
             },
         }
     }
@@ -165,7 +162,7 @@ impl Work<'_> {
         for (op, ino) in quiet {
             ensure!(
                 noted.promised.is_unchanged(ino, index),
-                "{op:?}: inode {ino} is another one than before"
+                "`{op}`: inode {ino} is another one than before"
             );
         }
         for (op, is_done) in ops.iter().zip(done) {
@@ -182,7 +179,7 @@ impl Work<'_> {
             let path = match rng.below(4) {
                 0 | 1 => SHARED.to_owned(),
                 2 => ["", "p", "q"][rng.index(3)].to_owned(),
-                _ => workload::path(&mut rng),
+                _ => draw::path(&mut rng),
             };
             match rng.below(12) {
                 0 => self.sync_all()?,
@@ -201,18 +198,10 @@ impl Work<'_> {
 /// Makes the file that all threads change.
 pub(crate) fn prepare(fs: &Fs, rng: &mut Rng, run: &Run) -> Result<()> {
     let path = || SHARED.to_owned();
-    let write = |len: u64, fill: u64| Op::Write {
-        path: path(),
-        offset: 0,
-        len: len as usize,
-        fill,
-    };
+    let write = |len: u64, fill: u64| Op::write(path(), 0, len as usize, fill);
     let mut ops = vec![write(TAIL_FROM + 3 * BLOCK_BYTES + 700, rng.next_u64())];
     if run.may_write_in_place() && rng.one_in(3) {
-        let flags = Op::Flags {
-            path: path(),
-            flags: NOCOW,
-        };
+        let flags = Op::flags(path(), NOCOW);
         // A file must be empty for that.
         ops.splice(..0, [write(0, 0), flags]);
     }

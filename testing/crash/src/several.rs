@@ -4,16 +4,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use cowshed_device_sim::{Log, Rng};
+use cowshed_model::script::{Counts, Desk, Op};
+use cowshed_model::tree::{self, Tree};
 use cowshed_vfs::{Error, FileSystem as _, Lookup, NodeId};
 
-use crate::desk::{self, Desk};
 use crate::full;
+use crate::noted::{promise, unseen};
 use crate::open_groups;
-use crate::power::{DONE_MARK, Run, promise, unseen};
 use crate::promise::History;
+use crate::rig::Player;
 use crate::rig::{Fs, ROOT};
-use crate::tree::{self, Tree};
-use crate::workload::{self, Op, Player};
+use crate::run::{DONE_MARK, Run};
+use crate::workload::{self};
 
 const THREADS_MIN: u64 = 2;
 const THREADS_MAX: u64 = 8;
@@ -63,7 +65,7 @@ pub(crate) fn threads(run: &Run) -> (usize, usize) {
 /// Makes the directories.
 pub(crate) fn prepare(fs: &Fs, run: &Run) -> Result<()> {
     for thread in 0..threads(run).0 {
-        match Player::new(fs).apply(&Op::Mkdir { path: dir(thread) }) {
+        match Player::new(fs).apply(&Op::mkdir(dir(thread))) {
             // It may be a subvolume.
             Ok(()) | Err(Error::Exists) => {}
             Err(error) => return Err(error.into()),
@@ -74,7 +76,7 @@ pub(crate) fn prepare(fs: &Fs, run: &Run) -> Result<()> {
 
 /// Lets all threads work; gives what each did.
 /// Also, how many operations found no space, and what became of atomic groups.
-pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(Vec<History>, usize, desk::Counts)> {
+pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(Vec<History>, usize, Counts)> {
     let (in_place, is_full) = (run.may_write_in_place(), run.is_full());
     let refused = AtomicUsize::new(0);
     let refused = is_full.then_some(&refused);
@@ -94,7 +96,7 @@ pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(Vec<
             .collect();
         let join =
             |worker: std::thread::ScopedJoinHandle<'_, _>| worker.join().map_err(|_| anyhow!("a thread panicked"))?;
-        let (mut histories, mut groups) = (Vec::new(), desk::Counts::default());
+        let (mut histories, mut groups) = (Vec::new(), Counts::default());
         for worker in workers {
             let (history, counts) = join(worker)?;
             histories.push(history);
@@ -109,22 +111,13 @@ pub(crate) fn play(fs: &Fs, rng: &mut Rng, run: &Run, log: &Log) -> Result<(Vec<
 }
 
 /// `refused` counts what finds no space; without it that is a fault.
-fn play_one(
-    fs: &Fs,
-    thread: usize,
-    ops: &[Op],
-    log: &Log,
-    refused: Option<&AtomicUsize>,
-) -> Result<(History, desk::Counts)> {
+fn play_one(fs: &Fs, thread: usize, ops: &[Op], log: &Log, refused: Option<&AtomicUsize>) -> Result<(History, Counts)> {
     let root: NodeId = match fs.lookup(&ROOT, NodeId::ROOT, dir(thread).as_bytes())? {
         Lookup::Found(entry) => entry.node,
         Lookup::Absent { .. } => bail!("{} is missing", dir(thread)),
     };
     let desk = Desk::default();
-    let player = Player {
-        root,
-        ..Player::with_desk(fs, &desk)
-    };
+    let player = Player::with_desk(fs, &desk).below(root);
     let first = tree::take_below(fs, root, "")?;
     let ino = first[""].ino;
     let mut history = History::new(&first);
@@ -137,9 +130,9 @@ fn play_one(
         } else if let Err(error) = result
             && !workload::is_outcome(error)
         {
-            bail!("{op:?} in {} on a healthy device: {error}", dir(thread));
+            bail!("`{op}` in {} on a healthy device: {error}", dir(thread));
         }
-        let state = tree::take_below(fs, root, "").with_context(|| format!("after {op:?}"))?;
+        let state = tree::take_below(fs, root, "").with_context(|| format!("after `{op}`"))?;
         let index = history.note(&state, None);
         unseen(op, &history, index, ino)?;
         promise(op, result.is_ok(), &mut history, index, ino);

@@ -10,16 +10,19 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use cowshed_device_sim::{Log, Rng};
+use cowshed_model::script::{Op, Scope};
+use cowshed_model::tree::{self, Tree};
 use cowshed_vfs::{Error, FileSystem as _, Handle, NodeId};
 
 use crate::beside;
-use crate::power::{Run, SYNC_MARK, promise, unseen};
+use crate::noted::{promise, unseen};
 use crate::promise::{History, Promise};
+use crate::rig::Player;
 use crate::rig::{Fs, ROOT};
+use crate::run::{Run, SYNC_MARK};
 use crate::several;
 use crate::snapshots;
-use crate::tree::{self, Tree};
-use crate::workload::{self, Op, Player, Scope};
+use crate::workload::{self};
 
 /// A sync takes no longer.
 const TOLD_MAX: Duration = Duration::from_secs(120);
@@ -110,7 +113,7 @@ impl<'w> Work<'w> {
         if let Err(error) = result
             && !workload::is_outcome(error)
         {
-            bail!("{op:?} on a healthy device: {error}");
+            bail!("`{op}` on a healthy device: {error}");
         }
         let index = self.note(&mut noted)?;
         unseen(op, &noted.promised, index, self.root)?;

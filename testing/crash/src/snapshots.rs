@@ -8,10 +8,11 @@ use anyhow::Result;
 use cowshed_device::MemDevice;
 use cowshed_device_sim::Rng;
 use cowshed_harness::KernelVolume;
+use cowshed_model::script::Op;
 
 use crate::image::load_image;
+use crate::rig::Player;
 use crate::rig::{Devices, Fs};
-use crate::workload::{Op, Player};
 
 const SNAPSHOT: &str = "snap";
 /// Enough small ones that the tree has several leaves.
@@ -22,13 +23,8 @@ const REWRITTEN: &str = "shared";
 /// What is to be shared.
 pub(crate) fn prepare(fs: &Fs) -> Result<()> {
     let player = Player::new(fs);
-    let write = |path: String, len, fill| Op::Write {
-        path,
-        offset: 0,
-        len,
-        fill,
-    };
-    player.apply(&Op::Mkdir { path: "many".into() })?;
+    let write = |path: String, len, fill| Op::write(path, 0, len, fill);
+    player.apply(&Op::mkdir("many"))?;
     for n in 0..FILES {
         player.apply(&write(format!("many/{n}"), 100 + 37 * n as usize, n))?;
     }

@@ -2,10 +2,14 @@
 
 use btrfs_format::TreeId;
 use cowshed_crash::discards::Discards;
-use cowshed_crash::power::{self, Run, Threads};
+use cowshed_crash::power::{self};
+use cowshed_crash::rig::Player;
 use cowshed_crash::rig::{self, Layout};
-use cowshed_crash::workload::{self, Mix, Op, Player};
+use cowshed_crash::run::Run;
+use cowshed_crash::threads::Threads;
+use cowshed_crash::workload::Mix;
 use cowshed_device::BlockDevice;
+use cowshed_model::script::{self, Op, Prealloc};
 
 /// A file and a clone of its first block in a subvolume, both synced: two logs with checksums from the same address on, of which
 /// one has more. The checker took those of the shorter for all there are.
@@ -28,17 +32,8 @@ fn a_clone_of_a_part_in_another_subvolume_is_logged_beside_the_whole() {
     };
     let fsync = |path: &str| Op::Fsync { path: path.into() };
     let ops = vec![
-        Op::Write {
-            path: "whole".into(),
-            offset: 0,
-            len: 131_072,
-            fill: 1,
-        },
-        Op::Clone {
-            from: "whole".into(),
-            to: "s/part".into(),
-            len: 4096,
-        },
+        Op::write("whole", 0, 131_072, 1),
+        Op::copy("whole", 0, "s/part", 0, 4096),
         fsync("whole"),
         fsync("s/part"),
     ];
@@ -56,27 +51,12 @@ fn data_behind_the_checksums_of_another_log_is_compared() {
     let path = || String::from("whole");
     let fsync = |path: &str| Op::Fsync { path: path.into() };
     let ops = [
-        Op::Write {
-            path: path(),
-            offset: 0,
-            len: 32 * BLOCK,
-            fill: 1,
-        },
+        Op::write(path(), 0, 32 * BLOCK, 1),
         fsync("whole"),
-        Op::CloneRange {
-            from: path(),
-            from_offset: BLOCK as u64,
-            to: "s/part".into(),
-            to_offset: 0,
-            len: BLOCK as u64,
-        },
+        Op::clone_range(path(), BLOCK as u64, "s/part", 0, BLOCK as u64),
         fsync("s/part"),
         // The checksums of all of it stay in its log.
-        Op::Punch {
-            path: path(),
-            offset: BLOCK as u64,
-            len: BLOCK as u64,
-        },
+        Op::fallocate(Prealloc::Punch, path(), BLOCK as u64, BLOCK as u64),
         fsync("whole"),
     ];
     let devices = rig::make_with(Layout::Single, 16384, [0x71; 16], false, &[(TreeId::FS, "s")]).unwrap();
@@ -84,13 +64,13 @@ fn data_behind_the_checksums_of_another_log_is_compared() {
     let committed = fs.mount().store().txn().committed();
     for op in &ops {
         Player::new(&fs).apply(op).unwrap();
-        assert_eq!(fs.mount().store().txn().committed(), committed, "{op:?} is in the log");
+        assert_eq!(fs.mount().store().txn().committed(), committed, "`{op}` is in the log");
     }
     let crashed = rig::snapshots(&devices);
     rig::abandon(fs);
     rig::check_clean(&rig::shared(&crashed)).unwrap();
 
-    let content = workload::bytes(1, 32 * BLOCK);
+    let content = script::bytes(1, 32 * BLOCK);
     for block in [0, 2, 3, 16, 31] {
         let device = crashed[0].snapshot();
         let want = &content[block * BLOCK..][..BLOCK];

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use cowshed_crash::rig::Player;
 use cowshed_crash::rig::{self, Devices, Fs, Layout, ROOT};
-use cowshed_crash::tree;
-use cowshed_crash::workload::{Op, Player};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{CrashImages, Options};
 use cowshed_device_sim::{Fault, FaultKind, FaultPlan, FaultyDevice, Log, On};
+use cowshed_model::script::Op;
+use cowshed_model::tree;
 use cowshed_vfs::{Error, FileSystem as _, NodeId, SetAttr};
 
 fn mounted() -> (Devices, FaultPlan, Fs) {
@@ -23,12 +24,7 @@ fn mounted_with(tree_log: bool) -> (Devices, FaultPlan, Fs) {
 }
 
 fn write(path: &str, len: usize) -> Op {
-    Op::Write {
-        path: path.into(),
-        offset: 0,
-        len,
-        fill: 1,
-    }
+    Op::write(path, 0, len, 1)
 }
 
 /// The next write fails, and its repetition, too.
@@ -50,7 +46,7 @@ fn a_file_that_cannot_be_written_does_not_keep_others_from_the_disk() {
     for by_unmount in [false, true] {
         let (devices, plan, fs) = mounted();
         let player = Player::new(&fs);
-        player.apply(&Op::Mkdir { path: "d".into() }).unwrap();
+        player.apply(&Op::mkdir("d")).unwrap();
         player.apply(&write("d/lost", 8192)).unwrap();
         fail_next_write(&plan);
         if by_unmount {
@@ -71,7 +67,7 @@ fn lost_data_leaves_the_size_that_the_mount_shows() {
     let player = Player::new(&fs);
     player.apply(&write("f", 20000)).unwrap();
     fail_next_write(&plan);
-    let fsync = Op::Fsync { path: "f".into() };
+    let fsync = Op::fsync("f");
     assert_eq!(player.apply(&fsync), Err(Error::Io));
     assert_eq!(player.apply(&fsync), Ok(()));
     let live = tree::take(&fs).unwrap();
@@ -87,7 +83,7 @@ fn after_the_end_of_a_mount_nothing_is_accepted() {
     player.apply(&write("f", 10)).unwrap();
     fs.destroy();
     let before = names_on(&devices);
-    assert_eq!(player.apply(&Op::Mkdir { path: "late".into() }), Err(Error::ReadOnly));
+    assert_eq!(player.apply(&Op::mkdir("late")), Err(Error::ReadOnly));
     let chmod = SetAttr {
         perm: Some(0o700),
         ..SetAttr::default()
@@ -105,17 +101,10 @@ fn about_to_log() -> (Devices, FaultPlan, Fs) {
     let player = Player::new(&fs);
     player.apply(&write("f", 5000)).unwrap();
     player.apply(&Op::Sync).unwrap();
-    let chmod = Op::Chmod {
-        path: "f".into(),
-        perm: 0o751,
-    };
+    let chmod = Op::chmod("f", 0o751);
     player.apply(&chmod).unwrap();
     plan.clear();
     (devices, plan, fs)
-}
-
-fn fsync(path: &str) -> Op {
-    Op::Fsync { path: path.into() }
 }
 
 /// What the log would have said, the commit says, too.
@@ -126,14 +115,14 @@ fn a_log_that_cannot_be_written_becomes_a_commit() {
     let before = (fs.mount().store().txn().committed(), fs.mount().log_stats());
     // Its blocks are the first that is written: both copies, and their repetitions.
     (0..4).for_each(|nth| plan.add(Fault::error(On::Write, nth)));
-    assert_eq!(player.apply(&fsync("f")), Ok(()));
+    assert_eq!(player.apply(&Op::fsync("f")), Ok(()));
     assert_eq!(plan.counts().faults, 4);
     let after = (fs.mount().store().txn().committed(), fs.mount().log_stats());
     assert_eq!(after.1.failed, before.1.failed + 1, "it was to be a log");
     assert_eq!(after.0.get(), before.0.get() + 1, "it became a commit");
     assert!(!fs.mount().store().txn().is_aborted());
     player.apply(&write("more", 10)).unwrap();
-    player.apply(&fsync("more")).unwrap();
+    player.apply(&Op::fsync("more")).unwrap();
     let live = tree::take(&fs).unwrap();
     rig::abandon(fs);
     let cold = tree::take(&rig::mount(rig::shared(&devices)).unwrap()).unwrap();
@@ -149,11 +138,11 @@ fn a_barrier_of_a_log_that_fails_makes_the_mount_read_only() {
     let player = Player::new(&fs);
     let committed = fs.mount().store().txn().committed();
     plan.add(Fault::error(On::Flush, 0));
-    assert_eq!(player.apply(&fsync("f")), Err(Error::Io));
+    assert_eq!(player.apply(&Op::fsync("f")), Err(Error::Io));
     assert_eq!(plan.counts().faults, 1);
     assert!(fs.mount().store().txn().is_aborted());
-    assert!(player.apply(&fsync("f")).is_err());
-    assert_eq!(player.apply(&Op::Mkdir { path: "d".into() }), Err(Error::ReadOnly));
+    assert!(player.apply(&Op::fsync("f")).is_err());
+    assert_eq!(player.apply(&Op::mkdir("d")), Err(Error::ReadOnly));
     assert_eq!(fs.mount().store().txn().committed(), committed);
     rig::abandon(fs);
     let (generation, has_log) = rig::state(rig::shared(&devices)).unwrap();
@@ -177,7 +166,7 @@ fn a_superblock_of_a_commit_that_is_torn_takes_no_log_with_it() {
     }
     player.apply(&Op::Sync).unwrap();
     player.apply(&write("f", 9000)).unwrap();
-    player.apply(&fsync("f")).unwrap();
+    player.apply(&Op::fsync("f")).unwrap();
     let synced = tree::take(&fs).unwrap()["f"].clone();
     let base: MemDevice = devices[0].snapshot();
     log.take();

@@ -1,10 +1,13 @@
 //! Histories of names that were found wrong once, step by step.
 
 use cowshed_crash::discards::Discards;
-use cowshed_crash::power::{self, Run, Threads};
+use cowshed_crash::power::{self};
 use cowshed_crash::rig::Layout;
-use cowshed_crash::workload::{Mix, Op};
+use cowshed_crash::run::Run;
+use cowshed_crash::threads::Threads;
+use cowshed_crash::workload::Mix;
 use cowshed_harness::tree::colliding_names;
+use cowshed_model::script::Op;
 
 fn run() -> Run {
     Run {
@@ -34,38 +37,27 @@ fn judge(ops: Vec<Op>) -> bool {
 }
 
 fn write(path: &str) -> Op {
-    Op::Write {
-        path: path.into(),
-        offset: 0,
-        len: 100,
-        fill: 1,
-    }
+    Op::write(path, 0, 100, 1)
 }
 fn link(from: &str, to: &str) -> Op {
-    Op::Link {
-        from: from.into(),
-        to: to.into(),
-    }
-}
-fn rename(from: &str, to: &str) -> Op {
-    Op::Rename {
-        from: from.into(),
-        to: to.into(),
-    }
+    Op::link(from, to)
 }
 fn unlink(path: &str) -> Op {
-    Op::Unlink { path: path.into() }
-}
-fn mkdir(path: &str) -> Op {
-    Op::Mkdir { path: path.into() }
+    Op::unlink(path)
 }
 fn fsync(path: &str) -> Op {
-    Op::Fsync { path: path.into() }
+    Op::fsync(path)
 }
 
 /// A file of the names `x/one`, `y/two` and `y/three`, and others. (The run before used the first letters.)
 fn three_names() -> Vec<Op> {
-    let mut ops = vec![mkdir("x"), mkdir("y"), write("x/one"), write("other"), write("y/other")];
+    let mut ops = vec![
+        Op::mkdir("x"),
+        Op::mkdir("y"),
+        write("x/one"),
+        write("other"),
+        write("y/other"),
+    ];
     ops.extend([link("x/one", "y/two"), link("x/one", "y/three"), Op::Sync]);
     ops
 }
@@ -87,7 +79,7 @@ fn a_dead_file_keeps_none_of_its_names() {
     let replaced = [
         unlink("x/one"),
         unlink("y/two"),
-        rename("y/other", "y/three"),
+        Op::rename("y/other", "y/three"),
         fsync("y/three"),
     ];
     judge([three_names(), replaced.into()].concat());
@@ -96,13 +88,13 @@ fn a_dead_file_keeps_none_of_its_names() {
 /// Whose names all were in directories that are synced is gone, and so is who had one name: logs say it.
 #[test]
 fn a_dead_file_of_one_name_or_one_directory_is_no_reason_to_commit() {
-    let start = vec![mkdir("x"), write("x/a"), link("x/a", "x/b"), write("old"), Op::Sync];
+    let start = vec![Op::mkdir("x"), write("x/a"), link("x/a", "x/b"), write("old"), Op::Sync];
     let both = [unlink("x/a"), unlink("x/b"), write("x/b"), fsync("x")];
     assert!(judge([start.clone(), both.into()].concat()));
     let moved = [
-        rename("old", "old.1"),
+        Op::rename("old", "old.1"),
         write("new"),
-        rename("new", "old.1"),
+        Op::rename("new", "old.1"),
         fsync("old.1"),
     ];
     assert!(judge([start, moved.into()].concat()));
@@ -118,7 +110,7 @@ fn names_of_one_hash_that_come_and_go_fit_a_leaf_after_a_crash() {
         .collect();
     // An item of 4 KiB has 18 of them.
     for (committed, gone, new, logs) in [(18, 3, 3, false), (6, 5, 17, true), (4, 2, 4, true)] {
-        let mut ops = vec![mkdir("x"), write("other")];
+        let mut ops = vec![Op::mkdir("x"), write("other")];
         ops.extend(names[..committed].iter().map(|name| write(name)));
         ops.push(Op::Sync);
         ops.extend(names[..gone].iter().map(|name| unlink(name)));

@@ -1,7 +1,7 @@
 //! The judge of promises, judged: each kind of lie is found, and what is allowed passes.
 
 use cowshed_crash::promise::{History, Promise};
-use cowshed_crash::tree::{Node, Tree};
+use cowshed_model::tree::{Node, Tree};
 use cowshed_vfs::FileKind;
 
 const ROOT: u64 = 256;

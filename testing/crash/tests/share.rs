@@ -5,13 +5,16 @@ use std::sync::Arc;
 use cowshed_btrfs::compression::compress::CompressPolicy;
 use cowshed_crash::barriers::Barrier;
 use cowshed_crash::discards::Discards;
-use cowshed_crash::power::{self, Judged, Recording, Run, Threads};
+use cowshed_crash::power::{self, Judged, Recording};
 use cowshed_crash::rig::{self, Layout};
-use cowshed_crash::tree::NOCOW;
-use cowshed_crash::workload::{Mix, Op};
-use cowshed_crash::{compressed, desk, discards, faults, kernel, load_image};
+use cowshed_crash::run::Run;
+use cowshed_crash::threads::Threads;
+use cowshed_crash::workload::Mix;
+use cowshed_crash::{compressed, discards, faults, kernel, load_image};
 use cowshed_device::BlockDevice;
 use cowshed_harness::Keep;
+use cowshed_model::script::{Counts, Op};
+use cowshed_model::tree::NOCOW;
 
 /// Gives the number of operations that found no space.
 fn judge_some(run: Run, images_max: u64, by_kernel: u64) -> usize {
@@ -211,7 +214,7 @@ fn crash_images_with_groups_open_have_all_of_each_or_nothing() {
     } else {
         0
     };
-    let (mut groups, mut open) = (desk::Counts::default(), 0);
+    let (mut groups, mut open) = (Counts::default(), 0);
     let threads = [
         Threads::One,
         Threads::Several,
@@ -220,7 +223,7 @@ fn crash_images_with_groups_open_have_all_of_each_or_nothing() {
         Threads::Committer,
     ];
     for (seed, threads) in (150..158).zip(threads.into_iter().cycle()) {
-        let mut of_run = desk::Counts::default();
+        let mut of_run = Counts::default();
         judge_some_and(
             run(seed, Layout::Dup, threads),
             60,
@@ -374,19 +377,11 @@ fn a_missing_barrier_of_a_log_is_found() {
 #[test]
 fn a_missing_barrier_of_data_in_place_is_found() {
     let path = || "database".to_owned();
-    let write = |offset, len, fill| Op::Write {
-        path: path(),
-        offset,
-        len,
-        fill,
-    };
-    let flags = Op::Flags {
-        path: path(),
-        flags: NOCOW,
-    };
+    let write = |offset, len, fill| Op::write(path(), offset, len, fill);
+    let flags = Op::flags(path(), NOCOW);
     let mut ops = vec![write(0, 0, 0), flags, write(0, 20_000, 1), Op::Sync];
     for n in 0..4 {
-        ops.extend([write(4096 * n, 4096, 2 + n), Op::Fdatasync { path: path() }]);
+        ops.extend([write(4096 * n, 4096, 2 + n), Op::fdatasync(path())]);
     }
     let run = run(5, Layout::Dup, Threads::One);
     says(&found_without(run, Some(ops), Barrier::Data), &BROKEN);

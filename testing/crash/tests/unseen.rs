@@ -1,10 +1,12 @@
 //! Operations of which nobody may see anything: that they do something at all, and that the judge looks.
 
 use cowshed_crash::compressed;
+use cowshed_crash::rig::Player;
 use cowshed_crash::rig::{self, Layout};
-use cowshed_crash::tree;
-use cowshed_crash::workload::{self, Mix, Op, Player};
+use cowshed_crash::workload::{self, Mix};
 use cowshed_device_sim::Rng;
+use cowshed_model::script::Op;
+use cowshed_model::tree;
 use cowshed_vfs::FileSystem as _;
 
 /// What they did in some runs.
@@ -40,7 +42,7 @@ fn run(seed: u64, done: &mut Done) {
         }
         if let Some(before) = before {
             let differences = tree::differences(&before, &tree::take(&fs).unwrap());
-            assert_eq!(differences, "", "seed {seed}, {op:?}");
+            assert_eq!(differences, "", "seed {seed}, `{op}`");
         }
     }
     let live = tree::take(&fs).unwrap();

@@ -143,6 +143,34 @@ pub fn dedupe_range(from: &File, from_offset: u64, to: &File, to_offset: u64, le
     }
 }
 
+// linux/fs.h
+const FICLONERANGE: libc::Ioctl = 0x4020_940D;
+
+/// `file_clone_range`
+#[repr(C)]
+struct CloneRange {
+    src_fd: i64,
+    src_offset: u64,
+    src_length: u64,
+    dest_offset: u64,
+}
+const _: () = assert!(size_of::<CloneRange>() == 32);
+
+/// FICLONERANGE: shares a range of a file with another, which is open for writing. A length of 0 is all to the end.
+pub fn clone_range(from: &File, from_offset: u64, to: &File, to_offset: u64, len_bytes: u64) -> io::Result<()> {
+    let range = CloneRange {
+        src_fd: from.as_raw_fd().into(),
+        src_offset: from_offset,
+        src_length: len_bytes,
+        dest_offset: to_offset,
+    };
+    // SAFETY: FICLONERANGE reads a `file_clone_range`.
+    match unsafe { libc::ioctl(to.as_raw_fd(), FICLONERANGE, &raw const range) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
 // linux/f2fs.h
 const F2FS_IOC_START_ATOMIC_WRITE: libc::Ioctl = 0xf501;
 const F2FS_IOC_COMMIT_ATOMIC_WRITE: libc::Ioctl = 0xf502;

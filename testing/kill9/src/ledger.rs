@@ -10,8 +10,8 @@ use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use cowshed_crash::tree::Tree;
-use cowshed_model::Dice;
+use cowshed_model::Rng;
+use cowshed_model::tree::Tree;
 
 /// The directory, at the top of the volume.
 pub const DIR: &str = "ledger";
@@ -43,7 +43,7 @@ fn record(n: u64) -> Vec<u8> {
 }
 
 fn state(n: u64) -> Vec<u8> {
-    let mut dice = Dice::new(n);
+    let mut dice = Rng::new(n);
     let mut out = n.to_le_bytes().to_vec();
     let len = dice.below(STATE_BYTES_MAX);
     out.extend((0..len).map(|_| dice.below(256) as u8));
@@ -52,7 +52,7 @@ fn state(n: u64) -> Vec<u8> {
 
 impl Ledger {
     /// Works below the root until the mount fails; an error if it does so in any other way than by being gone.
-    pub fn work(&mut self, root: &Path, dice: &mut Dice) -> Result<()> {
+    pub fn work(&mut self, root: &Path, dice: &mut Rng) -> Result<()> {
         let dir = root.join(DIR);
         let made = std::fs::create_dir(&dir).or_else(|e| match e.kind() {
             ErrorKind::AlreadyExists => Ok(()),
@@ -112,7 +112,7 @@ impl Ledger {
         Ok(())
     }
 
-    fn come_or_go(&mut self, dir: &Path, dice: &mut Dice) -> std::io::Result<()> {
+    fn come_or_go(&mut self, dir: &Path, dice: &mut Rng) -> std::io::Result<()> {
         let name = format!("file-{}", dice.below(FILES));
         let path: PathBuf = dir.join(&name);
         let comes = self.files.get(&name) != Some(&Some(true));

@@ -18,7 +18,6 @@ pub mod ledger;
 pub mod load;
 pub mod loader;
 pub mod rounds;
-pub mod scan;
 pub mod sqlite;
 mod tides;
 mod verify;

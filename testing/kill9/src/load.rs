@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use cowshed_crash::load_image;
 use cowshed_harness::{Keep, limit, scratch_dir};
 use cowshed_logcases::roads;
-use cowshed_model::Dice;
+use cowshed_model::Rng;
 
 use crate::daemon::{Daemon, run as command};
 use crate::ledger::Ledger;
@@ -56,7 +56,7 @@ pub fn run(config: &Config, load: Load, options: &str) -> Result<String> {
             Some(volume) => volume,
             None => volume.insert(Volume::new(config, load, nodes)?),
         };
-        let mut dice = Dice::new(config.seed.wrapping_mul(1_000_003).wrapping_add(round));
+        let mut dice = Rng::new(config.seed.wrapping_mul(1_000_003).wrapping_add(round));
         let before = volume.steps();
         let has_log = volume
             .round(config, load, options, &mut dice)
@@ -116,7 +116,7 @@ impl Volume {
     }
 
     /// Load, kill, judgement. Was there a log?
-    fn round(&mut self, config: &Config, load: Load, options: &str, dice: &mut Dice) -> Result<bool> {
+    fn round(&mut self, config: &Config, load: Load, options: &str, dice: &mut Rng) -> Result<bool> {
         let (image, fuse, log) = (self.path("image"), self.path("fuse"), self.path("log"));
         let options = match options {
             "" => "noatime".to_owned(),
@@ -138,7 +138,7 @@ impl Volume {
             }
             Load::Tides => {
                 self.ledger.recover(&fuse)?;
-                let (seed, full) = (dice.roll(), &self.full);
+                let (seed, full) = (dice.next_u64(), &self.full);
                 let ledger = Mutex::new((&mut self.ledger, dice));
                 work_and_kill(&mut daemon, delay, |root| {
                     std::thread::scope(|scope| {

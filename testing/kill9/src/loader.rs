@@ -362,10 +362,7 @@ fn timespec(touch: Touch) -> Timespec {
 /// What reaches the file system of what a caller asks: directories are not made with set-id bits.
 fn as_linux_does(op: Op) -> Op {
     match op {
-        Op::Mkdir { place, perm } => Op::Mkdir {
-            place,
-            perm: perm & 0o1777,
-        },
+        Op::Mkdir { place, perm } => Op::mkdir(place, perm & 0o1777),
         op => op,
     }
 }

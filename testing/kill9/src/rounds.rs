@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_harness::{Keep, KernelMount, LoopDevice, progs, run as run_program, scratch_dir};
-use cowshed_model::{Dice, Model, Name};
+use cowshed_model::tree::{Tree, take_mount};
+use cowshed_model::{Model, Name, Rng, pick};
 
 use crate::daemon::{Daemon, run as command};
 use crate::history::{History, NOW};
 use crate::loader::{End, Loader};
-use crate::scan::Scan;
 use crate::verify::verify;
 
 /// A directory that another thread works in; it is not compared.
@@ -123,13 +123,16 @@ impl Stable {
     }
 
     fn round(&mut self, config: &Config, seed: u64, summary: &mut Summary) -> Result<()> {
-        let mut dice = Dice::new(seed);
+        let mut dice = Rng::new(seed);
         // Without logs a crash leaves a commit, and the whole tree is known.
-        let options = *dice.pick(&[
-            "noatime,notreelog",
-            "noatime,notreelog,commit=1",
-            "noatime,notreelog,commit=1,max_memory=16m",
-        ]);
+        let options = *pick(
+            &mut dice,
+            &[
+                "noatime,notreelog",
+                "noatime,notreelog,commit=1",
+                "noatime,notreelog,commit=1,max_memory=16m",
+            ],
+        );
         let mut daemon = Daemon::start(
             &config.cowshed,
             &self.path("image"),
@@ -164,7 +167,7 @@ impl Stable {
     }
 
     /// The judges, in order; the model becomes what is on disk.
-    fn judge(&mut self, history: &History, dice: &mut Dice) -> Result<usize> {
+    fn judge(&mut self, history: &History, dice: &mut Rng) -> Result<usize> {
         let image = self.path("image");
         self.check(&image).context("after the kill")?;
         // Read-only leaves orphans to us; read-write lets the kernel do what it does after a crash.
@@ -178,14 +181,14 @@ impl Stable {
         Ok(verdict.point)
     }
 
-    fn scan(&self, image: &Path, how: &str) -> Result<Scan> {
+    fn scan(&self, image: &Path, how: &str) -> Result<Tree> {
         let device = LoopDevice::attach(image)?;
         let mount = KernelMount::new("btrfs", &[device.path()], &self.path("kernel"), how)?;
-        let scan = Scan::of(mount.dir(), NOISE);
-        let noise = read_all(&mount.dir().join(NOISE));
+        let found = take_mount(mount.dir());
         mount.unmount()?;
-        noise.context("reading the noise")?;
-        scan
+        let mut found = found?;
+        found.retain(|path, _| path.split('/').next() != Some(NOISE));
+        Ok(found)
     }
 
     fn check(&self, image: &Path) -> Result<()> {
@@ -216,16 +219,6 @@ fn keep_trace(history: &History) -> String {
         Ok(()) => format!("the operations of the round are in {}", path.display()),
         Err(e) => format!("the operations of the round could not be kept: {e}"),
     }
-}
-
-fn read_all(dir: &Path) -> Result<()> {
-    let Ok(entries) = std::fs::read_dir(dir) else {
-        return Ok(());
-    };
-    for entry in entries {
-        std::fs::read(entry?.path())?;
-    }
-    Ok(())
 }
 
 /// Loads the mount until its process is killed.
@@ -267,7 +260,7 @@ fn work_and_kill(
 
 /// Makes, rewrites, syncs and removes files until it fails.
 fn make_noise(dir: &Path, seed: u64) {
-    let mut dice = Dice::new(!seed);
+    let mut dice = Rng::new(!seed);
     let _ = std::fs::create_dir(dir);
     loop {
         let path = dir.join(format!("noise-{}", dice.below(40)));

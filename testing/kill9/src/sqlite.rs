@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
-use cowshed_crash::tree::Tree;
 use cowshed_harness::limit;
+use cowshed_model::tree::Tree;
 
 use crate::daemon::run;
 

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use cowshed_model::Dice;
+use cowshed_model::Rng;
 
 use crate::ledger::is_gone;
 
@@ -23,14 +23,14 @@ const KEPT_ONE_IN: u64 = 10;
 /// Works below the root until the mount fails; an error if it does so in any other way than by being gone. Gives how often the
 /// volume was full.
 pub fn work(root: &Path, seed: u64) -> Result<u64> {
-    let (mut dice, mut full) = (Dice::new(!seed), 0);
+    let (mut dice, mut full) = (Rng::new(!seed), 0);
     match tides(&root.join(DIR), &mut dice, &mut full) {
         Err(error) if !is_gone(&error) => Err(error).context("the tides"),
         _ => Ok(full),
     }
 }
 
-fn tides(dir: &Path, dice: &mut Dice, full: &mut u64) -> io::Result<()> {
+fn tides(dir: &Path, dice: &mut Rng, full: &mut u64) -> io::Result<()> {
     loop {
         let bytes = if dice.one_in(2) { FILE_BYTES } else { SMALL_BYTES };
         // The volume may be full of what an earlier round has left.
@@ -44,10 +44,10 @@ fn tides(dir: &Path, dice: &mut Dice, full: &mut u64) -> io::Result<()> {
 }
 
 /// Is the volume full?
-fn rise(dir: &Path, bytes: usize, dice: &mut Dice) -> io::Result<bool> {
+fn rise(dir: &Path, bytes: usize, dice: &mut Rng) -> io::Result<bool> {
     for _ in 0..FILES_MAX {
-        let path = dir.join(format!("{bytes}-{:016x}", dice.roll()));
-        let content = vec![dice.roll() as u8; bytes];
+        let path = dir.join(format!("{bytes}-{:016x}", dice.next_u64()));
+        let content = vec![dice.next_u64() as u8; bytes];
         match File::create(&path).and_then(|mut file| file.write_all(&content)) {
             Err(error) if error.kind() == ErrorKind::StorageFull => return Ok(true),
             other => other?,
@@ -57,7 +57,7 @@ fn rise(dir: &Path, bytes: usize, dice: &mut Dice) -> io::Result<bool> {
 }
 
 /// To delete must be possible.
-fn ebb(dir: &Path, dice: &mut Dice) -> io::Result<()> {
+fn ebb(dir: &Path, dice: &mut Rng) -> io::Result<()> {
     let paths: Vec<PathBuf> = match fs::read_dir(dir) {
         Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

@@ -4,13 +4,15 @@
 //! to the model's at one point. Data may be written earlier or later than its names, block by block: each block of a
 //! file must be one of the versions that it had since the file's content was acknowledged for the last time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail, ensure};
+use cowshed_model::tree::{self, Tree, of_model};
 use cowshed_model::{BLOCK_BYTES, Body, Content, Id, Model};
+use cowshed_vfs::{FileKind, Timestamp};
 
 use crate::history::{History, NOW};
-use crate::scan::{self, Scan, Tree};
 
 /// What the volume is like, found out.
 pub struct Verdict {
@@ -21,10 +23,11 @@ pub struct Verdict {
 }
 
 /// Finds the point. Fails where there is none, or where a file's content never was so.
-pub fn verify(history: &History, scan: &Scan) -> Result<Verdict> {
+pub fn verify(history: &History, found: &Tree) -> Result<Verdict> {
+    let names = comparable(found.clone());
     let mut model = history.base.clone();
     let mut versions = Versions::new(&model);
-    let mut found = None;
+    let mut at_point = None;
     let mut nearest: Option<(usize, Vec<String>)> = None;
     for point in 0..=history.ops.len() {
         if point > 0 {
@@ -37,32 +40,81 @@ pub fn verify(history: &History, scan: &Scan) -> Result<Verdict> {
             let made = model.ids().max().filter(|id| Some(*id) != newest);
             versions.note(&model, point, before.into_iter().chain(after).chain(made));
         }
-        if point < history.floor || found.is_some() {
+        if point < history.floor || at_point.is_some() {
             continue;
         }
-        let (tree, files) = scan::of_model(&model);
-        if tree == scan.tree {
-            found = Some((point, model.clone(), files));
+        let (tree, ids) = of_model(&model);
+        let tree = comparable(tree);
+        if tree == names {
+            at_point = Some((point, model.clone(), ids));
             continue;
         }
-        let differences = scan::differences(&scan.tree, &tree);
+        let differences = tree::all_differences(&tree, &names);
         if nearest.as_ref().is_none_or(|(_, d)| differences.len() < d.len()) {
             nearest = Some((point, differences));
         }
     }
-    let Some((point, mut model, files)) = found else {
-        bail!(no_point(history, nearest, &scan.tree))
+    let Some((point, mut model, ids)) = at_point else {
+        bail!(no_point(history, nearest, found))
     };
-    for (path, id) in files {
-        let content = scan.contents.get(&path).ok_or_else(|| anyhow!("no content was read"))?;
+    // Each file once, by one of its names.
+    let files: BTreeMap<Id, String> = ids.into_iter().map(|(path, id)| (id, path)).collect();
+    for (id, path) in files {
+        if !matches!(model.node(id).body, Body::File(_)) {
+            continue;
+        }
+        let content = &content_of(&found[&path].content);
         let floor = history.content_floor.get(&id).copied().unwrap_or(0);
-        versions
-            .check(id, floor, content)
-            .map_err(|e| e.context(String::from_utf8_lossy(&path).into_owned()))?;
+        versions.check(id, floor, content).map_err(|e| e.context(path))?;
         model.set_content(id, content.clone());
     }
     model.close_all();
     Ok(Verdict { model, point })
+}
+
+/// What is compared of names and attributes: not the contents of files, nor times. Inode numbers differ from the model's:
+/// what is compared is which names lead to the same inode.
+fn comparable(tree: Tree) -> Tree {
+    // The number of a subvolume's root; inodes of two subvolumes may have the same number.
+    const SUBVOLUME_ROOT: u64 = 256;
+    let roots = tree.iter().filter(|(_, node)| node.ino == SUBVOLUME_ROOT);
+    let roots: Vec<String> = roots.map(|(path, _)| path.clone()).collect();
+    let is_below = |path: &str, root: &str| {
+        let rest = path.strip_prefix(root);
+        rest.is_some_and(|rest| rest.is_empty() || root.is_empty() || rest.starts_with('/'))
+    };
+    let mut first: HashMap<(Option<usize>, u64), u64> = HashMap::new();
+    let plain = |(number, (path, node)): (usize, (String, tree::Node))| {
+        // Those within others come behind them.
+        let subvolume = roots.iter().rposition(|root| is_below(&path, root));
+        let ino = *first.entry((subvolume, node.ino)).or_insert(number as u64);
+        let content = match node.kind {
+            FileKind::Regular => Arc::default(),
+            _ => node.content,
+        };
+        let node = tree::Node {
+            ino,
+            size_bytes: 0,
+            mtime: Timestamp::default(),
+            in_place: false,
+            content,
+            ..node
+        };
+        (path, node)
+    };
+    tree.into_iter().enumerate().map(plain).collect()
+}
+
+/// The blocks that hold anything but zeros.
+fn content_of(bytes: &[u8]) -> Content {
+    let mut content = Content::default();
+    for (number, block) in bytes.chunks(BLOCK_BYTES as usize).enumerate() {
+        if block.iter().any(|byte| *byte != 0) {
+            content.write(number as u64 * BLOCK_BYTES, block);
+        }
+    }
+    content.truncate(bytes.len() as u64);
+    content
 }
 
 fn no_point(history: &History, nearest: Option<(usize, Vec<String>)>, tree: &Tree) -> String {

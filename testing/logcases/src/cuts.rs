@@ -22,20 +22,20 @@ use cowshed_btrfs::EngineOptions;
 use cowshed_btrfs::Mount;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_crash::promise::History;
-use cowshed_crash::tree::{self, Tree};
 use cowshed_crash::workload::{self, Mix};
-use cowshed_crash::{chosen, kernel, load_image, power, rig};
+use cowshed_crash::{chosen, load_image, noted, rig};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_device_sim::crash::{self, CrashImage, CrashImages};
 use cowshed_device_sim::{Event, Log, Rng};
 use cowshed_harness::{Keep, KernelVolume, VolumeOptions};
-use cowshed_logreplay::judge as items;
+use cowshed_model::script::{MountPlayer, Op};
+use cowshed_model::tree::{self, Tree};
 use cowshed_runtime::FixedEnv;
 use cowshed_vfs::{FileKind, FileSystem as _, InitInfo};
 
-use crate::linux::Linux;
+use crate::items;
 use crate::recorder::Recorder;
-use crate::reverse::{is_safe, translate};
+use crate::reverse::is_safe;
 use crate::roads::{self, Crash};
 
 const DEVICE_BYTES: u64 = 256 << 20;
@@ -156,12 +156,12 @@ impl Recording {
         let base = recorder.content();
         recorder.log().take();
         let mount = recorder.mount(options.mount_options)?;
-        let mut history = History::new(&kernel::collect_mount(mount.dir())?);
+        let mut history = History::new(&tree::take_mount(mount.dir())?);
         let mut ops = workload::choose(&mut rng, Mix::Syncs, operations);
         ops.retain(|op| is_safe(op, options.node_bytes.unwrap_or(NODE_BYTES)));
         let mut told = vec!["the beginning".to_owned()];
         play(mount.dir(), &ops, |op, is_done| {
-            told.push(format!("{op:?}: {}", if is_done { "done" } else { "failed" }));
+            told.push(format!("`{op}`: {}", if is_done { "done" } else { "failed" }));
             note(&mut history, mount.dir(), op, is_done, recorder.log())
         })?;
         let events = recorder.log().take();
@@ -231,7 +231,7 @@ impl Recording {
         if to_kernel {
             let kernels = roads::kernel_replays(device).context("the kernel")?;
             roads::same(&kernels, &ours).context("the kernel (left) and we")?;
-            items::judge(&KernelVolume::from_memory(&[device.snapshot()])?).context("item by item")?;
+            items::judge::judge(&KernelVolume::from_memory(&[device.snapshot()])?).context("item by item")?;
         }
         Ok(has_log)
     }
@@ -281,25 +281,24 @@ fn look(device: &MemDevice) -> Result<Tree> {
     Ok(found)
 }
 
-fn play(dir: &Path, ops: &[workload::Op], mut after: impl FnMut(&workload::Op, bool) -> Result<()>) -> Result<()> {
-    let mut player = Linux::new(dir);
+fn play(dir: &Path, ops: &[Op], mut after: impl FnMut(&Op, bool) -> Result<()>) -> Result<()> {
+    let mut player = MountPlayer::new(dir);
     for op in ops {
         // Random names: that an operation fails is an answer, too.
-        let steps = translate(op);
-        let is_done = !steps.is_empty() && steps.iter().all(|step| player.apply(step).is_ok());
+        let is_done = player.apply(op).is_ok();
         after(op, is_done)?;
     }
     Ok(())
 }
 
 /// Notes the state after an operation and what it has promised.
-fn note(history: &mut History, dir: &Path, op: &workload::Op, is_done: bool, log: &Log) -> Result<()> {
-    let state = kernel::collect_mount(dir)?;
+fn note(history: &mut History, dir: &Path, op: &Op, is_done: bool, log: &Log) -> Result<()> {
+    let state = tree::take_mount(dir)?;
     let index = history.note(&state, None);
     // System calls follow symbolic links.
     let is_link = |path: &str| state.get(path).is_some_and(|node| node.kind == FileKind::Symlink);
     let is_another = op.synced().is_some_and(|(path, _)| is_link(path));
-    power::promise(op, is_done && !is_another, history, index, state[""].ino);
+    noted::promise(op, is_done && !is_another, history, index, state[""].ino);
     log.mark(index as u64);
     Ok(())
 }

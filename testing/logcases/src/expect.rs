@@ -21,10 +21,9 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use cowshed_crash::tree::{Node, Tree};
+use cowshed_model::script::short as content;
+use cowshed_model::tree::{Node, Tree};
 use cowshed_vfs::FileKind;
-
-use crate::content;
 
 /// Nothing where the tree is as one of the alternatives says, else why each is not met.
 pub fn check(alternatives: &[&str], found: &Tree) -> Result<()> {

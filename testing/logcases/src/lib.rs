@@ -9,18 +9,16 @@
 //! it does so on a recorded device ([`recorder`]): the power fails at each of its barriers, and what was not yet durable
 //! is lost, reordered or torn.
 //!
+//! In [`items`] the results of both replays of the kernel's logs are compared item by item.
+//!
 //! In [`random`] both write the same random scripts, and what their crashes leave is compared.
 //!
 //! The table stands in `docs/design/log-cases.md`, printed by [`doc`].
 
-pub mod content;
 pub mod cuts;
 pub mod doc;
 pub mod expect;
-pub mod linux;
-pub mod op;
-pub mod ours;
-mod print;
+pub mod items;
 pub mod random;
 pub mod recorder;
 pub mod reverse;

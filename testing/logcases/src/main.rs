@@ -9,7 +9,7 @@ use clap::Parser;
 use cowshed_harness::Keep;
 use cowshed_logcases::random::{self, known};
 use cowshed_logcases::roads::{self, Who};
-use cowshed_logcases::{Case, cuts, doc, reverse, table};
+use cowshed_logcases::{Case, cuts, doc, items, reverse, table};
 
 #[derive(Parser)]
 #[command(
@@ -46,6 +46,13 @@ struct Args {
     /// Instead: judge so many crash images of runs of the kernel on a recorded device, cut at its barriers
     #[arg(long)]
     cuts: Option<u64>,
+    /// Instead: so many random runs of the kernel with fsyncs; both replay what crashes leave, and the results are compared
+    /// item by item
+    #[arg(long)]
+    items: Option<u64>,
+    /// Of those: on this kind of volume alone, by its index
+    #[arg(long)]
+    volume: Option<usize>,
     /// With --random: the exceptions of docs/design/log-cases.md count, too
     #[arg(long)]
     without_exceptions: bool,
@@ -96,6 +103,19 @@ fn who(letters: &str) -> Vec<Who> {
         .collect()
 }
 
+/// The kernel's logs, item by item.
+fn replay_items(args: &Args, runs: u64) -> Result<()> {
+    let (volumes, keep) = (items::volumes(), Keep::new(args.keep.clone()));
+    let length = items::random::Length { images: 8, steps: 40 };
+    let mut with_log = 0;
+    for seed in args.seed..args.seed + runs {
+        let index = args.volume.unwrap_or(seed as usize % volumes.len());
+        with_log += items::random::run(seed, &volumes[index], length, &keep)?;
+        println!("seed {seed}: {with_log} logs so far");
+    }
+    Ok(())
+}
+
 /// The random sequences.
 fn play_random(args: &Args, started: Instant) -> Result<()> {
     let options = random::Options {
@@ -130,6 +150,9 @@ fn main() -> Result<()> {
     }
     let started = Instant::now();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    if let Some(runs) = args.items {
+        return replay_items(&args, runs);
+    }
     if let Some(images) = args.reverse {
         println!("{}", reverse::run(args.seed, images, &Keep::new(args.keep))?);
         return Ok(());

@@ -11,12 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result};
 use cowshed_crash::load_image;
-use cowshed_crash::workload::{self, Mix, Op as Random};
+use cowshed_crash::workload::{self, Mix};
 use cowshed_device_sim::Rng;
 use cowshed_harness::{Keep, KernelMount, KernelVolume, LoopDevice, VolumeOptions, threads};
+use cowshed_model::script::{MountPlayer, Op};
 
-use crate::linux::Linux;
-use crate::op::{How, Op, Prealloc};
 use crate::roads::{self, Crash};
 
 const OPERATIONS: usize = 80;
@@ -87,7 +86,7 @@ fn one_run(seed: u64, images: u64, keep: &Keep, report: &mut Report) -> Result<(
 }
 
 /// The kernel works on the image; gives the copies that were made meanwhile.
-fn write_and_cut(image: &Path, dir: &Path, ops: &[Random], rng: &mut Rng) -> Result<Vec<PathBuf>> {
+fn write_and_cut(image: &Path, dir: &Path, ops: &[Op], rng: &mut Rng) -> Result<Vec<PathBuf>> {
     let inner = dir.parent().context("no parent")?.join("inner");
     std::fs::create_dir(&inner)?;
     let device = LoopDevice::attach(image)?;
@@ -108,10 +107,10 @@ fn write_and_cut(image: &Path, dir: &Path, ops: &[Random], rng: &mut Rng) -> Res
         anyhow::Ok(())
     };
     threads::beside(cut_blindly, || {
-        let mut player = Linux::new(&inner);
-        for op in ops.iter().flat_map(translate) {
+        let mut player = MountPlayer::new(&inner);
+        for op in ops {
             // Random names: that an operation fails is an answer, too.
-            let _ = player.apply(&op);
+            let _ = player.apply(op);
             if op.is_promise() && rng.below(CUT_EVERY) == 0 {
                 cut()?;
             }
@@ -125,7 +124,7 @@ fn write_and_cut(image: &Path, dir: &Path, ops: &[Random], rng: &mut Rng) -> Res
 
 /// Replaying an item of names that is longer than half a leaf can hang the kernel (docs/design/log-tree.md, Long items): so
 /// long names are few, and none in small leaves.
-pub(crate) fn is_safe(op: &Random, node_bytes: u32) -> bool {
+pub(crate) fn is_safe(op: &Op, node_bytes: u32) -> bool {
     const LONG_BYTES: usize = 100;
     const LONG_NAMES_MAX: u64 = 12;
     let is_fine = |path: &String| {
@@ -136,116 +135,10 @@ pub(crate) fn is_safe(op: &Random, node_bytes: u32) -> bool {
     op.paths().iter().all(is_fine)
 }
 
-/// More than any file of these runs has.
-const ALL_BYTES: u64 = 16 << 20;
-
-/// A random operation as lines of a script, each of which needs those before it; none of what the kernel's btrfs does not have,
-/// nor of what scripts do not say.
-pub(crate) fn translate(op: &Random) -> Vec<Op> {
-    let one = match op.clone() {
-        Random::Swap { .. }
-        | Random::Group { .. }
-        | Random::Begin { .. }
-        | Random::Stage { .. }
-        | Random::End { .. }
-        | Random::Defrag { .. } => return Vec::new(),
-        Random::Tmpfile {
-            dir,
-            to,
-            len,
-            fill,
-            fsync,
-        } => return temporary(&dir, to, workload::bytes(fill, len), fsync),
-        Random::Flags { path, flags } => Op::Flags(path, flags),
-        Random::Write {
-            path,
-            offset,
-            len,
-            fill,
-        } => Op::Write(How::Plain, path, offset, workload::bytes(fill, len)),
-        Random::WriteSync {
-            path,
-            offset,
-            len,
-            fill,
-            data_only,
-        } => {
-            let how = if data_only { How::DataSync } else { How::Sync };
-            Op::Write(how, path, offset, workload::bytes(fill, len))
-        }
-        Random::Truncate { path, size_bytes } => Op::Truncate(path, size_bytes),
-        Random::Preallocate {
-            path,
-            offset,
-            len,
-            keep_size,
-        } => {
-            let how = if keep_size {
-                Prealloc::KeepSize
-            } else {
-                Prealloc::Extend
-            };
-            Op::Fallocate(how, path, offset, len)
-        }
-        Random::Zero { path, offset, len } => Op::Fallocate(Prealloc::Zero, path, offset, len),
-        Random::CloneRange {
-            from,
-            from_offset,
-            to,
-            to_offset,
-            len,
-        } => {
-            // Nothing means all to the end; what is beyond it is not there to be copied.
-            let len = if len == 0 { ALL_BYTES } else { len };
-            Op::Clone(from, from_offset, to, to_offset, len)
-        }
-        Random::Dedupe {
-            from,
-            from_offset,
-            to,
-            to_offset,
-            len,
-        } => Op::Dedupe(from, from_offset, to, to_offset, len),
-        Random::Punch { path, offset, len } => Op::Fallocate(Prealloc::Punch, path, offset, len),
-        Random::Clone { from, to, len } => Op::Clone(from, 0, to, 0, len),
-        Random::Rename { from, to } => Op::Rename(from, to),
-        Random::Exchange { from, to } => Op::Exchange(from, to),
-        Random::Link { from, to } => Op::Link(from, to),
-        Random::Unlink { path } => Op::Unlink(path),
-        Random::Symlink { path, target } => Op::Symlink(target, path),
-        Random::Mkdir { path } => Op::Mkdir(path),
-        Random::Rmdir { path } => Op::Rmdir(path),
-        Random::Chmod { path, perm } => Op::Chmod(path, perm),
-        Random::SetXattr { path, name, len, fill } => Op::SetXattr(path, name, workload::bytes(fill, len)),
-        Random::RemoveXattr { path, name } => Op::RemoveXattr(path, name),
-        Random::Fsync { path } => Op::Fsync(if path.is_empty() { ".".into() } else { path }),
-        Random::Fdatasync { path } => Op::Fdatasync(if path.is_empty() { ".".into() } else { path }),
-        Random::Sync => Op::Sync,
-    };
-    vec![one]
-}
-
-/// A file without a name that gets one in the end. It stays open until the next one of its kind, if it does not get it.
-fn temporary(dir: &str, to: String, content: Vec<u8>, fsync: bool) -> Vec<Op> {
-    const SLOT: &str = "@9";
-    let dir = match dir.trim_end_matches('/') {
-        "" => ".",
-        dir => dir,
-    };
-    let slot = || SLOT.to_owned();
-    let mut ops = vec![
-        Op::Tmpfile(slot(), dir.into()),
-        Op::Write(How::Plain, slot(), 0, content),
-    ];
-    ops.extend(fsync.then(|| Op::Fsync(slot())));
-    ops.extend([Op::Link(slot(), to), Op::Close(slot())]);
-    ops
-}
-
 #[cfg(test)]
 mod tests {
-    use cowshed_crash::tree::NOCOW;
     use cowshed_harness::need;
+    use cowshed_model::script;
 
     use super::*;
 
@@ -257,32 +150,23 @@ mod tests {
         }
         let volume = KernelVolume::make(&VolumeOptions::default()).unwrap();
         let mounted = volume.mount_with("noatime").unwrap();
-        let mut player = Linux::new(mounted.dir());
-        let tmpfile = |to: &str, fsync| Random::Tmpfile {
-            dir: "d/".into(),
-            to: to.into(),
-            len: 5000,
-            fill: 7,
-            fsync,
-        };
-        let flags = |path: &str, flags| Random::Flags {
-            path: path.into(),
-            flags,
-        };
-        let made = [Op::Mkdir("d".into()), Op::Create("e".into()), Op::Create("c".into())];
-        let random = [
-            tmpfile("f", true),
-            tmpfile("d/g", false),
-            flags("e", NOCOW),
-            flags("c", 4),
+        let mut player = MountPlayer::new(mounted.dir());
+        let lines = [
+            "mkdir d",
+            "create e",
+            "create c",
+            "temporary d/ f ~5000:7 fsync",
+            "temporary d/ d/g ~5000:7 -",
+            "flags e 800000",
+            "flags c 4",
         ];
-        for op in made.into_iter().chain(random.iter().flat_map(translate)) {
-            player.apply(&op).unwrap();
+        for line in lines {
+            player.apply(&Op::parse(line).unwrap()).unwrap();
         }
-        let tree = cowshed_crash::kernel::collect_mount(mounted.dir()).unwrap();
+        let tree = cowshed_model::tree::take_mount(mounted.dir()).unwrap();
         for name in ["f", "d/g"] {
             let node = &tree[name];
-            assert_eq!((node.nlink, &**node.content), (1, &*workload::bytes(7, 5000)), "{name}");
+            assert_eq!((node.nlink, &**node.content), (1, &*script::bytes(7, 5000)), "{name}");
         }
         assert!(tree["e"].in_place);
         assert_eq!(tree["c"].xattrs[&b"btrfs.compression"[..]], b"zlib");

@@ -10,16 +10,14 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use btrfs_format::Superblock;
 use btrfs_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use btrfs_store::volume::{OpenOptions, Volume};
-use cowshed_crash::rig::{self, Devices, Layout};
-use cowshed_crash::tree::{self, Tree};
+use cowshed_crash::rig::{self, Devices, Layout, Player};
 use cowshed_crash::{kernel, load_image};
 use cowshed_device::{BlockDevice, MemDevice};
 use cowshed_harness::{KernelVolume, VolumeOptions};
+use cowshed_model::script::{Desk, MountPlayer, Op};
+use cowshed_model::tree::{self, Tree};
 use cowshed_vfs::{FileKind, FileSystem as _, NodeId, Timestamp};
 
-use crate::linux::Linux;
-use crate::op::Op;
-use crate::ours::Ours;
 use crate::{Answer, Case, expect};
 
 /// Linux or Cowshed.
@@ -107,9 +105,9 @@ pub fn base_with_hole_items(nodesize_bytes: u32) -> Result<MemDevice> {
 pub fn kernel_writes(base: &MemDevice, ops: &[Op]) -> Result<Crash> {
     let volume = KernelVolume::from_memory(&[base.snapshot()])?;
     let mounted = volume.mount_with(KERNEL_OPTIONS)?;
-    let mut player = Linux::new(mounted.dir());
+    let mut player = MountPlayer::new(mounted.dir());
     for op in ops {
-        player.apply(op)?;
+        player.apply(op).with_context(|| format!("`{op}`"))?;
     }
     let device = load_image(volume.image())?;
     drop(player);
@@ -128,16 +126,16 @@ pub fn we_write(base: &MemDevice, case: &Case, tree_log: bool) -> Result<(Crash,
     };
     let devices: Devices = vec![Arc::new(device)];
     let fs = rig::mount_with(rig::shared(&devices), tree_log)?;
-    let mut player = Ours::new(&fs);
+    let desk = Desk::default();
+    let player = Player::with_desk(&fs, &desk);
     for op in setup {
-        player.apply(op)?;
+        player.apply(op).with_context(|| format!("`{op}`"))?;
     }
     let generation = superblock(devices[0].as_ref())?.generation.get();
     for op in ops {
-        player.apply(op)?;
+        player.apply(op).with_context(|| format!("`{op}`"))?;
     }
     let device = devices[0].snapshot();
-    drop(player);
     rig::abandon(fs);
     let crash = Crash::new(device)?;
     let answer = crash.answer(generation);
@@ -150,13 +148,13 @@ pub fn is_for_us(case: &Case) -> Result<bool> {
     let made: BTreeSet<&String> = ops
         .iter()
         .filter_map(|op| match op {
-            Op::Subvolume(path) => Some(path),
+            Op::Subvolume { path } => Some(path),
             _ => None,
         })
         .collect();
     Ok(!ops[setup..].iter().any(|op| match op {
         op if op.is_kernels() => true,
-        Op::Rename(from, _) => made.contains(from),
+        Op::Rename { from, .. } => made.contains(from),
         _ => false,
     }))
 }
@@ -164,9 +162,9 @@ pub fn is_for_us(case: &Case) -> Result<bool> {
 pub(crate) fn kernel_prepares(base: &MemDevice, ops: &[Op]) -> Result<MemDevice> {
     let volume = KernelVolume::from_memory(&[base.snapshot()])?;
     let mounted = volume.mount_with(KERNEL_OPTIONS)?;
-    let mut player = Linux::new(mounted.dir());
+    let mut player = MountPlayer::new(mounted.dir());
     for op in ops {
-        player.apply(op)?;
+        player.apply(op).with_context(|| format!("`{op}`"))?;
     }
     drop(player);
     mounted.unmount_quietly()?;
@@ -177,7 +175,7 @@ pub(crate) fn kernel_prepares(base: &MemDevice, ops: &[Op]) -> Result<MemDevice>
 pub fn kernel_replays(device: &MemDevice) -> Result<Tree> {
     let volume = KernelVolume::from_memory(&[device.snapshot()])?;
     let mounted = volume.mount_with("noatime")?;
-    let found = kernel::collect_mount(mounted.dir());
+    let found = tree::take_mount(mounted.dir());
     mounted.unmount_quietly()?;
     let found = found?;
     check_both(volume.image())?;

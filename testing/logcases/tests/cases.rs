@@ -6,6 +6,7 @@ use cowshed_harness::need;
 use cowshed_logcases::random::known;
 use cowshed_logcases::roads::{self, Who};
 use cowshed_logcases::{Answer, Case, doc, expect, table};
+use cowshed_model::script::Op;
 
 /// Another one of so many shares of the cases is judged each day; `cargo xtask ci` runs all besides.
 const SHARES: usize = 5;
@@ -13,6 +14,15 @@ const SHARES: usize = 5;
 /// Our fsyncs write logs.
 const TREE_LOG: bool = true;
 const PAGE: &str = include_str!("../../../docs/design/log-cases.md");
+
+#[test]
+fn each_line_of_the_table_prints_as_what_it_is_read_from() {
+    for case in table::all() {
+        for op in case.ops().unwrap() {
+            assert_eq!(Op::parse(&op.to_string()).unwrap(), op, "{}", case.name);
+        }
+    }
+}
 
 #[test]
 fn the_page_holds_the_tables() {
@@ -130,7 +140,7 @@ fn holes_that_have_items_are_replayed() {
 /// The judge's own test: states that a case does not allow are found.
 #[test]
 fn what_must_not_be_is_found() {
-    use cowshed_crash::tree::{Node, Tree};
+    use cowshed_model::tree::{Node, Tree};
     let file = |content: &[u8]| Node {
         nlink: 1,
         content: content.to_vec().into(),

@@ -22,10 +22,10 @@ pub fn pattern(fill: u64, len: usize) -> Vec<u8> {
         return vec![0; len];
     }
     let is_letters = fill % LETTERS_ONE_IN == 1 && fill < 1 << 63;
-    let mut dice = crate::Dice::new(fill);
+    let mut dice = crate::Rng::new(fill);
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
-        let noise = dice.roll();
+        let noise = dice.next_u64();
         let eight = if is_letters {
             noise & u64::from_ne_bytes([3; 8]) | u64::from_ne_bytes([b'`'; 8])
         } else {

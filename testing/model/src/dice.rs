@@ -1,33 +1,8 @@
-//! Dice that fall the same way each time.
+//! Choices that follow from a seed.
 
-/// SplitMix64.
-#[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub use cowshed_device_sim::Rng;
 
-impl Dice {
-    pub fn new(seed: u64) -> Dice {
-        Dice(seed)
-    }
-
-    pub fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `limit`, which is not zero.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.roll() % limit
-    }
-
-    /// True once in `n` times.
-    pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        &from[self.below(from.len() as u64) as usize]
-    }
+/// One of a list, which is not empty.
+pub fn pick<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {
+    &from[rng.index(from.len())]
 }

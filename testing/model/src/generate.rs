@@ -2,9 +2,10 @@
 
 use cowshed_vfs::{FallocateFlags, FileKind, RenameFlags, SetXattrFlags, Timestamp};
 
+use crate::dice::pick;
 use crate::op::{GROUPS_OF_HANDLES, chattr};
 use crate::{
-    At, BLOCK_BYTES, Body, COMPRESSIONS, Dice, GROUPS, Id, Model, Name, Op, PROPERTY, PROPERTY_VALUES, Place, SLOTS,
+    At, BLOCK_BYTES, Body, COMPRESSIONS, GROUPS, Id, Model, Name, Op, PROPERTY, PROPERTY_VALUES, Place, Rng, SLOTS,
     SeekFrom, Touch,
 };
 
@@ -49,14 +50,14 @@ const DEPTH_MAX: usize = 4;
 
 #[derive(Debug)]
 pub struct Generator {
-    dice: Dice,
+    dice: Rng,
     mix: Mix,
 }
 
 impl Generator {
     pub fn new(seed: u64, mix: Mix) -> Generator {
         Generator {
-            dice: Dice::new(seed),
+            dice: Rng::new(seed),
             mix,
         }
     }
@@ -65,9 +66,7 @@ impl Generator {
     pub fn draw(&mut self, model: &Model) -> Op {
         let at = self.dice.below(1000);
         if model.node_count() > NODES && self.dice.one_in(4) {
-            return Op::Unlink {
-                place: self.place(model, false),
-            };
+            return Op::unlink(self.place(model, false));
         }
         if self.mix.fsyncs && self.dice.one_in(16) {
             let at = if self.dice.one_in(3) {
@@ -75,7 +74,7 @@ impl Generator {
             } else {
                 self.file(model)
             };
-            return Op::Fsync { at };
+            return Op::fsync(at);
         }
         if self.mix.groups && self.dice.one_in(6) {
             return self.group(model);
@@ -83,7 +82,7 @@ impl Generator {
         match at {
             0..=699 => self.draw_op(model, at),
             700..=969 => self.draw_data(model),
-            970..=989 => Op::Fsync { at: self.node(model) },
+            970..=989 => Op::fsync(self.node(model)),
             _ if !self.mix.barriers => self.draw_data(model),
             990..=993 => Op::Commit,
             994..=995 => Op::Sync,
@@ -97,65 +96,30 @@ impl Generator {
         match at {
             0..=119 => self.create(model),
             120..=129 => self.mknod(model),
-            130..=169 => Op::Mkdir {
-                place: self.free_place(model),
-                perm: self.perm(),
-            },
-            170..=189 => Op::Symlink {
-                place: self.free_place(model),
-                target_bytes: *self.dice.pick(&[1, 5, 30, 100, 1000, 3800, 3949, 3950, 4095, 4096, 0]),
-                fill: self.dice.roll(),
-            },
-            190..=239 => Op::Link {
-                at: self.file(model),
-                place: self.free_place(model),
-            },
-            240..=329 => Op::Unlink {
-                place: self.place(model, false),
-            },
-            330..=359 => Op::Rmdir {
-                place: self.place(model, true),
-            },
+            130..=169 => Op::mkdir(self.free_place(model), self.perm()),
+            170..=189 => Op::symlink(
+                self.free_place(model),
+                *pick(&mut self.dice, &[1, 5, 30, 100, 1000, 3800, 3949, 3950, 4095, 4096, 0]),
+                self.dice.next_u64(),
+            ),
+            190..=239 => Op::link(self.file(model), self.free_place(model)),
+            240..=329 => Op::unlink(self.place(model, false)),
+            330..=359 => Op::rmdir(self.place(model, true)),
             360..=439 => self.rename(model),
-            440..=454 => Op::Tmpfile {
-                slot: self.slot(),
-                dir: self.dir(model),
-                perm: self.perm(),
-                exclusive: self.dice.one_in(3),
-            },
-            455..=484 => Op::Open {
-                slot: self.slot(),
-                at: self.node(model),
-            },
-            485..=504 => Op::Close { slot: self.slot() },
+            440..=454 => Op::tmpfile(self.slot(), self.dir(model), self.perm(), self.dice.one_in(3)),
+            455..=484 => Op::open(self.slot(), self.node(model)),
+            485..=504 => Op::close(self.slot()),
             505..=554 => self.set_xattr(model),
-            555..=574 => Op::RemoveXattr {
-                at: self.node(model),
-                name: self.xattr(),
-            },
-            575..=599 => Op::Chmod {
-                at: self.node(model),
-                perm: self.perm(),
-            },
-            600..=619 => Op::Chown {
-                at: self.node(model),
-                uid: self.owner(),
-                gid: self.owner(),
-            },
-            620..=644 => Op::Utimes {
-                at: self.node(model),
-                atime: self.touch(),
-                mtime: self.touch(),
-            },
-            645..=664 => Op::Flags {
-                at: self.node(model),
-                flags: self.flags(),
-            },
-            665..=676 => Op::Property {
-                at: self.node(model),
-                value: (!self.dice.one_in(4)).then(|| self.dice.below(PROPERTY_VALUES.len() as u64) as u8),
-            },
-            _ => Op::List { at: self.dir(model) },
+            555..=574 => Op::remove_xattr(self.node(model), self.xattr()),
+            575..=599 => Op::chmod(self.node(model), self.perm()),
+            600..=619 => Op::chown(self.node(model), self.owner(), self.owner()),
+            620..=644 => Op::utimes(self.node(model), self.touch(), self.touch()),
+            645..=664 => Op::flags(self.node(model), self.flags()),
+            665..=676 => Op::property(
+                self.node(model),
+                (!self.dice.one_in(4)).then(|| self.dice.below(PROPERTY_VALUES.len() as u64) as u8),
+            ),
+            _ => Op::list(self.dir(model)),
         }
     }
 
@@ -168,19 +132,19 @@ impl Generator {
             112..=121 => self.stage(model, at),
             122..=123 => self.end_group(model),
             124..=126 => self.defrag(model, at),
-            127..=129 => Op::Map { at },
+            127..=129 => Op::map(at),
             130..=131 => self.group(model),
             0..=39 => Op::Write {
                 offset: self.offset(model, &at),
                 len: self.len() as u32,
-                fill: if self.dice.one_in(20) { 0 } else { self.dice.roll() },
+                fill: if self.dice.one_in(20) { 0 } else { self.dice.next_u64() },
                 append: self.dice.one_in(8),
                 at,
             },
-            40..=51 => Op::Truncate {
-                size: self.offset(model, &at),
-                at,
-            },
+            40..=51 => {
+                let size = self.offset(model, &at);
+                Op::truncate(at, size)
+            }
             52..=66 => self.fallocate(model, at),
             67..=81 => Op::Read {
                 offset: self.offset(model, &at),
@@ -189,7 +153,7 @@ impl Generator {
             },
             82..=86 => Op::Seek {
                 offset: self.offset(model, &at),
-                what: *self.dice.pick(&[SeekFrom::Data, SeekFrom::Hole]),
+                what: *pick(&mut self.dice, &[SeekFrom::Data, SeekFrom::Hole]),
                 at,
             },
             _ => self.copy(model, at),
@@ -202,31 +166,22 @@ impl Generator {
         } else {
             self.free_place(model)
         };
-        Op::Create {
-            place,
-            perm: self.perm(),
-            exclusive: self.dice.one_in(2),
-            truncate: self.dice.one_in(3),
-        }
+        Op::create(place, self.perm(), self.dice.one_in(2), self.dice.one_in(3))
     }
 
     fn mknod(&mut self, model: &Model) -> Op {
         use FileKind as K;
-        let kind = *self
-            .dice
-            .pick(&[K::Fifo, K::Socket, K::CharDevice, K::BlockDevice, K::Regular]);
+        let kind = *pick(
+            &mut self.dice,
+            &[K::Fifo, K::Socket, K::CharDevice, K::BlockDevice, K::Regular],
+        );
         let is_device = matches!(kind, K::CharDevice | K::BlockDevice);
         let rdev = if is_device {
             cowshed_vfs::rdev(self.dice.below(4096) as u32, self.dice.below(1 << 20) as u32)
         } else {
             0
         };
-        Op::Mknod {
-            place: self.free_place(model),
-            kind,
-            perm: self.perm(),
-            rdev,
-        }
+        Op::mknod(self.free_place(model), kind, self.perm(), rdev)
     }
 
     fn rename(&mut self, model: &Model) -> Op {
@@ -244,7 +199,7 @@ impl Generator {
             17..=18 => RenameFlags::WHITEOUT,
             _ => RenameFlags::from_bits_truncate(self.dice.below(8) as u32),
         };
-        Op::Rename { from, to, flags }
+        Op::rename(from, to, flags)
     }
 
     fn fallocate(&mut self, model: &Model, at: At) -> Op {
@@ -260,7 +215,7 @@ impl Generator {
         let mode = if self.dice.one_in(40) {
             F::PUNCH_HOLE
         } else {
-            *self.dice.pick(&modes)
+            *pick(&mut self.dice, &modes)
         };
         Op::Fallocate {
             offset: self.offset(model, &at),
@@ -287,13 +242,7 @@ impl Generator {
         if self.dice.one_in(3) {
             (src_offset, len) = (0, LARGE_BYTES);
         }
-        Op::Copy {
-            src,
-            src_offset,
-            dst,
-            dst_offset,
-            len,
-        }
+        Op::copy(src, src_offset, dst, dst_offset, len)
     }
 
     /// Another file for a remap, or the same, and offsets in both: at blocks, mostly.
@@ -328,13 +277,7 @@ impl Generator {
     fn clone(&mut self, model: &Model, src: At) -> Op {
         let (dst, src_offset, dst_offset) = self.other(model, &src);
         let len = self.len_from(model, &src, src_offset);
-        Op::Clone {
-            src,
-            src_offset,
-            dst,
-            dst_offset,
-            len,
-        }
+        Op::clone_range(src, src_offset, dst, dst_offset, len)
     }
 
     /// Mostly of what is the same: behind the same offset there may be what was cloned, and zeros are the same everywhere.
@@ -344,13 +287,7 @@ impl Generator {
             dst_offset = src_offset;
         }
         let len = self.len_from(model, &src, src_offset).min(DEDUPE_BYTES_MAX);
-        Op::Dedupe {
-            src,
-            src_offset,
-            dst,
-            dst_offset,
-            len,
-        }
+        Op::dedupe(src, src_offset, dst, dst_offset, len)
     }
 
     /// Mostly of the whole file.
@@ -359,7 +296,7 @@ impl Generator {
         Op::Defrag {
             offset: if is_whole { 0 } else { self.offset(model, &at) },
             len: if is_whole { u64::MAX } else { self.len() },
-            target: *self.dice.pick(&[0, 32 << 10, 256 << 10, 1 << 30]),
+            target: *pick(&mut self.dice, &[0, 32 << 10, 256 << 10, 1 << 30]),
             compress: self
                 .dice
                 .one_in(2)
@@ -374,14 +311,7 @@ impl Generator {
             (a_offset, b_offset) = (0, 0);
         }
         let len = self.len_from(model, &a, a_offset);
-        Op::Exchange {
-            a,
-            a_offset,
-            b,
-            b_offset,
-            len,
-            to_eof: self.dice.one_in(3),
-        }
+        Op::exchange(a, a_offset, b, b_offset, len, self.dice.one_in(3))
     }
 
     /// Into any group. Mostly it is open: they stay so for long.
@@ -390,7 +320,7 @@ impl Generator {
             group: self.dice.below(u64::from(GROUPS)) as u8,
             offset: self.offset(model, &at),
             len: self.len() as u32,
-            fill: self.dice.roll(),
+            fill: self.dice.next_u64(),
             at,
         }
     }
@@ -398,13 +328,13 @@ impl Generator {
     /// One that is open, mostly.
     fn end_group(&mut self, model: &Model) -> Op {
         let open: Vec<u8> = model.open_groups().collect();
-        Op::EndGroup {
-            group: match open.is_empty() || self.dice.one_in(8) {
+        Op::end_group(
+            match open.is_empty() || self.dice.one_in(8) {
                 true => self.dice.below(u64::from(GROUPS)) as u8,
-                false => *self.dice.pick(&open),
+                false => *pick(&mut self.dice, &open),
             },
-            commit: !self.dice.one_in(3),
-        }
+            !self.dice.one_in(3),
+        )
     }
 
     /// What has to do with groups: a write into one, an end, a look through its handle.
@@ -415,11 +345,11 @@ impl Generator {
                 self.stage(model, at)
             }
             5..=6 => self.end_group(model),
-            _ => Op::ReadStaged {
-                group: GROUPS - 1 - self.dice.below(u64::from(GROUPS_OF_HANDLES)) as u8,
-                offset: self.dice.below(SMALL_BYTES),
-                len: self.len() as u32,
-            },
+            _ => Op::read_staged(
+                GROUPS - 1 - self.dice.below(u64::from(GROUPS_OF_HANDLES)) as u8,
+                self.dice.below(SMALL_BYTES),
+                self.len() as u32,
+            ),
         }
     }
 
@@ -437,13 +367,7 @@ impl Generator {
             1 => SetXattrFlags::REPLACE,
             _ => SetXattrFlags::empty(),
         };
-        Op::SetXattr {
-            at: self.node(model),
-            name: self.xattr(),
-            len: len as u32,
-            fill: self.dice.roll(),
-            flags,
-        }
+        Op::set_xattr(self.node(model), self.xattr(), len as u32, self.dice.next_u64(), flags)
     }
 
     fn slot(&mut self) -> u8 {
@@ -453,12 +377,13 @@ impl Generator {
         self.dice.below(u64::from(PROPERTY)) as u8
     }
     fn owner(&mut self) -> Option<u32> {
-        *self.dice.pick(&[None, Some(0), Some(1000), Some(u32::MAX - 1)])
+        *pick(&mut self.dice, &[None, Some(0), Some(1000), Some(u32::MAX - 1)])
     }
     fn perm(&mut self) -> u32 {
-        *self
-            .dice
-            .pick(&[0o644, 0o755, 0o600, 0o777, 0o2755, 0o4711, 0o6755, 0o2644, 0o1777, 0])
+        *pick(
+            &mut self.dice,
+            &[0o644, 0o755, 0o600, 0o777, 0o2755, 0o4711, 0o6755, 0o2644, 0o1777, 0],
+        )
     }
     fn flags(&mut self) -> u32 {
         let all = [
@@ -475,7 +400,7 @@ impl Generator {
             chattr::COMPR | chattr::NOCOMP,
             chattr::COMPR | chattr::NOCOW,
         ];
-        *self.dice.pick(&all)
+        *pick(&mut self.dice, &all)
     }
 
     fn touch(&mut self) -> Touch {
@@ -493,7 +418,7 @@ impl Generator {
 
     /// A length: mostly some blocks, now and then a few bytes or a megabyte.
     fn len(&mut self) -> u64 {
-        let skew = *self.dice.pick(&[0, 0, 0, 1, BLOCK_BYTES - 1, 100, 2048]);
+        let skew = *pick(&mut self.dice, &[0, 0, 0, 1, BLOCK_BYTES - 1, 100, 2048]);
         match self.dice.below(40) {
             _ if self.mix.bulky && self.dice.one_in(5) => self.dice.below(400) * BLOCK_BYTES + skew,
             0..=13 => self.dice.below(BLOCK_BYTES * 2),
@@ -510,7 +435,7 @@ impl Generator {
             Ok(id) => model.node(id).size_bytes().min(1 << 50),
             Err(_) => 0,
         };
-        let near = |base: u64, dice: &mut Dice| match dice.below(6) {
+        let near = |base: u64, dice: &mut Rng| match dice.below(6) {
             0 => base.saturating_sub(1),
             1 => base + 1,
             2 => base + dice.below(BLOCK_BYTES),
@@ -525,12 +450,15 @@ impl Generator {
             90..=96 => near(self.dice.below(LARGE_BYTES / BLOCK_BYTES) * BLOCK_BYTES, &mut self.dice),
             97 => (1 << 40) + self.dice.below(1 << 20),
             98 => self.dice.below(SMALL_BYTES),
-            _ => *self.dice.pick(&[
-                Model::FILE_BYTES_MAX - 1,
-                Model::FILE_BYTES_MAX,
-                Model::FILE_BYTES_MAX - BLOCK_BYTES,
-                u64::MAX - 5,
-            ]),
+            _ => *pick(
+                &mut self.dice,
+                &[
+                    Model::FILE_BYTES_MAX - 1,
+                    Model::FILE_BYTES_MAX,
+                    Model::FILE_BYTES_MAX - BLOCK_BYTES,
+                    u64::MAX - 5,
+                ],
+            ),
         }
     }
 
@@ -546,7 +474,7 @@ impl Generator {
             Vec::new()
         };
         if !subvolumes.is_empty() && self.dice.one_in(2) {
-            path = self.dice.pick(&subvolumes).clone();
+            path = pick(&mut self.dice, &subvolumes).clone();
         }
         while path.len() < DEPTH_MAX && !self.dice.one_in(3) {
             let Ok(here) = model.resolve(&At::Path(path.clone())) else {
@@ -556,7 +484,7 @@ impl Generator {
             if dirs.is_empty() {
                 break;
             }
-            path.push(*self.dice.pick(&dirs));
+            path.push(*pick(&mut self.dice, &dirs));
         }
         At::Path(path)
     }
@@ -587,7 +515,7 @@ impl Generator {
             if !names.is_empty() {
                 return Place {
                     dir,
-                    name: *self.dice.pick(&names),
+                    name: *pick(&mut self.dice, &names),
                 };
             }
         }
@@ -637,7 +565,7 @@ impl Generator {
                 names.truncate(6);
             }
             if !names.is_empty() {
-                let name = *self.dice.pick(&names);
+                let name = *pick(&mut self.dice, &names);
                 return self.at_of(Place { dir, name });
             }
         }

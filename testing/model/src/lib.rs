@@ -19,11 +19,13 @@ mod name;
 mod node;
 mod op;
 mod remap;
+pub mod script;
 mod staged;
 mod subvolume;
+pub mod tree;
 
 pub use content::{BLOCK_BYTES, Content, pattern};
-pub use dice::Dice;
+pub use dice::{Rng, pick};
 pub use generate::{Generator, Mix};
 pub use id::Id;
 pub use name::Name;

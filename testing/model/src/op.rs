@@ -64,201 +64,82 @@ pub(crate) const GROUPS_OF_HANDLES: u8 = 2;
 /// What a defragmentation may compress with, by number.
 pub const COMPRESSIONS: [&str; 4] = ["zlib:1", "lzo", "zstd:-3", "zstd:9"];
 
-/// One operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Op {
+/// Makes the type, and a function for each operation.
+macro_rules! vocabulary {
+    ($($(#[$doc:meta])* $new:ident $name:ident { $($field:ident: $ty:ty),* })* / $($(#[$unit_doc:meta])* $unit:ident)*) => {
+        /// One operation.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Op {
+            $($(#[$doc])* $name { $($field: $ty),* },)*
+            $($(#[$unit_doc])* $unit,)*
+        }
+
+        impl Op {
+            $($(#[$doc])* pub fn $new($($field: $ty),*) -> Op {
+                Op::$name { $($field),* }
+            })*
+        }
+    };
+}
+
+vocabulary! {
     /// Opens, creating a file where there is none, and closes again.
-    Create {
-        place: Place,
-        perm: u32,
-        exclusive: bool,
-        truncate: bool,
-    },
-    Mknod {
-        place: Place,
-        kind: FileKind,
-        perm: u32,
-        rdev: u32,
-    },
-    Mkdir {
-        place: Place,
-        perm: u32,
-    },
-    Symlink {
-        place: Place,
-        target_bytes: u16,
-        fill: u64,
-    },
-    Link {
-        at: At,
-        place: Place,
-    },
-    Unlink {
-        place: Place,
-    },
-    Rmdir {
-        place: Place,
-    },
-    Rename {
-        from: Place,
-        to: Place,
-        flags: RenameFlags,
-    },
-    Tmpfile {
-        slot: u8,
-        dir: At,
-        perm: u32,
-        exclusive: bool,
-    },
+    create Create { place: Place, perm: u32, exclusive: bool, truncate: bool }
+    mknod Mknod { place: Place, kind: FileKind, perm: u32, rdev: u32 }
+    mkdir Mkdir { place: Place, perm: u32 }
+    symlink Symlink { place: Place, target_bytes: u16, fill: u64 }
+    link Link { at: At, place: Place }
+    unlink Unlink { place: Place }
+    rmdir Rmdir { place: Place }
+    rename Rename { from: Place, to: Place, flags: RenameFlags }
+    tmpfile Tmpfile { slot: u8, dir: At, perm: u32, exclusive: bool }
     /// Holds a node in a slot; what the slot held is let go.
-    Open {
-        slot: u8,
-        at: At,
-    },
-    Close {
-        slot: u8,
-    },
-    Write {
-        at: At,
-        offset: u64,
-        len: u32,
-        fill: u64,
-        append: bool,
-    },
-    Truncate {
-        at: At,
-        size: u64,
-    },
-    Fallocate {
-        at: At,
-        mode: FallocateFlags,
-        offset: u64,
-        len: u64,
-    },
-    Read {
-        at: At,
-        offset: u64,
-        len: u32,
-    },
-    Seek {
-        at: At,
-        offset: u64,
-        what: SeekFrom,
-    },
-    Copy {
-        src: At,
-        src_offset: u64,
-        dst: At,
-        dst_offset: u64,
-        len: u64,
-    },
+    open Open { slot: u8, at: At }
+    close Close { slot: u8 }
+    write Write { at: At, offset: u64, len: u32, fill: u64, append: bool }
+    truncate Truncate { at: At, size: u64 }
+    fallocate Fallocate { at: At, mode: FallocateFlags, offset: u64, len: u64 }
+    read Read { at: At, offset: u64, len: u32 }
+    seek Seek { at: At, offset: u64, what: SeekFrom }
+    copy Copy { src: At, src_offset: u64, dst: At, dst_offset: u64, len: u64 }
     /// Shares a range of a file with another, as FICLONERANGE.
-    Clone {
-        src: At,
-        src_offset: u64,
-        dst: At,
-        dst_offset: u64,
-        len: u64,
-    },
+    clone_range Clone { src: At, src_offset: u64, dst: At, dst_offset: u64, len: u64 }
     /// The same where both hold the same already, as FIDEDUPERANGE.
-    Dedupe {
-        src: At,
-        src_offset: u64,
-        dst: At,
-        dst_offset: u64,
-        len: u64,
-    },
+    dedupe Dedupe { src: At, src_offset: u64, dst: At, dst_offset: u64, len: u64 }
     /// Exchanges ranges of two files, as XFS_IOC_EXCHANGE_RANGE.
-    Exchange {
-        a: At,
-        a_offset: u64,
-        b: At,
-        b_offset: u64,
-        len: u64,
-        to_eof: bool,
-    },
+    exchange Exchange { a: At, a_offset: u64, b: At, b_offset: u64, len: u64, to_eof: bool }
     /// Writes runs of extents smaller than wanted anew, and what is compressed otherwise than by [`COMPRESSIONS`]: nobody
     /// sees anything of it.
-    Defrag {
-        at: At,
-        offset: u64,
-        len: u64,
-        target: u64,
-        compress: Option<u8>,
-    },
+    defrag Defrag { at: At, offset: u64, len: u64, target: u64, compress: Option<u8> }
     /// Blocks that have data, as FIEMAP shows them.
-    Map {
-        at: At,
-    },
+    map Map { at: At }
     /// Adds a write to an atomic group, which begins with the first. One of a handle ([`Op::is_of_handle`]) has the file of its
     /// first write, whatever `at` says later.
-    Stage {
-        group: u8,
-        at: At,
-        offset: u64,
-        len: u32,
-        fill: u64,
-    },
+    stage Stage { group: u8, at: At, offset: u64, len: u32, fill: u64 }
     /// Ends a group: what was staged happens, all at once, and is durable; or nothing of it does.
-    EndGroup {
-        group: u8,
-        commit: bool,
-    },
+    end_group EndGroup { group: u8, commit: bool }
     /// Reads through the handle of a group, which sees what is staged.
-    ReadStaged {
-        group: u8,
-        offset: u64,
-        len: u32,
-    },
+    read_staged ReadStaged { group: u8, offset: u64, len: u32 }
     /// The property `btrfs.compression`, by the number of its value; `None` removes it.
-    Property {
-        at: At,
-        value: Option<u8>,
-    },
-    SetXattr {
-        at: At,
-        name: u8,
-        len: u32,
-        fill: u64,
-        flags: SetXattrFlags,
-    },
-    RemoveXattr {
-        at: At,
-        name: u8,
-    },
-    Chmod {
-        at: At,
-        perm: u32,
-    },
-    Chown {
-        at: At,
-        uid: Option<u32>,
-        gid: Option<u32>,
-    },
-    Utimes {
-        at: At,
-        atime: Touch,
-        mtime: Touch,
-    },
+    property Property { at: At, value: Option<u8> }
+    set_xattr SetXattr { at: At, name: u8, len: u32, fill: u64, flags: SetXattrFlags }
+    remove_xattr RemoveXattr { at: At, name: u8 }
+    chmod Chmod { at: At, perm: u32 }
+    chown Chown { at: At, uid: Option<u32>, gid: Option<u32> }
+    utimes Utimes { at: At, atime: Touch, mtime: Touch }
     /// `chattr`: sets all flags.
-    Flags {
-        at: At,
-        flags: u32,
-    },
-    List {
-        at: At,
-    },
-    Fsync {
-        at: At,
-    },
+    flags Flags { at: At, flags: u32 }
+    list List { at: At }
+    fsync Fsync { at: At }
+    /
     /// Everything is on disk.
-    Sync,
+    Sync
     /// The transaction is written out; dirty data may stay in memory.
-    Commit,
+    Commit
     /// As `Sync`, and what is cached of the volume is forgotten.
-    Cool,
+    Cool
     /// Unmounts and mounts again.
-    Remount,
+    Remount
 }
 
 /// `FS_NODUMP_FL` and its like, as far as the model knows them.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use cowshed_model::{Answer, At, BLOCK_BYTES, Body, Dice, Generator, Id, Mix, Model, Op, Outcome};
+use cowshed_model::{Answer, At, BLOCK_BYTES, Body, Generator, Id, Mix, Model, Op, Outcome, Rng};
 use cowshed_vfs::{Error, FallocateFlags, FileSystem as _, Timestamp};
 
 use crate::atomic::{self, Cases};
@@ -177,7 +177,7 @@ struct Run<'a> {
     numbers: Numbers,
     /// As it was at the last `Sync`, with nothing committed since.
     durable: Option<Model>,
-    dice: Dice,
+    dice: Rng,
     /// Of given operations each is judged.
     is_replay: bool,
     summary: Summary,
@@ -193,7 +193,7 @@ impl<'a> Run<'a> {
             durable: None,
             model,
             numbers: Numbers::new(),
-            dice: Dice::new(!config.seed),
+            dice: Rng::new(!config.seed),
             is_replay: false,
             summary: Summary::default(),
         })
@@ -274,13 +274,7 @@ impl<'a> Run<'a> {
         match op {
             Op::EndGroup { group, .. } => self.model.drop_group(*group),
             Op::Stage { group, at, .. } if Op::is_of_handle(*group) => {
-                let begin = Op::Stage {
-                    group: *group,
-                    at: at.clone(),
-                    offset: 0,
-                    len: 0,
-                    fill: 0,
-                };
+                let begin = Op::stage(*group, at.clone(), 0, 0, 0);
                 let _ = self.model.apply(&begin, now);
             }
             _ => {}
@@ -411,13 +405,7 @@ pub fn shortened(op: &Op, found: &Outcome) -> Op {
                 append,
             },
             Ok(Answer::Count(n)),
-        ) if *n > 0 && *n < u64::from(*len) => Op::Write {
-            at: at.clone(),
-            offset: *offset,
-            len: *n as u32,
-            fill: *fill,
-            append: *append,
-        },
+        ) if *n > 0 && *n < u64::from(*len) => Op::write(at.clone(), *offset, *n as u32, *fill, *append),
         (
             Op::Copy {
                 src,
@@ -427,13 +415,7 @@ pub fn shortened(op: &Op, found: &Outcome) -> Op {
                 len,
             },
             Ok(Answer::Count(n)),
-        ) if *n > 0 && n < len => Op::Copy {
-            src: src.clone(),
-            src_offset: *src_offset,
-            dst: dst.clone(),
-            dst_offset: *dst_offset,
-            len: *n,
-        },
+        ) if *n > 0 && n < len => Op::copy(src.clone(), *src_offset, dst.clone(), *dst_offset, *n),
         _ => op.clone(),
     }
 }

@@ -70,7 +70,7 @@ fn mkdir(thread: u16) -> Op {
         dir: At::Path(vec![]),
         name: Name(thread),
     };
-    Op::Mkdir { place, perm: 0o755 }
+    Op::mkdir(place, 0o755)
 }
 
 fn work(config: &Config, subject: &Subject, thread: u16) -> Result<Model> {

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use anyhow::{Context as _, Result, ensure};
-use cowshed_model::{At, BLOCK_BYTES, Body, Dice, Model, Name, Node, Op, Outcome, Place};
+use cowshed_model::{At, BLOCK_BYTES, Body, Model, Name, Node, Op, Outcome, Place, Rng};
 use cowshed_vfs::{Error, FileSystem as _, SetXattrFlags};
 
 use crate::compare::{self, Depth, Numbers};
@@ -55,7 +55,7 @@ pub fn run(config: &Config) -> Result<Vec<Reach>> {
         model: subject.model()?,
         subject,
         numbers: Numbers::new(),
-        dice: Dice::new(config.seed),
+        dice: Rng::new(config.seed),
         fresh: 0,
     };
     let mut reached = Vec::new();
@@ -77,7 +77,7 @@ struct Tides {
     subject: Subject,
     model: Model,
     numbers: Numbers,
-    dice: Dice,
+    dice: Rng,
     /// Names that were given out.
     fresh: u16,
 }
@@ -108,12 +108,7 @@ fn blocks(node: &Node) -> usize {
 }
 
 fn create(place: &Place) -> Op {
-    Op::Create {
-        place: place.clone(),
-        perm: 0o644,
-        exclusive: true,
-        truncate: false,
-    }
+    Op::create(place.clone(), 0o644, true, false)
 }
 
 impl Tides {
@@ -152,7 +147,7 @@ impl Tides {
             dir: At::Path(vec![]),
             name: Name(Name::FIRST_WIDE + n),
         };
-        if !self.push(&Op::Mkdir { place, perm: 0o755 })? {
+        if !self.push(&Op::mkdir(place, 0o755))? {
             return Ok(None);
         }
         self.fresh = (n + 1) % Name::WIDE;
@@ -171,13 +166,13 @@ impl Tides {
             files.push(place.clone());
             for piece in 0..4 {
                 let len = 1 + self.dice.below(WRITE_BYTES_MAX);
-                let write = Op::Write {
-                    at: at(&place),
-                    offset: piece * WRITE_BYTES_MAX,
-                    len: len as u32,
-                    fill: self.dice.roll() | 1,
-                    append: false,
-                };
+                let write = Op::write(
+                    at(&place),
+                    piece * WRITE_BYTES_MAX,
+                    len as u32,
+                    self.dice.next_u64() | 1,
+                    false,
+                );
                 if !self.push(&write)? {
                     break 'fill;
                 }
@@ -198,24 +193,20 @@ impl Tides {
                 let place = inner(dir, n);
                 let symlink = self.dice.one_in(4);
                 let first = match symlink {
-                    true => Op::Symlink {
-                        place: place.clone(),
-                        target_bytes: 3000,
-                        fill: self.dice.roll(),
-                    },
+                    true => Op::symlink(place.clone(), 3000, self.dice.next_u64()),
                     false => create(&place),
                 };
                 if !self.push(&first)? {
                     break 'fill;
                 }
                 names.push(place.clone());
-                let xattr = Op::SetXattr {
-                    at: at(&place),
-                    name: XATTR,
-                    len: self.dice.below(3000) as u32,
-                    fill: self.dice.roll(),
-                    flags: SetXattrFlags::empty(),
-                };
+                let xattr = Op::set_xattr(
+                    at(&place),
+                    XATTR,
+                    self.dice.below(3000) as u32,
+                    self.dice.next_u64(),
+                    SetXattrFlags::empty(),
+                );
                 if !symlink && !self.push(&xattr)? {
                     break 'fill;
                 }
@@ -228,11 +219,11 @@ impl Tides {
     }
 
     /// The full volume is looked at; then most of what was made goes, and what is left is looked at.
-    fn ebb(&mut self, made: &[Place], goes: impl Fn(&mut Dice) -> bool) -> Result<()> {
+    fn ebb(&mut self, made: &[Place], goes: impl Fn(&mut Rng) -> bool) -> Result<()> {
         self.look().context("when it was full")?;
         for place in made {
             if goes(&mut self.dice) {
-                self.must(&Op::Unlink { place: place.clone() })?;
+                self.must(&Op::unlink(place.clone()))?;
             }
         }
         self.look().context("when most of it was deleted")

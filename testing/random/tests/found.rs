@@ -24,22 +24,11 @@ fn create() -> Op {
         dir: At::Path(vec![]),
         name: Name(0),
     };
-    Op::Create {
-        place,
-        perm: 0o644,
-        exclusive: true,
-        truncate: false,
-    }
+    Op::create(place, 0o644, true, false)
 }
 
 fn write(offset: u64, len: u32) -> Op {
-    Op::Write {
-        at: a(),
-        offset,
-        len,
-        fill: 1,
-        append: false,
-    }
+    Op::write(a(), offset, len, 1, false)
 }
 
 /// The size in the inode item went up to the new end, over data that was still in memory.
@@ -49,7 +38,7 @@ fn a_truncation_above_dirty_data_leaves_the_size_on_disk_alone() {
         no_holes: false,
         ..Setup::default()
     };
-    let truncate = Op::Truncate { at: a(), size: 229_376 };
+    let truncate = Op::truncate(a(), 229_376);
     let ops = [
         create(),
         write(186_127, 5046),
@@ -78,15 +67,15 @@ fn nothing_is_copied_from_the_end_of_the_world() {
 fn zeroing_on_a_full_volume_fails_before_it_changes_anything() {
     let mut ops = vec![create(), write(0, 1 << 20)];
     let b = At::Path(vec![Name(1)]);
-    ops.push(Op::Create {
-        place: Place {
+    ops.push(Op::create(
+        Place {
             dir: At::Path(vec![]),
             name: Name(1),
         },
-        perm: 0o644,
-        exclusive: true,
-        truncate: false,
-    });
+        0o644,
+        true,
+        false,
+    ));
     let size = 1 << 20;
     ops.extend((0..60).map(|n| Op::Write {
         at: b.clone(),
@@ -96,12 +85,7 @@ fn zeroing_on_a_full_volume_fails_before_it_changes_anything() {
         append: false,
     }));
     ops.push(Op::Sync);
-    ops.push(Op::Fallocate {
-        at: a(),
-        mode: cowshed_vfs::FallocateFlags::ZERO_RANGE,
-        offset: 0,
-        len: 1 << 20,
-    });
+    ops.push(Op::fallocate(a(), cowshed_vfs::FallocateFlags::ZERO_RANGE, 0, 1 << 20));
     ops.push(Op::Sync);
     let setup = Setup {
         device_bytes: 128 << 20,
@@ -144,42 +128,17 @@ fn a_write_behind_the_end_of_the_world_fails_on_a_full_volume() {
 /// Set-id bits went before it was known that nothing would be cloned.
 #[test]
 fn a_clone_or_exchange_that_fails_leaves_the_mode() {
-    let set_id = Op::Chmod { at: a(), perm: 0o6755 };
-    let clone = Op::Clone {
-        src: a(),
-        src_offset: 0,
-        dst: a(),
-        dst_offset: 100,
-        len: 4096,
-    };
-    let exchange = Op::Exchange {
-        a: a(),
-        a_offset: 4096,
-        b: a(),
-        b_offset: 0,
-        len: 4096,
-        to_eof: false,
-    };
+    let set_id = Op::chmod(a(), 0o6755);
+    let clone = Op::clone_range(a(), 0, a(), 100, 4096);
+    let exchange = Op::exchange(a(), 4096, a(), 0, 4096, false);
     check(Setup::default(), &[create(), set_id, write(0, 100), clone, exchange]);
 }
 
 /// The target's end was rounded up, although only whole blocks are shared.
 #[test]
 fn blocks_of_one_file_are_deduplicated_as_far_as_they_do_not_meet() {
-    let zeros = Op::Write {
-        at: a(),
-        offset: 0,
-        len: 12_288,
-        fill: 0,
-        append: false,
-    };
-    let dedupe = Op::Dedupe {
-        src: a(),
-        src_offset: 0,
-        dst: a(),
-        dst_offset: 4096,
-        len: 5000,
-    };
+    let zeros = Op::write(a(), 0, 12_288, 0, false);
+    let dedupe = Op::dedupe(a(), 0, a(), 4096, 5000);
     check(Setup::default(), &[create(), zeros, dedupe]);
 }
 
@@ -192,12 +151,7 @@ fn a_dedupe_is_of_any_length() {
         dir: At::Path(vec![]),
         name: Name(1),
     };
-    let create_b = Op::Create {
-        place,
-        perm: 0o644,
-        exclusive: true,
-        truncate: false,
-    };
+    let create_b = Op::create(place, 0o644, true, false);
     // In what was beyond the end of one call.
     let end = |at: At| Op::Write {
         at,
@@ -213,13 +167,7 @@ fn a_dedupe_is_of_any_length() {
         dst_offset: src_offset,
         len,
     };
-    let other_end = Op::Write {
-        at: b(),
-        offset: BYTES - 1,
-        len: 1,
-        fill: 2,
-        append: false,
-    };
+    let other_end = Op::write(b(), BYTES - 1, 1, 2, false);
     let ops = [
         create(),
         create_b,
@@ -240,11 +188,7 @@ fn properties_of_links_are_forgotten() {
         dir: At::Path(vec![]),
         name: Name(0),
     };
-    let link = Op::Symlink {
-        place,
-        target_bytes: 5,
-        fill: 1,
-    };
+    let link = Op::symlink(place, 5, 1);
     let property = |value| Op::Property { at: a(), value };
     check(Setup::default(), &[link, property(Some(2)), property(None)]);
 }
@@ -258,10 +202,7 @@ fn a_log_that_became_empty_is_replayed_to_nothing() {
         name: Name(n),
     };
     let at = |n| At::Path(vec![Name(n)]);
-    let mkdir = Op::Mkdir {
-        place: place(1),
-        perm: 0o755,
-    };
+    let mkdir = Op::mkdir(place(1), 0o755);
     let make = |place| Op::Create {
         place,
         perm: 0o644,
@@ -276,15 +217,11 @@ fn a_log_that_became_empty_is_replayed_to_nothing() {
             name: Name(3),
         }),
         Op::Sync,
-        Op::Rename {
-            from: place(1),
-            to: place(2),
-            flags: cowshed_vfs::RenameFlags::empty(),
-        },
+        Op::rename(place(1), place(2), cowshed_vfs::RenameFlags::empty()),
         make(place(4)),
-        Op::Fsync { at: at(4) },
-        Op::Unlink { place: place(4) },
-        Op::Fsync { at: inner },
+        Op::fsync(at(4)),
+        Op::unlink(place(4)),
+        Op::fsync(inner),
     ];
     let setup = Setup {
         tree_log: true,

@@ -56,76 +56,35 @@ const PROMISED_TOO: u16 = 14;
 const FIRST_CRUMB: u16 = Name::FIRST_WIDE;
 
 fn create(n: u16) -> Op {
-    Op::Create {
-        place: place(n),
-        perm: 0o4755,
-        exclusive: true,
-        truncate: false,
-    }
+    Op::create(place(n), 0o4755, true, false)
 }
 
 fn write(n: u16, offset: u64, len: u64) -> Op {
-    Op::Write {
-        at: at(n),
-        offset,
-        len: len as u32,
-        fill: 2 + 7 * u64::from(n) + offset,
-        append: false,
-    }
+    Op::write(at(n), offset, len as u32, 2 + 7 * u64::from(n) + offset, false)
 }
 
 fn stage(n: u16, offset: u64, len: u64) -> Op {
-    Op::Stage {
-        group: 0,
-        at: at(n),
-        offset,
-        len: len as u32,
-        fill: 11 + offset,
-    }
+    Op::stage(0, at(n), offset, len as u32, 11 + offset)
 }
 
 fn allocate(n: u16, mode: F, offset: u64, len: u64) -> Op {
-    Op::Fallocate {
-        at: at(n),
-        mode,
-        offset,
-        len,
-    }
+    Op::fallocate(at(n), mode, offset, len)
 }
 
 fn truncate(n: u16, size: u64) -> Op {
-    Op::Truncate { at: at(n), size }
+    Op::truncate(at(n), size)
 }
 
 fn clone(src: u16, src_offset: u64, dst: u16, dst_offset: u64, len: u64) -> Op {
-    Op::Clone {
-        src: at(src),
-        src_offset,
-        dst: at(dst),
-        dst_offset,
-        len,
-    }
+    Op::clone_range(at(src), src_offset, at(dst), dst_offset, len)
 }
 
 fn exchange(a: u16, b: u16, len: u64, to_eof: bool) -> Op {
-    Op::Exchange {
-        a: at(a),
-        a_offset: 0,
-        b: at(b),
-        b_offset: 0,
-        len,
-        to_eof,
-    }
+    Op::exchange(at(a), 0, at(b), 0, len, to_eof)
 }
 
 fn defrag(n: u16, target: u64, compress: Option<u8>) -> Op {
-    Op::Defrag {
-        at: at(n),
-        offset: 0,
-        len: u64::MAX,
-        target,
-        compress,
-    }
+    Op::defrag(at(n), 0, u64::MAX, target, compress)
 }
 
 /// What is done on the full volume, each by itself.
@@ -139,7 +98,7 @@ fn operations() -> Vec<Vec<Op>> {
         dst_offset,
         len,
     };
-    let commit = Op::EndGroup { group: 0, commit: true };
+    let commit = Op::end_group(0, true);
     let xattr = |len| Op::SetXattr {
         at: at(BIG),
         name: 0,
@@ -147,13 +106,7 @@ fn operations() -> Vec<Vec<Op>> {
         fill: 5,
         flags: SetXattrFlags::empty(),
     };
-    let dedupe = Op::Dedupe {
-        src: at(SMALL),
-        src_offset: 0,
-        dst: at(SMALL),
-        dst_offset: 0,
-        len: 0,
-    };
+    let dedupe = Op::dedupe(at(SMALL), 0, at(SMALL), 0, 0);
     let rename = |from, to, flags| Op::Rename {
         from: place(from),
         to: place(to),
@@ -206,13 +159,7 @@ fn operations() -> Vec<Vec<Op>> {
         vec![defrag(PIECES, 1 << 20, None)],
         vec![defrag(PIECES, 16 << 10, Some(0))],
         vec![defrag(BIG, 1 << 20, Some(3))],
-        vec![Op::Dedupe {
-            src: at(FRAGMENTED),
-            src_offset: BLOCK,
-            dst: at(FRAGMENTED),
-            dst_offset: 3 * BLOCK,
-            len: BLOCK,
-        }],
+        vec![Op::dedupe(at(FRAGMENTED), BLOCK, at(FRAGMENTED), 3 * BLOCK, BLOCK)],
         vec![exchange(BIG, FRAGMENTED, 200 * BLOCK, false)],
         vec![exchange(FRAGMENTED, BIG, 0, true)],
         vec![exchange(SMALL, ODD, 0, true)],
@@ -226,51 +173,22 @@ fn operations() -> Vec<Vec<Op>> {
             commit.clone(),
         ],
         vec![stage(ODD, 200_000, 100), commit],
-        vec![
-            stage(BIG, 0, 70_000),
-            Op::EndGroup {
-                group: 0,
-                commit: false,
-            },
-        ],
+        vec![stage(BIG, 0, 70_000), Op::end_group(0, false)],
         vec![create(NEW)],
         vec![create(NEW), write(NEW, 0, 100)],
-        vec![Op::Mkdir {
-            place: place(NEW),
-            perm: 0o755,
-        }],
-        vec![Op::Symlink {
-            place: place(NEW),
-            target_bytes: 1000,
-            fill: 3,
-        }],
-        vec![Op::Link {
-            at: at(BIG),
-            place: place(NEW),
-        }],
+        vec![Op::mkdir(place(NEW), 0o755)],
+        vec![Op::symlink(place(NEW), 1000, 3)],
+        vec![Op::link(at(BIG), place(NEW))],
         vec![rename(BIG, NEW, RenameFlags::empty())],
         vec![rename(BIG, DOOMED, RenameFlags::empty())],
         vec![rename(BIG, DOOMED, RenameFlags::EXCHANGE)],
         vec![rename(BIG, NEW, RenameFlags::WHITEOUT)],
         vec![xattr(10)],
         vec![xattr(3000)],
-        vec![Op::Chmod {
-            at: at(BIG),
-            perm: 0o600,
-        }],
-        vec![Op::Utimes {
-            at: at(BIG),
-            atime: Touch::Now,
-            mtime: Touch::Keep,
-        }],
-        vec![Op::Flags {
-            at: at(DIR),
-            flags: Op::NOCOW,
-        }],
-        vec![Op::Property {
-            at: at(DIR),
-            value: Some(2 % PROPERTY_VALUES.len() as u8),
-        }],
+        vec![Op::chmod(at(BIG), 0o600)],
+        vec![Op::utimes(at(BIG), Touch::Now, Touch::Keep)],
+        vec![Op::flags(at(DIR), Op::NOCOW)],
+        vec![Op::property(at(DIR), Some(2 % PROPERTY_VALUES.len() as u8))],
     ]
 }
 
@@ -278,11 +196,9 @@ fn operations() -> Vec<Vec<Op>> {
 fn only_frees() -> Vec<Vec<Op>> {
     const PUNCH: F = F::PUNCH_HOLE.union(F::KEEP_SIZE);
     vec![
-        vec![Op::Unlink { place: place(DOOMED) }],
-        vec![Op::Unlink {
-            place: place(FRAGMENTED),
-        }],
-        vec![Op::Rmdir { place: place(DIR) }],
+        vec![Op::unlink(place(DOOMED))],
+        vec![Op::unlink(place(FRAGMENTED))],
+        vec![Op::rmdir(place(DIR))],
         vec![truncate(FRAGMENTED, 0)],
         vec![truncate(FRAGMENTED, 100)],
         vec![truncate(BIG, BLOCK)],
@@ -373,10 +289,7 @@ fn fill(setup: &Setup, how: Fill) -> Result<Filled> {
         at: at(n),
         flags: Op::NOCOW,
     };
-    let mkdir = Op::Mkdir {
-        place: place(DIR),
-        perm: 0o755,
-    };
+    let mkdir = Op::mkdir(place(DIR), 0o755);
     for op in [
         in_place(IN_PLACE),
         in_place(SHARED),
@@ -417,13 +330,7 @@ fn fill(setup: &Setup, how: Fill) -> Result<Filled> {
         // With xattrs they are larger than their names.
         while crumbs < Name::WIDE {
             let crumb = FIRST_CRUMB + crumbs;
-            let fat = Op::SetXattr {
-                at: at(crumb),
-                name: 0,
-                len: 3500,
-                fill: 1,
-                flags: SetXattrFlags::empty(),
-            };
+            let fat = Op::set_xattr(at(crumb), 0, 3500, 1, SetXattrFlags::empty());
             if !pair.apply(&create(crumb))? {
                 break;
             }
@@ -463,9 +370,7 @@ impl Filled {
             pair.apply(&truncate(FILLER, self.filler_bytes - given_back))?;
         }
         for n in 0..self.crumbs.min(blocks as u16) {
-            pair.apply(&Op::Unlink {
-                place: place(FIRST_CRUMB + n),
-            })?;
+            pair.apply(&Op::unlink(place(FIRST_CRUMB + n)))?;
         }
         // What is freed in one transaction can be used after it.
         for _ in 0..2 {
@@ -488,7 +393,7 @@ impl Filled {
             // Into a log, or into a commit in its place: there is space for one of them.
             for at in ops.iter().flat_map(Op::touched) {
                 if pair.model.resolve(&at).is_ok() {
-                    ensure!(pair.apply(&Op::Fsync { at: at.clone() })?, "an fsync of {at:?}");
+                    ensure!(pair.apply(&Op::fsync(at.clone()))?, "an fsync of {at:?}");
                 }
             }
             pair.verify().context("after an fsync")?;

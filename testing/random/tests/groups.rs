@@ -43,12 +43,7 @@ fn apply(subject: &mut Subject, op: &Op) -> Result<bool> {
 }
 
 fn create(subject: &mut Subject, n: u16) -> Result<bool> {
-    let op = Op::Create {
-        place: place(n),
-        perm: 0o644,
-        exclusive: true,
-        truncate: false,
-    };
+    let op = Op::create(place(n), 0o644, true, false);
     apply(subject, &op)
 }
 
@@ -69,13 +64,7 @@ fn fill_with_data(subject: &mut Subject) -> Result<Filled> {
                 return Ok(filled);
             }
             filled.names += 1;
-            let write = Op::Write {
-                at: at(n),
-                offset: 0,
-                len,
-                fill: u64::from(n),
-                append: false,
-            };
+            let write = Op::write(at(n), 0, len, u64::from(n), false);
             if !apply(subject, &write)? {
                 break;
             }
@@ -97,13 +86,7 @@ fn fill_with_names(subject: &mut Subject) -> Result<Filled> {
         }
         filled.names += 1;
         for name in 0..XATTRS {
-            let xattr = Op::SetXattr {
-                at: at(n),
-                name,
-                len: XATTR_BYTES,
-                fill: 1,
-                flags: SetXattrFlags::empty(),
-            };
+            let xattr = Op::set_xattr(at(n), name, XATTR_BYTES, 1, SetXattrFlags::empty());
             if !apply(subject, &xattr)? {
                 break 'full;
             }
@@ -117,9 +100,7 @@ fn fill_with_names(subject: &mut Subject) -> Result<Filled> {
 
 fn remove(subject: &mut Subject, filled: Filled) -> Result<()> {
     for n in 0..filled.names {
-        let op = Op::Unlink {
-            place: place(Name::FIRST_WIDE + n),
-        };
+        let op = Op::unlink(place(Name::FIRST_WIDE + n));
         ensure!(apply(subject, &op)?, "a full volume can delete");
     }
     ensure!(apply(subject, &Op::Sync)?, "deleting has its space");

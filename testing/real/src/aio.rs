@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use cowshed_device_sim::Rng;
 use rustix::fs::{Advice, OFlags, fadvise, fdatasync};
 
 use crate::queue::{Buffers, Queue};
@@ -29,22 +30,9 @@ const BUFFERED_EVERY: usize = 64;
 const READERS: usize = 2;
 const READ_BLOCKS_MAX: usize = 32;
 
-/// SplitMix64.
-fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-struct Rng(u64);
-
-impl Rng {
-    /// Less than `bound`, which is not 0.
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(1);
-        usize::try_from(mix(self.0) % bound as u64).expect("less than a usize")
-    }
+/// A hash of a word.
+fn mix(word: u64) -> u64 {
+    Rng::new(word).next_u64()
 }
 
 /// A block is pairs of words: the version, and a checksum of block, version and place.
@@ -213,7 +201,7 @@ impl Stress<'_> {
             0 => Queue::uring(&direct, QUEUE_DEPTH, each_bytes).context("io_uring")?,
             _ => Queue::submit(&direct, QUEUE_DEPTH, each_bytes).context("io_submit")?,
         };
-        let mut rng = Rng(mix(self.seed ^ ((number as u64) << 32)));
+        let mut rng = Rng::new(mix(self.seed ^ ((number as u64) << 32)));
         let mut under_way: Vec<Option<(usize, usize)>> = vec![None; QUEUE_DEPTH];
         let mut written = 0;
         while !self.table.stop.load(SeqCst) || !queue.is_idle() {
@@ -230,16 +218,16 @@ impl Stress<'_> {
                 }
                 continue;
             };
-            let group = rng.below(GROUPS / self.writers) * self.writers + number;
-            let first = group * GROUP_BLOCKS + rng.below(GROUP_BLOCKS);
-            let blocks = 1 + rng.below((group + 1) * GROUP_BLOCKS - first);
+            let group = rng.index(GROUPS / self.writers) * self.writers + number;
+            let first = group * GROUP_BLOCKS + rng.index(GROUP_BLOCKS);
+            let blocks = 1 + rng.index((group + 1) * GROUP_BLOCKS - first);
             let is_busy = |way: &Option<(usize, usize)>| way.is_some_and(|(first, _)| first / GROUP_BLOCKS == group);
             if under_way.iter().any(is_busy) {
                 continue;
             }
             let offset = (first * BLOCK_BYTES) as u64;
             let len = blocks * BLOCK_BYTES;
-            if rng.below(BUFFERED_EVERY) == 0 {
+            if rng.index(BUFFERED_EVERY) == 0 {
                 let mut bytes = vec![0; len];
                 self.begin(first, &mut bytes);
                 buffered.write_all_at(&bytes, offset)?;
@@ -269,13 +257,13 @@ impl Stress<'_> {
     /// Reads until the end; returns how often.
     fn reads(&self, door: Door, number: usize) -> Result<u64> {
         let mut reader = Reader::new(self, door, number)?;
-        let mut rng = Rng(mix(self.seed ^ (1 << 40) ^ ((number as u64) << 32)));
+        let mut rng = Rng::new(mix(self.seed ^ (1 << 40) ^ ((number as u64) << 32)));
         let (mut reads, mut next) = (0, 0);
         while !self.table.stop.load(SeqCst) {
-            let blocks = 1 + rng.below(READ_BLOCKS_MAX);
+            let blocks = 1 + rng.index(READ_BLOCKS_MAX);
             // Half of the reads are in order, for readahead.
-            let first = match rng.below(2) {
-                0 => rng.below(BLOCKS - blocks + 1),
+            let first = match rng.index(2) {
+                0 => rng.index(BLOCKS - blocks + 1),
                 _ if next + blocks > BLOCKS => 0,
                 _ => next,
             };
@@ -283,7 +271,7 @@ impl Stress<'_> {
             reader.read(first, blocks)?;
             reads += 1;
             // Now and then the cache is cold.
-            if door == Door::Cached && rng.below(256) == 0 {
+            if door == Door::Cached && rng.index(256) == 0 {
                 fadvise(&reader.file, 0, None, Advice::DontNeed)?;
             }
         }

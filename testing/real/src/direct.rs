@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use cowshed_device_sim::Rng;
 use cowshed_vfs_ioctl::wire::op;
 use rustix::fs::{Advice, FallocateFlags, OFlags, copy_file_range, fadvise, fallocate, fdatasync, fsync};
 
@@ -37,28 +38,6 @@ impl Aligned {
 
     fn part(&mut self, len: usize) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + len]
-    }
-}
-
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn byte(&mut self) -> u8 {
-        self.next().to_le_bytes()[0]
-    }
-
-    /// Less than `bound`, which is not 0.
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound as u64).expect("less than a usize")
     }
 }
 
@@ -110,7 +89,7 @@ pub fn exercise(place: &mut dyn Place, name: &str, operations: usize, seed: u64,
         direct,
         model: Vec::new(),
         buffer: Aligned::new(),
-        rng: Rng(seed),
+        rng: Rng::new(seed),
         done: Done::default(),
     };
     for number in 0..operations {
@@ -144,7 +123,7 @@ impl Exerciser {
             ..self
         };
         // All of it, or whoever comes next is the first to look.
-        if exerciser.rng.below(2) == 0 {
+        if exerciser.rng.index(2) == 0 {
             exerciser
                 .read_buffered(0, exerciser.model.len())
                 .context("after a remount")?;
@@ -154,13 +133,13 @@ impl Exerciser {
 
     /// An offset and a length within what the file may become, in units of `align`.
     fn range(&mut self, align: usize) -> (usize, usize) {
-        let offset = self.rng.below(FILE_BYTES_MAX / align) * align;
+        let offset = self.rng.index(FILE_BYTES_MAX / align) * align;
         let most = OPERATION_BYTES_MAX.min(FILE_BYTES_MAX - offset) / align;
-        (offset, (1 + self.rng.below(most)) * align)
+        (offset, (1 + self.rng.index(most)) * align)
     }
 
     fn step(&mut self, mixed: bool) -> Result<()> {
-        let operation = self.rng.below(130);
+        let operation = self.rng.index(130);
         let align = if mixed && operation.is_multiple_of(2) {
             1
         } else {
@@ -198,15 +177,15 @@ impl Exerciser {
     fn content(&mut self, len: usize) -> Vec<u8> {
         let mut content = Vec::with_capacity(len);
         // Of a write all may be noise.
-        let kinds = 1 + self.rng.below(4);
+        let kinds = 1 + self.rng.index(4);
         while content.len() < len {
-            let piece = (1 + self.rng.below(PIECE_BYTES_MAX)).min(len - content.len());
+            let piece = (1 + self.rng.index(PIECE_BYTES_MAX)).min(len - content.len());
             let end = content.len() + piece;
-            match self.rng.below(kinds) {
-                0 => content.resize_with(end, || self.rng.byte()),
-                1 => content.resize_with(end, || b'a' + self.rng.byte() % 8),
+            match self.rng.index(kinds) {
+                0 => content.resize_with(end, || self.rng.below(256) as u8),
+                1 => content.resize_with(end, || b'a' + self.rng.below(256) as u8 % 8),
                 _ => {
-                    let word = self.rng.next().to_le_bytes();
+                    let word = self.rng.next_u64().to_le_bytes();
                     content.extend(word.iter().cycle().take(piece));
                 }
             }
@@ -267,7 +246,7 @@ impl Exerciser {
         fsync(&self.buffered)?;
         fadvise(&self.buffered, 0, None, Advice::DontNeed)?;
         self.done.cold_reads += 1;
-        match self.rng.below(4) {
+        match self.rng.index(4) {
             0 => self.read_buffered(0, self.model.len()),
             _ => self.read_buffered(offset, len),
         }
@@ -358,7 +337,7 @@ impl Exerciser {
         let content = self.content(len);
         mapping.store(offset, &content);
         // Or whoever comes next finds it in the page cache.
-        if self.rng.below(2) == 0 {
+        if self.rng.index(2) == 0 {
             mapping.sync()?;
         }
         self.put(offset, &content);
@@ -381,13 +360,13 @@ impl Exerciser {
         if blocks == 0 {
             return None;
         }
-        let (from, to) = (self.rng.below(blocks), self.rng.below(blocks_max));
+        let (from, to) = (self.rng.index(blocks), self.rng.index(blocks_max));
         let room = (blocks - from).min(blocks_max - to).min(from.abs_diff(to));
         let most = room.min(OPERATION_BYTES_MAX / ALIGN_BYTES);
         let len = if most == 0 {
             return None;
         } else {
-            1 + self.rng.below(most)
+            1 + self.rng.index(most)
         };
         Some((from * ALIGN_BYTES, to * ALIGN_BYTES, len * ALIGN_BYTES))
     }
@@ -416,7 +395,7 @@ impl Exerciser {
             return Ok(());
         }
         // As good as never the same by chance.
-        if self.rng.below(3) > 0 {
+        if self.rng.index(3) > 0 {
             let bytes = self.model[from..from + len].to_vec();
             self.buffered.write_all_at(&bytes, to as u64)?;
             self.put(to, &bytes);

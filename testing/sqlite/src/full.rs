@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cowshed_kill9::daemon::Daemon;
-use cowshed_model::Dice;
+use cowshed_model::Rng;
 
 use crate::database::{self, Journal};
 use crate::grown::{self, Known, Step};
@@ -50,7 +50,7 @@ pub fn run(rounds: &Rounds) -> Result<Summary> {
     let mut summary = Summary::default();
     for round in 0..rounds.count {
         let seed = rounds.seed.wrapping_mul(1000).wrapping_add(round);
-        let mut dice = Dice::new(seed);
+        let mut dice = Rng::new(seed);
         let victim = (round % 3 != 0).then(|| Victim::by(&mut dice));
         // A volume can be full of names, too.
         let with_names = round % 4 == 3;
@@ -77,7 +77,7 @@ pub fn run(rounds: &Rounds) -> Result<Summary> {
 struct Full {
     place: Place,
     known: Known,
-    dice: Dice,
+    dice: Rng,
     /// Spare files that are gone.
     gone: u64,
 }
@@ -87,7 +87,7 @@ fn is_full(error: &std::io::Error) -> bool {
 }
 
 impl Full {
-    fn new(programs: &Programs, with_names: bool, dice: Dice) -> Result<Full> {
+    fn new(programs: &Programs, with_names: bool, dice: Rng) -> Result<Full> {
         let full = Full {
             place: Place::new(programs, IMAGE_MIB)?,
             known: Known::default(),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cowshed_kill9::daemon::Daemon;
-use cowshed_model::Dice;
+use cowshed_model::Rng;
 
 use crate::database::{self, Journal, SMALL};
 use crate::place::{Place, Rounds};
@@ -53,7 +53,7 @@ pub fn run(rounds: &Rounds, transactions: i64) -> Result<Summary> {
     let place = Place::new(&rounds.programs, IMAGE_MIB)?;
     let mut done = without_a_journal(&place, transactions)?;
     let mut summary = Summary::default();
-    let mut dice = Dice::new(rounds.seed);
+    let mut dice = Rng::new(rounds.seed);
     let mut mounted = None;
     for round in 0..rounds.count {
         let daemon = match mounted.take() {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use cowshed_harness::start_atomic_write;
 use cowshed_kill9::daemon::Daemon;
-use cowshed_model::Dice;
+use cowshed_model::Rng;
 
 use crate::database::{self, HUGE, Journal, Shape, WHOLE};
 use crate::place::{Place, Rounds};
@@ -105,7 +105,7 @@ pub fn run(rounds: &Rounds, is_huge: bool) -> Result<Summary> {
     let daemon = place.mount()?;
     shape.fill(&mut database::open(&place.database(), Journal::Delete)?)?;
     daemon.stop()?;
-    let (mut summary, mut dice) = (Summary::default(), Dice::new(rounds.seed));
+    let (mut summary, mut dice) = (Summary::default(), Rng::new(rounds.seed));
     let mut mounted = Some(Mount::new(&place, is_huge)?);
     let mut done = 0;
     let judge = |connection: &_| shape.verify(connection);
@@ -212,8 +212,8 @@ impl Killed {
     }
 
     /// At any moment of the next transactions, or when there is a journal.
-    fn kill(&mut self, place: &Place, victim: Victim, dice: &mut Dice) -> Result<()> {
-        let part = |whole: Duration, dice: &mut Dice| whole.mul_f64(dice.below(1000) as f64 / 1000.0);
+    fn kill(&mut self, place: &Place, victim: Victim, dice: &mut Rng) -> Result<()> {
+        let part = |whole: Duration, dice: &mut Rng| whole.mul_f64(dice.below(1000) as f64 / 1000.0);
         if dice.one_in(3) {
             self.listen(Instant::now() + part(self.took, dice))?;
         } else {

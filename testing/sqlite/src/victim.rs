@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use cowshed_kill9::daemon::Daemon;
-use cowshed_model::Dice;
+use cowshed_model::{Rng, pick};
 
 use crate::place::check_said;
 use crate::worker::{Said, Worker};
@@ -27,8 +27,8 @@ pub struct Tally {
 }
 
 impl Victim {
-    pub fn by(dice: &mut Dice) -> Victim {
-        *dice.pick(&[Victim::Mount, Victim::Program, Victim::Both])
+    pub fn by(dice: &mut Rng) -> Victim {
+        *pick(dice, &[Victim::Mount, Victim::Program, Victim::Both])
     }
 
     pub fn note(self, tally: &mut Tally) {

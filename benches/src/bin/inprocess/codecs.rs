@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
+use cowshed_benches::Measured;
 use cowshed_benches::content::{Content, fill_with};
-use cowshed_benches::{Dice, Measured};
 use cowshed_btrfs::compression::compress::{self, CompressPolicy, Encoder};
 use cowshed_btrfs::compression::decompress::{COMPRESSED_EXTENT_BYTES_MAX, Decoder};
 use cowshed_btrfs::fs::MountOptions;
+use cowshed_device_sim::Rng;
 use cowshed_runtime::{Env, SystemEnv};
 use cowshed_vfs::{Compression, FileSystem as _, Timestamp};
 
@@ -107,7 +108,7 @@ pub fn run(only: &str, stream_bytes: u64, memory_bytes_max: u64, json: bool) -> 
                 continue;
             }
             let mut data = vec![0; CALL_BYTES];
-            Dice(3).fill(&mut data);
+            Rng::new(3).fill(&mut data);
             fill_with(content, &mut data);
             let compression: Option<Compression> = how.map(str::parse).transpose()?;
             let processors = SystemEnv.processors();

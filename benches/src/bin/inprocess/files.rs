@@ -1,7 +1,8 @@
 //! A large file: streamed, read back cold, written and read in random blocks; small files with an fsync each.
 
 use anyhow::{Result, ensure};
-use cowshed_benches::{Dice, Measured};
+use cowshed_benches::Measured;
+use cowshed_device_sim::Rng;
 use cowshed_vfs::{FileSystem as _, Handle, NodeId, OpenFlags, OpenRequest, WriteFlags};
 
 use crate::report::Report;
@@ -49,7 +50,7 @@ pub fn write(rig: &Rig, file: &File, at: u64, data: &[u8]) -> Result<()> {
 pub fn run(rig: &Rig, report: &Report, stream_bytes: u64) -> Result<()> {
     let file = create(rig, b"large")?;
     let mut buf = vec![0; CALL_BYTES];
-    Dice(1).fill(&mut buf);
+    Rng::new(1).fill(&mut buf);
     let calls = stream_bytes / CALL_BYTES as u64;
     let bytes = calls * CALL_BYTES as u64;
     let stream = Measured::of(|| {
@@ -90,7 +91,7 @@ pub fn run(rig: &Rig, report: &Report, stream_bytes: u64) -> Result<()> {
 }
 
 fn random(rig: &Rig, report: &Report, file: &File, blocks: u64) -> Result<()> {
-    let mut dice = Dice(2);
+    let mut dice = Rng::new(2);
     let mut block = [0; BLOCK as usize];
     let bytes = RANDOM_OPS * BLOCK;
     let read = Measured::of(|| {

@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use anyhow::{Result, ensure};
-use cowshed_benches::{Dice, Measured};
+use cowshed_benches::Measured;
+use cowshed_device_sim::Rng;
 use cowshed_vfs::{FileSystem as _, Handle, Lookup, NodeId, OpenFlags, OpenRequest};
 
 use crate::report::Report;
@@ -93,7 +94,7 @@ pub fn run(rig: &Rig, report: &Report, count: u64, forget: bool) -> Result<()> {
 /// Everything that only reads. Forgets the nodes.
 fn looks(rig: &Rig, report: &Report, count: u64, nodes: &[NodeId]) -> Result<()> {
     let (fs, dir) = (&rig.fs, rig.dir);
-    let mut dice = Dice(1);
+    let mut dice = Rng::new(1);
     if !nodes.is_empty() {
         let getattr = Measured::of(|| {
             for _ in 0..count {

@@ -3,23 +3,24 @@
 //! One process, one thread (where it does not say `threads`), no cache of its own: what is measured is the file system.
 //! `cargo xtask bench` runs it on two mounts in turn.
 
+mod calls;
 mod synced;
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
+use cowshed_benches::Measured;
 use cowshed_benches::content::{Content, fill_with};
-use cowshed_benches::{Dice, Measured};
+use cowshed_device_sim::Rng;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, StatxFlags};
 use rustix::io::{pread, pwrite};
 
-const BLOCK: u64 = 4096;
+use calls::{BLOCK, buffer, open};
+
 const STREAM_CALL_BYTES: usize = 1 << 20;
-/// O_DIRECT wants buffers aligned to the logical sector; a page is enough everywhere.
-const ALIGN_BYTES: usize = 4096;
 
 #[derive(Parser)]
 #[command(about = "Puts one kind of load on a directory and says how long it took")]
@@ -99,15 +100,6 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn open(at: BorrowedFd<'_>, path: impl rustix::path::Arg, flags: OFlags) -> Result<OwnedFd> {
-    Ok(rustix::fs::openat(
-        at,
-        path,
-        flags | OFlags::CLOEXEC,
-        Mode::from_raw_mode(0o644),
-    )?)
-}
-
 fn run(top: BorrowedFd<'_>, load: Load) -> Result<Measured> {
     match load {
         Load::Create { count } => {
@@ -182,14 +174,6 @@ fn list(top: BorrowedFd<'_>, mut each: impl FnMut(&std::ffi::CStr) -> Result<()>
     })
 }
 
-/// A buffer at a page's start, of bytes that do not compress.
-fn buffer(len_bytes: usize) -> (Vec<u8>, std::ops::Range<usize>) {
-    let mut bytes = vec![0; len_bytes + ALIGN_BYTES];
-    Dice(3).fill(&mut bytes);
-    let start = bytes.as_ptr().align_offset(ALIGN_BYTES);
-    (bytes, start..start + len_bytes)
-}
-
 fn stream_write(top: BorrowedFd<'_>, bytes: u64, content: Content) -> Result<Measured> {
     let (mut buf, range) = buffer(STREAM_CALL_BYTES);
     fill_with(content, &mut buf[range.clone()]);
@@ -228,7 +212,7 @@ fn random(top: BorrowedFd<'_>, count: u64, direct: bool, write: bool) -> Result<
     let file = open(top, "large", OFlags::RDWR | flags)?;
     let blocks = rustix::fs::fstat(&file)?.st_size as u64 / BLOCK;
     ensure!(blocks > 0, "the large file is empty");
-    let mut dice = Dice(4);
+    let mut dice = Rng::new(4);
     Measured::of(|| {
         for _ in 0..count {
             let at = dice.below(blocks) * BLOCK;

@@ -3,11 +3,12 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use anyhow::{Result, ensure};
-use cowshed_benches::{Dice, Measured};
+use cowshed_benches::Measured;
+use cowshed_device_sim::Rng;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::pwrite;
 
-use super::{BLOCK, buffer, open};
+use crate::calls::{BLOCK, buffer, open};
 
 /// Syncs the directory of the names.
 pub fn dir(top: BorrowedFd<'_>) -> Result<Measured> {
@@ -79,7 +80,7 @@ pub fn database(top: BorrowedFd<'_>, count: u64, threads: u64) -> Result<Measure
         let file = open(top, database_name(thread).as_str(), OFlags::RDWR)?;
         let blocks = rustix::fs::fstat(&file)?.st_size as u64 / BLOCK;
         ensure!(blocks > 0, "the file is empty");
-        let mut dice = Dice(thread);
+        let mut dice = Rng::new(thread);
         for _ in 0..each {
             let at = dice.below(blocks) * BLOCK;
             ensure!(pwrite(&file, &buf[range.clone()], at)? as u64 == BLOCK, "a short write");

@@ -6,8 +6,7 @@
 use std::collections::BTreeMap;
 
 use cowshed_device_sim::Rng;
-
-use crate::op::{How, Kind, Op, Prealloc};
+use cowshed_model::script::{Data, How, Kind, Op, Prealloc};
 
 /// Directories of the setup, each below those before it.
 const DIRS: [&str; 5] = ["x", "y", "x/z", "y/w", "x/z/v"];
@@ -105,7 +104,7 @@ impl World<'_> {
         if self.rng.one_in(SUBVOLUMES_ONE_IN) {
             for path in &SUBVOLUMES[..1 + self.rng.index(SUBVOLUMES.len())] {
                 self.add(path, Is::Subvolume);
-                self.ops.push(Op::Subvolume((*path).to_owned()));
+                self.ops.push(Op::subvolume((*path).to_owned()));
             }
         }
         let dirs = 1 + self.rng.index(DIRS.len());
@@ -167,11 +166,11 @@ impl World<'_> {
         };
         let path = path.filter(|path| path == "." || self.is(path) != Some(Is::Other));
         let Some(path) = path.or_else(|| self.any(|is| is != Is::Other)) else {
-            return self.ops.push(Op::Fsync(".".into()));
+            return self.ops.push(Op::fsync("."));
         };
         self.ops.push(match self.rng.below(8) {
-            0 => Op::Fdatasync(path),
-            _ => Op::Fsync(path),
+            0 => Op::fdatasync(path),
+            _ => Op::fsync(path),
         });
     }
 
@@ -247,9 +246,9 @@ impl World<'_> {
         self.inodes.push(is);
     }
 
-    fn data(&mut self, len: u64) -> Vec<u8> {
+    fn data(&mut self, len: u64) -> Data {
         self.letter = (self.letter + 1) % 26;
-        vec![b'a' + self.letter; len as usize]
+        Data::Bytes(vec![b'a' + self.letter; len as usize])
     }
 
     fn size(&mut self) -> u64 {
@@ -258,7 +257,7 @@ impl World<'_> {
 
     fn create(&mut self, path: String) {
         self.add(&path, Is::File(0));
-        self.push(Op::Create(path.clone()), &[&path]);
+        self.push(Op::create(path.clone()), &[&path]);
     }
 
     /// A new file, or the beginning of an old one.
@@ -278,7 +277,7 @@ impl World<'_> {
             1 => How::DataSync,
             _ => How::Plain,
         };
-        self.push(Op::Write(how, path.clone(), at, data), &[&path]);
+        self.push(Op::write_how(how, path.clone(), at, data), &[&path]);
     }
 
     fn grow(&mut self, path: &str, end: u64) {
@@ -300,7 +299,7 @@ impl World<'_> {
 
     fn mkdir(&mut self, path: String) {
         self.add(&path, Is::Dir);
-        self.push(Op::Mkdir(path.clone()), &[&path]);
+        self.push(Op::mkdir(path.clone()), &[&path]);
     }
 
     fn new_dir(&mut self) {
@@ -320,7 +319,7 @@ impl World<'_> {
         {
             let inode = self.names[&from];
             self.names.insert(to.clone(), inode);
-            self.push(Op::Link(from.clone(), to.clone()), &[&from, &to]);
+            self.push(Op::link(from.clone(), to.clone()), &[&from, &to]);
         }
     }
 
@@ -336,7 +335,7 @@ impl World<'_> {
         let to = to.filter(|to| self.names.get(to) != self.names.get(&from));
         if let Some(to) = to.filter(|to| is_in_one_subvolume(&from, to)) {
             self.moved(&from, &to);
-            self.push(Op::Rename(from.clone(), to.clone()), &[&from, &to]);
+            self.push(Op::rename(from.clone(), to.clone()), &[&from, &to]);
         }
     }
 
@@ -365,7 +364,7 @@ impl World<'_> {
             .is_none_or(|inode| self.inodes[*inode] == Is::Dir && is_empty);
         if is_free && from != to && !to.is_empty() && !is_below(&to, &from) && is_in_one_subvolume(&from, &to) {
             self.moved(&from, &to);
-            self.push(Op::Rename(from.clone(), to.clone()), &[&from, &to]);
+            self.push(Op::rename(from.clone(), to.clone()), &[&from, &to]);
         }
     }
 
@@ -383,7 +382,7 @@ impl World<'_> {
         self.moved(&one, &aside);
         self.moved(&other, &one);
         self.moved(&aside, &other);
-        self.push(Op::Exchange(one.clone(), other.clone()), &[&one, &other]);
+        self.push(Op::exchange(one.clone(), other.clone()), &[&one, &other]);
     }
 
     fn whiteout(&mut self) {
@@ -392,14 +391,14 @@ impl World<'_> {
         {
             self.moved(&from, &to);
             self.add(&from, Is::Other);
-            self.push(Op::Whiteout(from.clone(), to.clone()), &[&from, &to]);
+            self.push(Op::whiteout(from.clone(), to.clone()), &[&from, &to]);
         }
     }
 
     fn unlink(&mut self) {
         if let Some(path) = self.some(|is| !is_dir(is)) {
             self.names.remove(&path);
-            self.push(Op::Unlink(path.clone()), &[&path]);
+            self.push(Op::unlink(path.clone()), &[&path]);
         }
     }
 
@@ -408,7 +407,7 @@ impl World<'_> {
         let empty = empty.filter(|dir| !self.names.keys().any(|path| is_below(path, dir)));
         if let Some(path) = empty {
             self.names.remove(&path);
-            self.push(Op::Rmdir(path.clone()), &[&path]);
+            self.push(Op::rmdir(path.clone()), &[&path]);
         }
     }
 
@@ -416,9 +415,9 @@ impl World<'_> {
         let Some(path) = self.free_name() else { return };
         self.add(&path, Is::Other);
         let op = match self.rng.below(3) {
-            0 => Op::Mknod(Kind::Fifo, path.clone()),
-            1 => Op::Mknod(Kind::Char, path.clone()),
-            _ => Op::Symlink("target".into(), path.clone()),
+            0 => Op::mknod(Kind::Fifo, path.clone()),
+            1 => Op::mknod(Kind::Char, path.clone()),
+            _ => Op::symlink("target", path.clone()),
         };
         self.push(op, &[&path]);
     }
@@ -432,7 +431,7 @@ impl World<'_> {
         if let (Some(path), name) = self.an_xattr() {
             let len = if name == "user.long" { LONG_XATTR_BYTES } else { 3 };
             let value = self.data(len as u64);
-            self.push(Op::SetXattr(path.clone(), name, value), &[&path]);
+            self.push(Op::set_xattr(path.clone(), name, value), &[&path]);
         }
     }
 
@@ -442,14 +441,14 @@ impl World<'_> {
             .ops
             .iter()
             .filter_map(|op| match op {
-                Op::SetXattr(path, name, _) => Some((path.clone(), name.clone())),
+                Op::SetXattr { path, name, .. } => Some((path.clone(), name.clone())),
                 _ => None,
             })
             .filter(|(path, _)| self.names.contains_key(path))
             .collect();
         if !set.is_empty() {
             let (path, name) = set[self.rng.index(set.len())].clone();
-            self.push(Op::RemoveXattr(path.clone(), name), &[&path]);
+            self.push(Op::remove_xattr(path.clone(), name), &[&path]);
         }
     }
 
@@ -458,9 +457,9 @@ impl World<'_> {
             return;
         };
         let op = match self.rng.below(3) {
-            0 => Op::Chown(path.clone(), 1000 + self.rng.below(3) as u32),
-            1 => Op::Utime(path.clone(), 1_000_000 + self.rng.below(1000) as i64),
-            _ => Op::Chmod(path.clone(), [0o600, 0o640, 0o700, 0o711][self.rng.index(4)]),
+            0 => Op::chown(path.clone(), 1000 + self.rng.below(3) as u32),
+            1 => Op::utime(path.clone(), 1_000_000 + self.rng.below(1000) as u32),
+            _ => Op::chmod(path.clone(), [0o600, 0o640, 0o700, 0o711][self.rng.index(4)]),
         };
         self.push(op, &[&path]);
     }
@@ -474,14 +473,14 @@ impl World<'_> {
                 let size = [0, 50, BLOCK, 5000, 4 * BLOCK][self.rng.index(5)];
                 let inode = self.names[&path];
                 self.inodes[inode] = Is::File(size);
-                Op::Truncate(path.clone(), size)
+                Op::truncate(path.clone(), size)
             }
-            2 => Op::Fallocate(Prealloc::KeepSize, path.clone(), at, len),
+            2 => Op::fallocate(Prealloc::KeepSize, path.clone(), at, len),
             3 => {
                 self.grow(&path, at + len);
-                Op::Fallocate(Prealloc::Extend, path.clone(), at, len)
+                Op::fallocate(Prealloc::Extend, path.clone(), at, len)
             }
-            _ => Op::Fallocate(Prealloc::Punch, path.clone(), at, len),
+            _ => Op::fallocate(Prealloc::Punch, path.clone(), at, len),
         };
         self.push(op, &[&path]);
     }
@@ -494,7 +493,7 @@ impl World<'_> {
             }
             let at = self.rng.below(2) * BLOCK;
             self.grow(&to, at + BLOCK);
-            self.push(Op::Clone(from.clone(), 0, to.clone(), at, BLOCK), &[&from, &to]);
+            self.push(Op::copy(from.clone(), 0, to.clone(), at, BLOCK), &[&from, &to]);
         }
     }
 
@@ -502,14 +501,14 @@ impl World<'_> {
         let Some(to) = self.free_name() else { return };
         let len = self.size();
         let data = self.data(len);
-        self.ops.push(Op::Tmpfile(SLOT.into(), parent(&to).to_owned()));
-        self.ops.push(Op::Write(How::Plain, SLOT.into(), 0, data));
+        self.ops.push(Op::tmpfile(SLOT, parent(&to).to_owned()));
+        self.ops.push(Op::write_how(How::Plain, SLOT, 0, data));
         if self.rng.one_in(3) {
-            self.ops.push(Op::Fsync(SLOT.into()));
+            self.ops.push(Op::fsync(SLOT));
         }
         self.add(&to, Is::File(len));
-        self.push(Op::Link(SLOT.into(), to.clone()), &[&to]);
-        self.ops.push(Op::Close(SLOT.into()));
+        self.push(Op::link(SLOT, to.clone()), &[&to]);
+        self.ops.push(Op::close(SLOT));
     }
 }
 

@@ -28,10 +28,9 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use cowshed_crash::tree::{Node, Tree};
+use cowshed_model::script::short as content;
+use cowshed_model::tree::{Node, Tree};
 use cowshed_vfs::FileKind;
-
-use crate::content;
 
 const BLOCK_BYTES: usize = 4096;
 

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use cowshed_model::script::{How, Op};
+
 use super::facts::{Difference, Fact};
 use super::play::{Moment, Played};
-use crate::op::{How, Op};
 
 /// A difference that is no fault.
 pub struct Deviation {
@@ -51,7 +52,7 @@ pub const KNOWN: &[Deviation] = &[
         reason: "an fdatasync makes data durable, not a time that `utime` set (case `time_only_fdatasync`); Linux logs it",
         is_one: |difference, moment, played| {
             let ops = &played.ops[..moment.ops];
-            let is_data_sync = |op: &Op| matches!(op, Op::Fdatasync(_) | Op::Write(How::DataSync, ..));
+            let is_data_sync = |op: &Op| matches!(op, Op::Fdatasync { .. } | Op::Write { how: How::DataSync, .. });
             matches!(difference.fact, Fact::Mtime(_)) && ops.iter().any(is_data_sync)
         },
     },

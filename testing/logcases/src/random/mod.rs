@@ -27,12 +27,11 @@ use anyhow::{Context as _, Result, anyhow};
 use cowshed_device::MemDevice;
 use cowshed_device_sim::Rng;
 use cowshed_harness::Keep;
-
+use cowshed_model::script::Op;
 use facts::{Difference, Wrong};
 use play::{Left, Moment, Played};
 pub use report::{Failure, Report};
 
-use crate::op::Op;
 use crate::roads;
 
 /// How much is to be done.
@@ -212,7 +211,7 @@ fn sequence(base: &MemDevice, seed: u64, options: &Options) -> Result<Report> {
         Some(script) => script.clone(),
         None => choose::script(&mut rng),
     };
-    let told = || crate::print::script(&script);
+    let told = || cowshed_model::script::script(&script);
     let played = Played::new(base, &script, options.no_fsyncs).with_context(told)?;
     let mut part = Report {
         sequences: 1,
@@ -252,9 +251,9 @@ fn fail(base: &MemDevice, seed: u64, ops: &[Op], kind: &Kind, options: &Options)
         seed,
         kind: kind.to_string(),
         text: text.clone(),
-        script: crate::print::script(&short),
+        script: cowshed_model::script::script(&short),
         case: left.map(|left| report::case(seed, &played, moment, &left)),
-        whole: crate::print::script(ops),
+        whole: cowshed_model::script::script(ops),
         answers: moment.answers,
         kept: None,
     };

@@ -6,18 +6,16 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions};
+use cowshed_crash::load_image;
 use cowshed_crash::promise::{History, Promise};
-use cowshed_crash::rig::{self, Devices, Fs};
-use cowshed_crash::tree::{self, Tree};
-use cowshed_crash::{kernel, load_image};
+use cowshed_crash::rig::{self, Devices, Fs, Player};
 use cowshed_device::MemDevice;
 use cowshed_harness::KernelVolume;
+use cowshed_model::script::{Desk, How, MountPlayer, Op};
+use cowshed_model::tree::{self, Tree};
 
 use super::choose::SUBVOLUMES;
 use super::facts::{self, Difference, Facts, Ids};
-use crate::linux::Linux;
-use crate::op::{How, Op};
-use crate::ours::Ours;
 use crate::roads::{self, Crash};
 use crate::table::Answer;
 
@@ -77,13 +75,14 @@ impl Played {
             ..MountOptions::default()
         };
         let fs = rig::mount_as(rig::shared(&devices), true, options)?;
+        let desk = Desk::default();
         let mut pair = Pair {
             dir: mounted.dir(),
             image: volume.image(),
             device: &devices[0],
             fs: &fs,
-            linux: Linux::new(mounted.dir()),
-            ours: Ours::new(&fs),
+            linux: MountPlayer::new(mounted.dir()),
+            ours: Player::with_desk(&fs, &desk),
             generations: None,
             commits: [0; 2],
             next_id: 0,
@@ -99,10 +98,8 @@ impl Played {
             },
         };
         let result = script.iter().try_for_each(|op| pair.step(op));
-        let Pair {
-            linux, ours, played, ..
-        } = pair;
-        drop((linux, ours));
+        let Pair { linux, played, .. } = pair;
+        drop(linux);
         rig::abandon(fs);
         let unmounted = mounted.unmount_quietly();
         result?;
@@ -152,9 +149,13 @@ impl Played {
     fn synced(&self, moment: &Moment, state: usize) -> Option<facts::Id> {
         let op = &self.ops[(moment.ops + state).checked_sub(moment.state + 1)?];
         match op {
-            Op::Fsync(path) | Op::Fdatasync(path) | Op::Write(How::Sync | How::DataSync, path, ..) => {
-                self.states[state].id(path)
-            }
+            Op::Fsync { path }
+            | Op::Fdatasync { path }
+            | Op::Write {
+                how: How::Sync | How::DataSync,
+                path,
+                ..
+            } => self.states[state].id(path),
             _ => None,
         }
     }
@@ -191,7 +192,7 @@ impl Played {
 fn kernel_shows(device: &MemDevice) -> Result<Tree> {
     let volume = KernelVolume::from_memory(&[device.snapshot()])?;
     let mounted = volume.mount_with("noatime")?;
-    let found = kernel::collect_mount(mounted.dir());
+    let found = tree::take_mount(mounted.dir());
     mounted.unmount_quietly()?;
     found
 }
@@ -202,8 +203,8 @@ struct Pair<'v> {
     image: &'v Path,
     device: &'v MemDevice,
     fs: &'v Fs,
-    linux: Linux,
-    ours: Ours<'v>,
+    linux: MountPlayer,
+    ours: Player<'v>,
     /// Of the superblocks, kernel's and ours, when the setup was done: from then on states count.
     generations: Option<[u64; 2]>,
     commits: [usize; 2],
@@ -214,7 +215,7 @@ struct Pair<'v> {
 
 impl Pair<'_> {
     fn step(&mut self, op: &Op) -> Result<()> {
-        let is_fsync = matches!(op, Op::Fsync(_) | Op::Fdatasync(_));
+        let is_fsync = matches!(op, Op::Fsync { .. } | Op::Fdatasync { .. });
         let is_told = !(self.no_fsyncs && is_fsync && self.generations.is_some());
         if is_told && self.ours.apply(op).is_err() {
             return Ok(());
@@ -299,8 +300,16 @@ fn promise(op: &Op, tree: &Tree) -> Option<Promise> {
     let ino = |path: &str| tree.get(if path == "." { "" } else { path }).map(|node| node.ino);
     match op {
         Op::Sync => Some(Promise::Volume),
-        Op::Fsync(path) | Op::Write(How::Sync, path, ..) => ino(path).map(Promise::Inode),
-        Op::Fdatasync(path) | Op::Write(How::DataSync, path, ..) => ino(path).map(Promise::Data),
+        Op::Fsync { path }
+        | Op::Write {
+            how: How::Sync, path, ..
+        } => ino(path).map(Promise::Inode),
+        Op::Fdatasync { path }
+        | Op::Write {
+            how: How::DataSync,
+            path,
+            ..
+        } => ino(path).map(Promise::Data),
         _ => None,
     }
 }

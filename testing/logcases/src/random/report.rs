@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use cowshed_crash::tree::{Node, Tree};
+use cowshed_model::script::short as content;
+use cowshed_model::tree::{Node, Tree};
 use cowshed_vfs::FileKind;
 
 use super::Kind;
 use super::facts::{Difference, Fact, Value, Wrong};
 use super::play::{Left, Moment, Played};
-use crate::content;
 use crate::table::Answer;
 
 /// What was done, and what came of it.
@@ -129,7 +129,7 @@ pub(super) fn describe(played: &Played, moment: &Moment, difference: &Difference
 
 /// The script as a case, which expects what the kernel left, or anything newer.
 pub(super) fn case(seed: u64, played: &Played, moment: &Moment, left: &Left) -> String {
-    let script = crate::print::script(&played.ops[..moment.ops]);
+    let script = cowshed_model::script::script(&played.ops[..moment.ops]);
     let expected = expectation(&left.kernels, played.live(moment), played.first());
     format!("    case(\n        \"random_{seed}\",\n        \"{script}\",\n        &[\"{expected}\"],\n    ),")
 }

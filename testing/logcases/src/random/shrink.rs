@@ -2,10 +2,10 @@
 //! is found after the last one.
 
 use cowshed_device::MemDevice;
+use cowshed_model::script::{How, Op};
 
 use super::play::Played;
 use super::{Kind, judge};
-use crate::op::{How, Op};
 
 /// The shortest script found in which the crash after the last operation shows a difference of this kind.
 pub(crate) fn shrink(base: &MemDevice, ops: &[Op], kind: &Kind, no_fsyncs: bool) -> Vec<Op> {
@@ -64,16 +64,18 @@ fn simpler(ops: &mut Vec<Op>, fails: impl Fn(&[Op]) -> Option<Vec<Op>>) {
 /// What to try instead of an operation, the simplest first.
 fn choices(op: &Op, is_last: bool) -> Vec<Op> {
     match op {
-        Op::Write(How::Plain, path, ..) => vec![Op::Create(path.clone())],
-        Op::Write(_, path, offset, data) if !is_last => {
+        Op::Write {
+            how: How::Plain, path, ..
+        } => vec![Op::create(path.clone())],
+        Op::Write { path, offset, data, .. } if !is_last => {
             vec![
-                Op::Create(path.clone()),
-                Op::Write(How::Plain, path.clone(), *offset, data.clone()),
+                Op::create(path.clone()),
+                Op::write_how(How::Plain, path.clone(), *offset, data.clone()),
             ]
         }
-        Op::Fdatasync(path) => vec![Op::Fsync(path.clone())],
-        Op::Whiteout(from, to) | Op::Exchange(from, to) => vec![Op::Rename(from.clone(), to.clone())],
-        Op::Symlink(_, path) | Op::Mknod(_, path) => vec![Op::Create(path.clone())],
+        Op::Fdatasync { path } => vec![Op::fsync(path.clone())],
+        Op::Whiteout { from, to } | Op::Exchange { from, to } => vec![Op::rename(from.clone(), to.clone())],
+        Op::Symlink { path, .. } | Op::Mknod { path, .. } => vec![Op::create(path.clone())],
         _ => Vec::new(),
     }
 }

@@ -153,7 +153,11 @@ pub(super) const CASES: &[Case] = &[
         "write f 0 a16k; sync; zero f 4k 8k; fsync f",
         &["f = a4k+.8k+a4k"],
     ),
-    case("prealloc_new_file", "sync; prealloc f 0 64k; fsync f", &["f = .64k"]),
+    case(
+        "prealloc_new_file",
+        "sync; create f; prealloc f 0 64k; fsync f",
+        &["f = .64k"],
+    ),
     case(
         "prealloc_beyond_end",
         "write f 0 a8k; sync; prealloc-keep f 8k 1m; fsync f",
@@ -171,12 +175,12 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "write_into_prealloc",
-        "prealloc f 0 1m; sync; write f 64k b4k; fsync f",
+        "create f; prealloc f 0 1m; sync; write f 64k b4k; fsync f",
         &["f = .64k+b4k+.956k"],
     ),
     noted(
         "clone_of_what_was_written_into_prealloc",
-        "prealloc f 0 64k; sync; write f 16k b16k; clone f 16k g 0 16k; fsync g",
+        "create f; prealloc f 0 64k; sync; write f 16k b16k; clone f 16k g 0 16k; fsync g",
         &["g = b16k; f = .64k | .16k+b16k+.32k"],
         "two files share an extent; to the one it may be preallocated still, to the other it has checksums",
     ),

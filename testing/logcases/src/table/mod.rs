@@ -12,8 +12,7 @@ mod special;
 use std::fmt;
 
 use anyhow::Result;
-
-use crate::op::Op;
+use cowshed_model::script::Op;
 
 /// How a writer answers the last fsync of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

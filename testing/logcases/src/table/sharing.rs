@@ -72,7 +72,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "direct_into_prealloc",
-        "prealloc f 0 64k; sync; write-direct f 16k b4k; fdatasync f",
+        "create f; prealloc f 0 64k; sync; write-direct f 16k b4k; fdatasync f",
         &["f = .16k+b4k+.44k"],
     ),
 ];

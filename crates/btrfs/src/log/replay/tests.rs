@@ -1,5 +1,5 @@
 //! Logs made by hand: single rules; in [`refused`] what no log may say, in [`old`] what kernels once wrote. What the kernel
-//! writes now is compared in `testing/logreplay`.
+//! writes now is compared in `testing/logcases`.
 
 mod old;
 mod refused;

@@ -1,19 +1,10 @@
-//! Logs that the kernel left behind, replayed by the kernel and by us, compared item by item.
-//!
-//! * [`Crash`]: a volume that the kernel has mounted, and copies of its image at any moment: what a crash would leave.
-//! * [`judge`]: the kernel replays one copy, we another; the trees must be the same, and everybody content with ours.
-//! * [`state`]: a subvolume's tree in a form that does not depend on who wrote it.
-//! * [`writer`]: random operations with fsyncs, by seed.
+//! A volume that the kernel works on.
 
-pub mod judge;
-pub mod random;
-pub mod state;
-pub mod writer;
-
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
-use cowshed_harness::{KernelVolume, Mounted, VolumeOptions, run};
+use cowshed_harness::{KernelVolume, Mounted, VolumeOptions};
+use cowshed_model::script::{MountPlayer, Op};
 
 /// A volume under the kernel's hands.
 #[derive(Debug)]
@@ -33,19 +24,12 @@ impl Crash {
     pub fn dir(&self) -> &Path {
         self.mounted.dir()
     }
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.dir().join(name)
-    }
 
-    /// Commits.
-    pub fn commit(&self) -> Result<()> {
-        run("sync", &["-f".as_ref(), self.dir().as_os_str()]).map(drop)
-    }
-
-    /// fsync of a file or a directory.
-    pub fn fsync(&self, name: &str) -> Result<()> {
-        let file = std::fs::File::open(self.path(name)).with_context(|| format!("cannot open {name}"))?;
-        file.sync_all().with_context(|| format!("fsync of {name}"))
+    /// Plays a script in it.
+    pub fn play(&self, ops: &[Op]) -> Result<()> {
+        let mut player = MountPlayer::new(self.dir());
+        ops.iter()
+            .try_for_each(|op| player.apply(op).with_context(|| format!("`{op}`")))
     }
 
     /// The volume as a crash would leave it now.

@@ -1,13 +1,19 @@
-//! The files of a mounted volume as plain values, to be compared.
+//! The files of a volume as plain values, to be compared: read from a mount in this process ([`take`]), through Linux
+//! ([`take_mount`]), or from a model ([`of_model`]).
+
+mod mount;
+mod of_model;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use cowshed_vfs::{Entry, Error, FileKind, FileSystem, Handle, Ioctl, Lookup, NodeId, Result, Timestamp};
+use cowshed_vfs::{Context, Entry, Error, FileKind, FileSystem, Handle, Ioctl, Lookup, NodeId, Result, Timestamp};
+pub use mount::take_mount;
+pub use of_model::of_model;
 
-use crate::rig::ROOT;
+static ROOT: Context = Context::root();
 
 /// Nobody in these tests writes longer names, lists or values.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -102,17 +108,24 @@ fn collect(
             Lookup::Found(entry) => entry,
             Lookup::Absent { .. } => return Err(Error::NotFound),
         };
-        let name = String::from_utf8_lossy(&name);
-        let below = if path.is_empty() {
-            name.into_owned()
-        } else {
-            format!("{path}/{name}")
-        };
-        let result = collect(fs, child, &below, tree, linked, depth + 1);
+        let path = below(path, &String::from_utf8_lossy(&name));
+        let result = collect(fs, child, &path, tree, linked, depth + 1);
         fs.forget(child, 1);
         result?;
     }
     Ok(())
+}
+
+fn below(dir: &str, name: &str) -> String {
+    match dir {
+        "" => name.to_owned(),
+        dir => format!("{dir}/{name}"),
+    }
+}
+
+/// Major and minor number of a device node.
+fn device(rdev: u32) -> (u32, u32) {
+    ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00))
 }
 
 /// Names of a directory but `.` and `..`.
@@ -160,10 +173,7 @@ pub fn load(fs: &dyn FileSystem, node: NodeId) -> Result<Node> {
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,
-        rdev: (
-            (attr.rdev >> 8) & 0xfff,
-            (attr.rdev & 0xff) | ((attr.rdev >> 12) & 0xf_ff00),
-        ),
+        rdev: device(attr.rdev),
         size_bytes: attr.size_bytes,
         mtime: attr.mtime,
         in_place: attr.kind == FileKind::Regular && is_in_place(fs, node)?,
@@ -187,7 +197,7 @@ fn is_in_place(fs: &dyn FileSystem, node: NodeId) -> Result<bool> {
 }
 
 /// `FS_NOCOW_FL`.
-pub const NOCOW: u32 = 0x80_0000;
+pub const NOCOW: u32 = crate::op::chattr::NOCOW;
 
 /// What a commit alone decides: not the bytes of files that are written in place.
 pub fn committed_part(tree: &Tree) -> Tree {
@@ -198,21 +208,22 @@ pub fn committed_part(tree: &Tree) -> Tree {
     tree
 }
 
+/// All differences, one each.
+pub fn all_differences(expected: &Tree, found: &Tree) -> Vec<String> {
+    let more = found.keys().filter(|path| !expected.contains_key(*path));
+    let differs = |path: &String| match (expected.get(path), found.get(path)) {
+        (Some(_), None) => Some(format!("{path}: missing")),
+        (None, Some(_)) => Some(format!("{path}: should not be there")),
+        (Some(a), Some(b)) if a != b => Some(format!("{path}: {}", difference(a, b))),
+        _ => None,
+    };
+    expected.keys().chain(more).filter_map(differs).collect()
+}
+
 /// The first differences, one per line; empty where there are none.
 pub fn differences(expected: &Tree, found: &Tree) -> String {
     const LINES_MAX: usize = 10;
-    let mut lines = Vec::new();
-    for path in expected
-        .keys()
-        .chain(found.keys().filter(|p| !expected.contains_key(*p)))
-    {
-        match (expected.get(path), found.get(path)) {
-            (Some(_), None) => lines.push(format!("{path}: missing")),
-            (None, Some(_)) => lines.push(format!("{path}: should not be there")),
-            (Some(a), Some(b)) if a != b => lines.push(format!("{path}: {}", difference(a, b))),
-            _ => {}
-        }
-    }
+    let mut lines = all_differences(expected, found);
     let more = lines.len().saturating_sub(LINES_MAX);
     lines.truncate(LINES_MAX);
     if more > 0 {

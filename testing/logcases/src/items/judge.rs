@@ -14,7 +14,7 @@ use cowshed_harness::tree::{Compare, snapshot};
 use cowshed_harness::{KernelVolume, tree};
 use cowshed_runtime::SystemEnv;
 
-use crate::state::{self, Subvolume};
+use super::state::{self, Subvolume};
 
 fn devices(images: &[PathBuf], mode: OpenMode) -> Result<Vec<Arc<dyn BlockDevice>>> {
     let open = |image: &PathBuf| Ok(Arc::new(FileDevice::open(image, mode)?) as Arc<dyn BlockDevice>);

@@ -1,16 +1,14 @@
-//! Atomic groups that stay open between the operations of a run, by number.
+//! What stays open between operations: files by slot, atomic groups by number.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
-use cowshed_vfs::{
-    Error, FileSystem, Group, Handle, Ioctl, NodeId, OpenFlags, OpenRequest, Result, Volume, WriteFlags,
-};
+use cowshed_vfs::{Error, FileKind, FileSystem, Group, Handle, Ioctl, NodeId, Result, Volume, WriteFlags};
 
-use crate::player::{Player, commit_group};
-use crate::rig::ROOT;
-use crate::workload::{Op, bytes};
+use super::data::bytes;
+use super::op::Op;
+use super::walk::{READ_WRITE, ROOT, Slots, Walk};
 
 const START_ATOMIC_WRITE: u32 = 0xf501;
 const COMMIT_ATOMIC_WRITE: u32 = 0xf502;
@@ -63,9 +61,10 @@ struct Open {
     files: Vec<File>,
 }
 
-/// The groups that are open. It goes before the mount does.
+/// What is open. It goes before the mount does.
 #[derive(Default)]
 pub struct Desk {
+    pub(super) slots: Slots,
     open: RefCell<BTreeMap<u8, Open>>,
     counts: Cell<Counts>,
 }
@@ -82,14 +81,14 @@ impl Desk {
     }
 
     /// An operation that belongs to no group is about to be done.
-    pub(crate) fn note(&self, player: &Player<'_>, op: &Op) {
+    pub(super) fn note<V: Volume + 'static>(&self, walk: &Walk<'_, V>, op: &Op) {
         let open = self.open.borrow();
         let inos = open.values().flat_map(|open| open.files.iter().map(|file| file.ino));
         let inos: Vec<u64> = inos.collect();
         if inos.is_empty() {
             return;
         }
-        let ino = |path: &String| player.at(path, |node| Ok(player.fs.getattr(&ROOT, node, None)?.ino));
+        let ino = |path: &String| walk.at(path, |node| Ok(walk.fs.getattr(&ROOT, node, None)?.ino));
         let hits = |path: &String| ino(path).is_ok_and(|ino| inos.contains(&ino));
         if op.paths().iter().any(hits) {
             self.count(|counts| counts.on_files += 1);
@@ -98,33 +97,39 @@ impl Desk {
 
     /// Begins, stages or ends. Errors: `Invalid` (another operation, a group of that number is open, or it has no such file),
     /// `BadHandle` (none is), `Busy` (another handle's group has the file), and those of opening and writing.
-    pub(crate) fn apply(&self, player: &Player<'_>, op: &Op) -> Result<()> {
+    pub(super) fn apply<V: Volume + 'static>(&self, walk: &Walk<'_, V>, op: &Op) -> Result<()> {
         match op {
             Op::Begin {
                 group,
                 paths,
                 by_handle,
-            } => self.begin(player, *group, paths, *by_handle),
+            } => self.begin(walk, *group, paths, *by_handle),
             Op::Stage {
                 group,
                 file,
                 offset,
                 len,
                 fill,
-            } => self.stage(player, (*group, *file), *offset, &bytes(*fill, *len)),
-            Op::End { group, commit } => self.end(player, *group, *commit),
+            } => self.stage(walk, (*group, *file), *offset, &bytes(*fill, *len)),
+            Op::End { group, commit } => self.end(walk, *group, *commit),
             _ => Err(Error::Invalid),
         }
     }
 
-    fn begin(&self, player: &Player<'_>, group: u8, paths: &[String], by_handle: bool) -> Result<()> {
+    fn begin<V: Volume + 'static>(
+        &self,
+        walk: &Walk<'_, V>,
+        group: u8,
+        paths: &[String],
+        by_handle: bool,
+    ) -> Result<()> {
         let mut open = self.open.borrow_mut();
         if open.contains_key(&group) || paths.is_empty() || (by_handle && paths.len() > 1) {
             return Err(Error::Invalid);
         }
         let mut files = Vec::new();
         let begun = paths.iter().try_for_each(|path| {
-            files.push(open_file(player, path)?);
+            files.push(open_file(walk, path)?);
             Ok(())
         });
         let has_group = |file: &File| {
@@ -135,7 +140,7 @@ impl Desk {
         };
         let begun = begun.and_then(|()| match by_handle {
             true => {
-                let started = ioctl(player, &files[0], START_ATOMIC_WRITE);
+                let started = ioctl(walk, &files[0], START_ATOMIC_WRITE);
                 let is_refused = started == Err(Error::Busy);
                 assert_eq!(is_refused, has_group(&files[0]), "one file has one handle's group");
                 self.count(|counts| counts.refused += usize::from(is_refused));
@@ -144,7 +149,7 @@ impl Desk {
             false => Ok(()),
         });
         if let Err(error) = begun {
-            files.iter().for_each(|file| let_go(player, file));
+            files.iter().for_each(|file| let_go(walk, file));
             return Err(error);
         }
         self.count(|counts| {
@@ -153,13 +158,19 @@ impl Desk {
         });
         let library = match by_handle {
             true => None,
-            false => Some(player.fs.volume().clone().begin_group()?),
+            false => Some(walk.fs.volume().clone().begin_group()?),
         };
         open.insert(group, Open { group: library, files });
         Ok(())
     }
 
-    fn stage(&self, player: &Player<'_>, (group, file): (u8, u8), offset: u64, data: &[u8]) -> Result<()> {
+    fn stage<V: Volume + 'static>(
+        &self,
+        walk: &Walk<'_, V>,
+        (group, file): (u8, u8),
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
         let mut open = self.open.borrow_mut();
         let Open { group, files } = open.get_mut(&group).ok_or(Error::BadHandle)?;
         let file = files.get_mut(usize::from(file)).ok_or(Error::Invalid)?;
@@ -167,7 +178,7 @@ impl Desk {
             Some(group) => group.write(&ROOT, file.node, offset, data, WriteFlags::empty())?,
             None => {
                 let none = WriteFlags::empty();
-                let written = player.fs.write(&ROOT, file.node, file.handle, offset, data, none)?;
+                let written = walk.fs.write(&ROOT, file.node, file.handle, offset, data, none)?;
                 assert_eq!(written, data.len(), "a group takes all of a write");
             }
         }
@@ -175,7 +186,7 @@ impl Desk {
         Ok(())
     }
 
-    fn end(&self, player: &Player<'_>, group: u8, commit: bool) -> Result<()> {
+    fn end<V: Volume + 'static>(&self, walk: &Walk<'_, V>, group: u8, commit: bool) -> Result<()> {
         let Open { group, files } = self.open.borrow_mut().remove(&group).ok_or(Error::BadHandle)?;
         self.count_end(&files, commit);
         let result = match group {
@@ -184,10 +195,10 @@ impl Desk {
                 drop(group);
                 Ok(())
             }
-            None if commit => ioctl(player, &files[0], COMMIT_ATOMIC_WRITE),
-            None => ioctl(player, &files[0], ABORT_ATOMIC_WRITE),
+            None if commit => ioctl(walk, &files[0], COMMIT_ATOMIC_WRITE),
+            None => ioctl(walk, &files[0], ABORT_ATOMIC_WRITE),
         };
-        files.iter().for_each(|file| let_go(player, file));
+        files.iter().for_each(|file| let_go(walk, file));
         result
     }
 
@@ -209,17 +220,13 @@ impl Desk {
     }
 }
 
-fn open_file(player: &Player<'_>, path: &str) -> Result<File> {
-    let request = OpenRequest {
-        flags: OpenFlags::READ | OpenFlags::WRITE,
-        kill_suidgid: false,
-    };
-    player.at(path, |node| {
-        let attr = player.fs.getattr(&ROOT, node, None)?;
-        if attr.kind != cowshed_vfs::FileKind::Regular {
+fn open_file<V: Volume + 'static>(walk: &Walk<'_, V>, path: &str) -> Result<File> {
+    walk.at(path, |node| {
+        let attr = walk.fs.getattr(&ROOT, node, None)?;
+        if attr.kind != FileKind::Regular {
             return Err(Error::Invalid);
         }
-        let opened = player.fs.open(&ROOT, node, &request)?;
+        let opened = walk.fs.open(&ROOT, node, &READ_WRITE)?;
         Ok(File {
             node,
             ino: attr.ino,
@@ -229,18 +236,25 @@ fn open_file(player: &Player<'_>, path: &str) -> Result<File> {
     })
 }
 
-fn let_go(player: &Player<'_>, file: &File) {
-    player.fs.release(file.node, file.handle);
+fn let_go<V: Volume + 'static>(walk: &Walk<'_, V>, file: &File) {
+    walk.fs.release(file.node, file.handle);
 }
 
-fn ioctl(player: &Player<'_>, file: &File, cmd: u32) -> Result<()> {
+fn ioctl<V: Volume + 'static>(walk: &Walk<'_, V>, file: &File, cmd: u32) -> Result<()> {
     let call = Ioctl {
         cmd,
         arg: 0,
         compat: false,
     };
-    player
-        .fs
+    walk.fs
         .ioctl(&ROOT, file.node, file.handle, &call, &[], &mut [])
         .map(drop)
+}
+
+/// Makes a group happen. A failure of the volume is an I/O error, but for want of space.
+pub(super) fn commit_group(group: Box<dyn Group>) -> Result<()> {
+    group.commit(Handle::NONE).map_err(|failure| match failure.error() {
+        Error::ReadOnly => Error::Io,
+        error => error,
+    })
 }

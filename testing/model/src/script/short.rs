@@ -69,7 +69,7 @@ pub fn describe(content: &[u8]) -> String {
 }
 
 /// The short form; `...` stands for what comes after so many runs of one byte.
-pub(crate) fn short(content: &[u8], runs_max: usize) -> String {
+pub(super) fn short(content: &[u8], runs_max: usize) -> String {
     let mut runs: Vec<(u8, usize)> = Vec::new();
     for &byte in content {
         match runs.last_mut() {
