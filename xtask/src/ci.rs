@@ -52,6 +52,7 @@ pub fn main(args: &Args) -> Result<()> {
         "tests",
         &mut run::cargo(&["test", "--workspace", "--no-fail-fast"]),
     )?;
+    over_io_uring()?;
     kernel_volumes()?;
     real::share()?;
     run::run_within(
@@ -66,6 +67,25 @@ pub fn main(args: &Args) -> Result<()> {
     crate::long::sqlite_share()?;
     println!("== all passed in {:.0} s", started.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// The tests on mounts once more, served over io_uring, where the kernel has that. Its switch is turned on for as long.
+fn over_io_uring() -> Result<()> {
+    const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+    let Ok(before) = std::fs::read_to_string(SWITCH) else {
+        println!("== skipped: mounts over io_uring: the kernel has none (Linux 6.14 and later)");
+        return Ok(());
+    };
+    if std::fs::write(SWITCH, "1").is_err() {
+        println!("== skipped: mounts over io_uring: only root can turn it on");
+        return Ok(());
+    }
+    let args = ["test", "--quiet", "-p", "cowshed-fuse", "--test", "mounted"];
+    let mut command = run::cargo(&args);
+    command.env("COWSHED_TEST_TRANSPORT", "uring");
+    let outcome = run::run_within(SHARE_MAX, "mounts over io_uring", &mut command);
+    std::fs::write(SWITCH, before)?;
+    outcome
 }
 
 /// Every block of volumes that the kernel filled, judged by the format's verifier. Its tests are ignored elsewhere: they make

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{cat, check, docs, extents, inspect, ls, mkfs, mount, stat, sync, umount};
+use crate::commands::{cat, check, docs, doctor, extents, inspect, ls, mkfs, mount, stat, sync, umount};
 
 #[derive(Parser, Debug)]
 #[command(
@@ -52,6 +52,8 @@ pub enum Command {
     Compsize(extents::compsize::CompsizeArgs),
     /// Rewrite files that lie in many small extents
     Defrag(extents::defrag::DefragArgs),
+    /// Say what this machine lets mounts be, and what would make them faster
+    Doctor(doctor::DoctorArgs),
     /// Print a completion script for a shell
     Completions(docs::CompletionsArgs),
     /// Write the manual pages
@@ -77,6 +79,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
         Command::Fiemap(args) => extents::fiemap::run(args),
         Command::Compsize(args) => extents::compsize::run(args),
         Command::Defrag(args) => extents::defrag::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Completions(args) => docs::completions(args, Cli::command()),
         Command::Man(args) => docs::man(args, Cli::command()),
     }

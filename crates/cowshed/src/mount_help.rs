@@ -81,6 +81,11 @@ pub const OPTIONS: &[MountOption] = &[
     option(&["exec", "noexec"], "programs can be run (default), or not"),
     option(&["sync"], "each write is durable when it returns"),
     option(&["dirsync"], "each change of a directory is durable when it returns"),
+    option(
+        &["transport=KIND"],
+        "how requests come from the kernel: auto (over io_uring where the kernel offers it, default), \
+         uring (only so), dev (by /dev/fuse)",
+    ),
     option(&["fsname=NAME"], "shown as the source instead of the first target"),
     option(&["noloop"], "do not attach a loop device to an image file (root only)"),
     option(
@@ -154,6 +159,7 @@ mod tests {
                 "MODES" => format!("{key}=all"),
                 "MODE" => format!("{key}=async"),
                 "NAME" => format!("{key}=x"),
+                "KIND" => format!("{key}=dev"),
                 other => panic!("{other} in {name}"),
             };
             parse(&[text]).unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -11,7 +11,7 @@ use cowshed_btrfs::EngineOptions;
 use cowshed_btrfs::compression::compress::CompressPolicy;
 use cowshed_btrfs::fs::SubvolChoice;
 use cowshed_btrfs::fs::{AtimePolicy, MountOptions as FsOptions};
-use cowshed_fuse::MountOptions as FuseOptions;
+use cowshed_fuse::{MountOptions as FuseOptions, TransportChoice};
 use cowshed_vfs::{Error as Errno, Failure};
 
 /// Everything that a mount can be told.
@@ -19,6 +19,7 @@ use cowshed_vfs::{Error as Errno, Failure};
 pub struct Options {
     pub formats: formats::Options,
     pub fuse: FuseOptions,
+    pub transport: TransportChoice,
     /// `default_permissions` was asked for, or `private` and `allow_other` (`None`: not said).
     pub default_permissions: bool,
     pub allow_other: Option<bool>,
@@ -160,6 +161,7 @@ fn one(options: &mut Options, name: &str, value: Option<&str>) -> Result<()> {
         ("compress-force", how) => compress(&mut options.formats.fs, how, true)?,
         ("fsname", Some(source)) => options.source = Some(source.into()),
         ("log", Some(path)) => options.log = Some(path.into()),
+        ("transport", Some(how)) => options.transport = transport(how)?,
         ("noloop", None) => options.no_loop = true,
         ("nobarrier", None) => bail!("nobarrier would let a crash destroy the volume: not supported"),
         ("discard", how) => options.formats.engine.discard = discard(how)?,
@@ -178,6 +180,15 @@ fn discard(how: Option<&str>) -> Result<DiscardMode> {
         Some("async") => Ok(DiscardMode::Async),
         Some("no") => Ok(DiscardMode::Off),
         Some(other) => bail!("discard={other}: unknown; there are sync, async, no"),
+    }
+}
+
+fn transport(how: &str) -> Result<TransportChoice> {
+    match how {
+        "auto" => Ok(TransportChoice::Auto),
+        "uring" => Ok(TransportChoice::Uring),
+        "dev" => Ok(TransportChoice::Dev),
+        other => bail!("transport={other}: unknown; there are auto, uring, dev"),
     }
 }
 
@@ -317,11 +328,17 @@ mod tests {
         assert!(!all.formats.engine.read_ahead, "the kernel does");
         assert!(all.formats.open.rescue.no_log_replay && all.formats.open.rescue.ignore_data_csums);
         assert_eq!(all.devices, [PathBuf::from("/dev/x")]);
+        assert_eq!(all.transport, TransportChoice::Auto);
+        assert_eq!(
+            parse(&["transport=dev".into()]).unwrap().transport,
+            TransportChoice::Dev
+        );
         for (bad, part) in [
             ("wobble", "unknown mount option \"wobble\""),
             ("flushoncommit", "\"flushoncommit\" of btrfs(5) is not supported"),
             ("inode_cache", "\"inode_cache\" of btrfs(5) is not supported"),
             ("discard=fast", "discard=fast: unknown"),
+            ("transport=tcp", "auto, uring, dev"),
             ("subvolid=0xg", "subvolid=0xg"),
             ("commit=x", "commit=x"),
             ("nobarrier", "crash"),

@@ -1,6 +1,6 @@
 //! What the transport costs: a file system in memory, mounted, and the operations that people measure.
 //!
-//! `cargo run --release -p cowshed-fuse --example floor -- [workers=N] [spin=MICROS] [open] [kernel] [writeback]
+//! `cargo run --release -p cowshed-fuse --example floor -- [transport=uring|dev] [workers=N] [spin=MICROS] [open] [kernel] [writeback]
 //! [threads=N] [readahead=BYTES] [names] [on=DIRECTORY]`
 //!
 //! `open`: do not skip OPEN. `kernel`: the kernel checks permissions. `threads`: how many threads of the benchmark run
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use cowshed_fuse::{Permissions, Session, SessionError, SessionOptions, Unmounter};
+use cowshed_fuse::{Permissions, Session, SessionError, SessionOptions, TransportChoice, Unmounter};
 use cowshed_vfs::memfs::MemFs;
 
 const FILES: usize = 20_000;
@@ -34,6 +34,8 @@ fn main() {
             ("workers", n) => options.workers = n.parse().expect("a number"),
             ("spin", n) => options.spin = Duration::from_micros(n.parse().expect("microseconds")),
             ("threads", n) => threads = n.parse().expect("a number"),
+            ("transport", "uring") => options.transport = TransportChoice::Uring,
+            ("transport", "dev") => options.transport = TransportChoice::Dev,
             ("open", _) => options.skip_open = false,
             ("kernel", _) => options.permissions = Permissions::Kernel,
             ("readahead", n) => options.readahead_bytes = n.parse().expect("bytes"),

@@ -14,18 +14,18 @@
 //! Layers, each knowing only what is before it: [`proto`] (bytes to requests, pure), [`server`] (requests to calls and
 //! replies, no I/O), [`transport`] (moving bytes), [`mount`], and [`Session`], which ties them together.
 
-mod history;
 pub mod mount;
 mod notify;
 mod pages;
 pub mod proto;
 pub mod server;
 mod session;
-mod streams;
 mod sys;
 pub mod transport;
-mod workers;
 
 pub use mount::{MountError, MountOptions, Mountpoint};
 pub use notify::{KernelCaches, Notifier};
-pub use session::{IO_BYTES_MAX, Permissions, Session, SessionError, SessionOptions, Unmounter};
+pub use session::{
+    IO_BYTES_MAX, Permissions, Session, SessionError, SessionOptions, TransportChoice, TransportUsed, Unmounter,
+};
+pub use transport::uring::{Unavailable, available as uring_available};

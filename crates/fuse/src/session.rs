@@ -14,11 +14,13 @@ use cowshed_vfs::{Caches, FileSystem, PermissionChecks};
 
 use crate::mount::{self, MountError, MountOptions, Mountpoint};
 use crate::notify::{KernelCaches, Notifier};
+use crate::proto::flags::InitFlags;
 use crate::proto::wire::{InHeader, Opcode};
 use crate::server::init::BACKGROUND_MAX;
 use crate::server::{After, OnPanic, Server, Wishes};
-use crate::transport::dev::{DataBuffer, Device, Received, RequestBuffer};
-use crate::workers::{self, Crew, Worker};
+use crate::transport::Transport;
+use crate::transport::dev::{self, DataBuffer, DevFuse, Device, Received, RequestBuffer};
+use crate::transport::uring::{Prepared, Unavailable, Uring};
 
 /// Largest read and write in one request: what the kernel allows without its administrator's help (256 pages).
 pub const IO_BYTES_MAX: usize = 1 << 20;
@@ -42,12 +44,33 @@ pub enum Permissions {
     FileSystem,
 }
 
+/// How requests are to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransportChoice {
+    /// Over io_uring where the kernel offers it, else by `/dev/fuse`.
+    #[default]
+    Auto,
+    /// Over io_uring, or not at all.
+    Uring,
+    /// By `/dev/fuse`.
+    Dev,
+}
+
+/// How requests come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TransportUsed {
+    Uring,
+    /// By `/dev/fuse`, and why not over io_uring where that was not forbidden.
+    Dev(Option<Unavailable>),
+}
+
 /// How to serve.
 #[derive(Clone)]
 pub struct SessionOptions {
     pub mount: MountOptions,
     pub permissions: Permissions,
-    /// Threads that serve requests, at least 1.
+    pub transport: TransportChoice,
+    /// Threads that serve requests, at least 1; over io_uring, threads of each queue, at least 2.
     pub workers: usize,
     /// How long a worker looks for the next request before it sleeps.
     pub spin: Duration,
@@ -68,8 +91,9 @@ impl Default for SessionOptions {
         SessionOptions {
             mount: MountOptions::default(),
             permissions: Permissions::Auto,
+            transport: TransportChoice::Auto,
             workers: WORKERS_USUAL,
-            spin: workers::LOOK,
+            spin: dev::LOOK,
             writeback_cache: false,
             skip_open: true,
             io_bytes_max: IO_BYTES_MAX,
@@ -84,6 +108,8 @@ impl Default for SessionOptions {
 pub enum SessionError {
     #[error(transparent)]
     Mount(#[from] MountError),
+    #[error("FUSE over io_uring: {0}")]
+    NoUring(#[from] Unavailable),
     #[error("the mount ended before the kernel opened the session")]
     EndedEarly,
     #[error("the file system or the protocol version was refused: {0}")]
@@ -111,6 +137,8 @@ pub struct Session {
     /// Lives as long as the session and no longer: the kernel gives up on a session when its last device is closed.
     notify_device: Option<Arc<Device>>,
     mountpoint: Mountpoint,
+    /// The queues of io_uring, or why there are none.
+    queues: Result<Prepared, Option<Unavailable>>,
     workers: usize,
     spin: Duration,
     io_bytes_max: usize,
@@ -132,26 +160,34 @@ impl Session {
         };
         // Without OPEN, nobody would check permissions on open but the kernel; the superuser passes anyway.
         let may_skip_open = checks == PermissionChecks::FrontEnd || crate::sys::is_root();
+        let io_bytes_max = options.io_bytes_max.clamp(4096, IO_BYTES_MAX).next_multiple_of(4096);
+        let workers = options.workers.clamp(1, WORKERS_MAX);
+        let queues = match options.transport {
+            TransportChoice::Dev => Err(None),
+            TransportChoice::Auto => Prepared::new(io_bytes_max, workers).map_err(Some),
+            TransportChoice::Uring => Ok(Prepared::new(io_bytes_max, workers)?),
+        };
         let wishes = Wishes {
             checks,
             read_only: options.mount.read_only,
-            io_bytes_max: options.io_bytes_max.clamp(4096, IO_BYTES_MAX).next_multiple_of(4096),
+            io_bytes_max,
+            io_uring: queues.is_ok(),
             writeback_cache: options.writeback_cache,
             skip_open: options.skip_open && may_skip_open,
             background_max: BACKGROUND_MAX.min(crate::sys::background_max()),
         };
         let mut mount_options = options.mount;
         mount_options.default_permissions = checks == PermissionChecks::FrontEnd;
-        let workers = options.workers.clamp(1, WORKERS_MAX);
-        let server = Arc::new(Server::new(fs, wishes, workers, options.on_panic));
+        let gates = queues.as_ref().map_or(workers, Prepared::gates).max(workers);
+        let server = Arc::new(Server::new(fs, wishes, gates, options.on_panic));
         let is_block_device = mount_options.block_device.is_some();
         let (device, mountpoint) = mount::mount(target, &mount_options)?;
-        let io_bytes_max = wishes.io_bytes_max;
         let mut session = Session {
             server,
             device,
             notify_device: None,
             mountpoint,
+            queues,
             workers,
             spin: options.spin,
             io_bytes_max,
@@ -160,6 +196,14 @@ impl Session {
             let _ = session.mountpoint.unmount(true);
             session.server.finish();
             return Err(error);
+        }
+        if session.queues.is_ok() && !session.agreed().flags.contains(InitFlags::OVER_IO_URING) {
+            if options.transport == TransportChoice::Uring {
+                let _ = session.mountpoint.unmount(true);
+                session.server.finish();
+                return Err(Unavailable::NotOffered.into());
+            }
+            session.queues = Err(Some(Unavailable::NotOffered));
         }
         let agreed = session.agreed();
         // Of others, nobody expects it.
@@ -226,6 +270,14 @@ impl Session {
         self.server.agreed().expect("a session exists after its handshake")
     }
 
+    /// How requests come.
+    pub fn transport(&self) -> TransportUsed {
+        match &self.queues {
+            Ok(_) => TransportUsed::Uring,
+            Err(why) => TransportUsed::Dev(why.clone()),
+        }
+    }
+
     /// Serves until the mount is gone, then destroys the file system. Returns the first error of a device; the others'
     /// workers end with the mount.
     pub fn run(self) -> Result<(), SessionError> {
@@ -233,68 +285,29 @@ impl Session {
             server,
             device,
             notify_device,
+            mountpoint,
+            queues,
             workers,
             spin,
             io_bytes_max,
-            mountpoint,
         } = self;
-        let mut devices = vec![];
-        for _ in 1..workers {
-            // Without clones (an old kernel, an odd container) one worker must do.
-            match device.try_clone() {
-                Ok(clone) => devices.push(clone),
-                Err(error) => {
-                    tracing::warn!(%error, "cannot clone the FUSE device, serving with fewer threads");
-                    break;
-                }
+        let is_uring = queues.is_ok();
+        let transport: Box<dyn Transport> = match queues {
+            Ok(prepared) => Box::new(Uring { prepared, device }),
+            Err(_) => Box::new(DevFuse {
+                device,
+                workers,
+                look: spin,
+                io_bytes_max,
+            }),
+        };
+        let outcome = transport.serve(&server, &|error| {
+            tracing::error!(%error, "a FUSE worker failed, unmounting");
+            match is_uring {
+                // A queue without threads would let its requests wait for ever.
+                true => mountpoint.abort(),
+                false => drop(mountpoint.unmount(true)),
             }
-        }
-        devices.push(device);
-        let crew = Crew::default();
-        let outcome = thread::scope(|scope| {
-            let has_guard = devices.len() > 1;
-            let threads: Vec<_> = devices
-                .into_iter()
-                .enumerate()
-                .map(|(index, device)| {
-                    let mountpoint = &mountpoint;
-                    let worker = Worker {
-                        server: &server,
-                        crew: &crew,
-                        index,
-                        device,
-                        look: spin,
-                        io_bytes_max,
-                    };
-                    let work = move || {
-                        let result = worker.run();
-                        if let Err(error) = &result {
-                            tracing::error!(%error, "a FUSE worker failed, unmounting");
-                            let _ = mountpoint.unmount(true);
-                        }
-                        result
-                    };
-                    thread::Builder::new()
-                        .name(format!("fuse-{index}"))
-                        .spawn_scoped(scope, work)
-                })
-                .collect();
-            if has_guard {
-                let name = thread::Builder::new().name("fuse-guard".into());
-                if let Err(error) = name.spawn_scoped(scope, || crew.guard()) {
-                    tracing::warn!(%error, "no guard: a request that takes long may hold up others");
-                }
-            }
-            let mut outcome = Ok(());
-            for thread in threads {
-                let result = match thread {
-                    Ok(thread) => thread.join().expect("workers catch the panics of file systems"),
-                    Err(error) => Err(error),
-                };
-                outcome = outcome.and(result);
-            }
-            crew.end(); // for the guard, where no worker could be started
-            outcome
         });
         drop(notify_device);
         server.finish();

@@ -1,4 +1,4 @@
-//! The system calls that the standard library does not have. The only unsafe code of this crate.
+//! The system calls that the standard library does not have. With the entries of io_uring queues, the only unsafe code of this crate.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -53,6 +53,17 @@ pub fn umount(target: &Path, lazy: bool) -> Result<()> {
     let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
     // SAFETY: the pointer is a NUL-terminated string that lives until after the call.
     check(unsafe { libc::umount2(target.as_ptr(), flags) }).map(drop)
+}
+
+/// Unmounts, and has all requests fail that are under way.
+pub fn abort(target: &Path) -> Result<()> {
+    let target = c_path(target)?;
+    // SAFETY: the pointer is a NUL-terminated string that lives until after the call.
+    let aborted = check(unsafe { libc::umount2(target.as_ptr(), libc::MNT_FORCE) });
+    // Busy: aborted all the same, but still mounted.
+    // SAFETY: as above.
+    let detached = check(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) });
+    aborted.or(detached).map(drop)
 }
 
 /// How many requests in the background the kernel allows a session of this user. The superuser may have any number; a kernel

@@ -42,6 +42,9 @@ impl Flush {
     const ALL: [Self; 3] = [Self::WriteBack, Self::Commit, Self::Retire];
 }
 
+/// A reservation for a deletion is tried so many times.
+const RELEASE_TRIES_MAX: u32 = 100;
+
 impl Space {
     /// Sets metadata aside; waits for flushing where space is short; ENOSPC when nothing helps. No
     /// lock may be held.
@@ -56,7 +59,25 @@ impl Space {
 
     fn reserve_meta_by(&self, budget: Budget, steps: &[Flush]) -> Result<MetaReservation> {
         let attempt = || self.ledger.try_reserve_meta(budget.blocks.into(), budget.is_release);
-        self.reserve(self.ledger.meta_pool(), steps, attempt)
+        let reserve = || self.reserve(self.ledger.meta_pool(), steps, attempt);
+        if !budget.is_release {
+            return reserve();
+        }
+        self.ledger.let_refused_go_first();
+        let mut reserved = reserve();
+        // A deletion always finds room in the global reserve, once the others that use it have
+        // been committed or have given theirs back: until then it is tried again.
+        let mut waiting = None;
+        for _ in 0..RELEASE_TRIES_MAX {
+            if !matches!(reserved, Err(Error::NoSpace))
+                || !(self.ledger.wait_for_promises() || self.commit_would_help())
+            {
+                break;
+            }
+            waiting.get_or_insert_with(|| self.ledger.note_refused());
+            reserved = reserve();
+        }
+        reserved
     }
 
     /// Sets data bytes aside (rounded up to sectors by the caller).

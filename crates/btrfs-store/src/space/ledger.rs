@@ -11,6 +11,9 @@ use parking_lot::Mutex;
 
 use crate::overlay::ENTRY_OVERHEAD_BYTES;
 
+/// A thread lets others run so many times at most before it tries again: some hundred microseconds.
+const YIELDS_MAX: u32 = 1000;
+
 /// What a block group is for. Mixed groups are all in `Data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Pool {
@@ -43,6 +46,8 @@ struct Numbers {
     global_reserve_bytes: u64,
     /// Tree blocks in use.
     tree_blocks: u64,
+    /// Deletions that found no room and try again.
+    refused: u32,
 }
 
 /// What is pending in front of the trees.
@@ -85,6 +90,16 @@ pub(super) struct Ledger {
     pending: PendingCounts,
     /// In the frozen overlays that the commit merges.
     frozen: PendingCounts,
+}
+
+/// A deletion that tries again.
+#[derive(Debug)]
+pub(super) struct Refused(Arc<Ledger>);
+
+impl Drop for Refused {
+    fn drop(&mut self) {
+        self.0.numbers.lock().refused -= 1;
+    }
 }
 
 /// Why a reservation cannot be had.
@@ -255,6 +270,36 @@ impl Ledger {
             ledger: self.clone(),
             blocks,
         })
+    }
+
+    /// A deletion was refused, and is about to try again. Others wait a little until what this
+    /// returns is dropped.
+    pub fn note_refused(self: &Arc<Self>) -> Refused {
+        self.numbers.lock().refused += 1;
+        Refused(self.clone())
+    }
+
+    /// A deletion that begins waits, for a moment at most, for those that were refused.
+    pub fn let_refused_go_first(&self) {
+        self.yield_while(|n| n.refused > 0);
+    }
+
+    /// Waits for a moment until blocks that others were promised come back. False: there are none.
+    pub fn wait_for_promises(&self) -> bool {
+        let promised = self.numbers.lock().meta_reserved_blocks;
+        self.yield_while(|n| n.meta_reserved_blocks >= promised.max(1));
+        promised > 0
+    }
+
+    /// Lets other threads run while something is so, and no longer than a moment: they may wait
+    /// for a lock of the caller.
+    fn yield_while(&self, is_so: impl Fn(&Numbers) -> bool) {
+        for _ in 0..YIELDS_MAX {
+            if !is_so(&self.numbers.lock()) {
+                break;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Promises data bytes: only what block groups have counts.

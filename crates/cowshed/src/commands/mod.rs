@@ -3,6 +3,7 @@
 pub mod cat;
 pub mod check;
 pub mod docs;
+pub mod doctor;
 pub mod extents;
 pub mod inspect;
 pub mod ls;

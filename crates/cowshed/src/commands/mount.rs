@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use cowshed_fuse::{Permissions, Session, SessionOptions, Unmounter};
+use cowshed_fuse::{Permissions, Session, SessionOptions, TransportUsed, Unmounter};
 use cowshed_runtime::SystemEnv;
 use cowshed_vfs::Volume;
 use cowshed_vfs_ioctl::Front;
@@ -84,6 +84,7 @@ fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &P
     source.release_when_unmounted();
     let session = session.with_context(|| format!("mounting on {}", mountpoint.display()))?;
     front.set_caches(session.caches());
+    tracing::info!("{}", transport_text(&session.transport()));
     drop(front);
     handle_signals(session.unmounter(), &volume)?;
     if args.daemon {
@@ -98,6 +99,14 @@ fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &P
         bail!("the volume became read-only after an error; it is as after its last commit");
     }
     Ok(0)
+}
+
+fn transport_text(transport: &TransportUsed) -> String {
+    match transport {
+        TransportUsed::Uring => "requests come over io_uring".into(),
+        TransportUsed::Dev(None) => "requests come by /dev/fuse, as transport=dev says".into(),
+        TransportUsed::Dev(Some(why)) => format!("requests come by /dev/fuse, not over io_uring: {why}"),
+    }
 }
 
 fn session_options(options: &Options, source: &Source, volume: &Arc<dyn Volume>) -> SessionOptions {
@@ -116,6 +125,7 @@ fn session_options(options: &Options, source: &Source, volume: &Arc<dyn Volume>)
     SessionOptions {
         mount: fuse,
         permissions,
+        transport: options.transport,
         on_panic: Some(Arc::new(move |what: &str| {
             if let Some(volume) = for_panic.upgrade() {
                 volume.abort(&format!("panic: {what}"));

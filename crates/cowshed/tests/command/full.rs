@@ -10,8 +10,8 @@ use std::time::Duration;
 use cowshed_harness::{KernelVolume, need, run_in};
 
 use crate::extents::{Mounted, can_compare, mounted};
-use crate::mount::Guard;
-use crate::support::run;
+use crate::mount::{Guard, can_mount, unmount};
+use crate::support::{Scratch, run};
 
 const SCRIPT: &str = r#"
 import errno, mmap, os
@@ -97,4 +97,54 @@ fn stores_through_a_mapping_of_a_full_volume_fail_at_msync_and_harm_nothing() {
         Ok(())
     };
     volume.with_mount(by_kernel).unwrap();
+}
+
+/// Files with an extended attribute of 3,500 bytes until nothing is left, then many are deleted at once, again and again. The
+/// volume forgets a deleted file a moment later, on another thread, and both draw on what is kept for deleting.
+const DELETIONS: &str = r#"
+import errno, os
+fd = os.open("ballast", os.O_CREAT | os.O_RDWR)
+size = 0
+def until_full(step):
+    try:
+        while True:
+            step()
+    except OSError as error:
+        assert error.errno == errno.ENOSPC, error
+for step in (16 << 20, 1 << 20, 64 << 10, 4096):
+    def more():
+        global size
+        os.posix_fallocate(fd, size, step)
+        size += step
+    until_full(more)
+names = []
+def name():
+    path = "crumb%d" % len(names)
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+    names.append(path)
+    os.setxattr(path, "user.fat", b"x" * 3500)
+until_full(name)
+assert len(names) > 1000, len(names)
+for turn in range(120):
+    for _ in range(turn % 40 + 1):
+        os.unlink(names.pop())
+    until_full(name)
+while names:
+    os.unlink(names.pop())
+"#;
+
+#[test]
+fn deleting_is_never_refused() {
+    let Some(()) = need::tool("python3") else { return };
+    let dir = cowshed_harness::scratch_dir().unwrap();
+    let image = dir.path().join("volume.img");
+    let scratch = Scratch { dir, image };
+    let mnt = scratch.mountpoint();
+    let Some(()) = can_mount() else { return };
+    run("mkfs -q -b 128m {}", &[&scratch.image]).ok();
+    run("mount -o commit=300 {} {}", &[&scratch.image, &mnt]).ok();
+    let _guard = Guard(&mnt);
+    run_in(&mnt, "python3", &["-c", DELETIONS]).unwrap_or_else(|e| panic!("{e:#}"));
+    unmount(&mnt);
+    scratch.assert_clean();
 }

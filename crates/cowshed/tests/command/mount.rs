@@ -14,7 +14,7 @@ use crate::support::{COWSHED, SOON, Scratch, WHOLE_SYNC, eventually, run};
 /// What a sync of the whole machine may take.
 const SYNC_MAX: Duration = Duration::from_secs(60);
 
-fn can_mount() -> Option<()> {
+pub fn can_mount() -> Option<()> {
     need::root()?;
     need::fuse()
 }

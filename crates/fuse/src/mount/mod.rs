@@ -277,6 +277,21 @@ impl Mountpoint {
         })
     }
 
+    /// Ends the connection whoever uses the mount: their requests fail. Only the superuser can; for
+    /// others the mount disappears, and its users wait until this process has ended.
+    pub(crate) fn abort(&self) {
+        if !self.is_mounted() {
+            return;
+        }
+        let aborted = match self.through_helper {
+            true => return drop(helper::unmount(&self.target, true)),
+            false => sys::abort(&self.target),
+        };
+        if let Err(error) = aborted {
+            tracing::error!(%error, "aborting the mount");
+        }
+    }
+
     /// Sets how far the kernel reads ahead.
     pub(crate) fn set_readahead(&self, bytes: usize) -> io::Result<()> {
         std::fs::write(self.readahead_path()?, format!("{}", bytes >> 10))

@@ -125,6 +125,11 @@ wire! {
     /// One extension at the end of a request.
     ExtHeader 8 { size: u32, kind: u32, }
 
+    /// What an entry of an io_uring queue says beside the headers.
+    UringEntInOut 32 { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64, }
+    /// The command of an io_uring submission.
+    UringCmdReq 24 { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6], }
+
     NotifyInvalInode 24 { ino: u64, off: i64, len: i64, }
     /// Followed by the name and a NUL.
     NotifyInvalEntry 16 { parent: u64, namelen: u32, flags: u32, }
@@ -132,6 +137,18 @@ wire! {
 
 /// [`ExtHeader`] kind: a count (32 bits) and that many group ids of the caller.
 pub const EXT_GROUPS: u32 = 32;
+
+/// Bytes of each of the two areas before the [`UringEntInOut`] in the header of an io_uring entry: the request's
+/// [`InHeader`] or the reply's [`OutHeader`], then the fixed structure of the operation.
+pub const URING_AREA_BYTES: usize = 128;
+
+/// Commands of FUSE over io_uring.
+pub mod uring {
+    /// An entry is ready for its first request.
+    pub const REGISTER: u32 = 1;
+    /// The reply is in place, the next request may come.
+    pub const COMMIT_AND_FETCH: u32 = 2;
+}
 
 /// Notification codes.
 pub mod notify {

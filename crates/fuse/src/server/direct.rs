@@ -112,7 +112,7 @@ impl Server {
                 self.direct.pages.attributes_forgotten(node, told);
             }
             (Stale::Content(range, told), Some(caches)) => {
-                let withheld = self.direct.withhold();
+                let withheld = post.may_withhold().then(|| self.direct.withhold()).flatten();
                 let is_late = withheld.is_some();
                 let owed = withheld.map(|withheld| (withheld, Owed::new(request, post)));
                 let direct = self.direct.clone();

@@ -37,6 +37,9 @@ pub struct Wishes {
     pub writeback_cache: bool,
     /// Let the kernel skip OPEN where the file system allows it.
     pub skip_open: bool,
+    /// Serve over io_uring. An offer that is taken binds: the kernel sends nothing until all queues
+    /// are registered.
+    pub io_uring: bool,
     /// Requests in the background: [`BACKGROUND_MAX`], or less where the kernel allows this user less.
     pub background_max: u16,
 }
@@ -98,6 +101,7 @@ pub fn agree(kernel: &InitInShort, flags2: u32, wishes: &Wishes, capabilities: C
     );
     wanted.set(InitFlags::EXPORT_SUPPORT, capabilities.file_handles);
     wanted.set(InitFlags::WRITEBACK_CACHE, wishes.writeback_cache);
+    wanted.set(InitFlags::OVER_IO_URING, wishes.io_uring);
     let skip_open = wishes.skip_open && capabilities.stateless_open;
     wanted.set(InitFlags::NO_OPEN_SUPPORT, skip_open);
     // Never ATOMIC_O_TRUNC: its OPEN truncates before the kernel has looked whether the file may be written at all, which
@@ -140,6 +144,7 @@ mod tests {
         io_bytes_max: 1 << 20,
         writeback_cache: false,
         skip_open: true,
+        io_uring: false,
         background_max: BACKGROUND_MAX,
     };
 

@@ -2,6 +2,8 @@
 //! the next write of the log would otherwise keep a thread each, which has to be put to sleep and woken. To direct WRITEs, too:
 //! [`super::direct`].
 
+use std::cell::Cell;
+
 use cowshed_vfs::{Error, Handle, NodeId};
 use zerocopy::{Immutable, IntoBytes};
 
@@ -16,10 +18,59 @@ pub type SendLate = Box<dyn FnOnce(&Reply<'_>) + Send>;
 
 /// What a worker lends for a reply that may come later.
 pub trait Post {
+    /// The worker can turn to other requests before the reply to this one is sent.
+    fn can_leave(&self) -> bool {
+        true
+    }
+
+    /// May the reply wait for other requests to be served? Asked once for a request.
+    fn may_withhold(&self) -> bool {
+        true
+    }
+
     /// Sends the reply to the request at hand.
     fn sender(&self) -> SendLate;
     /// The worker is going to be busy with others' requests, or asleep.
     fn will_wait(&self);
+}
+
+/// A [`Post`] that remembers whether its sender was taken: then the reply is the taker's affair, also
+/// in a panic.
+pub(super) struct Lent<'p> {
+    post: &'p dyn Post,
+    is_taken: Cell<bool>,
+}
+
+impl<'p> Lent<'p> {
+    pub fn new(post: &'p dyn Post) -> Lent<'p> {
+        Lent {
+            post,
+            is_taken: Cell::new(false),
+        }
+    }
+
+    pub fn is_taken(&self) -> bool {
+        self.is_taken.get()
+    }
+}
+
+impl Post for Lent<'_> {
+    fn can_leave(&self) -> bool {
+        self.post.can_leave()
+    }
+
+    fn may_withhold(&self) -> bool {
+        self.post.may_withhold()
+    }
+
+    fn sender(&self) -> SendLate {
+        self.is_taken.set(true);
+        self.post.sender()
+    }
+
+    fn will_wait(&self) {
+        self.post.will_wait();
+    }
 }
 
 /// A reply that is owed. Dropped without an outcome, as in a panic, it is an I/O error.

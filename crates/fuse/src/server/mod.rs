@@ -25,15 +25,18 @@ use std::sync::{Arc, OnceLock};
 use cowshed_vfs::{Context, Credentials, Error, FileSystem, Groups, InitInfo, NodeId};
 use parking_lot::Mutex;
 
+use zerocopy::FromBytes;
+
+use crate::proto::flags::InitFlags;
 use crate::proto::request::forgotten;
 use crate::proto::wire::{InHeader, InitInShort, InitOut};
 use crate::proto::{Dialect, Operation, Request};
 use direct::DirectWrites;
 pub use direct::DropPages;
 pub use init::{Agreed, Wishes};
-use late::Synced;
+use late::{Lent, Synced};
 pub use late::{Post, SendLate};
-pub use reply::Reply;
+pub use reply::{HEAD_BYTES_MAX, Reply};
 
 /// Called with a description when the file system panicked. The file system should refuse changes from then on.
 pub type OnPanic = Arc<dyn Fn(&str) + Send + Sync>;
@@ -97,19 +100,51 @@ impl Server {
         data: &'b mut [u8],
         post: Option<&dyn Post>,
     ) -> (After, Reply<'b>) {
-        let dialect = Dialect {
-            setxattr_ext: self
-                .agreed
-                .get()
-                .is_some_and(|a| a.flags.contains(crate::proto::flags::InitFlags::SETXATTR_EXT)),
-        };
-        let request = match Request::parse(bytes, dialect) {
-            Ok(request) => request,
+        match Request::parse(bytes, self.dialect()) {
+            Ok(request) => self.serve(worker, &request, data, post),
             Err(malformed) => {
                 tracing::error!(%malformed, "refused a request");
-                return refuse(bytes, data);
+                refuse(
+                    InHeader::read_from_prefix(bytes).map_or_else(|_| InHeader::default(), |(h, _)| h),
+                    data,
+                )
             }
-        };
+        }
+    }
+
+    /// As [`Server::handle`], for a request that came in parts: its header, the fixed structure of
+    /// its operation (more bytes may follow that), its names and data.
+    pub fn handle_parts<'b>(
+        &self,
+        worker: usize,
+        header: InHeader,
+        (fixed, payload): (&[u8], &[u8]),
+        data: &'b mut [u8],
+        post: Option<&dyn Post>,
+    ) -> (After, Reply<'b>) {
+        match Request::from_parts(header, fixed, Some(payload), self.dialect()) {
+            Ok(request) => self.serve(worker, &request, data, post),
+            Err(malformed) => {
+                tracing::error!(%malformed, "refused a request");
+                refuse(header, data)
+            }
+        }
+    }
+
+    fn dialect(&self) -> Dialect {
+        let agreed = self.agreed.get();
+        Dialect {
+            setxattr_ext: agreed.is_some_and(|agreed| agreed.flags.contains(InitFlags::SETXATTR_EXT)),
+        }
+    }
+
+    fn serve<'b>(
+        &self,
+        worker: usize,
+        request: &Request<'_>,
+        data: &'b mut [u8],
+        post: Option<&dyn Post>,
+    ) -> (After, Reply<'b>) {
         let mut reply = Reply::new(request.header.unique, data);
         if matches!(request.op, Operation::Destroy) {
             self.finish();
@@ -120,19 +155,20 @@ impl Server {
             reply.fail(Error::NotConnected);
             return (after(&request.op), reply);
         }
-        let outcome = catch_unwind(AssertUnwindSafe(|| match (&request.op, post) {
-            (Operation::Fsync(args), Some(post)) => {
-                self.fsync_later(&request, args, Synced::File, post);
+        let lent = post.map(Lent::new);
+        let outcome = catch_unwind(AssertUnwindSafe(|| match (&request.op, &lent) {
+            (Operation::Fsync(args), Some(post)) if post.can_leave() => {
+                self.fsync_later(request, args, Synced::File, post);
                 Ok(After::Nothing)
             }
-            (Operation::Fsyncdir(args), Some(post)) => {
-                self.fsync_later(&request, args, Synced::Directory, post);
+            (Operation::Fsyncdir(args), Some(post)) if post.can_leave() => {
+                self.fsync_later(request, args, Synced::Directory, post);
                 Ok(After::Nothing)
             }
             (Operation::Write { args, data }, Some(post)) if direct::is_direct(args) => {
-                self.write_direct(&request, (args, data), post, &mut reply)
+                self.write_direct(request, (args, data), post, &mut reply)
             }
-            _ => self.dispatch(&request, &mut reply).map(|()| after(&request.op)),
+            _ => self.dispatch(request, &mut reply).map(|()| after(&request.op)),
         }));
         let after = match outcome {
             Ok(Ok(after)) => after,
@@ -142,10 +178,10 @@ impl Server {
             }
             Err(panic) => {
                 reply.fail(Error::Io);
-                self.report_panic(&request, &*panic);
-                match (&request.op, post) {
-                    // Whoever was to send it has done so when it was dropped.
-                    (Operation::Fsync(_) | Operation::Fsyncdir(_), Some(_)) => After::Nothing,
+                self.report_panic(request, &*panic);
+                match &lent {
+                    // What was to send the reply did so when it was dropped.
+                    Some(lent) if lent.is_taken() => After::Nothing,
                     _ => after(&request.op),
                 }
             }
@@ -255,16 +291,12 @@ fn after(op: &Operation<'_>) -> After {
     }
 }
 
-/// The answer to bytes that are no request: an error, if there is somebody to send it to.
-fn refuse<'b>(bytes: &[u8], data: &'b mut [u8]) -> (After, Reply<'b>) {
-    use zerocopy::FromBytes;
-    let header = InHeader::read_from_prefix(bytes)
-        .map(|(header, _)| header)
-        .unwrap_or_default();
+/// The answer to bytes that are no request: an error, if there is a request to send it to.
+fn refuse(header: InHeader, data: &mut [u8]) -> (After, Reply<'_>) {
     let mut reply = Reply::new(header.unique, data);
     reply.fail(Error::Invalid);
-    let to_nobody = [2, 42].contains(&header.opcode) || header.unique == 0;
-    (if to_nobody { After::Nothing } else { After::Send }, reply)
+    let is_unanswered = [2, 42].contains(&header.opcode) || header.unique == 0;
+    (if is_unanswered { After::Nothing } else { After::Send }, reply)
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {

@@ -166,6 +166,9 @@ impl Server {
                     &open_request(args.flags, args.open_flags),
                 )?));
             }
+            // The kernel makes the file with MKNOD then, and opens it without asking: a request less than CREATE, after
+            // which it sends RELEASE.
+            Operation::Create { .. } if agreed.skips_open() => return Err(Error::NotImplemented),
             Operation::Create { args, name } => {
                 let ctx = self.context(request, args.umask);
                 let open = open_request(args.flags, args.open_flags);

@@ -10,7 +10,7 @@ use crate::proto::flags::OpenOutFlags;
 use crate::proto::wire::*;
 
 /// The largest head: that of STATX.
-const HEAD_BYTES_MAX: usize = size_of::<StatxOut>();
+pub const HEAD_BYTES_MAX: usize = size_of::<StatxOut>();
 
 /// A reply. What is sent is the [`OutHeader`], then the head, then the data.
 #[derive(Debug)]

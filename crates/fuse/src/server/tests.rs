@@ -14,6 +14,7 @@ const WISHES: Wishes = Wishes {
     io_bytes_max: 64 << 10,
     writeback_cache: false,
     skip_open: false,
+    io_uring: false,
     background_max: 128,
 };
 

@@ -9,3 +9,4 @@ mod failing;
 mod handles;
 mod names;
 mod support;
+mod transport;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use cowshed_fuse::{Notifier, Permissions, Session, SessionError, SessionOptions, Unmounter};
+use cowshed_fuse::{Notifier, Permissions, Session, SessionError, SessionOptions, TransportChoice, Unmounter};
 use cowshed_vfs::memfs::{MemFs, Options};
 
 /// The turn of a test; None, with a line that says so, where mounting is impossible. Tests take turns because some
@@ -25,6 +25,16 @@ pub fn turn(test: &str) -> Option<MutexGuard<'static, ()>> {
         return None;
     }
     Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// How the mounts of these tests are served: `COWSHED_TEST_TRANSPORT` is `uring` or `dev`, else whichever the kernel
+/// offers.
+pub fn transport() -> TransportChoice {
+    match std::env::var("COWSHED_TEST_TRANSPORT").as_deref() {
+        Ok("uring") => TransportChoice::Uring,
+        Ok("dev") => TransportChoice::Dev,
+        _ => TransportChoice::Auto,
+    }
 }
 
 /// A served mount of a memory file system.
@@ -61,7 +71,10 @@ impl Mount {
     pub fn with_fs(fs: MemFs, change: impl FnOnce(&mut SessionOptions)) -> Mount {
         let fs = Arc::new(fs);
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let mut options = SessionOptions::default();
+        let mut options = SessionOptions {
+            transport: transport(),
+            ..SessionOptions::default()
+        };
         let panicked = Arc::new(AtomicBool::new(false));
         let note = panicked.clone();
         options.on_panic = Some(Arc::new(move |_| note.store(true, Ordering::SeqCst)));

@@ -13,7 +13,7 @@
 //!
 //! Nobody waits while a request of a lone caller is served: that caller has nothing else to ask. Whoever serves calls
 //! another worker where this could be wrong: before it serves a request of a kind that lately took long, and when it
-//! finds one request after the other queued already. Large reads have a rule of their own ([`crate::streams`]). A guard
+//! finds one request after the other queued already. Large reads have a rule of their own ([`crate::transport::streams`]). A guard
 //! thread does so where nobody has come back to the queue for a while (a request that unexpectedly waits for a device),
 //! so that a stuck worker holds up the others for [`GUARD_TICK`] twice at most.
 //!
@@ -30,12 +30,14 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
-use crate::history::History;
 use crate::proto::wire::InHeader;
 use crate::server::{After, Post, Reply, SendLate, Server};
-use crate::streams::{self, HeldReads, Streams};
 use crate::sys;
-use crate::transport::dev::{DataBuffer, Device, Received, RequestBuffer, Sender};
+use crate::transport::history::History;
+use crate::transport::streams::{self, Streams};
+
+use super::device::{DataBuffer, Device, Received, RequestBuffer, Sender};
+use super::held::HeldReads;
 
 /// Waking a thread on another processor costs the waker 8 us in a virtual machine (the interrupt leaves the machine),
 /// and as much again passes before the thread runs; that is more than most requests take to serve. A worker that looks
@@ -283,7 +285,7 @@ impl Worker<'_> {
             };
             let request = requests.request(bytes);
             let header = InHeader::read_from_prefix(request).map_or_else(|_| InHeader::default(), |(header, _)| header);
-            if streams::is_stream(&header, request) {
+            if streams::is_stream(header.opcode, request.get(size_of::<InHeader>()..).unwrap_or_default()) {
                 // Its caller works, too: on another processor, if there is one.
                 (caller, queued_in_a_row) = (NOBODY, 0);
                 held.push(request, self.device.road());

@@ -66,6 +66,11 @@ impl Device {
         Ok(fresh)
     }
 
+    /// What a session is known by to the kernel.
+    pub(crate) fn file(&self) -> Arc<File> {
+        self.file.clone()
+    }
+
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

@@ -12,30 +12,31 @@
 //! That is so while a read is work. Where it waits for a device, more of them are to wait at the same time, and every
 //! read calls another worker.
 
-use std::collections::VecDeque;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use zerocopy::FromBytes;
 
-use crate::history::History;
-use crate::proto::wire::{InHeader, Opcode, ReadIn};
+use super::history::History;
+use crate::proto::wire::{Opcode, ReadIn};
 use crate::sys;
-use crate::transport::dev::Road;
 
 /// Reads of this size and more are those of somebody who reads in order: the kernel's usual readahead.
 const STREAM_READ_BYTES: u32 = 128 << 10;
 
+/// A reader that stops for so long does not count.
+const LATELY: Duration = Duration::from_millis(50);
+
 const O_DIRECT: u32 = libc::O_DIRECT as u32;
 
-/// Is this a large read, into the page cache? Who reads past it (`O_DIRECT`) asks for all he wants, and waits.
-pub fn is_stream(header: &InHeader, request: &[u8]) -> bool {
-    header.opcode == Opcode::Read as u32
-        && request
-            .get(size_of::<InHeader>()..)
-            .and_then(|body| ReadIn::read_from_prefix(body).ok())
-            .is_some_and(|(read, _)| read.size >= STREAM_READ_BYTES && read.flags & O_DIRECT == 0)
+/// Is this a large read, into the page cache? A program that reads past it (`O_DIRECT`) asks for all it wants, and waits.
+/// `fixed`: the structure of the operation, or more.
+pub fn is_stream(opcode: u32, fixed: &[u8]) -> bool {
+    opcode == Opcode::Read as u32
+        && ReadIn::read_from_prefix(fixed)
+            .is_ok_and(|(read, _)| read.size >= STREAM_READ_BYTES && read.flags & O_DIRECT == 0)
 }
 
 /// May such a request be served before a large read that came earlier? What only looks may. Of the others some wait: for
@@ -89,6 +90,11 @@ impl Streams {
         self.serving.load(Acquire) + 1 >= self.workers_max && !self.waited.is_usual()
     }
 
+    /// May one more be served now?
+    fn has_room(&self) -> bool {
+        self.serving.load(Acquire) < self.workers_max || self.waited.is_usual()
+    }
+
     /// A large read begins; it ends when what this returns is dropped.
     pub fn begin(&self) -> StreamRead<'_> {
         let serving = self.serving.fetch_add(1, Acquire) + 1;
@@ -97,6 +103,60 @@ impl Streams {
             wants_another: serving < self.workers_max || self.waited.is_usual(),
             started: Started::now(),
         }
+    }
+}
+
+/// Turns at large reads, for threads that have one each.
+#[derive(Debug, Default)]
+pub struct Turns {
+    streams: Streams,
+    last: Mutex<Last>,
+    ended: Condvar,
+}
+
+/// The queue of the last large read, and when one came to another queue.
+#[derive(Debug, Default)]
+struct Last {
+    queue: u16,
+    changed: Option<Instant>,
+}
+
+/// A turn; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Turn<'t> {
+    turns: &'t Turns,
+    read: Option<StreamRead<'t>>,
+}
+
+impl Turns {
+    /// Waits until a large read would not take a processor that its reader needs.
+    pub fn take(&self) -> Turn<'_> {
+        let mut last = self.last.lock();
+        while !self.streams.has_room() {
+            self.ended.wait(&mut last);
+        }
+        let read = Some(self.streams.begin());
+        Turn { turns: self, read }
+    }
+
+    /// Have all large reads lately come to this queue: is there one reader?
+    pub fn are_of(&self, queue: u16) -> bool {
+        let mut last = self.last.lock();
+        if last.queue != queue {
+            *last = Last {
+                queue,
+                changed: Some(Instant::now()),
+            };
+        }
+        last.changed.is_none_or(|changed| changed.elapsed() > LATELY)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let _last = self.turns.last.lock();
+        self.read.take();
+        self.turns.ended.notify_one();
     }
 }
 
@@ -119,44 +179,6 @@ impl Drop for StreamRead<'_> {
     fn drop(&mut self) {
         self.streams.waited.note(self.started.has_waited());
         self.streams.serving.fetch_sub(1, Release);
-    }
-}
-
-/// Large reads that one worker took from the queue and has not begun, in the order in which they came.
-#[derive(Debug, Default)]
-pub struct HeldReads {
-    requests: VecDeque<(Vec<u8>, Road)>,
-    /// As many other requests were served since the last read.
-    overtaken: u32,
-}
-
-impl HeldReads {
-    /// More than the kernel has under way for one reader.
-    const READS_MAX: usize = 16;
-    /// So many others may be served before a read: some hundred microseconds.
-    const OVERTAKEN_MAX: u32 = 16;
-
-    pub fn has_any(&self) -> bool {
-        !self.requests.is_empty()
-    }
-
-    pub fn is_full(&self) -> bool {
-        self.requests.len() >= Self::READS_MAX
-    }
-
-    pub fn push(&mut self, request: &[u8], road: Road) {
-        self.requests.push_back((request.to_vec(), road));
-    }
-
-    pub fn pop(&mut self) -> Option<(Vec<u8>, Road)> {
-        self.overtaken = 0;
-        self.requests.pop_front()
-    }
-
-    /// Another request is there: is it time for a read nevertheless?
-    pub fn is_due(&mut self) -> bool {
-        self.overtaken += 1;
-        self.has_any() && self.overtaken > Self::OVERTAKEN_MAX
     }
 }
 
@@ -188,6 +210,7 @@ impl Started {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::wire::InHeader;
 
     fn ends(streams: &Streams, has_waited: bool) {
         let read = streams.begin();
@@ -255,24 +278,6 @@ mod tests {
     }
 
     #[test]
-    fn held_reads_keep_their_order_and_are_overtaken_a_few_times() {
-        let road = Road::default();
-        let mut held = HeldReads::default();
-        assert!(!held.has_any() && held.pop().is_none());
-        (0..100).for_each(|_| assert!(!held.is_due(), "there is none"));
-        for n in 0..HeldReads::READS_MAX {
-            assert!(!held.is_full());
-            held.push(&[n as u8], road);
-        }
-        assert!(held.is_full());
-        assert_eq!(held.pop(), Some((vec![0], road)));
-        (0..HeldReads::OVERTAKEN_MAX).for_each(|_| assert!(!held.is_due()));
-        assert!(held.is_due());
-        assert_eq!(held.pop(), Some((vec![1], road)));
-        assert!(!held.is_due());
-    }
-
-    #[test]
     fn large_reads_are_streams() {
         use zerocopy::{FromZeros, IntoBytes};
         let mut header = InHeader::new_zeroed();
@@ -280,14 +285,14 @@ mod tests {
         let mut is = |opcode: Opcode, size| {
             header.opcode = opcode as u32;
             read.size = size;
-            is_stream(&header, &[header.as_bytes(), read.as_bytes()].concat())
+            is_stream(header.opcode, read.as_bytes())
         };
         assert!(is(Opcode::Read, 1 << 20) && is(Opcode::Read, 128 << 10));
         assert!(!is(Opcode::Read, 4096) && !is(Opcode::Readdir, 1 << 20));
         header.opcode = Opcode::Read as u32;
-        assert!(!is_stream(&header, header.as_bytes()), "malformed");
+        assert!(!is_stream(header.opcode, &[]), "malformed");
         read.size = 1 << 20;
         read.flags = O_DIRECT;
-        assert!(!is_stream(&header, &[header.as_bytes(), read.as_bytes()].concat()));
+        assert!(!is_stream(header.opcode, read.as_bytes()));
     }
 }

@@ -1,0 +1,129 @@
+//! Keeps the other processors of a small machine busy while one program is served.
+//!
+//! When a worker replies, the scheduler looks for a place for the program that waits. If another
+//! processor is idle, it moves the program there, though it would run sooner where it was: the
+//! worker is about to sleep. The idle processor has to be woken, which in a virtual machine costs
+//! more than the request, and the next request goes to that processor's queue. With one program, each
+//! reply would cost that.
+//!
+//! So a thread of the lowest priority runs on each other processor while requests come to one
+//! queue in quick succession, and ends as soon as they do not. Whatever
+//! else can run on that processor goes first.
+//!
+//! On machines with more than [`PROCESSORS_MAX`] processors there are none: too many would have to
+//! run.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::processors::{Mover, Place};
+
+/// As many processors can be kept busy.
+pub const PROCESSORS_MAX: usize = 2;
+/// Without a request for so long, a keeper sleeps. More than a program takes between two.
+const LULL: Duration = Duration::from_micros(100);
+/// So many requests in succession begin a run.
+const RUN: u64 = 16;
+
+/// The keepers of a mount.
+#[derive(Debug, Default)]
+pub struct Keepers {
+    /// Requests that a queue has had.
+    counts: Vec<AtomicU64>,
+    keepers: Vec<Keeper>,
+    has_ended: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Keeper {
+    runs: AtomicBool,
+    /// Requests that its queue had had when it was last thought of.
+    seen: AtomicU64,
+    thread: Mutex<Option<Thread>>,
+}
+
+impl Keepers {
+    pub fn new(queues: usize) -> Keepers {
+        let may = (2..=PROCESSORS_MAX).contains(&queues);
+        Keepers {
+            counts: (0..queues).map(|_| AtomicU64::new(0)).collect(),
+            keepers: (0..if may { queues } else { 0 }).map(|_| Keeper::default()).collect(),
+            has_ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Queues that have a keeper.
+    pub fn queues(&self) -> std::ops::Range<usize> {
+        0..self.keepers.len()
+    }
+
+    /// A request came to a queue.
+    pub fn note(&self, queue: u16) {
+        let queue = usize::from(queue);
+        let count = self.counts[queue].fetch_add(1, Relaxed);
+        if !count.is_multiple_of(RUN) {
+            return;
+        }
+        for (of, keeper) in self.keepers.iter().enumerate().filter(|(of, _)| *of != queue) {
+            // A queue with requests of its own keeps its processor busy.
+            let own = self.counts[of].load(Relaxed);
+            if keeper.seen.swap(own, Relaxed) == own
+                && !keeper.runs.swap(true, Acquire)
+                && let Some(thread) = &*keeper.thread.lock()
+            {
+                thread.unpark();
+            }
+        }
+    }
+
+    /// The mount is gone.
+    pub fn end(&self) {
+        self.has_ended.store(true, Release);
+        for keeper in &self.keepers {
+            if let Some(thread) = &*keeper.thread.lock() {
+                thread.unpark();
+            }
+        }
+    }
+
+    /// Keeps the processor of a queue busy, whenever that is of use, until the mount is gone.
+    pub fn run(&self, queue: usize) {
+        let keeper = &self.keepers[queue];
+        *keeper.thread.lock() = Some(thread::current());
+        Mover::new(queue).go(Place::Home);
+        lower_priority();
+        while !self.has_ended.load(Acquire) {
+            if keeper.runs.load(Acquire) {
+                while self.is_of_use(queue) {}
+                keeper.runs.store(false, Release);
+            }
+            if !self.has_ended.load(Acquire) {
+                thread::park();
+            }
+        }
+    }
+
+    /// Watches for a while whether requests come to other queues alone.
+    fn is_of_use(&self, queue: usize) -> bool {
+        let count = |of: usize| self.counts[of].load(Relaxed);
+        let others = || (0..self.counts.len()).filter(|&of| of != queue).map(count).sum::<u64>();
+        let (own, other) = (count(queue), others());
+        let until = Instant::now() + LULL;
+        while Instant::now() < until {
+            // Anything else that could run here does.
+            thread::yield_now();
+        }
+        others() != other && count(queue) == own && !self.has_ended.load(Relaxed)
+    }
+}
+
+/// Others come first.
+fn lower_priority() {
+    if let Err(error) = rustix::process::setpriority_process(None, 19) {
+        tracing::debug!(%error, "a keeper has the usual priority");
+    }
+}
