@@ -1,15 +1,15 @@
 //! The ledger: how much of each pool is free, promised and pinned; and the reservations that it
 //! hands out.
 //!
-//! One mutex over plain numbers, held for nanoseconds, innermost of all locks. docs/design/space.md
-//! has the arithmetic.
+//! One mutex over plain numbers, held for nanoseconds. docs/design/space.md has the arithmetic.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use cowshed_runtime::lock::Mutex;
 
 use crate::overlay::ENTRY_OVERHEAD_BYTES;
+use crate::rank::LockRank;
 
 /// What a block group is for. Mixed groups are all in `Data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,7 +96,7 @@ impl Ledger {
         Self {
             nodesize_bytes,
             mixed,
-            numbers: Mutex::default(),
+            numbers: Mutex::new(LockRank::Ledger, Numbers::default()),
             pending: PendingCounts::default(),
             frozen: PendingCounts::default(),
         }

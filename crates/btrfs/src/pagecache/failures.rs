@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 
-use parking_lot::{Condvar, Mutex};
+use btrfs_store::rank::LockRank;
+use cowshed_runtime::lock::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
 
@@ -17,13 +18,21 @@ pub type Opened = u64;
 /// Each opening of the file gets an error once, as on all file systems of Linux: the lost data may
 /// have been written through it. A later opening gets it only if no other did.
 ///
-/// Locks: its own is held for moments, no other lock within; a caller of `take` holds none that
-/// [`Telling`] is kept under.
-#[derive(Debug, Default)]
+/// A caller of `take` holds no lock that [`Telling`] is kept under.
+#[derive(Debug)]
 pub(crate) struct Failures {
     state: Mutex<State>,
     /// All front ends have been told.
     all_know: Condvar,
+}
+
+impl Default for Failures {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new(LockRank::Failures, State::default()),
+            all_know: Condvar::new(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
