@@ -28,7 +28,8 @@ enum Command {
     Ci(ci::Args),
     /// Compare the tables of modules and arrows in docs/ARCHITECTURE.md with the imports in the code
     Arrows(arrows::Args),
-    /// Check that the engine crates take clocks, timers, threads and randomness from `Env`
+    /// Check that the engine crates take clocks, timers, threads and randomness from `Env`, and that
+    /// their locks have a rank
     EngineLints,
     /// Sizes of the code, its circles, and what its own rules find in it
     Counts(counts::Args),

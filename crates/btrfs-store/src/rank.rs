@@ -79,9 +79,10 @@
 //!
 //! # Locks elsewhere
 //!
-//! `cowshed-runtime`, the devices and the front ends have locks of their own. Those of the runtime
-//! are released before it calls anything here. Front ends call the engine without a lock that
-//! `CommitHooks` or the listener for lost data need.
+//! `cowshed-runtime`, the devices and the front ends have locks of their own, which this order does
+//! not see. Those of runtime and devices are leaves: nothing here is called under them. A front end
+//! is called from here in one place, the listener for lost data, under `Flush`: it must not wait.
+//! A `OnceLock` is set once, by code that takes nothing but `Superblock`.
 
 use cowshed_runtime::lock::Rank;
 
@@ -218,5 +219,71 @@ ranks! {
 impl From<LockRank> for Rank {
     fn from(rank: LockRank) -> Rank {
         rank.rank()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use cowshed_runtime::lock::{Mutex, RwLock};
+
+    use super::*;
+
+    /// Runs `work`, and gives what it panics with. The order is checked in debug builds only.
+    fn panic_of(work: impl FnOnce()) -> String {
+        assert!(cfg!(debug_assertions), "a test build checks the order of locks");
+        let panic = catch_unwind(AssertUnwindSafe(work)).expect_err("an inversion panics");
+        *panic.downcast::<String>().expect("a formatted message")
+    }
+
+    #[test]
+    fn planted_inversion_panics_with_both_ranks() {
+        let (commit, gate) = (Mutex::new(LockRank::Commit, ()), RwLock::new(LockRank::Gate, ()));
+        {
+            let _commit = commit.lock();
+            let _gate = gate.write();
+        }
+        let panic = panic_of(|| {
+            let _join = gate.read();
+            drop(commit.lock());
+        });
+        let expected = format!(
+            "lock order: {} is taken inside {}",
+            LockRank::Commit.rank(),
+            LockRank::Gate.rank()
+        );
+        assert_eq!(panic, expected);
+        assert!(panic.contains("`Commit`") && panic.contains("`Gate`"), "{panic}");
+    }
+
+    #[test]
+    fn second_inode_without_a_key_panics_and_with_rising_keys_does_not() {
+        let [one, other] = [(); 2].map(|()| Mutex::new(LockRank::Attr, ()));
+        {
+            let _one = one.lock_ordered((5, 257));
+            let _other = other.lock_ordered((5, 258));
+        }
+        panic_of(|| {
+            let _one = one.lock();
+            drop(other.lock());
+        });
+        panic_of(|| {
+            let _other = other.lock_ordered((5, 258));
+            drop(one.lock_ordered((5, 257)));
+        });
+    }
+
+    #[test]
+    fn ledger_is_the_innermost() {
+        let (ledger, spares) = (Mutex::new(LockRank::Ledger, ()), Mutex::new(LockRank::SpareBuffers, ()));
+        {
+            let _spares = spares.lock();
+            drop(ledger.lock());
+        }
+        panic_of(|| {
+            let _ledger = ledger.lock();
+            drop(spares.lock());
+        });
     }
 }
