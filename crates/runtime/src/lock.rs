@@ -49,8 +49,10 @@
 //! - A wait on a [`Condvar`], and [`MutexGuard::unlocked`]: both take the lock again, so the thread
 //!   may hold no lock that is inside it.
 //!
+//! - [`may_wait_for`]: a wait that is not for a lock, but for a thread that takes locks.
+//!
 //! What is not checked: locks that other threads hold, and waits that are not for a lock (a join, a
-//! channel, an [`Event`](crate::Event)).
+//! channel, an [`Event`](crate::Event)) and do not say so.
 //!
 //! Cost: in a debug build a thread-local list of the held ranks, which is a few entries long. In a
 //! release build (without `debug_assertions`) a lock is the one of `parking_lot`, without a rank;
@@ -217,6 +219,16 @@ mod check {
 }
 
 use check::{Held, Ranked};
+
+/// Says that the thread may wait for work that takes a lock of this rank, here or in another
+/// thread: checked also where the wait turns out not to be needed.
+///
+/// # Panics
+/// In a debug build, where the thread holds a lock of the same or a higher rank.
+#[inline]
+pub fn may_wait_for(rank: impl Into<Rank>) {
+    Ranked::new(rank.into()).before_wait(None);
+}
 
 /// A mutex with a rank.
 pub struct Mutex<T: ?Sized> {
@@ -682,6 +694,17 @@ mod tests {
         assert_eq!(*value, 1);
         assert!(lock.try_lock().is_none());
     }
+    #[test]
+    fn wait_for_work_that_takes_an_outer_rank_panics_and_for_an_inner_one_does_not() {
+        let middle = Mutex::new(MIDDLE, ());
+        may_wait_for(OUTER);
+        let _middle = middle.lock();
+        may_wait_for(INNER);
+        for rank in [OUTER, MIDDLE] {
+            assert!(panic_of(|| may_wait_for(rank)).is_some());
+        }
+    }
+
     #[test]
     fn fair_unlock_releases_the_lock_and_its_rank() {
         let (outer, inner) = (Mutex::new(OUTER, ()), Mutex::new(INNER, ()));

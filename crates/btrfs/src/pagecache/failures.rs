@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use btrfs_store::rank::LockRank;
-use cowshed_runtime::lock::{Condvar, Mutex};
+use cowshed_runtime::lock::{self, Condvar, Mutex};
 
 use crate::error::{Error, Result};
 
@@ -18,7 +18,7 @@ pub type Opened = u64;
 /// Each opening of the file gets an error once, as on all file systems of Linux: the lost data may
 /// have been written through it. A later opening gets it only if no other did.
 ///
-/// A caller of `take` holds no lock that [`Telling`] is kept under.
+/// A caller of `take` holds no lock that [`Telling`] is kept under: from [`LockRank::Flush`] on.
 #[derive(Debug)]
 pub(crate) struct Failures {
     state: Mutex<State>,
@@ -95,6 +95,7 @@ impl Failures {
     /// The error of a write-back that was not reported, or that failed after the first `seen` did,
     /// or of which `opened` was not told.
     pub fn take(&self, seen: u64, opened: Option<Opened>) -> Result<()> {
+        lock::may_wait_for(LockRank::Flush);
         let mut state = self.state.lock();
         let told_before = opened.map_or(state.count, |opened| state.told_each.get(&opened).copied().unwrap_or(0));
         if [seen, state.told, told_before] == [state.count; 3] {

@@ -26,7 +26,7 @@ use btrfs_format::block::ITEM_HEADER_BYTES;
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 use cowshed_runtime::Env;
 use cowshed_runtime::group_commit::{self, Abandoned, Queue};
-use cowshed_runtime::lock::Mutex;
+use cowshed_runtime::lock::{self, Mutex};
 
 use blocks::LogTrees;
 use collect::{Collector, Step, Stop};
@@ -147,6 +147,7 @@ impl Log {
     /// # Errors
     /// When neither a log nor a commit could be written: the mount is read-only then.
     pub fn sync_inode(&self, files: &Files, inode: &Inode, scope: Scope) -> Result<()> {
+        lock::may_wait_for(LockRank::Commit);
         let request = Request::of(inode, scope);
         self.queue.wait(request, &|take| round(files, self, take))
     }
