@@ -154,6 +154,7 @@ impl Log {
 
     /// As [`Log::sync_inode`] for a caller that is told later: see [`Queue::later`].
     pub fn sync_inode_later(&self, files: &Files, inode: &Inode, scope: Scope, done: Done, will_wait: &dyn Fn()) {
+        lock::may_wait_for(LockRank::Commit);
         let request = Request::of(inode, scope);
         self.queue
             .later(request, done, will_wait, &|take| round(files, self, take));
