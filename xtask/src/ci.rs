@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use cowshed_harness::need;
 
 use crate::run::SHARE_MAX;
-use crate::{arrows, engine_lints, licenses, real, run};
+use crate::{arrows, engine_lints, hunt, licenses, real, run};
 
 /// What hangs, in a mount or in the kernel, is cut and named. These are several times what a slow machine needs.
 const QUICK_MAX: Duration = Duration::from_secs(600);
@@ -30,6 +30,7 @@ pub fn main(args: &Args) -> Result<()> {
             &mut run::cargo(&["fmt", "--all", "--", "--check"]),
         )?;
         arrows::check()?;
+        hunt::check()?;
         licenses::main()?;
         run::run_within(
             BUILD_MAX,

@@ -6,6 +6,7 @@ mod ci;
 mod counts;
 mod engine_lints;
 mod fuzz;
+mod hunt;
 mod licenses;
 mod long;
 mod long_tests;
@@ -28,6 +29,8 @@ enum Command {
     Ci(ci::Args),
     /// Compare the tables of modules and arrows in docs/ARCHITECTURE.md with the imports in the code
     Arrows(arrows::Args),
+    /// Check that the files and functions that documents name exist, the table "Where is ...?" first
+    Hunt,
     /// Check that the engine crates take clocks, timers, threads and randomness from `Env`, and that
     /// their locks have a rank
     EngineLints,
@@ -58,7 +61,7 @@ enum Command {
     Sqlite(long::Args),
     /// Check that every dependency's licence is on the list in deny.toml
     Licenses,
-    /// Judge crash images of recorded runs: `--images N --seed S [--kernel M] [--faults F]`
+    /// Judge crash images of recorded runs: `--images N --seed S [--kernel-images M] [--faults F]`
     Crash {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
@@ -79,6 +82,7 @@ fn main() -> anyhow::Result<()> {
         Command::Kill9(args) => long::kill9(&args),
         Command::Logcases(args) => long::logcases(&args),
         Command::Sqlite(args) => long::sqlite(&args),
+        Command::Hunt => hunt::check(),
         Command::EngineLints => engine_lints::check(),
         Command::Counts(args) => counts::main(&args),
         Command::Fuzz(args) => fuzz::main(&args),

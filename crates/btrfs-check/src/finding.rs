@@ -56,13 +56,13 @@ finding_ids! {
     // Devices and superblocks.
     /// No copy of a device's superblock can be used.
     SuperUnreadable = "super-unreadable", Error;
-    /// A copy of the superblock is damaged or says something else than the best one.
+    /// A copy of the superblock is damaged, or differs from the best one.
     SuperMirror = "super-mirror", Error;
     /// A copy of the superblock is one transaction behind: legal after a crash.
     SuperMirrorStale = "super-mirror-stale", Note;
-    /// A field of the superblock holds what no volume may hold.
+    /// A field of the superblock has a value that is not allowed.
     SuperField = "super-field", Error;
-    /// A feature that this checker (or any reader) does not know.
+    /// A feature bit that this checker does not support, or the lack of one that it requires.
     UnsupportedFeature = "unsupported-feature", Error;
     /// `bytes_used` is not the sum of the extents.
     SuperBytesUsed = "super-bytes-used", Error;
@@ -82,7 +82,7 @@ finding_ids! {
     DevItemBytesUsed = "dev-item-bytes-used", Error;
     /// A fsync log waits to be replayed.
     LogPresent = "log-present", Note;
-    /// The log tree cannot be read whole, or says what cannot be.
+    /// The log tree cannot be read whole, or has items that are not allowed.
     LogInvalid = "log-invalid", Error;
 
     // Chunks.
@@ -90,7 +90,7 @@ finding_ids! {
     SysChunkArray = "sys-chunk-array", Error;
     /// The superblock's system chunks differ from the chunk tree's.
     SysChunkMismatch = "sys-chunk-mismatch", Error;
-    /// A chunk item holds what no chunk may hold.
+    /// A chunk item has values that are not allowed.
     ChunkInvalid = "chunk-invalid", Error;
     /// A stripe names a device that does not exist, or that has another uuid.
     ChunkDevice = "chunk-device", Error;
@@ -98,7 +98,7 @@ finding_ids! {
     ChunkOverlap = "chunk-overlap", Error;
     /// A chunk's stripe has no device extent.
     DevExtentMissing = "dev-extent-missing", Error;
-    /// A device extent belongs to no chunk, or not to this place of it.
+    /// A device extent belongs to no device, or does not match a stripe of a chunk.
     DevExtentOrphan = "dev-extent-orphan", Error;
     /// Two device extents overlap.
     DevExtentOverlap = "dev-extent-overlap", Error;
@@ -120,50 +120,50 @@ finding_ids! {
     BlockUnreadable = "block-unreadable", Error;
     /// A tree block does not match its checksum.
     BlockCsum = "block-csum", Error;
-    /// The block carries the id of another volume.
+    /// The block has the id of another volume.
     BlockFsid = "block-fsid", Error;
-    /// The block says that it lies elsewhere.
+    /// The address in the block's header is not its address.
     BlockBytenr = "block-bytenr", Error;
-    /// A block is of another level than its parent says.
+    /// A block's level is not the one in its parent.
     BlockLevel = "block-level", Error;
-    /// The block is of another generation than its parent says.
+    /// The block's generation is not the one in its parent.
     BlockGeneration = "block-generation", Error;
-    /// A block is newer than the one that leads to it.
+    /// A block is newer than its parent.
     BlockNewerThanParent = "block-newer-than-parent", Error;
     /// The block is newer than the superblock.
     BlockFuture = "block-future", Error;
     /// The block belongs to a tree that cannot own it here.
     BlockOwner = "block-owner", Error;
-    /// Too many items, or none where there must be some.
+    /// Too many items, or no item where at least one is required.
     BlockItemCount = "block-item-count", Error;
     /// The keys of a block do not rise.
     BlockKeyOrder = "block-key-order", Error;
-    /// The first key is not the one that the parent states.
+    /// The first key is not the one in the parent.
     BlockFirstKey = "block-first-key", Error;
     /// A key reaches into the range of the next block.
     BlockKeyRange = "block-key-range", Error;
-    /// An item's data lies outside of the leaf, or on another's.
+    /// An item's data lies outside of the leaf, or overlaps another item's.
     BlockItemBounds = "block-item-bounds", Error;
     /// Two intact copies of a block differ.
     BlockCopiesDiffer = "block-copies-differ", Error;
-    /// The format's verifier refuses an item.
+    /// The verifier of the format rejects an item.
     ItemInvalid = "item-invalid", Error;
-    /// A tree holds a kind of item that does not belong there.
+    /// A tree has an item of a type that does not belong in it.
     ItemForeign = "item-foreign", Error;
-    /// Parts of a tree could not be reached; what lies there was not judged.
+    /// Parts of a tree could not be read, and were not checked.
     TreeIncomplete = "tree-incomplete", Error;
 
     // Roots and subvolumes.
     /// A tree that every volume needs has no root.
     RootMissing = "root-missing", Error;
-    /// A root item holds what none may hold.
+    /// A root item has values that are not allowed.
     RootItemInvalid = "root-item-invalid", Error;
     /// `bytes_used` of a root item is not the size of its tree.
     RootBytesUsed = "root-bytes-used", Note;
     /// Two roots name the same block.
     RootShared = "root-shared", Error;
-    /// A shared block is newer than the last snapshot that its tree's root item knows of: the next
-    /// write takes it for the tree's own.
+    /// A shared block is newer than the last snapshot in its tree's root item: the next write would
+    /// treat it as not shared.
     RootLastSnapshot = "root-last-snapshot", Error;
     /// A root reference has no back reference.
     RootBackrefMissing = "root-backref-missing", Error;
@@ -187,7 +187,7 @@ finding_ids! {
     UuidStale = "uuid-stale", Warning;
 
     // Extents.
-    /// An extent item holds what none may hold.
+    /// An extent item has values that are not allowed.
     ExtentItemInvalid = "extent-item-invalid", Error;
     /// Two extents share bytes.
     ExtentOverlap = "extent-overlap", Error;
@@ -205,14 +205,14 @@ finding_ids! {
     BackrefCount = "backref-count", Error;
     /// References differ in a way that could not be narrowed down.
     BackrefMismatch = "backref-mismatch", Error;
-    /// A file uses an extent as longer or shorter than it is.
+    /// The length in an extent item is not that of its tree block, or not the one in a file extent.
     ExtentSize = "extent-size", Error;
     /// A tree block is used as data, or the reverse; or a full back reference where none may be.
     ExtentFlags = "extent-flags", Error;
-    /// An extent item states another level than its block has.
+    /// The level in an extent item is not its block's.
     ExtentLevel = "extent-level", Error;
-    /// A shared block whose owner has left it, without the full back references that this calls
-    /// for.
+    /// A shared block that its owner's tree does not use any more, without the full back references
+    /// that this requires.
     ExtentOwnerLost = "extent-owner-lost", Error;
     /// An extent is newer than the superblock.
     ExtentGeneration = "extent-generation", Error;
@@ -224,29 +224,28 @@ finding_ids! {
     ExtentCrossesStripe = "extent-crosses-stripe", Warning;
 
     // Free space.
-    /// The free-space tree knows nothing of a block group.
+    /// A block group has no info item in the free-space tree.
     FreeSpaceInfoMissing = "free-space-info-missing", Error;
-    /// The free-space tree counts other runs than it has.
+    /// The count of runs in the free-space tree is not the number of runs.
     FreeSpaceInfoCount = "free-space-info-count", Error;
     /// A malformed item of the free-space tree.
     FreeSpaceInvalid = "free-space-invalid", Error;
-    /// The free-space tree calls free what is in use: the next write destroys it.
+    /// Space in use is free in the free-space tree: a write may destroy it.
     FreeSpaceInUse = "free-space-in-use", Error;
-    /// The free-space tree lacks free space.
+    /// Free space is missing in the free-space tree.
     FreeSpaceLost = "free-space-lost", Error;
     /// Free-space items below all chunks: mkfs.btrfs leaves those of its first block groups behind.
     FreeSpaceStale = "free-space-stale", Note;
-    /// Free-space items that do not suit the block groups.
+    /// Free-space items that do not match the block groups.
     FreeSpaceOrphan = "free-space-orphan", Error;
     /// The version 1 cache of a block group contradicts its inode.
     SpaceCacheInvalid = "space-cache-invalid", Warning;
 
-    /// A version 1 cache that the kernel would trust calls free what is in use: the next write
-    /// destroys it.
+    /// Space in use is free in a version 1 cache that the kernel would use: a write may destroy it.
     SpaceCacheInUse = "space-cache-in-use", Error;
 
     // Quotas.
-    /// A quota group counts other bytes than its subvolume uses.
+    /// The bytes counted by a quota group are not those that its subvolume uses.
     QuotaCount = "quota-count", Error;
     /// A subvolume has no quota group.
     QuotaMissing = "quota-missing", Warning;
@@ -254,26 +253,26 @@ finding_ids! {
     // Checksums of data.
     /// A checksum item is malformed or overlaps another.
     CsumItemInvalid = "csum-item-invalid", Error;
-    /// Checksums of what is no data extent.
+    /// Checksums of a range without a data extent.
     CsumOrphan = "csum-orphan", Error;
-    /// Data without checksums.
+    /// Data has no checksums.
     CsumMissing = "csum-missing", Error;
-    /// Checksums where there may be none: nodatasum, or preallocated and written by no other file
+    /// Checksums where none are allowed: nodatasum, or preallocated and written by no other file
     /// that shares the extent.
     CsumUnexpected = "csum-unexpected", Error;
     /// Data does not match its checksum.
     DataCsum = "data-csum", Error;
     /// A device failed to read data.
     DataUnreadable = "data-unreadable", Error;
-    /// Compressed data that cannot be decompressed, whatever its checksums say.
+    /// Compressed data cannot be decompressed, though its checksums may match.
     DataUndecodable = "data-undecodable", Error;
 
     // Files.
     /// Items of an inode that has no inode item.
     InodeMissing = "inode-missing", Error;
-    /// An inode item is malformed, or its mode is none.
+    /// An inode item is malformed, or its mode has no file type.
     InodeMode = "inode-mode", Error;
-    /// Inode flags that are unknown or do not suit the inode.
+    /// Inode flags are unknown or do not match the inode.
     InodeFlags = "inode-flags", Error;
     /// An inode is newer than the superblock.
     InodeGeneration = "inode-generation", Error;
@@ -281,28 +280,28 @@ finding_ids! {
     InodeNlink = "inode-nlink", Error;
     /// A file without a name and without an orphan item: its space is never freed.
     InodeOrphanMissing = "inode-orphan-missing", Error;
-    /// An inode names a place in a directory that the directory does not know.
+    /// An inode reference names a directory entry that does not exist.
     InodeRefStale = "inode-ref-stale", Error;
     /// A directory entry whose inode does not refer back to it.
     InodeRefMissing = "inode-ref-missing", Error;
     /// A malformed inode reference.
     InodeRefInvalid = "inode-ref-invalid", Error;
-    /// An extended inode reference lies under the hash of another name.
+    /// An extended inode reference has a key that is not the hash of its name.
     InodeExtrefHash = "inode-extref-hash", Error;
     /// A name without a directory item: it cannot be looked up.
     DirItemMissing = "dir-item-missing", Error;
     /// A name without a directory index: it is not listed.
     DirIndexMissing = "dir-index-missing", Error;
-    /// A directory entry that cannot be: name, type, location.
+    /// A directory entry has an invalid name, type or location.
     DirEntryInvalid = "dir-entry-invalid", Error;
-    /// A directory item lies under the hash of another name.
+    /// A directory item has a key that is not the hash of its name.
     DirEntryHash = "dir-entry-hash", Error;
     /// A directory entry's type is not its inode's.
     DirEntryType = "dir-entry-type", Error;
     /// A directory entry of an inode that does not exist.
     DirEntryDangling = "dir-entry-dangling", Error;
-    /// The names of a directory do not agree with each other in a way that could not be narrowed
-    /// down.
+    /// Directory items, indices and references of a directory differ in a way that could not be
+    /// narrowed down.
     DirNames = "dir-names", Error;
     /// The size of a directory is not twice the sum of its names.
     DirSize = "dir-size", Error;
@@ -310,21 +309,21 @@ finding_ids! {
     RootDirMissing = "root-dir-missing", Error;
     /// The root of a subvolume is no directory.
     RootDirInvalid = "root-dir-invalid", Error;
-    /// Directory items on a file, extents on a directory, and the like.
+    /// Items that do not match the inode's type: directory items on a file, extents on a directory.
     InodeItemForeign = "inode-item-foreign", Error;
-    /// A file extent that cannot be: alignment, lengths, encoding.
+    /// A file extent has an invalid alignment, length or encoding.
     FileExtentInvalid = "file-extent-invalid", Error;
     /// Two extents of a file share bytes of it.
     FileExtentOverlap = "file-extent-overlap", Error;
-    /// A gap where the volume demands explicit holes.
+    /// A gap between file extents on a volume that requires explicit holes.
     FileExtentHole = "file-extent-hole", Error;
     /// The byte count of an inode is not the sum of its extents.
     FileNbytes = "file-nbytes", Error;
-    /// The target of a symbolic link is not of the size of the link.
+    /// The target of a symbolic link does not have the size in the inode.
     SymlinkInvalid = "symlink-invalid", Error;
     /// A malformed extended attribute.
     XattrInvalid = "xattr-invalid", Error;
-    /// An extended attribute lies under the hash of another name.
+    /// An extended attribute has a key that is not the hash of its name.
     XattrHash = "xattr-hash", Error;
 }
 

@@ -223,7 +223,12 @@ impl Look<'_> {
         let in_index = self.same_entry(cx, KeyType::DIR_INDEX, index, &name, at).is_some();
         match (item, in_index) {
             (true, true) => {}
-            (false, false) => self.say(cx, Id::InodeRefStale, &name, "the directory does not know this name"),
+            (false, false) => self.say(
+                cx,
+                Id::InodeRefStale,
+                &name,
+                "the directory has neither item nor index of this name",
+            ),
             (false, true) => self.say(cx, Id::DirItemMissing, &name, "an index without a directory item"),
             (true, false) => self.say(cx, Id::DirIndexMissing, &name, "a directory item without an index"),
         }

@@ -114,7 +114,7 @@ fn read_item(cx: &mut Cx<'_>, roots: &mut Roots, leaf: &Block, key: Key, data: &
                 Ok(root) => {
                     if root.root.generation > leaf.generation {
                         let what = format!(
-                            "its root block is of generation {}, and this leaf of {}: who wrote the one wrote the other",
+                            "its root block is of generation {}, newer than this leaf, of {}",
                             root.root.generation, leaf.generation
                         );
                         cx.sink.add(Id::BlockNewerThanParent, site, what);
@@ -237,7 +237,7 @@ pub(crate) fn check(cx: &mut Cx<'_>, roots: &Roots) {
                 cx.sink.add(Id::RootItemInvalid, Site::tree(tree.root.tree), what);
             }
             if tree.refs == 0 && !roots.orphans.contains(&tree.root.tree.get()) && roots.whole {
-                let what = "deleted, but nobody will clean it up";
+                let what = "deleted, without an orphan item";
                 cx.sink.add(Id::RootOrphanMissing, Site::tree(tree.root.tree), what);
             }
         }

@@ -229,7 +229,7 @@ impl<'a> Cx<'a> {
             };
             if generation > block.generation {
                 let what = format!(
-                    "generation {generation}, its parent at {} is of {}: who wrote the one wrote the other",
+                    "generation {generation}, newer than its parent at {}, of {}",
                     block.addr, block.generation
                 );
                 let site = Site {

@@ -81,7 +81,8 @@
 //!
 //! `cowshed-runtime`, the devices and the front ends have locks of their own, which this order does
 //! not see. Those of runtime and devices are leaves: nothing here is called under them. A front end
-//! is called from here in one place, the listener for lost data, under `Flush`: it must not wait.
+//! is called from here in one place, the listener for lost data, under `Flush`: how long it waits has
+//! a limit, whatever the engine does.
 //! A `OnceLock` is set once, by code that takes nothing but `Superblock`.
 
 use cowshed_runtime::lock::Rank;

@@ -57,7 +57,7 @@ pub fn open_to_read(paths: &[PathBuf], locking: Locking) -> Result<Vec<Arc<dyn B
         .map(|path| match FileDevice::open_with(path, OpenMode::ReadOnly, locking) {
             Ok(device) => Ok(Arc::new(device) as Arc<dyn BlockDevice>),
             Err(error @ cowshed_device::Error::Busy { .. }) => Err(error)
-                .context("somebody writes to it (is it mounted? unmount it, or look at the files in the mount)"),
+                .context("it is in use by a writer (is it mounted? unmount it, or look at the files in the mount)"),
             Err(error) => Err(error.into()),
         })
         .collect()

@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whoever reads our output has enough of it: no error.
+/// The reader of our output has closed the pipe: not an error.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause

@@ -320,6 +320,7 @@ mod tests {
         for (bad, part) in [
             ("wobble", "unknown mount option \"wobble\""),
             ("flushoncommit", "\"flushoncommit\" of btrfs(5) is not supported"),
+            ("inode_cache", "\"inode_cache\" of btrfs(5) is not supported"),
             ("discard=fast", "discard=fast: unknown"),
             ("subvolid=0xg", "subvolid=0xg"),
             ("commit=x", "commit=x"),

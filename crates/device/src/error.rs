@@ -49,7 +49,8 @@ pub enum Error {
         offset_bytes: u64,
         source: Arc<io::Error>,
     },
-    /// Somebody else has the device open in a way that excludes us (another writer, a mount, a reader when we write).
+    /// The device is open elsewhere in a way that excludes this opening: by another writer, by a
+    /// mount, or by a reader when this one writes.
     Busy { device: Arc<str> },
     /// A change of a device that was opened read-only.
     ReadOnly { device: Arc<str>, op: Op },

@@ -21,9 +21,10 @@ const FILE_SECTOR_SIZE_BYTES: u32 = 512;
 /// Whether to keep others out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locking {
-    /// Readers share, a writer is alone; nobody is beside a mount of the kernel that can write.
+    /// Readers share, a writer is alone; neither opens beside a writable mount of the kernel.
     Locked,
-    /// As `Locked`, but a block device is not claimed: for who mounts it through the kernel next, which claims it.
+    /// As `Locked`, but a block device is not claimed: for a caller that mounts it through the
+    /// kernel next, which claims it.
     LockedForMount,
     /// For inspection only: what is read may be changing.
     Unlocked,
@@ -51,7 +52,8 @@ pub struct FileDevice {
     can_discard: AtomicBool,
 }
 
-/// The process of a mount lets go of the volume a moment after umount(8) has returned. Whoever holds it for longer excludes us.
+/// The process of a mount closes the volume a moment after umount(8) has returned. A volume that is
+/// locked for longer is in use.
 const LETS_GO_AFTER: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -72,7 +74,8 @@ fn lock(file: &File, mode: OpenMode) -> std::result::Result<(), TryLockError> {
 impl FileDevice {
     /// Opens a regular file or block device, locked.
     ///
-    /// `Error::Busy` if somebody excludes us for longer than a second, `Error::NotABlockDevice` for a directory, pipe or the like.
+    /// `Error::Busy` if it is locked by another process for longer than a second,
+    /// `Error::NotABlockDevice` for a directory, pipe or the like.
     pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<FileDevice> {
         Self::open_with(path, mode, Locking::Locked)
     }
@@ -100,7 +103,7 @@ impl FileDevice {
     }
 
     /// Makes a regular file of that size, all of it a hole, and opens it locked for writing. An existing file is an
-    /// error: nobody's volume is overwritten by mistake.
+    /// error, so that no volume is overwritten by mistake.
     pub fn create(path: impl AsRef<Path>, size_bytes: u64) -> Result<FileDevice> {
         let path = path.as_ref();
         let name = path.display().to_string();
@@ -529,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_about_to_let_go_is_waited_for() {
+    fn open_waits_for_a_lock_that_is_about_to_be_released() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         let device = FileDevice::create(&path, 1 << 20).unwrap();

@@ -1,8 +1,9 @@
 //! Whether the kernel has mounted what is about to be opened.
 //!
-//! flock(2) keeps out those who ask for it. A file system of the kernel's does not ask, and claims a block device only:
-//! through a loop device it writes to an image file that anybody may open. Two writers destroy a volume, so it is
-//! looked for here. What is mounted later cannot be prevented.
+//! flock(2) excludes only other callers of flock(2). A file system of the kernel does not call it;
+//! it claims a block device, and through a loop device it writes to an image file that any process
+//! may open. Two writers destroy a volume, so mounts are searched for here. A later mount cannot be
+//! prevented.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::ErrorKind;
@@ -35,10 +36,10 @@ pub(crate) fn excludes(file: &Metadata, mode: OpenMode) -> bool {
 /// A mount that has a device below /dev as its source.
 struct Mount<'a> {
     source: &'a str,
-    /// Nobody can write through it, from any mount point: that of the file system as a whole.
+    /// The file system as a whole is read-only, not just this mount point.
     is_read_only: bool,
-    /// A FUSE mount of our own, whose process would hold the lock: it is dead, and the mount a shell that nobody has taken
-    /// away yet.
+    /// A FUSE mount of our own. Its process would hold the lock, so it is dead, and the mount was
+    /// not unmounted yet.
     is_ours: bool,
 }
 
@@ -85,7 +86,8 @@ fn loop_devices_on(file: &Metadata) -> Vec<String> {
         .collect()
 }
 
-/// Whether a mount (or device mapper, swap ...) has claimed the device. Not known, and "no", to who may not open it.
+/// Whether a mount (or device mapper, swap ...) has claimed the device. "No" where the process may
+/// not open the device, and so cannot know.
 fn is_claimed(name: &str) -> bool {
     let claim: std::io::Result<File> = OpenOptions::new()
         .read(true)

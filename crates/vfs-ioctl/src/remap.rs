@@ -128,7 +128,8 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
         reply(output, call.as_bytes())
     }
 
-    /// Another file's extents may take the place of this content for a caller who may write it, and for the owner.
+    /// Another file's extents may take the place of this content for a caller that may write it,
+    /// and for the owner.
     fn may_dedupe(&self, ctx: &Context, file: OpenFile) -> Result<()> {
         let may = self.access_of(ctx, file).contains(Access::WRITE)
             || ctx.creds.is_privileged()

@@ -33,7 +33,8 @@ pub struct Named {
     pub perm: Access,
 }
 
-/// A valid access control list: the three base entries always, a mask whenever anybody is named.
+/// A valid access control list: always the three base entries, and a mask if there is a named user
+/// or group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
     pub owner: Access,
@@ -363,20 +364,20 @@ mod tests {
     #[test]
     fn the_first_matching_class_decides() {
         let acl = sample();
-        let who = |uid, gid, groups: &[u32]| Credentials {
+        let caller = |uid, gid, groups: &[u32]| Credentials {
             uid,
             gid,
             groups: Groups::known(groups),
         };
-        assert!(acl.grants(&who(1, 9, &[]), 1, 2, rwx("rwx")));
-        assert!(acl.grants(&who(1000, 9, &[]), 1, 2, rwx("r")));
+        assert!(acl.grants(&caller(1, 9, &[]), 1, 2, rwx("rwx")));
+        assert!(acl.grants(&caller(1000, 9, &[]), 1, 2, rwx("r")));
         assert!(
-            !acl.grants(&who(1000, 9, &[50]), 1, 2, rwx("x")),
+            !acl.grants(&caller(1000, 9, &[50]), 1, 2, rwx("x")),
             "a named user is not helped by groups"
         );
-        assert!(acl.grants(&who(7, 2, &[]), 1, 2, rwx("rx")));
-        assert!(acl.grants(&who(7, 9, &[50]), 1, 2, rwx("rx")));
-        assert!(!acl.grants(&who(7, 9, &[50]), 1, 2, rwx("w")), "the mask limits");
-        assert!(!acl.grants(&who(7, 9, &[]), 1, 2, rwx("r")));
+        assert!(acl.grants(&caller(7, 2, &[]), 1, 2, rwx("rx")));
+        assert!(acl.grants(&caller(7, 9, &[50]), 1, 2, rwx("rx")));
+        assert!(!acl.grants(&caller(7, 9, &[50]), 1, 2, rwx("w")), "the mask limits");
+        assert!(!acl.grants(&caller(7, 9, &[]), 1, 2, rwx("r")));
     }
 }

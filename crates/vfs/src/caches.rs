@@ -8,24 +8,25 @@ use std::ops::Range;
 
 use crate::NodeId;
 
-/// A front end that caches. A file system calls it when what was true through one handle or answer is so no more,
-/// though nobody wrote: staged data that was dropped, or that others did not see until now.
+/// A front end that caches. A file system calls it when cached attributes or contents become stale
+/// without a call of the front end that says so: staged data that was dropped, or that other
+/// handles did not see until now.
 pub trait Caches: Send + Sync {
-    /// The attributes of a node have changed. Does not wait for anybody.
+    /// The attributes of a node have changed. Does not block.
     fn attributes_changed(&self, node: NodeId);
 
     /// The content of a node has changed in these ranges of bytes, and its attributes. Returns when it is forgotten, or
     /// after a bounded time: the front end may need the caller's own thread first. The caller holds no lock.
     fn content_changed(&self, node: NodeId, ranges: Vec<Range<u64>>);
 
-    /// What was written to these ranges of bytes is lost: they read as before it. Does not wait for anybody, so that the
-    /// caller may hold locks; see [`Caches::settle`].
+    /// What was written to these ranges of bytes is lost: they read as before the write. Does not
+    /// block, so that the caller may hold locks; see [`Caches::settle`].
     fn content_lost(&self, node: NodeId, ranges: Vec<Range<u64>>);
 
     /// Returns when all that was told until now is forgotten, or after a bounded time. The caller holds no lock.
     fn settle(&self);
 
-    /// Has the process of a call's [`crate::Context::pid`] ended? `false` where nobody can tell.
+    /// Has the process of a call's [`crate::Context::pid`] ended? `false` where that is unknown.
     fn has_ended(&self, pid: u32) -> bool {
         let _ = pid;
         false

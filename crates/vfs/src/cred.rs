@@ -1,4 +1,4 @@
-//! Who is asking: credentials of the process behind a call.
+//! Credentials of the process behind a call.
 
 use std::sync::OnceLock;
 

@@ -170,9 +170,10 @@ pub trait FileSystem: Send + Sync {
     /// content back). A new or renamed file is findable after it, as on Linux' own file systems.
     fn fsync(&self, ctx: &Context, node: NodeId, handle: Handle, data_only: bool) -> Result<()>;
 
-    /// As [`FileSystem::fsync`], for a front end whose thread has better to do than to wait: `done` is called once with the
-    /// outcome, from any thread, before this returns or after. One of those who sync may be kept to see to the others, too;
-    /// `will_wait` is called in this thread before it is kept or put to sleep.
+    /// As [`FileSystem::fsync`], for a front end whose threads should not block: `done` is called
+    /// once with the outcome, from any thread, before this returns or after. The thread may become
+    /// the leader of a group commit, which serves other callers, too; `will_wait` is called in this
+    /// thread before it leads or blocks.
     fn fsync_later(
         &self,
         ctx: &Context,
@@ -311,8 +312,8 @@ pub trait FileSystem: Send + Sync {
 
     /// An ioctl with a plain structure (FS_IOC_GETFLAGS, FS_IOC_FSSETXATTR, those of the format). `input` is what the
     /// caller passed in, `output` as much room as the command's size says. The handle may be that of a directory. Linux
-    /// reads FS_IOC_FSGETXATTR before it sets anything with FS_IOC_SETFLAGS, so who offers the one must answer the
-    /// other. Errors: `NotIoctl` (unknown command).
+    /// reads FS_IOC_FSGETXATTR before it sets anything with FS_IOC_SETFLAGS, so a file system that
+    /// offers the one must answer the other. Errors: `NotIoctl` (unknown command).
     fn ioctl(
         &self,
         ctx: &Context,

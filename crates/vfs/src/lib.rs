@@ -6,7 +6,7 @@
 //!
 //! * [`fs`]: the trait, method by method, with semantics and errors.
 //! * [`types`]: nodes, attributes, entries, flags.
-//! * [`cred`]: who is asking.
+//! * [`cred`]: credentials of the caller.
 //! * [`perm`], [`acl`], [`xattr`]: the rules of POSIX and Linux that every file system shares: mode bits, access
 //!   control lists, set-id stripping, extended attribute name spaces.
 //! * [`Volume`]: what a volume can do beyond names and bytes; the library and the ioctl decoder work over it.

@@ -1,6 +1,6 @@
-//! The permission rules of POSIX and Linux: who may do what, and what happens to mode and group on the way. Pure
-//! functions of attributes, lists and credentials; each returns [`Error::AccessDenied`] or [`Error::NotPermitted`] as
-//! the system call would.
+//! The permission rules of POSIX and Linux: which caller may do what, and how mode and group change
+//! with it. Pure functions of attributes, lists and credentials; each returns
+//! [`Error::AccessDenied`] or [`Error::NotPermitted`] as the system call would.
 
 use crate::acl::{self, Acl};
 use crate::{Access, Attr, Context, Credentials, Error, FileKind, Result, SetAttr, SetTime};
@@ -12,8 +12,8 @@ pub const STICKY: u32 = 0o1000;
 const GROUP_EXEC: u32 = 0o010;
 const ANY_EXEC: u32 = 0o111;
 
-/// Checks access by mode bits or, where there is one, by the access list. The superuser may do all but execute what
-/// nobody may.
+/// Checks access by mode bits or, where there is one, by the access list. The superuser may do
+/// everything but execute a file without any execute bit.
 pub fn check(creds: &Credentials, attr: &Attr, list: Option<&Acl>, want: Access) -> Result<()> {
     if creds.is_privileged() {
         let can_exec = attr.is_dir() || attr.perm & ANY_EXEC != 0;
@@ -87,8 +87,9 @@ pub fn check_setattr(creds: &Credentials, attr: &Attr, list: Option<&Acl>, set: 
     Ok(())
 }
 
-/// The permission bits after a write or truncation on behalf of somebody who may not keep set-id bits: set-user-id
-/// goes; set-group-id goes if the group may execute (without that it once meant mandatory locking).
+/// The permission bits after a write or truncation by a caller that may not keep set-id bits:
+/// set-user-id goes; set-group-id goes if the group may execute (without that it once meant
+/// mandatory locking).
 pub fn perm_after_write(perm: u32) -> u32 {
     let perm = perm & !SET_UID;
     if perm & GROUP_EXEC != 0 { perm & !SET_GID } else { perm }
@@ -138,7 +139,7 @@ impl Strips {
     }
 }
 
-/// The permission bits after a change of owner or group, by anybody. Directories keep theirs.
+/// The permission bits after a change of owner or group, by any caller. Directories keep theirs.
 pub fn perm_after_chown(kind: FileKind, perm: u32) -> u32 {
     if kind == FileKind::Directory {
         perm
@@ -237,17 +238,20 @@ mod tests {
         attr(FileKind::Regular, perm, 10, 20)
     }
 
-    fn who(uid: u32, gid: u32) -> Credentials {
+    fn caller(uid: u32, gid: u32) -> Credentials {
         Credentials::new(uid, gid)
     }
 
     #[test]
     fn owner_group_other_in_this_order() {
         let f = file(0o074);
-        assert_eq!(check(&who(10, 20), &f, None, Access::READ), Err(Error::AccessDenied));
-        assert_eq!(check(&who(11, 20), &f, None, Access::READ | Access::EXEC), Ok(()));
-        assert_eq!(check(&who(11, 21), &f, None, Access::READ), Ok(()));
-        assert_eq!(check(&who(11, 21), &f, None, Access::WRITE), Err(Error::AccessDenied));
+        assert_eq!(check(&caller(10, 20), &f, None, Access::READ), Err(Error::AccessDenied));
+        assert_eq!(check(&caller(11, 20), &f, None, Access::READ | Access::EXEC), Ok(()));
+        assert_eq!(check(&caller(11, 21), &f, None, Access::READ), Ok(()));
+        assert_eq!(
+            check(&caller(11, 21), &f, None, Access::WRITE),
+            Err(Error::AccessDenied)
+        );
         let member = Credentials {
             uid: 11,
             gid: 21,
@@ -285,12 +289,12 @@ mod tests {
     #[test]
     fn sticky_directories_protect_names() {
         let dir = attr(FileKind::Directory, 0o1777, 10, 20);
-        assert_eq!(check_sticky(&who(11, 0), &dir, 12), Err(Error::NotPermitted));
-        assert_eq!(check_sticky(&who(11, 0), &dir, 11), Ok(()));
-        assert_eq!(check_sticky(&who(10, 0), &dir, 12), Ok(()));
-        assert_eq!(check_sticky(&who(0, 0), &dir, 12), Ok(()));
+        assert_eq!(check_sticky(&caller(11, 0), &dir, 12), Err(Error::NotPermitted));
+        assert_eq!(check_sticky(&caller(11, 0), &dir, 11), Ok(()));
+        assert_eq!(check_sticky(&caller(10, 0), &dir, 12), Ok(()));
+        assert_eq!(check_sticky(&caller(0, 0), &dir, 12), Ok(()));
         let free = attr(FileKind::Directory, 0o777, 10, 20);
-        assert_eq!(check_sticky(&who(11, 0), &free, 12), Ok(()));
+        assert_eq!(check_sticky(&caller(11, 0), &free, 12), Ok(()));
     }
 
     #[test]
@@ -301,35 +305,35 @@ mod tests {
             perm: Some(0o600),
             ..Default::default()
         };
-        assert_eq!(ok(&who(10, 20), chmod), Ok(()));
-        assert_eq!(ok(&who(11, 20), chmod), Err(Error::NotPermitted));
-        assert_eq!(ok(&who(0, 0), chmod), Ok(()));
+        assert_eq!(ok(&caller(10, 20), chmod), Ok(()));
+        assert_eq!(ok(&caller(11, 20), chmod), Err(Error::NotPermitted));
+        assert_eq!(ok(&caller(0, 0), chmod), Ok(()));
         let chown = |uid, gid| SetAttr {
             uid,
             gid,
             ..Default::default()
         };
-        assert_eq!(ok(&who(10, 20), chown(Some(11), None)), Err(Error::NotPermitted));
-        assert_eq!(ok(&who(10, 20), chown(Some(10), None)), Ok(()));
-        assert_eq!(ok(&who(10, 33), chown(None, Some(33))), Ok(()));
-        assert_eq!(ok(&who(10, 20), chown(None, Some(33))), Err(Error::NotPermitted));
+        assert_eq!(ok(&caller(10, 20), chown(Some(11), None)), Err(Error::NotPermitted));
+        assert_eq!(ok(&caller(10, 20), chown(Some(10), None)), Ok(()));
+        assert_eq!(ok(&caller(10, 33), chown(None, Some(33))), Ok(()));
+        assert_eq!(ok(&caller(10, 20), chown(None, Some(33))), Err(Error::NotPermitted));
         let touch = SetAttr {
             mtime: Some(SetTime::Now),
             ..Default::default()
         };
-        assert_eq!(ok(&who(11, 21), touch), Ok(()), "other may write");
-        assert_eq!(ok(&who(11, 20), touch), Err(Error::AccessDenied), "group may not");
+        assert_eq!(ok(&caller(11, 21), touch), Ok(()), "other may write");
+        assert_eq!(ok(&caller(11, 20), touch), Err(Error::AccessDenied), "group may not");
         let set = SetAttr {
             mtime: Some(SetTime::At(Timestamp::default())),
             ..Default::default()
         };
-        assert_eq!(ok(&who(11, 21), set), Err(Error::NotPermitted));
-        assert_eq!(ok(&who(10, 21), set), Ok(()));
+        assert_eq!(ok(&caller(11, 21), set), Err(Error::NotPermitted));
+        assert_eq!(ok(&caller(10, 21), set), Ok(()));
         let cut = SetAttr {
             size_bytes: Some(0),
             ..Default::default()
         };
-        assert_eq!(ok(&who(11, 20), cut), Err(Error::AccessDenied));
+        assert_eq!(ok(&caller(11, 20), cut), Err(Error::AccessDenied));
     }
 
     #[test]
@@ -338,9 +342,9 @@ mod tests {
         assert_eq!(perm_after_write(0o6744), 0o2744);
         assert_eq!(perm_after_chown(FileKind::Directory, 0o6755), 0o6755);
         assert_eq!(perm_after_chown(FileKind::Regular, 0o4711), 0o711);
-        assert_eq!(perm_for_chmod(&who(10, 21), 0o2755, 20), 0o755);
-        assert_eq!(perm_for_chmod(&who(10, 20), 0o2755, 20), 0o2755);
-        assert_eq!(perm_for_chmod(&who(0, 0), 0o2755, 20), 0o2755);
+        assert_eq!(perm_for_chmod(&caller(10, 21), 0o2755, 20), 0o755);
+        assert_eq!(perm_for_chmod(&caller(10, 20), 0o2755, 20), 0o2755);
+        assert_eq!(perm_for_chmod(&caller(0, 0), 0o2755, 20), 0o2755);
     }
 
     #[test]

@@ -266,8 +266,8 @@ bitflags! {
     pub struct OpenHints: u32 {
         /// Every read and write comes to the file system; nothing is cached.
         const DIRECT_IO = 1 << 0;
-        /// What is cached of the content stays valid. The right answer for a file system that nobody changes behind the
-        /// mount.
+        /// What is cached of the content stays valid. The right answer for a file system that
+        /// changes only through the mount.
         const KEEP_CACHE = 1 << 1;
         /// Directory: its listing may be cached.
         const CACHE_DIR = 1 << 2;
@@ -387,7 +387,7 @@ pub struct StatFs {
     pub name_bytes_max: u32,
 }
 
-/// Who checks permissions.
+/// The side that checks permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PermissionChecks {
     /// The front end has checked each caller against the mode bits and ACLs that the file system reports; the file

@@ -1,4 +1,5 @@
-//! Extended attributes: name spaces, who may touch what, and how answers are cut to the caller's buffer. See xattr(7).
+//! Extended attributes: name spaces, permissions, and how answers are cut to the caller's buffer.
+//! See xattr(7).
 
 use crate::acl;
 use crate::{Attr, Credentials, Error, FileKind, Result, perm};
@@ -10,10 +11,10 @@ pub const VALUE_BYTES_MAX: usize = 65536;
 /// The longest list of names in bytes.
 pub const LIST_BYTES_MAX: usize = 65536;
 
-/// Who rules an attribute.
+/// The name space of an attribute, which decides about access to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespace {
-    /// `user.`: for those who may read or write the file.
+    /// `user.`: for callers that may read or write the file.
     User,
     /// `trusted.`: for the superuser alone, invisible to others.
     Trusted,
@@ -66,15 +67,16 @@ pub enum Use {
     Set,
 }
 
-/// Checks the rules that hang on name space, kind of node and ownership. Mode bits (for `user.`) are checked apart, by
-/// whoever checks permissions.
+/// Checks the rules that depend on name space, kind of node and ownership. Mode bits (for `user.`)
+/// are checked separately, by the side that checks permissions ([`crate::PermissionChecks`]).
 pub fn check(creds: &Credentials, attr: &Attr, space: Namespace, what: Use) -> Result<()> {
     let set = what == Use::Set;
     let is_owner = creds.uid == attr.uid || creds.is_privileged();
     match space {
         Namespace::User => match attr.kind {
             FileKind::Regular => Ok(()),
-            // In a sticky directory that all may write, anybody could fill the owner's attribute space.
+            // In a sticky directory that all may write, any user could fill the owner's attribute
+            // space.
             FileKind::Directory if set && attr.perm & perm::STICKY != 0 && !is_owner => Err(Error::NotPermitted),
             FileKind::Directory => Ok(()),
             FileKind::Symlink | FileKind::BlockDevice | FileKind::CharDevice | FileKind::Fifo | FileKind::Socket => {

@@ -23,7 +23,7 @@ pub struct CheckArgs {
     /// Read all data, every copy, and compare it with its checksums
     #[arg(long)]
     check_data_csum: bool,
-    /// Look although somebody writes to the volume: what changes meanwhile looks like a fault
+    /// Check although the volume is in use by a writer: what changes meanwhile looks like a fault
     #[arg(long)]
     force: bool,
     /// Change nothing, which is what is always done

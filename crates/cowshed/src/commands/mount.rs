@@ -128,8 +128,8 @@ fn session_options(options: &Options, source: &Source, volume: &Arc<dyn Volume>)
 /// What users of a busy mount are left after a signal.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// On SIGTERM, SIGINT and SIGHUP: commit and leave, also where the mount is busy. It disappears from the tree then, and
-/// who still uses it has a moment to end; a second signal leaves at once.
+/// On SIGTERM, SIGINT and SIGHUP: commit and exit, also where the mount is busy. It is then
+/// detached from the tree, and served for [`GRACE`]; a second signal exits at once.
 fn handle_signals(unmounter: Unmounter, volume: &Arc<dyn Volume>) -> Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let volume = Arc::downgrade(volume);
@@ -161,7 +161,7 @@ fn handle_signals(unmounter: Unmounter, volume: &Arc<dyn Volume>) -> Result<()> 
     Ok(())
 }
 
-/// Ends the process whoever still uses the mount: to them it is disconnected.
+/// Ends the process although the mount is still in use: its users are disconnected.
 fn leave(volume: &Weak<dyn Volume>) {
     // Gone: the session has ended by itself, and the process is about to.
     let Some(volume) = volume.upgrade() else { return };
@@ -242,7 +242,7 @@ impl Source {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "it hangs only where the kernel does, and somebody watches"
+    reason = "it hangs only where the kernel does, and a user watches"
 )]
 fn losetup(args: &[&std::ffi::OsStr]) -> Result<String> {
     let out = Command::new("losetup").args(args).output().context("running losetup")?;

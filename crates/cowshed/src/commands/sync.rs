@@ -28,7 +28,7 @@ pub fn run(args: &SyncArgs) -> Result<u8> {
 
 /// Syncs the file system that a file or directory lies on.
 pub fn mount_of(path: &Path) -> io::Result<()> {
-    // A pipe must not make us wait for somebody at its other end.
+    // Opening a pipe must not wait for a process at its other end.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     // What programs have written into mapped files lies with the kernel, and comes to us by this.
     rustix::fs::syncfs(&file)?;

@@ -61,7 +61,7 @@ fn one(mountpoint: &Path, lazy: bool) -> Result<()> {
     match (synced, ended) {
         (Err(lost), Ok(())) => Err(lost).context("unmounted, but not everything could be written"),
         (Err(lost), Err(error)) => {
-            // Who is told of it once is not told again.
+            // An error of write-back is reported once: it must not get lost behind the other one.
             eprintln!("cowshed: not everything could be written: {lost:#}");
             Err(error)
         }
@@ -77,8 +77,9 @@ fn wait_for_process(entry: &Entry, backing: Option<&Path>, number: Option<&str>)
     if let Some(image) = backing {
         wait_until_free(image)?;
     }
-    // A loop device that we attached goes with the mount and may be somebody else's by now; one that is still there is
-    // the user's own, and then it is what the process held.
+    // A loop device that we attached goes with the mount, and its number may be in use again by
+    // now. One that still has the same backing file is the user's own, and then the process held
+    // it.
     let source = PathBuf::from(&entry.source);
     if source.is_absolute() && source.exists() && entry.backing_file().as_deref() == backing {
         wait_until_free(&source)?;
@@ -86,7 +87,7 @@ fn wait_for_process(entry: &Entry, backing: Option<&Path>, number: Option<&str>)
     Ok(())
 }
 
-/// Waits until nobody holds the volume: its process is gone, and what it had is on disk.
+/// Waits until no process holds the volume: the mount's process is gone, and its data is on disk.
 fn wait_until_free(image: &Path) -> Result<()> {
     let started = Instant::now();
     let mut has_said_why = false;

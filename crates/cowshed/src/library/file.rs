@@ -115,8 +115,8 @@ impl File {
             }
             Err(Errno::NotFound) if options.flags.contains(OpenFlags::CREATE) => {
                 let (parent, name) = node::resolve_parent(dir.node(), path)?;
-                // Somebody may have made it meanwhile: then it is opened, unless it had to be new. A symbolic link that
-                // leads nowhere is not made into a file.
+                // Another caller may have made it meanwhile: then it is opened, unless it had to be
+                // new. A symbolic link that leads nowhere is not made into a file.
                 let (entry, opened) = parent
                     .fs()
                     .create(parent.ctx(), parent.id(), name, options.perm, &request)?;
@@ -157,9 +157,10 @@ impl File {
 
     /// Reads from an offset in bytes; fewer bytes than asked for only at the end of the file.
     ///
-    /// Each call goes to the devices, but for compressed extents, which stay decompressed for the next calls; who reads a file in
-    /// order in small steps finds the next ones decompressed, by all processors. Other data is not kept: who reads that in small steps
-    /// puts a [`std::io::BufReader`] between.
+    /// Each call goes to the devices, but for compressed extents, which stay decompressed for the
+    /// next calls. Sequential small reads trigger readahead: the next compressed extents are
+    /// decompressed by all processors. Other data is not cached: for small reads, put a
+    /// [`std::io::BufReader`] in front.
     ///
     /// # Errors
     /// Not opened for reading; data that is damaged in all its copies.

@@ -49,7 +49,7 @@ def views():
     return seen
 assert views() == [OLD] * 6
 assert features(writer) & 4, "atomic writes are offered"
-assert features(reader) & 4 == 0, "to nobody who could not write"
+assert features(reader) & 4 == 0, "not to a reader"
 fails(errno.EBADF, start, reader)
 
 # Staged: Linux has one cache of a file for all descriptors, in which the writes are. What lies behind it is as it was.

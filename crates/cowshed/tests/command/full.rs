@@ -78,7 +78,7 @@ fn stores_through_a_mapping_of_a_full_volume_fail_at_msync_and_harm_nothing() {
         );
     };
     is_right(&mnt);
-    // Who unmounts is told once more; that the mount is busy for a moment does not keep him from it.
+    // The unmount reports the error once more. A mount that is busy for a moment is tried again.
     let mut told = String::new();
     for _ in 0..100 {
         let ran = run("umount {}", &[&mnt]);

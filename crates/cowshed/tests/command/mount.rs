@@ -160,7 +160,7 @@ fn after_a_signal_the_daemon_leaves_although_somebody_stays() {
         open.write_all(b"before").unwrap();
         kill(&child, "-TERM");
         eventually("leaving the tree", || !is_mounted(&dir));
-        // Who stays can go on for a moment, and that counts, too.
+        // A process that stays is served for a moment, and what it writes is durable, too.
         open.write_all(b" and after").unwrap();
         if signals == 2 {
             kill(&child, "-TERM");
@@ -278,7 +278,7 @@ fn a_killed_daemon_leaves_the_last_commit() {
     fs::write(dir.join("not"), b"2").unwrap();
     kill(&child, "-KILL");
     ended(&mut child);
-    // Its mount is still there, and nobody behind it.
+    // Its mount is still there, without a process that serves it.
     volume.assert_clean();
     let _ = cowshed_harness::run("umount", &[&dir]);
     volume.assert_clean();

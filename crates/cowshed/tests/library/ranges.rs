@@ -321,7 +321,7 @@ fn ranges_are_exchanged_unless_the_file_has_changed() -> Result {
     let (a, b) = (volume.read("src")?, volume.read("dst")?);
     assert!(a[..4096] == [2; 4096] && a[4096..] == one[4096..]);
     assert!(b[..4096] == two[..4096] && b[4096..8192] == [1; 4096] && b[8192..] == two[8192..]);
-    // Read, found good, and exchanged only if nobody has written since.
+    // Read, found good, and exchanged only if it was not written since.
     let fresh = Exchange {
         fresh_b: Some(dst.freshness()?),
         ..whole

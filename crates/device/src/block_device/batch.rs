@@ -129,7 +129,7 @@ mod tests {
         announced: RefCell<Vec<(u64, u64)>>,
     }
 
-    /// What it gives, so that one sees that nobody else has.
+    /// The byte that it fills with, so that its part of a read can be told from the device's.
     const CACHED: u8 = 0xca;
 
     impl Cache for UpTo {
@@ -171,7 +171,7 @@ mod tests {
             assert!(bufs.as_flattened().iter().all(|byte| *byte == 0));
             let all: Vec<_> = (0..expected as u64).map(|index| (index * 1536, 1024)).collect();
             assert_eq!(cache.announced.into_inner(), all);
-            // The first one is not there, and nobody asks any further.
+            // The first one is not cached, and no further one is asked for.
             assert_eq!(cache.asked.into_inner().len(), expected.min(1));
         }
     }

@@ -310,7 +310,7 @@ impl State {
         Ok(child)
     }
 
-    /// One name less; the node goes when nobody remembers it.
+    /// One name less. Without names, the node goes with its last lookup and its last opening.
     fn drop_link(&mut self, id: NodeId) -> Result<()> {
         let node = self.get_mut(id)?;
         node.nlink = if node.kind == FileKind::Directory {

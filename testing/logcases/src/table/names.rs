@@ -70,7 +70,7 @@ pub(super) const CASES: &[Case] = &[
         "replace_without_fsync_of_data",
         "write f 0 a8k; sync; write g 0 c4k; write t 0 b8k; rename t f; fsync g",
         &["f = a8k; ?t = b8k | -; g = c4k", "f = b8k | -; !t; g = c4k"],
-        "whoever replaces without fsync may find the file empty",
+        "a replacement without fsync of the data may leave the file empty",
     ),
     noted(
         "replace_and_fsync_dir_only",

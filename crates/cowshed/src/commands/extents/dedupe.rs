@@ -12,7 +12,7 @@ use crate::people::printable;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Compares and shares in one step: nobody can change a file in between. What differs stays as it is.
+Compares and shares in one step: no file can change in between. What differs stays as it is.
 Exit codes: 0 all of it is shared, 1 something differs or cannot be shared, 2 something failed.")]
 pub struct DedupeArgs {
     /// The file whose extents stay
@@ -86,7 +86,7 @@ pub fn run(args: &DedupeArgs) -> Result<u8> {
 
 fn one(args: &DedupeArgs, dest: &Path) -> Result<Found> {
     let src = open_to_read(&args.source)?;
-    // Who owns a file may do it, though not write to it.
+    // The owner of a file may do it, also without write permission.
     let dst = open_to_write(dest).or_else(|_| open_to_read(dest))?;
     let range = match args.range {
         Some(range) => range,

@@ -67,7 +67,7 @@ fn open_to_write(path: &Path) -> Result<File> {
     open_file(File::options().read(true).write(true), path)
 }
 
-/// Only regular files have extents. A pipe must not make us wait for somebody at its other end.
+/// Only regular files have extents. Opening a pipe must not wait for a process at its other end.
 fn open_file(options: &mut OpenOptions, path: &Path) -> Result<File> {
     let opened = options.custom_flags(libc::O_NONBLOCK).open(path);
     let file = opened.with_context(|| path.display().to_string())?;

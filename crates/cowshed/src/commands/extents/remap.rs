@@ -36,8 +36,9 @@ fn ours(src: &File, dst: &File, op: u32) -> Result<Option<Remap>> {
     Ok(Some(call))
 }
 
-/// Linux asks for the size of a file that changed when it reads or maps it by a name, but not when it copies from one that is
-/// open: whoever asks makes it known to all. What was done is done, whatever the answer.
+/// Has Linux refresh the sizes in its cache. It does so by itself before it reads or maps a file by
+/// name, but not before it copies from an open one; a stat by any process refreshes it for all.
+/// Errors are ignored: the operation is done.
 fn tell_sizes(files: [&File; 2]) {
     for file in files {
         let _ = file.metadata();

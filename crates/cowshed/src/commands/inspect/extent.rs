@@ -1,4 +1,5 @@
-//! `inspect extent`: what lies at a logical address: its chunk, its places on devices, the extent, and who refers to it.
+//! `inspect extent`: what lies at a logical address: its chunk, its places on devices, the extent,
+//! and its back references.
 
 use std::io::Write as _;
 use std::os::unix::ffi::OsStringExt as _;

@@ -1,4 +1,4 @@
-//! `cowshed inspect`: what lies on a volume, for people who look for a fault. Reads only, also beside a writer.
+//! `cowshed inspect`: the structures on a volume, for debugging. Reads only, also beside a writer.
 
 mod chunk;
 mod extent;
@@ -26,7 +26,7 @@ enum What {
     Tree(tree::TreeArgs),
     /// The chunk map: where logical addresses lie on devices
     Chunk(chunk::ChunkArgs),
-    /// What lies at a logical address, and who refers to it
+    /// What lies at a logical address, and what refers to it
     Extent(extent::ExtentArgs),
     /// One tree block
     Block(tree::BlockArgs),

@@ -1,5 +1,6 @@
-//! Each operation on a mounted volume without room, and with a little more of it each time, until it succeeds: before that it
-//! fails with ENOSPC, and what was there is there, for who reads through the page cache and around it.
+//! Each operation on a mounted volume without free space, and with a little more of it each time,
+//! until it succeeds. Before that it fails with ENOSPC and changes nothing, neither for reads
+//! through the page cache nor for direct ones.
 
 use std::fs;
 use std::io;
@@ -15,7 +16,7 @@ use crate::mount::Guard;
 const FRAGMENTS: usize = 300;
 /// Neighbours in a file that are none on disk.
 const PIECES: usize = 40;
-/// In blocks. Who does not succeed with so much never will.
+/// In blocks. An operation that fails with so much space is taken to fail always.
 const ROOM_MAX: u64 = 2500;
 
 struct Step {
