@@ -56,7 +56,7 @@
 //!
 //! Cost: in a debug build a thread-local list of the held ranks, which is a few entries long. In a
 //! release build (without `debug_assertions`) a lock is the one of `parking_lot`, without a rank;
-//! the sizes are asserted at compile time.
+//! the sizes are asserted at compile time. The methods are inlined across crates, as those are.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -246,11 +246,13 @@ pub struct MutexGuard<'l, T: ?Sized> {
 
 impl<T> Mutex<T> {
     /// A lock of this rank.
+    #[inline]
     pub fn new(rank: impl Into<Rank>, value: T) -> Self {
         Self::const_new(rank.into(), value)
     }
 
     /// As [`Mutex::new`], for a `static`.
+    #[inline]
     pub const fn const_new(rank: Rank, value: T) -> Self {
         Self {
             ranked: Ranked::new(rank),
@@ -259,6 +261,7 @@ impl<T> Mutex<T> {
     }
 
     /// The value, without the lock.
+    #[inline]
     pub fn into_inner(self) -> T {
         self.lock.into_inner()
     }
@@ -269,6 +272,7 @@ impl<T: ?Sized> Mutex<T> {
     ///
     /// # Panics
     /// In a debug build, where the thread holds a lock of the same or a higher rank.
+    #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.lock_keyed(None)
     }
@@ -278,10 +282,12 @@ impl<T: ?Sized> Mutex<T> {
     /// # Panics
     /// In a debug build, where the thread holds a lock of a higher rank, or one of the same rank
     /// that was taken without a key or with no lower key.
+    #[inline]
     pub fn lock_ordered(&self, key: Key) -> MutexGuard<'_, T> {
         self.lock_keyed(Some(key))
     }
 
+    #[inline]
     fn lock_keyed(&self, key: Option<Key>) -> MutexGuard<'_, T> {
         self.ranked.before_wait(key);
         let guard = self.lock.lock();
@@ -290,6 +296,7 @@ impl<T: ?Sized> Mutex<T> {
     }
 
     /// Takes the lock where it is free, whatever the thread holds.
+    #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let guard = self.lock.try_lock()?;
         let held = self.ranked.taken(None);
@@ -297,6 +304,7 @@ impl<T: ?Sized> Mutex<T> {
     }
 
     /// The value, through the only reference to the lock.
+    #[inline]
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut()
     }
@@ -308,6 +316,7 @@ impl<T: ?Sized> MutexGuard<'_, T> {
     /// # Panics
     /// In a debug build, where the thread holds locks inside this one. The lock counts as held
     /// meanwhile: `work` may take inner locks only.
+    #[inline]
     pub fn unlocked<R>(this: &mut Self, work: impl FnOnce() -> R) -> R {
         this.held.before_retake();
         parking_lot::MutexGuard::unlocked(&mut this.guard, work)
@@ -315,6 +324,7 @@ impl<T: ?Sized> MutexGuard<'_, T> {
 
     /// Releases the lock to the thread that has waited longest, if one waits: a loop that takes the
     /// lock again at once does not keep the others out.
+    #[inline]
     pub fn unlock_fair(this: Self) {
         // It counts as held until it is released.
         let Self { guard, held: _held } = this;
@@ -324,12 +334,14 @@ impl<T: ?Sized> MutexGuard<'_, T> {
 
 impl<T: ?Sized> Deref for MutexGuard<'_, T> {
     type Target = T;
+    #[inline]
     fn deref(&self) -> &T {
         &self.guard
     }
 }
 
 impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.guard
     }
@@ -362,6 +374,7 @@ impl Condvar {
     ///
     /// # Panics
     /// In a debug build, where the thread holds locks inside this one.
+    #[inline]
     pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
         guard.held.before_retake();
         self.0.wait(&mut guard.guard);
@@ -371,6 +384,7 @@ impl Condvar {
     ///
     /// # Panics
     /// As [`Condvar::wait`].
+    #[inline]
     pub fn wait_while<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, condition: impl FnMut(&mut T) -> bool) {
         guard.held.before_retake();
         self.0.wait_while(&mut guard.guard, condition);
@@ -412,6 +426,7 @@ pub struct RwLockWriteGuard<'l, T: ?Sized> {
 
 impl<T> RwLock<T> {
     /// A lock of this rank.
+    #[inline]
     pub fn new(rank: impl Into<Rank>, value: T) -> Self {
         Self {
             ranked: Ranked::new(rank.into()),
@@ -420,6 +435,7 @@ impl<T> RwLock<T> {
     }
 
     /// The value, without the lock.
+    #[inline]
     pub fn into_inner(self) -> T {
         self.lock.into_inner()
     }
@@ -430,6 +446,7 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Panics
     /// As [`Mutex::lock`].
+    #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.read_keyed(None)
     }
@@ -438,10 +455,12 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Panics
     /// As [`Mutex::lock_ordered`].
+    #[inline]
     pub fn read_ordered(&self, key: Key) -> RwLockReadGuard<'_, T> {
         self.read_keyed(Some(key))
     }
 
+    #[inline]
     fn read_keyed(&self, key: Option<Key>) -> RwLockReadGuard<'_, T> {
         self.ranked.before_wait(key);
         let guard = self.lock.read();
@@ -453,6 +472,7 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Panics
     /// As [`Mutex::lock`].
+    #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.write_keyed(None)
     }
@@ -461,10 +481,12 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Panics
     /// As [`Mutex::lock_ordered`].
+    #[inline]
     pub fn write_ordered(&self, key: Key) -> RwLockWriteGuard<'_, T> {
         self.write_keyed(Some(key))
     }
 
+    #[inline]
     fn write_keyed(&self, key: Option<Key>) -> RwLockWriteGuard<'_, T> {
         self.ranked.before_wait(key);
         let guard = self.lock.write();
@@ -473,6 +495,7 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     /// Takes a share of the lock where that needs no wait, whatever the thread holds.
+    #[inline]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         let guard = self.lock.try_read()?;
         let _held = self.ranked.taken(None);
@@ -480,6 +503,7 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     /// Takes the lock exclusively where it is free, whatever the thread holds.
+    #[inline]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         let guard = self.lock.try_write()?;
         let _held = self.ranked.taken(None);
@@ -487,6 +511,7 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     /// The value, through the only reference to the lock.
+    #[inline]
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut()
     }
@@ -494,6 +519,7 @@ impl<T: ?Sized> RwLock<T> {
 
 impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
     type Target = T;
+    #[inline]
     fn deref(&self) -> &T {
         &self.guard
     }
@@ -501,12 +527,14 @@ impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
 
 impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
     type Target = T;
+    #[inline]
     fn deref(&self) -> &T {
         &self.guard
     }
 }
 
 impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.guard
     }
