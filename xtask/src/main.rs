@@ -31,7 +31,8 @@ enum Command {
     Arrows(arrows::Args),
     /// Check that the files and functions that documents name exist, the table "Where is ...?" first
     Hunt,
-    /// Check that the engine crates take clocks, timers, threads and randomness from `Env`
+    /// Check that the engine crates take clocks, timers, threads and randomness from `Env`, and that
+    /// their locks have a rank
     EngineLints,
     /// Sizes of the code, its circles, and what its own rules find in it
     Counts(counts::Args),

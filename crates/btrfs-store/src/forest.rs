@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
-use parking_lot::RwLock;
+use cowshed_runtime::lock::RwLock;
 
 use crate::error::{Error, Result};
+use crate::rank::LockRank;
 use crate::tree::{NodeStore, RootPtr, Tree};
 
 /// All trees that are open, by id.
@@ -37,7 +38,7 @@ impl Forest {
         Self {
             store,
             root_tree,
-            trees: RwLock::new(trees),
+            trees: RwLock::new(LockRank::OpenTrees, trees),
         }
     }
 

@@ -3,15 +3,26 @@
 use std::sync::atomic::AtomicBool;
 
 use btrfs_format::TreeId;
-use parking_lot::Mutex;
+use cowshed_runtime::lock::Mutex;
+
+use crate::rank::LockRank;
 
 /// What the next commits do beside merging.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Jobs {
     /// Dead subvolumes that wait for a commit to drop them.
     pub drops: Mutex<Vec<TreeId>>,
     /// Quota groups were looked after: they are off, or marked as inconsistent.
     pub quota_settled: AtomicBool,
+}
+
+impl Default for Jobs {
+    fn default() -> Self {
+        Self {
+            drops: Mutex::new(LockRank::DropQueue, Vec::new()),
+            quota_settled: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Jobs {

@@ -9,6 +9,7 @@ pub mod error;
 mod forest;
 mod jobs;
 pub mod overlay;
+pub mod rank;
 pub mod refs;
 pub mod space;
 mod store;

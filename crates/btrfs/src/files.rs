@@ -127,7 +127,8 @@ impl Files {
         self.data.has_no_holes(self.store.volume())
     }
 
-    /// Sets metadata aside for an operation that is about to begin. No lock may be held.
+    /// Sets metadata aside for an operation, or its next step. The caller holds no lock from
+    /// [`LockRank::Commit`](btrfs_store::rank::LockRank::Commit) on.
     ///
     /// Waits where the memory for pending items is used up, and where space is short: see
     /// `pressure`.

@@ -1,7 +1,8 @@
 //! Buffers kept for reuse: new memory comes from the kernel page by page, which costs as much as
 //! filling it.
 
-use parking_lot::Mutex;
+use btrfs_store::rank::LockRank;
+use cowshed_runtime::lock::Mutex;
 
 /// Buffers that are not in use, as many as a stream keeps under way.
 #[derive(Debug)]
@@ -13,7 +14,7 @@ pub(crate) struct Spares {
 impl Spares {
     pub const fn new(count_max: usize) -> Self {
         Self {
-            kept: Mutex::new(Vec::new()),
+            kept: Mutex::const_new(LockRank::SpareBuffers.rank(), Vec::new()),
             count_max,
         }
     }

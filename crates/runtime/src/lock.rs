@@ -9,7 +9,7 @@
 //!   commit(1)                names(3)       fine
 //!   names(3)                 commit(1)      panic: `commit` (1) is taken inside `names` (3)
 //!   inode(2)                 inode(2)       panic, also where it is the same lock
-//!   inode(2) with key 7      inode(2), 9    fine: `lock_ordered` with rising keys
+//!   inode(2) with key 5:7    inode(2), 5:9  fine: `lock_ordered` with rising keys
 //!   names(3)                 try commit(1)  fine: an attempt does not wait
 //! ```
 //!
@@ -49,15 +49,20 @@
 //! - A wait on a [`Condvar`], and [`MutexGuard::unlocked`]: both take the lock again, so the thread
 //!   may hold no lock that is inside it.
 //!
+//! - [`may_wait_for`]: a wait that is not for a lock, but for a thread that takes locks.
+//!
 //! What is not checked: locks that other threads hold, and waits that are not for a lock (a join, a
-//! channel, an [`Event`](crate::Event)).
+//! channel, an [`Event`](crate::Event)) and do not say so.
 //!
 //! Cost: in a debug build a thread-local list of the held ranks, which is a few entries long. In a
 //! release build (without `debug_assertions`) a lock is the one of `parking_lot`, without a rank;
-//! the sizes are asserted at compile time.
+//! the sizes are asserted at compile time. The methods are inlined across crates, as those are.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+
+/// Orders locks of one rank that a thread holds at the same time: (tree, number), say.
+pub type Key = (u64, u64);
 
 /// The place of a lock in the order of locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,13 +88,13 @@ impl fmt::Display for Rank {
 mod check {
     use std::cell::{Cell, RefCell};
 
-    use super::Rank;
+    use super::{Key, Rank};
 
     /// A lock that the thread holds.
     struct Entry {
         id: u64,
         rank: Rank,
-        key: Option<u64>,
+        key: Option<Key>,
     }
 
     thread_local! {
@@ -105,21 +110,21 @@ mod check {
     pub(super) struct Held {
         id: u64,
         ranked: Ranked,
-        key: Option<u64>,
+        key: Option<Key>,
     }
 
     impl Ranked {
-        pub fn new(rank: Rank) -> Self {
+        pub const fn new(rank: Rank) -> Self {
             Self(rank)
         }
 
         /// Panics unless the thread may wait for the lock.
-        pub fn before_wait(self, key: Option<u64>) {
+        pub fn before_wait(self, key: Option<Key>) {
             let inner = find(|held| !self.may_follow(held, key));
             if let Some((inner, inner_key)) = inner {
                 match (inner.level == self.0.level, key, inner_key) {
-                    (true, Some(key), Some(inner_key)) => panic!(
-                        "lock order: {} with key {key} is taken inside {inner} with key {inner_key}",
+                    (true, Some((a, b)), Some((x, y))) => panic!(
+                        "lock order: {} with key {a}:{b} is taken inside {inner} with key {x}:{y}",
                         self.0
                     ),
                     _ => panic!("lock order: {} is taken inside {inner}", self.0),
@@ -127,7 +132,7 @@ mod check {
             }
         }
 
-        fn may_follow(self, held: &Entry, key: Option<u64>) -> bool {
+        fn may_follow(self, held: &Entry, key: Option<Key>) -> bool {
             match (key, held.key) {
                 (Some(key), Some(held_key)) if self.0.level == held.rank.level => held_key < key,
                 _ => held.rank.level < self.0.level,
@@ -135,7 +140,7 @@ mod check {
         }
 
         /// The lock was taken.
-        pub fn taken(self, key: Option<u64>) -> Held {
+        pub fn taken(self, key: Option<Key>) -> Held {
             let id = NEXT_ID.get();
             NEXT_ID.set(id + 1);
             HELD.with_borrow_mut(|held| {
@@ -159,7 +164,7 @@ mod check {
     }
 
     /// The first held lock that is so.
-    fn find(is_so: impl Fn(&Entry) -> bool) -> Option<(Rank, Option<u64>)> {
+    fn find(is_so: impl Fn(&Entry) -> bool) -> Option<(Rank, Option<Key>)> {
         HELD.with_borrow(|held| {
             let found = held.iter().find(|held| is_so(held));
             found.map(|held| (held.rank, held.key))
@@ -176,7 +181,7 @@ mod check {
 
 #[cfg(not(debug_assertions))]
 mod check {
-    use super::Rank;
+    use super::{Key, Rank};
 
     #[derive(Clone, Copy)]
     pub(super) struct Ranked;
@@ -184,29 +189,46 @@ mod check {
     pub(super) struct Held;
 
     impl Ranked {
-        pub fn new(_: Rank) -> Self {
+        #[inline]
+        pub const fn new(_: Rank) -> Self {
             Self
         }
 
-        pub fn before_wait(self, _: Option<u64>) {}
+        #[inline]
+        pub fn before_wait(self, _: Option<Key>) {}
 
-        pub fn taken(self, _: Option<u64>) -> Held {
+        #[inline]
+        pub fn taken(self, _: Option<Key>) -> Held {
             Held
         }
     }
 
     impl Held {
+        #[inline]
         pub fn before_retake(&self) {}
     }
 
     const _: () = assert!(
         size_of::<super::Mutex<u64>>() == size_of::<parking_lot::Mutex<u64>>()
             && size_of::<super::RwLock<u64>>() == size_of::<parking_lot::RwLock<u64>>()
+            && size_of::<super::Condvar>() == size_of::<parking_lot::Condvar>()
             && size_of::<super::MutexGuard<'_, u64>>() == size_of::<parking_lot::MutexGuard<'_, u64>>()
+            && size_of::<super::RwLockReadGuard<'_, u64>>() == size_of::<parking_lot::RwLockReadGuard<'_, u64>>()
+            && size_of::<super::RwLockWriteGuard<'_, u64>>() == size_of::<parking_lot::RwLockWriteGuard<'_, u64>>()
     );
 }
 
 use check::{Held, Ranked};
+
+/// Says that the thread may wait for work that takes a lock of this rank, here or in another
+/// thread: checked also where the wait turns out not to be needed.
+///
+/// # Panics
+/// In a debug build, where the thread holds a lock of the same or a higher rank.
+#[inline]
+pub fn may_wait_for(rank: impl Into<Rank>) {
+    Ranked::new(rank.into()).before_wait(None);
+}
 
 /// A mutex with a rank.
 pub struct Mutex<T: ?Sized> {
@@ -224,14 +246,22 @@ pub struct MutexGuard<'l, T: ?Sized> {
 
 impl<T> Mutex<T> {
     /// A lock of this rank.
+    #[inline]
     pub fn new(rank: impl Into<Rank>, value: T) -> Self {
+        Self::const_new(rank.into(), value)
+    }
+
+    /// As [`Mutex::new`], for a `static`.
+    #[inline]
+    pub const fn const_new(rank: Rank, value: T) -> Self {
         Self {
-            ranked: Ranked::new(rank.into()),
+            ranked: Ranked::new(rank),
             lock: parking_lot::Mutex::new(value),
         }
     }
 
     /// The value, without the lock.
+    #[inline]
     pub fn into_inner(self) -> T {
         self.lock.into_inner()
     }
@@ -242,6 +272,7 @@ impl<T: ?Sized> Mutex<T> {
     ///
     /// # Panics
     /// In a debug build, where the thread holds a lock of the same or a higher rank.
+    #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.lock_keyed(None)
     }
@@ -251,11 +282,13 @@ impl<T: ?Sized> Mutex<T> {
     /// # Panics
     /// In a debug build, where the thread holds a lock of a higher rank, or one of the same rank
     /// that was taken without a key or with no lower key.
-    pub fn lock_ordered(&self, key: u64) -> MutexGuard<'_, T> {
+    #[inline]
+    pub fn lock_ordered(&self, key: Key) -> MutexGuard<'_, T> {
         self.lock_keyed(Some(key))
     }
 
-    fn lock_keyed(&self, key: Option<u64>) -> MutexGuard<'_, T> {
+    #[inline]
+    fn lock_keyed(&self, key: Option<Key>) -> MutexGuard<'_, T> {
         self.ranked.before_wait(key);
         let guard = self.lock.lock();
         let held = self.ranked.taken(key);
@@ -263,6 +296,7 @@ impl<T: ?Sized> Mutex<T> {
     }
 
     /// Takes the lock where it is free, whatever the thread holds.
+    #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let guard = self.lock.try_lock()?;
         let held = self.ranked.taken(None);
@@ -270,6 +304,7 @@ impl<T: ?Sized> Mutex<T> {
     }
 
     /// The value, through the only reference to the lock.
+    #[inline]
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut()
     }
@@ -281,20 +316,32 @@ impl<T: ?Sized> MutexGuard<'_, T> {
     /// # Panics
     /// In a debug build, where the thread holds locks inside this one. The lock counts as held
     /// meanwhile: `work` may take inner locks only.
+    #[inline]
     pub fn unlocked<R>(this: &mut Self, work: impl FnOnce() -> R) -> R {
         this.held.before_retake();
         parking_lot::MutexGuard::unlocked(&mut this.guard, work)
+    }
+
+    /// Releases the lock to the thread that has waited longest, if one waits: a loop that takes the
+    /// lock again at once does not keep the others out.
+    #[inline]
+    pub fn unlock_fair(this: Self) {
+        // It counts as held until it is released.
+        let Self { guard, held: _held } = this;
+        parking_lot::MutexGuard::unlock_fair(guard);
     }
 }
 
 impl<T: ?Sized> Deref for MutexGuard<'_, T> {
     type Target = T;
+    #[inline]
     fn deref(&self) -> &T {
         &self.guard
     }
 }
 
 impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.guard
     }
@@ -318,6 +365,7 @@ pub struct Condvar(parking_lot::Condvar);
 
 impl Condvar {
     /// A condition variable without waiters.
+    #[inline]
     pub const fn new() -> Self {
         Self(parking_lot::Condvar::new())
     }
@@ -326,6 +374,7 @@ impl Condvar {
     ///
     /// # Panics
     /// In a debug build, where the thread holds locks inside this one.
+    #[inline]
     pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
         guard.held.before_retake();
         self.0.wait(&mut guard.guard);
@@ -335,17 +384,20 @@ impl Condvar {
     ///
     /// # Panics
     /// As [`Condvar::wait`].
+    #[inline]
     pub fn wait_while<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, condition: impl FnMut(&mut T) -> bool) {
         guard.held.before_retake();
         self.0.wait_while(&mut guard.guard, condition);
     }
 
     /// Ends one wait.
+    #[inline]
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
     /// Ends all waits.
+    #[inline]
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
@@ -374,6 +426,7 @@ pub struct RwLockWriteGuard<'l, T: ?Sized> {
 
 impl<T> RwLock<T> {
     /// A lock of this rank.
+    #[inline]
     pub fn new(rank: impl Into<Rank>, value: T) -> Self {
         Self {
             ranked: Ranked::new(rank.into()),
@@ -382,6 +435,7 @@ impl<T> RwLock<T> {
     }
 
     /// The value, without the lock.
+    #[inline]
     pub fn into_inner(self) -> T {
         self.lock.into_inner()
     }
@@ -392,6 +446,7 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Panics
     /// As [`Mutex::lock`].
+    #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.read_keyed(None)
     }
@@ -400,11 +455,13 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Panics
     /// As [`Mutex::lock_ordered`].
-    pub fn read_ordered(&self, key: u64) -> RwLockReadGuard<'_, T> {
+    #[inline]
+    pub fn read_ordered(&self, key: Key) -> RwLockReadGuard<'_, T> {
         self.read_keyed(Some(key))
     }
 
-    fn read_keyed(&self, key: Option<u64>) -> RwLockReadGuard<'_, T> {
+    #[inline]
+    fn read_keyed(&self, key: Option<Key>) -> RwLockReadGuard<'_, T> {
         self.ranked.before_wait(key);
         let guard = self.lock.read();
         let _held = self.ranked.taken(key);
@@ -415,6 +472,7 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Panics
     /// As [`Mutex::lock`].
+    #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.write_keyed(None)
     }
@@ -423,11 +481,13 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Panics
     /// As [`Mutex::lock_ordered`].
-    pub fn write_ordered(&self, key: u64) -> RwLockWriteGuard<'_, T> {
+    #[inline]
+    pub fn write_ordered(&self, key: Key) -> RwLockWriteGuard<'_, T> {
         self.write_keyed(Some(key))
     }
 
-    fn write_keyed(&self, key: Option<u64>) -> RwLockWriteGuard<'_, T> {
+    #[inline]
+    fn write_keyed(&self, key: Option<Key>) -> RwLockWriteGuard<'_, T> {
         self.ranked.before_wait(key);
         let guard = self.lock.write();
         let _held = self.ranked.taken(key);
@@ -435,6 +495,7 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     /// Takes a share of the lock where that needs no wait, whatever the thread holds.
+    #[inline]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         let guard = self.lock.try_read()?;
         let _held = self.ranked.taken(None);
@@ -442,6 +503,7 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     /// Takes the lock exclusively where it is free, whatever the thread holds.
+    #[inline]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         let guard = self.lock.try_write()?;
         let _held = self.ranked.taken(None);
@@ -449,6 +511,7 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     /// The value, through the only reference to the lock.
+    #[inline]
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut()
     }
@@ -456,6 +519,7 @@ impl<T: ?Sized> RwLock<T> {
 
 impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
     type Target = T;
+    #[inline]
     fn deref(&self) -> &T {
         &self.guard
     }
@@ -463,12 +527,14 @@ impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
 
 impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
     type Target = T;
+    #[inline]
     fn deref(&self) -> &T {
         &self.guard
     }
 }
 
 impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.guard
     }
@@ -557,24 +623,25 @@ mod tests {
     #[test]
     fn same_rank_with_rising_keys_does_not_panic_and_with_falling_or_equal_keys_does() {
         let locks: Vec<_> = (0..3).map(|_| Mutex::new(MIDDLE, ())).collect();
-        let (_first, _second) = (locks[0].lock_ordered(4), locks[1].lock_ordered(7));
-        for key in [5, 7] {
+        let (_first, _second) = (locks[0].lock_ordered((1, 9)), locks[1].lock_ordered((2, 7)));
+        for (key, name) in [((2, 5), "2:5"), ((2, 7), "2:7")] {
             let panic = panic_of(|| drop(locks[2].lock_ordered(key))).unwrap();
-            let expected = format!("lock order: `middle` (2) with key {key} is taken inside `middle` (2) with key 7");
+            let expected =
+                format!("lock order: `middle` (2) with key {name} is taken inside `middle` (2) with key 2:7");
             assert_eq!(panic, expected);
         }
         assert!(panic_of(|| drop(locks[2].lock())).is_some(), "without a key");
-        drop(locks[2].lock_ordered(8));
+        drop(locks[2].lock_ordered((2, 8)));
         let share = RwLock::new(MIDDLE, ());
-        drop(share.read_ordered(8));
-        drop(share.write_ordered(8));
+        drop(share.read_ordered((3, 0)));
+        drop(share.write_ordered((2, 8)));
     }
 
     #[test]
     fn key_does_not_excuse_a_lock_of_higher_rank() {
         let (outer, inner) = (Mutex::new(OUTER, ()), Mutex::new(INNER, ()));
-        let _inner = inner.lock_ordered(1);
-        assert!(panic_of(|| drop(outer.lock_ordered(2))).is_some());
+        let _inner = inner.lock_ordered((0, 1));
+        assert!(panic_of(|| drop(outer.lock_ordered((0, 2)))).is_some());
     }
 
     #[test]
@@ -638,7 +705,7 @@ mod tests {
     #[test]
     fn wait_on_a_lower_key_of_the_same_rank_panics_and_on_a_higher_one_does_not() {
         let (one, other) = (Mutex::new(MIDDLE, ()), Mutex::new(MIDDLE, ()));
-        let (mut one, mut other) = (one.lock_ordered(1), other.lock_ordered(2));
+        let (mut one, mut other) = (one.lock_ordered((0, 1)), other.lock_ordered((0, 2)));
         MutexGuard::unlocked(&mut other, || {});
         assert!(panic_of(|| MutexGuard::unlocked(&mut one, || {})).is_some());
     }
@@ -654,5 +721,31 @@ mod tests {
         });
         assert_eq!(*value, 1);
         assert!(lock.try_lock().is_none());
+    }
+    #[test]
+    fn wait_for_work_that_takes_an_outer_rank_panics_and_for_an_inner_one_does_not() {
+        let middle = Mutex::new(MIDDLE, ());
+        may_wait_for(OUTER);
+        let _middle = middle.lock();
+        may_wait_for(INNER);
+        for rank in [OUTER, MIDDLE] {
+            assert!(panic_of(|| may_wait_for(rank)).is_some());
+        }
+    }
+
+    #[test]
+    fn fair_unlock_releases_the_lock_and_its_rank() {
+        let (outer, inner) = (Mutex::new(OUTER, ()), Mutex::new(INNER, ()));
+        MutexGuard::unlock_fair(inner.lock());
+        assert!(inner.try_lock().is_some());
+        drop(outer.lock());
+    }
+
+    #[test]
+    fn lock_of_a_static_has_a_rank() {
+        static LOCK: Mutex<()> = Mutex::const_new(INNER, ());
+        let outer = Mutex::new(OUTER, ());
+        let _held = LOCK.lock();
+        assert!(panic_of(|| drop(outer.lock())).is_some());
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use btrfs_format::{LogicalAddr, view};
+use cowshed_runtime::lock;
 
 use super::chunks::Chunks;
 use super::disk_view::Shape;
@@ -15,6 +16,7 @@ use super::placement::{Device, Placement};
 use super::profile::superblock_ranges;
 use super::{BlockKind, Budget, DATA_EXTENT_BYTES_MAX, Flusher, Space, range_of};
 use crate::error::{Error, Result};
+use crate::rank::LockRank;
 use crate::volume::Chunk;
 
 /// Blocks of system space below which another system chunk is made before any other: the chunk
@@ -46,8 +48,8 @@ impl Flush {
 const RELEASE_TRIES_MAX: u32 = 100;
 
 impl Space {
-    /// Sets metadata aside; waits for flushing where space is short; ENOSPC when nothing helps. No
-    /// lock may be held.
+    /// Sets metadata aside; waits for flushing where space is short; ENOSPC when nothing helps. The
+    /// caller holds no lock from [`LockRank::Commit`] on.
     pub fn reserve_meta(&self, budget: Budget) -> Result<MetaReservation> {
         self.reserve_meta_by(budget, &Flush::ALL)
     }
@@ -121,6 +123,8 @@ impl Space {
         steps: &[Flush],
         attempt: impl Fn() -> std::result::Result<T, Short>,
     ) -> Result<T> {
+        // Also where there is space: a flush commits.
+        lock::may_wait_for(LockRank::Commit);
         if self.failed.load(Ordering::Acquire) || self.volume.is_read_only() {
             return Err(Error::ReadOnly);
         }

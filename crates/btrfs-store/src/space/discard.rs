@@ -7,8 +7,7 @@
 //! A claim counts as free in the ledger, so it must never make an allocation fail: one that finds nothing pauses the
 //! claims and looks again ([`Space::pause_discards`]).
 //!
-//! Locks: `claims` and `freed` are innermost. A claim is held without any lock; room that no chunk has is discarded
-//! under `chunks`.
+//! A claim is held without any lock; room that no chunk has is discarded under `chunks`. Locks: [`crate::rank`].
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use btrfs_format::superblock::{DEVICE_RESERVED_BYTES, SUPERBLOCK_OFFSETS};
 use btrfs_format::{DevId, LogicalAddr};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use cowshed_runtime::lock::{Condvar, Mutex, MutexGuard};
 
 use super::Space;
 use super::group::Group;
@@ -25,6 +24,7 @@ use super::placement::Device;
 use super::ranges::RangeSet;
 use super::retire::OldChunk;
 use crate::error::Result;
+use crate::rank::LockRank;
 
 /// What one claim takes, and what is discarded under the lock of chunks: a caller that needs the lock waits for one
 /// command of the device.
@@ -55,7 +55,7 @@ pub(super) struct Claims {
     pub(super) pauses: u32,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Discards {
     /// `None`: nothing is collected.
     freed: Mutex<Option<FreedSet>>,
@@ -63,6 +63,17 @@ pub(super) struct Discards {
     bell: Condvar,
     /// There has been a claim: until then there is none to look for.
     is_used: AtomicBool,
+}
+
+impl Default for Discards {
+    fn default() -> Self {
+        Self {
+            freed: Mutex::new(LockRank::Freed, None),
+            claims: Mutex::new(LockRank::Claims, Claims::default()),
+            bell: Condvar::new(),
+            is_used: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Discards {

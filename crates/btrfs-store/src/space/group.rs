@@ -7,18 +7,17 @@
 //!
 //! A group starts unloaded: only `used` is known. It is loaded before anything is allocated from
 //! it; so extents can leave an unloaded group (`gone`), but none can come. Once loaded it stays so.
-//!
-//! Locks: `load_lock` (held while trees are read) before `state`; nothing is called under `state`.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use btrfs_format::features::block_group;
 use btrfs_format::{Key, KeyType, ObjectId};
-use parking_lot::Mutex;
+use cowshed_runtime::lock::Mutex;
 
 use super::disk_view::{DiskView, Shape};
 use super::ranges::{Holes, RangeSet};
+use crate::rank::LockRank;
 
 #[derive(Debug)]
 pub(super) struct Group {
@@ -96,10 +95,10 @@ impl Group {
             flags,
             excluded,
             excluded_bytes,
-            load_lock: Mutex::new(()),
+            load_lock: Mutex::new(LockRank::GroupLoad, ()),
             loaded: AtomicBool::new(false),
             biggest_bytes: AtomicU64::new(u64::MAX),
-            state: Mutex::new(state(free)),
+            state: Mutex::new(LockRank::GroupState, state(free)),
         }
     }
 

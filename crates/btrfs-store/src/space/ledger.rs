@@ -1,15 +1,15 @@
 //! The ledger: how much of each pool is free, promised and pinned; and the reservations that it
 //! hands out.
 //!
-//! One mutex over plain numbers, held for nanoseconds, innermost of all locks. docs/design/space.md
-//! has the arithmetic.
+//! One mutex over plain numbers, held for nanoseconds. docs/design/space.md has the arithmetic.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use cowshed_runtime::lock::Mutex;
 
 use crate::overlay::ENTRY_OVERHEAD_BYTES;
+use crate::rank::LockRank;
 
 /// A thread lets others run so many times at most before it tries again: some hundred microseconds.
 const YIELDS_MAX: u32 = 1000;
@@ -111,7 +111,7 @@ impl Ledger {
         Self {
             nodesize_bytes,
             mixed,
-            numbers: Mutex::default(),
+            numbers: Mutex::new(LockRank::Ledger, Numbers::default()),
             pending: PendingCounts::default(),
             frozen: PendingCounts::default(),
         }

@@ -1,9 +1,7 @@
 //! Space: block groups, free space, reservations, chunk allocation, pinned extents. Why:
 //! docs/design/space.md.
 //!
-//! Locks, outer to inner: `chunks`, a group's load lock, tree locks, `groups` and pool lists, a
-//! group's state, the small sets (`dirty`, `pinned`), the ledger. No lock is held while a flusher
-//! runs.
+//! Locks: [`crate::rank`]. None of this module is held while a flusher runs.
 
 mod alloc;
 mod budget;
@@ -33,7 +31,7 @@ use std::sync::{Arc, Weak};
 use btrfs_format::features::incompat;
 use btrfs_format::items::BlockGroupItem;
 use btrfs_format::{Generation, Key, LogicalAddr, ObjectId, Superblock, TreeId, U64};
-use parking_lot::{Mutex, RwLock};
+use cowshed_runtime::lock::{Mutex, RwLock};
 use zerocopy::IntoBytes;
 
 pub use budget::Budget;
@@ -45,6 +43,7 @@ pub use statfs::SpaceStat;
 use crate::error::{Error, Result};
 use crate::forest::Forest;
 use crate::overlay::Edit;
+use crate::rank::LockRank;
 use crate::volume::Volume;
 use chunks::{Chunks, Delivery, pool_of};
 use discard::Discards;
@@ -134,15 +133,15 @@ impl Space {
             compat_ro_flags: sb.compat_ro_flags.get(),
             shown_reserve_bytes: AtomicU64::new(0),
             ledger: Arc::new(Ledger::new(nodesize_bytes, mixed)),
-            groups: RwLock::default(),
-            pools: Default::default(),
+            groups: RwLock::new(LockRank::Groups, BTreeMap::new()),
+            pools: std::array::from_fn(|_| RwLock::new(LockRank::Pools, Arc::default())),
             hints: Default::default(),
-            chunks: Mutex::new(loaded.chunks),
-            dirty: Mutex::default(),
-            pinned: Mutex::default(),
+            chunks: Mutex::new(LockRank::Chunks, loaded.chunks),
+            dirty: Mutex::new(LockRank::DirtyGroups, BTreeSet::new()),
+            pinned: Mutex::new(LockRank::PinnedGroups, BTreeSet::new()),
             discards: Discards::default(),
-            contradiction: Mutex::new(None),
-            flusher: RwLock::new(None),
+            contradiction: Mutex::new(LockRank::Contradiction, None),
+            flusher: RwLock::new(LockRank::Flusher, None),
             failed: AtomicBool::new(false),
             retire_for: Default::default(),
         };
@@ -174,6 +173,12 @@ impl Space {
             self.ledger.add_tree_blocks((used / self.nodesize_bytes) as i64);
         }
         self.groups.write().insert(group.shape.start, group);
+    }
+
+    /// For tests, which look at groups and trees together.
+    #[cfg(test)]
+    fn all_groups(&self) -> Vec<Arc<Group>> {
+        self.groups.read().values().cloned().collect()
     }
 
     /// The group that holds the range, and its pool.

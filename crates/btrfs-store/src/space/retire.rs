@@ -8,8 +8,7 @@
 //! What this guarantees, and why it is enough: docs/design/space.md#groups-that-go. All steps are
 //! the committing thread's.
 //!
-//! Locks: as in [`super`]; whether a group is empty is decided under its state, with the ledger
-//! inside.
+//! Whether a group is empty is decided under its state, with the ledger inside.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -43,7 +43,7 @@ fn promise_all(space: &Space) -> Vec<MetaReservation> {
 
 fn kinds(space: &Space) -> BTreeMap<u64, usize> {
     let mut kinds = BTreeMap::new();
-    for group in space.groups.read().values() {
+    for group in &space.all_groups() {
         *kinds.entry(group.flags).or_default() += 1;
     }
     kinds
@@ -188,7 +188,8 @@ fn the_room_of_a_group_is_free_when_the_commit_that_removed_it_is_done() {
     assert!(free_before > data[0].usable_bytes());
     let edits = space.take_edits(Generation(9)).unwrap();
     let deleted = |tree| edits.iter().filter(|e| e.0 == tree && e.2.is_none()).count();
-    let gone = groups - data.len() - space.pools[1].read().len() - space.pools[2].read().len();
+    let others: usize = [1, 2].map(|pool| space.pools[pool].read().len()).iter().sum();
+    let gone = groups - data.len() - others;
     assert!(gone > 1);
     assert_eq!(deleted(TreeId::CHUNK), gone);
     assert_eq!(deleted(TreeId::DEV), gone, "one stripe each");

@@ -84,7 +84,7 @@ fn free_space_of_kernel_volumes_is_what_the_extent_tree_leaves() {
         let space = open_space(&volume);
         let what = options.describe();
         let mut used = 0;
-        for group in space.groups.read().values() {
+        for group in &space.all_groups() {
             used += group.used_bytes();
             let scanned = load::scan_extent_tree(&space.trees.extent, group, space.nodesize_bytes).unwrap();
             if let Some(tree) = &space.trees.free_space {
@@ -258,7 +258,7 @@ impl Filler {
 /// What the trees say of every block group that is loaded must be what memory says once nothing is in flight.
 pub(super) fn assert_views_agree(space: &Space, when: &str) {
     let mut free = [0; 3];
-    for group in space.groups.read().values() {
+    for group in &space.all_groups() {
         space.ensure_loaded(group).unwrap();
         let (holes, pinned, disk) = group.views();
         let mut disk = disk.unwrap();
@@ -338,7 +338,7 @@ fn full_volumes_of_every_profile_stay_clean() {
         let report = volume.check(cowshed_harness::progs::CheckOptions::default()).unwrap();
         assert!(report.clean, "{what}, after the kernel:\n{}", report.output);
         let space = open_space(&volume);
-        for group in space.groups.read().values() {
+        for group in &space.all_groups() {
             space.ensure_loaded(group).unwrap();
         }
     }
@@ -387,7 +387,7 @@ fn the_kernel_discards_a_version_1_cache_after_us() {
         space.volume.superblock().cache_generation,
         space.volume.superblock().generation
     );
-    for group in space.groups.read().values() {
+    for group in &space.all_groups() {
         space.ensure_loaded(group).unwrap();
     }
 }
@@ -492,7 +492,7 @@ fn a_commit_writes_no_more_than_was_estimated() {
 #[test]
 fn reservations_flush_before_they_fail() {
     #[derive(Default)]
-    struct Steps(Mutex<Vec<&'static str>>);
+    struct Steps(parking_lot::Mutex<Vec<&'static str>>);
     impl Flusher for Steps {
         fn write_back_data(&self) -> Result<()> {
             self.0.lock().push("write back");

@@ -17,7 +17,7 @@ mod tests;
 use std::sync::Arc;
 
 use btrfs_format::{Generation, Key, LogicalAddr, TreeBlock, TreeId};
-use parking_lot::RwLock;
+use cowshed_runtime::lock::RwLock;
 
 pub use changes::Change;
 use changes::Tracked;
@@ -29,6 +29,7 @@ pub use store::{AddrHash, NodeStore};
 
 use crate::error::Result;
 use crate::overlay::{Edit, ItemBytes, Overlay};
+use crate::rank::LockRank;
 use crate::volume::BlockPtr;
 
 /// Leaves that a sequential walk reads at once: half a MiB at the usual node size, which is what a
@@ -108,12 +109,15 @@ impl Tree {
         Self {
             id,
             store,
-            state: RwLock::new(State {
-                root,
-                active: Overlay::default(),
-                frozen: None,
-                tracked: Tracked::default(),
-            }),
+            state: RwLock::new(
+                LockRank::TreeState,
+                State {
+                    root,
+                    active: Overlay::default(),
+                    frozen: None,
+                    tracked: Tracked::default(),
+                },
+            ),
         }
     }
 

@@ -1,15 +1,16 @@
 //! Tree blocks by address: a bounded cache of verified blocks, the blocks of the running transaction, and loading.
 //!
-//! Locks: one per shard, rank [`crate::tree`]'s lowest; nothing is called while one is held.
+//! Locks: one per shard, a leaf of [`crate::rank`].
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use btrfs_format::{BlockExpect, Generation, LogicalAddr, TreeBlock, TreeId};
-use parking_lot::Mutex;
+use cowshed_runtime::lock::Mutex;
 
 use crate::error::Result;
+use crate::rank::LockRank;
 use crate::volume::{BlockPtr, Volume};
 use cowshed_runtime::Workers;
 
@@ -80,7 +81,7 @@ impl NodeStore {
     pub fn new(volume: Arc<Volume>, cache_bytes_max: usize) -> Self {
         Self {
             volume,
-            shards: Default::default(),
+            shards: std::array::from_fn(|_| Mutex::new(LockRank::TreeBlocks, Shard::default())),
             cache_bytes_max: AtomicUsize::new(cache_bytes_max),
             full_bytes_max: AtomicUsize::new(FULL_BYTES_MAX),
         }

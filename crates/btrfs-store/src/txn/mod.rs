@@ -7,19 +7,18 @@
 //!                                                      +------> Aborted: read-only until the volume is opened again
 //! ```
 //!
-//! Locks, outermost first: the commit lock (one commit at a time), the gate (held for reading by a [`Join`], for
-//! writing by the freeze), the reference queue, a tree's state. A `Join` is never held across a reservation, I/O, or
-//! a wait for a commit.
+//! A [`Join`] is never held across a reservation, I/O, or a wait for a commit. Locks: [`crate::rank`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use btrfs_format::{Generation, Key, LogicalAddr};
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use cowshed_runtime::lock::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::error::{Error, Result};
 use crate::overlay::ItemBytes;
+use crate::rank::LockRank;
 use crate::refs::{RefChange, RefName, RefQueue};
 use crate::space::{MetaReservation, Space};
 use crate::tree::Tree;
@@ -143,16 +142,16 @@ pub struct Txn {
 impl Txn {
     pub fn new(committed: Generation, space: Arc<Space>) -> Self {
         Self {
-            gate: RwLock::new(()),
+            gate: RwLock::new(LockRank::Gate, ()),
             running: AtomicU64::new(committed.next().get()),
             committed: AtomicU64::new(committed.get()),
             aborted: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            refs: Mutex::new(RefQueue::default()),
+            refs: Mutex::new(LockRank::RefQueue, RefQueue::default()),
             space,
             applied_items: AtomicU64::new(0),
             applied_refs: AtomicU64::new(0),
-            commit_lock: Mutex::new(CommitStats::default()),
+            commit_lock: Mutex::new(LockRank::Commit, CommitStats::default()),
         }
     }
 
@@ -192,7 +191,7 @@ impl Txn {
     pub fn exclude(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write()
     }
-    /// Keeps commits out; the outermost lock.
+    /// Keeps commits out.
     pub fn hold_commits(&self) -> MutexGuard<'_, CommitStats> {
         self.commit_lock.lock()
     }

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use btrfs_format::items::DevItem;
 use btrfs_format::{DevId, Generation, Superblock, U64, Uuid};
 use cowshed_device::BlockDevice;
-use parking_lot::Mutex;
+use cowshed_runtime::lock::Mutex;
 
 use crate::error::{Error, Result};
+use crate::rank::LockRank;
 
 /// What can happen to a device, in the order of `btrfs_dev_stats_item`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +67,8 @@ impl Member {
             devid: item.devid.into(),
             uuid: item.uuid,
             device,
-            item: Mutex::new(item),
-            superblock: Mutex::new(superblock.map(Box::new)),
+            item: Mutex::new(LockRank::MemberItem, item),
+            superblock: Mutex::new(LockRank::MemberSuperblock, superblock.map(Box::new)),
             suspect: AtomicBool::new(false),
             lost_writes: AtomicBool::new(false),
             superblock_rewritten: AtomicBool::new(false),

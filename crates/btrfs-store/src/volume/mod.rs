@@ -6,8 +6,7 @@
 //! - A write that returned without error is on at least one copy of every byte, and after a [`Volume::flush`] that
 //!   returned without error on at least one copy that is durable; see [`write`] for failing devices.
 //!
-//! Locks: `repairs` (shared by writes, exclusive for a repair) is taken before I/O; `chunks` and `superblock` are held
-//! for a copy only, so readers never wait for I/O of others.
+//! Locks: [`crate::rank`]. `chunks` and `superblock` are held for a copy only, so readers never wait for I/O of others.
 
 mod ahead;
 mod chunk;
@@ -29,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use btrfs_format::items::DevItem;
 use btrfs_format::{ChecksumType, DevId, Generation, Key, LogicalAddr, Superblock, Uuid};
 use cowshed_device::BlockDevice;
-use parking_lot::RwLock;
+use cowshed_runtime::lock::RwLock;
 
 pub use btrfs_format::profile::{COPIES_MAX, Profile};
 pub use chunk::{Chunk, ChunkMap, ChunkStripe, Copies, PhysAddr, Piece};

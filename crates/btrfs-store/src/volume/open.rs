@@ -9,7 +9,7 @@ use btrfs_format::items::DevItem;
 use btrfs_format::superblock::RootBackup;
 use btrfs_format::{Access, DevId, Key, KeyType, LogicalAddr, ObjectId, Superblock, TreeBlock, TreeId, view};
 use cowshed_device::BlockDevice;
-use parking_lot::RwLock;
+use cowshed_runtime::lock::RwLock;
 
 use super::BlockPtr;
 use super::chunk::{Chunk, ChunkMap};
@@ -17,6 +17,7 @@ use super::member::Member;
 use super::superblocks::{self, Found};
 use super::{Geometry, OpenOptions, Volume};
 use crate::error::{Error, Result};
+use crate::rank::LockRank;
 
 /// What the chunk tree says.
 #[derive(Debug, Default)]
@@ -116,13 +117,13 @@ fn open_at(found: &[Found], superblock: Superblock, options: &OpenOptions) -> Re
     let mut volume = Volume {
         geometry,
         members,
-        chunks: RwLock::new(Arc::new(system)),
-        superblock: RwLock::new(superblock),
+        chunks: RwLock::new(LockRank::ChunkMap, Arc::new(system)),
+        superblock: RwLock::new(LockRank::Superblock, superblock),
         chunk_tree_uuid: [0; 16],
         // No repairs before all is known.
         read_only: true,
         options: *options,
-        repairs: RwLock::new(()),
+        repairs: RwLock::new(LockRank::Repairs, ()),
         new_features: AtomicU64::new(0),
         failed: AtomicBool::new(false),
     };
@@ -130,7 +131,7 @@ fn open_at(found: &[Found], superblock: Superblock, options: &OpenOptions) -> Re
     let tree = walk_chunk_tree(&mut volume, &superblock)?;
     volume.members = match_members(&volume, tree.devices, options)?;
     check_stripes(&volume, &tree.chunks)?;
-    volume.chunks = RwLock::new(Arc::new(tree.chunks));
+    volume.chunks = RwLock::new(LockRank::ChunkMap, Arc::new(tree.chunks));
     volume.read_only = decide_read_only(&volume, options)?;
     if options.rescue.use_backup_root {
         let ptr = BlockPtr {

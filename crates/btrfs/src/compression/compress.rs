@@ -3,9 +3,10 @@
 use std::fmt;
 
 use btrfs_format::items::compression;
+use btrfs_store::rank::LockRank;
+use cowshed_runtime::lock::Mutex;
 use cowshed_vfs::{Algorithm, Compression};
 use flate2::{Compress, FlushCompress, Status};
-use parking_lot::Mutex;
 use zstd::bulk::Compressor as ZstdCompressor;
 use zstd::zstd_safe::CParameter;
 
@@ -160,8 +161,13 @@ fn with_len(out: &mut Vec<u8>, len: usize) -> &mut [u8] {
 }
 
 /// Encoders that are not in use.
-#[derive(Default)]
 pub(crate) struct Encoders(Mutex<Vec<Encoder>>);
+
+impl Default for Encoders {
+    fn default() -> Self {
+        Self(Mutex::new(LockRank::Encoders, Vec::new()))
+    }
+}
 
 /// As many encoders are kept as threads may use at the same time on a large machine.
 const ENCODERS_MAX: usize = 32;

@@ -6,8 +6,9 @@ use std::fmt;
 use std::io::{ErrorKind, Read};
 
 use btrfs_format::items::compression;
+use btrfs_store::rank::LockRank;
+use cowshed_runtime::lock::Mutex;
 use flate2::{Decompress, FlushDecompress, Status};
-use parking_lot::Mutex;
 use zstd::zstd_safe::DCtx;
 
 use super::lzo::{self, LzoError};
@@ -136,8 +137,13 @@ impl Decoder {
 }
 
 /// Decoders that are not in use.
-#[derive(Default)]
 pub(crate) struct Decoders(Mutex<Vec<Decoder>>);
+
+impl Default for Decoders {
+    fn default() -> Self {
+        Self(Mutex::new(LockRank::Decoders, Vec::new()))
+    }
+}
 
 /// As many decoders are kept as threads may use at the same time on a large machine.
 const DECODERS_MAX: usize = 32;

@@ -14,8 +14,6 @@
 //!
 //! A group holds whole blocks as they were when it first wrote into them: writes of others into
 //! these blocks between then and the end of the group are overwritten.
-//!
-//! Locks: as [`super`] says; of several inodes each kind is taken in the order of (tree, number).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,9 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use btrfs_format::{LogicalAddr, ObjectId, TreeId};
+use cowshed_runtime::lock::MutexGuard;
 use cowshed_vfs::Error as Outcome;
 use cowshed_vfs::perm::Strips;
-use parking_lot::MutexGuard;
 
 use super::items::{self, Change, NOW, Part};
 use super::place::{gather, new_extent};
@@ -235,7 +233,8 @@ impl Group {
         for inode in &inodes {
             writeback::flush(files, inode)?;
         }
-        let ops: Vec<_> = inodes.iter().map(|inode| inode.lock.write()).collect();
+        let in_order = inodes.iter().map(|inode| inode.lock.write_ordered(inode.lock_key()));
+        let ops: Vec<_> = in_order.collect();
         // No writes come any more. What was written before the group lies on disk before it.
         for staged in self.files.values_mut() {
             writeback::flush(files, &staged.inode)?;

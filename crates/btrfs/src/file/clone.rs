@@ -4,8 +4,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use cowshed_runtime::lock::{RwLockReadGuard, RwLockWriteGuard};
 use cowshed_vfs::{Dedupe, Error as Outcome};
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::items::{self, Change, NOW};
 use super::replace::{self, Replacement};
@@ -37,16 +37,17 @@ pub(super) fn lock_both<'a>(src: &'a Arc<Inode>, dst: &'a Arc<Inode>) -> Locks<'
             _dst: dst.lock.write(),
         };
     }
-    if (src.tree.id(), src.ino) < (dst.tree.id(), dst.ino) {
-        let src = src.lock.read();
+    let (src_key, dst_key) = (src.lock_key(), dst.lock_key());
+    if src_key < dst_key {
+        let src = src.lock.read_ordered(src_key);
         Locks {
             _src: Some(src),
-            _dst: dst.lock.write(),
+            _dst: dst.lock.write_ordered(dst_key),
         }
     } else {
-        let dst = dst.lock.write();
+        let dst = dst.lock.write_ordered(dst_key);
         Locks {
-            _src: Some(src.lock.read()),
+            _src: Some(src.lock.read_ordered(src_key)),
             _dst: dst,
         }
     }

@@ -386,10 +386,8 @@ fn noise_in_a_file_that_compresses_does_not_mark_it() {
         bench.files[0].extend_from_slice(data);
         bench.mount().sync().unwrap();
         let inode = bench.inode(0);
-        (
-            inode.data.state.lock().packs_well,
-            inode.flags() & flags::NOCOMPRESS != 0,
-        )
+        let packs_well = inode.data.state.lock().packs_well;
+        (packs_well, inode.flags() & flags::NOCOMPRESS != 0)
     };
     assert_eq!(append(&mut bench, &text), (true, false));
     assert_eq!(append(&mut bench, &text), (true, false));

@@ -74,7 +74,7 @@ pub(super) struct Part<'a> {
 /// crash, or none. The caller holds their flush locks and operation locks. `joined` is called when
 /// the transaction is certain.
 pub(super) fn apply_all(files: &Files, mut parts: Vec<Part<'_>>, reservation: MetaReservation, joined: impl FnOnce()) {
-    parts.sort_by_key(|part| (part.inode.tree.id(), part.inode.ino));
+    parts.sort_by_key(|part| part.inode.lock_key());
     let join = files.store().txn().join();
     joined();
     if parts.len() > 1 {
@@ -84,7 +84,7 @@ pub(super) fn apply_all(files: &Files, mut parts: Vec<Part<'_>>, reservation: Me
     let mut batch = Batch::new();
     let mut held = Vec::with_capacity(parts.len());
     for part in parts {
-        let mut attr = part.inode.attr.lock();
+        let mut attr = part.inode.attr.lock_ordered(part.inode.lock_key());
         put_change(files, &mut batch, part.inode, part.change, join.generation(), &mut attr);
         noting_mode(part.inode, &mut attr, |attr| {
             (part.update)(attr, &mut part.inode.data.state.lock());

@@ -7,10 +7,7 @@
 //! Written in place are preallocated extents, in every file, and data of files marked nodatacow, as
 //! long as they are not shared ([`sharing`]); all else goes to new extents.
 //!
-//! Locks, outermost first: `Inode::lock` (the operation lock), [`FileData`]'s flush lock (held by
-//! whoever changes extent items: write-back, truncate, punch, clone), a transaction join,
-//! `Inode::attr`, [`FileData`]'s state, the list of dirty inodes. Write-back takes no operation
-//! lock, so that it may run while one is held; space is reserved before the flush lock is taken.
+//! Locks: [`btrfs_store::rank`].
 
 mod ahead;
 mod atomic;

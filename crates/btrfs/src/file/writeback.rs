@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use btrfs_format::items::compression;
+use cowshed_runtime::lock::MutexGuard;
 
 use super::items::{self, Change, NOW};
 use super::pack::{self, Choice, Packed};
@@ -162,11 +163,12 @@ pub(super) fn flush(files: &Files, inode: &Arc<Inode>) -> Result<()> {
     }
 }
 
-/// The flush locks of several inodes, in the order in which they are taken.
-pub(super) fn hold<'a>(inodes: &[&'a Arc<Inode>]) -> Vec<parking_lot::MutexGuard<'a, ()>> {
+/// The flush locks of several inodes, each named once, in the order in which they are taken.
+pub(super) fn hold<'a>(inodes: &[&'a Arc<Inode>]) -> Vec<MutexGuard<'a, ()>> {
     let mut sorted = inodes.to_vec();
-    sorted.sort_by_key(|inode| (inode.tree.id(), inode.ino));
-    sorted.into_iter().map(|inode| inode.data.flush.lock()).collect()
+    sorted.sort_by_key(|inode| inode.lock_key());
+    let lock = |inode: &'a Arc<Inode>| inode.data.flush.lock_ordered(inode.lock_key());
+    sorted.into_iter().map(lock).collect()
 }
 
 /// Is there something to write, or to wait for? Leaves the list of dirty inodes if not.

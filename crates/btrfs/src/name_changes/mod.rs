@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use btrfs_format::items::InodeItem;
 use btrfs_format::{ObjectId, view};
-use parking_lot::{Mutex, MutexGuard};
+use btrfs_store::rank::LockRank;
+use cowshed_runtime::lock::{Mutex, MutexGuard};
 
 pub(crate) use left::LeftNames;
 pub(crate) use renamed::{RENAMED_MAX, Renamed};
@@ -18,7 +19,7 @@ pub(crate) use renamed::{RENAMED_MAX, Renamed};
 use crate::object::Inode;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct NameChanges {
     left: Mutex<LeftNames>,
     renamed: Mutex<Renamed>,
@@ -26,6 +27,17 @@ pub struct NameChanges {
     stands_in: AtomicBool,
     /// Something happened in the running transaction that logs cannot say.
     is_off: AtomicBool,
+}
+
+impl Default for NameChanges {
+    fn default() -> Self {
+        Self {
+            left: Mutex::new(LockRank::NamesLeft, LeftNames::default()),
+            renamed: Mutex::new(LockRank::NamesRenamed, Renamed::default()),
+            stands_in: AtomicBool::new(false),
+            is_off: AtomicBool::new(false),
+        }
+    }
 }
 
 impl NameChanges {

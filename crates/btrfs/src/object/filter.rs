@@ -9,7 +9,8 @@ use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
 use btrfs_format::hash::name_hash;
-use parking_lot::Mutex;
+use btrfs_store::rank::LockRank;
+use cowshed_runtime::lock::Mutex;
 
 /// Hashes kept for one directory, 8 bytes each with the set's slack; a larger directory goes without a filter.
 const HASHES_MAX: usize = 4 << 20;
@@ -33,8 +34,14 @@ impl std::hash::Hasher for Spread {
 type Hashes = HashSet<u32, BuildHasherDefault<Spread>>;
 
 /// `None` while not all names are known.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct NameFilter(Mutex<Option<Hashes>>);
+
+impl Default for NameFilter {
+    fn default() -> Self {
+        Self(Mutex::new(LockRank::NameFilter, None))
+    }
+}
 
 fn hash(name: &[u8]) -> u32 {
     // The upper half of a name's hash is zero.

@@ -1,18 +1,14 @@
 //! Inodes in memory.
 //!
-//! Locks, in this order: `Inode::lock` (the operation lock: held for reading by reads and lookups,
-//! for writing by whatever changes names, size or extents), then a transaction join, then
-//! `Inode::attr` (held until the batch that carries the changed attributes is applied, so that the
-//! overlay never gets an older item over a newer one). Two locks of a kind are taken in the order
-//! of (tree, number): see [`lock`].
+//! Locks: [`btrfs_store::rank`]; for those of several inodes see [`super::lock`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use btrfs_format::items::{InodeItem, Timespec};
 use btrfs_format::{Generation, Key, KeyType, ObjectId};
+use cowshed_runtime::lock::{self, Mutex, RwLock};
 use cowshed_vfs::{Attr, FileKind, PERM_MASK, Timestamp};
-use parking_lot::{Mutex, RwLock};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -23,6 +19,7 @@ use super::unasked::Unasked;
 use super::xattrs::XattrCache;
 use crate::block::BLOCK_BYTES;
 use crate::pagecache::{DataState, FileData};
+use btrfs_store::rank::LockRank;
 use btrfs_store::tree::Tree;
 
 /// The fields of an inode item, decoded.
@@ -148,7 +145,8 @@ impl InodeState {
 pub struct Inode {
     pub tree: Arc<Tree>,
     pub ino: ObjectId,
-    /// The operation lock.
+    /// The operation lock: held for reading by reads, for writing by whatever changes names, size or
+    /// extents.
     pub lock: RwLock<()>,
     pub attr: Mutex<InodeState>,
     /// Dirty ranges and whatever else `file` keeps per inode.
@@ -196,12 +194,15 @@ impl Inode {
         Self {
             tree: subvol.tree.clone(),
             ino,
-            lock: RwLock::new(()),
-            attr: Mutex::new(InodeState {
-                disk_size: attr.size,
-                times_set: None,
-                attr,
-            }),
+            lock: RwLock::new(LockRank::InodeOp, ()),
+            attr: Mutex::new(
+                LockRank::Attr,
+                InodeState {
+                    disk_size: attr.size,
+                    times_set: None,
+                    attr,
+                },
+            ),
             data: FileData::default(),
             dir: DirData::default(),
             refs: InodeRefs::default(),
@@ -210,6 +211,11 @@ impl Inode {
             unasked: Unasked::default(),
             kind,
         }
+    }
+
+    /// Its place among inodes of which locks of one rank are held together: (tree, number).
+    pub(crate) fn lock_key(&self) -> lock::Key {
+        (self.tree.id().0, self.ino.0)
     }
 
     pub fn kind(&self) -> FileKind {

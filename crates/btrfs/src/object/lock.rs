@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::{MutexGuard, RwLockWriteGuard};
+use cowshed_runtime::lock::{MutexGuard, RwLockWriteGuard};
 
 use super::inode::{Inode, InodeState};
 
@@ -20,7 +20,7 @@ fn ordered<'a>(inodes: &[&'a Arc<Inode>]) -> ([Option<&'a Arc<Inode>>; INODES_MA
         sorted[len] = Some(inode);
         len += 1;
     }
-    sorted[..len].sort_by_key(|inode| inode.map(|i| (i.tree.id(), i.ino)));
+    sorted[..len].sort_by_key(|inode| inode.map(|i| i.lock_key()));
     (sorted, len)
 }
 
@@ -33,7 +33,7 @@ pub struct Locked<'a> {
 pub fn write_all<'a>(inodes: &[&'a Arc<Inode>]) -> Locked<'a> {
     let (sorted, _) = ordered(inodes);
     Locked {
-        _guards: sorted.map(|inode| inode.map(|i| i.lock.write())),
+        _guards: sorted.map(|inode| inode.map(|i| i.lock.write_ordered(i.lock_key()))),
     }
 }
 
@@ -46,7 +46,7 @@ pub struct Attrs<'a> {
 pub fn attrs_all<'a>(inodes: &[&'a Arc<Inode>]) -> Attrs<'a> {
     let (sorted, _) = ordered(inodes);
     Attrs {
-        guards: sorted.map(|inode| inode.map(|i| (Arc::as_ptr(i), i.attr.lock()))),
+        guards: sorted.map(|inode| inode.map(|i| (Arc::as_ptr(i), i.attr.lock_ordered(i.lock_key())))),
     }
 }
 

@@ -8,8 +8,9 @@ use std::sync::{Arc, OnceLock};
 
 use btrfs_format::features::incompat;
 use btrfs_format::{Generation, LogicalAddr, ObjectId, TreeId};
+use btrfs_store::rank::LockRank;
 use btrfs_store::volume::Volume;
-use parking_lot::Mutex;
+use cowshed_runtime::lock::Mutex;
 
 use super::inode::Inode;
 use crate::compression::compress::Encoders;
@@ -103,12 +104,12 @@ impl Default for FileShared {
         Self {
             dirty_bytes: AtomicU64::new(0),
             dirty_bytes_max: AtomicU64::new(DIRTY_BYTES_MAX_DEFAULT),
-            dirty: Mutex::default(),
-            decompressed: Mutex::default(),
+            dirty: Mutex::new(LockRank::DirtyList, BTreeMap::new()),
+            decompressed: Mutex::new(LockRank::Decompressed, VecDeque::new()),
             decompressed_max: *DECOMPRESSED_MAX.start(),
             #[cfg(test)]
             decompressions: AtomicU64::new(0),
-            remapped: Mutex::default(),
+            remapped: Mutex::new(LockRank::Remapped, Remapped::default()),
             staged_bytes: Arc::default(),
             failures: Failures::default(),
             listener: Listener::default(),

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
+use btrfs_store::rank::LockRank;
 use btrfs_store::tree::Tree;
-use parking_lot::{Mutex, RwLock};
+use cowshed_runtime::lock::{Mutex, RwLock};
 
 use super::table::InodeTable;
 use crate::compression::compress::CompressPolicy;
@@ -27,7 +28,7 @@ pub struct Policy {
 }
 
 /// Subvolumes and inodes in memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Objects {
     pub inodes: InodeTable,
     pub(crate) subvols: RwLock<HashMap<TreeId, Arc<Subvol>>>,
@@ -35,6 +36,18 @@ pub struct Objects {
     pub(crate) rename: Mutex<()>,
     policy: RwLock<Policy>,
     read_only: AtomicBool,
+}
+
+impl Default for Objects {
+    fn default() -> Self {
+        Self {
+            inodes: InodeTable::default(),
+            subvols: RwLock::new(LockRank::Subvolumes, HashMap::new()),
+            rename: Mutex::new(LockRank::Rename, ()),
+            policy: RwLock::new(LockRank::Policy, Policy::default()),
+            read_only: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Objects {

@@ -1,8 +1,8 @@
 //! The inodes in memory: one object per (tree, number).
 //!
 //! An inode stays while anybody outside remembers it (lookups, opens) or anybody inside holds its
-//! `Arc` (dirty data does). Idle ones stay too, up to a bound. Locks: one per shard, held for
-//! moments; nothing is called under it.
+//! `Arc` (dirty data does). Idle ones stay too, up to a bound. Locks: one per shard, a leaf of
+//! [`btrfs_store::rank`].
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,11 +10,12 @@ use std::sync::atomic::Ordering;
 
 use btrfs_format::items::InodeItem;
 use btrfs_format::{Key, KeyType, ObjectId, TreeId, view};
-use parking_lot::Mutex;
+use cowshed_runtime::lock::Mutex;
 
 use super::inode::{Inode, InodeAttr};
 use super::subvol::{PLACEHOLDER_INO_BIT, Subvol};
 use crate::error::{Error, Result, StoreError};
+use btrfs_store::rank::LockRank;
 use btrfs_store::tree::AddrHash;
 
 const SHARDS: usize = 64;
@@ -43,7 +44,7 @@ pub struct InodeTable {
 impl Default for InodeTable {
     fn default() -> Self {
         Self {
-            shards: std::array::from_fn(|_| Mutex::default()),
+            shards: std::array::from_fn(|_| Mutex::new(LockRank::InodeTable, Shard::default())),
         }
     }
 }

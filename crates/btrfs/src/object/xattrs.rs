@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use btrfs_store::rank::LockRank;
+use cowshed_runtime::lock::Mutex;
 use cowshed_vfs::acl::Acl;
-use parking_lot::Mutex;
 
 pub(crate) const UNKNOWN: u8 = 0;
 pub(crate) const NONE: u8 = 1;
 pub(crate) const SOME: u8 = 2;
 
 /// What is known of an inode's attributes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct XattrCache {
     /// Goes from UNKNOWN to NONE by a reader that found none, and to SOME before a writer adds one: a reader that was
     /// overtaken by a writer does not overwrite what that said.
@@ -24,6 +25,15 @@ pub struct XattrCache {
 pub(crate) struct Lists {
     pub access: Option<Option<Arc<Acl>>>,
     pub default: Option<Option<Arc<Acl>>>,
+}
+
+impl Default for XattrCache {
+    fn default() -> Self {
+        Self {
+            known: AtomicU8::new(UNKNOWN),
+            lists: Mutex::new(LockRank::XattrLists, Lists::default()),
+        }
+    }
 }
 
 impl XattrCache {

@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use cowshed_runtime::lock::Mutex;
 use cowshed_vfs::Defrag;
-use parking_lot::Mutex;
 
 use super::ahead::Ahead;
 use super::appended::Appended;
 use super::dirty::DirtyMap;
 use super::failures::{Failures, Opened};
 use crate::block::round_down;
+use btrfs_store::rank::LockRank;
 use btrfs_store::space::DataReservation;
 
 /// Data that write-back took and whose items are not in the tree yet.
@@ -45,7 +46,7 @@ pub(crate) struct DataState {
 }
 
 /// What a file keeps in memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct FileData {
     /// Held while the file's extent items change.
     pub(crate) flush: Mutex<()>,
@@ -56,6 +57,18 @@ pub struct FileData {
     pub(crate) failures: Failures,
     /// Of the sequential reader of the file.
     pub(crate) ahead: Mutex<Ahead>,
+}
+
+impl Default for FileData {
+    fn default() -> Self {
+        Self {
+            flush: Mutex::new(LockRank::Flush, ()),
+            defragmenting: Mutex::new(LockRank::Defragment, ()),
+            state: Mutex::new(LockRank::DataState, DataState::default()),
+            failures: Failures::default(),
+            ahead: Mutex::new(LockRank::ReadAhead, Ahead::default()),
+        }
+    }
 }
 
 impl DataState {

@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 
-use parking_lot::{Condvar, Mutex};
+use btrfs_store::rank::LockRank;
+use cowshed_runtime::lock::{self, Condvar, Mutex};
 
 use crate::error::{Error, Result};
 
@@ -17,13 +18,21 @@ pub type Opened = u64;
 /// Each opening of the file gets an error once, as on all file systems of Linux: the lost data may
 /// have been written through it. A later opening gets it only if no other did.
 ///
-/// Locks: its own is held for moments, no other lock within; a caller of `take` holds none that
-/// [`Telling`] is kept under.
-#[derive(Debug, Default)]
+/// A caller of `take` holds no lock that [`Telling`] is kept under: from [`LockRank::Flush`] on.
+#[derive(Debug)]
 pub(crate) struct Failures {
     state: Mutex<State>,
     /// All front ends have been told.
     all_know: Condvar,
+}
+
+impl Default for Failures {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new(LockRank::Failures, State::default()),
+            all_know: Condvar::new(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -86,6 +95,7 @@ impl Failures {
     /// The error of a write-back that was not reported, or that failed after the first `seen` did,
     /// or of which `opened` was not told.
     pub fn take(&self, seen: u64, opened: Option<Opened>) -> Result<()> {
+        lock::may_wait_for(LockRank::Flush);
         let mut state = self.state.lock();
         let told_before = opened.map_or(state.count, |opened| state.told_each.get(&opened).copied().unwrap_or(0));
         if [seen, state.told, told_before] == [state.count; 3] {

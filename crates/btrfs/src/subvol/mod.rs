@@ -1,6 +1,4 @@
 //! Subvolumes: which there are, how names cross into them, where a mount starts.
-//!
-//! Locks: the map of open subvolumes, held for moments; nothing is called under it.
 
 pub mod number;
 

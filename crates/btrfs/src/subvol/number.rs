@@ -18,8 +18,9 @@
 use std::collections::HashMap;
 
 use btrfs_format::{Generation, ObjectId, TreeId};
+use btrfs_store::rank::LockRank;
+use cowshed_runtime::lock::Mutex;
 use cowshed_vfs::NodeId;
-use parking_lot::Mutex;
 
 use crate::object::Inode;
 use crate::object::PLACEHOLDER_INO_BIT;
@@ -88,7 +89,7 @@ impl Numbering {
             mounted,
             root_ino,
             odd_base: ODD_BIT | random << ODD_COUNTER_BITS,
-            odd: Mutex::default(),
+            odd: Mutex::new(LockRank::NodeIds, Odd::default()),
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use btrfs_format::items::InodeItem;
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId, view};
-use parking_lot::Mutex;
+use cowshed_runtime::lock::Mutex;
 use zerocopy::IntoBytes;
 
 use super::blocks::SubvolLog;

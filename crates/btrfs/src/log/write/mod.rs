@@ -10,8 +10,7 @@
 //! Guarantees: docs/design/log-tree.md#writing. After an error in a sync the logs are in no known
 //! state and are not written again in this transaction: the fsync commits, and fails if that fails.
 //!
-//! Locks, outermost first: the commit lock, the state of the logs, the gate (exclusively, while
-//! items are collected), the names. The locks of the queue and of the costs are held for moments.
+//! Locks: [`btrfs_store::rank`].
 
 mod blocks;
 mod collect;
@@ -27,7 +26,7 @@ use btrfs_format::block::ITEM_HEADER_BYTES;
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
 use cowshed_runtime::Env;
 use cowshed_runtime::group_commit::{self, Abandoned, Queue};
-use parking_lot::Mutex;
+use cowshed_runtime::lock::{self, Mutex};
 
 use blocks::LogTrees;
 use collect::{Collector, Step, Stop};
@@ -39,6 +38,7 @@ use crate::name_changes::RENAMED_MAX;
 use crate::object::{Inode, flags};
 use btrfs_store::Store;
 use btrfs_store::overlay::Edit;
+use btrfs_store::rank::LockRank;
 use btrfs_store::tree::{Edits, Tree};
 use btrfs_store::txn::CommitStats;
 
@@ -117,9 +117,9 @@ impl Log {
     pub(crate) fn new(env: Arc<dyn Env>) -> Self {
         Self {
             queue: Queue::new(env, true),
-            state: Mutex::default(),
-            costs: Mutex::default(),
-            stats: Mutex::default(),
+            state: Mutex::new(LockRank::LogState, LogTrees::default()),
+            costs: Mutex::new(LockRank::LogCosts, Costs::default()),
+            stats: Mutex::new(LockRank::LogStats, LogStats::default()),
         }
     }
 
@@ -147,12 +147,14 @@ impl Log {
     /// # Errors
     /// When neither a log nor a commit could be written: the mount is read-only then.
     pub fn sync_inode(&self, files: &Files, inode: &Inode, scope: Scope) -> Result<()> {
+        lock::may_wait_for(LockRank::Commit);
         let request = Request::of(inode, scope);
         self.queue.wait(request, &|take| round(files, self, take))
     }
 
     /// As [`Log::sync_inode`] for a caller that is told later: see [`Queue::later`].
     pub fn sync_inode_later(&self, files: &Files, inode: &Inode, scope: Scope, done: Done, will_wait: &dyn Fn()) {
+        lock::may_wait_for(LockRank::Commit);
         let request = Request::of(inode, scope);
         self.queue
             .later(request, done, will_wait, &|take| round(files, self, take));
