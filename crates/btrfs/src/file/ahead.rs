@@ -4,7 +4,7 @@
 //! work for one processor, while the others idle. Such a step takes some of the extents that follow
 //! along, and shares them with the helpers as a large read shares its own. So nothing is under way
 //! without a reader, no error is seen that no read asked for, and what is kept has the bound of all
-//! [decompressed extents](super::FileShared). Plain data is left to the device's cache.
+//! decompressed extents. Plain data is left to the device's cache.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -52,9 +52,9 @@ fn write(fs: &Fs, inode: &Arc<Inode>, at: u64, data: &[u8]) {
 }
 
 /// All changes from data to holes and back, found by seeking.
-fn borders(fs: &Fs, inode: &Arc<Inode>) -> Vec<u64> {
+fn borders(inode: &Arc<Inode>) -> Vec<u64> {
     let (mut found, mut at, mut what) = (Vec::new(), 0, SeekKind::Data);
-    while let Ok(next) = super::seek(fs.mount(), inode, at, what) {
+    while let Ok(next) = super::seek(inode, at, what) {
         found.push(next);
         if next >= inode.attr_now().size {
             break;
@@ -91,9 +91,9 @@ fn seeking_goes_over_many_leaves_and_sees_what_is_pending() {
         write(&fs, &inode, block as u64 * BLOCK, &[7; BLOCK as usize]);
         model[block] = true;
     }
-    assert_eq!(borders(&fs, &inode), borders_of(&model), "all in memory");
+    assert_eq!(borders(&inode), borders_of(&model), "all in memory");
     fs.mount().sync().unwrap();
-    assert_eq!(borders(&fs, &inode), borders_of(&model), "all in leaves");
+    assert_eq!(borders(&inode), borders_of(&model), "all in leaves");
     let mut dice = Dice::new(3);
     for round in 0..40 {
         for _ in 0..dice.below(20) {
@@ -113,7 +113,7 @@ fn seeking_goes_over_many_leaves_and_sees_what_is_pending() {
             2 => fs.mount().sync().unwrap(),
             _ => {}
         }
-        assert_eq!(borders(&fs, &inode), borders_of(&model), "round {round}");
+        assert_eq!(borders(&inode), borders_of(&model), "round {round}");
     }
     fs.mount().close().unwrap();
     drop(device);

@@ -37,7 +37,7 @@ pub(super) struct Choice {
     marks: bool,
     /// What the file had before became smaller ([`DataState::packs_well`]): a sample is taken only of what does not.
     ///
-    /// [`DataState::packs_well`]: super::data::DataState::packs_well
+    /// [`DataState::packs_well`]: crate::pagecache::DataState::packs_well
     is_hopeful: bool,
 }
 

@@ -8,12 +8,11 @@ use cowshed_vfs::{Error as Outcome, SeekKind};
 
 use crate::error::Result;
 use crate::extent::scan;
-use crate::files::Files;
 use crate::object::Inode;
 
 /// The first data or hole at or after an offset; the end of the file is a hole. `NoSuchDevice` at or after the end, or
 /// where no data follows.
-pub fn seek(_engine: &Files, inode: &Arc<Inode>, offset: u64, what: SeekKind) -> Result<u64> {
+pub fn seek(inode: &Arc<Inode>, offset: u64, what: SeekKind) -> Result<u64> {
     let _op = inode.lock.read();
     let size = inode.attr.lock().attr.size;
     if offset >= size {

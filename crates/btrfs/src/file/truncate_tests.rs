@@ -50,9 +50,7 @@ fn step(mount: &Mount, inode: &Arc<Inode>, dice: &mut Dice, size_max: u64) -> cr
         12 => mount.commit(),
         13 => {
             inode.vfs_attr();
-            super::seek(mount, inode, at, cowshed_vfs::SeekKind::Hole)
-                .map(drop)
-                .or(Ok(()))
+            super::seek(inode, at, cowshed_vfs::SeekKind::Hole).map(drop).or(Ok(()))
         }
         _ => super::write_back(mount, inode),
     }

@@ -607,7 +607,7 @@ impl FileSystem for Fs {
     }
 
     fn lseek(&self, _ctx: &Context, node: NodeId, _handle: Handle, offset: u64, what: SeekKind) -> VfsResult<u64> {
-        let run = || file::seek(&self.mount, &self.file(node)?, offset, what);
+        let run = || file::seek(&self.file(node)?, offset, what);
         run().map_err(|e| errno("lseek", e))
     }
 

@@ -78,7 +78,7 @@ pub struct FileShared {
     dirty_bytes: AtomicU64,
     dirty_bytes_max: AtomicU64,
     dirty: Mutex<BTreeMap<InodeId, Arc<Inode>>>,
-    /// Extents of which a part was read, and those read [ahead](super::ahead): a reader that goes
+    /// Extents of which a part was read, and those read ahead: a reader that goes
     /// on finds the rest. Those used last are at the end.
     decompressed: Mutex<VecDeque<(ExtentId, Arc<Vec<u8>>)>>,
     /// As many files can be read in small steps by turns without an extent being decompressed
@@ -87,7 +87,7 @@ pub struct FileShared {
     /// How often an extent was read and decompressed.
     #[cfg(test)]
     pub(crate) decompressions: AtomicU64,
-    /// What [`super::sharing`] knows before the extent tree does.
+    /// What write-back and clones know of shared extents before the extent tree does.
     pub(crate) remapped: Mutex<Remapped>,
     /// Bytes that all open atomic groups hold.
     staged_bytes: Arc<AtomicU64>,
@@ -132,7 +132,7 @@ impl FileShared {
             .get_or_init(|| volume.superblock().incompat_flags.get() & incompat::NO_HOLES != 0)
     }
 
-    /// Of an files that may use so much memory for changes.
+    /// For files that may use so much memory for changes.
     pub fn with_memory(bytes_max: u64) -> Self {
         let extents = bytes_max / DECOMPRESSED_SHARES / COMPRESSED_EXTENT_BYTES_MAX as u64;
         let shared = Self {

@@ -92,7 +92,7 @@ impl InodeTable {
 
     /// Adds an inode that is about to be seen: before the batch that makes it is applied, lest a
     /// lookup finds its name, loads its item and has another object for it. As with a loaded one,
-    /// the caller makes an entry of it or settles it ([`super::delete::settle`]); else it stays for
+    /// the caller makes an entry of it or settles it (`reclaim::settle`); else it stays for
     /// good.
     pub fn insert_new(&self, inode: Arc<Inode>) {
         let id = id_of(&inode);

@@ -1,6 +1,6 @@
 //! Replay of the log at mount: what fsync promised becomes part of the trees again.
 //!
-//! Runs while the files is being opened, before anybody else sees it: edits go into the overlays
+//! Runs while the volume is being opened, before any other operation: edits go into the overlays
 //! step by step, and when one step fails, the opening fails and nothing of it was ever anywhere but
 //! in memory. A writable mount then commits, which forgets the log; a read-only one keeps the
 //! overlays and writes nothing. Takes no locks of its own.
@@ -40,7 +40,7 @@ use btrfs_store::txn::Batch;
 /// Puts everything that the volume's log holds into the overlays. False where there is no log.
 ///
 /// # Errors
-/// [`Error::LogReplay`]; the files must then be dropped: its overlays may hold half of the log.
+/// [`Error::LogReplay`]; the files must then be dropped: their overlays may hold half of the log.
 pub(crate) fn replay(files: &Files) -> Result<bool> {
     let Some(root) = root_of(&files.store().volume().superblock()) else {
         return Ok(false);

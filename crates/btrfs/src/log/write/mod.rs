@@ -187,11 +187,11 @@ fn sync_all(files: &Files, log: &Log, requests: &[Request], commits: &mut Commit
     };
     tracing::debug!(%why, "fsync commits");
     log.stats.lock().commits += 1;
-    commit_instead(files, log, requests, commits)
+    commit_instead(files, requests, commits)
 }
 
 /// Commits where a log would have been written: see [`crate::name_changes`].
-fn commit_instead(files: &Files, _log: &Log, requests: &[Request], commits: &mut CommitStats) -> Result<()> {
+fn commit_instead(files: &Files, requests: &[Request], commits: &mut CommitStats) -> Result<()> {
     for request in requests {
         let tree = &request.tree;
         let objects = tree.tracked_objects(RENAMED_MAX).into_iter();
