@@ -114,6 +114,8 @@ ranks! {
         Defragment,
         /// `Inode::lock`, by (tree, number): outside of what a reservation for the next step takes.
         InodeOp,
+        /// `Space::turns`: an operation that finds too little space has others write back and commit.
+        SpaceTurn,
         /// `Txn::commit_lock`: a commit or a log takes all that is below, and waits for no operation.
         Commit,
         /// `Log::state`: taken by the thread that commits or writes the log, before it collects.

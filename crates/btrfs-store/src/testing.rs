@@ -99,6 +99,10 @@ impl Engine {
 }
 
 impl Flusher for Engine {
+    fn count_leaves(&self) -> Result<()> {
+        self.store.count_leaves();
+        Ok(())
+    }
     fn write_back_data(&self) -> Result<()> {
         Ok(())
     }

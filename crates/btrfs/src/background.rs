@@ -8,6 +8,7 @@ use cowshed_runtime::{Inbox, Wake};
 
 use crate::file;
 use crate::files::Files;
+use crate::pressure;
 use crate::requests::Wants;
 
 /// Between two steps of dropping a subvolume: what an fsync meets is rarely a step.
@@ -31,12 +32,16 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
     let mut due = now().saturating_add(interval);
     let mut drop_due = None;
     loop {
-        let wants = match inbox.wait(Some(drop_due.unwrap_or(due).min(due)), Wants::take) {
+        let mut wants = match inbox.wait(Some(drop_due.unwrap_or(due).min(due)), Wants::take) {
             Wake::Ready(wants) => wants,
             Wake::Due => Wants::default(),
             Wake::Stop => return,
         };
-        drop(wants.garbage);
+        drop(std::mem::take(&mut wants.garbage));
+        if wants.room {
+            let Some(files) = files.upgrade() else { return };
+            wants.commit |= pressure::needs_commit(files.store());
+        }
         if wants.drop && drop_due.is_none() {
             drop_due = Some(now().saturating_add(DROP_PAUSE));
         }

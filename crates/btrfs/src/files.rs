@@ -128,13 +128,17 @@ impl Files {
     }
 
     /// Sets metadata aside for an operation, or its next step. The caller holds no lock from
-    /// [`LockRank::Commit`](btrfs_store::rank::LockRank::Commit) on.
+    /// [`LockRank::SpaceTurn`](btrfs_store::rank::LockRank::SpaceTurn) on.
     ///
     /// Waits where the memory for pending items is used up, and where space is short: see
     /// `pressure`.
     pub fn reserve(&self, budget: Budget) -> Result<MetaReservation> {
         self.limit_memory()?;
-        Ok(self.store.space().reserve_meta(budget)?)
+        let reserved = self.store.space().reserve_meta(budget)?;
+        if self.store.space().is_half_pending() {
+            self.background.wake_for_room();
+        }
+        Ok(reserved)
     }
 
     /// As [`Files::reserve`], for write-back: where space is short, nothing is written back for it.

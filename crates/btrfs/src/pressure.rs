@@ -7,18 +7,25 @@
 //! Space. A reservation that does not fit ([`Space::reserve_meta`], [`Space::reserve_data`]) tries, in this order, and
 //! again after each step:
 //!
-//! 1. Write back dirty data: reservations for data become extents, which are smaller.
-//! 2. Commit: pinned space becomes free, pending items become blocks.
-//! 3. Retire empty block groups of other kinds, and commit.
+//! 1. Count the leaves that pending items lie in: until then each item holds a leaf of its own, and
+//!    the path to it. Left out where it cannot bring enough.
+//! 2. Write back dirty data: reservations for data become extents, which are smaller.
+//! 3. Commit: pinned space becomes free, pending items become blocks.
+//! 4. Retire empty block groups of other kinds, and commit.
+//!
+//! Those that find too little space wait in a line, so that the first one gets what it makes.
+//! Deletions, whose space lies in the global reserve, do not wait. Before it comes to that, when
+//! pending items hold half of what there is, the commit thread does steps 1 and 3 by itself.
 //!
 //! Then it fails with `NoSpace`. Write-back itself reserves metadata, and cannot wait for write-back:
-//! [`Files::reserve_for_write_back`] leaves step 1 out.
+//! [`Files::reserve_for_write_back`] leaves step 2 out.
 //!
 //! [`Space::reserve_meta`]: btrfs_store::space::Space::reserve_meta
 //! [`Space::reserve_data`]: btrfs_store::space::Space::reserve_data
 
 use std::sync::{Arc, Weak};
 
+use btrfs_store::Store;
 use btrfs_store::space::Flusher;
 
 use crate::file;
@@ -30,7 +37,20 @@ pub(crate) fn attach(files: &Arc<Files>) {
     files.store().space().set_flusher(flusher);
 }
 
+/// Pending items hold half of the metadata that there is. Counts their leaves, if that can make
+/// room; true where it takes a commit.
+pub(crate) fn needs_commit(store: &Store) -> bool {
+    if store.space().is_count_worth_it() {
+        store.count_leaves();
+    }
+    store.space().is_half_pending_now()
+}
+
 impl Flusher for Files {
+    fn count_leaves(&self) -> btrfs_store::Result<()> {
+        self.store().count_leaves();
+        Ok(())
+    }
     fn write_back_data(&self) -> btrfs_store::Result<()> {
         // Failures are kept for the fsync of their files.
         if let Err(error) = file::write_back_all(self) {

@@ -12,6 +12,8 @@ pub(crate) const GARBAGE_ITEMS_MIN: usize = 1 << 14;
 #[derive(Debug, Default)]
 pub(crate) struct Wants {
     pub commit: bool,
+    /// Pending items hold much of the metadata that there is.
+    pub room: bool,
     /// Much file data is dirty.
     pub write_back: bool,
     /// A dead subvolume is dropped in part.
@@ -22,7 +24,7 @@ pub(crate) struct Wants {
 
 impl Wants {
     pub fn take(&mut self) -> Option<Self> {
-        let is_idle = !self.commit && !self.write_back && !self.drop && self.garbage.is_empty();
+        let is_idle = !self.commit && !self.room && !self.write_back && !self.drop && self.garbage.is_empty();
         (!is_idle).then(|| std::mem::take(self))
     }
 }
@@ -40,6 +42,11 @@ impl Background {
     /// Asks for a commit soon.
     pub fn wake(&self) {
         self.0.change_if(|wants| !std::mem::replace(&mut wants.commit, true));
+    }
+
+    /// Asks for room for metadata, before an operation has to wait for it.
+    pub(crate) fn wake_for_room(&self) {
+        self.0.change_if(|wants| !std::mem::replace(&mut wants.room, true));
     }
 
     /// Asks for dirty file data to be written soon.

@@ -129,6 +129,24 @@ fn table(path: &str) -> HashMap<u32, String> {
     text.lines().filter_map(line).collect()
 }
 
+/// Three digits at most, as compsize and `ls -h` print sizes.
+pub fn size_text(bytes: u64) -> String {
+    if bytes < 1024 {
+        return format!("{bytes}B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    for unit in ["K", "M", "G", "T", "P"] {
+        if value < 10.0 {
+            return format!("{value:.1}{unit}");
+        }
+        if value < 1024.0 {
+            return format!("{value:.0}{unit}");
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.0}E")
+}
+
 /// Text, or where it is none: an object that says the bytes in hexadecimal.
 pub fn bytes_json(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
@@ -178,6 +196,12 @@ pub fn metadata_json(path: &Path, meta: &Metadata, target: Option<&Path>, xattrs
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_have_few_digits() {
+        let shown = [0, 1023, 1024, 10 << 10, (1 << 20) - 1, 4 << 20, 128 << 20, 3 << 40].map(size_text);
+        assert_eq!(shown, ["0B", "1023B", "1.0K", "10K", "1024K", "4.0M", "128M", "3.0T"]);
+    }
 
     #[test]
     fn times_are_those_of_the_calendar() {

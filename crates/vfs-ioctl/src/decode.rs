@@ -143,6 +143,10 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
                 };
                 reply(output, answer.as_bytes())
             }
+            wire::SPACE => {
+                let account = volume.space_account().map_err(unknown_where_unsupported)?;
+                reply(output, wire::SpacePage::from(&account).as_bytes())
+            }
             wire::SYNC => volume.syncfs(ctx, node).map(|()| IoctlReply::default()),
             _ => Err(Error::NotIoctl),
         }

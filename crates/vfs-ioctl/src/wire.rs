@@ -5,7 +5,7 @@
 
 use std::mem::{offset_of, size_of};
 
-use cowshed_vfs::{MapExtent, MapKind};
+use cowshed_vfs::{MapExtent, MapKind, SpaceAccount};
 use zerocopy::little_endian::{I32, I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -25,6 +25,8 @@ pub const LEND: u32 = number(READ, 1, size_of::<Token>());
 pub const REMAP: u32 = number(READ | WRITE, 2, size_of::<Remap>());
 /// Extents of the file: [`MapPage`].
 pub const MAP: u32 = number(READ | WRITE, 3, size_of::<MapPage>());
+/// The account of the volume's space: fills a [`SpacePage`].
+pub const SPACE: u32 = number(READ, 4, size_of::<SpacePage>());
 /// `BTRFS_IOC_DEFRAG_RANGE` of `<linux/btrfs.h>`: [`DefragRange`].
 pub const DEFRAG_RANGE: u32 = WRITE | (size_of::<DefragRange>() as u32) << 16 | 0x9410;
 
@@ -102,6 +104,126 @@ pub struct Remap {
     pub pad: U32,
 }
 const _: () = assert!(size_of::<Remap>() == 104 && offset_of!(Remap, done_bytes) == 88);
+
+/// A name: UTF-8, the rest zeros.
+pub type Name = [u8; 16];
+
+/// One [`cowshed_vfs::PoolAccount`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct PoolEntry {
+    /// No pool where it is empty.
+    pub name: Name,
+    /// See [`cowshed_vfs::PoolAccount::total_bytes`].
+    pub total_bytes: U64,
+    /// See [`cowshed_vfs::PoolAccount::free_bytes`].
+    pub free_bytes: U64,
+    /// See [`cowshed_vfs::PoolAccount::pinned_bytes`].
+    pub pinned_bytes: U64,
+    /// See [`cowshed_vfs::PoolAccount::addable_bytes`].
+    pub addable_bytes: U64,
+}
+
+/// One [`cowshed_vfs::PurposeAccount`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct PurposeEntry {
+    /// No purpose where it is empty.
+    pub name: Name,
+    /// See [`cowshed_vfs::PurposeAccount::held_bytes`].
+    pub held_bytes: U64,
+    /// See [`cowshed_vfs::PurposeAccount::peak_bytes`].
+    pub peak_bytes: U64,
+    /// See [`cowshed_vfs::PurposeAccount::granted`].
+    pub granted: U64,
+    /// See [`cowshed_vfs::PurposeAccount::refused`].
+    pub refused: U64,
+    /// See [`cowshed_vfs::PurposeAccount::items`].
+    pub items: I64,
+    /// See [`cowshed_vfs::PurposeAccount::bytes`].
+    pub bytes: I64,
+}
+
+/// Pools in a [`SpacePage`].
+pub const POOLS_MAX: usize = 4;
+/// Purposes in a [`SpacePage`].
+pub const PURPOSES_MAX: usize = 16;
+
+/// Argument of [`SPACE`]; see [`cowshed_vfs::SpaceAccount`] and [`cowshed_vfs::PendingAccount`] for the fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SpacePage {
+    /// Size of a metadata block.
+    pub block_bytes: U64,
+    /// Promised to data.
+    pub data_reserved_bytes: U64,
+    /// Promised to operations.
+    pub metadata_reserved_bytes: U64,
+    /// Kept for deletions.
+    pub deletion_reserve_bytes: U64,
+    /// Items that wait for the next commit.
+    pub pending_items: U64,
+    /// Their bytes.
+    pub pending_bytes: U64,
+    /// Items whose leaves were counted.
+    pub pending_counted_items: U64,
+    /// Metadata held for them.
+    pub pending_held_bytes: U64,
+    /// Metadata that would be held for them at a leaf each.
+    pub pending_held_by_items_bytes: U64,
+    /// Types of allocation.
+    pub pools: [PoolEntry; POOLS_MAX],
+    /// Purposes of reservations.
+    pub purposes: [PurposeEntry; PURPOSES_MAX],
+}
+const _: () = assert!(size_of::<SpacePage>() == 72 + POOLS_MAX * 48 + PURPOSES_MAX * 64);
+
+/// A name as it is sent: cut at 16 bytes.
+pub fn name(text: &str) -> Name {
+    let mut name = Name::default();
+    let len = text.len().min(name.len());
+    name[..len].copy_from_slice(&text.as_bytes()[..len]);
+    name
+}
+
+impl From<&SpaceAccount> for SpacePage {
+    fn from(account: &SpaceAccount) -> Self {
+        let pending = &account.pending;
+        let mut page = SpacePage {
+            block_bytes: account.block_bytes.into(),
+            data_reserved_bytes: account.data_reserved_bytes.into(),
+            metadata_reserved_bytes: account.metadata_reserved_bytes.into(),
+            deletion_reserve_bytes: account.deletion_reserve_bytes.into(),
+            pending_items: pending.items.into(),
+            pending_bytes: pending.bytes.into(),
+            pending_counted_items: pending.counted_items.into(),
+            pending_held_bytes: pending.held_bytes.into(),
+            pending_held_by_items_bytes: pending.held_by_items_bytes.into(),
+            ..SpacePage::default()
+        };
+        for (entry, pool) in page.pools.iter_mut().zip(&account.pools) {
+            *entry = PoolEntry {
+                name: name(pool.name),
+                total_bytes: pool.total_bytes.into(),
+                free_bytes: pool.free_bytes.into(),
+                pinned_bytes: pool.pinned_bytes.into(),
+                addable_bytes: pool.addable_bytes.into(),
+            };
+        }
+        for (entry, purpose) in page.purposes.iter_mut().zip(&account.purposes) {
+            *entry = PurposeEntry {
+                name: name(purpose.name),
+                held_bytes: purpose.held_bytes.into(),
+                peak_bytes: purpose.peak_bytes.into(),
+                granted: purpose.granted.into(),
+                refused: purpose.refused.into(),
+                items: purpose.items.into(),
+                bytes: purpose.bytes.into(),
+            };
+        }
+        page
+    }
+}
 
 /// Kinds of a [`MapEntry`].
 pub mod kind {

@@ -13,6 +13,7 @@
 //! * [`Caches`]: what a file system tells a front end that remembers.
 //! * [`memfs`]: a small file system in memory, for tests of front ends and for measuring what a transport costs.
 
+mod account;
 pub mod acl;
 mod caches;
 mod compression;
@@ -26,6 +27,7 @@ pub mod types;
 mod volume;
 pub mod xattr;
 
+pub use account::{PendingAccount, PoolAccount, PurposeAccount, SpaceAccount};
 pub use caches::Caches;
 pub use compression::{Algorithm, Compression, UnknownCompression};
 pub use cred::{Context, Credentials, Groups};

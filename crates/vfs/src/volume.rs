@@ -8,7 +8,10 @@ use std::fmt;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use crate::{Access, Caches, Compression, Context, Error, FileSystem, Handle, NodeId, Result, Timestamp, WriteFlags};
+use crate::{
+    Access, Caches, Compression, Context, Error, FileSystem, Handle, NodeId, Result, SpaceAccount, Timestamp,
+    WriteFlags,
+};
 
 /// A failure of the volume as a whole: it could not be opened, committed or closed.
 ///
@@ -332,6 +335,12 @@ pub trait Volume: FileSystem + fmt::Debug {
     /// `ReadOnly`.
     fn trim(&self, ctx: &Context, range: TrimRange) -> Result<u64> {
         let _ = (ctx, range);
+        Err(Error::NotSupported)
+    }
+
+    /// What space there is, what is promised, and to whom. Errors: `NotSupported` where the format
+    /// keeps no such account.
+    fn space_account(&self) -> Result<SpaceAccount> {
         Err(Error::NotSupported)
     }
 

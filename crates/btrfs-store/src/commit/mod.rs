@@ -25,6 +25,7 @@ use crate::refs::run::{ExtentFormat, Outcome, load_record, run_head};
 use crate::refs::{RefName, RefQueue};
 use crate::space::BlockKind;
 use crate::store::{CommitHooks, Store};
+use crate::tree::Opened;
 use crate::tree::{Edits, FullLeaves, MergeHost, Merger, Tree};
 use crate::txn::CommitStats;
 
@@ -64,6 +65,27 @@ impl Store {
 
     pub fn commit_stats(&self) -> CommitStats {
         *self.txn().hold_commits()
+    }
+
+    /// Counts the leaves under which pending items lie, instead of one for each item, for
+    /// reservations that find too little space. A tree that cannot be counted (it is too large, or
+    /// a node cannot be read) keeps a leaf for each of its items.
+    ///
+    /// Waits for the commit that is under way; the caller holds no lock from
+    /// [`crate::rank::LockRank::Commit`] on.
+    pub fn count_leaves(&self) {
+        /// Of one tree: a few milliseconds, in which no operation goes on.
+        const BLOCKS_MAX: u64 = 32_768;
+        let _commits = self.txn().hold_commits();
+        let _gate = self.txn().exclude();
+        let mut opened = Opened::default();
+        for tree in self.forest().open_trees() {
+            match tree.opened_blocks(BLOCKS_MAX) {
+                Ok(counted) => opened += counted.unwrap_or_default(),
+                Err(error) => tracing::debug!(%error, tree = %tree.id(), "its leaves are not counted"),
+            }
+        }
+        self.space().set_opened(opened);
     }
 
     fn commit_locked(&self, stats: &mut CommitStats) -> Result<()> {

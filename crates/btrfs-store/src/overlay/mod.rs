@@ -18,6 +18,21 @@ pub type Edit = Option<ItemBytes>;
 /// Bytes of memory that an entry takes beside its item's bytes: key, map slot and allocation, rounded up.
 pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 96;
 
+/// By how much an overlay grew. An edit of a key that is pending already adds no item, and may
+/// take bytes away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Growth {
+    pub items: i64,
+    pub bytes: i64,
+}
+
+impl std::ops::AddAssign for Growth {
+    fn add_assign(&mut self, other: Self) {
+        self.items += other.items;
+        self.bytes += other.bytes;
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Overlay {
     map: BTreeMap<Key, Edit>,

@@ -14,6 +14,7 @@ use super::group::Group;
 use super::ledger::{DataReservation, MetaReservation, Pool, Short};
 use super::placement::{Device, Placement};
 use super::profile::superblock_ranges;
+use super::turns::Turns;
 use super::{BlockKind, Budget, DATA_EXTENT_BYTES_MAX, Flusher, Space, range_of};
 use crate::error::{Error, Result};
 use crate::rank::LockRank;
@@ -34,6 +35,8 @@ const METADATA_RESERVE_SHARES: u64 = 2;
 /// Steps of making space, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flush {
+    /// Leaves are counted rather than items.
+    Count,
     WriteBack,
     Commit,
     /// Empty groups of other kinds go. After the commit, which may have emptied them.
@@ -41,7 +44,22 @@ enum Flush {
 }
 
 impl Flush {
-    const ALL: [Self; 3] = [Self::WriteBack, Self::Commit, Self::Retire];
+    const ALL: [Self; 4] = [Self::Count, Self::WriteBack, Self::Commit, Self::Retire];
+    /// For write-back, which cannot wait for itself.
+    const OF_WRITE_BACK: [Self; 3] = [Self::Count, Self::Commit, Self::Retire];
+}
+
+/// A reservation that is wanted.
+struct Want<'a, A, C> {
+    pool: Pool,
+    /// The outermost lock that making space takes.
+    waits_for: LockRank,
+    /// The line to wait in; `None`: it is tried at any time.
+    turns: Option<&'a Turns>,
+    /// What is done for it, in this order.
+    steps: &'a [Flush],
+    attempt: A,
+    is_count_worth_it: C,
 }
 
 /// A reservation for a deletion is tried so many times.
@@ -49,60 +67,99 @@ const RELEASE_TRIES_MAX: u32 = 100;
 
 impl Space {
     /// Sets metadata aside; waits for flushing where space is short; ENOSPC when nothing helps. The
-    /// caller holds no lock from [`LockRank::Commit`] on.
+    /// caller holds no lock from [`LockRank::SpaceTurn`] on.
     pub fn reserve_meta(&self, budget: Budget) -> Result<MetaReservation> {
-        self.reserve_meta_by(budget, &Flush::ALL)
+        // What deletions need lies in the global reserve: they wait for no one.
+        let turns = (!budget.is_release).then_some(&self.turns);
+        self.reserve_meta_by(budget, LockRank::SpaceTurn, turns, &Flush::ALL)
     }
 
-    /// As [`Space::reserve_meta`], for write-back of data: it cannot wait for write-back.
+    /// As [`Space::reserve_meta`], for write-back of data: it cannot wait for write-back, nor in a
+    /// line whose first may wait for it. The caller may hold [`LockRank::SpaceTurn`].
     pub fn reserve_meta_for_data(&self, budget: Budget) -> Result<MetaReservation> {
-        self.reserve_meta_by(budget, &Flush::ALL[1..])
+        self.reserve_meta_by(budget, LockRank::Commit, None, &Flush::OF_WRITE_BACK)
     }
 
-    fn reserve_meta_by(&self, budget: Budget, steps: &[Flush]) -> Result<MetaReservation> {
-        let attempt = || self.ledger.try_reserve_meta(budget.blocks.into(), budget.is_release);
-        let reserve = || self.reserve(self.ledger.meta_pool(), steps, attempt);
-        if !budget.is_release {
-            return reserve();
-        }
+    fn reserve_meta_by(
+        &self,
+        budget: Budget,
+        waits_for: LockRank,
+        turns: Option<&Turns>,
+        steps: &[Flush],
+    ) -> Result<MetaReservation> {
+        let (blocks, is_release) = (budget.blocks.into(), budget.is_release);
+        let want = Want {
+            pool: self.ledger.meta_pool(),
+            waits_for,
+            turns,
+            steps,
+            attempt: || self.ledger.try_reserve_meta(budget.purpose, blocks, is_release),
+            is_count_worth_it: || self.ledger.is_count_worth_it(blocks, is_release),
+        };
+        let reserved = match is_release {
+            true => self.reserve_for_release(&want),
+            false => self.reserve(&want),
+        };
+        reserved.inspect_err(|error| {
+            if matches!(error, Error::NoSpace) {
+                self.ledger.note_failed(budget.purpose);
+                tracing::debug!(?budget, account = ?self.account(), "no space for metadata");
+            }
+        })
+    }
+
+    /// A deletion always finds room in the global reserve, once the others that use it have been
+    /// committed or have given theirs back: until then it is tried again.
+    fn reserve_for_release<A, C>(&self, want: &Want<'_, A, C>) -> Result<MetaReservation>
+    where
+        A: Fn() -> std::result::Result<MetaReservation, Short>,
+        C: Fn() -> bool,
+    {
         self.ledger.let_refused_go_first();
-        let mut reserved = reserve();
-        // A deletion always finds room in the global reserve, once the others that use it have
-        // been committed or have given theirs back: until then it is tried again.
+        let mut reserved = self.reserve(want);
         let mut waiting = None;
         for _ in 0..RELEASE_TRIES_MAX {
             if !matches!(reserved, Err(Error::NoSpace))
-                || !(self.ledger.wait_for_promises() || self.commit_would_help())
+                || !(self.ledger.wait_while_promised() || self.commit_would_help())
             {
                 break;
             }
             waiting.get_or_insert_with(|| self.ledger.note_refused());
-            reserved = reserve();
+            reserved = self.reserve(want);
         }
         reserved
     }
 
     /// Sets data bytes aside (rounded up to sectors by the caller).
     pub fn reserve_data(&self, bytes: u64) -> Result<DataReservation> {
-        self.reserve(Pool::Data, &Flush::ALL, || {
+        let blocks = bytes.div_ceil(self.nodesize_bytes);
+        self.reserve(&Want {
+            pool: Pool::Data,
+            waits_for: LockRank::SpaceTurn,
+            turns: Some(&self.turns),
+            steps: &Flush::ALL,
+            attempt: || self.try_reserve_data(bytes),
+            is_count_worth_it: || self.mixed && self.ledger.is_count_worth_it(blocks, false),
+        })
+    }
+
+    fn try_reserve_data(&self, bytes: u64) -> std::result::Result<DataReservation, Short> {
+        let reserved = self.ledger.try_reserve_data(bytes);
+        if reserved.is_ok() {
+            return reserved;
+        }
+        // No chunk is made for what will not fit all the same: the room may be wanted for metadata.
+        if !self.could_hold_data(bytes) {
+            return Err(Short);
+        }
+        let short = || self.ledger.try_reserve_data(bytes).is_err();
+        while self.make_chunk_while(Pool::Data, short) {
             let reserved = self.ledger.try_reserve_data(bytes);
             if reserved.is_ok() {
                 return reserved;
             }
-            // No chunk is made for what will not fit all the same: the room may be wanted for
-            // metadata.
-            if !self.could_hold_data(bytes) {
-                return Err(Short);
-            }
-            let short = || self.ledger.try_reserve_data(bytes).is_err();
-            while self.make_chunk_while(Pool::Data, short) {
-                let reserved = self.ledger.try_reserve_data(bytes);
-                if reserved.is_ok() {
-                    return reserved;
-                }
-            }
-            Err(Short)
-        })
+        }
+        Err(Short)
     }
 
     /// Might so many more bytes of data fit, if all that no chunk has became data?
@@ -117,23 +174,37 @@ impl Space {
         bytes <= (pool.free + pool.pinned).saturating_add(addable)
     }
 
-    fn reserve<T>(
-        &self,
-        pool: Pool,
-        steps: &[Flush],
-        attempt: impl Fn() -> std::result::Result<T, Short>,
-    ) -> Result<T> {
+    fn reserve<T, A, C>(&self, want: &Want<'_, A, C>) -> Result<T>
+    where
+        A: Fn() -> std::result::Result<T, Short>,
+        C: Fn() -> bool,
+    {
         // Also where there is space: a flush commits.
-        lock::may_wait_for(LockRank::Commit);
+        lock::may_wait_for(want.waits_for);
         if self.failed.load(Ordering::Acquire) || self.volume.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        if let Ok(done) = attempt() {
+        if want.turns.is_none_or(Turns::is_free)
+            && let Ok(done) = (want.attempt)()
+        {
             return Ok(done);
         }
-        for step in steps {
-            self.flush(*step, pool)?;
-            if let Ok(done) = attempt() {
+        let _turn = want.turns.map(Turns::wait);
+        if let Ok(done) = (want.attempt)() {
+            return Ok(done);
+        }
+        for step in want.steps {
+            if *step == Flush::Count && !(want.is_count_worth_it)() {
+                continue;
+            }
+            self.flush(*step, want.pool)?;
+            if let Ok(done) = (want.attempt)() {
+                return Ok(done);
+            }
+        }
+        // Nothing new is promised meanwhile, so what was promised to operations comes back.
+        while want.turns.is_some() && self.ledger.wait_for_promises() {
+            if let Ok(done) = (want.attempt)() {
                 return Ok(done);
             }
         }
@@ -146,6 +217,7 @@ impl Space {
             return Ok(());
         };
         match step {
+            Flush::Count => flusher.count_leaves(),
             Flush::WriteBack if self.ledger.reserved().0 > 0 => flusher.write_back_data(),
             Flush::Commit if self.commit_would_help() => flusher.commit(),
             Flush::Retire if self.want_retired_for(pool) => flusher.commit(),

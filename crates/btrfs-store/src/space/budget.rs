@@ -1,8 +1,57 @@
 //! Metadata budgets of operations.
 
+/// What a reservation of metadata is for: a line of the account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Create,
+    Unlink,
+    Rename,
+    SetAttr,
+    Xattr,
+    WriteExtent,
+    Truncate,
+    WriteBack,
+    MoveExtents,
+    /// The removal of empty block groups, and whatever has no line of its own.
+    Other,
+}
+
+impl Purpose {
+    /// All purposes, in their order.
+    pub const ALL: [Self; 10] = [
+        Self::Create,
+        Self::Unlink,
+        Self::Rename,
+        Self::SetAttr,
+        Self::Xattr,
+        Self::WriteExtent,
+        Self::Truncate,
+        Self::WriteBack,
+        Self::MoveExtents,
+        Self::Other,
+    ];
+
+    /// As the account shows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Unlink => "unlink",
+            Self::Rename => "rename",
+            Self::SetAttr => "attributes",
+            Self::Xattr => "xattr",
+            Self::WriteExtent => "write",
+            Self::Truncate => "truncate",
+            Self::WriteBack => "write-back",
+            Self::MoveExtents => "move extents",
+            Self::Other => "other",
+        }
+    }
+}
+
 /// Metadata budgets of operations, in leaves that they may touch; the arithmetic is in each comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
+    pub purpose: Purpose,
     pub blocks: u32,
     /// May dip into the global reserve: deletion must always be possible.
     pub is_release: bool,
@@ -11,35 +60,42 @@ pub struct Budget {
 impl Budget {
     /// Two directory items in the parent, inode and reference of the child, inode of the parent, xattrs and ACL.
     pub const CREATE: Self = Self {
+        purpose: Purpose::Create,
         blocks: 6,
         is_release: false,
     };
     /// As CREATE, without new items to speak of.
     pub const UNLINK: Self = Self {
+        purpose: Purpose::Unlink,
         blocks: 6,
         is_release: true,
     };
     /// Two unlinks and two creates.
     pub const RENAME: Self = Self {
+        purpose: Purpose::Rename,
         blocks: 14,
         is_release: false,
     };
     /// One inode item.
     pub const SETATTR: Self = Self {
+        purpose: Purpose::SetAttr,
         blocks: 2,
         is_release: false,
     };
     pub const XATTR: Self = Self {
+        purpose: Purpose::Xattr,
         blocks: 3,
         is_release: false,
     };
     /// File extent items, checksums and the inode for one extent.
     pub const WRITE_EXTENT: Self = Self {
+        purpose: Purpose::WriteExtent,
         blocks: 4,
         is_release: false,
     };
     /// Removing file extents: items, checksums, extent items.
     pub const TRUNCATE: Self = Self {
+        purpose: Purpose::Truncate,
         blocks: 6,
         is_release: true,
     };
@@ -55,6 +111,7 @@ impl Budget {
         let items_bytes = csum_bytes + bytes / (128 << 10) * 78;
         let leaves = items_bytes / (nodesize_bytes / 2) + groups as u64 * LEAVES_OF_GROUP;
         Self {
+            purpose: Purpose::WriteBack,
             blocks: u32::try_from(leaves).unwrap_or(u32::MAX),
             is_release: true,
         }
@@ -66,6 +123,7 @@ impl Budget {
     pub fn moved_extents(extents: u64, nodesize_bytes: u64) -> Self {
         let leaves = extents.saturating_mul(2 * (25 + 53)).div_ceil(nodesize_bytes / 2);
         Self {
+            purpose: Purpose::MoveExtents,
             blocks: u32::try_from(leaves.saturating_mul(2) + 12).unwrap_or(u32::MAX),
             is_release: false,
         }

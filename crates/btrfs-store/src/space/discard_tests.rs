@@ -164,6 +164,7 @@ fn retired(is_discarding: bool) -> u64 {
             });
         }
         let budget = Budget {
+            purpose: Purpose::Other,
             blocks: 64,
             is_release: false,
         };
@@ -210,6 +211,7 @@ fn room_of_chunks_that_went_is_discarded_after_the_commit_without_them() {
     let before = chunks(space);
     log.take();
     let budget = Budget {
+        purpose: Purpose::Other,
         blocks: 64,
         is_release: false,
     };

@@ -4,15 +4,22 @@
 //! One mutex over plain numbers, held for nanoseconds. docs/design/space.md has the arithmetic.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cowshed_runtime::lock::Mutex;
 
-use crate::overlay::ENTRY_OVERHEAD_BYTES;
+use super::account::{Account, PoolBytes, PurposeCounts};
+use super::budget::Purpose;
+use super::pending::{Blocks, Pending, PendingCounts};
+use crate::overlay::{ENTRY_OVERHEAD_BYTES, Growth};
 use crate::rank::LockRank;
+use crate::tree::Opened;
 
 /// A thread lets others run so many times at most before it tries again: some hundred microseconds.
 const YIELDS_MAX: u32 = 1000;
+
+/// Pending items below which no commit is wished for: it would bring little.
+const PENDING_ITEMS_MIN: u64 = 1024;
 
 /// What a block group is for. Mixed groups are all in `Data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,18 +29,6 @@ pub(super) enum Pool {
     System,
 }
 pub(super) const POOLS: [Pool; 3] = [Pool::Data, Pool::Metadata, Pool::System];
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct PoolBytes {
-    /// What the block groups hold, without superblocks.
-    pub total: u64,
-    /// May be allocated now.
-    pub free: u64,
-    /// Free after the commit.
-    pub pinned: u64,
-    /// What new chunks could add (at least).
-    pub addable: u64,
-}
 
 #[derive(Debug, Default)]
 struct Numbers {
@@ -48,36 +43,12 @@ struct Numbers {
     tree_blocks: u64,
     /// Deletions that found no room and try again.
     refused: u32,
-}
-
-/// What is pending in front of the trees.
-#[derive(Debug, Default)]
-struct PendingCounts {
-    items: AtomicU64,
-    bytes: AtomicU64,
-    refs: AtomicU64,
-}
-
-impl PendingCounts {
-    fn add(&self, items: u64, bytes: u64, refs: u64) {
-        self.items.fetch_add(items, Ordering::AcqRel);
-        self.bytes.fetch_add(bytes, Ordering::AcqRel);
-        self.refs.fetch_add(refs, Ordering::AcqRel);
-    }
-    fn take(&self) -> (u64, u64, u64) {
-        (
-            self.items.swap(0, Ordering::AcqRel),
-            self.bytes.swap(0, Ordering::AcqRel),
-            self.refs.swap(0, Ordering::AcqRel),
-        )
-    }
-    fn get(&self) -> (u64, u64, u64) {
-        (
-            self.items.load(Ordering::Acquire),
-            self.bytes.load(Ordering::Acquire),
-            self.refs.load(Ordering::Acquire),
-        )
-    }
+    /// Of what is pending, what was counted by leaves.
+    opened: Opened,
+    /// The same of what is frozen.
+    frozen_opened: Opened,
+    /// By [`Purpose`].
+    purposes: [PurposeCounts; Purpose::ALL.len()],
 }
 
 #[derive(Debug)]
@@ -90,6 +61,8 @@ pub(super) struct Ledger {
     pending: PendingCounts,
     /// In the frozen overlays that the commit merges.
     frozen: PendingCounts,
+    /// As of the last reservation.
+    is_half_pending: AtomicBool,
 }
 
 /// A deletion that tries again.
@@ -114,6 +87,7 @@ impl Ledger {
             numbers: Mutex::new(LockRank::Ledger, Numbers::default()),
             pending: PendingCounts::default(),
             frozen: PendingCounts::default(),
+            is_half_pending: AtomicBool::new(false),
         }
     }
 
@@ -170,35 +144,105 @@ impl Ledger {
         let mut n = self.numbers.lock();
         n.data_reserved_bytes = sub(n.data_reserved_bytes, bytes);
     }
-    fn release_meta(&self, blocks: u64) {
+    fn release_meta(&self, reservation: &MetaReservation) {
         let mut n = self.numbers.lock();
-        n.meta_reserved_blocks = sub(n.meta_reserved_blocks, blocks);
+        n.meta_reserved_blocks = sub(n.meta_reserved_blocks, reservation.blocks);
+        let counts = &mut n.purposes[reservation.purpose as usize];
+        counts.held_blocks = sub(counts.held_blocks, reservation.blocks);
+        counts.growth += reservation.growth;
     }
 
-    pub fn note_pending(&self, items: u64, bytes: u64, refs: u64) {
-        self.pending.add(items, bytes, refs);
+    /// All numbers at one moment.
+    pub fn account(&self) -> Account {
+        let n = self.numbers.lock();
+        let (pending, opened) = self.pending_sum(&n, n.opened);
+        Account {
+            pools: n.pools,
+            data_reserved_bytes: n.data_reserved_bytes,
+            meta_reserved_blocks: n.meta_reserved_blocks,
+            global_reserve_bytes: n.global_reserve_bytes,
+            pending,
+            opened,
+            pending_blocks: self.blocks(&n).to_merge(pending, opened),
+            pending_blocks_by_items: self.blocks(&n).to_merge(pending, Opened::default()),
+            purposes: n.purposes,
+        }
+    }
+
+    /// A reservation for this purpose failed, whatever was flushed for it.
+    pub fn note_failed(&self, purpose: Purpose) {
+        self.numbers.lock().purposes[purpose as usize].refused += 1;
+    }
+
+    pub fn note_pending(&self, growth: Growth, refs: u64) {
+        self.pending.add(growth, refs.cast_signed());
     }
     /// What is pending moves to what is frozen, while nothing is applied. It counts twice for a
     /// moment, never not at all: a reservation that is made beside it would take the room of the
     /// commit.
     pub fn pending_frozen(&self) {
-        let (items, bytes, refs) = self.pending.get();
-        self.frozen.add(items, bytes, refs);
-        self.pending.take();
+        self.frozen.add_all(self.pending.get());
+        let mut n = self.numbers.lock();
+        n.frozen_opened = std::mem::take(&mut n.opened);
+        drop(n);
+        self.pending.clear();
     }
     pub fn pending_merged(&self) {
-        self.frozen.take();
+        self.frozen.clear();
+        self.numbers.lock().frozen_opened = Opened::default();
+    }
+
+    /// Of the items that are pending, these open so many blocks. No operation is half applied, and
+    /// no commit is under way.
+    pub fn set_opened(&self, opened: Opened) {
+        self.numbers.lock().opened = opened;
+    }
+
+    /// Might counting the leaves of what is pending make room for so many blocks? A count visits the
+    /// blocks that items lie under; it is worth it where it may find a quarter less.
+    pub fn is_count_worth_it(&self, more_blocks: u64, release: bool) -> bool {
+        const GAIN_SHARE: u64 = 4;
+        const GAIN_BLOCKS_MIN: u64 = 32;
+        let n = self.numbers.lock();
+        let pending = self.pending.get();
+        let uncounted = pending.items.saturating_sub(n.opened.items);
+        let least = Opened {
+            items: pending.items,
+            blocks: n.opened.blocks,
+        };
+        uncounted * self.blocks(&n).depth() >= GAIN_BLOCKS_MIN.max(n.opened.blocks / GAIN_SHARE)
+            && self.meta_needed_with(&n, least, more_blocks, release) <= self.meta_there(&n)
+    }
+
+    /// See [`super::Space::is_half_pending`].
+    pub fn is_half_pending(&self) -> bool {
+        self.is_half_pending.load(Ordering::Relaxed)
+    }
+    /// As [`Ledger::is_half_pending`], as of this moment.
+    pub fn is_half_pending_now(&self) -> bool {
+        let n = self.numbers.lock();
+        self.note_half_pending(&n, self.pending_blocks(&n, n.opened), self.meta_there(&n));
+        self.is_half_pending()
+    }
+    fn note_half_pending(&self, n: &Numbers, pending_blocks: u64, there_bytes: u64) {
+        let is_half = self.pending.get().items >= PENDING_ITEMS_MIN
+            && pending_blocks * self.nodesize_bytes * 2 > there_bytes.saturating_sub(n.global_reserve_bytes);
+        if is_half != self.is_half_pending() {
+            self.is_half_pending.store(is_half, Ordering::Relaxed);
+        }
     }
 
     /// Memory of what is pending for the running transaction, estimated.
     pub fn pending_memory_bytes(&self) -> u64 {
-        let (items, bytes, _) = self.pending.get();
-        items * ENTRY_OVERHEAD_BYTES as u64 + bytes
+        let pending = self.pending.get();
+        pending.items * ENTRY_OVERHEAD_BYTES as u64 + pending.bytes
     }
 
     /// True where anything is pending in front of the trees.
     pub fn has_pending(&self) -> bool {
-        self.pending.get() != (0, 0, 0) || self.frozen.get() != (0, 0, 0)
+        [&self.pending, &self.frozen]
+            .iter()
+            .any(|c| c.get() != Pending::default())
     }
 
     #[cfg(test)]
@@ -207,20 +251,51 @@ impl Ledger {
     }
     #[cfg(test)]
     pub fn estimate_blocks(&self) -> u64 {
-        self.pending_blocks(&self.numbers.lock())
+        let n = self.numbers.lock();
+        self.pending_blocks(&n, n.opened)
     }
 
     /// Tree blocks that merging everything pending writes at most, without what the global reserve
-    /// covers.
-    fn pending_blocks(&self, n: &Numbers) -> u64 {
+    /// covers. `opened`: of what is not frozen.
+    fn pending_blocks(&self, n: &Numbers, opened: Opened) -> u64 {
+        let (pending, opened) = self.pending_sum(n, opened);
+        self.blocks(n).to_merge(pending, opened)
+    }
+    fn pending_sum(&self, n: &Numbers, mut opened: Opened) -> (Pending, Opened) {
         let (a, b) = (self.pending.get(), self.frozen.get());
-        pending_blocks(self.nodesize_bytes, n.tree_blocks, a.0 + b.0, a.1 + b.1, a.2 + b.2)
+        let sum = Pending {
+            items: a.items + b.items,
+            bytes: a.bytes + b.bytes,
+            refs: a.refs + b.refs,
+        };
+        opened += n.frozen_opened;
+        (sum, opened)
+    }
+
+    fn blocks(&self, n: &Numbers) -> Blocks {
+        Blocks {
+            nodesize_bytes: self.nodesize_bytes,
+            in_use: n.tree_blocks,
+        }
+    }
+
+    /// Bytes that metadata has, or could have with new chunks, beside promised data.
+    fn meta_there(&self, n: &Numbers) -> u64 {
+        let pool = n.pools[self.meta_pool() as usize];
+        let data = if self.mixed { n.data_reserved_bytes } else { 0 };
+        (pool.free + pool.addable).saturating_sub(data)
     }
 
     /// Metadata bytes that must stay available.
     fn meta_needed_bytes(&self, n: &Numbers, more_blocks: u64, release: bool) -> u64 {
+        self.meta_needed_with(n, n.opened, more_blocks, release)
+    }
+    fn meta_needed_with(&self, n: &Numbers, opened: Opened, more_blocks: u64, release: bool) -> u64 {
+        self.meta_needed_for(n, more_blocks + self.pending_blocks(n, opened), release)
+    }
+    fn meta_needed_for(&self, n: &Numbers, blocks: u64, release: bool) -> u64 {
         let reserve = if release { 0 } else { n.global_reserve_bytes };
-        (n.meta_reserved_blocks + more_blocks + self.pending_blocks(n)) * self.nodesize_bytes + reserve
+        (n.meta_reserved_blocks + blocks) * self.nodesize_bytes + reserve
     }
 
     /// True where metadata would still be had if new chunks could add no more than this.
@@ -258,17 +333,28 @@ impl Ledger {
     }
 
     /// Promises tree blocks. What new chunks could add counts.
-    pub fn try_reserve_meta(self: &Arc<Self>, blocks: u64, release: bool) -> Result<MetaReservation, Short> {
+    pub fn try_reserve_meta(
+        self: &Arc<Self>,
+        purpose: Purpose,
+        blocks: u64,
+        release: bool,
+    ) -> Result<MetaReservation, Short> {
         let mut n = self.numbers.lock();
-        let pool = n.pools[self.meta_pool() as usize];
-        let data = if self.mixed { n.data_reserved_bytes } else { 0 };
-        if self.meta_needed_bytes(&n, blocks, release) + data > pool.free + pool.addable {
+        let (pending_blocks, there) = (self.pending_blocks(&n, n.opened), self.meta_there(&n));
+        self.note_half_pending(&n, pending_blocks, there);
+        if self.meta_needed_for(&n, pending_blocks + blocks, release) > there {
             return Err(Short);
         }
         n.meta_reserved_blocks += blocks;
+        let counts = &mut n.purposes[purpose as usize];
+        counts.held_blocks += blocks;
+        counts.peak_blocks = counts.peak_blocks.max(counts.held_blocks);
+        counts.granted += 1;
         Ok(MetaReservation {
             ledger: self.clone(),
+            purpose,
             blocks,
+            growth: Growth::default(),
         })
     }
 
@@ -284,11 +370,15 @@ impl Ledger {
         self.yield_while(|n| n.refused > 0);
     }
 
-    /// Waits for a moment until blocks that others were promised come back. False: there are none.
+    /// Waits for a moment until blocks that others were promised come back. False where none did.
     pub fn wait_for_promises(&self) -> bool {
         let promised = self.numbers.lock().meta_reserved_blocks;
         self.yield_while(|n| n.meta_reserved_blocks >= promised.max(1));
-        promised > 0
+        self.numbers.lock().meta_reserved_blocks < promised
+    }
+    /// As [`Ledger::wait_for_promises`]; false where there are none.
+    pub fn wait_while_promised(&self) -> bool {
+        self.wait_for_promises() || self.numbers.lock().meta_reserved_blocks > 0
     }
 
     /// Lets other threads run while something is so, and no longer than a moment: they may wait
@@ -329,47 +419,15 @@ fn sub(have: u64, take: u64) -> u64 {
     have.saturating_sub(take)
 }
 
-/// Share of a leaf that packed new items fill at least.
-const FILL_DIVISOR: u64 = 2;
-/// Bytes of an item header.
-const ITEM_HEADER_BYTES: u64 = 25;
-/// Bytes of a key pointer.
-const KEY_PTR_BYTES: u64 = 33;
-/// Bytes that one reference change adds at most to the extent tree, its item header included: an
-/// extent item with one inline reference (24 + 29), or a keyed reference (28).
-const REF_ITEM_BYTES: u64 = ITEM_HEADER_BYTES + 24 + 29;
-
-/// Tree blocks that merging writes at most, without the copies of extent, free-space and root tree
-/// that the global reserve covers. docs/design/space.md#pending says why this is an upper bound.
-pub(super) fn pending_blocks(nodesize_bytes: u64, tree_blocks: u64, items: u64, bytes: u64, refs: u64) -> u64 {
-    if items == 0 && refs == 0 {
-        return 0;
-    }
-    // Depth: nodes at least a quarter full lead to all blocks there are, and one level may be
-    // added.
-    let fanout = (nodesize_bytes / KEY_PTR_BYTES / 4).max(2);
-    let mut depth = 2;
-    let mut reach = 1u64;
-    while reach < tree_blocks {
-        reach = reach.saturating_mul(fanout);
-        depth += 1;
-    }
-    let paths = items.saturating_add(refs).saturating_mul(depth);
-    let copied = paths.min(tree_blocks);
-    let new_bytes = bytes
-        .saturating_add(items.saturating_mul(ITEM_HEADER_BYTES))
-        .saturating_add(refs.saturating_mul(REF_ITEM_BYTES));
-    let new_leaves = new_bytes.div_ceil(nodesize_bytes / FILL_DIVISOR);
-    let new_nodes = new_leaves.div_ceil(fanout) + depth;
-    copied + new_leaves + new_nodes
-}
-
 /// Metadata that an operation may need before the next commit, in tree blocks. Gives itself back
 /// when dropped.
 #[derive(Debug)]
 pub struct MetaReservation {
     ledger: Arc<Ledger>,
+    purpose: Purpose,
     blocks: u64,
+    /// What it was used for.
+    growth: Growth,
 }
 
 impl MetaReservation {
@@ -377,11 +435,15 @@ impl MetaReservation {
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
+    /// The overlays grew by its leave: for the account.
+    pub(crate) fn note_used(&mut self, growth: Growth) {
+        self.growth += growth;
+    }
 }
 
 impl Drop for MetaReservation {
     fn drop(&mut self) {
-        self.ledger.release_meta(self.blocks);
+        self.ledger.release_meta(self);
     }
 }
 
@@ -428,7 +490,7 @@ impl Drop for DataReservation {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::AtomicU64;
 
     use super::*;
     use crate::testing::SetOnDrop;
@@ -444,6 +506,10 @@ mod tests {
         ledger
     }
 
+    fn items(items: i64, bytes: i64) -> Growth {
+        Growth { items, bytes }
+    }
+
     #[test]
     fn reservations_come_back() {
         let l = ledger(1 << 20, false);
@@ -455,7 +521,7 @@ mod tests {
         a.merge(b);
         assert_eq!((a.bytes(), l.pool(Pool::Data).free), (400 << 10, 824 << 10));
         drop(a);
-        let m = l.try_reserve_meta(10, false).unwrap();
+        let m = l.try_reserve_meta(Purpose::Other, 10, false).unwrap();
         assert_eq!(l.reserved(), (0, 10));
         drop(m);
         assert_eq!(l.reserved(), (0, 0));
@@ -465,10 +531,10 @@ mod tests {
     fn the_global_reserve_is_for_deletion() {
         let l = ledger(64 * 16384, false);
         l.set_global_reserve(60 * 16384);
-        assert!(l.try_reserve_meta(6, false).is_err());
-        assert!(l.try_reserve_meta(6, true).is_ok());
+        assert!(l.try_reserve_meta(Purpose::Other, 6, false).is_err());
+        assert!(l.try_reserve_meta(Purpose::Other, 6, true).is_ok());
         l.update(Pool::Metadata, |p| p.addable = 10 * 16384);
-        assert!(l.try_reserve_meta(6, false).is_ok());
+        assert!(l.try_reserve_meta(Purpose::Other, 6, false).is_ok());
     }
 
     #[test]
@@ -478,7 +544,7 @@ mod tests {
         std::thread::scope(|scope| {
             let committer = scope.spawn(|| {
                 for n in 1..=1000 {
-                    l.note_pending(1, 0, 0);
+                    l.note_pending(items(1, 0), 0);
                     noted.store(n, Ordering::Release);
                     // The other one looks at this very step.
                     let before = looks.load(Ordering::Acquire);
@@ -496,7 +562,7 @@ mod tests {
                 let least = noted.load(Ordering::Acquire);
                 looks.fetch_add(1, Ordering::Release);
                 for _ in 0..20 {
-                    let counted = l.pending.get().0 + l.frozen.get().0;
+                    let counted = l.pending.get().items + l.frozen.get().items;
                     assert!(counted >= least, "{counted} items of {least}");
                 }
             }
@@ -531,36 +597,46 @@ mod tests {
     fn pending_items_count_until_they_are_merged() {
         let l = ledger(64 * 16384, false);
         l.add_tree_blocks(40);
-        l.note_pending(1000, 300_000, 100);
-        assert!(l.try_reserve_meta(1, false).is_err());
+        l.note_pending(items(1000, 300_000), 100);
+        assert!(l.try_reserve_meta(Purpose::Other, 1, false).is_err());
         l.pending_frozen();
-        l.note_pending(1, 100, 0);
-        assert!(l.try_reserve_meta(1, false).is_err());
+        l.note_pending(items(1, 100), 0);
+        assert!(l.try_reserve_meta(Purpose::Other, 1, false).is_err());
         l.pending_merged();
-        assert!(l.try_reserve_meta(1, false).is_ok());
+        assert!(l.try_reserve_meta(Purpose::Other, 1, false).is_ok());
     }
 
     #[test]
-    fn pending_is_bounded_by_what_exists_and_what_is_added() {
-        assert_eq!(pending_blocks(16384, 1000, 0, 0, 0), 0);
-        // One item: its path, a split on each level at most.
-        let one = pending_blocks(16384, 1000, 1, 160, 0);
-        assert!((4..=12).contains(&one), "{one}");
-        // Many scattered puts of equal size: every block once, and the new bytes at half-full
-        // leaves.
-        let many = pending_blocks(16384, 1000, 1_000_000, 0, 0);
-        assert!(
-            (1000 + 25_000_000 / 16384..1000 + 2 * 25_000_000 / 16384 + 200).contains(&many),
-            "{many}"
-        );
+    fn count_by_leaves_makes_room_until_more_items_come() {
+        let l = ledger(64 * 16384, false);
+        l.add_tree_blocks(60);
+        l.note_pending(items(100, 0), 0);
+        assert!(l.try_reserve_meta(Purpose::Other, 1, false).is_err());
+        assert!(l.is_count_worth_it(1, false));
+        assert!(!l.is_count_worth_it(60, false), "not even one leaf would leave so many");
+        l.set_opened(Opened { items: 100, blocks: 3 });
+        assert!(l.try_reserve_meta(Purpose::Other, 40, false).is_ok());
+        assert!(!l.is_count_worth_it(40, false), "there is nothing new to count");
+        l.note_pending(items(10, 0), 0);
+        assert!(l.try_reserve_meta(Purpose::Other, 40, false).is_err());
+        assert!(!l.is_count_worth_it(40, false), "little is new");
+        l.note_pending(items(20, 0), 0);
+        assert!(l.is_count_worth_it(40, false));
+        // What was counted stays counted through the commit, and goes with it.
+        l.pending_frozen();
+        assert!(l.try_reserve_meta(Purpose::Other, 40, false).is_err());
+        l.pending_merged();
+        assert!(l.try_reserve_meta(Purpose::Other, 60, false).is_ok());
+        l.note_pending(items(100, 0), 0);
+        assert!(l.try_reserve_meta(Purpose::Other, 1, false).is_err());
     }
 
     #[test]
     fn mixed_pools_serve_both() {
         let l = ledger(64 * 16384, true);
         let _d = l.try_reserve_data(60 * 16384).unwrap();
-        assert!(l.try_reserve_meta(6, false).is_err());
-        let _m = l.try_reserve_meta(4, false).unwrap();
+        assert!(l.try_reserve_meta(Purpose::Other, 6, false).is_err());
+        let _m = l.try_reserve_meta(Purpose::Other, 4, false).unwrap();
         assert!(l.try_reserve_data(4096).is_err());
     }
 
@@ -568,7 +644,7 @@ mod tests {
     fn who_needs_no_data_gets_it_where_nothing_is_left() {
         let l = ledger(64 * 16384, true);
         l.set_global_reserve(32 * 16384);
-        let _release = l.try_reserve_meta(40, true).unwrap();
+        let _release = l.try_reserve_meta(Purpose::Other, 40, true).unwrap();
         assert!(l.try_reserve_data(0).is_ok(), "the deletion goes on");
         assert!(l.try_reserve_data(4096).is_err());
     }

@@ -3,6 +3,7 @@
 //!
 //! Locks: [`crate::rank`]. None of this module is held while a flusher runs.
 
+mod account;
 mod alloc;
 mod budget;
 mod chunks;
@@ -11,8 +12,11 @@ mod discard;
 mod discard_tests;
 mod disk_view;
 mod group;
+#[cfg(test)]
+mod leaves_tests;
 mod ledger;
 mod load;
+mod pending;
 mod placement;
 mod profile;
 mod ranges;
@@ -22,6 +26,7 @@ mod retire_tests;
 mod statfs;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -34,22 +39,26 @@ use btrfs_format::{Generation, Key, LogicalAddr, ObjectId, Superblock, TreeId, U
 use cowshed_runtime::lock::{Mutex, RwLock};
 use zerocopy::IntoBytes;
 
-pub use budget::Budget;
+pub use account::{Account, PoolBytes, PurposeCounts};
+pub use budget::{Budget, Purpose};
 pub use discard::Freed;
 pub use ledger::{DataReservation, MetaReservation};
+pub use pending::Pending;
 pub use retire::GroupStats;
 pub use statfs::SpaceStat;
 
 use crate::error::{Error, Result};
 use crate::forest::Forest;
-use crate::overlay::Edit;
+use crate::overlay::{Edit, Growth};
 use crate::rank::LockRank;
+use crate::tree::Opened;
 use crate::volume::Volume;
 use chunks::{Chunks, Delivery, pool_of};
 use discard::Discards;
 use group::{Contradiction, Group};
 use ledger::{Ledger, POOLS, Pool};
 use load::SpaceTrees;
+use turns::Turns;
 
 /// Longest data extent that one allocation gives.
 pub const DATA_EXTENT_BYTES_MAX: u64 = 128 << 20;
@@ -64,6 +73,8 @@ pub enum BlockKind {
 
 /// Makes space. Called without any lock of this module, in this order.
 pub trait Flusher: Send + Sync {
+    /// Counts the leaves under which pending items lie, so that less has to be held for them.
+    fn count_leaves(&self) -> Result<()>;
     /// Writes dirty data back, so that what it holds too much comes back.
     fn write_back_data(&self) -> Result<()>;
     /// Commits, so that pinned space becomes free and pending items become blocks.
@@ -99,6 +110,8 @@ pub struct Space {
     failed: AtomicBool,
     /// Pools that want the room of what others leave empty.
     retire_for: [AtomicBool; 3],
+    /// Operations that found too little space.
+    turns: Turns,
 }
 
 impl std::fmt::Debug for dyn Flusher {
@@ -144,6 +157,7 @@ impl Space {
             flusher: RwLock::new(LockRank::Flusher, None),
             failed: AtomicBool::new(false),
             retire_for: Default::default(),
+            turns: Turns::default(),
         };
         for group in loaded.groups {
             space.add_group(group);
@@ -291,7 +305,7 @@ impl Space {
     /// Sets tree blocks aside out of what is free now: nothing is flushed for it. `None` where
     /// there is not enough beside what is promised.
     pub fn try_reserve_blocks(&self, blocks: u64) -> Option<MetaReservation> {
-        self.ledger.try_reserve_meta(blocks, false).ok()
+        self.ledger.try_reserve_meta(Purpose::Other, blocks, false).ok()
     }
 
     /// What must change in free-space tree, block group items, chunk tree and device tree since the
@@ -403,9 +417,14 @@ impl Space {
 
     // ---- what is pending ----
 
-    /// Items, their bytes and reference changes went into the overlays.
-    pub fn note_pending(&self, items: usize, bytes: usize, refs: usize) {
-        self.ledger.note_pending(items as u64, bytes as u64, refs as u64);
+    /// The overlays grew, and so many reference changes came.
+    pub fn note_pending(&self, growth: Growth, refs: usize) {
+        self.ledger.note_pending(growth, refs as u64);
+    }
+    /// Of the pending items, these lie under so many blocks. The caller keeps operations and
+    /// commits out.
+    pub(crate) fn set_opened(&self, opened: Opened) {
+        self.ledger.set_opened(opened);
     }
     /// All that is pending belongs to the commit that begins.
     pub fn pending_frozen(&self) {
@@ -414,6 +433,22 @@ impl Space {
     /// What was frozen is in the trees.
     pub fn pending_merged(&self) {
         self.ledger.pending_merged();
+    }
+
+    /// True where pending items hold half of the metadata that is there: a commit, or a count of
+    /// their leaves, would make room before an operation has to wait for it.
+    pub fn is_half_pending(&self) -> bool {
+        self.ledger.is_half_pending()
+    }
+
+    /// [`Space::is_half_pending`], as of this moment.
+    pub fn is_half_pending_now(&self) -> bool {
+        self.ledger.is_half_pending_now()
+    }
+
+    /// True where a count of leaves could find that pending items need much less.
+    pub fn is_count_worth_it(&self) -> bool {
+        self.ledger.is_count_worth_it(0, false)
     }
 
     /// Memory of what is pending for the running transaction, estimated: the one count of it.

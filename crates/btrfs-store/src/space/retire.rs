@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use btrfs_format::{Key, KeyType, LogicalAddr, ObjectId, TreeId};
 
 use super::alloc::SYSTEM_BLOCKS_LAST;
+use super::budget::Purpose;
 use super::group::Group;
 use super::ledger::{MetaReservation, POOLS, Pool};
 use super::{Space, chunks::Chunks};
@@ -124,7 +125,7 @@ impl Space {
             .meta_holds_with(self.ledger.pool(self.ledger.meta_pool()).addable);
         while !is_covered && !found.is_empty() {
             let blocks = PATH_BLOCKS + GROUP_BLOCKS * found.len() as u64;
-            if let Ok(reserved) = self.ledger.try_reserve_meta(blocks, true) {
+            if let Ok(reserved) = self.ledger.try_reserve_meta(Purpose::Other, blocks, true) {
                 chunks.retirement.reserved = Some(reserved);
                 break;
             }

@@ -35,6 +35,7 @@ fn empty(engine: &Engine, filler: &mut Filler) {
 /// Promises as many tree blocks as can be had; gives them.
 fn promise_all(space: &Space) -> Vec<MetaReservation> {
     let budget = Budget {
+        purpose: Purpose::Other,
         blocks: 64,
         is_release: false,
     };

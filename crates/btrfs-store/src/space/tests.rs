@@ -494,6 +494,10 @@ fn reservations_flush_before_they_fail() {
     #[derive(Default)]
     struct Steps(parking_lot::Mutex<Vec<&'static str>>);
     impl Flusher for Steps {
+        fn count_leaves(&self) -> Result<()> {
+            self.0.lock().push("count");
+            Ok(())
+        }
         fn write_back_data(&self) -> Result<()> {
             self.0.lock().push("write back");
             Ok(())
@@ -508,7 +512,7 @@ fn reservations_flush_before_they_fail() {
     let flusher: std::sync::Weak<Steps> = Arc::downgrade(&steps);
     engine.store.space().set_flusher(flusher);
     let held = engine.store.space().reserve_data(1 << 20).unwrap();
-    engine.store.space().note_pending(1, 100, 0);
+    engine.store.space().note_pending(Growth { items: 1, bytes: 100 }, 0);
     assert!(matches!(
         engine.store.space().reserve_data(1 << 30),
         Err(Error::NoSpace)

@@ -10,6 +10,7 @@ mod changes;
 mod cursor;
 mod full;
 mod merge;
+mod opened;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -25,10 +26,11 @@ pub use cursor::Cursor;
 pub use cursor::Run;
 pub use full::FullLeaves;
 pub use merge::{Edits, MergeHost, MergeOutcome, Merger, csum_item_bytes_max};
+pub use opened::Opened;
 pub use store::{AddrHash, NodeStore};
 
 use crate::error::Result;
-use crate::overlay::{Edit, ItemBytes, Overlay};
+use crate::overlay::{Edit, Growth, ItemBytes, Overlay};
 use crate::rank::LockRank;
 use crate::volume::BlockPtr;
 
@@ -236,13 +238,22 @@ impl Tree {
         Cursor::new(self, from, to).without_pending()
     }
 
-    /// Adds edits to the active overlay, in order; called by [`crate::txn`] alone.
-    pub fn apply(&self, edits: impl Iterator<Item = (Key, Edit)>) {
+    /// Adds edits to the active overlay, in order; called by [`crate::txn`] alone. Returns by how
+    /// much it grew.
+    pub fn apply(&self, edits: impl Iterator<Item = (Key, Edit)>) -> Growth {
+        let bytes_of = |edit: &Edit| edit.as_ref().map_or(0, |bytes| bytes.len()) as i64;
+        let mut growth = Growth::default();
         let mut state = self.state.write();
         for (key, edit) in edits {
+            growth.bytes += bytes_of(&edit);
             let before = state.active.insert(key, edit);
+            match &before {
+                Some(before) => growth.bytes -= bytes_of(before),
+                None => growth.items += 1,
+            }
             state.tracked.note(&key, before);
         }
+        growth
     }
 
     /// Moves the active overlay aside for the commit that begins; `None` when there is nothing to

@@ -17,7 +17,7 @@ use btrfs_format::{Generation, Key, LogicalAddr};
 use cowshed_runtime::lock::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::error::{Error, Result};
-use crate::overlay::ItemBytes;
+use crate::overlay::{Growth, ItemBytes};
 use crate::rank::LockRank;
 use crate::refs::{RefChange, RefName, RefQueue};
 use crate::space::{MetaReservation, Space};
@@ -91,35 +91,35 @@ impl Join<'_> {
     }
 
     /// Makes the batch part of the transaction. Cannot fail.
-    pub fn apply(&self, batch: Batch, reservation: MetaReservation) {
-        self.apply_unreserved(batch);
+    pub fn apply(&self, batch: Batch, mut reservation: MetaReservation) {
+        let growth = self.apply_unreserved(batch);
+        reservation.note_used(growth);
         drop(reservation);
     }
 
-    /// As [`Join::apply`], for the replay of a log: it asks whether there is space when all of it is pending.
-    pub fn apply_unreserved(&self, batch: Batch) {
+    /// As [`Join::apply`], for the replay of a log: it asks whether there is space when all of it is pending. Returns by how
+    /// much the overlays grew.
+    pub fn apply_unreserved(&self, batch: Batch) -> Growth {
         let (items, refs) = (batch.edits.len(), batch.refs.len());
         self.txn.applied_items.fetch_add(items as u64, Ordering::Relaxed);
         self.txn.applied_refs.fetch_add(refs as u64, Ordering::Relaxed);
-        let bytes: usize = batch
-            .edits
-            .iter()
-            .map(|(_, _, edit)| edit.as_ref().map_or(0, |b| b.len()))
-            .sum();
-        // Noted as pending before the reservation goes, so that the sum of both never dips below what is needed.
-        self.txn.space.note_pending(items, bytes, refs);
+        let mut growth = Growth::default();
         let mut edits = batch.edits.into_iter().peekable();
         while let Some((tree, key, edit)) = edits.next() {
             let first = std::iter::once((key, edit));
             let same = std::iter::from_fn(|| edits.next_if(|(t, ..)| Arc::ptr_eq(t, &tree)).map(|(_, k, e)| (k, e)));
-            tree.apply(first.chain(same));
+            growth += tree.apply(first.chain(same));
         }
+        // The caller still holds the reservation, so that the sum of both never dips below what is
+        // needed.
+        self.txn.space.note_pending(growth, refs);
         if !batch.refs.is_empty() {
             let mut queue = self.txn.refs.lock();
             for change in &batch.refs {
                 queue.change(change);
             }
         }
+        growth
     }
 }
 

@@ -21,7 +21,7 @@ use crate::extent::{Extent, Walk, extent_key};
 use crate::fs::MountOptions;
 use crate::object::Inode;
 use crate::testing::SetOnDrop;
-use btrfs_store::space::Budget;
+use btrfs_store::space::{Budget, Purpose};
 use btrfs_store::tree::Run;
 
 const WRITERS: u64 = 3;
@@ -198,6 +198,7 @@ fn data_in_very_many_pieces_takes_no_metadata_that_was_not_reserved() {
     const BYTES: u64 = 24 << 20;
     let data = vec![5; BYTES as usize];
     let one = Budget {
+        purpose: Purpose::Other,
         blocks: 1,
         is_release: false,
     };

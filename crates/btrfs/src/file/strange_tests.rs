@@ -9,7 +9,7 @@ use crate::block::BLOCK;
 use crate::compression::compress::CompressPolicy;
 use crate::error::{Error, StoreError};
 use crate::fs::MountOptions;
-use btrfs_store::space::Budget;
+use btrfs_store::space::{Budget, Purpose};
 
 /// A crash leaves data behind the end: blocks reach the disk in any order, and the size in the item stops at the first one
 /// that is missing. A file that grows must not show them.
@@ -208,6 +208,7 @@ fn an_exchange_without_space_does_nothing_first() {
         (done.is_ok(), is_first_done.get())
     };
     let budget = Budget {
+        purpose: Purpose::Other,
         blocks: 1,
         is_release: false,
     };

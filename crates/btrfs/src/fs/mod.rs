@@ -1,5 +1,6 @@
 //! The mount as a [`cowshed_vfs::FileSystem`]: translation only. The rules live with the objects.
 
+mod account;
 mod atime;
 mod flags;
 mod handles;

@@ -6,13 +6,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use btrfs_format::features::incompat;
 use cowshed_vfs::perm::Strips;
 use cowshed_vfs::{
     Access, At, Caches, Context, Dedupe, Defrag, Error as Errno, Exchange, ExtendedFlags, ExtentSink, Failure,
-    FlagChange, Freshness, Group, Handle, InodeFlags, NodeId, PERM_MASK, SubvolumeOf, TrimRange, Volume, VolumeInfo,
-    WriteFlags,
+    FlagChange, Freshness, Group, Handle, InodeFlags, NodeId, PERM_MASK, SpaceAccount, SubvolumeOf, TrimRange, Volume,
+    VolumeInfo, WriteFlags,
 };
 
+use super::account::account;
 use super::setattr::{Capability, strip_capability, strips_of};
 use super::{Fs, errno, flags};
 use crate::access::Caller;
@@ -52,6 +54,13 @@ impl Volume for Fs {
             is_read_only: volume.is_read_only(),
             has_unreplayed_log: volume.has_log() && volume.options().rescue.no_log_replay,
         }
+    }
+
+    fn space_account(&self) -> VfsResult<SpaceAccount> {
+        let sb = self.mount.store().volume().superblock();
+        let is_mixed = sb.incompat_flags.get() & incompat::MIXED_GROUPS != 0;
+        let space = self.mount.store().space();
+        Ok(account(space, sb.nodesize.get().into(), is_mixed))
     }
 
     fn set_caches(&self, caches: Arc<dyn Caches>) {

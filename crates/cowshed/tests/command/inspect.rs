@@ -5,6 +5,8 @@ use std::os::unix::fs::FileExt;
 
 use serde_json::Value;
 
+use crate::extents::{Mounted, mounted};
+use crate::mount::{Guard, unmount};
 use crate::support::{Scratch, run};
 
 #[test]
@@ -123,4 +125,37 @@ fn a_bad_block_is_named_and_the_rest_is_shown() {
     assert!(ran.err.contains(&csum.to_string()), "{}", ran.err);
     assert!(ran.text().contains("owner FS_TREE") && !ran.text().contains("panicked"));
     run(&format!("inspect block {csum} {{}}"), &[&volume.image]).fails(&["checksum"]);
+}
+
+#[test]
+fn account_of_a_mounted_volume() {
+    let Some(Mounted { scratch: _scratch, mnt }) = mounted() else {
+        return;
+    };
+    let _guard = Guard(&mnt);
+    let account = |args: &str| run(&format!("inspect space {args} {{}}"), &[&mnt]);
+    for n in 0..300 {
+        fs::write(mnt.join(format!("file {n}")), b"x").unwrap();
+    }
+    fs::remove_file(mnt.join("file 7")).unwrap();
+    let json = account("--json").ok().json();
+    let line = |name: &str| {
+        let lines = json["reservations"].as_array().unwrap();
+        let line = lines.iter().find(|line| line["name"] == name).unwrap().clone();
+        move |field: &str| line[field].as_i64().unwrap()
+    };
+    let create = line("create");
+    assert_eq!(
+        (create("granted"), create("held_bytes"), create("refused")),
+        (300, 0, 0)
+    );
+    assert!(create("items") >= 1200 && create("peak_bytes") > 0, "{json:#}");
+    assert_eq!(line("unlink")("granted"), 1);
+    let pending = &json["pending"];
+    assert!(pending["items"].as_i64() >= Some(1200), "{json:#}");
+    assert!(pending["held_bytes"].as_i64() <= pending["held_by_items_bytes"].as_i64());
+    let text = account("").ok().text();
+    assert!(text.contains("create") && text.contains("metadata"), "{text}");
+    run("inspect space /proc/self/status", &[]).fails(&["not on a mount"]);
+    unmount(&mnt);
 }

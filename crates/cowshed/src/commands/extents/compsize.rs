@@ -9,6 +9,8 @@ use clap::Args;
 use cowshed::{Extent, ExtentKind};
 use serde_json::{Value, json};
 
+use crate::people::size_text;
+
 use super::fatal::Fatal;
 use super::{each_file, maps, open_to_read};
 
@@ -136,7 +138,7 @@ pub fn run(args: &CompsizeArgs) -> Result<u8> {
     )?;
     let total = sums.total();
     for (name, sizes) in std::iter::once(("TOTAL", &total)).chain(sums.by_type.iter().map(|(n, s)| (*n, s))) {
-        let show = |n: u64| if args.bytes { n.to_string() } else { people_size(n) };
+        let show = |n: u64| if args.bytes { n.to_string() } else { size_text(n) };
         let percent = format!("{:>3}%", percent(sizes));
         writeln!(
             out,
@@ -161,24 +163,6 @@ fn percent(sizes: &Sizes) -> u64 {
     (sizes.disk * 100).checked_div(sizes.uncompressed).unwrap_or(100)
 }
 
-/// Three digits at most, as compsize and `ls -h` print sizes.
-fn people_size(bytes: u64) -> String {
-    if bytes < 1024 {
-        return format!("{bytes}B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    for unit in ["K", "M", "G", "T", "P"] {
-        if value < 10.0 {
-            return format!("{value:.1}{unit}");
-        }
-        if value < 1024.0 {
-            return format!("{value:.0}{unit}");
-        }
-        value /= 1024.0;
-    }
-    format!("{value:.0}E")
-}
-
 fn to_json(sums: &Sums) -> Value {
     let of = |s: &Sizes| json!({ "disk_usage": s.disk, "uncompressed": s.uncompressed, "referenced": s.referenced });
     let types: serde_json::Map<_, _> = sums
@@ -194,15 +178,4 @@ fn to_json(sums: &Sums) -> Value {
         "total": of(&sums.total()),
         "types": types,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_have_few_digits() {
-        let shown = [0, 1023, 1024, 10 << 10, (1 << 20) - 1, 4 << 20, 128 << 20, 3 << 40].map(people_size);
-        assert_eq!(shown, ["0B", "1023B", "1.0K", "10K", "1024K", "4.0M", "128M", "3.0T"]);
-    }
 }

@@ -1,8 +1,10 @@
 //! `cowshed inspect`: the structures on a volume, for debugging. Reads only, also beside a writer.
+//! And the account of a mounted volume's space.
 
 mod chunk;
 mod extent;
 mod reader;
+mod space;
 mod superblock;
 mod targets;
 mod tree;
@@ -30,6 +32,8 @@ enum What {
     Extent(extent::ExtentArgs),
     /// One tree block
     Block(tree::BlockArgs),
+    /// The space of a mounted volume: what there is, what is promised, and to which operations
+    Space(space::SpaceArgs),
 }
 
 pub fn run(args: &InspectArgs) -> Result<u8> {
@@ -40,5 +44,6 @@ pub fn run(args: &InspectArgs) -> Result<u8> {
         What::Chunk(args) => chunk::run(args),
         What::Extent(args) => extent::run(args),
         What::Block(args) => tree::run_block(args),
+        What::Space(args) => space::run(args),
     }
 }
