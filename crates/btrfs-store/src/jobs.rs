@@ -1,15 +1,65 @@
-//! Work that waits for a commit.
+//! Work that a commit does beside merging.
 
+use std::mem;
 use std::sync::atomic::AtomicBool;
 
-use btrfs_format::TreeId;
+use btrfs_format::{Key, TreeId, Uuid};
 use cowshed_runtime::lock::Mutex;
 
+use crate::overlay::ItemBytes;
 use crate::rank::LockRank;
+use crate::space::MetaReservation;
+
+/// The tree of a new subvolume. Until [`RootChange::Named`] no name leads to it: an orphan item names
+/// it, so that it is dropped after a crash.
+#[derive(Debug)]
+pub struct NewTree {
+    /// An id that no tree has had.
+    pub id: TreeId,
+    /// The subvolume's uuid.
+    pub uuid: Uuid,
+    /// Nothing in it can be changed.
+    pub is_read_only: bool,
+    /// What it begins with.
+    pub content: NewContent,
+    /// For its blocks, and for references to its children. Given back by the commit.
+    pub space: MetaReservation,
+}
+
+/// What a new tree begins with.
+#[derive(Debug)]
+pub enum NewContent {
+    /// These items, in key order; they fit a leaf.
+    Items(Vec<(Key, ItemBytes)>),
+    /// A snapshot: what this tree has in the commit.
+    CopyOf(TreeId),
+}
+
+/// A change of a root item, beside what commits note of the root block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RootChange {
+    /// A name leads to the subvolume.
+    Named,
+    /// None does any more: it is to be dropped.
+    Dead,
+    /// Nothing in it can be changed, or it can.
+    ReadOnly(bool),
+}
+
+/// Work for the commit of the transaction in which it was added.
+#[derive(Debug)]
+pub enum Job {
+    /// Makes a tree, after all pending items have been merged.
+    MakeTree(Box<NewTree>),
+    /// Changes a root item.
+    ChangeRoot(TreeId, RootChange),
+}
 
 /// What the next commits do beside merging.
 #[derive(Debug)]
 pub struct Jobs {
+    /// In the order in which they were added.
+    queued: Mutex<Vec<Job>>,
     /// Dead subvolumes that wait for a commit to drop them.
     pub drops: Mutex<Vec<TreeId>>,
     /// Quota groups were looked after: they are off, or marked as inconsistent.
@@ -19,6 +69,7 @@ pub struct Jobs {
 impl Default for Jobs {
     fn default() -> Self {
         Self {
+            queued: Mutex::new(LockRank::JobQueue, Vec::new()),
             drops: Mutex::new(LockRank::DropQueue, Vec::new()),
             quota_settled: AtomicBool::new(false),
         }
@@ -26,8 +77,18 @@ impl Default for Jobs {
 }
 
 impl Jobs {
+    /// Adds a job to the running transaction. The caller has joined it.
+    pub(crate) fn add(&self, job: Job) {
+        self.queued.lock().push(job);
+    }
+
+    /// The jobs of the transaction that ends. Operations are kept out.
+    pub(crate) fn take(&self) -> Vec<Job> {
+        mem::take(&mut *self.queued.lock())
+    }
+
     /// No job needs a commit of its own.
     pub fn is_idle(&self) -> bool {
-        self.drops.lock().is_empty()
+        self.queued.lock().is_empty() && self.drops.lock().is_empty()
     }
 }

@@ -7,7 +7,7 @@
 pub mod commit;
 pub mod error;
 mod forest;
-mod jobs;
+pub mod jobs;
 pub mod overlay;
 pub mod rank;
 pub mod refs;

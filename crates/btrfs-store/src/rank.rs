@@ -174,6 +174,8 @@ ranks! {
         TreeBlocks,
         /// `Txn::refs`: the queue of reference changes.
         RefQueue,
+        /// `Jobs::queued`: what the next commit does beside merging.
+        JobQueue,
         /// `Jobs::drops`: the queue of dead subvolumes.
         DropQueue,
         /// `Space::dirty`: the set of groups with changed extent items.
@@ -186,6 +188,8 @@ ranks! {
         Flusher,
         /// `Discards::freed`: what is to be discarded.
         Freed,
+        /// `Objects::dying`: deleted subvolumes that are in use yet.
+        DyingSubvolumes,
         /// `Objects::subvols`: the map of open subvolumes.
         Subvolumes,
         /// `Objects::policy`: held for a copy.

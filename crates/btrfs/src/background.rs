@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use cowshed_runtime::{Inbox, Wake};
 
-use crate::file;
 use crate::files::Files;
-use crate::pressure;
+use crate::{dir, file, pressure};
 use crate::requests::Wants;
 
 /// Between two steps of dropping a subvolume: what an fsync meets is rarely a step.
 const DROP_PAUSE: Duration = Duration::from_millis(20);
+
+/// Between two looks at a deleted subvolume that is in use.
+const IN_USE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Starts the thread. It holds no reference to the files while it sleeps: dropping the mount ends it.
 pub(crate) fn start(files: &Arc<Files>) {
@@ -63,6 +65,9 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
             }
         }
         drop_due = None;
+        if drops && dir::subvolumes::drop_unused(&files) {
+            drop_due = Some(now().saturating_add(IN_USE_PAUSE));
+        }
         // Pending items alone are what an urgent commit is for; the timer's commit takes file data along.
         let result = if is_due() && !wants.commit {
             due = now().saturating_add(interval);

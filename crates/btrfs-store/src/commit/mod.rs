@@ -5,6 +5,7 @@ mod csum;
 mod drop;
 mod quota;
 mod roots;
+mod subvolumes;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,7 @@ pub use csum::removal_edits;
 pub use drop::dead_subvolumes;
 
 use crate::error::{Error, Result};
+use crate::jobs::Job;
 use crate::overlay::{Edit, Overlay};
 use crate::refs::run::{ExtentFormat, Outcome, load_record, run_head};
 use crate::refs::{RefName, RefQueue};
@@ -100,6 +102,7 @@ impl Store {
             stats.items_merged += overlay.len() as u64;
             committer.merge(tree, &mut overlay.iter(), true)?;
         }
+        committer.run_jobs(frozen.jobs)?;
         committer.mark_quotas_inconsistent()?;
         committer.drop_next_subvolume()?;
         committer.settle()?;
@@ -137,6 +140,7 @@ impl Store {
             .filter_map(|tree| tree.freeze().map(|overlay| (tree, overlay)))
             .collect();
         let refs = self.txn().take_references();
+        let jobs = self.jobs().take();
         self.space().pending_frozen();
         if let Some(hooks) = hooks {
             hooks.frozen(self.txn().applied().0);
@@ -146,6 +150,7 @@ impl Store {
             transid,
             overlays,
             refs,
+            jobs,
         }))
     }
 }
@@ -169,6 +174,7 @@ struct Frozen {
     transid: Generation,
     overlays: Vec<(Arc<Tree>, Arc<Overlay>)>,
     refs: RefQueue,
+    jobs: Vec<Job>,
 }
 
 /// One commit at work.
@@ -526,7 +532,7 @@ impl MergeHost for Committer<'_> {
     /// See docs/design/references.md for the rules; the names below are the format's.
     fn replace(&mut self, tree: TreeId, block: &TreeBlock) -> Result<Option<LogicalAddr>> {
         let addr = block.addr();
-        if block.generation() == self.transid && self.dirty.contains_key(&addr.get()) {
+        if block.generation() == self.transid && block.owner() == tree && self.dirty.contains_key(&addr.get()) {
             return Ok(Some(addr));
         }
         let nodesize = self.format.nodesize_bytes;

@@ -222,6 +222,41 @@ impl<'a> Merger<'a> {
         })
     }
 
+    /// Makes a tree of its own of `root`, whatever transaction that is of: a copy of the block, with
+    /// the same children.
+    pub fn copy_root(mut self, root: RootPtr) -> Result<MergeOutcome> {
+        let block = self.store.load(&root.block_ptr(), self.tree)?;
+        let top = self.copy(Child {
+            key: if block.is_empty() { Key::MIN } else { block.key(0) },
+            addr: root.addr,
+            generation: root.generation,
+            level: root.level,
+            used_bytes: None,
+        })?;
+        Ok(self.done(top))
+    }
+
+    /// Makes a tree of these items (in key order).
+    pub fn build<'e>(mut self, edits: &mut dyn Iterator<Item = (&'e Key, &'e Edit)>) -> Result<MergeOutcome> {
+        let root = self.empty_root()?;
+        let made = self.blocks.remove(&root.addr.get()).expect("the root was made");
+        let mut children = self.merge_leaf(&made, Some(root.addr), &mut edits.peekable(), None)?;
+        let top = children.pop().filter(|_| children.is_empty());
+        Ok(self.done(top.expect("the items fit a leaf")))
+    }
+
+    fn done(self, top: Child) -> MergeOutcome {
+        MergeOutcome {
+            root: RootPtr {
+                addr: top.addr,
+                generation: top.generation,
+                level: top.level,
+            },
+            blocks: self.blocks,
+            released: self.released,
+        }
+    }
+
     /// Replaces a root that has only one child by that child, as often as it goes.
     fn collapse(&mut self, mut top: Child) -> Result<RootPtr> {
         loop {
@@ -254,6 +289,10 @@ impl<'a> Merger<'a> {
         if top.generation == self.host.transid() {
             return Ok(top);
         }
+        self.copy(top)
+    }
+
+    fn copy(&mut self, top: Child) -> Result<Child> {
         let (block, reuse) = self.take(&top)?;
         let mut copies = if block.is_leaf() {
             let mut nothing = std::iter::empty();

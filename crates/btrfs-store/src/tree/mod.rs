@@ -287,6 +287,12 @@ impl Tree {
         }
     }
 
+    /// How many children, or items, the committed root block has.
+    pub fn root_children(&self) -> Result<usize> {
+        let state = self.state.read();
+        Ok(self.store.load(&state.root.block_ptr(), self.id)?.len())
+    }
+
     /// The active overlay has edits.
     pub fn has_pending(&self) -> bool {
         !self.state.read().active.is_empty()

@@ -13,6 +13,7 @@ mod list;
 pub mod names;
 mod remove;
 mod rename;
+pub(crate) mod subvolumes;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

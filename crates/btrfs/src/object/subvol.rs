@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use btrfs_format::{Key, KeyType, ObjectId, TreeId};
+use btrfs_store::Forest;
 use btrfs_store::rank::LockRank;
 use btrfs_store::tree::Tree;
 use cowshed_runtime::lock::{Mutex, RwLock};
@@ -36,6 +37,10 @@ pub struct Objects {
     pub(crate) rename: Mutex<()>,
     policy: RwLock<Policy>,
     read_only: AtomicBool,
+    /// The id of the next new subvolume; 0 while it is not known.
+    next_subvolume: AtomicU64,
+    /// Deleted, and in use yet.
+    dying: Mutex<Vec<Arc<Subvol>>>,
 }
 
 impl Default for Objects {
@@ -46,6 +51,8 @@ impl Default for Objects {
             rename: Mutex::new(LockRank::Rename, ()),
             policy: RwLock::new(LockRank::Policy, Policy::default()),
             read_only: AtomicBool::new(false),
+            next_subvolume: AtomicU64::new(0),
+            dying: Mutex::new(LockRank::DyingSubvolumes, Vec::new()),
         }
     }
 }
@@ -61,6 +68,38 @@ impl Objects {
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
     }
+
+    /// An id that no subvolume has, nor any has had since the mount.
+    pub(crate) fn take_subvolume_id(&self, forest: &Forest) -> Result<TreeId> {
+        if self.next_subvolume.load(Ordering::Acquire) == 0 {
+            let next = forest.last_subvolume_id()?.get().max(ObjectId::FIRST_FREE.get() - 1) + 1;
+            // The first caller is right: later ones may see what it made, or not.
+            let _ = self
+                .next_subvolume
+                .compare_exchange(0, next, Ordering::AcqRel, Ordering::Acquire);
+        }
+        Ok(TreeId(self.next_subvolume.fetch_add(1, Ordering::AcqRel)))
+    }
+
+    /// A subvolume has lost its name: it is not found any more, and is dropped once it is unused.
+    pub(crate) fn forget_subvolume(&self, subvol: &Arc<Subvol>) {
+        self.subvols.write().remove(&subvol.id);
+        self.dying.lock().push(subvol.clone());
+    }
+
+    /// Ids of deleted subvolumes that are unused now, and whether others are left.
+    pub(crate) fn take_unused(&self, is_unused: impl Fn(&Arc<Subvol>) -> bool) -> (Vec<TreeId>, bool) {
+        let all = std::mem::take(&mut *self.dying.lock());
+        let (unused, used): (Vec<_>, Vec<_>) = all.into_iter().partition(is_unused);
+        let mut dying = self.dying.lock();
+        dying.extend(used);
+        (unused.iter().map(|subvol| subvol.id).collect(), !dying.is_empty())
+    }
+
+    /// True where deleted subvolumes are in use yet.
+    pub(crate) fn has_dying(&self) -> bool {
+        !self.dying.lock().is_empty()
+    }
 }
 
 /// One subvolume.
@@ -69,14 +108,16 @@ pub struct Subvol {
     pub id: TreeId,
     pub tree: Arc<Tree>,
     pub root_ino: ObjectId,
-    pub(crate) read_only: bool,
+    pub(crate) read_only: AtomicBool,
+    /// Its name is gone: nothing in it changes any more, and it is dropped when nothing in it is in use.
+    pub(crate) dead: AtomicBool,
     /// The next inode number; 0 while it is not known.
     pub(crate) next_ino: AtomicU64,
 }
 
 impl Subvol {
     pub fn is_read_only(&self) -> bool {
-        self.read_only
+        self.read_only.load(Ordering::Acquire) || self.dead.load(Ordering::Acquire)
     }
 
     /// A number that no inode has had in this transaction: a log would lay the new one over what

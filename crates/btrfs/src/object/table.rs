@@ -128,6 +128,22 @@ impl InodeTable {
         all
     }
 
+    /// Drops the inodes of a tree that are not in use; true where none of it is left.
+    pub fn evict_tree(&self, tree: TreeId) -> bool {
+        let mut is_left = false;
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let before = shard.inodes.len();
+            shard.inodes.retain(|id, inode| {
+                let is_used = id.0 == tree && (Arc::strong_count(inode) > 1 || !inode.refs.is_idle());
+                is_left |= is_used;
+                id.0 != tree || is_used
+            });
+            shard.evictions += (before - shard.inodes.len()) as u64;
+        }
+        !is_left
+    }
+
     pub fn len(&self) -> usize {
         self.shards.iter().map(|s| s.lock().inodes.len()).sum()
     }

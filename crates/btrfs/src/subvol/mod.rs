@@ -3,7 +3,7 @@
 pub mod number;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use btrfs_format::features::root_flags;
 use btrfs_format::{Key, KeyType, ObjectId, TreeId, view};
@@ -47,14 +47,15 @@ pub fn load(files: &Files, id: TreeId) -> Result<Option<Arc<Subvol>>> {
         id,
         tree,
         root_ino,
-        read_only: flags & root_flags::SUBVOL_RDONLY != 0,
+        read_only: AtomicBool::new(flags & root_flags::SUBVOL_RDONLY != 0),
+        dead: AtomicBool::new(false),
         next_ino: AtomicU64::new(0),
     });
     let subvol = {
         let mut subvols = files.objects().subvols.write();
         subvols.entry(id).or_insert_with(|| fresh.clone()).clone()
     };
-    let is_writable = !(subvol.read_only || files.objects().is_read_only() || files.store().volume().is_read_only());
+    let is_writable = !(subvol.is_read_only() || files.objects().is_read_only() || files.store().volume().is_read_only());
     if Arc::ptr_eq(&subvol, &fresh) && is_writable {
         // The files that are left wait for the next mount; what cannot be read answers for itself.
         if let Err(error) = reclaim::clean_orphans(files, &subvol) {

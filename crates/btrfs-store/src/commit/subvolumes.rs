@@ -1,0 +1,177 @@
+//! Making the trees of subvolumes, and changing their root items.
+//!
+//! A snapshot is a copy of its source's root block; everything below is shared. It is made after the
+//! pending items of all trees have been merged, so it has what the source has in this commit, in all
+//! files at once. From now on the source's blocks may be shared: its root item says so
+//! (`last_snapshot`), and replacing them follows docs/design/references.md.
+
+use btrfs_format::features::root_flags;
+use btrfs_format::items::{InodeItem, RootItem, Timespec};
+use btrfs_format::{DiskKey, Key, KeyType, ObjectId, TreeId, Uuid};
+use zerocopy::FromZeros;
+use zerocopy::little_endian::{U32, U64};
+
+use super::{Committer, roots};
+use crate::error::Result;
+use crate::jobs::{Job, NewContent, NewTree, RootChange};
+use crate::overlay::Edit;
+use crate::refs::RefName;
+use crate::store::Store;
+use crate::tree::{MergeOutcome, Merger, RootPtr, Tree};
+use crate::txn::Join;
+
+/// Fields of the inode in a root item that Linux gives each new subvolume.
+const ROOT_INODE_BYTES: u64 = 3;
+const ROOT_INODE_MODE: u32 = 0o40755;
+
+impl Store {
+    /// Has the commit of the joined transaction do this.
+    pub fn add_job(&self, join: &Join<'_>, job: Job) {
+        // The join keeps the transaction from ending before it has the job.
+        let _ = join;
+        self.jobs().add(job);
+    }
+}
+
+impl Committer<'_> {
+    /// Does the jobs of the transaction. All pending items have been merged, and no subvolume's tree
+    /// is merged after this.
+    pub(super) fn run_jobs(&mut self, jobs: Vec<Job>) -> Result<()> {
+        for job in jobs {
+            match job {
+                Job::MakeTree(new) => self.make_tree(&new)?,
+                Job::ChangeRoot(id, change) => self.change_root(id, change)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn make_tree(&mut self, new: &NewTree) -> Result<()> {
+        let nodes = self.store.nodes().clone();
+        let (made, mut item) = match &new.content {
+            NewContent::Items(items) => {
+                let edits: Vec<(Key, Edit)> = items.iter().map(|(k, bytes)| (*k, Some(bytes.clone()))).collect();
+                let mut edits = edits.iter().map(|(key, edit)| (key, edit));
+                let made = Merger::new(&nodes, self, new.id).build(&mut edits)?;
+                (made, self.fresh_root_item())
+            }
+            NewContent::CopyOf(source) => {
+                let root = self.store.forest().require(*source)?.root();
+                let item = self.note_snapshot(*source)?;
+                // As if the snapshot had the source's root for its own, and replaced it now.
+                let name = RefName::TreeBlock { root: new.id };
+                self.queue
+                    .add(root.addr, self.format.nodesize_bytes, Some(root.level), name, 1);
+                self.last_snapshot.insert(new.id, self.transid);
+                (Merger::new(&nodes, self, new.id).copy_root(root)?, item)
+            }
+        };
+        // What it takes is the source's size, or a block.
+        self.blocks_delta.remove(&new.id);
+        let root = self.publish_new(new.id, made);
+        let now = self.store.env().now();
+        let now = Timespec {
+            sec: U64::new(now.secs.cast_unsigned()),
+            nsec: U32::new(now.nanos),
+        };
+        let flag = if new.is_read_only { root_flags::SUBVOL_RDONLY } else { 0 };
+        item.bytenr = root.addr.into();
+        item.level = root.level;
+        item.generation = self.transid.into();
+        item.generation_v2 = self.transid.into();
+        item.flags = U64::new(item.flags.get() & !root_flags::SUBVOL_RDONLY | flag);
+        item.refs = U32::new(0);
+        item.drop_progress = DiskKey::from(Key::MIN);
+        item.drop_level = 0;
+        item.uuid = new.uuid;
+        item.otransid = self.transid.into();
+        item.otime = now;
+        let mut offset = 0;
+        if let NewContent::CopyOf(_) = new.content {
+            offset = self.transid.get();
+        } else {
+            item.ctransid = self.transid.into();
+            item.ctime = now;
+        }
+        if !new.is_read_only {
+            // It is not what was received.
+            item.received_uuid = Uuid::default();
+            (item.stransid, item.rtransid) = (U64::ZERO, U64::ZERO);
+            (item.stime, item.rtime) = (Timespec::new_zeroed(), Timespec::new_zeroed());
+        }
+        let key = Key::new(new.id.object_id(), KeyType::ROOT_ITEM, offset);
+        let orphan = Key::new(ObjectId::ORPHAN, KeyType::ORPHAN_ITEM, new.id.get());
+        let edits = vec![
+            (key, Some(roots::root_item_bytes(&item))),
+            (orphan, Some([].as_slice().into())),
+        ];
+        self.merge_edits(TreeId::ROOT, edits)
+    }
+
+    /// The blocks of a new tree can be read from now on.
+    fn publish_new(&mut self, id: TreeId, made: MergeOutcome) -> RootPtr {
+        let tree = Tree::new(id, self.store.nodes().clone(), made.root);
+        for (addr, block) in &made.blocks {
+            self.dirty.insert(*addr, block.clone());
+        }
+        let root = made.root;
+        tree.publish(made, false);
+        self.store.forest().insert(tree.into());
+        root
+    }
+
+    /// From now on the blocks of a subvolume may be shared. Returns what its snapshot's root item
+    /// begins with.
+    fn note_snapshot(&mut self, source: TreeId) -> Result<RootItem> {
+        let root_tree = self.store.forest().root_tree().clone();
+        let (key, mut item) = roots::load_root_item(&root_tree, source)?;
+        item.last_snapshot = self.transid.into();
+        self.last_snapshot.insert(source, self.transid);
+        self.merge_edits(TreeId::ROOT, vec![(key, Some(roots::root_item_bytes(&item)))])?;
+        // Its size as of this commit, which its root item learns of later.
+        let delta = self.blocks_delta.get(&source).copied().unwrap_or(0);
+        let delta_bytes = delta.saturating_mul(self.format.nodesize_bytes.cast_signed());
+        item.bytes_used = U64::new(item.bytes_used.get().saturating_add_signed(delta_bytes));
+        if self.touched.contains(&source) {
+            roots::touch_subvolume(&mut item, self.transid, self.store.env().now());
+        }
+        item.parent_uuid = item.uuid;
+        Ok(item)
+    }
+
+    fn fresh_root_item(&self) -> RootItem {
+        RootItem {
+            inode: InodeItem {
+                generation: U64::new(1),
+                size: U64::new(ROOT_INODE_BYTES),
+                nbytes: U64::new(self.format.nodesize_bytes),
+                nlink: U32::new(1),
+                mode: U32::new(ROOT_INODE_MODE),
+                ..InodeItem::new_zeroed()
+            },
+            root_dirid: ObjectId::FIRST_FREE.into(),
+            bytes_used: U64::new(self.format.nodesize_bytes),
+            ..RootItem::new_zeroed()
+        }
+    }
+
+    fn change_root(&mut self, id: TreeId, change: RootChange) -> Result<()> {
+        let root_tree = self.store.forest().root_tree().clone();
+        let (key, mut item) = roots::load_root_item(&root_tree, id)?;
+        let flags = item.flags.get();
+        match change {
+            RootChange::Named => item.refs = U32::new(1),
+            RootChange::Dead => {
+                item.refs = U32::new(0);
+                item.drop_progress = DiskKey::from(Key::MIN);
+                item.drop_level = 0;
+                item.flags = U64::new(flags | root_flags::SUBVOL_DEAD);
+            }
+            RootChange::ReadOnly(true) => item.flags = U64::new(flags | root_flags::SUBVOL_RDONLY),
+            RootChange::ReadOnly(false) => {
+                item.flags = U64::new(flags & !root_flags::SUBVOL_RDONLY);
+            }
+        }
+        self.merge_edits(TreeId::ROOT, vec![(key, Some(roots::root_item_bytes(&item)))])
+    }
+}
