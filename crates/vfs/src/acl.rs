@@ -29,7 +29,9 @@ const TAG_OTHER: u16 = 0x20;
 /// A permission for one user or group by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named {
+    /// User or group number.
     pub id: u32,
+    /// What is granted, before the mask.
     pub perm: Access,
 }
 
@@ -37,13 +39,17 @@ pub struct Named {
 /// or group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
+    /// Of the node's owner.
     pub owner: Access,
     /// Sorted by id, without repetition.
     pub users: Vec<Named>,
+    /// Of the node's group, before the mask.
     pub group: Access,
     /// Sorted by id, without repetition.
     pub groups: Vec<Named>,
+    /// Upper bound of all permissions but those of owner and other.
     pub mask: Option<Access>,
+    /// Of all other callers.
     pub other: Access,
 }
 
@@ -168,7 +174,7 @@ impl Acl {
 
     /// Does the list grant `want` to this caller? `owner_uid` and `owner_gid` are those of the node. The caller's
     /// privileges are not looked at.
-    pub fn grants(&self, creds: &crate::Credentials, owner_uid: u32, owner_gid: u32, want: Access) -> bool {
+    pub(crate) fn grants(&self, creds: &crate::Credentials, owner_uid: u32, owner_gid: u32, want: Access) -> bool {
         let masked = |perm: Access| perm & self.mask.unwrap_or(Access::all());
         if creds.uid == owner_uid {
             return self.owner.contains(want);
@@ -196,6 +202,7 @@ impl Acl {
 /// What a new node gets: permission bits and lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inherited {
+    /// Permission bits of the node, after umask or default list.
     pub perm: u32,
     /// To be stored as [`ACCESS_NAME`]; None where the mode says it all.
     pub access: Option<Acl>,

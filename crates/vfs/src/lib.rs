@@ -13,6 +13,8 @@
 //! * [`Caches`]: what a file system tells a front end that remembers.
 //! * [`memfs`]: a small file system in memory, for tests of front ends and for measuring what a transport costs.
 
+#![deny(missing_docs)]
+
 pub mod acl;
 mod caches;
 mod compression;

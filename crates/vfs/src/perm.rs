@@ -6,9 +6,10 @@ use crate::acl::{self, Acl};
 use crate::{Access, Attr, Context, Credentials, Error, FileKind, Result, SetAttr, SetTime};
 
 /// Set-user-id, set-group-id and sticky bits.
-pub const SET_UID: u32 = 0o4000;
+pub(crate) const SET_UID: u32 = 0o4000;
+/// Set-group-id bit.
 pub const SET_GID: u32 = 0o2000;
-pub const STICKY: u32 = 0o1000;
+pub(crate) const STICKY: u32 = 0o1000;
 const GROUP_EXEC: u32 = 0o010;
 const ANY_EXEC: u32 = 0o111;
 
@@ -161,10 +162,15 @@ pub fn perm_for_chmod(creds: &Credentials, perm: u32, gid: u32) -> u32 {
 /// Owner, group, mode and lists of a node to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewNodeAttrs {
+    /// Owner: that of the caller.
     pub uid: u32,
+    /// Group: that of the caller, or of a set-group-id parent.
     pub gid: u32,
+    /// Permission bits, after umask or default list ([`crate::PERM_MASK`]).
     pub perm: u32,
+    /// To be stored as [`acl::ACCESS_NAME`]; None where the mode says it all.
     pub access: Option<Acl>,
+    /// To be stored as [`acl::DEFAULT_NAME`]; only for directories.
     pub default: Option<Acl>,
 }
 

@@ -8,8 +8,6 @@ use crate::{Attr, Credentials, Error, FileKind, Result, perm};
 pub const NAME_BYTES_MAX: usize = 255;
 /// The longest value in bytes that Linux passes on.
 pub const VALUE_BYTES_MAX: usize = 65536;
-/// The longest list of names in bytes.
-pub const LIST_BYTES_MAX: usize = 65536;
 
 /// The name space of an attribute, which decides about access to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +60,7 @@ impl Namespace {
 /// What a caller wants with an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
+    /// Read the value.
     Get,
     /// Set or remove.
     Set,
