@@ -4,6 +4,8 @@
 //! [`Forest`] (all open trees), [`refs`] (delayed references), [`space`] (block groups, reservations, allocation), [`txn`]
 //! (batches, join, commit), and [`Store`], which holds one of each. Why: docs/design/.
 
+#![deny(missing_docs)]
+
 pub mod commit;
 pub mod error;
 mod forest;

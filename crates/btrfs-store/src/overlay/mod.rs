@@ -18,6 +18,7 @@ pub type Edit = Option<ItemBytes>;
 /// Bytes of memory that an entry takes beside its item's bytes: key, map slot and allocation, rounded up.
 pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 96;
 
+/// The pending edits in front of one tree, in key order.
 #[derive(Debug, Default)]
 pub struct Overlay {
     map: BTreeMap<Key, Edit>,
@@ -29,21 +30,23 @@ impl Overlay {
         self.map.insert(key, edit)
     }
 
-    pub fn get(&self, key: &Key) -> Option<&Edit> {
+    pub(crate) fn get(&self, key: &Key) -> Option<&Edit> {
         self.map.get(key)
     }
 
-    pub fn range(&self, range: impl RangeBounds<Key>) -> impl DoubleEndedIterator<Item = (&Key, &Edit)> {
+    pub(crate) fn range(&self, range: impl RangeBounds<Key>) -> impl DoubleEndedIterator<Item = (&Key, &Edit)> {
         self.map.range(range)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Edit)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Edit)> {
         self.map.iter()
     }
 
+    /// Number of edits.
     pub fn len(&self) -> usize {
         self.map.len()
     }
+    /// Whether there are no edits.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }

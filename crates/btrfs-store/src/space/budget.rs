@@ -3,6 +3,7 @@
 /// Metadata budgets of operations, in leaves that they may touch; the arithmetic is in each comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
+    /// Leaves that the operation may touch.
     pub blocks: u32,
     /// May dip into the global reserve: deletion must always be possible.
     pub is_release: bool,
@@ -29,6 +30,7 @@ impl Budget {
         blocks: 2,
         is_release: false,
     };
+    /// One extended attribute and its inode.
     pub const XATTR: Self = Self {
         blocks: 3,
         is_release: false,

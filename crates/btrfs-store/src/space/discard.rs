@@ -37,6 +37,7 @@ const SUPERBLOCK_ROOM_BYTES: u64 = 64 << 10;
 /// A range that was freed and is to be discarded if it is still free then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Freed {
+    /// Logical addresses within a chunk.
     Logical(Range<u64>),
     /// Room of a chunk that went.
     Room(DevId, Range<u64>),
@@ -78,7 +79,7 @@ impl Default for Discards {
 
 impl Discards {
     /// Notes a range for which the superblock on disk has no use any more.
-    pub fn note(&self, range: Range<u64>) {
+    pub(crate) fn note(&self, range: Range<u64>) {
         if let Some(freed) = &mut *self.freed.lock()
             && freed.logical.len() < FREED_RANGES_MAX
         {
@@ -86,7 +87,7 @@ impl Discards {
         }
     }
     /// Notes the room of chunks that went.
-    pub fn note_room(&self, gone: &[OldChunk]) {
+    pub(crate) fn note_room(&self, gone: &[OldChunk]) {
         if let Some(freed) = &mut *self.freed.lock() {
             for chunk in gone.iter().map(|old| &old.chunk) {
                 let ranges = chunk.stripes().iter().map(|stripe| {
@@ -98,7 +99,7 @@ impl Discards {
         }
     }
     /// The range need not be collected any more.
-    pub fn forget(&self, range: Range<u64>) {
+    pub(crate) fn forget(&self, range: Range<u64>) {
         if let Some(freed) = &mut *self.freed.lock() {
             freed.logical.remove(range, |_| {});
         }

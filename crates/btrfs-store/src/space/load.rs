@@ -33,7 +33,7 @@ pub(super) struct SpaceTrees {
 }
 
 impl SpaceTrees {
-    pub fn open(sb: &Superblock, forest: &Forest) -> Result<Self> {
+    pub(crate) fn open(sb: &Superblock, forest: &Forest) -> Result<Self> {
         let flags = sb.compat_ro_flags.get();
         let has = |bit| flags & bit != 0;
         let free_space = if has(compat_ro::FREE_SPACE_TREE) && has(compat_ro::FREE_SPACE_TREE_VALID) {
@@ -56,7 +56,7 @@ impl SpaceTrees {
     }
 
     /// For a volume that is only read and whose extent tree cannot be: no tree says where space is.
-    pub fn blind(forest: &Forest) -> Result<Self> {
+    pub(crate) fn blind(forest: &Forest) -> Result<Self> {
         let root = forest.root_tree().clone();
         Ok(Self {
             chunk: forest.require(TreeId::CHUNK)?,

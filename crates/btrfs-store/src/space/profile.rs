@@ -91,7 +91,7 @@ const BY_PREFERENCE: [Profile; 9] = [
 
 impl Profile {
     /// The profile of a block group.
-    pub fn of(flags: u64) -> Self {
+    pub(crate) fn of(flags: u64) -> Self {
         BY_PREFERENCE
             .into_iter()
             .find(|p| p.bit != 0 && flags & p.bit != 0)
@@ -99,24 +99,24 @@ impl Profile {
     }
 
     /// The profile for a new chunk, from the profile bits of the existing block groups of its type.
-    pub fn for_new_chunk(existing_flags: u64, device_count: usize) -> Self {
+    pub(crate) fn for_new_chunk(existing_flags: u64, device_count: usize) -> Self {
         BY_PREFERENCE
             .into_iter()
             .find(|p| p.bit == 0 || (existing_flags & p.bit != 0 && p.devs_min <= device_count))
             .unwrap_or(SINGLE)
     }
 
-    pub fn has_parity(self) -> bool {
+    pub(crate) fn has_parity(self) -> bool {
         self.parity > 0
     }
 
     /// How many of `stripes` stripes hold different data.
-    pub fn data_stripes(self, stripes: u64) -> u64 {
+    pub(crate) fn data_stripes(self, stripes: u64) -> u64 {
         (stripes - self.parity) / self.copies
     }
 
     /// Raw bytes that a byte of data takes, as `df` counts it.
-    pub fn factor(self) -> u64 {
+    pub(crate) fn factor(self) -> u64 {
         self.copies
     }
 }

@@ -16,8 +16,12 @@ use super::{Space, chunks::pool_of};
 /// Bytes as `df` shows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceStat {
+    /// Size of all devices, divided by the copies of data.
     pub total_bytes: u64,
+    /// What is not in use, divided by the copies of data, less the global reserve.
     pub free_bytes: u64,
+    /// What data can still take: free space of data groups, and of data chunks that can be made; 0
+    /// where metadata has run out.
     pub available_bytes: u64,
 }
 

@@ -20,6 +20,7 @@ const SKIP_MAX: usize = 16;
 /// A key whose item changed.
 #[derive(Clone, Debug)]
 pub struct Change {
+    /// Key of the item.
     pub key: Key,
     /// Of file extents: the pending edit before the change. `None` where there was none.
     pub before: Option<Edit>,
@@ -38,7 +39,7 @@ struct Objects {
 
 impl Tracked {
     /// Notes an edit. The usual case is that nothing is tracked.
-    pub fn note(&mut self, key: &Key, before: Option<Edit>) {
+    pub(crate) fn note(&mut self, key: &Key, before: Option<Edit>) {
         if let Some(objects) = &mut self.0
             && let Some(changes) = objects.all.get_mut(&key.objectid)
         {
@@ -52,7 +53,7 @@ impl Tracked {
         }
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0 = None;
     }
 
@@ -109,6 +110,7 @@ impl Tree {
         Tree::new(self.id, self.store.clone(), self.root())
     }
 
+    /// Whether an object was logged since the last commit.
     pub fn is_tracked(&self, id: ObjectId) -> bool {
         self.state.read().tracked.contains(id)
     }

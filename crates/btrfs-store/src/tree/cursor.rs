@@ -18,7 +18,12 @@ const WINDOW_ENTRIES_MAX: usize = 512;
 /// Some of a cursor's items, in order: what [`Cursor::next_run`] gives.
 pub enum Run {
     /// These slots of a committed leaf, nothing pending among them. There may be none.
-    Leaf { block: TreeBlock, slots: Range<usize> },
+    Leaf {
+        /// The leaf.
+        block: TreeBlock,
+        /// Indices of its items that lie in the cursor's range.
+        slots: Range<usize>,
+    },
     /// One by one, where something is pending.
     Items(VecDeque<(Key, Item)>),
 }

@@ -49,7 +49,7 @@ impl FullLeaves {
     }
 
     /// How many were written.
-    pub fn written(&self) -> usize {
+    pub(crate) fn written(&self) -> usize {
         self.written
     }
 }

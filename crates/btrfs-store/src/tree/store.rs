@@ -78,7 +78,7 @@ pub struct NodeStore {
 }
 
 impl NodeStore {
-    pub fn new(volume: Arc<Volume>, cache_bytes_max: usize) -> Self {
+    pub(crate) fn new(volume: Arc<Volume>, cache_bytes_max: usize) -> Self {
         Self {
             volume,
             shards: std::array::from_fn(|_| Mutex::new(LockRank::TreeBlocks, Shard::default())),
@@ -88,7 +88,7 @@ impl NodeStore {
     }
 
     /// Bytes of full leaves that a merge gathers before they are written.
-    pub fn full_bytes_max(&self) -> usize {
+    pub(crate) fn full_bytes_max(&self) -> usize {
         self.full_bytes_max.load(Ordering::Relaxed)
     }
     /// For tests, whose merges are small.
@@ -96,9 +96,10 @@ impl NodeStore {
         self.full_bytes_max.store(bytes, Ordering::Relaxed);
     }
 
-    pub fn volume(&self) -> &Arc<Volume> {
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
+    /// Size of a tree block.
     pub fn nodesize_bytes(&self) -> usize {
         self.volume.nodesize_bytes() as usize
     }
@@ -199,7 +200,7 @@ impl NodeStore {
         }
     }
 
-    /// Stores a block of the running transaction; it stays until [`NodeStore::set_clean`] or [`NodeStore::forget`].
+    /// Stores a block of the running transaction; it stays until `set_clean` or [`NodeStore::forget`].
     pub fn insert_dirty(&self, block: TreeBlock) {
         let addr = block.addr().get();
         let mut shard = self.shard(block.addr()).lock();
@@ -235,7 +236,7 @@ impl NodeStore {
     }
 
     /// As [`NodeStore::write_out`], for leaves as a builder made them, which are not kept. Returns their memory.
-    pub fn write_leaves(
+    pub(crate) fn write_leaves(
         &self,
         workers: &Workers,
         leaves: Vec<(LogicalAddr, Vec<u8>)>,
@@ -319,7 +320,7 @@ impl NodeStore {
     }
 
     /// The block is on disk, sealed: it may be dropped from now on.
-    pub fn set_clean(&self, block: TreeBlock) {
+    pub(crate) fn set_clean(&self, block: TreeBlock) {
         let addr = block.addr().get();
         let mut shard = self.shard(block.addr()).lock();
         let bytes = block.bytes().len();
@@ -349,7 +350,8 @@ impl NodeStore {
     }
 
     /// Bytes of clean blocks kept.
-    pub fn clean_bytes(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn clean_bytes(&self) -> usize {
         self.shards.iter().map(|s| s.lock().clean_bytes).sum()
     }
 

@@ -26,10 +26,12 @@ use crate::tree::Tree;
 /// What commits did so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CommitStats {
+    /// Commits that wrote a superblock.
     pub commits: u64,
-    pub items_merged: u64,
+    pub(crate) items_merged: u64,
+    /// Tree blocks that they wrote.
     pub blocks_written: u64,
-    pub time: Duration,
+    pub(crate) time: Duration,
 }
 
 /// Edits that most operations make: a batch of them costs one allocation.
@@ -43,6 +45,7 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// A batch without changes.
     pub fn new() -> Self {
         Self {
             edits: Vec::with_capacity(EDITS_USUAL),
@@ -66,9 +69,11 @@ impl Batch {
     pub fn delete(&mut self, tree: &Arc<Tree>, key: Key) {
         self.edits.push((tree.clone(), key, None));
     }
+    /// Adds a change of a data extent's references.
     pub fn reference(&mut self, change: RefChange) {
         self.refs.push(change);
     }
+    /// Whether nothing was put, deleted or referenced.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty() && self.refs.is_empty()
     }
@@ -140,7 +145,7 @@ pub struct Txn {
 }
 
 impl Txn {
-    pub fn new(committed: Generation, space: Arc<Space>) -> Self {
+    pub(crate) fn new(committed: Generation, space: Arc<Space>) -> Self {
         Self {
             gate: RwLock::new(LockRank::Gate, ()),
             running: AtomicU64::new(committed.next().get()),

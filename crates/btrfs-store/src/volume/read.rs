@@ -8,7 +8,6 @@
 //! that of the other one is still as it was.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use btrfs_format::{BlockExpect, CorruptKind, DevId, LogicalAddr, TreeBlock, TreeId};
 use cowshed_device::ReadOp;
@@ -27,7 +26,9 @@ const PARALLEL_BYTES_MIN: usize = 256 << 10;
 /// A sector that no copy has right.
 #[derive(Clone, Debug)]
 pub struct BadSector {
+    /// Logical address of the sector.
     pub addr: LogicalAddr,
+    /// Why no copy gives it.
     pub error: Error,
 }
 
@@ -70,7 +71,7 @@ impl Volume {
     ///
     /// # Errors
     /// What is wrong with the first copy that could be read; [`Error::BlockUnreadable`] where none could.
-    pub fn read_block(&self, ptr: &BlockPtr, tree: TreeId) -> Result<TreeBlock> {
+    pub(crate) fn read_block(&self, ptr: &BlockPtr, tree: TreeId) -> Result<TreeBlock> {
         let expect = self.expect(ptr, tree);
         let pieces = self.map(ptr.addr, self.geometry.nodesize_bytes.into())?;
         let order = self.copy_order(&pieces[0]);
@@ -255,7 +256,12 @@ impl Volume {
 
     /// Like [`Volume::read_data`], but sectors that cannot be had do not spoil the others: they are returned, in order,
     /// and their bytes in `buf` mean nothing.
-    pub fn read_data_partly(&self, addr: LogicalAddr, buf: &mut [u8], csums: Option<&[u8]>) -> Result<Vec<BadSector>> {
+    pub(crate) fn read_data_partly(
+        &self,
+        addr: LogicalAddr,
+        buf: &mut [u8],
+        csums: Option<&[u8]>,
+    ) -> Result<Vec<BadSector>> {
         let sector_bytes = self.geometry.sectorsize_bytes as usize;
         let csums = csums.filter(|_| !self.options.rescue.ignore_data_csums);
         if let Some(csums) = csums {
@@ -409,8 +415,9 @@ impl Volume {
     }
 
     /// Whether a device lost a write or a barrier since the volume was opened.
-    pub fn device_lost_writes(&self, devid: DevId) -> bool {
+    #[cfg(test)]
+    pub(crate) fn device_lost_writes(&self, devid: DevId) -> bool {
         self.member(devid)
-            .is_some_and(|m| m.lost_writes.load(Ordering::Acquire))
+            .is_some_and(|m| m.lost_writes.load(std::sync::atomic::Ordering::Acquire))
     }
 }
