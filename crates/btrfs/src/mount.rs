@@ -76,12 +76,12 @@ impl Mount {
     }
 
     /// What operations on files share.
-    pub fn files(&self) -> &Arc<Files> {
+    pub(crate) fn files(&self) -> &Arc<Files> {
         &self.files
     }
 
     /// The fsync log.
-    pub fn log(&self) -> &Log {
+    pub(crate) fn log(&self) -> &Log {
         &self.log
     }
 
@@ -110,7 +110,7 @@ impl Mount {
     ///
     /// # Errors
     /// `Invalid` (a range shorter than a sector), `NotSupported` (no device discards), and what devices say.
-    pub fn trim(&self, range: TrimRange) -> Result<u64> {
+    pub(crate) fn trim(&self, range: TrimRange) -> Result<u64> {
         crate::discard::trim(self.store(), range)
     }
 

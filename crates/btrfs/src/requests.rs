@@ -21,7 +21,7 @@ pub(crate) struct Wants {
 }
 
 impl Wants {
-    pub fn take(&mut self) -> Option<Self> {
+    pub(crate) fn take(&mut self) -> Option<Self> {
         let is_idle = !self.commit && !self.write_back && !self.drop && self.garbage.is_empty();
         (!is_idle).then(|| std::mem::take(self))
     }
@@ -38,12 +38,12 @@ impl Background {
     }
 
     /// Asks for a commit soon.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.0.change_if(|wants| !std::mem::replace(&mut wants.commit, true));
     }
 
     /// Asks for dirty file data to be written soon.
-    pub fn wake_write_back(&self) {
+    pub(crate) fn wake_write_back(&self) {
         self.0
             .change_if(|wants| !std::mem::replace(&mut wants.write_back, true));
     }

@@ -25,7 +25,7 @@ fn check(caller: &Caller<'_>, inode: &Inode, name: &[u8], what: Use) -> Result<N
 }
 
 /// The value of an attribute for a caller. Errors: `NoData`, `NotSupported`.
-pub fn get(caller: &Caller<'_>, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn get(caller: &Caller<'_>, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     // Probes of inodes without attributes are by far the most frequent.
     if inode.xattrs.is_known_empty() && Namespace::of(name).is_ok() {
         return Err(Errno::NoData.into());
@@ -35,7 +35,7 @@ pub fn get(caller: &Caller<'_>, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// The names that a caller may see, each with a NUL after it.
-pub fn list(caller: &Caller<'_>, inode: &Inode) -> Result<Vec<u8>> {
+pub(crate) fn list(caller: &Caller<'_>, inode: &Inode) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     for_each_name(inode, |name| {
         if rules::is_listed(&caller.ctx.creds, name) {
@@ -47,7 +47,7 @@ pub fn list(caller: &Caller<'_>, inode: &Inode) -> Result<Vec<u8>> {
 }
 
 /// Sets an attribute. Errors: see [`cowshed_vfs::FileSystem::setxattr`].
-pub fn set(
+pub(crate) fn set(
     files: &Files,
     caller: &Caller<'_>,
     inode: &Arc<Inode>,
@@ -62,7 +62,7 @@ pub fn set(
 }
 
 /// Removes an attribute. Errors: `NoData`, `NotPermitted`.
-pub fn remove(files: &Files, caller: &Caller<'_>, inode: &Arc<Inode>, name: &[u8]) -> Result<()> {
+pub(crate) fn remove(files: &Files, caller: &Caller<'_>, inode: &Arc<Inode>, name: &[u8]) -> Result<()> {
     change(files, caller, inode, name, None, SetXattrFlags::empty())
 }
 

@@ -6,12 +6,24 @@
 /// Why a stream does not decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LzoError {
+    /// The input ends within the stream.
     #[error("the input ends within the stream")]
     InputEnd,
+    /// The output would exceed its limit.
     #[error("more than {limit_bytes} bytes come out")]
-    OutputLimit { limit_bytes: usize },
+    OutputLimit {
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// A match refers to what is before the output.
     #[error("a match reaches {distance} bytes back, there are {written}")]
-    Distance { distance: usize, written: usize },
+    Distance {
+        /// Bytes back.
+        distance: usize,
+        /// Bytes of output so far.
+        written: usize,
+    },
+    /// The stream ends before its input does.
     #[error("bytes follow the end of the stream")]
     Trailing,
 }
@@ -144,7 +156,7 @@ impl Output<'_> {
 /// Decodes one LZO1X stream, to its end marker, into the start of `out`, and returns how many bytes it made, `limit_bytes`
 /// at most. Nothing may follow the end marker. Bytes of `out` behind the result may be overwritten, too: decoding is
 /// faster where there are some.
-pub fn decode(input: &[u8], out: &mut [u8], limit_bytes: usize) -> Result<usize> {
+pub(crate) fn decode(input: &[u8], out: &mut [u8], limit_bytes: usize) -> Result<usize> {
     let mut input = Input { bytes: input, at: 0 };
     let mut out = Output {
         limit_bytes: limit_bytes.min(out.len()),

@@ -13,7 +13,7 @@
 //! SS: so many literals (0 to 3) follow the match. Longer runs have an instruction of their own.
 
 /// The longest input.
-pub const SEGMENT_BYTES_MAX: usize = 4096;
+pub(crate) const SEGMENT_BYTES_MAX: usize = 4096;
 /// The most that an input can grow, as other readers expect it: a byte for each far match of four bytes with a run of 19
 /// literals or more behind it, the length of one long run, and the end marker.
 #[cfg(test)]
@@ -33,7 +33,7 @@ const RUN_LEN_MAX: usize = 18;
 const FIRST_RUN_LEN_MAX: usize = 238;
 
 /// Where four bytes were seen last, by their hash: offset + 1, or 0.
-pub struct Table([u16; 1 << HASH_BITS]);
+pub(crate) struct Table([u16; 1 << HASH_BITS]);
 
 impl Default for Table {
     fn default() -> Self {
@@ -54,7 +54,7 @@ fn slot(word: u32) -> usize {
 ///
 /// # Panics
 /// When the input is longer than [`SEGMENT_BYTES_MAX`].
-pub fn encode(table: &mut Table, input: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn encode(table: &mut Table, input: &[u8], out: &mut Vec<u8>) {
     assert!(input.len() <= SEGMENT_BYTES_MAX, "segments are short");
     table.0.fill(0);
     let mut sink = Sink { out, last_match: None };

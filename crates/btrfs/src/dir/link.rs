@@ -17,7 +17,7 @@ use crate::staged::Staged;
 use btrfs_store::space::Budget;
 
 /// Names that one inode can have.
-pub const LINKS_MAX: u32 = 65535;
+pub(crate) const LINKS_MAX: u32 = 65535;
 
 /// May refs that outgrow a leaf go into items of their own?
 pub(crate) fn may_extend_refs(files: &Files) -> bool {

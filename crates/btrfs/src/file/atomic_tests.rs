@@ -14,8 +14,9 @@ use cowshed_vfs::{
 use cowshed_vfs_ioctl::Front;
 use parking_lot::Mutex;
 
+use super::atomic::GROUP_BYTES_MAX;
 use super::tests::{Bench, mount_device, plain, set_range};
-use super::{GROUP_BYTES_MAX, Group, WriteCtx};
+use super::{Group, WriteCtx};
 use crate::block::BLOCK;
 use crate::error::{Error, StoreError};
 use crate::fs::{Fs, MountOptions};

@@ -26,7 +26,14 @@ const STEP_EXTENTS_MAX: usize = 64;
 const PREALLOC_BYTES_MAX: u64 = 256 << 20;
 
 /// Allocates, punches or zeroes a range. Takes the operation lock itself.
-pub fn fallocate(files: &Files, inode: &Arc<Inode>, mode: FallocateFlags, offset: u64, len_bytes: u64) -> Result<()> {
+#[cfg(test)]
+pub(crate) fn fallocate(
+    files: &Files,
+    inode: &Arc<Inode>,
+    mode: FallocateFlags,
+    offset: u64,
+    len_bytes: u64,
+) -> Result<()> {
     fallocate_as(
         files,
         inode,
@@ -37,7 +44,7 @@ pub fn fallocate(files: &Files, inode: &Arc<Inode>, mode: FallocateFlags, offset
 }
 
 /// As [`fallocate`]; it is said which set-id bits go, and what is done before contents change.
-pub fn fallocate_as(
+pub(crate) fn fallocate_as(
     files: &Files,
     inode: &Arc<Inode>,
     mode: FallocateFlags,

@@ -54,10 +54,10 @@ pub(super) enum Packed {
 }
 
 impl Packed {
-    pub fn marks(&self) -> bool {
+    pub(crate) fn marks(&self) -> bool {
         matches!(self, Self::Raw { marks: true })
     }
-    pub fn is_smaller(&self) -> bool {
+    pub(crate) fn is_smaller(&self) -> bool {
         matches!(self, Self::Smaller { .. })
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct RefName {
 }
 
 impl RefName {
-    pub fn of(extent: &Extent) -> Option<Self> {
+    pub(crate) fn of(extent: &Extent) -> Option<Self> {
         let disk = extent.on_disk()?;
         Some(Self {
             addr: disk.addr,
@@ -67,7 +67,7 @@ impl Plan {
     }
 
     /// Takes the references that are to be queued.
-    pub fn take_refs(&mut self) -> Vec<(RefName, i64)> {
+    pub(crate) fn take_refs(&mut self) -> Vec<(RefName, i64)> {
         std::mem::take(&mut self.refs).into_iter().collect()
     }
 

@@ -12,7 +12,7 @@ use crate::object::Inode;
 
 /// The first data or hole at or after an offset; the end of the file is a hole. `NoSuchDevice` at or after the end, or
 /// where no data follows.
-pub fn seek(inode: &Arc<Inode>, offset: u64, what: SeekKind) -> Result<u64> {
+pub(crate) fn seek(inode: &Arc<Inode>, offset: u64, what: SeekKind) -> Result<u64> {
     let _op = inode.lock.read();
     let size = inode.attr.lock().attr.size;
     if offset >= size {

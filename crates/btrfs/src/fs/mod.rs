@@ -33,11 +33,15 @@ const VALID: Duration = Duration::from_secs(86_400);
 /// How a volume is shown.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
+    /// Refuse every change.
     pub read_only: bool,
+    /// The subvolume whose root is the root of the mount.
     pub subvol: SubvolChoice,
+    /// When an access changes atime.
     pub atime: AtimePolicy,
     /// Reading a directory does not change its atime.
     pub nodiratime: bool,
+    /// New files have no checksums of data.
     pub nodatasum: bool,
     /// New files are written in place, without checksums.
     pub nodatacow: bool,
@@ -108,11 +112,9 @@ impl Fs {
         })
     }
 
+    /// The engine below.
     pub fn mount(&self) -> &Arc<Mount> {
         &self.mount
-    }
-    pub fn options(&self) -> &MountOptions {
-        &self.options
     }
 
     fn stat_volume(&self) -> StatFs {

@@ -20,6 +20,7 @@ pub enum SubvolChoice {
     /// What the volume names as default.
     #[default]
     Default,
+    /// The one of this tree.
     Id(TreeId),
     /// A path from the top level.
     Path(Vec<u8>),
@@ -28,7 +29,7 @@ pub enum SubvolChoice {
 }
 
 /// The directory that a mount shows as its root. Errors: `NotFound`, `NotDirectory`; `Invalid` where path and number differ.
-pub fn resolve(files: &Files, choice: &SubvolChoice) -> Result<Arc<Inode>> {
+pub(crate) fn resolve(files: &Files, choice: &SubvolChoice) -> Result<Arc<Inode>> {
     let id = match choice {
         SubvolChoice::Default => default_subvol(files)?,
         SubvolChoice::Id(id) => *id,

@@ -20,7 +20,7 @@ use crate::object::Inode;
 
 /// See the module.
 #[derive(Debug)]
-pub struct NameChanges {
+pub(crate) struct NameChanges {
     left: Mutex<LeftNames>,
     renamed: Mutex<Renamed>,
     /// The commit under way stands in for a log.

@@ -15,10 +15,10 @@ const TRIES_MAX: usize = 8;
 
 /// Bytes of dirty ranges that no extent holds yet: they count as used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delalloc {
-    pub bytes: u64,
+pub(crate) struct Delalloc {
+    pub(crate) bytes: u64,
     /// Otherwise an upper bound, until the ranges are written back.
-    pub is_exact: bool,
+    pub(crate) is_exact: bool,
 }
 
 impl Delalloc {
@@ -31,7 +31,7 @@ impl Delalloc {
 }
 
 /// Attributes, and what is to be added to the bytes that extents take.
-pub fn with_delalloc(inode: &Inode) -> (InodeAttr, Delalloc) {
+pub(crate) fn with_delalloc(inode: &Inode) -> (InodeAttr, Delalloc) {
     let mut attr = inode.attr_now();
     if !inode.is_regular() {
         return (attr, Delalloc::exactly(0));

@@ -15,12 +15,12 @@ pub struct Unasked {
 
 impl Unasked {
     /// Notes a change. Called with [`super::Inode::attr`] held.
-    pub fn note(&self) {
+    pub(crate) fn note(&self) {
         self.made.fetch_add(1, Ordering::Release);
     }
 
     /// Runs `tell` if there are changes that the front end may not know. No lock may be held.
-    pub fn settle(&self, tell: impl FnOnce()) {
+    pub(crate) fn settle(&self, tell: impl FnOnce()) {
         let made = self.made.load(Ordering::Acquire);
         if self.told.load(Ordering::Acquire) < made {
             tell();

@@ -38,10 +38,10 @@ impl Default for XattrCache {
 
 impl XattrCache {
     /// For inodes that were just made.
-    pub fn set_known_empty(&self) {
+    pub(crate) fn set_known_empty(&self) {
         self.known.store(NONE, Ordering::Release);
     }
-    pub fn is_known_empty(&self) -> bool {
+    pub(crate) fn is_known_empty(&self) -> bool {
         self.known.load(Ordering::Acquire) == NONE
     }
     /// Asking whether there are any needs no search.

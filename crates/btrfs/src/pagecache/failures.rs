@@ -9,7 +9,7 @@ use cowshed_runtime::lock::{self, Condvar, Mutex};
 use crate::error::{Error, Result};
 
 /// An open file among those of its inode.
-pub type Opened = u64;
+pub(crate) type Opened = u64;
 
 /// Failed write-backs. A caller takes [`Failures::count`] before its write-back and passes it to
 /// [`Failures::take`] after: each of several concurrent callers gets the error, and none before the
@@ -65,7 +65,7 @@ impl Drop for Telling<'_> {
 impl Failures {
     /// Notes that data could not be written: before it is dropped, so that it is never neither
     /// dirty nor failed.
-    pub fn note(&self, error: Error) -> Telling<'_> {
+    pub(crate) fn note(&self, error: Error) -> Telling<'_> {
         let mut state = self.state.lock();
         state.last = Some(error);
         state.count += 1;
@@ -74,12 +74,12 @@ impl Failures {
     }
 
     /// How many there were until now.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.state.lock().count
     }
 
     /// The file is open once more.
-    pub fn open(&self, opened: Opened) {
+    pub(crate) fn open(&self, opened: Opened) {
         let mut state = self.state.lock();
         let count = state.count;
         if count > 0 {
@@ -88,13 +88,13 @@ impl Failures {
     }
 
     /// And once less.
-    pub fn close(&self, opened: Opened) {
+    pub(crate) fn close(&self, opened: Opened) {
         self.state.lock().told_each.remove(&opened);
     }
 
     /// The error of a write-back that was not reported, or that failed after the first `seen` did,
     /// or of which `opened` was not told.
-    pub fn take(&self, seen: u64, opened: Option<Opened>) -> Result<()> {
+    pub(crate) fn take(&self, seen: u64, opened: Option<Opened>) -> Result<()> {
         lock::may_wait_for(LockRank::Flush);
         let mut state = self.state.lock();
         let told_before = opened.map_or(state.count, |opened| state.told_each.get(&opened).copied().unwrap_or(0));

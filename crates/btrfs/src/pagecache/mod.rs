@@ -9,8 +9,8 @@ mod dirty;
 mod failures;
 
 pub(crate) use ahead::EXTENTS_MAX;
-pub use data::FileData;
+pub(crate) use data::FileData;
 pub(crate) use data::{DataState, Flight};
 pub(crate) use dirty::{DirtyMap, recycle};
 pub(crate) use failures::Failures;
-pub use failures::Opened;
+pub(crate) use failures::Opened;

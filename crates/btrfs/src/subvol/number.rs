@@ -66,7 +66,7 @@ impl Split {
 
 /// Numbers of one mount.
 #[derive(Debug)]
-pub struct Numbering {
+pub(crate) struct Numbering {
     mounted: TreeId,
     root_ino: ObjectId,
     /// Upper half of the node ids that are kept in memory.
@@ -83,7 +83,7 @@ struct Odd {
 impl Numbering {
     /// For a mount that shows directory `root_ino` of subvolume `mounted` as its root. `random` tells this mount from
     /// earlier ones.
-    pub fn new(mounted: TreeId, root_ino: ObjectId, random: [u8; 4]) -> Self {
+    pub(crate) fn new(mounted: TreeId, root_ino: ObjectId, random: [u8; 4]) -> Self {
         let random = u64::from(u32::from_le_bytes(random));
         Self {
             mounted,
@@ -94,7 +94,7 @@ impl Numbering {
     }
 
     /// The subvolume that is mounted.
-    pub fn mounted(&self) -> TreeId {
+    pub(crate) fn mounted(&self) -> TreeId {
         self.mounted
     }
 
@@ -106,7 +106,7 @@ impl Numbering {
     }
 
     /// `st_ino`: stable across mounts of the same subvolume.
-    pub fn shown(&self, tree: TreeId, ino: ObjectId) -> u64 {
+    pub(crate) fn shown(&self, tree: TreeId, ino: ObjectId) -> u64 {
         if ino.0 >= PLACEHOLDER_INO_BIT {
             return PLACEHOLDER_SHOWN;
         }
@@ -117,12 +117,12 @@ impl Numbering {
             .unwrap_or_else(|| ODD_BIT | btrfs_format::hash::extent_data_ref_hash(tree, ino, 0))
     }
 
-    pub fn shown_of(&self, inode: &Inode) -> u64 {
+    pub(crate) fn shown_of(&self, inode: &Inode) -> u64 {
         self.shown(inode.tree.id(), inode.ino)
     }
 
     /// The node id of an inode.
-    pub fn node(&self, inode: &Inode) -> NodeId {
+    pub(crate) fn node(&self, inode: &Inode) -> NodeId {
         self.node_of(inode.tree.id(), inode.ino)
     }
 
@@ -141,7 +141,7 @@ impl Numbering {
     }
 
     /// The inode of a node id that [`Numbering::node`] gave. Other ids may give an inode, too; its own node id differs.
-    pub fn inode_of(&self, node: NodeId) -> Option<(TreeId, ObjectId)> {
+    pub(crate) fn inode_of(&self, node: NodeId) -> Option<(TreeId, ObjectId)> {
         if node == NodeId::ROOT {
             return Some((self.mounted, self.root_ino));
         }
@@ -160,7 +160,7 @@ impl Numbering {
     /// The generation that goes with a node id in file handles. The kernel keeps 32 bits of it, and has 0 for the
     /// root. The tree is part of it: a snapshot has the inode numbers and generations of its source, and when it is
     /// mounted in the source's place a handle must not go from one to the other.
-    pub fn generation(&self, tree: TreeId, ino: ObjectId, generation: Generation) -> u64 {
+    pub(crate) fn generation(&self, tree: TreeId, ino: ObjectId, generation: Generation) -> u64 {
         /// Odd, so that different trees (below 2^32) give different products.
         const SPREAD: u32 = 0x9e37_79b1;
         if tree == self.mounted && ino == self.root_ino {

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use cowshed_vfs::FileKind;
-pub use cowshed_vfs::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
+pub(crate) use cowshed_vfs::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
 
 use crate::error::{Error, Result, StoreError};
 use crate::object::Inode;
 
 /// The list that decides about access; `None` where the mode says it all.
-pub fn access_list(inode: &Inode) -> Result<Option<Arc<Acl>>> {
+pub(crate) fn access_list(inode: &Inode) -> Result<Option<Arc<Acl>>> {
     list(inode, ACCESS_NAME)
 }
 
 /// What a directory passes on.
-pub fn default_list(inode: &Inode) -> Result<Option<Arc<Acl>>> {
+pub(crate) fn default_list(inode: &Inode) -> Result<Option<Arc<Acl>>> {
     list(inode, DEFAULT_NAME)
 }
 

@@ -7,7 +7,7 @@ use crate::error::Result;
 
 use crate::object::{Inode, flags};
 
-pub const COMPRESSION_NAME: &[u8] = b"btrfs.compression";
+pub(crate) const COMPRESSION_NAME: &[u8] = b"btrfs.compression";
 
 /// Whatever is neither file nor directory takes properties without an error, and forgets them.
 pub(crate) fn is_ignored(inode: &Inode) -> bool {
@@ -43,7 +43,7 @@ pub(crate) fn effect(inode: &Inode, name: &[u8], value: Option<&[u8]>) -> Result
 }
 
 /// The property that a new inode in `dir` gets: the algorithm without level. "none" is passed on as a flag alone.
-pub fn inherited_compression(
+pub(crate) fn inherited_compression(
     dir: &Inode,
     dir_flags: u64,
     kind: FileKind,

@@ -49,7 +49,7 @@ pub(super) struct Written {
 
 impl LogTrees {
     /// Tree blocks that logging `items` of `bytes` takes at most.
-    pub fn blocks_needed(&self, nodesize_bytes: u64, items: u64, bytes: u64) -> u64 {
+    pub(crate) fn blocks_needed(&self, nodesize_bytes: u64, items: u64, bytes: u64) -> u64 {
         /// Levels of a log that are copied with a leaf, its root tree's, and one split on each.
         const PATH_BLOCKS: u64 = 12;
         let copied = (self.blocks.len() as u64).min(items.saturating_mul(4));
@@ -58,7 +58,7 @@ impl LogTrees {
 
     /// Merges the edits, writes what changed, and makes it durable. After an error the logs are in no known state: only a
     /// commit helps.
-    pub fn sync(&mut self, store: &Store, transid: Generation, edits: Vec<(TreeId, Edits)>) -> Step<Written> {
+    pub(super) fn sync(&mut self, store: &Store, transid: Generation, edits: Vec<(TreeId, Edits)>) -> Step<Written> {
         let mut host = Host {
             store,
             transid,
@@ -97,7 +97,7 @@ impl LogTrees {
     }
 
     /// No superblock leads to any of it any more.
-    pub fn clear(&mut self, store: &Store) {
+    pub(crate) fn clear(&mut self, store: &Store) {
         for addr in std::mem::take(&mut self.blocks) {
             store.nodes().forget(LogicalAddr(addr));
             store.space().free_log_block(LogicalAddr(addr));
