@@ -34,7 +34,7 @@
 //!
 //! Errors say which path was meant, have an [`errno`](Error::errno), and turn into [`std::io::Error`].
 
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 
 #[doc(hidden)]
 pub mod formats;
