@@ -8,7 +8,7 @@
 //!   front end that got them from a stranger checks them first.
 //! * **Nodes** exist for a caller from the [`Entry`] that named them until as many [`FileSystem::forget`]s. A node
 //!   which is unlinked stays usable as long as it is remembered or open. An unknown node: [`Error::Stale`].
-//! * **Permissions** are checked here only if `init` said so ([`PermissionChecks`]); immutability and read-only volumes
+//! * **Permissions** are checked here only if `init` said so ([`crate::PermissionChecks`]); immutability and read-only volumes
 //!   always are.
 //! * **Read-only** mounts and volumes answer [`Error::ReadOnly`] to every change.
 //! * **Attributes** that change although the call does not name them are told to [`crate::Caches`] before the call returns. What
