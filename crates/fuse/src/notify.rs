@@ -121,7 +121,7 @@ impl KernelCaches {
                         drop_content(&notifier, node, vec![range]);
                         then();
                     }
-                    // Nobody may be waiting any more.
+                    // The waiting thread may have gone.
                     Order::Tell(done) => drop(done.send(())),
                 }
             }

@@ -126,7 +126,7 @@ pub fn receive_fd(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     }
     // SAFETY: the message has at least the length of one descriptor after its header; it may be unaligned.
     let fd = unsafe { libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned() };
-    // SAFETY: the kernel has just installed this descriptor for us, nobody else knows it.
+    // SAFETY: the kernel has just installed this descriptor for us, and nothing else refers to it.
     Ok((fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 

@@ -199,7 +199,8 @@ pub fn every_io_fails(seed: u64, layout: Layout, mix: Mix, ops: usize) -> Result
                 repeat,
                 ..Fault::error(on, nth).with_kind(kind.clone())
             };
-            // Who looks at a device that is not read any more fills the caches for the rest of the run.
+            // Looking at a device that can no longer be read fills the caches for the rest of the
+            // run.
             let is_unreadable = on == On::Read && repeat == Repeat::Forever;
             for is_watched in [true, false].into_iter().filter(|watched| *watched || is_unreadable) {
                 let name =
@@ -322,7 +323,7 @@ impl Faulty {
         Ok(answer.is_ok())
     }
 
-    /// Whoever hears that a sync failed asks for it again: it fails again, or has done what it says.
+    /// After a failed sync, asks for it again: it fails again, or does what it promises.
     fn again(&mut self, op: &Op) -> Result<()> {
         let only_syncs = matches!(op, Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync);
         for n in 0..AGAIN_MAX {
@@ -364,7 +365,7 @@ impl Faulty {
         }
     }
 
-    /// In a run that is watched no fault hits who looks.
+    /// In a run that is watched, no fault hits the reads of the judge.
     fn look<T>(&self, look: impl FnOnce() -> T) -> T {
         match self.history {
             Some(_) => self.plan.aside(look),

@@ -323,7 +323,8 @@ impl Recording {
             .check(&before, done)
             .with_context(|| format!("log: {has_log}"))?;
         let found = if for_kernel { tree::take(&fs)? } else { Tree::new() };
-        // Space is right: data and tree blocks find a place, and hurt nobody.
+        // The accounts of space are right: data and tree blocks find a place, and overwrite
+        // nothing.
         for n in 0..4 {
             let op = Op::write(format!("{BULK}/after-{n}"), 0, 200_000, n);
             match Player::new(&fs).apply(&op) {

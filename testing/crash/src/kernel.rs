@@ -39,7 +39,8 @@ pub fn judge(judged: &Judged) -> Result<bool> {
     if judged.has_log {
         check_volume(&volume).context("after the kernel's replay")?;
     }
-    // Of two devices one may have the superblock of a log that nobody was told of. Which one the kernel believes is its choice.
+    // Of two devices one may have the superblock of a log that no fsync has acknowledged yet. The
+    // kernel chooses either.
     let log_roots = heads.iter().flatten().map(|head| head.log_root.get());
     let is_open = log_roots.collect::<BTreeSet<_>>().len() > 1;
     let differences = tree::differences(
@@ -73,9 +74,9 @@ fn check_volume(volume: &KernelVolume) -> Result<()> {
 /// numbers for that.
 const INO_BITS: u32 = 40;
 
-/// What both show alike. When a replay changed a directory is nobody's promise. Of data that is written in place the power may
-/// fail between one device and the other, and without checksums nobody knows which copy is the newer one: the kernel reads
-/// either.
+/// What both show alike. When a replay changed a directory is not promised. Of data that is written
+/// in place the power may fail between one device and the other, and without checksums nothing
+/// tells which copy is the newer one: the kernel reads either.
 fn comparable(tree: &Tree, devices: usize) -> Tree {
     let mut tree = if devices > 1 {
         tree::committed_part(tree)

@@ -1,6 +1,7 @@
-//! Many names of few files, of which a log has some and the last commit others: long ones, whose references outgrow an item and go on in
-//! extended ones; names that share their hashes; names that other inodes take over; directories that are emptied, removed and made again under
-//! their names. In between, one of those who took part is synced.
+//! Many names of few files, of which a log has some and the last commit others: long ones, whose
+//! references outgrow an item and go on in extended ones; names that share their hashes; names that
+//! other inodes take over; directories that are emptied, removed and made again under their names.
+//! In between, one of these inodes is synced.
 
 use std::collections::BTreeMap;
 

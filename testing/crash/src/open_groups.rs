@@ -131,7 +131,7 @@ impl World<'_> {
         }
     }
 
-    /// Somebody else does something to a file of the group.
+    /// A call outside the group does something to a file of the group.
     fn beside(&mut self, group: usize) {
         let Some(files) = &self.open[group] else { return };
         let path = files[self.rng.index(files.len())].clone();

@@ -333,7 +333,7 @@ impl Recording {
         before - self.events.len()
     }
 
-    /// Says which run and which image, for whoever wants to see it again.
+    /// Names the run and the image, so that it can be repeated.
     fn name(&self, image: &CrashImage) -> String {
         format!("{:?}\n{image}", self.run)
     }

@@ -243,10 +243,11 @@ impl History {
         Ok(())
     }
 
-    /// As [`History::check`], of a run of Linux' btrfs, which promises less of what nobody synced. A rename may have happened by
-    /// halves: both names lead to the file, or neither does the new one, nor to what it replaced there. In the midst of a
-    /// file there may be zeros where data was written. What was synced is there: content, attributes, and the names that
-    /// did not change since.
+    /// As [`History::check`], of a run of Linux' btrfs, which promises less of what was not synced.
+    /// A rename may have happened by halves: both names lead to the file, or neither does the new
+    /// one, nor to what it replaced there. In the midst of a file there may be zeros where data was
+    /// written. What was synced is there: content, attributes, and the names that did not change
+    /// since.
     pub fn check_linux(&self, found: &Tree, done: usize) -> Result<()> {
         let judge = Judge {
             is_linux: true,

@@ -1,10 +1,12 @@
 //! Threads whose operations really run beside each other, in rounds: each changes files of its own in directories that they share,
 //! or its own blocks of one file; others sync and commit meanwhile.
 //!
-//! What is noted is the state after each round. That is enough for the judge, who looks at each inode, each name and each block
-//! alone: in one round no two threads change the same one, so that whatever a crash finds of it is as before the round or as after it.
-//! Syncs begin and end when they like. What ends in the midst of a round is known in a state *between*, which is as the one
-//! before the round, and the end of the round may be found as well ([`crate::promise::History::promise_late`]).
+//! What is noted is the state after each round. That is enough for the judge, which looks at each
+//! inode, each name and each block alone: in one round no two threads change the same one, so that
+//! whatever a crash finds of it is as before the round or as after it. Syncs begin and end when
+//! they like. What ends in the midst of a round is known in a state *between*, which is as the one
+//! before the round, and the end of the round may be found as well
+//! ([`crate::promise::History::promise_late`]).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! Which threads a run has.
 
-/// Who works on the volume.
+/// The threads that work on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
     /// One thread: the run follows from its seed.

@@ -131,7 +131,7 @@ fn a_log_that_cannot_be_written_becomes_a_commit() {
     }
 }
 
-/// Nobody knows what such a device has lost of what it took before, so that a commit would not mend it.
+/// What such a device has lost of earlier writes is unknown, so that a commit would not mend it.
 #[test]
 fn a_barrier_of_a_log_that_fails_makes_the_mount_read_only() {
     let (devices, plan, fs) = about_to_log();

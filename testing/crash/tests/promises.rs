@@ -196,7 +196,8 @@ fn an_atomic_operation_is_durable_in_all_files_or_in_none() {
     refused(&run, &half, 3, "is there in part");
 }
 
-/// Of what nobody synced Linux' logs may lack the half of a rename and data in the midst of a file; what was synced is there.
+/// Of what was not synced Linux' logs may lack the half of a rename and data in the midst of a
+/// file; what was synced is there.
 #[test]
 fn of_linux_less_is_asked() {
     let (f, g) = (file(257, &blocks(b"ab")), file(258, b"new"));

@@ -29,7 +29,7 @@ pub fn output(command: &mut Command) -> Result<Output> {
 /// Runs the program to its end, in a process group of its own, with input from nowhere, and gives what it printed. Errors:
 /// it cannot run, or was cut.
 pub fn output_within(command: &mut Command, limit: Duration) -> Result<Output> {
-    // Files: a pipe ends only when everybody has let go of it, also who cannot be killed.
+    // Files: a pipe ends only when all processes have closed it, one that cannot be killed too.
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command
         .stdin(Stdio::null())
@@ -127,7 +127,7 @@ fn cut(child: &Child) -> String {
 
 fn signal(id: u32, signal: Signal) {
     let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
-    // Who is gone already needs none.
+    // A process that is gone needs no signal.
     pid.map(|pid| rustix::process::kill_process(pid, signal));
 }
 

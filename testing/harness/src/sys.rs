@@ -52,7 +52,7 @@ pub(crate) fn wait_readable(file: &impl AsRawFd, limit: Duration) -> io::Result<
         events: libc::POLLIN,
         revents: 0,
     };
-    // Rounded up: who has less than a millisecond left does not look again and again.
+    // Rounded up: with less than a millisecond left, the caller does not look again and again.
     let millis = limit.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
     // SAFETY: one structure, borrowed for the call.
     let ready = unsafe { libc::poll(&mut poll, 1, millis) };
@@ -69,7 +69,8 @@ pub(crate) fn loop_get_free(control: &File) -> io::Result<u32> {
     u32::try_from(number).map_err(|_| io::Error::last_os_error())
 }
 
-/// Binds the file to the loop device until the last of the device's users has gone. EBUSY if somebody was faster.
+/// Binds the file to the loop device until the last of the device's users has gone. EBUSY if
+/// another process was faster.
 pub(crate) fn loop_configure(device: &File, backing: &File, read_only: bool, sector_bytes: u32) -> io::Result<()> {
     let flags = LO_FLAGS_AUTOCLEAR | if read_only { LO_FLAGS_READ_ONLY } else { 0 };
     let config = LoopConfig {
@@ -224,7 +225,8 @@ pub fn write_through_map(file: &File, offset_bytes: u64, data: &[u8]) -> io::Res
     if map == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the mapping is of `lead + data.len()` bytes, within the file, and nobody else has its address.
+    // SAFETY: the mapping is of `lead + data.len()` bytes, within the file, and no other code has
+    // its address.
     unsafe {
         std::ptr::copy_nonoverlapping(data.as_ptr(), map.cast::<u8>().add(lead), data.len());
         libc::munmap(map, len);

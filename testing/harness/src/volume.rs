@@ -122,7 +122,7 @@ impl VolumeOptions {
     }
 }
 
-/// A volume on image files that nobody else knows.
+/// A volume on image files of its own.
 #[derive(Debug)]
 pub struct KernelVolume {
     dir: TempDir,

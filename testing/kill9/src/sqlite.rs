@@ -28,7 +28,7 @@ fn insert(n: u64) -> String {
     )
 }
 
-/// Is there still somebody behind the mount? Asking for its space always takes a request.
+/// Whether a process still serves the mount. Asking for its space always takes a request.
 fn answers(root: &Path) -> bool {
     rustix::fs::statvfs(root).is_ok()
 }

@@ -25,10 +25,10 @@ struct Args {
     /// Print the table of known deviations of docs/design/log-cases.md
     #[arg(long)]
     doc_deviations: bool,
-    /// Who writes: k, c, or both
+    /// The side that writes: k, c, or both
     #[arg(long, default_value = "kc")]
     writers: String,
-    /// Who replays: k, c, or both
+    /// The side that replays: k, c, or both
     #[arg(long, default_value = "kc")]
     replayers: String,
     /// Our fsyncs commit, they write no logs

@@ -100,7 +100,7 @@ fn write_and_cut(image: &Path, dir: &Path, ops: &[Op], rng: &mut Rng) -> Result<
         }
         Ok(())
     };
-    // Cuts at moments that nobody chose.
+    // Cuts at arbitrary moments.
     let cut_blindly = || {
         cut()?;
         std::thread::sleep(std::time::Duration::from_millis(7));

@@ -1,4 +1,4 @@
-//! Who writes and who replays.
+//! The sides that write and that replay.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -214,8 +214,8 @@ pub fn numbered_by_subvolume(tree: &Tree) -> Tree {
     tree
 }
 
-/// Two trees of one crash image. Replay changes directories, and when it did so is nobody's promise; inode numbers of
-/// subvolumes carry the subvolume in our mounts ([`SUBVOLUME_SHIFT`]).
+/// Two trees of one crash image. Replay changes directories, and when it did so is not promised;
+/// inode numbers of subvolumes carry the subvolume in our mounts ([`SUBVOLUME_SHIFT`]).
 pub fn same(left: &Tree, right: &Tree) -> Result<()> {
     let plain = |tree: &Tree| {
         let mut tree = numbered_by_subvolume(tree);
@@ -234,7 +234,7 @@ pub fn same(left: &Tree, right: &Tree) -> Result<()> {
 /// What came of a case.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Who wrote a log, where the others have committed.
+    /// Sides that wrote a log, where the others have committed.
     pub logged: BTreeSet<Who>,
     /// What we wrote, where we were among the writers.
     pub ours: Option<Answer>,

@@ -1,4 +1,5 @@
-//! Recorded runs of the kernel: the share of their crash images that everybody judges, and the judge judged.
+//! Recorded runs of the kernel: the share of their crash images that all checks judge, and the
+//! judge judged.
 
 use cowshed_harness::{Keep, need};
 use cowshed_logcases::cuts::{self, Options, Recording};

@@ -91,7 +91,7 @@ pub struct MountRules {
     pub compress: Option<&'static str>,
 }
 
-/// The whole file system. Two models are equal if nobody can tell the file systems apart.
+/// The whole file system. Two models are equal if no call can tell the file systems apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
     pub(crate) nodes: BTreeMap<Id, Node>,

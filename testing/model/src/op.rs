@@ -108,8 +108,8 @@ vocabulary! {
     dedupe Dedupe { src: At, src_offset: u64, dst: At, dst_offset: u64, len: u64 }
     /// Exchanges ranges of two files, as XFS_IOC_EXCHANGE_RANGE.
     exchange Exchange { a: At, a_offset: u64, b: At, b_offset: u64, len: u64, to_eof: bool }
-    /// Writes runs of extents smaller than wanted anew, and what is compressed otherwise than by [`COMPRESSIONS`]: nobody
-    /// sees anything of it.
+    /// Writes runs of extents smaller than wanted anew, and what is compressed otherwise than by
+    /// [`COMPRESSIONS`]: without a visible effect.
     defrag Defrag { at: At, offset: u64, len: u64, target: u64, compress: Option<u8> }
     /// Blocks that have data, as FIEMAP shows them.
     map Map { at: At }

@@ -59,7 +59,7 @@ impl Model {
         }
     }
 
-    /// A write strips what lets a file run as somebody else.
+    /// A write strips set-id bits and capabilities.
     fn remapped(&mut self, id: Id, now: Timestamp) {
         let node = self.node_mut(id);
         node.strip_set_id();

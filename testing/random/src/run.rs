@@ -281,8 +281,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Who punches a hole where one is changes nothing, times neither. Of zeros the model does not know which are holes: the
-    /// file whose zeros are punched, and its times before.
+    /// Punching a hole where one is changes nothing, times neither. The model does not know which
+    /// zeros are holes: the file whose zeros are punched, and its times before.
     fn perhaps_hole(&self, op: &Op) -> Option<(Id, At, (Timestamp, Timestamp))> {
         let Op::Fallocate { at, mode, offset, len } = op else {
             return None;

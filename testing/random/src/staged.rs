@@ -102,7 +102,7 @@ impl Subject {
         result.map(|()| Answer::Done)
     }
 
-    /// Reads as whoever staged: through the handle.
+    /// Reads through the handle of the group, which sees what is staged.
     pub(crate) fn read_staged(&self, group: u8, offset: u64, len: u32) -> Outcome {
         let files = &self.groups[usize::from(group)].files;
         let (node, handle) = *files.first().ok_or(Error::BadHandle)?;

@@ -1,6 +1,8 @@
-//! Random operations on one file through two descriptors, one of them with O_DIRECT, and through mappings, against a copy in
-//! memory: what fsx does for buffered files and for mappings, it does not do for direct ones; nor does it clone, dedupe and exchange, nor
-//! read what nobody has in memory any more: of a file that is synced and dropped from the page cache, and of one that is mounted anew.
+//! Random operations on one file through two descriptors, one of them with O_DIRECT, and through
+//! mappings, against a copy in memory: what fsx does for buffered files and for mappings, it does
+//! not do for direct ones; nor does it clone, dedupe and exchange, nor read what is not in memory
+//! any more: of a file that is synced and dropped from the page cache, and of one that is mounted
+//! anew.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -122,7 +124,7 @@ impl Exerciser {
             done,
             ..self
         };
-        // All of it, or whoever comes next is the first to look.
+        // All of it, or the next operation is the first to read.
         if exerciser.rng.index(2) == 0 {
             exerciser
                 .read_buffered(0, exerciser.model.len())
@@ -336,7 +338,7 @@ impl Exerciser {
         };
         let content = self.content(len);
         mapping.store(offset, &content);
-        // Or whoever comes next finds it in the page cache.
+        // Otherwise the next operation finds it dirty in the page cache.
         if self.rng.index(2) == 0 {
             mapping.sync()?;
         }

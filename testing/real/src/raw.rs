@@ -31,7 +31,8 @@ impl Mapping {
 
     pub fn store(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.len, "within the mapping");
-        // SAFETY: within the mapping, of which nobody holds a reference; the file is as long, and nobody cuts it meanwhile.
+        // SAFETY: within the mapping, of which no reference exists; the file is as long, and
+        // nothing cuts it meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr().add(offset), bytes.len()) }
     }
 
@@ -124,7 +125,7 @@ pub fn remap(
     remap.dst_offset = dst_offset.into();
     remap.len_bytes = len.into();
     call(dst, wire::REMAP, &mut remap)?;
-    // Linux is told of a new size by who asks.
+    // Linux learns of a new size when it asks for the attributes.
     src.metadata()?;
     Ok(Some((remap.done_bytes.get(), remap.status.get())))
 }

@@ -128,7 +128,7 @@ impl Known {
         self.present.iter().nth(self.present.len() / 2).copied().unwrap_or(0)
     }
 
-    /// The worker, who does this step, has said something.
+    /// Notes a message of the worker, which does this step.
     pub fn note(&mut self, said: Said, step: Step) -> Result<()> {
         match (said, self.open) {
             (Said::Begins(n), None) => {

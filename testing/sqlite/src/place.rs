@@ -1,4 +1,4 @@
-//! An image with a database on it, and who looks at it: we through a mount, or the kernel.
+//! An image with a database on it, looked at by us through a mount, or by the kernel.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};

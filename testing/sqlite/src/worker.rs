@@ -58,7 +58,7 @@ impl FromStr for Said {
     }
 }
 
-/// The worker's side: says a line. Errors: nobody listens any more.
+/// The worker's side: says a line. Errors: the other side has gone.
 pub fn say(said: Said) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{said}")?)
 }
@@ -150,7 +150,7 @@ impl Worker {
         Ok(self.child.kill()?)
     }
 
-    /// All that it has said and nobody has heard, once it has ended by itself or been killed.
+    /// All of its messages that were not read yet, once it has ended by itself or been killed.
     pub fn rest(&mut self) -> Result<Vec<Said>> {
         self.input = None;
         let mut all = Vec::new();

@@ -116,7 +116,7 @@ pub fn main(args: &Args) -> Result<()> {
     let mut results = Results::new();
     for group in GROUPS.iter().filter(|g| g.is_wanted(&args.only)) {
         for round in 0..args.runs {
-            // Whoever goes first may find colder caches: take turns.
+            // The first side may find colder caches: take turns.
             let mut order = sides.clone();
             if round % 2 == 1 {
                 order.reverse();

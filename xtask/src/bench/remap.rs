@@ -20,7 +20,8 @@ const PASSES: [&str; 2] = ["shared with a clone", "alone"];
 /// What both passes write, and the file: memory that is touched for the first time takes now longer, now shorter.
 const TOUCHED_BYTES: u64 = 4 << 30;
 
-/// Who writes, and to what: the kernel needs a loop device for an image, and ours can do without one.
+/// The writer and its medium: the kernel needs a loop device for an image, and ours can do without
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Column {
     side: Side,

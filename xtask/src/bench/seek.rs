@@ -56,7 +56,7 @@ pub struct Args {
 /// Seconds, by what is looked at, side and whether it was cached.
 type Results<Of> = BTreeMap<(Of, Side, bool), Vec<f64>>;
 
-/// Who wrote the file, and how its volume is mounted.
+/// The side that wrote the file, and how its volume is mounted.
 type Row = (Side, &'static str);
 
 pub fn main(args: &Args) -> Result<()> {
@@ -116,7 +116,7 @@ fn curve(args: &Args, image: &Image, counts: &[u64]) -> Result<Results<u64>> {
     Ok(results)
 }
 
-/// Whoever goes first may find colder caches.
+/// The first side may find colder caches.
 fn turns(round: usize) -> [Side; 2] {
     let mut order = [Side::Kernel, Side::Ours];
     if round % 2 == 1 {

@@ -36,8 +36,9 @@ pub fn kernel_can() -> bool {
     has_btrfs && has_mkfs && std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
 }
 
-/// Sees to it that the machine has the memory that a load is about to fill. A virtual machine's host takes back what is free for a while,
-/// and whoever touches it next waits: that says nothing about a file system.
+/// Sees to it that the machine has the memory that a load is about to fill. A virtual machine's
+/// host takes back what is free for a while, and the next access to it waits: that says nothing
+/// about a file system.
 pub fn touch_memory(bytes: u64) {
     /// For what the load does not know of.
     const MORE_BYTES: u64 = 128 << 20;
@@ -80,7 +81,7 @@ impl Drop for Removed {
     }
 }
 
-/// Whoever still uses the mounts can go on; what they have goes with the last of them.
+/// Processes that still use the mounts can go on; what they have goes with the last of them.
 fn unmount_lazily(dir: &Path) {
     for mount in mounts(dir) {
         let _ = run::output(Command::new("umount").arg("-l").arg(mount));

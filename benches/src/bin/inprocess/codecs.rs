@@ -22,7 +22,7 @@ const HOW: [Option<&str>; 5] = [None, Some("lzo"), Some("zstd:1"), Some("zstd:3"
 const CONTENTS: [Content; 3] = [Content::Text, Content::Half, Content::Noise];
 /// What the codec does alone, to have it measured: so many calls' worth.
 const ALONE_CALLS: usize = 128;
-/// A small step of who reads in order, with a buffer of no great size.
+/// A small step of a sequential reader, with a buffer of no great size.
 const STEP_BYTES: usize = 64 << 10;
 
 /// The system, with another number of processors.

@@ -515,7 +515,7 @@ fn reservations_flush_before_they_fail() {
     ));
     assert_eq!(*steps.0.lock(), ["write back", "commit"]);
     drop(held);
-    // Nothing dirty, nothing pending: nobody is bothered.
+    // Nothing dirty, nothing pending: neither step is called.
     engine.store.space().pending_frozen();
     engine.store.space().pending_merged();
     steps.0.lock().clear();

@@ -283,7 +283,7 @@ fn appended_items_fill_leaves() {
     );
 }
 
-/// Leaves, and nodes, that nobody touched become the root when all others are emptied.
+/// Leaves, and nodes, without edits become the root when all others are emptied.
 #[test]
 fn a_child_that_becomes_the_root_is_copied() {
     let per_leaf = (leaf_capacity_bytes(4096) / (25 + 50)) as u64;

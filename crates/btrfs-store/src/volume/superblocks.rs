@@ -1,9 +1,10 @@
 //! Reading the superblocks of devices and choosing among them.
 //!
-//! *Which copy of a device:* the first one, where it is valid; the mirrors only stand in for a first copy that is not.
-//! A newer mirror does not win over a valid first copy: the log of an fsync is written to first copies alone, and who
-//! mounted after a crash (the kernel) went on from the first copy, so a newer mirror may be the rest of a commit that
-//! was never finished and whose blocks have been overwritten since.
+//! *Which copy of a device:* the first one, where it is valid; the mirrors only stand in for a
+//! first copy that is not. A newer mirror does not win over a valid first copy: the log of an fsync
+//! is written to first copies alone, and a mount after a crash (by the kernel) went on from the
+//! first copy, so a newer mirror may be the rest of a commit that was never finished and whose
+//! blocks have been overwritten since.
 //!
 //! *Which device:* the highest generation; among equals one that has a log, since it is younger than one without.
 

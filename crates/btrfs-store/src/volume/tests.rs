@@ -579,8 +579,8 @@ fn an_older_root_opens_read_only_when_asked_for() {
     assert!(!tree(&older, TreeId::EXTENT).is_empty());
 }
 
-/// A reader that still has the places of a chunk that is gone may see one copy as it was and another one overwritten by
-/// whoever has its room now: that is nothing to repair.
+/// A reader that still has the places of a chunk that is gone may see one copy as it was and
+/// another one overwritten by the next user of its room: nothing is repaired.
 #[test]
 fn what_lay_in_a_chunk_that_is_gone_is_not_repaired() {
     let volume = crate::testing::memory_volume(16384);

@@ -229,7 +229,7 @@ impl Group {
         // The caller may have closed files since that lost their last name.
         self.files.retain(|_, staged| !staged.inode.refs.is_deleting());
         let inodes: Vec<Arc<Inode>> = self.files.values().map(|s| s.inode.clone()).collect();
-        // Most of it without holding anybody up.
+        // Most of it without locks that other calls wait for.
         for inode in &inodes {
             writeback::flush(files, inode)?;
         }

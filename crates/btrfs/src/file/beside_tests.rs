@@ -141,7 +141,8 @@ fn a_truncation_shows_no_zeros_below_the_size_on_disk() {
     });
 }
 
-/// A truncation that fails midway leaves the size on disk where the file ends, for whoever writes the item next.
+/// A truncation that fails midway leaves the size on disk where the file ends, for the next writer
+/// of the item.
 #[test]
 fn a_truncation_that_fails_on_its_way_leaves_no_larger_size() {
     let mut bench = Bench::new(256 << 20, plain, MountOptions::default());

@@ -192,7 +192,8 @@ fn fragmented() -> Bench {
     bench
 }
 
-/// Whoever makes very many extents of one stretch of data has the metadata for them, or does not begin.
+/// An operation that makes very many extents of one stretch of data has reserved the metadata for
+/// them, or fails before it begins.
 #[test]
 fn data_in_very_many_pieces_takes_no_metadata_that_was_not_reserved() {
     const BYTES: u64 = 24 << 20;

@@ -1,4 +1,4 @@
-//! Items of checksums: how they join, and what those see who read them meanwhile.
+//! Items of checksums: how they join, and what readers find meanwhile.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

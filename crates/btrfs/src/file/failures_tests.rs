@@ -1,4 +1,4 @@
-//! Data that is lost, and who hears of it when.
+//! Data that is lost: which callers get the error, and when.
 
 use std::ops::Range;
 use std::sync::{Arc, Barrier};

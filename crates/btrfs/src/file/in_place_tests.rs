@@ -1,4 +1,5 @@
-//! Writing in place: where it happens, where it must not, and that nobody else ever sees it.
+//! Writing in place: where it happens, where it must not, and that no other file or snapshot shows
+//! it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -161,7 +162,7 @@ fn fill(bench: &mut Bench, file: usize) {
     bench.files[file] = vec![7; bench.inode(file).attr_now().size as usize];
 }
 
-/// As [`fill`], with space that nobody has written.
+/// As [`fill`], with preallocated space.
 fn allocate_rest(bench: &Bench, file: usize) {
     let (rest, mut at) = (bench.inode(file), 0);
     for len in [1 << 20, 4096] {
@@ -294,8 +295,8 @@ fn plant(mount: &Mount, inode: &Arc<Inode>, addr: LogicalAddr, len_bytes: u64, i
     });
 }
 
-/// An item may say that its data lies where a tree block is, or in space that is free and will be somebody's, or on a part of
-/// another file's extent: the extent tree knows of no such extent.
+/// An item may say that its data lies where a tree block is, or in space that is free and will be
+/// allocated, or on a part of another file's extent: the extent tree knows of no such extent.
 #[test]
 fn nothing_is_written_in_place_where_the_extent_tree_knows_no_extent() {
     const LEN: u64 = 4 * BLOCK;

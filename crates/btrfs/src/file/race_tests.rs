@@ -68,7 +68,7 @@ fn step(mount: &Mount, files: &[Arc<Inode>], dice: &mut Dice) -> crate::Result<(
     }
 }
 
-/// Refusals that a race explains: somebody cut the file meanwhile, or the two ranges are one.
+/// Refusals that a race explains: another thread cut the file meanwhile, or the two ranges are one.
 fn is_expected(result: &crate::Result<()>) -> bool {
     use cowshed_vfs::Error as Outcome;
     matches!(

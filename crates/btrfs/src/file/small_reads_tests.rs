@@ -1,4 +1,5 @@
-//! Who reads a compressed file in small steps: each extent is decompressed once, and nobody is shown what it held before.
+//! Reading a compressed file in small steps: each extent is decompressed once, and no reader gets
+//! what the file held before.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -124,7 +125,7 @@ fn what_is_being_read_is_not_dropped_for_what_was_read_once() {
     }
     let kept = |shared: &FileShared| (0..40).filter(|file| shared.cached(id(*file)).is_some()).count();
     assert_eq!(kept(&shared), 16);
-    // One that comes a second time takes nobody's place.
+    // An extent that is already cached evicts no other.
     shared.cache(id(39), data(39));
     assert_eq!(kept(&shared), 16);
 }

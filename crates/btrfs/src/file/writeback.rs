@@ -77,7 +77,7 @@ pub(crate) fn sync(files: &Files) -> Result<()> {
 }
 
 /// [`sync`] that also reports a write-back of any file that failed since the last call: one in the
-/// background tells nobody.
+/// background reports to no caller.
 pub(crate) fn sync_all(files: &Files) -> Result<()> {
     let failures = &files.data().failures;
     let seen = failures.count();

@@ -294,7 +294,7 @@ impl InodeRefs {
     pub(crate) fn add_open(&self) {
         self.opens.fetch_add(1, Ordering::SeqCst);
     }
-    /// May anybody have the file mapped?
+    /// Whether the file is open, so that a process may have mapped it.
     pub(crate) fn is_open(&self) -> bool {
         self.opens.load(Ordering::SeqCst) > 0
     }

@@ -1,7 +1,7 @@
 //! The inodes in memory: one object per (tree, number).
 //!
-//! An inode stays while anybody outside remembers it (lookups, opens) or anybody inside holds its
-//! `Arc` (dirty data does). Idle ones stay too, up to a bound. Locks: one per shard, a leaf of
+//! An inode stays while front ends remember it (lookups, opens) or the engine holds its `Arc`
+//! (dirty data does). Idle ones stay too, up to a bound. Locks: one per shard, a leaf of
 //! [`btrfs_store::rank`].
 
 use std::collections::{HashMap, VecDeque};

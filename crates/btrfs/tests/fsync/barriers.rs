@@ -28,7 +28,7 @@ const NO_COW: FlagChange = FlagChange::Attributes(0x80_0000);
 struct Done {
     writes: usize,
     flushes: usize,
-    /// A write came after the last barrier: nobody knows whether it is on disk.
+    /// A write came after the last barrier: it may or may not be on disk.
     ends_dirty: bool,
 }
 

@@ -337,7 +337,7 @@ fn an_attribute_that_grows_beyond_half_a_leaf_is_committed() {
     rig.finish();
 }
 
-/// A file has no attributes as long as nobody gave it any, and a log does not look whether that is so.
+/// A file has no attributes until one is set, and a log does not search for them before.
 #[test]
 fn extended_attributes_are_searched_for_only_where_some_may_be() {
     if !kernel_can() {

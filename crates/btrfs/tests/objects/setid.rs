@@ -38,7 +38,7 @@ impl Files<'_> {
         fs.ioctl(self.ctx, node, handle, &call, input, output).map(drop)
     }
     fn write(&self, data: &[u8]) -> Result<()> {
-        // As Linux has it, which knows who may keep the bits.
+        // As Linux sets the flag, which knows which callers may keep the bits.
         let flags = if self.ctx.creds.is_privileged() {
             WriteFlags::empty()
         } else {
@@ -147,7 +147,8 @@ fn every_change_of_contents_takes_them_away() {
     }
     let rig = Rig::new();
     let user = |uid| Context::new(Credentials::new(uid, uid), 0, 0);
-    // (who, before, after): set-group-id without the right to execute stays with members of the group.
+    // (caller, before, after): set-group-id without the right to execute stays with members of the
+    // group.
     let cases = [
         (Context::root(), 0o6777, 0o6777),
         (user(OWNER), 0o6777, 0o777),
@@ -185,7 +186,8 @@ fn every_change_of_contents_takes_them_away() {
     rig.finish();
 }
 
-/// Linux takes capabilities away with a call in the name of whoever writes: he needs no right but to write.
+/// Linux removes capabilities with a call that carries the writer's credentials: the right to write
+/// is enough for it.
 #[test]
 fn who_may_write_may_take_capabilities_away() {
     if !can_run() {
@@ -211,7 +213,8 @@ fn who_may_write_may_take_capabilities_away() {
     }
 }
 
-/// Who may keep set-id bits is the front end's to say: a superuser without that capability may not.
+/// The front end decides which callers may keep set-id bits: a superuser without that capability
+/// may not.
 #[test]
 fn what_the_front_end_demands_goes_whoever_writes() {
     if !can_run() {

@@ -1,4 +1,4 @@
-//! Mounting and unmounting: directly as the superuser, through `fusermount3` as anybody else.
+//! Mounting and unmounting: directly as the superuser, through `fusermount3` as any other user.
 
 mod helper;
 
@@ -25,9 +25,10 @@ pub struct MountOptions {
     /// Block size in bytes that a `fuseblk` mount reports to the kernel.
     pub block_bytes: u32,
     pub read_only: bool,
-    /// Users other than the one who mounts may enter.
+    /// Users other than the mounting one may enter (`allow_other`).
     pub allow_other: bool,
-    /// The kernel checks permissions. Set by the session according to who checks.
+    /// The kernel checks permissions (`default_permissions`). Set by the session, by its choice of
+    /// the side that checks.
     pub default_permissions: bool,
     /// Set-id bits and device nodes on the volume work. Superuser only; off is the safe choice for volumes from
     /// strangers.
@@ -242,7 +243,7 @@ impl Mountpoint {
         }
     }
 
-    /// A mount that somebody else made and serves, to be unmounted in the way open to us: directly, or through the
+    /// A mount of another process, to be unmounted in the way open to us: directly, or through the
     /// helper.
     pub fn existing(target: PathBuf) -> Mountpoint {
         Mountpoint::new(target, !sys::is_root())
@@ -277,8 +278,9 @@ impl Mountpoint {
         })
     }
 
-    /// Ends the connection whoever uses the mount: their requests fail. Only the superuser can; for
-    /// others the mount disappears, and its users wait until this process has ended.
+    /// Ends the connection although the mount is in use: pending and later requests fail. Only the
+    /// superuser can; for others the mount disappears, and its users wait until this process has
+    /// ended.
     pub(crate) fn abort(&self) {
         if !self.is_mounted() {
             return;

@@ -26,7 +26,7 @@ pub struct Dialect {
     pub setxattr_ext: bool,
 }
 
-/// A request: who asks, and for what.
+/// A request: its caller, its node, and what it asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     pub header: InHeader,

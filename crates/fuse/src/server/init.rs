@@ -27,7 +27,8 @@ const CONGESTION_AT: u16 = 96;
 /// What the mount wants of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wishes {
-    /// Who checks permissions. With [`PermissionChecks::FrontEnd`], the kernel (`default_permissions`).
+    /// The side that checks permissions. With [`PermissionChecks::FrontEnd`], the kernel
+    /// (`default_permissions`).
     pub checks: PermissionChecks,
     pub read_only: bool,
     /// Largest read and write in bytes, a multiple of 4096.

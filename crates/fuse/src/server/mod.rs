@@ -7,9 +7,10 @@
 //! new --INIT--> serving --DESTROY, or finish()--> ended
 //! ```
 //!
-//! `FileSystem::init` is called in INIT; `FileSystem::destroy` exactly once, after every other call has returned: each
-//! worker holds its own gate while it is inside the file system, and whoever ends the session takes all gates. A gate
-//! is only ever contended at the end, so it costs a request next to nothing.
+//! `FileSystem::init` is called in INIT; `FileSystem::destroy` exactly once, after every other call
+//! has returned: each worker holds its own gate while it is inside the file system, and the thread
+//! that ends the session takes all gates. A gate is only ever contended at the end, so it costs a
+//! request next to nothing.
 
 mod direct;
 pub mod init;

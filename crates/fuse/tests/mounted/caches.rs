@@ -1,7 +1,8 @@
 //! What the kernel remembers, and that it stays true.
 //!
-//! Who maps files does so in a child process: unmapping waits for pages to be written while it holds the lock on the
-//! process's memory, and the workers that are to write them could not allocate any in the same process.
+//! Tests that map files do so in a child process: unmapping waits for pages to be written while it
+//! holds the lock on the process's memory, and the workers that are to write them could not
+//! allocate any in the same process.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};

@@ -104,7 +104,7 @@ impl Mount {
         self.fs.clone()
     }
 
-    /// Waits for a session that somebody else has unmounted.
+    /// Waits for a session that another process has unmounted.
     pub fn wait(&mut self) {
         self.wait_for_result().expect("a session that ends in order");
         assert!(
@@ -299,7 +299,7 @@ fn mount(from: &Path, to: &str, kind: Option<&CStr>, flags: libc::c_ulong) -> io
     check(unsafe { libc::mount(from.as_ptr(), to.as_ptr(), kind, flags, std::ptr::null()) }.into()).map(drop)
 }
 
-/// Lets everybody in this process's view of the mount table open `/dev/fuse`, as on most machines.
+/// Lets all users in this process's view of the mount table open `/dev/fuse`, as on most machines.
 pub fn open_device_to_all(scratch: &Path) -> io::Result<()> {
     leave_mount_table()?;
     let node = scratch.join("fuse");

@@ -23,7 +23,7 @@ pub struct Compare {
     pub inodes: bool,
     pub directory_sizes: bool,
     pub directory_links: bool,
-    /// The times of directories, which change when somebody works in them.
+    /// The times of directories, which change with the entries in them.
     pub directory_times: bool,
     /// How many differences are kept in words; all are counted.
     pub report_max: usize,

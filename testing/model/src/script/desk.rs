@@ -29,7 +29,7 @@ pub struct Counts {
     pub aborted_beside: usize,
     /// A second handle asked for a group on the file.
     pub refused: usize,
-    /// Operations by somebody else on a file of an open group.
+    /// Operations outside of an open group on a file of it.
     pub on_files: usize,
 }
 

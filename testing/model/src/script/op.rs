@@ -17,7 +17,7 @@ use super::forms::{
 use crate::op::chattr;
 
 pub const BLOCK_BYTES: u64 = 4096;
-/// What one write changes at once, for everybody who looks.
+/// What one write changes in one step, for all readers.
 const ATOMIC_BYTES_MAX: usize = 512 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,7 +264,7 @@ impl Op {
         }
     }
 
-    /// Nobody may see anything of it, whether it succeeds or not: content, size and times stay.
+    /// It has no visible effect, whether it succeeds or not: content, size and times stay.
     pub fn is_unseen(&self) -> bool {
         matches!(self, Op::Dedupe { .. } | Op::Defrag { .. })
     }

@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// Nobody needs more in a case.
+/// No case needs more.
 const BYTES_MAX: usize = 64 << 20;
 
 /// A number of bytes: `100`, `8k`, `1m`.

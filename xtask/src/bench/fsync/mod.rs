@@ -96,7 +96,7 @@ pub fn main(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Both sides in turn, `runs` times: whoever goes first may find colder caches.
+/// Both sides in turn, `runs` times: the first side may find colder caches.
 fn turns(args: &Args, sides: &[Side]) -> Vec<(usize, Side)> {
     let turn = |round: usize| (0..sides.len()).map(move |n| (round, sides[(n + round) % sides.len()]));
     (0..args.runs).flat_map(turn).collect()

@@ -298,7 +298,8 @@ fn a_changed_program_runs_without_its_set_user_id_bit() {
     }
 }
 
-/// A mount of an ordinary user, who may open `/dev/fuse` in this name space: the file system checks permissions, and other users may not enter.
+/// A mount of an ordinary user with access to `/dev/fuse` in this name space: the file system
+/// checks permissions, and other users may not enter.
 #[test]
 fn on_a_users_own_mount_the_next_stat_sees_set_id_bits_gone() {
     let Some(()) = can_run() else { return };

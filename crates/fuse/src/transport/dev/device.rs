@@ -23,8 +23,8 @@ const OVERHEAD_BYTES: usize = PAGE_BYTES;
 #[derive(Debug)]
 pub struct Device {
     file: Arc<File>,
-    /// Another one that does not block, for looking without sleeping. Sleeping is left to `read` on the first one: the
-    /// kernel wakes one reader for a request, but everybody who polls.
+    /// Another one that does not block, for looking without sleeping. Sleeping is left to `read` on
+    /// the first one: the kernel wakes one reader for a request, but all threads that poll.
     quick: Option<Arc<File>>,
     /// The last request came by the quick one: its reply goes there too.
     came_quick: bool,
@@ -43,7 +43,8 @@ pub enum Received {
     Request(usize),
     /// The file system was unmounted: nothing will come any more.
     Unmounted,
-    /// Somebody aborted the connection (through `/sys/fs/fuse/connections`): nothing will come any more, but the mount is still there.
+    /// The connection was aborted (through `/sys/fs/fuse/connections`): nothing will come any more,
+    /// but the mount is still there.
     Aborted,
 }
 
@@ -125,7 +126,7 @@ impl Device {
         received(|| file.read(buffer.space()))
     }
 
-    /// Sends a reply. A request that nobody waits for any more is no error.
+    /// Sends a reply. A request whose caller has stopped waiting is no error.
     pub fn send(&self, reply: &Reply<'_>) -> io::Result<()> {
         self.sender().send(reply)
     }

@@ -3,21 +3,23 @@
 //! ```text
 //!            something is queued                      a request comes
 //!    serving --------------------> serving     waiting ---------------> serving
-//!    serving --nothing is queued and nobody waits--> waiting (looking first, then asleep in `read`)
-//!    serving --nothing is queued and somebody waits--> resting --called--> serving
+//!    serving --nothing is queued and none waits--> waiting (looking first, then asleep in `read`)
+//!    serving --nothing is queued and another waits--> resting --called--> serving
 //! ```
 //!
-//! Guarantee: at most one worker waits. The kernel wakes a thread that sleeps in `read` for every request, also where
-//! another one is looking for it or would be back at once; these wake-ups, for nothing, used to cost more than serving
-//! the requests. Who rests is not seen by the kernel.
+//! Guarantee: at most one worker waits. The kernel wakes a thread that sleeps in `read` for every
+//! request, also where another one is looking for it or would be back at once; these wake-ups, for
+//! nothing, used to cost more than serving the requests. The kernel does not see resting workers.
 //!
-//! Nobody waits while a request of a lone caller is served: that caller has nothing else to ask. Whoever serves calls
-//! another worker where this could be wrong: before it serves a request of a kind that lately took long, and when it
-//! finds one request after the other queued already. Large reads have a rule of their own ([`crate::transport::streams`]). A guard
-//! thread does so where nobody has come back to the queue for a while (a request that unexpectedly waits for a device),
+//! No worker waits while a request of a lone caller is served: that caller has nothing else to ask.
+//! The serving worker calls another one where this could be wrong: before it serves a request of a
+//! kind that lately took long, and when it finds one request after the other queued already. Large
+//! reads have a rule of their own ([`crate::transport::streams`]). A guard thread does so where no
+//! worker has come back to the queue for a while (a request that unexpectedly waits for a device),
 //! so that a stuck worker holds up the others for [`GUARD_TICK`] twice at most.
 //!
-//! The reply to an fsync may be another worker's: the one that writes the log for all who wait ([`Post`]).
+//! The reply to an fsync may be sent by another worker: the leader, which writes the log for all
+//! waiting requests ([`Post`]).
 //!
 //! Locks: [`Crew::resting`], held for a few instructions, no other lock within.
 
@@ -59,12 +61,12 @@ const GUARD_TICK: Duration = Duration::from_millis(4);
 /// The guard sleeps when the mount was not used for so many ticks.
 const GUARD_IDLE_TICKS: u32 = 25;
 
-/// Who rests, and who waits.
+/// Which workers rest, and whether one waits.
 #[derive(Debug, Default)]
 pub struct Crew {
     /// Last come, first called: its caches are the warmest.
     resting: Mutex<Resting>,
-    /// Somebody looks for requests, or sleeps in `read`.
+    /// A worker looks for requests, or sleeps in `read`.
     is_waiting: AtomicBool,
     /// How often workers have come back to the queue.
     rounds: AtomicU64,
@@ -77,19 +79,21 @@ pub struct Crew {
 #[derive(Debug, Default)]
 struct Resting {
     workers: Vec<(usize, Thread)>,
-    /// The mount is gone: nobody rests any more.
+    /// The mount is gone: workers do not rest any more.
     has_ended: bool,
 }
 
 impl Crew {
-    /// Becomes the one who waits, or rests until called. True: waits, and has to call [`Crew::got_one`].
+    /// Becomes the waiting worker, or rests until called. True: waits, and has to call
+    /// [`Crew::got_one`].
     fn wait_or_rest(&self, worker: usize) -> bool {
         if !self.is_waiting.swap(true, SeqCst) {
             return true;
         }
         {
             let mut resting = self.resting.lock();
-            // Once more: who got a request meanwhile and called somebody has not seen this worker.
+            // Once more: a worker that got a request meanwhile and called another one has not seen
+            // this one.
             if resting.has_ended || !self.is_waiting.swap(true, SeqCst) {
                 return true;
             }
@@ -103,7 +107,7 @@ impl Crew {
         false
     }
 
-    /// The one who waited has a request.
+    /// The waiting worker has a request.
     fn got_one(&self) {
         self.is_waiting.store(false, SeqCst);
         if self.guard_sleeps.load(SeqCst) && self.guard_sleeps.swap(false, SeqCst) {
@@ -111,7 +115,7 @@ impl Crew {
         }
     }
 
-    /// Sees to it that somebody waits, unless everybody is busy.
+    /// Makes a resting worker wait if none does. Without a resting one, all are busy.
     fn call_one(&self) {
         if self.is_waiting.load(SeqCst) {
             return;
@@ -122,7 +126,7 @@ impl Crew {
         }
     }
 
-    /// The mount is gone, or going: everybody is to find out, by reading.
+    /// The mount is gone, or going: all workers find out by reading.
     pub fn end(&self) {
         let all = {
             let mut resting = self.resting.lock();
@@ -139,8 +143,8 @@ impl Crew {
         }
     }
 
-    /// Calls a worker whenever nobody waits and nobody has come back to the queue for a tick. Returns when the mount is
-    /// gone.
+    /// Calls a worker whenever none waits and none has come back to the queue for a tick. Returns
+    /// when the mount is gone.
     pub fn guard(&self) {
         *self.guard.lock() = Some(thread::current());
         let (mut seen, mut idle_ticks) = (0, 0);
