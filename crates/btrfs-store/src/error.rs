@@ -1,4 +1,5 @@
-//! What can go wrong below files, by family: a corrupt volume, a failing device, something unsupported.
+//! What can go wrong below files, by family: a corrupt volume, a failing device, something
+//! unsupported.
 
 use btrfs_format::{Corrupt, DevId, LogicalAddr, TreeId};
 

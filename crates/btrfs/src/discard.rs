@@ -175,8 +175,8 @@ pub(crate) fn trim(store: &Store, range: TrimRange) -> Result<u64> {
 }
 
 /// Discards the free ranges of block groups that lie in `within` (logical addresses), from
-/// `bytes_min` on, and what of the devices no chunk has. Returns the bytes discarded. Space that only
-/// a commit makes free is left alone.
+/// `bytes_min` on, and what of the devices no chunk has. Returns the bytes discarded. Space that
+/// only a commit makes free is left alone.
 pub fn trim_free(store: &Store, within: Range<u64>, bytes_min: u64) -> Result<u64> {
     let in_groups = store.space().discard_free(within, bytes_min);
     let in_room = store.space().discard_room();

@@ -1,4 +1,5 @@
-//! What can go wrong: what the store reports, a log or compressed data that makes no sense, and plain outcomes.
+//! What can go wrong: what the store reports, a log or compressed data that makes no sense, and
+//! plain outcomes.
 
 use btrfs_format::{LogicalAddr, TreeId};
 pub use btrfs_store::Error as StoreError;
@@ -21,7 +22,8 @@ pub enum Error {
         /// The reason.
         what: String,
     },
-    /// The log that the last crash left cannot be replayed: a writable or plain read-only mount fails.
+    /// The log that the last crash left cannot be replayed: a writable or plain read-only mount
+    /// fails.
     #[error(
         "the log of tree {subvol} cannot be replayed: {reason} (rescue=nologreplay reads the volume as of its last \
          commit; `btrfs rescue zero-log` gives the log up)"
@@ -32,7 +34,8 @@ pub enum Error {
         /// What the replay met.
         reason: Box<Error>,
     },
-    /// An outcome that a caller of the file system expects to see: no such name, exists, not empty ...
+    /// An outcome that a caller of the file system expects to see: no such name, exists, not empty
+    /// ...
     #[error("{0}")]
     Outcome(cowshed_vfs::Error),
 }

@@ -242,8 +242,8 @@ fn decode_regular(raw: &FileExtent) -> std::result::Result<(Kind, u64), &'static
     Ok((Kind::Disk(disk), len_bytes))
 }
 
-/// An inline item: the content of a small file, perhaps compressed. It adds `ram_bytes`, the length of the content, to
-/// the inode's `nbytes`.
+/// An inline item: the content of a small file, perhaps compressed. It adds `ram_bytes`, the length
+/// of the content, to the inode's `nbytes`.
 pub(crate) fn encode_inline(data: &[u8], ram_bytes: u64, compression: u8, generation: Generation) -> Vec<u8> {
     let head = FileExtentHead {
         generation: generation.into(),
@@ -319,11 +319,11 @@ impl<'t> Walk<'t> {
     }
 }
 
-/// Shows the extents of a file that lie in a range to `look`, in order, until it breaks off: which bytes of the file each
-/// covers (as a whole, also beyond the range) and whether they read as data.
+/// Shows the extents of a file that lie in a range to `look`, in order, until it breaks off: which
+/// bytes of the file each covers (as a whole, also beyond the range) and whether they read as data.
 ///
-/// For walks over very many: committed items are looked at where they are, and of each no more than these fields. What
-/// they say was verified with their leaf.
+/// For walks over very many: committed items are looked at where they are, and of each no more than
+/// these fields. What they say was verified with their leaf.
 pub(crate) fn scan(
     tree: &Arc<Tree>,
     ino: ObjectId,

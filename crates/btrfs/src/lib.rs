@@ -1,4 +1,5 @@
-//! The btrfs engine: volumes, trees, transactions, files. See docs/design/ for why it is built this way.
+//! The btrfs engine: volumes, trees, transactions, files. See docs/design/ for why it is built this
+//! way.
 
 #![deny(missing_docs)]
 

@@ -1,18 +1,18 @@
 //! What happens when memory or space is short.
 //!
-//! Memory. Pending items beyond half of their bound wake the commit thread, beyond all of it the operation commits itself
-//! ([`Files::reserve`]). Dirty data beyond half of its bound wakes write-back, beyond all of it the writer writes back
-//! (`file::writeback::throttle`).
+//! Memory. Pending items beyond half of their bound wake the commit thread, beyond all of it the
+//! operation commits itself ([`Files::reserve`]). Dirty data beyond half of its bound wakes
+//! write-back, beyond all of it the writer writes back (`file::writeback::throttle`).
 //!
-//! Space. A reservation that does not fit ([`Space::reserve_meta`], [`Space::reserve_data`]) tries, in this order, and
-//! again after each step:
+//! Space. A reservation that does not fit ([`Space::reserve_meta`], [`Space::reserve_data`]) tries,
+//! in this order, and again after each step:
 //!
 //! 1. Write back dirty data: reservations for data become extents, which are smaller.
 //! 2. Commit: pinned space becomes free, pending items become blocks.
 //! 3. Retire empty block groups of other kinds, and commit.
 //!
-//! Then it fails with `NoSpace`. Write-back itself reserves metadata, and cannot wait for write-back:
-//! [`Files::reserve_for_write_back`] leaves step 1 out.
+//! Then it fails with `NoSpace`. Write-back itself reserves metadata, and cannot wait for
+//! write-back: [`Files::reserve_for_write_back`] leaves step 1 out.
 //!
 //! [`Space::reserve_meta`]: btrfs_store::space::Space::reserve_meta
 //! [`Space::reserve_data`]: btrfs_store::space::Space::reserve_data

@@ -1,5 +1,5 @@
-//! The item changes of one operation before they are a batch, read through: a later step of the same operation sees
-//! what an earlier one changed (two names of one directory may share an item).
+//! The item changes of one operation before they are a batch, read through: a later step of the
+//! same operation sees what an earlier one changed (two names of one directory may share an item).
 
 use std::sync::Arc;
 
@@ -48,11 +48,13 @@ impl<'t> Staged<'t> {
         }
     }
 
-    /// A name came into or goes out of an item of names that share a hash. Of how many bytes it is with that name.
+    /// A name came into or goes out of an item of names that share a hash. Of how many bytes it is
+    /// with that name.
     pub(crate) fn note_shared(&mut self, bytes: usize) {
         self.is_crowded |= bytes > half_leaf_bytes(self.tree.store().nodesize_bytes());
     }
-    /// More than half a leaf is in such an item: what the commit has in it and what a log adds may not fit one leaf together.
+    /// More than half a leaf is in such an item: what the commit has in it and what a log adds may
+    /// not fit one leaf together.
     pub(crate) fn is_crowded(&self) -> bool {
         self.is_crowded
     }

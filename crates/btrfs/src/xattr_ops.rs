@@ -1,4 +1,5 @@
-//! Calls on extended attributes: permissions, the effect on mode and flags, one batch for each change.
+//! Calls on extended attributes: permissions, the effect on mode and flags, one batch for each
+//! change.
 
 use std::sync::Arc;
 
@@ -79,8 +80,9 @@ fn change(
     let space = files.reserve(Budget::XATTR)?;
     let _lock = inode.lock.write();
     if name == CAPABILITY_NAME && value.is_none() {
-        // Linux removes them in the name of the caller that changes contents. It also does so, unchecked, for a chown that names
-        // neither owner nor group, which any user may try: that one gets its answer, and nothing happens.
+        // Linux removes them in the name of the caller that changes contents. It also does so,
+        // unchecked, for a chown that names neither owner nor group, which any user may try: that
+        // one gets its answer, and nothing happens.
         let is_allowed = Caller {
             checks: true,
             ..*caller
@@ -147,8 +149,8 @@ fn change(
     Ok(())
 }
 
-/// What setting or removing a list does: the access list shares its bits with the mode, and is not stored where the mode
-/// says the same.
+/// What setting or removing a list does: the access list shares its bits with the mode, and is not
+/// stored where the mode says the same.
 fn effect_of_list(
     caller: &Caller<'_>,
     inode: &Inode,

@@ -78,7 +78,8 @@ fn refuses_what_leaves_the_device() {
 #[test]
 fn batches_in_any_order_with_gaps_and_many_neighbours() {
     each_kind(|device| {
-        // 3000 neighbours (more than one vectored call takes), then one alone, all written backwards.
+        // 3000 neighbours (more than one vectored call takes), then one alone, all written
+        // backwards.
         let data = pattern(7, 3000 * 100 + 5);
         let mut writes: Vec<WriteOp> = (0..3000)
             .map(|i| WriteOp {

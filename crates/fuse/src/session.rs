@@ -4,7 +4,8 @@
 //! mount() --INIT answered--> run() --ENODEV on every worker's device--> destroy, once
 //! ```
 //!
-//! However the mount ends (our [`Unmounter`], umount(8), an abort through sysfs), the workers find out by reading.
+//! However the mount ends (our [`Unmounter`], umount(8), an abort through sysfs), the workers find
+//! out by reading.
 
 use std::sync::Arc;
 use std::thread;
@@ -22,10 +23,11 @@ use crate::transport::Transport;
 use crate::transport::dev::{self, DataBuffer, DevFuse, Device, Received, RequestBuffer};
 use crate::transport::uring::{Prepared, Unavailable, Uring};
 
-/// Largest read and write in one request: what the kernel allows without its administrator's help (256 pages).
+/// Largest read and write in one request: what the kernel allows without its administrator's help
+/// (256 pages).
 pub const IO_BYTES_MAX: usize = 1 << 20;
-/// How far the kernel reads ahead by default: several requests, which are served at the same time, and whose reader is
-/// woken once for all of them. As much as on the kernel's btrfs.
+/// How far the kernel reads ahead by default: several requests, which are served at the same time,
+/// and whose reader is woken once for all of them. As much as on the kernel's btrfs.
 const READAHEAD_BYTES: usize = 4 << 20;
 const WORKERS_MAX: usize = 64;
 /// More than processors: a worker that writes the log, or reads from the device, is occupied. A
@@ -81,8 +83,8 @@ pub struct SessionOptions {
     pub skip_open: bool,
     /// Largest read and write in one request, in bytes: 4096 to [`IO_BYTES_MAX`].
     pub io_bytes_max: usize,
-    /// How far the kernel reads ahead in files read in order, in bytes. Only the superuser can have more than the
-    /// kernel's default (128 KiB).
+    /// How far the kernel reads ahead in files read in order, in bytes. Only the superuser can have
+    /// more than the kernel's default (128 KiB).
     pub readahead_bytes: usize,
     pub on_panic: Option<OnPanic>,
 }
@@ -135,7 +137,8 @@ impl Unmounter {
 pub struct Session {
     server: Arc<Server>,
     device: Device,
-    /// Lives as long as the session and no longer: the kernel gives up on a session when its last device is closed.
+    /// Lives as long as the session and no longer: the kernel gives up on a session when its last
+    /// device is closed.
     notify_device: Option<Arc<Device>>,
     mountpoint: Mountpoint,
     /// The queues of io_uring, or why there are none.
@@ -280,8 +283,8 @@ impl Session {
         }
     }
 
-    /// Serves until the mount is gone, then destroys the file system. Returns the first error of a device; the others'
-    /// workers end with the mount.
+    /// Serves until the mount is gone, then destroys the file system. Returns the first error of a
+    /// device; the others' workers end with the mount.
     pub fn run(self) -> Result<(), SessionError> {
         let Session {
             server,

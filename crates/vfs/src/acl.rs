@@ -1,8 +1,8 @@
-//! POSIX access control lists: the value of `system.posix_acl_access` and `system.posix_acl_default`, and what creating
-//! and chmod do to them.
+//! POSIX access control lists: the value of `system.posix_acl_access` and
+//! `system.posix_acl_default`, and what creating and chmod do to them.
 //!
-//! The value is Linux' `posix_acl_xattr` version 2, little-endian: a 32-bit version, then entries of 8 bytes: tag (16
-//! bits), permissions (16 bits), id (32 bits). See acl(5) for the meaning.
+//! The value is Linux' `posix_acl_xattr` version 2, little-endian: a 32-bit version, then entries
+//! of 8 bytes: tag (16 bits), permissions (16 bits), id (32 bits). See acl(5) for the meaning.
 
 use crate::{Access, Error, Result};
 
@@ -70,9 +70,9 @@ impl Acl {
         }
     }
 
-    /// Reads an attribute value. `Ok(None)` for a value without entries, which stands for "no list". Errors:
-    /// `NotSupported` (version), `Invalid` (anything else). Entries may come in any order of ids but in Linux' order of
-    /// tags.
+    /// Reads an attribute value. `Ok(None)` for a value without entries, which stands for "no
+    /// list". Errors: `NotSupported` (version), `Invalid` (anything else). Entries may come in any
+    /// order of ids but in Linux' order of tags.
     pub fn parse(value: &[u8]) -> Result<Option<Acl>> {
         let (version, body) = value.split_first_chunk::<HEADER_BYTES>().ok_or(Error::Invalid)?;
         if u32::from_le_bytes(*version) != VERSION {
@@ -157,12 +157,14 @@ impl Acl {
         self.mask.is_none() && self.users.is_empty() && self.groups.is_empty()
     }
 
-    /// The nine mode bits that stand for this list: the group bits show the mask where there is one.
+    /// The nine mode bits that stand for this list: the group bits show the mask where there is
+    /// one.
     pub fn mode_bits(&self) -> u32 {
         self.owner.bits() << 6 | self.mask.unwrap_or(self.group).bits() << 3 | self.other.bits()
     }
 
-    /// What chmod does: owner and other follow the mode, and so does the mask, or the group where there is no mask.
+    /// What chmod does: owner and other follow the mode, and so does the mask, or the group where
+    /// there is no mask.
     pub fn set_mode(&mut self, perm: u32) {
         self.owner = bits(perm, 6);
         self.other = bits(perm, 0);
@@ -172,8 +174,8 @@ impl Acl {
         }
     }
 
-    /// Does the list grant `want` to this caller? `owner_uid` and `owner_gid` are those of the node. The caller's
-    /// privileges are not looked at.
+    /// Does the list grant `want` to this caller? `owner_uid` and `owner_gid` are those of the
+    /// node. The caller's privileges are not looked at.
     pub(crate) fn grants(&self, creds: &crate::Credentials, owner_uid: u32, owner_gid: u32, want: Access) -> bool {
         let masked = |perm: Access| perm & self.mask.unwrap_or(Access::all());
         if creds.uid == owner_uid {
@@ -210,9 +212,9 @@ pub struct Inherited {
     pub default: Option<Acl>,
 }
 
-/// Computes mode and lists of a node created with `perm` in a directory that has `parent_default`. Without a default
-/// list the umask applies; with one it does not, and the list limits what `perm` asks for. Not for symbolic links,
-/// which have no mode of their own.
+/// Computes mode and lists of a node created with `perm` in a directory that has `parent_default`.
+/// Without a default list the umask applies; with one it does not, and the list limits what `perm`
+/// asks for. Not for symbolic links, which have no mode of their own.
 pub fn inherit(parent_default: Option<&Acl>, perm: u32, umask: u32, is_dir: bool) -> Inherited {
     let Some(default) = parent_default else {
         return Inherited {

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 /// Fetches the supplementary groups of a process; given by the front end.
 pub type GroupFetch = fn(pid: u32) -> Vec<u32>;
 
-/// The supplementary groups of a caller, fetched only when a permission check needs them: most checks are decided
-/// before.
+/// The supplementary groups of a caller, fetched only when a permission check needs them: most
+/// checks are decided before.
 #[derive(Debug, Default)]
 pub struct Groups {
     known: OnceLock<Vec<u32>>,
@@ -106,11 +106,11 @@ pub struct Context {
     /// Size of the content in bytes; of a symbolic link, the length of its target; of a directory,
     /// what the format counts.
     pub creds: Credentials,
-    /// Process id of the caller, 0 if there is none (write-back by the kernel, or a process outside our pid name
-    /// space).
+    /// Process id of the caller, 0 if there is none (write-back by the kernel, or a process outside
+    /// our pid name space).
     pub pid: u32,
-    /// The caller's umask, meaningful for calls that create a node. Only applied where the parent has no default ACL:
-    /// see [`crate::acl::inherit`].
+    /// The caller's umask, meaningful for calls that create a node. Only applied where the parent
+    /// has no default ACL: see [`crate::acl::inherit`].
     pub umask: u32,
 }
 

@@ -1,12 +1,13 @@
 //! Outcomes of file-system calls, one to one with `errno`.
 
-/// What a call may fail with. Each variant is one `errno` value; the doc says when a file system uses it.
+/// What a call may fail with. Each variant is one `errno` value; the doc says when a file system
+/// uses it.
 pub type Result<T> = std::result::Result<T, Error>;
 
 macro_rules! errors {
     ($($(#[$doc:meta])* $name:ident = $errno:ident, $text:literal;)*) => {
-        /// An outcome that is not success. Corruption and device failures become [`Error::Io`] here; their details
-        /// belong to the log of the file system that found them.
+        /// An outcome that is not success. Corruption and device failures become [`Error::Io`]
+        /// here; their details belong to the log of the file system that found them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
         #[repr(i32)]
         pub enum Error {
@@ -18,7 +19,8 @@ macro_rules! errors {
             #[cfg(test)]
             pub(crate) const ALL: &[Error] = &[$(Error::$name),*];
 
-            /// The error for an `errno` value (positive); a value that has no variant is an I/O error.
+            /// The error for an `errno` value (positive); a value that has no variant is an I/O
+            /// error.
             #[cfg(test)]
             pub(crate) fn from_errno(errno: i32) -> Error {
                 match errno { $(libc::$errno => Error::$name,)* _ => Error::Io }

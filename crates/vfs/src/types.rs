@@ -5,8 +5,9 @@ use std::time::Duration;
 use bitflags::bitflags;
 pub use cowshed_runtime::Timestamp;
 
-/// A node as front ends name it for as long as they remember it (see [`crate::FileSystem::forget`]). Need not be the
-/// inode number that `stat` shows: a file system with several subvolumes has the same inode number more than once.
+/// A node as front ends name it for as long as they remember it (see
+/// [`crate::FileSystem::forget`]). Need not be the inode number that `stat` shows: a file system
+/// with several subvolumes has the same inode number more than once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 
@@ -15,8 +16,8 @@ impl NodeId {
     pub const ROOT: NodeId = NodeId(1);
 }
 
-/// An open file or directory, chosen by the file system in `open`, `create` or `opendir`. Front ends that did not open
-/// (see [`Capabilities::stateless_open`]) pass [`Handle::NONE`].
+/// An open file or directory, chosen by the file system in `open`, `create` or `opendir`. Front
+/// ends that did not open (see [`Capabilities::stateless_open`]) pass [`Handle::NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(pub u64);
 
@@ -24,8 +25,8 @@ impl Handle {
     /// No handle: the node alone says what is meant.
     pub const NONE: Handle = Handle(0);
 
-    /// Marks handles that say how they were opened. Below it are the flags, so that no table of handles is needed;
-    /// above it a number that tells handles apart.
+    /// Marks handles that say how they were opened. Below it are the flags, so that no table of
+    /// handles is needed; above it a number that tells handles apart.
     const WITH_FLAGS: u64 = 1 << 32;
     const NUMBER_SHIFT: u32 = 33;
     /// Numbers of handles come round after so many: the bits that a handle has for them.
@@ -111,7 +112,8 @@ pub struct Attr {
     pub size_bytes: u64,
     /// Allocated space in units of 512 bytes.
     pub blocks_512: u64,
-    /// `blocks_512` is an upper bound for now, and becomes exact without a further call: front ends do not cache these attributes.
+    /// `blocks_512` is an upper bound for now, and becomes exact without a further call: front ends
+    /// do not cache these attributes.
     pub is_estimate: bool,
     /// Preferred I/O size in bytes.
     pub blksize: u32,
@@ -149,7 +151,8 @@ impl Attr {
     }
 }
 
-/// The 32-bit device number that protocols and disks use: minor low byte, 12 bits of major, then the rest of the minor.
+/// The 32-bit device number that protocols and disks use: minor low byte, 12 bits of major, then
+/// the rest of the minor.
 pub const fn rdev(major: u32, minor: u32) -> u32 {
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
@@ -163,8 +166,8 @@ pub enum SetTime {
     At(Timestamp),
 }
 
-/// What to change about a node. Absent fields stay. Every successful change also sets ctime to now, unless `ctime` is
-/// given.
+/// What to change about a node. Absent fields stay. Every successful change also sets ctime to now,
+/// unless `ctime` is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// New permission bits ([`PERM_MASK`]).
@@ -181,13 +184,13 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// New time of the last change; without it, the file system's clock.
     pub ctime: Option<Timestamp>,
-    /// The size changes on behalf of a caller without the right to keep set-id bits: strip them, see
-    /// [`crate::perm::perm_after_write`]. A change of owner always strips them.
+    /// The size changes on behalf of a caller without the right to keep set-id bits: strip them,
+    /// see [`crate::perm::perm_after_write`]. A change of owner always strips them.
     pub kill_suidgid: bool,
 }
 
-/// A node found under a name. Each one returned by the file system counts one lookup, which the front end gives back by
-/// `forget`.
+/// A node found under a name. Each one returned by the file system counts one lookup, which the
+/// front end gives back by `forget`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The number by which later calls name it.
@@ -198,7 +201,8 @@ pub struct Entry {
     pub attr: Attr,
     /// How long a front end may remember that the name leads here, without asking.
     pub entry_valid: Duration,
-    /// How long it may remember the attributes. Its own changes through the same front end are always seen.
+    /// How long it may remember the attributes. Its own changes through the same front end are
+    /// always seen.
     pub attr_valid: Duration,
 }
 
@@ -335,10 +339,11 @@ bitflags! {
         const APPEND = 1 << 1;
         /// Past the caches.
         const DIRECT = 1 << 2;
-        /// O_SYNC or O_DSYNC: durable when the call returns. A front end may call `fsync` afterwards instead (FUSE
-        /// does).
+        /// O_SYNC or O_DSYNC: durable when the call returns. A front end may call `fsync`
+        /// afterwards instead (FUSE does).
         const SYNC = 1 << 3;
-        /// Written back from a front end's cache: the caller is not the writer, and times are not to change.
+        /// Written back from a front end's cache: the caller is not the writer, and times are not
+        /// to change.
         const FROM_CACHE = 1 << 4;
     }
 
@@ -377,7 +382,8 @@ bitflags! {
         const CREATE = 1;
         /// Fail with [`crate::Error::NoData`] if it does not.
         const REPLACE = 2;
-        /// Ours: setting the access ACL must also clear the set-group-id bit, the caller not being in the file's group.
+        /// Ours: setting the access ACL must also clear the set-group-id bit, the caller not being
+        /// in the file's group.
         const KILL_SGID = 1 << 8;
     }
 
@@ -407,7 +413,8 @@ pub enum SeekKind {
 pub struct Ioctl {
     /// The full command number, with direction and size in it.
     pub cmd: u32,
-    /// The argument word as the caller passed it: a pointer in the caller's memory, or a plain number.
+    /// The argument word as the caller passed it: a pointer in the caller's memory, or a plain
+    /// number.
     pub arg: u64,
     /// The caller is a 32-bit process.
     pub compat: bool,
@@ -446,9 +453,9 @@ pub struct StatFs {
 /// The side that checks permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PermissionChecks {
-    /// The front end has checked each caller against the mode bits and ACLs that the file system reports; the file
-    /// system checks only what no front end can know (immutable and append-only flags, read-only subvolumes, xattr name
-    /// spaces).
+    /// The front end has checked each caller against the mode bits and ACLs that the file system
+    /// reports; the file system checks only what no front end can know (immutable and append-only
+    /// flags, read-only subvolumes, xattr name spaces).
     FrontEnd,
     /// The file system checks every call against [`crate::Context`], with [`crate::perm`].
     FileSystem,
@@ -477,8 +484,8 @@ impl InitInfo {
 /// What the file system wants of front ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// `open` and `release` of files need not be called: every call works with [`Handle::NONE`]. A front end may still
-    /// call them.
+    /// `open` and `release` of files need not be called: every call works with [`Handle::NONE`]. A
+    /// front end may still call them.
     pub stateless_open: bool,
     /// The same for `opendir` and `releasedir`.
     pub stateless_opendir: bool,
@@ -488,8 +495,9 @@ pub struct Capabilities {
     pub posix_acl: bool,
     /// Directory listings may be cached until the directory changes.
     pub cache_dirs: bool,
-    /// Nodes are found again by their numbers after they were forgotten ([`crate::FileSystem::lookup_node`],
-    /// [`crate::FileSystem::lookup_parent`]), so that file handles made of number and generation stay good.
+    /// Nodes are found again by their numbers after they were forgotten
+    /// ([`crate::FileSystem::lookup_node`], [`crate::FileSystem::lookup_parent`]), so that file
+    /// handles made of number and generation stay good.
     pub file_handles: bool,
     /// How long attributes that `getattr` and `setattr` return may be remembered.
     pub attr_valid: Duration,

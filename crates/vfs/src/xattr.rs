@@ -16,7 +16,8 @@ pub enum Namespace {
     User,
     /// `trusted.`: for the superuser alone, invisible to others.
     Trusted,
-    /// `security.`: readable by all; written by the superuser (and by security modules through the kernel).
+    /// `security.`: readable by all; written by the superuser (and by security modules through the
+    /// kernel).
     Security,
     /// `system.posix_acl_access`.
     AccessAcl,
@@ -27,8 +28,8 @@ pub enum Namespace {
 }
 
 impl Namespace {
-    /// The name space of a full name. Errors: `NotSupported` (none of these), `Range` (too long), `Invalid` (nothing
-    /// after the prefix).
+    /// The name space of a full name. Errors: `NotSupported` (none of these), `Range` (too long),
+    /// `Invalid` (nothing after the prefix).
     pub fn of(name: &[u8]) -> Result<Namespace> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Error::Range);
@@ -102,8 +103,8 @@ pub fn is_listed(creds: &Credentials, name: &[u8]) -> bool {
     }
 }
 
-/// Answers `getxattr` and `listxattr`: into an empty buffer nothing but the length; else the value, or `Range` if it
-/// does not fit.
+/// Answers `getxattr` and `listxattr`: into an empty buffer nothing but the length; else the value,
+/// or `Range` if it does not fit.
 pub fn answer(value: &[u8], buf: &mut [u8]) -> Result<usize> {
     if !buf.is_empty() {
         buf.get_mut(..value.len()).ok_or(Error::Range)?.copy_from_slice(value);

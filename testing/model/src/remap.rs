@@ -59,7 +59,7 @@ impl Model {
         }
     }
 
-    /// A write strips set-id bits and capabilities.
+    /// A change of content strips set-id bits and sets the times.
     fn remapped(&mut self, id: Id, now: Timestamp) {
         let node = self.node_mut(id);
         node.strip_set_id();

@@ -1,7 +1,7 @@
 //! The pending items of one tree: what operations wrote and no commit has merged yet.
 //!
-//! Ordered like the tree; an entry is a put or a delete and hides what lies below it. Plain memory, no locks: its
-//! owner ([`crate::tree::Tree`]) holds one.
+//! Ordered like the tree; an entry is a put or a delete and hides what lies below it. Plain memory,
+//! no locks: its owner ([`crate::tree::Tree`]) holds one.
 
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
@@ -15,7 +15,8 @@ pub type ItemBytes = Arc<[u8]>;
 /// What is pending for one key: new bytes, or `None` for "deleted".
 pub type Edit = Option<ItemBytes>;
 
-/// Bytes of memory that an entry takes beside its item's bytes: key, map slot and allocation, rounded up.
+/// Bytes of memory that an entry takes beside its item's bytes: key, map slot and allocation,
+/// rounded up.
 pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 96;
 
 /// The pending edits in front of one tree, in key order.

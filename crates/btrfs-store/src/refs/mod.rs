@@ -1,9 +1,9 @@
 //! References to extents: what operations add and drop, queued until the commit runs them.
 //!
-//! An operation names each change as a [`RefChange`] in its batch. The running transaction collects them in a
-//! [`RefQueue`], where an addition and a drop of the same reference cancel; the commit takes the queue, adds what its
-//! merges do to tree blocks, and [`run`] turns the rest into edits of the extent tree, round by round until nothing is
-//! left. See docs/design/references.md.
+//! An operation names each change as a [`RefChange`] in its batch. The running transaction collects
+//! them in a [`RefQueue`], where an addition and a drop of the same reference cancel; the commit
+//! takes the queue, adds what its merges do to tree blocks, and [`run`] turns the rest into edits
+//! of the extent tree, round by round until nothing is left. See docs/design/references.md.
 
 mod queue;
 mod record;
@@ -21,7 +21,8 @@ pub struct DataRef {
     pub root: TreeId,
     /// Inode of the file extent item.
     pub ino: ObjectId,
-    /// File offset minus offset into the extent: `btrfs_extent_data_ref.offset` (wrapping, as the format has it).
+    /// File offset minus offset into the extent: `btrfs_extent_data_ref.offset` (wrapping, as the
+    /// format has it).
     pub offset: u64,
 }
 

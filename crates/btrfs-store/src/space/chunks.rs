@@ -1,8 +1,9 @@
 //! Chunks that are made: their items, and what the superblock says of chunks and devices.
 //!
-//! A new chunk is usable in memory at once; its items wait in `undelivered` for the commit. The superblock's view
-//! (`Delivered`) moves only when the items are handed to the commit, so that both always tell the same. Chunks that go
-//! ([`Retirement`]) are handed over together with those that come; their room is free when that commit is done.
+//! A new chunk is usable in memory at once; its items wait in `undelivered` for the commit. The
+//! superblock's view (`Delivered`) moves only when the items are handed to the commit, so that both
+//! always tell the same. Chunks that go ([`Retirement`]) are handed over together with those that
+//! come; their room is free when that commit is done.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ pub(super) struct NewChunk {
     dev_extents: Vec<(Key, DevExtent)>,
 }
 
-/// What one round of a commit is given: groups that come and go, the device items that follow from that.
+/// What one round of a commit is given: groups that come and go, the device items that follow from
+/// that.
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
     pub come: Vec<Arc<Group>>,
@@ -261,7 +263,8 @@ impl Chunks {
         }
     }
 
-    /// A superblock went to disk. Gives the chunks that it does not know any more: from now on others may have their room.
+    /// A superblock went to disk. Gives the chunks that it does not know any more: from now on
+    /// others may have their room.
     pub(crate) fn commit_done(&mut self) -> Vec<OldChunk> {
         self.durable = self.handed_over;
         let gone = self.retirement.commit_done();

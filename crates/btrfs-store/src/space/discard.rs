@@ -1,13 +1,15 @@
-//! What may be discarded: free space, out of the allocator's reach while the device is at it. docs/design/discard.md.
+//! What may be discarded: free space, out of the allocator's reach while the device is at it.
+//! docs/design/discard.md.
 //!
 //! ```text
 //!   hole --claim--> claimed --device has answered--> hole
 //! ```
 //!
-//! A claim counts as free in the ledger, so it must never make an allocation fail: one that finds nothing pauses the
-//! claims and looks again ([`Space::pause_discards`]).
+//! A claim counts as free in the ledger, so it must never make an allocation fail: one that finds
+//! nothing pauses the claims and looks again ([`Space::pause_discards`]).
 //!
-//! A claim is held without any lock; room that no chunk has is discarded under `chunks`. Locks: [`crate::rank`].
+//! A claim is held without any lock; room that no chunk has is discarded under `chunks`. Locks:
+//! [`crate::rank`].
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,8 +28,8 @@ use super::retire::OldChunk;
 use crate::error::Result;
 use crate::rank::LockRank;
 
-/// What one claim takes, and what is discarded under the lock of chunks: a caller that needs the lock waits for one
-/// command of the device.
+/// What one claim takes, and what is discarded under the lock of chunks: a caller that needs the
+/// lock waits for one command of the device.
 const CLAIM_BYTES_MAX: u64 = 128 << 20;
 /// Freed ranges that are remembered, some 16 MiB of memory. What is beyond is left to fstrim.
 const FREED_RANGES_MAX: usize = 1 << 18;
@@ -161,8 +163,8 @@ impl Space {
     pub fn collect_freed(&self, on: bool) {
         *self.discards.freed.lock() = on.then(FreedSet::default);
     }
-    /// Ranges that were freed since the last call, of at least `bytes_min`, at most `count`; shorter ones stay. They may
-    /// be in use again.
+    /// Ranges that were freed since the last call, of at least `bytes_min`, at most `count`;
+    /// shorter ones stay. They may be in use again.
     pub fn take_freed(&self, count: usize, bytes_min: u64) -> Vec<Freed> {
         let mut guard = self.discards.freed.lock();
         let Some(freed) = &mut *guard else { return Vec::new() };
@@ -190,8 +192,9 @@ impl Space {
         }
     }
 
-    /// Discards the free space of block groups in a range of logical addresses, in pieces of at least `bytes_min`.
-    /// Gives the bytes, those of all copies. Goes on after an error, and gives the first one.
+    /// Discards the free space of block groups in a range of logical addresses, in pieces of at
+    /// least `bytes_min`. Gives the bytes, those of all copies. Goes on after an error, and gives
+    /// the first one.
     pub fn discard_free(&self, range: Range<u64>, bytes_min: u64) -> Result<u64> {
         let mut done = Sum::default();
         for pool in POOLS {
@@ -251,7 +254,8 @@ impl Space {
         }
     }
 
-    /// Keeps claims away from what is free, for a caller that needs to see all of it. `None` where there never was one.
+    /// Keeps claims away from what is free, for a caller that needs to see all of it. `None` where
+    /// there never was one.
     pub(super) fn pause_discards(&self) -> Option<Pause<'_>> {
         if !self.discards.is_used.load(Ordering::Acquire) {
             return None;

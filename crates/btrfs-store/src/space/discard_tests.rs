@@ -1,5 +1,5 @@
-//! Claims: an allocation beside a discard finds what is free, and nothing of what is being discarded. What commits, logs and
-//! chunks that go leave to be discarded.
+//! Claims: an allocation beside a discard finds what is free, and nothing of what is being
+//! discarded. What commits, logs and chunks that go leave to be discarded.
 
 use std::sync::Arc;
 
@@ -17,7 +17,8 @@ use crate::testing::{Engine, SetOnDrop, memory_device};
 
 const MIB: u64 = 1 << 20;
 
-/// A device on which a discard takes as long as the gate is closed, and then destroys what it covers.
+/// A device on which a discard takes as long as the gate is closed, and then destroys what it
+/// covers.
 #[derive(Debug)]
 struct Gate {
     below: Arc<dyn BlockDevice>,

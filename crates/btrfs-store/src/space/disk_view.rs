@@ -1,7 +1,8 @@
-//! A block group's free space as the trees have it, and the edits of the free-space tree that keep it so. Pure.
+//! A block group's free space as the trees have it, and the edits of the free-space tree that keep
+//! it so. Pure.
 //!
-//! It follows the extent tree: an extent item that comes takes its range away, one that goes gives it back. Nothing of
-//! what is merely allocated or pinned in memory shows here.
+//! It follows the extent tree: an extent item that comes takes its range away, one that goes gives
+//! it back. Nothing of what is merely allocated or pinned in memory shows here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -37,7 +38,8 @@ impl Shape {
         let bitmaps = self.len_bytes.div_ceil(self.bitmap_span_bytes());
         bitmaps * (ITEM_HEADER_BYTES + FREE_SPACE_BITMAP_BYTES as u64) / ITEM_HEADER_BYTES
     }
-    /// With fewer extents than this a group leaves its bitmaps; below the other limit, so that it does not swing.
+    /// With fewer extents than this a group leaves its bitmaps; below the other limit, so that it
+    /// does not swing.
     pub(crate) fn bitmaps_min(&self) -> u64 {
         const SWING: u64 = 100;
         self.extents_max().saturating_sub(SWING)
@@ -110,7 +112,8 @@ impl DiskView {
         &self.free
     }
 
-    /// An extent item came. Gives the bytes that were free: anything but the whole length is a contradiction.
+    /// An extent item came. Gives the bytes that were free: anything but the whole length is a
+    /// contradiction.
     pub(crate) fn take(&mut self, range: Range<u64>) -> u64 {
         self.note_bitmaps(&range);
         let changed = &mut self.changed_extents;
@@ -185,7 +188,8 @@ impl DiskView {
         }
     }
 
-    /// Takes the extents that are in the tree away: those of now that did not change, and those that were there before.
+    /// Takes the extents that are in the tree away: those of now that did not change, and those
+    /// that were there before.
     fn remove_extents(&mut self, out: &mut Vec<(Key, Edit)>) {
         let changed = std::mem::take(&mut self.changed_extents);
         let before = changed.iter().filter(|(_, p)| p.before).map(|(&key, _)| key);
@@ -307,7 +311,8 @@ mod tests {
         free.insert(shape.start..shape.end(), |_| {});
         free
     }
-    /// The tree after the edits; putting an extent that is there or deleting what is not would be a fault.
+    /// The tree after the edits; putting an extent that is there or deleting what is not would be a
+    /// fault.
     fn apply(tree: &mut BTreeMap<Key, ItemBytes>, view: &mut DiskView) {
         let mut edits = Vec::new();
         view.take_edits(&mut edits);

@@ -47,7 +47,8 @@ const fn mirrored(bit: u64, copies: usize) -> Profile {
     }
 }
 
-/// In the order in which the kernel prefers them where block groups of a type have several profiles; single comes last.
+/// In the order in which the kernel prefers them where block groups of a type have several
+/// profiles; single comes last.
 const BY_PREFERENCE: [Profile; 9] = [
     mirrored(block_group::RAID1C4, 4),
     Profile {
@@ -123,8 +124,9 @@ impl Profile {
 
 /// The logical ranges of a chunk in which copies of the superblock lie: never free space.
 ///
-/// `stripes_physical` are the device offsets of the chunk's stripes. A superblock makes the whole 64 KiB stripe unit
-/// that starts at it unusable, on every volume; what a chunk at logical 0 has below 64 KiB is left out as well.
+/// `stripes_physical` are the device offsets of the chunk's stripes. A superblock makes the whole
+/// 64 KiB stripe unit that starts at it unusable, on every volume; what a chunk at logical 0 has
+/// below 64 KiB is left out as well.
 pub(super) fn superblock_ranges(chunk: Range<u64>, flags: u64, stripes_physical: &[u64]) -> Vec<Range<u64>> {
     let profile = Profile::of(flags);
     let count = stripes_physical.len() as u64;
@@ -198,7 +200,8 @@ mod tests {
     #[test]
     fn superblocks_in_striped_chunks() {
         let r = superblock_ranges(1024 * MIB..1152 * MIB, block_group::RAID0, &[MIB, 32 * MIB]);
-        // Stripe 0 holds device bytes 1..65 MiB: row (63 MiB / 64 KiB), unit row * 2. Stripe 1: row 512, unit 1025.
+        // Stripe 0 holds device bytes 1..65 MiB: row (63 MiB / 64 KiB), unit row * 2. Stripe 1: row
+        // 512, unit 1025.
         let first = 1024 * MIB + 63 * 16 * 2 * 65536;
         let second = 1024 * MIB + 1025 * 65536;
         assert_eq!(r, [second..second + 65536, first..first + 65536]);

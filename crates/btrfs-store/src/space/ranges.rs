@@ -1,4 +1,5 @@
-//! Sets of byte ranges in the logical (or a device's) address space: merged, ordered, with their total.
+//! Sets of byte ranges in the logical (or a device's) address space: merged, ordered, with their
+//! total.
 //!
 //! Pure. [`RangeSet`] keeps ranges; [`Holes`] adds an index by length and a cursor for allocation.
 
@@ -70,7 +71,8 @@ impl RangeSet {
         }
         let Range { mut start, mut end } = range;
         let before = self.total_bytes;
-        // From the right: every range that starts at or before our end and ends at or after our start melts in.
+        // From the right: every range that starts at or before our end and ends at or after our
+        // start melts in.
         while let Some((&s, &e)) = self.map.range(..=end).next_back() {
             if e < start {
                 break;
@@ -263,7 +265,8 @@ impl Holes {
         let by_len = &mut self.by_len;
         self.set.remove(hole, |change| index(by_len, change));
         self.add(old);
-        // The old hole may have been all that kept two others apart, ours among them: both stay as they are.
+        // The old hole may have been all that kept two others apart, ours among them: both stay as
+        // they are.
     }
 
     fn add(&mut self, range: Range<u64>) {

@@ -1,12 +1,12 @@
 //! Empty block groups go, so that other kinds of space can have their room on the devices.
 //!
 //! ```text
-//!            is wanted, is empty           edits taken               superblock on disk
-//!   serving --------------------> retired -------------> leaving -----------------------> gone, its room is free
+//!            is wanted, is empty           edits taken           superblock on disk
+//!   serving --------------------> retired -------------> leaving --------------------> gone
 //! ```
 //!
-//! What this guarantees, and why it is enough: docs/design/space.md#groups-that-go. All steps are
-//! the committing thread's.
+//! The room of a group that is gone is free. What this guarantees, and why it is enough:
+//! docs/design/space.md#groups-that-go. All steps are the committing thread's.
 //!
 //! Whether a group is empty is decided under its state, with the ledger inside.
 

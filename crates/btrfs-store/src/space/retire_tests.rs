@@ -1,5 +1,5 @@
-//! Empty block groups that go: of all profiles, judged by the kernel; what is not free before its commit is done; beside
-//! threads that allocate.
+//! Empty block groups that go: of all profiles, judged by the kernel; what is not free before its
+//! commit is done; beside threads that allocate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -164,7 +164,8 @@ fn groups_with_a_version_1_cache_stay() {
     engine.close().unwrap();
 }
 
-/// Until the superblock is on disk that does not know a group, what the last one knows is as it was.
+/// Until the superblock is on disk that does not know a group, what the last one knows is as it
+/// was.
 #[test]
 fn the_room_of_a_group_is_free_when_the_commit_that_removed_it_is_done() {
     let engine = open_engine_on(vec![memory_device(512 << 20, 16384)]);
@@ -237,7 +238,8 @@ fn groups_that_promises_need_stay() {
     engine.close().unwrap();
 }
 
-/// Threads allocate and give back while others want the room: no byte is given twice, none is lost, no promise is broken.
+/// Threads allocate and give back while others want the room: no byte is given twice, none is lost,
+/// no promise is broken.
 #[test]
 fn groups_go_while_threads_allocate() {
     let device = Arc::new(MemDevice::new("memory", 400 << 20));

@@ -1,7 +1,8 @@
 //! The merging cursor: the one place that knows that a tree has layers.
 //!
-//! It reads window by window: under the tree's lock it takes one leaf, the overlay entries that fall into the leaf's
-//! range, and merges them. A window has a bound, so that the lock is held shortly whatever lies in the overlays.
+//! It reads window by window: under the tree's lock it takes one leaf, the overlay entries that
+//! fall into the leaf's range, and merges them. A window has a bound, so that the lock is held
+//! shortly whatever lies in the overlays.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -83,7 +84,8 @@ impl<'t> Cursor<'t> {
         Ok(all)
     }
 
-    /// The next items leaf by leaf: for walks that look at very many, without copying anything. `None` at the end.
+    /// The next items leaf by leaf: for walks that look at very many, without copying anything.
+    /// `None` at the end.
     pub fn next_run(&mut self) -> Result<Option<Run>> {
         if self.window.is_empty() {
             let Some(from) = self.from else { return Ok(None) };

@@ -1,4 +1,5 @@
-//! Tree blocks by address: a bounded cache of verified blocks, the blocks of the running transaction, and loading.
+//! Tree blocks by address: a bounded cache of verified blocks, the blocks of the running
+//! transaction, and loading.
 //!
 //! Locks: one per shard, a leaf of [`crate::rank`].
 
@@ -15,11 +16,12 @@ use crate::volume::{BlockPtr, Volume};
 use cowshed_runtime::Workers;
 
 const SHARDS: usize = 16;
-/// Bytes of blocks sealed and written in one batch: small enough that what was sealed is still in a processor's cache when
-/// it is written.
+/// Bytes of blocks sealed and written in one batch: small enough that what was sealed is still in a
+/// processor's cache when it is written.
 const WRITE_BATCH_BYTES: usize = 1 << 20;
 
-/// Bytes of full leaves that are gathered before they are written: a batch for each of a few workers.
+/// Bytes of full leaves that are gathered before they are written: a batch for each of a few
+/// workers.
 const FULL_BYTES_MAX: usize = 4 << 20;
 
 /// Places in a clock that may belong to blocks gone or dirty before the clock is swept.
@@ -105,7 +107,8 @@ impl NodeStore {
     }
 
     fn shard(&self, addr: LogicalAddr) -> &Mutex<Shard> {
-        // Neighbouring blocks go to different shards whatever the node size: fold the bits that can differ.
+        // Neighbouring blocks go to different shards whatever the node size: fold the bits that can
+        // differ.
         let n = addr.get() >> 12;
         &self.shards[((n ^ (n >> 4) ^ (n >> 8)) as usize) % SHARDS]
     }
@@ -171,7 +174,8 @@ impl NodeStore {
         self.shrink(&mut shard);
     }
 
-    /// Drops clean blocks that were not touched lately until the shard keeps its share of the bound.
+    /// Drops clean blocks that were not touched lately until the shard keeps its share of the
+    /// bound.
     fn shrink(&self, shard: &mut Shard) {
         let limit = self.cache_bytes_max.load(Ordering::Relaxed) / SHARDS;
         if shard.clock.len() > 2 * shard.slots.len() + STALE_CLOCK_PLACES_MAX {
@@ -200,7 +204,8 @@ impl NodeStore {
         }
     }
 
-    /// Stores a block of the running transaction; it stays until `set_clean` or [`NodeStore::forget`].
+    /// Stores a block of the running transaction; it stays until `set_clean` or
+    /// [`NodeStore::forget`].
     pub fn insert_dirty(&self, block: TreeBlock) {
         let addr = block.addr().get();
         let mut shard = self.shard(block.addr()).lock();
@@ -215,14 +220,16 @@ impl NodeStore {
         ) && !old.dirty
         {
             shard.clean_bytes -= bytes;
-            // Its place in the clock is stale now: the hand skips dirty and absent blocks, and set_clean adds a new one.
+            // Its place in the clock is stale now: the hand skips dirty and absent blocks, and
+            // set_clean adds a new one.
         }
     }
 
-    /// Seals blocks of a transaction and writes them; they are clean afterwards. `tree`: whose all of them are.
+    /// Seals blocks of a transaction and writes them; they are clean afterwards. `tree`: whose all
+    /// of them are.
     ///
-    /// Batches are spread over the workers: before the barrier that follows no order matters. One worker alone writes them
-    /// in order. After a batch that failed none is begun.
+    /// Batches are spread over the workers: before the barrier that follows no order matters. One
+    /// worker alone writes them in order. After a batch that failed none is begun.
     pub fn write_out(
         &self,
         workers: &Workers,
@@ -235,7 +242,8 @@ impl NodeStore {
         written.map(drop)
     }
 
-    /// As [`NodeStore::write_out`], for leaves as a builder made them, which are not kept. Returns their memory.
+    /// As [`NodeStore::write_out`], for leaves as a builder made them, which are not kept. Returns
+    /// their memory.
     pub(crate) fn write_leaves(
         &self,
         workers: &Workers,

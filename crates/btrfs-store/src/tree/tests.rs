@@ -1,4 +1,5 @@
-//! The bulk merge and the cursor against a map: random edits, several generations, every structure rule checked.
+//! The bulk merge and the cursor against a map: random edits, several generations, every structure
+//! rule checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -132,7 +133,8 @@ impl Fixture {
         self.tree.publish(merged, true);
     }
 
-    /// Structure: exactly the live blocks are reached, each valid, keys within the parent's range, levels right.
+    /// Structure: exactly the live blocks are reached, each valid, keys within the parent's range,
+    /// levels right.
     fn check(&self) {
         let mut seen = BTreeSet::new();
         let root = self.tree.root();

@@ -1,13 +1,16 @@
 //! Transactions: joining, applying batches, and the commit.
 //!
 //! ```text
-//!              join/apply                freeze                  publish, seal, write, barrier, superblock, barrier
-//!   Running(N) ----------> Running(N) ---------> Running(N+1) + Committing(N) -------------------------> Running(N+1)
-//!                                                      |  error                                   (N is on disk)
-//!                                                      +------> Aborted: read-only until the volume is opened again
+//!              join/apply              freeze                              write out
+//!   Running(N) ----------> Running(N) -------> Running(N+1) + Committing(N) --------> Running(N+1)
+//!                                                  |  error                       (N is on disk)
+//!                                                  +------> Aborted: read-only until opened again
+//!
+//!   write out: publish, seal, write, barrier, superblock, barrier
 //! ```
 //!
-//! A [`Join`] is never held across a reservation, I/O, or a wait for a commit. Locks: [`crate::rank`].
+//! A [`Join`] is never held across a reservation, I/O, or a wait for a commit. Locks:
+//! [`crate::rank`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -101,7 +104,8 @@ impl Join<'_> {
         drop(reservation);
     }
 
-    /// As [`Join::apply`], for the replay of a log: it asks whether there is space when all of it is pending.
+    /// As [`Join::apply`], for the replay of a log: it asks whether there is space when all of it
+    /// is pending.
     pub fn apply_unreserved(&self, batch: Batch) {
         let (items, refs) = (batch.edits.len(), batch.refs.len());
         self.txn.applied_items.fetch_add(items as u64, Ordering::Relaxed);
@@ -111,7 +115,8 @@ impl Join<'_> {
             .iter()
             .map(|(_, _, edit)| edit.as_ref().map_or(0, |b| b.len()))
             .sum();
-        // Noted as pending before the reservation goes, so that the sum of both never dips below what is needed.
+        // Noted as pending before the reservation goes, so that the sum of both never dips below
+        // what is needed.
         self.txn.space.note_pending(items, bytes, refs);
         let mut edits = batch.edits.into_iter().peekable();
         while let Some((tree, key, edit)) = edits.next() {
@@ -170,8 +175,9 @@ impl Txn {
         }
     }
 
-    /// What operations of the running transaction change about the references of an extent. A commit that is under way
-    /// has taken its own along: until it is done they are neither here nor in the extent tree.
+    /// What operations of the running transaction change about the references of an extent. A
+    /// commit that is under way has taken its own along: until it is done they are neither here nor
+    /// in the extent tree.
     pub fn pending_references(&self, addr: LogicalAddr) -> Vec<(RefName, i64)> {
         self.refs.lock().pending(addr)
     }

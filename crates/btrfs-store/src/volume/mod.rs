@@ -2,11 +2,14 @@
 //!
 //! What it guarantees:
 //! - A tree block that it returns was verified; file data that comes with checksums matches them.
-//! - A bad copy is rewritten from a good one (when writable), see module `read` for why that cannot hurt a newer write.
-//! - A write that returned without error is on at least one copy of every byte, and after a [`Volume::flush`] that
-//!   returned without error on at least one copy that is durable; see [`write`] for failing devices.
+//! - A bad copy is rewritten from a good one (when writable), see module `read` for why that cannot
+//!   hurt a newer write.
+//! - A write that returned without error is on at least one copy of every byte, and after a
+//!   [`Volume::flush`] that returned without error on at least one copy that is durable; see
+//!   [`write`] for failing devices.
 //!
-//! Locks: [`crate::rank`]. `chunks` and `superblock` are held for a copy only, so readers never wait for I/O of others.
+//! Locks: [`crate::rank`]. `chunks` and `superblock` are held for a copy only, so readers never
+//! wait for I/O of others.
 
 mod ahead;
 mod chunk;
@@ -118,8 +121,8 @@ impl Volume {
     pub fn superblock(&self) -> Superblock {
         *self.superblock.read()
     }
-    /// All superblocks written from now on have these incompatible features. Called before anything on disk that has
-    /// them can be reached.
+    /// All superblocks written from now on have these incompatible features. Called before anything
+    /// on disk that has them can be reached.
     pub fn need_features(&self, incompat: u64) {
         self.new_features.fetch_or(incompat, Ordering::AcqRel);
     }
@@ -164,7 +167,8 @@ impl Volume {
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.members.iter().map(|m| m.info()).collect()
     }
-    /// Replaces a device's item (its `bytes_used`, say), as superblocks will carry it. Identity must stay.
+    /// Replaces a device's item (its `bytes_used`, say), as superblocks will carry it. Identity
+    /// must stay.
     pub(crate) fn set_device_item(&self, item: DevItem) -> Result<()> {
         let devid = DevId::from(item.devid);
         let member = self.member(devid).ok_or(Error::MissingDevice { devid })?;

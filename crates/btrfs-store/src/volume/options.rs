@@ -26,6 +26,7 @@ pub struct OpenOptions {
     pub degraded: bool,
     /// Leniencies for damaged volumes.
     pub rescue: Rescue,
-    /// Large I/O and barriers go to several devices at once, on threads. Off where a run must repeat exactly.
+    /// Large I/O and barriers go to several devices at once, on threads. Off where a run must
+    /// repeat exactly.
     pub parallel_devices: bool,
 }

@@ -6,7 +6,8 @@
 //! first copy, so a newer mirror may be the rest of a commit that was never finished and whose
 //! blocks have been overwritten since.
 //!
-//! *Which device:* the highest generation; among equals one that has a log, since it is younger than one without.
+//! *Which device:* the highest generation; among equals one that has a log, since it is younger
+//! than one without.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -112,7 +113,8 @@ pub(super) fn read(device: Arc<dyn BlockDevice>) -> Result<Found> {
     }
 }
 
-/// Puts the device first whose superblock speaks for the volume; fails where devices do not belong together.
+/// Puts the device first whose superblock speaks for the volume; fails where devices do not belong
+/// together.
 pub(super) fn read_all(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Vec<Found>> {
     let mut all = devices.into_iter().map(read).collect::<Result<Vec<_>>>()?;
     all.sort_by_key(|f| {

@@ -24,8 +24,8 @@ pub(crate) fn may_extend_refs(files: &Files) -> bool {
     files.store().volume().superblock().incompat_flags.get() & incompat::EXTENDED_IREF != 0
 }
 
-/// Gives an inode one more name. Errors: `Exists`, `NotPermitted` (directory), `TooManyLinks`, `CrossDevice`, `NotFound` (the inode
-/// is unlinked for good).
+/// Gives an inode one more name. Errors: `Exists`, `NotPermitted` (directory), `TooManyLinks`,
+/// `CrossDevice`, `NotFound` (the inode is unlinked for good).
 pub fn link(files: &Files, caller: &Caller<'_>, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
     check_name(name)?;
     if inode.tree.id() != dir.tree.id() {

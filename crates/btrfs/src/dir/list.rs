@@ -1,4 +1,5 @@
-//! Listing directories in the order of their indexes, which are the cookies too: they never change and never come again.
+//! Listing directories in the order of their indexes, which are the cookies too: they never change
+//! and never come again.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ pub struct ListedEntry<'a> {
     pub(crate) cookie: u64,
 }
 
-/// Calls `sink` for each name from a cookie on (0: all) until it breaks, or where `begin_listing` said.
+/// Calls `sink` for each name from a cookie on (0: all) until it breaks, or where `begin_listing`
+/// said.
 pub fn list(
     dir: &Arc<Inode>,
     cookie: u64,

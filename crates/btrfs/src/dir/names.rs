@@ -1,5 +1,6 @@
-//! Names as items: `DIR_ITEM` (by hash; colliding names share an item), `DIR_INDEX` (by order of creation), and the way
-//! back from the inode: `INODE_REF`, or `INODE_EXTREF` once the refs of one directory outgrow a leaf.
+//! Names as items: `DIR_ITEM` (by hash; colliding names share an item), `DIR_INDEX` (by order of
+//! creation), and the way back from the inode: `INODE_REF`, or `INODE_EXTREF` once the refs of one
+//! directory outgrow a leaf.
 
 use btrfs_format::items::{DirItem, InodeExtref, InodeRef};
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId, hash, view};
@@ -147,8 +148,8 @@ pub(crate) struct NewName<'a> {
     pub(crate) generation: Generation,
 }
 
-/// The item that a new name goes into, if there is one. Errors: `Exists`; `Overflow` where all names with its hash do not
-/// fit a leaf.
+/// The item that a new name goes into, if there is one. Errors: `Exists`; `Overflow` where all
+/// names with its hash do not fit a leaf.
 pub(crate) fn check_absent(staged: &Staged<'_>, dir: ObjectId, name: &[u8]) -> Result<Option<Item>> {
     let Some(item) = staged.get(&item_key(dir, name))? else {
         return Ok(None);
@@ -183,7 +184,8 @@ pub(crate) fn insert_into(staged: &mut Staged<'_>, new: &NewName<'_>, item: Opti
     staged.put(index_key(new.dir, new.index), bytes);
 }
 
-/// Removes a name from its directory; `index` comes from [`remove_ref`]. True where it was the last one with its hash.
+/// Removes a name from its directory; `index` comes from [`remove_ref`]. True where it was the last
+/// one with its hash.
 pub(crate) fn remove(staged: &mut Staged<'_>, dir: ObjectId, name: &[u8], index: u64) -> Result<bool> {
     let key = item_key(dir, name);
     let item = staged.get(&key)?.ok_or(Errno::NotFound)?;

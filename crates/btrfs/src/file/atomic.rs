@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   write --> staged in memory, whole blocks, space reserved
-//!                | apply: data to new extents that nothing refers to --one batch--> items of all files
+//!                | apply: data to new extents that nothing refers to
+//!                |        --one batch--> items of all files
 //!                | dropped: nothing has happened
 //! ```
 //!

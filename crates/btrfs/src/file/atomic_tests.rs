@@ -452,7 +452,8 @@ fn a_file_that_is_deleted_before_the_commit_stays_deleted() {
     bench.check("nor of the second one");
 }
 
-/// Handles can be used by several threads: a write that comes while the group ends must not be lost with it.
+/// Handles can be used by several threads: a write that comes while the group ends must not be lost
+/// with it.
 #[test]
 fn a_write_beside_the_end_of_its_group_is_not_lost() {
     for round in 0..30_u8 {
@@ -615,7 +616,8 @@ fn who_opens_a_file_after_its_writer_died_waits_for_the_end_of_the_group() {
     mount.fs.mount().store().txn().abort("the test ends here");
 }
 
-/// For the random operations of [`super::random_tests`]: a group over some files, which is committed or dropped.
+/// For the random operations of [`super::random_tests`]: a group over some files, which is
+/// committed or dropped.
 pub(super) fn random_group(bench: &mut Bench, dice: &mut Dice, file_bytes_max: u64) -> String {
     let mut group = Group::new(bench.mount(), crate::reclaim::close);
     let mut after = bench.files.clone();

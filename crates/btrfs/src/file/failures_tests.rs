@@ -105,7 +105,8 @@ fn pages_of_a_cache_that_find_no_space_are_lost() {
     assert_eq!(*caches.lost.lock(), [(entry.node, vec![BLOCK..BLOCK + 100])]);
 }
 
-/// A file of so many extents that its items are in several leaves, and that it is changed in several steps.
+/// A file of so many extents that its items are in several leaves, and that it is changed in
+/// several steps.
 fn make_fragments(bench: &mut Bench) {
     bench.create();
     let mount = bench.mount();

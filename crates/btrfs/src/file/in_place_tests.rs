@@ -172,7 +172,8 @@ fn allocate_rest(bench: &Bench, file: usize) {
     }
 }
 
-/// As on the kernel's side: also where a gap is left behind the end, in which nothing has to be zeroed.
+/// As on the kernel's side: also where a gap is left behind the end, in which nothing has to be
+/// zeroed.
 #[test]
 fn a_full_volume_takes_what_was_preallocated_behind_the_end() {
     for adjust in [plain, |options: &mut btrfs_image::MkfsOptions| {
@@ -279,7 +280,8 @@ fn a_full_volume_overwrites_nodatacow_files() {
     bench.judge_by_kernel();
 }
 
-/// Gives an empty file an extent item that nothing else knows of, as a stranger's volume may have it.
+/// Gives an empty file an extent item that nothing else knows of, as a stranger's volume may have
+/// it.
 fn plant(mount: &Mount, inode: &Arc<Inode>, addr: LogicalAddr, len_bytes: u64, is_prealloc: bool) {
     let extent = Extent {
         start: 0,
@@ -399,7 +401,8 @@ fn no_crash_shows_a_clone_what_its_origin_was_overwritten_with() {
     assert!(with_clone > 10, "{with_clone} images of {number} have a clone");
 }
 
-/// The kernel makes files, some of them with snapshots and clones, and reads what we wrote over them.
+/// The kernel makes files, some of them with snapshots and clones, and reads what we wrote over
+/// them.
 #[test]
 fn snapshots_of_the_kernel_keep_what_we_overwrite() {
     let Some(()) = need::kernel_btrfs() else { return };

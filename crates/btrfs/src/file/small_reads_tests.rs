@@ -133,8 +133,8 @@ fn what_is_being_read_is_not_dropped_for_what_was_read_once() {
 const FILES: usize = 3;
 const FILE_BYTES: usize = 6 * EXTENT;
 
-/// What memory keeps of an extent is not shown in place of what was written since, however the items came to be: extents' places
-/// are used again and again here.
+/// What memory keeps of an extent is not shown in place of what was written since, however the
+/// items came to be: extents' places are used again and again here.
 fn nobody_sees_what_extents_held(processors: usize) {
     let mut dice = Dice::new(1);
     let mut bench = Bench::new(128 << 20, plain, compressed());
@@ -183,7 +183,8 @@ fn nor_where_extents_are_read_ahead() {
     nobody_sees_what_extents_held(3);
 }
 
-/// Takes all space but so much, so that what is free is soon used again. It is no file that is compared.
+/// Takes all space but so much, so that what is free is soon used again. It is no file that is
+/// compared.
 fn leave_free(bench: &mut Bench, bytes: u64) {
     const STEP: u64 = 1 << 20;
     bench.create();

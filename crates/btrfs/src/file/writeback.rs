@@ -1,9 +1,10 @@
 //! Write-back: dirty ranges become extents on disk, and then items, in groups.
 //!
 //! ```text
-//!   dirty --take_group--> in flight --write data--> on disk --one batch--> items; the flight is dropped
+//!   dirty --take_group--> in flight --write data--> on disk --one batch--> items, flight dropped
 //!                             |  error
-//!                             +-----> dropped, space given back, the next fsync fails, front ends are told
+//!                             +-----> dropped, space given back, the next fsync fails,
+//!                                     front ends are told
 //! ```
 //!
 //! Readers see data in flight until its items can be read. A write to a block in flight makes it

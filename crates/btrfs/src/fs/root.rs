@@ -28,7 +28,8 @@ pub enum SubvolChoice {
     PathOf(Vec<u8>, TreeId),
 }
 
-/// The directory that a mount shows as its root. Errors: `NotFound`, `NotDirectory`; `Invalid` where path and number differ.
+/// The directory that a mount shows as its root. Errors: `NotFound`, `NotDirectory`; `Invalid`
+/// where path and number differ.
 pub(crate) fn resolve(files: &Files, choice: &SubvolChoice) -> Result<Arc<Inode>> {
     let id = match choice {
         SubvolChoice::Default => default_subvol(files)?,

@@ -1,12 +1,14 @@
 //! Inodes whose names changed in the running transaction.
 //!
-//! Linux makes more durable than the inode that is synced, and programs rely on it: an fsync of an inode that got or lost
-//! a name logs the directories that it is in, with all their changes; and an inode that the log has already is logged again
-//! as soon as it gets a name. Here the first is looked up at the fsync, the second is left to the next sync.
+//! Linux makes more durable than the inode that is synced, and programs rely on it: an fsync of an
+//! inode that got or lost a name logs the directories that it is in, with all their changes; and an
+//! inode that the log has already is logged again as soon as it gets a name. Here the first is
+//! looked up at the fsync, the second is left to the next sync.
 //! docs/design/log-tree.md#what-an-fsync-carries-along
 //!
-//! A commit that stands in for a log ends our transaction, where Linux' goes on. So that an fsync carries as much along
-//! behind it, what is noted here stays until the next commit of another kind, and what was in the log counts as logged.
+//! A commit that stands in for a log ends our transaction, where Linux' goes on. So that an fsync
+//! carries as much along behind it, what is noted here stays until the next commit of another kind,
+//! and what was in the log counts as logged.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -29,8 +31,9 @@ pub(crate) struct Renamed {
     stale: HashMap<TreeId, Stale>,
     /// New directories in which a logged inode got a name since.
     dirs_of_stale: HashMap<TreeId, BTreeSet<ObjectId>>,
-    /// Count as logged, though the tree does not track them: what was in a log, or was synced, before a commit that stood in for a
-    /// log; files without a name that were synced; new directories that were logged for their names.
+    /// Count as logged, though the tree does not track them: what was in a log, or was synced,
+    /// before a commit that stood in for a log; files without a name that were synced; new
+    /// directories that were logged for their names.
     were_logged: HashSet<(TreeId, ObjectId)>,
 }
 
@@ -88,7 +91,8 @@ impl Renamed {
         self.note_logged(tree, dir);
     }
 
-    /// Takes the directories of a subvolume in which inodes got names that the log has in an older state.
+    /// Takes the directories of a subvolume in which inodes got names that the log has in an older
+    /// state.
     pub(crate) fn take_dirs_of_stale(&mut self, tree: TreeId) -> BTreeSet<ObjectId> {
         self.dirs_of_stale.remove(&tree).unwrap_or_default()
     }
@@ -105,7 +109,8 @@ impl Renamed {
         self.were_logged.contains(&(tree, ino))
     }
 
-    /// A commit stands in for a log that would have had these objects, and perhaps all whose names changed.
+    /// A commit stands in for a log that would have had these objects, and perhaps all whose names
+    /// changed.
     pub(crate) fn committed_instead(&mut self, tree: TreeId, objects: impl IntoIterator<Item = ObjectId>) {
         let room = RENAMED_MAX.saturating_sub(self.were_logged.len());
         let renamed = self.inodes.iter().filter(|(of, _)| *of == tree).copied();

@@ -1,9 +1,10 @@
-//! Which names a directory cannot hold: the hashes of all its names, kept for directories that are known from their
-//! first name on. Making a file asks first whether its name exists; the filter answers "no" with one probe instead of a
-//! search in overlays and tree.
+//! Which names a directory cannot hold: the hashes of all its names, kept for directories that are
+//! known from their first name on. Making a file asks first whether its name exists; the filter
+//! answers "no" with one probe instead of a search in overlays and tree.
 //!
-//! A hash stays at least as long as a name with it exists, so "absent" is always right; "maybe" sends the caller to
-//! the items. Changes happen under the directory's operation lock, and before the item can be seen.
+//! A hash stays at least as long as a name with it exists, so "absent" is always right; "maybe"
+//! sends the caller to the items. Changes happen under the directory's operation lock, and before
+//! the item can be seen.
 
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
@@ -12,7 +13,8 @@ use btrfs_format::hash::name_hash;
 use btrfs_store::rank::LockRank;
 use cowshed_runtime::lock::Mutex;
 
-/// Hashes kept for one directory, 8 bytes each with the set's slack; a larger directory goes without a filter.
+/// Hashes kept for one directory, 8 bytes each with the set's slack; a larger directory goes
+/// without a filter.
 const HASHES_MAX: usize = 4 << 20;
 
 /// The hashes are hashes already: spread them, no more.

@@ -1,4 +1,5 @@
-//! Inode flags: the format's bits, the bits that `chattr` and the `FS_IOC_*` calls speak, and what children inherit.
+//! Inode flags: the format's bits, the bits that `chattr` and the `FS_IOC_*` calls speak, and what
+//! children inherit.
 //!
 //! Facts from the `btrfs_inode_item.flags` documentation and from watching the kernel.
 
@@ -92,7 +93,8 @@ pub(crate) struct FlagSubject {
     pub(crate) mount_nodatacow: bool,
 }
 
-/// Flags after `FS_IOC_SETFLAGS`. Errors: `NotSupported` (a flag that the format does not have), `Invalid` (impossible together).
+/// Flags after `FS_IOC_SETFLAGS`. Errors: `NotSupported` (a flag that the format does not have),
+/// `Invalid` (impossible together).
 pub(crate) fn from_chattr(old: u64, wanted: u32, subject: FlagSubject) -> Result<(u64, CompressionProperty), Errno> {
     if wanted & !SETTABLE != 0 {
         return Err(Errno::NotSupported);
@@ -112,7 +114,8 @@ pub(crate) fn from_chattr(old: u64, wanted: u32, subject: FlagSubject) -> Result
     if !subject.is_regular {
         set(&mut flags, NODATACOW, has(chattr::NOCOW));
     } else if subject.is_empty && (has(chattr::NOCOW) || !subject.mount_nodatacow) {
-        // Only without extents: checksums cannot be switched off or on over data that has or lacks them.
+        // Only without extents: checksums cannot be switched off or on over data that has or lacks
+        // them.
         if has(chattr::NOCOW) != (old & NODATACOW != 0) {
             set(&mut flags, NODATACOW | NODATASUM, has(chattr::NOCOW));
         }

@@ -139,8 +139,8 @@ impl InodeState {
 pub struct Inode {
     pub(crate) tree: Arc<Tree>,
     pub(crate) ino: ObjectId,
-    /// The operation lock: held for reading by reads, for writing by whatever changes names, size or
-    /// extents.
+    /// The operation lock: held for reading by reads, for writing by whatever changes names, size
+    /// or extents.
     pub(crate) lock: RwLock<()>,
     pub(crate) attr: Mutex<InodeState>,
     /// Dirty ranges and whatever else `file` keeps per inode.

@@ -6,7 +6,8 @@ use cowshed_runtime::lock::{MutexGuard, RwLockWriteGuard};
 
 use super::inode::{Inode, InodeState};
 
-/// The most inodes that one operation changes: rename has two directories and two entries, and a whiteout is new.
+/// The most inodes that one operation changes: rename has two directories and two entries, and a
+/// whiteout is new.
 const INODES_MAX: usize = 4;
 
 fn ordered<'a>(inodes: &[&'a Arc<Inode>]) -> ([Option<&'a Arc<Inode>>; INODES_MAX], usize) {

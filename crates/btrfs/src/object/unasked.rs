@@ -1,12 +1,12 @@
-//! Attributes that a call changes although the call did not name them: a write strips set-id bits. A front end that caches
-//! attributes has to be told before the call returns.
+//! Attributes that a call changes although the call did not name them: a write strips set-id bits.
+//! A front end that caches attributes has to be told before the call returns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts such changes of one inode, and how many of them the front end has been told of.
 ///
-/// A change counts as told only after the notification has been sent. Of calls that end at the same time each one sends it, so
-/// that none returns before the front end has dropped the old value.
+/// A change counts as told only after the notification has been sent. Of calls that end at the same
+/// time each one sends it, so that none returns before the front end has dropped the old value.
 #[derive(Debug, Default)]
 pub struct Unasked {
     made: AtomicU64,

@@ -14,8 +14,8 @@ pub(crate) const SOME: u8 = 2;
 /// What is known of an inode's attributes.
 #[derive(Debug)]
 pub struct XattrCache {
-    /// Goes from UNKNOWN to NONE by a reader that found none, and to SOME before a writer adds one: a reader that was
-    /// overtaken by a writer does not overwrite what that said.
+    /// Goes from UNKNOWN to NONE by a reader that found none, and to SOME before a writer adds one:
+    /// a reader that was overtaken by a writer does not overwrite what that said.
     pub(crate) known: AtomicU8,
     pub(crate) lists: Mutex<Lists>,
 }

@@ -1,4 +1,5 @@
-//! What a file keeps in memory: dirty ranges, what write-back has in flight, errors of write-back, where reads go on.
+//! What a file keeps in memory: dirty ranges, what write-back has in flight, errors of write-back,
+//! where reads go on.
 //!
 //! Passive: nothing here does I/O or knows an inode.
 

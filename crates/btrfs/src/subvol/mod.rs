@@ -75,8 +75,8 @@ pub(crate) fn root_of(files: &Files, subvol: &Arc<Subvol>) -> Result<Arc<Inode>>
     })
 }
 
-/// The directory behind a name whose location is a subvolume: its root, or a stand-in where the subvolume belongs to
-/// another place (snapshots copy the names of nested subvolumes, not these).
+/// The directory behind a name whose location is a subvolume: its root, or a stand-in where the
+/// subvolume belongs to another place (snapshots copy the names of nested subvolumes, not these).
 pub(crate) fn enter(files: &Files, dir: &Arc<Inode>, name: &[u8], child: TreeId) -> Result<Arc<Inode>> {
     let key = Key::new(dir.tree.id().object_id(), KeyType::ROOT_REF, child.0);
     let belongs_here = files.store().forest().root_tree().get(&key)?.is_some_and(|item| {

@@ -1,19 +1,21 @@
 //! Inode numbers and node ids that callers see.
 //!
-//! Each subvolume numbers its inodes from 256, so a number alone does not name an inode of the volume. Node ids are
-//! a fixed function of (tree, inode) wherever 64 bits have room for both, because file handles (NFS, fhandles) carry
-//! the node id and must stay good after the server has forgotten the node, and after a remount:
+//! Each subvolume numbers its inodes from 256, so a number alone does not name an inode of the
+//! volume. Node ids are a fixed function of (tree, inode) wherever 64 bits have room for both,
+//! because file handles (NFS, fhandles) carry the node id and must stay good after the server has
+//! forgotten the node, and after a remount:
 //!
 //! | bits 63, 62 | bits 61 to 0 | for |
 //! |---|---|---|
-//! | 0, 0 | inode (40 bits), upper 22 bits 0 | the mounted subvolume: `st_ino` is the volume's own |
+//! | 0, 0 | inode (40 bits), upper 22 bits 0 | the mounted subvolume, `st_ino` unchanged |
 //! | 0, 0 | tree (22 bits), inode (40 bits) | other subvolumes |
 //! | 0, 1 | tree (30 bits), inode (32 bits) | subvolumes with ids of more than 22 bits |
-//! | 1, - | random number of the mount (31 bits), counter (32 bits) | the rest, and stand-ins for subvolumes |
+//! | 1, - | random number of the mount (31 bits), counter (32 bits) | the rest, and stand-ins |
 //!
-//! The rest is a subvolume that has numbered 2^40 inodes, or a subvolume id that does not fit. Such node ids are
-//! kept in memory until the mount ends. After a remount the random number differs, so an old handle is stale and does
-//! not name another file. `st_ino` of the rest is a hash, which is stable but may not be unique.
+//! The rest is a subvolume that has numbered 2^40 inodes, or a subvolume id that does not fit. Such
+//! node ids are kept in memory until the mount ends. After a remount the random number differs, so
+//! an old handle is stale and does not name another file. `st_ino` of the rest is a hash, which is
+//! stable but may not be unique.
 
 use std::collections::HashMap;
 
@@ -81,8 +83,8 @@ struct Odd {
 }
 
 impl Numbering {
-    /// For a mount that shows directory `root_ino` of subvolume `mounted` as its root. `random` tells this mount from
-    /// earlier ones.
+    /// For a mount that shows directory `root_ino` of subvolume `mounted` as its root. `random`
+    /// tells this mount from earlier ones.
     pub(crate) fn new(mounted: TreeId, root_ino: ObjectId, random: [u8; 4]) -> Self {
         let random = u64::from(u32::from_le_bytes(random));
         Self {
@@ -140,7 +142,8 @@ impl Numbering {
         NodeId(node)
     }
 
-    /// The inode of a node id that [`Numbering::node`] gave. Other ids may give an inode, too; its own node id differs.
+    /// The inode of a node id that [`Numbering::node`] gave. Other ids may give an inode, too; its
+    /// own node id differs.
     pub(crate) fn inode_of(&self, node: NodeId) -> Option<(TreeId, ObjectId)> {
         if node == NodeId::ROOT {
             return Some((self.mounted, self.root_ino));
@@ -157,9 +160,10 @@ impl Numbering {
         }
     }
 
-    /// The generation that goes with a node id in file handles. The kernel keeps 32 bits of it, and has 0 for the
-    /// root. The tree is part of it: a snapshot has the inode numbers and generations of its source, and when it is
-    /// mounted in the source's place a handle must not go from one to the other.
+    /// The generation that goes with a node id in file handles. The kernel keeps 32 bits of it, and
+    /// has 0 for the root. The tree is part of it: a snapshot has the inode numbers and generations
+    /// of its source, and when it is mounted in the source's place a handle must not go from one to
+    /// the other.
     pub(crate) fn generation(&self, tree: TreeId, ino: ObjectId, generation: Generation) -> u64 {
         /// Odd, so that different trees (below 2^32) give different products.
         const SPREAD: u32 = 0x9e37_79b1;

@@ -30,8 +30,8 @@ fn list(inode: &Inode, name: &[u8]) -> Result<Option<Arc<Acl>>> {
             return Ok(known.clone());
         }
     }
-    // A writer may come between reading and keeping; it forgets the lists after its change, so at worst it forgets this.
-    // The lock is kept while the item is read for the same reason.
+    // A writer may come between reading and keeping; it forgets the lists after its change, so at
+    // worst it forgets this. The lock is kept while the item is read for the same reason.
     let mut lists = inode.xattrs.lists.lock();
     let parsed = match super::load(inode, name)? {
         None => None,

@@ -1,4 +1,5 @@
-//! Properties of the format, `btrfs.*`: only `btrfs.compression` exists. It is an attribute and two inode flags in one.
+//! Properties of the format, `btrfs.*`: only `btrfs.compression` exists. It is an attribute and two
+//! inode flags in one.
 
 use cowshed_vfs::{Algorithm, Error as Errno, FileKind};
 
@@ -18,7 +19,8 @@ fn can_compress(inode_flags: u64) -> bool {
     inode_flags & (flags::NODATACOW | flags::NODATASUM) == 0
 }
 
-/// What setting or removing a property does. Errors: `Invalid` (unknown property or value, or a file that cannot be compressed).
+/// What setting or removing a property does. Errors: `Invalid` (unknown property or value, or a
+/// file that cannot be compressed).
 pub(crate) fn effect(inode: &Inode, name: &[u8], value: Option<&[u8]>) -> Result<Effect> {
     if name != COMPRESSION_NAME {
         return Err(Errno::Invalid.into());
@@ -42,7 +44,8 @@ pub(crate) fn effect(inode: &Inode, name: &[u8], value: Option<&[u8]>) -> Result
     })
 }
 
-/// The property that a new inode in `dir` gets: the algorithm without level. "none" is passed on as a flag alone.
+/// The property that a new inode in `dir` gets: the algorithm without level. "none" is passed on as
+/// a flag alone.
 pub(crate) fn inherited_compression(
     dir: &Inode,
     dir_flags: u64,

@@ -1,5 +1,5 @@
-//! How many barriers each way to durability takes, and what lies before them: counted on a recorded device, where a missing one
-//! and a surplus one both show.
+//! How many barriers each way to durability takes, and what lies before them: counted on a recorded
+//! device, where a missing one and a surplus one both show.
 
 use std::sync::Arc;
 

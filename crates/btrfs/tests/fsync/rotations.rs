@@ -2,8 +2,8 @@
 //! of them synced, cut off, replayed. No file is lost, no name is missing that was there all the
 //! time, nothing has a name that it never had.
 //!
-//! In memory, replayed by ourselves; now and then by the kernel as well. `COWSHED_ROTATION_SEED` runs one seed,
-//! `COWSHED_ROTATION_SEEDS` more of them.
+//! In memory, replayed by ourselves; now and then by the kernel as well. `COWSHED_ROTATION_SEED`
+//! runs one seed, `COWSHED_ROTATION_SEEDS` more of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;

@@ -23,7 +23,8 @@ fn cut_short(volume: &KernelVolume) -> usize {
     progress.filter(|line| !line.contains("key (0 ")).count()
 }
 
-/// How far the kernel gets before the unmount is its matter: larger trees until one is caught in the middle.
+/// How far the kernel gets before the unmount is its matter: larger trees until one is caught in
+/// the middle.
 #[test]
 fn a_deletion_that_the_kernel_began_is_finished() {
     if !kernel_can() {
@@ -37,7 +38,8 @@ fn a_deletion_that_the_kernel_began_is_finished() {
     panic!("no deletion was caught in the middle");
 }
 
-/// Deletes a subvolume of so many files, then its snapshot; returns how many were caught in the middle.
+/// Deletes a subvolume of so many files, then its snapshot; returns how many were caught in the
+/// middle.
 fn finish_deletions(files: u32) -> usize {
     let mut volume = KernelVolume::make(&VolumeOptions {
         size_bytes: 2 << 30,
@@ -95,8 +97,8 @@ fn finish_deletions(files: u32) -> usize {
     caught
 }
 
-/// The volume as a step leaves it, after a power cut: both checkers find nothing, and the kernel goes on. Returns 1 where the
-/// tree is gone in part.
+/// The volume as a step leaves it, after a power cut: both checkers find nothing, and the kernel
+/// goes on. Returns 1 where the tree is gone in part.
 fn judge_between(image: &Path, left: &[&str], files: u32) -> usize {
     let copy = KernelVolume::copy_of(&[image]).expect("a copy");
     let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(copy.image(), OpenMode::ReadOnly).expect("opens"));

@@ -1,5 +1,5 @@
-//! Set-id bits and file capabilities go with every change of contents, whatever call makes it. What is expected here was
-//! watched on the kernel's btrfs (Linux 6.18), call by call.
+//! Set-id bits and file capabilities go with every change of contents, whatever call makes it. What
+//! is expected here was watched on the kernel's btrfs (Linux 6.18), call by call.
 
 use cowshed_harness::{KernelVolume, VolumeOptions};
 use cowshed_vfs::{
@@ -229,7 +229,8 @@ fn what_the_front_end_demands_goes_whoever_writes() {
     rig.finish();
 }
 
-/// Judging comes first, and taking the capability away does not make the file another one than was asked for.
+/// Judging comes first, and taking the capability away does not make the file another one than was
+/// asked for.
 #[test]
 fn an_exchange_with_a_file_as_it_was_takes_both_capabilities_and_a_refused_one_none() {
     if !can_run() {

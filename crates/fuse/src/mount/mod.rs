@@ -15,12 +15,13 @@ use crate::transport::dev::Device;
 /// How to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
-    /// What `mount` and `/proc/mounts` show as the source. For a [`MountOptions::block_device`] it is the device.
+    /// What `mount` and `/proc/mounts` show as the source. For a [`MountOptions::block_device`] it
+    /// is the device.
     pub source: String,
     /// Shown as `fuse.SUBTYPE`.
     pub subtype: String,
-    /// Mount this block device as `fuseblk`: then `umount` waits until the file system has written everything, and the
-    /// device is marked as in use. Superuser only.
+    /// Mount this block device as `fuseblk`: then `umount` waits until the file system has written
+    /// everything, and the device is marked as in use. Superuser only.
     pub block_device: Option<PathBuf>,
     /// Block size in bytes that a `fuseblk` mount reports to the kernel.
     pub block_bytes: u32,
@@ -30,8 +31,8 @@ pub struct MountOptions {
     /// The kernel checks permissions (`default_permissions`). Set by the session, by its choice of
     /// the side that checks.
     pub default_permissions: bool,
-    /// Set-id bits and device nodes on the volume work. Superuser only; off is the safe choice for volumes from
-    /// strangers.
+    /// Set-id bits and device nodes on the volume work. Superuser only; off is the safe choice for
+    /// volumes from strangers.
     pub allow_suid: bool,
     pub allow_dev: bool,
     pub no_exec: bool,
@@ -125,7 +126,8 @@ pub struct Mountpoint {
     device: Option<String>,
 }
 
-/// The options of mount(8) that are flags of mount(2), with the words that `fusermount3` knows them by.
+/// The options of mount(8) that are flags of mount(2), with the words that `fusermount3` knows them
+/// by.
 fn flags(options: &MountOptions) -> Vec<(libc::c_ulong, &'static str)> {
     let all = [
         (options.read_only, libc::MS_RDONLY, "ro"),
@@ -154,7 +156,8 @@ fn fuse_options(options: &MountOptions) -> String {
     text
 }
 
-/// Mounts on `target` and returns the device to serve. The kernel's first request (INIT) is on its way then.
+/// Mounts on `target` and returns the device to serve. The kernel's first request (INIT) is on its
+/// way then.
 pub fn mount(target: &Path, options: &MountOptions) -> Result<(Device, Mountpoint), MountError> {
     let target = std::fs::canonicalize(target).map_err(|source| mount_error(target, source))?;
     let root = std::fs::metadata(&target).map_err(|source| mount_error(&target, source))?;
@@ -262,8 +265,9 @@ impl Mountpoint {
         device_of(&table, &self.target) == Some(device)
     }
 
-    /// Unmounts. Fails while something below is in use (`EBUSY`), unless `lazy`: then the mount disappears at once, and
-    /// the session ends when the last user is done. A mount that is gone already, or covered by another, is let be.
+    /// Unmounts. Fails while something below is in use (`EBUSY`), unless `lazy`: then the mount
+    /// disappears at once, and the session ends when the last user is done. A mount that is gone
+    /// already, or covered by another, is let be.
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
         if !self.is_mounted() {
             return Ok(());
@@ -299,8 +303,8 @@ impl Mountpoint {
         std::fs::write(self.readahead_path()?, format!("{}", bytes >> 10))
     }
 
-    /// Where the kernel keeps that. A mount of a block device has the number of the device, under which the device's
-    /// own readahead is kept; the mount's is beside it.
+    /// Where the kernel keeps that. A mount of a block device has the number of the device, under
+    /// which the device's own readahead is kept; the mount's is beside it.
     fn readahead_path(&self) -> io::Result<PathBuf> {
         let device = self.device.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let path = |name: String| Path::new("/sys/class/bdi").join(name).join("read_ahead_kb");

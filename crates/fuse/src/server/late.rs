@@ -34,8 +34,8 @@ pub trait Post {
     fn will_wait(&self);
 }
 
-/// A [`Post`] that remembers whether its sender was taken: then the reply is the taker's affair, also
-/// in a panic.
+/// A [`Post`] that remembers whether its sender was taken: then the reply is the taker's affair,
+/// also in a panic.
 pub(super) struct Lent<'p> {
     post: &'p dyn Post,
     is_taken: Cell<bool>,

@@ -11,8 +11,8 @@
 //! The worker that serves them alone takes them all from the queue and holds them ([`HeldReads`]),
 //! so that a request of another caller waits for at most one of them.
 //!
-//! That is so while a read is work. Where it waits for a device, more of them are to wait at the same time, and every
-//! read calls another worker.
+//! That is so while a read is work. Where it waits for a device, more of them are to wait at the
+//! same time, and every read calls another worker.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -33,8 +33,8 @@ const LATELY: Duration = Duration::from_millis(50);
 
 const O_DIRECT: u32 = libc::O_DIRECT as u32;
 
-/// Is this a large read, into the page cache? A program that reads past it (`O_DIRECT`) asks for all it wants, and waits.
-/// `fixed`: the structure of the operation, or more.
+/// Is this a large read, into the page cache? A program that reads past it (`O_DIRECT`) asks for
+/// all it wants, and waits. `fixed`: the structure of the operation, or more.
 pub fn is_stream(opcode: u32, fixed: &[u8]) -> bool {
     opcode == Opcode::Read as u32
         && ReadIn::read_from_prefix(fixed)
@@ -202,8 +202,8 @@ impl Started {
         }
     }
 
-    /// Has the thread slept most of the time since? A thread that merely was given no processor, or that waited an instant for
-    /// another to finish its part, has not.
+    /// Has the thread slept most of the time since? A thread that merely was given no processor, or
+    /// that waited an instant for another to finish its part, has not.
     fn has_waited(&self) -> bool {
         let (passed, worked) = (self.at.elapsed(), sys::thread_time().saturating_sub(self.worked));
         worked < passed / 2 && sys::thread_sleeps() > self.sleeps

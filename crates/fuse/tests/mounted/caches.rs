@@ -179,7 +179,8 @@ impl Model {
     }
 }
 
-/// The same file through the cache, past it and mapped, with sizes changing underneath: all see one content.
+/// The same file through the cache, past it and mapped, with sizes changing underneath: all see one
+/// content.
 #[test]
 fn all_doors_show_one_content() {
     let Some(_turn) = turn("all_doors_show_one_content") else {
@@ -265,7 +266,8 @@ fn one_step(dice: &mut Dice, model: &mut Model, cached: &File, direct: &File) {
     }
 }
 
-/// The mode that the kernel knows. Asks for nothing else: an attribute that the kernel knows to be old makes it fetch all.
+/// The mode that the kernel knows. Asks for nothing else: an attribute that the kernel knows to be
+/// old makes it fetch all.
 fn known_mode(path: &std::path::Path) -> u32 {
     let stat = rustix::fs::statx(
         rustix::fs::CWD,
@@ -324,7 +326,8 @@ fn set_id_bits_are_gone_at_the_next_stat_whoever_checks_permissions() {
     }
 }
 
-/// The kernel forgets the mode itself where it checks permissions, and not where the file system does.
+/// The kernel forgets the mode itself where it checks permissions, and not where the file system
+/// does.
 #[test]
 fn an_access_list_shows_in_the_mode_whoever_checks_permissions() {
     let Some(_turn) = turn("an_access_list_shows_in_the_mode_whoever_checks_permissions") else {

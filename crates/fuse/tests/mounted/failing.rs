@@ -1,4 +1,5 @@
-//! Data that the device would not take: what the kernel remembers of it must go, so that a mount shows what is on disk.
+//! Data that the device would not take: what the kernel remembers of it must go, so that a mount
+//! shows what is on disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -328,7 +329,8 @@ fn what_is_lost_in_the_background_is_soon_forgotten() {
     mount.remount("f", &old);
 }
 
-/// The file system tells the kernel, by way of the session, which serves the file system: no circle that keeps all of it.
+/// The file system tells the kernel, by way of the session, which serves the file system: no circle
+/// that keeps all of it.
 #[test]
 fn nothing_is_left_of_an_engine_when_its_session_has_ended() {
     let Some(_turn) = turn("nothing_is_left_of_an_engine_when_its_session_has_ended") else {

@@ -122,8 +122,8 @@ impl Node {
     }
 }
 
-/// Names by name and by cookie. A cookie is given once and never again in this directory, so it survives every change
-/// around it.
+/// Names by name and by cookie. A cookie is given once and never again in this directory, so it
+/// survives every change around it.
 #[derive(Debug)]
 pub(super) struct Dir {
     pub parent: NodeId,

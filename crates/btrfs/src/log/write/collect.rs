@@ -2,9 +2,9 @@
 //!
 //! Starting with the inodes that are synced, each object's pending edits are copied; names bring
 //! further objects along: directories that a name needs and no commit has ([`Want::Names`]), new
-//! inodes that a synced directory leads to, inodes that lost a name and live on ([`crate::name_changes`]).
-//! Where the outcome of a replay is not certain, [`Stop::Commit`] says why and the caller commits
-//! instead.
+//! inodes that a synced directory leads to, inodes that lost a name and live on
+//! ([`crate::name_changes`]). Where the outcome of a replay is not certain, [`Stop::Commit`] says
+//! why and the caller commits instead.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

@@ -1,10 +1,12 @@
 //! Writing the log: what fsync does instead of a commit.
 //!
 //! ```text
-//!   fsync --write back--> queue --commit lock--> collect (operations kept out) --> merge, seal, write, barrier,
-//!                                   |                |                              superblock, barrier
+//!   fsync --write back--> queue --commit lock--> collect (operations kept out) --> write
+//!                                   |                |
 //!                                   |                +--> not certain, or dearer: a full commit
 //!                                   +--> one leader syncs for all followers
+//!
+//!   write: merge, seal, write, barrier, superblock, barrier
 //! ```
 //!
 //! Guarantees: docs/design/log-tree.md#writing. After an error in a sync the logs are in no known

@@ -15,8 +15,8 @@ const DEVICE: &str = "/dev/fuse";
 const PAGE_BYTES: usize = 4096;
 /// The largest value of an extended attribute that Linux passes on.
 const XATTR_BYTES_MAX: usize = 65536;
-/// Room for everything in a request but the data of a write: header, structure, two names or an extended attribute's
-/// value.
+/// Room for everything in a request but the data of a write: header, structure, two names or an
+/// extended attribute's value.
 const OVERHEAD_BYTES: usize = PAGE_BYTES;
 
 /// An open `/dev/fuse`, part of a session.
@@ -59,8 +59,8 @@ impl Device {
         })
     }
 
-    /// Opens one more device for the session of this one. Each has its own list of requests under way, so that threads
-    /// do not get into each other's way; the requests to come are shared.
+    /// Opens one more device for the session of this one. Each has its own list of requests under
+    /// way, so that threads do not get into each other's way; the requests to come are shared.
     pub fn try_clone(&self) -> io::Result<Device> {
         let fresh = Device::open()?;
         sys::clone_device(&fresh.file, self.file.as_fd())?;
@@ -153,7 +153,8 @@ impl Device {
     }
 }
 
-/// Sends the reply to one request, through the file that the request was read from: the kernel knows it there alone.
+/// Sends the reply to one request, through the file that the request was read from: the kernel
+/// knows it there alone.
 #[derive(Debug)]
 pub struct Sender(Arc<File>);
 
@@ -255,7 +256,8 @@ impl DataBuffer {
 /// What an attempt to read says; None if it is to be repeated.
 fn received(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<Option<Received>> {
     let mut result = read();
-    // A request that was being taken when the connection ended ends in this, too, however it ended: the next attempt tells.
+    // A request that was being taken when the connection ended ends in this, too, however it ended:
+    // the next attempt tells.
     if is_aborted(&result) {
         result = read();
     }

@@ -41,20 +41,21 @@ use crate::transport::streams::{self, Streams};
 use super::device::{DataBuffer, Device, Received, RequestBuffer, Sender};
 use super::held::HeldReads;
 
-/// Waking a thread on another processor costs the waker 8 us in a virtual machine (the interrupt leaves the machine),
-/// and as much again passes before the thread runs; that is more than most requests take to serve. A worker that looks
-/// for the next request for this long need not be woken. Where it finds nothing (no processor to spare), it looks ever
-/// less often.
+/// Waking a thread on another processor costs the waker 8 us in a virtual machine (the interrupt
+/// leaves the machine), and as much again passes before the thread runs; that is more than most
+/// requests take to serve. A worker that looks for the next request for this long need not be
+/// woken. Where it finds nothing (no processor to spare), it looks ever less often.
 pub const LOOK: Duration = Duration::from_micros(20);
-/// A worker that sleeps instead checks every so many requests that it is on the processor of its caller, where waking it
-/// is a mere switch of threads.
+/// A worker that sleeps instead checks every so many requests that it is on the processor of its
+/// caller, where waking it is a mere switch of threads.
 const MOVE_EVERY: u32 = 32;
 /// The kernel's number for callers that it does not name, and for itself.
 const NOBODY: u32 = 0;
 /// A request that takes longer counts as slow: calling another worker costs about a tenth of it.
 const SLOW: Duration = Duration::from_micros(60);
-/// Calls another worker after so many requests that were queued already. A lone caller does not get there: what it
-/// leaves behind without waiting (RELEASE, FORGET) is one request, at most two, for each that it waits for.
+/// Calls another worker after so many requests that were queued already. A lone caller does not get
+/// there: what it leaves behind without waiting (RELEASE, FORGET) is one request, at most two, for
+/// each that it waits for.
 const BACKLOG: u32 = 8;
 /// How often the guard looks at a mount that is in use.
 const GUARD_TICK: Duration = Duration::from_millis(4);
@@ -195,7 +196,8 @@ impl Slowness {
     }
 }
 
-/// Something that is tried again and again while it pays, and less and less often while it does not.
+/// Something that is tried again and again while it pays, and less and less often while it does
+/// not.
 #[derive(Debug, Default)]
 struct Habit {
     /// So many times it is not due.
@@ -325,8 +327,8 @@ impl Worker<'_> {
         self.answer(&request, data);
     }
 
-    /// Serves a request; returns how long the file system took, but for what this worker was kept to do for others: another
-    /// one was called then.
+    /// Serves a request; returns how long the file system took, but for what this worker was kept
+    /// to do for others: another one was called then.
     fn answer(&self, request: &[u8], data: &mut DataBuffer) -> Duration {
         let started = Instant::now();
         let desk = Desk {
@@ -343,8 +345,8 @@ impl Worker<'_> {
         until - started
     }
 
-    /// Waits for a request: looks for a while if that has been worth it, then sleeps. `caller`: the thread that made
-    /// the last request.
+    /// Waits for a request: looks for a while if that has been worth it, then sleeps. `caller`: the
+    /// thread that made the last request.
     fn wait(&mut self, requests: &mut RequestBuffer, habits: &mut Habits, caller: u32) -> std::io::Result<Received> {
         if !self.look.is_zero() && habits.looking.is_due() {
             let started = Instant::now();
