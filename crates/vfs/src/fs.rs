@@ -78,8 +78,8 @@ pub trait FileSystem: Send + Sync {
         Err(Error::Stale)
     }
 
-    /// Finds the directory above a directory; above the root, the root, whose generation is always
-    /// 0. Counts one lookup. Permissions as in [`FileSystem::lookup_node`]. Errors: `NotDirectory`,
+    /// Finds the directory above a directory; above the root, the root, with generation zero in all
+    /// mounts. Counts one lookup. Permissions as in [`FileSystem::lookup_node`]. Errors: `NotDirectory`,
     /// `Stale` (it was removed).
     fn lookup_parent(&self, ctx: &Context, node: NodeId) -> Result<Entry> {
         let _ = (ctx, node);

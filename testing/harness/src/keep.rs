@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_no_directory_gets_one_that_is_named() {
+    fn without_a_directory_one_is_made_and_named() {
         let keep = Keep::new(None);
         let failure = keep.devices("run", &[device(1)], anyhow!("the reason"));
         let paths = named(&failure);

@@ -95,7 +95,7 @@ struct Args {
     verbose: bool,
 }
 
-fn who(letters: &str) -> Vec<Who> {
+fn sides(letters: &str) -> Vec<Who> {
     let all = [('k', Who::Kernel), ('c', Who::Cowshed)];
     all.into_iter()
         .filter(|(letter, _)| letters.contains(*letter))
@@ -172,7 +172,7 @@ fn main() -> Result<()> {
     if args.random.is_some() || args.sequence.is_some() || args.script.is_some() {
         return play_random(&args, started);
     }
-    let (writers, replayers) = (who(&args.writers), who(&args.replayers));
+    let (writers, replayers) = (sides(&args.writers), sides(&args.replayers));
     let cases: Vec<Case> = table::all().filter(|case| case.name.contains(&args.name)).collect();
     let bases = (0..args.jobs)
         .map(|_| match args.hole_items {

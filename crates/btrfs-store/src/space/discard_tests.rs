@@ -231,7 +231,7 @@ fn room_of_chunks_that_went_is_discarded_after_the_commit_without_them() {
 }
 
 #[test]
-fn nothing_is_collected_where_nobody_discards() {
+fn freed_ranges_are_not_collected_without_discards() {
     let engine = Engine::open(vec![memory_device(256 * MIB, 16384)]);
     let mut filler = Filler::create(&engine, 257);
     filler.append(MIB).unwrap();

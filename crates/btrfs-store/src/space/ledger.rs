@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn who_needs_no_data_gets_it_where_nothing_is_left() {
+    fn a_reservation_of_no_data_succeeds_on_a_full_volume() {
         let l = ledger(64 * 16384, true);
         l.set_global_reserve(32 * 16384);
         let _release = l.try_reserve_meta(40, true).unwrap();

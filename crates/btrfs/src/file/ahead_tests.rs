@@ -69,7 +69,7 @@ fn each_extent_is_decompressed_once_whatever_the_step() {
 }
 
 #[test]
-fn who_reads_here_and_there_has_nothing_read_ahead() {
+fn random_reads_trigger_no_readahead() {
     let bench = reading_ahead(1, 16);
     for index in [3, 4, 9, 2, 15, 1] {
         read_head(&bench, index).unwrap();

@@ -537,7 +537,7 @@ fn a_commit_of_nothing_is_an_fsync() {
 
 /// SQLite that was refused a group makes a journal, does not sync it, and writes to the database.
 #[test]
-fn what_was_written_before_is_durable_for_whoever_goes_on_without_a_group() {
+fn writes_before_a_refused_group_are_durable_before_later_ones() {
     for is_refused in [true, false] {
         let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
         (0..2).for_each(|_| bench.create());
@@ -580,7 +580,7 @@ fn what_was_written_before_is_durable_for_whoever_goes_on_without_a_group() {
 }
 
 #[test]
-fn who_opens_a_file_after_its_writer_died_waits_for_the_end_of_the_group() {
+fn opening_a_file_after_its_writer_died_waits_for_the_end_of_the_group() {
     const DEAD: u32 = 77;
     let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
     bench.create();

@@ -267,7 +267,7 @@ impl BlockDevice for Held {
 /// An extent that another file gave up is not written in place before the transaction in which it
 /// did is on disk, however the question and the commit meet.
 #[test]
-fn who_is_alone_with_an_extent_is_so_on_disk() {
+fn an_extent_is_unshared_only_when_it_is_so_on_disk() {
     let mut bench = Bench::new(
         256 << 20,
         plain,

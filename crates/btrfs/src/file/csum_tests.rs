@@ -64,7 +64,7 @@ fn checksums_of_neighbours_share_items_whichever_transaction_they_are_of() {
 }
 
 #[test]
-fn who_reads_checksums_finds_them_while_items_join() {
+fn readers_find_checksums_while_items_join() {
     let mut bench = Bench::new(256 << 20, |_| (), MountOptions::default());
     bench.create();
     append(&mut bench, 0);

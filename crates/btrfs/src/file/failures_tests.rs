@@ -28,7 +28,7 @@ fn bench() -> (Bench, FaultPlan) {
 }
 
 #[test]
-fn who_syncs_hears_of_lost_data_when_the_caches_know() {
+fn syncs_report_lost_data_after_the_caches_were_told() {
     let (bench, plan) = bench();
     let (mount, inode) = (bench.mount(), bench.inode(0));
     let turn = Arc::new(Barrier::new(2));
@@ -121,7 +121,7 @@ const FRAGMENTS: u64 = 500;
 
 /// Linux takes a call that failed for one that changed nothing.
 #[test]
-fn who_remembers_a_file_hears_of_the_steps_before_a_failure() {
+fn caches_are_told_of_the_steps_before_a_failure() {
     let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
     make_fragments(&mut bench);
     let ctx = Context::root();

@@ -51,7 +51,7 @@ fn extents(mount: &Mount, inode: &Arc<Inode>) -> Vec<(u64, OnDisk)> {
 }
 
 #[test]
-fn nodatacow_files_are_overwritten_in_place_until_somebody_shares_them() {
+fn nodatacow_files_are_overwritten_in_place_until_shared() {
     let mut bench = Bench::new(256 << 20, plain, nodatacow());
     bench.create();
     bench.create();

@@ -183,7 +183,7 @@ fn errno<T: std::fmt::Debug>(result: crate::error::Result<T>) -> Errno {
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_clone_of_what_is_preallocated_is_preallocated_and_nobody_writes_into_the_others() {
+fn a_clone_of_preallocated_space_is_preallocated_and_the_files_stay_apart() {
     let (device, fs) = new_volume(256 << 20);
     let (a, b) = (create(&fs, "a"), create(&fs, "b"));
     let mount = fs.mount();

@@ -135,7 +135,7 @@ const FILE_BYTES: usize = 6 * EXTENT;
 
 /// What memory keeps of an extent is not shown in place of what was written since, however the
 /// items came to be: extents' places are used again and again here.
-fn nobody_sees_what_extents_held(processors: usize) {
+fn no_reader_sees_what_extents_held(processors: usize) {
     let mut dice = Dice::new(1);
     let mut bench = Bench::new(128 << 20, plain, compressed());
     for file in 0..FILES {
@@ -174,13 +174,13 @@ fn nobody_sees_what_extents_held(processors: usize) {
 }
 
 #[test]
-fn nobody_reads_what_an_extent_held_before() {
-    nobody_sees_what_extents_held(1);
+fn no_reader_gets_what_an_extent_held_before() {
+    no_reader_sees_what_extents_held(1);
 }
 
 #[test]
 fn nor_where_extents_are_read_ahead() {
-    nobody_sees_what_extents_held(3);
+    no_reader_sees_what_extents_held(3);
 }
 
 /// Takes all space but so much, so that what is free is soon used again. It is no file that is

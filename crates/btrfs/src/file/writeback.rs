@@ -447,7 +447,7 @@ mod tests {
     /// What was written before a sync is on disk after it, however much was written over it
     /// meanwhile.
     #[test]
-    fn who_writes_over_data_in_flight_holds_no_size_back() {
+    fn overwriting_data_in_flight_does_not_hold_the_size_back() {
         const SIZE: u64 = 3 * BLOCK + 100;
         let mut state = DataState::default();
         state.dirty.write(0, &[1; SIZE as usize]);

@@ -354,7 +354,7 @@ mod tests {
     /// Very often, by two threads that begin each round within few instructions: the window is as
     /// narrow.
     #[test]
-    fn whoever_closes_last_deletes() {
+    fn the_last_close_deletes() {
         const ROUNDS: u64 = 1_000_000;
         let (refs, is_at_it, arrived) = (InodeRefs::default(), AtomicU64::new(0), AtomicU64::new(0));
         let close = || {

@@ -189,7 +189,7 @@ fn every_change_of_contents_takes_them_away() {
 /// Linux removes capabilities with a call that carries the writer's credentials: the right to write
 /// is enough for it.
 #[test]
-fn who_may_write_may_take_capabilities_away() {
+fn callers_that_may_write_may_remove_capabilities() {
     if !can_run() {
         return;
     }
@@ -216,7 +216,7 @@ fn who_may_write_may_take_capabilities_away() {
 /// The front end decides which callers may keep set-id bits: a superuser without that capability
 /// may not.
 #[test]
-fn what_the_front_end_demands_goes_whoever_writes() {
+fn set_id_bits_go_where_the_front_end_demands_it() {
     if !can_run() {
         return;
     }

@@ -150,7 +150,7 @@ fn foreground_ends_with_the_mount_and_sigterm_commits() {
 }
 
 #[test]
-fn after_a_signal_the_daemon_leaves_although_somebody_stays() {
+fn after_a_signal_the_daemon_ends_although_a_file_is_open() {
     let Some(()) = can_mount() else { return };
     for signals in [1, 2] {
         let volume = Scratch::new();

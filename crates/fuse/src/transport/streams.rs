@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_with_reads_holds_them() {
+    fn a_worker_alone_with_reads_holds_them() {
         let streams = Streams::new(2);
         assert!(!streams.are_for_one(), "nothing is known yet");
         (0..8).for_each(|_| ends(&streams, false));

@@ -279,8 +279,8 @@ fn known_mode(path: &std::path::Path) -> u32 {
 }
 
 #[test]
-fn set_id_bits_are_gone_at_the_next_stat_whoever_checks_permissions() {
-    let Some(_turn) = turn("set_id_bits_are_gone_at_the_next_stat_whoever_checks_permissions") else {
+fn set_id_bits_are_gone_at_the_next_stat_whichever_side_checks_permissions() {
+    let Some(_turn) = turn("set_id_bits_are_gone_at_the_next_stat_whichever_side_checks_permissions") else {
         return;
     };
     type Call = fn(&File, &File) -> std::io::Result<()>;
@@ -329,8 +329,8 @@ fn set_id_bits_are_gone_at_the_next_stat_whoever_checks_permissions() {
 /// The kernel forgets the mode itself where it checks permissions, and not where the file system
 /// does.
 #[test]
-fn an_access_list_shows_in_the_mode_whoever_checks_permissions() {
-    let Some(_turn) = turn("an_access_list_shows_in_the_mode_whoever_checks_permissions") else {
+fn an_access_list_shows_in_the_mode_whichever_side_checks_permissions() {
+    let Some(_turn) = turn("an_access_list_shows_in_the_mode_whichever_side_checks_permissions") else {
         return;
     };
     for permissions in [Permissions::Kernel, Permissions::FileSystem] {

@@ -143,8 +143,8 @@ fn data_that_was_lost_is_not_shown() {
 /// fsync(2): each descriptor that was open when data of the file was lost gets the error once,
 /// whichever descriptors got it before.
 #[test]
-fn each_who_has_a_file_open_hears_of_what_was_lost() {
-    let Some(_turn) = turn("each_who_has_a_file_open_hears_of_what_was_lost") else {
+fn each_open_descriptor_gets_the_error_of_lost_data_once() {
+    let Some(_turn) = turn("each_open_descriptor_gets_the_error_of_lost_data_once") else {
         return;
     };
     let mount = Failing::new();
@@ -219,8 +219,8 @@ fn a_mapping_does_not_show_what_was_lost() {
 }
 
 #[test]
-fn direct_writes_that_are_lost_are_not_shown_to_who_reads_through_the_cache() {
-    let Some(_turn) = turn("direct_writes_that_are_lost_are_not_shown_to_who_reads_through_the_cache") else {
+fn lost_direct_writes_are_not_shown_to_cached_reads() {
+    let Some(_turn) = turn("lost_direct_writes_are_not_shown_to_cached_reads") else {
         return;
     };
     let mount = Failing::new();

@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guard_calls_where_nobody_comes_back() {
+    fn the_guard_calls_a_worker_when_none_comes_back() {
         let crew = Crew::default();
         assert!(crew.wait_or_rest(0));
         thread::scope(|scope| {
