@@ -89,7 +89,8 @@ impl FileDevice {
         let kind = kind_of(&name, &std::fs::metadata(path).map_err(failed)?)?;
         let mut flags = libc::O_CLOEXEC;
         if kind == Kind::Block && mode == OpenMode::ReadWrite && locking == Locking::Locked {
-            flags |= libc::O_EXCL; // without O_CREAT, on a block device: claim it, fail if it is claimed
+            // Without O_CREAT, on a block device: claim it, fail if it is claimed.
+            flags |= libc::O_EXCL;
         }
         let opened = OpenOptions::new()
             .read(true)
@@ -116,7 +117,8 @@ impl FileDevice {
             .open(path)
             .map_err(failed)?;
         if let Err(error) = file.set_len(size_bytes) {
-            let _ = std::fs::remove_file(path); // it is ours and empty; the first error is the one to report
+            // It is ours and empty; the first error is the one to report.
+            let _ = std::fs::remove_file(path);
             return Err(failed(error));
         }
         Self::from_file(file, path, OpenMode::ReadWrite, Locking::Locked)

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use cowshed_device::{BlockDevice, Error, FileDevice, Locking, MemDevice, OpenMode, ReadOp, SliceDevice, WriteOp};
 
-const SIZE_BYTES: u64 = 5 * 1024 * 1024 + 512; // more than one table of `MemDevice`, the last chunk a short one
+// More than one table of `MemDevice`, the last chunk a short one.
+const SIZE_BYTES: u64 = 5 * 1024 * 1024 + 512;
 
 fn each_kind(test: impl Fn(Arc<dyn BlockDevice>)) {
     let dir = tempfile::tempdir().unwrap();

@@ -100,7 +100,8 @@ pub fn set_inheritable(fd: BorrowedFd<'_>) -> Result<()> {
 pub fn receive_fd(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     const FD_BYTES: u32 = size_of::<RawFd>() as u32;
     let mut byte = 0u8;
-    let mut control = [0u64; 8]; // aligned as cmsghdr wants it, and longer than one descriptor needs
+    // Aligned as cmsghdr wants it, and longer than one descriptor needs.
+    let mut control = [0u64; 8];
     let mut iov = libc::iovec {
         iov_base: (&raw mut byte).cast(),
         iov_len: 1,
@@ -147,7 +148,8 @@ pub fn is_root() -> bool {
 
 /// The processor that a thread ran on last. `None`: there is no such thread (any more).
 pub fn processor_of(thread: u32) -> Option<usize> {
-    const PROCESSOR: usize = 39 - 3; // proc_pid_stat(5) numbers from 1; two come before the closing parenthesis
+    // Fields of proc_pid_stat(5) count from 1; two come before the closing parenthesis.
+    const PROCESSOR: usize = 39 - 3;
     let stat = std::fs::read(format!("/proc/{thread}/task/{thread}/stat")).ok()?;
     let after_name = stat.iter().rposition(|&b| b == b')')? + 2;
     let fields = std::str::from_utf8(stat.get(after_name..)?).ok()?;

@@ -18,7 +18,8 @@ const LASTING: usize = 4;
 const FILES: u64 = 4;
 /// Names for each family and directory.
 const LONG_NAMES: u64 = 70;
-/// All of one hash, in one item of a directory, and more than a leaf of 4 KiB holds when they are long.
+/// All of one hash, in one item of a directory, and more than a leaf of 4 KiB holds when they are
+/// long.
 const COLLIDING_NAMES: usize = 24;
 const COLLIDING_BYTES_MAX: u64 = 190;
 /// Each name reads the whole file.
@@ -176,7 +177,8 @@ impl World<'_> {
         self.ops.push(Op::unlink(path));
     }
 
-    /// Perhaps an fsync: of one of these, of another name of it, of a directory above, or of something else.
+    /// Perhaps an fsync: of one of these, of another name of it, of a directory above, or of
+    /// something else.
     fn sync_some(&mut self, paths: &[String]) {
         let at = self.rng.index(paths.len().max(1));
         let path = match (self.rng.below(8), paths.get(at)) {
@@ -222,7 +224,8 @@ impl World<'_> {
         if self.rng.one_in(2) {
             self.some();
         }
-        // The first ones are in the plain item: with few left there a log is short enough to be written.
+        // The first ones are in the plain item: with few left there a log is short enough to be
+        // written.
         if !self.rng.one_in(3) {
             self.unlink_some(file, dir);
         }
@@ -340,7 +343,8 @@ impl World<'_> {
         self.sync_some(&names);
     }
 
-    /// A directory is emptied, by unlinks and moves, removed, and made again; some names in it are those that it had.
+    /// A directory is emptied, by unlinks and moves, removed, and made again; some names in it are
+    /// those that it had.
     fn again(&mut self) {
         let dir = DIRS[LASTING + self.rng.index(DIRS.len() - LASTING)];
         let inner: Vec<String> = self

@@ -1,5 +1,6 @@
-//! Atomic groups that stay open, spread over the operations of a run: they begin, are staged into and end in any order, several at a
-//! time, and what the run does to their files and to others goes on in between.
+//! Atomic groups that stay open, spread over the operations of a run: they begin, are staged into
+//! and end in any order, several at a time, and what the run does to their files and to others goes
+//! on in between.
 
 use cowshed_device_sim::Rng;
 use cowshed_model::script::{Op, Prealloc};

@@ -1,8 +1,8 @@
 //! Several threads in the same directories, on the same files: some sync while the others work.
 //!
-//! Operations go one after the other, each with its state noted; syncs do not: they begin at a state, run beside operations and
-//! other syncs, half of them told later (as the mount has it), and promise the state at which they began from the moment
-//! at which they are known to be done.
+//! Operations go one after the other, each with its state noted; syncs do not: they begin at a
+//! state, run beside operations and other syncs, half of them told later (as the mount has it), and
+//! promise the state at which they began from the moment at which they are known to be done.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard};
@@ -188,7 +188,8 @@ impl<'w> Work<'w> {
         }
     }
 
-    /// Does `work`, which is given whom to tell of syncs, and notes what is told until all are done.
+    /// Does `work`, which is given whom to tell of syncs, and notes what is told until all are
+    /// done.
     pub(crate) fn told_of<T>(&self, work: impl FnOnce(&Sender<Told>) -> Result<T>) -> Result<T> {
         std::thread::scope(|scope| {
             let (told, replies) = channel();

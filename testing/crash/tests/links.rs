@@ -49,7 +49,8 @@ fn fsync(path: &str) -> Op {
     Op::fsync(path)
 }
 
-/// A file of the names `x/one`, `y/two` and `y/three`, and others. (The run before used the first letters.)
+/// A file of the names `x/one`, `y/two` and `y/three`, and others. (The run before used the first
+/// letters.)
 fn three_names() -> Vec<Op> {
     let mut ops = vec![
         Op::mkdir("x"),
@@ -101,7 +102,8 @@ fn a_dead_file_of_one_name_or_one_directory_is_no_reason_to_commit() {
     assert!(judge([start, moved.into()].concat()));
 }
 
-/// Replay adds the names of a log to those of the commit, one hash in one item: together they must fit a leaf.
+/// Replay adds the names of a log to those of the commit, one hash in one item: together they must
+/// fit a leaf.
 #[test]
 fn names_of_one_hash_that_come_and_go_fit_a_leaf_after_a_crash() {
     const BYTES: usize = 190;

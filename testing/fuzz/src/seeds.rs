@@ -1,4 +1,5 @@
-//! The sound volumes that damage is done to: some that our own code makes, some that the kernel made (`corpus/`).
+//! The sound volumes that damage is done to: some that our own code makes, some that the kernel
+//! made (`corpus/`).
 //!
 //! They are the same on every machine, so that a case's number says everything about it.
 

@@ -1,4 +1,5 @@
-//! Images of failures, kept to be looked at: runs with threads, and those in which the kernel writes, do not come back.
+//! Images of failures, kept to be looked at: runs with threads, and those in which the kernel
+//! writes, do not come back.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ impl Keep {
         Keep(asked.unwrap_or_else(own))
     }
 
-    /// The failure, with a line that says where the devices of its volume are kept and how to look at them.
+    /// The failure, with a line that says where the devices of its volume are kept and how to look
+    /// at them.
     #[must_use]
     pub fn devices<'d>(&self, name: &str, devices: impl IntoIterator<Item = &'d MemDevice>, failure: Error) -> Error {
         let saves = devices.into_iter().map(|device| |path: &Path| device.save(path));

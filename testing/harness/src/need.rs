@@ -62,7 +62,8 @@ pub fn loop_devices() -> Option<()> {
     require(Path::new("/dev/loop-control").exists(), "loop devices")
 }
 
-/// Everything for a test that lets the kernel mount a volume: root, loop devices, btrfs, btrfs-progs.
+/// Everything for a test that lets the kernel mount a volume: root, loop devices, btrfs,
+/// btrfs-progs.
 pub fn kernel_btrfs() -> Option<()> {
     loop_devices()?;
     tool("mkfs.btrfs")?;

@@ -1,5 +1,6 @@
-//! The ioctls of loop devices, and other calls that have no safe form here. The only unsafe code of this crate: each passes a
-//! structure of the kernel's layout that is borrowed for the whole call, or a number.
+//! The ioctls of loop devices, and other calls that have no safe form here. The only unsafe code of
+//! this crate: each passes a structure of the kernel's layout that is borrowed for the whole call,
+//! or a number.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -120,7 +121,8 @@ struct DedupeRange {
 }
 const _: () = assert!(size_of::<DedupeRange>() == 56);
 
-/// FIDEDUPERANGE: how many bytes of the two ranges are the same and shared now. Both files are open for writing.
+/// FIDEDUPERANGE: how many bytes of the two ranges are the same and shared now. Both files are open
+/// for writing.
 pub fn dedupe_range(from: &File, from_offset: u64, to: &File, to_offset: u64, len_bytes: u64) -> io::Result<u64> {
     let mut range = DedupeRange {
         src_offset: from_offset,
@@ -133,7 +135,8 @@ pub fn dedupe_range(from: &File, from_offset: u64, to: &File, to_offset: u64, le
         status: 0,
         dest_reserved: 0,
     };
-    // SAFETY: FIDEDUPERANGE reads and writes a `file_dedupe_range` with as many entries as its count says: one.
+    // SAFETY: FIDEDUPERANGE reads and writes a `file_dedupe_range` with as many entries as its
+    // count says: one.
     let result = unsafe { libc::ioctl(from.as_raw_fd(), FIDEDUPERANGE, &raw mut range) };
     match (result, range.status) {
         (-1, _) => Err(io::Error::last_os_error()),
@@ -157,7 +160,8 @@ struct CloneRange {
 }
 const _: () = assert!(size_of::<CloneRange>() == 32);
 
-/// FICLONERANGE: shares a range of a file with another, which is open for writing. A length of 0 is all to the end.
+/// FICLONERANGE: shares a range of a file with another, which is open for writing. A length of 0 is
+/// all to the end.
 pub fn clone_range(from: &File, from_offset: u64, to: &File, to_offset: u64, len_bytes: u64) -> io::Result<()> {
     let range = CloneRange {
         src_fd: from.as_raw_fd().into(),
@@ -185,7 +189,8 @@ fn atomic_write(file: &File, number: libc::Ioctl) -> io::Result<()> {
     }
 }
 
-/// Begins an atomic group: what is written through this descriptor from now on is staged. The file is open for writing.
+/// Begins an atomic group: what is written through this descriptor from now on is staged. The file
+/// is open for writing.
 pub fn start_atomic_write(file: &File) -> io::Result<()> {
     atomic_write(file, F2FS_IOC_START_ATOMIC_WRITE)
 }

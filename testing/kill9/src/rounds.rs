@@ -34,7 +34,8 @@ const STUCK: Duration = Duration::from_secs(30);
 pub struct Config {
     pub seed: u64,
     pub rounds: u64,
-    /// The first round to make: the seed of a round follows from its number. One with a fresh image is a multiple of 25.
+    /// The first round to make: the seed of a round follows from its number. One with a fresh image
+    /// is a multiple of 25.
     pub from: u64,
     /// The program to kill.
     pub cowshed: PathBuf,

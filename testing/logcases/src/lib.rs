@@ -6,9 +6,9 @@
 //! of the device right after the last operation returned. Whichever side replays, both checkers
 //! must find nothing afterwards; and of one image kernel and Cowshed must make the same tree.
 //!
-//! In [`reverse`] the kernel runs at random, and its crash images, cut at many moments, are replayed by both. In [`cuts`]
-//! it does so on a recorded device ([`recorder`]): the power fails at each of its barriers, and what was not yet durable
-//! is lost, reordered or torn.
+//! In [`reverse`] the kernel runs at random, and its crash images, cut at many moments, are
+//! replayed by both. In [`cuts`] it does so on a recorded device ([`recorder`]): the power fails at
+//! each of its barriers, and what was not yet durable is lost, reordered or torn.
 //!
 //! In [`items`] the results of both replays of the kernel's logs are compared item by item.
 //!

@@ -43,11 +43,12 @@ struct Args {
     /// Instead: cut so many crash images out of random runs of the kernel, and compare the replays
     #[arg(long)]
     reverse: Option<u64>,
-    /// Instead: judge so many crash images of runs of the kernel on a recorded device, cut at its barriers
+    /// Instead: judge so many crash images of runs of the kernel on a recorded device, cut at its
+    /// barriers
     #[arg(long)]
     cuts: Option<u64>,
-    /// Instead: so many random runs of the kernel with fsyncs; both replay what crashes leave, and the results are compared
-    /// item by item
+    /// Instead: so many random runs of the kernel with fsyncs; both replay what crashes leave, and
+    /// the results are compared item by item
     #[arg(long)]
     items: Option<u64>,
     /// Of those: on this kind of volume alone, by its index
@@ -65,8 +66,8 @@ struct Args {
     /// One of so many of those images goes to the kernel, too
     #[arg(long, default_value_t = 20)]
     kernel_every: u64,
-    /// Instead: play so many random sequences on a volume of the kernel's and on one of ours; after a crash at each fsync
-    /// ours must have what the kernel's has
+    /// Instead: play so many random sequences on a volume of the kernel's and on one of ours; after
+    /// a crash at each fsync ours must have what the kernel's has
     #[arg(long)]
     random: Option<u64>,
     /// Of those: this one alone, by the number that a failure names

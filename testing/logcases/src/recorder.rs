@@ -1,12 +1,14 @@
 //! A block device of the kernel's that writes down every write, discard and flush.
 //!
 //! ```text
-//! the kernel's btrfs -> loop device -> the one file of a FUSE mount, served here -> RecordingDevice -> MemDevice
+//! the kernel's btrfs -> loop device -> the one file of a FUSE mount, served here
+//!                    -> RecordingDevice -> MemDevice
 //! ```
 //!
-//! A flush of the loop device is an fsync of its file. The file is opened past the caches of the FUSE mount (and the
-//! mount has no write-back cache), so that a request arrives as the block layer sent it, in its order with the flushes.
-//! What serves the file only copies memory: it waits for nothing that needs the device.
+//! A flush of the loop device is an fsync of its file. The file is opened past the caches of the
+//! FUSE mount (and the mount has no write-back cache), so that a request arrives as the block layer
+//! sent it, in its order with the flushes. What serves the file only copies memory: it waits for
+//! nothing that needs the device.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -328,7 +330,8 @@ mod tests {
 
     use super::*;
 
-    /// What a program does to the loop device is in the log, in its order, and nothing is kept back.
+    /// What a program does to the loop device is in the log, in its order, and nothing is kept
+    /// back.
     #[test]
     fn writes_and_flushes_are_written_down_in_order() {
         if need::loop_devices().is_none() || need::fuse().is_none() {

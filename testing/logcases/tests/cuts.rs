@@ -34,7 +34,8 @@ fn kernel_logs_cut_at_barriers_are_replayed() {
     }
 }
 
-/// Of a run whose barriers are forgotten, images are broken; and of one whose images are too old, promises are.
+/// Of a run whose barriers are forgotten, images are broken; and of one whose images are too old,
+/// promises are.
 #[test]
 fn missing_barriers_and_missing_promises_are_found() {
     if !able() {

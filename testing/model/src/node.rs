@@ -115,7 +115,8 @@ impl Model {
 
     /// A fresh volume with nodes of `node_bytes`, its root as it is (the times are the volume's).
     pub fn new(node_bytes: u32, root: Node) -> Model {
-        // A leaf has a header of 101 bytes and 25 for each item; an attribute 30 before its name, an inline extent 21.
+        // A leaf has a header of 101 bytes and 25 for each item; an attribute 30 before its name,
+        // an inline extent 21.
         let item_bytes_max = node_bytes as usize - 101 - 25;
         Model {
             nodes: BTreeMap::from([(Self::ROOT, root)]),

@@ -1,4 +1,5 @@
-//! The atomic groups of a subject: those of the library, which hold writes to any files, and those that belong to a handle.
+//! The atomic groups of a subject: those of the library, which hold writes to any files, and those
+//! that belong to a handle.
 
 use cowshed_model::{Answer, At, GROUPS, Op, Outcome};
 use cowshed_vfs::{Error, FileKind, FileSystem, Handle, Ioctl, NodeId, Result, Volume, WriteFlags};

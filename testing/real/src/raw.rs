@@ -1,5 +1,5 @@
-//! What the exerciser asks of the system that has no safe form: mappings, and ioctls on two files. Apart from
-//! `queue.rs`, the only unsafe code of this crate.
+//! What the exerciser asks of the system that has no safe form: mappings, and ioctls on two files.
+//! Apart from `queue.rs`, the only unsafe code of this crate.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -81,8 +81,8 @@ struct CloneRange {
     dst_offset: u64,
 }
 
-/// A call between two files of a mount of ours ([`wire::op`]): bytes done and status. `None` where the files lie elsewhere
-/// and what lies there cannot do it.
+/// A call between two files of a mount of ours ([`wire::op`]): bytes done and status. `None` where
+/// the files lie elsewhere and what lies there cannot do it.
 pub fn remap(
     op: u32,
     (src, src_offset): (&File, usize),

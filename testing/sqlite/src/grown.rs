@@ -160,7 +160,8 @@ impl Known {
         after
     }
 
-    /// What was found is what is known, with the open transaction or without it; which of them is known then.
+    /// What was found is what is known, with the open transaction or without it; which of them is
+    /// known then.
     pub fn settle(&mut self, found: BTreeSet<i64>) -> Result<()> {
         if found != self.present && found != self.after() {
             let missing: Vec<_> = self.present.difference(&found).collect();

@@ -1,4 +1,5 @@
-//! Kills the mount's process, or the program that runs SQLite, or both, while SQLite commits, and looks at the database.
+//! Kills the mount's process, or the program that runs SQLite, or both, while SQLite commits, and
+//! looks at the database.
 //!
 //! A round: `cowshed mount -f` serves an image; a process of its own runs transactions, each
 //! acknowledged when its commit has returned; at a random moment one of the processes is killed, or
@@ -31,7 +32,8 @@ pub struct Summary {
     pub killed: Tally,
     /// Transactions that were acknowledged.
     pub transactions: i64,
-    /// Rounds in which the kill came after the beginning of a commit that was not acknowledged any more.
+    /// Rounds in which the kill came after the beginning of a commit that was not acknowledged any
+    /// more.
     pub in_commit: u64,
     /// Those of them in which the transaction was there.
     pub ahead: u64,

@@ -39,7 +39,8 @@ impl Victim {
         }
     }
 
-    /// Kills, and clears away what is dead. Gives the mount, where it lives, and what SQLite had still said.
+    /// Kills, and clears away what is dead. Gives the mount, where it lives, and what SQLite had
+    /// still said.
     pub fn kill(self, mut daemon: Daemon, mut worker: Worker) -> Result<(Option<Daemon>, Vec<Said>)> {
         if self != Victim::Mount {
             worker.kill()?;

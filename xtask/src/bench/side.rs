@@ -54,17 +54,19 @@ pub struct Setup<'a> {
     pub mkfs: &'a [&'a str],
     /// Bytes of the image, where it is not the usual one.
     pub image_bytes: Option<u64>,
-    /// So much of the image's front has its memory before the volume is made: a disk does not have to find its sectors, either.
+    /// So much of the image's front has its memory before the volume is made: a disk does not have
+    /// to find its sectors, either.
     pub touched_bytes: u64,
-    /// Through a loop device, of which [`Mounted::written_bytes`] tells. Else our side opens the image itself.
+    /// Through a loop device, of which [`Mounted::written_bytes`] tells. Else our side opens the
+    /// image itself.
     pub is_on_device: bool,
     /// A build of ours other than the usual one, and what it finds in its environment.
     pub program: Option<&'a Path>,
     pub environment: &'a [(&'a str, &'a str)],
 }
 
-/// A file, or a directory with all that is in it and what is mounted there, that goes with this value: images of many GiB in
-/// memory must not stay behind where a load or a judge fails.
+/// A file, or a directory with all that is in it and what is mounted there, that goes with this
+/// value: images of many GiB in memory must not stay behind where a load or a judge fails.
 pub struct Removed(pub PathBuf);
 
 impl Drop for Removed {

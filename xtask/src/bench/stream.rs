@@ -1,5 +1,5 @@
-//! `cargo xtask bench stream`: one large file, written and synced, then read cold, under each compression and of data that
-//! compresses well, a little and not at all.
+//! `cargo xtask bench stream`: one large file, written and synced, then read cold, under each
+//! compression and of data that compresses well, a little and not at all.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

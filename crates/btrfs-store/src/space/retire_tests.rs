@@ -126,7 +126,9 @@ fn groups_of_every_profile_go_and_their_room_is_used() {
     let Some(()) = need::kernel_btrfs() else { return };
     for options in volumes() {
         if options.features.contains(&"^no-holes") || options.mixed {
-            continue; // Holes by hand need no-holes; mixed groups serve all, so no other pool asks for their room.
+            // Holes by hand need no-holes; mixed groups serve all, so no other pool asks for their
+            // room.
+            continue;
         }
         let volume = KernelVolume::make(&options).unwrap();
         let what = options.describe();

@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::snapshot::{BLOCK_BYTES, Content, Kind, Node, Tree};
 
-/// What is compared. Names, types, contents, sizes, modes, symlink targets, device numbers, hard links between the
-/// entries of the tree and times of modification always are.
+/// What is compared. Names, types, contents, sizes, modes, symlink targets, device numbers, hard
+/// links between the entries of the tree and times of modification always are.
 #[derive(Clone, Debug)]
 pub struct Compare {
     pub owners: bool,

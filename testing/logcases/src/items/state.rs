@@ -1,8 +1,8 @@
 //! The subvolumes of a volume as plain values: equal where two replays mean the same, whichever
 //! side did them.
 //!
-//! Left out: numbers of transactions, sequence numbers and times of change, which each replay gives anew, and how a
-//! range is cut into extent items.
+//! Left out: numbers of transactions, sequence numbers and times of change, which each replay gives
+//! anew, and how a range is cut into extent items.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

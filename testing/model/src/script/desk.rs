@@ -95,8 +95,9 @@ impl Desk {
         }
     }
 
-    /// Begins, stages or ends. Errors: `Invalid` (another operation, a group of that number is open, or it has no such file),
-    /// `BadHandle` (none is), `Busy` (another handle's group has the file), and those of opening and writing.
+    /// Begins, stages or ends. Errors: `Invalid` (another operation, a group of that number is
+    /// open, or it has no such file), `BadHandle` (none is), `Busy` (another handle's group has the
+    /// file), and those of opening and writing.
     pub(super) fn apply<V: Volume + 'static>(&self, walk: &Walk<'_, V>, op: &Op) -> Result<()> {
         match op {
             Op::Begin {

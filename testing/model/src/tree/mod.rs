@@ -1,5 +1,5 @@
-//! The files of a volume as plain values, to be compared: read from a mount in this process ([`take`]), through Linux
-//! ([`take_mount`]), or from a model ([`of_model`]).
+//! The files of a volume as plain values, to be compared: read from a mount in this process
+//! ([`take`]), through Linux ([`take_mount`]), or from a model ([`of_model`]).
 
 mod mount;
 mod of_model;
