@@ -9,11 +9,11 @@ use crate::rank::LockRank;
 
 /// What the next commits do beside merging.
 #[derive(Debug)]
-pub struct Jobs {
+pub(crate) struct Jobs {
     /// Dead subvolumes that wait for a commit to drop them.
-    pub drops: Mutex<Vec<TreeId>>,
+    pub(crate) drops: Mutex<Vec<TreeId>>,
     /// Quota groups were looked after: they are off, or marked as inconsistent.
-    pub quota_settled: AtomicBool,
+    pub(crate) quota_settled: AtomicBool,
 }
 
 impl Default for Jobs {
@@ -27,7 +27,7 @@ impl Default for Jobs {
 
 impl Jobs {
     /// No job needs a commit of its own.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.drops.lock().is_empty()
     }
 }

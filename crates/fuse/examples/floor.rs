@@ -1,10 +1,12 @@
-//! What the transport costs: a file system in memory, mounted, and the operations that people measure.
+//! What the transport costs: a file system in memory, mounted, and the operations that people
+//! measure.
 //!
-//! `cargo run --release -p cowshed-fuse --example floor -- [transport=uring|dev] [workers=N] [spin=MICROS] [open] [kernel] [writeback]
-//! [threads=N] [readahead=BYTES] [names] [on=DIRECTORY]`
+//! `cargo run --release -p cowshed-fuse --example floor -- [transport=uring|dev] [workers=N]
+//! [spin=MICROS] [open] [kernel] [writeback] [threads=N] [readahead=BYTES] [names] [on=DIRECTORY]`
 //!
-//! `open`: do not skip OPEN. `kernel`: the kernel checks permissions. `threads`: how many threads of the benchmark run
-//! at once. `names`: leave out reading and writing. `on`: measure what is mounted there instead.
+//! `open`: do not skip OPEN. `kernel`: the kernel checks permissions. `threads`: how many threads
+//! of the benchmark run at once. `names`: leave out reading and writing. `on`: measure what is
+//! mounted there instead.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -119,7 +121,8 @@ fn cpu_time() -> f64 {
         .sum()
 }
 
-/// As most programs call it. The standard library also asks for the birth time, which the kernel has to fetch first.
+/// As most programs call it. The standard library also asks for the birth time, which the kernel
+/// has to fetch first.
 fn stat(path: &Path) {
     let path = CString::new(path.as_os_str().as_bytes()).expect("no NUL");
     // SAFETY: the structure is plain data, filled by the call; the path is a string.

@@ -1,7 +1,8 @@
 //! Ioctls that name a second file, and those on extents: clone, dedupe, exchange, map, defragment.
 //!
-//! A second file is named by a token that it was lent under. What the kernel asks of a descriptor is asked of the
-//! handle; a handle that does not say how it was opened is judged by the caller's permissions instead.
+//! A second file is named by a token that it was lent under. What the kernel asks of a descriptor
+//! is asked of the handle; a handle that does not say how it was opened is judged by the caller's
+//! permissions instead.
 
 use std::ops::ControlFlow;
 
@@ -180,7 +181,8 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
     }
 }
 
-/// The compression that a call wants: the type by its number, with a level in the next byte where a flag says so.
+/// The compression that a call wants: the type by its number, with a level in the next byte where a
+/// flag says so.
 fn compression_of(call: &DefragRange) -> Result<Option<Compression>> {
     let flags = call.flags.get();
     if flags & !(wire::defrag::COMPRESS | wire::defrag::START_IO | wire::defrag::LEVEL) != 0 {

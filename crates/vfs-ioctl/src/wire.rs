@@ -1,5 +1,6 @@
-//! Ioctls of our own, for what Linux does not pass on to a file system in user space: those that name a second file by a
-//! descriptor, and those whose size is not in their number. docs/design/ioctls.md.
+//! Ioctls of our own, for what Linux does not pass on to a file system in user space: those that
+//! name a second file by a descriptor, and those whose size is not in their number.
+//! docs/design/ioctls.md.
 //!
 //! A second file is named by a [`Token`] that was got through it: its holder had the file open.
 

@@ -1,5 +1,5 @@
-//! The files as a [`cowshed_vfs::Volume`]: sharing, exchanging and showing extents, flags, atomic groups. Translation
-//! only.
+//! The files as a [`cowshed_vfs::Volume`]: sharing, exchanging and showing extents, flags, atomic
+//! groups. Translation only.
 //!
 //! Changes of content that a front end did not send itself are told to its caches here.
 
@@ -216,7 +216,8 @@ impl Fs {
 
     /// Makes a group happen, whole, and durable: see [`Group::commit`].
     pub(crate) fn commit_group(&self, group: file::Group, handle: Handle) -> Result<()> {
-        // What a change of content takes away goes first: a crash in between leaves less than there was, never more.
+        // What a change of content takes away goes first: a crash in between leaves less than there
+        // was, never more.
         group
             .files()
             .try_for_each(|inode| strip_capability(&self.mount, inode))?;
@@ -242,7 +243,8 @@ impl Fs {
         self.caches.get()
     }
 
-    /// After an error of write-back the caches must have dropped what was lost before the caller is told of it.
+    /// After an error of write-back the caches must have dropped what was lost before the caller is
+    /// told of it.
     pub(super) fn settled<T>(&self, result: Result<T>) -> Result<T> {
         if result.is_err()
             && let Some(caches) = self.caches()
@@ -252,7 +254,8 @@ impl Fs {
         result
     }
 
-    /// The content of a range was replaced by a call that the front end does not know to change it; attributes, too.
+    /// The content of a range was replaced by a call that the front end does not know to change it;
+    /// attributes, too.
     fn content_changed<T>(&self, done: &Result<T>, node: NodeId, range: Range<u64>) {
         match done {
             Ok(_) => self.drop_cached(node, range),
@@ -260,8 +263,8 @@ impl Fs {
         }
     }
 
-    /// A call that changes a range in steps and fails leaves the steps before the one that failed, but Linux takes a call that
-    /// failed for one that changed nothing.
+    /// A call that changes a range in steps and fails leaves the steps before the one that failed,
+    /// but Linux takes a call that failed for one that changed nothing.
     pub(super) fn tell_of_steps<T>(&self, done: &Result<T>, node: NodeId, range: Range<u64>) {
         // A call that is refused has not begun.
         if done.as_ref().is_err_and(|e| !matches!(e, Error::Outcome(_))) {

@@ -20,16 +20,17 @@ pub const PLACEHOLDER_INO_BIT: u64 = 1 << 63;
 /// What a mount says about all files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Policy {
-    pub read_only: bool,
-    pub nodatacow: bool,
-    pub nodatasum: bool,
+    pub(crate) read_only: bool,
+    pub(crate) nodatacow: bool,
+    pub(crate) nodatasum: bool,
     /// What is compressed without being asked for by file.
-    pub compress: Option<CompressPolicy>,
+    pub(crate) compress: Option<CompressPolicy>,
 }
 
 /// Subvolumes and inodes in memory.
 #[derive(Debug)]
 pub struct Objects {
+    /// Of all subvolumes.
     pub inodes: InodeTable,
     pub(crate) subvols: RwLock<HashMap<TreeId, Arc<Subvol>>>,
     /// Held by a rename that moves a directory to another one: nothing may move above it meanwhile.
@@ -51,14 +52,14 @@ impl Default for Objects {
 }
 
 impl Objects {
-    pub fn set_policy(&self, policy: Policy) {
+    pub(crate) fn set_policy(&self, policy: Policy) {
         self.read_only.store(policy.read_only, Ordering::Release);
         *self.policy.write() = policy;
     }
-    pub fn policy(&self) -> Policy {
+    pub(crate) fn policy(&self) -> Policy {
         *self.policy.read()
     }
-    pub fn is_read_only(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
     }
 }
@@ -66,22 +67,22 @@ impl Objects {
 /// One subvolume.
 #[derive(Debug)]
 pub struct Subvol {
-    pub id: TreeId,
-    pub tree: Arc<Tree>,
-    pub root_ino: ObjectId,
+    pub(crate) id: TreeId,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) root_ino: ObjectId,
     pub(crate) read_only: bool,
     /// The next inode number; 0 while it is not known.
     pub(crate) next_ino: AtomicU64,
 }
 
 impl Subvol {
-    pub fn is_read_only(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         self.read_only
     }
 
     /// A number that no inode has had in this transaction: a log would lay the new one over what
     /// the last commit has under that number. Nor has one had it since the first call.
-    pub fn take_ino(&self) -> Result<ObjectId> {
+    pub(crate) fn take_ino(&self) -> Result<ObjectId> {
         if self.next_ino.load(Ordering::Acquire) == 0 {
             let last = Key::new(ObjectId::LAST_FREE, KeyType(u8::MAX), u64::MAX);
             let used = self.tree.floor_key_ever(&last)?;

@@ -1,6 +1,6 @@
 //! Subvolumes: which there are, how names cross into them, where a mount starts.
 
-pub mod number;
+pub(crate) mod number;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -15,7 +15,7 @@ use crate::object::{Inode, InodeAttr, PLACEHOLDER_INO_BIT, Subvol};
 use crate::reclaim;
 
 /// The subvolume `id`; `None` where there is none, or only its remains.
-pub fn load(files: &Files, id: TreeId) -> Result<Option<Arc<Subvol>>> {
+pub(crate) fn load(files: &Files, id: TreeId) -> Result<Option<Arc<Subvol>>> {
     if let Some(subvol) = files.objects().subvols.read().get(&id) {
         return Ok(Some(subvol.clone()));
     }
@@ -65,7 +65,7 @@ pub fn load(files: &Files, id: TreeId) -> Result<Option<Arc<Subvol>>> {
 }
 
 /// The root directory of a subvolume.
-pub fn root_of(files: &Files, subvol: &Arc<Subvol>) -> Result<Arc<Inode>> {
+pub(crate) fn root_of(files: &Files, subvol: &Arc<Subvol>) -> Result<Arc<Inode>> {
     let root = files.objects().inodes.load(subvol, subvol.root_ino)?;
     root.filter(|inode| inode.is_dir()).ok_or_else(|| {
         Error::Store(StoreError::CorruptTree {
@@ -75,9 +75,9 @@ pub fn root_of(files: &Files, subvol: &Arc<Subvol>) -> Result<Arc<Inode>> {
     })
 }
 
-/// The directory behind a name whose location is a subvolume: its root, or a stand-in where the subvolume belongs to
-/// another place (snapshots copy the names of nested subvolumes, not these).
-pub fn enter(files: &Files, dir: &Arc<Inode>, name: &[u8], child: TreeId) -> Result<Arc<Inode>> {
+/// The directory behind a name whose location is a subvolume: its root, or a stand-in where the
+/// subvolume belongs to another place (snapshots copy the names of nested subvolumes, not these).
+pub(crate) fn enter(files: &Files, dir: &Arc<Inode>, name: &[u8], child: TreeId) -> Result<Arc<Inode>> {
     let key = Key::new(dir.tree.id().object_id(), KeyType::ROOT_REF, child.0);
     let belongs_here = files.store().forest().root_tree().get(&key)?.is_some_and(|item| {
         view::root_ref(&item).is_some_and(|(head, found)| head.dirid.get() == dir.ino.0 && found == name)
@@ -115,7 +115,7 @@ fn placeholder(files: &Files, dir: &Arc<Inode>, child: TreeId) -> Arc<Inode> {
 }
 
 /// The tree and directory above the root of a subvolume; `None` for the top level.
-pub fn parent_of_root(files: &Files, id: TreeId) -> Result<Option<(TreeId, ObjectId)>> {
+pub(crate) fn parent_of_root(files: &Files, id: TreeId) -> Result<Option<(TreeId, ObjectId)>> {
     let from = Key::new(id.object_id(), KeyType::ROOT_BACKREF, 0);
     let found = files.store().forest().root_tree().cursor_type(from).next()?;
     Ok(found.and_then(|(key, item)| {
