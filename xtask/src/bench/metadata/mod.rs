@@ -10,8 +10,10 @@
 mod callers;
 mod calls;
 mod column;
+mod commands;
 mod empty;
 mod fs_mark;
+mod group;
 mod in_process;
 mod listing;
 mod names;
@@ -29,7 +31,9 @@ use clap::Args as ClapArgs;
 use super::{side, table};
 use crate::run;
 use column::{Column, Place};
-use results::{Key, Kind, Results};
+use commands::{Sources, Work};
+use group::Group;
+use results::{Key, Results};
 use stats::Sample;
 
 const NAME: &str = "metadata";
@@ -65,6 +69,9 @@ pub struct Args {
     /// Where the images lie
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
+    /// A real tree for `cp`, `tar`, `find` and so on, instead of a generated one
+    #[arg(long)]
+    tree: Option<PathBuf>,
     /// Mount options of our side
     #[arg(long, default_value = "")]
     options: String,
@@ -102,59 +109,9 @@ impl Args {
             files: 100_000,
             files_max: 4_000_000,
             dir: PathBuf::new(),
+            tree: None,
             options: String::new(),
             dry_run: true,
-        }
-    }
-}
-
-/// Lines that share a volume.
-#[derive(Clone, Copy)]
-enum Group {
-    FsMark { callers: usize },
-    Names { callers: usize },
-    Listing,
-}
-
-impl Group {
-    fn all(args: &Args) -> Vec<Group> {
-        let yardsticks = args.callers.iter().map(|callers| Group::FsMark { callers: *callers });
-        let names = [1, 2].map(|callers| Group::Names { callers });
-        yardsticks.chain(names).chain([Group::Listing]).collect()
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Group::FsMark { .. } => fs_mark::NAME,
-            Group::Names { .. } => "names",
-            Group::Listing => "listing",
-        }
-    }
-
-    /// Its wanted lines, in order.
-    fn keys(self, args: &Args) -> Vec<Key> {
-        let key = |kind, callers| move |name| Key::new(kind, name, callers);
-        let keys: Vec<Key> = match self {
-            Group::FsMark { callers } => vec![Key::new(Kind::FsMark, fs_mark::NAME, callers)],
-            Group::Names { callers } => names::LINES
-                .iter()
-                .map(|line| line.name)
-                .map(key(Kind::Names, callers))
-                .collect(),
-            Group::Listing => {
-                let lines = |callers| listing::LINES.into_iter().map(key(Kind::Names, callers));
-                listing::CALLERS.into_iter().flat_map(lines).collect()
-            }
-        };
-        let is_wanted = |key: &Key| args.wants(self.name()) || args.wants(key.name);
-        keys.into_iter().filter(is_wanted).collect()
-    }
-
-    fn has(self, column: Column) -> bool {
-        match (self, column) {
-            (Group::Names { callers }, Column::InProcess) => callers == 1,
-            (_, Column::InProcess) => false,
-            _ => true,
         }
     }
 }
@@ -164,6 +121,7 @@ struct Bench<'a> {
     args: &'a Args,
     column: Column,
     group: Group,
+    sources: &'a Sources,
     results: &'a mut Results,
 }
 
@@ -188,6 +146,7 @@ impl Bench<'_> {
             Group::FsMark { callers } => fs_mark::run(self, &mut place, callers)?,
             Group::Names { callers } => names::run(self, &mut place, callers)?,
             Group::Listing => listing::run(self, &mut place)?,
+            Group::Commands(work) => work.run(self, &mut place, self.sources)?,
         }
         place.finish()
     }
@@ -195,13 +154,18 @@ impl Bench<'_> {
 
 pub fn main(args: &Args) -> Result<()> {
     let columns = columns(args);
-    let groups = Group::all(args).into_iter();
-    let groups: Vec<Group> = groups.filter(|group| !group.keys(args).is_empty()).collect();
+    let groups = Group::wanted(args);
     ensure!(!columns.is_empty() && !groups.is_empty(), "nothing to measure");
     super::build()?;
     if columns.iter().any(|column| column.is_empty_server()) {
         empty::build()?;
     }
+    let work = |group: &Group| match group {
+        Group::Commands(work) => Some(*work),
+        _ => None,
+    };
+    let works: Vec<Work> = groups.iter().filter_map(work).collect();
+    let sources = Sources::make(&args.dir, args.scale, args.tree.as_deref(), &works)?;
     let mut results = Results::new(groups.iter().flat_map(|group| group.keys(args)));
     for round in 0..args.runs {
         for group in &groups {
@@ -216,6 +180,7 @@ pub fn main(args: &Args) -> Result<()> {
                     args,
                     column,
                     group: *group,
+                    sources: &sources,
                     results: &mut results,
                 };
                 let outcome = bench.run();
@@ -268,19 +233,5 @@ mod tests {
         let small = Args { scale: 0.05, ..args };
         assert_eq!([1, 16].map(|callers| small.fs_mark_files(callers)), [5000, 1250]);
         assert_eq!(small.count(100, 2), 10);
-    }
-
-    #[test]
-    fn a_line_is_wanted_by_its_name_or_its_groups() {
-        let only = |names: &[&str]| Args {
-            only: names.iter().map(|name| name.to_string()).collect(),
-            ..Args::for_tests()
-        };
-        let lines = |group: Group, names: &[&str]| group.keys(&only(names)).len();
-        let names = Group::Names { callers: 1 };
-        assert_eq!(lines(names, &[]), names::LINES.len());
-        assert_eq!(lines(names, &["git", "rename"]), 1);
-        assert_eq!(lines(Group::Listing, &["rename"]), 0);
-        assert_eq!(lines(Group::Listing, &["listing"]), 4);
     }
 }

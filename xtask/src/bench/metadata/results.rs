@@ -51,9 +51,10 @@ impl Results {
         }
     }
 
-    /// Lines of this kind.
+    /// Lines of this kind that were measured.
     pub fn keys(&self, kind: Kind) -> impl Iterator<Item = &Key> {
-        self.rows.iter().map(|(key, _)| key).filter(move |key| key.kind == kind)
+        let measured = self.rows.iter().filter(|(_, columns)| !columns.is_empty());
+        measured.map(|(key, _)| key).filter(move |key| key.kind == kind)
     }
 
     /// The medians of one side's runs.
