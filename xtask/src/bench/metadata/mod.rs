@@ -15,6 +15,7 @@ mod empty;
 mod fs_mark;
 mod group;
 mod in_process;
+mod interrupt;
 mod listing;
 mod names;
 mod render;
@@ -160,6 +161,22 @@ pub fn main(args: &Args) -> Result<()> {
     if columns.iter().any(|column| column.is_empty_server()) {
         empty::build()?;
     }
+    interrupt::clean_up_on_signals(&args.dir)?;
+    let results = measure(args, &columns, &groups);
+    interrupt::wait_if_interrupted();
+    let results = results?;
+    let text = render::render(&results, args);
+    println!("{text}");
+    if args.dry_run {
+        return Ok(());
+    }
+    if let Some(svg) = render::picture(&results) {
+        std::fs::write(run::root().join("docs").join(render::PICTURE), svg)?;
+    }
+    table::store_named(NAME, &text)
+}
+
+fn measure(args: &Args, columns: &[Column], groups: &[Group]) -> Result<Results> {
     let work = |group: &Group| match group {
         Group::Commands(work) => Some(*work),
         _ => None,
@@ -168,7 +185,7 @@ pub fn main(args: &Args) -> Result<()> {
     let sources = Sources::make(&args.dir, args.scale, args.tree.as_deref(), &works)?;
     let mut results = Results::new(groups.iter().flat_map(|group| group.keys(args)));
     for round in 0..args.runs {
-        for group in &groups {
+        for group in groups {
             // The first one may find colder caches: each side has its turn.
             for turn in 0..columns.len() {
                 let column = columns[(turn + round) % columns.len()];
@@ -188,15 +205,7 @@ pub fn main(args: &Args) -> Result<()> {
             }
         }
     }
-    let text = render::render(&results, args);
-    println!("{text}");
-    if args.dry_run {
-        return Ok(());
-    }
-    if let Some(svg) = render::picture(&results) {
-        std::fs::write(run::root().join("docs").join(render::PICTURE), svg)?;
-    }
-    table::store_named(NAME, &text)
+    Ok(results)
 }
 
 /// What a group fills of the machine's memory at scale 1, about.

@@ -1,17 +1,19 @@
 //! The administrator's switch for FUSE over io_uring.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// FUSE over io_uring is allowed as long as this value lives; then the switch is as it was.
+/// What the switch was before the value of [`UringOn`] that lives now.
+static BEFORE: Mutex<Option<String>> = Mutex::new(None);
+
+/// FUSE over io_uring is allowed as long as this value lives; then the switch is as it was. There is one at a time.
 ///
 /// Only mounting needs it: the kernel looks at the switch when a mount begins.
-pub struct UringOn {
-    before: String,
-}
+pub struct UringOn(());
 
 impl UringOn {
     /// Does this kernel have FUSE over io_uring? Linux 6.14 and later do.
@@ -20,17 +22,29 @@ impl UringOn {
     }
 
     pub fn new() -> Result<UringOn> {
-        let before = std::fs::read_to_string(SWITCH).context(SWITCH)?;
+        let now = std::fs::read_to_string(SWITCH).context(SWITCH)?;
+        let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+        assert!(before.is_none(), "the switch is turned on twice");
+        // From here on it is put back, also where turning it on fails.
+        let on = UringOn(());
         std::fs::write(SWITCH, "1").context(SWITCH)?;
-        Ok(UringOn { before })
+        Ok(on)
     }
 }
 
 impl Drop for UringOn {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::write(SWITCH, &self.before) {
-            eprintln!("{SWITCH} was {}: {error}", self.before.trim_end());
-        }
+        restore();
+    }
+}
+
+/// Puts the switch back if it is turned on now.
+pub fn restore() {
+    let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(before) = before
+        && let Err(error) = std::fs::write(SWITCH, &before)
+    {
+        eprintln!("{SWITCH} was {}: {error}", before.trim_end());
     }
 }
 
