@@ -8,6 +8,7 @@
 mod codecs;
 mod fsync;
 mod loads;
+mod metadata;
 mod plot;
 mod remap;
 mod seek;
@@ -31,6 +32,8 @@ enum Special {
     /// fsync beside the kernel's: of a directory of a million names, under dbench, of small files
     /// and of a database
     Fsync(fsync::Args),
+    /// Names through a mount: the kernel's btrfs, ours over io_uring and over /dev/fuse, and an empty server
+    Metadata(Box<metadata::Args>),
     /// Random overwrites of cloned and of unshared files, beside the kernel's btrfs and XFS
     Remap(remap::Args),
     /// Looking for a hole in files of very many extents, on images that both sides wrote, beside
@@ -96,6 +99,7 @@ fn build() -> Result<()> {
 pub fn main(args: &Args) -> Result<()> {
     match &args.special {
         Some(Special::Fsync(args)) => return fsync::main(args),
+        Some(Special::Metadata(args)) => return metadata::main(args),
         Some(Special::Remap(args)) => return remap::main(args),
         Some(Special::Seek(args)) => return seek::main(args),
         Some(Special::Sqlite(args)) => return sqlite::main(args),
