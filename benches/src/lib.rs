@@ -45,7 +45,8 @@ pub fn cpu_s() -> f64 {
     ticks.filter_map(|t| t.parse::<f64>().ok()).sum::<f64>() / TICKS_PER_S
 }
 
-/// The most memory that this process had in use since [`reset_peak_memory`], in bytes; 0 where /proc does not tell.
+/// The most memory that this process had in use since [`reset_peak_memory`], in bytes; 0 where
+/// /proc does not tell.
 pub fn peak_memory_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
@@ -55,7 +56,8 @@ pub fn peak_memory_bytes() -> u64 {
 
 /// Starts the peak afresh.
 pub fn reset_peak_memory() {
-    // "5" is the kernel's number for it (proc(5), clear_refs). Without the right to do so, the peak is of the whole run.
+    // "5" is the kernel's number for it (proc(5), clear_refs). Without the right to do so, the peak
+    // is of the whole run.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 

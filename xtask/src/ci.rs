@@ -9,7 +9,8 @@ use cowshed_harness::need;
 use crate::run::SHARE_MAX;
 use crate::{arrows, engine_lints, hunt, licenses, real, run};
 
-/// What hangs, in a mount or in the kernel, is cut and named. These are several times what a slow machine needs.
+/// What hangs, in a mount or in the kernel, is cut and named. These are several times what a slow
+/// machine needs.
 const QUICK_MAX: Duration = Duration::from_secs(600);
 const BUILD_MAX: Duration = Duration::from_secs(3 * 3600);
 const TESTS_MAX: Duration = Duration::from_secs(4 * 3600);
@@ -69,7 +70,8 @@ pub fn main(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The tests on mounts once more, served over io_uring, where the kernel has that. Its switch is turned on for as long.
+/// The tests on mounts once more, served over io_uring, where the kernel has that. Its switch is
+/// turned on for as long.
 fn over_io_uring() -> Result<()> {
     const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
     let Ok(before) = std::fs::read_to_string(SWITCH) else {
@@ -88,8 +90,8 @@ fn over_io_uring() -> Result<()> {
     outcome
 }
 
-/// Every block of volumes that the kernel filled, judged by the format's verifier. Its tests are ignored elsewhere: they make
-/// volumes for most of a minute, and only root can.
+/// Every block of volumes that the kernel filled, judged by the format's verifier. Its tests are
+/// ignored elsewhere: they make volumes for most of a minute, and only root can.
 fn kernel_volumes() -> Result<()> {
     if need::kernel_btrfs().is_none() || need::tool("python3").is_none() || need::tool("setfattr").is_none() {
         return Ok(());

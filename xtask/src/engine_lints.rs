@@ -1,5 +1,5 @@
-//! What engine crates may not use, so that tests can replace or check it. clippy says where they do,
-//! with the lists in `xtask/engine-lints/clippy.toml`.
+//! What engine crates may not use, so that tests can replace or check it. clippy says where they
+//! do, with the lists in `xtask/engine-lints/clippy.toml`.
 //!
 //! - Clocks, timers, threads and randomness come from `Env` alone.
 //! - Locks have a rank (`cowshed_runtime::lock`), in the crates whose ranks are in one order.

@@ -1,5 +1,5 @@
-//! Tests that are ignored because they take long, and judge all the same. What only measures, or writes the data of other
-//! tests, says so in the first words of its reason.
+//! Tests that are ignored because they take long, and judge all the same. What only measures, or
+//! writes the data of other tests, says so in the first words of its reason.
 
 use std::collections::BTreeMap;
 use std::path::Path;

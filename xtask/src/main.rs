@@ -25,14 +25,17 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// What `make test` and CI run: formatting, lints, licences, all tests, and a seeded share of the long runs
+    /// What `make test` and CI run: formatting, lints, licences, all tests, and a seeded share of
+    /// the long runs
     Ci(ci::Args),
-    /// Compare the tables of modules and arrows in docs/ARCHITECTURE.md with the imports in the code
+    /// Compare the tables of modules and arrows in docs/ARCHITECTURE.md with the imports in the
+    /// code
     Arrows(arrows::Args),
-    /// Check that the files and functions that documents name exist, the table "Where is ...?" first
+    /// Check that the files and functions that documents name exist, the table "Where is ...?"
+    /// first
     Hunt,
-    /// Check that the engine crates take clocks, timers, threads and randomness from `Env`, and that
-    /// their locks have a rank
+    /// Check that the engine crates take clocks, timers, threads and randomness from `Env`, and
+    /// that their locks have a rank
     EngineLints,
     /// Sizes of the code, its circles, and what its own rules find in it
     Counts(counts::Args),
@@ -46,7 +49,8 @@ enum Command {
     Realtree(real::Args),
     /// Ordinary programs and file-system test programs at work on a mount
     Realwork(real::Args),
-    /// Files of all sizes under every algorithm and level of compression, through a mount and through the kernel
+    /// Files of all sizes under every algorithm and level of compression, through a mount and
+    /// through the kernel
     Levels(real::Args),
     /// Random operations compared with a model, from a seed: --seed S --operations N ...
     Random(long::Args),
@@ -54,8 +58,8 @@ enum Command {
     LongTests(long_tests::Args),
     /// Kill the mount's process under load and look at what is left: --rounds N --seed S
     Kill9(long::Args),
-    /// What a crash after fsync leaves: all named cases on every road; with `--cuts N` instead, crash images of the kernel's
-    /// btrfs on a recorded device, replayed by us and by the kernel
+    /// What a crash after fsync leaves: all named cases on every road; with `--cuts N` instead,
+    /// crash images of the kernel's btrfs on a recorded device, replayed by us and by the kernel
     Logcases(long::Args),
     /// SQLite with atomic writes on a mount: `kills --rounds N --transactions T`, `rate DIR`
     Sqlite(long::Args),

@@ -28,7 +28,8 @@ pub fn cargo(args: &[&str]) -> Command {
     command(&program, args)
 }
 
-/// Runs it, says how long it took, and fails where it fails. As long as it takes: for what somebody watches.
+/// Runs it, says how long it took, and fails where it fails. As long as it takes: for commands with
+/// a user at the terminal.
 pub fn run(title: &str, command: &mut Command) -> Result<()> {
     run_within(Duration::MAX, title, command)
 }
@@ -43,8 +44,8 @@ pub fn run_within(limit: Duration, title: &str, command: &mut Command) -> Result
     Ok(())
 }
 
-/// Runs it and returns what it printed to standard output. As long as it takes, and in our process group: for what somebody
-/// watches and may break off.
+/// Runs it and returns what it printed to standard output. As long as it takes, and in our process
+/// group: for commands that a user at the terminal may interrupt.
 #[expect(clippy::disallowed_methods, reason = "somebody watches")]
 pub fn output(command: &mut Command) -> Result<String> {
     let out = command.output().with_context(|| format!("cannot run {command:?}"))?;

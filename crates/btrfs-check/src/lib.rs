@@ -14,7 +14,8 @@
 //! ```no_run
 //! # use std::sync::Arc;
 //! # use cowshed_device::{BlockDevice, FileDevice, OpenMode};
-//! let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open("volume.img", OpenMode::ReadOnly)?);
+//! let image = FileDevice::open("volume.img", OpenMode::ReadOnly)?;
+//! let device: Arc<dyn BlockDevice> = Arc::new(image);
 //! let report = btrfs_check::check(&[device], &btrfs_check::CheckOptions::default());
 //! print!("{report}");
 //! assert!(report.is_clean());

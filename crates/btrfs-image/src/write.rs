@@ -1,7 +1,8 @@
 //! Carries a plan out.
 //!
-//! The order is what makes a crash harmless: what the devices held is gone, durably, before anything new appears; the
-//! superblocks follow when all that they point at is durable. In between there is no volume, never half of one.
+//! The order is what makes a crash harmless: what the devices held is gone, durably, before
+//! anything new appears; the superblocks follow when all that they point at is durable. In between
+//! there is no volume, never half of one.
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use zerocopy::IntoBytes;
 use crate::plan::{ChunkKind, GENERATION, VolumePlan};
 use crate::{MkfsError, MkfsOptions, Profile, Settings, Signature, signature};
 
-/// Bytes at the head and at the end of a device that are zeroed: every known signature lies there or is wiped by name.
+/// Bytes at the head and at the end of a device that are zeroed: every known signature lies there
+/// or is wiped by name.
 const WIPE_BYTES: u64 = 2 << 20;
 /// What is read, and written where it is not zero already, at once.
 const WIPE_STEP_BYTES: usize = 64 << 10;
@@ -85,8 +87,8 @@ pub struct Overwrite {
     pub discard: bool,
 }
 
-/// Writes a planned volume to the devices that it was planned for. The caller writes the data of its data extents,
-/// after the plan's chunks ([`crate::plan::PlannedChunk::map`]) and after this.
+/// Writes a planned volume to the devices that it was planned for. The caller writes the data of
+/// its data extents, after the plan's chunks ([`crate::plan::PlannedChunk::map`]) and after this.
 pub fn write_volume(
     devices: &[Arc<dyn BlockDevice>],
     plan: VolumePlan,
@@ -170,7 +172,8 @@ fn flush(devices: &[Arc<dyn BlockDevice>]) -> Result<(), MkfsError> {
     devices.iter().try_for_each(|device| Ok(device.flush()?))
 }
 
-/// Zeroes a range as far as it lies on the device. What is zero already is not written: image files stay sparse.
+/// Zeroes a range as far as it lies on the device. What is zero already is not written: image files
+/// stay sparse.
 fn zero(device: &dyn BlockDevice, offset_bytes: u64, len_bytes: u64) -> Result<(), MkfsError> {
     let zeros = [0; WIPE_STEP_BYTES];
     let mut buf = [0; WIPE_STEP_BYTES];

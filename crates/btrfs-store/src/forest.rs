@@ -20,7 +20,7 @@ pub struct Forest {
 
 impl Forest {
     /// Starts with the root tree and the chunk tree, whose roots the superblock names.
-    pub fn new(store: Arc<NodeStore>) -> Self {
+    pub(crate) fn new(store: Arc<NodeStore>) -> Self {
         let sb = store.volume().superblock();
         let root = RootPtr {
             addr: sb.root.into(),
@@ -42,6 +42,7 @@ impl Forest {
         }
     }
 
+    /// The tree of tree roots (tree 1).
     pub fn root_tree(&self) -> &Arc<Tree> {
         &self.root_tree
     }
@@ -80,20 +81,24 @@ impl Forest {
     }
 
     /// Every open tree.
-    pub fn open_trees(&self) -> Vec<Arc<Tree>> {
+    pub(crate) fn open_trees(&self) -> Vec<Arc<Tree>> {
         let mut all: Vec<_> = self.trees.read().values().cloned().collect();
         all.sort_by_key(|t| t.id());
         all
     }
     /// Adds a tree that was just made.
-    pub fn insert(&self, tree: Arc<Tree>) {
+    pub(crate) fn insert(&self, tree: Arc<Tree>) {
         self.trees.write().insert(tree.id(), tree);
     }
     /// Drops a tree that is gone.
-    pub fn remove(&self, id: TreeId) {
+    pub(crate) fn remove(&self, id: TreeId) {
         self.trees.write().remove(&id);
     }
+
     /// Object id of the last subvolume or other object in the root tree.
+    ///
+    /// # Errors
+    /// Those of reading the root tree.
     pub fn last_subvolume_id(&self) -> Result<ObjectId> {
         let key = Key::new(ObjectId::LAST_FREE, KeyType(u8::MAX), u64::MAX);
         Ok(self.root_tree.floor(&key)?.map_or(ObjectId(0), |(k, _)| k.objectid))

@@ -57,13 +57,13 @@ pub enum Job {
 
 /// What the next commits do beside merging.
 #[derive(Debug)]
-pub struct Jobs {
+pub(crate) struct Jobs {
     /// In the order in which they were added.
     queued: Mutex<Vec<Job>>,
     /// Dead subvolumes that wait for a commit to drop them.
-    pub drops: Mutex<Vec<TreeId>>,
+    pub(crate) drops: Mutex<Vec<TreeId>>,
     /// Quota groups were looked after: they are off, or marked as inconsistent.
-    pub quota_settled: AtomicBool,
+    pub(crate) quota_settled: AtomicBool,
 }
 
 impl Default for Jobs {
@@ -88,7 +88,7 @@ impl Jobs {
     }
 
     /// No job needs a commit of its own.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.queued.lock().is_empty() && self.drops.lock().is_empty()
     }
 }

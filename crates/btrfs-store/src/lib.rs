@@ -1,8 +1,11 @@
 //! Transactional trees on a btrfs volume. Knows no inode, no file and no log.
 //!
-//! From bottom to top: [`volume`] (devices, superblocks, chunk map, mirrors), [`tree`] (cursor, overlay, bulk merge) and
-//! [`Forest`] (all open trees), [`refs`] (delayed references), [`space`] (block groups, reservations, allocation), [`txn`]
-//! (batches, join, commit), and [`Store`], which holds one of each. Why: docs/design/.
+//! From bottom to top: [`volume`] (devices, superblocks, chunk map, mirrors), [`tree`] (cursor,
+//! overlay, bulk merge) and [`Forest`] (all open trees), [`refs`] (delayed references), [`space`]
+//! (block groups, reservations, allocation), [`txn`] (batches, join, commit), and [`Store`], which
+//! holds one of each. Why: docs/design/.
+
+#![deny(missing_docs)]
 
 pub mod commit;
 pub mod error;

@@ -1,9 +1,9 @@
 //! The order of all locks of the engine: of this crate and of `cowshed-btrfs`, which is above it.
 //!
-//! Every lock is made with a [`LockRank`] ([`cowshed_runtime::lock`]). A thread that holds locks may
-//! wait only for a lock of a later rank; a debug build panics otherwise, so that every test checks
-//! the order. Locks of one rank are held together only where the rank says by which key they are
-//! ordered. The rest of this page says what the order comes from.
+//! Every lock is made with a [`LockRank`] ([`cowshed_runtime::lock`]). A thread that holds locks
+//! may wait only for a lock of a later rank; a debug build panics otherwise, so that every test
+//! checks the order. Locks of one rank are held together only where the rank says by which key they
+//! are ordered. The rest of this page says what the order comes from.
 //!
 //! # Operations
 //!
@@ -25,16 +25,17 @@
 //!
 //! # Write-back
 //!
-//! [`Flush`](LockRank::Flush) belongs to one file: its holder alone changes the file's extent items.
-//! Write-back takes it without `InodeOp`, so that it can run for a writer that waits for memory, or
-//! for another operation that waits for space. Space is reserved before it is taken, since
-//! a reservation may write back this very file.
+//! [`Flush`](LockRank::Flush) belongs to one file: its holder alone changes the file's extent
+//! items. Write-back takes it without `InodeOp`, so that it can run for a writer that waits for
+//! memory, or for another operation that waits for space. Space is reserved before it is taken,
+//! since a reservation may write back this very file.
 //!
 //! # The commit and the log
 //!
 //! ```text
 //!   Commit --> Gate, exclusive: freeze --> merge, run references, write out --> superblock
-//!   Commit --> LogState --> Gate, exclusive: collect, with NamesLeft and NamesRenamed --> write the log
+//!   Commit --> LogState --> Gate, exclusive: collect, with NamesLeft and NamesRenamed
+//!                       --> write the log
 //! ```
 //!
 //! One thread at a time commits or writes a log. It keeps operations out only while it freezes, or
@@ -72,8 +73,8 @@
 //!   followers hold nothing from `Commit` on.
 //! - *Claims* of the discarder (`Space::pause_discards`): a claim is held without a lock, and ends
 //!   without one that is outside of `Claims`. A thread that waits to claim holds nothing.
-//! - *Front ends that are being told of lost data* (`Failures::take`): the teller holds `Flush`, and
-//!   takes `DataState`; the caller holds neither.
+//! - *Front ends that are being told of lost data* (`Failures::take`): the teller holds `Flush`,
+//!   and takes `DataState`; the caller holds neither.
 //! - *Helpers of the worker pool and threads for single devices*: what they run takes no lock but
 //!   the leaves, and those of the volume.
 //!
@@ -81,9 +82,9 @@
 //!
 //! `cowshed-runtime`, the devices and the front ends have locks of their own, which this order does
 //! not see. Those of runtime and devices are leaves: nothing here is called under them. A front end
-//! is called from here in one place, the listener for lost data, under `Flush`: how long it waits has
-//! a limit, whatever the engine does.
-//! A `OnceLock` is set once, by code that takes nothing but `Superblock`.
+//! is called from here in one place, the listener for lost data, under `Flush`: how long it waits
+//! has a limit, whatever the engine does. A `OnceLock` is set once, by code that takes nothing but
+//! `Superblock`.
 
 use cowshed_runtime::lock::Rank;
 
@@ -110,23 +111,28 @@ ranks! {
         // ---- whole operations ----
         /// `Objects::rename`: looks up and locks the inodes of a rename, whose ancestors must stay.
         Rename,
-        /// `FileData::defragmenting`: one at a time for a file, which locks the inode piece by piece.
+        /// `FileData::defragmenting`: one at a time for a file, which locks the inode piece by
+        /// piece.
         Defragment,
         /// `Inode::lock`, by (tree, number): outside of what a reservation for the next step takes.
         InodeOp,
-        /// `Space::turns`: an operation that finds too little space has others write back and commit.
+        /// `Space::turns`: an operation that finds too little space writes back and commits.
         SpaceTurn,
-        /// `Txn::commit_lock`: a commit or a log takes all that is below, and waits for no operation.
+        /// `Txn::commit_lock`: a commit or a log takes all that is below, and waits for no
+        /// operation.
         Commit,
         /// `Log::state`: taken by the thread that commits or writes the log, before it collects.
         LogState,
-        /// `FileData::flush`, by (tree, number): data is written under it, then its items are joined.
+        /// `FileData::flush`, by (tree, number): data is written under it, then its items are
+        /// joined.
         Flush,
 
         // ---- from the join to the batch ----
-        /// `Txn::gate`: shared from the join on, exclusive for what must see no operation in between.
+        /// `Txn::gate`: shared from the join on, exclusive for what must see no operation in
+        /// between.
         Gate,
-        /// `Inode::attr`, by (tree, number): from the change of attributes until its batch is applied.
+        /// `Inode::attr`, by (tree, number): from the change of attributes until its batch is
+        /// applied.
         Attr,
         /// `XattrCache::lists`: kept while the item is read, so that no writer comes in between.
         XattrLists,
@@ -140,9 +146,11 @@ ranks! {
         NamesRenamed,
 
         // ---- space and trees ----
-        /// `Space::chunks`: empty groups are looked for under it, which loads them out of the trees.
+        /// `Space::chunks`: empty groups are looked for under it, which loads them out of the
+        /// trees.
         Chunks,
-        /// `Discards::claims`: waited on by threads that need all free space, before they look at it.
+        /// `Discards::claims`: waited on by threads that need all free space, before they look at
+        /// it.
         Claims,
         /// `Group::load_lock`: free space is read from trees under it, once.
         GroupLoad,

@@ -17,11 +17,13 @@ use crate::volume::Volume;
 
 /// What a commit tells the layers above.
 pub trait CommitHooks: Send + Sync {
-    /// The running transaction ends. Operations are kept out. `edits_applied`: of all transactions so far.
+    /// The running transaction ends. Operations are kept out. `edits_applied`: of all transactions
+    /// so far.
     fn frozen(&self, edits_applied: u64);
 
-    /// Some references of these data extents went in the transaction `when`, others are left. Called before readers see
-    /// that: an extent with one reference left was still shared in the last commit.
+    /// Some references of these data extents went in the transaction `when`, others are left.
+    /// Called before readers see that: an extent with one reference left was still shared in the
+    /// last commit.
     fn unshared(&self, extents: &[LogicalAddr], when: Generation);
 
     /// The superblock on disk leads to the new transaction. The commit wrote so many blocks.

@@ -126,7 +126,8 @@ impl CommitHooks for Engine {
 
 /// Nothing is reserved any more: at the end of a test.
 pub fn assert_nothing_reserved(space: &Space) {
-    /// A write-back or commit in the background, which finds nothing to do, has its reservation for a moment.
+    /// A write-back or commit in the background, which finds nothing to do, has its reservation for
+    /// a moment.
     const MOMENT: Duration = Duration::from_secs(5);
     let deadline = Instant::now() + MOMENT;
     while space.reserved() != (0, 0) && Instant::now() < deadline {

@@ -11,14 +11,14 @@ use crate::xattr;
 /// The caller, and whether its permissions have been checked already.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
-    pub ctx: &'a Context,
+    pub(crate) ctx: &'a Context,
     /// Permissions are checked here; else a front end has done it.
-    pub checks: bool,
+    pub(crate) checks: bool,
 }
 
 impl Caller<'_> {
     /// Mode bits and access lists allow this.
-    pub fn need(&self, inode: &Inode, want: Access) -> Result<()> {
+    pub(crate) fn need(&self, inode: &Inode, want: Access) -> Result<()> {
         if !self.checks || want.is_empty() {
             return Ok(());
         }
@@ -36,7 +36,7 @@ impl Caller<'_> {
 }
 
 /// The inode can be changed at all.
-pub fn check_writable(files: &Files, inode: &Inode) -> Result<()> {
+pub(crate) fn check_writable(files: &Files, inode: &Inode) -> Result<()> {
     if inode.subvol.is_read_only() || files.objects().is_read_only() || files.store().volume().is_read_only() {
         return Err(Error::Store(StoreError::ReadOnly));
     }
@@ -44,7 +44,7 @@ pub fn check_writable(files: &Files, inode: &Inode) -> Result<()> {
 }
 
 /// Neither immutable nor append-only: what changes of owner, mode, xattrs and links ask for.
-pub fn check_changeable(files: &Files, inode: &Inode) -> Result<()> {
+pub(crate) fn check_changeable(files: &Files, inode: &Inode) -> Result<()> {
     check_writable(files, inode)?;
     // No list of operations reaches the stand-in for a subvolume.
     if inode.is_placeholder() || inode.flags() & (flags::IMMUTABLE | flags::APPEND) != 0 {
@@ -54,7 +54,7 @@ pub fn check_changeable(files: &Files, inode: &Inode) -> Result<()> {
 }
 
 /// The inode is a directory that still has a name, and not a stand-in.
-pub fn check_dir(inode: &Inode) -> Result<()> {
+pub(crate) fn check_dir(inode: &Inode) -> Result<()> {
     if !inode.is_dir() {
         return Err(Errno::NotDirectory.into());
     }
@@ -62,7 +62,7 @@ pub fn check_dir(inode: &Inode) -> Result<()> {
 }
 
 /// A name may be made in the directory.
-pub fn may_create(files: &Files, caller: &Caller<'_>, dir: &Inode) -> Result<()> {
+pub(crate) fn may_create(files: &Files, caller: &Caller<'_>, dir: &Inode) -> Result<()> {
     check_dir(dir)?;
     check_writable(files, dir)?;
     if dir.is_placeholder() {
@@ -80,7 +80,7 @@ pub fn may_create(files: &Files, caller: &Caller<'_>, dir: &Inode) -> Result<()>
 }
 
 /// A name of `child` may leave the directory.
-pub fn may_remove(files: &Files, caller: &Caller<'_>, dir: &Inode, child: &Inode) -> Result<()> {
+pub(crate) fn may_remove(files: &Files, caller: &Caller<'_>, dir: &Inode, child: &Inode) -> Result<()> {
     check_writable(files, dir)?;
     let dir_flags = dir.flags();
     if dir_flags & flags::IMMUTABLE != 0 {

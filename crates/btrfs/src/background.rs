@@ -7,8 +7,8 @@ use std::time::Duration;
 use cowshed_runtime::{Inbox, Wake};
 
 use crate::files::Files;
-use crate::{dir, file, pressure};
 use crate::requests::Wants;
+use crate::{dir, file, pressure};
 
 /// Between two steps of dropping a subvolume: what an fsync meets is rarely a step.
 const DROP_PAUSE: Duration = Duration::from_millis(20);
@@ -16,7 +16,8 @@ const DROP_PAUSE: Duration = Duration::from_millis(20);
 /// Between two looks at a deleted subvolume that is in use.
 const IN_USE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Starts the thread. It holds no reference to the files while it sleeps: dropping the mount ends it.
+/// Starts the thread. It holds no reference to the files while it sleeps: dropping the mount ends
+/// it.
 pub(crate) fn start(files: &Arc<Files>) {
     let weak = Arc::downgrade(files);
     let interval = match files.options().commit_interval_s {
@@ -68,7 +69,8 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
         if drops && dir::subvolumes::drop_unused(&files) {
             drop_due = Some(now().saturating_add(IN_USE_PAUSE));
         }
-        // Pending items alone are what an urgent commit is for; the timer's commit takes file data along.
+        // Pending items alone are what an urgent commit is for; the timer's commit takes file data
+        // along.
         let result = if is_due() && !wants.commit {
             due = now().saturating_add(interval);
             file::sync(&files)
@@ -171,8 +173,8 @@ mod tests {
         assert_eq!(engine.commit_stats().commits, before + 1);
     }
 
-    /// Runs operations, fsyncs and moves of the clock as `seed` has them. Returns the device as it is
-    /// without an unmount, and how many commits there were.
+    /// Runs operations, fsyncs and moves of the clock as `seed` has them. Returns the device as it
+    /// is without an unmount, and how many commits there were.
     fn play(seed: u64) -> (Arc<MemDevice>, u64) {
         let env = Arc::new(ManualEnv::new(seed));
         let device = Arc::new(MemDevice::new("memory", 128 << 20));

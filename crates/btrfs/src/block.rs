@@ -4,8 +4,9 @@
 pub const BLOCK_BYTES: u32 = 4096;
 /// [`BLOCK_BYTES`] as file offsets count.
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
-/// The largest file, as on the kernel's side: offsets are signed there. Its last block ends one byte behind what a file may hold.
-pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+/// The largest file, as on the kernel's side: offsets are signed there. Its last block ends one
+/// byte behind what a file may hold.
+pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// The largest data extent that is made.
 pub(crate) const EXTENT_BYTES_MAX: u64 = 128 << 20;
 

@@ -28,6 +28,7 @@ pub struct Pace {
     pub delay: Duration,
     /// Shorter ranges wait for their neighbours, until the unmount.
     pub bytes_min: u64,
+    /// Ranges of one batch, at most.
     pub batch_ranges: usize,
     /// Between batches.
     pub pause: Duration,
@@ -61,7 +62,7 @@ pub(crate) struct Discarder {
 
 impl Discarder {
     /// A thread that is not started yet.
-    pub fn new(mode: DiscardMode, env: Arc<dyn Env>) -> Self {
+    pub(crate) fn new(mode: DiscardMode, env: Arc<dyn Env>) -> Self {
         Self {
             mode,
             thread: Service::new("cowshed-discard", env, State::default()),
@@ -80,7 +81,7 @@ impl Discarder {
     }
 
     /// Begins to collect what is freed, where the mode asks for it and a device can discard.
-    pub fn start(&self, store: &Arc<Store>) {
+    pub(crate) fn start(&self, store: &Arc<Store>) {
         if self.mode == DiscardMode::Off || store.volume().discard_granularity_bytes().is_none() {
             return;
         }
@@ -95,12 +96,12 @@ impl Discarder {
     }
 
     /// Sets the pace of the thread.
-    pub fn set_pace(&self, pace: Pace) {
+    pub(crate) fn set_pace(&self, pace: Pace) {
         self.thread.change(|state| state.pace = pace);
     }
 
     /// A commit is durable: what it freed may be discarded.
-    pub fn after_commit(&self, store: &Store) {
+    pub(crate) fn after_commit(&self, store: &Store) {
         match self.mode {
             DiscardMode::Off => {}
             DiscardMode::Sync => while batch(store, BATCH_RANGES, 0) > 0 {},
@@ -109,7 +110,7 @@ impl Discarder {
     }
 
     /// Ends the thread and waits for it.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.thread.stop();
     }
 }
@@ -173,7 +174,9 @@ pub(crate) fn trim(store: &Store, range: TrimRange) -> Result<u64> {
     trim_free(store, within, range.bytes_min.max(granularity))
 }
 
-/// As [`trim`], of what is free without a commit.
+/// Discards the free ranges of block groups that lie in `within` (logical addresses), from
+/// `bytes_min` on, and what of the devices no chunk has. Returns the bytes discarded. Space that
+/// only a commit makes free is left alone.
 pub fn trim_free(store: &Store, within: Range<u64>, bytes_min: u64) -> Result<u64> {
     let in_groups = store.space().discard_free(within, bytes_min);
     let in_room = store.space().discard_room();

@@ -53,31 +53,31 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.start + self.len_bytes
     }
-    pub fn range(&self) -> Range<u64> {
+    pub(crate) fn range(&self) -> Range<u64> {
         self.start..self.end()
     }
     /// What the item adds to the inode's `nbytes`.
-    pub fn nbytes(&self) -> u64 {
+    pub(crate) fn nbytes(&self) -> u64 {
         match &self.kind {
             Kind::Inline { ram_bytes, .. } => *ram_bytes,
             Kind::Hole => 0,
             Kind::Disk(_) => self.len_bytes,
         }
     }
-    pub fn on_disk(&self) -> Option<&OnDisk> {
+    pub(crate) fn on_disk(&self) -> Option<&OnDisk> {
         match &self.kind {
             Kind::Disk(disk) => Some(disk),
             Kind::Inline { .. } | Kind::Hole => None,
         }
     }
-    pub fn is_inline(&self) -> bool {
+    pub(crate) fn is_inline(&self) -> bool {
         matches!(self.kind, Kind::Inline { .. })
     }
     /// Reads as data and not as a hole.
-    pub fn is_data(&self) -> bool {
+    pub(crate) fn is_data(&self) -> bool {
         match &self.kind {
             Kind::Inline { .. } => true,
             Kind::Hole => false,
@@ -86,7 +86,7 @@ impl Extent {
     }
 
     /// The part of it in `range`, which overlaps it. Inline data has no parts.
-    pub fn part(&self, range: &Range<u64>) -> Self {
+    pub(crate) fn part(&self, range: &Range<u64>) -> Self {
         let start = self.start.max(range.start);
         let end = self.end().min(range.end);
         let mut part = Self {
@@ -101,7 +101,7 @@ impl Extent {
     }
 
     /// Bytes of the item.
-    pub fn encode(&self) -> ItemBytes {
+    pub(crate) fn encode(&self) -> ItemBytes {
         let disk = match &self.kind {
             Kind::Inline { item, .. } => {
                 let mut bytes = item.to_vec();
@@ -141,7 +141,7 @@ impl Extent {
     }
 
     /// Reads an item; everything it says is checked here.
-    pub fn decode(tree: &Tree, key: &Key, item: Item) -> Result<Self> {
+    pub(crate) fn decode(tree: &Tree, key: &Key, item: Item) -> Result<Self> {
         let bad = |what: &str| {
             Error::Store(StoreError::CorruptTree {
                 tree: tree.id(),
@@ -242,8 +242,8 @@ fn decode_regular(raw: &FileExtent) -> std::result::Result<(Kind, u64), &'static
     Ok((Kind::Disk(disk), len_bytes))
 }
 
-/// An inline item: the content of a small file, perhaps compressed. It adds `ram_bytes`, the length of the content, to
-/// the inode's `nbytes`.
+/// An inline item: the content of a small file, perhaps compressed. It adds `ram_bytes`, the length
+/// of the content, to the inode's `nbytes`.
 pub(crate) fn encode_inline(data: &[u8], ram_bytes: u64, compression: u8, generation: Generation) -> Vec<u8> {
     let head = FileExtentHead {
         generation: generation.into(),
@@ -270,7 +270,7 @@ pub(crate) struct Walk<'t> {
 }
 
 impl<'t> Walk<'t> {
-    pub fn new(tree: &'t Arc<Tree>, ino: ObjectId, range: Range<u64>) -> Result<Self> {
+    pub(crate) fn new(tree: &'t Arc<Tree>, ino: ObjectId, range: Range<u64>) -> Result<Self> {
         let mut walk = Self {
             tree,
             ino,
@@ -296,7 +296,7 @@ impl<'t> Walk<'t> {
     }
 
     /// The next extent, whole, although only part of it may lie in the range.
-    pub fn next(&mut self) -> Result<Option<Extent>> {
+    pub(crate) fn next(&mut self) -> Result<Option<Extent>> {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
         }
@@ -310,7 +310,7 @@ impl<'t> Walk<'t> {
         Extent::decode(self.tree, &key, item).map(Some)
     }
 
-    pub fn collect(mut self) -> Result<Vec<Extent>> {
+    pub(crate) fn collect(mut self) -> Result<Vec<Extent>> {
         let mut all = Vec::new();
         while let Some(extent) = self.next()? {
             all.push(extent);
@@ -319,11 +319,11 @@ impl<'t> Walk<'t> {
     }
 }
 
-/// Shows the extents of a file that lie in a range to `look`, in order, until it breaks off: which bytes of the file each
-/// covers (as a whole, also beyond the range) and whether they read as data.
+/// Shows the extents of a file that lie in a range to `look`, in order, until it breaks off: which
+/// bytes of the file each covers (as a whole, also beyond the range) and whether they read as data.
 ///
-/// For walks over very many: committed items are looked at where they are, and of each no more than these fields. What
-/// they say was verified with their leaf.
+/// For walks over very many: committed items are looked at where they are, and of each no more than
+/// these fields. What they say was verified with their leaf.
 pub(crate) fn scan(
     tree: &Arc<Tree>,
     ino: ObjectId,

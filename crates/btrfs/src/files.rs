@@ -19,6 +19,7 @@ use crate::requests::Background;
 /// The mount option `discard`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DiscardMode {
+    /// Not at all.
     #[default]
     Off,
     /// Before a commit returns.
@@ -75,7 +76,7 @@ impl Files {
     ///
     /// # Errors
     /// Where there is no tree of data checksums, and the volume's options want one.
-    pub fn new(store: Store, options: EngineOptions) -> Result<Self> {
+    pub(crate) fn new(store: Store, options: EngineOptions) -> Result<Self> {
         let (csum_tree, has_data_csums) = open_csum_tree(&store)?;
         Ok(Self {
             csum_tree,
@@ -94,12 +95,12 @@ impl Files {
         &self.store
     }
     /// The tree of data checksums, which write-back and reads use.
-    pub fn csum_tree(&self) -> &Arc<Tree> {
+    pub(crate) fn csum_tree(&self) -> &Arc<Tree> {
         &self.csum_tree
     }
     /// False where data is read as it is: the mount asked for that, or for doing without a tree
     /// that cannot be read.
-    pub fn has_data_csums(&self) -> bool {
+    pub(crate) fn has_data_csums(&self) -> bool {
         self.has_data_csums
     }
     /// Subvolumes and inodes in memory.
@@ -111,7 +112,7 @@ impl Files {
         &self.data
     }
     /// What the log has to know of names.
-    pub fn names(&self) -> &NameChanges {
+    pub(crate) fn names(&self) -> &NameChanges {
         &self.names
     }
     /// The background thread of the mount.
@@ -119,11 +120,11 @@ impl Files {
         &self.background
     }
     /// How the mount runs.
-    pub fn options(&self) -> &EngineOptions {
+    pub(crate) fn options(&self) -> &EngineOptions {
         &self.options
     }
     /// The volume keeps no items for holes (NO_HOLES).
-    pub fn has_no_holes(&self) -> bool {
+    pub(crate) fn has_no_holes(&self) -> bool {
         self.data.has_no_holes(self.store.volume())
     }
 

@@ -1,6 +1,9 @@
-//! The btrfs engine: volumes, trees, transactions, files. See docs/design/ for why it is built this way.
+//! The btrfs engine: volumes, trees, transactions, files. See docs/design/ for why it is built this
+//! way.
 
-pub mod access;
+#![deny(missing_docs)]
+
+mod access;
 mod background;
 pub mod block;
 pub mod compression;
@@ -8,24 +11,24 @@ pub mod dir;
 pub mod discard;
 pub mod error;
 mod extent;
-pub mod file;
-pub mod files;
+mod file;
+mod files;
 pub mod fs;
-pub mod log;
+mod log;
 pub mod mount;
 mod name_changes;
 pub mod object;
 mod pagecache;
 mod pressure;
-pub mod reclaim;
+mod reclaim;
 mod requests;
 mod spare;
 mod staged;
-pub mod subvol;
+mod subvol;
 #[cfg(test)]
 mod testing;
-pub mod xattr;
-pub mod xattr_ops;
+mod xattr;
+mod xattr_ops;
 
 pub use error::{Error, Result};
 pub use files::{DiscardMode, EngineOptions, Files};

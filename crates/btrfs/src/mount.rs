@@ -1,4 +1,5 @@
-//! A mounted volume: opens it, replays its log, wires what commits and shortage of space call, closes it.
+//! A mounted volume: opens it, replays its log, wires what commits and shortage of space call,
+//! closes it.
 
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
@@ -36,8 +37,8 @@ impl Mount {
     /// Mounts an open volume.
     ///
     /// # Errors
-    /// [`StoreError::Refused`] for a writable volume that could not be kept consistent, [`Error::LogReplay`] where the
-    /// log of the last crash makes no sense.
+    /// [`StoreError::Refused`] for a writable volume that could not be kept consistent,
+    /// [`Error::LogReplay`] where the log of the last crash makes no sense.
     pub fn open(volume: Arc<Volume>, env: Arc<dyn Env>, options: EngineOptions) -> Result<Arc<Self>> {
         let store = Store::open(volume, env.clone(), options.memory_bytes_max / 2)?;
         let files = Arc::new(Files::new(store, options)?);
@@ -71,17 +72,18 @@ impl Mount {
         if self.store().volume().is_read_only() {
             return Ok(());
         }
-        // No reservation: where the commit finds no room, the opening fails, and the disk is as it was.
+        // No reservation: where the commit finds no room, the opening fails, and the disk is as it
+        // was.
         self.commit()
     }
 
     /// What operations on files share.
-    pub fn files(&self) -> &Arc<Files> {
+    pub(crate) fn files(&self) -> &Arc<Files> {
         &self.files
     }
 
     /// The fsync log.
-    pub fn log(&self) -> &Log {
+    pub(crate) fn log(&self) -> &Log {
         &self.log
     }
 
@@ -105,12 +107,13 @@ impl Mount {
         self.discarder.set_pace(pace);
     }
 
-    /// Discards the free space of a range of logical addresses and the room that no chunk has, as fstrim asks for it.
-    /// Commits first. Returns the bytes, those of all copies.
+    /// Discards the free space of a range of logical addresses and the room that no chunk has, as
+    /// fstrim asks for it. Commits first. Returns the bytes, those of all copies.
     ///
     /// # Errors
-    /// `Invalid` (a range shorter than a sector), `NotSupported` (no device discards), and what devices say.
-    pub fn trim(&self, range: TrimRange) -> Result<u64> {
+    /// `Invalid` (a range shorter than a sector), `NotSupported` (no device discards), and what
+    /// devices say.
+    pub(crate) fn trim(&self, range: TrimRange) -> Result<u64> {
         crate::discard::trim(self.store(), range)
     }
 

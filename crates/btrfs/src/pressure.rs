@@ -1,11 +1,11 @@
 //! What happens when memory or space is short.
 //!
-//! Memory. Pending items beyond half of their bound wake the commit thread, beyond all of it the operation commits itself
-//! ([`Files::reserve`]). Dirty data beyond half of its bound wakes write-back, beyond all of it the writer writes back
-//! (`file::writeback::throttle`).
+//! Memory. Pending items beyond half of their bound wake the commit thread, beyond all of it the
+//! operation commits itself ([`Files::reserve`]). Dirty data beyond half of its bound wakes
+//! write-back, beyond all of it the writer writes back (`file::writeback::throttle`).
 //!
-//! Space. A reservation that does not fit ([`Space::reserve_meta`], [`Space::reserve_data`]) tries, in this order, and
-//! again after each step:
+//! Space. A reservation that does not fit ([`Space::reserve_meta`], [`Space::reserve_data`]) tries,
+//! in this order, and again after each step:
 //!
 //! 1. Count the leaves that pending items lie in: until then each item holds a leaf of its own, and
 //!    the path to it. Left out where it cannot bring enough.

@@ -21,18 +21,18 @@ use btrfs_store::txn::Batch;
 /// Items deleted in one batch: all in few leaves, one TRUNCATE budget's worth.
 const ITEMS_PER_BATCH: usize = 64;
 
-pub fn orphan_key(ino: ObjectId) -> Key {
+pub(crate) fn orphan_key(ino: ObjectId) -> Key {
     Key::new(ObjectId::ORPHAN, KeyType::ORPHAN_ITEM, ino.0)
 }
 
 /// Gives lookups back; deletes or lets go of the inode where these were the last.
-pub fn forget(files: &Files, inode: &Arc<Inode>, lookups: u64) {
+pub(crate) fn forget(files: &Files, inode: &Arc<Inode>, lookups: u64) {
     inode.refs.drop_lookups(lookups);
     settle(files, inode);
 }
 
 /// Closes once.
-pub fn close(files: &Files, inode: &Arc<Inode>) {
+pub(crate) fn close(files: &Files, inode: &Arc<Inode>) {
     inode.refs.drop_open();
     if !inode.refs.is_open() {
         inode.note_mapped_pages_came();
@@ -42,7 +42,7 @@ pub fn close(files: &Files, inode: &Arc<Inode>) {
 
 /// The mount ends: what is unlinked and only remembered goes, rather than wait as an orphan for the
 /// next mount.
-pub fn forget_all(files: &Files) {
+pub(crate) fn forget_all(files: &Files) {
     for inode in files.objects().inodes.all() {
         if inode.attr.lock().attr.nlink == 0 {
             inode.refs.reset();
@@ -52,7 +52,7 @@ pub fn forget_all(files: &Files) {
 }
 
 /// Deletes an inode that has neither names nor references; queues an idle one for eviction.
-pub fn settle(files: &Files, inode: &Arc<Inode>) {
+pub(crate) fn settle(files: &Files, inode: &Arc<Inode>) {
     if !inode.refs.is_idle() {
         return;
     }
@@ -139,7 +139,7 @@ fn delete_keys(files: &Files, tree: &Arc<Tree>, keys: impl Iterator<Item = Key>)
 
 /// Deletes what unlink left behind in a subvolume before the last crash. Returns how many inodes
 /// went.
-pub fn clean_orphans(files: &Files, subvol: &Arc<Subvol>) -> Result<usize> {
+pub(crate) fn clean_orphans(files: &Files, subvol: &Arc<Subvol>) -> Result<usize> {
     let mut deleted = 0;
     let mut cursor = subvol.tree.cursor_type(orphan_key(ObjectId(0)));
     while let Some((key, _)) = cursor.next()? {

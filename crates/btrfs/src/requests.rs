@@ -40,7 +40,7 @@ impl Background {
     }
 
     /// Asks for a commit soon.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.0.change_if(|wants| !std::mem::replace(&mut wants.commit, true));
     }
 
@@ -50,7 +50,7 @@ impl Background {
     }
 
     /// Asks for dirty file data to be written soon.
-    pub fn wake_write_back(&self) {
+    pub(crate) fn wake_write_back(&self) {
         self.0
             .change_if(|wants| !std::mem::replace(&mut wants.write_back, true));
     }

@@ -12,7 +12,7 @@ pub(crate) struct Spares {
 }
 
 impl Spares {
-    pub const fn new(count_max: usize) -> Self {
+    pub(crate) const fn new(count_max: usize) -> Self {
         Self {
             kept: Mutex::const_new(LockRank::SpareBuffers.rank(), Vec::new()),
             count_max,
@@ -20,11 +20,11 @@ impl Spares {
     }
 
     /// An empty buffer, of whatever capacity.
-    pub fn take(&self) -> Option<Vec<u8>> {
+    pub(crate) fn take(&self) -> Option<Vec<u8>> {
         self.kept.lock().pop()
     }
 
-    pub fn give(&self, mut buffer: Vec<u8>) {
+    pub(crate) fn give(&self, mut buffer: Vec<u8>) {
         buffer.clear();
         let mut kept = self.kept.lock();
         if kept.len() < self.count_max {

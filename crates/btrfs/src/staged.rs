@@ -1,5 +1,5 @@
-//! The item changes of one operation before they are a batch, read through: a later step of the same operation sees
-//! what an earlier one changed (two names of one directory may share an item).
+//! The item changes of one operation before they are a batch, read through: a later step of the
+//! same operation sees what an earlier one changed (two names of one directory may share an item).
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use btrfs_store::overlay::ItemBytes;
 use btrfs_store::tree::{Item, Tree};
 use btrfs_store::txn::Batch;
 
-pub struct Staged<'t> {
+pub(crate) struct Staged<'t> {
     tree: &'t Arc<Tree>,
     batch: Batch,
     is_crowded: bool,
 }
 
 impl<'t> Staged<'t> {
-    pub fn new(tree: &'t Arc<Tree>) -> Self {
+    pub(crate) fn new(tree: &'t Arc<Tree>) -> Self {
         Self {
             tree,
             batch: Batch::new(),
@@ -26,21 +26,21 @@ impl<'t> Staged<'t> {
         }
     }
 
-    pub fn get(&self, key: &Key) -> Result<Option<Item>> {
+    pub(crate) fn get(&self, key: &Key) -> Result<Option<Item>> {
         match self.batch.pending(self.tree, key) {
             Some(edit) => Ok(edit.clone().map(Item::Pending)),
             None => Ok(self.tree.get(key)?),
         }
     }
 
-    pub fn put(&mut self, key: Key, bytes: impl Into<ItemBytes>) {
+    pub(crate) fn put(&mut self, key: Key, bytes: impl Into<ItemBytes>) {
         self.batch.put(self.tree, key, bytes);
     }
-    pub fn delete(&mut self, key: Key) {
+    pub(crate) fn delete(&mut self, key: Key) {
         self.batch.delete(self.tree, key);
     }
     /// Puts what is left of a packed item, or deletes it where nothing is.
-    pub fn put_or_delete(&mut self, key: Key, bytes: Vec<u8>) {
+    pub(crate) fn put_or_delete(&mut self, key: Key, bytes: Vec<u8>) {
         if bytes.is_empty() {
             self.delete(key);
         } else {
@@ -48,24 +48,26 @@ impl<'t> Staged<'t> {
         }
     }
 
-    /// A name came into or goes out of an item of names that share a hash. Of how many bytes it is with that name.
-    pub fn note_shared(&mut self, bytes: usize) {
+    /// A name came into or goes out of an item of names that share a hash. Of how many bytes it is
+    /// with that name.
+    pub(crate) fn note_shared(&mut self, bytes: usize) {
         self.is_crowded |= bytes > half_leaf_bytes(self.tree.store().nodesize_bytes());
     }
-    /// More than half a leaf is in such an item: what the commit has in it and what a log adds may not fit one leaf together.
-    pub fn is_crowded(&self) -> bool {
+    /// More than half a leaf is in such an item: what the commit has in it and what a log adds may
+    /// not fit one leaf together.
+    pub(crate) fn is_crowded(&self) -> bool {
         self.is_crowded
     }
 
-    pub fn tree_id(&self) -> TreeId {
+    pub(crate) fn tree_id(&self) -> TreeId {
         self.tree.id()
     }
     /// The largest item that a leaf of this tree holds.
-    pub fn item_bytes_max(&self) -> usize {
+    pub(crate) fn item_bytes_max(&self) -> usize {
         btrfs_format::block::item_bytes_max(self.tree.store().nodesize_bytes())
     }
 
-    pub fn into_batch(self) -> Batch {
+    pub(crate) fn into_batch(self) -> Batch {
         self.batch
     }
 }

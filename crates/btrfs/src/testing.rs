@@ -44,7 +44,8 @@ pub fn memory_volume(nodesize: u32) -> Arc<Volume> {
 
 /// Nothing is reserved any more: at the end of a test.
 pub fn assert_nothing_reserved(space: &btrfs_store::space::Space) {
-    /// A write-back or commit in the background, which finds nothing to do, has its reservation for a moment.
+    /// A write-back or commit in the background, which finds nothing to do, has its reservation for
+    /// a moment.
     const MOMENT: Duration = Duration::from_secs(5);
     let deadline = Instant::now() + MOMENT;
     while space.reserved() != (0, 0) && Instant::now() < deadline {

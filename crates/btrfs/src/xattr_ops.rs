@@ -1,4 +1,5 @@
-//! Calls on extended attributes: permissions, the effect on mode and flags, one batch for each change.
+//! Calls on extended attributes: permissions, the effect on mode and flags, one batch for each
+//! change.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ fn check(caller: &Caller<'_>, inode: &Inode, name: &[u8], what: Use) -> Result<N
 }
 
 /// The value of an attribute for a caller. Errors: `NoData`, `NotSupported`.
-pub fn get(caller: &Caller<'_>, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn get(caller: &Caller<'_>, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     // Probes of inodes without attributes are by far the most frequent.
     if inode.xattrs.is_known_empty() && Namespace::of(name).is_ok() {
         return Err(Errno::NoData.into());
@@ -35,7 +36,7 @@ pub fn get(caller: &Caller<'_>, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// The names that a caller may see, each with a NUL after it.
-pub fn list(caller: &Caller<'_>, inode: &Inode) -> Result<Vec<u8>> {
+pub(crate) fn list(caller: &Caller<'_>, inode: &Inode) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     for_each_name(inode, |name| {
         if rules::is_listed(&caller.ctx.creds, name) {
@@ -47,7 +48,7 @@ pub fn list(caller: &Caller<'_>, inode: &Inode) -> Result<Vec<u8>> {
 }
 
 /// Sets an attribute. Errors: see [`cowshed_vfs::FileSystem::setxattr`].
-pub fn set(
+pub(crate) fn set(
     files: &Files,
     caller: &Caller<'_>,
     inode: &Arc<Inode>,
@@ -62,7 +63,7 @@ pub fn set(
 }
 
 /// Removes an attribute. Errors: `NoData`, `NotPermitted`.
-pub fn remove(files: &Files, caller: &Caller<'_>, inode: &Arc<Inode>, name: &[u8]) -> Result<()> {
+pub(crate) fn remove(files: &Files, caller: &Caller<'_>, inode: &Arc<Inode>, name: &[u8]) -> Result<()> {
     change(files, caller, inode, name, None, SetXattrFlags::empty())
 }
 
@@ -79,8 +80,9 @@ fn change(
     let space = files.reserve(Budget::XATTR)?;
     let _lock = inode.lock.write();
     if name == CAPABILITY_NAME && value.is_none() {
-        // Linux removes them in the name of the caller that changes contents. It also does so, unchecked, for a chown that names
-        // neither owner nor group, which any user may try: that one gets its answer, and nothing happens.
+        // Linux removes them in the name of the caller that changes contents. It also does so,
+        // unchecked, for a chown that names neither owner nor group, which any user may try: that
+        // one gets its answer, and nothing happens.
         let is_allowed = Caller {
             checks: true,
             ..*caller
@@ -147,8 +149,8 @@ fn change(
     Ok(())
 }
 
-/// What setting or removing a list does: the access list shares its bits with the mode, and is not stored where the mode
-/// says the same.
+/// What setting or removing a list does: the access list shares its bits with the mode, and is not
+/// stored where the mode says the same.
 fn effect_of_list(
     caller: &Caller<'_>,
     inode: &Inode,

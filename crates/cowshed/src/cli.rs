@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{cat, check, docs, doctor, extents, inspect, ls, mkfs, mount, stat, sync, umount};
+use crate::commands::{cat, check, docs, doctor, extents, inspect, ls, mkfs, mount, stat, subvolume, sync, umount};
 
 #[derive(Parser, Debug)]
 #[command(
@@ -40,6 +40,9 @@ pub enum Command {
     Cat(cat::CatArgs),
     /// Show what is known of a file of a volume that is not mounted
     Stat(stat::StatArgs),
+    /// Make, list and delete subvolumes and snapshots of a mounted volume
+    #[command(visible_alias = "sub")]
+    Subvolume(subvolume::SubvolumeArgs),
     /// Copy a file of a mount by sharing its extents
     Clone(extents::clone::CloneArgs),
     /// Share the extents of files that hold the same
@@ -73,6 +76,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
         Command::Ls(args) => ls::run(args),
         Command::Cat(args) => cat::run(args),
         Command::Stat(args) => stat::run(args),
+        Command::Subvolume(args) => subvolume::run(args),
         Command::Clone(args) => extents::clone::run(args),
         Command::Dedupe(args) => extents::dedupe::run(args),
         Command::Exchange(args) => extents::exchange::run(args),

@@ -1,5 +1,5 @@
-//! Going to the background: the command starts itself again as the process that serves, and waits until the mount
-//! answers. No fork of a process with threads, and no unsafe code.
+//! Going to the background: the command starts itself again as the process that serves, and waits
+//! until the mount answers. No fork of a process with threads, and no unsafe code.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +12,8 @@ const READY: &str = "ready";
 
 /// Starts the background process with our own arguments and waits for its word.
 ///
-/// Errors of the background process reach the terminal from itself: until it is ready, it has our standard error.
+/// Errors of the background process reach the terminal from itself: until it is ready, it has our
+/// standard error.
 #[expect(clippy::disallowed_methods, reason = "its output has ended, and so does it")]
 pub fn start_and_wait() -> Result<u8> {
     let program = std::env::current_exe().context("finding our own program")?;
@@ -43,11 +44,13 @@ pub fn start_and_wait() -> Result<u8> {
 
 /// In the background process: leaves the terminal's session, so that its end is not ours.
 pub fn detach() {
-    // Fails only for a leader of a process group, which a spawned process is not; then nothing is lost.
+    // Fails only for a leader of a process group, which a spawned process is not; then nothing is
+    // lost.
     let _ = rustix::process::setsid();
 }
 
-/// In the background process: tells the waiting command that the mount answers, and lets go of its terminal.
+/// In the background process: tells the waiting command that the mount answers, and lets go of its
+/// terminal.
 pub fn say_ready() -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{READY}")?;

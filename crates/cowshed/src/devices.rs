@@ -39,8 +39,8 @@ pub fn open_volume(paths: &[PathBuf], options: &Options) -> Result<Arc<dyn Volum
     opened.with_context(|| paths.first().map(|p| p.display().to_string()).unwrap_or_default())
 }
 
-/// The first device is the source of root's mount: where it is a block device, the kernel claims it for the mount, and
-/// refuses if we had. So we only see whether it is free.
+/// The first device is the source of root's mount: where it is a block device, the kernel claims it
+/// for the mount, and refuses if we had. So we only see whether it is free.
 fn open_to_mount(path: &Path, mode: OpenMode, is_source: bool) -> Result<Arc<dyn BlockDevice>> {
     let device = FileDevice::open(path, mode)?;
     if !(is_source && device.is_block_device() && rustix::process::geteuid().is_root()) {
@@ -63,7 +63,8 @@ pub fn open_to_read(paths: &[PathBuf], locking: Locking) -> Result<Vec<Arc<dyn B
         .collect()
 }
 
-/// Opens a volume's files for reading, without changing anything: a log is replayed in memory, unless the options forbid it.
+/// Opens a volume's files for reading, without changing anything: a log is replayed in memory,
+/// unless the options forbid it.
 pub fn open_files(target: &Path, args: &ReadArgs) -> Result<cowshed::Volume> {
     log::to_terminal(0);
     let mut options = mount_options::parse(&args.options)?;

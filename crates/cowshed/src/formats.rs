@@ -1,5 +1,5 @@
-//! The formats: recognises what lies on devices, and opens it as a [`Volume`]. The library and the mount name a format
-//! nowhere else.
+//! The formats: recognises what lies on devices, and opens it as a [`Volume`]. The library and the
+//! mount name a format nowhere else.
 
 use std::sync::Arc;
 
@@ -38,7 +38,8 @@ impl Options {
 /// Opens the volume on `devices`, given in any order.
 ///
 /// # Errors
-/// A format that is not supported, and whatever keeps a volume of a supported one from being opened.
+/// A format that is not supported, and whatever keeps a volume of a supported one from being
+/// opened.
 pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Result<Arc<dyn Volume>, Failure> {
     if devices.first().is_some_and(|device| is_xfs(&**device)) {
         return Err(Failure::new(Errno::NotSupported, "XFS volumes are not supported yet"));

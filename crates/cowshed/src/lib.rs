@@ -1,8 +1,8 @@
-//! Copy-on-write file systems in user space: real btrfs volumes, read and written from Rust, without mounting and
-//! without privileges.
+//! Copy-on-write file systems in user space: real btrfs volumes, read and written from Rust,
+//! without mounting and without privileges.
 //!
-//! A [`Volume`] is opened from any [`BlockDevice`]: an image file, a disk, memory, or what you make one of. Its files and
-//! directories are then used much as those of [`std::fs`]:
+//! A [`Volume`] is opened from any [`BlockDevice`]: an image file, a disk, memory, or what you make
+//! one of. Its files and directories are then used much as those of [`std::fs`]:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -24,17 +24,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! With an image file the device is [`FileDevice::open`], or shorter [`Volume::open_image`]; module [`device`] has what a
-//! device of your own needs.
+//! With an image file the device is [`FileDevice::open`], or shorter [`Volume::open_image`]; module
+//! [`device`] has what a device of your own needs.
 //!
-//! **What holds.** A change is visible to every other call at once, and durable after [`File::sync`], [`Volume::sync`],
-//! [`Volume::close`], or the next commit (every 30 seconds by default): after a crash the volume is as it was at its last
-//! commit. Everything may be used from several threads. A device is locked against other writers while it is open.
-//! Callers are trusted: permission bits are kept, not enforced.
+//! **What holds.** A change is visible to every other call at once, and durable after
+//! [`File::sync`], [`Volume::sync`], [`Volume::close`], or the next commit (every 30 seconds by
+//! default): after a crash the volume is as it was at its last commit. Everything may be used from
+//! several threads. A device is locked against other writers while it is open. Callers are trusted:
+//! permission bits are kept, not enforced.
 //!
-//! Errors say which path was meant, have an [`errno`](Error::errno), and turn into [`std::io::Error`].
+//! Errors say which path was meant, have an [`errno`](Error::errno), and turn into
+//! [`std::io::Error`].
 
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 
 #[doc(hidden)]
 pub mod formats;

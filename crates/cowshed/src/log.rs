@@ -1,4 +1,5 @@
-//! Where messages go: the terminal in the foreground; a file or the system's log from the background.
+//! Where messages go: the terminal in the foreground; a file or the system's log from the
+//! background.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::os::unix::net::UnixDatagram;

@@ -3,9 +3,10 @@
 
 /// Freed memory is joined with its neighbours at once.
 ///
-/// glibc's default is to keep small freed pieces apart, and to join all of them when a large block is wanted the next time.
-/// After a commit, which drops all that was pending, that costs 0.1 s for each million of names made: an fsync waited
-/// for it, or whatever else came next. Without the default it is a part of the commit.
+/// glibc's default is to keep small freed pieces apart, and to join all of them when a large block
+/// is wanted the next time. After a commit, which drops all that was pending, that costs 0.1 s for
+/// each million of names made: an fsync waited for it, or whatever else came next. Without the
+/// default it is a part of the commit.
 pub fn join_freed_memory_at_once() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it takes two numbers and keeps them; no thread runs yet.

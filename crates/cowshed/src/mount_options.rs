@@ -32,8 +32,8 @@ pub struct Options {
     subvolid: Option<TreeId>,
 }
 
-/// Options that change nothing here: what fstab and mount(8) add, tuning that we do not need, and permissions for what a
-/// mount cannot do anyhow.
+/// Options that change nothing here: what fstab and mount(8) add, tuning that we do not need, and
+/// permissions for what a mount cannot do anyhow.
 const IGNORED: &[&str] = &[
     "defaults",
     "auto",
@@ -124,7 +124,8 @@ impl Options {
         }
     }
 
-    /// The failure of an opening; where the volume is there and the subvolume is not, with the subvolume's name.
+    /// The failure of an opening; where the volume is there and the subvolume is not, with the
+    /// subvolume's name.
     pub fn explain(&self, failure: Failure) -> anyhow::Error {
         let is_about_subvolume = matches!(
             failure.error(),
@@ -192,7 +193,8 @@ fn transport(how: &str) -> Result<TransportChoice> {
     }
 }
 
-/// The last option wins, and compression and writing in place exclude each other, as on the kernel's side.
+/// The last option wins, and compression and writing in place exclude each other, as on the
+/// kernel's side.
 fn compress(fs: &mut FsOptions, how: Option<&str>, force: bool) -> Result<()> {
     fs.compress = match how {
         Some("no" | "none") => None,

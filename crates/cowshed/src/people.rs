@@ -59,7 +59,8 @@ pub fn time_text(time: Timestamp, full: bool) -> String {
     text
 }
 
-/// Year, month and day of a day counted from 1970-01-01: eras of 400 years, and years that begin in March.
+/// Year, month and day of a day counted from 1970-01-01: eras of 400 years, and years that begin in
+/// March.
 fn civil_day(day: i64) -> (i64, i64, i64) {
     const ERA_DAYS: i64 = 146_097;
     /// From March 1 of year 0 to 1970.

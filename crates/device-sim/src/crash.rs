@@ -1,20 +1,22 @@
 //! What may be on the devices after the power failed.
 //!
-//! The model: the power fails after some event of the log. On each device everything before its last barrier is
-//! there; of the writes since then, each is there, or is not, or is torn: some of its sectors are there. A discard
-//! that is pending has happened or has not; where it has, the range holds zeros or garbage, by the seed. Overlapping
-//! writes and discards keep their order.
+//! The model: the power fails after some event of the log. On each device everything before its
+//! last barrier is there; of the writes since then, each is there, or is not, or is torn: some of
+//! its sectors are there. A discard that is pending has happened or has not; where it has, the
+//! range holds zeros or garbage, by the seed. Overlapping writes and discards keep their order.
 //!
-//! It is enough to let the power fail just before each barrier and at the end of the log: whatever is pending at
-//! any other moment is a subset of what is pending then. Marks that stand before that moment count as seen by the
-//! program, so what it promised up to them must hold in the image.
+//! It is enough to let the power fail just before each barrier and at the end of the log: whatever
+//! is pending at any other moment is a subset of what is pending then. Marks that stand before that
+//! moment count as seen by the program, so what it promised up to them must hold in the image.
 //!
-//! The enumeration is the same from the same log and options: image `number` is `images.nth(number)`, and a sample
-//! of a long run is `images.step_by(n)`. To leave the making of a volume out, let the bases be its snapshots, taken
-//! when [`crate::Log::take`] starts the log anew.
+//! The enumeration is the same from the same log and options: image `number` is
+//! `images.nth(number)`, and a sample of a long run is `images.step_by(n)`. To leave the making of
+//! a volume out, let the bases be its snapshots, taken when [`crate::Log::take`] starts the log
+//! anew.
 //!
-//! With few pending changes all subsets are made. With many: none, all, every prefix (beyond a limit evenly spread ones),
-//! and a sample by seed of the rest: every one left out, every one alone, as far as the limit goes, and subsets by chance.
+//! With few pending changes all subsets are made. With many: none, all, every prefix (beyond a
+//! limit evenly spread ones), and a sample by seed of the rest: every one left out, every one
+//! alone, as far as the limit goes, and subsets by chance.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -29,7 +31,8 @@ pub struct Options {
     pub seed: u64,
     /// At a moment with at most this many subsets of pending changes, all of them are made.
     pub exhaustive_images_max: usize,
-    /// How many prefixes are made otherwise: what is there if the device keeps the order of the writes.
+    /// How many prefixes are made otherwise: what is there if the device keeps the order of the
+    /// writes.
     pub prefix_images_max: usize,
     /// How many other subsets are made then.
     pub sampled_images: usize,
@@ -83,8 +86,8 @@ impl CrashImage {
     }
 }
 
-/// For the message of a failing test: the moment, and the fate of each pending change (`+` there, `-` lost,
-/// `[+-]` by sector where torn).
+/// For the message of a failing test: the moment, and the fate of each pending change (`+` there,
+/// `-` lost, `[+-]` by sector where torn).
 impl fmt::Display for CrashImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "crash image {} after event {}, pending:", self.number, self.events)?;
@@ -140,7 +143,8 @@ pub struct CrashImages<'a> {
 const SAME: &str = "a base is as large as the recorded device";
 
 impl<'a> CrashImages<'a> {
-    /// `bases` is what was on the devices when the log began, in the order of their [`DeviceIndex`].
+    /// `bases` is what was on the devices when the log began, in the order of their
+    /// [`DeviceIndex`].
     pub fn new(bases: &[MemDevice], events: &'a [Event], options: Options) -> CrashImages<'a> {
         assert!(
             options.tear_bytes.is_power_of_two(),
@@ -160,7 +164,8 @@ impl<'a> CrashImages<'a> {
         }
     }
 
-    /// Of all images to come, in their order: after how many events the power failed, and the shape. None is made.
+    /// Of all images to come, in their order: after how many events the power failed, and the
+    /// shape. None is made.
     pub fn outlines(mut self) -> impl Iterator<Item = (usize, Shape)> {
         std::iter::from_fn(move || {
             let (_, fates) = self.next_choice()?;
@@ -329,7 +334,8 @@ fn sector_ranges(offset_bytes: u64, len_bytes: usize, tear_bytes: u64) -> impl I
     )
 }
 
-/// Leaves of a discarded range what a device may leave: zeros or garbage, a piece this, a piece that.
+/// Leaves of a discarded range what a device may leave: zeros or garbage, a piece this, a piece
+/// that.
 fn discard(device: &MemDevice, range: Range<u64>, seed: u64) {
     const PIECE_BYTES: u64 = 1 << 20;
     let mut rng = Rng::new(seed);
@@ -383,7 +389,8 @@ fn sample(count: usize, options: &Options, rng: &mut Rng) -> Vec<Choice> {
     let mut structured: Vec<Choice> = (0..count).map(|missing| subset(count, |i| i != missing)).collect();
     structured.extend((0..count).map(|alone| subset(count, |i| i == alone)));
     rng.shuffle(&mut structured);
-    // Half of the budget to the structured ones, the rest to chance with densities from sparse to nearly full.
+    // Half of the budget to the structured ones, the rest to chance with densities from sparse to
+    // nearly full.
     let images = options.sampled_images;
     structured.truncate(images / 2);
     for _ in 0..images.saturating_sub(2 + structured.len()) {
@@ -394,15 +401,16 @@ fn sample(count: usize, options: &Options, rng: &mut Rng) -> Vec<Choice> {
     choices
 }
 
-/// Where prefixes that are neither nothing nor everything end: all of them, or so many, evenly spread.
+/// Where prefixes that are neither nothing nor everything end: all of them, or so many, evenly
+/// spread.
 fn prefix_ends(count: usize, images_max: usize) -> impl Iterator<Item = usize> {
     let all = count.saturating_sub(1);
     let images = all.min(images_max);
     (0..images).map(move |n| 1 + n * all / images)
 }
 
-/// One write is torn: its first sectors, its last ones, or any are there. Of the others those before it are there
-/// and those after it are not, or chance decides.
+/// One write is torn: its first sectors, its last ones, or any are there. Of the others those
+/// before it are there and those after it are not, or chance decides.
 fn torn_choice(count: usize, torn: usize, sectors: usize, rng: &mut Rng) -> Choice {
     let cut = 1 + rng.index(sectors - 1);
     let kept: Box<[bool]> = match rng.below(3) {

@@ -1,7 +1,8 @@
 //! A device that fails, lies, or takes its time, at a chosen moment.
 //!
-//! The moments are counted by a [`FaultPlan`], which several devices may share: "the 17th write of the volume" is
-//! then one moment, whichever device it hits. Vectored and batched I/O counts buffer by buffer.
+//! The moments are counted by a [`FaultPlan`], which several devices may share: "the 17th write of
+//! the volume" is then one moment, whichever device it hits. Vectored and batched I/O counts buffer
+//! by buffer.
 
 use std::io;
 use std::ops::Range;
@@ -36,11 +37,13 @@ pub enum Repeat {
 pub enum FaultKind {
     /// EIO; nothing is read or written.
     Error,
-    /// Of a write only the first bytes arrive. EIO if `reported`, otherwise it looks like a success.
+    /// Of a write only the first bytes arrive. EIO if `reported`, otherwise it looks like a
+    /// success.
     Torn { keep_bytes: usize, reported: bool },
     /// A write, or a flush, that claims success and does nothing.
     Lost,
-    /// A write that claims success and lands elsewhere (as far to the front as it must to be within the device).
+    /// A write that claims success and lands elsewhere (as far to the front as it must to be within
+    /// the device).
     Misdirected { to_offset_bytes: u64 },
     /// All is well, after a pause.
     Slow { pause: Duration },
@@ -48,8 +51,8 @@ pub enum FaultKind {
     Rotten { seed: u64 },
 }
 
-/// From the `nth` operation (counted from 0, since the fault was planned), do `kind`. Where the kind does not
-/// apply to the operation (a flush cannot be rotten), the operation is left alone.
+/// From the `nth` operation (counted from 0, since the fault was planned), do `kind`. Where the
+/// kind does not apply to the operation (a flush cannot be rotten), the operation is left alone.
 #[derive(Clone, Debug)]
 pub struct Fault {
     pub on: On,
@@ -145,7 +148,8 @@ impl FaultPlan {
         FaultPlan::default()
     }
 
-    /// Adds a fault; its counting begins now. The first of several that hit the same operation is the one done.
+    /// Adds a fault; its counting begins now. The first of several that hit the same operation is
+    /// the one done.
     pub fn add(&self, fault: Fault) {
         self.0.lock().faults.push((fault, 0));
     }

@@ -1,6 +1,7 @@
 //! Devices for tests: recording, faulty, and the enumeration of crash images.
 //!
-//! - [`RecordingDevice`] writes down every write, discard and barrier of one or several devices in one [`Log`].
+//! - [`RecordingDevice`] writes down every write, discard and barrier of one or several devices in
+//!   one [`Log`].
 //! - [`crash::CrashImages`] turns a log into what may be on the devices after the power failed.
 //! - [`FaultyDevice`] lets I/O fail, lie, or take its time, at a chosen moment.
 //!

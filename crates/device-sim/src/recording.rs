@@ -1,8 +1,8 @@
 //! A device that writes down what is done to it.
 //!
-//! One mutex, the log's, is held across each write and flush and the entry that it leaves. Therefore the log is the
-//! order in which things happened, of several devices and many threads too, and what stands before a barrier was
-//! complete when the barrier began.
+//! One mutex, the log's, is held across each write and flush and the entry that it leaves.
+//! Therefore the log is the order in which things happened, of several devices and many threads
+//! too, and what stands before a barrier was complete when the barrier began.
 
 use std::sync::Arc;
 
@@ -81,8 +81,8 @@ impl Log {
     }
 }
 
-/// Passes everything on and leaves each successful change in the log. A write that fails is logged too, since any
-/// part of it may have been done.
+/// Passes everything on and leaves each successful change in the log. A write that fails is logged
+/// too, since any part of it may have been done.
 #[derive(Debug)]
 pub struct RecordingDevice {
     below: Arc<dyn BlockDevice>,
@@ -117,7 +117,8 @@ impl BlockDevice for RecordingDevice {
         self.below.read_at(offset_bytes, buf)
     }
 
-    // Vectored and batched writes come here piece by piece: the pieces may reach the disk in any order.
+    // Vectored and batched writes come here piece by piece: the pieces may reach the disk in any
+    // order.
     fn write_at(&self, offset_bytes: u64, buf: &[u8]) -> Result<()> {
         cowshed_device::check_access(self, cowshed_device::Op::Write, offset_bytes, buf.len() as u64)?;
         let mut log = self.log.0.lock();

@@ -1,4 +1,5 @@
-//! A small generator of repeatable randomness (SplitMix64): the same seed gives the same numbers on every machine.
+//! A small generator of repeatable randomness (SplitMix64): the same seed gives the same numbers on
+//! every machine.
 
 #[derive(Clone, Debug)]
 pub struct Rng(u64);

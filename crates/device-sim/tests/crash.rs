@@ -93,8 +93,8 @@ fn every_prefix_is_made_whatever_the_budget_of_the_sample() {
     }
 }
 
-/// A toy volume: version n writes its two data sectors, then a superblock which names n.
-/// The invariant: the superblock's version is at least the acknowledged one, and its data is complete.
+/// A toy volume: version n writes its two data sectors, then a superblock which names n. The
+/// invariant: the superblock's version is at least the acknowledged one, and its data is complete.
 fn run_toy(with_barrier: bool, options: Options) -> Result<usize, String> {
     let (log, devices, bases) = recorded(1);
     for version in 1..=3u8 {

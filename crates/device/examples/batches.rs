@@ -1,15 +1,18 @@
-//! What batches of reads and writes of a file cost, each way by turns: docs/decisions/004-batches-through-the-page-cache.md.
+//! What batches of reads and writes of a file cost, each way by turns:
+//! docs/decisions/004-batches-through-the-page-cache.md.
 //!
 //! ```sh
-//! cargo run --release -p cowshed-device --example batches -- IMAGE [ROUNDS [cached|cold|mixed|write]]
+//! cargo run --release -p cowshed-device --example batches -- \
+//!     IMAGE [ROUNDS [cached|cold|mixed|write]]
 //! ```
 //!
-//! IMAGE is a file of 1 GiB, made where there is none, or a file or a block device of at least that, **whose content is
-//! lost**. Printed are medians of the time and of the processor time of one batch of reads or writes at random places. "cold": the image is put
-//! out of memory before each batch; "mixed": and every other place of the batch is read beforehand.
+//! IMAGE is a file of 1 GiB, made where there is none, or a file or a block device of at least
+//! that, **whose content is lost**. Printed are medians of the time and of the processor time of
+//! one batch of reads or writes at random places. "cold": the image is put out of memory before
+//! each batch; "mixed": and every other place of the batch is read beforehand.
 //!
-//! Why there is unsafe code: system calls and rings take addresses. The buffers live as long as the whole run, and what cannot be
-//! waited for ends it.
+//! Why there is unsafe code: system calls and rings take addresses. The buffers live as long as the
+//! whole run, and what cannot be waited for ends it.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -42,14 +45,16 @@ enum Way {
     Pread,
     /// posix_fadvise(WILLNEED) for all, then one after the other.
     Announced,
-    /// preadv2(RWF_NOWAIT) for all, then, of what was not in memory, announced and one after the other.
+    /// preadv2(RWF_NOWAIT) for all, then, of what was not in memory, announced and one after the
+    /// other.
     Nowait,
     /// All at once.
     Ring,
     RingAnnounced,
     /// The file is registered with the ring.
     RingRegistered,
-    /// All at once with RWF_NOWAIT, then, of what was not in memory, announced and one after the other.
+    /// All at once with RWF_NOWAIT, then, of what was not in memory, announced and one after the
+    /// other.
     RingNowait,
     /// As `RingRegistered`, on a ring that only this thread uses and only in its own time.
     RingTuned,
@@ -187,7 +192,8 @@ impl Rig {
                 (true, false) => opcode::Write::new(types::Fd(fd), buf, len).offset(*at).build(),
                 (true, true) => opcode::Write::new(types::Fixed(0), buf, len).offset(*at).build(),
             };
-            // SAFETY: the buffers belong to `self`, and nothing touches them before all have come back.
+            // SAFETY: the buffers belong to `self`, and nothing touches them before all have come
+            // back.
             unsafe { ring.submission().push(&entry.user_data(index as u64)) }.map_err(io::Error::other)?;
         }
         let mut results = vec![0; places.len()];
@@ -319,7 +325,8 @@ fn measure(
     let mut dice = Dice(rounds as u64);
     let mut order: Vec<usize> = (0..ways.len()).collect();
     for _ in 0..rounds {
-        // In another order each time: what one way leaves behind, in memory and on the disk, is the next one's start.
+        // In another order each time: what one way leaves behind, in memory and on the disk, is the
+        // next one's start.
         for last in (1..order.len()).rev() {
             order.swap(last, dice.below(last as u64 + 1) as usize);
         }

@@ -1,4 +1,5 @@
-//! What can go wrong at a device. Each message names the device and, where there is one, the place on it.
+//! What can go wrong at a device. Each message names the device and, where there is one, the place
+//! on it.
 
 use std::fmt;
 use std::io;
@@ -38,11 +39,13 @@ impl fmt::Display for Op {
     }
 }
 
-/// The message already holds the operating system's reason, therefore [`std::error::Error::source`] is `None`:
-/// the reason is printed once, by `{}` as well as by printers that walk the chain (`{:#}` of anyhow).
+/// The message already holds the operating system's reason, therefore [`std::error::Error::source`]
+/// is `None`: the reason is printed once, by `{}` as well as by printers that walk the chain
+/// (`{:#}` of anyhow).
 #[derive(Clone, Debug)]
 pub enum Error {
-    /// The device or the file behind it failed. `offset_bytes` is 0 where the operation has no place (open, flush).
+    /// The device or the file behind it failed. `offset_bytes` is 0 where the operation has no
+    /// place (open, flush).
     Io {
         device: Arc<str>,
         op: Op,

@@ -1,8 +1,9 @@
 //! Regular files and block devices as devices.
 //!
-//! A writer excludes every other writer and reader, of this process too, by flock(2); on a block device it also
-//! claims the device (`O_EXCL`), which the kernel refuses while it is mounted. An image file that the kernel has mounted
-//! through a loop device is taken as well. The page cache lies below: a flush is fdatasync(2).
+//! A writer excludes every other writer and reader, of this process too, by flock(2); on a block
+//! device it also claims the device (`O_EXCL`), which the kernel refuses while it is mounted. An
+//! image file that the kernel has mounted through a loop device is taken as well. The page cache
+//! lies below: a flush is fdatasync(2).
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
@@ -88,7 +89,8 @@ impl FileDevice {
         let kind = kind_of(&name, &std::fs::metadata(path).map_err(failed)?)?;
         let mut flags = libc::O_CLOEXEC;
         if kind == Kind::Block && mode == OpenMode::ReadWrite && locking == Locking::Locked {
-            flags |= libc::O_EXCL; // without O_CREAT, on a block device: claim it, fail if it is claimed
+            // Without O_CREAT, on a block device: claim it, fail if it is claimed.
+            flags |= libc::O_EXCL;
         }
         let opened = OpenOptions::new()
             .read(true)
@@ -102,8 +104,8 @@ impl FileDevice {
         Self::from_file(file, path, mode, locking)
     }
 
-    /// Makes a regular file of that size, all of it a hole, and opens it locked for writing. An existing file is an
-    /// error, so that no volume is overwritten by mistake.
+    /// Makes a regular file of that size, all of it a hole, and opens it locked for writing. An
+    /// existing file is an error, so that no volume is overwritten by mistake.
     pub fn create(path: impl AsRef<Path>, size_bytes: u64) -> Result<FileDevice> {
         let path = path.as_ref();
         let name = path.display().to_string();
@@ -115,7 +117,8 @@ impl FileDevice {
             .open(path)
             .map_err(failed)?;
         if let Err(error) = file.set_len(size_bytes) {
-            let _ = std::fs::remove_file(path); // it is ours and empty; the first error is the one to report
+            // It is ours and empty; the first error is the one to report.
+            let _ = std::fs::remove_file(path);
             return Err(failed(error));
         }
         Self::from_file(file, path, OpenMode::ReadWrite, Locking::Locked)
@@ -320,7 +323,8 @@ impl BlockDevice for FileDevice {
 struct PageCache<'d>(&'d FileDevice);
 
 impl batch::Cache for PageCache<'_> {
-    /// "No" also of a file system that does not know without waiting (tmpfs, FUSE), and of a kernel that cannot be asked.
+    /// "No" also of a file system that does not know without waiting (tmpfs, FUSE), and of a kernel
+    /// that cannot be asked.
     fn read_if_there(&self, offset_bytes: u64, bufs: &mut [IoSliceMut<'_>]) -> bool {
         let len_bytes: usize = bufs.iter().map(|b| b.len()).sum();
         // A file may have grown beyond what the device promises.
@@ -334,8 +338,9 @@ impl batch::Cache for PageCache<'_> {
 }
 
 impl Drop for FileDevice {
-    /// Gives the lock up by name. Closing alone does that only when the last copy of the descriptor goes, and a process
-    /// that another thread is just starting holds one until it executes its program.
+    /// Gives the lock up by name. Closing alone does that only when the last copy of the descriptor
+    /// goes, and a process that another thread is just starting holds one until it executes its
+    /// program.
     fn drop(&mut self) {
         if let Err(error) = self.file.unlock() {
             tracing::debug!(device = self.name, %error, "does not unlock");

@@ -1,11 +1,12 @@
 //! Block devices: files, memory, slices of a device; batched I/O, flush and discard.
 //!
-//! The currency is `Arc<dyn BlockDevice>`: what lies above never asks what lies below. All I/O is positioned,
-//! exact (all of it or an error) and may be issued from many threads at once. A write is *durable* only after a
-//! later [`BlockDevice::flush`] has returned without error; until then a crash may lose it, tear it or let it
-//! overtake another write.
+//! The currency is `Arc<dyn BlockDevice>`: what lies above never asks what lies below. All I/O is
+//! positioned, exact (all of it or an error) and may be issued from many threads at once. A write
+//! is *durable* only after a later [`BlockDevice::flush`] has returned without error; until then a
+//! crash may lose it, tear it or let it overtake another write.
 //!
-//! Nothing here caches, and nothing here demands alignment; I/O in whole, aligned sectors is what devices like.
+//! Nothing here caches, and nothing here demands alignment; I/O in whole, aligned sectors is what
+//! devices like.
 
 mod block_device;
 mod error;

@@ -1,4 +1,5 @@
-//! A sparse device in memory, whose contents are copied on write: a snapshot costs one reference per 4 MiB in use.
+//! A sparse device in memory, whose contents are copied on write: a snapshot costs one reference
+//! per 4 MiB in use.
 //!
 //! One reader-writer lock guards the map of contents; it is held only while bytes are copied.
 
@@ -90,7 +91,8 @@ impl MemDevice {
         Ok(device)
     }
 
-    /// An independent, writable device with the present contents. Cheap: the memory is shared until written.
+    /// An independent, writable device with the present contents. Cheap: the memory is shared until
+    /// written.
     pub fn snapshot(&self) -> MemDevice {
         MemDevice {
             name: self.name.clone(),
@@ -112,7 +114,8 @@ impl MemDevice {
         self.read_only.store(read_only, Ordering::Relaxed);
     }
 
-    /// Writes the contents to a file, sparse where nothing was written. An existing file is replaced.
+    /// Writes the contents to a file, sparse where nothing was written. An existing file is
+    /// replaced.
     pub fn save(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
         file.set_len(self.size_bytes)?;
@@ -135,8 +138,8 @@ impl MemDevice {
         (chunks * CHUNK_BYTES) as u64
     }
 
-    /// Overwrites what was ever written of the range with bytes that follow from the seed: what a discard may leave. What was
-    /// never written stays zeros, and takes no memory.
+    /// Overwrites what was ever written of the range with bytes that follow from the seed: what a
+    /// discard may leave. What was never written stays zeros, and takes no memory.
     pub fn scramble(&self, offset_bytes: u64, len_bytes: u64, seed: u64) -> Result<()> {
         check_access(self, Op::Discard, offset_bytes, len_bytes)?;
         let mut contents = self.contents.write();
@@ -149,7 +152,8 @@ impl MemDevice {
             }
             if let Some(chunk) = &mut Arc::make_mut(table).0[piece.slot] {
                 let place = piece.table * CHUNKS_PER_TABLE as u64 + piece.slot as u64;
-                // An odd multiplier: each place has bytes of its own, and never those of a plausible structure.
+                // An odd multiplier: each place has bytes of its own, and never those of a
+                // plausible structure.
                 let word = (seed ^ place).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
                 let part = &mut Arc::make_mut(chunk)[piece.start..piece.start + piece.len_bytes];
                 for (n, bytes) in part.chunks_mut(8).enumerate() {

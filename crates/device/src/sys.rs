@@ -1,5 +1,5 @@
-//! The system calls that the standard library does not offer. The only unsafe code of this crate: each call passes
-//! pointers to memory that is borrowed for its whole duration, and keeps none.
+//! The system calls that the standard library does not offer. The only unsafe code of this crate:
+//! each call passes pointers to memory that is borrowed for its whole duration, and keeps none.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -41,8 +41,8 @@ pub(crate) fn preadv(file: &File, bufs: &mut [IoSliceMut<'_>], offset_bytes: u64
     })
 }
 
-/// preadv2(2) with RWF_NOWAIT: how many bytes were read of what need not be waited for. EAGAIN: none; EOPNOTSUPP: the file system
-/// does not know.
+/// preadv2(2) with RWF_NOWAIT: how many bytes were read of what need not be waited for. EAGAIN:
+/// none; EOPNOTSUPP: the file system does not know.
 pub(crate) fn preadv_nowait(file: &File, bufs: &mut [IoSliceMut<'_>], offset_bytes: u64) -> io::Result<usize> {
     let bufs_count = bufs.len().min(crate::block_device::batch::VECTOR_BUFS_MAX) as libc::c_int;
     // SAFETY: as `preadv`.
@@ -71,8 +71,8 @@ pub(crate) fn pwritev(file: &File, bufs: &[IoSlice<'_>], offset_bytes: u64) -> i
     })
 }
 
-/// posix_fadvise(2), WILLNEED: begins to read a range into the page cache. Only a hint: what is wrong with the range, the
-/// read itself will tell.
+/// posix_fadvise(2), WILLNEED: begins to read a range into the page cache. Only a hint: what is
+/// wrong with the range, the read itself will tell.
 pub(crate) fn will_need(file: &File, offset_bytes: u64, len_bytes: u64) {
     let (Ok(offset_bytes), Ok(len_bytes)) = (offset(offset_bytes), offset(len_bytes)) else {
         return;
@@ -109,8 +109,9 @@ pub(crate) fn block_device_discard(file: &File, offset_bytes: u64, len_bytes: u6
     check(unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, range.as_ptr()) })
 }
 
-/// What sysfs says of the queue of the block device, or of the disk that the partition is on; `None` where it does not discard.
-/// There is no system call to ask. Where there is no sysfs the first discard will tell.
+/// What sysfs says of the queue of the block device, or of the disk that the partition is on;
+/// `None` where it does not discard. There is no system call to ask. Where there is no sysfs the
+/// first discard will tell.
 pub(crate) fn block_device_discard_granularity(rdev: u64) -> Option<u64> {
     const SECTOR_BYTES: u64 = 512;
     let (major, minor) = (libc::major(rdev), libc::minor(rdev));

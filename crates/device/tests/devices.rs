@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use cowshed_device::{BlockDevice, Error, FileDevice, Locking, MemDevice, OpenMode, ReadOp, SliceDevice, WriteOp};
 
-const SIZE_BYTES: u64 = 5 * 1024 * 1024 + 512; // more than one table of `MemDevice`, the last chunk a short one
+// More than one table of `MemDevice`, the last chunk a short one.
+const SIZE_BYTES: u64 = 5 * 1024 * 1024 + 512;
 
 fn each_kind(test: impl Fn(Arc<dyn BlockDevice>)) {
     let dir = tempfile::tempdir().unwrap();
@@ -78,7 +79,8 @@ fn refuses_what_leaves_the_device() {
 #[test]
 fn batches_in_any_order_with_gaps_and_many_neighbours() {
     each_kind(|device| {
-        // 3000 neighbours (more than one vectored call takes), then one alone, all written backwards.
+        // 3000 neighbours (more than one vectored call takes), then one alone, all written
+        // backwards.
         let data = pattern(7, 3000 * 100 + 5);
         let mut writes: Vec<WriteOp> = (0..3000)
             .map(|i| WriteOp {

@@ -1,14 +1,19 @@
-//! What the transport costs: a file system in memory, mounted, and the operations that people measure.
+//! What the transport costs: a file system in memory, mounted, and the operations that people
+//! measure.
 //!
-//! `cargo run --release -p cowshed-fuse --example floor -- [transport=uring|dev] [workers=N] [spin=MICROS] [open] [kernel] [writeback]
-//! [threads=N] [readahead=BYTES] [names] [on=DIRECTORY]`
+//! `cargo run --release -p cowshed-fuse --example floor -- [transport=uring|dev] [workers=N]
+//! [spin=MICROS] [open] [kernel] [writeback] [threads=N] [readahead=BYTES] [names] [on=DIRECTORY]
+//! [serve=DIRECTORY]`
 //!
-//! `open`: do not skip OPEN. `kernel`: the kernel checks permissions. `threads`: how many threads of the benchmark run
-//! at once. `names`: leave out reading and writing. `on`: measure what is mounted there instead.
+//! `open`: do not skip OPEN. `kernel`: the kernel checks permissions. `threads`: how many threads
+//! of the benchmark run at once. `names`: leave out reading and writing. `on`: measure what is
+//! mounted there instead. `serve`: measure nothing, but stay mounted there until standard input
+//! ends; see [`serve`].
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead as _, Write as _};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -29,6 +34,7 @@ fn main() {
     let mut threads = 1;
     let mut has_data = true;
     let mut target = None;
+    let mut served = None;
     for arg in std::env::args().skip(1) {
         match arg.split_once('=').unwrap_or((&arg, "")) {
             ("workers", n) => options.workers = n.parse().expect("a number"),
@@ -42,8 +48,12 @@ fn main() {
             ("names", _) => has_data = false,
             ("writeback", _) => options.writeback_cache = true,
             ("on", dir) => target = Some(PathBuf::from(dir)),
+            ("serve", dir) => served = Some(PathBuf::from(dir)),
             _ => panic!("unknown option {arg}"),
         }
+    }
+    if let Some(dir) = served {
+        return serve(&dir, &options).expect("the caller reads what is printed");
     }
     if let Some(dir) = target {
         measure_names(&dir, threads, &mut || ());
@@ -69,6 +79,27 @@ fn main() {
     if has_data {
         measure_data(dir.path(), threads);
     }
+}
+
+/// Mounts, prints `ready`, and unmounts when standard input ends: also when the caller was killed. A line `remount`
+/// unmounts and mounts the same file system again, so that the kernel has nothing of it in its caches, and is answered
+/// with `ready`, too.
+fn serve(dir: &Path, options: &SessionOptions) -> io::Result<()> {
+    let fs = Arc::new(MemFs::default());
+    let mount = || Some(Mount::new(fs.clone(), dir, options.clone()));
+    let say_ready = || {
+        println!("ready");
+        io::stdout().flush()
+    };
+    let mut mounted = mount();
+    say_ready()?;
+    for line in io::stdin().lock().lines() {
+        assert_eq!(line?, "remount", "the only command");
+        drop(mounted.take());
+        mounted = mount();
+        say_ready()?;
+    }
+    Ok(())
 }
 
 struct Mount(Unmounter, Option<JoinHandle<Result<(), SessionError>>>);
@@ -119,7 +150,8 @@ fn cpu_time() -> f64 {
         .sum()
 }
 
-/// As most programs call it. The standard library also asks for the birth time, which the kernel has to fetch first.
+/// As most programs call it. The standard library also asks for the birth time, which the kernel
+/// has to fetch first.
 fn stat(path: &Path) {
     let path = CString::new(path.as_os_str().as_bytes()).expect("no NUL");
     // SAFETY: the structure is plain data, filled by the call; the path is a string.

@@ -11,8 +11,9 @@
 //! # }
 //! ```
 //!
-//! Layers, each knowing only what is before it: [`proto`] (bytes to requests, pure), [`server`] (requests to calls and
-//! replies, no I/O), [`transport`] (moving bytes), [`mount`], and [`Session`], which ties them together.
+//! Layers, each knowing only what is before it: [`proto`] (bytes to requests, pure), [`server`]
+//! (requests to calls and replies, no I/O), [`transport`] (moving bytes), [`mount`], and
+//! [`Session`], which ties them together.
 
 pub mod mount;
 mod notify;

@@ -1,8 +1,8 @@
-//! Telling the kernel that what it remembers is no longer so. Needed only for changes that did not come through the
-//! mount.
+//! Telling the kernel that what it remembers is no longer so. Needed only for changes that did not
+//! come through the mount.
 //!
-//! Never call from inside a file system's method that holds a lock which other methods need: the kernel may have to
-//! finish requests first.
+//! Never call from inside a file system's method that holds a lock which other methods need: the
+//! kernel may have to finish requests first.
 
 use std::io;
 use std::ops::Range;
@@ -19,10 +19,11 @@ use crate::proto::wire::{NotifyInvalEntry, NotifyInvalInode, notify};
 use crate::server::DropPages;
 use crate::transport::dev::Device;
 
-/// Sends notifications to the kernel. A node or name that the kernel does not remember is no error; a session that
-/// has ended is (`NotConnected`).
+/// Sends notifications to the kernel. A node or name that the kernel does not remember is no error;
+/// a session that has ended is (`NotConnected`).
 ///
-/// It keeps nothing of the session alive: a file system may hold it, which the session holds itself.
+/// It keeps nothing of the session alive: a file system may hold it, which the session holds
+/// itself.
 #[derive(Clone, Debug)]
 pub struct Notifier {
     device: Weak<Device>,
@@ -39,8 +40,8 @@ impl Notifier {
         self.device.upgrade().ok_or(io::ErrorKind::NotConnected.into())
     }
 
-    /// The attributes of a node, and its cached content in a range of bytes. A length of 0: to the end. A negative
-    /// offset: attributes only.
+    /// The attributes of a node, and its cached content in a range of bytes. A length of 0: to the
+    /// end. A negative offset: attributes only.
     pub fn inval_inode(&self, node: NodeId, offset: i64, len_bytes: i64) -> io::Result<()> {
         let body = NotifyInvalInode {
             ino: node.0,
@@ -50,8 +51,8 @@ impl Notifier {
         unknown_is_fine(self.device()?.notify(notify::INVAL_INODE, &body, &[]))
     }
 
-    /// A name in a directory. `expire`: it may still be true, but has to be looked up again; else it is dropped, and
-    /// what is mounted or open below it is detached.
+    /// A name in a directory. `expire`: it may still be true, but has to be looked up again; else
+    /// it is dropped, and what is mounted or open below it is detached.
     pub fn inval_entry(&self, parent: NodeId, name: &[u8], expire: bool) -> io::Result<()> {
         let flags = if expire { EXPIRE_ONLY } else { 0 };
         let body = NotifyInvalEntry {
@@ -62,8 +63,8 @@ impl Notifier {
         unknown_is_fine(self.device()?.notify(notify::INVAL_ENTRY, &body, &[name, b"\0"]))
     }
 
-    /// All names at once, each to be looked up again when it is next used. `Unsupported` before protocol 7.44 (Linux
-    /// 6.16).
+    /// All names at once, each to be looked up again when it is next used. `Unsupported` before
+    /// protocol 7.44 (Linux 6.16).
     pub fn inc_epoch(&self) -> io::Result<()> {
         if self.minor < 44 {
             return Err(io::ErrorKind::Unsupported.into());
@@ -72,8 +73,8 @@ impl Notifier {
     }
 }
 
-/// How long a worker waits until the kernel has dropped content. The kernel itself waits for reads of the same pages
-/// that have begun; they may need this very worker, so the wait must end.
+/// How long a worker waits until the kernel has dropped content. The kernel itself waits for reads
+/// of the same pages that have begun; they may need this very worker, so the wait must end.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
 /// What the thread is asked.
@@ -86,12 +87,14 @@ enum Order {
         range: Range<u64>,
         then: Box<dyn FnOnce() + Send>,
     },
+    /// A name that came or went.
+    Name { parent: NodeId, name: Vec<u8> },
     /// Whom to tell when all that was ordered before is done.
     Tell(Sender<()>),
 }
 
-/// The kernel's caches, for a file system that changes what they hold. Has a thread of its own, because dropping
-/// content waits for requests that are being served.
+/// The kernel's caches, for a file system that changes what they hold. Has a thread of its own,
+/// because dropping content waits for requests that are being served.
 #[derive(Debug)]
 pub struct KernelCaches {
     notifier: Notifier,
@@ -121,7 +124,13 @@ impl KernelCaches {
                         drop_content(&notifier, node, vec![range]);
                         then();
                     }
-                    // Nobody may be waiting any more.
+                    Order::Name { parent, name } => {
+                        if let Err(error) = notifier.inval_entry(parent, &name, false) {
+                            tracing::debug!(%error, "a cached name was not dropped");
+                        }
+                        pending.fetch_sub(1, Ordering::Release);
+                    }
+                    // The waiting thread may have gone.
                     Order::Tell(done) => drop(done.send(())),
                 }
             }
@@ -164,6 +173,16 @@ impl Caches for KernelCaches {
         }
     }
 
+    fn name_changed(&self, parent: NodeId, name: &[u8]) {
+        self.attributes_changed(parent);
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        let name = name.to_vec();
+        if self.orders.send(Order::Name { parent, name }).is_err() {
+            self.pending.fetch_sub(1, Ordering::Release);
+        }
+        self.settle();
+    }
+
     fn content_changed(&self, node: NodeId, ranges: Vec<Range<u64>>) {
         self.order_drop(node, ranges);
         self.settle();
@@ -184,8 +203,8 @@ impl Caches for KernelCaches {
     }
 
     fn has_ended(&self, pid: u32) -> bool {
-        // Of another name space, or not there for us to see. Linux tells the number of the caller's thread: where that
-        // has ended and its process has not, the wait is in vain, for a second.
+        // Of another name space, or not there for us to see. Linux tells the number of the caller's
+        // thread: where that has ended and its process has not, the wait is in vain, for a second.
         if pid == 0 || !Path::new("/proc/self/stat").exists() {
             return false;
         }

@@ -4,7 +4,8 @@
 //! mount() --INIT answered--> run() --ENODEV on every worker's device--> destroy, once
 //! ```
 //!
-//! However the mount ends (our [`Unmounter`], umount(8), an abort through sysfs), the workers find out by reading.
+//! However the mount ends (our [`Unmounter`], umount(8), an abort through sysfs), the workers find
+//! out by reading.
 
 use std::sync::Arc;
 use std::thread;
@@ -22,22 +23,24 @@ use crate::transport::Transport;
 use crate::transport::dev::{self, DataBuffer, DevFuse, Device, Received, RequestBuffer};
 use crate::transport::uring::{Prepared, Unavailable, Uring};
 
-/// Largest read and write in one request: what the kernel allows without its administrator's help (256 pages).
+/// Largest read and write in one request: what the kernel allows without its administrator's help
+/// (256 pages).
 pub const IO_BYTES_MAX: usize = 1 << 20;
-/// How far the kernel reads ahead by default: several requests, which are served at the same time, and whose reader is
-/// woken once for all of them. As much as on the kernel's btrfs.
+/// How far the kernel reads ahead by default: several requests, which are served at the same time,
+/// and whose reader is woken once for all of them. As much as on the kernel's btrfs.
 const READAHEAD_BYTES: usize = 4 << 20;
 const WORKERS_MAX: usize = 64;
-/// More than processors: who writes the log, or reads from the device, occupies a worker. Who rests costs the address space of
-/// two buffers.
+/// More than processors: a worker that writes the log, or reads from the device, is occupied. A
+/// resting worker costs the address space of two buffers.
 const WORKERS_USUAL: usize = 16;
 
-/// Who checks permissions.
+/// The side that checks permissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Permissions {
-    /// The kernel for mounts that others may enter, the file system for private ones. A private mount is entered by one
-    /// user only, who can read and write the volume without us too; leaving the check to the file system there saves
-    /// the kernel from asking for the directory's attributes again after each name that is made or removed.
+    /// The kernel for mounts that others may enter, the file system for private ones. Only one user
+    /// enters a private mount, and can read and write the volume without it, too; leaving the check
+    /// to the file system there saves the kernel from asking for the directory's attributes again
+    /// after each name that is made or removed.
     #[default]
     Auto,
     Kernel,
@@ -80,8 +83,8 @@ pub struct SessionOptions {
     pub skip_open: bool,
     /// Largest read and write in one request, in bytes: 4096 to [`IO_BYTES_MAX`].
     pub io_bytes_max: usize,
-    /// How far the kernel reads ahead in files read in order, in bytes. Only the superuser can have more than the
-    /// kernel's default (128 KiB).
+    /// How far the kernel reads ahead in files read in order, in bytes. Only the superuser can have
+    /// more than the kernel's default (128 KiB).
     pub readahead_bytes: usize,
     pub on_panic: Option<OnPanic>,
 }
@@ -134,7 +137,8 @@ impl Unmounter {
 pub struct Session {
     server: Arc<Server>,
     device: Device,
-    /// Lives as long as the session and no longer: the kernel gives up on a session when its last device is closed.
+    /// Lives as long as the session and no longer: the kernel gives up on a session when its last
+    /// device is closed.
     notify_device: Option<Arc<Device>>,
     mountpoint: Mountpoint,
     /// The queues of io_uring, or why there are none.
@@ -145,8 +149,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Mounts `fs` on a directory and agrees with the kernel on the protocol (which calls `FileSystem::init`). Nothing
-    /// is served yet: whoever enters the directory waits for [`Session::run`].
+    /// Mounts `fs` on a directory and agrees with the kernel on the protocol (which calls
+    /// `FileSystem::init`). Nothing is served yet: calls on the mount wait for [`Session::run`].
     pub fn mount(
         fs: Arc<dyn FileSystem>,
         target: &std::path::Path,
@@ -158,7 +162,8 @@ impl Session {
             Permissions::Auto if options.mount.allow_other => PermissionChecks::FrontEnd,
             Permissions::Auto => PermissionChecks::FileSystem,
         };
-        // Without OPEN, nobody would check permissions on open but the kernel; the superuser passes anyway.
+        // Without OPEN, only the kernel would check permissions on open; the superuser passes
+        // anyway.
         let may_skip_open = checks == PermissionChecks::FrontEnd || crate::sys::is_root();
         let io_bytes_max = options.io_bytes_max.clamp(4096, IO_BYTES_MAX).next_multiple_of(4096);
         let workers = options.workers.clamp(1, WORKERS_MAX);
@@ -206,7 +211,7 @@ impl Session {
             session.queues = Err(Some(Unavailable::NotOffered));
         }
         let agreed = session.agreed();
-        // Of others, nobody expects it.
+        // Other mounts need not pass it on.
         if is_block_device && !wishes.read_only && !agreed.passes_syncfs_on(is_block_device) {
             tracing::warn!(
                 minor = agreed.minor,
@@ -278,8 +283,8 @@ impl Session {
         }
     }
 
-    /// Serves until the mount is gone, then destroys the file system. Returns the first error of a device; the others'
-    /// workers end with the mount.
+    /// Serves until the mount is gone, then destroys the file system. Returns the first error of a
+    /// device; the others' workers end with the mount.
     pub fn run(self) -> Result<(), SessionError> {
         let Session {
             server,

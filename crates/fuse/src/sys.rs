@@ -1,4 +1,5 @@
-//! The system calls that the standard library does not have. With the entries of io_uring queues, the only unsafe code of this crate.
+//! The system calls that the standard library does not have. With the entries of io_uring queues,
+//! the only unsafe code of this crate.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -66,8 +67,8 @@ pub fn abort(target: &Path) -> Result<()> {
     aborted.or(detached).map(drop)
 }
 
-/// How many requests in the background the kernel allows a session of this user. The superuser may have any number; a kernel
-/// that does not say is left to decide.
+/// How many requests in the background the kernel allows a session of this user. The superuser may
+/// have any number; a kernel that does not say is left to decide.
 pub fn background_max() -> u16 {
     if is_root() {
         return u16::MAX;
@@ -99,7 +100,8 @@ pub fn set_inheritable(fd: BorrowedFd<'_>) -> Result<()> {
 pub fn receive_fd(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     const FD_BYTES: u32 = size_of::<RawFd>() as u32;
     let mut byte = 0u8;
-    let mut control = [0u64; 8]; // aligned as cmsghdr wants it, and longer than one descriptor needs
+    // Aligned as cmsghdr wants it, and longer than one descriptor needs.
+    let mut control = [0u64; 8];
     let mut iov = libc::iovec {
         iov_base: (&raw mut byte).cast(),
         iov_len: 1,
@@ -110,7 +112,8 @@ pub fn receive_fd(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     msg.msg_iovlen = 1;
     msg.msg_control = control.as_mut_ptr().cast();
     msg.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: msg points to one iovec with one byte and to a control buffer of the stated length, all alive.
+    // SAFETY: msg points to one iovec with one byte and to a control buffer of the stated length,
+    // all alive.
     let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut msg, libc::MSG_CMSG_CLOEXEC) };
     if got < 0 {
         return Err(Error::last_os_error());
@@ -124,9 +127,10 @@ pub fn receive_fd(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     if !is_fd || header.cmsg_len < wanted as _ {
         return Ok(None);
     }
-    // SAFETY: the message has at least the length of one descriptor after its header; it may be unaligned.
+    // SAFETY: the message has at least the length of one descriptor after its header; it may be
+    // unaligned.
     let fd = unsafe { libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned() };
-    // SAFETY: the kernel has just installed this descriptor for us, nobody else knows it.
+    // SAFETY: the kernel has just installed this descriptor for us, and nothing else refers to it.
     Ok((fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
@@ -144,7 +148,8 @@ pub fn is_root() -> bool {
 
 /// The processor that a thread ran on last. `None`: there is no such thread (any more).
 pub fn processor_of(thread: u32) -> Option<usize> {
-    const PROCESSOR: usize = 39 - 3; // proc_pid_stat(5) numbers from 1; two come before the closing parenthesis
+    // Fields of proc_pid_stat(5) count from 1; two come before the closing parenthesis.
+    const PROCESSOR: usize = 39 - 3;
     let stat = std::fs::read(format!("/proc/{thread}/task/{thread}/stat")).ok()?;
     let after_name = stat.iter().rposition(|&b| b == b')')? + 2;
     let fields = std::str::from_utf8(stat.get(after_name..)?).ok()?;
@@ -159,7 +164,8 @@ pub fn processor() -> Option<usize> {
 
 /// Moves this thread to a processor, where it may run there. It does not have to stay.
 pub fn move_to(processor: usize) -> Result<()> {
-    // SAFETY: a set of processors is plain integers; both calls are given its address and size; `CPU_SET` checks the range.
+    // SAFETY: a set of processors is plain integers; both calls are given its address and size;
+    // `CPU_SET` checks the range.
     unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();
         let size = size_of::<libc::cpu_set_t>();

@@ -680,8 +680,8 @@ mod tests {
         assert_eq!(waits, 0);
     }
 
-    /// Sends requests during rounds and while the leader gathers, and moves the clock, as `seed` has
-    /// it. Returns the rounds: when each began, and its requests.
+    /// Sends requests during rounds and while the leader gathers, and moves the clock, as `seed`
+    /// has it. Returns the rounds: when each began, and its requests.
     fn play(seed: u64) -> Vec<(Duration, Vec<u32>)> {
         let env = Arc::new(ManualEnv::new(seed << 32));
         // Either a round draws, or this thread while the leader sleeps: the order repeats.

@@ -1,9 +1,9 @@
 //! Atomic groups by handle: f2fs's ioctls on open files, which is what SQLite speaks.
 //!
-//! A group belongs to one handle; a file has one open group at most. The handle reads what it has staged; other handles
-//! read the file as it was. (A front end that caches contents has one cache for all handles: on a mount, a reader
-//! through the page cache sees what was staged, as on f2fs. SQLite's locks keep others out meanwhile.) The end of a
-//! group is told to that front end.
+//! A group belongs to one handle; a file has one open group at most. The handle reads what it has
+//! staged; other handles read the file as it was. (A front end that caches contents has one cache
+//! for all handles: on a mount, a reader through the page cache sees what was staged, as on f2fs.
+//! SQLite's locks keep others out meanwhile.) The end of a group is told to that front end.
 //!
 //! Locks: as [`crate::groups`]; a group's is held during its writes, its reads and its end.
 
@@ -18,7 +18,8 @@ use crate::front::Front;
 use crate::groups::OpenGroup;
 use crate::reply::reply;
 
-/// Command numbers of `<linux/f2fs.h>`: letter 0xf5; only GET_FEATURES has an argument, 32 bits out.
+/// Command numbers of `<linux/f2fs.h>`: letter 0xf5; only GET_FEATURES has an argument, 32 bits
+/// out.
 mod cmd {
     pub const START_ATOMIC_WRITE: u32 = 0xf501;
     pub const COMMIT_ATOMIC_WRITE: u32 = 0xf502;
@@ -76,8 +77,8 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
         self.groups.start(ctx, file, group)
     }
 
-    /// Ends the handle's group and makes it durable. Without a group, or with one that has no writes, an fsync, as on
-    /// f2fs.
+    /// Ends the handle's group and makes it durable. Without a group, or with one that has no
+    /// writes, an fsync, as on f2fs.
     fn commit_of_handle(&self, ctx: &Context, file: (NodeId, Handle)) -> Result<()> {
         self.need_writable(ctx, file)?;
         let (node, handle) = file;
@@ -85,7 +86,8 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
         let Some(open) = self.groups.get(handle) else {
             return sync();
         };
-        // The handle's writes wait: before the end they would be overwritten with the blocks that the group holds.
+        // The handle's writes wait: before the end they would be overwritten with the blocks that
+        // the group holds.
         let mut held = open.group.lock();
         let Some(group) = held.take() else {
             drop(held);
@@ -108,8 +110,8 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
         let Some(caches) = self.caches() else {
             return result;
         };
-        // A group that failed has not happened: cached pages with its data must go. Pages that others read meanwhile
-        // hold what the group replaced.
+        // A group that failed has not happened: cached pages with its data must go. Pages that
+        // others read meanwhile hold what the group replaced.
         if result.is_err() || open.was_seen.load(Ordering::Acquire) {
             caches.content_changed(node, ranges);
         } else {
@@ -144,8 +146,9 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
         }
     }
 
-    /// Waits until the groups are gone that ended processes have on a file: the next process to open it must not find
-    /// staged data in a front end's cache. The close of their handles is on its way.
+    /// Waits until the groups are gone that ended processes have on a file: the next process to
+    /// open it must not find staged data in a front end's cache. The close of their handles is on
+    /// its way.
     pub(crate) fn wait_for_groups_of_ended_processes(&self, node: NodeId) {
         let Some(caches) = self.caches() else { return };
         if self.groups.is_empty() {
@@ -162,9 +165,9 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
         tracing::debug!("a group stays whose process is gone");
     }
 
-    /// A caller that goes on without a group that failed relies on the order of what it writes, and does not say so:
-    /// SQLite, which makes its rollback journal only then, and syncs it no more. What was written before the first
-    /// write is durable before it.
+    /// A caller that goes on without a group that failed relies on the order of what it writes, and
+    /// does not say so: SQLite, which makes its rollback journal only then, and syncs it no more.
+    /// What was written before the first write is durable before it.
     pub(crate) fn keep_order_after_failed_group(&self, ctx: &Context, node: NodeId, handle: Handle) -> Result<()> {
         if self.groups.take_failed(handle) {
             self.volume().syncfs(ctx, node).inspect_err(|_| {
@@ -210,7 +213,8 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
         }
         if let Some(open) = self.groups.of_node(node) {
             let range: Range<u64> = offset..offset.saturating_add(buf.len() as u64);
-            // A group that is busy may be ending, which takes its time: count its ranges as seen rather than wait.
+            // A group that is busy may be ending, which takes its time: count its ranges as seen
+            // rather than wait.
             let group = open.group.try_lock();
             let group = group.as_ref().and_then(|group| group.as_ref());
             if group.is_none_or(|group| group.overlaps(node, &range)) {

@@ -47,7 +47,8 @@ struct FsTrimRange {
 }
 const _: () = assert!(size_of::<FsTrimRange>() == 24);
 
-/// The head of `struct btrfs_ioctl_fs_info_args`. The rest is asked for by flags, and none of it is given.
+/// The head of `struct btrfs_ioctl_fs_info_args`. The rest is asked for by flags, and none of it is
+/// given.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct FsInfo {

@@ -1,4 +1,5 @@
-//! The file system that front ends see: the volume, with ioctls decoded and atomic groups by handle.
+//! The file system that front ends see: the volume, with ioctls decoded and atomic groups by
+//! handle.
 
 use std::fmt;
 use std::ops::Deref;
@@ -15,7 +16,8 @@ use cowshed_vfs::{
 use crate::grants::Grants;
 use crate::groups::OpenGroups;
 
-/// A volume behind the ioctls of Linux. It dereferences to the volume, for the volume's own operations.
+/// A volume behind the ioctls of Linux. It dereferences to the volume, for the volume's own
+/// operations.
 pub struct Front<V: Volume + ?Sized = dyn Volume> {
     volume: Arc<V>,
     pub(crate) env: Arc<dyn Env>,
@@ -25,8 +27,8 @@ pub struct Front<V: Volume + ?Sized = dyn Volume> {
 }
 
 impl<V: Volume + ?Sized> Front<V> {
-    /// A front of the volume. It has the volume to itself: two fronts would not see each other's atomic groups.
-    /// Tokens of lent files, and how long they are lent, come from `env`.
+    /// A front of the volume. It has the volume to itself: two fronts would not see each other's
+    /// atomic groups. Tokens of lent files, and how long they are lent, come from `env`.
     pub fn new(volume: Arc<V>, env: Arc<dyn Env>) -> Front<V> {
         Front {
             volume,
@@ -42,7 +44,8 @@ impl<V: Volume + ?Sized> Front<V> {
         &self.volume
     }
 
-    /// Names the front end that caches attributes and contents, to the volume as well. Called at most once.
+    /// Names the front end that caches attributes and contents, to the volume as well. Called at
+    /// most once.
     pub fn set_caches(&self, caches: Arc<dyn Caches>) {
         self.volume.set_caches(caches.clone());
         let _ = self.caches.set(caches);
@@ -235,6 +238,10 @@ impl<V: Volume + ?Sized + 'static> FileSystem for Front<V> {
             answer => return answer,
         }
         match self.ioctl_remap(ctx, at, call.cmd, input, output) {
+            Err(Error::NotIoctl) => {}
+            answer => return answer,
+        }
+        match self.ioctl_subvolumes(ctx, node, call.cmd, input, output) {
             Err(Error::NotIoctl) => self.ioctl_plain(ctx, node, call.cmd, input, output),
             answer => answer,
         }

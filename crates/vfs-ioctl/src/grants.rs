@@ -38,8 +38,8 @@ impl Grants {
         grants.push_back(grant);
     }
 
-    /// Node and generation behind a token, at the time `now`. Errors: `CrossDevice` (lent by another mount, or too long ago),
-    /// `BadHandle` (not opened for this).
+    /// Node and generation behind a token, at the time `now`. Errors: `CrossDevice` (lent by
+    /// another mount, or too long ago), `BadHandle` (not opened for this).
     pub(crate) fn find(&self, token: Token, want: Access, now: Duration) -> Result<(NodeId, u64)> {
         let mut grants = self.0.lock();
         grants.retain(|grant| now.saturating_sub(grant.since) <= GRANT_TIME);

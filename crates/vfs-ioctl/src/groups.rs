@@ -1,7 +1,7 @@
 //! The open groups of a front: by handle, and the handles whose group failed.
 //!
-//! Locks: the table, held for moments; then one group. Both before any lock of the volume. The count of
-//! [`OpenGroups::ended`] comes last.
+//! Locks: the table, held for moments; then one group. Both before any lock of the volume. The
+//! count of [`OpenGroups::ended`] comes last.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -76,7 +76,8 @@ impl OpenGroups {
         table.values().find(|open| open.node == node).cloned()
     }
 
-    /// Errors: `Busy` (another handle has a group on the file, or this one has a group that is ending).
+    /// Errors: `Busy` (another handle has a group on the file, or this one has a group that is
+    /// ending).
     pub(crate) fn start(&self, ctx: &Context, (node, handle): (NodeId, Handle), group: Box<dyn Group>) -> Result<()> {
         self.take_failed(handle);
         let mut table = self.by_handle.lock();

@@ -1,7 +1,8 @@
 //! Ioctls that name a second file, and those on extents: clone, dedupe, exchange, map, defragment.
 //!
-//! A second file is named by a token that it was lent under. What the kernel asks of a descriptor is asked of the
-//! handle; a handle that does not say how it was opened is judged by the caller's permissions instead.
+//! A second file is named by a token that it was lent under. What the kernel asks of a descriptor
+//! is asked of the handle; a handle that does not say how it was opened is judged by the caller's
+//! permissions instead.
 
 use std::ops::ControlFlow;
 
@@ -67,21 +68,27 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
     }
 
     fn lend(&self, ctx: &Context, file: OpenFile, output: &mut [u8]) -> Result<IoctlReply> {
-        self.need(ctx, file, Access::empty())?;
+        let is_dir = self.volume().getattr(ctx, file.0, None)?.kind == FileKind::Directory;
+        if !is_dir {
+            self.need(ctx, file, Access::empty())?;
+        }
         let mut token = Token([0; 16]);
         self.env.random(&mut token.0);
         self.grants.add(Grant {
             token,
             node: file.0,
             generation: self.volume().generation(file.0)?,
-            access: self.access_of(ctx, file),
+            access: match is_dir {
+                true => Access::READ,
+                false => self.access_of(ctx, file),
+            },
             since: self.env.monotonic(),
         });
         reply(output, token.as_bytes())
     }
 
     /// The file behind a token, if it still exists.
-    fn lent(&self, token: Token, want: Access) -> Result<NodeId> {
+    pub(crate) fn lent(&self, token: Token, want: Access) -> Result<NodeId> {
         let (node, generation) = self.grants.find(token, want, self.env.monotonic())?;
         match self.volume().generation(node) {
             Ok(now) if now == generation => Ok(node),
@@ -180,7 +187,8 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
     }
 }
 
-/// The compression that a call wants: the type by its number, with a level in the next byte where a flag says so.
+/// The compression that a call wants: the type by its number, with a level in the next byte where a
+/// flag says so.
 fn compression_of(call: &DefragRange) -> Result<Option<Compression>> {
     let flags = call.flags.get();
     if flags & !(wire::defrag::COMPRESS | wire::defrag::START_IO | wire::defrag::LEVEL) != 0 {

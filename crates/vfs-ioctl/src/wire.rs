@@ -1,11 +1,12 @@
-//! Ioctls of our own, for what Linux does not pass on to a file system in user space: those that name a second file by a
-//! descriptor, and those whose size is not in their number. docs/design/ioctls.md.
+//! Ioctls of our own, for what Linux does not pass on to a file system in user space: those that
+//! name a second file by a descriptor, and those whose size is not in their number.
+//! docs/design/ioctls.md.
 //!
 //! A second file is named by a [`Token`] that was got through it: its holder had the file open.
 
 use std::mem::{offset_of, size_of};
 
-use cowshed_vfs::{MapExtent, MapKind, SpaceAccount};
+use cowshed_vfs::{MapExtent, MapKind, SpaceAccount, SubvolumeInfo, Timestamp};
 use zerocopy::little_endian::{I32, I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -27,6 +28,10 @@ pub const REMAP: u32 = number(READ | WRITE, 2, size_of::<Remap>());
 pub const MAP: u32 = number(READ | WRITE, 3, size_of::<MapPage>());
 /// The account of the volume's space: fills a [`SpacePage`].
 pub const SPACE: u32 = number(READ, 4, size_of::<SpacePage>());
+/// Makes a snapshot of the lent subvolume in this directory: [`Snapshot`].
+pub const SNAPSHOT: u32 = number(WRITE, 5, size_of::<Snapshot>());
+/// The next subvolume of the volume: [`SubvolumePage`].
+pub const SUBVOLUME: u32 = number(READ | WRITE, 6, size_of::<SubvolumePage>());
 /// `BTRFS_IOC_DEFRAG_RANGE` of `<linux/btrfs.h>`: [`DefragRange`].
 pub const DEFRAG_RANGE: u32 = WRITE | (size_of::<DefragRange>() as u32) << 16 | 0x9410;
 
@@ -104,6 +109,78 @@ pub struct Remap {
     pub pad: U32,
 }
 const _: () = assert!(size_of::<Remap>() == 104 && offset_of!(Remap, done_bytes) == 88);
+
+/// Argument of [`SNAPSHOT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Snapshot {
+    /// The root directory of the source.
+    pub token: Token,
+    /// 1: nothing in it can be changed.
+    pub is_read_only: U32,
+    /// Bytes of the name.
+    pub name_bytes: U32,
+    /// The name; the rest is zeros.
+    pub name: [u8; 256],
+}
+
+/// Argument of [`SUBVOLUME`]; see [`cowshed_vfs::SubvolumeInfo`] for the fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SubvolumePage {
+    /// In: the least number. Out: the number that was found; 0 where there is none.
+    pub id: U64,
+    /// Number of the subvolume that the name is in.
+    pub parent_id: U64,
+    /// 1: nothing in it can be changed.
+    pub is_read_only: U32,
+    /// Bytes of the path.
+    pub path_bytes: U32,
+    /// Transaction of the last change.
+    pub generation: U64,
+    /// Transaction in which it was made.
+    pub created_generation: U64,
+    /// Its id.
+    pub uuid: [u8; 16],
+    /// Id of the source of a snapshot.
+    pub parent_uuid: [u8; 16],
+    /// Id of what was received.
+    pub received_uuid: [u8; 16],
+    /// When it was made.
+    pub created: Time,
+    /// When it changed last.
+    pub changed: Time,
+    /// From the top level; the rest is zeros.
+    pub path: [u8; 8192],
+}
+
+impl From<&SubvolumeInfo> for SubvolumePage {
+    fn from(info: &SubvolumeInfo) -> Self {
+        let time = |t: Timestamp| Time {
+            secs: t.secs.into(),
+            nanos: t.nanos.into(),
+            pad: U32::ZERO,
+        };
+        let mut page = SubvolumePage {
+            id: info.id.into(),
+            parent_id: info.parent_id.into(),
+            is_read_only: u32::from(info.is_read_only).into(),
+            path_bytes: U32::ZERO,
+            generation: info.generation.into(),
+            created_generation: info.created_generation.into(),
+            uuid: info.uuid,
+            parent_uuid: info.parent_uuid,
+            received_uuid: info.received_uuid,
+            created: time(info.created),
+            changed: time(info.changed),
+            path: [0; 8192],
+        };
+        let len = info.path.len().min(page.path.len());
+        page.path[..len].copy_from_slice(&info.path[..len]);
+        page.path_bytes = u32::try_from(len).unwrap_or(0).into();
+        page
+    }
+}
 
 /// A name: UTF-8, the rest zeros.
 pub type Name = [u8; 16];

@@ -1,8 +1,8 @@
-//! POSIX access control lists: the value of `system.posix_acl_access` and `system.posix_acl_default`, and what creating
-//! and chmod do to them.
+//! POSIX access control lists: the value of `system.posix_acl_access` and
+//! `system.posix_acl_default`, and what creating and chmod do to them.
 //!
-//! The value is Linux' `posix_acl_xattr` version 2, little-endian: a 32-bit version, then entries of 8 bytes: tag (16
-//! bits), permissions (16 bits), id (32 bits). See acl(5) for the meaning.
+//! The value is Linux' `posix_acl_xattr` version 2, little-endian: a 32-bit version, then entries
+//! of 8 bytes: tag (16 bits), permissions (16 bits), id (32 bits). See acl(5) for the meaning.
 
 use crate::{Access, Error, Result};
 
@@ -29,7 +29,9 @@ const TAG_OTHER: u16 = 0x20;
 /// A permission for one user or group by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named {
+    /// User or group number.
     pub id: u32,
+    /// What is granted, before the mask.
     pub perm: Access,
 }
 
@@ -37,13 +39,17 @@ pub struct Named {
 /// or group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
+    /// Of the node's owner.
     pub owner: Access,
     /// Sorted by id, without repetition.
     pub users: Vec<Named>,
+    /// Of the node's group, before the mask.
     pub group: Access,
     /// Sorted by id, without repetition.
     pub groups: Vec<Named>,
+    /// Upper bound of all permissions but those of owner and other.
     pub mask: Option<Access>,
+    /// Of all other callers.
     pub other: Access,
 }
 
@@ -64,9 +70,9 @@ impl Acl {
         }
     }
 
-    /// Reads an attribute value. `Ok(None)` for a value without entries, which stands for "no list". Errors:
-    /// `NotSupported` (version), `Invalid` (anything else). Entries may come in any order of ids but in Linux' order of
-    /// tags.
+    /// Reads an attribute value. `Ok(None)` for a value without entries, which stands for "no
+    /// list". Errors: `NotSupported` (version), `Invalid` (anything else). Entries may come in any
+    /// order of ids but in Linux' order of tags.
     pub fn parse(value: &[u8]) -> Result<Option<Acl>> {
         let (version, body) = value.split_first_chunk::<HEADER_BYTES>().ok_or(Error::Invalid)?;
         if u32::from_le_bytes(*version) != VERSION {
@@ -151,12 +157,14 @@ impl Acl {
         self.mask.is_none() && self.users.is_empty() && self.groups.is_empty()
     }
 
-    /// The nine mode bits that stand for this list: the group bits show the mask where there is one.
+    /// The nine mode bits that stand for this list: the group bits show the mask where there is
+    /// one.
     pub fn mode_bits(&self) -> u32 {
         self.owner.bits() << 6 | self.mask.unwrap_or(self.group).bits() << 3 | self.other.bits()
     }
 
-    /// What chmod does: owner and other follow the mode, and so does the mask, or the group where there is no mask.
+    /// What chmod does: owner and other follow the mode, and so does the mask, or the group where
+    /// there is no mask.
     pub fn set_mode(&mut self, perm: u32) {
         self.owner = bits(perm, 6);
         self.other = bits(perm, 0);
@@ -166,9 +174,9 @@ impl Acl {
         }
     }
 
-    /// Does the list grant `want` to this caller? `owner_uid` and `owner_gid` are those of the node. The caller's
-    /// privileges are not looked at.
-    pub fn grants(&self, creds: &crate::Credentials, owner_uid: u32, owner_gid: u32, want: Access) -> bool {
+    /// Does the list grant `want` to this caller? `owner_uid` and `owner_gid` are those of the
+    /// node. The caller's privileges are not looked at.
+    pub(crate) fn grants(&self, creds: &crate::Credentials, owner_uid: u32, owner_gid: u32, want: Access) -> bool {
         let masked = |perm: Access| perm & self.mask.unwrap_or(Access::all());
         if creds.uid == owner_uid {
             return self.owner.contains(want);
@@ -196,6 +204,7 @@ impl Acl {
 /// What a new node gets: permission bits and lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inherited {
+    /// Permission bits of the node, after umask or default list.
     pub perm: u32,
     /// To be stored as [`ACCESS_NAME`]; None where the mode says it all.
     pub access: Option<Acl>,
@@ -203,9 +212,9 @@ pub struct Inherited {
     pub default: Option<Acl>,
 }
 
-/// Computes mode and lists of a node created with `perm` in a directory that has `parent_default`. Without a default
-/// list the umask applies; with one it does not, and the list limits what `perm` asks for. Not for symbolic links,
-/// which have no mode of their own.
+/// Computes mode and lists of a node created with `perm` in a directory that has `parent_default`.
+/// Without a default list the umask applies; with one it does not, and the list limits what `perm`
+/// asks for. Not for symbolic links, which have no mode of their own.
 pub fn inherit(parent_default: Option<&Acl>, perm: u32, umask: u32, is_dir: bool) -> Inherited {
     let Some(default) = parent_default else {
         return Inherited {

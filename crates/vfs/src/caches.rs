@@ -1,8 +1,9 @@
 //! What a file system tells a front end that remembers contents and attributes.
 //!
-//! A call may change attributes that it does not name: a write strips set-id bits, an access list sets the mode. The front end
-//! does not see that in the answer. Before the call returns, the file system calls [`Caches::attributes_changed`], without a lock
-//! held, and only if there was such a change. docs/design/fuse-caches.md lists them all.
+//! A call may change attributes that it does not name: a write strips set-id bits, an access list
+//! sets the mode. The front end does not see that in the answer. Before the call returns, the file
+//! system calls [`Caches::attributes_changed`], without a lock held, and only if there was such a
+//! change. docs/design/fuse-caches.md lists them all.
 
 use std::ops::Range;
 
@@ -15,15 +16,23 @@ pub trait Caches: Send + Sync {
     /// The attributes of a node have changed. Does not block.
     fn attributes_changed(&self, node: NodeId);
 
-    /// The content of a node has changed in these ranges of bytes, and its attributes. Returns when it is forgotten, or
-    /// after a bounded time: the front end may need the caller's own thread first. The caller holds no lock.
+    /// A name came into a directory, or went, and the directory's attributes have changed. Returns
+    /// when it is forgotten, or after a bounded time. The caller holds no lock.
+    fn name_changed(&self, parent: NodeId, name: &[u8]) {
+        let _ = (parent, name);
+    }
+
+    /// The content of a node has changed in these ranges of bytes, and its attributes. Returns when
+    /// it is forgotten, or after a bounded time: the front end may need the caller's own thread
+    /// first. The caller holds no lock.
     fn content_changed(&self, node: NodeId, ranges: Vec<Range<u64>>);
 
     /// What was written to these ranges of bytes is lost: they read as before the write. Does not
     /// block, so that the caller may hold locks; see [`Caches::settle`].
     fn content_lost(&self, node: NodeId, ranges: Vec<Range<u64>>);
 
-    /// Returns when all that was told until now is forgotten, or after a bounded time. The caller holds no lock.
+    /// Returns when all that was told until now is forgotten, or after a bounded time. The caller
+    /// holds no lock.
     fn settle(&self);
 
     /// Has the process of a call's [`crate::Context::pid`] ended? `false` where that is unknown.

@@ -1,7 +1,7 @@
 //! Compression of file data as users name it: an algorithm and a level.
 //!
-//! Facts from the btrfs documentation ("Compression") and from watching the kernel: levels are clamped to what there is,
-//! 0 and no level mean the default, LZO takes a level and ignores it.
+//! Facts from the btrfs documentation ("Compression") and from watching the kernel: levels are
+//! clamped to what there is, 0 and no level mean the default, LZO takes a level and ignores it.
 
 use std::fmt;
 use std::ops::RangeInclusive;

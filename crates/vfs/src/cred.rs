@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 /// Fetches the supplementary groups of a process; given by the front end.
 pub type GroupFetch = fn(pid: u32) -> Vec<u32>;
 
-/// The supplementary groups of a caller, fetched only when a permission check needs them: most checks are decided
-/// before.
+/// The supplementary groups of a caller, fetched only when a permission check needs them: most
+/// checks are decided before.
 #[derive(Debug, Default)]
 pub struct Groups {
     known: OnceLock<Vec<u32>>,
@@ -26,7 +26,8 @@ impl Groups {
     }
 
     /// Groups known from the start.
-    pub fn known(groups: impl Into<Vec<u32>>) -> Groups {
+    #[cfg(test)]
+    pub(crate) fn known(groups: impl Into<Vec<u32>>) -> Groups {
         Groups {
             known: OnceLock::from(groups.into()),
             fetch: None,
@@ -49,12 +50,12 @@ impl Groups {
     }
 
     /// Is `gid` among the groups?
-    pub fn contains(&self, gid: u32) -> bool {
+    pub(crate) fn contains(&self, gid: u32) -> bool {
         self.hint == Some(gid) || self.get().contains(&gid)
     }
 
     /// The groups, fetched now if they were not before.
-    pub fn get(&self) -> &[u32] {
+    pub(crate) fn get(&self) -> &[u32] {
         match self.fetch {
             Some((pid, fetch)) => self.known.get_or_init(|| fetch(pid)),
             None => self.known.get().map_or(&[], |g| g),
@@ -65,12 +66,16 @@ impl Groups {
 /// User, group and supplementary groups. User 0 is privileged: capabilities are not modelled.
 #[derive(Debug, Default)]
 pub struct Credentials {
+    /// User number by which permissions are checked.
     pub uid: u32,
+    /// Group of new nodes, and of permission checks.
     pub gid: u32,
+    /// Supplementary groups.
     pub groups: Groups,
 }
 
 impl Credentials {
+    /// Without supplementary groups.
     pub const fn new(uid: u32, gid: u32) -> Credentials {
         Credentials {
             uid,
@@ -90,7 +95,7 @@ impl Credentials {
     }
 
     /// Is a member of `gid`, by its own or by a supplementary group.
-    pub fn in_group(&self, gid: u32) -> bool {
+    pub(crate) fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(gid)
     }
 }
@@ -98,16 +103,19 @@ impl Credentials {
 /// What a call knows about its caller.
 #[derive(Debug, Default)]
 pub struct Context {
+    /// Size of the content in bytes; of a symbolic link, the length of its target; of a directory,
+    /// what the format counts.
     pub creds: Credentials,
-    /// Process id of the caller, 0 if there is none (write-back by the kernel, or a process outside our pid name
-    /// space).
+    /// Process id of the caller, 0 if there is none (write-back by the kernel, or a process outside
+    /// our pid name space).
     pub pid: u32,
-    /// The caller's umask, meaningful for calls that create a node. Only applied where the parent has no default ACL:
-    /// see [`crate::acl::inherit`].
+    /// The caller's umask, meaningful for calls that create a node. Only applied where the parent
+    /// has no default ACL: see [`crate::acl::inherit`].
     pub umask: u32,
 }
 
 impl Context {
+    /// With the values of the fields.
     pub const fn new(creds: Credentials, pid: u32, umask: u32) -> Context {
         Context { creds, pid, umask }
     }

@@ -1,17 +1,21 @@
 //! The contract between a file system and the front ends that serve it.
 //!
-//! A file system implements [`FileSystem`]; a front end (FUSE, a command that copies files out, a test) calls it.
-//! Nothing here knows a disk format or a protocol. This is the only crate in which `errno` values exist
-//! ([`Error::errno`]).
+//! A file system implements [`FileSystem`]; a front end (FUSE, a command that copies files out, a
+//! test) calls it. Nothing here knows a disk format or a protocol. This is the only crate in which
+//! `errno` values exist ([`Error::errno`]).
 //!
 //! * [`fs`]: the trait, method by method, with semantics and errors.
 //! * [`types`]: nodes, attributes, entries, flags.
 //! * [`cred`]: credentials of the caller.
-//! * [`perm`], [`acl`], [`xattr`]: the rules of POSIX and Linux that every file system shares: mode bits, access
-//!   control lists, set-id stripping, extended attribute name spaces.
-//! * [`Volume`]: what a volume can do beyond names and bytes; the library and the ioctl decoder work over it.
+//! * [`perm`], [`acl`], [`xattr`]: the rules of POSIX and Linux that every file system shares: mode
+//!   bits, access control lists, set-id stripping, extended attribute name spaces.
+//! * [`Volume`]: what a volume can do beyond names and bytes; the library and the ioctl decoder
+//!   work over it.
 //! * [`Caches`]: what a file system tells a front end that remembers.
-//! * [`memfs`]: a small file system in memory, for tests of front ends and for measuring what a transport costs.
+//! * [`memfs`]: a small file system in memory, for tests of front ends and for measuring what a
+//!   transport costs.
+
+#![deny(missing_docs)]
 
 mod account;
 pub mod acl;
@@ -36,5 +40,5 @@ pub use fs::{Done, FileSystem};
 pub use types::*;
 pub use volume::{
     At, Dedupe, Defrag, Exchange, ExtendedFlags, ExtentSink, Failure, FlagChange, Freshness, Group, InodeFlags,
-    MapExtent, MapKind, SubvolumeOf, TrimRange, Volume, VolumeInfo,
+    MapExtent, MapKind, SubvolumeInfo, SubvolumeOf, TrimRange, Volume, VolumeInfo,
 };

@@ -6,9 +6,10 @@ use crate::acl::{self, Acl};
 use crate::{Access, Attr, Context, Credentials, Error, FileKind, Result, SetAttr, SetTime};
 
 /// Set-user-id, set-group-id and sticky bits.
-pub const SET_UID: u32 = 0o4000;
+pub(crate) const SET_UID: u32 = 0o4000;
+/// Set-group-id bit.
 pub const SET_GID: u32 = 0o2000;
-pub const STICKY: u32 = 0o1000;
+pub(crate) const STICKY: u32 = 0o1000;
 const GROUP_EXEC: u32 = 0o010;
 const ANY_EXEC: u32 = 0o111;
 
@@ -45,15 +46,15 @@ fn class_bits(perm: u32, shift: u32) -> Access {
     Access::from_bits_truncate((perm >> shift) & 7)
 }
 
-/// May a name that leads to a node owned by `target_uid` leave this directory? (The sticky rule; write and search are
-/// [`check`]ed apart.)
+/// May a name that leads to a node owned by `target_uid` leave this directory? (The sticky rule;
+/// write and search are [`check`]ed apart.)
 pub fn check_sticky(creds: &Credentials, dir: &Attr, target_uid: u32) -> Result<()> {
     let free = dir.perm & STICKY == 0 || creds.uid == target_uid || creds.uid == dir.uid || creds.is_privileged();
     if free { Ok(()) } else { Err(Error::NotPermitted) }
 }
 
-/// Checks a change of attributes. `list` is the node's access list; it matters for truncation and for setting times to
-/// now.
+/// Checks a change of attributes. `list` is the node's access list; it matters for truncation and
+/// for setting times to now.
 pub fn check_setattr(creds: &Credentials, attr: &Attr, list: Option<&Acl>, set: &SetAttr) -> Result<()> {
     if creds.is_privileged() {
         return Ok(());
@@ -108,8 +109,9 @@ pub enum Strips {
 }
 
 impl Strips {
-    /// What a change of content by this caller takes away of a file with these permission bits and this group. Watched on
-    /// Linux: every call that changes content does it, down to `fallocate`; dedupe and stores through a mapping do not.
+    /// What a change of content by this caller takes away of a file with these permission bits and
+    /// this group. Watched on Linux: every call that changes content does it, down to `fallocate`;
+    /// dedupe and stores through a mapping do not.
     pub fn by(creds: &Credentials, perm: u32, gid: u32) -> Strips {
         if perm & (SET_UID | SET_GID) == 0 || creds.is_privileged() {
             return Strips::Nothing;
@@ -120,8 +122,8 @@ impl Strips {
         Strips::SetIds
     }
 
-    /// The same where the front end has found that the caller may not keep them, whatever the caller is called: a superuser without
-    /// that capability, say.
+    /// The same where the front end has found that the caller may not keep them, whatever the
+    /// caller is called: a superuser without that capability, say.
     pub fn demanded(creds: &Credentials, perm: u32, gid: u32) -> Strips {
         match perm & (SET_UID | SET_GID) {
             0 => Strips::Nothing,
@@ -148,8 +150,8 @@ pub fn perm_after_chown(kind: FileKind, perm: u32) -> u32 {
     }
 }
 
-/// The permission bits that chmod really sets: set-group-id only by a member of the file's group (`gid`: after the
-/// change, if it changes too) or the superuser.
+/// The permission bits that chmod really sets: set-group-id only by a member of the file's group
+/// (`gid`: after the change, if it changes too) or the superuser.
 pub fn perm_for_chmod(creds: &Credentials, perm: u32, gid: u32) -> u32 {
     if perm & SET_GID != 0 && !creds.is_privileged() && !creds.in_group(gid) {
         perm & !SET_GID
@@ -161,15 +163,21 @@ pub fn perm_for_chmod(creds: &Credentials, perm: u32, gid: u32) -> u32 {
 /// Owner, group, mode and lists of a node to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewNodeAttrs {
+    /// Owner: that of the caller.
     pub uid: u32,
+    /// Group: that of the caller, or of a set-group-id parent.
     pub gid: u32,
+    /// Permission bits, after umask or default list ([`crate::PERM_MASK`]).
     pub perm: u32,
+    /// To be stored as [`acl::ACCESS_NAME`]; None where the mode says it all.
     pub access: Option<Acl>,
+    /// To be stored as [`acl::DEFAULT_NAME`]; only for directories.
     pub default: Option<Acl>,
 }
 
-/// Computes them for a child of `parent`: the group and, for directories, the bit come from a set-group-id parent; a
-/// set-group-id executable in such a directory is only made by members of the group; the rest is [`acl::inherit`].
+/// Computes them for a child of `parent`: the group and, for directories, the bit come from a
+/// set-group-id parent; a set-group-id executable in such a directory is only made by members of
+/// the group; the rest is [`acl::inherit`].
 pub fn new_node(ctx: &Context, parent: &Attr, parent_default: Option<&Acl>, kind: FileKind, perm: u32) -> NewNodeAttrs {
     let creds = &ctx.creds;
     if kind == FileKind::Symlink {

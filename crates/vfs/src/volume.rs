@@ -1,8 +1,8 @@
 //! What a volume can do beyond the names and bytes of single files: durability of all of it, flags,
 //! extents that are shared, exchanged and shown, groups of writes that happen as a whole.
 //!
-//! Front ends, the ioctl decoder and the library work over `dyn` [`Volume`]; no format is named here.
-//! A method that a format does not have answers [`Error::NotSupported`], the default of most.
+//! Front ends, the ioctl decoder and the library work over `dyn` [`Volume`]; no format is named
+//! here. A method that a format does not have answers [`Error::NotSupported`], the default of most.
 
 use std::fmt;
 use std::ops::{ControlFlow, Range};
@@ -67,7 +67,8 @@ pub struct VolumeInfo {
     pub devices: u64,
     /// Nothing can be changed: the volume was opened so, or its format cannot be written.
     pub is_read_only: bool,
-    /// A log was left unreplayed because the options said so: what was synced last before a crash does not show.
+    /// A log was left unreplayed because the options said so: what was synced last before a crash
+    /// does not show.
     pub has_unreplayed_log: bool,
 }
 
@@ -118,6 +119,33 @@ pub struct SubvolumeOf {
     pub is_read_only: bool,
 }
 
+/// A subvolume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubvolumeInfo {
+    /// Its number in the format.
+    pub id: u64,
+    /// The subvolume that its name is in; 0 for the top level.
+    pub parent_id: u64,
+    /// From the top level, without a slash before it; empty for the top level.
+    pub path: Vec<u8>,
+    /// Nothing in it can be changed.
+    pub is_read_only: bool,
+    /// The transaction in which it changed last.
+    pub generation: u64,
+    /// The transaction in which it was made.
+    pub created_generation: u64,
+    /// Its id; zeros where it has none.
+    pub uuid: [u8; 16],
+    /// Of the subvolume that it is a snapshot of; zeros where it is none.
+    pub parent_uuid: [u8; 16],
+    /// Of the subvolume that it was received from; zeros where it was not received.
+    pub received_uuid: [u8; 16],
+    /// When it was made.
+    pub created: Timestamp,
+    /// When it changed last.
+    pub changed: Timestamp,
+}
+
 /// What [`Volume::trim`] discards: `struct fstrim_range`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrimRange {
@@ -132,14 +160,15 @@ pub struct TrimRange {
 /// What [`Volume::dedupe_range`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dedupe {
-    /// This many bytes are the same, and share extents now: all that were asked for, or fewer by less than a block
-    /// where the range ends within a block that is not the last of both files.
+    /// This many bytes are the same, and share extents now: all that were asked for, or fewer by
+    /// less than a block where the range ends within a block that is not the last of both files.
     Same(u64),
     /// The contents differ; nothing has changed.
     Differs,
 }
 
-/// What a file was like when a caller read it, for an [`Exchange`] that shall fail if it has changed since.
+/// What a file was like when a caller read it, for an [`Exchange`] that shall fail if it has
+/// changed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Freshness {
     /// Inode number in its subvolume.
@@ -161,8 +190,8 @@ pub struct Exchange {
     pub len_bytes: u64,
     /// To the end of each file, whatever the length says; the sizes follow.
     pub to_eof: bool,
-    /// Only what is written in the first file, in whole blocks. Its holes and what is preallocated there stay, and so does what
-    /// the second file has in their place.
+    /// Only what is written in the first file, in whole blocks. Its holes and what is preallocated
+    /// there stay, and so does what the second file has in their place.
     pub only_written: bool,
     /// [`Error::Busy`] if the second file is not as it was then.
     pub fresh_b: Option<Freshness>,
@@ -218,11 +247,12 @@ pub struct Defrag {
     pub compress: Option<Compression>,
 }
 
-/// Writes that are staged in memory until they happen as a whole: to other readers, and after a crash at any moment.
-/// Dropping the group drops them.
+/// Writes that are staged in memory until they happen as a whole: to other readers, and after a
+/// crash at any moment. Dropping the group drops them.
 pub trait Group: Send + Sync {
-    /// Adds a write of all of `data`. On error the group is as before. Errors: those of [`FileSystem::write`], and
-    /// `FileTooBig` beyond the format's bound on what all open groups may hold.
+    /// Adds a write of all of `data`. On error the group is as before. Errors: those of
+    /// [`FileSystem::write`], and `FileTooBig` beyond the format's bound on what all open groups
+    /// may hold.
     fn write(&mut self, ctx: &Context, node: NodeId, offset: u64, data: &[u8], flags: WriteFlags) -> Result<()>;
 
     /// Reads a file as it will be after the group; fewer bytes only at its end.
@@ -237,9 +267,9 @@ pub trait Group: Send + Sync {
     /// The group replaces something of these bytes of a file.
     fn overlaps(&self, node: NodeId, range: &Range<u64>) -> bool;
 
-    /// Makes the group happen, durably. Errors before it has happened leave nothing of it; an error of the device
-    /// afterwards makes the volume read-only. `handle` is the one whose errors of write-back are reported, if any.
-    /// A group without writes does nothing.
+    /// Makes the group happen, durably. Errors before it has happened leave nothing of it; an error
+    /// of the device afterwards makes the volume read-only. `handle` is the one whose errors of
+    /// write-back are reported, if any. A group without writes does nothing.
     fn commit(self: Box<Self>, handle: Handle) -> std::result::Result<(), Failure>;
 }
 
@@ -254,18 +284,19 @@ pub trait Volume: FileSystem + fmt::Debug {
     /// Makes everything durable that was done before the call.
     fn sync(&self) -> std::result::Result<(), Failure>;
 
-    /// Makes everything durable and ends the use of the volume: what comes later can only read. A second call does
-    /// nothing.
+    /// Makes everything durable and ends the use of the volume: what comes later can only read. A
+    /// second call does nothing.
     fn close(&self) -> std::result::Result<(), Failure>;
 
-    /// Makes the volume read-only at once: nothing is made durable any more. `reason` goes to the log.
+    /// Makes the volume read-only at once: nothing is made durable any more. `reason` goes to the
+    /// log.
     fn abort(&self, reason: &str);
 
     /// The volume became read-only after an error.
     fn is_aborted(&self) -> bool;
 
-    /// The content of the file can be changed at all. Errors: `ReadOnly`, `NotPermitted` (immutable), `IsDirectory`,
-    /// `Invalid` (neither file nor directory).
+    /// The content of the file can be changed at all. Errors: `ReadOnly`, `NotPermitted`
+    /// (immutable), `IsDirectory`, `Invalid` (neither file nor directory).
     fn check_target(&self, node: NodeId) -> Result<()>;
 
     /// The caller's permissions allow this, whether or not the file system checks them otherwise.
@@ -277,8 +308,8 @@ pub trait Volume: FileSystem + fmt::Debug {
     /// Flags of an inode.
     fn flags(&self, node: NodeId) -> Result<InodeFlags>;
 
-    /// Changes flags of an inode. Errors: `NotSupported` (a flag that the format does not have), `Invalid`
-    /// (impossible together), `NotPermitted`.
+    /// Changes flags of an inode. Errors: `NotSupported` (a flag that the format does not have),
+    /// `Invalid` (impossible together), `NotPermitted`.
     fn set_flags(&self, ctx: &Context, node: NodeId, change: &FlagChange) -> Result<()> {
         let _ = (ctx, node, change);
         Err(Error::NotSupported)
@@ -290,22 +321,62 @@ pub trait Volume: FileSystem + fmt::Debug {
         Err(Error::NotSupported)
     }
 
-    /// Makes a range of `dst` share the extents of a range of `src` (FICLONERANGE); a length of 0: to the end of the
-    /// source. `by` is the caller whose right to keep set-id bits counts; without one they go. Errors: `Invalid`
-    /// (misaligned, overlapping, beyond an end), and those of writing to the target.
+    /// Makes an empty subvolume under a name; on disk when this returns. The caller's permissions
+    /// are checked. Errors: those of making a directory, `NotSupported`.
+    fn create_subvolume(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> Result<()> {
+        let _ = (ctx, parent, name);
+        Err(Error::NotSupported)
+    }
+
+    /// Makes a snapshot of the subvolume whose root directory is `source`: what was written to any
+    /// of its files before the call is in it. On disk when this returns. The caller's permissions
+    /// are checked. Errors: those of making a directory, `Invalid` (`source` is no root),
+    /// `NotPermitted` (it belongs to another user), `NotSupported`.
+    fn snapshot(&self, ctx: &Context, source: NodeId, parent: NodeId, name: &[u8], is_read_only: bool) -> Result<()> {
+        let _ = (ctx, source, parent, name, is_read_only);
+        Err(Error::NotSupported)
+    }
+
+    /// Deletes the subvolume under a name with all that is in it; its space comes back in the
+    /// background. The caller's permissions are checked. Errors: those of removing a directory,
+    /// `Invalid` (no subvolume), `NotEmpty` (others are nested in it), `NotPermitted` (it is mounted
+    /// by default), `Busy` (it is mounted), `NotSupported`.
+    fn delete_subvolume(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> Result<()> {
+        let _ = (ctx, parent, name);
+        Err(Error::NotSupported)
+    }
+
+    /// Makes the subvolume whose root directory is `root` read-only, or writable. On disk when this
+    /// returns. Errors: `Invalid` (`root` is none), `NotPermitted`, `ReadOnly`, `NotSupported`.
+    fn set_subvolume_read_only(&self, ctx: &Context, root: NodeId, is_read_only: bool) -> Result<()> {
+        let _ = (ctx, root, is_read_only);
+        Err(Error::NotSupported)
+    }
+
+    /// The subvolume with the least number from `id` on; `None` where there is none.
+    fn next_subvolume(&self, id: u64) -> Result<Option<SubvolumeInfo>> {
+        let _ = id;
+        Err(Error::NotSupported)
+    }
+
+    /// Makes a range of `dst` share the extents of a range of `src` (FICLONERANGE); a length of 0:
+    /// to the end of the source. `by` is the caller whose right to keep set-id bits counts; without
+    /// one they go. Errors: `Invalid` (misaligned, overlapping, beyond an end), and those of
+    /// writing to the target.
     fn clone_range(&self, by: Option<&Context>, src: At, dst: At, len_bytes: u64) -> Result<()> {
         let _ = (by, src, dst, len_bytes);
         Err(Error::NotSupported)
     }
 
-    /// Makes a range of `dst` share the extents of a range of `src` if both hold the same (FIDEDUPERANGE).
+    /// Makes a range of `dst` share the extents of a range of `src` if both hold the same
+    /// (FIDEDUPERANGE).
     fn dedupe_range(&self, src: At, dst: At, len_bytes: u64) -> Result<Dedupe> {
         let _ = (src, dst, len_bytes);
         Err(Error::NotSupported)
     }
 
-    /// Exchanges ranges of two files in one step (XFS_IOC_EXCHANGE_RANGE). Errors: `Invalid`, `TooBig` (too many
-    /// extents), `Busy` ([`Exchange::fresh_b`]), and those of writing to both.
+    /// Exchanges ranges of two files in one step (XFS_IOC_EXCHANGE_RANGE). Errors: `Invalid`,
+    /// `TooBig` (too many extents), `Busy` ([`Exchange::fresh_b`]), and those of writing to both.
     fn exchange_range(&self, by: Option<&Context>, a: NodeId, b: NodeId, what: &Exchange) -> Result<()> {
         let _ = (by, a, b, what);
         Err(Error::NotSupported)
@@ -317,22 +388,23 @@ pub trait Volume: FileSystem + fmt::Debug {
         Err(Error::NotSupported)
     }
 
-    /// Shows the extents of a file that overlap a range, in order, neither cut nor merged. `wants_shared`: find out
-    /// which are shared, at the price of lookups for each.
+    /// Shows the extents of a file that overlap a range, in order, neither cut nor merged.
+    /// `wants_shared`: find out which are shared, at the price of lookups for each.
     fn map_extents(&self, node: NodeId, range: Range<u64>, wants_shared: bool, take: ExtentSink<'_>) -> Result<()> {
         let _ = (node, range, wants_shared, take);
         Err(Error::NotSupported)
     }
 
-    /// Rewrites runs of small extents as large ones; returns the bytes rewritten. Content and times stay.
+    /// Rewrites runs of small extents as large ones; returns the bytes rewritten. Content and times
+    /// stay.
     fn defragment(&self, node: NodeId, range: Range<u64>, what: &Defrag) -> Result<u64> {
         let _ = (node, range, what);
         Err(Error::NotSupported)
     }
 
-    /// Tells the devices that free space is not in use (FITRIM); returns the bytes that they were told of. Errors:
-    /// `NotPermitted` (the caller may not), `Invalid` (a range shorter than a block), `NotSupported` (no device takes it),
-    /// `ReadOnly`.
+    /// Tells the devices that free space is not in use (FITRIM); returns the bytes that they were
+    /// told of. Errors: `NotPermitted` (the caller may not), `Invalid` (a range shorter than a
+    /// block), `NotSupported` (no device takes it), `ReadOnly`.
     fn trim(&self, ctx: &Context, range: TrimRange) -> Result<u64> {
         let _ = (ctx, range);
         Err(Error::NotSupported)

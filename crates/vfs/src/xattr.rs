@@ -8,8 +8,6 @@ use crate::{Attr, Credentials, Error, FileKind, Result, perm};
 pub const NAME_BYTES_MAX: usize = 255;
 /// The longest value in bytes that Linux passes on.
 pub const VALUE_BYTES_MAX: usize = 65536;
-/// The longest list of names in bytes.
-pub const LIST_BYTES_MAX: usize = 65536;
 
 /// The name space of an attribute, which decides about access to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +16,8 @@ pub enum Namespace {
     User,
     /// `trusted.`: for the superuser alone, invisible to others.
     Trusted,
-    /// `security.`: readable by all; written by the superuser (and by security modules through the kernel).
+    /// `security.`: readable by all; written by the superuser (and by security modules through the
+    /// kernel).
     Security,
     /// `system.posix_acl_access`.
     AccessAcl,
@@ -29,8 +28,8 @@ pub enum Namespace {
 }
 
 impl Namespace {
-    /// The name space of a full name. Errors: `NotSupported` (none of these), `Range` (too long), `Invalid` (nothing
-    /// after the prefix).
+    /// The name space of a full name. Errors: `NotSupported` (none of these), `Range` (too long),
+    /// `Invalid` (nothing after the prefix).
     pub fn of(name: &[u8]) -> Result<Namespace> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Error::Range);
@@ -62,6 +61,7 @@ impl Namespace {
 /// What a caller wants with an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
+    /// Read the value.
     Get,
     /// Set or remove.
     Set,
@@ -103,8 +103,8 @@ pub fn is_listed(creds: &Credentials, name: &[u8]) -> bool {
     }
 }
 
-/// Answers `getxattr` and `listxattr`: into an empty buffer nothing but the length; else the value, or `Range` if it
-/// does not fit.
+/// Answers `getxattr` and `listxattr`: into an empty buffer nothing but the length; else the value,
+/// or `Range` if it does not fit.
 pub fn answer(value: &[u8], buf: &mut [u8]) -> Result<usize> {
     if !buf.is_empty() {
         buf.get_mut(..value.len()).ok_or(Error::Range)?.copy_from_slice(value);

@@ -1,5 +1,5 @@
-//! Runs beside which another thread commits or syncs: which states may be found is known from the order of operations
-//! alone.
+//! Runs beside which another thread commits or syncs: which states may be found is known from the
+//! order of operations alone.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use anyhow::{Result, bail, ensure};
 use cowshed_model::tree::{self, Content, Tree};
 use cowshed_vfs::FileKind;
 
-/// What happened in order, where another thread decides what is committed. The volume as it was before has index 0.
+/// What happened in order, where another thread decides what is committed. The volume as it was
+/// before has index 0.
 #[derive(Default)]
 pub(crate) struct History {
     /// The names after each operation.
@@ -44,7 +45,8 @@ impl History {
         )
     }
 
-    /// Each file holds what it held at `oldest`, or something later, of which the end may not be there yet.
+    /// Each file holds what it held at `oldest`, or something later, of which the end may not be
+    /// there yet.
     pub(crate) fn check_contents(&self, found: &Tree, oldest: usize) -> Result<()> {
         for (path, node) in found
             .iter()

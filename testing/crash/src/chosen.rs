@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use cowshed_device_sim::crash::{CrashImage, CrashImages, Shape};
 
-/// At most so many images, evenly over the run; half of them are prefixes, which are what a device leaves that keeps the order of
-/// its writes, and of which a run has fewer than of all else.
+/// At most so many images, evenly over the run; half of them are prefixes, which are what a device
+/// leaves that keeps the order of its writes, and of which a run has fewer than of all else.
 ///
 /// A quarter is for the `moments`, in events: nothing that was written later is there.
 pub fn evenly<'i>(
@@ -36,7 +36,8 @@ fn numbers(outlines: &[(usize, Shape)], moments: &[usize], seed: u64, images_max
     }
     // Of the images of one moment that with nothing of what is pending is the first.
     let at = |moment: &usize| outlines.partition_point(|(events, _)| events < moment);
-    // Moments between which nothing came have one image: it must not stand for two of those that are chosen.
+    // Moments between which nothing came have one image: it must not stand for two of those that
+    // are chosen.
     let moments: BTreeSet<usize> = moments.iter().map(at).filter(|n| *n < outlines.len()).collect();
     let moments: Vec<usize> = moments.into_iter().collect();
     let mut numbers: BTreeSet<usize> = spread(&moments, images_max / 4, seed).into_iter().collect();

@@ -1,5 +1,5 @@
-//! Volumes that compress what is written: with which option a run is mounted, and how much of what its crash images hold is
-//! compressed.
+//! Volumes that compress what is written: with which option a run is mounted, and how much of what
+//! its crash images hold is compressed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use cowshed_vfs::Compression;
 
 use crate::rig::{self, Devices};
 
-/// How runs that compress are mounted, and whether that is forced: else files that did not compress once are left alone from there on.
+/// How runs that compress are mounted, and whether that is forced: else files that did not compress
+/// once are left alone from there on.
 const OPTIONS: [(&str, bool); 4] = [("lzo", true), ("zstd:1", true), ("zlib", true), ("zstd:3", false)];
 /// The others do not.
 const RUNS_ONE_IN: u64 = 3;
@@ -82,7 +83,8 @@ impl Count {
     }
 }
 
-/// A compressed extent: the tree that it is in, its key, and where it lies, 0 for one that is inline.
+/// A compressed extent: the tree that it is in, its key, and where it lies, 0 for one that is
+/// inline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Extent {
     tree: TreeId,

@@ -1,7 +1,8 @@
-//! Runs that discard: with which option they are mounted, and trims between the operations or beside them.
+//! Runs that discard: with which option they are mounted, and trims between the operations or
+//! beside them.
 //!
-//! What a crash image has in place of discarded bytes is garbage ([`cowshed_device_sim::crash`]), so that whatever is
-//! discarded and still led to shows.
+//! What a crash image has in place of discarded bytes is garbage ([`cowshed_device_sim::crash`]),
+//! so that whatever is discarded and still led to shows.
 
 use std::time::Duration;
 
@@ -77,7 +78,8 @@ pub(crate) fn hasten(fs: &Fs) {
     });
 }
 
-/// Trims without the commit that fstrim begins with: what is pending and what only a log knows stays so.
+/// Trims without the commit that fstrim begins with: what is pending and what only a log knows
+/// stays so.
 pub(crate) fn trim(fs: &Fs) -> Result<()> {
     let trimmed = cowshed_btrfs::discard::trim_free(fs.mount().store(), 0..u64::MAX, 0);
     trimmed.map(drop).map_err(|e| anyhow!("a trim: {e}"))

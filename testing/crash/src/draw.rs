@@ -16,8 +16,8 @@ pub(crate) fn path(rng: &mut Rng) -> String {
 pub(crate) fn dir_path(rng: &mut Rng) -> String {
     ["p", "q", "p/r", "s", "q/r"][rng.index(5)].to_owned()
 }
-/// Sizes from a few bytes (inline) to several extents' worth, the small ones more often; now and then one that may
-/// need a new chunk.
+/// Sizes from a few bytes (inline) to several extents' worth, the small ones more often; now and
+/// then one that may need a new chunk.
 pub(crate) fn len(rng: &mut Rng) -> u64 {
     if rng.one_in(40) {
         return BIG_BYTES;

@@ -1,18 +1,24 @@
 //! The n-th I/O fails, for every n of a run.
 //!
-//! The run is done once on a healthy device, which gives the right answers. Then once per I/O and kind of fault:
+//! The run is done once on a healthy device, which gives the right answers. Then once per I/O and
+//! kind of fault:
 //!
-//! * until the first error every operation answers as on the healthy device, and so does reading everything at the end;
-//! * a sync that succeeds leaves on the device what the mount shows, whatever failed before: an fsync that failed is never
-//!   followed by one that pretends;
-//! * a device that takes no writes or no barriers any more makes the mount read-only with the next commit, whatever failed before
-//!   it; once a commit has failed no sync succeeds and nothing can be changed any more;
-//! * in the end the checker finds nothing, and a fresh mount on the healthy device sees a state that was committed, not
-//!   older than the last acknowledged sync, in which all holds that was promised ([`crate::promise`]), as it does after each sync that
-//!   succeeds; with a log, every file that was synced is there as it was then, unless something was done to it since that can be seen.
+//! * until the first error every operation answers as on the healthy device, and so does reading
+//!   everything at the end;
+//! * a sync that succeeds leaves on the device what the mount shows, whatever failed before: an
+//!   fsync that failed is never followed by one that pretends;
+//! * a device that takes no writes or no barriers any more makes the mount read-only with the next
+//!   commit, whatever failed before it; once a commit has failed no sync succeeds and nothing can
+//!   be changed any more;
+//! * in the end the checker finds nothing, and a fresh mount on the healthy device sees a state
+//!   that was committed, not older than the last acknowledged sync, in which all holds that was
+//!   promised ([`crate::promise`]), as it does after each sync that succeeds; with a log, every
+//!   file that was synced is there as it was then, unless something was done to it since that can
+//!   be seen.
 //!
-//! Of a fault that comes once, or for good, little is seen: a repetition, or a second copy, heals the one, and after the other nothing
-//! succeeds any more. Therefore outages, too, of several operations in a row: a sync that fails is asked for again.
+//! Of a fault that comes once, or for good, little is seen: a repetition, or a second copy, heals
+//! the one, and after the other nothing succeeds any more. Therefore outages, too, of several
+//! operations in a row: a sync that fails is asked for again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,7 +50,8 @@ pub struct Report {
     pub failing: u64,
     /// Runs that ended read-only.
     pub aborted: u64,
-    /// Runs whose files could not be read any more in the end: what they promised until then is not judged in all.
+    /// Runs whose files could not be read any more in the end: what they promised until then is not
+    /// judged in all.
     pub unseen: u64,
 }
 
@@ -63,7 +70,8 @@ impl fmt::Display for Report {
 
 type Answer = std::result::Result<(), Error>;
 
-/// How many operations in a row an outage hits. The engine repeats a write once; so does a second copy stand in for the first.
+/// How many operations in a row an outage hits. The engine repeats a write once; so does a second
+/// copy stand in for the first.
 const OUTAGES: [u64; 3] = [2, 4, 8];
 /// So often a sync that fails in an outage is asked for again.
 const AGAIN_MAX: usize = 4;
@@ -199,7 +207,8 @@ pub fn every_io_fails(seed: u64, layout: Layout, mix: Mix, ops: usize) -> Result
                 repeat,
                 ..Fault::error(on, nth).with_kind(kind.clone())
             };
-            // Who looks at a device that is not read any more fills the caches for the rest of the run.
+            // Looking at a device that can no longer be read fills the caches for the rest of the
+            // run.
             let is_unreadable = on == On::Read && repeat == Repeat::Forever;
             for is_watched in [true, false].into_iter().filter(|watched| *watched || is_unreadable) {
                 let name =
@@ -233,9 +242,11 @@ struct Faulty {
     /// By generation, as a fresh mount on the healthy device sees them.
     states: BTreeMap<u64, Tree>,
     acknowledged: u64,
-    /// Files as they were when an fsync of them succeeded, if no operation named them since that changes anything.
+    /// Files as they were when an fsync of them succeeded, if no operation named them since that
+    /// changes anything.
     promised: BTreeMap<String, Node>,
-    /// All states, and what syncs promised of them. None in a run that is not watched, or no more: its files could not be read.
+    /// All states, and what syncs promised of them. None in a run that is not watched, or no more:
+    /// its files could not be read.
     history: Option<History>,
     /// What the mount shows, where a sync of all made it read-only: the commit that it had begun.
     at_abort: Option<Tree>,
@@ -322,7 +333,7 @@ impl Faulty {
         Ok(answer.is_ok())
     }
 
-    /// Whoever hears that a sync failed asks for it again: it fails again, or has done what it says.
+    /// After a failed sync, asks for it again: it fails again, or does what it promises.
     fn again(&mut self, op: &Op) -> Result<()> {
         let only_syncs = matches!(op, Op::Fsync { .. } | Op::Fdatasync { .. } | Op::Sync);
         for n in 0..AGAIN_MAX {
@@ -364,7 +375,7 @@ impl Faulty {
         }
     }
 
-    /// In a run that is watched no fault hits who looks.
+    /// In a run that is watched, no fault hits the reads of the judge.
     fn look<T>(&self, look: impl FnOnce() -> T) -> T {
         match self.history {
             Some(_) => self.plan.aside(look),
@@ -419,7 +430,8 @@ impl Faulty {
         Ok(())
     }
 
-    /// A file that an fsync was acknowledged for; files that the operation names, or a directory above them, may have changed.
+    /// A file that an fsync was acknowledged for; files that the operation names, or a directory
+    /// above them, may have changed.
     fn note_promise(&mut self, op: &Op, answer: Answer, synced: Option<Node>) {
         match op {
             Op::Sync | Op::Defrag { .. } | Op::Dedupe { .. } => {}
@@ -442,7 +454,8 @@ impl Faulty {
         }
     }
 
-    /// The device takes no writes, or no barriers, any more: the mount must become read-only over it.
+    /// The device takes no writes, or no barriers, any more: the mount must become read-only over
+    /// it.
     fn must_abort(&mut self) -> Result<()> {
         let was_aborted = self.fs.mount().store().txn().is_aborted();
         let made = self.mkdir("last")?;
@@ -528,7 +541,8 @@ impl Faulty {
         let aborted = self.fs.mount().store().txn().is_aborted();
         rig::abandon(self.fs);
         let (_, has_log) = rig::state(rig::shared(&self.devices))?;
-        // What lies behind a checksum in its field is not covered by it: rot there passes into a repaired copy.
+        // What lies behind a checksum in its field is not covered by it: rot there passes into a
+        // repaired copy.
         let is_rotten = matches!(fault.kind, FaultKind::Rotten { .. });
         let refused = self.plan.refused();
         let allowed = |found: &Finding, all: &[Finding]| {
@@ -596,7 +610,8 @@ fn is_refused_copy(found: &Finding, all: &[Finding], refused: &[Range<u64>]) -> 
     (bad.len() as u64) < copies && refused.iter().any(|range| range.contains(&at))
 }
 
-/// What the checker finds of one copy, "copy 1 of 2, device 1 byte 39108608: ...": which, of how many, and where on its device.
+/// What the checker finds of one copy, "copy 1 of 2, device 1 byte 39108608: ...": which, of how
+/// many, and where on its device.
 fn copy_of(found: &Finding) -> Option<(u64, u64, u64)> {
     let (number, rest) = found.message.strip_prefix("copy ")?.split_once(" of ")?;
     let (copies, rest) = rest.split_once(", device ")?;

@@ -1,6 +1,7 @@
 //! Volumes with hardly any space left.
 //!
-//! A file that is not looked into takes nearly all space: it is preallocated behind its end, which is at 0.
+//! A file that is not looked into takes nearly all space: it is preallocated behind its end, which
+//! is at 0.
 
 use anyhow::{Result, bail};
 use cowshed_device_sim::Rng;
@@ -54,7 +55,8 @@ pub(crate) fn make_room(player: &Player<'_>) -> Result<()> {
     Ok(())
 }
 
-/// May the operation find no space? What was taken must be writable, and to delete must be possible.
+/// May the operation find no space? What was taken must be writable, and to delete must be
+/// possible.
 pub(crate) fn may_fail(op: &Op) -> bool {
     !matches!(
         op,

@@ -1,8 +1,9 @@
-//! Crash images over block groups that come and go: a small volume is filled with data, emptied, filled with names, emptied,
-//! and between that a few files are worked on, whose promises must hold in every image.
+//! Crash images over block groups that come and go: a small volume is filled with data, emptied,
+//! filled with names, emptied, and between that a few files are worked on, whose promises must hold
+//! in every image.
 //!
-//! What fills the volume lies in a directory of its own and is not compared: the checkers judge it. Each run must have removed
-//! groups, else it proves nothing.
+//! What fills the volume lies in a directory of its own and is not compared: the checkers judge it.
+//! Each run must have removed groups, else it proves nothing.
 
 use std::sync::Arc;
 
@@ -148,8 +149,8 @@ impl Work<'_> {
         })
     }
 
-    /// No superblock on disk knows the group that was made just now, and it is the emptiest: data and log of an fsync must not lead
-    /// there.
+    /// No superblock on disk knows the group that was made just now, and it is the emptiest: data
+    /// and log of an fsync must not lead there.
     fn sync_beside_a_new_group(&mut self) -> Result<()> {
         let path = format!("fresh-{}", self.rng.below(3));
         let write = Op::write(
@@ -323,7 +324,8 @@ impl Recording {
             .check(&before, done)
             .with_context(|| format!("log: {has_log}"))?;
         let found = if for_kernel { tree::take(&fs)? } else { Tree::new() };
-        // Space is right: data and tree blocks find a place, and hurt nobody.
+        // The accounts of space are right: data and tree blocks find a place, and overwrite
+        // nothing.
         for n in 0..4 {
             let op = Op::write(format!("{BULK}/after-{n}"), 0, 200_000, n);
             match Player::new(&fs).apply(&op) {
@@ -346,7 +348,8 @@ impl Recording {
     }
 }
 
-/// Judges images of runs from a seed, so many in all. Gives how many, and the groups that went meanwhile.
+/// Judges images of runs from a seed, so many in all. Gives how many, and the groups that went
+/// meanwhile.
 pub fn judge_runs(
     seed: u64,
     images: u64,

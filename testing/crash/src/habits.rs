@@ -139,8 +139,8 @@ fn names(rng: &mut Rng) -> Vec<Op> {
     ops
 }
 
-/// So many long names of one file that they outgrow half of a small leaf, and often a whole one: the last of them are extended
-/// references then. Some are taken away again.
+/// So many long names of one file that they outgrow half of a small leaf, and often a whole one:
+/// the last of them are extended references then. Some are taken away again.
 fn long_names(rng: &mut Rng) -> Vec<Op> {
     let (file, dir, letter) = (path(rng), draw::dir(rng), rng.below(3));
     let count = 4 + rng.below(26);
@@ -267,7 +267,8 @@ fn remaps(rng: &mut Rng) -> Vec<Op> {
     ops
 }
 
-/// Two files of the same content, most of it, which share it then; an fsync of one side, and what comes later.
+/// Two files of the same content, most of it, which share it then; an fsync of one side, and what
+/// comes later.
 fn the_same(rng: &mut Rng) -> Vec<Op> {
     let (one, other) = (path(rng), path(rng));
     let (len, fill) = (2 * BLOCK_BYTES + len(rng), rng.next_u64());
@@ -308,7 +309,8 @@ fn the_same(rng: &mut Rng) -> Vec<Op> {
     ops
 }
 
-/// A file that was written bit by bit, perhaps cloned, and put in order then; an fsync, and what comes later.
+/// A file that was written bit by bit, perhaps cloned, and put in order then; an fsync, and what
+/// comes later.
 fn fragments(rng: &mut Rng) -> Vec<Op> {
     let (file, copy) = (path(rng), path(rng));
     let step = BLOCK_BYTES * (1 + rng.below(5));

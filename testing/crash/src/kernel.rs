@@ -13,15 +13,18 @@ use cowshed_vfs::{FileKind, Timestamp};
 
 use crate::power::Judged;
 
-/// Writes the image out and lets the kernel look at it. Needs root. False where the kernel cannot be asked.
+/// Writes the image out and lets the kernel look at it. Needs root. False where the kernel cannot
+/// be asked.
 ///
-/// The kernel tells volumes apart by their uuid: no other one that is attached meanwhile may have it ([`crate::rig::uuid_of`]).
+/// The kernel tells volumes apart by their uuid: no other one that is attached meanwhile may have
+/// it ([`crate::rig::uuid_of`]).
 pub fn judge(judged: &Judged) -> Result<bool> {
     let devices: Vec<MemDevice> = judged.devices.iter().map(|device| device.snapshot()).collect();
     let volume = KernelVolume::from_memory(&devices)?;
     let heads: Vec<Option<Superblock>> = devices.iter().map(head).collect::<Result<_>>()?;
     if heads.contains(&None) {
-        // The kernel looks at the first copy alone. A torn one is for the user to mend, device by device.
+        // The kernel looks at the first copy alone. A torn one is for the user to mend, device by
+        // device.
         let [image] = volume.images() else { return Ok(false) };
         // Its exit code tells of what it found; that all is well now, the mount tells.
         let image = image.as_os_str();
@@ -39,7 +42,8 @@ pub fn judge(judged: &Judged) -> Result<bool> {
     if judged.has_log {
         check_volume(&volume).context("after the kernel's replay")?;
     }
-    // Of two devices one may have the superblock of a log that nobody was told of. Which one the kernel believes is its choice.
+    // Of two devices one may have the superblock of a log that no fsync has acknowledged yet. The
+    // kernel chooses either.
     let log_roots = heads.iter().flatten().map(|head| head.log_root.get());
     let is_open = log_roots.collect::<BTreeSet<_>>().len() > 1;
     let differences = tree::differences(
@@ -69,13 +73,13 @@ fn check_volume(volume: &KernelVolume) -> Result<()> {
     }
 }
 
-/// The bits of an inode number that the inode has for itself: our mounts put the subvolume above them, the kernel has device
-/// numbers for that.
+/// The bits of an inode number that the inode has for itself: our mounts put the subvolume above
+/// them, the kernel has device numbers for that.
 const INO_BITS: u32 = 40;
 
-/// What both show alike. When a replay changed a directory is nobody's promise. Of data that is written in place the power may
-/// fail between one device and the other, and without checksums nobody knows which copy is the newer one: the kernel reads
-/// either.
+/// What both show alike. When a replay changed a directory is not promised. Of data that is written
+/// in place the power may fail between one device and the other, and without checksums nothing
+/// tells which copy is the newer one: the kernel reads either.
 fn comparable(tree: &Tree, devices: usize) -> Tree {
     let mut tree = if devices > 1 {
         tree::committed_part(tree)

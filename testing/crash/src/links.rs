@@ -1,6 +1,7 @@
-//! Many names of few files, of which a log has some and the last commit others: long ones, whose references outgrow an item and go on in
-//! extended ones; names that share their hashes; names that other inodes take over; directories that are emptied, removed and made again under
-//! their names. In between, one of those who took part is synced.
+//! Many names of few files, of which a log has some and the last commit others: long ones, whose
+//! references outgrow an item and go on in extended ones; names that share their hashes; names that
+//! other inodes take over; directories that are emptied, removed and made again under their names.
+//! In between, one of these inodes is synced.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,8 @@ const LASTING: usize = 4;
 const FILES: u64 = 4;
 /// Names for each family and directory.
 const LONG_NAMES: u64 = 70;
-/// All of one hash, in one item of a directory, and more than a leaf of 4 KiB holds when they are long.
+/// All of one hash, in one item of a directory, and more than a leaf of 4 KiB holds when they are
+/// long.
 const COLLIDING_NAMES: usize = 24;
 const COLLIDING_BYTES_MAX: u64 = 190;
 /// Each name reads the whole file.
@@ -175,7 +177,8 @@ impl World<'_> {
         self.ops.push(Op::unlink(path));
     }
 
-    /// Perhaps an fsync: of one of these, of another name of it, of a directory above, or of something else.
+    /// Perhaps an fsync: of one of these, of another name of it, of a directory above, or of
+    /// something else.
     fn sync_some(&mut self, paths: &[String]) {
         let at = self.rng.index(paths.len().max(1));
         let path = match (self.rng.below(8), paths.get(at)) {
@@ -221,7 +224,8 @@ impl World<'_> {
         if self.rng.one_in(2) {
             self.some();
         }
-        // The first ones are in the plain item: with few left there a log is short enough to be written.
+        // The first ones are in the plain item: with few left there a log is short enough to be
+        // written.
         if !self.rng.one_in(3) {
             self.unlink_some(file, dir);
         }
@@ -339,7 +343,8 @@ impl World<'_> {
         self.sync_some(&names);
     }
 
-    /// A directory is emptied, by unlinks and moves, removed, and made again; some names in it are those that it had.
+    /// A directory is emptied, by unlinks and moves, removed, and made again; some names in it are
+    /// those that it had.
     fn again(&mut self) {
         let dir = DIRS[LASTING + self.rng.index(DIRS.len() - LASTING)];
         let inner: Vec<String> = self

@@ -44,7 +44,8 @@ struct Args {
     /// Threads that sync shared files beside each other in all runs, not in one of eight
     #[arg(long)]
     shared: bool,
-    /// Threads whose operations run beside each other and beside syncs in all runs, not in one of eight
+    /// Threads whose operations run beside each other and beside syncs in all runs, not in one of
+    /// eight
     #[arg(long, conflicts_with_all = ["full", "shared"])]
     rounds: bool,
     /// Many names of few files in all runs, not in one of eight
@@ -59,7 +60,8 @@ struct Args {
     /// Runs that discard what is free in all runs, not in one of three
     #[arg(long)]
     discard: bool,
-    /// A snapshot by the kernel before each run, which works on both sides (root); not on full volumes, nor with subvolumes
+    /// A snapshot by the kernel before each run, which works on both sides (root); not on full
+    /// volumes, nor with subvolumes
     #[arg(long, conflicts_with_all = ["full", "subvolumes"])]
     snapshots: bool,
     /// Over block groups that come and go on a small volume, instead of the usual runs
@@ -90,7 +92,8 @@ struct Totals {
     /// With two or more atomic groups open.
     groups_open: AtomicU64,
     groups: Mutex<Counts>,
-    /// With extents that are compressed so ([`compressed::NAMES`]), and with such extents in the log.
+    /// With extents that are compressed so ([`compressed::NAMES`]), and with such extents in the
+    /// log.
     compressed: [AtomicU64; 4],
     compressed_logs: [AtomicU64; 4],
     /// Some job has failed.
@@ -134,7 +137,8 @@ fn nth_run(args: &Args, n: u64) -> Run {
         Threads::Shared
     } else {
         match threads[(rng.below(threads.len() as u64)) as usize] {
-            // What fills the volume would survive in the snapshot: nothing could be written after the crash.
+            // What fills the volume would survive in the snapshot: nothing could be written after
+            // the crash.
             Threads::Full if args.snapshots => Threads::Several,
             drawn => drawn,
         }

@@ -1,5 +1,6 @@
-//! Atomic groups that stay open, spread over the operations of a run: they begin, are staged into and end in any order, several at a
-//! time, and what the run does to their files and to others goes on in between.
+//! Atomic groups that stay open, spread over the operations of a run: they begin, are staged into
+//! and end in any order, several at a time, and what the run does to their files and to others goes
+//! on in between.
 
 use cowshed_device_sim::Rng;
 use cowshed_model::script::{Op, Prealloc};
@@ -131,7 +132,7 @@ impl World<'_> {
         }
     }
 
-    /// Somebody else does something to a file of the group.
+    /// A call outside the group does something to a file of the group.
     fn beside(&mut self, group: usize) {
         let Some(files) = &self.open[group] else { return };
         let path = files[self.rng.index(files.len())].clone();

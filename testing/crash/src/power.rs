@@ -2,9 +2,10 @@
 //!
 //! Each image must open, pass the checker, and keep all promises ([`promise`]).
 //!
-//! The states that a run committed are known by their generation. An image without a log must show exactly the state of
-//! the generation that its superblock names; that generation is not older than the last commit that was known to the
-//! program. What an fsync promised of its file is compared when the state is noted.
+//! The states that a run committed are known by their generation. An image without a log must show
+//! exactly the state of the generation that its superblock names; that generation is not older than
+//! the last commit that was known to the program. What an fsync promised of its file is compared
+//! when the state is noted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,8 +55,8 @@ pub struct Recording {
     groups: Counts,
 }
 
-/// Directories that [`workload`] and [`several`] use. Names that would cross from one into the other stay where they are;
-/// and of what is made, removed and moved around, these stay, too.
+/// Directories that [`workload`] and [`several`] use. Names that would cross from one into the
+/// other stay where they are; and of what is made, removed and moved around, these stay, too.
 const SUBVOLUMES: &[(TreeId, &str)] = &[
     (TreeId::FS, "q"),
     (TreeId(256), "r"),
@@ -67,7 +68,8 @@ const SUBVOLUMES: &[(TreeId, &str)] = &[
 
 /// A mark below this is a generation that was committed.
 const GENERATIONS_END: u64 = 1 << 40;
-/// Marks beside a committer: what was there after so many operations was acknowledged, all of it or its names.
+/// Marks beside a committer: what was there after so many operations was acknowledged, all of it or
+/// its names.
 const NAMES_MARK: u64 = 1 << 40;
 
 /// Does the run and notes its states.
@@ -75,7 +77,8 @@ pub fn record(run: Run) -> Result<Recording> {
     record_ops(run, None)
 }
 
-/// The same with these operations, which one thread does, instead of those that follow from the seed.
+/// The same with these operations, which one thread does, instead of those that follow from the
+/// seed.
 pub fn record_ops(run: Run, ops: Option<Vec<Op>>) -> Result<Recording> {
     let mut rng = Rng::new(run.seed);
     let subvolumes = if run.subvolumes { SUBVOLUMES } else { &[] };
@@ -222,7 +225,8 @@ fn note(promised: &mut promise::History, fs: &Fs, op: &Op, is_done: bool, log: &
     Ok(())
 }
 
-/// The state that a commit made, as a fresh mount sees it; and the promise of the operation that committed.
+/// The state that a commit made, as a fresh mount sees it; and the promise of the operation that
+/// committed.
 fn noted_state(fs: &Fs, op: &Op, is_done: bool, devices: &Devices) -> Result<Tree> {
     let (_, state) = cold(devices)?;
     let live = tree::take(fs)?;
@@ -324,7 +328,8 @@ impl Recording {
         chosen::evenly(|| self.images(), &[], self.run.seed, images_max).collect()
     }
 
-    /// Forgets the barriers of a kind, as if the engine had not asked for them: does the judge find out? Gives their number.
+    /// Forgets the barriers of a kind, as if the engine had not asked for them: does the judge find
+    /// out? Gives their number.
     pub fn forget_barriers(&mut self, kind: Barrier) -> usize {
         let mut kinds = barriers::kinds(&self.events).into_iter();
         let before = self.events.len();
@@ -333,7 +338,7 @@ impl Recording {
         before - self.events.len()
     }
 
-    /// Says which run and which image, for whoever wants to see it again.
+    /// Names the run and the image, so that it can be repeated.
     fn name(&self, image: &CrashImage) -> String {
         format!("{:?}\n{image}", self.run)
     }
@@ -345,7 +350,8 @@ impl Recording {
         Ok(Judged { name, ..judged })
     }
 
-    /// As [`Recording::judge`], with more to be found out about the image; if any of it fails, the image is kept.
+    /// As [`Recording::judge`], with more to be found out about the image; if any of it fails, the
+    /// image is kept.
     pub fn judge_or_keep<T>(
         &mut self,
         image: CrashImage,
@@ -464,7 +470,8 @@ impl Recording {
         let (_, mut after) = cold(&copies)?;
         after.retain(|path, _| !path.starts_with("after-"));
         let (mut before, mut after) = (without_root(before), without_root(after));
-        // What was being overwritten in place may differ from copy to copy, and a read takes either.
+        // What was being overwritten in place may differ from copy to copy, and a read takes
+        // either.
         if self.run.layout == Layout::Raid1 {
             (before, after) = (tree::committed_part(&before), tree::committed_part(&after));
         }

@@ -1,25 +1,32 @@
 //! What a program may rely on after a crash, whatever the file system's means: commits, or a log.
 //!
-//! A run is a list of operations with the state of the files after each: S0 is what was there before, all durable. An
-//! image shows that the operations up to `done` had returned, and the next one may have been under way; `last` is that
-//! one. Where several are under way at a time, the next state is that after all of them, and what each changes of an inode, a name or a
-//! block is there or not. The *floor* of an inode is the last state in which the volume was synced, or the inode by an fsync, that had returned
-//! successfully by `done`. (Of an fsync beside which others work it is the state when it was called.) In the files that are found:
+//! A run is a list of operations with the state of the files after each: S0 is what was there
+//! before, all durable. An image shows that the operations up to `done` had returned, and the next
+//! one may have been under way; `last` is that one. Where several are under way at a time, the next
+//! state is that after all of them, and what each changes of an inode, a name or a block is there
+//! or not. The *floor* of an inode is the last state in which the volume was synced, or the inode
+//! by an fsync, that had returned successfully by `done`. (Of an fsync beside which others work it
+//! is the state when it was called.) In the files that are found:
 //!
-//! * **Names.** What (directory, name) leads to, or that it leads to nothing, is what it was in some state from the
-//!   directory's floor to `last`. The names of one inode, all together, are those of some state from its floor to `last`:
-//!   a rename is done or not, and what fsync saw stays until it is changed.
-//! * **Attributes.** Kind, mode and owner, and all extended attributes, are those of one state from the inode's floor
-//!   on.
-//! * **Contents.** The size lies between the smallest and the largest from the floor on (nothing, where the inode was
-//!   made later); each block of 4 KiB is what it was in some state from the floor on. A file that did not change since
-//!   its floor is exactly what it was, times included; but since an fdatasync the times may be older ones.
-//! * A file without a name that was synced and then got one may have lost it; where it has it, its content has that floor.
-//! * **Atomic operations**: the end of an atomic group, an exchange of ranges. All files that one has changed are as in
-//!   states before it, or all as in states from it on. A group that has returned is durable, in all of its files.
+//! * **Names.** What (directory, name) leads to, or that it leads to nothing, is what it was in
+//!   some state from the directory's floor to `last`. The names of one inode, all together, are
+//!   those of some state from its floor to `last`: a rename is done or not, and what fsync saw
+//!   stays until it is changed.
+//! * **Attributes.** Kind, mode and owner, and all extended attributes, are those of one state from
+//!   the inode's floor on.
+//! * **Contents.** The size lies between the smallest and the largest from the floor on (nothing,
+//!   where the inode was made later); each block of 4 KiB is what it was in some state from the
+//!   floor on. A file that did not change since its floor is exactly what it was, times included;
+//!   but since an fdatasync the times may be older ones.
+//! * A file without a name that was synced and then got one may have lost it; where it has it, its
+//!   content has that floor.
+//! * **Atomic operations**: the end of an atomic group, an exchange of ranges. All files that one
+//!   has changed are as in states before it, or all as in states from it on. A group that has
+//!   returned is durable, in all of its files.
 //! * An inode that is found was there in some state, and has as many names as its link count says.
 //!
-//! Directories are known by their inodes, so that a directory that moved takes along what was promised of its entries.
+//! Directories are known by their inodes, so that a directory that moved takes along what was
+//! promised of its entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -67,7 +74,8 @@ pub struct History {
     between: BTreeSet<usize>,
     /// States that an atomic operation led to, and the inodes whose contents it changed.
     atomic: Vec<(usize, Vec<u64>)>,
-    /// The atomic groups that are open in the newest state: of each file the inode, and whether the commit is about it.
+    /// The atomic groups that are open in the newest state: of each file the inode, and whether the
+    /// commit is about it.
     groups: BTreeMap<u8, Vec<(u64, bool)>>,
     /// How many are open, from a state on.
     open: BTreeMap<usize, usize>,
@@ -126,8 +134,9 @@ impl History {
         }));
     }
 
-    /// Something was promised of an earlier state by what returned just now. Gives the index of a new state, which is as the last
-    /// one: from it on the promise is known. `is_between`: the operations that lead to the next state are under way.
+    /// Something was promised of an earlier state by what returned just now. Gives the index of a
+    /// new state, which is as the last one: from it on the promise is known. `is_between`: the
+    /// operations that lead to the next state are under way.
     pub fn promise_late(&mut self, floor: usize, what: Promise, is_between: bool) -> usize {
         let known = self.names.len();
         self.names.extend(self.names.last().cloned());
@@ -174,8 +183,8 @@ impl History {
         self.names.len() - 1
     }
 
-    /// The operation that led to this state has changed the contents of these inodes, all or none of them. One that exchanged
-    /// nothing may leave what it found in memory.
+    /// The operation that led to this state has changed the contents of these inodes, all or none
+    /// of them. One that exchanged nothing may leave what it found in memory.
     pub fn atomic(&mut self, index: usize, inos: Vec<u64>) {
         let content = |ino: &u64, at: usize| {
             let versions = self.versions(*ino, at, at);
@@ -201,7 +210,8 @@ impl History {
         }
     }
 
-    /// A group has ended, as the operation that led to this state. Gives the inodes that it wrote to and that have names.
+    /// A group has ended, as the operation that led to this state. Gives the inodes that it wrote
+    /// to and that have names.
     pub fn end_group(&mut self, index: usize, group: u8) -> Vec<u64> {
         let files = self.groups.remove(&group).unwrap_or_default();
         self.open.insert(index, self.groups.len());
@@ -243,10 +253,11 @@ impl History {
         Ok(())
     }
 
-    /// As [`History::check`], of a run of Linux' btrfs, which promises less of what nobody synced. A rename may have happened by
-    /// halves: both names lead to the file, or neither does the new one, nor to what it replaced there. In the midst of a
-    /// file there may be zeros where data was written. What was synced is there: content, attributes, and the names that
-    /// did not change since.
+    /// As [`History::check`], of a run of Linux' btrfs, which promises less of what was not synced.
+    /// A rename may have happened by halves: both names lead to the file, or neither does the new
+    /// one, nor to what it replaced there. In the midst of a file there may be zeros where data was
+    /// written. What was synced is there: content, attributes, and the names that did not change
+    /// since.
     pub fn check_linux(&self, found: &Tree, done: usize) -> Result<()> {
         let judge = Judge {
             is_linux: true,
@@ -279,7 +290,8 @@ struct Judge<'h> {
     found: Names,
     /// The last sync of the volume.
     floor: usize,
-    /// By inode, where that is later: what was synced with times and all, without times, and of contents alone.
+    /// By inode, where that is later: what was synced with times and all, without times, and of
+    /// contents alone.
     full: BTreeMap<u64, usize>,
     data: BTreeMap<u64, usize>,
     content: BTreeMap<u64, usize>,
@@ -513,8 +525,9 @@ fn content(found: &Node, versions: &[Option<&Node>], may_lack: bool) -> Result<(
         let was = |version: &Node| {
             let there = version.content.get(at..).unwrap_or_default();
             let (kept, gone) = block.split_at(there.len().min(block.len()));
-            // What is written in place goes before the size does: of a file that was cut, the block at its new end is
-            // zero from there on when the size on disk is still the old one. So it is on Linux' btrfs.
+            // What is written in place goes before the size does: of a file that was cut, the block
+            // at its new end is zero from there on when the size on disk is still the old one. So
+            // it is on Linux' btrfs.
             let is_cut_in_place = found.in_place && !kept.is_empty() && gone.iter().all(|byte| *byte == 0);
             there.starts_with(kept) && (gone.is_empty() || is_cut_in_place)
         };

@@ -46,7 +46,8 @@ pub fn make(layout: Layout, nodesize_bytes: u32, uuid_byte: u8) -> Result<Device
     make_as(layout, nodesize_bytes, [uuid_byte; 16])
 }
 
-/// A uuid for the volumes of one run: the kernel may look at those of other runs, and of other processes, at the same time.
+/// A uuid for the volumes of one run: the kernel may look at those of other runs, and of other
+/// processes, at the same time.
 pub fn uuid_of(seed: u64) -> [u8; 16] {
     let mut uuid = [0; 16];
     Rng::new(seed ^ u64::from(std::process::id()).rotate_left(32)).fill(&mut uuid);
@@ -58,8 +59,8 @@ pub fn make_as(layout: Layout, nodesize_bytes: u32, uuid: [u8; 16]) -> Result<De
     make_with(layout, nodesize_bytes, uuid, false, &[])
 }
 
-/// A fresh volume, perhaps a small one, that has subvolumes: numbered from 256, each with its name in the root of the top level or of one before
-/// it.
+/// A fresh volume, perhaps a small one, that has subvolumes: numbered from 256, each with its name
+/// in the root of the top level or of one before it.
 pub fn make_with(
     layout: Layout,
     nodesize_bytes: u32,
@@ -99,7 +100,8 @@ pub fn shared(devices: &Devices) -> Vec<Arc<dyn BlockDevice>> {
         .collect()
 }
 
-/// The same device, which takes its time to write, to flush and to discard: a write that is sent meanwhile is destroyed.
+/// The same device, which takes its time to write, to flush and to discard: a write that is sent
+/// meanwhile is destroyed.
 pub fn slow(device: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
     let plan = FaultPlan::new();
     for (on, micros) in [(On::Write, 100), (On::Flush, 1000), (On::Discard, 500)] {
@@ -135,7 +137,8 @@ pub fn mount_with(devices: Vec<Arc<dyn BlockDevice>>, tree_log: bool) -> Result<
     mount_as(devices, tree_log, MountOptions::default())
 }
 
-/// As [`mount_as`]; to look changes nothing, not even the clock. Each commit discards what it has freed.
+/// As [`mount_as`]; to look changes nothing, not even the clock. Each commit discards what it has
+/// freed.
 pub fn mount_to_watch(
     devices: Vec<Arc<dyn BlockDevice>>,
     tree_log: bool,
@@ -191,7 +194,8 @@ pub fn state(devices: Vec<Arc<dyn BlockDevice>>) -> Result<(u64, bool)> {
     Ok((superblock.generation.get(), superblock.log_root.get() != 0))
 }
 
-/// The checker, data included, finds nothing; but copies of the superblock, which stand in for each other, may be torn.
+/// The checker, data included, finds nothing; but copies of the superblock, which stand in for each
+/// other, may be torn.
 pub fn check_clean(devices: &[Arc<dyn BlockDevice>]) -> Result<()> {
     check_clean_but(devices, |_, _| false)
 }

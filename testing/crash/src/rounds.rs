@@ -1,10 +1,12 @@
-//! Threads whose operations really run beside each other, in rounds: each changes files of its own in directories that they share,
-//! or its own blocks of one file; others sync and commit meanwhile.
+//! Threads whose operations really run beside each other, in rounds: each changes files of its own
+//! in directories that they share, or its own blocks of one file; others sync and commit meanwhile.
 //!
-//! What is noted is the state after each round. That is enough for the judge, who looks at each inode, each name and each block
-//! alone: in one round no two threads change the same one, so that whatever a crash finds of it is as before the round or as after it.
-//! Syncs begin and end when they like. What ends in the midst of a round is known in a state *between*, which is as the one
-//! before the round, and the end of the round may be found as well ([`crate::promise::History::promise_late`]).
+//! What is noted is the state after each round. That is enough for the judge, which looks at each
+//! inode, each name and each block alone: in one round no two threads change the same one, so that
+//! whatever a crash finds of it is as before the round or as after it. Syncs begin and end when
+//! they like. What ends in the midst of a round is known in a state *between*, which is as the one
+//! before the round, and the end of the round may be found as well
+//! ([`crate::promise::History::promise_late`]).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,8 +41,8 @@ const TAIL_BYTES_MAX: u64 = 40 * BLOCK_BYTES;
 /// Of the names of [`workload`], as many for each thread.
 const LETTERS: usize = 6 / THREADS;
 
-/// The names of files, and of their temporary ones, as those of a thread: none of them is another's. `None` where the operation
-/// is about something else, a directory say.
+/// The names of files, and of their temporary ones, as those of a thread: none of them is
+/// another's. `None` where the operation is about something else, a directory say.
 fn as_own(op: &Op, thread: usize) -> Option<Op> {
     let mut op = op.clone();
     for path in op.paths_mut() {
@@ -110,8 +112,9 @@ fn next_round(rng: &mut Rng, queues: &mut [Vec<Op>], size: u64) -> Vec<Op> {
     round
 }
 
-/// The inodes of a round that belong to operations of which nothing may be seen, and to no other ones: links from before the run
-/// may make one file of two threads' names. `history` is as it was before the round.
+/// The inodes of a round that belong to operations of which nothing may be seen, and to no other
+/// ones: links from before the run may make one file of two threads' names. `history` is as it was
+/// before the round.
 fn quiet<'o>(ops: &'o [Op], history: &History, root: u64) -> Vec<(&'o Op, u64)> {
     let inos = |op: &Op| -> Vec<u64> {
         let paths = op.paths();

@@ -32,8 +32,8 @@ pub struct Run {
     pub subvolumes: bool,
     /// The kernel has made a snapshot before the run, which works on both sides. Needs root.
     pub snapshots: bool,
-    /// What the devices never tear. The kernel trusts them not to tear a superblock, of 4096 bytes; with logs we must,
-    /// too: the other copies of the superblock know of no log.
+    /// What the devices never tear. The kernel trusts them not to tear a superblock, of 4096 bytes;
+    /// with logs we must, too: the other copies of the superblock know of no log.
     pub tear_bytes: u64,
     /// Devices take their time, as real ones do: what happens beside a write under way happens.
     pub is_slow: bool,
@@ -49,7 +49,8 @@ impl Run {
         self.threads == Threads::Full
     }
 
-    /// Atomic groups stay open between operations: where one thread does them all, or each has its own files.
+    /// Atomic groups stay open between operations: where one thread does them all, or each has its
+    /// own files.
     pub(crate) fn has_open_groups(&self) -> bool {
         matches!(
             self.threads,

@@ -1,4 +1,5 @@
-//! Several threads, each in a directory of its own: what each was promised must hold whatever the others did.
+//! Several threads, each in a directory of its own: what each was promised must hold whatever the
+//! others did.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,8 +1,8 @@
-//! Several threads in the same directories, on the same files, who sync while the others work.
+//! Several threads in the same directories, on the same files: some sync while the others work.
 //!
-//! Operations go one after the other, each with its state noted; syncs do not: they begin at a state, run beside operations and
-//! other syncs, half of them told later (as the mount has it), and promise the state at which they began from the moment
-//! at which they are known to be done.
+//! Operations go one after the other, each with its state noted; syncs do not: they begin at a
+//! state, run beside operations and other syncs, half of them told later (as the mount has it), and
+//! promise the state at which they began from the moment at which they are known to be done.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard};
@@ -26,7 +26,7 @@ use crate::workload::{self};
 
 /// A sync takes no longer.
 const TOLD_MAX: Duration = Duration::from_secs(120);
-/// What everybody syncs.
+/// What all threads sync.
 const SHARED: [&str; 4] = ["", "p", "a", "p/a"];
 
 /// What has happened.
@@ -153,7 +153,7 @@ impl<'w> Work<'w> {
         };
         let tell = move |result| Told { floor, what, result };
         match told.cloned() {
-            // Who is told must not wait for anything: the thread that tells serves others.
+            // The callback must not wait for anything: the thread that calls it serves others.
             Some(told) => {
                 let done = Box::new(move |result| drop(told.send(tell(result))));
                 self.fs.fsync_later(&ROOT, node, Handle::NONE, data_only, &|| {}, done);
@@ -177,7 +177,7 @@ impl<'w> Work<'w> {
         }
     }
 
-    /// Notes what is told until nobody can be told any more.
+    /// Notes outcomes of syncs until all that were begun have one.
     fn replies(&self, told: &Receiver<Told>) -> Result<()> {
         loop {
             match told.recv_timeout(TOLD_MAX) {
@@ -188,7 +188,8 @@ impl<'w> Work<'w> {
         }
     }
 
-    /// Does `work`, which is given whom to tell of syncs, and notes what is told until all are done.
+    /// Does `work`, which is given whom to tell of syncs, and notes what is told until all are
+    /// done.
     pub(crate) fn told_of<T>(&self, work: impl FnOnce(&Sender<Told>) -> Result<T>) -> Result<T> {
         std::thread::scope(|scope| {
             let (told, replies) = channel();

@@ -1,4 +1,5 @@
-//! Runs on a volume of which the kernel has made a snapshot: trees and data are shared between two subvolumes, and both are worked on.
+//! Runs on a volume of which the kernel has made a snapshot: trees and data are shared between two
+//! subvolumes, and both are worked on.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

@@ -11,8 +11,9 @@ use cowshed_crash::workload::Mix;
 use cowshed_device::BlockDevice;
 use cowshed_model::script::{self, Op, Prealloc};
 
-/// A file and a clone of its first block in a subvolume, both synced: two logs with checksums from the same address on, of which
-/// one has more. The checker took those of the shorter for all there are.
+/// A file and a clone of its first block in a subvolume, both synced: two logs with checksums from
+/// the same address on, of which one has more. The checker took those of the shorter for all there
+/// are.
 #[test]
 fn a_clone_of_a_part_in_another_subvolume_is_logged_beside_the_whole() {
     let run = Run {
@@ -44,7 +45,8 @@ fn a_clone_of_a_part_in_another_subvolume_is_logged_beside_the_whole() {
     assert!(logs.count() > 0);
 }
 
-/// Two logs whose checksums overlap, and data of one of them that begins within what the other one has: it is compared with its own.
+/// Two logs whose checksums overlap, and data of one of them that begins within what the other one
+/// has: it is compared with its own.
 #[test]
 fn data_behind_the_checksums_of_another_log_is_compared() {
     const BLOCK: usize = 4096;

@@ -131,7 +131,7 @@ fn a_log_that_cannot_be_written_becomes_a_commit() {
     }
 }
 
-/// Nobody knows what such a device has lost of what it took before, so that a commit would not mend it.
+/// What such a device has lost of earlier writes is unknown, so that a commit would not mend it.
 #[test]
 fn a_barrier_of_a_log_that_fails_makes_the_mount_read_only() {
     let (devices, plan, fs) = about_to_log();
@@ -151,7 +151,8 @@ fn a_barrier_of_a_log_that_fails_makes_the_mount_read_only() {
     assert_ne!(cold["f"].perm, 0o751);
 }
 
-/// Nor do crashes afterwards take what was synced before it: the superblock that led to it is there again.
+/// Nor do crashes afterwards take what was synced before it: the superblock that led to it is there
+/// again.
 #[test]
 fn a_superblock_of_a_commit_that_is_torn_takes_no_log_with_it() {
     const FIRST: u64 = 64 << 10;

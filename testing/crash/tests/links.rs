@@ -49,7 +49,8 @@ fn fsync(path: &str) -> Op {
     Op::fsync(path)
 }
 
-/// A file of the names `x/one`, `y/two` and `y/three`, and others. (The run before used the first letters.)
+/// A file of the names `x/one`, `y/two` and `y/three`, and others. (The run before used the first
+/// letters.)
 fn three_names() -> Vec<Op> {
     let mut ops = vec![
         Op::mkdir("x"),
@@ -62,8 +63,8 @@ fn three_names() -> Vec<Op> {
     ops
 }
 
-/// A file dies name by name; one of them is another's then, who is synced. After a crash the dead one must not have those of its
-/// names that nobody took.
+/// A file is unlinked name by name; one of the names goes to another file, which is synced. After a
+/// crash the dead file must not have the names that were not taken over.
 #[test]
 fn a_dead_file_keeps_none_of_its_names() {
     let dead = || ["x/one", "y/two", "y/three"].map(unlink);
@@ -75,7 +76,7 @@ fn a_dead_file_keeps_none_of_its_names() {
     for dir in ["x", "y"] {
         judge(taken(vec![fsync(dir)]));
     }
-    // The last name goes to who replaces it.
+    // The last name goes to the file that replaces it.
     let replaced = [
         unlink("x/one"),
         unlink("y/two"),
@@ -85,7 +86,8 @@ fn a_dead_file_keeps_none_of_its_names() {
     judge([three_names(), replaced.into()].concat());
 }
 
-/// Whose names all were in directories that are synced is gone, and so is who had one name: logs say it.
+/// A dead file whose names all were in synced directories is gone, and so is one that had a single
+/// name: logs express it.
 #[test]
 fn a_dead_file_of_one_name_or_one_directory_is_no_reason_to_commit() {
     let start = vec![Op::mkdir("x"), write("x/a"), link("x/a", "x/b"), write("old"), Op::Sync];
@@ -100,7 +102,8 @@ fn a_dead_file_of_one_name_or_one_directory_is_no_reason_to_commit() {
     assert!(judge([start, moved.into()].concat()));
 }
 
-/// Replay adds the names of a log to those of the commit, one hash in one item: together they must fit a leaf.
+/// Replay adds the names of a log to those of the commit, one hash in one item: together they must
+/// fit a leaf.
 #[test]
 fn names_of_one_hash_that_come_and_go_fit_a_leaf_after_a_crash() {
     const BYTES: usize = 190;

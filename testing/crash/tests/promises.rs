@@ -196,7 +196,8 @@ fn an_atomic_operation_is_durable_in_all_files_or_in_none() {
     refused(&run, &half, 3, "is there in part");
 }
 
-/// Of what nobody synced Linux' logs may lack the half of a rename and data in the midst of a file; what was synced is there.
+/// Of what was not synced Linux' logs may lack the half of a rename and data in the midst of a
+/// file; what was synced is there.
 #[test]
 fn of_linux_less_is_asked() {
     let (f, g) = (file(257, &blocks(b"ab")), file(258, b"new"));
@@ -227,7 +228,8 @@ fn of_linux_less_is_asked() {
     refused_linux(&tree(&[("f", f), ("t", miscounted)]), "1 names, link count 2");
 }
 
-/// A name that a rename replaced may be missing on Linux, and one that led to a synced file all the time may not.
+/// A name that a rename replaced may be missing on Linux, and one that led to a synced file all the
+/// time may not.
 #[test]
 fn of_linux_replaced_names_may_be_missing() {
     let (one, other, kept) = (file(257, b"one"), file(258, b"other"), file(259, b"kept"));
@@ -306,7 +308,8 @@ fn a_promise_that_came_late_is_of_the_state_when_it_was_asked_for() {
 fn what_is_under_way_may_be_there_while_a_promise_is_told() {
     let with = |one: &[u8], two: &[u8]| tree(&[("f", file(257, one)), ("g", file(258, two))]);
     let mut run = history(&[(with(b"one", b"one"), None), (with(b"two", b"two"), None)]);
-    // Operations that change both files are under way; two syncs come back, and then the operations.
+    // Operations that change both files are under way; two syncs come back, and then the
+    // operations.
     assert_eq!(run.promise_late(1, Promise::Inode(257), true), 2);
     assert_eq!(run.promise_late(1, Promise::Inode(258), true), 3);
     assert_eq!(run.note(&with(b"six", b"six"), None), 4);

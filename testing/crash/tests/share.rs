@@ -206,7 +206,8 @@ fn crash_images_of_volumes_that_compress_keep_what_was_promised() {
     assert!(!found.contains(&0) && !logged.contains(&0), "{total:?}");
 }
 
-/// Several atomic groups at a time, of one file and of more, ended in any order, while others work on their files.
+/// Several atomic groups at a time, of one file and of more, ended in any order, while others work
+/// on their files.
 #[test]
 fn crash_images_with_groups_open_have_all_of_each_or_nothing() {
     let kernel_images = if cowshed_harness::need::kernel_btrfs().is_some() {
@@ -263,7 +264,8 @@ fn the_kernel_sees_the_same_in_crash_images() {
     }
 }
 
-/// References that outgrow an item, names of one hash, names and directories that come again: what replays of the kernel may take otherwise.
+/// References that outgrow an item, names of one hash, names and directories that come again: what
+/// replays of the kernel may take otherwise.
 #[test]
 fn crash_images_of_many_names_are_replayed_as_they_were_synced() {
     let kernel_images = if cowshed_harness::need::kernel_btrfs().is_some() {
@@ -284,7 +286,8 @@ fn crash_images_of_many_names_are_replayed_as_they_were_synced() {
 
 #[test]
 fn an_io_that_fails_gives_an_error_or_the_right_answer() {
-    // Seeds without files of megabytes, which are read again and again; the last one's volume compresses.
+    // Seeds without files of megabytes, which are read again and again; the last one's volume
+    // compresses.
     let runs = [
         (8, Layout::Dup, Mix::Everything, 25),
         (1, Layout::Dup, Mix::Syncs, 12),
@@ -301,7 +304,8 @@ fn an_io_that_fails_gives_an_error_or_the_right_answer() {
     }
 }
 
-/// The judge's own test: what it says of the first image that is wrong where the barriers of a kind are missing.
+/// The judge's own test: what it says of the first image that is wrong where the barriers of a kind
+/// are missing.
 fn found_without(run: Run, ops: Option<Vec<Op>>, kind: Barrier) -> String {
     let mut recording = power::record_ops(run, ops).unwrap();
     let whole = recording.chosen(40);
@@ -387,7 +391,8 @@ fn a_missing_barrier_of_data_in_place_is_found() {
     says(&found_without(run, Some(ops), Barrier::Data), &BROKEN);
 }
 
-/// Discarded bytes are garbage in the images: what is discarded while anything leads to it is found out.
+/// Discarded bytes are garbage in the images: what is discarded while anything leads to it is found
+/// out.
 #[test]
 fn crash_images_of_runs_that_discard_keep_what_was_promised() {
     let kernel_images = u64::from(cowshed_harness::need::kernel_btrfs().is_some());

@@ -1,4 +1,4 @@
-//! Operations of which nobody may see anything: that they do something at all, and that the judge looks.
+//! Operations without a visible effect: that they do something at all, and that the judge looks.
 
 use cowshed_crash::compressed;
 use cowshed_crash::rig::Player;

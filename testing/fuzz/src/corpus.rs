@@ -1,4 +1,5 @@
-//! Makes the kernel's volumes of `corpus/`: small, but with everything that fuzzing wants to damage. Needs root.
+//! Makes the kernel's volumes of `corpus/`: small, but with everything that fuzzing wants to
+//! damage. Needs root.
 
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;

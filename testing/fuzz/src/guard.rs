@@ -1,5 +1,6 @@
-//! What holds a case to its limits: panics are caught in all threads, a watchdog ends a hang, an allocator that counts ends
-//! a case that takes too much memory. The last two end the process, with the case's number printed first.
+//! What holds a case to its limits: panics are caught in all threads, a watchdog ends a hang, an
+//! allocator that counts ends a case that takes too much memory. The last two end the process, with
+//! the case's number printed first.
 #![allow(
     unsafe_code,
     reason = "a global allocator is an unsafe trait; ours counts and hands on to the system's"

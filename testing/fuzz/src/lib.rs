@@ -1,9 +1,11 @@
-//! Whole-image fuzzing of the engine and of the checker: sound volumes, damaged where it hurts, opened and used.
+//! Whole-image fuzzing of the engine and of the checker: sound volumes, damaged where it hurts,
+//! opened and used.
 //!
-//! One number makes one image: it chooses a sound volume ([`seeds`]), the damage ([`mutate`]) and what is done with the
-//! result ([`exercise`]). Errors are the right answer to damage. What must not happen: a panic (our own asserts included:
-//! a stranger's bytes must not trigger them), a hang, memory without bound ([`guard`]), and a volume that the checker found
-//! sound and finds damaged after we have written to it.
+//! One number makes one image: it chooses a sound volume ([`seeds`]), the damage ([`mutate`]) and
+//! what is done with the result ([`exercise`]). Errors are the right answer to damage. What must
+//! not happen: a panic (our own asserts included: a stranger's bytes must not trigger them), a
+//! hang, memory without bound ([`guard`]), and a volume that the checker found sound and finds
+//! damaged after we have written to it.
 
 pub mod exercise;
 pub mod guard;

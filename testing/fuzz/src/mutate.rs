@@ -1,4 +1,5 @@
-//! Damage to a sound volume: aimed at fields, mostly with checksums set right again, so that it gets past them.
+//! Damage to a sound volume: aimed at fields, mostly with checksums set right again, so that it
+//! gets past them.
 
 mod block;
 mod values;

@@ -1,4 +1,5 @@
-//! The sound volumes that damage is done to: some that our own code makes, some that the kernel made (`corpus/`).
+//! The sound volumes that damage is done to: some that our own code makes, some that the kernel
+//! made (`corpus/`).
 //!
 //! They are the same on every machine, so that a case's number says everything about it.
 
@@ -55,8 +56,8 @@ pub fn all() -> Result<Vec<Base>> {
     Ok(bases)
 }
 
-/// Volumes with a log, of whose blocks those of the log alone are known to who damages them: the rest of the volume stays
-/// sound, and replay must refuse the log or leave a sound volume.
+/// Volumes with a log, of which only the blocks of the log are damaged: the rest of the volume
+/// stays sound, and replay must refuse the log or leave a sound volume.
 pub fn with_logs() -> Result<Vec<Base>> {
     let mut bases = vec![base("kernel-log-4k", pack::unpack(KERNEL_LOG)?)];
     bases.push(own_log("own-log-4k", 4096)?);

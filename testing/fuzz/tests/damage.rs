@@ -116,7 +116,8 @@ fn data_extents(base: &Base, disks: &Disks) -> Vec<(u64, FileExtent)> {
     extents.filter(|(_, e)| e.disk_bytenr.get() != 0 && e.ty == 1).collect()
 }
 
-/// Places of the first copy, second copy of everything that reading all files reads: blocks, and first sectors of data.
+/// Places of the first copy, second copy of everything that reading all files reads: blocks, and
+/// first sectors of data.
 fn pairs(base: &Base, disks: &Disks, data: bool) -> BTreeSet<[Place; 2]> {
     let blocks = fs_blocks(base).into_iter().map(|b| b.copies.clone());
     let extents = data_extents(base, disks).into_iter().filter(|_| data);
@@ -143,7 +144,8 @@ fn a_bad_copy_of_two_is_healed_by_reading() {
             "{name}: is sound"
         );
         let pairs = pairs(&base, &sound, data);
-        // Which copy is read first is the engine's affair: spoil all the first ones, then all the second ones.
+        // Which copy is read first is the engine's affair: spoil all the first ones, then all the
+        // second ones.
         let mut healed = BTreeSet::new();
         for copy in [0, 1] {
             let disks = Disks::of(&base);
@@ -224,7 +226,8 @@ fn a_leaf_without_a_good_copy_costs_what_is_in_it() {
             }
         }
         if last_of(&items) == last {
-            // Which inode numbers are taken stands in the last leaf, with the orphans that a mount looks for.
+            // Which inode numbers are taken stands in the last leaf, with the orphans that a mount
+            // looks for.
             assert_eq!(fs.mkdir(&ROOT, NodeId::ROOT, b"new", 0o755).map(|_| ()), Err(Error::Io));
             let set = SetAttr {
                 perm: Some(0o700),

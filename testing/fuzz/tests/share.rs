@@ -1,4 +1,5 @@
-//! The share of fuzzing that every run of the tests does: always the same images, some fifteen seconds' worth.
+//! The share of fuzzing that every run of the tests does: always the same images, some fifteen
+//! seconds' worth.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -11,13 +12,14 @@ const LOG_IMAGES: u64 = 400;
 #[global_allocator]
 static ALLOCATOR: guard::Counting = guard::Counting;
 
-/// Cases that went wrong once. The first two: a root item that knows of too old a last snapshot; a superblock whose
-/// uuid tree is up to date as of the next transaction.
+/// Cases that went wrong once. The first two: a root item that knows of too old a last snapshot; a
+/// superblock whose uuid tree is up to date as of the next transaction.
 const FOUND: [u64; 3] = [0xb120_400c_6bb6_8969, 0xfb88_f2db_2918_e392, 0x8d81_11e7_ae49_0cfa];
 
-/// As [`FOUND`], of logs: data that does not match the log's checksum; a name with an index that cannot be listed; data
-/// without checksums; an inode that says that it has none where there are some; file extents of a pipe; data in a block
-/// group of the system; plain inline data that says that it is compressed.
+/// As [`FOUND`], of logs: data that does not match the log's checksum; a name with an index that
+/// cannot be listed; data without checksums; an inode that says that it has none where there are
+/// some; file extents of a pipe; data in a block group of the system; plain inline data that says
+/// that it is compressed.
 const FOUND_LOGS: [u64; 7] = [
     0x27cf_1707_c6e1_d01f,
     0x544a_c66b_6c93_0d75,
@@ -33,7 +35,8 @@ fn damaged_volumes_do_no_harm() {
     do_no_harm(&seeds::all().expect("sound volumes"), &FOUND, IMAGES);
 }
 
-/// The volumes that the logs belong to are sound: a log is refused as a whole, or leaves a sound volume.
+/// The volumes that the logs belong to are sound: a log is refused as a whole, or leaves a sound
+/// volume.
 #[test]
 fn damaged_logs_do_no_harm() {
     do_no_harm(&seeds::with_logs().expect("sound volumes"), &FOUND_LOGS, LOG_IMAGES);

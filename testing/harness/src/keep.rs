@@ -1,4 +1,5 @@
-//! Images of failures, kept to be looked at: runs with threads, and those in which the kernel writes, do not come back.
+//! Images of failures, kept to be looked at: runs with threads, and those in which the kernel
+//! writes, do not come back.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ impl Keep {
         Keep(asked.unwrap_or_else(own))
     }
 
-    /// The failure, with a line that says where the devices of its volume are kept and how to look at them.
+    /// The failure, with a line that says where the devices of its volume are kept and how to look
+    /// at them.
     #[must_use]
     pub fn devices<'d>(&self, name: &str, devices: impl IntoIterator<Item = &'d MemDevice>, failure: Error) -> Error {
         let saves = devices.into_iter().map(|device| |path: &Path| device.save(path));
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_no_directory_gets_one_that_is_named() {
+    fn without_a_directory_one_is_made_and_named() {
         let keep = Keep::new(None);
         let failure = keep.devices("run", &[device(1)], anyhow!("the reason"));
         let paths = named(&failure);

@@ -42,14 +42,15 @@ impl KernelLog {
                     messages.push(((priority % 8) as u8, text));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(messages),
-                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {} // some were overwritten: go on
+                // Some were overwritten: go on.
+                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
                 Err(error) => return Err(error).context("/dev/kmsg"),
             }
         }
     }
 
-    /// Warnings and worse that name one of the devices (`loop3`), since the start or the last call; advice against the
-    /// volume's features is none.
+    /// Warnings and worse that name one of the devices (`loop3`), since the start or the last call;
+    /// advice against the volume's features is none.
     pub fn take_complaints(&mut self, devices: &[&str]) -> Result<Vec<String>> {
         const WARNING: u8 = 4;
         let names = |text: &str| {

@@ -1,12 +1,17 @@
 //! Tests against the kernel and btrfs-progs: loop devices, mounts, comparisons.
 //!
-//! - [`need`]: what a test needs; without it the test says that it is skipped, and under CI it fails.
-//! - [`limit`]: programs, none of which is waited for for ever; [`run`] and [`shell`] are the short way.
+//! - [`need`]: what a test needs; without it the test says that it is skipped, and under CI it
+//!   fails.
+//! - [`limit`]: programs, none of which is waited for for ever; [`run`] and [`shell`] are the short
+//!   way.
 //! - [`threads`]: threads beside a test, which end with it.
 //! - [`Keep`]: images of failures, kept to be looked at.
-//! - [`LoopDevice`], [`KernelMount`], [`progs`]: the kernel and btrfs-progs, cleaned up when the value goes.
-//! - [`KernelVolume`]: a scratch volume on n images, made by mkfs.btrfs or from memory, to mount and check.
-//! - [`tree`]: makes a directory tree of everything that a file system can hold; takes a tree's snapshot; compares.
+//! - [`LoopDevice`], [`KernelMount`], [`progs`]: the kernel and btrfs-progs, cleaned up when the
+//!   value goes.
+//! - [`KernelVolume`]: a scratch volume on n images, made by mkfs.btrfs or from memory, to mount
+//!   and check.
+//! - [`tree`]: makes a directory tree of everything that a file system can hold; takes a tree's
+//!   snapshot; compares.
 //!
 //! This crate is for tests; it prints, and it panics when a test leaves something behind.
 

@@ -1,6 +1,8 @@
-//! No program is waited for without a limit: one that hangs, in the kernel perhaps, must become a failure that says so.
+//! No program is waited for without a limit: one that hangs, in the kernel perhaps, must become a
+//! failure that says so.
 //!
-//! What is cut is the program, everything that it has started, and everything in their process groups.
+//! What is cut is the program, everything that it has started, and everything in their process
+//! groups.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,10 +28,10 @@ pub fn output(command: &mut Command) -> Result<Output> {
     output_within(command, PROGRAM_MAX)
 }
 
-/// Runs the program to its end, in a process group of its own, with input from nowhere, and gives what it printed. Errors:
-/// it cannot run, or was cut.
+/// Runs the program to its end, in a process group of its own, with input from nowhere, and gives
+/// what it printed. Errors: it cannot run, or was cut.
 pub fn output_within(command: &mut Command, limit: Duration) -> Result<Output> {
-    // Files: a pipe ends only when everybody has let go of it, also who cannot be killed.
+    // Files: a pipe ends only when all processes have closed it, one that cannot be killed too.
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command
         .stdin(Stdio::null())
@@ -49,8 +51,8 @@ pub fn output_within(command: &mut Command, limit: Duration) -> Result<Output> {
     }
 }
 
-/// Runs the program to its end; what it prints goes where our own output goes, and our keyboard stays its own. Errors: it
-/// cannot run, or was cut.
+/// Runs the program to its end; what it prints goes where our own output goes, and our keyboard
+/// stays its own. Errors: it cannot run, or was cut.
 pub fn status_within(command: &mut Command, limit: Duration) -> Result<ExitStatus> {
     wait_within(command, limit)
 }
@@ -89,7 +91,8 @@ pub fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     if let Some(status) = child.try_wait()? {
         return Ok(Some(status));
     }
-    // Readable when the program has ended: tests run thousands that take milliseconds, and pauses between looks would add up.
+    // Readable when the program has ended: tests run thousands that take milliseconds, and pauses
+    // between looks would add up.
     let end = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     loop {
         let left = limit.saturating_sub(started.elapsed());
@@ -101,8 +104,8 @@ pub fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     }
 }
 
-/// Kills the child and what belongs to it; gives their names. All are stopped first, so that none starts another one
-/// unseen.
+/// Kills the child and what belongs to it; gives their names. All are stopped first, so that none
+/// starts another one unseen.
 fn cut(child: &Child) -> String {
     let mut found = BTreeMap::from([(child.id(), "the program itself".to_owned())]);
     signal(child.id(), Signal::STOP);
@@ -127,7 +130,7 @@ fn cut(child: &Child) -> String {
 
 fn signal(id: u32, signal: Signal) {
     let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
-    // Who is gone already needs none.
+    // A process that is gone needs no signal.
     pid.map(|pid| rustix::process::kill_process(pid, signal));
 }
 
@@ -151,7 +154,8 @@ fn processes() -> Vec<Process> {
         .collect()
 }
 
-/// From `/proc/N/stat`: number, name in parentheses (which may hold anything), state, parent, group.
+/// From `/proc/N/stat`: number, name in parentheses (which may hold anything), state, parent,
+/// group.
 fn process(id: u32, stat: &str) -> Option<Process> {
     let (head, tail) = stat.rsplit_once(") ")?;
     let mut words = tail.split(' ').skip(1);

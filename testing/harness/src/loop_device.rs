@@ -12,8 +12,8 @@ use crate::sys;
 /// How often another program may snatch the free device from us before we give up.
 const RACES_MAX: u32 = 100;
 
-/// Bound while this value lives or the device is mounted; the kernel unbinds it by itself then, also when the
-/// test is killed.
+/// Bound while this value lives or the device is mounted; the kernel unbinds it by itself then,
+/// also when the test is killed.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,

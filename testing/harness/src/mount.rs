@@ -16,7 +16,8 @@ pub struct KernelMount {
 }
 
 impl KernelMount {
-    /// `mount -t fs_type -o options devices[0] dir`; further devices are given as `device=` (btrfs).
+    /// `mount -t fs_type -o options devices[0] dir`; further devices are given as `device=`
+    /// (btrfs).
     pub fn new(fs_type: &str, devices: &[&Path], dir: &Path, options: &str) -> Result<KernelMount> {
         let mut all = OsString::from(options);
         for device in devices.get(1..).unwrap_or_default() {
@@ -60,7 +61,8 @@ impl KernelMount {
             if !complaint.contains("busy") || tries == 50 {
                 anyhow::bail!("cannot unmount {}: {complaint}", self.dir.display());
             }
-            std::thread::sleep(Duration::from_millis(100)); // a file just closed may still be on its way out
+            // A file just closed may still be on its way out.
+            std::thread::sleep(Duration::from_millis(100));
         }
     }
 }

@@ -6,8 +6,8 @@
 //! let Some(()) = need::kernel_btrfs() else { return };
 //! # }
 //! ```
-//! A missing need prints one line and the test returns. With `CI=true` in the environment it panics instead: what
-//! CI does not run, nobody runs.
+//! A missing need prints one line and the test returns. With `CI=true` in the environment it panics
+//! instead: what CI does not run is never run.
 
 use std::path::Path;
 
@@ -62,7 +62,8 @@ pub fn loop_devices() -> Option<()> {
     require(Path::new("/dev/loop-control").exists(), "loop devices")
 }
 
-/// Everything for a test that lets the kernel mount a volume: root, loop devices, btrfs, btrfs-progs.
+/// Everything for a test that lets the kernel mount a volume: root, loop devices, btrfs,
+/// btrfs-progs.
 pub fn kernel_btrfs() -> Option<()> {
     loop_devices()?;
     tool("mkfs.btrfs")?;
@@ -90,8 +91,8 @@ fn is_since(release: &str, version: (u32, u32)) -> bool {
     }
 }
 
-/// Of which share of a long run a test judges: another one each day, or the one of `COWSHED_SEED`. Printed, so that
-/// whoever sees the test fail can run it again.
+/// Of which share of a long run a test judges: another one each day, or the one of `COWSHED_SEED`.
+/// Printed, so that a failing test can be run again.
 pub fn share_seed(what: &str) -> u64 {
     const DAY_S: u64 = 24 * 3600;
     let asked = std::env::var("COWSHED_SEED").ok();

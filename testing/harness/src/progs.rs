@@ -12,7 +12,8 @@ use crate::{run, run_raw};
 pub struct CheckOptions {
     /// Read all data and verify its checksums.
     pub data_csum: bool,
-    /// The second implementation of the checker, which reports more precisely and finds other things.
+    /// The second implementation of the checker, which reports more precisely and finds other
+    /// things.
     pub lowmem: bool,
 }
 
@@ -30,8 +31,8 @@ impl CheckReport {
     }
 }
 
-/// `btrfs check`, which never changes anything. The device must not be mounted. Of a volume of several devices all
-/// must be block devices, of which any one is named here.
+/// `btrfs check`, which never changes anything. The device must not be mounted. Of a volume of
+/// several devices all must be block devices, of which any one is named here.
 pub fn check(device: &Path, options: CheckOptions) -> Result<CheckReport> {
     let mut args: Vec<&OsStr> = vec!["check".as_ref(), "--readonly".as_ref()];
     if options.data_csum {
@@ -45,8 +46,9 @@ pub fn check(device: &Path, options: CheckOptions) -> Result<CheckReport> {
     let text = [output.stdout, output.stderr]
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         .concat();
-    // Some faults are only printed, and leave the exit status alone. In search of the volume's other devices the
-    // checker looks at all block devices, and complains about those that just go away: not our matter.
+    // Some faults are only printed, and leave the exit status alone. In search of the volume's
+    // other devices the checker looks at all block devices, and complains about those that just go
+    // away: not our matter.
     let complains = text
         .lines()
         .any(|line| line.contains("ERROR") && !line.starts_with("ERROR: cannot scan /dev/"));
@@ -75,7 +77,8 @@ pub fn dump_super(device: &Path) -> Result<String> {
     )
 }
 
-/// Reads everything through the kernel and verifies it; an error if anything was wrong, corrected or not.
+/// Reads everything through the kernel and verifies it; an error if anything was wrong, corrected
+/// or not.
 pub fn scrub(mount_dir: &Path) -> Result<()> {
     let args = [
         "scrub".as_ref(),

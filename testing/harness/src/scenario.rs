@@ -16,9 +16,10 @@ fn subvolume(args: &[&str], paths: &[&Path]) -> Result<()> {
     run("btrfs", &all).map(drop)
 }
 
-/// Fills a mounted btrfs: a tree in the top level, one in a subvolume, a read-only and a writable snapshot of it that
-/// then diverge, a subvolume in a snapshot's parent, a deleted subvolume, a default subvolume left alone.
-/// About three times `entries` entries; the same from the same options, but for times of change and uuids.
+/// Fills a mounted btrfs: a tree in the top level, one in a subvolume, a read-only and a writable
+/// snapshot of it that then diverge, a subvolume in a snapshot's parent, a deleted subvolume, a
+/// default subvolume left alone. About three times `entries` entries; the same from the same
+/// options, but for times of change and uuids.
 pub fn populate(root: &Path, options: &MakeOptions) -> Result<()> {
     make(root, options).context("the tree of the top level")?;
     let live = root.join("live");
@@ -66,8 +67,9 @@ impl KernelVolume {
         let mut tree = MakeOptions::new(seed, entries);
         tree.total_bytes = options.size_bytes / 16;
         tree.kinds = Kinds {
-            // FICLONE refuses to mix files with and without checksums, which the options of a mount do not change
-            // within a run; without extref there is no room for many links in one directory.
+            // FICLONE refuses to mix files with and without checksums, which the options of a mount
+            // do not change within a run; without extref there is no room for many links in one
+            // directory.
             many_links: !options.features.contains(&"^extref"),
             ..Kinds::all()
         };

@@ -1,5 +1,6 @@
-//! The ioctls of loop devices, and other calls that have no safe form here. The only unsafe code of this crate: each passes a
-//! structure of the kernel's layout that is borrowed for the whole call, or a number.
+//! The ioctls of loop devices, and other calls that have no safe form here. The only unsafe code of
+//! this crate: each passes a structure of the kernel's layout that is borrowed for the whole call,
+//! or a number.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -52,7 +53,7 @@ pub(crate) fn wait_readable(file: &impl AsRawFd, limit: Duration) -> io::Result<
         events: libc::POLLIN,
         revents: 0,
     };
-    // Rounded up: who has less than a millisecond left does not look again and again.
+    // Rounded up: with less than a millisecond left, the caller does not look again and again.
     let millis = limit.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
     // SAFETY: one structure, borrowed for the call.
     let ready = unsafe { libc::poll(&mut poll, 1, millis) };
@@ -69,7 +70,8 @@ pub(crate) fn loop_get_free(control: &File) -> io::Result<u32> {
     u32::try_from(number).map_err(|_| io::Error::last_os_error())
 }
 
-/// Binds the file to the loop device until the last of the device's users has gone. EBUSY if somebody was faster.
+/// Binds the file to the loop device until the last of the device's users has gone. EBUSY if
+/// another process was faster.
 pub(crate) fn loop_configure(device: &File, backing: &File, read_only: bool, sector_bytes: u32) -> io::Result<()> {
     let flags = LO_FLAGS_AUTOCLEAR | if read_only { LO_FLAGS_READ_ONLY } else { 0 };
     let config = LoopConfig {
@@ -119,7 +121,8 @@ struct DedupeRange {
 }
 const _: () = assert!(size_of::<DedupeRange>() == 56);
 
-/// FIDEDUPERANGE: how many bytes of the two ranges are the same and shared now. Both files are open for writing.
+/// FIDEDUPERANGE: how many bytes of the two ranges are the same and shared now. Both files are open
+/// for writing.
 pub fn dedupe_range(from: &File, from_offset: u64, to: &File, to_offset: u64, len_bytes: u64) -> io::Result<u64> {
     let mut range = DedupeRange {
         src_offset: from_offset,
@@ -132,7 +135,8 @@ pub fn dedupe_range(from: &File, from_offset: u64, to: &File, to_offset: u64, le
         status: 0,
         dest_reserved: 0,
     };
-    // SAFETY: FIDEDUPERANGE reads and writes a `file_dedupe_range` with as many entries as its count says: one.
+    // SAFETY: FIDEDUPERANGE reads and writes a `file_dedupe_range` with as many entries as its
+    // count says: one.
     let result = unsafe { libc::ioctl(from.as_raw_fd(), FIDEDUPERANGE, &raw mut range) };
     match (result, range.status) {
         (-1, _) => Err(io::Error::last_os_error()),
@@ -156,7 +160,8 @@ struct CloneRange {
 }
 const _: () = assert!(size_of::<CloneRange>() == 32);
 
-/// FICLONERANGE: shares a range of a file with another, which is open for writing. A length of 0 is all to the end.
+/// FICLONERANGE: shares a range of a file with another, which is open for writing. A length of 0 is
+/// all to the end.
 pub fn clone_range(from: &File, from_offset: u64, to: &File, to_offset: u64, len_bytes: u64) -> io::Result<()> {
     let range = CloneRange {
         src_fd: from.as_raw_fd().into(),
@@ -184,7 +189,8 @@ fn atomic_write(file: &File, number: libc::Ioctl) -> io::Result<()> {
     }
 }
 
-/// Begins an atomic group: what is written through this descriptor from now on is staged. The file is open for writing.
+/// Begins an atomic group: what is written through this descriptor from now on is staged. The file
+/// is open for writing.
 pub fn start_atomic_write(file: &File) -> io::Result<()> {
     atomic_write(file, F2FS_IOC_START_ATOMIC_WRITE)
 }
@@ -224,7 +230,8 @@ pub fn write_through_map(file: &File, offset_bytes: u64, data: &[u8]) -> io::Res
     if map == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the mapping is of `lead + data.len()` bytes, within the file, and nobody else has its address.
+    // SAFETY: the mapping is of `lead + data.len()` bytes, within the file, and no other code has
+    // its address.
     unsafe {
         std::ptr::copy_nonoverlapping(data.as_ptr(), map.cast::<u8>().add(lead), data.len());
         libc::munmap(map, len);

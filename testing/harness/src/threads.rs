@@ -1,10 +1,12 @@
-//! Threads beside a test, which end with it: a panic on one side must not leave the other one at work for ever.
+//! Threads beside a test, which end with it: a panic on one side must not leave the other one at
+//! work for ever.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, anyhow};
 
-/// Sets a flag when it goes, with a panic, too: threads that run until then come to their end, and the test to its own.
+/// Sets a flag when it goes, with a panic, too: threads that run until then come to their end, and
+/// the test to its own.
 #[derive(Debug)]
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
@@ -14,8 +16,8 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Does `other` again and again, in a thread of its own, until `work` is done, has failed or has panicked. Errors: the one of
-/// `work`, else the one of `other`, which ends with it.
+/// Does `other` again and again, in a thread of its own, until `work` is done, has failed or has
+/// panicked. Errors: the one of `work`, else the one of `other`, which ends with it.
 pub fn beside<T, E>(mut other: impl FnMut() -> Result<(), E> + Send, work: impl FnOnce() -> Result<T>) -> Result<T>
 where
     E: Into<anyhow::Error> + Send,

@@ -1,7 +1,8 @@
 //! Scratch volumes on image files, for the kernel.
 //!
-//! The images lie in memory (`/dev/shm`) if there is room, and go with the value. Two volumes with the same fsid
-//! must not be attached at the same time when they have several devices: the kernel would mix them up.
+//! The images lie in memory (`/dev/shm`) if there is room, and go with the value. Two volumes with
+//! the same fsid must not be attached at the same time when they have several devices: the kernel
+//! would mix them up.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -122,7 +123,7 @@ impl VolumeOptions {
     }
 }
 
-/// A volume on image files that nobody else knows.
+/// A volume on image files of its own.
 #[derive(Debug)]
 pub struct KernelVolume {
     dir: TempDir,
@@ -327,7 +328,8 @@ impl Mounted {
         self.loops.iter().map(LoopDevice::path).collect()
     }
 
-    /// What the kernel said about our devices at the level of warnings or above, since the last call.
+    /// What the kernel said about our devices at the level of warnings or above, since the last
+    /// call.
     pub fn take_complaints(&mut self) -> Result<Vec<String>> {
         let names: Vec<String> = self
             .loops

@@ -1,8 +1,8 @@
 //! Files whose every step is written down: what was acknowledged must be there.
 //!
-//! Three habits of programs that care: a journal that grows record by record (fdatasync), a state that is replaced as a
-//! whole (write, fsync, rename, fsync of the directory), and files that come and go (fsync; unlink, fsync of the
-//! directory).
+//! Three habits of programs that care: a journal that grows record by record (fdatasync), a state
+//! that is replaced as a whole (write, fsync, rename, fsync of the directory), and files that come
+//! and go (fsync; unlink, fsync of the directory).
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -51,7 +51,8 @@ fn state(n: u64) -> Vec<u8> {
 }
 
 impl Ledger {
-    /// Works below the root until the mount fails; an error if it does so in any other way than by being gone.
+    /// Works below the root until the mount fails; an error if it does so in any other way than by
+    /// being gone.
     pub fn work(&mut self, root: &Path, dice: &mut Rng) -> Result<()> {
         let dir = root.join(DIR);
         let made = std::fs::create_dir(&dir).or_else(|e| match e.kind() {
@@ -168,13 +169,15 @@ impl Ledger {
             if *is_there == Some(true) {
                 ensure!(found == Some(name.as_bytes()), "{name} holds something else");
             }
-            // What was on its way and is there may be empty: still not known, so that it is made anew.
+            // What was on its way and is there may be empty: still not known, so that it is made
+            // anew.
             *is_there = match found {
                 Some(_) => *is_there,
                 None => Some(false),
             };
         }
-        // The journal goes on after its last whole record only; a part of one is cut off by the next round's writer.
+        // The journal goes on after its last whole record only; a part of one is cut off by the
+        // next round's writer.
         self.records = Progress {
             acknowledged: whole as u64,
             begun: whole as u64,

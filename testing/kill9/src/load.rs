@@ -1,7 +1,7 @@
 //! Kills under the load of ordinary programs: SQLite, or dbench beside a [`Ledger`].
 //!
-//! After each kill the image is replayed by the kernel and by us, both checkers look at the results, the trees must be
-//! the same byte for byte, and what was acknowledged must be there.
+//! After each kill the image is replayed by the kernel and by us, both checkers look at the
+//! results, the trees must be the same byte for byte, and what was acknowledged must be there.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,8 @@ pub enum Load {
     Sqlite,
     /// dbench, and files whose every step is written down
     Dbench,
-    /// A small volume, filled and emptied with data and names by turns, and files whose every step is written down
+    /// A small volume, filled and emptied with data and names by turns, and files whose every step
+    /// is written down
     Tides,
 }
 

@@ -8,14 +8,16 @@ use cowshed_harness::need;
 use cowshed_kill9::load::{self, Load};
 use cowshed_kill9::{Config, run};
 
-/// Kill the mount's process under load, again and again, and look at what is left (root, loop devices, FUSE)
+/// Kill the mount's process under load, again and again, and look at what is left (root, loop
+/// devices, FUSE)
 #[derive(Parser)]
 struct Args {
     #[arg(long, default_value_t = 200)]
     rounds: u64,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The number of the first round, to see a failed one again: with a multiple of 25 it begins with a fresh image
+    /// The number of the first round, to see a failed one again: with a multiple of 25 it begins
+    /// with a fresh image
     #[arg(long, default_value_t = 0)]
     from: u64,
     /// What works on the mount

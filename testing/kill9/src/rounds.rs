@@ -26,7 +26,7 @@ const IMAGE_BYTES: &str = "2g";
 const ROUNDS_PER_IMAGE: u64 = 25;
 const NODE_BYTES: [u32; 3] = [4096, 16384, 65536];
 const SUBVOLUMES: [Name; 2] = [Name(8), Name(9)];
-/// What a loader that nobody answers may take to notice.
+/// How long a loader without an answer may take to notice.
 const STUCK: Duration = Duration::from_secs(30);
 
 /// What to run.
@@ -34,7 +34,8 @@ const STUCK: Duration = Duration::from_secs(30);
 pub struct Config {
     pub seed: u64,
     pub rounds: u64,
-    /// The first round to make: the seed of a round follows from its number. One with a fresh image is a multiple of 25.
+    /// The first round to make: the seed of a round follows from its number. One with a fresh image
+    /// is a multiple of 25.
     pub from: u64,
     /// The program to kill.
     pub cowshed: PathBuf,

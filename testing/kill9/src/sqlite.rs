@@ -11,8 +11,8 @@ use cowshed_model::tree::Tree;
 
 use crate::daemon::run;
 
-/// Databases, with their journal modes. In the mode `delete` a commit is durable with synchronous=EXTRA only: FULL does
-/// not sync the directory after the journal's removal.
+/// Databases, with their journal modes. In the mode `delete` a commit is durable with
+/// synchronous=EXTRA only: FULL does not sync the directory after the journal's removal.
 const DATABASES: [(&str, &str, &str); 4] = [
     ("wal.db", "wal", "full"),
     ("truncate.db", "truncate", "full"),
@@ -28,7 +28,7 @@ fn insert(n: u64) -> String {
     )
 }
 
-/// Is there still somebody behind the mount? Asking for its space always takes a request.
+/// Whether a process still serves the mount. Asking for its space always takes a request.
 fn answers(root: &Path) -> bool {
     rustix::fs::statvfs(root).is_ok()
 }
@@ -89,8 +89,9 @@ impl Rows {
             }
             match line.trim() {
                 "ready" => {}
-                // Where the directory cannot be opened any more, SQLite does not sync the removal of a journal, and says
-                // that all is well. The process was there when it was opened if it is there now.
+                // Where the directory cannot be opened any more, SQLite does not sync the removal
+                // of a journal, and says that all is well. The process was there when it was opened
+                // if it is there now.
                 said if said.parse() == Ok(n) && (journal != "delete" || answers(root)) => {
                     self.acknowledged[index].store(n, Ordering::Relaxed);
                     n += 1;
@@ -104,7 +105,8 @@ impl Rows {
         }
     }
 
-    /// Opens copies of the databases that were found: each recovers, and has all rows that were acknowledged.
+    /// Opens copies of the databases that were found: each recovers, and has all rows that were
+    /// acknowledged.
     pub fn settle(&self, found: &Tree, scratch: &Path) -> Result<()> {
         let dir = tempfile::tempdir_in(scratch)?;
         for (path, node) in found {

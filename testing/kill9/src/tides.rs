@@ -1,5 +1,5 @@
-//! Fills the volume with data until there is no room and deletes most of it, fills it with names until there is no room and
-//! deletes most of them, and again, until the mount is gone.
+//! Fills the volume with data until there is no room and deletes most of it, fills it with names
+//! until there is no room and deletes most of them, and again, until the mount is gone.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
@@ -20,8 +20,8 @@ const FILES_MAX: u64 = 100_000;
 /// One of so many stays.
 const KEPT_ONE_IN: u64 = 10;
 
-/// Works below the root until the mount fails; an error if it does so in any other way than by being gone. Gives how often the
-/// volume was full.
+/// Works below the root until the mount fails; an error if it does so in any other way than by
+/// being gone. Gives how often the volume was full.
 pub fn work(root: &Path, seed: u64) -> Result<u64> {
     let (mut dice, mut full) = (Rng::new(!seed), 0);
     match tides(&root.join(DIR), &mut dice, &mut full) {

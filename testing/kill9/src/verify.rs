@@ -1,8 +1,9 @@
 //! Is what is left on disk the model after some operation, not before what was acknowledged?
 //!
-//! Names and attributes change with one transaction, all in the order of the operations: the whole tree must be equal
-//! to the model's at one point. Data may be written earlier or later than its names, block by block: each block of a
-//! file must be one of the versions that it had since the file's content was acknowledged for the last time.
+//! Names and attributes change with one transaction, all in the order of the operations: the whole
+//! tree must be equal to the model's at one point. Data may be written earlier or later than its
+//! names, block by block: each block of a file must be one of the versions that it had since the
+//! file's content was acknowledged for the last time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -72,8 +73,8 @@ pub fn verify(history: &History, found: &Tree) -> Result<Verdict> {
     Ok(Verdict { model, point })
 }
 
-/// What is compared of names and attributes: not the contents of files, nor times. Inode numbers differ from the model's:
-/// what is compared is which names lead to the same inode.
+/// What is compared of names and attributes: not the contents of files, nor times. Inode numbers
+/// differ from the model's: what is compared is which names lead to the same inode.
 fn comparable(tree: Tree) -> Tree {
     // The number of a subvolume's root; inodes of two subvolumes may have the same number.
     const SUBVOLUME_ROOT: u64 = 256;

@@ -1,16 +1,17 @@
 //! The kernel writes on a recorded device; its crash images are cut out of the recording.
 //!
-//! The kernel's btrfs works at random on a [`Recorder`]. The power fails before each barrier and at the end
-//! ([`cowshed_device_sim::crash`]): of the writes and discards since the last barrier any may be lost, done out of
-//! order, or torn. Of each image:
+//! The kernel's btrfs works at random on a [`Recorder`]. The power fails before each barrier and at
+//! the end ([`cowshed_device_sim::crash`]): of the writes and discards since the last barrier any
+//! may be lost, done out of order, or torn. Of each image:
 //!
 //! * our checker finds nothing, before the replay and after it;
 //! * a read-only mount shows what a writable one shows, and writes nothing;
 //! * what the run's fsyncs and syncs promised until then is there ([`History::check_linux`]);
-//! * of a sample: the kernel, mounting a copy, makes the same tree of it, and where there is a log the same items.
+//! * of a sample: the kernel, mounting a copy, makes the same tree of it, and where there is a log
+//!   the same items.
 //!
-//! Which operations a run does follows from its seed; when the kernel writes what does not: images that fail
-//! are kept.
+//! Which operations a run does follows from its seed; when the kernel writes what does not: images
+//! that fail are kept.
 
 use std::fmt;
 use std::path::Path;

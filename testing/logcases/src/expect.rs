@@ -1,7 +1,7 @@
 //! What must be there after the crash.
 //!
-//! An expectation is one or several alternatives, each a list of lines that must all hold; every name that is found must
-//! be spoken of by some line.
+//! An expectation is one or several alternatives, each a list of lines that must all hold; every
+//! name that is found must be spoken of by some line.
 //!
 //! | Line | Says |
 //! |---|---|

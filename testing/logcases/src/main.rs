@@ -25,10 +25,10 @@ struct Args {
     /// Print the table of known deviations of docs/design/log-cases.md
     #[arg(long)]
     doc_deviations: bool,
-    /// Who writes: k, c, or both
+    /// The side that writes: k, c, or both
     #[arg(long, default_value = "kc")]
     writers: String,
-    /// Who replays: k, c, or both
+    /// The side that replays: k, c, or both
     #[arg(long, default_value = "kc")]
     replayers: String,
     /// Our fsyncs commit, they write no logs
@@ -43,11 +43,12 @@ struct Args {
     /// Instead: cut so many crash images out of random runs of the kernel, and compare the replays
     #[arg(long)]
     reverse: Option<u64>,
-    /// Instead: judge so many crash images of runs of the kernel on a recorded device, cut at its barriers
+    /// Instead: judge so many crash images of runs of the kernel on a recorded device, cut at its
+    /// barriers
     #[arg(long)]
     cuts: Option<u64>,
-    /// Instead: so many random runs of the kernel with fsyncs; both replay what crashes leave, and the results are compared
-    /// item by item
+    /// Instead: so many random runs of the kernel with fsyncs; both replay what crashes leave, and
+    /// the results are compared item by item
     #[arg(long)]
     items: Option<u64>,
     /// Of those: on this kind of volume alone, by its index
@@ -65,8 +66,8 @@ struct Args {
     /// One of so many of those images goes to the kernel, too
     #[arg(long, default_value_t = 20)]
     kernel_every: u64,
-    /// Instead: play so many random sequences on a volume of the kernel's and on one of ours; after a crash at each fsync
-    /// ours must have what the kernel's has
+    /// Instead: play so many random sequences on a volume of the kernel's and on one of ours; after
+    /// a crash at each fsync ours must have what the kernel's has
     #[arg(long)]
     random: Option<u64>,
     /// Of those: this one alone, by the number that a failure names
@@ -95,7 +96,7 @@ struct Args {
     verbose: bool,
 }
 
-fn who(letters: &str) -> Vec<Who> {
+fn sides(letters: &str) -> Vec<Who> {
     let all = [('k', Who::Kernel), ('c', Who::Cowshed)];
     all.into_iter()
         .filter(|(letter, _)| letters.contains(*letter))
@@ -172,7 +173,7 @@ fn main() -> Result<()> {
     if args.random.is_some() || args.sequence.is_some() || args.script.is_some() {
         return play_random(&args, started);
     }
-    let (writers, replayers) = (who(&args.writers), who(&args.replayers));
+    let (writers, replayers) = (sides(&args.writers), sides(&args.replayers));
     let cases: Vec<Case> = table::all().filter(|case| case.name.contains(&args.name)).collect();
     let bases = (0..args.jobs)
         .map(|_| match args.hole_items {

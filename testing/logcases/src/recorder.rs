@@ -1,12 +1,14 @@
 //! A block device of the kernel's that writes down every write, discard and flush.
 //!
 //! ```text
-//! the kernel's btrfs -> loop device -> the one file of a FUSE mount, served here -> RecordingDevice -> MemDevice
+//! the kernel's btrfs -> loop device -> the one file of a FUSE mount, served here
+//!                    -> RecordingDevice -> MemDevice
 //! ```
 //!
-//! A flush of the loop device is an fsync of its file. The file is opened past the caches of the FUSE mount (and the
-//! mount has no write-back cache), so that a request arrives as the block layer sent it, in its order with the flushes.
-//! What serves the file only copies memory: it waits for nothing that needs the device.
+//! A flush of the loop device is an fsync of its file. The file is opened past the caches of the
+//! FUSE mount (and the mount has no write-back cache), so that a request arrives as the block layer
+//! sent it, in its order with the flushes. What serves the file only copies memory: it waits for
+//! nothing that needs the device.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,9 +34,10 @@ const IMAGE: NodeId = NodeId(2);
 const IMAGE_NAME: &str = "image";
 /// What the front end may remember: nothing here changes.
 const VALID: Duration = Duration::from_secs(3600);
-/// Requests of one loop device; who serves them never waits.
+/// Requests of one loop device; the workers that serve them never wait.
 const WORKERS: usize = 4;
-/// How long whoever looks at new block devices may keep the loop device, and so the file, open.
+/// How long programs that look at new block devices (udev) may keep the loop device, and so the
+/// file, open.
 const LETTING_GO_MAX: Duration = Duration::from_secs(20);
 
 /// The file system of one file, of which each byte is a byte of the device.
@@ -218,7 +221,8 @@ impl FileSystem for OneFile {
 
 /// A device whose content lies in memory, under the kernel's hands.
 pub struct Recorder {
-    // In this order they go, if nobody calls `end`: the loop device holds the file, the file the mount.
+    // The order of their end without a call of `end`: the loop device holds the file, the file the
+    // mount.
     device: Option<LoopDevice>,
     unmounter: Unmounter,
     serving: Option<JoinHandle<Result<(), SessionError>>>,
@@ -288,7 +292,7 @@ impl Recorder {
         let until = Instant::now() + LETTING_GO_MAX;
         while let Err(error) = self.unmounter.unmount(false) {
             if Instant::now() > until {
-                // Whoever waits for the device gets errors then.
+                // Programs that wait for the device get errors then.
                 let _ = self.unmounter.unmount(true);
                 bail!("the recorded device is still in use: {error}");
             }
@@ -326,7 +330,8 @@ mod tests {
 
     use super::*;
 
-    /// What a program does to the loop device is in the log, in its order, and nothing is kept back.
+    /// What a program does to the loop device is in the log, in its order, and nothing is kept
+    /// back.
     #[test]
     fn writes_and_flushes_are_written_down_in_order() {
         if need::loop_devices().is_none() || need::fuse().is_none() {
@@ -345,7 +350,7 @@ mod tests {
         drop(device);
         let (log, content) = (recorder.log().clone(), recorder.memory.clone());
         recorder.end().unwrap();
-        // Whoever looks at a new block device flushes it when he closes it, at any time.
+        // Programs that look at a new block device flush it when they close it, at any time.
         let events = log.events();
         let ours = events.iter().skip_while(|event| matches!(event, Event::Barrier { .. }));
         let mut seen: Vec<(u64, u8)> = ours

@@ -1,8 +1,9 @@
-//! The kernel writes, at random; crash images are cut out of its run at many moments; the kernel and we replay each.
+//! The kernel writes, at random; crash images are cut out of its run at many moments; the kernel
+//! and we replay each.
 //!
-//! The image lies on a btrfs of the kernel's own, whose reflinks make a copy of one moment: between two operations, and,
-//! by another thread, in the midst of operations, commits and log writes. Of each copy both must make the same tree, and
-//! both checkers must find nothing afterwards.
+//! The image lies on a btrfs of the kernel's own, whose reflinks make a copy of one moment: between
+//! two operations, and, by another thread, in the midst of operations, commits and log writes. Of
+//! each copy both must make the same tree, and both checkers must find nothing afterwards.
 
 use std::fmt;
 use std::fs::File;
@@ -100,7 +101,7 @@ fn write_and_cut(image: &Path, dir: &Path, ops: &[Op], rng: &mut Rng) -> Result<
         }
         Ok(())
     };
-    // Cuts at moments that nobody chose.
+    // Cuts at arbitrary moments.
     let cut_blindly = || {
         cut()?;
         std::thread::sleep(std::time::Duration::from_millis(7));
@@ -122,8 +123,8 @@ fn write_and_cut(image: &Path, dir: &Path, ops: &[Op], rng: &mut Rng) -> Result<
     Ok((0..made).map(|n| dir.join(format!("cut-{n}"))).collect())
 }
 
-/// Replaying an item of names that is longer than half a leaf can hang the kernel (docs/design/log-tree.md, Long items): so
-/// long names are few, and none in small leaves.
+/// Replaying an item of names that is longer than half a leaf can hang the kernel
+/// (docs/design/log-tree.md, Long items): so long names are few, and none in small leaves.
 pub(crate) fn is_safe(op: &Op, node_bytes: u32) -> bool {
     const LONG_BYTES: usize = 100;
     const LONG_NAMES_MAX: u64 = 12;

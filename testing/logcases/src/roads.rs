@@ -1,4 +1,4 @@
-//! Who writes and who replays.
+//! The sides that write and that replay.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -81,7 +81,8 @@ pub(crate) const SUBVOLUME_SHIFT: u32 = 40;
 /// Mount options under which the kernel commits only when asked to.
 pub(crate) const KERNEL_OPTIONS: &str = "noatime,commit=300";
 
-/// A fresh volume. Each has a uuid of its own: the kernel does not like to mount two of one uuid at a time.
+/// A fresh volume. Each has a uuid of its own: the kernel does not like to mount two of one uuid at
+/// a time.
 pub fn base(nodesize_bytes: u32) -> Result<MemDevice> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let mut uuid = [0x1c; 16];
@@ -115,7 +116,8 @@ pub fn kernel_writes(base: &MemDevice, ops: &[Op]) -> Result<Crash> {
     Crash::new(device)
 }
 
-/// Our engine runs the script, its fsyncs as logs or as commits; gives what it wrote, too. What it cannot make itself must stand in the setup, which the kernel runs then.
+/// Our engine runs the script, its fsyncs as logs or as commits; gives what it wrote, too. What it
+/// cannot make itself must stand in the setup, which the kernel runs then.
 pub fn we_write(base: &MemDevice, case: &Case, tree_log: bool) -> Result<(Crash, Answer)> {
     let (ops, setup) = (case.ops()?, case.setup_len()?);
     let (device, setup, ops) = if ops.iter().any(Op::is_kernels) {
@@ -187,8 +189,8 @@ fn check_both(image: &Path) -> Result<()> {
     rig::check_clean(&[Arc::new(load_image(image)?)])
 }
 
-/// We mount the volume, and show this. Our checker finds nothing afterwards; if asked to, the kernel mounts the result,
-/// too: it sees the same, and its checker finds nothing.
+/// We mount the volume, and show this. Our checker finds nothing afterwards; if asked to, the
+/// kernel mounts the result, too: it sees the same, and its checker finds nothing.
 pub fn we_replay(device: &MemDevice, and_the_kernel: bool) -> Result<Tree> {
     let devices: Devices = vec![Arc::new(device.snapshot())];
     let fs = rig::mount(rig::shared(&devices))?;
@@ -214,8 +216,8 @@ pub fn numbered_by_subvolume(tree: &Tree) -> Tree {
     tree
 }
 
-/// Two trees of one crash image. Replay changes directories, and when it did so is nobody's promise; inode numbers of
-/// subvolumes carry the subvolume in our mounts ([`SUBVOLUME_SHIFT`]).
+/// Two trees of one crash image. Replay changes directories, and when it did so is not promised;
+/// inode numbers of subvolumes carry the subvolume in our mounts ([`SUBVOLUME_SHIFT`]).
 pub fn same(left: &Tree, right: &Tree) -> Result<()> {
     let plain = |tree: &Tree| {
         let mut tree = numbered_by_subvolume(tree);
@@ -234,13 +236,14 @@ pub fn same(left: &Tree, right: &Tree) -> Result<()> {
 /// What came of a case.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Who wrote a log, where the others have committed.
+    /// Sides that wrote a log, where the others have committed.
     pub logged: BTreeSet<Who>,
     /// What we wrote, where we were among the writers.
     pub ours: Option<Answer>,
 }
 
-/// Names of one file that fill half a leaf: Linux 6.18 may come to a stop where it replays them (docs/design/log-tree.md, "Long items").
+/// Names of one file that fill half a leaf: Linux 6.18 may come to a stop where it replays them
+/// (docs/design/log-tree.md, "Long items").
 fn may_go_to_the_kernel(case: &Case, nodesize_bytes: u32) -> bool {
     nodesize_bytes >= 16384 || !case.script.contains("manylinks")
 }

@@ -8,7 +8,8 @@ use cowshed_logcases::roads::{self, Who};
 use cowshed_logcases::{Answer, Case, doc, expect, table};
 use cowshed_model::script::Op;
 
-/// Another one of so many shares of the cases is judged each day; `cargo xtask ci` runs all besides.
+/// Another one of so many shares of the cases is judged each day; `cargo xtask ci` runs all
+/// besides.
 const SHARES: usize = 5;
 
 /// Our fsyncs write logs.
@@ -78,7 +79,8 @@ fn what_we_write_we_replay() {
     }
 }
 
-/// A case says whether our fsync is a log: if all were commits, every state would be right, and no log tried.
+/// A case says whether our fsync is a log: if all were commits, every state would be right, and no
+/// log tried.
 #[test]
 fn a_commit_instead_of_a_log_is_found() {
     let base = roads::base(16384).unwrap();
@@ -117,7 +119,8 @@ fn what_the_kernel_writes_it_and_we_replay() {
     }
 }
 
-/// On volumes of before 2021 holes have items of their own, in logs, too; of small leaves one file fills several.
+/// On volumes of before 2021 holes have items of their own, in logs, too; of small leaves one file
+/// fills several.
 #[test]
 fn holes_that_have_items_are_replayed() {
     if need::kernel_btrfs().is_some() {

@@ -1,4 +1,5 @@
-//! Recorded runs of the kernel: the share of their crash images that everybody judges, and the judge judged.
+//! Recorded runs of the kernel: the share of their crash images that all checks judge, and the
+//! judge judged.
 
 use cowshed_harness::{Keep, need};
 use cowshed_logcases::cuts::{self, Options, Recording};
@@ -33,7 +34,8 @@ fn kernel_logs_cut_at_barriers_are_replayed() {
     }
 }
 
-/// Of a run whose barriers are forgotten, images are broken; and of one whose images are too old, promises are.
+/// Of a run whose barriers are forgotten, images are broken; and of one whose images are too old,
+/// promises are.
 #[test]
 fn missing_barriers_and_missing_promises_are_found() {
     if !able() {

@@ -1,5 +1,5 @@
-//! The kernel's logs, replayed by both and compared item by item: single situations, each the smallest that shows its rule,
-//! and the share of the random runs that is in every run.
+//! The kernel's logs, replayed by both and compared item by item: single situations, each the
+//! smallest that shows its rule, and the share of the random runs that is in every run.
 
 use cowshed_harness::{Keep, VolumeOptions, need};
 use cowshed_logcases::items::random::{Length, run};

@@ -1,4 +1,5 @@
-//! Random sequences on a volume of the kernel's and one of ours: the share that every test run judges, and the judge judged.
+//! Random sequences on a volume of the kernel's and one of ours: the share that every test run
+//! judges, and the judge judged.
 
 use cowshed_harness::{Keep, need};
 use cowshed_logcases::random::{self, Options};
@@ -37,7 +38,8 @@ fn fsync_keeps_what_the_kernels_fsync_keeps() {
     );
 }
 
-/// Ours keeps nothing here. That is found, and what the kernel kept by a log is told from what it kept by a commit.
+/// Ours keeps nothing here. That is found, and what the kernel kept by a log is told from what it
+/// kept by a commit.
 #[test]
 fn missing_fsyncs_are_found() {
     if need::kernel_btrfs().is_none() {

@@ -1,4 +1,5 @@
-//! What each operation does and answers. Where several errors are due, the order is that of [`cowshed_vfs::FileSystem`]'s btrfs.
+//! What each operation does and answers. Where several errors are due, the order is that of
+//! [`cowshed_vfs::FileSystem`]'s btrfs.
 
 use cowshed_vfs::{Error, FallocateFlags, FileKind, RenameFlags, Result, SetXattrFlags, Timestamp};
 
@@ -144,7 +145,8 @@ impl Model {
         }
     }
 
-    /// The directory in which a name is to be made. Errors: `NotDirectory`, `NotFound` (it is unlinked).
+    /// The directory in which a name is to be made. Errors: `NotDirectory`, `NotFound` (it is
+    /// unlinked).
     fn dir_for_new(&self, dir: Id) -> Result<()> {
         self.names(dir)?;
         if self.node(dir).nlink == 0 {
@@ -445,7 +447,8 @@ impl Model {
         Ok(Answer::Done)
     }
 
-    /// The answer is the first place that must be data; a file system may name an earlier one. For holes: the end.
+    /// The answer is the first place that must be data; a file system may name an earlier one. For
+    /// holes: the end.
     fn seek(&mut self, at: &At, offset: u64, what: SeekFrom) -> Outcome {
         let id = self.resolve(at)?;
         let content = self.node_mut(id).content()?;
@@ -581,7 +584,8 @@ impl Model {
     }
 }
 
-/// `FS_IOC_SETFLAGS`. Errors: `Invalid` (compressed and not compressed, or written in place, at once or one after the other).
+/// `FS_IOC_SETFLAGS`. Errors: `Invalid` (compressed and not compressed, or written in place, at
+/// once or one after the other).
 fn set_flags(node: &mut Node, wanted: u32, mount: MountRules) -> Result<()> {
     use chattr::{COMPR, NOCOMP, NOCOW};
     let has = |bit| wanted & bit != 0;
@@ -627,7 +631,8 @@ impl Model {
         use chattr::{COMPR, NOCOMP, NOCOW};
         let id = self.resolve(at)?;
         let node = self.node_mut(id);
-        // Nothing but files and directories has a use for it; the rest takes what is valid, and forgets it.
+        // Nothing but files and directories has a use for it; the rest takes what is valid, and
+        // forgets it.
         let is_ignored = !matches!(node.kind, FileKind::Regular | FileKind::Directory);
         let Some(value) = value.map(|value| PROPERTY_VALUES[usize::from(value)]) else {
             if is_ignored {

@@ -16,7 +16,8 @@ pub struct Content {
 /// One in so many fills is of four letters, so that it compresses.
 const LETTERS_ONE_IN: u64 = 3;
 
-/// `len` bytes that hang on `fill` alone: zeros for 0, else noise that does not repeat, of all bytes or of few.
+/// `len` bytes that hang on `fill` alone: zeros for 0, else noise that does not repeat, of all
+/// bytes or of few.
 pub fn pattern(fill: u64, len: usize) -> Vec<u8> {
     if fill == 0 {
         return vec![0; len];
@@ -132,7 +133,8 @@ impl Content {
         part
     }
 
-    /// Puts a part where a block begins, over what is there; the file is at least so long afterwards.
+    /// Puts a part where a block begins, over what is there; the file is at least so long
+    /// afterwards.
     pub(crate) fn put_part(&mut self, offset: u64, part: Content) {
         let end = offset + part.size_bytes;
         self.zero(offset, part.size_bytes);

@@ -42,7 +42,8 @@ impl Default for Mix {
 /// Offsets up to here are the ordinary ones.
 const SMALL_BYTES: u64 = 256 << 10;
 const LARGE_BYTES: u64 = 4 << 20;
-/// All that a dedupe is asked for is compared, and there are files of a terabyte, of holes for the most part.
+/// All that a dedupe is asked for is compared, and there are files of a terabyte, of holes for the
+/// most part.
 const DEDUPE_BYTES_MAX: u64 = 20 << 20;
 /// More are removed than made beyond this many.
 const NODES: usize = 1200;
@@ -280,7 +281,8 @@ impl Generator {
         Op::clone_range(src, src_offset, dst, dst_offset, len)
     }
 
-    /// Mostly of what is the same: behind the same offset there may be what was cloned, and zeros are the same everywhere.
+    /// Mostly of what is the same: behind the same offset there may be what was cloned, and zeros
+    /// are the same everywhere.
     fn dedupe(&mut self, model: &Model, src: At) -> Op {
         let (dst, src_offset, mut dst_offset) = self.other(model, &src);
         if self.dice.one_in(2) {

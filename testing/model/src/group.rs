@@ -1,6 +1,7 @@
-//! Atomic groups: writes that are collected, whole blocks at a time, and then happen all at once or not at all. Several may be
-//! open at once, also on the same file: each has its blocks as they were when it first wrote into them, so that where two have the
-//! same block the last to end decides. A handle's group is the only one that handles have on its file.
+//! Atomic groups: writes that are collected, whole blocks at a time, and then happen all at once or
+//! not at all. Several may be open at once, also on the same file: each has its blocks as they were
+//! when it first wrote into them, so that where two have the same block the last to end decides. A
+//! handle's group is the only one that handles have on its file.
 
 use cowshed_vfs::{Error, Result, Timestamp};
 
@@ -44,7 +45,8 @@ impl Model {
         Ok(Answer::Done)
     }
 
-    /// What the handle of a group reads: what it has staged, in front of what the file has. Errors: `BadHandle` (none is open).
+    /// What the handle of a group reads: what it has staged, in front of what the file has. Errors:
+    /// `BadHandle` (none is open).
     pub(crate) fn read_staged(&mut self, group: u8, offset: u64, len: u32) -> Outcome {
         let group = self.groups.get(&group).ok_or(Error::BadHandle)?;
         let id = group.handle.ok_or(Error::BadHandle)?;

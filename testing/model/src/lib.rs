@@ -1,13 +1,17 @@
 //! A reference file system in maps, and the operations that tests apply to it.
 //!
-//! * [`Model`]: what a file system must answer, kept in ordered maps and nothing else. It shares no code with any file
-//!   system of ours; what is shared with them is the vocabulary ([`cowshed_vfs`]'s errors, kinds and flags).
-//! * [`Op`]: one operation as plain data. It names files by path or by slot, never by an identity that only one side
-//!   knows, so that a list of operations can be printed, cut short and run again.
-//! * [`Generator`]: draws operations from a seed, with an eye on the model: most of them hit something.
+//! * [`Model`]: what a file system must answer, kept in ordered maps and nothing else. It shares no
+//!   code with any file system of ours; what is shared with them is the vocabulary
+//!   ([`cowshed_vfs`]'s errors, kinds and flags).
+//! * [`Op`]: one operation as plain data. It names files by path or by slot, never by an identity
+//!   that only one side knows, so that a list of operations can be printed, cut short and run
+//!   again.
+//! * [`Generator`]: draws operations from a seed, with an eye on the model: most of them hit
+//!   something.
 //!
-//! The names of all files come from a small space ([`Name`]): collisions, renames over something and hard links to the
-//! same inode happen all the time. Offsets lie at the borders of blocks more often than not.
+//! The names of all files come from a small space ([`Name`]): collisions, renames over something
+//! and hard links to the same inode happen all the time. Offsets lie at the borders of blocks more
+//! often than not.
 
 mod apply;
 mod content;

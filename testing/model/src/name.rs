@@ -1,5 +1,5 @@
-//! The space of names: a few short ones for collisions, some with the same hash, some as long as names can be, and two
-//! thousand for large directories.
+//! The space of names: a few short ones for collisions, some with the same hash, some as long as
+//! names can be, and two thousand for large directories.
 
 use std::fmt;
 
@@ -7,7 +7,8 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(pub u16);
 
-/// Names of eight letters that have the same CRC-32C, whatever the seed: btrfs keeps them in one item.
+/// Names of eight letters that have the same CRC-32C, whatever the seed: btrfs keeps them in one
+/// item.
 const COLLIDING: [&str; 6] = ["qxjwxhwb", "tenodxqc", "dnzcbhfd", "bhtaznrd", "zeoiovsd", "yfhhcuyd"];
 
 impl Name {

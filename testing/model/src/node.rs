@@ -91,7 +91,7 @@ pub struct MountRules {
     pub compress: Option<&'static str>,
 }
 
-/// The whole file system. Two models are equal if nobody can tell the file systems apart.
+/// The whole file system. Two models are equal if no call can tell the file systems apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
     pub(crate) nodes: BTreeMap<Id, Node>,
@@ -115,7 +115,8 @@ impl Model {
 
     /// A fresh volume with nodes of `node_bytes`, its root as it is (the times are the volume's).
     pub fn new(node_bytes: u32, root: Node) -> Model {
-        // A leaf has a header of 101 bytes and 25 for each item; an attribute 30 before its name, an inline extent 21.
+        // A leaf has a header of 101 bytes and 25 for each item; an attribute 30 before its name,
+        // an inline extent 21.
         let item_bytes_max = node_bytes as usize - 101 - 25;
         Model {
             nodes: BTreeMap::from([(Self::ROOT, root)]),

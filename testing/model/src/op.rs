@@ -38,7 +38,8 @@ pub const XATTR_NAMES: u8 = 8;
 /// The number of `btrfs.compression`, which has rules of its own.
 pub const PROPERTY: u8 = 7;
 
-/// Values of the property: those that mean something, with and without a level, and some that do not.
+/// Values of the property: those that mean something, with and without a level, and some that do
+/// not.
 pub const PROPERTY_VALUES: [&[u8]; 9] = [
     b"zlib", b"lzo", b"zstd", b"zlib:9", b"zstd:-3", b"none", b"no", b"", b"lz4",
 ];
@@ -57,7 +58,8 @@ pub fn xattr_name(number: u8) -> Vec<u8> {
     }
 }
 
-/// Atomic groups that can be open at once. The last ones are those of a handle: START_ATOMIC_WRITE and its like, for one file each.
+/// Atomic groups that can be open at once. The last ones are those of a handle: START_ATOMIC_WRITE
+/// and its like, for one file each.
 pub const GROUPS: u8 = 5;
 pub(crate) const GROUPS_OF_HANDLES: u8 = 2;
 
@@ -108,13 +110,13 @@ vocabulary! {
     dedupe Dedupe { src: At, src_offset: u64, dst: At, dst_offset: u64, len: u64 }
     /// Exchanges ranges of two files, as XFS_IOC_EXCHANGE_RANGE.
     exchange Exchange { a: At, a_offset: u64, b: At, b_offset: u64, len: u64, to_eof: bool }
-    /// Writes runs of extents smaller than wanted anew, and what is compressed otherwise than by [`COMPRESSIONS`]: nobody
-    /// sees anything of it.
+    /// Writes runs of extents smaller than wanted anew, and what is compressed otherwise than by
+    /// [`COMPRESSIONS`]: without a visible effect.
     defrag Defrag { at: At, offset: u64, len: u64, target: u64, compress: Option<u8> }
     /// Blocks that have data, as FIEMAP shows them.
     map Map { at: At }
-    /// Adds a write to an atomic group, which begins with the first. One of a handle ([`Op::is_of_handle`]) has the file of its
-    /// first write, whatever `at` says later.
+    /// Adds a write to an atomic group, which begins with the first. One of a handle
+    /// ([`Op::is_of_handle`]) has the file of its first write, whatever `at` says later.
     stage Stage { group: u8, at: At, offset: u64, len: u32, fill: u64 }
     /// Ends a group: what was staged happens, all at once, and is durable; or nothing of it does.
     end_group EndGroup { group: u8, commit: bool }

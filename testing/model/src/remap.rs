@@ -1,5 +1,5 @@
-//! Sharing and exchanging ranges: FICLONERANGE, FIDEDUPERANGE, XFS_IOC_EXCHANGE_RANGE, as their manual pages and the kernel's
-//! btrfs have them.
+//! Sharing and exchanging ranges: FICLONERANGE, FIDEDUPERANGE, XFS_IOC_EXCHANGE_RANGE, as their
+//! manual pages and the kernel's btrfs have them.
 
 use std::ops::Range;
 
@@ -49,7 +49,8 @@ impl Model {
         (self.node(a).flags ^ self.node(b).flags) & chattr::NOCOW == 0
     }
 
-    /// Sizes of two files that may share. Errors: as of writing, `Invalid` (only one has checksums).
+    /// Sizes of two files that may share. Errors: as of writing, `Invalid` (only one has
+    /// checksums).
     fn sizes(&self, a: Id, b: Id) -> Result<(u64, u64)> {
         let sizes = (self.file_content(a)?.size_bytes, self.file_content(b)?.size_bytes);
         if self.may_share(a, b) {
@@ -59,7 +60,7 @@ impl Model {
         }
     }
 
-    /// A write strips what lets a file run as somebody else.
+    /// A change of content strips set-id bits and sets the times.
     fn remapped(&mut self, id: Id, now: Timestamp) {
         let node = self.node_mut(id);
         node.strip_set_id();

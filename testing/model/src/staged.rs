@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use crate::content::{BLOCK_BYTES, Block, Content};
 use crate::id::Id;
 
-/// What a group holds of one file: blocks as they were when the group first wrote into them, and what it wrote.
+/// What a group holds of one file: blocks as they were when the group first wrote into them, and
+/// what it wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Staged {
     pub blocks: BTreeMap<u64, Box<Block>>,

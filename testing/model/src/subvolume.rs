@@ -1,4 +1,5 @@
-//! Subvolumes: directories that names do not move into, nor out of. They are made with the volume and stay.
+//! Subvolumes: directories that names do not move into, nor out of. They are made with the volume
+//! and stay.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,8 @@ use cowshed_vfs::{Error, Result};
 use crate::{Body, Id, Model, Name, Node};
 
 impl Model {
-    /// A subvolume from the start: a name in the root directory of another one (or the top), and its root as it is.
+    /// A subvolume from the start: a name in the root directory of another one (or the top), and
+    /// its root as it is.
     ///
     /// # Panics
     /// Where the name is taken.

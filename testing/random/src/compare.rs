@@ -1,4 +1,5 @@
-//! Is the file system what the model says? Names, attributes, contents, extended attributes, identities of inodes.
+//! Is the file system what the model says? Names, attributes, contents, extended attributes,
+//! identities of inodes.
 
 use std::collections::HashMap;
 
@@ -14,7 +15,8 @@ const PIECE_BYTES: u64 = 64 << 10;
 /// What is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// All but the contents of files that are written in place: they may be newer than the last commit.
+    /// All but the contents of files that are written in place: they may be newer than the last
+    /// commit.
     Crashed,
     /// All but times.
     NoTimes,
@@ -269,7 +271,8 @@ fn same_xattrs(subject: &Subject, node: NodeId, expected: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Data where the file system says there is some, and where the model has blocks; the rest is holes on both sides.
+/// Data where the file system says there is some, and where the model has blocks; the rest is holes
+/// on both sides.
 fn same_content(subject: &Subject, node: NodeId, expected: &Content) -> Result<()> {
     let fs = &subject.fs;
     let mut at = 0;

@@ -20,7 +20,8 @@ pub fn own_check(devices: &[Arc<MemDevice>]) -> Result<()> {
     Ok(())
 }
 
-/// `btrfs check --check-data-csum` finds nothing; the kernel, where there is one, mounts the volume and reads it all.
+/// `btrfs check --check-data-csum` finds nothing; the kernel, where there is one, mounts the volume
+/// and reads it all.
 pub fn btrfs_check(devices: &[Arc<MemDevice>]) -> Result<()> {
     if need::tool("btrfs").is_none() {
         return Ok(());

@@ -6,7 +6,8 @@
 //! * [`judge`]: what the checkers and the kernel say of the volume.
 //! * [`run`]: one run from a seed; a failing one is cut short before it is shown.
 //! * [`tides`]: a small volume, filled and emptied with data and names by turns.
-//! * [`threads`]: the same from several threads, each in a directory of its own, while another one commits.
+//! * [`threads`]: the same from several threads, each in a directory of its own, while another one
+//!   commits.
 
 pub mod atomic;
 pub mod compare;

@@ -46,7 +46,8 @@ struct Args {
     /// Fsyncs write logs, there are many of them, and crashes after them
     #[arg(long)]
     treelog: bool,
-    /// Subvolumes on the volume, one of them in another: about half of the work is in them, or crosses into them
+    /// Subvolumes on the volume, one of them in another: about half of the work is in them, or
+    /// crosses into them
     #[arg(long)]
     subvolumes: bool,
     /// Many atomic groups, several open at a time, on files that others work on
@@ -60,8 +61,9 @@ struct Args {
     /// So many threads, each in a directory of its own, and one that commits
     #[arg(long, default_value_t = 1)]
     threads: u16,
-    /// Instead of random operations so many turns of tides: data until there is no room, names until there is no room, most
-    /// of the data and all of the names deleted each time. For --device-mib 128 to 512
+    /// Instead of random operations so many turns of tides: data until there is no room, names
+    /// until there is no room, most of the data and all of the names deleted each time. For
+    /// --device-mib 128 to 512
     #[arg(long, default_value_t = 0)]
     tides: usize,
     /// Seconds to cut a failing run short

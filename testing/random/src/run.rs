@@ -269,7 +269,8 @@ impl<'a> Run<'a> {
         self.after(op)
     }
 
-    /// What found no space has changed nothing; but a group whose end failed is gone, and one whose first write failed has its handle.
+    /// What found no space has changed nothing; but a group whose end failed is gone, and one whose
+    /// first write failed has its handle.
     fn without_space(&mut self, op: &Op, now: Timestamp) {
         match op {
             Op::EndGroup { group, .. } => self.model.drop_group(*group),
@@ -281,8 +282,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Who punches a hole where one is changes nothing, times neither. Of zeros the model does not know which are holes: the
-    /// file whose zeros are punched, and its times before.
+    /// Punching a hole where one is changes nothing, times neither. The model does not know which
+    /// zeros are holes: the file whose zeros are punched, and its times before.
     fn perhaps_hole(&self, op: &Op) -> Option<(Id, At, (Timestamp, Timestamp))> {
         let Op::Fallocate { at, mode, offset, len } = op else {
             return None;
@@ -309,8 +310,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A crash at this moment leaves the nodes that were just synced as they are, under all of their names. The directories on the
-    /// way to them are known by their numbers: where one was moved, only an fsync of its own makes that durable.
+    /// A crash at this moment leaves the nodes that were just synced as they are, under all of
+    /// their names. The directories on the way to them are known by their numbers: where one was
+    /// moved, only an fsync of its own makes that durable.
     fn crash_after_fsync(&mut self, ids: &[Id]) -> Result<()> {
         self.summary.crashes += 1;
         if self.model.open_groups().next().is_some() {
@@ -370,7 +372,8 @@ impl<'a> Run<'a> {
         compare::everything(&self.subject, &self.model, &mut self.numbers, Depth::All)
     }
 
-    /// What a crash at this moment leaves is what the last sync made durable: a private copy is mounted and compared.
+    /// What a crash at this moment leaves is what the last sync made durable: a private copy is
+    /// mounted and compared.
     fn crash(&mut self) -> Result<()> {
         let Some(durable) = &self.durable else { return Ok(()) };
         if self.config.may_fill || self.config.setup.commit_interval_s != 0 {

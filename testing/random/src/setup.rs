@@ -21,7 +21,8 @@ pub struct Setup {
     pub nodatacow: bool,
     /// An fsync writes a log where it can.
     pub tree_log: bool,
-    /// What the volume has from the start: numbered from 256, each in the root of the top level or of one before it.
+    /// What the volume has from the start: numbered from 256, each in the root of the top level or
+    /// of one before it.
     pub subvolumes: Vec<(TreeId, Name)>,
 }
 

@@ -1,4 +1,5 @@
-//! The atomic groups of a subject: those of the library, which hold writes to any files, and those that belong to a handle.
+//! The atomic groups of a subject: those of the library, which hold writes to any files, and those
+//! that belong to a handle.
 
 use cowshed_model::{Answer, At, GROUPS, Op, Outcome};
 use cowshed_vfs::{Error, FileKind, FileSystem, Handle, Ioctl, NodeId, Result, Volume, WriteFlags};
@@ -102,7 +103,7 @@ impl Subject {
         result.map(|()| Answer::Done)
     }
 
-    /// Reads as whoever staged: through the handle.
+    /// Reads through the handle of the group, which sees what is staged.
     pub(crate) fn read_staged(&self, group: u8, offset: u64, len: u32) -> Outcome {
         let files = &self.groups[usize::from(group)].files;
         let (node, handle) = *files.first().ok_or(Error::BadHandle)?;

@@ -42,7 +42,8 @@ pub(crate) const READ_WRITE: OpenRequest = OpenRequest {
     kill_suidgid: false,
 };
 
-/// A clock that stands still until it is told to go on: all times of an operation are the same, and known.
+/// A clock that stands still until it is told to go on: all times of an operation are the same, and
+/// known.
 #[derive(Debug, Default)]
 pub struct StillClock {
     millis: AtomicU64,
@@ -172,7 +173,8 @@ impl Subject {
         Ok(())
     }
 
-    /// Puts something into a slot; what it held is closed, and forgotten where no other slot holds the same.
+    /// Puts something into a slot; what it held is closed, and forgotten where no other slot holds
+    /// the same.
     fn hold(&mut self, slot: u8, new: Option<(NodeId, Handle)>) {
         let Some((node, handle)) = std::mem::replace(&mut self.slots[usize::from(slot)], new) else {
             return;
@@ -590,7 +592,8 @@ impl Subject {
         Ok(u32::from_le_bytes([out[0], out[1], out[2], out[3]]))
     }
 
-    /// Numbers of the blocks that have data in memory or on disk; what the map shows must be in order.
+    /// Numbers of the blocks that have data in memory or on disk; what the map shows must be in
+    /// order.
     pub fn blocks(&self, node: NodeId) -> Result<Vec<u64>> {
         let (mut found, mut end, mut is_sorted) = (Vec::new(), 0, true);
         self.fs.map_extents(node, 0..u64::MAX, false, &mut |extent| {

@@ -1,7 +1,8 @@
-//! Several threads, each in a directory of its own with a model of its own, while another one commits.
+//! Several threads, each in a directory of its own with a model of its own, while another one
+//! commits.
 //!
-//! The directories do not meet, so that each thread knows what its operations answer, whatever the others do. Times are
-//! not compared here: the clock is everybody's.
+//! The directories do not meet, so that each thread knows what its operations answer, whatever the
+//! others do. Times are not compared here: all threads share the clock.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! Tides: a small volume is filled with data until there is no room, most of it is deleted; it is filled with names until
-//! there is no room, all of them are deleted; and again.
+//! Tides: a small volume is filled with data until there is no room, most of it is deleted; it is
+//! filled with names until there is no room, all of them are deleted; and again.
 //!
-//! What fails for want of space has changed nothing, what is deleted makes room, and everything is compared with the model at
-//! each turn. How far each tide came is told.
+//! What fails for want of space has changed nothing, what is deleted makes room, and everything is
+//! compared with the model at each turn. How far each tide came is told.
 
 use std::fmt;
 
@@ -26,7 +26,8 @@ pub struct Config {
     pub btrfs_check: bool,
 }
 
-/// How far the tides of a turn came before they found no room: what was there then, with what earlier ones had left.
+/// How far the tides of a turn came before they found no room: what was there then, with what
+/// earlier ones had left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     pub data_bytes: u64,
@@ -213,12 +214,14 @@ impl Tides {
             }
         }
         let count = self.model.node_count();
-        // Those that stayed would lie all over the block groups that the names have taken from the data.
+        // Those that stayed would lie all over the block groups that the names have taken from the
+        // data.
         self.ebb(&names, |_| true)?;
         Ok(count)
     }
 
-    /// The full volume is looked at; then most of what was made goes, and what is left is looked at.
+    /// The full volume is looked at; then most of what was made goes, and what is left is looked
+    /// at.
     fn ebb(&mut self, made: &[Place], goes: impl Fn(&mut Rng) -> bool) -> Result<()> {
         self.look().context("when it was full")?;
         for place in made {

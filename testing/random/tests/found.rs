@@ -193,8 +193,8 @@ fn properties_of_links_are_forgotten() {
     check(Setup::default(), &[link, property(Some(2)), property(None)]);
 }
 
-/// The last file of a log went, and the commit after a replay of nothing wrote a superblock of a new generation without a root
-/// tree of that generation: the kernel does not mount that.
+/// The last file of a log went, and the commit after a replay of nothing wrote a superblock of a
+/// new generation without a root tree of that generation: the kernel does not mount that.
 #[test]
 fn a_log_that_became_empty_is_replayed_to_nothing() {
     let place = |n| Place {

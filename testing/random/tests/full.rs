@@ -1,9 +1,10 @@
-//! A full disk, at each operation: it fails for want of space and has changed nothing, or succeeds and can be synced. Either
-//! way nothing is lost, and the volume is in order.
+//! A full disk, at each operation: it fails for want of space and has changed nothing, or succeeds
+//! and can be synced. Either way nothing is lost, and the volume is in order.
 //!
-//! A volume with some files is filled, with data, or with metadata too, and frozen. For each operation and each number of blocks
-//! that are given back (or of small files that are deleted) a copy is mounted, the operation done, and everything compared
-//! with the model: at once, and after a sync and a remount.
+//! A volume with some files is filled, with data, or with metadata too, and frozen. For each
+//! operation and each number of blocks that are given back (or of small files that are deleted) a
+//! copy is mounted, the operation done, and everything compared with the model: at once, and after
+//! a sync and a remount.
 
 use std::sync::Arc;
 
@@ -30,7 +31,8 @@ fn at(n: u16) -> At {
     At::Path(vec![Name(n)])
 }
 
-/// Of so many results btrfs-progs and the kernel judge one, too: a prime, so that all operations and rooms have their turn.
+/// Of so many results btrfs-progs and the kernel judge one, too: a prime, so that all operations
+/// and rooms have their turn.
 const RESULTS_PER_JUDGEMENT: usize = 19;
 /// Blocks of the file that is there in pieces of one each.
 const PIECES_BLOCKS: u64 = 40;

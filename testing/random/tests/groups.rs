@@ -1,5 +1,5 @@
-//! Data fills the volume and goes, names fill it and go, data again: each time as far as the first time, because block groups
-//! that became empty make room for the other kind.
+//! Data fills the volume and goes, names fill it and go, data again: each time as far as the first
+//! time, because block groups that became empty make room for the other kind.
 
 use std::sync::Arc;
 
@@ -124,7 +124,8 @@ fn judge_all(devices: &[Arc<MemDevice>]) -> Result<()> {
         Ok(())
     };
     check("as we left it")?;
-    // On a full volume the kernel may have no room for it; what it then does must be right all the same.
+    // On a full volume the kernel may have no room for it; what it then does must be right all the
+    // same.
     volume.with_mount(|root| {
         let _ = std::fs::write(root.join("by-the-kernel"), vec![5; 300_000]);
         let _ = std::fs::create_dir(root.join("dir"));

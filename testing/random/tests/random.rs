@@ -135,7 +135,8 @@ fn threads_in_directories_of_their_own() {
     }
 }
 
-/// Several at a time, of one file and of more, of the library and of handles, and everything else in between.
+/// Several at a time, of one file and of more, of the library and of handles, and everything else
+/// in between.
 #[test]
 fn atomic_groups_beside_each_other() {
     let mut cases = Cases::new();

@@ -1,6 +1,8 @@
-//! Random operations on one file through two descriptors, one of them with O_DIRECT, and through mappings, against a copy in
-//! memory: what fsx does for buffered files and for mappings, it does not do for direct ones; nor does it clone, dedupe and exchange, nor
-//! read what nobody has in memory any more: of a file that is synced and dropped from the page cache, and of one that is mounted anew.
+//! Random operations on one file through two descriptors, one of them with O_DIRECT, and through
+//! mappings, against a copy in memory: what fsx does for buffered files and for mappings, it does
+//! not do for direct ones; nor does it clone, dedupe and exchange, nor read what is not in memory
+//! any more: of a file that is synced and dropped from the page cache, and of one that is mounted
+//! anew.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -81,7 +83,8 @@ fn open(path: &Path, is_new: bool) -> Result<(File, File)> {
     Ok((buffered, direct))
 }
 
-/// `operations` random ones on a file of this name, which is made; only through O_DIRECT, or mixed with buffered ones.
+/// `operations` random ones on a file of this name, which is made; only through O_DIRECT, or mixed
+/// with buffered ones.
 pub fn exercise(place: &mut dyn Place, name: &str, operations: usize, seed: u64, mixed: bool) -> Result<Done> {
     let (buffered, direct) = open(&place.dir().join(name), true)?;
     let mut exerciser = Exerciser {
@@ -122,7 +125,7 @@ impl Exerciser {
             done,
             ..self
         };
-        // All of it, or whoever comes next is the first to look.
+        // All of it, or the next operation is the first to read.
         if exerciser.rng.index(2) == 0 {
             exerciser
                 .read_buffered(0, exerciser.model.len())
@@ -172,8 +175,8 @@ impl Exerciser {
         }
     }
 
-    /// Text that repeats, letters by chance, and noise, in pieces: most of it shrinks more or less when it is compressed, some
-    /// chunks not at all.
+    /// Text that repeats, letters by chance, and noise, in pieces: most of it shrinks more or less
+    /// when it is compressed, some chunks not at all.
     fn content(&mut self, len: usize) -> Vec<u8> {
         let mut content = Vec::with_capacity(len);
         // Of a write all may be noise.
@@ -241,7 +244,8 @@ impl Exerciser {
         self.same("buffered", offset, len, &got[..read])
     }
 
-    /// Nothing of the file is left in the page cache, so that it is asked for again; now and then in one call.
+    /// Nothing of the file is left in the page cache, so that it is asked for again; now and then
+    /// in one call.
     fn read_cold(&mut self, offset: usize, len: usize) -> Result<()> {
         fsync(&self.buffered)?;
         fadvise(&self.buffered, 0, None, Advice::DontNeed)?;
@@ -321,7 +325,8 @@ impl Exerciser {
         Ok(())
     }
 
-    /// The part of a range that the file has, and a mapping of the file; `None` if it has none of it.
+    /// The part of a range that the file has, and a mapping of the file; `None` if it has none of
+    /// it.
     fn mapped(&self, offset: usize, len: usize) -> Result<Option<(Mapping, usize)>> {
         let len = len.min(self.model.len().saturating_sub(offset));
         if len == 0 {
@@ -336,7 +341,7 @@ impl Exerciser {
         };
         let content = self.content(len);
         mapping.store(offset, &content);
-        // Or whoever comes next finds it in the page cache.
+        // Otherwise the next operation finds it dirty in the page cache.
         if self.rng.index(2) == 0 {
             mapping.sync()?;
         }
@@ -353,7 +358,8 @@ impl Exerciser {
         self.same("mapped", offset, len, &got)
     }
 
-    /// Two places and a length in whole blocks, of which the first is within the file, and no two blocks are the same.
+    /// Two places and a length in whole blocks, of which the first is within the file, and no two
+    /// blocks are the same.
     fn pair(&mut self) -> Option<(usize, usize, usize)> {
         let blocks = self.model.len() / ALIGN_BYTES;
         let blocks_max = FILE_BYTES_MAX / ALIGN_BYTES;

@@ -1,5 +1,5 @@
-//! Files of all sizes up to 1 MiB, of data that compresses in part, written through a mount under every algorithm and level, and read back
-//! by the kernel, byte for byte; then the other way round.
+//! Files of all sizes up to 1 MiB, of data that compresses in part, written through a mount under
+//! every algorithm and level, and read back by the kernel, byte for byte; then the other way round.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -89,7 +89,8 @@ pub fn main(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The files of a directory, always the same ones for the same arguments: names and what is written.
+/// The files of a directory, always the same ones for the same arguments: names and what is
+/// written.
 fn files(dir: &Path, args: &Args) -> Vec<(PathBuf, Writes)> {
     let edges = EDGES.iter().flat_map(|edge| [edge.saturating_sub(1), *edge, edge + 1]);
     let name = dir.file_name().map(|name| name.as_encoded_bytes().to_vec());
@@ -112,7 +113,8 @@ struct Writes {
 }
 
 impl Writes {
-    /// In one call, or in several of which some are synced before the next; then parts are written over, and others left out.
+    /// In one call, or in several of which some are synced before the next; then parts are written
+    /// over, and others left out.
     fn new(rng: &mut Rng, size: u64) -> Self {
         let mut writes = Self {
             calls: Vec::new(),

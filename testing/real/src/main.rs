@@ -24,14 +24,16 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Volumes of every kind: the kernel makes them, Cowshed reads and changes them, the kernel judges and changes them
+    /// Volumes of every kind: the kernel makes them, Cowshed reads and changes them, the kernel
+    /// judges and changes them
     Matrix(matrix::Args),
     /// Real directory trees copied by cp and rsync, compared through the kernel
     Realtree(realtree::Args),
-    /// Files of all sizes under every algorithm and level of compression, written and read by Cowshed and the kernel in turn
+    /// Files of all sizes under every algorithm and level of compression, written and read by
+    /// Cowshed and the kernel in turn
     Levels(levels::Args),
-    /// Ordinary programs at work on a mount: git, tar, dpkg, SQLite, cargo, fs_mark, fio, stress-ng, fsx,
-    /// pjdfstest
+    /// Ordinary programs at work on a mount: git, tar, dpkg, SQLite, cargo, fs_mark, fio,
+    /// stress-ng, fsx, pjdfstest
     Realwork(realwork::Args),
 }
 

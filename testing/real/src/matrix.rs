@@ -61,8 +61,8 @@ pub fn main(args: &Args) -> Result<()> {
     }
 }
 
-/// The volume as one driver sees it. Subvolumes number their inodes each by themselves, and the numbers that a mount shows
-/// for them are its own.
+/// The volume as one driver sees it. Subvolumes number their inodes each by themselves, and the
+/// numbers that a mount shows for them are its own.
 fn compare() -> Compare {
     Compare {
         inodes: false,
@@ -71,8 +71,8 @@ fn compare() -> Compare {
     }
 }
 
-/// A snapshot of a mount, without the stand-ins for nested subvolumes in snapshots: they are on no disk, and each driver
-/// makes up their times.
+/// A snapshot of a mount, without the stand-ins for nested subvolumes in snapshots: they are on no
+/// disk, and each driver makes up their times.
 fn look(root: &Path) -> Result<Tree> {
     let mut tree = snapshot(root)?;
     for stand_in in ["branch/nested", "frozen/nested", "again/nested"] {
@@ -133,7 +133,8 @@ fn one(kind: &VolumeOptions, args: &Args) -> Result<()> {
     judge(&volume, "at the end")
 }
 
-/// What is made on a volume of this kind: without extref there is no room for many links in one directory.
+/// What is made on a volume of this kind: without extref there is no room for many links in one
+/// directory.
 fn made(kind: &VolumeOptions, seed: u64, entries: usize) -> MakeOptions {
     let kinds = Kinds {
         many_links: !kind.features.contains(&"^extref"),

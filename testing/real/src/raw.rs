@@ -1,5 +1,5 @@
-//! What the exerciser asks of the system that has no safe form: mappings, and ioctls on two files. Apart from
-//! `queue.rs`, the only unsafe code of this crate.
+//! What the exerciser asks of the system that has no safe form: mappings, and ioctls on two files.
+//! Apart from `queue.rs`, the only unsafe code of this crate.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -31,7 +31,8 @@ impl Mapping {
 
     pub fn store(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.len, "within the mapping");
-        // SAFETY: within the mapping, of which nobody holds a reference; the file is as long, and nobody cuts it meanwhile.
+        // SAFETY: within the mapping, of which no reference exists; the file is as long, and
+        // nothing cuts it meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr().add(offset), bytes.len()) }
     }
 
@@ -80,8 +81,8 @@ struct CloneRange {
     dst_offset: u64,
 }
 
-/// A call between two files of a mount of ours ([`wire::op`]): bytes done and status. `None` where the files lie elsewhere
-/// and what lies there cannot do it.
+/// A call between two files of a mount of ours ([`wire::op`]): bytes done and status. `None` where
+/// the files lie elsewhere and what lies there cannot do it.
 pub fn remap(
     op: u32,
     (src, src_offset): (&File, usize),
@@ -124,7 +125,7 @@ pub fn remap(
     remap.dst_offset = dst_offset.into();
     remap.len_bytes = len.into();
     call(dst, wire::REMAP, &mut remap)?;
-    // Linux is told of a new size by who asks.
+    // Linux learns of a new size when it asks for the attributes.
     src.metadata()?;
     Ok(Some((remap.done_bytes.get(), remap.status.get())))
 }

@@ -1,4 +1,5 @@
-//! Real directory trees, copied onto a mount and read back through the kernel, and the other way round.
+//! Real directory trees, copied onto a mount and read back through the kernel, and the other way
+//! round.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -88,7 +89,8 @@ fn compare(left: &Tree, right: &Tree, what: &str) -> Result<()> {
     }
 }
 
-/// What a copy of this tree is to be: names of its files elsewhere are not copied, and their links do not count.
+/// What a copy of this tree is to be: names of its files elsewhere are not copied, and their links
+/// do not count.
 fn original(tree: &Path) -> Result<Tree> {
     let mut tree = snapshot(tree)?;
     let mut names: BTreeMap<OsString, u32> = BTreeMap::new();

@@ -44,8 +44,8 @@ impl Args {
 
 /// What a job does with a mount.
 enum Work {
-    /// A shell script with the mount as working directory. `$SMALL` is 1 in the short form, `$REPO` a git repository of some
-    /// size.
+    /// A shell script with the mount as working directory. `$SMALL` is 1 in the short form, `$REPO`
+    /// a git repository of some size.
     Script(&'static str),
     Function(fn(&mut Site<'_>, &Args) -> Result<()>),
 }
@@ -104,8 +104,9 @@ const JOBS: &[(&str, &str, Work)] = &[
     ("pjdfstest", "cargo", Function(pjdfstest)),
 ];
 
-/// How the exercisers of one file are mounted, each with its name. Compression is forced: a file whose data once did not shrink
-/// is written as it is from then on, and soon nothing would be compressed. One is not, for that to be met, too.
+/// How the exercisers of one file are mounted, each with its name. Compression is forced: a file
+/// whose data once did not shrink is written as it is from then on, and soon nothing would be
+/// compressed. One is not, for that to be met, too.
 const FSX_MOUNTS: [(&str, &str); 7] = [
     ("", ""),
     ("-lzo", "compress-force=lzo"),
@@ -119,8 +120,8 @@ const FSX_MOUNTS: [(&str, &str); 7] = [
 /// A mount of the type `fuse` instead of `fuseblk`, as those of ordinary users are.
 const NO_LOOP: &str = "noloop";
 
-/// Algorithms that make something of fsx's data: noise, of which every second byte or so is the same. It has nothing that
-/// repeats, which is all that lzo and the fast levels of zstd look for.
+/// Algorithms that make something of fsx's data: noise, of which every second byte or so is the
+/// same. It has nothing that repeats, which is all that lzo and the fast levels of zstd look for.
 const SHRINKS_FSX: [&str; 2] = ["compress-force=zlib", "compress-force=zstd:3"];
 
 /// A job and the mount that it wants.
@@ -289,14 +290,16 @@ fn contents(dir: &Path) -> Result<Vec<(OsString, Vec<u8>)>> {
 
 fn volume() -> Result<KernelVolume> {
     KernelVolume::make(&VolumeOptions {
-        // Sparse: the stressors together ask for more than they write, and count a full volume as a failure.
+        // Sparse: the stressors together ask for more than they write, and count a full volume as a
+        // failure.
         size_bytes: 12 << 30,
         ..VolumeOptions::default()
     })
 }
 
-/// What fsx mixes, with the weight of mappings and the alignment of all offsets: once everything that it knows, once without
-/// mappings, and once in whole blocks, which alone are shared by copies.
+/// What fsx mixes, with the weight of mappings and the alignment of all offsets: once everything
+/// that it knows, once without mappings, and once in whole blocks, which alone are shared by
+/// copies.
 const FSX_MIXES: [(&str, u32, u32); 3] = [("mapped", 10, 1), ("unmapped", 0, 1), ("aligned", 10, 4096)];
 
 /// The seeds of the exercisers of one file.
@@ -355,7 +358,8 @@ fn asynchronous(site: &mut Site<'_>, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// All tests of pjdfstest as root: none may fail or be left out that the kernel's btrfs passes on this machine.
+/// All tests of pjdfstest as root: none may fail or be left out that the kernel's btrfs passes on
+/// this machine.
 fn pjdfstest(site: &mut Site<'_>, args: &Args) -> Result<()> {
     let ours = pjdfstest_failures(site.path())?;
     if args.kernel {

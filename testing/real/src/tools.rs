@@ -1,4 +1,5 @@
-//! Test programs that no distribution packages: cargo installs them into a private place of this repository.
+//! Test programs that no distribution packages: cargo installs them into a private place of this
+//! repository.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

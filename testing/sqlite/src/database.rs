@@ -104,7 +104,8 @@ impl Shape {
         Ok(transaction)
     }
 
-    /// How many transactions the database has seen. Fails where it is damaged, or not as after exactly that many.
+    /// How many transactions the database has seen. Fails where it is damaged, or not as after
+    /// exactly that many.
     pub fn verify(&self, connection: &Connection) -> Result<i64> {
         check_integrity(connection)?;
         let n: i64 = connection.query_row("select n from counter", [], |row| row.get(0))?;

@@ -1,9 +1,10 @@
 //! SQLite on a volume with hardly any room left.
 //!
-//! A round: files fill a small volume, some of which go, so that there are some hundred KiB of room. The database grows until
-//! SQLite refuses (`SQLITE_FULL`); then it must pass SQLite's check, with all transactions that were acknowledged and nothing of
-//! those that were refused. Rows are removed, more files go, and transactions go on. In two of three rounds somebody is killed
-//! meanwhile.
+//! A round: files fill a small volume, some of which go, so that there are some hundred KiB of
+//! room. The database grows until SQLite refuses (`SQLITE_FULL`); then it must pass SQLite's check,
+//! with all transactions that were acknowledged and nothing of those that were refused. Rows are
+//! removed, more files go, and transactions go on. In two of three rounds a process is killed
+//! meanwhile ([`crate::victim`]).
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -224,7 +225,7 @@ impl Full {
         }
     }
 
-    /// As `cycles`, until somebody is killed. Gives the mount if it lives.
+    /// As `cycles`, until a process is killed. Gives the mount if it lives.
     fn until_killed(&mut self, daemon: Daemon, victim: Victim) -> Result<Option<Daemon>> {
         let mut worker = self.worker()?;
         let delay = Duration::from_millis(1 + self.dice.below(400));

@@ -128,7 +128,7 @@ impl Known {
         self.present.iter().nth(self.present.len() / 2).copied().unwrap_or(0)
     }
 
-    /// The worker, who does this step, has said something.
+    /// Notes a message of the worker, which does this step.
     pub fn note(&mut self, said: Said, step: Step) -> Result<()> {
         match (said, self.open) {
             (Said::Begins(n), None) => {
@@ -160,7 +160,8 @@ impl Known {
         after
     }
 
-    /// What was found is what is known, with the open transaction or without it; which of them is known then.
+    /// What was found is what is known, with the open transaction or without it; which of them is
+    /// known then.
     pub fn settle(&mut self, found: BTreeSet<i64>) -> Result<()> {
         if found != self.present && found != self.after() {
             let missing: Vec<_> = self.present.difference(&found).collect();

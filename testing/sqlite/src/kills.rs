@@ -1,9 +1,12 @@
-//! Kills the mount's process, or the program that runs SQLite, or both, while SQLite commits, and looks at the database.
+//! Kills the mount's process, or the program that runs SQLite, or both, while SQLite commits, and
+//! looks at the database.
 //!
-//! A round: `cowshed mount -f` serves an image; a process of its own runs transactions, each acknowledged when its commit has
-//! returned; at a random moment somebody is killed. Then the next program opens the database: on the same mount if that lives,
-//! through a new one, or (every few rounds) through the kernel's. It must pass SQLite's own check and be as after the last
-//! acknowledged transaction, or the one under way, and there is no journal.
+//! A round: `cowshed mount -f` serves an image; a process of its own runs transactions, each
+//! acknowledged when its commit has returned; at a random moment one of the processes is killed, or
+//! both ([`crate::victim`]). Then the next program opens the database: on the same mount if that
+//! lives, through a new one, or (every few rounds) through the kernel's. It must pass SQLite's own
+//! check and be as after the last acknowledged transaction, or the one under way, and there is no
+//! journal.
 
 use std::time::{Duration, Instant};
 
@@ -29,13 +32,14 @@ pub struct Summary {
     pub killed: Tally,
     /// Transactions that were acknowledged.
     pub transactions: i64,
-    /// Rounds in which the kill came after the beginning of a commit that was not acknowledged any more.
+    /// Rounds in which the kill came after the beginning of a commit that was not acknowledged any
+    /// more.
     pub in_commit: u64,
     /// Those of them in which the transaction was there.
     pub ahead: u64,
 }
 
-/// The worker: commits until somebody is killed.
+/// The worker: commits until a process is killed.
 pub fn work(database: &std::path::Path, from: i64) -> Result<()> {
     let mut connection = database::open(database, Journal::Delete)?;
     say(Said::Ready)?;
@@ -48,7 +52,7 @@ pub fn work(database: &std::path::Path, from: i64) -> Result<()> {
     Ok(())
 }
 
-/// Runs all rounds, after so many transactions that nobody is killed in.
+/// Runs all rounds, after so many transactions without a kill.
 pub fn run(rounds: &Rounds, transactions: i64) -> Result<Summary> {
     let place = Place::new(&rounds.programs, IMAGE_MIB)?;
     let mut done = without_a_journal(&place, transactions)?;
@@ -130,8 +134,8 @@ fn without_a_journal(place: &Place, transactions: i64) -> Result<i64> {
     Ok(transactions)
 }
 
-/// Runs transactions until somebody is killed. Gives the mount, if it lives, the last transaction whose commit was begun,
-/// and the last that was acknowledged, those before included.
+/// Runs transactions until a process is killed. Gives the mount, if it lives, the last transaction
+/// whose commit was begun, and the last that was acknowledged, those before included.
 fn until_killed(
     place: &Place,
     daemon: Daemon,

@@ -1,11 +1,13 @@
-//! Transactions that are larger than an atomic group may be: SQLite makes a rollback journal for them after all.
+//! Transactions that are larger than an atomic group may be: SQLite makes a rollback journal for
+//! them after all.
 //!
-//! With a large cache SQLite begins a group with the commit, is refused a write into it (`EFBIG`), gives the group up, and only
-//! then makes the journal; with its usual cache it makes one before. A round: such transactions run; at a random moment, often
-//! when the journal is there, somebody is killed. The next program finds what was there before the transaction, or all of it.
+//! With a large cache SQLite begins a group with the commit, is refused a write into it (`EFBIG`),
+//! gives the group up, and only then makes the journal; with its usual cache it makes one before. A
+//! round: such transactions run; at a random moment, often when the journal is there, a process is
+//! killed. The next program finds what was there before the transaction, or all of it.
 //!
-//! The groups of a volume are bounded together. Where the transactions are not huge, a file of ours has a group that leaves little of
-//! that, so that small transactions are too large.
+//! The groups of a volume are bounded together. Where the transactions are not huge, a file of ours
+//! has a group that leaves little of that, so that small transactions are too large.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -46,7 +48,7 @@ pub struct Summary {
     pub ahead: u64,
 }
 
-/// The worker: commits until somebody is killed.
+/// The worker: commits until a process is killed.
 pub fn work(database: &Path, from: i64, is_huge: bool, is_cache_small: bool) -> Result<()> {
     let mut connection = database::open(database, Journal::Delete)?;
     // The removal of a journal is durable with this only.
@@ -59,8 +61,8 @@ pub fn work(database: &Path, from: i64, is_huge: bool, is_cache_small: bool) -> 
         let transaction = shape(is_huge).prepare(&mut connection, n)?;
         say(Said::Begins(n))?;
         transaction.commit()?;
-        // Where the directory cannot be opened any more, SQLite does not sync the removal of its journal, and says that all is
-        // well. The mount was there then if it is there now.
+        // Where the directory cannot be opened any more, SQLite does not sync the removal of its
+        // journal, and says that all is well. The mount was there then if it is there now.
         rustix::fs::statvfs(database)?;
         say(Said::Done(n))?;
     }

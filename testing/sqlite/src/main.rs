@@ -19,14 +19,16 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Kill the mount's process, or the program that runs SQLite, while SQLite commits, again and again (root, loop devices, FUSE)
+    /// Kill the mount's process, or the program that runs SQLite, while SQLite commits, again and
+    /// again (root, loop devices, FUSE)
     Kills {
         #[arg(long, default_value_t = 200)]
         rounds: u64,
         /// More rounds, on volumes that are full [default: one for ten]
         #[arg(long)]
         full_rounds: Option<u64>,
-        /// More rounds, with transactions that are too large for an atomic group [default: one for ten]
+        /// More rounds, with transactions that are too large for an atomic group [default: one for
+        /// ten]
         #[arg(long)]
         large_rounds: Option<u64>,
         /// More rounds, with transactions of 300 MiB (3 GiB of memory) [default: one for forty]

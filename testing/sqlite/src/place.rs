@@ -1,4 +1,4 @@
-//! An image with a database on it, and who looks at it: we through a mount, or the kernel.
+//! An image with a database on it, looked at by us through a mount, or by the kernel.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -84,15 +84,17 @@ impl Place {
         self.journal().exists()
     }
 
-    /// Is there a journal that says something? It begins with a zero, or is empty, until it is whole: SQLite takes no notice of
-    /// what is left of one that it was killed in making, and lets it lie.
+    /// Is there a journal that says something? It begins with a zero, or is empty, until it is
+    /// whole: SQLite takes no notice of what is left of one that it was killed in making, and lets
+    /// it lie.
     pub fn has_hot_journal(&self) -> bool {
         let mut first = [0];
         let len = std::fs::File::open(self.journal()).and_then(|mut file| file.read(&mut first));
         len.is_ok_and(|len| len > 0) && first != [0]
     }
 
-    /// Looks at the database through the mount that is there, as a program that has just been started. It leaves no journal.
+    /// Looks at the database through the mount that is there, as a program that has just been
+    /// started. It leaves no journal.
     pub fn look<T>(&self, judge: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         let found = judge_at(&self.database(), judge)?;
         ensure!(!self.has_hot_journal(), "a journal stays beside the database");

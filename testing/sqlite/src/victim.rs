@@ -1,4 +1,4 @@
-//! Who is killed.
+//! The process that is killed.
 
 use anyhow::{Result, ensure};
 use cowshed_kill9::daemon::Daemon;
@@ -7,7 +7,7 @@ use cowshed_model::{Rng, pick};
 use crate::place::check_said;
 use crate::worker::{Said, Worker};
 
-/// Who is killed.
+/// The process that is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
     /// The mount's process, as if the machine lost power. SQLite lives, and is told errors.
@@ -39,7 +39,8 @@ impl Victim {
         }
     }
 
-    /// Kills, and clears away what is dead. Gives the mount, where it lives, and what SQLite had still said.
+    /// Kills, and clears away what is dead. Gives the mount, where it lives, and what SQLite had
+    /// still said.
     pub fn kill(self, mut daemon: Daemon, mut worker: Worker) -> Result<(Option<Daemon>, Vec<Said>)> {
         if self != Victim::Mount {
             worker.kill()?;
@@ -49,7 +50,7 @@ impl Victim {
         }
         let rest = worker.rest()?;
         let status = worker.ended()?;
-        // Who has nothing to do ends well.
+        // A worker without an open transaction ends with success.
         let is_idle = !matches!(rest.last(), Some(Said::Begins(_)));
         ensure!(
             !status.success() || is_idle,

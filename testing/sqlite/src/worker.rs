@@ -1,7 +1,9 @@
-//! SQLite in a process of its own, which can be killed alone: this program, with a subcommand that people do not see.
+//! SQLite in a process of its own, which can be killed alone: this program, with a subcommand that
+//! people do not see.
 //!
-//! What it has done it says line by line through a pipe, which outlives it. A line that begins a commit is there before the
-//! commit is begun; one that acknowledges it comes after SQLite has returned.
+//! What it has done it says line by line through a pipe, which outlives it. A line that begins a
+//! commit is there before the commit is begun; one that acknowledges it comes after SQLite has
+//! returned.
 
 use std::fmt;
 use std::fs::File;
@@ -58,7 +60,7 @@ impl FromStr for Said {
     }
 }
 
-/// The worker's side: says a line. Errors: nobody listens any more.
+/// The worker's side: says a line. Errors: the other side has gone.
 pub fn say(said: Said) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{said}")?)
 }
@@ -82,7 +84,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts this program with the words of a hidden subcommand, and waits until it has opened the database.
+    /// Starts this program with the words of a hidden subcommand, and waits until it has opened the
+    /// database.
     pub fn start(this: &Path, args: &[&str], database: &Path, errors: PathBuf) -> Result<Worker> {
         let mut child = Command::new(this)
             .arg("work")
@@ -150,7 +153,7 @@ impl Worker {
         Ok(self.child.kill()?)
     }
 
-    /// All that it has said and nobody has heard, once it has ended by itself or been killed.
+    /// All of its messages that were not read yet, once it has ended by itself or been killed.
     pub fn rest(&mut self) -> Result<Vec<Said>> {
         self.input = None;
         let mut all = Vec::new();

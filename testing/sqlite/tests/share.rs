@@ -21,7 +21,7 @@ fn rounds(what: &str, count: u64) -> Option<Rounds> {
 }
 
 #[test]
-fn what_was_acknowledged_is_there_whoever_is_killed() {
+fn acknowledged_transactions_survive_kills() {
     let Some(rounds) = rounds("kills under SQLite", 9) else {
         return;
     };

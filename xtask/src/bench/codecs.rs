@@ -1,4 +1,5 @@
-//! `cargo xtask bench stream --in-process`: streams under each compression without a mount, beside the codec alone.
+//! `cargo xtask bench stream --in-process`: streams under each compression without a mount, beside
+//! the codec alone.
 
 use std::fmt::Write as _;
 

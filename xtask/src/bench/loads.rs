@@ -153,7 +153,8 @@ impl Group {
 }
 
 impl Load {
-    /// Runs on a mount; seconds it took. What it leaves in caches is synced before the next load, outside of the clock.
+    /// Runs on a mount; seconds it took. What it leaves in caches is synced before the next load,
+    /// outside of the clock.
     pub fn run(&self, mountpoint: PathBuf, scale: &Scale) -> Result<f64> {
         let seconds = match self.work {
             Work::Generator(arguments) => self.generate(&mountpoint, arguments, scale)?,

@@ -1,12 +1,14 @@
-//! `cargo xtask bench`: a mount of ours against the kernel's btrfs, in one run, and the table that says how they compare.
+//! `cargo xtask bench`: a mount of ours against the kernel's btrfs, in one run, and the table that
+//! says how they compare.
 //!
-//! Both sides get a volume of the same size in a file on the same tmpfs, made anew for each group of loads, and take
-//! turns. What is compared is the median of the runs. Needs root (to mount the kernel's side), mkfs.btrfs and btrfs in
-//! the kernel; without them only our side is measured.
+//! Both sides get a volume of the same size in a file on the same tmpfs, made anew for each group
+//! of loads, and take turns. What is compared is the median of the runs. Needs root (to mount the
+//! kernel's side), mkfs.btrfs and btrfs in the kernel; without them only our side is measured.
 
 mod codecs;
 mod fsync;
 mod loads;
+mod metadata;
 mod plot;
 mod remap;
 mod seek;
@@ -27,11 +29,15 @@ use side::{Mounted, Side};
 
 #[derive(Subcommand)]
 enum Special {
-    /// fsync beside the kernel's: of a directory of a million names, under dbench, of small files and of a database
+    /// fsync beside the kernel's: of a directory of a million names, under dbench, of small files
+    /// and of a database
     Fsync(fsync::Args),
+    /// Names through a mount: the kernel's btrfs, ours over io_uring and over /dev/fuse, and an empty server
+    Metadata(Box<metadata::Args>),
     /// Random overwrites of cloned and of unshared files, beside the kernel's btrfs and XFS
     Remap(remap::Args),
-    /// Looking for a hole in files of very many extents, on images that both sides wrote, beside the kernel's btrfs
+    /// Looking for a hole in files of very many extents, on images that both sides wrote, beside
+    /// the kernel's btrfs
     Seek(seek::Args),
     /// SQLite's transactions: atomic groups, rollback journal, write-ahead log
     Sqlite(sqlite::Args),
@@ -93,6 +99,7 @@ fn build() -> Result<()> {
 pub fn main(args: &Args) -> Result<()> {
     match &args.special {
         Some(Special::Fsync(args)) => return fsync::main(args),
+        Some(Special::Metadata(args)) => return metadata::main(args),
         Some(Special::Remap(args)) => return remap::main(args),
         Some(Special::Seek(args)) => return seek::main(args),
         Some(Special::Sqlite(args)) => return sqlite::main(args),
@@ -116,7 +123,7 @@ pub fn main(args: &Args) -> Result<()> {
     let mut results = Results::new();
     for group in GROUPS.iter().filter(|g| g.is_wanted(&args.only)) {
         for round in 0..args.runs {
-            // Whoever goes first may find colder caches: take turns.
+            // The first side may find colder caches: take turns.
             let mut order = sides.clone();
             if round % 2 == 1 {
                 order.reverse();

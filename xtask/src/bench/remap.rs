@@ -1,7 +1,9 @@
-//! `cargo xtask bench remap`: random 4k overwrites of a file that was cloned, and of the same file once more.
+//! `cargo xtask bench remap`: random 4k overwrites of a file that was cloned, and of the same file
+//! once more.
 //!
-//! The first pass unshares each block that it hits, the second finds it alone: what a reflink file system pays for
-//! remapping, and for copy on write as such. fio, psync, O_DIRECT, one writer, an fsync at the end. The sides take turns.
+//! The first pass unshares each block that it hits, the second finds it alone: what a reflink file
+//! system pays for remapping, and for copy on write as such. fio, psync, O_DIRECT, one writer, an
+//! fsync at the end. The sides take turns.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,10 +19,12 @@ use crate::run;
 
 const NAME: &str = "remap";
 const PASSES: [&str; 2] = ["shared with a clone", "alone"];
-/// What both passes write, and the file: memory that is touched for the first time takes now longer, now shorter.
+/// What both passes write, and the file: memory that is touched for the first time takes now
+/// longer, now shorter.
 const TOUCHED_BYTES: u64 = 4 << 30;
 
-/// Who writes, and to what: the kernel needs a loop device for an image, and ours can do without one.
+/// The writer and its medium: the kernel needs a loop device for an image, and ours can do without
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Column {
     side: Side,

@@ -1,10 +1,12 @@
 //! `cargo xtask bench seek`: looking for a hole in files of very many extents.
 //!
-//! First as it was published: one file of zeros in 1 MiB writes with compress=lzo (an extent for each 128 KiB), alone on its
-//! volume. The kernel writes one and our mount another; both sides look at both, mounted read-write and read-only, by turns.
-//! The first `lseek` comes right after mounting and is the uncached one.
+//! First as it was published: one file of zeros in 1 MiB writes with compress=lzo (an extent for
+//! each 128 KiB), alone on its volume. The kernel writes one and our mount another; both sides look
+//! at both, mounted read-write and read-only, by turns. The first `lseek` comes right after
+//! mounting and is the uncached one.
 //!
-//! Then the curve: more files on the kernel's volume, which share their extents with the first; mounted read-only.
+//! Then the curve: more files on the kernel's volume, which share their extents with the first;
+//! mounted read-only.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -29,9 +31,11 @@ const HOLE_BYTES: u64 = 1 << 20;
 const SEEKS: usize = 5;
 /// Of a leaf, for each extent: a little more than the item and its header.
 const LEAF_BYTES_EACH: u64 = 100;
-/// Bound of our side's memory where its peak is looked at: what a seek kept for each extent would stand out.
+/// Bound of our side's memory where its peak is looked at: what a seek kept for each extent would
+/// stand out.
 const MEMORY_OPTION: &str = "max_memory=64m";
-/// How the volumes are mounted to be looked at: as in the published method, and so that nothing changes them.
+/// How the volumes are mounted to be looked at: as in the published method, and so that nothing
+/// changes them.
 const MODES: [&str; 2] = ["rw", "ro"];
 
 #[derive(ClapArgs)]
@@ -39,7 +43,8 @@ pub struct Args {
     /// GiB that each side writes
     #[arg(long, default_value_t = 16)]
     gib: u64,
-    /// Files of up to so many extents are looked at; those larger than what is written are made of clones
+    /// Files of up to so many extents are looked at; those larger than what is written are made of
+    /// clones
     #[arg(long, default_value_t = 10_000_000)]
     extents_max: u64,
     /// Runs of each side; the table has the medians
@@ -56,7 +61,7 @@ pub struct Args {
 /// Seconds, by what is looked at, side and whether it was cached.
 type Results<Of> = BTreeMap<(Of, Side, bool), Vec<f64>>;
 
-/// Who wrote the file, and how its volume is mounted.
+/// The side that wrote the file, and how its volume is mounted.
 type Row = (Side, &'static str);
 
 pub fn main(args: &Args) -> Result<()> {
@@ -116,7 +121,7 @@ fn curve(args: &Args, image: &Image, counts: &[u64]) -> Result<Results<u64>> {
     Ok(results)
 }
 
-/// Whoever goes first may find colder caches.
+/// The first side may find colder caches.
 fn turns(round: usize) -> [Side; 2] {
     let mut order = [Side::Kernel, Side::Ours];
     if round % 2 == 1 {
@@ -217,8 +222,8 @@ impl Image {
         self.mountpoint().join(extents.to_string())
     }
 
-    /// Where the file of so many extents has its hole. Each has one near its end: of a file without any the kernel knows by
-    /// its counters that there is nothing to look for.
+    /// Where the file of so many extents has its hole. Each has one near its end: of a file without
+    /// any the kernel knows by its counters that there is nothing to look for.
     fn hole_bytes(&self, count: u64) -> u64 {
         let before = if count == self.written {
             count / 16 * 15
@@ -276,8 +281,9 @@ impl Image {
         said["extents"].as_u64().context("no number of extents")
     }
 
-    /// The most memory that our side had after looking through each file twice, mounted anew for each, with a bound far
-    /// below what the larger files' leaves take: numbers of extents and bytes.
+    /// The most memory that our side had after looking through each file twice, mounted anew for
+    /// each, with a bound far below what the larger files' leaves take: numbers of extents and
+    /// bytes.
     fn peaks(&self, counts: &[u64]) -> Result<Vec<(u64, u64)>> {
         let mut peaks = Vec::new();
         for count in counts {
@@ -346,7 +352,8 @@ fn peak_bytes(image: &Path) -> Result<u64> {
     Ok(kib.parse::<u64>()? << 10)
 }
 
-/// When a process began, by /proc/PID/stat: the 22nd field, of which the second is a name in brackets that may have any character.
+/// When a process began, by /proc/PID/stat: the 22nd field, of which the second is a name in
+/// brackets that may have any character.
 fn started_ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(") ")?;
     fields.split(' ').nth(19)?.parse().ok()

@@ -36,8 +36,9 @@ pub fn kernel_can() -> bool {
     has_btrfs && has_mkfs && std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
 }
 
-/// Sees to it that the machine has the memory that a load is about to fill. A virtual machine's host takes back what is free for a while,
-/// and whoever touches it next waits: that says nothing about a file system.
+/// Sees to it that the machine has the memory that a load is about to fill. A virtual machine's
+/// host takes back what is free for a while, and the next access to it waits: that says nothing
+/// about a file system.
 pub fn touch_memory(bytes: u64) {
     /// For what the load does not know of.
     const MORE_BYTES: u64 = 128 << 20;
@@ -53,17 +54,19 @@ pub struct Setup<'a> {
     pub mkfs: &'a [&'a str],
     /// Bytes of the image, where it is not the usual one.
     pub image_bytes: Option<u64>,
-    /// So much of the image's front has its memory before the volume is made: a disk does not have to find its sectors, either.
+    /// So much of the image's front has its memory before the volume is made: a disk does not have
+    /// to find its sectors, either.
     pub touched_bytes: u64,
-    /// Through a loop device, of which [`Mounted::written_bytes`] tells. Else our side opens the image itself.
+    /// Through a loop device, of which [`Mounted::written_bytes`] tells. Else our side opens the
+    /// image itself.
     pub is_on_device: bool,
     /// A build of ours other than the usual one, and what it finds in its environment.
     pub program: Option<&'a Path>,
     pub environment: &'a [(&'a str, &'a str)],
 }
 
-/// A file, or a directory with all that is in it and what is mounted there, that goes with this value: images of many GiB in
-/// memory must not stay behind where a load or a judge fails.
+/// A file, or a directory with all that is in it and what is mounted there, that goes with this
+/// value: images of many GiB in memory must not stay behind where a load or a judge fails.
 pub struct Removed(pub PathBuf);
 
 impl Drop for Removed {
@@ -80,7 +83,7 @@ impl Drop for Removed {
     }
 }
 
-/// Whoever still uses the mounts can go on; what they have goes with the last of them.
+/// Processes that still use the mounts can go on; what they have goes with the last of them.
 fn unmount_lazily(dir: &Path) {
     for mount in mounts(dir) {
         let _ = run::output(Command::new("umount").arg("-l").arg(mount));

@@ -1,5 +1,5 @@
-//! `cargo xtask bench sqlite`: transactions per second, each durable: through atomic groups on our mount, with a rollback
-//! journal and with a write-ahead log on both sides. The sides take turns.
+//! `cargo xtask bench sqlite`: transactions per second, each durable: through atomic groups on our
+//! mount, with a rollback journal and with a write-ahead log on both sides. The sides take turns.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,8 @@ use super::table;
 use crate::run;
 
 const NAME: &str = "sqlite";
-/// Sides and journals, with what the table calls them. On our mount SQLite takes atomic groups by itself.
+/// Sides and journals, with what the table calls them. On our mount SQLite takes atomic groups by
+/// itself.
 const WAYS: [(&str, Side, &str); 4] = [
     ("Cowshed, atomic groups", Side::Ours, "delete"),
     ("Cowshed, write-ahead log", Side::Ours, "wal"),

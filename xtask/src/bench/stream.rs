@@ -1,5 +1,5 @@
-//! `cargo xtask bench stream`: one large file, written and synced, then read cold, under each compression and of data that
-//! compresses well, a little and not at all.
+//! `cargo xtask bench stream`: one large file, written and synced, then read cold, under each
+//! compression and of data that compresses well, a little and not at all.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -92,8 +92,9 @@ pub fn main(args: &Args) -> Result<()> {
     table::store_named(NAME, &text)
 }
 
-/// Seconds of each side's write and of its reads, each after a new mount. All have written before anybody reads, and then they read
-/// by turns: what slows the machine down for a second or two meets all of them.
+/// Seconds of each side's write and of its reads, each after a new mount. All have written before
+/// the first one reads, and then they read by turns: what slows the machine down for a second or
+/// two meets all of them.
 fn run(args: &Args, sides: &[Side], options: &str, content: &str) -> Result<Vec<(Side, Seconds)>> {
     let bytes = (args.mib << 20).to_string();
     let mut volumes = Vec::new();

@@ -111,7 +111,8 @@ pub fn bars(title: &str, values: &[(String, f64)]) -> String {
     panels(title, &[Panel { title: "", bars }])
 }
 
-/// A picture of several groups of bars, each with a scale of its own: the longest bar of each is as long.
+/// A picture of several groups of bars, each with a scale of its own: the longest bar of each is as
+/// long.
 pub fn panels(title: &str, panels: &[Panel<'_>]) -> String {
     const ROW: usize = 26;
     /// Of a letter, about.

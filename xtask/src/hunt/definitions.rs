@@ -31,7 +31,8 @@ impl Definitions {
         self.functions.contains(without_module(name, file))
     }
 
-    /// As [`Definitions::has_function`], for whatever has a name: types, constants, variants, fields.
+    /// As [`Definitions::has_function`], for whatever has a name: types, constants, variants,
+    /// fields.
     pub fn has(&self, name: &str, file: &Path) -> bool {
         let short = without_module(name, file);
         let is_in_macros = || short.split("::").all(|word| self.in_macros.contains(word));

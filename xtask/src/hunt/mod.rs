@@ -3,11 +3,11 @@
 //! - The table "Where is ...?" of docs/ARCHITECTURE.md: each row names a mechanism, a file and its
 //!   functions. The file exists and defines them, outside of its tests. There are at least
 //!   [`ROWS_MIN`] rows.
-//! - In all documents: a link leads to a file and a heading that exist. A link of the form
-//!   `` [`name`](file.rs) `` names something that the file defines. A path in a code span exists. A
-//!   path of a source file may leave out leading directories as long as it names one file. A
-//!   code span `Type::name` is defined by some file. Records (the change log, results) may name what
-//!   is gone.
+//! - In all documents: a link leads to a file and a heading that exist. A link of the form ``
+//!   [`name`](file.rs) `` names something that the file defines. A path in a code span exists. A
+//!   path of a source file may leave out leading directories as long as it names one file. A code
+//!   span `Type::name` is defined by some file. Records (the change log, results) may name what is
+//!   gone.
 
 mod definitions;
 mod document;

@@ -1,5 +1,6 @@
-//! Streams under each compression: what the engine makes of one processor, of all with one caller, and of all with as many
-//! callers (a mount has several: the kernel reads ahead), beside what the codec does alone on one and on all of them.
+//! Streams under each compression: what the engine makes of one processor, of all with one caller,
+//! and of all with as many callers (a mount has several: the kernel reads ahead), beside what the
+//! codec does alone on one and on all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +23,7 @@ const HOW: [Option<&str>; 5] = [None, Some("lzo"), Some("zstd:1"), Some("zstd:3"
 const CONTENTS: [Content; 3] = [Content::Text, Content::Half, Content::Noise];
 /// What the codec does alone, to have it measured: so many calls' worth.
 const ALONE_CALLS: usize = 128;
-/// A small step of who reads in order, with a buffer of no great size.
+/// A small step of a sequential reader, with a buffer of no great size.
 const STEP_BYTES: usize = 64 << 10;
 
 /// The system, with another number of processors.
@@ -51,7 +52,8 @@ struct Rates {
     read_steps: f64,
 }
 
-/// Of the codec without an engine, in GB/s: what processors that share caches, or are two threads of one core, can do at all.
+/// Of the codec without an engine, in GB/s: what processors that share caches, or are two threads
+/// of one core, can do at all.
 #[derive(Clone, Copy)]
 struct Alone {
     write: f64,
@@ -134,7 +136,8 @@ fn gb_per_s(measured: &Measured) -> f64 {
     measured.bytes as f64 / measured.wall_s / 1e9
 }
 
-/// Of compressing and decompressing in so many threads, each with data of its own; nothing where the data does not become smaller.
+/// Of compressing and decompressing in so many threads, each with data of its own; nothing where
+/// the data does not become smaller.
 fn alone(how: Compression, data: &[u8], threads: usize) -> Result<Option<Alone>> {
     let mut encoder = Encoder::default();
     let chunks = || data.chunks(COMPRESSED_EXTENT_BYTES_MAX);

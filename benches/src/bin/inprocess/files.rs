@@ -1,4 +1,5 @@
-//! A large file: streamed, read back cold, written and read in random blocks; small files with an fsync each.
+//! A large file: streamed, read back cold, written and read in random blocks; small files with an
+//! fsync each.
 
 use anyhow::{Result, ensure};
 use cowshed_benches::Measured;

@@ -1,6 +1,8 @@
-//! `cowshed-bench-inprocess`: the engine without a kernel in between, through the contract that front ends use.
+//! `cowshed-bench-inprocess`: the engine without a kernel in between, through the contract that
+//! front ends use.
 //!
-//! The volume lies in memory or in a file; nothing of its content is cached above the engine, as with O_DIRECT.
+//! The volume lies in memory or in a file; nothing of its content is cached above the engine, as
+//! with O_DIRECT.
 
 mod codecs;
 mod files;
@@ -36,10 +38,12 @@ struct Args {
     /// Memory that the engine may use
     #[arg(long, default_value = "2g", value_parser = size)]
     max_memory: u64,
-    /// Forget each file when it is made, as a kernel short of memory does: what remains is the engine's own memory
+    /// Forget each file when it is made, as a kernel short of memory does: what remains is the
+    /// engine's own memory
     #[arg(long)]
     forget: bool,
-    /// Check the volume with this command afterwards, which gets the image's path (with --image only)
+    /// Check the volume with this command afterwards, which gets the image's path (with --image
+    /// only)
     #[arg(long, requires = "image")]
     check: Option<String>,
     /// Instead of all that: streams under each compression, beside what the codec does alone

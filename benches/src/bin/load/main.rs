@@ -1,7 +1,8 @@
-//! `cowshed-bench-load`: puts one kind of load on a directory with plain system calls, and prints what it took as JSON.
+//! `cowshed-bench-load`: puts one kind of load on a directory with plain system calls, and prints
+//! what it took as JSON.
 //!
-//! One process, one thread (where it does not say `threads`), no cache of its own: what is measured is the file system.
-//! `cargo xtask bench` runs it on two mounts in turn.
+//! One process, one thread (where it does not say `threads`), no cache of its own: what is measured
+//! is the file system. `cargo xtask bench` runs it on two mounts in turn.
 
 mod calls;
 mod synced;

@@ -156,8 +156,8 @@ impl Inodes {
 
     /// No names of the log alone put a directory below itself. Called when all items are judged.
     ///
-    /// With names of the subvolume replay may make such a circle: Linux logs the new place of a directory without that of
-    /// the directory it moved into.
+    /// With names of the subvolume replay may make such a circle: Linux logs the new place of a
+    /// directory without that of the directory it moved into.
     pub(super) fn judge_ways_up(&self, cx: &mut Cx<'_>, subvolume: &Root) {
         let mut ends = BTreeSet::from([ROOT_DIR]);
         for &dir in self.parents.keys().chain(self.entries.keys()) {

@@ -12,8 +12,8 @@ fn key_at(addr: u64) -> Key {
     Key::new(ObjectId::EXTENT_CSUM, KeyType::EXTENT_CSUM, addr)
 }
 
-/// Edits that remove the checksums of `ranges` (address, bytes; ascending, disjoint) from the checksum tree; items that
-/// reach beyond a range are cut.
+/// Edits that remove the checksums of `ranges` (address, bytes; ascending, disjoint) from the
+/// checksum tree; items that reach beyond a range are cut.
 pub fn removal_edits(
     tree: &Tree,
     csum_bytes: usize,

@@ -1,12 +1,15 @@
-//! Dropping dead subvolumes: every reference that the tree holds goes, in bounded steps, one in each commit.
+//! Dropping dead subvolumes: every reference that the tree holds goes, in bounded steps, one in
+//! each commit.
 //!
-//! Between two steps the root item says how far the drop is, as Linux does: `drop_progress` is the key of the next
-//! child, in a node of level `drop_level`. What lies before it is gone, and the nodes on the way to it still point there. So
-//! a drop goes on after a crash, here or by the kernel.
+//! Between two steps the root item says how far the drop is, as Linux does: `drop_progress` is the
+//! key of the next child, in a node of level `drop_level`. What lies before it is gone, and the
+//! nodes on the way to it still point there. So a drop goes on after a crash, here or by the
+//! kernel.
 //!
-//! A block that only this tree uses is freed with everything below it. A block that snapshots share loses this
-//! tree's reference; where its references to its children are in the dead tree's name, they are first rewritten in
-//! the block's own name (FULL_BACKREF), down to where another tree owns the blocks. See docs/design/references.md.
+//! A block that only this tree uses is freed with everything below it. A block that snapshots share
+//! loses this tree's reference; where its references to its children are in the dead tree's name,
+//! they are first rewritten in the block's own name (FULL_BACKREF), down to where another tree owns
+//! the blocks. See docs/design/references.md.
 
 use btrfs_format::items::RootItem;
 use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeBlock, TreeId};
@@ -37,7 +40,8 @@ pub fn dead_subvolumes(forest: &Forest) -> Result<Vec<TreeId>> {
 }
 
 impl Store {
-    /// Asks the next commits to drop these subvolumes, one each. They must be dead: no entry leads to them.
+    /// Asks the next commits to drop these subvolumes, one each. They must be dead: no entry leads
+    /// to them.
     pub fn queue_drops(&self, dead: Vec<TreeId>) {
         self.jobs().drops.lock().extend(dead);
     }
@@ -47,14 +51,16 @@ impl Store {
     }
 }
 
-/// Where a drop that was interrupted goes on: what lies before `key` is dropped already, down to `level`.
+/// Where a drop that was interrupted goes on: what lies before `key` is dropped already, down to
+/// `level`.
 #[derive(Clone, Copy)]
 struct Resume {
     key: Key,
     level: u8,
 }
 
-/// References and blocks that one commit drops at most, but for one leaf: a few milliseconds, for which an fsync waits.
+/// References and blocks that one commit drops at most, but for one leaf: a few milliseconds, for
+/// which an fsync waits.
 const STEP_MAX: usize = 4096;
 
 /// The walk over one dead tree.
@@ -100,7 +106,8 @@ impl Committer<'_> {
             return Ok(true);
         }
         let resume = resume_of(&item);
-        // Not the item's root: this commit may have merged last changes into the tree, which its item learns of later.
+        // Not the item's root: this commit may have merged last changes into the tree, which its
+        // item learns of later.
         let root = self.store.forest().require(id)?.root();
         let ptr = BlockPtr {
             addr: root.addr,
@@ -174,8 +181,9 @@ impl Committer<'_> {
         Ok(Walked::Done)
     }
 
-    /// Rewrites the references that a shared block and what it owns below make, from the tree's name into their own. False
-    /// where the step ended before: what is rewritten then stays so, and is passed over the next time.
+    /// Rewrites the references that a shared block and what it owns below make, from the tree's
+    /// name into their own. False where the step ended before: what is rewritten then stays so, and
+    /// is passed over the next time.
     fn hand_over(&mut self, walk: &mut Drop, block: &TreeBlock) -> Result<bool> {
         for slot in 0..if block.is_leaf() { 0 } else { block.len() } {
             let ptr = child_ptr(block, slot);

@@ -65,6 +65,7 @@ impl Store {
         result
     }
 
+    /// What commits did since the volume was opened. Waits for a running commit.
     pub fn commit_stats(&self) -> CommitStats {
         *self.txn().hold_commits()
     }

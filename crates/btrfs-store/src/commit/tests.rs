@@ -1,4 +1,5 @@
-//! Commits of hand-made items: merged, settled, durable, and content for the independent checker after each of them.
+//! Commits of hand-made items: merged, settled, durable, and content for the independent checker
+//! after each of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -174,7 +175,8 @@ fn a_commit_of_nothing_writes_nothing() {
 const NAMES: u64 = 2000;
 const NODESIZE: u32 = 4096;
 
-/// An engine on a device that fails when it is told to, with many names pending, whose full leaves are written early.
+/// An engine on a device that fails when it is told to, with many names pending, whose full leaves
+/// are written early.
 fn with_names() -> (Arc<dyn BlockDevice>, FaultPlan, Arc<Engine>) {
     let (device, plan) = (memory_device(256 << 20, NODESIZE), FaultPlan::new());
     let faulty: Arc<dyn BlockDevice> = Arc::new(FaultyDevice::new(device.clone(), plan.clone()));

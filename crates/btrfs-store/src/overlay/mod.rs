@@ -1,7 +1,7 @@
 //! The pending items of one tree: what operations wrote and no commit has merged yet.
 //!
-//! Ordered like the tree; an entry is a put or a delete and hides what lies below it. Plain memory, no locks: its
-//! owner ([`crate::tree::Tree`]) holds one.
+//! Ordered like the tree; an entry is a put or a delete and hides what lies below it. Plain memory,
+//! no locks: its owner ([`crate::tree::Tree`]) holds one.
 
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
@@ -15,14 +15,17 @@ pub type ItemBytes = Arc<[u8]>;
 /// What is pending for one key: new bytes, or `None` for "deleted".
 pub type Edit = Option<ItemBytes>;
 
-/// Bytes of memory that an entry takes beside its item's bytes: key, map slot and allocation, rounded up.
+/// Bytes of memory that an entry takes beside its item's bytes: key, map slot and allocation,
+/// rounded up.
 pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 96;
 
 /// By how much an overlay grew. An edit of a key that is pending already adds no item, and may
 /// take bytes away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Growth {
+    /// Keys that were not pending before.
     pub items: i64,
+    /// Bytes of items.
     pub bytes: i64,
 }
 
@@ -33,6 +36,7 @@ impl std::ops::AddAssign for Growth {
     }
 }
 
+/// The pending edits in front of one tree, in key order.
 #[derive(Debug, Default)]
 pub struct Overlay {
     map: BTreeMap<Key, Edit>,
@@ -44,21 +48,23 @@ impl Overlay {
         self.map.insert(key, edit)
     }
 
-    pub fn get(&self, key: &Key) -> Option<&Edit> {
+    pub(crate) fn get(&self, key: &Key) -> Option<&Edit> {
         self.map.get(key)
     }
 
-    pub fn range(&self, range: impl RangeBounds<Key>) -> impl DoubleEndedIterator<Item = (&Key, &Edit)> {
+    pub(crate) fn range(&self, range: impl RangeBounds<Key>) -> impl DoubleEndedIterator<Item = (&Key, &Edit)> {
         self.map.range(range)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Edit)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Edit)> {
         self.map.iter()
     }
 
+    /// Number of edits.
     pub fn len(&self) -> usize {
         self.map.len()
     }
+    /// Whether there are no edits.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }

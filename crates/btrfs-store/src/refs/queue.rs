@@ -12,10 +12,30 @@ use crate::error::{Error, Result};
 /// The name of a back reference, without its count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RefName {
-    TreeBlock { root: TreeId },
-    SharedBlock { parent: LogicalAddr },
-    ExtentData { root: TreeId, ino: ObjectId, offset: u64 },
-    SharedData { parent: LogicalAddr },
+    /// `TREE_BLOCK_REF`: of a tree block, keyed by tree.
+    TreeBlock {
+        /// The tree that the block belongs to.
+        root: TreeId,
+    },
+    /// `SHARED_BLOCK_REF`: of a tree block, by the block that points to it.
+    SharedBlock {
+        /// Address of the node that points to it.
+        parent: LogicalAddr,
+    },
+    /// `EXTENT_DATA_REF`: of a data extent, keyed by tree.
+    ExtentData {
+        /// Subvolume of the file extent item.
+        root: TreeId,
+        /// Inode of the file extent item.
+        ino: ObjectId,
+        /// As [`super::DataRef::offset`].
+        offset: u64,
+    },
+    /// `SHARED_DATA_REF`: of a data extent, by the leaf that points to it.
+    SharedData {
+        /// Address of the leaf.
+        parent: LogicalAddr,
+    },
 }
 
 impl RefName {
@@ -53,7 +73,7 @@ impl RefName {
         })
     }
 
-    pub fn key_type(&self) -> KeyType {
+    pub(crate) fn key_type(&self) -> KeyType {
         match self {
             Self::TreeBlock { .. } => KeyType::TREE_BLOCK_REF,
             Self::SharedBlock { .. } => KeyType::SHARED_BLOCK_REF,
@@ -64,7 +84,7 @@ impl RefName {
 
     /// The offset of the reference's own item; inside an extent item, references of a type stand in
     /// its reverse order.
-    pub fn sequence(&self) -> u64 {
+    pub(crate) fn sequence(&self) -> u64 {
         match self {
             Self::TreeBlock { root } => root.get(),
             Self::SharedBlock { parent } | Self::SharedData { parent } => parent.get(),
@@ -73,7 +93,7 @@ impl RefName {
     }
 
     /// Where the reference stands when it has an item of its own (hash collisions apart).
-    pub fn key(&self, extent: LogicalAddr) -> Key {
+    pub(crate) fn key(&self, extent: LogicalAddr) -> Key {
         Key::new(ObjectId(extent.get()), self.key_type(), self.sequence())
     }
 }
@@ -81,20 +101,20 @@ impl RefName {
 /// All that is pending for one extent.
 #[derive(Clone, Debug, Default)]
 pub struct Head {
-    pub len_bytes: u64,
+    pub(crate) len_bytes: u64,
     /// `Some` for a tree block.
-    pub level: Option<u8>,
+    pub(crate) level: Option<u8>,
     /// The extent has no item yet: running the head makes it.
-    pub is_new: bool,
+    pub(crate) is_new: bool,
     /// The tree block's references to its children become its own (shared) ones.
-    pub set_full_backref: bool,
+    pub(crate) set_full_backref: bool,
     /// The tree that lets go took the block for its own alone: no other reference may be left.
-    pub is_last: bool,
-    pub deltas: Vec<(RefName, i64)>,
+    pub(crate) is_last: bool,
+    pub(crate) deltas: Vec<(RefName, i64)>,
 }
 
 impl Head {
-    pub fn add(&mut self, name: RefName, delta: i64) {
+    pub(crate) fn add(&mut self, name: RefName, delta: i64) {
         match self.deltas.iter_mut().find(|(n, _)| *n == name) {
             Some((_, count)) => *count += delta,
             None => self.deltas.push((name, delta)),
@@ -102,17 +122,17 @@ impl Head {
         self.deltas.retain(|(_, count)| *count != 0);
     }
 
-    pub fn net(&self) -> i64 {
+    pub(crate) fn net(&self) -> i64 {
         self.deltas.iter().map(|(_, count)| count).sum()
     }
 
     /// Some references of the extent are dropped.
-    pub fn drops_any(&self) -> bool {
+    pub(crate) fn drops_any(&self) -> bool {
         self.deltas.iter().any(|(_, count)| *count < 0)
     }
 
     /// Running it would change nothing.
-    pub fn is_noop(&self) -> bool {
+    pub(crate) fn is_noop(&self) -> bool {
         !self.is_new && !self.set_full_backref && self.deltas.is_empty()
     }
 }
@@ -129,7 +149,7 @@ pub struct RefQueue {
 
 impl RefQueue {
     /// What is pending for one extent.
-    pub fn pending(&self, addr: LogicalAddr) -> Vec<(RefName, i64)> {
+    pub(crate) fn pending(&self, addr: LogicalAddr) -> Vec<(RefName, i64)> {
         self.heads.get(&addr).map_or_else(Vec::new, |head| head.deltas.clone())
     }
 
@@ -154,7 +174,7 @@ impl RefQueue {
         Some(head)
     }
 
-    pub fn change(&mut self, change: &RefChange) {
+    pub(crate) fn change(&mut self, change: &RefChange) {
         if change.kind == RefKind::New && self.heads.contains_key(&change.addr) {
             return self.contradict(format!("extent {} was free, and has references", change.addr));
         }
@@ -178,7 +198,7 @@ impl RefQueue {
     }
 
     /// A tree block that was just allocated.
-    pub fn new_block(&mut self, addr: LogicalAddr, nodesize_bytes: u64, level: u8, root: TreeId) {
+    pub(crate) fn new_block(&mut self, addr: LogicalAddr, nodesize_bytes: u64, level: u8, root: TreeId) {
         let head = Head {
             len_bytes: nodesize_bytes,
             level: Some(level),
@@ -194,7 +214,7 @@ impl RefQueue {
 
     /// Forgets a block that was allocated and never ran; false where it has run already (or is not
     /// new).
-    pub fn cancel_new_block(&mut self, addr: LogicalAddr) -> bool {
+    pub(crate) fn cancel_new_block(&mut self, addr: LogicalAddr) -> bool {
         if self.heads.get(&addr).is_some_and(|head| head.is_new) {
             self.heads.remove(&addr);
             return true;
@@ -202,34 +222,34 @@ impl RefQueue {
         false
     }
 
-    pub fn add(&mut self, addr: LogicalAddr, len_bytes: u64, level: Option<u8>, name: RefName, delta: i64) {
+    pub(crate) fn add(&mut self, addr: LogicalAddr, len_bytes: u64, level: Option<u8>, name: RefName, delta: i64) {
         if let Some(head) = self.head(addr, len_bytes, level) {
             head.add(name, delta);
         }
     }
 
     /// Drops the reference of the tree that has a block for its own: the block goes with it.
-    pub fn drop_last(&mut self, addr: LogicalAddr, len_bytes: u64, level: u8, name: RefName) {
+    pub(crate) fn drop_last(&mut self, addr: LogicalAddr, len_bytes: u64, level: u8, name: RefName) {
         if let Some(head) = self.head(addr, len_bytes, Some(level)) {
             head.add(name, -1);
             head.is_last = true;
         }
     }
 
-    pub fn set_full_backref(&mut self, addr: LogicalAddr, len_bytes: u64, level: u8) {
+    pub(crate) fn set_full_backref(&mut self, addr: LogicalAddr, len_bytes: u64, level: u8) {
         if let Some(head) = self.head(addr, len_bytes, Some(level)) {
             head.set_full_backref = true;
         }
     }
 
-    pub fn get(&self, addr: LogicalAddr) -> Option<&Head> {
+    pub(crate) fn get(&self, addr: LogicalAddr) -> Option<&Head> {
         self.heads.get(&addr)
     }
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.heads.is_empty() && self.contradiction.is_none()
     }
     /// Takes everything, in address order. Errors: what came contradicts itself.
-    pub fn take(&mut self) -> Result<BTreeMap<LogicalAddr, Head>> {
+    pub(crate) fn take(&mut self) -> Result<BTreeMap<LogicalAddr, Head>> {
         if let Some(what) = &self.contradiction {
             return Err(Error::CorruptTree {
                 tree: TreeId::EXTENT,

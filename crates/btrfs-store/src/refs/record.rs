@@ -13,16 +13,16 @@ use super::RefName;
 /// An `EXTENT_ITEM` or `METADATA_ITEM`.
 #[derive(Clone, Debug)]
 pub struct ExtentRecord {
-    pub refs: u64,
-    pub generation: Generation,
-    pub flags: u64,
-    pub block_info: Option<TreeBlockInfo>,
-    pub inline: Vec<(RefName, u32)>,
+    pub(crate) refs: u64,
+    pub(crate) generation: Generation,
+    pub(crate) flags: u64,
+    pub(crate) block_info: Option<TreeBlockInfo>,
+    pub(crate) inline: Vec<(RefName, u32)>,
 }
 
 /// What a change of a reference did to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InlineChange {
+pub(crate) enum InlineChange {
     Done,
     /// The reference is not inline (and, for an addition, there is no room for it).
     NotInline,
@@ -31,7 +31,7 @@ pub enum InlineChange {
 }
 
 impl ExtentRecord {
-    pub fn decode(key: &Key, data: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(key: &Key, data: &[u8]) -> Option<Self> {
         let view = ExtentView::new(key, data)?;
         let inline = view.inline_refs().map(RefName::from_disk).collect::<Option<Vec<_>>>()?;
         Some(Self {
@@ -43,12 +43,12 @@ impl ExtentRecord {
         })
     }
 
-    pub fn is_full_backref(&self) -> bool {
+    pub(crate) fn is_full_backref(&self) -> bool {
         self.flags & extent_flags::FULL_BACKREF != 0
     }
 
     /// Changes the count of an inline reference; adds it where it is missing and fits.
-    pub fn change_inline(&mut self, name: RefName, delta: i64, item_bytes_max: usize) -> InlineChange {
+    pub(crate) fn change_inline(&mut self, name: RefName, delta: i64, item_bytes_max: usize) -> InlineChange {
         if let Some(at) = self.inline.iter().position(|(n, _)| *n == name) {
             let Ok(count) = u32::try_from(i64::from(self.inline[at].1) + delta) else {
                 return InlineChange::Underflow;
@@ -71,7 +71,7 @@ impl ExtentRecord {
     }
 
     /// The size above which the kernel makes references items of their own: a sixteenth of a leaf.
-    pub fn item_bytes_max(nodesize_bytes: usize) -> usize {
+    pub(crate) fn item_bytes_max(nodesize_bytes: usize) -> usize {
         leaf_capacity_bytes(nodesize_bytes) / 16 - btrfs_format::block::ITEM_HEADER_BYTES
     }
 
@@ -85,7 +85,7 @@ impl ExtentRecord {
     }
 
     /// The item's bytes: inline references by type, and within a type by descending sequence.
-    pub fn encode(&mut self) -> Vec<u8> {
+    pub(crate) fn encode(&mut self) -> Vec<u8> {
         self.inline
             .sort_by_key(|(name, _)| (name.key_type(), std::cmp::Reverse(name.sequence())));
         let mut out = Vec::with_capacity(self.encoded_bytes());
@@ -143,7 +143,7 @@ fn encode_inline(out: &mut Vec<u8>, name: &RefName, count: u32) {
 }
 
 /// The data of a reference's own item.
-pub fn keyed_ref_bytes(name: &RefName, count: u32) -> Vec<u8> {
+pub(crate) fn keyed_ref_bytes(name: &RefName, count: u32) -> Vec<u8> {
     match name {
         RefName::TreeBlock { .. } | RefName::SharedBlock { .. } => Vec::new(),
         RefName::ExtentData { root, ino, offset } => ExtentDataRef {

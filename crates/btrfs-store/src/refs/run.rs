@@ -15,14 +15,14 @@ use crate::tree::Tree;
 
 /// The volume's properties that the extent tree depends on.
 #[derive(Clone, Copy, Debug)]
-pub struct ExtentFormat {
-    pub nodesize_bytes: u64,
-    pub is_skinny: bool,
+pub(crate) struct ExtentFormat {
+    pub(crate) nodesize_bytes: u64,
+    pub(crate) is_skinny: bool,
 }
 
 /// What became of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// Its item is in the extent tree now.
     Inserted,
     /// Its item changed; the space did not.
@@ -35,7 +35,7 @@ pub enum Outcome {
 
 /// Refs and flags of an extent as they will be when everything queued has run; `None` where it has
 /// no item.
-pub fn load_record(tree: &Tree, addr: LogicalAddr) -> Result<Option<(Key, ExtentRecord)>> {
+pub(crate) fn load_record(tree: &Tree, addr: LogicalAddr) -> Result<Option<(Key, ExtentRecord)>> {
     let top = Key::new(ObjectId(addr.get()), KeyType::METADATA_ITEM, u64::MAX);
     let Some((key, item)) = tree.floor(&top)? else {
         return Ok(None);
@@ -146,7 +146,7 @@ impl Run<'_> {
 
 /// Turns one head into edits, appended to `edits`. `first_key` tells the first key of a new tree
 /// block.
-pub fn run_head(
+pub(crate) fn run_head(
     tree: &Tree,
     format: &ExtentFormat,
     transid: Generation,

@@ -39,8 +39,11 @@ pub struct PurposeCounts {
 pub struct Account {
     /// Data (or both, where groups are mixed), metadata, system.
     pub pools: [PoolBytes; 3],
+    /// Promised to data that has no place yet.
     pub data_reserved_bytes: u64,
+    /// Promised to operations that are under way.
     pub meta_reserved_blocks: u64,
+    /// Kept for commits and deletions.
     pub global_reserve_bytes: u64,
     /// Of the running transaction, and of the one that is being committed.
     pub pending: Pending,

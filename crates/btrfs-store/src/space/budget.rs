@@ -3,14 +3,23 @@
 /// What a reservation of metadata is for: a line of the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
+    /// A new name, with or without a new inode.
     Create,
+    /// A name that goes.
     Unlink,
+    /// A rename or an exchange of names.
     Rename,
+    /// A change of attributes.
     SetAttr,
+    /// A change of extended attributes, or one of attributes that touches some.
     Xattr,
+    /// A file extent.
     WriteExtent,
+    /// File extents that go.
     Truncate,
+    /// Data that is written back.
     WriteBack,
+    /// Extents that are shared or exchanged.
     MoveExtents,
     /// The removal of empty block groups, and whatever has no line of its own.
     Other,
@@ -48,17 +57,21 @@ impl Purpose {
     }
 }
 
-/// Metadata budgets of operations, in leaves that they may touch; the arithmetic is in each comment.
+/// Metadata budgets of operations, in leaves that they may touch; the arithmetic is in each
+/// comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
+    /// The line of the account.
     pub purpose: Purpose,
+    /// Leaves that the operation may touch.
     pub blocks: u32,
     /// May dip into the global reserve: deletion must always be possible.
     pub is_release: bool,
 }
 
 impl Budget {
-    /// Two directory items in the parent, inode and reference of the child, inode of the parent, xattrs and ACL.
+    /// Two directory items in the parent, inode and reference of the child, inode of the parent,
+    /// xattrs and ACL.
     pub const CREATE: Self = Self {
         purpose: Purpose::Create,
         blocks: 6,
@@ -82,6 +95,7 @@ impl Budget {
         blocks: 2,
         is_release: false,
     };
+    /// One extended attribute and its inode.
     pub const XATTR: Self = Self {
         purpose: Purpose::Xattr,
         blocks: 3,
@@ -100,12 +114,14 @@ impl Budget {
         is_release: true,
     };
 
-    /// Data that is written back, in groups of up to 256 runs, which may each touch a leaf of their own, but neighbours share
-    /// them: an extent item has 78 bytes with its header, so that even 4 KiB leaves hold 50, and checksums and references are
-    /// denser. What is long in one piece fills leaves of its own, half of each at least: its checksums, and an extent item for
-    /// each 128 KiB, as compressed data has.
+    /// Data that is written back, in groups of up to 256 runs, which may each touch a leaf of their
+    /// own, but neighbours share them: an extent item has 78 bytes with its header, so that even 4
+    /// KiB leaves hold 50, and checksums and references are denser. What is long in one piece fills
+    /// leaves of its own, half of each at least: its checksums, and an extent item for each 128
+    /// KiB, as compressed data has.
     ///
-    /// Data that was accepted must find its way to the disk, therefore the global reserve may be used.
+    /// Data that was accepted must find its way to the disk, therefore the global reserve may be
+    /// used.
     pub fn written(groups: usize, bytes: u64, csum_bytes: u64, nodesize_bytes: u64) -> Self {
         const LEAVES_OF_GROUP: u64 = 16;
         let items_bytes = csum_bytes + bytes / (128 << 10) * 78;
@@ -117,9 +133,10 @@ impl Budget {
         }
     }
 
-    /// Moving `extents` from one file to another. For each, an item goes and one comes (25 bytes of header and 53), and so do
-    /// references (25 + 53, [`Self::WRITE_EXTENT`]'s copies of the extent tree are the global reserve's). What comes lies
-    /// side by side in leaves that are half full at least; as many are copied. Two inodes, and the ends of both ranges.
+    /// Moving `extents` from one file to another. For each, an item goes and one comes (25 bytes of
+    /// header and 53), and so do references (25 + 53, [`Self::WRITE_EXTENT`]'s copies of the extent
+    /// tree are the global reserve's). What comes lies side by side in leaves that are half full at
+    /// least; as many are copied. Two inodes, and the ends of both ranges.
     pub fn moved_extents(extents: u64, nodesize_bytes: u64) -> Self {
         let leaves = extents.saturating_mul(2 * (25 + 53)).div_ceil(nodesize_bytes / 2);
         Self {

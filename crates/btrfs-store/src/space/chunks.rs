@@ -1,8 +1,9 @@
 //! Chunks that are made: their items, and what the superblock says of chunks and devices.
 //!
-//! A new chunk is usable in memory at once; its items wait in `undelivered` for the commit. The superblock's view
-//! (`Delivered`) moves only when the items are handed to the commit, so that both always tell the same. Chunks that go
-//! ([`Retirement`]) are handed over together with those that come; their room is free when that commit is done.
+//! A new chunk is usable in memory at once; its items wait in `undelivered` for the commit. The
+//! superblock's view (`Delivered`) moves only when the items are handed to the commit, so that both
+//! always tell the same. Chunks that go ([`Retirement`]) are handed over together with those that
+//! come; their room is free when that commit is done.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ pub(super) struct NewChunk {
     dev_extents: Vec<(Key, DevExtent)>,
 }
 
-/// What one round of a commit is given: groups that come and go, the device items that follow from that.
+/// What one round of a commit is given: groups that come and go, the device items that follow from
+/// that.
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
     pub come: Vec<Arc<Group>>,
@@ -80,7 +82,7 @@ pub(super) struct ChunksInit {
 }
 
 impl Chunks {
-    pub fn new(init: ChunksInit) -> Self {
+    pub(crate) fn new(init: ChunksInit) -> Self {
         let data_flags = if init.mixed {
             block_group::DATA | block_group::METADATA
         } else {
@@ -109,14 +111,14 @@ impl Chunks {
     }
 
     /// The profile of new chunks; `None` where we make no chunks of it.
-    pub fn profile(&self, pool: Pool) -> Option<Profile> {
+    pub(crate) fn profile(&self, pool: Pool) -> Option<Profile> {
         let count = self.devices.iter().filter(|d| d.writable).count();
         let profile = Profile::for_new_chunk(self.profile_bits[pool as usize], count);
         (!profile.has_parity()).then_some(profile)
     }
 
     /// Where a new chunk would go; `None` where there is no room.
-    pub fn place(&self, pool: Pool) -> Option<Placement> {
+    pub(crate) fn place(&self, pool: Pool) -> Option<Placement> {
         let profile = self.profile(pool)?;
         let placement = placement::place(&self.devices, self.type_flags[pool as usize], profile)?;
         let array_bytes = self.system_array_bytes + array_entry_bytes(placement.stripes.len());
@@ -124,7 +126,7 @@ impl Chunks {
     }
 
     /// Bytes that new chunks could add to a pool, after `first` was made.
-    pub fn addable_bytes(&self, pool: Pool, first: Option<&Placement>) -> u64 {
+    pub(crate) fn addable_bytes(&self, pool: Pool, first: Option<&Placement>) -> u64 {
         let Some(profile) = self.profile(pool) else { return 0 };
         let type_flags = self.type_flags[pool as usize];
         match first {
@@ -138,7 +140,7 @@ impl Chunks {
     }
 
     /// Logical address, flags and chunk item of a chunk at this place.
-    pub fn describe(&self, pool: Pool, placement: &Placement) -> (LogicalAddr, u64, Vec<u8>) {
+    pub(crate) fn describe(&self, pool: Pool, placement: &Placement) -> (LogicalAddr, u64, Vec<u8>) {
         let flags = self.type_flags[pool as usize] | placement.profile.bit;
         let head = ChunkHead {
             length: U64::new(placement.chunk_bytes),
@@ -164,7 +166,7 @@ impl Chunks {
     }
 
     /// The chunk described exists from now on.
-    pub fn commit_to(&mut self, pool: Pool, placement: &Placement, item: Vec<u8>, group: Arc<Group>) {
+    pub(crate) fn commit_to(&mut self, pool: Pool, placement: &Placement, item: Vec<u8>, group: Arc<Group>) {
         placement::take(&mut self.devices, placement);
         let logical = self.next_logical;
         let dev_extents = placement
@@ -196,12 +198,12 @@ impl Chunks {
         self.made += 1;
     }
 
-    pub fn has_undelivered(&self) -> bool {
+    pub(crate) fn has_undelivered(&self) -> bool {
         !self.undelivered.is_empty() || !self.retirement.retired.is_empty()
     }
 
     /// The chunk and device items of what was made, and of what went, since the last call.
-    pub fn deliver(&mut self, out: &mut Vec<(TreeId, Key, Edit)>) -> Delivery {
+    pub(crate) fn deliver(&mut self, out: &mut Vec<(TreeId, Key, Edit)>) -> Delivery {
         let mut delivery = Delivery::default();
         let mut touched: BTreeMap<DevId, i64> = BTreeMap::new();
         for chunk in std::mem::take(&mut self.undelivered) {
@@ -250,7 +252,7 @@ impl Chunks {
     }
 
     /// The superblock's array of system chunks and its device's bytes.
-    pub fn fill_superblock(&self, sb: &mut Superblock) {
+    pub(crate) fn fill_superblock(&self, sb: &mut Superblock) {
         let array = &self.delivered.system_array;
         sb.sys_chunk_array = [0; SYSTEM_CHUNK_ARRAY_BYTES];
         sb.sys_chunk_array[..array.len()].copy_from_slice(array);
@@ -261,8 +263,9 @@ impl Chunks {
         }
     }
 
-    /// A superblock went to disk. Gives the chunks that it does not know any more: from now on others may have their room.
-    pub fn commit_done(&mut self) -> Vec<OldChunk> {
+    /// A superblock went to disk. Gives the chunks that it does not know any more: from now on
+    /// others may have their room.
+    pub(crate) fn commit_done(&mut self) -> Vec<OldChunk> {
         self.durable = self.handed_over;
         let gone = self.retirement.commit_done();
         for old in &gone {
@@ -272,7 +275,7 @@ impl Chunks {
     }
 
     /// The profile bits of the block groups that exist, by pool.
-    pub fn note_existing(profile_bits: &mut [u64; 3], pool: Pool, flags: u64) {
+    pub(crate) fn note_existing(profile_bits: &mut [u64; 3], pool: Pool, flags: u64) {
         profile_bits[pool as usize] |= flags & block_group::PROFILE_MASK;
     }
 }

@@ -1,13 +1,15 @@
-//! What may be discarded: free space, out of the allocator's reach while the device is at it. docs/design/discard.md.
+//! What may be discarded: free space, out of the allocator's reach while the device is at it.
+//! docs/design/discard.md.
 //!
 //! ```text
 //!   hole --claim--> claimed --device has answered--> hole
 //! ```
 //!
-//! A claim counts as free in the ledger, so it must never make an allocation fail: one that finds nothing pauses the
-//! claims and looks again ([`Space::pause_discards`]).
+//! A claim counts as free in the ledger, so it must never make an allocation fail: one that finds
+//! nothing pauses the claims and looks again ([`Space::pause_discards`]).
 //!
-//! A claim is held without any lock; room that no chunk has is discarded under `chunks`. Locks: [`crate::rank`].
+//! A claim is held without any lock; room that no chunk has is discarded under `chunks`. Locks:
+//! [`crate::rank`].
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,8 +28,8 @@ use super::retire::OldChunk;
 use crate::error::Result;
 use crate::rank::LockRank;
 
-/// What one claim takes, and what is discarded under the lock of chunks: a caller that needs the lock waits for one
-/// command of the device.
+/// What one claim takes, and what is discarded under the lock of chunks: a caller that needs the
+/// lock waits for one command of the device.
 const CLAIM_BYTES_MAX: u64 = 128 << 20;
 /// Freed ranges that are remembered, some 16 MiB of memory. What is beyond is left to fstrim.
 const FREED_RANGES_MAX: usize = 1 << 18;
@@ -37,6 +39,7 @@ const SUPERBLOCK_ROOM_BYTES: u64 = 64 << 10;
 /// A range that was freed and is to be discarded if it is still free then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Freed {
+    /// Logical addresses within a chunk.
     Logical(Range<u64>),
     /// Room of a chunk that went.
     Room(DevId, Range<u64>),
@@ -78,7 +81,7 @@ impl Default for Discards {
 
 impl Discards {
     /// Notes a range for which the superblock on disk has no use any more.
-    pub fn note(&self, range: Range<u64>) {
+    pub(crate) fn note(&self, range: Range<u64>) {
         if let Some(freed) = &mut *self.freed.lock()
             && freed.logical.len() < FREED_RANGES_MAX
         {
@@ -86,7 +89,7 @@ impl Discards {
         }
     }
     /// Notes the room of chunks that went.
-    pub fn note_room(&self, gone: &[OldChunk]) {
+    pub(crate) fn note_room(&self, gone: &[OldChunk]) {
         if let Some(freed) = &mut *self.freed.lock() {
             for chunk in gone.iter().map(|old| &old.chunk) {
                 let ranges = chunk.stripes().iter().map(|stripe| {
@@ -98,7 +101,7 @@ impl Discards {
         }
     }
     /// The range need not be collected any more.
-    pub fn forget(&self, range: Range<u64>) {
+    pub(crate) fn forget(&self, range: Range<u64>) {
         if let Some(freed) = &mut *self.freed.lock() {
             freed.logical.remove(range, |_| {});
         }
@@ -160,8 +163,8 @@ impl Space {
     pub fn collect_freed(&self, on: bool) {
         *self.discards.freed.lock() = on.then(FreedSet::default);
     }
-    /// Ranges that were freed since the last call, of at least `bytes_min`, at most `count`; shorter ones stay. They may
-    /// be in use again.
+    /// Ranges that were freed since the last call, of at least `bytes_min`, at most `count`;
+    /// shorter ones stay. They may be in use again.
     pub fn take_freed(&self, count: usize, bytes_min: u64) -> Vec<Freed> {
         let mut guard = self.discards.freed.lock();
         let Some(freed) = &mut *guard else { return Vec::new() };
@@ -189,8 +192,9 @@ impl Space {
         }
     }
 
-    /// Discards the free space of block groups in a range of logical addresses, in pieces of at least `bytes_min`.
-    /// Gives the bytes, those of all copies. Goes on after an error, and gives the first one.
+    /// Discards the free space of block groups in a range of logical addresses, in pieces of at
+    /// least `bytes_min`. Gives the bytes, those of all copies. Goes on after an error, and gives
+    /// the first one.
     pub fn discard_free(&self, range: Range<u64>, bytes_min: u64) -> Result<u64> {
         let mut done = Sum::default();
         for pool in POOLS {
@@ -250,7 +254,8 @@ impl Space {
         }
     }
 
-    /// Keeps claims away from what is free, for a caller that needs to see all of it. `None` where there never was one.
+    /// Keeps claims away from what is free, for a caller that needs to see all of it. `None` where
+    /// there never was one.
     pub(super) fn pause_discards(&self) -> Option<Pause<'_>> {
         if !self.discards.is_used.load(Ordering::Acquire) {
             return None;

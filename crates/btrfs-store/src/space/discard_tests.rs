@@ -1,5 +1,5 @@
-//! Claims: an allocation beside a discard finds what is free, and nothing of what is being discarded. What commits, logs and
-//! chunks that go leave to be discarded.
+//! Claims: an allocation beside a discard finds what is free, and nothing of what is being
+//! discarded. What commits, logs and chunks that go leave to be discarded.
 
 use std::sync::Arc;
 
@@ -17,7 +17,8 @@ use crate::testing::{Engine, SetOnDrop, memory_device};
 
 const MIB: u64 = 1 << 20;
 
-/// A device on which a discard takes as long as the gate is closed, and then destroys what it covers.
+/// A device on which a discard takes as long as the gate is closed, and then destroys what it
+/// covers.
 #[derive(Debug)]
 struct Gate {
     below: Arc<dyn BlockDevice>,
@@ -232,7 +233,7 @@ fn room_of_chunks_that_went_is_discarded_after_the_commit_without_them() {
 }
 
 #[test]
-fn nothing_is_collected_where_nobody_discards() {
+fn freed_ranges_are_not_collected_without_discards() {
     let engine = Engine::open(vec![memory_device(256 * MIB, 16384)]);
     let mut filler = Filler::create(&engine, 257);
     filler.append(MIB).unwrap();

@@ -1,7 +1,8 @@
-//! A block group's free space as the trees have it, and the edits of the free-space tree that keep it so. Pure.
+//! A block group's free space as the trees have it, and the edits of the free-space tree that keep
+//! it so. Pure.
 //!
-//! It follows the extent tree: an extent item that comes takes its range away, one that goes gives it back. Nothing of
-//! what is merely allocated or pinned in memory shows here.
+//! It follows the extent tree: an extent item that comes takes its range away, one that goes gives
+//! it back. Nothing of what is merely allocated or pinned in memory shows here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -29,20 +30,21 @@ impl Shape {
         self.start + self.len_bytes
     }
     /// Bytes that one bitmap item covers.
-    pub fn bitmap_span_bytes(&self) -> u64 {
+    pub(crate) fn bitmap_span_bytes(&self) -> u64 {
         FREE_SPACE_BITMAP_BYTES as u64 * 8 * self.sector_bytes
     }
     /// More extents than this cost more than bitmaps: the group changes over to them.
-    pub fn extents_max(&self) -> u64 {
+    pub(crate) fn extents_max(&self) -> u64 {
         let bitmaps = self.len_bytes.div_ceil(self.bitmap_span_bytes());
         bitmaps * (ITEM_HEADER_BYTES + FREE_SPACE_BITMAP_BYTES as u64) / ITEM_HEADER_BYTES
     }
-    /// With fewer extents than this a group leaves its bitmaps; below the other limit, so that it does not swing.
-    pub fn bitmaps_min(&self) -> u64 {
+    /// With fewer extents than this a group leaves its bitmaps; below the other limit, so that it
+    /// does not swing.
+    pub(crate) fn bitmaps_min(&self) -> u64 {
         const SWING: u64 = 100;
         self.extents_max().saturating_sub(SWING)
     }
-    pub fn info_key(&self) -> Key {
+    pub(crate) fn info_key(&self) -> Key {
         Key::new(ObjectId(self.start), KeyType::FREE_SPACE_INFO, self.len_bytes)
     }
     fn bitmap_range(&self, index: u64) -> Range<u64> {
@@ -77,7 +79,7 @@ pub(super) struct DiskView {
 
 impl DiskView {
     /// What was loaded from the trees.
-    pub fn loaded(shape: Shape, free: RangeSet, bitmaps: bool) -> Self {
+    pub(crate) fn loaded(shape: Shape, free: RangeSet, bitmaps: bool) -> Self {
         let count = u32::try_from(free.len()).unwrap_or(u32::MAX);
         let flags = if bitmaps { FREE_SPACE_USING_BITMAPS } else { 0 };
         Self {
@@ -91,7 +93,7 @@ impl DiskView {
     }
 
     /// A block group of which the trees know nothing yet.
-    pub fn newborn(shape: Shape, free: RangeSet) -> Self {
+    pub(crate) fn newborn(shape: Shape, free: RangeSet) -> Self {
         let changed = Presence {
             before: false,
             now: true,
@@ -106,12 +108,13 @@ impl DiskView {
         }
     }
 
-    pub fn free(&self) -> &RangeSet {
+    pub(crate) fn free(&self) -> &RangeSet {
         &self.free
     }
 
-    /// An extent item came. Gives the bytes that were free: anything but the whole length is a contradiction.
-    pub fn take(&mut self, range: Range<u64>) -> u64 {
+    /// An extent item came. Gives the bytes that were free: anything but the whole length is a
+    /// contradiction.
+    pub(crate) fn take(&mut self, range: Range<u64>) -> u64 {
         self.note_bitmaps(&range);
         let changed = &mut self.changed_extents;
         let track = !self.bitmaps;
@@ -123,7 +126,7 @@ impl DiskView {
     }
 
     /// An extent item went. Gives the bytes that were not free before.
-    pub fn give(&mut self, range: Range<u64>) -> u64 {
+    pub(crate) fn give(&mut self, range: Range<u64>) -> u64 {
         self.note_bitmaps(&range);
         let changed = &mut self.changed_extents;
         let track = !self.bitmaps;
@@ -144,7 +147,7 @@ impl DiskView {
     }
 
     /// The edits of the free-space tree since the last call.
-    pub fn take_edits(&mut self, out: &mut Vec<(Key, Edit)>) {
+    pub(crate) fn take_edits(&mut self, out: &mut Vec<(Key, Edit)>) {
         let count = self.free.len() as u64;
         if !self.bitmaps && count > self.shape.extents_max() {
             self.change_to_bitmaps(out);
@@ -174,7 +177,7 @@ impl DiskView {
     }
 
     /// The block group goes: edits for all that the tree has of it.
-    pub fn removal_edits(&mut self, out: &mut Vec<(Key, Edit)>) {
+    pub(crate) fn removal_edits(&mut self, out: &mut Vec<(Key, Edit)>) {
         if self.bitmaps {
             self.remove_bitmaps(out);
         } else {
@@ -185,7 +188,8 @@ impl DiskView {
         }
     }
 
-    /// Takes the extents that are in the tree away: those of now that did not change, and those that were there before.
+    /// Takes the extents that are in the tree away: those of now that did not change, and those
+    /// that were there before.
     fn remove_extents(&mut self, out: &mut Vec<(Key, Edit)>) {
         let changed = std::mem::take(&mut self.changed_extents);
         let before = changed.iter().filter(|(_, p)| p.before).map(|(&key, _)| key);
@@ -307,7 +311,8 @@ mod tests {
         free.insert(shape.start..shape.end(), |_| {});
         free
     }
-    /// The tree after the edits; putting an extent that is there or deleting what is not would be a fault.
+    /// The tree after the edits; putting an extent that is there or deleting what is not would be a
+    /// fault.
     fn apply(tree: &mut BTreeMap<Key, ItemBytes>, view: &mut DiskView) {
         let mut edits = Vec::new();
         view.take_edits(&mut edits);

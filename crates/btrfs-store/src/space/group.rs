@@ -58,7 +58,7 @@ fn whole(shape: &Shape) -> RangeSet {
 
 impl Group {
     /// A block group that the trees have.
-    pub fn existing(shape: Shape, flags: u64, excluded: Vec<Range<u64>>, used_bytes: u64) -> Self {
+    pub(crate) fn existing(shape: Shape, flags: u64, excluded: Vec<Range<u64>>, used_bytes: u64) -> Self {
         Self::new(shape, flags, excluded, |_| State {
             holes: Holes::default(),
             pinned: RangeSet::default(),
@@ -70,7 +70,7 @@ impl Group {
     }
 
     /// A block group that was just made; loaded, empty.
-    pub fn newborn(shape: Shape, flags: u64, excluded: Vec<Range<u64>>) -> Self {
+    pub(crate) fn newborn(shape: Shape, flags: u64, excluded: Vec<Range<u64>>) -> Self {
         let group = Self::new(shape, flags, excluded, |free| State {
             holes: Holes::new(free),
             pinned: RangeSet::default(),
@@ -102,40 +102,40 @@ impl Group {
         }
     }
 
-    pub fn range(&self) -> Range<u64> {
+    pub(crate) fn range(&self) -> Range<u64> {
         self.shape.start..self.shape.start + self.shape.len_bytes
     }
     /// Bytes that data can fill.
-    pub fn usable_bytes(&self) -> u64 {
+    pub(crate) fn usable_bytes(&self) -> u64 {
         self.shape.len_bytes - self.excluded_bytes
     }
-    pub fn item_key(&self) -> Key {
+    pub(crate) fn item_key(&self) -> Key {
         Key::new(
             ObjectId(self.shape.start),
             KeyType::BLOCK_GROUP_ITEM,
             self.shape.len_bytes,
         )
     }
-    pub fn is_of(&self, type_flag: u64) -> bool {
+    pub(crate) fn is_of(&self, type_flag: u64) -> bool {
         self.flags & block_group::TYPE_MASK & type_flag != 0
     }
-    pub fn is_loaded(&self) -> bool {
+    pub(crate) fn is_loaded(&self) -> bool {
         self.loaded.load(Ordering::Acquire)
     }
     /// At least the length of the biggest hole.
-    pub fn biggest_bytes(&self) -> u64 {
+    pub(crate) fn biggest_bytes(&self) -> u64 {
         self.biggest_bytes.load(Ordering::Relaxed)
     }
     /// Adds the lengths of its biggest holes, so many of them at least. Where they are not known
     /// yet, what is free counts as one.
-    pub fn add_biggest(&self, count: usize, into: &mut Vec<u64>) {
+    pub(crate) fn add_biggest(&self, count: usize, into: &mut Vec<u64>) {
         if self.is_loaded() {
             into.extend(self.state.lock().holes.biggest(count));
         } else {
             into.push(self.usable_bytes().saturating_sub(self.used_bytes()));
         }
     }
-    pub fn used_bytes(&self) -> u64 {
+    pub(crate) fn used_bytes(&self) -> u64 {
         self.state.lock().used_bytes
     }
 
@@ -143,7 +143,7 @@ impl Group {
     ///
     /// Superblocks are no extents: the free-space tree counts their places as free; only allocation
     /// leaves them out.
-    pub fn install(&self, mut free: RangeSet, bitmaps: bool) -> Result<(), Contradiction> {
+    pub(crate) fn install(&self, mut free: RangeSet, bitmaps: bool) -> Result<(), Contradiction> {
         let mut state = self.state.lock();
         assert!(state.disk.is_none(), "a block group is loaded once");
         for range in state.gone.iter() {
@@ -184,28 +184,28 @@ impl Group {
     }
 
     /// Up to `want_bytes`, from the hole in use or the biggest one.
-    pub fn alloc(&self, want_bytes: u64) -> Option<Range<u64>> {
+    pub(crate) fn alloc(&self, want_bytes: u64) -> Option<Range<u64>> {
         let mut state = self.state.lock();
         let found = state.holes.alloc(want_bytes);
         self.refresh(&state);
         found
     }
     /// One piece of `len_bytes` at a multiple of `len_bytes`.
-    pub fn alloc_aligned(&self, len_bytes: u64) -> Option<Range<u64>> {
+    pub(crate) fn alloc_aligned(&self, len_bytes: u64) -> Option<Range<u64>> {
         let mut state = self.state.lock();
         let found = state.holes.alloc_aligned(len_bytes, len_bytes);
         self.refresh(&state);
         found
     }
     /// One piece of `len_bytes`.
-    pub fn alloc_whole(&self, len_bytes: u64) -> Option<Range<u64>> {
+    pub(crate) fn alloc_whole(&self, len_bytes: u64) -> Option<Range<u64>> {
         let mut state = self.state.lock();
         let found = state.holes.alloc_aligned(len_bytes, 1);
         self.refresh(&state);
         found
     }
     /// Takes a range that must be free.
-    pub fn claim(&self, range: Range<u64>) -> Result<(), Contradiction> {
+    pub(crate) fn claim(&self, range: Range<u64>) -> Result<(), Contradiction> {
         let mut state = self.state.lock();
         let len = range.end - range.start;
         let took = state.holes.take(range.clone());
@@ -219,17 +219,17 @@ impl Group {
     }
     /// The first hole, or part of one, of at least `bytes_min` in this range. The group must be
     /// loaded.
-    pub fn next_hole(&self, within: Range<u64>, bytes_min: u64) -> Option<Range<u64>> {
+    pub(crate) fn next_hole(&self, within: Range<u64>, bytes_min: u64) -> Option<Range<u64>> {
         self.state.lock().holes.next_hole(within, bytes_min)
     }
     /// Takes what is free of a range out of reach, until it is [put back](Self::put_free).
-    pub fn take_free(&self, range: Range<u64>) -> Vec<Range<u64>> {
+    pub(crate) fn take_free(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut state = self.state.lock();
         let parts = state.holes.take_parts(range);
         self.refresh(&state);
         parts
     }
-    pub fn put_free(&self, parts: Vec<Range<u64>>) {
+    pub(crate) fn put_free(&self, parts: Vec<Range<u64>>) {
         let mut state = self.state.lock();
         for part in parts {
             state.holes.free(part);
@@ -237,7 +237,7 @@ impl Group {
         self.refresh(&state);
     }
     /// In use to free.
-    pub fn give_back(&self, range: Range<u64>) -> Result<(), Contradiction> {
+    pub(crate) fn give_back(&self, range: Range<u64>) -> Result<(), Contradiction> {
         let mut state = self.state.lock();
         if state.holes.intersects(&range) {
             return Err(Contradiction(format!("{range:?} is given back, but is free")));
@@ -248,7 +248,7 @@ impl Group {
     }
     /// In use to pinned; gives the bytes that were not pinned before. `Err` where some of it is
     /// free: what the extent tree says is in use, the free-space tree may say is not.
-    pub fn pin(&self, range: Range<u64>) -> Result<u64, Contradiction> {
+    pub(crate) fn pin(&self, range: Range<u64>) -> Result<u64, Contradiction> {
         let mut state = self.state.lock();
         if state.holes.intersects(&range) {
             return Err(Contradiction(format!("{range:?} is pinned, but is free")));
@@ -256,13 +256,13 @@ impl Group {
         Ok(state.pinned.insert(range, |_| {}))
     }
     /// True where an extent item covers the range, as far as the extent tree has got.
-    pub fn has_extent_item(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn has_extent_item(&self, range: &Range<u64>) -> bool {
         let state = self.state.lock();
         state.disk.as_ref().is_none_or(|disk| !disk.free().contains(range))
     }
 
     /// An extent item came into the extent tree.
-    pub fn extent_inserted(&self, range: Range<u64>) -> Result<(), Contradiction> {
+    pub(crate) fn extent_inserted(&self, range: Range<u64>) -> Result<(), Contradiction> {
         let mut state = self.state.lock();
         let len = range.end - range.start;
         state.used_bytes += len;
@@ -280,7 +280,7 @@ impl Group {
 
     /// An extent item left the extent tree; its space is pinned. Gives the bytes that were not
     /// pinned before.
-    pub fn extent_removed(&self, range: Range<u64>) -> Result<u64, Contradiction> {
+    pub(crate) fn extent_removed(&self, range: Range<u64>) -> Result<u64, Contradiction> {
         let len = range.end - range.start;
         let pinned = self.pin(range.clone())?;
         let mut state = self.state.lock();
@@ -299,7 +299,7 @@ impl Group {
     }
 
     /// After a commit: pinned becomes free. Gives the ranges.
-    pub fn unpin(&self) -> RangeSet {
+    pub(crate) fn unpin(&self) -> RangeSet {
         let mut state = self.state.lock();
         let pinned = std::mem::take(&mut state.pinned);
         if state.disk.is_some() {
@@ -313,7 +313,7 @@ impl Group {
 
     /// True where nothing of it is in use or waits for a commit, and the trees of the last commit
     /// say the same. The group must be loaded.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.is_empty_in(&self.state.lock())
     }
     fn is_empty_in(&self, state: &State) -> bool {
@@ -327,7 +327,7 @@ impl Group {
     /// Takes all of an empty group out: nothing is allocated from it any more. `may` is asked last,
     /// under the group's lock, when no allocation can come between. False where it is not empty, or
     /// may not go.
-    pub fn retire(&self, may: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn retire(&self, may: impl FnOnce() -> bool) -> bool {
         let mut state = self.state.lock();
         if !self.is_empty_in(&state) || !may() {
             return false;
@@ -337,20 +337,20 @@ impl Group {
         true
     }
     /// The edits that take all that the free-space tree has of the group away.
-    pub fn removal_edits(&self, out: &mut Vec<(Key, crate::overlay::Edit)>) {
+    pub(crate) fn removal_edits(&self, out: &mut Vec<(Key, crate::overlay::Edit)>) {
         if let Some(disk) = &mut self.state.lock().disk {
             disk.removal_edits(out);
         }
     }
 
     /// Edits of the free-space tree since the last call. The group must be loaded.
-    pub fn take_free_space_edits(&self, out: &mut Vec<(Key, crate::overlay::Edit)>) {
+    pub(crate) fn take_free_space_edits(&self, out: &mut Vec<(Key, crate::overlay::Edit)>) {
         if let Some(disk) = &mut self.state.lock().disk {
             disk.take_edits(out);
         }
     }
     /// `used` where the block group item has to be written.
-    pub fn take_used(&self) -> Option<u64> {
+    pub(crate) fn take_used(&self) -> Option<u64> {
         let mut state = self.state.lock();
         let used = state.used_bytes;
         (state.used_written.replace(used) != Some(used)).then_some(used)
@@ -358,7 +358,7 @@ impl Group {
 
     /// Free and pinned ranges, and what the trees say is free: for tests and checks.
     #[cfg(test)]
-    pub fn views(&self) -> (RangeSet, RangeSet, Option<RangeSet>) {
+    pub(crate) fn views(&self) -> (RangeSet, RangeSet, Option<RangeSet>) {
         let state = self.state.lock();
         (
             state.holes.to_set(),

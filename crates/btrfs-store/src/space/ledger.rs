@@ -80,7 +80,7 @@ impl Drop for Refused {
 pub(super) struct Short;
 
 impl Ledger {
-    pub fn new(nodesize_bytes: u64, mixed: bool) -> Self {
+    pub(crate) fn new(nodesize_bytes: u64, mixed: bool) -> Self {
         Self {
             nodesize_bytes,
             mixed,
@@ -91,49 +91,49 @@ impl Ledger {
         }
     }
 
-    pub fn meta_pool(&self) -> Pool {
+    pub(crate) fn meta_pool(&self) -> Pool {
         if self.mixed { Pool::Data } else { Pool::Metadata }
     }
-    pub fn pool(&self, pool: Pool) -> PoolBytes {
+    pub(crate) fn pool(&self, pool: Pool) -> PoolBytes {
         self.numbers.lock().pools[pool as usize]
     }
-    pub fn update(&self, pool: Pool, change: impl FnOnce(&mut PoolBytes)) {
+    pub(crate) fn update(&self, pool: Pool, change: impl FnOnce(&mut PoolBytes)) {
         change(&mut self.numbers.lock().pools[pool as usize]);
     }
-    pub fn set_global_reserve(&self, bytes: u64) {
+    pub(crate) fn set_global_reserve(&self, bytes: u64) {
         self.numbers.lock().global_reserve_bytes = bytes;
     }
     /// Data bytes and tree blocks that are promised.
-    pub fn reserved(&self) -> (u64, u64) {
+    pub(crate) fn reserved(&self) -> (u64, u64) {
         let n = self.numbers.lock();
         (n.data_reserved_bytes, n.meta_reserved_blocks)
     }
-    pub fn add_tree_blocks(&self, change: i64) {
+    pub(crate) fn add_tree_blocks(&self, change: i64) {
         let mut n = self.numbers.lock();
         n.tree_blocks = n.tree_blocks.saturating_add_signed(change);
     }
 
     /// Free to in use.
-    pub fn allocated(&self, pool: Pool, bytes: u64) {
+    pub(crate) fn allocated(&self, pool: Pool, bytes: u64) {
         self.update(pool, |p| p.free = sub(p.free, bytes));
     }
     /// In use to free.
-    pub fn freed(&self, pool: Pool, bytes: u64) {
+    pub(crate) fn freed(&self, pool: Pool, bytes: u64) {
         self.update(pool, |p| p.free += bytes);
     }
     /// In use to pinned.
-    pub fn pinned(&self, pool: Pool, bytes: u64) {
+    pub(crate) fn pinned(&self, pool: Pool, bytes: u64) {
         self.update(pool, |p| p.pinned += bytes);
     }
     /// Pinned to free.
-    pub fn unpinned(&self, pool: Pool, bytes: u64) {
+    pub(crate) fn unpinned(&self, pool: Pool, bytes: u64) {
         self.update(pool, |p| {
             p.pinned = sub(p.pinned, bytes);
             p.free += bytes;
         });
     }
     /// Data of a reservation got its place: no longer promised, no longer free.
-    pub fn allocated_reserved(&self, bytes: u64) {
+    pub(crate) fn allocated_reserved(&self, bytes: u64) {
         let mut n = self.numbers.lock();
         n.data_reserved_bytes = sub(n.data_reserved_bytes, bytes);
         let pool = &mut n.pools[Pool::Data as usize];
@@ -246,7 +246,7 @@ impl Ledger {
     }
 
     #[cfg(test)]
-    pub fn global_reserve_bytes(&self) -> u64 {
+    pub(crate) fn global_reserve_bytes(&self) -> u64 {
         self.numbers.lock().global_reserve_bytes
     }
     #[cfg(test)]
@@ -299,7 +299,7 @@ impl Ledger {
     }
 
     /// True where metadata would still be had if new chunks could add no more than this.
-    pub fn meta_holds_with(&self, addable_bytes: u64) -> bool {
+    pub(crate) fn meta_holds_with(&self, addable_bytes: u64) -> bool {
         let n = self.numbers.lock();
         let pool = n.pools[self.meta_pool() as usize];
         self.meta_needed_bytes(&n, 0, false) <= pool.free + addable_bytes
@@ -308,7 +308,7 @@ impl Ledger {
     /// True where a pool keeps its promises, and `keep_bytes` free, without so many of its free
     /// bytes. What new chunks could add does not count: the room of a group that goes cannot be
     /// used until a commit is done.
-    pub fn can_spare(&self, pool: Pool, bytes: u64, keep_bytes: u64) -> bool {
+    pub(crate) fn can_spare(&self, pool: Pool, bytes: u64, keep_bytes: u64) -> bool {
         self.can_spare_of(&self.numbers.lock(), pool, bytes, keep_bytes)
     }
     fn can_spare_of(&self, n: &Numbers, pool: Pool, bytes: u64, keep_bytes: u64) -> bool {
@@ -321,7 +321,7 @@ impl Ledger {
         !self.mixed && free >= bytes.saturating_add(promised.max(keep_bytes))
     }
     /// The group of so many bytes, all free, goes. False where the pool cannot spare them.
-    pub fn try_retire(&self, pool: Pool, bytes: u64, keep_bytes: u64) -> bool {
+    pub(crate) fn try_retire(&self, pool: Pool, bytes: u64, keep_bytes: u64) -> bool {
         let mut n = self.numbers.lock();
         let can = self.can_spare_of(&n, pool, bytes, keep_bytes);
         if can {
@@ -360,13 +360,13 @@ impl Ledger {
 
     /// A deletion was refused, and is about to try again. Others wait a little until what this
     /// returns is dropped.
-    pub fn note_refused(self: &Arc<Self>) -> Refused {
+    pub(crate) fn note_refused(self: &Arc<Self>) -> Refused {
         self.numbers.lock().refused += 1;
         Refused(self.clone())
     }
 
     /// A deletion that begins waits, for a moment at most, for those that were refused.
-    pub fn let_refused_go_first(&self) {
+    pub(crate) fn let_refused_go_first(&self) {
         self.yield_while(|n| n.refused > 0);
     }
 
@@ -393,7 +393,7 @@ impl Ledger {
     }
 
     /// Promises data bytes: only what block groups have counts.
-    pub fn try_reserve_data(self: &Arc<Self>, bytes: u64) -> Result<DataReservation, Short> {
+    pub(crate) fn try_reserve_data(self: &Arc<Self>, bytes: u64) -> Result<DataReservation, Short> {
         let mut n = self.numbers.lock();
         let pool = n.pools[Pool::Data as usize];
         let meta = if self.mixed {
@@ -455,6 +455,7 @@ pub struct DataReservation {
 }
 
 impl DataReservation {
+    /// Bytes that are still set aside.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -641,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn who_needs_no_data_gets_it_where_nothing_is_left() {
+    fn a_reservation_of_no_data_succeeds_on_a_full_volume() {
         let l = ledger(64 * 16384, true);
         l.set_global_reserve(32 * 16384);
         let _release = l.try_reserve_meta(Purpose::Other, 40, true).unwrap();

@@ -1,4 +1,5 @@
-//! Reading space from the trees: chunks and block groups at mount, free space of a block group when it is needed.
+//! Reading space from the trees: chunks and block groups at mount, free space of a block group when
+//! it is needed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,12 +29,13 @@ pub(super) struct SpaceTrees {
     pub extent: Arc<Tree>,
     /// Where block group items are: their own tree or the extent tree.
     pub block_group: Arc<Tree>,
-    /// `None`: the volume has no (valid) free-space tree; free space is what the extent tree leaves.
+    /// `None`: the volume has no (valid) free-space tree; free space is what the extent tree
+    /// leaves.
     pub free_space: Option<Arc<Tree>>,
 }
 
 impl SpaceTrees {
-    pub fn open(sb: &Superblock, forest: &Forest) -> Result<Self> {
+    pub(crate) fn open(sb: &Superblock, forest: &Forest) -> Result<Self> {
         let flags = sb.compat_ro_flags.get();
         let has = |bit| flags & bit != 0;
         let free_space = if has(compat_ro::FREE_SPACE_TREE) && has(compat_ro::FREE_SPACE_TREE_VALID) {
@@ -56,7 +58,7 @@ impl SpaceTrees {
     }
 
     /// For a volume that is only read and whose extent tree cannot be: no tree says where space is.
-    pub fn blind(forest: &Forest) -> Result<Self> {
+    pub(crate) fn blind(forest: &Forest) -> Result<Self> {
         let root = forest.root_tree().clone();
         Ok(Self {
             chunk: forest.require(TreeId::CHUNK)?,
@@ -68,7 +70,8 @@ impl SpaceTrees {
     }
 }
 
-/// A volume whose free-space tree is there but not valid may be read, not written: we do not rebuild it.
+/// A volume whose free-space tree is there but not valid may be read, not written: we do not
+/// rebuild it.
 pub(super) fn check_writable(sb: &Superblock) -> Result<()> {
     let flags = sb.compat_ro_flags.get();
     if flags & compat_ro::FREE_SPACE_TREE != 0 && flags & compat_ro::FREE_SPACE_TREE_VALID == 0 {
@@ -232,7 +235,8 @@ fn load_group(tree: &Tree, shape: Shape, flags: u64, excluded: Vec<Range<u64>>) 
     Ok(Arc::new(Group::existing(shape, flags, excluded, used)))
 }
 
-/// Loads the free space of a group from the free-space tree or, where there is none, from the extent tree.
+/// Loads the free space of a group from the free-space tree or, where there is none, from the
+/// extent tree.
 pub(super) fn load_free_space(trees: &SpaceTrees, group: &Group, nodesize_bytes: u64) -> Result<()> {
     let _loading = group.load_lock.lock();
     if group.is_loaded() {

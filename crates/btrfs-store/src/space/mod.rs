@@ -61,11 +61,12 @@ use load::SpaceTrees;
 use turns::Turns;
 
 /// Longest data extent that one allocation gives.
-pub const DATA_EXTENT_BYTES_MAX: u64 = 128 << 20;
+pub(crate) const DATA_EXTENT_BYTES_MAX: u64 = 128 << 20;
 
 /// What a tree block is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
+    /// Blocks of all other trees.
     Metadata,
     /// Blocks of the chunk tree: they lie where the superblock's own chunk array leads.
     System,
@@ -122,7 +123,7 @@ impl std::fmt::Debug for dyn Flusher {
 
 impl Space {
     /// Reads chunks and block groups; free space follows group by group when it is needed.
-    pub fn load(volume: &Arc<Volume>, forest: &Forest) -> Result<Arc<Self>> {
+    pub(crate) fn load(volume: &Arc<Volume>, forest: &Forest) -> Result<Arc<Self>> {
         let sb = volume.superblock();
         if !volume.is_read_only() {
             load::check_writable(&sb)?;
@@ -239,7 +240,7 @@ impl Space {
     }
 
     /// An extent item came into the extent tree. Called before others can see it there.
-    pub fn extent_inserted(&self, addr: LogicalAddr, len_bytes: u64) {
+    pub(crate) fn extent_inserted(&self, addr: LogicalAddr, len_bytes: u64) {
         let Some((group, pool)) = self.group_of(addr, len_bytes) else {
             return self.contradict(Contradiction(format!("an extent item at {addr} in no block group")));
         };
@@ -252,7 +253,7 @@ impl Space {
 
     /// An extent item left the extent tree; its space is pinned. Called before others can see that
     /// it is gone.
-    pub fn extent_removed(&self, addr: LogicalAddr, len_bytes: u64) {
+    pub(crate) fn extent_removed(&self, addr: LogicalAddr, len_bytes: u64) {
         let Some((group, pool)) = self.group_of(addr, len_bytes) else {
             return self.contradict(Contradiction(format!("an extent item at {addr} in no block group")));
         };
@@ -286,7 +287,7 @@ impl Space {
     }
 
     /// True where a commit has something to write that no overlay has: chunks that come or go.
-    pub fn has_changes(&self) -> bool {
+    pub(crate) fn has_changes(&self) -> bool {
         self.is_retirement_wanted() || self.chunks.lock().has_undelivered()
     }
 
@@ -312,7 +313,7 @@ impl Space {
     /// last call.
     ///
     /// Merging these allocates blocks, which changes space again: call until nothing comes.
-    pub fn take_edits(&self, _transid: Generation) -> Result<Vec<(TreeId, Key, Edit)>> {
+    pub(crate) fn take_edits(&self, _transid: Generation) -> Result<Vec<(TreeId, Key, Edit)>> {
         let mut out = Vec::new();
         let Delivery { come, gone, devices } = self.chunks.lock().deliver(&mut out);
         for item in devices {
@@ -352,14 +353,14 @@ impl Space {
     }
 
     /// What the superblock says of space, as the edits taken so far have it.
-    pub fn fill_superblock(&self, sb: &mut Superblock) {
+    pub(crate) fn fill_superblock(&self, sb: &mut Superblock) {
         let used: u64 = self.groups.read().values().map(|g| g.used_bytes()).sum();
         sb.bytes_used = U64::new(used);
         self.chunks.lock().fill_superblock(sb);
     }
 
     /// The superblock is on disk: pinned space becomes free.
-    pub fn commit_done(&self) {
+    pub(crate) fn commit_done(&self) {
         let pinned = std::mem::take(&mut *self.pinned.lock());
         for start in pinned {
             let (group, pool) = self.own_group(LogicalAddr(start), 1);
@@ -383,7 +384,7 @@ impl Space {
     }
 
     /// The commit failed: nothing of memory's view can be trusted for writing any more.
-    pub fn commit_failed(&self) {
+    pub(crate) fn commit_failed(&self) {
         self.failed.store(true, Ordering::Release);
         self.chunks.lock().retirement.commit_failed();
     }
@@ -427,11 +428,11 @@ impl Space {
         self.ledger.set_opened(opened);
     }
     /// All that is pending belongs to the commit that begins.
-    pub fn pending_frozen(&self) {
+    pub(crate) fn pending_frozen(&self) {
         self.ledger.pending_frozen();
     }
     /// What was frozen is in the trees.
-    pub fn pending_merged(&self) {
+    pub(crate) fn pending_merged(&self) {
         self.ledger.pending_merged();
     }
 

@@ -28,8 +28,11 @@ const REF_ITEM_BYTES: u64 = ITEM_HEADER_BYTES + 24 + 29;
 /// Items, their bytes and reference changes of one generation of overlays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
+    /// Keys.
     pub items: u64,
+    /// Bytes of their items.
     pub bytes: u64,
+    /// Changes of references.
     pub refs: u64,
 }
 

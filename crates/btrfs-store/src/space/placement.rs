@@ -1,4 +1,5 @@
-//! Where a new chunk goes: device holes, stripe length, number of stripes. Pure; sizes as Linux chooses them.
+//! Where a new chunk goes: device holes, stripe length, number of stripes. Pure; sizes as Linux
+//! chooses them.
 
 use std::ops::Range;
 
@@ -27,7 +28,8 @@ const SYSTEM_CHUNK_BYTES_MAX: u64 = 32 * MIB;
 const CHUNK_SHARE_DIVISOR: u64 = 10;
 /// Where the data limit cuts stripes shorter, they stay a multiple of this.
 const CUT_STRIPE_ALIGN_BYTES: u64 = 16 * MIB;
-/// Most devices of a chunk: what fits a chunk item in a 16 KiB leaf is more, in the superblock's array less.
+/// Most devices of a chunk: what fits a chunk item in a 16 KiB leaf is more, in the superblock's
+/// array less.
 const CHUNK_DEVICES_MAX: usize = 256;
 const SYSTEM_CHUNK_DEVICES_MAX: usize = 31;
 
@@ -88,7 +90,8 @@ fn chunk_bytes_max(type_flags: u64, writable_bytes: u64) -> u64 {
     }
 }
 
-/// Finds room for a chunk of `type_flags` (DATA, METADATA, SYSTEM bits); `None` where the devices have none.
+/// Finds room for a chunk of `type_flags` (DATA, METADATA, SYSTEM bits); `None` where the devices
+/// have none.
 pub(super) fn place(devices: &[Device], type_flags: u64, profile: Profile) -> Option<Placement> {
     let writable_bytes: u64 = devices.iter().filter(|d| d.writable).map(|d| d.total_bytes).sum();
     let size_max = chunk_bytes_max(type_flags, writable_bytes);

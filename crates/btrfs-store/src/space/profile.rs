@@ -47,7 +47,8 @@ const fn mirrored(bit: u64, copies: usize) -> Profile {
     }
 }
 
-/// In the order in which the kernel prefers them where block groups of a type have several profiles; single comes last.
+/// In the order in which the kernel prefers them where block groups of a type have several
+/// profiles; single comes last.
 const BY_PREFERENCE: [Profile; 9] = [
     mirrored(block_group::RAID1C4, 4),
     Profile {
@@ -91,7 +92,7 @@ const BY_PREFERENCE: [Profile; 9] = [
 
 impl Profile {
     /// The profile of a block group.
-    pub fn of(flags: u64) -> Self {
+    pub(crate) fn of(flags: u64) -> Self {
         BY_PREFERENCE
             .into_iter()
             .find(|p| p.bit != 0 && flags & p.bit != 0)
@@ -99,32 +100,33 @@ impl Profile {
     }
 
     /// The profile for a new chunk, from the profile bits of the existing block groups of its type.
-    pub fn for_new_chunk(existing_flags: u64, device_count: usize) -> Self {
+    pub(crate) fn for_new_chunk(existing_flags: u64, device_count: usize) -> Self {
         BY_PREFERENCE
             .into_iter()
             .find(|p| p.bit == 0 || (existing_flags & p.bit != 0 && p.devs_min <= device_count))
             .unwrap_or(SINGLE)
     }
 
-    pub fn has_parity(self) -> bool {
+    pub(crate) fn has_parity(self) -> bool {
         self.parity > 0
     }
 
     /// How many of `stripes` stripes hold different data.
-    pub fn data_stripes(self, stripes: u64) -> u64 {
+    pub(crate) fn data_stripes(self, stripes: u64) -> u64 {
         (stripes - self.parity) / self.copies
     }
 
     /// Raw bytes that a byte of data takes, as `df` counts it.
-    pub fn factor(self) -> u64 {
+    pub(crate) fn factor(self) -> u64 {
         self.copies
     }
 }
 
 /// The logical ranges of a chunk in which copies of the superblock lie: never free space.
 ///
-/// `stripes_physical` are the device offsets of the chunk's stripes. A superblock makes the whole 64 KiB stripe unit
-/// that starts at it unusable, on every volume; what a chunk at logical 0 has below 64 KiB is left out as well.
+/// `stripes_physical` are the device offsets of the chunk's stripes. A superblock makes the whole
+/// 64 KiB stripe unit that starts at it unusable, on every volume; what a chunk at logical 0 has
+/// below 64 KiB is left out as well.
 pub(super) fn superblock_ranges(chunk: Range<u64>, flags: u64, stripes_physical: &[u64]) -> Vec<Range<u64>> {
     let profile = Profile::of(flags);
     let count = stripes_physical.len() as u64;
@@ -198,7 +200,8 @@ mod tests {
     #[test]
     fn superblocks_in_striped_chunks() {
         let r = superblock_ranges(1024 * MIB..1152 * MIB, block_group::RAID0, &[MIB, 32 * MIB]);
-        // Stripe 0 holds device bytes 1..65 MiB: row (63 MiB / 64 KiB), unit row * 2. Stripe 1: row 512, unit 1025.
+        // Stripe 0 holds device bytes 1..65 MiB: row (63 MiB / 64 KiB), unit row * 2. Stripe 1: row
+        // 512, unit 1025.
         let first = 1024 * MIB + 63 * 16 * 2 * 65536;
         let second = 1024 * MIB + 1025 * 65536;
         assert_eq!(r, [second..second + 65536, first..first + 65536]);

@@ -1,4 +1,5 @@
-//! Sets of byte ranges in the logical (or a device's) address space: merged, ordered, with their total.
+//! Sets of byte ranges in the logical (or a device's) address space: merged, ordered, with their
+//! total.
 //!
 //! Pure. [`RangeSet`] keeps ranges; [`Holes`] adds an index by length and a cursor for allocation.
 
@@ -21,21 +22,21 @@ pub(super) struct RangeSet {
 }
 
 impl RangeSet {
-    pub fn total_bytes(&self) -> u64 {
+    pub(crate) fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.map.len()
     }
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
-    pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.map.iter().map(|(&start, &end)| start..end)
     }
 
     /// The parts of `within` that the set holds.
-    pub fn overlaps(&self, within: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+    pub(crate) fn overlaps(&self, within: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first = self
             .map
             .range(..=within.start)
@@ -48,7 +49,7 @@ impl RangeSet {
     }
 
     /// True where the whole range is in the set.
-    pub fn contains(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn contains(&self, range: &Range<u64>) -> bool {
         self.map
             .range(..=range.start)
             .next_back()
@@ -56,7 +57,7 @@ impl RangeSet {
     }
 
     /// True where any byte of the range is in the set.
-    pub fn intersects(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn intersects(&self, range: &Range<u64>) -> bool {
         self.map
             .range(..range.end)
             .next_back()
@@ -64,13 +65,14 @@ impl RangeSet {
     }
 
     /// Adds a range; gives the bytes that were not there before.
-    pub fn insert(&mut self, range: Range<u64>, mut changed: impl FnMut(Change)) -> u64 {
+    pub(crate) fn insert(&mut self, range: Range<u64>, mut changed: impl FnMut(Change)) -> u64 {
         if range.is_empty() {
             return 0;
         }
         let Range { mut start, mut end } = range;
         let before = self.total_bytes;
-        // From the right: every range that starts at or before our end and ends at or after our start melts in.
+        // From the right: every range that starts at or before our end and ends at or after our
+        // start melts in.
         while let Some((&s, &e)) = self.map.range(..=end).next_back() {
             if e < start {
                 break;
@@ -88,7 +90,7 @@ impl RangeSet {
     }
 
     /// Takes a range out; gives the bytes that were there.
-    pub fn remove(&mut self, range: Range<u64>, mut changed: impl FnMut(Change)) -> u64 {
+    pub(crate) fn remove(&mut self, range: Range<u64>, mut changed: impl FnMut(Change)) -> u64 {
         let before = self.total_bytes;
         if range.is_empty() {
             return 0;
@@ -133,7 +135,7 @@ pub(super) struct Holes {
 }
 
 impl Holes {
-    pub fn new(free: RangeSet) -> Self {
+    pub(crate) fn new(free: RangeSet) -> Self {
         let by_len = free.iter().map(|r| (r.end - r.start, r.start)).collect();
         Self {
             set: free,
@@ -142,30 +144,30 @@ impl Holes {
         }
     }
 
-    pub fn total_bytes(&self) -> u64 {
+    pub(crate) fn total_bytes(&self) -> u64 {
         self.set.total_bytes() + (self.current.end - self.current.start)
     }
 
     /// Length of the biggest hole.
-    pub fn biggest_bytes(&self) -> u64 {
+    pub(crate) fn biggest_bytes(&self) -> u64 {
         let indexed = self.by_len.last().map_or(0, |&(len, _)| len);
         indexed.max(self.current.end - self.current.start)
     }
 
     /// Lengths of the biggest holes, so many of them at most.
-    pub fn biggest(&self, count: usize) -> impl Iterator<Item = u64> {
+    pub(crate) fn biggest(&self, count: usize) -> impl Iterator<Item = u64> {
         let current = self.current.end - self.current.start;
         let indexed = self.by_len.iter().rev().take(count).map(|&(len, _)| len);
         indexed.chain((current > 0).then_some(current))
     }
 
     /// True where any byte of the range is free.
-    pub fn intersects(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn intersects(&self, range: &Range<u64>) -> bool {
         (self.current.start < range.end && range.start < self.current.end) || self.set.intersects(range)
     }
 
     /// Up to `want_bytes` from the hole in use or, where that is too small, from the biggest one.
-    pub fn alloc(&mut self, want_bytes: u64) -> Option<Range<u64>> {
+    pub(crate) fn alloc(&mut self, want_bytes: u64) -> Option<Range<u64>> {
         let have = self.current.end - self.current.start;
         if have < want_bytes
             && let Some(&(len, start)) = self.by_len.last()
@@ -183,7 +185,7 @@ impl Holes {
     }
 
     /// Exactly `len_bytes` at a multiple of `align_bytes`.
-    pub fn alloc_aligned(&mut self, len_bytes: u64, align_bytes: u64) -> Option<Range<u64>> {
+    pub(crate) fn alloc_aligned(&mut self, len_bytes: u64, align_bytes: u64) -> Option<Range<u64>> {
         let fits = |hole: &Range<u64>| {
             let start = hole.start.checked_next_multiple_of(align_bytes)?;
             (start.checked_add(len_bytes)? <= hole.end).then_some(start)
@@ -209,7 +211,7 @@ impl Holes {
     }
 
     /// Gives a range back.
-    pub fn free(&mut self, range: Range<u64>) {
+    pub(crate) fn free(&mut self, range: Range<u64>) {
         if range.end == self.current.start && !self.current.is_empty() {
             self.current.start = range.start;
         } else if range.start == self.current.end && !self.current.is_empty() {
@@ -220,7 +222,7 @@ impl Holes {
     }
 
     /// Takes exactly this range out; gives the bytes of it that were free.
-    pub fn take(&mut self, range: Range<u64>) -> u64 {
+    pub(crate) fn take(&mut self, range: Range<u64>) -> u64 {
         let current = std::mem::replace(&mut self.current, 0..0);
         self.add(current);
         let by_len = &mut self.by_len;
@@ -228,7 +230,7 @@ impl Holes {
     }
 
     /// The first hole, or part of one, of at least `bytes_min` in this range.
-    pub fn next_hole(&self, within: Range<u64>, bytes_min: u64) -> Option<Range<u64>> {
+    pub(crate) fn next_hole(&self, within: Range<u64>, bytes_min: u64) -> Option<Range<u64>> {
         let current = self.current.start.max(within.start)..self.current.end.min(within.end);
         let is_long = |part: &Range<u64>| part.start < part.end && part.end - part.start >= bytes_min;
         let in_set = self.set.overlaps(within).find(is_long);
@@ -237,7 +239,7 @@ impl Holes {
     }
 
     /// Takes what is free of a range out; gives the parts, in order.
-    pub fn take_parts(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
+    pub(crate) fn take_parts(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
         if self.current.start < range.end && range.start < self.current.end {
             let current = std::mem::replace(&mut self.current, 0..0);
             self.add(current);
@@ -252,7 +254,7 @@ impl Holes {
 
     /// All holes, in order.
     #[cfg(test)]
-    pub fn to_set(&self) -> RangeSet {
+    pub(crate) fn to_set(&self) -> RangeSet {
         let mut set = self.set.clone();
         set.insert(self.current.clone(), |_| {});
         set
@@ -263,7 +265,8 @@ impl Holes {
         let by_len = &mut self.by_len;
         self.set.remove(hole, |change| index(by_len, change));
         self.add(old);
-        // The old hole may have been all that kept two others apart, ours among them: both stay as they are.
+        // The old hole may have been all that kept two others apart, ours among them: both stay as
+        // they are.
     }
 
     fn add(&mut self, range: Range<u64>) {

@@ -1,12 +1,12 @@
 //! Empty block groups go, so that other kinds of space can have their room on the devices.
 //!
 //! ```text
-//!            is wanted, is empty           edits taken               superblock on disk
-//!   serving --------------------> retired -------------> leaving -----------------------> gone, its room is free
+//!            is wanted, is empty           edits taken           superblock on disk
+//!   serving --------------------> retired -------------> leaving --------------------> gone
 //! ```
 //!
-//! What this guarantees, and why it is enough: docs/design/space.md#groups-that-go. All steps are
-//! the committing thread's.
+//! The room of a group that is gone is free. What this guarantees, and why it is enough:
+//! docs/design/space.md#groups-that-go. All steps are the committing thread's.
 //!
 //! Whether a group is empty is decided under its state, with the ledger inside.
 
@@ -38,7 +38,9 @@ const PATH_BLOCKS: u64 = 24;
 /// room is free again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupStats {
+    /// Groups made.
     pub made: u64,
+    /// Groups removed.
     pub retired: u64,
 }
 
@@ -66,14 +68,14 @@ impl Retirement {
         !self.retired.is_empty() || !self.leaving.is_empty()
     }
     /// A superblock went to disk that does not know them.
-    pub fn commit_done(&mut self) -> Vec<OldChunk> {
+    pub(crate) fn commit_done(&mut self) -> Vec<OldChunk> {
         self.reserved = None;
         let gone = std::mem::take(&mut self.leaving);
         self.gone += gone.len() as u64;
         gone
     }
     /// Nothing is committed any more: what stays on disk is no matter of memory.
-    pub fn commit_failed(&mut self) {
+    pub(crate) fn commit_failed(&mut self) {
         self.reserved = None;
     }
 }
@@ -107,7 +109,7 @@ impl Space {
 
     /// Takes empty groups out of use where another kind of space asked for room. A commit does this
     /// first of all: what it frees itself is not free yet.
-    pub fn retire_groups(&self) {
+    pub(crate) fn retire_groups(&self) {
         let is_wanting = |pool: &Pool| self.retire_for[*pool as usize].swap(false, Ordering::AcqRel);
         let wanting: Vec<Pool> = POOLS.into_iter().filter(is_wanting).collect();
         let system_blocks = self.ledger.pool(Pool::System).free / self.nodesize_bytes;

@@ -1,5 +1,5 @@
-//! Empty block groups that go: of all profiles, judged by the kernel; what is not free before its commit is done; beside
-//! threads that allocate.
+//! Empty block groups that go: of all profiles, judged by the kernel; what is not free before its
+//! commit is done; beside threads that allocate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -127,7 +127,9 @@ fn groups_of_every_profile_go_and_their_room_is_used() {
     let Some(()) = need::kernel_btrfs() else { return };
     for options in volumes() {
         if options.features.contains(&"^no-holes") || options.mixed {
-            continue; // Holes by hand need no-holes; mixed groups serve all, so nobody wants their room.
+            // Holes by hand need no-holes; mixed groups serve all, so no other pool asks for their
+            // room.
+            continue;
         }
         let volume = KernelVolume::make(&options).unwrap();
         let what = options.describe();
@@ -165,7 +167,8 @@ fn groups_with_a_version_1_cache_stay() {
     engine.close().unwrap();
 }
 
-/// Until the superblock is on disk that does not know a group, what the last one knows is as it was.
+/// Until the superblock is on disk that does not know a group, what the last one knows is as it
+/// was.
 #[test]
 fn the_room_of_a_group_is_free_when_the_commit_that_removed_it_is_done() {
     let engine = open_engine_on(vec![memory_device(512 << 20, 16384)]);
@@ -214,7 +217,7 @@ fn the_room_of_a_group_is_free_when_the_commit_that_removed_it_is_done() {
     engine.store.txn().abort("a test ends");
 }
 
-/// What is promised has its space, whoever wants the room.
+/// A group that covers a reservation is not retired, whichever pool needs the room.
 #[test]
 fn groups_that_promises_need_stay() {
     let engine = open_engine_on(vec![memory_device(512 << 20, 16384)]);
@@ -238,7 +241,8 @@ fn groups_that_promises_need_stay() {
     engine.close().unwrap();
 }
 
-/// Threads allocate and give back while others want the room: no byte is given twice, none is lost, no promise is broken.
+/// Threads allocate and give back while others want the room: no byte is given twice, none is lost,
+/// no promise is broken.
 #[test]
 fn groups_go_while_threads_allocate() {
     let device = Arc::new(MemDevice::new("memory", 400 << 20));
@@ -295,7 +299,7 @@ fn groups_go_while_threads_allocate() {
         empty(&engine, &mut filler);
     });
     assert_views_agree(space, "after all threads");
-    // Whether a group was empty when somebody asked is the scheduler's; now all are.
+    // Whether a group was empty at the moment of a request depends on the scheduler; now all are.
     drop(promise_all(space));
     let stats = space.group_stats();
     assert!(stats.retired > 0, "{stats:?}");

@@ -16,8 +16,12 @@ use super::{Space, chunks::pool_of};
 /// Bytes as `df` shows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceStat {
+    /// Size of all devices, divided by the copies of data.
     pub total_bytes: u64,
+    /// What is not in use, divided by the copies of data, less the global reserve.
     pub free_bytes: u64,
+    /// What data can still take: free space of data groups, and of data chunks that can be made; 0
+    /// where metadata has run out.
     pub available_bytes: u64,
 }
 
@@ -26,7 +30,8 @@ const METADATA_LOW_BYTES: u64 = 4 << 20;
 
 /// What a data chunk could at most fill of the devices: raw bytes over all its copies.
 ///
-/// Takes the fullest devices that still form a stripe set together, and goes on with what is left of the others.
+/// Takes the fullest devices that still form a stripe set together, and goes on with what is left
+/// of the others.
 fn raw_bytes_for_data(devices: &[Device], profile: Profile) -> u64 {
     let per_device = profile.dev_stripes * STRIPE_LEN_BYTES;
     let mut left: Vec<u64> = devices
@@ -111,8 +116,9 @@ impl Space {
     }
 }
 
-/// The global reserve as Linux counts (and shows) it: the size of the trees that every commit changes, and not less than
-/// what some worst cases of single items would take. Ours, which counts leaves, is smaller.
+/// The global reserve as Linux counts (and shows) it: the size of the trees that every commit
+/// changes, and not less than what some worst cases of single items would take. Ours, which counts
+/// leaves, is smaller.
 pub(super) fn shown_reserve_bytes(compat_ro_flags: u64, nodesize_bytes: u64, trees: &BTreeMap<TreeId, u64>) -> u64 {
     const RESERVE_BYTES_MAX: u64 = 512 << 20;
     /// Blocks of one worst case: two for each of eight levels.

@@ -1,4 +1,5 @@
-//! Space on whole volumes: what the kernel wrote, read by us; what we write, judged by the kernel and both checkers.
+//! Space on whole volumes: what the kernel wrote, read by us; what we write, judged by the kernel
+//! and both checkers.
 
 use std::sync::Arc;
 
@@ -255,7 +256,8 @@ impl Filler {
     }
 }
 
-/// What the trees say of every block group that is loaded must be what memory says once nothing is in flight.
+/// What the trees say of every block group that is loaded must be what memory says once nothing is
+/// in flight.
 pub(super) fn assert_views_agree(space: &Space, when: &str) {
     let mut free = [0; 3];
     for group in &space.all_groups() {
@@ -281,7 +283,8 @@ pub(super) fn assert_views_agree(space: &Space, when: &str) {
     }
 }
 
-/// Fills the volume in pieces, punches holes, fills those: with new chunks, full pools and bitmaps on the way.
+/// Fills the volume in pieces, punches holes, fills those: with new chunks, full pools and bitmaps
+/// on the way.
 fn fill_and_punch(engine: Arc<Engine>, what: &str) {
     let mut dice = Dice::new(11);
     let mut filler = Filler::create(&engine, 257);
@@ -327,7 +330,8 @@ fn full_volumes_of_every_profile_stay_clean() {
         assert!(report.is_clean(), "{what}:\n{report}");
         let report = volume.check(cowshed_harness::progs::CheckOptions::default()).unwrap();
         assert!(report.clean, "{what}:\n{}", report.output);
-        // The kernel goes on with it: reads the free space, allocates, frees, and complains about nothing.
+        // The kernel goes on with it: reads the free space, allocates, frees, and complains about
+        // nothing.
         volume
             .with_mount(|root| {
                 std::fs::remove_file(root.join("filler-257"))?;
@@ -344,8 +348,8 @@ fn full_volumes_of_every_profile_stay_clean() {
     }
 }
 
-/// A volume with the old cache of free space: we neither read nor write it, the superblock says that it is stale, and
-/// the kernel makes a new one instead of trusting what it finds.
+/// A volume with the old cache of free space: we neither read nor write it, the superblock says
+/// that it is stale, and the kernel makes a new one instead of trusting what it finds.
 #[test]
 fn the_kernel_discards_a_version_1_cache_after_us() {
     let Some(()) = need::kernel_btrfs() else { return };
@@ -519,7 +523,7 @@ fn reservations_flush_before_they_fail() {
     ));
     assert_eq!(*steps.0.lock(), ["write back", "commit"]);
     drop(held);
-    // Nothing dirty, nothing pending: nobody is bothered.
+    // Nothing dirty, nothing pending: neither step is called.
     engine.store.space().pending_frozen();
     engine.store.space().pending_merged();
     steps.0.lock().clear();

@@ -1,9 +1,9 @@
-//! What the log asks of a tree: the edits that no commit has merged, object by object, and which of them are new since
-//! the object was logged.
+//! What the log asks of a tree: the edits that no commit has merged, object by object, and which of
+//! them are new since the object was logged.
 //!
-//! An object is *tracked* from its first logging until the next commit: the keys of its items that change are listed,
-//! so that logging it once more costs what changed in between and not what changed since the commit. Objects that are
-//! not tracked (nearly all) cost nothing.
+//! An object is *tracked* from its first logging until the next commit: the keys of its items that
+//! change are listed, so that logging it once more costs what changed in between and not what
+//! changed since the commit. Objects that are not tracked (nearly all) cost nothing.
 //!
 //! All of it is called while no commit runs, so that there is no frozen overlay.
 
@@ -20,6 +20,7 @@ const SKIP_MAX: usize = 16;
 /// A key whose item changed.
 #[derive(Clone, Debug)]
 pub struct Change {
+    /// Key of the item.
     pub key: Key,
     /// Of file extents: the pending edit before the change. `None` where there was none.
     pub before: Option<Edit>,
@@ -38,7 +39,7 @@ struct Objects {
 
 impl Tracked {
     /// Notes an edit. The usual case is that nothing is tracked.
-    pub fn note(&mut self, key: &Key, before: Option<Edit>) {
+    pub(crate) fn note(&mut self, key: &Key, before: Option<Edit>) {
         if let Some(objects) = &mut self.0
             && let Some(changes) = objects.all.get_mut(&key.objectid)
         {
@@ -52,7 +53,7 @@ impl Tracked {
         }
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0 = None;
     }
 
@@ -74,8 +75,8 @@ impl Tree {
         out.extend(state.active.range(from..=to).map(|(key, edit)| (*key, edit.clone())));
     }
 
-    /// Calls `visit` for each of `objects` (ascending) with its pending edits of types up to `last_type`, and whether it
-    /// is tracked. `visit` must not call the tree.
+    /// Calls `visit` for each of `objects` (ascending) with its pending edits of types up to
+    /// `last_type`, and whether it is tracked. `visit` must not call the tree.
     pub fn pending_of_objects(
         &self,
         objects: &[ObjectId],
@@ -109,6 +110,7 @@ impl Tree {
         Tree::new(self.id, self.store.clone(), self.root())
     }
 
+    /// Whether an object was logged since the last commit.
     pub fn is_tracked(&self, id: ObjectId) -> bool {
         self.state.read().tracked.contains(id)
     }
@@ -134,8 +136,8 @@ impl Tree {
         objects.is_some_and(|objects| !objects.changed.is_empty())
     }
 
-    /// Did anything about the object of this key change but the item of the key: since it was logged, or else since the
-    /// commit?
+    /// Did anything about the object of this key change but the item of the key: since it was
+    /// logged, or else since the commit?
     pub fn has_other_changes(&self, key: &Key) -> bool {
         let state = self.state.read();
         assert!(state.frozen.is_none(), "no commit runs while the log is written");
@@ -152,8 +154,8 @@ impl Tree {
         state.active.range(first..=last).any(|(other, _)| other != key)
     }
 
-    /// Tracks an object from now on. `None`: it was not tracked before. Else what changed since the last call, in key
-    /// order, and each key's first change alone.
+    /// Tracks an object from now on. `None`: it was not tracked before. Else what changed since the
+    /// last call, in key order, and each key's first change alone.
     pub fn track(&self, id: ObjectId) -> Option<Vec<Change>> {
         let mut state = self.state.write();
         let objects = state.tracked.0.get_or_insert_default();

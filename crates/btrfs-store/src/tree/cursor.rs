@@ -1,7 +1,8 @@
 //! The merging cursor: the one place that knows that a tree has layers.
 //!
-//! It reads window by window: under the tree's lock it takes one leaf, the overlay entries that fall into the leaf's
-//! range, and merges them. A window has a bound, so that the lock is held shortly whatever lies in the overlays.
+//! It reads window by window: under the tree's lock it takes one leaf, the overlay entries that
+//! fall into the leaf's range, and merges them. A window has a bound, so that the lock is held
+//! shortly whatever lies in the overlays.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,7 +19,12 @@ const WINDOW_ENTRIES_MAX: usize = 512;
 /// Some of a cursor's items, in order: what [`Cursor::next_run`] gives.
 pub enum Run {
     /// These slots of a committed leaf, nothing pending among them. There may be none.
-    Leaf { block: TreeBlock, slots: Range<usize> },
+    Leaf {
+        /// The leaf.
+        block: TreeBlock,
+        /// Indices of its items that lie in the cursor's range.
+        slots: Range<usize>,
+    },
     /// One by one, where something is pending.
     Items(VecDeque<(Key, Item)>),
 }
@@ -78,7 +84,8 @@ impl<'t> Cursor<'t> {
         Ok(all)
     }
 
-    /// The next items leaf by leaf: for walks that look at very many, without copying anything. `None` at the end.
+    /// The next items leaf by leaf: for walks that look at very many, without copying anything.
+    /// `None` at the end.
     pub fn next_run(&mut self) -> Result<Option<Run>> {
         if self.window.is_empty() {
             let Some(from) = self.from else { return Ok(None) };

@@ -1,9 +1,10 @@
-//! Full leaves on their way to the disk: sealed and written a few MiB at a time while the merge that made them goes on, and
-//! their memory is used again. To touch new memory takes longer than to fill it.
+//! Full leaves on their way to the disk: sealed and written a few MiB at a time while the merge
+//! that made them goes on, and their memory is used again. To touch new memory takes longer than to
+//! fill it.
 //!
-//! They are not kept. Where they are wanted again they are read, which is what a volume larger than memory is used to; the
-//! page cache of the device has them as long as there is room. The last few, less than one batch, go the way of all other
-//! blocks.
+//! They are not kept. Where they are wanted again they are read, which is what a volume larger than
+//! memory is used to; the page cache of the device has them as long as there is room. The last few,
+//! less than one batch, go the way of all other blocks.
 
 use btrfs_format::{Generation, LogicalAddr, TreeBlock, TreeId};
 
@@ -20,7 +21,8 @@ pub struct FullLeaves {
 }
 
 impl FullLeaves {
-    /// Takes a leaf whose address nothing on disk, and nothing that readers may reach, leads to. It may be written now or later.
+    /// Takes a leaf whose address nothing on disk, and nothing that readers may reach, leads to. It
+    /// may be written now or later.
     pub fn take(
         &mut self,
         (store, workers): (&NodeStore, &Workers),
@@ -49,7 +51,7 @@ impl FullLeaves {
     }
 
     /// How many were written.
-    pub fn written(&self) -> usize {
+    pub(crate) fn written(&self) -> usize {
         self.written
     }
 }

@@ -65,10 +65,11 @@ pub trait MergeHost {
 /// What a merge made: to be published.
 #[derive(Debug)]
 pub struct MergeOutcome {
-    pub root: RootPtr,
+    pub(crate) root: RootPtr,
+    /// The new blocks that are still in memory, by address.
     pub blocks: HashMap<u64, TreeBlock, AddrHash>,
     /// Blocks of this transaction that are gone.
-    pub released: Vec<LogicalAddr>,
+    pub(crate) released: Vec<LogicalAddr>,
 }
 
 type EditStream<'s, 'e> = Peekable<&'s mut dyn Iterator<Item = (&'e Key, &'e Edit)>>;
@@ -167,6 +168,7 @@ impl std::fmt::Debug for Merger<'_> {
 }
 
 impl<'a> Merger<'a> {
+    /// A merge into `tree`, whose blocks come from `store` and are allocated and freed by `host`.
     pub fn new(store: &'a NodeStore, host: &'a mut dyn MergeHost, tree: TreeId) -> Self {
         let volume = store.volume();
         let (fsid, chunk_tree_uuid) = (volume.metadata_fsid(), volume.chunk_tree_uuid());

@@ -41,8 +41,15 @@ const READAHEAD_LEAVES_MAX: usize = 32;
 /// An item as a reader gets it: shared bytes, from an overlay or from a leaf.
 #[derive(Clone)]
 pub enum Item {
+    /// Bytes of an overlay.
     Pending(ItemBytes),
-    Leaf { block: TreeBlock, slot: usize },
+    /// An item of a committed leaf.
+    Leaf {
+        /// The leaf.
+        block: TreeBlock,
+        /// Index of the item in it.
+        slot: usize,
+    },
 }
 
 impl std::ops::Deref for Item {
@@ -64,8 +71,11 @@ impl std::fmt::Debug for Item {
 /// Where a tree's root block lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootPtr {
+    /// Logical address of the block.
     pub addr: LogicalAddr,
+    /// Generation in its header.
     pub generation: Generation,
+    /// Height of the tree: 0 for a leaf.
     pub level: u8,
 }
 
@@ -107,6 +117,7 @@ pub struct Tree {
 }
 
 impl Tree {
+    /// A tree with this root and without pending edits.
     pub fn new(id: TreeId, store: Arc<NodeStore>, root: RootPtr) -> Self {
         Self {
             id,
@@ -123,12 +134,15 @@ impl Tree {
         }
     }
 
+    /// The tree's id.
     pub fn id(&self) -> TreeId {
         self.id
     }
+    /// The root of the last published merge; pending edits are not in it.
     pub fn root(&self) -> RootPtr {
         self.state.read().root
     }
+    /// The cache that the tree's blocks come from.
     pub fn store(&self) -> &Arc<NodeStore> {
         &self.store
     }
@@ -147,7 +161,7 @@ impl Tree {
     }
 
     /// The last item at or below `key`.
-    pub fn floor(&self, key: &Key) -> Result<Option<(Key, Item)>> {
+    pub(crate) fn floor(&self, key: &Key) -> Result<Option<(Key, Item)>> {
         let state = self.state.read();
         let mut at = *key;
         // Each round moves `at` below a deleted entry; committed leaves are looked up again only
@@ -205,7 +219,7 @@ impl Tree {
 
     /// As [`Tree::get`], without what operations of the running transaction have pending: the
     /// commit's own view.
-    pub fn get_committed(&self, key: &Key) -> Result<Option<Item>> {
+    pub(crate) fn get_committed(&self, key: &Key) -> Result<Option<Item>> {
         let root = self.state.read().root;
         let leaf = self.descend(root, key)?.leaf;
         Ok(leaf.search(key).ok().map(|slot| Item::Leaf {
@@ -234,7 +248,7 @@ impl Tree {
     }
 
     /// As [`Tree::cursor`], in the commit's own view.
-    pub fn cursor_committed(&self, from: Key, to: Key) -> Cursor<'_> {
+    pub(crate) fn cursor_committed(&self, from: Key, to: Key) -> Cursor<'_> {
         Cursor::new(self, from, to).without_pending()
     }
 
@@ -260,7 +274,7 @@ impl Tree {
     /// merge.
     ///
     /// The caller holds the transaction's gate, so that no operation is half applied.
-    pub fn freeze(&self) -> Option<Arc<Overlay>> {
+    pub(crate) fn freeze(&self) -> Option<Arc<Overlay>> {
         let mut state = self.state.write();
         assert!(state.frozen.is_none(), "a tree is frozen by one commit at a time");
         state.tracked.clear();
@@ -294,7 +308,7 @@ impl Tree {
     }
 
     /// The active overlay has edits.
-    pub fn has_pending(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         !self.state.read().active.is_empty()
     }
 

@@ -9,7 +9,9 @@ use crate::volume::BlockPtr;
 /// Items whose leaves were counted, and how many blocks these and their paths are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
+    /// Pending items.
     pub items: u64,
+    /// Committed blocks above them, each counted once.
     pub blocks: u64,
 }
 

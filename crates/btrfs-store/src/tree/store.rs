@@ -1,4 +1,5 @@
-//! Tree blocks by address: a bounded cache of verified blocks, the blocks of the running transaction, and loading.
+//! Tree blocks by address: a bounded cache of verified blocks, the blocks of the running
+//! transaction, and loading.
 //!
 //! Locks: one per shard, a leaf of [`crate::rank`].
 
@@ -15,11 +16,12 @@ use crate::volume::{BlockPtr, Volume};
 use cowshed_runtime::Workers;
 
 const SHARDS: usize = 16;
-/// Bytes of blocks sealed and written in one batch: small enough that what was sealed is still in a processor's cache when
-/// it is written.
+/// Bytes of blocks sealed and written in one batch: small enough that what was sealed is still in a
+/// processor's cache when it is written.
 const WRITE_BATCH_BYTES: usize = 1 << 20;
 
-/// Bytes of full leaves that are gathered before they are written: a batch for each of a few workers.
+/// Bytes of full leaves that are gathered before they are written: a batch for each of a few
+/// workers.
 const FULL_BYTES_MAX: usize = 4 << 20;
 
 /// Places in a clock that may belong to blocks gone or dirty before the clock is swept.
@@ -78,7 +80,7 @@ pub struct NodeStore {
 }
 
 impl NodeStore {
-    pub fn new(volume: Arc<Volume>, cache_bytes_max: usize) -> Self {
+    pub(crate) fn new(volume: Arc<Volume>, cache_bytes_max: usize) -> Self {
         Self {
             volume,
             shards: std::array::from_fn(|_| Mutex::new(LockRank::TreeBlocks, Shard::default())),
@@ -88,7 +90,7 @@ impl NodeStore {
     }
 
     /// Bytes of full leaves that a merge gathers before they are written.
-    pub fn full_bytes_max(&self) -> usize {
+    pub(crate) fn full_bytes_max(&self) -> usize {
         self.full_bytes_max.load(Ordering::Relaxed)
     }
     /// For tests, whose merges are small.
@@ -96,15 +98,17 @@ impl NodeStore {
         self.full_bytes_max.store(bytes, Ordering::Relaxed);
     }
 
-    pub fn volume(&self) -> &Arc<Volume> {
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
+    /// Size of a tree block.
     pub fn nodesize_bytes(&self) -> usize {
         self.volume.nodesize_bytes() as usize
     }
 
     fn shard(&self, addr: LogicalAddr) -> &Mutex<Shard> {
-        // Neighbouring blocks go to different shards whatever the node size: fold the bits that can differ.
+        // Neighbouring blocks go to different shards whatever the node size: fold the bits that can
+        // differ.
         let n = addr.get() >> 12;
         &self.shards[((n ^ (n >> 4) ^ (n >> 8)) as usize) % SHARDS]
     }
@@ -170,7 +174,8 @@ impl NodeStore {
         self.shrink(&mut shard);
     }
 
-    /// Drops clean blocks that were not touched lately until the shard keeps its share of the bound.
+    /// Drops clean blocks that were not touched lately until the shard keeps its share of the
+    /// bound.
     fn shrink(&self, shard: &mut Shard) {
         let limit = self.cache_bytes_max.load(Ordering::Relaxed) / SHARDS;
         if shard.clock.len() > 2 * shard.slots.len() + STALE_CLOCK_PLACES_MAX {
@@ -199,7 +204,8 @@ impl NodeStore {
         }
     }
 
-    /// Stores a block of the running transaction; it stays until [`NodeStore::set_clean`] or [`NodeStore::forget`].
+    /// Stores a block of the running transaction; it stays until `set_clean` or
+    /// [`NodeStore::forget`].
     pub fn insert_dirty(&self, block: TreeBlock) {
         let addr = block.addr().get();
         let mut shard = self.shard(block.addr()).lock();
@@ -214,14 +220,16 @@ impl NodeStore {
         ) && !old.dirty
         {
             shard.clean_bytes -= bytes;
-            // Its place in the clock is stale now: the hand skips dirty and absent blocks, and set_clean adds a new one.
+            // Its place in the clock is stale now: the hand skips dirty and absent blocks, and
+            // set_clean adds a new one.
         }
     }
 
-    /// Seals blocks of a transaction and writes them; they are clean afterwards. `tree`: whose all of them are.
+    /// Seals blocks of a transaction and writes them; they are clean afterwards. `tree`: whose all
+    /// of them are.
     ///
-    /// Batches are spread over the workers: before the barrier that follows no order matters. One worker alone writes them
-    /// in order. After a batch that failed none is begun.
+    /// Batches are spread over the workers: before the barrier that follows no order matters. One
+    /// worker alone writes them in order. After a batch that failed none is begun.
     pub fn write_out(
         &self,
         workers: &Workers,
@@ -234,8 +242,9 @@ impl NodeStore {
         written.map(drop)
     }
 
-    /// As [`NodeStore::write_out`], for leaves as a builder made them, which are not kept. Returns their memory.
-    pub fn write_leaves(
+    /// As [`NodeStore::write_out`], for leaves as a builder made them, which are not kept. Returns
+    /// their memory.
+    pub(crate) fn write_leaves(
         &self,
         workers: &Workers,
         leaves: Vec<(LogicalAddr, Vec<u8>)>,
@@ -319,7 +328,7 @@ impl NodeStore {
     }
 
     /// The block is on disk, sealed: it may be dropped from now on.
-    pub fn set_clean(&self, block: TreeBlock) {
+    pub(crate) fn set_clean(&self, block: TreeBlock) {
         let addr = block.addr().get();
         let mut shard = self.shard(block.addr()).lock();
         let bytes = block.bytes().len();
@@ -349,7 +358,8 @@ impl NodeStore {
     }
 
     /// Bytes of clean blocks kept.
-    pub fn clean_bytes(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn clean_bytes(&self) -> usize {
         self.shards.iter().map(|s| s.lock().clean_bytes).sum()
     }
 

@@ -1,4 +1,5 @@
-//! The bulk merge and the cursor against a map: random edits, several generations, every structure rule checked.
+//! The bulk merge and the cursor against a map: random edits, several generations, every structure
+//! rule checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -132,7 +133,8 @@ impl Fixture {
         self.tree.publish(merged, true);
     }
 
-    /// Structure: exactly the live blocks are reached, each valid, keys within the parent's range, levels right.
+    /// Structure: exactly the live blocks are reached, each valid, keys within the parent's range,
+    /// levels right.
     fn check(&self) {
         let mut seen = BTreeSet::new();
         let root = self.tree.root();
@@ -283,7 +285,7 @@ fn appended_items_fill_leaves() {
     );
 }
 
-/// Leaves, and nodes, that nobody touched become the root when all others are emptied.
+/// Leaves, and nodes, without edits become the root when all others are emptied.
 #[test]
 fn a_child_that_becomes_the_root_is_copied() {
     let per_leaf = (leaf_capacity_bytes(4096) / (25 + 50)) as u64;

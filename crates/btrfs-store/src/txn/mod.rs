@@ -1,13 +1,16 @@
 //! Transactions: joining, applying batches, and the commit.
 //!
 //! ```text
-//!              join/apply                freeze                  publish, seal, write, barrier, superblock, barrier
-//!   Running(N) ----------> Running(N) ---------> Running(N+1) + Committing(N) -------------------------> Running(N+1)
-//!                                                      |  error                                   (N is on disk)
-//!                                                      +------> Aborted: read-only until the volume is opened again
+//!              join/apply              freeze                              write out
+//!   Running(N) ----------> Running(N) -------> Running(N+1) + Committing(N) --------> Running(N+1)
+//!                                                  |  error                       (N is on disk)
+//!                                                  +------> Aborted: read-only until opened again
+//!
+//!   write out: publish, seal, write, barrier, superblock, barrier
 //! ```
 //!
-//! A [`Join`] is never held across a reservation, I/O, or a wait for a commit. Locks: [`crate::rank`].
+//! A [`Join`] is never held across a reservation, I/O, or a wait for a commit. Locks:
+//! [`crate::rank`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,10 +29,12 @@ use crate::tree::Tree;
 /// What commits did so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CommitStats {
+    /// Commits that wrote a superblock.
     pub commits: u64,
-    pub items_merged: u64,
+    pub(crate) items_merged: u64,
+    /// Tree blocks that they wrote.
     pub blocks_written: u64,
-    pub time: Duration,
+    pub(crate) time: Duration,
 }
 
 /// Edits that most operations make: a batch of them costs one allocation.
@@ -43,6 +48,7 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// A batch without changes.
     pub fn new() -> Self {
         Self {
             edits: Vec::with_capacity(EDITS_USUAL),
@@ -66,9 +72,11 @@ impl Batch {
     pub fn delete(&mut self, tree: &Arc<Tree>, key: Key) {
         self.edits.push((tree.clone(), key, None));
     }
+    /// Adds a change of a data extent's references.
     pub fn reference(&mut self, change: RefChange) {
         self.refs.push(change);
     }
+    /// Whether nothing was put, deleted or referenced.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty() && self.refs.is_empty()
     }
@@ -97,8 +105,8 @@ impl Join<'_> {
         drop(reservation);
     }
 
-    /// As [`Join::apply`], for the replay of a log: it asks whether there is space when all of it is pending. Returns by how
-    /// much the overlays grew.
+    /// As [`Join::apply`], for the replay of a log: it asks whether there is space when all of it
+    /// is pending. Returns by how much the overlays grew.
     pub fn apply_unreserved(&self, batch: Batch) -> Growth {
         let (items, refs) = (batch.edits.len(), batch.refs.len());
         self.txn.applied_items.fetch_add(items as u64, Ordering::Relaxed);
@@ -140,7 +148,7 @@ pub struct Txn {
 }
 
 impl Txn {
-    pub fn new(committed: Generation, space: Arc<Space>) -> Self {
+    pub(crate) fn new(committed: Generation, space: Arc<Space>) -> Self {
         Self {
             gate: RwLock::new(LockRank::Gate, ()),
             running: AtomicU64::new(committed.next().get()),
@@ -165,8 +173,9 @@ impl Txn {
         }
     }
 
-    /// What operations of the running transaction change about the references of an extent. A commit that is under way
-    /// has taken its own along: until it is done they are neither here nor in the extent tree.
+    /// What operations of the running transaction change about the references of an extent. A
+    /// commit that is under way has taken its own along: until it is done they are neither here nor
+    /// in the extent tree.
     pub fn pending_references(&self, addr: LogicalAddr) -> Vec<(RefName, i64)> {
         self.refs.lock().pending(addr)
     }

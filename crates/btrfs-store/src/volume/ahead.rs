@@ -14,7 +14,7 @@ impl Volume {
     /// Reads and verifies tree blocks in as few requests as their places allow; those that failed
     /// are missing. Faults are not counted and bad copies not repaired: these blocks were not asked
     /// for yet.
-    pub fn read_blocks_ahead(&self, ptrs: &[BlockPtr], tree: TreeId) -> Vec<TreeBlock> {
+    pub(crate) fn read_blocks_ahead(&self, ptrs: &[BlockPtr], tree: TreeId) -> Vec<TreeBlock> {
         let nodesize_bytes = self.geometry.nodesize_bytes;
         let mut wanted: Vec<(PhysAddr, BlockPtr, Arc<[u8]>)> = Vec::with_capacity(ptrs.len());
         for ptr in ptrs {

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use btrfs_format::features::block_group;
 use btrfs_format::items::{ChunkHead, STRIPE_LEN_BYTES, Stripe};
-use btrfs_format::{DevId, LogicalAddr, TreeId, U16, U32, U64, Uuid};
-use zerocopy::IntoBytes;
+use btrfs_format::{DevId, LogicalAddr, TreeId, Uuid};
 
 use crate::error::{Error, Result};
 use btrfs_format::profile::{COPIES_MAX, Profile};
@@ -17,6 +16,7 @@ use btrfs_format::profile::{COPIES_MAX, Profile};
 /// A place on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PhysAddr {
+    /// The device.
     pub dev: DevId,
     /// Bytes from the start of the device.
     pub offset: u64,
@@ -25,8 +25,9 @@ pub struct PhysAddr {
 /// One stripe of a chunk: where it begins, and the device's uuid as the chunk item has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkStripe {
+    /// Where it begins.
     pub at: PhysAddr,
-    pub dev_uuid: Uuid,
+    pub(crate) dev_uuid: Uuid,
 }
 
 /// A run of logical addresses and its stripes. Checked when made: every address in it maps without
@@ -58,8 +59,11 @@ impl Deref for Copies {
 /// A run of logical bytes that is contiguous on each of its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
+    /// Where the run begins.
     pub logical: LogicalAddr,
+    /// Bytes of the run.
     pub len_bytes: u64,
+    /// Where each copy of it begins.
     pub copies: Copies,
 }
 
@@ -70,7 +74,7 @@ impl Piece {
         (self.logical, self.len_bytes, &*self.copies) == (other.logical, other.len_bytes, &*other.copies)
     }
     /// The part of the piece that begins `skip_bytes` into it.
-    pub fn slice(&self, skip_bytes: u64, len_bytes: u64) -> Self {
+    pub(crate) fn slice(&self, skip_bytes: u64, len_bytes: u64) -> Self {
         assert!(skip_bytes + len_bytes <= self.len_bytes, "a part of a piece lies in it");
         let mut part = *self;
         part.logical = LogicalAddr(self.logical.get() + skip_bytes);
@@ -91,7 +95,7 @@ fn bad(logical: LogicalAddr, what: String) -> Error {
 
 impl Chunk {
     /// A chunk of ours or of the disk; everything is checked.
-    pub fn new(logical: LogicalAddr, length_bytes: u64, flags: u64, stripes: Vec<ChunkStripe>) -> Result<Self> {
+    pub(crate) fn new(logical: LogicalAddr, length_bytes: u64, flags: u64, stripes: Vec<ChunkStripe>) -> Result<Self> {
         let profile = Profile::from_flags(flags)?;
         let fail = |what: String| Err(bad(logical, what));
         if flags & block_group::TYPE_MASK == 0 || flags & !(block_group::TYPE_MASK | block_group::PROFILE_MASK) != 0 {
@@ -125,7 +129,7 @@ impl Chunk {
     }
 
     /// From a chunk item.
-    pub fn from_item(
+    pub(crate) fn from_item(
         logical: LogicalAddr,
         head: &ChunkHead,
         stripes: &[Stripe],
@@ -155,57 +159,37 @@ impl Chunk {
         Self::new(logical, head.length.get(), head.ty.get(), stripes)
     }
 
-    /// The bytes of the chunk item.
-    pub fn to_item(&self, sectorsize_bytes: u32) -> Vec<u8> {
-        let head = ChunkHead {
-            length: U64::new(self.length_bytes),
-            owner: TreeId::EXTENT.into(),
-            stripe_len: U64::new(STRIPE_LEN_BYTES),
-            ty: U64::new(self.flags),
-            io_align: U32::new(STRIPE_LEN_BYTES as u32),
-            io_width: U32::new(STRIPE_LEN_BYTES as u32),
-            sector_size: U32::new(sectorsize_bytes),
-            num_stripes: U16::new(u16::try_from(self.stripes.len()).expect("a chunk of ours has few stripes")),
-            sub_stripes: U16::new(self.profile.sub_stripes()),
-        };
-        let mut out = head.as_bytes().to_vec();
-        for stripe in &self.stripes {
-            let raw = Stripe {
-                devid: stripe.at.dev.into(),
-                offset: U64::new(stripe.at.offset),
-                dev_uuid: stripe.dev_uuid,
-            };
-            out.extend_from_slice(raw.as_bytes());
-        }
-        out
-    }
-
+    /// The first logical address.
     pub fn logical(&self) -> LogicalAddr {
         self.logical
     }
+    /// Bytes of logical addresses.
     pub fn length_bytes(&self) -> u64 {
         self.length_bytes
     }
-    pub fn end(&self) -> LogicalAddr {
+    pub(crate) fn end(&self) -> LogicalAddr {
         LogicalAddr(self.logical.get() + self.length_bytes)
     }
+    /// Type and profile bits, as in the chunk item (`BLOCK_GROUP_*`).
     pub fn flags(&self) -> u64 {
         self.flags
     }
+    /// The profile that the flags name.
     pub fn profile(&self) -> Profile {
         self.profile
     }
+    /// In the order of the chunk item.
     pub fn stripes(&self) -> &[ChunkStripe] {
         &self.stripes
     }
-    pub fn data_stripes(&self) -> usize {
+    pub(crate) fn data_stripes(&self) -> usize {
         self.profile.data_stripes(self.stripes.len())
     }
     /// Bytes of each of the device extents.
-    pub fn stripe_bytes(&self) -> u64 {
+    pub(crate) fn stripe_bytes(&self) -> u64 {
         self.length_bytes / self.data_stripes() as u64
     }
-    pub fn contains(&self, addr: LogicalAddr) -> bool {
+    pub(crate) fn contains(&self, addr: LogicalAddr) -> bool {
         addr >= self.logical && addr < self.end()
     }
 
@@ -244,7 +228,7 @@ impl Chunk {
     }
 
     /// Whether every byte keeps a copy when the devices for which `lost` is true are not counted.
-    pub fn survives(&self, lost: impl Fn(DevId) -> bool) -> bool {
+    pub(crate) fn survives(&self, lost: impl Fn(DevId) -> bool) -> bool {
         self.stripes
             .chunks(self.profile.copies())
             .all(|group| group.iter().any(|stripe| !lost(stripe.at.dev)))
@@ -259,7 +243,7 @@ pub struct ChunkMap {
 
 impl ChunkMap {
     /// Adds a chunk; fails where it overlaps another one.
-    pub fn insert(&mut self, chunk: Chunk) -> Result<()> {
+    pub(crate) fn insert(&mut self, chunk: Chunk) -> Result<()> {
         let before = self.by_logical.range(..chunk.end()).next_back();
         if let Some((_, other)) = before
             && other.end() > chunk.logical
@@ -269,11 +253,11 @@ impl ChunkMap {
         self.by_logical.insert(chunk.logical, Arc::new(chunk));
         Ok(())
     }
-    pub fn remove(&mut self, logical: LogicalAddr) -> Option<Arc<Chunk>> {
+    pub(crate) fn remove(&mut self, logical: LogicalAddr) -> Option<Arc<Chunk>> {
         self.by_logical.remove(&logical)
     }
     /// The chunk that begins at `logical`.
-    pub fn get(&self, logical: LogicalAddr) -> Option<&Arc<Chunk>> {
+    pub(crate) fn get(&self, logical: LogicalAddr) -> Option<&Arc<Chunk>> {
         self.by_logical.get(&logical)
     }
     /// The chunk that holds `addr`.
@@ -281,18 +265,20 @@ impl ChunkMap {
         let (_, chunk) = self.by_logical.range(..=addr).next_back()?;
         chunk.contains(addr).then_some(chunk)
     }
+    /// By logical address.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Chunk>> {
         self.by_logical.values()
     }
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
         self.by_logical.len()
     }
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.by_logical.is_empty()
     }
 
     /// A range of logical bytes as pieces, in order. Fails where any byte is mapped by no chunk.
-    pub fn pieces(&self, addr: LogicalAddr, len_bytes: u64) -> Result<Vec<Piece>> {
+    pub(crate) fn pieces(&self, addr: LogicalAddr, len_bytes: u64) -> Result<Vec<Piece>> {
         let mut out = Vec::with_capacity(1);
         self.append_pieces(addr, len_bytes, &mut out)?;
         Ok(out)

@@ -14,8 +14,11 @@ use crate::rank::LockRank;
 /// What can happen to a device, in the order of `btrfs_dev_stats_item`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceFault {
+    /// A write failed.
     Write = 0,
+    /// A read failed.
     Read = 1,
+    /// A barrier failed.
     Flush = 2,
     /// Bytes that do not match their checksum or are not what they should be.
     Corruption = 3,
@@ -29,15 +32,19 @@ pub type FaultCounts = [u64; 5];
 /// What [`super::Volume::devices`] tells about a device.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
+    /// Device id, unique in the volume.
     pub devid: DevId,
+    /// The device's uuid, from its item.
     pub uuid: Uuid,
     /// Size of the part that the volume uses.
     pub total_bytes: u64,
-    /// Bytes in device extents, as last stored with [`super::Volume::set_device_item`].
+    /// Bytes in device extents, as last stored with `Volume::set_device_item`.
     pub bytes_used: u64,
+    /// The device's item, as the next superblock will carry it.
     pub item: DevItem,
     /// `None`: the device is missing.
     pub device: Option<Arc<dyn BlockDevice>>,
+    /// Faults since the volume was opened.
     pub faults: FaultCounts,
 }
 
@@ -62,7 +69,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub fn new(item: DevItem, device: Option<Arc<dyn BlockDevice>>, superblock: Option<Superblock>) -> Self {
+    pub(crate) fn new(item: DevItem, device: Option<Arc<dyn BlockDevice>>, superblock: Option<Superblock>) -> Self {
         Self {
             devid: item.devid.into(),
             uuid: item.uuid,
@@ -78,29 +85,29 @@ impl Member {
     }
 
     /// The device, or the error that it is missing.
-    pub fn present(&self) -> Result<&Arc<dyn BlockDevice>> {
+    pub(crate) fn present(&self) -> Result<&Arc<dyn BlockDevice>> {
         self.device.as_ref().ok_or(Error::MissingDevice { devid: self.devid })
     }
 
     /// The newest superblock that is known to be on the device.
-    pub fn superblock(&self) -> Option<Superblock> {
+    pub(crate) fn superblock(&self) -> Option<Superblock> {
         self.superblock.lock().as_deref().copied()
     }
     /// Its generation; 0 where none is known.
-    pub fn superblock_generation(&self) -> Generation {
+    pub(crate) fn superblock_generation(&self) -> Generation {
         let superblock = self.superblock.lock();
         superblock.as_ref().map_or(Generation(0), |sb| sb.generation.into())
     }
     /// The device took this one.
-    pub fn set_superblock(&self, superblock: &Superblock) {
+    pub(crate) fn set_superblock(&self, superblock: &Superblock) {
         *self.superblock.lock() = Some(Box::new(*superblock));
     }
 
-    pub fn is_suspect(&self) -> bool {
+    pub(crate) fn is_suspect(&self) -> bool {
         self.suspect.load(Ordering::Relaxed)
     }
 
-    pub fn count(&self, fault: DeviceFault) {
+    pub(crate) fn count(&self, fault: DeviceFault) {
         self.faults[fault as usize].fetch_add(1, Ordering::Relaxed);
         match fault {
             DeviceFault::Write | DeviceFault::Flush => {
@@ -111,22 +118,17 @@ impl Member {
         }
     }
 
-    pub fn faults(&self) -> FaultCounts {
+    pub(crate) fn faults(&self) -> FaultCounts {
         self.faults.each_ref().map(|n| n.load(Ordering::Relaxed))
-    }
-    pub fn set_faults(&self, counts: FaultCounts) {
-        for (slot, n) in self.faults.iter().zip(counts) {
-            slot.store(n, Ordering::Relaxed);
-        }
     }
 
     /// Reads running now, for the choice of a mirror.
-    pub fn reads_running(&self) -> u32 {
+    pub(crate) fn reads_running(&self) -> u32 {
         self.reads_running.load(Ordering::Relaxed)
     }
 
     /// Runs reads on the device, counting them while they run.
-    pub fn reading<T>(&self, read: impl FnOnce(&dyn BlockDevice) -> cowshed_device::Result<T>) -> Result<T> {
+    pub(crate) fn reading<T>(&self, read: impl FnOnce(&dyn BlockDevice) -> cowshed_device::Result<T>) -> Result<T> {
         let device = self.present()?;
         self.reads_running.fetch_add(1, Ordering::Relaxed);
         let result = read(device.as_ref());
@@ -134,7 +136,7 @@ impl Member {
         Ok(result?)
     }
 
-    pub fn info(&self) -> DeviceInfo {
+    pub(crate) fn info(&self) -> DeviceInfo {
         let item = *self.item.lock();
         DeviceInfo {
             devid: self.devid,
@@ -147,12 +149,12 @@ impl Member {
         }
     }
 
-    pub fn total_bytes(&self) -> u64 {
+    pub(crate) fn total_bytes(&self) -> u64 {
         self.item.lock().total_bytes.get()
     }
 
     /// The device item for this device's superblock.
-    pub fn superblock_item(&self) -> DevItem {
+    pub(crate) fn superblock_item(&self) -> DevItem {
         let mut item = *self.item.lock();
         // As the kernel leaves it.
         item.generation = U64::new(0);

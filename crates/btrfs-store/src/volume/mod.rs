@@ -2,11 +2,14 @@
 //!
 //! What it guarantees:
 //! - A tree block that it returns was verified; file data that comes with checksums matches them.
-//! - A bad copy is rewritten from a good one (when writable), see [`read`] for why that cannot hurt a newer write.
-//! - A write that returned without error is on at least one copy of every byte, and after a [`Volume::flush`] that
-//!   returned without error on at least one copy that is durable; see [`write`] for failing devices.
+//! - A bad copy is rewritten from a good one (when writable), see module `read` for why that cannot
+//!   hurt a newer write.
+//! - A write that returned without error is on at least one copy of every byte, and after a
+//!   [`Volume::flush`] that returned without error on at least one copy that is durable; see
+//!   [`write`] for failing devices.
 //!
-//! Locks: [`crate::rank`]. `chunks` and `superblock` are held for a copy only, so readers never wait for I/O of others.
+//! Locks: [`crate::rank`]. `chunks` and `superblock` are held for a copy only, so readers never
+//! wait for I/O of others.
 
 mod ahead;
 mod chunk;
@@ -86,12 +89,15 @@ impl Volume {
     pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &OpenOptions) -> Result<Arc<Self>> {
         open::open(devices, options).map(Arc::new)
     }
+    /// Size of a tree block.
     pub fn nodesize_bytes(&self) -> u32 {
         self.geometry.nodesize_bytes
     }
+    /// Unit of data I/O and of checksums of data.
     pub fn sectorsize_bytes(&self) -> u32 {
         self.geometry.sectorsize_bytes
     }
+    /// Algorithm of the volume's checksums.
     pub fn csum_type(&self) -> ChecksumType {
         self.geometry.csum_type
     }
@@ -99,12 +105,15 @@ impl Volume {
     pub fn metadata_fsid(&self) -> Uuid {
         self.geometry.metadata_fsid
     }
+    /// Uuid of the chunk tree, which headers of tree blocks carry.
     pub fn chunk_tree_uuid(&self) -> Uuid {
         self.chunk_tree_uuid
     }
+    /// Whether nothing may be written: opened so, or the format does not allow it.
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
+    /// How the volume was opened.
     pub fn options(&self) -> &OpenOptions {
         &self.options
     }
@@ -112,8 +121,8 @@ impl Volume {
     pub fn superblock(&self) -> Superblock {
         *self.superblock.read()
     }
-    /// All superblocks written from now on have these incompatible features. Called before anything on disk that has
-    /// them can be reached.
+    /// All superblocks written from now on have these incompatible features. Called before anything
+    /// on disk that has them can be reached.
     pub fn need_features(&self, incompat: u64) {
         self.new_features.fetch_or(incompat, Ordering::AcqRel);
     }
@@ -127,7 +136,7 @@ impl Volume {
         self.chunks.read().clone()
     }
     /// Makes a new chunk usable. Its devices must be of the volume.
-    pub fn add_chunk(&self, chunk: Chunk) -> Result<()> {
+    pub(crate) fn add_chunk(&self, chunk: Chunk) -> Result<()> {
         for stripe in chunk.stripes() {
             let member = self.member(stripe.at.dev);
             assert!(
@@ -142,7 +151,7 @@ impl Volume {
         Ok(())
     }
     /// Forgets the chunk that begins at `logical`; nothing may use it any more.
-    pub fn remove_chunk(&self, logical: LogicalAddr) -> Option<Arc<Chunk>> {
+    pub(crate) fn remove_chunk(&self, logical: LogicalAddr) -> Option<Arc<Chunk>> {
         let mut chunks = self.chunks.write();
         let mut map = ChunkMap::clone(&chunks);
         let chunk = map.remove(logical);
@@ -158,18 +167,13 @@ impl Volume {
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.members.iter().map(|m| m.info()).collect()
     }
-    /// Replaces a device's item (its `bytes_used`, say), as superblocks will carry it. Identity must stay.
-    pub fn set_device_item(&self, item: DevItem) -> Result<()> {
+    /// Replaces a device's item (its `bytes_used`, say), as superblocks will carry it. Identity
+    /// must stay.
+    pub(crate) fn set_device_item(&self, item: DevItem) -> Result<()> {
         let devid = DevId::from(item.devid);
         let member = self.member(devid).ok_or(Error::MissingDevice { devid })?;
         assert_eq!(item.uuid, member.uuid, "a device keeps its uuid");
         *member.item.lock() = item;
-        Ok(())
-    }
-    /// Sets a device's counters, from its stored item or to reset them.
-    pub fn set_device_faults(&self, devid: DevId, counts: FaultCounts) -> Result<()> {
-        let member = self.member(devid).ok_or(Error::MissingDevice { devid })?;
-        member.set_faults(counts);
         Ok(())
     }
 

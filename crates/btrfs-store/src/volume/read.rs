@@ -1,14 +1,14 @@
 //! Reading by logical address: the choice of a copy, verification, and the repair of bad copies.
 //!
-//! *Why a repair cannot undo a newer write.* A reader may hold a pointer to a block that was freed, and whose place is
-//! being written anew: it sees new bytes on one copy, old ones on the other, and would "repair" the new ones. Therefore
-//! a repair takes the lock that all writes share, exclusively, and looks at all copies again: with no write in between,
-//! either all copies are new, and none verifies as what the reader looks for, or the difference is a fault indeed. And it
-//! does nothing where the reader's chunk is gone: the room of one copy may be another chunk's by now, and be written, while
-//! that of the other one is still as it was.
+//! *Why a repair cannot undo a newer write.* A reader may hold a pointer to a block that was freed,
+//! and whose place is being written anew: it sees new bytes on one copy, old ones on the other, and
+//! would "repair" the new ones. Therefore a repair takes the lock that all writes share,
+//! exclusively, and looks at all copies again: with no write in between, either all copies are new,
+//! and none verifies as what the reader looks for, or the difference is a fault indeed. And it does
+//! nothing where the reader's chunk is gone: the room of one copy may be another chunk's by now,
+//! and be written, while that of the other one is still as it was.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use btrfs_format::{BlockExpect, CorruptKind, DevId, LogicalAddr, TreeBlock, TreeId};
 use cowshed_device::ReadOp;
@@ -19,7 +19,8 @@ use super::chunk::{PhysAddr, Piece};
 use super::member::DeviceFault;
 use crate::error::{Error, Result};
 
-/// Copies take turns in windows of this size, so that a sequential reader keeps a device reading ahead.
+/// Copies take turns in windows of this size, so that a sequential reader keeps a device reading
+/// ahead.
 const TURN_BYTES: u64 = 256 << 10;
 /// Below this a read is not worth a second thread.
 const PARALLEL_BYTES_MIN: usize = 256 << 10;
@@ -27,11 +28,14 @@ const PARALLEL_BYTES_MIN: usize = 256 << 10;
 /// A sector that no copy has right.
 #[derive(Clone, Debug)]
 pub struct BadSector {
+    /// Logical address of the sector.
     pub addr: LogicalAddr,
+    /// Why no copy gives it.
     pub error: Error,
 }
 
-/// Runs the jobs, each on a thread of its own where that is wanted, and returns what they return in their order.
+/// Runs the jobs, each on a thread of its own where that is wanted, and returns what they return in
+/// their order.
 pub(super) fn run_all<J: Send, R: Send>(mut jobs: Vec<J>, parallel: bool, run: impl Fn(J) -> R + Sync) -> Vec<R> {
     if !parallel || jobs.len() < 2 {
         return jobs.into_iter().map(run).collect();
@@ -69,8 +73,9 @@ impl Volume {
     /// Reads and verifies a tree block: tries every copy, repairs bad ones from a good one.
     ///
     /// # Errors
-    /// What is wrong with the first copy that could be read; [`Error::BlockUnreadable`] where none could.
-    pub fn read_block(&self, ptr: &BlockPtr, tree: TreeId) -> Result<TreeBlock> {
+    /// What is wrong with the first copy that could be read; [`Error::BlockUnreadable`] where none
+    /// could.
+    pub(crate) fn read_block(&self, ptr: &BlockPtr, tree: TreeId) -> Result<TreeBlock> {
         let expect = self.expect(ptr, tree);
         let pieces = self.map(ptr.addr, self.geometry.nodesize_bytes.into())?;
         let order = self.copy_order(&pieces[0]);
@@ -118,7 +123,8 @@ impl Volume {
         }
     }
 
-    /// Copies that are there, the best first: healthy devices, then those with the least to do, then taking turns.
+    /// Copies that are there, the best first: healthy devices, then those with the least to do,
+    /// then taking turns.
     pub(super) fn copy_order(&self, piece: &Piece) -> Vec<usize> {
         let count = piece.copies.len();
         let turn = (piece.logical.get() / TURN_BYTES) as usize;
@@ -188,8 +194,8 @@ impl Volume {
         }
     }
 
-    /// Looks at all copies again, with writes held off, and rewrites those that are bad. Never fails: the reader has
-    /// its block.
+    /// Looks at all copies again, with writes held off, and rewrites those that are bad. Never
+    /// fails: the reader has its block.
     pub(super) fn repair_block(&self, pieces: &[Piece], expect: &BlockExpect) {
         if self.read_only {
             return;
@@ -241,8 +247,9 @@ impl Volume {
         }
     }
 
-    /// Reads file data. `csums` are the expected checksums, one per sector, concatenated; sectors that do not match are
-    /// taken from another copy and the bad copy is repaired. `None`: no checksums exist.
+    /// Reads file data. `csums` are the expected checksums, one per sector, concatenated; sectors
+    /// that do not match are taken from another copy and the bad copy is repaired. `None`: no
+    /// checksums exist.
     ///
     /// # Errors
     /// The first sector that no copy has right: [`Error::DataChecksum`], or what the devices said.
@@ -253,9 +260,14 @@ impl Volume {
         }
     }
 
-    /// Like [`Volume::read_data`], but sectors that cannot be had do not spoil the others: they are returned, in order,
-    /// and their bytes in `buf` mean nothing.
-    pub fn read_data_partly(&self, addr: LogicalAddr, buf: &mut [u8], csums: Option<&[u8]>) -> Result<Vec<BadSector>> {
+    /// Like [`Volume::read_data`], but sectors that cannot be had do not spoil the others: they are
+    /// returned, in order, and their bytes in `buf` mean nothing.
+    pub(crate) fn read_data_partly(
+        &self,
+        addr: LogicalAddr,
+        buf: &mut [u8],
+        csums: Option<&[u8]>,
+    ) -> Result<Vec<BadSector>> {
         let sector_bytes = self.geometry.sectorsize_bytes as usize;
         let csums = csums.filter(|_| !self.options.rescue.ignore_data_csums);
         if let Some(csums) = csums {
@@ -297,7 +309,8 @@ impl Volume {
         Ok(bad)
     }
 
-    /// Reads every piece from the best copy, all at once; tells for each which copy it came from, `None` if it failed.
+    /// Reads every piece from the best copy, all at once; tells for each which copy it came from,
+    /// `None` if it failed.
     fn read_pieces(&self, pieces: &[Piece], buf: &mut [u8]) -> Vec<Option<usize>> {
         let total_bytes = buf.len();
         let mut from = vec![None; pieces.len()];
@@ -345,7 +358,8 @@ impl Volume {
         from
     }
 
-    /// Reads one sector from whichever copy has it right. `tried`: the copy that is known to be wrong.
+    /// Reads one sector from whichever copy has it right. `tried`: the copy that is known to be
+    /// wrong.
     fn recover_sector(
         &self,
         sector: &Piece,
@@ -409,8 +423,9 @@ impl Volume {
     }
 
     /// Whether a device lost a write or a barrier since the volume was opened.
-    pub fn device_lost_writes(&self, devid: DevId) -> bool {
+    #[cfg(test)]
+    pub(crate) fn device_lost_writes(&self, devid: DevId) -> bool {
         self.member(devid)
-            .is_some_and(|m| m.lost_writes.load(Ordering::Acquire))
+            .is_some_and(|m| m.lost_writes.load(std::sync::atomic::Ordering::Acquire))
     }
 }

@@ -1,11 +1,13 @@
 //! Reading the superblocks of devices and choosing among them.
 //!
-//! *Which copy of a device:* the first one, where it is valid; the mirrors only stand in for a first copy that is not.
-//! A newer mirror does not win over a valid first copy: the log of an fsync is written to first copies alone, and who
-//! mounted after a crash (the kernel) went on from the first copy, so a newer mirror may be the rest of a commit that
-//! was never finished and whose blocks have been overwritten since.
+//! *Which copy of a device:* the first one, where it is valid; the mirrors only stand in for a
+//! first copy that is not. A newer mirror does not win over a valid first copy: the log of an fsync
+//! is written to first copies alone, and a mount after a crash (by the kernel) went on from the
+//! first copy, so a newer mirror may be the rest of a commit that was never finished and whose
+//! blocks have been overwritten since.
 //!
-//! *Which device:* the highest generation; among equals one that has a log, since it is younger than one without.
+//! *Which device:* the highest generation; among equals one that has a log, since it is younger
+//! than one without.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -111,7 +113,8 @@ pub(super) fn read(device: Arc<dyn BlockDevice>) -> Result<Found> {
     }
 }
 
-/// Puts the device first whose superblock speaks for the volume; fails where devices do not belong together.
+/// Puts the device first whose superblock speaks for the volume; fails where devices do not belong
+/// together.
 pub(super) fn read_all(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Vec<Found>> {
     let mut all = devices.into_iter().map(read).collect::<Result<Vec<_>>>()?;
     all.sort_by_key(|f| {

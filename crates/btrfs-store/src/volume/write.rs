@@ -43,6 +43,7 @@ struct Job<'v, 'd> {
 /// Which copies of the superblock to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuperblockCopies {
+    /// All copies on all devices.
     All,
     /// The first copy of each device: enough for the log of an fsync.
     First,
@@ -117,7 +118,7 @@ impl Volume {
     ///
     /// # Errors
     /// The first one of a device. The others were told.
-    pub fn discard(&self, addr: LogicalAddr, len_bytes: u64) -> Result<u64> {
+    pub(crate) fn discard(&self, addr: LogicalAddr, len_bytes: u64) -> Result<u64> {
         self.require_writable()?;
         let _no_repair = self.repairs.read();
         let mut ranges: Vec<(DevId, u64, u64)> = Vec::new();
@@ -139,7 +140,7 @@ impl Volume {
     }
 
     /// As [`Volume::discard`], of a range of one device.
-    pub fn discard_on(&self, devid: DevId, offset_bytes: u64, len_bytes: u64) -> Result<u64> {
+    pub(crate) fn discard_on(&self, devid: DevId, offset_bytes: u64, len_bytes: u64) -> Result<u64> {
         self.require_writable()?;
         let _no_repair = self.repairs.read();
         self.discard_run(devid, offset_bytes, len_bytes)

@@ -46,6 +46,7 @@ pub(crate) fn of_property(value: &[u8], mounted: Option<Compression>) -> Option<
 /// What a mount compresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompressPolicy {
+    /// Algorithm and level.
     pub how: Compression,
     /// Even where a sample does not promise anything, and in files that did not compress before.
     pub force: bool,
@@ -174,7 +175,7 @@ const ENCODERS_MAX: usize = 32;
 
 impl Encoders {
     /// Compresses with any encoder that is free, or a new one.
-    pub fn compress(&self, how: Compression, data: &[u8], limit_bytes: usize) -> Option<Vec<u8>> {
+    pub(crate) fn compress(&self, how: Compression, data: &[u8], limit_bytes: usize) -> Option<Vec<u8>> {
         let kept = self.0.lock().pop();
         let mut encoder = kept.unwrap_or_default();
         let result = encoder.compress(how, data, limit_bytes);

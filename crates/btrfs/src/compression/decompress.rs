@@ -29,25 +29,50 @@ pub(crate) const ZSTD_WINDOW_LOG_MAX: u32 = 17;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecompressError {
+    /// The file extent item names an unknown algorithm.
     #[error("compression type {found} is unknown")]
-    UnknownType { found: u8 },
+    UnknownType {
+        /// The number in the item.
+        found: u8,
+    },
+    /// A size beyond what an extent may have.
     #[error("{field} is {found} bytes, limit {limit}")]
     TooLarge {
+        /// The size in question.
         field: &'static str,
+        /// Bytes.
         found: u64,
+        /// Bytes.
         limit: usize,
     },
+    /// A zlib or zstd stream that its decoder refuses, or that ends too early.
     #[error("{kind}: {what}")]
-    Stream { kind: &'static str, what: String },
+    Stream {
+        /// The algorithm.
+        kind: &'static str,
+        /// What the decoder says.
+        what: String,
+    },
+    /// A length in the frame around LZO segments that does not fit what follows it.
     #[error("LZO frame: {what} of {found} bytes at byte {at}, {left} are left")]
     LzoFrame {
+        /// The part of the frame.
         what: &'static str,
+        /// Its length in bytes, as the frame says.
         found: usize,
+        /// Where it begins in the extent, in bytes.
         at: usize,
+        /// Bytes of the extent from there on.
         left: usize,
     },
+    /// A segment that is no LZO1X stream.
     #[error("LZO segment {index}: {source}")]
-    LzoSegment { index: usize, source: LzoError },
+    LzoSegment {
+        /// Number of the segment, from 0.
+        index: usize,
+        /// The reason.
+        source: LzoError,
+    },
 }
 
 /// The memory of decompressors, and of what they read: slow to make, so that it is kept.
@@ -150,7 +175,7 @@ const DECODERS_MAX: usize = 32;
 
 impl Decoders {
     /// Lends any decoder that is free, or a new one.
-    pub fn with<R>(&self, run: impl FnOnce(&mut Decoder) -> R) -> R {
+    pub(crate) fn with<R>(&self, run: impl FnOnce(&mut Decoder) -> R) -> R {
         let kept = self.0.lock().pop();
         let mut decoder = kept.unwrap_or_default();
         let result = run(&mut decoder);

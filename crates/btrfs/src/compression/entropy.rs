@@ -1,7 +1,8 @@
-//! Is it worth trying to compress? A look at a sample, in steps that cost more and more, as the btrfs documentation
-//! describes them ("Compression", pre-compression heuristics): repetition, number of byte values, how many of them
-//! make up most of the sample, and Shannon's entropy. Sizes and bounds are those that the kernel's developers have published with
-//! it; where they leave room, the answers are those that were watched on Linux 6.18 ([`ENTROPY_QUARTERS_MAX`]).
+//! Is it worth trying to compress? A look at a sample, in steps that cost more and more, as the
+//! btrfs documentation describes them ("Compression", pre-compression heuristics): repetition,
+//! number of byte values, how many of them make up most of the sample, and Shannon's entropy. Sizes
+//! and bounds are those that the kernel's developers have published with it; where they leave room,
+//! the answers are those that were watched on Linux 6.18 ([`ENTROPY_QUARTERS_MAX`]).
 //!
 //! Wrong answers cost time or space, never data.
 
@@ -9,23 +10,25 @@
 const SAMPLE_BYTES: usize = 16;
 /// ... of so many.
 const SAMPLE_EVERY_BYTES: usize = 256;
-/// Counters that take turns: of a byte that comes often, one alone would wait for its last change each time.
+/// Counters that take turns: of a byte that comes often, one alone would wait for its last change
+/// each time.
 const TABLES: usize = 4;
 /// Fewer byte values than this, a quarter of all: text, or something like it.
 const FEW_VALUES: usize = 64;
-/// The most frequent values that together are just below [`CORE_SHARE_PERCENT`] of the sample: up to so many, a quarter of all, compress
-/// well, ...
+/// The most frequent values that together are just below [`CORE_SHARE_PERCENT`] of the sample: up
+/// to so many, a quarter of all, compress well, ...
 const CORE_SMALL: usize = 64;
 /// ... from so many on, about four fifths, they do not.
 const CORE_LARGE: usize = 200;
 const CORE_SHARE_PERCENT: usize = 90;
-/// Quarters of bits of information per byte up to which something may be gained: the last that is less than 80 % of 8 bits. Logarithms
-/// are in whole quarters, rounded down, and so is their mean: what counts as 25 is up to about 6.36 bits. So it was watched with bytes of
-/// 60 to 128 values, and with frequent ones among others.
+/// Quarters of bits of information per byte up to which something may be gained: the last that is
+/// less than 80 % of 8 bits. Logarithms are in whole quarters, rounded down, and so is their mean:
+/// what counts as 25 is up to about 6.36 bits. So it was watched with bytes of 60 to 128 values,
+/// and with frequent ones among others.
 const ENTROPY_QUARTERS_MAX: u64 = 25;
 
 /// True where compressing the data may gain something.
-pub fn looks_compressible(data: &[u8]) -> bool {
+pub(crate) fn looks_compressible(data: &[u8]) -> bool {
     if is_repeating(data) {
         return true;
     }

@@ -1,30 +1,45 @@
-//! LZO1X decoding, and the frame that btrfs puts around it. Decoding only; written from the description of the stream
-//! in the kernel's documentation (`Documentation/staging/lzo.rst`).
+//! LZO1X decoding, and the frame that btrfs puts around it. Decoding only; written from the
+//! description of the stream in the kernel's documentation (`Documentation/staging/lzo.rst`).
 //!
-//! No input makes it panic, read or write out of bounds, or produce more than the limit it was given.
+//! No input makes it panic, read or write out of bounds, or produce more than the limit it was
+//! given.
 
 /// Why a stream does not decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LzoError {
+    /// The input ends within the stream.
     #[error("the input ends within the stream")]
     InputEnd,
+    /// The output would exceed its limit.
     #[error("more than {limit_bytes} bytes come out")]
-    OutputLimit { limit_bytes: usize },
+    OutputLimit {
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// A match refers to what is before the output.
     #[error("a match reaches {distance} bytes back, there are {written}")]
-    Distance { distance: usize, written: usize },
+    Distance {
+        /// Bytes back.
+        distance: usize,
+        /// Bytes of output so far.
+        written: usize,
+    },
+    /// The stream ends before its input does.
     #[error("bytes follow the end of the stream")]
     Trailing,
 }
 
 type Result<T> = std::result::Result<T, LzoError>;
 
-/// The distance that `0001....` instructions add to; exactly this one, with a short match, ends the stream.
+/// The distance that `0001....` instructions add to; exactly this one, with a short match, ends the
+/// stream.
 const FAR_DISTANCE: usize = 16384;
-/// First instructions up to this are ordinary ones; above it they are a run of literals, less this many.
+/// First instructions up to this are ordinary ones; above it they are a run of literals, less this
+/// many.
 const FIRST_LITERALS_BASE: u8 = 17;
 
-/// Copies of up to this many bytes are made in one go where there is room for all of it: what is too much is overwritten
-/// by what comes next.
+/// Copies of up to this many bytes are made in one go where there is room for all of it: what is
+/// too much is overwritten by what comes next.
 const WIDE: usize = 16;
 /// As [`WIDE`], for matches that lie nearer than that.
 const HALF: usize = WIDE / 2;
@@ -119,7 +134,8 @@ impl Output<'_> {
         self.len = end;
         Ok(())
     }
-    /// Copies from `from` on, which lies at least `STEP` bytes back, up to `end`, and fewer than `STEP` bytes more.
+    /// Copies from `from` on, which lies at least `STEP` bytes back, up to `end`, and fewer than
+    /// `STEP` bytes more.
     #[inline(always)]
     fn copy_in_steps<const STEP: usize>(&mut self, from: usize, end: usize) {
         // One step for most matches; longer ones catch up with what the first ones wrote.
@@ -141,17 +157,18 @@ impl Output<'_> {
     }
 }
 
-/// Decodes one LZO1X stream, to its end marker, into the start of `out`, and returns how many bytes it made, `limit_bytes`
-/// at most. Nothing may follow the end marker. Bytes of `out` behind the result may be overwritten, too: decoding is
-/// faster where there are some.
-pub fn decode(input: &[u8], out: &mut [u8], limit_bytes: usize) -> Result<usize> {
+/// Decodes one LZO1X stream, to its end marker, into the start of `out`, and returns how many bytes
+/// it made, `limit_bytes` at most. Nothing may follow the end marker. Bytes of `out` behind the
+/// result may be overwritten, too: decoding is faster where there are some.
+pub(crate) fn decode(input: &[u8], out: &mut [u8], limit_bytes: usize) -> Result<usize> {
     let mut input = Input { bytes: input, at: 0 };
     let mut out = Output {
         limit_bytes: limit_bytes.min(out.len()),
         bytes: out,
         len: 0,
     };
-    // Literals that the last instruction copied: 0 to 3, or 4 for "a long run". It changes what `0000....` means.
+    // Literals that the last instruction copied: 0 to 3, or 4 for "a long run". It changes what
+    // `0000....` means.
     let mut state = 0;
     if let Some(&first) = input.bytes.first()
         && first > FIRST_LITERALS_BASE

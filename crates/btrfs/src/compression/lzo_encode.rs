@@ -1,39 +1,45 @@
 //! LZO1X encoding; written from the description of the stream in the kernel's documentation
 //! (`Documentation/staging/lzo.rst`).
 //!
-//! A greedy search with one candidate per hash of four bytes: what is made of it is a stream that every LZO1X decoder
-//! reads, not the stream that another encoder would make. Inputs are segments of a sector, so that matches are never
-//! farther than [`SEGMENT_BYTES_MAX`] and two of the four kinds of matches are enough:
+//! A greedy search with one candidate per hash of four bytes: what is made of it is a stream that
+//! every LZO1X decoder reads, not the stream that another encoder would make. Inputs are segments
+//! of a sector, so that matches are never farther than [`SEGMENT_BYTES_MAX`] and two of the four
+//! kinds of matches are enough:
 //!
 //! ```text
-//! near:  LLLDDDSS HHHHHHHH                 length 3 to 8 (LLL = length - 1), distance - 1 = H << 3 | D, below 2048
-//! far:   001LLLLL [0..0 L] DDDDDDSS DDDDDDDD   length 3 to 33 (length - 2) or longer, distance - 1 below 16384
+//! near:  LLLDDDSS HHHHHHHH                     length 3 to 8 (LLL = length - 1),
+//!                                              distance - 1 = H << 3 | D, below 2048
+//! far:   001LLLLL [0..0 L] DDDDDDSS DDDDDDDD   length 3 to 33 (length - 2) or longer,
+//!                                              distance - 1 below 16384
 //! ```
 //!
 //! SS: so many literals (0 to 3) follow the match. Longer runs have an instruction of their own.
 
 /// The longest input.
-pub const SEGMENT_BYTES_MAX: usize = 4096;
-/// The most that an input can grow, as other readers expect it: a byte for each far match of four bytes with a run of 19
-/// literals or more behind it, the length of one long run, and the end marker.
+pub(crate) const SEGMENT_BYTES_MAX: usize = 4096;
+/// The most that an input can grow, as other readers expect it: a byte for each far match of four
+/// bytes with a run of 19 literals or more behind it, the length of one long run, and the end
+/// marker.
 #[cfg(test)]
 const GROWTH_BYTES_MAX: usize = SEGMENT_BYTES_MAX / 16 + 64 + 3;
 
 const HASH_BITS: u32 = 11;
 /// Bytes that are compared and hashed at once: shorter matches are not looked for.
 const MATCH_BYTES_MIN: usize = 4;
-/// After so many misses (a power of two) the search takes steps of two bytes, then of three, and so on.
+/// After so many misses (a power of two) the search takes steps of two bytes, then of three, and so
+/// on.
 const MISSES_PER_STEP_LOG: u32 = 5;
 const NEAR_LEN_MAX: usize = 8;
 const NEAR_DISTANCE_MAX: usize = 2048;
 const FAR_LEN_MAX: usize = 33;
 /// Literals that fit the instruction of a run.
 const RUN_LEN_MAX: usize = 18;
-/// Literals that a stream may begin with in a shorter way: the first byte is 17 more than their number.
+/// Literals that a stream may begin with in a shorter way: the first byte is 17 more than their
+/// number.
 const FIRST_RUN_LEN_MAX: usize = 238;
 
 /// Where four bytes were seen last, by their hash: offset + 1, or 0.
-pub struct Table([u16; 1 << HASH_BITS]);
+pub(crate) struct Table([u16; 1 << HASH_BITS]);
 
 impl Default for Table {
     fn default() -> Self {
@@ -54,7 +60,7 @@ fn slot(word: u32) -> usize {
 ///
 /// # Panics
 /// When the input is longer than [`SEGMENT_BYTES_MAX`].
-pub fn encode(table: &mut Table, input: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn encode(table: &mut Table, input: &[u8], out: &mut Vec<u8>) {
     assert!(input.len() <= SEGMENT_BYTES_MAX, "segments are short");
     table.0.fill(0);
     let mut sink = Sink { out, last_match: None };
@@ -107,7 +113,8 @@ fn common_len(input: &[u8], behind: usize, at: usize) -> usize {
 
 struct Sink<'o> {
     out: &'o mut Vec<u8>,
-    /// Where the last match keeps the number of literals behind it; `None` at the start of the stream.
+    /// Where the last match keeps the number of literals behind it; `None` at the start of the
+    /// stream.
     last_match: Option<usize>,
 }
 
@@ -145,7 +152,8 @@ impl Sink<'_> {
         self.out.extend_from_slice(&((back << 2) as u16).to_le_bytes());
     }
 
-    /// A length that did not fit its instruction, less what the instruction stands for: 255 for each zero byte.
+    /// A length that did not fit its instruction, less what the instruction stands for: 255 for
+    /// each zero byte.
     fn long_length(&mut self, mut rest: usize) {
         while rest > 255 {
             self.out.push(0);

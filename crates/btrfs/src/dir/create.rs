@@ -23,13 +23,13 @@ use btrfs_store::space::Budget;
 /// What a new inode shall be.
 #[derive(Clone, Copy, Debug)]
 pub struct NewInode<'a> {
-    pub kind: FileKind,
+    pub(crate) kind: FileKind,
     /// Permission bits before umask and default access list.
-    pub perm: u32,
+    pub(crate) perm: u32,
     /// Device number in the callers' form.
-    pub rdev: u32,
+    pub(crate) rdev: u32,
     /// Target of a symbolic link.
-    pub target: &'a [u8],
+    pub(crate) target: &'a [u8],
 }
 
 /// An inode that is in no overlay yet.

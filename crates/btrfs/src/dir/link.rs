@@ -17,15 +17,15 @@ use crate::staged::Staged;
 use btrfs_store::space::Budget;
 
 /// Names that one inode can have.
-pub const LINKS_MAX: u32 = 65535;
+pub(crate) const LINKS_MAX: u32 = 65535;
 
 /// May refs that outgrow a leaf go into items of their own?
 pub(crate) fn may_extend_refs(files: &Files) -> bool {
     files.store().volume().superblock().incompat_flags.get() & incompat::EXTENDED_IREF != 0
 }
 
-/// Gives an inode one more name. Errors: `Exists`, `NotPermitted` (directory), `TooManyLinks`, `CrossDevice`, `NotFound` (the inode
-/// is unlinked for good).
+/// Gives an inode one more name. Errors: `Exists`, `NotPermitted` (directory), `TooManyLinks`,
+/// `CrossDevice`, `NotFound` (the inode is unlinked for good).
 pub fn link(files: &Files, caller: &Caller<'_>, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
     check_name(name)?;
     if inode.tree.id() != dir.tree.id() {

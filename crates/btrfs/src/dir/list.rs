@@ -1,4 +1,5 @@
-//! Listing directories in the order of their indexes, which are the cookies too: they never change and never come again.
+//! Listing directories in the order of their indexes, which are the cookies too: they never change
+//! and never come again.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,14 +15,15 @@ use crate::object::Inode;
 /// One name of a directory, without `.` and `..`.
 #[derive(Debug)]
 pub struct ListedEntry<'a> {
-    pub name: &'a [u8],
-    pub found: Found,
-    pub kind: FileKind,
+    pub(crate) name: &'a [u8],
+    pub(crate) found: Found,
+    pub(crate) kind: FileKind,
     /// Where to go on after this entry: see [`list`].
-    pub cookie: u64,
+    pub(crate) cookie: u64,
 }
 
-/// Calls `sink` for each name from a cookie on (0: all) until it breaks, or where [`super::begin_listing`] said.
+/// Calls `sink` for each name from a cookie on (0: all) until it breaks, or where `begin_listing`
+/// said.
 pub fn list(
     dir: &Arc<Inode>,
     cookie: u64,

@@ -3,7 +3,7 @@
 //! All operations have one shape: reserve space; lock the inodes; prepare (look up, check, stage
 //! items: may fail); join the transaction; change attributes and apply everything as one batch,
 //! which cannot fail. Items carry the number of the transaction, so preparing is done once more in
-//! the rare case that a commit came between ([`prepare_and_join`]).
+//! the rare case that a commit came between (`prepare_and_join`).
 //!
 //! Looking up and listing take no inode lock: an item is read as a whole.
 
@@ -18,7 +18,8 @@ pub(crate) mod subvolumes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId};
+use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId, view};
+use btrfs_store::tree::Tree;
 use cowshed_vfs::{Error as Errno, Timestamp};
 
 pub use create::{NewInode, create, tmpfile};
@@ -64,7 +65,7 @@ fn next_index(dir: &Inode) -> Result<u64> {
 
 /// Listings show the names that there are now, and none that come later, until this is called
 /// again.
-pub fn begin_listing(dir: &Inode) -> Result<()> {
+pub(crate) fn begin_listing(dir: &Inode) -> Result<()> {
     let known = dir.dir.next_index.load(Ordering::Acquire);
     let end = if known != 0 {
         known
@@ -107,7 +108,7 @@ fn touch_dir(state: &mut InodeState, generation: Generation, now: Timestamp, add
 }
 
 /// The inode behind what a directory entry says; `None` where it is just going away.
-pub fn load_target(files: &Files, dir: &Arc<Inode>, name: &[u8], found: &Found) -> Result<Option<Arc<Inode>>> {
+pub(crate) fn load_target(files: &Files, dir: &Arc<Inode>, name: &[u8], found: &Found) -> Result<Option<Arc<Inode>>> {
     match found.target {
         Target::Subvol(id) => subvol::enter(files, dir, name, id).map(Some),
         Target::Inode(ino) => {
@@ -118,7 +119,7 @@ pub fn load_target(files: &Files, dir: &Arc<Inode>, name: &[u8], found: &Found) 
 }
 
 /// The inode under a name. Errors: `NotDirectory`, `NameTooLong`.
-pub fn lookup(files: &Files, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
+pub(crate) fn lookup(files: &Files, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
     if !dir.is_dir() {
         return Err(Errno::NotDirectory.into());
     }
@@ -150,7 +151,7 @@ pub fn lookup(files: &Files, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc
 
 /// The directory above a directory, in its own subvolume or above its root; `None` above the top
 /// level.
-pub fn parent_of(files: &Files, dir: &Inode) -> Result<Option<(TreeId, ObjectId)>> {
+pub(crate) fn parent_of(files: &Files, dir: &Inode) -> Result<Option<(TreeId, ObjectId)>> {
     if let Some(parent) = dir.dir.placeholder_parent.get() {
         return Ok(Some((dir.tree.id(), *parent)));
     }
@@ -160,6 +161,16 @@ pub fn parent_of(files: &Files, dir: &Inode) -> Result<Option<(TreeId, ObjectId)
     let key = Key::new(dir.ino, KeyType::INODE_REF, u64::MAX);
     let found = dir.tree.floor_same_type(&key)?;
     Ok(found.map(|(key, _)| (dir.tree.id(), ObjectId(key.offset))))
+}
+
+/// The directory above a directory of a subvolume, and its name there. `None` where it has none.
+pub(crate) fn name_of(tree: &Tree, ino: ObjectId) -> Result<Option<(ObjectId, Vec<u8>)>> {
+    let key = Key::new(ino, KeyType::INODE_REF, u64::MAX);
+    let Some((key, item)) = tree.floor_same_type(&key)? else {
+        return Ok(None);
+    };
+    let first = view::inode_refs(&item).next();
+    Ok(first.map(|(_, name)| (ObjectId(key.offset), name.to_vec())))
 }
 
 /// Is `above` the directory `below` or above it, in their subvolume?

@@ -1,5 +1,6 @@
-//! Names as items: `DIR_ITEM` (by hash; colliding names share an item), `DIR_INDEX` (by order of creation), and the way
-//! back from the inode: `INODE_REF`, or `INODE_EXTREF` once the refs of one directory outgrow a leaf.
+//! Names as items: `DIR_ITEM` (by hash; colliding names share an item), `DIR_INDEX` (by order of
+//! creation), and the way back from the inode: `INODE_REF`, or `INODE_EXTREF` once the refs of one
+//! directory outgrow a leaf.
 
 use btrfs_format::items::{DirItem, InodeExtref, InodeRef};
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId, hash, view};
@@ -18,6 +19,7 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// What a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
+    /// An inode of the same subvolume.
     Inode(ObjectId),
     /// The root of a subvolume.
     Subvol(TreeId),
@@ -27,13 +29,13 @@ pub enum Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// As on disk; a subvolume's offset differs from writer to writer.
-    pub location: Key,
-    pub ty: u8,
-    pub target: Target,
+    pub(crate) location: Key,
+    pub(crate) ty: u8,
+    pub(crate) target: Target,
 }
 
 /// `type` of a directory item.
-pub fn file_type(kind: FileKind) -> u8 {
+pub(crate) fn file_type(kind: FileKind) -> u8 {
     use btrfs_format::items::file_type as ty;
     match kind {
         FileKind::Regular => ty::REG_FILE,
@@ -47,7 +49,7 @@ pub fn file_type(kind: FileKind) -> u8 {
 }
 
 /// The kind that a directory item names; `None` where it names none.
-pub fn kind_of(ty: u8) -> Option<FileKind> {
+pub(crate) fn kind_of(ty: u8) -> Option<FileKind> {
     use btrfs_format::items::file_type as t;
     Some(match ty {
         t::REG_FILE => FileKind::Regular,
@@ -72,10 +74,10 @@ pub fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-pub fn item_key(dir: ObjectId, name: &[u8]) -> Key {
+pub(crate) fn item_key(dir: ObjectId, name: &[u8]) -> Key {
     Key::new(dir, KeyType::DIR_ITEM, hash::name_hash(name))
 }
-pub fn index_key(dir: ObjectId, index: u64) -> Key {
+pub(crate) fn index_key(dir: ObjectId, index: u64) -> Key {
     Key::new(dir, KeyType::DIR_INDEX, index)
 }
 fn ref_key(ino: ObjectId, dir: ObjectId) -> Key {
@@ -86,7 +88,7 @@ fn extref_key(ino: ObjectId, dir: ObjectId, name: &[u8]) -> Key {
 }
 
 /// Reads the location of a directory entry.
-pub fn target_of(tree: TreeId, entry: &view::DirEntry<'_>) -> Result<Found> {
+pub(crate) fn target_of(tree: TreeId, entry: &view::DirEntry<'_>) -> Result<Found> {
     let location = Key::from(entry.head.location);
     let target = match location.ty {
         KeyType::INODE_ITEM => Target::Inode(location.objectid),
@@ -137,18 +139,18 @@ fn entry_bytes(name: &[u8], location: Key, ty: u8, generation: Generation) -> It
 
 /// A name to be made.
 #[derive(Clone, Copy, Debug)]
-pub struct NewName<'a> {
-    pub dir: ObjectId,
-    pub name: &'a [u8],
-    pub index: u64,
-    pub location: Key,
-    pub ty: u8,
-    pub generation: Generation,
+pub(crate) struct NewName<'a> {
+    pub(crate) dir: ObjectId,
+    pub(crate) name: &'a [u8],
+    pub(crate) index: u64,
+    pub(crate) location: Key,
+    pub(crate) ty: u8,
+    pub(crate) generation: Generation,
 }
 
-/// The item that a new name goes into, if there is one. Errors: `Exists`; `Overflow` where all names with its hash do not
-/// fit a leaf.
-pub fn check_absent(staged: &Staged<'_>, dir: ObjectId, name: &[u8]) -> Result<Option<Item>> {
+/// The item that a new name goes into, if there is one. Errors: `Exists`; `Overflow` where all
+/// names with its hash do not fit a leaf.
+pub(crate) fn check_absent(staged: &Staged<'_>, dir: ObjectId, name: &[u8]) -> Result<Option<Item>> {
     let Some(item) = staged.get(&item_key(dir, name))? else {
         return Ok(None);
     };
@@ -162,14 +164,14 @@ pub fn check_absent(staged: &Staged<'_>, dir: ObjectId, name: &[u8]) -> Result<O
 }
 
 /// Adds a name to its directory. Errors: as [`check_absent`].
-pub fn insert(staged: &mut Staged<'_>, new: &NewName<'_>) -> Result<()> {
+pub(crate) fn insert(staged: &mut Staged<'_>, new: &NewName<'_>) -> Result<()> {
     let item = check_absent(staged, new.dir, new.name)?;
     insert_into(staged, new, item.as_deref());
     Ok(())
 }
 
 /// Adds a name to its directory; `item` is what [`check_absent`] gave.
-pub fn insert_into(staged: &mut Staged<'_>, new: &NewName<'_>, item: Option<&[u8]>) {
+pub(crate) fn insert_into(staged: &mut Staged<'_>, new: &NewName<'_>, item: Option<&[u8]>) {
     let bytes = entry_bytes(new.name, new.location, new.ty, new.generation);
     let key = item_key(new.dir, new.name);
     match item {
@@ -182,8 +184,9 @@ pub fn insert_into(staged: &mut Staged<'_>, new: &NewName<'_>, item: Option<&[u8
     staged.put(index_key(new.dir, new.index), bytes);
 }
 
-/// Removes a name from its directory; `index` comes from [`remove_ref`]. True where it was the last one with its hash.
-pub fn remove(staged: &mut Staged<'_>, dir: ObjectId, name: &[u8], index: u64) -> Result<bool> {
+/// Removes a name from its directory; `index` comes from [`remove_ref`]. True where it was the last
+/// one with its hash.
+pub(crate) fn remove(staged: &mut Staged<'_>, dir: ObjectId, name: &[u8], index: u64) -> Result<bool> {
     let key = item_key(dir, name);
     let item = staged.get(&key)?.ok_or(Errno::NotFound)?;
     staged.note_shared(item.len());
@@ -215,12 +218,12 @@ fn with_ref_bytes<T>(new: &NewName<'_>, sink: impl FnOnce(&[u8]) -> T) -> T {
 }
 
 /// Adds the way back from a new inode to its first name.
-pub fn insert_first_ref(staged: &mut Staged<'_>, ino: ObjectId, new: &NewName<'_>) {
+pub(crate) fn insert_first_ref(staged: &mut Staged<'_>, ino: ObjectId, new: &NewName<'_>) {
     with_ref_bytes(new, |bytes| staged.put(ref_key(ino, new.dir), bytes));
 }
 
 /// Adds the way back from an inode to a name. Errors: `TooManyLinks` where no item can take it.
-pub fn insert_ref(
+pub(crate) fn insert_ref(
     staged: &mut Staged<'_>,
     ino: ObjectId,
     new: &NewName<'_>,
@@ -259,7 +262,7 @@ fn insert_extref(staged: &mut Staged<'_>, ino: ObjectId, new: &NewName<'_>) -> R
 }
 
 /// Removes the way back from an inode to a name; returns the name's index in its directory.
-pub fn remove_ref(staged: &mut Staged<'_>, ino: ObjectId, dir: ObjectId, name: &[u8]) -> Result<u64> {
+pub(crate) fn remove_ref(staged: &mut Staged<'_>, ino: ObjectId, dir: ObjectId, name: &[u8]) -> Result<u64> {
     let key = ref_key(ino, dir);
     if let Some(item) = staged.get(&key)?
         && let Some((index, _)) = view::inode_refs(&item).find(|(_, n)| *n == name)

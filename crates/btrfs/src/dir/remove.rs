@@ -20,7 +20,8 @@ pub fn unlink(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8])
     remove(files, caller, dir, name, false)
 }
 
-/// Removes an empty directory. Errors: `NotFound`, `NotDirectory`, `NotEmpty`, `NotPermitted` (a subvolume).
+/// Removes an empty directory. Errors: `NotFound`, `NotDirectory`, `NotEmpty`, `NotPermitted` (a
+/// subvolume).
 pub fn rmdir(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
     remove(files, caller, dir, name, true)
 }
@@ -42,7 +43,8 @@ fn remove(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8], wan
     check_name(name)?;
     let space = files.reserve(Budget::UNLINK)?;
     loop {
-        // The child's number decides about the order of the locks, so it is looked up before and once more after.
+        // The child's number decides about the order of the locks, so it is looked up before and
+        // once more after.
         let (found, child) = find_child(files, dir, name)?;
         let locks = lock::write_all(&[dir, &child]);
         if !is_still(dir, name, &found)? {
@@ -101,7 +103,8 @@ fn apply_removal(
     Ok(())
 }
 
-/// Stages the removal of a name and of the way back to it. True where no name with its hash is left.
+/// Stages the removal of a name and of the way back to it. True where no name with its hash is
+/// left.
 pub(super) fn stage_removal(
     staged: &mut Staged<'_>,
     dir: &Inode,

@@ -41,7 +41,8 @@ struct Move<'a> {
     flags: RenameFlags,
 }
 
-/// Renames. Errors: see [`cowshed_vfs::FileSystem::rename`]; a subvolume is refused with `CrossDevice`.
+/// Renames. Errors: see [`cowshed_vfs::FileSystem::rename`]; a subvolume is refused with
+/// `CrossDevice`.
 pub fn rename(
     files: &Files,
     caller: &Caller<'_>,
@@ -225,7 +226,8 @@ impl Move<'_> {
         Ok(staged)
     }
 
-    /// The index in the old directory of what comes there: one more if the first went to the same directory.
+    /// The index in the old directory of what comes there: one more if the first went to the same
+    /// directory.
     fn second_index(&self) -> Result<u64> {
         let same = u64::from(Arc::ptr_eq(self.from.dir, self.to.dir));
         Ok(next_index(self.from.dir)? + same)

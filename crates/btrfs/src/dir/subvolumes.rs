@@ -137,7 +137,7 @@ fn root_items(files: &Files, caller: &Caller<'_>, generation: Generation) -> Vec
         index: U64::ZERO,
         name_len: U16::new(2),
     };
-    let item: InodeItem = attr.encode();
+    let item: InodeItem = attr.encode(0);
     vec![
         (Key::new(root, KeyType::INODE_ITEM, 0), item.as_bytes().into()),
         (
@@ -157,14 +157,7 @@ fn new_uuid(files: &Files) -> Uuid {
 }
 
 /// Gives a tree that was made its name.
-fn give_name(
-    files: &Files,
-    caller: &Caller<'_>,
-    dir: &Arc<Inode>,
-    name: &[u8],
-    id: TreeId,
-    uuid: &Uuid,
-) -> Result<()> {
+fn give_name(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8], id: TreeId, uuid: &Uuid) -> Result<()> {
     let space = files.reserve(Budget::CREATE)?;
     let _lock = dir.lock.write();
     may_create(files, caller, dir)?;
@@ -269,7 +262,9 @@ pub fn delete(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8],
             let is_last = names::remove(&mut staged, dir.ino, name, index)?;
             let top = Key::new(id.object_id(), KeyType::ROOT_ITEM, u64::MAX);
             let item = root_tree.floor_same_type(&top)?;
-            let item = item.and_then(|(_, item)| view::root_item(&item)).ok_or(Errno::NotFound)?;
+            let item = item
+                .and_then(|(_, item)| view::root_item(&item))
+                .ok_or(Errno::NotFound)?;
             Ok((staged, is_last, item))
         })?;
         files.names().turn_off();
@@ -309,7 +304,9 @@ fn check_deletable(files: &Files, id: TreeId, mounted: TreeId) -> Result<()> {
     if default == Some(id.object_id()) {
         return Err(Errno::NotPermitted.into());
     }
-    let nested = root_tree.cursor_type(Key::new(id.object_id(), KeyType::ROOT_REF, 0)).next()?;
+    let nested = root_tree
+        .cursor_type(Key::new(id.object_id(), KeyType::ROOT_REF, 0))
+        .next()?;
     match nested {
         Some(_) => Err(Errno::NotEmpty.into()),
         None => Ok(()),
@@ -371,7 +368,11 @@ pub fn next_listed(files: &Files, from: TreeId) -> Result<Option<Listed>> {
         let next = TreeId(found.get() + 1);
         if key.ty != KeyType::ROOT_ITEM || !found.is_subvolume() {
             // Of the id that was asked for, or of one that is none: the next one.
-            id = if found == id && key.ty < KeyType::ROOT_ITEM { id } else { next.max(TreeId(id.get() + 1)) };
+            id = if found == id && key.ty < KeyType::ROOT_ITEM {
+                id
+            } else {
+                next.max(TreeId(id.get() + 1))
+            };
             continue;
         }
         let item = view::root_item(&item).ok_or(Errno::Io)?;

@@ -1,4 +1,5 @@
-//! Who reads in order finds what comes next, nobody pays for what is not read, and nobody sees anything else of it.
+//! Readahead of compressed extents: a sequential reader finds the next extents decompressed, an
+//! extent that is not read costs nothing, and nothing else can be observed of it.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -68,13 +69,13 @@ fn each_extent_is_decompressed_once_whatever_the_step() {
 }
 
 #[test]
-fn who_reads_here_and_there_has_nothing_read_ahead() {
+fn random_reads_trigger_no_readahead() {
     let bench = reading_ahead(1, 16);
     for index in [3, 4, 9, 2, 15, 1] {
         read_head(&bench, index).unwrap();
     }
     assert_eq!(decompressed(&bench), [1, 2, 3, 4, 9, 15]);
-    // Nor who begins anew, until he has gone on.
+    // Nor for a reader that starts at another place, until it has gone on from there.
     read_tail(&bench, 1);
     read_head(&bench, 2).unwrap();
     assert_eq!(decompressed(&bench), [1, 2, 3, 4, 9, 15]);
@@ -98,7 +99,7 @@ fn nothing_is_read_ahead_for_large_reads_nor_where_it_is_not_wanted_nor_with_one
     }
     remount(&mut bench, 3, EngineOptions::default());
     read_all(&bench, 0, EXTENT, "in order");
-    // All but those that were wanted whole when nobody had them: 0, 1, 3, 7, 15, 23.
+    // All but those that were read whole before they were in the cache: 0, 1, 3, 7, 15, 23.
     assert_eq!(decompressed(&bench).len(), 18);
 }
 
@@ -115,7 +116,7 @@ fn more_files_by_turns_than_can_be_kept_are_not_read_ahead_for_long() {
     assert!(times < 1.35, "each extent was decompressed {times} times");
 }
 
-/// A damaged extent hurts who reads it, and nobody before.
+/// A damaged extent is an error for its own reader, not for a reader before it.
 #[test]
 fn what_cannot_be_read_ahead_is_an_error_where_it_is_read() {
     let bench = reading_ahead(1, 16);

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   write --> staged in memory, whole blocks, space reserved
-//!                | apply: data to new extents that nothing refers to --one batch--> items of all files
+//!                | apply: data to new extents that nothing refers to
+//!                |        --one batch--> items of all files
 //!                | dropped: nothing has happened
 //! ```
 //!
@@ -40,7 +41,7 @@ use crate::pagecache::DirtyMap;
 use btrfs_store::space::{Budget, DataReservation, MetaReservation};
 
 /// Bytes that all open groups of a volume together may hold: they are in memory until their end.
-pub const GROUP_BYTES_MAX: u64 = 256 << 20;
+pub(crate) const GROUP_BYTES_MAX: u64 = 256 << 20;
 
 /// What a group holds of one file.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ struct Staged {
 
 /// A group of writes that is being collected. Dropping it drops them.
 #[derive(Debug)]
-pub struct Group {
+pub(crate) struct Group {
     close: Close,
     files: BTreeMap<(TreeId, ObjectId), Staged>,
     bytes: u64,
@@ -71,7 +72,7 @@ impl Drop for Group {
 }
 
 /// Closes a file once: `reclaim::close`.
-pub type Close = fn(&Files, &Arc<Inode>);
+pub(crate) type Close = fn(&Files, &Arc<Inode>);
 
 /// Files that are open while a group is applied: none of them is deleted meanwhile.
 struct Opened<'e> {
@@ -101,7 +102,7 @@ fn id_of(inode: &Inode) -> (TreeId, ObjectId) {
 
 impl Group {
     /// An empty group. `close` is what closes a file that was open, and may be deleted then.
-    pub fn new(files: &Files, close: Close) -> Self {
+    pub(crate) fn new(files: &Files, close: Close) -> Self {
         Self {
             close,
             files: BTreeMap::new(),
@@ -112,7 +113,7 @@ impl Group {
 
     /// Adds a write. Errors: `NoSpace`, `FileTooBig` (the file, or more than [`GROUP_BYTES_MAX`] in
     /// open groups); the group is then as before.
-    pub fn write(&mut self, files: &Files, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
+    pub(crate) fn write(&mut self, files: &Files, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
         files.store().txn().check_writable()?;
         if files.store().volume().is_read_only() {
             return Err(Error::Store(StoreError::ReadOnly));
@@ -153,14 +154,14 @@ impl Group {
     }
 
     /// A writer of the file may not keep its set-id bits: they go when the group is applied.
-    pub fn strip(&mut self, inode: &Inode, strips: Strips) {
+    pub(crate) fn strip(&mut self, inode: &Inode, strips: Strips) {
         if let Some(staged) = self.files.get_mut(&id_of(inode)) {
             staged.strips = staged.strips.max(strips);
         }
     }
 
     /// The files that the group writes to.
-    pub fn files(&self) -> impl Iterator<Item = &Arc<Inode>> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<Inode>> {
         self.files.values().map(|staged| &staged.inode)
     }
 
@@ -178,7 +179,7 @@ impl Group {
     }
 
     /// Reads a file as it will be after the group; fewer bytes only at the end of the file.
-    pub fn read(&self, files: &Files, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    pub(crate) fn read(&self, files: &Files, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let _op = inode.lock.read();
         let size = inode.attr.lock().attr.size;
         let staged = self.files.get(&id_of(inode));
@@ -200,19 +201,19 @@ impl Group {
     }
 
     /// The size of a file as it will be after the group, if that is more than `size`.
-    pub fn size_after(&self, inode: &Inode, size: u64) -> u64 {
+    pub(crate) fn size_after(&self, inode: &Inode, size: u64) -> u64 {
         self.files.get(&id_of(inode)).map_or(size, |s| s.end.max(size))
     }
 
     /// The ranges of a file that the group holds, in whole blocks.
-    pub fn ranges(&self, inode: &Inode) -> Vec<Range<u64>> {
+    pub(crate) fn ranges(&self, inode: &Inode) -> Vec<Range<u64>> {
         self.files
             .get(&id_of(inode))
             .map_or(Vec::new(), |s| ranges_of(&s.blocks))
     }
 
     /// Does the group hold anything of these bytes of a file?
-    pub fn overlaps(&self, inode: &Inode, range: &Range<u64>) -> bool {
+    pub(crate) fn overlaps(&self, inode: &Inode, range: &Range<u64>) -> bool {
         let staged = self.files.get(&id_of(inode));
         staged.is_some_and(|s| s.blocks.next_dirty(range.start).is_some_and(|at| at < range.end))
     }
@@ -220,7 +221,7 @@ impl Group {
     /// Makes the group part of the running transaction, whole, and returns the files; where it
     /// fails, nothing of the group has happened. Not durable yet. Files that are gone since are
     /// left out.
-    pub fn apply(mut self, files: &Files) -> Result<Vec<Arc<Inode>>> {
+    pub(crate) fn apply(mut self, files: &Files) -> Result<Vec<Arc<Inode>>> {
         let opened = Opened::all(
             files,
             self.close,
@@ -229,7 +230,7 @@ impl Group {
         // The caller may have closed files since that lost their last name.
         self.files.retain(|_, staged| !staged.inode.refs.is_deleting());
         let inodes: Vec<Arc<Inode>> = self.files.values().map(|s| s.inode.clone()).collect();
-        // Most of it without holding anybody up.
+        // Most of it without locks that other calls wait for.
         for inode in &inodes {
             writeback::flush(files, inode)?;
         }

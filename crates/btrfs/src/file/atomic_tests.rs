@@ -14,8 +14,9 @@ use cowshed_vfs::{
 use cowshed_vfs_ioctl::Front;
 use parking_lot::Mutex;
 
+use super::atomic::GROUP_BYTES_MAX;
 use super::tests::{Bench, mount_device, plain, set_range};
-use super::{GROUP_BYTES_MAX, Group, WriteCtx};
+use super::{Group, WriteCtx};
 use crate::block::BLOCK;
 use crate::error::{Error, StoreError};
 use crate::fs::{Fs, MountOptions};
@@ -451,7 +452,8 @@ fn a_file_that_is_deleted_before_the_commit_stays_deleted() {
     bench.check("nor of the second one");
 }
 
-/// Handles can be used by several threads: a write that comes while the group ends must not be lost with it.
+/// Handles can be used by several threads: a write that comes while the group ends must not be lost
+/// with it.
 #[test]
 fn a_write_beside_the_end_of_its_group_is_not_lost() {
     for round in 0..30_u8 {
@@ -535,7 +537,7 @@ fn a_commit_of_nothing_is_an_fsync() {
 
 /// SQLite that was refused a group makes a journal, does not sync it, and writes to the database.
 #[test]
-fn what_was_written_before_is_durable_for_whoever_goes_on_without_a_group() {
+fn writes_before_a_refused_group_are_durable_before_later_ones() {
     for is_refused in [true, false] {
         let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
         (0..2).for_each(|_| bench.create());
@@ -578,7 +580,7 @@ fn what_was_written_before_is_durable_for_whoever_goes_on_without_a_group() {
 }
 
 #[test]
-fn who_opens_a_file_after_its_writer_died_waits_for_the_end_of_the_group() {
+fn opening_a_file_after_its_writer_died_waits_for_the_end_of_the_group() {
     const DEAD: u32 = 77;
     let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
     bench.create();
@@ -614,7 +616,8 @@ fn who_opens_a_file_after_its_writer_died_waits_for_the_end_of_the_group() {
     mount.fs.mount().store().txn().abort("the test ends here");
 }
 
-/// For the random operations of [`super::random_tests`]: a group over some files, which is committed or dropped.
+/// For the random operations of [`super::random_tests`]: a group over some files, which is
+/// committed or dropped.
 pub(super) fn random_group(bench: &mut Bench, dice: &mut Dice, file_bytes_max: u64) -> String {
     let mut group = Group::new(bench.mount(), crate::reclaim::close);
     let mut after = bench.files.clone();

@@ -1,4 +1,5 @@
-//! What one thread does beside another one's sync, commit, or failing write: found by reading, each seen to go wrong once.
+//! What one thread does beside another one's sync, commit, or failing write: found by reading, each
+//! seen to go wrong once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +34,8 @@ fn first_on_disk(inode: &Arc<Inode>) -> Option<OnDisk> {
     first.and_then(|extent| extent.on_disk().copied())
 }
 
-/// What is in the file after a crash now. The items that are pending are committed; what is dirty is lost.
+/// What is in the file after a crash now. The items that are pending are committed; what is dirty
+/// is lost.
 fn after_a_crash(bench: &Bench) -> Vec<u8> {
     bench.mount().commit().unwrap();
     let crashed = Bench {
@@ -46,7 +48,8 @@ fn after_a_crash(bench: &Bench) -> Vec<u8> {
     content(crashed.mount(), &crashed.inode(0))
 }
 
-/// The zeros behind an end that is moved are as good as written: the size on disk waits for them, and for inline data to go.
+/// The zeros behind an end that is moved are as good as written: the size on disk waits for them,
+/// and for inline data to go.
 #[test]
 fn the_size_on_disk_waits_for_the_zeros_behind_the_old_end() {
     let new = || {
@@ -97,7 +100,8 @@ fn the_size_on_disk_waits_for_the_zeros_behind_the_old_end() {
     assert_eq!(after_a_crash(&bench).len() as u64, 2 * BLOCK);
 }
 
-/// A sync beside a truncation finds the file as it was, or shorter, but never zeros in the midst of it.
+/// A sync beside a truncation finds the file as it was, or shorter, but never zeros in the midst of
+/// it.
 #[test]
 fn a_truncation_shows_no_zeros_below_the_size_on_disk() {
     const SIZE: u64 = 3 * BLOCK;
@@ -141,7 +145,8 @@ fn a_truncation_shows_no_zeros_below_the_size_on_disk() {
     });
 }
 
-/// A truncation that fails midway leaves the size on disk where the file ends, for whoever writes the item next.
+/// A truncation that fails midway leaves the size on disk where the file ends, for the next writer
+/// of the item.
 #[test]
 fn a_truncation_that_fails_on_its_way_leaves_no_larger_size() {
     let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
@@ -259,10 +264,10 @@ impl BlockDevice for Held {
     }
 }
 
-/// An extent that another file gave up is not written in place before the transaction in which it did is on disk, however the
-/// question and the commit meet.
+/// An extent that another file gave up is not written in place before the transaction in which it
+/// did is on disk, however the question and the commit meet.
 #[test]
-fn who_is_alone_with_an_extent_is_so_on_disk() {
+fn an_extent_is_unshared_only_when_it_is_so_on_disk() {
     let mut bench = Bench::new(
         256 << 20,
         plain,
@@ -282,8 +287,8 @@ fn who_is_alone_with_an_extent_is_so_on_disk() {
     let first = Walk::new(&a.tree, a.ino, 0..BLOCK).unwrap().next().unwrap().unwrap();
     let disk = *first.on_disk().unwrap();
     let is_alone = || super::sharing::may_write_in_place(mount, &a, &first, &disk).unwrap();
-    // The commit has to read which snapshots there are, and the question, too. That stops there while the commit goes on,
-    // until the extent tree shows the end of it.
+    // The commit has to read which snapshots there are, and the question, too. That stops there
+    // while the commit goes on, until the extent tree shows the end of it.
     let root_tree = mount.store().forest().root_tree();
     let path = root_tree.path(&Key::new(a.tree.id().object_id(), KeyType::ROOT_ITEM, u64::MAX));
     let (leaf, _) = *path.unwrap().last().unwrap();

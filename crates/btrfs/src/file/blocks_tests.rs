@@ -90,7 +90,8 @@ fn what_is_preallocated_behind_the_end_hides_nothing_that_is_dirty() {
     assert_eq!(blocks(&bench), 62 * SECTORS);
 }
 
-/// No lock is held while the extents are looked at, and still nothing counts twice, or not at all, when it lands just then.
+/// No lock is held while the extents are looked at, and still nothing counts twice, or not at all,
+/// when it lands just then.
 #[test]
 fn what_lands_meanwhile_counts_once() {
     let mut bench = Bench::new(256 << 20, |_| {}, MountOptions::default());

@@ -1,5 +1,5 @@
-//! What is bounded: dirty memory under writers that are faster than the device, the size of extents, the blocks that a seek
-//! reads.
+//! What is bounded: dirty memory under writers that are faster than the device, the size of
+//! extents, the blocks that a seek reads.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -28,7 +28,8 @@ const WRITERS: u64 = 3;
 const DIRTY_BYTES_MAX: u64 = 1 << 20;
 const WRITE_BYTES: u64 = 64 << 10;
 
-/// The most that was dirty while so many writers wrote 8 MiB each, into files of their own or into one.
+/// The most that was dirty while so many writers wrote 8 MiB each, into files of their own or into
+/// one.
 fn peak_of_writers(files: usize) -> u64 {
     const EACH_BYTES: u64 = 8 << 20;
     let mut bench = Bench::new(512 << 20, plain, MountOptions::default());
@@ -192,7 +193,8 @@ fn fragmented() -> Bench {
     bench
 }
 
-/// Whoever makes very many extents of one stretch of data has the metadata for them, or does not begin.
+/// An operation that makes very many extents of one stretch of data has reserved the metadata for
+/// them, or fails before it begins.
 #[test]
 fn data_in_very_many_pieces_takes_no_metadata_that_was_not_reserved() {
     const BYTES: u64 = 24 << 20;
@@ -309,7 +311,8 @@ fn files_end_where_offsets_do() {
         super::clone_range(mount, &inodes[1], LAST, &inodes[4], 0, 0).unwrap();
         super::clone_range(mount, &inodes[1], LAST - BLOCK, &inodes[5], LAST - BLOCK, 0).unwrap();
         let sizes = [MAX, MAX, MAX, 20_000, BLOCK - 1, MAX];
-        // Of the fourth the last block stays, as on the kernel's side: the hole covers all of it but a byte.
+        // Of the fourth the last block stays, as on the kernel's side: the hole covers all of it
+        // but a byte.
         let blocks = [0, 1, 3, 2, 1, 1];
         let seen = |bench: &Bench| -> Vec<_> {
             let attrs = (0..6).map(|file| bench.inode(file).vfs_attr());

@@ -92,7 +92,8 @@ impl Ranges {
 ///
 /// `Invalid`: misaligned, beyond the end of the source or of the largest file, overlapping in one
 /// file, or only one of both has checksums.
-pub fn clone_range(
+#[cfg(test)]
+pub(crate) fn clone_range(
     files: &Files,
     src: &Arc<Inode>,
     src_offset: u64,
@@ -110,7 +111,7 @@ pub fn clone_range(
 }
 
 /// As [`clone_range`]; `ctx` says which set-id bits go.
-pub fn clone_as(
+pub(crate) fn clone_as(
     files: &Files,
     src: (&Arc<Inode>, u64),
     dst: (&Arc<Inode>, u64),
@@ -215,7 +216,7 @@ fn check(
 
 /// Would [`clone_range`] change anything, with the files as they are? Errors: its own, as far as
 /// they are plain by now.
-pub fn clones_anything(
+pub(crate) fn clones_anything(
     src: &Arc<Inode>,
     src_offset: u64,
     dst: &Arc<Inode>,
@@ -229,7 +230,7 @@ pub fn clones_anything(
 /// kernel's btrfs, with both files locked meanwhile, however many they are. Times stay as they are.
 ///
 /// `Invalid`: as [`clone_range`], and ranges beyond the end of either file.
-pub fn dedupe_range(
+pub(crate) fn dedupe_range(
     files: &Files,
     src: &Arc<Inode>,
     src_offset: u64,
@@ -435,7 +436,8 @@ fn with_holes(extents: Vec<Extent>, range: &Range<u64>) -> Vec<Extent> {
 }
 
 /// [`copy_as`] with the right to keep set-id bits.
-pub fn copy_range(
+#[cfg(test)]
+pub(crate) fn copy_range(
     files: &Files,
     src: &Arc<Inode>,
     src_offset: u64,
@@ -458,7 +460,7 @@ pub fn copy_range(
 ///
 /// `Invalid`: overlapping ranges of one file, and offsets behind those of every file; `Overflow`:
 /// an end behind all numbers; `FileTooBig`: no byte fits. As copy_file_range(2) has them.
-pub fn copy_as(
+pub(crate) fn copy_as(
     files: &Files,
     (src, src_offset): (&Arc<Inode>, u64),
     (dst, dst_offset): (&Arc<Inode>, u64),
@@ -517,7 +519,7 @@ pub fn copy_as(
 
 /// What [`copy_as`] would copy, with the files as they are, if nothing fails. Errors: its own, as
 /// far as they are plain by now.
-pub fn copied_bytes(
+pub(crate) fn copied_bytes(
     (src, src_offset): (&Arc<Inode>, u64),
     (dst, dst_offset): (&Arc<Inode>, u64),
     len_bytes: u64,

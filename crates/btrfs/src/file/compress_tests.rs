@@ -222,7 +222,8 @@ fn the_kernel_reads_compressed_files_of_all_levels_that_were_changed() {
     }
 }
 
-/// The kernel writes files of all sizes under each of these, one volume for all; we read every byte.
+/// The kernel writes files of all sizes under each of these, one volume for all; we read every
+/// byte.
 fn read_what_the_kernel_compressed(policies: &[String]) {
     let Some(()) = need::kernel_btrfs() else { return };
     let volume = KernelVolume::make(&VolumeOptions::default()).unwrap();
@@ -370,7 +371,8 @@ fn noise_is_stored_as_it_is_and_marks_the_file() {
     bench.judge_by_kernel();
 }
 
-/// What went well lets the next groups do without a sample: noise among text is noise all the same, and what comes after it is text.
+/// What went well lets the next groups do without a sample: noise among text is noise all the same,
+/// and what comes after it is text.
 #[test]
 fn noise_in_a_file_that_compresses_does_not_mark_it() {
     const PART: usize = 256 << 10;
@@ -503,8 +505,9 @@ fn properties_name_algorithm_and_level() {
     bench.judge_by_kernel();
 }
 
-/// Watched on Linux 6.18: what is too large to be inline when it is compressed does not mark the file, as long as it became
-/// smaller at all; LZO may take a whole block for that. The sample is taken of the block, with the zeros behind the data.
+/// Watched on Linux 6.18: what is too large to be inline when it is compressed does not mark the
+/// file, as long as it became smaller at all; LZO may take a whole block for that. The sample is
+/// taken of the block, with the zeros behind the data.
 #[test]
 fn small_files_are_marked_as_the_kernel_marks_them() {
     let base64 = |len: usize| -> Vec<u8> {
@@ -564,7 +567,8 @@ fn small_files_are_marked_as_the_kernel_marks_them() {
     }
 }
 
-/// Two items that do not agree on how long an extent is, which can only be damage: each gets its own length.
+/// Two items that do not agree on how long an extent is, which can only be damage: each gets its
+/// own length.
 #[test]
 fn a_compressed_extent_of_two_lengths_is_read() {
     let mut bench = Bench::new(128 << 20, plain, compressed("lzo", true));

@@ -24,7 +24,8 @@ pub(super) fn compute(ty: ChecksumType, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The checksums of `len_bytes` from `addr` on; a block without one is an error, as on the kernel's side.
+/// The checksums of `len_bytes` from `addr` on; a block without one is an error, as on the kernel's
+/// side.
 pub(crate) fn load(files: &Files, addr: LogicalAddr, len_bytes: u64) -> Result<Vec<u8>> {
     let size = files.store().volume().csum_type().size_bytes();
     let end = addr.get() + len_bytes;
@@ -49,8 +50,8 @@ pub(crate) fn load(files: &Files, addr: LogicalAddr, len_bytes: u64) -> Result<V
         {
             take(&key, &item, &mut at, end, size, &mut sums)?;
         }
-        // A commit may have joined the next item to the last one meanwhile: only the item before tells that it is
-        // missing.
+        // A commit may have joined the next item to the last one meanwhile: only the item before
+        // tells that it is missing.
     }
     Ok(sums)
 }
@@ -87,8 +88,8 @@ fn take(key: &Key, item: &[u8], at: &mut u64, end: u64, size: usize, sums: &mut 
     Ok(())
 }
 
-/// Puts checksums into a batch. `runs` are (address, checksums) in any order; neighbours on disk share items. (The commit
-/// joins them to what the tree has.)
+/// Puts checksums into a batch. `runs` are (address, checksums) in any order; neighbours on disk
+/// share items. (The commit joins them to what the tree has.)
 pub(super) fn put(files: &Files, batch: &mut Batch, mut runs: Vec<(LogicalAddr, Vec<u8>)>) {
     let size = files.store().volume().csum_type().size_bytes();
     let item_bytes_max = csum_item_bytes_max(files.store().nodes());

@@ -1,4 +1,4 @@
-//! Items of checksums: how they join, and what those see who read them meanwhile.
+//! Items of checksums: how they join, and what readers find meanwhile.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -64,7 +64,7 @@ fn checksums_of_neighbours_share_items_whichever_transaction_they_are_of() {
 }
 
 #[test]
-fn who_reads_checksums_finds_them_while_items_join() {
+fn readers_find_checksums_while_items_join() {
     let mut bench = Bench::new(256 << 20, |_| (), MountOptions::default());
     bench.create();
     append(&mut bench, 0);

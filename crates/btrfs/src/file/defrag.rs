@@ -21,7 +21,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 
 /// Rewrites runs of extents smaller than wanted in a range; returns how many bytes were rewritten.
 /// They are in the overlay when it returns, and durable after the next commit.
-pub fn defragment(files: &Files, inode: &Arc<Inode>, range: Range<u64>, what: &Defrag) -> Result<u64> {
+pub(crate) fn defragment(files: &Files, inode: &Arc<Inode>, range: Range<u64>, what: &Defrag) -> Result<u64> {
     files.store().txn().check_writable()?;
     let what = Defrag {
         target_bytes: what.target_bytes.clamp(2 * BLOCK, EXTENT_BYTES_MAX),

@@ -27,10 +27,10 @@ use crate::pagecache::DataState;
 use btrfs_store::space::Budget;
 
 /// Extents that one exchange moves at most, of both files together: they are one batch in memory.
-pub const EXTENTS_MAX: usize = 1 << 18;
+pub(crate) const EXTENTS_MAX: usize = 1 << 18;
 
 /// What the file is like now.
-pub fn freshness_of(inode: &Inode) -> Freshness {
+pub(crate) fn freshness_of(inode: &Inode) -> Freshness {
     let attr = inode.attr_now();
     Freshness {
         ino: inode.ino.get(),
@@ -44,13 +44,14 @@ pub fn freshness_of(inode: &Inode) -> Freshness {
 ///
 /// `Invalid`: misaligned, overlapping in one file, beyond an end, or only one of both has
 /// checksums. `TooBig`: more than [`EXTENTS_MAX`] extents. `Busy`: see [`Exchange::fresh_b`].
-pub fn exchange_range(files: &Files, a: &Arc<Inode>, b: &Arc<Inode>, what: &Exchange) -> Result<()> {
+#[cfg(test)]
+pub(crate) fn exchange_range(files: &Files, a: &Arc<Inode>, b: &Arc<Inode>, what: &Exchange) -> Result<()> {
     exchange_as(files, [a, b], what, ([WriteCtx::STRIPPING; 2], Box::new(|| Ok(()))))
 }
 
 /// As [`exchange_range`]; `ctx` says which set-id bits of each file go, and `first` is done before
 /// contents change.
-pub fn exchange_as(
+pub(crate) fn exchange_as(
     files: &Files,
     [a, b]: [&Arc<Inode>; 2],
     what: &Exchange,

@@ -1,4 +1,4 @@
-//! Data that is lost, and who hears of it when.
+//! Data that is lost: which callers get the error, and when.
 
 use std::ops::Range;
 use std::sync::{Arc, Barrier};
@@ -28,7 +28,7 @@ fn bench() -> (Bench, FaultPlan) {
 }
 
 #[test]
-fn who_syncs_hears_of_lost_data_when_the_caches_know() {
+fn syncs_report_lost_data_after_the_caches_were_told() {
     let (bench, plan) = bench();
     let (mount, inode) = (bench.mount(), bench.inode(0));
     let turn = Arc::new(Barrier::new(2));
@@ -105,7 +105,8 @@ fn pages_of_a_cache_that_find_no_space_are_lost() {
     assert_eq!(*caches.lost.lock(), [(entry.node, vec![BLOCK..BLOCK + 100])]);
 }
 
-/// A file of so many extents that its items are in several leaves, and that it is changed in several steps.
+/// A file of so many extents that its items are in several leaves, and that it is changed in
+/// several steps.
 fn make_fragments(bench: &mut Bench) {
     bench.create();
     let mount = bench.mount();
@@ -120,7 +121,7 @@ const FRAGMENTS: u64 = 500;
 
 /// Linux takes a call that failed for one that changed nothing.
 #[test]
-fn who_remembers_a_file_hears_of_the_steps_before_a_failure() {
+fn caches_are_told_of_the_steps_before_a_failure() {
     let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
     make_fragments(&mut bench);
     let ctx = Context::root();

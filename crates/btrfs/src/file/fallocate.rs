@@ -20,13 +20,21 @@ use btrfs_store::space::{Budget, DataReservation, MetaReservation};
 
 /// Holes filled in one step.
 const STEP_HOLES_MAX: usize = 64;
-/// Extents made in one step, which is what it has reserved for: of a hole there are many where free space lies in small pieces.
+/// Extents made in one step, which is what it has reserved for: of a hole there are many where free
+/// space lies in small pieces.
 const STEP_EXTENTS_MAX: usize = 64;
 /// The largest extent that is preallocated at once.
 const PREALLOC_BYTES_MAX: u64 = 256 << 20;
 
 /// Allocates, punches or zeroes a range. Takes the operation lock itself.
-pub fn fallocate(files: &Files, inode: &Arc<Inode>, mode: FallocateFlags, offset: u64, len_bytes: u64) -> Result<()> {
+#[cfg(test)]
+pub(crate) fn fallocate(
+    files: &Files,
+    inode: &Arc<Inode>,
+    mode: FallocateFlags,
+    offset: u64,
+    len_bytes: u64,
+) -> Result<()> {
     fallocate_as(
         files,
         inode,
@@ -37,7 +45,7 @@ pub fn fallocate(files: &Files, inode: &Arc<Inode>, mode: FallocateFlags, offset
 }
 
 /// As [`fallocate`]; it is said which set-id bits go, and what is done before contents change.
-pub fn fallocate_as(
+pub(crate) fn fallocate_as(
     files: &Files,
     inode: &Arc<Inode>,
     mode: FallocateFlags,
@@ -76,8 +84,9 @@ pub fn fallocate_as(
     allocate(files, inode, range, mode, edges, last, how)
 }
 
-/// Data that is written, beside what is allocated: a hole and a range of zeros take blocks that they cover in part, and a file that
-/// grows takes the zeros behind its end. What is allocated already needs nothing.
+/// Data that is written, beside what is allocated: a hole and a range of zeros take blocks that
+/// they cover in part, and a file that grows takes the zeros behind its end. What is allocated
+/// already needs nothing.
 fn edge_bytes(inode: &Inode, range: &Range<u64>, mode: FallocateFlags) -> u64 {
     let is_partial = |at: &&u64| !at.is_multiple_of(BLOCK);
     let partial = if mode.intersects(FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE) {
@@ -94,7 +103,8 @@ fn edge_bytes(inode: &Inode, range: &Range<u64>, mode: FallocateFlags) -> u64 {
     partial * BLOCK + old_end_bytes(size, new_size)
 }
 
-/// Does a hole already lie where one is to be punched? Then nothing changes, times neither: as the kernel has it.
+/// Does a hole already lie where one is to be punched? Then nothing changes, times neither: as the
+/// kernel has it.
 fn is_hole(inode: &Arc<Inode>, range: &Range<u64>) -> Result<bool> {
     let blocks = round_down(range.start)..round_up(range.end);
     // What lands between the two looks shows in the count of landings.
@@ -133,7 +143,8 @@ fn punch(
     first()?;
     zero_edges(files, inode, &range, &mut edges, false)?;
     let inner = round_up(range.start)..round_down(range.end);
-    // The block of the file's end is covered as a whole up to there. One behind it is not: it stays allocated.
+    // The block of the file's end is covered as a whole up to there. One behind it is not: it stays
+    // allocated.
     let size = inode.attr.lock().attr.size;
     let inner_end = if range.end >= size && inner.end < size {
         round_up(range.end)
@@ -147,7 +158,8 @@ fn punch(
     Ok(())
 }
 
-/// The parts of blocks inside the file that the range covers in part: the first, the last, or the one that is both.
+/// The parts of blocks inside the file that the range covers in part: the first, the last, or the
+/// one that is both.
 fn partial_blocks(size: u64, range: &Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
     let first = (!range.start.is_multiple_of(BLOCK)).then(|| round_down(range.start));
     let last = (!range.end.is_multiple_of(BLOCK) && range.end < size).then(|| round_down(range.end));
@@ -159,8 +171,8 @@ fn partial_blocks(size: u64, range: &Range<u64>) -> impl Iterator<Item = (u64, R
         .map(move |block| (block, range.start.max(block)..range.end.min(block + BLOCK)))
 }
 
-/// Zeroes the parts of blocks that the range covers in part, where they hold data. Where the file grows, the rest of its old end's
-/// block is appended: its size on disk waits for it.
+/// Zeroes the parts of blocks that the range covers in part, where they hold data. Where the file
+/// grows, the rest of its old end's block is appended: its size on disk waits for it.
 fn zero_edges(
     files: &Files,
     inode: &Arc<Inode>,
@@ -248,8 +260,8 @@ fn allocate(
     Ok(())
 }
 
-/// The blocks of a range that is to be zeroed which get new space: all but those at its ends that hold something outside
-/// of the range.
+/// The blocks of a range that is to be zeroed which get new space: all but those at its ends that
+/// hold something outside of the range.
 fn zeroed_blocks(files: &Files, inode: &Arc<Inode>, range: &Range<u64>, size: u64) -> Result<Range<u64>> {
     let mut zeroed = round_down(range.start)..round_up(range.end);
     let mut content = vec![0; BLOCK as usize];
@@ -269,12 +281,12 @@ fn zeroed_blocks(files: &Files, inode: &Arc<Inode>, range: &Range<u64>, size: u6
     Ok(zeroed)
 }
 
-/// Extents replaced by zeros in one batch: a file with more of them is zeroed in steps, of which only the first is sure
-/// to find space or leave everything as it was.
+/// Extents replaced by zeros in one batch: a file with more of them is zeroed in steps, of which
+/// only the first is sure to find space or leave everything as it was.
 const STEP_REPLACED_MAX: usize = 1 << 16;
 
-/// Preallocated extents in place of whatever a range of blocks holds, dirty or on disk. The caller holds the operation lock
-/// for writing.
+/// Preallocated extents in place of whatever a range of blocks holds, dirty or on disk. The caller
+/// holds the operation lock for writing.
 fn replace_by_zeros(
     files: &Files,
     inode: &Arc<Inode>,
@@ -304,8 +316,8 @@ fn replace_by_zeros(
     Ok(())
 }
 
-/// Puts new extents in place of what a range holds; `false` where that is more than `count` extents, which is then their
-/// number: write-back has made some meanwhile.
+/// Puts new extents in place of what a range holds; `false` where that is more than `count`
+/// extents, which is then their number: write-back has made some meanwhile.
 fn replace_now(
     files: &Files,
     inode: &Arc<Inode>,
@@ -343,7 +355,8 @@ fn replace_now(
     Ok(true)
 }
 
-/// How many extents a range holds, with its neighbours, up to [`STEP_REPLACED_MAX`], and how far these reach.
+/// How many extents a range holds, with its neighbours, up to [`STEP_REPLACED_MAX`], and how far
+/// these reach.
 fn count_extents(inode: &Arc<Inode>, range: Range<u64>) -> Result<(usize, u64)> {
     const NEIGHBOURS: usize = 2;
     let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
@@ -357,7 +370,8 @@ fn count_extents(inode: &Arc<Inode>, range: Range<u64>) -> Result<(usize, u64)> 
     Ok((count + NEIGHBOURS, range.end))
 }
 
-/// Preallocated extents for a range, in `fresh` even if not all could be had; no more than `max` of them there.
+/// Preallocated extents for a range, in `fresh` even if not all could be had; no more than `max` of
+/// them there.
 fn new_extents(
     files: &Files,
     range: Range<u64>,
@@ -380,7 +394,8 @@ fn new_extents(
     Ok(())
 }
 
-/// The parts of a range that have no extent, at most `max` of them, and how far they were looked for.
+/// The parts of a range that have no extent, at most `max` of them, and how far they were looked
+/// for.
 fn holes(inode: &Arc<Inode>, range: &Range<u64>, max: usize) -> Result<(Vec<Range<u64>>, u64)> {
     let mut walk = Walk::new(&inode.tree, inode.ino, range.clone())?;
     let mut found: Vec<Range<u64>> = Vec::new();
@@ -408,7 +423,8 @@ fn hole_bytes(inode: &Arc<Inode>, range: &Range<u64>) -> Result<u64> {
     Ok(found.iter().map(|hole| hole.end - hole.start).sum())
 }
 
-/// Preallocated extents for all holes of a range. Write-back may fill some meanwhile: that is as good.
+/// Preallocated extents for all holes of a range. Write-back may fill some meanwhile: that is as
+/// good.
 fn fill_holes(files: &Files, inode: &Arc<Inode>, range: Range<u64>, reservation: &mut DataReservation) -> Result<()> {
     let mut pos = range.start;
     while pos < range.end {

@@ -1,4 +1,5 @@
-//! Which data is compressed: the same files are written by the kernel and by us, and the extents compared.
+//! Which data is compressed: the same files are written by the kernel and by us, and the extents
+//! compared.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -248,8 +249,8 @@ fn files(seed: u64, rounds: usize, sizes: &[usize]) -> Vec<File> {
     all
 }
 
-/// Data at the borders of what is tried: entropy and the number of frequent values are now a little below the bounds, now a
-/// little above.
+/// Data at the borders of what is tried: entropy and the number of frequent values are now a little
+/// below the bounds, now a little above.
 fn borders(seed: u64) -> Vec<File> {
     const LEN: usize = 128 << 10;
     let mut dice = Dice::new(seed);
@@ -387,11 +388,13 @@ fn by_us(files: &[File], how: &str, force: bool) -> Vec<Fate> {
 
 /// What is compressed, or not, by itself.
 const CHUNK_BLOCKS: usize = 32;
-/// Linux works on so many chunks at a time, and leaves alone all that come behind one that does not compress; and the whole of what
-/// is written back at once, where its first chunk does not look so. We look at each.
+/// Linux works on so many chunks at a time, and leaves alone all that come behind one that does not
+/// compress; and the whole of what is written back at once, where its first chunk does not look so.
+/// We look at each.
 const CHUNKS_TOGETHER: usize = 4;
 
-/// Is each chunk that the kernel has looked at compressed where the kernel's is? Also, whether it has left chunks alone.
+/// Is each chunk that the kernel has looked at compressed where the kernel's is? Also, whether it
+/// has left chunks alone.
 fn same_decisions(kernel: &Fate, ours: &Fate, force: bool) -> (bool, bool) {
     let is_plain = |part: &[Option<bool>]| part.contains(&Some(false));
     let (mut same, mut left_alone) = (kernel.blocks.len() == ours.blocks.len(), false);
@@ -488,8 +491,8 @@ fn what_the_kernel_compresses_is_compressed_and_nothing_else() {
         let (mut compressed, mut plain) = (0, 0);
         for one in &all {
             let (same, left_alone) = same_decisions(&one.kernel, &one.ours, force);
-            // It was tried, in vain: not the samples differ, but the encoders. The kernel's LZO gives up when it has gained nothing in
-            // the first blocks.
+            // It was tried, in vain: not the samples differ, but the encoders. The kernel's LZO
+            // gives up when it has gained nothing in the first blocks.
             if how == "lzo" && one.kernel.is_marked {
                 continue;
             }

@@ -1,4 +1,5 @@
-//! Writing in place: where it happens, where it must not, and that nobody else ever sees it.
+//! Writing in place: where it happens, where it must not, and that no other file or snapshot shows
+//! it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ fn extents(mount: &Mount, inode: &Arc<Inode>) -> Vec<(u64, OnDisk)> {
 }
 
 #[test]
-fn nodatacow_files_are_overwritten_in_place_until_somebody_shares_them() {
+fn nodatacow_files_are_overwritten_in_place_until_shared() {
     let mut bench = Bench::new(256 << 20, plain, nodatacow());
     bench.create();
     bench.create();
@@ -161,7 +162,7 @@ fn fill(bench: &mut Bench, file: usize) {
     bench.files[file] = vec![7; bench.inode(file).attr_now().size as usize];
 }
 
-/// As [`fill`], with space that nobody has written.
+/// As [`fill`], with preallocated space.
 fn allocate_rest(bench: &Bench, file: usize) {
     let (rest, mut at) = (bench.inode(file), 0);
     for len in [1 << 20, 4096] {
@@ -171,7 +172,8 @@ fn allocate_rest(bench: &Bench, file: usize) {
     }
 }
 
-/// As on the kernel's side: also where a gap is left behind the end, in which nothing has to be zeroed.
+/// As on the kernel's side: also where a gap is left behind the end, in which nothing has to be
+/// zeroed.
 #[test]
 fn a_full_volume_takes_what_was_preallocated_behind_the_end() {
     for adjust in [plain, |options: &mut btrfs_image::MkfsOptions| {
@@ -278,7 +280,8 @@ fn a_full_volume_overwrites_nodatacow_files() {
     bench.judge_by_kernel();
 }
 
-/// Gives an empty file an extent item that nothing else knows of, as a stranger's volume may have it.
+/// Gives an empty file an extent item that nothing else knows of, as a stranger's volume may have
+/// it.
 fn plant(mount: &Mount, inode: &Arc<Inode>, addr: LogicalAddr, len_bytes: u64, is_prealloc: bool) {
     let extent = Extent {
         start: 0,
@@ -294,8 +297,8 @@ fn plant(mount: &Mount, inode: &Arc<Inode>, addr: LogicalAddr, len_bytes: u64, i
     });
 }
 
-/// An item may say that its data lies where a tree block is, or in space that is free and will be somebody's, or on a part of
-/// another file's extent: the extent tree knows of no such extent.
+/// An item may say that its data lies where a tree block is, or in space that is free and will be
+/// allocated, or on a part of another file's extent: the extent tree knows of no such extent.
 #[test]
 fn nothing_is_written_in_place_where_the_extent_tree_knows_no_extent() {
     const LEN: u64 = 4 * BLOCK;
@@ -398,7 +401,8 @@ fn no_crash_shows_a_clone_what_its_origin_was_overwritten_with() {
     assert!(with_clone > 10, "{with_clone} images of {number} have a clone");
 }
 
-/// The kernel makes files, some of them with snapshots and clones, and reads what we wrote over them.
+/// The kernel makes files, some of them with snapshots and clones, and reads what we wrote over
+/// them.
 #[test]
 fn snapshots_of_the_kernel_keep_what_we_overwrite() {
     let Some(()) = need::kernel_btrfs() else { return };

@@ -21,7 +21,7 @@ use btrfs_store::refs::RefName;
 /// their items have them, not cut to the range and not merged; of a preallocated one that is dirty
 /// in places, each part comes for itself, and only where it overlaps. `wants_shared`: find out what
 /// is shared, which takes lookups for each extent.
-pub fn map(
+pub(crate) fn map(
     files: &Files,
     inode: &Arc<Inode>,
     range: Range<u64>,
@@ -314,23 +314,4 @@ fn add(refs: &mut Vec<(RefName, i64)>, found: BackRef) {
             None => refs.push((name, count.into())),
         }
     }
-}
-
-/// Parts of a map as `FS_IOC_FIEMAP` gives them: neighbours in the file and on disk that are alike
-/// are one.
-pub fn merge(into: &mut Vec<MapExtent>, next: &MapExtent) {
-    if let Some(last) = into.last_mut() {
-        let is_alike = (last.kind, last.compression, last.is_shared) == (next.kind, next.compression, next.is_shared);
-        let on_disk = |e: &MapExtent| {
-            let offset_bytes = if e.compression == 0 { e.offset_bytes } else { 0 };
-            e.disk_addr + offset_bytes
-        };
-        let continues = last.start + last.len_bytes == next.start
-            && (last.kind == MapKind::Delalloc || on_disk(last) + last.len_bytes == on_disk(next));
-        if is_alike && continues && last.kind != MapKind::Inline {
-            last.len_bytes += next.len_bytes;
-            return;
-        }
-    }
-    into.push(*next);
 }

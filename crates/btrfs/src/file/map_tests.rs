@@ -1,4 +1,5 @@
-//! Maps of files (holes, extents) and what remaps them, at sizes and in states that the random runs do not reach.
+//! Maps of files (holes, extents) and what remaps them, at sizes and in states that the random runs
+//! do not reach.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -182,7 +183,7 @@ fn errno<T: std::fmt::Debug>(result: crate::error::Result<T>) -> Errno {
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_clone_of_what_is_preallocated_is_preallocated_and_nobody_writes_into_the_others() {
+fn a_clone_of_preallocated_space_is_preallocated_and_the_files_stay_apart() {
     let (device, fs) = new_volume(256 << 20);
     let (a, b) = (create(&fs, "a"), create(&fs, "b"));
     let mount = fs.mount();
@@ -511,7 +512,8 @@ fn a_hole_that_is_cloned_over_many_extents_is_shared_in_steps() {
     judge(&device, fs, &["a", "b"]);
 }
 
-/// Each page looks at some of what is dirty, not at all of it; what lands between two pages is in the next one.
+/// Each page looks at some of what is dirty, not at all of it; what lands between two pages is in
+/// the next one.
 #[test]
 fn a_map_in_pages_of_very_many_dirty_places_takes_about_as_long_as_a_whole_one() {
     const PLACES: u64 = 30_000;
@@ -536,7 +538,8 @@ fn a_map_in_pages_of_very_many_dirty_places_takes_about_as_long_as_a_whole_one()
         assert!(in_pages(&fs, inode, PAGE, false, |_| ()) == all);
         let paged = begin.elapsed();
         assert!(paged < whole * 40, "whole {whole:?}, in pages {paged:?}");
-        // The ranges are the same when they are on disk; of what they are each page says what it sees.
+        // The ranges are the same when they are on disk; of what they are each page says what it
+        // sees.
         let ranges = |all: Vec<(MapKind, u64, u64, bool)>| all.into_iter().map(|e| (e.1, e.2)).collect::<Vec<_>>();
         let landing = in_pages(&fs, inode, PAGE, false, |pages| {
             if pages == 20 {
@@ -548,7 +551,8 @@ fn a_map_in_pages_of_very_many_dirty_places_takes_about_as_long_as_a_whole_one()
     fs.mount().close().unwrap();
 }
 
-/// A map that is asked for in pages, each from where the last one was broken off; pages must get on.
+/// A map that is asked for in pages, each from where the last one was broken off; pages must get
+/// on.
 fn in_pages(
     fs: &Fs,
     inode: &Arc<Inode>,
@@ -596,7 +600,8 @@ fn a_hole_behind_the_end_leaves_blocks_that_it_covers_in_part() {
     judge(&device, fs, &["a", "b"]);
 }
 
-/// What was written and is punched before the commit: references that cancel never reach the extent tree.
+/// What was written and is punched before the commit: references that cancel never reach the extent
+/// tree.
 #[test]
 fn what_comes_and_goes_in_one_transaction_never_reaches_the_extent_tree() {
     let (device, fs) = new_volume(256 << 20);

@@ -17,7 +17,7 @@ mod defrag;
 mod exchange;
 mod fallocate;
 mod items;
-pub mod map;
+pub(crate) mod map;
 mod pack;
 mod place;
 mod read;
@@ -29,18 +29,26 @@ mod truncate;
 mod write;
 mod writeback;
 
-pub use atomic::{Close, GROUP_BYTES_MAX, Group};
-pub use clone::{clone_as, clone_range, clones_anything, copied_bytes, copy_as, copy_range, dedupe_range};
+pub(crate) use atomic::Group;
+pub(crate) use clone::{clone_as, clones_anything, copied_bytes, copy_as, dedupe_range};
+#[cfg(test)]
+pub(crate) use clone::{clone_range, copy_range};
 pub(crate) use csum::load as load_sums;
-pub use defrag::defragment;
-pub use exchange::{EXTENTS_MAX, exchange_as, exchange_range, freshness_of};
-pub use fallocate::{fallocate, fallocate_as};
-pub use read::read;
-pub use seek::seek;
+pub(crate) use defrag::defragment;
+#[cfg(test)]
+pub(crate) use exchange::exchange_range;
+pub(crate) use exchange::{exchange_as, freshness_of};
+#[cfg(test)]
+pub(crate) use fallocate::fallocate;
+pub(crate) use fallocate::fallocate_as;
+pub(crate) use read::read;
+pub(crate) use seek::seek;
 pub(crate) use sharing::note_dropped;
-pub use truncate::{drop_extents_of_deleted, truncate};
-pub use write::{First, WriteCtx, write};
-pub use writeback::{sync, sync_all, write_back, write_back_all, write_back_as};
+pub(crate) use truncate::{drop_extents_of_deleted, truncate};
+pub(crate) use write::{WriteCtx, write};
+#[cfg(test)]
+pub(crate) use writeback::write_back;
+pub(crate) use writeback::{sync, sync_all, write_back_all, write_back_as};
 
 #[cfg(test)]
 mod ahead_tests;

@@ -1,15 +1,16 @@
-//! Which data of a file is compressed, and how. Facts from the btrfs documentation ("Compression") and from watching
-//! the kernel (docs/design/compression.md):
+//! Which data of a file is compressed, and how. Facts from the btrfs documentation ("Compression")
+//! and from watching the kernel (docs/design/compression.md):
 //!
 //! ```text
-//!   file without checksums or copy on write      never
-//!   compress-force=                              always (the property's algorithm, else the mount's)
-//!   flag NOCOMPRESS                              no
-//!   property, flag COMPRESS, compress=           where a sample looks compressible; by the first of these that says how
+//!   file without checksums or copy on write   never
+//!   compress-force=                           always (the property's algorithm, else the mount's)
+//!   flag NOCOMPRESS                           no
+//!   property, flag COMPRESS, compress=        where a sample looks compressible; by the first of
+//!                                             these that says how
 //! ```
 //!
-//! What does not become smaller by a block is stored as it is; where neither option nor property insisted, the file is
-//! marked NOCOMPRESS then and left alone from there on.
+//! What does not become smaller by a block is stored as it is; where neither option nor property
+//! insisted, the file is marked NOCOMPRESS then and left alone from there on.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -35,7 +36,8 @@ pub(super) struct Choice {
     force: bool,
     /// What fails to become smaller marks the file.
     marks: bool,
-    /// What the file had before became smaller ([`DataState::packs_well`]): a sample is taken only of what does not.
+    /// What the file had before became smaller ([`DataState::packs_well`]): a sample is taken only
+    /// of what does not.
     ///
     /// [`DataState::packs_well`]: crate::pagecache::DataState::packs_well
     is_hopeful: bool,
@@ -54,10 +56,10 @@ pub(super) enum Packed {
 }
 
 impl Packed {
-    pub fn marks(&self) -> bool {
+    pub(crate) fn marks(&self) -> bool {
         matches!(self, Self::Raw { marks: true })
     }
-    pub fn is_smaller(&self) -> bool {
+    pub(crate) fn is_smaller(&self) -> bool {
         matches!(self, Self::Smaller { .. })
     }
 }
@@ -101,7 +103,8 @@ pub(super) fn choose(files: &Files, inode: &Inode) -> Result<Option<Choice>> {
     }))
 }
 
-/// Did so many of the chunks that were tried become smaller that the next ones are tried without a sample?
+/// Did so many of the chunks that were tried become smaller that the next ones are tried without a
+/// sample?
 pub(super) fn went_well(chunks: usize, smaller: usize) -> bool {
     smaller > 0 && smaller * 4 >= chunks * 3
 }
@@ -127,10 +130,12 @@ pub(super) fn pack_chunk(files: &Files, choice: Choice, run: &Run, range: &Range
     packed
 }
 
-/// Compresses all of a file that fits one block, to be inline data: the first `len` bytes of `block`, which is zero behind them.
+/// Compresses all of a file that fits one block, to be inline data: the first `len` bytes of
+/// `block`, which is zero behind them.
 ///
-/// What was watched of the kernel: it samples the whole block; what fits inline no better than it is does not mark the file,
-/// only what does not become smaller at all, and LZO has a whole block of room for that.
+/// What was watched of the kernel: it samples the whole block; what fits inline no better than it
+/// is does not mark the file, only what does not become smaller at all, and LZO has a whole block
+/// of room for that.
 pub(super) fn pack_inline(files: &Files, choice: Choice, block: &[u8], len: usize) -> Packed {
     if !choice.force && !entropy::looks_compressible(block) {
         return Packed::Raw { marks: false };

@@ -1,7 +1,7 @@
 //! Everything that changes the extents of the same few files, from several threads at once.
 //!
-//! All operations are on whole blocks, and each block that is ever written is one byte over and over: a block that
-//! is anything else was torn by a race.
+//! All operations are on whole blocks, and each block that is ever written is one byte over and
+//! over: a block that is anything else was torn by a race.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -68,7 +68,7 @@ fn step(mount: &Mount, files: &[Arc<Inode>], dice: &mut Dice) -> crate::Result<(
     }
 }
 
-/// Refusals that a race explains: somebody cut the file meanwhile, or the two ranges are one.
+/// Refusals that a race explains: another thread cut the file meanwhile, or the two ranges are one.
 fn is_expected(result: &crate::Result<()>) -> bool {
     use cowshed_vfs::Error as Outcome;
     matches!(
@@ -166,7 +166,8 @@ fn files_whose_extents_change_from_all_sides_stay_whole_at_length() {
     }
 }
 
-/// A sync covers what was written before it, though others write over it and behind it while it is under way.
+/// A sync covers what was written before it, though others write over it and behind it while it is
+/// under way.
 #[test]
 fn the_size_on_disk_covers_what_was_synced_beside_writers() {
     const APPENDED: u64 = 5 * BLOCK + 700;

@@ -1,5 +1,5 @@
-//! Whole files against a model: random operations with write-back, commits and new mounts in between, judged by the
-//! model, by the checker and by the kernel.
+//! Whole files against a model: random operations with write-back, commits and new mounts in
+//! between, judged by the model, by the checker and by the kernel.
 
 use std::sync::Arc;
 

@@ -19,7 +19,7 @@ use crate::object::{Inode, flags};
 const BOUNCE_BYTES_MAX: u64 = 64 << 10;
 
 /// Reads into `buf`; fewer bytes only at the end of the file.
-pub fn read(files: &Files, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+pub(crate) fn read(files: &Files, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let _op = inode.lock.read();
     let size = inode.attr.lock().attr.size;
     let len = size.saturating_sub(offset).min(buf.len() as u64) as usize;

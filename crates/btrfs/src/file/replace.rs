@@ -1,8 +1,8 @@
 //! The one range-replace: new extents take the place of whatever a file has in some ranges.
 //!
-//! Pure: what exists and what shall be goes in, item edits, reference changes and the change of `nbytes` come out. An
-//! item that is covered exactly costs one put; partial covers are trimmed; a reference that is both dropped and added
-//! does not appear at all.
+//! Pure: what exists and what shall be goes in, item edits, reference changes and the change of
+//! `nbytes` come out. An item that is covered exactly costs one put; partial covers are trimmed; a
+//! reference that is both dropped and added does not appear at all.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub(super) struct RefName {
 }
 
 impl RefName {
-    pub fn of(extent: &Extent) -> Option<Self> {
+    pub(crate) fn of(extent: &Extent) -> Option<Self> {
         let disk = extent.on_disk()?;
         Some(Self {
             addr: disk.addr,
@@ -67,7 +67,7 @@ impl Plan {
     }
 
     /// Takes the references that are to be queued.
-    pub fn take_refs(&mut self) -> Vec<(RefName, i64)> {
+    pub(crate) fn take_refs(&mut self) -> Vec<(RefName, i64)> {
         std::mem::take(&mut self.refs).into_iter().collect()
     }
 
@@ -77,8 +77,9 @@ impl Plan {
     }
 }
 
-/// As [`plan`], of a file of `tree`. An error where only part of inline data is to be replaced, which has no parts: ours has
-/// at most a block, and is always replaced as a whole, but a stranger's may be longer.
+/// As [`plan`], of a file of `tree`. An error where only part of inline data is to be replaced,
+/// which has no parts: ours has at most a block, and is always replaced as a whole, but a
+/// stranger's may be longer.
 pub(super) fn plan_checked(
     tree: &Tree,
     ino: ObjectId,
@@ -98,8 +99,8 @@ pub(super) fn plan_checked(
     Ok(plan(existing, replacements))
 }
 
-/// Plans the replacements (in order, disjoint). `existing` has every item that overlaps one of them, in order, and may
-/// have others, which are taken for neighbours to merge with.
+/// Plans the replacements (in order, disjoint). `existing` has every item that overlaps one of
+/// them, in order, and may have others, which are taken for neighbours to merge with.
 pub(super) fn plan(existing: &[Extent], replacements: &[Replacement]) -> Plan {
     let mut plan = Plan::default();
     for extent in existing {
@@ -162,7 +163,8 @@ fn continues(a: &Extent, b: &Extent) -> bool {
     }
 }
 
-/// Joins each item that was put with the ones before and behind it, where they are parts of one extent.
+/// Joins each item that was put with the ones before and behind it, where they are parts of one
+/// extent.
 fn merge_neighbours(plan: &mut Plan, existing: &[Extent]) {
     let untouched = |plan: &Plan, e: &Extent| !plan.edits.contains_key(&e.start);
     let starts: Vec<u64> = plan
@@ -171,10 +173,12 @@ fn merge_neighbours(plan: &mut Plan, existing: &[Extent]) {
         .filter(|(_, e)| e.is_some())
         .map(|(start, _)| *start)
         .collect();
-    // The last item that was put before, as it is by now. (Between it and the next there may be very many that go.)
+    // The last item that was put before, as it is by now. (Between it and the next there may be
+    // very many that go.)
     let mut put_before: Option<Extent> = None;
     for start in starts {
-        // The one before, put or untouched, may swallow this one; then this one the untouched one behind it.
+        // The one before, put or untouched, may swallow this one; then this one the untouched one
+        // behind it.
         let Some(Some(mut this)) = plan.edits.get(&start).cloned() else {
             continue;
         };
@@ -341,7 +345,8 @@ mod tests {
                         0 => vec![],
                         1 => vec![hole(from, len)],
                         2 => {
-                            // A clone of, or a write into, part of something that may be in the file already.
+                            // A clone of, or a write into, part of something that may be in the
+                            // file already.
                             let any = file
                                 .items
                                 .values()

@@ -1,4 +1,5 @@
-//! What the replay of a log needs of file extents: the same range-replace as everything else, planned from logged items.
+//! What the replay of a log needs of file extents: the same range-replace as everything else,
+//! planned from logged items.
 
 use btrfs_format::items::compression;
 use btrfs_format::{Key, LogicalAddr, ObjectId};
@@ -19,7 +20,8 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct ExtentChange {
     pub edits: Vec<(Key, Edit)>,
-    /// Address and bytes of an extent, the offset that its reference carries, and how many references more.
+    /// Address and bytes of an extent, the offset that its reference carries, and how many
+    /// references more.
     pub refs: Vec<(LogicalAddr, u64, u64, i64)>,
     pub nbytes: i64,
     /// Data that came from the log and may have checksums there: address and bytes.
@@ -88,7 +90,8 @@ pub(crate) fn plan_extents(
     Ok(change)
 }
 
-/// The data on disk that an extent item needs checksums of: its own part, or all where only all can be read.
+/// The data on disk that an extent item needs checksums of: its own part, or all where only all can
+/// be read.
 fn data_of(extent: &Extent) -> Option<(LogicalAddr, u64)> {
     let disk = extent.on_disk().filter(|disk| !disk.is_prealloc)?;
     if disk.compression != compression::NONE {
@@ -151,7 +154,8 @@ pub(crate) fn load_logged_sums(
     Ok(())
 }
 
-/// Puts checksums of replayed data into a batch, in the place of whatever the checksum tree has for these blocks.
+/// Puts checksums of replayed data into a batch, in the place of whatever the checksum tree has for
+/// these blocks.
 pub(crate) fn put_sums(files: &Files, batch: &mut Batch, mut runs: Vec<(LogicalAddr, Vec<u8>)>) -> Result<()> {
     let size = files.store().volume().csum_type().size_bytes();
     runs.sort_by_key(|(addr, _)| *addr);

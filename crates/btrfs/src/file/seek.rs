@@ -1,5 +1,6 @@
-//! SEEK_HOLE and SEEK_DATA: a walk over the extent items in place, each leaf once and nothing kept; only where they show no
-//! data are the dirty ranges asked. What is dirty is data; what was preallocated and never written is a hole, as the kernel's btrfs says.
+//! SEEK_HOLE and SEEK_DATA: a walk over the extent items in place, each leaf once and nothing kept;
+//! only where they show no data are the dirty ranges asked. What is dirty is data; what was
+//! preallocated and never written is a hole, as the kernel's btrfs says.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,9 +11,9 @@ use crate::error::Result;
 use crate::extent::scan;
 use crate::object::Inode;
 
-/// The first data or hole at or after an offset; the end of the file is a hole. `NoSuchDevice` at or after the end, or
-/// where no data follows.
-pub fn seek(inode: &Arc<Inode>, offset: u64, what: SeekKind) -> Result<u64> {
+/// The first data or hole at or after an offset; the end of the file is a hole. `NoSuchDevice` at
+/// or after the end, or where no data follows.
+pub(crate) fn seek(inode: &Arc<Inode>, offset: u64, what: SeekKind) -> Result<u64> {
     let _op = inode.lock.read();
     let size = inode.attr.lock().attr.size;
     if offset >= size {
@@ -21,8 +22,8 @@ pub fn seek(inode: &Arc<Inode>, offset: u64, what: SeekKind) -> Result<u64> {
     let landings = inode.data.state.lock().landings;
     let mut found = look(inode, offset, size, what)?;
     if inode.data.state.lock().landings != landings {
-        // What we saw as a hole on disk may have been in memory until just before we looked there: once more, with
-        // write-back held off.
+        // What we saw as a hole on disk may have been in memory until just before we looked there:
+        // once more, with write-back held off.
         let _flush = inode.data.flush.lock();
         found = look(inode, offset, size, what)?;
     }

@@ -1,4 +1,5 @@
-//! Who reads a compressed file in small steps: each extent is decompressed once, and nobody is shown what it held before.
+//! Reading a compressed file in small steps: each extent is decompressed once, and no reader gets
+//! what the file held before.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -124,7 +125,7 @@ fn what_is_being_read_is_not_dropped_for_what_was_read_once() {
     }
     let kept = |shared: &FileShared| (0..40).filter(|file| shared.cached(id(*file)).is_some()).count();
     assert_eq!(kept(&shared), 16);
-    // One that comes a second time takes nobody's place.
+    // An extent that is already cached evicts no other.
     shared.cache(id(39), data(39));
     assert_eq!(kept(&shared), 16);
 }
@@ -132,9 +133,9 @@ fn what_is_being_read_is_not_dropped_for_what_was_read_once() {
 const FILES: usize = 3;
 const FILE_BYTES: usize = 6 * EXTENT;
 
-/// What memory keeps of an extent is not shown in place of what was written since, however the items came to be: extents' places
-/// are used again and again here.
-fn nobody_sees_what_extents_held(processors: usize) {
+/// What memory keeps of an extent is not shown in place of what was written since, however the
+/// items came to be: extents' places are used again and again here.
+fn no_reader_sees_what_extents_held(processors: usize) {
     let mut dice = Dice::new(1);
     let mut bench = Bench::new(128 << 20, plain, compressed());
     for file in 0..FILES {
@@ -173,16 +174,17 @@ fn nobody_sees_what_extents_held(processors: usize) {
 }
 
 #[test]
-fn nobody_reads_what_an_extent_held_before() {
-    nobody_sees_what_extents_held(1);
+fn no_reader_gets_what_an_extent_held_before() {
+    no_reader_sees_what_extents_held(1);
 }
 
 #[test]
 fn nor_where_extents_are_read_ahead() {
-    nobody_sees_what_extents_held(3);
+    no_reader_sees_what_extents_held(3);
 }
 
-/// Takes all space but so much, so that what is free is soon used again. It is no file that is compared.
+/// Takes all space but so much, so that what is free is soon used again. It is no file that is
+/// compared.
 fn leave_free(bench: &mut Bench, bytes: u64) {
     const STEP: u64 = 1 << 20;
     bench.create();

@@ -11,8 +11,8 @@ use crate::error::{Error, StoreError};
 use crate::fs::MountOptions;
 use btrfs_store::space::{Budget, Purpose};
 
-/// A crash leaves data behind the end: blocks reach the disk in any order, and the size in the item stops at the first one
-/// that is missing. A file that grows must not show them.
+/// A crash leaves data behind the end: blocks reach the disk in any order, and the size in the item
+/// stops at the first one that is missing. A file that grows must not show them.
 #[test]
 fn what_a_crash_left_behind_the_end_does_not_come_back() {
     const END: usize = 5000;
@@ -62,8 +62,8 @@ fn what_a_crash_left_behind_the_end_does_not_come_back() {
     }
 }
 
-/// Old tools wrote files of more than a block into their items. Such a file can be read and deleted; what would change
-/// part of it is refused, and harms nothing else.
+/// Old tools wrote files of more than a block into their items. Such a file can be read and
+/// deleted; what would change part of it is refused, and harms nothing else.
 #[test]
 fn inline_data_longer_than_a_block_is_not_taken_apart() {
     let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
@@ -123,8 +123,8 @@ fn inline_data_longer_than_a_block_is_not_taken_apart() {
     bench.check("without it");
 }
 
-/// Inline data beside extents behind it: a whole block of it that is appended to, and inline data that comes into a file
-/// with space preallocated behind its end.
+/// Inline data beside extents behind it: a whole block of it that is appended to, and inline data
+/// that comes into a file with space preallocated behind its end.
 #[test]
 fn inline_data_with_extents_behind_it_is_what_the_kernel_reads() {
     let options = MountOptions {
@@ -171,7 +171,8 @@ fn inline_data_with_extents_behind_it_is_what_the_kernel_reads() {
     bench.judge("inline data and what lies behind it");
 }
 
-/// What is to happen before contents change (a capability goes) does not happen where they will not.
+/// What is to happen before contents change (a capability goes) does not happen where they will
+/// not.
 #[test]
 fn an_exchange_without_space_does_nothing_first() {
     let mut bench = Bench::new(128 << 20, plain, MountOptions::default());

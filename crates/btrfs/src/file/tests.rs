@@ -1,5 +1,6 @@
-//! A volume in memory with some files ([`Bench`]), compared with what they should hold, and judged by the checker and by the
-//! kernel; and what single files do: writers beside each other, no space, writes that fail.
+//! A volume in memory with some files ([`Bench`]), compared with what they should hold, and judged
+//! by the checker and by the kernel; and what single files do: writers beside each other, no space,
+//! writes that fail.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -179,7 +180,8 @@ pub(super) fn set_range(file: &mut Vec<u8>, at: u64, data: &[u8]) {
 
 pub(super) fn plain(_: &mut MkfsOptions) {}
 
-/// Bytes of one file that belong to a thread: not a divisor of a block, so that threads share blocks.
+/// Bytes of one file that belong to a thread: not a divisor of a block, so that threads share
+/// blocks.
 const STRIPE_BYTES: u64 = 1000;
 
 #[test]

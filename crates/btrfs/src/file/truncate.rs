@@ -27,7 +27,7 @@ use btrfs_store::space::{Budget, DataReservation, MetaReservation};
 const STEP_EXTENTS_MAX: usize = 128;
 
 /// Sets the size. Takes the operation lock itself.
-pub fn truncate(files: &Files, inode: &Arc<Inode>, new_size: u64) -> Result<()> {
+pub(crate) fn truncate(files: &Files, inode: &Arc<Inode>, new_size: u64) -> Result<()> {
     if new_size > FILE_BYTES_MAX {
         return Err(Outcome::FileTooBig.into());
     }
@@ -354,7 +354,7 @@ fn first_extents(inode: &Arc<Inode>, range: Range<u64>) -> Result<(Vec<Extent>, 
 
 /// Drops dirty data and all extents of a file without names, step by step. No other thread can
 /// reach the inode.
-pub fn drop_extents_of_deleted(files: &Files, inode: &Arc<Inode>) -> Result<()> {
+pub(crate) fn drop_extents_of_deleted(files: &Files, inode: &Arc<Inode>) -> Result<()> {
     {
         let _flush = inode.data.flush.lock();
         let mut state = inode.data.state.lock();

@@ -1,8 +1,10 @@
-//! One file that is cut and grown, written, punched, zeroed, read, mapped and synced from several threads, with little memory for what is
-//! dirty: at no byte, and with sizes that are no multiples of a block, so that the end of the file is inline, in a block that is
-//! covered in part, or in flight when it moves.
+//! One file that is cut and grown, written, punched, zeroed, read, mapped and synced from several
+//! threads, with little memory for what is dirty: at no byte, and with sizes that are no multiples
+//! of a block, so that the end of the file is inline, in a block that is covered in part, or in
+//! flight when it moves.
 //!
-//! Every byte that is ever written is its offset (its block, folded): whatever is read must be that, or zero.
+//! Every byte that is ever written is its offset (its block, folded): whatever is read must be
+//! that, or zero.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -25,33 +25,30 @@ const PIECE_BYTES_MAX: usize = 1 << 20;
 
 /// How a write is meant.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct WriteCtx {
+pub(crate) struct WriteCtx {
     /// To the end as it is when the write happens, whatever the offset says.
-    pub append: bool,
+    pub(crate) append: bool,
     /// Set-id bits that go.
-    pub strips: Strips,
-    /// Past the caches.
-    pub direct: bool,
+    pub(crate) strips: Strips,
     /// Pages that changed through a mapping. FUSE does not report when a mapped page was dirtied,
     /// so the times are those of the page's arrival, unless a caller has set them since.
-    pub from_cache: bool,
+    pub(crate) from_cache: bool,
 }
 
 /// What is to be done before contents change: called once, with the operation locks held, when the
 /// call has been judged and has the space that it needs. Where it fails itself, contents are as
 /// they were.
-pub type First<'a> = Box<dyn FnOnce() -> Result<()> + 'a>;
+pub(crate) type First<'a> = Box<dyn FnOnce() -> Result<()> + 'a>;
 
 impl WriteCtx {
     /// A change without the right to keep set-id bits.
-    pub const STRIPPING: Self = Self::stripping(Strips::SetIds);
+    pub(crate) const STRIPPING: Self = Self::stripping(Strips::SetIds);
 
     /// A change that takes set-id bits away, and nothing else to say about it.
-    pub const fn stripping(strips: Strips) -> Self {
+    pub(crate) const fn stripping(strips: Strips) -> Self {
         Self {
             append: false,
             strips,
-            direct: false,
             from_cache: false,
         }
     }
@@ -64,7 +61,7 @@ impl WriteCtx {
 /// refuses such writes before they come here.
 ///
 /// Where much is dirty already, the writer writes back before it returns.
-pub fn write(files: &Files, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
+pub(crate) fn write(files: &Files, inode: &Arc<Inode>, offset: u64, data: &[u8], ctx: WriteCtx) -> Result<usize> {
     files.store().txn().check_writable()?;
     if files.store().volume().is_read_only() {
         return Err(Error::Store(StoreError::ReadOnly));

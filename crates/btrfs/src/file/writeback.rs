@@ -1,9 +1,10 @@
 //! Write-back: dirty ranges become extents on disk, and then items, in groups.
 //!
 //! ```text
-//!   dirty --take_group--> in flight --write data--> on disk --one batch--> items; the flight is dropped
+//!   dirty --take_group--> in flight --write data--> on disk --one batch--> items, flight dropped
 //!                             |  error
-//!                             +-----> dropped, space given back, the next fsync fails, front ends are told
+//!                             +-----> dropped, space given back, the next fsync fails,
+//!                                     front ends are told
 //! ```
 //!
 //! Readers see data in flight until its items can be read. A write to a block in flight makes it
@@ -50,12 +51,13 @@ struct Group {
 /// Writes all dirty data of the inode; its items are in the overlay afterwards. Also reports a
 /// write-back that failed since the last call, or while this one waited: of several callers each
 /// one is told.
-pub fn write_back(files: &Files, inode: &Arc<Inode>) -> Result<()> {
+#[cfg(test)]
+pub(crate) fn write_back(files: &Files, inode: &Arc<Inode>) -> Result<()> {
     write_back_as(files, inode, None)
 }
 
 /// [`write_back`] for an open file: reports what failed since it was opened, once for each opening.
-pub fn write_back_as(files: &Files, inode: &Arc<Inode>, opened: Option<Opened>) -> Result<()> {
+pub(crate) fn write_back_as(files: &Files, inode: &Arc<Inode>, opened: Option<Opened>) -> Result<()> {
     let failures = &inode.data.failures;
     let seen = failures.count();
     let result = flush(files, inode);
@@ -64,7 +66,7 @@ pub fn write_back_as(files: &Files, inode: &Arc<Inode>, opened: Option<Opened>) 
 }
 
 /// Everything written before the call is on disk after it.
-pub fn sync(files: &Files) -> Result<()> {
+pub(crate) fn sync(files: &Files) -> Result<()> {
     if files.store().volume().is_read_only() {
         return Ok(());
     }
@@ -76,8 +78,8 @@ pub fn sync(files: &Files) -> Result<()> {
 }
 
 /// [`sync`] that also reports a write-back of any file that failed since the last call: one in the
-/// background tells nobody.
-pub fn sync_all(files: &Files) -> Result<()> {
+/// background reports to no caller.
+pub(crate) fn sync_all(files: &Files) -> Result<()> {
     let failures = &files.data().failures;
     let seen = failures.count();
     let result = sync(files);
@@ -87,7 +89,7 @@ pub fn sync_all(files: &Files) -> Result<()> {
 
 /// Writes all dirty data of the volume. What fails is kept for the fsync of its file; the first
 /// failure is returned.
-pub fn write_back_all(files: &Files) -> Result<()> {
+pub(crate) fn write_back_all(files: &Files) -> Result<()> {
     let mut result = Ok(());
     for inode in files.data().listed() {
         let flushed = flush(files, &inode);
@@ -445,7 +447,7 @@ mod tests {
     /// What was written before a sync is on disk after it, however much was written over it
     /// meanwhile.
     #[test]
-    fn who_writes_over_data_in_flight_holds_no_size_back() {
+    fn overwriting_data_in_flight_does_not_hold_the_size_back() {
         const SIZE: u64 = 3 * BLOCK + 100;
         let mut state = DataState::default();
         state.dirty.write(0, &[1; SIZE as usize]);

@@ -15,7 +15,9 @@ pub enum AtimePolicy {
     /// Only where the last access is not after the last change, or a day ago.
     #[default]
     Relative,
+    /// Each access (`strictatime`).
     Always,
+    /// No access (`noatime`).
     Never,
 }
 

@@ -1,9 +1,10 @@
-//! Nodes by number, for file handles: the number may be of a node that was forgotten, in this mount or an earlier one,
-//! or made up.
+//! Nodes by number, for file handles: the number may be of a node that was forgotten, in this mount
+//! or an earlier one, or made up.
 //!
-//! No permission is checked here. The kernel decodes handles for callers with CAP_DAC_READ_SEARCH (and for the owner of
-//! a user namespace that the mount belongs to), and checks the access to what it has opened. A number reaches nothing
-//! that names below the mount's root do not reach: see [`Fs::visible_subvol`].
+//! No permission is checked here. The kernel decodes handles for callers with CAP_DAC_READ_SEARCH
+//! (and for the owner of a user namespace that the mount belongs to), and checks the access to what
+//! it has opened. A number reaches nothing that names below the mount's root do not reach: see
+//! [`Fs::visible_subvol`].
 
 use std::sync::Arc;
 
@@ -18,12 +19,13 @@ use crate::object::{PLACEHOLDER_INO_BIT, Subvol};
 use crate::reclaim;
 use crate::subvol;
 
-/// Subvolumes above each other that are followed to the mounted one: as many as a path can have names. More may be a
-/// ring, on a damaged volume.
+/// Subvolumes above each other that are followed to the mounted one: as many as a path can have
+/// names. More may be a ring, on a damaged volume.
 const NESTING_MAX: usize = 4096;
 
 impl Fs {
-    /// The entry of a node by its number. Errors: `Stale` (no such inode, or it has no name any more).
+    /// The entry of a node by its number. Errors: `Stale` (no such inode, or it has no name any
+    /// more).
     pub(super) fn entry_of_node(&self, node: NodeId) -> Result<Entry> {
         let (tree, ino) = self.numbering.inode_of(node).ok_or(Errno::Stale)?;
         let inode = self.load_visible(tree, ino)?.ok_or(Errno::Stale)?;
@@ -35,8 +37,8 @@ impl Fs {
         self.entry_while_named(&inode)
     }
 
-    /// The entry of the directory above a directory; above the mount's root, the root. Errors: `NotDirectory`, `Stale`
-    /// (the directory was removed).
+    /// The entry of the directory above a directory; above the mount's root, the root. Errors:
+    /// `NotDirectory`, `Stale` (the directory was removed).
     pub(super) fn entry_of_parent(&self, node: NodeId) -> Result<Entry> {
         let dir = self.inode(node)?;
         if !dir.is_dir() {
@@ -50,8 +52,8 @@ impl Fs {
         self.entry_while_named(&parent)
     }
 
-    /// As [`Fs::entry`], unless the inode has lost its last name. Where it is still open, the kernel has its node and
-    /// does not ask.
+    /// As [`Fs::entry`], unless the inode has lost its last name. Where it is still open, the
+    /// kernel has its node and does not ask.
     fn entry_while_named(&self, inode: &Arc<Inode>) -> Result<Entry> {
         let entry = self.entry(inode);
         // Asked after the lookup was counted: an unlink that comes later finds the inode in use.
@@ -73,8 +75,8 @@ impl Fs {
         }
     }
 
-    /// The subvolume, if the mount shows it: the mounted one, or one that lies below. A mount of one subvolume may be
-    /// shared or exported so that others stay hidden.
+    /// The subvolume, if the mount shows it: the mounted one, or one that lies below. A mount of
+    /// one subvolume may be shared or exported so that others stay hidden.
     fn visible_subvol(&self, tree: TreeId) -> Result<Option<Arc<Subvol>>> {
         let mut at = tree;
         for _ in 0..NESTING_MAX {

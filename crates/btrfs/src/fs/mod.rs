@@ -8,6 +8,7 @@ mod ops;
 mod readdir;
 mod root;
 mod setattr;
+mod subvolumes;
 mod telling;
 mod volume;
 
@@ -28,24 +29,29 @@ use crate::object::Inode;
 use crate::object::Policy;
 use crate::subvol::number::Numbering;
 
-/// How long front ends may remember names and attributes: the mount is the only writer, so for good.
+/// How long front ends may remember names and attributes: the mount is the only writer, so for
+/// good.
 const VALID: Duration = Duration::from_secs(86_400);
 
 /// How a volume is shown.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
+    /// Refuse every change.
     pub read_only: bool,
+    /// The subvolume whose root is the root of the mount.
     pub subvol: SubvolChoice,
+    /// When an access changes atime.
     pub atime: AtimePolicy,
     /// Reading a directory does not change its atime.
     pub nodiratime: bool,
+    /// New files have no checksums of data.
     pub nodatasum: bool,
     /// New files are written in place, without checksums.
     pub nodatacow: bool,
     /// Data of files is compressed. Files without checksums or copy on write are not.
     pub compress: Option<CompressPolicy>,
-    /// Front ends need not open files: faster for small files. Immutable and append-only files are then found out by the first
-    /// write, not by `open`.
+    /// Front ends need not open files: faster for small files. Immutable and append-only files are
+    /// then found out by the first write, not by `open`.
     pub stateless_open: bool,
     /// The user whose process serves the mount: may trim it, as root may.
     pub owner_uid: u32,
@@ -81,7 +87,8 @@ pub struct Fs {
 }
 
 impl Fs {
-    /// Shows a subvolume. Errors: `NotFound` and `Invalid` (no such subvolume), and whatever reading finds.
+    /// Shows a subvolume. Errors: `NotFound` and `Invalid` (no such subvolume), and whatever
+    /// reading finds.
     pub fn new(mount: Arc<Mount>, options: MountOptions) -> Result<Self> {
         mount.objects().set_policy(Policy {
             read_only: options.read_only || mount.store().volume().is_read_only(),
@@ -109,11 +116,9 @@ impl Fs {
         })
     }
 
+    /// The engine below.
     pub fn mount(&self) -> &Arc<Mount> {
         &self.mount
-    }
-    pub fn options(&self) -> &MountOptions {
-        &self.options
     }
 
     fn stat_volume(&self) -> StatFs {
@@ -185,7 +190,8 @@ fn opened_as(handle: Handle) -> Option<crate::pagecache::Opened> {
     handle.flags().map(|_| handle.0)
 }
 
-/// What callers are told. Faults of the volume and its devices go to the log with all that is known.
+/// What callers are told. Faults of the volume and its devices go to the log with all that is
+/// known.
 fn errno(what: &'static str, error: Error) -> Errno {
     match error {
         Error::Outcome(errno) => errno,

@@ -174,7 +174,6 @@ impl Fs {
         let ctx = WriteCtx {
             append,
             strips: Strips::Nothing,
-            direct: how.contains(WriteFlags::DIRECT),
             from_cache: how.contains(WriteFlags::FROM_CACHE),
         };
         // Capabilities go with any write. Before a cached write Linux removes them itself, before a

@@ -20,6 +20,7 @@ pub enum SubvolChoice {
     /// What the volume names as default.
     #[default]
     Default,
+    /// The one of this tree.
     Id(TreeId),
     /// A path from the top level.
     Path(Vec<u8>),
@@ -27,8 +28,9 @@ pub enum SubvolChoice {
     PathOf(Vec<u8>, TreeId),
 }
 
-/// The directory that a mount shows as its root. Errors: `NotFound`, `NotDirectory`; `Invalid` where path and number differ.
-pub fn resolve(files: &Files, choice: &SubvolChoice) -> Result<Arc<Inode>> {
+/// The directory that a mount shows as its root. Errors: `NotFound`, `NotDirectory`; `Invalid`
+/// where path and number differ.
+pub(crate) fn resolve(files: &Files, choice: &SubvolChoice) -> Result<Arc<Inode>> {
     let id = match choice {
         SubvolChoice::Default => default_subvol(files)?,
         SubvolChoice::Id(id) => *id,

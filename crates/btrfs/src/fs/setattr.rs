@@ -94,7 +94,7 @@ pub(super) struct Capability<'a> {
 
 impl<'a> Capability<'a> {
     /// Sets space aside for its removal. No lock may be held.
-    pub fn of(files: &'a Files, inode: &'a Arc<Inode>) -> Result<Self> {
+    pub(crate) fn of(files: &'a Files, inode: &'a Arc<Inode>) -> Result<Self> {
         let space = match has_capability(inode)? {
             true => Some(files.reserve(budget(inode))?),
             false => None,
@@ -103,7 +103,7 @@ impl<'a> Capability<'a> {
     }
 
     /// Takes it away. The caller holds the operation lock for writing.
-    pub fn strip(self) -> Result<()> {
+    pub(crate) fn strip(self) -> Result<()> {
         match self.space {
             Some(space) => change_unasked(self.files, self.inode, space, |_, _| {}),
             None => Ok(()),

@@ -1,5 +1,5 @@
-//! The files as a [`cowshed_vfs::Volume`]: sharing, exchanging and showing extents, flags, atomic groups. Translation
-//! only.
+//! The files as a [`cowshed_vfs::Volume`]: sharing, exchanging and showing extents, flags, atomic
+//! groups. Translation only.
 //!
 //! Changes of content that a front end did not send itself are told to its caches here.
 
@@ -10,8 +10,8 @@ use btrfs_format::features::incompat;
 use cowshed_vfs::perm::Strips;
 use cowshed_vfs::{
     Access, At, Caches, Context, Dedupe, Defrag, Error as Errno, Exchange, ExtendedFlags, ExtentSink, Failure,
-    FlagChange, Freshness, Group, Handle, InodeFlags, NodeId, PERM_MASK, SpaceAccount, SubvolumeOf, TrimRange, Volume,
-    VolumeInfo, WriteFlags,
+    FlagChange, Freshness, Group, Handle, InodeFlags, NodeId, PERM_MASK, SpaceAccount, SubvolumeInfo, SubvolumeOf,
+    TrimRange, Volume, VolumeInfo, WriteFlags,
 };
 
 use super::account::account;
@@ -54,6 +54,37 @@ impl Volume for Fs {
             is_read_only: volume.is_read_only(),
             has_unreplayed_log: volume.has_log() && volume.options().rescue.no_log_replay,
         }
+    }
+
+    fn create_subvolume(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
+        self.make_subvolume(ctx, parent, name)
+            .map_err(|e| errno("create_subvolume", e))
+    }
+
+    fn snapshot(
+        &self,
+        ctx: &Context,
+        source: NodeId,
+        parent: NodeId,
+        name: &[u8],
+        is_read_only: bool,
+    ) -> VfsResult<()> {
+        self.make_snapshot(ctx, source, parent, name, is_read_only)
+            .map_err(|e| errno("snapshot", e))
+    }
+
+    fn delete_subvolume(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
+        self.remove_subvolume(ctx, parent, name)
+            .map_err(|e| errno("delete_subvolume", e))
+    }
+
+    fn set_subvolume_read_only(&self, ctx: &Context, root: NodeId, is_read_only: bool) -> VfsResult<()> {
+        self.make_read_only(ctx, root, is_read_only)
+            .map_err(|e| errno("set_subvolume_read_only", e))
+    }
+
+    fn next_subvolume(&self, id: u64) -> VfsResult<Option<SubvolumeInfo>> {
+        self.next_listed(id).map_err(|e| errno("next_subvolume", e))
     }
 
     fn space_account(&self) -> VfsResult<SpaceAccount> {
@@ -216,7 +247,8 @@ impl Fs {
 
     /// Makes a group happen, whole, and durable: see [`Group::commit`].
     pub(crate) fn commit_group(&self, group: file::Group, handle: Handle) -> Result<()> {
-        // What a change of content takes away goes first: a crash in between leaves less than there was, never more.
+        // What a change of content takes away goes first: a crash in between leaves less than there
+        // was, never more.
         group
             .files()
             .try_for_each(|inode| strip_capability(&self.mount, inode))?;
@@ -242,7 +274,8 @@ impl Fs {
         self.caches.get()
     }
 
-    /// After an error of write-back the caches must have dropped what was lost before the caller is told of it.
+    /// After an error of write-back the caches must have dropped what was lost before the caller is
+    /// told of it.
     pub(super) fn settled<T>(&self, result: Result<T>) -> Result<T> {
         if result.is_err()
             && let Some(caches) = self.caches()
@@ -252,7 +285,8 @@ impl Fs {
         result
     }
 
-    /// The content of a range was replaced by a call that the front end does not know to change it; attributes, too.
+    /// The content of a range was replaced by a call that the front end does not know to change it;
+    /// attributes, too.
     fn content_changed<T>(&self, done: &Result<T>, node: NodeId, range: Range<u64>) {
         match done {
             Ok(_) => self.drop_cached(node, range),
@@ -260,8 +294,8 @@ impl Fs {
         }
     }
 
-    /// A call that changes a range in steps and fails leaves the steps before the one that failed, but Linux takes a call that
-    /// failed for one that changed nothing.
+    /// A call that changes a range in steps and fails leaves the steps before the one that failed,
+    /// but Linux takes a call that failed for one that changed nothing.
     pub(super) fn tell_of_steps<T>(&self, done: &Result<T>, node: NodeId, range: Range<u64>) {
         // A call that is refused has not begun.
         if done.as_ref().is_err_and(|e| !matches!(e, Error::Outcome(_))) {

@@ -29,7 +29,7 @@ pub(crate) struct LeftNames {
 impl LeftNames {
     /// False where there are too many to remember.
     #[must_use]
-    pub fn note(&mut self, tree: TreeId, dir: ObjectId, name: &[u8], ino: ObjectId) -> bool {
+    pub(crate) fn note(&mut self, tree: TreeId, dir: ObjectId, name: &[u8], ino: ObjectId) -> bool {
         if self.count >= LEFT_NAMES_MAX || self.losers.len() >= LEFT_NAMES_MAX {
             return false;
         }
@@ -40,24 +40,24 @@ impl LeftNames {
         true
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
-    pub fn has_lost(&self, tree: TreeId, ino: ObjectId) -> bool {
+    pub(crate) fn has_lost(&self, tree: TreeId, ino: ObjectId) -> bool {
         self.losers.contains(&(tree, ino))
     }
-    pub fn has_left(&self, tree: TreeId, dir: ObjectId) -> bool {
+    pub(crate) fn has_left(&self, tree: TreeId, dir: ObjectId) -> bool {
         self.dirs.contains_key(&(tree, dir))
     }
 
     /// The inodes that had a name.
-    pub fn previous_holders(&self, tree: TreeId, dir: ObjectId, name: &[u8]) -> Vec<ObjectId> {
+    pub(crate) fn previous_holders(&self, tree: TreeId, dir: ObjectId, name: &[u8]) -> Vec<ObjectId> {
         let names = self.dirs.get(&(tree, dir));
         names.and_then(|names| names.get(name)).cloned().unwrap_or_default()
     }
 
     /// Takes the inodes that had a name: the caller logs them.
-    pub fn take(&mut self, tree: TreeId, dir: ObjectId, name: &[u8]) -> Vec<ObjectId> {
+    pub(crate) fn take(&mut self, tree: TreeId, dir: ObjectId, name: &[u8]) -> Vec<ObjectId> {
         let Some(names) = self.dirs.get_mut(&(tree, dir)) else {
             return Vec::new();
         };
@@ -70,7 +70,7 @@ impl LeftNames {
     }
 
     /// Takes all inodes that left a directory, in order: the caller logs them.
-    pub fn take_dir(&mut self, tree: TreeId, dir: ObjectId) -> Vec<ObjectId> {
+    pub(crate) fn take_dir(&mut self, tree: TreeId, dir: ObjectId) -> Vec<ObjectId> {
         let names = self.dirs.remove(&(tree, dir)).unwrap_or_default();
         let mut all: Vec<_> = names.into_values().flatten().collect();
         self.count -= all.len();
@@ -79,7 +79,7 @@ impl LeftNames {
         all
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 }

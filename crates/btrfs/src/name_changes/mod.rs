@@ -1,7 +1,8 @@
-//! Names that came and went in the running transaction: what operations on names tell, and what a log has to know.
+//! Names that came and went in the running transaction: what operations on names tell, and what a
+//! log has to know.
 //!
-//! Passive state of the fsync log, below the operations, which note what they do inside their joins. The log takes it while
-//! operations are kept out.
+//! Passive state of the fsync log, below the operations, which note what they do inside their
+//! joins. The log takes it while operations are kept out.
 
 mod left;
 mod renamed;
@@ -20,7 +21,7 @@ use crate::object::Inode;
 
 /// See the module.
 #[derive(Debug)]
-pub struct NameChanges {
+pub(crate) struct NameChanges {
     left: Mutex<LeftNames>,
     renamed: Mutex<Renamed>,
     /// The commit under way stands in for a log.
@@ -52,8 +53,8 @@ impl NameChanges {
         self.note_renamed(inode, None, None, &[]);
     }
 
-    /// An inode has one more name, or another one; it had one in `from` before, if that is given. Called as
-    /// [`NameChanges::left`].
+    /// An inode has one more name, or another one; it had one in `from` before, if that is given.
+    /// Called as [`NameChanges::left`].
     pub(crate) fn added(&self, inode: &Inode, (dir, name): (&Inode, &[u8]), from: Option<&Inode>) {
         if inode.is_placeholder() {
             return;
@@ -68,7 +69,8 @@ impl NameChanges {
         renamed.note_unnamed(inode.tree.id(), inode.ino, dir.ino);
     }
 
-    /// See [`renamed`]. Where the inode is logged again, so are those that had its new name `before`.
+    /// See [`renamed`]. Where the inode is logged again, so are those that had its new name
+    /// `before`.
     fn note_renamed(&self, inode: &Inode, from: Option<&Inode>, to: Option<&Inode>, before: &[ObjectId]) {
         let mut renamed = self.renamed.lock();
         let is_logged = |renamed: &Renamed, inode: &Inode| {
@@ -102,8 +104,8 @@ impl NameChanges {
     pub(crate) fn removed(&self, dir: &Inode, name: &[u8], inode: &Inode) {
         let mut left = self.left.lock();
         let (tree, ino) = (inode.tree.id(), inode.ino);
-        // Replaying the removal of a directory removes all that the committed tree has in it: what moved out of it since
-        // would go, too.
+        // Replaying the removal of a directory removes all that the committed tree has in it: what
+        // moved out of it since would go, too.
         let is_left = inode.is_dir() && left.has_left(tree, ino);
         let is_noted = !left.has_lost(tree, ino) || left.note(dir.tree.id(), dir.ino, name, ino);
         if inode.is_placeholder() || is_left || !is_noted {
@@ -113,9 +115,10 @@ impl NameChanges {
 
     /// Names come and go. Called as [`NameChanges::left`].
     ///
-    /// Replay adds the names of a log to what the commit has, which may be more than there was at any time: in the item of names
-    /// that share a hash it must not be more than a leaf holds. Such an item of the commit that did not change is none of our
-    /// concern; one that changed and never was longer than half a leaf fits twice.
+    /// Replay adds the names of a log to what the commit has, which may be more than there was at
+    /// any time: in the item of names that share a hash it must not be more than a leaf holds. Such
+    /// an item of the commit that did not change is none of our concern; one that changed and never
+    /// was longer than half a leaf fits twice.
     pub(crate) fn changed(&self, is_crowded: bool) {
         if is_crowded {
             self.turn_off();

@@ -1,7 +1,8 @@
 //! `st_blocks`: what a file takes, with what is dirty and has no extent yet.
 //!
-//! Extents may have to be read from the device for that, so no lock is held meanwhile: attributes and extents change together,
-//! under the lock of the attributes, and a look that was overtaken by such a change begins anew.
+//! Extents may have to be read from the device for that, so no lock is held meanwhile: attributes
+//! and extents change together, under the lock of the attributes, and a look that was overtaken by
+//! such a change begins anew.
 
 use super::flags;
 use super::inode::{Inode, InodeAttr};
@@ -10,15 +11,16 @@ use crate::extent::Walk;
 
 /// So many dirty ranges, and extents below them, are looked at to tell what a file takes.
 const DELALLOC_LOOKS_MAX: usize = 1024;
-/// So often a look begins anew. A file that changes so fast has no number that is right when it is told.
+/// So often a look begins anew. A file that changes so fast has no number that is right when it is
+/// told.
 const TRIES_MAX: usize = 8;
 
 /// Bytes of dirty ranges that no extent holds yet: they count as used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delalloc {
-    pub bytes: u64,
+pub(crate) struct Delalloc {
+    pub(crate) bytes: u64,
     /// Otherwise an upper bound, until the ranges are written back.
-    pub is_exact: bool,
+    pub(crate) is_exact: bool,
 }
 
 impl Delalloc {
@@ -31,7 +33,7 @@ impl Delalloc {
 }
 
 /// Attributes, and what is to be added to the bytes that extents take.
-pub fn with_delalloc(inode: &Inode) -> (InodeAttr, Delalloc) {
+pub(crate) fn with_delalloc(inode: &Inode) -> (InodeAttr, Delalloc) {
     let mut attr = inode.attr_now();
     if !inode.is_regular() {
         return (attr, Delalloc::exactly(0));

@@ -10,7 +10,8 @@ use super::filter::NameFilter;
 /// What a directory keeps in memory.
 #[derive(Debug, Default)]
 pub struct DirData {
-    /// The index of the next name; 0 while it is not known. Changes under the directory's operation lock.
+    /// The index of the next name; 0 while it is not known. Changes under the directory's operation
+    /// lock.
     pub(crate) next_index: AtomicU64,
     /// Listings end before this index; 0: no listing has begun.
     pub(crate) listing_end: AtomicU64,

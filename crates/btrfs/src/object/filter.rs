@@ -1,9 +1,10 @@
-//! Which names a directory cannot hold: the hashes of all its names, kept for directories that are known from their
-//! first name on. Making a file asks first whether its name exists; the filter answers "no" with one probe instead of a
-//! search in overlays and tree.
+//! Which names a directory cannot hold: the hashes of all its names, kept for directories that are
+//! known from their first name on. Making a file asks first whether its name exists; the filter
+//! answers "no" with one probe instead of a search in overlays and tree.
 //!
-//! A hash stays at least as long as a name with it exists, so "absent" is always right; "maybe" sends the caller to
-//! the items. Changes happen under the directory's operation lock, and before the item can be seen.
+//! A hash stays at least as long as a name with it exists, so "absent" is always right; "maybe"
+//! sends the caller to the items. Changes happen under the directory's operation lock, and before
+//! the item can be seen.
 
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
@@ -12,12 +13,13 @@ use btrfs_format::hash::name_hash;
 use btrfs_store::rank::LockRank;
 use cowshed_runtime::lock::Mutex;
 
-/// Hashes kept for one directory, 8 bytes each with the set's slack; a larger directory goes without a filter.
+/// Hashes kept for one directory, 8 bytes each with the set's slack; a larger directory goes
+/// without a filter.
 const HASHES_MAX: usize = 4 << 20;
 
 /// The hashes are hashes already: spread them, no more.
 #[derive(Debug, Default)]
-pub struct Spread(u64);
+pub(crate) struct Spread(u64);
 impl std::hash::Hasher for Spread {
     fn finish(&self) -> u64 {
         self.0
@@ -35,7 +37,7 @@ type Hashes = HashSet<u32, BuildHasherDefault<Spread>>;
 
 /// `None` while not all names are known.
 #[derive(Debug)]
-pub struct NameFilter(Mutex<Option<Hashes>>);
+pub(crate) struct NameFilter(Mutex<Option<Hashes>>);
 
 impl Default for NameFilter {
     fn default() -> Self {
@@ -50,15 +52,15 @@ fn hash(name: &[u8]) -> u32 {
 
 impl NameFilter {
     /// The directory is empty: from here on all names are known.
-    pub fn start(&self) {
+    pub(crate) fn start(&self) {
         *self.0.lock() = Some(Hashes::default());
     }
     /// True where the directory certainly has no such name.
-    pub fn is_absent(&self, name: &[u8]) -> bool {
+    pub(crate) fn is_absent(&self, name: &[u8]) -> bool {
         self.0.lock().as_ref().is_some_and(|known| !known.contains(&hash(name)))
     }
     /// A name comes.
-    pub fn add(&self, name: &[u8]) {
+    pub(crate) fn add(&self, name: &[u8]) {
         let mut filter = self.0.lock();
         if let Some(known) = filter.as_mut() {
             known.insert(hash(name));
@@ -68,7 +70,7 @@ impl NameFilter {
         }
     }
     /// No name with this name's hash is left.
-    pub fn remove_last(&self, name: &[u8]) {
+    pub(crate) fn remove_last(&self, name: &[u8]) {
         if let Some(known) = self.0.lock().as_mut() {
             known.remove(&hash(name));
         }

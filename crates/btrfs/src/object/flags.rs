@@ -1,4 +1,5 @@
-//! Inode flags: the format's bits, the bits that `chattr` and the `FS_IOC_*` calls speak, and what children inherit.
+//! Inode flags: the format's bits, the bits that `chattr` and the `FS_IOC_*` calls speak, and what
+//! children inherit.
 //!
 //! Facts from the `btrfs_inode_item.flags` documentation and from watching the kernel.
 
@@ -7,25 +8,25 @@ use cowshed_vfs::Error as Errno;
 
 /// `FS_*_FL` of `<linux/fs.h>`.
 mod chattr {
-    pub const COMPR: u32 = 0x4;
-    pub const SYNC: u32 = 0x8;
-    pub const IMMUTABLE: u32 = 0x10;
-    pub const APPEND: u32 = 0x20;
-    pub const NODUMP: u32 = 0x40;
-    pub const NOATIME: u32 = 0x80;
-    pub const NOCOMP: u32 = 0x400;
-    pub const DIRSYNC: u32 = 0x1_0000;
-    pub const VERITY: u32 = 0x10_0000;
-    pub const NOCOW: u32 = 0x80_0000;
+    pub(crate) const COMPR: u32 = 0x4;
+    pub(crate) const SYNC: u32 = 0x8;
+    pub(crate) const IMMUTABLE: u32 = 0x10;
+    pub(crate) const APPEND: u32 = 0x20;
+    pub(crate) const NODUMP: u32 = 0x40;
+    pub(crate) const NOATIME: u32 = 0x80;
+    pub(crate) const NOCOMP: u32 = 0x400;
+    pub(crate) const DIRSYNC: u32 = 0x1_0000;
+    pub(crate) const VERITY: u32 = 0x10_0000;
+    pub(crate) const NOCOW: u32 = 0x80_0000;
 }
 
 /// `FS_XFLAG_*` of `<linux/fs.h>`, as far as the format has them.
 mod xflag {
-    pub const IMMUTABLE: u32 = 0x8;
-    pub const APPEND: u32 = 0x10;
-    pub const SYNC: u32 = 0x20;
-    pub const NOATIME: u32 = 0x40;
-    pub const NODUMP: u32 = 0x80;
+    pub(crate) const IMMUTABLE: u32 = 0x8;
+    pub(crate) const APPEND: u32 = 0x10;
+    pub(crate) const SYNC: u32 = 0x20;
+    pub(crate) const NOATIME: u32 = 0x40;
+    pub(crate) const NODUMP: u32 = 0x80;
 }
 
 /// Bits that stand for the same thing in both worlds.
@@ -55,7 +56,7 @@ const SETTABLE: u32 = chattr::COMPR
     | chattr::NOCOW;
 
 /// What `FS_IOC_GETFLAGS` shows.
-pub fn to_chattr(flags: u64) -> u32 {
+pub(crate) fn to_chattr(flags: u64) -> u32 {
     let mut out = 0;
     for (theirs, ours) in PLAIN {
         if flags & ours != 0 {
@@ -78,22 +79,23 @@ pub fn to_chattr(flags: u64) -> u32 {
 
 /// What becomes of the `btrfs.compression` property when flags are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompressionProperty {
+pub(crate) enum CompressionProperty {
     Set,
     Remove,
 }
 
 /// What a file is, as far as it decides about flags.
 #[derive(Clone, Copy, Debug)]
-pub struct FlagSubject {
-    pub is_regular: bool,
-    pub is_empty: bool,
+pub(crate) struct FlagSubject {
+    pub(crate) is_regular: bool,
+    pub(crate) is_empty: bool,
     /// Everything is written in place on this mount anyway.
-    pub mount_nodatacow: bool,
+    pub(crate) mount_nodatacow: bool,
 }
 
-/// Flags after `FS_IOC_SETFLAGS`. Errors: `NotSupported` (a flag that the format does not have), `Invalid` (impossible together).
-pub fn from_chattr(old: u64, wanted: u32, subject: FlagSubject) -> Result<(u64, CompressionProperty), Errno> {
+/// Flags after `FS_IOC_SETFLAGS`. Errors: `NotSupported` (a flag that the format does not have),
+/// `Invalid` (impossible together).
+pub(crate) fn from_chattr(old: u64, wanted: u32, subject: FlagSubject) -> Result<(u64, CompressionProperty), Errno> {
     if wanted & !SETTABLE != 0 {
         return Err(Errno::NotSupported);
     }
@@ -112,7 +114,8 @@ pub fn from_chattr(old: u64, wanted: u32, subject: FlagSubject) -> Result<(u64, 
     if !subject.is_regular {
         set(&mut flags, NODATACOW, has(chattr::NOCOW));
     } else if subject.is_empty && (has(chattr::NOCOW) || !subject.mount_nodatacow) {
-        // Only without extents: checksums cannot be switched off or on over data that has or lacks them.
+        // Only without extents: checksums cannot be switched off or on over data that has or lacks
+        // them.
         if has(chattr::NOCOW) != (old & NODATACOW != 0) {
             set(&mut flags, NODATACOW | NODATASUM, has(chattr::NOCOW));
         }
@@ -128,7 +131,7 @@ pub fn from_chattr(old: u64, wanted: u32, subject: FlagSubject) -> Result<(u64, 
 }
 
 /// What `FS_IOC_FSGETXATTR` shows.
-pub fn to_xflags(flags: u64) -> u32 {
+pub(crate) fn to_xflags(flags: u64) -> u32 {
     XFLAGS.iter().fold(
         0,
         |out, (theirs, ours)| if flags & ours != 0 { out | theirs } else { out },
@@ -136,7 +139,7 @@ pub fn to_xflags(flags: u64) -> u32 {
 }
 
 /// Flags after `FS_IOC_FSSETXATTR`. Errors: `NotSupported`.
-pub fn from_xflags(old: u64, wanted: u32) -> Result<u64, Errno> {
+pub(crate) fn from_xflags(old: u64, wanted: u32) -> Result<u64, Errno> {
     let known = XFLAGS.iter().fold(0, |all, (theirs, _)| all | theirs);
     if wanted & !known != 0 {
         return Err(Errno::NotSupported);
@@ -149,7 +152,7 @@ pub fn from_xflags(old: u64, wanted: u32) -> Result<u64, Errno> {
 }
 
 /// Flags of a new inode in a directory with `parent` flags.
-pub fn inherit(parent: u64, is_regular: bool, mount_nodatacow: bool, mount_nodatasum: bool) -> u64 {
+pub(crate) fn inherit(parent: u64, is_regular: bool, mount_nodatacow: bool, mount_nodatasum: bool) -> u64 {
     let mut flags = 0;
     if parent & NOCOMPRESS != 0 {
         flags |= NOCOMPRESS;

@@ -25,25 +25,25 @@ use btrfs_store::tree::Tree;
 /// The fields of an inode item, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeAttr {
-    pub generation: Generation,
-    pub transid: Generation,
+    pub(crate) generation: Generation,
+    pub(crate) transid: Generation,
     /// Size as callers see it, in bytes.
-    pub size: u64,
+    pub(crate) size: u64,
     /// Bytes that extents take, as the format counts them (`nbytes`): no holes; inline data counts
     /// its length.
-    pub nbytes: u64,
-    pub nlink: u32,
-    pub uid: u32,
-    pub gid: u32,
-    pub mode: u32,
-    pub rdev: u64,
-    pub flags: u64,
-    pub sequence: u64,
-    pub block_group: u64,
-    pub atime: Timestamp,
-    pub ctime: Timestamp,
-    pub mtime: Timestamp,
-    pub otime: Timestamp,
+    pub(crate) nbytes: u64,
+    pub(crate) nlink: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mode: u32,
+    pub(crate) rdev: u64,
+    pub(crate) flags: u64,
+    pub(crate) sequence: u64,
+    pub(crate) block_group: u64,
+    pub(crate) atime: Timestamp,
+    pub(crate) ctime: Timestamp,
+    pub(crate) mtime: Timestamp,
+    pub(crate) otime: Timestamp,
 }
 
 fn decode_time(raw: &Timespec) -> Timestamp {
@@ -60,7 +60,7 @@ fn encode_time(time: Timestamp) -> Timespec {
 }
 
 impl InodeAttr {
-    pub fn decode(raw: &InodeItem) -> Self {
+    pub(crate) fn decode(raw: &InodeItem) -> Self {
         Self {
             generation: raw.generation.into(),
             transid: raw.transid.into(),
@@ -82,18 +82,12 @@ impl InodeAttr {
     }
 
     /// What the mode says the inode is; `None` where it names nothing.
-    pub fn kind(&self) -> Option<FileKind> {
+    pub(crate) fn kind(&self) -> Option<FileKind> {
         FileKind::from_mode(self.mode)
-    }
-    pub fn is_dir(&self) -> bool {
-        self.kind() == Some(FileKind::Directory)
-    }
-    pub fn is_regular(&self) -> bool {
-        self.kind() == Some(FileKind::Regular)
     }
 
     /// The item, with `disk_size` as its size: what of the file is on disk already.
-    pub fn encode(&self, disk_size: u64) -> InodeItem {
+    pub(crate) fn encode(&self, disk_size: u64) -> InodeItem {
         InodeItem {
             generation: self.generation.into(),
             transid: self.transid.into(),
@@ -116,16 +110,16 @@ impl InodeAttr {
     }
 }
 
-/// What changes about an inode under [`Inode::attr`].
+/// What changes about an inode under `Inode::attr`.
 #[derive(Debug)]
 pub struct InodeState {
-    pub attr: InodeAttr,
+    pub(crate) attr: InodeAttr,
     /// The size that the inode's item says: below `attr.size` while data that was written beyond it
     /// waits in memory.
-    pub disk_size: u64,
+    pub(crate) disk_size: u64,
     /// When a caller last set the times, while the file was open: pages that a mapping made dirty
     /// before that may still be on their way here, and leave the times alone.
-    pub times_set: Option<Timestamp>,
+    pub(crate) times_set: Option<Timestamp>,
 }
 
 impl InodeState {
@@ -143,24 +137,24 @@ impl InodeState {
 /// An inode in memory. One object per (tree, number) at a time.
 #[derive(Debug)]
 pub struct Inode {
-    pub tree: Arc<Tree>,
-    pub ino: ObjectId,
-    /// The operation lock: held for reading by reads, for writing by whatever changes names, size or
-    /// extents.
-    pub lock: RwLock<()>,
-    pub attr: Mutex<InodeState>,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) ino: ObjectId,
+    /// The operation lock: held for reading by reads, for writing by whatever changes names, size
+    /// or extents.
+    pub(crate) lock: RwLock<()>,
+    pub(crate) attr: Mutex<InodeState>,
     /// Dirty ranges and whatever else `file` keeps per inode.
-    pub data: FileData,
+    pub(crate) data: FileData,
     /// What `dir` keeps per directory.
-    pub dir: DirData,
+    pub(crate) dir: DirData,
     /// What the inode table keeps: lookup counts and so on.
-    pub refs: InodeRefs,
+    pub(crate) refs: InodeRefs,
     /// The subvolume whose tree this is.
-    pub subvol: Arc<Subvol>,
+    pub(crate) subvol: Arc<Subvol>,
     /// What is known of extended attributes.
-    pub xattrs: XattrCache,
+    pub(crate) xattrs: XattrCache,
     /// Changes of attributes that front ends have to be told of.
-    pub unasked: Unasked,
+    pub(crate) unasked: Unasked,
     /// Never changes in an inode's life; kept outside of `attr` so that asking costs no lock.
     kind: FileKind,
 }
@@ -190,7 +184,7 @@ fn sane_time(time: Timestamp) -> Timestamp {
 
 impl Inode {
     /// An inode in memory. `kind` is what its mode says.
-    pub fn new(subvol: &Arc<Subvol>, ino: ObjectId, attr: InodeAttr, kind: FileKind) -> Self {
+    pub(crate) fn new(subvol: &Arc<Subvol>, ino: ObjectId, attr: InodeAttr, kind: FileKind) -> Self {
         Self {
             tree: subvol.tree.clone(),
             ino,
@@ -218,30 +212,30 @@ impl Inode {
         (self.tree.id().0, self.ino.0)
     }
 
-    pub fn kind(&self) -> FileKind {
+    pub(crate) fn kind(&self) -> FileKind {
         self.kind
     }
-    pub fn is_dir(&self) -> bool {
+    pub(crate) fn is_dir(&self) -> bool {
         self.kind == FileKind::Directory
     }
-    pub fn is_regular(&self) -> bool {
+    pub(crate) fn is_regular(&self) -> bool {
         self.kind == FileKind::Regular
     }
     /// The directory that stands where a snapshot was taken over a nested subvolume: empty, on no
     /// disk.
-    pub fn is_placeholder(&self) -> bool {
+    pub(crate) fn is_placeholder(&self) -> bool {
         self.ino.0 >= PLACEHOLDER_INO_BIT
     }
     /// A copy of the attributes.
-    pub fn attr_now(&self) -> InodeAttr {
+    pub(crate) fn attr_now(&self) -> InodeAttr {
         self.attr.lock().attr
     }
-    pub fn flags(&self) -> u64 {
+    pub(crate) fn flags(&self) -> u64 {
         self.attr.lock().attr.flags
     }
 
     /// What callers see, with the volume's own inode number.
-    pub fn vfs_attr(&self) -> Attr {
+    pub(crate) fn vfs_attr(&self) -> Attr {
         let (a, delalloc) = with_delalloc(self);
         // Roots of subvolumes carry the bytes of a block as theirs, and the kernel shows them.
         let block = u64::from(BLOCK_BYTES);
@@ -267,15 +261,15 @@ impl Inode {
     }
 
     /// All pages that were dirty in mappings of the file until now have come.
-    pub fn note_mapped_pages_came(&self) {
+    pub(crate) fn note_mapped_pages_came(&self) {
         self.attr.lock().times_set = None;
     }
 
-    pub fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> Key {
         Key::new(self.ino, KeyType::INODE_ITEM, 0)
     }
     /// The inode's item as of now; put it into a batch whenever `attr` changed.
-    pub fn item_bytes(&self, state: &InodeState) -> Arc<[u8]> {
+    pub(crate) fn item_bytes(&self, state: &InodeState) -> Arc<[u8]> {
         state.attr.encode(state.disk_size).as_bytes().into()
     }
 }
@@ -294,18 +288,18 @@ pub struct InodeRefs {
 }
 
 impl InodeRefs {
-    pub fn add_lookup(&self) {
+    pub(crate) fn add_lookup(&self) {
         self.lookups.fetch_add(1, Ordering::SeqCst);
     }
-    pub fn add_open(&self) {
+    pub(crate) fn add_open(&self) {
         self.opens.fetch_add(1, Ordering::SeqCst);
     }
-    /// May anybody have the file mapped?
-    pub fn is_open(&self) -> bool {
+    /// Whether the file is open, so that a process may have mapped it.
+    pub(crate) fn is_open(&self) -> bool {
         self.opens.load(Ordering::SeqCst) > 0
     }
     /// No lookup and no open file refers to it.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.lookups.load(Ordering::SeqCst) == 0 && self.opens.load(Ordering::SeqCst) == 0
     }
     /// Takes lookups back; more than there are is a fault of the caller's that costs nothing here.
@@ -360,7 +354,7 @@ mod tests {
     /// Very often, by two threads that begin each round within few instructions: the window is as
     /// narrow.
     #[test]
-    fn whoever_closes_last_deletes() {
+    fn the_last_close_deletes() {
         const ROUNDS: u64 = 1_000_000;
         let (refs, is_at_it, arrived) = (InodeRefs::default(), AtomicU64::new(0), AtomicU64::new(0));
         let close = || {

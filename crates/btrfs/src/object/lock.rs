@@ -6,7 +6,8 @@ use cowshed_runtime::lock::{MutexGuard, RwLockWriteGuard};
 
 use super::inode::{Inode, InodeState};
 
-/// The most inodes that one operation changes: rename has two directories and two entries, and a whiteout is new.
+/// The most inodes that one operation changes: rename has two directories and two entries, and a
+/// whiteout is new.
 const INODES_MAX: usize = 4;
 
 fn ordered<'a>(inodes: &[&'a Arc<Inode>]) -> ([Option<&'a Arc<Inode>>; INODES_MAX], usize) {
@@ -25,12 +26,12 @@ fn ordered<'a>(inodes: &[&'a Arc<Inode>]) -> ([Option<&'a Arc<Inode>>; INODES_MA
 }
 
 /// Operation locks of several inodes, for writing.
-pub struct Locked<'a> {
+pub(crate) struct Locked<'a> {
     _guards: [Option<RwLockWriteGuard<'a, ()>>; INODES_MAX],
 }
 
 /// Locks all of them for writing. The caller holds no inode lock.
-pub fn write_all<'a>(inodes: &[&'a Arc<Inode>]) -> Locked<'a> {
+pub(crate) fn write_all<'a>(inodes: &[&'a Arc<Inode>]) -> Locked<'a> {
     let (sorted, _) = ordered(inodes);
     Locked {
         _guards: sorted.map(|inode| inode.map(|i| i.lock.write_ordered(i.lock_key()))),
@@ -38,12 +39,12 @@ pub fn write_all<'a>(inodes: &[&'a Arc<Inode>]) -> Locked<'a> {
 }
 
 /// Attributes of several inodes, held at once.
-pub struct Attrs<'a> {
+pub(crate) struct Attrs<'a> {
     guards: [Option<(*const Inode, MutexGuard<'a, InodeState>)>; INODES_MAX],
 }
 
 /// Takes the attributes of all of them. The caller holds a join and none of these.
-pub fn attrs_all<'a>(inodes: &[&'a Arc<Inode>]) -> Attrs<'a> {
+pub(crate) fn attrs_all<'a>(inodes: &[&'a Arc<Inode>]) -> Attrs<'a> {
     let (sorted, _) = ordered(inodes);
     Attrs {
         guards: sorted.map(|inode| inode.map(|i| (Arc::as_ptr(i), i.attr.lock_ordered(i.lock_key())))),
@@ -52,7 +53,7 @@ pub fn attrs_all<'a>(inodes: &[&'a Arc<Inode>]) -> Attrs<'a> {
 
 impl Attrs<'_> {
     /// The attributes of one of the inodes that were asked for.
-    pub fn of(&mut self, inode: &Arc<Inode>) -> &mut InodeState {
+    pub(crate) fn of(&mut self, inode: &Arc<Inode>) -> &mut InodeState {
         let found = self
             .guards
             .iter_mut()

@@ -1,5 +1,5 @@
-//! Objects in memory: inodes with what files, directories and attributes keep there, the table of inodes, subvolumes, and what all
-//! files share. Passive: operations on them are above.
+//! Objects in memory: inodes with what files, directories and attributes keep there, the table of
+//! inodes, subvolumes, and what all files share. Passive: operations on them are above.
 
 mod blocks;
 mod dir;

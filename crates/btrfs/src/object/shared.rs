@@ -53,13 +53,13 @@ pub type OnLost = Box<dyn Fn(&Inode, Vec<Range<u64>>) + Send + Sync>;
 pub(crate) struct Listener(OnceLock<OnLost>);
 
 impl Listener {
-    pub fn set(&self, on_lost: OnLost) {
+    pub(crate) fn set(&self, on_lost: OnLost) {
         let _ = self.0.set(on_lost);
     }
 
     /// What was lost must read as before it was written already, or it might be remembered once
     /// more.
-    pub fn tell(&self, inode: &Inode, lost: Vec<Range<u64>>) {
+    pub(crate) fn tell(&self, inode: &Inode, lost: Vec<Range<u64>>) {
         if let Some(on_lost) = self.0.get() {
             on_lost(inode, lost);
         }
@@ -133,7 +133,7 @@ impl FileShared {
     }
 
     /// For files that may use so much memory for changes.
-    pub fn with_memory(bytes_max: u64) -> Self {
+    pub(crate) fn with_memory(bytes_max: u64) -> Self {
         let extents = bytes_max / DECOMPRESSED_SHARES / COMPRESSED_EXTENT_BYTES_MAX as u64;
         let shared = Self {
             decompressed_max: (extents as usize).clamp(*DECOMPRESSED_MAX.start(), *DECOMPRESSED_MAX.end()),
@@ -148,7 +148,7 @@ impl FileShared {
     }
     /// Whom to tell when dirty data could not be written and is lost: once for each failure, while
     /// locks of the file are held, so that it must not wait. Only the first caller's counts.
-    pub fn on_lost(&self, on_lost: OnLost) {
+    pub(crate) fn on_lost(&self, on_lost: OnLost) {
         self.listener.set(on_lost);
     }
     /// Bytes of data that is dirty or being written.
@@ -165,7 +165,7 @@ impl FileShared {
         self.dirty_bytes() > self.dirty_bytes_max.load(Ordering::Relaxed)
     }
     /// Enough is dirty for write-back to begin.
-    pub fn wants_write_back(&self) -> bool {
+    pub(crate) fn wants_write_back(&self) -> bool {
         self.dirty_bytes() > self.dirty_bytes_max.load(Ordering::Relaxed) / 2
     }
     pub(crate) fn add_dirty(&self, bytes: u64) {

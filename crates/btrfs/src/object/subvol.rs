@@ -21,16 +21,17 @@ pub const PLACEHOLDER_INO_BIT: u64 = 1 << 63;
 /// What a mount says about all files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Policy {
-    pub read_only: bool,
-    pub nodatacow: bool,
-    pub nodatasum: bool,
+    pub(crate) read_only: bool,
+    pub(crate) nodatacow: bool,
+    pub(crate) nodatasum: bool,
     /// What is compressed without being asked for by file.
-    pub compress: Option<CompressPolicy>,
+    pub(crate) compress: Option<CompressPolicy>,
 }
 
 /// Subvolumes and inodes in memory.
 #[derive(Debug)]
 pub struct Objects {
+    /// Of all subvolumes.
     pub inodes: InodeTable,
     pub(crate) subvols: RwLock<HashMap<TreeId, Arc<Subvol>>>,
     /// Held by a rename that moves a directory to another one: nothing may move above it meanwhile.
@@ -58,14 +59,14 @@ impl Default for Objects {
 }
 
 impl Objects {
-    pub fn set_policy(&self, policy: Policy) {
+    pub(crate) fn set_policy(&self, policy: Policy) {
         self.read_only.store(policy.read_only, Ordering::Release);
         *self.policy.write() = policy;
     }
-    pub fn policy(&self) -> Policy {
+    pub(crate) fn policy(&self) -> Policy {
         *self.policy.read()
     }
-    pub fn is_read_only(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
     }
 
@@ -95,19 +96,14 @@ impl Objects {
         dying.extend(used);
         (unused.iter().map(|subvol| subvol.id).collect(), !dying.is_empty())
     }
-
-    /// True where deleted subvolumes are in use yet.
-    pub(crate) fn has_dying(&self) -> bool {
-        !self.dying.lock().is_empty()
-    }
 }
 
 /// One subvolume.
 #[derive(Debug)]
 pub struct Subvol {
-    pub id: TreeId,
-    pub tree: Arc<Tree>,
-    pub root_ino: ObjectId,
+    pub(crate) id: TreeId,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) root_ino: ObjectId,
     pub(crate) read_only: AtomicBool,
     /// Its name is gone: nothing in it changes any more, and it is dropped when nothing in it is in use.
     pub(crate) dead: AtomicBool,
@@ -116,13 +112,13 @@ pub struct Subvol {
 }
 
 impl Subvol {
-    pub fn is_read_only(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire) || self.dead.load(Ordering::Acquire)
     }
 
     /// A number that no inode has had in this transaction: a log would lay the new one over what
     /// the last commit has under that number. Nor has one had it since the first call.
-    pub fn take_ino(&self) -> Result<ObjectId> {
+    pub(crate) fn take_ino(&self) -> Result<ObjectId> {
         if self.next_ino.load(Ordering::Acquire) == 0 {
             let last = Key::new(ObjectId::LAST_FREE, KeyType(u8::MAX), u64::MAX);
             let used = self.tree.floor_key_ever(&last)?;

@@ -1,7 +1,7 @@
 //! The inodes in memory: one object per (tree, number).
 //!
-//! An inode stays while anybody outside remembers it (lookups, opens) or anybody inside holds its
-//! `Arc` (dirty data does). Idle ones stay too, up to a bound. Locks: one per shard, a leaf of
+//! An inode stays while front ends remember it (lookups, opens) or the engine holds its `Arc`
+//! (dirty data does). Idle ones stay too, up to a bound. Locks: one per shard, a leaf of
 //! [`btrfs_store::rank`].
 
 use std::collections::{HashMap, VecDeque};
@@ -60,12 +60,12 @@ impl InodeTable {
     }
 
     /// The inode if it is in memory.
-    pub fn get(&self, tree: TreeId, ino: ObjectId) -> Option<Arc<Inode>> {
+    pub(crate) fn get(&self, tree: TreeId, ino: ObjectId) -> Option<Arc<Inode>> {
         self.shard((tree, ino)).lock().inodes.get(&(tree, ino)).cloned()
     }
 
     /// The inode, from memory or from its tree; `None` where it has no item.
-    pub fn load(&self, subvol: &Arc<Subvol>, ino: ObjectId) -> Result<Option<Arc<Inode>>> {
+    pub(crate) fn load(&self, subvol: &Arc<Subvol>, ino: ObjectId) -> Result<Option<Arc<Inode>>> {
         let id = (subvol.id, ino);
         loop {
             let evictions = {
@@ -94,13 +94,13 @@ impl InodeTable {
     /// lookup finds its name, loads its item and has another object for it. As with a loaded one,
     /// the caller makes an entry of it or settles it (`reclaim::settle`); else it stays for
     /// good.
-    pub fn insert_new(&self, inode: Arc<Inode>) {
+    pub(crate) fn insert_new(&self, inode: Arc<Inode>) {
         let id = id_of(&inode);
         self.shard(id).lock().inodes.insert(id, inode);
     }
 
     /// Notes that an inode may have become idle.
-    pub fn note_idle(&self, inode: &Arc<Inode>) {
+    pub(crate) fn note_idle(&self, inode: &Arc<Inode>) {
         if !inode.refs.is_idle() || inode.refs.queued.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -111,7 +111,7 @@ impl InodeTable {
     }
 
     /// Takes a deleted inode out; its number is not found any more.
-    pub fn remove(&self, inode: &Arc<Inode>) {
+    pub(crate) fn remove(&self, inode: &Arc<Inode>) {
         let id = id_of(inode);
         let mut shard = self.shard(id).lock();
         shard.inodes.remove(&id);
@@ -119,7 +119,7 @@ impl InodeTable {
     }
 
     /// Every inode in memory, to find what must be written or deleted.
-    pub fn all(&self) -> Vec<Arc<Inode>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
         let mut all: Vec<_> = Vec::new();
         for shard in &self.shards {
             all.extend(shard.lock().inodes.values().cloned());
@@ -129,7 +129,7 @@ impl InodeTable {
     }
 
     /// Drops the inodes of a tree that are not in use; true where none of it is left.
-    pub fn evict_tree(&self, tree: TreeId) -> bool {
+    pub(crate) fn evict_tree(&self, tree: TreeId) -> bool {
         let mut is_left = false;
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -142,13 +142,6 @@ impl InodeTable {
             shard.evictions += (before - shard.inodes.len()) as u64;
         }
         !is_left
-    }
-
-    pub fn len(&self) -> usize {
-        self.shards.iter().map(|s| s.lock().inodes.len()).sum()
-    }
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Drops every inode without references: what memory pressure would do.

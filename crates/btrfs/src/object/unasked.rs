@@ -1,12 +1,12 @@
-//! Attributes that a call changes although the call did not name them: a write strips set-id bits. A front end that caches
-//! attributes has to be told before the call returns.
+//! Attributes that a call changes although the call did not name them: a write strips set-id bits.
+//! A front end that caches attributes has to be told before the call returns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts such changes of one inode, and how many of them the front end has been told of.
 ///
-/// A change counts as told only after the notification has been sent. Of calls that end at the same time each one sends it, so
-/// that none returns before the front end has dropped the old value.
+/// A change counts as told only after the notification has been sent. Of calls that end at the same
+/// time each one sends it, so that none returns before the front end has dropped the old value.
 #[derive(Debug, Default)]
 pub struct Unasked {
     made: AtomicU64,
@@ -15,12 +15,12 @@ pub struct Unasked {
 
 impl Unasked {
     /// Notes a change. Called with [`super::Inode::attr`] held.
-    pub fn note(&self) {
+    pub(crate) fn note(&self) {
         self.made.fetch_add(1, Ordering::Release);
     }
 
     /// Runs `tell` if there are changes that the front end may not know. No lock may be held.
-    pub fn settle(&self, tell: impl FnOnce()) {
+    pub(crate) fn settle(&self, tell: impl FnOnce()) {
         let made = self.made.load(Ordering::Acquire);
         if self.told.load(Ordering::Acquire) < made {
             tell();

@@ -14,8 +14,8 @@ pub(crate) const SOME: u8 = 2;
 /// What is known of an inode's attributes.
 #[derive(Debug)]
 pub struct XattrCache {
-    /// Goes from UNKNOWN to NONE by a reader that found none, and to SOME before a writer adds one: a reader that was
-    /// overtaken by a writer does not overwrite what that said.
+    /// Goes from UNKNOWN to NONE by a reader that found none, and to SOME before a writer adds one:
+    /// a reader that was overtaken by a writer does not overwrite what that said.
     pub(crate) known: AtomicU8,
     pub(crate) lists: Mutex<Lists>,
 }
@@ -38,10 +38,10 @@ impl Default for XattrCache {
 
 impl XattrCache {
     /// For inodes that were just made.
-    pub fn set_known_empty(&self) {
+    pub(crate) fn set_known_empty(&self) {
         self.known.store(NONE, Ordering::Release);
     }
-    pub fn is_known_empty(&self) -> bool {
+    pub(crate) fn is_known_empty(&self) -> bool {
         self.known.load(Ordering::Acquire) == NONE
     }
     /// Asking whether there are any needs no search.

@@ -29,17 +29,19 @@ impl Default for Ahead {
 }
 
 impl Ahead {
-    /// A range is read: does it go on where the last one ended? A reader that begins anew begins with one extent.
-    pub fn goes_on(&mut self, range: Range<u64>) -> bool {
+    /// A range is read: does it go on where the last one ended? A reader that begins anew begins
+    /// with one extent.
+    pub(crate) fn goes_on(&mut self, range: Range<u64>) -> bool {
         if range.start != self.next {
             *self = Self::default();
         }
         range.start == std::mem::replace(&mut self.next, range.end)
     }
 
-    /// What begins at `start` is not decompressed: how many extents shall be now? Twice as many each time; where some were dropped
-    /// before they were read, since too many are read by turns for all to be kept, half as many, and never more again.
-    pub fn grow(&mut self, start: u64) -> usize {
+    /// What begins at `start` is not decompressed: how many extents shall be now? Twice as many
+    /// each time; where some were dropped before they were read, since too many are read by turns
+    /// for all to be kept, half as many, and never more again.
+    pub(crate) fn grow(&mut self, start: u64) -> usize {
         if start < self.ready {
             self.extents_max = (self.extents_max / 2).max(1);
             self.extents = 1;

@@ -13,7 +13,7 @@ use std::ops::Range;
 pub(crate) struct Appended(BTreeMap<u64, u64>);
 
 impl Appended {
-    pub fn insert(&mut self, range: Range<u64>) {
+    pub(crate) fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
@@ -35,7 +35,7 @@ impl Appended {
     }
 
     /// Takes out what of the set lies in the range.
-    pub fn take(&mut self, range: &Range<u64>) -> Appended {
+    pub(crate) fn take(&mut self, range: &Range<u64>) -> Appended {
         let mut taken = Appended::default();
         if range.is_empty() {
             return taken;
@@ -55,16 +55,16 @@ impl Appended {
         taken
     }
 
-    pub fn extend(&mut self, other: Appended) {
+    pub(crate) fn extend(&mut self, other: Appended) {
         other.0.into_iter().for_each(|(from, to)| self.insert(from..to));
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 
     /// The first byte of the set at or after `from`.
-    pub fn first(&self, from: u64) -> Option<u64> {
+    pub(crate) fn first(&self, from: u64) -> Option<u64> {
         let before = self.0.range(..=from).next_back().filter(|(_, end)| **end > from);
         let found = before.or_else(|| self.0.range(from..).next())?;
         Some(from.max(*found.0))

@@ -47,7 +47,7 @@ pub(crate) struct DataState {
 
 /// What a file keeps in memory.
 #[derive(Debug)]
-pub struct FileData {
+pub(crate) struct FileData {
     /// Held while the file's extent items change.
     pub(crate) flush: Mutex<()>,
     /// Held by a defragmentation of the file, outside of all other locks.
@@ -74,7 +74,7 @@ impl Default for FileData {
 impl DataState {
     /// Copies what memory holds of `at..at + buf.len()` into `buf`; the ranges that are on disk are
     /// left out and returned.
-    pub fn read(&self, at: u64, buf: &mut [u8]) -> Vec<Range<u64>> {
+    pub(crate) fn read(&self, at: u64, buf: &mut [u8]) -> Vec<Range<u64>> {
         let mut clean = Vec::new();
         self.dirty.read(at, buf, |range| clean.push(range));
         if self.in_flight.is_empty() {
@@ -109,7 +109,7 @@ impl DataState {
     }
 
     /// The first byte at or after `from` that is in memory only.
-    pub fn next_pending(&self, from: u64) -> Option<u64> {
+    pub(crate) fn next_pending(&self, from: u64) -> Option<u64> {
         let flight = self
             .flights_in(&(from..u64::MAX))
             .next()
@@ -118,7 +118,7 @@ impl DataState {
     }
 
     /// The first byte at or after `from` that is not in memory only.
-    pub fn next_settled(&self, from: u64) -> u64 {
+    pub(crate) fn next_settled(&self, from: u64) -> u64 {
         let mut at = from;
         loop {
             let clean = self.dirty.next_clean(at);
@@ -130,7 +130,7 @@ impl DataState {
     }
 
     /// The last stretch that is in memory only and begins before `at`.
-    pub fn last_pending(&self, at: u64) -> Option<Range<u64>> {
+    pub(crate) fn last_pending(&self, at: u64) -> Option<Range<u64>> {
         let flight = self.in_flight.range(..at).next_back().map(|(start, _)| *start);
         let mut start = [self.dirty.last_start(at), flight].into_iter().flatten().max()?;
         while let Some(last) = start.checked_sub(1) {
@@ -145,7 +145,7 @@ impl DataState {
 
     /// Adds the reservation of data that becomes dirty: of `new` as much as became dirty, the rest
     /// is given back.
-    pub fn keep(&mut self, mut new: DataReservation, dirtied_bytes: u64) {
+    pub(crate) fn keep(&mut self, mut new: DataReservation, dirtied_bytes: u64) {
         let surplus = new.bytes().saturating_sub(dirtied_bytes);
         if surplus > 0 {
             drop(new.split(surplus));
@@ -157,7 +157,7 @@ impl DataState {
     }
 
     /// Takes the reservation of data that is no longer dirty.
-    pub fn release(&mut self, bytes: u64) -> Option<DataReservation> {
+    pub(crate) fn release(&mut self, bytes: u64) -> Option<DataReservation> {
         let held = self.reservation.as_mut()?;
         if bytes >= held.bytes() {
             self.reservation.take()
@@ -168,18 +168,18 @@ impl DataState {
 
     /// The file ended at `size`, and data that has become dirty just now goes on from there: it
     /// begins in the block of `at`.
-    pub fn append(&mut self, size: u64, at: u64, end: u64) {
+    pub(crate) fn append(&mut self, size: u64, at: u64, end: u64) {
         self.appended.insert(size.max(round_down(at))..end);
     }
 
     /// Forgets what is dirty in the block-aligned range; returns how many bytes that were.
-    pub fn forget(&mut self, range: Range<u64>) -> u64 {
+    pub(crate) fn forget(&mut self, range: Range<u64>) -> u64 {
         self.appended.take(&range);
         self.dirty.remove(range)
     }
 
     /// Moves the first dirty buffer at or after `from` in flight, or as much of its head.
-    pub fn take_off(&mut self, from: u64, bytes_max: usize) -> Option<(u64, Flight)> {
+    pub(crate) fn take_off(&mut self, from: u64, bytes_max: usize) -> Option<(u64, Flight)> {
         let (start, buffer) = self.dirty.take(from, bytes_max)?;
         let taken = self.appended.take(&(start..start + buffer.len() as u64));
         self.appended_in_flight.extend(taken);
@@ -189,7 +189,7 @@ impl DataState {
     }
 
     /// What was in flight is on disk with its items, or lost.
-    pub fn land(&mut self, starts: impl Iterator<Item = u64>) {
+    pub(crate) fn land(&mut self, starts: impl Iterator<Item = u64>) {
         starts.for_each(|start| drop(self.in_flight.remove(&start)));
         assert!(self.in_flight.is_empty(), "one group is in flight at a time");
         self.appended_in_flight.clear();
@@ -202,7 +202,7 @@ impl DataState {
     /// `size` is the file's size, `disk_size` what the item says now, and data in flight counts as
     /// being on disk where `has_landed`: its items are in the same batch as the answer. Dirty data
     /// that stands over what is on disk, or over a hole, does not count: see [`Appended`].
-    pub fn disk_size(&self, size: u64, disk_size: u64, has_landed: bool) -> u64 {
+    pub(crate) fn disk_size(&self, size: u64, disk_size: u64, has_landed: bool) -> u64 {
         let from = disk_size.min(size);
         let in_flight = self.appended_in_flight.first(from).filter(|_| !has_landed);
         let missing = [self.appended.first(from), in_flight].into_iter().flatten().min();
@@ -212,15 +212,15 @@ impl DataState {
 
 impl FileData {
     /// The file is open once more: as `opened`, to which data lost from here on is reported.
-    pub fn note_open(&self, opened: Opened) {
+    pub(crate) fn note_open(&self, opened: Opened) {
         self.failures.open(opened);
     }
     /// And once less.
-    pub fn note_close(&self, opened: Opened) {
+    pub(crate) fn note_close(&self, opened: Opened) {
         self.failures.close(opened);
     }
     /// Bytes that are dirty or in flight.
-    pub fn pending_bytes(&self) -> u64 {
+    pub(crate) fn pending_bytes(&self) -> u64 {
         let state = self.state.lock();
         state.dirty.bytes() + state.in_flight.values().map(|f| f.len() as u64).sum::<u64>()
     }

@@ -41,14 +41,14 @@ pub(crate) struct DirtyMap {
 }
 
 impl DirtyMap {
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.buffers.is_empty()
     }
     #[cfg(test)]
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.buffers.len()
     }
 
@@ -59,7 +59,7 @@ impl DirtyMap {
     }
 
     /// The first dirty byte at or after `from`.
-    pub fn next_dirty(&self, from: u64) -> Option<u64> {
+    pub(crate) fn next_dirty(&self, from: u64) -> Option<u64> {
         if self.covering(from).is_some() {
             return Some(from);
         }
@@ -67,7 +67,7 @@ impl DirtyMap {
     }
 
     /// The first byte at or after `from` that is not dirty.
-    pub fn next_clean(&self, from: u64) -> u64 {
+    pub(crate) fn next_clean(&self, from: u64) -> u64 {
         let mut at = from;
         while let Some((start, buffer)) = self.covering(at) {
             at = start + buffer.len() as u64;
@@ -76,18 +76,18 @@ impl DirtyMap {
     }
 
     /// Where the buffer begins that covers `at`.
-    pub fn start_of(&self, at: u64) -> Option<u64> {
+    pub(crate) fn start_of(&self, at: u64) -> Option<u64> {
         self.covering(at).map(|(start, _)| start)
     }
 
     /// Where the last buffer begins that begins before `at`.
-    pub fn last_start(&self, at: u64) -> Option<u64> {
+    pub(crate) fn last_start(&self, at: u64) -> Option<u64> {
         self.buffers.range(..at).next_back().map(|(start, _)| *start)
     }
 
     /// Copies what is dirty into `buf`, which stands for the file from `at` on, and calls `clean`
     /// for each range that is not dirty.
-    pub fn read(&self, at: u64, buf: &mut [u8], mut clean: impl FnMut(Range<u64>)) {
+    pub(crate) fn read(&self, at: u64, buf: &mut [u8], mut clean: impl FnMut(Range<u64>)) {
         let end = at + buf.len() as u64;
         let mut pos = at;
         let first = self.covering(at).map_or(at, |(start, _)| start);
@@ -109,7 +109,7 @@ impl DirtyMap {
     /// Puts `data` at `at`. Blocks that it covers in part and that are not dirty yet are zero
     /// elsewhere: a caller that wants to keep what they hold writes them first. Returns how many
     /// bytes became dirty.
-    pub fn write(&mut self, at: u64, data: &[u8]) -> u64 {
+    pub(crate) fn write(&mut self, at: u64, data: &[u8]) -> u64 {
         let (first, last) = (round_down(at), round_up(at + data.len() as u64));
         let before = self.bytes;
         let mut pos = first;
@@ -163,7 +163,7 @@ impl DirtyMap {
     }
 
     /// Forgets what is dirty in the block-aligned range; returns how many bytes that were.
-    pub fn remove(&mut self, range: Range<u64>) -> u64 {
+    pub(crate) fn remove(&mut self, range: Range<u64>) -> u64 {
         let before = self.bytes;
         while let Some((start, buffer)) = self.overlapping(&range) {
             let end = start + buffer.len() as u64;
@@ -199,12 +199,12 @@ impl DirtyMap {
     }
 
     /// All dirty ranges in order; adjacent buffers come one by one.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.buffers.iter().map(|(start, buffer)| (*start, buffer.as_slice()))
     }
 
     /// As [`Self::iter`], from the buffer that covers `from` on.
-    pub fn iter_from(&self, from: u64) -> impl Iterator<Item = (u64, &[u8])> {
+    pub(crate) fn iter_from(&self, from: u64) -> impl Iterator<Item = (u64, &[u8])> {
         let first = self.covering(from).map_or(from, |(start, _)| start);
         self.buffers
             .range(first..)
@@ -213,7 +213,7 @@ impl DirtyMap {
 
     /// Takes the first buffer at or after `from` away if it is no longer than `bytes_max`, else as
     /// much of its head.
-    pub fn take(&mut self, from: u64, bytes_max: usize) -> Option<(u64, Vec<u8>)> {
+    pub(crate) fn take(&mut self, from: u64, bytes_max: usize) -> Option<(u64, Vec<u8>)> {
         let start = self.next_dirty(from)?;
         let (at, _) = self.covering(start)?;
         let mut buffer = self.buffers.remove(&at)?;

@@ -9,7 +9,7 @@ use cowshed_runtime::lock::{self, Condvar, Mutex};
 use crate::error::{Error, Result};
 
 /// An open file among those of its inode.
-pub type Opened = u64;
+pub(crate) type Opened = u64;
 
 /// Failed write-backs. A caller takes [`Failures::count`] before its write-back and passes it to
 /// [`Failures::take`] after: each of several concurrent callers gets the error, and none before the
@@ -65,7 +65,7 @@ impl Drop for Telling<'_> {
 impl Failures {
     /// Notes that data could not be written: before it is dropped, so that it is never neither
     /// dirty nor failed.
-    pub fn note(&self, error: Error) -> Telling<'_> {
+    pub(crate) fn note(&self, error: Error) -> Telling<'_> {
         let mut state = self.state.lock();
         state.last = Some(error);
         state.count += 1;
@@ -74,12 +74,12 @@ impl Failures {
     }
 
     /// How many there were until now.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.state.lock().count
     }
 
     /// The file is open once more.
-    pub fn open(&self, opened: Opened) {
+    pub(crate) fn open(&self, opened: Opened) {
         let mut state = self.state.lock();
         let count = state.count;
         if count > 0 {
@@ -88,13 +88,13 @@ impl Failures {
     }
 
     /// And once less.
-    pub fn close(&self, opened: Opened) {
+    pub(crate) fn close(&self, opened: Opened) {
         self.state.lock().told_each.remove(&opened);
     }
 
     /// The error of a write-back that was not reported, or that failed after the first `seen` did,
     /// or of which `opened` was not told.
-    pub fn take(&self, seen: u64, opened: Option<Opened>) -> Result<()> {
+    pub(crate) fn take(&self, seen: u64, opened: Option<Opened>) -> Result<()> {
         lock::may_wait_for(LockRank::Flush);
         let mut state = self.state.lock();
         let told_before = opened.map_or(state.count, |opened| state.told_each.get(&opened).copied().unwrap_or(0));
@@ -120,22 +120,22 @@ mod tests {
     use crate::error::StoreError;
 
     #[test]
-    fn everybody_who_waited_hears_of_a_failure_and_nobody_later() {
+    fn all_waiting_syncs_report_a_failure_and_later_ones_do_not() {
         let failures = Failures::default();
         let (first, second) = (failures.count(), failures.count());
         drop(failures.note(Error::Store(StoreError::NoSpace)));
         assert!(failures.take(first, None).is_err());
         assert!(failures.take(second, None).is_err(), "it waited, too");
-        assert!(failures.take(failures.count(), None).is_ok(), "somebody was told");
+        assert!(failures.take(failures.count(), None).is_ok(), "reported before");
         drop(failures.note(Error::Store(StoreError::NoSpace)));
         assert!(
             failures.take(failures.count(), None).is_err(),
-            "failed in the background: nobody was told"
+            "failed in the background: not reported yet"
         );
     }
 
     #[test]
-    fn each_who_has_the_file_open_hears_of_a_failure_once() {
+    fn each_open_handle_gets_a_failure_once() {
         let failures = Failures::default();
         failures.open(1);
         failures.open(2);
@@ -143,19 +143,19 @@ mod tests {
         let hears = |opened| failures.take(failures.count(), Some(opened)).is_err();
         assert!(hears(1));
         failures.open(3);
-        assert!(!hears(1) && !hears(3), "once, and not who came later");
+        assert!(!hears(1) && !hears(3), "once, and not to later openers");
         assert!(hears(2));
         assert!(!hears(2));
         drop(failures.note(Error::Store(StoreError::NoSpace)));
         failures.open(4);
-        assert!(hears(4), "nobody was told");
+        assert!(hears(4), "not reported yet");
         assert!(hears(1) && hears(2) && hears(3));
         (1..5).for_each(|opened| failures.close(opened));
         assert!(failures.state.lock().told_each.is_empty());
     }
 
     #[test]
-    fn nobody_hears_of_a_failure_before_those_who_remember_the_data() {
+    fn no_sync_reports_a_failure_before_the_caches_were_told() {
         let failures = Failures::default();
         let seen = failures.count();
         let (one, other) = (

@@ -1,4 +1,5 @@
-//! What a file keeps in memory: dirty ranges, what write-back has in flight, errors of write-back, where reads go on.
+//! What a file keeps in memory: dirty ranges, what write-back has in flight, errors of write-back,
+//! where reads go on.
 //!
 //! Passive: nothing here does I/O or knows an inode.
 
@@ -9,8 +10,8 @@ mod dirty;
 mod failures;
 
 pub(crate) use ahead::EXTENTS_MAX;
-pub use data::FileData;
+pub(crate) use data::FileData;
 pub(crate) use data::{DataState, Flight};
 pub(crate) use dirty::{DirtyMap, recycle};
 pub(crate) use failures::Failures;
-pub use failures::Opened;
+pub(crate) use failures::Opened;

@@ -1,6 +1,6 @@
 //! Subvolumes: which there are, how names cross into them, where a mount starts.
 
-pub mod number;
+pub(crate) mod number;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -15,7 +15,7 @@ use crate::object::{Inode, InodeAttr, PLACEHOLDER_INO_BIT, Subvol};
 use crate::reclaim;
 
 /// The subvolume `id`; `None` where there is none, or only its remains.
-pub fn load(files: &Files, id: TreeId) -> Result<Option<Arc<Subvol>>> {
+pub(crate) fn load(files: &Files, id: TreeId) -> Result<Option<Arc<Subvol>>> {
     if let Some(subvol) = files.objects().subvols.read().get(&id) {
         return Ok(Some(subvol.clone()));
     }
@@ -55,7 +55,8 @@ pub fn load(files: &Files, id: TreeId) -> Result<Option<Arc<Subvol>>> {
         let mut subvols = files.objects().subvols.write();
         subvols.entry(id).or_insert_with(|| fresh.clone()).clone()
     };
-    let is_writable = !(subvol.is_read_only() || files.objects().is_read_only() || files.store().volume().is_read_only());
+    let is_writable =
+        !(subvol.is_read_only() || files.objects().is_read_only() || files.store().volume().is_read_only());
     if Arc::ptr_eq(&subvol, &fresh) && is_writable {
         // The files that are left wait for the next mount; what cannot be read answers for itself.
         if let Err(error) = reclaim::clean_orphans(files, &subvol) {
@@ -66,7 +67,7 @@ pub fn load(files: &Files, id: TreeId) -> Result<Option<Arc<Subvol>>> {
 }
 
 /// The root directory of a subvolume.
-pub fn root_of(files: &Files, subvol: &Arc<Subvol>) -> Result<Arc<Inode>> {
+pub(crate) fn root_of(files: &Files, subvol: &Arc<Subvol>) -> Result<Arc<Inode>> {
     let root = files.objects().inodes.load(subvol, subvol.root_ino)?;
     root.filter(|inode| inode.is_dir()).ok_or_else(|| {
         Error::Store(StoreError::CorruptTree {
@@ -76,9 +77,9 @@ pub fn root_of(files: &Files, subvol: &Arc<Subvol>) -> Result<Arc<Inode>> {
     })
 }
 
-/// The directory behind a name whose location is a subvolume: its root, or a stand-in where the subvolume belongs to
-/// another place (snapshots copy the names of nested subvolumes, not these).
-pub fn enter(files: &Files, dir: &Arc<Inode>, name: &[u8], child: TreeId) -> Result<Arc<Inode>> {
+/// The directory behind a name whose location is a subvolume: its root, or a stand-in where the
+/// subvolume belongs to another place (snapshots copy the names of nested subvolumes, not these).
+pub(crate) fn enter(files: &Files, dir: &Arc<Inode>, name: &[u8], child: TreeId) -> Result<Arc<Inode>> {
     let key = Key::new(dir.tree.id().object_id(), KeyType::ROOT_REF, child.0);
     let belongs_here = files.store().forest().root_tree().get(&key)?.is_some_and(|item| {
         view::root_ref(&item).is_some_and(|(head, found)| head.dirid.get() == dir.ino.0 && found == name)
@@ -116,7 +117,7 @@ fn placeholder(files: &Files, dir: &Arc<Inode>, child: TreeId) -> Arc<Inode> {
 }
 
 /// The tree and directory above the root of a subvolume; `None` for the top level.
-pub fn parent_of_root(files: &Files, id: TreeId) -> Result<Option<(TreeId, ObjectId)>> {
+pub(crate) fn parent_of_root(files: &Files, id: TreeId) -> Result<Option<(TreeId, ObjectId)>> {
     let from = Key::new(id.object_id(), KeyType::ROOT_BACKREF, 0);
     let found = files.store().forest().root_tree().cursor_type(from).next()?;
     Ok(found.and_then(|(key, item)| {

@@ -1,19 +1,21 @@
 //! Inode numbers and node ids that callers see.
 //!
-//! Each subvolume numbers its inodes from 256, so a number alone does not name an inode of the volume. Node ids are
-//! a fixed function of (tree, inode) wherever 64 bits have room for both, because file handles (NFS, fhandles) carry
-//! the node id and must stay good after the server has forgotten the node, and after a remount:
+//! Each subvolume numbers its inodes from 256, so a number alone does not name an inode of the
+//! volume. Node ids are a fixed function of (tree, inode) wherever 64 bits have room for both,
+//! because file handles (NFS, fhandles) carry the node id and must stay good after the server has
+//! forgotten the node, and after a remount:
 //!
 //! | bits 63, 62 | bits 61 to 0 | for |
 //! |---|---|---|
-//! | 0, 0 | inode (40 bits), upper 22 bits 0 | the mounted subvolume: `st_ino` is the volume's own |
+//! | 0, 0 | inode (40 bits), upper 22 bits 0 | the mounted subvolume, `st_ino` unchanged |
 //! | 0, 0 | tree (22 bits), inode (40 bits) | other subvolumes |
 //! | 0, 1 | tree (30 bits), inode (32 bits) | subvolumes with ids of more than 22 bits |
-//! | 1, - | random number of the mount (31 bits), counter (32 bits) | the rest, and stand-ins for subvolumes |
+//! | 1, - | random number of the mount (31 bits), counter (32 bits) | the rest, and stand-ins |
 //!
-//! The rest is a subvolume that has numbered 2^40 inodes, or a subvolume id that does not fit. Such node ids are
-//! kept in memory until the mount ends. After a remount the random number differs, so an old handle is stale and does
-//! not name another file. `st_ino` of the rest is a hash, which is stable but may not be unique.
+//! The rest is a subvolume that has numbered 2^40 inodes, or a subvolume id that does not fit. Such
+//! node ids are kept in memory until the mount ends. After a remount the random number differs, so
+//! an old handle is stale and does not name another file. `st_ino` of the rest is a hash, which is
+//! stable but may not be unique.
 
 use std::collections::HashMap;
 
@@ -66,7 +68,7 @@ impl Split {
 
 /// Numbers of one mount.
 #[derive(Debug)]
-pub struct Numbering {
+pub(crate) struct Numbering {
     mounted: TreeId,
     root_ino: ObjectId,
     /// Upper half of the node ids that are kept in memory.
@@ -81,9 +83,9 @@ struct Odd {
 }
 
 impl Numbering {
-    /// For a mount that shows directory `root_ino` of subvolume `mounted` as its root. `random` tells this mount from
-    /// earlier ones.
-    pub fn new(mounted: TreeId, root_ino: ObjectId, random: [u8; 4]) -> Self {
+    /// For a mount that shows directory `root_ino` of subvolume `mounted` as its root. `random`
+    /// tells this mount from earlier ones.
+    pub(crate) fn new(mounted: TreeId, root_ino: ObjectId, random: [u8; 4]) -> Self {
         let random = u64::from(u32::from_le_bytes(random));
         Self {
             mounted,
@@ -94,7 +96,7 @@ impl Numbering {
     }
 
     /// The subvolume that is mounted.
-    pub fn mounted(&self) -> TreeId {
+    pub(crate) fn mounted(&self) -> TreeId {
         self.mounted
     }
 
@@ -106,7 +108,7 @@ impl Numbering {
     }
 
     /// `st_ino`: stable across mounts of the same subvolume.
-    pub fn shown(&self, tree: TreeId, ino: ObjectId) -> u64 {
+    pub(crate) fn shown(&self, tree: TreeId, ino: ObjectId) -> u64 {
         if ino.0 >= PLACEHOLDER_INO_BIT {
             return PLACEHOLDER_SHOWN;
         }
@@ -117,12 +119,12 @@ impl Numbering {
             .unwrap_or_else(|| ODD_BIT | btrfs_format::hash::extent_data_ref_hash(tree, ino, 0))
     }
 
-    pub fn shown_of(&self, inode: &Inode) -> u64 {
+    pub(crate) fn shown_of(&self, inode: &Inode) -> u64 {
         self.shown(inode.tree.id(), inode.ino)
     }
 
     /// The node id of an inode.
-    pub fn node(&self, inode: &Inode) -> NodeId {
+    pub(crate) fn node(&self, inode: &Inode) -> NodeId {
         self.node_of(inode.tree.id(), inode.ino)
     }
 
@@ -140,8 +142,9 @@ impl Numbering {
         NodeId(node)
     }
 
-    /// The inode of a node id that [`Numbering::node`] gave. Other ids may give an inode, too; its own node id differs.
-    pub fn inode_of(&self, node: NodeId) -> Option<(TreeId, ObjectId)> {
+    /// The inode of a node id that [`Numbering::node`] gave. Other ids may give an inode, too; its
+    /// own node id differs.
+    pub(crate) fn inode_of(&self, node: NodeId) -> Option<(TreeId, ObjectId)> {
         if node == NodeId::ROOT {
             return Some((self.mounted, self.root_ino));
         }
@@ -157,10 +160,11 @@ impl Numbering {
         }
     }
 
-    /// The generation that goes with a node id in file handles. The kernel keeps 32 bits of it, and has 0 for the
-    /// root. The tree is part of it: a snapshot has the inode numbers and generations of its source, and when it is
-    /// mounted in the source's place a handle must not go from one to the other.
-    pub fn generation(&self, tree: TreeId, ino: ObjectId, generation: Generation) -> u64 {
+    /// The generation that goes with a node id in file handles. The kernel keeps 32 bits of it, and
+    /// has 0 for the root. The tree is part of it: a snapshot has the inode numbers and generations
+    /// of its source, and when it is mounted in the source's place a handle must not go from one to
+    /// the other.
+    pub(crate) fn generation(&self, tree: TreeId, ino: ObjectId, generation: Generation) -> u64 {
         /// Odd, so that different trees (below 2^32) give different products.
         const SPREAD: u32 = 0x9e37_79b1;
         if tree == self.mounted && ino == self.root_ino {

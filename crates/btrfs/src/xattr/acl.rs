@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use cowshed_vfs::FileKind;
-pub use cowshed_vfs::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
+pub(crate) use cowshed_vfs::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
 
 use crate::error::{Error, Result, StoreError};
 use crate::object::Inode;
 
 /// The list that decides about access; `None` where the mode says it all.
-pub fn access_list(inode: &Inode) -> Result<Option<Arc<Acl>>> {
+pub(crate) fn access_list(inode: &Inode) -> Result<Option<Arc<Acl>>> {
     list(inode, ACCESS_NAME)
 }
 
 /// What a directory passes on.
-pub fn default_list(inode: &Inode) -> Result<Option<Arc<Acl>>> {
+pub(crate) fn default_list(inode: &Inode) -> Result<Option<Arc<Acl>>> {
     list(inode, DEFAULT_NAME)
 }
 
@@ -30,8 +30,8 @@ fn list(inode: &Inode, name: &[u8]) -> Result<Option<Arc<Acl>>> {
             return Ok(known.clone());
         }
     }
-    // A writer may come between reading and keeping; it forgets the lists after its change, so at worst it forgets this.
-    // The lock is kept while the item is read for the same reason.
+    // A writer may come between reading and keeping; it forgets the lists after its change, so at
+    // worst it forgets this. The lock is kept while the item is read for the same reason.
     let mut lists = inode.xattrs.lists.lock();
     let parsed = match super::load(inode, name)? {
         None => None,

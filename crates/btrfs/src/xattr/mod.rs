@@ -3,8 +3,8 @@
 //! Most inodes have none, and callers ask often: what is known about that is kept per inode
 //! ([`XattrCache`]), so that asking an inode without attributes costs a load of one byte.
 
-pub mod acl;
-pub mod props;
+pub(crate) mod acl;
+pub(crate) mod props;
 
 use std::sync::atomic::Ordering;
 
@@ -18,7 +18,7 @@ use crate::object::{Inode, NONE, SOME, UNKNOWN};
 use crate::staged::Staged;
 
 /// File capabilities: gone after a change of owner or content, as set-id bits are.
-pub const CAPABILITY_NAME: &[u8] = b"security.capability";
+pub(crate) const CAPABILITY_NAME: &[u8] = b"security.capability";
 
 fn item_key(ino: ObjectId, name: &[u8]) -> Key {
     Key::new(ino, KeyType::XATTR_ITEM, hash::name_hash(name))
@@ -44,7 +44,7 @@ pub(crate) fn has_any(inode: &Inode) -> Result<bool> {
 }
 
 /// The value of an attribute, without a check of permissions.
-pub fn load(inode: &Inode, name: &[u8]) -> Result<Option<Vec<u8>>> {
+pub(crate) fn load(inode: &Inode, name: &[u8]) -> Result<Option<Vec<u8>>> {
     if !has_any(inode)? {
         return Ok(None);
     }
@@ -56,7 +56,7 @@ pub fn load(inode: &Inode, name: &[u8]) -> Result<Option<Vec<u8>>> {
 }
 
 /// Calls `sink` with each name.
-pub fn for_each_name(inode: &Inode, mut sink: impl FnMut(&[u8])) -> Result<()> {
+pub(crate) fn for_each_name(inode: &Inode, mut sink: impl FnMut(&[u8])) -> Result<()> {
     if !has_any(inode)? {
         return Ok(());
     }
@@ -68,7 +68,7 @@ pub fn for_each_name(inode: &Inode, mut sink: impl FnMut(&[u8])) -> Result<()> {
 }
 
 /// Stages the value of an attribute, new or not. Errors: `NoSpace` where it does not fit a leaf.
-pub fn stage_set(
+pub(crate) fn stage_set(
     staged: &mut Staged<'_>,
     ino: ObjectId,
     name: &[u8],
@@ -106,7 +106,7 @@ pub fn stage_set(
 }
 
 /// Stages the removal of an attribute; `false` where there is none.
-pub fn stage_remove(staged: &mut Staged<'_>, ino: ObjectId, name: &[u8]) -> Result<bool> {
+pub(crate) fn stage_remove(staged: &mut Staged<'_>, ino: ObjectId, name: &[u8]) -> Result<bool> {
     let key = item_key(ino, name);
     let Some(item) = staged.get(&key)? else {
         return Ok(false);

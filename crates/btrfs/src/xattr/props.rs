@@ -1,4 +1,5 @@
-//! Properties of the format, `btrfs.*`: only `btrfs.compression` exists. It is an attribute and two inode flags in one.
+//! Properties of the format, `btrfs.*`: only `btrfs.compression` exists. It is an attribute and two
+//! inode flags in one.
 
 use cowshed_vfs::{Algorithm, Error as Errno, FileKind};
 
@@ -7,7 +8,7 @@ use crate::error::Result;
 
 use crate::object::{Inode, flags};
 
-pub const COMPRESSION_NAME: &[u8] = b"btrfs.compression";
+pub(crate) const COMPRESSION_NAME: &[u8] = b"btrfs.compression";
 
 /// Whatever is neither file nor directory takes properties without an error, and forgets them.
 pub(crate) fn is_ignored(inode: &Inode) -> bool {
@@ -18,7 +19,8 @@ fn can_compress(inode_flags: u64) -> bool {
     inode_flags & (flags::NODATACOW | flags::NODATASUM) == 0
 }
 
-/// What setting or removing a property does. Errors: `Invalid` (unknown property or value, or a file that cannot be compressed).
+/// What setting or removing a property does. Errors: `Invalid` (unknown property or value, or a
+/// file that cannot be compressed).
 pub(crate) fn effect(inode: &Inode, name: &[u8], value: Option<&[u8]>) -> Result<Effect> {
     if name != COMPRESSION_NAME {
         return Err(Errno::Invalid.into());
@@ -42,8 +44,9 @@ pub(crate) fn effect(inode: &Inode, name: &[u8], value: Option<&[u8]>) -> Result
     })
 }
 
-/// The property that a new inode in `dir` gets: the algorithm without level. "none" is passed on as a flag alone.
-pub fn inherited_compression(
+/// The property that a new inode in `dir` gets: the algorithm without level. "none" is passed on as
+/// a flag alone.
+pub(crate) fn inherited_compression(
     dir: &Inode,
     dir_flags: u64,
     kind: FileKind,

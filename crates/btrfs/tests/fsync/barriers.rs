@@ -1,5 +1,5 @@
-//! How many barriers each way to durability takes, and what lies before them: counted on a recorded device, where a missing one
-//! and a surplus one both show.
+//! How many barriers each way to durability takes, and what lies before them: counted on a recorded
+//! device, where a missing one and a surplus one both show.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ const NO_COW: FlagChange = FlagChange::Attributes(0x80_0000);
 struct Done {
     writes: usize,
     flushes: usize,
-    /// A write came after the last barrier: nobody knows whether it is on disk.
+    /// A write came after the last barrier: it may or may not be on disk.
     ends_dirty: bool,
 }
 

@@ -43,7 +43,8 @@ fn seen(rig: &Rig, path: &str) -> (Seen, u64) {
     (after_crash(rig.image()), rig.attr(path).unwrap().ino)
 }
 
-/// What an fsync carries along (docs/design/log-tree.md) is for files whose names changed: not for one that was created.
+/// What an fsync carries along (docs/design/log-tree.md) is for files whose names changed: not for
+/// one that was created.
 #[test]
 fn fsync_of_new_file_among_many_unsynced_ones_logs_that_file_alone() {
     if !kernel_can() {
@@ -111,7 +112,8 @@ fn fdatasync_leaves_times_alone() {
     rig.finish();
 }
 
-/// Data that is overwritten where it lies leaves no trace in trees. (That there is a barrier behind it: `barriers.rs`.)
+/// Data that is overwritten where it lies leaves no trace in trees. (That there is a barrier behind
+/// it: `barriers.rs`.)
 #[test]
 fn fdatasync_of_data_in_place_writes_no_log() {
     if !kernel_can() {
@@ -169,8 +171,8 @@ fn a_commit_is_made_where_logs_have_become_dear() {
     rig.finish();
 }
 
-/// Replay does not know of a chunk that was made since the commit: a log that would need one is not begun. What is committed
-/// instead makes room, so that logs go on behind it.
+/// Replay does not know of a chunk that was made since the commit: a log that would need one is not
+/// begun. What is committed instead makes room, so that logs go on behind it.
 #[test]
 fn a_log_that_would_need_a_chunk_is_a_commit() {
     const FILES: u64 = 20_000;
@@ -225,7 +227,8 @@ fn removed_files_that_no_log_has_are_no_reason_to_commit() {
     rig.finish();
 }
 
-/// Linux cannot replay an item that grows beyond half a leaf where something shorter is: what would need it is committed.
+/// Linux cannot replay an item that grows beyond half a leaf where something shorter is: what would
+/// need it is committed.
 #[test]
 fn names_that_fill_half_a_leaf_are_committed() {
     if !kernel_can() {
@@ -258,7 +261,8 @@ fn names_that_fill_half_a_leaf_are_committed() {
     rig.finish();
 }
 
-/// `d/f` in leaves of 4 KiB, committed with so many names that its reference is full: the next ones are extended.
+/// `d/f` in leaves of 4 KiB, committed with so many names that its reference is full: the next ones
+/// are extended.
 fn full_of_names() -> (Rig, impl Fn(usize) -> String) {
     let name = |i| format!("d/{i:0>190}");
     let rig = Rig::with_nodesize(4096);
@@ -337,7 +341,7 @@ fn an_attribute_that_grows_beyond_half_a_leaf_is_committed() {
     rig.finish();
 }
 
-/// A file has no attributes as long as nobody gave it any, and a log does not look whether that is so.
+/// A file has no attributes until one is set, and a log does not search for them before.
 #[test]
 fn extended_attributes_are_searched_for_only_where_some_may_be() {
     if !kernel_can() {

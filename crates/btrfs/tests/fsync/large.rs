@@ -1,5 +1,5 @@
-//! Logs of which most leaves are written while the rest is being made, and not kept: they are right, and what is added to them later
-//! finds them on the device.
+//! Logs of which most leaves are written while the rest is being made, and not kept: they are
+//! right, and what is added to them later finds them on the device.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,8 +11,9 @@ use cowshed_harness::KernelVolume;
 use crate::choice::syncs;
 use crate::rig::{Rig, kernel_can};
 
-/// Entry, inode and reference of each take 475 bytes in the log: together more than the 4 MiB of leaves that are gathered before
-/// they are written. What the kernel's replay and its checker take grows with them.
+/// Entry, inode and reference of each take 475 bytes in the log: together more than the 4 MiB of
+/// leaves that are gathered before they are written. What the kernel's replay and its checker take
+/// grows with them.
 const FILES: u64 = 9_600;
 const GATHERED_BYTES: u64 = 4 << 20;
 

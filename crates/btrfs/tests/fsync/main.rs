@@ -1,4 +1,5 @@
-//! fsync writes a log: what the kernel makes of the volume when it is cut off right after, against what fsync promised.
+//! fsync writes a log: what the kernel makes of the volume when it is cut off right after, against
+//! what fsync promised.
 
 mod barriers;
 mod choice;

@@ -1,5 +1,6 @@
-//! Random operations and random fsyncs, cut off right after an fsync now and then: what the kernel finds must be what the
-//! fsyncs since the last commit promised, and nothing that they did not touch may be lost.
+//! Random operations and random fsyncs, cut off right after an fsync now and then: what the kernel
+//! finds must be what the fsyncs since the last commit promised, and nothing that they did not
+//! touch may be lost.
 //!
 //! `COWSHED_FSYNC_SEED` runs one seed, `COWSHED_FSYNC_SEEDS` more of them.
 
@@ -244,7 +245,8 @@ impl World {
                     let mut found = found.clone();
                     found.names.sort();
                     if inode.mode & 0o170_000 == 0o040_000 {
-                        // Sizes of directories are judged by the checker; the kernel stamps those that it changes.
+                        // Sizes of directories are judged by the checker; the kernel stamps those
+                        // that it changes.
                         (found.mtime, found.size) = (inode.mtime, inode.size);
                     }
                     found

@@ -1,8 +1,9 @@
-//! Few names and many who want them: files and directories that take names from each other, one of them synced, cut off, replayed.
-//! No file is lost, no name is missing that was there all the time, nothing has a name that it never had.
+//! Few names and many inodes for them: files and directories that take names from each other, one
+//! of them synced, cut off, replayed. No file is lost, no name is missing that was there all the
+//! time, nothing has a name that it never had.
 //!
-//! In memory, replayed by ourselves; now and then by the kernel as well. `COWSHED_ROTATION_SEED` runs one seed,
-//! `COWSHED_ROTATION_SEEDS` more of them.
+//! In memory, replayed by ourselves; now and then by the kernel as well. `COWSHED_ROTATION_SEED`
+//! runs one seed, `COWSHED_ROTATION_SEEDS` more of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;

@@ -42,7 +42,8 @@ impl std::fmt::Debug for Content {
 
 pub type Seen = BTreeMap<u64, Inode>;
 
-/// The volume cut off now, as the kernel finds it after replaying its log. `btrfs check` must like what is left.
+/// The volume cut off now, as the kernel finds it after replaying its log. `btrfs check` must like
+/// what is left.
 pub fn after_crash(image: &Path) -> Seen {
     let cut = KernelVolume::copy_of(&[image]).expect("a copy of the image");
     let seen = cut

@@ -92,10 +92,10 @@ fn operations_move_the_times_that_posix_names() {
     rig.finish();
 }
 
-/// Pages that were changed through a mapping move the times when they come, but not those that somebody set since they were
-/// changed: as long as the file is open, and not synced.
+/// Pages that were changed through a mapping move the times when they come, but not times that were
+/// set after the pages were changed: as long as the file is open, and not synced.
 #[test]
-fn mapped_pages_move_times_that_nobody_set() {
+fn mapped_pages_move_times_unless_they_were_set_since() {
     use cowshed_vfs::{Handle, OpenFlags, OpenRequest, WriteFlags};
     if !crate::rig::can_run() {
         return;

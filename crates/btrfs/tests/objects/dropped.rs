@@ -23,8 +23,8 @@ fn cut_short(volume: &KernelVolume) -> usize {
     progress.filter(|line| !line.contains("key (0 ")).count()
 }
 
-/// How far the kernel gets before the unmount is its matter, and on a busy machine it may be done: larger trees until one
-/// is caught in the middle, and none is gone by then.
+/// How far the kernel gets before the unmount is its matter, and on a busy machine it may be done:
+/// larger trees until one is caught in the middle, and none is gone by then.
 #[test]
 fn a_deletion_that_the_kernel_began_is_finished() {
     if !kernel_can() {
@@ -40,8 +40,8 @@ fn a_deletion_that_the_kernel_began_is_finished() {
     panic!("no deletion was caught in the middle");
 }
 
-/// Deletes a subvolume of so many files, then its snapshot; returns how many were caught in the middle. `None` where the
-/// kernel had left too little of one.
+/// Deletes a subvolume of so many files, then its snapshot; returns how many were caught in the
+/// middle. `None` where the kernel had left too little of one.
 fn finish_deletions(files: u32) -> Option<usize> {
     let mut volume = KernelVolume::make(&VolumeOptions {
         size_bytes: 2 << 30,
@@ -102,8 +102,8 @@ fn finish_deletions(files: u32) -> Option<usize> {
     Some(caught)
 }
 
-/// The volume as a step leaves it, after a power cut: both checkers find nothing, and the kernel goes on. Returns 1 where the
-/// tree is gone in part.
+/// The volume as a step leaves it, after a power cut: both checkers find nothing, and the kernel
+/// goes on. Returns 1 where the tree is gone in part.
 fn judge_between(image: &Path, left: &[&str], files: u32) -> usize {
     let copy = KernelVolume::copy_of(&[image]).expect("a copy");
     let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(copy.image(), OpenMode::ReadOnly).expect("opens"));

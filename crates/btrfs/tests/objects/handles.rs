@@ -46,7 +46,8 @@ fn forgotten_nodes_are_found_by_number_until_unlinked() {
         rig.forget_all(known.node);
         same(rig.by_number(known.node).unwrap(), &known, path);
     }
-    // A remembered node without a name: the front end does not ask for it, and nothing is counted where it does.
+    // A remembered node without a name: the front end does not ask for it, and nothing is counted
+    // where it does.
     let file = rig.entry("dir/f");
     rig.unlink("dir/f").unwrap();
     assert_eq!(rig.by_number(file.node), Err(Error::Stale));

@@ -1,5 +1,6 @@
-//! Objects (files, directories, links, xattrs, subvolumes) made and changed through the vfs contract, judged by states in
-//! the trees, by `btrfs check`, and by the kernel's reading of the volume.
+//! Objects (files, directories, links, xattrs, subvolumes) made and changed through the vfs
+//! contract, judged by states in the trees, by `btrfs check`, and by the kernel's reading of the
+//! volume.
 
 mod attributes;
 mod dropped;

@@ -1,4 +1,4 @@
-//! The file system as the one who checks permissions, for callers of the library.
+//! Permissions checked by the file system itself, for callers of the library.
 
 use cowshed_harness::{KernelVolume, VolumeOptions};
 use cowshed_vfs::{

@@ -1,5 +1,5 @@
-//! Set-id bits and file capabilities go with every change of contents, whatever call makes it. What is expected here was
-//! watched on the kernel's btrfs (Linux 6.18), call by call.
+//! Set-id bits and file capabilities go with every change of contents, whatever call makes it. What
+//! is expected here was watched on the kernel's btrfs (Linux 6.18), call by call.
 
 use cowshed_harness::{KernelVolume, VolumeOptions};
 use cowshed_vfs::{
@@ -38,7 +38,7 @@ impl Files<'_> {
         fs.ioctl(self.ctx, node, handle, &call, input, output).map(drop)
     }
     fn write(&self, data: &[u8]) -> Result<()> {
-        // As Linux has it, which knows who may keep the bits.
+        // As Linux sets the flag, which knows which callers may keep the bits.
         let flags = if self.ctx.creds.is_privileged() {
             WriteFlags::empty()
         } else {
@@ -147,7 +147,8 @@ fn every_change_of_contents_takes_them_away() {
     }
     let rig = Rig::new();
     let user = |uid| Context::new(Credentials::new(uid, uid), 0, 0);
-    // (who, before, after): set-group-id without the right to execute stays with members of the group.
+    // (caller, before, after): set-group-id without the right to execute stays with members of the
+    // group.
     let cases = [
         (Context::root(), 0o6777, 0o6777),
         (user(OWNER), 0o6777, 0o777),
@@ -185,9 +186,10 @@ fn every_change_of_contents_takes_them_away() {
     rig.finish();
 }
 
-/// Linux takes capabilities away with a call in the name of whoever writes: he needs no right but to write.
+/// Linux removes capabilities with a call that carries the writer's credentials: the right to write
+/// is enough for it.
 #[test]
-fn who_may_write_may_take_capabilities_away() {
+fn callers_that_may_write_may_remove_capabilities() {
     if !can_run() {
         return;
     }
@@ -211,9 +213,10 @@ fn who_may_write_may_take_capabilities_away() {
     }
 }
 
-/// Who may keep set-id bits is the front end's to say: a superuser without that capability may not.
+/// The front end decides which callers may keep set-id bits: a superuser without that capability
+/// may not.
 #[test]
-fn what_the_front_end_demands_goes_whoever_writes() {
+fn set_id_bits_go_where_the_front_end_demands_it() {
     if !can_run() {
         return;
     }
@@ -226,7 +229,8 @@ fn what_the_front_end_demands_goes_whoever_writes() {
     rig.finish();
 }
 
-/// Judging comes first, and taking the capability away does not make the file another one than was asked for.
+/// Judging comes first, and taking the capability away does not make the file another one than was
+/// asked for.
 #[test]
 fn an_exchange_with_a_file_as_it_was_takes_both_capabilities_and_a_refused_one_none() {
     if !can_run() {

@@ -260,7 +260,8 @@ fn immutable_and_append_only_are_kept() {
     rig.finish();
 }
 
-/// As the kernel has it: a property's value is looked at before what is there already, and what takes no properties takes all.
+/// As the kernel has it: a property's value is looked at before what is there already, and what
+/// takes no properties takes all.
 #[test]
 fn properties_are_judged_before_flags() {
     use cowshed_vfs::SetXattrFlags as How;

@@ -143,7 +143,8 @@ impl Lister<'_> {
         Ok(Line { name, meta, target })
     }
 
-    /// The lines of a directory in the order of their names; what cannot be read is complained about.
+    /// The lines of a directory in the order of their names; what cannot be read is complained
+    /// about.
     fn read(&mut self, dir: &Path) -> Option<Vec<Line>> {
         let entries = match self.volume.read_dir(dir) {
             Ok(entries) => entries,

@@ -55,7 +55,8 @@ pub struct MkfsArgs {
     /// The same as -O, as older mkfs.btrfs had it
     #[arg(short = 'R', long, value_name = "LIST")]
     runtime_features: Vec<String>,
-    /// Owner and group of the top directory (default: root; an ordinary user who makes a volume gets it)
+    /// Owner and group of the top directory (default: root; an ordinary user who makes a volume
+    /// gets it)
     #[arg(long, value_name = "UID:GID", value_parser = owner)]
     root_owner: Option<(u32, u32)>,
     /// Overwrite what a target holds

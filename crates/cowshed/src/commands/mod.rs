@@ -1,4 +1,5 @@
-//! One module for each command. A command returns the exit code: 0 all well, 1 something found, 2 (by error) failed.
+//! One module for each command. A command returns the exit code: 0 all well, 1 something found, 2
+//! (by error) failed.
 
 pub mod cat;
 pub mod check;
@@ -10,5 +11,6 @@ pub mod ls;
 pub mod mkfs;
 pub mod mount;
 pub mod stat;
+pub mod subvolume;
 pub mod sync;
 pub mod umount;

@@ -91,7 +91,8 @@ fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &P
         daemon::say_ready()?;
     }
     let served = session.run();
-    // The session has called `destroy`; closing again is harmless and tells whether all of it is on disk.
+    // The session has called `destroy`; closing again is harmless and tells whether all of it is on
+    // disk.
     let was_aborted = volume.is_aborted();
     drop(volume);
     served.context("serving the mount")?;
@@ -192,7 +193,8 @@ enum Source {
     Name(PathBuf),
     /// A block device of the user's.
     Device(PathBuf),
-    /// A loop device on the user's image, which makes a block device mount of it: `sync` then reaches us and `umount` waits.
+    /// A loop device on the user's image, which makes a block device mount of it: `sync` then
+    /// reaches us and `umount` waits.
     Loop { image: PathBuf, device: PathBuf },
 }
 

@@ -1,4 +1,5 @@
-//! `cowshed stat`: what is known of a file of a volume that is not mounted, laid out as stat(1) does.
+//! `cowshed stat`: what is known of a file of a volume that is not mounted, laid out as stat(1)
+//! does.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -1,5 +1,5 @@
-//! `cowshed sync`: everything of a mount onto its disk, also where Linux does not tell a file system in user space of
-//! sync(1) and syncfs(2): on mounts of ordinary users.
+//! `cowshed sync`: everything of a mount onto its disk, also where Linux does not tell a file
+//! system in user space of sync(1) and syncfs(2): on mounts of ordinary users.
 
 use std::fs::File;
 use std::io;

@@ -1,6 +1,7 @@
 //! `cowshed umount`: takes the mount away and waits until its process has let go of the volume.
 //!
-//! umount(2) does not tell whether the last commit came to be. So everything is synced first, and that tells.
+//! umount(2) does not tell whether the last commit came to be. So everything is synced first, and
+//! that tells.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -22,7 +23,8 @@ pub struct UmountArgs {
     pub lazy: bool,
 }
 
-/// How long the serving process may take to write what is left. Slow disks and large memories need minutes.
+/// How long the serving process may take to write what is left. Slow disks and large memories need
+/// minutes.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 const WAIT_STEP: Duration = Duration::from_millis(5);
 /// After so long it is said why nothing seems to happen.
@@ -69,7 +71,8 @@ fn one(mountpoint: &Path, lazy: bool) -> Result<()> {
     }
 }
 
-/// Returns when what was mounted is free for others. `backing`: what its device, if it had one, was made of.
+/// Returns when what was mounted is free for others. `backing`: what its device, if it had one, was
+/// made of.
 fn wait_for_process(entry: &Entry, backing: Option<&Path>, number: Option<&str>) -> Result<()> {
     if let Some(elsewhere) = number.map(mounted_elsewhere).transpose()?.flatten() {
         bail!("unmounted here, but the volume is still mounted on {elsewhere}");
@@ -113,7 +116,8 @@ fn wait_until_free(image: &Path) -> Result<()> {
     }
 }
 
-/// A mount whose process is gone, or that lets only its owner in, cannot be asked: nothing is known of it, then.
+/// A mount whose process is gone, or that lets only its owner in, cannot be asked: nothing is known
+/// of it, then.
 fn sync_what_answers(mountpoint: &Path) -> std::io::Result<()> {
     match sync::mount_of(mountpoint) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::ENOTCONN)) => Ok(()),

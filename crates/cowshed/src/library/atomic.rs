@@ -8,11 +8,11 @@ use cowshed_vfs::{Error as Errno, Group, Handle, OpenFlags, WriteFlags};
 use super::node::Shared;
 use super::{Error, File, Result, Volume};
 
-/// A group of writes to one file or several that appears as a whole or not at all: to readers, and after a crash at any
-/// moment. Dropping it drops the writes.
+/// A group of writes to one file or several that appears as a whole or not at all: to readers, and
+/// after a crash at any moment. Dropping it drops the writes.
 ///
-/// The group lies in memory until its end. It holds whole blocks of 4096 bytes as they were at its first write into
-/// them: what others write into these blocks before the group ends is overwritten.
+/// The group lies in memory until its end. It holds whole blocks of 4096 bytes as they were at its
+/// first write into them: what others write into these blocks before the group ends is overwritten.
 ///
 /// ```no_run
 /// # fn main() -> cowshed::Result<()> {
@@ -43,8 +43,8 @@ impl AtomicWrites {
     /// Adds a write of all of `data` at an offset in bytes.
     ///
     /// # Errors
-    /// The file is not opened for writing or of another volume, no space, more than 256 MiB in open groups. The group
-    /// is then as before.
+    /// The file is not opened for writing or of another volume, no space, more than 256 MiB in open
+    /// groups. The group is then as before.
     pub fn write_at(&mut self, file: &File, offset_bytes: u64, data: &[u8]) -> Result<()> {
         let mut run = || {
             if !Arc::ptr_eq(file.node().shared(), &self.shared) {
@@ -63,8 +63,9 @@ impl AtomicWrites {
     /// Makes the group happen, durably: after this it is there whatever happens.
     ///
     /// # Errors
-    /// No space for the metadata, or a device failed before the group was written: then nothing of it has happened. A
-    /// device failed afterwards: then the volume is read-only, and has the group or has it not when it is opened again.
+    /// No space for the metadata, or a device failed before the group was written: then nothing of
+    /// it has happened. A device failed afterwards: then the volume is read-only, and has the group
+    /// or has it not when it is opened again.
     pub fn commit(self) -> Result<()> {
         let group = self.group.map_err(Error::at("/"))?;
         Ok(group.commit(Handle::NONE)?)

@@ -19,8 +19,8 @@ type Vfs<T> = cowshed_vfs::Result<T>;
 
 /// A directory. Paths are relative to it; absolute ones start at the root of what the volume shows.
 ///
-/// A symbolic link at the end of a path is followed, except where the description says otherwise. `..` leads to where the
-/// directory was found, even if it was moved since.
+/// A symbolic link at the end of a path is followed, except where the description says otherwise.
+/// `..` leads to where the directory was found, even if it was moved since.
 #[derive(Clone, Debug)]
 pub struct Dir {
     node: Arc<Node>,
@@ -206,7 +206,8 @@ impl Dir {
         if !self.symlink_metadata(path)?.is_dir() {
             return self.remove_file(path);
         }
-        // Directories still to look into and, after them, to remove: no recursion, for trees as deep as they like.
+        // Directories still to look into and, after them, to remove: no recursion, for trees as
+        // deep as they like.
         let mut todo = vec![(path.to_path_buf(), false)];
         while let Some((dir, emptied)) = todo.pop() {
             if emptied {
@@ -282,7 +283,8 @@ impl Dir {
         Ok(names.map(<[u8]>::to_vec).collect())
     }
 
-    /// The value of an extended attribute, such as `user.comment`; `None` where there is none of that name.
+    /// The value of an extended attribute, such as `user.comment`; `None` where there is none of
+    /// that name.
     pub fn get_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<Option<Vec<u8>>> {
         let mut value = vec![0; XATTR_BYTES_MAX];
         let name = name.as_ref().as_bytes();

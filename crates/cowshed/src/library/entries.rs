@@ -52,7 +52,8 @@ impl DirEntry {
 
 /// The names in a directory, in the order of their making, without `.` and `..`.
 ///
-/// Names that are there throughout come exactly once; what is made or removed meanwhile comes once or not at all.
+/// Names that are there throughout come exactly once; what is made or removed meanwhile comes once
+/// or not at all.
 #[derive(Debug)]
 pub struct ReadDir {
     dir: Arc<Node>,

@@ -10,8 +10,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A call on a path failed. Damage of the volume is [`cowshed_vfs::Error::Io`] here; its details are events of
-    /// [`tracing`](https://docs.rs/tracing).
+    /// A call on a path failed. Damage of the volume is [`cowshed_vfs::Error::Io`] here; its
+    /// details are events of [`tracing`](https://docs.rs/tracing).
     #[error("{}: {error}", path.display())]
     Path {
         /// The path as the caller gave it.

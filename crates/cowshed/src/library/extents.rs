@@ -16,13 +16,14 @@ impl File {
         self.at(if is_same { Ok(()) } else { Err(Errno::CrossDevice) })
     }
 
-    /// Changes what is allocated for a range of bytes, as fallocate(2) does. [`File::allocate`], [`File::punch_hole`] and
-    /// [`File::zero_range`] are short for its usual modes.
+    /// Changes what is allocated for a range of bytes, as fallocate(2) does. [`File::allocate`],
+    /// [`File::punch_hole`] and [`File::zero_range`] are short for its usual modes.
     ///
     /// # Errors
-    /// Not opened for writing; `EINVAL` for an empty range; `EFBIG` behind the largest file; no space: nothing has changed
-    /// then, but for a part of what was to be allocated. `EOPNOTSUPP` for modes that btrfs does not have: collapsing,
-    /// inserting and unsharing ranges, and punching without keeping the size.
+    /// Not opened for writing; `EINVAL` for an empty range; `EFBIG` behind the largest file; no
+    /// space: nothing has changed then, but for a part of what was to be allocated. `EOPNOTSUPP`
+    /// for modes that btrfs does not have: collapsing, inserting and unsharing ranges, and punching
+    /// without keeping the size.
     pub fn fallocate(&self, mode: FallocateFlags, range: Range<u64>) -> Result<()> {
         self.require(OpenFlags::WRITE)?;
         let len_bytes = range.end.saturating_sub(range.start);
@@ -30,8 +31,8 @@ impl File {
         self.at(fs.fallocate(ctx, node, self.handle(), range.start, len_bytes, mode))
     }
 
-    /// Allocates what a range does not have yet, so that the next write there does not fail for want of space, and
-    /// lengthens the file to its end. What is allocated reads as zeros.
+    /// Allocates what a range does not have yet, so that the next write there does not fail for
+    /// want of space, and lengthens the file to its end. What is allocated reads as zeros.
     ///
     /// # Errors
     /// As [`File::fallocate`].
@@ -55,8 +56,8 @@ impl File {
         self.fallocate(FallocateFlags::ZERO_RANGE, range)
     }
 
-    /// The first data at or behind an offset in bytes; `None` where only holes follow. What was written but is not on disk
-    /// yet is data, what was allocated and never written is a hole.
+    /// The first data at or behind an offset in bytes; `None` where only holes follow. What was
+    /// written but is not on disk yet is data, what was allocated and never written is a hole.
     ///
     /// # Errors
     /// The volume is damaged there.
@@ -64,8 +65,8 @@ impl File {
         self.seek_to(offset_bytes, SeekKind::Data)
     }
 
-    /// The first hole at or behind an offset in bytes, the end of the file being one; `None` for an offset at or behind the
-    /// end.
+    /// The first hole at or behind an offset in bytes, the end of the file being one; `None` for an
+    /// offset at or behind the end.
     ///
     /// # Errors
     /// The volume is damaged there.
@@ -81,14 +82,16 @@ impl File {
         }
     }
 
-    /// Copies a range of `src` to this file, as copy_file_range(2) does: whole blocks are shared where both offsets lie alike
-    /// in their blocks, the rest is copied. Returns the bytes copied: fewer than asked for at the end of the source, or
-    /// where an error struck in the middle, which the next call reports; and at the end of the largest file.
+    /// Copies a range of `src` to this file, as copy_file_range(2) does: whole blocks are shared
+    /// where both offsets lie alike in their blocks, the rest is copied. Returns the bytes copied:
+    /// fewer than asked for at the end of the source, or where an error struck in the middle, which
+    /// the next call reports; and at the end of the largest file.
     ///
     /// # Errors
-    /// Not opened for writing (or for appending only), the source not for reading; `EINVAL` for ranges of one file that
-    /// overlap, and for offsets behind those of every file; `EFBIG` where no byte fits behind the offset, `EOVERFLOW` for an end behind
-    /// all numbers; `EXDEV` for files of two volumes; no space.
+    /// Not opened for writing (or for appending only), the source not for reading; `EINVAL` for
+    /// ranges of one file that overlap, and for offsets behind those of every file; `EFBIG` where
+    /// no byte fits behind the offset, `EOVERFLOW` for an end behind all numbers; `EXDEV` for files
+    /// of two volumes; no space.
     pub fn copy_range(&self, dst_offset_bytes: u64, src: &File, src_offset_bytes: u64, len_bytes: u64) -> Result<u64> {
         self.target_of(src)?;
         let from = (src.node().id(), src.handle(), src_offset_bytes);
@@ -105,12 +108,14 @@ impl File {
         self.at(if self.appends() { Err(Errno::BadHandle) } else { Ok(()) })
     }
 
-    /// Makes a range of this file share the extents of a range of `src`, as FICLONERANGE does: `dst_offset_bytes` and
-    /// `src_offset_bytes` are multiples of 4096, and so is `len_bytes` unless it ends with the source; 0: to its end.
+    /// Makes a range of this file share the extents of a range of `src`, as FICLONERANGE does:
+    /// `dst_offset_bytes` and `src_offset_bytes` are multiples of 4096, and so is `len_bytes`
+    /// unless it ends with the source; 0: to its end.
     ///
     /// # Errors
-    /// Not opened for writing (or for appending only), the source not for reading; misaligned, overlapping, or beyond the
-    /// end of the source or of the largest file (`EINVAL`); only one of both has checksums; no space.
+    /// Not opened for writing (or for appending only), the source not for reading; misaligned,
+    /// overlapping, or beyond the end of the source or of the largest file (`EINVAL`); only one of
+    /// both has checksums; no space.
     pub fn clone_range(&self, dst_offset_bytes: u64, src: &File, src_offset_bytes: u64, len_bytes: u64) -> Result<()> {
         self.target_of(src)?;
         let (from, to) = (src.node().id(), self.node().id());
@@ -136,11 +141,12 @@ impl File {
         self.at(fs.dedupe_range((from, src_offset_bytes), (to, dst_offset_bytes), len_bytes))
     }
 
-    /// Exchanges a range of this file with one of `other`, in one step: a crash leaves both as before, or both exchanged.
+    /// Exchanges a range of this file with one of `other`, in one step: a crash leaves both as
+    /// before, or both exchanged.
     ///
     /// # Errors
-    /// Either is not opened for reading and writing; misaligned, overlapping, beyond an end; more than 262,144 extents;
-    /// `EBUSY` if `other` is not as [`Exchange::fresh_b`] says.
+    /// Either is not opened for reading and writing; misaligned, overlapping, beyond an end; more
+    /// than 262,144 extents; `EBUSY` if `other` is not as [`Exchange::fresh_b`] says.
     pub fn exchange_range(&self, other: &File, what: &Exchange) -> Result<()> {
         self.same_volume(other)?;
         for file in [self, other] {
@@ -161,8 +167,8 @@ impl File {
         self.at(self.node().fs().freshness(self.node().id()))
     }
 
-    /// Shows the extents that overlap a range of bytes, in order; holes are what lies between. `wants_shared`: find out
-    /// which are shared with others, which takes time.
+    /// Shows the extents that overlap a range of bytes, in order; holes are what lies between.
+    /// `wants_shared`: find out which are shared with others, which takes time.
     ///
     /// # Errors
     /// The volume is damaged there.
@@ -174,8 +180,9 @@ impl File {
         }))
     }
 
-    /// Rewrites runs of extents smaller than `target_bytes` as large ones; returns the bytes rewritten. With `compress` also
-    /// what is compressed otherwise, or not at all. Content and times stay; what is shared with others is shared no more.
+    /// Rewrites runs of extents smaller than `target_bytes` as large ones; returns the bytes
+    /// rewritten. With `compress` also what is compressed otherwise, or not at all. Content and
+    /// times stay; what is shared with others is shared no more.
     ///
     /// # Errors
     /// Not opened for writing, no space.

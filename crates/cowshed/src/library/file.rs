@@ -181,8 +181,9 @@ impl File {
     /// Writes all of `data` at an offset in bytes (in append mode: at the end).
     ///
     /// # Errors
-    /// Not opened for writing, no space, the volume went read-only. A part may have been written. `EINVAL` for a range that ends behind
-    /// 2^63 - 1, the largest size; nothing is written then. `EFBIG` in append mode where the file comes to that size.
+    /// Not opened for writing, no space, the volume went read-only. A part may have been written.
+    /// `EINVAL` for a range that ends behind 2^63 - 1, the largest size; nothing is written then.
+    /// `EFBIG` in append mode where the file comes to that size.
     pub fn write_at(&self, offset_bytes: u64, data: &[u8]) -> Result<()> {
         self.require(OpenFlags::WRITE)?;
         let end = offset_bytes.checked_add(data.len() as u64);

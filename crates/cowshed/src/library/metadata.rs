@@ -85,7 +85,8 @@ impl Metadata {
     }
 }
 
-/// Times beyond what the system can hold (seconds are 64 bits of anything on disk) become its epoch.
+/// Times beyond what the system can hold (seconds are 64 bits of anything on disk) become its
+/// epoch.
 fn system_time(t: Timestamp) -> SystemTime {
     let whole = Duration::from_secs(t.secs.unsigned_abs());
     let base = if t.secs < 0 {

@@ -1,4 +1,5 @@
-//! The library face: a volume's files and directories for Rust, on top of the vfs contract. Translation only.
+//! The library face: a volume's files and directories for Rust, on top of the vfs contract.
+//! Translation only.
 //!
 //! Locks: none of its own.
 

@@ -37,7 +37,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub fn root(shared: Arc<Shared>) -> Arc<Node> {
+    pub(super) fn root(shared: Arc<Shared>) -> Arc<Node> {
         Arc::new(Node {
             shared,
             id: NodeId::ROOT,
@@ -47,7 +47,7 @@ impl Node {
     }
 
     /// Takes over the lookup that the entry counts.
-    pub fn of_entry(parent: &Arc<Node>, entry: &Entry) -> Arc<Node> {
+    pub(super) fn of_entry(parent: &Arc<Node>, entry: &Entry) -> Arc<Node> {
         Arc::new(Node {
             shared: parent.shared.clone(),
             id: entry.node,
@@ -56,27 +56,27 @@ impl Node {
         })
     }
 
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
-    pub fn fs(&self) -> &dyn Volume {
+    pub(super) fn fs(&self) -> &dyn Volume {
         &*self.shared.fs
     }
-    pub fn ctx(&self) -> &Context {
+    pub(super) fn ctx(&self) -> &Context {
         &self.shared.ctx
     }
-    pub fn id(&self) -> NodeId {
+    pub(super) fn id(&self) -> NodeId {
         self.id
     }
-    pub fn kind(&self) -> FileKind {
+    pub(super) fn kind(&self) -> FileKind {
         self.kind
     }
 
-    pub fn attr(&self) -> Result<Attr> {
+    pub(super) fn attr(&self) -> Result<Attr> {
         self.fs().getattr(self.ctx(), self.id, None)
     }
 
-    pub fn lookup(self: &Arc<Self>, name: &[u8]) -> Result<Option<Arc<Node>>> {
+    pub(super) fn lookup(self: &Arc<Self>, name: &[u8]) -> Result<Option<Arc<Node>>> {
         match self.fs().lookup(self.ctx(), self.id, name)? {
             Lookup::Found(entry) => Ok(Some(Node::of_entry(self, &entry))),
             Lookup::Absent { .. } => Ok(None),

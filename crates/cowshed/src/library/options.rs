@@ -17,8 +17,8 @@ pub enum Subvolume {
     Path(Vec<u8>),
 }
 
-/// What to overlook on a damaged volume, as the mount option `rescue=` names it. Most of it goes with
-/// [`OpenOptions::read_only`] alone.
+/// What to overlook on a damaged volume, as the mount option `rescue=` names it. Most of it goes
+/// with [`OpenOptions::read_only`] alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rescue {
     /// Try older tree roots that the superblock remembers.
@@ -48,7 +48,8 @@ impl OpenOptions {
         Self::default()
     }
 
-    /// Change nothing on the devices, whatever happens. Works on volumes that could not be written, too.
+    /// Change nothing on the devices, whatever happens. Works on volumes that could not be written,
+    /// too.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.formats.set_read_only(read_only);
         self
@@ -96,8 +97,8 @@ impl OpenOptions {
         self
     }
 
-    /// Compresses what is written, where it seems worth it: a file of which something did not become smaller is left alone from there
-    /// on. Properties of single files count more.
+    /// Compresses what is written, where it seems worth it: a file of which something did not
+    /// become smaller is left alone from there on. Properties of single files count more.
     pub fn compress(self, how: Compression) -> Self {
         self.compress_as(how, false)
     }

@@ -14,9 +14,9 @@ use crate::formats;
 
 /// An open volume. It is used as its root directory: all methods of [`Dir`] are there.
 ///
-/// Closing it with [`Volume::close`] tells whether everything reached the disk; dropping it commits too, but cannot
-/// tell. The devices are free for others when the volume, and every [`File`](crate::File), [`Dir`] and
-/// [`ReadDir`](crate::ReadDir) of it, are gone.
+/// Closing it with [`Volume::close`] tells whether everything reached the disk; dropping it commits
+/// too, but cannot tell. The devices are free for others when the volume, and every
+/// [`File`](crate::File), [`Dir`] and [`ReadDir`](crate::ReadDir) of it, are gone.
 pub struct Volume {
     root: Dir,
 }
@@ -25,8 +25,9 @@ impl Volume {
     /// Opens the volume on `devices`, given in any order.
     ///
     /// # Errors
-    /// What is wrong with the superblocks, the chunk tree or the main trees; a feature that is not supported; devices
-    /// that are missing; a log that cannot be replayed; for writing, a balance that was not finished.
+    /// What is wrong with the superblocks, the chunk tree or the main trees; a feature that is not
+    /// supported; devices that are missing; a log that cannot be replayed; for writing, a balance
+    /// that was not finished.
     pub fn open(devices: impl IntoIterator<Item = Arc<dyn BlockDevice>>, options: &OpenOptions) -> Result<Volume> {
         let volume = formats::open(devices.into_iter().collect(), &options.formats)?;
         Self::over_as(volume, options.context())
@@ -80,7 +81,8 @@ impl Volume {
         Ok(self.calls().sync()?)
     }
 
-    /// Makes everything durable and ends the use of the volume. What is still open of it can only be read.
+    /// Makes everything durable and ends the use of the volume. What is still open of it can only
+    /// be read.
     ///
     /// # Errors
     /// As [`Volume::sync`]: the volume is then as at its last commit.
@@ -99,7 +101,8 @@ impl Volume {
         self.calls().info().label
     }
 
-    /// A log was not replayed, because the options forbade it: what was fsynced last, before a crash, does not show.
+    /// A log was not replayed, because the options forbade it: what was fsynced last, before a
+    /// crash, does not show.
     pub fn has_log(&self) -> bool {
         self.calls().info().has_unreplayed_log
     }

@@ -1,4 +1,5 @@
-//! Atomic groups on a mount through f2fs's ioctls, as SQLite makes them: what each descriptor sees, and what is left of them.
+//! Atomic groups on a mount through f2fs's ioctls, as SQLite makes them: what each descriptor sees,
+//! and what is left of them.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};

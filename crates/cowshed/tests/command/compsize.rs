@@ -9,7 +9,8 @@ use crate::extents::{Mounted, can_compare, mounted};
 use crate::mount::{Guard, unmount};
 use crate::support::{COWSHED, run};
 
-/// Lines as both print them: numbers of files, extents, references and inline ones; then sizes by type.
+/// Lines as both print them: numbers of files, extents, references and inline ones; then sizes by
+/// type.
 fn numbers(text: &str) -> (String, BTreeMap<String, Vec<u64>>) {
     let mut lines = text.lines();
     let head = lines.next().unwrap_or_default();

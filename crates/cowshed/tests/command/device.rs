@@ -6,7 +6,8 @@ use cowshed_harness::{limit, need};
 
 use crate::support::{COMMAND_MAX, COWSHED, run};
 
-/// A view of the machine with a `/dev` of its own, then `$1` to make it, then the command in the rest.
+/// A view of the machine with a `/dev` of its own, then `$1` to make it, then the command in the
+/// rest.
 const WITH_OWN_DEV: &str = "mount --make-rprivate /
 mount -t tmpfs -o mode=755 none /dev
 mknod -m 666 /dev/null c 1 3

@@ -1,4 +1,5 @@
-//! Freed space goes back to the device: fstrim, the mount option `discard`, mkfs. Compared with the kernel where it does the same.
+//! Freed space goes back to the device: fstrim, the mount option `discard`, mkfs. Compared with the
+//! kernel where it does the same.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -103,7 +104,8 @@ fn deleted_files_leave_holes_in_the_image_beside_clones_and_compressed_ones() {
         run("sync {}", &[&dir]).ok();
         let has_holes = |when: &str, expected: bool| {
             let now = allocated_bytes(&volume.image);
-            // Whole extents stay as long as a part of one is in use: those of the clone have 128 MiB at most, or 128 KiB.
+            // Whole extents stay as long as a part of one is in use: those of the clone have 128
+            // MiB at most, or 128 KiB.
             let freed = if is_compressed { 30 * MIB } else { 7 * MIB };
             assert_eq!(now + freed <= full, expected, "{options}, {when}: {full}, then {now}");
         };
@@ -128,9 +130,10 @@ fn deleted_files_leave_holes_in_the_image_beside_clones_and_compressed_ones() {
     }
 }
 
-/// The kernel trims room without a chunk whatever the range is, once per mount; so do we, each time. What differs is what the
-/// kernel's mount writes itself: some blocks of metadata, and it removes an empty block group of 8 MiB, whose free space is
-/// room then. That counts where only a part of either is trimmed.
+/// The kernel trims room without a chunk whatever the range is, once per mount; so do we, each
+/// time. What differs is what the kernel's mount writes itself: some blocks of metadata, and it
+/// removes an empty block group of 8 MiB, whose free space is room then. That counts where only a
+/// part of either is trimmed.
 #[test]
 fn fstrim_tells_the_bytes_that_the_kernels_does() {
     let (Some(()), Some(())) = (can_trim(), need::kernel_btrfs()) else {
@@ -360,7 +363,8 @@ fn mkfs_makes_holes_of_what_an_image_file_held() {
     assert!(!said.contains("TRIM"), "{said}");
 }
 
-/// fstrim over and over while files are written, synced and deleted: all that is there is right, and nothing finds no space.
+/// fstrim over and over while files are written, synced and deleted: all that is there is right,
+/// and nothing finds no space.
 #[test]
 fn trims_beside_writers_destroy_nothing() {
     let Some(()) = can_trim() else { return };

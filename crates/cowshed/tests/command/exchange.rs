@@ -17,7 +17,8 @@ struct Xfs {
     _dir: tempfile::TempDir,
 }
 
-/// The bit of the superblock that says that exchanges may be made; mkfs.xfs sets it from version 6.10 on, if asked to.
+/// The bit of the superblock that says that exchanges may be made; mkfs.xfs sets it from version
+/// 6.10 on, if asked to.
 const EXCHANGE: u32 = 1 << 6;
 /// Where that is in the superblock, big-endian, and its checksum, little-endian.
 const INCOMPAT: usize = 216;

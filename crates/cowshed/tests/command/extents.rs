@@ -1,4 +1,5 @@
-//! `clone`, `dedupe`, `exchange`, `fiemap`, `compsize`, `defrag`: on our mounts, beside the kernel's.
+//! `clone`, `dedupe`, `exchange`, `fiemap`, `compsize`, `defrag`: on our mounts, beside the
+//! kernel's.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -285,7 +286,8 @@ fn clones_and_dedupes_end_as_on_the_kernels_mount() {
             for number in 0..80 {
                 let step = step(&mut dice);
                 let (kernel, us) = (apply(dir, &step), apply(&mnt, &step));
-                // The kernel counts a piece at the end that is no whole block, which it does not share, to what it shared.
+                // The kernel counts a piece at the end that is no whole block, which it does not
+                // share, to what it shared.
                 if us.contains("no whole block") {
                     assert!(
                         kernel.starts_with("0 "),
@@ -383,7 +385,8 @@ fn whole_files_are_cloned_and_exchanged_and_readers_see_it_at_once() {
     scratch.assert_clean();
 }
 
-/// Linux writes what a mapping holds to the file before it looks at extents, but not before an ioctl that it passes on.
+/// Linux writes what a mapping holds to the file before it looks at extents, but not before an
+/// ioctl that it passes on.
 #[test]
 fn what_was_stored_through_a_mapping_is_cloned_and_exchanged() {
     let Some(Mounted { scratch: _scratch, mnt }) = mounted() else {

@@ -114,7 +114,7 @@ fn options_choose_the_subvolume_and_bad_ones_are_named() {
 }
 
 #[test]
-fn nothing_is_written_and_nobody_needs_to_be_able_to() {
+fn reading_commands_do_not_write() {
     let volume = Scratch::filled();
     let before = fs::read(&volume.image).unwrap();
     for line in [

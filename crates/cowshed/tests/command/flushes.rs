@@ -1,4 +1,5 @@
-//! What a barrier is on a block device: a flush where it has a volatile cache, and nothing where it has none.
+//! What a barrier is on a block device: a flush where it has a volatile cache, and nothing where it
+//! has none.
 
 use std::fs;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! A full volume on a mount. Stores through a mapping: what finds no space is an error of msync, and harms nothing else. Each
-//! operation: [`steps`].
+//! A full volume on a mount. Stores through a mapping: what finds no space is an error of msync,
+//! and harms nothing else. Each operation: [`steps`].
 
 mod brim;
 mod steps;
@@ -99,8 +99,9 @@ fn stores_through_a_mapping_of_a_full_volume_fail_at_msync_and_harm_nothing() {
     volume.with_mount(by_kernel).unwrap();
 }
 
-/// Files with an extended attribute of 3,500 bytes until nothing is left, then many are deleted at once, again and again. The
-/// volume forgets a deleted file a moment later, on another thread, and both draw on what is kept for deleting.
+/// Files with an extended attribute of 3,500 bytes until nothing is left, then many are deleted at
+/// once, again and again. The volume forgets a deleted file a moment later, on another thread, and
+/// both draw on what is kept for deleting.
 const DELETIONS: &str = r#"
 import errno, os
 fd = os.open("ballast", os.O_CREAT | os.O_RDWR)

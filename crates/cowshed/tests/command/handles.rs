@@ -12,12 +12,14 @@ use cowshed_harness::{FileHandle, KernelVolume, VolumeOptions, need};
 use crate::mount::{Guard, unmount};
 use crate::support::{Scratch, eventually, run};
 
-/// Caches of names and inodes go, of all file systems: what FUSE mounts dropped is forgotten by their servers.
+/// Caches of names and inodes go, of all file systems: what FUSE mounts dropped is forgotten by
+/// their servers.
 fn drop_caches() {
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }
 
-/// A mount of a volume with the subvolumes `sub`, `sub/nested` and `other`, whose inode numbers are the same.
+/// A mount of a volume with the subvolumes `sub`, `sub/nested` and `other`, whose inode numbers are
+/// the same.
 struct Handles {
     kernel: KernelVolume,
     dir: PathBuf,
@@ -104,7 +106,8 @@ fn by_path(path: &Path) -> Seen {
     seen(&File::options().read(true).custom_flags(flags).open(path).unwrap()).unwrap()
 }
 
-/// The kernel's FUSE holds an inode until the last requests for it have ended, a moment after a read or a close returns.
+/// The kernel's FUSE holds an inode until the last requests for it have ended, a moment after a
+/// read or a close returns.
 #[track_caller]
 fn assert_stale(mount: &File, handle: &FileHandle, what: &str) {
     eventually(what, || match handle.open(mount, libc::O_PATH) {
@@ -233,7 +236,8 @@ fn handles_follow_the_inode_until_its_last_name_is_gone() {
     test.kernel.assert_clean();
 }
 
-/// A node id for tree and inode as docs/design/fuse-handles.md has it, with the rest of a handle that was given out.
+/// A node id for tree and inode as docs/design/fuse-handles.md has it, with the rest of a handle
+/// that was given out.
 fn made_up(like: &FileHandle, tree: u64, ino: u64) -> FileHandle {
     let node = tree << 40 | ino;
     let mut handle = like.clone();
@@ -385,7 +389,8 @@ fn change(side: &mut Side, kind: usize, from: &str, to: &str, step: usize) -> Re
     Ok(())
 }
 
-/// Random changes on a mount of ours and one of the kernel's: each handle gives the same answer on both, at any time.
+/// Random changes on a mount of ours and one of the kernel's: each handle gives the same answer on
+/// both, at any time.
 #[test]
 fn handles_answer_as_on_the_kernels_btrfs() {
     const STEPS: usize = 3000;
@@ -453,7 +458,8 @@ fn handles_answer_as_on_the_kernels_btrfs() {
     ours.kernel.assert_clean();
 }
 
-/// A mount without block device: what an ordinary user's looks like, and what the kernel does not tell of closes.
+/// A mount without block device: what an ordinary user's looks like, and what the kernel does not
+/// tell of closes.
 #[test]
 fn handles_work_on_plain_fuse_mounts() {
     let Some(()) = need::root() else { return };

@@ -36,7 +36,8 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Unmounts. Another thread that starts a process has our descriptors in it for a moment: then the mount is busy.
+/// Unmounts. Another thread that starts a process has our descriptors in it for a moment: then the
+/// mount is busy.
 #[track_caller]
 pub fn unmount(dir: &Path) {
     eventually("umount", || {
@@ -149,7 +150,7 @@ fn foreground_ends_with_the_mount_and_sigterm_commits() {
 }
 
 #[test]
-fn after_a_signal_the_daemon_leaves_although_somebody_stays() {
+fn after_a_signal_the_daemon_ends_although_a_file_is_open() {
     let Some(()) = can_mount() else { return };
     for signals in [1, 2] {
         let volume = Scratch::new();
@@ -172,7 +173,8 @@ fn after_a_signal_the_daemon_leaves_although_somebody_stays() {
     }
 }
 
-/// Linux passes syncfs(2) on to mounts of block devices only, which root's are, and to these from 6.18 on.
+/// Linux passes syncfs(2) on to mounts of block devices only, which root's are, and to these from
+/// 6.18 on.
 #[test]
 fn cowshed_sync_reaches_mounts_that_syncfs_does_not() {
     let Some(()) = can_mount() else { return };

@@ -1,5 +1,5 @@
-//! SEEK_DATA, SEEK_HOLE and the map of files with dirty data: on our mounts, beside the kernel's, before anything is synced and
-//! after.
+//! SEEK_DATA, SEEK_HOLE and the map of files with dirty data: on our mounts, beside the kernel's,
+//! before anything is synced and after.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,7 +15,8 @@ use crate::support::without_whole_sync;
 
 const BLOCK: u64 = 4096;
 
-/// Borders found from the beginning on; then what both calls say in each block, at its start and one byte further.
+/// Borders found from the beginning on; then what both calls say in each block, at its start and
+/// one byte further.
 fn answers(path: &Path) -> (Vec<u64>, Vec<String>) {
     let file = File::open(path).unwrap();
     let size = file.metadata().unwrap().len();
@@ -60,7 +61,8 @@ fn data(dir: &Path, name: &str) -> BTreeMap<u64, bool> {
     found
 }
 
-/// Both see the same data. The kernel writes zeros here and there where we leave a hole, or what is preallocated, as it is.
+/// Both see the same data. The kernel writes zeros here and there where we leave a hole, or what is
+/// preallocated, as it is.
 pub fn assert_same_data(us: &Path, kernel: &Path, name: &str, what: &str) {
     let [us, kernel] = [data(us, name), data(kernel, name)];
     let same = |block: &u64| match (us.get(block), kernel.get(block)) {
@@ -71,9 +73,10 @@ pub fn assert_same_data(us: &Path, kernel: &Path, name: &str, what: &str) {
     assert!(other.is_empty(), "{what}: blocks {other:?}");
 }
 
-/// Left out is where Linux 6.18 contradicts itself or writes more than was asked for: of a clone without holes that has preallocated
-/// parts its SEEK_HOLE finds none of those that its SEEK_DATA passes over; and a last block that is there in part is
-/// written anew when the file becomes longer.
+/// Left out is where Linux 6.18 contradicts itself or writes more than was asked for: of a clone
+/// without holes that has preallocated parts its SEEK_HOLE finds none of those that its SEEK_DATA
+/// passes over; and a last block that is there in part is written anew when the file becomes
+/// longer.
 ///
 /// A file, how it is made, and what is done to it after a sync.
 const FILES: &[(&str, &str, &str)] = &[

@@ -17,7 +17,8 @@ pub const COMMAND_MAX: Duration = Duration::from_secs(300);
 /// What comes about by itself does so in this time.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// Held for writing by the test that syncs the whole machine, for reading by those in which nothing but their own syncs may write.
+/// Held for writing by the test that syncs the whole machine, for reading by those in which nothing
+/// but their own syncs may write.
 pub static WHOLE_SYNC: RwLock<()> = RwLock::new(());
 
 /// What a run of the command gave.

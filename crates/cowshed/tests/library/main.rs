@@ -1,4 +1,5 @@
-//! The library face: what it writes is judged by the independent checker, by btrfs-progs and by the kernel.
+//! The library face: what it writes is judged by the independent checker, by btrfs-progs and by the
+//! kernel.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};

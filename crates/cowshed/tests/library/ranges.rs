@@ -192,7 +192,8 @@ fn a_write_ends_at_the_largest_size() -> cowshed::Result<()> {
     Ok(())
 }
 
-/// What every call between two files, `src` and `dst`, refuses: other volumes, and files that are not open for it.
+/// What every call between two files, `src` and `dst`, refuses: other volumes, and files that are
+/// not open for it.
 fn refused_of_wrong_files(
     volume: &Volume,
     elsewhere: &Disk,

@@ -1,5 +1,6 @@
-//! Joins neighbours of a batch into vectored I/O, and announces reads for which a disk must be asked before they are done
-//! one after the other. Why not io_uring: docs/decisions/004-batches-through-the-page-cache.md.
+//! Joins neighbours of a batch into vectored I/O, and announces reads for which a disk must be
+//! asked before they are done one after the other. Why not io_uring:
+//! docs/decisions/004-batches-through-the-page-cache.md.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -34,14 +35,15 @@ pub(crate) fn write<D: BlockDevice + ?Sized>(device: &D, writes: &[WriteOp<'_>])
     Ok(())
 }
 
-/// How many runs are announced before the first of them is read: what a disk can sort and do at once, and little enough
-/// that nothing is thrown out of memory again before its turn.
+/// How many runs are announced before the first of them is read: what a disk can sort and do at
+/// once, and little enough that nothing is thrown out of memory again before its turn.
 pub(crate) const ANNOUNCED_RUNS_MAX: usize = 64;
 
 /// What lies below a device and may hold some of its bytes in memory.
 pub(crate) trait Cache {
-    /// Fills the buffers, one after the other from consecutive bytes, if that takes no waiting. Otherwise their contents
-    /// are unspecified. Never an error: what is wrong with a range, the read itself will tell.
+    /// Fills the buffers, one after the other from consecutive bytes, if that takes no waiting.
+    /// Otherwise their contents are unspecified. Never an error: what is wrong with a range, the
+    /// read itself will tell.
     fn read_if_there(&self, offset_bytes: u64, bufs: &mut [IoSliceMut<'_>]) -> bool;
 
     /// May begin to fetch a range that is going to be read soon.
@@ -59,8 +61,9 @@ impl Cache for NoCache {
     fn announce(&self, _offset_bytes: u64, _len_bytes: u64) {}
 }
 
-/// As long as all is in memory nothing is announced: that would be a tenth of the whole work. Announcing begins with the
-/// first run that is not there. Neither is of use where there is but one place to go to.
+/// As long as all is in memory nothing is announced: that would be a tenth of the whole work.
+/// Announcing begins with the first run that is not there. Neither is of use where there is but one
+/// place to go to.
 pub(crate) fn read<D: BlockDevice + ?Sized>(device: &D, reads: &mut [ReadOp<'_>], cache: &impl Cache) -> Result<()> {
     let mut sorted: Vec<&mut ReadOp<'_>> = reads.iter_mut().filter(|r| !r.buf.is_empty()).collect();
     if !sorted.is_sorted_by_key(|r| r.offset_bytes) {

@@ -1,4 +1,5 @@
-//! The contract of a block device. A batch is joined into vectored I/O by `batch`, which calls back into the device.
+//! The contract of a block device. A batch is joined into vectored I/O by `batch`, which calls back
+//! into the device.
 
 pub(crate) mod batch;
 
@@ -20,13 +21,16 @@ pub struct ReadOp<'a> {
     pub buf: &'a mut [u8],
 }
 
-/// A device of a fixed size that reads and writes byte ranges. See the crate's page for what holds of all of them.
+/// A device of a fixed size that reads and writes byte ranges. See the crate's page for what holds
+/// of all of them.
 ///
-/// Only `read_at`, `write_at`, `flush` and the descriptions must be given; the rest is derived from them.
+/// Only `read_at`, `write_at`, `flush` and the descriptions must be given; the rest is derived from
+/// them.
 pub trait BlockDevice: Send + Sync + fmt::Debug {
     fn size_bytes(&self) -> u64;
 
-    /// The logical sector: the unit in which the device reads and writes, and the largest that it promises not to tear.
+    /// The logical sector: the unit in which the device reads and writes, and the largest that it
+    /// promises not to tear.
     fn sector_size_bytes(&self) -> u32;
 
     /// For messages: a path, or what else tells a person which device is meant.
@@ -37,7 +41,8 @@ pub trait BlockDevice: Send + Sync + fmt::Debug {
     /// Fills `buf` or fails; on failure the contents of `buf` are unspecified.
     fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// Writes all of `buf` or fails; on failure any part of it may have been written. Not durable before a flush.
+    /// Writes all of `buf` or fails; on failure any part of it may have been written. Not durable
+    /// before a flush.
     fn write_at(&self, offset_bytes: u64, buf: &[u8]) -> Result<()>;
 
     /// Fills the buffers one after the other from consecutive bytes.
@@ -60,14 +65,16 @@ pub trait BlockDevice: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Does many writes, in any order the device likes: sorted, and neighbours joined into vectored writes. The
-    /// ranges must not overlap. On failure any part of any of them may have been written.
+    /// Does many writes, in any order the device likes: sorted, and neighbours joined into vectored
+    /// writes. The ranges must not overlap. On failure any part of any of them may have been
+    /// written.
     fn write_batch(&self, writes: &[WriteOp<'_>]) -> Result<()> {
         batch::write(self, writes)
     }
 
-    /// Does many reads; neighbours are joined into vectored reads. The ranges may overlap. On failure the contents
-    /// of all buffers are unspecified; to learn which of them failed, read them again singly.
+    /// Does many reads; neighbours are joined into vectored reads. The ranges may overlap. On
+    /// failure the contents of all buffers are unspecified; to learn which of them failed, read
+    /// them again singly.
     fn read_batch(&self, reads: &mut [ReadOp<'_>]) -> Result<()> {
         batch::read(self, reads, &batch::NoCache)
     }
@@ -75,21 +82,22 @@ pub trait BlockDevice: Send + Sync + fmt::Debug {
     /// The barrier: what was written before the call is on stable storage when it returns.
     fn flush(&self) -> Result<()>;
 
-    /// The unit in which the device discards; `None` where it cannot, as far as that is known beforehand.
+    /// The unit in which the device discards; `None` where it cannot, as far as that is known
+    /// beforehand.
     fn discard_granularity_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Tells the device that the range is not needed any more. What it reads as afterwards is unspecified until
-    /// it is written again. A device that cannot discard does nothing.
+    /// Tells the device that the range is not needed any more. What it reads as afterwards is
+    /// unspecified until it is written again. A device that cannot discard does nothing.
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<()> {
         let _ = (offset_bytes, len_bytes);
         Ok(())
     }
 }
 
-/// Refuses a range that leaves the device, and a change of a device that is read-only: what every implementation
-/// of [`BlockDevice`] checks first.
+/// Refuses a range that leaves the device, and a change of a device that is read-only: what every
+/// implementation of [`BlockDevice`] checks first.
 pub fn check_access(device: &dyn BlockDevice, op: Op, offset_bytes: u64, len_bytes: u64) -> Result<()> {
     if op.changes() && device.is_read_only() {
         return Err(Error::ReadOnly {

@@ -1,5 +1,5 @@
-//! Mounting as an ordinary user: `fusermount3` is set-user-id, mounts for us, and passes the device back over a socket
-//! whose number it finds in `_FUSE_COMMFD`.
+//! Mounting as an ordinary user: `fusermount3` is set-user-id, mounts for us, and passes the device
+//! back over a socket whose number it finds in `_FUSE_COMMFD`.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! Mounting and unmounting: directly as the superuser, through `fusermount3` as anybody else.
+//! Mounting and unmounting: directly as the superuser, through `fusermount3` as any other user.
 
 mod helper;
 
@@ -15,22 +15,24 @@ use crate::transport::dev::Device;
 /// How to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
-    /// What `mount` and `/proc/mounts` show as the source. For a [`MountOptions::block_device`] it is the device.
+    /// What `mount` and `/proc/mounts` show as the source. For a [`MountOptions::block_device`] it
+    /// is the device.
     pub source: String,
     /// Shown as `fuse.SUBTYPE`.
     pub subtype: String,
-    /// Mount this block device as `fuseblk`: then `umount` waits until the file system has written everything, and the
-    /// device is marked as in use. Superuser only.
+    /// Mount this block device as `fuseblk`: then `umount` waits until the file system has written
+    /// everything, and the device is marked as in use. Superuser only.
     pub block_device: Option<PathBuf>,
     /// Block size in bytes that a `fuseblk` mount reports to the kernel.
     pub block_bytes: u32,
     pub read_only: bool,
-    /// Users other than the one who mounts may enter.
+    /// Users other than the mounting one may enter (`allow_other`).
     pub allow_other: bool,
-    /// The kernel checks permissions. Set by the session according to who checks.
+    /// The kernel checks permissions (`default_permissions`). Set by the session, by its choice of
+    /// the side that checks.
     pub default_permissions: bool,
-    /// Set-id bits and device nodes on the volume work. Superuser only; off is the safe choice for volumes from
-    /// strangers.
+    /// Set-id bits and device nodes on the volume work. Superuser only; off is the safe choice for
+    /// volumes from strangers.
     pub allow_suid: bool,
     pub allow_dev: bool,
     pub no_exec: bool,
@@ -124,7 +126,8 @@ pub struct Mountpoint {
     device: Option<String>,
 }
 
-/// The options of mount(8) that are flags of mount(2), with the words that `fusermount3` knows them by.
+/// The options of mount(8) that are flags of mount(2), with the words that `fusermount3` knows them
+/// by.
 fn flags(options: &MountOptions) -> Vec<(libc::c_ulong, &'static str)> {
     let all = [
         (options.read_only, libc::MS_RDONLY, "ro"),
@@ -153,7 +156,8 @@ fn fuse_options(options: &MountOptions) -> String {
     text
 }
 
-/// Mounts on `target` and returns the device to serve. The kernel's first request (INIT) is on its way then.
+/// Mounts on `target` and returns the device to serve. The kernel's first request (INIT) is on its
+/// way then.
 pub fn mount(target: &Path, options: &MountOptions) -> Result<(Device, Mountpoint), MountError> {
     let target = std::fs::canonicalize(target).map_err(|source| mount_error(target, source))?;
     let root = std::fs::metadata(&target).map_err(|source| mount_error(&target, source))?;
@@ -242,7 +246,7 @@ impl Mountpoint {
         }
     }
 
-    /// A mount that somebody else made and serves, to be unmounted in the way open to us: directly, or through the
+    /// A mount of another process, to be unmounted in the way open to us: directly, or through the
     /// helper.
     pub fn existing(target: PathBuf) -> Mountpoint {
         Mountpoint::new(target, !sys::is_root())
@@ -261,8 +265,9 @@ impl Mountpoint {
         device_of(&table, &self.target) == Some(device)
     }
 
-    /// Unmounts. Fails while something below is in use (`EBUSY`), unless `lazy`: then the mount disappears at once, and
-    /// the session ends when the last user is done. A mount that is gone already, or covered by another, is let be.
+    /// Unmounts. Fails while something below is in use (`EBUSY`), unless `lazy`: then the mount
+    /// disappears at once, and the session ends when the last user is done. A mount that is gone
+    /// already, or covered by another, is let be.
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
         if !self.is_mounted() {
             return Ok(());
@@ -277,8 +282,9 @@ impl Mountpoint {
         })
     }
 
-    /// Ends the connection whoever uses the mount: their requests fail. Only the superuser can; for
-    /// others the mount disappears, and its users wait until this process has ended.
+    /// Ends the connection although the mount is in use: pending and later requests fail. Only the
+    /// superuser can; for others the mount disappears, and its users wait until this process has
+    /// ended.
     pub(crate) fn abort(&self) {
         if !self.is_mounted() {
             return;
@@ -297,8 +303,8 @@ impl Mountpoint {
         std::fs::write(self.readahead_path()?, format!("{}", bytes >> 10))
     }
 
-    /// Where the kernel keeps that. A mount of a block device has the number of the device, under which the device's
-    /// own readahead is kept; the mount's is beside it.
+    /// Where the kernel keeps that. A mount of a block device has the number of the device, under
+    /// which the device's own readahead is kept; the mount's is beside it.
     fn readahead_path(&self) -> io::Result<PathBuf> {
         let device = self.device.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let path = |name: String| Path::new("/sys/class/bdi").join(name).join("read_ahead_kb");

@@ -101,7 +101,8 @@ bitflags! {
 
 /// GETATTR and STATX: the handle is valid.
 pub const GETATTR_FH: u32 = 1 << 0;
-/// READ, `read_flags`: a lock owner is there. Linux names one for reads past the page cache, and for no others.
+/// READ, `read_flags`: a lock owner is there. Linux names one for reads past the page cache, and
+/// for no others.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// OPEN and CREATE, `open_flags`: strip set-id bits when truncating.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;

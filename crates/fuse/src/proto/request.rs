@@ -1,4 +1,5 @@
-//! From the bytes of a request to an enum. Pure, and total: any bytes give a request or [`Malformed`], never a panic.
+//! From the bytes of a request to an enum. Pure, and total: any bytes give a request or
+//! [`Malformed`], never a panic.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -26,7 +27,7 @@ pub struct Dialect {
     pub setxattr_ext: bool,
 }
 
-/// A request: who asks, and for what.
+/// A request: its caller, its node, and what it asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     pub header: InHeader,
@@ -146,9 +147,9 @@ pub enum Operation<'a> {
     },
 }
 
-/// The bytes of a request after its header, and how to take them apart. With one slice (`/dev/fuse`), everything
-/// follows each other; with two (io_uring), the fixed structure of an operation lies in the first and its names and
-/// data in the second.
+/// The bytes of a request after its header, and how to take them apart. With one slice
+/// (`/dev/fuse`), everything follows each other; with two (io_uring), the fixed structure of an
+/// operation lies in the first and its names and data in the second.
 #[derive(Clone, Copy, Debug)]
 pub struct Body<'a> {
     opcode: Opcode,

@@ -1,8 +1,8 @@
-//! The structures of the protocol, as the kernel's user interface header `<linux/fuse.h>` lays them out (protocol 7.31
-//! to 7.45).
+//! The structures of the protocol, as the kernel's user interface header `<linux/fuse.h>` lays them
+//! out (protocol 7.31 to 7.45).
 //!
-//! All integers are in the byte order of the machine; every structure is a multiple of 8 bytes without padding of the
-//! compiler's own.
+//! All integers are in the byte order of the machine; every structure is a multiple of 8 bytes
+//! without padding of the compiler's own.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -30,7 +30,8 @@ wire! {
         total_extlen: u16,
         padding: u16,
     }
-    /// Opens every reply and every notification (there `unique` is 0 and `error` a notification code).
+    /// Opens every reply and every notification (there `unique` is 0 and `error` a notification
+    /// code).
     OutHeader 16 { len: u32, error: i32, unique: u64, }
 
     /// The attributes of a node.
@@ -138,8 +139,9 @@ wire! {
 /// [`ExtHeader`] kind: a count (32 bits) and that many group ids of the caller.
 pub const EXT_GROUPS: u32 = 32;
 
-/// Bytes of each of the two areas before the [`UringEntInOut`] in the header of an io_uring entry: the request's
-/// [`InHeader`] or the reply's [`OutHeader`], then the fixed structure of the operation.
+/// Bytes of each of the two areas before the [`UringEntInOut`] in the header of an io_uring entry:
+/// the request's [`InHeader`] or the reply's [`OutHeader`], then the fixed structure of the
+/// operation.
 pub const URING_AREA_BYTES: usize = 128;
 
 /// Commands of FUSE over io_uring.

@@ -15,11 +15,12 @@ pub const MINOR_MIN: u32 = 31;
 /// From here on (Linux 6.18) the kernel passes sync(2) and syncfs(2) on to mounts of block devices.
 pub const SYNCFS_MINOR: u32 = 45;
 
-/// The unit of `max_pages`. The kernel counts in its own pages; where those are larger, it allows itself more than we
-/// ask for, but never more than `max_write`.
+/// The unit of `max_pages`. The kernel counts in its own pages; where those are larger, it allows
+/// itself more than we ask for, but never more than `max_write`.
 const PAGE_BYTES: usize = 4096;
-/// Requests that the kernel sends without waiting for their replies (readahead, direct I/O). More than programs usually have
-/// under way: replies to direct writes may be withheld until reads, which are among these requests, were served.
+/// Requests that the kernel sends without waiting for their replies (readahead, direct I/O). More
+/// than programs usually have under way: replies to direct writes may be withheld until reads,
+/// which are among these requests, were served.
 pub const BACKGROUND_MAX: u16 = 2048;
 /// From here on the kernel reads less ahead.
 const CONGESTION_AT: u16 = 96;
@@ -27,20 +28,22 @@ const CONGESTION_AT: u16 = 96;
 /// What the mount wants of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wishes {
-    /// Who checks permissions. With [`PermissionChecks::FrontEnd`], the kernel (`default_permissions`).
+    /// The side that checks permissions. With [`PermissionChecks::FrontEnd`], the kernel
+    /// (`default_permissions`).
     pub checks: PermissionChecks,
     pub read_only: bool,
     /// Largest read and write in bytes, a multiple of 4096.
     pub io_bytes_max: usize,
-    /// The kernel keeps written data and sends it later. Off: earlier direct reads may miss data that was not sent, and
-    /// times change after the fact.
+    /// The kernel keeps written data and sends it later. Off: earlier direct reads may miss data
+    /// that was not sent, and times change after the fact.
     pub writeback_cache: bool,
     /// Let the kernel skip OPEN where the file system allows it.
     pub skip_open: bool,
     /// Serve over io_uring. An offer that is taken binds: the kernel sends nothing until all queues
     /// are registered.
     pub io_uring: bool,
-    /// Requests in the background: [`BACKGROUND_MAX`], or less where the kernel allows this user less.
+    /// Requests in the background: [`BACKGROUND_MAX`], or less where the kernel allows this user
+    /// less.
     pub background_max: u16,
 }
 
@@ -104,8 +107,9 @@ pub fn agree(kernel: &InitInShort, flags2: u32, wishes: &Wishes, capabilities: C
     wanted.set(InitFlags::OVER_IO_URING, wishes.io_uring);
     let skip_open = wishes.skip_open && capabilities.stateless_open;
     wanted.set(InitFlags::NO_OPEN_SUPPORT, skip_open);
-    // Never ATOMIC_O_TRUNC: its OPEN truncates before the kernel has looked whether the file may be written at all, which
-    // destroys a running program that is opened with O_RDONLY | O_TRUNC; and without OPEN it would truncate nothing.
+    // Never ATOMIC_O_TRUNC: its OPEN truncates before the kernel has looked whether the file may be
+    // written at all, which destroys a running program that is opened with O_RDONLY | O_TRUNC; and
+    // without OPEN it would truncate nothing.
     let flags = wanted & offered;
     Agreed {
         minor,

@@ -1,6 +1,6 @@
-//! Replies that are sent when the worker that took the request has long turned to another: to FSYNC and FSYNCDIR. Those who wait for
-//! the next write of the log would otherwise keep a thread each, which has to be put to sleep and woken. To direct WRITEs, too:
-//! [`super::direct`].
+//! Replies that are sent after the worker that took the request has turned to another one: to FSYNC
+//! and FSYNCDIR. Callers that wait for the next write of the log would otherwise keep a thread
+//! each, which has to be put to sleep and woken. To direct WRITEs, too: [`super::direct`].
 
 use std::cell::Cell;
 
@@ -34,8 +34,8 @@ pub trait Post {
     fn will_wait(&self);
 }
 
-/// A [`Post`] that remembers whether its sender was taken: then the reply is the taker's affair, also
-/// in a panic.
+/// A [`Post`] that remembers whether its sender was taken: then the reply is the taker's affair,
+/// also in a panic.
 pub(super) struct Lent<'p> {
     post: &'p dyn Post,
     is_taken: Cell<bool>,

@@ -1,5 +1,5 @@
-//! From requests to calls of the file system and back to replies. No I/O: a transport hands in bytes and takes a
-//! [`Reply`] away.
+//! From requests to calls of the file system and back to replies. No I/O: a transport hands in
+//! bytes and takes a [`Reply`] away.
 //!
 //! # Life
 //!
@@ -7,9 +7,10 @@
 //! new --INIT--> serving --DESTROY, or finish()--> ended
 //! ```
 //!
-//! `FileSystem::init` is called in INIT; `FileSystem::destroy` exactly once, after every other call has returned: each
-//! worker holds its own gate while it is inside the file system, and whoever ends the session takes all gates. A gate
-//! is only ever contended at the end, so it costs a request next to nothing.
+//! `FileSystem::init` is called in INIT; `FileSystem::destroy` exactly once, after every other call
+//! has returned: each worker holds its own gate while it is inside the file system, and the thread
+//! that ends the session takes all gates. A gate is only ever contended at the end, so it costs a
+//! request next to nothing.
 
 mod direct;
 pub mod init;
@@ -38,7 +39,8 @@ use late::{Lent, Synced};
 pub use late::{Post, SendLate};
 pub use reply::{HEAD_BYTES_MAX, Reply};
 
-/// Called with a description when the file system panicked. The file system should refuse changes from then on.
+/// Called with a description when the file system panicked. The file system should refuse changes
+/// from then on.
 pub type OnPanic = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What to do after a request was handled.
@@ -91,8 +93,8 @@ impl Server {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Handles the request in `bytes` on behalf of worker number `worker`. Any bytes are fine. A panic in the file
-    /// system becomes an I/O error. With a `post`, the reply may be sent later.
+    /// Handles the request in `bytes` on behalf of worker number `worker`. Any bytes are fine. A
+    /// panic in the file system becomes an I/O error. With a `post`, the reply may be sent later.
     pub fn handle<'b>(
         &self,
         worker: usize,
@@ -189,8 +191,8 @@ impl Server {
         (after, reply)
     }
 
-    /// Ends the session: waits for the other workers to leave the file system, then destroys it. Does nothing the
-    /// second time.
+    /// Ends the session: waits for the other workers to leave the file system, then destroys it.
+    /// Does nothing the second time.
     pub fn finish(&self) {
         let _all: Vec<_> = self.gates.iter().map(|gate| gate.0.lock()).collect();
         if self.ended.swap(true, Ordering::AcqRel) || self.agreed.get().is_none() {

@@ -28,7 +28,8 @@ fn open_request(flags: u32, open_flags: u32) -> OpenRequest {
     }
 }
 
-/// "Not implemented" would tell the kernel that this succeeds from now on without asking: wrong where data is at stake.
+/// "Not implemented" would tell the kernel that this succeeds from now on without asking: wrong
+/// where data is at stake.
 pub(super) fn never_skipped(error: Error) -> Error {
     if error == Error::NotImplemented {
         Error::NotSupported
@@ -52,11 +53,12 @@ impl Server {
             Operation::Init { .. } | Operation::Destroy | Operation::NotifyReply => {}
             Operation::Forget { nlookup } => self.forget(node.0, nlookup),
             Operation::BatchForget { nodes } => self.forget_batch(nodes),
-            // "Not implemented" makes the kernel stop telling us: no call of ours waits long enough to be worth
-            // interrupting.
+            // "Not implemented" makes the kernel stop telling us: no call of ours waits long enough
+            // to be worth interrupting.
             Operation::Interrupt { .. } | Operation::Unsupported { .. } => return Err(Error::NotImplemented),
 
-            // The kernel resolves both names itself, but for file handles: by number, and from a directory upwards.
+            // The kernel resolves both names itself, but for file handles: by number, and from a
+            // directory upwards.
             Operation::Lookup { name: b"." } => out.put(&reply::entry_out(&fs.lookup_node(&ctx(), node)?)),
             Operation::Lookup { name: b".." } => out.put(&reply::entry_out(&fs.lookup_parent(&ctx(), node)?)),
             Operation::Lookup { name } => match fs.lookup(&ctx(), node, name)? {
@@ -166,8 +168,8 @@ impl Server {
                     &open_request(args.flags, args.open_flags),
                 )?));
             }
-            // The kernel makes the file with MKNOD then, and opens it without asking: a request less than CREATE, after
-            // which it sends RELEASE.
+            // The kernel makes the file with MKNOD then, and opens it without asking: a request
+            // less than CREATE, after which it sends RELEASE.
             Operation::Create { .. } if agreed.skips_open() => return Err(Error::NotImplemented),
             Operation::Create { args, name } => {
                 let ctx = self.context(request, args.umask);
@@ -264,8 +266,8 @@ impl Server {
         Ok(())
     }
 
-    /// The reply to CREATE and TMPFILE. Where the kernel skips OPEN, some versions never close what CREATE opened; so
-    /// it gets no handle.
+    /// The reply to CREATE and TMPFILE. Where the kernel skips OPEN, some versions never close what
+    /// CREATE opened; so it gets no handle.
     fn put_created(&self, agreed: &Agreed, entry: &Entry, mut opened: Opened, out: &mut Reply<'_>) {
         if agreed.skips_open() && opened.handle != Handle::NONE {
             self.fs.release(entry.node, opened.handle);
@@ -275,8 +277,9 @@ impl Server {
         out.put(&reply::open_out(&opened));
     }
 
-    /// How long the kernel may remember attributes that were looked up before this is asked. A direct write that is applied
-    /// in between changes them, and the kernel has forgotten its old ones when it sent the write.
+    /// How long the kernel may remember attributes that were looked up before this is asked. A
+    /// direct write that is applied in between changes them, and the kernel has forgotten its old
+    /// ones when it sent the write.
     fn validity(&self, node: NodeId, usual: Duration) -> Duration {
         if self.direct.pages.is_tracked(node) {
             Duration::ZERO
@@ -295,12 +298,14 @@ impl Server {
     pub(super) fn write(&self, ctx: &Context, node: NodeId, args: &WriteIn, data: &[u8]) -> Result<usize> {
         let wire = WireWriteFlags::from_bits_retain(args.write_flags);
         let open = OpenFlags::from_raw(args.flags as i32);
-        // O_APPEND needs nothing: the kernel has put the end of the file into the offset, under its own lock.
+        // O_APPEND needs nothing: the kernel has put the end of the file into the offset, under its
+        // own lock.
         let mut flags = WriteFlags::empty();
         flags.set(WriteFlags::KILL_SUIDGID, wire.contains(WireWriteFlags::KILL_SUIDGID));
         flags.set(WriteFlags::FROM_CACHE, wire.contains(WireWriteFlags::CACHE));
         flags.set(WriteFlags::DIRECT, open.contains(OpenFlags::DIRECT));
-        // Nor does O_SYNC: the kernel sends FSYNC after such a write, buffered or direct (tested on a mount).
+        // Nor does O_SYNC: the kernel sends FSYNC after such a write, buffered or direct (tested on
+        // a mount).
         self.fs.write(ctx, node, Handle(args.fh), args.offset, data, flags)
     }
 

@@ -1,5 +1,5 @@
-//! A reply under construction: a small head and, for replies that carry bulk, the worker's data buffer. Nothing is
-//! allocated.
+//! A reply under construction: a small head and, for replies that carry bulk, the worker's data
+//! buffer. Nothing is allocated.
 
 use std::time::Duration;
 
@@ -232,8 +232,8 @@ impl<'b> DirWriter<'b> {
         self.used
     }
 
-    /// False if the entry does not fit any more. `plus`: None for a plain listing; else the entry, which may be
-    /// missing.
+    /// False if the entry does not fit any more. `plus`: None for a plain listing; else the entry,
+    /// which may be missing.
     pub fn push(&mut self, dirent: &cowshed_vfs::DirEntry<'_>, plus: Option<Option<&Entry>>) -> bool {
         let before = if plus.is_some() { size_of::<EntryOut>() } else { 0 };
         let fixed = before + size_of::<Dirent>();

@@ -224,7 +224,8 @@ fn what_is_not_done_is_said_so() {
     );
 }
 
-/// Garbage after INIT: never a panic (which would be told to the hook), always an answer or silence.
+/// Garbage after INIT: never a panic (which would be told to the hook), always an answer or
+/// silence.
 #[test]
 fn garbage_is_survived() {
     let hook: OnPanic = Arc::new(|message| assert_eq!(message, "never forgotten more often than looked up"));

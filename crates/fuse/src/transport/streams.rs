@@ -1,16 +1,18 @@
 //! Large reads, and how many workers serve them at the same time.
 //!
-//! The kernel asks for what a reader in order will want next, several requests of 1 MiB at a time, while the reader is at
-//! work on what came before: getting pages and copying them takes as long as it takes us to fill them. Another worker,
-//! called to the next of these requests, would take the processor from the reader: two of us would do everything that is
-//! queued, then wait together for the reader, who asks for more only on coming to it. Half of the time one processor would
-//! have nothing to do. So one processor is left to the reader. (Helpers of the file system may use it while the reader waits.)
+//! The kernel asks for what a sequential reader will want next, several requests of 1 MiB at a
+//! time, while the reader is at work on what came before: getting pages and copying them takes as
+//! long as it takes us to fill them. Another worker, called to the next of these requests, would
+//! take the processor from the reader: two of us would do everything that is queued, then wait
+//! together for the reader, for which the kernel asks for more only when it gets there. Half of the
+//! time one processor would have nothing to do. So one processor is left to the reader. (Helpers of
+//! the file system may use it while the reader waits.)
 //!
-//! Who serves them alone takes them all from the queue and holds them ([`HeldReads`]), so that what others ask does not have to
-//! wait for more than one of them.
+//! The worker that serves them alone takes them all from the queue and holds them ([`HeldReads`]),
+//! so that a request of another caller waits for at most one of them.
 //!
-//! That is so while a read is work. Where it waits for a device, more of them are to wait at the same time, and every
-//! read calls another worker.
+//! That is so while a read is work. Where it waits for a device, more of them are to wait at the
+//! same time, and every read calls another worker.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -23,7 +25,7 @@ use super::history::History;
 use crate::proto::wire::{Opcode, ReadIn};
 use crate::sys;
 
-/// Reads of this size and more are those of somebody who reads in order: the kernel's usual readahead.
+/// Reads of this size and more are those of a sequential reader: the kernel's usual readahead.
 const STREAM_READ_BYTES: u32 = 128 << 10;
 
 /// A reader that stops for so long does not count.
@@ -31,16 +33,17 @@ const LATELY: Duration = Duration::from_millis(50);
 
 const O_DIRECT: u32 = libc::O_DIRECT as u32;
 
-/// Is this a large read, into the page cache? A program that reads past it (`O_DIRECT`) asks for all it wants, and waits.
-/// `fixed`: the structure of the operation, or more.
+/// Is this a large read, into the page cache? A program that reads past it (`O_DIRECT`) asks for
+/// all it wants, and waits. `fixed`: the structure of the operation, or more.
 pub fn is_stream(opcode: u32, fixed: &[u8]) -> bool {
     opcode == Opcode::Read as u32
         && ReadIn::read_from_prefix(fixed)
             .is_ok_and(|(read, _)| read.size >= STREAM_READ_BYTES && read.flags & O_DIRECT == 0)
 }
 
-/// May such a request be served before a large read that came earlier? What only looks may. Of the others some wait: for
-/// the device, or even for these reads (who drops pages from the cache waits for the reads of these pages).
+/// May such a request be served before a large read that came earlier? What only looks may. Of the
+/// others some wait: for the device, or even for these reads (dropping pages from the cache waits
+/// for the reads of these pages).
 pub fn may_overtake(opcode: u32) -> bool {
     use Opcode::{Forget, Getattr, Getxattr, Listxattr, Lookup, Readdir, Readdirplus, Readlink, Statx};
     let looking = [
@@ -85,7 +88,7 @@ impl Streams {
         }
     }
 
-    /// Would the next one be served without calling anybody?
+    /// Would the next one be served without calling another worker?
     pub fn are_for_one(&self) -> bool {
         self.serving.load(Acquire) + 1 >= self.workers_max && !self.waited.is_usual()
     }
@@ -199,8 +202,8 @@ impl Started {
         }
     }
 
-    /// Has the thread slept most of the time since? A thread that merely was given no processor, or that waited an instant for
-    /// another to finish its part, has not.
+    /// Has the thread slept most of the time since? A thread that merely was given no processor, or
+    /// that waited an instant for another to finish its part, has not.
     fn has_waited(&self) -> bool {
         let (passed, worked) = (self.at.elapsed(), sys::thread_time().saturating_sub(self.worked));
         worked < passed / 2 && sys::thread_sleeps() > self.sleeps
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_with_reads_holds_them() {
+    fn a_worker_alone_with_reads_holds_them() {
         let streams = Streams::new(2);
         assert!(!streams.are_for_one(), "nothing is known yet");
         (0..8).for_each(|_| ends(&streams, false));

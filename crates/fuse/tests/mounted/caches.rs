@@ -1,7 +1,8 @@
 //! What the kernel remembers, and that it stays true.
 //!
-//! Who maps files does so in a child process: unmapping waits for pages to be written while it holds the lock on the
-//! process's memory, and the workers that are to write them could not allocate any in the same process.
+//! Tests that map files do so in a child process: unmapping waits for pages to be written while it
+//! holds the lock on the process's memory, and the workers that are to write them could not
+//! allocate any in the same process.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
@@ -178,7 +179,8 @@ impl Model {
     }
 }
 
-/// The same file through the cache, past it and mapped, with sizes changing underneath: all see one content.
+/// The same file through the cache, past it and mapped, with sizes changing underneath: all see one
+/// content.
 #[test]
 fn all_doors_show_one_content() {
     let Some(_turn) = turn("all_doors_show_one_content") else {
@@ -264,7 +266,8 @@ fn one_step(dice: &mut Dice, model: &mut Model, cached: &File, direct: &File) {
     }
 }
 
-/// The mode that the kernel knows. Asks for nothing else: an attribute that the kernel knows to be old makes it fetch all.
+/// The mode that the kernel knows. Asks for nothing else: an attribute that the kernel knows to be
+/// old makes it fetch all.
 fn known_mode(path: &std::path::Path) -> u32 {
     let stat = rustix::fs::statx(
         rustix::fs::CWD,
@@ -276,8 +279,8 @@ fn known_mode(path: &std::path::Path) -> u32 {
 }
 
 #[test]
-fn set_id_bits_are_gone_at_the_next_stat_whoever_checks_permissions() {
-    let Some(_turn) = turn("set_id_bits_are_gone_at_the_next_stat_whoever_checks_permissions") else {
+fn set_id_bits_are_gone_at_the_next_stat_whichever_side_checks_permissions() {
+    let Some(_turn) = turn("set_id_bits_are_gone_at_the_next_stat_whichever_side_checks_permissions") else {
         return;
     };
     type Call = fn(&File, &File) -> std::io::Result<()>;
@@ -323,10 +326,11 @@ fn set_id_bits_are_gone_at_the_next_stat_whoever_checks_permissions() {
     }
 }
 
-/// The kernel forgets the mode itself where it checks permissions, and not where the file system does.
+/// The kernel forgets the mode itself where it checks permissions, and not where the file system
+/// does.
 #[test]
-fn an_access_list_shows_in_the_mode_whoever_checks_permissions() {
-    let Some(_turn) = turn("an_access_list_shows_in_the_mode_whoever_checks_permissions") else {
+fn an_access_list_shows_in_the_mode_whichever_side_checks_permissions() {
+    let Some(_turn) = turn("an_access_list_shows_in_the_mode_whichever_side_checks_permissions") else {
         return;
     };
     for permissions in [Permissions::Kernel, Permissions::FileSystem] {

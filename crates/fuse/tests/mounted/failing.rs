@@ -1,4 +1,5 @@
-//! Data that the device would not take: what the kernel remembers of it must go, so that a mount shows what is on disk.
+//! Data that the device would not take: what the kernel remembers of it must go, so that a mount
+//! shows what is on disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -82,7 +83,8 @@ impl Failing {
         self.plan.add(Fault::error(On::Write, 0).forever());
     }
 
-    /// The device takes writes again. No data is left to write, and nobody is told twice.
+    /// The device takes writes again. No data is left to write, and no descriptor gets the error
+    /// twice.
     fn heal(&self, file: File) {
         assert!(self.plan.counts().faults > 0);
         self.plan.clear();
@@ -138,10 +140,11 @@ fn data_that_was_lost_is_not_shown() {
     mount.remount("f", &old);
 }
 
-/// fsync(2): who had the file open when data of it was lost is told, whoever else was, and once.
+/// fsync(2): each descriptor that was open when data of the file was lost gets the error once,
+/// whichever descriptors got it before.
 #[test]
-fn each_who_has_a_file_open_hears_of_what_was_lost() {
-    let Some(_turn) = turn("each_who_has_a_file_open_hears_of_what_was_lost") else {
+fn each_open_descriptor_gets_the_error_of_lost_data_once() {
+    let Some(_turn) = turn("each_open_descriptor_gets_the_error_of_lost_data_once") else {
         return;
     };
     let mount = Failing::new();
@@ -216,8 +219,8 @@ fn a_mapping_does_not_show_what_was_lost() {
 }
 
 #[test]
-fn direct_writes_that_are_lost_are_not_shown_to_who_reads_through_the_cache() {
-    let Some(_turn) = turn("direct_writes_that_are_lost_are_not_shown_to_who_reads_through_the_cache") else {
+fn lost_direct_writes_are_not_shown_to_cached_reads() {
+    let Some(_turn) = turn("lost_direct_writes_are_not_shown_to_cached_reads") else {
         return;
     };
     let mount = Failing::new();
@@ -243,7 +246,7 @@ fn direct_writes_that_are_lost_are_not_shown_to_who_reads_through_the_cache() {
     mount.remount("f", &old);
 }
 
-/// `cowshed sync`: nobody asks for this file in particular.
+/// `cowshed sync`: no caller asks for this file in particular.
 #[test]
 fn a_sync_of_all_that_fails_leaves_nothing_remembered() {
     let Some(_turn) = turn("a_sync_of_all_that_fails_leaves_nothing_remembered") else {
@@ -299,7 +302,7 @@ fn a_mapping_does_not_show_what_found_no_space() {
     mount.remount("f", &[0; 16 * BLOCK]);
 }
 
-/// Where much is dirty the writer writes back, and nobody asked whether it worked.
+/// With much dirty data the writer writes back, and no caller waits for the result.
 #[test]
 fn what_is_lost_in_the_background_is_soon_forgotten() {
     let Some(_turn) = turn("what_is_lost_in_the_background_is_soon_forgotten") else {
@@ -326,7 +329,8 @@ fn what_is_lost_in_the_background_is_soon_forgotten() {
     mount.remount("f", &old);
 }
 
-/// The file system tells the kernel, by way of the session, which serves the file system: no circle that keeps all of it.
+/// The file system tells the kernel, by way of the session, which serves the file system: no circle
+/// that keeps all of it.
 #[test]
 fn nothing_is_left_of_an_engine_when_its_session_has_ended() {
     let Some(_turn) = turn("nothing_is_left_of_an_engine_when_its_session_has_ended") else {

@@ -1,5 +1,6 @@
-//! A file system in memory, mounted for real: what applications see. Needs the superuser and `/dev/fuse`; without them
-//! each test says so and passes, except under `CI=true`, where nothing may be skipped.
+//! A file system in memory, mounted for real: what applications see. Needs the superuser and
+//! `/dev/fuse`; without them each test says so and passes, except under `CI=true`, where nothing
+//! may be skipped.
 
 mod asynchronous;
 mod basics;

@@ -185,7 +185,7 @@ fn links_symlinks_and_special_files() {
     );
 }
 
-/// The same expectations whoever checks: the kernel, or the file system by itself.
+/// The same expectations whichever side checks: the kernel, or the file system by itself.
 #[test]
 fn permissions_are_enforced() {
     let Some(_turn) = turn("permissions_are_enforced") else {

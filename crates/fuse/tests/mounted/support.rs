@@ -13,8 +13,9 @@ use std::thread::JoinHandle;
 use cowshed_fuse::{Notifier, Permissions, Session, SessionError, SessionOptions, TransportChoice, Unmounter};
 use cowshed_vfs::memfs::{MemFs, Options};
 
-/// The turn of a test; None, with a line that says so, where mounting is impossible. Tests take turns because some
-/// fork: a child holds what other tests have open, and their mounts would be busy.
+/// The turn of a test; None, with a line that says so, where mounting is impossible. Tests take
+/// turns because some fork: a child holds what other tests have open, and their mounts would be
+/// busy.
 pub fn turn(test: &str) -> Option<MutexGuard<'static, ()>> {
     static TURN: Mutex<()> = Mutex::new(());
     // SAFETY: geteuid touches no memory.
@@ -27,8 +28,8 @@ pub fn turn(test: &str) -> Option<MutexGuard<'static, ()>> {
     Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// How the mounts of these tests are served: `COWSHED_TEST_TRANSPORT` is `uring` or `dev`, else whichever the kernel
-/// offers.
+/// How the mounts of these tests are served: `COWSHED_TEST_TRANSPORT` is `uring` or `dev`, else
+/// whichever the kernel offers.
 pub fn transport() -> TransportChoice {
     match std::env::var("COWSHED_TEST_TRANSPORT").as_deref() {
         Ok("uring") => TransportChoice::Uring,
@@ -104,7 +105,7 @@ impl Mount {
         self.fs.clone()
     }
 
-    /// Waits for a session that somebody else has unmounted.
+    /// Waits for a session that another process has unmounted.
     pub fn wait(&mut self) {
         self.wait_for_result().expect("a session that ends in order");
         assert!(
@@ -219,7 +220,8 @@ pub fn fallocate(file: &impl AsRawFd, mode: i32, offset: i64, len: i64) -> io::R
     check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len).into() }).map(drop)
 }
 
-/// Size and mtime, with `flags` of statx(2). Nothing else is asked for: Linux fetches all where it knows one not to be true.
+/// Size and mtime, with `flags` of statx(2). Nothing else is asked for: Linux fetches all where it
+/// knows one not to be true.
 pub fn statx(path: &Path, flags: i32) -> io::Result<(u64, i64, i64)> {
     let mut buf = std::mem::MaybeUninit::<libc::statx>::zeroed();
     let path = c(path);
@@ -246,8 +248,8 @@ pub fn ioctl(file: &impl AsRawFd, cmd: u32) -> io::Result<()> {
     check(unsafe { libc::ioctl(file.as_raw_fd(), cmd.into()) }.into()).map(drop)
 }
 
-/// Runs `f` in a child process as another user with these groups; its error comes back, 255 for one without number, 254
-/// for a panic.
+/// Runs `f` in a child process as another user with these groups; its error comes back, 255 for one
+/// without number, 254 for a panic.
 pub fn as_user(uid: u32, gid: u32, groups: &[u32], f: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     in_child(|| {
         // SAFETY: the slice is valid; the other calls take integers.
@@ -262,7 +264,8 @@ pub fn as_user(uid: u32, gid: u32, groups: &[u32], f: impl FnOnce() -> io::Resul
 
 /// Runs `f` in a child process.
 pub fn in_child(f: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    // SAFETY: the child has one thread, runs `f` and leaves by `_exit`, so that nothing of ours runs twice.
+    // SAFETY: the child has one thread, runs `f` and leaves by `_exit`, so that nothing of ours
+    // runs twice.
     unsafe {
         match libc::fork() {
             0 => {
@@ -299,7 +302,7 @@ fn mount(from: &Path, to: &str, kind: Option<&CStr>, flags: libc::c_ulong) -> io
     check(unsafe { libc::mount(from.as_ptr(), to.as_ptr(), kind, flags, std::ptr::null()) }.into()).map(drop)
 }
 
-/// Lets everybody in this process's view of the mount table open `/dev/fuse`, as on most machines.
+/// Lets all users in this process's view of the mount table open `/dev/fuse`, as on most machines.
 pub fn open_device_to_all(scratch: &Path) -> io::Result<()> {
     leave_mount_table()?;
     let node = scratch.join("fuse");

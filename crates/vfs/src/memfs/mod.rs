@@ -1,8 +1,9 @@
-//! A small file system in memory: for tests of front ends, and for measuring what a transport costs without a file
-//! system behind it.
+//! A small file system in memory: for tests of front ends, and for measuring what a transport costs
+//! without a file system behind it.
 //!
-//! It keeps the contract of [`FileSystem`](crate::FileSystem) (lookup counts, stable cookies, unlinked but open files,
-//! ACLs), not more: no limits on memory, no atime. One lock guards everything; no method waits while it holds it.
+//! It keeps the contract of [`FileSystem`](crate::FileSystem) (lookup counts, stable cookies,
+//! unlinked but open files, ACLs), not more: no limits on memory, no atime. One lock guards
+//! everything; no method waits while it holds it.
 
 mod node;
 mod ops;
@@ -65,7 +66,8 @@ pub struct MemFs {
     pub synced: AtomicU64,
     /// How long each `fsync` takes, to test that front ends serve others meanwhile.
     pub sync_takes_millis: AtomicU64,
-    /// The next write is applied only after another read was served, to test what front ends make of such reads.
+    /// The next write is applied only after another read was served, to test what front ends make
+    /// of such reads.
     pub write_waits_for_read: AtomicBool,
     /// Calls of `read` so far.
     reads: AtomicU64,
@@ -131,12 +133,14 @@ impl MemFs {
         }
     }
 
-    /// The front end to be told of attributes that change beyond what a call asked for. The first one counts.
+    /// The front end to be told of attributes that change beyond what a call asked for. The first
+    /// one counts.
     pub fn set_caches(&self, caches: Arc<dyn Caches>) {
         let _ = self.caches.0.set(caches);
     }
 
-    /// Set-id bits go with a change of contents; the state is unlocked before the front end is told of it.
+    /// Set-id bits go with a change of contents; the state is unlocked before the front end is told
+    /// of it.
     fn strip(&self, mut state: MutexGuard<'_, State>, id: NodeId, strips: Strips) -> Result<()> {
         let node = state.get_mut(id)?;
         let perm = strips.apply(node.perm);

@@ -37,7 +37,7 @@ pub(super) enum Body {
 }
 
 impl Node {
-    pub fn new(kind: FileKind, body: Body, time: Timestamp) -> Node {
+    pub(crate) fn new(kind: FileKind, body: Body, time: Timestamp) -> Node {
         Node {
             kind,
             perm: 0,
@@ -57,7 +57,7 @@ impl Node {
         }
     }
 
-    pub fn attr(&self, id: NodeId) -> Attr {
+    pub(crate) fn attr(&self, id: NodeId) -> Attr {
         let (size_bytes, blocks_512) = match &self.body {
             Body::File(f) => (f.size, f.blocks.len() as u64 * (BLOCK_BYTES / 512)),
             Body::Dir(d) => (d.names.len() as u64 * 32, 0),
@@ -83,13 +83,13 @@ impl Node {
         }
     }
 
-    pub fn access_acl(&self) -> Option<Acl> {
+    pub(crate) fn access_acl(&self) -> Option<Acl> {
         self.xattrs
             .get(acl::ACCESS_NAME)
             .and_then(|v| Acl::parse(v).ok().flatten())
     }
 
-    pub fn dir(&self) -> Result<&Dir> {
+    pub(crate) fn dir(&self) -> Result<&Dir> {
         if let Body::Dir(d) = &self.body {
             Ok(d)
         } else {
@@ -97,7 +97,7 @@ impl Node {
         }
     }
 
-    pub fn dir_mut(&mut self) -> Result<&mut Dir> {
+    pub(crate) fn dir_mut(&mut self) -> Result<&mut Dir> {
         if let Body::Dir(d) = &mut self.body {
             Ok(d)
         } else {
@@ -105,7 +105,7 @@ impl Node {
         }
     }
 
-    pub fn file(&self) -> Result<&File> {
+    pub(crate) fn file(&self) -> Result<&File> {
         match &self.body {
             Body::File(f) => Ok(f),
             Body::Dir(_) => Err(Error::IsDirectory),
@@ -113,7 +113,7 @@ impl Node {
         }
     }
 
-    pub fn content(&mut self) -> Result<&mut File> {
+    pub(crate) fn content(&mut self) -> Result<&mut File> {
         match &mut self.body {
             Body::File(f) => Ok(f),
             Body::Dir(_) => Err(Error::IsDirectory),
@@ -122,8 +122,8 @@ impl Node {
     }
 }
 
-/// Names by name and by cookie. A cookie is given once and never again in this directory, so it survives every change
-/// around it.
+/// Names by name and by cookie. A cookie is given once and never again in this directory, so it
+/// survives every change around it.
 #[derive(Debug)]
 pub(super) struct Dir {
     pub parent: NodeId,
@@ -134,9 +134,9 @@ pub(super) struct Dir {
 
 impl Dir {
     /// Cookies 1 and 2 are those of `.` and `..`.
-    pub const FIRST_COOKIE: u64 = 3;
+    pub(crate) const FIRST_COOKIE: u64 = 3;
 
-    pub fn new(parent: NodeId) -> Dir {
+    pub(crate) fn new(parent: NodeId) -> Dir {
         Dir {
             parent,
             names: BTreeMap::new(),
@@ -145,11 +145,11 @@ impl Dir {
         }
     }
 
-    pub fn find(&self, name: &[u8]) -> Option<NodeId> {
+    pub(crate) fn find(&self, name: &[u8]) -> Option<NodeId> {
         self.names.get(name).and_then(|c| self.by_cookie.get(c)).map(|e| e.1)
     }
 
-    pub fn insert(&mut self, name: &[u8], child: NodeId, kind: FileKind) {
+    pub(crate) fn insert(&mut self, name: &[u8], child: NodeId, kind: FileKind) {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
         self.by_cookie.insert(cookie, (name.to_vec(), child, kind));
@@ -157,7 +157,7 @@ impl Dir {
         assert!(old.is_none(), "callers look before they insert");
     }
 
-    pub fn remove(&mut self, name: &[u8]) -> Option<(NodeId, FileKind)> {
+    pub(crate) fn remove(&mut self, name: &[u8]) -> Option<(NodeId, FileKind)> {
         let cookie = self.names.remove(name)?;
         self.by_cookie.remove(&cookie).map(|(_, child, kind)| (child, kind))
     }
@@ -186,7 +186,7 @@ fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
 }
 
 impl File {
-    pub fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
         let len = self.size.saturating_sub(offset).min(buf.len() as u64);
         let mut done = 0;
         for (block, at, n) in pieces(offset, len) {
@@ -200,7 +200,7 @@ impl File {
         done
     }
 
-    pub fn write(&mut self, offset: u64, data: &[u8]) {
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         let mut done = 0;
         for (block, at, n) in pieces(offset, data.len() as u64) {
             let dst = self.blocks.entry(block).or_insert_with(|| Box::new([0; BLOCK]));
@@ -210,7 +210,7 @@ impl File {
         self.size = self.size.max(offset + data.len() as u64);
     }
 
-    pub fn truncate(&mut self, size: u64) {
+    pub(crate) fn truncate(&mut self, size: u64) {
         if size < self.size {
             self.punch(size, self.size.next_multiple_of(BLOCK_BYTES) - size);
         }
@@ -218,7 +218,7 @@ impl File {
     }
 
     /// Makes a hole; zeroes where it covers a block in part.
-    pub fn punch(&mut self, offset: u64, len: u64) {
+    pub(crate) fn punch(&mut self, offset: u64, len: u64) {
         let end = offset + len;
         let (first, last) = (offset.div_ceil(BLOCK_BYTES), end / BLOCK_BYTES);
         let inner: Vec<u64> = self.blocks.range(first..last.max(first)).map(|e| *e.0).collect();
@@ -236,13 +236,13 @@ impl File {
         }
     }
 
-    pub fn allocate(&mut self, offset: u64, len: u64) {
+    pub(crate) fn allocate(&mut self, offset: u64, len: u64) {
         for (block, _, _) in pieces(offset, len) {
             self.blocks.entry(block).or_insert_with(|| Box::new([0; BLOCK]));
         }
     }
 
-    pub fn seek(&self, offset: u64, what: SeekKind) -> Result<u64> {
+    pub(crate) fn seek(&self, offset: u64, what: SeekKind) -> Result<u64> {
         if offset >= self.size {
             return Err(Error::NoSuchDevice);
         }

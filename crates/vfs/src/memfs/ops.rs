@@ -16,8 +16,8 @@ use crate::*;
 /// `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS` of 64-bit Linux (`<linux/fs.h>`).
 const GETFLAGS: u32 = 0x8008_6601;
 const SETFLAGS: u32 = 0x4008_6602;
-/// `FS_IOC_FSGETXATTR`: a structure of 28 bytes, which begins with flags of its own. The kernel asks for it before it
-/// sets flags.
+/// `FS_IOC_FSGETXATTR`: a structure of 28 bytes, which begins with flags of its own. The kernel
+/// asks for it before it sets flags.
 const FSGETXATTR: u32 = 0x801c_581f;
 const FSXATTR_BYTES: usize = 28;
 
@@ -82,7 +82,8 @@ impl MemFs {
             }
         }
         let mut at = cookie.max(Dir::FIRST_COOKIE - 1);
-        // The state is handed out between entries, so every step searches anew; a step is a descent in a map.
+        // The state is handed out between entries, so every step searches anew; a step is a descent
+        // in a map.
         while let Some((own, name, node, kind)) = state
             .get(id)?
             .dir()?

@@ -61,7 +61,8 @@ fn edit_node(bytes: &mut [u8], volume: &Volume, rng: &mut Rng) -> String {
     let at = HEADER_BYTES + slot * KEY_PTR_BYTES;
     let part = at..at + KEY_PTR_BYTES;
     match rng.below(4) {
-        // A pointer to another block, its generation as it is there: loops, shared children, trees that cross.
+        // A pointer to another block, its generation as it is there: loops, shared children, trees
+        // that cross.
         0 | 1 => {
             let pointers = pointers_of(bytes);
             let mut pointer = pointers[slot];
@@ -288,7 +289,8 @@ fn build(old: &[u8], items: &[(Key, Vec<u8>)]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Gives a block the address of another (`fit` 1), its generation too (2), its owner and level too (3).
+/// Gives a block the address of another (`fit` 1), its generation too (2), its owner and level too
+/// (3).
 pub fn copy_identity(bytes: &mut [u8], other: &[u8], fit: u64) {
     let (mut header, other) = (header_of(bytes), header_of(other));
     if fit >= 1 {

@@ -1,14 +1,16 @@
 //! Names with the same hash.
 //!
-//! Btrfs hashes a name with CRC-32C. Among names of one length a CRC is linear: two names have the same sum if their
-//! difference (xor) has the sum that zeros have. Letting the five low bits of eight letters vary gives 40 bits for
-//! the 32 of the sum, hence a space of 2^8 differences, found by elimination.
+//! Btrfs hashes a name with CRC-32C. Among names of one length a CRC is linear: two names have the
+//! same sum if their difference (xor) has the sum that zeros have. Letting the five low bits of
+//! eight letters vary gives 40 bits for the 32 of the sum, hence a space of 2^8 differences, found
+//! by elimination.
 
 /// The letters of a name of which five bits vary.
 const LETTERS: usize = 8;
 
-/// `count` (at most 256) different names, all with the same CRC-32C whatever stands before them and with any seed.
-/// ASCII, all of one length, valid in any file system of Unix (a few hold the unprintable DEL).
+/// `count` (at most 256) different names, all with the same CRC-32C whatever stands before them and
+/// with any seed. ASCII, all of one length, valid in any file system of Unix (a few hold the
+/// unprintable DEL).
 pub fn colliding_names(count: usize) -> Vec<String> {
     assert!(count <= 256, "the space of differences has 256 members");
     let kernel = kernel();
@@ -32,7 +34,8 @@ fn kernel() -> Vec<u64> {
         let bytes: [u8; LETTERS] = std::array::from_fn(|i| (difference >> (5 * i) & 31) as u8);
         crc32c::crc32c(&bytes) ^ crc32c::crc32c(&[0; LETTERS])
     };
-    let mut pivots: Vec<(u32, u64)> = Vec::new(); // sums with distinct top bits, and what has that sum
+    // Sums with distinct top bits, and what has that sum.
+    let mut pivots: Vec<(u32, u64)> = Vec::new();
     let mut kernel = Vec::new();
     for bit in 0..5 * LETTERS {
         let mut vector = 1u64 << bit;

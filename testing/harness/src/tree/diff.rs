@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::snapshot::{BLOCK_BYTES, Content, Kind, Node, Tree};
 
-/// What is compared. Names, types, contents, sizes, modes, symlink targets, device numbers, hard links between the
-/// entries of the tree and times of modification always are.
+/// What is compared. Names, types, contents, sizes, modes, symlink targets, device numbers, hard
+/// links between the entries of the tree and times of modification always are.
 #[derive(Clone, Debug)]
 pub struct Compare {
     pub owners: bool,
@@ -23,7 +23,7 @@ pub struct Compare {
     pub inodes: bool,
     pub directory_sizes: bool,
     pub directory_links: bool,
-    /// The times of directories, which change when somebody works in them.
+    /// The times of directories, which change with the entries in them.
     pub directory_times: bool,
     /// How many differences are kept in words; all are counted.
     pub report_max: usize,

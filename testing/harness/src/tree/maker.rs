@@ -15,8 +15,8 @@ use super::colliding_names;
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const NAME_BYTES_MAX: usize = 255;
-/// With names this long, that many links in one directory do not fit into one reference item of any node size up to
-/// 16 KiB: the rest becomes extended references.
+/// With names this long, that many links in one directory do not fit into one reference item of any
+/// node size up to 16 KiB: the rest becomes extended references.
 const LINK_NAME_BYTES: usize = 200;
 const LINKS: usize = 120;
 const DEPTH_MAX: usize = 12;
@@ -84,7 +84,8 @@ impl Kinds {
 #[derive(Clone, Copy, Debug)]
 pub struct MakeOptions {
     pub seed: u64,
-    /// How many entries, approximately. The fixed cases (edge sizes, links, collisions) come in addition.
+    /// How many entries, approximately. The fixed cases (edge sizes, links, collisions) come in
+    /// addition.
     pub entries: usize,
     /// Of all file contents, approximately.
     pub total_bytes: u64,
@@ -114,7 +115,8 @@ pub struct Made {
     pub bytes: u64,
 }
 
-/// Fills a directory that exists. Times of all entries, directories last, and of `root` are set at the end.
+/// Fills a directory that exists. Times of all entries, directories last, and of `root` are set at
+/// the end.
 pub fn make(root: &Path, options: &MakeOptions) -> Result<Made> {
     let rng = Rng::new(options.seed);
     let mut maker = Maker {
@@ -279,7 +281,8 @@ impl Maker {
         Ok(())
     }
 
-    /// A name that is unique by its number; at times long, at times odd. Paths stay below the kernel's limit.
+    /// A name that is unique by its number; at times long, at times odd. Paths stay below the
+    /// kernel's limit.
     fn name(&mut self, number: usize, dir_bytes: usize) -> String {
         let room = NAME_BYTES_MAX.min(3500usize.saturating_sub(dir_bytes));
         match self.rng.below(20) {
@@ -296,8 +299,8 @@ impl Maker {
         }
     }
 
-    /// From 0 to 1 MiB, each magnitude as often as the next; now and then rounded to blocks. The magnitudes are bounded
-    /// so that the average comes out.
+    /// From 0 to 1 MiB, each magnitude as often as the next; now and then rounded to blocks. The
+    /// magnitudes are bounded so that the average comes out.
     fn size(&mut self, average: u64) -> u64 {
         let max_bits = (u64::BITS - (average * 4).leading_zeros()).clamp(8, 20);
         let bits = self.rng.below(u64::from(max_bits) + 1);
@@ -423,7 +426,8 @@ impl Maker {
             ),
         };
         rustix::fs::mknodat(CWD, path, kind, Mode::from_raw_mode(0o640), device).context("mknod")?;
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o640)).context("chmod")?; // whatever the umask is
+        // Whatever the umask is.
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o640)).context("chmod")?;
         self.made.others += 1;
         self.stamp(path)
     }
@@ -491,7 +495,8 @@ impl Maker {
             let mut value = vec![0; len];
             self.rng.fill(&mut value);
             match set_xattr(path, &format!("{space}.attr{i}{long}"), &value) {
-                // The file system's limit for all attributes of a file (ext4: one block): enough is enough.
+                // The file system's limit for all attributes of a file (ext4: one block): enough is
+                // enough.
                 Err(error) if error.downcast_ref() == Some(&Errno::NOSPC) => return Ok(()),
                 done => done?,
             }
@@ -582,8 +587,8 @@ impl Style {
     }
 }
 
-/// An access control list in the form that the kernel takes (linux/posix_acl_xattr.h): version, then entries of tag,
-/// permissions and id.
+/// An access control list in the form that the kernel takes (linux/posix_acl_xattr.h): version,
+/// then entries of tag, permissions and id.
 fn acl(rng: &mut Rng) -> Vec<u8> {
     const UNDEFINED: u32 = u32::MAX;
     let (user_obj, user, group_obj, group, mask, other) = (0x01u16, 0x02, 0x04, 0x08, 0x10, 0x20);

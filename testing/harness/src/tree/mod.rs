@@ -1,7 +1,8 @@
 //! Directory trees: made from a seed, taken as a snapshot, compared.
 //!
-//! A snapshot holds everything that can be seen of a tree, contents as one hash per block; so a volume can be seen
-//! through one driver, unmounted, seen through another, and the two views compared.
+//! A snapshot holds everything that can be seen of a tree, contents as one hash per block; so a
+//! volume can be seen through one driver, unmounted, seen through another, and the two views
+//! compared.
 
 mod collide;
 mod diff;

@@ -1,7 +1,7 @@
 //! Everything that can be seen of a directory tree.
 //!
-//! Two threads walk: a directory is one piece of work, and so is each batch of its entries. The queue has the one
-//! lock that is held; it is never held during I/O.
+//! Two threads walk: a directory is one piece of work, and so is each batch of its entries. The
+//! queue has the one lock that is held; it is never held during I/O.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, OsStr, OsString};
@@ -121,8 +121,8 @@ impl Tree {
     }
 }
 
-/// Looks at everything below the root, and at the root. Does not follow symlinks; crosses into subvolumes and mounts.
-/// Contents are opened with O_NOATIME where that is allowed.
+/// Looks at everything below the root, and at the root. Does not follow symlinks; crosses into
+/// subvolumes and mounts. Contents are opened with O_NOATIME where that is allowed.
 pub fn snapshot(root: &Path) -> Result<Tree> {
     let walk = Walk {
         root,

@@ -80,8 +80,8 @@ fn files_of(volume: &KernelVolume) -> Result<tree::Tree> {
     Ok(files)
 }
 
-/// Compares our replay of a crash image with the kernel's, and lets everybody judge what we wrote. False where the image
-/// has no log (somebody committed).
+/// Compares our replay of a crash image with the kernel's, and runs all checks on what we wrote.
+/// False where the image has no log (a commit came instead).
 pub fn judge(crash: &KernelVolume) -> Result<bool> {
     if !has_log(crash.images())? {
         return Ok(false);

@@ -46,7 +46,8 @@ impl Run {
     }
 }
 
-/// Runs; returns how many images had a log. Errors: a difference, with what was done since the last commit.
+/// Runs; returns how many images had a log. Errors: a difference, with what was done since the last
+/// commit.
 pub fn run(seed: u64, options: &VolumeOptions, length: Length, keep: &Keep) -> Result<u32> {
     let crash = Crash::new(options)?;
     let dir = crash.dir().to_owned();

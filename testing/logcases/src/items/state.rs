@@ -1,7 +1,8 @@
-//! The subvolumes of a volume as plain values: equal where two replays mean the same, whoever did them.
+//! The subvolumes of a volume as plain values: equal where two replays mean the same, whichever
+//! side did them.
 //!
-//! Left out: numbers of transactions, sequence numbers and times of change, which each replay gives anew, and how a
-//! range is cut into extent items.
+//! Left out: numbers of transactions, sequence numbers and times of change, which each replay gives
+//! anew, and how a range is cut into extent items.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -129,7 +130,8 @@ fn subvolume(tree: &Arc<Tree>) -> Result<Subvolume> {
             _ => {}
         }
     }
-    // What has no name goes as soon as somebody may write: whether it did is no difference.
+    // Inodes without a name go with the first write to the volume: whether that happened is no
+    // difference.
     found.inodes.retain(|ino, _| !orphans.contains(ino));
     found.extents.retain(|ino, _| !orphans.contains(ino));
     found.xattrs.retain(|(ino, _), _| !orphans.contains(ino));

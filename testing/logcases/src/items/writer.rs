@@ -1,7 +1,7 @@
 //! Random operations with fsyncs, by seed.
 //!
-//! The names come from a small space, so that renames over something, hard links and reused names happen all the time.
-//! An operation that fails (no such name, not empty) is one that did nothing.
+//! The names come from a small space, so that renames over something, hard links and reused names
+//! happen all the time. An operation that fails (no such name, not empty) is one that did nothing.
 
 use cowshed_device_sim::Rng;
 use cowshed_model::script::{BLOCK_BYTES, Data, How, Kind, Op, Prealloc};

@@ -1,5 +1,5 @@
-//! Random scripts about few names in few directories: hard links, moves, names used again, and fsyncs of what took part
-//! or of its neighbours.
+//! Random scripts about few names in few directories: hard links, moves, names used again, and
+//! fsyncs of what took part or of its neighbours.
 //!
 //! The names are kept as they are where each operation succeeds, so that most do.
 

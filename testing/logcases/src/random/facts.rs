@@ -1,28 +1,32 @@
 //! What a tree says, fact by fact, and which state of a run each fact is of.
 //!
-//! States are numbered: S0 is what the setup's `sync` left, Sn is after the n-th operation behind it. An inode is known by the
-//! order in which inodes came to have a name, not by its number, which each volume chooses for itself. A *fact* is
+//! States are numbered: S0 is what the setup's `sync` left, Sn is after the n-th operation behind
+//! it. An inode is known by the order in which inodes came to have a name, not by its number, which
+//! each volume chooses for itself. A *fact* is
 //!
 //! * what (directory, name) leads to: an inode, or nothing;
-//! * of an inode that has a name: its kind with device numbers, mode, owner, modification time (not of directories: a replay
-//!   changes it), size, each block of 4 KiB, and each extended attribute, there or not.
+//! * of an inode that has a name: its kind with device numbers, mode, owner, modification time (not
+//!   of directories: a replay changes it), size, each block of 4 KiB, and each extended attribute,
+//!   there or not.
 //!
-//! The states in which a fact had the value that a crash left of it say how old it is. Where there are several of these
-//! (a name that came, went and came back), the kernel's is taken for the oldest and ours for the newest:
+//! The states in which a fact had the value that a crash left of it say how old it is. Where there
+//! are several of these (a name that came, went and came back), the kernel's is taken for the
+//! oldest and ours for the newest:
 //!
 //! * ours is *older* where the newest state of ours comes before the oldest of the kernel's;
-//! * ours *never was* where there is no such state up to the crash. (Of the kernel's that is not judged: its replay
-//!   leaves names in two places, and holes where data was.)
+//! * ours *never was* where there is no such state up to the crash. (Of the kernel's that is not
+//!   judged: its replay leaves names in two places, and holes where data was.)
 //!
-//! A block agrees with what it was in a state where the shorter of both is the beginning of the longer: what is missing at
-//! the end is the size's to tell. That sizes and blocks of ours are ones that were is judged by our promises, which know what
-//! may be of a file that was not synced ([`cowshed_crash::promise`]).
+//! A block agrees with what it was in a state where the shorter of both is the beginning of the
+//! longer: what is missing at the end is the size's to tell. That sizes and blocks of ours are ones
+//! that were is judged by our promises, which know what may be of a file that was not synced
+//! ([`cowshed_crash::promise`]).
 //!
-//! An operation may make a file and write it, too. So a file without data and attributes also is a state, right before the one
-//! in which its first name appears.
+//! An operation may make a file and write it, too. So a file without data and attributes also is a
+//! state, right before the one in which its first name appears.
 //!
-//! A fact of an inode or of a directory that one of both does not have is not compared: the names that lead there are.
-//! Link counts are no facts of their own; ours must be the number of names.
+//! A fact of an inode or of a directory that one of both does not have is not compared: the names
+//! that lead there are. Link counts are no facts of their own; ours must be the number of names.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -235,7 +239,8 @@ pub(crate) fn compare(states: &[Facts], kernel: &Facts, ours: &Facts) -> Vec<Dif
         .collect()
 }
 
-/// When the fact was as in this tree, in order: twice the number of the state, one less for a file that was just made.
+/// When the fact was as in this tree, in order: twice the number of the state, one less for a file
+/// that was just made.
 fn ages(states: &[Facts], fact: &Fact, found: &Facts) -> Vec<usize> {
     let Some(value) = found.value(fact) else {
         return Vec::new();

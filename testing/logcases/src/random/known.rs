@@ -1,4 +1,5 @@
-//! Where ours may have less than the kernel's: each deviation by name, with its reason. `docs/design/log-cases.md` holds the table.
+//! Where ours may have less than the kernel's: each deviation by name, with its reason.
+//! `docs/design/log-cases.md` holds the table.
 
 use std::fmt::Write as _;
 

@@ -1,16 +1,19 @@
-//! The kernel's btrfs and ours beside each other, at random: after a crash ours has what the kernel's has.
+//! The kernel's btrfs and ours beside each other, at random: after a crash ours has what the
+//! kernel's has.
 //!
-//! A *sequence* (`choose.rs`) is a script: a small tree, a `sync`, operations on names, links, attributes and data, and fsyncs
-//! among them. It is played on two volumes in step (`play.rs`). Right after each fsync the power fails on both, each
-//! image is replayed, and what they leave is compared, fact by fact (`facts.rs`): where the kernel's shows what an operation
-//! before the fsync did, ours shows it, too. More is allowed; what never was is not.
+//! A *sequence* (`choose.rs`) is a script: a small tree, a `sync`, operations on names, links,
+//! attributes and data, and fsyncs among them. It is played on two volumes in step (`play.rs`).
+//! Right after each fsync the power fails on both, each image is replayed, and what they leave is
+//! compared, fact by fact (`facts.rs`): where the kernel's shows what an operation before the fsync
+//! did, ours shows it, too. More is allowed; what never was is not.
 //!
-//! What the kernel's log has is told from what its commit has: instead of a log it may commit, which keeps all that was done.
-//! Which of the two made a fact durable follows from the superblock's generation: all that the kernel's last commit
-//! contains is the commit's.
+//! What the kernel's log has is told from what its commit has: instead of a log it may commit,
+//! which keeps all that was done. Which of the two made a fact durable follows from the
+//! superblock's generation: all that the kernel's last commit contains is the commit's.
 //!
-//! Our own promises ([`cowshed_crash::promise`]) are judged as well. Deviations that are known have names ([`known`]).
-//! A failing sequence is made as short as possible (`shrink.rs`) and printed as a case of [`crate::table`].
+//! Our own promises ([`cowshed_crash::promise`]) are judged as well. Deviations that are known have
+//! names ([`known`]). A failing sequence is made as short as possible (`shrink.rs`) and printed as
+//! a case of [`crate::table`].
 
 mod choose;
 mod facts;
@@ -81,7 +84,8 @@ impl Default for Options {
 /// A kind of difference, in words: shrinking keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// One of both systems cannot replay a log, or they make different trees of it, or a checker finds something.
+    /// One of both systems cannot replay a log, or they make different trees of it, or a checker
+    /// finds something.
     Replay,
     /// The kernel's log has it, ours does not.
     Logged(String),
@@ -120,7 +124,8 @@ pub(crate) struct Judged {
     left: Option<Left>,
 }
 
-/// Judges the crash of a moment. `by_kernel`: the kernel replays both images, too, and what it makes of its own counts.
+/// Judges the crash of a moment. `by_kernel`: the kernel replays both images, too, and what it
+/// makes of its own counts.
 pub(crate) fn judge(played: &Played, moment: &Moment, by_kernel: bool) -> Judged {
     let agreed = if by_kernel {
         played.kernel_agrees(moment)
@@ -165,8 +170,8 @@ fn kind(played: &Played, moment: &Moment, difference: &Difference) -> Kind {
     Kind::Logged(what)
 }
 
-/// Plays sequences and judges their crashes. Needs root and the kernel's btrfs. An error is one of the machinery; what is wrong
-/// with the engine stands in the report, and is told at once.
+/// Plays sequences and judges their crashes. Needs root and the kernel's btrfs. An error is one of
+/// the machinery; what is wrong with the engine stands in the report, and is told at once.
 pub fn run(options: &Options, tell: &(dyn Fn(&Failure) + Sync)) -> Result<Report> {
     let report = Mutex::new(Report::default());
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -222,7 +227,8 @@ fn sequence(base: &MemDevice, seed: u64, options: &Options) -> Result<Report> {
         let is_fault = |judged: &Judged| judged.kinds.keys().any(|kind| kind.is_fault(options));
         let mut judged = judge(&played, moment, to_kernel);
         if !to_kernel && is_fault(&judged) {
-            // That it is a difference between the two systems, the kernel's own replay has to confirm.
+            // That it is a difference between the two systems, the kernel's own replay has to
+            // confirm.
             judged = judge(&played, moment, true);
         }
         part.count(moment, &judged.kinds, to_kernel);
@@ -236,8 +242,8 @@ fn sequence(base: &MemDevice, seed: u64, options: &Options) -> Result<Report> {
     Ok(part)
 }
 
-/// What a failure looks like, as short as it can be made. Nothing, where it does not come again: a sync of the whole machine makes
-/// the kernel commit at any time, and we always do the same.
+/// What a failure looks like, as short as it can be made. Nothing, where it does not come again: a
+/// sync of the whole machine makes the kernel commit at any time, and we always do the same.
 fn fail(base: &MemDevice, seed: u64, ops: &[Op], kind: &Kind, options: &Options) -> Result<Option<Failure>> {
     let short = match options.shrink {
         true => shrink::shrink(base, ops, kind, options.no_fsyncs),

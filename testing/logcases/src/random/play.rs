@@ -1,4 +1,5 @@
-//! One script on two volumes, in step: the kernel's and ours. At each fsync the power fails on both.
+//! One script on two volumes, in step: the kernel's and ours. At each fsync the power fails on
+//! both.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -107,7 +108,8 @@ impl Played {
         Ok(played)
     }
 
-    /// Replays both crash images of a moment and compares. `by_kernel`: it is the kernel that replays its own.
+    /// Replays both crash images of a moment and compares. `by_kernel`: it is the kernel that
+    /// replays its own.
     pub(crate) fn left(&self, moment: &Moment, by_kernel: bool) -> Result<Left> {
         let ours = roads::we_replay(&moment.ours.device, false).context("our replay of ours")?;
         let kernels = match by_kernel {
@@ -165,7 +167,8 @@ impl Played {
         (state..=moment.state).any(|state| self.synced(moment, state) == Some(id))
     }
 
-    /// The kernel's last commit is younger than ours, and has other names of an inode that was synced since.
+    /// The kernel's last commit is younger than ours, and has other names of an inode that was
+    /// synced since.
     pub(crate) fn has_younger_names(&self, moment: &Moment) -> bool {
         let [kernels, ours] = moment.commits;
         let differs = |id| self.states[kernels].names(id) != self.states[ours].names(id);

@@ -25,7 +25,8 @@ pub struct Report {
     /// Crashes that show a kind of difference.
     pub differences: BTreeMap<String, u64>,
     pub failures: Vec<Failure>,
-    /// Sequences that failed and did not when they were played again: the kernel committed of its own accord.
+    /// Sequences that failed and did not when they were played again: the kernel committed of its
+    /// own accord.
     pub once: u64,
 }
 
@@ -38,7 +39,8 @@ pub struct Failure {
     pub text: String,
     /// Made short.
     pub script: String,
-    /// As a case of the table; what is expected is what the kernel left. Nothing where that cannot be told.
+    /// As a case of the table; what is expected is what the kernel left. Nothing where that cannot
+    /// be told.
     pub case: Option<String>,
     /// The sequence until the crash.
     pub whole: String,

@@ -1,5 +1,5 @@
-//! Makes a failing script as short as it can be: operations go, and become simpler, as long as the same kind of difference
-//! is found after the last one.
+//! Makes a failing script as short as it can be: operations go, and become simpler, as long as the
+//! same kind of difference is found after the last one.
 
 use cowshed_device::MemDevice;
 use cowshed_model::script::{How, Op};
@@ -7,7 +7,8 @@ use cowshed_model::script::{How, Op};
 use super::play::Played;
 use super::{Kind, judge};
 
-/// The shortest script found in which the crash after the last operation shows a difference of this kind.
+/// The shortest script found in which the crash after the last operation shows a difference of this
+/// kind.
 pub(crate) fn shrink(base: &MemDevice, ops: &[Op], kind: &Kind, no_fsyncs: bool) -> Vec<Op> {
     let fails = |ops: &[Op]| -> Option<Vec<Op>> {
         // A script that cannot be played is not the one that was looked for.

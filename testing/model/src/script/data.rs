@@ -35,8 +35,8 @@ impl Data {
     }
 }
 
-/// What is written: repeatable, and different everywhere. A third of it compresses, as letters by chance do; another third does
-/// in part; and the rest is noise.
+/// What is written: repeatable, and different everywhere. A third of it compresses, as letters by
+/// chance do; another third does in part; and the rest is noise.
 pub fn bytes(fill: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     let mut rng = Rng::new(fill);

@@ -29,7 +29,7 @@ pub struct Counts {
     pub aborted_beside: usize,
     /// A second handle asked for a group on the file.
     pub refused: usize,
-    /// Operations by somebody else on a file of an open group.
+    /// Operations outside of an open group on a file of it.
     pub on_files: usize,
 }
 
@@ -95,8 +95,9 @@ impl Desk {
         }
     }
 
-    /// Begins, stages or ends. Errors: `Invalid` (another operation, a group of that number is open, or it has no such file),
-    /// `BadHandle` (none is), `Busy` (another handle's group has the file), and those of opening and writing.
+    /// Begins, stages or ends. Errors: `Invalid` (another operation, a group of that number is
+    /// open, or it has no such file), `BadHandle` (none is), `Busy` (another handle's group has the
+    /// file), and those of opening and writing.
     pub(super) fn apply<V: Volume + 'static>(&self, walk: &Walk<'_, V>, op: &Op) -> Result<()> {
         match op {
             Op::Begin {

@@ -318,7 +318,8 @@ impl<'f, V: Volume + 'static> Player<'f, V> {
                 len,
             } => self.at(from, |from| {
                 self.walk.file(to, |to| {
-                    // As programs do: fewer bytes than asked for are the end of the file, or an error to come.
+                    // As programs do: fewer bytes than asked for are the end of the file, or an
+                    // error to come.
                     let mut done = 0;
                     while done < *len {
                         let source = (from, Handle::NONE, from_offset + done);
@@ -441,7 +442,8 @@ impl<'f, V: Volume + 'static> Player<'f, V> {
 
     fn group(&self, writes: &[Staged], commit: bool) -> Result<()> {
         let mut group = self.fs().volume().clone().begin_group()?;
-        // One file is made with the group, as by a write. Several are not: a commit beside us may see some of them.
+        // One file is made with the group, as by a write. Several are not: a commit beside us may
+        // see some of them.
         let one_file = writes
             .iter()
             .all(|write| Some(&write.path) == writes.first().map(|w| &w.path));

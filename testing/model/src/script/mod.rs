@@ -1,6 +1,8 @@
-//! Scripts: operations as data that name files by path, for runs without a model. What they do is found out by looking.
+//! Scripts: operations as data that name files by path, for runs without a model. What they do is
+//! found out by looking.
 //!
-//! * [`Op`]: one operation. It prints and is read as a line of text (`text`), contents in short ([`short`]).
+//! * [`Op`]: one operation. It prints and is read as a line of text (`text`), contents in short
+//!   ([`short`]).
 //! * [`Player`]: plays on a mount in this process.
 //! * [`MountPlayer`]: plays below a directory, as system calls.
 //! * [`Desk`]: what a script holds open: files by slot, atomic groups by number.

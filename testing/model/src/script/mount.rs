@@ -68,7 +68,8 @@ impl MountPlayer {
         Ok(rustix::fs::open(self.path(dir), flags, Mode::from_raw_mode(0o644))?.into())
     }
 
-    /// Applies one operation. Those that Linux has no calls for are not supported ([`Op::is_linux`]).
+    /// Applies one operation. Those that Linux has no calls for are not supported
+    /// ([`Op::is_linux`]).
     pub fn apply(&mut self, op: &Op) -> Result<()> {
         match op {
             Op::Create { .. }

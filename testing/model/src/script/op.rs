@@ -1,8 +1,8 @@
-//! One operation. Paths are relative to the directory that the script is played in: the empty path, or `.`, is this directory
-//! itself; `@1` to `@9` are files held open.
+//! One operation. Paths are relative to the directory that the script is played in: the empty path,
+//! or `.`, is this directory itself; `@1` to `@9` are files held open.
 //!
-//! One table says what there is: the verb of the line, the name of its function, the fields in their order and how each is
-//! written as text.
+//! One table says what there is: the verb of the line, the name of its function, the fields in
+//! their order and how each is written as text.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use super::forms::{
 use crate::op::chattr;
 
 pub const BLOCK_BYTES: u64 = 4096;
-/// What one write changes at once, for everybody who looks.
+/// What one write changes in one step, for all readers.
 const ATOMIC_BYTES_MAX: usize = 512 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +142,8 @@ vocabulary! {
     "dedupe" dedupe Dedupe {
         from: String as Path, from_offset: u64 as Bytes, to: String as Path, to_offset: u64 as Bytes, len: u64 as Bytes
     }
-    /// Writes runs of small extents anew as larger ones, and with `compress` whatever is not compressed so.
+    /// Writes runs of small extents anew as larger ones, and with `compress` whatever is not
+    /// compressed so.
     "defrag" defrag Defrag {
         path: String as Path, offset: u64 as Bytes, len: u64 as Rest, target_bytes: u64 as Bytes,
         compress: Option<Compression> as Squeeze
@@ -151,7 +152,8 @@ vocabulary! {
     "swap" swap Swap { a: String as Path, b: String as Path, offset: u64 as Bytes, len: Option<u64> as Len }
     /// Writes that happen all at once, and durably, or not at all.
     "group" group Group { commit: bool as Commit, writes: Vec<Staged> as Paths }
-    /// Begins an atomic group of files, which stays open: the library's, or that of a handle, of one file.
+    /// Begins an atomic group of files, which stays open: the library's, or that of a handle, of
+    /// one file.
     "begin" begin Begin { by_handle: bool as Made, group: u8 as Number, paths: Vec<String> as Paths }
     /// Writes into a file of an open group.
     "stage" stage Stage { group: u8 as Number, file: u8 as Number, offset: u64 as Bytes, len: usize as Number, fill: u64 as Number }
@@ -248,8 +250,9 @@ impl Op {
             | Op::Fallocate { .. }
             | Op::Copy { .. }
             | Op::CloneRange { .. }
-            // What is dirty in its range comes to disk with it, and what was written with that beside the range does not. So it is on
-            // Linux, which writes back the range before it compares.
+            // What is dirty in its range comes to disk with it, and what was written with that
+            // beside the range does not. So it is on Linux, which writes back the range before it
+            // compares.
             | Op::Dedupe { .. }
             | Op::Swap { .. }
             | Op::Group { .. }
@@ -264,7 +267,7 @@ impl Op {
         }
     }
 
-    /// Nobody may see anything of it, whether it succeeds or not: content, size and times stay.
+    /// It has no visible effect, whether it succeeds or not: content, size and times stay.
     pub fn is_unseen(&self) -> bool {
         matches!(self, Op::Dedupe { .. } | Op::Defrag { .. })
     }

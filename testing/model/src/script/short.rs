@@ -1,9 +1,9 @@
-//! Contents in short: `a8k+.4k+b100` is 8192 letters a, a hole or zeros of 4096 bytes and 100 letters b; `3*(a4k+.4k)`
-//! repeats; `-` is nothing.
+//! Contents in short: `a8k+.4k+b100` is 8192 letters a, a hole or zeros of 4096 bytes and 100
+//! letters b; `3*(a4k+.4k)` repeats; `-` is nothing.
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// Nobody needs more in a case.
+/// No case needs more.
 const BYTES_MAX: usize = 64 << 20;
 
 /// A number of bytes: `100`, `8k`, `1m`.

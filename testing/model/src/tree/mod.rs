@@ -1,5 +1,5 @@
-//! The files of a volume as plain values, to be compared: read from a mount in this process ([`take`]), through Linux
-//! ([`take_mount`]), or from a model ([`of_model`]).
+//! The files of a volume as plain values, to be compared: read from a mount in this process
+//! ([`take`]), through Linux ([`take_mount`]), or from a model ([`of_model`]).
 
 mod mount;
 mod of_model;
@@ -15,7 +15,7 @@ pub use of_model::of_model;
 
 static ROOT: Context = Context::root();
 
-/// Nobody in these tests writes longer names, lists or values.
+/// Longer than all names, lists and values of these tests.
 const BUFFER_BYTES: usize = 64 << 10;
 const DEPTH_MAX: usize = 64;
 
@@ -43,7 +43,7 @@ pub struct Node {
 }
 
 impl Default for Node {
-    /// An empty file that is nobody's.
+    /// An empty file without an owner.
     fn default() -> Node {
         Node {
             ino: 0,

@@ -9,7 +9,8 @@ use crate::{Body, Id, Model, Op, xattr_name};
 /// Beyond the numbers of volumes, some of which mean something.
 const INO_START: u64 = 1 << 32;
 
-/// The tree of a model without the contents of its files, and which path is which node. Each has an inode number of its own.
+/// The tree of a model without the contents of its files, and which path is which node. Each has an
+/// inode number of its own.
 pub fn of_model(model: &Model) -> (Tree, BTreeMap<String, Id>) {
     let (mut tree, mut ids) = (Tree::new(), BTreeMap::new());
     let mut left = vec![(String::new(), Model::ROOT)];

@@ -1,7 +1,7 @@
 //! How a side answered an fsync: with a log, or with a commit.
 //!
-//! Told by the first superblock on the device. It is read from the image, below the loop device: what the kernel has in its cache of the
-//! loop device is not asked.
+//! Told by the first superblock on the device. It is read from the image, below the loop device:
+//! what the kernel has in its cache of the loop device is not asked.
 
 use std::fmt;
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! dbench: throughput, and how long its clients wait for a flush. One copy of metadata and of data on both sides.
+//! dbench: throughput, and how long its clients wait for a flush. One copy of metadata and of data
+//! on both sides.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -55,7 +56,8 @@ pub fn one_run(args: &Args, side: Side, setup: &Setup<'_>, seconds: u64) -> Resu
     Ok(report)
 }
 
-/// Takes the lines ` Flush COUNT AVERAGE LONGEST` and `Throughput N MB/sec ...` out of what dbench prints.
+/// Takes the lines ` Flush COUNT AVERAGE LONGEST` and `Throughput N MB/sec ...` out of what dbench
+/// prints.
 fn parse(text: &str) -> Option<Report> {
     let words = |first: &str| {
         let mut lines = text

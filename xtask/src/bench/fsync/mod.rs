@@ -1,8 +1,11 @@
-//! `cargo xtask bench fsync`: fsync of ours beside the kernel's, on volumes of the same kind, by turns.
+//! `cargo xtask bench fsync`: fsync of ours beside the kernel's, on volumes of the same kind, by
+//! turns.
 //!
-//! - [`names`]: a directory of a million empty files is synced, then again when every thousandth is gone;
+//! - [`names`]: a directory of a million empty files is synced, then again when every thousandth is
+//!   gone;
 //! - [`dbench`]: what clients of a file server wait for their flushes;
-//! - [`steady`]: small files and databases, each write synced, with the bytes that reach the device for each fsync.
+//! - [`steady`]: small files and databases, each write synced, with the bytes that reach the device
+//!   for each fsync.
 
 mod answer;
 mod dbench;
@@ -47,7 +50,8 @@ pub struct Args {
     ours: bool,
 }
 
-/// A part of the comparison: measures, and says it as Markdown, and with a picture where it has one.
+/// A part of the comparison: measures, and says it as Markdown, and with a picture where it has
+/// one.
 struct Part {
     name: &'static str,
     run: fn(&Args, &[Side]) -> Result<Outcome>,
@@ -96,7 +100,7 @@ pub fn main(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Both sides in turn, `runs` times: whoever goes first may find colder caches.
+/// Both sides in turn, `runs` times: the first side may find colder caches.
 fn turns(args: &Args, sides: &[Side]) -> Vec<(usize, Side)> {
     let turn = |round: usize| (0..sides.len()).map(move |n| (round, sides[(n + round) % sides.len()]));
     (0..args.runs).flat_map(turn).collect()

@@ -1,6 +1,7 @@
 //! A directory of very many empty files: fsync of it, sync, every thousandth deleted, fsync of it.
 //!
-//! Copies of our image, made right after each fsync, must show us and the kernel all names that are there then.
+//! Copies of our image, made right after each fsync, must show us and the kernel all names that are
+//! there then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -23,16 +24,18 @@ const FIRST: &str = "first fsync";
 const SYNC: &str = "sync";
 const SECOND: &str = "second fsync";
 const EVERY: u64 = 1000;
-/// No commit by the clock, however long the names take: an fsync after a commit has less to do. And [`make_room`].
+/// No commit by the clock, however long the names take: an fsync after a commit has less to do. And
+/// [`make_room`].
 const OPTIONS: &str = "commit=3600,metadata_ratio=1";
 /// Chunks for metadata that the kernel has beside the first one.
 const ROOM_CHUNKS: u64 = 4;
 
-/// Of metadata the kernel promises far more than a commit writes, out of what no chunk has yet: on a small volume it runs out of
-/// promises at leaves of 64 KiB, and commits while the names are made.
+/// Of metadata the kernel promises far more than a commit writes, out of what no chunk has yet: on
+/// a small volume it runs out of promises at leaves of 64 KiB, and commits while the names are
+/// made.
 const IMAGE_BYTES: u64 = 200 << 30;
-/// Where all of it goes. Memory that is touched for the first time costs more than what is measured, on both sides, and now more, now
-/// less.
+/// Where all of it goes. Memory that is touched for the first time costs more than what is
+/// measured, on both sides, and now more, now less.
 const TOUCHED_BYTES: u64 = 6 << 30;
 
 /// What came of a step: how long it took, and what it has left on the device.
@@ -74,7 +77,8 @@ fn one_run(mounted: &Mounted, args: &Args, is_judged: bool) -> Result<[(&'static
     let (mnt, count) = (mounted.mountpoint(), args.files.to_string());
     make_room(&mnt)?;
     let mut before = State::read(&mounted.image())?;
-    // Also what happened since the last step: a commit while names are made spares the fsync its work.
+    // Also what happened since the last step: a commit while names are made spares the fsync its
+    // work.
     let mut done = |seconds: f64| -> Result<Done> {
         let after = State::read(&mounted.image())?;
         let answer = after.since(std::mem::replace(&mut before, after));
@@ -99,11 +103,12 @@ fn one_run(mounted: &Mounted, args: &Args, is_judged: bool) -> Result<[(&'static
     Ok([(FIRST, first), (SYNC, sync), (SECOND, second)])
 }
 
-/// Sees to it that the kernel needs no new chunk for metadata: the slower the names are made, the more often it writes and moves what it
-/// has of them, and keeps the old places until the commit, up to several GiB. An fsync in a transaction that made a chunk is a commit.
+/// Sees to it that the kernel needs no new chunk for metadata: the slower the names are made, the
+/// more often it writes and moves what it has of them, and keeps the old places until the commit,
+/// up to several GiB. An fsync in a transaction that made a chunk is a commit.
 ///
-/// With `metadata_ratio=1` it makes one for each chunk for data, and these are preallocated, which takes no memory. Ours takes the option
-/// without effect, but gets the same file.
+/// With `metadata_ratio=1` it makes one for each chunk for data, and these are preallocated, which
+/// takes no memory. Ours takes the option without effect, but gets the same file.
 fn make_room(mnt: &Path) -> Result<()> {
     const CHUNK_BYTES: u64 = 1 << 30;
     let file = File::create(mnt.join("room"))?;
@@ -114,8 +119,9 @@ fn make_room(mnt: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The power fails now: a copy of the image is judged by `cowshed check`; a read-only mount of ours and then the kernel, which
-/// replays the log, have to find so many names in it; and `btrfs check` judges what the kernel made of it.
+/// The power fails now: a copy of the image is judged by `cowshed check`; a read-only mount of ours
+/// and then the kernel, which replays the log, have to find so many names in it; and `btrfs check`
+/// judges what the kernel made of it.
 fn judge(mounted: &Mounted, expected: u64) -> Result<()> {
     let crashed = Removed(mounted.image().with_extension("crashed"));
     let dir = Removed(mounted.image().with_extension("judge"));

@@ -1,6 +1,8 @@
-//! Loads that sync every write: how many of them in a second, and how many bytes reach the device for each.
+//! Loads that sync every write: how many of them in a second, and how many bytes reach the device
+//! for each.
 //!
-//! Both sides are mounted through a loop device, whose statistics count the bytes. Commits that fall into the run count, too.
+//! Both sides are mounted through a loop device, whose statistics count the bytes. Commits that
+//! fall into the run count, too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! The blocks of a log: all are looked at before anything is replayed, and none may be allocated before the commit that
-//! makes the log unnecessary - until then a crash must find it whole.
+//! The blocks of a log: all are looked at before anything is replayed, and none may be allocated
+//! before the commit that makes the log unnecessary - until then a crash must find it whole.
 
 use btrfs_format::features::block_group;
 use btrfs_format::{Key, LogicalAddr, TreeId};
@@ -9,10 +9,11 @@ use crate::error::Result;
 use btrfs_store::tree::{RootPtr, child_ptr};
 use btrfs_store::volume::BlockPtr;
 
-/// Reads and verifies a log tree, and takes its blocks out of free space until the next commit is done.
+/// Reads and verifies a log tree, and takes its blocks out of free space until the next commit is
+/// done.
 ///
-/// The walk ends: each level is lower than the one above, and the keys of a block stay between those of its parent's
-/// pointers, so that no block can be met twice on a level.
+/// The walk ends: each level is lower than the one above, and the keys of a block stay between
+/// those of its parent's pointers, so that no block can be met twice on a level.
 pub(super) fn claim(shared: &mut Shared<'_>, root: RootPtr) -> Result<()> {
     let root = BlockPtr {
         addr: root.addr,

@@ -1,5 +1,5 @@
-//! File extents: the plan of the files' own range-replace, with references that know which extents have an item, and
-//! the checksums that came with them.
+//! File extents: the plan of the files' own range-replace, with references that know which extents
+//! have an item, and the checksums that came with them.
 
 use btrfs_format::features::block_group;
 use btrfs_format::{Key, KeyType, LogicalAddr, ObjectId};
@@ -100,8 +100,8 @@ impl Replay<'_, '_> {
         Ok(())
     }
 
-    /// An extent that was allocated and only logged has no item and is free as far as the trees know: it is claimed, and
-    /// the first reference makes its item.
+    /// An extent that was allocated and only logged has no item and is free as far as the trees
+    /// know: it is claimed, and the first reference makes its item.
     fn kind_of_new(&mut self, addr: LogicalAddr, len_bytes: u64) -> Result<RefKind> {
         if self.shared.fresh.contains_key(&addr) {
             return Ok(RefKind::Add);
@@ -126,8 +126,9 @@ impl Replay<'_, '_> {
     }
 }
 
-/// Data of which a log says in one place that it has checksums and in another that it has none. Such a log is refused:
-/// the kernel takes it over as it stands, and `btrfs check` then finds the volume damaged.
+/// Data of which a log says in one place that it has checksums and in another that it has none.
+/// Such a log is refused: the kernel takes it over as it stands, and `btrfs check` then finds the
+/// volume damaged.
 #[derive(Default)]
 pub(super) struct JudgedData {
     /// Inode, whether it says that its data has checksums, address and bytes of the data.

@@ -1,4 +1,5 @@
-//! The first pass over a log: inodes, their xattrs, and what is gone from directories and from behind the end of files.
+//! The first pass over a log: inodes, their xattrs, and what is gone from directories and from
+//! behind the end of files.
 
 use std::collections::HashMap;
 
@@ -141,7 +142,8 @@ impl Replay<'_, '_> {
     }
 }
 
-/// The inode item after replay. Bytes and names are counted as they are replayed, on top of what was there.
+/// The inode item after replay. Bytes and names are counted as they are replayed, on top of what
+/// was there.
 fn merged(existing: Option<&InodeItem>, logged: &InodeItem, generation: U64) -> InodeItem {
     let is_whole = logged.generation.get() != 0;
     let mut inode = match existing {

@@ -1,5 +1,5 @@
-//! The last pass: link counts are what the references say; an inode without any becomes an orphan, and takes what is
-//! below it along.
+//! The last pass: link counts are what the references say; an inode without any becomes an orphan,
+//! and takes what is below it along.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,8 @@ use btrfs_store::txn::Batch;
 impl Replay<'_, '_> {
     pub(super) fn link_counts(&mut self) -> Result<()> {
         let mut todo: Vec<ObjectId> = self.touched.iter().copied().collect();
-        // An inode comes again only when one of its names was removed here: of those there is an end.
+        // An inode comes again only when one of its names was removed here: of those there is an
+        // end.
         while let Some(ino) = todo.pop() {
             let Some(inode) = self.inode(ino)?.copied() else {
                 continue;
@@ -72,7 +73,8 @@ impl Replay<'_, '_> {
         Ok(names)
     }
 
-    /// A directory has one name. Moved and logged without the directory that it left, it keeps the name of the log.
+    /// A directory has one name. Moved and logged without the directory that it left, it keeps the
+    /// name of the log.
     fn leave_logged_name(
         &mut self,
         ino: ObjectId,
@@ -92,11 +94,13 @@ impl Replay<'_, '_> {
         Ok(kept)
     }
 
-    /// From each directory that got a name the way up ends: at the root, or at a directory that is gone.
+    /// From each directory that got a name the way up ends: at the root, or at a directory that is
+    /// gone.
     ///
-    /// Linux logs the new place of a directory without that of the directory it moved into. Where the commit has the one below
-    /// the other, replay makes a circle, which no path leads to. That is accepted, as Linux does. A circle of logged names alone
-    /// was never written by a file system.
+    /// Linux logs the new place of a directory without that of the directory it moved into. Where
+    /// the commit has the one below the other, replay makes a circle, which no path leads to. That
+    /// is accepted, as Linux does. A circle of logged names alone was never written by a file
+    /// system.
     pub(super) fn check_ways_up(&mut self) -> Result<()> {
         let mut ends = HashSet::from([ObjectId::FIRST_FREE]);
         for dir in std::mem::take(&mut self.named_dirs) {

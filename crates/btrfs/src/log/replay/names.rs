@@ -1,5 +1,6 @@
-//! Names: directory indices and references of the log, made true in the subvolume one by one. Each step changes all
-//! three places of a name (by hash, by index, the way back) at once, so that they agree at any time.
+//! Names: directory indices and references of the log, made true in the subvolume one by one. Each
+//! step changes all three places of a name (by hash, by index, the way back) at once, so that they
+//! agree at any time.
 
 use btrfs_format::{Key, KeyType, ObjectId, hash, view};
 use cowshed_vfs::{Error as Errno, FileKind};
@@ -21,7 +22,8 @@ struct Name<'a> {
 }
 
 impl Replay<'_, '_> {
-    /// Entries that no logged reference tells of: names of inodes that exist, and were not logged themselves.
+    /// Entries that no logged reference tells of: names of inodes that exist, and were not logged
+    /// themselves.
     pub(super) fn names_of_directories(&mut self) -> Result<()> {
         let log = self.log.clone();
         let mut cursor = log.cursor(Key::MIN, Key::new(ObjectId::LAST_FREE, KeyType(u8::MAX), u64::MAX));

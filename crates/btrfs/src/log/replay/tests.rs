@@ -1,5 +1,5 @@
-//! Logs made by hand: single rules; in [`refused`] what no log may say, in [`old`] what kernels once wrote. What the kernel
-//! writes now is compared in `testing/logcases`.
+//! Logs made by hand: single rules; in [`refused`] what no log may say, in [`old`] what kernels
+//! once wrote. What the kernel writes now is compared in `testing/logcases`.
 
 mod old;
 mod refused;
@@ -48,7 +48,8 @@ const DIR_MODE: u32 = 0o040_755;
 type Items = BTreeMap<Key, Vec<u8>>;
 type Item = (Key, Vec<u8>);
 
-/// `old`, `sub/x` with a block of data, `other/`, and the name `vol` of a subvolume; with the places where a log may lie.
+/// `old`, `sub/x` with a block of data, `other/`, and the name `vol` of a subvolume; with the
+/// places where a log may lie.
 struct Base {
     device: MemDevice,
     generation: Generation,

@@ -1,7 +1,8 @@
-//! The blocks of logs: allocated without references, copied before they change, written with the superblock behind.
+//! The blocks of logs: allocated without references, copied before they change, written with the
+//! superblock behind.
 //!
-//! A block that a superblock on disk leads to is never written again: a crash in the middle of a sync finds the previous
-//! log whole. The old copies are free once the new superblock is durable.
+//! A block that a superblock on disk leads to is never written again: a crash in the middle of a
+//! sync finds the previous log whole. The old copies are free once the new superblock is durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -49,16 +50,16 @@ pub(super) struct Written {
 
 impl LogTrees {
     /// Tree blocks that logging `items` of `bytes` takes at most.
-    pub fn blocks_needed(&self, nodesize_bytes: u64, items: u64, bytes: u64) -> u64 {
+    pub(crate) fn blocks_needed(&self, nodesize_bytes: u64, items: u64, bytes: u64) -> u64 {
         /// Levels of a log that are copied with a leaf, its root tree's, and one split on each.
         const PATH_BLOCKS: u64 = 12;
         let copied = (self.blocks.len() as u64).min(items.saturating_mul(4));
         copied + bytes.div_ceil(nodesize_bytes / 2) + bytes.div_ceil(nodesize_bytes / 2) / 64 + PATH_BLOCKS
     }
 
-    /// Merges the edits, writes what changed, and makes it durable. After an error the logs are in no known state: only a
-    /// commit helps.
-    pub fn sync(&mut self, store: &Store, transid: Generation, edits: Vec<(TreeId, Edits)>) -> Step<Written> {
+    /// Merges the edits, writes what changed, and makes it durable. After an error the logs are in
+    /// no known state: only a commit helps.
+    pub(super) fn sync(&mut self, store: &Store, transid: Generation, edits: Vec<(TreeId, Edits)>) -> Step<Written> {
         let mut host = Host {
             store,
             transid,
@@ -97,7 +98,7 @@ impl LogTrees {
     }
 
     /// No superblock leads to any of it any more.
-    pub fn clear(&mut self, store: &Store) {
+    pub(crate) fn clear(&mut self, store: &Store) {
         for addr in std::mem::take(&mut self.blocks) {
             store.nodes().forget(LogicalAddr(addr));
             store.space().free_log_block(LogicalAddr(addr));
@@ -112,10 +113,12 @@ fn publish(store: &Store, root: RootPtr) -> Result<()> {
     let mut sb = volume.superblock();
     sb.log_root = root.addr.into();
     sb.log_root_level = root.level;
-    // Barrier: the log's blocks and the file data that its items name must be on disk before the superblock leads to them.
+    // Barrier: the log's blocks and the file data that its items name must be on disk before the
+    // superblock leads to them.
     volume.flush()?;
     volume.write_superblock_copies(&sb, SuperblockCopies::First)?;
-    // Barrier: what fsync promises holds once the superblock is durable; the blocks it replaced are free only then.
+    // Barrier: what fsync promises holds once the superblock is durable; the blocks it replaced are
+    // free only then.
     volume.flush()
 }
 
@@ -128,7 +131,8 @@ struct Host<'e> {
     fresh: BTreeMap<u64, Option<TreeBlock>>,
     /// Blocks of earlier syncs that are not in use any more.
     replaced: Vec<u64>,
-    /// Leaves that the merge under way is done with. Those of a small log are kept, for the next sync.
+    /// Leaves that the merge under way is done with. Those of a small log are kept, for the next
+    /// sync.
     full: FullLeaves,
 }
 

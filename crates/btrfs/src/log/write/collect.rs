@@ -2,9 +2,9 @@
 //!
 //! Starting with the inodes that are synced, each object's pending edits are copied; names bring
 //! further objects along: directories that a name needs and no commit has ([`Want::Names`]), new
-//! inodes that a synced directory leads to, inodes that lost a name and live on ([`crate::name_changes`]).
-//! Where the outcome of a replay is not certain, [`Stop::Commit`] says why and the caller commits
-//! instead.
+//! inodes that a synced directory leads to, inodes that lost a name and live on
+//! ([`crate::name_changes`]). Where the outcome of a replay is not certain, [`Stop::Commit`] says
+//! why and the caller commits instead.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -169,7 +169,7 @@ fn is_same_but_for_times(one: &InodeItem, other: &InodeItem) -> bool {
 }
 
 impl<'a> Collector<'a> {
-    pub fn new(
+    pub(crate) fn new(
         (files, log): (&'a Files, &'a Log),
         tree: &Arc<Tree>,
         subvol: &'a mut SubvolLog,
@@ -192,7 +192,7 @@ impl<'a> Collector<'a> {
     }
 
     /// Collects all that the inodes need.
-    pub fn run(&mut self, inodes: &BTreeMap<ObjectId, Scope>) -> Step<()> {
+    pub(crate) fn run(&mut self, inodes: &BTreeMap<ObjectId, Scope>) -> Step<()> {
         let synced: Vec<_> = inodes.keys().copied().collect();
         self.drop_dead(&synced)?;
         self.catch_up()?;
@@ -356,12 +356,12 @@ impl<'a> Collector<'a> {
             .is_some_and(|(now, durable)| is_same_but_for_times(now, durable)))
     }
 
-    pub fn tree_id(&self) -> TreeId {
+    pub(crate) fn tree_id(&self) -> TreeId {
         self.tree.id()
     }
 
     /// Adds an object to the work.
-    pub fn want(&mut self, ino: ObjectId, want: Want) -> Step<()> {
+    pub(crate) fn want(&mut self, ino: ObjectId, want: Want) -> Step<()> {
         if self.seen.get(&ino).is_some_and(|seen| *seen >= want) {
             return Ok(());
         }
@@ -373,7 +373,7 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    pub fn is_wanted_whole(&self, ino: ObjectId) -> bool {
+    pub(crate) fn is_wanted_whole(&self, ino: ObjectId) -> bool {
         self.seen.get(&ino) == Some(&Want::All)
     }
 
@@ -561,7 +561,7 @@ impl<'a> Collector<'a> {
 
     /// Logs the item, the names and the extended attributes of an inode: all that is pending, or
     /// what is in `changed`. Returns the edits of extent items.
-    pub fn attributes(&mut self, of: Subject, changed: Option<&[Change]>) -> Step<Vec<ExtentChange>> {
+    pub(crate) fn attributes(&mut self, of: Subject, changed: Option<&[Change]>) -> Step<Vec<ExtentChange>> {
         let Subject { ino, is_new, is_dir } = of;
         let mut found = Vec::new();
         match changed {
@@ -724,7 +724,7 @@ impl<'a> Collector<'a> {
     }
 
     /// Inodes whose name leads to another inode now are logged with the names they have.
-    pub fn displaced(&mut self, ino: ObjectId, dir: ObjectId, name: &[u8]) -> Step<()> {
+    pub(crate) fn displaced(&mut self, ino: ObjectId, dir: ObjectId, name: &[u8]) -> Step<()> {
         if self.left.is_empty() {
             return Ok(());
         }

@@ -60,14 +60,14 @@ impl Default for Costs {
 
 impl Costs {
     /// A transaction ends; so many edits were applied since the mount.
-    pub fn frozen(&mut self, edits_applied: u64) {
+    pub(crate) fn frozen(&mut self, edits_applied: u64) {
         self.edits_before_frozen = self.edits_before;
         self.edits_before = edits_applied;
         self.rent_blocks = 0;
     }
 
     /// The commit of the frozen transaction wrote so many blocks; the volume has so many.
-    pub fn committed(&mut self, blocks: u64, tree_blocks: u64) {
+    pub(crate) fn committed(&mut self, blocks: u64, tree_blocks: u64) {
         self.tree_blocks = Some(tree_blocks);
         let edits = self.edits_before - self.edits_before_frozen;
         if edits > 0 {
@@ -77,7 +77,7 @@ impl Costs {
     }
 
     /// A sync wrote `blocks`, where an empty log would have taken `least_blocks`.
-    pub fn logged(&mut self, blocks: u64, least_blocks: u64) {
+    pub(crate) fn logged(&mut self, blocks: u64, least_blocks: u64) {
         self.rent_blocks += blocks.saturating_sub(least_blocks);
     }
 
@@ -90,7 +90,7 @@ impl Costs {
     }
 
     /// Is a commit cheaper than a log of at least so many blocks?
-    pub fn prefers_commit(&self, pending: Pending, least_blocks: u64) -> bool {
+    pub(crate) fn prefers_commit(&self, pending: Pending, least_blocks: u64) -> bool {
         self.rent_blocks.max(least_blocks) >= self.commit_blocks(pending)
     }
 }

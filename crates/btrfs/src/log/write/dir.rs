@@ -1,7 +1,9 @@
-//! Directories in the log: changed entries in bulk, ranges around the removed ones, and the new inodes behind the added ones.
+//! Directories in the log: changed entries in bulk, ranges around the removed ones, and the new
+//! inodes behind the added ones.
 //!
-//! A range `[a, b]` of a directory's indices says that whatever lies in it and is not in the log does not exist. Ranges
-//! are laid around removed entries alone, so that an entry that did not change is never copied.
+//! A range `[a, b]` of a directory's indices says that whatever lies in it and is not in the log
+//! does not exist. Ranges are laid around removed entries alone, so that an entry that did not
+//! change is never copied.
 
 use btrfs_format::block::ITEM_HEADER_BYTES;
 use btrfs_format::items::{InodeItem, InodeRef};
@@ -16,11 +18,13 @@ use crate::log::{dir_range_item, dir_range_key};
 use btrfs_store::overlay::Edit;
 use cowshed_vfs::FileKind;
 
-/// What an inode that a directory's changed entry leads to takes in a leaf: its item, and a name of one byte. (One that the
-/// log has already takes nothing: a commit too many, then, where there is hardly any room.)
+/// What an inode that a directory's changed entry leads to takes in a leaf: its item, and a name of
+/// one byte. (One that the log has already takes nothing: a commit too many, then, where there is
+/// hardly any room.)
 const LEAST_CHILD_BYTES: u64 = (2 * ITEM_HEADER_BYTES + size_of::<InodeItem>() + size_of::<InodeRef>() + 1) as u64;
 
-/// So many new inodes of one directory are tracked, at 100 bytes each; of more than that only those that are synced themselves.
+/// So many new inodes of one directory are tracked, at 100 bytes each; of more than that only those
+/// that are synced themselves.
 const TRACKED_MAX: usize = 1 << 12;
 
 impl Collector<'_> {

@@ -1,9 +1,11 @@
 //! File extents in the log.
 //!
-//! Replaying an extent item drops what the file has in its range and puts the item there. So the log has each item that
-//! changed and does not say what the committed tree says, and a hole for every gap where something was.
+//! Replaying an extent item drops what the file has in its range and puts the item there. So the
+//! log has each item that changed and does not say what the committed tree says, and a hole for
+//! every gap where something was.
 //!
-//! Invariant: extent items of one inode in a log never overlap, and in what they cover they are as the file is.
+//! Invariant: extent items of one inode in a log never overlap, and in what they cover they are as
+//! the file is.
 
 use std::ops::Range;
 
@@ -154,7 +156,8 @@ impl Collector<'_> {
                 touched.insert(span.range);
             }
         }
-        // What goes out of the log is settled for all ranges together: one hole in it may lie across several of them.
+        // What goes out of the log is settled for all ranges together: one hole in it may lie
+        // across several of them.
         let mut found = Found::default();
         for range in touched.iter() {
             self.range_of_file(file, range, &mut found)?;
@@ -269,8 +272,8 @@ impl Collector<'_> {
         Ok(())
     }
 
-    /// Logs the checksums of a range of the disk, once. Data is never rewritten in place where it has checksums, and freed
-    /// space is not used again before the commit, so they do not change.
+    /// Logs the checksums of a range of the disk, once. Data is never rewritten in place where it
+    /// has checksums, and freed space is not used again before the commit, so they do not change.
     fn sums(&mut self, range: Range<u64>) -> Step<()> {
         let size = self.files.store().volume().csum_type().size_bytes();
         let item_bytes_max = csum_item_bytes_max(self.files.store().nodes());

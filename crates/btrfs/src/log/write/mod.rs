@@ -1,10 +1,12 @@
 //! Writing the log: what fsync does instead of a commit.
 //!
 //! ```text
-//!   fsync --write back--> queue --commit lock--> collect (operations kept out) --> merge, seal, write, barrier,
-//!                                   |                |                              superblock, barrier
+//!   fsync --write back--> queue --commit lock--> collect (operations kept out) --> write
+//!                                   |                |
 //!                                   |                +--> not certain, or dearer: a full commit
 //!                                   +--> one leader syncs for all followers
+//!
+//!   write: merge, seal, write, barrier, superblock, barrier
 //! ```
 //!
 //! Guarantees: docs/design/log-tree.md#writing. After an error in a sync the logs are in no known
@@ -48,7 +50,7 @@ pub struct LogStats {
     /// Logs written.
     pub syncs: u64,
     /// Callers whose fsync they were.
-    pub requests: u64,
+    pub(crate) requests: u64,
     /// Syncs that became commits.
     pub commits: u64,
     /// Those among them that did so because it is cheaper.
@@ -62,12 +64,12 @@ pub struct LogStats {
     pub xattr_searches: u64,
     /// Tree blocks and bytes written for logs.
     pub blocks_written: u64,
-    pub bytes_written: u64,
+    pub(crate) bytes_written: u64,
 }
 
 /// How much of an inode a sync makes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scope {
+pub(crate) enum Scope {
     /// What is needed to read its data (fdatasync): where only times changed, nothing is.
     Data,
     /// All of it.
@@ -75,7 +77,7 @@ pub enum Scope {
 }
 
 /// Receives the outcome of an fsync, once, in the thread that has it.
-pub type Done = group_commit::Done<Error>;
+pub(crate) type Done = group_commit::Done<Error>;
 
 impl From<Abandoned> for Error {
     fn from(_: Abandoned) -> Self {
@@ -105,7 +107,7 @@ impl Request {
 
 /// The logs of the running transaction. See the module's page.
 #[derive(Debug)]
-pub struct Log {
+pub(crate) struct Log {
     queue: Queue<Request, Error>,
     state: Mutex<LogTrees>,
     costs: Mutex<Costs>,
@@ -135,7 +137,7 @@ impl Log {
         self.state.lock().clear(store);
     }
 
-    pub fn stats(&self) -> LogStats {
+    pub(crate) fn stats(&self) -> LogStats {
         *self.stats.lock()
     }
 }
@@ -146,14 +148,21 @@ impl Log {
     ///
     /// # Errors
     /// When neither a log nor a commit could be written: the mount is read-only then.
-    pub fn sync_inode(&self, files: &Files, inode: &Inode, scope: Scope) -> Result<()> {
+    pub(crate) fn sync_inode(&self, files: &Files, inode: &Inode, scope: Scope) -> Result<()> {
         lock::may_wait_for(LockRank::Commit);
         let request = Request::of(inode, scope);
         self.queue.wait(request, &|take| round(files, self, take))
     }
 
     /// As [`Log::sync_inode`] for a caller that is told later: see [`Queue::later`].
-    pub fn sync_inode_later(&self, files: &Files, inode: &Inode, scope: Scope, done: Done, will_wait: &dyn Fn()) {
+    pub(crate) fn sync_inode_later(
+        &self,
+        files: &Files,
+        inode: &Inode,
+        scope: Scope,
+        done: Done,
+        will_wait: &dyn Fn(),
+    ) {
         lock::may_wait_for(LockRank::Commit);
         let request = Request::of(inode, scope);
         self.queue

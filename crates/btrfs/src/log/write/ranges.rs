@@ -9,7 +9,7 @@ pub(super) struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
     /// The parts of a range that are not in the set, in order.
-    pub fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
+    pub(crate) fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut out = Vec::new();
         let mut at = range.start;
         let first = self.0.range(..=at).next_back().map_or(at, |(start, _)| *start);
@@ -25,7 +25,7 @@ impl Ranges {
         out
     }
 
-    pub fn insert(&mut self, range: Range<u64>) {
+    pub(crate) fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
@@ -41,7 +41,7 @@ impl Ranges {
         self.0.insert(start, end);
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.0.iter().map(|(start, end)| *start..*end)
     }
 }

@@ -20,7 +20,8 @@ pub struct CloneArgs {
     source: PathBuf,
     /// The copy
     dest: PathBuf,
-    /// Only this range, into a file that exists: SRC_OFFSET:LENGTH:DST_OFFSET, with k, m or g; may be repeated
+    /// Only this range, into a file that exists: SRC_OFFSET:LENGTH:DST_OFFSET, with k, m or g; may
+    /// be repeated
     #[arg(long = "range", value_name = "RANGE")]
     ranges: Vec<RangeArg>,
     /// Fail if DEST exists
@@ -95,8 +96,9 @@ fn fill(src: &File, dst: &File, is_new: bool, mode: u32) -> std::io::Result<()> 
     Ok(())
 }
 
-/// Over a file that is longer than the source, in which no part of a block can be shared: the last one is copied before the file is cut,
-/// and shared after it. That the files can share at all is known: else the first try had failed in another way.
+/// Over a file that is longer than the source, in which no part of a block can be shared: the last
+/// one is copied before the file is cut, and shared after it. That the files can share at all is
+/// known: else the first try had failed in another way.
 fn over_longer(src: &File, dst: &File, size: u64) -> std::io::Result<()> {
     let whole = size - size % u64::from(BLOCK_BYTES);
     if whole > 0 {

@@ -28,7 +28,8 @@ pub struct DedupeArgs {
     json: bool,
 }
 
-/// Asked for at once: what the smallest limit takes (the kernel's btrfs compares so much at a time, too).
+/// Asked for at once: what the smallest limit takes (the kernel's btrfs compares so much at a time,
+/// too).
 const STEP_BYTES: u64 = 16 << 20;
 
 /// What came out for one file.

@@ -24,7 +24,8 @@ pub struct DefragArgs {
     /// Extents of this size and larger stay as they are, with k or m
     #[arg(short, long, value_name = "SIZE", default_value = "32m", value_parser = parse_size)]
     target: u64,
-    /// Compress what is rewritten, and rewrite what is not compressed so: zlib, lzo or zstd, with a level as zstd:7
+    /// Compress what is rewritten, and rewrite what is not compressed so: zlib, lzo or zstd, with a
+    /// level as zstd:7
     #[arg(short, long, value_name = "HOW")]
     compress: Option<Compression>,
     /// Name each file

@@ -19,17 +19,19 @@ pub struct ExchangeArgs {
     first: PathBuf,
     /// The other
     second: PathBuf,
-    /// Only this range: OFFSET_IN_FIRST:LENGTH:OFFSET_IN_SECOND, with k, m or g, in multiples of 4096
+    /// Only this range: OFFSET_IN_FIRST:LENGTH:OFFSET_IN_SECOND, with k, m or g, in multiples of
+    /// 4096
     #[arg(long, value_name = "RANGE")]
     range: Option<RangeArg>,
-    /// Only what is written in FIRST, in whole blocks; what SECOND has where FIRST has holes or preallocated space stays
+    /// Only what is written in FIRST, in whole blocks; what SECOND has where FIRST has holes or
+    /// preallocated space stays
     #[arg(long)]
     only_written: bool,
     /// Only look whether it could be done
     #[arg(long)]
     dry_run: bool,
-    /// Only if SECOND is still as it was: the output of stat -c '%i %.9Y %.9Z' SECOND from when it was read. Elsewhere
-    /// than on a mount of ours this is refused
+    /// Only if SECOND is still as it was: the output of stat -c '%i %.9Y %.9Z' SECOND from when it
+    /// was read. Elsewhere than on a mount of ours this is refused
     #[arg(long, value_name = "STAMP", value_parser = parse_stamp)]
     if_fresh: Option<Freshness>,
     /// On disk when the command returns

@@ -1,5 +1,5 @@
-//! The kernel's ioctls for the same things, for files on its own file systems. Structures as in `<linux/fs.h>`,
-//! `<linux/fiemap.h>` and `<xfs/xfs_fs.h>`, in the machine's byte order.
+//! The kernel's ioctls for the same things, for files on its own file systems. Structures as in
+//! `<linux/fs.h>`, `<linux/fiemap.h>` and `<xfs/xfs_fs.h>`, in the machine's byte order.
 
 use std::fs::File;
 use std::io::{Error, Result};

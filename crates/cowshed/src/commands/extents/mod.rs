@@ -1,4 +1,5 @@
-//! The commands about extents of files on a mount: `clone`, `dedupe`, `exchange`, `fiemap`, `compsize`, `defrag`.
+//! The commands about extents of files on a mount: `clone`, `dedupe`, `exchange`, `fiemap`,
+//! `compsize`, `defrag`.
 //!
 //! On a mount of ours they speak by ioctls of our own, on others by the kernel's.
 
@@ -85,8 +86,8 @@ fn is_unknown(error: &io::Error) -> bool {
     )
 }
 
-/// Every regular file at or below the paths, in the order of names; symbolic links and other file systems below are left
-/// out. Returns the exit code: 2 where something could not be looked at.
+/// Every regular file at or below the paths, in the order of names; symbolic links and other file
+/// systems below are left out. Returns the exit code: 2 where something could not be looked at.
 fn each_file(paths: &[std::path::PathBuf], recurse: bool, visit: &mut dyn FnMut(&Path) -> Result<()>) -> Result<u8> {
     let mut code = 0;
     for path in paths {

@@ -22,7 +22,8 @@ fn lend(file: &File) -> Result<Option<Token>> {
     }
 }
 
-/// Of files that lie on a mount of ours: a call that names the first by its token. `None` where they lie elsewhere.
+/// Of files that lie on a mount of ours: a call that names the first by its token. `None` where
+/// they lie elsewhere.
 fn ours(src: &File, dst: &File, op: u32) -> Result<Option<Remap>> {
     let Some(token) = lend(src)? else { return Ok(None) };
     if src.metadata()?.dev() != dst.metadata()?.dev() {
@@ -59,8 +60,8 @@ pub fn clone_range(src: &File, src_offset: u64, dst: &File, dst_offset: u64, len
     called.map(drop)
 }
 
-/// Shares a range if both hold the same. The bytes that do: fewer than asked for where the call takes no more at once;
-/// `None` where the contents differ.
+/// Shares a range if both hold the same. The bytes that do: fewer than asked for where the call
+/// takes no more at once; `None` where the contents differ.
 pub fn dedupe_range(src: &File, src_offset: u64, dst: &File, dst_offset: u64, len_bytes: u64) -> Result<Option<u64>> {
     let Some(mut call) = ours(src, dst, op::DEDUPE)? else {
         return kernel::dedupe_range(src, src_offset, dst, dst_offset, len_bytes);

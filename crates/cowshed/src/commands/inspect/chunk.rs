@@ -63,7 +63,8 @@ fn used_bytes(reader: &Reader) -> Result<HashMap<u64, u64>> {
     let Some(root) = reader.root(tree)? else {
         anyhow::bail!("there is no tree {tree}")
     };
-    // Each block group's item follows the extents before it: looked up by its chunk, not searched for.
+    // Each block group's item follows the extents before it: looked up by its chunk, not searched
+    // for.
     for chunk in reader.volume.chunks().iter() {
         let key = Key::new(
             btrfs_format::ObjectId(chunk.logical().get()),

@@ -1,5 +1,5 @@
-//! Reading trees for inspection: any block at any address, and items in order. Shares the chunk map with the engine, not
-//! its tree code, and goes on where a block is bad.
+//! Reading trees for inspection: any block at any address, and items in order. Shares the chunk map
+//! with the engine, not its tree code, and goes on where a block is bad.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -14,7 +14,8 @@ use super::targets::{Targets, address};
 pub struct TreeArgs {
     #[command(flatten)]
     targets: Targets,
-    /// This tree only: a number, or root, extent, chunk, dev, fs, csum, quota, uuid, free-space, block-group, log, data-reloc
+    /// This tree only: a number, or root, extent, chunk, dev, fs, csum, quota, uuid, free-space,
+    /// block-group, log, data-reloc
     #[arg(short, long, value_name = "TREE", value_parser = tree_id)]
     tree: Option<TreeId>,
     /// The block at this logical address only

@@ -1,5 +1,6 @@
-//! The table of docs/design/fuse-caches.md, line by line: an operation, and all attributes of all that it may touch, as the kernel
-//! knows them right after it, as the file system has them, and as they are after a remount.
+//! The table of docs/design/fuse-caches.md, line by line: an operation, and all attributes of all
+//! that it may touch, as the kernel knows them right after it, as the file system has them, and as
+//! they are after a remount.
 
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::{self, Read, Write};
@@ -13,8 +14,9 @@ use super::setid::{Block, allocate, copy, cowshed, set_list, writable};
 use super::view::{self, FIELDS};
 use super::{KINDS, OWNER, OurMount, STRANGER, User, act_as, can_run};
 
-/// A directory with what an operation may need, all of it on disk: `f`, with another name `hard` and room behind its end, `other`
-/// with the same contents, `link`, `sub/inner`, `sub/deep`, `empty`, `holes`.
+/// A directory with what an operation may need, all of it on disk: `f`, with another name `hard`
+/// and room behind its end, `other` with the same contents, `link`, `sub/inner`, `sub/deep`,
+/// `empty`, `holes`.
 pub struct Area(pub PathBuf);
 
 impl Area {
@@ -336,8 +338,8 @@ pub const LINES: &[(&str, Operation)] = &[
 /// Operations that only the superuser can do, or does differently.
 const ALONE: &[&str] = &["rename with WHITEOUT", "chgrp", "chown"];
 
-/// Asked for in turn after an operation of their own, because the kernel fetches all fields when it knows one to be old. Those of the
-/// first group are never old by themselves.
+/// Asked for in turn after an operation of their own, because the kernel fetches all fields when it
+/// knows one to be old. Those of the first group are never old by themselves.
 const TOGETHER: [&[&str]; 6] = [
     &["mode", "uid", "gid", "nlink", "btime"],
     &["size"],

@@ -1,5 +1,5 @@
-//! Attributes that a mount changes by itself are not served from the kernel's attribute cache afterwards:
-//! docs/design/fuse-caches.md.
+//! Attributes that a mount changes by itself are not served from the kernel's attribute cache
+//! afterwards: docs/design/fuse-caches.md.
 
 mod audit;
 mod random;
@@ -30,7 +30,8 @@ pub const OWNER: User = User { uid: 1000, gid: 1000 };
 /// Neither.
 pub const STRANGER: User = User { uid: 2000, gid: 2000 };
 
-/// Runs `f` with the ids of a user, without supplementary groups. Linux keeps ids for each thread: this takes one of its own.
+/// Runs `f` with the ids of a user, without supplementary groups. Linux keeps ids for each thread:
+/// this takes one of its own.
 pub fn act_as<T: Send>(user: User, f: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let acting = scope.spawn(|| {
@@ -44,7 +45,8 @@ pub fn act_as<T: Send>(user: User, f: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// The mode that the kernel knows. Asks for nothing else: an attribute that the kernel knows to be old makes it fetch all.
+/// The mode that the kernel knows. Asks for nothing else: an attribute that the kernel knows to be
+/// old makes it fetch all.
 pub fn known_mode(path: &Path) -> u32 {
     let stat = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MODE).unwrap();
     u32::from(stat.stx_mode) & 0o7777

@@ -1,5 +1,5 @@
-//! Operations by chance, of two users and the superuser: after each the kernel knows the attributes of all names as the file
-//! system has them, and a remount shows the same.
+//! Operations by chance, of two users and the superuser: after each the kernel knows the attributes
+//! of all names as the file system has them, and a remount shows the same.
 
 use std::fs::{self, File};
 use std::io;
@@ -58,14 +58,16 @@ fn wild(dice: &mut Dice, area: &Area) -> (String, Box<dyn FnOnce() -> io::Result
     (told, run)
 }
 
-/// All names that there may be: found without listing directories, which has the kernel fetch attributes.
+/// All names that there may be: found without listing directories, which has the kernel fetch
+/// attributes.
 fn candidates(area: &Area) -> Vec<PathBuf> {
     let more = ["sub/heir", "sub/inheriting", "zeros", "small"];
     let names = PLACES.iter().chain(&more).map(|name| area.at(name));
     std::iter::once(area.0.clone()).chain(names).collect()
 }
 
-/// The area's names of the beginning are needed by most operations: those that went come back, where nothing is in their way.
+/// The area's names of the beginning are needed by most operations: those that went come back,
+/// where nothing is in their way.
 fn restore(area: &Area) {
     for name in ["f", "other", "holes", "sub/inner"] {
         let path = area.at(name);

@@ -1,5 +1,5 @@
-//! Set-id bits and file capabilities after every change of contents, as the next `stat` and the next `exec` see them: on our
-//! mounts what the kernel's own btrfs shows, side by side.
+//! Set-id bits and file capabilities after every change of contents, as the next `stat` and the
+//! next `exec` see them: on our mounts what the kernel's own btrfs shows, side by side.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -166,7 +166,8 @@ fn has_capability(path: &Path) -> bool {
     rustix::fs::getxattr(path, CAPABILITY, &mut [0; 64][..]).is_ok()
 }
 
-/// What is seen after a call: its outcome, the mode at once, and whether there still is a capability.
+/// What is seen after a call: its outcome, the mode at once, and whether there still is a
+/// capability.
 fn outcome_on(
     dir: &Path,
     (call, user): (Call, User),
@@ -298,7 +299,8 @@ fn a_changed_program_runs_without_its_set_user_id_bit() {
     }
 }
 
-/// A mount of an ordinary user, who may open `/dev/fuse` in this name space: the file system checks permissions, and other users may not enter.
+/// A mount of an ordinary user with access to `/dev/fuse` in this name space: the file system
+/// checks permissions, and other users may not enter.
 #[test]
 fn on_a_users_own_mount_the_next_stat_sees_set_id_bits_gone() {
     let Some(()) = can_run() else { return };
@@ -371,8 +373,9 @@ fn on_a_users_own_mount_the_next_stat_sees_set_id_bits_gone() {
     }
 }
 
-/// For FUSE this is a request that changes nothing, sent likewise before a write: it takes no set-id bits away (on the kernel's
-/// btrfs the owner's does). Linux lets any user make it, and has it remove capabilities.
+/// For FUSE this is a request that changes nothing, sent likewise before a write: it takes no
+/// set-id bits away (on the kernel's btrfs the owner's does). Linux lets any user make it, and has
+/// it remove capabilities.
 #[test]
 fn a_chown_that_names_nothing_keeps_set_id_bits_and_needs_the_right_to_write_to_remove_capabilities() {
     let Some(()) = can_run() else { return };

@@ -1,4 +1,5 @@
-//! Two views of the same attributes: what the kernel gives without asking, and what the file system says.
+//! Two views of the same attributes: what the kernel gives without asking, and what the file system
+//! says.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -83,8 +84,8 @@ fn statx(path: &Path, flags: AtFlags, mask: StatxFlags) -> Option<Statx> {
     }
 }
 
-/// The field as the kernel gives it: from its cache if it takes the field there for valid. Only this one is asked for, because the
-/// kernel fetches all where it knows one to be old.
+/// The field as the kernel gives it: from its cache if it takes the field there for valid. Only
+/// this one is asked for, because the kernel fetches all where it knows one to be old.
 pub fn known(path: &Path, field: &Field) -> Option<(i64, i64)> {
     Some((field.of)(&statx(path, AtFlags::empty(), field.mask)?))
 }
@@ -156,8 +157,9 @@ pub fn differences(then: &Views, now: &Views) -> Vec<String> {
     found
 }
 
-/// Asks for each field of each path, in an order by chance, and finds those that the kernel has wrong. The paths are given: listing
-/// a directory would have the kernel fetch the attributes of what is in it.
+/// Asks for each field of each path, in an order by chance, and finds those that the kernel has
+/// wrong. The paths are given: listing a directory would have the kernel fetch the attributes of
+/// what is in it.
 pub fn stale(paths: &[PathBuf], dice: &mut Dice) -> Vec<String> {
     let mut found = Vec::new();
     for path in paths {

@@ -1,4 +1,5 @@
-//! A mounted volume without room, and what its files must hold: through the page cache, around it, and from disk.
+//! A mounted volume without room, and what its files must hold: through the page cache, around it,
+//! and from disk.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -300,7 +301,8 @@ impl Brim {
         }
     }
 
-    /// A call in steps, which found no space: the file holds what was there, its beginning what was to come, in whole blocks.
+    /// A call in steps, which found no space: the file holds what was there, its beginning what was
+    /// to come, in whole blocks.
     pub fn expect_begun(&mut self, name: &'static str, new: &[u8]) {
         let seen = self.read_direct(name);
         let old = &self.model[name];

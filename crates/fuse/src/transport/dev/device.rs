@@ -15,16 +15,16 @@ const DEVICE: &str = "/dev/fuse";
 const PAGE_BYTES: usize = 4096;
 /// The largest value of an extended attribute that Linux passes on.
 const XATTR_BYTES_MAX: usize = 65536;
-/// Room for everything in a request but the data of a write: header, structure, two names or an extended attribute's
-/// value.
+/// Room for everything in a request but the data of a write: header, structure, two names or an
+/// extended attribute's value.
 const OVERHEAD_BYTES: usize = PAGE_BYTES;
 
 /// An open `/dev/fuse`, part of a session.
 #[derive(Debug)]
 pub struct Device {
     file: Arc<File>,
-    /// Another one that does not block, for looking without sleeping. Sleeping is left to `read` on the first one: the
-    /// kernel wakes one reader for a request, but everybody who polls.
+    /// Another one that does not block, for looking without sleeping. Sleeping is left to `read` on
+    /// the first one: the kernel wakes one reader for a request, but all threads that poll.
     quick: Option<Arc<File>>,
     /// The last request came by the quick one: its reply goes there too.
     came_quick: bool,
@@ -43,7 +43,8 @@ pub enum Received {
     Request(usize),
     /// The file system was unmounted: nothing will come any more.
     Unmounted,
-    /// Somebody aborted the connection (through `/sys/fs/fuse/connections`): nothing will come any more, but the mount is still there.
+    /// The connection was aborted (through `/sys/fs/fuse/connections`): nothing will come any more,
+    /// but the mount is still there.
     Aborted,
 }
 
@@ -58,8 +59,8 @@ impl Device {
         })
     }
 
-    /// Opens one more device for the session of this one. Each has its own list of requests under way, so that threads
-    /// do not get into each other's way; the requests to come are shared.
+    /// Opens one more device for the session of this one. Each has its own list of requests under
+    /// way, so that threads do not get into each other's way; the requests to come are shared.
     pub fn try_clone(&self) -> io::Result<Device> {
         let fresh = Device::open()?;
         sys::clone_device(&fresh.file, self.file.as_fd())?;
@@ -125,7 +126,7 @@ impl Device {
         received(|| file.read(buffer.space()))
     }
 
-    /// Sends a reply. A request that nobody waits for any more is no error.
+    /// Sends a reply. A request whose caller has stopped waiting is no error.
     pub fn send(&self, reply: &Reply<'_>) -> io::Result<()> {
         self.sender().send(reply)
     }
@@ -152,7 +153,8 @@ impl Device {
     }
 }
 
-/// Sends the reply to one request, through the file that the request was read from: the kernel knows it there alone.
+/// Sends the reply to one request, through the file that the request was read from: the kernel
+/// knows it there alone.
 #[derive(Debug)]
 pub struct Sender(Arc<File>);
 
@@ -254,7 +256,8 @@ impl DataBuffer {
 /// What an attempt to read says; None if it is to be repeated.
 fn received(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<Option<Received>> {
     let mut result = read();
-    // A request that was being taken when the connection ended ends in this, too, however it ended: the next attempt tells.
+    // A request that was being taken when the connection ended ends in this, too, however it ended:
+    // the next attempt tells.
     if is_aborted(&result) {
         result = read();
     }

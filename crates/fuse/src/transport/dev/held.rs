@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use super::device::Road;
 
-/// Large reads that one worker took from the queue and has not begun, in the order in which they came.
+/// Large reads that one worker took from the queue and has not begun, in the order in which they
+/// came.
 #[derive(Debug, Default)]
 pub struct HeldReads {
     requests: VecDeque<(Vec<u8>, Road)>,

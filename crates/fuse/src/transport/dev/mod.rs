@@ -26,8 +26,8 @@ pub(crate) struct DevFuse {
 }
 
 impl DevFuse {
-    /// One device for each worker: fewer where the kernel does not clone them (an old kernel, an odd
-    /// container).
+    /// One device for each worker: fewer where the kernel does not clone them (an old kernel, an
+    /// odd container).
     fn devices(&mut self) -> Vec<Device> {
         let mut clones = Vec::new();
         for _ in 1..self.workers {

@@ -3,21 +3,23 @@
 //! ```text
 //!            something is queued                      a request comes
 //!    serving --------------------> serving     waiting ---------------> serving
-//!    serving --nothing is queued and nobody waits--> waiting (looking first, then asleep in `read`)
-//!    serving --nothing is queued and somebody waits--> resting --called--> serving
+//!    serving --nothing is queued and none waits--> waiting (looking first, then asleep in `read`)
+//!    serving --nothing is queued and another waits--> resting --called--> serving
 //! ```
 //!
-//! Guarantee: at most one worker waits. The kernel wakes a thread that sleeps in `read` for every request, also where
-//! another one is looking for it or would be back at once; these wake-ups, for nothing, used to cost more than serving
-//! the requests. Who rests is not seen by the kernel.
+//! Guarantee: at most one worker waits. The kernel wakes a thread that sleeps in `read` for every
+//! request, also where another one is looking for it or would be back at once; these wake-ups, for
+//! nothing, used to cost more than serving the requests. The kernel does not see resting workers.
 //!
-//! Nobody waits while a request of a lone caller is served: that caller has nothing else to ask. Whoever serves calls
-//! another worker where this could be wrong: before it serves a request of a kind that lately took long, and when it
-//! finds one request after the other queued already. Large reads have a rule of their own ([`crate::transport::streams`]). A guard
-//! thread does so where nobody has come back to the queue for a while (a request that unexpectedly waits for a device),
+//! No worker waits while a request of a lone caller is served: that caller has nothing else to ask.
+//! The serving worker calls another one where this could be wrong: before it serves a request of a
+//! kind that lately took long, and when it finds one request after the other queued already. Large
+//! reads have a rule of their own ([`crate::transport::streams`]). A guard thread does so where no
+//! worker has come back to the queue for a while (a request that unexpectedly waits for a device),
 //! so that a stuck worker holds up the others for [`GUARD_TICK`] twice at most.
 //!
-//! The reply to an fsync may be another worker's: the one that writes the log for all who wait ([`Post`]).
+//! The reply to an fsync may be sent by another worker: the leader, which writes the log for all
+//! waiting requests ([`Post`]).
 //!
 //! Locks: [`Crew::resting`], held for a few instructions, no other lock within.
 
@@ -39,32 +41,33 @@ use crate::transport::streams::{self, Streams};
 use super::device::{DataBuffer, Device, Received, RequestBuffer, Sender};
 use super::held::HeldReads;
 
-/// Waking a thread on another processor costs the waker 8 us in a virtual machine (the interrupt leaves the machine),
-/// and as much again passes before the thread runs; that is more than most requests take to serve. A worker that looks
-/// for the next request for this long need not be woken. Where it finds nothing (no processor to spare), it looks ever
-/// less often.
+/// Waking a thread on another processor costs the waker 8 us in a virtual machine (the interrupt
+/// leaves the machine), and as much again passes before the thread runs; that is more than most
+/// requests take to serve. A worker that looks for the next request for this long need not be
+/// woken. Where it finds nothing (no processor to spare), it looks ever less often.
 pub const LOOK: Duration = Duration::from_micros(20);
-/// A worker that sleeps instead checks every so many requests that it is on the processor of its caller, where waking it
-/// is a mere switch of threads.
+/// A worker that sleeps instead checks every so many requests that it is on the processor of its
+/// caller, where waking it is a mere switch of threads.
 const MOVE_EVERY: u32 = 32;
 /// The kernel's number for callers that it does not name, and for itself.
 const NOBODY: u32 = 0;
 /// A request that takes longer counts as slow: calling another worker costs about a tenth of it.
 const SLOW: Duration = Duration::from_micros(60);
-/// Calls another worker after so many requests that were queued already. A lone caller does not get there: what it
-/// leaves behind without waiting (RELEASE, FORGET) is one request, at most two, for each that it waits for.
+/// Calls another worker after so many requests that were queued already. A lone caller does not get
+/// there: what it leaves behind without waiting (RELEASE, FORGET) is one request, at most two, for
+/// each that it waits for.
 const BACKLOG: u32 = 8;
 /// How often the guard looks at a mount that is in use.
 const GUARD_TICK: Duration = Duration::from_millis(4);
 /// The guard sleeps when the mount was not used for so many ticks.
 const GUARD_IDLE_TICKS: u32 = 25;
 
-/// Who rests, and who waits.
+/// Which workers rest, and whether one waits.
 #[derive(Debug, Default)]
 pub struct Crew {
     /// Last come, first called: its caches are the warmest.
     resting: Mutex<Resting>,
-    /// Somebody looks for requests, or sleeps in `read`.
+    /// A worker looks for requests, or sleeps in `read`.
     is_waiting: AtomicBool,
     /// How often workers have come back to the queue.
     rounds: AtomicU64,
@@ -77,19 +80,21 @@ pub struct Crew {
 #[derive(Debug, Default)]
 struct Resting {
     workers: Vec<(usize, Thread)>,
-    /// The mount is gone: nobody rests any more.
+    /// The mount is gone: workers do not rest any more.
     has_ended: bool,
 }
 
 impl Crew {
-    /// Becomes the one who waits, or rests until called. True: waits, and has to call [`Crew::got_one`].
+    /// Becomes the waiting worker, or rests until called. True: waits, and has to call
+    /// [`Crew::got_one`].
     fn wait_or_rest(&self, worker: usize) -> bool {
         if !self.is_waiting.swap(true, SeqCst) {
             return true;
         }
         {
             let mut resting = self.resting.lock();
-            // Once more: who got a request meanwhile and called somebody has not seen this worker.
+            // Once more: a worker that got a request meanwhile and called another one has not seen
+            // this one.
             if resting.has_ended || !self.is_waiting.swap(true, SeqCst) {
                 return true;
             }
@@ -103,7 +108,7 @@ impl Crew {
         false
     }
 
-    /// The one who waited has a request.
+    /// The waiting worker has a request.
     fn got_one(&self) {
         self.is_waiting.store(false, SeqCst);
         if self.guard_sleeps.load(SeqCst) && self.guard_sleeps.swap(false, SeqCst) {
@@ -111,7 +116,7 @@ impl Crew {
         }
     }
 
-    /// Sees to it that somebody waits, unless everybody is busy.
+    /// Makes a resting worker wait if none does. Without a resting one, all are busy.
     fn call_one(&self) {
         if self.is_waiting.load(SeqCst) {
             return;
@@ -122,7 +127,7 @@ impl Crew {
         }
     }
 
-    /// The mount is gone, or going: everybody is to find out, by reading.
+    /// The mount is gone, or going: all workers find out by reading.
     pub fn end(&self) {
         let all = {
             let mut resting = self.resting.lock();
@@ -139,8 +144,8 @@ impl Crew {
         }
     }
 
-    /// Calls a worker whenever nobody waits and nobody has come back to the queue for a tick. Returns when the mount is
-    /// gone.
+    /// Calls a worker whenever none waits and none has come back to the queue for a tick. Returns
+    /// when the mount is gone.
     pub fn guard(&self) {
         *self.guard.lock() = Some(thread::current());
         let (mut seen, mut idle_ticks) = (0, 0);
@@ -191,7 +196,8 @@ impl Slowness {
     }
 }
 
-/// Something that is tried again and again while it pays, and less and less often while it does not.
+/// Something that is tried again and again while it pays, and less and less often while it does
+/// not.
 #[derive(Debug, Default)]
 struct Habit {
     /// So many times it is not due.
@@ -321,8 +327,8 @@ impl Worker<'_> {
         self.answer(&request, data);
     }
 
-    /// Serves a request; returns how long the file system took, but for what this worker was kept to do for others: another
-    /// one was called then.
+    /// Serves a request; returns how long the file system took, but for what this worker was kept
+    /// to do for others: another one was called then.
     fn answer(&self, request: &[u8], data: &mut DataBuffer) -> Duration {
         let started = Instant::now();
         let desk = Desk {
@@ -339,8 +345,8 @@ impl Worker<'_> {
         until - started
     }
 
-    /// Waits for a request: looks for a while if that has been worth it, then sleeps. `caller`: the thread that made
-    /// the last request.
+    /// Waits for a request: looks for a while if that has been worth it, then sleeps. `caller`: the
+    /// thread that made the last request.
     fn wait(&mut self, requests: &mut RequestBuffer, habits: &mut Habits, caller: u32) -> std::io::Result<Received> {
         if !self.look.is_zero() && habits.looking.is_due() {
             let started = Instant::now();
@@ -426,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guard_calls_where_nobody_comes_back() {
+    fn the_guard_calls_a_worker_when_none_comes_back() {
         let crew = Crew::default();
         assert!(crew.wait_or_rest(0));
         thread::scope(|scope| {

@@ -62,7 +62,8 @@ impl Memory {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping is `len` bytes long, initialised (with zeros), and lives as long as `self`.
+        // SAFETY: the mapping is `len` bytes long, initialised (with zeros), and lives as long as
+        // `self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
@@ -180,7 +181,8 @@ impl Entry {
     }
 
     fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
-        // SAFETY: the command points to `parts` and through it to `memory`; both live as long as the ring.
+        // SAFETY: the command points to `parts` and through it to `memory`; both live as long as
+        // the ring.
         let pushed = unsafe { self.ring.submission().push(command) };
         pushed.map_err(|_| io::ErrorKind::WouldBlock.into())
     }
@@ -248,7 +250,8 @@ impl Entry {
 /// Sets the number of `iovec`s, which the builder of such commands has no word for.
 fn with_len(mut entry: squeue::Entry128, len: u32) -> squeue::Entry128 {
     const { assert!(size_of::<squeue::Entry128>() == 128) };
-    // SAFETY: an entry is the kernel's structure of 128 bytes, all plain data; the field is inside it.
+    // SAFETY: an entry is the kernel's structure of 128 bytes, all plain data; the field is inside
+    // it.
     unsafe {
         (&raw mut entry)
             .cast::<u8>()

@@ -3,8 +3,8 @@
 //! When a worker replies, the scheduler looks for a place for the program that waits. If another
 //! processor is idle, it moves the program there, though it would run sooner where it was: the
 //! worker is about to sleep. The idle processor has to be woken, which in a virtual machine costs
-//! more than the request, and the next request goes to that processor's queue. With one program, each
-//! reply would cost that.
+//! more than the request, and the next request goes to that processor's queue. With one program,
+//! each reply would cost that.
 //!
 //! So a thread of the lowest priority runs on each other processor while requests come to one
 //! queue in quick succession, and ends as soon as they do not. Whatever

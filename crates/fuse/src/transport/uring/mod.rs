@@ -1,20 +1,21 @@
 //! The transport over io_uring: a queue for each processor, served by threads on that processor.
 //!
 //! ```text
-//!   a program on processor 1 --request--> queue 1 --> a thread on processor 1 --reply--> the program
+//!   a program on processor 1 --request--> queue 1 --> a thread on processor 1 --reply--> program
 //! ```
 //!
 //! A request and its reply never cross processors, so that neither costs an interrupt to another
 //! one; and the reply and the wait for the next request are one system call. Each thread has an
 //! [`entry`] of its own, and serves one request at a time. The kernel gives a request to the thread
 //! of its queue that was busy last. Where all threads of a queue are busy, requests wait in the
-//! kernel until one replies. No thread is added later: Linux (6.18) gives a request that waits to an
-//! entry that replies, and not to a new one.
+//! kernel until one replies. No thread is added later: Linux (6.18) gives a request that waits to
+//! an entry that replies, and not to a new one.
 //!
 //! Large reads are those of readahead: while they are served, the program works on what came
 //! before. They are served on another processor, one after the other ([`streams`](super::streams)).
 //!
-//! What the kernel does not send over io_uring (forgotten nodes) comes by `/dev/fuse`: [`leftovers`].
+//! What the kernel does not send over io_uring (forgotten nodes) comes by `/dev/fuse`:
+//! [`leftovers`].
 //!
 //! Memory: queues x threads x (largest request + 4 KiB), as far as it was written to.
 //!

@@ -26,7 +26,8 @@ impl Queue {
         }
     }
 
-    /// May one more thread keep its reply back? Half of them are left to what the reply may wait for.
+    /// May one more thread keep its reply back? Half of them are left to what the reply may wait
+    /// for.
     pub fn withhold(&self) -> bool {
         let may = self.withholding.fetch_add(1, AcqRel) < self.threads / 2;
         if !may {

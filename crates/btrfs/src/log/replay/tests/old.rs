@@ -1,5 +1,6 @@
-//! Logs as kernels before 5.17 wrote them: each entry of a directory twice, by hash (`DIR_ITEM`) and by index, and both
-//! kinds of ranges (`DIR_LOG_ITEM`, `DIR_LOG_INDEX`). The commit that ended it says that either form leads to the same.
+//! Logs as kernels before 5.17 wrote them: each entry of a directory twice, by hash (`DIR_ITEM`)
+//! and by index, and both kinds of ranges (`DIR_LOG_ITEM`, `DIR_LOG_INDEX`). The commit that ended
+//! it says that either form leads to the same.
 
 use super::*;
 
@@ -51,7 +52,8 @@ fn items_of(fs: &Fs) -> Vec<Item> {
     items
 }
 
-/// The log in both forms: neither checker nor replay sees a difference. Gives the names in the root directory.
+/// The log in both forms: neither checker nor replay sees a difference. Gives the names in the root
+/// directory.
 #[track_caller]
 fn same(base: &Base, items: Vec<Item>) -> Vec<String> {
     let old = old_form(&items);
@@ -73,7 +75,8 @@ fn removed_names() {
     assert_eq!(same(&Base::new(), items), ["other"]);
 }
 
-/// Until 5.18 a range began at the entry before the first that had changed, and that was logged, too.
+/// Until 5.18 a range began at the entry before the first that had changed, and that was logged,
+/// too.
 #[test]
 fn ranges_that_begin_with_an_entry_as_it_was() {
     let items = vec![
