@@ -91,6 +91,27 @@ on_disk!(
         reserved: [U64; 8],
     }
 );
+impl RootItem {
+    /// The flags of the subvolume. Where the inode within does not say that they are initialised
+    /// (`ROOT_ITEM_INIT`), they count as zeros, whatever stands there.
+    pub fn subvolume_flags(&self) -> u64 {
+        match self.inode.flags.get() & crate::features::inode_flags::ROOT_ITEM_INIT {
+            0 => 0,
+            _ => self.flags.get(),
+        }
+    }
+
+    /// Sets the flags of the subvolume, and says that they are initialised.
+    pub fn set_subvolume_flags(&mut self, flags: u64) {
+        use crate::features::inode_flags::ROOT_ITEM_INIT;
+        let inode_flags = self.inode.flags.get();
+        if inode_flags & ROOT_ITEM_INIT == 0 {
+            self.byte_limit = U64::ZERO;
+            self.inode.flags = U64::new(inode_flags | ROOT_ITEM_INIT);
+        }
+        self.flags = U64::new(flags);
+    }
+}
 /// Bytes of the root item of volumes from before `generation_v2`; still accepted.
 pub const ROOT_ITEM_V0_BYTES: usize = 239;
 on_disk!(

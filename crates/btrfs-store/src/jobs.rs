@@ -10,16 +10,14 @@ use crate::overlay::ItemBytes;
 use crate::rank::LockRank;
 use crate::space::MetaReservation;
 
-/// The tree of a new subvolume. Until [`RootChange::Named`] no name leads to it: an orphan item names
-/// it, so that it is dropped after a crash.
+/// The tree of a new subvolume, which can be written. Until [`RootChange::Named`] no name leads to
+/// it: an orphan item names it, so that it is dropped after a crash.
 #[derive(Debug)]
 pub struct NewTree {
     /// An id that no tree has had.
     pub id: TreeId,
     /// The subvolume's uuid.
     pub uuid: Uuid,
-    /// Nothing in it can be changed.
-    pub is_read_only: bool,
     /// What it begins with.
     pub content: NewContent,
     /// For its blocks, and for references to its children. Given back by the commit.
@@ -38,8 +36,11 @@ pub enum NewContent {
 /// A change of a root item, beside what commits note of the root block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RootChange {
-    /// A name leads to the subvolume.
-    Named,
+    /// A name leads to the subvolume. Whether anything in it can be changed from now on.
+    Named {
+        /// Nothing can.
+        is_read_only: bool,
+    },
     /// None does any more: it is to be dropped.
     Dead,
     /// Nothing in it can be changed, or it can.

@@ -74,12 +74,11 @@ impl Committer<'_> {
             sec: U64::new(now.secs.cast_unsigned()),
             nsec: U32::new(now.nanos),
         };
-        let flag = if new.is_read_only { root_flags::SUBVOL_RDONLY } else { 0 };
         item.bytenr = root.addr.into();
         item.level = root.level;
         item.generation = self.transid.into();
         item.generation_v2 = self.transid.into();
-        item.flags = U64::new(item.flags.get() & !root_flags::SUBVOL_RDONLY | flag);
+        item.set_subvolume_flags(item.subvolume_flags() & !root_flags::SUBVOL_RDONLY);
         item.refs = U32::new(0);
         item.drop_progress = DiskKey::from(Key::MIN);
         item.drop_level = 0;
@@ -92,12 +91,6 @@ impl Committer<'_> {
         } else {
             item.ctransid = self.transid.into();
             item.ctime = now;
-        }
-        if !new.is_read_only {
-            // It is not what was received.
-            item.received_uuid = Uuid::default();
-            (item.stransid, item.rtransid) = (U64::ZERO, U64::ZERO);
-            (item.stime, item.rtime) = (Timespec::new_zeroed(), Timespec::new_zeroed());
         }
         let key = Key::new(new.id.object_id(), KeyType::ROOT_ITEM, offset);
         let orphan = Key::new(ObjectId::ORPHAN, KeyType::ORPHAN_ITEM, new.id.get());
@@ -158,18 +151,28 @@ impl Committer<'_> {
     fn change_root(&mut self, id: TreeId, change: RootChange) -> Result<()> {
         let root_tree = self.store.forest().root_tree().clone();
         let (key, mut item) = roots::load_root_item(&root_tree, id)?;
-        let flags = item.flags.get();
+        let flags = item.subvolume_flags();
         match change {
-            RootChange::Named => item.refs = U32::new(1),
+            RootChange::Named { is_read_only } => {
+                item.refs = U32::new(1);
+                if is_read_only {
+                    item.set_subvolume_flags(flags | root_flags::SUBVOL_RDONLY);
+                } else {
+                    // It is not what was received any more.
+                    item.received_uuid = Uuid::default();
+                    (item.stransid, item.rtransid) = (U64::ZERO, U64::ZERO);
+                    (item.stime, item.rtime) = (Timespec::new_zeroed(), Timespec::new_zeroed());
+                }
+            }
             RootChange::Dead => {
                 item.refs = U32::new(0);
                 item.drop_progress = DiskKey::from(Key::MIN);
                 item.drop_level = 0;
-                item.flags = U64::new(flags | root_flags::SUBVOL_DEAD);
+                item.set_subvolume_flags(flags | root_flags::SUBVOL_DEAD);
             }
-            RootChange::ReadOnly(true) => item.flags = U64::new(flags | root_flags::SUBVOL_RDONLY),
+            RootChange::ReadOnly(true) => item.set_subvolume_flags(flags | root_flags::SUBVOL_RDONLY),
             RootChange::ReadOnly(false) => {
-                item.flags = U64::new(flags & !root_flags::SUBVOL_RDONLY);
+                item.set_subvolume_flags(flags & !root_flags::SUBVOL_RDONLY);
             }
         }
         self.merge_edits(TreeId::ROOT, vec![(key, Some(roots::root_item_bytes(&item)))])

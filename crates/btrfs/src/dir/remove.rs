@@ -6,7 +6,7 @@ use btrfs_format::view;
 use cowshed_vfs::Error as Errno;
 
 use super::names::{self, Found, Target};
-use super::{FIRST_INDEX, check_name, load_target, touch_dir};
+use super::{FIRST_INDEX, check_name, load_target, subvolumes, touch_dir};
 use crate::access::{Caller, check_dir, may_remove};
 use crate::error::{Error, Result, StoreError};
 use crate::files::{Files, prepare_and_join, touch_inode};
@@ -46,6 +46,10 @@ fn remove(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8], wan
         // The child's number decides about the order of the locks, so it is looked up before and
         // once more after.
         let (found, child) = find_child(files, dir, name)?;
+        if want_dir && matches!(found.target, Target::Subvol(_)) && !child.is_placeholder() {
+            drop(space);
+            return subvolumes::delete_empty(files, caller, dir, name);
+        }
         let locks = lock::write_all(&[dir, &child]);
         if !is_still(dir, name, &found)? {
             continue;

@@ -24,7 +24,7 @@ use crate::error::Result;
 use crate::files::{Files, prepare_and_join};
 use crate::object::{Inode, InodeAttr, Subvol, lock};
 use crate::staged::Staged;
-use crate::subvol;
+use crate::{reclaim, subvol};
 
 /// The name in the tree of tree roots that leads to the subvolume that is mounted by default.
 const DEFAULT_NAME: &[u8] = b"default";
@@ -94,20 +94,26 @@ fn make(
         let new = NewTree {
             id,
             uuid,
-            is_read_only,
             content: content(join.generation()),
             space,
         };
         store.add_job(&join, Job::MakeTree(Box::new(new)));
     }
     files.commit()?;
-    let named = give_name(files, caller, dir, name, id, &uuid);
-    if named.is_err() {
-        store.queue_drops(vec![id]);
+    let subvol = subvol::open_new(files, id)?;
+    let named = clean(files, &subvol).and_then(|()| give_name(files, caller, dir, name, &subvol, &uuid, is_read_only));
+    if let Err(error) = named {
+        subvol.dead.store(true, Ordering::Release);
+        files.objects().forget_subvolume(&subvol);
         files.background().go_on_dropping();
+        return Err(error);
     }
-    named?;
     files.commit()
+}
+
+/// Files of the source that had lost their last name and were in use: they go from the snapshot.
+fn clean(files: &Files, subvol: &Arc<Subvol>) -> Result<()> {
+    reclaim::clean_orphans(files, subvol).map(drop)
 }
 
 /// The items of an empty subvolume: its root directory.
@@ -157,7 +163,16 @@ fn new_uuid(files: &Files) -> Uuid {
 }
 
 /// Gives a tree that was made its name.
-fn give_name(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8], id: TreeId, uuid: &Uuid) -> Result<()> {
+fn give_name(
+    files: &Files,
+    caller: &Caller<'_>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    subvol: &Subvol,
+    uuid: &Uuid,
+    is_read_only: bool,
+) -> Result<()> {
+    let id = subvol.id;
     let space = files.reserve(Budget::CREATE)?;
     let _lock = dir.lock.write();
     may_create(files, caller, dir)?;
@@ -193,7 +208,9 @@ fn give_name(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8], 
     batch.put(root_tree, up, root_ref);
     batch.delete(root_tree, orphan_key(id));
     put_uuid(files, &mut batch, KeyType::UUID_SUBVOL, uuid, Some(id))?;
-    files.store().add_job(&join, Job::ChangeRoot(id, RootChange::Named));
+    let change = RootChange::Named { is_read_only };
+    files.store().add_job(&join, Job::ChangeRoot(id, change));
+    subvol.read_only.store(is_read_only, Ordering::Release);
     join.apply(batch, space);
     drop(state);
     Ok(())
@@ -229,11 +246,31 @@ fn put_uuid(files: &Files, batch: &mut Batch, ty: KeyType, uuid: &Uuid, id: Opti
     Ok(())
 }
 
-/// Deletes the subvolume under a name, whatever it has in it. Its space comes back in the background, once nothing in it is in
-/// use any more. `mounted`: of the mount's own root, which cannot go. Errors: those of removing a directory; `Invalid` (no
-/// subvolume), `NotEmpty` (subvolumes are nested in it), `NotPermitted` (it is the default, or the caller may not write into
-/// it), `Busy`.
-pub fn delete(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8], mounted: TreeId) -> Result<()> {
+/// Deletes the subvolume under a name, whatever it has in it. Its space comes back in the
+/// background, once nothing in it is in use any more. Errors: those of removing a directory;
+/// `Invalid` (no subvolume), `NotEmpty` (subvolumes are nested in it), `NotPermitted` (it is mounted
+/// by default, or the caller may not write into it).
+pub(crate) fn delete(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    remove(files, caller, dir, name, |child| {
+        caller.need(child, Access::WRITE | Access::EXEC)
+    })
+}
+
+/// As [`delete`], of one that has nothing in it: the caller need not be allowed to write into it.
+pub(super) fn delete_empty(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    remove(files, caller, dir, name, |child| match child.attr_now().size {
+        0 => Ok(()),
+        _ => Err(Errno::NotEmpty.into()),
+    })
+}
+
+fn remove(
+    files: &Files,
+    caller: &Caller<'_>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    may_go: impl Fn(&Inode) -> Result<()>,
+) -> Result<()> {
     check_dir(dir)?;
     check_name(name)?;
     let space = files.reserve(Budget::UNLINK)?;
@@ -248,8 +285,8 @@ pub fn delete(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8],
         }
         check_root(&child)?;
         may_remove(files, caller, dir, &child)?;
-        caller.need(&child, Access::WRITE | Access::EXEC)?;
-        check_deletable(files, id, mounted)?;
+        may_go(&child)?;
+        check_deletable(files, id)?;
         let now = files.store().env().now();
         let root_tree = files.store().forest().root_tree();
         let [down, up] = ref_keys(dir.tree.id(), id);
@@ -291,10 +328,7 @@ pub fn delete(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8],
 }
 
 /// Nothing else needs the subvolume.
-fn check_deletable(files: &Files, id: TreeId, mounted: TreeId) -> Result<()> {
-    if id == mounted {
-        return Err(Errno::Busy.into());
-    }
+fn check_deletable(files: &Files, id: TreeId) -> Result<()> {
     let root_tree = files.store().forest().root_tree();
     let default = root_tree.get(&names::item_key(ObjectId::ROOT_TREE_DIR, DEFAULT_NAME))?;
     let default = default.and_then(|item| {

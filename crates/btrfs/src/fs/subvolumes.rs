@@ -45,8 +45,7 @@ impl Fs {
 
     pub(super) fn remove_subvolume(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> Result<()> {
         let dir = self.inode(parent)?;
-        let mounted = self.numbering.mounted();
-        subvolumes::delete(&self.mount, &self.checked_caller(ctx), &dir, name, mounted)?;
+        subvolumes::delete(&self.mount, &self.checked_caller(ctx), &dir, name)?;
         self.name_changed(parent, name);
         Ok(())
     }
@@ -79,7 +78,7 @@ impl Fs {
             id: found.id.get(),
             parent_id: found.parent.map_or(0, TreeId::get),
             path: self.path_of(found)?,
-            is_read_only: item.flags.get() & root_flags::SUBVOL_RDONLY != 0,
+            is_read_only: item.subvolume_flags() & root_flags::SUBVOL_RDONLY != 0,
             generation: item.generation.get(),
             created_generation: item.otransid.get(),
             uuid: item.uuid,

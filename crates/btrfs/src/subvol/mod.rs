@@ -32,7 +32,7 @@ pub(crate) fn load(files: &Files, id: TreeId) -> Result<Option<Arc<Subvol>>> {
             what: format!("root item of tree {id} is too short"),
         })
     })?;
-    let flags = root.flags.get();
+    let flags = root.subvolume_flags();
     if root.refs.get() == 0 || flags & root_flags::SUBVOL_DEAD != 0 {
         return Ok(None);
     }
@@ -64,6 +64,20 @@ pub(crate) fn load(files: &Files, id: TreeId) -> Result<Option<Arc<Subvol>>> {
         }
     }
     Ok(Some(subvol))
+}
+
+/// A subvolume that was just made and has no name yet.
+pub(crate) fn open_new(files: &Files, id: TreeId) -> Result<Arc<Subvol>> {
+    let subvol = Arc::new(Subvol {
+        id,
+        tree: files.store().forest().require(id)?,
+        root_ino: ObjectId::FIRST_FREE,
+        read_only: AtomicBool::new(false),
+        dead: AtomicBool::new(false),
+        next_ino: AtomicU64::new(0),
+    });
+    files.objects().subvols.write().insert(id, subvol.clone());
+    Ok(subvol)
 }
 
 /// The root directory of a subvolume.

@@ -12,6 +12,7 @@ mod refusals;
 mod renames;
 mod rig;
 mod setid;
+mod snapshots;
 mod speed;
 mod subvolumes;
 mod xattrs;
