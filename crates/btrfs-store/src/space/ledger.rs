@@ -210,7 +210,8 @@ impl Ledger {
             items: pending.items,
             blocks: n.opened.blocks,
         };
-        uncounted * self.blocks(&n).depth() >= GAIN_BLOCKS_MIN.max(n.opened.blocks / GAIN_SHARE)
+        !release
+            && uncounted * self.blocks(&n).depth() >= GAIN_BLOCKS_MIN.max(n.opened.blocks / GAIN_SHARE)
             && self.meta_needed_with(&n, least, more_blocks, release) <= self.meta_there(&n)
     }
 
@@ -260,6 +261,12 @@ impl Ledger {
     fn pending_blocks(&self, n: &Numbers, opened: Opened) -> u64 {
         let (pending, opened) = self.pending_sum(n, opened);
         self.blocks(n).to_merge(pending, opened)
+    }
+    /// As [`Ledger::pending_blocks`], each item with a leaf of its own. What may use the global
+    /// reserve leaves the difference to the commit, which needs it for its own trees.
+    fn pending_blocks_for_release(&self, n: &Numbers) -> u64 {
+        let (pending, _) = self.pending_sum(n, n.opened);
+        self.blocks(n).to_merge(pending, Opened::default())
     }
     fn pending_sum(&self, n: &Numbers, mut opened: Opened) -> (Pending, Opened) {
         let (a, b) = (self.pending.get(), self.frozen.get());
@@ -342,6 +349,10 @@ impl Ledger {
         let mut n = self.numbers.lock();
         let (pending_blocks, there) = (self.pending_blocks(&n, n.opened), self.meta_there(&n));
         self.note_half_pending(&n, pending_blocks, there);
+        let pending_blocks = match release {
+            true => self.pending_blocks_for_release(&n),
+            false => pending_blocks,
+        };
         if self.meta_needed_for(&n, pending_blocks + blocks, release) > there {
             return Err(Short);
         }

@@ -173,6 +173,18 @@ pub(crate) fn name_of(tree: &Tree, ino: ObjectId) -> Result<Option<(ObjectId, Ve
     Ok(first.map(|(_, name)| (ObjectId(key.offset), name.to_vec())))
 }
 
+/// The entry under a name and its inode. Errors: `NotFound`.
+fn find_child(files: &Files, dir: &Arc<Inode>, name: &[u8]) -> Result<(Found, Arc<Inode>)> {
+    let found = names::find(&dir.tree, dir.ino, name)?.ok_or(Errno::NotFound)?;
+    let inode = load_target(files, dir, name, &found)?.ok_or(Errno::NotFound)?;
+    Ok((found, inode))
+}
+
+/// Is the name still what it was before the locks were taken?
+fn is_still(dir: &Inode, name: &[u8], found: &Found) -> Result<bool> {
+    Ok(names::find(&dir.tree, dir.ino, name)? == Some(*found))
+}
+
 /// Is `above` the directory `below` or above it, in their subvolume?
 fn is_above(above: &Inode, below: &Arc<Inode>) -> Result<bool> {
     if above.tree.id() != below.tree.id() {

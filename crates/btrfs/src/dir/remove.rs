@@ -6,7 +6,7 @@ use btrfs_format::view;
 use cowshed_vfs::Error as Errno;
 
 use super::names::{self, Found, Target};
-use super::{FIRST_INDEX, check_name, load_target, subvolumes, touch_dir};
+use super::{FIRST_INDEX, check_name, find_child, is_still, subvolumes, touch_dir};
 use crate::access::{Caller, check_dir, may_remove};
 use crate::error::{Error, Result, StoreError};
 use crate::files::{Files, prepare_and_join, touch_inode};
@@ -24,18 +24,6 @@ pub fn unlink(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8])
 /// subvolume).
 pub fn rmdir(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
     remove(files, caller, dir, name, true)
-}
-
-/// The entry under a name and its inode. Errors: `NotFound`.
-pub(super) fn find_child(files: &Files, dir: &Arc<Inode>, name: &[u8]) -> Result<(Found, Arc<Inode>)> {
-    let found = names::find(&dir.tree, dir.ino, name)?.ok_or(Errno::NotFound)?;
-    let inode = load_target(files, dir, name, &found)?.ok_or(Errno::NotFound)?;
-    Ok((found, inode))
-}
-
-/// Is the name still what it was before the locks were taken?
-pub(super) fn is_still(dir: &Inode, name: &[u8], found: &Found) -> Result<bool> {
-    Ok(names::find(&dir.tree, dir.ino, name)? == Some(*found))
 }
 
 fn remove(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8], want_dir: bool) -> Result<()> {

@@ -17,8 +17,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U64};
 
 use super::names::{self, NewName, Target};
-use super::remove::{find_child, is_still};
-use super::{check_name, next_index, note_name, touch_dir};
+use super::{check_name, find_child, is_still, next_index, note_name, touch_dir};
 use crate::access::{Caller, check_dir, may_create, may_remove};
 use crate::error::Result;
 use crate::files::{Files, prepare_and_join};

@@ -16,4 +16,5 @@ mod inspect;
 mod mkfs_check;
 mod mount;
 mod seek;
+mod subvolume;
 mod support;

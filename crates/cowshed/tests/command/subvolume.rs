@@ -1,0 +1,103 @@
+//! `subvolume`: made, listed, shown and deleted on a mount, and seen at once by other programs.
+
+use std::fs;
+use std::io::ErrorKind;
+
+use cowshed_harness::{KernelVolume, need};
+
+use crate::extents::{Mounted, mounted};
+use crate::mount::{Guard, unmount};
+use crate::support::{eventually, run};
+
+#[test]
+fn subvolumes_of_a_mount_are_made_listed_and_deleted() {
+    let Some(Mounted { scratch, mnt }) = mounted() else {
+        return;
+    };
+    let guard = Guard(&mnt);
+    let at = |path: &str| mnt.join(path);
+    let text = |path: &str| fs::read_to_string(at(path)).unwrap();
+    // The kernel remembers that there is nothing under these names.
+    for name in ["home", "snap", "frozen"] {
+        assert_eq!(fs::metadata(at(name)).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    let made = run("subvolume create {}", &[&at("home")]).ok().text();
+    assert_eq!(made, format!("Create subvolume '{}'\n", at("home").display()));
+    run("subvolume create {}", &[&at("home")]).fails(&["already exists"]);
+    fs::write(at("home/notes"), "first").unwrap();
+    run("subvolume snapshot {} {}", &[&at("home"), &at("snap")]).ok();
+    run("subvolume snapshot -r {} {}", &[&at("home"), &at("frozen")]).ok();
+    fs::write(at("home/notes"), "second").unwrap();
+    fs::write(at("snap/notes"), "third").unwrap();
+    assert_eq!(
+        ["home", "snap", "frozen"].map(|name| text(&format!("{name}/notes"))),
+        ["second", "third", "first"]
+    );
+    let refused = fs::write(at("frozen/notes"), "fourth").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    // Into a directory that exists: under the source's name.
+    fs::create_dir(at("dir")).unwrap();
+    run("sub snapshot {} {}", &[&at("snap"), &at("dir")]).ok();
+
+    let list = run("subvolume list {}", &[&mnt]).ok().text();
+    let paths: Vec<_> = list.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
+    assert_eq!(paths, ["home", "snap", "frozen", "dir/snap"]);
+    assert!(list.starts_with("ID 256 gen "), "{list}");
+    let json = run("subvolume list --json {}", &[&mnt]).ok().json();
+    assert_eq!(json[1]["parent_uuid"], json[0]["uuid"]);
+    assert_eq!(json[2]["is_read_only"], true);
+    let frozen = run("subvolume list -r {}", &[&mnt]).ok().text();
+    assert!(
+        frozen.ends_with("path frozen\n") && frozen.lines().count() == 1,
+        "{frozen}"
+    );
+    let shown = run("subvolume show {}", &[&at("home")]).ok().text();
+    assert!(
+        shown.starts_with("home\n") && shown.contains("Subvolume ID:"),
+        "{shown}"
+    );
+    let [snap, frozen] = ["snap", "frozen"].map(|name| shown.lines().any(|line| line.trim() == name));
+    assert!(snap && frozen, "{shown}");
+
+    run("subvolume show {}", &[&at("dir")]).fails(&["not a subvolume"]);
+    run("subvolume delete {}", &[&at("dir")]).fails(&["not deleted"]);
+    run("subvolume snapshot {} {}", &[&at("dir"), &at("x")]).fails(&["no snapshot made"]);
+    run("subvolume create {}", &[&at("home/nested")]).ok();
+    run("subvolume delete {}", &[&at("home")]).fails(&["not deleted", "not empty"]);
+    run("subvolume delete -R {}", &[&at("home")]).ok();
+    run("subvolume delete -c {} {}", &[&at("snap"), &at("dir/snap")]).ok();
+    for name in ["home", "snap", "dir/snap"] {
+        assert_eq!(fs::metadata(at(name)).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    // An empty one goes as a directory does.
+    run("subvolume create {}", &[&at("empty")]).ok();
+    fs::remove_dir(at("empty")).unwrap();
+    assert_eq!(fs::read_dir(&mnt).unwrap().count(), 2);
+    let left = run("subvolume list {}", &[&mnt]).ok().text();
+    assert!(left.ends_with("path frozen\n") && left.lines().count() == 1, "{left}");
+    // What nothing has in use is dropped while the mount goes on.
+    eventually("the deleted ones are dropped", || {
+        let _ = run("sync {}", &[&mnt]);
+        let roots = run("inspect tree -t root {}", &[&scratch.image]).text();
+        !roots.contains("ORPHAN ORPHAN_ITEM")
+    });
+    unmount(&mnt);
+    drop(guard);
+    scratch.assert_clean();
+    if need::kernel_btrfs().is_none() {
+        return;
+    }
+    let copy = KernelVolume::copy_of(&[&scratch.image]).unwrap();
+    copy.with_mount(|root| {
+        assert_eq!(fs::read_to_string(root.join("frozen/notes"))?, "first");
+        let refused = fs::write(root.join("frozen/notes"), "x").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn subvolumes_are_not_listed_where_there_is_no_mount_of_ours() {
+    run("subvolume list /proc", &[]).fails(&["not on a mount of cowshed's"]);
+}
