@@ -43,7 +43,7 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
         drop(std::mem::take(&mut wants.garbage));
         if wants.room {
             let Some(files) = files.upgrade() else { return };
-            wants.commit |= pressure::needs_commit(files.store());
+            wants.commit |= pressure::needs_commit(&files);
         }
         if wants.drop && drop_due.is_none() {
             drop_due = Some(now().saturating_add(DROP_PAUSE));

@@ -7,25 +7,25 @@
 //! Space. A reservation that does not fit ([`Space::reserve_meta`], [`Space::reserve_data`]) tries,
 //! in this order, and again after each step:
 //!
-//! 1. Count the leaves that pending items lie in: until then each item holds a leaf of its own, and
+//! 1. Write back dirty data: reservations for data become extents, which are smaller. Nothing is
+//!    held for the items that it needs, so it must not pile up where room is short.
+//! 2. Count the leaves that pending items lie in: until then each item holds a leaf of its own, and
 //!    the path to it. Left out where it cannot bring enough.
-//! 2. Write back dirty data: reservations for data become extents, which are smaller.
 //! 3. Commit: pinned space becomes free, pending items become blocks.
 //! 4. Retire empty block groups of other kinds, and commit.
 //!
 //! Those that find too little space wait in a line, so that the first one gets what it makes.
 //! Deletions, whose space lies in the global reserve, do not wait. Before it comes to that, when
-//! pending items hold half of what there is, the commit thread does steps 1 and 3 by itself.
+//! pending items hold half of what there is, the commit thread does steps 1 to 3 by itself.
 //!
 //! Then it fails with `NoSpace`. Write-back itself reserves metadata, and cannot wait for write-back:
-//! [`Files::reserve_for_write_back`] leaves step 2 out.
+//! [`Files::reserve_for_write_back`] leaves step 1 out.
 //!
 //! [`Space::reserve_meta`]: btrfs_store::space::Space::reserve_meta
 //! [`Space::reserve_data`]: btrfs_store::space::Space::reserve_data
 
 use std::sync::{Arc, Weak};
 
-use btrfs_store::Store;
 use btrfs_store::space::Flusher;
 
 use crate::file;
@@ -37,9 +37,13 @@ pub(crate) fn attach(files: &Arc<Files>) {
     files.store().space().set_flusher(flusher);
 }
 
-/// Pending items hold half of the metadata that there is. Counts their leaves, if that can make
-/// room; true where it takes a commit.
-pub(crate) fn needs_commit(store: &Store) -> bool {
+/// Pending items hold half of the metadata that there is. Writes dirty data back, and counts their
+/// leaves, if that can make room; true where it takes a commit.
+pub(crate) fn needs_commit(files: &Files) -> bool {
+    if let Err(error) = file::write_back_all(files) {
+        tracing::debug!(%error, "write-back for space");
+    }
+    let store = files.store();
     if store.space().is_count_worth_it() {
         store.count_leaves();
     }

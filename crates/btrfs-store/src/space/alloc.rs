@@ -35,16 +35,18 @@ const METADATA_RESERVE_SHARES: u64 = 2;
 /// Steps of making space, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flush {
+    /// Before all others: nothing is held for the items that dirty data will need, so it must not
+    /// pile up where room is short.
+    WriteBack,
     /// Leaves are counted rather than items.
     Count,
-    WriteBack,
     Commit,
     /// Empty groups of other kinds go. After the commit, which may have emptied them.
     Retire,
 }
 
 impl Flush {
-    const ALL: [Self; 4] = [Self::Count, Self::WriteBack, Self::Commit, Self::Retire];
+    const ALL: [Self; 4] = [Self::WriteBack, Self::Count, Self::Commit, Self::Retire];
     /// For write-back, which cannot wait for itself.
     const OF_WRITE_BACK: [Self; 3] = [Self::Count, Self::Commit, Self::Retire];
 }
