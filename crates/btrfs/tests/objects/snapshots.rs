@@ -430,7 +430,7 @@ fn listed(rig: &Rig) -> Vec<(String, bool)> {
 fn play(seed: u64, steps: usize) {
     let options = VolumeOptions {
         size_bytes: 1 << 30,
-        node_bytes: Some(if seed % 2 == 0 { 4096 } else { 16384 }),
+        node_bytes: Some(if seed.is_multiple_of(2) { 4096 } else { 16384 }),
         ..VolumeOptions::default()
     };
     let mut player = Player::new(seed, &options);
