@@ -78,7 +78,9 @@ impl Committer<'_> {
         item.level = root.level;
         item.generation = self.transid.into();
         item.generation_v2 = self.transid.into();
-        item.set_subvolume_flags(item.subvolume_flags() & !root_flags::SUBVOL_RDONLY);
+        // Its source may have been deleted in this very transaction.
+        let not_its_own = root_flags::SUBVOL_RDONLY | root_flags::SUBVOL_DEAD;
+        item.set_subvolume_flags(item.subvolume_flags() & !not_its_own);
         item.refs = U32::new(0);
         item.drop_progress = DiskKey::from(Key::MIN);
         item.drop_level = 0;

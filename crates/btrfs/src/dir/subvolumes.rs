@@ -58,10 +58,15 @@ pub fn snapshot(
     })
 }
 
-/// Is it the root directory of a subvolume? Errors: `Invalid`.
+/// Is it the root directory of a subvolume? Errors: `Invalid`; `NotFound` (it is deleted).
 fn check_root(inode: &Inode) -> Result<()> {
-    let is_root = !inode.is_placeholder() && inode.ino == inode.subvol.root_ino;
-    if is_root { Ok(()) } else { Err(Errno::Invalid.into()) }
+    if inode.is_placeholder() || inode.ino != inode.subvol.root_ino {
+        return Err(Errno::Invalid.into());
+    }
+    match inode.subvol.dead.load(Ordering::Acquire) {
+        true => Err(Errno::NotFound.into()),
+        false => Ok(()),
+    }
 }
 
 fn make(
@@ -400,12 +405,8 @@ pub fn next_listed(files: &Files, from: TreeId) -> Result<Option<Listed>> {
         let found = key.objectid.tree_id();
         let next = TreeId(found.get() + 1);
         if key.ty != KeyType::ROOT_ITEM || !found.is_subvolume() {
-            // Of the id that was asked for, or of one that is none: the next one.
-            id = if found == id && key.ty < KeyType::ROOT_ITEM {
-                id
-            } else {
-                next.max(TreeId(id.get() + 1))
-            };
+            // Other items of the object stand before its root item, or it has none.
+            id = if key.ty < KeyType::ROOT_ITEM { found } else { next };
             continue;
         }
         let item = view::root_item(&item).ok_or(Errno::Io)?;
