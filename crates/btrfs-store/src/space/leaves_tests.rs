@@ -231,15 +231,15 @@ fn reservation_in_line_is_served_before_those_that_come_later() {
     let is_over = AtomicBool::new(false);
     let rounds = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        for _ in 0..3 {
+        for _ in 0..8 {
             scope.spawn(|| {
-                // Something is held at any time: the next one is taken before the last one goes.
-                let mut last = None;
+                // Nothing is held while a thread waits for the next one, as in operations.
                 while !is_over.load(Ordering::Acquire) {
-                    last = space.reserve_meta(Budget::SETATTR).ok().or(last);
+                    let small = space.reserve_meta(Budget::SETATTR);
+                    std::thread::yield_now();
+                    drop(small);
                     rounds.fetch_add(1, Ordering::AcqRel);
                 }
-                drop(last);
             });
         }
         let _over = SetOnDrop(&is_over);
