@@ -18,8 +18,8 @@
 //! Deletions, whose space lies in the global reserve, do not wait. Before it comes to that, when
 //! pending items hold half of what there is, the commit thread does steps 1 to 3 by itself.
 //!
-//! Then it fails with `NoSpace`. Write-back itself reserves metadata, and cannot wait for write-back:
-//! [`Files::reserve_for_write_back`] leaves step 1 out.
+//! Then it fails with `NoSpace`. Write-back itself reserves metadata, and cannot wait for
+//! write-back: [`Files::reserve_for_write_back`] leaves step 1 out.
 //!
 //! [`Space::reserve_meta`]: btrfs_store::space::Space::reserve_meta
 //! [`Space::reserve_data`]: btrfs_store::space::Space::reserve_data

@@ -226,7 +226,8 @@ pub const POOLS_MAX: usize = 4;
 /// Purposes in a [`SpacePage`].
 pub const PURPOSES_MAX: usize = 16;
 
-/// Argument of [`SPACE`]; see [`cowshed_vfs::SpaceAccount`] and [`cowshed_vfs::PendingAccount`] for the fields.
+/// Argument of [`SPACE`]; see [`cowshed_vfs::SpaceAccount`] and [`cowshed_vfs::PendingAccount`] for
+/// the fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SpacePage {

@@ -79,8 +79,8 @@ pub trait FileSystem: Send + Sync {
     }
 
     /// Finds the directory above a directory; above the root, the root, with generation zero in all
-    /// mounts. Counts one lookup. Permissions as in [`FileSystem::lookup_node`]. Errors: `NotDirectory`,
-    /// `Stale` (it was removed).
+    /// mounts. Counts one lookup. Permissions as in [`FileSystem::lookup_node`]. Errors:
+    /// `NotDirectory`, `Stale` (it was removed).
     fn lookup_parent(&self, ctx: &Context, node: NodeId) -> Result<Entry> {
         let _ = (ctx, node);
         Err(Error::Stale)

@@ -339,8 +339,8 @@ pub trait Volume: FileSystem + fmt::Debug {
 
     /// Deletes the subvolume under a name with all that is in it; its space comes back in the
     /// background. The caller's permissions are checked. Errors: those of removing a directory,
-    /// `Invalid` (no subvolume), `NotEmpty` (others are nested in it), `NotPermitted` (it is mounted
-    /// by default), `Busy` (it is mounted), `NotSupported`.
+    /// `Invalid` (no subvolume), `NotEmpty` (others are nested in it), `NotPermitted` (it is
+    /// mounted by default), `Busy` (it is mounted), `NotSupported`.
     fn delete_subvolume(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> Result<()> {
         let _ = (ctx, parent, name);
         Err(Error::NotSupported)

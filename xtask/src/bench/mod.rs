@@ -32,7 +32,8 @@ enum Special {
     /// fsync beside the kernel's: of a directory of a million names, under dbench, of small files
     /// and of a database
     Fsync(fsync::Args),
-    /// Names through a mount: the kernel's btrfs, ours over io_uring and over /dev/fuse, and an empty server
+    /// Names through a mount: the kernel's btrfs, ours over io_uring and over /dev/fuse, and an
+    /// empty server
     Metadata(Box<metadata::Args>),
     /// Random overwrites of cloned and of unshared files, beside the kernel's btrfs and XFS
     Remap(remap::Args),

@@ -1,8 +1,8 @@
 //! Making the trees of subvolumes, and changing their root items.
 //!
-//! A snapshot is a copy of its source's root block; everything below is shared. It is made after the
-//! pending items of all trees have been merged, so it has what the source has in this commit, in all
-//! files at once. From now on the source's blocks may be shared: its root item says so
+//! A snapshot is a copy of its source's root block; everything below is shared. It is made after
+//! the pending items of all trees have been merged, so it has what the source has in this commit,
+//! in all files at once. From now on the source's blocks may be shared: its root item says so
 //! (`last_snapshot`), and replacing them follows docs/design/references.md.
 
 use btrfs_format::features::root_flags;
@@ -34,8 +34,8 @@ impl Store {
 }
 
 impl Committer<'_> {
-    /// Does the jobs of the transaction. All pending items have been merged, and no subvolume's tree
-    /// is merged after this.
+    /// Does the jobs of the transaction. All pending items have been merged, and no subvolume's
+    /// tree is merged after this.
     pub(super) fn run_jobs(&mut self, jobs: Vec<Job>) -> Result<()> {
         for job in jobs {
             match job {

@@ -198,8 +198,8 @@ impl Ledger {
         self.numbers.lock().opened = opened;
     }
 
-    /// Might counting the leaves of what is pending make room for so many blocks? A count visits the
-    /// blocks that items lie under; it is worth it where it may find a quarter less.
+    /// Might counting the leaves of what is pending make room for so many blocks? A count visits
+    /// the blocks that items lie under; it is worth it where it may find a quarter less.
     pub fn is_count_worth_it(&self, more_blocks: u64, release: bool) -> bool {
         const GAIN_SHARE: u64 = 4;
         const GAIN_BLOCKS_MIN: u64 = 32;

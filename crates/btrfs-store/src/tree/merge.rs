@@ -224,8 +224,8 @@ impl<'a> Merger<'a> {
         })
     }
 
-    /// Makes a tree of its own of `root`, whatever transaction that is of: a copy of the block, with
-    /// the same children.
+    /// Makes a tree of its own of `root`, whatever transaction that is of: a copy of the block,
+    /// with the same children.
     pub fn copy_root(mut self, root: RootPtr) -> Result<MergeOutcome> {
         let block = self.store.load(&root.block_ptr(), self.tree)?;
         let top = self.copy(Child {

@@ -1,7 +1,8 @@
 //! Making and deleting subvolumes: names that lead to a tree of their own.
 //!
-//! A new tree is made by a commit ([`btrfs_store::jobs::NewTree`]), and has no name then: a crash leaves an orphan, which the
-//! next mount drops. Its name is an operation like others, made durable by a second commit.
+//! A new tree is made by a commit ([`btrfs_store::jobs::NewTree`]), and has no name then: a crash
+//! leaves an orphan, which the next mount drops. Its name is an operation like others, made durable
+//! by a second commit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,16 +29,18 @@ use crate::{reclaim, subvol};
 /// The name in the tree of tree roots that leads to the subvolume that is mounted by default.
 const DEFAULT_NAME: &[u8] = b"default";
 
-/// Makes an empty subvolume under a name. On disk when this returns. Errors: as those of making a directory.
+/// Makes an empty subvolume under a name. On disk when this returns. Errors: as those of making a
+/// directory.
 pub fn create(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
     make(files, caller, dir, name, false, 1, |generation| {
         NewContent::Items(root_items(files, caller, generation))
     })
 }
 
-/// Makes a snapshot of a subvolume, whose root directory is `source`, under a name. On disk when this returns. Dirty data that
-/// has not been written back is not in it. Errors: as those of making a directory; `Invalid` (no subvolume), `NotPermitted`
-/// (only the owner of the source's root directory may).
+/// Makes a snapshot of a subvolume, whose root directory is `source`, under a name. On disk when
+/// this returns. Dirty data that has not been written back is not in it. Errors: as those of making
+/// a directory; `Invalid` (no subvolume), `NotPermitted` (only the owner of the source's root
+/// directory may).
 pub fn snapshot(
     files: &Files,
     caller: &Caller<'_>,
@@ -51,7 +54,8 @@ pub fn snapshot(
         return Err(Errno::NotPermitted.into());
     }
     let id = source.subvol.id;
-    // Its root has a reference to each of its children, and may have more by the time of the commit.
+    // Its root has a reference to each of its children, and may have more by the time of the
+    // commit.
     let children = source.tree.root_children()?;
     make(files, caller, dir, name, is_read_only, children, |_| {
         NewContent::CopyOf(id)
@@ -252,8 +256,8 @@ fn put_uuid(files: &Files, batch: &mut Batch, ty: KeyType, uuid: &Uuid, id: Opti
 
 /// Deletes the subvolume under a name, whatever it has in it. Its space comes back in the
 /// background, once nothing in it is in use any more. Errors: those of removing a directory;
-/// `Invalid` (no subvolume), `NotEmpty` (subvolumes are nested in it), `NotPermitted` (it is mounted
-/// by default, or the caller may not write into it).
+/// `Invalid` (no subvolume), `NotEmpty` (subvolumes are nested in it), `NotPermitted` (it is
+/// mounted by default, or the caller may not write into it).
 pub(crate) fn delete(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
     remove(files, caller, dir, name, |child| {
         caller.need(child, Access::WRITE | Access::EXEC)
@@ -351,8 +355,8 @@ fn check_deletable(files: &Files, id: TreeId) -> Result<()> {
     }
 }
 
-/// Makes a subvolume, whose root directory is `root`, read-only or writable. On disk when this returns. Errors: `Invalid` (no
-/// subvolume), `NotPermitted`.
+/// Makes a subvolume, whose root directory is `root`, read-only or writable. On disk when this
+/// returns. Errors: `Invalid` (no subvolume), `NotPermitted`.
 pub fn set_read_only(files: &Files, caller: &Caller<'_>, root: &Arc<Inode>, is_read_only: bool) -> Result<()> {
     check_root(root)?;
     let creds = &caller.ctx.creds;
@@ -372,7 +376,8 @@ pub fn set_read_only(files: &Files, caller: &Caller<'_>, root: &Arc<Inode>, is_r
     files.commit()
 }
 
-/// Has those deleted subvolumes dropped in which nothing is in use any more. True where some are left.
+/// Has those deleted subvolumes dropped in which nothing is in use any more. True where some are
+/// left.
 pub(crate) fn drop_unused(files: &Files) -> bool {
     let is_unused = |subvol: &Arc<Subvol>| files.objects().inodes.evict_tree(subvol.id);
     let (unused, is_left) = files.objects().take_unused(is_unused);

@@ -359,7 +359,8 @@ impl Player {
         self.rig.fs.fsync(&ROOT, node, Handle::NONE, false).expect("an fsync");
     }
 
-    /// Ends the mount; both checkers and the kernel judge, which then goes on by itself, and we after it.
+    /// Ends the mount; both checkers and the kernel judge, which then goes on by itself, and we
+    /// after it.
     fn judge(self, when: &str) -> Self {
         let Self {
             rig,

@@ -30,8 +30,8 @@ impl Timed {
     }
 }
 
-/// Runs `call(caller, n)` for each n below `count` on each of `callers` threads, which start together. The first error
-/// of a thread ends it, and is returned.
+/// Runs `call(caller, n)` for each n below `count` on each of `callers` threads, which start
+/// together. The first error of a thread ends it, and is returned.
 pub fn run(callers: usize, count: usize, call: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<Timed> {
     let barrier = Barrier::new(callers);
     let one = |caller: usize| -> Result<(Instant, Instant, Vec<u32>)> {

@@ -1,7 +1,8 @@
-//! The system calls that are measured, in a directory of one caller, and the checks of what they left.
+//! The system calls that are measured, in a directory of one caller, and the checks of what they
+//! left.
 //!
-//! Calls go through a descriptor of the directory, so that no path in front of it is walked. Extended attributes have no
-//! such calls, and get whole paths.
+//! Calls go through a descriptor of the directory, so that no path in front of it is walked.
+//! Extended attributes have no such calls, and get whole paths.
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;

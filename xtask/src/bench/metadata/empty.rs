@@ -12,7 +12,8 @@ use cowshed_harness::limit;
 use super::super::side::Removed;
 use crate::run;
 
-/// What unmounting may take: the kernel gives back every inode, and files of a million names are freed.
+/// What unmounting may take: the kernel gives back every inode, and files of a million names are
+/// freed.
 const ENDING_MAX: Duration = Duration::from_secs(120);
 
 pub fn build() -> Result<()> {
@@ -28,7 +29,8 @@ pub fn build() -> Result<()> {
     run::run("release build of the empty server", &mut run::cargo(&args))
 }
 
-/// A mount of it. The server unmounts when its standard input ends, also when this process is killed.
+/// A mount of it. The server unmounts when its standard input ends, also when this process is
+/// killed.
 pub struct EmptyServer {
     server: Child,
     commands: Option<ChildStdin>,
@@ -39,7 +41,8 @@ pub struct EmptyServer {
 }
 
 impl EmptyServer {
-    /// `transport`: `uring` or `dev`. Serves as a mount of ours does: the kernel checks permissions, files are opened.
+    /// `transport`: `uring` or `dev`. Serves as a mount of ours does: the kernel checks
+    /// permissions, files are opened.
     pub fn new(dir: &Path, transport: &str) -> Result<EmptyServer> {
         let top = dir.join(format!("cowshed-bench-{}-empty-{transport}", std::process::id()));
         let mountpoint = top.join("mnt");

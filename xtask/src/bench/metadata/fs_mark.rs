@@ -1,7 +1,8 @@
-//! The yardstick: what `fs_mark -S 0 -L LOOPS -n FILES -s 0 -t CALLERS -k` does, with a directory for each caller.
+//! The yardstick: what `fs_mark -S 0 -L LOOPS -n FILES -s 0 -t CALLERS -k` does, with a directory
+//! for each caller.
 //!
-//! For each file: mkdir() of the directory (which is there), open() with O_CREAT, a write() of nothing, close(). Names
-//! have 40 bytes: eight of a time, eight tildes, 24 random ones.
+//! For each file: mkdir() of the directory (which is there), open() with O_CREAT, a write() of
+//! nothing, close(). Names have 40 bytes: eight of a time, eight tildes, 24 random ones.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -18,7 +19,8 @@ use super::stats::{self, Sample};
 use super::{Bench, callers, calls};
 
 pub const NAME: &str = "fs_mark";
-/// Where the time in names begins: as in a run of fs_mark, it is the same for all files of a second or more.
+/// Where the time in names begins: as in a run of fs_mark, it is the same for all files of a second
+/// or more.
 const TIME: usize = 0x6b00_0000;
 
 fn name(time: usize, dice: &mut Rng) -> String {

@@ -54,8 +54,8 @@ impl Group {
         keys.into_iter().filter(is_wanted).collect()
     }
 
-    /// Can this side run it? The engine in process has a few lines; the empty server no programs, whose data it would
-    /// keep in its own memory.
+    /// Can this side run it? The engine in process has a few lines; the empty server no programs,
+    /// whose data it would keep in its own memory.
     pub fn has(self, column: Column) -> bool {
         match (self, column) {
             (Group::Names { callers }, Column::InProcess) => callers == 1,

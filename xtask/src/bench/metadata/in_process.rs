@@ -1,4 +1,5 @@
-//! The engine without a mount, for the lines that it has: figures of `cowshed-bench-inprocess`, one caller.
+//! The engine without a mount, for the lines that it has: figures of `cowshed-bench-inprocess`, one
+//! caller.
 
 use anyhow::{Context as _, Result};
 

@@ -19,8 +19,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on SIGINT, SIGTERM and SIGHUP unmount and remove what this process made in `dir`, restore the switch for
-/// io_uring, and exit.
+/// From now on SIGINT, SIGTERM and SIGHUP unmount and remove what this process made in `dir`,
+/// restore the switch for io_uring, and exit.
 pub fn clean_up_on_signals(dir: &Path) -> Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let dir = dir.to_owned();

@@ -4,8 +4,8 @@
 //! - [`names`], [`listing`]: one call on many names, with the duration of each;
 //! - [`commands`]: programs that people wait for.
 //!
-//! The sides ([`column`]) take turns within each group of lines, each with a fresh volume, so that a change of the
-//! machine's speed meets all of them.
+//! The sides ([`column`]) take turns within each group of lines, each with a fresh volume, so that
+//! a change of the machine's speed meets all of them.
 
 mod callers;
 mod calls;
@@ -47,8 +47,8 @@ pub struct Args {
     /// Runs of each side; the tables have the medians
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Only groups and lines whose name contains one of these, separated by commas; groups: fs_mark, names, listing,
-    /// tree, git, node_modules
+    /// Only groups and lines whose name contains one of these, separated by commas; groups:
+    /// fs_mark, names, listing, tree, git, node_modules
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// The sides, separated by commas; all that this machine has, unless given
@@ -63,8 +63,8 @@ pub struct Args {
     /// Files of each caller in each loop of fs_mark, at scale 1
     #[arg(long, default_value_t = 100_000)]
     files: usize,
-    /// Upper bound on the files that fs_mark makes in a run, at scale 1: with more callers each makes fewer. All of them
-    /// stay, in the memory of the machine
+    /// Upper bound on the files that fs_mark makes in a run, at scale 1: with more callers each
+    /// makes fewer. All of them stay, in the memory of the machine
     #[arg(long, default_value_t = 4_000_000)]
     files_max: usize,
     /// Where the images lie

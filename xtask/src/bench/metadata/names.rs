@@ -1,4 +1,5 @@
-//! One call on many names: each line of it with a number of callers, each in a directory of its own.
+//! One call on many names: each line of it with a number of callers, each in a directory of its
+//! own.
 
 use anyhow::{Context as _, Result, ensure};
 

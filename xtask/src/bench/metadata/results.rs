@@ -72,7 +72,8 @@ impl Results {
         }
     }
 
-    /// The geometric mean of the ratios of all lines of these kinds that both sides have, and how many these are.
+    /// The geometric mean of the ratios of all lines of these kinds that both sides have, and how
+    /// many these are.
     pub fn mean_ratio(&self, kinds: &[Kind], column: Column) -> Option<(f64, usize)> {
         let keys = kinds.iter().flat_map(|kind| self.keys(*kind));
         let ratios: Vec<f64> = keys.filter_map(|key| self.ratio(key, column)).collect();

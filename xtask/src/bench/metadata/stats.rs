@@ -43,7 +43,8 @@ impl Sample {
     }
 }
 
-/// The smallest value that at least `share` of the sorted values do not exceed (nearest rank). `None` of nothing.
+/// The smallest value that at least `share` of the sorted values do not exceed (nearest rank).
+/// `None` of nothing.
 pub fn percentile(sorted: &[u32], share: f64) -> Option<u32> {
     let rank = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied()
@@ -62,7 +63,8 @@ pub fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     (!ratios.is_empty()).then(|| (sum / ratios.len() as f64).exp())
 }
 
-/// Mean rate of loops of the same size, and the last one's rate over the best one's. `None` of nothing.
+/// Mean rate of loops of the same size, and the last one's rate over the best one's. `None` of
+/// nothing.
 pub fn loops(per_second: &[f64]) -> Option<(f64, f64)> {
     let best = per_second.iter().copied().reduce(f64::max)?;
     let seconds: f64 = per_second.iter().map(|rate| 1.0 / rate).sum();

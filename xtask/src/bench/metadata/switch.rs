@@ -10,7 +10,8 @@ const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 /// What the switch was before the value of [`UringOn`] that lives now.
 static BEFORE: Mutex<Option<String>> = Mutex::new(None);
 
-/// FUSE over io_uring is allowed as long as this value lives; then the switch is as it was. There is one at a time.
+/// FUSE over io_uring is allowed as long as this value lives; then the switch is as it was. There
+/// is one at a time.
 ///
 /// Only mounting needs it: the kernel looks at the switch when a mount begins.
 pub struct UringOn(());

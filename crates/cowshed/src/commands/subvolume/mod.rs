@@ -1,5 +1,5 @@
-//! `cowshed subvolume`: subvolumes and snapshots of a mounted volume, with the words and the output of
-//! `btrfs subvolume`.
+//! `cowshed subvolume`: subvolumes and snapshots of a mounted volume, with the words and the output
+//! of `btrfs subvolume`.
 
 mod calls;
 mod list;

@@ -1,7 +1,8 @@
 //! Programs that people wait for, on a tree, a repository and a `node_modules`.
 //!
-//! What they work on is made once, outside of all mounts ([`Sources`]). Each program's output goes to a file there, and
-//! its lines are counted: a side on which a program sees less has failed, not won.
+//! What they work on is made once, outside of all mounts ([`Sources`]). Each program's output goes
+//! to a file there, and its lines are counted: a side on which a program sees less has failed, not
+//! won.
 
 mod generate;
 mod git;
@@ -129,7 +130,8 @@ fn program(name: &str, args: &[&str], dir: &Path) -> Command {
     command
 }
 
-/// A file size's distribution: sizes at equal steps of probability, from the smallest to the largest.
+/// A file size's distribution: sizes at equal steps of probability, from the smallest to the
+/// largest.
 type Sizes = [u64];
 
 /// Names below a directory, itself included.

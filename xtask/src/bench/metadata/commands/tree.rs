@@ -32,8 +32,8 @@ pub const LINES: [&str; 13] = [
 
 /// Files at scale 1.
 const FILES: f64 = 20_000.0;
-/// As in /usr/share of a Debian system: at 5, 15 ... 95, and 99 %. The last step is wider there; so the mean is about the
-/// same without files of many MiB.
+/// As in /usr/share of a Debian system: at 5, 15 ... 95, and 99 %. The last step is wider there; so
+/// the mean is about the same without files of many MiB.
 const SIZES: &Sizes = &[0, 229, 489, 694, 954, 1166, 1441, 1806, 2785, 5794, 30_959, 162_343];
 
 /// A program that looks at the tree, and whose output says how much it saw.
