@@ -3,7 +3,9 @@
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{cat, check, docs, doctor, extents, inspect, ls, mkfs, mount, stat, subvolume, sync, umount};
+use crate::commands::{
+    cat, check, docs, doctor, extents, inspect, ls, mkfs, mount, receive, stat, subvolume, sync, umount,
+};
 
 #[derive(Parser, Debug)]
 #[command(
@@ -43,6 +45,8 @@ pub enum Command {
     /// Make, list and delete subvolumes and snapshots of a mounted volume
     #[command(visible_alias = "sub")]
     Subvolume(subvolume::SubvolumeArgs),
+    /// Receive subvolumes from a stream of btrfs send
+    Receive(receive::ReceiveArgs),
     /// Copy a file of a mount by sharing its extents
     Clone(extents::clone::CloneArgs),
     /// Share the extents of files that hold the same
@@ -77,6 +81,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
         Command::Cat(args) => cat::run(args),
         Command::Stat(args) => stat::run(args),
         Command::Subvolume(args) => subvolume::run(args),
+        Command::Receive(args) => receive::run(args),
         Command::Clone(args) => extents::clone::run(args),
         Command::Dedupe(args) => extents::dedupe::run(args),
         Command::Exchange(args) => extents::exchange::run(args),

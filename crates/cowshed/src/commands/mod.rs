@@ -10,6 +10,7 @@ pub mod inspect;
 pub mod ls;
 pub mod mkfs;
 pub mod mount;
+pub mod receive;
 pub mod stat;
 pub mod subvolume;
 pub mod sync;

@@ -29,10 +29,14 @@ pub fn run(args: &SyncArgs) -> Result<u8> {
 /// Syncs the file system that a file or directory lies on.
 pub fn mount_of(path: &Path) -> io::Result<()> {
     // Opening a pipe must not wait for a process at its other end.
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    mount_of_open(&File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?)
+}
+
+/// Syncs the file system of an open file or directory.
+pub fn mount_of_open(file: &File) -> io::Result<()> {
     // What programs have written into mapped files lies with the kernel, and comes to us by this.
-    rustix::fs::syncfs(&file)?;
-    match ioctl::call(&file, wire::SYNC, &mut ()) {
+    rustix::fs::syncfs(file)?;
+    match ioctl::call(file, wire::SYNC, &mut ()) {
         Ok(_) => Ok(()),
         // A file system of the kernel's: it has heard of it.
         Err(error)

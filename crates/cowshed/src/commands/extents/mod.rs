@@ -12,7 +12,7 @@ mod exchange_range;
 pub mod fiemap;
 mod kernel;
 mod maps;
-mod remap;
+pub mod remap;
 
 use std::fs::{File, OpenOptions};
 use std::io;

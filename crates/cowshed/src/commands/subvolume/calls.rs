@@ -59,27 +59,34 @@ fn put_name(field: &mut [u8], name: &OsStr) -> Result<()> {
     Ok(())
 }
 
-fn named(dir: &Path, cmd: u32, name: &OsStr) -> Result<()> {
+fn named(dir: &File, cmd: u32, name: &OsStr) -> Result<()> {
     let mut args = VolArgs::new_zeroed();
     put_name(&mut args.name, name)?;
-    ioctl::call(File::open(dir)?, cmd, &mut args).map(drop)
+    ioctl::call(dir, cmd, &mut args).map(drop)
 }
 
 pub fn create(dir: &Path, name: &OsStr) -> Result<()> {
+    create_in(&File::open(dir)?, name)
+}
+
+pub fn create_in(dir: &File, name: &OsStr) -> Result<()> {
     named(dir, SUBVOL_CREATE, name)
 }
 
 pub fn delete(dir: &Path, name: &OsStr) -> Result<()> {
-    named(dir, SNAP_DESTROY, name)
+    named(&File::open(dir)?, SNAP_DESTROY, name)
 }
 
 pub fn snapshot(source: &Path, dir: &Path, name: &OsStr, readonly: bool) -> Result<()> {
-    let (source, dir) = (File::open(source)?, File::open(dir)?);
+    snapshot_of(&File::open(source)?, &File::open(dir)?, name, readonly)
+}
+
+pub fn snapshot_of(source: &File, dir: &File, name: &OsStr, readonly: bool) -> Result<()> {
     // What programs stored into mapped files lies with Linux until then.
-    rustix::fs::syncfs(&source)?;
+    rustix::fs::syncfs(source)?;
     let mut token = Token([0; 16]);
-    if ioctl::call(&source, wire::LEND, &mut token).is_err() {
-        return snapshot_by_kernel(&source, &dir, name, readonly);
+    if ioctl::call(source, wire::LEND, &mut token).is_err() {
+        return snapshot_by_kernel(source, dir, name, readonly);
     }
     // A mount shows each subvolume as a device of its own: the server knows its tokens.
     let mut call = Snapshot::new_zeroed();
@@ -87,7 +94,7 @@ pub fn snapshot(source: &Path, dir: &Path, name: &OsStr, readonly: bool) -> Resu
     call.is_read_only = u32::from(readonly).into();
     put_name(&mut call.name, name)?;
     call.name_bytes = u32::try_from(name.len()).unwrap_or(u32::MAX).into();
-    ioctl::call(&dir, wire::SNAPSHOT, &mut call).map(drop)
+    ioctl::call(dir, wire::SNAPSHOT, &mut call).map(drop)
 }
 
 fn snapshot_by_kernel(source: &File, dir: &File, name: &OsStr, readonly: bool) -> Result<()> {
@@ -104,29 +111,42 @@ pub fn all(path: &Path) -> Result<Vec<SubvolumePage>> {
     let file = File::open(path)?;
     let mut all = Vec::new();
     let mut from = 0;
-    loop {
-        let mut page = SubvolumePage::new_zeroed();
-        page.id = from.into();
-        ioctl::call(&file, wire::SUBVOLUME, &mut page).map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOTTY | libc::ENOSYS) => Error::new(ErrorKind::Unsupported, "not on a mount of cowshed's"),
-            _ => error,
-        })?;
-        if page.id.get() == 0 {
-            return Ok(all);
-        }
+    while let Some(page) = next(&file, from)? {
         from = page.id.get() + 1;
         all.push(page);
     }
+    Ok(all)
+}
+
+/// The subvolume with the least number from `from` on. Of mounts of ours.
+pub fn next(file: &File, from: u64) -> Result<Option<SubvolumePage>> {
+    let mut page = SubvolumePage::new_zeroed();
+    page.id = from.into();
+    ioctl::call(file, wire::SUBVOLUME, &mut page).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOTTY | libc::ENOSYS) => Error::new(ErrorKind::Unsupported, "not on a mount of cowshed's"),
+        _ => error,
+    })?;
+    Ok((page.id.get() != 0).then_some(page))
+}
+
+/// The path of a subvolume, from the top level.
+pub fn path_of(page: &SubvolumePage) -> &[u8] {
+    let len = usize::try_from(page.path_bytes.get()).unwrap_or(usize::MAX);
+    page.path.get(..len).unwrap_or(&page.path)
 }
 
 /// The number of the subvolume whose root directory this is. Errors: `EINVAL` where it is none.
 pub fn id_of(path: &Path) -> Result<u64> {
-    let file = File::open(path)?;
+    id_of_open(&File::open(path)?)
+}
+
+/// As [`id_of`], of an open directory.
+pub fn id_of_open(file: &File) -> Result<u64> {
     let mut flags = 0u64;
-    ioctl::call(&file, SUBVOL_GETFLAGS, &mut flags)?;
+    ioctl::call(file, SUBVOL_GETFLAGS, &mut flags)?;
     let mut call = InoLookup::new_zeroed();
     call.ino = ROOT_INO;
-    ioctl::call(&file, INO_LOOKUP, &mut call)?;
+    ioctl::call(file, INO_LOOKUP, &mut call)?;
     Ok(call.tree)
 }
 

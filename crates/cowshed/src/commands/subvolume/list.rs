@@ -13,7 +13,7 @@ use cowshed_vfs_ioctl::wire::{SubvolumePage, Time};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::calls;
+use super::calls::{self, path_of};
 use crate::people::{bytes_json, printable, time_text};
 
 /// Number of the top level.
@@ -47,11 +47,6 @@ pub struct ListArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-fn path_of(page: &SubvolumePage) -> &[u8] {
-    let len = usize::try_from(page.path_bytes.get()).unwrap_or(usize::MAX);
-    page.path.get(..len).unwrap_or(&page.path)
 }
 
 /// As btrfs(8) prints it: a dash for none.

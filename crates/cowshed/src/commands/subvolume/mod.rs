@@ -1,7 +1,7 @@
 //! `cowshed subvolume`: subvolumes and snapshots of a mounted volume, with the words and the output
 //! of `btrfs subvolume`.
 
-mod calls;
+pub mod calls;
 mod list;
 
 use std::path::{Path, PathBuf};

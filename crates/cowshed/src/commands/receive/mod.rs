@@ -1,0 +1,95 @@
+//! `cowshed receive`: plays a stream of `btrfs send` onto a mount of ours, with the flags and the
+//! words of `btrfs receive`.
+
+mod beneath;
+mod decode;
+mod dump;
+mod ioctls;
+mod locks;
+mod mounted;
+mod player;
+mod sources;
+
+use std::fs::File;
+use std::io::{BufReader, Read, stdin};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use btrfs_stream::Reader;
+use clap::Args;
+
+use mounted::Mounted;
+use player::{Loudness, Options, Outcome};
+
+/// Of the input; a command of Linux has 144 KiB at most.
+const BUFFER_BYTES: usize = 256 << 10;
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+What arrives is read-only at the end and has the uuid of what was sent. After an error it stays writable, has no such \
+uuid, and is incomplete: delete it. Nothing in a stream leads out of DIR, except that it may name subvolumes of the \
+same volume to begin with or to share data with.")]
+pub struct ReceiveArgs {
+    /// A directory on a mount of cowshed's, to put the subvolumes into
+    #[arg(required_unless_present = "dump")]
+    dir: Option<PathBuf>,
+    /// Read the stream from FILE instead of the standard input
+    #[arg(short = 'f', value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Stop at the first end of a stream; else more may follow, up to the end of the input
+    #[arg(short = 'e')]
+    end_at_end: bool,
+    /// Go on until so many errors came about; 0: always. What had errors stays incomplete
+    #[arg(short = 'E', long, value_name = "NERR", default_value_t = 1)]
+    max_errors: u64,
+    /// Where the volume is mounted; else found from DIR upward
+    #[arg(short = 'm', value_name = "ROOTMOUNT")]
+    root_mount: Option<PathBuf>,
+    /// Only check the stream, and print one line for each command
+    #[arg(long, conflicts_with_all = ["dir", "max_errors", "root_mount"])]
+    dump: bool,
+    /// Accepted: compressed data is always decompressed, and compressed again as the mount says
+    #[arg(long)]
+    force_decompress: bool,
+    /// Accepted: nothing leads out of DIR in any case
+    #[arg(short = 'C', long)]
+    chroot: bool,
+    /// Print each command as it is done
+    #[arg(short, long, conflicts_with = "quiet")]
+    verbose: bool,
+    /// Print errors alone
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+pub fn run(args: &ReceiveArgs) -> Result<u8> {
+    let input: Box<dyn Read> = match &args.file {
+        Some(path) => Box::new(File::open(path).with_context(|| path.display().to_string())?),
+        None => Box::new(stdin().lock()),
+    };
+    let mut reader = Reader::new(BufReader::with_capacity(BUFFER_BYTES, input));
+    let Some(dir) = args.dir.as_deref().filter(|_| !args.dump) else {
+        return dump::run(&mut reader, args.end_at_end);
+    };
+    receive(&mut reader, dir, args)
+}
+
+fn receive<R: Read>(reader: &mut Reader<R>, dir: &Path, args: &ReceiveArgs) -> Result<u8> {
+    if !dir.is_dir() {
+        bail!("{}: not a directory", dir.display());
+    }
+    let mut target = Mounted::new(dir, args.root_mount.as_deref()).with_context(|| dir.display().to_string())?;
+    let options = Options {
+        end_at_end: args.end_at_end,
+        errors_max: args.max_errors,
+        loudness: match (args.quiet, args.verbose) {
+            (true, _) => Loudness::Quiet,
+            (_, true) => Loudness::Commands,
+            _ => Loudness::Subvolumes,
+        },
+    };
+    match player::play(reader, &mut target, &options)? {
+        Outcome::Complete => Ok(0),
+        Outcome::Incomplete => Ok(1),
+    }
+}
