@@ -6,7 +6,9 @@ use cowshed_harness::{limit, need};
 
 use crate::support::{COMMAND_MAX, COWSHED, cowshed, run};
 
-const COMMANDS: [&str; 8] = ["mkfs", "mount", "umount", "check", "inspect", "ls", "cat", "stat"];
+const COMMANDS: [&str; 9] = [
+    "mkfs", "mount", "umount", "check", "inspect", "ls", "cat", "stat", "receive",
+];
 
 #[test]
 fn every_command_has_help_and_refuses_unknown_flags() {

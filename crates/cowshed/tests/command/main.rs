@@ -15,6 +15,7 @@ mod handles;
 mod inspect;
 mod mkfs_check;
 mod mount;
+mod receive;
 mod seek;
 mod subvolume;
 mod support;

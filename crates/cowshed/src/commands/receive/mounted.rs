@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 use btrfs_stream::Time;
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmod, chownat,
-    fallocate, getxattr, linkat, mkdirat, mknodat, openat, removexattr, renameat, setxattr, symlinkat, unlinkat,
-    utimensat,
+    fallocate, fstat, futimens, getxattr, linkat, mkdirat, mknodat, openat, removexattr, renameat, setxattr, symlinkat,
+    unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -45,6 +45,9 @@ struct Current {
     ctransid: u64,
     /// Number of the subvolume.
     id: u64,
+    /// Times of the root directory. New inodes have their first name there, and the stream does not
+    /// set its times again for that.
+    root_times: Timestamps,
     /// The file that was written last.
     open: Option<(Vec<u8>, File)>,
 }
@@ -115,7 +118,16 @@ impl Target for Mounted {
             }
         }
         let root = File::from(open_beneath(&above, name, OFlags::RDONLY | OFlags::DIRECTORY)?);
+        let stat = fstat(&root)?;
+        let time = |tv_sec, tv_nsec: u64| Timespec {
+            tv_sec,
+            tv_nsec: i64::try_from(tv_nsec).unwrap_or(0),
+        };
         self.current = Some(Current {
+            root_times: Timestamps {
+                last_access: time(stat.st_atime, stat.st_atime_nsec),
+                last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+            },
             id: calls::id_of_open(&root)?,
             beneath: Beneath::new(root),
             locks: Locks::default(),
@@ -289,6 +301,9 @@ impl Target for Mounted {
             // Larger numbers have meanings of their own in the system call.
             bail!("a time with {} nanoseconds", atime.nanos.max(mtime.nanos));
         }
+        if path.is_empty() {
+            this.root_times = times.clone();
+        }
         this.unlocked(&[path], |this| {
             let node = this.beneath.node(path)?;
             Ok(utimensat(
@@ -318,6 +333,8 @@ impl Target for Mounted {
     fn finish(&mut self) -> Result<()> {
         let this = self.current()?;
         this.close();
+        let times = this.root_times.clone();
+        this.unlocked(&[b""], |this| Ok(futimens(this.beneath.root(), &times)?))?;
         this.locks.restore(&this.beneath).context("setting flags of inodes")?;
         let root = this.beneath.root();
         sync::mount_of_open(root).context("writing to disk")?;
