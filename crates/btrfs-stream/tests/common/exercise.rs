@@ -23,6 +23,24 @@ pub fn exercise(input: &[u8]) -> Option<Error> {
     }
 }
 
+/// The same bytes as one command after another, each with a right checksum: a byte for the number
+/// and two for the length, as far as there is as much.
+#[allow(dead_code, reason = "for the fuzz target")]
+pub fn sealed(mut bytes: &[u8]) -> Vec<u8> {
+    let mut stream = b"btrfs-stream\0\x02\0\0\0".to_vec();
+    while let Some((&[number, low, high], rest)) = bytes.split_first_chunk() {
+        let len = usize::from(u16::from_le_bytes([low, high])).min(rest.len());
+        let (payload, rest) = rest.split_at(len);
+        let head = [&(len as u32).to_le_bytes()[..], &[number % 32, 0, 0, 0, 0, 0]].concat();
+        let crc = !crc32c::crc32c_append(crc32c::crc32c_append(!0, &head), payload);
+        stream.extend_from_slice(&head[..6]);
+        stream.extend_from_slice(&crc.to_le_bytes());
+        stream.extend_from_slice(payload);
+        bytes = rest;
+    }
+    stream
+}
+
 /// Writes a command and reads it.
 pub fn again(command: &Command<'_>, version: Version) -> bool {
     let otime = matches!(command, Command::Utimes { otime: Some(_), .. });

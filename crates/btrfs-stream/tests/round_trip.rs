@@ -5,7 +5,7 @@ mod exercise;
 
 use btrfs_stream::{Attribute, AttributeError, COMMAND_BYTES_MAX, Command, Error, Kind, Reader, Version, Writer};
 use btrfs_stream::{Node, Time, WriteError};
-use exercise::{again, exercise};
+use exercise::{again, exercise, sealed};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -393,6 +393,7 @@ proptest! {
     #[test]
     fn noise_is_an_error(noise in vec(any::<u8>(), 0..300)) {
         exercise(&noise);
+        exercise(&sealed(&noise));
         exercise(&[&stream(Version::V2, &[START])[..], &noise].concat());
     }
 }
