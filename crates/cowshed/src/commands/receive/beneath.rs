@@ -30,11 +30,15 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
 
 /// Opens a path below a directory.
 pub fn open_beneath(dir: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
+    open_confined(dir, path, flags, CONFINED)
+}
+
+fn open_confined(dir: impl AsFd, path: &[u8], flags: OFlags, how: ResolveFlags) -> Result<OwnedFd> {
     let path = match path {
         b"" => OsStr::new("."),
         path => OsStr::from_bytes(path),
     };
-    Ok(openat2(dir, path, flags | OFlags::CLOEXEC, Mode::empty(), CONFINED)?)
+    Ok(openat2(dir, path, flags | OFlags::CLOEXEC, Mode::empty(), how)?)
 }
 
 /// A name of an open file that system calls without a variant for descriptors take.
@@ -58,13 +62,7 @@ impl Beneath {
     }
 
     fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
-        let flags = flags | OFlags::CLOEXEC;
-        let path = match path {
-            b"" => OsStr::new("."),
-            path => OsStr::from_bytes(path),
-        };
-        let how = CONFINED | ResolveFlags::NO_XDEV;
-        Ok(openat2(&self.root, path, flags, Mode::empty(), how)?)
+        open_confined(&self.root, path, flags, CONFINED | ResolveFlags::NO_XDEV)
     }
 
     /// The directory that a path is in, and its name there.
@@ -100,9 +98,13 @@ impl Beneath {
         if !(kind.is_file() || kind.is_dir()) {
             return Err(rustix::io::Errno::INVAL.into());
         }
-        // What stands under the name may have changed since: that is not waited for.
-        let file = File::from(self.open(path, flags | OFlags::NOFOLLOW | OFlags::NONBLOCK)?);
-        Ok(file)
+        // The inode that was looked at, whatever stands under its name by now.
+        let opened = rustix::fs::open(
+            name_of(&node),
+            flags | OFlags::NONBLOCK | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(File::from(opened))
     }
 }
 
