@@ -3,6 +3,7 @@
 
 mod bad;
 mod flags;
+mod random;
 
 use std::fs;
 use std::path::{Path, PathBuf};
