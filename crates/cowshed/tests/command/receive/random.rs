@@ -17,7 +17,7 @@ use crate::mount::{Guard, unmount};
 use crate::support::run;
 
 const ROUNDS: usize = 6;
-const CHANGES: usize = 120;
+const CHANGES: usize = 200;
 const BLOCK_BYTES: u64 = 4096;
 
 /// Changes a tree. Calls that make no sense fail, and that is all.
@@ -27,17 +27,25 @@ struct Changer {
 }
 
 impl Changer {
-    /// One of few names, three deep at most, so that they meet often.
+    /// One of few names, in a directory that is there.
     fn path(&mut self) -> PathBuf {
         let mut path = self.root.clone();
-        for _ in 0..=self.dice.below(3) {
-            path.push(format!("n{}", self.dice.below(7)));
+        loop {
+            path.push(format!("n{}", self.dice.below(6)));
+            let is_dir = path.symlink_metadata().is_ok_and(|meta| meta.is_dir());
+            if !is_dir || self.dice.below(3) == 0 {
+                return path;
+            }
         }
-        path
     }
 
+    /// A regular file, if one is found.
     fn file(&mut self) -> io::Result<File> {
-        File::options().read(true).write(true).open(self.path())
+        const TRIES: usize = 20;
+        let is_file = |path: &PathBuf| path.symlink_metadata().is_ok_and(|meta| meta.is_file());
+        let found = (0..TRIES).map(|_| self.path()).find(is_file);
+        let path = found.ok_or(io::ErrorKind::NotFound)?;
+        File::options().read(true).write(true).open(path)
     }
 
     fn write(&mut self, file: &File) -> io::Result<()> {
@@ -109,7 +117,7 @@ fn send_all(root: &Path, streams: &Path, seed: u64) -> anyhow::Result<Vec<cowshe
     let mut trees = Vec::new();
     for round in 0..=ROUNDS {
         let done = (0..CHANGES).filter(|_| changer.change().is_ok()).count();
-        assert!(done > CHANGES / 20, "{done} changes");
+        assert!(done > CHANGES / 4, "{done} changes");
         btrfs(root, &format!("subvolume snapshot -r s s{round}"));
         trees.push(snapshot(&root.join(format!("s{round}")))?);
         let parent = match round {
