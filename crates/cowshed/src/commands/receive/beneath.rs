@@ -11,7 +11,10 @@ use std::path::PathBuf;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
 /// Symbolic links in the middle of a path are an error; at its end the link itself is meant.
-const CONFINED: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
+/// Nothing is mounted in between.
+const CONFINED: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_XDEV);
 
 /// A subvolume that is open, and its directory that was used last.
 pub struct Beneath {
@@ -30,15 +33,11 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
 
 /// Opens a path below a directory.
 pub fn open_beneath(dir: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
-    open_confined(dir, path, flags, CONFINED)
-}
-
-fn open_confined(dir: impl AsFd, path: &[u8], flags: OFlags, how: ResolveFlags) -> Result<OwnedFd> {
     let path = match path {
         b"" => OsStr::new("."),
         path => OsStr::from_bytes(path),
     };
-    Ok(openat2(dir, path, flags | OFlags::CLOEXEC, Mode::empty(), how)?)
+    Ok(openat2(dir, path, flags | OFlags::CLOEXEC, Mode::empty(), CONFINED)?)
 }
 
 /// A name of an open file that system calls without a variant for descriptors take.
@@ -62,7 +61,7 @@ impl Beneath {
     }
 
     fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
-        open_confined(&self.root, path, flags, CONFINED | ResolveFlags::NO_XDEV)
+        open_beneath(&self.root, path, flags)
     }
 
     /// The directory that a path is in, and its name there.

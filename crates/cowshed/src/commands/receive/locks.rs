@@ -22,16 +22,20 @@ const COMPRESSION_BYTES_MAX: usize = 32;
 /// are the file system's own.
 const CHATTR: [(u64, u32); 9] = [
     (1 << 1, 0x80_0000), // nodatacow
-    (1 << 3, 0x400),     // do not compress
-    (1 << 5, 0x8),       // sync
-    (1 << 6, 0x10),      // immutable
-    (1 << 7, 0x20),      // append-only
+    (1 << 3, DO_NOT_COMPRESS),
+    (1 << 5, 0x8), // sync
+    (1 << 6, IMMUTABLE),
+    (1 << 7, APPEND),
     (1 << 8, 0x40),      // no dump
     (1 << 9, 0x80),      // no atime
     (1 << 10, 0x1_0000), // dirsync
-    (1 << 11, 0x4),      // compress
+    (1 << 11, COMPRESS),
 ];
-const LOCKS: u32 = 0x10 | 0x20;
+const COMPRESS: u32 = 0x4;
+const DO_NOT_COMPRESS: u32 = 0x400;
+const IMMUTABLE: u32 = 0x10;
+const APPEND: u32 = 0x20;
+const LOCKS: u32 = IMMUTABLE | APPEND;
 /// The same two in the flags of FS_IOC_FSGETXATTR.
 const XFLAG_IMMUTABLE: u32 = 0x8;
 const XFLAG_APPEND: u32 = 0x10;
@@ -40,7 +44,13 @@ const XFLAG_LOCKS: u32 = XFLAG_IMMUTABLE | XFLAG_APPEND;
 /// Flags of chattr(1) for those of an inode item.
 fn chattr_flags(inode_flags: u64) -> u32 {
     let set = CHATTR.iter().filter(|(inode, _)| inode_flags & inode != 0);
-    set.fold(0, |all, (_, chattr)| all | chattr)
+    let all = set.fold(0, |all, (_, chattr)| all | chattr);
+    // An inode item may have both; chattr(1) cannot say so.
+    if all & COMPRESS != 0 {
+        all & !DO_NOT_COMPRESS
+    } else {
+        all
+    }
 }
 
 /// Locks that inodes shall have in the end, by path, as flags of FS_IOC_FSGETXATTR.
@@ -58,8 +68,8 @@ impl Locks {
         self.take_away(&file, path)?;
         let wanted = chattr_flags(inode_flags);
         set_chattr(&file, wanted & !LOCKS)?;
-        let immutable = if wanted & 0x10 != 0 { XFLAG_IMMUTABLE } else { 0 };
-        let append = if wanted & 0x20 != 0 { XFLAG_APPEND } else { 0 };
+        let immutable = if wanted & IMMUTABLE != 0 { XFLAG_IMMUTABLE } else { 0 };
+        let append = if wanted & APPEND != 0 { XFLAG_APPEND } else { 0 };
         match immutable | append {
             0 => drop(self.0.remove(path)),
             locks => self.note(path, locks)?,
@@ -174,6 +184,7 @@ mod tests {
     #[test]
     fn flags_of_inodes_are_those_of_chattr() {
         assert_eq!(chattr_flags(0x40), 0x10);
+        assert_eq!(chattr_flags(1 << 3 | 1 << 11), COMPRESS);
         assert_eq!(chattr_flags(1 << 31 | 1 << 11 | 1 << 7 | 1), 0x4 | 0x20);
     }
 }
