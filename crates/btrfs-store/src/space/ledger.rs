@@ -406,11 +406,7 @@ impl Ledger {
     pub(crate) fn try_reserve_data(self: &Arc<Self>, bytes: u64) -> Result<DataReservation, Short> {
         let mut n = self.numbers.lock();
         let pool = n.pools[Pool::Data as usize];
-        let meta = if self.mixed {
-            self.meta_held_bytes(&n)
-        } else {
-            0
-        };
+        let meta = if self.mixed { self.meta_held_bytes(&n) } else { 0 };
         let promised = n.data_reserved_bytes + meta;
         // A reservation of nothing succeeds also where deletion lives on the global reserve.
         if bytes > 0 && promised.saturating_add(bytes) > pool.free {
@@ -656,7 +652,10 @@ mod tests {
         l.note_pending(items(1000, 0), 0);
         assert!(is_half());
         let pending = l.account().pending.items;
-        l.set_opened(Opened { items: pending, blocks: 10 });
+        l.set_opened(Opened {
+            items: pending,
+            blocks: 10,
+        });
         assert!(!is_half());
         l.set_opened(Opened::default());
         assert!(is_half());
