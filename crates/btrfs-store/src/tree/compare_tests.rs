@@ -12,8 +12,10 @@ use super::tests::{Fixture, key, random_edits};
 use crate::testing::Dice;
 
 type Map = BTreeMap<Key, Vec<u8>>;
+/// A key, and what the old and the new tree have.
+type Differing = (Key, Option<Vec<u8>>, Option<Vec<u8>>);
 
-fn differences(old: Option<&Tree>, new: &Tree, range: (Key, Key)) -> Vec<(Key, Option<Vec<u8>>, Option<Vec<u8>>)> {
+fn differences(old: Option<&Tree>, new: &Tree, range: (Key, Key)) -> Vec<Differing> {
     let mut found = Vec::new();
     let flow = compare::<()>(old, new, range, |Difference { key, old, new }| {
         found.push((key, old.map(|i| i.to_vec()), new.map(|i| i.to_vec())));
@@ -23,7 +25,7 @@ fn differences(old: Option<&Tree>, new: &Tree, range: (Key, Key)) -> Vec<(Key, O
     found
 }
 
-fn differences_of_maps(old: &Map, new: &Map, (from, to): (Key, Key)) -> Vec<(Key, Option<Vec<u8>>, Option<Vec<u8>>)> {
+fn differences_of_maps(old: &Map, new: &Map, (from, to): (Key, Key)) -> Vec<Differing> {
     let keys: std::collections::BTreeSet<&Key> = old.keys().chain(new.keys()).collect();
     let keys = keys.into_iter().filter(|key| (from..=to).contains(key));
     keys.filter(|key| old.get(key) != new.get(key))
