@@ -6,7 +6,7 @@ use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::disk::on_disk;
-use crate::ids::ObjectId;
+use crate::ids::{ObjectId, Uuid};
 
 /// The type of an item; the second part of its key.
 #[derive(
@@ -118,6 +118,14 @@ impl Key {
     /// A key of its three parts.
     pub const fn new(objectid: ObjectId, ty: KeyType, offset: u64) -> Self {
         Self { objectid, ty, offset }
+    }
+
+    /// Key of the uuid tree's item for a uuid, which is its first and last part: `ty` is
+    /// `UUID_SUBVOL` or `UUID_RECEIVED_SUBVOL`.
+    pub const fn of_uuid(uuid: &Uuid, ty: KeyType) -> Self {
+        let [a, b, c, d, e, f, g, h, rest @ ..] = *uuid;
+        let objectid = ObjectId(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+        Self::new(objectid, ty, u64::from_le_bytes(rest))
     }
 
     /// The smallest key above this one; `None` above [`Key::MAX`].

@@ -14,7 +14,7 @@ use crate::disk::on_disk;
 use crate::ids::Uuid;
 use crate::items::DevItem;
 
-pub use access::{Access, UnsupportedFeature};
+pub use access::{Access, SUPPORTED_COMPAT_RO, SUPPORTED_INCOMPAT, UnsupportedFeature};
 pub use verify::SuperblockError;
 
 /// Bytes of a superblock.

@@ -3,7 +3,9 @@
 use std::mem;
 use std::sync::atomic::AtomicBool;
 
-use btrfs_format::{Key, TreeId, Uuid};
+use btrfs_format::items::Timespec;
+use btrfs_format::superblock::LABEL_BYTES;
+use btrfs_format::{Generation, Key, TreeId, Uuid};
 use cowshed_runtime::lock::Mutex;
 
 use crate::overlay::ItemBytes;
@@ -45,6 +47,22 @@ pub enum RootChange {
     Dead,
     /// Nothing in it can be changed, or it can.
     ReadOnly(bool),
+    /// It was received.
+    Received(Received),
+}
+
+/// What a root item says of a subvolume that was received. The transaction in which it was is that
+/// of the commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// The uuid of what was sent.
+    pub uuid: Uuid,
+    /// Its transaction, on its own volume.
+    pub sent_generation: Generation,
+    /// When it was sent.
+    pub sent: Timespec,
+    /// When it was received.
+    pub received: Timespec,
 }
 
 /// Work for the commit of the transaction in which it was added.
@@ -54,6 +72,8 @@ pub enum Job {
     MakeTree(Box<NewTree>),
     /// Changes a root item.
     ChangeRoot(TreeId, RootChange),
+    /// Changes the volume's label: that field of the superblock.
+    SetLabel(Box<[u8; LABEL_BYTES]>),
 }
 
 /// What the next commits do beside merging.

@@ -52,7 +52,7 @@
 //!
 //! # Locks that are held over I/O
 //!
-//! - `Rename`, `Defragment`, `InodeOp`, `Commit`, `LogState`, `Flush`: whole operations.
+//! - `Rename`, `SubvolumeNames`, `Defragment`, `InodeOp`, `Commit`, `LogState`, `Flush`: whole operations.
 //! - `Gate`, exclusively: collecting for the log reads trees. A join is never held over I/O.
 //! - `XattrLists`: while an access list is read. `GroupLoad`: while free space is read.
 //! - `Chunks`: as said above, and while room that no chunk has is discarded.
@@ -111,6 +111,8 @@ ranks! {
         // ---- whole operations ----
         /// `Objects::rename`: looks up and locks the inodes of a rename, whose ancestors must stay.
         Rename,
+        /// `Objects::subvolume_names`: locks the directory and the root of the subvolume.
+        SubvolumeNames,
         /// `FileData::defragmenting`: one at a time for a file, which locks the inode piece by
         /// piece.
         Defragment,

@@ -99,9 +99,8 @@ impl Engine {
 }
 
 impl Flusher for Engine {
-    fn count_leaves(&self) -> Result<()> {
+    fn count_leaves(&self) {
         self.store.count_leaves();
-        Ok(())
     }
     fn write_back_data(&self) -> Result<()> {
         Ok(())

@@ -26,6 +26,15 @@ impl Caller<'_> {
         Ok(perm::check(&self.ctx.creds, &inode.vfs_attr(), list.as_deref(), want)?)
     }
 
+    /// The inode belongs to the caller, or the caller is user 0.
+    pub(crate) fn need_owner(&self, inode: &Inode) -> Result<()> {
+        let creds = &self.ctx.creds;
+        match creds.is_privileged() || creds.uid == inode.attr_now().uid {
+            true => Ok(()),
+            false => Err(Errno::NotPermitted.into()),
+        }
+    }
+
     fn need_sticky(&self, dir: &Inode, child: &Inode) -> Result<()> {
         if !self.checks {
             return Ok(());
@@ -35,12 +44,20 @@ impl Caller<'_> {
     }
 }
 
-/// The inode can be changed at all.
-pub(crate) fn check_writable(files: &Files, inode: &Inode) -> Result<()> {
-    if inode.subvol.is_read_only() || files.objects().is_read_only() || files.store().volume().is_read_only() {
+/// The volume can be changed at all.
+pub(crate) fn check_volume_writable(files: &Files) -> Result<()> {
+    if files.objects().is_read_only() || files.store().volume().is_read_only() {
         return Err(Error::Store(StoreError::ReadOnly));
     }
     Ok(())
+}
+
+/// The inode can be changed at all.
+pub(crate) fn check_writable(files: &Files, inode: &Inode) -> Result<()> {
+    if inode.subvol.is_read_only() {
+        return Err(Error::Store(StoreError::ReadOnly));
+    }
+    check_volume_writable(files)
 }
 
 /// Neither immutable nor append-only: what changes of owner, mode, xattrs and links ask for.

@@ -33,7 +33,7 @@ pub(crate) fn start(files: &Arc<Files>) {
 fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
     let now = || inbox.monotonic();
     let mut due = now().saturating_add(interval);
-    let mut drop_due = None;
+    let mut drop_due: Option<Duration> = None;
     loop {
         let mut wants = match inbox.wait(Some(drop_due.unwrap_or(due).min(due)), Wants::take) {
             Wake::Ready(wants) => wants,
@@ -45,8 +45,10 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
             let Some(files) = files.upgrade() else { return };
             wants.commit |= pressure::needs_commit(&files);
         }
-        if wants.drop && drop_due.is_none() {
-            drop_due = Some(now().saturating_add(DROP_PAUSE));
+        if wants.drop {
+            // Sooner than the next look at one that is in use.
+            let soon = now().saturating_add(DROP_PAUSE);
+            drop_due = Some(drop_due.map_or(soon, |due| due.min(soon)));
         }
         let is_due = || now() >= due;
         let drops = drop_due.is_some_and(|at| now() >= at);

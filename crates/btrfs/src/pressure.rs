@@ -51,9 +51,8 @@ pub(crate) fn needs_commit(files: &Files) -> bool {
 }
 
 impl Flusher for Files {
-    fn count_leaves(&self) -> btrfs_store::Result<()> {
+    fn count_leaves(&self) {
         self.store().count_leaves();
-        Ok(())
     }
     fn write_back_data(&self) -> btrfs_store::Result<()> {
         // Failures are kept for the fsync of their files.

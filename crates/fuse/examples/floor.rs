@@ -81,9 +81,9 @@ fn main() {
     }
 }
 
-/// Mounts, prints `ready`, and unmounts when standard input ends: also when the caller was killed. A line `remount`
-/// unmounts and mounts the same file system again, so that the kernel has nothing of it in its caches, and is answered
-/// with `ready`, too.
+/// Mounts, prints `ready`, and unmounts when standard input ends: also when the caller was killed.
+/// A line `remount` unmounts and mounts the same file system again, so that the kernel has nothing
+/// of it in its caches, and is answered with `ready`, too.
 fn serve(dir: &Path, options: &SessionOptions) -> io::Result<()> {
     let fs = Arc::new(MemFs::default());
     let mount = || Some(Mount::new(fs.clone(), dir, options.clone()));

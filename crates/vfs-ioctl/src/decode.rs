@@ -1,14 +1,17 @@
 //! Ioctls with plain structures: inode flags, facts of the volume, durability.
 
-use cowshed_vfs::{Context, Error, ExtendedFlags, FlagChange, IoctlReply, NodeId, Result, TrimRange, Volume};
+use cowshed_vfs::{
+    Context, DeviceInfo, Error, ExtendedFlags, Features, FlagChange, IoctlReply, NodeId, Result, TrimRange, Volume,
+};
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::front::Front;
-use crate::reply::reply;
+use crate::reply::{argument, reply};
 use crate::wire;
+use crate::wire::btrfs::{self, DevInfo, DevStats, FeatureFlags, FsInfo, put_text, text};
 
-/// Command numbers of `<linux/fs.h>` and `<linux/btrfs.h>`: direction, size and letter are in them.
+/// Command numbers of `<linux/fs.h>`: direction, size and letter are in them.
 mod cmd {
     pub const GETFLAGS: u32 = 0x8008_6601;
     pub const GETFLAGS_32: u32 = 0x8004_6601;
@@ -18,9 +21,6 @@ mod cmd {
     pub const GETVERSION_32: u32 = 0x8004_7601;
     pub const FSGETXATTR: u32 = 0x801c_581f;
     pub const FSSETXATTR: u32 = 0x401c_5820;
-    pub const SUBVOL_GETFLAGS: u32 = 0x8008_9419;
-    pub const FS_INFO: u32 = 0x8400_941f;
-    pub const GET_FSLABEL: u32 = 0x8100_9431;
     pub const FITRIM: u32 = 0xc018_5879;
 }
 
@@ -47,26 +47,8 @@ struct FsTrimRange {
 }
 const _: () = assert!(size_of::<FsTrimRange>() == 24);
 
-/// The head of `struct btrfs_ioctl_fs_info_args`. The rest is asked for by flags, and none of it is
-/// given.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct FsInfo {
-    max_id: U64,
-    num_devices: U64,
-    fsid: [u8; 16],
-    nodesize: U32,
-    sectorsize: U32,
-    clone_alignment: U32,
-}
-const _: () = assert!(size_of::<FsInfo>() == 44);
-
-/// Bytes of `struct btrfs_ioctl_fs_info_args`.
-const FS_INFO_BYTES: usize = 1024;
-/// `BTRFS_SUBVOL_RDONLY` of `BTRFS_IOC_SUBVOL_GETFLAGS`.
-const SUBVOL_RDONLY: u64 = 1 << 1;
-/// Bytes that `FS_IOC_GETFSLABEL` fills.
-const LABEL_BYTES: usize = 256;
+/// `BTRFS_FS_INFO_FLAG_GENERATION`.
+const FS_INFO_GENERATION: u64 = 1 << 1;
 
 impl<V: Volume + ?Sized + 'static> Front<V> {
     /// Answers an ioctl. Errors: `NotIoctl` (unknown), and those of the call that it stands for.
@@ -113,20 +95,13 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
             }
             // The format's generation is longer; callers get its low half, as from the kernel.
             cmd::GETVERSION | cmd::GETVERSION_32 => reply(output, &(volume.generation(node)? as u32).to_le_bytes()),
-            cmd::SUBVOL_GETFLAGS => {
+            btrfs::SUBVOL_GETFLAGS => {
                 let subvolume = volume.subvolume_of(node).map_err(unknown_where_unsupported)?;
                 if !subvolume.is_root {
                     return Err(Error::Invalid);
                 }
-                let bits = if subvolume.is_read_only { SUBVOL_RDONLY } else { 0 };
+                let bits = if subvolume.is_read_only { btrfs::RDONLY } else { 0 };
                 reply(output, &bits.to_le_bytes())
-            }
-            cmd::FS_INFO => reply(output, &self.fs_info()),
-            cmd::GET_FSLABEL => {
-                let label = volume.info().label;
-                let mut bytes = [0; LABEL_BYTES];
-                bytes[..label.len()].copy_from_slice(&label);
-                reply(output, &bytes)
             }
             cmd::FITRIM => {
                 let (raw, _) = FsTrimRange::ref_from_prefix(input).map_err(|_| Error::Invalid)?;
@@ -149,8 +124,88 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
                 reply(output, wire::SpacePage::from(&account).as_bytes())
             }
             wire::SYNC => volume.syncfs(ctx, node).map(|()| IoctlReply::default()),
+            _ => self.ioctl_volume(ctx, node, cmd, input, output),
+        }
+    }
+
+    /// Facts of the volume and its devices.
+    fn ioctl_volume(
+        &self,
+        ctx: &Context,
+        node: NodeId,
+        cmd: u32,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<IoctlReply> {
+        let volume = self.volume();
+        match cmd {
+            btrfs::FS_INFO => reply(output, self.fs_info().as_bytes()),
+            btrfs::DEV_INFO => {
+                let call: &DevInfo = argument(input)?;
+                let device = self.device_of(call.devid.get(), &call.uuid)?;
+                let mut page = DevInfo {
+                    devid: device.id.into(),
+                    uuid: device.uuid,
+                    bytes_used: device.used_bytes.into(),
+                    total_bytes: device.total_bytes.into(),
+                    fsid: volume.info().uuid,
+                    ..DevInfo::new_zeroed()
+                };
+                let name = device.name.unwrap_or_default();
+                let end = name.len().min(page.path.len() - 1);
+                put_text(&mut page.path, &name.as_bytes()[..end]);
+                reply(output, page.as_bytes())
+            }
+            btrfs::GET_DEV_STATS => {
+                let mut call: DevStats = *argument(input)?;
+                // Setting them to zero is a flag.
+                if call.flags.get() != 0 {
+                    return Err(Error::NotSupported);
+                }
+                let device = self.device_of(call.devid.get(), &[0; 16])?;
+                call.values = device.faults.map(U64::new);
+                call.nr_items = U64::new(call.nr_items.get().min(call.values.len() as u64));
+                reply(output, call.as_bytes())
+            }
+            btrfs::GET_FEATURES => reply(output, features(volume.info().features).as_bytes()),
+            btrfs::GET_SUPPORTED_FEATURES => {
+                let none = FeatureFlags::new_zeroed();
+                reply(output, [features(volume.info().known_features), none, none].as_bytes())
+            }
+            btrfs::GET_FSLABEL => {
+                let mut bytes = [0; btrfs::LABEL_BYTES];
+                put_text(&mut bytes, &volume.info().label);
+                reply(output, &bytes)
+            }
+            btrfs::SET_FSLABEL => {
+                let label = text(input.get(..btrfs::LABEL_BYTES).ok_or(Error::Invalid)?).ok_or(Error::Invalid)?;
+                volume.set_label(ctx, label)?;
+                Ok(IoctlReply::default())
+            }
+            // A commit that is started is one that is done.
+            btrfs::START_SYNC => {
+                volume.syncfs(ctx, node)?;
+                reply(output, &volume.info().generation.to_le_bytes())
+            }
+            btrfs::WAIT_SYNC => match argument::<U64>(input)?.get() > volume.info().generation {
+                true => Err(Error::Invalid),
+                false => volume.syncfs(ctx, node).map(|()| IoctlReply::default()),
+            },
             _ => Err(Error::NotIoctl),
         }
+    }
+
+    /// By number, or by id where the number is 0. Errors: `NoDevice`.
+    fn device_of(&self, id: u64, uuid: &[u8; 16]) -> Result<DeviceInfo> {
+        if id != 0 {
+            return self.volume().device(id)?.ok_or(Error::NoDevice);
+        }
+        for id in 1..=self.volume().info().device_id_max {
+            if let Some(device) = self.volume().device(id)?.filter(|device| device.uuid == *uuid) {
+                return Ok(device);
+            }
+        }
+        Err(Error::NoDevice)
     }
 
     fn set_flags(&self, ctx: &Context, node: NodeId, change: &FlagChange) -> Result<IoctlReply> {
@@ -158,19 +213,28 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
         Ok(IoctlReply::default())
     }
 
-    fn fs_info(&self) -> [u8; FS_INFO_BYTES] {
+    /// Callers set flags for what they want beside the head, which Linux does not pass on.
+    fn fs_info(&self) -> FsInfo {
         let info = self.volume().info();
-        let head = FsInfo {
-            max_id: info.devices.into(),
+        FsInfo {
+            max_id: info.device_id_max.into(),
             num_devices: info.devices.into(),
             fsid: info.uuid,
             nodesize: info.metadata_block_bytes.into(),
             sectorsize: info.block_bytes.into(),
             clone_alignment: info.block_bytes.into(),
-        };
-        let mut bytes = [0; FS_INFO_BYTES];
-        bytes[..size_of::<FsInfo>()].copy_from_slice(head.as_bytes());
-        bytes
+            flags: FS_INFO_GENERATION.into(),
+            generation: info.generation.into(),
+            ..FsInfo::new_zeroed()
+        }
+    }
+}
+
+fn features(features: Features) -> FeatureFlags {
+    FeatureFlags {
+        compat_flags: features.compat.into(),
+        compat_ro_flags: features.compat_ro.into(),
+        incompat_flags: features.incompat.into(),
     }
 }
 

@@ -1,40 +1,18 @@
 //! Ioctls of subvolumes.
 
-use cowshed_vfs::{Access, Context, Error, IoctlReply, NodeId, Result, Volume};
-use zerocopy::little_endian::U64;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use std::ops::ControlFlow;
+
+use cowshed_vfs::{Access, Context, Error, IoctlReply, NodeId, Received, Result, Search, SubvolumeInfo, Volume};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::front::Front;
-use crate::reply::reply;
+use crate::reply::{argument, reply};
+use crate::wire::btrfs::{
+    self, InoLookup, InoLookupUser, RDONLY, ReceivedSubvol, RootRef, RootRefs, SPEC_BY_ID, SearchArgs, SearchHeader,
+    SubvolInfo, VolArgs, VolArgs2, put_text, text,
+};
 use crate::wire::{self, Snapshot, SubvolumePage};
-
-/// Command numbers of `<linux/btrfs.h>`.
-mod cmd {
-    pub(super) const SUBVOL_CREATE: u32 = 0x5000_940e;
-    pub(super) const SNAP_DESTROY: u32 = 0x5000_940f;
-    pub(super) const SUBVOL_CREATE_V2: u32 = 0x5000_9418;
-    pub(super) const SNAP_DESTROY_V2: u32 = 0x5000_943f;
-    pub(super) const SUBVOL_SETFLAGS: u32 = 0x4008_941a;
-    pub(super) const INO_LOOKUP: u32 = 0xd000_9412;
-}
-
-/// Where the name begins in `struct btrfs_ioctl_vol_args`, and in its second version.
-const NAME_OFFSET: usize = 8;
-const NAME_OFFSET_V2: usize = 56;
-/// Where the flags stand in the second version.
-const FLAGS_OFFSET_V2: usize = 16;
-/// `struct btrfs_ioctl_ino_lookup_args`.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct InoLookup {
-    tree: U64,
-    ino: U64,
-    name: [u8; 4080],
-}
-/// The root directory of each subvolume.
-const ROOT_INO: u64 = 256;
-/// `BTRFS_SUBVOL_RDONLY`.
-const RDONLY: u64 = 1 << 1;
 
 impl<V: Volume + ?Sized + 'static> Front<V> {
     /// Errors: `NotIoctl` for commands that are not of this module, and those of the calls.
@@ -46,70 +24,222 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
         input: &[u8],
         output: &mut [u8],
     ) -> Result<IoctlReply> {
-        let volume = self.volume();
+        match self.ioctl_name(ctx, node, cmd, input) {
+            Err(Error::NotIoctl) => {}
+            answer => return answer.map(|()| IoctlReply::default()),
+        }
+        match self.ioctl_property(ctx, node, cmd, input, output) {
+            Err(Error::NotIoctl) => self.ioctl_question(ctx, node, cmd, input, output),
+            answer => answer,
+        }
+    }
+
+    /// Calls that make and delete.
+    fn ioctl_name(&self, ctx: &Context, node: NodeId, cmd: u32, input: &[u8]) -> Result<()> {
+        let subvolumes = || self.volume().subvolumes();
         match cmd {
-            cmd::SUBVOL_CREATE => volume.create_subvolume(ctx, node, name_at(input, NAME_OFFSET)?)?,
-            cmd::SUBVOL_CREATE_V2 => {
-                no_flags(input)?;
-                volume.create_subvolume(ctx, node, name_at(input, NAME_OFFSET_V2)?)?;
+            btrfs::SUBVOL_CREATE => subvolumes()?.create(ctx, node, name_of(&argument::<VolArgs>(input)?.name)?),
+            btrfs::SUBVOL_CREATE_V2 => {
+                let call: &VolArgs2 = argument(input)?;
+                only_flags(call, 0)?;
+                subvolumes()?.create(ctx, node, name_of(&call.name)?)
             }
-            cmd::SNAP_DESTROY => volume.delete_subvolume(ctx, node, name_at(input, NAME_OFFSET)?)?,
-            cmd::SNAP_DESTROY_V2 => {
-                no_flags(input)?;
-                volume.delete_subvolume(ctx, node, name_at(input, NAME_OFFSET_V2)?)?;
-            }
-            cmd::SUBVOL_SETFLAGS => {
-                let flags = u64::from_le_bytes(*input.first_chunk().ok_or(Error::Invalid)?);
-                if flags & !RDONLY != 0 {
-                    return Err(Error::NotSupported);
+            btrfs::SNAP_DESTROY => subvolumes()?.delete(ctx, node, name_of(&argument::<VolArgs>(input)?.name)?),
+            btrfs::SNAP_DESTROY_V2 => {
+                let call: &VolArgs2 = argument(input)?;
+                only_flags(call, SPEC_BY_ID)?;
+                if call.flags.get() & SPEC_BY_ID == 0 {
+                    return subvolumes()?.delete(ctx, node, name_of(&call.name)?);
                 }
-                volume.set_subvolume_read_only(ctx, node, flags & RDONLY != 0)?;
-            }
-            cmd::INO_LOOKUP => {
-                let (mut call, _) = InoLookup::read_from_prefix(input).map_err(|_| Error::Invalid)?;
-                // Only the question which subvolume this is.
-                if call.tree.get() != 0 || call.ino.get() != ROOT_INO {
-                    return Err(Error::NotSupported);
-                }
-                call.tree = volume.subvolume_of(node)?.id.into();
-                call.name = [0; 4080];
-                return reply(output, call.as_bytes());
+                let id = U64::read_from_prefix(&call.name).map_err(|_| Error::Invalid)?.0;
+                subvolumes()?.delete_by_id(ctx, id.get())
             }
             wire::SNAPSHOT => {
-                let (call, _) = Snapshot::ref_from_prefix(input).map_err(|_| Error::Invalid)?;
+                let call: &Snapshot = argument(input)?;
                 let len = usize::try_from(call.name_bytes.get()).map_err(|_| Error::Invalid)?;
                 let name = call.name.get(..len).ok_or(Error::NameTooLong)?;
                 let source = self.lent(call.token, Access::READ)?;
-                volume.snapshot(ctx, source, node, name, call.is_read_only.get() & 1 != 0)?;
+                subvolumes()?.snapshot(ctx, source, node, name, call.is_read_only.get() & 1 != 0)
             }
-            wire::SUBVOLUME => {
-                let from = u64::from_le_bytes(*input.first_chunk().ok_or(Error::Invalid)?);
-                let mut page = SubvolumePage::new_zeroed();
-                match volume.next_subvolume(from)? {
-                    Some(info) => page = SubvolumePage::from(&info),
-                    None => page.id = U64::ZERO,
+            _ => Err(Error::NotIoctl),
+        }
+    }
+
+    /// Flags, the received uuid, the default.
+    fn ioctl_property(
+        &self,
+        ctx: &Context,
+        node: NodeId,
+        cmd: u32,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<IoctlReply> {
+        let subvolumes = || self.volume().subvolumes();
+        match cmd {
+            btrfs::SUBVOL_SETFLAGS => {
+                let flags = argument::<U64>(input)?.get();
+                if flags & !RDONLY != 0 {
+                    return Err(Error::NotSupported);
                 }
-                return reply(output, page.as_bytes());
+                subvolumes()?.set_read_only(ctx, node, flags & RDONLY != 0)?;
             }
+            btrfs::SET_RECEIVED_SUBVOL => {
+                let mut call: ReceivedSubvol = *argument(input)?;
+                let received = Received {
+                    uuid: call.uuid,
+                    sent_generation: call.stransid.get(),
+                    sent: call.stime.into(),
+                };
+                let (generation, at) = subvolumes()?.set_received(ctx, node, &received)?;
+                (call.rtransid, call.rtime) = (generation.into(), at.into());
+                return reply(output, call.as_bytes());
+            }
+            btrfs::DEFAULT_SUBVOL => subvolumes()?.set_default(ctx, argument::<U64>(input)?.get())?,
             _ => return Err(Error::NotIoctl),
         }
         Ok(IoctlReply::default())
     }
-}
 
-/// The name that begins there, up to the first zero.
-fn name_at(input: &[u8], offset: usize) -> Result<&[u8]> {
-    let field = input.get(offset..).ok_or(Error::Invalid)?;
-    let end = field.iter().position(|&b| b == 0).ok_or(Error::NameTooLong)?;
-    Ok(&field[..end])
-}
+    fn ioctl_question(
+        &self,
+        ctx: &Context,
+        node: NodeId,
+        cmd: u32,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<IoctlReply> {
+        let subvolumes = || self.volume().subvolumes();
+        match cmd {
+            btrfs::INO_LOOKUP => {
+                let mut call: InoLookup = *argument(input)?;
+                let (id, path) = subvolumes()?.path_of(ctx, node, call.treeid.get(), call.objectid.get())?;
+                call.treeid = id.into();
+                fit(put_text(&mut call.name, &path))?;
+                reply(output, call.as_bytes())
+            }
+            btrfs::INO_LOOKUP_USER => {
+                let mut call: InoLookupUser = *argument(input)?;
+                let (path, name) = subvolumes()?.path_below(ctx, node, call.treeid.get())?;
+                fit(put_text(&mut call.path, &path))?;
+                fit(put_text(&mut call.name, &name))?;
+                reply(output, call.as_bytes())
+            }
+            btrfs::GET_SUBVOL_INFO => reply(output, described(&subvolumes()?.info(node)?)?.as_bytes()),
+            btrfs::GET_SUBVOL_ROOTREF => {
+                let from = argument::<RootRefs>(input)?.min_treeid.get();
+                let mut page = RootRefs::new_zeroed();
+                page.min_treeid = from.into();
+                let mut entries = page.rootref.iter_mut();
+                while let Some((treeid, dirid)) = subvolumes()?.next_child(node, page.min_treeid.get())? {
+                    let Some(entry) = entries.next() else {
+                        // There are more than these: the same call goes on from `min_treeid`.
+                        // The page is handed out and the call fails: it is to be gone on with.
+                        let page = reply(output, page.as_bytes())?;
+                        let result = -Error::Overflow.errno();
+                        return Ok(IoctlReply { result, ..page });
+                    };
+                    *entry = RootRef {
+                        treeid: treeid.into(),
+                        dirid: dirid.into(),
+                    };
+                    page.num_items += 1;
+                    page.min_treeid = (treeid + 1).into();
+                }
+                reply(output, page.as_bytes())
+            }
+            btrfs::TREE_SEARCH => self.search(ctx, node, argument(input)?, output),
+            wire::SUBVOLUME => {
+                let from = argument::<U64>(input)?.get();
+                let mut page = SubvolumePage::new_zeroed();
+                if let Some((info, path)) = subvolumes()?.next(ctx, from)? {
+                    page = SubvolumePage::new(&info, &path).ok_or(Error::NameTooLong)?;
+                }
+                reply(output, page.as_bytes())
+            }
+            _ => Err(Error::NotIoctl),
+        }
+    }
 
-/// Neither quota groups nor numbers instead of names are known here.
-fn no_flags(input: &[u8]) -> Result<()> {
-    let flags = input.get(FLAGS_OFFSET_V2..).and_then(|rest| rest.first_chunk());
-    match flags.map(|bytes| u64::from_le_bytes(*bytes)) {
-        Some(0) => Ok(()),
-        Some(_) => Err(Error::NotSupported),
-        None => Err(Error::Invalid),
+    fn search(&self, ctx: &Context, node: NodeId, call: &SearchArgs, output: &mut [u8]) -> Result<IoctlReply> {
+        let mut page = *call;
+        let (key, wanted) = (&call.key, call.key.nr_items.get());
+        let ty = |ty: U32| u8::try_from(ty.get()).map_err(|_| Error::Invalid);
+        let what = Search {
+            tree: key.tree_id.get(),
+            from: (key.min_objectid.get(), ty(key.min_type)?, key.min_offset.get()),
+            to: (key.max_objectid.get(), ty(key.max_type)?, key.max_offset.get()),
+            since: key.min_transid.get(),
+            until: key.max_transid.get(),
+        };
+        let (mut used, mut found, mut is_too_large) = (0, 0, false);
+        page.buf.fill(0);
+        let mut take = |(objectid, ty, offset): (u64, u8, u64), bytes: &[u8], transid: u64| {
+            let head = SearchHeader {
+                transid: transid.into(),
+                objectid: objectid.into(),
+                offset: offset.into(),
+                ty: u32::from(ty).into(),
+                len: u32::try_from(bytes.len()).unwrap_or(u32::MAX).into(),
+            };
+            let end = used + size_of::<SearchHeader>() + bytes.len();
+            let Some(room) = page.buf.get_mut(used..end).filter(|_| found < wanted) else {
+                is_too_large = found == 0 && wanted > 0;
+                return ControlFlow::Break(());
+            };
+            let (head_room, item_room) = room.split_at_mut(size_of::<SearchHeader>());
+            head_room.copy_from_slice(head.as_bytes());
+            item_room.copy_from_slice(bytes);
+            (used, found) = (end, found + 1);
+            ControlFlow::Continue(())
+        };
+        self.volume().subvolumes()?.search(ctx, node, &what, &mut take)?;
+        if is_too_large {
+            return Err(Error::Overflow);
+        }
+        page.key.nr_items = found.into();
+        reply(output, page.as_bytes())
     }
 }
+
+fn name_of(field: &[u8]) -> Result<&[u8]> {
+    text(field).ok_or(Error::NameTooLong)
+}
+
+fn fit(fits: bool) -> Result<()> {
+    if fits { Ok(()) } else { Err(Error::NameTooLong) }
+}
+
+/// Quota groups are not known here.
+fn only_flags(call: &VolArgs2, known: u64) -> Result<()> {
+    match call.flags.get() & !known {
+        0 => Ok(()),
+        _ => Err(Error::NotSupported),
+    }
+}
+
+fn described(info: &SubvolumeInfo) -> Result<SubvolInfo> {
+    let mut page = SubvolInfo {
+        treeid: info.id.into(),
+        parent_id: info.parent_id.into(),
+        dirid: info.parent_dir.into(),
+        generation: info.generation.into(),
+        flags: U64::new(if info.is_read_only { ROOT_RDONLY } else { 0 }),
+        uuid: info.uuid,
+        parent_uuid: info.parent_uuid,
+        received_uuid: info.received_uuid,
+        ctransid: info.changed_generation.into(),
+        otransid: info.created_generation.into(),
+        stransid: info.sent_generation.into(),
+        rtransid: info.received_generation.into(),
+        ctime: info.changed.into(),
+        otime: info.created.into(),
+        stime: info.sent.into(),
+        rtime: info.received.into(),
+        ..SubvolInfo::new_zeroed()
+    };
+    fit(put_text(&mut page.name, &info.name))?;
+    Ok(page)
+}
+
+/// `BTRFS_ROOT_SUBVOL_RDONLY`: as root items have it.
+const ROOT_RDONLY: u64 = 1;

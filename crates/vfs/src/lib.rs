@@ -11,6 +11,7 @@
 //!   bits, access control lists, set-id stripping, extended attribute name spaces.
 //! * [`Volume`]: what a volume can do beyond names and bytes; the library and the ioctl decoder
 //!   work over it.
+//! * [`Subvolumes`]: trees of files inside a volume, each of which can be copied as a whole.
 //! * [`Caches`]: what a file system tells a front end that remembers.
 //! * [`memfs`]: a small file system in memory, for tests of front ends and for measuring what a
 //!   transport costs.
@@ -27,6 +28,7 @@ pub mod fs;
 #[doc(hidden)]
 pub mod memfs;
 pub mod perm;
+mod subvolumes;
 pub mod types;
 mod volume;
 pub mod xattr;
@@ -37,8 +39,9 @@ pub use compression::{Algorithm, Compression, UnknownCompression};
 pub use cred::{Context, Credentials, Groups};
 pub use error::{Error, Result};
 pub use fs::{Done, FileSystem};
+pub use subvolumes::{ItemKey, ItemSink, Received, Search, SubvolumeInfo, Subvolumes};
 pub use types::*;
 pub use volume::{
-    At, Dedupe, Defrag, Exchange, ExtendedFlags, ExtentSink, Failure, FlagChange, Freshness, Group, InodeFlags,
-    MapExtent, MapKind, SubvolumeInfo, SubvolumeOf, TrimRange, Volume, VolumeInfo,
+    At, Dedupe, Defrag, DeviceInfo, Exchange, ExtendedFlags, ExtentSink, Failure, Features, FlagChange, Freshness,
+    Group, InodeFlags, MapExtent, MapKind, SubvolumeOf, TrimRange, Volume, VolumeInfo,
 };

@@ -9,8 +9,8 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use crate::{
-    Access, Caches, Compression, Context, Error, FileSystem, Handle, NodeId, Result, SpaceAccount, Timestamp,
-    WriteFlags,
+    Access, Caches, Compression, Context, Error, FileSystem, Handle, NodeId, Result, SpaceAccount, Subvolumes,
+    Timestamp, WriteFlags,
 };
 
 /// A failure of the volume as a whole: it could not be opened, committed or closed.
@@ -65,6 +65,14 @@ pub struct VolumeInfo {
     pub metadata_block_bytes: u32,
     /// Number of devices that the volume consists of.
     pub devices: u64,
+    /// The largest number that a device has.
+    pub device_id_max: u64,
+    /// The last transaction that is on disk.
+    pub generation: u64,
+    /// What the format uses.
+    pub features: Features,
+    /// What can be used of the format.
+    pub known_features: Features,
     /// Nothing can be changed: the volume was opened so, or its format cannot be written.
     pub is_read_only: bool,
     /// A log was left unreplayed because the options said so: what was synced last before a crash
@@ -119,31 +127,34 @@ pub struct SubvolumeOf {
     pub is_read_only: bool,
 }
 
-/// A subvolume.
+/// A device of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SubvolumeInfo {
-    /// Its number in the format.
+pub struct DeviceInfo {
+    /// Its number in the volume.
     pub id: u64,
-    /// The subvolume that its name is in; 0 for the top level.
-    pub parent_id: u64,
-    /// From the top level, without a slash before it; empty for the top level.
-    pub path: Vec<u8>,
-    /// Nothing in it can be changed.
-    pub is_read_only: bool,
-    /// The transaction in which it changed last.
-    pub generation: u64,
-    /// The transaction in which it was made.
-    pub created_generation: u64,
-    /// Its id; zeros where it has none.
+    /// Its id.
     pub uuid: [u8; 16],
-    /// Of the subvolume that it is a snapshot of; zeros where it is none.
-    pub parent_uuid: [u8; 16],
-    /// Of the subvolume that it was received from; zeros where it was not received.
-    pub received_uuid: [u8; 16],
-    /// When it was made.
-    pub created: Timestamp,
-    /// When it changed last.
-    pub changed: Timestamp,
+    /// Size of the part that the volume uses.
+    pub total_bytes: u64,
+    /// Bytes that are given to data and metadata.
+    pub used_bytes: u64,
+    /// What it is called here; `None` where it is missing.
+    pub name: Option<String>,
+    /// Failed writes, reads and barriers, wrong content, and blocks of a wrong generation, since
+    /// the volume was opened.
+    pub faults: [u64; 5],
+}
+
+/// Features of a format, as bits of its superblock: compatible, compatible with reading, and
+/// incompatible ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Those that any program may ignore.
+    pub compat: u64,
+    /// Those that a program must know to write.
+    pub compat_ro: u64,
+    /// Those that a program must know to read.
+    pub incompat: u64,
 }
 
 /// What [`Volume::trim`] discards: `struct fstrim_range`.
@@ -321,40 +332,20 @@ pub trait Volume: FileSystem + fmt::Debug {
         Err(Error::NotSupported)
     }
 
-    /// Makes an empty subvolume under a name; on disk when this returns. The caller's permissions
-    /// are checked. Errors: those of making a directory, `NotSupported`.
-    fn create_subvolume(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> Result<()> {
-        let _ = (ctx, parent, name);
+    /// The calls of subvolumes. Errors: `NotSupported` where the format has none.
+    fn subvolumes(&self) -> Result<&dyn Subvolumes> {
         Err(Error::NotSupported)
     }
 
-    /// Makes a snapshot of the subvolume whose root directory is `source`: what was written to any
-    /// of its files before the call is in it. On disk when this returns. The caller's permissions
-    /// are checked. Errors: those of making a directory, `Invalid` (`source` is no root),
-    /// `NotPermitted` (it belongs to another user), `NotSupported`.
-    fn snapshot(&self, ctx: &Context, source: NodeId, parent: NodeId, name: &[u8], is_read_only: bool) -> Result<()> {
-        let _ = (ctx, source, parent, name, is_read_only);
+    /// Changes the label. On disk when this returns. Errors: `NotPermitted` (the caller may not),
+    /// `Invalid` (longer than the format allows, or with a NUL in it), `ReadOnly`, `NotSupported`.
+    fn set_label(&self, ctx: &Context, label: &[u8]) -> Result<()> {
+        let _ = (ctx, label);
         Err(Error::NotSupported)
     }
 
-    /// Deletes the subvolume under a name with all that is in it; its space comes back in the
-    /// background. The caller's permissions are checked. Errors: those of removing a directory,
-    /// `Invalid` (no subvolume), `NotEmpty` (others are nested in it), `NotPermitted` (it is
-    /// mounted by default), `Busy` (it is mounted), `NotSupported`.
-    fn delete_subvolume(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> Result<()> {
-        let _ = (ctx, parent, name);
-        Err(Error::NotSupported)
-    }
-
-    /// Makes the subvolume whose root directory is `root` read-only, or writable. On disk when this
-    /// returns. Errors: `Invalid` (`root` is none), `NotPermitted`, `ReadOnly`, `NotSupported`.
-    fn set_subvolume_read_only(&self, ctx: &Context, root: NodeId, is_read_only: bool) -> Result<()> {
-        let _ = (ctx, root, is_read_only);
-        Err(Error::NotSupported)
-    }
-
-    /// The subvolume with the least number from `id` on; `None` where there is none.
-    fn next_subvolume(&self, id: u64) -> Result<Option<SubvolumeInfo>> {
+    /// The device of this number; `None` where there is none. Errors: `NotSupported`.
+    fn device(&self, id: u64) -> Result<Option<DeviceInfo>> {
         let _ = id;
         Err(Error::NotSupported)
     }

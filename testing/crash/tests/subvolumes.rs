@@ -96,8 +96,11 @@ impl Run<'_> {
                 }
                 self.committing(|fs| {
                     let made = match is_empty {
-                        true => fs.create_subvolume(&ROOT, dir, name.as_bytes()),
-                        false => fs.snapshot(&ROOT, from, dir, name.as_bytes(), false),
+                        true => fs.subvolumes().unwrap().create(&ROOT, dir, name.as_bytes()),
+                        false => fs
+                            .subvolumes()
+                            .unwrap()
+                            .snapshot(&ROOT, from, dir, name.as_bytes(), false),
                     };
                     made.expect("a subvolume");
                 });
@@ -108,7 +111,11 @@ impl Run<'_> {
                 let below = format!("{path}/");
                 if !path.is_empty() && !self.subvolumes.iter().any(|other| other.starts_with(&below)) {
                     let (above, name) = path.rsplit_once('/').unwrap_or(("", &path));
-                    let deleted = self.fs.delete_subvolume(&ROOT, self.node(above), name.as_bytes());
+                    let deleted = self
+                        .fs
+                        .subvolumes()
+                        .unwrap()
+                        .delete(&ROOT, self.node(above), name.as_bytes());
                     deleted.expect("it goes");
                     self.subvolumes.retain(|other| *other != path);
                     self.dropped += 1;

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 use cowshed_harness::Keep;
 use cowshed_logcases::random::{self, known};
-use cowshed_logcases::roads::{self, Who};
+use cowshed_logcases::roads::{self, Side};
 use cowshed_logcases::{Case, cuts, doc, items, reverse, table};
 
 #[derive(Parser)]
@@ -96,8 +96,8 @@ struct Args {
     verbose: bool,
 }
 
-fn sides(letters: &str) -> Vec<Who> {
-    let all = [('k', Who::Kernel), ('c', Who::Cowshed)];
+fn sides(letters: &str) -> Vec<Side> {
+    let all = [('k', Side::Kernel), ('c', Side::Cowshed)];
     all.into_iter()
         .filter(|(letter, _)| letters.contains(*letter))
         .map(|(_, who)| who)

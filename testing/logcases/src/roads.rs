@@ -22,16 +22,16 @@ use crate::{Answer, Case, expect};
 
 /// Linux or Cowshed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Who {
+pub enum Side {
     Kernel,
     Cowshed,
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for Side {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Who::Kernel => "kernel",
-            Who::Cowshed => "cowshed",
+            Side::Kernel => "kernel",
+            Side::Cowshed => "cowshed",
         })
     }
 }
@@ -237,7 +237,7 @@ pub fn same(left: &Tree, right: &Tree) -> Result<()> {
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Sides that wrote a log, where the others have committed.
-    pub logged: BTreeSet<Who>,
+    pub logged: BTreeSet<Side>,
     /// What we wrote, where we were among the writers.
     pub ours: Option<Answer>,
 }
@@ -258,17 +258,17 @@ fn superblock(device: &dyn BlockDevice) -> Result<Superblock> {
 /// Runs a case: each writer's crash image is replayed by each replayer.
 ///
 /// `tree_log`: our fsyncs write logs, not commits; then each does what the case says.
-pub fn run(case: &Case, base: &MemDevice, tree_log: bool, writers: &[Who], replayers: &[Who]) -> Result<Report> {
+pub fn run(case: &Case, base: &MemDevice, tree_log: bool, writers: &[Side], replayers: &[Side]) -> Result<Report> {
     let mut report = Report::default();
     let nodesize_bytes = superblock(base)?.nodesize.get();
     for &writer in writers {
-        if writer == Who::Cowshed && !is_for_us(case)? {
+        if writer == Side::Cowshed && !is_for_us(case)? {
             continue;
         }
         let name = || format!("case {}, written by {writer}", case.name);
         let crash = match writer {
-            Who::Kernel => kernel_writes(base, &case.ops()?).map(|crash| (crash, None)),
-            Who::Cowshed => we_write(base, case, tree_log).map(|(crash, answer)| (crash, Some(answer))),
+            Side::Kernel => kernel_writes(base, &case.ops()?).map(|crash| (crash, None)),
+            Side::Cowshed => we_write(base, case, tree_log).map(|(crash, answer)| (crash, Some(answer))),
         };
         let (crash, answer) = crash.with_context(name)?;
         if let Some(answer) = answer {
@@ -279,17 +279,17 @@ pub fn run(case: &Case, base: &MemDevice, tree_log: bool, writers: &[Who], repla
         if crash.has_log {
             report.logged.insert(writer);
         }
-        let mut first: Option<(Who, Tree)> = None;
+        let mut first: Option<(Side, Tree)> = None;
         let is_safe = may_go_to_the_kernel(case, nodesize_bytes);
-        for &replayer in replayers.iter().filter(|who| is_safe || **who != Who::Kernel) {
+        for &replayer in replayers.iter().filter(|side| is_safe || **side != Side::Kernel) {
             let name = || format!("{}, replayed by {replayer}", name());
             let found = match replayer {
-                Who::Kernel => kernel_replays(&crash.device),
-                Who::Cowshed => we_replay(&crash.device, replayers.contains(&Who::Kernel)),
+                Side::Kernel => kernel_replays(&crash.device),
+                Side::Cowshed => we_replay(&crash.device, replayers.contains(&Side::Kernel)),
             }
             .with_context(name)?;
             let mut expected = case.expect.to_vec();
-            if writer == Who::Kernel {
+            if writer == Side::Kernel {
                 expected.extend(case.linux);
             }
             expect::check(&expected, &found).with_context(name)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cowshed_harness::need;
 use cowshed_logcases::random::known;
-use cowshed_logcases::roads::{self, Who};
+use cowshed_logcases::roads::{self, Side};
 use cowshed_logcases::{Answer, Case, doc, expect, table};
 use cowshed_model::script::Op;
 
@@ -58,7 +58,7 @@ fn share(of: &str) -> impl Iterator<Item = Case> {
     table::all().skip(at).step_by(SHARES)
 }
 
-fn run(cases: impl Iterator<Item = Case>, nodesize_bytes: u32, writers: &[Who], replayers: &[Who]) -> usize {
+fn run(cases: impl Iterator<Item = Case>, nodesize_bytes: u32, writers: &[Side], replayers: &[Side]) -> usize {
     let base = roads::base(nodesize_bytes).unwrap();
     let mut logs = 0;
     for case in cases {
@@ -75,7 +75,7 @@ fn what_we_write_we_replay() {
     // The setup of those with a subvolume is the kernel's.
     for nodesize in [4096, 16384] {
         let ours = table::all().filter(|case| !case.script.contains("subvolume"));
-        run(ours, nodesize, &[Who::Cowshed], &[Who::Cowshed]);
+        run(ours, nodesize, &[Side::Cowshed], &[Side::Cowshed]);
     }
 }
 
@@ -91,7 +91,7 @@ fn a_commit_instead_of_a_log_is_found() {
         (Answer::Nothing, Some("log, not nothing")),
     ] {
         let case = Case { ours, ..case };
-        let found = roads::run(&case, &base, TREE_LOG, &[Who::Cowshed], &[Who::Cowshed]);
+        let found = roads::run(&case, &base, TREE_LOG, &[Side::Cowshed], &[Side::Cowshed]);
         let found = found.map_err(|error| format!("{error:#}"));
         match said {
             None => assert_eq!(found.unwrap().ours, Some(Answer::Log)),
@@ -106,7 +106,7 @@ fn a_commit_instead_of_a_log_is_found() {
 fn what_we_write_the_kernel_replays() {
     if need::kernel_btrfs().is_some() {
         let share = share("cases that we write and the kernel replays");
-        run(share, 16384, &[Who::Cowshed], &[Who::Kernel, Who::Cowshed]);
+        run(share, 16384, &[Side::Cowshed], &[Side::Kernel, Side::Cowshed]);
     }
 }
 
@@ -114,7 +114,7 @@ fn what_we_write_the_kernel_replays() {
 fn what_the_kernel_writes_it_and_we_replay() {
     if need::kernel_btrfs().is_some() {
         let share = share("cases that the kernel writes");
-        let logs = run(share, 16384, &[Who::Kernel], &[Who::Kernel, Who::Cowshed]);
+        let logs = run(share, 16384, &[Side::Kernel], &[Side::Kernel, Side::Cowshed]);
         assert!(logs > 20, "the kernel hardly ever writes a log: {logs}");
     }
 }
@@ -125,7 +125,7 @@ fn what_the_kernel_writes_it_and_we_replay() {
 fn holes_that_have_items_are_replayed() {
     if need::kernel_btrfs().is_some() {
         let base = roads::base_with_hole_items(4096).unwrap();
-        let both = [Who::Kernel, Who::Cowshed];
+        let both = [Side::Kernel, Side::Cowshed];
         for name in [
             "many_extents",
             "many_extents_twice",
@@ -135,7 +135,7 @@ fn holes_that_have_items_are_replayed() {
         ] {
             let case = table::all().find(|case| case.name == name).unwrap();
             let report = roads::run(&case, &base, TREE_LOG, &both, &both).unwrap_or_else(|e| panic!("{e:#}"));
-            assert!(report.logged.contains(&Who::Kernel), "{name}: the kernel wrote no log");
+            assert!(report.logged.contains(&Side::Kernel), "{name}: the kernel wrote no log");
         }
     }
 }

@@ -28,7 +28,8 @@ pub enum Access {
     },
 }
 
-const SUPPORTED_INCOMPAT: u64 = incompat::MIXED_BACKREF
+/// Incompatible features of volumes that are opened.
+pub const SUPPORTED_INCOMPAT: u64 = incompat::MIXED_BACKREF
     | incompat::DEFAULT_SUBVOL
     | incompat::MIXED_GROUPS
     | incompat::COMPRESS_LZO
@@ -39,8 +40,9 @@ const SUPPORTED_INCOMPAT: u64 = incompat::MIXED_BACKREF
     | incompat::NO_HOLES
     | incompat::METADATA_UUID
     | incompat::RAID1C34;
-/// Verity is missing: its files must not change, and their merkle trees are not read.
-const SUPPORTED_COMPAT_RO: u64 =
+/// Features of volumes that are written. Verity is missing: its files must not change, and their
+/// merkle trees are not read.
+pub const SUPPORTED_COMPAT_RO: u64 =
     compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID | compat_ro::BLOCK_GROUP_TREE;
 const SUPPORTED_SECTORSIZE_BYTES: u32 = 4096;
 /// A conversion that was interrupted: only the tool that began it may go on.

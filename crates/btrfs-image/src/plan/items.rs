@@ -6,7 +6,7 @@ use btrfs_format::items::{
     BlockGroupItem, DevExtent, DevItem, DirItem, ExtentDataRef, ExtentItem, FreeSpaceInfo, InlineRef, InodeItem,
     InodeRef, RootItem, RootRef, Timespec, TreeBlockInfo, file_type,
 };
-use btrfs_format::{DiskKey, Generation, Key, KeyType, ObjectId, TreeId, U16, U32, U64, Uuid};
+use btrfs_format::{DiskKey, Generation, Key, KeyType, ObjectId, TreeId, U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::chunks::{PlannedChunk, PlannedDevice};
@@ -215,11 +215,4 @@ pub(super) fn free_space_info(chunk: &PlannedChunk, extents: usize) -> (Key, Vec
     };
     let key = Key::new(ObjectId(chunk.logical.0), KeyType::FREE_SPACE_INFO, chunk.length_bytes);
     (key, item.as_bytes().to_vec())
-}
-
-/// Key of the uuid tree's item for a subvolume: the uuid is its first and last part.
-pub(super) fn uuid_key(uuid: &Uuid) -> Key {
-    let (low, high) = uuid.split_at(8);
-    let number = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("half of a uuid is eight bytes"));
-    Key::new(ObjectId(number(low)), KeyType::UUID_SUBVOL, number(high))
 }

@@ -153,11 +153,14 @@ impl VolumePlanner {
         let settings = &self.settings;
         let mut uuid_tree = PlannedTree::new(TreeId::UUID);
         uuid_tree.insert(
-            items::uuid_key(&settings.fs_tree_uuid),
+            Key::of_uuid(&settings.fs_tree_uuid, KeyType::UUID_SUBVOL),
             U64::new(TreeId::FS.0).as_bytes(),
         );
         for new in &settings.subvolumes {
-            uuid_tree.insert(items::uuid_key(&new.uuid), U64::new(new.id.0).as_bytes());
+            uuid_tree.insert(
+                Key::of_uuid(&new.uuid, KeyType::UUID_SUBVOL),
+                U64::new(new.id.0).as_bytes(),
+            );
         }
         let mut data_reloc = PlannedTree::new(TreeId::DATA_RELOC);
         put_root_dir(&mut data_reloc, ObjectId::FIRST_FREE, settings, 0);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use btrfs_format::features::incompat;
 use btrfs_format::items::RootItem;
+use btrfs_format::superblock::LABEL_BYTES;
 use btrfs_format::view::{FileExtentView, file_extent};
 use btrfs_format::{Generation, Key, KeyType, LogicalAddr, TreeBlock, TreeId};
 
@@ -198,6 +199,8 @@ pub(super) struct Committer<'e> {
     full: FullLeaves,
     /// The subvolume whose frozen overlay is being merged.
     streams: Option<TreeId>,
+    /// The volume's new label.
+    pub(super) label: Option<Box<[u8; LABEL_BYTES]>>,
 }
 
 impl<'e> Committer<'e> {
@@ -220,6 +223,7 @@ impl<'e> Committer<'e> {
             extent_tree: store.forest().require(TreeId::EXTENT)?,
             full: FullLeaves::default(),
             streams: None,
+            label: None,
         })
     }
 
@@ -393,6 +397,9 @@ impl<'e> Committer<'e> {
         let mut sb = volume.superblock();
         roots::fill_superblock(self.store, &mut sb, self.transid)?;
         self.store.space().fill_superblock(&mut sb);
+        if let Some(label) = self.label.take() {
+            sb.label = *label;
+        }
         roots::fill_backup(self.store, &mut sb)?;
         // Barrier: every block and all file data that the new superblock leads to must be on disk
         // before it.

@@ -41,6 +41,7 @@ impl Committer<'_> {
             match job {
                 Job::MakeTree(new) => self.make_tree(&new)?,
                 Job::ChangeRoot(id, change) => self.change_root(id, change)?,
+                Job::SetLabel(label) => self.label = Some(label),
             }
         }
         Ok(())
@@ -171,6 +172,13 @@ impl Committer<'_> {
                 item.drop_progress = DiskKey::from(Key::MIN);
                 item.drop_level = 0;
                 item.set_subvolume_flags(flags | root_flags::SUBVOL_DEAD);
+            }
+            RootChange::Received(received) => {
+                item.received_uuid = received.uuid;
+                item.stransid = received.sent_generation.into();
+                item.rtransid = self.transid.into();
+                item.stime = received.sent;
+                item.rtime = received.received;
             }
             RootChange::ReadOnly(true) => item.set_subvolume_flags(flags | root_flags::SUBVOL_RDONLY),
             RootChange::ReadOnly(false) => {

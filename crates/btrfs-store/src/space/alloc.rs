@@ -47,8 +47,8 @@ enum Flush {
 
 impl Flush {
     const ALL: [Self; 4] = [Self::WriteBack, Self::Count, Self::Commit, Self::Retire];
-    /// For write-back, which cannot wait for itself.
-    const OF_WRITE_BACK: [Self; 3] = [Self::Count, Self::Commit, Self::Retire];
+    /// For write-back, which cannot wait for itself, and counts item by item as deletions do.
+    const OF_WRITE_BACK: [Self; 2] = [Self::Commit, Self::Retire];
 }
 
 /// A reservation that is wanted.
@@ -63,6 +63,9 @@ struct Want<'a, A, C> {
     attempt: A,
     is_count_worth_it: C,
 }
+
+/// So many times the first of the line waits for what others were promised.
+const PROMISE_WAITS_MAX: u32 = 100;
 
 /// A reservation for a deletion is tried so many times.
 const RELEASE_TRIES_MAX: u32 = 100;
@@ -96,7 +99,7 @@ impl Space {
             turns,
             steps,
             attempt: || self.ledger.try_reserve_meta(budget.purpose, blocks, is_release),
-            is_count_worth_it: || self.ledger.is_count_worth_it(blocks, is_release),
+            is_count_worth_it: || !is_release && self.ledger.is_count_worth_it(blocks),
         };
         let reserved = match is_release {
             true => self.reserve_for_release(&want),
@@ -141,7 +144,7 @@ impl Space {
             turns: Some(&self.turns),
             steps: &Flush::ALL,
             attempt: || self.try_reserve_data(bytes),
-            is_count_worth_it: || self.mixed && self.ledger.is_count_worth_it(blocks, false),
+            is_count_worth_it: || self.mixed && self.ledger.is_count_worth_it(blocks),
         })
     }
 
@@ -204,8 +207,12 @@ impl Space {
                 return Ok(done);
             }
         }
-        // Nothing new is promised meanwhile, so what was promised to operations comes back.
-        while want.turns.is_some() && self.ledger.wait_for_promises() {
+        // Nothing new is promised to operations meanwhile, so what they were promised comes back;
+        // but deletions and write-back come and go.
+        for _ in 0..PROMISE_WAITS_MAX {
+            if want.turns.is_none() || !self.ledger.wait_for_promises() {
+                break;
+            }
             if let Ok(done) = (want.attempt)() {
                 return Ok(done);
             }
@@ -219,7 +226,10 @@ impl Space {
             return Ok(());
         };
         match step {
-            Flush::Count => flusher.count_leaves(),
+            Flush::Count => {
+                flusher.count_leaves();
+                Ok(())
+            }
             Flush::WriteBack if self.ledger.reserved().0 > 0 => flusher.write_back_data(),
             Flush::Commit if self.commit_would_help() => flusher.commit(),
             Flush::Retire if self.want_retired_for(pool) => flusher.commit(),

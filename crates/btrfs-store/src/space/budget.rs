@@ -146,3 +146,17 @@ impl Budget {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_purpose_stands_at_its_place_and_has_a_name_of_its_own() {
+        let places = Purpose::ALL.map(|purpose| purpose as usize);
+        assert_eq!(places, std::array::from_fn(|n| n));
+        let names: std::collections::BTreeSet<_> = Purpose::ALL.iter().map(|p| p.name()).collect();
+        // As they are sent: 16 bytes.
+        assert!(names.len() == Purpose::ALL.len() && names.iter().all(|name| name.len() <= 16));
+    }
+}

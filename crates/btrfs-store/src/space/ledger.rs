@@ -200,7 +200,7 @@ impl Ledger {
 
     /// Might counting the leaves of what is pending make room for so many blocks? A count visits
     /// the blocks that items lie under; it is worth it where it may find a quarter less.
-    pub fn is_count_worth_it(&self, more_blocks: u64, release: bool) -> bool {
+    pub fn is_count_worth_it(&self, more_blocks: u64) -> bool {
         const GAIN_SHARE: u64 = 4;
         const GAIN_BLOCKS_MIN: u64 = 32;
         let n = self.numbers.lock();
@@ -210,9 +210,9 @@ impl Ledger {
             items: pending.items,
             blocks: n.opened.blocks,
         };
-        !release
-            && uncounted * self.blocks(&n).depth() >= GAIN_BLOCKS_MIN.max(n.opened.blocks / GAIN_SHARE)
-            && self.meta_needed_with(&n, least, more_blocks, release) <= self.meta_there(&n)
+        let blocks = more_blocks + self.pending_blocks(&n, least);
+        uncounted * self.blocks(&n).depth() >= GAIN_BLOCKS_MIN.max(n.opened.blocks / GAIN_SHARE)
+            && self.meta_needed_bytes(&n, blocks, false) <= self.meta_there(&n)
     }
 
     /// See [`super::Space::is_half_pending`].
@@ -293,23 +293,22 @@ impl Ledger {
         (pool.free + pool.addable).saturating_sub(data)
     }
 
-    /// Metadata bytes that must stay available.
-    fn meta_needed_bytes(&self, n: &Numbers, more_blocks: u64, release: bool) -> u64 {
-        self.meta_needed_with(n, n.opened, more_blocks, release)
-    }
-    fn meta_needed_with(&self, n: &Numbers, opened: Opened, more_blocks: u64, release: bool) -> u64 {
-        self.meta_needed_for(n, more_blocks + self.pending_blocks(n, opened), release)
-    }
-    fn meta_needed_for(&self, n: &Numbers, blocks: u64, release: bool) -> u64 {
+    /// Metadata bytes that must stay available, where so many blocks are held for what is pending
+    /// and wanted beside what is promised.
+    fn meta_needed_bytes(&self, n: &Numbers, blocks: u64, release: bool) -> u64 {
         let reserve = if release { 0 } else { n.global_reserve_bytes };
         (n.meta_reserved_blocks + blocks) * self.nodesize_bytes + reserve
+    }
+    /// The same for what is pending alone.
+    fn meta_held_bytes(&self, n: &Numbers) -> u64 {
+        self.meta_needed_bytes(n, self.pending_blocks(n, n.opened), false)
     }
 
     /// True where metadata would still be had if new chunks could add no more than this.
     pub(crate) fn meta_holds_with(&self, addable_bytes: u64) -> bool {
         let n = self.numbers.lock();
         let pool = n.pools[self.meta_pool() as usize];
-        self.meta_needed_bytes(&n, 0, false) <= pool.free + addable_bytes
+        self.meta_held_bytes(&n) <= pool.free + addable_bytes
     }
 
     /// True where a pool keeps its promises, and `keep_bytes` free, without so many of its free
@@ -321,7 +320,7 @@ impl Ledger {
     fn can_spare_of(&self, n: &Numbers, pool: Pool, bytes: u64, keep_bytes: u64) -> bool {
         let promised = match pool {
             Pool::Data => n.data_reserved_bytes,
-            Pool::Metadata => self.meta_needed_bytes(n, 0, false),
+            Pool::Metadata => self.meta_held_bytes(n),
             Pool::System => return false,
         };
         let free = n.pools[pool as usize].free;
@@ -353,7 +352,7 @@ impl Ledger {
             true => self.pending_blocks_for_release(&n),
             false => pending_blocks,
         };
-        if self.meta_needed_for(&n, pending_blocks + blocks, release) > there {
+        if self.meta_needed_bytes(&n, pending_blocks + blocks, release) > there {
             return Err(Short);
         }
         n.meta_reserved_blocks += blocks;
@@ -407,11 +406,7 @@ impl Ledger {
     pub(crate) fn try_reserve_data(self: &Arc<Self>, bytes: u64) -> Result<DataReservation, Short> {
         let mut n = self.numbers.lock();
         let pool = n.pools[Pool::Data as usize];
-        let meta = if self.mixed {
-            self.meta_needed_bytes(&n, 0, false)
-        } else {
-            0
-        };
+        let meta = if self.mixed { self.meta_held_bytes(&n) } else { 0 };
         let promised = n.data_reserved_bytes + meta;
         // A reservation of nothing succeeds also where deletion lives on the global reserve.
         if bytes > 0 && promised.saturating_add(bytes) > pool.free {
@@ -624,16 +619,16 @@ mod tests {
         l.add_tree_blocks(60);
         l.note_pending(items(100, 0), 0);
         assert!(l.try_reserve_meta(Purpose::Other, 1, false).is_err());
-        assert!(l.is_count_worth_it(1, false));
-        assert!(!l.is_count_worth_it(60, false), "not even one leaf would leave so many");
+        assert!(l.is_count_worth_it(1));
+        assert!(!l.is_count_worth_it(60), "not even one leaf would leave so many");
         l.set_opened(Opened { items: 100, blocks: 3 });
         assert!(l.try_reserve_meta(Purpose::Other, 40, false).is_ok());
-        assert!(!l.is_count_worth_it(40, false), "there is nothing new to count");
+        assert!(!l.is_count_worth_it(40), "there is nothing new to count");
         l.note_pending(items(10, 0), 0);
         assert!(l.try_reserve_meta(Purpose::Other, 40, false).is_err());
-        assert!(!l.is_count_worth_it(40, false), "little is new");
+        assert!(!l.is_count_worth_it(40), "little is new");
         l.note_pending(items(20, 0), 0);
-        assert!(l.is_count_worth_it(40, false));
+        assert!(l.is_count_worth_it(40));
         // What was counted stays counted through the commit, and goes with it.
         l.pending_frozen();
         assert!(l.try_reserve_meta(Purpose::Other, 40, false).is_err());
@@ -641,6 +636,31 @@ mod tests {
         assert!(l.try_reserve_meta(Purpose::Other, 60, false).is_ok());
         l.note_pending(items(100, 0), 0);
         assert!(l.try_reserve_meta(Purpose::Other, 1, false).is_err());
+    }
+
+    #[test]
+    fn pending_items_that_hold_half_of_metadata_are_noticed() {
+        let l = ledger(10_000 * 16384, false);
+        l.add_tree_blocks(9_000);
+        let is_half = || {
+            assert_eq!(l.is_half_pending_now(), l.is_half_pending());
+            l.is_half_pending()
+        };
+        // Too few to be worth a commit, then enough, then counted, then committed.
+        l.note_pending(items(PENDING_ITEMS_MIN.cast_signed() - 1, 0), 0);
+        assert!(!is_half());
+        l.note_pending(items(1000, 0), 0);
+        assert!(is_half());
+        let pending = l.account().pending.items;
+        l.set_opened(Opened {
+            items: pending,
+            blocks: 10,
+        });
+        assert!(!is_half());
+        l.set_opened(Opened::default());
+        assert!(is_half());
+        l.pending_frozen();
+        assert!(!is_half(), "the commit that runs makes the room");
     }
 
     #[test]

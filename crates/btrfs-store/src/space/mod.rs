@@ -75,7 +75,7 @@ pub enum BlockKind {
 /// Makes space. Called without any lock of this module, in this order.
 pub trait Flusher: Send + Sync {
     /// Counts the leaves under which pending items lie, so that less has to be held for them.
-    fn count_leaves(&self) -> Result<()>;
+    fn count_leaves(&self);
     /// Writes dirty data back, so that what it holds too much comes back.
     fn write_back_data(&self) -> Result<()>;
     /// Commits, so that pinned space becomes free and pending items become blocks.
@@ -449,7 +449,7 @@ impl Space {
 
     /// True where a count of leaves could find that pending items need much less.
     pub fn is_count_worth_it(&self) -> bool {
-        self.ledger.is_count_worth_it(0, false)
+        self.ledger.is_count_worth_it(0)
     }
 
     /// Memory of what is pending for the running transaction, estimated: the one count of it.

@@ -7,6 +7,9 @@
 //! cursor sees each key as it is when its window is read.
 
 mod changes;
+pub mod compare;
+#[cfg(test)]
+mod compare_tests;
 mod cursor;
 mod full;
 mod merge;
@@ -320,15 +323,24 @@ impl Tree {
     /// `to`: where this one has to be read, those that the parent names next are read with it.
     fn descend_in_sequence(&self, root: RootPtr, key: &Key, to: &Key) -> Result<LeafAt> {
         self.descend_with(root, key, |block, slot| {
-            if block.level() == 1 && !self.store.holds(&child_ptr(block, slot)) {
-                let end = block.len().min(slot + READAHEAD_LEAVES_MAX);
-                let wanted: Vec<_> = (slot..end)
-                    .take_while(|&next| next == slot || block.key(next) <= *to)
-                    .map(|slot| child_ptr(block, slot))
-                    .collect();
-                self.store.read_ahead(&wanted, self.id);
+            if block.level() == 1 {
+                self.read_ahead(block, slot, to);
             }
         })
+    }
+
+    /// Reads a leaf, and those behind it under the same node up to the key `to`, if it is not in
+    /// memory.
+    fn read_ahead(&self, node: &TreeBlock, slot: usize, to: &Key) {
+        if self.store.holds(&child_ptr(node, slot)) {
+            return;
+        }
+        let end = node.len().min(slot + READAHEAD_LEAVES_MAX);
+        let wanted: Vec<_> = (slot..end)
+            .take_while(|&next| next == slot || node.key(next) <= *to)
+            .map(|slot| child_ptr(node, slot))
+            .collect();
+        self.store.read_ahead(&wanted, self.id);
     }
 
     /// Tells `passed` each node on the way, and the slot taken in it, before the child is loaded.

@@ -14,10 +14,10 @@ use crate::testing::{Dice, memory_volume};
 use crate::volume::BlockPtr;
 
 /// An allocator that checks what the merge does with blocks.
-struct Host {
-    transid: Generation,
+pub(super) struct Host {
+    pub(super) transid: Generation,
     next_addr: u64,
-    live: BTreeSet<u64>,
+    pub(super) live: BTreeSet<u64>,
     replaced: BTreeSet<u64>,
     nodesize: u64,
 }
@@ -50,20 +50,20 @@ impl MergeHost for Host {
     }
 }
 
-struct Fixture {
-    store: Arc<NodeStore>,
-    tree: Arc<Tree>,
-    host: Host,
-    model: BTreeMap<Key, Vec<u8>>,
+pub(super) struct Fixture {
+    pub(super) store: Arc<NodeStore>,
+    pub(super) tree: Arc<Tree>,
+    pub(super) host: Host,
+    pub(super) model: BTreeMap<Key, Vec<u8>>,
 }
 
-fn key(n: u64) -> Key {
+pub(super) fn key(n: u64) -> Key {
     // A type that the verifier has no rules for.
     Key::new(ObjectId(256 + n / 64), KeyType(249), n % 64)
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let volume = memory_volume(4096);
         let store = Arc::new(NodeStore::new(volume, usize::MAX));
         let host = Host {
@@ -105,7 +105,7 @@ impl Fixture {
         self.host.live.insert(1 << 40);
     }
 
-    fn apply(&mut self, edits: &BTreeMap<Key, Option<Vec<u8>>>) {
+    pub(super) fn apply(&mut self, edits: &BTreeMap<Key, Option<Vec<u8>>>) {
         for (key, edit) in edits {
             match edit {
                 Some(bytes) => drop(self.model.insert(*key, bytes.clone())),
@@ -120,7 +120,7 @@ impl Fixture {
     }
 
     /// One merge of what is pending, within the running transaction.
-    fn merge(&mut self) {
+    pub(super) fn merge(&mut self) {
         let Some(frozen) = self.tree.freeze() else { return };
         let merged = Merger::new(&self.store, &mut self.host, TreeId::FS)
             .merge(self.tree.root(), &mut frozen.iter())
@@ -215,7 +215,7 @@ impl Fixture {
     }
 }
 
-fn random_edits(dice: &mut Dice, span: u64, delete_percent: u64) -> BTreeMap<Key, Option<Vec<u8>>> {
+pub(super) fn random_edits(dice: &mut Dice, span: u64, delete_percent: u64) -> BTreeMap<Key, Option<Vec<u8>>> {
     let mut edits = BTreeMap::new();
     let clustered = dice.below(3) == 0;
     let base = dice.below(span);

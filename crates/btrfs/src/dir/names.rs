@@ -122,7 +122,8 @@ fn name_len(name: &[u8]) -> U16 {
     U16::new(u16::try_from(name.len()).expect("names were checked to be short"))
 }
 
-fn entry_bytes(name: &[u8], location: Key, ty: u8, generation: Generation) -> ItemBytes {
+/// A `DIR_ITEM` of one name.
+pub(super) fn entry_bytes(name: &[u8], location: Key, ty: u8, generation: Generation) -> ItemBytes {
     let head = DirItem {
         location: location.into(),
         transid: generation.into(),

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use btrfs_format::{Key, KeyType, ObjectId, TreeId, hash, view};
+use btrfs_format::TreeId;
 use cowshed_vfs::Error as Errno;
 
 use crate::dir;
 use crate::error::Result;
 use crate::files::Files;
 use crate::object::Inode;
-use crate::subvol::{load, root_of};
+use crate::subvol::{default_id, load, root_of};
 
 /// Names on the way to a subvolume that `subvol=` may have.
 const PATH_COMPONENTS_MAX: usize = 4096;
@@ -32,7 +32,7 @@ pub enum SubvolChoice {
 /// where path and number differ.
 pub(crate) fn resolve(files: &Files, choice: &SubvolChoice) -> Result<Arc<Inode>> {
     let id = match choice {
-        SubvolChoice::Default => default_subvol(files)?,
+        SubvolChoice::Default => default_id(files)?,
         SubvolChoice::Id(id) => *id,
         SubvolChoice::Path(_) | SubvolChoice::PathOf(..) => TreeId::FS,
     };
@@ -56,15 +56,4 @@ pub(crate) fn resolve(files: &Files, choice: &SubvolChoice) -> Result<Arc<Inode>
         return Err(Errno::Invalid.into());
     }
     Ok(at)
-}
-
-/// What the entry `default` of the root tree's directory names; the top level where there is none.
-fn default_subvol(files: &Files) -> Result<TreeId> {
-    const NAME: &[u8] = b"default";
-    let key = Key::new(ObjectId::ROOT_TREE_DIR, KeyType::DIR_ITEM, hash::name_hash(NAME));
-    let Some(item) = files.store().forest().root_tree().get(&key)? else {
-        return Ok(TreeId::FS);
-    };
-    let entry = view::dir_entries(&item).find(|e| e.name == NAME);
-    Ok(entry.map_or(TreeId::FS, |e| Key::from(e.head.location).objectid.tree_id()))
 }

@@ -1,61 +1,207 @@
-//! Subvolumes as the contract has them.
+//! Subvolumes as the contract has them. Callers' permissions are checked here: Linux passes these
+//! calls on without any check.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use btrfs_format::features::root_flags;
 use btrfs_format::items::Timespec;
-use btrfs_format::{ObjectId, TreeId};
-use cowshed_vfs::{Context, NodeId, SubvolumeInfo, Timestamp};
+use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId};
+use btrfs_store::tree::compare;
+use cowshed_vfs::{
+    Access, Context, Error as Errno, ItemKey, ItemSink, NodeId, Received, Search, SubvolumeInfo, Subvolumes, Timestamp,
+};
 
-use super::Fs;
+use super::{Fs, errno};
 use crate::access::Caller;
 use crate::dir::subvolumes::{self, Listed};
 use crate::error::{Error, Result, StoreError};
+use crate::object::Subvol;
 use crate::{dir, file, subvol};
+
+type VfsResult<T> = cowshed_vfs::Result<T>;
 
 /// Directories above a subvolume that are named at most: more means that they form a ring.
 const DEPTH_MAX: usize = 4096;
 
-impl Fs {
-    /// The caller of a call that no front end has checked.
-    fn checked_caller<'a>(&self, ctx: &'a Context) -> Caller<'a> {
-        Caller { ctx, checks: true }
-    }
-
-    pub(super) fn make_subvolume(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> Result<()> {
-        let dir = self.inode(parent)?;
-        subvolumes::create(&self.mount, &self.checked_caller(ctx), &dir, name)?;
+impl Subvolumes for Fs {
+    fn create(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
+        let run = || subvolumes::create(&self.mount, &checked(ctx), &self.inode(parent)?, name);
+        run().map_err(|e| errno("create a subvolume", e))?;
         self.name_changed(parent, name);
         Ok(())
     }
 
-    pub(super) fn make_snapshot(
+    fn snapshot(
         &self,
         ctx: &Context,
         source: NodeId,
         parent: NodeId,
         name: &[u8],
         is_read_only: bool,
-    ) -> Result<()> {
-        let (source, dir) = (self.inode(source)?, self.inode(parent)?);
-        file::write_back_all(&self.mount)?;
-        let caller = self.checked_caller(ctx);
-        subvolumes::snapshot(&self.mount, &caller, &source, (&dir, name), is_read_only)?;
-        self.name_changed(parent, name);
-        Ok(())
-    }
-
-    pub(super) fn remove_subvolume(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> Result<()> {
-        let dir = self.inode(parent)?;
-        subvolumes::delete(&self.mount, &self.checked_caller(ctx), &dir, name)?;
-        self.name_changed(parent, name);
-        Ok(())
-    }
-
-    pub(super) fn make_read_only(&self, ctx: &Context, root: NodeId, is_read_only: bool) -> Result<()> {
-        let root = self.inode(root)?;
-        if is_read_only {
+    ) -> VfsResult<()> {
+        let run = || {
+            let (source, dir) = (self.inode(source)?, self.inode(parent)?);
             file::write_back_all(&self.mount)?;
+            subvolumes::snapshot(&self.mount, &checked(ctx), &source, (&dir, name), is_read_only)
+        };
+        run().map_err(|e| errno("snapshot", e))?;
+        self.name_changed(parent, name);
+        Ok(())
+    }
+
+    fn delete(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
+        let run = || subvolumes::delete(&self.mount, &checked(ctx), &self.inode(parent)?, name);
+        run().map_err(|e| errno("delete a subvolume", e))?;
+        self.name_changed(parent, name);
+        Ok(())
+    }
+
+    fn delete_by_id(&self, ctx: &Context, id: u64) -> VfsResult<()> {
+        let deleted = subvolumes::delete_by_id(&self.mount, &checked(ctx), TreeId(id));
+        let (dir, name) = deleted.map_err(|e| errno("delete a subvolume", e))?;
+        self.name_changed(self.numbering.node(&dir), &name);
+        Ok(())
+    }
+
+    fn set_read_only(&self, ctx: &Context, root: NodeId, is_read_only: bool) -> VfsResult<()> {
+        let run = || {
+            let root = self.inode(root)?;
+            if is_read_only {
+                file::write_back_all(&self.mount)?;
+            }
+            subvolumes::set_read_only(&self.mount, &checked(ctx), &root, is_read_only)
+        };
+        run().map_err(|e| errno("set a subvolume's flags", e))
+    }
+
+    fn set_received(&self, ctx: &Context, root: NodeId, from: &Received) -> VfsResult<(u64, Timestamp)> {
+        let run = || subvolumes::set_received(&self.mount, &checked(ctx), &self.inode(root)?, from);
+        let (generation, at) = run().map_err(|e| errno("set a received uuid", e))?;
+        Ok((generation.get(), at))
+    }
+
+    fn info(&self, node: NodeId) -> VfsResult<SubvolumeInfo> {
+        let run = || {
+            let found = subvolumes::find(&self.mount, self.inode(node)?.subvol.id)?;
+            Ok(info_of(&found.ok_or(Errno::NotFound)?))
+        };
+        run().map_err(|e| errno("subvolume", e))
+    }
+
+    fn next(&self, ctx: &Context, id: u64) -> VfsResult<Option<(SubvolumeInfo, Vec<u8>)>> {
+        self.check_administers(ctx)?;
+        let run = || match subvolumes::next_listed(&self.mount, TreeId(id))? {
+            Some(found) => Ok(Some((info_of(&found), self.path_to(&found)?))),
+            None => Ok(None),
+        };
+        run().map_err(|e| errno("list subvolumes", e))
+    }
+
+    fn next_child(&self, node: NodeId, id: u64) -> VfsResult<Option<(u64, u64)>> {
+        let run = || {
+            let above = self.inode(node)?.subvol.id;
+            let found = subvolumes::next_child(&self.mount, above, TreeId(id))?;
+            Ok(found.map(|(tree, dir)| (tree.get(), dir.get())))
+        };
+        run().map_err(|e| errno("list subvolumes", e))
+    }
+
+    fn default_id(&self, ctx: &Context) -> VfsResult<u64> {
+        self.check_administers(ctx)?;
+        let id = subvol::default_id(&self.mount).map_err(|e| errno("default subvolume", e))?;
+        Ok(id.get())
+    }
+
+    fn set_default(&self, ctx: &Context, id: u64) -> VfsResult<()> {
+        self.check_administers(ctx)?;
+        subvolumes::set_default(&self.mount, TreeId(id)).map_err(|e| errno("set the default subvolume", e))
+    }
+
+    fn path_of(&self, ctx: &Context, node: NodeId, id: u64, inode: u64) -> VfsResult<(u64, Vec<u8>)> {
+        let own = self.inode(node).map_err(|e| errno("path", e))?.subvol.clone();
+        let (id, ino) = (if id == 0 { own.id } else { TreeId(id) }, ObjectId(inode));
+        if id != own.id || ino != own.root_ino {
+            self.check_administers(ctx)?;
         }
-        subvolumes::set_read_only(&self.mount, &self.checked_caller(ctx), &root, is_read_only)
+        let run = || {
+            let subvol = subvol::load(&self.mount, id)?.ok_or(Errno::NotFound)?;
+            let names = names_to(&subvol, subvol.root_ino, ino)?.ok_or(Errno::NotFound)?;
+            Ok((id.get(), path_of_names(names)))
+        };
+        run().map_err(|e| errno("path", e))
+    }
+
+    fn path_below(&self, ctx: &Context, node: NodeId, id: u64) -> VfsResult<(Vec<u8>, Vec<u8>)> {
+        let run = || {
+            let top = self.inode(node)?;
+            let place = subvolumes::find(&self.mount, TreeId(id))?.ok_or(Errno::NotFound)?.place;
+            let place = place
+                .filter(|place| place.tree == top.subvol.id)
+                .ok_or(Errno::NotFound)?;
+            let caller = checked(ctx);
+            let mut names = Vec::new();
+            let mut ino = place.dir;
+            loop {
+                let dir = self
+                    .mount
+                    .objects()
+                    .inodes
+                    .load(&top.subvol, ino)?
+                    .ok_or(Errno::NotFound)?;
+                caller.need(&dir, Access::READ | Access::EXEC)?;
+                if ino == top.ino {
+                    break;
+                }
+                let (up, name) = dir::name_of(&top.tree, ino)?.ok_or(Errno::AccessDenied)?;
+                names.push(name);
+                if up == ino || names.len() > DEPTH_MAX {
+                    return Err(Errno::AccessDenied.into());
+                }
+                ino = up;
+            }
+            names.reverse();
+            Ok((path_of_names(names), place.name))
+        };
+        run().map_err(|e| errno("path", e))
+    }
+
+    fn search(&self, ctx: &Context, node: NodeId, what: &Search, take: ItemSink<'_>) -> VfsResult<()> {
+        self.check_administers(ctx)?;
+        let mut run = || {
+            let id = match what.tree {
+                0 => self.inode(node)?.subvol.id,
+                id => TreeId(id),
+            };
+            let tree = self.mount.store().forest().load(id)?.ok_or(Errno::NotFound)?;
+            if !self.mount.store().volume().is_read_only() {
+                self.mount.commit()?;
+            }
+            // No block of the tree is replaced meanwhile.
+            let _commits = self.mount.store().txn().hold_commits();
+            let key = |(object, ty, offset): ItemKey| Key::new(ObjectId(object), KeyType(ty), offset);
+            let generations = (Generation(what.since), Generation(what.until));
+            compare::search(
+                &tree,
+                (key(what.from), key(what.to)),
+                generations,
+                |key, bytes, from| take((key.objectid.get(), key.ty.0, key.offset), bytes, from.get()),
+            )
+            .map(|_: ControlFlow<()>| ())
+            .map_err(Error::from)
+        };
+        run().map_err(|e| errno("search a tree", e))
+    }
+}
+
+impl Fs {
+    /// The caller is user 0, or the user whose process serves the volume: what Linux asks for
+    /// CAP_SYS_ADMIN, of which front ends say nothing.
+    pub(super) fn check_administers(&self, ctx: &Context) -> VfsResult<()> {
+        match ctx.creds.is_privileged() || ctx.creds.uid == self.options.owner_uid {
+            true => Ok(()),
+            false => Err(Errno::NotPermitted),
+        }
     }
 
     fn name_changed(&self, parent: NodeId, name: &[u8]) {
@@ -64,54 +210,79 @@ impl Fs {
         }
     }
 
-    pub(super) fn next_listed(&self, id: u64) -> Result<Option<SubvolumeInfo>> {
-        match subvolumes::next_listed(&self.mount, TreeId(id))? {
-            Some(found) => Ok(Some(self.info_of(&found)?)),
-            None => Ok(None),
-        }
-    }
-
-    fn info_of(&self, found: &Listed) -> Result<SubvolumeInfo> {
-        let item = &found.item;
-        let time = |t: Timespec| Timestamp::new(t.sec.get().cast_signed(), t.nsec.get());
-        Ok(SubvolumeInfo {
-            id: found.id.get(),
-            parent_id: found.parent.map_or(0, TreeId::get),
-            path: self.path_of(found)?,
-            is_read_only: item.subvolume_flags() & root_flags::SUBVOL_RDONLY != 0,
-            generation: item.generation.get(),
-            created_generation: item.otransid.get(),
-            uuid: item.uuid,
-            parent_uuid: item.parent_uuid,
-            received_uuid: item.received_uuid,
-            created: time(item.otime),
-            changed: time(item.ctime),
-        })
-    }
-
-    /// The path from the top level.
-    fn path_of(&self, found: &Listed) -> Result<Vec<u8>> {
+    /// The path of a subvolume from the top level.
+    fn path_to(&self, found: &Listed) -> Result<Vec<u8>> {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut at = found.clone();
-        while let Some(parent) = at.parent {
-            names.push(at.name.clone());
-            let above = subvol::load(&self.mount, parent)?.ok_or(cowshed_vfs::Error::NotFound)?;
-            let mut ino = at.dir;
-            while ino != above.root_ino {
-                let (up, name) = dir::name_of(&above.tree, ino)?.ok_or(cowshed_vfs::Error::NotFound)?;
-                names.push(name);
-                ino = up;
-                if names.len() > DEPTH_MAX {
-                    return Err(ring(parent, ino));
-                }
+        while let Some(place) = at.place {
+            let above = subvol::load(&self.mount, place.tree)?.ok_or(Errno::NotFound)?;
+            let between = names_to(&above, above.root_ino, place.dir)?.ok_or(Errno::NotFound)?;
+            names.push(place.name);
+            names.extend(between.into_iter().rev());
+            if names.len() > DEPTH_MAX {
+                return Err(ring(place.tree, place.dir));
             }
-            at = subvolumes::next_listed(&self.mount, parent)?.ok_or(cowshed_vfs::Error::NotFound)?;
-            if at.id != parent || names.len() > DEPTH_MAX {
-                return Err(ring(parent, ino));
-            }
+            at = subvolumes::find(&self.mount, place.tree)?.ok_or(Errno::NotFound)?;
         }
         names.reverse();
         Ok(names.join(&b'/'))
+    }
+}
+
+/// The caller of a call that no front end has checked.
+fn checked(ctx: &Context) -> Caller<'_> {
+    Caller { ctx, checks: true }
+}
+
+/// The names that lead from a directory of a subvolume to an inode below it; `None` where none do.
+fn names_to(subvol: &Arc<Subvol>, top: ObjectId, ino: ObjectId) -> Result<Option<Vec<Vec<u8>>>> {
+    let mut names = Vec::new();
+    let mut at = ino;
+    while at != top {
+        let Some((up, name)) = dir::name_of(&subvol.tree, at)? else {
+            return Ok(None);
+        };
+        names.push(name);
+        if names.len() > DEPTH_MAX {
+            return Err(ring(subvol.id, ino));
+        }
+        at = up;
+    }
+    names.reverse();
+    Ok(Some(names))
+}
+
+/// Each name with a slash behind it.
+fn path_of_names(names: Vec<Vec<u8>>) -> Vec<u8> {
+    let mut path = names.join(&b'/');
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path
+}
+
+fn info_of(found: &Listed) -> SubvolumeInfo {
+    let item = &found.item;
+    let time = |t: Timespec| Timestamp::new(t.sec.get().cast_signed(), t.nsec.get());
+    let place = found.place.as_ref();
+    SubvolumeInfo {
+        id: found.id.get(),
+        parent_id: place.map_or(0, |place| place.tree.get()),
+        parent_dir: place.map_or(0, |place| place.dir.get()),
+        name: place.map_or_else(Vec::new, |place| place.name.clone()),
+        is_read_only: item.subvolume_flags() & root_flags::SUBVOL_RDONLY != 0,
+        generation: item.generation.get(),
+        changed_generation: item.ctransid.get(),
+        created_generation: item.otransid.get(),
+        sent_generation: item.stransid.get(),
+        received_generation: item.rtransid.get(),
+        uuid: item.uuid,
+        parent_uuid: item.parent_uuid,
+        received_uuid: item.received_uuid,
+        changed: time(item.ctime),
+        created: time(item.otime),
+        sent: time(item.stime),
+        received: time(item.rtime),
     }
 }
 

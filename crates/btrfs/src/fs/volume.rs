@@ -7,17 +7,19 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use btrfs_format::features::incompat;
+use btrfs_format::superblock::{LABEL_BYTES, SUPPORTED_COMPAT_RO, SUPPORTED_INCOMPAT};
+use btrfs_store::jobs::Job;
 use cowshed_vfs::perm::Strips;
 use cowshed_vfs::{
-    Access, At, Caches, Context, Dedupe, Defrag, Error as Errno, Exchange, ExtendedFlags, ExtentSink, Failure,
-    FlagChange, Freshness, Group, Handle, InodeFlags, NodeId, PERM_MASK, SpaceAccount, SubvolumeInfo, SubvolumeOf,
-    TrimRange, Volume, VolumeInfo, WriteFlags,
+    Access, At, Caches, Context, Dedupe, Defrag, DeviceInfo, Error as Errno, Exchange, ExtendedFlags, ExtentSink,
+    Failure, Features, FlagChange, Freshness, Group, Handle, InodeFlags, NodeId, PERM_MASK, SpaceAccount, SubvolumeOf,
+    Subvolumes, TrimRange, Volume, VolumeInfo, WriteFlags,
 };
 
 use super::account::account;
 use super::setattr::{Capability, strip_capability, strips_of};
 use super::{Fs, errno, flags};
-use crate::access::Caller;
+use crate::access::{Caller, check_volume_writable};
 use crate::error::{Error, Result, StoreError};
 use crate::file::{self, WriteCtx, map};
 use crate::log::write::Scope;
@@ -51,40 +53,55 @@ impl Volume for Fs {
             block_bytes: sb.sectorsize.get(),
             metadata_block_bytes: sb.nodesize.get(),
             devices: sb.num_devices.get(),
+            device_id_max: volume.devices().iter().map(|device| device.devid.0).max().unwrap_or(0),
+            generation: sb.generation.get(),
+            features: Features {
+                compat: sb.compat_flags.get(),
+                compat_ro: sb.compat_ro_flags.get(),
+                incompat: sb.incompat_flags.get(),
+            },
+            known_features: Features {
+                compat: 0,
+                compat_ro: SUPPORTED_COMPAT_RO,
+                incompat: SUPPORTED_INCOMPAT,
+            },
             is_read_only: volume.is_read_only(),
             has_unreplayed_log: volume.has_log() && volume.options().rescue.no_log_replay,
         }
     }
 
-    fn create_subvolume(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
-        self.make_subvolume(ctx, parent, name)
-            .map_err(|e| errno("create_subvolume", e))
+    fn subvolumes(&self) -> VfsResult<&dyn Subvolumes> {
+        Ok(self)
     }
 
-    fn snapshot(
-        &self,
-        ctx: &Context,
-        source: NodeId,
-        parent: NodeId,
-        name: &[u8],
-        is_read_only: bool,
-    ) -> VfsResult<()> {
-        self.make_snapshot(ctx, source, parent, name, is_read_only)
-            .map_err(|e| errno("snapshot", e))
+    fn set_label(&self, ctx: &Context, label: &[u8]) -> VfsResult<()> {
+        self.check_administers(ctx)?;
+        let run = || {
+            check_volume_writable(&self.mount)?;
+            let mut field = Box::new([0; LABEL_BYTES]);
+            // A NUL ends it.
+            if label.len() >= field.len() || label.contains(&0) {
+                return Err(Errno::Invalid.into());
+            }
+            field[..label.len()].copy_from_slice(label);
+            let store = self.mount.store();
+            store.add_job(&store.txn().join(), Job::SetLabel(field));
+            self.mount.commit()
+        };
+        run().map_err(|e| errno("set the label", e))
     }
 
-    fn delete_subvolume(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
-        self.remove_subvolume(ctx, parent, name)
-            .map_err(|e| errno("delete_subvolume", e))
-    }
-
-    fn set_subvolume_read_only(&self, ctx: &Context, root: NodeId, is_read_only: bool) -> VfsResult<()> {
-        self.make_read_only(ctx, root, is_read_only)
-            .map_err(|e| errno("set_subvolume_read_only", e))
-    }
-
-    fn next_subvolume(&self, id: u64) -> VfsResult<Option<SubvolumeInfo>> {
-        self.next_listed(id).map_err(|e| errno("next_subvolume", e))
+    fn device(&self, id: u64) -> VfsResult<Option<DeviceInfo>> {
+        let devices = self.mount.store().volume().devices();
+        let found = devices.into_iter().find(|device| device.devid.0 == id);
+        Ok(found.map(|device| DeviceInfo {
+            id,
+            uuid: device.uuid,
+            total_bytes: device.total_bytes,
+            used_bytes: device.bytes_used,
+            name: device.device.map(|device| device.name().to_owned()),
+            faults: device.faults,
+        }))
     }
 
     fn space_account(&self) -> VfsResult<SpaceAccount> {
@@ -216,10 +233,7 @@ impl Volume for Fs {
     }
 
     fn trim(&self, ctx: &Context, range: TrimRange) -> VfsResult<u64> {
-        // The kernel asks for CAP_SYS_ADMIN, of which front ends say nothing.
-        if !ctx.creds.is_privileged() && ctx.creds.uid != self.options.owner_uid {
-            return Err(Errno::NotPermitted);
-        }
+        self.check_administers(ctx)?;
         let trimmed = self.mount.trim(range);
         self.settled(trimmed).map_err(|e| errno("trim", e))
     }

@@ -36,6 +36,8 @@ pub struct Objects {
     pub(crate) subvols: RwLock<HashMap<TreeId, Arc<Subvol>>>,
     /// Held by a rename that moves a directory to another one: nothing may move above it meanwhile.
     pub(crate) rename: Mutex<()>,
+    /// Held while a subvolume gets or loses its name: one in which others are made stays.
+    pub(crate) subvolume_names: Mutex<()>,
     policy: RwLock<Policy>,
     read_only: AtomicBool,
     /// The id of the next new subvolume; 0 while it is not known.
@@ -50,6 +52,7 @@ impl Default for Objects {
             inodes: InodeTable::default(),
             subvols: RwLock::new(LockRank::Subvolumes, HashMap::new()),
             rename: Mutex::new(LockRank::Rename, ()),
+            subvolume_names: Mutex::new(LockRank::SubvolumeNames, ()),
             policy: RwLock::new(LockRank::Policy, Policy::default()),
             read_only: AtomicBool::new(false),
             next_subvolume: AtomicU64::new(0),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use btrfs_format::features::root_flags;
-use btrfs_format::{Key, KeyType, ObjectId, TreeId, view};
+use btrfs_format::{Key, KeyType, ObjectId, TreeId, hash, view};
 use cowshed_vfs::{FileKind, Timestamp};
 
 use crate::error::{Error, Result, StoreError};
@@ -137,4 +137,22 @@ pub(crate) fn parent_of_root(files: &Files, id: TreeId) -> Result<Option<(TreeId
     Ok(found.and_then(|(key, item)| {
         view::root_ref(&item).map(|(head, _)| (TreeId(key.offset), ObjectId(head.dirid.get())))
     }))
+}
+
+/// The name in the tree of tree roots that leads to the subvolume that is mounted by default.
+pub(crate) const DEFAULT_NAME: &[u8] = b"default";
+
+/// The subvolume that is mounted where no other is asked for; the top level where the volume names
+/// none.
+pub(crate) fn default_id(files: &Files) -> Result<TreeId> {
+    let key = Key::new(
+        ObjectId::ROOT_TREE_DIR,
+        KeyType::DIR_ITEM,
+        hash::name_hash(DEFAULT_NAME),
+    );
+    let Some(item) = files.store().forest().root_tree().get(&key)? else {
+        return Ok(TreeId::FS);
+    };
+    let entry = view::dir_entries(&item).find(|e| e.name == DEFAULT_NAME);
+    Ok(entry.map_or(TreeId::FS, |e| Key::from(e.head.location).objectid.tree_id()))
 }

@@ -14,5 +14,6 @@ mod rig;
 mod setid;
 mod snapshots;
 mod speed;
+mod subvolume_calls;
 mod subvolumes;
 mod xattrs;

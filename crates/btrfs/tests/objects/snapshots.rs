@@ -274,7 +274,12 @@ impl Player {
 
     fn create(&mut self) {
         let Some((above, name)) = self.new_path() else { return };
-        let made = self.rig.fs.create_subvolume(&ROOT, self.node(&above), name.as_bytes());
+        let made = self
+            .rig
+            .fs
+            .subvolumes()
+            .unwrap()
+            .create(&ROOT, self.node(&above), name.as_bytes());
         made.expect("a subvolume");
         self.history.push(format!("create {above}/{name}"));
         self.model.insert(join(&above, &name), Content::default());
@@ -285,7 +290,12 @@ impl Player {
         let Some((above, name)) = self.new_path() else { return };
         let is_read_only = self.dice.below(4) == 0;
         let (from, dir) = (self.node(&source), self.node(&above));
-        let made = self.rig.fs.snapshot(&ROOT, from, dir, name.as_bytes(), is_read_only);
+        let made = self
+            .rig
+            .fs
+            .subvolumes()
+            .unwrap()
+            .snapshot(&ROOT, from, dir, name.as_bytes(), is_read_only);
         made.expect("a snapshot");
         self.history
             .push(format!("snapshot {source} {above}/{name} {is_read_only}"));
@@ -304,7 +314,12 @@ impl Player {
     fn delete(&mut self) {
         let Some(path) = self.pick(|_| true) else { return };
         let (above, name) = path.rsplit_once('/').unwrap_or(("", &path));
-        let deleted = self.rig.fs.delete_subvolume(&ROOT, self.node(above), name.as_bytes());
+        let deleted = self
+            .rig
+            .fs
+            .subvolumes()
+            .unwrap()
+            .delete(&ROOT, self.node(above), name.as_bytes());
         let is_above_read_only = self.model.get(above).is_some_and(|c| c.is_read_only);
         if path.is_empty() {
             assert_eq!(deleted, Err(Error::Invalid));
@@ -326,7 +341,12 @@ impl Player {
         let content = self.model.get_mut(&path).expect("picked");
         content.is_read_only = !content.is_read_only;
         let (node, is) = (self.rig.node(&path).expect("there"), content.is_read_only);
-        self.rig.fs.set_subvolume_read_only(&ROOT, node, is).expect("a flag");
+        self.rig
+            .fs
+            .subvolumes()
+            .unwrap()
+            .set_read_only(&ROOT, node, is)
+            .expect("a flag");
         self.history.push(format!("read-only {path} {is}"));
     }
 
@@ -345,12 +365,21 @@ impl Player {
         let Some((path, name)) = self.pick_file() else { return };
         let (file, dir) = (self.node(&join(&path, &name)), self.node(&path));
         let fs = &self.rig.fs;
-        let by_name = |name: &str| fs.create_subvolume(&ROOT, dir, name.as_bytes());
+        let by_name = |name: &str| fs.subvolumes().unwrap().create(&ROOT, dir, name.as_bytes());
         assert_eq!(by_name(&name), Err(Error::Exists));
         assert_eq!(by_name(&"x".repeat(256)), Err(Error::NameTooLong));
-        assert_eq!(fs.snapshot(&ROOT, file, dir, b"new", false), Err(Error::Invalid));
-        assert_eq!(fs.delete_subvolume(&ROOT, dir, name.as_bytes()), Err(Error::Invalid));
-        assert_eq!(fs.delete_subvolume(&ROOT, dir, b"none"), Err(Error::NotFound));
+        assert_eq!(
+            fs.subvolumes().unwrap().snapshot(&ROOT, file, dir, b"new", false),
+            Err(Error::Invalid)
+        );
+        assert_eq!(
+            fs.subvolumes().unwrap().delete(&ROOT, dir, name.as_bytes()),
+            Err(Error::Invalid)
+        );
+        assert_eq!(
+            fs.subvolumes().unwrap().delete(&ROOT, dir, b"none"),
+            Err(Error::NotFound)
+        );
     }
 
     fn fsync(&mut self) {
@@ -419,9 +448,9 @@ impl Player {
 /// Path and flag of all subvolumes, by path.
 fn listed(rig: &Rig) -> Vec<(String, bool)> {
     let (mut all, mut id) = (Vec::new(), 0);
-    while let Some(info) = rig.fs.next_subvolume(id).expect("a list") {
+    while let Some((info, path)) = rig.fs.subvolumes().unwrap().next(&ROOT, id).expect("a list") {
         id = info.id + 1;
-        let path = String::from_utf8(info.path).expect("text");
+        let path = String::from_utf8(path).expect("text");
         all.push((path, info.is_read_only));
     }
     all.sort();
@@ -459,7 +488,7 @@ fn random_snapshots_are_those_of_the_model_and_the_kernel_goes_on() {
 }
 
 #[test]
-#[ignore = "10,000 steps: minutes; run with --release -- --ignored"]
+#[ignore = "10,000 steps; run with --release -- --ignored"]
 fn random_snapshots_for_long() {
     if !kernel_can() {
         return;

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use cowshed_vfs_ioctl::wire;
 
+use crate::commands::extents::is_unknown;
 use crate::ioctl;
 
 #[derive(Args, Debug)]
@@ -39,14 +40,7 @@ pub fn mount_of_open(file: &File) -> io::Result<()> {
     match ioctl::call(file, wire::SYNC, &mut ()) {
         Ok(_) => Ok(()),
         // A file system of the kernel's: it has heard of it.
-        Err(error)
-            if matches!(
-                error.raw_os_error(),
-                Some(libc::ENOTTY | libc::EOPNOTSUPP | libc::ENOSYS)
-            ) =>
-        {
-            Ok(())
-        }
+        Err(error) if is_unknown(&error) => Ok(()),
         Err(error) => Err(error),
     }
 }

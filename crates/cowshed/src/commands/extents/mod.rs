@@ -14,6 +14,8 @@ mod kernel;
 mod maps;
 pub mod remap;
 
+pub use remap::lend;
+
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -79,7 +81,7 @@ fn open_file(options: &mut OpenOptions, path: &Path) -> Result<File> {
 }
 
 /// The file system does not know the call.
-fn is_unknown(error: &io::Error) -> bool {
+pub fn is_unknown(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::ENOTTY | libc::EOPNOTSUPP | libc::ENOSYS)

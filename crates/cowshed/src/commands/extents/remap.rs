@@ -12,8 +12,8 @@ use super::exchange_range::Exchange;
 use super::{is_unknown, kernel};
 use crate::ioctl;
 
-/// A token for an open file of a mount of ours; `None` where it lies elsewhere.
-fn lend(file: &File) -> Result<Option<Token>> {
+/// A token for an open file or directory of a mount of ours; `None` where it lies elsewhere.
+pub fn lend(file: &File) -> Result<Option<Token>> {
     let mut token = Token([0; 16]);
     match ioctl::call(file, wire::LEND, &mut token) {
         Ok(_) => Ok(Some(token)),

@@ -11,6 +11,7 @@ use clap::Args;
 use cowshed_vfs_ioctl::wire::{self, SpacePage};
 use serde_json::{Value, json};
 
+use crate::commands::extents::is_unknown;
 use crate::ioctl;
 use crate::people::size_text;
 
@@ -41,12 +42,7 @@ fn page_of(path: &Path) -> Result<SpacePage> {
     let mut page = SpacePage::default();
     match ioctl::call(&file, wire::SPACE, &mut page) {
         Ok(_) => Ok(page),
-        Err(error)
-            if matches!(
-                error.raw_os_error(),
-                Some(libc::ENOTTY | libc::ENOSYS | libc::EOPNOTSUPP)
-            ) =>
-        {
+        Err(error) if is_unknown(&error) => {
             bail!("not on a mount of cowshed's, or of a version without this account")
         }
         Err(error) => Err(error.into()),

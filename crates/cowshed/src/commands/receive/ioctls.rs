@@ -4,43 +4,16 @@
 use std::fs::File;
 use std::io::Result;
 
+use cowshed_vfs_ioctl::wire::btrfs::{RDONLY, ReceivedSubvol, SET_RECEIVED_SUBVOL, SUBVOL_SETFLAGS};
+use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::ioctl;
 
-const SET_RECEIVED_SUBVOL: u32 = 0xc0c8_9425;
-const SUBVOL_SETFLAGS: u32 = 0x4008_941a;
-/// `BTRFS_SUBVOL_RDONLY`
-const RDONLY: u64 = 2;
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
 const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
-
-/// `struct btrfs_ioctl_timespec`, which the compiler fills up to 16 bytes.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Time {
-    secs: u64,
-    nanos: u32,
-    pad: u32,
-}
-
-/// `struct btrfs_ioctl_received_subvol_args`
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Received {
-    uuid: [u8; 16],
-    sent_transid: u64,
-    /// Out.
-    received_transid: u64,
-    sent_time: Time,
-    /// Out.
-    received_time: Time,
-    flags: u64,
-    reserved: [u64; 16],
-}
-const _: () = assert!(size_of::<Received>() == 200);
 
 /// `struct fsxattr`
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -52,15 +25,15 @@ struct FsXattr {
 
 /// Notes the uuid of what was sent in the subvolume whose root directory this is.
 pub fn set_received(root: &File, uuid: [u8; 16], ctransid: u64) -> Result<()> {
-    let mut call = Received::new_zeroed();
+    let mut call = ReceivedSubvol::new_zeroed();
     call.uuid = uuid;
-    call.sent_transid = ctransid;
+    call.stransid = ctransid.into();
     ioctl::call(root, SET_RECEIVED_SUBVOL, &mut call).map(drop)
 }
 
 /// Makes the subvolume whose root directory this is read-only.
 pub fn set_read_only(root: &File) -> Result<()> {
-    let mut flags = RDONLY;
+    let mut flags = U64::new(RDONLY);
     ioctl::call(root, SUBVOL_SETFLAGS, &mut flags).map(drop)
 }
 

@@ -1,7 +1,7 @@
 //! A stream played onto a mount, by system calls.
 
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
@@ -12,7 +12,6 @@ use rustix::fs::{
     fallocate, fstat, futimens, getxattr, linkat, mkdirat, mknodat, openat, removexattr, renameat, setxattr, symlinkat,
     unlinkat, utimensat,
 };
-use rustix::io::Errno;
 
 use super::beneath::{Beneath, name_of, open_beneath};
 use super::ioctls;
@@ -338,22 +337,9 @@ impl Target for Mounted {
         this.locks.restore(&this.beneath).context("setting flags of inodes")?;
         let root = this.beneath.root();
         sync::mount_of_open(root).context("writing to disk")?;
-        match ioctls::set_received(root, this.uuid, this.ctransid) {
-            Err(error) if is_unknown(&error) => {
-                eprintln!("cowshed: warning: the mount cannot note the received uuid: {error}");
-            }
-            set => set.context("setting the received uuid")?,
-        }
+        ioctls::set_received(root, this.uuid, this.ctransid).context("setting the received uuid")?;
         ioctls::set_read_only(root).context("making it read-only")?;
         self.current = None;
         Ok(())
     }
-}
-
-/// The mount does not know the call.
-fn is_unknown(error: &io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(Errno::NOTTY | Errno::OPNOTSUPP | Errno::NOSYS)
-    ) || error.kind() == ErrorKind::Unsupported
 }

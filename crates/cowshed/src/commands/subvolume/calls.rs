@@ -6,56 +6,21 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use cowshed_vfs_ioctl::wire::{self, Snapshot, SubvolumePage, Token};
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use btrfs_format::{Key, KeyType, ObjectId, TreeId, view};
+use cowshed_vfs_ioctl::wire::btrfs::{self, InoLookup, SearchArgs, SearchHeader, VolArgs, VolArgs2, put_text};
+use cowshed_vfs_ioctl::wire::{self, Snapshot, SubvolumePage};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros};
 
-use crate::commands::sync;
+use crate::commands::{extents, sync};
 use crate::ioctl;
-
-const SUBVOL_CREATE: u32 = 0x5000_940e;
-const SNAP_DESTROY: u32 = 0x5000_940f;
-const SNAP_CREATE_V2: u32 = 0x5000_9417;
-const SUBVOL_GETFLAGS: u32 = 0x8008_9419;
-const INO_LOOKUP: u32 = 0xd000_9412;
-const RDONLY: u64 = 2;
-/// The root directory of each subvolume.
-const ROOT_INO: u64 = 256;
-
-/// `struct btrfs_ioctl_ino_lookup_args`.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct InoLookup {
-    tree: u64,
-    ino: u64,
-    name: [u8; 4080],
-}
-
-/// `struct btrfs_ioctl_vol_args`.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct VolArgs {
-    fd: i64,
-    name: [u8; 4088],
-}
-
-/// `struct btrfs_ioctl_vol_args_v2`.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct VolArgs2 {
-    fd: i64,
-    transid: u64,
-    flags: u64,
-    unused: [u64; 4],
-    name: [u8; 4040],
-}
 
 fn put_name(field: &mut [u8], name: &OsStr) -> Result<()> {
     let name = name.as_bytes();
     // Linux has names of 255 bytes.
-    if name.len() > 255 {
+    if name.len() > 255 || !put_text(field, name) {
         return Err(Error::from_raw_os_error(libc::ENAMETOOLONG));
     }
-    field[..name.len()].copy_from_slice(name);
     Ok(())
 }
 
@@ -70,11 +35,19 @@ pub fn create(dir: &Path, name: &OsStr) -> Result<()> {
 }
 
 pub fn create_in(dir: &File, name: &OsStr) -> Result<()> {
-    named(dir, SUBVOL_CREATE, name)
+    named(dir, btrfs::SUBVOL_CREATE, name)
 }
 
 pub fn delete(dir: &Path, name: &OsStr) -> Result<()> {
-    named(&File::open(dir)?, SNAP_DESTROY, name)
+    named(&File::open(dir)?, btrfs::SNAP_DESTROY, name)
+}
+
+/// Deletes the subvolume of a number, on the volume that a path lies on.
+pub fn delete_by_id(path: &Path, id: u64) -> Result<()> {
+    let mut args = VolArgs2::new_zeroed();
+    args.flags = btrfs::SPEC_BY_ID.into();
+    args.name[..8].copy_from_slice(&id.to_le_bytes());
+    ioctl::call(File::open(path)?, btrfs::SNAP_DESTROY_V2, &mut args).map(drop)
 }
 
 pub fn snapshot(source: &Path, dir: &Path, name: &OsStr, readonly: bool) -> Result<()> {
@@ -82,13 +55,11 @@ pub fn snapshot(source: &Path, dir: &Path, name: &OsStr, readonly: bool) -> Resu
 }
 
 pub fn snapshot_of(source: &File, dir: &File, name: &OsStr, readonly: bool) -> Result<()> {
-    // What programs stored into mapped files lies with Linux until then.
+    // Linux keeps what programs stored into mapped files until it is asked for it.
     rustix::fs::syncfs(source)?;
-    let mut token = Token([0; 16]);
-    if ioctl::call(source, wire::LEND, &mut token).is_err() {
+    let Some(token) = extents::lend(source)? else {
         return snapshot_by_kernel(source, dir, name, readonly);
-    }
-    // A mount shows each subvolume as a device of its own: the server knows its tokens.
+    };
     let mut call = Snapshot::new_zeroed();
     call.token = token;
     call.is_read_only = u32::from(readonly).into();
@@ -100,10 +71,64 @@ pub fn snapshot_of(source: &File, dir: &File, name: &OsStr, readonly: bool) -> R
 fn snapshot_by_kernel(source: &File, dir: &File, name: &OsStr, readonly: bool) -> Result<()> {
     use std::os::fd::AsRawFd as _;
     let mut args = VolArgs2::new_zeroed();
-    args.fd = source.as_raw_fd().into();
-    args.flags = if readonly { RDONLY } else { 0 };
+    args.fd = i64::from(source.as_raw_fd()).into();
+    args.flags = if readonly { btrfs::RDONLY } else { 0 }.into();
     put_name(&mut args.name, name)?;
-    ioctl::call(dir, SNAP_CREATE_V2, &mut args).map(drop)
+    ioctl::call(dir, btrfs::SNAP_CREATE_V2, &mut args).map(drop)
+}
+
+/// Has the subvolume of a number mounted by default.
+pub fn set_default(path: &Path, id: u64) -> Result<()> {
+    let mut id = U64::new(id);
+    ioctl::call(File::open(path)?, btrfs::DEFAULT_SUBVOL, &mut id).map(drop)
+}
+
+/// Number of the subvolume that is mounted by default.
+pub fn default_id(path: &Path) -> Result<u64> {
+    let mut default = TreeId::FS.get();
+    search(path, ObjectId::ROOT_TREE_DIR, KeyType::DIR_ITEM, |_, item| {
+        if let Some(entry) = view::dir_entries(item).find(|entry| entry.name == b"default") {
+            default = Key::from(entry.head.location).objectid.get();
+        }
+    })?;
+    Ok(default)
+}
+
+/// Numbers of the subvolumes that are deleted and not gone yet.
+pub fn deleted(path: &Path) -> Result<Vec<u64>> {
+    let mut ids = Vec::new();
+    search(path, ObjectId::ORPHAN, KeyType::ORPHAN_ITEM, |id, _| ids.push(id))?;
+    Ok(ids)
+}
+
+/// Shows the items of one object and type in the tree of tree roots, with the offsets of their
+/// keys.
+fn search(path: &Path, object: ObjectId, ty: KeyType, mut take: impl FnMut(u64, &[u8])) -> Result<()> {
+    let file = File::open(path)?;
+    let mut from = Some(0);
+    while let Some(offset) = from {
+        let mut call = SearchArgs::new_zeroed();
+        call.key.tree_id = TreeId::ROOT.get().into();
+        (call.key.min_objectid, call.key.max_objectid) = (object.into(), object.into());
+        (call.key.min_type, call.key.max_type) = (U32::new(ty.0.into()), U32::new(ty.0.into()));
+        (call.key.min_offset, call.key.max_offset) = (offset.into(), u64::MAX.into());
+        (call.key.max_transid, call.key.nr_items) = (u64::MAX.into(), u32::MAX.into());
+        ioctl::call(&file, btrfs::TREE_SEARCH, &mut call)?;
+        let mut rest = call.buf.as_slice();
+        from = None;
+        for _ in 0..call.key.nr_items.get() {
+            let Ok((head, behind)) = SearchHeader::ref_from_prefix(rest) else {
+                break;
+            };
+            let Some((item, behind)) = behind.split_at_checked(head.len.get() as usize) else {
+                break;
+            };
+            take(head.offset.get(), item);
+            from = head.offset.get().checked_add(1);
+            rest = behind;
+        }
+    }
+    Ok(())
 }
 
 /// All subvolumes of the volume that a path lies on, by number. Of mounts of ours.
@@ -122,9 +147,9 @@ pub fn all(path: &Path) -> Result<Vec<SubvolumePage>> {
 pub fn next(file: &File, from: u64) -> Result<Option<SubvolumePage>> {
     let mut page = SubvolumePage::new_zeroed();
     page.id = from.into();
-    ioctl::call(file, wire::SUBVOLUME, &mut page).map_err(|error| match error.raw_os_error() {
-        Some(libc::ENOTTY | libc::ENOSYS) => Error::new(ErrorKind::Unsupported, "not on a mount of cowshed's"),
-        _ => error,
+    ioctl::call(file, wire::SUBVOLUME, &mut page).map_err(|error| match extents::is_unknown(&error) {
+        true => Error::new(ErrorKind::Unsupported, "not on a mount of cowshed's"),
+        false => error,
     })?;
     Ok((page.id.get() != 0).then_some(page))
 }
@@ -143,11 +168,11 @@ pub fn id_of(path: &Path) -> Result<u64> {
 /// As [`id_of`], of an open directory.
 pub fn id_of_open(file: &File) -> Result<u64> {
     let mut flags = 0u64;
-    ioctl::call(file, SUBVOL_GETFLAGS, &mut flags)?;
+    ioctl::call(file, btrfs::SUBVOL_GETFLAGS, &mut flags)?;
     let mut call = InoLookup::new_zeroed();
-    call.ino = ROOT_INO;
-    ioctl::call(file, INO_LOOKUP, &mut call)?;
-    Ok(call.tree)
+    call.objectid = btrfs::ROOT_INO.into();
+    ioctl::call(file, btrfs::INO_LOOKUP, &mut call)?;
+    Ok(call.treeid.get())
 }
 
 pub fn sync(dir: &Path) -> Result<()> {

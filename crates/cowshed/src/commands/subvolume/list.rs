@@ -186,3 +186,22 @@ pub fn show(path: &Path) -> Result<u8> {
     out.flush()?;
     Ok(0)
 }
+
+pub fn show_default(path: &Path) -> Result<u8> {
+    let id = calls::default_id(path).with_context(|| path.display().to_string())?;
+    if id == TOP_LEVEL {
+        println!("ID 5 (FS_TREE)");
+        return Ok(0);
+    }
+    let all = calls::all(path).with_context(|| path.display().to_string())?;
+    let Some(page) = all.iter().find(|page| page.id.get() == id) else {
+        bail!("{}: subvolume {id}, the default, is not listed", path.display());
+    };
+    println!(
+        "ID {id} gen {} top level {} path {}",
+        page.generation,
+        page.parent_id,
+        printable(OsStr::from_bytes(path_of(page)))
+    );
+    Ok(0)
+}

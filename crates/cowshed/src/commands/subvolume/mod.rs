@@ -3,8 +3,10 @@
 
 pub mod calls;
 mod list;
+mod sync;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
@@ -47,12 +49,37 @@ enum What {
         /// Delete the subvolumes nested in them first
         #[arg(short = 'R', long)]
         recursive: bool,
+        /// Delete the subvolume of this number; the path is that of a directory on the volume
+        #[arg(short = 'i', long, value_name = "ID", conflicts_with = "recursive")]
+        subvolid: Option<u64>,
         /// Subvolumes
         #[arg(required = true)]
         subvolumes: Vec<PathBuf>,
     },
     /// List subvolumes
     List(list::ListArgs),
+    /// Show which subvolume is mounted where no other is asked for
+    GetDefault {
+        /// A directory on the volume
+        path: PathBuf,
+    },
+    /// Have a subvolume mounted where no other is asked for
+    SetDefault {
+        /// A subvolume, or the number of one
+        subvolume: PathBuf,
+        /// A directory on the volume, with a number
+        path: Option<PathBuf>,
+    },
+    /// Wait until deleted subvolumes are gone
+    Sync {
+        /// A directory on the volume
+        path: PathBuf,
+        /// Numbers of subvolumes; all that are deleted now where none is given
+        ids: Vec<u64>,
+        /// Seconds between two looks
+        #[arg(short, default_value_t = 1)]
+        seconds: u64,
+    },
     /// Show what is known of a subvolume
     Show {
         /// A subvolume
@@ -68,20 +95,29 @@ pub fn run(args: &SubvolumeArgs) -> Result<u8> {
             commit_after,
             commit_each,
             recursive,
+            subvolid,
             subvolumes,
         } => {
+            let mut last = None;
             for subvolume in subvolumes {
-                let above = delete(subvolume, *recursive)?;
+                let above = match subvolid {
+                    Some(id) => delete_by_id(subvolume, *id)?,
+                    None => delete(subvolume, *recursive)?,
+                };
                 if *commit_each {
                     calls::sync(&above)?;
                 }
+                last = Some(above);
             }
-            if let (true, Some(last)) = (*commit_after, subvolumes.last()) {
-                calls::sync(&split(last)?.0)?;
+            if let (true, Some(last)) = (*commit_after, last) {
+                calls::sync(&last)?;
             }
         }
         What::List(args) => return list::run(args),
         What::Show { subvolume } => return list::show(subvolume),
+        What::GetDefault { path } => return list::show_default(path),
+        What::SetDefault { subvolume, path } => set_default(subvolume, path.as_deref())?,
+        What::Sync { path, ids, seconds } => sync::run(path, ids, Duration::from_secs(*seconds))?,
     }
     Ok(0)
 }
@@ -125,6 +161,28 @@ fn snapshot(source: &Path, dest: &Path, readonly: bool) -> Result<()> {
     let kind = if readonly { "readonly snapshot" } else { "snapshot" };
     println!("Create {kind} of '{}' in '{}'", source.display(), dest.display());
     Ok(())
+}
+
+/// Returns a directory of the volume.
+fn delete_by_id(path: &Path, id: u64) -> Result<PathBuf> {
+    calls::delete_by_id(path, id).with_context(|| format!("{}: subvolume {id} not deleted", path.display()))?;
+    println!("Delete subvolume {id}");
+    Ok(path.to_owned())
+}
+
+fn set_default(subvolume: &Path, path: Option<&Path>) -> Result<()> {
+    let (id, path) = match path {
+        Some(path) => {
+            let number = subvolume.to_str().and_then(|text| text.parse().ok());
+            let id = number.with_context(|| format!("{}: not a number", subvolume.display()))?;
+            (id, path)
+        }
+        None => {
+            let id = calls::id_of(subvolume).with_context(|| format!("{}: not a subvolume", subvolume.display()))?;
+            (id, subvolume)
+        }
+    };
+    calls::set_default(path, id).with_context(|| format!("{}: default not set to {id}", path.display()))
 }
 
 /// Returns the directory that it was in.

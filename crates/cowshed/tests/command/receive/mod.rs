@@ -234,7 +234,6 @@ fn changes_are_received_onto_what_the_kernel_received() {
 
 /// As `changes_are_received_onto_what_the_kernel_received`, without the kernel.
 #[test]
-#[ignore = "the mount does not know BTRFS_IOC_SET_RECEIVED_SUBVOL yet"]
 fn changes_are_received_onto_what_was_received_before() {
     let Some(()) = can_receive() else { return };
     let sent = sent_by_kernel(&source());

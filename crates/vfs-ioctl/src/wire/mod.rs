@@ -4,6 +4,8 @@
 //!
 //! A second file is named by a [`Token`] that was got through it: its holder had the file open.
 
+pub mod btrfs;
+
 use std::mem::{offset_of, size_of};
 
 use cowshed_vfs::{MapExtent, MapKind, SpaceAccount, SubvolumeInfo, Timestamp};
@@ -136,10 +138,14 @@ pub struct SubvolumePage {
     pub is_read_only: U32,
     /// Bytes of the path.
     pub path_bytes: U32,
-    /// Transaction of the last change.
+    /// Transaction in which its tree was written last.
     pub generation: U64,
+    /// Transaction in which its content changed last.
+    pub changed_generation: U64,
     /// Transaction in which it was made.
     pub created_generation: U64,
+    /// Transaction of what it was received from, there.
+    pub sent_generation: U64,
     /// Its id.
     pub uuid: [u8; 16],
     /// Id of the source of a snapshot.
@@ -148,14 +154,15 @@ pub struct SubvolumePage {
     pub received_uuid: [u8; 16],
     /// When it was made.
     pub created: Time,
-    /// When it changed last.
+    /// When its content changed last.
     pub changed: Time,
     /// From the top level; the rest is zeros.
     pub path: [u8; 8192],
 }
 
-impl From<&SubvolumeInfo> for SubvolumePage {
-    fn from(info: &SubvolumeInfo) -> Self {
+impl SubvolumePage {
+    /// `None` where there is no room for the path.
+    pub fn new(info: &SubvolumeInfo, path: &[u8]) -> Option<Self> {
         let time = |t: Timestamp| Time {
             secs: t.secs.into(),
             nanos: t.nanos.into(),
@@ -165,9 +172,11 @@ impl From<&SubvolumeInfo> for SubvolumePage {
             id: info.id.into(),
             parent_id: info.parent_id.into(),
             is_read_only: u32::from(info.is_read_only).into(),
-            path_bytes: U32::ZERO,
+            path_bytes: u32::try_from(path.len()).ok()?.into(),
             generation: info.generation.into(),
+            changed_generation: info.changed_generation.into(),
             created_generation: info.created_generation.into(),
+            sent_generation: info.sent_generation.into(),
             uuid: info.uuid,
             parent_uuid: info.parent_uuid,
             received_uuid: info.received_uuid,
@@ -175,10 +184,8 @@ impl From<&SubvolumeInfo> for SubvolumePage {
             changed: time(info.changed),
             path: [0; 8192],
         };
-        let len = info.path.len().min(page.path.len());
-        page.path[..len].copy_from_slice(&info.path[..len]);
-        page.path_bytes = u32::try_from(len).unwrap_or(0).into();
-        page
+        page.path.get_mut(..path.len())?.copy_from_slice(path);
+        Some(page)
     }
 }
 

@@ -1,0 +1,132 @@
+//! Deleting subvolumes, and having them dropped.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use btrfs_format::{KeyType, TreeId, view};
+use btrfs_store::jobs::{Job, RootChange};
+use btrfs_store::space::Budget;
+use cowshed_vfs::{Access, Error as Errno};
+
+use super::uuids::UuidEdits;
+use super::{check_root, ref_keys};
+use crate::access::{Caller, check_dir, may_remove};
+use crate::dir::names::{self, Target};
+use crate::dir::{check_name, find_child, is_still, touch_dir};
+use crate::error::Result;
+use crate::files::{Files, prepare_and_join};
+use crate::object::{Inode, Subvol, lock};
+use crate::staged::Staged;
+use crate::{reclaim, subvol};
+
+/// Deletes the subvolume under a name, whatever it has in it. Its space comes back in the
+/// background, once nothing in it is in use any more. Errors: those of removing a directory;
+/// `Invalid` (no subvolume), `NotEmpty` (subvolumes are nested in it), `NotPermitted` (it is
+/// mounted by default, or the caller may not write into it).
+pub(crate) fn delete(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    remove(files, caller, dir, name, |child| {
+        caller.need(child, Access::WRITE | Access::EXEC)
+    })
+}
+
+/// As [`delete`], of one that has nothing in it: the caller need not be allowed to write into it.
+pub(in crate::dir) fn delete_empty(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    remove(files, caller, dir, name, |child| match child.attr_now().size {
+        0 => Ok(()),
+        _ => Err(Errno::NotEmpty.into()),
+    })
+}
+
+/// As [`delete`], by number. Returns where its name was. Errors: in addition `NotFound`.
+pub fn delete_by_id(files: &Files, caller: &Caller<'_>, id: TreeId) -> Result<(Arc<Inode>, Vec<u8>)> {
+    let place = super::find(files, id)?.ok_or(Errno::NotFound)?.place;
+    let place = place.ok_or(Errno::NotPermitted)?;
+    let above = subvol::load(files, place.tree)?.ok_or(Errno::NotFound)?;
+    let dir = files.objects().inodes.load(&above, place.dir)?.ok_or(Errno::NotFound)?;
+    delete(files, caller, &dir, &place.name)?;
+    Ok((dir, place.name))
+}
+
+fn remove(
+    files: &Files,
+    caller: &Caller<'_>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    may_go: impl Fn(&Inode) -> Result<()>,
+) -> Result<()> {
+    check_dir(dir)?;
+    check_name(name)?;
+    let space = files.reserve(Budget::UNLINK)?;
+    loop {
+        let (found, child) = find_child(files, dir, name)?;
+        let Target::Subvol(id) = found.target else {
+            return Err(Errno::Invalid.into());
+        };
+        // None may be made in it between the check that none is nested in it and the batch.
+        let _names = files.objects().subvolume_names.lock();
+        let locks = lock::write_all(&[dir, &child]);
+        if !is_still(dir, name, &found)? {
+            continue;
+        }
+        check_root(&child)?;
+        may_remove(files, caller, dir, &child)?;
+        may_go(&child)?;
+        check_deletable(files, id)?;
+        let now = files.store().env().now();
+        let root_tree = files.store().forest().root_tree();
+        let [down, up] = ref_keys(dir.tree.id(), id);
+        let (join, (mut staged, is_last, uuids)) = prepare_and_join(files, |_| {
+            let index = root_tree
+                .get(&down)?
+                .and_then(|item| view::root_ref(&item).map(|(head, _)| head.sequence.get()))
+                .ok_or(Errno::NotFound)?;
+            let mut staged = Staged::new(&dir.tree);
+            let is_last = names::remove(&mut staged, dir.ino, name, index)?;
+            let item = super::root_item(files, id)?.ok_or(Errno::NotFound)?;
+            let mut uuids = UuidEdits::new(files)?;
+            uuids.remove(&item.uuid, KeyType::UUID_SUBVOL, id)?;
+            uuids.remove(&item.received_uuid, KeyType::UUID_RECEIVED_SUBVOL, id)?;
+            Ok((staged, is_last, uuids))
+        })?;
+        files.names().turn_off();
+        let mut state = dir.attr.lock();
+        touch_dir(&mut state, join.generation(), now, 0, name.len());
+        staged.put(dir.key(), dir.item_bytes(&state));
+        let mut batch = staged.into_batch();
+        batch.delete(root_tree, down);
+        batch.delete(root_tree, up);
+        batch.put(root_tree, reclaim::orphan_key(id.object_id()), []);
+        uuids.add_to(&mut batch);
+        files.store().add_job(&join, Job::ChangeRoot(id, RootChange::Dead));
+        child.subvol.dead.store(true, Ordering::Release);
+        join.apply(batch, space);
+        drop(state);
+        if is_last {
+            dir.dir.filter.remove_last(name);
+        }
+        drop(locks);
+        files.objects().forget_subvolume(&child.subvol);
+        files.background().go_on_dropping();
+        return Ok(());
+    }
+}
+
+/// Nothing else needs the subvolume.
+fn check_deletable(files: &Files, id: TreeId) -> Result<()> {
+    if subvol::default_id(files)? == id {
+        return Err(Errno::NotPermitted.into());
+    }
+    match super::next_child(files, id, TreeId(0))? {
+        Some(_) => Err(Errno::NotEmpty.into()),
+        None => Ok(()),
+    }
+}
+
+/// Has those deleted subvolumes dropped in which nothing is in use any more. True where some are
+/// left.
+pub(crate) fn drop_unused(files: &Files) -> bool {
+    let is_unused = |subvol: &Arc<Subvol>| files.objects().inodes.evict_tree(subvol.id);
+    let (unused, is_left) = files.objects().take_unused(is_unused);
+    files.store().queue_drops(unused);
+    is_left
+}

@@ -1,0 +1,252 @@
+//! Making and deleting subvolumes: names that lead to a tree of their own.
+//!
+//! A new tree is made by a commit ([`btrfs_store::jobs::NewTree`]), and has no name then: a crash
+//! leaves an orphan, which the next mount drops. Its name is an operation like others, made durable
+//! by a second commit.
+
+mod delete;
+mod list;
+mod props;
+mod uuids;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use btrfs_format::items::{InodeItem, InodeRef, RootItem, RootRef};
+use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId, Uuid, view};
+use btrfs_store::jobs::{Job, NewContent, NewTree, RootChange};
+use btrfs_store::overlay::ItemBytes;
+use btrfs_store::space::{Budget, Purpose};
+use cowshed_vfs::{Error as Errno, FileKind, PERM_MASK};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U64};
+
+pub use delete::delete_by_id;
+pub(super) use delete::delete_empty;
+pub(crate) use delete::{delete, drop_unused};
+pub use list::{Listed, find, next_child, next_listed};
+pub use props::{set_default, set_read_only, set_received};
+
+use super::names::{self, NewName};
+use super::{check_name, next_index, note_name, touch_dir};
+use crate::access::{Caller, may_create};
+use crate::error::Result;
+use crate::files::{Files, prepare_and_join};
+use crate::object::{Inode, InodeAttr, Subvol};
+use crate::staged::Staged;
+use crate::{reclaim, subvol};
+use uuids::UuidEdits;
+
+/// Makes an empty subvolume under a name. On disk when this returns. Errors: as those of making a
+/// directory.
+pub fn create(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    make(files, caller, dir, name, false, 1, |generation| {
+        NewContent::Items(root_items(files, caller, generation))
+    })
+}
+
+/// Makes a snapshot of a subvolume, whose root directory is `source`, under a name. On disk when
+/// this returns. Dirty data that has not been written back is not in it. Errors: as those of making
+/// a directory; `Invalid` (no subvolume), `NotPermitted` (only the owner of the source's root
+/// directory may).
+pub fn snapshot(
+    files: &Files,
+    caller: &Caller<'_>,
+    source: &Arc<Inode>,
+    (dir, name): (&Arc<Inode>, &[u8]),
+    is_read_only: bool,
+) -> Result<()> {
+    check_root(source)?;
+    caller.need_owner(source)?;
+    let id = source.subvol.id;
+    // Its root has a reference to each of its children, and may have more by the time of the
+    // commit.
+    let children = source.tree.root_children()?;
+    make(files, caller, dir, name, is_read_only, children, |_| {
+        NewContent::CopyOf(id)
+    })
+}
+
+/// Is it the root directory of a subvolume? Errors: `Invalid`; `NotFound` (it is deleted).
+fn check_root(inode: &Inode) -> Result<()> {
+    if inode.is_placeholder() || inode.ino != inode.subvol.root_ino {
+        return Err(Errno::Invalid.into());
+    }
+    match inode.subvol.dead.load(Ordering::Acquire) {
+        true => Err(Errno::NotFound.into()),
+        false => Ok(()),
+    }
+}
+
+fn make(
+    files: &Files,
+    caller: &Caller<'_>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    is_read_only: bool,
+    children: usize,
+    content: impl Fn(Generation) -> NewContent,
+) -> Result<()> {
+    check_name(name)?;
+    {
+        let _lock = dir.lock.read();
+        may_create(files, caller, dir)?;
+        names::check_absent(&Staged::new(&dir.tree), dir.ino, name)?;
+    }
+    let store = files.store();
+    let id = files.objects().take_subvolume_id(store.forest())?;
+    let uuid = new_uuid(files);
+    let space = files.reserve(Budget {
+        purpose: Purpose::Create,
+        // The root, and a split for each extent item that gets one more reference.
+        blocks: u32::try_from(children + 16).unwrap_or(u32::MAX),
+        is_release: false,
+    })?;
+    {
+        let join = store.txn().join();
+        let new = NewTree {
+            id,
+            uuid,
+            content: content(join.generation()),
+            space,
+        };
+        store.add_job(&join, Job::MakeTree(Box::new(new)));
+    }
+    files.commit()?;
+    let subvol = subvol::open_new(files, id)?;
+    // Files of the source that had lost their last name and were in use go from the snapshot.
+    let cleaned = reclaim::clean_orphans(files, &subvol);
+    let named = cleaned.and_then(|_| give_name(files, caller, dir, name, &subvol, is_read_only));
+    if let Err(error) = named {
+        subvol.dead.store(true, Ordering::Release);
+        files.objects().forget_subvolume(&subvol);
+        files.background().go_on_dropping();
+        return Err(error);
+    }
+    files.commit()
+}
+
+/// The items of an empty subvolume: its root directory.
+fn root_items(files: &Files, caller: &Caller<'_>, generation: Generation) -> Vec<(Key, ItemBytes)> {
+    let now = files.store().env().now();
+    let ctx = caller.ctx;
+    let attr = InodeAttr {
+        generation,
+        transid: generation,
+        size: 0,
+        nbytes: 0,
+        nlink: 1,
+        uid: ctx.creds.uid,
+        gid: ctx.creds.gid,
+        mode: FileKind::Directory.mode_bits() | 0o777 & !ctx.umask & PERM_MASK,
+        rdev: 0,
+        flags: 0,
+        sequence: 0,
+        block_group: 0,
+        atime: now,
+        ctime: now,
+        mtime: now,
+        otime: now,
+    };
+    let root = ObjectId::FIRST_FREE;
+    let up = InodeRef {
+        index: U64::ZERO,
+        name_len: U16::new(2),
+    };
+    let item: InodeItem = attr.encode(0);
+    vec![
+        (Key::new(root, KeyType::INODE_ITEM, 0), item.as_bytes().into()),
+        (
+            Key::new(root, KeyType::INODE_REF, root.get()),
+            [up.as_bytes(), b".."].concat().into(),
+        ),
+    ]
+}
+
+fn new_uuid(files: &Files) -> Uuid {
+    let mut uuid = Uuid::default();
+    files.store().env().random(&mut uuid);
+    // Version 4, variant 1.
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    uuid
+}
+
+/// Gives a tree that was made its name.
+fn give_name(
+    files: &Files,
+    caller: &Caller<'_>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    subvol: &Subvol,
+    is_read_only: bool,
+) -> Result<()> {
+    let id = subvol.id;
+    let space = files.reserve(Budget::CREATE)?;
+    // The subvolume that the directory is in may not be deleted meanwhile.
+    let _names = files.objects().subvolume_names.lock();
+    let _lock = dir.lock.write();
+    may_create(files, caller, dir)?;
+    let now = files.store().env().now();
+    let item = root_item(files, id)?.ok_or(Errno::NotFound)?;
+    let (join, (mut staged, index, uuids)) = prepare_and_join(files, |generation| {
+        let mut staged = Staged::new(&dir.tree);
+        let entry = NewName {
+            dir: dir.ino,
+            name,
+            index: next_index(dir)?,
+            location: Key::new(id.object_id(), KeyType::ROOT_ITEM, u64::MAX),
+            ty: names::file_type(FileKind::Directory),
+            generation,
+        };
+        names::insert(&mut staged, &entry)?;
+        let mut uuids = UuidEdits::new(files)?;
+        uuids.add(&item.uuid, KeyType::UUID_SUBVOL, id)?;
+        if is_read_only {
+            uuids.add(&item.received_uuid, KeyType::UUID_RECEIVED_SUBVOL, id)?;
+        }
+        Ok((staged, entry.index, uuids))
+    })?;
+    files.names().turn_off();
+    let mut state = dir.attr.lock();
+    note_name(dir, name);
+    touch_dir(&mut state, join.generation(), now, name.len(), 0);
+    staged.put(dir.key(), dir.item_bytes(&state));
+    let mut batch = staged.into_batch();
+    let head = RootRef {
+        dirid: dir.ino.into(),
+        sequence: U64::new(index),
+        name_len: U16::new(u16::try_from(name.len()).expect("names were checked to be short")),
+    };
+    let root_ref = [head.as_bytes(), name].concat();
+    let root_tree = files.store().forest().root_tree();
+    let [down, up] = ref_keys(dir.tree.id(), id);
+    batch.put(root_tree, down, root_ref.clone());
+    batch.put(root_tree, up, root_ref);
+    batch.delete(root_tree, reclaim::orphan_key(id.object_id()));
+    uuids.add_to(&mut batch);
+    let change = RootChange::Named { is_read_only };
+    files.store().add_job(&join, Job::ChangeRoot(id, change));
+    subvol.read_only.store(is_read_only, Ordering::Release);
+    join.apply(batch, space);
+    drop(state);
+    Ok(())
+}
+
+/// The root item of a subvolume; `None` where there is none.
+fn root_item(files: &Files, id: TreeId) -> Result<Option<RootItem>> {
+    let top = Key::new(id.object_id(), KeyType::ROOT_ITEM, u64::MAX);
+    let item = files.store().forest().root_tree().floor_same_type(&top)?;
+    Ok(match item {
+        Some((_, item)) => Some(view::root_item(&item).ok_or(Errno::Io)?),
+        None => None,
+    })
+}
+
+/// The references of a parent's tree to a subvolume, and back.
+fn ref_keys(parent: TreeId, id: TreeId) -> [Key; 2] {
+    [
+        Key::new(parent.object_id(), KeyType::ROOT_REF, id.get()),
+        Key::new(id.object_id(), KeyType::ROOT_BACKREF, parent.get()),
+    ]
+}

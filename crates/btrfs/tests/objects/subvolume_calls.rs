@@ -1,0 +1,266 @@
+//! Calls of subvolumes: who may make them, what happens between two at the same time, and on a
+//! full volume.
+
+use std::sync::Arc;
+
+use btrfs_check::{CheckOptions, check};
+use cowshed_btrfs::fs::MountOptions;
+use cowshed_device::{BlockDevice, FileDevice, OpenMode};
+use cowshed_harness::{KernelVolume, VolumeOptions};
+use cowshed_vfs::{
+    Context, Credentials, Error, FileSystem, Handle, InitInfo, NodeId, Received, Search, SetAttr, Subvolumes,
+    Timestamp, Volume, WriteFlags,
+};
+
+use crate::rig::{ROOT, Rig, can_run, kernel_can};
+
+fn user(uid: u32) -> Context {
+    Context::new(Credentials::new(uid, uid), 0, 0o022)
+}
+
+fn calls(rig: &Rig) -> &dyn Subvolumes {
+    rig.fs.subvolumes().expect("a format with subvolumes")
+}
+
+fn assert_sound(volume: &KernelVolume) {
+    volume.assert_clean();
+    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(volume.image(), OpenMode::ReadOnly).unwrap());
+    let report = check(&[device], &CheckOptions::default());
+    assert!(report.is_clean(), "{report}");
+}
+
+#[test]
+fn callers_of_subvolumes_need_permission() {
+    if !can_run() {
+        return;
+    }
+    let options = MountOptions {
+        owner_uid: 1002,
+        ..MountOptions::default()
+    };
+    let volume = KernelVolume::make(&VolumeOptions::default()).expect("mkfs.btrfs");
+    // The front end checks names, as Linux does for a mount; it does not check ioctls.
+    let rig = Rig::mounted(volume, options, InitInfo::TRUSTED);
+    let (alice, bob, server) = (user(1000), user(1001), user(1002));
+    let fs = calls(&rig);
+    assert_eq!(fs.create(&alice, NodeId::ROOT, b"x"), Err(Error::AccessDenied));
+    let home = rig.mkdir("home").unwrap().node;
+    let chown = SetAttr {
+        uid: Some(1000),
+        gid: Some(1000),
+        ..SetAttr::default()
+    };
+    rig.setattr("home", &chown).unwrap();
+    fs.create(&alice, home, b"own").unwrap();
+    let own = rig.attr("home/own").unwrap();
+    assert_eq!((own.uid, own.gid, own.perm), (1000, 1000, 0o755));
+    let own = rig.node("home/own").unwrap();
+    fs.create(&ROOT, NodeId::ROOT, b"foreign").unwrap();
+    let foreign = rig.node("foreign").unwrap();
+
+    let denied = Err(Error::AccessDenied);
+    let not_permitted = Err(Error::NotPermitted);
+    assert_eq!(fs.create(&bob, home, b"x"), denied);
+    assert_eq!(fs.snapshot(&bob, own, home, b"x", false), not_permitted);
+    assert_eq!(fs.snapshot(&alice, foreign, home, b"x", false), not_permitted);
+    assert_eq!(fs.snapshot(&alice, own, NodeId::ROOT, b"x", false), denied);
+    assert_eq!(fs.delete(&bob, home, b"own"), denied);
+    assert_eq!(fs.delete(&alice, NodeId::ROOT, b"foreign"), denied);
+    assert_eq!(fs.delete_by_id(&bob, fs.info(own).unwrap().id), denied);
+    assert_eq!(fs.set_read_only(&bob, own, true), not_permitted);
+    let received = Received {
+        uuid: [1; 16],
+        ..Received::default()
+    };
+    assert_eq!(fs.set_received(&bob, own, &received), Err(Error::NotPermitted));
+    // A foreign subvolume in one's own directory: neither may it be entered, nor does it go.
+    fs.create(&user(0), home, b"foreign").unwrap();
+    assert_eq!(fs.delete(&alice, home, b"foreign"), denied);
+    fs.snapshot(&alice, own, home, b"snap", true).unwrap();
+    fs.delete(&alice, home, b"snap").unwrap();
+
+    // What shows more than the caller's own, and what is the whole volume's.
+    let anything = Search {
+        tree: 1,
+        from: (0, 0, 0),
+        to: (u64::MAX, u8::MAX, u64::MAX),
+        since: 0,
+        until: u64::MAX,
+    };
+    for (ctx, allowed) in [(&alice, false), (&bob, false), (&server, true), (&ROOT, true)] {
+        let refused = |result: cowshed_vfs::Result<()>| match allowed {
+            true => result.unwrap(),
+            false => assert_eq!(result, Err(Error::NotPermitted)),
+        };
+        refused(fs.next(ctx, 0).map(drop));
+        refused(fs.default_id(ctx).map(drop));
+        refused(fs.set_default(ctx, 5));
+        refused(fs.path_of(ctx, home, 0, rig.attr("home").unwrap().ino).map(drop));
+        refused(fs.search(ctx, home, &anything, &mut |_, _, _| std::ops::ControlFlow::Continue(())));
+        refused(rig.fs.set_label(ctx, b"label"));
+        assert_eq!(fs.path_of(ctx, own, 0, 256), Ok((fs.info(own).unwrap().id, Vec::new())));
+    }
+    assert_sound(&rig.unmount());
+}
+
+/// A subvolume is made inside of one that is being deleted: one of both fails.
+#[test]
+fn subvolume_made_in_one_that_is_deleted_is_never_lost() {
+    if !can_run() {
+        return;
+    }
+    let rig = Rig::new();
+    let (mut made, mut deleted) = (0, 0);
+    let pause = |micros| std::thread::sleep(std::time::Duration::from_micros(micros));
+    for round in 0..300 {
+        let name = format!("outer{round}");
+        calls(&rig).create(&ROOT, NodeId::ROOT, name.as_bytes()).unwrap();
+        // Not in the root directory, which a deletion locks.
+        let outer = rig.mkdir(&format!("{name}/dir")).unwrap().node;
+        let delete = || {
+            // Making takes two commits: the deletion meets all of its steps.
+            pause(round * 7 % 700);
+            calls(&rig).delete(&ROOT, NodeId::ROOT, name.as_bytes())
+        };
+        let (create, delete) = std::thread::scope(|scope| {
+            let delete = scope.spawn(delete);
+            pause(round * 29 % 700);
+            (calls(&rig).create(&ROOT, outer, b"inner"), delete.join().unwrap())
+        });
+        match (create, delete) {
+            (Ok(()), Err(Error::NotEmpty)) => made += 1,
+            (Err(Error::NotFound | Error::ReadOnly), Ok(())) => deleted += 1,
+            other => panic!("round {round}: {other:?}"),
+        }
+    }
+    assert!(made > 10 && deleted > 10, "{made} made, {deleted} deleted");
+    assert_sound(&rig.unmount());
+}
+
+#[test]
+fn received_uuids_defaults_and_labels_are_those_that_the_kernel_finds() {
+    if !kernel_can() {
+        return;
+    }
+    let rig = Rig::new();
+    let fs = calls(&rig);
+    let uuid = [0x77; 16];
+    for name in [b"one", b"two"] {
+        fs.create(&ROOT, NodeId::ROOT, name).unwrap();
+        let node = rig.entry_at(NodeId::ROOT, name).unwrap().node;
+        let received = Received {
+            uuid,
+            sent_generation: 42,
+            sent: Timestamp::new(1_000_000_000, 5),
+        };
+        let (generation, at) = fs.set_received(&ROOT, node, &received).unwrap();
+        fs.set_read_only(&ROOT, node, true).unwrap();
+        let info = fs.info(node).unwrap();
+        assert_eq!((info.received_uuid, info.sent_generation), (uuid, 42));
+        assert_eq!((info.received_generation, info.received), (generation, at));
+        assert_eq!(info.sent, received.sent);
+    }
+    let one = rig.node("one").unwrap();
+    // A read-only snapshot was received from the same; one that can be written is something else.
+    fs.snapshot(&ROOT, one, NodeId::ROOT, b"same", true).unwrap();
+    fs.snapshot(&ROOT, one, NodeId::ROOT, b"other", false).unwrap();
+    let received = |name: &str| fs.info(rig.node(name).unwrap()).unwrap().received_uuid;
+    assert_eq!((received("same"), received("other")), (uuid, [0; 16]));
+    let ids = |rig: &Rig| {
+        let tree = rig
+            .fs
+            .mount()
+            .store()
+            .forest()
+            .require(btrfs_format::TreeId::UUID)
+            .unwrap();
+        let key = btrfs_format::Key::of_uuid(&uuid, btrfs_format::KeyType::UUID_RECEIVED_SUBVOL);
+        let item = tree.get(&key).unwrap().map(|item| item.to_vec()).unwrap_or_default();
+        let (ids, _) = item.as_chunks();
+        ids.iter().map(|id| u64::from_le_bytes(*id)).collect::<Vec<_>>()
+    };
+    let id = |name: &str| fs.info(rig.node(name).unwrap()).unwrap().id;
+    assert_eq!(ids(&rig), [id("one"), id("two"), id("same")]);
+    let left = [id("two"), id("same")];
+    fs.delete(&ROOT, NodeId::ROOT, b"one").unwrap();
+    assert_eq!(ids(&rig), left);
+    fs.set_default(&ROOT, left[0]).unwrap();
+    assert_eq!(fs.delete(&ROOT, NodeId::ROOT, b"two"), Err(Error::NotPermitted));
+    assert_eq!(fs.set_default(&ROOT, 12345), Err(Error::NotFound));
+    rig.fs.set_label(&ROOT, b"of ours").unwrap();
+    assert_eq!(rig.fs.set_label(&ROOT, &[b'x'; 256]), Err(Error::Invalid));
+    let volume = rig.unmount();
+    assert_sound(&volume);
+    let by_kernel = volume.with_mount(|root| {
+        let label = cowshed_harness::run_in(root, "btrfs", &["filesystem", "label", "."])?;
+        assert_eq!(label, "of ours\n");
+        let default = cowshed_harness::run_in(root, "btrfs", &["subvolume", "get-default", "."])?;
+        assert!(default.starts_with(&format!("ID {} ", left[0])), "{default}");
+        let list = cowshed_harness::run_in(root, "btrfs", &["subvolume", "list", "-R", "."])?;
+        let with_uuid = list
+            .lines()
+            .filter(|line| line.contains("77777777-7777-7777-7777-777777777777"));
+        assert_eq!(with_uuid.count(), 2, "{list}");
+        Ok(())
+    });
+    by_kernel.unwrap();
+    assert_sound(&volume);
+}
+
+/// Snapshots need no space for data, and a full volume can always delete.
+#[test]
+fn full_volume_takes_snapshots_and_gives_up_subvolumes() {
+    if !can_run() {
+        return;
+    }
+    let options = VolumeOptions {
+        size_bytes: 256 << 20,
+        ..VolumeOptions::default()
+    };
+    let rig = Rig::on(KernelVolume::make(&options).expect("mkfs.btrfs"));
+    let fs = calls(&rig);
+    fs.create(&ROOT, NodeId::ROOT, b"base").unwrap();
+    let free_before = rig.fs.statfs(&ROOT, NodeId::ROOT).unwrap().blocks_available;
+    let file = rig.create("base/large").unwrap().node;
+    let piece = vec![0x5a; 1 << 20];
+    let mut offset = 0;
+    loop {
+        match rig
+            .fs
+            .write(&ROOT, file, Handle::NONE, offset, &piece, WriteFlags::empty())
+        {
+            Ok(n) => offset += n as u64,
+            Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let base = rig.node("base").unwrap();
+    let mut made = 0;
+    let refusal = loop {
+        let name = format!("snap{made}");
+        match fs.snapshot(&ROOT, base, NodeId::ROOT, name.as_bytes(), made % 2 == 0) {
+            Ok(()) => made += 1,
+            Err(error) => break Some(error),
+        }
+        if made == 200 {
+            break None;
+        }
+    };
+    assert!(made == 200, "{made} snapshots, then {refusal:?}");
+    for n in 0..made {
+        fs.delete(&ROOT, NodeId::ROOT, format!("snap{n}").as_bytes()).unwrap();
+    }
+    rig.fs.release(file, Handle::NONE);
+    rig.fs.forget(file, 1);
+    fs.delete(&ROOT, NodeId::ROOT, b"base").unwrap();
+    assert!(rig.names("").is_empty());
+    // What is in use here is dropped by the next mount, in steps.
+    let rig = Rig::on(rig.unmount());
+    let is_back = (0..600).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        rig.commit();
+        rig.fs.statfs(&ROOT, NodeId::ROOT).unwrap().blocks_available + 256 >= free_before
+    });
+    assert!(is_back, "the space of the deleted ones comes back");
+    assert_sound(&rig.unmount());
+}

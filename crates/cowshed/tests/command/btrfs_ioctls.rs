@@ -1,0 +1,185 @@
+//! The ioctls of `<linux/btrfs.h>`, called as programs call them: answers on a mount of ours beside
+//! those of the kernel's, for the same volume.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cowshed_harness::{KernelVolume, need, run_in};
+
+use crate::extents::{Mounted, mounted};
+use crate::mount::{Guard, unmount};
+use crate::support::run;
+
+/// Functions of the scripts below. The numbers and layouts are those of the header.
+const HEAD: &str = r#"
+import errno, fcntl, os, struct, sys
+def call(path, number, data=b"", size=None):
+    size = (number >> 16) & 0x3fff if size is None else size
+    buf = bytearray(data.ljust(size, b"\0"))
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.ioctl(fd, number, buf)
+    except OSError as error:
+        return error.errno, bytes(buf)
+    finally:
+        os.close(fd)
+    return 0, bytes(buf)
+def done(answer):
+    assert answer[0] == 0, os.strerror(answer[0])
+    return answer[1]
+def named(name): return struct.pack("<q", 0) + name.encode()
+def named2(name, flags=0): return struct.pack("<qQQ32x", 0, 0, flags) + name
+def vol(path, number, name): return call(path, number, named(name), 4096)[0]
+CREATE, DESTROY = 0x5000940e, 0x5000940f
+CREATE_V2, DESTROY_V2 = 0x50009418, 0x5000943f
+def info(path): return done(call(path, 0x81f8943c))
+def text(field): return field.split(b"\0")[0]
+def number(path): return struct.unpack_from("<Q", info(path))[0]
+"#;
+
+const CHANGES: &str = r#"
+top = sys.argv[1]
+def at(name): return os.path.join(top, name)
+assert vol(top, CREATE, "one") == 0 and vol(top, CREATE, "one") == errno.EEXIST
+assert done(call(top, CREATE_V2, named2(b"two"), 4096))
+assert call(top, CREATE_V2, named2(b"no", 1 << 2), 4096)[0] == errno.EOPNOTSUPP, "quota groups"
+assert vol(top, CREATE, "x" * 300) == errno.ENAMETOOLONG
+assert vol(at("one"), CREATE, "inner") == 0
+os.makedirs(at("one/dir/deep"))
+assert vol(at("one/dir/deep"), CREATE, "nested") == 0
+for name in ["dead", "doomed"]:
+    assert vol(top, CREATE, name) == 0
+assert vol(top, DESTROY, "dead") == 0 and vol(top, DESTROY, "dead") == errno.ENOENT
+doomed = number(at("doomed"))
+assert done(call(top, DESTROY_V2, named2(struct.pack("<Q", doomed), 1 << 4), 4096))
+assert call(top, DESTROY_V2, named2(struct.pack("<Q", doomed), 1 << 4), 4096)[0] == errno.ENOENT
+assert not os.path.exists(at("doomed"))
+assert vol(top, DESTROY, "one") == errno.ENOTEMPTY
+
+# Flags.
+assert call(at("two"), 0x4008941a, struct.pack("<Q", 1))[0] == errno.EOPNOTSUPP
+open(at("two/file"), "w").write("x")
+done(call(at("two"), 0x4008941a, struct.pack("<Q", 2)))
+try:
+    open(at("two/new"), "w")
+    raise AssertionError("written")
+except OSError as error:
+    assert error.errno == errno.EROFS
+assert struct.unpack("<Q", done(call(at("two"), 0x80089419)))[0] == 2
+assert call(at("one/dir"), 0x4008941a, struct.pack("<Q", 2))[0] == errno.EINVAL
+done(call(at("two"), 0x4008941a, struct.pack("<Q", 0)))
+open(at("two/new"), "w").write("y")
+
+# What it was received from.
+received = struct.pack("<16sQQQI4xQI4xQ", b"u" * 16, 77, 0, 1000000000, 5, 0, 0, 0)
+answer = done(call(at("two"), 0xc0c89425, received))
+assert struct.unpack_from("<Q", answer, 24)[0] > 0, "the transaction in which it was received"
+assert call(at("one/dir"), 0xc0c89425, received)[0] == errno.EINVAL
+done(call(at("two"), 0x4008941a, struct.pack("<Q", 2)))
+assert call(at("two"), 0xc0c89425, received)[0] == errno.EROFS
+
+# The default, and the label.
+assert call(top, 0x40089413, struct.pack("<Q", 9999))[0] == errno.ENOENT
+done(call(top, 0x40089413, struct.pack("<Q", number(at("one")))))
+assert vol(at("one"), DESTROY, "inner") == 0
+done(call(top, 0x41009432, b"moo"))
+assert call(top, 0x41009432, b"m" * 256)[0] == errno.EINVAL
+done(call(top, 0x40089416, struct.pack("<Q", 0)))
+generation = struct.unpack("<Q", done(call(top, 0x80089418)))[0]
+assert call(top, 0x40089416, struct.pack("<Q", generation + 1000))[0] == errno.EINVAL
+"#;
+
+/// What both answer, a line each.
+const ANSWERS: &str = r#"
+top = sys.argv[1]
+def at(name): return os.path.join(top, name)
+for name in ["", "one", "two", "one/dir", "one/dir/deep/nested"]:
+    print("flags", name, call(at(name), 0x80089419))
+    print("info", name, info(at(name)).hex())
+    print("references", name, done(call(at(name), 0xd000943d)).hex())
+    root = done(call(at(name), 0xd0009412, struct.pack("<QQ", 0, 256)))
+    print("root", name, root[:16].hex(), text(root[16:]))
+    for below in range(256, 270):
+        error, answer = call(at(name), 0xd0009412, struct.pack("<QQ", 0, below))
+        print("path", name, below, error, text(answer[16:]) if error == 0 else "")
+nested = number(at("one/dir/deep/nested"))
+for name in ["one", "one/dir", "one/dir/deep"]:
+    dirid = os.stat(at("one/dir/deep")).st_ino & 0xffffffffff
+    error, answer = call(at(name), 0xd000943e, struct.pack("<QQ", dirid, nested))
+    print("below", name, error, text(answer[16:272]), text(answer[272:]))
+print("other", text(call(top, 0xd0009412, struct.pack("<QQ", number(at("one")), 257))[1][16:]))
+def search(tree, low, high, since=0, items=2**32 - 1):
+    key = struct.pack("<QQQQQQQIIII32x", tree, low[0], high[0], low[2], high[2], since, 2**64 - 1, low[1], high[1],
+                      items, 0)
+    return call(top, 0xd0009411, key, 4096)
+def page(answer):
+    error, data = answer
+    if error:
+        return error
+    found, place = [], 104
+    for _ in range(struct.unpack_from("<I", data, 64)[0]):
+        head = struct.unpack_from("<QQQII", data, place)
+        place += 32 + head[4]
+        found.append((head, data[place - head[4]:place].hex()))
+    return found
+END = (2**64 - 1, 255, 2**64 - 1)
+for tree in [0, 1, 4, 5, 7, 9, number(at("one")), number(at("two")), 9999]:
+    print("search", tree, page(search(tree, (0, 0, 0), END)))
+    print("few", tree, page(search(tree, (1, 1, 1), END, items=2)))
+    everything = page(search(tree, (0, 0, 0), END))
+    newest = max([head[0] for head, _ in everything], default=0) if tree != 9999 else 0
+    print("newest", tree, newest, page(search(tree, (0, 0, 0), END, since=newest)))
+    print("later", tree, page(search(tree, (0, 0, 0), END, since=newest + 1)))
+print("volume", done(call(top, 0x8400941f))[:44].hex())
+print("device", done(call(top, 0xd000941e, struct.pack("<Q", 1)))[:40].hex())
+print("no device", call(top, 0xd000941e, struct.pack("<Q", 9))[0])
+# BIG_METADATA: the kernel sets it at each mount.
+print("features", [n & ~0x20 for n in struct.unpack("<QQQ", done(call(top, 0x80189439)))])
+print("label", done(call(top, 0x81009431)).hex())
+print("statistics", done(call(top, 0xc4089434, struct.pack("<QQQ", 1, 5, 0))).hex())
+"#;
+
+fn python(dir: &Path, script: &str) -> String {
+    run_in(dir, "python3", &["-c", &format!("{HEAD}{script}"), "."]).unwrap()
+}
+
+#[test]
+fn ioctls_of_btrfs_answer_as_the_kernels_do() {
+    let Some(Mounted { scratch, mnt }) = mounted() else {
+        return;
+    };
+    let guard = Guard(&mnt);
+    python(&mnt, CHANGES);
+    assert_eq!(fs::read_dir(&mnt).unwrap().count(), 2);
+    unmount(&mnt);
+    scratch.assert_clean();
+    // The default is the subvolume "one" now.
+    run("mount {} {}", &[&scratch.image, &mnt]).ok();
+    assert!(mnt.join("dir/deep/nested").is_dir());
+    unmount(&mnt);
+    let (Some(()), Some(())) = (need::kernel_btrfs(), need::tool("python3")) else {
+        return;
+    };
+    // The kernel finishes what we left to do, and both look at the same.
+    let volume = KernelVolume::copy_of(&[&scratch.image]).unwrap();
+    let mounted = volume.mount_with("rw").unwrap();
+    assert!(
+        mounted.dir().join("dir/deep/nested").is_dir(),
+        "the default of the kernel"
+    );
+    let label = run_in(mounted.dir(), "btrfs", &["filesystem", "label", "."]).unwrap();
+    assert_eq!(label, "moo\n");
+    mounted.unmount().unwrap();
+    let theirs = volume.mount_with("ro,noatime,subvolid=5").unwrap();
+    let wanted = python(theirs.dir(), ANSWERS);
+    theirs.unmount().unwrap();
+    let image: PathBuf = volume.image().to_owned();
+    run("mount -o ro,noatime,subvolid=5 {} {}", &[&image, &mnt]).ok();
+    let found = python(&mnt, ANSWERS);
+    unmount(&mnt);
+    drop(guard);
+    for (found, wanted) in found.lines().zip(wanted.lines()) {
+        assert_eq!(found, wanted);
+    }
+    assert_eq!(found.lines().count(), wanted.lines().count());
+}
