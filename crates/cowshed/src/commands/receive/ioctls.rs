@@ -2,12 +2,15 @@
 //! btrfs.
 
 use std::fs::File;
-use std::io::Result;
+use std::io::{ErrorKind, Result};
 
 use cowshed_vfs_ioctl::wire::btrfs::{RDONLY, ReceivedSubvol, SET_RECEIVED_SUBVOL, SUBVOL_SETFLAGS};
+use rustix::fs::{OFlags, XattrFlags, fgetxattr, fsetxattr};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
+use super::beneath::Beneath;
+use super::locks::{COMPRESSION, COMPRESSION_BYTES_MAX, Flagged, Inodes};
 use crate::ioctl;
 
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
@@ -37,28 +40,44 @@ pub fn set_read_only(root: &File) -> Result<()> {
     ioctl::call(root, SUBVOL_SETFLAGS, &mut flags).map(drop)
 }
 
-/// The flags of chattr(1).
-pub fn flags(file: &File) -> Result<u32> {
-    // The number says eight bytes, four are meant.
-    let mut flags = 0_u64;
-    ioctl::call(file, FS_IOC_GETFLAGS, &mut flags)?;
-    Ok(flags as u32)
+impl Flagged for File {
+    fn chattr(&self) -> Result<u32> {
+        // The number says eight bytes, four are meant.
+        let mut flags = 0_u64;
+        ioctl::call(self, FS_IOC_GETFLAGS, &mut flags)?;
+        Ok(flags as u32)
+    }
+    fn set_chattr(&self, flags: u32) -> Result<()> {
+        let mut flags = u64::from(flags);
+        ioctl::call(self, FS_IOC_SETFLAGS, &mut flags).map(drop)
+    }
+    fn xflags(&self) -> Result<u32> {
+        let mut call = FsXattr::new_zeroed();
+        ioctl::call(self, FS_IOC_FSGETXATTR, &mut call)?;
+        Ok(call.xflags)
+    }
+    fn set_xflags(&self, xflags: u32) -> Result<()> {
+        let mut call = FsXattr::new_zeroed();
+        call.xflags = xflags;
+        ioctl::call(self, FS_IOC_FSSETXATTR, &mut call).map(drop)
+    }
+    fn property(&self) -> Option<Vec<u8>> {
+        let mut value = vec![0; COMPRESSION_BYTES_MAX];
+        let len = fgetxattr(self, COMPRESSION, &mut value).ok()?;
+        value.truncate(len);
+        Some(value)
+    }
+    fn set_property(&self, value: &[u8]) -> Result<()> {
+        Ok(fsetxattr(self, COMPRESSION, value, XattrFlags::empty())?)
+    }
 }
 
-pub fn set_flags(file: &File, flags: u32) -> Result<()> {
-    let mut flags = u64::from(flags);
-    ioctl::call(file, FS_IOC_SETFLAGS, &mut flags).map(drop)
-}
-
-/// The flags of FS_IOC_FSGETXATTR: changing these leaves compression alone.
-pub fn xflags(file: &File) -> Result<u32> {
-    let mut call = FsXattr::new_zeroed();
-    ioctl::call(file, FS_IOC_FSGETXATTR, &mut call)?;
-    Ok(call.xflags)
-}
-
-pub fn set_xflags(file: &File, xflags: u32) -> Result<()> {
-    let mut call = FsXattr::new_zeroed();
-    call.xflags = xflags;
-    ioctl::call(file, FS_IOC_FSSETXATTR, &mut call).map(drop)
+impl Inodes for Beneath {
+    type Inode = File;
+    fn flagged(&self, path: &[u8]) -> Result<Option<File>> {
+        match self.file(path, OFlags::RDONLY) {
+            Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(None),
+            opened => opened.map(Some),
+        }
+    }
 }

@@ -3,20 +3,15 @@
 //! begins with such inodes, the flags are taken away before a change and come back at the end.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{ErrorKind, Result};
-
-use rustix::fs::{OFlags, XattrFlags, fgetxattr, fsetxattr};
-
-use super::beneath::Beneath;
-use super::ioctls;
 
 /// Inodes whose flags are kept until the end.
 const LOCKED_MAX: usize = 1 << 20;
 
-const COMPRESSION: &str = "btrfs.compression";
+/// The compression property.
+pub const COMPRESSION: &str = "btrfs.compression";
 /// The longest value of that attribute.
-const COMPRESSION_BYTES_MAX: usize = 32;
+pub const COMPRESSION_BYTES_MAX: usize = 32;
 
 /// Flags of an inode item, and those of chattr(1) (`<linux/fs.h>`) that stand for them. The others
 /// are the file system's own.
@@ -53,17 +48,38 @@ fn chattr_flags(inode_flags: u64) -> u32 {
     }
 }
 
+/// An inode that has flags.
+pub trait Flagged {
+    /// Flags of chattr(1).
+    fn chattr(&self) -> Result<u32>;
+    /// As chattr(1): sets or removes the compression property, too.
+    fn set_chattr(&self, flags: u32) -> Result<()>;
+    /// Flags of FS_IOC_FSGETXATTR.
+    fn xflags(&self) -> Result<u32>;
+    /// Leaves compression alone.
+    fn set_xflags(&self, xflags: u32) -> Result<()>;
+    /// The compression property.
+    fn property(&self) -> Option<Vec<u8>>;
+    fn set_property(&self, value: &[u8]) -> Result<()>;
+}
+
+/// The inodes of a subvolume.
+pub trait Inodes {
+    type Inode: Flagged;
+    /// The one at a path; `None` where it is neither a file nor a directory: flags mean nothing
+    /// there.
+    fn flagged(&self, path: &[u8]) -> Result<Option<Self::Inode>>;
+}
+
 /// Locks that inodes shall have in the end, by path, as flags of FS_IOC_FSGETXATTR.
 #[derive(Default)]
 pub struct Locks(BTreeMap<Vec<u8>, u32>);
 
 impl Locks {
     /// Sets the flags of an inode: locks at the end, the others now.
-    pub fn set(&mut self, beneath: &Beneath, path: &[u8], inode_flags: u64) -> Result<()> {
-        let file = match beneath.file(path, OFlags::RDONLY) {
-            // Neither a file nor a directory: flags mean nothing there, and cannot be set.
-            Err(error) if error.kind() == ErrorKind::InvalidInput => return Ok(()),
-            opened => opened?,
+    pub fn set(&mut self, inodes: &impl Inodes, path: &[u8], inode_flags: u64) -> Result<()> {
+        let Some(file) = inodes.flagged(path)? else {
+            return Ok(());
         };
         self.take_away(&file, path)?;
         let wanted = chattr_flags(inode_flags);
@@ -89,23 +105,32 @@ impl Locks {
     }
 
     /// Takes locks from an open inode, and notes them for the end.
-    fn take_away(&mut self, file: &File, path: &[u8]) -> Result<bool> {
-        let xflags = ioctls::xflags(file)?;
+    fn take_away(&mut self, file: &impl Flagged, path: &[u8]) -> Result<bool> {
+        let xflags = file.xflags()?;
         if xflags & XFLAG_LOCKS == 0 {
             return Ok(false);
         }
         self.note(path, xflags & XFLAG_LOCKS)?;
-        ioctls::set_xflags(file, xflags & !XFLAG_LOCKS)?;
+        file.set_xflags(xflags & !XFLAG_LOCKS)?;
         Ok(true)
     }
 
+    /// Takes locks from inodes, and from the directories that they are in. Whether there were any.
+    pub fn unlock_all(&mut self, inodes: &impl Inodes, paths: &[&[u8]]) -> Result<bool> {
+        let mut unlocked = false;
+        for path in paths {
+            unlocked |= self.unlock(inodes, path)?;
+        }
+        Ok(unlocked)
+    }
+
     /// Takes locks from an inode, and from the directory that it is in. Whether there were any.
-    pub fn unlock(&mut self, beneath: &Beneath, path: &[u8]) -> Result<bool> {
+    fn unlock(&mut self, inodes: &impl Inodes, path: &[u8]) -> Result<bool> {
         let dir = path.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at);
         let mut unlocked = false;
         for path in [path, &path[..dir]] {
             // What is not there, or has no flags, is no obstacle of this kind.
-            if let Ok(file) = beneath.file(path, OFlags::RDONLY) {
+            if let Ok(Some(file)) = inodes.flagged(path) {
                 unlocked |= self.take_away(&file, path)?;
             }
         }
@@ -140,10 +165,11 @@ impl Locks {
     }
 
     /// Sets all locks.
-    pub fn restore(&mut self, beneath: &Beneath) -> Result<()> {
+    pub fn restore(&mut self, inodes: &impl Inodes) -> Result<()> {
         for (path, locks) in std::mem::take(&mut self.0) {
-            let file = beneath.file(&path, OFlags::RDONLY)?;
-            ioctls::set_xflags(&file, ioctls::xflags(&file)? | locks)?;
+            if let Some(file) = inodes.flagged(&path)? {
+                file.set_xflags(file.xflags()? | locks)?;
+            }
         }
         Ok(())
     }
@@ -151,18 +177,14 @@ impl Locks {
 
 /// Sets flags of chattr(1). The compression property stays what it is: chattr sets it to the
 /// algorithm of the mount, but the stream has an attribute for it.
-fn set_chattr(file: &File, wanted: u32) -> Result<()> {
+fn set_chattr(file: &impl Flagged, wanted: u32) -> Result<()> {
     let known = CHATTR.iter().fold(0, |all, (_, chattr)| all | chattr);
-    if ioctls::flags(file)? & known == wanted {
+    if file.chattr()? & known == wanted {
         return Ok(());
     }
-    let mut value = [0; COMPRESSION_BYTES_MAX];
-    let property = fgetxattr(file, COMPRESSION, &mut value).ok();
-    ioctls::set_flags(file, wanted)?;
-    if let Some(value) = property.and_then(|len| value.get(..len)) {
-        fsetxattr(file, COMPRESSION, value, XattrFlags::empty())?;
-    }
-    Ok(())
+    let property = file.property();
+    file.set_chattr(wanted)?;
+    property.map_or(Ok(()), |value| file.set_property(&value))
 }
 
 #[cfg(test)]

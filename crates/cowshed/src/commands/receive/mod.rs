@@ -4,20 +4,24 @@
 mod beneath;
 mod decode;
 mod dump;
+mod image;
 mod ioctls;
 mod locks;
 mod mounted;
 mod player;
 mod sources;
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufReader, Read, stdin};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use btrfs_stream::Reader;
 use clap::Args;
 
+use image::Image;
 use mounted::Mounted;
 use player::{Loudness, Options, Outcome};
 
@@ -30,7 +34,8 @@ What arrives is read-only at the end and has the uuid of what was sent. After an
 uuid, and is incomplete: delete it. Nothing in a stream leads out of DIR, except that it may name subvolumes of the \
 same volume to begin with or to share data with.")]
 pub struct ReceiveArgs {
-    /// A directory on a mount of cowshed's, to put the subvolumes into
+    /// A directory on a mount of cowshed's, to put the subvolumes into; or IMAGE:/PATH, a
+    /// directory of a volume that is not mounted
     #[arg(required_unless_present = "dump")]
     dir: Option<PathBuf>,
     /// Read the stream from FILE instead of the standard input
@@ -75,10 +80,6 @@ pub fn run(args: &ReceiveArgs) -> Result<u8> {
 }
 
 fn receive<R: Read>(reader: &mut Reader<R>, dir: &Path, args: &ReceiveArgs) -> Result<u8> {
-    if !dir.is_dir() {
-        bail!("{}: not a directory", dir.display());
-    }
-    let mut target = Mounted::new(dir, args.root_mount.as_deref()).with_context(|| dir.display().to_string())?;
     let options = Options {
         end_at_end: args.end_at_end,
         errors_max: args.max_errors,
@@ -88,8 +89,33 @@ fn receive<R: Read>(reader: &mut Reader<R>, dir: &Path, args: &ReceiveArgs) -> R
             _ => Loudness::Subvolumes,
         },
     };
-    match player::play(reader, &mut target, &options)? {
+    let named = || dir.display().to_string();
+    let outcome = match image_of(dir) {
+        Some((image, path)) => {
+            let mut target = Image::open(image, path).with_context(named)?;
+            let played = player::play(reader, &mut target, &options);
+            // What was received is kept, also where the stream was bad.
+            let closed = target.close().with_context(|| image.display().to_string());
+            let outcome = played?;
+            closed?;
+            outcome
+        }
+        None if !dir.is_dir() => bail!("{}: not a directory", named()),
+        None => {
+            let mut target = Mounted::new(dir, args.root_mount.as_deref()).with_context(named)?;
+            player::play(reader, &mut target, &options)?
+        }
+    };
+    match outcome {
         Outcome::Complete => Ok(0),
         Outcome::Incomplete => Ok(1),
     }
+}
+
+/// The two parts of `IMAGE:/PATH`. A directory of such a name goes before it.
+fn image_of(dir: &Path) -> Option<(&Path, &[u8])> {
+    let text = dir.as_os_str().as_bytes();
+    let at = text.windows(2).rposition(|two| two == b":/")?;
+    let image = Path::new(OsStr::from_bytes(&text[..at]));
+    (!dir.exists() && !image.is_dir()).then_some((image, &text[at + 1..]))
 }

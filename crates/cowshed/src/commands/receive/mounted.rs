@@ -25,9 +25,27 @@ use crate::commands::sync;
 /// What a process may do with a new file until its mode comes.
 const NEW_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 const NEW_DIR: Mode = Mode::RWXU;
-const CAPABILITIES: &str = "security.capability";
+pub const CAPABILITIES: &str = "security.capability";
 /// The longest value of that attribute, and some.
-const CAPABILITIES_BYTES_MAX: usize = 64;
+pub const CAPABILITIES_BYTES_MAX: usize = 64;
+
+/// Numbers of a user and a group that can own a file: the largest stands for none.
+pub fn owner(uid: u64, gid: u64) -> Result<(u32, u32)> {
+    let number = |id: u64| u32::try_from(id).ok().filter(|id| *id != u32::MAX);
+    match (number(uid), number(gid)) {
+        (Some(uid), Some(gid)) => Ok((uid, gid)),
+        _ => bail!("no user {uid} or group {gid} can be"),
+    }
+}
+
+/// The flags of a fallocate, if what they do is known.
+pub fn known_fallocate(mode: u32) -> Result<FallocateFlags> {
+    let known = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
+    match FallocateFlags::from_bits(mode).filter(|flags| known.contains(*flags)) {
+        Some(flags) => Ok(flags),
+        None => bail!("fallocate with mode {mode:#x} is not supported"),
+    }
+}
 
 /// A directory on a mount.
 pub struct Mounted {
@@ -72,11 +90,7 @@ impl Current {
     fn unlocked<T>(&mut self, paths: &[&[u8]], act: impl Fn(&mut Self) -> io::Result<T>) -> Result<T> {
         match act(self) {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-                let mut unlocked = false;
-                for path in paths {
-                    unlocked |= self.locks.unlock(&self.beneath, path)?;
-                }
-                match unlocked {
+                match self.locks.unlock_all(&self.beneath, paths)? {
                     true => Ok(act(self)?),
                     false => Err(error.into()),
                 }
@@ -265,13 +279,7 @@ impl Target for Mounted {
     fn chown(&mut self, path: &[u8], uid: u64, gid: u64) -> Result<()> {
         let this = self.current()?;
         this.close();
-        let (Ok(uid), Ok(gid)) = (u32::try_from(uid), u32::try_from(gid)) else {
-            bail!("no user {uid} or group {gid} can be");
-        };
-        // The largest number stands for none.
-        if uid == u32::MAX || gid == u32::MAX {
-            bail!("no user {uid} or group {gid} can be");
-        }
+        let (uid, gid) = owner(uid, gid)?;
         this.unlocked(&[path], |this| {
             let node = this.beneath.node(path)?;
             let mut kept = [0; CAPABILITIES_BYTES_MAX];
@@ -296,10 +304,6 @@ impl Target for Mounted {
             last_access: time(atime),
             last_modification: time(mtime),
         };
-        if atime.nanos.max(mtime.nanos) >= 1_000_000_000 {
-            // Larger numbers have meanings of their own in the system call.
-            bail!("a time with {} nanoseconds", atime.nanos.max(mtime.nanos));
-        }
         if path.is_empty() {
             this.root_times = times.clone();
         }
@@ -315,10 +319,7 @@ impl Target for Mounted {
     }
 
     fn fallocate(&mut self, path: &[u8], mode: u32, offset: u64, len_bytes: u64) -> Result<()> {
-        let known = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
-        let Some(flags) = FallocateFlags::from_bits(mode).filter(|flags| known.contains(*flags)) else {
-            bail!("fallocate with mode {mode:#x} is not supported");
-        };
+        let flags = known_fallocate(mode)?;
         Ok(fallocate(self.current()?.open(path)?, flags, offset, len_bytes)?)
     }
 

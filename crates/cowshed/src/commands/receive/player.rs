@@ -265,7 +265,13 @@ impl<T: Target> Player<'_, T> {
             Command::Truncate { path, size } => self.target.truncate(path, size),
             Command::Chmod { path, mode } => self.target.chmod(path, mode),
             Command::Chown { path, uid, gid } => self.target.chown(path, uid, gid),
-            Command::Utimes { path, atime, mtime, .. } => self.target.utimes(path, atime, mtime),
+            Command::Utimes { path, atime, mtime, .. } => {
+                // Larger numbers have meanings of their own in system calls.
+                if let Some(nanos) = [atime.nanos, mtime.nanos].into_iter().find(|n| *n >= 1_000_000_000) {
+                    bail!("a time with {nanos} nanoseconds");
+                }
+                self.target.utimes(path, atime, mtime)
+            }
             Command::Fileattr { path, flags } => self.target.set_flags(path, flags),
             Command::Write { .. }
             | Command::Clone { .. }

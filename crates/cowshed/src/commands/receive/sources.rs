@@ -74,26 +74,8 @@ impl Sources {
     }
 
     fn look_for(&self, uuid: [u8; 16], apart: Option<u64>) -> Result<File> {
-        let name = Uuid::from_bytes(uuid);
-        if uuid == [0; 16] {
-            bail!("a subvolume without uuid is asked for");
-        }
-        let mut all = calls::all(&self.mount).with_context(|| self.mount.display().to_string())?;
-        all.retain(|page| apart != Some(page.id.get()));
-        let received = |page: &&SubvolumePage| page.received_uuid == uuid;
-        let own = |page: &&SubvolumePage| page.uuid == uuid;
-        let frozen = |page: &&SubvolumePage| page.is_read_only.get() != 0;
-        let named: Vec<_> = all.iter().filter(received).chain(all.iter().filter(own)).collect();
-        let Some(page) = named.iter().copied().find(frozen) else {
-            match named.first() {
-                Some(page) => bail!(
-                    "subvolume {} with the uuid {name} is writable: it may have changed since it was sent or received",
-                    shown(page)
-                ),
-                None => bail!("no subvolume of this volume has the uuid {name}, or was received under it"),
-            }
-        };
-        self.open_page(page, &all)
+        let all = calls::all(&self.mount).with_context(|| self.mount.display().to_string())?;
+        self.open_page(select(&all, uuid, apart)?, &all)
     }
 
     /// Opens the root directory of a subvolume.
@@ -120,6 +102,28 @@ impl Sources {
             );
         }
         Ok(opened)
+    }
+}
+
+/// The read-only subvolume that was received under a uuid, or has it, and is not `apart`.
+pub fn select(all: &[SubvolumePage], uuid: [u8; 16], apart: Option<u64>) -> Result<&SubvolumePage> {
+    let name = Uuid::from_bytes(uuid);
+    if uuid == [0; 16] {
+        bail!("a subvolume without uuid is asked for");
+    }
+    let other = |page: &&SubvolumePage| apart != Some(page.id.get());
+    let received = |page: &&SubvolumePage| page.received_uuid == uuid;
+    let own = |page: &&SubvolumePage| page.uuid == uuid;
+    let frozen = |page: &&SubvolumePage| page.is_read_only.get() != 0;
+    let named = all.iter().filter(received).chain(all.iter().filter(own));
+    let named: Vec<_> = named.filter(other).collect();
+    match (named.iter().copied().find(frozen), named.first()) {
+        (Some(page), _) => Ok(page),
+        (None, Some(page)) => bail!(
+            "subvolume {} with the uuid {name} is writable: it may have changed since it was sent or received",
+            shown(page)
+        ),
+        (None, None) => bail!("no subvolume of this volume has the uuid {name}, or was received under it"),
     }
 }
 

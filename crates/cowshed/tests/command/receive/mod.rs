@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::extents::{Mounted, filefrag, mounted};
 use crate::mount::{Guard, unmount};
-use crate::support::{Ran, cowshed, run};
+use crate::support::{Ran, Scratch, cowshed, run};
 
 /// Ways to send.
 const WAYS: [(&str, &str); 3] = [
@@ -232,7 +232,38 @@ fn changes_are_received_onto_what_the_kernel_received() {
     target.with_mount(judge).unwrap();
 }
 
-/// As `changes_are_received_onto_what_the_kernel_received`, without the kernel.
+/// Receives all that was sent into a directory for each way.
+fn receive_all(sent: &Sent, dir: impl Fn(&str) -> PathBuf) {
+    for (way, _) in WAYS {
+        for name in ["o1", "s1", "s2", "s3"] {
+            let ran = receive(&sent.stream(name, way), &dir(way)).ok();
+            assert_eq!(ran.err, "", "no warning");
+        }
+    }
+}
+
+/// Both checkers and the kernel judge what [`receive_all`] made.
+fn judge_all(scratch: &Scratch, sent: &Sent) {
+    scratch.assert_clean();
+    let copy = KernelVolume::copy_of(&[&scratch.image]).unwrap();
+    copy.assert_clean();
+    let judge = |root: &Path| {
+        for (way, _) in WAYS {
+            let dir = root.join(way);
+            assert_same(&dir, sent, &["o1", "s1", "s2", "s3"]);
+            let [from, to] = [dir.join("o1/blob"), dir.join("s3/from-other")].map(|path| extents(&path));
+            // The first ones that were received under this uuid share it.
+            assert!(to.iter().all(|line| line.contains("shared")), "{way}: {from:?} {to:?}");
+        }
+        // The kernel goes on with what we received.
+        btrfs(&root.join("v1"), "subvolume delete s3");
+        btrfs(root, &format!("receive -q -f {} v1", sent.stream("s3", "v1").display()));
+        assert_same(&root.join("v1"), sent, &["s3"]);
+        Ok(())
+    };
+    copy.with_mount(judge).unwrap();
+}
+
 #[test]
 fn changes_are_received_onto_what_was_received_before() {
     let Some(()) = can_receive() else { return };
@@ -242,29 +273,31 @@ fn changes_are_received_onto_what_was_received_before() {
     };
     let _guard = Guard(&mnt);
     for (way, _) in WAYS {
-        let dir = mnt.join(way);
-        fs::create_dir(&dir).unwrap();
-        for name in ["o1", "s1", "s2", "s3"] {
-            let ran = receive(&sent.stream(name, way), &dir).ok();
-            assert_eq!(ran.err, "", "no warning");
-        }
+        fs::create_dir(mnt.join(way)).unwrap();
     }
+    receive_all(&sent, |way| mnt.join(way));
     unmount(&mnt);
-    scratch.assert_clean();
-    let copy = KernelVolume::copy_of(&[&scratch.image]).unwrap();
-    copy.assert_clean();
-    let judge = |root: &Path| {
-        for (way, _) in WAYS {
-            assert_same(&root.join(way), &sent, &["o1", "s1", "s2", "s3"]);
-        }
-        // The kernel goes on with what we received.
-        let stream = sent.stream("s3", "v1");
-        btrfs(&root.join("v1"), "subvolume delete s3");
-        btrfs(root, &format!("receive -q -f {} v1", stream.display()));
-        assert_same(&root.join("v1"), &sent, &["s3"]);
-        Ok(())
-    };
-    copy.with_mount(judge).unwrap();
+    judge_all(&scratch, &sent);
+}
+
+#[test]
+fn streams_are_received_into_an_image_without_a_mount() {
+    let Some(()) = can_receive() else { return };
+    let sent = sent_by_kernel(&source());
+    let scratch = Scratch::new();
+    let volume = cowshed::Volume::open_image(&scratch.image, &cowshed::OpenOptions::new()).unwrap();
+    for (way, _) in WAYS {
+        volume.create_dir(way).unwrap();
+    }
+    volume.close().unwrap();
+    let at = |path: &str| PathBuf::from(format!("{}:/{path}", scratch.image.display()));
+    receive_all(&sent, at);
+    judge_all(&scratch, &sent);
+    let stream = sent.stream("s2", "v2");
+    receive(&stream, &at("missing")).fails(&[":/missing", "No such file"]);
+    receive(&stream, &at("v1/s1/text")).fails(&["not a directory"]);
+    receive(&stream, &at("v1")).fails(&["snapshot at byte 17", "s2", "exists"]);
+    receive(&stream, Path::new("/missing.img:/")).fails(&["/missing.img"]);
 }
 
 #[test]

@@ -1,0 +1,510 @@
+//! A stream played into a volume that is not mounted, by calls of its engine. No privileges are
+//! needed: owners, devices and attributes of all name spaces are those of the stream.
+//!
+//! Nothing else uses the volume meanwhile: no name changes between two calls.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use btrfs_stream::Time;
+use cowshed::formats;
+use cowshed_device::{BlockDevice, FileDevice, OpenMode};
+use cowshed_vfs::fs::NewNode;
+use cowshed_vfs::{
+    Attr, Context, Error as Errno, ExtendedFlags, FallocateFlags, FileKind, FlagChange, InitInfo, Lookup, NodeId,
+    OpenFlags, OpenRequest, Opened, PERM_MASK, Received, RenameFlags, SetAttr, SetTime, SetXattrFlags, Timestamp,
+    Volume, WriteFlags,
+};
+use cowshed_vfs_ioctl::wire::SubvolumePage;
+
+use super::locks::{COMPRESSION, COMPRESSION_BYTES_MAX, Flagged, Inodes, Locks};
+use super::mounted::{CAPABILITIES, CAPABILITIES_BYTES_MAX, known_fallocate, owner};
+use super::player::{New, Shared, Start, Target};
+use super::sources::select;
+use crate::commands::subvolume::calls;
+use crate::mount_options;
+
+/// The call that an engine takes at once.
+const IO_BYTES_MAX: usize = InitInfo::TRUSTED.io_bytes_max as usize;
+
+/// An open volume.
+struct Engine {
+    volume: Arc<dyn Volume>,
+    ctx: Context,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.volume.destroy();
+    }
+}
+
+/// An inode that is remembered as long as this value lives.
+struct Node {
+    engine: Arc<Engine>,
+    id: NodeId,
+    attr: Attr,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.engine.volume.forget(self.id, 1);
+    }
+}
+
+impl Node {
+    fn child(&self, name: &[u8]) -> io::Result<Node> {
+        let engine = self.engine.clone();
+        match engine.volume.lookup(&engine.ctx, self.id, name)? {
+            Lookup::Absent { .. } => Err(Errno::NotFound.into()),
+            Lookup::Found(entry) => Ok(Node {
+                engine,
+                id: entry.node,
+                attr: entry.attr,
+            }),
+        }
+    }
+
+    /// What a path below leads to; symbolic links are not followed.
+    fn below(&self, path: &[u8]) -> io::Result<Node> {
+        let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+        let Some(first) = names.next() else {
+            return self.again();
+        };
+        let mut here = self.child(first)?;
+        for name in names {
+            here = here.child(name)?;
+        }
+        Ok(here)
+    }
+
+    /// Another value for the same inode.
+    fn again(&self) -> io::Result<Node> {
+        let entry = self.engine.volume.lookup_node(&self.engine.ctx, self.id)?;
+        Ok(Node {
+            engine: self.engine.clone(),
+            id: entry.node,
+            attr: entry.attr,
+        })
+    }
+
+    /// The directory of a path below, and the name in it.
+    fn place<'p>(&self, path: &'p [u8]) -> io::Result<(Node, &'p [u8])> {
+        match path.iter().rposition(|&byte| byte == b'/') {
+            Some(at) => Ok((self.below(&path[..at])?, &path[at + 1..])),
+            None => Ok((self.again()?, path)),
+        }
+    }
+
+    /// A regular file below.
+    fn file(&self, path: &[u8]) -> io::Result<Node> {
+        let node = self.below(path)?;
+        match node.attr.kind {
+            FileKind::Regular => Ok(node),
+            _ => Err(Errno::Invalid.into()),
+        }
+    }
+
+    fn set(&self, set: &SetAttr) -> io::Result<()> {
+        self.engine.volume.setattr(&self.engine.ctx, self.id, None, set)?;
+        Ok(())
+    }
+
+    fn set_xattr(&self, name: &[u8], value: &[u8]) -> io::Result<()> {
+        let none = SetXattrFlags::empty();
+        Ok(self
+            .engine
+            .volume
+            .setxattr(&self.engine.ctx, self.id, name, value, none)?)
+    }
+
+    /// Gives the entry's lookup back: the node is not needed.
+    fn made(&self, entry: cowshed_vfs::Entry) {
+        self.engine.volume.forget(entry.node, 1);
+    }
+
+    /// Runs with the file open for writing.
+    fn opened(&self, run: impl FnOnce(&Opened) -> cowshed_vfs::Result<()>) -> io::Result<()> {
+        let (volume, ctx) = (&self.engine.volume, &self.engine.ctx);
+        let request = OpenRequest {
+            flags: OpenFlags::READ | OpenFlags::WRITE,
+            kill_suidgid: false,
+        };
+        let opened = volume.open(ctx, self.id, &request)?;
+        let done = run(&opened);
+        volume.release(self.id, opened.handle);
+        Ok(done?)
+    }
+}
+
+impl Flagged for Node {
+    fn chattr(&self) -> io::Result<u32> {
+        Ok(self.engine.volume.flags(self.id)?.attributes)
+    }
+    fn set_chattr(&self, flags: u32) -> io::Result<()> {
+        let change = FlagChange::Attributes(flags);
+        Ok(self.engine.volume.set_flags(&self.engine.ctx, self.id, &change)?)
+    }
+    fn xflags(&self) -> io::Result<u32> {
+        Ok(self.engine.volume.flags(self.id)?.extended.xflags)
+    }
+    fn set_xflags(&self, xflags: u32) -> io::Result<()> {
+        let flags = ExtendedFlags {
+            xflags,
+            ..ExtendedFlags::default()
+        };
+        let change = FlagChange::Extended(flags);
+        Ok(self.engine.volume.set_flags(&self.engine.ctx, self.id, &change)?)
+    }
+    fn property(&self) -> Option<Vec<u8>> {
+        let mut value = vec![0; COMPRESSION_BYTES_MAX];
+        let (volume, ctx) = (&self.engine.volume, &self.engine.ctx);
+        let len = volume.getxattr(ctx, self.id, COMPRESSION.as_bytes(), &mut value).ok()?;
+        value.truncate(len);
+        Some(value)
+    }
+    fn set_property(&self, value: &[u8]) -> io::Result<()> {
+        self.set_xattr(COMPRESSION.as_bytes(), value)
+    }
+}
+
+impl Inodes for Node {
+    type Inode = Node;
+    fn flagged(&self, path: &[u8]) -> io::Result<Option<Node>> {
+        let node = self.below(path)?;
+        let has_flags = matches!(node.attr.kind, FileKind::Regular | FileKind::Directory);
+        Ok(has_flags.then_some(node))
+    }
+}
+
+/// A directory of a volume.
+pub struct Image {
+    engine: Arc<Engine>,
+    dir: Node,
+    current: Option<Current>,
+}
+
+/// The subvolume under way.
+struct Current {
+    root: Node,
+    locks: Locks,
+    uuid: [u8; 16],
+    ctransid: u64,
+    /// As of the same field for mounts.
+    root_times: (Timestamp, Timestamp),
+}
+
+impl Image {
+    /// Opens a volume on one image file or block device; `path` leads from its top level to the
+    /// directory to receive into.
+    pub fn open(image: &Path, path: &[u8]) -> Result<Self> {
+        let options = mount_options::parse(&["subvolid=5".to_owned()])?;
+        let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image, OpenMode::ReadWrite)?);
+        let volume = formats::open(vec![device], &options.formats).map_err(|failure| options.explain(failure))?;
+        volume.init(&InitInfo::TRUSTED).map_err(io::Error::from)?;
+        let ctx = Context::root();
+        let engine = Arc::new(Engine { volume, ctx });
+        let dir = top(&engine)?.below(path)?;
+        if dir.attr.kind != FileKind::Directory {
+            bail!("not a directory");
+        }
+        let current = None;
+        Ok(Self { engine, dir, current })
+    }
+
+    /// Everything is on disk when this returns.
+    pub fn close(self) -> Result<()> {
+        Ok(self.engine.volume.close()?)
+    }
+
+    /// The root directory of another subvolume, by uuid.
+    fn find(&self, uuid: [u8; 16], apart: Option<u64>) -> Result<Node> {
+        let subvolumes = self.engine.volume.subvolumes().map_err(io::Error::from)?;
+        let (mut all, mut from) = (Vec::new(), 0);
+        while let Some((info, path)) = subvolumes.next(&self.engine.ctx, from).map_err(io::Error::from)? {
+            from = info.id + 1;
+            all.extend(SubvolumePage::new(&info, &path));
+        }
+        let page = select(&all, uuid, apart)?;
+        let found = top(&self.engine)?.below(calls::path_of(page));
+        found.with_context(|| format!("subvolume {}", page.id))
+    }
+
+    fn current(&mut self) -> Result<&mut Current> {
+        self.current.as_mut().context("no subvolume has begun")
+    }
+}
+
+/// The root directory of the top level.
+fn top(engine: &Arc<Engine>) -> io::Result<Node> {
+    let entry = engine.volume.lookup_node(&engine.ctx, NodeId::ROOT)?;
+    Ok(Node {
+        engine: engine.clone(),
+        id: entry.node,
+        attr: entry.attr,
+    })
+}
+
+impl Current {
+    fn id(&self) -> io::Result<u64> {
+        Ok(self.root.engine.volume.subvolumes()?.info(self.root.id)?.id)
+    }
+
+    /// As of the same name for mounts.
+    fn unlocked<T>(&mut self, paths: &[&[u8]], act: impl Fn(&Node) -> io::Result<T>) -> Result<T> {
+        match act(&self.root) {
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                match self.locks.unlock_all(&self.root, paths)? {
+                    true => Ok(act(&self.root)?),
+                    false => Err(error.into()),
+                }
+            }
+            done => Ok(done?),
+        }
+    }
+
+    fn set(&mut self, path: &[u8], set: &SetAttr) -> Result<()> {
+        self.unlocked(&[path], |root| root.below(path)?.set(set))
+    }
+}
+
+fn make(dir: &Node, name: &[u8], new: &New<'_>) -> io::Result<()> {
+    let (volume, ctx) = (&dir.engine.volume, &dir.engine.ctx);
+    let node = |kind, perm, rdev| volume.mknod(ctx, dir.id, name, NewNode { kind, perm, rdev });
+    let entry = match *new {
+        New::File => node(FileKind::Regular, 0o600, 0),
+        New::Dir => volume.mkdir(ctx, dir.id, name, 0o700),
+        New::Fifo => node(FileKind::Fifo, 0o600, 0),
+        New::Socket => node(FileKind::Socket, 0o600, 0),
+        New::Symlink { target } => volume.symlink(ctx, dir.id, name, target),
+        New::Node { mode, rdev } => match (FileKind::from_mode(mode as u32), u32::try_from(rdev)) {
+            (Some(kind), Ok(rdev)) => node(kind, mode as u32 & PERM_MASK, rdev),
+            _ => Err(Errno::Invalid),
+        },
+    };
+    dir.made(entry?);
+    Ok(())
+}
+
+fn timestamp(time: Time) -> Timestamp {
+    Timestamp::new(time.secs, time.nanos)
+}
+
+impl Target for Image {
+    fn begin(&mut self, start: &Start<'_>) -> Result<()> {
+        let (above, name) = self.dir.place(start.path)?;
+        let (volume, ctx) = (&self.engine.volume, &self.engine.ctx);
+        let subvolumes = volume.subvolumes().map_err(io::Error::from)?;
+        let made = match start.parent {
+            None => subvolumes.create(ctx, above.id, name),
+            Some(uuid) => {
+                let parent = self.find(uuid, None).context("the parent")?;
+                subvolumes.snapshot(ctx, parent.id, above.id, name, false)
+            }
+        };
+        made.map_err(io::Error::from)?;
+        let root = above.child(name)?;
+        self.current = Some(Current {
+            root_times: (root.attr.atime, root.attr.mtime),
+            root,
+            locks: Locks::default(),
+            uuid: start.uuid,
+            ctransid: start.ctransid,
+        });
+        Ok(())
+    }
+
+    fn make(&mut self, path: &[u8], new: &New<'_>) -> Result<()> {
+        self.current()?.unlocked(&[path], |root| {
+            let (dir, name) = root.place(path)?;
+            make(&dir, name, new)
+        })
+    }
+
+    fn rename(&mut self, path: &[u8], to: &[u8]) -> Result<()> {
+        let this = self.current()?;
+        this.unlocked(&[path, to], |root| {
+            let ((from, name), (dir, new)) = (root.place(path)?, root.place(to)?);
+            let (volume, none) = (&root.engine.volume, RenameFlags::empty());
+            Ok(volume.rename(&root.engine.ctx, from.id, name, dir.id, new, none)?)
+        })?;
+        this.locks.renamed(path, to);
+        Ok(())
+    }
+
+    fn link(&mut self, path: &[u8], existing: &[u8]) -> Result<()> {
+        self.current()?.unlocked(&[path, existing], |root| {
+            let (node, (dir, name)) = (root.below(existing)?, root.place(path)?);
+            dir.made(root.engine.volume.link(&root.engine.ctx, node.id, dir.id, name)?);
+            Ok(())
+        })
+    }
+
+    fn unlink(&mut self, path: &[u8]) -> Result<()> {
+        let this = self.current()?;
+        this.unlocked(&[path], |root| {
+            let (dir, name) = root.place(path)?;
+            Ok(root.engine.volume.unlink(&root.engine.ctx, dir.id, name)?)
+        })?;
+        this.locks.removed(path);
+        Ok(())
+    }
+
+    fn rmdir(&mut self, path: &[u8]) -> Result<()> {
+        let this = self.current()?;
+        this.unlocked(&[path], |root| {
+            let (dir, name) = root.place(path)?;
+            Ok(root.engine.volume.rmdir(&root.engine.ctx, dir.id, name)?)
+        })?;
+        this.locks.removed(path);
+        Ok(())
+    }
+
+    fn set_xattr(&mut self, path: &[u8], name: &[u8], value: &[u8]) -> Result<()> {
+        self.current()?
+            .unlocked(&[path], |root| root.below(path)?.set_xattr(name, value))
+    }
+
+    fn remove_xattr(&mut self, path: &[u8], name: &[u8]) -> Result<()> {
+        self.current()?.unlocked(&[path], |root| {
+            let node = root.below(path)?;
+            Ok(root.engine.volume.removexattr(&root.engine.ctx, node.id, name)?)
+        })
+    }
+
+    fn write(&mut self, path: &[u8], offset: u64, data: &[u8]) -> Result<()> {
+        let end = offset.checked_add(data.len() as u64);
+        if end.is_none_or(|end| end > i64::MAX.cast_unsigned()) {
+            bail!("a write behind the largest size");
+        }
+        self.current()?.unlocked(&[path], |root| {
+            let node = root.file(path)?;
+            node.opened(|opened| {
+                let (volume, ctx) = (&root.engine.volume, &root.engine.ctx);
+                let (mut at, mut rest) = (offset, data);
+                while !rest.is_empty() {
+                    let part = &rest[..rest.len().min(IO_BYTES_MAX)];
+                    match volume.write(ctx, node.id, opened.handle, at, part, WriteFlags::empty())? {
+                        0 => return Err(Errno::Io),
+                        done => (at, rest) = (at + done as u64, &rest[done..]),
+                    }
+                }
+                Ok(())
+            })
+        })
+    }
+
+    fn share(&mut self, path: &[u8], range: &Shared<'_>) -> Result<()> {
+        let (uuid, id) = match &self.current {
+            Some(current) => (current.uuid, current.id()?),
+            None => bail!("no subvolume has begun"),
+        };
+        let other = match range.uuid == uuid {
+            true => None,
+            false => Some(self.find(range.uuid, Some(id)).context("the source")?),
+        };
+        if range.len_bytes == 0 {
+            return Ok(());
+        }
+        self.current()?.unlocked(&[path], |root| {
+            let source = other.as_ref().unwrap_or(root).file(range.path)?;
+            let (from, to) = ((source.id, range.src_offset), (root.file(path)?.id, range.dst_offset));
+            let by = Some(&root.engine.ctx);
+            Ok(root.engine.volume.clone_range(by, from, to, range.len_bytes)?)
+        })
+    }
+
+    fn truncate(&mut self, path: &[u8], size: u64) -> Result<()> {
+        let set = SetAttr {
+            size_bytes: Some(size),
+            ..SetAttr::default()
+        };
+        self.current()?.set(path, &set)
+    }
+
+    fn chmod(&mut self, path: &[u8], mode: u64) -> Result<()> {
+        let set = SetAttr {
+            perm: Some(mode as u32 & PERM_MASK),
+            ..SetAttr::default()
+        };
+        self.current()?.set(path, &set)
+    }
+
+    fn chown(&mut self, path: &[u8], uid: u64, gid: u64) -> Result<()> {
+        let (uid, gid) = owner(uid, gid)?;
+        let set = SetAttr {
+            uid: Some(uid),
+            gid: Some(gid),
+            ..SetAttr::default()
+        };
+        self.current()?.unlocked(&[path], |root| {
+            let node = root.below(path)?;
+            let (volume, ctx, name) = (&root.engine.volume, &root.engine.ctx, CAPABILITIES.as_bytes());
+            let mut kept = [0; CAPABILITIES_BYTES_MAX];
+            let had = volume.getxattr(ctx, node.id, name, &mut kept).ok();
+            node.set(&set)?;
+            match had.and_then(|len| kept.get(..len)) {
+                Some(value) => node.set_xattr(name, value),
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn utimes(&mut self, path: &[u8], atime: Time, mtime: Time) -> Result<()> {
+        let (atime, mtime) = (timestamp(atime), timestamp(mtime));
+        let this = self.current()?;
+        if path.is_empty() {
+            this.root_times = (atime, mtime);
+        }
+        let set = SetAttr {
+            atime: Some(SetTime::At(atime)),
+            mtime: Some(SetTime::At(mtime)),
+            ..SetAttr::default()
+        };
+        this.set(path, &set)
+    }
+
+    fn fallocate(&mut self, path: &[u8], mode: u32, offset: u64, len_bytes: u64) -> Result<()> {
+        let mode = FallocateFlags::from_bits_truncate(known_fallocate(mode)?.bits());
+        self.current()?.unlocked(&[path], |root| {
+            let node = root.file(path)?;
+            node.opened(|opened| {
+                let (volume, ctx) = (&root.engine.volume, &root.engine.ctx);
+                volume.fallocate(ctx, node.id, opened.handle, offset, len_bytes, mode)
+            })
+        })
+    }
+
+    fn set_flags(&mut self, path: &[u8], flags: u64) -> Result<()> {
+        let this = self.current()?;
+        Ok(this.locks.set(&this.root, path, flags)?)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        let this = self.current()?;
+        let (atime, mtime) = this.root_times;
+        let times = SetAttr {
+            atime: Some(SetTime::At(atime)),
+            mtime: Some(SetTime::At(mtime)),
+            ..SetAttr::default()
+        };
+        this.set(b"", &times)?;
+        this.locks.restore(&this.root).context("setting flags of inodes")?;
+        let (volume, ctx) = (&this.root.engine.volume, &this.root.engine.ctx);
+        volume.sync().context("writing to disk")?;
+        let received = Received {
+            uuid: this.uuid,
+            sent_generation: this.ctransid,
+            ..Received::default()
+        };
+        let subvolumes = volume.subvolumes().map_err(io::Error::from)?;
+        let set = subvolumes.set_received(ctx, this.root.id, &received);
+        set.map_err(io::Error::from).context("setting the received uuid")?;
+        let set = subvolumes.set_read_only(ctx, this.root.id, true);
+        set.map_err(io::Error::from).context("making it read-only")?;
+        self.current = None;
+        Ok(())
+    }
+}
