@@ -9,7 +9,7 @@ use btrfs_stream::{Command, Time, Version, Writer};
 use super::receive;
 use crate::extents::{Mounted, mounted};
 use crate::mount::{Guard, unmount};
-use crate::support::{cowshed, run};
+use crate::support::{Scratch, cowshed, run};
 
 const START: Command<'_> = Command::Subvol {
     path: b"home",
@@ -286,6 +286,46 @@ fn commands_without_sense_are_named() {
         receive(&bad.file, Path::new("/proc")).fails(&["/proc: ", "not on a mount of cowshed's"]);
         assert!(cowshed(["receive", "-f", "/dev/null"]).code(2).err.contains("<DIR>"));
     });
+}
+
+#[test]
+fn bad_streams_end_in_images_as_on_mounts() {
+    let scratch = Scratch::filled();
+    let (file, image) = (scratch.path("stream"), format!("{}:/dir", scratch.image.display()));
+    let link = Command::Symlink {
+        path: b"link",
+        ino: None,
+        target: b"../sub",
+    };
+    let write = |path| Command::Write {
+        path,
+        offset: 0,
+        data: b"broken",
+    };
+    let cases = [
+        ("../hello", "component \"..\""),
+        ("link/deep", "Not a directory"),
+        ("link", "Invalid argument"),
+        ("missing", "No such file"),
+    ];
+    for (number, (path, words)) in cases.into_iter().enumerate() {
+        let name = format!("home{number}");
+        let start = Command::Subvol {
+            path: name.as_bytes(),
+            uuid: [7; 16],
+            ctransid: 9,
+        };
+        let commands = [start, FILE, DATA, link, write(path.as_bytes()), Command::End];
+        fs::write(&file, stream(Version::V1, &commands)).unwrap();
+        receive(&file, image.as_ref()).fails(&["write at byte", words, &name, "is incomplete"]);
+        // What came before it is there.
+        let path = format!("/dir/{name}/file");
+        let kept = run("cat {} {}", &[&scratch.image, path.as_ref()]).ok();
+        assert_eq!(kept.out, b"contents");
+    }
+    let kept = run("cat {} /dir/hello /dir/sub/deep", &[&scratch.image]).ok();
+    assert_eq!(kept.out, b"hello\ndeep\n");
+    scratch.assert_clean();
 }
 
 #[test]

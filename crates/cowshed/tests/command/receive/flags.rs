@@ -45,16 +45,20 @@ fn immutable_files_change_where_the_stream_says_so_and_stay_immutable() {
         fs::create_dir(mnt.join(way)).unwrap();
         receive(&streams.join(way), &mnt.join(way)).ok();
     }
+    fs::create_dir(mnt.join("image")).unwrap();
     unmount(&mnt);
+    let image = format!("{}:/image", volume.image().display());
+    receive(&streams.join("v2"), image.as_ref()).ok();
     volume.assert_clean();
     let judge = |root: &Path| {
-        for way in ["v1", "v2"] {
+        for way in ["v1", "v2", "image"] {
             let received = root.join(way).join("s2");
             let differences = tree.diff(&snapshot(&received)?, &sent());
             assert!(differences.is_empty(), "{way}: {differences}");
         }
         // Version 1 does not send flags: what the parent had stays.
         assert_eq!(attributes(&root.join("v2/s2")), wanted);
+        assert_eq!(attributes(&root.join("image/s2")), wanted);
         let kept = attributes(&root.join("v1/s2"));
         assert!(kept.contains("i fixed\na onlymore\ni dir\ni dir/in\n"), "{kept}");
         Ok(())

@@ -161,11 +161,17 @@ fn random_changes(seed: u64) {
             receive(&stream, &mnt.join(way)).ok();
         }
     }
+    fs::create_dir(mnt.join("image")).unwrap();
     unmount(&mnt);
+    // The same without a mount.
+    let image = PathBuf::from(format!("{}:/image", target.image().display()));
+    for round in 0..=ROUNDS {
+        receive(&streams.join(format!("s{round}.packed")), &image).ok();
+    }
     target.check(CheckOptions::default()).unwrap().assert_clean();
     run("check --check-data-csum {}", &[target.image()]).ok();
     let judge = |root: &Path| {
-        for (way, _) in WAYS {
+        for way in WAYS.iter().map(|(way, _)| *way).chain(["image"]) {
             for (round, tree) in trees.iter().enumerate() {
                 let received = snapshot(&root.join(way).join(format!("s{round}")))?;
                 let differences = tree.diff(&received, &sent());
