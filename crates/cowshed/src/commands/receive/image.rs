@@ -27,7 +27,7 @@ use crate::commands::subvolume::calls;
 use crate::mount_options;
 
 /// The call that an engine takes at once.
-const IO_BYTES_MAX: usize = InitInfo::TRUSTED.io_bytes_max as usize;
+const IO_BYTES_MAX: usize = InitInfo::TRUSTED.io_bytes_max;
 
 /// An open volume.
 struct Engine {
