@@ -268,15 +268,10 @@ fn what_does_not_fit_a_version_is_not_written() {
 type Seeds = (Vec<u8>, Vec<u8>, Vec<u8>, [u8; 16], (u64, u64, u64, u64), (u32, u32));
 
 fn command<'a>(kind: Kind, seeds: &'a Seeds) -> Command<'a> {
-    let (path, other, data, uuid, (a, b, c, d), (small, smaller)) = seeds;
-    let (path, other, data, uuid) = (&path[..], &other[..], &data[..], *uuid);
-    let (a, b, c, d, small, smaller) = (*a, *b, *c, *d, *small, *smaller);
+    let (path, other, _, uuid, numbers, _) = seeds;
+    let (path, other, uuid, (a, b, c, _)) = (&path[..], &other[..], *uuid, *numbers);
     let ino = (a % 3 > 0).then_some(a);
     let node = (b % 2 > 0).then_some(Node { rdev: b, mode: c });
-    let time = |secs: u64, nanos| Time {
-        secs: secs as i64,
-        nanos,
-    };
     match kind {
         Kind::Subvol => Command::Subvol {
             path,
@@ -308,6 +303,19 @@ fn command<'a>(kind: Kind, seeds: &'a Seeds) -> Command<'a> {
         Kind::Link => Command::Link { path, existing: other },
         Kind::Unlink => Command::Unlink { path },
         Kind::Rmdir => Command::Rmdir { path },
+        _ => other_command(kind, seeds),
+    }
+}
+
+fn other_command<'a>(kind: Kind, seeds: &'a Seeds) -> Command<'a> {
+    let (path, other, data, uuid, (a, b, c, d), (small, smaller)) = seeds;
+    let (path, other, data, uuid) = (&path[..], &other[..], &data[..], *uuid);
+    let (a, b, c, d, small, smaller) = (*a, *b, *c, *d, *small, *smaller);
+    let time = |secs: u64, nanos| Time {
+        secs: secs as i64,
+        nanos,
+    };
+    match kind {
         Kind::SetXattr => Command::SetXattr {
             path,
             name: other,
@@ -334,7 +342,6 @@ fn command<'a>(kind: Kind, seeds: &'a Seeds) -> Command<'a> {
             ctime: time(c, 1),
             otime: (d % 2 > 0).then(|| time(d, 2)),
         },
-        Kind::End => Command::End,
         Kind::UpdateExtent => Command::UpdateExtent {
             path,
             offset: a,
@@ -357,6 +364,7 @@ fn command<'a>(kind: Kind, seeds: &'a Seeds) -> Command<'a> {
             encryption: (b % 3 > 0).then_some(smaller),
             data,
         },
+        _ => Command::End,
     }
 }
 

@@ -140,7 +140,6 @@ fn paths_do_not_lead_out_of_the_subvolume() {
             offset: 0,
             data: b"broken",
         };
-        let time = Time { secs: 1, nanos: 0 };
         let cases: [(Command<'_>, &str); 8] = [
             (write(b"../../secret"), "component \"..\""),
             (write(b"a/../../secret"), "component \"..\""),
@@ -162,7 +161,21 @@ fn paths_do_not_lead_out_of_the_subvolume() {
             let site = format!("{} at byte", command.kind());
             bad.broken(&bytes, &[&site, words]);
         }
-        // Of a symbolic link itself: what it leads to stays as it is.
+        assert_eq!(fs::read(&outside).unwrap(), b"secret");
+    });
+}
+
+#[test]
+fn attributes_of_a_symbolic_link_are_set_and_not_those_of_its_target() {
+    on_a_mount(|bad, mnt| {
+        let outside = mnt.join("secret");
+        fs::write(&outside, "secret").unwrap();
+        let direct = Command::Symlink {
+            path: b"direct",
+            ino: None,
+            target: outside.as_os_str().as_encoded_bytes(),
+        };
+        let time = Time { secs: 1, nanos: 0 };
         let chown = Command::Chown {
             path: b"direct",
             uid: 5,
@@ -188,7 +201,12 @@ fn paths_do_not_lead_out_of_the_subvolume() {
         assert_eq!(after.modified().unwrap(), before.modified().unwrap());
         assert_eq!(fs::symlink_metadata(mnt.join("home/direct")).unwrap().uid(), 5);
         assert_eq!(fs::read(&outside).unwrap(), b"secret");
-        // The subvolume's own name, too.
+    });
+}
+
+#[test]
+fn subvolumes_are_not_made_outside_of_the_directory() {
+    on_a_mount(|bad, mnt| {
         symlink("..", mnt.join("up")).unwrap();
         for (path, words) in [
             (&b"../x"[..], "component \"..\""),
