@@ -22,6 +22,7 @@ mod pagecache;
 mod pressure;
 mod reclaim;
 mod requests;
+pub mod send;
 mod spare;
 mod staged;
 mod subvol;

@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 use btrfs_format::{Generation, Key, TreeBlock};
 
 use super::{Item, Tree, child_ptr};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::volume::BlockPtr;
 
 /// An item that two trees do not have in common.
@@ -31,12 +31,12 @@ pub struct Difference {
 
 /// Shows the differences between two trees in the keys from `from` to `to`, both included, in key
 /// order. Without an old tree, all items of the new one are news. Ends early where `visit` says so.
-pub fn compare<B>(
+pub fn compare<B, E: From<Error>>(
     old: Option<&Tree>,
     new: &Tree,
     (from, to): (Key, Key),
-    mut visit: impl FnMut(Difference) -> Result<ControlFlow<B>>,
-) -> Result<ControlFlow<B>> {
+    mut visit: impl FnMut(Difference) -> std::result::Result<ControlFlow<B>, E>,
+) -> std::result::Result<ControlFlow<B>, E> {
     let mut new = Blocks::new(Some(new), from, to);
     let mut old = Blocks::new(old, from, to);
     loop {

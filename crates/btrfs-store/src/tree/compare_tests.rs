@@ -17,7 +17,7 @@ type Differing = (Key, Option<Vec<u8>>, Option<Vec<u8>>);
 
 fn differences(old: Option<&Tree>, new: &Tree, range: (Key, Key)) -> Vec<Differing> {
     let mut found = Vec::new();
-    let flow = compare::<()>(old, new, range, |Difference { key, old, new }| {
+    let flow = compare::<(), crate::error::Error>(old, new, range, |Difference { key, old, new }| {
         found.push((key, old.map(|i| i.to_vec()), new.map(|i| i.to_vec())));
         Ok(ControlFlow::Continue(()))
     });
@@ -110,7 +110,7 @@ fn visitor_ends_a_comparison() {
     fixture.apply(&(0..5000).map(|n| (key(n), Some(vec![7; 50]))).collect());
     fixture.merge();
     let mut seen = 0;
-    let flow = compare(None, &fixture.tree, (key(10), Key::MAX), |found| {
+    let flow = compare::<_, crate::error::Error>(None, &fixture.tree, (key(10), Key::MAX), |found| {
         seen += 1;
         Ok(match found.key == key(14) {
             true => ControlFlow::Break(found.key),

@@ -41,7 +41,7 @@ pub(crate) use exchange::{exchange_as, freshness_of};
 #[cfg(test)]
 pub(crate) use fallocate::fallocate;
 pub(crate) use fallocate::fallocate_as;
-pub(crate) use read::read;
+pub(crate) use read::{read, read_as_it_lies};
 pub(crate) use seek::seek;
 pub(crate) use sharing::note_dropped;
 pub(crate) use truncate::{drop_extents_of_deleted, truncate};

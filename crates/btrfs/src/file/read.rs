@@ -303,6 +303,11 @@ fn read_plain(files: &Files, inode: &Arc<Inode>, addr: u64, out: &mut [u8]) -> R
     Ok(())
 }
 
+/// Reads whole blocks of an extent of the inode as they lie on disk, and checks them.
+pub(crate) fn read_as_it_lies(files: &Files, inode: &Arc<Inode>, addr: LogicalAddr, out: &mut [u8]) -> Result<()> {
+    read_blocks(files, inode, addr.get(), out)
+}
+
 /// Reads whole blocks and checks them.
 fn read_blocks(files: &Files, inode: &Arc<Inode>, addr: u64, out: &mut [u8]) -> Result<()> {
     let addr = LogicalAddr(addr);

@@ -169,7 +169,7 @@ pub fn rdev_to_disk(rdev: u32) -> u64 {
     let minor = (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00);
     u64::from(major) << DISK_MINOR_BITS | u64::from(minor)
 }
-fn rdev_from_disk(rdev: u64) -> u32 {
+pub(crate) fn rdev_from_disk(rdev: u64) -> u32 {
     let minor = (rdev & ((1 << DISK_MINOR_BITS) - 1)) as u32;
     let major = ((rdev >> DISK_MINOR_BITS) & 0xfff) as u32;
     cowshed_vfs::rdev(major, minor)

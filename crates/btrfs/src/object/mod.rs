@@ -14,6 +14,7 @@ mod unasked;
 mod xattrs;
 
 pub use dir::DirData;
+pub(crate) use inode::rdev_from_disk;
 pub use inode::{Inode, InodeAttr, InodeRefs, InodeState, rdev_to_disk};
 pub(crate) use shared::{DECOMPRESSED_MAX, INLINE_BYTES_MAX};
 pub use shared::{FileShared, OnLost};

@@ -11,6 +11,7 @@ pub mod ls;
 pub mod mkfs;
 pub mod mount;
 pub mod receive;
+pub mod send;
 pub mod stat;
 pub mod subvolume;
 pub mod sync;

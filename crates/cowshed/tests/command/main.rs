@@ -18,5 +18,6 @@ mod mkfs_check;
 mod mount;
 mod receive;
 mod seek;
+mod send;
 mod subvolume;
 mod support;

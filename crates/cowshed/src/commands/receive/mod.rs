@@ -113,7 +113,7 @@ fn receive<R: Read>(reader: &mut Reader<R>, dir: &Path, args: &ReceiveArgs) -> R
 }
 
 /// The two parts of `IMAGE:/PATH`. A directory of such a name goes before it.
-fn image_of(dir: &Path) -> Option<(&Path, &[u8])> {
+pub fn image_of(dir: &Path) -> Option<(&Path, &[u8])> {
     let text = dir.as_os_str().as_bytes();
     let at = text.windows(2).rposition(|two| two == b":/")?;
     let image = Path::new(OsStr::from_bytes(&text[..at]));

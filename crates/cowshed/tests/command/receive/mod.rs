@@ -3,7 +3,7 @@
 
 mod bad;
 mod flags;
-mod random;
+pub mod random;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::mount::{Guard, unmount};
 use crate::support::{Ran, Scratch, cowshed, run};
 
 /// Ways to send.
-const WAYS: [(&str, &str); 3] = [
+pub const WAYS: [(&str, &str); 3] = [
     ("v1", "--proto 1"),
     ("v2", "--proto 2"),
     ("packed", "--proto 2 --compressed-data"),
@@ -69,7 +69,7 @@ impl Sent {
 }
 
 /// Content of all kinds, for the first snapshot.
-const FIRST: &str = "
+pub const FIRST: &str = "
     cd s; yes 'a line of a text' | head -c 700001 > text
     for c in zlib lzo zstd; do
         touch packed-$c; btrfs property set packed-$c compression $c; seq 90000 > packed-$c
@@ -84,7 +84,7 @@ const FIRST: &str = "
     echo x > becomes-dir; mkdir becomes-file; echo x > removed; mkdir -p gone/with/all; echo x > gone/with/all/f";
 
 /// Changes, for the second one: names that trade places, directories that move into each other.
-const SECOND: &str = "
+pub const SECOND: &str = "
     cd s; mv a/b a/x; mv a/x/c a; mv a a2; mkdir a; mv a2/c a/; mv a2 a/c/; mv d1 t; mv d2 d1; mv t d2
     rm becomes-dir; mkdir becomes-dir; rmdir becomes-file; echo y > becomes-file; rm removed; rm -r gone
     fallocate -p -o 65536 -l 131072 big; dd if=/dev/urandom of=shared bs=4k seek=40 count=3 conv=notrunc
@@ -149,7 +149,7 @@ fn assert_same(root: &Path, sent_of: &Sent, names: &[&str]) {
 }
 
 /// The lines of filefrag about extents.
-fn extents(path: &Path) -> Vec<String> {
+pub fn extents(path: &Path) -> Vec<String> {
     let text = filefrag(path.parent().unwrap(), path.file_name().unwrap().to_str().unwrap());
     text.lines()
         .filter(|line| line.contains(".."))

@@ -16,14 +16,14 @@ use crate::extents::Dice;
 use crate::mount::{Guard, unmount};
 use crate::support::run;
 
-const ROUNDS: usize = 6;
-const CHANGES: usize = 200;
+pub const ROUNDS: usize = 6;
+pub const CHANGES: usize = 200;
 const BLOCK_BYTES: u64 = 4096;
 
 /// Changes a tree. Calls that make no sense fail, and that is all.
-struct Changer {
-    dice: Dice,
-    root: PathBuf,
+pub struct Changer {
+    pub dice: Dice,
+    pub root: PathBuf,
 }
 
 impl Changer {
@@ -58,7 +58,7 @@ impl Changer {
         file.write_all_at(&data, at)
     }
 
-    fn change(&mut self) -> io::Result<()> {
+    pub fn change(&mut self) -> io::Result<()> {
         let (path, other) = (self.path(), self.path());
         let range = |dice: &mut Dice| (dice.below(60) * BLOCK_BYTES, (1 + dice.below(20)) * BLOCK_BYTES);
         match self.dice.below(17) {
