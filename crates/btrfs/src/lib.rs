@@ -7,6 +7,7 @@ mod access;
 mod background;
 pub mod block;
 pub mod compression;
+pub mod diff;
 pub mod dir;
 pub mod discard;
 pub mod error;

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, docs, doctor, extents, inspect, ls, mkfs, mount, receive, send, stat, subvolume, sync, umount,
+    cat, check, diff, docs, doctor, extents, inspect, ls, mkfs, mount, receive, send, stat, subvolume, sync, umount,
 };
 
 #[derive(Parser, Debug)]
@@ -45,6 +45,8 @@ pub enum Command {
     /// Make, list and delete subvolumes and snapshots of a mounted volume
     #[command(visible_alias = "sub")]
     Subvolume(subvolume::SubvolumeArgs),
+    /// Show how two subvolumes differ
+    Diff(diff::DiffArgs),
     /// Write read-only subvolumes as a stream
     Send(send::SendArgs),
     /// Receive subvolumes from a stream of btrfs send
@@ -83,6 +85,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
         Command::Cat(args) => cat::run(args),
         Command::Stat(args) => stat::run(args),
         Command::Subvolume(args) => subvolume::run(args),
+        Command::Diff(args) => diff::run(args),
         Command::Send(args) => send::run(args),
         Command::Receive(args) => receive::run(args),
         Command::Clone(args) => extents::clone::run(args),

@@ -11,6 +11,7 @@ use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId};
 use btrfs_store::tree::Run;
 
 use super::side::Side;
+use crate::diff::changes::Extents;
 use crate::error::Result;
 use crate::extent::OnDisk;
 use crate::files::Files;
@@ -73,13 +74,6 @@ impl CloneIndex {
         &self.sources[index]
     }
 
-    /// The extent at this address came into a file.
-    pub(super) fn want(&mut self, addr: u64) {
-        if !self.sources.is_empty() {
-            self.wanted.insert(addr);
-        }
-    }
-
     /// Finds the extents that came in the sources: those that are as old as these. Where there is
     /// none, no source is looked through.
     pub(super) fn load(&mut self, files: &Files) -> Result<()> {
@@ -123,23 +117,6 @@ impl CloneIndex {
         Ok(())
     }
 
-    /// A file of the parent, the last of the sources, has this item.
-    pub(super) fn note_old(&mut self, ino: ObjectId, pos: u64, extent: &FileExtent) {
-        let Some(parent) = self.sources.len().checked_sub(1).filter(|_| extent.ty == REG) else {
-            return;
-        };
-        let start = extent.offset.get();
-        let spots = self.spots.entry(extent.disk_bytenr.get()).or_default();
-        if spots.len() < SPOTS_MAX {
-            spots.push(Spot {
-                owner: Owner::Source(parent),
-                ino,
-                pos,
-                part: start..start.saturating_add(extent.num_bytes.get()),
-            });
-        }
-    }
-
     /// The receiver has this part of an extent in a file of this stream.
     pub(super) fn note(&mut self, ino: ObjectId, pos: u64, disk: &OnDisk, len_bytes: u64) {
         if self.own >= OWN_EXTENTS_MAX {
@@ -162,6 +139,31 @@ impl CloneIndex {
         let offset = disk.offset_bytes;
         let spots = self.spots.get(&disk.addr.get()).into_iter().flatten();
         spots.filter(move |spot| spot.part.contains(&offset))
+    }
+}
+
+impl Extents for CloneIndex {
+    fn came(&mut self, addr: u64) {
+        if !self.sources.is_empty() {
+            self.wanted.insert(addr);
+        }
+    }
+
+    /// The file is one of the parent, which is the last of the sources.
+    fn had(&mut self, ino: ObjectId, pos: u64, extent: &FileExtent) {
+        let Some(parent) = self.sources.len().checked_sub(1).filter(|_| extent.ty == REG) else {
+            return;
+        };
+        let start = extent.offset.get();
+        let spots = self.spots.entry(extent.disk_bytenr.get()).or_default();
+        if spots.len() < SPOTS_MAX {
+            spots.push(Spot {
+                owner: Owner::Source(parent),
+                ino,
+                pos,
+                part: start..start.saturating_add(extent.num_bytes.get()),
+            });
+        }
     }
 }
 

@@ -10,8 +10,8 @@ use btrfs_stream::{Command, Time, Version};
 use cowshed_vfs::{FileKind, PERM_MASK, Timestamp};
 
 use super::Sender;
-use super::changes::{self, Changed};
 use super::side::{Result, SendError};
+use crate::diff::changes::{self, Changed};
 use crate::object::InodeAttr;
 use crate::xattr::CAPABILITY_NAME;
 

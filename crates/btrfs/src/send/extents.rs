@@ -1,23 +1,22 @@
 //! The data of a file: what differs between two trees is written, cloned, or cut off.
 
 use std::io::Write;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
+use btrfs_format::ObjectId;
 use btrfs_format::items::compression as on_disk;
-use btrfs_format::{Key, KeyType, ObjectId};
-use btrfs_store::tree::Item;
-use btrfs_store::tree::compare::compare;
 use btrfs_stream::{Command, Version, compression};
 
 use super::Sender;
-use super::changes::Changed;
 use super::clones::Owner;
-use super::place::path_in;
-use super::side::{Result, SendError};
+use super::side::Result;
 use crate::block::{round_down, round_up};
-use crate::extent::{Extent, Kind, OnDisk, Walk};
+use crate::diff::changes::{self, Changed};
+use crate::diff::paths::path_in;
+use crate::diff::ranges::{self, Map, Piece};
+use crate::extent::OnDisk;
 use crate::file;
-use crate::object::{InodeAttr, Subvol};
+use crate::object::InodeAttr;
 
 /// Data of one write: what Linux sends, too. Version 1 has 16 bits for it.
 const WRITE_BYTES: usize = 48 << 10;
@@ -27,30 +26,6 @@ const WRITE_BYTES_V2: usize = 128 << 10;
 const READ_BYTES: u64 = 1 << 20;
 /// FALLOC_FL_PUNCH_HOLE with FALLOC_FL_KEEP_SIZE.
 const PUNCH_HOLE: u32 = 3;
-
-/// What a range of a file is made of.
-#[derive(Clone, Debug)]
-enum Map {
-    /// Nothing: it reads as zeros.
-    Zeros,
-    /// From `offset_bytes` on of an extent.
-    Disk(OnDisk),
-    /// Data in the item.
-    Inline(Item),
-}
-
-impl Map {
-    fn is_same(&self, other: &Map) -> bool {
-        match (self, other) {
-            (Map::Zeros, Map::Zeros) => true,
-            (Map::Disk(a), Map::Disk(b)) => a == b,
-            (Map::Inline(a), Map::Inline(b)) => **a == **b,
-            _ => false,
-        }
-    }
-}
-
-type Piece = (Range<u64>, Map);
 
 /// What a range can be cloned from.
 struct Source {
@@ -84,18 +59,27 @@ impl<W: Write> Sender<'_, W> {
             self.truncate(path, new.size)?;
             (size, is_written) = (new.size, true);
         }
+        let file = File {
+            ino: changed.ino,
+            path,
+            size: new.size,
+        };
+        if !changed.is_made()
+            && let Some(tail) = ranges::uncovered(&self.new.subvol, file.ino, (size, new.size))?
+        {
+            self.put_data(&file, &tail)?;
+            (size, is_written) = (tail.end, true);
+        }
         if changed.has_extents {
-            let file = File {
-                ino: changed.ino,
-                path,
-                size: new.size,
-            };
-            for range in self.touched(changed)? {
-                let range = range.start..range.end.min(round_up(new.size));
+            let old = self.old.as_ref().filter(|_| !changed.is_made());
+            let (old, new) = (old.map(|old| old.subvol.clone()), self.new.subvol.clone());
+            let sides = (old.as_deref(), &*new);
+            for range in ranges::touched(sides, changed.ino)? {
+                let range = range.start..range.end.min(round_up(file.size));
                 if range.is_empty() {
                     continue;
                 }
-                let pieces = self.differing(changed, range)?;
+                let pieces = ranges::differing(sides, changed.ino, range)?;
                 is_written |= !pieces.is_empty();
                 self.put(&file, pieces, &mut size)?;
             }
@@ -110,57 +94,6 @@ impl<W: Write> Sender<'_, W> {
     fn truncate(&mut self, path: &[u8], size: u64) -> Result<()> {
         self.out.write(&Command::Truncate { path, size })?;
         Ok(())
-    }
-
-    /// Ranges of a file whose items differ, in order, without overlap.
-    fn touched(&self, changed: &Changed) -> Result<Vec<Range<u64>>> {
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        let old = match &self.old {
-            Some(old) if !changed.is_made() => &old.subvol.tree,
-            _ => {
-                ranges.push(0..u64::MAX);
-                return Ok(ranges);
-            }
-        };
-        let new = &self.new.subvol.tree;
-        let keys = [0, u64::MAX].map(|offset| Key::new(changed.ino, KeyType::EXTENT_DATA, offset));
-        let _: ControlFlow<()> = compare(Some(old), new, keys.into(), |found| {
-            for (tree, item) in [(old, found.old), (new, found.new)] {
-                let Some(item) = item else { continue };
-                let range = Extent::decode(tree, &found.key, item)?.range();
-                match ranges.last_mut() {
-                    Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
-                    _ => ranges.push(range),
-                }
-            }
-            Ok::<_, SendError>(ControlFlow::Continue(()))
-        })?;
-        Ok(ranges)
-    }
-
-    /// The parts of a range that are made of something else than before.
-    fn differing(&self, changed: &Changed, range: Range<u64>) -> Result<Vec<Piece>> {
-        let new = pieces(&self.new.subvol, changed.ino, &range)?;
-        let old = match &self.old {
-            Some(old) if !changed.is_made() => pieces(&old.subvol, changed.ino, &range)?,
-            _ => vec![(range, Map::Zeros)],
-        };
-        let mut old = old.into_iter().peekable();
-        let mut out = Vec::new();
-        for (whole, map) in new {
-            let mut range = whole.clone();
-            while !range.is_empty() {
-                while old.next_if(|(before, _)| before.end <= range.start).is_some() {}
-                let Some((before, old_map)) = old.peek() else { break };
-                let part = range.start..range.end.min(before.end);
-                let (here, there) = (cut(&map, &whole, &part), cut(old_map, before, &part));
-                range.start = part.end;
-                if !here.is_same(&there) {
-                    out.push((part, here));
-                }
-            }
-        }
-        Ok(out)
     }
 
     /// Sends pieces. `size`: what the file has at the receiver.
@@ -287,7 +220,7 @@ impl<W: Write> Sender<'_, W> {
                 Owner::Own => &self.new.subvol,
                 Owner::Source(index) => &self.clones.source(index).subvol,
             };
-            let Some(item) = super::changes::inode(&subvol.tree, spot.ino)? else {
+            let Some(item) = changes::inode(&subvol.tree, spot.ino)? else {
                 continue;
             };
             // The end of the source may be in the middle of a block: only there may the copy end in
@@ -383,44 +316,5 @@ impl<W: Write> Sender<'_, W> {
         }
         self.buffer = buffer;
         Ok(())
-    }
-}
-
-/// What a range of a file is made of, without gaps.
-fn pieces(subvol: &Subvol, ino: ObjectId, range: &Range<u64>) -> Result<Vec<Piece>> {
-    let mut out = Vec::new();
-    let mut pos = range.start;
-    let mut walk = Walk::new(&subvol.tree, ino, range.clone())?;
-    while let Some(extent) = walk.next()? {
-        let part = extent.start.max(pos)..extent.end().min(range.end);
-        if part.is_empty() {
-            continue;
-        }
-        if part.start > pos {
-            out.push((pos..part.start, Map::Zeros));
-        }
-        pos = part.end;
-        let cut = extent.part(&part);
-        let map = match cut.kind {
-            Kind::Disk(disk) if !disk.is_prealloc => Map::Disk(disk),
-            Kind::Inline { item, .. } => Map::Inline(item),
-            Kind::Disk(_) | Kind::Hole => Map::Zeros,
-        };
-        out.push((part, map));
-    }
-    if pos < range.end {
-        out.push((pos..range.end, Map::Zeros));
-    }
-    Ok(out)
-}
-
-/// The part of what a range is made of.
-fn cut(map: &Map, range: &Range<u64>, part: &Range<u64>) -> Map {
-    match map {
-        Map::Disk(disk) => Map::Disk(OnDisk {
-            offset_bytes: disk.offset_bytes + (part.start - range.start),
-            ..*disk
-        }),
-        other => other.clone(),
     }
 }

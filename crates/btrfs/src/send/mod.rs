@@ -5,7 +5,6 @@
 //! the difference. Nothing is locked and nothing is changed: the volume is open for reading alone,
 //! and the subvolumes are read-only.
 
-mod changes;
 mod clones;
 mod content;
 mod extents;
@@ -21,6 +20,7 @@ use btrfs_format::{ObjectId, TreeId};
 use btrfs_stream::{Command, Writer};
 use cowshed_vfs::Error as Errno;
 
+use crate::diff::changes;
 use crate::files::Files;
 use crate::mount::Mount;
 use crate::object::{Inode, Subvol};

@@ -18,9 +18,9 @@ use btrfs_stream::{Command, Node};
 use cowshed_vfs::FileKind;
 
 use super::Sender;
-use super::changes::{self, Changed, Name};
 use super::place::Place;
 use super::side::Result;
+use crate::diff::changes::{self, Changed, Name};
 use crate::extent::extent_key;
 use crate::file;
 use crate::object::rdev_from_disk;

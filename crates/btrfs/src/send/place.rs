@@ -5,17 +5,14 @@ use std::sync::Arc;
 
 use btrfs_format::ObjectId;
 
-use super::changes::{self, Name};
 use super::side::{Result, SendError};
+use crate::diff::changes::{self, Name};
+use crate::diff::paths::{DEPTH_MAX, PATH_BYTES_MAX, append};
 use crate::dir::names;
 use crate::object::Subvol;
 
 /// Directories whose paths are remembered.
 const PATHS_MAX: usize = 1 << 16;
-/// Bytes of a path, the terminating zero left out.
-const PATH_BYTES_MAX: usize = 4095;
-/// Directories above an inode: more means that they form a ring.
-const DEPTH_MAX: usize = 4096;
 
 /// Where a directory that moves, comes or goes is now. All others are where both trees have them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,33 +145,4 @@ impl Places {
         }
         Err(cowshed_vfs::Error::Corrupt.into())
     }
-}
-
-fn append(path: &mut Vec<u8>, name: &[u8]) {
-    if !path.is_empty() {
-        path.push(b'/');
-    }
-    path.extend_from_slice(name);
-}
-
-/// The path of an inode in a tree that does not change.
-pub(super) fn path_in(subvol: &Subvol, ino: ObjectId) -> Result<Option<Vec<u8>>> {
-    let Some(first) = changes::names(&subvol.tree, ino)?.into_iter().next() else {
-        return Ok(None);
-    };
-    let mut names = vec![first.name];
-    let mut at = first.dir;
-    while at != subvol.root_ino {
-        let Some((up, name)) = crate::dir::name_of(&subvol.tree, at)? else {
-            return Ok(None);
-        };
-        names.push(name);
-        at = up;
-        if names.len() > DEPTH_MAX {
-            return Err(cowshed_vfs::Error::Corrupt.into());
-        }
-    }
-    names.reverse();
-    let path = names.join(&b'/');
-    Ok((path.len() <= PATH_BYTES_MAX).then_some(path))
 }

@@ -3,6 +3,8 @@
 
 pub mod cat;
 pub mod check;
+mod committed;
+pub mod diff;
 pub mod docs;
 pub mod doctor;
 pub mod extents;

@@ -5,6 +5,7 @@ mod attributes;
 mod btrfs_ioctls;
 mod compsize;
 mod device;
+mod diff;
 mod discard;
 mod docs;
 mod exchange;

@@ -76,6 +76,11 @@ fn random_changes(seed: u64) {
             };
             send(how, at, &what, &streams.join(format!("s{round}.{way}")));
         }
+        // And back.
+        for round in 0..ROUNDS {
+            let what = format!("-p s{} s{round}", round + 1);
+            send(how, at, &what, &streams.join(format!("back{round}.{way}")));
+        }
         if is_mounted {
             unmount(&mnt);
         }
@@ -84,12 +89,15 @@ fn random_changes(seed: u64) {
     let judge = |root: &Path| {
         for (way, _) in WAYS {
             fs::create_dir(root.join(way))?;
-            for (round, tree) in trees.iter().enumerate() {
-                let stream = streams.join(format!("s{round}.{way}"));
-                btrfs(root, &format!("receive -q -f {} {way}", stream.display()));
-                let received = snapshot(&root.join(way).join(format!("s{round}")))?;
-                let differences = tree.diff(&received, &sent());
-                assert!(differences.is_empty(), "seed {seed}, {way}, s{round}: {differences}");
+            fs::create_dir(root.join(way).join("back"))?;
+            let forth = (0..=ROUNDS).map(|round| (round, way.to_owned(), format!("s{round}")));
+            let back = (0..ROUNDS).map(|round| (round, format!("{way}/back"), format!("back{round}")));
+            for (round, dir, stream) in forth.chain(back) {
+                let stream = streams.join(format!("{stream}.{way}"));
+                btrfs(root, &format!("receive -q -f {} {dir}", stream.display()));
+                let received = snapshot(&root.join(&dir).join(format!("s{round}")))?;
+                let differences = trees[round].diff(&received, &sent());
+                assert!(differences.is_empty(), "seed {seed}, {dir}, s{round}: {differences}");
             }
         }
         Ok(())

@@ -11,21 +11,34 @@ use btrfs_store::tree::compare::{Difference, compare};
 use btrfs_store::tree::{Item, Tree};
 use cowshed_vfs::FileKind;
 
-use super::clones::CloneIndex;
 use crate::error::Result;
+
+/// Is told of extents on disk that differing items name.
+pub(crate) trait Extents {
+    /// One came into a file that did not have it.
+    fn came(&mut self, addr: u64) {
+        let _ = addr;
+    }
+    /// An item of the old tree, at `pos` of a file, names it.
+    fn had(&mut self, ino: ObjectId, pos: u64, extent: &FileExtent) {
+        let _ = (ino, pos, extent);
+    }
+}
+
+impl Extents for () {}
 
 /// A name of an inode.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Name {
-    pub(super) dir: ObjectId,
-    pub(super) name: Vec<u8>,
+pub(crate) struct Name {
+    pub(crate) dir: ObjectId,
+    pub(crate) name: Vec<u8>,
 }
 
 /// What is kept in memory of an inode: there may be millions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Short {
-    pub(super) generation: u64,
-    pub(super) mode: u32,
+pub(crate) struct Short {
+    pub(crate) generation: u64,
+    pub(crate) mode: u32,
 }
 
 impl Short {
@@ -41,44 +54,44 @@ impl Short {
         self.generation == other.generation && self.kind() == other.kind()
     }
 
-    pub(super) fn kind(self) -> Option<FileKind> {
+    pub(crate) fn kind(self) -> Option<FileKind> {
         FileKind::from_mode(self.mode)
     }
 }
 
 /// An inode that differs.
 #[derive(Debug)]
-pub(super) struct Changed {
-    pub(super) ino: ObjectId,
+pub(crate) struct Changed {
+    pub(crate) ino: ObjectId,
     /// In the old tree.
-    pub(super) old: Option<Short>,
+    pub(crate) old: Option<Short>,
     /// In the new one.
-    pub(super) new: Option<Short>,
+    pub(crate) new: Option<Short>,
     /// Names that only the old tree has. Empty where the inode is not in both.
-    pub(super) removed: Vec<Name>,
+    pub(crate) removed: Vec<Name>,
     /// Names that only the new tree has. Empty where the inode is not in both.
-    pub(super) added: Vec<Name>,
+    pub(crate) added: Vec<Name>,
     /// Extended attributes differ.
-    pub(super) has_xattrs: bool,
+    pub(crate) has_xattrs: bool,
     /// Extents differ.
-    pub(super) has_extents: bool,
+    pub(crate) has_extents: bool,
 }
 
 impl Changed {
-    pub(super) fn is_dir(&self) -> bool {
+    pub(crate) fn is_dir(&self) -> bool {
         let kind = self.new.or(self.old).and_then(Short::kind);
         kind == Some(FileKind::Directory)
     }
 
     /// It is only in the new tree.
-    pub(super) fn is_made(&self) -> bool {
+    pub(crate) fn is_made(&self) -> bool {
         self.old.is_none()
     }
 }
 
 /// Collects the inodes that differ, by number. One that is another inode of the same number is in
-/// the list twice: as deleted, and as made. Extents that came are noted in `clones`.
-pub(super) fn collect(old: Option<&Tree>, new: &Tree, clones: &mut CloneIndex) -> Result<Vec<Changed>> {
+/// the list twice: as deleted, and as made. Extents that come and go are told to `extents`.
+pub(crate) fn collect(old: Option<&Tree>, new: &Tree, extents: &mut impl Extents) -> Result<Vec<Changed>> {
     let range = (
         Key::new(ObjectId::FIRST_FREE, KeyType(0), 0),
         Key::new(ObjectId::LAST_FREE, KeyType(u8::MAX), u64::MAX),
@@ -87,13 +100,13 @@ pub(super) fn collect(old: Option<&Tree>, new: &Tree, clones: &mut CloneIndex) -
     let mut group = Group::default();
     let _: ControlFlow<()> = compare(old, new, range, |found| {
         if found.key.objectid != group.ino {
-            mem::take(&mut group).finish(old, new, clones, &mut all)?;
+            mem::take(&mut group).finish(old, new, extents, &mut all)?;
             group.ino = found.key.objectid;
         }
-        group.add(&found, clones);
+        group.add(&found, extents);
         Ok::<_, crate::error::Error>(ControlFlow::Continue(()))
     })?;
-    group.finish(old, new, clones, &mut all)?;
+    group.finish(old, new, extents, &mut all)?;
     Ok(all)
 }
 
@@ -115,7 +128,7 @@ struct Group {
 }
 
 impl Group {
-    fn add(&mut self, found: &Difference, clones: &mut CloneIndex) {
+    fn add(&mut self, found: &Difference, extents: &mut impl Extents) {
         match found.key.ty {
             KeyType::INODE_ITEM => self.has_item = true,
             KeyType::INODE_REF | KeyType::INODE_EXTREF => {
@@ -132,16 +145,16 @@ impl Group {
                     .extend(found.new.as_ref().and_then(extent_of).map(|e| e.disk_bytenr.get()));
                 if let Some(extent) = found.old.as_ref().and_then(extent_of) {
                     self.had.insert(extent.disk_bytenr.get());
-                    clones.note_old(self.ino, found.key.offset, &extent);
+                    extents.had(self.ino, found.key.offset, &extent);
                 }
             }
             _ => {}
         }
     }
 
-    fn finish(self, old: Option<&Tree>, new: &Tree, clones: &mut CloneIndex, all: &mut Vec<Changed>) -> Result<()> {
+    fn finish(self, old: Option<&Tree>, new: &Tree, extents: &mut impl Extents, all: &mut Vec<Changed>) -> Result<()> {
         for addr in self.came.difference(&self.had) {
-            clones.want(*addr);
+            extents.came(*addr);
         }
         let names = !(self.old_names.is_empty() && self.new_names.is_empty());
         if !(self.has_item || names || self.has_xattrs || self.has_extents) {
@@ -192,7 +205,7 @@ fn extent_of(item: &Item) -> Option<FileExtent> {
 }
 
 /// The item of an inode; `None` where there is none.
-pub(super) fn inode(tree: &Tree, ino: ObjectId) -> Result<Option<InodeItem>> {
+pub(crate) fn inode(tree: &Tree, ino: ObjectId) -> Result<Option<InodeItem>> {
     let item = tree.get(&Key::new(ino, KeyType::INODE_ITEM, 0))?;
     Ok(item.and_then(|item| view::fixed::<InodeItem>(&item).copied()))
 }
@@ -216,7 +229,7 @@ fn names_in(key: &Key, item: &[u8]) -> Vec<Name> {
 }
 
 /// All names of an inode, in the order of its items.
-pub(super) fn names(tree: &Tree, ino: ObjectId) -> Result<Vec<Name>> {
+pub(crate) fn names(tree: &Tree, ino: ObjectId) -> Result<Vec<Name>> {
     let (from, to) = (
         Key::new(ino, KeyType::INODE_REF, 0),
         Key::new(ino, KeyType::INODE_EXTREF, u64::MAX),
