@@ -278,7 +278,7 @@ fn what_cannot_be_sent_is_refused() {
     refused("{}", &inside("s"), &["not read-only"]);
     refused("{}", &inside("ro/dir"), &["not a subvolume"]);
     refused("{}", &inside("none"), &["no such file"]);
-    refused("{}", &inside(""), &["not a subvolume"]);
+    refused("{}", &inside(""), &["not sent", "has no name"]);
     // Sent from the mount and from the image, it is the same.
     let again = scratch.path("again");
     run("send -q -f {} {}", &[&again, &inside("ro")]).ok();
