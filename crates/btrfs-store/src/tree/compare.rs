@@ -9,10 +9,12 @@
 //! trees are those of read-only subvolumes, the volume is open for reading alone, or commits are
 //! held.
 
+use std::cell::OnceCell;
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-use btrfs_format::{Generation, Key, TreeBlock};
+use btrfs_format::{Generation, Key, LogicalAddr, TreeBlock};
 
 use super::{Item, Tree, child_ptr};
 use crate::error::{Error, Result};
@@ -54,17 +56,17 @@ pub fn compare<B, E: From<Error>>(
         };
         // The side with the lower key moves on; with equal keys the one that is higher up.
         let found = match order {
-            Ordering::Less => old.take(a)?.map(|(key, item)| Difference {
+            Ordering::Less => old.take(a, &new)?.map(|(key, item)| Difference {
                 key,
                 old: Some(item),
                 new: None,
             }),
-            Ordering::Greater => new.take(b)?.map(|(key, item)| Difference {
+            Ordering::Greater => new.take(b, &old)?.map(|(key, item)| Difference {
                 key,
                 old: None,
                 new: Some(item),
             }),
-            Ordering::Equal => match (old.take(a)?, new.take(b)?) {
+            Ordering::Equal => match (old.take(a, &new)?, new.take(b, &old)?) {
                 (Some((key, old)), Some((_, new))) if *old != *new => Some(Difference {
                     key,
                     old: Some(old),
@@ -94,7 +96,7 @@ pub fn search<B>(
         match at {
             // Each change of a block copies those above it: nothing below is younger.
             At::Block(ptr) if ptr.generation < since => blocks.skip(),
-            At::Block(ptr) => blocks.enter(&ptr)?,
+            At::Block(ptr) => blocks.enter(&ptr, |child| child.generation >= since)?,
             At::Item { block, slot, key } => {
                 if block.generation() <= until
                     && let ControlFlow::Break(value) = visit(key, block.data(slot), block.generation())
@@ -200,14 +202,13 @@ impl<'t> Blocks<'t> {
         }
     }
 
-    /// Reads the block that it stands before.
-    fn enter(&mut self, ptr: &BlockPtr) -> Result<()> {
+    /// Reads the block that it stands before, and those behind it under the same node that are
+    /// wanted.
+    fn enter(&mut self, ptr: &BlockPtr, is_wanted: impl Fn(&BlockPtr) -> bool) -> Result<()> {
         let Some(tree) = self.tree else { return Ok(()) };
         self.root = None;
-        if let Some((above, slot)) = self.path.last()
-            && ptr.level == 0
-        {
-            tree.read_ahead(above, *slot, &self.to);
+        if let Some((above, slot)) = self.path.last() {
+            tree.read_ahead(above, *slot, &self.to, is_wanted);
         }
         let block = tree.store.load(ptr, tree.id)?;
         let slot = match block.is_leaf() {
@@ -218,11 +219,28 @@ impl<'t> Blocks<'t> {
         Ok(())
     }
 
-    /// Enters the block at `at`, or takes the item there. `at` is where it stands.
-    fn take(&mut self, at: Option<At>) -> Result<Option<(Key, Item)>> {
+    /// Blocks of a level under the node that it is in.
+    fn blocks_at(&self, level: u8) -> HashSet<LogicalAddr> {
+        let node = self.path.iter().find(|(block, _)| block.level() == level + 1);
+        let slots = node
+            .into_iter()
+            .flat_map(|(node, _)| (0..node.len()).map(|slot| node.child(slot).0));
+        slots.collect()
+    }
+
+    /// Enters the block at `at`, or takes the item there. `at` is where it stands. Blocks that
+    /// the other tree shares are not read ahead: they are skipped.
+    fn take(&mut self, at: Option<At>, other: &Blocks<'_>) -> Result<Option<(Key, Item)>> {
         match at {
             None => Ok(None),
-            Some(At::Block(ptr)) => self.enter(&ptr).map(|()| None),
+            Some(At::Block(ptr)) => {
+                // Not needed where the block is in memory.
+                let shared = OnceCell::new();
+                let is_shared =
+                    |child: &BlockPtr| shared.get_or_init(|| other.blocks_at(ptr.level)).contains(&child.addr);
+                self.enter(&ptr, |child| !is_shared(child))?;
+                Ok(None)
+            }
             Some(At::Item { block, slot, key }) => {
                 self.skip();
                 Ok(Some((key, Item::Leaf { block, slot })))

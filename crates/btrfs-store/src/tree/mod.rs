@@ -324,14 +324,14 @@ impl Tree {
     fn descend_in_sequence(&self, root: RootPtr, key: &Key, to: &Key) -> Result<LeafAt> {
         self.descend_with(root, key, |block, slot| {
             if block.level() == 1 {
-                self.read_ahead(block, slot, to);
+                self.read_ahead(block, slot, to, |_| true);
             }
         })
     }
 
-    /// Reads a leaf, and those behind it under the same node up to the key `to`, if it is not in
-    /// memory.
-    fn read_ahead(&self, node: &TreeBlock, slot: usize, to: &Key) {
+    /// Reads a child of a node, and those behind it up to the key `to` that are wanted, if it is not
+    /// in memory.
+    fn read_ahead(&self, node: &TreeBlock, slot: usize, to: &Key, is_wanted: impl Fn(&BlockPtr) -> bool) {
         if self.store.holds(&child_ptr(node, slot)) {
             return;
         }
@@ -339,6 +339,7 @@ impl Tree {
         let wanted: Vec<_> = (slot..end)
             .take_while(|&next| next == slot || node.key(next) <= *to)
             .map(|slot| child_ptr(node, slot))
+            .filter(is_wanted)
             .collect();
         self.store.read_ahead(&wanted, self.id);
     }
