@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cowshed_vfs::{Caches, NodeId};
+use cowshed_vfs::{Caches, Error, NodeId, Result};
 
 use crate::proto::flags::EXPIRE_ONLY;
 use crate::proto::wire::{NotifyInvalEntry, NotifyInvalInode, notify};
@@ -101,16 +101,19 @@ pub struct KernelCaches {
     orders: Sender<Order>,
     /// Orders to drop that are not done yet.
     pending: Arc<AtomicU64>,
+    /// The number of the mount's device, as mount tables have it.
+    device: Option<String>,
 }
 
 impl KernelCaches {
     /// Starts the thread; it ends with this value.
-    pub(crate) fn new(notifier: Notifier) -> io::Result<KernelCaches> {
+    pub(crate) fn new(notifier: Notifier, device: Option<String>) -> io::Result<KernelCaches> {
         let (sender, orders) = mpsc::channel();
         let caches = KernelCaches {
             notifier: notifier.clone(),
             orders: sender,
             pending: Arc::default(),
+            device,
         };
         let pending = caches.pending.clone();
         std::thread::Builder::new().name("fuse-caches".into()).spawn(move || {
@@ -214,6 +217,30 @@ impl Caches for KernelCaches {
                 .rsplit_once(") ")
                 .is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
             Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
+    /// Asked of /proc, and not of the mount, which might have to wait for this very call.
+    fn open_inode(&self, pid: u32, fd: i64) -> Result<u64> {
+        let device = self.device.as_deref().filter(|_| pid != 0).ok_or(Error::NotSupported)?;
+        let read = |file: String| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
+        let about = read(format!("fdinfo/{fd}")).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound if Path::new("/proc/self/fdinfo").exists() => Error::BadHandle,
+            _ => Error::NotSupported,
+        })?;
+        let field = |name: &str| {
+            let line = about.lines().find_map(|line| line.strip_prefix(name));
+            line.map(str::trim)
+        };
+        let (Some(mount), Some(inode)) = (field("mnt_id:"), field("ino:")) else {
+            return Err(Error::NotSupported);
+        };
+        let table = read("mountinfo".into()).map_err(|_| Error::NotSupported)?;
+        let mut lines = table.lines().map(|line| line.split(' '));
+        let found = lines.find_map(|mut fields| (fields.next() == Some(mount)).then(|| fields.nth(1)));
+        match found.flatten() {
+            Some(found) if found == device => inode.parse().map_err(|_| Error::NotSupported),
+            _ => Err(Error::CrossDevice),
         }
     }
 }

@@ -243,7 +243,8 @@ impl Session {
                 return Err(SessionError::Refused(std::io::Error::from_raw_os_error(reply.errno())));
             }
         }
-        let caches = KernelCaches::new(self.notifier()?)?;
+        let device = self.mountpoint.device().map(str::to_owned);
+        let caches = KernelCaches::new(self.notifier()?, device)?;
         self.server.set_caches(Arc::new(caches));
         Ok(())
     }

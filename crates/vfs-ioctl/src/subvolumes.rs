@@ -54,6 +54,16 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
                 let id = U64::read_from_prefix(&call.name).map_err(|_| Error::Invalid)?.0;
                 subvolumes()?.delete_by_id(ctx, id.get())
             }
+            btrfs::SNAP_CREATE => {
+                let call: &VolArgs = argument(input)?;
+                self.snapshot_of_open(ctx, (call.fd.get(), node, name_of(&call.name)?), false)
+            }
+            btrfs::SNAP_CREATE_V2 => {
+                let call: &VolArgs2 = argument(input)?;
+                only_flags(call, RDONLY)?;
+                let is_read_only = call.flags.get() & RDONLY != 0;
+                self.snapshot_of_open(ctx, (call.fd.get(), node, name_of(&call.name)?), is_read_only)
+            }
             wire::SNAPSHOT => {
                 let call: &Snapshot = argument(input)?;
                 let len = usize::try_from(call.name_bytes.get()).map_err(|_| Error::Invalid)?;
@@ -63,6 +73,15 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
             }
             _ => Err(Error::NotIoctl),
         }
+    }
+
+    /// Makes a snapshot of the subvolume whose root directory the caller has open under a
+    /// descriptor. What programs stored into mapped files and is still with Linux is not in it.
+    fn snapshot_of_open(&self, ctx: &Context, (fd, dir, name): (i64, NodeId, &[u8]), is_read_only: bool) -> Result<()> {
+        let subvolumes = self.volume().subvolumes()?;
+        let number = self.caches().ok_or(Error::NotSupported)?.open_inode(ctx.pid, fd)?;
+        let source = subvolumes.root_of_number(number)?;
+        subvolumes.snapshot(ctx, source, dir, name, is_read_only)
     }
 
     /// Flags, the received uuid, the default.

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::NodeId;
+use crate::{Error, NodeId, Result};
 
 /// A front end that caches. A file system calls it when cached attributes or contents become stale
 /// without a call of the front end that says so: staged data that was dropped, or that other
@@ -39,5 +39,13 @@ pub trait Caches: Send + Sync {
     fn has_ended(&self, pid: u32) -> bool {
         let _ = pid;
         false
+    }
+
+    /// The inode number, as callers see it, of what the process of a call's
+    /// [`crate::Context::pid`] has open under a descriptor. Errors: `BadHandle` (nothing),
+    /// `CrossDevice` (it lies elsewhere), `NotSupported` (that cannot be found out).
+    fn open_inode(&self, pid: u32, fd: i64) -> Result<u64> {
+        let _ = (pid, fd);
+        Err(Error::NotSupported)
     }
 }

@@ -104,6 +104,10 @@ pub trait Subvolumes: Send + Sync {
     /// `Invalid` (`root` is none), `NotPermitted`, `ReadOnly`.
     fn set_received(&self, ctx: &Context, root: NodeId, received: &Received) -> Result<(u64, Timestamp)>;
 
+    /// The root directory of a subvolume, by the inode number that callers see. It is in use.
+    /// Errors: `NotFound`.
+    fn root_of_number(&self, number: u64) -> Result<NodeId>;
+
     /// The subvolume of a node.
     fn info(&self, node: NodeId) -> Result<SubvolumeInfo>;
 

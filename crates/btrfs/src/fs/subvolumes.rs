@@ -81,6 +81,13 @@ impl Subvolumes for Fs {
         Ok((generation.get(), at))
     }
 
+    fn root_of_number(&self, number: u64) -> VfsResult<NodeId> {
+        let (tree, ino) = self.numbering.inode_of(NodeId(number)).ok_or(Errno::NotFound)?;
+        let inode = self.mount.objects().inodes.get(tree, ino);
+        let inode = inode.filter(|inode| self.numbering.shown_of(inode) == number);
+        Ok(self.numbering.node(&*inode.ok_or(Errno::NotFound)?))
+    }
+
     fn info(&self, node: NodeId) -> VfsResult<SubvolumeInfo> {
         let run = || {
             let found = subvolumes::find(&self.mount, self.inode(node)?.subvol.id)?;

@@ -56,6 +56,31 @@ assert call(top, DESTROY_V2, named2(struct.pack("<Q", doomed), 1 << 4), 4096)[0]
 assert not os.path.exists(at("doomed"))
 assert vol(top, DESTROY, "one") == errno.ENOTEMPTY
 
+# Snapshots of what a descriptor is open on.
+def snapshot(source, name, flags=None, fd=None):
+    fd = os.open(source, os.O_RDONLY) if fd is None else fd
+    if flags is None:
+        answer = call(top, 0x50009401, struct.pack("<q", fd) + name, 4096)
+    else:
+        answer = call(top, 0x50009417, struct.pack("<qQQ32x", fd, 0, flags) + name, 4096)
+    return answer[0]
+open(at("one/dir/file"), "w").write("before")
+assert snapshot(at("one"), b"snap") == 0 and snapshot(at("one"), b"frozen", 2) == 0
+open(at("one/dir/file"), "w").write("after it")
+assert open(at("snap/dir/file")).read() == open(at("frozen/dir/file")).read() == "before"
+assert struct.unpack("<Q", done(call(at("frozen"), 0x80089419)))[0] == 2
+assert snapshot(top, b"of-top", 0) == 0 and os.path.isdir(at("of-top/one"))
+assert snapshot(at("snap"), b"again") == 0 and open(at("again/dir/file")).read() == "before"
+assert snapshot(at("one"), b"snap") == errno.EEXIST
+assert snapshot(at("one/dir"), b"no") == errno.EINVAL
+assert snapshot(at("one/dir/file"), b"no") in (errno.EINVAL, errno.ENOENT)
+assert snapshot("/proc", b"no") == errno.EXDEV
+assert snapshot(None, b"no", fd=9999) == errno.EBADF
+assert snapshot(None, b"no", fd=-1) == errno.EBADF
+for name in ["snap", "frozen", "of-top", "again"]:
+    assert vol(top, DESTROY, name) == 0
+os.remove(at("one/dir/file"))
+
 # Flags.
 assert call(at("two"), 0x4008941a, struct.pack("<Q", 1))[0] == errno.EOPNOTSUPP
 open(at("two/file"), "w").write("x")

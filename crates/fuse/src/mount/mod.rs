@@ -252,6 +252,11 @@ impl Mountpoint {
         Mountpoint::new(target, !sys::is_root())
     }
 
+    /// The number of its device, as mount tables have it.
+    pub(crate) fn device(&self) -> Option<&str> {
+        self.device.as_deref()
+    }
+
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         &self.target
