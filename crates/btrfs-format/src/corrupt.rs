@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::ids::{LogicalAddr, TreeId};
 use crate::key::{Key, KeyType};
-use crate::rule::Rule;
+use cowshed_layout::Rule;
 
 /// A block that is not what it should be: where, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,6 +1,8 @@
 //! Feature bits of the superblock and other flag sets; docs/format/superblock.md and the pages of
 //! the structures that hold them.
 
+pub use cowshed_layout::flag_names;
+
 /// Declares the bits of a set, and `NAMES`, which messages and dumps use.
 macro_rules! flags {
     ($($(#[$doc:meta])+ $name:ident = $bits:expr, $text:literal;)+) => {
@@ -193,20 +195,4 @@ pub mod root_flags {
         /// The subvolume is being deleted.
         SUBVOL_DEAD = 1 << 48, "DEAD";
     }
-}
-
-/// The names of the bits set in `bits`; bits without a name come as `0x..`.
-pub fn flag_names(bits: u64, names: &[(u64, &str)]) -> Vec<String> {
-    let mut out = Vec::new();
-    let mut rest = bits;
-    for (bit, name) in names {
-        if rest & bit != 0 {
-            out.push((*name).to_owned());
-            rest &= !bit;
-        }
-    }
-    if rest != 0 {
-        out.push(format!("{rest:#x}"));
-    }
-    out
 }

@@ -3,9 +3,9 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::disk::on_disk;
 use crate::ids::Uuid;
 use crate::key::DiskKey;
+use cowshed_layout::on_disk;
 
 on_disk!(
     /// `btrfs_header`.

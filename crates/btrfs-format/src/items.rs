@@ -6,10 +6,10 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::disk::on_disk;
-pub use crate::disk::{FieldLayout, Layout};
 use crate::ids::Uuid;
 use crate::key::DiskKey;
+use cowshed_layout::on_disk;
+pub use cowshed_layout::{FieldLayout, Layout};
 
 on_disk!(
     /// `btrfs_timespec`.

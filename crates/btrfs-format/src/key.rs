@@ -5,8 +5,8 @@ use std::fmt;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::disk::on_disk;
 use crate::ids::{ObjectId, Uuid};
+use cowshed_layout::on_disk;
 
 /// The type of an item; the second part of its key.
 #[derive(

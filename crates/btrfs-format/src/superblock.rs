@@ -10,9 +10,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 pub use crate::csum::CSUM_FIELD_BYTES;
 use crate::csum::ChecksumType;
-use crate::disk::on_disk;
 use crate::ids::Uuid;
 use crate::items::DevItem;
+use cowshed_layout::on_disk;
 
 pub use access::{Access, SUPPORTED_COMPAT_RO, SUPPORTED_INCOMPAT, UnsupportedFeature};
 pub use verify::SuperblockError;

@@ -8,9 +8,9 @@ use crate::items::{
     InodeItem, compression, file_extent_type, file_type,
 };
 use crate::key::{Key, KeyType};
-use crate::rule::len_u64;
 use crate::view::{self, BackRef, FileExtentView};
 use crate::{U32, U64};
+use cowshed_layout::len_u64;
 
 fn num(n: U64) -> Val {
     Val::Num(n.get())

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
+use cowshed_layout::hex;
 use serde_json::{Map, Value, json};
 
 use super::items::chunk;
-use super::value::{Lines, hex, key_json, key_text, uuid_text};
+use super::value::{Lines, key_json, key_text, uuid_text};
 use crate::csum::ChecksumType;
 use crate::features::{compat_ro, flag_names, incompat, super_flags};
 use crate::superblock::{MAGIC, RootBackup, Superblock};

@@ -9,7 +9,7 @@ use crate::features::{block_group, incompat};
 use crate::header::LEVEL_MAX;
 use crate::items::{ChunkHead, Stripe};
 use crate::key::{DiskKey, Key, KeyType};
-use crate::rule::{Rule, len_u64};
+use cowshed_layout::{Rule, len_u64};
 
 /// Sector and node sizes that the format allows.
 const SECTORSIZE_BYTES: Rule = Rule::Between(4096, 65536);

@@ -8,7 +8,7 @@ use crate::header::LEVEL_MAX;
 use crate::ids::{ObjectId, TreeId};
 use crate::items::{ExtentDataRef, ExtentItem, InlineRef, SharedDataRef, TreeBlockInfo};
 use crate::key::{Key, KeyType};
-use crate::rule::Rule;
+use cowshed_layout::Rule;
 
 /// `EXTENT_ITEM` and `METADATA_ITEM`: the extent, then its inline references.
 pub(super) fn check_extent_item(item: &Item<'_>, prev: Option<(Key, &[u8])>) -> Result<(), CorruptKind> {

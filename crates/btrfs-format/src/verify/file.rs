@@ -7,7 +7,7 @@ use crate::corrupt::CorruptKind;
 use crate::ids::ObjectId;
 use crate::items::{FileExtent, FileExtentHead, compression, file_extent_type};
 use crate::key::{Key, KeyType};
-use crate::rule::{Rule, len_u64};
+use cowshed_layout::{Rule, len_u64};
 
 /// The most that one compressed extent holds, and takes.
 const COMPRESSED_EXTENT_BYTES_MAX: u64 = 128 << 10;

@@ -5,7 +5,7 @@ use crate::corrupt::CorruptKind;
 use crate::features::inode_flags;
 use crate::ids::ObjectId;
 use crate::items::{DirLogItem, InodeItem};
-use crate::rule::Rule;
+use cowshed_layout::Rule;
 
 /// Nanoseconds of a timestamp.
 const NSEC_MAX: u64 = 999_999_999;

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use crate::corrupt::CorruptKind;
 use crate::ids::{ObjectId, TreeId};
 use crate::key::Key;
-use crate::rule::{Rule, len_u64};
+use cowshed_layout::{Rule, len_u64};
 
 /// What the checks of items need to know about the block and its volume.
 #[derive(Clone, Copy, Debug)]

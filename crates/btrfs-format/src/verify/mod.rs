@@ -24,7 +24,7 @@ use crate::features::header_flags;
 use crate::header::{HEADER_BYTES, Header, ITEM_HEADER_BYTES, ItemHeader, KeyPtr, LEVEL_MAX};
 use crate::ids::{Generation, LogicalAddr, TreeId, Uuid};
 use crate::key::{Key, KeyType};
-use crate::rule::{Rule, len_u64};
+use cowshed_layout::{Rule, hex, len_u64};
 use item::{Ctx, Item, is_shareable};
 
 /// What the reader of a block already knows about it. `None` where it does not.
@@ -62,10 +62,6 @@ pub(crate) fn check_stray_chunk(key: Key, data: &[u8], sectorsize_bytes: u32) ->
     };
     let item = Item { key, data, ctx: &ctx };
     volume::check_chunk(&item, data)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Compares the stored checksum with the computed one.

@@ -6,7 +6,7 @@ use crate::hash;
 use crate::ids::ObjectId;
 use crate::items::{DirItem, InodeExtref, InodeRef, RootRef, file_type};
 use crate::key::{Key, KeyType};
-use crate::rule::Rule;
+use cowshed_layout::Rule;
 
 /// The longest name, of files and of xattrs.
 const NAME_BYTES_MAX: usize = 255;

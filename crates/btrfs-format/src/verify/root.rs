@@ -6,8 +6,8 @@ use crate::features::root_flags;
 use crate::header::LEVEL_MAX;
 use crate::ids::{ObjectId, TreeId};
 use crate::items::{FreeSpaceHeader, ROOT_ITEM_V0_BYTES, RootItem};
-use crate::rule::Rule;
 use crate::view;
+use cowshed_layout::Rule;
 
 /// Old volumes have no `enable_gen` in the status.
 pub(super) const QGROUP_STATUS_SIZES: Rule = Rule::OneOf(&[32, 40]);

@@ -7,7 +7,7 @@ use super::volume::check_block_group_type;
 use crate::corrupt::CorruptKind;
 use crate::items::{BlockGroupItem, FREE_SPACE_BITMAP_BYTES, FREE_SPACE_USING_BITMAPS, FreeSpaceInfo};
 use crate::key::{Key, KeyType};
-use crate::rule::Rule;
+use cowshed_layout::Rule;
 
 /// Checks that the key states a range: an address and a length, both aligned, not empty.
 fn check_range(item: &Item<'_>) -> Result<u64, CorruptKind> {

@@ -8,7 +8,7 @@ use crate::features::block_group as bg;
 use crate::ids::{ObjectId, TreeId};
 use crate::items::{ChunkHead, DevExtent, DevItem, STRIPE_LEN_BYTES, Stripe};
 use crate::key::{Key, KeyType};
-use crate::rule::{Rule, len_u64};
+use cowshed_layout::{Rule, len_u64};
 
 /// Chunks are counted in stripes by 32 bits.
 const CHUNK_BYTES_MAX: u64 = STRIPE_LEN_BYTES.saturating_mul(0xffff_ffff);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::block::{HEADER_BYTES, KeyPtr};
 use crate::builder::NodeBuilder;
-use crate::rule::Rule;
+use cowshed_layout::Rule;
 
 fn any(n: u64) -> (Key, Vec<u8>) {
     (key(n, KeyType::STRING_ITEM, 0), vec![n as u8; 10])

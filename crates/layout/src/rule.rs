@@ -73,7 +73,7 @@ impl fmt::Display for Rule {
 
 /// A length in memory as a number of the format.
 #[inline]
-pub(crate) fn len_u64(data: &[u8]) -> u64 {
+pub fn len_u64(data: &[u8]) -> u64 {
     u64::try_from(data.len()).unwrap_or(u64::MAX)
 }
 

@@ -1,5 +1,9 @@
 //! How an on-disk structure is declared: once, with its size and the places of its fields.
 
+/// Declares an on-disk structure: its size, its fields in their order, and [`Layout`].
+///
+/// The names of zerocopy's traits must be in scope where it is used.
+#[macro_export]
 macro_rules! on_disk {
     ($(#[$meta:meta])* $name:ident ($size:literal) { $($(#[$fmeta:meta])* $field:ident: $ty:ty),+ $(,)? }) => {
         $(#[$meta])*
@@ -13,9 +17,9 @@ macro_rules! on_disk {
             ),+
         }
         const _: () = assert!(size_of::<$name>() == $size);
-        impl $crate::disk::Layout for $name {
-            const FIELDS: &'static [$crate::disk::FieldLayout] = &[
-                $($crate::disk::FieldLayout {
+        impl $crate::Layout for $name {
+            const FIELDS: &'static [$crate::FieldLayout] = &[
+                $($crate::FieldLayout {
                     name: stringify!($field),
                     offset_bytes: core::mem::offset_of!($name, $field),
                     size_bytes: size_of::<$ty>(),
@@ -24,7 +28,6 @@ macro_rules! on_disk {
         }
     };
 }
-pub(crate) use on_disk;
 
 /// Where a field lies in its structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
