@@ -176,6 +176,74 @@ pub fn clone_range(from: &File, from_offset: u64, to: &File, to_offset: u64, len
     }
 }
 
+// linux/btrfs.h
+const BTRFS_IOC_SUBVOL_CREATE: libc::Ioctl = 0x5000_940E;
+const BTRFS_IOC_SNAP_DESTROY: libc::Ioctl = 0x5000_940F;
+const BTRFS_IOC_SNAP_CREATE_V2: libc::Ioctl = 0x5000_9417;
+
+/// `btrfs_ioctl_vol_args`
+#[repr(C)]
+struct VolArgs {
+    fd: i64,
+    name: [u8; 4088],
+}
+const _: () = assert!(size_of::<VolArgs>() == 4096);
+
+/// `btrfs_ioctl_vol_args_v2`
+#[repr(C)]
+struct VolArgs2 {
+    fd: i64,
+    transid: u64,
+    flags: u64,
+    unused: [u64; 4],
+    name: [u8; 4040],
+}
+const _: () = assert!(size_of::<VolArgs2>() == 4096);
+
+fn field<const N: usize>(name: &str) -> io::Result<[u8; N]> {
+    let mut field = [0; N];
+    // The zero at the end stays.
+    match name.len() < N {
+        true => field[..name.len()].copy_from_slice(name.as_bytes()),
+        false => return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG)),
+    }
+    Ok(field)
+}
+
+fn subvolume_call<T>(dir: &File, number: libc::Ioctl, args: &T) -> io::Result<()> {
+    const { assert!(size_of::<T>() == 4096) };
+    // SAFETY: the callers pass the structure of their ioctl, which reads it.
+    match unsafe { libc::ioctl(dir.as_raw_fd(), number, &raw const *args) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// BTRFS_IOC_SUBVOL_CREATE: makes a subvolume in a directory.
+pub fn create_subvolume(dir: &File, name: &str) -> io::Result<()> {
+    let name = field(name)?;
+    subvolume_call(dir, BTRFS_IOC_SUBVOL_CREATE, &VolArgs { fd: 0, name })
+}
+
+/// BTRFS_IOC_SNAP_DESTROY: deletes the subvolume of a name in a directory. Its contents go later.
+pub fn delete_subvolume(dir: &File, name: &str) -> io::Result<()> {
+    let name = field(name)?;
+    subvolume_call(dir, BTRFS_IOC_SNAP_DESTROY, &VolArgs { fd: 0, name })
+}
+
+/// BTRFS_IOC_SNAP_CREATE_V2: makes a snapshot of an open subvolume in a directory.
+pub fn snapshot(source: &File, dir: &File, name: &str, is_read_only: bool) -> io::Result<()> {
+    const RDONLY: u64 = 1 << 1;
+    let args = VolArgs2 {
+        fd: source.as_raw_fd().into(),
+        transid: 0,
+        flags: if is_read_only { RDONLY } else { 0 },
+        unused: [0; 4],
+        name: field(name)?,
+    };
+    subvolume_call(dir, BTRFS_IOC_SNAP_CREATE_V2, &args)
+}
+
 // linux/f2fs.h
 const F2FS_IOC_START_ATOMIC_WRITE: libc::Ioctl = 0xf501;
 const F2FS_IOC_COMMIT_ATOMIC_WRITE: libc::Ioctl = 0xf502;

@@ -13,6 +13,7 @@ mod plot;
 mod remap;
 mod seek;
 mod side;
+mod snapshots;
 mod sqlite;
 mod stream;
 mod table;
@@ -40,6 +41,8 @@ enum Special {
     /// Looking for a hole in files of very many extents, on images that both sides wrote, beside
     /// the kernel's btrfs
     Seek(seek::Args),
+    /// Subvolumes and snapshots, send, receive and diff, beside the kernel's btrfs
+    Snapshots(snapshots::Args),
     /// SQLite's transactions: atomic groups, rollback journal, write-ahead log
     Sqlite(sqlite::Args),
     /// Streams of text, half and noise under each compression
@@ -103,6 +106,7 @@ pub fn main(args: &Args) -> Result<()> {
         Some(Special::Metadata(args)) => return metadata::main(args),
         Some(Special::Remap(args)) => return remap::main(args),
         Some(Special::Seek(args)) => return seek::main(args),
+        Some(Special::Snapshots(args)) => return snapshots::main(args),
         Some(Special::Sqlite(args)) => return sqlite::main(args),
         Some(Special::Stream(args)) => return stream::main(args),
         None => {}
