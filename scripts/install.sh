@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make install PREFIX=/usr/local [DESTDIR=...]: the binary, manual pages, shell completions. Builds nothing.
+# make install PREFIX=/usr/local [DESTDIR=...]: the binary, mount helpers, manual pages, shell completions. Builds nothing.
 # The installed binary has no debug information; that of target/ keeps its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -36,6 +36,12 @@ trap 'rm -rf "$pages"' EXIT
 "$binary" man "$pages"
 copy_stripped "$binary" "$pages/stripped"
 install -Dm755 "$pages/stripped" "$root/bin/cowshed"
+# mount(8) looks for its helpers in /sbin alone; an installation elsewhere has them beside the program.
+helpers=$root/bin
+case $prefix in /usr | /usr/local) helpers=${DESTDIR:-}/sbin ;; esac
+if [ -d "$helpers" ] || mkdir -p "$helpers"; then
+  for name in mount.cowshed mount.fuse.cowshed; do ln -sfn "$prefix/bin/cowshed" "$helpers/$name"; done
+fi
 for page in "$pages"/*.1; do
   install -Dm644 "$page" "$root/share/man/man1/$(basename "$page")"
 done

@@ -204,6 +204,10 @@ ranks! {
         Subvolumes,
         /// `Objects::policy`: held for a copy.
         Policy,
+        /// `Views::table`: held for a copy, or a change.
+        Views,
+        /// `Views::held`: what views refer to, and the counts of an inode with it.
+        HeldByViews,
         /// `InodeTable::shards`: may drop an inode, and with it a reservation.
         InodeTable,
         /// `NameFilter`: hashes of a directory's names.

@@ -25,12 +25,6 @@ pub(crate) fn orphan_key(ino: ObjectId) -> Key {
     Key::new(ObjectId::ORPHAN, KeyType::ORPHAN_ITEM, ino.0)
 }
 
-/// Gives lookups back; deletes or lets go of the inode where these were the last.
-pub(crate) fn forget(files: &Files, inode: &Arc<Inode>, lookups: u64) {
-    inode.refs.drop_lookups(lookups);
-    settle(files, inode);
-}
-
 /// Closes once.
 pub(crate) fn close(files: &Files, inode: &Arc<Inode>) {
     inode.refs.drop_open();

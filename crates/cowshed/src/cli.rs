@@ -27,6 +27,11 @@ pub enum Command {
     /// Make a volume on image files or devices
     Mkfs(mkfs::MkfsArgs),
     /// Mount a volume on a directory
+    ///
+    /// A volume that is mounted already can be mounted again by the same user, with another
+    /// subvol=, read-only or not: the process that has it serves both, and ends with the last.
+    /// Called as mount.cowshed or mount.fuse.cowshed, the program is the helper of mount(8) for
+    /// /etc/fstab and mount -t cowshed.
     Mount(mount::MountArgs),
     /// Unmount; returns when everything is on disk
     Umount(umount::UmountArgs),

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
@@ -10,17 +11,19 @@ use anyhow::{Context, Result};
 /// What the background process says when the mount answers.
 const READY: &str = "ready";
 
-/// Starts the background process with our own arguments and waits for its word.
+/// Starts the background process, `cowshed` with this command and its arguments, and waits for its word.
 ///
 /// Errors of the background process reach the terminal from itself: until it is ready, it has our
 /// standard error.
 #[expect(clippy::disallowed_methods, reason = "its output has ended, and so does it")]
-pub fn start_and_wait() -> Result<u8> {
+pub fn start_and_wait(args: &[OsString]) -> Result<u8> {
     let program = std::env::current_exe().context("finding our own program")?;
-    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     let mut child = Command::new(program)
-        .args(args)
+        // Whatever name we were called by.
+        .arg0("cowshed")
+        .args(args.iter().take(1))
         .arg("--daemon")
+        .args(args.iter().skip(1))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

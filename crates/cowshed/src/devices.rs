@@ -7,7 +7,6 @@ use anyhow::{Context, Result};
 use clap::Args;
 use cowshed::formats;
 use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
-use cowshed_vfs::Volume;
 
 use crate::log;
 use crate::mount_options::{self, Options};
@@ -23,25 +22,28 @@ pub struct ReadArgs {
     pub options: Vec<String>,
 }
 
-/// Opens a volume that is going to be mounted.
-pub fn open_volume(paths: &[PathBuf], options: &Options) -> Result<Arc<dyn Volume>> {
+/// Opens the devices of a volume that is going to be mounted, locked.
+pub fn open_to_mount(paths: &[PathBuf], options: &Options) -> Result<Vec<Arc<dyn BlockDevice>>> {
     let mode = if options.formats.open.read_only {
         OpenMode::ReadOnly
     } else {
         OpenMode::ReadWrite
     };
-    let devices = paths
-        .iter()
-        .enumerate()
-        .map(|(index, path)| open_to_mount(path, mode, index == 0))
-        .collect::<Result<_>>()?;
-    let opened = formats::open(devices, &options.formats).map_err(|failure| options.explain(failure));
+    let devices = paths.iter().enumerate();
+    devices
+        .map(|(index, path)| open_one_to_mount(path, mode, index == 0))
+        .collect()
+}
+
+/// Opens the volume on these devices, to be mounted.
+pub fn open_volume(paths: &[PathBuf], devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Result<formats::Views> {
+    let opened = formats::open_for_mounts(devices, &options.formats).map_err(|failure| options.explain(failure));
     opened.with_context(|| paths.first().map(|p| p.display().to_string()).unwrap_or_default())
 }
 
 /// The first device is the source of root's mount: where it is a block device, the kernel claims it
 /// for the mount, and refuses if we had. So we only see whether it is free.
-fn open_to_mount(path: &Path, mode: OpenMode, is_source: bool) -> Result<Arc<dyn BlockDevice>> {
+fn open_one_to_mount(path: &Path, mode: OpenMode, is_source: bool) -> Result<Arc<dyn BlockDevice>> {
     let device = FileDevice::open(path, mode)?;
     if !(is_source && device.is_block_device() && rustix::process::geteuid().is_root()) {
         return Ok(Arc::new(device));

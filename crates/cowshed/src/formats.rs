@@ -41,12 +41,45 @@ impl Options {
 /// A format that is not supported, and whatever keeps a volume of a supported one from being
 /// opened.
 pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Result<Arc<dyn Volume>, Failure> {
+    Ok(open_for_mounts(devices, options)?.first)
+}
+
+/// As [`open`], of a volume that may be shown more than once.
+///
+/// # Errors
+/// Those of [`open`].
+pub fn open_for_mounts(devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Result<Views, Failure> {
     if devices.first().is_some_and(|device| is_xfs(&**device)) {
         return Err(Failure::new(Errno::NotSupported, "XFS volumes are not supported yet"));
     }
     let volume = volume::Volume::open(devices, &options.open).map_err(cowshed_btrfs::Error::from)?;
     let engine = Mount::open(volume, Arc::new(SystemEnv), options.engine)?;
-    Ok(Arc::new(Fs::new(engine, options.fs.clone())?))
+    let first = Arc::new(Fs::new(engine, options.fs.clone())?);
+    Ok(Views { first })
+}
+
+/// An open volume, which is closed when its last view is destroyed.
+#[derive(Clone, Debug)]
+pub struct Views {
+    first: Arc<Fs>,
+}
+
+impl Views {
+    /// The view that the volume was opened with.
+    pub fn first(&self) -> Arc<dyn Volume> {
+        self.first.clone()
+    }
+
+    /// A further view, with its own subvolume, read-only flag and rules for atime. All other options
+    /// are those of the volume.
+    ///
+    /// # Errors
+    /// There is no such subvolume; `ReadOnly`: the volume was opened read-only, and a writable view
+    /// is wanted; `NotSupported`: it would show files that another view shows, whose front end
+    /// cannot forget names; `NotConnected`: the last view has ended.
+    pub fn another(&self, options: &Options) -> Result<Arc<dyn Volume>, Failure> {
+        Ok(Arc::new(self.first.view(options.fs.clone())?))
+    }
 }
 
 fn is_xfs(device: &dyn BlockDevice) -> bool {

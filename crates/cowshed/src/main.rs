@@ -9,14 +9,21 @@ mod log;
 mod memory;
 mod mount_help;
 mod mount_options;
+mod mounts;
 mod people;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
+use commands::mount_helper;
+
 fn main() -> ExitCode {
     memory::join_freed_memory_at_once();
+    let mut words = std::env::args_os();
+    if mount_helper::is_named(words.next().as_deref()) {
+        return ExitCode::from(mount_helper::run(words));
+    }
     let cli = cli::Cli::parse();
     match cli::run(&cli) {
         Ok(code) => ExitCode::from(code),

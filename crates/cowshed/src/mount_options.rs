@@ -1,5 +1,6 @@
 //! The options of `-o`: parsed once, into what volume, engine, file system and FUSE session take.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -30,6 +31,8 @@ pub struct Options {
     pub devices: Vec<PathBuf>,
     subvol: Option<String>,
     subvolid: Option<TreeId>,
+    /// Options of the whole volume that were given.
+    given: BTreeSet<&'static str>,
 }
 
 /// Options that change nothing here: what fstab and mount(8) add, tuning that we do not need, and
@@ -100,6 +103,7 @@ pub fn parse(arguments: &[String]) -> Result<Options> {
             None => (option, None),
         };
         one(&mut options, name, value)?;
+        options.given.extend(of_volume(name));
     }
     options.formats.fs.read_only = options.formats.open.read_only;
     options.fuse.read_only = options.formats.open.read_only;
@@ -136,6 +140,67 @@ impl Options {
             true => error.context(self.subvol_text()),
             false => error,
         }
+    }
+}
+
+/// The option of the whole volume that an option sets. Others are those of one mount.
+fn of_volume(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "commit" => "commit",
+        "max_memory" => "max_memory",
+        "degraded" => "degraded",
+        "rescue" | "usebackuproot" | "recovery" | "nologreplay" | "norecovery" => "rescue",
+        "treelog" | "notreelog" => "treelog",
+        "nodatasum" => "nodatasum",
+        "nodatacow" => "nodatacow",
+        "compress" | "compress-force" => "compress",
+        "discard" | "nodiscard" => "discard",
+        "log" => "log",
+        _ => return None,
+    })
+}
+
+impl Options {
+    /// The options of the whole volume, as text.
+    fn volume_options(&self) -> [(&'static str, String); 10] {
+        let yes_or_no = |set: bool| if set { "on" } else { "off" }.to_owned();
+        let (engine, fs) = (&self.formats.engine, &self.formats.fs);
+        let compress = fs.compress.map_or("no".into(), |policy| {
+            format!("{}{}", policy.how, if policy.force { " (forced)" } else { "" })
+        });
+        let log = self
+            .log
+            .as_ref()
+            .map_or("syslog".into(), |path| path.display().to_string());
+        [
+            ("commit", engine.commit_interval_s.to_string()),
+            ("max_memory", engine.memory_bytes_max.to_string()),
+            ("degraded", yes_or_no(self.formats.open.degraded)),
+            ("rescue", format!("{:?}", self.formats.open.rescue)),
+            ("treelog", yes_or_no(engine.tree_log)),
+            ("nodatasum", yes_or_no(fs.nodatasum)),
+            ("nodatacow", yes_or_no(fs.nodatacow)),
+            ("compress", compress),
+            ("discard", format!("{:?}", engine.discard).to_lowercase()),
+            ("log", log),
+        ]
+    }
+
+    /// Can a volume that was opened with these options be mounted with others, too? What was not
+    /// given is as it is.
+    ///
+    /// # Errors
+    /// By name, an option of the whole volume that differs.
+    pub fn check_beside(&self, other: &Options) -> Result<()> {
+        for ((name, own), (_, asked)) in self.volume_options().iter().zip(other.volume_options()) {
+            if other.given.contains(name) && *own != asked {
+                bail!(
+                    "mount option \"{name}\" is one of the whole volume, which is mounted already: \
+                     there it is {own}, here {asked}"
+                );
+            }
+        }
+        Ok(())
     }
 }
 
@@ -389,6 +454,44 @@ mod tests {
             parse(&["commit=0".into()]).unwrap().formats.engine.commit_interval_s,
             30
         );
+    }
+
+    #[test]
+    fn options_of_the_whole_volume_have_to_agree_where_they_are_given() {
+        let check = |first: &str, second: &str| {
+            let options = |text: &str| parse(&[text.into()]).unwrap();
+            options(first).check_beside(&options(second)).map_err(|e| e.to_string())
+        };
+        for (first, second) in [
+            ("", "subvol=a,ro,noatime,nosuid,private,transport=dev,noloop"),
+            ("compress=zstd,commit=5", "subvol=b"),
+            ("compress=zstd:3", "compress=zstd"),
+            ("", "commit=30,discard=async,treelog,compress=no"),
+            ("notreelog,nodiscard", "discard=no"),
+        ] {
+            check(first, second).unwrap_or_else(|e| panic!("{first} beside {second}: {e}"));
+        }
+        for (first, second, name) in [
+            ("", "commit=5", "commit"),
+            ("", "compress=lzo", "compress"),
+            ("compress=lzo", "compress-force=lzo", "compress"),
+            ("compress=lzo", "compress=no", "compress"),
+            ("", "nodatacow", "nodatacow"),
+            ("", "nodatasum", "nodatasum"),
+            ("discard", "discard=async", "discard"),
+            ("", "nodiscard", "discard"),
+            ("", "notreelog", "treelog"),
+            ("", "max_memory=64m", "max_memory"),
+            ("", "ro,rescue=nologreplay", "rescue"),
+            ("", "degraded", "degraded"),
+            ("", "log=/tmp/x", "log"),
+        ] {
+            let refused = check(first, second).unwrap_err();
+            assert!(
+                refused.contains(&format!("{name:?} is one of the whole volume")),
+                "{refused}"
+            );
+        }
     }
 
     /// What /proc/mounts shows of the same options on the kernel's mounts.

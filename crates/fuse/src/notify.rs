@@ -16,7 +16,7 @@ use cowshed_vfs::{Caches, Error, NodeId, Result};
 
 use crate::proto::flags::EXPIRE_ONLY;
 use crate::proto::wire::{NotifyInvalEntry, NotifyInvalInode, notify};
-use crate::server::DropPages;
+use crate::server::{DropPages, InFlight};
 use crate::transport::dev::Device;
 
 /// Sends notifications to the kernel. A node or name that the kernel does not remember is no error;
@@ -103,17 +103,23 @@ pub struct KernelCaches {
     pending: Arc<AtomicU64>,
     /// The number of the mount's device, as mount tables have it.
     device: Option<String>,
+    in_flight: Arc<InFlight>,
 }
 
 impl KernelCaches {
     /// Starts the thread; it ends with this value.
-    pub(crate) fn new(notifier: Notifier, device: Option<String>) -> io::Result<KernelCaches> {
+    pub(crate) fn new(
+        notifier: Notifier,
+        device: Option<String>,
+        in_flight: Arc<InFlight>,
+    ) -> io::Result<KernelCaches> {
         let (sender, orders) = mpsc::channel();
         let caches = KernelCaches {
             notifier: notifier.clone(),
             orders: sender,
             pending: Arc::default(),
             device,
+            in_flight,
         };
         let pending = caches.pending.clone();
         std::thread::Builder::new().name("fuse-caches".into()).spawn(move || {
@@ -184,6 +190,26 @@ impl Caches for KernelCaches {
             self.pending.fetch_sub(1, Ordering::Release);
         }
         self.settle();
+    }
+
+    /// No request holds a page of a listing locked, so that this waits for none.
+    fn listing_changed(&self, dir: NodeId) {
+        if let Err(error) = self.notifier.inval_inode(dir, 0, 0) {
+            tracing::debug!(%error, "a cached listing was not dropped");
+        }
+    }
+
+    fn expire_names(&self) -> Result<()> {
+        self.in_flight.wait_for_all();
+        match self.notifier.inc_epoch() {
+            Ok(()) => Ok(()),
+            // The session has ended: it remembers nothing.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            Err(error) => {
+                tracing::debug!(%error, "cached names cannot be expired");
+                Err(Error::NotSupported)
+            }
+        }
     }
 
     fn content_changed(&self, node: NodeId, ranges: Vec<Range<u64>>) {

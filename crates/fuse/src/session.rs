@@ -7,6 +7,7 @@
 //! However the mount ends (our [`Unmounter`], umount(8), an abort through sysfs), the workers find
 //! out by reading.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -89,6 +90,26 @@ pub struct SessionOptions {
     pub on_panic: Option<OnPanic>,
 }
 
+impl SessionOptions {
+    /// The side that checks permissions of this mount.
+    fn checks(&self) -> PermissionChecks {
+        match self.permissions {
+            Permissions::Kernel => PermissionChecks::FrontEnd,
+            Permissions::FileSystem => PermissionChecks::FileSystem,
+            Permissions::Auto if self.mount.allow_other => PermissionChecks::FrontEnd,
+            Permissions::Auto => PermissionChecks::FileSystem,
+        }
+    }
+
+    /// How a mount is to be made that is served with these options.
+    pub fn mount_options(&self) -> MountOptions {
+        MountOptions {
+            default_permissions: self.checks() == PermissionChecks::FrontEnd,
+            ..self.mount.clone()
+        }
+    }
+}
+
 impl Default for SessionOptions {
     fn default() -> Self {
         SessionOptions {
@@ -130,6 +151,11 @@ impl Unmounter {
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
         self.0.unmount(lazy)
     }
+
+    /// What is unmounted.
+    pub fn mountpoint(&self) -> &Mountpoint {
+        &self.0
+    }
 }
 
 /// A mount whose kernel side is connected and that waits to be served by [`Session::run`].
@@ -156,12 +182,27 @@ impl Session {
         target: &std::path::Path,
         options: SessionOptions,
     ) -> Result<Session, SessionError> {
-        let checks = match options.permissions {
-            Permissions::Kernel => PermissionChecks::FrontEnd,
-            Permissions::FileSystem => PermissionChecks::FileSystem,
-            Permissions::Auto if options.mount.allow_other => PermissionChecks::FrontEnd,
-            Permissions::Auto => PermissionChecks::FileSystem,
-        };
+        let mount_options = options.mount_options();
+        Session::begin(fs, options, || mount::mount(target, &mount_options))
+    }
+
+    /// As [`Session::mount`], for a mount that another process has made with
+    /// [`SessionOptions::mount_options`]: `device` is its `/dev/fuse`.
+    pub fn adopt(
+        fs: Arc<dyn FileSystem>,
+        device: OwnedFd,
+        mountpoint: Mountpoint,
+        options: SessionOptions,
+    ) -> Result<Session, SessionError> {
+        Session::begin(fs, options, || Ok((Device::from(device), mountpoint)))
+    }
+
+    fn begin(
+        fs: Arc<dyn FileSystem>,
+        options: SessionOptions,
+        mount: impl FnOnce() -> Result<(Device, Mountpoint), MountError>,
+    ) -> Result<Session, SessionError> {
+        let checks = options.checks();
         // Without OPEN, only the kernel would check permissions on open; the superuser passes
         // anyway.
         let may_skip_open = checks == PermissionChecks::FrontEnd || crate::sys::is_root();
@@ -181,12 +222,10 @@ impl Session {
             skip_open: options.skip_open && may_skip_open,
             background_max: BACKGROUND_MAX.min(crate::sys::background_max()),
         };
-        let mut mount_options = options.mount;
-        mount_options.default_permissions = checks == PermissionChecks::FrontEnd;
         let gates = queues.as_ref().map_or(workers, Prepared::gates).max(workers);
         let server = Arc::new(Server::new(fs, wishes, gates, options.on_panic));
-        let is_block_device = mount_options.block_device.is_some();
-        let (device, mountpoint) = mount::mount(target, &mount_options)?;
+        let is_block_device = options.mount.block_device.is_some();
+        let (device, mountpoint) = mount()?;
         let mut session = Session {
             server,
             device,
@@ -244,7 +283,8 @@ impl Session {
             }
         }
         let device = self.mountpoint.device().map(str::to_owned);
-        let caches = KernelCaches::new(self.notifier()?, device)?;
+        let in_flight = self.server.in_flight().clone();
+        let caches = KernelCaches::new(self.notifier()?, device, in_flight)?;
         self.server.set_caches(Arc::new(caches));
         Ok(())
     }
@@ -298,6 +338,9 @@ impl Session {
             io_bytes_max,
         } = self;
         let is_uring = queues.is_ok();
+        if is_uring {
+            server.in_flight().send_late();
+        }
         let transport: Box<dyn Transport> = match queues {
             Ok(prepared) => Box::new(Uring { prepared, device }),
             Err(_) => Box::new(DevFuse {

@@ -83,6 +83,7 @@ macro_rules! pass_on {
 impl<V: Volume + ?Sized + 'static> FileSystem for Front<V> {
     pass_on! {
         fn init(&self, info: &InitInfo) -> Result<Capabilities>;
+        fn is_shared(&self) -> bool;
         fn lookup(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> Result<Lookup>;
         fn lookup_node(&self, ctx: &Context, node: NodeId) -> Result<Entry>;
         fn lookup_parent(&self, ctx: &Context, node: NodeId) -> Result<Entry>;

@@ -22,6 +22,19 @@ pub trait Caches: Send + Sync {
         let _ = (parent, name);
     }
 
+    /// Names in a directory have changed, which the front end may remember as a listing. For a
+    /// front end that asks for names at each use.
+    fn listing_changed(&self, dir: NodeId) {
+        let whole = 0..u64::MAX;
+        self.content_changed(dir, vec![whole]);
+    }
+
+    /// Every name that was answered until now is asked for again when it is next used. The caller
+    /// holds no lock, and is no call of this front end. Errors: `NotSupported`.
+    fn expire_names(&self) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
     /// The content of a node has changed in these ranges of bytes, and its attributes. Returns when
     /// it is forgotten, or after a bounded time: the front end may need the caller's own thread
     /// first. The caller holds no lock.

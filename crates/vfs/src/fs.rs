@@ -64,6 +64,13 @@ pub trait FileSystem: Send + Sync {
     /// system's to log.
     fn destroy(&self);
 
+    /// Another front end shows some of the same files, and may change them: names and attributes
+    /// may not be remembered, and the end of a file may be elsewhere than this one believes. May
+    /// change at any time; where it becomes true, [`crate::Caches::expire_names`] is called then.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// Finds a name in a directory. Errors: `NotDirectory`, `AccessDenied` (search).
     fn lookup(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> Result<Lookup>;
 

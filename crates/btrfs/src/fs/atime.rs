@@ -46,6 +46,7 @@ impl Fs {
             || inode.is_placeholder()
             || inode.subvol.is_read_only()
             || objects.is_read_only()
+            || self.options.read_only
         {
             return;
         }

@@ -60,7 +60,7 @@ impl Fs {
         if inode.attr_now().nlink > 0 {
             return Ok(entry);
         }
-        reclaim::forget(&self.mount, inode, 1);
+        self.give_back(inode, 1);
         Err(Errno::Stale.into())
     }
 

@@ -10,13 +10,14 @@ mod root;
 mod setattr;
 mod subvolumes;
 mod telling;
+mod views;
 mod volume;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cowshed_vfs::{Attr, Caches, Context, Entry, Error as Errno, Handle, NodeId, StatFs};
+use cowshed_vfs::{Attr, Context, Entry, Error as Errno, Handle, NodeId, StatFs};
 
 pub use atime::AtimePolicy;
 pub use root::SubvolChoice;
@@ -25,9 +26,9 @@ use crate::access::Caller;
 use crate::compression::compress::CompressPolicy;
 use crate::error::{Error, Result, StoreError};
 use crate::mount::Mount;
-use crate::object::Inode;
-use crate::object::Policy;
+use crate::object::{Inode, Membership, Policy};
 use crate::subvol::number::Numbering;
+use views::FrontEnd;
 
 /// How long front ends may remember names and attributes: the mount is the only writer, so for
 /// good.
@@ -81,9 +82,10 @@ pub struct Fs {
     numbering: Arc<Numbering>,
     /// Permissions are checked here, not by the front end.
     checks: AtomicBool,
-    /// Handles opened so far: what tells them apart.
-    handles: AtomicU64,
-    caches: OnceLock<Arc<dyn Caches>>,
+    /// Handles opened so far, by all views of the volume: what tells them apart.
+    handles: Arc<AtomicU64>,
+    front: Arc<FrontEnd>,
+    member: Membership,
 }
 
 impl Fs {
@@ -97,22 +99,32 @@ impl Fs {
             compress: options.compress,
         });
         let root = root::resolve(&mount, &options.subvol)?;
+        Self::show(&mount, root, options, Arc::default())
+    }
+
+    fn show(mount: &Arc<Mount>, root: Arc<Inode>, options: MountOptions, handles: Arc<AtomicU64>) -> Result<Self> {
         if root.ino != root.subvol.root_ino || root.is_placeholder() {
             return Err(Errno::Invalid.into());
         }
-        // The root is remembered as long as the mount lives.
-        root.refs.add_lookup();
         let mut random = [0; 4];
         mount.store().env().random(&mut random);
         let numbering = Arc::new(Numbering::new(root.tree.id(), root.ino, random));
+        let front = Arc::new(FrontEnd {
+            numbering: numbering.clone(),
+            caches: OnceLock::new(),
+        });
+        let member = views::enter(mount, &root, &front)?;
+        // The root is remembered as long as the view lives.
+        mount.objects().views.add_lookup(member.id, &root);
         Ok(Self {
-            mount,
+            mount: mount.clone(),
             options,
             root,
             numbering,
             checks: AtomicBool::new(true),
-            handles: AtomicU64::new(0),
-            caches: OnceLock::new(),
+            handles,
+            front,
+            member,
         })
     }
 
@@ -164,14 +176,14 @@ impl Fs {
 
     /// An entry for an inode; counts one lookup.
     fn entry(&self, inode: &Arc<Inode>) -> Entry {
-        inode.refs.add_lookup();
+        self.mount.objects().views.add_lookup(self.member.id, inode);
         let (tree, generation) = (inode.tree.id(), inode.attr_now().generation);
         Entry {
             node: self.numbering.node(inode),
             generation: self.numbering.generation(tree, inode.ino, generation),
             attr: self.attr(inode),
-            entry_valid: VALID,
-            attr_valid: VALID,
+            entry_valid: self.validity(),
+            attr_valid: self.validity(),
         }
     }
 }

@@ -28,6 +28,7 @@ type VfsResult<T> = cowshed_vfs::Result<T>;
 
 impl Fs {
     fn make(&self, ctx: &Context, parent: NodeId, name: &[u8], new: &NewInode<'_>) -> Result<Arc<Inode>> {
+        self.check_view_writable()?;
         let dir = self.inode(parent)?;
         dir::create(&self.mount, &self.caller(ctx), &dir, name, new)
     }
@@ -37,9 +38,11 @@ impl Fs {
     }
 
     fn opened(&self, inode: &Arc<Inode>, open: OpenFlags) -> Opened {
-        inode.refs.add_open();
-        let mut hints = OpenHints::KEEP_CACHE | OpenHints::PARALLEL_DIRECT_WRITES | OpenHints::NO_FLUSH;
-        hints.set(OpenHints::DIRECT_IO, open.contains(OpenFlags::DIRECT));
+        self.mount.objects().views.add_open(self.member.id, inode);
+        let is_shared = self.is_shared_view();
+        let mut hints = OpenHints::PARALLEL_DIRECT_WRITES | OpenHints::NO_FLUSH;
+        hints.set(OpenHints::KEEP_CACHE, !is_shared);
+        hints.set(OpenHints::DIRECT_IO, is_shared || open.contains(OpenFlags::DIRECT));
         let number = self.handles.fetch_add(1, Ordering::Relaxed) % Handle::NUMBERS;
         let handle = Handle::with_flags(open, number);
         inode.data.note_open(handle.0);
@@ -54,6 +57,7 @@ impl Fs {
         }
         let caller = self.caller(ctx);
         if writes && inode.is_regular() {
+            self.check_view_writable()?;
             check_writable(&self.mount, inode)?;
             let bits = inode.flags();
             let appends = wanted.contains(OpenFlags::APPEND) && !wanted.contains(OpenFlags::TRUNCATE);
@@ -73,6 +77,7 @@ impl Fs {
                 kill_suidgid: open.kill_suidgid,
                 ..SetAttr::default()
             };
+            let _dropping = self.dropping_elsewhere(inode, 0..u64::MAX);
             setattr(&self.mount, &caller, inode, &set, false)?;
         }
         Ok(self.opened(inode, wanted))
@@ -112,7 +117,7 @@ impl Fs {
                         opened,
                     )),
                     Err(error) => {
-                        reclaim::forget(&self.mount, &inode, 1);
+                        self.give_back(&inode, 1);
                         Err(error)
                     }
                 };
@@ -131,6 +136,7 @@ impl Fs {
 
     /// A file that may be written, set-id bits off where the caller may not keep them.
     pub(super) fn file_to_write(&self, node: NodeId) -> Result<Arc<Inode>> {
+        self.check_view_writable()?;
         let inode = self.file(node)?;
         check_writable(&self.mount, &inode)?;
         if inode.flags() & flags::IMMUTABLE != 0 {
@@ -145,6 +151,7 @@ impl Fs {
             return Ok(());
         }
         inode.note_mapped_pages_came();
+        self.settle_elsewhere(inode);
         self.settled(file::write_back_as(&self.mount, inode, opened_as(handle)))?;
         self.mount.log().sync_inode(self.mount.files(), inode, scope)
     }
@@ -181,7 +188,29 @@ impl Fs {
         if how.intersects(WriteFlags::KILL_SUIDGID | WriteFlags::DIRECT) {
             strip_privileges(&self.mount, &inode, strips)?;
         }
-        let written = file::write(&self.mount, &inode, offset, data, ctx)?;
+        let end = offset.saturating_add(data.len() as u64);
+        let written = if ctx.from_cache {
+            let written = file::write(&self.mount, &inode, offset, data, ctx);
+            self.order_drop_elsewhere(&inode, offset..end);
+            written?
+        } else {
+            // The end of the file may be elsewhere than the front end believes.
+            let range = if append {
+                offset.min(attr.size)..u64::MAX
+            } else {
+                offset..end
+            };
+            let _dropping = self.dropping_elsewhere(&inode, range.clone());
+            let written = file::write(&self.mount, &inode, offset, data, ctx)?;
+            if append
+                && self.is_shared_view()
+                && let Some(caches) = self.caches()
+            {
+                // What it remembers of this write stands at the wrong place.
+                caches.content_lost(node, vec![range]);
+            }
+            written
+        };
         let is_sync =
             how.contains(WriteFlags::SYNC) || opened.contains(OpenFlags::SYNC) || attr.flags & flags::SYNC != 0;
         if is_sync {
@@ -235,10 +264,13 @@ impl FileSystem for Fs {
     }
 
     fn destroy(&self) {
-        reclaim::forget_all(&self.mount);
-        if let Err(error) = self.mount.close() {
+        if let Err(error) = self.end_view() {
             tracing::error!(%error, "the last commit of the mount failed");
         }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.is_shared_view()
     }
 
     fn lookup(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<Lookup> {
@@ -250,7 +282,7 @@ impl FileSystem for Fs {
         };
         match find() {
             Ok(Some(inode)) => Ok(Lookup::Found(self.entry(&inode))),
-            Ok(None) => Ok(Lookup::Absent { valid: VALID }),
+            Ok(None) => Ok(Lookup::Absent { valid: self.validity() }),
             Err(error) => Err(errno("lookup", error)),
         }
     }
@@ -267,7 +299,7 @@ impl FileSystem for Fs {
         if node != NodeId::ROOT
             && let Ok(inode) = self.inode(node)
         {
-            reclaim::forget(&self.mount, &inode, lookups);
+            self.give_back(&inode, lookups);
         }
     }
 
@@ -278,7 +310,11 @@ impl FileSystem for Fs {
 
     fn setattr(&self, ctx: &Context, node: NodeId, _handle: Option<Handle>, set: &SetAttr) -> VfsResult<Attr> {
         let run = || {
+            self.check_view_writable()?;
             let inode = self.inode(node)?;
+            let _dropping = set
+                .size_bytes
+                .map(|size| self.dropping_elsewhere(&inode, size..u64::MAX));
             // Without reports of opens every file counts as open.
             let may_be_mapped = inode.is_regular() && (inode.refs.is_open() || self.options.stateless_open);
             setattr(&self.mount, &self.caller(ctx), &inode, set, may_be_mapped)?;
@@ -305,7 +341,8 @@ impl FileSystem for Fs {
             rdev: new.rdev,
             target: &[],
         };
-        self.make_entry(ctx, parent, name, &new).map_err(|e| errno("mknod", e))
+        let made = self.make_entry(ctx, parent, name, &new);
+        self.tell_of_names(made, &[parent]).map_err(|e| errno("mknod", e))
     }
 
     fn mkdir(&self, ctx: &Context, parent: NodeId, name: &[u8], perm: u32) -> VfsResult<Entry> {
@@ -315,17 +352,24 @@ impl FileSystem for Fs {
             rdev: 0,
             target: &[],
         };
-        self.make_entry(ctx, parent, name, &new).map_err(|e| errno("mkdir", e))
+        let made = self.make_entry(ctx, parent, name, &new);
+        self.tell_of_names(made, &[parent]).map_err(|e| errno("mkdir", e))
     }
 
     fn unlink(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
-        let run = || dir::unlink(&self.mount, &self.caller(ctx), &self.inode(parent)?, name);
-        run().map_err(|e| errno("unlink", e))
+        let run = || {
+            self.check_view_writable()?;
+            dir::unlink(&self.mount, &self.caller(ctx), &self.inode(parent)?, name)
+        };
+        self.tell_of_names(run(), &[parent]).map_err(|e| errno("unlink", e))
     }
 
     fn rmdir(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
-        let run = || dir::rmdir(&self.mount, &self.caller(ctx), &self.inode(parent)?, name);
-        run().map_err(|e| errno("rmdir", e))
+        let run = || {
+            self.check_view_writable()?;
+            dir::rmdir(&self.mount, &self.caller(ctx), &self.inode(parent)?, name)
+        };
+        self.tell_of_names(run(), &[parent]).map_err(|e| errno("rmdir", e))
     }
 
     fn symlink(&self, ctx: &Context, parent: NodeId, name: &[u8], target: &[u8]) -> VfsResult<Entry> {
@@ -335,8 +379,8 @@ impl FileSystem for Fs {
             rdev: 0,
             target,
         };
-        self.make_entry(ctx, parent, name, &new)
-            .map_err(|e| errno("symlink", e))
+        let made = self.make_entry(ctx, parent, name, &new);
+        self.tell_of_names(made, &[parent]).map_err(|e| errno("symlink", e))
     }
 
     fn rename(
@@ -349,19 +393,22 @@ impl FileSystem for Fs {
         flags: RenameFlags,
     ) -> VfsResult<()> {
         let run = || {
+            self.check_view_writable()?;
             let (from, to) = (self.inode(parent)?, self.inode(new_parent)?);
             dir::rename(&self.mount, &self.caller(ctx), (&from, name), (&to, new_name), flags)
         };
-        run().map_err(|e| errno("rename", e))
+        self.tell_of_names(run(), &[parent, new_parent])
+            .map_err(|e| errno("rename", e))
     }
 
     fn link(&self, ctx: &Context, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> VfsResult<Entry> {
         let run = || {
+            self.check_view_writable()?;
             let (inode, dir) = (self.inode(node)?, self.inode(new_parent)?);
             dir::link(&self.mount, &self.caller(ctx), &inode, &dir, new_name)?;
             Ok(self.entry(&inode))
         };
-        run().map_err(|e| errno("link", e))
+        self.tell_of_names(run(), &[new_parent]).map_err(|e| errno("link", e))
     }
 
     fn create(
@@ -372,12 +419,13 @@ impl FileSystem for Fs {
         perm: u32,
         open: &OpenRequest,
     ) -> VfsResult<(Entry, Opened)> {
-        self.create_or_open(ctx, parent, name, perm, open)
-            .map_err(|e| errno("create", e))
+        let created = self.create_or_open(ctx, parent, name, perm, open);
+        self.tell_of_names(created, &[parent]).map_err(|e| errno("create", e))
     }
 
     fn tmpfile(&self, ctx: &Context, parent: NodeId, perm: u32, open: &OpenRequest) -> VfsResult<(Entry, Opened)> {
         let run = || {
+            self.check_view_writable()?;
             let dir = self.inode(parent)?;
             let inode = dir::tmpfile(&self.mount, &self.caller(ctx), &dir, perm)?;
             inode.refs.set_linkable(!open.flags.contains(OpenFlags::EXCLUSIVE));
@@ -396,6 +444,7 @@ impl FileSystem for Fs {
             && let Ok(inode) = self.inode(node)
         {
             inode.data.note_close(handle.0);
+            self.mount.objects().views.note_close(self.member.id, &inode);
             reclaim::close(&self.mount, &inode);
         }
     }
@@ -425,6 +474,7 @@ impl FileSystem for Fs {
             let inode = self.inode(node)?;
             if !is_read_only {
                 inode.note_mapped_pages_came();
+                self.settle_elsewhere(&inode);
                 self.settled(file::write_back_as(&self.mount, &inode, opened_as(handle)))?;
             }
             Ok(inode)
@@ -481,7 +531,7 @@ impl FileSystem for Fs {
                 };
                 let flow = sink(dirent, Some(&entry));
                 if flow == ControlFlow::Break(()) {
-                    reclaim::forget(&self.mount, &inode, 1);
+                    self.give_back(&inode, 1);
                 }
                 flow
             })
@@ -555,6 +605,7 @@ impl FileSystem for Fs {
 
     fn setxattr(&self, ctx: &Context, node: NodeId, name: &[u8], value: &[u8], flags: SetXattrFlags) -> VfsResult<()> {
         let run = || {
+            self.check_view_writable()?;
             let inode = self.inode(node)?;
             let _telling = self.telling(&inode);
             xattr_ops::set(&self.mount, &self.caller(ctx), &inode, name, value, flags)
@@ -563,7 +614,10 @@ impl FileSystem for Fs {
     }
 
     fn removexattr(&self, ctx: &Context, node: NodeId, name: &[u8]) -> VfsResult<()> {
-        let run = || xattr_ops::remove(&self.mount, &self.caller(ctx), &self.inode(node)?, name);
+        let run = || {
+            self.check_view_writable()?;
+            xattr_ops::remove(&self.mount, &self.caller(ctx), &self.inode(node)?, name)
+        };
         run().map_err(|e| errno("removexattr", e))
     }
 
@@ -571,6 +625,7 @@ impl FileSystem for Fs {
         let run = || {
             let inode = self.inode(node)?;
             if access.contains(Access::WRITE) {
+                self.check_view_writable()?;
                 check_writable(&self.mount, &inode)?;
             }
             self.caller(ctx).need(&inode, access)
@@ -595,6 +650,7 @@ impl FileSystem for Fs {
                 return Err(Errno::NotPermitted.into());
             }
             let range = offset..offset.saturating_add(len);
+            let _dropping = self.dropping_elsewhere(&inode, range.clone());
             let capability = Capability::of(&self.mount, &inode)?;
             let how = WriteCtx::stripping(strips_of(ctx, &inode));
             let first = Box::new(|| capability.strip());
@@ -626,6 +682,7 @@ impl FileSystem for Fs {
             if file::copied_bytes((&from, src.2), (&to, dst.2), len)? > 0 {
                 strip_capability(&self.mount, &to)?;
             }
+            let _dropping = self.dropping_elsewhere(&to, dst.2..dst.2.saturating_add(len));
             let how = WriteCtx::stripping(strips_of(ctx, &to));
             file::copy_as(&self.mount, (&from, src.2), (&to, dst.2), len, how)
         };

@@ -16,7 +16,7 @@ use super::{Fs, errno};
 use crate::access::Caller;
 use crate::dir::subvolumes::{self, Listed};
 use crate::error::{Error, Result, StoreError};
-use crate::object::Subvol;
+use crate::object::{Inode, Subvol};
 use crate::{dir, file, subvol};
 
 type VfsResult<T> = cowshed_vfs::Result<T>;
@@ -26,7 +26,10 @@ const DEPTH_MAX: usize = 4096;
 
 impl Subvolumes for Fs {
     fn create(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
-        let run = || subvolumes::create(&self.mount, &checked(ctx), &self.inode(parent)?, name);
+        let run = || {
+            self.check_view_writable()?;
+            subvolumes::create(&self.mount, &checked(ctx), &self.inode(parent)?, name)
+        };
         run().map_err(|e| errno("create a subvolume", e))?;
         self.name_changed(parent, name);
         Ok(())
@@ -41,6 +44,7 @@ impl Subvolumes for Fs {
         is_read_only: bool,
     ) -> VfsResult<()> {
         let run = || {
+            self.check_view_writable()?;
             let (source, dir) = (self.inode(source)?, self.inode(parent)?);
             file::write_back_all(&self.mount)?;
             subvolumes::snapshot(&self.mount, &checked(ctx), &source, (&dir, name), is_read_only)
@@ -51,21 +55,28 @@ impl Subvolumes for Fs {
     }
 
     fn delete(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
-        let run = || subvolumes::delete(&self.mount, &checked(ctx), &self.inode(parent)?, name);
+        let run = || {
+            self.check_view_writable()?;
+            subvolumes::delete(&self.mount, &checked(ctx), &self.inode(parent)?, name)
+        };
         run().map_err(|e| errno("delete a subvolume", e))?;
         self.name_changed(parent, name);
         Ok(())
     }
 
     fn delete_by_id(&self, ctx: &Context, id: u64) -> VfsResult<()> {
-        let deleted = subvolumes::delete_by_id(&self.mount, &checked(ctx), TreeId(id));
-        let (dir, name) = deleted.map_err(|e| errno("delete a subvolume", e))?;
-        self.name_changed(self.numbering.node(&dir), &name);
+        let run = || {
+            self.check_view_writable()?;
+            subvolumes::delete_by_id(&self.mount, &checked(ctx), TreeId(id))
+        };
+        let (dir, name) = run().map_err(|e| errno("delete a subvolume", e))?;
+        self.name_changed_in(&dir, &name);
         Ok(())
     }
 
     fn set_read_only(&self, ctx: &Context, root: NodeId, is_read_only: bool) -> VfsResult<()> {
         let run = || {
+            self.check_view_writable()?;
             let root = self.inode(root)?;
             if is_read_only {
                 file::write_back_all(&self.mount)?;
@@ -76,7 +87,10 @@ impl Subvolumes for Fs {
     }
 
     fn set_received(&self, ctx: &Context, root: NodeId, from: &Received) -> VfsResult<(u64, Timestamp)> {
-        let run = || subvolumes::set_received(&self.mount, &checked(ctx), &self.inode(root)?, from);
+        let run = || {
+            self.check_view_writable()?;
+            subvolumes::set_received(&self.mount, &checked(ctx), &self.inode(root)?, from)
+        };
         let (generation, at) = run().map_err(|e| errno("set a received uuid", e))?;
         Ok((generation.get(), at))
     }
@@ -122,7 +136,11 @@ impl Subvolumes for Fs {
 
     fn set_default(&self, ctx: &Context, id: u64) -> VfsResult<()> {
         self.check_administers(ctx)?;
-        subvolumes::set_default(&self.mount, TreeId(id)).map_err(|e| errno("set the default subvolume", e))
+        let run = || {
+            self.check_view_writable()?;
+            subvolumes::set_default(&self.mount, TreeId(id))
+        };
+        run().map_err(|e| errno("set the default subvolume", e))
     }
 
     fn path_of(&self, ctx: &Context, node: NodeId, id: u64, inode: u64) -> VfsResult<(u64, Vec<u8>)> {
@@ -212,8 +230,17 @@ impl Fs {
     }
 
     fn name_changed(&self, parent: NodeId, name: &[u8]) {
-        if let Some(caches) = self.caches.get() {
-            caches.name_changed(parent, name);
+        if let Ok(dir) = self.inode(parent) {
+            self.name_changed_in(&dir, name);
+        }
+    }
+
+    fn name_changed_in(&self, dir: &Arc<Inode>, name: &[u8]) {
+        if let Some(caches) = self.caches() {
+            caches.name_changed(self.numbering.node(dir), name);
+        }
+        for other in self.mount.objects().views.others_with(self.member.id, dir) {
+            other.name_changed(dir, name);
         }
     }
 

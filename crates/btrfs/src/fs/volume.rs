@@ -77,6 +77,7 @@ impl Volume for Fs {
     fn set_label(&self, ctx: &Context, label: &[u8]) -> VfsResult<()> {
         self.check_administers(ctx)?;
         let run = || {
+            self.check_view_writable()?;
             check_volume_writable(&self.mount)?;
             let mut field = Box::new([0; LABEL_BYTES]);
             // A NUL ends it.
@@ -112,11 +113,13 @@ impl Volume for Fs {
     }
 
     fn set_caches(&self, caches: Arc<dyn Caches>) {
-        let (numbering, told) = (self.numbering.clone(), caches.clone());
+        let views = self.mount.objects().views.clone();
         self.mount.data().on_lost(Box::new(move |inode, lost| {
-            told.content_lost(numbering.node(inode), lost);
+            for viewer in views.all_with(inode) {
+                viewer.content_lost(inode, lost.clone());
+            }
         }));
-        let _ = self.caches.set(caches);
+        let _ = self.front.caches.set(caches);
     }
 
     fn sync(&self) -> std::result::Result<(), Failure> {
@@ -164,6 +167,7 @@ impl Volume for Fs {
 
     fn set_flags(&self, ctx: &Context, node: NodeId, change: &FlagChange) -> VfsResult<()> {
         let run = || {
+            self.check_view_writable()?;
             let inode = self.inode(node)?;
             let _telling = self.telling(&inode);
             flags::change(&self.mount, &self.caller(ctx), &inode, change)
@@ -188,6 +192,12 @@ impl Volume for Fs {
                 strip_capability(&self.mount, &to)?;
             }
             let all_bytes = from.attr_now().size.saturating_sub(src.1);
+            let end = if len_bytes == 0 {
+                u64::MAX
+            } else {
+                dst.1.saturating_add(len_bytes)
+            };
+            let _dropping = self.dropping_elsewhere(&to, dst.1..end);
             let how = stripping(by, &to);
             let cloned = file::clone_as(&self.mount, (&from, src.1), (&to, dst.1), len_bytes, how);
             let len_bytes = if len_bytes == 0 { all_bytes } else { len_bytes };
@@ -234,6 +244,7 @@ impl Volume for Fs {
 
     fn trim(&self, ctx: &Context, range: TrimRange) -> VfsResult<u64> {
         self.check_administers(ctx)?;
+        self.check_view_writable().map_err(|e| errno("trim", e))?;
         let trimmed = self.mount.trim(range);
         self.settled(trimmed).map_err(|e| errno("trim", e))
     }
@@ -249,6 +260,7 @@ impl Fs {
         let (first, second) = (self.target(a)?, self.target(b)?);
         let _telling = [&first, &second].map(|inode| self.telling(inode));
         let how = [&first, &second].map(|inode| stripping(by, inode));
+        let _dropping = [&first, &second].map(|inode| self.dropping_elsewhere(inode, 0..u64::MAX));
         let of = |inode, may_change: bool| {
             let capability = may_change.then(|| Capability::of(&self.mount, inode));
             capability.transpose()
@@ -266,6 +278,10 @@ impl Fs {
         group
             .files()
             .try_for_each(|inode| strip_capability(&self.mount, inode))?;
+        let _dropping: Vec<_> = group
+            .files()
+            .map(|inode| self.dropping_elsewhere(inode, 0..u64::MAX))
+            .collect();
         match &group.apply(&self.mount)?[..] {
             [] => Ok(()),
             [one] => self.sync_inode((one, handle), Scope::All),
@@ -285,7 +301,7 @@ impl Fs {
 
     /// The front end's caches, where there is one.
     pub(super) fn caches(&self) -> Option<&Arc<dyn Caches>> {
-        self.caches.get()
+        self.front.caches.get()
     }
 
     /// After an error of write-back the caches must have dropped what was lost before the caller is

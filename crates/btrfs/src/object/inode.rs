@@ -291,6 +291,10 @@ impl InodeRefs {
     pub(crate) fn add_lookup(&self) {
         self.lookups.fetch_add(1, Ordering::SeqCst);
     }
+    /// Lookups of all views.
+    pub(crate) fn lookups(&self) -> u64 {
+        self.lookups.load(Ordering::SeqCst)
+    }
     pub(crate) fn add_open(&self) {
         self.opens.fetch_add(1, Ordering::SeqCst);
     }

@@ -11,6 +11,7 @@ mod shared;
 mod subvol;
 mod table;
 mod unasked;
+mod views;
 mod xattrs;
 
 pub use dir::DirData;
@@ -21,5 +22,6 @@ pub use shared::{FileShared, OnLost};
 pub use subvol::{Objects, PLACEHOLDER_INO_BIT, Policy, Subvol};
 pub use table::InodeTable;
 pub use unasked::Unasked;
+pub(crate) use views::{Membership, ViewId, Viewer};
 pub use xattrs::XattrCache;
 pub(crate) use xattrs::{NONE, SOME, UNKNOWN};

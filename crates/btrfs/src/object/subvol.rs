@@ -11,6 +11,7 @@ use btrfs_store::tree::Tree;
 use cowshed_runtime::lock::{Mutex, RwLock};
 
 use super::table::InodeTable;
+use super::views::Views;
 use crate::compression::compress::CompressPolicy;
 use crate::error::{Error, Result, StoreError};
 
@@ -38,6 +39,8 @@ pub struct Objects {
     pub(crate) rename: Mutex<()>,
     /// Held while a subvolume gets or loses its name: one in which others are made stays.
     pub(crate) subvolume_names: Mutex<()>,
+    /// The views of the volume.
+    pub(crate) views: Arc<Views>,
     policy: RwLock<Policy>,
     read_only: AtomicBool,
     /// The id of the next new subvolume; 0 while it is not known.
@@ -53,6 +56,7 @@ impl Default for Objects {
             subvols: RwLock::new(LockRank::Subvolumes, HashMap::new()),
             rename: Mutex::new(LockRank::Rename, ()),
             subvolume_names: Mutex::new(LockRank::SubvolumeNames, ()),
+            views: Arc::default(),
             policy: RwLock::new(LockRank::Policy, Policy::default()),
             read_only: AtomicBool::new(false),
             next_subvolume: AtomicU64::new(0),

@@ -12,6 +12,7 @@ pub mod inspect;
 pub mod ls;
 pub mod mkfs;
 pub mod mount;
+pub mod mount_helper;
 pub mod receive;
 pub mod send;
 pub mod stat;

@@ -1,13 +1,14 @@
-//! `cowshed mount`: opens the volume, mounts it, serves it until it is unmounted.
+//! `cowshed mount`: opens the volume, mounts it, serves it until it is unmounted. Where another
+//! process has the volume, that process serves the mount.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use cowshed_fuse::{Permissions, Session, SessionOptions, TransportUsed, Unmounter};
+use cowshed_fuse::{Session, TransportUsed, Unmounter};
 use cowshed_runtime::SystemEnv;
 use cowshed_vfs::Volume;
 use cowshed_vfs_ioctl::Front;
@@ -15,6 +16,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::mount_help;
 use crate::mount_options::{self, Options};
+use crate::mounts::join::{self, Asked, Joined};
+use crate::mounts::serve::{Listener, Sessions, session_options};
+use crate::mounts::source::Source;
 use crate::{daemon, devices, log};
 
 #[derive(Args, Debug)]
@@ -40,6 +44,22 @@ pub struct MountArgs {
     pub daemon: bool,
 }
 
+impl MountArgs {
+    /// The command line that gives these arguments.
+    fn to_words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec!["mount".into()];
+        for options in &self.options {
+            words.extend(["-o".into(), options.into()]);
+        }
+        words.extend(self.foreground.then(|| "-f".into()));
+        words.extend(self.read_only.then(|| "-r".into()));
+        words.extend((0..self.verbose).map(|_| "-v".into()));
+        words.push("--".into());
+        words.extend(self.paths.iter().map(OsString::from));
+        words
+    }
+}
+
 pub fn run(args: &MountArgs) -> Result<u8> {
     let mut options = mount_options::parse(&args.options)?;
     if args.read_only {
@@ -51,7 +71,7 @@ pub fn run(args: &MountArgs) -> Result<u8> {
     };
     check_mountpoint(mountpoint)?;
     if !args.foreground && !args.daemon {
-        return daemon::start_and_wait();
+        return daemon::start_and_wait(&args.to_words());
     }
     if args.daemon {
         daemon::detach();
@@ -74,32 +94,103 @@ fn check_mountpoint(mountpoint: &Path) -> Result<()> {
 }
 
 fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &Path) -> Result<u8> {
-    let devices: Vec<_> = targets.iter().chain(&options.devices).cloned().collect();
-    let volume = devices::open_volume(&devices, &options)?;
+    let paths: Vec<_> = targets.iter().chain(&options.devices).cloned().collect();
+    if let Asked::Joined(joined) = ask(args, &options, &paths, mountpoint)? {
+        return stay_with(args, &joined);
+    }
+    let devices = match devices::open_to_mount(&paths, &options) {
+        Ok(devices) => devices,
+        Err(busy) if is_busy(&busy) => {
+            // A process that was just opening it.
+            return match ask(args, &options, &paths, mountpoint)? {
+                Asked::Joined(joined) => stay_with(args, &joined),
+                Asked::Alone => Err(busy),
+            };
+        }
+        Err(error) => return Err(error),
+    };
+    // Mounts that are asked for from here on wait until this one answers.
+    let listener = Listener::new(&paths, &options);
+    let views = devices::open_volume(&paths, devices, &options)?;
+    let sessions = Sessions::new(views, options.clone(), &paths);
+    let seat = sessions.seat().context("no session has ended yet")?;
+    let session = first_session(&sessions, &options, &targets[0], mountpoint)?;
+    tracing::info!("{}", transport_text(&session.transport()));
+    handle_signals(&sessions)?;
+    if let Some(listener) = &listener
+        && let Err(error) = sessions.listen(listener)
+    {
+        tracing::warn!("further mounts of this volume will be refused: {error:#}");
+    }
+    let ready = || if args.daemon { daemon::say_ready() } else { Ok(()) };
+    let served = sessions.run(session, ready);
+    drop(seat);
+    sessions.wait();
+    // The last session has called `destroy`; closing again is harmless.
+    let volume = sessions.volume();
+    let closed = volume.close();
+    let was_aborted = volume.is_aborted();
+    drop((listener, volume, sessions));
+    served?;
+    if was_aborted {
+        bail!("the volume became read-only after an error; it is as after its last commit");
+    }
+    closed.context("the last commit of the mount")?;
+    Ok(0)
+}
+
+fn is_busy(error: &anyhow::Error) -> bool {
+    let is_busy = |cause: &cowshed_device::Error| matches!(cause, cowshed_device::Error::Busy { .. });
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(is_busy))
+}
+
+fn ask(args: &MountArgs, options: &Options, paths: &[PathBuf], mountpoint: &Path) -> Result<Asked> {
+    let asked = join::ask((paths, mountpoint), (&args.options, options));
+    asked.with_context(|| paths.first().map(|path| path.display().to_string()).unwrap_or_default())
+}
+
+/// The mount is served by another process.
+fn stay_with(args: &MountArgs, joined: &Joined) -> Result<u8> {
+    tracing::info!("served by process {}, which has the volume", joined.process);
+    if args.daemon {
+        daemon::say_ready()?;
+        return Ok(0);
+    }
+    let mountpoint = joined.mountpoint.clone();
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    std::thread::Builder::new()
+        .name("cowshed-signals".into())
+        .spawn(move || {
+            if signals.forever().next().is_none() {
+                return;
+            }
+            if mountpoint.unmount(false).is_err() {
+                if let Err(error) = mountpoint.unmount(true) {
+                    tracing::error!("unmounting: {error}");
+                }
+                // Its users keep it, and the process that serves it.
+                std::process::exit(0);
+            }
+        })?;
+    joined.wait()?;
+    Ok(0)
+}
+
+/// Mounts the view that the volume was opened with.
+fn first_session(sessions: &Sessions, options: &Options, target: &Path, mountpoint: &Path) -> Result<Session> {
+    let volume = sessions.volume();
     let front = Arc::new(Front::new(volume.clone(), Arc::new(SystemEnv)));
     // From here to its release nothing returns: an attached loop device would stay.
-    let source = Source::choose(&targets[0], &options);
-    let session = Session::mount(front.clone(), mountpoint, session_options(&options, &source, &volume));
+    let source = Source::choose(target, options, true);
+    let mut how = session_options(options, &volume);
+    source.fill(&mut how.mount, options);
+    how.mount.block_bytes = volume.info().block_bytes;
+    let session = Session::mount(front.clone(), mountpoint, how);
     // With the mount in place the device stays until it ends; without, it goes now.
     source.release_when_unmounted();
     let session = session.with_context(|| format!("mounting on {}", mountpoint.display()))?;
     front.set_caches(session.caches());
-    tracing::info!("{}", transport_text(&session.transport()));
-    drop(front);
-    handle_signals(session.unmounter(), &volume)?;
-    if args.daemon {
-        daemon::say_ready()?;
-    }
-    let served = session.run();
-    // The session has called `destroy`; closing again is harmless and tells whether all of it is on
-    // disk.
-    let was_aborted = volume.is_aborted();
-    drop(volume);
-    served.context("serving the mount")?;
-    if was_aborted {
-        bail!("the volume became read-only after an error; it is as after its last commit");
-    }
-    Ok(0)
+    Ok(session)
 }
 
 fn transport_text(transport: &TransportUsed) -> String {
@@ -110,40 +201,15 @@ fn transport_text(transport: &TransportUsed) -> String {
     }
 }
 
-fn session_options(options: &Options, source: &Source, volume: &Arc<dyn Volume>) -> SessionOptions {
-    let is_root = rustix::process::geteuid().is_root();
-    let mut fuse = options.fuse.clone();
-    fuse.source = source.name(options);
-    fuse.block_device = source.block_device();
-    fuse.block_bytes = volume.info().block_bytes;
-    fuse.allow_other = options.allow_other.unwrap_or(is_root);
-    let permissions = if options.default_permissions {
-        Permissions::Kernel
-    } else {
-        Permissions::Auto
-    };
-    let for_panic = Arc::downgrade(volume);
-    SessionOptions {
-        mount: fuse,
-        permissions,
-        transport: options.transport,
-        on_panic: Some(Arc::new(move |what: &str| {
-            if let Some(volume) = for_panic.upgrade() {
-                volume.abort(&format!("panic: {what}"));
-            }
-        })),
-        ..SessionOptions::default()
-    }
-}
-
 /// What users of a busy mount are left after a signal.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// On SIGTERM, SIGINT and SIGHUP: commit and exit, also where the mount is busy. It is then
+/// On SIGTERM, SIGINT and SIGHUP: commit and exit, also where mounts are busy. These are then
 /// detached from the tree, and served for [`GRACE`]; a second signal exits at once.
-fn handle_signals(unmounter: Unmounter, volume: &Arc<dyn Volume>) -> Result<()> {
+fn handle_signals(sessions: &Arc<Sessions>) -> Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
-    let volume = Arc::downgrade(volume);
+    let sessions = Arc::downgrade(sessions);
+    let volume = Arc::downgrade(&sessions.upgrade().context("the sessions")?.volume());
     std::thread::Builder::new()
         .name("cowshed-signals".into())
         .spawn(move || {
@@ -155,10 +221,10 @@ fn handle_signals(unmounter: Unmounter, volume: &Arc<dyn Volume>) -> Result<()> 
             {
                 tracing::error!("commit before leaving: {error}");
             }
-            if unmounter.unmount(false).is_err() {
-                if let Err(error) = unmounter.unmount(true) {
-                    tracing::error!("unmounting: {error}");
-                }
+            let unmounters = sessions.upgrade().map(|sessions| sessions.end());
+            // All of them, whatever becomes of one.
+            let stay = unmounters.unwrap_or_default().iter().filter(|one| stays(one)).count();
+            if stay > 0 {
                 let for_grace = volume.clone();
                 std::thread::spawn(move || {
                     std::thread::sleep(GRACE);
@@ -170,6 +236,21 @@ fn handle_signals(unmounter: Unmounter, volume: &Arc<dyn Volume>) -> Result<()> 
             }
         })?;
     Ok(())
+}
+
+/// Unmounts. True: the session goes on for now, for users of the mount, or because the mount is in
+/// another name space.
+fn stays(unmounter: &Unmounter) -> bool {
+    if !unmounter.mountpoint().is_mounted() {
+        return true;
+    }
+    if unmounter.unmount(false).is_ok() {
+        return false;
+    }
+    if let Err(error) = unmounter.unmount(true) {
+        tracing::error!("unmounting: {error}");
+    }
+    true
 }
 
 /// Ends the process although the mount is still in use: its users are disconnected.
@@ -185,90 +266,4 @@ fn leave(volume: &Weak<dyn Volume>) {
         }
     };
     std::process::exit(code);
-}
-
-/// What the kernel is told as the source of the mount.
-enum Source {
-    /// A path, for show.
-    Name(PathBuf),
-    /// A block device of the user's.
-    Device(PathBuf),
-    /// A loop device on the user's image, which makes a block device mount of it: `sync` then
-    /// reaches us and `umount` waits.
-    Loop { image: PathBuf, device: PathBuf },
-}
-
-impl Source {
-    fn choose(target: &Path, options: &Options) -> Self {
-        use std::os::unix::fs::FileTypeExt as _;
-        let path = target.canonicalize().unwrap_or_else(|_| target.into());
-        let Ok(meta) = std::fs::metadata(&path) else {
-            return Self::Name(path);
-        };
-        if !rustix::process::geteuid().is_root() {
-            return Self::Name(path);
-        }
-        if meta.file_type().is_block_device() {
-            return Self::Device(path);
-        }
-        if options.no_loop {
-            return Self::Name(path);
-        }
-        match attach_loop(&path, options.formats.open.read_only) {
-            Ok(device) => Self::Loop { image: path, device },
-            Err(error) => {
-                tracing::info!(
-                    "no loop device for {}: {error:#}; a plain FUSE mount it is",
-                    path.display()
-                );
-                Self::Name(path)
-            }
-        }
-    }
-
-    fn name(&self, options: &Options) -> String {
-        match (&options.source, self) {
-            (Some(name), _) => name.clone(),
-            (None, Self::Name(path) | Self::Device(path) | Self::Loop { image: path, .. }) => {
-                path.display().to_string()
-            }
-        }
-    }
-
-    fn block_device(&self) -> Option<PathBuf> {
-        match self {
-            Self::Name(_) => None,
-            Self::Device(device) | Self::Loop { device, .. } => Some(device.clone()),
-        }
-    }
-
-    /// The loop device goes with its last user, the mount.
-    fn release_when_unmounted(&self) {
-        if let Self::Loop { device, .. } = self
-            && let Err(error) = losetup(&["--detach".as_ref(), device.as_os_str()])
-        {
-            tracing::warn!("loop device {} stays: {error:#}", device.display());
-        }
-    }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "it hangs only where the kernel does, and a user watches"
-)]
-fn losetup(args: &[&std::ffi::OsStr]) -> Result<String> {
-    let out = Command::new("losetup").args(args).output().context("running losetup")?;
-    if !out.status.success() {
-        bail!("losetup: {}", String::from_utf8_lossy(&out.stderr).trim());
-    }
-    Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
-}
-
-fn attach_loop(image: &Path, read_only: bool) -> Result<PathBuf> {
-    let mut args: Vec<&std::ffi::OsStr> = vec!["--find".as_ref(), "--show".as_ref()];
-    if read_only {
-        args.push("--read-only".as_ref());
-    }
-    args.push(image.as_os_str());
-    Ok(PathBuf::from(losetup(&args)?))
 }

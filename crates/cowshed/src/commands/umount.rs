@@ -12,6 +12,7 @@ use cowshed_device::{FileDevice, OpenMode};
 use cowshed_fuse::Mountpoint;
 
 use crate::commands::sync;
+use crate::mounts::join;
 
 #[derive(Args, Debug)]
 pub struct UmountArgs {
@@ -78,23 +79,38 @@ fn wait_for_process(entry: &Entry, backing: Option<&Path>, number: Option<&str>)
         bail!("unmounted here, but the volume is still mounted on {elsewhere}");
     }
     if let Some(image) = backing {
-        wait_until_free(image)?;
+        wait_until_free(image, number)?;
     }
     // A loop device that we attached goes with the mount, and its number may be in use again by
     // now. One that still has the same backing file is the user's own, and then the process held
     // it.
     let source = PathBuf::from(&entry.source);
     if source.is_absolute() && source.exists() && entry.backing_file().as_deref() == backing {
-        wait_until_free(&source)?;
+        wait_until_free(&source, number)?;
     }
     Ok(())
 }
 
 /// Waits until no process holds the volume: the mount's process is gone, and its data is on disk.
-fn wait_until_free(image: &Path) -> Result<()> {
+/// Or until a process says that it serves other mounts of the volume, and not this one, whose
+/// device had this number.
+fn wait_until_free(image: &Path, number: Option<&str>) -> Result<()> {
     let started = Instant::now();
     let mut has_said_why = false;
     loop {
+        if let Some(number) = number
+            && let Some(served) = join::sessions(image)
+            && !served.is_empty()
+        {
+            if !served.iter().any(|other| other == number) {
+                return Ok(());
+            }
+            // It is ending: no need to wait for the lock.
+            std::thread::sleep(WAIT_STEP);
+            if started.elapsed() < WAIT_MAX {
+                continue;
+            }
+        }
         match FileDevice::open(image, OpenMode::ReadWrite) {
             Err(cowshed_device::Error::Busy { .. }) if started.elapsed() < WAIT_MAX => {
                 std::thread::sleep(WAIT_STEP);

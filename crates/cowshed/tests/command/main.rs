@@ -15,6 +15,7 @@ mod flushes;
 mod full;
 mod handles;
 mod inspect;
+mod many_mounts;
 mod mkfs_check;
 mod mount;
 mod receive;

@@ -252,8 +252,17 @@ impl Mountpoint {
         Mountpoint::new(target, !sys::is_root())
     }
 
+    /// A mount that another process has made, with the number of its device.
+    pub fn made_by_another(target: PathBuf, device: Option<String>) -> Mountpoint {
+        Mountpoint {
+            target,
+            through_helper: !sys::is_root(),
+            device,
+        }
+    }
+
     /// The number of its device, as mount tables have it.
-    pub(crate) fn device(&self) -> Option<&str> {
+    pub fn device(&self) -> Option<&str> {
         self.device.as_deref()
     }
 

@@ -13,6 +13,7 @@
 //! request next to nothing.
 
 mod direct;
+mod in_flight;
 pub mod init;
 mod late;
 mod ops;
@@ -34,6 +35,7 @@ use crate::proto::wire::{InHeader, InitInShort, InitOut};
 use crate::proto::{Dialect, Operation, Request};
 use direct::DirectWrites;
 pub use direct::DropPages;
+pub(crate) use in_flight::InFlight;
 pub use init::{Agreed, Wishes};
 use late::{Lent, Synced};
 pub use late::{Post, SendLate};
@@ -66,13 +68,16 @@ pub struct Server {
     ended: AtomicBool,
     on_panic: Option<OnPanic>,
     direct: Arc<DirectWrites>,
+    in_flight: Arc<InFlight>,
 }
 
 impl Server {
     /// A server for `workers` threads.
     pub fn new(fs: Arc<dyn FileSystem>, wishes: Wishes, workers: usize, on_panic: Option<OnPanic>) -> Server {
         let gates = (0..workers).map(|_| Gate::default()).collect();
+        let in_flight = Arc::new(InFlight::new(workers));
         Server {
+            in_flight,
             fs,
             wishes,
             agreed: OnceLock::new(),
@@ -86,6 +91,12 @@ impl Server {
     /// What was agreed on in INIT, once there was one.
     pub fn agreed(&self) -> Option<&Agreed> {
         self.agreed.get()
+    }
+
+    /// The requests that are being served, each until its reply was sent: a transport holds a turn
+    /// from before [`Server::handle`] until then.
+    pub(crate) fn in_flight(&self) -> &Arc<InFlight> {
+        &self.in_flight
     }
 
     /// Has the file system been destroyed?

@@ -70,18 +70,18 @@ impl Server {
                 let handle = (args.getattr_flags & GETATTR_FH != 0).then_some(Handle(args.fh));
                 self.direct.pages.tell_attributes(node);
                 let attr = fs.getattr(&ctx(), node, handle)?;
-                out.put(&reply::attr_out(&attr, agreed.capabilities.attr_valid));
+                out.put(&reply::attr_out(&attr, self.usual_validity(agreed)));
             }
             Operation::Statx(args) => {
                 let handle = (args.getattr_flags & GETATTR_FH != 0).then_some(Handle(args.fh));
                 self.direct.pages.tell_attributes(node);
                 let attr = fs.getattr(&ctx(), node, handle)?;
-                out.put(&reply::statx_out(&attr, agreed.capabilities.attr_valid));
+                out.put(&reply::statx_out(&attr, self.usual_validity(agreed)));
             }
             Operation::Setattr(args) => {
                 let (handle, set) = set_attr(&args);
                 let attr = fs.setattr(&ctx(), node, handle, &set)?;
-                let valid = self.validity(node, agreed.capabilities.attr_valid);
+                let valid = self.validity(node, self.usual_validity(agreed));
                 out.put(&reply::attr_out(&attr, valid));
             }
             Operation::Readlink => {
@@ -277,6 +277,14 @@ impl Server {
         out.put(&reply::open_out(&opened));
     }
 
+    /// How long the kernel may remember attributes of which nothing else is known.
+    fn usual_validity(&self, agreed: &Agreed) -> Duration {
+        match self.fs.is_shared() {
+            true => Duration::ZERO,
+            false => agreed.capabilities.attr_valid,
+        }
+    }
+
     /// How long the kernel may remember attributes that were looked up before this is asked. A
     /// direct write that is applied in between changes them, and the kernel has forgotten its old
     /// ones when it sent the write.
@@ -298,12 +306,14 @@ impl Server {
     pub(super) fn write(&self, ctx: &Context, node: NodeId, args: &WriteIn, data: &[u8]) -> Result<usize> {
         let wire = WireWriteFlags::from_bits_retain(args.write_flags);
         let open = OpenFlags::from_raw(args.flags as i32);
-        // O_APPEND needs nothing: the kernel has put the end of the file into the offset, under its
-        // own lock.
+        // O_APPEND needs nothing where the kernel knows the end of the file: it has put it into the
+        // offset, under its own lock.
         let mut flags = WriteFlags::empty();
         flags.set(WriteFlags::KILL_SUIDGID, wire.contains(WireWriteFlags::KILL_SUIDGID));
         flags.set(WriteFlags::FROM_CACHE, wire.contains(WireWriteFlags::CACHE));
         flags.set(WriteFlags::DIRECT, open.contains(OpenFlags::DIRECT));
+        let may_append = open.contains(OpenFlags::APPEND) && !wire.contains(WireWriteFlags::CACHE);
+        flags.set(WriteFlags::APPEND, may_append && self.fs.is_shared());
         // Nor does O_SYNC: the kernel sends FSYNC after such a write, buffered or direct (tested on
         // a mount).
         self.fs.write(ctx, node, Handle(args.fh), args.offset, data, flags)

@@ -22,7 +22,7 @@ use crate::{reclaim, subvol};
 /// Deletes the subvolume under a name, whatever it has in it. Its space comes back in the
 /// background, once nothing in it is in use any more. Errors: those of removing a directory;
 /// `Invalid` (no subvolume), `NotEmpty` (subvolumes are nested in it), `NotPermitted` (it is
-/// mounted by default, or the caller may not write into it).
+/// mounted by default, or the caller may not write into it), `Busy` (it is the root of a mount).
 pub(crate) fn delete(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
     remove(files, caller, dir, name, |child| {
         caller.need(child, Access::WRITE | Access::EXEC)
@@ -113,6 +113,9 @@ fn remove(
 
 /// Nothing else needs the subvolume.
 fn check_deletable(files: &Files, id: TreeId) -> Result<()> {
+    if files.objects().views.shows_as_root(id) {
+        return Err(Errno::Busy.into());
+    }
     if subvol::default_id(files)? == id {
         return Err(Errno::NotPermitted.into());
     }

@@ -335,6 +335,7 @@ impl Worker<'_> {
             worker: self,
             kept_since: Cell::new(None),
         };
+        let _turn = self.server.in_flight().take(self.index);
         let (after, reply) = self
             .server
             .handle(self.index, request, data.as_mut_slice(), Some(&desk));

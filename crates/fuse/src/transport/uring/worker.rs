@@ -44,6 +44,8 @@ impl Worker<'_> {
 
     fn serve(&mut self, mover: &mut Mover, scratch: &mut DataBuffer) -> io::Result<()> {
         let queue = self.entry.queue();
+        let server = self.server;
+        let _until_replied = server.in_flight().take(self.gate);
         let Parts {
             header,
             fixed,

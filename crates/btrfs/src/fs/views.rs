@@ -1,0 +1,367 @@
+//! Several views of one volume, each with a front end that caches: docs/design/many-mounts.md.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use btrfs_format::TreeId;
+use cowshed_vfs::{Caches, Error as Errno, Failure, NodeId};
+
+use super::{Fs, MountOptions, VALID, root};
+use crate::error::{Error, Result, StoreError};
+use crate::mount::Mount;
+use crate::object::{Inode, Membership, ViewId, Viewer};
+use crate::reclaim;
+use crate::subvol::{self, number::Numbering};
+
+/// Subvolumes above each other: more than a path can have names means that they form a ring.
+const NESTING_MAX: usize = 4096;
+
+/// A view's front end: what it caches, under the numbers that the view gives.
+pub(super) struct FrontEnd {
+    pub(super) numbering: Arc<Numbering>,
+    pub(super) caches: OnceLock<Arc<dyn Caches>>,
+}
+
+impl FrontEnd {
+    fn with_caches(&self, inode: &Inode, tell: impl FnOnce(&dyn Caches, NodeId)) {
+        if let Some(caches) = self.caches.get() {
+            tell(&**caches, self.numbering.node(inode));
+        }
+    }
+}
+
+impl Viewer for FrontEnd {
+    fn expire(&self, known: &[Arc<Inode>]) -> cowshed_vfs::Result<()> {
+        let Some(caches) = self.caches.get() else {
+            return Ok(());
+        };
+        caches.expire_names()?;
+        for inode in known {
+            caches.attributes_changed(self.numbering.node(inode));
+        }
+        Ok(())
+    }
+
+    fn name_changed(&self, dir: &Inode, name: &[u8]) {
+        self.with_caches(dir, |caches, node| {
+            caches.name_changed(node, name);
+            caches.listing_changed(node);
+        });
+    }
+
+    fn content_changed(&self, inode: &Inode, range: Range<u64>) {
+        self.with_caches(inode, |caches, node| caches.content_changed(node, vec![range]));
+    }
+
+    fn content_lost(&self, inode: &Inode, ranges: Vec<Range<u64>>) {
+        self.with_caches(inode, |caches, node| caches.content_lost(node, ranges));
+    }
+
+    fn listing_changed(&self, dir: &Inode) {
+        self.with_caches(dir, |caches, node| caches.listing_changed(node));
+    }
+
+    fn settle(&self) {
+        if let Some(caches) = self.caches.get() {
+            caches.settle();
+        }
+    }
+}
+
+/// The subvolumes from one up to the top level.
+fn path_up(mount: &Mount, root: TreeId) -> Result<Vec<TreeId>> {
+    let mut path = vec![root];
+    let mut at = root;
+    while let Some((above, _)) = subvol::parent_of_root(mount, at)? {
+        path.push(above);
+        at = above;
+        if path.len() > NESTING_MAX {
+            let what = format!("no way leads from subvolume {root} to the top level");
+            return Err(Error::Store(StoreError::CorruptTree {
+                tree: TreeId::ROOT,
+                what,
+            }));
+        }
+    }
+    Ok(path)
+}
+
+/// Adds a view to its volume. Views with which it overlaps, and which cached until now, expire what
+/// they cached first.
+pub(super) fn enter(mount: &Mount, root: &Inode, front: &Arc<FrontEnd>) -> Result<Membership> {
+    let views = &mount.objects().views;
+    let viewer: Arc<dyn Viewer> = front.clone();
+    let (member, newly_shared) = {
+        // None of these is deleted meanwhile.
+        let _names = mount.objects().subvolume_names.lock();
+        if root.subvol.dead.load(Ordering::Acquire) {
+            return Err(Errno::NotFound.into());
+        }
+        let entered = views.add(viewer, root.tree.id(), |root| path_up(mount, root))?;
+        entered.ok_or(Errno::NotConnected)?
+    };
+    for id in newly_shared {
+        let Some(viewer) = views.viewer(id) else { continue };
+        let mut known = mount.objects().inodes.all();
+        known.retain(|inode| views.refers(id, inode));
+        if let Err(error) = viewer.expire(&known) {
+            leave(mount, member.id);
+            return Err(error.into());
+        }
+    }
+    Ok(member)
+}
+
+/// Takes a view away that served nothing yet.
+pub(super) fn leave(mount: &Mount, id: ViewId) {
+    mount.objects().views.remove(id);
+    update_shared(mount);
+}
+
+fn update_shared(mount: &Mount) {
+    let _names = mount.objects().subvolume_names.lock();
+    let views = &mount.objects().views;
+    if let Err(error) = views.update_shared(|root| path_up(mount, root)) {
+        tracing::warn!(%error, "views stay without caches");
+    }
+}
+
+impl Fs {
+    /// Shows a subvolume of the same volume once more. Options that concern all files are those of
+    /// the volume. Errors: as those of [`Fs::new`]; `ReadOnly` (a writable view of a volume that
+    /// was opened read-only), `NotSupported` (the subvolume is shown already, or one above or below
+    /// it, by a front end that cannot forget names), `NotConnected` (the volume is being closed).
+    pub fn beside(&self, options: MountOptions) -> Result<Fs> {
+        let is_volume_read_only = self.mount.objects().is_read_only() || self.mount.store().volume().is_read_only();
+        if is_volume_read_only && !options.read_only {
+            return Err(Errno::ReadOnly.into());
+        }
+        let root = root::resolve(&self.mount, &options.subvol)?;
+        Self::show(&self.mount, root, options, self.handles.clone())
+    }
+
+    /// The failure of [`Fs::beside`].
+    pub fn view(&self, options: MountOptions) -> std::result::Result<Fs, Failure> {
+        Ok(self.beside(options)?)
+    }
+
+    /// The view ends: with the last one, the volume is closed.
+    pub(super) fn end_view(&self) -> Result<()> {
+        let views = &self.mount.objects().views;
+        if views.end(self.member.id) {
+            reclaim::forget_all(&self.mount);
+            return self.mount.close();
+        }
+        for inode in self.mount.objects().inodes.all() {
+            if views.release(self.member.id, &inode) {
+                reclaim::settle(&self.mount, &inode);
+            }
+        }
+        update_shared(&self.mount);
+        match self.mount.store().volume().is_read_only() || self.mount.store().txn().is_aborted() {
+            true => Ok(()),
+            false => self.mount.sync(),
+        }
+    }
+
+    /// Another view shows some of the same files: nothing may be cached.
+    pub(super) fn is_shared_view(&self) -> bool {
+        self.member.is_shared.load(Ordering::SeqCst)
+    }
+
+    /// How long the front end may remember names and attributes.
+    pub(super) fn validity(&self) -> Duration {
+        match self.is_shared_view() {
+            true => Duration::ZERO,
+            false => VALID,
+        }
+    }
+
+    /// Gives lookups back; deletes or lets go of the inode where these were the last.
+    pub(super) fn give_back(&self, inode: &Arc<Inode>, lookups: u64) {
+        self.mount.objects().views.drop_lookups(self.member.id, inode, lookups);
+        reclaim::settle(&self.mount, inode);
+    }
+
+    /// The view may change something.
+    pub(super) fn check_view_writable(&self) -> Result<()> {
+        match self.options.read_only {
+            true => Err(Error::Store(StoreError::ReadOnly)),
+            false => Ok(()),
+        }
+    }
+
+    /// The inode was referred to by other views: their front ends drop what they have of this
+    /// range, before the change is made and after it. What was stored there through a mapping comes
+    /// before the change, and does not replace it later.
+    pub(super) fn dropping_elsewhere(&self, inode: &Arc<Inode>, range: Range<u64>) -> Dropping {
+        let others = self.mount.objects().views.others_with(self.member.id, inode);
+        let dropping = Dropping {
+            others,
+            inode: inode.clone(),
+            range,
+        };
+        dropping.tell();
+        dropping
+    }
+
+    /// As [`Fs::dropping_elsewhere`], after the change and without waiting.
+    pub(super) fn order_drop_elsewhere(&self, inode: &Inode, range: Range<u64>) {
+        for other in self.mount.objects().views.others_with(self.member.id, inode) {
+            other.content_lost(inode, vec![range.clone()]);
+        }
+    }
+
+    /// What other views were told without waiting is done.
+    pub(super) fn settle_elsewhere(&self, inode: &Inode) {
+        for other in self.mount.objects().views.others_with(self.member.id, inode) {
+            other.settle();
+        }
+    }
+
+    /// Names in a directory have changed: listings that other views have of it go.
+    pub(super) fn tell_of_names<T>(&self, done: Result<T>, dirs: &[NodeId]) -> Result<T> {
+        if done.is_ok() && self.mount.objects().views.are_many() {
+            for dir in dirs.iter().filter_map(|node| self.inode(*node).ok()) {
+                for other in self.mount.objects().views.others_with(self.member.id, &dir) {
+                    other.listing_changed(&dir);
+                }
+            }
+        }
+        done
+    }
+}
+
+impl Drop for Fs {
+    /// A view that never served, or was not destroyed.
+    fn drop(&mut self) {
+        let views = &self.mount.objects().views;
+        if views.has(self.member.id) {
+            views.release(self.member.id, &self.root);
+            leave(&self.mount, self.member.id);
+        }
+    }
+}
+
+/// Front ends of other views that drop what they have of a range once more at the end.
+#[must_use = "lives as long as the change"]
+pub(super) struct Dropping {
+    others: Vec<Arc<dyn Viewer>>,
+    inode: Arc<Inode>,
+    range: Range<u64>,
+}
+
+impl Dropping {
+    fn tell(&self) {
+        for other in &self.others {
+            other.content_changed(&self.inode, self.range.clone());
+        }
+    }
+}
+
+impl Drop for Dropping {
+    fn drop(&mut self) {
+        self.tell();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cowshed_runtime::FixedEnv;
+    use cowshed_vfs::fs::NewNode;
+    use cowshed_vfs::{Context, FileKind, FileSystem, Handle, Lookup, OpenFlags, OpenRequest, Subvolumes, WriteFlags};
+
+    use super::*;
+    use crate::files::EngineOptions;
+    use crate::fs::SubvolChoice;
+    use crate::testing::memory_volume;
+
+    const ROOT: NodeId = NodeId::ROOT;
+
+    fn first() -> (Fs, Context) {
+        let engine = Mount::open(
+            memory_volume(16384),
+            Arc::new(FixedEnv::default()),
+            EngineOptions::default(),
+        );
+        (
+            Fs::new(engine.unwrap(), MountOptions::default()).unwrap(),
+            Context::root(),
+        )
+    }
+
+    fn found(fs: &Fs, ctx: &Context, name: &[u8]) -> Option<NodeId> {
+        match fs.lookup(ctx, ROOT, name).unwrap() {
+            Lookup::Found(entry) => Some(entry.node),
+            Lookup::Absent { .. } => None,
+        }
+    }
+
+    #[test]
+    fn unlinked_file_lives_as_long_as_any_view_refers_to_it() {
+        for first_ends in [true, false] {
+            let (one, ctx) = first();
+            let two = one.beside(MountOptions::default()).unwrap();
+            let new = NewNode {
+                kind: FileKind::Regular,
+                perm: 0o644,
+                rdev: 0,
+            };
+            let made = one.mknod(&ctx, ROOT, b"f", new).unwrap();
+            let node = found(&two, &ctx, b"f").unwrap();
+            assert_eq!((node, made.attr_valid), (made.node, Duration::ZERO));
+            one.write(&ctx, node, Handle::NONE, 0, b"content", WriteFlags::empty())
+                .unwrap();
+            let open = OpenRequest {
+                flags: OpenFlags::READ,
+                kill_suidgid: false,
+            };
+            two.open(&ctx, node, &open).unwrap();
+            two.unlink(&ctx, ROOT, b"f").unwrap();
+            let (ends, stays) = if first_ends { (&one, &two) } else { (&two, &one) };
+            ends.destroy();
+            let mut buf = [0; 7];
+            assert_eq!(stays.read(&ctx, node, Handle::NONE, 0, &mut buf).unwrap(), 7);
+            assert_eq!(&buf, b"content");
+            let inode = stays.inode(node).unwrap();
+            assert_eq!(inode.refs.lookups(), 1, "the other one's are given back");
+            stays.forget(node, 1);
+            let is_gone = stays.inode(node).is_err();
+            assert_eq!(is_gone, !first_ends, "the second view has it open, too");
+            drop(inode);
+            assert!(!stays.is_shared());
+            stays.destroy();
+            assert!(stays.mount().store().txn().is_closed());
+            assert!(one.beside(MountOptions::default()).is_err(), "the last view has ended");
+        }
+    }
+
+    #[test]
+    fn views_share_where_one_lies_below_the_other_and_their_roots_stay() {
+        let (top, ctx) = first();
+        for name in [&b"a"[..], b"b"] {
+            Subvolumes::create(&top, &ctx, ROOT, name).unwrap();
+        }
+        let view = |path: &str, read_only: bool| {
+            top.beside(MountOptions {
+                subvol: SubvolChoice::Path(path.into()),
+                read_only,
+                ..MountOptions::default()
+            })
+        };
+        assert!(!top.is_shared());
+        let (a, b) = (view("a", false).unwrap(), view("b", true).unwrap());
+        assert!(top.is_shared() && a.is_shared() && b.is_shared());
+        for name in [&b"a"[..], b"b"] {
+            assert_eq!(Subvolumes::delete(&top, &ctx, ROOT, name), Err(Errno::Busy));
+        }
+        assert_eq!(b.mkdir(&ctx, ROOT, b"d", 0o755).unwrap_err(), Errno::ReadOnly);
+        a.mkdir(&ctx, ROOT, b"d", 0o755).unwrap();
+        top.destroy();
+        assert!(!a.is_shared() && !b.is_shared(), "beside each other");
+        a.destroy();
+        b.destroy();
+    }
+}

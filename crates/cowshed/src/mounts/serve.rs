@@ -1,0 +1,346 @@
+//! The side of the process that has the volume: it listens for further mounts, and serves each as a
+//! session of its own, until the last has ended.
+//!
+//! Locks: the list of sessions, held for moments, none within.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use cowshed::formats::Views;
+use cowshed_fuse::{Mountpoint, Session, SessionOptions, Unmounter};
+use cowshed_runtime::SystemEnv;
+use cowshed_vfs::{Error as Errno, Volume};
+use cowshed_vfs_ioctl::Front;
+
+use super::place::{self, Identity};
+use super::source::mount_options_of;
+use super::wire::{self, Answer, Connection, MountRequest, Request, VERSION};
+use crate::mount_options::{self, Options};
+
+/// The sockets of a volume; they go with this value.
+#[derive(Debug)]
+pub struct Listener {
+    /// Of the first device; the names of the others are links to its path.
+    socket: OwnedFd,
+    paths: Vec<PathBuf>,
+}
+
+impl Listener {
+    /// Listens for mounts of a volume whose lock this process holds. `None` where that is not
+    /// possible: then the volume can be mounted once.
+    pub fn new(devices: &[PathBuf], options: &Options) -> Option<Listener> {
+        // Readers share the lock: another process may listen already.
+        if options.formats.open.read_only && super::join::has_listener(devices) {
+            return None;
+        }
+        match Listener::bind(devices) {
+            Ok(listener) => Some(listener),
+            Err(error) => {
+                tracing::info!("further mounts of this volume will be refused: {error:#}");
+                None
+            }
+        }
+    }
+
+    fn bind(devices: &[PathBuf]) -> Result<Listener> {
+        let [first, others @ ..] = devices else {
+            bail!("no device")
+        };
+        let path_of = |device: &PathBuf| -> Result<PathBuf> { Ok(place::to_listen(&Identity::of(device)?)?) };
+        let first = path_of(first)?;
+        let socket = wire::listen(&first).with_context(|| first.display().to_string())?;
+        let mut listener = Listener {
+            socket,
+            paths: vec![first.clone()],
+        };
+        for device in others {
+            let path = path_of(device)?;
+            if listener.paths.contains(&path) {
+                continue;
+            }
+            let _ = std::fs::remove_file(&path);
+            std::os::unix::fs::symlink(&first, &path).with_context(|| path.display().to_string())?;
+            listener.paths.push(path);
+        }
+        Ok(listener)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        for path in &self.paths {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A session that is served.
+struct Running {
+    number: u64,
+    unmounter: Unmounter,
+}
+
+#[derive(Default)]
+struct State {
+    running: Vec<Running>,
+    next: u64,
+    /// Sessions that are running, and those that are being made.
+    count: usize,
+    /// No session begins any more.
+    is_ending: bool,
+}
+
+/// The sessions of a volume.
+pub struct Sessions {
+    views: Views,
+    options: Options,
+    devices: BTreeSet<Identity>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// A session that is being made, or runs.
+pub struct Seat<'a>(&'a Sessions);
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.count -= 1;
+        state.is_ending |= state.count == 0;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Sessions {
+    /// Of a volume that was opened with these options.
+    pub fn new(views: Views, options: Options, devices: &[PathBuf]) -> Arc<Sessions> {
+        Arc::new(Sessions {
+            views,
+            options,
+            devices: devices.iter().filter_map(|device| Identity::of(device).ok()).collect(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Place for a session; `None` where the last one has ended.
+    pub fn seat(&self) -> Option<Seat<'_>> {
+        let mut state = self.lock();
+        if state.is_ending {
+            return None;
+        }
+        state.count += 1;
+        Some(Seat(self))
+    }
+
+    /// Serves a session until it ends.
+    ///
+    /// # Errors
+    /// What ended it before its time.
+    pub fn run(&self, session: Session, ready: impl FnOnce() -> Result<()>) -> Result<()> {
+        let number = {
+            let mut state = self.lock();
+            let number = state.next;
+            state.next += 1;
+            let unmounter = session.unmounter();
+            state.running.push(Running { number, unmounter });
+            number
+        };
+        // A caller that is gone does not end what it has mounted.
+        if let Err(error) = ready() {
+            tracing::warn!("{error:#}");
+        }
+        let served = session.run();
+        self.lock().running.retain(|running| running.number != number);
+        served.context("serving the mount")
+    }
+
+    /// Returns when the last session has ended.
+    pub fn wait(&self) {
+        let mut state = self.lock();
+        while state.count > 0 {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// No session begins any more. Returns how those that run are unmounted.
+    pub fn end(&self) -> Vec<Unmounter> {
+        let mut state = self.lock();
+        state.is_ending = true;
+        state.running.iter().map(|running| running.unmounter.clone()).collect()
+    }
+
+    /// The volume, through its first view.
+    pub fn volume(&self) -> Arc<dyn Volume> {
+        self.views.first()
+    }
+
+    /// Takes connections, each on a thread of its own, for as long as the process lives.
+    pub fn listen(self: &Arc<Self>, listener: &Listener) -> Result<()> {
+        let socket = listener.socket.try_clone().context("the volume's socket")?;
+        let sessions = Arc::downgrade(self);
+        let accept = move || {
+            loop {
+                match Connection::accept(socket.as_fd()) {
+                    Ok(connection) => {
+                        let Some(sessions) = sessions.upgrade() else { return };
+                        let answer = move || {
+                            if let Err(error) = sessions.answer(&connection) {
+                                tracing::info!("a request for a further mount: {error:#}");
+                            }
+                        };
+                        let name = thread::Builder::new().name("cowshed-further".into());
+                        if let Err(error) = name.spawn(answer) {
+                            tracing::warn!("a request for a further mount: {error}");
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!("accepting requests for further mounts: {error}");
+                        thread::sleep(std::time::Duration::from_secs(1));
+                    }
+                }
+            }
+        };
+        thread::Builder::new().name("cowshed-listen".into()).spawn(accept)?;
+        Ok(())
+    }
+
+    fn answer(&self, connection: &Connection) -> Result<()> {
+        let (user, process) = connection.peer()?;
+        let own = rustix::process::geteuid();
+        if user != own.as_raw() && user != 0 {
+            let refused = format!(
+                "the volume is mounted by user {}, who alone can mount it again",
+                own.as_raw()
+            );
+            return Ok(connection.send(&Answer::Refused(refused), None)?);
+        }
+        match connection.receive::<Request>()? {
+            Some((Request::Sessions, _)) => {
+                let state = self.lock();
+                let numbers = state.running.iter();
+                let numbers = numbers.filter_map(|running| running.unmounter.mountpoint().device().map(str::to_owned));
+                let numbers = numbers.collect();
+                drop(state);
+                Ok(connection.send(&Answer::Sessions(numbers), None)?)
+            }
+            Some((Request::Mount(request), _)) => {
+                let Some(seat) = self.seat() else {
+                    connection.send(&Answer::Ended, None)?;
+                    // The connection is closed by the end of the process.
+                    std::mem::forget(connection.as_fd().try_clone_to_owned()?);
+                    return Ok(());
+                };
+                tracing::info!("process {process} of user {user} mounts, too: {:?}", request.options);
+                let served = self.mount(connection, &request);
+                drop(seat);
+                served
+            }
+            Some((Request::Mounted { .. }, _)) => bail!("a mount that was not prepared"),
+            None => Ok(()),
+        }
+    }
+
+    /// Serves one further mount from its request to its end.
+    fn mount(&self, connection: &Connection, request: &MountRequest) -> Result<()> {
+        let (view, options) = match self.prepare(request) {
+            Ok(prepared) => prepared,
+            Err(refused) => return Ok(connection.send(&Answer::Refused(format!("{refused:#}")), None)?),
+        };
+        // From here on the view has to be destroyed: it may be the last one.
+        let session = self.adopt(connection, &view, &options);
+        let session = session.inspect_err(|_| view.destroy())?;
+        self.run(session, || Ok(connection.send(&Answer::Ready, None)?))
+    }
+
+    /// Makes the view. Errors are told to the user.
+    fn prepare(&self, request: &MountRequest) -> Result<(Arc<dyn Volume>, Options)> {
+        if request.version != VERSION {
+            bail!("the volume is mounted by another version of cowshed: unmount it first");
+        }
+        let mut options = mount_options::parse(&request.options)?;
+        options.log = request.log.clone();
+        options.allow_other = Some(request.allow_other);
+        if request.read_only {
+            options.formats.set_read_only(true);
+            options.fuse.read_only = true;
+        }
+        self.options.check_beside(&options)?;
+        for device in &request.devices {
+            if Identity::of(device).is_ok_and(|device| !self.devices.contains(&device)) {
+                bail!("device {} is not one that the volume is mounted with", device.display());
+            }
+        }
+        if self.options.formats.open.read_only && !options.formats.open.read_only {
+            bail!(
+                "the volume is mounted read-only, by process {}: unmount it first, or mount with ro",
+                std::process::id()
+            );
+        }
+        let view = self
+            .views
+            .another(&options.formats)
+            .map_err(|failure| match failure.error() {
+                Errno::NotSupported => anyhow::anyhow!(
+                    "this subvolume, or one above or below it, is mounted already; \
+                 to keep both mounts the same takes Linux 6.16 or later"
+                ),
+                Errno::NotConnected => anyhow::anyhow!("the volume is being unmounted"),
+                _ => options.explain(failure),
+            })?;
+        Ok((view, options))
+    }
+
+    fn adopt(&self, connection: &Connection, view: &Arc<dyn Volume>, options: &Options) -> Result<Session> {
+        let block_bytes = view.info().block_bytes;
+        connection.send(&Answer::Prepared { block_bytes }, None)?;
+        let Some((
+            Request::Mounted {
+                target,
+                device,
+                is_block_device,
+            },
+            Some(fd),
+        )) = connection.receive()?
+        else {
+            bail!("what was prepared was not mounted");
+        };
+        let front = Arc::new(Front::new(view.clone(), Arc::new(SystemEnv)));
+        let mut how = session_options(options, view);
+        how.mount.block_device = is_block_device.then(PathBuf::new);
+        let mountpoint = Mountpoint::made_by_another(target, device);
+        let session = Session::adopt(front.clone(), fd, mountpoint, how);
+        match session {
+            Ok(session) => {
+                front.set_caches(session.caches());
+                Ok(session)
+            }
+            Err(error) => {
+                let _ = connection.send(&Answer::Refused(error.to_string()), None);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// How a mount with these options is served. Source and block device are for the side that mounts.
+pub fn session_options(options: &Options, volume: &Arc<dyn Volume>) -> SessionOptions {
+    let for_panic = Arc::downgrade(volume);
+    SessionOptions {
+        transport: options.transport,
+        on_panic: Some(Arc::new(move |what: &str| {
+            if let Some(volume) = for_panic.upgrade() {
+                volume.abort(&format!("panic: {what}"));
+            }
+        })),
+        ..mount_options_of(options)
+    }
+}
