@@ -4,12 +4,12 @@
 //! - [`taken`]: how long a snapshot of a large tree takes, idle and while others write;
 //! - [`many`]: a thousand subvolumes are made, listed, deleted and gone;
 //! - [`dropped`]: a subvolume of very many files goes, and what an fsync waits meanwhile;
-//! - [`streams`]: a tree and its changes are sent, received, and compared.
+//! - [`transfer`]: a tree and its changes are sent, received, and compared.
 
 mod dropped;
 mod many;
-mod streams;
 mod taken;
+mod transfer;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -83,7 +83,7 @@ const PARTS: [Part; 4] = [
     },
     Part {
         name: "streams",
-        run: streams::run,
+        run: transfer::run,
     },
 ];
 
