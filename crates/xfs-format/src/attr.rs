@@ -15,7 +15,6 @@ pub use parent::{ParentPointer, ParentRecord, parent_hash};
 pub use remote::{AttrRemoteBlock, AttrRemoteHeader, REMOTE_MAGIC, remote_blocks, remote_value_bytes};
 pub(crate) use remote::{
     build_part as build_remote_part, check_part, part as remote_part, part_offset as remote_part_offset, remote_kind,
-    size as remote_size,
 };
 pub(crate) use shortform::check_shortform;
 pub use shortform::{AttrShortformEntry, AttrShortformHead, ShortformAttr, build_shortform, shortform_entries};

@@ -7,6 +7,7 @@
 mod data;
 mod entry;
 mod free;
+mod index;
 mod leaf;
 mod shortform;
 
@@ -16,9 +17,8 @@ pub use data::{
 };
 pub use entry::{DirEntry, FileType};
 pub use free::{DirFreeBlock, DirFreeHeader, DirFreeHeaderV5, NULL_BEST};
-pub use leaf::{
-    DirLeaf1Block, DirLeafEntry, DirLeafHeader, DirLeafHeaderV5, DirLeafNBlock, DirLeafTail, STALE_ADDRESS,
-};
+pub use index::{DirLeafEntry, STALE_ADDRESS};
+pub use leaf::{DirLeaf1Block, DirLeafHeader, DirLeafHeaderV5, DirLeafNBlock, DirLeafTail};
 pub use shortform::{ShortformDir, ShortformEntry, ShortformHead, build_shortform, first_entry_offset};
 
 /// Bytes of a name.

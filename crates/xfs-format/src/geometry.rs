@@ -4,7 +4,7 @@
 use crate::features::{features2, incompat, ro_compat, version};
 use crate::ids::{AgBlock, AgIno, AgNumber, DaBlock, Daddr, FileBlock, FsBlock, Ino, Uuid};
 use crate::num::{low_bits, shl, shr};
-use crate::superblock::{Superblock, SuperblockError};
+use crate::sb::Superblock;
 
 /// Fewer blocks than these make no allocation group.
 pub const AG_BLOCKS_MIN: u32 = 64;
@@ -64,12 +64,6 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Of a superblock, which is checked first. Errors: those of [`Superblock::check`].
-    pub fn new(sb: &Superblock) -> Result<Self, SuperblockError> {
-        sb.check()?;
-        Ok(Self::unchecked(sb))
-    }
-
     /// For the superblock's own checks, once its sizes are known to be right.
     pub(crate) fn unchecked(sb: &Superblock) -> Self {
         let dir_block_bytes = shl(sb.blocksize.get().into(), sb.dirblklog);
@@ -243,13 +237,6 @@ impl Geometry {
     /// True where an inode with this number can exist.
     pub fn is_inode(&self, ino: Ino) -> bool {
         self.split_ino(ino).is_some()
-    }
-
-    /// Block numbers of the AGFL.
-    pub fn agfl_slots(&self) -> u32 {
-        let header = if self.is_v5() { crate::ag::AGFL_HEADER_BYTES } else { 0 };
-        let header = u32::try_from(header).unwrap_or_default();
-        self.sector_bytes.saturating_sub(header) >> 2
     }
 
     /// Where a directory's leaf blocks begin.

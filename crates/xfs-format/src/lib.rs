@@ -37,6 +37,7 @@ pub mod inode;
 pub mod log;
 mod num;
 pub mod render;
+mod sb;
 pub mod superblock;
 pub mod symlink;
 mod view;

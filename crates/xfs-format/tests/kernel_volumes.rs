@@ -69,7 +69,7 @@ fn volumes_with_parent_pointers_and_exchange_are_accepted() {
     let script = format!("{POPULATE}{SHARE}");
     let bits = incompat::PARENT | incompat::EXCHRANGE;
     let found = populate_and_walk("-m rmapbt=1 -i nrext64=1", 400, bits, &script, KINDS);
-    assert!(found.count("parent pointer") > 10_000, "{:?}", found.counts);
+    assert!(found.count("parent pointer") > 9_000, "{:?}", found.counts);
     assert!(found.count("attribute node") > 0, "{:?}", found.counts);
 }
 
@@ -82,19 +82,19 @@ fn all_sizes_are_accepted() {
         assert!(found.count(kind) > 0, "no {kind}: {:?}", found.counts);
     }
     populate_and_walk(
-        "-b size=4k -i size=2k -n size=64k",
+        "-b size=4k -i size=2048 -n size=65536",
         400,
         0,
         POPULATE,
         &["directory node", "directory block"],
     );
-    let large = "-b size=64k -i size=1k -s size=4k";
+    let large = "-b size=64k -i size=1024 -s size=4k";
     populate_and_walk(
         large,
         600,
         0,
         &format!("{POPULATE}{SHARE}"),
-        &["directory leaf", "remote value block"],
+        &["directory node", "directory block", "remote value block"],
     );
 }
 

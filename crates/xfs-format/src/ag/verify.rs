@@ -2,7 +2,7 @@
 
 use cowshed_layout::Rule;
 
-use super::{AG_BTREE_LEVELS_MAX, AG_VERSION, Agf, Agi};
+use super::sectors::{AG_BTREE_LEVELS_MAX, AG_VERSION, AGFL_HEADER_BYTES, Agf, AgflHeader, Agi};
 use crate::corrupt::{Checked, field, mismatch, truncated};
 use crate::features::{incompat, ro_compat};
 use crate::geometry::{CHUNK_INODES, Geometry};
@@ -133,12 +133,12 @@ pub(super) fn agfl(bytes: &[u8], expect: &Expect<'_>) -> Checked {
     if !geometry.is_v5() {
         return Ok(());
     }
-    let Some(header) = view::at::<super::AgflHeader>(bytes, 0) else {
-        return Err(truncated("AGFL", size_of::<super::AgflHeader>(), bytes.len()));
+    let Some(header) = view::at::<AgflHeader>(bytes, 0) else {
+        return Err(truncated("AGFL", size_of::<AgflHeader>(), bytes.len()));
     };
     let group = group_of(expect, header.seqno.get())?;
     let count = crate::num::to_len(geometry.agfl_slots().into());
-    let slots: &[zerocopy::big_endian::U32] = view::slice(bytes, super::AGFL_HEADER_BYTES, count).unwrap_or_default();
+    let slots: &[zerocopy::big_endian::U32] = view::slice(bytes, AGFL_HEADER_BYTES, count).unwrap_or_default();
     for (slot, block) in slots.iter().enumerate() {
         let block = block.get();
         if block != AgBlock::NULL && block >= geometry.ag_len(group) {

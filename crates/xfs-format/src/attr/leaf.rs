@@ -278,7 +278,8 @@ fn check(bytes: &[u8], expect: &Expect<'_>) -> Checked {
         before = entry.hashval.get();
         used = used.saturating_add(u64::try_from(len).unwrap_or(u64::MAX));
     }
-    field("usedbytes", head.usedbytes, Rule::Equal(used))
+    // Watched on Linux 6.18: after attributes were removed and leaves joined, it may count too much.
+    field("usedbytes", head.usedbytes, Rule::AtLeast(used))
 }
 
 verified_block!(

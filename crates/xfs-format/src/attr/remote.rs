@@ -52,10 +52,10 @@ pub(crate) fn remote_kind(name: &'static str, magic: u32, is_v5: bool) -> Kind {
         }),
     }
 }
-pub(crate) fn size(geometry: &Geometry) -> u32 {
+fn size(geometry: &Geometry) -> u32 {
     geometry.block_bytes
 }
-pub(crate) fn header_bytes(is_v5: bool) -> usize {
+fn header_bytes(is_v5: bool) -> usize {
     if is_v5 { size_of::<AttrRemoteHeader>() } else { 0 }
 }
 
@@ -67,7 +67,8 @@ pub(crate) fn check_part(bytes: &[u8], expect: &Expect<'_>, whole_max: u64) -> C
     let Some(header) = view::at::<AttrRemoteHeader>(bytes, 0) else {
         return Err(truncated("header", size_of::<AttrRemoteHeader>(), bytes.len()));
     };
-    let room = u64::from(remote_value_bytes(expect.geometry));
+    let room = bytes.len().saturating_sub(size_of::<AttrRemoteHeader>());
+    let room = u64::try_from(room).unwrap_or_default();
     field("bytes", header.bytes.get(), Rule::Between(1, room))?;
     let end = u64::from(header.offset.get()).saturating_add(header.bytes.get().into());
     field("offset", end, Rule::AtMost(whole_max))
@@ -109,10 +110,16 @@ pub(crate) fn part_offset(bytes: &[u8], is_v5: bool) -> Option<u32> {
         .flatten()
 }
 
-/// Lays a part out in a block.
-pub(crate) fn build_part(kind: &Kind, offset: u32, part: &[u8], expect: &Expect<'_>) -> Option<Vec<u8>> {
+/// Lays a part out in so many bytes.
+pub(crate) fn build_part(
+    kind: &Kind,
+    len_bytes: u32,
+    offset: u32,
+    part: &[u8],
+    expect: &Expect<'_>,
+) -> Option<Vec<u8>> {
     let is_v5 = expect.geometry.is_v5();
-    let mut bytes = vec![0; to_len(expect.geometry.block_bytes.into())];
+    let mut bytes = vec![0; to_len(len_bytes.into())];
     let numbers = [U32::new(offset), U32::new(u32::try_from(part.len()).ok()?)];
     let fits = view::put(&mut bytes, header_bytes(is_v5), part)
         && (!is_v5 || view::put(&mut bytes, offset_of!(AttrRemoteHeader, offset), numbers.as_bytes()));
@@ -132,6 +139,12 @@ impl AttrRemoteBlock {
     /// Lays a part of a value out, ready to be sealed with [`crate::Lsn::NULL`]. `None` where it
     /// does not fit.
     pub fn build(offset_bytes: u32, part: &[u8], expect: &Expect<'_>) -> Option<Vec<u8>> {
-        build_part(&kind(expect.geometry.is_v5()), offset_bytes, part, expect)
+        build_part(
+            &kind(expect.geometry.is_v5()),
+            size(expect.geometry),
+            offset_bytes,
+            part,
+            expect,
+        )
     }
 }

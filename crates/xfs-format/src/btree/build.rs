@@ -3,24 +3,17 @@
 use zerocopy::IntoBytes;
 use zerocopy::big_endian::U16;
 
-use super::{BtreeBlock, LongHeader, ShortHeader, TreeKind, leaf_records_max, node_children_max, verify};
+use super::block::{BtreeBlock, Siblings};
+use super::kind::{BlockPtr as _, TreeKind, leaf_records_max, node_children_max};
+use super::shape::{LongHeader, ShortHeader};
+use super::verify;
 use crate::header::{Expect, stamp};
 use crate::num::to_len;
 use crate::view::put;
 
-/// The blocks beside a block, on the same level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Siblings<K: TreeKind> {
-    /// The one with lower keys, or "none".
-    pub left: K::Ptr,
-    /// The one with higher keys, or "none".
-    pub right: K::Ptr,
-}
-
 impl<K: TreeKind> Siblings<K> {
     /// A block that is alone on its level.
     pub fn none() -> Self {
-        use super::BlockPtr as _;
         Self {
             left: K::Ptr::NULL,
             right: K::Ptr::NULL,

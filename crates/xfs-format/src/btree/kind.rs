@@ -3,15 +3,17 @@
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::record;
 use super::record::{
     AllocRecord, BmapKey, BmapRecord, InobtKey, InobtRecord, RefcountKey, RefcountRecord, RmapKey, RmapNodeKey,
     RmapRecord,
 };
-use super::{Tree, record};
+use super::shape::Tree;
 use crate::corrupt::Checked;
 use crate::geometry::Geometry;
 use crate::header::Expect;
 use crate::ids::{AgBlock, AgNumber, FsBlock};
+use crate::num::to_len;
 
 /// A structure that lies on disk as it is in memory.
 pub trait OnDisk:
@@ -265,4 +267,24 @@ impl TreeKind for Bmap {
     }
     plain_keys!();
     checks!(record::check_bmap, record::check_bmap_pair);
+}
+
+/// Most records of a leaf in a block of `K`'s tree.
+pub fn leaf_records_max<K: TreeKind>(geometry: &Geometry) -> usize {
+    room::<K>(geometry)
+        .checked_div(size_of::<K::Record>())
+        .unwrap_or_default()
+}
+
+/// Most children of a node in a block of `K`'s tree.
+pub fn node_children_max<K: TreeKind>(geometry: &Geometry) -> usize {
+    children_in::<K>(room::<K>(geometry))
+}
+
+fn room<K: TreeKind>(geometry: &Geometry) -> usize {
+    to_len(geometry.block_bytes.into()).saturating_sub(K::TREE.header_bytes(geometry.is_v5()))
+}
+pub(super) fn children_in<K: TreeKind>(bytes: usize) -> usize {
+    let child = size_of::<K::NodeKey>().saturating_add(size_of::<K::Ptr>());
+    bytes.checked_div(child).unwrap_or_default()
 }

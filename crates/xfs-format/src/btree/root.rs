@@ -5,7 +5,10 @@ use cowshed_layout::{Rule, on_disk};
 use zerocopy::big_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{BMAP_LEVELS_MAX, BlockPtr, Bmap, BmapKey, children_in, verify};
+use super::kind::{BlockPtr, Bmap, children_in};
+use super::record::BmapKey;
+use super::shape::BMAP_LEVELS_MAX;
+use super::verify;
 use crate::corrupt::{Checked, Fault, field, mismatch, truncated};
 use crate::geometry::Geometry;
 use crate::view;

@@ -2,9 +2,8 @@
 
 use cowshed_layout::Rule;
 
-use super::{
-    BMAP_LEVELS_MAX, BlockPtr, LongHeader, ShortHeader, TreeKind, children_in, leaf_records_max, node_children_max,
-};
+use super::kind::{BlockPtr, TreeKind, children_in, leaf_records_max, node_children_max};
+use super::shape::{BMAP_LEVELS_MAX, LongHeader, ShortHeader};
 use crate::ag::AG_BTREE_LEVELS_MAX;
 use crate::corrupt::{Checked, CorruptKind, Fault, field, mismatch, truncated};
 use crate::header::Expect;

@@ -8,7 +8,7 @@ use cowshed_layout::{Rule, on_disk};
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::leaf::{DirLeafEntry, check_leaf_entries};
+use super::index::{DirLeafEntry, check_leaf_entries};
 use super::{DirEntry, FileType, POSITION_BYTES};
 use crate::corrupt::{Checked, Fault, agree, check_name, field, mismatch, truncated};
 use crate::geometry::Geometry;

@@ -6,7 +6,7 @@ use cowshed_layout::{Rule, on_disk};
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::data_header_bytes;
+use super::data::data_header_bytes;
 use crate::corrupt::{Checked, field, truncated};
 use crate::geometry::Geometry;
 use crate::header::{Expect, Identity, Kind, Magic, OwnerField, stamp, verified_block};

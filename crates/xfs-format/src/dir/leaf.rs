@@ -7,8 +7,9 @@ use cowshed_layout::{Rule, on_disk};
 use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::index::{DirLeafEntry, check_leaf_entries};
 use crate::corrupt::{Checked, field, truncated};
-use crate::da::{self, DaBlockInfo, DaBlockInfoV5, hash_order, put_siblings};
+use crate::da::{self, DaBlockInfo, DaBlockInfoV5, put_siblings};
 use crate::geometry::Geometry;
 use crate::header::{Expect, Kind, stamp, verified_block};
 use crate::ids::DaBlock;
@@ -26,25 +27,10 @@ on_disk!(
     DirLeafHeaderV5(64) { info: DaBlockInfoV5, count: U16, stale: U16, pad: U32 }
 );
 on_disk!(
-    /// `xfs_dir2_leaf_entry`: the hash of a name, and where its entry lies.
-    /// docs/format/xfs/directories.md
-    DirLeafEntry(8) { hashval: U32, address: U32 }
-);
-on_disk!(
     /// `xfs_dir2_leaf_tail`: at the end of the only leaf of a directory.
     /// docs/format/xfs/directories.md
     DirLeafTail(4) { bestcount: U32 }
 );
-
-/// `address` of an entry that is gone.
-pub const STALE_ADDRESS: u32 = 0;
-
-impl DirLeafEntry {
-    /// True where the entry is gone.
-    pub fn is_stale(&self) -> bool {
-        self.address.get() == STALE_ADDRESS
-    }
-}
 
 fn leaf1_kind(is_v5: bool) -> Kind {
     da::kind("directory leaf", [0xd2f1, 0x3df1], is_v5)
@@ -82,17 +68,6 @@ fn counts(bytes: &[u8], is_v5: bool) -> Option<(u16, u16)> {
 fn entries(bytes: &[u8], is_v5: bool) -> Option<&[DirLeafEntry]> {
     let (count, _) = counts(bytes, is_v5)?;
     view::slice(bytes, header_bytes(is_v5), count.into())
-}
-
-/// Checks order and number of stale entries.
-pub(super) fn check_leaf_entries(entries: &[DirLeafEntry], stale: u32) -> Checked {
-    let (mut before, mut found) = (0, 0_u32);
-    for (slot, entry) in entries.iter().enumerate() {
-        hash_order(before, entry.hashval.get()).map_err(|fault| fault.in_slot(slot))?;
-        before = entry.hashval.get();
-        found = found.saturating_add(u32::from(entry.is_stale()));
-    }
-    field("stale", stale, Rule::Equal(found.into()))
 }
 
 /// Checks the entries of a leaf with this much room behind its header.

@@ -6,7 +6,7 @@ use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::data::{DirBlockTail, data_header_bytes, entry_bytes};
-use super::leaf::DirLeafEntry;
+use super::index::DirLeafEntry;
 use super::{DirEntry, FileType};
 use crate::corrupt::{Checked, Corrupt, Fault, Site, check_name, field, mismatch, truncated};
 use crate::geometry::Geometry;

@@ -1,6 +1,6 @@
 //! The two forks of an inode, in their forms.
 
-use super::{FORKOFF_BYTES, InodeCore, mode};
+use super::core::{FORKOFF_BYTES, InodeCore, mode};
 use crate::btree::{BmapRecord, BmdrRoot};
 use crate::num::to_len;
 use crate::view;

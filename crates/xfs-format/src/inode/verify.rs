@@ -2,8 +2,8 @@
 
 use cowshed_layout::Rule;
 
+use super::core::{CORE_BYTES_V3, InodeCore, core_bytes, mode};
 use super::fork::{self, ForkFormat};
-use super::{CORE_BYTES_V3, InodeCore, core_bytes, mode};
 use crate::btree::{BmapRecord, BmdrRoot, EXTENT_BLOCKS_MAX};
 use crate::corrupt::{Checked, Fault, agree, field, mismatch, truncated};
 use crate::features::{incompat, inode_flags, inode_flags2};

@@ -3,7 +3,7 @@
 use cowshed_layout::{Rule, on_disk};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::item::{ItemType, whole};
+use super::item_type::{ItemType, whole};
 use super::{ByteOrder, N16, N32, N64};
 use crate::corrupt::{Fault, agree, field, truncated};
 use crate::ids::{BASIC_BLOCK_BYTES, Daddr};

@@ -3,7 +3,7 @@
 use cowshed_layout::{Layout, Rule, on_disk};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::item::{LogItem, whole};
+use super::item_type::{ItemType, whole};
 use super::{ByteOrder, N16, N32, N64};
 use crate::corrupt::{Fault, agree, field, truncated};
 use crate::ids::{Daddr, Ino};
@@ -180,7 +180,7 @@ impl InodeFormat {
             *to = from;
         }
         InodeLogFormat {
-            item_type: N16::new(super::ItemType::Inode.to_raw(), order),
+            item_type: N16::new(ItemType::Inode.to_raw(), order),
             size: N16::new(regions, order),
             fields: N32::new(self.fields, order),
             asize: N16::new(self.attr_bytes, order),
@@ -270,36 +270,51 @@ impl<'a> LogCore<'a> {
     }
 }
 
-pub(super) fn read<'a>(first: &'a [u8], rest: &[&'a [u8]], order: ByteOrder) -> Result<LogItem<'a>, Fault> {
-    let format = InodeFormat::read(first, order)?;
-    field("ilf_fields", format.fields, Rule::KnownBits(inode_fields::KNOWN))?;
-    field("ilf_len", format.len_bytes, Rule::NonZero)?;
-    field(
-        "ilf_boffset",
-        format.offset_bytes,
-        Rule::AtMost(u64::from(format.len_bytes).saturating_sub(1)),
-    )?;
-    let mut regions = rest.iter().copied();
-    let core = match regions.next() {
-        Some(region) => Some(LogCore::read(region, order)?),
-        None => None,
-    };
-    let mut fork = |mask: u32, name: &'static str, len: u16| -> Result<Option<&'a [u8]>, Fault> {
-        if format.fields & mask == 0 {
-            return Ok(None);
-        }
-        agree((format.fields & mask).is_power_of_two(), "two forms of one fork")?;
-        // The region is a multiple of four bytes, the length that is stated may be less.
-        let region = regions.next().ok_or_else(|| truncated(name, len.into(), 0))?;
-        let used = region.get(..to_len(len.into()));
-        used.map(Some).ok_or_else(|| truncated(name, len.into(), region.len()))
-    };
-    let data = fork(inode_fields::DFORK, "data fork", format.data_bytes)?;
-    let attr = fork(inode_fields::AFORK, "attribute fork", format.attr_bytes)?;
-    Ok(LogItem::Inode {
-        format,
-        core,
-        data,
-        attr,
-    })
+/// Changed parts of an inode.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InodeItem<'a> {
+    /// Which, and what changed.
+    pub format: InodeFormat,
+    /// The core, where it changed.
+    pub core: Option<LogCore<'a>>,
+    /// The data fork, where it changed: big-endian.
+    pub data: Option<&'a [u8]>,
+    /// The attribute fork, where it changed: big-endian.
+    pub attr: Option<&'a [u8]>,
+}
+
+impl<'a> InodeItem<'a> {
+    pub(super) fn read(first: &'a [u8], rest: &[&'a [u8]], order: ByteOrder) -> Result<Self, Fault> {
+        let format = InodeFormat::read(first, order)?;
+        field("ilf_fields", format.fields, Rule::KnownBits(inode_fields::KNOWN))?;
+        field("ilf_len", format.len_bytes, Rule::NonZero)?;
+        field(
+            "ilf_boffset",
+            format.offset_bytes,
+            Rule::AtMost(u64::from(format.len_bytes).saturating_sub(1)),
+        )?;
+        let mut regions = rest.iter().copied();
+        let core = match regions.next() {
+            Some(region) => Some(LogCore::read(region, order)?),
+            None => None,
+        };
+        let mut fork = |mask: u32, name: &'static str, len: u16| -> Result<Option<&'a [u8]>, Fault> {
+            if format.fields & mask == 0 {
+                return Ok(None);
+            }
+            agree((format.fields & mask).is_power_of_two(), "two forms of one fork")?;
+            // The region is a multiple of four bytes, the length that is stated may be less.
+            let region = regions.next().ok_or_else(|| truncated(name, len.into(), 0))?;
+            let used = region.get(..to_len(len.into()));
+            used.map(Some).ok_or_else(|| truncated(name, len.into(), region.len()))
+        };
+        let data = fork(inode_fields::DFORK, "data fork", format.data_bytes)?;
+        let attr = fork(inode_fields::AFORK, "attribute fork", format.attr_bytes)?;
+        Ok(Self {
+            format,
+            core,
+            data,
+            attr,
+        })
+    }
 }

@@ -2,8 +2,8 @@
 
 use super::value::{Report, Val};
 use crate::log::{
-    BufItem, ByteOrder, Intent, LogItem, MappedExtent, Operation, PhysExtent, RecordHeader, buf_flags, client,
-    inode_fields, op_flags,
+    BufItem, ByteOrder, InodeItem, Intent, LogItem, MappedExtent, Operation, PhysExtent, RecordHeader, buf_flags,
+    client, inode_fields, op_flags,
 };
 
 /// The header of a record, without the words of its blocks.
@@ -111,12 +111,12 @@ pub fn log_item_report(item: &LogItem<'_>, order: ByteOrder) -> Report {
     report.set("type", Val::Text(item.ty().name().to_owned()));
     match item {
         LogItem::Buf(item) => buffer(item, &mut report),
-        LogItem::Inode {
+        LogItem::Inode(InodeItem {
             format,
             core,
             data,
             attr,
-        } => {
+        }) => {
             report.set("ino", Val::Num(format.ino.get()));
             report.set("fields", Val::flags(format.fields, inode_fields::NAMES));
             report.set("daddr", Val::Num(format.daddr.get()));

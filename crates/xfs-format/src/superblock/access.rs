@@ -1,7 +1,7 @@
 //! What may be done with a volume: the one place that knows which features are supported.
 
-use super::Superblock;
 use crate::features::{features2, flag_names, incompat, log_incompat, ro_compat, super_flags, version};
+use crate::sb::Superblock;
 
 /// Features by the format's names, joined by commas; unnamed bits as numbers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

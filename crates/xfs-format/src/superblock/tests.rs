@@ -5,7 +5,7 @@ use zerocopy::FromZeros;
 
 use super::*;
 use crate::corrupt::CorruptKind;
-use crate::features::{log_incompat, ro_compat};
+use crate::features::{incompat, log_incompat, ro_compat};
 
 /// As mkfs.xfs makes it for 320 MiB.
 pub(crate) fn superblock() -> Superblock {

@@ -3,13 +3,13 @@
 use cowshed_layout::Rule;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{MAGIC, SUPERBLOCK_BYTES, Superblock};
 use crate::corrupt::{Checked, CorruptKind, agree, field, mismatch};
 use crate::crc;
 use crate::features::{features2, incompat, ro_compat, version};
 use crate::geometry::{AG_BLOCKS_MIN, Geometry};
 use crate::ids::Ino;
 use crate::num::{log2_up, shl};
+use crate::sb::{MAGIC, SUPERBLOCK_BYTES, Superblock};
 
 /// Sectors that the format allows.
 pub const SECTOR_BYTES: Rule = Rule::Between(512, 32768);
@@ -60,6 +60,14 @@ pub enum SuperblockError {
         /// The features' names.
         names: String,
     },
+}
+
+impl Geometry {
+    /// Of a superblock, which is checked first. Errors: those of [`Superblock::check`].
+    pub fn new(sb: &Superblock) -> Result<Self, SuperblockError> {
+        sb.check()?;
+        Ok(Self::unchecked(sb))
+    }
 }
 
 impl Superblock {

@@ -107,8 +107,8 @@ f = os.open("fragments", os.O_CREAT | os.O_RDWR)
 for i in range(3000): os.pwrite(f, b"x" * 100, i * 2 * 65536 // 4)
 os.fsync(f)
 '
-python3 -c 'import os
-for i in range(300): os.link("big", f"short/hard_link_with_a_rather_long_name_{i}")'
+mkdir linked; python3 -c 'import os
+for i in range(300): os.link("big", f"linked/hard_link_with_a_rather_long_name_{i}")'
 ln -s aaaa link; ln -s $(printf 'a%.0s' $(seq 1 1000)) longlink; mkfifo fifo; mknod null c 1 3; mknod blk b 7 0
 python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("sock")'
 python3 -c '

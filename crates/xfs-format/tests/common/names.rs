@@ -137,12 +137,12 @@ fn dir_leaf(expect: &Expect<'_>, bytes: Vec<u8>, found: &mut Found) -> Vec<DirLe
 
 pub fn symlink(volume: &Volume, ino: Ino, extents: &[Extent], size: u64, found: &mut Found) {
     let mut target = Vec::new();
-    for block in extents.iter().flat_map(|e| e.offset.get()..e.end().get()) {
-        let (daddr, bytes) = volume.read_file(extents, block as u32, 1);
+    for extent in extents {
+        let (daddr, bytes) = volume.read_file(extents, extent.offset.get() as u32, extent.blocks);
         let expect = Expect::of_inode(&volume.geometry, daddr, ino);
         let part = SymlinkBlock::verify(bytes, &expect).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(part.offset_bytes().unwrap_or(target.len() as u32), target.len() as u32);
-        let again = SymlinkBlock::build(target.len() as u32, part.part(), &expect).unwrap();
+        let again = SymlinkBlock::build(target.len() as u32, part.part(), extent.blocks, &expect).unwrap();
         let again = SymlinkBlock::seal(again, &expect, Lsn(0)).unwrap();
         assert_eq!(again.part(), part.part());
         target.extend_from_slice(part.part());
