@@ -34,7 +34,7 @@ pub use keep::Keep;
 pub use kernel_log::KernelLog;
 pub use loop_device::LoopDevice;
 pub use matrix::{matrix_full, matrix_small};
-pub use mount::KernelMount;
+pub use mount::{KernelMount, unmount};
 pub use run::{run, run_in, run_raw, shell};
 pub use scenario::populate;
 pub use sys::{

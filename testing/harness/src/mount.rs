@@ -49,22 +49,31 @@ impl KernelMount {
     }
 
     fn unmount_now(&mut self) -> Result<()> {
-        let mut tries = 0;
-        loop {
-            let output = run_raw("umount", &[&self.dir])?;
-            if output.status.success() {
-                self.mounted = false;
-                return Ok(());
-            }
-            let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-            tries += 1;
-            if !complaint.contains("busy") || tries == 50 {
-                anyhow::bail!("cannot unmount {}: {complaint}", self.dir.display());
-            }
-            // A file just closed may still be on its way out.
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        unmount(&self.dir)?;
+        self.mounted = false;
+        Ok(())
     }
+}
+
+/// Takes a mount away, however its file system is served. Waits for what is on its way out: a file
+/// just closed, or a descriptor that a child of another thread has between its fork and its exec.
+///
+/// # Errors
+/// Something goes on using the mount, or it is none.
+pub fn unmount(dir: &Path) -> Result<()> {
+    const TRIES: u32 = 50;
+    for tried in 1.. {
+        let output = run_raw("umount", &[dir])?;
+        if output.status.success() {
+            break;
+        }
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        if !complaint.contains("busy") || tried == TRIES {
+            anyhow::bail!("cannot unmount {}: {complaint}", dir.display());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
 }
 
 impl Drop for KernelMount {

@@ -94,7 +94,7 @@ impl Daemon {
 
     /// Unmounts in order; the process must end well.
     pub fn stop(mut self) -> Result<()> {
-        run(Path::new("umount"), &[&self.dir.to_string_lossy()])?;
+        cowshed_harness::unmount(&self.dir)?;
         match limit::wait(&mut self.child, READY_MAX)? {
             Some(status) => ensure!(status.success(), "cowshed mount ended with {status}:\n{}", self.said()),
             None => bail!("the process stays after the unmount:\n{}", self.said()),
