@@ -87,13 +87,18 @@ pub enum Loudness {
     Commands,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
+/// Takes a line for the user.
+pub type Say<'a> = &'a dyn Fn(&str);
+
+#[derive(Clone, Copy)]
+pub struct Options<'a> {
     /// Nothing behind the first `end` is read.
     pub end_at_end: bool,
     /// After so many errors of commands it is over; 0: never.
     pub errors_max: u64,
     pub loudness: Loudness,
+    /// Takes what is said, errors that are not the last included.
+    pub say: Say<'a>,
 }
 
 /// How a stream ended that was played to its end.
@@ -112,7 +117,7 @@ struct Current {
 
 struct Player<'t, T> {
     target: &'t mut T,
-    options: Options,
+    options: Options<'t>,
     current: Option<Current>,
     lines: Lines,
     extents: Extents,
@@ -124,7 +129,7 @@ struct Player<'t, T> {
 /// # Errors
 /// Where the input is no sound stream, and where commands failed, as many as the options allow. The
 /// message says which subvolume is incomplete.
-pub fn play<R: Read, T: Target>(reader: &mut Reader<R>, target: &mut T, options: &Options) -> Result<Outcome> {
+pub fn play<R: Read, T: Target>(reader: &mut Reader<R>, target: &mut T, options: &Options<'_>) -> Result<Outcome> {
     let mut player = Player {
         target,
         options: *options,
@@ -153,7 +158,7 @@ impl<T: Target> Player<'_, T> {
             if self.options.loudness == Loudness::Commands
                 && let Some(line) = self.lines.line(&item.command)
             {
-                eprintln!("{line}");
+                (self.options.say)(&line);
             }
             match item.command {
                 Command::Subvol { path, uuid, ctransid } => {
@@ -211,7 +216,7 @@ impl<T: Target> Player<'_, T> {
         if self.options.errors_max != 0 && self.errors >= self.options.errors_max {
             return Err(error);
         }
-        eprintln!("cowshed: {error:#}");
+        (self.options.say)(&format!("cowshed: {error:#}"));
         Ok(())
     }
 
@@ -224,7 +229,7 @@ impl<T: Target> Player<'_, T> {
         let path = escaped(start.path);
         if self.options.loudness == Loudness::Subvolumes {
             let what = if start.parent.is_some() { "snapshot" } else { "subvol" };
-            eprintln!("At {what} {path}");
+            (self.options.say)(&format!("At {what} {path}"));
         }
         self.target.begin(start).with_context(|| path.clone())?;
         self.current = Some(Current { path, errors: 0 });
@@ -236,7 +241,8 @@ impl<T: Target> Player<'_, T> {
         match self.current.as_ref() {
             None => return Ok(()),
             Some(current) if current.errors > 0 => {
-                eprintln!("cowshed: {} errors: {}", current.errors, incomplete(&current.path));
+                let what = incomplete(&current.path);
+                (self.options.say)(&format!("cowshed: {} errors: {what}", current.errors));
             }
             Some(_) => self.target.finish()?,
         }
