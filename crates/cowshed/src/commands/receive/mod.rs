@@ -14,22 +14,18 @@ mod sources;
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{BufReader, Read, stdin};
+use std::io::stdin;
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use btrfs_stream::Reader;
 use clap::Args;
 
 use image::Image;
 use mounted::Mounted;
 pub use other_process::serve;
-use player::{Loudness, Options, Outcome};
-
-/// Of the input; a command of Linux has 144 KiB at most.
-const BUFFER_BYTES: usize = 256 << 10;
+use player::{Loudness, Options, Outcome, reader_of};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -85,23 +81,11 @@ pub fn run(args: &ReceiveArgs) -> Result<u8> {
     }
 }
 
-fn reader_of<R: Read>(input: R) -> Reader<BufReader<R>> {
-    Reader::new(BufReader::with_capacity(BUFFER_BYTES, input))
-}
-
-fn loudness(quiet: bool, verbose: bool) -> Loudness {
-    match (quiet, verbose) {
-        (true, _) => Loudness::Quiet,
-        (_, true) => Loudness::Commands,
-        _ => Loudness::Subvolumes,
-    }
-}
-
 fn receive(input: File, dir: &Path, args: &ReceiveArgs) -> Result<Outcome> {
     let options = Options {
         end_at_end: args.end_at_end,
         errors_max: args.max_errors,
-        loudness: loudness(args.quiet, args.verbose),
+        loudness: Loudness::new(args.quiet, args.verbose),
         say: &|line| eprintln!("{line}"),
     };
     let named = || dir.display().to_string();

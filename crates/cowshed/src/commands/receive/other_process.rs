@@ -17,8 +17,7 @@ use cowshed_vfs::{Context, Credentials, Groups, Volume};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::image::Image;
-use super::player::{self, Loudness, Options, Outcome};
-use super::{loudness, reader_of};
+use super::player::{self, Loudness, Options, Outcome, reader_of};
 use crate::commands::mount_table;
 use crate::commands::subvolume::calls;
 use crate::mounts::join;
@@ -146,7 +145,7 @@ pub fn serve(view: Arc<dyn Volume>, stream: Stream, connection: &Connection) -> 
     let options = Options {
         end_at_end: request.end_at_end,
         errors_max: request.errors_max,
-        loudness: loudness(request.quiet, request.verbose),
+        loudness: Loudness::new(request.quiet, request.verbose),
         say: &|line| {
             if let Err(error) = connection.send(&Answer::Said(line.to_owned()), None) {
                 tracing::info!("{line} ({error})");

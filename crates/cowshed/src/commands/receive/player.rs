@@ -1,13 +1,21 @@
 //! Playing a stream: the order of its commands, what of a path is allowed, and what an error means
 //! for the subvolume under way. What the commands do is the [`Target`]'s.
 
-use std::io::Read;
+use std::io::{BufReader, Read};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use btrfs_stream::{Command, Reader, Time};
 
 use super::decode::{Encoding, Extents};
 use super::dump::{Lines, escaped};
+
+/// Of the input; a command of Linux has 144 KiB at most.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// What reads the commands of a stream.
+pub fn reader_of<R: Read>(input: R) -> Reader<BufReader<R>> {
+    Reader::new(BufReader::with_capacity(BUFFER_BYTES, input))
+}
 
 /// A new subvolume.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +93,16 @@ pub enum Loudness {
     Quiet,
     Subvolumes,
     Commands,
+}
+
+impl Loudness {
+    pub fn new(is_quiet: bool, is_verbose: bool) -> Self {
+        match (is_quiet, is_verbose) {
+            (true, _) => Self::Quiet,
+            (_, true) => Self::Commands,
+            _ => Self::Subvolumes,
+        }
+    }
 }
 
 /// Takes a line for the user.

@@ -224,7 +224,7 @@ fn changes_are_received_onto_what_the_kernel_received() {
         let dir = mnt.join(way);
         fs::create_dir(&dir).unwrap();
         for name in ["s2", "s3"] {
-            receive_by(way == "v1", &sent.stream(name, way), &dir, &mnt).ok();
+            receive_by(way == "v1", &sent.stream(name, way), &dir, mnt).ok();
         }
     }
     unmount(mnt);
