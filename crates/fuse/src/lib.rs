@@ -26,6 +26,7 @@ pub mod transport;
 
 pub use mount::{MountError, MountOptions, Mountpoint};
 pub use notify::{KernelCaches, Notifier};
+pub use server::groups_of_process;
 pub use session::{
     IO_BYTES_MAX, Permissions, Session, SessionError, SessionOptions, TransportChoice, TransportUsed, Unmounter,
 };

@@ -103,8 +103,7 @@ impl Credentials {
 /// What a call knows about its caller.
 #[derive(Debug, Default)]
 pub struct Context {
-    /// Size of the content in bytes; of a symbolic link, the length of its target; of a directory,
-    /// what the format counts.
+    /// Who calls.
     pub creds: Credentials,
     /// Process id of the caller, 0 if there is none (write-back by the kernel, or a process outside
     /// our pid name space).

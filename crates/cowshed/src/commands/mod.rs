@@ -13,6 +13,7 @@ pub mod ls;
 pub mod mkfs;
 pub mod mount;
 pub mod mount_helper;
+pub mod mount_table;
 pub mod receive;
 pub mod send;
 pub mod stat;

@@ -14,6 +14,7 @@ use cowshed_vfs::Volume;
 use cowshed_vfs_ioctl::Front;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::commands::receive;
 use crate::mount_help;
 use crate::mount_options::{self, Options};
 use crate::mounts::join::{self, Asked, Joined};
@@ -112,7 +113,7 @@ fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &P
     // Mounts that are asked for from here on wait until this one answers.
     let listener = Listener::new(&paths, &options);
     let views = devices::open_volume(&paths, devices, &options)?;
-    let sessions = Sessions::new(views, options.clone(), &paths);
+    let sessions = Sessions::new(views, options.clone(), &paths, receive::serve);
     let seat = sessions.seat().context("no session has ended yet")?;
     let session = first_session(&sessions, &options, &targets[0], mountpoint)?;
     tracing::info!("{}", transport_text(&session.transport()));

@@ -38,7 +38,7 @@ pub enum Asked {
 }
 
 /// A connection to the process that has the volume, and that process.
-fn connect(devices: &[PathBuf]) -> Option<(Connection, i32)> {
+pub fn connect(devices: &[PathBuf]) -> Option<(Connection, i32)> {
     let identities = devices.iter().filter_map(|device| Identity::of(device).ok());
     for path in identities.flat_map(|identity| place::to_connect(&identity)) {
         match Connection::to(&path) {
@@ -97,7 +97,7 @@ pub fn ask((devices, target): (&[PathBuf], &Path), (arguments, options): (&[Stri
             }
             Ok(None) => continue,
             Err(error) if is_ended(&error) => continue,
-            Ok(Some((Answer::Ready | Answer::Sessions(_), _))) => bail!("process {process} gave a wrong answer"),
+            Ok(Some(_)) => bail!("process {process} gave a wrong answer"),
             Err(error) => return Err(error).with_context(|| format!("process {process}, which has the volume")),
         };
         // From here to its release nothing returns: an attached loop device would stay.

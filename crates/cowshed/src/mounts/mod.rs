@@ -7,4 +7,4 @@ pub mod join;
 pub mod place;
 pub mod serve;
 pub mod source;
-mod wire;
+pub mod wire;

@@ -18,7 +18,7 @@ use cowshed_vfs_ioctl::Front;
 
 use super::place::{self, Identity};
 use super::source::mount_options_of;
-use super::wire::{self, Answer, Connection, MountRequest, Request, VERSION};
+use super::wire::{self, Answer, Connection, MountRequest, ReceiveRequest, Request, VERSION};
 use crate::mount_options::{self, Options};
 
 /// The sockets of a volume; they go with this value.
@@ -94,8 +94,23 @@ struct State {
     is_ending: bool,
 }
 
+/// A stream to be received.
+#[derive(Debug)]
+pub struct Stream {
+    pub request: ReceiveRequest,
+    pub input: OwnedFd,
+    /// User and process that it comes from.
+    pub user: u32,
+    pub process: i32,
+}
+
+/// Plays a stream into a view of the top level, which it destroys, and says on the connection how
+/// that went.
+pub type Receiver = fn(Arc<dyn Volume>, Stream, &Connection) -> Result<()>;
+
 /// The sessions of a volume.
 pub struct Sessions {
+    receiver: Receiver,
     views: Views,
     options: Options,
     devices: BTreeSet<Identity>,
@@ -117,8 +132,9 @@ impl Drop for Seat<'_> {
 
 impl Sessions {
     /// Of a volume that was opened with these options.
-    pub fn new(views: Views, options: Options, devices: &[PathBuf]) -> Arc<Sessions> {
+    pub fn new(views: Views, options: Options, devices: &[PathBuf], receiver: Receiver) -> Arc<Sessions> {
         Arc::new(Sessions {
+            receiver,
             views,
             options,
             devices: devices.iter().filter_map(|device| Identity::of(device).ok()).collect(),
@@ -244,8 +260,38 @@ impl Sessions {
                 drop(seat);
                 served
             }
-            Some((Request::Mounted { .. }, _)) => bail!("a mount that was not prepared"),
+            Some((Request::Receive(request), Some(input))) => {
+                let Some(seat) = self.seat() else {
+                    return Ok(connection.send(&Answer::Ended, None)?);
+                };
+                tracing::info!("process {process} of user {user} receives");
+                let stream = Stream {
+                    request,
+                    input,
+                    user,
+                    process,
+                };
+                let received = self.receive(stream, connection);
+                drop(seat);
+                received
+            }
+            Some((Request::Mounted { .. } | Request::Receive(_), _)) => bail!("a request that makes no sense here"),
             None => Ok(()),
+        }
+    }
+
+    fn receive(&self, stream: Stream, connection: &Connection) -> Result<()> {
+        let top = || -> Result<Arc<dyn Volume>> {
+            if stream.request.version != VERSION {
+                bail!("the volume is mounted by another version of cowshed");
+            }
+            let options = mount_options::parse(&["subvolid=5".to_owned()])?;
+            let view = self.views.another(&options.formats);
+            view.map_err(|failure| options.explain(failure))
+        };
+        match top() {
+            Ok(view) => (self.receiver)(view, stream, connection),
+            Err(refused) => Ok(connection.send(&Answer::Refused(format!("{refused:#}")), None)?),
         }
     }
 

@@ -37,6 +37,21 @@ pub enum Request {
     },
     /// Answer: `Sessions`.
     Sessions,
+    /// Play a stream of `btrfs send`; comes with a descriptor to read it from. Answers: `Refused`,
+    /// and then nothing was read; or `Begun`, any number of `Said`, and `Received`.
+    Receive(ReceiveRequest),
+}
+
+/// How a stream is to be played.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ReceiveRequest {
+    pub version: u32,
+    /// The directory to receive into, from the top level.
+    pub dir: Vec<u8>,
+    pub end_at_end: bool,
+    pub errors_max: u64,
+    pub quiet: bool,
+    pub verbose: bool,
 }
 
 /// A mount as it was asked for.
@@ -66,6 +81,12 @@ pub enum Answer {
     Ended,
     /// Device numbers of the mounts that are served.
     Sessions(Vec<String>),
+    /// The stream is being read.
+    Begun,
+    /// A line for the user.
+    Said(String),
+    /// The end of a stream: was it received without errors? Or what ended it.
+    Received(Result<bool, String>),
 }
 
 /// One side of a connection.
@@ -126,6 +147,11 @@ impl Connection {
     pub fn peer(&self) -> io::Result<(u32, i32)> {
         let peer = sockopt::socket_peercred(&self.0)?;
         Ok((peer.uid.as_raw(), peer.pid.as_raw_nonzero().get()))
+    }
+
+    /// The group of the process at the other end.
+    pub fn peer_group(&self) -> io::Result<u32> {
+        Ok(sockopt::socket_peercred(&self.0)?.gid.as_raw())
     }
 
     pub fn send<T: Serialize>(&self, message: &T, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {

@@ -319,7 +319,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// The supplementary groups of a process, from `/proc`. A process that is gone has none.
-fn groups_of_process(pid: u32) -> Vec<u32> {
+pub fn groups_of_process(pid: u32) -> Vec<u32> {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
         return Vec::new();
     };

@@ -1,7 +1,9 @@
-//! A stream played into a volume that is not mounted, by calls of its engine. No privileges are
-//! needed: owners, devices and attributes of all name spaces are those of the stream.
+//! A stream played into a volume by calls of its engine: one that is not mounted, where owners,
+//! devices and attributes of all name spaces are those of the stream, without privileges; or a view
+//! of one that is mounted, by what its user may do.
 //!
-//! Nothing else uses the volume meanwhile: no name changes between two calls.
+//! A path leads down from the subvolume name by name, and symbolic links are not followed. So
+//! nothing leads out of it, also where others change names meanwhile.
 
 use std::io;
 use std::path::Path;
@@ -14,8 +16,8 @@ use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
     Attr, Context, Error as Errno, ExtendedFlags, FallocateFlags, FileKind, FlagChange, InitInfo, Lookup, NodeId,
-    OpenFlags, OpenRequest, Opened, PERM_MASK, Received, RenameFlags, SetAttr, SetTime, SetXattrFlags, Timestamp,
-    Volume, WriteFlags,
+    OpenFlags, OpenRequest, Opened, PERM_MASK, PermissionChecks, Received, RenameFlags, SetAttr, SetTime,
+    SetXattrFlags, Timestamp, Volume, WriteFlags,
 };
 use cowshed_vfs_ioctl::wire::SubvolumePage;
 
@@ -203,9 +205,22 @@ impl Image {
         let options = mount_options::parse(&["subvolid=5".to_owned()])?;
         let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image, OpenMode::ReadWrite)?);
         let volume = formats::open(vec![device], &options.formats).map_err(|failure| options.explain(failure))?;
-        volume.init(&InitInfo::TRUSTED).map_err(io::Error::from)?;
-        let ctx = Context::root();
+        Self::on(volume, Context::root(), path)
+    }
+
+    /// Receives into a directory of a volume or view that shows the top level, as `ctx` may.
+    /// Destroys it at the end.
+    pub fn on(volume: Arc<dyn Volume>, ctx: Context, path: &[u8]) -> Result<Self> {
+        let checks = match ctx.creds.is_privileged() {
+            true => PermissionChecks::FrontEnd,
+            false => PermissionChecks::FileSystem,
+        };
         let engine = Arc::new(Engine { volume, ctx });
+        let front = InitInfo {
+            checks,
+            ..InitInfo::TRUSTED
+        };
+        engine.volume.init(&front).map_err(io::Error::from)?;
         let dir = top(&engine)?.below(path)?;
         if dir.attr.kind != FileKind::Directory {
             bail!("not a directory");

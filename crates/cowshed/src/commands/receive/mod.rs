@@ -8,25 +8,24 @@ mod image;
 mod ioctls;
 mod locks;
 mod mounted;
+mod other_process;
 mod player;
 mod sources;
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{BufReader, Read, stdin};
+use std::io::stdin;
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use btrfs_stream::Reader;
 use clap::Args;
 
 use image::Image;
 use mounted::Mounted;
-use player::{Loudness, Options, Outcome};
-
-/// Of the input; a command of Linux has 144 KiB at most.
-const BUFFER_BYTES: usize = 256 << 10;
+pub use other_process::serve;
+use player::{Loudness, Options, Outcome, reader_of};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -68,48 +67,48 @@ pub struct ReceiveArgs {
 }
 
 pub fn run(args: &ReceiveArgs) -> Result<u8> {
-    let input: Box<dyn Read> = match &args.file {
-        Some(path) => Box::new(File::open(path).with_context(|| path.display().to_string())?),
-        None => Box::new(stdin().lock()),
+    let input = match &args.file {
+        Some(path) => File::open(path).with_context(|| path.display().to_string())?,
+        None => File::from(stdin().as_fd().try_clone_to_owned()?),
     };
-    let mut reader = Reader::new(BufReader::with_capacity(BUFFER_BYTES, input));
     let Some(dir) = args.dir.as_deref().filter(|_| !args.dump) else {
-        return dump::run(&mut reader, args.end_at_end);
+        return dump::run(&mut reader_of(input), args.end_at_end);
     };
-    receive(&mut reader, dir, args)
-}
-
-fn receive<R: Read>(reader: &mut Reader<R>, dir: &Path, args: &ReceiveArgs) -> Result<u8> {
-    let options = Options {
-        end_at_end: args.end_at_end,
-        errors_max: args.max_errors,
-        loudness: match (args.quiet, args.verbose) {
-            (true, _) => Loudness::Quiet,
-            (_, true) => Loudness::Commands,
-            _ => Loudness::Subvolumes,
-        },
-    };
-    let named = || dir.display().to_string();
-    let outcome = match image_of(dir) {
-        Some((image, path)) => {
-            let mut target = Image::open(image, path).with_context(named)?;
-            let played = player::play(reader, &mut target, &options);
-            // What was received is kept, also where the stream was bad.
-            let closed = target.close().with_context(|| image.display().to_string());
-            let outcome = played?;
-            closed?;
-            outcome
-        }
-        None if !dir.is_dir() => bail!("{}: not a directory", named()),
-        None => {
-            let mut target = Mounted::new(dir, args.root_mount.as_deref()).with_context(named)?;
-            player::play(reader, &mut target, &options)?
-        }
-    };
+    let outcome = receive(input, dir, args)?;
     match outcome {
         Outcome::Complete => Ok(0),
         Outcome::Incomplete => Ok(1),
     }
+}
+
+fn receive(input: File, dir: &Path, args: &ReceiveArgs) -> Result<Outcome> {
+    let options = Options {
+        end_at_end: args.end_at_end,
+        errors_max: args.max_errors,
+        loudness: Loudness::new(args.quiet, args.verbose),
+        say: &|line| eprintln!("{line}"),
+    };
+    let named = || dir.display().to_string();
+    if let Some((image, path)) = image_of(dir) {
+        let mut target = Image::open(image, path).with_context(named)?;
+        let played = player::play(&mut reader_of(input), &mut target, &options);
+        // What was received is kept, also where the stream was bad.
+        let closed = target.close().with_context(|| image.display().to_string());
+        let outcome = played?;
+        closed?;
+        return Ok(outcome);
+    }
+    if !dir.is_dir() {
+        bail!("{}: not a directory", named());
+    }
+    // The process that serves the mount needs no system call for each change.
+    if args.root_mount.is_none()
+        && let Some(outcome) = other_process::ask(&input, dir, &options)?
+    {
+        return Ok(outcome);
+    }
+    let mut target = Mounted::new(dir, args.root_mount.as_deref()).with_context(named)?;
+    player::play(&mut reader_of(input), &mut target, &options)
 }
 
 /// The two parts of `IMAGE:/PATH`. A directory of such a name goes before it.

@@ -1,13 +1,21 @@
 //! Playing a stream: the order of its commands, what of a path is allowed, and what an error means
 //! for the subvolume under way. What the commands do is the [`Target`]'s.
 
-use std::io::Read;
+use std::io::{BufReader, Read};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use btrfs_stream::{Command, Reader, Time};
 
 use super::decode::{Encoding, Extents};
 use super::dump::{Lines, escaped};
+
+/// Of the input; a command of Linux has 144 KiB at most.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// What reads the commands of a stream.
+pub fn reader_of<R: Read>(input: R) -> Reader<BufReader<R>> {
+    Reader::new(BufReader::with_capacity(BUFFER_BYTES, input))
+}
 
 /// A new subvolume.
 #[derive(Clone, Copy, Debug)]
@@ -87,13 +95,28 @@ pub enum Loudness {
     Commands,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
+impl Loudness {
+    pub fn new(is_quiet: bool, is_verbose: bool) -> Self {
+        match (is_quiet, is_verbose) {
+            (true, _) => Self::Quiet,
+            (_, true) => Self::Commands,
+            _ => Self::Subvolumes,
+        }
+    }
+}
+
+/// Takes a line for the user.
+pub type Say<'a> = &'a dyn Fn(&str);
+
+#[derive(Clone, Copy)]
+pub struct Options<'a> {
     /// Nothing behind the first `end` is read.
     pub end_at_end: bool,
     /// After so many errors of commands it is over; 0: never.
     pub errors_max: u64,
     pub loudness: Loudness,
+    /// Takes what is said, errors that are not the last included.
+    pub say: Say<'a>,
 }
 
 /// How a stream ended that was played to its end.
@@ -112,7 +135,7 @@ struct Current {
 
 struct Player<'t, T> {
     target: &'t mut T,
-    options: Options,
+    options: Options<'t>,
     current: Option<Current>,
     lines: Lines,
     extents: Extents,
@@ -124,7 +147,7 @@ struct Player<'t, T> {
 /// # Errors
 /// Where the input is no sound stream, and where commands failed, as many as the options allow. The
 /// message says which subvolume is incomplete.
-pub fn play<R: Read, T: Target>(reader: &mut Reader<R>, target: &mut T, options: &Options) -> Result<Outcome> {
+pub fn play<R: Read, T: Target>(reader: &mut Reader<R>, target: &mut T, options: &Options<'_>) -> Result<Outcome> {
     let mut player = Player {
         target,
         options: *options,
@@ -153,7 +176,7 @@ impl<T: Target> Player<'_, T> {
             if self.options.loudness == Loudness::Commands
                 && let Some(line) = self.lines.line(&item.command)
             {
-                eprintln!("{line}");
+                (self.options.say)(&line);
             }
             match item.command {
                 Command::Subvol { path, uuid, ctransid } => {
@@ -211,7 +234,7 @@ impl<T: Target> Player<'_, T> {
         if self.options.errors_max != 0 && self.errors >= self.options.errors_max {
             return Err(error);
         }
-        eprintln!("cowshed: {error:#}");
+        (self.options.say)(&format!("cowshed: {error:#}"));
         Ok(())
     }
 
@@ -224,7 +247,7 @@ impl<T: Target> Player<'_, T> {
         let path = escaped(start.path);
         if self.options.loudness == Loudness::Subvolumes {
             let what = if start.parent.is_some() { "snapshot" } else { "subvol" };
-            eprintln!("At {what} {path}");
+            (self.options.say)(&format!("At {what} {path}"));
         }
         self.target.begin(start).with_context(|| path.clone())?;
         self.current = Some(Current { path, errors: 0 });
@@ -236,7 +259,8 @@ impl<T: Target> Player<'_, T> {
         match self.current.as_ref() {
             None => return Ok(()),
             Some(current) if current.errors > 0 => {
-                eprintln!("cowshed: {} errors: {}", current.errors, incomplete(&current.path));
+                let what = incomplete(&current.path);
+                (self.options.say)(&format!("cowshed: {} errors: {what}", current.errors));
             }
             Some(_) => self.target.finish()?,
         }

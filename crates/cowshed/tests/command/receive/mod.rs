@@ -6,7 +6,9 @@ mod flags;
 pub mod random;
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use btrfs_stream::Kind;
 use cowshed_harness::progs::CheckOptions;
@@ -16,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::extents::{Mounted, filefrag, mounted};
 use crate::mount::{Guard, unmount};
-use crate::support::{Ran, Scratch, cowshed, run};
+use crate::support::{COWSHED, Ran, Scratch, cowshed, eventually, run};
 
 /// Ways to send.
 pub const WAYS: [(&str, &str); 3] = [
@@ -46,6 +48,19 @@ pub fn receive(stream: &Path, dir: &Path) -> Ran {
         stream.as_os_str(),
         dir.as_os_str(),
     ])
+}
+
+/// As [`receive`], by system calls of the command and not by the process that serves the mount.
+pub fn receive_by_calls(stream: &Path, dir: &Path, mount: &Path) -> Ran {
+    run("receive -q -f {} -m {} {}", &[stream, mount, dir])
+}
+
+/// By the one and by the other.
+pub fn receive_by(calls: bool, stream: &Path, dir: &Path, mount: &Path) -> Ran {
+    match calls {
+        true => receive_by_calls(stream, dir, mount),
+        false => receive(stream, dir),
+    }
 }
 
 /// What differs where something was sent: the order of creation, and whether zeros are a hole.
@@ -169,7 +184,7 @@ fn full_streams_of_the_kernel_are_received() {
         let dir = mnt.join(way);
         fs::create_dir(&dir).unwrap();
         for name in ["s1", "o1"] {
-            receive(&sent.stream(name, way), &dir).ok();
+            receive_by(way == "v1", &sent.stream(name, way), &dir, &mnt).ok();
         }
     }
     unmount(&mnt);
@@ -209,7 +224,7 @@ fn changes_are_received_onto_what_the_kernel_received() {
         let dir = mnt.join(way);
         fs::create_dir(&dir).unwrap();
         for name in ["s2", "s3"] {
-            receive(&sent.stream(name, way), &dir).ok();
+            receive_by(way == "v1", &sent.stream(name, way), &dir, mnt).ok();
         }
     }
     unmount(mnt);
@@ -319,16 +334,91 @@ fn parents_are_found_by_their_own_uuid_and_through_a_mount_above() {
     unmount(mnt);
     // A mount that shows the subvolume s alone: s1 is not in it.
     run("mount -o subvol=s {} {}", &[volume.image(), mnt]).ok();
-    let refused = receive(&stream, mnt).fails(&["the parent", "not reachable", "shows subvolume s"]);
+    let refused = receive_by_calls(&stream, mnt, mnt).fails(&["the parent", "not reachable", "shows subvolume s"]);
     assert!(refused.err.contains("s1"), "{}", refused.err);
+    // The process that serves it sees the whole volume.
+    run("subvolume delete {}", &[&mnt.join("s2")]);
+    receive(&stream, mnt).ok();
     unmount(mnt);
     volume.assert_clean();
     volume
         .with_mount(|root| {
             assert_same(&root.join("in/side"), &sent, &["s2"]);
+            assert_same(&root.join("s"), &sent, &["s2"]);
             Ok(())
         })
         .unwrap();
+}
+
+#[test]
+fn what_the_serving_process_receives_is_seen_through_the_mount_at_once() {
+    let Some(()) = can_receive() else { return };
+    let sent = sent_by_kernel(&source());
+    let Some(Mounted { scratch, mnt }) = mounted() else {
+        return;
+    };
+    let _guard = Guard(&mnt);
+    let names = || {
+        let entries = fs::read_dir(&mnt).unwrap().flatten();
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+        names.sort();
+        names
+    };
+    for (way, names_then) in [("v1", &["s1"][..]), ("v2", &["o1", "s1"])] {
+        let new = if way == "v1" { "s1" } else { "o1" };
+        // That there is no such name is remembered, and the listing.
+        for _ in 0..2 {
+            assert_eq!(
+                fs::metadata(mnt.join(new)).unwrap_err().raw_os_error(),
+                Some(libc::ENOENT)
+            );
+            assert_eq!(names().len(), names_then.len() - 1);
+        }
+        receive(&sent.stream(new, way), &mnt).ok();
+        assert_eq!(names(), names_then);
+        assert_same(&mnt, &sent, &[new]);
+    }
+    // Once it is over, names are remembered again: no view is left that shares them.
+    unmount(&mnt);
+    scratch.assert_clean();
+}
+
+#[test]
+fn stream_of_a_command_that_is_killed_ends() {
+    let Some(()) = can_receive() else { return };
+    let sent = sent_by_kernel(&source());
+    let Some(Mounted { scratch, mnt }) = mounted() else {
+        return;
+    };
+    let _guard = Guard(&mnt);
+    let stream = fs::read(sent.stream("s1", "v1")).unwrap();
+    let mut child = Command::new(COWSHED)
+        .args(["receive".as_ref(), "-q".as_ref(), mnt.as_os_str()])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&stream[..stream.len() / 2]).unwrap();
+    eventually("the subvolume begins", || mnt.join("s1").exists());
+    cowshed_harness::limit::kill(&mut child).unwrap();
+    // The pipe has a reader for as long as the serving process plays.
+    eventually("the serving process stops reading", || {
+        input.write_all(b"").is_err() || {
+            let ended = rustix::event::PollFlags::ERR;
+            let mut pipe = [rustix::event::PollFd::new(&input, rustix::event::PollFlags::empty())];
+            let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            rustix::event::poll(&mut pipe, Some(&at_once)).unwrap();
+            pipe[0].revents().contains(ended)
+        }
+    });
+    let listed = run("subvolume list --json {}", &[&mnt]).ok().json();
+    let incomplete = listed.as_array().unwrap().iter().find(|s| s["path"] == "s1").unwrap();
+    assert_eq!(incomplete["is_read_only"], false);
+    run("subvolume delete {}", &[&mnt.join("s1")]).ok();
+    receive(&sent.stream("s1", "v1"), &mnt).ok();
+    assert_same(&mnt, &sent, &["s1"]);
+    unmount(&mnt);
+    scratch.assert_clean();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use cowshed_harness::tree::snapshot;
 use cowshed_harness::{KernelVolume, VolumeOptions, clone_range, need};
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, XattrFlags, fallocate, renameat_with, setxattr};
 
-use super::{WAYS, btrfs, can_receive, receive, sent};
+use super::{WAYS, btrfs, can_receive, receive, receive_by, sent};
 use crate::extents::Dice;
 use crate::mount::{Guard, unmount};
 use crate::support::run;
@@ -158,7 +158,7 @@ fn random_changes(seed: u64) {
         fs::create_dir(mnt.join(way)).unwrap();
         for round in 0..=ROUNDS {
             let stream = streams.join(format!("s{round}.{way}"));
-            receive(&stream, &mnt.join(way)).ok();
+            receive_by(round % 2 == 1, &stream, &mnt.join(way), &mnt).ok();
         }
     }
     fs::create_dir(mnt.join("image")).unwrap();
