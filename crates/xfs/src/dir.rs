@@ -1,0 +1,218 @@
+//! Directories in all their forms: lookup by hash, listing by position.
+
+use std::ops::ControlFlow;
+
+use xfs_format::da::DirNodeBlock;
+use xfs_format::dir::{
+    DataItem, DirBlock, DirDataBlock, DirEntry, DirLeaf1Block, DirLeafEntry, DirLeafNBlock, POSITION_BYTES,
+    ShortformDir,
+};
+use xfs_format::inode::{Fork, ForkKind};
+use xfs_format::{DaBlock, Ino, Owner};
+
+use crate::error::{Error, Result};
+use crate::inode::Object;
+use crate::volume::{Block, Volume};
+
+/// Magics of the blocks that may be found at the root of the hash index.
+const LEAF1_MAGICS: [u16; 2] = [0xd2f1, 0x3df1];
+const NODE_MAGICS: [u16; 2] = [0xfebe, 0x3ebe];
+/// Leaves with one hash in a row, at most: as many as a directory of the largest size has.
+const SIBLINGS_MAX: usize = 1 << 20;
+
+/// The form of a directory that is not in its inode.
+enum Index {
+    Block,
+    Leaf(DirLeaf1Block),
+    Node,
+}
+
+fn read<B: Block>(volume: &Volume, dir: &Object, block: u64) -> Result<B> {
+    let blocks = 1_u32 << volume.geometry().dir_block_log;
+    let parts = dir.parts(volume, ForkKind::Data, block, blocks)?;
+    volume.block_of_parts(&parts, Owner::Inode(dir.ino))
+}
+
+/// The magic of a block of the hash index.
+fn magic(volume: &Volume, dir: &Object, block: u64) -> Result<u16> {
+    let parts = dir.parts(volume, ForkKind::Data, block, 1)?;
+    let head = volume.read_parts(&parts)?;
+    let magic = head.get(8..10).and_then(|magic| magic.try_into().ok());
+    Ok(magic.map_or(0, u16::from_be_bytes))
+}
+
+fn index(volume: &Volume, dir: &Object) -> Result<Index> {
+    let leaf = u64::from(volume.geometry().dir_leaf_block().get());
+    let is_there = dir.extent_from(volume, ForkKind::Data, leaf)?;
+    if is_there.is_none_or(|extent| extent.offset.get() > leaf) {
+        return Ok(Index::Block);
+    }
+    if LEAF1_MAGICS.contains(&magic(volume, dir, leaf)?) {
+        return Ok(Index::Leaf(read(volume, dir, leaf)?));
+    }
+    Ok(Index::Node)
+}
+
+/// The entry's place among leaf entries of this hash.
+fn with_hash(entries: &[DirLeafEntry], hash: u32) -> impl Iterator<Item = &DirLeafEntry> {
+    let first = entries.partition_point(|entry| entry.hashval.get() < hash);
+    let same = entries
+        .iter()
+        .skip(first)
+        .take_while(move |entry| entry.hashval.get() == hash);
+    same.filter(|entry| !entry.is_stale())
+}
+
+/// The inode behind a name.
+pub(crate) fn lookup(volume: &Volume, dir: &Object, name: &[u8]) -> Result<Option<Ino>> {
+    let geometry = volume.geometry();
+    if let Some(Fork::Local(bytes)) = dir.fork(ForkKind::Data) {
+        let list = ShortformDir::verify(bytes, geometry, dir.ino)?;
+        let found = list.entries().find(|entry| geometry.is_same_dir_name(entry.name, name));
+        return Ok(found.map(|entry| entry.ino));
+    }
+    let hash = geometry.dir_name_hash(name);
+    match index(volume, dir)? {
+        Index::Block => {
+            let block: DirBlock = read(volume, dir, 0)?;
+            let found = block.items(geometry).find_map(|item| match item {
+                DataItem::Entry(entry) if geometry.is_same_dir_name(entry.name, name) => Some(entry.ino),
+                _ => None,
+            });
+            Ok(found)
+        }
+        Index::Leaf(leaf) => among(volume, dir, with_hash(leaf.entries(), hash), name),
+        Index::Node => lookup_in_nodes(volume, dir, hash, name),
+    }
+}
+
+fn lookup_in_nodes(volume: &Volume, dir: &Object, hash: u32, name: &[u8]) -> Result<Option<Ino>> {
+    let mut at = u64::from(volume.geometry().dir_leaf_block().get());
+    let mut level = None;
+    while NODE_MAGICS.contains(&magic(volume, dir, at)?) {
+        let node: DirNodeBlock = read(volume, dir, at)?;
+        if level.is_some_and(|level| node.level() >= level) {
+            return Err(dir.damaged("hash index"));
+        }
+        level = Some(node.level());
+        let Some(slot) = node.child_slot(hash) else {
+            return Ok(None);
+        };
+        at = node.entries().get(slot).map_or(0, |child| child.before.get()).into();
+    }
+    // Names of one hash may go on in the next leaves.
+    for _ in 0..SIBLINGS_MAX {
+        let leaf: DirLeafNBlock = read(volume, dir, at)?;
+        if let Some(ino) = among(volume, dir, with_hash(leaf.entries(), hash), name)? {
+            return Ok(Some(ino));
+        }
+        let goes_on = leaf.entries().last().is_none_or(|last| last.hashval.get() <= hash);
+        match leaf.siblings() {
+            (_, DaBlock(next)) if goes_on && next != 0 => at = next.into(),
+            _ => return Ok(None),
+        }
+    }
+    Err(dir.damaged("hash index"))
+}
+
+/// The entry with this name among those that leaf entries lead to.
+fn among<'a>(
+    volume: &Volume,
+    dir: &Object,
+    entries: impl Iterator<Item = &'a DirLeafEntry>,
+    name: &[u8],
+) -> Result<Option<Ino>> {
+    let geometry = volume.geometry();
+    for entry in entries {
+        let position = u64::from(entry.address.get()) * u64::from(POSITION_BYTES);
+        let block = (position / u64::from(geometry.dir_block_bytes)) << geometry.dir_block_log;
+        let offset = position % u64::from(geometry.dir_block_bytes);
+        let data: DirDataBlock = read(volume, dir, block)?;
+        let found = data.items(geometry).find_map(|item| match item {
+            DataItem::Entry(found) if u64::from(found.offset_bytes) == offset => {
+                Some((geometry.is_same_dir_name(found.name, name), found.ino))
+            }
+            _ => None,
+        });
+        match found {
+            Some((true, ino)) => return Ok(Some(ino)),
+            Some((false, _)) => {}
+            None => return Err(dir.damaged("hash index: it leads to no entry")),
+        }
+    }
+    Ok(None)
+}
+
+/// The directory above.
+pub(crate) fn parent(volume: &Volume, dir: &Object) -> Result<Ino> {
+    if let Some(Fork::Local(bytes)) = dir.fork(ForkKind::Data) {
+        return Ok(ShortformDir::verify(bytes, volume.geometry(), dir.ino)?.parent);
+    }
+    lookup(volume, dir, b"..")?.ok_or_else(|| dir.damaged("directory without .."))
+}
+
+/// Visits entries but "." and "..", from a position on, each with its position: its place in the
+/// directory's data, in units of 8 bytes.
+pub(crate) fn list(
+    volume: &Volume,
+    dir: &Object,
+    from: u64,
+    visit: &mut dyn FnMut(DirEntry<'_>, u64) -> ControlFlow<()>,
+) -> Result<()> {
+    let geometry = volume.geometry();
+    let mut take = |entry: DirEntry<'_>, block_bytes: u64| {
+        let position = (block_bytes + u64::from(entry.offset_bytes)) / u64::from(POSITION_BYTES);
+        if position < from || entry.name == b"." || entry.name == b".." {
+            return ControlFlow::Continue(());
+        }
+        visit(entry, position)
+    };
+    if let Some(Fork::Local(bytes)) = dir.fork(ForkKind::Data) {
+        let list = ShortformDir::verify(bytes, geometry, dir.ino)?;
+        let _ = list.entries().try_for_each(|entry| take(entry, 0));
+        return Ok(());
+    }
+    let mut visit_items = |items: xfs_format::dir::DataItems<'_>, at: u64| {
+        items.into_iter().try_for_each(|item| match item {
+            DataItem::Entry(entry) => take(entry, at),
+            DataItem::Free { .. } => ControlFlow::Continue(()),
+        })
+    };
+    if matches!(index(volume, dir)?, Index::Block) {
+        let block: DirBlock = read(volume, dir, 0)?;
+        let _ = visit_items(block.items(geometry), 0);
+        return Ok(());
+    }
+    let per_block = 1_u64 << geometry.dir_block_log;
+    let mut block = from * u64::from(POSITION_BYTES) / u64::from(geometry.dir_block_bytes) * per_block;
+    let end = u64::from(geometry.dir_leaf_block().get());
+    while let Some(extent) = dir.extent_from(volume, ForkKind::Data, block)? {
+        block = block.max(extent.offset.get());
+        if block >= end {
+            break;
+        }
+        let data: DirDataBlock = read(volume, dir, block)?;
+        let at = block * u64::from(geometry.block_bytes);
+        if visit_items(data.items(geometry), at).is_break() {
+            break;
+        }
+        block += per_block;
+    }
+    Ok(())
+}
+
+/// What lies behind an entry, where its type is not known.
+pub(crate) fn kind_of(volume: &Volume, entry: &DirEntry<'_>) -> std::result::Result<cowshed_vfs::FileKind, Error> {
+    use cowshed_vfs::FileKind as Kind;
+    use xfs_format::dir::FileType as Type;
+    Ok(match entry.file_type {
+        Some(Type::Regular) => Kind::Regular,
+        Some(Type::Dir) => Kind::Directory,
+        Some(Type::Char | Type::Whiteout) => Kind::CharDevice,
+        Some(Type::Block) => Kind::BlockDevice,
+        Some(Type::Fifo) => Kind::Fifo,
+        Some(Type::Socket) => Kind::Socket,
+        Some(Type::Symlink) => Kind::Symlink,
+        Some(Type::Unknown) | None => Object::load(volume, entry.ino)?.kind,
+    })
+}

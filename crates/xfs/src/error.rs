@@ -1,0 +1,55 @@
+//! What can go wrong: a device, a damaged structure, a feature that is not supported, and outcomes.
+
+use xfs_format::{Corrupt, SuperblockError};
+
+/// A result with the engine's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of the engine. Translated to an errno only in `fs`.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] cowshed_device::Error),
+    /// A structure is not what it should be.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    /// The superblock is wrong.
+    #[error(transparent)]
+    Superblock(#[from] SuperblockError),
+    /// Structures contradict each other.
+    #[error("corrupt {what} of inode {ino}")]
+    Inconsistent {
+        /// What is wrong.
+        what: &'static str,
+        /// The inode.
+        ino: u64,
+    },
+    /// The volume uses what is not supported.
+    #[error("unsupported feature: {0}")]
+    Unsupported(String),
+    /// The device ends before the volume does.
+    #[error("the device has {found} bytes, the volume {expected}")]
+    Short {
+        /// Bytes of the device.
+        found: u64,
+        /// Bytes of the volume.
+        expected: u64,
+    },
+    /// The log holds changes that were not written to their places.
+    #[error(
+        "the log is dirty, and its recovery is not supported yet: mount the volume with Linux once, or use \
+         rescue=norecovery to see it without what the log holds"
+    )]
+    DirtyLog,
+    /// An outcome that a caller of the file system expects to see.
+    #[error("{0}")]
+    Outcome(cowshed_vfs::Error),
+}
+
+impl From<cowshed_vfs::Error> for Error {
+    fn from(error: cowshed_vfs::Error) -> Self {
+        Self::Outcome(error)
+    }
+}

@@ -1,0 +1,240 @@
+//! An open volume: superblock, geometry, features, and verified blocks.
+
+mod cache;
+mod log;
+
+use std::sync::Arc;
+
+use cowshed_device::BlockDevice;
+use xfs_format::{Access, Corrupt, Daddr, Expect, Geometry, Owner, ReadLimit, Superblock};
+
+use crate::error::{Error, Result};
+use cache::Cache;
+use log::LogPlace;
+
+/// Bytes of the largest sector: what is read to find the superblock.
+const SECTOR_BYTES_MAX: usize = 32768;
+/// Bound on cached metadata, unless [`OpenOptions`] say otherwise.
+const CACHE_BYTES_MAX: usize = 64 << 20;
+
+/// How a volume is opened. It is opened for reading always.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// `rescue=norecovery`: leaves a dirty log alone. What was synced last before a crash does not
+    /// show, and what shows may be inconsistent.
+    pub no_recovery: bool,
+    /// Reads a volume whose repair was interrupted.
+    pub rescue: bool,
+    /// The device of the log, where the volume has an external one.
+    pub log_device: Option<Arc<dyn BlockDevice>>,
+    /// Bound on cached metadata in bytes; 0: the default.
+    pub cache_bytes_max: usize,
+}
+
+/// An open volume.
+pub struct Volume {
+    device: Arc<dyn BlockDevice>,
+    superblock: Superblock,
+    geometry: Geometry,
+    cache: Cache,
+    has_dirty_log: bool,
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Volume")
+            .field("device", &self.device)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A kind of block that [`Volume::block`] reads.
+pub(crate) trait Block: Clone + Send + Sync + Sized + 'static {
+    /// Verifies bytes from the device.
+    fn verify(bytes: Vec<u8>, expect: &Expect<'_>) -> std::result::Result<Self, Corrupt>;
+}
+
+macro_rules! blocks {
+    ($($name:path),+ $(,)?) => {
+        $(impl Block for $name {
+            fn verify(bytes: Vec<u8>, expect: &Expect<'_>) -> std::result::Result<Self, Corrupt> {
+                <$name>::verify(bytes, expect)
+            }
+        })+
+    };
+}
+blocks!(
+    xfs_format::Inode,
+    xfs_format::ag::AgfSector,
+    xfs_format::ag::AgiSector,
+    xfs_format::dir::DirBlock,
+    xfs_format::dir::DirDataBlock,
+    xfs_format::dir::DirLeaf1Block,
+    xfs_format::dir::DirLeafNBlock,
+    xfs_format::da::DirNodeBlock,
+    xfs_format::da::AttrNodeBlock,
+    xfs_format::attr::AttrLeafBlock,
+    xfs_format::attr::AttrRemoteBlock,
+    xfs_format::symlink::SymlinkBlock,
+);
+impl<K: xfs_format::btree::TreeKind> Block for xfs_format::BtreeBlock<K>
+where
+    Self: Send + Sync,
+{
+    fn verify(bytes: Vec<u8>, expect: &Expect<'_>) -> std::result::Result<Self, Corrupt> {
+        Self::verify(bytes, expect, None)
+    }
+}
+
+impl Volume {
+    /// Opens the volume on a device. Errors: no superblock or a damaged one, features that are not
+    /// supported (by name), a device that is too short, a dirty log.
+    pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Self> {
+        let size = usize::try_from(device.size_bytes()).unwrap_or(usize::MAX);
+        let mut head = vec![0; SECTOR_BYTES_MAX.min(size)];
+        device.read_at(0, &mut head)?;
+        let superblock = Superblock::verify(&head)?;
+        let geometry = Geometry::new(&superblock)?;
+        let limit = if options.rescue {
+            ReadLimit::Rescue
+        } else {
+            ReadLimit::Kernel
+        };
+        if let Access::Refused { why } = superblock.access(limit) {
+            return Err(Error::Unsupported(why.name));
+        }
+        let expected = geometry.blocks.saturating_mul(geometry.block_bytes.into());
+        if device.size_bytes() < expected {
+            return Err(Error::Short {
+                found: device.size_bytes(),
+                expected,
+            });
+        }
+        let cache_bytes_max = match options.cache_bytes_max {
+            0 => CACHE_BYTES_MAX,
+            bytes => bytes,
+        };
+        let mut volume = Self {
+            device,
+            superblock,
+            geometry,
+            cache: Cache::new(cache_bytes_max),
+            has_dirty_log: false,
+        };
+        volume.has_dirty_log = !volume.has_clean_log(options)?;
+        if volume.has_dirty_log && !options.no_recovery {
+            return Err(Error::DirtyLog);
+        }
+        Ok(volume)
+    }
+
+    fn has_clean_log(&self, options: &OpenOptions) -> Result<bool> {
+        let (device, start_bytes) = match (self.geometry.log_start, &options.log_device) {
+            (Some(start), _) => {
+                let start = self.geometry.daddr(start).and_then(Daddr::checked_bytes);
+                (&self.device, start.unwrap_or_default())
+            }
+            (None, Some(device)) => (device, 0),
+            (None, None) if options.no_recovery => return Ok(false),
+            (None, None) => return Err(Error::Unsupported("an external log without logdev=".to_owned())),
+        };
+        let bytes = u64::from(self.geometry.log_blocks).saturating_mul(self.geometry.block_bytes.into());
+        let found = device.size_bytes().saturating_sub(start_bytes);
+        if found < bytes {
+            return Err(Error::Short { found, expected: bytes });
+        }
+        let place = LogPlace {
+            device: &**device,
+            start_bytes,
+            blocks: bytes / u64::from(xfs_format::ids::BASIC_BLOCK_BYTES),
+        };
+        place.is_clean(&self.superblock)
+    }
+
+    /// The superblock as it was read.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// The shape of the volume.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The log was left alone although it holds changes.
+    pub fn has_dirty_log(&self) -> bool {
+        self.has_dirty_log
+    }
+
+    pub(crate) fn device(&self) -> &dyn BlockDevice {
+        &*self.device
+    }
+
+    /// A verified block that lies in one piece.
+    pub(crate) fn block<B: Block>(&self, daddr: Daddr, len_bytes: u32, owner: Owner) -> Result<B> {
+        self.block_of_parts(&[(daddr, len_bytes)], owner)
+    }
+
+    /// A verified block in several pieces: that of a directory may be.
+    pub(crate) fn block_of_parts<B: Block>(&self, parts: &[(Daddr, u32)], owner: Owner) -> Result<B> {
+        let Some((daddr, _)) = parts.first().copied() else {
+            return Err(cowshed_vfs::Error::Corrupt.into());
+        };
+        let key = (bytes_of(daddr), owner_key(owner));
+        if let Some(block) = self.cache.get::<B>(key) {
+            return Ok(block);
+        }
+        let bytes = self.read_parts(parts)?;
+        let len = bytes.len();
+        let block = B::verify(bytes, &self.expect(daddr, owner))?;
+        self.cache.put(key, &block, len);
+        Ok(block)
+    }
+
+    /// A verified structure within a block of the device: an inode of a cluster.
+    pub(crate) fn within<B: Block>(&self, daddr: Daddr, offset: u32, len_bytes: u32, owner: Owner) -> Result<B> {
+        let at = bytes_of(daddr) + u64::from(offset);
+        let key = (at, owner_key(owner));
+        if let Some(block) = self.cache.get::<B>(key) {
+            return Ok(block);
+        }
+        let mut bytes = vec![0; len_bytes as usize];
+        self.device.read_at(at, &mut bytes)?;
+        let block = B::verify(bytes, &self.expect(daddr, owner))?;
+        self.cache.put(key, &block, len_bytes as usize);
+        Ok(block)
+    }
+
+    /// The bytes of some pieces, unverified.
+    pub(crate) fn read_parts(&self, parts: &[(Daddr, u32)]) -> Result<Vec<u8>> {
+        let len: usize = parts.iter().map(|(_, len)| *len as usize).sum();
+        let mut bytes = vec![0; len];
+        let mut rest = &mut bytes[..];
+        for (daddr, len) in parts {
+            let (part, behind) = rest.split_at_mut(*len as usize);
+            self.device.read_at(bytes_of(*daddr), part)?;
+            rest = behind;
+        }
+        Ok(bytes)
+    }
+
+    fn expect(&self, daddr: Daddr, owner: Owner) -> Expect<'_> {
+        match owner {
+            Owner::Ag(group) => Expect::in_ag(&self.geometry, daddr, group),
+            Owner::Inode(ino) => Expect::of_inode(&self.geometry, daddr, ino),
+        }
+    }
+}
+
+/// An address that no volume has fails as one behind the end of the device.
+fn bytes_of(daddr: Daddr) -> u64 {
+    daddr.checked_bytes().unwrap_or(u64::MAX / 2)
+}
+
+/// Groups and inodes in one space of numbers: inodes have 63 bits.
+fn owner_key(owner: Owner) -> u64 {
+    match owner {
+        Owner::Ag(group) => 1 << 63 | u64::from(group.get()),
+        Owner::Inode(ino) => ino.get(),
+    }
+}
