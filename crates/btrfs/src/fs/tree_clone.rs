@@ -39,6 +39,12 @@ impl Cloning {
     }
 }
 
+impl Drop for Cloning {
+    fn drop(&mut self) {
+        self.walk.end(&self.fs.mount);
+    }
+}
+
 impl TreeClone for Cloning {
     fn step(&mut self, ctx: &Context) -> VfsResult<TreeCloneStep> {
         let step = self.walk.step(&self.fs.mount, ctx);

@@ -14,6 +14,7 @@ use crate::dir::{self, Found};
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::object::Inode;
+use crate::reclaim;
 
 /// An entry that was listed.
 pub(super) struct Listed {
@@ -89,27 +90,28 @@ pub(super) fn choose(
             inode,
         };
         let inode = &source.inode;
-        if let Err(error) = may_clone(ctx, inode) {
-            match is_first {
-                true => return Ok(Choice::Refuse(error)),
-                false => break,
-            }
+        let refused = may_clone(ctx, inode).err();
+        let is_newer =
+            inode.is_dir() && inode.tree.id() == newest.0 && inode.ino >= newest.1 && !inode.is_placeholder();
+        if refused.is_some() || is_newer {
+            reclaim::settle(files, inode);
+            return Ok(match (is_first, refused) {
+                (false, _) => Choice::Make(chosen),
+                (true, Some(error)) => Choice::Refuse(error),
+                (true, None) => Choice::Skip,
+            });
         }
-        if inode.is_dir() {
-            let is_newer = inode.tree.id() == newest.0 && inode.ino >= newest.1 && !inode.is_placeholder();
-            match (is_newer, is_first) {
-                (true, true) => return Ok(Choice::Skip),
-                (true, false) => break,
-                (false, _) => {}
-            }
-        } else if inode.attr_now().nlink > 1 {
+        if !inode.is_dir() && inode.attr_now().nlink > 1 {
             let known = links.get(&(inode.tree.id(), inode.ino));
             match known {
                 Some((copy, _)) if is_first => {
                     let copy = *copy;
                     return Ok(Choice::Link(source, copy));
                 }
-                Some(_) => break,
+                Some(_) => {
+                    reclaim::settle(files, inode);
+                    break;
+                }
                 None if chosen.iter().any(|other| Arc::ptr_eq(&other.inode, inode)) => break,
                 None => {}
             }

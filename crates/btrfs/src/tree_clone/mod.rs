@@ -170,8 +170,25 @@ impl Walk {
                 Ok(Step::MORE)
             }
             Choice::Refuse(error) => self.refuse(error),
-            Choice::Link(source, copy) => self.link(files, ctx, &source, copy),
-            Choice::Make(sources) => self.make(files, ctx, &sources),
+            Choice::Link(source, copy) => {
+                let linked = self.link(files, ctx, &source, copy);
+                reclaim::settle(files, &source.inode);
+                linked
+            }
+            Choice::Make(sources) => {
+                let made = self.make(files, ctx, &sources);
+                sources.iter().for_each(|source| reclaim::settle(files, &source.inode));
+                made
+            }
+        }
+    }
+
+    /// The walk ends here: lets go of what it held.
+    pub(crate) fn end(&mut self, files: &Files) {
+        for frame in self.frames.drain(..) {
+            for inode in frame.src.iter().chain([&frame.dst]) {
+                reclaim::settle(files, inode);
+            }
         }
     }
 
@@ -327,17 +344,19 @@ impl Walk {
             let dst = files.objects().inodes.load(&frame.dst.subvol, below.dst)?;
             let is_there = |inode: &Option<Arc<Inode>>| inode.as_ref().is_some_and(|i| i.attr_now().nlink > 0);
             // Deleted meanwhile, on either side.
-            let (true, true, Some(src), Some(dst)) = (is_there(&src), is_there(&dst), src, dst) else {
+            let are_there = is_there(&src) && is_there(&dst);
+            let (true, Some(src), Some(dst)) = (are_there, &src, &dst) else {
+                src.iter().chain(&dst).for_each(|inode| reclaim::settle(files, inode));
                 return Ok(());
             };
             if self.frames.len() > 1 {
                 push_name(&mut self.path, &below.name);
             }
-            dir::begin_listing(&src)?;
+            dir::begin_listing(src)?;
             let attr = src.attr_now();
             self.frames.push(Frame {
-                src: Some(src),
-                dst,
+                src: Some(src.clone()),
+                dst: dst.clone(),
                 queue: Default::default(),
                 cookie: 0,
                 is_listed: false,
