@@ -29,6 +29,7 @@ mod staged;
 mod subvol;
 #[cfg(test)]
 mod testing;
+mod tree_clone;
 mod xattr;
 mod xattr_ops;
 

@@ -56,7 +56,7 @@ pub enum Command {
     Send(send::SendArgs),
     /// Receive subvolumes from a stream of btrfs send
     Receive(receive::ReceiveArgs),
-    /// Copy a file of a mount by sharing its extents
+    /// Copy a file or a whole tree of a mount by sharing extents
     Clone(extents::clone::CloneArgs),
     /// Share the extents of files that hold the same
     Dedupe(extents::dedupe::DedupeArgs),

@@ -47,7 +47,7 @@ pub use btrfs_image::{MkfsError, MkfsOptions, MkfsReport, mkfs};
 pub use cowshed_device::{BlockDevice, FileDevice, Locking, MemDevice, OpenMode, SliceDevice};
 pub use cowshed_vfs::{
     Algorithm, Compression, Dedupe, Exchange, FallocateFlags, FileKind, Freshness, MapExtent as Extent,
-    MapKind as ExtentKind, StatFs, Timestamp, UnknownCompression,
+    MapKind as ExtentKind, NotCloned, StatFs, Timestamp, TreeCloneProgress, UnknownCompression,
 };
 
 pub use library::{

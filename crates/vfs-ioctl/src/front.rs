@@ -15,6 +15,7 @@ use cowshed_vfs::{
 
 use crate::grants::Grants;
 use crate::groups::OpenGroups;
+use crate::walks::Walks;
 
 /// A volume behind the ioctls of Linux. It dereferences to the volume, for the volume's own
 /// operations.
@@ -23,6 +24,7 @@ pub struct Front<V: Volume + ?Sized = dyn Volume> {
     pub(crate) env: Arc<dyn Env>,
     pub(crate) groups: OpenGroups,
     pub(crate) grants: Grants,
+    pub(crate) walks: Walks,
     caches: OnceLock<Arc<dyn Caches>>,
 }
 
@@ -35,6 +37,7 @@ impl<V: Volume + ?Sized> Front<V> {
             env,
             groups: OpenGroups::default(),
             grants: Grants::default(),
+            walks: Walks::default(),
             caches: OnceLock::new(),
         }
     }
@@ -166,6 +169,7 @@ impl<V: Volume + ?Sized + 'static> FileSystem for Front<V> {
 
     fn destroy(&self) {
         self.groups.clear();
+        self.walks.clear();
         self.volume.destroy();
     }
 
@@ -239,6 +243,10 @@ impl<V: Volume + ?Sized + 'static> FileSystem for Front<V> {
             answer => return answer,
         }
         match self.ioctl_remap(ctx, at, call.cmd, input, output) {
+            Err(Error::NotIoctl) => {}
+            answer => return answer,
+        }
+        match self.ioctl_trees(ctx, node, call.cmd, input, output) {
             Err(Error::NotIoctl) => {}
             answer => return answer,
         }

@@ -10,6 +10,7 @@
 //! | facts of the volume | `decode` |
 //! | `BTRFS_IOC_DEFRAG_RANGE`, `BTRFS_IOC_SYNC`, our own ([`wire`]) | `decode`, `remap` |
 //! | `BTRFS_IOC_SUBVOL_CREATE`, `SNAP_DESTROY`, `SUBVOL_SETFLAGS`, our own | `subvolumes` |
+//! | `CLONE_TREE`, our own | `trees` |
 //! | `F2FS_IOC_*_ATOMIC_WRITE` | `atomic` |
 
 #![deny(missing_docs)]
@@ -22,6 +23,8 @@ mod groups;
 mod remap;
 mod reply;
 mod subvolumes;
+mod trees;
+mod walks;
 pub mod wire;
 
 pub use front::Front;

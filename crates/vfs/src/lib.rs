@@ -12,6 +12,7 @@
 //! * [`Volume`]: what a volume can do beyond names and bytes; the library and the ioctl decoder
 //!   work over it.
 //! * [`Subvolumes`]: trees of files inside a volume, each of which can be copied as a whole.
+//! * [`TreeClone`]: a clone of a whole tree, in steps.
 //! * [`Caches`]: what a file system tells a front end that remembers.
 //! * [`memfs`]: a small file system in memory, for tests of front ends and for measuring what a
 //!   transport costs.
@@ -29,6 +30,7 @@ pub mod fs;
 pub mod memfs;
 pub mod perm;
 mod subvolumes;
+mod tree_clone;
 pub mod types;
 mod volume;
 pub mod xattr;
@@ -40,6 +42,7 @@ pub use cred::{Context, Credentials, Groups};
 pub use error::{Error, Result};
 pub use fs::{Done, FileSystem};
 pub use subvolumes::{ItemKey, ItemSink, Received, Search, SubvolumeInfo, Subvolumes};
+pub use tree_clone::{NotCloned, TreeClone, TreeCloneProgress, TreeCloneStep};
 pub use types::*;
 pub use volume::{
     At, Dedupe, Defrag, DeviceInfo, Exchange, ExtendedFlags, ExtentSink, Failure, Features, FlagChange, Freshness,

@@ -216,6 +216,37 @@ pub fn new_node(ctx: &Context, parent: &Attr, parent_default: Option<&Acl>, kind
     }
 }
 
+/// Whose a node is, and for whom: of a source, and what a copy keeps of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyAttrs {
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Permission bits.
+    pub perm: u32,
+}
+
+/// Owner, group and mode of a copy of `source` that shall be like it as far as the caller may have
+/// it so: as `cp -a` does it. The superuser keeps all. Other callers own their copies, which keep
+/// the group if the caller is in it (else it is `new_gid`), and set-id and sticky bits only where
+/// owner and group are those of the source.
+pub fn of_copy(creds: &Credentials, source: CopyAttrs, new_gid: u32) -> CopyAttrs {
+    if creds.is_privileged() {
+        return source;
+    }
+    let keeps_group = creds.in_group(source.gid);
+    let is_as_it_was = creds.uid == source.uid && keeps_group;
+    CopyAttrs {
+        uid: creds.uid,
+        gid: if keeps_group { source.gid } else { new_gid },
+        perm: match is_as_it_was {
+            true => source.perm,
+            false => source.perm & !(SET_UID | SET_GID | STICKY),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -353,6 +384,23 @@ mod tests {
         assert_eq!(perm_for_chmod(&caller(10, 21), 0o2755, 20), 0o755);
         assert_eq!(perm_for_chmod(&caller(10, 20), 0o2755, 20), 0o2755);
         assert_eq!(perm_for_chmod(&caller(0, 0), 0o2755, 20), 0o2755);
+    }
+
+    #[test]
+    fn copies_keep_owners_for_root_and_set_id_bits_for_the_owner() {
+        let source = CopyAttrs {
+            uid: 10,
+            gid: 20,
+            perm: 0o6755,
+        };
+        let kept = |creds: &Credentials| {
+            let copy = of_copy(creds, source, 99);
+            (copy.uid, copy.gid, copy.perm)
+        };
+        assert_eq!(kept(&caller(0, 0)), (10, 20, 0o6755));
+        assert_eq!(kept(&caller(10, 20)), (10, 20, 0o6755));
+        assert_eq!(kept(&caller(11, 20)), (11, 20, 0o755));
+        assert_eq!(kept(&caller(10, 21)), (10, 99, 0o755), "not in the group");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::{
     Access, Caches, Compression, Context, Error, FileSystem, Handle, NodeId, Result, SpaceAccount, Subvolumes,
-    Timestamp, WriteFlags,
+    Timestamp, TreeClone, WriteFlags,
 };
 
 /// A failure of the volume as a whole: it could not be opened, committed or closed.
@@ -363,6 +363,22 @@ pub trait Volume: FileSystem + fmt::Debug {
     /// (FIDEDUPERANGE).
     fn dedupe_range(&self, src: At, dst: At, len_bytes: u64) -> Result<Dedupe> {
         let _ = (src, dst, len_bytes);
+        Err(Error::NotSupported)
+    }
+
+    /// Begins to clone the tree at the directory `src` to a new name: content is shared
+    /// ([`Volume::clone_range`]); names, links among them, attributes and extended attributes are
+    /// as `cp -a` keeps them ([`perm::of_copy`](crate::perm::of_copy)). Nothing has happened when
+    /// this returns. Errors: `NotDirectory`, `Invalid` (`parent` is `src` or below it), and those
+    /// of making a directory.
+    fn clone_tree(
+        self: Arc<Self>,
+        ctx: &Context,
+        src: NodeId,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Result<Box<dyn TreeClone>> {
+        let _ = (ctx, src, parent, name);
         Err(Error::NotSupported)
     }
 

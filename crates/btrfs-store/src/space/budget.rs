@@ -133,6 +133,18 @@ impl Budget {
         }
     }
 
+    /// `names` new inodes of one directory whose items, with their headers, have `bytes`: a leaf for
+    /// each name's place by hash; the inodes side by side in leaves that are half full at least;
+    /// the directory's own items.
+    pub fn cloned_names(names: usize, bytes: usize, nodesize_bytes: u64) -> Self {
+        let leaves = (bytes as u64).div_ceil(nodesize_bytes / 2) + names as u64;
+        Self {
+            purpose: Purpose::Create,
+            blocks: u32::try_from(leaves + 8).unwrap_or(u32::MAX),
+            is_release: false,
+        }
+    }
+
     /// Moving `extents` from one file to another. For each, an item goes and one comes (25 bytes of
     /// header and 53), and so do references (25 + 53, [`Self::WRITE_EXTENT`]'s copies of the extent
     /// tree are the global reserve's). What comes lies side by side in leaves that are half full at

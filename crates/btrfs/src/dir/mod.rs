@@ -44,7 +44,7 @@ pub(crate) const LAST_INDEX: u64 = i64::MAX as u64 - 1;
 const DEPTH_MAX: usize = 1 << 16;
 
 /// The index that the next name in a directory gets. It counts as used when [`note_name`] says so.
-fn next_index(dir: &Inode) -> Result<u64> {
+pub(crate) fn next_index(dir: &Inode) -> Result<u64> {
     let known = dir.dir.next_index.load(Ordering::Acquire);
     if known != 0 {
         return Ok(known);
@@ -92,13 +92,19 @@ fn listing_end(dir: &Inode) -> u64 {
 }
 
 /// A name comes into the directory, with the next index.
-fn note_name(dir: &Inode, name: &[u8]) {
+pub(crate) fn note_name(dir: &Inode, name: &[u8]) {
     dir.dir.next_index.fetch_add(1, Ordering::AcqRel);
     dir.dir.filter.add(name);
 }
 
 /// A directory's attributes after names of `added_bytes` came and names of `removed_bytes` went.
-fn touch_dir(state: &mut InodeState, generation: Generation, now: Timestamp, added_bytes: usize, removed_bytes: usize) {
+pub(crate) fn touch_dir(
+    state: &mut InodeState,
+    generation: Generation,
+    now: Timestamp,
+    added_bytes: usize,
+    removed_bytes: usize,
+) {
     let attr = &mut state.attr;
     // The format counts each name twice: once for each of its two items.
     attr.size = (attr.size + 2 * added_bytes as u64).saturating_sub(2 * removed_bytes as u64);

@@ -26,6 +26,7 @@ pub(crate) mod replay;
 mod seek;
 mod sharing;
 mod truncate;
+mod whole;
 mod write;
 mod writeback;
 
@@ -43,12 +44,13 @@ pub(crate) use fallocate::fallocate;
 pub(crate) use fallocate::fallocate_as;
 pub(crate) use read::{read, read_as_it_lies};
 pub(crate) use seek::seek;
-pub(crate) use sharing::note_dropped;
+pub(crate) use sharing::{note_dropped, note_shared};
 pub(crate) use truncate::{drop_extents_of_deleted, truncate};
+pub(crate) use whole::WholeFile;
 pub(crate) use write::{WriteCtx, write};
 #[cfg(test)]
 pub(crate) use writeback::write_back;
-pub(crate) use writeback::{sync, sync_all, write_back_all, write_back_as};
+pub(crate) use writeback::{flush, sync, sync_all, write_back_all, write_back_as};
 
 #[cfg(test)]
 mod ahead_tests;

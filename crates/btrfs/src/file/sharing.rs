@@ -60,7 +60,7 @@ pub(super) fn may_write_in_place(files: &Files, inode: &Arc<Inode>, extent: &Ext
 
 /// Notes that extents are being shared, so that nothing is written in place until the extent tree
 /// shows it. The caller has joined the transaction that shares them.
-pub(super) fn note_shared(files: &Files, addrs: &[LogicalAddr]) {
+pub(crate) fn note_shared(files: &Files, addrs: &[LogicalAddr]) {
     if addrs.is_empty() {
         return;
     }

@@ -136,7 +136,7 @@ pub(super) fn throttle(files: &Files, inode: &Arc<Inode>) {
 
 /// Writes what was dirty when it was called, or became dirty behind where it works. A failure of
 /// the device is noted for the next fsync, too.
-pub(super) fn flush(files: &Files, inode: &Arc<Inode>) -> Result<()> {
+pub(crate) fn flush(files: &Files, inode: &Arc<Inode>) -> Result<()> {
     let mut from = 0;
     let mut returns = RETURNS_MAX;
     loop {

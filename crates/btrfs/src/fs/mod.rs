@@ -10,6 +10,7 @@ mod root;
 mod setattr;
 mod subvolumes;
 mod telling;
+mod tree_clone;
 mod views;
 mod volume;
 

@@ -235,7 +235,7 @@ impl Fs {
         }
     }
 
-    fn name_changed_in(&self, dir: &Arc<Inode>, name: &[u8]) {
+    pub(super) fn name_changed_in(&self, dir: &Arc<Inode>, name: &[u8]) {
         if let Some(caches) = self.caches() {
             caches.name_changed(self.numbering.node(dir), name);
         }

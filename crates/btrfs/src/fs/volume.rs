@@ -13,11 +13,12 @@ use cowshed_vfs::perm::Strips;
 use cowshed_vfs::{
     Access, At, Caches, Context, Dedupe, Defrag, DeviceInfo, Error as Errno, Exchange, ExtendedFlags, ExtentSink,
     Failure, Features, FlagChange, Freshness, Group, Handle, InodeFlags, NodeId, PERM_MASK, SpaceAccount, SubvolumeOf,
-    Subvolumes, TrimRange, Volume, VolumeInfo, WriteFlags,
+    Subvolumes, TreeClone, TrimRange, Volume, VolumeInfo, WriteFlags,
 };
 
 use super::account::account;
 use super::setattr::{Capability, strip_capability, strips_of};
+use super::tree_clone::Cloning;
 use super::{Fs, errno, flags};
 use crate::access::{Caller, check_volume_writable};
 use crate::error::{Error, Result, StoreError};
@@ -214,6 +215,16 @@ impl Volume for Fs {
             file::dedupe_range(&self.mount, &from, src.1, &to, dst.1, len_bytes)
         };
         run().map_err(|e| errno("dedupe", e))
+    }
+
+    fn clone_tree(
+        self: Arc<Self>,
+        ctx: &Context,
+        src: NodeId,
+        parent: NodeId,
+        name: &[u8],
+    ) -> VfsResult<Box<dyn TreeClone>> {
+        Ok(Box::new(Cloning::new(self, ctx, src, (parent, name))?))
     }
 
     fn exchange_range(&self, by: Option<&Context>, a: NodeId, b: NodeId, what: &Exchange) -> VfsResult<()> {

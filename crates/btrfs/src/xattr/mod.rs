@@ -128,6 +128,21 @@ fn copy_others(item: &[u8], name: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// The attributes of an item that are kept, as an item for another inode; nothing where none is.
+pub(crate) fn copied_item(item: &[u8], generation: Generation, keeps: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(item.len());
+    for entry in view::dir_entries(item).filter(|e| keeps(e.name)) {
+        let head = DirItem {
+            transid: generation.into(),
+            ..*entry.head
+        };
+        out.extend_from_slice(head.as_bytes());
+        out.extend_from_slice(entry.name);
+        out.extend_from_slice(entry.data);
+    }
+    out
+}
+
 /// What setting or removing an attribute really does.
 #[derive(Debug)]
 pub(crate) struct Effect {

@@ -16,4 +16,5 @@ mod snapshots;
 mod speed;
 mod subvolume_calls;
 mod subvolumes;
+mod tree_clones;
 mod xattrs;

@@ -1,11 +1,15 @@
 //! Directories, and everything that is done by path.
 
 use std::ffi::OsStr;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use cowshed_vfs::{Error as Errno, FileKind, RenameFlags, SetAttr, SetTime, SetXattrFlags, Timestamp, fs::NewNode};
+use cowshed_vfs::{
+    Error as Errno, FileKind, NotCloned, RenameFlags, SetAttr, SetTime, SetXattrFlags, Timestamp, TreeCloneProgress,
+    TreeCloneStep, fs::NewNode,
+};
 
 use super::node::{self, Node};
 use super::{Error, File, FileOptions, Metadata, ReadDir, Result};
@@ -225,6 +229,36 @@ impl Dir {
             }
         }
         Ok(())
+    }
+
+    /// Clones a directory with all that is below it to a new name; contents are shared. Kept are
+    /// owners, modes, times, extended attributes, and hard links within the tree.
+    ///
+    /// `seen` is told of the progress after each step, and of each entry that is left out because
+    /// it cannot be cloned. It may end the walk: what was cloned by then stays, and the result is
+    /// false.
+    pub fn clone_tree(
+        &self,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+        mut seen: impl FnMut(&TreeCloneProgress, Option<&NotCloned>) -> ControlFlow<()>,
+    ) -> Result<bool> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let source = self.open_dir(from)?;
+        self.in_parent(to, |dir, name| {
+            let fs = dir.shared().fs.clone();
+            let mut walk = fs.clone_tree(dir.ctx(), source.node.id(), dir.id(), name)?;
+            loop {
+                let left_out = match walk.step(dir.ctx())? {
+                    TreeCloneStep::Done => return Ok(true),
+                    TreeCloneStep::More => None,
+                    TreeCloneStep::Without(entry) => Some(entry),
+                };
+                if seen(&walk.progress(), left_out.as_ref()).is_break() {
+                    return Ok(false);
+                }
+            }
+        })
     }
 
     /// Renames; replaces what the new name leads to, in one step.

@@ -3,6 +3,7 @@
 mod atomic;
 mod attributes;
 mod btrfs_ioctls;
+mod clone_tree;
 mod compsize;
 mod device;
 mod diff;

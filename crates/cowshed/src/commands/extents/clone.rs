@@ -9,14 +9,18 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use cowshed_btrfs::block::BLOCK_BYTES;
 
-use super::{RangeArg, open_file, open_to_read, open_to_write, remap};
+use super::{RangeArg, clone_tree, open_file, open_to_read, open_to_write, remap};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Without --range, DEST is made or emptied, and holds what SOURCE holds; it may be a directory to put the copy into. Both
-lie on one mount. Offsets are multiples of 4096, and so is the length, unless it ends with SOURCE; 0: to its end.")]
+lie on one mount. Offsets are multiples of 4096, and so is the length, unless it ends with SOURCE; 0: to its end.
+
+With -r, SOURCE is a directory of a mount of cowshed. Its copy shares all extents, and keeps what cp -a keeps: owners
+(for root), modes, times, extended attributes, access lists, hard links within the tree, special files. DEST must not
+exist, or be a directory to put the copy into. Exit code 1: some entries could not be read, and were left out.")]
 pub struct CloneArgs {
-    /// The file to share
+    /// The file to share, or with -r the directory
     source: PathBuf,
     /// The copy
     dest: PathBuf,
@@ -24,12 +28,21 @@ pub struct CloneArgs {
     /// be repeated
     #[arg(long = "range", value_name = "RANGE")]
     ranges: Vec<RangeArg>,
+    /// Clone a directory with all that is in it
+    #[arg(short, long, conflicts_with = "ranges")]
+    recursive: bool,
+    /// Show no progress
+    #[arg(short, long)]
+    quiet: bool,
     /// Fail if DEST exists
     #[arg(short = 'n', long, conflicts_with = "ranges")]
     no_clobber: bool,
 }
 
 pub fn run(args: &CloneArgs) -> Result<u8> {
+    if args.recursive && args.source.is_dir() {
+        return clone_tree::run(&args.source, &args.dest, args.quiet);
+    }
     let src = open_to_read(&args.source)?;
     let what = || format!("cloning {} to {}", args.source.display(), args.dest.display());
     if args.ranges.is_empty() {

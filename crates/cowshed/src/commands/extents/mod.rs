@@ -4,6 +4,7 @@
 //! On a mount of ours they speak by ioctls of our own, on others by the kernel's.
 
 pub mod clone;
+mod clone_tree;
 pub mod compsize;
 pub mod dedupe;
 pub mod defrag;
