@@ -20,8 +20,8 @@ use cowshed_vfs_ioctl::wire::btrfs::{DEV_INFO, DevInfo, FS_INFO, FsInfo, text};
 use zerocopy::FromZeros;
 
 use super::extents;
-use super::receive::image_of;
-use super::subvolume::calls;
+use super::offline::image_of;
+use super::btrfs::calls;
 use crate::devices::open_to_read;
 use crate::ioctl;
 

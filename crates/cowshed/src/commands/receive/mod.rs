@@ -11,10 +11,8 @@ mod mounted;
 mod player;
 mod sources;
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufReader, Read, stdin};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -24,6 +22,8 @@ use clap::Args;
 use image::Image;
 use mounted::Mounted;
 use player::{Loudness, Options, Outcome};
+
+use crate::commands::offline::image_of;
 
 /// Of the input; a command of Linux has 144 KiB at most.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -110,12 +110,4 @@ fn receive<R: Read>(reader: &mut Reader<R>, dir: &Path, args: &ReceiveArgs) -> R
         Outcome::Complete => Ok(0),
         Outcome::Incomplete => Ok(1),
     }
-}
-
-/// The two parts of `IMAGE:/PATH`. A directory of such a name goes before it.
-pub fn image_of(dir: &Path) -> Option<(&Path, &[u8])> {
-    let text = dir.as_os_str().as_bytes();
-    let at = text.windows(2).rposition(|two| two == b":/")?;
-    let image = Path::new(OsStr::from_bytes(&text[..at]));
-    (!dir.exists() && !image.is_dir()).then_some((image, &text[at + 1..]))
 }
