@@ -45,13 +45,13 @@ pub struct BtrfsArgs {
     /// Print errors alone
     #[arg(short, long)]
     quiet: bool,
-    /// Print more
+    /// Accepted: nothing more is printed
     #[arg(short, long, action = clap::ArgAction::Count)]
-    verbose: u8,
+    _verbose: u8,
     /// Form of the output
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// As -q and -v
+    /// quiet is as -q; the others are accepted
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Log::Default)]
     log: Log,
     #[command(subcommand)]
@@ -117,7 +117,6 @@ pub fn run(args: impl Iterator<Item = OsString>) -> u8 {
 pub fn dispatch(args: &BtrfsArgs) -> Result<u8> {
     let voice = Voice {
         is_quiet: args.quiet || args.log == Log::Quiet,
-        is_verbose: args.verbose > 0 || matches!(args.log, Log::Verbose | Log::Debug),
         is_json: args.format == Format::Json,
     };
     match &args.group {

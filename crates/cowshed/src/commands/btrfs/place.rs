@@ -113,7 +113,8 @@ impl Images {
     /// no btrfs.
     fn find(&mut self, path: &Path) -> Result<IoResult<Option<Place>>> {
         if let Some((image, inside)) = image_of(path) {
-            let found = top(&self.engine(image)?).and_then(|top| top.below(inside));
+            let inside = without_dots(inside);
+            let found = top(&self.engine(image)?).and_then(|top| top.below(&inside));
             return Ok(found.map(|node| Some(Place::Image(node))));
         }
         Ok(mounted(path))
@@ -129,7 +130,9 @@ impl Images {
 
     pub fn is_dir(&mut self, path: &Path) -> Result<bool> {
         match image_of(path) {
-            Some(_) => Ok(self.find(path)?.is_ok_and(|place| place.is_some_and(|place| place.is_dir()))),
+            Some(_) => Ok(self
+                .find(path)?
+                .is_ok_and(|place| place.is_some_and(|place| place.is_dir()))),
             None => Ok(path.is_dir()),
         }
     }
@@ -163,6 +166,19 @@ impl Images {
             Err(error) => bail!("Not a Btrfs subvolume: {}", reason(&error)),
         }
     }
+}
+
+/// A path inside an image, where symbolic links lead nowhere: `..` takes the name before it away.
+fn without_dots(path: &[u8]) -> Vec<u8> {
+    let mut names: Vec<&[u8]> = Vec::new();
+    for name in path.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    names.join(&b'/')
 }
 
 /// As [`Images::find`], of a path on a mount.
@@ -204,7 +220,11 @@ impl Place {
             Place::Kernel(file) | Place::Ours(file) => calls::id_of_open(file),
             Place::Image(node) => {
                 let of = node.engine.volume.subvolume_of(node.id)?;
-                if of.is_root { Ok(of.id) } else { Err(Error::from_raw_os_error(libc::EINVAL)) }
+                if of.is_root {
+                    Ok(of.id)
+                } else {
+                    Err(Error::from_raw_os_error(libc::EINVAL))
+                }
             }
         }
     }
@@ -248,7 +268,10 @@ impl Place {
         let Place::Image(node) = self else {
             return Err(Error::from_raw_os_error(libc::EINVAL));
         };
-        let made = node.engine.volume.mkdir(&node.engine.ctx, node.id, name.as_bytes(), 0o755)?;
+        let made = node
+            .engine
+            .volume
+            .mkdir(&node.engine.ctx, node.id, name.as_bytes(), 0o755)?;
         node.made(made);
         node.child(name.as_bytes())?.set(&owned_by_caller())
     }
@@ -332,7 +355,11 @@ mod tests {
         ] {
             let cut = Cut::new(Path::new(path));
             assert_eq!(cut.dir, Path::new(dir), "{path}");
-            assert_eq!((&cut.shown[..], &cut.name[..]), (OsStr::new(shown), OsStr::new(name)), "{path}");
+            assert_eq!(
+                (&cut.shown[..], &cut.name[..]),
+                (OsStr::new(shown), OsStr::new(name)),
+                "{path}"
+            );
         }
     }
 }

@@ -117,7 +117,8 @@ impl<'a> Roots<'a> {
 
     /// Subvolumes whose names are in one, by number.
     pub fn children(&self, id: u64) -> impl Iterator<Item = &Root> {
-        self.iter().filter(move |root| root.name.as_ref().is_some_and(|name| name.parent == id))
+        self.iter()
+            .filter(move |root| root.name.as_ref().is_some_and(|name| name.parent == id))
     }
 
     /// All that are nested in one, each before those nested in it.

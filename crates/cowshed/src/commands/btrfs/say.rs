@@ -7,8 +7,6 @@ use std::io;
 pub struct Voice {
     /// Only errors.
     pub is_quiet: bool,
-    /// More than usual.
-    pub is_verbose: bool,
     /// JSON instead of text.
     pub is_json: bool,
 }

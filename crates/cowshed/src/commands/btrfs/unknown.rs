@@ -67,7 +67,9 @@ pub fn refuse(what: &Unknown) -> Result<u8> {
     };
     let first = words.words.first().and_then(|word| word.to_str());
     // As far as it is unambiguous.
-    let mut fitting = below.iter().filter(|known| first.is_some_and(|first| known.starts_with(first)));
+    let mut fitting = below
+        .iter()
+        .filter(|known| first.is_some_and(|first| known.starts_with(first)));
     match (fitting.next(), fitting.next()) {
         (Some(word), None) => say::refuse(&format!("{name} {word}")),
         _ => say::refuse(name),

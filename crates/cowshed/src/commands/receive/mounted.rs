@@ -18,8 +18,8 @@ use super::ioctls;
 use super::locks::Locks;
 use super::player::{New, Shared, Start, Target};
 use super::sources::Sources;
-use crate::commands::extents::remap;
 use crate::commands::btrfs::calls;
+use crate::commands::extents::remap;
 use crate::commands::sync;
 
 /// What a process may do with a new file until its mode comes.

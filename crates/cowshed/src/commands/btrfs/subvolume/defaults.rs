@@ -14,7 +14,7 @@ use crate::people::printable;
 pub fn show(path: &Path) -> Result<u8> {
     let failed = |error| anyhow!("Could not search B-tree: {}", reason(&error));
     let mut images = Images::to_read();
-    let place = images.anything(path)?;
+    let place = images.directory(path)?;
     let id = default_id(&place).map_err(failed)?;
     if id == TOP_LEVEL {
         println!("ID 5 (FS_TREE)");
@@ -41,6 +41,7 @@ pub fn set(subvolume: &Path, path: Option<&Path>) -> Result<u8> {
             let id = number(&subvolume.to_string_lossy())?;
             (images.anything(path)?, id)
         }
+        None if !images.has(subvolume)? => bail!("Could not open: No such file or directory"),
         None => images.subvolume(subvolume)?,
     };
     if let Err(error) = place.set_default(id) {

@@ -34,6 +34,14 @@ pub struct DeleteArgs {
     subvolumes: Vec<PathBuf>,
 }
 
+/// The one that is mounted where no other is asked for stays.
+#[derive(Debug, thiserror::Error)]
+#[error("not deleting default subvolume id {id} '{shown}'")]
+struct IsDefault {
+    id: u64,
+    shown: String,
+}
+
 /// One run of the command.
 struct Run<'a> {
     args: &'a DeleteArgs,
@@ -57,14 +65,20 @@ pub fn run(args: &DeleteArgs, voice: Voice) -> Result<u8> {
             Ok(dir) if args.commit_after => touched.push(dir),
             Ok(_) => {}
             Err(failed) => {
-                error(format_args!("{failed:#}"));
+                match failed.downcast_ref::<IsDefault>() {
+                    Some(is_default) => warning(is_default),
+                    None => error(format_args!("{failed:#}")),
+                }
                 code = 1;
             }
         }
     }
     for dir in &touched {
         if let Err(failed) = dir.commit() {
-            error(format_args!("unable to do final sync after deletion: {}", reason(&failed)));
+            error(format_args!(
+                "unable to do final sync after deletion: {}",
+                reason(&failed)
+            ));
             code = 1;
         }
     }
@@ -145,9 +159,8 @@ impl Run<'_> {
     fn check_default(&self, dir: &Place, id: u64, shown: &str) -> Result<()> {
         match default_id(dir) {
             Ok(default) if default == id => {
-                // The code of a failure, in the words of a warning.
-                warning(format_args!("not deleting default subvolume id {id} '{shown}'"));
-                bail!("the default subvolume is not deleted");
+                let shown = shown.to_owned();
+                return Err(IsDefault { id, shown }.into());
             }
             Ok(_) => {}
             Err(error) => warning(format_args!("cannot read default subvolume id: {}", reason(&error))),

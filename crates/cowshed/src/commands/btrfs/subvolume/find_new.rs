@@ -101,11 +101,7 @@ fn extent(inode: u64, offset: u64, view: FileExtentView<'_>) -> Found {
     };
     let (len, disk_start, disk_offset) = match view {
         FileExtentView::Inline { head, .. } => (head.ram_bytes.get(), 0, 0),
-        FileExtentView::Regular(extent) => (
-            extent.num_bytes.get(),
-            extent.disk_bytenr.get(),
-            extent.offset.get(),
-        ),
+        FileExtentView::Regular(extent) => (extent.num_bytes.get(), extent.disk_bytenr.get(), extent.offset.get()),
     };
     Found {
         inode,

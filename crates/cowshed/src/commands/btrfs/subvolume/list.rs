@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::super::place::Images;
 use super::super::roots::{Root, Roots};
-use super::super::say::{Voice, reason, uuid};
+use super::super::say::{Voice, error, reason, uuid};
 use crate::people::{bytes_json, local_time_text, printable};
 
 #[derive(Args, Debug)]
@@ -88,7 +88,9 @@ impl FromStr for Bound {
             Some(("-", digits)) => (Ordering::Less, digits),
             _ => (Ordering::Equal, text),
         };
-        let number = digits.parse().map_err(|_| format!("{digits} is not a valid numeric value"))?;
+        let number = digits
+            .parse()
+            .map_err(|_| format!("{digits} is not a valid numeric value"))?;
         Ok(Bound { wanted, number })
     }
 }
@@ -158,9 +160,13 @@ pub fn run(args: &ListArgs, voice: Voice) -> Result<u8> {
     }
     let failed = |error| anyhow!("can't perform the search: {}", reason(&error));
     let mut images = Images::to_read();
-    let place = images
-        .directory(&args.path)
-        .map_err(|error| anyhow!("{error:#}\nERROR: can't access '{}'", args.path.display()))?;
+    let place = match images.directory(&args.path) {
+        Ok(place) => place,
+        Err(why) => {
+            error(format_args!("{why:#}"));
+            bail!("can't access '{}'", args.path.display());
+        }
+    };
     let own = place.tree().map_err(failed)?;
     let roots = Roots::load(&place).map_err(failed)?;
     let from = if args.absolute || args.below { 0 } else { own };
@@ -201,7 +207,9 @@ fn is_wanted(args: &ListArgs, root: &Root, own: u64) -> bool {
         && (!args.below || args.absolute || root.parent() == own)
         && (!args.readonly || is_read_only(root))
         && (!args.snapshots || item.parent_uuid != [0; 16])
-        && args.with_generation.is_none_or(|bound| bound.holds(item.generation.get()))
+        && args
+            .with_generation
+            .is_none_or(|bound| bound.holds(item.generation.get()))
         && args.with_created.is_none_or(|bound| bound.holds(item.otransid.get()))
 }
 

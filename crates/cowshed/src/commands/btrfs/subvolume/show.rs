@@ -124,7 +124,13 @@ fn text(roots: &Roots<'_>, root: &Root) -> std::io::Result<String> {
     let mut text = format!("{path}\n");
     for (what, value) in lines {
         // Writing to a string cannot fail.
-        let tabs = if what.len() < 7 { "\t\t\t" } else if what.len() < 15 { "\t\t" } else { "\t" };
+        let tabs = if what.len() < 7 {
+            "\t\t\t"
+        } else if what.len() < 15 {
+            "\t\t"
+        } else {
+            "\t"
+        };
         let _ = writeln!(text, "\t{what} {tabs}{value}");
     }
     text.push_str("\tSnapshot(s):\n");
