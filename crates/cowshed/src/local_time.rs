@@ -22,7 +22,7 @@ pub fn local(secs: i64) -> Local {
         Ok(time) => unsafe {
             match libc::localtime_r(&time, tm.as_mut_ptr()).is_null() {
                 true => 0,
-                false => tm.assume_init_ref().tm_gmtoff.into(),
+                false => tm.assume_init_ref().tm_gmtoff,
             }
         },
         Err(_) => 0,

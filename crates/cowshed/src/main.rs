@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     if mount_helper::is_named(program.as_deref()) {
         return ExitCode::from(mount_helper::run(words));
     }
-    if btrfs::is_named(program.as_deref()) || words.next().is_some_and(|word| word == "btrfs") {
+    if btrfs::is_named(program.as_deref()) || words.next().is_some_and(|word| word == btrfs::NAME) {
         return ExitCode::from(btrfs::run(words));
     }
     let cli = cli::Cli::parse();

@@ -61,4 +61,11 @@ pub trait Caches: Send + Sync {
         let _ = (pid, fd);
         Err(Error::NotSupported)
     }
+
+    /// The umask of the process of a call's [`crate::Context::pid`], for calls that do not come with
+    /// one. `None` where that cannot be found out.
+    fn umask(&self, pid: u32) -> Option<u32> {
+        let _ = pid;
+        None
+    }
 }

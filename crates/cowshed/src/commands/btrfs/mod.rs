@@ -12,12 +12,15 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Command, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use say::{Voice, error};
 
 /// The version of btrfs(8) whose output this is.
 const LIKE_VERSION: &str = "btrfs-progs v6.2";
+
+/// The name that the program is called by.
+pub const NAME: &str = "btrfs";
 
 #[derive(Parser, Debug)]
 #[command(
@@ -87,12 +90,17 @@ enum Group {
 /// Is the program called by the name of this command?
 pub fn is_named(program: Option<&OsStr>) -> bool {
     let name = program.and_then(|program| Path::new(program).file_name());
-    name.is_some_and(|name| name == "btrfs")
+    name.is_some_and(|name| name == NAME)
+}
+
+/// Its command line.
+pub fn command() -> Command {
+    Cli::command()
 }
 
 /// Runs the command with the arguments behind its name. Returns its exit code.
 pub fn run(args: impl Iterator<Item = OsString>) -> u8 {
-    let words = std::iter::once(OsString::from("btrfs")).chain(args);
+    let words = std::iter::once(OsString::from(NAME)).chain(args);
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(wrong) => {
@@ -124,8 +132,7 @@ pub fn dispatch(args: &BtrfsArgs) -> Result<u8> {
         Some(Group::Version) => Ok(version()),
         Some(Group::Unknown(what)) => unknown::refuse(what),
         None => {
-            let mut command = <Cli as clap::CommandFactory>::command();
-            eprint!("{}", command.render_help());
+            eprint!("{}", command().render_help());
             Ok(1)
         }
     }

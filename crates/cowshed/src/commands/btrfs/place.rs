@@ -12,9 +12,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use cowshed_device::OpenMode;
-use cowshed_vfs::{FileKind, ItemSink, Search, SetAttr};
+use cowshed_vfs::{Context, FileKind, ItemSink, Search, SetAttr};
 use cowshed_vfs_ioctl::wire::btrfs::{FS_INFO, FsInfo};
-use rustix::process::{getegid, geteuid};
+use rustix::fs::Mode;
+use rustix::process::{getegid, geteuid, umask};
 use zerocopy::FromZeros as _;
 
 use super::calls;
@@ -257,7 +258,7 @@ impl Place {
             Place::Kernel(file) | Place::Ours(file) => calls::create_in(file, name),
             Place::Image(node) => {
                 let subvolumes = node.engine.volume.subvolumes()?;
-                subvolumes.create(&node.engine.ctx, node.id, name.as_bytes())?;
+                subvolumes.create(&of_caller(&node.engine.ctx), node.id, name.as_bytes())?;
                 node.child(name.as_bytes())?.set(&owned_by_caller())
             }
         }
@@ -328,6 +329,14 @@ impl Place {
             Place::Image(node) => node.engine.volume.sync().map_err(|failure| failure.error().into()),
         }
     }
+}
+
+/// New directories get the mode that they would have on a mount.
+fn of_caller(ctx: &Context) -> Context {
+    // There is no way to ask for it without setting it.
+    let mask = umask(Mode::empty());
+    umask(mask);
+    Context::new(ctx.creds.clone(), ctx.pid, mask.as_raw_mode())
 }
 
 fn owned_by_caller() -> SetAttr {

@@ -2,6 +2,7 @@
 //! mount, on a mount of ours, and on an image. All say and leave the same.
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::PathBuf;
 
 use cowshed_harness::{KernelVolume, need, shell};
@@ -106,11 +107,17 @@ fn changes_by_every_back_end_are_those_of_the_stock_command() {
         compare(&play(&ours(root)), &expected, "on our mount");
     });
     volume.assert_clean();
+    let mode = |volume: &KernelVolume| {
+        let again = volume.with_mount(|root| Ok(fs::metadata(root.join("again"))?.mode()));
+        again.unwrap() & 0o7777
+    };
+    assert_eq!(mode(&volume), 0o755, "as the umask says");
 
     let volume = seed();
     let image = format!("{}:", volume.image().display());
     compare(&play(&ours(&image)), &expected, "on the image");
     volume.assert_clean();
+    assert_eq!(mode(&volume), 0o755);
     // The kernel finds what was made.
     volume
         .with_mount(|root| {
@@ -157,8 +164,8 @@ fn ordinary_users_work_on_their_images() {
     const USER: u32 = 65534;
     let Some(()) = need::root() else { return };
     let scratch = Scratch::new();
-    fs::set_permissions(scratch.dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    std::os::unix::fs::chown(&scratch.image, Some(USER), Some(USER)).unwrap();
+    fs::set_permissions(scratch.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    chown(&scratch.image, Some(USER), Some(USER)).unwrap();
     let root = format!("{}:", scratch.image.display());
     let ok = |line: &str| {
         let answer = ours(&root).run_as(line, USER);
@@ -171,10 +178,11 @@ fn ordinary_users_work_on_their_images() {
     ok("subvolume set-default @/s");
     assert!(ok("subvolume get-default @/").ends_with(" path s\n"));
     ok("subvolume delete @/a");
-    let stat = run("stat --json {} /s", &[&scratch.image]).ok().json();
-    assert_eq!(stat["uid"], USER, "{stat}");
+    let stat = run("stat --json -o subvolid=5 {} /s", &[&scratch.image]).ok().json();
+    assert_eq!(stat[0]["uid"], USER, "{stat}");
+    assert_eq!(stat[0]["mode"], "0755", "{stat}");
     // Of another user: it is not even read.
-    fs::set_permissions(&scratch.image, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    fs::set_permissions(&scratch.image, fs::Permissions::from_mode(0o600)).unwrap();
     let refused = ours(&root).run_as("subvolume list @/", USER + 1 - 2);
     assert!(
         refused.code == 1 && refused.err.contains("ermission denied"),

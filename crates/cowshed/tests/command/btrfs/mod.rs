@@ -101,14 +101,19 @@ pub fn text(path: &Path) -> String {
 
 /// A volume of the kernel's, mounted by it so that reading changes nothing.
 pub fn kernel_mount(volume: &KernelVolume) -> (KernelMounted, String) {
-    let mounted = volume.mount_with("noatime").unwrap();
+    let mounted = volume.mount_with("noatime,commit=1").unwrap();
     let root = text(&mounted.dir().canonicalize().unwrap());
     (mounted, root)
 }
 
 /// A fresh volume of the kernel's.
 pub fn fresh() -> KernelVolume {
-    KernelVolume::make(&VolumeOptions::default()).unwrap()
+    let options = VolumeOptions {
+        // The kernel drops deleted subvolumes after a commit.
+        mount_options: "commit=1",
+        ..VolumeOptions::default()
+    };
+    KernelVolume::make(&options).unwrap()
 }
 
 /// Runs with the volume mounted by us.
