@@ -62,3 +62,57 @@ impl Walks {
         self.0.lock().clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cowshed_vfs::{Context, TreeCloneProgress, TreeCloneStep};
+
+    use super::*;
+
+    struct Nothing;
+
+    impl TreeClone for Nothing {
+        fn step(&mut self, _: &Context) -> Result<TreeCloneStep> {
+            Ok(TreeCloneStep::Done)
+        }
+        fn progress(&self) -> TreeCloneProgress {
+            TreeCloneProgress::default()
+        }
+        fn path(&self) -> Vec<u8> {
+            Vec::new()
+        }
+    }
+
+    fn add(walks: &Walks, n: u8, used: Duration) {
+        let entry = Entry {
+            walk: Arc::new(Mutex::new(Box::new(Nothing))),
+            uid: 1000,
+            used,
+        };
+        walks.add(Token([n; 16]), entry);
+    }
+
+    #[test]
+    fn walk_is_its_users_and_goes_when_it_is_not_used() {
+        let (walks, now) = (Walks::default(), Duration::from_secs(100));
+        let is_there = |n, uid, now| walks.find(Token([n; 16]), uid, now).is_ok();
+        add(&walks, 1, now);
+        assert!(is_there(1, 1000, now) && !is_there(1, 0, now) && !is_there(2, 1000, now));
+        // A call keeps it.
+        assert!(is_there(1, 1000, now + WALK_TIME));
+        add(&walks, 2, now + 2 * WALK_TIME);
+        assert!(is_there(1, 1000, now + WALK_TIME));
+        add(&walks, 3, now + 2 * WALK_TIME + Duration::from_nanos(1));
+        assert!(!is_there(1, 1000, now) && is_there(2, 1000, now + 2 * WALK_TIME));
+    }
+
+    #[test]
+    fn oldest_walk_goes_when_there_are_too_many() {
+        let walks = Walks::default();
+        for n in 0..=WALKS_MAX as u8 {
+            add(&walks, n, Duration::from_millis(n.into()));
+        }
+        let find = |n| walks.find(Token([n; 16]), 1000, Duration::ZERO).is_ok();
+        assert!(!find(0) && find(1) && find(WALKS_MAX as u8));
+    }
+}

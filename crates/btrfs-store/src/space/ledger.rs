@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use cowshed_runtime::lock::Mutex;
 
@@ -17,6 +18,12 @@ use crate::tree::Opened;
 
 /// A thread lets others run so many times at most before it tries again: some hundred microseconds.
 const YIELDS_MAX: u32 = 1000;
+
+/// The first in line waits so long for one of the promises to come back. On a busy machine the
+/// thread that holds it may not run for some milliseconds; it may also wait for a lock of the
+/// caller, so this is no more than a user bears before he reads that the volume is full.
+const PROMISE_WAIT: Duration = Duration::from_millis(50);
+const PROMISE_LOOKS: Duration = Duration::from_micros(200);
 
 /// Pending items below which no commit is wished for: it would bring little.
 const PENDING_ITEMS_MIN: u64 = 1024;
@@ -380,15 +387,27 @@ impl Ledger {
         self.yield_while(|n| n.refused > 0);
     }
 
-    /// Waits for a moment until blocks that others were promised come back. False where none did.
+    /// Waits until blocks that others were promised come back. False where none did.
     pub fn wait_for_promises(&self) -> bool {
-        let promised = self.numbers.lock().meta_reserved_blocks;
-        self.yield_while(|n| n.meta_reserved_blocks >= promised.max(1));
-        self.numbers.lock().meta_reserved_blocks < promised
+        let promised = self.promised_blocks();
+        let begun = Instant::now();
+        while !self.wait_a_moment(promised) && self.promised_blocks() > 0 && begun.elapsed() < PROMISE_WAIT {
+            std::thread::sleep(PROMISE_LOOKS);
+        }
+        self.promised_blocks() < promised
     }
-    /// As [`Ledger::wait_for_promises`]; false where there are none.
+    /// Waits for a moment until blocks that others were promised come back. False where there are
+    /// none.
     pub fn wait_while_promised(&self) -> bool {
-        self.wait_for_promises() || self.numbers.lock().meta_reserved_blocks > 0
+        self.wait_a_moment(self.promised_blocks()) || self.promised_blocks() > 0
+    }
+    fn promised_blocks(&self) -> u64 {
+        self.numbers.lock().meta_reserved_blocks
+    }
+    /// True where fewer blocks than these are promised a moment later.
+    fn wait_a_moment(&self, promised_blocks: u64) -> bool {
+        self.yield_while(|n| n.meta_reserved_blocks >= promised_blocks.max(1));
+        self.promised_blocks() < promised_blocks
     }
 
     /// Lets other threads run while something is so, and no longer than a moment: they may wait

@@ -313,3 +313,33 @@ fn a_group_of_writes_happens_whole_or_not() -> Result {
     assert_clean(&disk);
     Ok(())
 }
+
+#[test]
+fn cloned_tree_shares_extents_and_can_be_cancelled() -> Result {
+    use std::ops::ControlFlow;
+    let disk = disk();
+    let volume = made(&disk);
+    fill(&volume)?;
+    volume.sync()?;
+    let before = volume.stat()?.blocks_free;
+    let mut seen = cowshed::TreeCloneProgress::default();
+    let is_whole = volume.clone_tree("a", "copy", |progress, left_out| {
+        assert!(left_out.is_none());
+        seen = *progress;
+        ControlFlow::Continue(())
+    })?;
+    assert!(is_whole && seen.entries > 5, "{seen:?}");
+    assert_eq!(volume.read("copy/big")?, volume.read("a/big")?);
+    assert_eq!(volume.read("copy/holes")?, volume.read("a/holes")?);
+    volume.sync()?;
+    assert!(before - volume.stat()?.blocks_free < 256, "3 MiB are shared");
+    let is_whole = volume.clone_tree("a", "half", |_, _| ControlFlow::Break(()))?;
+    assert!(!is_whole);
+    let error = volume
+        .clone_tree("a", "copy", |_, _| ControlFlow::Continue(()))
+        .unwrap_err();
+    assert_eq!(error.errno(), libc::EEXIST);
+    volume.close()?;
+    assert_clean(&disk);
+    Ok(())
+}
