@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cowshed_runtime::lock::Mutex;
 
@@ -19,11 +19,12 @@ use crate::tree::Opened;
 /// A thread lets others run so many times at most before it tries again: some hundred microseconds.
 const YIELDS_MAX: u32 = 1000;
 
-/// The first in line waits so long for one of the promises to come back. On a busy machine the
-/// thread that holds it may not run for some milliseconds; it may also wait for a lock of the
-/// caller, so this is no more than a user bears before he reads that the volume is full.
-const PROMISE_WAIT: Duration = Duration::from_millis(50);
-const PROMISE_LOOKS: Duration = Duration::from_micros(200);
+/// The first in line looks so often, at least 40 ms in all, whether one of the promises came back.
+/// On a busy machine the thread that holds it may not run for some milliseconds; it may also wait
+/// for a lock of the caller, so this is no more than a user bears before he reads that the volume
+/// is full.
+const PROMISE_LOOKS_MAX: u32 = 200;
+const PROMISE_LOOK: Duration = Duration::from_micros(200);
 
 /// Pending items below which no commit is wished for: it would bring little.
 const PENDING_ITEMS_MIN: u64 = 1024;
@@ -390,9 +391,11 @@ impl Ledger {
     /// Waits until blocks that others were promised come back. False where none did.
     pub fn wait_for_promises(&self) -> bool {
         let promised = self.promised_blocks();
-        let begun = Instant::now();
-        while !self.wait_a_moment(promised) && self.promised_blocks() > 0 && begun.elapsed() < PROMISE_WAIT {
-            std::thread::sleep(PROMISE_LOOKS);
+        for _ in 0..PROMISE_LOOKS_MAX {
+            if self.wait_a_moment(promised) || self.promised_blocks() == 0 {
+                break;
+            }
+            std::thread::sleep(PROMISE_LOOK);
         }
         self.promised_blocks() < promised
     }
