@@ -25,6 +25,7 @@
 //! [`Space::reserve_data`]: btrfs_store::space::Space::reserve_data
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use btrfs_store::space::Flusher;
 
@@ -63,5 +64,8 @@ impl Flusher for Files {
     }
     fn commit(&self) -> btrfs_store::Result<()> {
         self.store().commit()
+    }
+    fn pause(&self, time: Duration) {
+        self.store().env().sleep(time);
     }
 }

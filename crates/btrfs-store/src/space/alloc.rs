@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use btrfs_format::{LogicalAddr, view};
 use cowshed_runtime::lock;
@@ -210,7 +211,7 @@ impl Space {
         // Nothing new is promised to operations meanwhile, so what they were promised comes back;
         // but deletions and write-back come and go.
         for _ in 0..PROMISE_WAITS_MAX {
-            if want.turns.is_none() || !self.ledger.wait_for_promises() {
+            if want.turns.is_none() || !self.ledger.wait_for_promises(|time| self.pause(time)) {
                 break;
             }
             if let Ok(done) = (want.attempt)() {
@@ -220,9 +221,17 @@ impl Space {
         Err(Error::NoSpace)
     }
 
+    fn flusher(&self) -> Option<Arc<dyn Flusher>> {
+        self.flusher.read().as_ref().and_then(std::sync::Weak::upgrade)
+    }
+    fn pause(&self, time: Duration) {
+        if let Some(flusher) = self.flusher() {
+            flusher.pause(time);
+        }
+    }
+
     fn flush(&self, step: Flush, pool: Pool) -> Result<()> {
-        let flusher = self.flusher.read().as_ref().and_then(std::sync::Weak::upgrade);
-        let Some(flusher): Option<Arc<dyn Flusher>> = flusher else {
+        let Some(flusher) = self.flusher() else {
             return Ok(());
         };
         match step {

@@ -389,13 +389,13 @@ impl Ledger {
     }
 
     /// Waits until blocks that others were promised come back. False where none did.
-    pub fn wait_for_promises(&self) -> bool {
+    pub fn wait_for_promises(&self, pause: impl Fn(Duration)) -> bool {
         let promised = self.promised_blocks();
         for _ in 0..PROMISE_LOOKS_MAX {
             if self.wait_a_moment(promised) || self.promised_blocks() == 0 {
                 break;
             }
-            std::thread::sleep(PROMISE_LOOK);
+            pause(PROMISE_LOOK);
         }
         self.promised_blocks() < promised
     }

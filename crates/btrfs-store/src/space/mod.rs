@@ -32,6 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use btrfs_format::features::incompat;
 use btrfs_format::items::BlockGroupItem;
@@ -80,6 +81,8 @@ pub trait Flusher: Send + Sync {
     fn write_back_data(&self) -> Result<()>;
     /// Commits, so that pinned space becomes free and pending items become blocks.
     fn commit(&self) -> Result<()>;
+    /// Waits so long, while others run.
+    fn pause(&self, time: Duration);
 }
 
 /// The space of a volume.

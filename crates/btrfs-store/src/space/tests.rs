@@ -509,6 +509,7 @@ fn reservations_flush_before_they_fail() {
             self.0.lock().push("commit");
             Ok(())
         }
+        fn pause(&self, _: Duration) {}
     }
     let engine = open_engine_on(vec![memory_device(256 << 20, 16384)]);
     let steps = Arc::new(Steps::default());
