@@ -16,7 +16,7 @@ use cowshed_model::tree::{self, Tree};
 use cowshed_vfs::{FileSystem, Lookup, NodeId, Timestamp, Volume};
 
 /// Steps of a run.
-const STEPS: usize = 40;
+const STEPS: usize = 50;
 
 struct Run<'f> {
     fs: &'f Fs,
@@ -26,6 +26,7 @@ struct Run<'f> {
     /// Paths of subvolumes; the top level is "".
     subvolumes: Vec<String>,
     made: usize,
+    moved: usize,
     dropped: usize,
 }
 
@@ -71,7 +72,7 @@ impl Run<'_> {
     }
 
     fn step(&mut self) {
-        match self.rng.below(10) {
+        match self.rng.below(12) {
             0..=4 => {
                 let path = join(&self.pick(), &format!("f{}", self.rng.below(6)));
                 let (offset, len) = (self.rng.below(20_000), 1 + self.rng.index(30_000));
@@ -121,7 +122,41 @@ impl Run<'_> {
                     self.dropped += 1;
                 }
             }
+            9 | 10 => self.move_one(),
             _ => self.committing(|fs| fs.sync().expect("a sync")),
+        }
+    }
+
+    /// A subvolume gets another name, mostly in another one. Then an fsync, which the log cannot
+    /// stand in for.
+    fn move_one(&mut self) {
+        let (path, above) = (self.pick(), self.pick());
+        let is_below = |other: &str| other == path || other.starts_with(&format!("{path}/"));
+        if path.is_empty() || is_below(&above) {
+            return;
+        }
+        self.moved += 1;
+        let is_synced = self.rng.one_in(2);
+        if is_synced {
+            // An fsync writes the data of one file.
+            self.committing(|fs| fs.sync().expect("a sync"));
+        }
+        let new = join(&above, &format!("m{}", self.moved));
+        Player::new(self.fs)
+            .apply(&Op::rename(path.clone(), new.clone()))
+            .expect("it moves");
+        for other in &mut self.subvolumes {
+            if is_below(other) {
+                *other = format!("{new}{}", &other[path.len()..]);
+            }
+        }
+        if is_synced {
+            let file = join(&new, "f0");
+            let player = Player::new(self.fs);
+            player.apply(&Op::write(file.clone(), 0, 100, 7)).expect("a write");
+            let before = self.running();
+            self.committing(|fs| Player::new(fs).apply(&Op::fsync(file)).expect("an fsync"));
+            assert!(self.running() > before, "an fsync after it is a commit");
         }
     }
 }
@@ -150,6 +185,7 @@ fn judge_run(seed: u64, kernel_one_in: u64) -> (u64, u64) {
         rng: Rng::new(seed),
         subvolumes: vec![String::new()],
         made: 0,
+        moved: 0,
         dropped: 0,
     };
     for _ in 0..STEPS {

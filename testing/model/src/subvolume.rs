@@ -1,5 +1,5 @@
-//! Subvolumes: directories that names do not move into, nor out of. They are made with the volume
-//! and stay.
+//! Subvolumes: directories that names do not move into, nor out of, but those of subvolumes. They are
+//! made with the volume.
 
 use std::collections::BTreeMap;
 
@@ -46,13 +46,14 @@ impl Model {
     /// Paths of the roots of subvolumes; the top level is none of them.
     pub fn subvolumes(&self) -> Vec<Vec<Name>> {
         let mut found = Vec::new();
-        // They never move, so that the way to one leads through roots alone.
         let mut left = vec![(Self::ROOT, Vec::new())];
         while let Some((here, path)) = left.pop() {
             let names = self.names(here).into_iter().flatten();
-            for (name, child) in names.filter(|(_, child)| self.is_subvolume_root(**child)) {
+            for (name, child) in names.filter(|(_, child)| self.node(**child).is_dir()) {
                 let path = [&path[..], &[*name]].concat();
-                found.push(path.clone());
+                if self.is_subvolume_root(*child) {
+                    found.push(path.clone());
+                }
                 left.push((*child, path));
             }
         }
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_of_a_subvolume_stays() {
+    fn the_root_of_a_subvolume_moves_and_is_not_replaced() {
         let (mut model, apply) = model();
         let rmdir = || Op::Rmdir { place: place(&[], 0) };
         assert_eq!(apply(&mut model, rmdir()), Err(Error::NotEmpty));
@@ -128,11 +129,17 @@ mod tests {
         let gone = Op::Unlink { place: place(&[0], 1) };
         apply(&mut model, gone).unwrap();
         assert_eq!(apply(&mut model, rmdir()), Err(Error::NotPermitted));
-        assert_eq!(apply(&mut model, over), Err(Error::NotPermitted));
-        for (to, flags) in [(2, RenameFlags::empty()), (1, RenameFlags::EXCHANGE)] {
-            let moved = rename(place(&[], 0), place(&[], to), flags);
-            assert_eq!(apply(&mut model, moved), Err(Error::CrossDevice));
+        assert_eq!(apply(&mut model, over), Err(Error::NotEmpty));
+        for (from, to, flags) in [
+            (0, place(&[], 2), RenameFlags::empty()),
+            (2, place(&[], 1), RenameFlags::EXCHANGE),
+            (1, place(&[3], 7), RenameFlags::empty()),
+        ] {
+            let moved = rename(place(&[], from), to, flags);
+            assert_eq!(apply(&mut model, moved), Ok(Answer::Done));
         }
-        assert_eq!(model.subvolumes(), [[SUB]]);
+        assert_eq!(model.subvolumes(), [[Name(3), Name(7)]]);
+        let below_itself = rename(place(&[3], 7), place(&[3, 7], 1), RenameFlags::empty());
+        assert_eq!(apply(&mut model, below_itself), Err(Error::Invalid));
     }
 }

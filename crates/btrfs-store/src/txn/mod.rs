@@ -76,6 +76,11 @@ impl Batch {
     pub fn reference(&mut self, change: RefChange) {
         self.refs.push(change);
     }
+    /// Adds what another one changes; where both say something of a key, the other one wins.
+    pub fn append(&mut self, other: Batch) {
+        self.edits.extend(other.edits);
+        self.refs.extend(other.refs);
+    }
     /// Whether nothing was put, deleted or referenced.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty() && self.refs.is_empty()

@@ -191,6 +191,32 @@ fn is_still(dir: &Inode, name: &[u8], found: &Found) -> Result<bool> {
     Ok(names::find(&dir.tree, dir.ino, name)? == Some(*found))
 }
 
+/// Is `dir` the directory `above`, or below it, across subvolumes?
+pub(crate) fn is_inside(files: &Files, dir: &Inode, above: &Inode) -> Result<bool> {
+    let (mut subvol, mut ino) = (dir.subvol.clone(), dir.ino);
+    for _ in 0..DEPTH_MAX {
+        if (subvol.id, ino) == (above.tree.id(), above.ino) {
+            return Ok(true);
+        }
+        if ino == subvol.root_ino {
+            let Some((tree, up)) = subvol::parent_of_root(files, subvol.id)? else {
+                return Ok(false);
+            };
+            subvol = subvol::load(files, tree)?.ok_or(Errno::NotFound)?;
+            ino = up;
+            continue;
+        }
+        match subvol
+            .tree
+            .floor_same_type(&Key::new(ino, KeyType::INODE_REF, u64::MAX))?
+        {
+            Some((key, _)) => ino = ObjectId(key.offset),
+            None => return Ok(false),
+        }
+    }
+    Err(Errno::TooManySymlinks.into())
+}
+
 /// Is `above` the directory `below` or above it, in their subvolume?
 fn is_above(above: &Inode, below: &Arc<Inode>) -> Result<bool> {
     if above.tree.id() != below.tree.id() {

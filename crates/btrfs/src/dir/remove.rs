@@ -142,16 +142,13 @@ pub(super) fn drop_link(staged: &mut Staged<'_>, child: &Inode, state: &mut Inod
     }
 }
 
-/// A directory that may go or be replaced. Errors: `NotEmpty`; `NotPermitted` for a subvolume.
+/// A directory that may go or be replaced. Errors: `NotEmpty`, also for the root of a subvolume.
 pub(super) fn check_removable_dir(child: &Inode) -> Result<()> {
     if child.is_placeholder() {
         return Ok(());
     }
-    if child.attr_now().size != 0 {
+    if child.attr_now().size != 0 || child.ino == child.subvol.root_ino {
         return Err(Errno::NotEmpty.into());
-    }
-    if child.ino == child.subvol.root_ino {
-        return Err(Errno::NotPermitted.into());
     }
     let first = child.tree.cursor_type(names::index_key(child.ino, 0)).next()?;
     match first {

@@ -38,8 +38,6 @@ const ALONE_BYTES: usize = plan::EXTENTS_MAX * 156 + (64 << 10);
 /// Files with several names of which not all were found yet: about 48 bytes each. The names of
 /// those beyond it become files of their own.
 const LINKED_MAX: usize = 1 << 20;
-/// Directories above each other, on the way up to the top level: more form a ring.
-const DEPTH_MAX: usize = 1 << 16;
 
 /// A directory of the source, and its copy.
 struct Frame {
@@ -118,7 +116,7 @@ impl Walk {
         if dir::lookup(files, parent, name)?.is_some() {
             return Err(Errno::Exists.into());
         }
-        if is_inside(files, parent, src)? {
+        if dir::is_inside(files, parent, src)? {
             return Err(Errno::Invalid.into());
         }
         let top = Frame {
@@ -405,20 +403,4 @@ fn keep_times(files: &Files, dir: &Arc<Inode>, (atime, mtime): (Timestamp, Times
     drop(state);
     dir.unasked.note();
     Ok(())
-}
-
-/// Is `dir` the directory `above`, or below it, across subvolumes?
-fn is_inside(files: &Files, dir: &Arc<Inode>, above: &Arc<Inode>) -> Result<bool> {
-    let mut at = dir.clone();
-    for _ in 0..DEPTH_MAX {
-        if at.lock_key() == above.lock_key() {
-            return Ok(true);
-        }
-        let Some((tree, ino)) = dir::parent_of(files, &at)? else {
-            return Ok(false);
-        };
-        let subvol = crate::subvol::load(files, tree)?.ok_or(Errno::NotFound)?;
-        at = files.objects().inodes.load(&subvol, ino)?.ok_or(Errno::NotFound)?;
-    }
-    Err(Errno::TooManySymlinks.into())
 }

@@ -8,32 +8,11 @@ use std::sync::Arc;
 use btrfs_check::{CheckOptions, check};
 use cowshed_btrfs::fs::MountOptions;
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
+use cowshed_device_sim::Rng;
 use cowshed_harness::{KernelVolume, VolumeOptions, run};
-use cowshed_vfs::{Error, FileSystem, Handle, InitInfo, NodeId, SetAttr, Volume, WriteFlags};
+use cowshed_vfs::{Error, FileSystem, Handle, InitInfo, NodeId, RenameFlags, SetAttr, Volume, WriteFlags};
 
 use crate::rig::{ROOT, Rig, kernel_can};
-
-/// Repeatable dice (SplitMix64).
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let words = len.div_ceil(8);
-        let mut bytes: Vec<u8> = (0..words).flat_map(|_| self.next().to_le_bytes()).collect();
-        bytes.truncate(len);
-        bytes
-    }
-}
 
 /// What a subvolume holds: files, and places of subvolumes that belong elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,6 +30,22 @@ fn join(above: &str, name: &str) -> String {
         "" => name.to_owned(),
         _ => format!("{above}/{name}"),
     }
+}
+
+fn noise(dice: &mut Rng, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    dice.fill(&mut bytes);
+    bytes
+}
+
+/// The path of the subvolume that another one lies in, and the name there.
+fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').unwrap_or(("", path))
+}
+
+fn is_inside(path: &str, above: &str) -> bool {
+    path.strip_prefix(above)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Every file below a directory by its path, and the directories, which end in a slash.
@@ -102,7 +97,7 @@ fn assert_same(found: &BTreeMap<String, Vec<u8>>, model: &Model, when: &str) {
 struct Player {
     rig: Rig,
     model: Model,
-    dice: Dice,
+    dice: Rng,
     made: usize,
     /// What was done to subvolumes since the mount, for messages.
     history: Vec<String>,
@@ -114,7 +109,7 @@ impl Player {
         Self {
             rig: Rig::on(volume),
             model: BTreeMap::from([(String::new(), Content::default())]),
-            dice: Dice(seed),
+            dice: Rng::new(seed),
             made: 0,
             history: Vec::new(),
         }
@@ -132,13 +127,13 @@ impl Player {
             .filter(|(_, c)| is_fit(c))
             .map(|(p, _)| p.clone())
             .collect();
-        (!fit.is_empty()).then(|| fit[self.dice.below(fit.len())].clone())
+        (!fit.is_empty()).then(|| fit[self.dice.index(fit.len())].clone())
     }
 
     fn pick_file(&mut self) -> Option<(String, String)> {
         let path = self.pick(|c| !c.is_read_only && !c.files.is_empty())?;
         let names: Vec<_> = self.model[&path].files.keys().cloned().collect();
-        let name = names[self.dice.below(names.len())].clone();
+        let name = names[self.dice.index(names.len())].clone();
         Some((path, name))
     }
 
@@ -152,7 +147,7 @@ impl Player {
     }
 
     fn step(&mut self) {
-        match self.dice.below(20) {
+        match self.dice.index(22) {
             0..=6 => self.write(),
             7 => self.truncate(),
             8 => self.unlink(),
@@ -164,7 +159,9 @@ impl Player {
             16 => self.set_read_only(),
             17 => self.refused(),
             18 => self.fsync(),
-            _ if self.dice.below(4) == 0 => self.rig.commit(),
+            19 => self.move_subvolume(),
+            20 => self.exchange_subvolumes(),
+            _ if self.dice.index(4) == 0 => self.rig.commit(),
             _ => self.write(),
         }
     }
@@ -173,7 +170,7 @@ impl Player {
         let Some(path) = self.pick(|c| !c.is_read_only) else {
             return;
         };
-        let name = format!("f{}", self.dice.below(24));
+        let name = format!("f{}", self.dice.index(24));
         let at = join(&path, &name);
         let content = self.model.get_mut(&path).expect("it was picked");
         if !content.files.contains_key(&name) {
@@ -181,9 +178,10 @@ impl Player {
             content.files.insert(name.clone(), Vec::new());
         }
         let bytes = content.files.get_mut(&name).expect("it is there");
-        let offset = self.dice.below(bytes.len() + 5000);
-        let len = 1 + self.dice.below([300, 5000, 60_000][self.dice.0 as usize % 3]);
-        let data = self.dice.bytes(len);
+        let offset = self.dice.index(bytes.len() + 5000);
+        let size = self.dice.index(3);
+        let len = 1 + self.dice.index([300, 5000, 60_000][size]);
+        let data = noise(&mut self.dice, len);
         let node = self.rig.node(&at).expect("it is there");
         let written = self
             .rig
@@ -204,7 +202,7 @@ impl Player {
             .get_mut(&path)
             .and_then(|c| c.files.get_mut(&name))
             .expect("picked");
-        let size = self.dice.below(bytes.len() + 3000);
+        let size = self.dice.index(bytes.len() + 3000);
         bytes.resize(size, 0);
         let set = SetAttr {
             size_bytes: Some(size as u64),
@@ -221,8 +219,8 @@ impl Player {
 
     fn rename(&mut self) {
         let Some((path, name)) = self.pick_file() else { return };
-        let new = format!("f{}", self.dice.below(24));
-        let flags = cowshed_vfs::RenameFlags::empty();
+        let new = format!("f{}", self.dice.index(24));
+        let flags = RenameFlags::empty();
         self.rig
             .rename(&join(&path, &name), &join(&path, &new), flags)
             .expect("a rename");
@@ -238,7 +236,7 @@ impl Player {
         };
         let Some((path, name)) = self.pick_file() else { return };
         let names: Vec<_> = self.model[&from].files.keys().cloned().collect();
-        let source = names[self.dice.below(names.len())].clone();
+        let source = names[self.dice.index(names.len())].clone();
         let bytes = self.model[&from].files[&source].clone();
         if (&from, &source) == (&path, &name) || bytes.is_empty() {
             return;
@@ -265,7 +263,7 @@ impl Player {
 
     fn new_path(&mut self) -> Option<(String, String)> {
         self.made += 1;
-        let above = match self.dice.below(3) {
+        let above = match self.dice.index(3) {
             0 => self.pick(|c| !c.is_read_only)?,
             _ => String::new(),
         };
@@ -288,7 +286,7 @@ impl Player {
     fn snapshot(&mut self) {
         let Some(source) = self.pick(|_| true) else { return };
         let Some((above, name)) = self.new_path() else { return };
-        let is_read_only = self.dice.below(4) == 0;
+        let is_read_only = self.dice.index(4) == 0;
         let (from, dir) = (self.node(&source), self.node(&above));
         let made = self
             .rig
@@ -313,7 +311,7 @@ impl Player {
 
     fn delete(&mut self) {
         let Some(path) = self.pick(|_| true) else { return };
-        let (above, name) = path.rsplit_once('/').unwrap_or(("", &path));
+        let (above, name) = split(&path);
         let deleted = self
             .rig
             .fs
@@ -332,6 +330,66 @@ impl Player {
             self.history.push(format!("delete {path}"));
             self.model.remove(&path);
         }
+    }
+
+    fn move_subvolume(&mut self) {
+        let Some(path) = self.pick(|_| true).filter(|path| !path.is_empty()) else {
+            return;
+        };
+        let Some((to, name)) = self.new_path() else { return };
+        let (above, _) = split(&path);
+        let is_read_only = |path: &str| self.model[path].is_read_only;
+        let wanted = if is_read_only(above) {
+            Err(Error::ReadOnly)
+        } else if is_inside(&to, &path) {
+            Err(Error::Invalid)
+        } else if is_read_only(&path) && above != to {
+            // The way up from its root would change.
+            Err(Error::ReadOnly)
+        } else {
+            Ok(())
+        };
+        let new = join(&to, &name);
+        let moved = self.rig.rename(&path, &new, RenameFlags::empty());
+        assert_eq!(moved, wanted, "{path} to {new}: {:?}", self.history);
+        if moved.is_ok() {
+            self.history.push(format!("move {path} {new}"));
+            self.renamed(|other| is_inside(other, &path).then(|| format!("{new}{}", &other[path.len()..])));
+        }
+    }
+
+    fn exchange_subvolumes(&mut self) {
+        let [Some(a), Some(b)] = [(); 2].map(|()| self.pick(|c| !c.is_read_only)) else {
+            return;
+        };
+        let is_fit = |path: &str| !path.is_empty() && !self.model[split(path).0].is_read_only;
+        if !is_fit(&a) || !is_fit(&b) || a == b {
+            return;
+        }
+        let exchanged = self.rig.rename(&a, &b, RenameFlags::EXCHANGE);
+        if is_inside(&a, &b) || is_inside(&b, &a) {
+            assert_eq!(exchanged, Err(Error::Invalid), "{a} and {b}: {:?}", self.history);
+            return;
+        }
+        assert_eq!(exchanged, Ok(()), "{a} and {b}: {:?}", self.history);
+        self.history.push(format!("exchange {a} {b}"));
+        self.renamed(|other| {
+            let [of_a, of_b] = [&a, &b].map(|path| is_inside(other, path));
+            match (of_a, of_b) {
+                (true, _) => Some(format!("{b}{}", &other[a.len()..])),
+                (_, true) => Some(format!("{a}{}", &other[b.len()..])),
+                _ => None,
+            }
+        });
+    }
+
+    /// Subvolumes have other paths now.
+    fn renamed(&mut self, new: impl Fn(&str) -> Option<String>) {
+        let model = std::mem::take(&mut self.model);
+        self.model = model
+            .into_iter()
+            .map(|(path, content)| (new(&path).unwrap_or(path), content))
+            .collect();
     }
 
     fn set_read_only(&mut self) {
@@ -403,7 +461,7 @@ impl Player {
         wanted.sort();
         assert_eq!(listed, wanted, "{when}: the list of subvolumes");
         // One time in two it is as a power cut leaves it, behind a sync.
-        let volume = if dice.below(2) == 0 {
+        let volume = if dice.index(2) == 0 {
             rig.commit();
             rig.crash()
         } else {
@@ -417,8 +475,8 @@ impl Player {
             assert_same(&walk(root)?, &model, when);
             let writable: Vec<_> = model.iter_mut().filter(|(_, c)| !c.is_read_only).collect();
             for (path, content) in writable {
-                let name = format!("f{}", dice.below(24));
-                let data = dice.bytes(9000);
+                let name = format!("f{}", dice.index(24));
+                let data = noise(&mut dice, 9000);
                 std::fs::write(root.join(path).join(&name), &data)?;
                 content.files.insert(name, data);
             }

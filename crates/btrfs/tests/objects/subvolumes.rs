@@ -104,7 +104,9 @@ fn work_in_several_subvolumes_at_once() {
     assert_eq!(rig.link("sv/x", "hard").unwrap_err(), Error::CrossDevice);
     let plain = RenameFlags::empty();
     assert_eq!(rig.rename("sv/x", "x", plain), Err(Error::CrossDevice));
-    assert_eq!(rig.rename("sv/dir/nested", "sv/moved", plain), Err(Error::CrossDevice));
+    rig.rename("sv/dir/nested", "sv/moved", plain).unwrap();
+    assert!(rig.exists("sv/moved/d") && !rig.exists("sv/dir/nested"));
+    rig.rename("sv/moved", "sv/dir/nested", plain).unwrap();
     assert_eq!(rig.rmdir("sv"), Err(Error::NotEmpty));
     // Read-only.
     assert_eq!(rig.create("frozen/new").unwrap_err(), Error::ReadOnly);

@@ -19,6 +19,7 @@ mod inspect;
 mod many_mounts;
 mod mkfs_check;
 mod mount;
+mod moves;
 mod receive;
 mod seek;
 mod send;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use btrfs_format::{KeyType, TreeId, view};
+use btrfs_format::{KeyType, TreeId};
 use btrfs_store::jobs::{Job, RootChange};
 use btrfs_store::space::Budget;
 use cowshed_vfs::{Access, Error as Errno};
 
 use super::uuids::UuidEdits;
-use super::{check_root, ref_keys};
+use super::{check_root, ref_keys, root_ref_index};
 use crate::access::{Caller, check_dir, may_remove};
 use crate::dir::names::{self, Target};
 use crate::dir::{check_name, find_child, is_still, touch_dir};
@@ -76,10 +76,7 @@ fn remove(
         let root_tree = files.store().forest().root_tree();
         let [down, up] = ref_keys(dir.tree.id(), id);
         let (join, (mut staged, is_last, uuids)) = prepare_and_join(files, |_| {
-            let index = root_tree
-                .get(&down)?
-                .and_then(|item| view::root_ref(&item).map(|(head, _)| head.sequence.get()))
-                .ok_or(Errno::NotFound)?;
+            let index = root_ref_index(files, dir.tree.id(), id)?;
             let mut staged = Staged::new(&dir.tree);
             let is_last = names::remove(&mut staged, dir.ino, name, index)?;
             let item = super::root_item(files, id)?.ok_or(Errno::NotFound)?;

@@ -188,7 +188,7 @@ fn give_name(
     let _lock = dir.lock.write();
     may_create(files, caller, dir)?;
     let now = files.store().env().now();
-    let item = root_item(files, id)?.ok_or(Errno::NotFound)?;
+    let root = root_item(files, id)?.ok_or(Errno::NotFound)?;
     let (join, (mut staged, index, uuids)) = prepare_and_join(files, |generation| {
         let mut staged = Staged::new(&dir.tree);
         let entry = NewName {
@@ -201,9 +201,9 @@ fn give_name(
         };
         names::insert(&mut staged, &entry)?;
         let mut uuids = UuidEdits::new(files)?;
-        uuids.add(&item.uuid, KeyType::UUID_SUBVOL, id)?;
+        uuids.add(&root.uuid, KeyType::UUID_SUBVOL, id)?;
         if is_read_only {
-            uuids.add(&item.received_uuid, KeyType::UUID_RECEIVED_SUBVOL, id)?;
+            uuids.add(&root.received_uuid, KeyType::UUID_RECEIVED_SUBVOL, id)?;
         }
         Ok((staged, entry.index, uuids))
     })?;
@@ -213,16 +213,11 @@ fn give_name(
     touch_dir(&mut state, join.generation(), now, name.len(), 0);
     staged.put(dir.key(), dir.item_bytes(&state));
     let mut batch = staged.into_batch();
-    let head = RootRef {
-        dirid: dir.ino.into(),
-        sequence: U64::new(index),
-        name_len: U16::new(u16::try_from(name.len()).expect("names were checked to be short")),
-    };
-    let root_ref = [head.as_bytes(), name].concat();
+    let item = root_ref(dir.ino, index, name);
     let root_tree = files.store().forest().root_tree();
     let [down, up] = ref_keys(dir.tree.id(), id);
-    batch.put(root_tree, down, root_ref.clone());
-    batch.put(root_tree, up, root_ref);
+    batch.put(root_tree, down, item.clone());
+    batch.put(root_tree, up, item);
     batch.delete(root_tree, reclaim::orphan_key(id.object_id()));
     uuids.add_to(&mut batch);
     let change = RootChange::Named { is_read_only };
@@ -243,8 +238,26 @@ fn root_item(files: &Files, id: TreeId) -> Result<Option<RootItem>> {
     })
 }
 
+/// The item of both references: the directory, and the name there.
+pub(super) fn root_ref(dir: ObjectId, index: u64, name: &[u8]) -> Vec<u8> {
+    let head = RootRef {
+        dirid: dir.into(),
+        sequence: U64::new(index),
+        name_len: U16::new(u16::try_from(name.len()).expect("names were checked to be short")),
+    };
+    [head.as_bytes(), name].concat()
+}
+
+/// The index of a subvolume's name in its directory. Errors: `NotFound`.
+pub(super) fn root_ref_index(files: &Files, parent: TreeId, id: TreeId) -> Result<u64> {
+    let [down, _] = ref_keys(parent, id);
+    let item = files.store().forest().root_tree().get(&down)?;
+    let head = item.and_then(|item| view::root_ref(&item).map(|(head, _)| head.sequence.get()));
+    Ok(head.ok_or(Errno::NotFound)?)
+}
+
 /// The references of a parent's tree to a subvolume, and back.
-fn ref_keys(parent: TreeId, id: TreeId) -> [Key; 2] {
+pub(super) fn ref_keys(parent: TreeId, id: TreeId) -> [Key; 2] {
     [
         Key::new(parent.object_id(), KeyType::ROOT_REF, id.get()),
         Key::new(id.object_id(), KeyType::ROOT_BACKREF, parent.get()),

@@ -1,37 +1,26 @@
-//! Moving names: plainly, over another one, swapping two, leaving a whiteout.
+//! Moving names: plainly, over another one, swapping two, leaving a whiteout. The name of a
+//! subvolume may go to a directory of another subvolume; all others stay in theirs.
+
+mod stages;
 
 use std::sync::Arc;
 
-use btrfs_format::{Generation, Key, KeyType};
+use btrfs_format::{Generation, Key, KeyType, ObjectId};
 use cowshed_vfs::{Access, Error as Errno, FileKind, RenameFlags, Timestamp};
 
-use super::create::{NewInode, Plan, Stamp, make};
-use super::link::may_extend_refs;
-use super::names::{self, Found, NewName, Target};
-use super::remove::{check_removable_dir, drop_link, stage_removal};
-use super::{check_name, is_above, next_index, note_name, touch_dir};
+use super::create::{NewInode, Stamp, make};
+use super::names::{self, NewName};
+use super::remove::{check_removable_dir, drop_link};
+use super::{check_name, is_above, is_inside, next_index, note_name, touch_dir};
 use super::{find_child, is_still};
-use crate::access::{Caller, check_dir, may_create, may_remove};
+use crate::access::{Caller, check_dir, check_writable, may_create, may_remove};
 use crate::error::Result;
 use crate::files::{Files, prepare_and_join, touch_inode};
 use crate::object::{Inode, lock};
 use crate::reclaim::settle;
-use crate::staged::Staged;
 use btrfs_store::space::{Budget, MetaReservation};
 use btrfs_store::txn::Join;
-
-/// One end of a rename.
-#[derive(Clone, Copy)]
-struct Place<'a> {
-    dir: &'a Arc<Inode>,
-    name: &'a [u8],
-}
-
-/// What a name leads to.
-struct Held {
-    found: Found,
-    inode: Arc<Inode>,
-}
+use stages::{Held, Place, Stages};
 
 /// Everything that a rename moves, locked.
 struct Move<'a> {
@@ -42,8 +31,8 @@ struct Move<'a> {
     flags: RenameFlags,
 }
 
-/// Renames. Errors: see [`cowshed_vfs::FileSystem::rename`]; a subvolume is refused with
-/// `CrossDevice`.
+/// Renames. Errors: see [`cowshed_vfs::FileSystem::rename`]; `CrossDevice` for what would leave its
+/// subvolume, and for the stand-in for a subvolume.
 pub fn rename(
     files: &Files,
     caller: &Caller<'_>,
@@ -65,15 +54,25 @@ pub fn rename(
         check_dir(place.dir)?;
         check_name(place.name)?;
     }
-    if from.dir.tree.id() != to.dir.tree.id() {
-        return Err(Errno::CrossDevice.into());
-    }
     let space = files.reserve(Budget::RENAME)?;
     // Directories do not move while their ancestors are looked at.
     let _tree_lock = (!Arc::ptr_eq(from.dir, to.dir)).then(|| files.objects().rename.lock());
     loop {
         let moving = find(files, from)?.ok_or(Errno::NotFound)?;
         let replaced = find(files, to)?;
+        let plan = Move {
+            from,
+            to,
+            moving: &moving,
+            replaced: replaced.as_ref(),
+            flags,
+        };
+        plan.check_trees()?;
+        // The other tree's items, and those of the tree of roots.
+        let more = plan.moves_subvolumes().then(|| files.reserve(Budget::RENAME));
+        let _more = more.transpose()?;
+        // No subvolume is deleted, or made in one, meanwhile.
+        let _names = plan.moves_subvolumes().then(|| files.objects().subvolume_names.lock());
         let mut all = vec![from.dir, to.dir, &moving.inode];
         all.extend(replaced.as_ref().map(|r| &r.inode));
         let locks = lock::write_all(&all);
@@ -85,20 +84,13 @@ pub fn rename(
         if !unchanged {
             continue;
         }
-        let plan = Move {
-            from,
-            to,
-            moving: &moving,
-            replaced: replaced.as_ref(),
-            flags,
-        };
         if !plan.check(files, caller)? {
             return Ok(());
         }
         plan.run(files, caller, space)?;
         drop(locks);
         settle(files, &moving.inode);
-        if let Some(gone) = replaced {
+        if let Some(gone) = &replaced {
             settle(files, &gone.inode);
         }
         return Ok(());
@@ -118,7 +110,43 @@ impl Move<'_> {
         self.flags.contains(RenameFlags::EXCHANGE)
     }
 
-    /// All rules. `false`: nothing is to be done.
+    /// What gets another name.
+    fn moved(&self) -> impl Iterator<Item = &Held> {
+        let exchanged = self.replaced.filter(|_| self.is_exchange());
+        std::iter::once(self.moving).chain(exchanged)
+    }
+    fn moves_subvolumes(&self) -> bool {
+        self.moved().any(|held| held.subvolume().is_some())
+    }
+
+    /// Names of subvolumes alone go from one tree to another.
+    fn check_trees(&self) -> Result<()> {
+        let crosses = self.from.dir.tree.id() != self.to.dir.tree.id();
+        let stays = |held: &Held| held.is_stand_in() || crosses && held.subvolume().is_none();
+        match self.moved().any(stays) {
+            true => Err(Errno::CrossDevice.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// A directory comes to lie in another one, `dir`. Errors: `Invalid` (below itself); it must be
+    /// writable, because its `..` changes.
+    fn check_moved_dir(&self, files: &Files, caller: &Caller<'_>, held: &Held, dir: &Arc<Inode>) -> Result<()> {
+        if self.would_lie_below(files, held, dir)? {
+            return Err(Errno::Invalid.into());
+        }
+        caller.need(&held.inode, Access::WRITE)?;
+        check_writable(files, &held.inode)
+    }
+
+    fn would_lie_below(&self, files: &Files, held: &Held, dir: &Arc<Inode>) -> Result<bool> {
+        match held.subvolume() {
+            Some(_) => is_inside(files, dir, &held.inode),
+            None => is_above(&held.inode, dir),
+        }
+    }
+
+    /// All rules but those of [`Move::check_trees`]. `false`: nothing is to be done.
     fn check(&self, files: &Files, caller: &Caller<'_>) -> Result<bool> {
         let (from, to, moving) = (self.from, self.to, &self.moving.inode);
         if let Some(there) = self.replaced {
@@ -134,11 +162,7 @@ impl Move<'_> {
         may_remove(files, caller, from.dir, moving)?;
         let crosses = !Arc::ptr_eq(from.dir, to.dir);
         if moving.is_dir() && crosses {
-            if is_above(moving, to.dir)? {
-                return Err(Errno::Invalid.into());
-            }
-            // Its `..` changes.
-            caller.need(moving, Access::WRITE)?;
+            self.check_moved_dir(files, caller, self.moving, to.dir)?;
         }
         if self.flags.contains(RenameFlags::WHITEOUT) {
             may_create(files, caller, from.dir)?;
@@ -147,38 +171,27 @@ impl Move<'_> {
             None => may_create(files, caller, to.dir)?,
             Some(there) => {
                 may_remove(files, caller, to.dir, &there.inode)?;
-                self.check_replaced(caller, &there.inode, crosses)?;
-            }
-        }
-        for held in std::iter::once(self.moving).chain(self.replaced) {
-            let is_root = matches!(held.found.target, Target::Subvol(_));
-            if is_root && (self.is_exchange() || std::ptr::eq(held, self.moving)) {
-                return Err(Errno::CrossDevice.into());
+                self.check_replaced(files, caller, there, crosses)?;
             }
         }
         Ok(true)
     }
 
-    fn check_replaced(&self, caller: &Caller<'_>, there: &Arc<Inode>, crosses: bool) -> Result<()> {
-        let moving = &self.moving.inode;
-        if there.is_dir() && crosses && is_above(there, self.from.dir)? {
-            return Err(if self.is_exchange() {
-                Errno::Invalid
-            } else {
-                Errno::NotEmpty
-            }
-            .into());
-        }
+    fn check_replaced(&self, files: &Files, caller: &Caller<'_>, there: &Held, crosses: bool) -> Result<()> {
+        let (moving, is_dir) = (&self.moving.inode, there.inode.is_dir());
         if self.is_exchange() {
-            if there.is_dir() && crosses {
-                caller.need(there, Access::WRITE)?;
-            }
-            return Ok(());
+            return match is_dir && crosses {
+                true => self.check_moved_dir(files, caller, there, self.from.dir),
+                false => Ok(()),
+            };
         }
-        match (moving.is_dir(), there.is_dir()) {
+        if is_dir && crosses && self.would_lie_below(files, there, self.from.dir)? {
+            return Err(Errno::NotEmpty.into());
+        }
+        match (moving.is_dir(), is_dir) {
             (true, false) => Err(Errno::NotDirectory.into()),
             (false, true) => Err(Errno::IsDirectory.into()),
-            (true, true) => check_removable_dir(there),
+            (true, true) => check_removable_dir(&there.inode),
             (false, false) => Ok(()),
         }
     }
@@ -189,20 +202,20 @@ impl Move<'_> {
             true => Some(self.from.dir.subvol.take_ino()?),
             false => None,
         };
-        let (join, (staged, whiteout)) = prepare_and_join(files, |generation| {
-            let staged = self.stage(files, generation)?;
+        let (join, (stages, whiteout)) = prepare_and_join(files, |generation| {
+            let stages = self.stage(files, generation)?;
             match whiteout_ino {
-                None => Ok((staged, None)),
+                None => Ok((stages, None)),
                 Some(ino) => {
-                    let plan = self.stage_whiteout(files, caller, staged, ino, generation, now)?;
-                    Ok((plan.staged, Some(plan.inode)))
+                    let (stages, inode) = self.stage_whiteout(files, caller, stages, ino, generation, now)?;
+                    Ok((stages, Some(inode)))
                 }
             }
         })?;
         if let Some(inode) = &whiteout {
             files.objects().inodes.insert_new(inode.clone());
         }
-        self.apply(files, staged, &join, now, space);
+        self.apply(files, stages, &join, now, space);
         if let Some(inode) = whiteout {
             settle(files, &inode);
         }
@@ -210,21 +223,20 @@ impl Move<'_> {
     }
 
     /// Names off, names on.
-    fn stage<'t>(&'t self, files: &Files, generation: Generation) -> Result<Staged<'t>> {
+    fn stage(&self, files: &Files, generation: Generation) -> Result<Stages<'_>> {
         let (from, to) = (self.from, self.to);
-        let mut staged = Staged::new(&from.dir.tree);
-        stage_removal(&mut staged, from.dir, from.name, &self.moving.found, &self.moving.inode)?;
+        let mut stages = Stages::new(from.dir, to.dir);
+        stages.take_off(files, from, self.moving)?;
         if let Some(there) = self.replaced {
-            stage_removal(&mut staged, to.dir, to.name, &there.found, &there.inode)?;
+            stages.take_off(files, to, there)?;
         }
-        add(files, &mut staged, to, self.moving, next_index(to.dir)?, generation)?;
+        stages.put_on(files, to, self.moving, (next_index(to.dir)?, generation))?;
         if self.is_exchange()
             && let Some(there) = self.replaced
         {
-            let index = self.second_index()?;
-            add(files, &mut staged, from, there, index, generation)?;
+            stages.put_on(files, from, there, (self.second_index()?, generation))?;
         }
-        Ok(staged)
+        Ok(stages)
     }
 
     /// The index in the old directory of what comes there: one more if the first went to the same
@@ -238,11 +250,11 @@ impl Move<'_> {
         &self,
         files: &Files,
         caller: &Caller<'_>,
-        mut staged: Staged<'t>,
-        ino: btrfs_format::ObjectId,
+        mut stages: Stages<'t>,
+        ino: ObjectId,
         generation: Generation,
         now: Timestamp,
-    ) -> Result<Plan<'t>> {
+    ) -> Result<(Stages<'t>, Arc<Inode>)> {
         let new = NewInode {
             kind: FileKind::CharDevice,
             perm: 0,
@@ -257,19 +269,27 @@ impl Move<'_> {
             ty: names::file_type(new.kind),
             generation,
         };
-        names::insert(&mut staged, &name)?;
-        names::insert_first_ref(&mut staged, ino, &name);
+        names::insert(&mut stages.from, &name)?;
+        names::insert_first_ref(&mut stages.from, ino, &name);
         let stamp = Stamp {
             generation,
             now,
             nlink: 1,
         };
-        make(files, caller, self.from.dir, staged, ino, &new, stamp)
+        let plan = make(files, caller, self.from.dir, stages.from, ino, &new, stamp)?;
+        stages = Stages {
+            from: plan.staged,
+            ..stages
+        };
+        Ok((stages, plan.inode))
     }
 
     /// The attributes of all that is concerned, and the batch. Cannot fail.
-    fn apply(&self, files: &Files, mut staged: Staged<'_>, join: &Join<'_>, now: Timestamp, space: MetaReservation) {
-        files.names().changed(staged.is_crowded());
+    fn apply(&self, files: &Files, mut stages: Stages<'_>, join: &Join<'_>, now: Timestamp, space: MetaReservation) {
+        if self.moves_subvolumes() {
+            files.names().turn_off();
+        }
+        files.names().changed(stages.is_crowded());
         let generation = join.generation();
         let (from, to) = (self.from, self.to);
         let mut all = vec![from.dir, to.dir, &self.moving.inode];
@@ -284,57 +304,48 @@ impl Move<'_> {
         }
         touch_dir(attrs.of(from.dir), generation, now, refilled, from.name.len());
         touch_dir(attrs.of(to.dir), generation, now, to.name.len(), replaced_bytes);
-        if self.replaced.is_some_and(|there| there.inode.is_placeholder()) {
-            files.names().turn_off();
-        }
+        // The root of a read-only subvolume stays as it is, whatever its name.
+        let has_item = |inode: &Inode| !inode.is_placeholder() && !inode.subvol.is_read_only();
         if let Some(there) = self.replaced
-            && !there.inode.is_placeholder()
+            && there.is_stand_in()
         {
+            files.names().turn_off();
+        } else if let Some(there) = self.replaced {
             let state = attrs.of(&there.inode);
             if !self.is_exchange() {
-                drop_link(&mut staged, &there.inode, state);
+                drop_link(stages.of(to.dir), &there.inode, state);
             }
-            if state.attr.nlink > 0 {
+            if there.subvolume().is_some() {
+                // The log does not tell of it.
+            } else if state.attr.nlink > 0 {
                 files.names().left(to.dir, to.name, &there.inode);
             } else {
                 files.names().removed(to.dir, to.name, &there.inode);
             }
-            touch_inode(state, generation, now);
+            if has_item(&there.inode) {
+                touch_inode(state, generation, now);
+            }
         }
-        files.names().left(from.dir, from.name, &self.moving.inode);
-        files
-            .names()
-            .added(&self.moving.inode, (to.dir, to.name), Some(from.dir));
+        if self.moving.subvolume().is_none() {
+            files.names().left(from.dir, from.name, &self.moving.inode);
+            files
+                .names()
+                .added(&self.moving.inode, (to.dir, to.name), Some(from.dir));
+        }
         if self.is_exchange()
             && let Some(there) = self.replaced
+            && there.subvolume().is_none()
         {
             files.names().added(&there.inode, (from.dir, from.name), Some(to.dir));
         }
-        touch_inode(attrs.of(&self.moving.inode), generation, now);
-        for inode in all.iter().filter(|i| !i.is_placeholder()) {
-            let item = inode.item_bytes(attrs.of(inode));
-            staged.put(inode.key(), item);
+        if has_item(&self.moving.inode) {
+            touch_inode(attrs.of(&self.moving.inode), generation, now);
         }
-        join.apply(staged.into_batch(), space);
+        let mut batch = stages.into_batch(files);
+        for inode in all.iter().filter(|inode| has_item(inode)) {
+            let item = inode.item_bytes(attrs.of(inode));
+            batch.put(&inode.tree, inode.key(), item);
+        }
+        join.apply(batch, space);
     }
-}
-
-fn add(
-    files: &Files,
-    staged: &mut Staged<'_>,
-    place: Place<'_>,
-    what: &Held,
-    index: u64,
-    generation: Generation,
-) -> Result<()> {
-    let new = NewName {
-        dir: place.dir.ino,
-        name: place.name,
-        index,
-        location: what.found.location,
-        ty: what.found.ty,
-        generation,
-    };
-    names::insert(staged, &new)?;
-    names::insert_ref(staged, what.inode.ino, &new, || may_extend_refs(files))
 }
