@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # make install PREFIX=/usr/local [DESTDIR=...]: the binary, mount helpers, manual pages, shell completions. Builds nothing.
+# BTRFS=1: also a link of the name btrfs, if no other program of that name is in the way.
 # The installed binary has no debug information; that of target/ keeps its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -41,6 +42,18 @@ helpers=$root/bin
 case $prefix in /usr | /usr/local) helpers=${DESTDIR:-}/sbin ;; esac
 if [ -d "$helpers" ] || mkdir -p "$helpers"; then
   for name in mount.cowshed mount.fuse.cowshed; do ln -sfn "$prefix/bin/cowshed" "$helpers/$name"; done
+fi
+if [ "${BTRFS:-}" = 1 ]; then
+  link=$root/bin/btrfs
+  if [ -e "$link" ] || [ -L "$link" ] && [ "$(readlink "$link")" != "$prefix/bin/cowshed" ]; then
+    say "$link is there and stays: no link of that name is made"
+  elif other=$(command -v btrfs) && [ "$(readlink -f "$other")" != "$(readlink -f "$root/bin/cowshed")" ]; then
+    say "$other is there: no link of that name is made"
+  else
+    ln -sfn "$prefix/bin/cowshed" "$link"
+    "$binary" completions --name btrfs bash >"$pages/bash-btrfs"
+    install -Dm644 "$pages/bash-btrfs" "$root/share/bash-completion/completions/btrfs"
+  fi
 fi
 for page in "$pages"/*.1; do
   install -Dm644 "$page" "$root/share/man/man1/$(basename "$page")"

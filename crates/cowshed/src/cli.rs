@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, diff, docs, doctor, extents, inspect, ls, mkfs, mount, receive, send, stat, subvolume, sync, umount,
+    btrfs, cat, check, diff, docs, doctor, extents, inspect, ls, mkfs, mount, receive, send, stat, sync, umount,
 };
 
 #[derive(Parser, Debug)]
@@ -47,9 +47,13 @@ pub enum Command {
     Cat(cat::CatArgs),
     /// Show what is known of a file of a volume that is not mounted
     Stat(stat::StatArgs),
-    /// Make, list and delete subvolumes and snapshots of a mounted volume
+    /// The command of btrfs-progs, with its words, output and exit codes
+    ///
+    /// Called as btrfs (by a link of that name), the program is this command.
+    Btrfs(btrfs::BtrfsArgs),
+    /// Make, list and delete subvolumes and snapshots: btrfs subvolume
     #[command(visible_alias = "sub")]
-    Subvolume(subvolume::SubvolumeArgs),
+    Subvolume(btrfs::subvolume::SubvolumeArgs),
     /// Show how two subvolumes differ
     Diff(diff::DiffArgs),
     /// Write read-only subvolumes as a stream
@@ -89,7 +93,8 @@ pub fn run(cli: &Cli) -> Result<u8> {
         Command::Ls(args) => ls::run(args),
         Command::Cat(args) => cat::run(args),
         Command::Stat(args) => stat::run(args),
-        Command::Subvolume(args) => subvolume::run(args),
+        Command::Btrfs(args) => btrfs::dispatch(args),
+        Command::Subvolume(args) => btrfs::subvolume::run_as_own(args),
         Command::Diff(args) => diff::run(args),
         Command::Send(args) => send::run(args),
         Command::Receive(args) => receive::run(args),

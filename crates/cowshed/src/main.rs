@@ -5,6 +5,7 @@ mod commands;
 mod daemon;
 mod devices;
 mod ioctl;
+mod local_time;
 mod log;
 mod memory;
 mod mount_help;
@@ -16,13 +17,17 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use commands::mount_helper;
+use commands::{btrfs, mount_helper};
 
 fn main() -> ExitCode {
     memory::join_freed_memory_at_once();
     let mut words = std::env::args_os();
-    if mount_helper::is_named(words.next().as_deref()) {
+    let program = words.next();
+    if mount_helper::is_named(program.as_deref()) {
         return ExitCode::from(mount_helper::run(words));
+    }
+    if btrfs::is_named(program.as_deref()) || words.next().is_some_and(|word| word == btrfs::NAME) {
+        return ExitCode::from(btrfs::run(words));
     }
     let cli = cli::Cli::parse();
     match cli::run(&cli) {

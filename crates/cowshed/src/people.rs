@@ -8,6 +8,8 @@ use std::path::Path;
 use cowshed::{FileKind, Metadata, Timestamp};
 use serde_json::{Value, json};
 
+use crate::local_time::local;
+
 pub fn kind_name(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Regular => "regular file",
@@ -55,6 +57,19 @@ pub fn time_text(time: Timestamp, full: bool) -> String {
     let mut text = format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}");
     if full {
         text += &format!(":{second:02}.{:09}", time.nanos);
+    }
+    text
+}
+
+/// A time in the time zone of the user, to the second; as `with_zone` also where that is.
+pub fn local_time_text(secs: i64, with_zone: bool) -> String {
+    let local = local(secs);
+    let mut text = time_text(Timestamp::new(local.shown_secs, 0), true);
+    text.truncate(text.len().saturating_sub(".000000000".len()));
+    if with_zone {
+        let minutes = local.offset_secs.abs() / 60;
+        let sign = if local.offset_secs < 0 { '-' } else { '+' };
+        text += &format!(" {sign}{:02}{:02}", minutes / 60, minutes % 60);
     }
     text
 }

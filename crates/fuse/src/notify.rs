@@ -269,6 +269,12 @@ impl Caches for KernelCaches {
             _ => Err(Error::CrossDevice),
         }
     }
+
+    fn umask(&self, pid: u32) -> Option<u32> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+        u32::from_str_radix(line.trim(), 8).ok()
+    }
 }
 
 fn unknown_is_fine(result: io::Result<()>) -> io::Result<()> {

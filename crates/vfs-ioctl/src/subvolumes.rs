@@ -38,11 +38,14 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
     fn ioctl_name(&self, ctx: &Context, node: NodeId, cmd: u32, input: &[u8]) -> Result<()> {
         let subvolumes = || self.volume().subvolumes();
         match cmd {
-            btrfs::SUBVOL_CREATE => subvolumes()?.create(ctx, node, name_of(&argument::<VolArgs>(input)?.name)?),
+            btrfs::SUBVOL_CREATE => {
+                let name = name_of(&argument::<VolArgs>(input)?.name)?;
+                subvolumes()?.create(&self.with_umask(ctx), node, name)
+            }
             btrfs::SUBVOL_CREATE_V2 => {
                 let call: &VolArgs2 = argument(input)?;
                 only_flags(call, 0)?;
-                subvolumes()?.create(ctx, node, name_of(&call.name)?)
+                subvolumes()?.create(&self.with_umask(ctx), node, name_of(&call.name)?)
             }
             btrfs::SNAP_DESTROY => subvolumes()?.delete(ctx, node, name_of(&argument::<VolArgs>(input)?.name)?),
             btrfs::SNAP_DESTROY_V2 => {
@@ -82,6 +85,12 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
         let number = self.caches().ok_or(Error::NotSupported)?.open_inode(ctx.pid, fd)?;
         let source = subvolumes.root_of_number(number)?;
         subvolumes.snapshot(ctx, source, dir, name, is_read_only)
+    }
+
+    /// The context with the caller's umask: FUSE requests for ioctls do not carry it.
+    fn with_umask(&self, ctx: &Context) -> Context {
+        let umask = self.caches().and_then(|caches| caches.umask(ctx.pid));
+        Context::new(ctx.creds.clone(), ctx.pid, umask.unwrap_or(UMASK_UNKNOWN))
     }
 
     /// Flags, the received uuid, the default.
@@ -259,6 +268,9 @@ fn described(info: &SubvolumeInfo) -> Result<SubvolInfo> {
     fit(put_text(&mut page.name, &info.name))?;
     Ok(page)
 }
+
+/// Used where the caller's umask cannot be read: the mode allows writing to the owner alone.
+const UMASK_UNKNOWN: u32 = 0o022;
 
 /// `BTRFS_ROOT_SUBVOL_RDONLY`: as root items have it.
 const ROOT_RDONLY: u64 = 1;

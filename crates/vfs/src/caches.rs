@@ -61,4 +61,12 @@ pub trait Caches: Send + Sync {
         let _ = (pid, fd);
         Err(Error::NotSupported)
     }
+
+    /// The umask of a call's process ([`crate::Context::pid`]), for calls whose request does not
+    /// carry it. The process waits in the call, so its number is not in use by another. `None`
+    /// where the umask cannot be read.
+    fn umask(&self, pid: u32) -> Option<u32> {
+        let _ = pid;
+        None
+    }
 }

@@ -7,7 +7,7 @@ pub type GroupFetch = fn(pid: u32) -> Vec<u32>;
 
 /// The supplementary groups of a caller, fetched only when a permission check needs them: most
 /// checks are decided before.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Groups {
     known: OnceLock<Vec<u32>>,
     fetch: Option<(u32, GroupFetch)>,
@@ -64,7 +64,7 @@ impl Groups {
 }
 
 /// User, group and supplementary groups. User 0 is privileged: capabilities are not modelled.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Credentials {
     /// User number by which permissions are checked.
     pub uid: u32,

@@ -19,9 +19,9 @@ use cowshed_vfs::{Context, FileSystem as _, Lookup, NodeId, Subvolumes as _, Vol
 use cowshed_vfs_ioctl::wire::btrfs::{DEV_INFO, DevInfo, FS_INFO, FsInfo, text};
 use zerocopy::FromZeros;
 
+use super::btrfs::calls;
 use super::extents;
-use super::receive::image_of;
-use super::subvolume::calls;
+use super::offline::image_of;
 use crate::devices::open_to_read;
 use crate::ioctl;
 

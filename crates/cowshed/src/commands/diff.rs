@@ -16,7 +16,7 @@ use cowshed_vfs::FileKind;
 use serde_json::{Value, json};
 
 use super::committed::Source;
-use super::receive::image_of;
+use super::offline::image_of;
 use super::sync;
 use crate::people::{bytes_json, printable, size_text};
 

@@ -7,12 +7,16 @@ use anyhow::{Context, Result};
 use clap::{Args, Command};
 use clap_complete::Shell;
 
+use super::btrfs;
 use crate::mount_help;
 
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
     /// The shell
     shell: Shell,
+    /// The name that the program is called by: cowshed, or btrfs
+    #[arg(long, default_value = "cowshed", value_parser = ["cowshed", "btrfs"])]
+    name: String,
 }
 
 #[derive(Args, Debug)]
@@ -23,7 +27,10 @@ pub struct ManArgs {
 
 pub fn completions(args: &CompletionsArgs, mut command: Command) -> Result<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command, "cowshed", &mut script);
+    if args.name == btrfs::NAME {
+        command = btrfs::command();
+    }
+    clap_complete::generate(args.shell, &mut command, &args.name, &mut script);
     std::io::stdout().write_all(&script)?;
     Ok(0)
 }

@@ -1,6 +1,7 @@
 //! One module for each command. A command returns the exit code: 0 all well, 1 something found, 2
 //! (by error) failed.
 
+pub mod btrfs;
 pub mod cat;
 pub mod check;
 mod committed;
@@ -14,9 +15,9 @@ pub mod mkfs;
 pub mod mount;
 pub mod mount_helper;
 pub mod mount_table;
+mod offline;
 pub mod receive;
 pub mod send;
 pub mod stat;
-pub mod subvolume;
 pub mod sync;
 pub mod umount;

@@ -41,6 +41,9 @@ fn manual_pages_and_completions_cover_the_commands() {
         let script = cowshed(["completions", shell]).ok().text();
         assert!(COMMANDS.iter().all(|command| script.contains(command)), "{shell}");
     }
+    assert!(dir.path().join("cowshed-btrfs-subvolume-list.1").exists());
+    let script = cowshed(["completions", "--name", "btrfs", "bash"]).ok().text();
+    assert!(script.contains("find-new") && !script.contains("compsize"));
     cowshed(["completions", "tcsh"]).fails(&["tcsh"]);
 }
 
@@ -102,4 +105,53 @@ fn the_installed_program_is_stripped_and_runs() {
     let version = cowshed_harness::run(program.to_str().unwrap(), &["--version"]).unwrap();
     assert!(version.starts_with("cowshed "), "{version}");
     assert!(dir.path().join("share/man/man1/cowshed-mount.1").exists());
+}
+
+/// Only where it is asked for, and no other program of that name is in the way.
+#[test]
+fn a_link_of_the_name_btrfs_replaces_nothing() {
+    let Some(()) = need::tool("bash") else { return };
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
+    let dir = tempfile::tempdir().unwrap();
+    let link = dir.path().join("bin/btrfs");
+    // Of the tools, all that the script needs, and no btrfs.
+    let tools = dir.path().join("tools");
+    std::fs::create_dir(&tools).unwrap();
+    for tool in [
+        "bash", "dirname", "mktemp", "rm", "cp", "install", "mkdir", "ln", "readlink", "basename",
+    ] {
+        let found = cowshed_harness::run("sh", &["-c", &format!("command -v {tool}")]).unwrap();
+        std::os::unix::fs::symlink(found.trim(), tools.join(tool)).unwrap();
+    }
+    let install = |flag: &str, path: &std::path::Path| {
+        let mut install = Command::new("bash");
+        install.arg(&script).env("COWSHED", COWSHED).env("PREFIX", dir.path());
+        install.env("BTRFS", flag).env("PATH", path).env_remove("DESTDIR");
+        let done = limit::output_within(&mut install, COMMAND_MAX).unwrap();
+        let text = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(done.status.success(), "{text}{}", String::from_utf8_lossy(&done.stderr));
+        text
+    };
+    install("", &tools);
+    assert!(!link.exists());
+    install("1", &tools);
+    assert_eq!(std::fs::read_link(&link).unwrap(), dir.path().join("bin/cowshed"));
+    let version = cowshed_harness::run(link.to_str().unwrap(), &["--version"]).unwrap();
+    assert!(version.starts_with("btrfs-progs v"), "{version}");
+    // Again, over our own link.
+    install("1", &tools);
+    std::fs::remove_file(&link).unwrap();
+    std::fs::write(&link, "another").unwrap();
+    let said = install("1", &tools);
+    assert!(said.contains("is there and stays"), "{said}");
+    assert_eq!(std::fs::read_to_string(&link).unwrap(), "another");
+    std::fs::remove_file(&link).unwrap();
+    let stock = tools.join("btrfs");
+    std::fs::write(&stock, "#!/bin/sh\n").unwrap();
+    std::fs::set_permissions(&stock, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let said = install("1", &tools);
+    assert!(
+        said.contains("no link of that name is made") && !link.exists(),
+        "{said}"
+    );
 }

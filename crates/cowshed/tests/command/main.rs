@@ -2,6 +2,7 @@
 
 mod atomic;
 mod attributes;
+mod btrfs;
 mod btrfs_ioctls;
 mod clone_tree;
 mod compsize;

@@ -11,13 +11,11 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use btrfs_stream::Time;
-use cowshed::formats;
-use cowshed_device::{BlockDevice, FileDevice, OpenMode};
+use cowshed_device::OpenMode;
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
-    Attr, Context, Error as Errno, ExtendedFlags, FallocateFlags, FileKind, FlagChange, InitInfo, Lookup, NodeId,
-    OpenFlags, OpenRequest, Opened, PERM_MASK, PermissionChecks, Received, RenameFlags, SetAttr, SetTime,
-    SetXattrFlags, Timestamp, Volume, WriteFlags,
+    Context, Error as Errno, ExtendedFlags, FallocateFlags, FileKind, FlagChange, InitInfo, PERM_MASK, Received,
+    RenameFlags, SetAttr, SetTime, Timestamp, Volume, WriteFlags,
 };
 use cowshed_vfs_ioctl::wire::SubvolumePage;
 
@@ -25,121 +23,11 @@ use super::locks::{COMPRESSION, COMPRESSION_BYTES_MAX, Flagged, Inodes, Locks};
 use super::mounted::{CAPABILITIES, CAPABILITIES_BYTES_MAX, known_fallocate, owner};
 use super::player::{New, Shared, Start, Target};
 use super::sources::select;
-use crate::commands::subvolume::calls;
-use crate::mount_options;
+use crate::commands::btrfs::calls;
+use crate::commands::offline::{Engine, Node, top};
 
 /// The call that an engine takes at once.
 const IO_BYTES_MAX: usize = InitInfo::TRUSTED.io_bytes_max;
-
-/// An open volume.
-struct Engine {
-    volume: Arc<dyn Volume>,
-    ctx: Context,
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        self.volume.destroy();
-    }
-}
-
-/// An inode that is remembered as long as this value lives.
-struct Node {
-    engine: Arc<Engine>,
-    id: NodeId,
-    attr: Attr,
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.engine.volume.forget(self.id, 1);
-    }
-}
-
-impl Node {
-    fn child(&self, name: &[u8]) -> io::Result<Node> {
-        let engine = self.engine.clone();
-        match engine.volume.lookup(&engine.ctx, self.id, name)? {
-            Lookup::Absent { .. } => Err(Errno::NotFound.into()),
-            Lookup::Found(entry) => Ok(Node {
-                engine,
-                id: entry.node,
-                attr: entry.attr,
-            }),
-        }
-    }
-
-    /// What a path below leads to; symbolic links are not followed.
-    fn below(&self, path: &[u8]) -> io::Result<Node> {
-        let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
-        let Some(first) = names.next() else {
-            return self.again();
-        };
-        let mut here = self.child(first)?;
-        for name in names {
-            here = here.child(name)?;
-        }
-        Ok(here)
-    }
-
-    /// Another value for the same inode.
-    fn again(&self) -> io::Result<Node> {
-        let entry = self.engine.volume.lookup_node(&self.engine.ctx, self.id)?;
-        Ok(Node {
-            engine: self.engine.clone(),
-            id: entry.node,
-            attr: entry.attr,
-        })
-    }
-
-    /// The directory of a path below, and the name in it.
-    fn place<'p>(&self, path: &'p [u8]) -> io::Result<(Node, &'p [u8])> {
-        match path.iter().rposition(|&byte| byte == b'/') {
-            Some(at) => Ok((self.below(&path[..at])?, &path[at + 1..])),
-            None => Ok((self.again()?, path)),
-        }
-    }
-
-    /// A regular file below.
-    fn file(&self, path: &[u8]) -> io::Result<Node> {
-        let node = self.below(path)?;
-        match node.attr.kind {
-            FileKind::Regular => Ok(node),
-            _ => Err(Errno::Invalid.into()),
-        }
-    }
-
-    fn set(&self, set: &SetAttr) -> io::Result<()> {
-        self.engine.volume.setattr(&self.engine.ctx, self.id, None, set)?;
-        Ok(())
-    }
-
-    fn set_xattr(&self, name: &[u8], value: &[u8]) -> io::Result<()> {
-        let none = SetXattrFlags::empty();
-        Ok(self
-            .engine
-            .volume
-            .setxattr(&self.engine.ctx, self.id, name, value, none)?)
-    }
-
-    /// Gives the entry's lookup back: the node is not needed.
-    fn made(&self, entry: cowshed_vfs::Entry) {
-        self.engine.volume.forget(entry.node, 1);
-    }
-
-    /// Runs with the file open for writing.
-    fn opened(&self, run: impl FnOnce(&Opened) -> cowshed_vfs::Result<()>) -> io::Result<()> {
-        let (volume, ctx) = (&self.engine.volume, &self.engine.ctx);
-        let request = OpenRequest {
-            flags: OpenFlags::READ | OpenFlags::WRITE,
-            kill_suidgid: false,
-        };
-        let opened = volume.open(ctx, self.id, &request)?;
-        let done = run(&opened);
-        volume.release(self.id, opened.handle);
-        Ok(done?)
-    }
-}
 
 impl Flagged for Node {
     fn chattr(&self) -> io::Result<u32> {
@@ -202,25 +90,16 @@ impl Image {
     /// Opens a volume on one image file or block device; `path` leads from its top level to the
     /// directory to receive into.
     pub fn open(image: &Path, path: &[u8]) -> Result<Self> {
-        let options = mount_options::parse(&["subvolid=5".to_owned()])?;
-        let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image, OpenMode::ReadWrite)?);
-        let volume = formats::open(vec![device], &options.formats).map_err(|failure| options.explain(failure))?;
-        Self::on(volume, Context::root(), path)
+        Self::in_dir(Engine::open(image, OpenMode::ReadWrite)?, path)
     }
 
     /// Receives into a directory of a volume or view that shows the top level, as `ctx` may.
     /// Destroys it at the end.
     pub fn on(volume: Arc<dyn Volume>, ctx: Context, path: &[u8]) -> Result<Self> {
-        let checks = match ctx.creds.is_privileged() {
-            true => PermissionChecks::FrontEnd,
-            false => PermissionChecks::FileSystem,
-        };
-        let engine = Arc::new(Engine { volume, ctx });
-        let front = InitInfo {
-            checks,
-            ..InitInfo::TRUSTED
-        };
-        engine.volume.init(&front).map_err(io::Error::from)?;
+        Self::in_dir(Engine::on(volume, ctx)?, path)
+    }
+
+    fn in_dir(engine: Arc<Engine>, path: &[u8]) -> Result<Self> {
         let dir = top(&engine)?.below(path)?;
         if dir.attr.kind != FileKind::Directory {
             bail!("not a directory");
@@ -250,16 +129,6 @@ impl Image {
     fn current(&mut self) -> Result<&mut Current> {
         self.current.as_mut().context("no subvolume has begun")
     }
-}
-
-/// The root directory of the top level.
-fn top(engine: &Arc<Engine>) -> io::Result<Node> {
-    let entry = engine.volume.lookup_node(&engine.ctx, NodeId::ROOT)?;
-    Ok(Node {
-        engine: engine.clone(),
-        id: entry.node,
-        attr: entry.attr,
-    })
 }
 
 impl Current {

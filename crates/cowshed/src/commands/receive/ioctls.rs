@@ -4,9 +4,8 @@
 use std::fs::File;
 use std::io::{ErrorKind, Result};
 
-use cowshed_vfs_ioctl::wire::btrfs::{RDONLY, ReceivedSubvol, SET_RECEIVED_SUBVOL, SUBVOL_SETFLAGS};
+use cowshed_vfs_ioctl::wire::btrfs::{ReceivedSubvol, SET_RECEIVED_SUBVOL};
 use rustix::fs::{OFlags, XattrFlags, fgetxattr, fsetxattr};
-use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::beneath::Beneath;
@@ -32,12 +31,6 @@ pub fn set_received(root: &File, uuid: [u8; 16], ctransid: u64) -> Result<()> {
     call.uuid = uuid;
     call.stransid = ctransid.into();
     ioctl::call(root, SET_RECEIVED_SUBVOL, &mut call).map(drop)
-}
-
-/// Makes the subvolume whose root directory this is read-only.
-pub fn set_read_only(root: &File) -> Result<()> {
-    let mut flags = U64::new(RDONLY);
-    ioctl::call(root, SUBVOL_SETFLAGS, &mut flags).map(drop)
 }
 
 impl Flagged for File {

@@ -12,11 +12,9 @@ mod other_process;
 mod player;
 mod sources;
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::stdin;
 use std::os::fd::AsFd as _;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -26,6 +24,8 @@ use image::Image;
 use mounted::Mounted;
 pub use other_process::serve;
 use player::{Loudness, Options, Outcome, reader_of};
+
+use crate::commands::offline::image_of;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -109,12 +109,4 @@ fn receive(input: File, dir: &Path, args: &ReceiveArgs) -> Result<Outcome> {
     }
     let mut target = Mounted::new(dir, args.root_mount.as_deref()).with_context(named)?;
     player::play(&mut reader_of(input), &mut target, &options)
-}
-
-/// The two parts of `IMAGE:/PATH`. A directory of such a name goes before it.
-pub fn image_of(dir: &Path) -> Option<(&Path, &[u8])> {
-    let text = dir.as_os_str().as_bytes();
-    let at = text.windows(2).rposition(|two| two == b":/")?;
-    let image = Path::new(OsStr::from_bytes(&text[..at]));
-    (!dir.exists() && !image.is_dir()).then_some((image, &text[at + 1..]))
 }

@@ -18,8 +18,8 @@ use super::ioctls;
 use super::locks::Locks;
 use super::player::{New, Shared, Start, Target};
 use super::sources::Sources;
+use crate::commands::btrfs::calls;
 use crate::commands::extents::remap;
-use crate::commands::subvolume::calls;
 use crate::commands::sync;
 
 /// What a process may do with a new file until its mode comes.
@@ -339,7 +339,7 @@ impl Target for Mounted {
         let root = this.beneath.root();
         sync::mount_of_open(root).context("writing to disk")?;
         ioctls::set_received(root, this.uuid, this.ctransid).context("setting the received uuid")?;
-        ioctls::set_read_only(root).context("making it read-only")?;
+        calls::set_read_only(root, true).context("making it read-only")?;
         self.current = None;
         Ok(())
     }

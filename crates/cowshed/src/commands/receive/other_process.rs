@@ -18,8 +18,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::image::Image;
 use super::player::{self, Loudness, Options, Outcome, reader_of};
+use crate::commands::btrfs::calls;
 use crate::commands::mount_table;
-use crate::commands::subvolume::calls;
 use crate::mounts::join;
 use crate::mounts::serve::Stream;
 use crate::mounts::wire::{Answer, Connection, ReceiveRequest, Request, VERSION};

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use cowshed_vfs_ioctl::wire::{SubvolumePage, Time};
 use uuid::Uuid;
 
-use crate::commands::subvolume::calls;
+use crate::commands::btrfs::calls;
 use crate::people::printable;
 
 /// Subvolumes that are kept open for clones; more are opened again each time.

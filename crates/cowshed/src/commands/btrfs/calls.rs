@@ -6,13 +6,13 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use btrfs_format::{Key, KeyType, ObjectId, TreeId, view};
+use cowshed_vfs::{ItemKey, ItemSink, Search};
 use cowshed_vfs_ioctl::wire::btrfs::{self, InoLookup, SearchArgs, SearchHeader, VolArgs, VolArgs2, put_text};
 use cowshed_vfs_ioctl::wire::{self, Snapshot, SubvolumePage};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros};
 
-use crate::commands::{extents, sync};
+use crate::commands::extents;
 use crate::ioctl;
 
 fn put_name(field: &mut [u8], name: &OsStr) -> Result<()> {
@@ -30,28 +30,20 @@ fn named(dir: &File, cmd: u32, name: &OsStr) -> Result<()> {
     ioctl::call(dir, cmd, &mut args).map(drop)
 }
 
-pub fn create(dir: &Path, name: &OsStr) -> Result<()> {
-    create_in(&File::open(dir)?, name)
-}
-
 pub fn create_in(dir: &File, name: &OsStr) -> Result<()> {
     named(dir, btrfs::SUBVOL_CREATE, name)
 }
 
-pub fn delete(dir: &Path, name: &OsStr) -> Result<()> {
-    named(&File::open(dir)?, btrfs::SNAP_DESTROY, name)
+pub fn delete(dir: &File, name: &OsStr) -> Result<()> {
+    named(dir, btrfs::SNAP_DESTROY, name)
 }
 
-/// Deletes the subvolume of a number, on the volume that a path lies on.
-pub fn delete_by_id(path: &Path, id: u64) -> Result<()> {
+/// Deletes the subvolume of a number, on the volume that a file lies on.
+pub fn delete_by_id(file: &File, id: u64) -> Result<()> {
     let mut args = VolArgs2::new_zeroed();
     args.flags = btrfs::SPEC_BY_ID.into();
     args.name[..8].copy_from_slice(&id.to_le_bytes());
-    ioctl::call(File::open(path)?, btrfs::SNAP_DESTROY_V2, &mut args).map(drop)
-}
-
-pub fn snapshot(source: &Path, dir: &Path, name: &OsStr, readonly: bool) -> Result<()> {
-    snapshot_of(&File::open(source)?, &File::open(dir)?, name, readonly)
+    ioctl::call(file, btrfs::SNAP_DESTROY_V2, &mut args).map(drop)
 }
 
 pub fn snapshot_of(source: &File, dir: &File, name: &OsStr, readonly: bool) -> Result<()> {
@@ -78,42 +70,23 @@ fn snapshot_by_kernel(source: &File, dir: &File, name: &OsStr, readonly: bool) -
 }
 
 /// Has the subvolume of a number mounted by default.
-pub fn set_default(path: &Path, id: u64) -> Result<()> {
+pub fn set_default(file: &File, id: u64) -> Result<()> {
     let mut id = U64::new(id);
-    ioctl::call(File::open(path)?, btrfs::DEFAULT_SUBVOL, &mut id).map(drop)
+    ioctl::call(file, btrfs::DEFAULT_SUBVOL, &mut id).map(drop)
 }
 
-/// Number of the subvolume that is mounted by default.
-pub fn default_id(path: &Path) -> Result<u64> {
-    let mut default = TreeId::FS.get();
-    search(path, ObjectId::ROOT_TREE_DIR, KeyType::DIR_ITEM, |_, item| {
-        if let Some(entry) = view::dir_entries(item).find(|entry| entry.name == b"default") {
-            default = Key::from(entry.head.location).objectid.get();
-        }
-    })?;
-    Ok(default)
-}
-
-/// Numbers of the subvolumes that are deleted and not gone yet.
-pub fn deleted(path: &Path) -> Result<Vec<u64>> {
-    let mut ids = Vec::new();
-    search(path, ObjectId::ORPHAN, KeyType::ORPHAN_ITEM, |id, _| ids.push(id))?;
-    Ok(ids)
-}
-
-/// Shows the items of one object and type in the tree of tree roots, with the offsets of their
-/// keys.
-fn search(path: &Path, object: ObjectId, ty: KeyType, mut take: impl FnMut(u64, &[u8])) -> Result<()> {
-    let file = File::open(path)?;
-    let mut from = Some(0);
-    while let Some(offset) = from {
+/// Shows items of a tree in key order, each with the transaction of its block.
+pub fn search(file: &File, what: &Search, take: ItemSink<'_>) -> Result<()> {
+    let mut from = Some(what.from);
+    while let Some((object, ty, offset)) = from {
         let mut call = SearchArgs::new_zeroed();
-        call.key.tree_id = TreeId::ROOT.get().into();
-        (call.key.min_objectid, call.key.max_objectid) = (object.into(), object.into());
-        (call.key.min_type, call.key.max_type) = (U32::new(ty.0.into()), U32::new(ty.0.into()));
-        (call.key.min_offset, call.key.max_offset) = (offset.into(), u64::MAX.into());
-        (call.key.max_transid, call.key.nr_items) = (u64::MAX.into(), u32::MAX.into());
-        ioctl::call(&file, btrfs::TREE_SEARCH, &mut call)?;
+        call.key.tree_id = what.tree.into();
+        (call.key.min_objectid, call.key.max_objectid) = (object.into(), what.to.0.into());
+        (call.key.min_type, call.key.max_type) = (U32::new(ty.into()), U32::new(what.to.1.into()));
+        (call.key.min_offset, call.key.max_offset) = (offset.into(), what.to.2.into());
+        (call.key.min_transid, call.key.max_transid) = (what.since.into(), what.until.into());
+        call.key.nr_items = u32::MAX.into();
+        ioctl::call(file, btrfs::TREE_SEARCH, &mut call)?;
         let mut rest = call.buf.as_slice();
         from = None;
         for _ in 0..call.key.nr_items.get() {
@@ -123,12 +96,23 @@ fn search(path: &Path, object: ObjectId, ty: KeyType, mut take: impl FnMut(u64, 
             let Some((item, behind)) = behind.split_at_checked(head.len.get() as usize) else {
                 break;
             };
-            take(head.offset.get(), item);
-            from = head.offset.get().checked_add(1);
+            let key = (head.objectid.get(), head.ty.get() as u8, head.offset.get());
+            if take(key, item, head.transid.get()).is_break() {
+                return Ok(());
+            }
+            from = next_key(key).filter(|next| *next <= what.to);
             rest = behind;
         }
     }
     Ok(())
+}
+
+fn next_key((object, ty, offset): ItemKey) -> Option<ItemKey> {
+    match (offset.checked_add(1), ty.checked_add(1)) {
+        (Some(offset), _) => Some((object, ty, offset)),
+        (None, Some(ty)) => Some((object, ty, 0)),
+        (None, None) => Some((object.checked_add(1)?, 0, 0)),
+    }
 }
 
 /// All subvolumes of the volume that a path lies on, by number. Of mounts of ours.
@@ -167,14 +151,42 @@ pub fn id_of(path: &Path) -> Result<u64> {
 
 /// As [`id_of`], of an open directory.
 pub fn id_of_open(file: &File) -> Result<u64> {
-    let mut flags = 0u64;
-    ioctl::call(file, btrfs::SUBVOL_GETFLAGS, &mut flags)?;
+    is_read_only(file)?;
+    tree_of(file)
+}
+
+/// The number of the subvolume that an open file or directory is in.
+pub fn tree_of(file: &File) -> Result<u64> {
     let mut call = InoLookup::new_zeroed();
     call.objectid = btrfs::ROOT_INO.into();
     ioctl::call(file, btrfs::INO_LOOKUP, &mut call)?;
     Ok(call.treeid.get())
 }
 
-pub fn sync(dir: &Path) -> Result<()> {
-    sync::mount_of(dir)
+/// The path of an inode from the root of a subvolume, with a slash behind it.
+pub fn path_in(file: &File, tree: u64, inode: u64) -> Result<Vec<u8>> {
+    let mut call = InoLookup::new_zeroed();
+    (call.treeid, call.objectid) = (tree.into(), inode.into());
+    ioctl::call(file, btrfs::INO_LOOKUP, &mut call)?;
+    Ok(btrfs::text(&call.name).unwrap_or_default().to_vec())
+}
+
+/// The subvolume whose root directory this is can not be changed. Errors: as of [`id_of`].
+pub fn is_read_only(root: &File) -> Result<bool> {
+    let mut flags = U64::ZERO;
+    ioctl::call(root, btrfs::SUBVOL_GETFLAGS, &mut flags)?;
+    Ok(flags.get() & btrfs::RDONLY != 0)
+}
+
+/// Makes the subvolume whose root directory this is read-only, or writable.
+pub fn set_read_only(root: &File, is_read_only: bool) -> Result<()> {
+    let mut flags = U64::new(if is_read_only { btrfs::RDONLY } else { 0 });
+    ioctl::call(root, btrfs::SUBVOL_SETFLAGS, &mut flags).map(drop)
+}
+
+/// Starts a commit and waits for it.
+pub fn commit(file: &File) -> Result<()> {
+    let mut transaction = U64::ZERO;
+    ioctl::call(file, btrfs::START_SYNC, &mut transaction)?;
+    ioctl::call(file, btrfs::WAIT_SYNC, &mut transaction).map(drop)
 }

@@ -1,0 +1,374 @@
+//! What a path argument of the `btrfs` command leads to: a file or directory on a mount of the
+//! kernel's btrfs, on a mount of ours (told apart by the type that statfs says), or in an image
+//! that is not mounted (`IMAGE:/PATH`). The calls are the same for all.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{Error, Result as IoResult};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use cowshed_device::OpenMode;
+use cowshed_vfs::{Context, FileKind, ItemSink, Search, SetAttr};
+use cowshed_vfs_ioctl::wire::btrfs::{FS_INFO, FsInfo};
+use rustix::fs::Mode;
+use rustix::process::{getegid, geteuid, umask};
+use zerocopy::FromZeros as _;
+
+use super::calls;
+use super::say::reason;
+use crate::commands::offline::{Engine, Node, image_of, top};
+use crate::commands::sync;
+use crate::ioctl;
+
+/// `BTRFS_SUPER_MAGIC`
+const BTRFS: i64 = 0x9123_683e;
+/// `FUSE_SUPER_MAGIC`
+const FUSE: i64 = 0x6573_5546;
+
+/// A file or directory on a volume.
+pub enum Place {
+    /// On a mount of the kernel's.
+    Kernel(File),
+    /// On a mount of ours.
+    Ours(File),
+    /// In an image.
+    Image(Node),
+}
+
+/// The images of one run of the command, each opened once.
+pub struct Images {
+    mode: OpenMode,
+    open: Vec<(PathBuf, Arc<Engine>)>,
+}
+
+/// A path cut into the directory and the name in it.
+pub struct Cut {
+    /// To open it.
+    pub dir: PathBuf,
+    /// As it is printed.
+    pub shown: OsString,
+    pub name: OsString,
+}
+
+impl Cut {
+    /// A path without a slash is in `.`.
+    pub fn new(path: &Path) -> Cut {
+        let bytes = path.as_os_str().as_bytes();
+        let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        let bytes = &bytes[..end];
+        let Some(slash) = bytes.iter().rposition(|byte| *byte == b'/') else {
+            return Cut {
+                dir: ".".into(),
+                shown: ".".into(),
+                name: OsString::from_vec(bytes.to_vec()),
+            };
+        };
+        let shown = &bytes[..slash];
+        let is_image_root = image_of(path).is_some_and(|(image, _)| image.as_os_str().as_bytes().len() + 1 == slash);
+        let dir = match is_image_root || slash == 0 {
+            true => &bytes[..=slash],
+            false => shown,
+        };
+        let shown = if slash == 0 { dir } else { shown };
+        Cut {
+            dir: PathBuf::from(OsString::from_vec(dir.to_vec())),
+            shown: OsString::from_vec(shown.to_vec()),
+            name: OsString::from_vec(bytes[slash + 1..].to_vec()),
+        }
+    }
+}
+
+impl Images {
+    pub fn to_read() -> Images {
+        let (mode, open) = (OpenMode::ReadOnly, Vec::new());
+        Images { mode, open }
+    }
+
+    pub fn to_write() -> Images {
+        let (mode, open) = (OpenMode::ReadWrite, Vec::new());
+        Images { mode, open }
+    }
+
+    /// Everything is on disk when this returns.
+    pub fn close(self) -> Result<()> {
+        for (path, engine) in self.open {
+            engine.volume.close().with_context(|| path.display().to_string())?;
+        }
+        Ok(())
+    }
+
+    fn engine(&mut self, image: &Path) -> Result<Arc<Engine>> {
+        if let Some((_, engine)) = self.open.iter().find(|(path, _)| path == image) {
+            return Ok(engine.clone());
+        }
+        let engine = Engine::open(image, self.mode).with_context(|| image.display().to_string())?;
+        self.open.push((image.to_owned(), engine.clone()));
+        Ok(engine)
+    }
+
+    /// What is there at a path; an error of the system where there is nothing, `None` where it is on
+    /// no btrfs.
+    fn find(&mut self, path: &Path) -> Result<IoResult<Option<Place>>> {
+        if let Some((image, inside)) = image_of(path) {
+            let inside = without_dots(inside);
+            let found = top(&self.engine(image)?).and_then(|top| top.below(&inside));
+            return Ok(found.map(|node| Some(Place::Image(node))));
+        }
+        Ok(mounted(path))
+    }
+
+    /// There is something at a path. A symbolic link is something.
+    pub fn has(&mut self, path: &Path) -> Result<bool> {
+        match image_of(path) {
+            Some(_) => Ok(self.find(path)?.is_ok()),
+            None => Ok(path.symlink_metadata().is_ok()),
+        }
+    }
+
+    pub fn is_dir(&mut self, path: &Path) -> Result<bool> {
+        match image_of(path) {
+            Some(_) => Ok(self
+                .find(path)?
+                .is_ok_and(|place| place.is_some_and(|place| place.is_dir()))),
+            None => Ok(path.is_dir()),
+        }
+    }
+
+    /// A directory on a volume.
+    pub fn directory(&mut self, path: &Path) -> Result<Place> {
+        let shown = path.display();
+        match self.find(path)? {
+            Err(error) => bail!("cannot access '{shown}': {}", reason(&error)),
+            // btrfs(8) looks in this order.
+            Ok(Some(place)) if place.is_dir() => Ok(place),
+            Ok(None) if path.is_dir() => bail!("not a btrfs filesystem: {shown}"),
+            Ok(_) => bail!("not a directory: {shown}"),
+        }
+    }
+
+    /// Anything on a volume.
+    pub fn anything(&mut self, path: &Path) -> Result<Place> {
+        match self.find(path)? {
+            Err(error) => bail!("Could not statfs: {}", reason(&error)),
+            Ok(None) => bail!("Not a Btrfs filesystem: Invalid argument"),
+            Ok(Some(place)) => Ok(place),
+        }
+    }
+
+    /// The root directory of a subvolume, with its number.
+    pub fn subvolume(&mut self, path: &Path) -> Result<(Place, u64)> {
+        let place = self.anything(path)?;
+        match place.root_id() {
+            Ok(id) => Ok((place, id)),
+            Err(error) => bail!("Not a Btrfs subvolume: {}", reason(&error)),
+        }
+    }
+}
+
+/// A path inside an image, where symbolic links lead nowhere: `..` takes the name before it away.
+fn without_dots(path: &[u8]) -> Vec<u8> {
+    let mut names: Vec<&[u8]> = Vec::new();
+    for name in path.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    names.join(&b'/')
+}
+
+/// As [`Images::find`], of a path on a mount.
+fn mounted(path: &Path) -> IoResult<Option<Place>> {
+    // Opening a pipe must not wait for a process at its other end.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    // The width of the field is the platform's.
+    #[allow(clippy::unnecessary_cast)]
+    match rustix::fs::fstatfs(&file)?.f_type as i64 {
+        BTRFS => Ok(Some(Place::Kernel(file))),
+        // Other file systems in user space do not know the call.
+        FUSE => {
+            let known = ioctl::call(&file, FS_INFO, &mut FsInfo::new_zeroed());
+            Ok(known.is_ok().then_some(Place::Ours(file)))
+        }
+        _ => Ok(None),
+    }
+}
+
+impl Place {
+    fn is_dir(&self) -> bool {
+        match self {
+            Place::Kernel(file) | Place::Ours(file) => file.metadata().is_ok_and(|meta| meta.is_dir()),
+            Place::Image(node) => node.attr.kind == FileKind::Directory,
+        }
+    }
+
+    /// The number of the subvolume that this is in.
+    pub fn tree(&self) -> IoResult<u64> {
+        match self {
+            Place::Kernel(file) | Place::Ours(file) => calls::tree_of(file),
+            Place::Image(node) => Ok(node.engine.volume.subvolumes()?.info(node.id)?.id),
+        }
+    }
+
+    /// The number of the subvolume whose root directory this is. Errors: `EINVAL` where it is none.
+    pub fn root_id(&self) -> IoResult<u64> {
+        match self {
+            Place::Kernel(file) | Place::Ours(file) => calls::id_of_open(file),
+            Place::Image(node) => {
+                let of = node.engine.volume.subvolume_of(node.id)?;
+                if of.is_root {
+                    Ok(of.id)
+                } else {
+                    Err(Error::from_raw_os_error(libc::EINVAL))
+                }
+            }
+        }
+    }
+
+    /// Shows items of a tree in key order, each with the transaction of its block.
+    pub fn search(&self, what: &Search, take: ItemSink<'_>) -> IoResult<()> {
+        match self {
+            Place::Kernel(file) | Place::Ours(file) => calls::search(file, what, take),
+            Place::Image(node) => {
+                let subvolumes = node.engine.volume.subvolumes()?;
+                Ok(subvolumes.search(&node.engine.ctx, node.id, what, take)?)
+            }
+        }
+    }
+
+    /// The path of an inode from the root of a subvolume, with a slash behind it.
+    pub fn path_in(&self, tree: u64, inode: u64) -> IoResult<Vec<u8>> {
+        match self {
+            Place::Kernel(file) | Place::Ours(file) => calls::path_in(file, tree, inode),
+            Place::Image(node) => {
+                let subvolumes = node.engine.volume.subvolumes()?;
+                Ok(subvolumes.path_of(&node.engine.ctx, node.id, tree, inode)?.1)
+            }
+        }
+    }
+
+    /// Makes an empty subvolume in this directory. It belongs to the caller.
+    pub fn create(&self, name: &OsStr) -> IoResult<()> {
+        match self {
+            Place::Kernel(file) | Place::Ours(file) => calls::create_in(file, name),
+            Place::Image(node) => {
+                let subvolumes = node.engine.volume.subvolumes()?;
+                subvolumes.create(&of_caller(&node.engine.ctx), node.id, name.as_bytes())?;
+                node.child(name.as_bytes())?.set(&owned_by_caller())
+            }
+        }
+    }
+
+    /// Makes a directory in this directory. It belongs to the caller.
+    pub fn create_dir(&self, name: &OsStr) -> IoResult<()> {
+        let Place::Image(node) = self else {
+            return Err(Error::from_raw_os_error(libc::EINVAL));
+        };
+        let made = node
+            .engine
+            .volume
+            .mkdir(&node.engine.ctx, node.id, name.as_bytes(), 0o755)?;
+        node.made(made);
+        node.child(name.as_bytes())?.set(&owned_by_caller())
+    }
+
+    /// Makes a snapshot of this subvolume in a directory. Errors: `EXDEV` where that is on another
+    /// volume.
+    pub fn snapshot_into(&self, dir: &Place, name: &OsStr, is_read_only: bool) -> IoResult<()> {
+        match (self, dir) {
+            (Place::Kernel(source), Place::Kernel(dir)) | (Place::Ours(source), Place::Ours(dir)) => {
+                calls::snapshot_of(source, dir, name, is_read_only)
+            }
+            (Place::Image(source), Place::Image(dir)) if Arc::ptr_eq(&source.engine, &dir.engine) => {
+                let subvolumes = source.engine.volume.subvolumes()?;
+                let ctx = &source.engine.ctx;
+                Ok(subvolumes.snapshot(ctx, source.id, dir.id, name.as_bytes(), is_read_only)?)
+            }
+            _ => Err(Error::from_raw_os_error(libc::EXDEV)),
+        }
+    }
+
+    /// Deletes the subvolume under a name of this directory.
+    pub fn delete(&self, name: &OsStr) -> IoResult<()> {
+        match self {
+            Place::Kernel(file) | Place::Ours(file) => calls::delete(file, name),
+            Place::Image(node) => {
+                let subvolumes = node.engine.volume.subvolumes()?;
+                Ok(subvolumes.delete(&node.engine.ctx, node.id, name.as_bytes())?)
+            }
+        }
+    }
+
+    /// Deletes the subvolume of a number.
+    pub fn delete_by_id(&self, id: u64) -> IoResult<()> {
+        match self {
+            Place::Kernel(file) | Place::Ours(file) => calls::delete_by_id(file, id),
+            Place::Image(node) => Ok(node.engine.volume.subvolumes()?.delete_by_id(&node.engine.ctx, id)?),
+        }
+    }
+
+    /// Has the subvolume of a number mounted where no other is asked for.
+    pub fn set_default(&self, id: u64) -> IoResult<()> {
+        match self {
+            Place::Kernel(file) | Place::Ours(file) => calls::set_default(file, id),
+            Place::Image(node) => Ok(node.engine.volume.subvolumes()?.set_default(&node.engine.ctx, id)?),
+        }
+    }
+
+    /// Commits.
+    pub fn commit(&self) -> IoResult<()> {
+        match self {
+            Place::Kernel(file) => calls::commit(file),
+            // Also what Linux holds of mapped files.
+            Place::Ours(file) => sync::mount_of_open(file),
+            Place::Image(node) => node.engine.volume.sync().map_err(|failure| failure.error().into()),
+        }
+    }
+}
+
+/// The context with the umask of this process: new directories have the mode as on a mount.
+fn of_caller(ctx: &Context) -> Context {
+    // There is no way to ask for it without setting it.
+    let mask = umask(Mode::empty());
+    umask(mask);
+    Context::new(ctx.creds.clone(), ctx.pid, mask.as_raw_mode())
+}
+
+fn owned_by_caller() -> SetAttr {
+    SetAttr {
+        uid: Some(geteuid().as_raw()),
+        gid: Some(getegid().as_raw()),
+        ..SetAttr::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_cut_as_by_dirname_and_basename() {
+        for (path, dir, shown, name) in [
+            ("a", ".", ".", "a"),
+            ("d/a", "d", "d", "a"),
+            ("d//a/", "d/", "d/", "a"),
+            ("/a", "/", "/", "a"),
+            ("./a", ".", ".", "a"),
+            ("no.img:/a", "no.img:/", "no.img:", "a"),
+            ("no.img:/d/a/", "no.img:/d", "no.img:/d", "a"),
+        ] {
+            let cut = Cut::new(Path::new(path));
+            assert_eq!(cut.dir, Path::new(dir), "{path}");
+            assert_eq!(
+                (&cut.shown[..], &cut.name[..]),
+                (OsStr::new(shown), OsStr::new(name)),
+                "{path}"
+            );
+        }
+    }
+}

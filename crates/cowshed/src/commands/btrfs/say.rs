@@ -1,0 +1,61 @@
+//! Messages of the `btrfs` command, as btrfs(8) words them.
+
+use std::io;
+
+/// What the options before the command say about its output.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Voice {
+    /// Only errors.
+    pub is_quiet: bool,
+    /// JSON instead of text.
+    pub is_json: bool,
+}
+
+impl Voice {
+    /// A line that `-q` leaves out.
+    pub fn line(self, text: impl std::fmt::Display) {
+        use io::Write as _;
+        if !self.is_quiet {
+            // The reader of the output may be gone; the work is done all the same.
+            let _ = writeln!(io::stdout(), "{text}");
+        }
+    }
+}
+
+pub fn error(text: impl std::fmt::Display) {
+    eprintln!("ERROR: {text}");
+}
+
+pub fn warning(text: impl std::fmt::Display) {
+    eprintln!("WARNING: {text}");
+}
+
+/// The text of an error of a call, without its number.
+pub fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(code) => text.trim_end_matches(&format!(" (os error {code})")).to_owned(),
+        None => text,
+    }
+}
+
+/// What btrfs(8) has and this command does not: says so. The exit code.
+pub fn refuse(what: &str) -> anyhow::Result<u8> {
+    eprintln!("btrfs: '{what}' is not implemented yet");
+    Ok(1)
+}
+
+/// A number as an argument has it.
+pub fn number(text: &str) -> anyhow::Result<u64> {
+    let digits = text.strip_prefix("0x");
+    let parsed = digits.map_or_else(|| text.parse().ok(), |hex| u64::from_str_radix(hex, 16).ok());
+    parsed.ok_or_else(|| anyhow::anyhow!("{text} is not a valid numeric value"))
+}
+
+/// A uuid; a dash for none.
+pub fn uuid(uuid: [u8; 16]) -> String {
+    match uuid == [0; 16] {
+        true => "-".to_owned(),
+        false => uuid::Uuid::from_bytes(uuid).to_string(),
+    }
+}

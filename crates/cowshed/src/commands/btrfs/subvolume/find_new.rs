@@ -1,0 +1,160 @@
+//! `subvolume find-new`: extents of a subvolume that were written since a transaction.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io::{BufWriter, Result as IoResult, Write as _, stdout};
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+use btrfs_format::items::file_extent_type;
+use btrfs_format::view::{self, FileExtentView};
+use btrfs_format::{KeyType, ObjectId, TreeId};
+use cowshed_vfs::Search;
+
+use super::super::place::{Images, Place};
+use super::super::roots::items_of;
+use super::super::say::{number, reason};
+use crate::people::printable;
+
+/// An extent of a file.
+struct Found {
+    inode: u64,
+    offset: u64,
+    len: u64,
+    disk_start: u64,
+    disk_offset: u64,
+    generation: u64,
+    flags: &'static str,
+}
+
+pub fn run(path: &Path, generation: &str) -> Result<u8> {
+    let mut images = Images::to_read();
+    let (place, id) = images.subvolume(path)?;
+    let since = number(generation)?;
+    let failed = |error| anyhow!("can't perform the search: {}", reason(&error));
+    let marker = marker(&place, id).map_err(failed)?;
+    let mut found = Vec::new();
+    let what = Search {
+        tree: id,
+        from: (ObjectId::FIRST_FREE.get(), 0, 0),
+        to: (u64::MAX, u8::MAX, u64::MAX),
+        since,
+        until: u64::MAX,
+    };
+    place
+        .search(&what, &mut |(inode, ty, offset), bytes, _| {
+            if KeyType(ty) == KeyType::EXTENT_DATA {
+                let extent = view::file_extent(bytes).map(|view| extent(inode, offset, view));
+                found.extend(extent.filter(|extent| extent.generation >= since));
+            }
+            ControlFlow::Continue(())
+        })
+        .map_err(failed)?;
+    let mut out = BufWriter::new(stdout().lock());
+    let mut names = Names::new(&place, id);
+    for extent in found {
+        let name = names.of(extent.inode).map_err(failed)?;
+        writeln!(
+            out,
+            "inode {} file offset {} len {} disk start {} offset {} gen {} flags {} {}",
+            extent.inode,
+            extent.offset,
+            extent.len,
+            extent.disk_start,
+            extent.disk_offset,
+            extent.generation,
+            extent.flags,
+            printable(OsStr::from_bytes(name))
+        )?;
+    }
+    writeln!(out, "transid marker was {marker}")?;
+    out.flush()?;
+    Ok(0)
+}
+
+/// The transaction in which the tree was written last.
+fn marker(place: &Place, id: u64) -> IoResult<u64> {
+    let mut generation = 0;
+    let what = items_of(TreeId::ROOT, ObjectId(id), KeyType::ROOT_ITEM);
+    place.search(&what, &mut |_, bytes, _| {
+        generation = view::root_item(bytes).map_or(0, |item| item.generation.get());
+        ControlFlow::Break(())
+    })?;
+    Ok(generation)
+}
+
+fn extent(inode: u64, offset: u64, view: FileExtentView<'_>) -> Found {
+    let (compression, ty, generation) = match view {
+        FileExtentView::Inline { head, .. } => (head.compression, head.ty, head.generation),
+        FileExtentView::Regular(extent) => (extent.compression, extent.ty, extent.generation),
+    };
+    let is_compressed = compression != 0;
+    let flags = match (is_compressed, ty) {
+        (true, file_extent_type::INLINE) => "COMPRESS|INLINE",
+        (true, file_extent_type::PREALLOC) => "COMPRESS|PREALLOC",
+        (true, _) => "COMPRESS",
+        (false, file_extent_type::INLINE) => "INLINE",
+        (false, file_extent_type::PREALLOC) => "PREALLOC",
+        (false, _) => "NONE",
+    };
+    let (len, disk_start, disk_offset) = match view {
+        FileExtentView::Inline { head, .. } => (head.ram_bytes.get(), 0, 0),
+        FileExtentView::Regular(extent) => (extent.num_bytes.get(), extent.disk_bytenr.get(), extent.offset.get()),
+    };
+    Found {
+        inode,
+        offset,
+        len,
+        disk_start,
+        disk_offset,
+        generation: generation.get(),
+        flags,
+    }
+}
+
+/// Paths of inodes.
+struct Names<'a> {
+    place: &'a Place,
+    tree: u64,
+    dirs: HashMap<u64, Vec<u8>>,
+    last: (u64, Vec<u8>),
+}
+
+impl<'a> Names<'a> {
+    fn new(place: &'a Place, tree: u64) -> Self {
+        Names {
+            place,
+            tree,
+            dirs: HashMap::new(),
+            last: (0, Vec::new()),
+        }
+    }
+
+    /// The path of an inode by its first name; empty where it has none any more.
+    fn of(&mut self, inode: u64) -> IoResult<&[u8]> {
+        if self.last.0 != inode {
+            let mut first = None;
+            let what = items_of(TreeId(self.tree), ObjectId(inode), KeyType::INODE_REF);
+            self.place.search(&what, &mut |(_, _, dir), bytes, _| {
+                first = view::inode_refs(bytes).next().map(|(_, name)| (dir, name.to_vec()));
+                ControlFlow::Break(())
+            })?;
+            let mut path = Vec::new();
+            if let Some((dir, name)) = first {
+                path = self.dir(dir)?.to_vec();
+                path.extend(name);
+            }
+            self.last = (inode, path);
+        }
+        Ok(&self.last.1)
+    }
+
+    fn dir(&mut self, dir: u64) -> IoResult<&[u8]> {
+        if !self.dirs.contains_key(&dir) {
+            self.dirs.insert(dir, self.place.path_in(self.tree, dir)?);
+        }
+        Ok(&self.dirs[&dir])
+    }
+}

@@ -1,0 +1,63 @@
+//! `subvolume sync`: waits until deleted subvolumes are gone from the volume.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use clap::Args;
+
+use super::super::place::{Images, Place};
+use super::super::roots::{Roots, deleted};
+use super::super::say::reason;
+
+#[derive(Args, Debug)]
+pub struct SyncArgs {
+    /// A directory on the volume
+    path: PathBuf,
+    /// Numbers of subvolumes; all that are deleted now where none is given
+    ids: Vec<String>,
+    /// Seconds between two looks
+    #[arg(short, default_value_t = 1)]
+    seconds: u64,
+}
+
+pub fn run(args: &SyncArgs) -> Result<u8> {
+    let mut images = Images::to_write();
+    let place = images.directory(&args.path)?;
+    let failed = |error| anyhow!("Could not search B-tree: {}", reason(&error));
+    let parse = |text: &String| {
+        let id = text.parse().ok();
+        id.ok_or_else(|| anyhow!("subvolume id {text} out of range"))
+    };
+    let mut wanted = args.ids.iter().map(parse).collect::<Result<Vec<u64>>>()?;
+    if args.ids.is_empty() {
+        wanted = deleted(&place).map_err(failed)?;
+    }
+    let count = wanted.len();
+    let plural = if count == 1 { "" } else { "s" };
+    if count > 0 {
+        println!("Waiting for {count} subvolume{plural}");
+    }
+    let mut gone = 0;
+    loop {
+        let there = there(&place).map_err(failed)?;
+        for id in wanted.extract_if(.., |id| !there.contains(id)) {
+            gone += 1;
+            println!("Subvolume id {id} is gone ({gone}/{count})");
+            std::io::stdout().flush()?;
+        }
+        if wanted.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_secs(args.seconds));
+    }
+    drop(place);
+    images.close()?;
+    Ok(0)
+}
+
+/// Numbers of the trees that there are still.
+fn there(place: &Place) -> std::io::Result<Vec<u64>> {
+    Ok(Roots::load(place)?.iter().map(|root| root.id).collect())
+}

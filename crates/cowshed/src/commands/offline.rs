@@ -1,0 +1,183 @@
+//! A volume by calls of its engine: on an image file or block device that is not mounted, where the
+//! caller counts as user 0 and needs no privileges; or a view of a mounted one, by what its user may
+//! do.
+//!
+//! A path leads down name by name, and symbolic links are not followed: nothing leads out of the
+//! directory that it starts at.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Result;
+use cowshed::formats;
+use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
+use cowshed_vfs::{
+    Attr, Context, Error as Errno, FileKind, InitInfo, Lookup, NodeId, OpenFlags, OpenRequest, Opened,
+    PermissionChecks, SetAttr, SetXattrFlags, Volume,
+};
+
+use crate::devices::open_to_read;
+use crate::mount_options;
+
+/// An open volume.
+pub struct Engine {
+    pub volume: Arc<dyn Volume>,
+    pub ctx: Context,
+}
+
+impl Engine {
+    /// Opens the volume; its top level is the root directory. A log is replayed, in memory alone
+    /// where the volume is opened to be read.
+    pub fn open(image: &Path, mode: OpenMode) -> Result<Arc<Engine>> {
+        let mut options = mount_options::parse(&["subvolid=5".to_owned()])?;
+        let devices = match mode {
+            OpenMode::ReadOnly => {
+                options.formats.set_read_only(true);
+                open_to_read(&[image.to_owned()], Locking::Locked)?
+            }
+            _ => vec![Arc::new(FileDevice::open(image, mode)?) as Arc<dyn BlockDevice>],
+        };
+        let volume = formats::open(devices, &options.formats).map_err(|failure| options.explain(failure))?;
+        Self::on(volume, Context::root())
+    }
+
+    /// Takes a volume or view that shows the top level, with the permissions of `ctx`.
+    pub fn on(volume: Arc<dyn Volume>, ctx: Context) -> Result<Arc<Engine>> {
+        let checks = match ctx.creds.is_privileged() {
+            true => PermissionChecks::FrontEnd,
+            false => PermissionChecks::FileSystem,
+        };
+        let engine = Arc::new(Engine { volume, ctx });
+        let front = InitInfo {
+            checks,
+            ..InitInfo::TRUSTED
+        };
+        engine.volume.init(&front).map_err(io::Error::from)?;
+        Ok(engine)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.volume.destroy();
+    }
+}
+
+/// An inode that is remembered as long as this value lives.
+pub struct Node {
+    pub engine: Arc<Engine>,
+    pub id: NodeId,
+    pub attr: Attr,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.engine.volume.forget(self.id, 1);
+    }
+}
+
+impl Node {
+    pub fn child(&self, name: &[u8]) -> io::Result<Node> {
+        let engine = self.engine.clone();
+        match engine.volume.lookup(&engine.ctx, self.id, name)? {
+            Lookup::Absent { .. } => Err(Errno::NotFound.into()),
+            Lookup::Found(entry) => Ok(Node {
+                engine,
+                id: entry.node,
+                attr: entry.attr,
+            }),
+        }
+    }
+
+    /// What a path below leads to; symbolic links are not followed.
+    pub fn below(&self, path: &[u8]) -> io::Result<Node> {
+        let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+        let Some(first) = names.next() else {
+            return self.again();
+        };
+        let mut here = self.child(first)?;
+        for name in names {
+            here = here.child(name)?;
+        }
+        Ok(here)
+    }
+
+    /// Another value for the same inode.
+    pub fn again(&self) -> io::Result<Node> {
+        let entry = self.engine.volume.lookup_node(&self.engine.ctx, self.id)?;
+        Ok(Node {
+            engine: self.engine.clone(),
+            id: entry.node,
+            attr: entry.attr,
+        })
+    }
+
+    /// The directory of a path below, and the name in it.
+    pub fn place<'p>(&self, path: &'p [u8]) -> io::Result<(Node, &'p [u8])> {
+        match path.iter().rposition(|&byte| byte == b'/') {
+            Some(at) => Ok((self.below(&path[..at])?, &path[at + 1..])),
+            None => Ok((self.again()?, path)),
+        }
+    }
+
+    /// A regular file below.
+    pub fn file(&self, path: &[u8]) -> io::Result<Node> {
+        let node = self.below(path)?;
+        match node.attr.kind {
+            FileKind::Regular => Ok(node),
+            _ => Err(Errno::Invalid.into()),
+        }
+    }
+
+    pub fn set(&self, set: &SetAttr) -> io::Result<()> {
+        self.engine.volume.setattr(&self.engine.ctx, self.id, None, set)?;
+        Ok(())
+    }
+
+    pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> io::Result<()> {
+        let none = SetXattrFlags::empty();
+        Ok(self
+            .engine
+            .volume
+            .setxattr(&self.engine.ctx, self.id, name, value, none)?)
+    }
+
+    /// Gives the entry's lookup back: the node is not needed.
+    pub fn made(&self, entry: cowshed_vfs::Entry) {
+        self.engine.volume.forget(entry.node, 1);
+    }
+
+    /// Runs with the file open for writing.
+    pub fn opened(&self, run: impl FnOnce(&Opened) -> cowshed_vfs::Result<()>) -> io::Result<()> {
+        let (volume, ctx) = (&self.engine.volume, &self.engine.ctx);
+        let request = OpenRequest {
+            flags: OpenFlags::READ | OpenFlags::WRITE,
+            kill_suidgid: false,
+        };
+        let opened = volume.open(ctx, self.id, &request)?;
+        let done = run(&opened);
+        volume.release(self.id, opened.handle);
+        Ok(done?)
+    }
+}
+
+/// The root directory of the top level.
+pub fn top(engine: &Arc<Engine>) -> io::Result<Node> {
+    let entry = engine.volume.lookup_node(&engine.ctx, NodeId::ROOT)?;
+    Ok(Node {
+        engine: engine.clone(),
+        id: entry.node,
+        attr: entry.attr,
+    })
+}
+
+/// The two parts of `IMAGE:/PATH`. A directory of such a name goes before it.
+pub fn image_of(dir: &Path) -> Option<(&Path, &[u8])> {
+    let text = dir.as_os_str().as_bytes();
+    let at = text.windows(2).rposition(|two| two == b":/")?;
+    let image = Path::new(OsStr::from_bytes(&text[..at]));
+    (!dir.exists() && !image.is_dir()).then_some((image, &text[at + 1..]))
+}
