@@ -24,3 +24,4 @@ mod seek;
 mod send;
 mod subvolume;
 mod support;
+mod xfs;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use btrfs_stream::Time;
-use cowshed::formats;
+use cowshed::formats::{self, Format};
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
@@ -26,7 +26,7 @@ use super::mounted::{CAPABILITIES, CAPABILITIES_BYTES_MAX, known_fallocate, owne
 use super::player::{New, Shared, Start, Target};
 use super::sources::select;
 use crate::commands::subvolume::calls;
-use crate::mount_options;
+use crate::{devices, mount_options};
 
 /// The call that an engine takes at once.
 const IO_BYTES_MAX: usize = InitInfo::TRUSTED.io_bytes_max;
@@ -202,9 +202,11 @@ impl Image {
     /// Opens a volume on one image file or block device; `path` leads from its top level to the
     /// directory to receive into.
     pub fn open(image: &Path, path: &[u8]) -> Result<Self> {
+        devices::need_format(image, Format::Btrfs, "receive")?;
         let options = mount_options::parse(&["subvolid=5".to_owned()])?;
         let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image, OpenMode::ReadWrite)?);
-        let volume = formats::open(vec![device], &options.formats).map_err(|failure| options.explain(failure))?;
+        let volume =
+            formats::open(vec![device], &options.formats).map_err(|failure| options.explain(Format::Btrfs, failure))?;
         Self::on(volume, Context::root(), path)
     }
 
