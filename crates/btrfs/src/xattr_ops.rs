@@ -13,10 +13,10 @@ use crate::error::Result;
 use crate::files::{Files, prepare_and_join, touch_inode};
 use crate::object::Inode;
 use crate::staged::Staged;
-use crate::xattr::{CAPABILITY_NAME, Effect, for_each_name, load, props, stage_remove, stage_set};
+use crate::xattr::{CAPABILITY_NAME, Effect, for_each_name, load, props, space_of, stage_remove, stage_set};
 
 fn check(caller: &Caller<'_>, inode: &Inode, name: &[u8], what: Use) -> Result<Namespace> {
-    let space = Namespace::of(name)?;
+    let space = space_of(name)?;
     rules::check(&caller.ctx.creds, &inode.vfs_attr(), space, what)?;
     if space == Namespace::User {
         let want = if what == Use::Get { Access::READ } else { Access::WRITE };
@@ -28,7 +28,7 @@ fn check(caller: &Caller<'_>, inode: &Inode, name: &[u8], what: Use) -> Result<N
 /// The value of an attribute for a caller. Errors: `NoData`, `NotSupported`.
 pub(crate) fn get(caller: &Caller<'_>, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     // Probes of inodes without attributes are by far the most frequent.
-    if inode.xattrs.is_known_empty() && Namespace::of(name).is_ok() {
+    if inode.xattrs.is_known_empty() && space_of(name).is_ok() {
         return Err(Errno::NoData.into());
     }
     check(caller, inode, name, Use::Get)?;
@@ -39,7 +39,7 @@ pub(crate) fn get(caller: &Caller<'_>, inode: &Inode, name: &[u8]) -> Result<Vec
 pub(crate) fn list(caller: &Caller<'_>, inode: &Inode) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     for_each_name(inode, |name| {
-        if rules::is_listed(&caller.ctx.creds, name) {
+        if rules::is_listed(&caller.ctx.creds, space_of(name)) {
             out.extend_from_slice(name);
             out.push(0);
         }
@@ -75,7 +75,7 @@ fn change(
     value: Option<&[u8]>,
     flags: SetXattrFlags,
 ) -> Result<()> {
-    let name_space = Namespace::of(name)?;
+    let name_space = space_of(name)?;
     check_changeable(files, inode)?;
     let space = files.reserve(Budget::XATTR)?;
     let _lock = inode.lock.write();
@@ -96,7 +96,7 @@ fn change(
         check(caller, inode, name, Use::Set)?;
     }
     let effect_of_property = match name_space {
-        Namespace::Btrfs => Some(props::effect(inode, name, value)?),
+        Namespace::Property => Some(props::effect(inode, name, value)?),
         _ => None,
     };
     if effect_of_property.is_some() && props::is_ignored(inode) {
@@ -111,7 +111,7 @@ fn change(
     }
     let effect = match name_space {
         Namespace::AccessAcl | Namespace::DefaultAcl => effect_of_list(caller, inode, name, value, flags)?,
-        Namespace::Btrfs | Namespace::User | Namespace::Trusted | Namespace::Security => effect_of_property
+        Namespace::Property | Namespace::User | Namespace::Trusted | Namespace::Security => effect_of_property
             .unwrap_or_else(|| Effect {
                 value: value.map(<[u8]>::to_vec),
                 mode: None,

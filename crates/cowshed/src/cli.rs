@@ -11,9 +11,10 @@ use crate::commands::{
 #[command(
     name = "cowshed",
     version,
-    about = "Copy-on-write file systems in user space: make, mount, check and inspect btrfs volumes",
-    long_about = "Makes, mounts, checks and inspects btrfs volumes without a kernel driver and without root. \
-                  The volumes are Linux's own: the kernel and btrfs-progs read and write them too.",
+    about = "Copy-on-write file systems in user space: make, mount, check and inspect volumes of btrfs; read XFS",
+    long_about = "Makes, mounts, checks and inspects btrfs volumes without a kernel driver and without root, and \
+                  mounts, reads and inspects volumes of XFS. The volumes are Linux's own: the kernel and the \
+                  formats' own programs read and write them too.",
     disable_help_subcommand = true,
     arg_required_else_help = true
 )]
@@ -28,6 +29,8 @@ pub enum Command {
     Mkfs(mkfs::MkfsArgs),
     /// Mount a volume on a directory
     ///
+    /// The format is recognised. Volumes of XFS are mounted read-only.
+    ///
     /// A volume that is mounted already can be mounted again by the same user, with another
     /// subvol=, read-only or not: the process that has it serves both, and ends with the last.
     /// Called as mount.cowshed or mount.fuse.cowshed, the program is the helper of mount(8) for
@@ -39,7 +42,7 @@ pub enum Command {
     Sync(sync::SyncArgs),
     /// Check a volume for faults, without changing it
     Check(check::CheckArgs),
-    /// Show what lies on a volume: superblocks, trees, chunks, extents, blocks
+    /// Show what lies on a volume: superblocks, trees, and the other structures of its format
     Inspect(inspect::InspectArgs),
     /// List directories of a volume that is not mounted
     Ls(ls::LsArgs),

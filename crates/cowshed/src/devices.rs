@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
-use cowshed::formats;
+use cowshed::formats::{self, Format};
 use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
 
 use crate::log;
@@ -17,14 +17,14 @@ pub struct ReadArgs {
     /// Another device of the same volume
     #[arg(short = 'D', long = "device", value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
-    /// Options as mount has them: subvol=, subvolid=, degraded, rescue=
+    /// Options as mount has them: subvol=, subvolid=, degraded, rescue=, logdev=
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
 }
 
 /// Opens the devices of a volume that is going to be mounted, locked.
 pub fn open_to_mount(paths: &[PathBuf], options: &Options) -> Result<Vec<Arc<dyn BlockDevice>>> {
-    let mode = if options.formats.open.read_only {
+    let mode = if options.formats.read_only {
         OpenMode::ReadOnly
     } else {
         OpenMode::ReadWrite
@@ -37,8 +37,44 @@ pub fn open_to_mount(paths: &[PathBuf], options: &Options) -> Result<Vec<Arc<dyn
 
 /// Opens the volume on these devices, to be mounted.
 pub fn open_volume(paths: &[PathBuf], devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Result<formats::Views> {
-    let opened = formats::open_for_mounts(devices, &options.formats).map_err(|failure| options.explain(failure));
-    opened.with_context(|| paths.first().map(|p| p.display().to_string()).unwrap_or_default())
+    let open = || -> Result<formats::Views> {
+        let options = with_log_device(&devices, options, Locking::Locked)?;
+        let format = formats::format_of(&devices);
+        formats::open_for_mounts(devices, &options.formats).map_err(|failure| options.explain(format, failure))
+    };
+    open().with_context(|| paths.first().map(|p| p.display().to_string()).unwrap_or_default())
+}
+
+/// The options for the volume on these devices, with the device of its log opened. Errors: an option
+/// that is not one of the volume's format.
+fn with_log_device(devices: &[Arc<dyn BlockDevice>], options: &Options, locking: Locking) -> Result<Options> {
+    options.check_format(formats::format_of(devices))?;
+    let mut options = options.clone();
+    if let Some(path) = &options.log_device {
+        let log = FileDevice::open_with(path, OpenMode::ReadOnly, locking)
+            .with_context(|| format!("logdev={}", path.display()))?;
+        options.formats.xfs.log_device = Some(Arc::new(log));
+    }
+    Ok(options)
+}
+
+/// The format of the volume at a path, for a look before it is opened: what cannot be read, or not
+/// yet, counts as btrfs, and opening it says why.
+pub fn format_at(path: &Path) -> Format {
+    let device = FileDevice::open_with(path, OpenMode::ReadOnly, Locking::Unlocked);
+    let found = device.ok().and_then(|device| formats::probe(&device));
+    found.unwrap_or(Format::Btrfs)
+}
+
+/// Errors: the volume at a path has another format than a command is for.
+pub fn need_format(path: &Path, needed: Format, command: &str) -> Result<()> {
+    match format_at(path) {
+        found if found == needed => Ok(()),
+        found => bail!(
+            "{}: a volume of {found}; `cowshed {command}` is for {needed} alone",
+            path.display()
+        ),
+    }
 }
 
 /// The first device is the source of root's mount: where it is a block device, the kernel claims it
@@ -70,12 +106,14 @@ pub fn open_to_read(paths: &[PathBuf], locking: Locking) -> Result<Vec<Arc<dyn B
 pub fn open_files(target: &Path, args: &ReadArgs) -> Result<cowshed::Volume> {
     log::to_terminal(0);
     let mut options = mount_options::parse(&args.options)?;
-    options.formats.set_read_only(true);
+    options.set_read_only();
     let mut paths = vec![target.to_path_buf()];
     paths.extend(args.devices.iter().chain(&options.devices).cloned());
     let devices = open_to_read(&paths, Locking::Locked)?;
     let open = || -> Result<cowshed::Volume> {
-        let volume = formats::open(devices, &options.formats).map_err(|failure| options.explain(failure))?;
+        let options = with_log_device(&devices, &options, Locking::Locked)?;
+        let format = formats::format_of(&devices);
+        let volume = formats::open(devices, &options.formats).map_err(|failure| options.explain(format, failure))?;
         Ok(cowshed::Volume::over(volume)?)
     };
     let volume = open().with_context(|| target.display().to_string())?;

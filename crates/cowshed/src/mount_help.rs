@@ -12,7 +12,7 @@ const fn option(names: &'static [&'static str], help: &'static str) -> MountOpti
     MountOption { names, help }
 }
 
-/// Options that do something, as in btrfs(5) and mount(8). A value is in capitals.
+/// Options that do something, as in btrfs(5), xfs(5) and mount(8). A value is in capitals.
 pub const OPTIONS: &[MountOption] = &[
     option(&["ro", "rw"], "read-only, read-write (default)"),
     option(
@@ -64,8 +64,16 @@ pub const OPTIONS: &[MountOption] = &[
     option(&["degraded"], "mount although devices are missing"),
     option(
         &["rescue=MODES"],
-        "for damaged volumes, separated by colons: usebackuproot, nologreplay, ignorebadroots, \
-         ignoredatacsums, ignoremetacsums, ignoresuperflags, all",
+        "for damaged volumes, separated by colons: norecovery (or nologreplay), all; btrfs: usebackuproot, \
+         ignorebadroots, ignoredatacsums, ignoremetacsums, ignoresuperflags; XFS: needsrepair",
+    ),
+    option(
+        &["norecovery"],
+        "leave the log alone: what was synced last before a crash does not show",
+    ),
+    option(
+        &["logdev=PATH"],
+        "XFS: the device of the log, where it is not that of the volume",
     ),
     option(
         &["max_memory=SIZE"],
@@ -100,7 +108,11 @@ const LINE_CHARS_MAX: usize = 80;
 
 /// The list for `--help`.
 pub fn text() -> String {
-    let mut out = String::from("Options of -o, as in btrfs(5) and mount(8):");
+    let mut out = String::from(
+        "Options of -o, as in btrfs(5), xfs(5) and mount(8). Volumes of XFS are\n\
+         read-only. Options about subvolumes, devices, commits, logs, compression and\n\
+         checksums are btrfs' own:",
+    );
     for option in OPTIONS {
         let mut line = format!("  {:<width$}", option.names.join(", "), width = INDENT - 2);
         let mut is_bare = true;
@@ -125,7 +137,10 @@ pub fn text() -> String {
 pub fn manual() -> Roff {
     let mut roff = Roff::default();
     roff.control("SH", ["MOUNT OPTIONS"]);
-    roff.text([roman("For -o, separated by commas; as in btrfs(5) and mount(8).")]);
+    roff.text([roman(
+        "For -o, separated by commas; as in btrfs(5), xfs(5) and mount(8). Volumes of XFS are read-only. Those \
+         about subvolumes, devices, commits, logs, compression and checksums are btrfs' own.",
+    )]);
     for option in OPTIONS {
         roff.control("TP", []);
         let mut tag = Vec::new();

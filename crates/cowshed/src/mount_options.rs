@@ -1,12 +1,12 @@
 //! The options of `-o`: parsed once, into what volume, engine, file system and FUSE session take.
+//! Some belong to one format: given for a volume of another one, they are refused by name.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use btrfs_format::TreeId;
-use btrfs_store::volume::Rescue;
-use cowshed::formats;
+use cowshed::formats::{self, Format};
 use cowshed_btrfs::DiscardMode;
 use cowshed_btrfs::EngineOptions;
 use cowshed_btrfs::compression::compress::CompressPolicy;
@@ -29,6 +29,10 @@ pub struct Options {
     pub log: Option<PathBuf>,
     /// Further devices of the volume, besides the targets.
     pub devices: Vec<PathBuf>,
+    /// The device of the log, where it is not that of the volume.
+    pub log_device: Option<PathBuf>,
+    /// Options of one format that were given.
+    of_format: Vec<(Format, String)>,
     subvol: Option<String>,
     subvolid: Option<TreeId>,
     /// Options of the whole volume that were given.
@@ -48,22 +52,26 @@ const IGNORED: &[&str] = &[
     "_netdev",
     "rw",
     "async",
-    "ssd",
-    "nossd",
-    "ssd_spread",
-    "nossd_spread",
-    "barrier",
-    "space_cache",
-    "autodefrag",
-    "noautodefrag",
-    "datasum",
-    "datacow",
     "iversion",
     "noiversion",
     "lazytime",
     "nolazytime",
     "silent",
     "loud",
+    "barrier",
+];
+
+/// The same, of btrfs(5).
+const IGNORED_OF_BTRFS: &[&str] = &[
+    "ssd",
+    "nossd",
+    "ssd_spread",
+    "nossd_spread",
+    "space_cache",
+    "autodefrag",
+    "noautodefrag",
+    "datasum",
+    "datacow",
     "acl",
     "thread_pool",
     "max_inline",
@@ -74,6 +82,29 @@ const IGNORED: &[&str] = &[
     "skip_balance",
     "rescan_uuid_tree",
     "user_subvol_rm_allowed",
+];
+
+/// The same, of xfs(5): they are about writing, or about memory that is not used here.
+const IGNORED_OF_XFS: &[&str] = &[
+    "allocsize",
+    "attr2",
+    "noattr2",
+    "filestreams",
+    "ikeep",
+    "noikeep",
+    "inode32",
+    "inode64",
+    "largeio",
+    "nolargeio",
+    "logbufs",
+    "logbsize",
+    "noalign",
+    "nouuid",
+    "noquota",
+    "sunit",
+    "swidth",
+    "swalloc",
+    "wsync",
 ];
 
 /// Options of btrfs(5) that would promise what is not there.
@@ -87,16 +118,45 @@ const REFUSED: &[&str] = &[
     "remount",
 ];
 
+/// Options of xfs(5) that would promise what is not there.
+const REFUSED_OF_XFS: &[&str] = &[
+    "dax",
+    "rtdev",
+    "quota",
+    "uquota",
+    "usrquota",
+    "uqnoenforce",
+    "qnoenforce",
+    "gquota",
+    "grpquota",
+    "gqnoenforce",
+    "pquota",
+    "prjquota",
+    "pqnoenforce",
+];
+
+/// The format that an option is of; `None`: all formats have it, or it is none of theirs.
+fn format_of(name: &str) -> Option<Format> {
+    match name {
+        "subvol" | "subvolid" | "device" | "commit" | "degraded" | "usebackuproot" | "recovery" | "treelog"
+        | "notreelog" | "nodatasum" | "nodatacow" | "compress" | "compress-force" => Some(Format::Btrfs),
+        "logdev" => Some(Format::Xfs),
+        _ if IGNORED_OF_BTRFS.contains(&name) => Some(Format::Btrfs),
+        _ if IGNORED_OF_XFS.contains(&name) => Some(Format::Xfs),
+        _ => None,
+    }
+}
+
 /// Parses all `-o` arguments.
 pub fn parse(arguments: &[String]) -> Result<Options> {
     let mut options = Options::default();
-    options.formats.engine.memory_bytes_max = default_memory_bytes();
-    options.formats.engine.tree_log = true;
+    options.formats.memory_bytes_max = Some(default_memory_bytes());
+    options.formats.btrfs.engine.tree_log = true;
     // The kernel does.
-    options.formats.engine.read_ahead = false;
+    options.formats.btrfs.engine.read_ahead = false;
     // As on the kernel's mounts: an image file does not keep what was deleted.
-    options.formats.engine.discard = DiscardMode::Async;
-    options.formats.fs.owner_uid = rustix::process::geteuid().as_raw();
+    options.formats.btrfs.engine.discard = DiscardMode::Async;
+    options.formats.btrfs.fs.owner_uid = rustix::process::geteuid().as_raw();
     for option in arguments.iter().flat_map(|a| a.split(',')).filter(|o| !o.is_empty()) {
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -104,10 +164,12 @@ pub fn parse(arguments: &[String]) -> Result<Options> {
         };
         one(&mut options, name, value)?;
         options.given.extend(of_volume(name));
+        options
+            .of_format
+            .extend(format_of(name).map(|format| (format, name.to_owned())));
     }
-    options.formats.fs.read_only = options.formats.open.read_only;
-    options.fuse.read_only = options.formats.open.read_only;
-    options.formats.fs.subvol = match (&options.subvol, options.subvolid) {
+    options.fuse.read_only = options.formats.read_only;
+    options.formats.btrfs.fs.subvol = match (&options.subvol, options.subvolid) {
         (None, None) => SubvolChoice::Default,
         (None, Some(id)) => SubvolChoice::Id(id),
         (Some(path), None) => SubvolChoice::Path(path.clone().into()),
@@ -128,13 +190,31 @@ impl Options {
         }
     }
 
+    /// Nothing can be changed through the mount.
+    pub fn set_read_only(&mut self) {
+        self.formats.read_only = true;
+        self.fuse.read_only = true;
+    }
+
+    /// Were all options made for volumes of this format?
+    ///
+    /// # Errors
+    /// By name, an option of another format.
+    pub fn check_format(&self, format: Format) -> Result<()> {
+        match self.of_format.iter().find(|(of, _)| *of != format) {
+            Some((of, name)) => bail!("mount option {name:?} is one of {of}, and the volume is {format}"),
+            None => Ok(()),
+        }
+    }
+
     /// The failure of an opening; where the volume is there and the subvolume is not, with the
     /// subvolume's name.
-    pub fn explain(&self, failure: Failure) -> anyhow::Error {
-        let is_about_subvolume = matches!(
-            failure.error(),
-            Errno::NotFound | Errno::NotDirectory | Errno::Invalid | Errno::NameTooLong
-        );
+    pub fn explain(&self, format: Format, failure: Failure) -> anyhow::Error {
+        let is_about_subvolume = format == Format::Btrfs
+            && matches!(
+                failure.error(),
+                Errno::NotFound | Errno::NotDirectory | Errno::Invalid | Errno::NameTooLong
+            );
         let error = anyhow::Error::new(failure);
         match is_about_subvolume {
             true => error.context(self.subvol_text()),
@@ -164,7 +244,7 @@ impl Options {
     /// The options of the whole volume, as text.
     fn volume_options(&self) -> [(&'static str, String); 10] {
         let yes_or_no = |set: bool| if set { "on" } else { "off" }.to_owned();
-        let (engine, fs) = (&self.formats.engine, &self.formats.fs);
+        let (engine, fs) = (&self.formats.btrfs.engine, &self.formats.btrfs.fs);
         let compress = fs.compress.map_or("no".into(), |policy| {
             format!("{}{}", policy.how, if policy.force { " (forced)" } else { "" })
         });
@@ -174,9 +254,12 @@ impl Options {
             .map_or("syslog".into(), |path| path.display().to_string());
         [
             ("commit", engine.commit_interval_s.to_string()),
-            ("max_memory", engine.memory_bytes_max.to_string()),
-            ("degraded", yes_or_no(self.formats.open.degraded)),
-            ("rescue", format!("{:?}", self.formats.open.rescue)),
+            (
+                "max_memory",
+                self.formats.memory_bytes_max.unwrap_or_default().to_string(),
+            ),
+            ("degraded", yes_or_no(self.formats.btrfs.open.degraded)),
+            ("rescue", rescue_text(&self.formats)),
             ("treelog", yes_or_no(engine.tree_log)),
             ("nodatasum", yes_or_no(fs.nodatasum)),
             ("nodatacow", yes_or_no(fs.nodatacow)),
@@ -206,35 +289,38 @@ impl Options {
 
 fn one(options: &mut Options, name: &str, value: Option<&str>) -> Result<()> {
     match (name, value) {
-        ("ro", None) => options.formats.set_read_only(true),
+        ("ro", None) => options.formats.read_only = true,
         ("subvol", Some(path)) => options.subvol = Some(path.into()),
         ("subvolid", Some(id)) => options.subvolid = Some(subvol_id(id)?),
         ("device", Some(path)) => options.devices.push(path.into()),
-        ("commit", Some(seconds)) => options.formats.engine.commit_interval_s = commit_interval_s(seconds)?,
-        ("max_memory", Some(size)) => options.formats.engine.memory_bytes_max = memory(size)?,
-        ("degraded", None) => options.formats.open.degraded = true,
-        ("rescue", Some(modes)) => rescue(&mut options.formats.open.rescue, modes)?,
-        ("usebackuproot" | "recovery", None) => options.formats.open.rescue.use_backup_root = true,
-        ("nologreplay" | "norecovery", None) => options.formats.open.rescue.no_log_replay = true,
-        ("treelog", None) => options.formats.engine.tree_log = true,
-        ("notreelog", None) => options.formats.engine.tree_log = false,
-        ("nodatasum", None) => options.formats.fs.nodatasum = true,
+        ("commit", Some(seconds)) => options.formats.btrfs.engine.commit_interval_s = commit_interval_s(seconds)?,
+        ("max_memory", Some(size)) => options.formats.memory_bytes_max = Some(memory(size)?),
+        ("degraded", None) => options.formats.btrfs.open.degraded = true,
+        ("rescue", Some(modes)) => rescue(options, modes)?,
+        ("usebackuproot" | "recovery", None) => options.formats.btrfs.open.rescue.use_backup_root = true,
+        ("nologreplay" | "norecovery", None) => options.formats.no_log_replay = true,
+        ("treelog", None) => options.formats.btrfs.engine.tree_log = true,
+        ("notreelog", None) => options.formats.btrfs.engine.tree_log = false,
+        ("nodatasum", None) => options.formats.btrfs.fs.nodatasum = true,
         ("nodatacow", None) => {
-            options.formats.fs.nodatacow = true;
-            options.formats.fs.compress = None;
+            options.formats.btrfs.fs.nodatacow = true;
+            options.formats.btrfs.fs.compress = None;
         }
-        ("compress", how) => compress(&mut options.formats.fs, how, false)?,
-        ("compress-force", how) => compress(&mut options.formats.fs, how, true)?,
+        ("compress", how) => compress(&mut options.formats.btrfs.fs, how, false)?,
+        ("compress-force", how) => compress(&mut options.formats.btrfs.fs, how, true)?,
+        ("logdev", Some(path)) => options.log_device = Some(path.into()),
         ("fsname", Some(source)) => options.source = Some(source.into()),
         ("log", Some(path)) => options.log = Some(path.into()),
         ("transport", Some(how)) => options.transport = transport(how)?,
         ("noloop", None) => options.no_loop = true,
         ("nobarrier", None) => bail!("nobarrier would let a crash destroy the volume: not supported"),
-        ("discard", how) => options.formats.engine.discard = discard(how)?,
-        ("nodiscard", None) => options.formats.engine.discard = DiscardMode::Off,
+        ("discard", how) => options.formats.btrfs.engine.discard = discard(how)?,
+        ("nodiscard", None) => options.formats.btrfs.engine.discard = DiscardMode::Off,
         _ if times(options, name) || kernel_flags(options, name) => {}
         _ if IGNORED.contains(&name) || name.starts_with("x-") => {}
+        _ if IGNORED_OF_BTRFS.contains(&name) || IGNORED_OF_XFS.contains(&name) => {}
         _ if REFUSED.contains(&name) => bail!("mount option {name:?} of btrfs(5) is not supported"),
+        _ if REFUSED_OF_XFS.contains(&name) => bail!("mount option {name:?} of xfs(5) is not supported"),
         _ => bail!("unknown mount option {name:?}; `cowshed mount --help` lists them"),
     }
     Ok(())
@@ -276,11 +362,11 @@ fn compress(fs: &mut FsOptions, how: Option<&str>, force: bool) -> Result<()> {
 
 fn times(options: &mut Options, name: &str) -> bool {
     match name {
-        "relatime" | "atime" => options.formats.fs.atime = AtimePolicy::Relative,
-        "noatime" => options.formats.fs.atime = AtimePolicy::Never,
-        "strictatime" => options.formats.fs.atime = AtimePolicy::Always,
-        "nodiratime" => options.formats.fs.nodiratime = true,
-        "diratime" => options.formats.fs.nodiratime = false,
+        "relatime" | "atime" => options.formats.btrfs.fs.atime = AtimePolicy::Relative,
+        "noatime" => options.formats.btrfs.fs.atime = AtimePolicy::Never,
+        "strictatime" => options.formats.btrfs.fs.atime = AtimePolicy::Always,
+        "nodiratime" => options.formats.btrfs.fs.nodiratime = true,
+        "diratime" => options.formats.btrfs.fs.nodiratime = false,
         _ => return false,
     }
     true
@@ -337,29 +423,59 @@ fn memory(text: &str) -> Result<u64> {
     Ok(bytes)
 }
 
-fn rescue(rescue: &mut Rescue, modes: &str) -> Result<()> {
+fn rescue(options: &mut Options, modes: &str) -> Result<()> {
     for mode in modes.split(':') {
-        match mode {
-            "usebackuproot" => rescue.use_backup_root = true,
-            "nologreplay" => rescue.no_log_replay = true,
-            "ignorebadroots" | "ibadroots" => rescue.ignore_bad_roots = true,
-            "ignoredatacsums" | "idatacsums" => rescue.ignore_data_csums = true,
-            "ignoremetacsums" | "imetacsums" => rescue.ignore_meta_csums = true,
-            "ignoresuperflags" | "isuperflags" => rescue.ignore_super_flags = true,
+        let of_btrfs = &mut options.formats.btrfs.open.rescue;
+        let format = match mode {
+            "usebackuproot" => {
+                of_btrfs.use_backup_root = true;
+                Some(Format::Btrfs)
+            }
+            "ignorebadroots" | "ibadroots" => {
+                of_btrfs.ignore_bad_roots = true;
+                Some(Format::Btrfs)
+            }
+            "ignoredatacsums" | "idatacsums" => {
+                of_btrfs.ignore_data_csums = true;
+                Some(Format::Btrfs)
+            }
+            "ignoremetacsums" | "imetacsums" => {
+                of_btrfs.ignore_meta_csums = true;
+                Some(Format::Btrfs)
+            }
+            "ignoresuperflags" | "isuperflags" => {
+                of_btrfs.ignore_super_flags = true;
+                Some(Format::Btrfs)
+            }
+            "needsrepair" => {
+                options.formats.xfs.needs_repair = true;
+                Some(Format::Xfs)
+            }
+            "nologreplay" | "norecovery" => {
+                options.formats.no_log_replay = true;
+                None
+            }
             "all" => {
-                rescue.ignore_bad_roots = true;
-                rescue.ignore_data_csums = true;
-                rescue.ignore_meta_csums = true;
-                rescue.ignore_super_flags = true;
-                rescue.no_log_replay = true;
+                options.formats.rescue_all = true;
+                None
             }
             _ => bail!(
-                "rescue={mode}: unknown; there are usebackuproot, nologreplay, ignorebadroots, \
-                        ignoredatacsums, ignoremetacsums, ignoresuperflags, all"
+                "rescue={mode}: unknown; there are nologreplay (norecovery), all; for btrfs usebackuproot, \
+                 ignorebadroots, ignoredatacsums, ignoremetacsums, ignoresuperflags; for XFS needsrepair"
             ),
-        }
+        };
+        let named = format.map(|format| (format, format!("rescue={mode}")));
+        options.of_format.extend(named);
     }
     Ok(())
+}
+
+/// What is overlooked, in words.
+fn rescue_text(formats: &formats::Options) -> String {
+    format!(
+        "{:?}, no log replay: {}, XFS that needs repair: {}, all: {}",
+        formats.btrfs.open.rescue, formats.no_log_replay, formats.xfs.needs_repair, formats.rescue_all
+    )
 }
 
 /// A quarter of the machine's memory, between 64 MiB and 4 GiB.
@@ -383,17 +499,14 @@ mod tests {
             "max_memory=64m,rescue=nologreplay:idatacsums".into(),
         ])
         .unwrap();
-        assert!(all.formats.open.read_only && all.formats.fs.read_only && all.fuse.read_only);
-        assert!(matches!(all.formats.fs.subvol, SubvolChoice::Id(TreeId::FS)));
+        assert!(all.formats.read_only && all.fuse.read_only);
+        assert!(matches!(all.formats.btrfs.fs.subvol, SubvolChoice::Id(TreeId::FS)));
         assert_eq!(
-            (
-                all.formats.engine.commit_interval_s,
-                all.formats.engine.memory_bytes_max
-            ),
-            (5, 64 << 20)
+            (all.formats.btrfs.engine.commit_interval_s, all.formats.memory_bytes_max),
+            (5, Some(64 << 20))
         );
-        assert!(!all.formats.engine.read_ahead, "the kernel does");
-        assert!(all.formats.open.rescue.no_log_replay && all.formats.open.rescue.ignore_data_csums);
+        assert!(!all.formats.btrfs.engine.read_ahead, "the kernel does");
+        assert!(all.formats.no_log_replay && all.formats.btrfs.open.rescue.ignore_data_csums);
         assert_eq!(all.devices, [PathBuf::from("/dev/x")]);
         assert_eq!(all.transport, TransportChoice::Auto);
         assert_eq!(
@@ -404,6 +517,8 @@ mod tests {
             ("wobble", "unknown mount option \"wobble\""),
             ("flushoncommit", "\"flushoncommit\" of btrfs(5) is not supported"),
             ("inode_cache", "\"inode_cache\" of btrfs(5) is not supported"),
+            ("rtdev=/dev/x", "\"rtdev\" of xfs(5) is not supported"),
+            ("rescue=wobble", "rescue=wobble: unknown"),
             ("discard=fast", "discard=fast: unknown"),
             ("transport=tcp", "auto, uring, dev"),
             ("subvolid=0xg", "subvolid=0xg"),
@@ -431,7 +546,7 @@ mod tests {
             ("discard=no", DiscardMode::Off),
         ] {
             assert_eq!(
-                parse(&[text.into()]).unwrap().formats.engine.discard,
+                parse(&[text.into()]).unwrap().formats.btrfs.engine.discard,
                 expected,
                 "{text}"
             );
@@ -439,19 +554,67 @@ mod tests {
     }
 
     #[test]
+    fn options_of_another_format_are_named() {
+        let check = |text: &str, format| {
+            let options = parse(&[text.into()]).unwrap();
+            options.check_format(format).map_err(|error| error.to_string())
+        };
+        for text in [
+            "ro,noatime,norecovery,rescue=all,discard,max_memory=64m",
+            "x-systemd.automount",
+        ] {
+            assert_eq!(
+                (check(text, Format::Btrfs), check(text, Format::Xfs)),
+                (Ok(()), Ok(())),
+                "{text}"
+            );
+        }
+        for (text, option) in [
+            ("compress=zstd", "compress"),
+            ("ro,subvolid=5", "subvolid"),
+            ("space_cache=v2", "space_cache"),
+            ("rescue=norecovery:ibadroots", "rescue=ibadroots"),
+        ] {
+            assert_eq!(check(text, Format::Btrfs), Ok(()), "{text}");
+            let refused = check(text, Format::Xfs).unwrap_err();
+            assert_eq!(
+                refused,
+                format!("mount option {option:?} is one of btrfs, and the volume is XFS")
+            );
+        }
+        for (text, option) in [
+            ("logdev=/dev/x", "logdev"),
+            ("nouuid,inode64", "nouuid"),
+            ("rescue=needsrepair", "rescue=needsrepair"),
+        ] {
+            assert_eq!(check(text, Format::Xfs), Ok(()), "{text}");
+            let refused = check(text, Format::Btrfs).unwrap_err();
+            assert_eq!(
+                refused,
+                format!("mount option {option:?} is one of XFS, and the volume is btrfs")
+            );
+        }
+    }
+
+    #[test]
     fn numbers_mean_what_they_mean_to_the_kernel() {
-        let id = |text: &str| parse(&[format!("subvolid={text}")]).unwrap().formats.fs.subvol;
+        let id = |text: &str| parse(&[format!("subvolid={text}")]).unwrap().formats.btrfs.fs.subvol;
         for (text, expected) in [("0", 5), ("256", 256), ("0x100", 256), ("0400", 256)] {
             assert_eq!(id(text), SubvolChoice::Id(TreeId(expected)), "{text}");
         }
         let both = parse(&["subvol=/a".into(), "subvolid=257".into()]).unwrap();
         assert_eq!(
-            both.formats.fs.subvol,
+            both.formats.btrfs.fs.subvol,
             SubvolChoice::PathOf(b"/a".to_vec(), TreeId(257))
         );
         assert_eq!(both.subvol_text(), "the subvolume of subvol=/a,subvolid=257");
         assert_eq!(
-            parse(&["commit=0".into()]).unwrap().formats.engine.commit_interval_s,
+            parse(&["commit=0".into()])
+                .unwrap()
+                .formats
+                .btrfs
+                .engine
+                .commit_interval_s,
             30
         );
     }
@@ -506,7 +669,7 @@ mod tests {
             ("compress=lzo,nodatacow", "nothing nodatacow"),
             ("compress=lzo,nodatasum", "lzo nodatasum"),
         ] {
-            let fs = parse(&[text.into()]).unwrap().formats.fs;
+            let fs = parse(&[text.into()]).unwrap().formats.btrfs.fs;
             let mut found = fs.compress.map_or("nothing".into(), |policy| policy.how.to_string());
             let force = fs.compress.is_some_and(|policy| policy.force);
             for (is_set, name) in [

@@ -23,8 +23,8 @@ pub enum Namespace {
     AccessAcl,
     /// `system.posix_acl_default`.
     DefaultAcl,
-    /// `btrfs.`: properties of the format (for example `btrfs.compression`).
-    Btrfs,
+    /// Properties of the format, under a prefix of its own ([`Namespace::of_format`]).
+    Property,
 }
 
 impl Namespace {
@@ -44,18 +44,31 @@ impl Namespace {
             (&b"user."[..], Namespace::User),
             (b"trusted.", Namespace::Trusted),
             (b"security.", Namespace::Security),
-            (b"btrfs.", Namespace::Btrfs),
         ] {
-            if let Some(rest) = name.strip_prefix(prefix) {
-                return if rest.is_empty() {
-                    Err(Error::Invalid)
-                } else {
-                    Ok(space)
-                };
+            if let Some(space) = below(prefix, name, space) {
+                return space;
             }
         }
         Err(Error::NotSupported)
     }
+
+    /// As [`Namespace::of`], for a format that has properties under this prefix (`btrfs.`, say).
+    pub fn of_format(name: &[u8], prefix: &[u8]) -> Result<Namespace> {
+        match Namespace::of(name) {
+            Err(Error::NotSupported) => below(prefix, name, Namespace::Property).unwrap_or(Err(Error::NotSupported)),
+            found => found,
+        }
+    }
+}
+
+/// The name space of a prefix, for a name that has it; an error for the prefix alone.
+fn below(prefix: &[u8], name: &[u8], space: Namespace) -> Option<Result<Namespace>> {
+    let rest = name.strip_prefix(prefix)?;
+    Some(if rest.is_empty() {
+        Err(Error::Invalid)
+    } else {
+        Ok(space)
+    })
 }
 
 /// What a caller wants with an attribute.
@@ -89,14 +102,14 @@ pub fn check(creds: &Credentials, attr: &Attr, space: Namespace, what: Use) -> R
         Namespace::Security => Err(Error::NotPermitted),
         Namespace::AccessAcl | Namespace::DefaultAcl if attr.kind == FileKind::Symlink => Err(Error::NotSupported),
         Namespace::DefaultAcl if set && !attr.is_dir() => Err(Error::AccessDenied),
-        Namespace::AccessAcl | Namespace::DefaultAcl | Namespace::Btrfs if !set || is_owner => Ok(()),
-        Namespace::AccessAcl | Namespace::DefaultAcl | Namespace::Btrfs => Err(Error::NotPermitted),
+        Namespace::AccessAcl | Namespace::DefaultAcl | Namespace::Property if !set || is_owner => Ok(()),
+        Namespace::AccessAcl | Namespace::DefaultAcl | Namespace::Property => Err(Error::NotPermitted),
     }
 }
 
-/// Is a name shown to this caller by `listxattr`?
-pub fn is_listed(creds: &Credentials, name: &[u8]) -> bool {
-    match Namespace::of(name) {
+/// Is a name of this name space shown to this caller by `listxattr`? Not one without.
+pub fn is_listed(creds: &Credentials, space: Result<Namespace>) -> bool {
+    match space {
         Ok(Namespace::Trusted) => creds.is_privileged(),
         Ok(_) => true,
         Err(_) => false,
@@ -141,7 +154,12 @@ mod tests {
     #[test]
     fn names_have_a_space() {
         assert_eq!(Namespace::of(b"user.a"), Ok(Namespace::User));
-        assert_eq!(Namespace::of(b"btrfs.compression"), Ok(Namespace::Btrfs));
+        let of_format = |name| Namespace::of_format(name, b"form.");
+        assert_eq!(Namespace::of(b"form.property"), Err(Error::NotSupported));
+        assert_eq!(of_format(b"form.property"), Ok(Namespace::Property));
+        assert_eq!(of_format(b"form."), Err(Error::Invalid));
+        assert_eq!(of_format(b"user.a"), Ok(Namespace::User));
+        assert_eq!(of_format(b"nothing"), Err(Error::NotSupported));
         assert_eq!(Namespace::of(b"system.posix_acl_default"), Ok(Namespace::DefaultAcl));
         assert_eq!(Namespace::of(b"user."), Err(Error::Invalid));
         assert_eq!(Namespace::of(b"system.other"), Err(Error::NotSupported));
@@ -196,7 +214,11 @@ mod tests {
             check(&owner, &link, Namespace::AccessAcl, Use::Get),
             Err(Error::NotSupported)
         );
-        assert!(!is_listed(&owner, b"trusted.x") && is_listed(&root, b"trusted.x") && is_listed(&owner, b"user.x"));
+        assert!(
+            !is_listed(&owner, Namespace::of(b"trusted.x"))
+                && is_listed(&root, Namespace::of(b"trusted.x"))
+                && is_listed(&owner, Namespace::of(b"user.x"))
+        );
     }
 
     #[test]

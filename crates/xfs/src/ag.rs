@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use xfs_format::ag::{AgfSector, AgiSector};
 use xfs_format::btree::{Inobt, Refcount};
+use xfs_format::features::ro_compat;
 use xfs_format::{AgIno, AgNumber, FsBlock, Ino, Owner};
 
 use crate::error::Result;
@@ -19,13 +20,58 @@ fn root(group: AgNumber, block: u32, levels: u32) -> Root {
     }
 }
 
+/// Counters of all groups.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    /// Blocks that are free, or spare, or in the trees of free space.
+    pub free_blocks: u64,
+    /// Inodes that have a place.
+    pub inodes: u64,
+    /// Those that are free.
+    pub free_inodes: u64,
+    /// Blocks of the trees of free space without their roots, which cannot be given to files.
+    pub alloc_tree_blocks: u64,
+}
+
+fn agf(volume: &Volume, group: AgNumber) -> Result<AgfSector> {
+    let geometry = volume.geometry();
+    volume.block(geometry.header_daddr(group, 1), geometry.sector_bytes, Owner::Ag(group))
+}
+
+fn agi(volume: &Volume, group: AgNumber) -> Result<AgiSector> {
+    let geometry = volume.geometry();
+    volume.block(geometry.header_daddr(group, 2), geometry.sector_bytes, Owner::Ag(group))
+}
+
+/// Sums the counters of all groups, which the log keeps right while those of the superblock are not.
+pub(crate) fn counters(volume: &Volume) -> Result<Counters> {
+    let has_rmap = volume.geometry().has_ro_compat(ro_compat::RMAPBT);
+    let mut sum = Counters::default();
+    for group in (0..volume.geometry().ag_count).map(AgNumber) {
+        let (agf, agi) = (agf(volume, group)?, agi(volume, group)?);
+        let (agf, agi) = (agf.agf(), agi.agi());
+        sum.free_blocks +=
+            u64::from(agf.freeblks.get()) + u64::from(agf.flcount.get()) + u64::from(agf.btreeblks.get());
+        sum.inodes += u64::from(agi.count.get());
+        sum.free_inodes += u64::from(agi.freecount.get());
+        // The count of tree blocks has those of the tree of owners, but for its root, in it.
+        let of_owners = if has_rmap {
+            agf.rmapblocks.get().saturating_sub(1)
+        } else {
+            0
+        };
+        sum.alloc_tree_blocks += u64::from(agf.btreeblks.get().saturating_sub(of_owners));
+    }
+    Ok(sum)
+}
+
 /// True where the inode's chunk says that it is in use.
 pub(crate) fn is_allocated(volume: &Volume, ino: Ino) -> Result<bool> {
     let geometry = volume.geometry();
     let Some((group, within)) = geometry.split_ino(ino) else {
         return Ok(false);
     };
-    let sector: AgiSector = volume.block(geometry.header_daddr(group, 2), geometry.sector_bytes, Owner::Ag(group))?;
+    let sector = agi(volume, group)?;
     let agi = sector.agi();
     let mut is_used = false;
     tree::visit::<Inobt>(
@@ -56,7 +102,7 @@ pub(crate) fn shared_runs(
         let _ = take(blocks, false);
         return Ok(());
     };
-    let sector: AgfSector = volume.block(geometry.header_daddr(group, 1), geometry.sector_bytes, Owner::Ag(group))?;
+    let sector = agf(volume, group)?;
     let agf = sector.agf();
     let end = u64::from(first.get()) + blocks;
     let mut at = u64::from(first.get());

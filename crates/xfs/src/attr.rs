@@ -138,7 +138,7 @@ pub(crate) fn get(volume: &Volume, inode: &Object, name: &[u8]) -> Result<Option
         Namespace::Security => raw(volume, inode, attr_flags::SECURE, behind(b"security.")),
         Namespace::AccessAcl => list(ACL_FILE),
         Namespace::DefaultAcl => list(ACL_DEFAULT),
-        Namespace::Btrfs => Err(cowshed_vfs::Error::NotSupported.into()),
+        Namespace::Property => Err(cowshed_vfs::Error::NotSupported.into()),
     }
 }
 

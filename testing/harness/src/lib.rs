@@ -10,6 +10,7 @@
 //!   value goes.
 //! - [`KernelVolume`]: a scratch volume on n images, made by mkfs.btrfs or from memory, to mount
 //!   and check.
+//! - [`xfs`]: the same for XFS, and a tree of all forms that the format has.
 //! - [`tree`]: makes a directory tree of everything that a file system can hold; takes a tree's
 //!   snapshot; compares.
 //!
@@ -29,6 +30,7 @@ mod sys;
 pub mod threads;
 pub mod tree;
 mod volume;
+pub mod xfs;
 
 pub use keep::Keep;
 pub use kernel_log::KernelLog;

@@ -72,6 +72,16 @@ pub fn kernel_btrfs() -> Option<()> {
     kernel_fs("btrfs")
 }
 
+/// Everything for a test that lets the kernel mount an XFS volume: root, loop devices, XFS, xfsprogs.
+pub fn kernel_xfs() -> Option<()> {
+    loop_devices()?;
+    tool("mkfs.xfs")?;
+    tool("xfs_db")?;
+    tool("xfs_io")?;
+    tool("mount")?;
+    kernel_fs("xfs")
+}
+
 /// Linux that passes sync(2) and syncfs(2) on to FUSE mounts of block devices.
 pub fn syncfs_of_block_devices() -> Option<()> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

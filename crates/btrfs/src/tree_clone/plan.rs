@@ -85,8 +85,8 @@ pub(super) fn attributes(src: &Inode, at: &Place<'_>) -> InodeAttr {
 
 /// May a copy of this caller's have the attribute?
 fn keeps(ctx: &Context, name: &[u8]) -> bool {
-    match Namespace::of(name) {
-        Ok(Namespace::User | Namespace::AccessAcl | Namespace::DefaultAcl | Namespace::Btrfs) => true,
+    match xattr::space_of(name) {
+        Ok(Namespace::User | Namespace::AccessAcl | Namespace::DefaultAcl | Namespace::Property) => true,
         Ok(Namespace::Trusted | Namespace::Security) | Err(_) => ctx.creds.is_privileged(),
     }
 }

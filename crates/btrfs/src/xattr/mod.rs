@@ -10,12 +10,21 @@ use std::sync::atomic::Ordering;
 
 use btrfs_format::items::{DirItem, file_type};
 use btrfs_format::{Generation, Key, KeyType, ObjectId, hash, view};
+use cowshed_vfs::xattr::Namespace;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U16;
 
 use crate::error::{Error, Result, StoreError};
 use crate::object::{Inode, NONE, SOME, UNKNOWN};
 use crate::staged::Staged;
+
+/// The prefix of properties.
+const PROPERTY_PREFIX: &[u8] = b"btrfs.";
+
+/// The name space of a full name. Errors: those of [`Namespace::of_format`].
+pub(crate) fn space_of(name: &[u8]) -> std::result::Result<Namespace, cowshed_vfs::Error> {
+    Namespace::of_format(name, PROPERTY_PREFIX)
+}
 
 /// File capabilities: gone after a change of owner or content, as set-id bits are.
 pub(crate) const CAPABILITY_NAME: &[u8] = b"security.capability";

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow, bail};
 use btrfs_format::TreeId;
 use btrfs_store::volume::{OpenOptions, Volume};
+use cowshed::formats::Format;
 use cowshed_btrfs::fs::{Fs, MountOptions, SubvolChoice};
 use cowshed_btrfs::{EngineOptions, Mount};
 use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
@@ -22,7 +23,7 @@ use zerocopy::FromZeros;
 use super::btrfs::calls;
 use super::extents;
 use super::offline::image_of;
-use crate::devices::open_to_read;
+use crate::devices::{need_format, open_to_read};
 use crate::ioctl;
 
 /// A subvolume that was named.
@@ -45,10 +46,13 @@ pub struct Source {
 }
 
 impl Source {
-    /// The volume that the first subvolume is on.
-    pub fn open(path: &Path) -> Result<Source> {
+    /// The volume that the first subvolume is on, for a command.
+    pub fn open(path: &Path, command: &str) -> Result<Source> {
         let (paths, locking) = match image_of(path) {
-            Some((image, _)) => (vec![image.to_owned()], Locking::Locked),
+            Some((image, _)) => {
+                need_format(image, Format::Btrfs, command)?;
+                (vec![image.to_owned()], Locking::Locked)
+            }
             None => {
                 let devices = mounted_devices(path).with_context(|| path.display().to_string())?;
                 (devices, Locking::Unlocked)

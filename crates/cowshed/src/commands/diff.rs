@@ -49,7 +49,7 @@ pub fn run(args: &DiffArgs) -> Result<u8> {
     if image_of(&args.b).is_none() {
         sync::mount_of(&args.b).with_context(|| args.b.display().to_string())?;
     }
-    let source = Source::open(&args.a)?;
+    let source = Source::open(&args.a, "diff")?;
     let (old, new) = (source.subvolume(&args.a)?.id, source.subvolume(&args.b)?.id);
     let mut mount = source.mount.clone();
     let mut tries = 1;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use cowshed::formats::Format;
 use cowshed_fuse::{Session, TransportUsed, Unmounter};
 use cowshed_runtime::SystemEnv;
 use cowshed_vfs::Volume;
@@ -64,12 +65,21 @@ impl MountArgs {
 pub fn run(args: &MountArgs) -> Result<u8> {
     let mut options = mount_options::parse(&args.options)?;
     if args.read_only {
-        options.formats.set_read_only(true);
-        options.fuse.read_only = true;
+        options.set_read_only();
     }
     let Some((mountpoint, targets)) = args.paths.split_last() else {
         bail!("a target and a mount point are needed")
     };
+    if !options.formats.read_only && targets.iter().any(|target| devices::format_at(target) == Format::Xfs) {
+        // As mount(8) does with a source that is write-protected.
+        if !args.daemon {
+            eprintln!(
+                "cowshed: {}: volumes of XFS cannot be written yet: mounted read-only",
+                targets[0].display()
+            );
+        }
+        options.set_read_only();
+    }
     check_mountpoint(mountpoint)?;
     if !args.foreground && !args.daemon {
         return daemon::start_and_wait(&args.to_words());

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use cowshed::formats;
+use cowshed::formats::{self, Format};
 use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
 use cowshed_vfs::{
     Attr, Context, Error as Errno, FileKind, InitInfo, Lookup, NodeId, OpenFlags, OpenRequest, Opened,
@@ -35,12 +35,13 @@ impl Engine {
         let mut options = mount_options::parse(&["subvolid=5".to_owned()])?;
         let devices = match mode {
             OpenMode::ReadOnly => {
-                options.formats.set_read_only(true);
+                options.set_read_only();
                 open_to_read(&[image.to_owned()], Locking::Locked)?
             }
             _ => vec![Arc::new(FileDevice::open(image, mode)?) as Arc<dyn BlockDevice>],
         };
-        let volume = formats::open(devices, &options.formats).map_err(|failure| options.explain(failure))?;
+        let volume =
+            formats::open(devices, &options.formats).map_err(|failure| options.explain(Format::Btrfs, failure))?;
         Self::on(volume, Context::root())
     }
 

@@ -66,7 +66,7 @@ pub fn run(args: &SendArgs) -> Result<u8> {
         (1, true) => bail!("--compressed-data needs --proto 2"),
         (other, _) => bail!("version {other} of the stream is not known: 1 and 2 are"),
     };
-    let source = Source::open(&args.subvolumes[0])?;
+    let source = Source::open(&args.subvolumes[0], "send")?;
     let parent = args.parent.as_deref().map(|path| to_send(&source, path)).transpose()?;
     let clones = args.clone_sources.iter().map(|path| to_send(&source, path));
     let clones = clones.collect::<Result<Vec<_>>>()?;

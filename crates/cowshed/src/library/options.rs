@@ -1,6 +1,9 @@
 //! How a volume is opened.
 
+use std::sync::Arc;
+
 use cowshed_btrfs::compression::compress::CompressPolicy;
+use cowshed_device::BlockDevice;
 use cowshed_vfs::{Compression, Context, Credentials};
 
 use crate::formats::Options;
@@ -18,7 +21,8 @@ pub enum Subvolume {
 }
 
 /// What to overlook on a damaged volume, as the mount option `rescue=` names it. Most of it goes
-/// with [`OpenOptions::read_only`] alone.
+/// with [`OpenOptions::read_only`] alone. Of XFS volumes only the log and an interrupted repair can
+/// be overlooked; what else is asked for is refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rescue {
     /// Try older tree roots that the superblock remembers.
@@ -33,9 +37,14 @@ pub struct Rescue {
     pub ignore_meta_csums: bool,
     /// Ignore flags of the superblock that are not known.
     pub ignore_super_flags: bool,
+    /// Read a volume whose repair was interrupted (XFS).
+    pub needs_repair: bool,
 }
 
 /// How a volume is opened: read-write, its default subvolume, all devices present.
+///
+/// A volume of XFS can be opened [read-only](OpenOptions::read_only) alone. Subvolumes, compression
+/// and missing devices are btrfs' own: asking for them is an error for an XFS volume.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     pub(super) formats: Options,
@@ -51,14 +60,14 @@ impl OpenOptions {
     /// Change nothing on the devices, whatever happens. Works on volumes that could not be written,
     /// too.
     pub fn read_only(mut self, read_only: bool) -> Self {
-        self.formats.set_read_only(read_only);
+        self.formats.read_only = read_only;
         self
     }
 
     /// Shows another subvolume as the root.
     pub fn subvolume(mut self, subvolume: Subvolume) -> Self {
         use cowshed_btrfs::fs::SubvolChoice;
-        self.formats.fs.subvol = match subvolume {
+        self.formats.btrfs.fs.subvol = match subvolume {
             Subvolume::Default => SubvolChoice::Default,
             Subvolume::Id(id) => SubvolChoice::Id(btrfs_format::TreeId(id)),
             Subvolume::Path(path) => SubvolChoice::Path(path),
@@ -68,15 +77,17 @@ impl OpenOptions {
 
     /// Opens although devices are missing, as far as the profiles allow.
     pub fn degraded(mut self, degraded: bool) -> Self {
-        self.formats.open.degraded = degraded;
+        self.formats.btrfs.open.degraded = degraded;
         self
     }
 
     /// What to overlook on a damaged volume.
     pub fn rescue(mut self, rescue: Rescue) -> Self {
-        self.formats.open.rescue = btrfs_store::volume::Rescue {
+        self.formats.no_log_replay = rescue.no_log_replay;
+        self.formats.xfs.needs_repair = rescue.needs_repair;
+        self.formats.btrfs.open.rescue = btrfs_store::volume::Rescue {
             use_backup_root: rescue.use_backup_root,
-            no_log_replay: rescue.no_log_replay,
+            no_log_replay: false,
             ignore_bad_roots: rescue.ignore_bad_roots,
             ignore_data_csums: rescue.ignore_data_csums,
             ignore_meta_csums: rescue.ignore_meta_csums,
@@ -87,13 +98,13 @@ impl OpenOptions {
 
     /// Bound for pending changes and cached blocks, in bytes.
     pub fn memory_bytes_max(mut self, bytes: u64) -> Self {
-        self.formats.engine.memory_bytes_max = bytes;
+        self.formats.memory_bytes_max = Some(bytes);
         self
     }
 
     /// Seconds between commits of the file system itself.
     pub fn commit_interval_seconds(mut self, seconds: u32) -> Self {
-        self.formats.engine.commit_interval_s = seconds;
+        self.formats.btrfs.engine.commit_interval_s = seconds;
         self
     }
 
@@ -109,7 +120,13 @@ impl OpenOptions {
     }
 
     fn compress_as(mut self, how: Compression, force: bool) -> Self {
-        self.formats.fs.compress = Some(CompressPolicy { how, force });
+        self.formats.btrfs.fs.compress = Some(CompressPolicy { how, force });
+        self
+    }
+
+    /// The device of the log, for an XFS volume that has an external one.
+    pub fn log_device(mut self, device: Arc<dyn BlockDevice>) -> Self {
+        self.formats.xfs.log_device = Some(device);
         self
     }
 

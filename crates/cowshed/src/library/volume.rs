@@ -26,7 +26,7 @@ impl Volume {
     ///
     /// # Errors
     /// What is wrong with the superblocks, the chunk tree or the main trees; a feature that is not
-    /// supported; devices that are missing; a log that cannot be replayed; for writing, a balance
+    /// supported; an XFS volume that is opened for writing; devices that are missing; a log that cannot be replayed; for writing, a balance
     /// that was not finished.
     pub fn open(devices: impl IntoIterator<Item = Arc<dyn BlockDevice>>, options: &OpenOptions) -> Result<Volume> {
         let volume = formats::open(devices.into_iter().collect(), &options.formats)?;
@@ -38,7 +38,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`]; the file is missing, or in use by another process.
     pub fn open_image(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Volume> {
-        let mode = if options.formats.open.read_only {
+        let mode = if options.formats.read_only {
             OpenMode::ReadOnly
         } else {
             OpenMode::ReadWrite
@@ -94,6 +94,11 @@ impl Volume {
     pub fn stat(&self) -> Result<StatFs> {
         let shared = self.root.node().shared();
         shared.fs.statfs(&shared.ctx, NodeId::ROOT).map_err(Error::at("/"))
+    }
+
+    /// The format, as mount(8) names it: `btrfs`, `xfs`.
+    pub fn format(&self) -> &'static str {
+        self.calls().info().format
     }
 
     /// The volume's label.

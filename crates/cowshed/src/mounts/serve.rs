@@ -34,7 +34,7 @@ impl Listener {
     /// possible: then the volume can be mounted once.
     pub fn new(devices: &[PathBuf], options: &Options) -> Option<Listener> {
         // Readers share the lock: another process may listen already.
-        if options.formats.open.read_only && super::join::has_listener(devices) {
+        if options.formats.read_only && super::join::has_listener(devices) {
             return None;
         }
         match Listener::bind(devices) {
@@ -287,7 +287,7 @@ impl Sessions {
             }
             let options = mount_options::parse(&["subvolid=5".to_owned()])?;
             let view = self.views.another(&options.formats);
-            view.map_err(|failure| options.explain(failure))
+            view.map_err(|failure| options.explain(self.views.format(), failure))
         };
         match top() {
             Ok(view) => (self.receiver)(view, stream, connection),
@@ -316,16 +316,16 @@ impl Sessions {
         options.log = request.log.clone();
         options.allow_other = Some(request.allow_other);
         if request.read_only {
-            options.formats.set_read_only(true);
-            options.fuse.read_only = true;
+            options.set_read_only();
         }
         self.options.check_beside(&options)?;
+        options.check_format(self.views.format())?;
         for device in &request.devices {
             if Identity::of(device).is_ok_and(|device| !self.devices.contains(&device)) {
                 bail!("device {} is not one that the volume is mounted with", device.display());
             }
         }
-        if self.options.formats.open.read_only && !options.formats.open.read_only {
+        if self.options.formats.read_only && !options.formats.read_only {
             bail!(
                 "the volume is mounted read-only, by process {}: unmount it first, or mount with ro",
                 std::process::id()
@@ -340,7 +340,7 @@ impl Sessions {
                  to keep both mounts the same takes Linux 6.16 or later"
                 ),
                 Errno::NotConnected => anyhow::anyhow!("the volume is being unmounted"),
-                _ => options.explain(failure),
+                _ => options.explain(self.views.format(), failure),
             })?;
         Ok((view, options))
     }

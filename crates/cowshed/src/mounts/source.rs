@@ -38,7 +38,7 @@ impl Source {
         if options.no_loop {
             return Self::Name(path);
         }
-        match attach_loop(&path, options.formats.open.read_only) {
+        match attach_loop(&path, options.formats.read_only) {
             Ok(device) => Self::Loop { image: path, device },
             Err(error) => {
                 tracing::info!(

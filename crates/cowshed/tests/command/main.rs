@@ -26,3 +26,4 @@ mod seek;
 mod send;
 mod subvolume;
 mod support;
+mod xfs;

@@ -12,6 +12,10 @@ use std::path::{Path, PathBuf};
 use crate::sys;
 use crate::transport::dev::Device;
 
+/// The largest block size of its device that a `fuseblk` mount can have everywhere: that of a page.
+/// It is not the one that statfs shows, and no I/O depends on it.
+pub const DEVICE_BLOCK_BYTES_MAX: u32 = 4096;
+
 /// How to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
@@ -23,7 +27,8 @@ pub struct MountOptions {
     /// Mount this block device as `fuseblk`: then `umount` waits until the file system has written
     /// everything, and the device is marked as in use. Superuser only.
     pub block_device: Option<PathBuf>,
-    /// Block size in bytes that a `fuseblk` mount reports to the kernel.
+    /// Block size in bytes that a `fuseblk` mount reports to the kernel; what is larger than
+    /// [`DEVICE_BLOCK_BYTES_MAX`] is reported as that.
     pub block_bytes: u32,
     pub read_only: bool,
     /// Users other than the mounting one may enter (`allow_other`).
@@ -206,7 +211,8 @@ fn mount_directly(target: &Path, root_mode: u32, options: &MountOptions) -> Resu
             .to_str()
             .filter(|_| is_block)
             .ok_or_else(|| MountError::NotBlockDevice(path.clone()))?;
-        write!(data, ",blksize={}", options.block_bytes).expect("a String takes everything");
+        let block_bytes = options.block_bytes.min(DEVICE_BLOCK_BYTES_MAX);
+        write!(data, ",blksize={block_bytes}").expect("a String takes everything");
         mount(source, &format!("fuseblk.{}", options.subtype), &data)?;
     } else {
         mount(&options.source, &format!("fuse.{}", options.subtype), &data)?;

@@ -566,7 +566,7 @@ impl FileSystem for MemFs {
             .get(node)?
             .xattrs
             .keys()
-            .filter(|name| xattr::is_listed(&ctx.creds, name));
+            .filter(|name| xattr::is_listed(&ctx.creds, Namespace::of(name)));
         let list: Vec<u8> = shown.flat_map(|name| name.iter().copied().chain([0])).collect();
         xattr::answer(&list, buf)
     }

@@ -5,11 +5,13 @@ use crate::Geometry;
 use crate::ag::{AgfSector, AgflSector, AgiSector};
 use crate::attr::{AttrEntryView, AttrLeafBlock, AttrValueView, ShortformAttr, attr_flags, shortform_entries};
 use crate::btree::{BlockPtr, BmapRecord, BtreeBlock, TreeKind};
-use crate::dir::{DataItem, DirEntry, ShortformDir};
+use crate::da::DaNodeEntry;
+use crate::dir::{DataItem, DirEntry, DirFreeBlock, DirLeafEntry, NULL_BEST, ShortformDir};
 use crate::dquot::{DiskDquot, dquot_type};
 use crate::features::{
     features2, incompat, inode_flags, inode_flags2, log_incompat, quota, ro_compat, super_flags, version,
 };
+use crate::ids::DaBlock;
 use crate::inode::{Fork, ForkFormat, ForkKind, Inode, mode};
 use crate::superblock::Superblock;
 use cowshed_layout::Layout;
@@ -217,6 +219,47 @@ pub fn dir_report<'a>(items: impl Iterator<Item = DataItem<'a>>) -> Report {
     report
 }
 
+fn siblings((back, forw): (DaBlock, DaBlock), report: &mut Report) {
+    report.set("forw", Val::Num(forw.get().into()));
+    report.set("back", Val::Num(back.get().into()));
+}
+
+/// A node of a hash tree: of a directory, or of attributes.
+pub fn da_node_report(level: u8, neighbours: (DaBlock, DaBlock), entries: &[DaNodeEntry]) -> Report {
+    let mut report = Report::default();
+    siblings(neighbours, &mut report);
+    report.set("level", Val::Num(level.into()));
+    report.set("btree", structures(entries));
+    report
+}
+
+fn bests(values: &[crate::U16]) -> Val {
+    let best = |best: &crate::U16| match best.get() {
+        NULL_BEST => Val::Null,
+        best => Val::Num(best.into()),
+    };
+    Val::List(values.iter().map(best).collect())
+}
+
+/// A leaf of a directory's hash index; free spans are those of the only leaf.
+pub fn dir_leaf_report(neighbours: (DaBlock, DaBlock), entries: &[DirLeafEntry], free: &[crate::U16]) -> Report {
+    let mut report = Report::default();
+    siblings(neighbours, &mut report);
+    report.set("ents", structures(entries));
+    if !free.is_empty() {
+        report.set("bests", bests(free));
+    }
+    report
+}
+
+/// A block of a directory's free index.
+pub fn dir_free_report(block: &DirFreeBlock) -> Report {
+    let mut report = Report::default();
+    report.set("firstdb", Val::Num(block.first_data_block().into()));
+    report.set("bests", bests(block.bests()));
+    report
+}
+
 fn attr_name(flags: u8, name: &[u8]) -> Report {
     let mut report = Report::default();
     report.set("flags", Val::flags(flags, attr_flags::NAMES));
@@ -244,10 +287,8 @@ pub fn attr_leaf_report(leaf: &AttrLeafBlock) -> Report {
         }
         Val::Report(report)
     };
-    let (back, forw) = leaf.siblings();
     let mut report = Report::default();
-    report.set("forw", Val::Num(forw.get().into()));
-    report.set("back", Val::Num(back.get().into()));
+    siblings(leaf.siblings(), &mut report);
     report.set("entries", Val::List(leaf.entries().map(entry).collect()));
     report
 }

@@ -5,14 +5,15 @@ mod ops;
 mod space;
 mod volume;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cowshed_vfs::acl::{self, Acl};
 use cowshed_vfs::{Access, Context, Entry, Error as Errno, NodeId, perm};
 use xfs_format::Ino;
 
+use crate::ag::Counters;
 use crate::attr;
 use crate::error::{Error, Result};
 use crate::inode::Object;
@@ -27,6 +28,7 @@ pub struct Fs {
     volume: Arc<Volume>,
     /// Permissions are checked here, not by the front end.
     checks: AtomicBool,
+    counters: OnceLock<Counters>,
 }
 
 impl Fs {
@@ -35,6 +37,7 @@ impl Fs {
         let fs = Self {
             volume,
             checks: AtomicBool::new(true),
+            counters: OnceLock::new(),
         };
         let root = fs.object(NodeId::ROOT)?;
         if root.attr(&fs.volume).is_dir() {

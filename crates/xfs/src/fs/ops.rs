@@ -211,7 +211,8 @@ impl FileSystem for Fs {
         run().map_err(|e| errno("lseek", e))
     }
     fn statfs(&self, _ctx: &Context, _node: NodeId) -> Result<StatFs> {
-        Ok(space::stat(&self.volume))
+        let counters = self.counters.get_or_init(|| space::counters(&self.volume));
+        Ok(space::stat(&self.volume, counters))
     }
     fn getxattr(&self, ctx: &Context, node: NodeId, name: &[u8], buf: &mut [u8]) -> Result<usize> {
         let value = self.xattr(ctx, node, name).map_err(|e| errno("getxattr", e))?;
@@ -221,7 +222,7 @@ impl FileSystem for Fs {
         let mut out = Vec::new();
         let mut run = || {
             attr::names(&self.volume, &self.object(node)?, &mut |name| {
-                if rules::is_listed(&ctx.creds, name) {
+                if rules::is_listed(&ctx.creds, Namespace::of(name)) {
                     out.extend_from_slice(name);
                     out.push(0);
                 }

@@ -2,13 +2,38 @@
 
 use cowshed_vfs::StatFs;
 
+use crate::ag::{self, Counters};
 use crate::volume::Volume;
 
 /// Blocks of each group that are kept back for its AGFL.
 const AG_SET_ASIDE_BLOCKS: u64 = 8;
 const INODES_MAX: u64 = (1 << 56) - 1;
 
-pub(super) fn stat(volume: &Volume) -> StatFs {
+/// The counters that statfs is made of, once for a volume: nothing changes. Where groups cannot be
+/// read they are those of the superblock.
+pub(super) fn counters(volume: &Volume) -> Counters {
+    let sb = volume.superblock();
+    let said = Counters {
+        free_blocks: sb.fdblocks.get(),
+        inodes: sb.icount.get(),
+        free_inodes: sb.ifree.get(),
+        alloc_tree_blocks: 0,
+    };
+    match ag::counters(volume) {
+        // The superblock is written at a clean end alone.
+        Ok(found) if volume.has_dirty_log() => found,
+        Ok(found) => Counters {
+            alloc_tree_blocks: found.alloc_tree_blocks,
+            ..said
+        },
+        Err(error) => {
+            tracing::warn!(%error, "statfs does without the counters of the groups");
+            said
+        }
+    }
+}
+
+pub(super) fn stat(volume: &Volume, counters: &Counters) -> StatFs {
     let (sb, geometry) = (volume.superblock(), volume.geometry());
     let log_blocks = if sb.has_internal_log() {
         sb.logblocks.get().into()
@@ -16,13 +41,16 @@ pub(super) fn stat(volume: &Volume) -> StatFs {
         0
     };
     let set_aside = AG_SET_ASIDE_BLOCKS * u64::from(geometry.ag_count);
-    let free = sb.fdblocks.get().saturating_sub(set_aside);
+    let free = counters
+        .free_blocks
+        .saturating_sub(set_aside)
+        .saturating_sub(counters.alloc_tree_blocks);
     let inodes_in = |blocks: u64| {
         blocks
             .checked_shl(geometry.inodes_per_block_log.into())
             .unwrap_or(u64::MAX)
     };
-    let (count, used) = (sb.icount.get(), sb.icount.get().saturating_sub(sb.ifree.get()));
+    let (count, used) = (counters.inodes, counters.inodes.saturating_sub(counters.free_inodes));
     let mut files = count.saturating_add(inodes_in(free)).min(INODES_MAX);
     if sb.imax_pct != 0 {
         // Whole chunks, each of at least one block.

@@ -1,4 +1,4 @@
-//! Names with the same hash.
+//! Names with the same hash, for btrfs and for XFS.
 //!
 //! Btrfs hashes a name with CRC-32C. Among names of one length a CRC is linear: two names have the
 //! same sum if their difference (xor) has the sum that zeros have. Letting the five low bits of
@@ -62,11 +62,42 @@ fn kernel() -> Vec<u64> {
     kernel
 }
 
+/// Letters of a name for XFS, in pairs.
+const PAIRS: usize = 12;
+
+/// `count` (at most 4096) different names with the same hash in an XFS directory. Not UTF-8; without
+/// the bytes that no name has.
+///
+/// The hash rotates by 7 bits for each byte, and xors the byte to it: the lowest bit of a byte is
+/// the highest of the next one, so that both can be flipped together.
+pub fn colliding_xfs_names(count: usize) -> Vec<Vec<u8>> {
+    assert!(count <= 1 << PAIRS, "there are that many");
+    let name = |pick: usize| {
+        let pair = |pair: usize| {
+            let bit = (pick >> pair & 1) as u8;
+            [b'b' ^ bit, b'c' ^ (bit << 7)]
+        };
+        (0..PAIRS).flat_map(pair).collect()
+    };
+    (0..count).map(name).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::colliding_names;
+    use super::{colliding_names, colliding_xfs_names};
+
+    #[test]
+    fn names_for_xfs_differ_and_their_hashes_do_not() {
+        let hash = |name: &Vec<u8>| {
+            name.iter()
+                .fold(0_u32, |hash, byte| u32::from(*byte) ^ hash.rotate_left(7))
+        };
+        let names = colliding_xfs_names(4096);
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 4096);
+        assert_eq!(names.iter().map(hash).collect::<BTreeSet<_>>().len(), 1);
+    }
 
     #[test]
     fn names_differ_and_sums_do_not() {

@@ -91,6 +91,10 @@ pub struct MakeOptions {
     pub total_bytes: u64,
     /// The largest value of an attribute: less than a leaf of the volume.
     pub xattr_bytes_max: usize,
+    /// The longest target of a symlink.
+    pub symlink_bytes_max: usize,
+    /// How many minor numbers a device can have: 2^20, on XFS 2^18.
+    pub minors: u64,
     pub kinds: Kinds,
 }
 
@@ -101,6 +105,8 @@ impl MakeOptions {
             entries,
             total_bytes: 64 << 20,
             xattr_bytes_max: 3000,
+            symlink_bytes_max: 3000,
+            minors: 1 << 20,
             kinds: Kinds::all(),
         }
     }
@@ -395,7 +401,7 @@ impl Maker {
             return Ok(());
         }
         let target = match self.rng.below(4) {
-            0 => "t".repeat(1 + self.rng.index(3000)),
+            0 => "t".repeat(1 + self.rng.index(self.options.symlink_bytes_max)),
             1 => "../..".into(),
             2 => "/does/not/exist".into(),
             _ => "entry0".into(),
@@ -422,7 +428,7 @@ impl Maker {
             ),
             _ => (
                 FileType::BlockDevice,
-                rustix::fs::makedev(300, self.rng.below(1 << 20) as u32),
+                rustix::fs::makedev(300, self.rng.below(self.options.minors) as u32),
             ),
         };
         rustix::fs::mknodat(CWD, path, kind, Mode::from_raw_mode(0o640), device).context("mknod")?;

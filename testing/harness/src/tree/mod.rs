@@ -13,7 +13,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-pub use collide::colliding_names;
+pub use collide::{colliding_names, colliding_xfs_names};
 pub use diff::{Compare, Difference, Differences};
 pub use maker::{Kinds, Made, MakeOptions, make};
 pub use snapshot::{Content, Kind, Node, Time, Tree, snapshot};

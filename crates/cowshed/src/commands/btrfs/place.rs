@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
+use cowshed::formats::Format;
 use cowshed_device::OpenMode;
 use cowshed_vfs::{Context, FileKind, ItemSink, Search, SetAttr};
 use cowshed_vfs_ioctl::wire::btrfs::{FS_INFO, FsInfo};
@@ -22,6 +23,7 @@ use super::calls;
 use super::say::reason;
 use crate::commands::offline::{Engine, Node, image_of, top};
 use crate::commands::sync;
+use crate::devices::need_format;
 use crate::ioctl;
 
 /// `BTRFS_SUPER_MAGIC`
@@ -105,6 +107,7 @@ impl Images {
         if let Some((_, engine)) = self.open.iter().find(|(path, _)| path == image) {
             return Ok(engine.clone());
         }
+        need_format(image, Format::Btrfs, "btrfs")?;
         let engine = Engine::open(image, self.mode).with_context(|| image.display().to_string())?;
         self.open.push((image.to_owned(), engine.clone()));
         Ok(engine)

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use btrfs_stream::Time;
+use cowshed::formats::Format;
 use cowshed_device::OpenMode;
 use cowshed_vfs::fs::NewNode;
 use cowshed_vfs::{
@@ -25,6 +26,7 @@ use super::player::{New, Shared, Start, Target};
 use super::sources::select;
 use crate::commands::btrfs::calls;
 use crate::commands::offline::{Engine, Node, top};
+use crate::devices;
 
 /// The call that an engine takes at once.
 const IO_BYTES_MAX: usize = InitInfo::TRUSTED.io_bytes_max;
@@ -90,6 +92,7 @@ impl Image {
     /// Opens a volume on one image file or block device; `path` leads from its top level to the
     /// directory to receive into.
     pub fn open(image: &Path, path: &[u8]) -> Result<Self> {
+        devices::need_format(image, Format::Btrfs, "receive")?;
         Self::in_dir(Engine::open(image, OpenMode::ReadWrite)?, path)
     }
 

@@ -1,6 +1,7 @@
 //! `inspect super`: superblocks as they lie on the devices, valid or not.
 
 use std::io::Write as _;
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use btrfs_format::Superblock;
@@ -10,7 +11,7 @@ use clap::Args;
 use cowshed_device::{BlockDevice, Locking};
 use serde_json::{Value, json};
 
-use super::targets::Targets;
+use super::super::targets::Targets;
 use crate::devices;
 
 #[derive(Args, Debug)]
@@ -20,15 +21,34 @@ pub struct SuperArgs {
     /// All copies, not only the first
     #[arg(short, long)]
     all: bool,
-    /// The system chunks and the older roots, too
+    /// btrfs: the system chunks and the older roots, too
     #[arg(short, long)]
     full: bool,
     /// Show a copy although it does not look like a superblock
     #[arg(short = 'F', long)]
     force: bool,
-    /// This copy: 0, 1 or 2
+    /// This copy: 0, 1 or 2; of XFS, that of a group
     #[arg(short, long = "super", value_name = "COPY", conflicts_with = "all")]
     super_copy: Option<usize>,
+}
+
+impl SuperArgs {
+    pub fn targets(&self) -> &[PathBuf] {
+        &self.targets.targets
+    }
+    pub fn target(&self) -> Option<&PathBuf> {
+        self.targets.targets.first()
+    }
+    pub fn is_json(&self) -> bool {
+        self.targets.json
+    }
+    pub fn shows_all(&self) -> bool {
+        self.all
+    }
+    /// The copy that was asked for: of XFS, that of a group.
+    pub fn copy(&self) -> Option<u32> {
+        self.super_copy.and_then(|copy| u32::try_from(copy).ok())
+    }
 }
 
 pub fn run(args: &SuperArgs) -> Result<u8> {

@@ -1,14 +1,15 @@
 //! `inspect tree` and `inspect block`: tree blocks as text or JSON.
 
 use std::io::{BufWriter, StdoutLock, Write};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use btrfs_format::render::{block_json, block_text, key_text, tree_text};
 use btrfs_format::{Key, KeyType, ObjectId, TreeBlock, TreeId, view};
 use clap::Args;
 
+use super::super::targets::{Targets, address};
 use super::reader::Reader;
-use super::targets::{Targets, address};
 
 #[derive(Args, Debug)]
 pub struct TreeArgs {
@@ -36,6 +37,18 @@ pub struct BlockArgs {
     address: u64,
     #[command(flatten)]
     targets: Targets,
+}
+
+impl TreeArgs {
+    pub fn targets(&self) -> &[PathBuf] {
+        &self.targets.targets
+    }
+}
+
+impl BlockArgs {
+    pub fn targets(&self) -> &[PathBuf] {
+        &self.targets.targets
+    }
 }
 
 fn tree_id(text: &str) -> Result<TreeId> {

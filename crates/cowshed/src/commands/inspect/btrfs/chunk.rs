@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::PathBuf;
 
 use anyhow::Result;
 use btrfs_format::features::{block_group, compat_ro, flag_names};
@@ -12,13 +13,19 @@ use btrfs_store::volume::Chunk;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::super::targets::Targets;
 use super::reader::Reader;
-use super::targets::Targets;
 
 #[derive(Args, Debug)]
 pub struct ChunkArgs {
     #[command(flatten)]
     targets: Targets,
+}
+
+impl ChunkArgs {
+    pub fn targets(&self) -> &[PathBuf] {
+        &self.targets.targets
+    }
 }
 
 pub fn run(args: &ChunkArgs) -> Result<u8> {

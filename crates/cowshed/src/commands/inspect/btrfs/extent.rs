@@ -3,6 +3,7 @@
 
 use std::io::Write as _;
 use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use btrfs_format::features::{extent_flags, flag_names};
@@ -12,9 +13,9 @@ use btrfs_format::{Key, KeyType, LogicalAddr, ObjectId, TreeId, view};
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::super::targets::{Targets, address};
 use super::chunk::type_text;
 use super::reader::Reader;
-use super::targets::{Targets, address};
 
 /// Directories above a file that its path is followed through.
 const PATH_DEPTH_MAX: usize = 4096;
@@ -36,6 +37,12 @@ struct Extent {
     generation: u64,
     refs: u64,
     back_refs: Vec<BackRef>,
+}
+
+impl ExtentArgs {
+    pub fn targets(&self) -> &[PathBuf] {
+        &self.targets.targets
+    }
 }
 
 pub fn run(args: &ExtentArgs) -> Result<u8> {

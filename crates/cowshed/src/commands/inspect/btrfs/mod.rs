@@ -1,0 +1,8 @@
+//! The structures of btrfs volumes.
+
+pub mod chunk;
+pub mod extent;
+mod reader;
+pub mod space;
+pub mod superblock;
+pub mod tree;

@@ -1,0 +1,52 @@
+//! btrfs: views of an open volume.
+
+use std::sync::Arc;
+
+use btrfs_store::volume;
+use cowshed_btrfs::Mount;
+use cowshed_btrfs::fs::{Fs, MountOptions};
+use cowshed_device::BlockDevice;
+use cowshed_runtime::SystemEnv;
+use cowshed_vfs::{Failure, Volume};
+
+use super::options::Options;
+
+/// An open volume, which is closed when its last view is destroyed.
+#[derive(Clone, Debug)]
+pub struct Views(Arc<Fs>);
+
+pub(super) fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Result<Views, Failure> {
+    let mut open = options.btrfs.open;
+    open.read_only = options.read_only;
+    open.rescue.no_log_replay = options.no_log_replay || options.rescue_all;
+    if options.rescue_all {
+        open.rescue.ignore_bad_roots = true;
+        open.rescue.ignore_data_csums = true;
+        open.rescue.ignore_meta_csums = true;
+        open.rescue.ignore_super_flags = true;
+    }
+    let mut engine = options.btrfs.engine;
+    if let Some(bytes) = options.memory_bytes_max {
+        engine.memory_bytes_max = bytes;
+    }
+    let volume = volume::Volume::open(devices, &open).map_err(cowshed_btrfs::Error::from)?;
+    let mount = Mount::open(volume, Arc::new(SystemEnv), engine)?;
+    Ok(Views(Arc::new(Fs::new(mount, shown(options))?)))
+}
+
+fn shown(options: &Options) -> MountOptions {
+    MountOptions {
+        read_only: options.read_only,
+        ..options.btrfs.fs.clone()
+    }
+}
+
+impl Views {
+    pub(super) fn first(&self) -> Arc<dyn Volume> {
+        self.0.clone()
+    }
+
+    pub(super) fn another(&self, options: &Options) -> Result<Arc<dyn Volume>, Failure> {
+        Ok(Arc::new(self.0.view(shown(options))?))
+    }
+}
