@@ -169,7 +169,7 @@ fn deletions_cut_short(files: u32) -> Result<usize> {
         for round in 0..4 {
             let report = check_images(volume.images())?;
             assert_clean(&format!("deleting {subvolume}, round {round}"), &report);
-            cut += progs::dump_tree(volume.image(), &["-t", "root"])?
+            cut += progs::dump_tree(volume.images(), &["-t", "root"])?
                 .lines()
                 .filter(|line| line.contains("drop_progress key (") && !line.contains("key (0 "))
                 .count();

@@ -304,10 +304,10 @@ fn stable_lines(dump: &str) -> Vec<String> {
 }
 
 fn dump(volume: &KernelVolume, what: &[&str]) -> Result<String> {
-    volume.with_devices(|device| match what {
-        ["super"] => progs::dump_super(device),
-        args => progs::dump_tree(device, args),
-    })
+    match what {
+        ["super"] => progs::dump_super(&volume.images()[0]),
+        args => progs::dump_tree(volume.images(), args),
+    }
 }
 
 /// Sizes and profiles for which mkfs.btrfs leaves no choice of devices.

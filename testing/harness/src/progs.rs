@@ -56,11 +56,13 @@ pub fn check(device: &Path, options: CheckOptions) -> Result<CheckReport> {
     Ok(CheckReport { output: text, clean })
 }
 
-/// `btrfs inspect-internal dump-tree` with further arguments, such as `["-t", "5"]`.
-pub fn dump_tree(device: &Path, args: &[&str]) -> Result<String> {
-    let mut all = vec!["inspect-internal".as_ref(), "dump-tree".as_ref()];
+/// `btrfs inspect-internal dump-tree` of all devices of a volume, with further arguments, such as
+/// `["-t", "5"]`. The program does not search for devices: beside others that come and go it may
+/// miss some.
+pub fn dump_tree(devices: &[impl AsRef<Path>], args: &[&str]) -> Result<String> {
+    let mut all: Vec<&OsStr> = ["inspect-internal", "dump-tree", "--noscan"].map(OsStr::new).into();
     all.extend(args.iter().map(|arg| OsStr::new(*arg)));
-    all.push(device.as_os_str());
+    all.extend(devices.iter().map(|device| device.as_ref().as_os_str()));
     run("btrfs", &all)
 }
 

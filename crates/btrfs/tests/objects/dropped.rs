@@ -18,7 +18,7 @@ fn shell(root: &Path, script: &str) {
 
 /// Trees that are gone in part.
 fn cut_short(volume: &KernelVolume) -> usize {
-    let dump = progs::dump_tree(volume.image(), &["-t", "root"]).expect("a dump");
+    let dump = progs::dump_tree(volume.images(), &["-t", "root"]).expect("a dump");
     let progress = dump.lines().filter(|line| line.contains("drop_progress key ("));
     progress.filter(|line| !line.contains("key (0 ")).count()
 }

@@ -128,6 +128,6 @@ fn the_end_of_a_mount_deletes_what_is_only_remembered() {
     rig.fs.open(&ROOT, entry.node, &CREATE).unwrap();
     rig.unlink("f").unwrap();
     let volume = rig.finish();
-    let device = cowshed_harness::progs::dump_tree(volume.image(), &["-t", "5"]).unwrap();
+    let device = cowshed_harness::progs::dump_tree(volume.images(), &["-t", "5"]).unwrap();
     assert!(!device.contains("ORPHAN"), "{device}");
 }
