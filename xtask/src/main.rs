@@ -45,6 +45,8 @@ enum Command {
     Bench(bench::Args),
     /// Volumes of every kind, back and forth between the kernel and Cowshed
     Matrix(real::Args),
+    /// XFS volumes that the kernel made, read by Cowshed and compared: `matrix --count N --seed S`
+    Xfs(real::Args),
     /// Real directory trees copied onto a mount and compared through the kernel
     Realtree(real::Args),
     /// Ordinary programs and file-system test programs at work on a mount
@@ -78,6 +80,7 @@ fn main() -> anyhow::Result<()> {
         Command::Bench(args) => bench::main(&args),
         Command::Ci(args) => ci::main(&args),
         Command::Matrix(args) => real::main("matrix", &args),
+        Command::Xfs(args) => real::main("xfs", &args),
         Command::Realtree(args) => real::main("realtree", &args),
         Command::Realwork(args) => real::main("realwork", &args),
         Command::Levels(args) => real::main("levels", &args),
