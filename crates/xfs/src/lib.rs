@@ -15,6 +15,7 @@ mod error;
 mod file;
 mod fs;
 mod inode;
+mod rank;
 mod symlink;
 mod tree;
 mod volume;

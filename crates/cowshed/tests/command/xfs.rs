@@ -325,3 +325,38 @@ fn xfs_structures_are_shown_as_text_and_json() {
     run("inspect inode {} 5", &[image]).code(1);
     run("inspect dir {} /linked/first", &[image]).fails(&["no directory"]);
 }
+
+#[test]
+fn copies_stand_in_for_a_damaged_superblock_where_that_is_asked_for() {
+    use std::os::unix::fs::FileExt as _;
+    let Some(volume) = volume() else { return };
+    let image = volume.image();
+    let free = |options: &cowshed::OpenOptions| {
+        let opened = cowshed::Volume::open_image(image, options).unwrap();
+        let stat = opened.stat().unwrap();
+        (stat.blocks, stat.blocks_free, stat.files, stat.files_free)
+    };
+    let options = cowshed::OpenOptions::new().read_only(true);
+    let expected = free(&options);
+    let file = fs::File::options().write(true).open(image).unwrap();
+    // A counter, which the checksum covers; then all of it.
+    file.write_all_at(&[0xaa; 8], 136).unwrap();
+    run("ls {}", &[image]).fails(&["bad checksum", "rescue=usebackupsuper"]);
+    let by_copy = options.rescue(cowshed::Rescue {
+        use_superblock_copy: true,
+        ..cowshed::Rescue::default()
+    });
+    assert_eq!(free(&by_copy), expected);
+    assert_eq!(
+        run("cat -o rescue=usebackupsuper {} linked/first", &[image]).ok().out,
+        vec![3; 300_000]
+    );
+    file.write_all_at(&[0; 512], 0).unwrap();
+    run("ls {}", &[image]).code(2);
+    assert_eq!(free(&by_copy), expected);
+    assert_eq!(
+        run("cat -o rescue=usebackupsuper {} linked/first", &[image]).ok().out,
+        vec![3; 300_000]
+    );
+    run("inspect super {}", &[image]).code(1);
+}

@@ -2,20 +2,27 @@
 
 mod cache;
 mod log;
+mod secondary;
 
 use std::sync::Arc;
 
 use cowshed_device::BlockDevice;
-use xfs_format::{Access, Corrupt, Daddr, Expect, Geometry, Owner, ReadLimit, Superblock};
+use xfs_format::{
+    Access, AgBlock, AgNumber, Corrupt, Daddr, Expect, Geometry, Ino, Inode, Owner, ReadLimit, Superblock,
+};
 
 use crate::error::{Error, Result};
 use cache::Cache;
 use log::LogPlace;
+use secondary::SECTOR_BYTES_MAX;
 
-/// Bytes of the largest sector: what is read to find the superblock.
-const SECTOR_BYTES_MAX: usize = 32768;
 /// Bound on cached metadata, unless [`OpenOptions`] say otherwise.
 const CACHE_BYTES_MAX: usize = 64 << 20;
+
+/// Inodes that are read at once: the 64 of a chunk, where they have the usual 512 bytes.
+const INODES_READ_BYTES: u32 = 32 << 10;
+/// The owner of clusters of inodes in the cache: no group and no inode has this number.
+const CLUSTER_KEY: u64 = u64::MAX;
 
 /// How a volume is opened. It is opened for reading always.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +32,8 @@ pub struct OpenOptions {
     pub no_recovery: bool,
     /// Reads a volume whose repair was interrupted.
     pub rescue: bool,
+    /// Where the first superblock is damaged, a copy stands in for it.
+    pub use_superblock_copy: bool,
     /// The device of the log, where the volume has an external one.
     pub log_device: Option<Arc<dyn BlockDevice>>,
     /// Bound on cached metadata in bytes; 0: the default.
@@ -38,6 +47,7 @@ pub struct Volume {
     geometry: Geometry,
     cache: Cache,
     has_dirty_log: bool,
+    is_by_copy: bool,
 }
 
 impl std::fmt::Debug for Volume {
@@ -54,6 +64,12 @@ pub(crate) trait Block: Clone + Send + Sync + Sized + 'static {
     fn verify(bytes: Vec<u8>, expect: &Expect<'_>) -> std::result::Result<Self, Corrupt>;
 }
 
+/// The magic of a block of a hash index.
+pub(crate) fn da_magic(bytes: &[u8]) -> u16 {
+    let magic = bytes.get(8..10).and_then(|magic| magic.try_into().ok());
+    magic.map_or(0, u16::from_be_bytes)
+}
+
 macro_rules! blocks {
     ($($name:path),+ $(,)?) => {
         $(impl Block for $name {
@@ -64,19 +80,18 @@ macro_rules! blocks {
     };
 }
 blocks!(
-    xfs_format::Inode,
     xfs_format::ag::AgfSector,
     xfs_format::ag::AgiSector,
     xfs_format::dir::DirBlock,
     xfs_format::dir::DirDataBlock,
-    xfs_format::dir::DirLeaf1Block,
-    xfs_format::dir::DirLeafNBlock,
-    xfs_format::da::DirNodeBlock,
-    xfs_format::da::AttrNodeBlock,
-    xfs_format::attr::AttrLeafBlock,
     xfs_format::attr::AttrRemoteBlock,
     xfs_format::symlink::SymlinkBlock,
 );
+
+/// Inodes that were read together, not verified yet.
+#[derive(Clone)]
+struct Cluster(Arc<[u8]>);
+
 impl<K: xfs_format::btree::TreeKind> Block for xfs_format::BtreeBlock<K>
 where
     Self: Send + Sync,
@@ -93,7 +108,17 @@ impl Volume {
         let size = usize::try_from(device.size_bytes()).unwrap_or(usize::MAX);
         let mut head = vec![0; SECTOR_BYTES_MAX.min(size)];
         device.read_at(0, &mut head)?;
-        let superblock = Superblock::verify(&head)?;
+        let (superblock, is_by_copy) = match Superblock::verify(&head) {
+            Ok(superblock) => (superblock, false),
+            Err(error) => match secondary::find(&*device, &head) {
+                Some((group, copy)) if options.use_superblock_copy => {
+                    tracing::warn!(%error, group, "a copy stands in for the first superblock");
+                    (copy, true)
+                }
+                Some((group, _)) => return Err(Error::HasCopy { error, group }),
+                None => return Err(error.into()),
+            },
+        };
         let geometry = Geometry::new(&superblock)?;
         let limit = if options.rescue {
             ReadLimit::Rescue
@@ -120,6 +145,7 @@ impl Volume {
             geometry,
             cache: Cache::new(cache_bytes_max),
             has_dirty_log: false,
+            is_by_copy,
         };
         volume.has_dirty_log = !volume.has_clean_log(options)?;
         if volume.has_dirty_log && !options.no_recovery {
@@ -166,6 +192,11 @@ impl Volume {
         self.has_dirty_log
     }
 
+    /// A copy stands in for the first superblock: it has no counters.
+    pub(crate) fn is_by_copy(&self) -> bool {
+        self.is_by_copy
+    }
+
     pub(crate) fn device(&self) -> &dyn BlockDevice {
         &*self.device
     }
@@ -191,18 +222,60 @@ impl Volume {
         Ok(block)
     }
 
-    /// A verified structure within a block of the device: an inode of a cluster.
-    pub(crate) fn within<B: Block>(&self, daddr: Daddr, offset: u32, len_bytes: u32, owner: Owner) -> Result<B> {
-        let at = bytes_of(daddr) + u64::from(offset);
-        let key = (at, owner_key(owner));
-        if let Some(block) = self.cache.get::<B>(key) {
-            return Ok(block);
+    /// A verified inode. The inodes beside it are read with it, and kept until they are asked for.
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Inode> {
+        let geometry = &self.geometry;
+        let (group, within) = geometry.split_ino(ino).ok_or(cowshed_vfs::Error::Stale)?;
+        let block = geometry.ino_block(within);
+        let daddr = geometry.ag_daddr(group, block);
+        let offset = geometry.ino_offset_bytes(within) as usize;
+        let key = (bytes_of(daddr) + offset as u64, owner_key(Owner::Inode(ino)));
+        if let Some(inode) = self.cache.get::<Inode>(key) {
+            return Ok(inode);
         }
-        let mut bytes = vec![0; len_bytes as usize];
-        self.device.read_at(at, &mut bytes)?;
-        let block = B::verify(bytes, &self.expect(daddr, owner))?;
-        self.cache.put(key, &block, len_bytes as usize);
-        Ok(block)
+        let at_once = (INODES_READ_BYTES / geometry.block_bytes).max(1);
+        let first = block.get() / at_once * at_once;
+        let cluster = self.cluster(group, AgBlock(first), at_once)?;
+        let at = (block.get() - first) as usize * geometry.block_bytes as usize + offset;
+        let bytes = cluster.0.get(at..at + geometry.inode_bytes as usize);
+        // Behind the end of the group.
+        let bytes = bytes.ok_or(cowshed_vfs::Error::Stale)?;
+        let inode = Inode::verify(bytes, &self.expect(daddr, Owner::Inode(ino)))?;
+        self.cache.put(key, &inode, bytes.len());
+        Ok(inode)
+    }
+
+    fn cluster(&self, group: AgNumber, first: AgBlock, blocks: u32) -> Result<Cluster> {
+        let daddr = self.geometry.ag_daddr(group, first);
+        let key = (bytes_of(daddr), CLUSTER_KEY);
+        if let Some(cluster) = self.cache.get::<Cluster>(key) {
+            return Ok(cluster);
+        }
+        let blocks = blocks.min(self.geometry.ag_len(group).saturating_sub(first.get()));
+        let mut bytes = vec![0; blocks as usize * self.geometry.block_bytes as usize];
+        self.device.read_at(bytes_of(daddr), &mut bytes)?;
+        let cluster = Cluster(bytes.into());
+        self.cache.put(key, &cluster, cluster.0.len());
+        Ok(cluster)
+    }
+
+    /// Reads blocks that lie one behind the other at once, if the first is not here yet, and keeps
+    /// those that are right: what is wrong with another will be said when it is asked for.
+    pub(crate) fn read_ahead<B: Block>(&self, daddr: Daddr, len_bytes: u32, count: u32, owner: Owner) -> Result<()> {
+        let start = bytes_of(daddr);
+        if count < 2 || self.cache.has((start, owner_key(owner))) {
+            return Ok(());
+        }
+        let mut bytes = vec![0; len_bytes as usize * count as usize];
+        self.device.read_at(start, &mut bytes)?;
+        for (n, part) in (0_u64..).zip(bytes.chunks_exact(len_bytes as usize)) {
+            let offset = n * u64::from(len_bytes);
+            let at = Daddr(daddr.get() + offset / u64::from(xfs_format::ids::BASIC_BLOCK_BYTES));
+            if let Ok(block) = B::verify(part.to_vec(), &self.expect(at, owner)) {
+                self.cache.put((start + offset, owner_key(owner)), &block, part.len());
+            }
+        }
+        Ok(())
     }
 
     /// The bytes of some pieces, unverified.
