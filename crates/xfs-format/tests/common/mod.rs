@@ -2,6 +2,7 @@
 //! alone: no cache, no log.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod db;
 pub mod lab;
 mod names;
 mod trees;
