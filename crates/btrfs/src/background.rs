@@ -67,9 +67,10 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
                 continue;
             }
         }
-        drop_due = None;
-        if drops && dir::subvolumes::drop_unused(&files) {
-            drop_due = Some(now().saturating_add(IN_USE_PAUSE));
+        // A look that is due later stays due: commits in between do not cancel it.
+        if drops {
+            let is_left = dir::subvolumes::drop_unused(&files);
+            drop_due = is_left.then(|| now().saturating_add(IN_USE_PAUSE));
         }
         // Pending items alone are what an urgent commit is for; the timer's commit takes file data
         // along.
@@ -95,7 +96,7 @@ mod tests {
     use btrfs_format::{Key, KeyType, ObjectId};
     use btrfs_image::{MkfsOptions, mkfs};
     use cowshed_device::{BlockDevice, MemDevice};
-    use cowshed_vfs::{Context, FileSystem, NodeId, OpenFlags, OpenRequest, WriteFlags};
+    use cowshed_vfs::{Context, FileSystem, Lookup, NodeId, OpenFlags, OpenRequest, Volume as _, WriteFlags};
 
     use super::*;
     use crate::files::EngineOptions;
@@ -160,6 +161,49 @@ mod tests {
             env.until_sleepers(1);
             assert_eq!(engine.commit_stats().commits, before + u64::from(round));
         }
+    }
+
+    /// A commit that comes between two looks at a deleted subvolume does not end the looking.
+    #[test]
+    fn deleted_subvolume_with_dirty_data_is_dropped_after_the_next_timed_commit() {
+        let env = Arc::new(ManualEnv::new(1));
+        let engine = mount(env.clone());
+        let fs = Fs::new(engine.clone(), MountOptions::default()).unwrap();
+        let ctx = Context::root();
+        let subvolumes = fs.subvolumes().unwrap();
+        subvolumes.create(&ctx, NodeId::ROOT, b"sub").unwrap();
+        let Lookup::Found(root) = fs.lookup(&ctx, NodeId::ROOT, b"sub").unwrap() else {
+            panic!("just made");
+        };
+        let open = OpenRequest {
+            flags: OpenFlags::WRITE,
+            kill_suidgid: false,
+        };
+        let (entry, opened) = fs.create(&ctx, root.node, b"file", 0o644, &open).unwrap();
+        fs.write(&ctx, entry.node, opened.handle, 0, b"dirty", WriteFlags::empty())
+            .unwrap();
+        fs.release(entry.node, opened.handle);
+        fs.forget(entry.node, 1);
+        subvolumes.delete(&ctx, NodeId::ROOT, b"sub").unwrap();
+        fs.forget(root.node, 1);
+        let dead = || {
+            btrfs_store::commit::dead_subvolumes(engine.store().forest())
+                .unwrap()
+                .len()
+        };
+        let interval = Duration::from_secs(EngineOptions::default().commit_interval_s.into());
+        let step = Duration::from_millis(500);
+        let mut passed = Duration::ZERO;
+        while passed < interval + IN_USE_PAUSE * 4 {
+            env.until_sleepers(1);
+            if (IN_USE_PAUSE..interval - step).contains(&passed) {
+                assert_eq!(dead(), 1, "its data is not written yet");
+            }
+            env.advance(step);
+            passed += step;
+        }
+        env.until_sleepers(1);
+        assert_eq!(dead(), 0);
     }
 
     #[test]

@@ -136,9 +136,16 @@ pub fn superblock_text(sb: &Superblock) -> String {
     put(&mut out, "bytenr", sb.bytenr);
     put(&mut out, "flags", format_args!("{:#x}", sb.flags.get()));
     put_flags(&mut out, sb.flags.get(), super_flags::NAMES);
-    let magic = String::from_utf8_lossy(&sb.magic);
+    let printable = |byte: u8| {
+        if byte.is_ascii_graphic() || byte == b' ' {
+            char::from(byte)
+        } else {
+            '.'
+        }
+    };
+    let magic: String = sb.magic.iter().copied().map(printable).collect();
     let matches = verdict(sb.magic == MAGIC);
-    put(&mut out, "magic", format_args!("{} [{matches}]", magic.escape_debug()));
+    put(&mut out, "magic", format_args!("{magic} [{matches}]"));
     put(&mut out, "fsid", uuid_text(&sb.fsid));
     put(&mut out, "metadata_uuid", uuid_text(&sb.metadata_fsid()));
     put(&mut out, "label", String::from_utf8_lossy(sb.label()));

@@ -14,6 +14,9 @@ use serde_json::{Value, json};
 
 use crate::devices;
 
+/// Findings of each kind that are printed where nothing else is asked for.
+const FINDINGS_MAX: u64 = 100;
+
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit code: 0 nothing is wrong (notes may be printed), 1 something is, 2 the check could not be made.")]
@@ -37,31 +40,52 @@ pub struct CheckArgs {
     #[arg(short, long, conflicts_with_all = ["progress", "json"])]
     quiet: bool,
     /// Print at most so many findings of each kind
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = FINDINGS_MAX)]
     max_findings: u64,
     /// Print findings and sums as JSON
     #[arg(long)]
     json: bool,
 }
 
-pub fn run(args: &CheckArgs) -> Result<u8> {
-    if let Some(target) = args
-        .targets
-        .iter()
-        .find(|target| devices::format_at(target) == Format::Xfs)
-    {
+/// How a volume is checked.
+pub struct Judging {
+    /// Although it is in use by a writer.
+    pub force: bool,
+    pub data_csums: bool,
+    pub progress: bool,
+}
+
+/// What a check found.
+pub struct Verdict {
+    /// One line for each finding; notes, too.
+    pub findings: String,
+    pub sums: String,
+    pub is_clean: bool,
+}
+
+/// Checks a volume.
+pub fn judge(targets: &[PathBuf], how: &Judging) -> Result<Verdict> {
+    let report = report(targets, how, FINDINGS_MAX)?;
+    Ok(Verdict {
+        findings: findings_text(FINDINGS_MAX, &report),
+        sums: sums_text(how.data_csums, &report),
+        is_clean: report.is_clean() && !found_no_volume(&report),
+    })
+}
+
+fn report(targets: &[PathBuf], how: &Judging, findings_max: u64) -> Result<Report> {
+    if let Some(target) = targets.iter().find(|target| devices::format_at(target) == Format::Xfs) {
         bail!(
             "{}: a volume of XFS, for which there is no checker yet (`xfs_repair -n` is one)",
             target.display()
         );
     }
-    let locking = if args.force { Locking::Unlocked } else { Locking::Locked };
-    let devices = devices::open_to_read(&args.targets, locking)?;
-    let shows_progress = args.progress || (!args.quiet && std::io::stderr().is_terminal());
-    let bar = shows_progress.then(Bar::default);
+    let locking = if how.force { Locking::Unlocked } else { Locking::Locked };
+    let devices = devices::open_to_read(targets, locking)?;
+    let bar = how.progress.then(Bar::default);
     let options = CheckOptions {
-        data_csums: args.check_data_csum,
-        kept_per_id_max: args.max_findings,
+        data_csums: how.data_csums,
+        kept_per_id_max: findings_max,
         progress: bar.as_ref().map(|bar| bar as &dyn btrfs_check::Progress),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
     };
@@ -69,10 +93,20 @@ pub fn run(args: &CheckArgs) -> Result<u8> {
     if let Some(bar) = &bar {
         bar.finish();
     }
-    let text = if args.json {
-        format!("{:#}\n", report_json(args, &report))
-    } else {
-        text(args, &report)
+    Ok(report)
+}
+
+pub fn run(args: &CheckArgs) -> Result<u8> {
+    let how = Judging {
+        force: args.force,
+        data_csums: args.check_data_csum,
+        progress: args.progress || (!args.quiet && std::io::stderr().is_terminal()),
+    };
+    let report = report(&args.targets, &how, args.max_findings)?;
+    let text = match (args.json, args.quiet) {
+        (true, _) => format!("{:#}\n", report_json(args, &report)),
+        (_, true) => findings_text(args.max_findings, &report),
+        _ => findings_text(args.max_findings, &report) + &sums_text(args.check_data_csum, &report),
     };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(match report.is_clean() {
@@ -87,14 +121,18 @@ fn found_no_volume(report: &Report) -> bool {
     report.has(FindingId::SuperUnreadable) && report.statistics.tree_blocks == 0
 }
 
-fn text(args: &CheckArgs, report: &Report) -> String {
+fn findings_text(findings_max: u64, report: &Report) -> String {
     let mut out = report.to_string();
-    for (id, count) in report.counts.iter().filter(|(_, count)| **count > args.max_findings) {
-        let more = count - args.max_findings;
+    for (id, count) in report.counts.iter().filter(|(_, count)| **count > findings_max) {
+        let more = count - findings_max;
         out += &format!("{}: {id}: {more} more of them\n", id.severity());
     }
-    if args.quiet {
-        return out;
+    out
+}
+
+fn sums_text(data_csums: bool, report: &Report) -> String {
+    if found_no_volume(report) {
+        return "no btrfs volume that could be checked\n".into();
     }
     let stats = &report.statistics;
     let verdict = match report.worst() {
@@ -102,10 +140,7 @@ fn text(args: &CheckArgs, report: &Report) -> String {
         Some(Severity::Warning) => "warning(s) found".to_owned(),
         Some(Severity::Note) | None => "no error found".to_owned(),
     };
-    if found_no_volume(report) {
-        return out + "no btrfs volume that could be checked\n";
-    }
-    out += &format!("found {} bytes used, {verdict}\n", stats.bytes_used);
+    let mut out = format!("found {} bytes used, {verdict}\n", stats.bytes_used);
     out += &format!("total csum bytes: {}\n", stats.csum_bytes);
     out += &format!("total tree bytes: {}\n", stats.tree_bytes);
     out += &format!("total fs tree bytes: {}\n", stats.fs_tree_bytes);
@@ -113,7 +148,7 @@ fn text(args: &CheckArgs, report: &Report) -> String {
     out += &format!("btree space waste bytes: {}\n", stats.tree_waste_bytes);
     out += &format!("file data blocks allocated: {}\n", stats.data_allocated_bytes);
     out += &format!(" referenced {}\n", stats.data_referenced_bytes);
-    if args.check_data_csum {
+    if data_csums {
         out += &format!("data bytes verified: {}\n", stats.data_verified_bytes);
     }
     out

@@ -170,7 +170,7 @@ fn open_as_it_is(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Arc<Mount>, cowsh
 }
 
 /// The devices of the volume that a mount of ours serves.
-fn mounted_devices(path: &Path) -> Result<Vec<PathBuf>> {
+pub fn mounted_devices(path: &Path) -> Result<Vec<PathBuf>> {
     let file = File::open(path)?;
     if extents::lend(&file)?.is_none() {
         bail!("not on a mount of cowshed's (for a volume that is not mounted: IMAGE:/PATH)");

@@ -7,6 +7,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ impl Engine {
     /// Opens the volume; its top level is the root directory. A log is replayed, in memory alone
     /// where the volume is opened to be read.
     pub fn open(image: &Path, mode: OpenMode) -> Result<Arc<Engine>> {
+        // Its name is shown as that of a device.
+        let image = &image.canonicalize().unwrap_or_else(|_| image.to_owned());
         let mut options = mount_options::parse(&["subvolid=5".to_owned()])?;
         let devices = match mode {
             OpenMode::ReadOnly => {
@@ -122,6 +125,29 @@ impl Node {
             Some(at) => Ok((self.below(&path[..at])?, &path[at + 1..])),
             None => Ok((self.again()?, path)),
         }
+    }
+
+    /// The names in this directory, without `.` and `..`, in the order of the directory.
+    pub fn names(&self) -> io::Result<Vec<Vec<u8>>> {
+        let (volume, ctx) = (&self.engine.volume, &self.engine.ctx);
+        let opened = volume.opendir(ctx, self.id)?;
+        let (mut names, mut cookie) = (Vec::new(), 0);
+        let listed = loop {
+            let before = cookie;
+            let read = volume.readdir(ctx, self.id, opened.handle, cookie, &mut |entry| {
+                cookie = entry.cookie;
+                if entry.name != b"." && entry.name != b".." {
+                    names.push(entry.name.to_vec());
+                }
+                ControlFlow::Continue(())
+            });
+            if read.is_err() || cookie == before {
+                break read;
+            }
+        };
+        volume.releasedir(self.id, opened.handle);
+        listed?;
+        Ok(names)
     }
 
     /// A regular file below.

@@ -21,42 +21,52 @@ use super::committed::{Named, Source};
 /// Of the output: larger than a command.
 const BUFFER_BYTES: usize = 256 << 10;
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Each SUBVOL is a read-only subvolume: a directory on a mount of cowshed's, or IMAGE:/PATH on a volume that is not \
 mounted. All are on one volume.")]
 pub struct SendArgs {
     /// With several subvolumes: no end between them, and no header
     #[arg(short = 'e')]
-    no_end_between: bool,
+    pub no_end_between: bool,
     /// Send what differs from this subvolume, which the receiver has
     #[arg(short, long, value_name = "SUBVOL")]
-    parent: Option<PathBuf>,
+    pub parent: Option<PathBuf>,
     /// The receiver has this subvolume: share its extents. May be given several times. Without a
     /// parent one of these is it, that with the most in common
     #[arg(short, long = "clone-src", value_name = "SUBVOL")]
-    clone_sources: Vec<PathBuf>,
+    pub clone_sources: Vec<PathBuf>,
     /// Write to FILE instead of the standard output
     #[arg(short = 'f', value_name = "FILE")]
-    file: Option<PathBuf>,
+    pub file: Option<PathBuf>,
     /// Leave data out, and name the ranges that changed
     #[arg(long)]
-    no_data: bool,
+    pub no_data: bool,
     /// Version of the stream, 1 or 2; 0: the newest
     #[arg(long, value_name = "N", default_value_t = 1)]
-    proto: u32,
+    pub proto: u32,
     /// Send compressed data as it lies; needs version 2
     #[arg(long)]
-    compressed_data: bool,
+    pub compressed_data: bool,
     /// Print what is sent
     #[arg(short, long, conflicts_with = "quiet")]
-    verbose: bool,
+    pub verbose: bool,
     /// Print errors alone
     #[arg(short, long)]
-    quiet: bool,
+    pub quiet: bool,
     /// Read-only subvolumes
     #[arg(required = true)]
-    subvolumes: Vec<PathBuf>,
+    pub subvolumes: Vec<PathBuf>,
+}
+
+impl SendArgs {
+    /// Where errors alone are asked for in another way, too.
+    pub fn with_quiet(&self, is_quiet: bool) -> SendArgs {
+        SendArgs {
+            quiet: self.quiet || is_quiet,
+            ..self.clone()
+        }
+    }
 }
 
 pub fn run(args: &SendArgs) -> Result<u8> {

@@ -7,7 +7,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use cowshed_vfs::{ItemKey, ItemSink, Search};
-use cowshed_vfs_ioctl::wire::btrfs::{self, InoLookup, SearchArgs, SearchHeader, VolArgs, VolArgs2, put_text};
+use cowshed_vfs_ioctl::wire::btrfs::{
+    self, InoLookup, ReceivedSubvol, SearchArgs, SearchHeader, SubvolInfo, VolArgs, VolArgs2, put_text,
+};
 use cowshed_vfs_ioctl::wire::{self, Snapshot, SubvolumePage};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros};
@@ -182,6 +184,19 @@ pub fn is_read_only(root: &File) -> Result<bool> {
 pub fn set_read_only(root: &File, is_read_only: bool) -> Result<()> {
     let mut flags = U64::new(if is_read_only { btrfs::RDONLY } else { 0 });
     ioctl::call(root, btrfs::SUBVOL_SETFLAGS, &mut flags).map(drop)
+}
+
+/// What the subvolume of a file was received under; zeros where it was not.
+pub fn received_uuid(file: &File) -> Result<[u8; 16]> {
+    let mut info = SubvolInfo::new_zeroed();
+    ioctl::call(file, btrfs::GET_SUBVOL_INFO, &mut info)?;
+    Ok(info.received_uuid)
+}
+
+/// Has the subvolume whose root directory this is be one that was not received.
+pub fn forget_received(root: &File) -> Result<()> {
+    let mut nothing = ReceivedSubvol::new_zeroed();
+    ioctl::call(root, btrfs::SET_RECEIVED_SUBVOL, &mut nothing).map(drop)
 }
 
 /// Starts a commit and waits for it.

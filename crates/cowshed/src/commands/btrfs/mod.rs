@@ -2,11 +2,23 @@
 //! output and exit codes are those of btrfs(8), on mounts of ours and of the kernel, and on images.
 
 pub mod calls;
-mod place;
-mod roots;
+mod check;
+mod device;
+mod device_file;
+mod filesystem;
+mod inspect;
+pub mod place;
+mod property;
+mod receive;
+pub mod roots;
 mod say;
+mod send;
+mod space;
 pub mod subvolume;
+mod table;
+mod units;
 mod unknown;
+mod volume;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -14,10 +26,10 @@ use std::path::Path;
 use anyhow::Result;
 use clap::{Args, Command, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
-use say::{Voice, error};
+use say::{LIKE_VERSION, Voice, error};
 
-/// The version of btrfs(8) whose output this is.
-const LIKE_VERSION: &str = "btrfs-progs v6.2";
+use crate::commands::receive::ReceiveArgs;
+use crate::commands::send::SendArgs;
 
 /// The name that the program is called by.
 pub const NAME: &str = "btrfs";
@@ -48,9 +60,9 @@ pub struct BtrfsArgs {
     /// Print errors alone
     #[arg(short, long)]
     quiet: bool,
-    /// Accepted: nothing more is printed
+    /// Print more, where a command has more to say
     #[arg(short, long, action = clap::ArgAction::Count)]
-    _verbose: u8,
+    verbose: u8,
     /// Form of the output
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -80,6 +92,20 @@ enum Log {
 enum Group {
     /// Make, list and delete subvolumes and snapshots
     Subvolume(subvolume::SubvolumeArgs),
+    /// Space, devices, labels of volumes
+    Filesystem(filesystem::FilesystemArgs),
+    /// Properties of subvolumes, files and volumes
+    Property(property::PropertyArgs),
+    /// What lies where on a volume
+    InspectInternal(inspect::InspectArgs),
+    /// Devices of volumes
+    Device(device::DeviceArgs),
+    /// Check a volume that is not mounted, without changing it
+    Check(check::CheckArgs),
+    /// Write read-only subvolumes as a stream
+    Send(SendArgs),
+    /// Receive subvolumes from a stream
+    Receive(ReceiveArgs),
     /// Print the version
     Version,
     /// What there is of btrfs(8) beside this
@@ -100,7 +126,7 @@ pub fn command() -> Command {
 
 /// Runs the command with the arguments behind its name. Returns its exit code.
 pub fn run(args: impl Iterator<Item = OsString>) -> u8 {
-    let words = std::iter::once(OsString::from(NAME)).chain(args);
+    let words = std::iter::once(OsString::from(NAME)).chain(words_for_clap(args));
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(wrong) => {
@@ -114,6 +140,8 @@ pub fn run(args: impl Iterator<Item = OsString>) -> u8 {
     }
     match dispatch(&cli.args) {
         Ok(code) => code,
+        // The reader of the output has what it wanted.
+        Err(failed) if is_broken_pipe(&failed) => 0,
         Err(failed) => {
             error(format_args!("{failed:#}"));
             1
@@ -121,14 +149,51 @@ pub fn run(args: impl Iterator<Item = OsString>) -> u8 {
     }
 }
 
+fn is_broken_pipe(failed: &anyhow::Error) -> bool {
+    let is_broken = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
+    failed.chain().filter_map(|cause| cause.downcast_ref()).any(is_broken)
+}
+
+/// `defragment -cHOW` has its value without a space and without an equals sign: that is put in.
+fn words_for_clap(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let mut is_defragment = false;
+    words.map(move |word| {
+        let Some(text) = word.to_str() else {
+            return word;
+        };
+        is_defragment |= text.starts_with("def") && "defragment".starts_with(text);
+        match text.split_once('c') {
+            Some((flags, how)) if is_defragment && !how.is_empty() && !how.starts_with('=') => {
+                let are_flags = flags
+                    .strip_prefix('-')
+                    .is_some_and(|flags| flags.chars().all(|c| "rfv".contains(c)));
+                if are_flags {
+                    format!("{flags}c={how}").into()
+                } else {
+                    word
+                }
+            }
+            _ => word,
+        }
+    })
+}
+
 /// Runs the command that was asked for. Returns its exit code.
 pub fn dispatch(args: &BtrfsArgs) -> Result<u8> {
     let voice = Voice {
         is_quiet: args.quiet || args.log == Log::Quiet,
+        is_verbose: args.verbose > 0 || matches!(args.log, Log::Verbose | Log::Debug),
         is_json: args.format == Format::Json,
     };
     match &args.group {
         Some(Group::Subvolume(args)) => subvolume::run(args, voice),
+        Some(Group::Filesystem(args)) => filesystem::run(args, voice),
+        Some(Group::Property(args)) => property::run(args),
+        Some(Group::InspectInternal(args)) => inspect::run(args, voice),
+        Some(Group::Device(args)) => device::run(args, voice),
+        Some(Group::Check(args)) => check::run(args),
+        Some(Group::Send(args)) => send::run(args, voice),
+        Some(Group::Receive(args)) => receive::run(args, voice),
         Some(Group::Version) => Ok(version()),
         Some(Group::Unknown(what)) => unknown::refuse(what),
         None => {
@@ -139,6 +204,7 @@ pub fn dispatch(args: &BtrfsArgs) -> Result<u8> {
 }
 
 fn version() -> u8 {
-    println!("{LIKE_VERSION} (cowshed {})", env!("CARGO_PKG_VERSION"));
+    // The reader of the output may be gone.
+    let _ = say::print(format_args!("{LIKE_VERSION} (cowshed {})", env!("CARGO_PKG_VERSION")));
     0
 }

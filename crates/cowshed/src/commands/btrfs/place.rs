@@ -6,14 +6,14 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Error, Result as IoResult};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use cowshed::formats::Format;
 use cowshed_device::OpenMode;
-use cowshed_vfs::{Context, FileKind, ItemSink, Search, SetAttr};
+use cowshed_vfs::{Context, FileKind, ItemSink, Received, Search, SetAttr};
 use cowshed_vfs_ioctl::wire::btrfs::{FS_INFO, FsInfo};
 use rustix::fs::Mode;
 use rustix::process::{getegid, geteuid, umask};
@@ -39,6 +39,24 @@ pub enum Place {
     Ours(File),
     /// In an image.
     Image(Node),
+}
+
+/// What there is at a path.
+pub enum Found {
+    Place(Place),
+    /// Something on no btrfs.
+    Elsewhere {
+        is_dir: bool,
+    },
+}
+
+impl Found {
+    pub fn is_dir(&self) -> bool {
+        match self {
+            Found::Place(place) => place.is_dir(),
+            Found::Elsewhere { is_dir } => *is_dir,
+        }
+    }
 }
 
 /// The images of one run of the command, each opened once.
@@ -124,6 +142,14 @@ impl Images {
         Ok(mounted(path))
     }
 
+    /// What there is at a path; an error of the system where there is nothing.
+    pub fn found(&mut self, path: &Path) -> Result<IoResult<Found>> {
+        Ok(self.find(path)?.map(|place| match place {
+            Some(place) => Found::Place(place),
+            None => Found::Elsewhere { is_dir: path.is_dir() },
+        }))
+    }
+
     /// There is something at a path. A symbolic link is something.
     pub fn has(&mut self, path: &Path) -> Result<bool> {
         match image_of(path) {
@@ -162,6 +188,19 @@ impl Images {
         }
     }
 
+    /// A path that names a device or an image as a whole.
+    pub fn is_device(path: &Path) -> bool {
+        image_of(path).is_none()
+            && path
+                .metadata()
+                .is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
+    }
+
+    /// The top level of the volume on a device or image that is not mounted.
+    pub fn top_of(&mut self, device: &Path) -> Result<Place> {
+        Ok(Place::Image(top(&self.engine(device)?)?))
+    }
+
     /// The root directory of a subvolume, with its number.
     pub fn subvolume(&mut self, path: &Path) -> Result<(Place, u64)> {
         let place = self.anything(path)?;
@@ -189,20 +228,25 @@ fn without_dots(path: &[u8]) -> Vec<u8> {
 fn mounted(path: &Path) -> IoResult<Option<Place>> {
     // Opening a pipe must not wait for a process at its other end.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    // The width of the field is the platform's.
-    #[allow(clippy::unnecessary_cast)]
-    match rustix::fs::fstatfs(&file)?.f_type as i64 {
-        BTRFS => Ok(Some(Place::Kernel(file))),
-        // Other file systems in user space do not know the call.
-        FUSE => {
-            let known = ioctl::call(&file, FS_INFO, &mut FsInfo::new_zeroed());
-            Ok(known.is_ok().then_some(Place::Ours(file)))
-        }
-        _ => Ok(None),
-    }
+    Place::on_mount(file)
 }
 
 impl Place {
+    /// An open file or directory; `None` where it is on no btrfs.
+    pub fn on_mount(file: File) -> IoResult<Option<Place>> {
+        // The width of the field is the platform's.
+        #[allow(clippy::unnecessary_cast)]
+        match rustix::fs::fstatfs(&file)?.f_type as i64 {
+            BTRFS => Ok(Some(Place::Kernel(file))),
+            // Other file systems in user space do not know the call.
+            FUSE => {
+                let known = ioctl::call(&file, FS_INFO, &mut FsInfo::new_zeroed());
+                Ok(known.is_ok().then_some(Place::Ours(file)))
+            }
+            _ => Ok(None),
+        }
+    }
+
     fn is_dir(&self) -> bool {
         match self {
             Place::Kernel(file) | Place::Ours(file) => file.metadata().is_ok_and(|meta| meta.is_dir()),
@@ -229,6 +273,51 @@ impl Place {
                 } else {
                     Err(Error::from_raw_os_error(libc::EINVAL))
                 }
+            }
+        }
+    }
+
+    /// The subvolume whose root directory this is cannot be changed. Errors: as of [`Self::root_id`].
+    pub fn is_read_only(&self) -> IoResult<bool> {
+        match self {
+            Place::Kernel(file) | Place::Ours(file) => calls::is_read_only(file),
+            Place::Image(node) => {
+                let of = node.engine.volume.subvolume_of(node.id)?;
+                match of.is_root {
+                    true => Ok(of.is_read_only),
+                    false => Err(Error::from_raw_os_error(libc::EINVAL)),
+                }
+            }
+        }
+    }
+
+    pub fn set_read_only(&self, is_read_only: bool) -> IoResult<()> {
+        match self {
+            Place::Kernel(file) | Place::Ours(file) => calls::set_read_only(file, is_read_only),
+            Place::Image(node) => {
+                let subvolumes = node.engine.volume.subvolumes()?;
+                Ok(subvolumes.set_read_only(&node.engine.ctx, node.id, is_read_only)?)
+            }
+        }
+    }
+
+    /// What the subvolume that this is in was received under; zeros where it was not.
+    pub fn received_uuid(&self) -> IoResult<[u8; 16]> {
+        match self {
+            Place::Kernel(file) | Place::Ours(file) => calls::received_uuid(file),
+            Place::Image(node) => Ok(node.engine.volume.subvolumes()?.info(node.id)?.received_uuid),
+        }
+    }
+
+    /// Has the subvolume whose root directory this is be one that was not received.
+    pub fn forget_received(&self) -> IoResult<()> {
+        match self {
+            Place::Kernel(file) | Place::Ours(file) => calls::forget_received(file),
+            Place::Image(node) => {
+                let subvolumes = node.engine.volume.subvolumes()?;
+                let nothing = Received::default();
+                subvolumes.set_received(&node.engine.ctx, node.id, &nothing)?;
+                Ok(())
             }
         }
     }

@@ -2,11 +2,16 @@
 
 use std::io;
 
+/// The version of btrfs(8) whose output this is.
+pub const LIKE_VERSION: &str = "btrfs-progs v6.2";
+
 /// What the options before the command say about its output.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Voice {
     /// Only errors.
     pub is_quiet: bool,
+    /// More than else.
+    pub is_verbose: bool,
     /// JSON instead of text.
     pub is_json: bool,
 }
@@ -20,6 +25,12 @@ impl Voice {
             let _ = writeln!(io::stdout(), "{text}");
         }
     }
+}
+
+/// A line of output. Errors: the reader of the output is gone.
+pub fn print(text: impl std::fmt::Display) -> io::Result<()> {
+    use io::Write as _;
+    writeln!(io::stdout(), "{text}")
 }
 
 pub fn error(text: impl std::fmt::Display) {
@@ -58,4 +69,21 @@ pub fn uuid(uuid: [u8; 16]) -> String {
         true => "-".to_owned(),
         false => uuid::Uuid::from_bytes(uuid).to_string(),
     }
+}
+
+/// The JSON of a command: a list of objects whose values are strings.
+pub fn json_object(name: &str, all: &[Vec<(&'static str, String)>]) -> String {
+    let object = |fields: &Vec<(&'static str, String)>| {
+        let line =
+            |(key, value): &(&str, String)| format!("      \"{key}\": {}", serde_json::Value::from(value.as_str()));
+        format!(
+            "    {{\n{}\n    }}",
+            fields.iter().map(line).collect::<Vec<_>>().join(",\n")
+        )
+    };
+    let objects: Vec<_> = all.iter().map(object).collect();
+    format!(
+        "{{\n  \"__header\": {{\n    \"version\": \"1\"\n  }},\n  \"{name}\": [\n{}\n  ]\n}}\n",
+        objects.join(",\n")
+    )
 }

@@ -53,7 +53,7 @@ pub fn run(args: &DefragArgs) -> Result<u8> {
 }
 
 /// Flags, and type and level in two bytes. A default level goes unsaid: older kernels know none.
-fn number_of(how: Compression) -> (u64, u32) {
+pub fn number_of(how: Compression) -> (u64, u32) {
     let ty = match how.algorithm() {
         Algorithm::Zlib => 1,
         Algorithm::Lzo => 2,

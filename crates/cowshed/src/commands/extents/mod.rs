@@ -11,8 +11,8 @@ pub mod defrag;
 pub mod exchange;
 mod exchange_range;
 pub mod fiemap;
-mod kernel;
-mod maps;
+pub mod kernel;
+pub mod maps;
 pub mod remap;
 
 pub use remap::lend;

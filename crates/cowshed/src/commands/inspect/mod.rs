@@ -4,7 +4,7 @@
 //! One module for each format; `inspect super` looks for the format itself, all other views belong
 //! to one format, and say so where the volume is of another.
 
-mod btrfs;
+pub mod btrfs;
 mod targets;
 mod xfs;
 

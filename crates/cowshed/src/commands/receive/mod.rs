@@ -27,14 +27,14 @@ use player::{Loudness, Options, Outcome, reader_of};
 
 use crate::commands::offline::image_of;
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 What arrives is read-only at the end and has the uuid of what was sent. After an error it stays writable, has no such \
 uuid, and is incomplete: delete it. Nothing in a stream leads out of DIR, except that it may name subvolumes of the \
 same volume to begin with or to share data with.")]
 pub struct ReceiveArgs {
-    /// A directory on a mount of cowshed's, to put the subvolumes into; or IMAGE:/PATH, a
-    /// directory of a volume that is not mounted
+    /// A directory on a mount of cowshed's or of the kernel's btrfs, to put the subvolumes into; or
+    /// IMAGE:/PATH, a directory of a volume that is not mounted
     #[arg(required_unless_present = "dump")]
     dir: Option<PathBuf>,
     /// Read the stream from FILE instead of the standard input
@@ -64,6 +64,17 @@ pub struct ReceiveArgs {
     /// Print errors alone
     #[arg(short, long)]
     quiet: bool,
+}
+
+impl ReceiveArgs {
+    /// Where less or more output is asked for in another way, too.
+    pub fn with_voice(&self, is_quiet: bool, is_verbose: bool) -> ReceiveArgs {
+        ReceiveArgs {
+            quiet: self.quiet || is_quiet,
+            verbose: self.verbose || is_verbose,
+            ..self.clone()
+        }
+    }
 }
 
 pub fn run(args: &ReceiveArgs) -> Result<u8> {

@@ -9,10 +9,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use cowshed_vfs_ioctl::wire::{SubvolumePage, Time};
+use cowshed_vfs_ioctl::wire::SubvolumePage;
 use uuid::Uuid;
 
-use crate::commands::btrfs::calls;
+use crate::commands::btrfs::place::Place;
+use crate::commands::btrfs::{calls, roots};
 use crate::people::printable;
 
 /// Subvolumes that are kept open for clones; more are opened again each time.
@@ -24,11 +25,15 @@ pub struct Sources {
     open: HashMap<[u8; 16], File>,
 }
 
-/// What tells one volume from another: its top level.
-fn volume_of(path: &Path) -> io::Result<(u64, [u8; 16], Time)> {
-    let top = calls::next(&File::open(path)?, 0)?;
-    let top = top.ok_or(io::ErrorKind::NotFound)?;
-    Ok((top.id.get(), top.uuid, top.created))
+/// What tells one volume from another: its id. Errors: `Unsupported` where there is no btrfs.
+fn volume_of(path: &Path) -> io::Result<[u8; 16]> {
+    match Place::on_mount(File::open(path)?)? {
+        Some(place) => Ok(place.facts()?.uuid),
+        None => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "not on a mount of cowshed's, or of the kernel's btrfs",
+        )),
+    }
 }
 
 /// The topmost directory above `dir` that shows the same volume.
@@ -74,7 +79,7 @@ impl Sources {
     }
 
     fn look_for(&self, uuid: [u8; 16], apart: Option<u64>) -> Result<File> {
-        let all = calls::all(&self.mount).with_context(|| self.mount.display().to_string())?;
+        let all = roots::pages(&self.mount).with_context(|| self.mount.display().to_string())?;
         self.open_page(select(&all, uuid, apart)?, &all)
     }
 

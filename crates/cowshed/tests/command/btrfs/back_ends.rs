@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use cowshed_harness::{KernelVolume, need, shell};
 
-use super::{Answer, At, can_compare, fresh, kernel_mount, ours, stock, with_own_mount};
+use super::{Answer, At, can_compare, fresh, kernel_mount, ours, stock, text, with_own_mount};
 use crate::support::{Scratch, run};
 
 /// Lines that every back end answers with the same words.
@@ -52,16 +52,18 @@ const SCRIPT: &[&str] = &[
     "subvolume list -p @/",
 ];
 
+/// A file that lies in many extents, and some others.
+const SEED: &str = "mkdir dir packed; echo x >file; for i in $(seq 0 49); do
+    head -c 4096 /dev/zero | tr '\\0' x | dd of=dir/loose bs=4096 seek=$i conv=notrunc status=none; sync -f .; done";
+
 fn seed() -> KernelVolume {
     let volume = fresh();
-    volume
-        .with_mount(|root| shell(root, "mkdir dir; echo x >file"))
-        .unwrap();
+    volume.with_mount(|root| shell(root, SEED)).unwrap();
     volume
 }
 
-fn play(at: &At<'_>) -> Vec<Answer> {
-    SCRIPT.iter().map(|line| at.run(line)).collect()
+fn play(at: &At<'_>, script: &[&str]) -> Vec<Answer> {
+    script.iter().map(|line| at.run(line)).collect()
 }
 
 /// The transaction of a subvolume is the back end's own affair.
@@ -75,8 +77,8 @@ fn without_generations(text: &str) -> String {
 }
 
 #[track_caller]
-fn compare(answers: &[Answer], stock: &[Answer], what: &str) {
-    for ((line, own), stock) in SCRIPT.iter().zip(answers).zip(stock) {
+fn compare(script: &[&str], answers: &[Answer], stock: &[Answer], what: &str) {
+    for ((line, own), stock) in script.iter().zip(answers).zip(stock) {
         let (out, stock_out) = (without_generations(&own.out), without_generations(&stock.out));
         assert_eq!(out, stock_out, "{what}: {line}: {}", own.err);
         assert_eq!(own.code, stock.code, "{what}: {line}: {}", own.err);
@@ -87,38 +89,104 @@ fn compare(answers: &[Answer], stock: &[Answer], what: &str) {
     }
 }
 
-#[test]
-fn changes_by_every_back_end_are_those_of_the_stock_command() {
-    let Some(()) = can_compare() else { return };
+/// Plays a script by all back ends, each on a volume of its own; `check` looks at what they leave,
+/// on a mount of the kernel's.
+fn everywhere(script: &[&str], failures: std::ops::Range<usize>, check: &dyn Fn(&Path)) {
+    let check = |volume: &KernelVolume| {
+        volume.assert_clean();
+        volume
+            .with_mount(|root| {
+                check(root);
+                Ok(())
+            })
+            .unwrap();
+    };
     let volume = seed();
     let (mounted, root) = kernel_mount(&volume);
-    let expected = play(&stock(&root));
+    let expected = play(&stock(&root), script);
     let failed = expected.iter().filter(|answer| answer.code != 0).count();
-    assert!((10..25).contains(&failed), "some are refused, some not: {failed}");
+    assert!(failures.contains(&failed), "some are refused, some not: {failed}");
     mounted.unmount_quietly().unwrap();
+    check(&volume);
 
     let volume = seed();
     let (mounted, root) = kernel_mount(&volume);
-    compare(&play(&ours(&root)), &expected, "on the kernel's mount");
+    compare(script, &play(&ours(&root), script), &expected, "on the kernel's mount");
     mounted.unmount_quietly().unwrap();
+    check(&volume);
 
     let volume = seed();
     with_own_mount(&volume, "noatime", |root| {
-        compare(&play(&ours(root)), &expected, "on our mount");
+        compare(script, &play(&ours(root), script), &expected, "on our mount");
     });
-    volume.assert_clean();
+    check(&volume);
 
     let volume = seed();
     let image = format!("{}:", volume.image().display());
-    compare(&play(&ours(&image)), &expected, "on the image");
-    volume.assert_clean();
-    // The kernel finds what was made.
-    volume
-        .with_mount(|root| {
-            assert!(root.join("again").is_dir() && !root.join("s1").exists());
-            Ok(())
-        })
-        .unwrap();
+    compare(script, &play(&ours(&image), script), &expected, "on the image");
+    check(&volume);
+}
+
+#[test]
+fn changes_by_every_back_end_are_those_of_the_stock_command() {
+    let Some(()) = can_compare() else { return };
+    everywhere(SCRIPT, 10..25, &|root| {
+        assert!(root.join("again").is_dir() && !root.join("s1").exists());
+    });
+}
+
+/// Labels, properties, defragmentation.
+const SETTINGS: &[&str] = &[
+    "filesystem label @/ first",
+    "filesystem label @/",
+    "filesystem label @/none x",
+    "property set @/ label second",
+    "property get @/",
+    "property set @/file label x",
+    "subvolume create @/a",
+    "property set @/a ro true",
+    "subvolume create @/a/in",
+    "property get @/a ro",
+    "property set @/a ro maybe",
+    "property set @/a ro false",
+    "property set -ts @/a ro true",
+    "property set @/dir ro true",
+    "property set @/a wobble x",
+    "property set @/a compression zstd",
+    "property set @/a ro false",
+    "property set @/a compression lzo",
+    "property get @/a",
+    "property set @/dir compression zstd",
+    "property set @/dir compression zlib",
+    "property get @/dir compression",
+    "property set @/file compression wobble",
+    "property set @/file compression none",
+    "property get @/file",
+    "property set @/packed compression zlib",
+    "property set @/a compression no",
+    "property get @/a compression",
+    "filesystem defragment @/file",
+    "filesystem defragment @/dir",
+    "filesystem defragment -r @/dir @/none",
+    "filesystem defragment -v -czstd @/dir/loose",
+    "filesystem defragment -vr @/dir",
+    "filesystem defragment -cwobble @/file",
+    "filesystem defragment -s x @/file",
+    "filesystem defragment -s 4k -l 64k -t 1m -f @/dir/loose",
+    "-v filesystem defragment @/file",
+    "filesystem defragment",
+];
+
+#[test]
+fn settings_by_every_back_end_are_those_of_the_stock_command() {
+    let Some(()) = can_compare() else { return };
+    everywhere(SETTINGS, 10..20, &|root| {
+        let root = text(root);
+        assert_eq!(stock(&root).ok("property get @/"), "ro=false\nlabel=second\n");
+        assert_eq!(stock(&root).ok("property get @/dir"), "compression=zlib\n");
+        let all = std::fs::read(format!("{root}/dir/loose")).unwrap();
+        assert!(all.len() == 200 << 10 && all.iter().all(|byte| *byte == b'x'));
+    });
 }
 
 /// Requests for ioctls do not carry the umask.

@@ -1,7 +1,10 @@
 //! The program called as `btrfs`, beside the stock one.
 
 mod back_ends;
+mod questions;
+mod send_receive;
 mod subvolumes;
+mod tools;
 mod words;
 
 use std::os::unix::process::CommandExt as _;
@@ -21,6 +24,20 @@ const ZONE: &str = "ABC-5:45";
 pub enum Program {
     Stock,
     Ours,
+}
+
+impl Program {
+    /// To run it by the name `btrfs`.
+    pub fn command(self) -> Command {
+        match self {
+            Program::Stock => Command::new("btrfs"),
+            Program::Ours => {
+                let mut command = Command::new(COWSHED);
+                command.arg0("btrfs");
+                command
+            }
+        }
+    }
 }
 
 /// What a run said. The name of the volume's root is `@` in it, whatever the root is.
@@ -44,17 +61,22 @@ impl At<'_> {
     }
 
     pub fn run_as(&self, line: &str, uid: u32) -> Answer {
-        let mut command = match self.program {
-            Program::Stock => Command::new("btrfs"),
-            Program::Ours => {
-                let mut command = Command::new(COWSHED);
-                command.arg0("btrfs");
-                command
-            }
-        };
+        let mut command = self.program.command();
         if uid != 0 {
             command.uid(uid).gid(uid);
         }
+        self.answer(command, line)
+    }
+
+    /// In another time zone than the others.
+    pub fn run_in(&self, line: &str, zone: &str) -> Answer {
+        let program = match self.program {
+            Program::Stock => "btrfs",
+            Program::Ours => COWSHED,
+        };
+        let script = format!("export TZ={zone}; exec -a btrfs {program} \"$@\"");
+        let mut command = Command::new("bash");
+        command.args(["-c", &script, "bash"]);
         self.answer(command, line)
     }
 

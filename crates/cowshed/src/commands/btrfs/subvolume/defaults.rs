@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow, bail};
 
 use super::super::place::Images;
 use super::super::roots::{Roots, TOP_LEVEL, default_id};
-use super::super::say::{number, reason};
+use super::super::say::{number, print, reason};
 use crate::people::printable;
 
 pub fn show(path: &Path) -> Result<u8> {
@@ -17,7 +17,7 @@ pub fn show(path: &Path) -> Result<u8> {
     let place = images.directory(path)?;
     let id = default_id(&place).map_err(failed)?;
     if id == TOP_LEVEL {
-        println!("ID 5 (FS_TREE)");
+        print(format_args!("ID 5 (FS_TREE)"))?;
         return Ok(0);
     }
     let roots = Roots::load(&place).map_err(failed)?;
@@ -25,12 +25,12 @@ pub fn show(path: &Path) -> Result<u8> {
         bail!("Subvolume not found: No such file or directory");
     };
     let path = roots.path(root, 0).map_err(failed)?;
-    println!(
+    print(format_args!(
         "ID {id} gen {} top level {} path {}",
         root.item.generation,
         root.parent(),
         printable(OsStr::from_bytes(&path))
-    );
+    ))?;
     Ok(0)
 }
 

@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::super::place::{Images, Place};
 use super::super::roots::{Roots, deleted};
-use super::super::say::reason;
+use super::super::say::{print, reason};
 
 #[derive(Args, Debug)]
 pub struct SyncArgs {
@@ -37,14 +37,16 @@ pub fn run(args: &SyncArgs) -> Result<u8> {
     let count = wanted.len();
     let plural = if count == 1 { "" } else { "s" };
     if count > 0 {
-        println!("Waiting for {count} subvolume{plural}");
+        print(format_args!("Waiting for {count} subvolume{plural}"))?;
     }
+    // Data that was written into them and is not on disk yet keeps them in use.
+    place.commit().map_err(failed)?;
     let mut gone = 0;
     loop {
         let there = there(&place).map_err(failed)?;
         for id in wanted.extract_if(.., |id| !there.contains(id)) {
             gone += 1;
-            println!("Subvolume id {id} is gone ({gone}/{count})");
+            print(format_args!("Subvolume id {id} is gone ({gone}/{count})"))?;
             std::io::stdout().flush()?;
         }
         if wanted.is_empty() {

@@ -30,13 +30,19 @@ pub struct ExtentArgs {
 }
 
 /// An extent and its references.
-struct Extent {
-    start: u64,
+pub struct Extent {
+    pub start: u64,
     length_bytes: u64,
     flags: u64,
     generation: u64,
     refs: u64,
-    back_refs: Vec<BackRef>,
+    pub back_refs: Vec<BackRef>,
+}
+
+impl Extent {
+    pub fn is_tree_block(&self) -> bool {
+        self.flags & extent_flags::TREE_BLOCK != 0
+    }
 }
 
 impl ExtentArgs {
@@ -89,7 +95,7 @@ pub fn run(args: &ExtentArgs) -> Result<u8> {
 }
 
 /// The extent that covers an address.
-fn find(reader: &Reader, addr: u64) -> Result<Option<Extent>> {
+pub fn find(reader: &Reader, addr: u64) -> Result<Option<Extent>> {
     let Some(root) = reader.root(TreeId::EXTENT)? else {
         bail!("there is no extent tree")
     };
@@ -209,7 +215,7 @@ fn describe_ref(reader: &Reader, extent: &Extent, back_ref: &BackRef) -> (String
 }
 
 /// The inodes in a leaf whose extents point here.
-fn inodes_in(reader: &Reader, leaf: u64, start: u64) -> Vec<u64> {
+pub fn inodes_in(reader: &Reader, leaf: u64, start: u64) -> Vec<u64> {
     let Ok(block) = reader.block(leaf) else {
         return Vec::new();
     };

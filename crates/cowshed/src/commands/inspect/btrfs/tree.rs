@@ -51,7 +51,7 @@ impl BlockArgs {
     }
 }
 
-fn tree_id(text: &str) -> Result<TreeId> {
+pub fn tree_id(text: &str) -> Result<TreeId> {
     let name = text.to_lowercase().replace('_', "-");
     Ok(match name.trim_end_matches("-tree") {
         "root" => TreeId::ROOT,
