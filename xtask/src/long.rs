@@ -12,8 +12,16 @@ pub struct Args {
     args: Vec<String>,
 }
 
+impl Args {
+    /// The first one, and the others.
+    pub fn split_first(&self) -> Option<(&str, &[String])> {
+        let (first, rest) = self.args.split_first()?;
+        Some((first, rest))
+    }
+}
+
 /// Builds `packages` in release mode and runs the program of the first.
-fn build_and_run(packages: &[&str], args: &[String]) -> Result<()> {
+pub fn build_and_run(packages: &[&str], args: &[String]) -> Result<()> {
     let mut build = run::cargo(&["build", "--release", "--quiet"]);
     for package in packages {
         build.args(["-p", package]);

@@ -13,6 +13,7 @@ mod long_tests;
 mod real;
 mod run;
 mod sources;
+mod xfs;
 
 use clap::{Parser, Subcommand};
 
@@ -45,8 +46,6 @@ enum Command {
     Bench(bench::Args),
     /// Volumes of every kind, back and forth between the kernel and Cowshed
     Matrix(real::Args),
-    /// XFS volumes that the kernel made, read by Cowshed and compared: `matrix --count N --seed S`
-    Xfs(real::Args),
     /// Real directory trees copied onto a mount and compared through the kernel
     Realtree(real::Args),
     /// Ordinary programs and file-system test programs at work on a mount
@@ -63,6 +62,8 @@ enum Command {
     /// What a crash after fsync leaves: all named cases on every road; with `--cuts N` instead,
     /// crash images of the kernel's btrfs on a recorded device, replayed by us and by the kernel
     Logcases(long::Args),
+    /// XFS: `logs --count N --seed S`, dirty logs of the kernel's, recovered by us and by the kernel
+    Xfs(long::Args),
     /// SQLite with atomic writes on a mount: `kills --rounds N --transactions T`, `rate DIR`
     Sqlite(long::Args),
     /// Check that every dependency's licence is on the list in deny.toml
@@ -80,7 +81,6 @@ fn main() -> anyhow::Result<()> {
         Command::Bench(args) => bench::main(&args),
         Command::Ci(args) => ci::main(&args),
         Command::Matrix(args) => real::main("matrix", &args),
-        Command::Xfs(args) => real::main("xfs", &args),
         Command::Realtree(args) => real::main("realtree", &args),
         Command::Realwork(args) => real::main("realwork", &args),
         Command::Levels(args) => real::main("levels", &args),
@@ -88,6 +88,7 @@ fn main() -> anyhow::Result<()> {
         Command::LongTests(args) => long_tests::main(&args),
         Command::Kill9(args) => long::kill9(&args),
         Command::Logcases(args) => long::logcases(&args),
+        Command::Xfs(args) => xfs::main(&args),
         Command::Sqlite(args) => long::sqlite(&args),
         Command::Hunt => hunt::check(),
         Command::EngineLints => engine_lints::check(),

@@ -33,12 +33,6 @@ pub fn share() -> Result<()> {
         false,
         SHARE_MAX,
     )?;
-    build_and_run(
-        "xfs",
-        &["matrix", "--small", "--count", "3", "--seed", &seed],
-        false,
-        SHARE_MAX,
-    )?;
     build_and_run("realtree", &["--small"], false, SHARE_MAX)?;
     build_and_run("levels", &["--one-in", "12", "--seed", &seed], false, SHARE_MAX)?;
     build_and_run("realwork", &["--small"], false, SHARE_MAX)

@@ -48,9 +48,7 @@ pub fn open_volume(paths: &[PathBuf], devices: Vec<Arc<dyn BlockDevice>>, option
 /// The options for the volume on these devices, with the device of its log opened. Errors: an option
 /// that is not one of the volume's format.
 fn with_log_device(devices: &[Arc<dyn BlockDevice>], options: &Options, locking: Locking) -> Result<Options> {
-    if devices.iter().any(|device| formats::probe(&**device).is_some()) {
-        options.check_format(formats::format_of(devices))?;
-    }
+    options.check_format(formats::format_of(devices))?;
     let mut options = options.clone();
     if let Some(path) = &options.log_device {
         let log = FileDevice::open_with(path, OpenMode::ReadOnly, locking)

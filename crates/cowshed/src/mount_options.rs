@@ -451,10 +451,6 @@ fn rescue(options: &mut Options, modes: &str) -> Result<()> {
                 options.formats.xfs.needs_repair = true;
                 Some(Format::Xfs)
             }
-            "usebackupsuper" => {
-                options.formats.xfs.use_superblock_copy = true;
-                Some(Format::Xfs)
-            }
             "nologreplay" | "norecovery" => {
                 options.formats.no_log_replay = true;
                 None
@@ -465,7 +461,7 @@ fn rescue(options: &mut Options, modes: &str) -> Result<()> {
             }
             _ => bail!(
                 "rescue={mode}: unknown; there are nologreplay (norecovery), all; for btrfs usebackuproot, \
-                 ignorebadroots, ignoredatacsums, ignoremetacsums, ignoresuperflags; for XFS needsrepair, usebackupsuper"
+                 ignorebadroots, ignoredatacsums, ignoremetacsums, ignoresuperflags; for XFS needsrepair"
             ),
         };
         let named = format.map(|format| (format, format!("rescue={mode}")));
@@ -477,12 +473,8 @@ fn rescue(options: &mut Options, modes: &str) -> Result<()> {
 /// What is overlooked, in words.
 fn rescue_text(formats: &formats::Options) -> String {
     format!(
-        "{:?}, no log replay: {}, XFS that needs repair: {}, copies of its superblock: {}, all: {}",
-        formats.btrfs.open.rescue,
-        formats.no_log_replay,
-        formats.xfs.needs_repair,
-        formats.xfs.use_superblock_copy,
-        formats.rescue_all
+        "{:?}, no log replay: {}, XFS that needs repair: {}, all: {}",
+        formats.btrfs.open.rescue, formats.no_log_replay, formats.xfs.needs_repair, formats.rescue_all
     )
 }
 

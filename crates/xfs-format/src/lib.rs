@@ -44,7 +44,7 @@ mod view;
 
 pub use btree::{BtreeBlock, Extent, Tree};
 pub use corrupt::{Corrupt, CorruptKind, Site};
-pub use cowshed_layout::{FieldLayout, Layout, Rule};
+pub use cowshed_layout::{FieldLayout, Layout, Rule, uuid_text};
 pub use geometry::{
     AG_BLOCKS_MIN, AG_HEADER_SECTORS, CHUNK_INODES, DIR_FREE_OFFSET_BYTES, DIR_LEAF_OFFSET_BYTES, Geometry,
 };

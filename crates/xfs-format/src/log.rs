@@ -24,4 +24,6 @@ pub use item::{DquotLogFormat, IcreateLogFormat, LogItem, QuotaoffLogFormat, Tra
 pub use item_type::ItemType;
 pub use native::{ByteOrder, N16, N32, N64};
 pub use op::{OpHeader, Operation, UNMOUNT_MAGIC, UnmountRecord, client, op_flags, operations};
-pub use record::{ExtHeader, LOG_BLOCK_BYTES, LOG_MAGIC, LogFormat, Record, RecordHeader, header_blocks, record_crc};
+pub use record::{
+    ExtHeader, LOG_BLOCK_BYTES, LOG_MAGIC, LogFormat, Record, RecordHeader, header_blocks, next_cycle, record_crc,
+};

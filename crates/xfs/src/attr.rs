@@ -7,32 +7,17 @@ use xfs_format::attr::{
 };
 use xfs_format::da::{AttrNodeBlock, name_hash};
 use xfs_format::inode::{Fork, ForkKind};
-use xfs_format::{Corrupt, DaBlock, Expect, Owner};
+use xfs_format::{DaBlock, Owner};
 
 use crate::error::Result;
 use crate::inode::Object;
-use crate::volume::{Block, Volume, da_magic};
+use crate::volume::{Block, Volume};
 
+const NODE_MAGICS: [u16; 2] = [0xfebe, 0x3ebe];
 /// Leaves in a row, at most.
 const SIBLINGS_MAX: usize = 1 << 20;
 const ACL_FILE: &[u8] = b"SGI_ACL_FILE";
 const ACL_DEFAULT: &[u8] = b"SGI_ACL_DEFAULT";
-
-/// A block of the hash index: what it is, its magic says.
-#[derive(Clone)]
-enum IndexBlock {
-    Leaf(AttrLeafBlock),
-    Node(AttrNodeBlock),
-}
-
-impl Block for IndexBlock {
-    fn verify(bytes: Vec<u8>, expect: &Expect<'_>) -> std::result::Result<Self, Corrupt> {
-        match da_magic(&bytes) {
-            0xfebe | 0x3ebe => AttrNodeBlock::verify(bytes, expect).map(Self::Node),
-            _ => AttrLeafBlock::verify(bytes, expect).map(Self::Leaf),
-        }
-    }
-}
 
 fn read<B: Block>(volume: &Volume, inode: &Object, block: u64) -> Result<B> {
     let parts = inode.parts(volume, ForkKind::Attr, block, 1)?;
@@ -46,10 +31,15 @@ fn leaf_of(volume: &Volume, inode: &Object, hash: u32) -> Result<Option<AttrLeaf
     }
     let (mut at, mut level) = (0, u8::MAX);
     loop {
-        let node = match read(volume, inode, at)? {
-            IndexBlock::Leaf(leaf) => return Ok(Some(leaf)),
-            IndexBlock::Node(node) => node,
-        };
+        let head = volume.read_parts(&inode.parts(volume, ForkKind::Attr, at, 1)?)?;
+        let magic = head
+            .get(8..10)
+            .and_then(|magic| magic.try_into().ok())
+            .map_or(0, u16::from_be_bytes);
+        if !NODE_MAGICS.contains(&magic) {
+            return read(volume, inode, at).map(Some);
+        }
+        let node: AttrNodeBlock = read(volume, inode, at)?;
         if node.level() >= level {
             return Err(inode.damaged("attribute nodes"));
         }
@@ -79,10 +69,7 @@ fn leaves(
         }
         match leaf.siblings() {
             (_, DaBlock(0)) => return Ok(()),
-            (_, next) => match read(volume, inode, next.get().into())? {
-                IndexBlock::Leaf(next) => leaf = next,
-                IndexBlock::Node(_) => return Err(inode.damaged("attribute leaves")),
-            },
+            (_, next) => leaf = read(volume, inode, next.get().into())?,
         }
     }
     Err(inode.damaged("attribute leaves"))

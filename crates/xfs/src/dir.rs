@@ -8,34 +8,23 @@ use xfs_format::dir::{
     ShortformDir,
 };
 use xfs_format::inode::{Fork, ForkKind};
-use xfs_format::{Corrupt, DaBlock, Expect, Extent, FsBlock, Ino, Owner};
+use xfs_format::{DaBlock, Ino, Owner};
 
 use crate::error::{Error, Result};
 use crate::inode::Object;
-use crate::volume::{Block, Volume, da_magic};
+use crate::volume::{Block, Volume};
 
+/// Magics of the blocks that may be found at the root of the hash index.
+const LEAF1_MAGICS: [u16; 2] = [0xd2f1, 0x3df1];
+const NODE_MAGICS: [u16; 2] = [0xfebe, 0x3ebe];
 /// Leaves with one hash in a row, at most: as many as a directory of the largest size has.
 const SIBLINGS_MAX: usize = 1 << 20;
 
-/// Bytes of a directory that are read at once where it is listed.
-const LIST_READ_BYTES: u32 = 128 << 10;
-
-/// A block of the index by hash: what it is, its magic says.
-#[derive(Clone)]
-enum IndexBlock {
-    Leaf1(DirLeaf1Block),
-    LeafN(DirLeafNBlock),
-    Node(DirNodeBlock),
-}
-
-impl Block for IndexBlock {
-    fn verify(bytes: Vec<u8>, expect: &Expect<'_>) -> std::result::Result<Self, Corrupt> {
-        match da_magic(&bytes) {
-            0xd2f1 | 0x3df1 => DirLeaf1Block::verify(bytes, expect).map(Self::Leaf1),
-            0xfebe | 0x3ebe => DirNodeBlock::verify(bytes, expect).map(Self::Node),
-            _ => DirLeafNBlock::verify(bytes, expect).map(Self::LeafN),
-        }
-    }
+/// The form of a directory that is not in its inode.
+enum Index {
+    Block,
+    Leaf(DirLeaf1Block),
+    Node,
 }
 
 fn read<B: Block>(volume: &Volume, dir: &Object, block: u64) -> Result<B> {
@@ -44,14 +33,24 @@ fn read<B: Block>(volume: &Volume, dir: &Object, block: u64) -> Result<B> {
     volume.block_of_parts(&parts, Owner::Inode(dir.ino))
 }
 
-/// The root of the index; `None` for a directory of one block, which has its index within.
-fn index(volume: &Volume, dir: &Object) -> Result<Option<IndexBlock>> {
+/// The magic of a block of the hash index.
+fn magic(volume: &Volume, dir: &Object, block: u64) -> Result<u16> {
+    let parts = dir.parts(volume, ForkKind::Data, block, 1)?;
+    let head = volume.read_parts(&parts)?;
+    let magic = head.get(8..10).and_then(|magic| magic.try_into().ok());
+    Ok(magic.map_or(0, u16::from_be_bytes))
+}
+
+fn index(volume: &Volume, dir: &Object) -> Result<Index> {
     let leaf = u64::from(volume.geometry().dir_leaf_block().get());
     let is_there = dir.extent_from(volume, ForkKind::Data, leaf)?;
     if is_there.is_none_or(|extent| extent.offset.get() > leaf) {
-        return Ok(None);
+        return Ok(Index::Block);
     }
-    read(volume, dir, leaf).map(Some)
+    if LEAF1_MAGICS.contains(&magic(volume, dir, leaf)?) {
+        return Ok(Index::Leaf(read(volume, dir, leaf)?));
+    }
+    Ok(Index::Node)
 }
 
 /// The entry's place among leaf entries of this hash.
@@ -74,7 +73,7 @@ pub(crate) fn lookup(volume: &Volume, dir: &Object, name: &[u8]) -> Result<Optio
     }
     let hash = geometry.dir_name_hash(name);
     match index(volume, dir)? {
-        None => {
+        Index::Block => {
             let block: DirBlock = read(volume, dir, 0)?;
             let found = block.items(geometry).find_map(|item| match item {
                 DataItem::Entry(entry) if geometry.is_same_dir_name(entry.name, name) => Some(entry.ino),
@@ -82,20 +81,16 @@ pub(crate) fn lookup(volume: &Volume, dir: &Object, name: &[u8]) -> Result<Optio
             });
             Ok(found)
         }
-        Some(IndexBlock::Leaf1(leaf)) => among(volume, dir, with_hash(leaf.entries(), hash), name),
-        Some(root) => lookup_in_nodes(volume, dir, root, (hash, name)),
+        Index::Leaf(leaf) => among(volume, dir, with_hash(leaf.entries(), hash), name),
+        Index::Node => lookup_in_nodes(volume, dir, hash, name),
     }
 }
 
-fn lookup_in_nodes(volume: &Volume, dir: &Object, root: IndexBlock, (hash, name): (u32, &[u8])) -> Result<Option<Ino>> {
+fn lookup_in_nodes(volume: &Volume, dir: &Object, hash: u32, name: &[u8]) -> Result<Option<Ino>> {
+    let mut at = u64::from(volume.geometry().dir_leaf_block().get());
     let mut level = None;
-    let mut block = root;
-    let mut leaf = loop {
-        let node = match block {
-            IndexBlock::Node(node) => node,
-            IndexBlock::LeafN(leaf) => break leaf,
-            IndexBlock::Leaf1(_) => return Err(dir.damaged("hash index")),
-        };
+    while NODE_MAGICS.contains(&magic(volume, dir, at)?) {
+        let node: DirNodeBlock = read(volume, dir, at)?;
         if level.is_some_and(|level| node.level() >= level) {
             return Err(dir.damaged("hash index"));
         }
@@ -103,22 +98,19 @@ fn lookup_in_nodes(volume: &Volume, dir: &Object, root: IndexBlock, (hash, name)
         let Some(slot) = node.child_slot(hash) else {
             return Ok(None);
         };
-        let child = node.entries().get(slot).map_or(0, |child| child.before.get());
-        block = read(volume, dir, child.into())?;
-    };
+        at = node.entries().get(slot).map_or(0, |child| child.before.get()).into();
+    }
     // Names of one hash may go on in the next leaves.
     for _ in 0..SIBLINGS_MAX {
+        let leaf: DirLeafNBlock = read(volume, dir, at)?;
         if let Some(ino) = among(volume, dir, with_hash(leaf.entries(), hash), name)? {
             return Ok(Some(ino));
         }
         let goes_on = leaf.entries().last().is_none_or(|last| last.hashval.get() <= hash);
-        leaf = match leaf.siblings() {
-            (_, DaBlock(next)) if goes_on && next != 0 => match read(volume, dir, next.into())? {
-                IndexBlock::LeafN(next) => next,
-                IndexBlock::Node(_) | IndexBlock::Leaf1(_) => return Err(dir.damaged("hash index")),
-            },
+        match leaf.siblings() {
+            (_, DaBlock(next)) if goes_on && next != 0 => at = next.into(),
             _ => return Ok(None),
-        };
+        }
     }
     Err(dir.damaged("hash index"))
 }
@@ -136,10 +128,16 @@ fn among<'a>(
         let block = (position / u64::from(geometry.dir_block_bytes)) << geometry.dir_block_log;
         let offset = position % u64::from(geometry.dir_block_bytes);
         let data: DirDataBlock = read(volume, dir, block)?;
-        let found = u32::try_from(offset).ok().and_then(|at| data.entry_at(at, geometry));
-        let found = found.ok_or_else(|| dir.damaged("hash index: it leads to no entry"))?;
-        if geometry.is_same_dir_name(found.name, name) {
-            return Ok(Some(found.ino));
+        let found = data.items(geometry).find_map(|item| match item {
+            DataItem::Entry(found) if u64::from(found.offset_bytes) == offset => {
+                Some((geometry.is_same_dir_name(found.name, name), found.ino))
+            }
+            _ => None,
+        });
+        match found {
+            Some((true, ino)) => return Ok(Some(ino)),
+            Some((false, _)) => {}
+            None => return Err(dir.damaged("hash index: it leads to no entry")),
         }
     }
     Ok(None)
@@ -151,20 +149,6 @@ pub(crate) fn parent(volume: &Volume, dir: &Object) -> Result<Ino> {
         return Ok(ShortformDir::verify(bytes, volume.geometry(), dir.ino)?.parent);
     }
     lookup(volume, dir, b"..")?.ok_or_else(|| dir.damaged("directory without .."))
-}
-
-/// Reads the data blocks of an extent from one on, which will be visited one after the other.
-fn read_ahead(volume: &Volume, dir: &Object, block: u64, extent: &Extent) -> Result<()> {
-    let geometry = volume.geometry();
-    let end = extent.end().get().min(geometry.dir_leaf_block().get().into());
-    let blocks = end.saturating_sub(block) >> geometry.dir_block_log;
-    let at_once = u64::from(LIST_READ_BYTES / geometry.dir_block_bytes);
-    let start = FsBlock(extent.start.get() + (block - extent.offset.get()));
-    let count = u32::try_from(blocks.min(at_once)).unwrap_or(0);
-    match geometry.daddr(start) {
-        Some(daddr) => volume.read_ahead::<DirDataBlock>(daddr, geometry.dir_block_bytes, count, Owner::Inode(dir.ino)),
-        None => Ok(()),
-    }
 }
 
 /// Visits entries but "." and "..", from a position on, each with its position: its place in the
@@ -194,7 +178,7 @@ pub(crate) fn list(
             DataItem::Free { .. } => ControlFlow::Continue(()),
         })
     };
-    if index(volume, dir)?.is_none() {
+    if matches!(index(volume, dir)?, Index::Block) {
         let block: DirBlock = read(volume, dir, 0)?;
         let _ = visit_items(block.items(geometry), 0);
         return Ok(());
@@ -207,7 +191,6 @@ pub(crate) fn list(
         if block >= end {
             break;
         }
-        read_ahead(volume, dir, block, &extent)?;
         let data: DirDataBlock = read(volume, dir, block)?;
         let at = block * u64::from(geometry.block_bytes);
         if visit_items(data.items(geometry), at).is_break() {

@@ -3,8 +3,7 @@
 //! [`Volume`] reads and verifies blocks through a bounded cache. Inodes, directories, attributes
 //! and files are read through it. [`Fs`] shows the volume as a [`cowshed_vfs::Volume`].
 //!
-//! A volume with a dirty log is refused unless [`OpenOptions::no_recovery`] is set: recovery of
-//! the log is not implemented.
+//! A dirty log is recovered in memory, unless [`OpenOptions::no_recovery`] is set.
 
 #![deny(missing_docs)]
 
@@ -15,11 +14,13 @@ mod error;
 mod file;
 mod fs;
 mod inode;
-mod rank;
+mod log;
+mod recovery;
 mod symlink;
 mod tree;
 mod volume;
 
 pub use error::{Error, Result};
 pub use fs::Fs;
+pub use recovery::Recovery;
 pub use volume::{OpenOptions, Volume};

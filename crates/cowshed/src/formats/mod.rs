@@ -35,10 +35,7 @@ pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Result<Arc
 /// # Errors
 /// Those of [`open`].
 pub fn open_for_mounts(devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Result<Views, Failure> {
-    // A device without a magic number can be meant as XFS by an option of XFS alone.
-    let is_meant = options.xfs.use_superblock_copy && devices.iter().all(|device| probe(&**device).is_none());
-    let format = if is_meant { Format::Xfs } else { format_of(&devices) };
-    Ok(match format {
+    Ok(match format_of(&devices) {
         Format::Btrfs => Views::Btrfs(btrfs::open(devices, options)?),
         Format::Xfs => Views::Xfs(xfs::open(devices, options)?),
     })

@@ -39,8 +39,6 @@ pub struct Rescue {
     pub ignore_super_flags: bool,
     /// Read a volume whose repair was interrupted (XFS).
     pub needs_repair: bool,
-    /// Where the first superblock is damaged, use a copy of it (XFS).
-    pub use_superblock_copy: bool,
 }
 
 /// How a volume is opened: read-write, its default subvolume, all devices present.
@@ -87,7 +85,6 @@ impl OpenOptions {
     pub fn rescue(mut self, rescue: Rescue) -> Self {
         self.formats.no_log_replay = rescue.no_log_replay;
         self.formats.xfs.needs_repair = rescue.needs_repair;
-        self.formats.xfs.use_superblock_copy = rescue.use_superblock_copy;
         self.formats.btrfs.open.rescue = btrfs_store::volume::Rescue {
             use_backup_root: rescue.use_backup_root,
             no_log_replay: false,

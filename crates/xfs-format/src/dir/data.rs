@@ -372,17 +372,6 @@ impl DirDataBlock {
     pub fn items(&self, geometry: &Geometry) -> DataItems<'_> {
         DataItems::new(&self.bytes, self.bytes.len(), geometry)
     }
-    /// The entry at an offset from the start of the block, to which an index leads. `None` where
-    /// its tag says that none begins there.
-    pub fn entry_at(&self, offset_bytes: u32, geometry: &Geometry) -> Option<DirEntry<'_>> {
-        let mut items = self.items(geometry);
-        let at = to_len(offset_bytes.into());
-        items.at = Some(at).filter(|at| *at >= items.at)?;
-        match items.next() {
-            Some(DataItem::Entry(entry)) => Some(entry),
-            Some(DataItem::Free { .. }) | None => None,
-        }
-    }
     /// The largest free spans.
     pub fn best_free(&self) -> &[DirBestFree] {
         best_free(&self.bytes, self.is_v5).map_or(&[], |spans| spans)

@@ -103,6 +103,14 @@ pub fn header_blocks(version: u32, size_bytes: u32) -> u32 {
     size_bytes.div_ceil(BODY_BYTES_PER_HEADER).max(1)
 }
 
+/// The cycle behind this one: that which reads as a record's magic is left out.
+pub fn next_cycle(cycle: u32) -> u32 {
+    match cycle.wrapping_add(1) {
+        LOG_MAGIC => LOG_MAGIC.wrapping_add(1),
+        next => next,
+    }
+}
+
 impl RecordHeader {
     /// The record's place: cycle and block.
     pub fn lsn(&self) -> Lsn {
@@ -217,10 +225,16 @@ impl Record {
     /// blocks, and the checksum where one is stated. `header.verify` comes first. Errors: the first
     /// fault found.
     pub fn unpack(blocks: &[u8]) -> Result<Self, Corrupt> {
-        Self::try_unpack(blocks).map_err(|fault| fault.at(site()))
+        Self::unpack_wrapped(blocks, usize::MAX)
     }
 
-    fn try_unpack(blocks: &[u8]) -> Result<Self, Fault> {
+    /// As [`Record::unpack`], for a record that runs over the end of the log: blocks from
+    /// `first_wrapped` on, counted from the record's first one, carry the next cycle.
+    pub fn unpack_wrapped(blocks: &[u8], first_wrapped: usize) -> Result<Self, Corrupt> {
+        Self::try_unpack(blocks, first_wrapped).map_err(|fault| fault.at(site()))
+    }
+
+    fn try_unpack(blocks: &[u8], first_wrapped: usize) -> Result<Self, Fault> {
         let short = || truncated("record", LOG_BLOCK_BYTES, blocks.len());
         let header = *view::at::<RecordHeader>(blocks, 0).ok_or_else(short)?;
         let header_blocks = header.header_blocks();
@@ -234,17 +248,26 @@ impl Record {
         let (head, body) = blocks
             .split_at_checked(to_len(header_blocks.into()).saturating_mul(LOG_BLOCK_BYTES))
             .ok_or_else(short)?;
-        for extension in head.chunks_exact(LOG_BLOCK_BYTES).skip(1) {
+        let cycle_at = |block: usize| {
+            if block < first_wrapped {
+                header.cycle.get()
+            } else {
+                next_cycle(header.cycle.get())
+            }
+        };
+        for (at, extension) in head.chunks_exact(LOG_BLOCK_BYTES).enumerate().skip(1) {
             let cycle = view::at::<ExtHeader>(extension, 0).map_or(0, |ext| ext.cycle.get());
-            field("xh_cycle", cycle, Rule::Equal(header.cycle.get().into()))?;
+            field("xh_cycle", cycle, Rule::Equal(cycle_at(at).into()))?;
         }
+        let body_at = to_len(header_blocks.into());
         let len = to_len(header.len.get().into());
         let whole = to_len(header.body_blocks().into()).saturating_mul(LOG_BLOCK_BYTES);
         let mut body = body.get(..whole).ok_or_else(short)?.to_vec();
         for (at, block) in body.chunks_exact_mut(LOG_BLOCK_BYTES).enumerate() {
             let word = cycle_word(head, at).ok_or_else(short)?;
             let found = view::at::<U32>(block, 0).map_or(0, |cycle| cycle.get());
-            field("cycle", found, Rule::Equal(header.cycle.get().into())).map_err(|fault| fault.in_slot(at))?;
+            let expected = cycle_at(at.saturating_add(body_at));
+            field("cycle", found, Rule::Equal(expected.into())).map_err(|fault| fault.in_slot(at))?;
             let _fits = view::put(block, 0, word.as_bytes());
         }
         body.truncate(len);

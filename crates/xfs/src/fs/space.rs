@@ -21,7 +21,7 @@ pub(super) fn counters(volume: &Volume) -> Counters {
     };
     match ag::counters(volume) {
         // The superblock is written at a clean end alone.
-        Ok(found) if volume.has_dirty_log() || volume.is_by_copy() => found,
+        Ok(found) if volume.has_dirty_log() => found,
         Ok(found) => Counters {
             alloc_tree_blocks: found.alloc_tree_blocks,
             ..said

@@ -1,28 +1,21 @@
 //! An open volume: superblock, geometry, features, and verified blocks.
 
 mod cache;
-mod log;
-mod secondary;
 
 use std::sync::Arc;
 
 use cowshed_device::BlockDevice;
-use xfs_format::{
-    Access, AgBlock, AgNumber, Corrupt, Daddr, Expect, Geometry, Ino, Inode, Owner, ReadLimit, Superblock,
-};
+use xfs_format::{Access, Corrupt, Daddr, Expect, Geometry, Lsn, Owner, ReadLimit, Superblock};
 
 use crate::error::{Error, Result};
+use crate::log::{self, Ring};
+use crate::recovery::{self, Recovery};
 use cache::Cache;
-use log::LogPlace;
-use secondary::SECTOR_BYTES_MAX;
 
+/// Bytes of the largest sector: what is read to find the superblock.
+const SECTOR_BYTES_MAX: usize = 32768;
 /// Bound on cached metadata, unless [`OpenOptions`] say otherwise.
 const CACHE_BYTES_MAX: usize = 64 << 20;
-
-/// Inodes that are read at once: the 64 of a chunk, where they have the usual 512 bytes.
-const INODES_READ_BYTES: u32 = 32 << 10;
-/// The owner of clusters of inodes in the cache: no group and no inode has this number.
-const CLUSTER_KEY: u64 = u64::MAX;
 
 /// How a volume is opened. It is opened for reading always.
 #[derive(Clone, Debug, Default)]
@@ -32,8 +25,6 @@ pub struct OpenOptions {
     pub no_recovery: bool,
     /// Reads a volume whose repair was interrupted.
     pub rescue: bool,
-    /// Where the first superblock is damaged, a copy stands in for it.
-    pub use_superblock_copy: bool,
     /// The device of the log, where the volume has an external one.
     pub log_device: Option<Arc<dyn BlockDevice>>,
     /// Bound on cached metadata in bytes; 0: the default.
@@ -47,7 +38,9 @@ pub struct Volume {
     geometry: Geometry,
     cache: Cache,
     has_dirty_log: bool,
-    is_by_copy: bool,
+    /// The head of the log: no block is newer. `None` where the log was left alone.
+    log_head: Option<Lsn>,
+    recovery: Option<Recovery>,
 }
 
 impl std::fmt::Debug for Volume {
@@ -64,12 +57,6 @@ pub(crate) trait Block: Clone + Send + Sync + Sized + 'static {
     fn verify(bytes: Vec<u8>, expect: &Expect<'_>) -> std::result::Result<Self, Corrupt>;
 }
 
-/// The magic of a block of a hash index.
-pub(crate) fn da_magic(bytes: &[u8]) -> u16 {
-    let magic = bytes.get(8..10).and_then(|magic| magic.try_into().ok());
-    magic.map_or(0, u16::from_be_bytes)
-}
-
 macro_rules! blocks {
     ($($name:path),+ $(,)?) => {
         $(impl Block for $name {
@@ -80,18 +67,19 @@ macro_rules! blocks {
     };
 }
 blocks!(
+    xfs_format::Inode,
     xfs_format::ag::AgfSector,
     xfs_format::ag::AgiSector,
     xfs_format::dir::DirBlock,
     xfs_format::dir::DirDataBlock,
+    xfs_format::dir::DirLeaf1Block,
+    xfs_format::dir::DirLeafNBlock,
+    xfs_format::da::DirNodeBlock,
+    xfs_format::da::AttrNodeBlock,
+    xfs_format::attr::AttrLeafBlock,
     xfs_format::attr::AttrRemoteBlock,
     xfs_format::symlink::SymlinkBlock,
 );
-
-/// Inodes that were read together, not verified yet.
-#[derive(Clone)]
-struct Cluster(Arc<[u8]>);
-
 impl<K: xfs_format::btree::TreeKind> Block for xfs_format::BtreeBlock<K>
 where
     Self: Send + Sync,
@@ -103,22 +91,12 @@ where
 
 impl Volume {
     /// Opens the volume on a device. Errors: no superblock or a damaged one, features that are not
-    /// supported (by name), a device that is too short, a dirty log.
+    /// supported (by name), a device that is too short, a log that cannot be recovered.
     pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Self> {
         let size = usize::try_from(device.size_bytes()).unwrap_or(usize::MAX);
         let mut head = vec![0; SECTOR_BYTES_MAX.min(size)];
         device.read_at(0, &mut head)?;
-        let (superblock, is_by_copy) = match Superblock::verify(&head) {
-            Ok(superblock) => (superblock, false),
-            Err(error) => match secondary::find(&*device, &head) {
-                Some((group, copy)) if options.use_superblock_copy => {
-                    tracing::warn!(%error, group, "a copy stands in for the first superblock");
-                    (copy, true)
-                }
-                Some((group, _)) => return Err(Error::HasCopy { error, group }),
-                None => return Err(error.into()),
-            },
-        };
+        let superblock = Superblock::verify(&head)?;
         let geometry = Geometry::new(&superblock)?;
         let limit = if options.rescue {
             ReadLimit::Rescue
@@ -145,23 +123,25 @@ impl Volume {
             geometry,
             cache: Cache::new(cache_bytes_max),
             has_dirty_log: false,
-            is_by_copy,
+            log_head: None,
+            recovery: None,
         };
-        volume.has_dirty_log = !volume.has_clean_log(options)?;
-        if volume.has_dirty_log && !options.no_recovery {
-            return Err(Error::DirtyLog);
-        }
+        volume.open_log(options)?;
         Ok(volume)
     }
 
-    fn has_clean_log(&self, options: &OpenOptions) -> Result<bool> {
+    /// Finds the ends of the log, and recovers a dirty one in memory.
+    fn open_log(&mut self, options: &OpenOptions) -> Result<()> {
         let (device, start_bytes) = match (self.geometry.log_start, &options.log_device) {
             (Some(start), _) => {
                 let start = self.geometry.daddr(start).and_then(Daddr::checked_bytes);
-                (&self.device, start.unwrap_or_default())
+                (Arc::clone(&self.device), start.unwrap_or_default())
             }
-            (None, Some(device)) => (device, 0),
-            (None, None) if options.no_recovery => return Ok(false),
+            (None, Some(device)) => (Arc::clone(device), 0),
+            (None, None) if options.no_recovery => {
+                self.has_dirty_log = true;
+                return Ok(());
+            }
             (None, None) => return Err(Error::Unsupported("an external log without logdev=".to_owned())),
         };
         let bytes = u64::from(self.geometry.log_blocks).saturating_mul(self.geometry.block_bytes.into());
@@ -169,12 +149,41 @@ impl Volume {
         if found < bytes {
             return Err(Error::Short { found, expected: bytes });
         }
-        let place = LogPlace {
-            device: &**device,
-            start_bytes,
-            blocks: bytes / u64::from(xfs_format::ids::BASIC_BLOCK_BYTES),
+        let blocks = u32::try_from(bytes / u64::from(xfs_format::ids::BASIC_BLOCK_BYTES)).unwrap_or(u32::MAX);
+        let uuids = [self.superblock.uuid, self.superblock.metadata_uuid()];
+        let ring = Ring::new(&*device, start_bytes, blocks, uuids);
+        let ends = match log::find(&ring) {
+            Ok(ends) => ends,
+            Err(error) if options.no_recovery => {
+                tracing::warn!(%error, "the log is left alone");
+                self.has_dirty_log = true;
+                return Ok(());
+            }
+            Err(error) => return Err(error),
         };
-        place.is_clean(&self.superblock)
+        if options.no_recovery {
+            self.has_dirty_log = !ends.is_clean();
+            return Ok(());
+        }
+        let newest = self.superblock.lsn();
+        if self.superblock.is_v5() && newest != Lsn::NULL && newest > ends.head {
+            return Err(ring.mismatch(
+                ends.head.block(),
+                "the superblock's LSN",
+                newest,
+                format_args!("at most {}, the head of the log", ends.head),
+            ));
+        }
+        self.log_head = Some(ends.head);
+        if !ends.is_clean() {
+            let base = Arc::clone(&self.device);
+            let (recovery, superblock) = recovery::run(base, &ring, &ends, &self.superblock, &self.geometry)?;
+            self.geometry = Geometry::new(&superblock)?;
+            self.superblock = superblock;
+            self.device = recovery.device();
+            self.recovery = Some(recovery);
+        }
+        Ok(())
     }
 
     /// The superblock as it was read.
@@ -192,9 +201,9 @@ impl Volume {
         self.has_dirty_log
     }
 
-    /// A copy stands in for the first superblock: it has no counters.
-    pub(crate) fn is_by_copy(&self) -> bool {
-        self.is_by_copy
+    /// What recovery did. `None` where the log was clean, or left alone.
+    pub fn recovery(&self) -> Option<&Recovery> {
+        self.recovery.as_ref()
     }
 
     pub(crate) fn device(&self) -> &dyn BlockDevice {
@@ -222,60 +231,18 @@ impl Volume {
         Ok(block)
     }
 
-    /// A verified inode. The inodes beside it are read with it, and kept until they are asked for.
-    pub(crate) fn inode(&self, ino: Ino) -> Result<Inode> {
-        let geometry = &self.geometry;
-        let (group, within) = geometry.split_ino(ino).ok_or(cowshed_vfs::Error::Stale)?;
-        let block = geometry.ino_block(within);
-        let daddr = geometry.ag_daddr(group, block);
-        let offset = geometry.ino_offset_bytes(within) as usize;
-        let key = (bytes_of(daddr) + offset as u64, owner_key(Owner::Inode(ino)));
-        if let Some(inode) = self.cache.get::<Inode>(key) {
-            return Ok(inode);
+    /// A verified structure within a block of the device: an inode of a cluster.
+    pub(crate) fn within<B: Block>(&self, daddr: Daddr, offset: u32, len_bytes: u32, owner: Owner) -> Result<B> {
+        let at = bytes_of(daddr) + u64::from(offset);
+        let key = (at, owner_key(owner));
+        if let Some(block) = self.cache.get::<B>(key) {
+            return Ok(block);
         }
-        let at_once = (INODES_READ_BYTES / geometry.block_bytes).max(1);
-        let first = block.get() / at_once * at_once;
-        let cluster = self.cluster(group, AgBlock(first), at_once)?;
-        let at = (block.get() - first) as usize * geometry.block_bytes as usize + offset;
-        let bytes = cluster.0.get(at..at + geometry.inode_bytes as usize);
-        // Behind the end of the group.
-        let bytes = bytes.ok_or(cowshed_vfs::Error::Stale)?;
-        let inode = Inode::verify(bytes, &self.expect(daddr, Owner::Inode(ino)))?;
-        self.cache.put(key, &inode, bytes.len());
-        Ok(inode)
-    }
-
-    fn cluster(&self, group: AgNumber, first: AgBlock, blocks: u32) -> Result<Cluster> {
-        let daddr = self.geometry.ag_daddr(group, first);
-        let key = (bytes_of(daddr), CLUSTER_KEY);
-        if let Some(cluster) = self.cache.get::<Cluster>(key) {
-            return Ok(cluster);
-        }
-        let blocks = blocks.min(self.geometry.ag_len(group).saturating_sub(first.get()));
-        let mut bytes = vec![0; blocks as usize * self.geometry.block_bytes as usize];
-        self.device.read_at(bytes_of(daddr), &mut bytes)?;
-        let cluster = Cluster(bytes.into());
-        self.cache.put(key, &cluster, cluster.0.len());
-        Ok(cluster)
-    }
-
-    /// Reads blocks that lie one behind the other at once, if the first is not here yet, and keeps
-    /// those that are right: what is wrong with another will be said when it is asked for.
-    pub(crate) fn read_ahead<B: Block>(&self, daddr: Daddr, len_bytes: u32, count: u32, owner: Owner) -> Result<()> {
-        let start = bytes_of(daddr);
-        if count < 2 || self.cache.has((start, owner_key(owner))) {
-            return Ok(());
-        }
-        let mut bytes = vec![0; len_bytes as usize * count as usize];
-        self.device.read_at(start, &mut bytes)?;
-        for (n, part) in (0_u64..).zip(bytes.chunks_exact(len_bytes as usize)) {
-            let offset = n * u64::from(len_bytes);
-            let at = Daddr(daddr.get() + offset / u64::from(xfs_format::ids::BASIC_BLOCK_BYTES));
-            if let Ok(block) = B::verify(part.to_vec(), &self.expect(at, owner)) {
-                self.cache.put((start + offset, owner_key(owner)), &block, part.len());
-            }
-        }
-        Ok(())
+        let mut bytes = vec![0; len_bytes as usize];
+        self.device.read_at(at, &mut bytes)?;
+        let block = B::verify(bytes, &self.expect(daddr, owner))?;
+        self.cache.put(key, &block, len_bytes as usize);
+        Ok(block)
     }
 
     /// The bytes of some pieces, unverified.
@@ -292,9 +259,13 @@ impl Volume {
     }
 
     fn expect(&self, daddr: Daddr, owner: Owner) -> Expect<'_> {
-        match owner {
+        let expect = match owner {
             Owner::Ag(group) => Expect::in_ag(&self.geometry, daddr, group),
             Owner::Inode(ino) => Expect::of_inode(&self.geometry, daddr, ino),
+        };
+        Expect {
+            head: self.log_head,
+            ..expect
         }
     }
 }

@@ -1,0 +1,402 @@
+//! Inodes whose forks recovery changes: extents as a list, stored as the inode or a tree holds them.
+
+use xfs_format::btree::{
+    BMDR_HEADER_BYTES, BlockFields, Bmap, BmapKey, BmapRecord, BmdrRoot, BtreeBlock, Siblings, TreeKind as _,
+    build_bmdr_root, leaf_records_max, node_children_max, rmap_offset,
+};
+use xfs_format::inode::{Fork, ForkFormat, ForkKind, InodeCore};
+use xfs_format::{AgNumber, Daddr, Expect, Extent, FsBlock, Ino, Inode, U64};
+use zerocopy::IntoBytes as _;
+
+use super::groups::Ags;
+use super::leaves::Leaves;
+use super::rmap::Mapping;
+use crate::error::Result;
+
+/// An inode: its core, and the room of its forks.
+pub(super) struct File {
+    pub ino: Ino,
+    pub core: InodeCore,
+    inode: Inode,
+    daddr: Daddr,
+    offset_bytes: u32,
+}
+
+/// The extents of a fork, and the blocks of the tree that lists them.
+pub(super) struct Extents {
+    pub list: Leaves,
+    tree: Vec<FsBlock>,
+}
+
+impl File {
+    /// Loads an inode. Errors: one that cannot be.
+    pub(super) fn load(ags: &Ags<'_>, ino: Ino) -> Result<Self> {
+        let geometry = &ags.disk.geometry;
+        let Some((group, within)) = geometry.split_ino(ino) else {
+            return Err(ags.disk.broken("inode of an intent", ino, "an inode of the volume"));
+        };
+        let daddr = geometry.ag_daddr(group, geometry.ino_block(within));
+        let offset_bytes = geometry.ino_offset_bytes(within);
+        let sector = Daddr(daddr.get() + u64::from(offset_bytes / 512));
+        let bytes = ags.disk.read(sector, geometry.inode_bytes)?;
+        let inode = Inode::verify(bytes, &Expect::of_inode(geometry, daddr, ino))?;
+        Ok(Self {
+            ino,
+            core: inode.core(),
+            inode,
+            daddr,
+            offset_bytes,
+        })
+    }
+
+    /// The group of the inode: its blocks lie near it.
+    pub(super) fn group(&self, ags: &Ags<'_>) -> AgNumber {
+        ags.disk
+            .geometry
+            .split_ino(self.ino)
+            .map_or(AgNumber(0), |(group, _)| group)
+    }
+
+    /// A fork as it was loaded.
+    pub(super) fn fork(&self, kind: ForkKind) -> Option<Fork<'_>> {
+        self.inode.fork(kind)
+    }
+
+    /// The room of a fork in bytes.
+    pub(super) fn room(&self, kind: ForkKind) -> &[u8] {
+        self.inode.fork_bytes(kind)
+    }
+
+    /// Stores core and forks, as they lie in the inode.
+    pub(super) fn store(&mut self, ags: &mut Ags<'_>, data: &[u8], attr: &[u8]) -> Result<()> {
+        let expect = Expect::of_inode(&ags.disk.geometry, self.daddr, self.ino);
+        let bytes = Inode::build(&self.core, data, attr, &expect);
+        let bytes = bytes.ok_or_else(|| ags.disk.broken("forks of inode", self.ino, "forks that fit"))?;
+        self.inode = Inode::seal(bytes, &expect, ags.disk.lsn)?;
+        ags.disk.write_within(self.daddr, self.offset_bytes, self.inode.bytes())
+    }
+
+    /// Stores the core.
+    pub(super) fn store_core(&mut self, ags: &mut Ags<'_>) -> Result<()> {
+        let (data, attr) = (self.room(ForkKind::Data).to_vec(), self.room(ForkKind::Attr).to_vec());
+        self.store(ags, &data, &attr)
+    }
+
+    /// Bytes of the data fork that are in use.
+    fn data_used_bytes(&self) -> usize {
+        match self.fork(ForkKind::Data) {
+            Some(Fork::Dev(_)) => size_of::<u32>(),
+            Some(Fork::Local(bytes)) => bytes.len(),
+            Some(Fork::Extents(records)) => size_of_val(records),
+            Some(Fork::Btree(_)) | None => self.room(ForkKind::Data).len(),
+        }
+    }
+
+    /// Where the attribute fork begins, in its units, so that it has room for a list of this size.
+    /// `None` where it cannot, as Linux decides it.
+    pub(super) fn attr_offset_for(&self, bytes: usize) -> Option<u8> {
+        /// Bytes of roots with three children, and with two.
+        const DATA_ROOT_BYTES: usize = 52;
+        const ATTR_ROOT_BYTES: usize = 36;
+        if bytes <= self.room(ForkKind::Attr).len() {
+            return Some(self.core.forkoff);
+        }
+        let all = self.room(ForkKind::Data).len() + self.room(ForkKind::Attr).len();
+        let offset = all.checked_sub(bytes)? / 8;
+        let least = match self.fork(ForkKind::Data) {
+            Some(Fork::Btree(_)) | None => return None,
+            Some(Fork::Dev(_)) => 1,
+            Some(_) => self.data_used_bytes().max(DATA_ROOT_BYTES).div_ceil(8),
+        };
+        let most = all.saturating_sub(ATTR_ROOT_BYTES) / 8;
+        (offset >= least).then(|| u8::try_from(offset.min(most)).ok()).flatten()
+    }
+
+    /// Stores a list of attributes in the inode.
+    pub(super) fn store_shortform(&mut self, ags: &mut Ags<'_>, offset: u8, list: &[u8]) -> Result<()> {
+        let used = self.data_used_bytes();
+        let data = self.room(ForkKind::Data).get(..used).unwrap_or_default().to_vec();
+        self.core.forkoff = offset;
+        self.core.aformat = ForkFormat::Local.to_raw();
+        let count = self.core.data_extents();
+        let _fits = self.core.set_extents(count, 0);
+        self.store(ags, &data, list)
+    }
+
+    /// Frees the blocks of the attribute fork.
+    pub(super) fn free_attr_blocks(&mut self, ags: &mut Ags<'_>) -> Result<()> {
+        let blocks: u64 = self
+            .extents(ags, ForkKind::Attr)?
+            .list
+            .iter()
+            .map(|extent| u64::from(extent.blocks))
+            .sum();
+        self.free_fork(ags, ForkKind::Attr)?;
+        self.core.nblocks.set(self.core.nblocks.get().saturating_sub(blocks));
+        Ok(())
+    }
+
+    /// The extents of a fork. Empty where it has another form.
+    pub(super) fn extents(&self, ags: &Ags<'_>, kind: ForkKind) -> Result<Extents> {
+        let mut extents = Extents {
+            list: Leaves::new(leaf_records_max::<Bmap>(&ags.disk.geometry)),
+            tree: Vec::new(),
+        };
+        match self.fork(kind) {
+            Some(Fork::Extents(records)) => extents.list.add_leaf(records.iter().map(BmapRecord::extent)),
+            Some(Fork::Btree(root)) => {
+                let mut level: Vec<u64> = root.pointers.iter().map(|pointer| pointer.get()).collect();
+                for height in (0..root.level).rev() {
+                    let mut below = Vec::new();
+                    for number in level {
+                        let block = self.tree_block(ags, number, height)?;
+                        extents.tree.push(FsBlock(number));
+                        extents.list.add_leaf(block.records().iter().map(BmapRecord::extent));
+                        below.extend(block.pointers().iter().map(|pointer| pointer.get()));
+                    }
+                    level = below;
+                }
+            }
+            Some(Fork::Dev(_) | Fork::Local(_)) | None => {}
+        }
+        Ok(extents)
+    }
+
+    fn tree_block(&self, ags: &Ags<'_>, number: u64, level: u8) -> Result<BtreeBlock<Bmap>> {
+        let geometry = &ags.disk.geometry;
+        let daddr = geometry.daddr(FsBlock(number));
+        let daddr = daddr.ok_or_else(|| ags.disk.broken("bmbt.ptr", number, "a block of the volume"))?;
+        let bytes = ags.disk.read(daddr, geometry.block_bytes)?;
+        Ok(BtreeBlock::verify(
+            bytes,
+            &Expect::of_inode(geometry, daddr, self.ino),
+            Some(level),
+        )?)
+    }
+
+    /// The owner of an extent's blocks, for the rmapbt.
+    pub(super) fn mapping(&self, ags: &Ags<'_>, kind: ForkKind, extent: &Extent) -> Result<(AgNumber, Mapping)> {
+        let (group, start) = ags.place(extent.start, extent.blocks)?;
+        let fork = if kind == ForkKind::Attr {
+            rmap_offset::ATTR_FORK
+        } else {
+            0
+        };
+        let state = if extent.is_unwritten { rmap_offset::UNWRITTEN } else { 0 };
+        let mapping = Mapping {
+            start,
+            blocks: extent.blocks,
+            owner: self.ino.get(),
+            offset: extent.offset.get() | fork | state,
+        };
+        Ok((group, mapping))
+    }
+
+    fn tree_mapping(&self, kind: ForkKind, start: u32) -> Mapping {
+        let fork = if kind == ForkKind::Attr {
+            rmap_offset::ATTR_FORK
+        } else {
+            0
+        };
+        Mapping {
+            start,
+            blocks: 1,
+            owner: self.ino.get(),
+            offset: rmap_offset::BMBT_BLOCK | fork,
+        }
+    }
+
+    /// Frees a block of a fork's tree.
+    fn free_tree_block(&mut self, ags: &mut Ags<'_>, kind: ForkKind, block: FsBlock) -> Result<()> {
+        let (group, start) = ags.place(block, 1)?;
+        ags.unmap(group, self.tree_mapping(kind, start))?;
+        ags.free_in(group, start, 1)?;
+        self.core.nblocks.set(self.core.nblocks.get().saturating_sub(1));
+        Ok(())
+    }
+
+    /// Stores the extents of a fork: in the inode where they fit, else in a tree that is built anew
+    /// in its old blocks.
+    pub(super) fn set_extents(&mut self, ags: &mut Ags<'_>, kind: ForkKind, extents: Extents) -> Result<()> {
+        let Extents { list, mut tree } = extents;
+        let room = self.room(kind).len();
+        let records: Vec<BmapRecord> = list.iter().map(|extent| BmapRecord::new(&extent)).collect();
+        let (format, bytes) = if records.len() * size_of::<BmapRecord>() <= room {
+            (ForkFormat::Extents, records.as_bytes().to_vec())
+        } else {
+            (ForkFormat::Btree, self.build_tree(ags, kind, &list, &mut tree, room)?)
+        };
+        for block in tree {
+            self.free_tree_block(ags, kind, block)?;
+        }
+        let count = records.len() as u64;
+        let (data_count, attr_count) = (self.core.data_extents(), self.core.attr_extents());
+        let fits = match kind {
+            ForkKind::Data => {
+                self.core.format = format.to_raw();
+                self.core.set_extents(count, attr_count)
+            }
+            ForkKind::Attr => {
+                self.core.aformat = format.to_raw();
+                self.core.set_extents(data_count, count as u32)
+            }
+        };
+        if !fits {
+            return Err(ags.disk.broken("nextents", count, "a count that fits"));
+        }
+        let (mut data, mut attr) = (self.room(ForkKind::Data).to_vec(), self.room(ForkKind::Attr).to_vec());
+        let fork = if kind == ForkKind::Data { &mut data } else { &mut attr };
+        if let Some(place) = fork.get_mut(..bytes.len()) {
+            place.copy_from_slice(&bytes);
+        }
+        self.store(ags, &data, &attr)
+    }
+
+    /// Builds a tree over records, and gives its root. Blocks are taken from `spare`, then from the
+    /// volume.
+    fn build_tree(
+        &mut self,
+        ags: &mut Ags<'_>,
+        kind: ForkKind,
+        leaves: &Leaves,
+        spare: &mut Vec<FsBlock>,
+        room_bytes: usize,
+    ) -> Result<Vec<u8>> {
+        let geometry = ags.disk.geometry;
+        let root_max = (room_bytes - BMDR_HEADER_BYTES) / (size_of::<BmapKey>() + size_of::<U64>());
+        let mut children: Vec<(BmapKey, U64)> = Vec::new();
+        let parts: Vec<Vec<BmapRecord>> = leaves
+            .leaves()
+            .map(|leaf| leaf.iter().map(BmapRecord::new).collect())
+            .collect();
+        let blocks = self.tree_blocks(ags, kind, parts.len(), spare)?;
+        for (at, part) in parts.iter().enumerate() {
+            self.write_node(ags, &blocks, at, &BlockFields::Leaf(part))?;
+            if let (Some(first), Some(block)) = (part.first(), blocks.get(at)) {
+                children.push((Bmap::key(first), U64::new(block.get())));
+            }
+        }
+        let mut level = 1;
+        while children.len() > root_max {
+            let count = children.len().div_ceil(node_children_max::<Bmap>(&geometry));
+            let blocks = self.tree_blocks(ags, kind, count, spare)?;
+            let mut above = Vec::new();
+            for (at, part) in even(&children, count).iter().enumerate() {
+                let (keys, pointers): (Vec<BmapKey>, Vec<U64>) = part.iter().copied().unzip();
+                let fields = BlockFields::Node {
+                    level,
+                    keys: &keys,
+                    pointers: &pointers,
+                };
+                self.write_node(ags, &blocks, at, &fields)?;
+                if let (Some(first), Some(block)) = (keys.first(), blocks.get(at)) {
+                    above.push((*first, U64::new(block.get())));
+                }
+            }
+            children = above;
+            level += 1;
+        }
+        let (keys, pointers): (Vec<BmapKey>, Vec<U64>) = children.into_iter().unzip();
+        let root = BmdrRoot {
+            level,
+            keys: &keys,
+            pointers: &pointers,
+        };
+        build_bmdr_root(&root, room_bytes)
+            .ok_or_else(|| ags.disk.broken("root of the bmbt", keys.len(), "one that fits"))
+    }
+
+    fn tree_blocks(
+        &mut self,
+        ags: &mut Ags<'_>,
+        kind: ForkKind,
+        count: usize,
+        spare: &mut Vec<FsBlock>,
+    ) -> Result<Vec<FsBlock>> {
+        let mut blocks = Vec::new();
+        while blocks.len() < count {
+            if let Some(block) = spare.pop() {
+                blocks.push(block);
+                continue;
+            }
+            let (group, start) = ags.take_near(self.group(ags))?;
+            ags.map(group, self.tree_mapping(kind, start))?;
+            ags.settle(group)?;
+            self.core.nblocks.set(self.core.nblocks.get() + 1);
+            blocks.push(ags.disk.geometry.join(group, xfs_format::AgBlock(start)));
+        }
+        Ok(blocks)
+    }
+
+    fn write_node(
+        &self,
+        ags: &mut Ags<'_>,
+        blocks: &[FsBlock],
+        at: usize,
+        fields: &BlockFields<'_, Bmap>,
+    ) -> Result<()> {
+        let beside = |at: Option<usize>| {
+            at.and_then(|at| blocks.get(at))
+                .map_or(FsBlock::NULL, |block| block.get())
+        };
+        let siblings = Siblings {
+            left: U64::new(beside(at.checked_sub(1))),
+            right: U64::new(beside(Some(at + 1))),
+        };
+        let number = beside(Some(at));
+        let daddr = ags.disk.geometry.daddr(FsBlock(number));
+        let daddr = daddr.ok_or_else(|| ags.disk.broken("bmbt.ptr", number, "a block of the volume"))?;
+        let expect = Expect::of_inode(&ags.disk.geometry, daddr, self.ino);
+        let bytes = BtreeBlock::<Bmap>::build(fields, siblings, &expect)
+            .ok_or_else(|| ags.disk.broken("bmbt", number, "a node that fits its block"))?;
+        let block = BtreeBlock::<Bmap>::seal(bytes, &expect, ags.disk.lsn)?;
+        ags.disk.write(daddr, block.bytes())
+    }
+
+    /// Frees all that a fork holds.
+    pub(super) fn free_fork(&mut self, ags: &mut Ags<'_>, kind: ForkKind) -> Result<()> {
+        use xfs_format::features::inode_flags2;
+        let extents = self.extents(ags, kind)?;
+        let may_share = kind == ForkKind::Data && self.core.has_flag2(inode_flags2::REFLINK);
+        if kind == ForkKind::Data && self.core.is_realtime() {
+            return Ok(());
+        }
+        for extent in extents.list.iter() {
+            let (group, mapping) = self.mapping(ags, kind, &extent)?;
+            ags.unmap(group, mapping)?;
+            if may_share {
+                ags.adjust(group, mapping.start, mapping.blocks, false)?;
+                ags.settle(group)?;
+            } else {
+                ags.free_in(group, mapping.start, mapping.blocks)?;
+            }
+        }
+        for block in extents.tree {
+            self.free_tree_block(ags, kind, block)?;
+        }
+        Ok(())
+    }
+}
+
+/// Cuts a list into so many parts of about one length.
+fn even<T>(list: &[T], count: usize) -> Vec<&[T]> {
+    let count = count.max(1);
+    let ends = (1..=count).map(|part| list.len() * part / count);
+    let mut start = 0;
+    ends.map(|end| {
+        let part = list.get(start..end).unwrap_or_default();
+        start = end;
+        part
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_cut_into_parts_of_one_length() {
+        assert_eq!(even(&[1, 2, 3, 4, 5], 2), [&[1, 2][..], &[3, 4, 5]]);
+    }
+}

@@ -1,0 +1,197 @@
+//! Free space of allocation groups.
+
+use std::collections::VecDeque;
+
+use xfs_format::btree::{AllocRecord, Bno, Cnt, RmapOwner, Tree};
+use xfs_format::{AgBlock, AgNumber, FsBlock, U32};
+
+use super::btree::{Edit, ShortKind};
+use super::groups::{Ags, Change};
+use super::rmap::Mapping;
+use crate::error::Result;
+
+fn record(start: u32, blocks: u32) -> AllocRecord {
+    AllocRecord {
+        startblock: U32::new(start),
+        blockcount: U32::new(blocks),
+    }
+}
+
+impl Ags<'_> {
+    /// Replaces free extents in both trees.
+    fn replace_free(&mut self, group: AgNumber, old: &[AllocRecord], new: &[AllocRecord]) -> Result<()> {
+        self.edit_spare(group, Tree::Bno, |tree| {
+            for record in old {
+                tree.remove::<Bno>(record.startblock.get())?;
+            }
+            new.iter().try_for_each(|record| tree.insert::<Bno>(*record))
+        })?;
+        self.edit_spare(group, Tree::Cnt, |tree| {
+            for record in old {
+                tree.remove::<Cnt>((record.blockcount.get(), record.startblock.get()))?;
+            }
+            new.iter().try_for_each(|record| tree.insert::<Cnt>(*record))
+        })?;
+        let sum = |records: &[AllocRecord]| records.iter().map(|record| record.blockcount.get()).sum::<u32>();
+        let longest = self.look(group, Tree::Cnt, |tree| tree.last::<Cnt>())?;
+        let agf = &mut self.group(group)?.agf;
+        agf.freeblks
+            .set((agf.freeblks.get() + sum(new)).saturating_sub(sum(old)));
+        agf.longest.set(longest.map_or(0, |record| record.blockcount.get()));
+        Ok(())
+    }
+
+    /// Gives blocks back that have no owner any more. Errors: some of them are free.
+    fn put_free(&mut self, group: AgNumber, start: u32, blocks: u32) -> Result<()> {
+        if !self.disk.geometry.is_ag_extent(group, AgBlock(start), blocks) {
+            let found = format_args!("{blocks} blocks from {group}:{start}").to_string();
+            return Err(self.disk.broken("extent to be freed", found, "blocks of the group"));
+        }
+        let end = start + blocks;
+        let (before, behind) = self.look(group, Tree::Bno, |tree| {
+            let before = tree.at_or_before::<Bno>(start)?;
+            let mut behind = None;
+            tree.from::<Bno>(start, &mut |record| {
+                behind = Some(*record);
+                false
+            })?;
+            Ok((before, behind))
+        })?;
+        let ends = |record: &AllocRecord| record.startblock.get() + record.blockcount.get();
+        let overlaps = before.is_some_and(|record| ends(&record) > start)
+            || behind.is_some_and(|record| record.startblock.get() < end);
+        if overlaps {
+            let found = format_args!("{blocks} blocks from {group}:{start}, which are free").to_string();
+            return Err(self.disk.broken("extent to be freed", found, "blocks in use"));
+        }
+        let before = before.filter(|record| ends(record) == start);
+        let behind = behind.filter(|record| record.startblock.get() == end);
+        let from = before.map_or(start, |record| record.startblock.get());
+        let to = behind.map_or(end, |record| ends(&record));
+        let old: Vec<AllocRecord> = before.into_iter().chain(behind).collect();
+        self.replace_free(group, &old, &[record(from, to - from)])
+    }
+
+    /// Frees blocks of a group, whose owner was forgotten already, and sees to the AGFL.
+    pub(super) fn free_in(&mut self, group: AgNumber, start: u32, blocks: u32) -> Result<()> {
+        self.put_free(group, start, blocks)?;
+        self.settle(group)
+    }
+
+    /// Takes a block out of the smallest free extent of a group. `None` where it is full.
+    fn take_free(&mut self, group: AgNumber) -> Result<Option<u32>> {
+        let smallest = self.look(group, Tree::Cnt, |tree| {
+            let mut first = None;
+            tree.from::<Cnt>((0, 0), &mut |record| {
+                first = Some(*record);
+                false
+            })?;
+            Ok(first)
+        })?;
+        let Some(found) = smallest else { return Ok(None) };
+        let (start, blocks) = (found.startblock.get(), found.blockcount.get());
+        let rest = (blocks > 1).then(|| record(start + 1, blocks - 1));
+        let rest: Vec<AllocRecord> = rest.into_iter().collect();
+        self.replace_free(group, &[found], &rest)?;
+        Ok(Some(start))
+    }
+
+    /// Blocks that a change of all three trees may take.
+    fn spare_min(&mut self, group: AgNumber) -> Result<usize> {
+        let mut levels = self.levels(group, Tree::Bno)? + self.levels(group, Tree::Cnt)? + 2;
+        if self.has_rmap() {
+            levels += 2 * (self.levels(group, Tree::Rmap)? + 1);
+        }
+        Ok(levels as usize)
+    }
+
+    /// Fills the AGFL up, and empties it where trees gave more back than it should hold.
+    pub(super) fn settle(&mut self, group: AgNumber) -> Result<()> {
+        while self.group(group)?.spare.len() < self.spare_min(group)? {
+            let Some(block) = self.take_free(group)? else {
+                return Ok(());
+            };
+            self.group(group)?.spare.push_back(block);
+            self.map(group, Mapping::special(block, 1, RmapOwner::AgBtrees))?;
+        }
+        let most = self.spare_min(group)? * 2;
+        while self.group(group)?.spare.len() > most {
+            let Some(block) = self.group(group)?.take_spare() else {
+                return Ok(());
+            };
+            self.unmap(group, Mapping::special(block, 1, RmapOwner::AgBtrees))?;
+            self.put_free(group, block, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a block for an owner, near a group. Errors: the volume is full.
+    pub(super) fn take_near(&mut self, near: AgNumber) -> Result<(AgNumber, u32)> {
+        let count = self.disk.geometry.ag_count;
+        for step in 0..count {
+            let group = AgNumber(((u64::from(near.get()) + u64::from(step)) % u64::from(count)) as u32);
+            if let Some(block) = self.take_free(group)? {
+                self.settle(group)?;
+                return Ok((group, block));
+            }
+        }
+        Err(cowshed_vfs::Error::NoSpace.into())
+    }
+
+    /// Changes a tree whose blocks are those of its group: inobt, finobt, refcountbt. At most
+    /// `more` records are added.
+    pub(super) fn edit_owned<K: ShortKind>(
+        &mut self,
+        group: AgNumber,
+        more: usize,
+        owner: RmapOwner,
+        edit: impl FnOnce(&mut Edit<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let tree = K::TREE;
+        let mut spare = VecDeque::new();
+        if !self.look(group, tree, |tree| tree.has_room::<K>(more))? {
+            for _ in 0..(self.levels(group, tree)? as usize + 1) * (more + 1) {
+                let Some(block) = self.take_free(group)? else { break };
+                spare.push_back(block);
+                self.settle(group)?;
+            }
+        }
+        let offered = spare.clone();
+        let change: Change = self.edit(group, tree, spare, edit)?;
+        for block in &change.unused {
+            self.free_in(group, *block, 1)?;
+        }
+        let taken = offered.iter().filter(|block| !change.unused.contains(block));
+        for block in taken {
+            self.map(group, Mapping::special(*block, 1, owner))?;
+            self.settle(group)?;
+        }
+        for block in &change.freed {
+            self.unmap(group, Mapping::special(*block, 1, owner))?;
+            self.free_in(group, *block, 1)?;
+        }
+        let headers = self.group(group)?;
+        let count = match tree {
+            Tree::Refcount => &mut headers.agf.refcntblocks,
+            Tree::Inobt => &mut headers.agi.ino_blocks,
+            _ => &mut headers.agi.fino_blocks,
+        };
+        let has_count = tree == Tree::Refcount || count.get() > 0;
+        if has_count {
+            count.set((count.get() + change.taken).saturating_sub(change.freed.len() as u32));
+        }
+        Ok(())
+    }
+
+    /// Group and first block of an extent of the volume.
+    pub(super) fn place(&self, start: FsBlock, blocks: u32) -> Result<(AgNumber, u32)> {
+        let split = self.disk.geometry.split(start);
+        match split.filter(|_| self.disk.geometry.is_extent(start, blocks.into())) {
+            Some((group, within)) => Ok((group, within.get())),
+            None => {
+                let found = format_args!("{blocks} blocks from {start}").to_string();
+                Err(self.disk.broken("extent of an intent", found, "blocks of a group"))
+            }
+        }
+    }
+}
