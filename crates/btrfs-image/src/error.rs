@@ -169,6 +169,25 @@ pub enum MkfsError {
         /// The device.
         name: String,
     },
+    /// The contents do not fit.
+    #[error("the contents need {needed} bytes, there are {found}: {} bytes are missing", needed.saturating_sub(*found))]
+    Missing {
+        /// Bytes of the smallest volume that holds them.
+        needed: u64,
+        /// Bytes that there are.
+        found: u64,
+    },
+    /// An entry that the format cannot hold.
+    #[error("'{path}': {what}")]
+    Entry {
+        /// Its path in the image.
+        path: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A source could not be read.
+    #[error(transparent)]
+    Source(#[from] cowshed_source::Error),
     /// A device failed.
     #[error(transparent)]
     Device(#[from] cowshed_device::Error),

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use btrfs_format::items::Timespec;
 use btrfs_format::superblock::LABEL_BYTES;
-use btrfs_format::{ChecksumType, U32, U64, Uuid};
+use btrfs_format::{ChecksumType, TreeId, U32, U64, Uuid};
 
 use crate::{Features, MkfsError, NewSubvolume, Profile, SettledSubvolume, subvolumes};
 
@@ -99,6 +99,7 @@ impl MkfsOptions {
             csum_type: self.csum_type,
             features,
             time: timespec(self.time),
+            default_subvolume: TreeId::FS,
             subvolumes: subvolumes::settle(&self.subvolumes, |id| self.derive_uuid(&format!("subvolume {id}")))?,
         };
         Ok(settings)
@@ -209,7 +210,7 @@ impl MkfsOptions {
     }
 
     /// A uuid that only this volume has, as far as its own uuid and seed are its own.
-    fn derive_uuid(&self, purpose: &str) -> Uuid {
+    pub(crate) fn derive_uuid(&self, purpose: &str) -> Uuid {
         let mut text = self.uuid.to_vec();
         text.extend(self.seed.to_le_bytes());
         text.extend(purpose.as_bytes());
@@ -249,6 +250,8 @@ pub struct Settings {
     pub features: Features,
     /// The time of everything that is made.
     pub time: Timespec,
+    /// What is mounted where no subvolume is named.
+    pub default_subvolume: TreeId,
     /// With ids and indices.
     pub subvolumes: Vec<SettledSubvolume>,
 }
@@ -296,7 +299,7 @@ fn check_label(label: &str) -> Result<(), MkfsError> {
     }
 }
 
-fn timespec(time: SystemTime) -> Timespec {
+pub(crate) fn timespec(time: SystemTime) -> Timespec {
     let (sec, nsec) = match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(after) => (after.as_secs(), after.subsec_nanos()),
         Err(before) => {
@@ -315,8 +318,6 @@ fn timespec(time: SystemTime) -> Timespec {
 
 #[cfg(test)]
 mod tests {
-    use btrfs_format::TreeId;
-
     use super::*;
 
     const ONE: &[(&str, u64)] = &[("a", 1 << 30)];

@@ -29,8 +29,12 @@ pub struct SettledSubvolume {
     pub parent: TreeId,
     /// Its name.
     pub name: Vec<u8>,
+    /// The directory in that subvolume that holds its name.
+    pub dir: ObjectId,
     /// The index of its name.
     pub index: u64,
+    /// Whether it may be changed.
+    pub read_only: bool,
     /// Its uuid.
     pub uuid: Uuid,
 }
@@ -59,6 +63,8 @@ pub(crate) fn settle(new: &[NewSubvolume], uuid: impl Fn(TreeId) -> Uuid) -> Res
             id,
             parent: *parent,
             name: name.clone(),
+            dir: ObjectId::FIRST_FREE,
+            read_only: false,
             index: DIR_INDEX_FIRST + beside,
             uuid: uuid(id),
         });

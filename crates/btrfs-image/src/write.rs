@@ -11,7 +11,7 @@ use btrfs_format::{TreeBlock, Uuid};
 use cowshed_device::{BlockDevice, WriteOp};
 use zerocopy::IntoBytes;
 
-use crate::plan::{ChunkKind, GENERATION, VolumePlan};
+use crate::plan::{ChunkKind, ChunkPlanner, GENERATION, Superblocks, VolumePlan};
 use crate::{MkfsError, MkfsOptions, Profile, Settings, Signature, signature};
 
 /// Bytes at the head and at the end of a device that are zeroed: every known signature lies there
@@ -95,15 +95,15 @@ pub fn write_volume(
     overwrite: Overwrite,
 ) -> Result<MkfsReport, MkfsError> {
     let wiped = check_devices(devices, overwrite.force)?;
-    let discarded = wipe(devices, &plan, &wiped, overwrite.discard)?;
+    let discarded = wipe(devices, &plan.chunks, &wiped, overwrite.discard)?;
     write_trees(devices, &plan)?;
-    write_superblocks(devices, &plan)?;
+    write_superblocks(devices, &plan.superblocks())?;
     let found = wiped.into_iter().zip(discarded);
     Ok(report(devices, plan, found))
 }
 
 /// Looks at what the devices hold, and refuses what may not be overwritten.
-fn check_devices(devices: &[Arc<dyn BlockDevice>], force: bool) -> Result<Vec<Vec<Signature>>, MkfsError> {
+pub(crate) fn check_devices(devices: &[Arc<dyn BlockDevice>], force: bool) -> Result<Vec<Vec<Signature>>, MkfsError> {
     let mut all = Vec::with_capacity(devices.len());
     for device in devices {
         if device.is_read_only() {
@@ -124,9 +124,9 @@ fn check_devices(devices: &[Arc<dyn BlockDevice>], force: bool) -> Result<Vec<Ve
 }
 
 /// Makes the devices forget what they held. Gives what was discarded of each.
-fn wipe(
+pub(crate) fn wipe(
     devices: &[Arc<dyn BlockDevice>],
-    plan: &VolumePlan,
+    chunks: &ChunkPlanner,
     found: &[Vec<Signature>],
     discard: bool,
 ) -> Result<Vec<Discarded>, MkfsError> {
@@ -138,7 +138,7 @@ fn wipe(
     // Barrier: no old superblock may be found once anything that it points at is gone.
     flush(devices)?;
     let mut discarded = Vec::with_capacity(devices.len());
-    for ((device, found), planned) in devices.iter().zip(found).zip(&plan.chunks.devices) {
+    for ((device, found), planned) in devices.iter().zip(found).zip(&chunks.devices) {
         let device = device.as_ref();
         discarded.push(match discard {
             true => discard_all(device, planned.total_bytes),
@@ -168,7 +168,7 @@ fn discard_all(device: &dyn BlockDevice, len_bytes: u64) -> Discarded {
     }
 }
 
-fn flush(devices: &[Arc<dyn BlockDevice>]) -> Result<(), MkfsError> {
+pub(crate) fn flush(devices: &[Arc<dyn BlockDevice>]) -> Result<(), MkfsError> {
     devices.iter().try_for_each(|device| Ok(device.flush()?))
 }
 
@@ -192,12 +192,7 @@ fn zero(device: &dyn BlockDevice, offset_bytes: u64, len_bytes: u64) -> Result<(
 
 /// Writes every copy of every block.
 fn write_trees(devices: &[Arc<dyn BlockDevice>], plan: &VolumePlan) -> Result<(), MkfsError> {
-    let mut batch = Batch {
-        devices,
-        plan,
-        blocks: Vec::new(),
-        bytes: 0,
-    };
+    let mut batch = Batch::new(devices, &plan.chunks);
     for placed in &plan.trees {
         placed.build(&plan.settings, GENERATION, |block| batch.put(block))?;
     }
@@ -207,15 +202,24 @@ fn write_trees(devices: &[Arc<dyn BlockDevice>], plan: &VolumePlan) -> Result<()
 }
 
 /// Blocks that wait to be written together.
-struct Batch<'a> {
+pub(crate) struct Batch<'a> {
     devices: &'a [Arc<dyn BlockDevice>],
-    plan: &'a VolumePlan,
+    chunks: &'a ChunkPlanner,
     blocks: Vec<TreeBlock>,
     bytes: usize,
 }
 
-impl Batch<'_> {
-    fn put(&mut self, block: TreeBlock) -> Result<(), MkfsError> {
+impl<'a> Batch<'a> {
+    pub(crate) fn new(devices: &'a [Arc<dyn BlockDevice>], chunks: &'a ChunkPlanner) -> Self {
+        Self {
+            devices,
+            chunks,
+            blocks: Vec::new(),
+            bytes: 0,
+        }
+    }
+
+    pub(crate) fn put(&mut self, block: TreeBlock) -> Result<(), MkfsError> {
         self.bytes += block.bytes().len();
         self.blocks.push(block);
         if self.bytes >= BATCH_BYTES_MAX {
@@ -224,10 +228,10 @@ impl Batch<'_> {
         Ok(())
     }
 
-    fn write(&mut self) -> Result<(), MkfsError> {
+    pub(crate) fn write(&mut self) -> Result<(), MkfsError> {
         let mut writes: Vec<Vec<WriteOp<'_>>> = vec![Vec::new(); self.devices.len()];
         for block in &self.blocks {
-            let chunk = self.plan.chunks.chunk_of(block.addr());
+            let chunk = self.chunks.chunk_of(block.addr());
             let chunk = chunk.expect("a block of the plan lies in a chunk of the plan");
             for copy in chunk.map(block.addr(), block.bytes().len() as u64) {
                 writes[copy.device].push(WriteOp {
@@ -245,7 +249,7 @@ impl Batch<'_> {
     }
 }
 
-fn write_superblocks(devices: &[Arc<dyn BlockDevice>], plan: &VolumePlan) -> Result<(), MkfsError> {
+pub(crate) fn write_superblocks(devices: &[Arc<dyn BlockDevice>], plan: &Superblocks<'_>) -> Result<(), MkfsError> {
     for (index, device) in devices.iter().enumerate() {
         let total_bytes = plan.chunks.devices[index].total_bytes;
         for offset in SUPERBLOCK_OFFSETS {
@@ -263,14 +267,39 @@ fn report(
     plan: VolumePlan,
     found: impl Iterator<Item = (Vec<Signature>, Discarded)>,
 ) -> MkfsReport {
-    let chunks = plan.chunks.chunks.iter().map(|chunk| ChunkReport {
-        kind: chunk.kind,
-        profile: chunk.profile,
-        length_bytes: chunk.length_bytes,
-    });
-    let devices = devices
+    let devices = device_reports(devices, &plan.chunks, found);
+    MkfsReport {
+        incompat_flags: plan.incompat_bits(),
+        compat_ro_flags: plan.settings.features.compat_ro_bits(),
+        total_bytes: plan.settings.total_bytes(),
+        used_bytes: plan.used_bytes(),
+        chunks: plan.chunks.reports(),
+        devices,
+        settings: plan.settings,
+    }
+}
+
+impl ChunkPlanner {
+    /// What there is of each kind.
+    pub fn reports(&self) -> Vec<ChunkReport> {
+        let chunks = self.chunks.iter().map(|chunk| ChunkReport {
+            kind: chunk.kind,
+            profile: chunk.profile,
+            length_bytes: chunk.length_bytes,
+        });
+        chunks.collect()
+    }
+}
+
+/// What became of each device.
+pub(crate) fn device_reports(
+    devices: &[Arc<dyn BlockDevice>],
+    chunks: &ChunkPlanner,
+    found: impl Iterator<Item = (Vec<Signature>, Discarded)>,
+) -> Vec<DeviceReport> {
+    devices
         .iter()
-        .zip(&plan.chunks.devices)
+        .zip(&chunks.devices)
         .zip(found)
         .map(|((device, planned), (wiped, discarded))| DeviceReport {
             devid: planned.devid.0,
@@ -279,14 +308,6 @@ fn report(
             total_bytes: planned.total_bytes,
             wiped,
             discarded,
-        });
-    MkfsReport {
-        incompat_flags: plan.incompat_bits(),
-        compat_ro_flags: plan.settings.features.compat_ro_bits(),
-        total_bytes: plan.settings.total_bytes(),
-        used_bytes: plan.used_bytes(),
-        chunks: chunks.collect(),
-        devices: devices.collect(),
-        settings: plan.settings,
-    }
+        })
+        .collect()
 }

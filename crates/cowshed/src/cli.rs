@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    btrfs, cat, check, diff, docs, doctor, extents, inspect, ls, mkfs, mount, receive, send, stat, sync, umount,
+    btrfs, build, cat, check, diff, docs, doctor, extents, inspect, ls, mkfs, mount, receive, send, stat, sync, umount,
 };
 
 #[derive(Parser, Debug)]
@@ -27,6 +27,8 @@ pub struct Cli {
 pub enum Command {
     /// Make a volume on image files or devices
     Mkfs(mkfs::MkfsArgs),
+    /// Build an image of what directories and archives hold
+    Build(Box<build::BuildArgs>),
     /// Mount a volume on a directory
     ///
     /// The format is recognised. Volumes of XFS are mounted read-only.
@@ -88,6 +90,7 @@ pub enum Command {
 pub fn run(cli: &Cli) -> Result<u8> {
     match &cli.command {
         Command::Mkfs(args) => mkfs::run(args),
+        Command::Build(args) => build::run(args),
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(args),
         Command::Sync(args) => sync::run(args),

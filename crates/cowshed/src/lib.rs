@@ -40,6 +40,7 @@
 
 #[doc(hidden)]
 pub mod formats;
+pub mod image;
 mod library;
 
 pub use btrfs_check::{CheckOptions, Report as CheckReport, check};

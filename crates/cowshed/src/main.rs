@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use commands::{btrfs, mount_helper};
+use commands::{btrfs, mkfs, mount_helper};
 
 fn main() -> ExitCode {
     memory::join_freed_memory_at_once();
@@ -25,6 +25,9 @@ fn main() -> ExitCode {
     let program = words.next();
     if mount_helper::is_named(program.as_deref()) {
         return ExitCode::from(mount_helper::run(words));
+    }
+    if mkfs::is_named(program.as_deref()) {
+        return ExitCode::from(mkfs::run_named());
     }
     if btrfs::is_named(program.as_deref()) || words.next().is_some_and(|word| word == btrfs::NAME) {
         return ExitCode::from(btrfs::run(words));

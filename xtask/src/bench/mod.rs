@@ -5,6 +5,7 @@
 //! of loads, and take turns. What is compared is the median of the runs. Needs root (to mount the
 //! kernel's side), mkfs.btrfs and btrfs in the kernel; without them only our side is measured.
 
+mod build;
 mod clone_tree;
 mod codecs;
 mod fsync;
@@ -31,6 +32,9 @@ use side::{Mounted, Side};
 
 #[derive(Subcommand)]
 enum Special {
+    /// A tree that becomes an image: cowshed build beside mkfs.btrfs --rootdir, the kernel and other
+    /// tools
+    Build(build::Args),
     /// A whole tree, cloned: cowshed clone -r beside cp -a --reflink=auto on the kernel's btrfs
     CloneTree(clone_tree::Args),
     /// fsync beside the kernel's: of a directory of a million names, under dbench, of small files
@@ -105,6 +109,7 @@ fn build() -> Result<()> {
 
 pub fn main(args: &Args) -> Result<()> {
     match &args.special {
+        Some(Special::Build(args)) => return build::main(args),
         Some(Special::CloneTree(args)) => return clone_tree::main(args),
         Some(Special::Fsync(args)) => return fsync::main(args),
         Some(Special::Metadata(args)) => return metadata::main(args),

@@ -259,7 +259,8 @@ impl ChunkPlanner {
         Self::with_sizes(settings, false).or_else(|_| Self::with_sizes(settings, true))
     }
 
-    fn with_sizes(settings: &Settings, cramped: bool) -> Result<Self, MkfsError> {
+    /// Devices without chunks: the caller adds them ([`ChunkPlanner::add_sized`]).
+    pub(crate) fn bare(settings: &Settings) -> Self {
         let devices = settings
             .device_bytes
             .iter()
@@ -272,14 +273,21 @@ impl ChunkPlanner {
                 taken: BTreeMap::from([(0, DEVICE_RESERVED_BYTES)]),
             })
             .collect();
-        let mut planner = Self {
+        Self {
             devices,
             chunks: Vec::new(),
             next_logical: DEVICE_RESERVED_BYTES,
             reserved: Vec::new(),
             total_bytes: settings.total_bytes(),
             stripes_max: (item_bytes_max(settings.nodesize()) - size_of::<ChunkHead>()) / size_of::<Stripe>(),
+            cramped: false,
+        }
+    }
+
+    fn with_sizes(settings: &Settings, cramped: bool) -> Result<Self, MkfsError> {
+        let mut planner = Self {
             cramped,
+            ..Self::bare(settings)
         };
         planner.first_chunks(settings);
         let single = Profile::Single;
@@ -362,6 +370,57 @@ impl ChunkPlanner {
     }
 
     fn try_add(&mut self, kind: ChunkKind, profile: Profile) -> bool {
+        self.try_add_of(kind, profile, None).is_some()
+    }
+
+    /// Adds a chunk of `len_bytes`, or of as much of it as the devices have room for, rounded to
+    /// whole stripe elements; gives its length. `None` where there is no room at all.
+    pub(crate) fn add_sized(&mut self, kind: ChunkKind, profile: Profile, len_bytes: u64) -> Option<u64> {
+        self.try_add_of(kind, profile, Some(len_bytes))
+    }
+
+    /// Cuts the last chunk behind its first `len_bytes`, rounded up to whole stripe elements. What
+    /// it no longer has is free on the devices.
+    pub(crate) fn shrink_last(&mut self, len_bytes: u64) {
+        let Some(chunk) = self.chunks.last_mut() else { return };
+        let columns = chunk.length_bytes / chunk.stripe_bytes;
+        let stripe_bytes = len_bytes.div_ceil(columns).next_multiple_of(STRIPE_LEN_BYTES);
+        let stripe_bytes = stripe_bytes.clamp(STRIPE_LEN_BYTES, chunk.stripe_bytes);
+        chunk.stripe_bytes = stripe_bytes;
+        chunk.length_bytes = stripe_bytes * columns;
+        for stripe in &chunk.stripes {
+            self.devices[stripe.device]
+                .taken
+                .insert(stripe.offset_bytes, stripe_bytes);
+        }
+        self.next_logical = chunk.range().end;
+    }
+
+    /// As [`ChunkPlanner::shrink_last`], for a chunk in which nothing is written yet: its copies move
+    /// together.
+    pub(crate) fn shrink_unwritten_last(&mut self, len_bytes: u64) {
+        self.shrink_last(len_bytes);
+        let Some(chunk) = self.chunks.last_mut() else { return };
+        for stripe in &chunk.stripes {
+            self.devices[stripe.device].taken.remove(&stripe.offset_bytes);
+        }
+        for stripe in &mut chunk.stripes {
+            let offset = self.devices[stripe.device].take(chunk.stripe_bytes);
+            stripe.offset_bytes = offset.expect("it fits where a larger one was");
+        }
+    }
+
+    /// The devices end `slack_bytes` behind their last chunk, and have `least_bytes` at least.
+    pub(crate) fn fit_devices(&mut self, slack_bytes: u64, least_bytes: u64) {
+        for device in &mut self.devices {
+            let end = device.taken.iter().next_back().map_or(0, |(start, len)| start + len);
+            let fit = end + slack_bytes.next_multiple_of(STRIPE_LEN_BYTES);
+            device.total_bytes = fit.max(least_bytes);
+        }
+        self.total_bytes = self.devices.iter().map(|device| device.total_bytes).sum();
+    }
+
+    fn try_add_of(&mut self, kind: ChunkKind, profile: Profile, len_bytes: Option<u64>) -> Option<u64> {
         let per_device = profile.stripes_per_device();
         // The emptiest devices first: copies spread, and no device is full before the others.
         let mut room: Vec<(u64, usize)> = self
@@ -369,18 +428,25 @@ impl ChunkPlanner {
             .iter()
             .enumerate()
             .map(|(index, device)| (device.stripe_bytes_max(per_device), index))
-            .filter(|&(bytes, _)| bytes >= STRIPE_BYTES_MIN)
+            .filter(|&(bytes, _)| {
+                bytes
+                    >= if len_bytes.is_some() {
+                        STRIPE_LEN_BYTES
+                    } else {
+                        STRIPE_BYTES_MIN
+                    }
+            })
             .collect();
         room.sort_by_key(|&(bytes, index)| (std::cmp::Reverse(bytes), index));
-        let Some(device_count) = self.device_count(kind, profile, room.len()) else {
-            return false;
-        };
+        let device_count = self.device_count(kind, profile, room.len())?;
         room.truncate(device_count);
         let fits = room.last().map_or(0, |&(bytes, _)| bytes);
         let stripe_count = device_count * per_device;
         let columns = (stripe_count / profile.copies()) as u64;
         let mut stripe_bytes = self.stripe_bytes_wanted(kind, stripe_count as u64, columns).min(fits);
-        if self.cramped {
+        if let Some(len_bytes) = len_bytes {
+            stripe_bytes = len_bytes.div_ceil(columns).next_multiple_of(STRIPE_LEN_BYTES).min(fits);
+        } else if self.cramped {
             // mkfs.btrfs gives up here. Half of the room stays for chunks to come.
             stripe_bytes = match kind {
                 ChunkKind::System => STRIPE_BYTES_MIN,
@@ -408,7 +474,7 @@ impl ChunkPlanner {
             stripes,
         });
         self.next_logical += stripe_bytes * columns;
-        true
+        Some(stripe_bytes * columns)
     }
 
     /// How many of `available` devices a chunk takes; `None` where they are too few.

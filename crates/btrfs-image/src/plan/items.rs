@@ -1,6 +1,6 @@
 //! The items of a new volume, as bytes.
 
-use btrfs_format::features::extent_flags;
+use btrfs_format::features::{extent_flags, root_flags};
 use btrfs_format::hash::extent_data_ref_hash;
 use btrfs_format::items::{
     BlockGroupItem, DevExtent, DevItem, DirItem, ExtentDataRef, ExtentItem, FreeSpaceInfo, InlineRef, InodeItem,
@@ -11,7 +11,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::chunks::{PlannedChunk, PlannedDevice};
 use super::data::DataExtent;
-use super::tree::PlacedTree;
+use super::tree::TreeRoot;
 use crate::Settings;
 
 /// `S_IFDIR` and the permissions `rwxr-xr-x`.
@@ -20,7 +20,7 @@ const DIR_MODE: u32 = 0o040_755;
 const ROOT_INODE_SIZE: u64 = 3;
 
 /// The inode of an empty directory. `nbytes` is what mkfs.btrfs states for it.
-pub(super) fn dir_inode(generation: Generation, nbytes: u64, time: Timespec) -> InodeItem {
+pub(crate) fn dir_inode(generation: Generation, nbytes: u64, time: Timespec) -> InodeItem {
     InodeItem {
         generation: generation.into(),
         transid: generation.into(),
@@ -36,7 +36,7 @@ pub(super) fn dir_inode(generation: Generation, nbytes: u64, time: Timespec) -> 
 }
 
 /// An `INODE_REF` item with one name.
-pub(super) fn inode_ref(index: u64, name: &[u8]) -> Vec<u8> {
+pub(crate) fn inode_ref(index: u64, name: &[u8]) -> Vec<u8> {
     let head = InodeRef {
         index: U64::new(index),
         name_len: name_len(name),
@@ -45,7 +45,7 @@ pub(super) fn inode_ref(index: u64, name: &[u8]) -> Vec<u8> {
 }
 
 /// A `ROOT_REF` or `ROOT_BACKREF`: where the name of a subvolume is.
-pub(super) fn root_ref(dir: ObjectId, index: u64, name: &[u8]) -> Vec<u8> {
+pub(crate) fn root_ref(dir: ObjectId, index: u64, name: &[u8]) -> Vec<u8> {
     let head = RootRef {
         dirid: dir.into(),
         sequence: U64::new(index),
@@ -55,7 +55,7 @@ pub(super) fn root_ref(dir: ObjectId, index: u64, name: &[u8]) -> Vec<u8> {
 }
 
 /// A `DIR_ITEM` for a subvolume.
-pub(super) fn subvolume_dir_item(name: &[u8], tree: TreeId, generation: Generation) -> Vec<u8> {
+pub(crate) fn subvolume_dir_item(name: &[u8], tree: TreeId, generation: Generation) -> Vec<u8> {
     let head = DirItem {
         location: DiskKey::from(Key::new(tree.object_id(), KeyType::ROOT_ITEM, u64::MAX)),
         transid: generation.into(),
@@ -71,8 +71,8 @@ fn name_len(name: &[u8]) -> U16 {
 }
 
 /// The root item of a tree; `uuid` and time are those of a subvolume, zero for other trees.
-pub(super) fn root_item(settings: &Settings, generation: Generation, placed: &PlacedTree) -> RootItem {
-    let tree = placed.tree.id;
+pub(crate) fn root_item(settings: &Settings, generation: Generation, placed: &TreeRoot) -> RootItem {
+    let tree = placed.id;
     let nodesize = u64::from(settings.nodesize_bytes);
     let inode = InodeItem {
         generation: generation.into(),
@@ -85,10 +85,10 @@ pub(super) fn root_item(settings: &Settings, generation: Generation, placed: &Pl
     let mut root = RootItem {
         inode,
         generation: generation.into(),
-        bytenr: placed.root().into(),
-        bytes_used: U64::new(nodesize * placed.shape.block_count() as u64),
+        bytenr: placed.addr.into(),
+        bytes_used: U64::new(nodesize * placed.block_count),
         refs: U32::new(1),
-        level: placed.level(),
+        level: placed.level,
         generation_v2: generation.into(),
         ..RootItem::new_zeroed()
     };
@@ -104,12 +104,15 @@ pub(super) fn root_item(settings: &Settings, generation: Generation, placed: &Pl
         root.uuid = new.uuid;
         (root.ctime, root.otime) = (settings.time, settings.time);
         (root.ctransid, root.otransid) = (generation.into(), generation.into());
+        if new.read_only {
+            root.set_subvolume_flags(root_flags::SUBVOL_RDONLY);
+        }
     }
     root
 }
 
 /// Key and data of the extent item of a tree block.
-pub(super) fn tree_block_extent(
+pub(crate) fn tree_block_extent(
     settings: &Settings,
     generation: Generation,
     owner: TreeId,
@@ -138,7 +141,7 @@ pub(super) fn tree_block_extent(
 }
 
 /// Key and data of the extent item of a data extent.
-pub(super) fn data_extent(generation: Generation, extent: &DataExtent) -> (Key, Vec<u8>) {
+pub(crate) fn data_extent(generation: Generation, extent: &DataExtent) -> (Key, Vec<u8>) {
     let head = ExtentItem {
         refs: U64::new(extent.refs.iter().map(|back_ref| u64::from(back_ref.count)).sum()),
         generation: generation.into(),
@@ -163,7 +166,7 @@ pub(super) fn data_extent(generation: Generation, extent: &DataExtent) -> (Key, 
 }
 
 /// Key and data of a block group item.
-pub(super) fn block_group(chunk: &PlannedChunk, used_bytes: u64) -> (Key, Vec<u8>) {
+pub(crate) fn block_group(chunk: &PlannedChunk, used_bytes: u64) -> (Key, Vec<u8>) {
     let item = BlockGroupItem {
         used: U64::new(used_bytes),
         chunk_objectid: ObjectId::FIRST_CHUNK_TREE.into(),
@@ -174,7 +177,7 @@ pub(super) fn block_group(chunk: &PlannedChunk, used_bytes: u64) -> (Key, Vec<u8
 }
 
 /// Key and data of a chunk item.
-pub(super) fn chunk(settings: &Settings, devices: &[PlannedDevice], chunk: &PlannedChunk) -> (Key, Vec<u8>) {
+pub(crate) fn chunk(settings: &Settings, devices: &[PlannedDevice], chunk: &PlannedChunk) -> (Key, Vec<u8>) {
     let head = chunk.head(settings.sectorsize_bytes);
     let stripes = chunk.disk_stripes(devices);
     let key = Key::new(ObjectId::FIRST_CHUNK_TREE, KeyType::CHUNK_ITEM, chunk.logical.0);
@@ -182,7 +185,7 @@ pub(super) fn chunk(settings: &Settings, devices: &[PlannedDevice], chunk: &Plan
 }
 
 /// The item of a device, in the chunk tree and in its superblock.
-pub(super) fn dev_item(settings: &Settings, device: &PlannedDevice, used_bytes: u64) -> DevItem {
+pub(crate) fn dev_item(settings: &Settings, device: &PlannedDevice, used_bytes: u64) -> DevItem {
     DevItem {
         devid: device.devid.into(),
         total_bytes: U64::new(device.total_bytes),
@@ -197,7 +200,7 @@ pub(super) fn dev_item(settings: &Settings, device: &PlannedDevice, used_bytes: 
 }
 
 /// The item for one stripe of a chunk in the device tree.
-pub(super) fn dev_extent(settings: &Settings, chunk: &PlannedChunk) -> DevExtent {
+pub(crate) fn dev_extent(settings: &Settings, chunk: &PlannedChunk) -> DevExtent {
     DevExtent {
         chunk_tree: TreeId::CHUNK.into(),
         chunk_objectid: ObjectId::FIRST_CHUNK_TREE.into(),
@@ -208,7 +211,7 @@ pub(super) fn dev_extent(settings: &Settings, chunk: &PlannedChunk) -> DevExtent
 }
 
 /// Key and data of the free-space info of a block group with that many free extents.
-pub(super) fn free_space_info(chunk: &PlannedChunk, extents: usize) -> (Key, Vec<u8>) {
+pub(crate) fn free_space_info(chunk: &PlannedChunk, extents: usize) -> (Key, Vec<u8>) {
     let item = FreeSpaceInfo {
         extent_count: U32::new(u32::try_from(extents).expect("a chunk has fewer extents than 2^32")),
         flags: U32::new(0),

@@ -9,24 +9,24 @@
 mod chunks;
 mod contents;
 mod data;
-mod items;
+pub(crate) mod items;
+mod small;
 mod space;
 mod subvolumes;
 mod superblock;
 mod tree;
 
-use btrfs_format::hash::name_hash;
-use btrfs_format::{Generation, Key, KeyType, LogicalAddr, ObjectId, TreeId, U64};
-use zerocopy::IntoBytes;
+use btrfs_format::{LogicalAddr, TreeId};
 
 pub use chunks::{ChunkKind, ChunkPlanner, PlannedChunk, PlannedDevice, PlannedStripe};
 pub use contents::Contents;
 pub use data::{DataExtent, DataRef};
+pub(crate) use small::SmallTrees;
 pub use space::Space;
-pub use tree::{GENERATION, PlacedTree, PlannedTree, Run, TreeShape};
+pub(crate) use superblock::Superblocks;
+pub use tree::{GENERATION, PlacedTree, PlannedTree, Run, TreeRoot, TreeShape};
 
 use crate::{MkfsError, Settings};
-use contents::put_root_dir;
 
 /// Trees whose contents follow from the chunks, the other trees and the data.
 const DERIVED: [TreeId; 6] = [
@@ -109,6 +109,13 @@ impl VolumePlanner {
         }
     }
 
+    fn small(&self) -> SmallTrees<'_> {
+        SmallTrees {
+            settings: &self.settings,
+            chunks: &self.chunks,
+        }
+    }
+
     /// The kind of the chunks that hold `kind` on this volume.
     fn leaf_kind(&self, kind: ChunkKind) -> ChunkKind {
         if self.settings.features.mixed_bg && kind != ChunkKind::System {
@@ -150,21 +157,8 @@ impl VolumePlanner {
 
     /// All trees in the order in which they are laid down; the derived ones are empty yet.
     fn first_trees(&self, contents: &Contents) -> Vec<PlannedTree> {
-        let settings = &self.settings;
-        let mut uuid_tree = PlannedTree::new(TreeId::UUID);
-        uuid_tree.insert(
-            Key::of_uuid(&settings.fs_tree_uuid, KeyType::UUID_SUBVOL),
-            U64::new(TreeId::FS.0).as_bytes(),
-        );
-        for new in &settings.subvolumes {
-            uuid_tree.insert(
-                Key::of_uuid(&new.uuid, KeyType::UUID_SUBVOL),
-                U64::new(new.id.0).as_bytes(),
-            );
-        }
-        let mut data_reloc = PlannedTree::new(TreeId::DATA_RELOC);
-        put_root_dir(&mut data_reloc, ObjectId::FIRST_FREE, settings, 0);
-
+        let small = self.small();
+        let (settings, uuid_tree, data_reloc) = (&self.settings, small.uuid_tree(), small.data_reloc_tree());
         let mut trees = vec![
             PlannedTree::new(TreeId::CHUNK),
             PlannedTree::new(TreeId::ROOT),
@@ -216,48 +210,22 @@ impl VolumePlanner {
 
     /// The trees that describe the others.
     fn derive(&self, placed: &[PlacedTree], space: &Space, data: &[DataExtent]) -> Vec<PlannedTree> {
+        let small = self.small();
         DERIVED
             .into_iter()
             .map(|id| match id {
-                TreeId::ROOT => self.root_tree(placed),
-                TreeId::EXTENT => self.extent_tree(placed, space, data),
-                TreeId::CHUNK => self.chunk_tree(),
-                TreeId::DEV => self.dev_tree(),
-                TreeId::FREE_SPACE => self.free_space_tree(space),
-                TreeId::BLOCK_GROUP => {
-                    let mut tree = PlannedTree::new(TreeId::BLOCK_GROUP);
-                    self.put_block_groups(&mut tree, space);
-                    tree
+                TreeId::ROOT => {
+                    let roots: Vec<TreeRoot> = placed.iter().map(PlacedTree::summary).collect();
+                    small.root_tree(&roots)
                 }
+                TreeId::EXTENT => self.extent_tree(placed, space, data),
+                TreeId::CHUNK => small.chunk_tree(),
+                TreeId::DEV => small.dev_tree(),
+                TreeId::FREE_SPACE => small.free_space_tree(space),
+                TreeId::BLOCK_GROUP => small.block_group_tree(space),
                 other => unreachable!("tree {other} is not derived"),
             })
             .collect()
-    }
-
-    fn root_tree(&self, placed: &[PlacedTree]) -> PlannedTree {
-        let mut tree = PlannedTree::new(TreeId::ROOT);
-        // The superblock says where these two are.
-        let listed = placed
-            .iter()
-            .filter(|placed| ![TreeId::ROOT, TreeId::CHUNK].contains(&placed.tree.id));
-        for placed in listed {
-            let item = items::root_item(&self.settings, GENERATION, placed);
-            let key = Key::new(placed.tree.id.object_id(), KeyType::ROOT_ITEM, 0);
-            tree.insert(key, item.as_bytes());
-        }
-        // The directory whose one entry names the subvolume that is mounted by default.
-        let (dir, name) = (ObjectId::ROOT_TREE_DIR, b"default");
-        put_root_dir(&mut tree, dir, &self.settings, self.settings.nodesize_bytes.into());
-        tree.insert(
-            Key::new(dir, KeyType::DIR_ITEM, name_hash(name)),
-            items::subvolume_dir_item(name, TreeId::FS, Generation(0)),
-        );
-        tree.insert(
-            Key::new(TreeId::FS.object_id(), KeyType::INODE_REF, dir.0),
-            items::inode_ref(0, name),
-        );
-        subvolumes::put_refs(&mut tree, &self.settings);
-        tree
     }
 
     fn extent_tree(&self, placed: &[PlacedTree], space: &Space, data: &[DataExtent]) -> PlannedTree {
@@ -273,59 +241,7 @@ impl VolumePlanner {
             tree.insert(key, item);
         }
         if !self.settings.features.has_block_group_tree() {
-            self.put_block_groups(&mut tree, space);
-        }
-        tree
-    }
-
-    fn put_block_groups(&self, tree: &mut PlannedTree, space: &Space) {
-        for chunk in &self.chunks.chunks {
-            let (key, item) = items::block_group(chunk, space.used_bytes(chunk));
-            tree.insert(key, item);
-        }
-    }
-
-    fn chunk_tree(&self) -> PlannedTree {
-        let mut tree = PlannedTree::new(TreeId::CHUNK);
-        for (index, device) in self.chunks.devices.iter().enumerate() {
-            let item = items::dev_item(&self.settings, device, self.chunks.device_used_bytes(index));
-            let key = Key::new(ObjectId::DEV_ITEMS, KeyType::DEV_ITEM, device.devid.0);
-            tree.insert(key, item.as_bytes());
-        }
-        for chunk in &self.chunks.chunks {
-            let (key, item) = items::chunk(&self.settings, &self.chunks.devices, chunk);
-            tree.insert(key, item);
-        }
-        tree
-    }
-
-    fn dev_tree(&self) -> PlannedTree {
-        let mut tree = PlannedTree::new(TreeId::DEV);
-        for chunk in &self.chunks.chunks {
-            let item = items::dev_extent(&self.settings, chunk);
-            for stripe in &chunk.stripes {
-                let devid = self.chunks.devices[stripe.device].devid;
-                let key = Key::new(ObjectId(devid.0), KeyType::DEV_EXTENT, stripe.offset_bytes);
-                tree.insert(key, item.as_bytes());
-            }
-        }
-        tree
-    }
-
-    fn free_space_tree(&self, space: &Space) -> PlannedTree {
-        let mut tree = PlannedTree::new(TreeId::FREE_SPACE);
-        for chunk in &self.chunks.chunks {
-            let free = space.free_ranges(chunk);
-            let (key, item) = items::free_space_info(chunk, free.len());
-            tree.insert(key, item);
-            for range in free {
-                let key = Key::new(
-                    ObjectId(range.start),
-                    KeyType::FREE_SPACE_EXTENT,
-                    range.end - range.start,
-                );
-                tree.insert(key, []);
-            }
+            self.small().put_block_groups(&mut tree, space);
         }
         tree
     }

@@ -44,6 +44,25 @@ impl Space {
         None
     }
 
+    /// Notes that a range is taken which a caller chose itself. Ranges come in ascending order
+    /// within a chunk; neighbours become one.
+    pub(crate) fn note(&mut self, chunk: &PlannedChunk, start: u64, len_bytes: u64) {
+        self.cursors.insert(chunk.logical.0, start + len_bytes);
+        if let Some((&last, len)) = self.taken.range_mut(chunk.logical.0..start).next_back()
+            && last + *len == start
+        {
+            *len += len_bytes;
+            return;
+        }
+        self.taken.insert(start, len_bytes);
+    }
+
+    /// The first address of a chunk behind all that is taken.
+    pub(crate) fn end(&self, chunk: &PlannedChunk) -> u64 {
+        let last = self.taken.range(chunk.range()).next_back();
+        last.map_or(chunk.logical.0, |(start, len)| start + len)
+    }
+
     /// Bytes taken of a chunk.
     pub fn used_bytes(&self, chunk: &PlannedChunk) -> u64 {
         self.taken.range(chunk.range()).map(|(_, len)| len).sum()

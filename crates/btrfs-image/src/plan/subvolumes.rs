@@ -36,7 +36,7 @@ pub(super) fn put_names<'a>(trees: impl Iterator<Item = &'a mut PlannedTree>, se
 /// The references between subvolumes and the directories that hold their names.
 pub(super) fn put_refs(root_tree: &mut PlannedTree, settings: &Settings) {
     for new in &settings.subvolumes {
-        let item = items::root_ref(ObjectId::FIRST_FREE, new.index, &new.name);
+        let item = items::root_ref(new.dir, new.index, &new.name);
         let (parent, child) = (new.parent.object_id(), new.id.object_id());
         root_tree.insert(Key::new(parent, KeyType::ROOT_REF, child.0), item.clone());
         root_tree.insert(Key::new(child, KeyType::ROOT_BACKREF, parent.0), item);

@@ -128,6 +128,19 @@ impl TreeShape {
     }
 }
 
+/// Where a tree begins, and how large it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeRoot {
+    /// The tree.
+    pub id: TreeId,
+    /// Address of the root block.
+    pub addr: LogicalAddr,
+    /// Level of the root block.
+    pub level: u8,
+    /// Blocks of all levels.
+    pub block_count: u64,
+}
+
 /// A tree whose blocks have addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedTree {
@@ -151,6 +164,16 @@ impl PlacedTree {
     /// Level of the root block.
     pub fn level(&self) -> u8 {
         u8::try_from(self.shape.levels.len() - 1).expect("a tree has at most eight levels")
+    }
+
+    /// Where it begins, and how large it is.
+    pub fn summary(&self) -> TreeRoot {
+        TreeRoot {
+            id: self.tree.id,
+            addr: self.root(),
+            level: self.level(),
+            block_count: self.shape.block_count() as u64,
+        }
     }
 
     /// Address, level and first key of each block.

@@ -24,7 +24,7 @@ pub fn on_disk(algorithm: Algorithm) -> u8 {
 }
 
 /// The incompatible feature that an extent of the algorithm makes of the volume.
-pub(crate) fn feature(algorithm: Algorithm) -> u64 {
+pub fn feature(algorithm: Algorithm) -> u64 {
     use btrfs_format::features::incompat;
     match algorithm {
         Algorithm::Zlib => 0,

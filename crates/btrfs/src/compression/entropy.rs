@@ -28,7 +28,7 @@ const CORE_SHARE_PERCENT: usize = 90;
 const ENTROPY_QUARTERS_MAX: u64 = 25;
 
 /// True where compressing the data may gain something.
-pub(crate) fn looks_compressible(data: &[u8]) -> bool {
+pub fn looks_compressible(data: &[u8]) -> bool {
     if is_repeating(data) {
         return true;
     }

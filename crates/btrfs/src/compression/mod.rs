@@ -3,6 +3,6 @@
 
 pub mod compress;
 pub mod decompress;
-pub(crate) mod entropy;
+pub mod entropy;
 mod lzo;
 mod lzo_encode;

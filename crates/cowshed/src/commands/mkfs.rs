@@ -1,5 +1,6 @@
 //! `cowshed mkfs`: makes a volume, with the flags of mkfs.btrfs.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -7,8 +8,11 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, bail};
 use btrfs_image::size::{parse_size_bytes, pretty_bytes};
 use btrfs_image::{Discarded, Features, MkfsError, MkfsOptions, MkfsReport, Profile, csum_type_from_name, mkfs};
-use clap::Args;
+use clap::{Args, Parser};
+use cowshed::image::{Builder, Owner, Report, SubvolumeKind};
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
+
+use super::build::{self, Compress, InodeFlags};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -59,18 +63,74 @@ pub struct MkfsArgs {
     /// gets it)
     #[arg(long, value_name = "UID:GID", value_parser = owner)]
     root_owner: Option<(u32, u32)>,
+    /// Copy what is in a directory to the volume; a file that is too small grows
+    #[arg(short, long, value_name = "DIR")]
+    rootdir: Option<PathBuf>,
+    /// Make a directory of --rootdir a subvolume; TYPE is rw, ro, default or default-ro
+    #[arg(short = 'u', long, value_name = "[TYPE:]PATH", value_parser = build::subvolume, requires = "rootdir")]
+    subvol: Vec<(SubvolumeKind, PathBuf)>,
+    /// Store a path of --rootdir, and all below it, with flags: nodatacow, nodatasum
+    #[arg(long, value_name = "FLAGS:PATH", value_parser = build::inode_flags, requires = "rootdir")]
+    inode_flags: Vec<InodeFlags>,
+    /// Compress the files of --rootdir: no, zlib, lzo or zstd, with a level
+    #[arg(long, value_name = "ALGO[:LEVEL]", value_parser = build::compress, requires = "rootdir")]
+    compress: Option<Compress>,
+    /// Accepted with --rootdir; data is copied
+    #[arg(long, requires = "rootdir")]
+    reflink: bool,
+    /// Make the volume, and an image file, as small as the files of --rootdir allow
+    #[arg(long, requires = "rootdir")]
+    shrink: bool,
     /// Overwrite what a target holds
     #[arg(short, long)]
     force: bool,
     /// Print nothing
     #[arg(short, long)]
     quiet: bool,
+    /// Accepted; what is printed is the same
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
     /// Do not discard the targets' old contents
     #[arg(short = 'K', long)]
     nodiscard: bool,
     /// Print the result as JSON
     #[arg(long, conflicts_with = "quiet")]
     json: bool,
+}
+
+/// The name under which this program is mkfs.btrfs.
+const NAME: &str = "mkfs.btrfs";
+/// Its exit code after a failure.
+const FAILED: u8 = 1;
+
+/// The program called as mkfs.btrfs.
+#[derive(Parser, Debug)]
+#[command(name = NAME, version, about = "Make a btrfs volume on image files or devices")]
+struct Named {
+    #[command(flatten)]
+    args: MkfsArgs,
+}
+
+/// Is the program called as mkfs.btrfs?
+pub fn is_named(program: Option<&OsStr>) -> bool {
+    let name = program.and_then(|program| Path::new(program).file_name());
+    name.is_some_and(|name| name == NAME)
+}
+
+/// Runs it under that name. Returns its exit code.
+pub fn run_named() -> u8 {
+    let named = match Named::try_parse() {
+        Ok(named) => named,
+        Err(error) => {
+            // Nothing is left to say if that cannot be printed.
+            let _ = error.print();
+            return if error.use_stderr() { FAILED } else { 0 };
+        }
+    };
+    run(&named.args).unwrap_or_else(|error| {
+        eprintln!("{NAME}: {error:#}");
+        FAILED
+    })
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -85,7 +145,19 @@ fn owner(text: &str) -> Result<(u32, u32), String> {
 }
 
 pub fn run(args: &MkfsArgs) -> Result<u8> {
+    if args
+        .features
+        .iter()
+        .chain(&args.runtime_features)
+        .any(|list| list == "list-all")
+    {
+        Features::NAMES.iter().for_each(|name| println!("{name}"));
+        return Ok(0);
+    }
     let options = options(args)?;
+    if let Some(rootdir) = &args.rootdir {
+        return copy(args, rootdir, &options);
+    }
     let mut made = Vec::new();
     let result = open_targets(args, &mut made).and_then(|devices| make(args, &devices, &options));
     let report = match result {
@@ -123,6 +195,56 @@ fn make(args: &MkfsArgs, devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions
     Ok(report)
 }
 
+/// With `--rootdir`: the volume and what the directory holds.
+fn copy(args: &MkfsArgs, rootdir: &Path, options: &MkfsOptions) -> Result<u8> {
+    let mut builder = Builder::new();
+    builder.from_dir(rootdir).label(args.label.as_str());
+    builder.uuid(uuid::Uuid::from_bytes(options.uuid));
+    build::apply_environment(&mut builder)?;
+    builder.volume(options.clone());
+    for (kind, path) in &args.subvol {
+        builder.subvolume_of_kind(path, *kind);
+    }
+    build::apply_storage(&mut builder, args.compress.as_slice(), &args.inode_flags)?;
+    if let Some((uid, gid)) = args.root_owner {
+        builder.owner("", Owner { uid, gid });
+    }
+    if let (Some(bytes), false) = (args.byte_count, args.shrink) {
+        builder.size(bytes);
+    }
+    let report = copy_onto(args, &mut builder).map_err(|error| match error.downcast_ref() {
+        Some(cowshed::image::Error::Volume(MkfsError::InUse { .. })) => error.context("not made, -f overwrites"),
+        _ => error,
+    })?;
+    if args.json {
+        println!("{:#}", build::json(&report));
+    } else if !args.quiet {
+        let mkfs = report.as_mkfs();
+        print_discards(&mkfs, &[]);
+        print_report(&mkfs, options);
+    }
+    Ok(0)
+}
+
+fn copy_onto(args: &MkfsArgs, builder: &mut Builder) -> Result<Report> {
+    if let [target] = &args.targets[..] {
+        let metadata = std::fs::metadata(target);
+        let is_file = metadata.as_ref().map_or(true, std::fs::Metadata::is_file);
+        if is_file {
+            if args.byte_count.is_none() && !args.shrink {
+                builder.size_at_least(metadata.map_or(0, |metadata| metadata.len()));
+            }
+            return Ok(builder.write_in_place(target)?);
+        }
+    }
+    let devices = open_targets(args, &mut Vec::new())?;
+    if !args.shrink {
+        let smallest = devices.iter().map(|device| device.size_bytes()).min();
+        builder.size(args.byte_count.or(smallest).unwrap_or_default());
+    }
+    Ok(builder.write_onto(&devices)?)
+}
+
 fn options(args: &MkfsArgs) -> Result<MkfsOptions> {
     let mut features = Features::default();
     for list in args.features.iter().chain(&args.runtime_features) {
@@ -132,15 +254,26 @@ fn options(args: &MkfsArgs) -> Result<MkfsOptions> {
         bail!("--device-uuid goes with one target");
     }
     let random = || *uuid::Uuid::new_v4().as_bytes();
+    let fixed = build::fixed_seed();
     let device_uuids = match args.device_uuid {
         Some(uuid) => vec![*uuid.as_bytes()],
+        // Derived from the volume's uuid.
+        None if fixed.is_some() => Vec::new(),
         None => args.targets.iter().map(|_| random()).collect(),
     };
     let nodesize_bytes = args
         .nodesize
         .map(|n| u32::try_from(n).context("--nodesize"))
         .transpose()?;
-    let seed = u64::from_le_bytes(random().first_chunk().copied().unwrap_or_default());
+    let seed = match fixed {
+        Some(_) => 0,
+        None => u64::from_le_bytes(random().first_chunk().copied().unwrap_or_default()),
+    };
+    let uuid = match (args.uuid, fixed) {
+        (Some(uuid), _) => *uuid.as_bytes(),
+        (None, Some(seed)) => cowshed::image::uuid_of_seed(seed.as_bytes()).into_bytes(),
+        (None, None) => random(),
+    };
     Ok(MkfsOptions {
         label: args.label.clone(),
         nodesize_bytes,
@@ -154,9 +287,9 @@ fn options(args: &MkfsArgs) -> Result<MkfsOptions> {
         features,
         force: args.force,
         discard: !args.nodiscard,
-        time: SystemTime::now(),
+        time: build::epoch()?.unwrap_or_else(SystemTime::now),
         seed,
-        ..MkfsOptions::new(args.uuid.map_or_else(random, |u| *u.as_bytes()))
+        ..MkfsOptions::new(uuid)
     })
 }
 

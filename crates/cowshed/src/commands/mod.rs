@@ -2,6 +2,7 @@
 //! (by error) failed.
 
 pub mod btrfs;
+pub mod build;
 pub mod cat;
 pub mod check;
 mod committed;
@@ -16,6 +17,7 @@ pub mod mount;
 pub mod mount_helper;
 pub mod mount_table;
 mod offline;
+mod progress;
 pub mod receive;
 pub mod send;
 pub mod stat;

@@ -4,6 +4,7 @@ mod atomic;
 mod attributes;
 mod btrfs;
 mod btrfs_ioctls;
+mod build;
 mod clone_tree;
 mod compsize;
 mod device;

@@ -258,12 +258,8 @@ fn dirty_log_is_refused_unless_it_is_left_alone() {
         (kernels.f_bfree, kernels.f_files, kernels.f_ffree)
     );
     let before = fs::read(volume.image()).unwrap();
-    let listed = run("ls {}", &[volume.image()]).ok();
-    assert!(
-        listed.out.contains("last") && listed.out.contains("new 499"),
-        "{}",
-        listed.out
-    );
+    let listed = run("ls {}", &[volume.image()]).ok().text();
+    assert!(listed.contains("last") && listed.contains("new 499"), "{listed}");
     assert!(
         fs::read(volume.image()).unwrap() == before,
         "the log was recovered on the device"

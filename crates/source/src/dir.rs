@@ -1,0 +1,161 @@
+//! A directory of the host as a source.
+
+use std::collections::HashMap;
+use std::fs::{self, File, Metadata};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{SeekFrom, seek};
+
+use crate::content::{Content, Stamp};
+use crate::error::{Error, Result};
+use crate::sys;
+use crate::tree::{Body, Inode, InodeId, Keep, Meta, Time, Tree, perm};
+
+/// Bytes of a block as `st_blocks` counts it.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// Adds what is in a directory of the host to the tree, the directory itself as its root. `keep`
+/// gets each path in the image, without a leading slash, and whether it is a directory; what it
+/// refuses is left out, with all below.
+pub fn add_directory(tree: &mut Tree, dir: &Path, keep: &mut Keep<'_>) -> Result<()> {
+    let metadata = fs::metadata(dir).map_err(Error::host(dir))?;
+    if !metadata.is_dir() {
+        let error = std::io::Error::from(std::io::ErrorKind::NotADirectory);
+        return Err(Error::host(dir)(error));
+    }
+    let mut walk = Walk {
+        tree,
+        keep,
+        linked: HashMap::new(),
+        buf: Vec::new(),
+    };
+    // The directory may be named by a symbolic link.
+    let dir = fs::canonicalize(dir).map_err(Error::host(dir))?;
+    walk.tree[Tree::ROOT].meta = walk.meta(&dir, &metadata)?;
+    // A stack of our own: directories may be deeper than a thread's stack.
+    let mut todo = vec![(Arc::<Path>::from(dir), Vec::new(), Tree::ROOT)];
+    while let Some((dir, path, id)) = todo.pop() {
+        walk.list(&dir, &path, id, &mut todo)?;
+    }
+    Ok(())
+}
+
+type Todo = Vec<(Arc<Path>, Vec<u8>, InodeId)>;
+
+struct Walk<'a> {
+    tree: &'a mut Tree,
+    keep: &'a mut Keep<'a>,
+    /// Files with several names, by device and inode number.
+    linked: HashMap<(u64, u64), InodeId>,
+    buf: Vec<u8>,
+}
+
+impl Walk<'_> {
+    fn list(&mut self, dir: &Arc<Path>, path: &[u8], id: InodeId, todo: &mut Todo) -> Result<()> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir).map_err(Error::host(&**dir))? {
+            names.push(entry.map_err(Error::host(&**dir))?);
+        }
+        names.sort_unstable_by_key(fs::DirEntry::file_name);
+        for entry in names {
+            let name = entry.file_name();
+            let name = name.as_bytes();
+            let host = dir.join(entry.file_name());
+            let metadata = entry.metadata().map_err(Error::host(&host))?;
+            let below = match path {
+                [] => name.to_vec(),
+                _ => [path, b"/", name].concat(),
+            };
+            if !(self.keep)(&below, metadata.is_dir()) {
+                continue;
+            }
+            let number = (metadata.dev(), metadata.ino());
+            let has_names = metadata.nlink() > 1 && !metadata.is_dir();
+            if let Some(linked) = self.linked.get(&number).filter(|_| has_names) {
+                self.tree.link(id, name, *linked)?;
+                continue;
+            }
+            let meta = self.meta(&host, &metadata)?;
+            let body = body(dir, name, &host, &metadata)?;
+            let added = self.tree.put(id, name, Inode { meta, body })?;
+            if has_names {
+                self.linked.insert(number, added);
+            }
+            if metadata.is_dir() {
+                todo.push((host.into(), below, added));
+            }
+        }
+        Ok(())
+    }
+
+    fn meta(&mut self, path: &Path, metadata: &Metadata) -> Result<Meta> {
+        Ok(Meta {
+            mode: metadata.mode() & perm::MASK,
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+            atime: time(metadata.atime(), metadata.atime_nsec()),
+            mtime: time(metadata.mtime(), metadata.mtime_nsec()),
+            xattrs: sys::xattrs(path, &mut self.buf).map_err(Error::host(path))?,
+        })
+    }
+}
+
+fn time(sec: i64, nsec: i64) -> Time {
+    Time {
+        sec,
+        nsec: u32::try_from(nsec).unwrap_or(0),
+    }
+}
+
+fn body(dir: &Arc<Path>, name: &[u8], host: &Path, metadata: &Metadata) -> Result<Body> {
+    let kind = metadata.file_type();
+    let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+    Ok(if kind.is_dir() {
+        Body::empty_dir()
+    } else if kind.is_file() {
+        let stamp = Stamp::of(metadata);
+        let is_sparse = metadata.blocks() * STAT_BLOCK_BYTES < metadata.size();
+        let data = match is_sparse {
+            true => Some(data_of(host, metadata.size())?),
+            false => None,
+        };
+        Body::File(Content::of_host(dir.clone(), name, stamp, data))
+    } else if kind.is_symlink() {
+        let target = fs::read_link(host).map_err(Error::host(host))?;
+        Body::Symlink(target.as_os_str().as_bytes().into())
+    } else if kind.is_char_device() {
+        Body::Char { major, minor }
+    } else if kind.is_block_device() {
+        Body::Block { major, minor }
+    } else if kind.is_fifo() {
+        Body::Fifo
+    } else {
+        Body::Socket
+    })
+}
+
+/// Offset and length of what is no hole.
+fn data_of(path: &Path, size_bytes: u64) -> Result<Vec<(u64, u64)>> {
+    let file = File::open(path).map_err(Error::host(path))?;
+    let mut data = Vec::new();
+    let mut at = 0;
+    while at < size_bytes {
+        let start = match seek(&file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(rustix::io::Errno::NXIO) => break,
+            // A file system that does not know: all of it is data.
+            Err(rustix::io::Errno::INVAL) => at,
+            Err(error) => return Err(Error::host(path)(error.into())),
+        };
+        let end = seek(&file, SeekFrom::Hole(start)).unwrap_or(size_bytes).min(size_bytes);
+        if end <= start {
+            break;
+        }
+        data.push((start, end - start));
+        at = end;
+    }
+    Ok(data)
+}

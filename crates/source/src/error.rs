@@ -1,0 +1,69 @@
+//! Why a source cannot be read. Each error names the entry.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a source cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file of the host.
+    #[error("{}: {source}", path.display())]
+    Host {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// A file of the host is not as it was when the directories were listed.
+    #[error("{}: changed while it was read", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// An entry of an archive that cannot be, or that is not supported.
+    #[error("{archive}: entry '{entry}': {what}")]
+    Entry {
+        /// The archive.
+        archive: String,
+        /// The name of the entry.
+        entry: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// An archive whose structure is broken.
+    #[error("{archive}: at byte {offset_bytes}: {what}")]
+    Archive {
+        /// The archive.
+        archive: String,
+        /// Where in it, after decompression.
+        offset_bytes: u64,
+        /// What is wrong.
+        what: String,
+    },
+    /// A name or path that the tree cannot take.
+    #[error("'{path}': {what}")]
+    Path {
+        /// The path in the image.
+        path: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+/// The result of reading a source.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub(crate) fn host(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Host { path, source }
+    }
+
+    pub(crate) fn path(path: &[u8], what: &'static str) -> Self {
+        Self::Path {
+            path: String::from_utf8_lossy(path).into_owned(),
+            what,
+        }
+    }
+}

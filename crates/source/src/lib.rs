@@ -1,0 +1,31 @@
+//! What goes into an image: a tree of inodes, merged from sources that are laid over each other.
+//!
+//! A source is a directory of the host, a tar archive or a container image. Each adds its entries to a [`Tree`]; later
+//! ones win. The tree holds all metadata; contents stay where they are, and are read from any
+//! thread, at any offset ([`Content::open`]). A compressed archive, or one from a pipe, is read
+//! once, and its contents are kept in a temporary file without a name.
+//!
+//! Nothing here knows a disk format, and nothing depends on the order in which a directory is
+//! listed: names are sorted.
+#![deny(missing_docs)]
+
+mod add;
+mod content;
+mod dir;
+mod error;
+mod oci;
+mod spool;
+#[allow(
+    unsafe_code,
+    reason = "extended attributes by the C library, whose calls fakeroot replaces"
+)]
+mod sys;
+mod tar;
+mod tree;
+
+pub use add::{add_source, add_stream};
+pub use content::{Content, Opened, Piece};
+pub use dir::add_directory;
+pub use error::{Error, Result};
+pub use oci::Platform;
+pub use tree::{Body, Inode, InodeId, Keep, Meta, Time, Tree, Xattr, perm};

@@ -1,0 +1,18 @@
+//! tar archives: POSIX ustar and PAX, GNU; with extended attributes, access lists, sparse files and
+//! hard links; plain or compressed.
+//!
+//! An archive is read whole before the tree changes, so that the marks of a container layer
+//! (whiteouts) are known before its entries are put down. Nothing in an archive is trusted: sizes,
+//! names and numbers are checked, lists and headers have limits.
+
+mod acl;
+mod apply;
+mod header;
+mod input;
+mod pax;
+mod read;
+mod sparse;
+
+pub(crate) use apply::{Layering, apply};
+pub(crate) use input::{Blob, Input};
+pub(crate) use read::{Entry, EntryKind, read_archive};
