@@ -242,7 +242,7 @@ fn properties_are_shown_as_by_the_stock_command() {
         "prop l @/",
         "property get -ts @/a ro",
     ]));
-    ask(&volume, &lines, 15, &|_, _, answer| Some(answer));
+    ask(&volume, &lines, 12, &|_, _, answer| Some(answer));
 }
 
 #[test]

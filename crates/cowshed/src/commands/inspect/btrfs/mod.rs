@@ -2,7 +2,7 @@
 
 pub mod chunk;
 pub mod extent;
-mod reader;
+pub mod reader;
 pub mod space;
 pub mod superblock;
 pub mod tree;
