@@ -26,6 +26,8 @@ needs=(
   python3:python3:python3
   dbench:dbench:dbench
   man:man-db:man-db
+  sfdisk:fdisk:util-linux
+  fakeroot:fakeroot:fakeroot
 )
 
 missing_deb=() missing_rpm=() missing_cmd=()
