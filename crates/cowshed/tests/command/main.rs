@@ -27,4 +27,5 @@ mod seek;
 mod send;
 mod subvolume;
 mod support;
+mod workspaces;
 mod xfs;
