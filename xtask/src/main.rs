@@ -62,7 +62,8 @@ enum Command {
     /// What a crash after fsync leaves: all named cases on every road; with `--cuts N` instead,
     /// crash images of the kernel's btrfs on a recorded device, replayed by us and by the kernel
     Logcases(long::Args),
-    /// XFS: `logs --count N --seed S`, dirty logs of the kernel's, recovered by us and by the kernel
+    /// XFS: `logs --count N --seed S`, dirty logs of the kernel's, recovered by us and by the
+    /// kernel
     Xfs(long::Args),
     /// SQLite with atomic writes on a mount: `kills --rounds N --transactions T`, `rate DIR`
     Sqlite(long::Args),

@@ -45,8 +45,8 @@ pub fn open_volume(paths: &[PathBuf], devices: Vec<Arc<dyn BlockDevice>>, option
     open().with_context(|| paths.first().map(|p| p.display().to_string()).unwrap_or_default())
 }
 
-/// The options for the volume on these devices, with the device of its log opened. Errors: an option
-/// that is not one of the volume's format.
+/// The options for the volume on these devices, with the device of its log opened. Errors: an
+/// option that is not one of the volume's format.
 fn with_log_device(devices: &[Arc<dyn BlockDevice>], options: &Options, locking: Locking) -> Result<Options> {
     options.check_format(formats::format_of(devices))?;
     let mut options = options.clone();

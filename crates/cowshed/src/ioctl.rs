@@ -27,8 +27,8 @@ pub fn call<T: FromBytes + IntoBytes>(fd: impl AsFd, cmd: u32, arg: &mut T) -> R
     }
 }
 
-/// As [`call`], of a command that fills a buffer besides: `place` puts the buffer's address into the
-/// structure, in which the caller has said its size.
+/// As [`call`], of a command that fills a buffer besides: `place` puts the buffer's address into
+/// the structure, in which the caller has said its size.
 pub fn call_with_buffer<T: FromBytes + IntoBytes>(
     fd: impl AsFd,
     cmd: u32,

@@ -1,9 +1,9 @@
 //! What goes into an image: a tree of inodes, merged from sources that are laid over each other.
 //!
-//! A source is a directory of the host, a tar archive or a container image. Each adds its entries to a [`Tree`]; later
-//! ones win. The tree holds all metadata; contents stay where they are, and are read from any
-//! thread, at any offset ([`Content::open`]). A compressed archive, or one from a pipe, is read
-//! once, and its contents are kept in a temporary file without a name.
+//! A source is a directory of the host, a tar archive or a container image. Each adds its entries
+//! to a [`Tree`]; later ones win. The tree holds all metadata; contents stay where they are, and
+//! are read from any thread, at any offset ([`Content::open`]). A compressed archive, or one from a
+//! pipe, is read once, and its contents are kept in a temporary file without a name.
 //!
 //! Nothing here knows a disk format, and nothing depends on the order in which a directory is
 //! listed: names are sorted.

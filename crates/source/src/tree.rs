@@ -203,16 +203,16 @@ impl Tree {
 
     /// Splits a path into its directory and its last name. Directories that are not there are made,
     /// owned by root. Symbolic links on the way lead to where they lead inside of the image. `None`
-    /// for the root itself. Errors: a `..`, a name that is too long, something on the way that is no
-    /// directory.
+    /// for the root itself. Errors: a `..`, a name that is too long, something on the way that is
+    /// no directory.
     pub fn place<'p>(&mut self, path: &'p [u8]) -> Result<Option<(InodeId, &'p [u8])>> {
         let mut names = components(path)?;
         let Some(last) = names.pop() else { return Ok(None) };
         Ok(Some((self.make_dirs(&names, path)?, last)))
     }
 
-    /// The inode of a path; symbolic links in the middle of it are followed inside of the image, the
-    /// last name is not.
+    /// The inode of a path; symbolic links in the middle of it are followed inside of the image,
+    /// the last name is not.
     pub fn lookup(&self, path: &[u8]) -> Result<Option<InodeId>> {
         let mut names = components(path)?;
         let Some(last) = names.pop() else {

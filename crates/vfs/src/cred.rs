@@ -103,7 +103,7 @@ impl Credentials {
 /// What a call knows about its caller.
 #[derive(Debug, Default)]
 pub struct Context {
-    /// Who calls.
+    /// The credentials of the caller.
     pub creds: Credentials,
     /// Process id of the caller, 0 if there is none (write-back by the kernel, or a process outside
     /// our pid name space).

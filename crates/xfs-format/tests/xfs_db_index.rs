@@ -1,5 +1,5 @@
-//! Each field that `xfs_db` prints of the blocks of directories, attributes, maps and symlinks is the
-//! one that is decoded here.
+//! Each field that `xfs_db` prints of the blocks of directories, attributes, maps and symlinks is
+//! the one that is decoded here.
 //!
 //! Skips with a line without root, loop devices or xfsprogs.
 

@@ -43,7 +43,8 @@ fn agi(volume: &Volume, group: AgNumber) -> Result<AgiSector> {
     volume.block(geometry.header_daddr(group, 2), geometry.sector_bytes, Owner::Ag(group))
 }
 
-/// Sums the counters of all groups, which the log keeps right while those of the superblock are not.
+/// Sums the counters of all groups, which the log keeps right while those of the superblock are
+/// not.
 pub(crate) fn counters(volume: &Volume) -> Result<Counters> {
     let has_rmap = volume.geometry().has_ro_compat(ro_compat::RMAPBT);
     let mut sum = Counters::default();

@@ -251,8 +251,8 @@ fn fill_and_compare(mkfs: &str, size_mib: u32) {
     let mut count = 0;
     let root = lab.dir.path().join("mnt");
     compare(&fs, NodeId::ROOT, &root, &mut count);
-    // 300 links, 231 in "leaf", 25 in "block", a fiftieth of 7,714 in "node" as the numbers of inodes
-    // have it, 6 in "short", and some 20 others.
+    // 300 links, 231 in "leaf", 25 in "block", a fiftieth of 7,714 in "node" as the numbers of
+    // inodes have it, 6 in "short", and some 20 others.
     assert!(count > 700, "{count}");
     let found = fs.statfs(&Context::root(), NodeId::ROOT).unwrap();
     let shown = rustix::fs::statfs(&root).unwrap();

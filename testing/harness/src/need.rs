@@ -72,7 +72,8 @@ pub fn kernel_btrfs() -> Option<()> {
     kernel_fs("btrfs")
 }
 
-/// Everything for a test that lets the kernel mount an XFS volume: root, loop devices, XFS, xfsprogs.
+/// Everything for a test that lets the kernel mount an XFS volume: root, loop devices, XFS,
+/// xfsprogs.
 pub fn kernel_xfs() -> Option<()> {
     loop_devices()?;
     tool("mkfs.xfs")?;

@@ -1,5 +1,5 @@
-//! Subvolumes: directories that names do not move into, nor out of, but those of subvolumes. They are
-//! made with the volume.
+//! Subvolumes: directories that names do not move into, nor out of, but those of subvolumes. They
+//! are made with the volume.
 
 use std::collections::BTreeMap;
 

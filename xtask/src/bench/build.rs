@@ -1,6 +1,6 @@
-//! `cargo xtask bench build`: a tree becomes an image: `cowshed build` beside `mkfs.btrfs --rootdir`,
-//! `cp -a` onto a volume that the kernel mounts, and the tools of other file systems, as far as they
-//! are installed.
+//! `cargo xtask bench build`: a tree becomes an image: `cowshed build` beside `mkfs.btrfs
+//! --rootdir`, `cp -a` onto a volume that the kernel mounts, and the tools of other file systems,
+//! as far as they are installed.
 //!
 //! The sides take turns. The tree is read once before, so that no disk is measured. Time ends when
 //! the program does, for the kernel when the volume is unmounted.
@@ -45,7 +45,8 @@ struct Way {
     name: &'static str,
     /// The program that must be there.
     tool: &'static str,
-    /// A shell script; `$TREE`, `$TAR`, `$OUT` and `$COWSHED` are set. Empty: the kernel, with these options.
+    /// A shell script; `$TREE`, `$TAR`, `$OUT` and `$COWSHED` are set. Empty: the kernel, with
+    /// these options.
     script: &'static str,
     options: &'static str,
     /// Compressed ways are compared with each other.

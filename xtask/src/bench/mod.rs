@@ -32,8 +32,8 @@ use side::{Mounted, Side};
 
 #[derive(Subcommand)]
 enum Special {
-    /// A tree that becomes an image: cowshed build beside mkfs.btrfs --rootdir, the kernel and other
-    /// tools
+    /// A tree that becomes an image: cowshed build beside mkfs.btrfs --rootdir, the kernel and
+    /// other tools
     Build(build::Args),
     /// A whole tree, cloned: cowshed clone -r beside cp -a --reflink=auto on the kernel's btrfs
     CloneTree(clone_tree::Args),

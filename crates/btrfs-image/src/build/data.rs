@@ -2,8 +2,8 @@
 //!
 //! Work goes in rounds. In one round the threads read, compress and checksum a batch of pieces, and
 //! write the batch of the round before, which got its addresses in between. So reading, compressing
-//! and writing overlap, two batches bound the memory, and addresses depend on the order of the files
-//! alone, not on threads.
+//! and writing overlap, two batches bound the memory, and addresses depend on the order of the
+//! files alone, not on threads.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

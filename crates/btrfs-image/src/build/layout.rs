@@ -23,8 +23,8 @@ const SYSTEM_BYTES: u64 = 4 * MIB;
 const METADATA_BYTES_MAX: u64 = 1 << 30;
 /// What is added where the estimate was too small.
 const METADATA_STEP_BYTES: u64 = MIB;
-/// Room for changes, besides what is taken: a quarter of that, within these bounds. Linux needs about
-/// ten MiB to change anything: it reserves the worst case of each operation.
+/// Room for changes, besides what is taken: a quarter of that, within these bounds. Linux needs
+/// about ten MiB to change anything: it reserves the worst case of each operation.
 const ROOM_BYTES_MIN: u64 = 16 * MIB;
 const ROOM_BYTES_MAX: u64 = 256 * MIB;
 /// Far more than the counts can grow.

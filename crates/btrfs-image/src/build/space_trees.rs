@@ -48,8 +48,8 @@ pub(super) fn emit_csums(settings: &Settings, data: &DataMap, sink: &mut dyn Sin
 /// A tree block and the tree that it belongs to.
 pub(super) type OwnedBlock = (TreeId, BlockAt);
 
-/// Gives the items of the extent tree. `blocks` are in the order of their addresses; `groups` are the
-/// block groups, where they have no tree of their own.
+/// Gives the items of the extent tree. `blocks` are in the order of their addresses; `groups` are
+/// the block groups, where they have no tree of their own.
 pub(super) fn emit_extents(
     plan: &Plan<'_, '_>,
     settings: &Settings,
@@ -60,7 +60,8 @@ pub(super) fn emit_extents(
 ) -> Result<(), MkfsError> {
     let mut blocks = blocks.iter().peekable();
     let mut groups = groups.items().peekable();
-    // What lies before an address comes before its extent; a group comes behind what it begins with.
+    // What lies before an address comes before its extent; a group comes behind what it begins
+    // with.
     let mut before = |limit: Option<Key>, sink: &mut dyn Sink| -> Result<(), MkfsError> {
         loop {
             let block = blocks

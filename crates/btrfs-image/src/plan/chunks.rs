@@ -396,8 +396,8 @@ impl ChunkPlanner {
         self.next_logical = chunk.range().end;
     }
 
-    /// As [`ChunkPlanner::shrink_last`], for a chunk in which nothing is written yet: its copies move
-    /// together.
+    /// As [`ChunkPlanner::shrink_last`], for a chunk in which nothing is written yet: its copies
+    /// move together.
     pub(crate) fn shrink_unwritten_last(&mut self, len_bytes: u64) {
         self.shrink_last(len_bytes);
         let Some(chunk) = self.chunks.last_mut() else { return };

@@ -1,5 +1,5 @@
-//! The small trees of a volume, which follow from its settings, its chunks and where the other trees
-//! are.
+//! The small trees of a volume, which follow from its settings, its chunks and where the other
+//! trees are.
 
 use btrfs_format::hash::name_hash;
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId, U64};

@@ -133,9 +133,9 @@ impl Budget {
         }
     }
 
-    /// `names` new inodes of one directory whose items, with their headers, have `bytes`: a leaf for
-    /// each name's place by hash; the inodes side by side in leaves that are half full at least;
-    /// the directory's own items.
+    /// `names` new inodes of one directory whose items, with their headers, have `bytes`: a leaf
+    /// for each name's place by hash; the inodes side by side in leaves that are half full at
+    /// least; the directory's own items.
     pub fn cloned_names(names: usize, bytes: usize, nodesize_bytes: u64) -> Self {
         let leaves = (bytes as u64).div_ceil(nodesize_bytes / 2) + names as u64;
         Self {

@@ -19,10 +19,9 @@ use crate::tree::Opened;
 /// A thread lets others run so many times at most before it tries again: some hundred microseconds.
 const YIELDS_MAX: u32 = 1000;
 
-/// The first in line looks so often, at least 40 ms in all, whether one of the promises came back.
-/// On a busy machine the thread that holds it may not run for some milliseconds; it may also wait
-/// for a lock of the caller, so this is no more than a user bears before he reads that the volume
-/// is full.
+/// How often the first in line looks whether a promise came back: for 40 ms at least. On a busy
+/// machine the thread that holds a promise may not run for some milliseconds. It may also wait for
+/// a lock of the caller, which ends only when the caller is refused; therefore a bound.
 const PROMISE_LOOKS_MAX: u32 = 200;
 const PROMISE_LOOK: Duration = Duration::from_micros(200);
 

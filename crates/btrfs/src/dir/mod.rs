@@ -186,9 +186,16 @@ fn find_child(files: &Files, dir: &Arc<Inode>, name: &[u8]) -> Result<(Found, Ar
     Ok((found, inode))
 }
 
-/// Is the name still what it was before the locks were taken?
-fn is_still(dir: &Inode, name: &[u8], found: &Found) -> Result<bool> {
-    Ok(names::find(&dir.tree, dir.ino, name)? == Some(*found))
+/// Does the name still lead to the inode that it led to before the locks were taken? The stand-in for
+/// a subvolume gives way to the subvolume itself where that is moved to its name.
+fn is_still(files: &Files, dir: &Inode, name: &[u8], (found, inode): (&Found, &Inode)) -> Result<bool> {
+    if names::find(&dir.tree, dir.ino, name)? != Some(*found) {
+        return Ok(false);
+    }
+    match found.target {
+        Target::Subvol(id) if inode.is_placeholder() => Ok(!subvol::is_open_at(files, dir, name, id)?),
+        _ => Ok(true),
+    }
 }
 
 /// Is `dir` the directory `above`, or below it, across subvolumes?
@@ -240,4 +247,45 @@ fn is_above(above: &Inode, below: &Arc<Inode>) -> Result<bool> {
         tree: below.tree.id(),
         what: format!("directory {} lies below itself", below.ino),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use btrfs_store::volume::{OpenOptions, Volume};
+    use cowshed_runtime::FixedEnv;
+    use cowshed_vfs::{Context, RenameFlags};
+
+    use super::*;
+    use crate::access::Caller;
+    use crate::files::EngineOptions;
+    use crate::mount::Mount;
+    use crate::testing::memory_device;
+
+    #[test]
+    fn stand_in_is_no_longer_what_a_name_leads_to_once_the_subvolume_has_moved_there() {
+        let volume = Volume::open(vec![memory_device(256 << 20, 16384)], &OpenOptions::default()).unwrap();
+        let mount = Mount::open(volume, Arc::new(FixedEnv::default()), EngineOptions::default()).unwrap();
+        let files: &Files = &mount;
+        let ctx = Context::root();
+        let caller = Caller {
+            ctx: &ctx,
+            checks: true,
+        };
+        let below = |dir: &Arc<Inode>, name: &[u8]| find_child(files, dir, name).unwrap();
+        let top = subvol::root_of(files, &subvol::load(files, TreeId::FS).unwrap().unwrap()).unwrap();
+        subvolumes::create(files, &caller, &top, b"outer").unwrap();
+        let (_, outer) = below(&top, b"outer");
+        subvolumes::create(files, &caller, &outer, b"inner").unwrap();
+        subvolumes::snapshot(files, &caller, &outer, (&top, b"copy"), false).unwrap();
+        let (_, copy) = below(&top, b"copy");
+        let (found, stand_in) = below(&copy, b"inner");
+        assert!(stand_in.is_placeholder());
+        let is_still = || is_still(files, &copy, b"inner", (&found, &stand_in)).unwrap();
+        assert!(is_still());
+        let flags = RenameFlags::empty();
+        rename::rename(files, &caller, (&outer, b"inner"), (&copy, b"inner"), flags).unwrap();
+        // The entry of the directory is the same.
+        assert_eq!(names::find(&copy.tree, copy.ino, b"inner").unwrap(), Some(found));
+        assert!(!is_still());
+    }
 }

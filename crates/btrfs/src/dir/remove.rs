@@ -39,7 +39,7 @@ fn remove(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8], wan
             return subvolumes::delete_empty(files, caller, dir, name);
         }
         let locks = lock::write_all(&[dir, &child]);
-        if !is_still(dir, name, &found)? {
+        if !is_still(files, dir, name, (&found, &child))? {
             continue;
         }
         may_remove(files, caller, dir, &child)?;

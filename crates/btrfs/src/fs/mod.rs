@@ -22,6 +22,7 @@ use cowshed_vfs::{Attr, Context, Entry, Error as Errno, Handle, NodeId, StatFs};
 
 pub use atime::AtimePolicy;
 pub use root::SubvolChoice;
+pub use subvolumes::info_of_root;
 
 use crate::access::Caller;
 use crate::compression::compress::CompressPolicy;

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use btrfs_format::features::root_flags;
-use btrfs_format::items::Timespec;
+use btrfs_format::items::{RootItem, Timespec};
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId};
 use btrfs_store::tree::compare;
 use cowshed_vfs::{
@@ -296,14 +296,23 @@ fn path_of_names(names: Vec<Vec<u8>>) -> Vec<u8> {
 }
 
 fn info_of(found: &Listed) -> SubvolumeInfo {
-    let item = &found.item;
+    let info = info_of_root(found.id, &found.item);
+    match &found.place {
+        None => info,
+        Some(place) => SubvolumeInfo {
+            parent_id: place.tree.get(),
+            parent_dir: place.dir.get(),
+            name: place.name.clone(),
+            ..info
+        },
+    }
+}
+
+/// What the root item of a subvolume says; it does not say where its name is.
+pub fn info_of_root(id: TreeId, item: &RootItem) -> SubvolumeInfo {
     let time = |t: Timespec| Timestamp::new(t.sec.get().cast_signed(), t.nsec.get());
-    let place = found.place.as_ref();
     SubvolumeInfo {
-        id: found.id.get(),
-        parent_id: place.map_or(0, |place| place.tree.get()),
-        parent_dir: place.map_or(0, |place| place.dir.get()),
-        name: place.map_or_else(Vec::new, |place| place.name.clone()),
+        id: id.get(),
         is_read_only: item.subvolume_flags() & root_flags::SUBVOL_RDONLY != 0,
         generation: item.generation.get(),
         changed_generation: item.ctransid.get(),
@@ -317,6 +326,7 @@ fn info_of(found: &Listed) -> SubvolumeInfo {
         created: time(item.otime),
         sent: time(item.stime),
         received: time(item.rtime),
+        ..SubvolumeInfo::default()
     }
 }
 

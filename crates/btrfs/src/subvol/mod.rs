@@ -94,14 +94,26 @@ pub(crate) fn root_of(files: &Files, subvol: &Arc<Subvol>) -> Result<Arc<Inode>>
 /// The directory behind a name whose location is a subvolume: its root, or a stand-in where the
 /// subvolume belongs to another place (snapshots copy the names of nested subvolumes, not these).
 pub(crate) fn enter(files: &Files, dir: &Arc<Inode>, name: &[u8], child: TreeId) -> Result<Arc<Inode>> {
-    let key = Key::new(dir.tree.id().object_id(), KeyType::ROOT_REF, child.0);
-    let belongs_here = files.store().forest().root_tree().get(&key)?.is_some_and(|item| {
-        view::root_ref(&item).is_some_and(|(head, found)| head.dirid.get() == dir.ino.0 && found == name)
-    });
-    if belongs_here && let Some(subvol) = load(files, child)? {
+    if belongs_at(files, dir, name, child)?
+        && let Some(subvol) = load(files, child)?
+    {
         return root_of(files, &subvol);
     }
     Ok(placeholder(files, dir, child))
+}
+
+/// Is this the one name of the subvolume?
+fn belongs_at(files: &Files, dir: &Inode, name: &[u8], child: TreeId) -> Result<bool> {
+    let key = Key::new(dir.tree.id().object_id(), KeyType::ROOT_REF, child.0);
+    let item = files.store().forest().root_tree().get(&key)?;
+    Ok(item.is_some_and(|item| {
+        view::root_ref(&item).is_some_and(|(head, found)| head.dirid.get() == dir.ino.0 && found == name)
+    }))
+}
+
+/// As [`enter`] finds it: the name leads to the subvolume, which is open.
+pub(crate) fn is_open_at(files: &Files, dir: &Inode, name: &[u8], child: TreeId) -> Result<bool> {
+    Ok(files.objects().subvols.read().contains_key(&child) && belongs_at(files, dir, name, child)?)
 }
 
 fn placeholder(files: &Files, dir: &Arc<Inode>, child: TreeId) -> Arc<Inode> {

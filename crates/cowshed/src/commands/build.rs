@@ -25,8 +25,9 @@ pub struct BuildArgs {
     /// The image file to make, or a block device
     #[arg(value_name = "OUT")]
     out: PathBuf,
-    /// A directory, a tar archive (also compressed by gzip, zstd or xz; - is standard input), an OCI
-    /// image layout or an archive of one, an archive of docker save; several are laid over each other
+    /// A directory, a tar archive (also compressed by gzip, zstd or xz; - is standard input), an
+    /// OCI image layout or an archive of one, an archive of docker save; several are laid over each
+    /// other
     #[arg(long, value_name = "SOURCE")]
     from: Vec<PathBuf>,
     /// Which image of a container image for several machines (default: that of this machine)

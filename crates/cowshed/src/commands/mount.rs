@@ -105,7 +105,8 @@ fn check_mountpoint(mountpoint: &Path) -> Result<()> {
 }
 
 fn serve(args: &MountArgs, options: Options, targets: &[PathBuf], mountpoint: &Path) -> Result<u8> {
-    // The process that serves the mount has another working directory, and names its devices to callers.
+    // The process that serves the mount has another working directory, and names its devices to
+    // callers.
     let whole = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
     let paths: Vec<_> = targets.iter().chain(&options.devices).map(whole).collect();
     if let Asked::Joined(joined) = ask(args, &options, &paths, mountpoint)? {

@@ -1,6 +1,6 @@
 //! A volume by calls of its engine: on an image file or block device that is not mounted, where the
-//! caller counts as user 0 and needs no privileges; or a view of a mounted one, by what its user may
-//! do.
+//! caller counts as user 0 and needs no privileges; or a view of a mounted one, by what its user
+//! may do.
 //!
 //! A path leads down name by name, and symbolic links are not followed: nothing leads out of the
 //! directory that it starts at.

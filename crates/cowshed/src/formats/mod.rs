@@ -67,8 +67,8 @@ impl Views {
         }
     }
 
-    /// A further view, with its own subvolume, read-only flag and rules for atime. All other options
-    /// are those of the volume.
+    /// A further view, with its own subvolume, read-only flag and rules for atime. All other
+    /// options are those of the volume.
     ///
     /// # Errors
     /// There is no such subvolume; `ReadOnly`: the volume was opened read-only, and a writable view

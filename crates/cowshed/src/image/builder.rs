@@ -168,8 +168,8 @@ impl Builder {
         self
     }
 
-    /// Adds a directory, a tar archive (plain or compressed by gzip, zstd or xz), an OCI image layout
-    /// or an archive of one, or an archive of `docker save`, over what was added before.
+    /// Adds a directory, a tar archive (plain or compressed by gzip, zstd or xz), an OCI image
+    /// layout or an archive of one, or an archive of `docker save`, over what was added before.
     pub fn from_path(&mut self, path: impl Into<PathBuf>) -> &mut Self {
         self.sources.push(Source::Path(path.into()));
         self
@@ -188,8 +188,8 @@ impl Builder {
         self
     }
 
-    /// Where contents of compressed archives are kept meanwhile; the system's directory of temporary
-    /// files where it is not said.
+    /// Where contents of compressed archives are kept meanwhile; the system's directory of
+    /// temporary files where it is not said.
     pub fn spool_dir(&mut self, dir: impl Into<PathBuf>) -> &mut Self {
         self.spool_dir = Some(dir.into());
         self
@@ -288,7 +288,7 @@ impl Builder {
         self
     }
 
-    /// Gives a path of the image to somebody, whatever the sources say.
+    /// Sets owner and group of a path of the image, whatever the sources say.
     pub fn owner(&mut self, path: impl AsRef<Path>, owner: Owner) -> &mut Self {
         let path = bytes_of(path.as_ref());
         self.edits.owners.push((path, owner.uid, owner.gid));
@@ -389,9 +389,9 @@ impl Builder {
         Ok(report)
     }
 
-    /// Builds the image. The file appears when it is complete and on disk, and replaces what had its
-    /// name; after a failure there is nothing new. Errors: an entry that cannot be read or stored,
-    /// by its name; a size that does not suffice, with what is missing.
+    /// Builds the image. The file appears when it is complete and on disk, and replaces what had
+    /// its name; after a failure there is nothing new. Errors: an entry that cannot be read or
+    /// stored, by its name; a size that does not suffice, with what is missing.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<Report> {
         let ready = self.prepare()?;
         let room = self.size.unwrap_or_else(|| size_bound(&ready.tree));

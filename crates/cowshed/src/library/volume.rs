@@ -26,8 +26,8 @@ impl Volume {
     ///
     /// # Errors
     /// What is wrong with the superblocks, the chunk tree or the main trees; a feature that is not
-    /// supported; an XFS volume that is opened for writing; devices that are missing; a log that cannot be replayed; for writing, a balance
-    /// that was not finished.
+    /// supported; an XFS volume that is opened for writing; devices that are missing; a log that
+    /// cannot be replayed; for writing, a balance that was not finished.
     pub fn open(devices: impl IntoIterator<Item = Arc<dyn BlockDevice>>, options: &OpenOptions) -> Result<Volume> {
         let volume = formats::open(devices.into_iter().collect(), &options.formats)?;
         Self::over_as(volume, options.context())

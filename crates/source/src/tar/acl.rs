@@ -8,9 +8,9 @@ const VERSION: u32 = 2;
 /// The id of entries that have none.
 const NO_ID: u32 = u32::MAX;
 
-/// Entries such as `user::rwx`, `group:100:r-x` or `user:name:rw-:100`, apart by commas or newlines.
-/// Names without a
-/// number are looked up on this machine. `None`: the text is no list, or a name is not known.
+/// Entries such as `user::rwx`, `group:100:r-x` or `user:name:rw-:100`, apart by commas or
+/// newlines. Names without a number are looked up on this machine. `None`: the text is no list, or
+/// a name is not known.
 pub(super) fn from_text(text: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(text).ok()?;
     let mut entries = Vec::new();

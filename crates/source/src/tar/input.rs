@@ -141,7 +141,7 @@ impl Input {
             bytes: Bytes::Stream {
                 stream,
                 spool: Spool::new(spool_dir).map_err(Error::host(spool_dir))?,
-                // Nobody knows how long the pipe is.
+                // The length of the pipe is not known.
                 bytes_max: u64::MAX,
             },
             at_bytes: 0,

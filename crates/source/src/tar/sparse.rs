@@ -1,4 +1,5 @@
-//! Maps of sparse files: three versions in extended headers of PAX, and the old one in GNU's header.
+//! Maps of sparse files: three versions in extended headers of PAX, and the old one in GNU's
+//! header.
 
 use super::header::decimal;
 

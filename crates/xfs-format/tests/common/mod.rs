@@ -204,7 +204,8 @@ impl Volume {
         });
         for (slot, child) in block.pointers().iter().enumerate() {
             let key = self.walk_tree::<K>(place, *child, level - 1, records, found);
-            // A tree's leftmost keys may be below the least record: they are not raised when it goes.
+            // A tree's leftmost keys may be below the least record: they are not raised when it
+            // goes.
             let key = key.expect("a child is not empty");
             let said = block.keys()[slot];
             assert_eq!(K::low(&said), K::low(&key), "{block:?} slot {slot}");

@@ -154,8 +154,8 @@ fn sealed(disk: &Disk, daddr: Daddr, bytes: Vec<u8>, ty: BufType, lsn: Lsn) -> R
         BufType::DaNode if bytes.len() == disk.geometry.block_bytes as usize => {
             seal!(AttrNodeBlock, bytes, expect, lsn)
         }
-        // A block of a directory in several extents is logged extent by extent: its checksum is that
-        // of all of them.
+        // A block of a directory in several extents is logged extent by extent: its checksum is
+        // that of all of them.
         BufType::DirBlock
         | BufType::DirData
         | BufType::DirFree

@@ -18,8 +18,8 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// `log_bytes` bounds what may change: each 128 bytes of a log stand for a page at most, but for
-    /// new inodes, of which 128 bytes may stand for 128 KiB.
+    /// `log_bytes` bounds what may change: each 128 bytes of a log stand for a page at most, but
+    /// for new inodes, of which 128 bytes may stand for 128 KiB.
     pub(crate) fn new(device: Arc<dyn BlockDevice>, geometry: Geometry, log_bytes: u64) -> Self {
         const PAGES_PER_LOG_BYTES: u64 = 4096 / 128;
         const NEW_INODES_BYTES: u64 = 256 << 20;

@@ -115,8 +115,8 @@ fn is_older(core: &InodeCore, on_disk: &InodeCore, lsn: Lsn) -> bool {
 /// Bytes and where they go in a fork.
 type Part = (usize, Vec<u8>);
 
-/// What goes into a fork: a root is logged as a block of the tree, not as it lies in the inode. What
-/// lies between its keys and pointers stays.
+/// What goes into a fork: a root is logged as a block of the tree, not as it lies in the inode.
+/// What lies between its keys and pointers stays.
 fn contents(disk: &Disk, is_root: bool, logged: &[u8], room_bytes: usize) -> Result<Vec<Part>> {
     if !is_root {
         // Regions are whole words: zeros fill the last one, in the log and in the inode.
@@ -157,7 +157,8 @@ fn root_of(logged: &[u8], is_v5: bool, room_bytes: usize) -> Option<Vec<Part>> {
     ])
 }
 
-/// New inodes: each gets a core, and nothing else. Not replayed where a later transaction freed them.
+/// New inodes: each gets a core, and nothing else. Not replayed where a later transaction freed
+/// them.
 pub(super) fn create(disk: &mut Disk, item: &IcreateLogFormat, cancels: &Cancels) -> Result<()> {
     let geometry = disk.geometry;
     let (group, first) = (AgNumber(item.ag.get()), AgBlock(item.agbno.get()));

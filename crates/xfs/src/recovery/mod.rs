@@ -54,8 +54,8 @@ impl Recovery {
     }
 }
 
-/// Recovers a dirty log, and gives the superblock as it is afterwards. Errors: a log or a block that
-/// is not what it should be, and what is not supported, by name.
+/// Recovers a dirty log, and gives the superblock as it is afterwards. Errors: a log or a block
+/// that is not what it should be, and what is not supported, by name.
 pub(crate) fn run(
     device: Arc<dyn BlockDevice>,
     ring: &Ring<'_>,

@@ -39,8 +39,8 @@ impl Overlay {
         self.pages.iter().map(|(page, bytes)| (page * PAGE_BYTES, &**bytes))
     }
 
-    /// Changes bytes. Errors: a range that leaves the device, and what reading the rest of its pages
-    /// says.
+    /// Changes bytes. Errors: a range that leaves the device, and what reading the rest of its
+    /// pages says.
     pub(crate) fn put(&mut self, offset_bytes: u64, data: &[u8]) -> Result<()> {
         check_access(self, Op::Read, offset_bytes, data.len() as u64)?;
         let (mut at, mut rest) = (offset_bytes, data);

@@ -27,8 +27,8 @@ struct Pass<'a, 'd> {
     cancels: Cancels,
     quotas: Quotas,
     intents: Intents,
-    /// Buffers that changed and get the LSN of their transaction. Those of one LSN together: what is
-    /// stamped already would look newer to the next transaction of the same record.
+    /// Buffers that changed and get the LSN of their transaction. Those of one LSN together: what
+    /// is stamped already would look newer to the next transaction of the same record.
     unstamped: BTreeMap<(Daddr, u32), BufType>,
     replayed: Replayed,
 }

@@ -65,8 +65,8 @@ fn kernel() -> Vec<u64> {
 /// Letters of a name for XFS, in pairs.
 const PAIRS: usize = 12;
 
-/// `count` (at most 4096) different names with the same hash in an XFS directory. Not UTF-8; without
-/// the bytes that no name has.
+/// `count` (at most 4096) different names with the same hash in an XFS directory. Not UTF-8;
+/// without the bytes that no name has.
 ///
 /// The hash rotates by 7 bits for each byte, and xors the byte to it: the lowest bit of a byte is
 /// the highest of the next one, so that both can be flipped together.

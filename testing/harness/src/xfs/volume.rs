@@ -1,5 +1,5 @@
-//! Scratch volumes of XFS on image files, for the kernel. They lie in memory (`/dev/shm`) if there is
-//! room, and go with the value.
+//! Scratch volumes of XFS on image files, for the kernel. They lie in memory (`/dev/shm`) if there
+//! is room, and go with the value.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

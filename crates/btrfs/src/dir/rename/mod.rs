@@ -16,7 +16,7 @@ use super::{find_child, is_still};
 use crate::access::{Caller, check_dir, check_writable, may_create, may_remove};
 use crate::error::Result;
 use crate::files::{Files, prepare_and_join, touch_inode};
-use crate::object::{Inode, lock};
+use crate::object::{Inode, InodeState, lock};
 use crate::reclaim::settle;
 use btrfs_store::space::{Budget, MetaReservation};
 use btrfs_store::txn::Join;
@@ -76,9 +76,9 @@ pub fn rename(
         let mut all = vec![from.dir, to.dir, &moving.inode];
         all.extend(replaced.as_ref().map(|r| &r.inode));
         let locks = lock::write_all(&all);
-        let unchanged = is_still(from.dir, from.name, &moving.found)?
+        let unchanged = is_still(files, from.dir, from.name, (&moving.found, &moving.inode))?
             && match &replaced {
-                Some(held) => is_still(to.dir, to.name, &held.found)?,
+                Some(held) => is_still(files, to.dir, to.name, (&held.found, &held.inode))?,
                 None => names::find(&to.dir.tree, to.dir.ino, to.name)?.is_none(),
             };
         if !unchanged {
@@ -306,24 +306,10 @@ impl Move<'_> {
         touch_dir(attrs.of(to.dir), generation, now, to.name.len(), replaced_bytes);
         // The root of a read-only subvolume stays as it is, whatever its name.
         let has_item = |inode: &Inode| !inode.is_placeholder() && !inode.subvol.is_read_only();
-        if let Some(there) = self.replaced
-            && there.is_stand_in()
-        {
-            files.names().turn_off();
-        } else if let Some(there) = self.replaced {
-            let state = attrs.of(&there.inode);
-            if !self.is_exchange() {
-                drop_link(stages.of(to.dir), &there.inode, state);
-            }
-            if there.subvolume().is_some() {
-                // The log does not tell of it.
-            } else if state.attr.nlink > 0 {
-                files.names().left(to.dir, to.name, &there.inode);
-            } else {
-                files.names().removed(to.dir, to.name, &there.inode);
-            }
+        if let Some(there) = self.replaced {
+            self.let_go(files, &mut stages, there, attrs.of(&there.inode));
             if has_item(&there.inode) {
-                touch_inode(state, generation, now);
+                touch_inode(attrs.of(&there.inode), generation, now);
             }
         }
         if self.moving.subvolume().is_none() {
@@ -347,5 +333,24 @@ impl Move<'_> {
             batch.put(&inode.tree, inode.key(), item);
         }
         join.apply(batch, space);
+    }
+
+    /// What was under the new name loses it, or gets the old one.
+    fn let_go(&self, files: &Files, stages: &mut Stages<'_>, there: &Held, state: &mut InodeState) {
+        let to = self.to;
+        if there.is_stand_in() {
+            files.names().turn_off();
+            return;
+        }
+        if !self.is_exchange() {
+            drop_link(stages.of(to.dir), &there.inode, state);
+        }
+        if there.subvolume().is_some() {
+            return;
+        }
+        match state.attr.nlink {
+            0 => files.names().removed(to.dir, to.name, &there.inode),
+            _ => files.names().left(to.dir, to.name, &there.inode),
+        }
     }
 }

@@ -65,7 +65,7 @@ fn remove(
         // None may be made in it between the check that none is nested in it and the batch.
         let _names = files.objects().subvolume_names.lock();
         let locks = lock::write_all(&[dir, &child]);
-        if !is_still(dir, name, &found)? {
+        if !is_still(files, dir, name, (&found, &child))? {
             continue;
         }
         check_root(&child)?;

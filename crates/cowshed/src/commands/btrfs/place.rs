@@ -131,8 +131,8 @@ impl Images {
         Ok(engine)
     }
 
-    /// What is there at a path; an error of the system where there is nothing, `None` where it is on
-    /// no btrfs.
+    /// What is there at a path; an error of the system where there is nothing, `None` where it is
+    /// on no btrfs.
     fn find(&mut self, path: &Path) -> Result<IoResult<Option<Place>>> {
         if let Some((image, inside)) = image_of(path) {
             let inside = without_dots(inside);
@@ -277,7 +277,8 @@ impl Place {
         }
     }
 
-    /// The subvolume whose root directory this is cannot be changed. Errors: as of [`Self::root_id`].
+    /// The subvolume whose root directory this is cannot be changed. Errors: as of
+    /// [`Self::root_id`].
     pub fn is_read_only(&self) -> IoResult<bool> {
         match self {
             Place::Kernel(file) | Place::Ours(file) => calls::is_read_only(file),

@@ -7,10 +7,10 @@ use std::io::{Error, Result};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use btrfs_format::features::root_flags;
-use btrfs_format::items::{RootItem, Timespec};
+use btrfs_format::items::RootItem;
 use btrfs_format::{Key, KeyType, ObjectId, TreeId, view};
-use cowshed_vfs::{Search, SubvolumeInfo, Timestamp};
+use cowshed_btrfs::fs::info_of_root;
+use cowshed_vfs::{Search, SubvolumeInfo};
 use cowshed_vfs_ioctl::wire::SubvolumePage;
 
 use super::calls;
@@ -202,8 +202,8 @@ pub fn deleted(place: &Place) -> Result<Vec<u64>> {
     Ok(ids)
 }
 
-/// All subvolumes of the volume that a path on a mount lies on, by number, with their paths from the
-/// top level.
+/// All subvolumes of the volume that a path on a mount lies on, by number, with their paths from
+/// the top level.
 pub fn pages(path: &Path) -> Result<Vec<SubvolumePage>> {
     let place = match Place::on_mount(File::open(path)?)? {
         Some(place @ Place::Kernel(_)) => place,
@@ -222,22 +222,8 @@ pub fn pages(path: &Path) -> Result<Vec<SubvolumePage>> {
 }
 
 fn info_of(root: &Root) -> SubvolumeInfo {
-    let item = &root.item;
-    let time = |time: Timespec| Timestamp::new(time.sec.get().cast_signed(), time.nsec.get());
     SubvolumeInfo {
-        id: root.id,
         parent_id: root.parent(),
-        is_read_only: item.subvolume_flags() & root_flags::SUBVOL_RDONLY != 0,
-        generation: item.generation.get(),
-        changed_generation: item.ctransid.get(),
-        created_generation: item.otransid.get(),
-        sent_generation: item.stransid.get(),
-        received_generation: item.rtransid.get(),
-        uuid: item.uuid,
-        parent_uuid: item.parent_uuid,
-        received_uuid: item.received_uuid,
-        changed: time(item.ctime),
-        created: time(item.otime),
-        ..SubvolumeInfo::default()
+        ..info_of_root(TreeId(root.id), &root.item)
     }
 }

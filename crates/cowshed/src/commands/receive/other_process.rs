@@ -1,5 +1,6 @@
-//! A stream for a mount, played by the process that serves it: through a view of its own, so that no
-//! change takes a system call, and what others have cached is dropped (docs/design/many-mounts.md).
+//! A stream for a mount, played by the process that serves it: through a view of its own, so that
+//! no change takes a system call, and what others have cached is dropped
+//! (docs/design/many-mounts.md).
 //!
 //! The process of the command opens the stream and prints; it asks over the volume's socket. Where
 //! that does not work, nothing was read, and it plays the stream by system calls.
@@ -15,6 +16,7 @@ use anyhow::{Result, anyhow, bail};
 use cowshed_fuse::groups_of_process;
 use cowshed_vfs::{Context, Credentials, Groups, Volume};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use super::image::Image;
 use super::player::{self, Loudness, Options, Outcome, reader_of};
@@ -47,6 +49,10 @@ fn found(dir: &Path) -> Option<(Connection, Vec<u8>)> {
     let dir = dir.canonicalize().ok()?;
     let mount = mount_table::mount_of(&dir).ok()??;
     if !mount.is_ours() || mount.root != Path::new("/") {
+        return None;
+    }
+    // The view that the stream is played through can be written, whatever the mount can.
+    if statvfs(&dir).ok()?.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return None;
     }
     let path = path_from_top(&dir, &mount.target).ok()??;
@@ -157,7 +163,8 @@ pub fn serve(view: Arc<dyn Volume>, stream: Stream, connection: &Connection) -> 
         connection: connection.as_fd(),
     };
     let played = player::play(&mut reader_of(input), &mut target, &options);
-    // The view ends before the answer: what was received is seen by whoever got it.
+    // The view ends before the answer: what was received is seen by the command that got the
+    // answer.
     drop(target);
     let received = match played {
         Ok(outcome) => Ok(outcome == Outcome::Complete),

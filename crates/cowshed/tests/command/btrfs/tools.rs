@@ -179,8 +179,8 @@ fn snapper_compares_and_rolls_back() {
     mounted.unmount_quietly().unwrap();
 }
 
-/// timeshift: `@` and `@home`, snapshots of both in a directory of their own. What a restore replaces
-/// is moved away. It asks for quota groups, and goes on without them.
+/// timeshift: `@` and `@home`, snapshots of both in a directory of their own. What a restore
+/// replaces is moved away. It asks for quota groups, and goes on without them.
 #[test]
 fn timeshift_makes_snapshots_and_restores_them() {
     let Some(()) = can_compare() else { return };

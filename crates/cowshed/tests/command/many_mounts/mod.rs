@@ -537,7 +537,7 @@ fn killed_process_takes_both_mounts_along_and_the_volume_is_right() {
             let _ = cowshed_harness::run("umount", &["-l".as_ref(), dir.as_os_str()]);
         }
         assert!(acknowledged.iter().all(|count| *count > 0), "{acknowledged:?}");
-        // The log is replayed; the socket of the dead process is in nobody's way. Linux lets go of
+        // The log is replayed; the socket of the dead process stops nothing. Linux lets go of
         // what a mount was made of some time after `umount -l`.
         eventually("the killed process' volume is free", || {
             let mounted = volume.mount("subvolid=5", 0);

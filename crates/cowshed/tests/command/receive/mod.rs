@@ -384,6 +384,25 @@ fn what_the_serving_process_receives_is_seen_through_the_mount_at_once() {
 }
 
 #[test]
+fn nothing_is_received_onto_a_read_only_mount_of_a_volume_that_is_also_mounted_for_writing() {
+    let Some(()) = can_receive() else { return };
+    let sent = sent_by_kernel(&source());
+    let Some(Mounted { scratch, mnt }) = mounted() else {
+        return;
+    };
+    let _guard = Guard(&mnt);
+    let other = scratch.path("other");
+    fs::create_dir(&other).unwrap();
+    run("mount -o ro {} {}", &[&scratch.image, &other]).ok();
+    let _other_guard = Guard(&other);
+    receive(&sent.stream("s1", "v1"), &other).fails(&["Read-only"]);
+    assert_eq!(fs::read_dir(&mnt).unwrap().count(), 0);
+    unmount(&other);
+    unmount(&mnt);
+    scratch.assert_clean();
+}
+
+#[test]
 fn stream_of_a_command_that_is_killed_ends() {
     let Some(()) = can_receive() else { return };
     let sent = sent_by_kernel(&source());
@@ -434,8 +453,8 @@ fn dumps_are_those_of_btrfs_receive() {
             )
             .unwrap();
             let ours = run("receive --dump -f {}", &[&stream]).ok().text();
-            // Names and values of attributes they print as they are, with what may be line ends. The flags of
-            // an inode they print as a decimal number behind 0x.
+            // Names and values of attributes they print as they are, with what may be line ends.
+            // The flags of an inode they print as a decimal number behind 0x.
             let plain = |text: &str| -> Vec<String> {
                 let commands = Kind::ALL.iter().filter(|kind| **kind != Kind::Fileattr);
                 let names: Vec<_> = commands.map(|kind| format!("{kind:<16}./")).collect();

@@ -1,7 +1,8 @@
 //! ATTRI: a change of an attribute. Linux logs them for parent pointers; values lie beside names.
 //!
 //! The attributes of the inode, or of the leaf that has the hash, are read as a list, changed, and
-//! laid out anew. What would split a leaf under a hash tree, or needs blocks for a value, is refused.
+//! laid out anew. What would split a leaf under a hash tree, or needs blocks for a value, is
+//! refused.
 
 use xfs_format::attr::{
     AttrLeafBlock, AttrNew, AttrShortformEntry, AttrShortformHead, AttrValueView, LOCAL_ENTRY_SHARE, ShortformAttr,

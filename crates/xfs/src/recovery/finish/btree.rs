@@ -173,8 +173,8 @@ impl Edit<'_> {
         Ok(count.checked_sub(1).and_then(|at| leaf.node.records.get(at).copied()))
     }
 
-    /// True where so many records fit without a split. Of a tree of several leaves that is not said:
-    /// what is removed first may join leaves, and what is put in may go to any of them.
+    /// True where so many records fit without a split. Of a tree of several leaves that is not
+    /// said: what is removed first may join leaves, and what is put in may go to any of them.
     pub(super) fn has_room<K: ShortKind>(&self, more: usize) -> Result<bool> {
         if self.root.levels > 1 {
             return Ok(false);
@@ -281,7 +281,8 @@ impl Edit<'_> {
         self.put_back(steps)
     }
 
-    /// Writes a changed leaf and what leads to it: splits what is too full, joins what is too empty.
+    /// Writes a changed leaf and what leads to it: splits what is too full, joins what is too
+    /// empty.
     fn put_back<K: ShortKind>(&mut self, mut steps: Vec<Step<K>>) -> Result<()> {
         while let Some(mut step) = steps.pop() {
             let most = self.max::<K>(step.node.level);
@@ -348,7 +349,8 @@ impl Edit<'_> {
         Ok(())
     }
 
-    /// Moves an entry of a node that is too full to a neighbour with room. False where there is none.
+    /// Moves an entry of a node that is too full to a neighbour with room. False where there is
+    /// none.
     fn shift<K: ShortKind>(&mut self, step: &mut Step<K>, parent: Option<&mut Step<K>>) -> Result<bool> {
         let Some(parent) = parent else { return Ok(false) };
         let (level, most) = (step.node.level, self.max::<K>(step.node.level));

@@ -9,8 +9,8 @@ use super::files::{Extents, File};
 use super::groups::Ags;
 use crate::error::Result;
 
-/// Moves extents from one file to the same place of the other one, in the rmapbt and in the counts of
-/// blocks.
+/// Moves extents from one file to the same place of the other one, in the rmapbt and in the counts
+/// of blocks.
 fn give(ags: &mut Ags<'_>, kind: ForkKind, from: &mut File, to: &mut File, extent: &Extent, at: u64) -> Result<Extent> {
     let moved = Extent {
         offset: FileBlock(at),

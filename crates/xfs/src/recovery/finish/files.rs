@@ -1,4 +1,5 @@
-//! Inodes whose forks recovery changes: extents as a list, stored as the inode or a tree holds them.
+//! Inodes whose forks recovery changes: extents as a list, stored as the inode or a tree holds
+//! them.
 
 use xfs_format::btree::{
     BMDR_HEADER_BYTES, BlockFields, Bmap, BmapKey, BmapRecord, BmdrRoot, BtreeBlock, Siblings, TreeKind as _,

@@ -1,5 +1,5 @@
-//! The extents of a fork in the leaves of their tree, so that a tree keeps its shape, and the inode its
-//! number of blocks, as Linux keeps them.
+//! The extents of a fork in the leaves of their tree, so that a tree keeps its shape, and the inode
+//! its number of blocks, as Linux keeps them.
 
 use xfs_format::btree::EXTENT_BLOCKS_MAX;
 use xfs_format::{Extent, FileBlock, FsBlock};
@@ -93,8 +93,8 @@ impl Leaves {
         taken
     }
 
-    /// Puts an extent in where the file has a hole, and joins it with its neighbours. False where it
-    /// has none.
+    /// Puts an extent in where the file has a hole, and joins it with its neighbours. False where
+    /// it has none.
     #[must_use]
     pub(super) fn put(&mut self, extent: Extent) -> bool {
         let at = self.find(extent.offset.get());

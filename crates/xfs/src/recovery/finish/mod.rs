@@ -1,8 +1,8 @@
-//! What a mount of Linux does behind the replay: it finishes intents, frees what is staged for copy on
-//! write, and frees unlinked inodes.
+//! What a mount of Linux does behind the replay: it finishes intents, frees what is staged for copy
+//! on write, and frees unlinked inodes.
 //!
-//! docs/design/xfs-log.md, L12 to L16. [`groups::Ags`] is one thing in several files: the headers of
-//! groups and what they lead to.
+//! docs/design/xfs-log.md, L12 to L16. [`groups::Ags`] is one thing in several files: the headers
+//! of groups and what they lead to.
 
 mod attrs;
 mod btree;

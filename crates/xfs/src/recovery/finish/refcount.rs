@@ -176,7 +176,8 @@ impl Ags<'_> {
         })
     }
 
-    /// Frees all blocks that are staged: who staged them is gone. Returns how many there were.
+    /// Frees all blocks that are staged for copy on write, because the writes that staged them are
+    /// gone. Returns how many there were.
     pub(super) fn free_staged(&mut self) -> Result<u64> {
         if !self.disk.geometry.has_reflink() {
             return Ok(0);

@@ -159,7 +159,7 @@ impl Ags<'_> {
         self.replace_rmaps(group, &[found], &rest)
     }
 
-    /// Forgets the owner of blocks that become free, whoever it is. None may be noted any more.
+    /// Forgets the owner of blocks that become free, whichever it is. None may be noted any more.
     pub(super) fn unmap_any(&mut self, group: AgNumber, start: u32, blocks: u32) -> Result<()> {
         if !self.has_rmap() {
             return Ok(());

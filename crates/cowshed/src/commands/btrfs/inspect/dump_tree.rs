@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use btrfs_format::render::{block_text, key_text, uuid_text};
 use btrfs_format::superblock::RootBackup;
-use btrfs_format::{Key, KeyType, TreeBlock, TreeId, view};
+use btrfs_format::{TreeBlock, TreeId};
 use clap::Args;
 
 use super::super::say::{LIKE_VERSION, error, number, reason, refuse};
@@ -229,7 +229,7 @@ impl Dump<'_> {
                 return Ok(());
             }
         }
-        for (key, address, level) in roots(&self.reader)? {
+        for (key, address, level) in self.reader.roots()? {
             let tree = key.objectid.tree_id();
             let is_wanted = match wanted {
                 Some(wanted) => wanted == tree,
@@ -273,20 +273,6 @@ impl Dump<'_> {
         writeln!(self.out, "uuid {}", uuid_text(&sb.fsid))?;
         Ok(())
     }
-}
-
-/// Key, root block and level of each tree that the root tree names.
-fn roots(reader: &Reader) -> Result<Vec<(Key, u64, u8)>> {
-    let mut roots = Vec::new();
-    reader.items(reader.volume.superblock().root.get(), &Key::MIN, &mut |key, data| {
-        if key.ty == KeyType::ROOT_ITEM
-            && let Some(item) = view::root_item(data)
-        {
-            roots.push((*key, item.bytenr.get(), item.level));
-        }
-        true
-    })?;
-    Ok(roots)
 }
 
 fn write_backup(out: &mut impl Write, slot: usize, backup: &RootBackup) -> Result<()> {

@@ -167,8 +167,8 @@ pub fn logical(args: &LogicalArgs, _voice: Voice) -> Result<u8> {
     Ok(0)
 }
 
-/// Where the root of a subvolume is reached: in an image by its path, on a mount where it is the one
-/// of the path itself, or mounted on a directory of its own.
+/// Where the root of a subvolume is reached: in an image by its path, on a mount where it is the
+/// one of the path itself, or mounted on a directory of its own.
 fn reached(path: &Path, (tree, below): (u64, &[u8]), own: u64) -> Option<PathBuf> {
     if let Some((image, _)) = image_of(path) {
         let mut whole = image.as_os_str().to_owned();

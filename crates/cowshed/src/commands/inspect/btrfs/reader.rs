@@ -139,6 +139,20 @@ impl Reader {
         Ok(child)
     }
 
+    /// Key, root block and level of each tree that the root tree names.
+    pub fn roots(&self) -> Result<Vec<(Key, u64, u8)>> {
+        let mut roots = Vec::new();
+        self.items(self.volume.superblock().root.get(), &Key::MIN, &mut |key, data| {
+            if key.ty == KeyType::ROOT_ITEM
+                && let Some(item) = view::root_item(data)
+            {
+                roots.push((*key, item.bytenr.get(), item.level));
+            }
+            true
+        })?;
+        Ok(roots)
+    }
+
     /// Hands over all items from `from` on, until `take` has enough.
     pub fn items(&self, root: u64, from: &Key, take: Take<'_>) -> Result<()> {
         let block = self.block(root)?;

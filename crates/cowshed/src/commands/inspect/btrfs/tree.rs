@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use btrfs_format::render::{block_json, block_text, key_text, tree_text};
-use btrfs_format::{Key, KeyType, ObjectId, TreeBlock, TreeId, view};
+use btrfs_format::{Key, KeyType, ObjectId, TreeBlock, TreeId};
 use clap::Args;
 
 use super::super::targets::{Targets, address};
@@ -186,7 +186,7 @@ fn all_trees(reader: &Reader, printer: &mut Printer) -> Result<()> {
     printer.walk_from(reader, sb.root.get())?;
     printer.heading("chunk tree")?;
     printer.walk_from(reader, sb.chunk_root.get())?;
-    for (key, addr, _) in roots(reader)? {
+    for (key, addr, _) in reader.roots()? {
         printer.heading(&format!("tree key {}", key_text(&key)))?;
         printer.walk_from(reader, addr)?;
     }
@@ -197,20 +197,6 @@ fn all_trees(reader: &Reader, printer: &mut Printer) -> Result<()> {
     Ok(())
 }
 
-/// Key, root block and level of each tree that the root tree names.
-fn roots(reader: &Reader) -> Result<Vec<(Key, u64, u8)>> {
-    let mut roots = Vec::new();
-    reader.items(reader.volume.superblock().root.get(), &Key::MIN, &mut |key, data| {
-        if key.ty == KeyType::ROOT_ITEM
-            && let Some(item) = view::root_item(data)
-        {
-            roots.push((*key, item.bytenr.get(), item.level));
-        }
-        true
-    })?;
-    Ok(roots)
-}
-
 fn print_roots(reader: &Reader, json: bool) -> Result<u8> {
     let sb = reader.volume.superblock();
     let at = |tree: TreeId| Key::new(tree.object_id(), KeyType::ROOT_ITEM, 0);
@@ -218,7 +204,7 @@ fn print_roots(reader: &Reader, json: bool) -> Result<u8> {
         (at(TreeId::ROOT), sb.root.get(), sb.root_level),
         (at(TreeId::CHUNK), sb.chunk_root.get(), sb.chunk_root_level),
     ];
-    all.extend(roots(reader)?);
+    all.extend(reader.roots()?);
     let mut out = std::io::stdout().lock();
     if json {
         let name = |id: ObjectId| tree_text(id.tree_id());
