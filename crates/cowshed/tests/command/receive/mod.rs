@@ -4,6 +4,7 @@
 mod bad;
 mod flags;
 pub mod random;
+mod served;
 
 use std::fs;
 use std::io::Write as _;
