@@ -3,6 +3,7 @@
 
 mod bad;
 mod flags;
+mod mutated;
 pub mod random;
 mod served;
 
