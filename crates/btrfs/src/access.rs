@@ -1,7 +1,7 @@
 //! What a caller may do with an inode: read-only volumes, inode flags, and permissions where they
 //! are ours to check.
 
-use cowshed_vfs::{Access, Context, Error as Errno, perm};
+use cowshed_vfs::{Access, Context, Error as Errno, FileKind, perm};
 
 use crate::error::{Error, Result, StoreError};
 use crate::files::Files;
@@ -24,6 +24,19 @@ impl Caller<'_> {
         }
         let list = xattr::acl::access_list(inode)?;
         Ok(perm::check(&self.ctx.creds, &inode.vfs_attr(), list.as_deref(), want)?)
+    }
+
+    /// Devices are made by user 0, as mknod(2) has it. A whiteout is no device.
+    pub(crate) fn need_node(&self, kind: FileKind, rdev: u64) -> Result<()> {
+        let is_device = match kind {
+            FileKind::CharDevice => rdev != 0,
+            FileKind::BlockDevice => true,
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink | FileKind::Fifo | FileKind::Socket => false,
+        };
+        match self.checks && is_device && !self.ctx.creds.is_privileged() {
+            true => Err(Errno::NotPermitted.into()),
+            false => Ok(()),
+        }
     }
 
     /// The inode belongs to the caller, or the caller is user 0.

@@ -79,11 +79,12 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
     }
 
     /// Makes a snapshot of the subvolume whose root directory the caller has open under a
-    /// descriptor. What programs stored into mapped files and is still with Linux is not in it.
+    /// descriptor, with what programs stored into mapped files before the call.
     fn snapshot_of_open(&self, ctx: &Context, (fd, dir, name): (i64, NodeId, &[u8]), is_read_only: bool) -> Result<()> {
         let subvolumes = self.volume().subvolumes()?;
         let number = self.caches().ok_or(Error::NotSupported)?.open_inode(ctx.pid, fd)?;
         let source = subvolumes.root_of_number(number)?;
+        subvolumes.collect_stores(source)?;
         subvolumes.snapshot(ctx, source, dir, name, is_read_only)
     }
 

@@ -112,7 +112,8 @@ pub trait FileSystem: Send + Sync {
 
     /// Creates a file, device, fifo or socket. Owner, group and mode come from
     /// [`crate::perm::new_node`] and [`crate::acl::inherit`]. Errors: `Exists`, `NotDirectory`,
-    /// `NotFound` (the parent is unlinked), `AccessDenied`.
+    /// `NotFound` (the parent is unlinked), `AccessDenied`, `NotPermitted` (a device, which user 0
+    /// alone makes).
     fn mknod(&self, ctx: &Context, parent: NodeId, name: &[u8], new: NewNode) -> Result<Entry>;
 
     /// Creates a directory. Errors: as `mknod`, `TooManyLinks`.

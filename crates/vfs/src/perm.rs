@@ -216,7 +216,7 @@ pub fn new_node(ctx: &Context, parent: &Attr, parent_default: Option<&Acl>, kind
     }
 }
 
-/// Whose a node is, and for whom: of a source, and what a copy keeps of it.
+/// Owner, group and permission bits of a source inode or its copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyAttrs {
     /// Owner.

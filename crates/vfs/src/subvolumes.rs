@@ -77,6 +77,13 @@ pub type ItemSink<'a> = &'a mut dyn FnMut(ItemKey, &[u8], u64) -> ControlFlow<()
 
 /// The calls of a format that has subvolumes. The caller's permissions are checked by each.
 pub trait Subvolumes: Send + Sync {
+    /// Has front ends write back what programs stored into mapped files of the subvolume with this
+    /// root directory, so that a snapshot has it. Waits for a bounded time. The caller holds no lock.
+    fn collect_stores(&self, root: NodeId) -> Result<()> {
+        let _ = root;
+        Ok(())
+    }
+
     /// Makes an empty subvolume under a name; on disk when this returns. Errors: those of making a
     /// directory.
     fn create(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> Result<()>;

@@ -93,6 +93,16 @@ pub fn syncfs_of_block_devices() -> Option<()> {
     require(is_since(&release, (6, 18)), &what)
 }
 
+/// Linux that expires the names which it remembers of a FUSE mount, so that several mounts show one
+/// subvolume.
+pub fn names_that_expire() -> Option<()> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    require(
+        is_since(&release, (6, 16)),
+        "Linux 6.16, which expires names of FUSE mounts",
+    )
+}
+
 /// Is `6.18.44-vendor` such a version, or a later one?
 fn is_since(release: &str, version: (u32, u32)) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);

@@ -52,6 +52,7 @@ pub fn create(
     let space = files.reserve(Budget::CREATE)?;
     let _lock = dir.lock.write();
     may_create(files, caller, dir)?;
+    caller.need_node(new.kind, new.rdev.into())?;
     let now = files.store().env().now();
     let mut taken = None;
     let (join, plan) = prepare_and_join(files, |generation| {

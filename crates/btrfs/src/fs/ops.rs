@@ -38,6 +38,9 @@ impl Fs {
     }
 
     fn opened(&self, inode: &Arc<Inode>, open: OpenFlags) -> Opened {
+        if open.contains(OpenFlags::WRITE) {
+            inode.refs.note_writer();
+        }
         self.mount.objects().views.add_open(self.member.id, inode);
         let is_shared = self.is_shared_view();
         let mut hints = OpenHints::PARALLEL_DIRECT_WRITES | OpenHints::NO_FLUSH;

@@ -23,6 +23,9 @@ type VfsResult<T> = cowshed_vfs::Result<T>;
 
 /// Directories above a subvolume that are named at most: more means that they form a ring.
 const DEPTH_MAX: usize = 4096;
+/// Bounded waits for what programs stored into mapped files: a second each. Linux may send it no
+/// sooner than this very call ends where all threads of the front end are taken by such calls.
+const STORES_SETTLE_MAX: usize = 10;
 
 impl Subvolumes for Fs {
     fn create(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
@@ -32,6 +35,29 @@ impl Subvolumes for Fs {
         };
         run().map_err(|e| errno("create a subvolume", e))?;
         self.name_changed(parent, name);
+        Ok(())
+    }
+
+    fn collect_stores(&self, root: NodeId) -> VfsResult<()> {
+        let root = self.inode(root).map_err(|e| errno("collect stores", e))?;
+        let (objects, stateless) = (self.mount.objects(), self.options.stateless_open);
+        let is_meant = |inode: &Inode| {
+            let may_have_stores = stateless || inode.refs.may_have_stores();
+            inode.tree.id() == root.tree.id() && inode.is_regular() && may_have_stores
+        };
+        let (mut told, whole) = (Vec::new(), 0..u64::MAX);
+        for inode in objects.inodes.all().iter().filter(|inode| is_meant(inode)) {
+            for viewer in objects.views.all_with(inode) {
+                viewer.content_lost(inode, vec![whole.clone()]);
+                if !told.iter().any(|known| Arc::ptr_eq(known, &viewer)) {
+                    told.push(viewer);
+                }
+            }
+        }
+        // Each wait is bounded, and ends at once where nothing is left.
+        for _ in 0..STORES_SETTLE_MAX {
+            told.iter().for_each(|viewer| viewer.settle());
+        }
         Ok(())
     }
 

@@ -279,6 +279,8 @@ impl Inode {
 pub struct InodeRefs {
     lookups: AtomicU64,
     opens: AtomicU64,
+    /// Was opened for writing at some time.
+    had_writers: AtomicBool,
     /// In the table's queue of inodes that may be dropped.
     pub(crate) queued: AtomicBool,
     /// Its items are being deleted, by one thread.
@@ -297,6 +299,15 @@ impl InodeRefs {
     }
     pub(crate) fn add_open(&self) {
         self.opens.fetch_add(1, Ordering::SeqCst);
+    }
+    /// The file is opened for writing.
+    pub(crate) fn note_writer(&self) {
+        self.had_writers.store(true, Ordering::SeqCst);
+    }
+    /// Whether the file is open, and was opened for writing at some time, so that a process may
+    /// store into a mapping of it.
+    pub(crate) fn may_have_stores(&self) -> bool {
+        self.is_open() && self.had_writers.load(Ordering::SeqCst)
     }
     /// Whether the file is open, so that a process may have mapped it.
     pub(crate) fn is_open(&self) -> bool {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use btrfs_format::{ObjectId, TreeId};
-use cowshed_vfs::{Access, Context, Error as Errno, FileKind};
+use cowshed_vfs::{Access, Context, FileKind};
 
 use super::batch::{Source, concerns_entry};
 use super::{Frame, NAMES_MAX};
@@ -135,10 +135,6 @@ fn may_clone(ctx: &Context, inode: &Inode) -> Result<()> {
     match inode.kind() {
         FileKind::Regular => caller.need(inode, Access::READ),
         FileKind::Directory => caller.need(inode, Access::READ | Access::EXEC),
-        FileKind::Symlink | FileKind::Fifo | FileKind::Socket => Ok(()),
-        // What Linux asks of mknod(2). A whiteout is no device.
-        FileKind::CharDevice if inode.attr_now().rdev == 0 => Ok(()),
-        FileKind::CharDevice | FileKind::BlockDevice if ctx.creds.is_privileged() => Ok(()),
-        FileKind::CharDevice | FileKind::BlockDevice => Err(Errno::NotPermitted.into()),
+        kind => caller.need_node(kind, inode.attr_now().rdev),
     }
 }

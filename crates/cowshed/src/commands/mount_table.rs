@@ -1,15 +1,20 @@
 //! What is mounted where, as this process sees it.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, StatxFlags, statx};
 
 const MOUNT_INFO: &str = "/proc/self/mountinfo";
 
 /// A line of the mount table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mount {
+    /// As statx(2) gives it for what lies on the mount.
+    pub id: u64,
     /// Device number of the file system, as `major:minor`.
     pub number: String,
     /// What of the file system is mounted.
@@ -23,7 +28,9 @@ pub struct Mount {
 impl Mount {
     fn parse(line: &str) -> Option<Mount> {
         let (place, what) = line.split_once(" - ")?;
-        let mut place = place.split(' ').skip(2);
+        let mut place = place.split(' ');
+        let id = place.next()?.parse().ok()?;
+        let mut place = place.skip(1);
         let number = place.next()?.to_owned();
         let (root, target) = (path(place.next()?), path(place.next()?));
         let options = place.next()?;
@@ -31,6 +38,7 @@ impl Mount {
         let (kind, source, of_all) = (what.next()?.to_owned(), path(what.next()?), what.next()?);
         let mut options = options.split(',').chain(of_all.split(','));
         Some(Mount {
+            id,
             number,
             root,
             target,
@@ -66,11 +74,10 @@ pub fn on(target: &Path) -> io::Result<Option<Mount>> {
     Ok(all()?.into_iter().rfind(|mount| mount.target == target))
 }
 
-/// The mount that a file or directory lies on, by its absolute path without symbolic links.
-pub fn mount_of(path: &Path) -> io::Result<Option<Mount>> {
-    let above = all()?.into_iter().filter(|mount| path.starts_with(&mount.target));
-    // Of several on one directory the last one is seen.
-    Ok(above.max_by_key(|mount| mount.target.components().count()))
+/// The mount that a file or directory lies on. Another mount that hides it does not count.
+pub fn mount_of(file: &File) -> io::Result<Option<Mount>> {
+    let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+    Ok(all()?.into_iter().find(|mount| mount.id == stat.stx_mnt_id))
 }
 
 /// Another mount (a bind mount) of a file system.
@@ -116,6 +123,7 @@ mod tests {
         let line = "30 22 0:50 /sub /a\\040b ro,nosuid shared:1 - fuse.cowshed /dev/loop0 rw,user_id=0";
         let mount = Mount::parse(line).unwrap();
         let expected = Mount {
+            id: 30,
             number: "0:50".into(),
             root: "/sub".into(),
             target: "/a b".into(),

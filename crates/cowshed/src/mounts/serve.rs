@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -88,8 +89,10 @@ struct Running {
 struct State {
     running: Vec<Running>,
     next: u64,
-    /// Sessions that are running, and those that are being made.
+    /// Sessions that are running, those that are being made, and streams that are received.
     count: usize,
+    /// Streams alone.
+    streams: usize,
     /// No session begins any more.
     is_ending: bool,
 }
@@ -105,8 +108,8 @@ pub struct Stream {
 }
 
 /// Plays a stream into a view of the top level, which it destroys, and says on the connection how
-/// that went.
-pub type Receiver = fn(Arc<dyn Volume>, Stream, &Connection) -> Result<()>;
+/// that went. The last argument says when to stop.
+pub type Receiver = fn(Arc<dyn Volume>, Stream, &Connection, &dyn Fn() -> bool) -> Result<()>;
 
 /// The sessions of a volume.
 pub struct Sessions {
@@ -118,7 +121,7 @@ pub struct Sessions {
     changed: Condvar,
 }
 
-/// A session that is being made, or runs.
+/// A session that is being made, or runs; or a stream that is received.
 pub struct Seat<'a>(&'a Sessions);
 
 impl Drop for Seat<'_> {
@@ -155,6 +158,12 @@ impl Sessions {
         }
         state.count += 1;
         Some(Seat(self))
+    }
+
+    /// No mount is left, or none shall be: nothing more is received.
+    fn is_over(&self) -> bool {
+        let state = self.lock();
+        state.is_ending || state.count == state.streams
     }
 
     /// Serves a session until it ends.
@@ -271,7 +280,9 @@ impl Sessions {
                     user,
                     process,
                 };
+                self.lock().streams += 1;
                 let received = self.receive(stream, connection);
+                self.lock().streams -= 1;
                 drop(seat);
                 received
             }
@@ -290,7 +301,16 @@ impl Sessions {
             view.map_err(|failure| options.explain(self.views.format(), failure))
         };
         match top() {
-            Ok(view) => (self.receiver)(view, stream, connection),
+            Ok(view) => {
+                let received = catch_unwind(AssertUnwindSafe(|| {
+                    (self.receiver)(view.clone(), stream, connection, &|| self.is_over())
+                }));
+                received.unwrap_or_else(|_| {
+                    view.abort("panic while a stream was received");
+                    view.destroy();
+                    bail!("a panic while a stream was received")
+                })
+            }
             Err(refused) => Ok(connection.send(&Answer::Refused(format!("{refused:#}")), None)?),
         }
     }

@@ -15,11 +15,15 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Of both sides: what is not the same is refused.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Longest message, in bytes: paths and options.
 const MESSAGE_BYTES_MAX: usize = 128 << 10;
 /// How long the other side may take.
 pub const ANSWER_MAX: Duration = Duration::from_secs(120);
+/// A piece of a text, in bytes: JSON has up to six for one.
+const PIECE_BYTES_MAX: usize = MESSAGE_BYTES_MAX / 8;
+/// Between two looks whether sending has a point still.
+const PATIENCE: Duration = Duration::from_secs(1);
 const BACKLOG: i32 = 64;
 
 /// To the process that has the volume.
@@ -38,7 +42,7 @@ pub enum Request {
     /// Answer: `Sessions`.
     Sessions,
     /// Play a stream of `btrfs send`; comes with a descriptor to read it from. Answers: `Refused`,
-    /// and then nothing was read; or `Begun`, any number of `Said`, and `Received`.
+    /// and then nothing was read; or `Begun`, any number of `Piece` and `Said`, and `Received`.
     Receive(ReceiveRequest),
 }
 
@@ -83,6 +87,8 @@ pub enum Answer {
     Sessions(Vec<String>),
     /// The stream is being read.
     Begun,
+    /// What goes before the text of the next `Said` or `Received`.
+    Piece(String),
     /// A line for the user.
     Said(String),
     /// The end of a stream: was it received without errors? Or what ended it.
@@ -136,6 +142,31 @@ impl Connection {
         connection.set_limit(Some(ANSWER_MAX))?;
         sockopt::set_socket_timeout(&connection.0, sockopt::Timeout::Send, Some(ANSWER_MAX))?;
         Ok(connection)
+    }
+
+    /// Sends for as long as the other side takes to read, unless `is_over` says otherwise, which is
+    /// asked each second.
+    pub fn send_patiently<T: Serialize>(&self, message: &T, is_over: &dyn Fn() -> bool) -> io::Result<()> {
+        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Send, Some(PATIENCE))?;
+        loop {
+            match self.send(message, None) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !is_over() => {}
+                sent => return sent,
+            }
+        }
+    }
+
+    /// Sends a text, the last piece of it as `message`. A packet cannot have all of a long one.
+    pub fn send_text(&self, text: &str, message: fn(String) -> Answer, is_over: &dyn Fn() -> bool) -> io::Result<()> {
+        let mut rest = text;
+        while rest.len() > PIECE_BYTES_MAX {
+            let is_boundary = |at: &usize| rest.is_char_boundary(*at);
+            let at = (0..=PIECE_BYTES_MAX).rev().find(is_boundary).unwrap_or(rest.len());
+            let (piece, behind) = rest.split_at(at);
+            self.send_patiently(&Answer::Piece(piece.to_owned()), is_over)?;
+            rest = behind;
+        }
+        self.send_patiently(&message(rest.to_owned()), is_over)
     }
 
     /// How long [`Connection::receive`] waits.

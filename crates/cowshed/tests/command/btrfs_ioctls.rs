@@ -208,3 +208,44 @@ fn ioctls_of_btrfs_answer_as_the_kernels_do() {
     }
     assert_eq!(found.lines().count(), wanted.lines().count());
 }
+
+/// A process stores into a mapping; another takes a snapshot. There is no msync.
+const STORES: &str = r#"
+import mmap
+top = sys.argv[1]
+def at(name): return os.path.join(top, name)
+assert vol(top, CREATE, "one") == 0
+SIZE = 3 << 20
+with open(at("one/file"), "w+b") as file:
+    file.truncate(SIZE)
+    pages = mmap.mmap(file.fileno(), SIZE)
+for turn in range(1, 6):
+    for place in range(0, SIZE, 4096):
+        pages[place:place + 8] = struct.pack("<Q", place + turn)
+    child = os.fork()
+    if child == 0:
+        fd = os.open(at("one"), os.O_RDONLY)
+        name = b"snap%d" % turn
+        os._exit(call(top, 0x50009417, struct.pack("<qQQ32x", fd, 0, 2) + name, 4096)[0])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with open(at("snap%d/file" % turn), "rb") as file:
+        data = file.read()
+    assert len(data) == SIZE
+    for place in range(0, SIZE, 4096):
+        assert data[place:place + 8] == struct.pack("<Q", place + turn), (turn, place)
+"#;
+
+#[test]
+fn snapshot_by_a_plain_ioctl_has_what_was_stored_through_mappings_before_it() {
+    let Some(()) = need::tool("python3") else { return };
+    let Some(Mounted { scratch, mnt }) = mounted() else {
+        return;
+    };
+    let _guard = Guard(&mnt);
+    let started = std::time::Instant::now();
+    python(&mnt, STORES);
+    // No bounded wait ran out.
+    assert!(started.elapsed() < std::time::Duration::from_secs(10));
+    unmount(&mnt);
+    scratch.assert_clean();
+}

@@ -71,7 +71,7 @@ fn snapshot_by_kernel(source: &File, dir: &File, name: &OsStr, readonly: bool) -
     ioctl::call(dir, btrfs::SNAP_CREATE_V2, &mut args).map(drop)
 }
 
-/// Has the subvolume of a number mounted by default.
+/// Makes a subvolume the default, by id.
 pub fn set_default(file: &File, id: u64) -> Result<()> {
     let mut id = U64::new(id);
     ioctl::call(file, btrfs::DEFAULT_SUBVOL, &mut id).map(drop)
@@ -193,7 +193,7 @@ pub fn received_uuid(file: &File) -> Result<[u8; 16]> {
     Ok(info.received_uuid)
 }
 
-/// Has the subvolume whose root directory this is be one that was not received.
+/// Clears the received uuid of the subvolume with this root directory.
 pub fn forget_received(root: &File) -> Result<()> {
     let mut nothing = ReceivedSubvol::new_zeroed();
     ioctl::call(root, btrfs::SET_RECEIVED_SUBVOL, &mut nothing).map(drop)

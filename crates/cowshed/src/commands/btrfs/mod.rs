@@ -1,4 +1,4 @@
-//! The command people know: the program called as `btrfs`, and `cowshed btrfs`. Words, flags,
+//! The command line of btrfs-progs, as `btrfs` or `cowshed btrfs`. Words, flags,
 //! output and exit codes are those of btrfs(8), on mounts of ours and of the kernel, and on images.
 
 pub mod calls;

@@ -122,12 +122,14 @@ impl Images {
     }
 
     fn engine(&mut self, image: &Path) -> Result<Arc<Engine>> {
-        if let Some((_, engine)) = self.open.iter().find(|(path, _)| path == image) {
+        // Two names of one image are one volume.
+        let whole = image.canonicalize().unwrap_or_else(|_| image.to_owned());
+        if let Some((_, engine)) = self.open.iter().find(|(path, _)| *path == whole) {
             return Ok(engine.clone());
         }
         need_format(image, Format::Btrfs, "btrfs")?;
         let engine = Engine::open(image, self.mode).with_context(|| image.display().to_string())?;
-        self.open.push((image.to_owned(), engine.clone()));
+        self.open.push((whole, engine.clone()));
         Ok(engine)
     }
 
@@ -310,7 +312,7 @@ impl Place {
         }
     }
 
-    /// Has the subvolume whose root directory this is be one that was not received.
+    /// Clears the received uuid of the subvolume with this root directory.
     pub fn forget_received(&self) -> IoResult<()> {
         match self {
             Place::Kernel(file) | Place::Ours(file) => calls::forget_received(file),
@@ -405,7 +407,7 @@ impl Place {
         }
     }
 
-    /// Has the subvolume of a number mounted where no other is asked for.
+    /// Makes a subvolume the default, by id.
     pub fn set_default(&self, id: u64) -> IoResult<()> {
         match self {
             Place::Kernel(file) | Place::Ours(file) => calls::set_default(file, id),

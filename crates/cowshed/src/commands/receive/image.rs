@@ -185,7 +185,11 @@ impl Target for Image {
         let (volume, ctx) = (&self.engine.volume, &self.engine.ctx);
         let subvolumes = volume.subvolumes().map_err(io::Error::from)?;
         let made = match start.parent {
-            None => subvolumes.create(ctx, above.id, name),
+            // Its mode comes later in the stream: until then its content is the owner's alone.
+            None => {
+                let private = Context::new(ctx.creds.clone(), ctx.pid, 0o077);
+                subvolumes.create(&private, above.id, name)
+            }
             Some(uuid) => {
                 let parent = self.find(uuid, None).context("the parent")?;
                 subvolumes.snapshot(ctx, parent.id, above.id, name, false)

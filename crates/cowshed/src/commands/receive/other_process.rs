@@ -15,8 +15,7 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail};
 use cowshed_fuse::groups_of_process;
 use cowshed_vfs::{Context, Credentials, Groups, Volume};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::image::Image;
 use super::player::{self, Loudness, Options, Outcome, reader_of};
@@ -29,15 +28,15 @@ use crate::mounts::wire::{Answer, Connection, ReceiveRequest, Request, VERSION};
 /// What the process that serves the mount is told of the directory: its path from the top level.
 /// `None`: that is not known, because a part of a mount is mounted elsewhere.
 fn path_from_top(dir: &Path, mountpoint: &Path) -> io::Result<Option<Vec<u8>>> {
-    let id = calls::id_of(mountpoint)?;
-    let pages = calls::all(mountpoint)?;
-    let Some(page) = pages.iter().find(|page| page.id.get() == id) else {
+    let mount = File::open(mountpoint)?;
+    let id = calls::id_of_open(&mount)?;
+    let Some(page) = calls::next(&mount, id)?.filter(|page| page.id.get() == id) else {
         return Ok(None);
     };
     let Ok(below) = dir.strip_prefix(mountpoint) else {
         return Ok(None);
     };
-    let mut path = calls::path_of(page).to_vec();
+    let mut path = calls::path_of(&page).to_vec();
     path.push(b'/');
     path.extend(below.as_os_str().as_bytes());
     Ok(Some(path))
@@ -47,12 +46,9 @@ fn path_from_top(dir: &Path, mountpoint: &Path) -> io::Result<Option<Vec<u8>>> {
 /// path from the top level.
 fn found(dir: &Path) -> Option<(Connection, Vec<u8>)> {
     let dir = dir.canonicalize().ok()?;
-    let mount = mount_table::mount_of(&dir).ok()??;
-    if !mount.is_ours() || mount.root != Path::new("/") {
-        return None;
-    }
+    let mount = mount_table::mount_of(&File::open(&dir).ok()?).ok()??;
     // The view that the stream is played through can be written, whatever the mount can.
-    if statvfs(&dir).ok()?.f_flag.contains(StatVfsMountFlags::RDONLY) {
+    if !mount.is_ours() || mount.root != Path::new("/") || mount.is_read_only {
         return None;
     }
     let path = path_from_top(&dir, &mount.target).ok()??;
@@ -78,17 +74,18 @@ pub fn ask(input: &File, dir: &Path, options: &Options<'_>) -> Result<Option<Out
         verbose: options.loudness == Loudness::Commands,
     };
     connection.set_limit(None)?;
-    let mut has_begun = false;
+    let (mut has_begun, mut text) = (false, String::new());
     let mut answer = connection
         .send(&Request::Receive(request), Some(input.as_fd()))
         .and_then(|()| connection.receive::<Answer>());
     loop {
         match answer {
-            Ok(Some((Answer::Said(line), _))) => (options.say)(&line),
+            Ok(Some((Answer::Piece(piece), _))) => text += &piece,
+            Ok(Some((Answer::Said(piece), _))) => (options.say)(&(std::mem::take(&mut text) + &piece)),
             Ok(Some((Answer::Begun, _))) => has_begun = true,
             Ok(Some((Answer::Received(Ok(true)), _))) => return Ok(Some(Outcome::Complete)),
             Ok(Some((Answer::Received(Ok(false)), _))) => return Ok(Some(Outcome::Incomplete)),
-            Ok(Some((Answer::Received(Err(why)), _))) => bail!("{why}"),
+            Ok(Some((Answer::Received(Err(why)), _))) => bail!("{text}{why}"),
             // Another version, or the end of the last mount.
             _ if !has_begun => return Ok(None),
             Ok(_) => bail!("the process that serves the mount ended; what was being received is incomplete"),
@@ -98,11 +95,16 @@ pub fn ask(input: &File, dir: &Path, options: &Options<'_>) -> Result<Option<Out
     }
 }
 
-/// A stream, which ends with an error when the process that it comes from has gone.
+/// A stream, which ends with an error when the process that it comes from has gone, or the volume
+/// is to be closed.
 struct Watched<'a> {
     input: File,
     connection: BorrowedFd<'a>,
+    is_over: &'a dyn Fn() -> bool,
 }
+
+/// Between two looks whether the volume is to be closed.
+const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 impl Read for Watched<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
@@ -111,7 +113,10 @@ impl Read for Watched<'_> {
             PollFd::new(&self.connection, PollFlags::RDHUP),
         ];
         loop {
-            match poll(&mut both, None) {
+            if (self.is_over)() {
+                return Err(io::Error::other("the volume is being unmounted"));
+            }
+            match poll(&mut both, Some(&LOOK)) {
                 Err(rustix::io::Errno::INTR) => continue,
                 done => done?,
             };
@@ -126,11 +131,11 @@ impl Read for Watched<'_> {
     }
 }
 
-/// Plays a stream for another process, as its user may.
+/// Plays a stream for another process, as its user may. It ends early where `is_over` says so.
 ///
 /// # Errors
 /// The connection's; what ends the stream is told to the other process.
-pub fn serve(view: Arc<dyn Volume>, stream: Stream, connection: &Connection) -> Result<()> {
+pub fn serve(view: Arc<dyn Volume>, stream: Stream, connection: &Connection, is_over: &dyn Fn() -> bool) -> Result<()> {
     let Stream {
         request,
         input,
@@ -153,7 +158,7 @@ pub fn serve(view: Arc<dyn Volume>, stream: Stream, connection: &Connection) -> 
         errors_max: request.errors_max,
         loudness: Loudness::new(request.quiet, request.verbose),
         say: &|line| {
-            if let Err(error) = connection.send(&Answer::Said(line.to_owned()), None) {
+            if let Err(error) = connection.send_text(line, Answer::Said, is_over) {
                 tracing::info!("{line} ({error})");
             }
         },
@@ -161,14 +166,15 @@ pub fn serve(view: Arc<dyn Volume>, stream: Stream, connection: &Connection) -> 
     let input = Watched {
         input: input.into(),
         connection: connection.as_fd(),
+        is_over,
     };
     let played = player::play(&mut reader_of(input), &mut target, &options);
     // The view ends before the answer: what was received is seen by the command that got the
     // answer.
     drop(target);
-    let received = match played {
-        Ok(outcome) => Ok(outcome == Outcome::Complete),
-        Err(error) => Err(format!("{error:#}")),
+    let told = match played {
+        Ok(outcome) => connection.send_patiently(&Answer::Received(Ok(outcome == Outcome::Complete)), is_over),
+        Err(error) => connection.send_text(&format!("{error:#}"), |why| Answer::Received(Err(why)), is_over),
     };
-    Ok(connection.send(&Answer::Received(received), None)?)
+    Ok(told?)
 }

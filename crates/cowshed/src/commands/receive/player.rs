@@ -9,7 +9,7 @@ use btrfs_stream::{Command, Reader, Time};
 use super::decode::{Encoding, Extents};
 use super::dump::{Lines, escaped};
 
-/// Of the input; a command of Linux has 144 KiB at most.
+/// Read buffer for the stream; a command of Linux has at most 144 KiB.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// What reads the commands of a stream.

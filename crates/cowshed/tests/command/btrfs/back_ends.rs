@@ -296,6 +296,11 @@ fn volumes_are_not_mixed_up() {
     let across = ours(&root).run(&format!("subvolume snapshot @/a {}:/s", two.image.display()));
     assert_eq!(across.code, 1);
     assert_eq!(across.err, "ERROR: cannot snapshot '@/a': Invalid cross-device link\n");
+    // Two names of one image are one volume.
+    let link = one.path("link.img");
+    std::os::unix::fs::symlink(&one.image, &link).unwrap();
+    ours(&root).ok(&format!("subvolume snapshot @/a {}:/s", link.display()));
+    assert!(ours(&root).ok("subvolume list @/").contains("path s\n"));
     let Some(()) = can_compare() else { return };
     let mnt: PathBuf = one.mountpoint();
     let _guard = crate::mount::Guard(&mnt);

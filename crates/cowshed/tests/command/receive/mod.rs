@@ -3,7 +3,9 @@
 
 mod bad;
 mod flags;
+mod mutated;
 pub mod random;
+mod served;
 
 use std::fs;
 use std::io::Write as _;

@@ -34,7 +34,7 @@ pub struct DeleteArgs {
     subvolumes: Vec<PathBuf>,
 }
 
-/// The one that is mounted where no other is asked for stays.
+/// The default subvolume is not deleted.
 #[derive(Debug, thiserror::Error)]
 #[error("not deleting default subvolume id {id} '{shown}'")]
 struct IsDefault {
@@ -112,7 +112,16 @@ impl Run<'_> {
         let roots = Roots::load(root).map_err(of_volume)?;
         for nested in roots.nested(id).into_iter().rev() {
             let below = roots.path(nested, id).map_err(of_volume)?;
-            self.one(&path.join(OsStr::from_bytes(&below)), nested.id)?;
+            let whole = path.join(OsStr::from_bytes(&below));
+            // The path may lead elsewhere: onto another mount, or names have changed.
+            if self.images.subvolume(&whole)?.1 != nested.id {
+                bail!(
+                    "'{}' is not subvolume {}: something is mounted there",
+                    whole.display(),
+                    nested.id
+                );
+            }
+            self.one(&whole, nested.id)?;
         }
         Ok(())
     }
