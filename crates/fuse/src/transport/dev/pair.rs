@@ -78,3 +78,38 @@ impl<'a> Pair<'a> {
         self.mover.go(Place::Anywhere);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::thread::{Pid, gettid};
+
+    use super::*;
+    use crate::transport::processors::{allowed, possible};
+
+    #[test]
+    fn a_pair_lasts_while_one_thread_alone_calls() {
+        let keepers = Keepers::new(possible());
+        if !keepers.are_of_use() {
+            println!("skipped: only machines with two processors have keepers");
+            return;
+        }
+        let before = allowed().expect("the processors of this thread");
+        let caller = Pid::as_raw(Some(gettid())) as u32;
+        let mut pair = Pair::new(&keepers);
+        for _ in 1..RUN {
+            pair.note(caller);
+            pair.note(NOBODY);
+        }
+        assert!(!pair.is_together(), "a few requests may be of anyone");
+        pair.note(caller);
+        assert!(pair.is_together());
+        assert_eq!(
+            allowed().map(|set| set.count()),
+            Some(1),
+            "bound to the caller's processor"
+        );
+        pair.note(caller + 1);
+        assert!(!pair.is_together());
+        assert_eq!(allowed(), Some(before), "free again");
+    }
+}
