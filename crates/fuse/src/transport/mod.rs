@@ -7,6 +7,8 @@
 
 pub mod dev;
 mod history;
+mod keeper;
+mod processors;
 pub(crate) mod streams;
 pub mod uring;
 

@@ -2,6 +2,7 @@
 
 mod device;
 mod held;
+mod pair;
 mod workers;
 
 use std::io;
@@ -13,6 +14,8 @@ pub use workers::LOOK;
 use workers::{Crew, Worker};
 
 use super::Transport;
+use super::keeper::Keepers;
+use super::processors;
 use crate::server::Server;
 
 /// The device of a session and how many threads read from it.
@@ -49,9 +52,11 @@ impl Transport for DevFuse {
         devices.push(self.device);
         let (look, io_bytes_max) = (self.look, self.io_bytes_max);
         let crew = Crew::default();
+        let keepers = Keepers::new(processors::possible());
         thread::scope(|scope| {
+            keepers.start(scope);
             let has_guard = devices.len() > 1;
-            let crew = &crew;
+            let (crew, keepers) = (&crew, &keepers);
             let threads: Vec<_> = devices
                 .into_iter()
                 .enumerate()
@@ -59,6 +64,7 @@ impl Transport for DevFuse {
                     let worker = Worker {
                         server,
                         crew,
+                        keepers,
                         index,
                         device,
                         look,
@@ -89,6 +95,7 @@ impl Transport for DevFuse {
                 };
                 outcome = outcome.and(result);
             }
+            keepers.end();
             crew.end(); // for the guard, where no worker could be started
             outcome
         })

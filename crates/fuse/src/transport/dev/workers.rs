@@ -36,10 +36,12 @@ use crate::proto::wire::InHeader;
 use crate::server::{After, Post, Reply, SendLate, Server};
 use crate::sys;
 use crate::transport::history::History;
+use crate::transport::keeper::Keepers;
 use crate::transport::streams::{self, Streams};
 
 use super::device::{DataBuffer, Device, Received, RequestBuffer, Sender};
 use super::held::HeldReads;
+use super::pair::{NOBODY, Pair};
 
 /// Waking a thread on another processor costs the waker 8 us in a virtual machine (the interrupt
 /// leaves the machine), and as much again passes before the thread runs; that is more than most
@@ -49,8 +51,6 @@ pub const LOOK: Duration = Duration::from_micros(20);
 /// A worker that sleeps instead checks every so many requests that it is on the processor of its
 /// caller, where waking it is a mere switch of threads.
 const MOVE_EVERY: u32 = 32;
-/// The kernel's number for callers that it does not name, and for itself.
-const NOBODY: u32 = 0;
 /// A request that takes longer counts as slow: calling another worker costs about a tenth of it.
 const SLOW: Duration = Duration::from_micros(60);
 /// Calls another worker after so many requests that were queued already. A lone caller does not get
@@ -86,11 +86,12 @@ struct Resting {
 
 impl Crew {
     /// Becomes the waiting worker, or rests until called. True: waits, and has to call
-    /// [`Crew::got_one`].
-    fn wait_or_rest(&self, worker: usize) -> bool {
+    /// [`Crew::got_one`]. `before_rest` is called before it rests.
+    fn wait_or_rest(&self, worker: usize, before_rest: impl FnOnce()) -> bool {
         if !self.is_waiting.swap(true, SeqCst) {
             return true;
         }
+        before_rest();
         {
             let mut resting = self.resting.lock();
             // Once more: a worker that got a request meanwhile and called another one has not seen
@@ -239,6 +240,7 @@ struct Habits {
 pub struct Worker<'a> {
     pub server: &'a Server,
     pub crew: &'a Crew,
+    pub keepers: &'a Keepers,
     pub index: usize,
     pub device: Device,
     pub look: Duration,
@@ -260,12 +262,18 @@ impl Worker<'_> {
         let mut habits = Habits::default();
         let mut caller = NOBODY;
         let mut held = HeldReads::default();
+        let mut pair = Pair::new(self.keepers);
         if let Err(error) = self.device.enable_looking() {
             tracing::debug!(%error, "workers will sleep between requests");
         }
         loop {
             self.crew.rounds.fetch_add(1, SeqCst);
-            let received = match self.device.look(&mut requests)? {
+            // A caller on this processor has asked nothing yet.
+            let looked = match pair.is_together() && !held.has_any() {
+                true => None,
+                false => self.device.look(&mut requests)?,
+            };
+            let received = match looked {
                 Some(received) => {
                     queued_in_a_row += 1;
                     received
@@ -276,10 +284,13 @@ impl Worker<'_> {
                 }
                 None => {
                     queued_in_a_row = 0;
-                    if !self.crew.wait_or_rest(self.index) {
+                    if !self.crew.wait_or_rest(self.index, || pair.part()) {
                         continue;
                     }
-                    let received = self.wait(&mut requests, &mut habits, caller);
+                    let received = match pair.is_together() {
+                        true => self.device.receive(&mut requests),
+                        false => self.wait(&mut requests, &mut habits, caller),
+                    };
                     self.crew.got_one();
                     received?
                 }
@@ -293,6 +304,7 @@ impl Worker<'_> {
             let header = InHeader::read_from_prefix(request).map_or_else(|_| InHeader::default(), |(header, _)| header);
             if streams::is_stream(header.opcode, request.get(size_of::<InHeader>()..).unwrap_or_default()) {
                 // Its caller works, too: on another processor, if there is one.
+                pair.part();
                 (caller, queued_in_a_row) = (NOBODY, 0);
                 held.push(request, self.device.road());
                 if held.is_full() || !self.crew.streams.are_for_one() {
@@ -307,6 +319,7 @@ impl Worker<'_> {
                 self.device.take(road);
             }
             caller = header.pid;
+            pair.note(caller);
             if queued_in_a_row >= BACKLOG || self.crew.slowness.is_slow(header.opcode) {
                 queued_in_a_row = 0;
                 self.crew.call_one();
@@ -415,9 +428,9 @@ mod tests {
     #[test]
     fn one_waits_the_others_rest_until_called() {
         let crew = Crew::default();
-        assert!(crew.wait_or_rest(0));
+        assert!(crew.wait_or_rest(0, || ()));
         thread::scope(|scope| {
-            let rests = scope.spawn(|| crew.wait_or_rest(1));
+            let rests = scope.spawn(|| crew.wait_or_rest(1, || ()));
             while crew.resting.lock().workers.is_empty() {
                 thread::yield_now();
             }
@@ -427,18 +440,18 @@ mod tests {
             crew.call_one();
             assert!(!rests.join().expect("no panic"), "called, to look at the queue");
         });
-        assert!(crew.wait_or_rest(1), "nobody waits now");
+        assert!(crew.wait_or_rest(1, || ()), "nobody waits now");
         crew.end();
-        assert!(crew.wait_or_rest(0), "nobody rests at the end");
+        assert!(crew.wait_or_rest(0, || ()), "nobody rests at the end");
     }
 
     #[test]
     fn the_guard_calls_a_worker_when_none_comes_back() {
         let crew = Crew::default();
-        assert!(crew.wait_or_rest(0));
+        assert!(crew.wait_or_rest(0, || ()));
         thread::scope(|scope| {
             scope.spawn(|| crew.guard());
-            let rests = scope.spawn(|| crew.wait_or_rest(1));
+            let rests = scope.spawn(|| crew.wait_or_rest(1, || ()));
             // Long enough for the guard to go to sleep.
             thread::sleep(GUARD_TICK * 2 * GUARD_IDLE_TICKS);
             assert!(!rests.is_finished());

@@ -22,9 +22,7 @@
 //! Locks: `leftovers`, and the large reads' turns, with no lock within.
 
 mod entry;
-mod keeper;
 mod leftovers;
-mod processors;
 mod queues;
 mod worker;
 
@@ -36,7 +34,6 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::{self, Scope};
 
 use entry::Entry;
-use keeper::Keepers;
 use leftovers::Leftovers;
 use queues::{Queue, Shared, THREADS_MIN};
 use worker::Worker;
@@ -45,6 +42,8 @@ use super::Transport;
 use super::dev::Device;
 use super::streams::Turns;
 use crate::server::Server;
+use crate::transport::keeper::Keepers;
+use crate::transport::processors;
 
 /// Where the kernel says whether it offers this.
 const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -166,13 +165,7 @@ impl Transport for Uring {
             if let Err(error) = &outcome {
                 failed(error);
             }
-            for queue in shared.keepers.queues() {
-                let keepers = &shared.keepers;
-                let name = thread::Builder::new().name(format!("fuse-keep-{queue}"));
-                if let Err(error) = name.spawn_scoped(scope, move || keepers.run(queue)) {
-                    tracing::debug!(%error, "a processor is not kept busy");
-                }
-            }
+            shared.keepers.start(scope);
             while crew.running > 0 {
                 // The crew has a sender.
                 let Ok(result) = received.recv() else { break };

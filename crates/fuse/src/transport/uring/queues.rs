@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::AcqRel;
 
-use super::keeper::Keepers;
 use super::leftovers::Leftovers;
+use crate::transport::keeper::Keepers;
 use crate::transport::streams::Turns;
 
 /// Threads of a queue, at least: one that waits, and one for what it may wait for.

@@ -8,11 +8,12 @@ use std::sync::mpsc::{self, Receiver};
 
 use super::entry::{Arrived, Entry, Parts};
 use super::leftovers::Leftovers;
-use super::processors::{Mover, Place};
+
 use super::queues::{Queue, Shared};
 use crate::proto::wire::OutHeader;
 use crate::server::{After, HEAD_BYTES_MAX, Post, Reply, SendLate, Server};
 use crate::transport::dev::DataBuffer;
+use crate::transport::processors::{Mover, Place};
 use crate::transport::streams;
 
 /// Room for replies that cannot be made in place, because the request lies there: values of

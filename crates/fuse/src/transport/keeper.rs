@@ -3,11 +3,11 @@
 //! When a worker replies, the scheduler looks for a place for the program that waits. If another
 //! processor is idle, it moves the program there, though it would run sooner where it was: the
 //! worker is about to sleep. The idle processor has to be woken, which in a virtual machine costs
-//! more than the request, and the next request goes to that processor's queue. With one program,
-//! each reply would cost that.
+//! more than the request, and the next request comes from there. With one program, each reply
+//! would cost that.
 //!
-//! So a thread of the lowest priority runs on each other processor while requests come to one
-//! queue in quick succession, and ends as soon as they do not. Whatever
+//! So a thread of the lowest priority runs on each other processor while requests come from one
+//! processor in quick succession, and ends as soon as they do not. Whatever
 //! else can run on that processor goes first.
 //!
 //! On machines with more than [`PROCESSORS_MAX`] processors there are none: too many would have to
@@ -15,12 +15,12 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::thread::{self, Thread};
+use std::thread::{self, Scope, Thread};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::processors::{Mover, Place};
+use super::processors::{self, Mover, Place};
 
 /// As many processors can be kept busy.
 pub const PROCESSORS_MAX: usize = 2;
@@ -32,7 +32,7 @@ const RUN: u64 = 16;
 /// The keepers of a mount.
 #[derive(Debug, Default)]
 pub struct Keepers {
-    /// Requests that a queue has had.
+    /// Requests that came from each processor: the one with that number, or that queue.
     counts: Vec<AtomicU64>,
     keepers: Vec<Keeper>,
     has_ended: AtomicBool,
@@ -48,7 +48,8 @@ struct Keeper {
 
 impl Keepers {
     pub fn new(queues: usize) -> Keepers {
-        let may = (2..=PROCESSORS_MAX).contains(&queues);
+        let runs_on_all = processors::allowed().is_some_and(|set| set.count() as usize >= queues);
+        let may = (2..=PROCESSORS_MAX).contains(&queues) && runs_on_all;
         Keepers {
             counts: (0..queues).map(|_| AtomicU64::new(0)).collect(),
             keepers: (0..if may { queues } else { 0 }).map(|_| Keeper::default()).collect(),
@@ -56,15 +57,26 @@ impl Keepers {
         }
     }
 
-    /// Queues that have a keeper.
-    pub fn queues(&self) -> std::ops::Range<usize> {
-        0..self.keepers.len()
+    /// Whether there are any.
+    pub fn are_of_use(&self) -> bool {
+        !self.keepers.is_empty()
+    }
+
+    /// Starts their threads, which run until [`Keepers::end`].
+    pub fn start<'s>(&'s self, scope: &'s Scope<'s, '_>) {
+        for queue in 0..self.keepers.len() {
+            let name = thread::Builder::new().name(format!("fuse-keep-{queue}"));
+            if let Err(error) = name.spawn_scoped(scope, move || self.run(queue)) {
+                tracing::debug!(%error, "a processor is not kept busy");
+            }
+        }
     }
 
     /// A request came to a queue.
     pub fn note(&self, queue: u16) {
         let queue = usize::from(queue);
-        let count = self.counts[queue].fetch_add(1, Relaxed);
+        let Some(count) = self.counts.get(queue) else { return };
+        let count = count.fetch_add(1, Relaxed);
         if !count.is_multiple_of(RUN) {
             return;
         }
@@ -91,7 +103,7 @@ impl Keepers {
     }
 
     /// Keeps the processor of a queue busy, whenever that is of use, until the mount is gone.
-    pub fn run(&self, queue: usize) {
+    fn run(&self, queue: usize) {
         let keeper = &self.keepers[queue];
         *keeper.thread.lock() = Some(thread::current());
         Mover::new(queue).go(Place::Home);

@@ -1,4 +1,4 @@
-//! The processors that queues belong to.
+//! Processors, and threads that belong to one.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -21,18 +21,18 @@ pub fn allowed() -> Option<CpuSet> {
     sched_getaffinity(None).ok()
 }
 
-/// Where a thread of a queue runs.
+/// Where a thread runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Where the scheduler likes.
     Anywhere,
-    /// On the queue's processor.
+    /// On its own processor.
     Home,
     /// On any other one.
     Away,
 }
 
-/// Moves a thread between the processor of its queue and the others.
+/// Moves a thread between a processor, its home, and the others.
 #[derive(Debug)]
 pub struct Mover {
     home: usize,
@@ -48,6 +48,14 @@ impl Mover {
             allowed: allowed(),
             at: Place::Anywhere,
         }
+    }
+
+    /// Moves the thread to another home.
+    pub fn go_home(&mut self, home: usize) {
+        if self.home != home {
+            (self.home, self.at) = (home, Place::Anywhere);
+        }
+        self.go(Place::Home);
     }
 
     /// Moves the thread. Where it may not go there, it stays.

@@ -1,0 +1,115 @@
+//! A lone caller and its worker, on one processor.
+//!
+//! Where caller and worker run on the same processor, a request costs two switches between threads.
+//! Elsewhere it costs two wake-ups that cross processors, each more than most requests take to
+//! serve. The caller stays where it is while the other processor is kept busy ([`Keepers`]): else
+//! the scheduler moves it there with each reply.
+
+use crate::sys;
+use crate::transport::keeper::Keepers;
+use crate::transport::processors::{Mover, Place};
+
+/// The kernel's number for callers that it does not name, and for itself.
+pub const NOBODY: u32 = 0;
+/// So many requests of one thread in a row make it a lone caller.
+const RUN: u32 = 16;
+/// Every so many requests, the worker checks that it is on the processor of its caller.
+const CHECK_EVERY: u32 = 64;
+
+/// A worker and the thread that it has last served.
+#[derive(Debug)]
+pub struct Pair<'a> {
+    keepers: &'a Keepers,
+    mover: Mover,
+    caller: u32,
+    /// Requests of the caller in a row.
+    run: u32,
+    /// The processor of both.
+    home: Option<u16>,
+}
+
+impl<'a> Pair<'a> {
+    /// For this thread.
+    pub fn new(keepers: &'a Keepers) -> Pair<'a> {
+        Pair {
+            keepers,
+            mover: Mover::new(0),
+            caller: NOBODY,
+            run: 0,
+            home: None,
+        }
+    }
+
+    /// Whether this worker runs on the processor of a lone caller.
+    pub fn is_together(&self) -> bool {
+        self.home.is_some()
+    }
+
+    /// A request came from this thread, which waits for the reply.
+    pub fn note(&mut self, caller: u32) {
+        if caller == NOBODY || !self.keepers.are_of_use() {
+            return;
+        }
+        if caller != self.caller {
+            self.part();
+            self.caller = caller;
+        }
+        self.run = self.run.wrapping_add(1);
+        if self.run.is_multiple_of(CHECK_EVERY) || self.run == RUN {
+            self.follow();
+        }
+        if let Some(home) = self.home {
+            self.keepers.note(home);
+        }
+    }
+
+    /// Moves to the processor of the caller.
+    fn follow(&mut self) {
+        let there = sys::processor_of(self.caller).and_then(|there| u16::try_from(there).ok());
+        self.home = there;
+        if let Some(home) = there {
+            self.mover.go_home(home.into());
+        }
+    }
+
+    /// Others call, or the worker rests: it may run anywhere.
+    pub fn part(&mut self) {
+        (self.caller, self.run, self.home) = (NOBODY, 0, None);
+        self.mover.go(Place::Anywhere);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::thread::{Pid, gettid};
+
+    use super::*;
+    use crate::transport::processors::{allowed, possible};
+
+    #[test]
+    fn a_pair_lasts_while_one_thread_alone_calls() {
+        let keepers = Keepers::new(possible());
+        if !keepers.are_of_use() {
+            println!("skipped: only machines with two processors have keepers");
+            return;
+        }
+        let before = allowed().expect("the processors of this thread");
+        let caller = Pid::as_raw(Some(gettid())) as u32;
+        let mut pair = Pair::new(&keepers);
+        for _ in 1..RUN {
+            pair.note(caller);
+            pair.note(NOBODY);
+        }
+        assert!(!pair.is_together(), "a few requests may be of anyone");
+        pair.note(caller);
+        assert!(pair.is_together());
+        assert_eq!(
+            allowed().map(|set| set.count()),
+            Some(1),
+            "bound to the caller's processor"
+        );
+        pair.note(caller + 1);
+        assert!(!pair.is_together());
+        assert_eq!(allowed(), Some(before), "free again");
+    }
+}
