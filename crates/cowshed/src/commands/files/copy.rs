@@ -497,28 +497,23 @@ pub fn is_below(from: &Place, to: &Place) -> bool {
     if !from.is_on(to) || !stat.is_dir() {
         return false;
     }
-    let mut path: PathBuf = to.path.clone();
+    // The name itself need not be there; from its directory on, upwards.
+    let mut dir = match to.path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
+        Some(_) => PathBuf::from("."),
+        None => to.path.clone(),
+    };
     loop {
-        let name = path.file_name().map(ToOwned::to_owned);
-        match name {
-            Some(_) => drop(path.pop()),
-            None if path.as_os_str().is_empty() => path.push(".."),
-            None => path.push(".."),
-        }
-        let dir = if path.as_os_str().is_empty() {
-            ".".into()
-        } else {
-            path.clone()
+        let Ok(here) = to.side.stat(&dir, Follow::Yes) else {
+            return false;
         };
+        if (here.dev, here.ino) == (stat.dev, stat.ino) {
+            return true;
+        }
+        dir.push("..");
         match to.side.stat(&dir, Follow::Yes) {
-            Ok(above) if (above.dev, above.ino) == (stat.dev, stat.ino) => return true,
-            Ok(above) => {
-                let up = to.side.stat(&dir.join(".."), Follow::Yes);
-                if up.map_or(true, |up| (up.dev, up.ino) == (above.dev, above.ino)) {
-                    return false;
-                }
-            }
-            Err(_) => return false,
+            Ok(above) if (above.dev, above.ino) != (here.dev, here.ino) => {}
+            _ => return false,
         }
     }
 }

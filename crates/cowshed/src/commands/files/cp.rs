@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use cowshed_device::OpenMode;
 
-use super::copy::{Copier, Options, Preserve, Target, When, is_below, named, target};
+use super::copy::{Copier, Options, Preserve, When, is_below, named, target};
 use super::session::{Place, Session};
 use super::side::Follow;
 
@@ -142,7 +142,7 @@ pub fn run(args: &CpArgs, session: &Session<'_>) -> Result<()> {
     let mut copier = Copier::new(session, options);
     for from in &from {
         let to = named(&target, from);
-        if options.is_recursive && matches!(target, Target::Into(_) | Target::At(_)) && is_below(from, &to) {
+        if options.is_recursive && is_below(from, &to) {
             session.complain(format_args!(
                 "cannot copy a directory, {}, into itself, {}",
                 from.quoted(),

@@ -22,8 +22,6 @@ mod xattrs;
 use anyhow::Result;
 use clap::Subcommand;
 
-use super::{cat, ls, stat};
-
 use session::Session;
 pub use session::{Base, reason};
 pub use show::human;

@@ -133,7 +133,7 @@ pub fn run_export(args: &ExportArgs, session: &Session<'_>) -> Result<()> {
             let place = start(session, &args.image)?;
             to_output(args.out.as_deref(), |out| {
                 let mut tar = TarWriter::new(BufWriter::with_capacity(STEP_BYTES, out));
-                put_tree(session, &place, &mut tar)?;
+                put_tree(&place, &mut tar)?;
                 tar.finish()?.flush()?;
                 Ok(())
             })
@@ -142,7 +142,7 @@ pub fn run_export(args: &ExportArgs, session: &Session<'_>) -> Result<()> {
             let place = start(session, &args.image)?;
             let platform = args.platform.clone().unwrap_or_default();
             let mut tar = TarWriter::new(OciWriter::new(&std::env::temp_dir())?);
-            put_tree(session, &place, &mut tar)?;
+            put_tree(&place, &mut tar)?;
             let layer = tar.finish()?;
             match args.out.as_deref() {
                 Some(out) if out != Path::new("-") && out.extension().is_none_or(|end| end != "tar") => {
@@ -218,7 +218,7 @@ fn epoch() -> Result<Option<i64>> {
 
 /// Puts what is at a place into an archive, names relative to it. Errors: what cannot be read, and
 /// those of the output: an archive has everything, or is none.
-fn put_tree<W: Write>(session: &Session<'_>, start: &Place, tar: &mut TarWriter<W>) -> Result<()> {
+fn put_tree<W: Write>(start: &Place, tar: &mut TarWriter<W>) -> Result<()> {
     let epoch = epoch()?;
     let root = start.shown.as_bytes().len();
     let mut linked: HashMap<(u64, u64), Vec<u8>> = HashMap::new();
@@ -239,8 +239,8 @@ fn put_tree<W: Write>(session: &Session<'_>, start: &Place, tar: &mut TarWriter<
             b"" => visit.place.name().as_bytes().to_vec(),
             path => path.to_vec(),
         };
-        result = put(session, tar, visit.place, visit.stat, &path, &mut linked, epoch)
-            .with_context(|| printable(&visit.place.shown));
+        result =
+            put(tar, visit.place, visit.stat, &path, &mut linked, epoch).with_context(|| printable(&visit.place.shown));
         match result.is_ok() {
             true => ControlFlow::Continue(Descend::Yes),
             false => ControlFlow::Break(()),
@@ -250,7 +250,6 @@ fn put_tree<W: Write>(session: &Session<'_>, start: &Place, tar: &mut TarWriter<
 }
 
 fn put<W: Write>(
-    session: &Session<'_>,
     tar: &mut TarWriter<W>,
     place: &Place,
     stat: &Stat,
@@ -280,19 +279,12 @@ fn put<W: Write>(
         FileKind::BlockDevice => tar.entry(path, &meta, TarKind::Block(major, minor))?,
         FileKind::Fifo => tar.entry(path, &meta, TarKind::Fifo)?,
         FileKind::Socket => eprintln!("cowshed export: {}: socket ignored", printable(&place.shown)),
-        FileKind::Regular => put_file(session, tar, place, stat, path, &meta)?,
+        FileKind::Regular => put_file(tar, place, stat, path, &meta)?,
     }
     Ok(())
 }
 
-fn put_file<W: Write>(
-    _session: &Session<'_>,
-    tar: &mut TarWriter<W>,
-    place: &Place,
-    stat: &Stat,
-    path: &[u8],
-    meta: &Meta,
-) -> Result<()> {
+fn put_file<W: Write>(tar: &mut TarWriter<W>, place: &Place, stat: &Stat, path: &[u8], meta: &Meta) -> Result<()> {
     let source = place.side.open(&place.path)?;
     let mut data = Vec::new();
     let mut at = 0;

@@ -8,9 +8,10 @@ use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 use cowshed_device::OpenMode;
 
+use super::FileCommand;
 use super::session::{Base, Session, reason};
 use super::side::Follow;
-use super::{FileCommand, cat, ls, stat};
+use crate::commands::{cat, ls, stat};
 
 #[derive(Args, Debug)]
 pub struct ShellArgs {
