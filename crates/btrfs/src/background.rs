@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cowshed_runtime::{Inbox, Wake};
 
-use crate::files::Files;
+use crate::files::{Commits, Files};
 use crate::requests::Wants;
 use crate::{dir, file, pressure};
 
@@ -21,6 +21,7 @@ const IN_USE_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) fn start(files: &Arc<Files>) {
     let weak = Arc::downgrade(files);
     let interval = match files.options().commit_interval_s {
+        _ if files.options().commits == Commits::WhenAsked => Duration::MAX,
         0 => Duration::MAX,
         seconds => Duration::from_secs(seconds.into()),
     };

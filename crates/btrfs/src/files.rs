@@ -33,6 +33,8 @@ pub enum DiscardMode {
 pub struct EngineOptions {
     /// Seconds between commits that no sync asks for; zero: only when asked.
     pub commit_interval_s: u32,
+    /// Which commits there are beside those that callers ask for.
+    pub commits: Commits,
     /// Bytes for pending items, again for cached blocks, and again, but no more than 256 MiB, for
     /// dirty data; of decompressed extents a thirty-second of it is kept, at least 2 MiB and at
     /// most 32.
@@ -50,12 +52,24 @@ impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             commit_interval_s: 30,
+            commits: Commits::default(),
             memory_bytes_max: 1 << 30,
             tree_log: false,
             read_ahead: true,
             discard: DiscardMode::Off,
         }
     }
+}
+
+/// Which commits there are beside those that callers ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Commits {
+    /// At intervals, and where space or memory is short.
+    #[default]
+    AsNeeded,
+    /// None, unless pending items would exceed the bound on memory: all changes since the last one
+    /// can be given up. Where only a commit would make room, there is no space.
+    WhenAsked,
 }
 
 /// See the module.
@@ -156,7 +170,7 @@ impl Files {
         let pending = self.store.space().pending_memory_bytes();
         if pending > self.options.memory_bytes_max {
             self.commit()?;
-        } else if pending > self.options.memory_bytes_max / 2 {
+        } else if pending > self.options.memory_bytes_max / 2 && self.options.commits == Commits::AsNeeded {
             self.background.wake();
         }
         Ok(())

@@ -34,5 +34,5 @@ mod xattr;
 mod xattr_ops;
 
 pub use error::{Error, Result};
-pub use files::{DiscardMode, EngineOptions, Files};
+pub use files::{Commits, DiscardMode, EngineOptions, Files};
 pub use mount::Mount;

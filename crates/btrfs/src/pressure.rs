@@ -30,7 +30,7 @@ use std::time::Duration;
 use btrfs_store::space::Flusher;
 
 use crate::file;
-use crate::files::Files;
+use crate::files::{Commits, Files};
 
 /// Reservations that find too little space call the files from now on.
 pub(crate) fn attach(files: &Arc<Files>) {
@@ -41,6 +41,9 @@ pub(crate) fn attach(files: &Arc<Files>) {
 /// Pending items hold half of the metadata that there is. Writes dirty data back, and counts their
 /// leaves, if that can make room; true where it takes a commit.
 pub(crate) fn needs_commit(files: &Files) -> bool {
+    if files.options().commits == Commits::WhenAsked {
+        return false;
+    }
     if let Err(error) = file::write_back_all(files) {
         tracing::debug!(%error, "write-back for space");
     }
@@ -63,6 +66,9 @@ impl Flusher for Files {
         Ok(())
     }
     fn commit(&self) -> btrfs_store::Result<()> {
+        if self.options().commits == Commits::WhenAsked {
+            return Ok(());
+        }
         self.store().commit()
     }
     fn pause(&self, time: Duration) {

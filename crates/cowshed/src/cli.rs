@@ -4,7 +4,8 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    btrfs, build, cat, check, diff, docs, doctor, extents, inspect, ls, mkfs, mount, receive, send, stat, sync, umount,
+    btrfs, build, cat, check, diff, docs, doctor, extents, files, inspect, ls, mkfs, mount, receive, send, stat, sync,
+    umount,
 };
 
 #[derive(Parser, Debug)]
@@ -46,12 +47,18 @@ pub enum Command {
     Check(check::CheckArgs),
     /// Show what lies on a volume: superblocks, trees, and the other structures of its format
     Inspect(inspect::InspectArgs),
-    /// List directories of a volume that is not mounted
+    /// List directories of an image
     Ls(ls::LsArgs),
-    /// Print files of a volume that is not mounted
+    /// Print files of an image
     Cat(cat::CatArgs),
-    /// Show what is known of a file of a volume that is not mounted
+    /// Show what is known of files of an image
     Stat(stat::StatArgs),
+    #[command(flatten)]
+    Files(Box<files::FileCommand>),
+    /// Run the commands on files of an image, line by line
+    ///
+    /// A path is one in the image; host:PATH is one of the host. The lines may come by a pipe.
+    Shell(files::shell::ShellArgs),
     /// The command of btrfs-progs, with its words, output and exit codes
     ///
     /// Called as btrfs (by a link of that name), the program is this command.
@@ -96,9 +103,11 @@ pub fn run(cli: &Cli) -> Result<u8> {
         Command::Sync(args) => sync::run(args),
         Command::Check(args) => check::run(args),
         Command::Inspect(args) => inspect::run(args),
-        Command::Ls(args) => ls::run(args),
-        Command::Cat(args) => cat::run(args),
-        Command::Stat(args) => stat::run(args),
+        Command::Ls(args) => ls::run(args, &files::Base::Host),
+        Command::Cat(args) => cat::run(args, &files::Base::Host),
+        Command::Stat(args) => stat::run(args, &files::Base::Host),
+        Command::Shell(args) => files::shell::run(args),
+        Command::Files(command) => files::run(command, &files::Base::Host),
         Command::Btrfs(args) => btrfs::dispatch(args),
         Command::Subvolume(args) => btrfs::subvolume::run_as_own(args),
         Command::Diff(args) => diff::run(args),

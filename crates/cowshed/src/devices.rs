@@ -12,7 +12,7 @@ use crate::log;
 use crate::mount_options::{self, Options};
 
 /// How a volume is opened by the commands that read files without mounting.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct ReadArgs {
     /// Another device of the same volume
     #[arg(short = 'D', long = "device", value_name = "DEVICE")]

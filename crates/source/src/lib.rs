@@ -14,6 +14,7 @@ mod content;
 mod dir;
 mod error;
 mod oci;
+mod oci_out;
 mod spool;
 #[allow(
     unsafe_code,
@@ -28,4 +29,6 @@ pub use content::{Content, Opened, Piece};
 pub use dir::add_directory;
 pub use error::{Error, Result};
 pub use oci::Platform;
+pub use oci_out::{OciWriter, Target};
+pub use tar::{TarKind, TarWriter};
 pub use tree::{Body, Inode, InodeId, Keep, Meta, Time, Tree, Xattr, perm};

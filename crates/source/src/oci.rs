@@ -20,8 +20,8 @@ const STEP_BYTES: usize = 1 << 20;
 /// `os/architecture`, perhaps with a variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
-    os: String,
-    architecture: String,
+    pub(crate) os: String,
+    pub(crate) architecture: String,
     variant: Option<String>,
 }
 

@@ -24,7 +24,7 @@ use crate::block::{BLOCK, EXTENT_BYTES_MAX, round_down};
 use crate::compression::compress;
 use crate::error::Result;
 use crate::extent::{Extent, Kind, encode_inline, last_below};
-use crate::files::Files;
+use crate::files::{Commits, Files};
 use crate::object::INLINE_BYTES_MAX;
 use crate::object::{Inode, InodeState, flags};
 use crate::pagecache::DataState;
@@ -73,6 +73,11 @@ pub(crate) fn sync(files: &Files) -> Result<()> {
     // One file that cannot be written (a full volume, a failing place) must not keep the rest from
     // being durable.
     let written = write_back_all(files);
+    if files.options().commits == Commits::WhenAsked {
+        // All of the changes, or none.
+        written?;
+        return files.commit();
+    }
     files.commit()?;
     written
 }

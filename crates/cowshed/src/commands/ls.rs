@@ -10,15 +10,21 @@ use clap::Args;
 use cowshed::{FileKind, Metadata, Volume};
 use serde_json::{Value, json};
 
-use crate::devices::{self, ReadArgs};
+use super::files::{Base, human};
+use super::named::{Named, named};
+use crate::devices::ReadArgs;
 use crate::people::{Names, bytes_json, metadata_json, mode_text, printable, time_text};
 
 #[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
 pub struct LsArgs {
-    /// Image file or block device
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    /// IMAGE:/PATH, or an image file or block device
+    #[arg(default_value = ".", hide_default_value = true)]
     target: PathBuf,
-    /// Files and directories in the volume
-    #[arg(default_value = "/")]
+    /// More of them, or files and directories in the volume
     paths: Vec<PathBuf>,
     /// With mode, links, owner, size, time
     #[arg(short, long)]
@@ -38,6 +44,12 @@ pub struct LsArgs {
     /// Numbers of users and groups instead of their names (implies -l)
     #[arg(short = 'n', long)]
     numeric_uid_gid: bool,
+    /// Sizes with units such as K and M
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    /// One name in a line, as always
+    #[arg(short = '1')]
+    one_in_a_line: bool,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -52,23 +64,23 @@ struct Line {
     target: Option<PathBuf>,
 }
 
-/// Where to list, and how.
+/// How to list.
 struct Lister<'a> {
-    volume: Volume,
     args: &'a LsArgs,
     names: Names,
     escape: bool,
     out: std::io::BufWriter<std::io::StdoutLock<'static>>,
     json: Vec<Value>,
-    failed: bool,
+    code: u8,
     printed: bool,
+    is_headed: bool,
 }
 
-pub fn run(args: &LsArgs) -> Result<u8> {
-    let volume = devices::open_files(&args.target, &args.read)?;
+pub fn run(args: &LsArgs, base: &Base) -> Result<u8> {
     let stdout = std::io::stdout();
+    let all = named(base, &args.target, &args.paths, &[PathBuf::from("/")])?;
+    let is_headed = args.recursive || all.iter().map(|named| named.paths.len()).sum::<usize>() > 1;
     let mut lister = Lister {
-        volume,
         args,
         names: if args.numeric_uid_gid {
             Names::default()
@@ -78,66 +90,77 @@ pub fn run(args: &LsArgs) -> Result<u8> {
         escape: stdout.is_terminal(),
         out: std::io::BufWriter::new(stdout.lock()),
         json: Vec::new(),
-        failed: false,
+        code: 0,
         printed: false,
+        is_headed,
     };
-    lister.list_all()?;
+    for named in &all {
+        Listing {
+            volume: named.open(&args.read)?,
+            named,
+            lister: &mut lister,
+        }
+        .list_all()?;
+    }
     if args.json {
         let value = Value::Array(std::mem::take(&mut lister.json));
         writeln!(lister.out, "{value:#}")?;
     }
     lister.out.flush()?;
-    Ok(if lister.failed { 2 } else { 0 })
+    Ok(lister.code)
 }
 
-impl Lister<'_> {
+/// What is listed of one image.
+struct Listing<'a, 'l> {
+    volume: Volume,
+    named: &'a Named,
+    lister: &'a mut Lister<'l>,
+}
+
+impl Listing<'_, '_> {
     /// Files first, then directories, as ls does.
     fn list_all(&mut self) -> Result<()> {
         let mut dirs = Vec::new();
         let mut lines = Vec::new();
-        for path in &self.args.paths {
+        for path in &self.named.paths {
             let found = self.volume.symlink_metadata(path).and_then(|meta| {
                 // A link to a directory is listed as one, unless its own facts are asked for.
-                let leads_to_dir = !self.is_long() && self.volume.metadata(path).is_ok_and(|m| m.is_dir());
+                let leads_to_dir = !self.lister.is_long() && self.volume.metadata(path).is_ok_and(|m| m.is_dir());
                 Ok((
-                    self.line(path.clone().into(), path, meta)?,
+                    self.line(self.named.shown(path).into(), path, meta)?,
                     meta.is_dir() || leads_to_dir,
                 ))
             });
             match found {
-                Ok((_, true)) if !self.args.directory => dirs.push(path.clone()),
+                Ok((_, true)) if !self.lister.args.directory => dirs.push(path.clone()),
                 Ok((line, _)) => lines.push(line),
-                Err(error) => self.complain(&error),
+                Err(error) => self.complain(path, &error),
             }
         }
         if !lines.is_empty() {
-            self.print(None, &lines)?;
+            self.lister.print(None, &lines)?;
         }
-        let headed = self.args.recursive || self.args.paths.len() > 1;
         dirs.reverse();
         while let Some(dir) = dirs.pop() {
             let Some(lines) = self.read(&dir) else { continue };
-            if self.args.recursive {
+            if self.lister.args.recursive {
                 let subdirs = lines.iter().rev().filter(|line| line.meta.is_dir());
                 dirs.extend(subdirs.map(|line| dir.join(&line.name)));
             }
-            self.print(Some((&dir, headed)), &lines)?;
+            let shown = self.named.shown(&dir);
+            self.lister.print(Some(&shown), &lines)?;
         }
         Ok(())
     }
 
-    fn is_long(&self) -> bool {
-        self.args.long || self.args.numeric_uid_gid
-    }
-
-    fn complain(&mut self, error: &cowshed::Error) {
-        eprintln!("cowshed: {error}");
-        self.failed = true;
+    fn complain(&mut self, path: &Path, error: &cowshed::Error) {
+        self.named.complain("ls", "access", path, error);
+        self.lister.code = 2;
     }
 
     fn line(&self, name: OsString, path: &Path, meta: Metadata) -> cowshed::Result<Line> {
         let target = match meta.kind() {
-            FileKind::Symlink if self.is_long() || self.args.json => Some(self.volume.read_link(path)?),
+            FileKind::Symlink if self.lister.is_long() || self.lister.args.json => Some(self.volume.read_link(path)?),
             _ => None,
         };
         Ok(Line { name, meta, target })
@@ -149,7 +172,7 @@ impl Lister<'_> {
         let entries = match self.volume.read_dir(dir) {
             Ok(entries) => entries,
             Err(error) => {
-                self.complain(&error);
+                self.complain(dir, &error);
                 return None;
             }
         };
@@ -161,21 +184,27 @@ impl Lister<'_> {
                 self.line(name, &path, entry.metadata()?)
             });
             match line {
-                Ok(line) if self.args.all || !line.name.as_bytes().starts_with(b".") => lines.push(line),
+                Ok(line) if self.lister.args.all || !line.name.as_bytes().starts_with(b".") => lines.push(line),
                 Ok(_) => {}
-                Err(error) => self.complain(&error),
+                Err(error) => self.complain(dir, &error),
             }
         }
         lines.sort_by(|a, b| a.name.cmp(&b.name));
         Some(lines)
     }
+}
 
-    fn print(&mut self, dir: Option<(&Path, bool)>, lines: &[Line]) -> Result<()> {
+impl Lister<'_> {
+    fn is_long(&self) -> bool {
+        self.args.long || self.args.numeric_uid_gid
+    }
+
+    fn print(&mut self, dir: Option<&Path>, lines: &[Line]) -> Result<()> {
         if self.args.json {
-            self.note_json(dir.map(|d| d.0), lines);
+            self.note_json(dir, lines);
             return Ok(());
         }
-        if let Some((dir, true)) = dir {
+        if let Some(dir) = dir.filter(|_| self.is_headed) {
             if self.printed {
                 writeln!(self.out)?;
             }
@@ -189,7 +218,7 @@ impl Lister<'_> {
             width(&|l| l.meta.nlink().to_string().len()),
             width(&|l| self.names.user(l.meta.uid()).len()),
             width(&|l| self.names.group(l.meta.gid()).len()),
-            width(&|l| size_text(&l.meta).len()),
+            width(&|l| size_text(self.args, &l.meta).len()),
         ];
         for line in lines {
             self.print_line(line, widths)?;
@@ -209,7 +238,7 @@ impl Lister<'_> {
                 "{} {:>nlink$} {user:<users$} {group:<groups$} {:>sizes$} {} ",
                 mode_text(meta.mode()),
                 meta.nlink(),
-                size_text(meta),
+                size_text(self.args, meta),
                 time_text(meta.timestamps()[1], false),
                 nlink = widths[1],
                 users = widths[2],
@@ -254,12 +283,13 @@ impl Lister<'_> {
     }
 }
 
-fn size_text(meta: &Metadata) -> String {
+fn size_text(args: &LsArgs, meta: &Metadata) -> String {
     match meta.kind() {
         FileKind::BlockDevice | FileKind::CharDevice => {
             let (major, minor) = meta.device();
             format!("{major}, {minor}")
         }
+        _ if args.human_readable => human(meta.len()),
         _ => meta.len().to_string(),
     }
 }

@@ -13,15 +13,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use cowshed::formats::{self, Format};
+use cowshed::formats::{self, Commits, Format};
 use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
 use cowshed_vfs::{
     Attr, Context, Error as Errno, FileKind, InitInfo, Lookup, NodeId, OpenFlags, OpenRequest, Opened,
     PermissionChecks, SetAttr, SetXattrFlags, Volume,
 };
 
-use crate::devices::open_to_read;
-use crate::mount_options;
+use crate::devices::{format_at, open_to_read};
+use crate::mount_options::{self, Options};
 
 /// An open volume.
 pub struct Engine {
@@ -33,9 +33,12 @@ impl Engine {
     /// Opens the volume; its top level is the root directory. A log is replayed, in memory alone
     /// where the volume is opened to be read.
     pub fn open(image: &Path, mode: OpenMode) -> Result<Arc<Engine>> {
+        Self::open_with(image, mode, mount_options::parse(&["subvolid=5".to_owned()])?)
+    }
+
+    fn open_with(image: &Path, mode: OpenMode, mut options: Options) -> Result<Arc<Engine>> {
         // Its name is shown as that of a device.
         let image = &image.canonicalize().unwrap_or_else(|_| image.to_owned());
-        let mut options = mount_options::parse(&["subvolid=5".to_owned()])?;
         let devices = match mode {
             OpenMode::ReadOnly => {
                 options.set_read_only();
@@ -44,8 +47,20 @@ impl Engine {
             _ => vec![Arc::new(FileDevice::open(image, mode)?) as Arc<dyn BlockDevice>],
         };
         let volume =
-            formats::open(devices, &options.formats).map_err(|failure| options.explain(Format::Btrfs, failure))?;
+            formats::open(devices, &options.formats).map_err(|failure| options.explain(format_at(image), failure))?;
         Self::on(volume, Context::root())
+    }
+
+    /// As [`Engine::open`], for one change that is committed as a whole: no commit comes but the
+    /// one that is asked for, and where only a commit would make room there is none.
+    pub fn open_for_one_commit(image: &Path, mode: OpenMode) -> Result<Arc<Engine>> {
+        let words = match format_at(image) {
+            Format::Btrfs => vec!["subvolid=5".to_owned()],
+            Format::Xfs => Vec::new(),
+        };
+        let mut options = mount_options::parse(&words)?;
+        options.formats.btrfs.engine.commits = Commits::WhenAsked;
+        Self::open_with(image, mode, options)
     }
 
     /// Takes a volume or view that shows the top level, with the permissions of `ctx`.

@@ -5,21 +5,22 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use cowshed::{FileKind, Metadata, Volume};
 use serde_json::Value;
 
-use crate::devices::{self, ReadArgs};
+use super::files::Base;
+use super::named::named;
+use crate::devices::ReadArgs;
 use crate::people;
 use crate::people::{Names, kind_name, mode_text, printable, time_text};
 
 #[derive(Args, Debug)]
 pub struct StatArgs {
-    /// Image file or block device
+    /// IMAGE:/PATH, or an image file or block device
     target: PathBuf,
-    /// Files in the volume
-    #[arg(required = true)]
+    /// More of them, or files in the volume
     paths: Vec<PathBuf>,
     /// Follow a symbolic link at the end of a path
     #[arg(short = 'L', long)]
@@ -31,18 +32,23 @@ pub struct StatArgs {
     read: ReadArgs,
 }
 
-pub fn run(args: &StatArgs) -> Result<u8> {
-    let volume = devices::open_files(&args.target, &args.read)?;
+pub fn run(args: &StatArgs, base: &Base) -> Result<u8> {
     let mut out = std::io::stdout().lock();
     let names = Names::load();
     let (mut code, mut all) = (0, Vec::new());
-    for path in &args.paths {
-        match one(&volume, path, args, &names) {
-            Ok((_, value)) if args.json => all.push(value),
-            Ok((text, _)) => out.write_all(text.as_bytes())?,
-            Err(error) => {
-                eprintln!("cowshed: {error}");
-                code = 2;
+    for named in named(base, &args.target, &args.paths, &[])? {
+        if named.paths.is_empty() {
+            bail!("no file is named: IMAGE:/PATH, or paths behind the image");
+        }
+        let volume = named.open(&args.read)?;
+        for path in &named.paths {
+            match one(&volume, path, &named.shown(path), args, &names) {
+                Ok((_, value)) if args.json => all.push(value),
+                Ok((text, _)) => out.write_all(text.as_bytes())?,
+                Err(error) => {
+                    named.complain("stat", "stat", path, &error);
+                    code = named.failure_code();
+                }
             }
         }
     }
@@ -53,7 +59,7 @@ pub fn run(args: &StatArgs) -> Result<u8> {
     Ok(code)
 }
 
-fn one(volume: &Volume, path: &Path, args: &StatArgs, names: &Names) -> cowshed::Result<(String, Value)> {
+fn one(volume: &Volume, path: &Path, shown: &Path, args: &StatArgs, names: &Names) -> cowshed::Result<(String, Value)> {
     let meta = if args.dereference {
         volume.metadata(path)?
     } else {
@@ -70,8 +76,8 @@ fn one(volume: &Volume, path: &Path, args: &StatArgs, names: &Names) -> cowshed:
             xattrs.push((name, value));
         }
     }
-    let value = people::metadata_json(path, &meta, target.as_deref(), &xattrs);
-    Ok((text(path, &meta, target.as_deref(), &xattrs, names), value))
+    let value = people::metadata_json(shown, &meta, target.as_deref(), &xattrs);
+    Ok((text(shown, &meta, target.as_deref(), &xattrs, names), value))
 }
 
 fn text(path: &Path, meta: &Metadata, target: Option<&Path>, xattrs: &[(String, Vec<u8>)], names: &Names) -> String {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use cowshed_device::BlockDevice;
 use cowshed_vfs::{Failure, Volume};
 
+pub use cowshed_btrfs::Commits;
 pub use options::{BtrfsOptions, Options, XfsOptions};
 pub use probe::{Format, probe};
 

@@ -6,8 +6,9 @@ use cowshed_harness::{limit, need};
 
 use crate::support::{COMMAND_MAX, COWSHED, cowshed, run};
 
-const COMMANDS: [&str; 10] = [
-    "mkfs", "build", "mount", "umount", "check", "inspect", "ls", "cat", "stat", "receive",
+const COMMANDS: [&str; 15] = [
+    "mkfs", "build", "mount", "umount", "check", "inspect", "ls", "cat", "stat", "receive", "cp", "chown", "extract",
+    "export", "shell",
 ];
 
 #[test]

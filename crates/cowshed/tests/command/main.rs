@@ -22,6 +22,7 @@ mod many_mounts;
 mod mkfs_check;
 mod mount;
 mod moves;
+mod offline;
 mod receive;
 mod seek;
 mod send;

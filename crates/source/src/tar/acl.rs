@@ -62,6 +62,32 @@ fn entry(line: &str) -> Option<(u16, u32, u16)> {
     Some((tag, id, perm))
 }
 
+/// The value of the attribute as text, with numbers alone. `None`: the value is no list.
+pub(super) fn to_text(value: &[u8]) -> Option<String> {
+    let (version, entries) = value.split_first_chunk::<4>()?;
+    if u32::from_le_bytes(*version) != VERSION || entries.len() % 8 != 0 {
+        return None;
+    }
+    let mut lines = Vec::new();
+    for entry in entries.chunks_exact(8) {
+        let tag = u16::from_le_bytes([entry[0], entry[1]]);
+        let perm = u16::from_le_bytes([entry[2], entry[3]]);
+        let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
+        let who = match tag {
+            0x01 => "user:".to_owned(),
+            0x02 => format!("user:{id}"),
+            0x04 => "group:".to_owned(),
+            0x08 => format!("group:{id}"),
+            0x10 => "mask:".to_owned(),
+            0x20 => "other:".to_owned(),
+            _ => return None,
+        };
+        let bit = |bit: u16, letter: char| if perm & bit != 0 { letter } else { '-' };
+        lines.push(format!("{who}:{}{}{}", bit(4, 'r'), bit(2, 'w'), bit(1, 'x')));
+    }
+    Some(lines.join(","))
+}
+
 /// The number of a name in a table of this machine; what tar does, too, when it unpacks.
 fn id_of(table: &str, name: &str) -> Option<u32> {
     let text = std::fs::read_to_string(table).ok()?;
@@ -88,6 +114,9 @@ mod tests {
         ]
         .concat();
         assert_eq!(value, expected);
+        let text = "user::rw-,user:1000:r--,group::r--,mask::r--,other::---";
+        assert_eq!(to_text(&value).as_deref(), Some(text));
+        assert_eq!(to_text(&value[..9]), None);
         assert_eq!(
             from_text(b"user::rw-\nuser:1000:r--\ngroup::r--\nmask::r--\nother::---\n").unwrap(),
             expected

@@ -120,6 +120,50 @@ fn pairs(bytes: &[u8]) -> Vec<(i64, i64)> {
         .collect()
 }
 
+/// A header that is written. Names longer than their fields are cut: an extended header has them.
+pub(super) struct HeaderOut<'h> {
+    pub name: &'h [u8],
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub size: u64,
+    pub mtime: u64,
+    pub kind: u8,
+    pub link: &'h [u8],
+    pub device: (u32, u32),
+}
+
+impl HeaderOut<'_> {
+    /// Bytes of a name that need no extended header.
+    pub const NAME_BYTES: usize = 100;
+
+    pub fn block(&self) -> [u8; BLOCK_BYTES] {
+        let mut block = [0; BLOCK_BYTES];
+        let mut put = |at: Range<usize>, bytes: &[u8]| {
+            let len = bytes.len().min(at.len());
+            block[at.start..at.start + len].copy_from_slice(&bytes[..len]);
+        };
+        let octal = |value: u64, digits: usize| format!("{value:0digits$o}\0").into_bytes();
+        put(field::NAME, self.name);
+        put(field::MODE, &octal(self.mode.into(), 7));
+        put(field::UID, &octal(self.uid.into(), 7));
+        put(field::GID, &octal(self.gid.into(), 7));
+        put(field::SIZE, &octal(self.size, 11));
+        put(field::MTIME, &octal(self.mtime, 11));
+        put(field::TYPE..field::TYPE + 1, &[self.kind]);
+        put(field::LINK_NAME, self.link);
+        put(field::MAGIC, b"ustar\0");
+        put(field::MAGIC.end..field::MAGIC.end + 2, b"00");
+        put(field::DEV_MAJOR, &octal(self.device.0.into(), 7));
+        put(field::DEV_MINOR, &octal(self.device.1.into(), 7));
+        put(field::CHECKSUM, b"        ");
+        let sum: u64 = block.iter().map(|byte| u64::from(*byte)).sum();
+        let sum = format!("{sum:06o}\0 ");
+        block[field::CHECKSUM].copy_from_slice(sum.as_bytes());
+        block
+    }
+}
+
 fn text(field: &[u8]) -> &[u8] {
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     &field[..end]

@@ -12,7 +12,9 @@ mod input;
 mod pax;
 mod read;
 mod sparse;
+mod write;
 
 pub(crate) use apply::{Layering, apply};
 pub(crate) use input::{Blob, Input};
 pub(crate) use read::{Entry, EntryKind, read_archive};
+pub use write::{TarKind, TarWriter};

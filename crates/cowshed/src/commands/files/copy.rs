@@ -1,0 +1,519 @@
+//! The copier: files and trees from one side to the other, or within one, as cp(1) does.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+use cowshed::FileKind;
+
+use super::session::{Place, Session, reason};
+use super::side::{Create, Follow, STEP_BYTES, Sink, Source, Stat};
+
+/// Zeros of this many bytes become a hole with `--sparse=always`.
+const ZEROS_BYTES: usize = 4096;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum When {
+    Auto,
+    Always,
+    Never,
+}
+
+/// What is kept of a file beside its contents.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Preserve {
+    pub mode: bool,
+    pub owner: bool,
+    pub times: bool,
+    pub links: bool,
+    pub xattrs: bool,
+}
+
+/// How to copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    pub is_recursive: bool,
+    /// Symbolic links below and at the operands.
+    pub follow: Follow,
+    pub preserve: Preserve,
+    pub sparse: When,
+    pub reflink: When,
+    pub no_clobber: bool,
+    pub force: bool,
+    pub is_verbose: bool,
+}
+
+/// One copy of several operands: hard links among them are known.
+pub struct Copier<'s> {
+    session: &'s Session<'s>,
+    options: Options,
+    /// Where files with several names were copied to.
+    linked: HashMap<(usize, u64, u64), Place>,
+    /// Directories that were made, by side, device and number: a copy does not go into itself.
+    made: Vec<(usize, u64, u64)>,
+}
+
+const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+impl<'s> Copier<'s> {
+    pub fn new(session: &'s Session<'s>, options: Options) -> Self {
+        Copier {
+            session,
+            options,
+            linked: HashMap::new(),
+            made: Vec::new(),
+        }
+    }
+
+    /// Copies what is at `from` to the name `to`. False: something was complained about.
+    pub fn copy(&mut self, from: &Place, to: &Place) -> bool {
+        let stat = match from.stat(self.options.follow) {
+            Ok(stat) => stat,
+            Err(error) => {
+                self.session.cannot("stat", from, &error);
+                return false;
+            }
+        };
+        self.entry(from, &stat, to, true)
+    }
+
+    fn entry(&mut self, from: &Place, stat: &Stat, to: &Place, is_operand: bool) -> bool {
+        if self.session.is_broken() {
+            return false;
+        }
+        if stat.is_dir() {
+            return self.directory(from, stat, to);
+        }
+        let there = match to.stat(Follow::No) {
+            Ok(there) => Some(there),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => None,
+            Err(error) => {
+                self.session.cannot("create regular file", to, &error);
+                return false;
+            }
+        };
+        if let Some(there) = there {
+            if self.options.no_clobber {
+                return true;
+            }
+            let leads_to = match there.is_symlink() && self.options.follow == Follow::Yes {
+                true => to.stat(Follow::Yes).unwrap_or(there),
+                false => there,
+            };
+            if is_same(from, stat, to, &leads_to) {
+                let (from, to) = (from.quoted(), to.quoted());
+                self.session.complain(format_args!("{from} and {to} are the same file"));
+                return false;
+            }
+            if leads_to.is_dir() {
+                let (from, to) = (from.quoted(), to.quoted());
+                self.session.complain(format_args!(
+                    "cannot overwrite directory {to} with non-directory {from}"
+                ));
+                return false;
+            }
+        }
+        let key = (from.side.identity(), stat.dev, stat.ino);
+        let has_links = self.options.preserve.links && stat.nlink > 1;
+        let linked = self.linked.get(&key).filter(|_| has_links).cloned();
+        let copied = match linked {
+            Some(first) => self.link(&first, to, there.is_some()),
+            None => self.file(from, stat, to, there.as_ref(), is_operand),
+        };
+        if copied && has_links {
+            self.linked.entry(key).or_insert_with(|| to.clone());
+        }
+        if copied && self.options.is_verbose {
+            self.session.say(format_args!("{} -> {}", from.quoted(), to.quoted()));
+        }
+        copied
+    }
+
+    fn link(&self, first: &Place, to: &Place, is_there: bool) -> bool {
+        if is_there && let Err(error) = to.side.unlink(&to.path) {
+            self.session.cannot("remove", to, &error);
+            return false;
+        }
+        match to.side.link(&first.path, &to.path) {
+            Ok(()) => true,
+            Err(error) => {
+                self.session.complain(format_args!(
+                    "cannot create hard link {} to {}: {}",
+                    to.quoted(),
+                    first.quoted(),
+                    reason(&error)
+                ));
+                false
+            }
+        }
+    }
+
+    fn directory(&mut self, from: &Place, stat: &Stat, to: &Place) -> bool {
+        if !self.options.is_recursive {
+            self.session
+                .complain(format_args!("-r not specified; omitting directory {}", from.quoted()));
+            return false;
+        }
+        let there = to.stat(Follow::Yes).or_else(|_| to.stat(Follow::No)).ok();
+        let is_new = match there {
+            Some(there) if there.is_dir() => false,
+            Some(_) => {
+                self.session.complain(format_args!(
+                    "cannot overwrite non-directory {} with directory {}",
+                    to.quoted(),
+                    from.quoted()
+                ));
+                return false;
+            }
+            None => true,
+        };
+        if is_new {
+            // Contents come before the final mode.
+            if let Err(error) = to.side.make_dir(&to.path, (stat.perm & 0o1777) | 0o700) {
+                self.session.cannot("create directory", to, &error);
+                return false;
+            }
+            if self.options.is_verbose {
+                self.session.say(format_args!("{} -> {}", from.quoted(), to.quoted()));
+            }
+        }
+        let made = match to.stat(Follow::Yes) {
+            Ok(made) => made,
+            Err(error) => {
+                self.session.cannot("stat", to, &error);
+                return false;
+            }
+        };
+        if is_new {
+            self.made.push((to.side.identity(), made.dev, made.ino));
+        }
+        let names = match from.side.names(&from.path) {
+            Ok(names) => names,
+            Err(error) => {
+                self.session.cannot("access", from, &error);
+                return false;
+            }
+        };
+        let mut is_well = true;
+        for name in names {
+            is_well &= self.child(from, to, &name);
+        }
+        if self.options.preserve_any() {
+            is_well &= self.attributes(from, stat, to);
+        } else if is_new && stat.perm & 0o700 != 0o700 {
+            let perm = made.perm & !(0o700 & !stat.perm);
+            if let Err(error) = to.side.set_perm(&to.path, perm) {
+                self.session.cannot("set permissions of", to, &error);
+                is_well = false;
+            }
+        }
+        is_well
+    }
+
+    fn child(&mut self, from: &Place, to: &Place, name: &OsString) -> bool {
+        let (inner, target) = (from.join(name), to.join(name));
+        match inner.stat(self.options.follow) {
+            // The directory that this copy made.
+            Ok(stat) if stat.is_dir() && self.made.contains(&(inner.side.identity(), stat.dev, stat.ino)) => true,
+            Ok(stat) => self.entry(&inner, &stat, &target, false),
+            Err(error) => {
+                self.session.cannot("stat", &inner, &error);
+                false
+            }
+        }
+    }
+
+    /// Anything but a directory, or a further name.
+    fn file(&mut self, from: &Place, stat: &Stat, to: &Place, there: Option<&Stat>, is_operand: bool) -> bool {
+        let is_copied_by_contents = stat.kind == FileKind::Regular
+            || (!self.options.is_recursive
+                && matches!(stat.kind, FileKind::Fifo | FileKind::CharDevice | FileKind::BlockDevice));
+        if is_copied_by_contents {
+            return self.contents(from, stat, to, there, is_operand) && self.attributes_if_asked(from, stat, to);
+        }
+        if there.is_some()
+            && let Err(error) = to.side.unlink(&to.path)
+        {
+            self.session.cannot("remove", to, &error);
+            return false;
+        }
+        let made = match stat.kind {
+            FileKind::Symlink => from
+                .side
+                .read_link(&from.path)
+                .and_then(|target| to.side.make_symlink(&target, &to.path)),
+            kind => to.side.make_node(&to.path, kind, stat.perm & 0o777, stat.device),
+        };
+        if let Err(error) = made {
+            let what = match stat.kind {
+                FileKind::Symlink => "create symbolic link",
+                FileKind::Fifo => "create fifo",
+                _ => "create special file",
+            };
+            self.session.cannot(what, to, &error);
+            return false;
+        }
+        self.attributes_if_asked(from, stat, to)
+    }
+
+    fn contents(&mut self, from: &Place, stat: &Stat, to: &Place, there: Option<&Stat>, is_operand: bool) -> bool {
+        let source = match from.side.open(&from.path) {
+            Ok(source) => source,
+            Err(error) => {
+                self.session.complain(format_args!(
+                    "cannot open {} for reading: {}",
+                    from.quoted(),
+                    reason(&error)
+                ));
+                return false;
+            }
+        };
+        let is_link = there.is_some_and(Stat::is_symlink);
+        // What a hostile image put there earlier, or another user, is not written through.
+        let is_replaced = is_link && (!is_operand || self.options.follow == Follow::No);
+        if is_link && !is_replaced && to.stat(Follow::Yes).is_err() {
+            self.session
+                .complain(format_args!("not writing through dangling symlink {}", to.quoted()));
+            return false;
+        }
+        if is_replaced && let Err(error) = to.side.unlink(&to.path) {
+            self.session.cannot("remove", to, &error);
+            return false;
+        }
+        let is_over = there.is_some() && !is_replaced;
+        let how = if is_over { Create::Over } else { Create::New };
+        let created = to.side.create(&to.path, how, stat.perm & 0o777);
+        let created = match created {
+            Err(_) if is_over && self.options.force => to
+                .side
+                .unlink(&to.path)
+                .and_then(|()| to.side.create(&to.path, Create::New, stat.perm & 0o777)),
+            other => other,
+        };
+        let sink = match created {
+            Ok(sink) => sink,
+            Err(error) => {
+                self.session.cannot("create regular file", to, &error);
+                return false;
+            }
+        };
+        match self.data(from, stat, to, &*source, &*sink) {
+            Ok(()) => true,
+            Err(error) => {
+                self.session.complain(format_args!(
+                    "error copying {} to {}: {}",
+                    from.quoted(),
+                    to.quoted(),
+                    reason(&error)
+                ));
+                false
+            }
+        }
+    }
+
+    fn data(&self, from: &Place, stat: &Stat, to: &Place, source: &dyn Source, sink: &dyn Sink) -> io::Result<()> {
+        let is_file = stat.kind == FileKind::Regular && !source.is_stream();
+        if from.is_on(to) && from.side.is_image() && is_file && self.options.reflink != When::Never {
+            match to.side.clone_file(&from.path, &to.path) {
+                Ok(()) => return Ok(()),
+                Err(error) if self.options.reflink == When::Always => return Err(error),
+                Err(_) => {}
+            }
+        } else if self.options.reflink == When::Always {
+            return Err(io::Error::from_raw_os_error(libc::EXDEV));
+        }
+        copy_data(source, sink, stat.size_bytes, self.options.sparse)
+    }
+
+    fn attributes_if_asked(&self, from: &Place, stat: &Stat, to: &Place) -> bool {
+        !self.options.preserve_any() || self.attributes(from, stat, to)
+    }
+
+    /// What is kept beside the contents; the times last.
+    fn attributes(&self, from: &Place, stat: &Stat, to: &Place) -> bool {
+        let keep = self.options.preserve;
+        let follow = match stat.is_symlink() {
+            true => Follow::No,
+            false => Follow::Yes,
+        };
+        let mut perm = stat.perm;
+        let mut set = || -> io::Result<()> {
+            if keep.owner
+                && let Err(error) = to.side.set_owner(&to.path, Some(stat.uid), Some(stat.gid), follow)
+            {
+                // An ordinary user cannot give files away; the group may be one of its own.
+                if error.raw_os_error() != Some(libc::EPERM) {
+                    return Err(error);
+                }
+                let _ = to.side.set_owner(&to.path, None, Some(stat.gid), follow);
+                perm &= !0o6000;
+            }
+            if keep.mode && !stat.is_symlink() {
+                to.side.set_perm(&to.path, perm)?;
+            }
+            self.copy_xattrs(from, stat, to)?;
+            if keep.times {
+                to.side
+                    .set_times(&to.path, Some(stat.atime), Some(stat.mtime), follow)?;
+            }
+            Ok(())
+        };
+        match set() {
+            Ok(()) => true,
+            Err(error) => {
+                self.session.complain(format_args!(
+                    "failed to preserve attributes of {}: {}",
+                    to.quoted(),
+                    reason(&error)
+                ));
+                false
+            }
+        }
+    }
+
+    fn copy_xattrs(&self, from: &Place, stat: &Stat, to: &Place) -> io::Result<()> {
+        let keep = self.options.preserve;
+        if !keep.xattrs && !(keep.mode && !stat.is_symlink()) {
+            return Ok(());
+        }
+        for (name, value) in from.side.xattrs(&from.path)? {
+            let is_acl = ACLS.contains(&&name[..]);
+            if !(if is_acl { keep.mode } else { keep.xattrs }) {
+                continue;
+            }
+            match to.side.set_xattr(&to.path, &name, &value) {
+                // What this user or this file system cannot set.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) => {}
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Options {
+    fn preserve_any(&self) -> bool {
+        let keep = self.preserve;
+        keep.mode || keep.owner || keep.times || keep.xattrs
+    }
+}
+
+fn is_same(from: &Place, stat: &Stat, to: &Place, there: &Stat) -> bool {
+    from.is_on(to) && (stat.dev, stat.ino) == (there.dev, there.ino)
+}
+
+/// Copies contents; what is no data stays a hole unless `sparse` is never.
+pub fn copy_data(source: &dyn Source, sink: &dyn Sink, size_bytes: u64, sparse: When) -> io::Result<()> {
+    let mut buf = vec![0; STEP_BYTES];
+    let mut at = 0;
+    let mut end_of_data = 0;
+    loop {
+        if !source.is_stream() && sparse != When::Never && at >= end_of_data {
+            match source.data_from(at)? {
+                Some((start, stop)) => (at, end_of_data) = (start, stop),
+                None => {
+                    at = at.max(size_bytes);
+                    break;
+                }
+            }
+        }
+        let room = match source.is_stream() || sparse == When::Never {
+            true => buf.len(),
+            false => usize::try_from(end_of_data - at).unwrap_or(buf.len()).min(buf.len()),
+        };
+        let got = source.read_at(at, &mut buf[..room])?;
+        if got == 0 {
+            break;
+        }
+        write_data(sink, at, &buf[..got], sparse)?;
+        at += got as u64;
+    }
+    sink.set_len(at)
+}
+
+fn write_data(sink: &dyn Sink, at: u64, data: &[u8], sparse: When) -> io::Result<()> {
+    if sparse != When::Always {
+        return sink.write_at(at, data);
+    }
+    let mut at = at;
+    for block in data.chunks(ZEROS_BYTES) {
+        if block.iter().any(|byte| *byte != 0) {
+            sink.write_at(at, block)?;
+        }
+        at += block.len() as u64;
+    }
+    Ok(())
+}
+
+/// Where a copy or move of operands goes.
+pub enum Target {
+    /// Into a directory, under each operand's name.
+    Into(Place),
+    /// To this name.
+    At(Place),
+}
+
+/// What cp, mv and ln make of their last operand. `None`: complained.
+pub fn target(session: &Session<'_>, to: Place, operands: usize, is_into: bool, is_name: bool) -> Option<Target> {
+    let stat = to.stat(Follow::Yes);
+    let is_dir = stat.as_ref().is_ok_and(Stat::is_dir);
+    if is_name {
+        if operands > 1 {
+            session.complain(format_args!("extra operand {}", to.quoted()));
+            return None;
+        }
+        return Some(Target::At(to));
+    }
+    if is_dir {
+        return Some(Target::Into(to));
+    }
+    if is_into || operands > 1 {
+        let why = match stat {
+            Ok(_) => io::Error::from_raw_os_error(libc::ENOTDIR),
+            Err(error) => error,
+        };
+        session.complain(format_args!("target {}: {}", to.quoted(), reason(&why)));
+        return None;
+    }
+    Some(Target::At(to))
+}
+
+/// The name that an operand gets below a target.
+pub fn named(target: &Target, from: &Place) -> Place {
+    match target {
+        Target::At(to) => to.clone(),
+        // `dir/.` copies what is in it.
+        Target::Into(dir) => match from.name() {
+            name if name.is_empty() || name == "." || name == ".." => dir.clone(),
+            name => dir.join(&name),
+        },
+    }
+}
+
+/// `to` lies below the directory `from`.
+pub fn is_below(from: &Place, to: &Place) -> bool {
+    let Ok(stat) = from.stat(Follow::Yes) else { return false };
+    if !from.is_on(to) || !stat.is_dir() {
+        return false;
+    }
+    // The name itself need not be there; from its directory on, upwards.
+    let mut dir = match to.path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
+        Some(_) => PathBuf::from("."),
+        None => to.path.clone(),
+    };
+    loop {
+        let Ok(here) = to.side.stat(&dir, Follow::Yes) else {
+            return false;
+        };
+        if (here.dev, here.ino) == (stat.dev, stat.ino) {
+            return true;
+        }
+        dir.push("..");
+        match to.side.stat(&dir, Follow::Yes) {
+            Ok(above) if (above.dev, above.ino) != (here.dev, here.ino) => {}
+            _ => return false,
+        }
+    }
+}

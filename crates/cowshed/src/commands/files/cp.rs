@@ -1,0 +1,156 @@
+//! `cowshed cp`: copies between the host and images, and within one.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use cowshed_device::OpenMode;
+
+use super::copy::{Copier, Options, Preserve, When, is_below, named, target};
+use super::session::{Place, Session};
+use super::side::Follow;
+
+#[derive(Args, Debug)]
+pub struct CpArgs {
+    /// What is copied, and last, where to: paths of the host, or IMAGE:/PATH
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// As -dR --preserve=all: everything as it is
+    #[arg(short, long)]
+    archive: bool,
+    /// Directories with all that is in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// Keep mode, owner and times
+    #[arg(short)]
+    p: bool,
+    /// Keep these of: mode, ownership, timestamps, links, xattr, all
+    #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true, default_missing_value = "mode,ownership,timestamps")]
+    preserve: Option<String>,
+    /// Copy symbolic links as such, and keep hard links
+    #[arg(short)]
+    d: bool,
+    /// Copy symbolic links as such
+    #[arg(short = 'P', long, overrides_with = "dereference")]
+    no_dereference: bool,
+    /// Follow symbolic links
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// Where a file cannot be opened, remove it first
+    #[arg(short, long)]
+    force: bool,
+    /// Leave files alone that are there
+    #[arg(short, long)]
+    no_clobber: bool,
+    /// Say what is copied
+    #[arg(short, long)]
+    verbose: bool,
+    /// The last path is the name of the copy, not a directory to copy into
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// Copy into this directory
+    #[arg(short = 't', long, value_name = "DIRECTORY")]
+    target_directory: Option<PathBuf>,
+    /// Holes: auto keeps them, always makes some of zeros, never fills them
+    #[arg(long, value_enum, default_value_t = When::Auto)]
+    sparse: When,
+    /// Share extents within one image
+    #[arg(long, value_enum, default_value_t = When::Auto, num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    reflink: When,
+}
+
+impl CpArgs {
+    fn options(&self) -> Result<Options> {
+        let all = self.archive;
+        let mut preserve = Preserve {
+            mode: all || self.p,
+            owner: all || self.p,
+            times: all || self.p,
+            links: all || self.d,
+            xattrs: all,
+        };
+        for word in self.preserve.iter().flat_map(|list| list.split(',')) {
+            match word {
+                "mode" => preserve.mode = true,
+                "ownership" => preserve.owner = true,
+                "timestamps" => preserve.times = true,
+                "links" => preserve.links = true,
+                "xattr" => preserve.xattrs = true,
+                "context" => {}
+                "all" => {
+                    preserve = Preserve {
+                        mode: true,
+                        owner: true,
+                        times: true,
+                        links: true,
+                        xattrs: true,
+                    }
+                }
+                _ => bail!("invalid argument '{word}' for '--preserve'"),
+            }
+        }
+        let is_recursive = self.recursive || self.archive;
+        let follow = match is_recursive || self.d || self.no_dereference {
+            _ if self.dereference => Follow::Yes,
+            true => Follow::No,
+            false => Follow::Yes,
+        };
+        Ok(Options {
+            is_recursive,
+            follow,
+            preserve,
+            sparse: self.sparse,
+            reflink: self.reflink,
+            no_clobber: self.no_clobber,
+            force: self.force,
+            is_verbose: self.verbose,
+        })
+    }
+}
+
+/// Operands and the place that they go to, which is opened first, to be written.
+pub fn operands(
+    session: &Session<'_>,
+    paths: &[PathBuf],
+    into: Option<&PathBuf>,
+    sources: OpenMode,
+) -> Result<(Vec<Place>, Place)> {
+    let (from, to) = match (into, paths) {
+        (Some(dir), from) => (from, dir),
+        (None, [from @ .., to]) if !from.is_empty() => (from, to),
+        (None, [only]) => bail!("missing destination file operand after '{}'", only.display()),
+        (None, _) => bail!("missing file operand"),
+    };
+    if !session.is_image(to) && !from.iter().any(|from| session.is_image(from)) {
+        bail!("no path is in an image: name one as IMAGE:/PATH");
+    }
+    let to = session.place(to, OpenMode::ReadWrite)?;
+    let from = from
+        .iter()
+        .map(|path| session.place(path, sources))
+        .collect::<Result<_>>()?;
+    Ok((from, to))
+}
+
+pub fn run(args: &CpArgs, session: &Session<'_>) -> Result<()> {
+    let options = args.options()?;
+    let into = args.target_directory.as_ref();
+    let (from, to) = operands(session, &args.paths, into, OpenMode::ReadOnly)?;
+    let Some(target) = target(session, to, from.len(), into.is_some(), args.no_target_directory) else {
+        return Ok(());
+    };
+    let mut copier = Copier::new(session, options);
+    for from in &from {
+        let to = named(&target, from);
+        if options.is_recursive && is_below(from, &to) {
+            session.complain(format_args!(
+                "cannot copy a directory, {}, into itself, {}",
+                from.quoted(),
+                to.quoted()
+            ));
+            continue;
+        }
+        copier.copy(from, &to);
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! `cowshed mv`: renames within an image; between sides a copy and a removal.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use cowshed_device::OpenMode;
+
+use super::copy::{Copier, Options, Preserve, When, is_below, named, target};
+use super::cp::operands;
+use super::rm;
+use super::session::{Place, Session, reason};
+use super::side::Follow;
+
+#[derive(Args, Debug)]
+pub struct MvArgs {
+    /// What is moved, and last, where to: paths of the host, or IMAGE:/PATH
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Do not ask; this is so anyway
+    #[arg(short, long)]
+    force: bool,
+    /// Leave files alone that are there
+    #[arg(short, long)]
+    no_clobber: bool,
+    /// Say what is moved
+    #[arg(short, long)]
+    verbose: bool,
+    /// The last path is the new name, not a directory to move into
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// Move into this directory
+    #[arg(short = 't', long, value_name = "DIRECTORY")]
+    target_directory: Option<PathBuf>,
+}
+
+pub fn run(args: &MvArgs, session: &Session<'_>) -> Result<()> {
+    let into = args.target_directory.as_ref();
+    let (from, to) = operands(session, &args.paths, into, OpenMode::ReadWrite)?;
+    let Some(target) = target(session, to, from.len(), into.is_some(), args.no_target_directory) else {
+        return Ok(());
+    };
+    for from in &from {
+        one(args, session, from, &named(&target, from));
+    }
+    Ok(())
+}
+
+fn one(args: &MvArgs, session: &Session<'_>, from: &Place, to: &Place) {
+    let stat = match from.stat(Follow::No) {
+        Ok(stat) => stat,
+        Err(error) => return session.cannot("stat", from, &error),
+    };
+    let there = to.stat(Follow::No).ok();
+    if there.is_some() && args.no_clobber {
+        return;
+    }
+    let (shown_from, shown_to) = (from.quoted(), to.quoted());
+    if let Some(there) = there {
+        if from.is_on(to) && (there.dev, there.ino) == (stat.dev, stat.ino) && from.path == to.path {
+            return session.complain(format_args!("{shown_from} and {shown_to} are the same file"));
+        }
+        match (stat.is_dir(), there.is_dir()) {
+            (true, false) => {
+                return session.complain(format_args!(
+                    "cannot overwrite non-directory {shown_to} with directory {shown_from}"
+                ));
+            }
+            (false, true) => {
+                return session.complain(format_args!(
+                    "cannot overwrite directory {shown_to} with non-directory {shown_from}"
+                ));
+            }
+            _ => {}
+        }
+        // rename(2) does nothing with two names of one file.
+        if from.is_on(to) && (there.dev, there.ino) == (stat.dev, stat.ino) {
+            if let Err(error) = from.side.unlink(&from.path) {
+                session.cannot("remove", from, &error);
+            }
+            return;
+        }
+    }
+    if stat.is_dir() && is_below(from, to) {
+        return session.complain(format_args!(
+            "cannot move {shown_from} to a subdirectory of itself, {shown_to}"
+        ));
+    }
+    let moved = match from.is_on(to) {
+        true => from.side.rename(&from.path, &to.path),
+        false => Err(std::io::Error::from_raw_os_error(libc::EXDEV)),
+    };
+    match moved {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(libc::EXDEV) => {
+            if !copy_and_remove(session, from, to, there.is_some_and(|there| there.is_dir())) {
+                return;
+            }
+        }
+        Err(error) => {
+            return session.complain(format_args!(
+                "cannot move {shown_from} to {shown_to}: {}",
+                reason(&error)
+            ));
+        }
+    }
+    if args.verbose {
+        session.say(format_args!("renamed {shown_from} -> {shown_to}"));
+    }
+}
+
+fn copy_and_remove(session: &Session<'_>, from: &Place, to: &Place, is_over_dir: bool) -> bool {
+    if is_over_dir && let Err(error) = to.side.remove_dir(&to.path) {
+        let (from, to) = (from.quoted(), to.quoted());
+        session.complain(format_args!("cannot move {from} to {to}: {}", reason(&error)));
+        return false;
+    }
+    let options = Options {
+        is_recursive: true,
+        follow: Follow::No,
+        preserve: Preserve {
+            mode: true,
+            owner: true,
+            times: true,
+            links: true,
+            xattrs: true,
+        },
+        sparse: When::Auto,
+        reflink: When::Auto,
+        no_clobber: false,
+        force: true,
+        is_verbose: false,
+    };
+    Copier::new(session, options).copy(from, to) && rm::remove_tree(session, from, false)
+}

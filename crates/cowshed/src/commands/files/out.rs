@@ -1,0 +1,345 @@
+//! `cowshed extract` and `cowshed export`: what is in an image, as files, an archive, a container
+//! image or a stream.
+//!
+//! An archive is the same for the same contents: names in byte order, and no time is later than
+//! `SOURCE_DATE_EPOCH`.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Subcommand};
+use cowshed::FileKind;
+use cowshed_device::OpenMode;
+use cowshed_source::{Meta, OciWriter, Platform, TarKind, TarWriter, Target, Time, Xattr};
+
+use super::copy::{Copier, Options, Preserve, When as Sparse};
+use super::host::Host;
+use super::session::{Place, Session, reason};
+use super::side::{Follow, STEP_BYTES, Stat};
+use super::walk::{Descend, When, walk};
+use crate::commands::send::{self, SendArgs};
+use crate::people::printable;
+
+#[derive(Args, Debug)]
+pub struct ExtractArgs {
+    /// IMAGE:/PATH, or an image
+    image: PathBuf,
+    /// Where it goes; made if it is not there
+    dir: PathBuf,
+    /// Say what is copied
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct ExportArgs {
+    #[command(subcommand)]
+    form: Form,
+}
+
+#[derive(Subcommand, Debug)]
+enum Form {
+    /// An archive: ustar with extended headers of PAX
+    Tar(TarArgs),
+    /// A container image of one layer: a directory, or an archive if the name ends with .tar
+    Oci(OciArgs),
+    /// A send stream of a read-only subvolume
+    Send(SendOutArgs),
+}
+
+#[derive(Args, Debug)]
+struct TarArgs {
+    /// IMAGE:/PATH, or an image
+    image: PathBuf,
+    /// The archive; the standard output without it, or for -
+    out: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+struct OciArgs {
+    /// IMAGE:/PATH, or an image
+    image: PathBuf,
+    /// The container image; an archive on the standard output without it, or for -
+    out: Option<PathBuf>,
+    /// OS/ARCHITECTURE of the programs in it; this machine's without it
+    #[arg(long)]
+    platform: Option<Platform>,
+}
+
+#[derive(Args, Debug)]
+struct SendOutArgs {
+    /// IMAGE:/PATH of a read-only subvolume
+    subvolume: PathBuf,
+    /// The stream; the standard output without it, or for -
+    out: Option<PathBuf>,
+}
+
+/// An image alone is its top level.
+fn start(session: &Session<'_>, image: &Path) -> Result<Place> {
+    if session.is_image(image) {
+        return Ok(session.in_image(image, OpenMode::ReadOnly)?.1);
+    }
+    let mut whole = image.as_os_str().to_owned();
+    whole.push(":/");
+    Ok(session.in_image(Path::new(&whole), OpenMode::ReadOnly)?.1)
+}
+
+pub fn run_extract(args: &ExtractArgs, session: &Session<'_>) -> Result<()> {
+    let from = start(session, &args.image)?;
+    let stat = match from.stat(Follow::No) {
+        Ok(stat) => stat,
+        Err(error) => bail!("cannot stat {}: {}", from.quoted(), reason(&error)),
+    };
+    std::fs::create_dir_all(&args.dir).with_context(|| printable(&args.dir))?;
+    let host = Host::beneath(&args.dir).with_context(|| printable(&args.dir))?;
+    let dir = Place {
+        side: Rc::new(host),
+        path: PathBuf::from("."),
+        shown: args.dir.clone().into(),
+    };
+    let to = match stat.is_dir() {
+        true => dir,
+        false => dir.join(&from.name()),
+    };
+    let options = Options {
+        is_recursive: true,
+        follow: Follow::No,
+        preserve: Preserve {
+            mode: true,
+            owner: true,
+            times: true,
+            links: true,
+            xattrs: true,
+        },
+        sparse: Sparse::Auto,
+        reflink: Sparse::Never,
+        no_clobber: false,
+        force: true,
+        is_verbose: args.verbose,
+    };
+    Copier::new(session, options).copy(&from, &to);
+    Ok(())
+}
+
+pub fn run_export(args: &ExportArgs, session: &Session<'_>) -> Result<()> {
+    match &args.form {
+        Form::Tar(args) => {
+            let place = start(session, &args.image)?;
+            to_output(args.out.as_deref(), |out| {
+                let mut tar = TarWriter::new(BufWriter::with_capacity(STEP_BYTES, out));
+                put_tree(&place, &mut tar)?;
+                tar.finish()?.flush()?;
+                Ok(())
+            })
+        }
+        Form::Oci(args) => {
+            let place = start(session, &args.image)?;
+            let platform = args.platform.clone().unwrap_or_default();
+            let mut tar = TarWriter::new(OciWriter::new(&std::env::temp_dir())?);
+            put_tree(&place, &mut tar)?;
+            let layer = tar.finish()?;
+            match args.out.as_deref() {
+                Some(out) if out != Path::new("-") && out.extension().is_none_or(|end| end != "tar") => {
+                    layer
+                        .finish(&platform, Target::Dir(out))
+                        .with_context(|| printable(out))?;
+                    Ok(())
+                }
+                out => to_output(out, |out| {
+                    layer.finish(&platform, Target::Archive(Box::new(BufWriter::new(out))))?;
+                    Ok(())
+                }),
+            }
+        }
+        Form::Send(args) => {
+            let out = args.out.clone().filter(|out| out != Path::new("-"));
+            let send = SendArgs {
+                no_end_between: false,
+                parent: None,
+                clone_sources: Vec::new(),
+                file: out,
+                no_data: false,
+                proto: 1,
+                compressed_data: false,
+                verbose: false,
+                quiet: true,
+                subvolumes: vec![args.subvolume.clone()],
+            };
+            match send::run(&send)? {
+                0 => Ok(()),
+                _ => bail!("not sent"),
+            }
+        }
+    }
+}
+
+/// Runs with the standard output, or with a file that gets its name when it is complete.
+fn to_output(out: Option<&Path>, run: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    let Some(path) = out.filter(|out| *out != Path::new("-")) else {
+        return run(&mut io::stdout().lock());
+    };
+    // A pipe or device is written as it is.
+    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        let mut file = File::options()
+            .write(true)
+            .open(path)
+            .with_context(|| printable(path))?;
+        return run(&mut file);
+    }
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(path.file_name().unwrap_or_default());
+    hidden.push(format!(".{}.part", std::process::id()));
+    let beside = path.with_file_name(hidden);
+    let mut file = File::create(&beside).with_context(|| printable(path))?;
+    let done = run(&mut file).and_then(|()| Ok(std::fs::rename(&beside, path)?));
+    if done.is_err() {
+        // The first error is the one to report.
+        let _ = std::fs::remove_file(&beside);
+    }
+    done.with_context(|| printable(path))
+}
+
+/// The bound on times that `SOURCE_DATE_EPOCH` says.
+fn epoch() -> Result<Option<i64>> {
+    match std::env::var("SOURCE_DATE_EPOCH") {
+        Err(_) => Ok(None),
+        Ok(text) => match text.parse() {
+            Ok(seconds) => Ok(Some(seconds)),
+            Err(_) => bail!("SOURCE_DATE_EPOCH={text} is no number of seconds"),
+        },
+    }
+}
+
+/// Puts what is at a place into an archive, names relative to it. Errors: what cannot be read, and
+/// those of the output: an archive has everything, or is none.
+fn put_tree<W: Write>(start: &Place, tar: &mut TarWriter<W>) -> Result<()> {
+    let epoch = epoch()?;
+    let root = start.shown.as_bytes().len();
+    let mut linked: HashMap<(u64, u64), Vec<u8>> = HashMap::new();
+    let mut result = Ok(());
+    let _ = walk(start, Follow::No, &mut |seen| {
+        let visit = match seen {
+            Ok(visit) if visit.when == When::After => return ControlFlow::Continue(Descend::No),
+            Ok(visit) => visit,
+            Err((place, error)) => {
+                result = Err(anyhow::Error::new(error).context(printable(&place.shown)));
+                return ControlFlow::Break(());
+            }
+        };
+        let below = visit.place.shown.as_bytes().get(root..).unwrap_or_default();
+        let below = below.strip_prefix(b"/").unwrap_or(below);
+        let path = match below {
+            b"" if visit.stat.is_dir() => b".".to_vec(),
+            b"" => visit.place.name().as_bytes().to_vec(),
+            path => path.to_vec(),
+        };
+        result =
+            put(tar, visit.place, visit.stat, &path, &mut linked, epoch).with_context(|| printable(&visit.place.shown));
+        match result.is_ok() {
+            true => ControlFlow::Continue(Descend::Yes),
+            false => ControlFlow::Break(()),
+        }
+    });
+    result
+}
+
+fn put<W: Write>(
+    tar: &mut TarWriter<W>,
+    place: &Place,
+    stat: &Stat,
+    path: &[u8],
+    linked: &mut HashMap<(u64, u64), Vec<u8>>,
+    epoch: Option<i64>,
+) -> Result<()> {
+    let meta = meta_of(place, stat, epoch)?;
+    if stat.nlink > 1 && !stat.is_dir() {
+        if let Some(first) = linked.get(&(stat.dev, stat.ino)) {
+            let plain = Meta {
+                xattrs: Vec::new(),
+                ..meta
+            };
+            return Ok(tar.entry(path, &plain, TarKind::Link(first))?);
+        }
+        linked.insert((stat.dev, stat.ino), path.to_vec());
+    }
+    let (major, minor) = stat.device;
+    match stat.kind {
+        FileKind::Directory => tar.entry(path, &meta, TarKind::Dir)?,
+        FileKind::Symlink => {
+            let target = place.side.read_link(&place.path)?;
+            tar.entry(path, &meta, TarKind::Symlink(target.as_bytes()))?;
+        }
+        FileKind::CharDevice => tar.entry(path, &meta, TarKind::Char(major, minor))?,
+        FileKind::BlockDevice => tar.entry(path, &meta, TarKind::Block(major, minor))?,
+        FileKind::Fifo => tar.entry(path, &meta, TarKind::Fifo)?,
+        FileKind::Socket => eprintln!("cowshed export: {}: socket ignored", printable(&place.shown)),
+        FileKind::Regular => put_file(tar, place, stat, path, &meta)?,
+    }
+    Ok(())
+}
+
+fn put_file<W: Write>(tar: &mut TarWriter<W>, place: &Place, stat: &Stat, path: &[u8], meta: &Meta) -> Result<()> {
+    let source = place.side.open(&place.path)?;
+    let mut data = Vec::new();
+    let mut at = 0;
+    while at < stat.size_bytes {
+        let Some((start, end)) = source.data_from(at)? else {
+            break;
+        };
+        let end = end.min(stat.size_bytes);
+        // Extents that touch are one stretch.
+        match data.last_mut() {
+            Some((last, len)) if *last + *len == start => *len += end - start,
+            _ => data.push((start, end - start)),
+        }
+        at = end;
+    }
+    let kind = TarKind::File {
+        size_bytes: stat.size_bytes,
+        data: &data,
+    };
+    tar.entry(path, meta, kind)?;
+    let mut buf = vec![0; STEP_BYTES];
+    for (start, len) in &data {
+        let (mut at, end) = (*start, start + len);
+        while at < end {
+            let room = usize::try_from(end - at).unwrap_or(STEP_BYTES).min(STEP_BYTES);
+            let got = source.read_at(at, &mut buf[..room])?;
+            if got == 0 {
+                bail!("shorter than it was");
+            }
+            tar.data(&buf[..got])?;
+            at += got as u64;
+        }
+    }
+    Ok(())
+}
+
+fn meta_of(place: &Place, stat: &Stat, epoch: Option<i64>) -> Result<Meta> {
+    let xattrs = place.side.xattrs(&place.path)?;
+    let xattrs = xattrs.into_iter().map(|(name, value)| Xattr {
+        name: name.into(),
+        value: value.into(),
+    });
+    let mut mtime = Time {
+        sec: stat.mtime.secs,
+        nsec: stat.mtime.nanos,
+    };
+    if let Some(epoch) = epoch.filter(|epoch| mtime.sec >= *epoch) {
+        mtime = Time { sec: epoch, nsec: 0 };
+    }
+    Ok(Meta {
+        mode: stat.perm,
+        uid: stat.uid,
+        gid: stat.gid,
+        atime: Time::default(),
+        mtime,
+        xattrs: xattrs.collect(),
+    })
+}

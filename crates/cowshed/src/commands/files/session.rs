@@ -1,0 +1,264 @@
+//! One run of a command: the images that it opened, what it complains about, and the commit at its
+//! end.
+//!
+//! All changes of a command are one commit. A refusal of one operand (no such file) leaves the
+//! others in place, as coreutils do; a failure of the volume (no space, a device) gives the whole
+//! command up, and the image is as before.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::io;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result, bail};
+use cowshed_device::OpenMode;
+
+use super::host::Host;
+use super::image::Image;
+use super::side::{Follow, Side, Stat};
+use crate::commands::offline::{Engine, image_of};
+use crate::people::printable;
+
+/// Where paths without an image lie.
+#[derive(Clone, Debug, Default)]
+pub enum Base {
+    /// On the host.
+    #[default]
+    Host,
+    /// In the image of a shell, from its directory. `host:PATH` is a path of the host.
+    Shell { image: PathBuf, dir: PathBuf },
+}
+
+/// A path on one of the sides.
+#[derive(Clone)]
+pub struct Place {
+    pub side: Rc<dyn Side>,
+    pub path: PathBuf,
+    /// As the user named it.
+    pub shown: OsString,
+}
+
+impl Place {
+    pub fn join(&self, name: &OsStr) -> Place {
+        Place {
+            side: self.side.clone(),
+            path: self.path.join(name),
+            shown: join_shown(&self.shown, name),
+        }
+    }
+
+    pub fn stat(&self, follow: Follow) -> io::Result<Stat> {
+        self.side.stat(&self.path, follow)
+    }
+
+    pub fn is_on(&self, other: &Place) -> bool {
+        self.side.identity() == other.side.identity()
+    }
+
+    /// Between apostrophes, for messages.
+    pub fn quoted(&self) -> String {
+        quoted(&self.shown)
+    }
+
+    /// The last name; empty for a root.
+    pub fn name(&self) -> OsString {
+        let bytes = self.path.as_os_str().as_bytes();
+        let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        let start = bytes[..end]
+            .iter()
+            .rposition(|byte| *byte == b'/')
+            .map_or(0, |at| at + 1);
+        OsString::from_vec(bytes[start..end].to_vec())
+    }
+}
+
+fn join_shown(dir: &OsStr, name: &OsStr) -> OsString {
+    let mut shown = dir.to_owned();
+    if !dir.as_bytes().ends_with(b"/") {
+        shown.push("/");
+    }
+    shown.push(name);
+    shown
+}
+
+pub fn quoted(name: &OsStr) -> String {
+    format!("'{}'", printable(name))
+}
+
+/// The text of an error without its number.
+pub fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(code) => text.trim_end_matches(&format!(" (os error {code})")).to_owned(),
+        None => text,
+    }
+}
+
+struct Opened {
+    path: PathBuf,
+    image: Rc<Image>,
+    is_written: bool,
+    /// The last transaction on disk before the command.
+    generation: u64,
+}
+
+/// See the module.
+pub struct Session<'b> {
+    name: &'static str,
+    base: &'b Base,
+    opened: RefCell<Vec<Opened>>,
+    host: Rc<Host>,
+    has_failed: Cell<bool>,
+}
+
+impl<'b> Session<'b> {
+    pub fn new(name: &'static str, base: &'b Base) -> Self {
+        Session {
+            name,
+            base,
+            opened: RefCell::default(),
+            host: Rc::new(Host::anywhere()),
+            has_failed: Cell::new(false),
+        }
+    }
+
+    /// The image and the path in it that an operand names; `None`: a path of the host.
+    fn split(&self, operand: &Path) -> Option<(PathBuf, PathBuf)> {
+        if let Base::Shell { image, dir } = self.base {
+            return match operand.as_os_str().as_bytes().strip_prefix(b"host:") {
+                Some(_) => None,
+                None => Some((image.clone(), dir.join(operand))),
+            };
+        }
+        let (image, inside) = image_of(operand)?;
+        Some((image.to_owned(), PathBuf::from(OsStr::from_bytes(inside))))
+    }
+
+    pub fn is_image(&self, operand: &Path) -> bool {
+        self.split(operand).is_some()
+    }
+
+    /// What an operand names, on either side.
+    pub fn place(&self, operand: &Path, mode: OpenMode) -> Result<Place> {
+        let shown = operand.as_os_str().to_owned();
+        let Some((image, path)) = self.split(operand) else {
+            let bytes = operand.as_os_str().as_bytes();
+            let bytes = match self.base {
+                Base::Shell { .. } => bytes.strip_prefix(b"host:").unwrap_or(bytes),
+                Base::Host => bytes,
+            };
+            return Ok(Place {
+                side: self.host.clone(),
+                path: PathBuf::from(OsStr::from_bytes(bytes)),
+                shown,
+            });
+        };
+        Ok(Place {
+            side: self.image(&image, mode)?,
+            path,
+            shown,
+        })
+    }
+
+    /// As [`Session::place`], with the image itself. Errors: a path of the host.
+    pub fn in_image(&self, operand: &Path, mode: OpenMode) -> Result<(Rc<Image>, Place)> {
+        let Some((image, path)) = self.split(operand) else {
+            bail!(
+                "{}: not in an image: name it as IMAGE:/PATH",
+                quoted(operand.as_os_str())
+            );
+        };
+        let image = self.image(&image, mode)?;
+        let place = Place {
+            side: image.clone(),
+            path,
+            shown: operand.as_os_str().to_owned(),
+        };
+        Ok((image, place))
+    }
+
+    /// Each image is opened once. What is to be written is asked for first.
+    fn image(&self, path: &Path, mode: OpenMode) -> Result<Rc<Image>> {
+        let name = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let mut opened = self.opened.borrow_mut();
+        if let Some(found) = opened.iter().find(|opened| opened.path == name) {
+            return Ok(found.image.clone());
+        }
+        let engine = Engine::open_for_one_commit(path, mode).with_context(|| path.display().to_string())?;
+        let generation = engine.volume.info().generation;
+        let image = Rc::new(Image::new(engine));
+        opened.push(Opened {
+            path: name,
+            image: image.clone(),
+            is_written: mode == OpenMode::ReadWrite,
+            generation,
+        });
+        Ok(image)
+    }
+
+    /// A message; the exit code will be 1.
+    pub fn complain(&self, text: impl Display) {
+        eprintln!("cowshed {}: {text}", self.name);
+        self.has_failed.set(true);
+    }
+
+    /// As coreutils word it: cannot WHAT 'PLACE': REASON.
+    pub fn cannot(&self, what: &str, place: &Place, error: &io::Error) {
+        self.complain(format_args!("cannot {what} {}: {}", place.quoted(), reason(error)));
+    }
+
+    /// A line of output of a command that changes something. The change counts, not its reader.
+    pub fn say(&self, text: impl Display) {
+        use io::Write as _;
+        let _ = writeln!(io::stdout(), "{text}");
+    }
+
+    /// Some volume failed: what is left of the command need not be done.
+    pub fn is_broken(&self) -> bool {
+        self.opened
+            .borrow()
+            .iter()
+            .any(|opened| opened.image.broken().is_some())
+    }
+
+    /// Commits, or gives up. The exit code.
+    pub fn finish(self) -> u8 {
+        let is_broken = self.is_broken();
+        for opened in self.opened.take() {
+            let volume = &opened.image.engine().volume;
+            if !opened.is_written {
+                continue;
+            }
+            let failure = match opened.image.broken() {
+                Some(error) => Some(io::Error::from(error)),
+                None if is_broken => Some(io::Error::from_raw_os_error(libc::ECANCELED)),
+                None => volume.sync().err().map(|failure| failure.error().into()),
+            };
+            let Some(error) = failure else { continue };
+            let is_as_before = volume.info().generation == opened.generation;
+            volume.abort("the command is given up");
+            let state = match is_as_before {
+                true => "nothing was changed",
+                false => "a part of the changes is on disk",
+            };
+            self.complain(format_args!(
+                "{}: {}: {state}",
+                quoted(opened.path.as_os_str()),
+                reason(&error)
+            ));
+        }
+        u8::from(self.has_failed.get())
+    }
+
+    /// Gives up what was not committed.
+    pub fn give_up(&self) {
+        for opened in self.opened.take() {
+            if opened.is_written {
+                opened.image.engine().volume.abort("the command is given up");
+            }
+        }
+    }
+}

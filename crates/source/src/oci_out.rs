@@ -1,0 +1,182 @@
+//! Writes an OCI image layout with one layer, as a directory or as an archive of one. The same
+//! layer gives the same bytes.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::oci::Platform;
+use crate::tar::{TarKind, TarWriter};
+use crate::tree::Meta;
+
+const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+
+/// Where a layout goes.
+pub enum Target<'t> {
+    /// A directory that is made.
+    Dir(&'t Path),
+    /// An archive.
+    Archive(Box<dyn Write + 't>),
+}
+
+/// The layer of an image, kept in a file without a name until it is complete: its digest names it.
+pub struct OciWriter {
+    layer: File,
+    hash: Sha256,
+    size_bytes: u64,
+}
+
+impl std::fmt::Debug for OciWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OciWriter")
+            .field("size_bytes", &self.size_bytes)
+            .finish()
+    }
+}
+
+impl Write for OciWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.layer.write_all(bytes)?;
+        self.hash.update(bytes);
+        self.size_bytes += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.layer.flush()
+    }
+}
+
+impl OciWriter {
+    /// What is written to it is the layer, an archive.
+    ///
+    /// # Errors
+    /// Those of the file system of `spool_dir`.
+    pub fn new(spool_dir: &Path) -> io::Result<Self> {
+        Ok(Self {
+            layer: tempfile::tempfile_in(spool_dir)?,
+            hash: Sha256::new(),
+            size_bytes: 0,
+        })
+    }
+
+    /// Writes the image. Gives the digest of its layer, without compression: its diff id.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn finish(mut self, platform: &Platform, target: Target<'_>) -> io::Result<String> {
+        self.layer.seek(SeekFrom::Start(0))?;
+        let layer = hex(&self.hash.finalize());
+        let digest = format!("sha256:{layer}");
+        let config = bytes_of(&json!({
+            "architecture": platform.architecture,
+            "os": platform.os,
+            "config": {},
+            "rootfs": { "type": "layers", "diff_ids": [digest] },
+        }));
+        let descriptor = |kind: &str, bytes: &[u8]| json!({ "mediaType": kind, "digest": format!("sha256:{}", sha256(bytes)), "size": bytes.len() });
+        let manifest = bytes_of(&json!({
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": descriptor(CONFIG, &config),
+            "layers": [{ "mediaType": LAYER, "digest": digest, "size": self.size_bytes }],
+        }));
+        let index = bytes_of(&json!({
+            "schemaVersion": 2,
+            "mediaType": INDEX,
+            "manifests": [descriptor(MANIFEST, &manifest)],
+        }));
+        let mut out = Out::new(target)?;
+        let blob = |hex: &str| format!("blobs/sha256/{hex}");
+        out.file("oci-layout", &mut &br#"{"imageLayoutVersion":"1.0.0"}"#[..], 30)?;
+        out.dir("blobs")?;
+        out.dir("blobs/sha256")?;
+        for bytes in [&config, &manifest] {
+            out.file(&blob(&sha256(bytes)), &mut &bytes[..], bytes.len() as u64)?;
+        }
+        out.file(&blob(&layer), &mut self.layer, self.size_bytes)?;
+        out.file("index.json", &mut &index[..], index.len() as u64)?;
+        out.finish()?;
+        Ok(digest)
+    }
+}
+
+enum Out<'t> {
+    Dir(PathBuf),
+    Archive(TarWriter<Box<dyn Write + 't>>),
+}
+
+impl<'t> Out<'t> {
+    fn new(target: Target<'t>) -> io::Result<Self> {
+        Ok(match target {
+            Target::Dir(dir) => {
+                fs::create_dir_all(dir)?;
+                Self::Dir(dir.to_owned())
+            }
+            Target::Archive(out) => Self::Archive(TarWriter::new(out)),
+        })
+    }
+
+    fn dir(&mut self, path: &str) -> io::Result<()> {
+        match self {
+            Self::Dir(dir) => fs::create_dir_all(dir.join(path)),
+            Self::Archive(tar) => tar.entry(path.as_bytes(), &meta(0o755), TarKind::Dir),
+        }
+    }
+
+    fn file(&mut self, path: &str, from: &mut dyn Read, size_bytes: u64) -> io::Result<()> {
+        match self {
+            Self::Dir(dir) => {
+                let mut file = File::create(dir.join(path))?;
+                io::copy(from, &mut file)?;
+                Ok(())
+            }
+            Self::Archive(tar) => {
+                let data = [(0, size_bytes)];
+                let kind = TarKind::File {
+                    size_bytes,
+                    data: &data,
+                };
+                tar.entry(path.as_bytes(), &meta(0o644), kind)?;
+                let mut buf = vec![0; 1 << 20];
+                loop {
+                    match from.read(&mut buf)? {
+                        0 => return Ok(()),
+                        got => tar.data(&buf[..got])?,
+                    }
+                }
+            }
+        }
+    }
+
+    fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Dir(_) => Ok(()),
+            Self::Archive(tar) => tar.finish().map(drop),
+        }
+    }
+}
+
+fn meta(mode: u32) -> Meta {
+    Meta {
+        mode,
+        ..Meta::default()
+    }
+}
+
+fn bytes_of(value: &Value) -> Vec<u8> {
+    value.to_string().into_bytes()
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
