@@ -256,7 +256,7 @@ fn tar_and_oci_come_back_equal() {
     let later = here_with(&volume, "export tar I:/", &[("SOURCE_DATE_EPOCH", "1000")])
         .ok()
         .out;
-    assert!(piped == later && piped.len() % 512 == 0);
+    assert!(piped == later && piped.len().is_multiple_of(512));
 }
 
 #[test]

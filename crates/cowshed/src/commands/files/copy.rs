@@ -374,7 +374,7 @@ impl<'s> Copier<'s> {
 
     fn copy_xattrs(&self, from: &Place, stat: &Stat, to: &Place) -> io::Result<()> {
         let keep = self.options.preserve;
-        if !keep.xattrs && !(keep.mode && !stat.is_symlink()) {
+        if !keep.xattrs && (stat.is_symlink() || !keep.mode) {
             return Ok(());
         }
         for (name, value) in from.side.xattrs(&from.path)? {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -139,7 +139,7 @@ fn make_room(args: &LnArgs, to: &Place) -> std::io::Result<()> {
     Ok(())
 }
 
-fn symlink(args: &LnArgs, session: &Session<'_>, text: &PathBuf, target: &Target) {
+fn symlink(args: &LnArgs, session: &Session<'_>, text: &Path, target: &Target) {
     let bytes = text.as_os_str().as_bytes();
     let name = bytes.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty());
     let to = match target {

@@ -83,7 +83,10 @@ fn decoded(text: &[u8]) -> Option<Vec<u8>> {
             .iter()
             .map(|byte| char::from(*byte).to_digit(16).map(|digit| digit as u8))
             .collect::<Option<_>>()?;
-        return (digits.len() % 2 == 0).then(|| digits.chunks(2).map(|two| two[0] << 4 | two[1]).collect());
+        return digits
+            .len()
+            .is_multiple_of(2)
+            .then(|| digits.chunks(2).map(|two| two[0] << 4 | two[1]).collect());
     }
     if let Some(text) = text.strip_prefix(b"0s").or(text.strip_prefix(b"0S")) {
         let mut value = Vec::new();
