@@ -86,10 +86,8 @@ enum Walked {
 }
 
 impl Committer<'_> {
-    /// Drops a part of a dead subvolume, if one waits.
-    pub(super) fn drop_next_subvolume(&mut self) -> Result<()> {
-        let next = self.store.jobs().drops.lock().last().copied();
-        let Some(id) = next else { return Ok(()) };
+    /// Drops a part of a subvolume that was dead when the transaction ended.
+    pub(super) fn drop_subvolume(&mut self, id: TreeId) -> Result<()> {
         let is_done = self.drop_step(id)?;
         if is_done {
             self.store.jobs().drops.lock().retain(|queued| *queued != id);

@@ -106,7 +106,9 @@ impl Store {
         }
         committer.run_jobs(frozen.jobs)?;
         committer.mark_quotas_inconsistent()?;
-        committer.drop_next_subvolume()?;
+        if let Some(id) = frozen.drop {
+            committer.drop_subvolume(id)?;
+        }
         committer.settle()?;
         let blocks = committer.write_out()?;
         stats.blocks_written += blocks;
@@ -142,7 +144,7 @@ impl Store {
             .filter_map(|tree| tree.freeze().map(|overlay| (tree, overlay)))
             .collect();
         let refs = self.txn().take_references();
-        let jobs = self.jobs().take();
+        let (jobs, drop) = (self.jobs().take(), self.jobs().next_drop());
         self.space().pending_frozen();
         if let Some(hooks) = hooks {
             hooks.frozen(self.txn().applied().0);
@@ -153,6 +155,7 @@ impl Store {
             overlays,
             refs,
             jobs,
+            drop,
         }))
     }
 }
@@ -177,6 +180,8 @@ struct Frozen {
     overlays: Vec<(Arc<Tree>, Arc<Overlay>)>,
     refs: RefQueue,
     jobs: Vec<Job>,
+    /// A dead subvolume.
+    drop: Option<TreeId>,
 }
 
 /// One commit at work.

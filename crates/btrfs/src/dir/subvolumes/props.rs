@@ -82,7 +82,7 @@ pub fn set_received(
     Ok((received_in, now))
 }
 
-fn disk_time(time: Timestamp) -> Timespec {
+pub(super) fn disk_time(time: Timestamp) -> Timespec {
     Timespec {
         sec: U64::new(time.secs.cast_unsigned()),
         nsec: U32::new(time.nanos),
