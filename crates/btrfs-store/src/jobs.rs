@@ -101,6 +101,9 @@ pub enum Job {
     SetLabel(Box<[u8; LABEL_BYTES]>),
 }
 
+/// Dead subvolumes that one commit looks at.
+const DROPS_MAX: usize = 256;
+
 /// What the next commits do beside merging.
 #[derive(Debug)]
 pub(crate) struct Jobs {
@@ -133,10 +136,10 @@ impl Jobs {
         mem::take(&mut *self.queued.lock())
     }
 
-    /// A dead subvolume to be dropped by the transaction that ends. Later ones may be dead in the
-    /// next transaction only.
-    pub(crate) fn next_drop(&self) -> Option<TreeId> {
-        self.drops.lock().last().copied()
+    /// Dead subvolumes that the transaction that ends may drop. Those that are queued later may be
+    /// dead in the next transaction only.
+    pub(crate) fn waiting_drops(&self) -> Vec<TreeId> {
+        self.drops.lock().iter().rev().take(DROPS_MAX).copied().collect()
     }
 
     /// No job needs a commit of its own.
