@@ -13,15 +13,15 @@ mod uuids;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use btrfs_format::items::{InodeItem, InodeRef, RootItem, RootRef};
+use btrfs_format::items::{InodeItem, InodeRef, RootItem, RootRef, Timespec};
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId, Uuid, view};
 use btrfs_store::jobs::{Job, NewSnapshot, RootChange, root_item_of_new};
 use btrfs_store::overlay::ItemBytes;
 use btrfs_store::space::{Budget, MetaReservation, Purpose};
 use btrfs_store::txn::{Batch, Join};
-use cowshed_vfs::{Error as Errno, FileKind, PERM_MASK};
+use cowshed_vfs::{Error as Errno, FileKind, PERM_MASK, Timestamp};
 use zerocopy::IntoBytes;
-use zerocopy::little_endian::{U16, U64};
+use zerocopy::little_endian::{U16, U32, U64};
 
 pub use delete::delete_by_id;
 pub(super) use delete::delete_empty;
@@ -37,7 +37,6 @@ use crate::files::{Files, prepare_and_join};
 use crate::object::{Inode, InodeAttr, Subvol};
 use crate::staged::Staged;
 use crate::{reclaim, subvol};
-use props::disk_time;
 use uuids::UuidEdits;
 
 /// Makes an empty subvolume under a name, in the running transaction. Errors: as those of making a
@@ -177,6 +176,13 @@ fn root_items(files: &Files, caller: &Caller<'_>, generation: Generation) -> Vec
             [up.as_bytes(), b".."].concat().into(),
         ),
     ]
+}
+
+fn disk_time(time: Timestamp) -> Timespec {
+    Timespec {
+        sec: U64::new(time.secs.cast_unsigned()),
+        nsec: U32::new(time.nanos),
+    }
 }
 
 fn new_uuid(files: &Files) -> Uuid {
