@@ -65,6 +65,12 @@ impl Forest {
             generation: root.generation.into(),
             level: root.level,
         };
+        if ptr.is_unborn() {
+            return Err(Error::CorruptTree {
+                tree: TreeId::ROOT,
+                what: format!("root item of tree {id} names no block"),
+            });
+        }
         let mut trees = self.trees.write();
         let tree = trees
             .entry(id)
@@ -86,6 +92,15 @@ impl Forest {
         all.sort_by_key(|t| t.id());
         all
     }
+    /// Adds an empty tree that the next commit writes for the first time, if anything is in it
+    /// then. The caller has joined the transaction, and the batch that it applies puts the tree's
+    /// root item ([`crate::jobs::root_item_of_new`]) and its first items.
+    pub fn add_unborn(&self, id: TreeId) -> Arc<Tree> {
+        let tree = Arc::new(Tree::new(id, self.store.clone(), RootPtr::UNBORN));
+        self.insert(tree.clone());
+        tree
+    }
+
     /// Adds a tree that was just made.
     pub(crate) fn insert(&self, tree: Arc<Tree>) {
         self.trees.write().insert(tree.id(), tree);

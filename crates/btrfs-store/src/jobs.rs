@@ -3,36 +3,59 @@
 use std::mem;
 use std::sync::atomic::AtomicBool;
 
-use btrfs_format::items::Timespec;
+use btrfs_format::items::{InodeItem, RootItem, Timespec};
 use btrfs_format::superblock::LABEL_BYTES;
-use btrfs_format::{Generation, Key, TreeId, Uuid};
+use btrfs_format::{Generation, ObjectId, TreeId, Uuid};
 use cowshed_runtime::lock::Mutex;
+use zerocopy::FromZeros;
+use zerocopy::little_endian::{U32, U64};
 
-use crate::overlay::ItemBytes;
 use crate::rank::LockRank;
 use crate::space::MetaReservation;
 
-/// The tree of a new subvolume, which can be written. Until [`RootChange::Named`] no name leads to
-/// it: an orphan item names it, so that it is dropped after a crash.
+/// Fields of the inode in a root item that Linux gives each new subvolume.
+const ROOT_INODE_BYTES: u64 = 3;
+const ROOT_INODE_MODE: u32 = 0o40755;
+
+/// The root item of an empty subvolume, as the operation that makes it puts it: the commit notes
+/// where its root block lies, as for all trees. `refs`: names that lead to it.
+pub fn root_item_of_new(uuid: Uuid, generation: Generation, now: Timespec, nodesize_bytes: u64) -> RootItem {
+    let mut item = RootItem {
+        inode: InodeItem {
+            generation: U64::new(1),
+            size: U64::new(ROOT_INODE_BYTES),
+            nbytes: U64::new(nodesize_bytes),
+            nlink: U32::new(1),
+            mode: U32::new(ROOT_INODE_MODE),
+            ..InodeItem::new_zeroed()
+        },
+        generation: generation.into(),
+        generation_v2: generation.into(),
+        root_dirid: ObjectId::FIRST_FREE.into(),
+        refs: U32::new(1),
+        uuid,
+        otransid: generation.into(),
+        ctransid: generation.into(),
+        otime: now,
+        ctime: now,
+        ..RootItem::new_zeroed()
+    };
+    item.set_subvolume_flags(0);
+    item
+}
+
+/// The tree of a snapshot, which can be written. Until [`RootChange::Named`] no name leads to it:
+/// an orphan item names it, so that it is dropped after a crash.
 #[derive(Debug)]
-pub struct NewTree {
+pub struct NewSnapshot {
     /// An id that no tree has had.
     pub id: TreeId,
     /// The subvolume's uuid.
     pub uuid: Uuid,
-    /// What it begins with.
-    pub content: NewContent,
+    /// What this tree has in the commit.
+    pub source: TreeId,
     /// For its blocks, and for references to its children. Given back by the commit.
     pub space: MetaReservation,
-}
-
-/// What a new tree begins with.
-#[derive(Debug)]
-pub enum NewContent {
-    /// These items, in key order; they fit a leaf.
-    Items(Vec<(Key, ItemBytes)>),
-    /// A snapshot: what this tree has in the commit.
-    CopyOf(TreeId),
 }
 
 /// A change of a root item, beside what commits note of the root block.
@@ -68,13 +91,18 @@ pub struct Received {
 /// Work for the commit of the transaction in which it was added.
 #[derive(Debug)]
 pub enum Job {
-    /// Makes a tree, after all pending items have been merged.
-    MakeTree(Box<NewTree>),
+    /// Makes a snapshot, after all pending items have been merged.
+    Snapshot(Box<NewSnapshot>),
+    /// Holds space for the root block of a tree that this commit writes for the first time.
+    HoldSpace(MetaReservation),
     /// Changes a root item.
     ChangeRoot(TreeId, RootChange),
     /// Changes the volume's label: that field of the superblock.
     SetLabel(Box<[u8; LABEL_BYTES]>),
 }
+
+/// Dead subvolumes that one commit looks at.
+const DROPS_MAX: usize = 256;
 
 /// What the next commits do beside merging.
 #[derive(Debug)]
@@ -106,6 +134,12 @@ impl Jobs {
     /// The jobs of the transaction that ends. Operations are kept out.
     pub(crate) fn take(&self) -> Vec<Job> {
         mem::take(&mut *self.queued.lock())
+    }
+
+    /// Dead subvolumes that the transaction that ends may drop. Those that are queued later may be
+    /// dead in the next transaction only.
+    pub(crate) fn waiting_drops(&self) -> Vec<TreeId> {
+        self.drops.lock().iter().rev().take(DROPS_MAX).copied().collect()
     }
 
     /// No job needs a commit of its own.

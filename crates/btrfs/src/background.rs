@@ -10,8 +10,15 @@ use crate::files::{Commits, Files};
 use crate::requests::Wants;
 use crate::{dir, file, pressure};
 
-/// Between two steps of dropping a subvolume: what an fsync meets is rarely a step.
-const DROP_PAUSE: Duration = Duration::from_millis(20);
+/// Between two looks at whether a step of dropping a subvolume may come.
+const DROP_PAUSE: Duration = Duration::from_millis(2);
+
+/// Fsyncs and commits of others between two steps, so that fewer than one fsync in a hundred meets
+/// a step, or the first log after one.
+const SYNCS_BETWEEN_DROPS: u64 = 400;
+
+/// As long as this at most, where others sync.
+const DROP_PAUSE_MAX: Duration = Duration::from_millis(120);
 
 /// Between two looks at a deleted subvolume that is in use.
 const IN_USE_PAUSE: Duration = Duration::from_secs(1);
@@ -35,6 +42,7 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
     let now = || inbox.monotonic();
     let mut due = now().saturating_add(interval);
     let mut drop_due: Option<Duration> = None;
+    let mut steps = Steps::default();
     loop {
         let mut wants = match inbox.wait(Some(drop_due.unwrap_or(due).min(due)), Wants::take) {
             Wake::Ready(wants) => wants,
@@ -52,7 +60,14 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
             drop_due = Some(drop_due.map_or(soon, |due| due.min(soon)));
         }
         let is_due = || now() >= due;
-        let drops = drop_due.is_some_and(|at| now() >= at);
+        let mut drops = drop_due.is_some_and(|at| now() >= at);
+        if drops && !wants.commit && !is_due() {
+            let Some(files) = files.upgrade() else { return };
+            if !steps.may_come(now(), files.store().txn().holds()) {
+                drop_due = Some(now().saturating_add(DROP_PAUSE));
+                drops = false;
+            }
+        }
         if !wants.commit && !wants.write_back && !drops && !is_due() {
             continue;
         }
@@ -84,9 +99,37 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
         if let Err(error) = result {
             tracing::error!("background commit: {error}");
         }
+        if drops {
+            steps.came(now(), files.store().txn().holds());
+        }
         if wants.commit {
             due = now().saturating_add(interval);
         }
+    }
+}
+
+/// When steps of dropping subvolumes come: one after the other where nobody syncs, and rarely where
+/// somebody does.
+#[derive(Debug, Default)]
+struct Steps {
+    /// When the last one was over, and [`holds`](btrfs_store::txn::Txn::holds) then.
+    last: Duration,
+    holds_then: u64,
+    /// Those at the last look.
+    holds_seen: u64,
+}
+
+impl Steps {
+    fn may_come(&mut self, now: Duration, holds: u64) -> bool {
+        let is_quiet = holds == self.holds_seen;
+        self.holds_seen = holds;
+        is_quiet
+            || holds.saturating_sub(self.holds_then) >= SYNCS_BETWEEN_DROPS
+            || now.saturating_sub(self.last) >= DROP_PAUSE_MAX
+    }
+
+    fn came(&mut self, now: Duration, holds: u64) {
+        (self.last, self.holds_then, self.holds_seen) = (now, holds, holds);
     }
 }
 

@@ -84,7 +84,7 @@ pub trait Subvolumes: Send + Sync {
         Ok(())
     }
 
-    /// Makes an empty subvolume under a name; on disk when this returns. Errors: those of making a
+    /// Makes an empty subvolume under a name; on disk with the next commit. Errors: those of making a
     /// directory.
     fn create(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> Result<()>;
 

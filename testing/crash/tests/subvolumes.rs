@@ -26,6 +26,8 @@ struct Run<'f> {
     /// Paths of subvolumes; the top level is "".
     subvolumes: Vec<String>,
     made: usize,
+    /// Made empty.
+    born: usize,
     moved: usize,
     dropped: usize,
 }
@@ -90,20 +92,13 @@ impl Run<'_> {
                 let (source, above) = (self.pick(), self.pick());
                 let name = format!("s{}", self.made);
                 let (from, dir) = (self.node(&source), self.node(&above));
-                let is_empty = self.rng.one_in(4);
-                if is_empty {
-                    // Unlike a snapshot, it does not write data back.
-                    self.committing(|fs| fs.sync().expect("a sync"));
+                if self.rng.one_in(3) {
+                    return self.make_empty(&above, &name);
                 }
                 self.committing(|fs| {
-                    let made = match is_empty {
-                        true => fs.subvolumes().unwrap().create(&ROOT, dir, name.as_bytes()),
-                        false => fs
-                            .subvolumes()
-                            .unwrap()
-                            .snapshot(&ROOT, from, dir, name.as_bytes(), false),
-                    };
-                    made.expect("a subvolume");
+                    let subvolumes = fs.subvolumes().unwrap();
+                    let made = subvolumes.snapshot(&ROOT, from, dir, name.as_bytes(), false);
+                    made.expect("a snapshot");
                 });
                 self.subvolumes.push(join(&above, &name));
             }
@@ -124,6 +119,41 @@ impl Run<'_> {
             }
             9 | 10 => self.move_one(),
             _ => self.committing(|fs| fs.sync().expect("a sync")),
+        }
+    }
+
+    /// Makes an empty subvolume, in the running transaction. Then an fsync in it, which the log
+    /// cannot stand in for, a snapshot of it, or nothing.
+    fn make_empty(&mut self, above: &str, name: &str) {
+        let path = join(above, name);
+        let what = self.rng.below(4);
+        if what == 0 {
+            // An fsync writes the data of one file.
+            self.committing(|fs| fs.sync().expect("a sync"));
+        }
+        let before = self.running();
+        let dir = self.node(above);
+        let made = self.fs.subvolumes().unwrap().create(&ROOT, dir, name.as_bytes());
+        made.expect("a subvolume");
+        assert_eq!(self.running(), before, "an empty subvolume needs no commit");
+        self.subvolumes.push(path.clone());
+        self.born += 1;
+        if what == 0 {
+            let file = join(&path, "f0");
+            let player = Player::new(self.fs);
+            player.apply(&Op::write(file.clone(), 0, 5000, 9)).expect("a write");
+            self.committing(|fs| Player::new(fs).apply(&Op::fsync(file)).expect("an fsync"));
+            assert!(self.running() > before, "an fsync in it is a commit");
+        } else if what == 1 {
+            self.made += 1;
+            let snapshot = format!("s{}", self.made);
+            let (from, dir) = (self.node(&path), self.node(above));
+            self.committing(|fs| {
+                let subvolumes = fs.subvolumes().unwrap();
+                let made = subvolumes.snapshot(&ROOT, from, dir, snapshot.as_bytes(), false);
+                made.expect("a snapshot");
+            });
+            self.subvolumes.push(join(above, &snapshot));
         }
     }
 
@@ -185,6 +215,7 @@ fn judge_run(seed: u64, kernel_one_in: u64) -> (u64, u64) {
         rng: Rng::new(seed),
         subvolumes: vec![String::new()],
         made: 0,
+        born: 0,
         moved: 0,
         dropped: 0,
     };

@@ -1,5 +1,5 @@
 //! Dropping dead subvolumes: every reference that the tree holds goes, in bounded steps, one in
-//! each commit.
+//! each commit. Small ones go together.
 //!
 //! Between two steps the root item says how far the drop is, as Linux does: `drop_progress` is the
 //! key of the next child, in a node of level `drop_level`. What lies before it is gone, and the
@@ -59,9 +59,11 @@ struct Resume {
     level: u8,
 }
 
-/// References and blocks that one commit drops at most, but for one leaf: a few milliseconds, for
-/// which an fsync waits.
+/// What one commit drops at most, but for one leaf, in references. A few milliseconds, for which an
+/// fsync waits.
 const STEP_MAX: usize = 4096;
+/// What reading a block costs, and freeing it, in references.
+const BLOCK_COST: usize = 8;
 
 /// The walk over one dead tree.
 struct Drop {
@@ -73,8 +75,9 @@ struct Drop {
 }
 
 impl Drop {
-    fn spend(&mut self, block: &TreeBlock) {
-        self.left = self.left.saturating_sub(1 + block.len());
+    /// A block went, or was rewritten, with so many references.
+    fn spend(&mut self, references: usize) {
+        self.left = self.left.saturating_sub(BLOCK_COST + references);
     }
 }
 
@@ -86,19 +89,23 @@ enum Walked {
 }
 
 impl Committer<'_> {
-    /// Drops a part of a dead subvolume, if one waits.
-    pub(super) fn drop_next_subvolume(&mut self) -> Result<()> {
-        let next = self.store.jobs().drops.lock().last().copied();
-        let Some(id) = next else { return Ok(()) };
-        let is_done = self.drop_step(id)?;
-        if is_done {
-            self.store.jobs().drops.lock().retain(|queued| *queued != id);
+    /// Drops subvolumes that were dead when the transaction ended, as far as one step goes.
+    pub(super) fn drop_subvolumes(&mut self, dead: &[TreeId]) -> Result<()> {
+        let mut left = STEP_MAX;
+        for id in dead {
+            if !self.drop_step(*id, &mut left)? {
+                return Ok(());
+            }
+            self.store.jobs().drops.lock().retain(|queued| queued != id);
+            if left == 0 {
+                return Ok(());
+            }
         }
         Ok(())
     }
 
-    /// True where nothing of the subvolume is left to be dropped.
-    fn drop_step(&mut self, id: TreeId) -> Result<bool> {
+    /// True where nothing of the subvolume is left to be dropped. `left`: of the step.
+    fn drop_step(&mut self, id: TreeId, left: &mut usize) -> Result<bool> {
         let root_tree = self.store.forest().root_tree().clone();
         let (key, mut item) = roots::load_root_item(&root_tree, id)?;
         if item.refs.get() != 0 {
@@ -118,9 +125,12 @@ impl Committer<'_> {
         let mut walk = Drop {
             id,
             origin: Generation(key.offset),
-            left: STEP_MAX,
+            left: *left,
         };
-        match self.drop_block(&mut walk, &ptr, None, resume)? {
+        let walked = self.drop_block(&mut walk, &ptr, None, resume)?;
+        // The tree has a root item and an orphan item, too.
+        *left = walk.left.saturating_sub(BLOCK_COST);
+        match walked {
             Walked::Done => {}
             Walked::Paused(progress) => {
                 if let Some(progress) = progress {
@@ -159,8 +169,8 @@ impl Committer<'_> {
                 return Ok(Walked::Paused(None));
             }
         } else if block.is_leaf() {
-            self.change_children(&block, walk.id, is_full, -1)?;
-            walk.spend(&block);
+            let references = self.change_children(&block, walk.id, is_full, -1)?;
+            walk.spend(references);
         } else {
             let first = resume.map_or(0, |r| block.child_slot(&r.key));
             for slot in first..block.len() {
@@ -199,10 +209,10 @@ impl Committer<'_> {
         if walk.left == 0 {
             return Ok(false);
         }
-        self.change_children(block, walk.id, true, 1)?;
+        let references = self.change_children(block, walk.id, true, 1)?;
         self.change_children(block, walk.id, false, -1)?;
         self.set_full_backref(block);
-        walk.spend(block);
+        walk.spend(2 * references);
         Ok(true)
     }
 }

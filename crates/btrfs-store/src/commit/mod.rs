@@ -106,7 +106,7 @@ impl Store {
         }
         committer.run_jobs(frozen.jobs)?;
         committer.mark_quotas_inconsistent()?;
-        committer.drop_next_subvolume()?;
+        committer.drop_subvolumes(&frozen.drops)?;
         committer.settle()?;
         let blocks = committer.write_out()?;
         stats.blocks_written += blocks;
@@ -142,7 +142,7 @@ impl Store {
             .filter_map(|tree| tree.freeze().map(|overlay| (tree, overlay)))
             .collect();
         let refs = self.txn().take_references();
-        let jobs = self.jobs().take();
+        let (jobs, drops) = (self.jobs().take(), self.jobs().waiting_drops());
         self.space().pending_frozen();
         if let Some(hooks) = hooks {
             hooks.frozen(self.txn().applied().0);
@@ -153,6 +153,7 @@ impl Store {
             overlays,
             refs,
             jobs,
+            drops,
         }))
     }
 }
@@ -177,6 +178,8 @@ struct Frozen {
     overlays: Vec<(Arc<Tree>, Arc<Overlay>)>,
     refs: RefQueue,
     jobs: Vec<Job>,
+    /// Dead subvolumes.
+    drops: Vec<TreeId>,
 }
 
 /// One commit at work.
@@ -467,15 +470,16 @@ impl<'e> Committer<'e> {
     }
 
     /// Adds `delta` to each reference that the block makes: named by its tree, or by the block
-    /// itself.
+    /// itself. Returns how many these are.
     pub(super) fn change_children(
         &mut self,
         block: &TreeBlock,
         tree: TreeId,
         is_shared: bool,
         delta: i64,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let parent = block.addr();
+        let mut changed = 0;
         for slot in 0..block.len() {
             if !block.is_leaf() {
                 let name = if is_shared {
@@ -486,6 +490,7 @@ impl<'e> Committer<'e> {
                 let level = Some(block.level() - 1);
                 self.queue
                     .add(block.child(slot).0, self.format.nodesize_bytes, level, name, delta);
+                changed += 1;
                 continue;
             }
             let (key, data) = block.item(slot);
@@ -515,8 +520,9 @@ impl<'e> Committer<'e> {
                 name,
                 delta,
             );
+            changed += 1;
         }
-        Ok(())
+        Ok(changed)
     }
 }
 

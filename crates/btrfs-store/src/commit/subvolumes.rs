@@ -1,4 +1,4 @@
-//! Making the trees of subvolumes, and changing their root items.
+//! Making the trees of snapshots, and changing root items of subvolumes.
 //!
 //! A snapshot is a copy of its source's root block; everything below is shared. It is made after
 //! the pending items of all trees have been merged, so it has what the source has in this commit,
@@ -6,23 +6,18 @@
 //! (`last_snapshot`), and replacing them follows docs/design/references.md.
 
 use btrfs_format::features::root_flags;
-use btrfs_format::items::{InodeItem, RootItem, Timespec};
+use btrfs_format::items::{RootItem, Timespec};
 use btrfs_format::{DiskKey, Key, KeyType, ObjectId, TreeId, Uuid};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U32, U64};
 
 use super::{Committer, roots};
 use crate::error::Result;
-use crate::jobs::{Job, NewContent, NewTree, RootChange};
-use crate::overlay::Edit;
+use crate::jobs::{Job, NewSnapshot, RootChange};
 use crate::refs::RefName;
 use crate::store::Store;
 use crate::tree::{MergeOutcome, Merger, RootPtr, Tree};
 use crate::txn::Join;
-
-/// Fields of the inode in a root item that Linux gives each new subvolume.
-const ROOT_INODE_BYTES: u64 = 3;
-const ROOT_INODE_MODE: u32 = 0o40755;
 
 impl Store {
     /// Has the commit of the joined transaction do this.
@@ -39,7 +34,9 @@ impl Committer<'_> {
     pub(super) fn run_jobs(&mut self, jobs: Vec<Job>) -> Result<()> {
         for job in jobs {
             match job {
-                Job::MakeTree(new) => self.make_tree(&new)?,
+                Job::Snapshot(new) => self.make_snapshot(&new)?,
+                // The root block has its place by now.
+                Job::HoldSpace(space) => drop(space),
                 Job::ChangeRoot(id, change) => self.change_root(id, change)?,
                 Job::SetLabel(label) => self.label = Some(label),
             }
@@ -47,27 +44,17 @@ impl Committer<'_> {
         Ok(())
     }
 
-    fn make_tree(&mut self, new: &NewTree) -> Result<()> {
+    fn make_snapshot(&mut self, new: &NewSnapshot) -> Result<()> {
         let nodes = self.store.nodes().clone();
-        let (made, mut item) = match &new.content {
-            NewContent::Items(items) => {
-                let edits: Vec<(Key, Edit)> = items.iter().map(|(k, bytes)| (*k, Some(bytes.clone()))).collect();
-                let mut edits = edits.iter().map(|(key, edit)| (key, edit));
-                let made = Merger::new(&nodes, self, new.id).build(&mut edits)?;
-                (made, self.fresh_root_item())
-            }
-            NewContent::CopyOf(source) => {
-                let root = self.store.forest().require(*source)?.root();
-                let item = self.note_snapshot(*source)?;
-                // As if the snapshot had the source's root for its own, and replaced it now.
-                let name = RefName::TreeBlock { root: new.id };
-                self.queue
-                    .add(root.addr, self.format.nodesize_bytes, Some(root.level), name, 1);
-                self.last_snapshot.insert(new.id, self.transid);
-                (Merger::new(&nodes, self, new.id).copy_root(root)?, item)
-            }
-        };
-        // What it takes is the source's size, or a block.
+        let root = self.store.forest().require(new.source)?.root();
+        let mut item = self.note_snapshot(new.source)?;
+        // As if the snapshot had the source's root for its own, and replaced it now.
+        let name = RefName::TreeBlock { root: new.id };
+        self.queue
+            .add(root.addr, self.format.nodesize_bytes, Some(root.level), name, 1);
+        self.last_snapshot.insert(new.id, self.transid);
+        let made = Merger::new(&nodes, self, new.id).copy_root(root)?;
+        // What it takes is the source's size.
         self.blocks_delta.remove(&new.id);
         let root = self.publish_new(new.id, made);
         let now = self.store.env().now();
@@ -88,14 +75,7 @@ impl Committer<'_> {
         item.uuid = new.uuid;
         item.otransid = self.transid.into();
         item.otime = now;
-        let mut offset = 0;
-        if let NewContent::CopyOf(_) = new.content {
-            offset = self.transid.get();
-        } else {
-            item.ctransid = self.transid.into();
-            item.ctime = now;
-        }
-        let key = Key::new(new.id.object_id(), KeyType::ROOT_ITEM, offset);
+        let key = Key::new(new.id.object_id(), KeyType::ROOT_ITEM, self.transid.get());
         let orphan = Key::new(ObjectId::ORPHAN, KeyType::ORPHAN_ITEM, new.id.get());
         let edits = vec![
             (key, Some(roots::root_item_bytes(&item))),
@@ -133,22 +113,6 @@ impl Committer<'_> {
         }
         item.parent_uuid = item.uuid;
         Ok(item)
-    }
-
-    fn fresh_root_item(&self) -> RootItem {
-        RootItem {
-            inode: InodeItem {
-                generation: U64::new(1),
-                size: U64::new(ROOT_INODE_BYTES),
-                nbytes: U64::new(self.format.nodesize_bytes),
-                nlink: U32::new(1),
-                mode: U32::new(ROOT_INODE_MODE),
-                ..InodeItem::new_zeroed()
-            },
-            root_dirid: ObjectId::FIRST_FREE.into(),
-            bytes_used: U64::new(self.format.nodesize_bytes),
-            ..RootItem::new_zeroed()
-        }
     }
 
     fn change_root(&mut self, id: TreeId, change: RootChange) -> Result<()> {

@@ -77,6 +77,12 @@ impl Budget {
         blocks: 6,
         is_release: false,
     };
+    /// As CREATE; root item, both references, the uuid, and the inode in the new tree.
+    pub const NEW_SUBVOLUME: Self = Self {
+        purpose: Purpose::Create,
+        blocks: 12,
+        is_release: false,
+    };
     /// As CREATE, without new items to speak of.
     pub const UNLINK: Self = Self {
         purpose: Purpose::Unlink,

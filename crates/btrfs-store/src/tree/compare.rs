@@ -158,7 +158,11 @@ impl<'t> Blocks<'t> {
             tree,
             from,
             to,
-            root: tree.map(|tree| tree.root().block_ptr()),
+            // One that no commit has written yet has nothing that could be compared.
+            root: tree
+                .map(Tree::root)
+                .filter(|root| !root.is_unborn())
+                .map(|root| root.block_ptr()),
             path: Vec::new(),
         }
     }

@@ -194,13 +194,14 @@ impl<'a> Merger<'a> {
         edits: &mut dyn Iterator<Item = (&'e Key, &'e Edit)>,
     ) -> Result<MergeOutcome> {
         let mut stream: EditStream<'_, 'e> = edits.peekable();
-        let ptr = BlockPtr {
-            addr: root.addr,
-            generation: root.generation,
-            level: root.level,
-            first_key: None,
+        let mut children = match root.is_unborn() {
+            true => {
+                let made = self.empty_root()?;
+                let block = self.blocks.remove(&made.addr.get()).expect("the root was made");
+                self.merge_leaf(&block, Some(made.addr), &mut stream, None)?
+            }
+            false => self.merge_block(&root.block_ptr(), &mut stream, None)?,
         };
-        let mut children = self.merge_block(&ptr, &mut stream, None)?;
         assert!(stream.next().is_none(), "edits come in key order");
         let mut level = root.level;
         while children.len() > 1 {
@@ -236,15 +237,6 @@ impl<'a> Merger<'a> {
             used_bytes: None,
         })?;
         Ok(self.done(top))
-    }
-
-    /// Makes a tree of these items (in key order).
-    pub fn build<'e>(mut self, edits: &mut dyn Iterator<Item = (&'e Key, &'e Edit)>) -> Result<MergeOutcome> {
-        let root = self.empty_root()?;
-        let made = self.blocks.remove(&root.addr.get()).expect("the root was made");
-        let mut children = self.merge_leaf(&made, Some(root.addr), &mut edits.peekable(), None)?;
-        let top = children.pop().filter(|_| children.is_empty());
-        Ok(self.done(top.expect("the items fit a leaf")))
     }
 
     fn done(self, top: Child) -> MergeOutcome {

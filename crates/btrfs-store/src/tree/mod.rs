@@ -83,6 +83,17 @@ pub struct RootPtr {
 }
 
 impl RootPtr {
+    /// Of a tree that no commit has written yet: it has no block, and is empty below its overlays.
+    pub const UNBORN: Self = Self {
+        addr: LogicalAddr(u64::MAX),
+        generation: Generation(0),
+        level: 0,
+    };
+
+    pub(crate) fn is_unborn(&self) -> bool {
+        *self == Self::UNBORN
+    }
+
     fn block_ptr(&self) -> BlockPtr {
         BlockPtr {
             addr: self.addr,
@@ -307,7 +318,14 @@ impl Tree {
     /// How many children, or items, the committed root block has.
     pub fn root_children(&self) -> Result<usize> {
         let state = self.state.read();
-        Ok(self.store.load(&state.root.block_ptr(), self.id)?.len())
+        Ok(self.load_root(&state.root)?.len())
+    }
+
+    fn load_root(&self, root: &RootPtr) -> Result<TreeBlock> {
+        match root.is_unborn() {
+            true => Ok(self.store.empty_leaf()),
+            false => self.store.load(&root.block_ptr(), self.id),
+        }
     }
 
     /// The active overlay has edits.
@@ -346,10 +364,9 @@ impl Tree {
 
     /// Tells `passed` each node on the way, and the slot taken in it, before the child is loaded.
     fn descend_with(&self, root: RootPtr, key: &Key, passed: impl Fn(&TreeBlock, usize)) -> Result<LeafAt> {
-        let mut ptr = root.block_ptr();
+        let mut block = self.load_root(&root)?;
         let mut upper = None;
         loop {
-            let block = self.store.load(&ptr, self.id)?;
             if block.is_leaf() {
                 return Ok(LeafAt { leaf: block, upper });
             }
@@ -358,15 +375,19 @@ impl Tree {
                 upper = Some(block.key(slot + 1));
             }
             passed(&block, slot);
-            ptr = child_ptr(&block, slot);
+            block = self.store.load(&child_ptr(&block, slot), self.id)?;
         }
     }
 
-    /// Addresses and levels of the committed blocks that lead to a key, the root first.
+    /// Addresses and levels of the committed blocks that lead to a key, the root first; none in a
+    /// tree that no commit has written yet.
     pub fn path(&self, key: &Key) -> Result<Vec<(LogicalAddr, u8)>> {
         let state = self.state.read();
-        let mut ptr = state.root.block_ptr();
         let mut path = Vec::new();
+        if state.root.is_unborn() {
+            return Ok(path);
+        }
+        let mut ptr = state.root.block_ptr();
         loop {
             path.push((ptr.addr, ptr.level));
             let block = self.store.load(&ptr, self.id)?;

@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use btrfs_format::builder::{HeaderFields, LeafBuilder};
 use btrfs_format::{BlockExpect, Generation, LogicalAddr, TreeBlock, TreeId};
 use cowshed_runtime::lock::Mutex;
 
@@ -77,11 +78,24 @@ pub struct NodeStore {
     shards: [Mutex<Shard>; SHARDS],
     cache_bytes_max: AtomicUsize,
     full_bytes_max: AtomicUsize,
+    /// What stands for the root of a tree that no commit has written yet. On no device.
+    empty_leaf: TreeBlock,
 }
 
 impl NodeStore {
     pub(crate) fn new(volume: Arc<Volume>, cache_bytes_max: usize) -> Self {
+        let header = HeaderFields {
+            fsid: volume.metadata_fsid(),
+            chunk_tree_uuid: volume.chunk_tree_uuid(),
+            addr: LogicalAddr(u64::MAX),
+            generation: Generation(0),
+            owner: TreeId(0),
+            level: 0,
+            flags: 0,
+        };
+        let nodesize_bytes = usize::try_from(volume.nodesize_bytes()).expect("verified to be at most 64 KiB");
         Self {
+            empty_leaf: TreeBlock::from_builder(LeafBuilder::new(nodesize_bytes).finish(&header)),
             volume,
             shards: std::array::from_fn(|_| Mutex::new(LockRank::TreeBlocks, Shard::default())),
             cache_bytes_max: AtomicUsize::new(cache_bytes_max),
@@ -130,6 +144,11 @@ impl NodeStore {
         let block = self.volume.read_block(ptr, tree)?;
         self.insert_clean(block.clone());
         Ok(block)
+    }
+
+    /// An empty leaf, which no device has.
+    pub(super) fn empty_leaf(&self) -> TreeBlock {
+        self.empty_leaf.clone()
     }
 
     /// Is some block kept for this address? It may still be another one than the pointer means.

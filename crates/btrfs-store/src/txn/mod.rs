@@ -150,6 +150,7 @@ pub struct Txn {
     applied_items: AtomicU64,
     applied_refs: AtomicU64,
     commit_lock: Mutex<CommitStats>,
+    holds: AtomicU64,
 }
 
 impl Txn {
@@ -165,6 +166,7 @@ impl Txn {
             applied_items: AtomicU64::new(0),
             applied_refs: AtomicU64::new(0),
             commit_lock: Mutex::new(LockRank::Commit, CommitStats::default()),
+            holds: AtomicU64::new(0),
         }
     }
 
@@ -207,7 +209,13 @@ impl Txn {
     }
     /// Keeps commits out.
     pub fn hold_commits(&self) -> MutexGuard<'_, CommitStats> {
+        self.holds.fetch_add(1, Ordering::Relaxed);
         self.commit_lock.lock()
+    }
+
+    /// How often commits were held, by commits and logs mostly: what background work gives way to.
+    pub fn holds(&self) -> u64 {
+        self.holds.load(Ordering::Relaxed)
     }
 
     /// The transaction that a batch applied now would belong to.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use btrfs_format::features::root_flags;
 use btrfs_format::{Key, KeyType, ObjectId, TreeId, hash, view};
+use btrfs_store::tree::Tree;
 use cowshed_vfs::{FileKind, Timestamp};
 
 use crate::error::{Error, Result, StoreError};
@@ -67,17 +68,17 @@ pub(crate) fn load(files: &Files, id: TreeId) -> Result<Option<Arc<Subvol>>> {
 }
 
 /// A subvolume that was just made and has no name yet.
-pub(crate) fn open_new(files: &Files, id: TreeId) -> Result<Arc<Subvol>> {
+pub(crate) fn open_new(files: &Files, id: TreeId, tree: Arc<Tree>) -> Arc<Subvol> {
     let subvol = Arc::new(Subvol {
         id,
-        tree: files.store().forest().require(id)?,
+        tree,
         root_ino: ObjectId::FIRST_FREE,
         read_only: AtomicBool::new(false),
         dead: AtomicBool::new(false),
         next_ino: AtomicU64::new(0),
     });
     files.objects().subvols.write().insert(id, subvol.clone());
-    Ok(subvol)
+    subvol
 }
 
 /// The root directory of a subvolume.

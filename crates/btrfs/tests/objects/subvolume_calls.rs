@@ -118,7 +118,7 @@ fn subvolume_made_in_one_that_is_deleted_is_never_lost() {
         // Not in the root directory, which a deletion locks.
         let outer = rig.mkdir(&format!("{name}/dir")).unwrap().node;
         let delete = || {
-            // Making takes two commits: the deletion meets all of its steps.
+            // The deletion meets all of the steps of the other one.
             pause(round * 7 % 700);
             calls(&rig).delete(&ROOT, NodeId::ROOT, name.as_bytes())
         };
@@ -207,6 +207,44 @@ fn received_uuids_defaults_and_labels_are_those_that_the_kernel_finds() {
     assert_sound(&volume);
 }
 
+/// The tree has no block yet when it dies, and the commit that writes it for the first time may drop
+/// it, too.
+#[test]
+fn subvolume_deleted_in_the_transaction_that_made_it_leaves_nothing() {
+    if !can_run() {
+        return;
+    }
+    let rig = Rig::new();
+    let store = rig.fs.mount().store().clone();
+    let mut in_one = 0;
+    for round in 0..60 {
+        let name = format!("short{round}");
+        let began = store.txn().running();
+        calls(&rig).create(&ROOT, NodeId::ROOT, name.as_bytes()).unwrap();
+        calls(&rig).delete(&ROOT, NodeId::ROOT, name.as_bytes()).unwrap();
+        in_one += usize::from(store.txn().running() == began);
+        // With the steps of the background thread, and without.
+        match round % 3 {
+            0 => std::thread::sleep(std::time::Duration::from_millis(5)),
+            1 => rig.commit(),
+            _ => {}
+        }
+    }
+    assert!(in_one > 10, "{in_one} lived in one transaction");
+    assert!(rig.names("").is_empty());
+    let is_gone = || btrfs_store::commit::dead_subvolumes(store.forest()).unwrap().is_empty();
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !is_gone() {
+        assert!(std::time::Instant::now() < patience, "they are dropped");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    drop(store);
+    assert_sound(&rig.unmount());
+}
+
+/// More than the metadata of a small volume has room for.
+const EMPTY_MAX: usize = 6000;
+
 /// Snapshots need no space for data, and a full volume can always delete.
 #[test]
 fn full_volume_takes_snapshots_and_gives_up_subvolumes() {
@@ -249,6 +287,15 @@ fn full_volume_takes_snapshots_and_gives_up_subvolumes() {
     assert!(made == 200, "{made} snapshots, then {refusal:?}");
     for n in 0..made {
         fs.delete(&ROOT, NodeId::ROOT, format!("snap{n}").as_bytes()).unwrap();
+    }
+    // Each of these needs a block that no leaf is opened for: what was accepted can be committed.
+    let empty = |n: usize| format!("empty{n}");
+    let accepted = (0..EMPTY_MAX).take_while(|n| fs.create(&ROOT, NodeId::ROOT, empty(*n).as_bytes()).is_ok());
+    let accepted = accepted.count();
+    rig.commit();
+    assert!((100..EMPTY_MAX).contains(&accepted), "{accepted} empty subvolumes");
+    for n in 0..accepted {
+        fs.delete(&ROOT, NodeId::ROOT, empty(n).as_bytes()).unwrap();
     }
     rig.fs.release(file, Handle::NONE);
     rig.fs.forget(file, 1);

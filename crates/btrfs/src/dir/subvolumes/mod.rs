@@ -1,8 +1,9 @@
 //! Making and deleting subvolumes: names that lead to a tree of their own.
 //!
-//! A new tree is made by a commit ([`btrfs_store::jobs::NewTree`]), and has no name then: a crash
-//! leaves an orphan, which the next mount drops. Its name is an operation like others, made durable
-//! by a second commit.
+//! An empty subvolume is made in the running transaction: its tree has no block until the next
+//! commit. The tree of a snapshot is made by a commit ([`btrfs_store::jobs::NewSnapshot`]), and has
+//! no name then: a crash leaves an orphan, which the next mount drops. Its name is an operation like
+//! others, made durable by a second commit.
 
 mod delete;
 mod list;
@@ -12,14 +13,15 @@ mod uuids;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use btrfs_format::items::{InodeItem, InodeRef, RootItem, RootRef};
+use btrfs_format::items::{InodeItem, InodeRef, RootItem, RootRef, Timespec};
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId, Uuid, view};
-use btrfs_store::jobs::{Job, NewContent, NewTree, RootChange};
+use btrfs_store::jobs::{Job, NewSnapshot, RootChange, root_item_of_new};
 use btrfs_store::overlay::ItemBytes;
-use btrfs_store::space::{Budget, Purpose};
-use cowshed_vfs::{Error as Errno, FileKind, PERM_MASK};
+use btrfs_store::space::{Budget, MetaReservation, Purpose};
+use btrfs_store::txn::{Batch, Join};
+use cowshed_vfs::{Error as Errno, FileKind, PERM_MASK, Timestamp};
 use zerocopy::IntoBytes;
-use zerocopy::little_endian::{U16, U64};
+use zerocopy::little_endian::{U16, U32, U64};
 
 pub use delete::delete_by_id;
 pub(super) use delete::delete_empty;
@@ -37,12 +39,41 @@ use crate::staged::Staged;
 use crate::{reclaim, subvol};
 use uuids::UuidEdits;
 
-/// Makes an empty subvolume under a name. On disk when this returns. Errors: as those of making a
+/// Makes an empty subvolume under a name, in the running transaction. Errors: as those of making a
 /// directory.
 pub fn create(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
-    make(files, caller, dir, name, false, 1, |generation| {
-        NewContent::Items(root_items(files, caller, generation))
-    })
+    check_new_name(files, caller, dir, name)?;
+    let store = files.store();
+    let id = files.objects().take_subvolume_id(store.forest())?;
+    let uuid = new_uuid(files);
+    // Its root block, for which no leaf has to be opened.
+    let root_space = files.reserve(Budget {
+        blocks: 1,
+        ..Budget::CREATE
+    })?;
+    let space = files.reserve(Budget::NEW_SUBVOLUME)?;
+    let _names = files.objects().subvolume_names.lock();
+    let _lock = dir.lock.write();
+    may_create(files, caller, dir)?;
+    let now = store.env().now();
+    let (join, plan) = prepare_and_join(files, |generation| {
+        let mut plan = NewPlace::prepare(files, (dir, name), id, generation)?;
+        plan.uuids.add(&uuid, KeyType::UUID_SUBVOL, id)?;
+        Ok(plan)
+    })?;
+    let generation = join.generation();
+    let tree = store.forest().add_unborn(id);
+    let root = root_item_of_new(uuid, generation, disk_time(now), store.volume().nodesize_bytes().into());
+    let mut batch = Batch::new();
+    for (key, item) in root_items(files, caller, generation) {
+        batch.put(&tree, key, item);
+    }
+    let root_key = Key::new(id.object_id(), KeyType::ROOT_ITEM, 0);
+    batch.put(store.forest().root_tree(), root_key, root.as_bytes());
+    subvol::open_new(files, id, tree);
+    store.add_job(&join, Job::HoldSpace(root_space));
+    plan.apply(files, (dir, name), &join, (batch, space));
+    Ok(())
 }
 
 /// Makes a snapshot of a subvolume, whose root directory is `source`, under a name. On disk when
@@ -58,13 +89,45 @@ pub fn snapshot(
 ) -> Result<()> {
     check_root(source)?;
     caller.need_owner(source)?;
-    let id = source.subvol.id;
+    check_new_name(files, caller, dir, name)?;
     // Its root has a reference to each of its children, and may have more by the time of the
     // commit.
     let children = source.tree.root_children()?;
-    make(files, caller, dir, name, is_read_only, children, |_| {
-        NewContent::CopyOf(id)
-    })
+    let store = files.store();
+    let id = files.objects().take_subvolume_id(store.forest())?;
+    let space = files.reserve(Budget {
+        purpose: Purpose::Create,
+        // The root, and a split for each extent item that gets one more reference.
+        blocks: u32::try_from(children + 16).unwrap_or(u32::MAX),
+        is_release: false,
+    })?;
+    let new = NewSnapshot {
+        id,
+        uuid: new_uuid(files),
+        source: source.subvol.id,
+        space,
+    };
+    store.add_job(&store.txn().join(), Job::Snapshot(Box::new(new)));
+    files.commit()?;
+    let subvol = subvol::open_new(files, id, store.forest().require(id)?);
+    // Files of the source that had lost their last name and were in use go from the snapshot.
+    let cleaned = reclaim::clean_orphans(files, &subvol);
+    let named = cleaned.and_then(|_| give_name(files, caller, (dir, name), &subvol, is_read_only));
+    if let Err(error) = named {
+        subvol.dead.store(true, Ordering::Release);
+        files.objects().forget_subvolume(&subvol);
+        files.background().go_on_dropping();
+        return Err(error);
+    }
+    files.commit()
+}
+
+fn check_new_name(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    check_name(name)?;
+    let _lock = dir.lock.read();
+    may_create(files, caller, dir)?;
+    names::check_absent(&Staged::new(&dir.tree), dir.ino, name)?;
+    Ok(())
 }
 
 /// Is it the root directory of a subvolume? Errors: `Invalid`; `NotFound` (it is deleted).
@@ -76,54 +139,6 @@ fn check_root(inode: &Inode) -> Result<()> {
         true => Err(Errno::NotFound.into()),
         false => Ok(()),
     }
-}
-
-fn make(
-    files: &Files,
-    caller: &Caller<'_>,
-    dir: &Arc<Inode>,
-    name: &[u8],
-    is_read_only: bool,
-    children: usize,
-    content: impl Fn(Generation) -> NewContent,
-) -> Result<()> {
-    check_name(name)?;
-    {
-        let _lock = dir.lock.read();
-        may_create(files, caller, dir)?;
-        names::check_absent(&Staged::new(&dir.tree), dir.ino, name)?;
-    }
-    let store = files.store();
-    let id = files.objects().take_subvolume_id(store.forest())?;
-    let uuid = new_uuid(files);
-    let space = files.reserve(Budget {
-        purpose: Purpose::Create,
-        // The root, and a split for each extent item that gets one more reference.
-        blocks: u32::try_from(children + 16).unwrap_or(u32::MAX),
-        is_release: false,
-    })?;
-    {
-        let join = store.txn().join();
-        let new = NewTree {
-            id,
-            uuid,
-            content: content(join.generation()),
-            space,
-        };
-        store.add_job(&join, Job::MakeTree(Box::new(new)));
-    }
-    files.commit()?;
-    let subvol = subvol::open_new(files, id)?;
-    // Files of the source that had lost their last name and were in use go from the snapshot.
-    let cleaned = reclaim::clean_orphans(files, &subvol);
-    let named = cleaned.and_then(|_| give_name(files, caller, dir, name, &subvol, is_read_only));
-    if let Err(error) = named {
-        subvol.dead.store(true, Ordering::Release);
-        files.objects().forget_subvolume(&subvol);
-        files.background().go_on_dropping();
-        return Err(error);
-    }
-    files.commit()
 }
 
 /// The items of an empty subvolume: its root directory.
@@ -163,6 +178,13 @@ fn root_items(files: &Files, caller: &Caller<'_>, generation: Generation) -> Vec
     ]
 }
 
+fn disk_time(time: Timestamp) -> Timespec {
+    Timespec {
+        sec: U64::new(time.secs.cast_unsigned()),
+        nsec: U32::new(time.nanos),
+    }
+}
+
 fn new_uuid(files: &Files) -> Uuid {
     let mut uuid = Uuid::default();
     files.store().env().random(&mut uuid);
@@ -172,12 +194,11 @@ fn new_uuid(files: &Files) -> Uuid {
     uuid
 }
 
-/// Gives a tree that was made its name.
+/// Gives the tree of a snapshot its name.
 fn give_name(
     files: &Files,
     caller: &Caller<'_>,
-    dir: &Arc<Inode>,
-    name: &[u8],
+    (dir, name): (&Arc<Inode>, &[u8]),
     subvol: &Subvol,
     is_read_only: bool,
 ) -> Result<()> {
@@ -187,9 +208,41 @@ fn give_name(
     let _names = files.objects().subvolume_names.lock();
     let _lock = dir.lock.write();
     may_create(files, caller, dir)?;
-    let now = files.store().env().now();
     let root = root_item(files, id)?.ok_or(Errno::NotFound)?;
-    let (join, (mut staged, index, uuids)) = prepare_and_join(files, |generation| {
+    let (join, plan) = prepare_and_join(files, |generation| {
+        let mut plan = NewPlace::prepare(files, (dir, name), id, generation)?;
+        plan.uuids.add(&root.uuid, KeyType::UUID_SUBVOL, id)?;
+        if is_read_only {
+            plan.uuids.add(&root.received_uuid, KeyType::UUID_RECEIVED_SUBVOL, id)?;
+        }
+        Ok(plan)
+    })?;
+    let mut batch = Batch::new();
+    batch.delete(files.store().forest().root_tree(), reclaim::orphan_key(id.object_id()));
+    let change = RootChange::Named { is_read_only };
+    files.store().add_job(&join, Job::ChangeRoot(id, change));
+    subvol.read_only.store(is_read_only, Ordering::Release);
+    plan.apply(files, (dir, name), &join, (batch, space));
+    Ok(())
+}
+
+/// A name for a subvolume that has none, in its directory, in the tree of roots and in that of
+/// uuids.
+struct NewPlace<'t> {
+    id: TreeId,
+    staged: Staged<'t>,
+    index: u64,
+    uuids: UuidEdits,
+}
+
+impl<'t> NewPlace<'t> {
+    /// The caller holds the locks on the directory and on the names of subvolumes.
+    fn prepare(
+        files: &Files,
+        (dir, name): (&'t Arc<Inode>, &[u8]),
+        id: TreeId,
+        generation: Generation,
+    ) -> Result<Self> {
         let mut staged = Staged::new(&dir.tree);
         let entry = NewName {
             dir: dir.ino,
@@ -200,32 +253,38 @@ fn give_name(
             generation,
         };
         names::insert(&mut staged, &entry)?;
-        let mut uuids = UuidEdits::new(files)?;
-        uuids.add(&root.uuid, KeyType::UUID_SUBVOL, id)?;
-        if is_read_only {
-            uuids.add(&root.received_uuid, KeyType::UUID_RECEIVED_SUBVOL, id)?;
-        }
-        Ok((staged, entry.index, uuids))
-    })?;
-    files.names().turn_off();
-    let mut state = dir.attr.lock();
-    note_name(dir, name);
-    touch_dir(&mut state, join.generation(), now, name.len(), 0);
-    staged.put(dir.key(), dir.item_bytes(&state));
-    let mut batch = staged.into_batch();
-    let item = root_ref(dir.ino, index, name);
-    let root_tree = files.store().forest().root_tree();
-    let [down, up] = ref_keys(dir.tree.id(), id);
-    batch.put(root_tree, down, item.clone());
-    batch.put(root_tree, up, item);
-    batch.delete(root_tree, reclaim::orphan_key(id.object_id()));
-    uuids.add_to(&mut batch);
-    let change = RootChange::Named { is_read_only };
-    files.store().add_job(&join, Job::ChangeRoot(id, change));
-    subvol.read_only.store(is_read_only, Ordering::Release);
-    join.apply(batch, space);
-    drop(state);
-    Ok(())
+        Ok(Self {
+            id,
+            staged,
+            index: entry.index,
+            uuids: UuidEdits::new(files)?,
+        })
+    }
+
+    /// Applies it with what else the operation changes.
+    fn apply(
+        mut self,
+        files: &Files,
+        (dir, name): (&Arc<Inode>, &[u8]),
+        join: &Join<'_>,
+        (others, space): (Batch, MetaReservation),
+    ) {
+        files.names().turn_off();
+        let mut state = dir.attr.lock();
+        note_name(dir, name);
+        let now = files.store().env().now();
+        touch_dir(&mut state, join.generation(), now, name.len(), 0);
+        self.staged.put(dir.key(), dir.item_bytes(&state));
+        let mut batch = self.staged.into_batch();
+        let item = root_ref(dir.ino, self.index, name);
+        let root_tree = files.store().forest().root_tree();
+        let [down, up] = ref_keys(dir.tree.id(), self.id);
+        batch.put(root_tree, down, item.clone());
+        batch.put(root_tree, up, item);
+        self.uuids.add_to(&mut batch);
+        batch.append(others);
+        join.apply(batch, space);
+    }
 }
 
 /// The root item of a subvolume; `None` where there is none.

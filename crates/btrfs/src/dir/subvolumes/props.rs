@@ -5,16 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use btrfs_format::features::incompat;
-use btrfs_format::items::Timespec;
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId};
 use btrfs_store::jobs::{Job, Received, RootChange};
 use btrfs_store::space::Budget;
 use btrfs_store::txn::Batch;
 use cowshed_vfs::{Error as Errno, FileKind, Received as FromCaller, Timestamp};
-use zerocopy::little_endian::{U32, U64};
 
 use super::uuids::UuidEdits;
-use super::{check_root, root_item};
+use super::{check_root, disk_time, root_item};
 use crate::access::{Caller, check_volume_writable};
 use crate::dir::names;
 use crate::error::Result;
@@ -80,13 +78,6 @@ pub fn set_received(
     };
     files.commit()?;
     Ok((received_in, now))
-}
-
-fn disk_time(time: Timestamp) -> Timespec {
-    Timespec {
-        sec: U64::new(time.secs.cast_unsigned()),
-        nsec: U32::new(time.nanos),
-    }
 }
 
 /// Has a subvolume mounted by default; 0 stands for the top level. On disk when this returns.
