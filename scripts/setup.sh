@@ -28,6 +28,8 @@ needs=(
   man:man-db:man-db
   sfdisk:fdisk:util-linux
   fakeroot:fakeroot:fakeroot
+  systemd-repart:systemd:systemd-repart
+  lsattr:e2fsprogs:e2fsprogs
 )
 
 missing_deb=() missing_rpm=() missing_cmd=()

@@ -37,6 +37,8 @@ pub struct SettledSubvolume {
     pub read_only: bool,
     /// Its uuid.
     pub uuid: Uuid,
+    /// The uuid of the subvolume that it is a snapshot of; zero for all others.
+    pub parent_uuid: Uuid,
 }
 
 /// The id of the n-th new subvolume.
@@ -67,6 +69,7 @@ pub(crate) fn settle(new: &[NewSubvolume], uuid: impl Fn(TreeId) -> Uuid) -> Res
             read_only: false,
             index: DIR_INDEX_FIRST + beside,
             uuid: uuid(id),
+            parent_uuid: [0; 16],
         });
     }
     Ok(settled)

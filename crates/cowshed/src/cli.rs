@@ -97,7 +97,7 @@ pub enum Command {
 pub fn run(cli: &Cli) -> Result<u8> {
     match &cli.command {
         Command::Mkfs(args) => mkfs::run(args),
-        Command::Build(args) => build::run(args),
+        Command::Build(args) => Ok(build::run(args)),
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(args),
         Command::Sync(args) => sync::run(args),

@@ -27,6 +27,9 @@ pub enum Locking {
     /// As `Locked`, but a block device is not claimed: for a caller that mounts it through the
     /// kernel next, which claims it.
     LockedForMount,
+    /// As `Locked`, but of a block device only the claim counts, which excludes writers and mounts:
+    /// for programs whose parent holds the lock, as systemd's do.
+    Claimed,
     /// For inspection only: what is read may be changing.
     Unlocked,
 }
@@ -88,7 +91,7 @@ impl FileDevice {
 
         let kind = kind_of(&name, &std::fs::metadata(path).map_err(failed)?)?;
         let mut flags = libc::O_CLOEXEC;
-        if kind == Kind::Block && mode == OpenMode::ReadWrite && locking == Locking::Locked {
+        if kind == Kind::Block && mode == OpenMode::ReadWrite && matches!(locking, Locking::Locked | Locking::Claimed) {
             // Without O_CREAT, on a block device: claim it, fail if it is claimed.
             flags |= libc::O_EXCL;
         }
@@ -127,18 +130,20 @@ impl FileDevice {
     fn from_file(file: File, path: &Path, mode: OpenMode, locking: Locking) -> Result<FileDevice> {
         let name = path.display().to_string();
         let failed = |source: io::Error| Error::io(&name, Op::Open, 0, source);
-        if locking != Locking::Unlocked {
+        // Asked of what was opened, not of the path: the path may name something else by now.
+        let kind = kind_of(&name, &file.metadata().map_err(failed)?)?;
+        let is_locked_by_parent = locking == Locking::Claimed && kind == Kind::Block;
+        if locking != Locking::Unlocked && !is_locked_by_parent {
             match lock(&file, mode) {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Err(Error::Busy { device: name.into() }),
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
         }
-        // Asked of what was opened, not of the path: the path may name something else by now.
+        // The size may have changed until the lock was there.
         let metadata = file.metadata().map_err(failed)?;
-        let kind = kind_of(&name, &metadata)?;
         // With the lock in hand: a mount of our own holds it, so what is found is the kernel's.
-        if locking == Locking::Locked && mounted::excludes(&metadata, mode) {
+        if matches!(locking, Locking::Locked | Locking::Claimed) && mounted::excludes(&metadata, mode) {
             return Err(Error::Busy { device: name.into() });
         }
         let (size_bytes, sector_size_bytes) = match kind {

@@ -7,7 +7,12 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sha2::Digest as _;
+
 use crate::error::{Error, Result};
+
+/// Bytes that are hashed at once.
+const DIGEST_STEP_BYTES: usize = 256 << 10;
 
 /// A stretch of a file that is no hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +131,26 @@ impl Content {
         &self.pieces
     }
 
+    /// SHA-256 of what is no hole, with where it is. Reads all of it, one part after the other.
+    pub fn digest(&self) -> Result<[u8; 32]> {
+        let opened = self.open()?;
+        let mut hash = sha2::Sha256::new();
+        let mut buf = vec![0; DIGEST_STEP_BYTES];
+        for piece in &self.pieces {
+            hash.update(piece.offset_bytes.to_le_bytes());
+            hash.update(piece.len_bytes.to_le_bytes());
+            let mut done = 0;
+            while done < piece.len_bytes {
+                let step = usize::try_from(piece.len_bytes - done).map_or(buf.len(), |left| left.min(buf.len()));
+                opened.read(piece, done, &mut buf[..step])?;
+                hash.update(&buf[..step]);
+                done += step as u64;
+            }
+        }
+        opened.check_unchanged()?;
+        Ok(hash.finalize().into())
+    }
+
     /// Opens it for reading.
     pub fn open(&self) -> Result<Opened<'_>> {
         let file = match &self.holder {
@@ -162,6 +187,11 @@ pub struct Opened<'c> {
 }
 
 impl Opened<'_> {
+    /// The file of the host, if it is one of a directory: offsets in it are those of the contents.
+    pub fn host_file(&self) -> Option<&File> {
+        self.file.as_ref()
+    }
+
     /// Fills `buf` from the offset within the piece. Errors: those of the host; the source is
     /// shorter than it was.
     pub fn read(&self, piece: &Piece, within_bytes: u64, buf: &mut [u8]) -> Result<()> {
@@ -188,6 +218,15 @@ impl Opened<'_> {
             (Holder::Host { dir, name, .. }, _) => Error::host(host_path(dir, name))(error),
             _ => Error::host("contents of an archive")(error),
         })
+    }
+
+    /// An error about sharing extents with this file.
+    pub fn refuse_sharing(&self, source: io::Error) -> Error {
+        let path = match &self.content.holder {
+            Holder::Host { dir, name, .. } => host_path(dir, name),
+            Holder::Shared(_) | Holder::Memory(_) => PathBuf::new(),
+        };
+        Error::Sharing { path, source }
     }
 
     /// To be called after reading: the file is as it was when its directory was listed. Errors:

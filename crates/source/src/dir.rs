@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use cowshed_runtime::Workers;
 use rustix::fs::{SeekFrom, seek};
 
 use crate::content::{Content, Stamp};
@@ -17,57 +18,101 @@ use crate::tree::{Body, Inode, InodeId, Keep, Meta, Time, Tree, perm};
 /// Bytes of a block as `st_blocks` counts it.
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// Adds what is in a directory of the host to the tree, the directory itself as its root. `keep`
+/// Directories that are listed at once. What is found in them is in memory twice meanwhile.
+const DIRS_AT_ONCE: usize = 64;
+
+/// Adds what is in a directory of the host to the tree, the directory itself as its base. `keep`
 /// gets each path in the image, without a leading slash, and whether it is a directory; what it
 /// refuses is left out, with all below.
-pub fn add_directory(tree: &mut Tree, dir: &Path, keep: &mut Keep<'_>) -> Result<()> {
+pub fn add_directory(tree: &mut Tree, dir: &Path, workers: &Workers, keep: &mut Keep<'_>) -> Result<()> {
     let metadata = fs::metadata(dir).map_err(Error::host(dir))?;
     if !metadata.is_dir() {
         let error = std::io::Error::from(std::io::ErrorKind::NotADirectory);
         return Err(Error::host(dir)(error));
     }
-    let mut walk = Walk {
+    // The directory may be named by a symbolic link.
+    let dir = fs::canonicalize(dir).map_err(Error::host(dir))?;
+    let base = tree.base();
+    tree[base].meta = meta(&dir, &metadata, &mut Vec::new())?;
+    let mut merging = Merging {
         tree,
         keep,
         linked: HashMap::new(),
-        buf: Vec::new(),
+        // A stack of our own: directories may be deeper than a thread's stack.
+        todo: vec![Dir {
+            host: dir.into(),
+            path: Vec::new(),
+            id: base,
+        }],
     };
-    // The directory may be named by a symbolic link.
-    let dir = fs::canonicalize(dir).map_err(Error::host(dir))?;
-    walk.tree[Tree::ROOT].meta = walk.meta(&dir, &metadata)?;
-    // A stack of our own: directories may be deeper than a thread's stack.
-    let mut todo = vec![(Arc::<Path>::from(dir), Vec::new(), Tree::ROOT)];
-    while let Some((dir, path, id)) = todo.pop() {
-        walk.list(&dir, &path, id, &mut todo)?;
+    loop {
+        let rest = merging.todo.len().saturating_sub(DIRS_AT_ONCE);
+        let dirs = merging.todo.split_off(rest);
+        if dirs.is_empty() {
+            return Ok(());
+        }
+        for (dir, found) in workers.run(dirs, |dir| {
+            let found = list(&dir.host);
+            (dir, found)
+        }) {
+            merging.merge(&dir, found?)?;
+        }
     }
-    Ok(())
 }
 
-type Todo = Vec<(Arc<Path>, Vec<u8>, InodeId)>;
+/// A directory whose entries are not in the tree yet.
+struct Dir {
+    host: Arc<Path>,
+    path: Vec<u8>,
+    id: InodeId,
+}
 
-struct Walk<'a> {
+/// An entry of a directory. What cannot be read is an error if the entry is taken.
+struct Found {
+    name: Box<[u8]>,
+    metadata: Metadata,
+    inode: Result<Inode>,
+}
+
+/// The entries of a directory, in any order.
+fn list(dir: &Arc<Path>) -> Result<Vec<Found>> {
+    let mut buf = Vec::new();
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).map_err(Error::host(&**dir))? {
+        let entry = entry.map_err(Error::host(&**dir))?;
+        let name = entry.file_name();
+        let name = name.as_bytes();
+        let host = dir.join(entry.file_name());
+        let metadata = entry.metadata().map_err(Error::host(&host))?;
+        let inode = meta(&host, &metadata, &mut buf).and_then(|meta| {
+            let body = body(dir, name, &host, &metadata)?;
+            Ok(Inode { meta, body })
+        });
+        found.push(Found {
+            name: name.into(),
+            metadata,
+            inode,
+        });
+    }
+    Ok(found)
+}
+
+struct Merging<'a> {
     tree: &'a mut Tree,
     keep: &'a mut Keep<'a>,
     /// Files with several names, by device and inode number.
     linked: HashMap<(u64, u64), InodeId>,
-    buf: Vec<u8>,
+    todo: Vec<Dir>,
 }
 
-impl Walk<'_> {
-    fn list(&mut self, dir: &Arc<Path>, path: &[u8], id: InodeId, todo: &mut Todo) -> Result<()> {
-        let mut names = Vec::new();
-        for entry in fs::read_dir(dir).map_err(Error::host(&**dir))? {
-            names.push(entry.map_err(Error::host(&**dir))?);
-        }
-        names.sort_unstable_by_key(fs::DirEntry::file_name);
-        for entry in names {
-            let name = entry.file_name();
-            let name = name.as_bytes();
-            let host = dir.join(entry.file_name());
-            let metadata = entry.metadata().map_err(Error::host(&host))?;
-            let below = match path {
+impl Merging<'_> {
+    /// Puts the entries of a directory into the tree.
+    fn merge(&mut self, dir: &Dir, mut found: Vec<Found>) -> Result<()> {
+        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        for Found { name, metadata, inode } in found {
+            let below = match &dir.path[..] {
                 [] => name.to_vec(),
-                _ => [path, b"/", name].concat(),
+                path => [path, b"/", &name].concat(),
             };
             if !(self.keep)(&below, metadata.is_dir()) {
                 continue;
@@ -75,32 +120,34 @@ impl Walk<'_> {
             let number = (metadata.dev(), metadata.ino());
             let has_names = metadata.nlink() > 1 && !metadata.is_dir();
             if let Some(linked) = self.linked.get(&number).filter(|_| has_names) {
-                self.tree.link(id, name, *linked)?;
+                self.tree.link(dir.id, &name, *linked)?;
                 continue;
             }
-            let meta = self.meta(&host, &metadata)?;
-            let body = body(dir, name, &host, &metadata)?;
-            let added = self.tree.put(id, name, Inode { meta, body })?;
+            let added = self.tree.put(dir.id, &name, inode?)?;
             if has_names {
                 self.linked.insert(number, added);
             }
             if metadata.is_dir() {
-                todo.push((host.into(), below, added));
+                self.todo.push(Dir {
+                    host: dir.host.join(std::ffi::OsStr::from_bytes(&name)).into(),
+                    path: below,
+                    id: added,
+                });
             }
         }
         Ok(())
     }
+}
 
-    fn meta(&mut self, path: &Path, metadata: &Metadata) -> Result<Meta> {
-        Ok(Meta {
-            mode: metadata.mode() & perm::MASK,
-            uid: metadata.uid(),
-            gid: metadata.gid(),
-            atime: time(metadata.atime(), metadata.atime_nsec()),
-            mtime: time(metadata.mtime(), metadata.mtime_nsec()),
-            xattrs: sys::xattrs(path, &mut self.buf).map_err(Error::host(path))?,
-        })
-    }
+fn meta(path: &Path, metadata: &Metadata, buf: &mut Vec<u8>) -> Result<Meta> {
+    Ok(Meta {
+        mode: metadata.mode() & perm::MASK,
+        uid: metadata.uid(),
+        gid: metadata.gid(),
+        atime: time(metadata.atime(), metadata.atime_nsec()),
+        mtime: time(metadata.mtime(), metadata.mtime_nsec()),
+        xattrs: sys::xattrs(path, buf).map_err(Error::host(path))?,
+    })
 }
 
 fn time(sec: i64, nsec: i64) -> Time {

@@ -21,6 +21,14 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// A file whose extents the image cannot share.
+    #[error("{}: its extents cannot be shared with the image: {source}", path.display())]
+    Sharing {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// An entry of an archive that cannot be, or that is not supported.
     #[error("{archive}: entry '{entry}': {what}")]
     Entry {

@@ -15,6 +15,8 @@ mod dir;
 mod error;
 mod oci;
 mod oci_out;
+mod platform;
+mod reading;
 mod spool;
 #[allow(
     unsafe_code,
@@ -28,7 +30,8 @@ pub use add::{add_source, add_stream};
 pub use content::{Content, Opened, Piece};
 pub use dir::add_directory;
 pub use error::{Error, Result};
-pub use oci::Platform;
 pub use oci_out::{OciWriter, Target};
+pub use platform::Platform;
+pub use reading::Reading;
 pub use tar::{TarKind, TarWriter};
 pub use tree::{Body, Inode, InodeId, Keep, Meta, Time, Tree, Xattr, perm};

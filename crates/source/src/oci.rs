@@ -7,6 +7,8 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
+use crate::platform::Platform;
+use crate::reading::Reading;
 use crate::tar::{Blob, Entry, EntryKind, Input, Layering, apply, read_archive};
 use crate::tree::{Keep, Tree};
 
@@ -16,48 +18,6 @@ const JSON_BYTES_MAX: u64 = 8 << 20;
 const DEPTH_MAX: usize = 4;
 /// Bytes hashed at once.
 const STEP_BYTES: usize = 1 << 20;
-
-/// `os/architecture`, perhaps with a variant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Platform {
-    pub(crate) os: String,
-    pub(crate) architecture: String,
-    variant: Option<String>,
-}
-
-impl Default for Platform {
-    /// That of this machine, with Linux.
-    fn default() -> Self {
-        let architecture = match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            "x86" => "386",
-            "powerpc64" => "ppc64le",
-            other => other,
-        };
-        Self {
-            os: "linux".into(),
-            architecture: architecture.into(),
-            variant: None,
-        }
-    }
-}
-
-impl std::str::FromStr for Platform {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let mut words = text.split('/').map(str::to_owned);
-        match (words.next(), words.next(), words.next(), words.next()) {
-            (Some(os), Some(architecture), variant, None) if !os.is_empty() && !architecture.is_empty() => Ok(Self {
-                os,
-                architecture,
-                variant,
-            }),
-            _ => Err(format!("{text:?} is not OS/ARCHITECTURE[/VARIANT]")),
-        }
-    }
-}
 
 #[derive(Deserialize)]
 struct Index {
@@ -227,10 +187,10 @@ impl<'f> Files<'f> {
     }
 
     /// Lays the layers of the image over the tree.
-    pub fn add_to(&self, tree: &mut Tree, platform: &Platform, spool_dir: &Path, keep: &mut Keep<'_>) -> Result<()> {
+    pub fn add_to(&self, tree: &mut Tree, reading: &mut Reading<'_>, keep: &mut Keep<'_>) -> Result<()> {
         let mut layers = Vec::new();
         if self.has("index.json") {
-            for layer in &self.manifest(platform)?.layers {
+            for layer in &self.manifest(reading.platform)?.layers {
                 if layer.media_type.contains("encrypted") {
                     return Err(self.refuse(&layer.digest, "is encrypted"));
                 }
@@ -251,8 +211,11 @@ impl<'f> Files<'f> {
                 ..blob
             };
             let name = blob.name.clone();
-            let entries = read_archive(Input::of_blob(blob, spool_dir)?)?;
+            let entries = read_archive(Input::of_blob(blob, reading.spool_dir)?)?;
             apply(tree, &name, entries, Layering::Layer, keep)?;
+            if let Some(layers) = &mut reading.layers {
+                layers.push(tree.copy_dirs(tree.base())?);
+            }
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::oci::Platform;
+use crate::platform::Platform;
 use crate::tar::{TarKind, TarWriter};
 use crate::tree::Meta;
 

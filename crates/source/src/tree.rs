@@ -111,6 +111,7 @@ pub struct InodeId(u32);
 #[derive(Debug)]
 pub struct Tree {
     inodes: Vec<Inode>,
+    base: InodeId,
 }
 
 impl Default for Tree {
@@ -122,6 +123,7 @@ impl Default for Tree {
         let body = Body::empty_dir();
         Self {
             inodes: vec![Inode { meta, body }],
+            base: Self::ROOT,
         }
     }
 }
@@ -177,6 +179,20 @@ impl Tree {
         Ok(id)
     }
 
+    /// The directory that paths begin in: the root, unless [`Tree::set_base`] says another one.
+    pub fn base(&self) -> InodeId {
+        self.base
+    }
+
+    /// Lets paths begin in a directory, itself named from the root, which is made if it is not
+    /// there. Symbolic links and `..` do not lead out of it.
+    pub fn set_base(&mut self, path: &[u8]) -> Result<()> {
+        self.base = Self::ROOT;
+        let names = components(path)?;
+        self.base = self.make_dirs(&names, path)?;
+        Ok(())
+    }
+
     /// Gives an inode a further name.
     pub fn link(&mut self, dir: InodeId, name: &[u8], id: InodeId) -> Result<()> {
         check_name(name)?;
@@ -201,9 +217,50 @@ impl Tree {
         }
     }
 
+    /// A copy of a directory with all directories in it, which no name refers to yet. Everything
+    /// else has further names in the copy.
+    pub fn copy_dirs(&mut self, dir: InodeId) -> Result<InodeId> {
+        let root = self.copy_of(dir)?;
+        let mut todo = vec![root];
+        while let Some(dir) = todo.pop() {
+            let entries = self.entries(dir).into_iter().flatten();
+            let below: Vec<_> = entries.map(|(name, id)| (name.clone(), *id)).collect();
+            for (name, id) in below {
+                if matches!(self[id].body, Body::Dir(_)) {
+                    let copy = self.copy_of(id)?;
+                    self.name(dir, &name, copy)?;
+                    todo.push(copy);
+                }
+            }
+        }
+        Ok(root)
+    }
+
+    /// A directory with the same entries.
+    fn copy_of(&mut self, dir: InodeId) -> Result<InodeId> {
+        let entries = self.entries(dir).cloned().unwrap_or_default();
+        let meta = self[dir].meta.clone();
+        self.add(
+            Inode {
+                meta,
+                body: Body::Dir(entries),
+            },
+            b"",
+        )
+    }
+
+    /// Puts a directory that no name refers to under a name. Errors: the name is taken.
+    pub fn put_dir(&mut self, dir: InodeId, name: &[u8], id: InodeId) -> Result<()> {
+        check_name(name)?;
+        if self.entries(dir).is_some_and(|entries| entries.contains_key(name)) {
+            return Err(Error::path(name, "is there already"));
+        }
+        self.name(dir, name, id)
+    }
+
     /// Splits a path into its directory and its last name. Directories that are not there are made,
     /// owned by root. Symbolic links on the way lead to where they lead inside of the image. `None`
-    /// for the root itself. Errors: a `..`, a name that is too long, something on the way that is
+    /// for the base itself. Errors: a `..`, a name that is too long, something on the way that is
     /// no directory.
     pub fn place<'p>(&mut self, path: &'p [u8]) -> Result<Option<(InodeId, &'p [u8])>> {
         let mut names = components(path)?;
@@ -216,7 +273,7 @@ impl Tree {
     pub fn lookup(&self, path: &[u8]) -> Result<Option<InodeId>> {
         let mut names = components(path)?;
         let Some(last) = names.pop() else {
-            return Ok(Some(Self::ROOT));
+            return Ok(Some(self.base));
         };
         let Some(dir) = self.walk(&names)? else { return Ok(None) };
         Ok(self.entries(dir).and_then(|entries| entries.get(last)).copied())
@@ -240,7 +297,7 @@ impl Tree {
     }
 
     fn make_dirs(&mut self, names: &[&[u8]], path: &[u8]) -> Result<InodeId> {
-        let mut dir = Self::ROOT;
+        let mut dir = self.base;
         for (depth, name) in names.iter().enumerate() {
             let found = self.entries(dir).and_then(|entries| entries.get(*name)).copied();
             dir = match found.map(|id| (id, &self[id].body)) {
@@ -265,10 +322,10 @@ impl Tree {
     /// The directory of a path, with all symbolic links followed, `..` in their targets included.
     fn walk(&self, names: &[&[u8]]) -> Result<Option<InodeId>> {
         let mut todo: Vec<Box<[u8]>> = names.iter().rev().map(|name| (*name).into()).collect();
-        let mut dirs = vec![Self::ROOT];
+        let mut dirs = vec![self.base];
         let mut hops = 0;
         while let Some(name) = todo.pop() {
-            let dir = *dirs.last().unwrap_or(&Self::ROOT);
+            let dir = *dirs.last().unwrap_or(&self.base);
             match &*name {
                 b"" | b"." => continue,
                 b".." => {

@@ -2,9 +2,11 @@
 
 use std::io::Cursor;
 use std::path::Path;
+use std::sync::Arc;
 
 use cowshed_harness::shell;
-use cowshed_source::{Platform, Tree, add_stream};
+use cowshed_runtime::{SystemEnv, Workers};
+use cowshed_source::{Platform, Reading, Tree, add_stream};
 
 struct Dice(u64);
 
@@ -58,7 +60,11 @@ fn seal(block: &mut [u8]) {
 fn read(bytes: Vec<u8>, spool: &Path) -> cowshed_source::Result<()> {
     let mut tree = Tree::default();
     let stream = Box::new(Cursor::new(bytes));
-    add_stream(&mut tree, "mutant", stream, &Platform::default(), spool, &mut |_, _| {
-        true
-    })
+    let mut reading = Reading {
+        platform: &Platform::default(),
+        spool_dir: spool,
+        workers: &Workers::new(Arc::new(SystemEnv)),
+        layers: None,
+    };
+    add_stream(&mut tree, "mutant", stream, &mut reading, &mut |_, _| true)
 }

@@ -11,9 +11,11 @@ use std::sync::Arc;
 use btrfs_format::LogicalAddr;
 use btrfs_format::items::{STRIPE_LEN_BYTES, compression};
 use cowshed_device::{BlockDevice, WriteOp};
+use cowshed_source::Content;
 
 use super::extents::{CsumRun, DataMap, Extent, FileData};
 use super::job::{self, Done, Job, Part, Stored};
+use super::options::Cloner;
 use super::plan::Plan;
 use crate::plan::{ChunkKind, ChunkPlanner, PlannedChunk};
 use crate::{MkfsError, Settings};
@@ -61,9 +63,10 @@ pub(super) fn lay_down(
     laying.map.files.resize_with(inodes, FileData::default);
     let mut jobs = job::Jobs::new(plan, settings);
     let round = plan.options.workers.threads() * JOBS_PER_THREAD;
-    let mut writes: VecDeque<Write> = VecDeque::new();
+    let mut writes: VecDeque<Write<'_>> = VecDeque::new();
     let mut spare: Vec<Vec<u8>> = Vec::new();
     let mut done_bytes = 0;
+    let cloner = plan.options.cloner.filter(|_| devices.len() == 1);
     loop {
         let mut work: Vec<Work<'_>> = writes.drain(..).map(Work::Write).collect();
         let mut is_last = true;
@@ -80,11 +83,11 @@ pub(super) fn lay_down(
         if is_last && work.is_empty() {
             break;
         }
-        let step = |work: Work<'_>| match work {
-            Work::Read(job) => job.run(settings).map(Finished::Read),
-            Work::Write(write) => write.run(devices).map(Finished::Written),
-        };
-        for finished in plan.options.workers.run(work, step) {
+        for finished in plan
+            .options
+            .workers
+            .run(work, |work| work.run(settings, devices, cloner))
+        {
             match finished? {
                 Finished::Read(done) => {
                     done_bytes += done.parts.iter().map(|part| part.len_bytes).sum::<u64>();
@@ -100,17 +103,37 @@ pub(super) fn lay_down(
 
 enum Work<'w> {
     Read(Job<'w>),
-    Write(Write),
+    Write(Write<'w>),
 }
 
-enum Finished {
-    Read(Done),
+enum Finished<'w> {
+    Read(Done<'w>),
     Written(Vec<u8>),
 }
 
+impl<'w> Work<'w> {
+    fn run(
+        self,
+        settings: &Settings,
+        devices: &[Arc<dyn BlockDevice>],
+        cloner: Option<&dyn Cloner>,
+    ) -> Result<Finished<'w>, MkfsError> {
+        match self {
+            Self::Read(job) => job.run(settings).map(Finished::Read),
+            Self::Write(write) => {
+                let buf = write.run(devices, cloner, settings.sectorsize_bytes.into());
+                buf.map(Finished::Written)
+            }
+        }
+    }
+}
+
 fn total_bytes(plan: &Plan<'_, '_>) -> u64 {
-    let inodes = plan.subvolumes.iter().flat_map(|subvolume| &subvolume.inodes);
-    let contents = inodes.filter_map(|inode| plan.content(inode.id));
+    let inodes = plan.subvolumes.iter().flat_map(|subvolume| {
+        let places = subvolume.inodes.iter().zip(subvolume.base..);
+        places.filter(|(_, place)| plan.leader(*place) == *place)
+    });
+    let contents = inodes.filter_map(|(inode, _)| plan.content(inode.id));
     contents
         .flat_map(|content| content.pieces())
         .map(|piece| piece.len_bytes)
@@ -129,7 +152,7 @@ struct Laying<'l> {
 
 impl Laying<'_> {
     /// Notes where the parts of a job are. Gives what is to be written, or what has no place.
-    fn take(&mut self, done: Done) -> Result<Option<Write>, MkfsError> {
+    fn take<'j>(&mut self, done: Done<'j>) -> Result<Option<Write<'j>>, MkfsError> {
         let mut ops = Vec::new();
         let mut csums = &done.csums[..];
         let mut packed = Vec::new();
@@ -159,7 +182,7 @@ impl Laying<'_> {
                     packed.push(bytes);
                     From::Packed(packed.len() - 1)
                 }
-                Stored::Raw | Stored::Inline(_) => From::Buf(part.at),
+                Stored::Raw | Stored::Inline(_) => From::Buf(part.at, part.content, part.offset_bytes),
             };
             self.place(addr, part.disk_len, from, &mut ops);
         }
@@ -171,7 +194,7 @@ impl Laying<'_> {
         Ok((!self.devices.is_empty() || !write.buf.is_empty()).then_some(write))
     }
 
-    fn note_inline(&mut self, part: Part) {
+    fn note_inline(&mut self, part: Part<'_>) {
         if let Stored::Inline(data) = part.stored {
             self.map.incompat_bits |= part.incompat_bits;
             self.map.files[part.file] = FileData::Inline(data);
@@ -179,7 +202,7 @@ impl Laying<'_> {
     }
 
     /// Notes an extent. Raw ones that follow on each other in file and volume become one.
-    fn note(&mut self, part: &Part, addr: LogicalAddr) {
+    fn note(&mut self, part: &Part<'_>, addr: LogicalAddr) {
         let compression = match part.stored {
             Stored::Packed { algorithm, .. } => {
                 self.map.incompat_bits |= part.incompat_bits;
@@ -265,7 +288,7 @@ impl Laying<'_> {
     }
 
     /// Where the bytes go on the devices: all copies, each in one piece of a stripe element.
-    fn place(&self, addr: LogicalAddr, len: usize, from: From, ops: &mut Vec<Op>) {
+    fn place<'j>(&self, addr: LogicalAddr, len: usize, from: From<'j>, ops: &mut Vec<Op<'j>>) {
         let chunk = self.chunks.chunk_of(addr).expect("the address is in a chunk");
         let mut at = 0;
         while at < len {
@@ -311,39 +334,68 @@ fn fits(chunk: &PlannedChunk, at: u64, len_bytes: u64) -> Option<u64> {
 }
 
 #[derive(Clone, Copy)]
-enum From {
-    /// From that byte of the buffer.
-    Buf(usize),
+enum From<'j> {
+    /// From that byte of the buffer; what is there is of a file, from that byte of it.
+    Buf(usize, &'j Content, u64),
     Packed(usize),
 }
 
 /// A write of one copy.
-struct Op {
+struct Op<'j> {
     device: usize,
     offset_bytes: u64,
-    from: From,
+    from: From<'j>,
     /// Within the part.
     start: usize,
     len: usize,
 }
 
 /// A job's parts, with their places.
-struct Write {
+struct Write<'j> {
     buf: Vec<u8>,
     packed: Vec<Vec<u8>>,
-    ops: Vec<Op>,
+    ops: Vec<Op<'j>>,
 }
 
-impl Write {
+impl Op<'_> {
+    /// Shares what whole sectors of the file hold. The rest is to be written.
+    fn share(&mut self, cloner: &dyn Cloner, sectorsize_bytes: u64) -> Result<(), MkfsError> {
+        let From::Buf(_, content, offset_bytes) = self.from else {
+            return Ok(());
+        };
+        let start = offset_bytes + self.start as u64;
+        let end = (start + self.len as u64).min(content.size_bytes());
+        let len = end.saturating_sub(start) / sectorsize_bytes * sectorsize_bytes;
+        if len > 0 && cloner.share(content, start..start + len, self.offset_bytes)? {
+            self.offset_bytes += len;
+            self.start += len as usize;
+            self.len -= len as usize;
+        }
+        Ok(())
+    }
+}
+
+impl Write<'_> {
     /// Gives the buffer back.
-    fn run(self, devices: &[Arc<dyn BlockDevice>]) -> Result<Vec<u8>, MkfsError> {
+    fn run(
+        mut self,
+        devices: &[Arc<dyn BlockDevice>],
+        cloner: Option<&dyn Cloner>,
+        sectorsize_bytes: u64,
+    ) -> Result<Vec<u8>, MkfsError> {
+        if let Some(cloner) = cloner {
+            self.ops
+                .iter_mut()
+                .try_for_each(|op| op.share(cloner, sectorsize_bytes))?;
+            self.ops.retain(|op| op.len > 0);
+        }
         for (index, device) in devices.iter().enumerate() {
             let own = self.ops.iter().filter(|op| op.device == index);
             let writes: Vec<WriteOp<'_>> = own
                 .map(|op| WriteOp {
                     offset_bytes: op.offset_bytes,
                     data: match op.from {
-                        From::Buf(at) => &self.buf[at + op.start..][..op.len],
+                        From::Buf(at, ..) => &self.buf[at + op.start..][..op.len],
                         From::Packed(nth) => &self.packed[nth][op.start..][..op.len],
                     },
                 })

@@ -35,7 +35,7 @@ pub(super) fn emit(
             numbered,
             inode: &plan.tree[numbered.id],
             number: inode_number(index),
-            file: subvolume.base + index,
+            file: plan.leader(subvolume.base + index),
         };
         emitting.inode_item(sink)?;
         emitting.names(sink)?;
@@ -54,6 +54,7 @@ struct Emitting<'e> {
     numbered: &'e Numbered<'e>,
     inode: &'e Inode,
     number: ObjectId,
+    /// The place of the inode whose data it has.
     file: usize,
 }
 
@@ -134,6 +135,7 @@ impl Emitting<'_> {
     /// Its size, and the bytes that its extents hold.
     fn sizes(&self) -> (u64, u64) {
         match &self.inode.body {
+            Body::Dir(_) if self.numbered.is_stub => (0, 0),
             Body::Dir(entries) => (entries.keys().map(|name| 2 * name.len() as u64).sum(), 0),
             Body::Symlink(target) => (target.len() as u64, target.len() as u64),
             Body::File(content) => {
@@ -218,8 +220,9 @@ impl Emitting<'_> {
 
     /// `DIR_ITEM`s by the hashes of names, then `DIR_INDEX`es by their order.
     fn entries(&self, sink: &mut dyn Sink) -> Result<(), MkfsError> {
-        let Body::Dir(entries) = &self.inode.body else {
-            return Ok(());
+        let entries = match &self.inode.body {
+            Body::Dir(entries) if !self.numbered.is_stub => entries,
+            _ => return Ok(()),
         };
         let entries: Vec<(&[u8], DirItem)> = entries
             .keys()

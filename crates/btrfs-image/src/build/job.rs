@@ -101,7 +101,7 @@ impl<'p> Jobs<'p, '_, '_> {
             };
             let file = subvolume.base + self.inode;
             self.inode += 1;
-            let Some(content) = self.plan.content(inode.id) else {
+            let Some(content) = self.plan.content(inode.id).filter(|_| self.plan.leader(file) == file) else {
                 continue;
             };
             let mut policy = self.plan.options.policy.of(inode.id);
@@ -158,7 +158,8 @@ pub(super) enum Stored {
 }
 
 /// An extent to be.
-pub(super) struct Part {
+pub(super) struct Part<'j> {
+    pub content: &'j Content,
     /// The place of its inode in the list of all.
     pub file: usize,
     pub offset_bytes: u64,
@@ -176,23 +177,23 @@ pub(super) struct Part {
     pub incompat_bits: u64,
 }
 
-impl Part {
+impl Part<'_> {
     pub fn disk_bytes(&self) -> u64 {
         self.disk_len as u64
     }
 }
 
 /// A job that is done.
-pub(super) struct Done {
+pub(super) struct Done<'j> {
     pub buf: Vec<u8>,
-    pub parts: Vec<Part>,
+    pub parts: Vec<Part<'j>>,
     /// Of the parts that have some, one after the other.
     pub csums: Vec<u8>,
 }
 
-impl Job<'_> {
+impl<'j> Job<'j> {
     /// What the job gives where nothing is compressed, without its bytes.
-    pub fn predicted(&self) -> Done {
+    pub fn predicted(&self) -> Done<'j> {
         let parts = self.stretches.iter().map(|stretch| {
             let mut part = self.raw_part(stretch, 0);
             if stretch.may_be_inline(self.sectorsize_bytes) {
@@ -212,10 +213,11 @@ impl Job<'_> {
         }
     }
 
-    fn raw_part(&self, stretch: &Stretch<'_>, at: usize) -> Part {
+    fn raw_part(&self, stretch: &Stretch<'j>, at: usize) -> Part<'j> {
         let len_bytes = stretch.end - stretch.start;
         let ram_bytes = len_bytes.next_multiple_of(self.sectorsize_bytes);
         Part {
+            content: stretch.content,
             file: stretch.file,
             offset_bytes: stretch.start,
             len_bytes,
@@ -229,7 +231,7 @@ impl Job<'_> {
     }
 
     /// Reads, compresses and checksums.
-    pub fn run(mut self, settings: &Settings) -> Result<Done, MkfsError> {
+    pub fn run(mut self, settings: &Settings) -> Result<Done<'j>, MkfsError> {
         let mut parts = Vec::with_capacity(self.stretches.len());
         let mut csums = Vec::new();
         let mut at = 0;
@@ -266,7 +268,7 @@ impl Job<'_> {
     }
 
     /// Decides how the data of a part is stored; `sectors` is zero behind the end of the file.
-    fn store(&self, stretch: &Stretch<'_>, part: &mut Part, sectors: &[u8]) {
+    fn store(&self, stretch: &Stretch<'_>, part: &mut Part<'_>, sectors: &[u8]) {
         let len = part.len_bytes as usize;
         let packer = stretch.policy.packer;
         if stretch.may_be_inline(self.sectorsize_bytes) {
@@ -323,7 +325,7 @@ fn fill(opened: &Opened<'_>, stretch: &Stretch<'_>, room: &mut [u8]) -> Result<(
     Ok(())
 }
 
-fn checksum(settings: &Settings, part: &Part, bytes: &[u8], csums: &mut Vec<u8>) {
+fn checksum(settings: &Settings, part: &Part<'_>, bytes: &[u8], csums: &mut Vec<u8>) {
     if !part.has_csums {
         return;
     }

@@ -17,5 +17,5 @@ mod plan;
 mod run;
 mod space_trees;
 
-pub use options::{BuildOptions, BuildSubvolume, FilePolicy, Packer, Policy, Size};
+pub use options::{BuildOptions, BuildSubvolume, Cloner, FilePolicy, Packer, Policy, Size};
 pub use run::{BuildReport, build, dry_run};

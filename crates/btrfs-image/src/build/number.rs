@@ -50,6 +50,8 @@ pub(super) struct Numbered<'t> {
     pub more: Vec<Link<'t>>,
     /// Of a directory: its entries, in the order of their names.
     pub children: Vec<Child>,
+    /// In a snapshot: a directory in the place of a subvolume, without its entries.
+    pub is_stub: bool,
 }
 
 impl<'t> Numbered<'t> {
@@ -68,21 +70,48 @@ pub(super) struct Subvolume<'t> {
     pub base: usize,
 }
 
+/// A directory that becomes a subvolume.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Root {
+    /// The directory.
+    at: InodeId,
+    /// The directory whose entries the subvolume has: another one for a snapshot.
+    contents: InodeId,
+    /// The subvolume that it is a snapshot of, by its place in the list.
+    pub snapshot_of: Option<usize>,
+}
+
 /// The directories that become subvolumes, the top level first. Errors: a path that is no
-/// directory, or is named twice.
-pub(super) fn roots(tree: &Tree, asked: &[BuildSubvolume]) -> Result<Vec<InodeId>, MkfsError> {
-    let mut roots = vec![Tree::ROOT];
-    for BuildSubvolume { path, .. } in asked {
+/// directory, or is named twice; a snapshot of something that is no subvolume.
+pub(super) fn roots(tree: &Tree, asked: &[BuildSubvolume]) -> Result<Vec<Root>, MkfsError> {
+    let mut roots = vec![Root {
+        at: Tree::ROOT,
+        contents: Tree::ROOT,
+        snapshot_of: None,
+    }];
+    for BuildSubvolume { path, snapshot_of, .. } in asked {
         let refuse = |what| MkfsError::Entry {
             path: String::from_utf8_lossy(path).into_owned(),
             what,
         };
         let id = tree.lookup(path)?.filter(|id| tree.entries(*id).is_some());
         let id = id.ok_or_else(|| refuse("is to be a subvolume and is no directory"))?;
-        if roots.contains(&id) {
+        if roots.iter().any(|root| root.at == id) {
             return Err(refuse("is to be a subvolume twice, or is the root"));
         }
-        roots.push(id);
+        let snapshot_of = match snapshot_of {
+            None => None,
+            Some(source) => {
+                let source = tree.lookup(source)?;
+                let place = roots.iter().position(|root| Some(root.at) == source);
+                Some(place.ok_or_else(|| refuse("is to be a snapshot of something that is no subvolume"))?)
+            }
+        };
+        roots.push(Root {
+            at: id,
+            contents: snapshot_of.map_or(id, |place| roots[place].contents),
+            snapshot_of,
+        });
     }
     Ok(roots)
 }
@@ -90,10 +119,10 @@ pub(super) fn roots(tree: &Tree, asked: &[BuildSubvolume]) -> Result<Vec<InodeId
 /// Numbers everything below the roots.
 pub(super) fn number<'t>(
     tree: &'t Tree,
-    roots: &[InodeId],
+    roots: &[Root],
 ) -> Result<(Vec<Subvolume<'t>>, Vec<SettledSubvolume>), MkfsError> {
     let names = count_names(tree);
-    let by_root: HashMap<InodeId, usize> = roots.iter().copied().zip(0..).collect();
+    let by_root: HashMap<InodeId, usize> = roots.iter().map(|root| root.at).zip(0..).collect();
     let mut numbering = Numbering {
         tree,
         names: &names,
@@ -106,7 +135,7 @@ pub(super) fn number<'t>(
     for (place, root) in roots.iter().enumerate() {
         let id = tree_id(place);
         numbering.id = id;
-        let inodes = numbering.subvolume(*root)?;
+        let inodes = numbering.subvolume(root)?;
         let count = inodes.len();
         subvolumes.push(Subvolume { id, inodes, base });
         base += count;
@@ -148,13 +177,13 @@ struct Numbering<'t, 'n> {
 }
 
 impl<'t> Numbering<'t, '_> {
-    fn subvolume(&mut self, root: InodeId) -> Result<Vec<Numbered<'t>>, MkfsError> {
+    fn subvolume(&mut self, root: &Root) -> Result<Vec<Numbered<'t>>, MkfsError> {
         let own = Link {
             parent: ObjectId::FIRST_FREE,
             index: 0,
             name: b"..",
         };
-        let mut inodes = vec![numbered(root, own)];
+        let mut inodes = vec![numbered(root.contents, own)];
         let mut linked: HashMap<InodeId, usize> = HashMap::new();
         let mut todo = vec![0];
         while let Some(dir) = todo.pop() {
@@ -164,7 +193,8 @@ impl<'t> Numbering<'t, '_> {
             for ((name, &id), index) in entries.into_iter().flatten().zip(DIR_INDEX_FIRST..) {
                 let parent = inode_number(dir);
                 let link = Link { parent, index, name };
-                if let Some(&place) = self.by_root.get(&id) {
+                let subvolume = self.by_root.get(&id);
+                if let (Some(&place), None) = (subvolume, root.snapshot_of) {
                     self.settled[place] = Some(self.settle(place, &link));
                     children.push(Child::Subvolume(place));
                     continue;
@@ -183,7 +213,11 @@ impl<'t> Numbering<'t, '_> {
                 }
                 let place = inodes.len();
                 inodes.push(numbered(id, link));
+                inodes[place].is_stub = subvolume.is_some();
                 children.push(Child::Inode(place));
+                if subvolume.is_some() {
+                    continue;
+                }
                 if matches!(self.tree[id].body, Body::Dir(_)) {
                     dirs.push(place);
                 } else if self.names.get(&id).is_some_and(|count| *count > 1) {
@@ -205,6 +239,7 @@ impl<'t> Numbering<'t, '_> {
             index: link.index,
             read_only: false,
             uuid: [0; 16],
+            parent_uuid: [0; 16],
         }
     }
 }
@@ -215,6 +250,7 @@ fn numbered<'t>(id: InodeId, first: Link<'t>) -> Numbered<'t> {
         first,
         more: Vec::new(),
         children: Vec::new(),
+        is_stub: false,
     }
 }
 

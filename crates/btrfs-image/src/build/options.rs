@@ -1,9 +1,12 @@
 //! What to build, and how files are stored.
 
-use cowshed_runtime::Workers;
-use cowshed_source::InodeId;
+use std::collections::HashMap;
+use std::ops::Range;
 
-use crate::MkfsOptions;
+use cowshed_runtime::Workers;
+use cowshed_source::{Content, InodeId};
+
+use crate::{MkfsError, MkfsOptions};
 
 /// Makes streams that the format knows.
 pub trait Packer: Sync {
@@ -25,6 +28,13 @@ pub struct FilePolicy<'p> {
     pub inode_flags: u64,
 }
 
+/// Puts contents onto a device without reading and writing them: both share blocks of the host.
+pub trait Cloner: Sync {
+    /// Puts whole sectors of a file to an offset of the only device. False: these contents lie
+    /// where that cannot be done, and are to be written. Errors: it should be possible, and is not.
+    fn share(&self, content: &Content, within: Range<u64>, device_offset_bytes: u64) -> Result<bool, MkfsError>;
+}
+
 /// Says how each file is stored.
 pub trait Policy: Sync {
     /// Of an inode of the tree.
@@ -40,6 +50,9 @@ pub struct BuildSubvolume {
     pub read_only: bool,
     /// What is mounted where no subvolume is named.
     pub is_default: bool,
+    /// It is a snapshot of that subvolume, which comes before it (an empty path: of the top level),
+    /// and its directory is empty. Subvolumes in it are empty directories, as in all snapshots.
+    pub snapshot_of: Option<Vec<u8>>,
 }
 
 /// The volume's size.
@@ -69,6 +82,11 @@ pub struct BuildOptions<'b> {
     pub subvolumes: Vec<BuildSubvolume>,
     /// How each file is stored.
     pub policy: &'b dyn Policy,
+    /// Files that share the extents of another one: both have the same contents and are stored in
+    /// the same way.
+    pub twins: &'b HashMap<InodeId, InodeId>,
+    /// Data that is stored as it is goes this way, if there is one.
+    pub cloner: Option<&'b dyn Cloner>,
     /// The volume's size.
     pub size: Size,
     /// Threads that read, compress and write.

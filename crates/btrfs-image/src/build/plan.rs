@@ -1,6 +1,9 @@
 //! What is known before anything has an address: inodes with their numbers, subvolumes, options.
 
-use btrfs_format::TreeId;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use btrfs_format::{ObjectId, TreeId, Uuid};
 use cowshed_source::{Body, Content, InodeId, Tree};
 
 use super::number::{self, Numbered, Subvolume};
@@ -17,6 +20,14 @@ pub(super) struct Plan<'t, 'b> {
     pub(super) subvolumes: Vec<Subvolume<'t>>,
     settled: Vec<SettledSubvolume>,
     default: TreeId,
+    shares: Shares,
+}
+
+/// Which files have the extents of another one. Inodes are meant by their places in the list of all.
+#[derive(Default)]
+struct Shares {
+    leaders: HashMap<usize, usize>,
+    followers: HashMap<usize, Vec<(TreeId, ObjectId)>>,
 }
 
 impl<'t, 'b> Plan<'t, 'b> {
@@ -24,19 +35,31 @@ impl<'t, 'b> Plan<'t, 'b> {
         let roots = number::roots(tree, &options.subvolumes)?;
         let (subvolumes, mut settled) = number::number(tree, &roots)?;
         let mut default = TreeId::FS;
-        for (settled, asked) in settled.iter_mut().zip(&options.subvolumes) {
-            settled.uuid = options.volume.derive_uuid(&format!("subvolume {}", settled.id));
+        let uuids: Vec<_> = settled
+            .iter()
+            .map(|settled| subvolume_uuid(options, settled.id))
+            .collect();
+        for (index, (settled, asked)) in settled.iter_mut().zip(&options.subvolumes).enumerate() {
+            settled.uuid = uuids[index];
+            // The top level is the first of the roots.
+            settled.parent_uuid = match roots[index + 1].snapshot_of {
+                None => [0; 16],
+                Some(0) => options.volume.derive_uuid("fs tree"),
+                Some(place) => uuids[place - 1],
+            };
             settled.read_only = asked.read_only;
             if asked.is_default {
                 default = settled.id;
             }
         }
+        let shares = Shares::find(tree, options, &subvolumes);
         Ok(Self {
             tree,
             options,
             subvolumes,
             settled,
             default,
+            shares,
         })
     }
 
@@ -61,6 +84,16 @@ impl<'t, 'b> Plan<'t, 'b> {
         Ok(settings)
     }
 
+    /// The place of the inode whose data is that of the one at `place`: mostly its own.
+    pub(super) fn leader(&self, place: usize) -> usize {
+        self.shares.leaders.get(&place).copied().unwrap_or(place)
+    }
+
+    /// Further inodes that have the data of the one at `place`.
+    pub(super) fn followers(&self, place: usize) -> &[(TreeId, ObjectId)] {
+        self.shares.followers.get(&place).map_or(&[], Vec::as_slice)
+    }
+
     /// The contents of a regular file.
     pub(super) fn content(&self, id: InodeId) -> Option<&'t Content> {
         match &self.tree[id].body {
@@ -76,4 +109,38 @@ impl<'t, 'b> Plan<'t, 'b> {
             what,
         }
     }
+}
+
+impl Shares {
+    /// The first file with certain contents leads.
+    fn find(tree: &Tree, options: &BuildOptions<'_>, subvolumes: &[Subvolume<'_>]) -> Self {
+        let mut shares = Self::default();
+        // Without snapshots and twins, files that share are names of one inode in two subvolumes.
+        if subvolumes.len() == 1 && options.twins.is_empty() {
+            return shares;
+        }
+        let mut first: HashMap<InodeId, usize> = HashMap::new();
+        for subvolume in subvolumes {
+            for (index, inode) in subvolume.inodes.iter().enumerate() {
+                if !matches!(tree[inode.id].body, Body::File(_)) {
+                    continue;
+                }
+                let place = subvolume.base + index;
+                let contents = options.twins.get(&inode.id).copied().unwrap_or(inode.id);
+                match first.entry(contents) {
+                    Entry::Vacant(entry) => drop(entry.insert(place)),
+                    Entry::Occupied(leader) => {
+                        shares.leaders.insert(place, *leader.get());
+                        let own = (subvolume.id, number::inode_number(index));
+                        shares.followers.entry(*leader.get()).or_default().push(own);
+                    }
+                }
+            }
+        }
+        shares
+    }
+}
+
+fn subvolume_uuid(options: &BuildOptions<'_>, id: TreeId) -> Uuid {
+    options.volume.derive_uuid(&format!("subvolume {id}"))
 }

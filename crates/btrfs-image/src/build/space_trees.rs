@@ -18,6 +18,12 @@ fn csums_per_item_max(settings: &Settings) -> u64 {
     by_leaf.min(4096) as u64
 }
 
+/// Bytes of an extent item with its references, as the kernel limits it: further references become
+/// items of their own.
+fn extent_item_bytes_max(settings: &Settings) -> usize {
+    leaf_capacity_bytes(settings.nodesize()) / 16 - ITEM_HEADER_BYTES
+}
+
 /// Gives the items of the checksum tree. Where nothing was read, the checksums are zeros.
 pub(super) fn emit_csums(settings: &Settings, data: &DataMap, sink: &mut dyn Sink) -> Result<(), MkfsError> {
     let size = settings.csum_type.size_bytes();
@@ -58,6 +64,7 @@ pub(super) fn emit_extents(
     groups: &PlannedTree,
     sink: &mut dyn Sink,
 ) -> Result<(), MkfsError> {
+    let inline_max = extent_item_bytes_max(settings);
     let mut blocks = blocks.iter().peekable();
     let mut groups = groups.items().peekable();
     // What lies before an address comes before its extent; a group comes behind what it begins
@@ -88,19 +95,25 @@ pub(super) fn emit_extents(
                 continue;
             };
             for extent in &data.extents[start..start + count] {
+                let own = (subvolume.id, inode_number(index));
+                let files = std::iter::once(&own).chain(plan.followers(subvolume.base + index));
+                let refs = files.map(|(root, objectid)| DataRef {
+                    root: *root,
+                    objectid: *objectid,
+                    offset_bytes: extent.offset_bytes,
+                    count: 1,
+                });
                 let extent = DataExtent {
                     addr: extent.addr,
                     len_bytes: extent.disk_bytes,
-                    refs: vec![DataRef {
-                        root: subvolume.id,
-                        objectid: inode_number(index),
-                        offset_bytes: extent.offset_bytes,
-                        count: 1,
-                    }],
+                    refs: refs.collect(),
                 };
-                let (key, item) = items::data_extent(GENERATION, &extent);
+                let ((key, item), more) = items::data_extent_items(GENERATION, &extent, inline_max);
                 before(Some(key), sink)?;
                 sink.put(key, &[&item])?;
+                for (key, item) in more {
+                    sink.put(key, &[&item])?;
+                }
             }
         }
     }

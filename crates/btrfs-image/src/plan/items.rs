@@ -1,5 +1,7 @@
 //! The items of a new volume, as bytes.
 
+use std::collections::BTreeMap;
+
 use btrfs_format::features::{extent_flags, root_flags};
 use btrfs_format::hash::extent_data_ref_hash;
 use btrfs_format::items::{
@@ -10,7 +12,7 @@ use btrfs_format::{DiskKey, Generation, Key, KeyType, ObjectId, TreeId, U16, U32
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::chunks::{PlannedChunk, PlannedDevice};
-use super::data::DataExtent;
+use super::data::{DataExtent, DataRef};
 use super::tree::TreeRoot;
 use crate::Settings;
 
@@ -18,6 +20,9 @@ use crate::Settings;
 const DIR_MODE: u32 = 0o040_755;
 /// What mkfs.btrfs puts into the size of the inode inside each root item.
 const ROOT_INODE_SIZE: u64 = 3;
+
+/// Key and data.
+pub(crate) type Item = (Key, Vec<u8>);
 
 /// The inode of an empty directory. `nbytes` is what mkfs.btrfs states for it.
 pub(crate) fn dir_inode(generation: Generation, nbytes: u64, time: Timespec) -> InodeItem {
@@ -101,7 +106,7 @@ pub(crate) fn root_item(settings: &Settings, generation: Generation, placed: &Tr
         root.otime = settings.time;
     }
     if let Some(new) = settings.subvolumes.iter().find(|new| new.id == tree) {
-        root.uuid = new.uuid;
+        (root.uuid, root.parent_uuid) = (new.uuid, new.parent_uuid);
         (root.ctime, root.otime) = (settings.time, settings.time);
         (root.ctransid, root.otransid) = (generation.into(), generation.into());
         if new.read_only {
@@ -140,17 +145,30 @@ pub(crate) fn tree_block_extent(
     (key, [head.as_bytes(), info.as_bytes(), back_ref.as_bytes()].concat())
 }
 
-/// Key and data of the extent item of a data extent.
+/// Key and data of the extent item of a data extent, with all its references.
 pub(crate) fn data_extent(generation: Generation, extent: &DataExtent) -> (Key, Vec<u8>) {
+    let (first, _) = data_extent_items(generation, extent, usize::MAX);
+    first
+}
+
+/// The extent item of a data extent with as many references as fit `inline_bytes_max`, and the
+/// items of the other references in key order.
+pub(crate) fn data_extent_items(
+    generation: Generation,
+    extent: &DataExtent,
+    inline_bytes_max: usize,
+) -> (Item, Vec<Item>) {
     let head = ExtentItem {
         refs: U64::new(extent.refs.iter().map(|back_ref| u64::from(back_ref.count)).sum()),
         generation: generation.into(),
         flags: U64::new(extent_flags::DATA),
     };
+    let hash = |r: &DataRef| extent_data_ref_hash(r.root, r.objectid, r.offset_bytes);
     let mut refs = extent.refs.clone();
     // Inline references of one kind lie in descending order of their hash.
-    refs.sort_by_key(|r| std::cmp::Reverse(extent_data_ref_hash(r.root, r.objectid, r.offset_bytes)));
+    refs.sort_by_key(|r| std::cmp::Reverse(hash(r)));
     let mut data = head.as_bytes().to_vec();
+    let mut keyed = BTreeMap::new();
     for back_ref in refs {
         let raw = ExtentDataRef {
             root: back_ref.root.into(),
@@ -158,11 +176,25 @@ pub(crate) fn data_extent(generation: Generation, extent: &DataExtent) -> (Key, 
             offset: U64::new(back_ref.offset_bytes),
             count: U32::new(back_ref.count),
         };
-        data.push(KeyType::EXTENT_DATA_REF.0);
-        data.extend(raw.as_bytes());
+        if data.len() + 1 + size_of::<ExtentDataRef>() <= inline_bytes_max {
+            data.push(KeyType::EXTENT_DATA_REF.0);
+            data.extend(raw.as_bytes());
+            continue;
+        }
+        // References with the same hash get the next free key.
+        let mut offset = hash(&back_ref);
+        while keyed.contains_key(&offset) {
+            offset = offset.wrapping_add(1);
+        }
+        keyed.insert(offset, raw);
     }
-    let key = Key::new(ObjectId(extent.addr.0), KeyType::EXTENT_ITEM, extent.len_bytes);
-    (key, data)
+    let objectid = ObjectId(extent.addr.0);
+    let key = Key::new(objectid, KeyType::EXTENT_ITEM, extent.len_bytes);
+    let keyed = keyed.into_iter().map(|(offset, raw)| {
+        let key = Key::new(objectid, KeyType::EXTENT_DATA_REF, offset);
+        (key, raw.as_bytes().to_vec())
+    });
+    ((key, data), keyed.collect())
 }
 
 /// Key and data of a block group item.

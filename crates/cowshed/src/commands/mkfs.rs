@@ -10,7 +10,7 @@ use btrfs_image::size::{parse_size_bytes, pretty_bytes};
 use btrfs_image::{Discarded, Features, MkfsError, MkfsOptions, MkfsReport, Profile, csum_type_from_name, mkfs};
 use clap::{Args, Parser};
 use cowshed::image::{Builder, Owner, Report, SubvolumeKind};
-use cowshed_device::{BlockDevice, FileDevice, OpenMode};
+use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
 
 use super::build::{self, Compress, InodeFlags};
 
@@ -127,7 +127,8 @@ pub fn run_named() -> u8 {
             return if error.use_stderr() { FAILED } else { 0 };
         }
     };
-    run(&named.args).unwrap_or_else(|error| {
+    // The caller may hold the lock of the device: as mkfs.btrfs, we only claim it.
+    run_locking(&named.args, Locking::Claimed).unwrap_or_else(|error| {
         eprintln!("{NAME}: {error:#}");
         FAILED
     })
@@ -145,6 +146,10 @@ fn owner(text: &str) -> Result<(u32, u32), String> {
 }
 
 pub fn run(args: &MkfsArgs) -> Result<u8> {
+    run_locking(args, Locking::Locked)
+}
+
+fn run_locking(args: &MkfsArgs, locking: Locking) -> Result<u8> {
     if args
         .features
         .iter()
@@ -156,10 +161,10 @@ pub fn run(args: &MkfsArgs) -> Result<u8> {
     }
     let options = options(args)?;
     if let Some(rootdir) = &args.rootdir {
-        return copy(args, rootdir, &options);
+        return copy(args, rootdir, &options, locking);
     }
     let mut made = Vec::new();
-    let result = open_targets(args, &mut made).and_then(|devices| make(args, &devices, &options));
+    let result = open_targets(args, locking, &mut made).and_then(|devices| make(args, &devices, &options));
     let report = match result {
         Ok(report) => report,
         Err(error) => {
@@ -196,7 +201,7 @@ fn make(args: &MkfsArgs, devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions
 }
 
 /// With `--rootdir`: the volume and what the directory holds.
-fn copy(args: &MkfsArgs, rootdir: &Path, options: &MkfsOptions) -> Result<u8> {
+fn copy(args: &MkfsArgs, rootdir: &Path, options: &MkfsOptions, locking: Locking) -> Result<u8> {
     let mut builder = Builder::new();
     builder.from_dir(rootdir).label(args.label.as_str());
     builder.uuid(uuid::Uuid::from_bytes(options.uuid));
@@ -212,7 +217,7 @@ fn copy(args: &MkfsArgs, rootdir: &Path, options: &MkfsOptions) -> Result<u8> {
     if let (Some(bytes), false) = (args.byte_count, args.shrink) {
         builder.size(bytes);
     }
-    let report = copy_onto(args, &mut builder).map_err(|error| match error.downcast_ref() {
+    let report = copy_onto(args, &mut builder, locking).map_err(|error| match error.downcast_ref() {
         Some(cowshed::image::Error::Volume(MkfsError::InUse { .. })) => error.context("not made, -f overwrites"),
         _ => error,
     })?;
@@ -226,7 +231,7 @@ fn copy(args: &MkfsArgs, rootdir: &Path, options: &MkfsOptions) -> Result<u8> {
     Ok(0)
 }
 
-fn copy_onto(args: &MkfsArgs, builder: &mut Builder) -> Result<Report> {
+fn copy_onto(args: &MkfsArgs, builder: &mut Builder, locking: Locking) -> Result<Report> {
     if let [target] = &args.targets[..] {
         let metadata = std::fs::metadata(target);
         let is_file = metadata.as_ref().map_or(true, std::fs::Metadata::is_file);
@@ -237,7 +242,7 @@ fn copy_onto(args: &MkfsArgs, builder: &mut Builder) -> Result<Report> {
             return Ok(builder.write_in_place(target)?);
         }
     }
-    let devices = open_targets(args, &mut Vec::new())?;
+    let devices = open_targets(args, locking, &mut Vec::new())?;
     if !args.shrink {
         let smallest = devices.iter().map(|device| device.size_bytes()).min();
         builder.size(args.byte_count.or(smallest).unwrap_or_default());
@@ -294,16 +299,16 @@ fn options(args: &MkfsArgs) -> Result<MkfsOptions> {
 }
 
 /// Opens the targets; notes in `made` which files it made.
-fn open_targets(args: &MkfsArgs, made: &mut Vec<PathBuf>) -> Result<Vec<Arc<dyn BlockDevice>>> {
+fn open_targets(args: &MkfsArgs, locking: Locking, made: &mut Vec<PathBuf>) -> Result<Vec<Arc<dyn BlockDevice>>> {
     let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
     for path in &args.targets {
-        let device = open_target(path, args.byte_count, made)?;
+        let device = open_target(path, args.byte_count, locking, made)?;
         devices.push(Arc::new(device));
     }
     Ok(devices)
 }
 
-fn open_target(path: &Path, byte_count: Option<u64>, made: &mut Vec<PathBuf>) -> Result<FileDevice> {
+fn open_target(path: &Path, byte_count: Option<u64>, locking: Locking, made: &mut Vec<PathBuf>) -> Result<FileDevice> {
     let meta = match std::fs::metadata(path) {
         Ok(meta) => meta,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -325,7 +330,7 @@ fn open_target(path: &Path, byte_count: Option<u64>, made: &mut Vec<PathBuf>) ->
         file.and_then(|f| f.set_len(bytes))
             .with_context(|| path.display().to_string())?;
     }
-    Ok(FileDevice::open(path, OpenMode::ReadWrite)?)
+    Ok(FileDevice::open_with(path, OpenMode::ReadWrite, locking)?)
 }
 
 /// In the words of mkfs.btrfs. A file that was made just now had nothing to discard.

@@ -1,12 +1,18 @@
 //! Changes of owners, permissions and times between the sources and the image.
 
-use cowshed_source::{InodeId, Time, Tree, perm};
+use std::collections::BTreeMap;
+
+use cowshed_source::{InodeId, Meta, Time, Tree, perm};
 
 use super::error::{Error, Result};
+use super::policy::walk;
+use super::users::UserMap;
 
 /// What is changed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Edits {
+    /// Applied first.
+    pub(super) users: Option<UserMap>,
     pub(super) force_uid: Option<u32>,
     pub(super) force_gid: Option<u32>,
     pub(super) uid_offset: i64,
@@ -20,6 +26,9 @@ pub(super) struct Edits {
 
 /// Changes the tree.
 pub(super) fn apply(tree: &mut Tree, edits: &Edits) -> Result<()> {
+    if let Some(users) = &edits.users {
+        map_users(tree, users)?;
+    }
     for inode in tree.inodes_mut() {
         let meta = &mut inode.meta;
         meta.uid = shifted(edits.force_uid.unwrap_or(meta.uid), edits.uid_offset)?;
@@ -37,6 +46,30 @@ pub(super) fn apply(tree: &mut Tree, edits: &Edits) -> Result<()> {
     for (path, mode) in &edits.modes {
         let id = find(tree, path)?;
         tree[id].meta.mode = mode & perm::MASK;
+    }
+    Ok(())
+}
+
+fn map_users(tree: &mut Tree, users: &UserMap) -> Result<()> {
+    let mut wrong = None;
+    let mut mapped = BTreeMap::new();
+    let mut note = |path: &[u8], id: InodeId| {
+        let Meta { uid, gid, .. } = tree[id].meta;
+        match (users.uid(uid), users.gid(gid)) {
+            (Some(uid), Some(gid)) => drop(mapped.insert(id, (uid, gid))),
+            _ => drop(wrong.get_or_insert((path.to_vec(), uid, gid))),
+        }
+    };
+    note(b"", Tree::ROOT);
+    walk(tree, Tree::ROOT, Vec::new(), &mut note);
+    if let Some((path, uid, gid)) = wrong {
+        let path = String::from_utf8_lossy(&path);
+        return Err(Error::Option(format!(
+            "'/{path}': owner {uid}:{gid} has no translation"
+        )));
+    }
+    for (id, (uid, gid)) in mapped {
+        (tree[id].meta.uid, tree[id].meta.gid) = (uid, gid);
     }
     Ok(())
 }

@@ -17,19 +17,63 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Sources go to directories of the image, subvolumes have snapshots, equal files share extents, and
+//! the volume may lie in a partition:
+//!
+//! ```
+//! use cowshed::image::{Builder, SubvolumeKind};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let (root, home, image) = (dir.path().join("root"), dir.path().join("home"), dir.path().join("disk.img"));
+//! # std::fs::create_dir_all(&home)?;
+//! # std::fs::create_dir_all(root.join("etc"))?;
+//! # std::fs::write(root.join("etc/hostname"), "cow\n")?;
+//! let default = SubvolumeKind { is_default: true, ..Default::default() };
+//! let read_only = SubvolumeKind { read_only: true, ..Default::default() };
+//! let mut builder = Builder::new();
+//! builder.into_dir("@").from_dir(root).into_dir("@home").from_dir(home);
+//! builder.subvolume_of_kind("@", default).subvolume("@home").snapshot("@", "@first", read_only);
+//! builder.force_uid(0).force_gid(0).dedupe().chattr("*.log", "C")?.partition("root-x86-64".parse()?);
+//! builder.map_users("uid 0 0 4294967295\ngid 0 0 4294967295".parse()?);
+//! let planned = builder.plan()?;
+//! assert_eq!(builder.write(&image)?.bytes, planned.bytes);
+//! # use std::sync::Arc;
+//! # let disk = Arc::new(cowshed::FileDevice::open(&image, cowshed::OpenMode::ReadWrite)?);
+//! # let range = cowshed::image::find_partition(&*disk, "1")?;
+//! # let part = cowshed::SliceDevice::new(disk, range.start, range.end - range.start)?;
+//! # let part: Arc<dyn cowshed::BlockDevice> = Arc::new(part);
+//! # let volume = cowshed::Volume::open([part], &cowshed::OpenOptions::new())?;
+//! # assert_eq!(volume.read("etc/hostname")?, b"cow\n");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! The same sources and options always give the same bytes, if [`Builder::uuid`] or
 //! [`Builder::seed`] is given; see docs/design/image-build.md.
 
 mod builder;
+mod contexts;
 mod edit;
 mod error;
+mod faked;
 mod filter;
 mod fingerprint;
 mod gpt;
+mod make;
 mod output;
 mod packer;
 mod policy;
+mod recipe;
+mod reflink;
+mod report;
+mod table;
+mod twins;
+mod users;
 
-pub use builder::{Builder, Owner, Report, SubvolumeKind, uuid_of_seed};
+pub use builder::{Builder, Owner, SubvolumeKind};
 pub use cowshed_source::Platform;
 pub use error::{Error, Result};
+pub use gpt::PartitionType;
+pub use make::uuid_of_seed;
+pub use report::Report;
+pub use table::find as find_partition;
+pub use users::UserMap;

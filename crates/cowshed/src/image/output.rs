@@ -4,10 +4,14 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 
 use super::error::{Error, Result};
+
+/// Outputs that this process has begun: several may have the same name.
+static OUTPUTS: AtomicU64 = AtomicU64::new(0);
 
 /// A file in the making. Unless it is finished, it is removed.
 pub(super) struct Output {
@@ -24,7 +28,8 @@ impl Output {
         })?;
         let mut hidden = std::ffi::OsString::from(".");
         hidden.push(name);
-        hidden.push(format!(".{}.part", std::process::id()));
+        let nth = OUTPUTS.fetch_add(1, Ordering::Relaxed);
+        hidden.push(format!(".{}-{nth}.part", std::process::id()));
         let beside = path.with_file_name(hidden);
         let file = File::options().write(true).create_new(true).open(&beside);
         let file = file.map_err(Error::output(&beside))?;
@@ -35,6 +40,17 @@ impl Output {
         file.set_len(size_bytes).map_err(Error::output(&beside))?;
         let device = FileDevice::open(&beside, OpenMode::ReadWrite)?;
         Ok((output, Arc::new(device)))
+    }
+
+    /// Where it is meanwhile.
+    pub(super) fn beside(&self) -> &Path {
+        self.beside.as_deref().unwrap_or(&self.path)
+    }
+
+    /// Takes its name away: it goes with the last that has it open.
+    pub(super) fn into_unnamed(self) -> Result<File> {
+        let beside = self.beside.clone().unwrap_or_default();
+        File::open(&beside).map_err(Error::output(&beside))
     }
 
     /// Cuts it to its size, and gives it its name. Everything is on disk when this returns.

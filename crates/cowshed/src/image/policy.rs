@@ -17,8 +17,32 @@ pub(super) struct Storage {
     pub(super) compress: Option<Compression>,
     /// For files that match; the last one that does counts. `None`: not compressed.
     pub(super) compress_matching: Vec<(Pattern, Option<Compression>)>,
+    /// Flags of what matches.
+    pub(super) chattr: Vec<(Pattern, u64)>,
     /// Flags of a path and of all below.
     pub(super) flags: Vec<(Vec<u8>, u64)>,
+}
+
+/// Flags by the letters of chattr(1).
+pub(super) fn flags_of_letters(letters: &str) -> Result<u64> {
+    let mut flags = 0;
+    for letter in letters.trim_start_matches(['+', '=']).chars() {
+        flags |= match letter {
+            'a' => inode_flags::APPEND,
+            'A' => inode_flags::NOATIME,
+            'c' => inode_flags::COMPRESS,
+            'C' => inode_flags::NODATACOW,
+            'd' => inode_flags::NODUMP,
+            'D' => inode_flags::DIRSYNC,
+            'i' => inode_flags::IMMUTABLE,
+            'm' => inode_flags::NOCOMPRESS,
+            'S' => inode_flags::SYNC,
+            other => {
+                return Err(Error::Option(format!("'{other}' is no flag: aAcCdDimS are")));
+            }
+        };
+    }
+    Ok(flags)
 }
 
 /// How each file is stored.
@@ -47,6 +71,13 @@ impl Policies {
                 }
             });
         }
+        if !storage.chattr.is_empty() {
+            walk(tree, Tree::ROOT, Vec::new(), &mut |path, id| {
+                for (_, flags) in storage.chattr.iter().filter(|(pattern, _)| pattern.matches(path)) {
+                    *policies.flags_of.entry(id).or_default() |= flags;
+                }
+            });
+        }
         for (path, flags) in &storage.flags {
             let id = tree.lookup(path)?;
             let id = id.ok_or_else(|| {
@@ -70,6 +101,15 @@ impl Policies {
         Ok(policies)
     }
 
+    /// Files for which this is equal are stored in the same way.
+    pub(super) fn how(&self, id: InodeId) -> (Option<usize>, u64) {
+        let flags = self.flags_of.get(&id).copied().unwrap_or_default();
+        match flags & (inode_flags::NOCOMPRESS | inode_flags::NODATASUM | inode_flags::NODATACOW) {
+            0 => (self.packer_of.get(&id).copied().unwrap_or(self.default), 0),
+            off => (None, off & !inode_flags::NOCOMPRESS),
+        }
+    }
+
     fn packer(&mut self, how: Compression) -> usize {
         if let Some(known) = self.packers.iter().position(|(known, _)| *known == how) {
             return known;
@@ -81,8 +121,7 @@ impl Policies {
 
 impl Policy for Policies {
     fn of(&self, id: InodeId) -> FilePolicy<'_> {
-        let packer = self.packer_of.get(&id).copied().unwrap_or(self.default);
-        let packer = packer.and_then(|index| self.packers.get(index));
+        let packer = self.how(id).0.and_then(|index| self.packers.get(index));
         FilePolicy {
             packer: packer.map(|(_, packer)| packer as &dyn Packer),
             inode_flags: self.flags_of.get(&id).copied().unwrap_or_default(),

@@ -17,6 +17,7 @@ mod files;
 mod flushes;
 mod full;
 mod handles;
+mod images;
 mod inspect;
 mod many_mounts;
 mod mkfs_check;

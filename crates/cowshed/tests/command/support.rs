@@ -49,7 +49,12 @@ impl Ran {
     /// The command refused, and its one line of reason has these words.
     #[track_caller]
     pub fn fails(self, words: &[&str]) -> Ran {
-        let ran = self.code(2);
+        self.fails_with(2, words)
+    }
+    /// As [`Ran::fails`], with another exit code.
+    #[track_caller]
+    pub fn fails_with(self, code: i32, words: &[&str]) -> Ran {
+        let ran = self.code(code);
         for word in words {
             assert!(ran.err.contains(word), "no {word:?} in: {}", ran.err);
         }

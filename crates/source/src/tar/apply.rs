@@ -96,7 +96,8 @@ fn put(tree: &mut Tree, entry: Entry, keep: &mut Keep<'_>) -> Result<()> {
     let Some((dir, name)) = tree.place(&path)? else {
         return match kind {
             EntryKind::Dir => {
-                tree[Tree::ROOT].meta = meta;
+                let base = tree.base();
+                tree[base].meta = meta;
                 Ok(())
             }
             _ => Err(Error::path(&path, "has no name and is no directory")),

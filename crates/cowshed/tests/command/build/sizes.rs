@@ -40,7 +40,7 @@ fn size_is_known_before_and_one_byte_less_is_refused() {
             &format!("build -q {compress} --size {less} --from {{}} {{}}"),
             &[&root, &image],
         )
-        .fails(&["4096 bytes are missing"]);
+        .fails_with(1, &["4096 bytes are missing"]);
         assert!(fs::read(&image).unwrap() == before, "what was there stays");
         assert_eq!(
             fs::read_dir(dir.path()).unwrap().count(),
@@ -167,19 +167,45 @@ fn callers_of_mkfs_btrfs_work_unchanged() {
 }
 
 #[test]
+fn systemd_repart_makes_partitions_by_our_mkfs() {
+    let Some(()) = need::kernel_btrfs() else { return };
+    let Some(()) = need::tool("systemd-repart") else { return };
+    let (dir, root) = source();
+    small_tree(&root);
+    // systemd-repart sets no times of the top directory.
+    let script = format!(
+        "touch -d @0 root; mkdir bin defs; printf '#!/bin/bash\necho called >> calls\nexec -a mkfs.btrfs {COWSHED} \"$@\"\n' \
+         > bin/mkfs.btrfs; chmod +x bin/mkfs.btrfs\n\
+         printf '[Partition]\nType=root\nLabel=system\nFormat=btrfs\nCopyFiles=/root:/\n' > defs/10-root.conf\n\
+         PATH=$PWD/bin:$PATH systemd-repart --empty=create --size=400M --definitions=$PWD/defs --root=$PWD \
+         --dry-run=no disk"
+    );
+    cowshed_harness::shell(dir.path(), &script).unwrap();
+    assert_eq!(fs::read_to_string(dir.path().join("calls")).unwrap(), "called\n");
+    let bytes = fs::read(dir.path().join("disk")).unwrap();
+    let alone = dir.path().join("alone");
+    // The partition of the first entry, in sectors.
+    let sector = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize * 512;
+    fs::write(&alone, &bytes[sector(1024 + 32)..sector(1024 + 40) + 512]).unwrap();
+    let sb = run("inspect super --json {}", &[&alone]).ok().json();
+    assert_eq!(sb[0]["superblock"]["label"], "system");
+    assert_same(&alone, &root);
+}
+
+#[test]
 fn unreadable_and_impossible_sources_are_named_and_nothing_is_made() {
     let (dir, root) = source();
     small_tree(&root);
     let image = dir.path().join("image");
     let before = fs::read_dir(dir.path()).unwrap().count();
-    run("build -q --from {} {}", &[&dir.path().join("gone"), &image]).fails(&["gone", "No such file"]);
-    run("build -q --from {} {}", &[&root.join("etc/hostname"), &image]).fails(&["etc/hostname"]);
-    cowshed(["build", "-q", "out"]).fails(&["--from"]);
+    run("build -q --from {} {}", &[&dir.path().join("gone"), &image]).fails_with(1, &["gone", "No such file"]);
+    run("build -q --from {} {}", &[&root.join("etc/hostname"), &image]).fails_with(1, &["etc/hostname"]);
+    cowshed(["build", "-q", "out"]).fails_with(1, &["--from"]);
     run(
         "build -q --from {} --label {} {}",
         &[&root, "a".repeat(256).as_ref(), &image],
     )
-    .fails(&["256"]);
+    .fails_with(1, &["256"]);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), before);
 }
 
@@ -195,7 +221,7 @@ fn volumes_lie_at_an_offset_in_a_partition_and_on_devices() {
     let alone = dir.path().join("alone");
     fs::write(&alone, &bytes[3 << 20..]).unwrap();
     assert_same(&alone, &root);
-    run("build -q --offset 1000 --from {} {}", &[&root, &image]).fails(&["4096"]);
+    run("build -q --offset 1000 --from {} {}", &[&root, &image]).fails_with(1, &["4096"]);
 
     let made = run(
         "build --json --verify --partition -L disk --from {} {}",
@@ -223,7 +249,7 @@ fn volumes_lie_at_an_offset_in_a_partition_and_on_devices() {
     fs::File::create(&alone).unwrap().set_len(300 << 20).unwrap();
     let device = cowshed_harness::LoopDevice::attach(&alone).unwrap();
     run("build -q --verify --from {} {}", &[&root, device.path()]).ok();
-    run("build -q --from {} {}", &[&root, device.path()]).fails(&["btrfs"]);
+    run("build -q --from {} {}", &[&root, device.path()]).fails_with(1, &["btrfs"]);
     run("build -q --force --from {} {}", &[&root, device.path()]).ok();
     drop(device);
     assert_same(&alone, &root);
