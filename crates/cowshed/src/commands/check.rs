@@ -1,4 +1,8 @@
-//! `cowshed check`: the independent checker, with the flags and the summary of `btrfs check`.
+//! `cowshed check`: the independent checkers. That of btrfs has the flags and the summary of
+//! `btrfs check`.
+
+mod args;
+mod xfs;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -6,46 +10,14 @@ use std::sync::Mutex;
 
 use anyhow::{Result, bail};
 use btrfs_check::{CheckOptions, FindingId, Phase, Report, Severity};
-use clap::Args;
 use cowshed::formats::Format;
 use cowshed_device::Locking;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::devices;
-
-/// Findings of each kind that are printed where nothing else is asked for.
-const FINDINGS_MAX: u64 = 100;
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Exit code: 0 nothing is wrong (notes may be printed), 1 something is, 2 the check could not be made.")]
-pub struct CheckArgs {
-    /// Image files or block devices of one volume
-    #[arg(required = true, value_name = "TARGET")]
-    targets: Vec<PathBuf>,
-    /// Read all data, every copy, and compare it with its checksums
-    #[arg(long)]
-    check_data_csum: bool,
-    /// Check although the volume is in use by a writer: what changes meanwhile looks like a fault
-    #[arg(long)]
-    force: bool,
-    /// Change nothing, which is what is always done
-    #[arg(long, hide = true)]
-    readonly: bool,
-    /// Show progress; on a terminal that is the default
-    #[arg(short, long)]
-    progress: bool,
-    /// Print findings alone: no progress, no sums, nothing if all is well
-    #[arg(short, long, conflicts_with_all = ["progress", "json"])]
-    quiet: bool,
-    /// Print at most so many findings of each kind
-    #[arg(long, value_name = "N", default_value_t = FINDINGS_MAX)]
-    max_findings: u64,
-    /// Print findings and sums as JSON
-    #[arg(long)]
-    json: bool,
-}
+pub use args::CheckArgs;
+use args::FINDINGS_MAX;
 
 /// How a volume is checked.
 pub struct Judging {
@@ -74,12 +46,6 @@ pub fn judge(targets: &[PathBuf], how: &Judging) -> Result<Verdict> {
 }
 
 fn report(targets: &[PathBuf], how: &Judging, findings_max: u64) -> Result<Report> {
-    if let Some(target) = targets.iter().find(|target| devices::format_at(target) == Format::Xfs) {
-        bail!(
-            "{}: a volume of XFS, for which there is no checker yet (`xfs_repair -n` is one)",
-            target.display()
-        );
-    }
     let locking = if how.force { Locking::Unlocked } else { Locking::Locked };
     let devices = devices::open_to_read(targets, locking)?;
     let bar = how.progress.then(Bar::default);
@@ -97,6 +63,16 @@ fn report(targets: &[PathBuf], how: &Judging, findings_max: u64) -> Result<Repor
 }
 
 pub fn run(args: &CheckArgs) -> Result<u8> {
+    if args
+        .targets
+        .iter()
+        .any(|target| devices::format_at(target) == Format::Xfs)
+    {
+        return xfs::run(args);
+    }
+    if args.no_replay || args.logdev.is_some() {
+        bail!("--no-replay and --logdev are for volumes of XFS");
+    }
     let how = Judging {
         force: args.force,
         data_csums: args.check_data_csum,

@@ -178,7 +178,7 @@ fn xfs_files_are_listed_printed_and_described() {
 fn what_is_not_for_xfs_says_so_by_name() {
     let Some(volume) = volume() else { return };
     let image = volume.image();
-    run("check {}", &[image]).fails(&["XFS", "no checker yet"]);
+    run("check --check-data-csum {}", &[image]).fails(&["XFS", "no checksums of data"]);
     for view in ["tree", "chunk", "extent 0", "block 0"] {
         let line = format!("inspect {view} {{}}");
         run(&line, &[image]).fails(&["a volume of XFS", "is for btrfs alone"]);
@@ -330,4 +330,71 @@ fn xfs_structures_are_shown_as_text_and_json() {
     assert!(run("inspect log -o {}", &[image]).ok().text().contains("operations"));
     run("inspect inode {} 5", &[image]).code(1);
     run("inspect dir {} /linked/first", &[image]).fails(&["no directory"]);
+}
+
+#[test]
+fn check_recognises_xfs_and_tells_by_its_exit_code() {
+    let Some(volume) = volume() else { return };
+    let image = volume.image();
+    let ran = run("check {}", &[image]).ok();
+    assert!(
+        ran.text().contains("no error found") && ran.text().contains("inodes"),
+        "{}",
+        ran.text()
+    );
+    assert_eq!(run("check --quiet {}", &[image]).ok().text(), "");
+    // A counter of the superblock; xfs_db sets the checksum right.
+    let args = ["-x", "-c", "sb 0", "-c", "write -d fdblocks 5"].map(std::ffi::OsStr::new);
+    cowshed_harness::run("xfs_db", &[&args[..], &[image.as_os_str()]].concat()).unwrap();
+    let ran = run("check {}", &[image]);
+    assert_eq!(ran.code, 1, "{}", ran.text());
+    assert!(
+        ran.text()
+            .contains("error: super-counters: group 0: fdblocks is 5, expected "),
+        "{}",
+        ran.text()
+    );
+    let json = run("check --json {}", &[image]);
+    let json: serde_json::Value = serde_json::from_str(&json.text()).unwrap();
+    assert_eq!(json["clean"], false);
+    assert_eq!(json["findings"][0]["id"], "super-counters");
+    assert_eq!(json["counts"]["super-counters"], 1);
+    // No superblock, and nothing to check.
+    fs::OpenOptions::new()
+        .write(true)
+        .open(image)
+        .unwrap()
+        .set_len(1000)
+        .unwrap();
+    assert_eq!(run("check {}", &[image]).code, 2);
+}
+
+#[test]
+fn check_of_a_dirty_log_judges_the_state_after_it() {
+    let Some(()) = need::kernel_xfs() else { return };
+    let volume = XfsVolume::make(&XfsOptions::new("")).unwrap();
+    let mounted = volume.mount_with("").unwrap();
+    for n in 0..500 {
+        fs::write(mounted.dir().join(format!("file {n}")), [1; 5000]).unwrap();
+    }
+    let dir = mounted.dir().to_path_buf();
+    cowshed_harness::run(
+        "xfs_io",
+        &["-x".as_ref(), "-c".as_ref(), "shutdown -f".as_ref(), dir.as_os_str()],
+    )
+    .unwrap();
+    mounted.unmount().unwrap();
+    let image = volume.image();
+    let before = fs::read(image).unwrap();
+    let ran = run("check {}", &[image]).ok();
+    assert!(
+        ran.text().contains("note: log-dirty") && ran.text().contains("the state after it"),
+        "{}",
+        ran.text()
+    );
+    assert!(ran.text().contains("total entries: 500\n"), "{}", ran.text());
+    let raw = run("check --no-replay {}", &[image]).ok();
+    assert!(raw.text().contains("checked without it"), "{}", raw.text());
+    assert!(raw.text().contains("total entries: 0\n"), "{}", raw.text());
+    assert!(fs::read(image).unwrap() == before, "nothing is written");
 }

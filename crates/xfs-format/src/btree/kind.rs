@@ -75,6 +75,10 @@ pub trait TreeKind: Sized + 'static {
     fn join_keys(keys: &[Self::NodeKey]) -> Option<Self::NodeKey>;
     /// The least key of a child.
     fn low(key: &Self::NodeKey) -> Self::Key;
+    /// The greatest key of a child, where nodes hold it.
+    fn high(_key: &Self::NodeKey) -> Option<Self::Key> {
+        None
+    }
     /// The order of a key.
     fn order(key: &Self::Key) -> Self::Order;
     /// Checks the fields of a record.
@@ -224,6 +228,9 @@ impl TreeKind for Rmap {
     }
     fn low(key: &RmapNodeKey) -> RmapKey {
         key.low
+    }
+    fn high(key: &RmapNodeKey) -> Option<RmapKey> {
+        Some(key.high)
     }
     fn order(key: &RmapKey) -> (u32, u64, u64) {
         key.order()

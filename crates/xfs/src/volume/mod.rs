@@ -206,6 +206,11 @@ impl Volume {
         self.recovery.as_ref()
     }
 
+    /// The device as the volume is shown: with the changes of recovery in front of it.
+    pub fn recovered_device(&self) -> Arc<dyn BlockDevice> {
+        Arc::clone(&self.device)
+    }
+
     pub(crate) fn device(&self) -> &dyn BlockDevice {
         &*self.device
     }

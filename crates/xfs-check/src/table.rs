@@ -1,0 +1,115 @@
+//! What is kept of every inode until links are judged: 56 bytes each.
+
+use xfs_format::dir::FileType;
+use xfs_format::{AgIno, AgNumber, Geometry, Ino};
+
+use crate::ag::Group;
+use crate::volume::index;
+
+/// An inode as it was read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Info {
+    /// `None` for one that is free, or was not read.
+    pub(crate) file_type: Option<FileType>,
+    pub(crate) has_reflink: bool,
+    pub(crate) is_on_unlinked_list: bool,
+    pub(crate) is_connected: bool,
+    pub(crate) nlink: u32,
+    pub(crate) generation: u32,
+    pub(crate) next_unlinked: u32,
+    /// Entries that lead to it.
+    pub(crate) names: u32,
+    /// Directories in it.
+    pub(crate) subdirs: u32,
+    /// ".." of a directory.
+    pub(crate) dotdot: Option<Ino>,
+    /// Hashes of its names, less those of its parent pointers.
+    pub(crate) balance: u64,
+}
+
+impl Info {
+    pub(crate) const NONE: Self = Self {
+        file_type: None,
+        has_reflink: false,
+        is_on_unlinked_list: false,
+        is_connected: false,
+        nlink: 0,
+        generation: 0,
+        next_unlinked: AgIno::NULL,
+        names: 0,
+        subdirs: 0,
+        dotdot: None,
+        balance: 0,
+    };
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.file_type == Some(FileType::Dir)
+    }
+}
+
+/// An entry of a directory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) child: Ino,
+    pub(crate) dir: Ino,
+    /// The hash of directory and name, where there are parent pointers.
+    pub(crate) mark: u64,
+    /// Where it lies in the directory, in units of 8 bytes.
+    pub(crate) position: u32,
+    pub(crate) file_type: Option<FileType>,
+}
+
+/// All inodes: for each group 64 places for each chunk.
+pub(crate) struct Table<'a> {
+    pub(crate) geometry: &'a Geometry,
+    pub(crate) groups: &'a [Group],
+    pub(crate) infos: Vec<Vec<Info>>,
+}
+
+impl Table<'_> {
+    /// The place of an inode. `None` where no chunk has it.
+    fn place(&self, ino: Ino) -> Option<(usize, usize)> {
+        let (group, within) = self.geometry.split_ino(ino)?;
+        let chunks = &self.groups.get(index(group.get()))?.chunks;
+        let at = chunks
+            .partition_point(|chunk| chunk.start <= within.get())
+            .checked_sub(1)?;
+        let bit = within.get().checked_sub(chunks.get(at)?.start)?;
+        let slot = at.checked_mul(64)?.checked_add(index(bit))?;
+        (bit < 64).then_some((index(group.get()), slot))
+    }
+    /// An inode in use that was read.
+    pub(crate) fn get(&self, ino: Ino) -> Option<&Info> {
+        let (group, slot) = self.place(ino)?;
+        self.infos.get(group)?.get(slot).filter(|info| info.file_type.is_some())
+    }
+    pub(crate) fn get_mut(&mut self, ino: Ino) -> Option<&mut Info> {
+        let (group, slot) = self.place(ino)?;
+        let info = self.infos.get_mut(group)?.get_mut(slot);
+        info.filter(|info| info.file_type.is_some())
+    }
+    /// True where the chunk says that the inode is in use.
+    pub(crate) fn is_used(&self, ino: Ino) -> bool {
+        let place = self.geometry.split_ino(ino);
+        place.is_some_and(|(group, within)| {
+            self.groups
+                .get(index(group.get()))
+                .is_some_and(|group| group.is_used(within))
+        })
+    }
+    /// All inodes in use.
+    pub(crate) fn inodes(&self) -> impl Iterator<Item = (Ino, &Info)> {
+        let groups = self.groups.iter().zip(&self.infos);
+        groups.flat_map(move |(group, infos)| {
+            let chunks = group.chunks.iter().zip(infos.chunks(64));
+            chunks.flat_map(move |(chunk, infos)| {
+                let numbers = (0..64_u32).map(|bit| chunk.start.saturating_add(bit));
+                let found = numbers.zip(infos).filter(|(_, info)| info.file_type.is_some());
+                found.map(|(ino, info)| (self.join(group.number, ino), info))
+            })
+        })
+    }
+    fn join(&self, group: AgNumber, ino: u32) -> Ino {
+        self.geometry.join_ino(group, AgIno(ino))
+    }
+}
