@@ -94,6 +94,11 @@ pub const OPTIONS: &[MountOption] = &[
         "how requests come from the kernel: auto (over io_uring where the kernel offers it, default), \
          uring (only so), dev (by /dev/fuse)",
     ),
+    option(
+        &["no_open"],
+        "programs open files without asking the server: small files are read at the kernel's speed; \
+         what may not be written is refused by the first write, and there are no atomic groups",
+    ),
     option(&["fsname=NAME"], "shown as the source instead of the first target"),
     option(&["noloop"], "do not attach a loop device to an image file (root only)"),
     option(

@@ -312,6 +312,7 @@ fn one(options: &mut Options, name: &str, value: Option<&str>) -> Result<()> {
         ("fsname", Some(source)) => options.source = Some(source.into()),
         ("log", Some(path)) => options.log = Some(path.into()),
         ("transport", Some(how)) => options.transport = transport(how)?,
+        ("no_open", None) => options.formats.btrfs.fs.stateless_open = true,
         ("noloop", None) => options.no_loop = true,
         ("nobarrier", None) => bail!("nobarrier would let a crash destroy the volume: not supported"),
         ("discard", how) => options.formats.btrfs.engine.discard = discard(how)?,

@@ -91,6 +91,11 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
+    /// Without OPEN, only the kernel could check permissions on open; the superuser passes anyway.
+    pub fn may_skip_open(&self) -> bool {
+        self.checks() == PermissionChecks::FrontEnd || crate::sys::is_root()
+    }
+
     /// The side that checks permissions of this mount.
     fn checks(&self) -> PermissionChecks {
         match self.permissions {
@@ -203,9 +208,6 @@ impl Session {
         mount: impl FnOnce() -> Result<(Device, Mountpoint), MountError>,
     ) -> Result<Session, SessionError> {
         let checks = options.checks();
-        // Without OPEN, only the kernel would check permissions on open; the superuser passes
-        // anyway.
-        let may_skip_open = checks == PermissionChecks::FrontEnd || crate::sys::is_root();
         let io_bytes_max = options.io_bytes_max.clamp(4096, IO_BYTES_MAX).next_multiple_of(4096);
         let workers = options.workers.clamp(1, WORKERS_MAX);
         let queues = match options.transport {
@@ -219,7 +221,7 @@ impl Session {
             io_bytes_max,
             io_uring: queues.is_ok(),
             writeback_cache: options.writeback_cache,
-            skip_open: options.skip_open && may_skip_open,
+            skip_open: options.skip_open && options.may_skip_open(),
             background_max: BACKGROUND_MAX.min(crate::sys::background_max()),
         };
         let gates = queues.as_ref().map_or(workers, Prepared::gates).max(workers);

@@ -248,12 +248,23 @@ pub fn snapshot(source: &File, dir: &File, name: &str, is_read_only: bool) -> io
 const F2FS_IOC_START_ATOMIC_WRITE: libc::Ioctl = 0xf501;
 const F2FS_IOC_COMMIT_ATOMIC_WRITE: libc::Ioctl = 0xf502;
 const F2FS_IOC_ABORT_ATOMIC_WRITE: libc::Ioctl = 0xf505;
+const F2FS_IOC_GET_FEATURES: libc::Ioctl = 0x8004_f50c_u32 as libc::Ioctl;
 
 fn atomic_write(file: &File, number: libc::Ioctl) -> io::Result<()> {
     // SAFETY: these ioctls have no argument.
     match unsafe { libc::ioctl(file.as_raw_fd(), number) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
+    }
+}
+
+/// The features that f2fs's ioctl names for this descriptor; 4: atomic groups.
+pub fn atomic_write_features(file: &File) -> io::Result<u32> {
+    let mut bits = 0_u32;
+    // SAFETY: the number encodes that four bytes are written.
+    match unsafe { libc::ioctl(file.as_raw_fd(), F2FS_IOC_GET_FEATURES, &raw mut bits) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(bits),
     }
 }
 

@@ -53,8 +53,10 @@ pub struct MountOptions {
     pub nodatacow: bool,
     /// Data of files is compressed. Files without checksums or copy on write are not.
     pub compress: Option<CompressPolicy>,
-    /// Front ends need not open files: faster for small files. Immutable and append-only files are
-    /// then found out by the first write, not by `open`.
+    /// Front ends need not open files: faster for small files. What may not be written (immutable
+    /// and append-only files, read-only subvolumes) is then refused by the first write and not by
+    /// `open`, files have no groups by ioctl, and no other view may show the same files.
+    /// docs/decisions/010-files-without-open.md.
     pub stateless_open: bool,
     /// The user whose process serves the mount: may trim it, as root may.
     pub owner_uid: u32,
@@ -114,6 +116,7 @@ impl Fs {
         let front = Arc::new(FrontEnd {
             numbering: numbering.clone(),
             caches: OnceLock::new(),
+            is_stateless: options.stateless_open,
         });
         let member = views::enter(mount, &root, &front)?;
         // The root is remembered as long as the view lives.

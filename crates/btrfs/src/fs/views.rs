@@ -22,6 +22,8 @@ const NESTING_MAX: usize = 4096;
 pub(super) struct FrontEnd {
     pub(super) numbering: Arc<Numbering>,
     pub(super) caches: OnceLock<Arc<dyn Caches>>,
+    /// Files are opened without a request: what is cached of them is used without one, too.
+    pub(super) is_stateless: bool,
 }
 
 impl FrontEnd {
@@ -34,6 +36,9 @@ impl FrontEnd {
 
 impl Viewer for FrontEnd {
     fn expire(&self, known: &[Arc<Inode>]) -> cowshed_vfs::Result<()> {
+        if self.is_stateless {
+            return Err(Errno::NotSupported);
+        }
         let Some(caches) = self.caches.get() else {
             return Ok(());
         };
@@ -89,7 +94,8 @@ fn path_up(mount: &Mount, root: TreeId) -> Result<Vec<TreeId>> {
 }
 
 /// Adds a view to its volume. Views with which it overlaps, and which cached until now, expire what
-/// they cached first.
+/// they cached first. Errors: `NotSupported` (it overlaps with a view that cannot do that; it, or
+/// one of those, opens files without a request).
 pub(super) fn enter(mount: &Mount, root: &Inode, front: &Arc<FrontEnd>) -> Result<Membership> {
     let views = &mount.objects().views;
     let viewer: Arc<dyn Viewer> = front.clone();
@@ -110,6 +116,10 @@ pub(super) fn enter(mount: &Mount, root: &Inode, front: &Arc<FrontEnd>) -> Resul
             leave(mount, member.id);
             return Err(error.into());
         }
+    }
+    if front.is_stateless && member.is_shared.load(Ordering::SeqCst) {
+        leave(mount, member.id);
+        return Err(Errno::NotSupported.into());
     }
     Ok(member)
 }
@@ -132,7 +142,8 @@ impl Fs {
     /// Shows a subvolume of the same volume once more. Options that concern all files are those of
     /// the volume. Errors: as those of [`Fs::new`]; `ReadOnly` (a writable view of a volume that
     /// was opened read-only), `NotSupported` (the subvolume is shown already, or one above or below
-    /// it, by a front end that cannot forget names), `NotConnected` (the volume is being closed).
+    /// it, by a front end that cannot forget names, or one of the two has
+    /// [`MountOptions::stateless_open`]), `NotConnected` (the volume is being closed).
     pub fn beside(&self, options: MountOptions) -> Result<Fs> {
         let is_volume_read_only = self.mount.objects().is_read_only() || self.mount.store().volume().is_read_only();
         if is_volume_read_only && !options.read_only {

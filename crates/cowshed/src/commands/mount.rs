@@ -20,7 +20,7 @@ use crate::mount_help;
 use crate::mount_options::{self, Options};
 use crate::mounts::join::{self, Asked, Joined};
 use crate::mounts::serve::{Listener, Sessions, session_options};
-use crate::mounts::source::Source;
+use crate::mounts::source::{Source, mount_options_of};
 use crate::{daemon, devices, log};
 
 #[derive(Args, Debug)]
@@ -81,6 +81,7 @@ pub fn run(args: &MountArgs) -> Result<u8> {
         options.set_read_only();
     }
     check_mountpoint(mountpoint)?;
+    check_no_open(&options)?;
     if !args.foreground && !args.daemon {
         return daemon::start_and_wait(&args.to_words());
     }
@@ -94,6 +95,14 @@ pub fn run(args: &MountArgs) -> Result<u8> {
         log::to_terminal(args.verbose);
     }
     serve(args, options, targets, &mountpoint.canonicalize()?)
+}
+
+/// Errors: files are to be opened without requests, and nothing would check permissions then.
+fn check_no_open(options: &Options) -> Result<()> {
+    if options.formats.btrfs.fs.stateless_open && !mount_options_of(options).may_skip_open() {
+        bail!("no_open needs permission checks by the kernel: add allow_other or default_permissions");
+    }
+    Ok(())
 }
 
 fn check_mountpoint(mountpoint: &Path) -> Result<()> {

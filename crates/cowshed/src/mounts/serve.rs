@@ -357,7 +357,7 @@ impl Sessions {
             .map_err(|failure| match failure.error() {
                 Errno::NotSupported => anyhow::anyhow!(
                     "this subvolume, or one above or below it, is mounted already; \
-                 to keep both mounts the same takes Linux 6.16 or later"
+                 to keep both mounts the same takes Linux 6.16 or later, and neither with no_open"
                 ),
                 Errno::NotConnected => anyhow::anyhow!("the volume is being unmounted"),
                 _ => options.explain(self.views.format(), failure),

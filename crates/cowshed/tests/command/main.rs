@@ -23,6 +23,7 @@ mod many_mounts;
 mod mkfs_check;
 mod mount;
 mod moves;
+mod no_open;
 mod offline;
 mod receive;
 mod seek;

@@ -13,6 +13,8 @@ pub enum Column {
     Kernel,
     Uring,
     Dev,
+    /// Over io_uring, with `no_open`.
+    NoOpen,
     EmptyUring,
     EmptyDev,
     /// The engine without a mount. Only some lines have it.
@@ -20,10 +22,11 @@ pub enum Column {
 }
 
 impl Column {
-    pub const ALL: [Column; 6] = [
+    pub const ALL: [Column; 7] = [
         Column::Kernel,
         Column::Uring,
         Column::Dev,
+        Column::NoOpen,
         Column::EmptyUring,
         Column::EmptyDev,
         Column::InProcess,
@@ -35,6 +38,7 @@ impl Column {
             Column::Kernel => "kernel",
             Column::Uring => "uring",
             Column::Dev => "dev",
+            Column::NoOpen => "no-open",
             Column::EmptyUring => "empty-uring",
             Column::EmptyDev => "empty-dev",
             Column::InProcess => "in-process",
@@ -47,6 +51,7 @@ impl Column {
             Column::Kernel => "kernel",
             Column::Uring => "Cowshed, io_uring",
             Column::Dev => "Cowshed, /dev/fuse",
+            Column::NoOpen => "Cowshed, io_uring, no_open",
             Column::EmptyUring => "empty server, io_uring",
             Column::EmptyDev => "empty server, /dev/fuse",
             Column::InProcess => "Cowshed, in process",
@@ -65,14 +70,14 @@ impl Column {
     }
 
     fn is_over_uring(self) -> bool {
-        matches!(self, Column::Uring | Column::EmptyUring)
+        matches!(self, Column::Uring | Column::NoOpen | Column::EmptyUring)
     }
 
     /// Why it cannot be measured on this machine.
     pub fn missing(self) -> Option<&'static str> {
         match self {
             Column::Kernel if !side::kernel_can() => Some("no btrfs in the kernel, no mkfs.btrfs, or not root"),
-            Column::Uring | Column::EmptyUring if !UringOn::is_possible() => {
+            Column::Uring | Column::NoOpen | Column::EmptyUring if !UringOn::is_possible() => {
                 Some("no FUSE over io_uring in the kernel")
             }
             _ => None,
@@ -95,15 +100,16 @@ impl Place {
     /// `options`: further mount options of our own sides.
     pub fn new(column: Column, dir: &Path, options: &str) -> Result<Place> {
         let _on = Place::switch(column)?;
-        let ours = |transport: &str| {
-            let options = [&format!("transport={transport}"), options];
+        let ours = |own: &str| {
+            let options = [own, options];
             let given: Vec<&str> = options.into_iter().filter(|option| !option.is_empty()).collect();
             Mounted::new(Side::Ours, dir, &given.join(","))
         };
         let mount = match column {
             Column::Kernel => Mount::Volume(Mounted::new(Side::Kernel, dir, "")?),
-            Column::Uring => Mount::Volume(ours("uring")?),
-            Column::Dev => Mount::Volume(ours("dev")?),
+            Column::Uring => Mount::Volume(ours("transport=uring")?),
+            Column::Dev => Mount::Volume(ours("transport=dev")?),
+            Column::NoOpen => Mount::Volume(ours("transport=uring,no_open")?),
             Column::EmptyUring => Mount::Empty(EmptyServer::new(dir, "uring")?),
             Column::EmptyDev => Mount::Empty(EmptyServer::new(dir, "dev")?),
             Column::InProcess => bail!("in process there is no mount"),

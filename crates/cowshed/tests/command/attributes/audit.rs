@@ -402,6 +402,7 @@ fn attributes_are_fresh_after_each_operation() {
         (KINDS[0], STRANGER),
         (KINDS[0], super::ROOT),
         (KINDS[1], OWNER),
+        (KINDS[2], STRANGER),
         ("suid,compress-force=zstd", OWNER),
     ] {
         wrong.extend(run_lines(options, user));

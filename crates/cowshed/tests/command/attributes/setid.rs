@@ -240,7 +240,9 @@ fn after_each_call_mounts_show_the_mode_that_the_kernels_btrfs_shows() {
                     }
                 }
                 let expected = outcome_on(&shared, (CALLS[0].1, *user), case);
-                for (name, call) in OURS {
+                // Groups belong to open files, which are not told with no_open.
+                let has = |name: &str| name != "atomic group" || !options.contains("no_open");
+                for (name, call) in OURS.iter().filter(|(name, _)| has(name)) {
                     let seen = std::panic::catch_unwind(|| outcome_on(&ours.shared(), (*call, *user), case));
                     if !seen.as_ref().is_ok_and(|seen| *seen == expected) {
                         wrong.push(format!("{options}: {name} by {} on {mode:o} of group {group}, capability {capability}: {seen:?} and not {expected:?}", user.uid));
