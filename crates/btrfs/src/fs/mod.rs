@@ -116,7 +116,7 @@ impl Fs {
         let front = Arc::new(FrontEnd {
             numbering: numbering.clone(),
             caches: OnceLock::new(),
-            is_stateless: options.stateless_open,
+            is_stateless: options.stateless_open && !mount.store().volume().is_read_only(),
         });
         let member = views::enter(mount, &root, &front)?;
         // The root is remembered as long as the view lives.

@@ -22,7 +22,8 @@ const NESTING_MAX: usize = 4096;
 pub(super) struct FrontEnd {
     pub(super) numbering: Arc<Numbering>,
     pub(super) caches: OnceLock<Arc<dyn Caches>>,
-    /// Files are opened without a request: what is cached of them is used without one, too.
+    /// Files are opened without a request: what is cached of them is used without one, too, and may
+    /// have changed.
     pub(super) is_stateless: bool,
 }
 

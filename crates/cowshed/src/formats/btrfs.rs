@@ -31,13 +31,17 @@ pub(super) fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Res
     }
     let volume = volume::Volume::open(devices, &open).map_err(cowshed_btrfs::Error::from)?;
     let mount = Mount::open(volume, Arc::new(SystemEnv), engine)?;
-    Ok(Views(Arc::new(Fs::new(mount, shown(options))?)))
+    let shown = shown(&mount, options);
+    Ok(Views(Arc::new(Fs::new(mount, shown)?)))
 }
 
-fn shown(options: &Options) -> MountOptions {
+fn shown(mount: &Mount, options: &Options) -> MountOptions {
+    let fs = &options.btrfs.fs;
     MountOptions {
         read_only: options.read_only,
-        ..options.btrfs.fs.clone()
+        // Of a volume that cannot change, `open` has nothing to say.
+        stateless_open: fs.stateless_open || mount.store().volume().is_read_only(),
+        ..fs.clone()
     }
 }
 
@@ -47,6 +51,6 @@ impl Views {
     }
 
     pub(super) fn another(&self, options: &Options) -> Result<Arc<dyn Volume>, Failure> {
-        Ok(Arc::new(self.0.view(shown(options))?))
+        Ok(Arc::new(self.0.view(shown(self.0.mount(), options))?))
     }
 }

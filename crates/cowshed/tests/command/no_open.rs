@@ -81,6 +81,35 @@ fn without_open_what_may_not_be_written_is_refused_by_the_first_write() {
     unmount(&dir);
 }
 
+/// Two mounts that show the same files, the second of them read from what the first has cached.
+#[test]
+fn read_only_volumes_are_read_without_requests_for_opens_and_through_two_mounts() {
+    let Some(()) = can_mount().and_then(|()| need::root()) else {
+        return;
+    };
+    let volume = Scratch::new();
+    let dir = mount(&volume, "allow_other");
+    let _guard = Guard(&dir);
+    fs::write(dir.join("f"), "content").unwrap();
+    unmount(&dir);
+    run("mount -o ro {} {}", &[&volume.image, &dir]).ok();
+    let other = volume.path("other");
+    fs::create_dir(&other).unwrap();
+    let _other_guard = Guard(&other);
+    for round in 0..2 {
+        assert_eq!(fs::read(dir.join("f")).unwrap(), b"content", "round {round}");
+        let refused = OpenOptions::new().write(true).open(dir.join("f")).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+        if round == 0 {
+            run("mount -o ro {} {}", &[&volume.image, &other]).ok();
+            assert_eq!(fs::read(other.join("f")).unwrap(), b"content");
+        }
+    }
+    unmount(&dir);
+    assert_eq!(fs::read(other.join("f")).unwrap(), b"content");
+    unmount(&other);
+}
+
 fn name_of(file: &Path) -> Vec<u8> {
     file.file_name().unwrap().as_encoded_bytes().to_vec()
 }
