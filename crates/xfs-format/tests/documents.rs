@@ -90,6 +90,7 @@ fn structures() -> BTreeMap<&'static str, Rows> {
         MapExtentRaw,
         OpHeader,
         ParentRecord,
+        AclEntry,
         PhysExtentRaw,
         QuotaoffLogFormat,
         RecordHeader,
