@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# make demo: a volume is made, mounted, filled with a real tree, unmounted, checked and looked into; then the kernel and
-# btrfs-progs say what they think of it, where they are there. Then a volume of XFS, made by mkfs.xfs, is read. Everything happens in a private directory that goes away.
+# make demo: a volume is made, mounted, filled with a real tree, unmounted, checked and looked into;
+# then the kernel and btrfs-progs say what they think of it, where they are there. Then a volume of
+# XFS, made by mkfs.xfs, is read. Everything happens in a private directory that goes away.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
