@@ -11,11 +11,11 @@ use xfs_format::features::incompat;
 use xfs_format::inode::{Fork, ForkKind};
 use xfs_format::{Corrupt, DaBlock, Ino, Inode, U16};
 
+use crate::entry::Entry;
 use crate::finding::{FindingId, Site};
 use crate::fork::Mapped;
 use crate::hash_tree::{HashTree, Node};
 use crate::scan::{Scan, mark};
-use crate::table::Entry;
 use crate::volume::{count, index};
 
 /// A directory while it is read.

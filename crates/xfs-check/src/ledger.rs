@@ -10,9 +10,9 @@ use std::sync::{Mutex, PoisonError};
 use xfs_format::{AgNumber, Geometry};
 
 use crate::claims::Claim;
+use crate::entry::Entry;
 use crate::finding::{FindingId, Sink, Site};
 use crate::pile::{Pile, Spill};
-use crate::table::Entry;
 use crate::volume::index;
 
 /// Bytes in memory for each block of a slice, where each block is an extent of its own: two lists,

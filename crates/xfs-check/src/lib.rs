@@ -38,6 +38,7 @@ mod ag;
 mod attr;
 mod claims;
 mod dir;
+mod entry;
 mod finding;
 mod fork;
 mod hash_tree;

@@ -7,9 +7,10 @@ use xfs_format::dir::FileType;
 use xfs_format::features::incompat;
 use xfs_format::{AgIno, Ino};
 
+use crate::entry::Entry;
 use crate::finding::{FindingId, Sink, Site};
 use crate::ledger::Ledger;
-use crate::table::{Entry, Info, Table};
+use crate::table::{Info, Table};
 use crate::usage::quota_inodes;
 use crate::volume::{Volume, index};
 

@@ -7,9 +7,10 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use xfs_format::{AgNumber, Ino};
 
 use crate::ag::Group;
+use crate::entry::Entry;
 use crate::finding::Sink;
 use crate::ledger::{Gather, Ledger, Which};
-use crate::table::{Entry, Info};
+use crate::table::Info;
 use crate::usage::{Usage, quota_inodes};
 use crate::volume::Volume;
 
