@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# make demo: a volume is made, mounted, filled with a real tree, unmounted, checked and looked into; then the kernel and
-# btrfs-progs say what they think of it, where they are there. Everything happens in a private directory that goes away.
+# make demo: a volume is made, mounted, filled with a real tree, unmounted, checked and looked into;
+# then the kernel and btrfs-progs say what they think of it, where they are there. Then a volume of
+# XFS, made by mkfs.xfs, is read. Everything happens in a private directory that goes away.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -94,5 +95,28 @@ if [ "$(id -u)" = 0 ] && grep -qw btrfs /proc/filesystems && show mount -t btrfs
   kernel_mounted=
 else
   note "the kernel is not asked (that needs root and a kernel with btrfs)"
+fi
+
+# A volume of XFS: mkfs.xfs fills it with files of the demo's, by a list (mkfs.xfs(8), -p).
+bold "A volume of XFS, as Linux makes it"
+if command -v mkfs.xfs >/dev/null; then
+  xfs=$work/xfs.img proto=$work/proto
+  {
+    printf '/dev/null\n0 0\nd--755 0 0\nscripts d--755 0 0\n'
+    for file in scripts/*.sh; do printf '%s ---644 0 0 %s\n' "${file##*/}" "$PWD/$file"; done
+    printf '$\nreadme l--777 0 0 README.md\nREADME.md ---644 0 0 %s\n$\n' "$PWD/README.md"
+  } >"$proto"
+  truncate -s 400M "$xfs"
+  show mkfs.xfs -q -L demo -p "$proto" "$xfs"
+  show "$cowshed" ls -l "$xfs" /scripts
+  show "$cowshed" check "$xfs"
+  show "$cowshed" inspect super "$xfs" | head -n 12
+  if [ -n "$can_fuse" ] && show "$cowshed" mount -o ro "$xfs" "$mnt"; then
+    diff -r scripts "$mnt/scripts" && note "the files are equal"
+    df -h "$mnt"
+    show "$cowshed" umount "$mnt"
+  fi
+else
+  note "xfsprogs are not here: no volume of XFS is shown"
 fi
 bold "Done."

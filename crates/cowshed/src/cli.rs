@@ -14,7 +14,7 @@ use crate::commands::{
     version,
     about = "Copy-on-write file systems in user space: make, mount, check and inspect volumes of btrfs; read XFS",
     long_about = "Makes, mounts, checks and inspects btrfs volumes without a kernel driver and without root, and \
-                  mounts, reads and inspects volumes of XFS. The volumes are Linux's own: the kernel and the \
+                  mounts, reads, checks and inspects volumes of XFS. The volumes are Linux's own: the kernel and the \
                   formats' own programs read and write them too.",
     disable_help_subcommand = true,
     arg_required_else_help = true
@@ -44,6 +44,9 @@ pub enum Command {
     /// Write everything of a mount to disk, also where sync(1) does not
     Sync(sync::SyncArgs),
     /// Check a volume for faults, without changing it
+    ///
+    /// The format is recognised: btrfs or XFS. What the log of a volume of XFS holds is replayed in
+    /// memory first. Lists that do not fit memory lie in a temporary file (XFS).
     Check(check::CheckArgs),
     /// Show what lies on a volume: superblocks, trees, and the other structures of its format
     Inspect(inspect::InspectArgs),

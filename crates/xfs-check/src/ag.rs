@@ -1,12 +1,13 @@
 //! Headers and B-trees of an allocation group.
 
 use xfs_format::ag::{Agf, AgfSector, AgflSector, Agi, AgiSector};
-use xfs_format::btree::{Bno, Cnt, Finobt, Inobt, InobtRecord, Refcount, Rmap, RmapOwner, TreeKind};
+use xfs_format::btree::{Bno, Cnt, Finobt, Inobt, InobtRecord, Refcount, RefcountRecord, Rmap, RmapOwner, TreeKind};
 use xfs_format::features::ro_compat;
 use xfs_format::{AgBlock, AgIno, AgNumber, CHUNK_INODES, Corrupt, Expect, Owner, U32};
 
-use crate::claims::{Claim, Shared, add};
+use crate::claims::Claim;
 use crate::finding::{FindingId, Sink, Site};
+use crate::ledger::{Gather, Ledger, Which};
 use crate::tree::{Child, Walk, walk};
 use crate::volume::Volume;
 
@@ -26,13 +27,12 @@ pub(crate) struct Group {
     pub(crate) number: AgNumber,
     pub(crate) agf: Option<Agf>,
     pub(crate) agi: Option<Agi>,
-    pub(crate) claims: Vec<Claim>,
     /// All chunks, by number.
     pub(crate) chunks: Vec<Chunk>,
-    /// Records of the rmapbt; `None` without one, or where it was not read whole.
-    pub(crate) rmaps: Option<Vec<Claim>>,
+    /// The ledger has all records of the rmapbt.
+    pub(crate) has_rmaps: bool,
     /// Likewise of the refcountbt.
-    pub(crate) refcounts: Option<Vec<Shared>>,
+    pub(crate) has_refcounts: bool,
     /// All claims of the group itself are known.
     pub(crate) is_whole: bool,
 }
@@ -47,27 +47,34 @@ struct Read<T> {
 struct Reader<'a> {
     vol: &'a Volume,
     sink: &'a mut Sink,
+    ledger: &'a Ledger,
+    claims: Gather<'a>,
+    /// The blocks of the last chunk of inodes.
+    last_chunk: Option<Claim>,
     group: Group,
 }
 
 /// Reads and checks a group.
-pub(crate) fn read(vol: &Volume, sink: &mut Sink, number: AgNumber) -> Group {
+pub(crate) fn read(vol: &Volume, sink: &mut Sink, ledger: &Ledger, number: AgNumber) -> Group {
     let group = Group {
         number,
         agf: None,
         agi: None,
-        claims: Vec::new(),
         chunks: Vec::new(),
-        rmaps: None,
-        refcounts: None,
+        has_rmaps: false,
+        has_refcounts: false,
         is_whole: true,
     };
-    let mut reader = Reader { vol, sink, group };
+    let mut reader = Reader {
+        vol,
+        sink,
+        ledger,
+        claims: Gather::new(ledger, Which::Claims),
+        last_chunk: None,
+        group,
+    };
     let headers = vol.geometry.first_ag_block().get();
-    reader
-        .group
-        .claims
-        .push(Claim::new(number, AgBlock(0), headers, RmapOwner::FsHeaders));
+    reader.claim(Claim::new(AgBlock(0), headers, RmapOwner::FsHeaders));
     let (agf, agi) = (reader.agf(), reader.agi());
     match &agf {
         Some(agf) => reader.free_space(agf),
@@ -83,6 +90,10 @@ pub(crate) fn read(vol: &Volume, sink: &mut Sink, number: AgNumber) -> Group {
 }
 
 impl Reader<'_> {
+    fn claim(&mut self, claim: Claim) {
+        self.claims.push(self.group.number, claim);
+    }
+
     fn header<T>(
         &mut self,
         sector: u32,
@@ -129,7 +140,7 @@ impl Reader<'_> {
         root: U32,
         levels: U32,
         owner: RmapOwner,
-        take: impl Fn(&K::Record) -> T,
+        mut take: impl FnMut(&K::Record) -> Option<T>,
     ) -> Read<T> {
         let number = self.group.number;
         let mut read = Read {
@@ -138,7 +149,7 @@ impl Reader<'_> {
             is_whole: false,
         };
         let roots = vec![Child { ptr: root, key: None }];
-        let claims = &mut self.group.claims;
+        let claims = &mut self.claims;
         let (blocks, records) = (&mut read.blocks, &mut read.records);
         read.is_whole = walk::<K>(
             self.vol,
@@ -147,9 +158,9 @@ impl Reader<'_> {
             roots,
             &mut |group, block| {
                 *blocks = blocks.saturating_add(1);
-                claims.push(Claim::new(group, block, 1, owner));
+                claims.push(group, Claim::new(block, 1, owner));
             },
-            &mut |_, _, found| records.extend(found.iter().map(&take)),
+            &mut |_, _, found| records.extend(found.iter().filter_map(&mut take)),
         );
         self.group.is_whole &= read.is_whole;
         read
@@ -157,7 +168,7 @@ impl Reader<'_> {
 
     fn free_space(&mut self, agf: &Agf) {
         let spare = self.spare(agf);
-        let extent = |record: &xfs_format::btree::AllocRecord| (record.startblock.get(), record.blockcount.get());
+        let extent = |record: &xfs_format::btree::AllocRecord| Some((record.startblock.get(), record.blockcount.get()));
         let bno = self.tree::<Bno, _>(agf.bnoroot, agf.bnolevel, RmapOwner::AgBtrees, extent);
         let cnt = self.tree::<Cnt, _>(agf.cntroot, agf.cntlevel, RmapOwner::AgBtrees, extent);
         let mut tree_blocks = bno
@@ -177,8 +188,10 @@ impl Reader<'_> {
         }
         if self.vol.geometry.has_ro_compat(ro_compat::RMAPBT) {
             let number = self.group.number;
-            let rmap = self.tree::<Rmap, _>(agf.rmaproot, agf.rmaplevel, RmapOwner::AgBtrees, |record| {
-                Claim::of_record(number, record)
+            let mut rmaps = Gather::new(self.ledger, Which::Rmaps);
+            let rmap = self.tree::<Rmap, ()>(agf.rmaproot, agf.rmaplevel, RmapOwner::AgBtrees, |record| {
+                rmaps.push(number, Claim::of_record(record));
+                None
             });
             if rmap.is_whole {
                 self.agree(
@@ -187,7 +200,7 @@ impl Reader<'_> {
                     agf.rmapblocks.get(),
                     rmap.blocks.into(),
                 );
-                self.group.rmaps = Some(rmap.records);
+                self.group.has_rmaps = true;
             }
             is_whole &= rmap.is_whole;
             tree_blocks = tree_blocks.saturating_add(rmap.blocks.saturating_sub(1));
@@ -205,7 +218,7 @@ impl Reader<'_> {
         }
         self.compare_spare(&spare);
         for (start, blocks) in bno.records {
-            self.group.claims.push(Claim::free(self.group.number, start, blocks));
+            self.claim(Claim::free(start, blocks));
         }
     }
 
@@ -268,9 +281,7 @@ impl Reader<'_> {
         let number = self.group.number;
         for (slot, block) in spare.iter().enumerate() {
             if self.vol.geometry.is_ag_block(number, *block) {
-                self.group
-                    .claims
-                    .push(Claim::new(number, *block, 1, RmapOwner::AgBtrees));
+                self.claim(Claim::new(*block, 1, RmapOwner::AgBtrees));
                 continue;
             }
             let site = Site {
@@ -286,14 +297,16 @@ impl Reader<'_> {
     }
 
     fn refcounts(&mut self, agf: &Agf) {
-        let read = self.tree::<Refcount, _>(agf.refcntroot, agf.refcntlevel, RmapOwner::RefcountBtree, |record| {
-            (
-                record.is_cow_staging(),
-                record.start(),
-                record.blockcount.get(),
-                record.refcount.get(),
-            )
-        });
+        let number = self.group.number;
+        let mut shared = Gather::new(self.ledger, Which::Refcounts);
+        let take = |record: &RefcountRecord| {
+            if record.is_cow_staging() {
+                return Some((record.start(), record.blockcount.get()));
+            }
+            shared.push(number, Claim::references(record));
+            None
+        };
+        let read = self.tree::<Refcount, _>(agf.refcntroot, agf.refcntlevel, RmapOwner::RefcountBtree, take);
         if !read.is_whole {
             return;
         }
@@ -303,28 +316,22 @@ impl Reader<'_> {
             agf.refcntblocks.get(),
             read.blocks.into(),
         );
-        let mut shared = Vec::new();
-        for (is_staged, start, blocks, references) in read.records {
-            if !is_staged {
-                add(&mut shared, start.get(), blocks, references);
-                continue;
-            }
-            let number = self.group.number;
-            self.group
-                .claims
-                .push(Claim::new(number, start, blocks, RmapOwner::CowStaging));
+        for (start, blocks) in read.records {
+            self.claim(Claim::new(start, blocks, RmapOwner::CowStaging));
             let site = Site::block(number, start);
             self.sink.add(FindingId::CowStaging, site, format!("{blocks} blocks"));
         }
-        self.group.refcounts = Some(shared);
+        self.group.has_refcounts = true;
     }
 
     fn inodes(&mut self, agi: &Agi) {
         let geometry = self.vol.geometry;
-        let take = |record: &InobtRecord| Chunk {
-            start: record.startino.get(),
-            mask: record.allocated_mask(&geometry),
-            free: record.free.get() & record.allocated_mask(&geometry),
+        let take = |record: &InobtRecord| {
+            Some(Chunk {
+                start: record.startino.get(),
+                mask: record.allocated_mask(&geometry),
+                free: record.free.get() & record.allocated_mask(&geometry),
+            })
         };
         let all = self.tree::<Inobt, _>(agi.root, agi.level, RmapOwner::InodeBtrees, take);
         let has_counts = geometry.has_ro_compat(ro_compat::INOBTCNT);
@@ -417,11 +424,12 @@ impl Reader<'_> {
             self.sink.add(FindingId::ChunkInvalid, site, message);
         }
         for (block, blocks) in runs(chunk, geometry.inodes_per_block_log) {
-            let claim = Claim::new(number, AgBlock(first.saturating_add(block)), blocks, RmapOwner::Inodes);
+            let claim = Claim::new(AgBlock(first.saturating_add(block)), blocks, RmapOwner::Inodes);
             // A large block holds several chunks.
-            if self.group.claims.last() != Some(&claim) || geometry.inodes_per_block_log <= 6 {
-                self.group.claims.push(claim);
+            if self.last_chunk != Some(claim) || geometry.inodes_per_block_log <= 6 {
+                self.claim(claim);
             }
+            self.last_chunk = Some(claim);
         }
     }
 }

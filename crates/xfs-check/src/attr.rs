@@ -1,7 +1,10 @@
 //! Attributes of all forms, and the parent pointers among them.
 
+use std::collections::BTreeSet;
+
 use xfs_format::attr::{
-    AttrLeafBlock, AttrRemoteBlock, AttrValueView, ParentPointer, attr_flags, remote_blocks, shortform_entries,
+    ACL_DEFAULT, ACL_FILE, AclEntry, AttrLeafBlock, AttrRemoteBlock, AttrValueView, ParentPointer, acl_entries,
+    acl_tag, attr_flags, remote_blocks, shortform_entries,
 };
 use xfs_format::da::AttrNodeBlock;
 use xfs_format::inode::{Fork, ForkKind};
@@ -11,7 +14,7 @@ use crate::finding::{FindingId, Site};
 use crate::fork::Mapped;
 use crate::hash_tree::{HashTree, Node, Place};
 use crate::scan::{Scan, mark};
-use crate::volume::count;
+use crate::volume::{count, index};
 
 impl Scan<'_> {
     pub(crate) fn attributes(&mut self, site: Site, inode: &Inode, map: &Mapped) {
@@ -19,6 +22,9 @@ impl Scan<'_> {
             for attr in shortform_entries(bytes) {
                 self.parent_pointer(attr.flags, attr.name, attr.value);
                 self.unfinished(site, attr.flags, attr.name);
+                if is_access_list(attr.flags, attr.name) {
+                    self.access_list(site, attr.value);
+                }
             }
             return;
         }
@@ -74,9 +80,20 @@ impl Scan<'_> {
             last = Some(entry.hash);
             self.unfinished(site, entry.flags, entry.name);
             match entry.value {
-                AttrValueView::Local(value) => self.parent_pointer(entry.flags, entry.name, value),
+                AttrValueView::Local(value) => {
+                    self.parent_pointer(entry.flags, entry.name, value);
+                    if is_access_list(entry.flags, entry.name) {
+                        self.access_list(site, value);
+                    }
+                }
                 AttrValueView::Remote { block, len_bytes } if entry.flags & attr_flags::INCOMPLETE == 0 => {
-                    self.remote(site, map, block, len_bytes);
+                    let is_list = is_access_list(entry.flags, entry.name);
+                    let mut value = is_list.then(Vec::new);
+                    let is_whole = self.remote(site, map, block, len_bytes, value.as_mut());
+                    if let Some(mut value) = value.filter(|_| is_whole) {
+                        value.truncate(index(len_bytes));
+                        self.access_list(site, &value);
+                    }
                 }
                 AttrValueView::Remote { .. } => {}
             }
@@ -102,14 +119,33 @@ impl Scan<'_> {
         }
     }
 
-    /// Reads a value that has blocks of its own.
-    fn remote(&mut self, site: Site, map: &Mapped, first: DaBlock, len_bytes: u32) {
+    /// Judges the value of an access list.
+    fn access_list(&mut self, site: Site, value: &[u8]) {
+        let fault = match acl_entries(value) {
+            Some(entries) => access_list_fault(entries),
+            None => Some(format!("has {} bytes, fewer than its count says", value.len())),
+        };
+        if let Some(fault) = fault {
+            self.sink
+                .add(FindingId::AclInvalid, site, format!("the access list {fault}"));
+        }
+    }
+
+    /// Reads a value that has blocks of its own. Is it whole?
+    fn remote(
+        &mut self,
+        site: Site,
+        map: &Mapped,
+        first: DaBlock,
+        len_bytes: u32,
+        mut value: Option<&mut Vec<u8>>,
+    ) -> bool {
         let vol = self.vol;
         let mut found = 0_u64;
         for step in 0..remote_blocks(len_bytes, &vol.geometry) {
             let at = DaBlock(first.get().saturating_add(step));
             let Some((bytes, block)) = self.read_mapped(site, map, at, 1, FindingId::AttrValue) else {
-                return;
+                return false;
             };
             let site = site.with_block(&vol.geometry, block);
             let expect = vol.expect_inode(block, site.inode.unwrap_or_default());
@@ -123,8 +159,14 @@ impl Scan<'_> {
                         );
                     }
                     found = found.saturating_add(count(part.part().len()));
+                    if let Some(value) = &mut value {
+                        value.extend_from_slice(part.part());
+                    }
                 }
-                Err(fault) => return self.sink.corrupt(&fault, site, FindingId::AttrValue),
+                Err(fault) => {
+                    self.sink.corrupt(&fault, site, FindingId::AttrValue);
+                    return false;
+                }
             }
         }
         if vol.geometry.is_v5() && found != u64::from(len_bytes) {
@@ -133,6 +175,44 @@ impl Scan<'_> {
                 site,
                 format!("valuelen is {len_bytes}, the blocks hold {found} bytes"),
             );
+            return false;
+        }
+        true
+    }
+}
+
+fn is_access_list(flags: u8, name: &[u8]) -> bool {
+    flags & (attr_flags::NAMESPACE_MASK | attr_flags::INCOMPLETE) == attr_flags::ROOT
+        && (name == ACL_FILE || name == ACL_DEFAULT)
+}
+
+/// What is wrong with the entries of an access list.
+fn access_list_fault(entries: &[AclEntry]) -> Option<String> {
+    const PERM_MAX: u16 = 7;
+    let mut numbered = BTreeSet::new();
+    let (mut owners, mut groups, mut masks, mut others) = (0_u32, 0_u32, 0_u32, 0_u32);
+    for (slot, entry) in entries.iter().enumerate() {
+        let (tag, id, perm) = (entry.ae_tag.get(), entry.ae_id.get(), entry.ae_perm.get());
+        let sum = match tag {
+            acl_tag::USER | acl_tag::GROUP if numbered.insert((tag, id)) => None,
+            acl_tag::USER | acl_tag::GROUP => return Some(format!("names {id} twice, in entry {slot}")),
+            acl_tag::USER_OBJ => Some(&mut owners),
+            acl_tag::GROUP_OBJ => Some(&mut groups),
+            acl_tag::MASK => Some(&mut masks),
+            acl_tag::OTHER => Some(&mut others),
+            _ => return Some(format!("has tag {tag:#x} in entry {slot}")),
+        };
+        if let Some(sum) = sum {
+            *sum = sum.saturating_add(1);
+        }
+        if perm > PERM_MAX {
+            return Some(format!("has permissions {perm:#x} in entry {slot}"));
         }
     }
+    let sums = [("the owner", owners), ("the group", groups), ("others", others)];
+    if let Some((what, sum)) = sums.iter().find(|(_, sum)| *sum != 1) {
+        return Some(format!("has {sum} entries for {what}, expected 1"));
+    }
+    let is_needed = !numbered.is_empty();
+    (masks > 1 || is_needed && masks == 0).then(|| format!("has {masks} masks, expected 1"))
 }

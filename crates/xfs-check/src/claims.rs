@@ -2,13 +2,14 @@
 //! rmapbt. From them follow what the rmapbt and the refcountbt should hold, which blocks are lost,
 //! and which have two owners.
 
-use xfs_format::btree::{RmapOwner, RmapRecord, rmap_offset};
+use xfs_format::btree::{RefcountRecord, RmapOwner, RmapRecord, rmap_offset};
 use xfs_format::{AgBlock, AgNumber, FsBlock, Geometry, Ino};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Blocks of a group and what they belong to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub(crate) struct Claim {
-    pub(crate) group: u32,
     pub(crate) start: u32,
     pub(crate) blocks: u32,
     /// As the rmapbt numbers owners; 0: free.
@@ -18,18 +19,16 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    pub(crate) fn new(group: AgNumber, start: AgBlock, blocks: u32, owner: RmapOwner) -> Self {
+    pub(crate) fn new(start: AgBlock, blocks: u32, owner: RmapOwner) -> Self {
         Self {
-            group: group.get(),
             start: start.get(),
             blocks,
             owner: owner.to_raw(),
             offset: 0,
         }
     }
-    pub(crate) fn free(group: AgNumber, start: u32, blocks: u32) -> Self {
+    pub(crate) fn free(start: u32, blocks: u32) -> Self {
         Self {
-            group: group.get(),
             start,
             blocks,
             owner: 0,
@@ -37,19 +36,24 @@ impl Claim {
         }
     }
     /// Blocks of a fork, or of its tree. `None` where they do not lie in one group.
-    pub(crate) fn of_fork(geometry: &Geometry, ino: Ino, start: FsBlock, blocks: u32, offset: u64) -> Option<Self> {
+    pub(crate) fn of_fork(
+        geometry: &Geometry,
+        ino: Ino,
+        start: FsBlock,
+        blocks: u32,
+        offset: u64,
+    ) -> Option<(AgNumber, Self)> {
         let (group, start) = geometry.split(start)?;
-        Some(Self {
-            group: group.get(),
+        let claim = Self {
             start: start.get(),
             blocks,
             owner: ino.get(),
             offset,
-        })
+        };
+        Some((group, claim))
     }
-    pub(crate) fn of_record(group: AgNumber, record: &RmapRecord) -> Self {
+    pub(crate) fn of_record(record: &RmapRecord) -> Self {
         Self {
-            group: group.get(),
             start: record.startblock.get(),
             blocks: record.blockcount.get(),
             owner: record.owner.get(),
@@ -57,8 +61,34 @@ impl Claim {
         }
     }
 
+    /// A record of the refcountbt; the count is in the place of the offset.
+    pub(crate) fn references(record: &RefcountRecord) -> Self {
+        Self {
+            start: record.start().get(),
+            blocks: record.blockcount.get(),
+            owner: 0,
+            offset: record.refcount.get().into(),
+        }
+    }
+
     pub(crate) fn end(&self) -> u32 {
         self.start.saturating_add(self.blocks)
+    }
+    /// What lies before a block of the group, and what lies from there on. `moves`: the offset of a
+    /// part of a file moves with its first block.
+    pub(crate) fn split(self, at: u32, moves: bool) -> (Self, Option<Self>) {
+        let left = at.saturating_sub(self.start);
+        if self.blocks <= left || left == 0 {
+            return (self, None);
+        }
+        let moved = if moves && self.has_offset() { u64::from(left) } else { 0 };
+        let behind = Self {
+            start: at,
+            blocks: self.blocks.saturating_sub(left),
+            offset: self.offset.wrapping_add(moved),
+            ..self
+        };
+        (Self { blocks: left, ..self }, Some(behind))
     }
     /// Contents of a file: the only blocks that several may own.
     pub(crate) fn is_file_data(&self) -> bool {
@@ -114,14 +144,14 @@ impl Claim {
 /// Merges claims that continue each other, and sorts them so that two lists can be compared.
 pub(crate) fn normalise(mut claims: Vec<Claim>) -> Vec<Claim> {
     claims.sort_unstable_by_key(Claim::merge_key);
-    let mut merged: Vec<Claim> = Vec::with_capacity(claims.len());
-    for claim in claims {
-        match merged.last_mut() {
-            Some(last) if continues(last, &claim) => last.blocks = last.blocks.saturating_add(claim.blocks),
-            _ => merged.push(claim),
+    claims.dedup_by(|next, last| {
+        let goes_on = continues(last, next);
+        if goes_on {
+            last.blocks = last.blocks.saturating_add(next.blocks);
         }
-    }
-    merged
+        goes_on
+    });
+    claims
 }
 
 fn continues(last: &Claim, next: &Claim) -> bool {
@@ -167,12 +197,13 @@ pub(crate) struct Swept {
     pub(crate) lost: Vec<(u32, u32)>,
 }
 
-/// Sweeps over the claims of a group, sorted by start. Memory: the claims that overlap in one place.
-pub(crate) fn sweep(claims: &[Claim], ag_blocks: u32, may_share: bool) -> Swept {
+/// Sweeps over the claims of a part of a group, sorted by start, from its first block to one behind
+/// its last one. Memory: the claims that overlap in one place.
+pub(crate) fn sweep(claims: &[Claim], (first, end): (u32, u32), may_share: bool) -> Swept {
     let mut swept = Swept::default();
     // Ends of the file claims that cover the current place.
     let mut ends: std::collections::BinaryHeap<std::cmp::Reverse<u32>> = std::collections::BinaryHeap::new();
-    let (mut covered_to, mut at) = (0_u32, 0_u32);
+    let (mut covered_to, mut at) = (first, first);
     let mut widest: Option<Claim> = None;
     for claim in claims {
         if claim.start > covered_to {
@@ -195,8 +226,8 @@ pub(crate) fn sweep(claims: &[Claim], ag_blocks: u32, may_share: bool) -> Swept 
         }
     }
     close(&mut ends, &mut at, u32::MAX, &mut swept.shared);
-    if covered_to < ag_blocks {
-        swept.lost.push((covered_to, ag_blocks.saturating_sub(covered_to)));
+    if covered_to < end {
+        swept.lost.push((covered_to, end.saturating_sub(covered_to)));
     }
     swept
 }
@@ -238,7 +269,6 @@ mod tests {
 
     fn claim(start: u32, blocks: u32, owner: u64, offset: u64) -> Claim {
         Claim {
-            group: 0,
             start,
             blocks,
             owner,
@@ -270,11 +300,11 @@ mod tests {
             claim(5, 3, 7, 0),
             claim(9, 1, 0, 0),
         ];
-        let swept = sweep(&claims, 12, true);
+        let swept = sweep(&claims, (0, 12), true);
         let shared: Vec<_> = swept.shared.iter().map(|s| (s.start, s.blocks, s.count)).collect();
         assert_eq!(shared, [(4, 1, 2), (5, 1, 3), (6, 2, 2)]);
         assert_eq!(swept.lost, [(8, 1), (10, 2)]);
         assert!(swept.clashes.is_empty());
-        assert_eq!(sweep(&claims, 12, false).clashes.len(), 2);
+        assert_eq!(sweep(&claims, (0, 12), false).clashes.len(), 2);
     }
 }

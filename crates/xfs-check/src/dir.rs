@@ -11,11 +11,11 @@ use xfs_format::features::incompat;
 use xfs_format::inode::{Fork, ForkKind};
 use xfs_format::{Corrupt, DaBlock, Ino, Inode, U16};
 
+use crate::entry::Entry;
 use crate::finding::{FindingId, Site};
 use crate::fork::Mapped;
 use crate::hash_tree::{HashTree, Node};
 use crate::scan::{Scan, mark};
-use crate::table::Entry;
 use crate::volume::{count, index};
 
 /// A directory while it is read.
@@ -110,17 +110,12 @@ impl Scan<'_> {
         let sums = &mut self.sink.report.statistics;
         sums.entries = sums.entries.saturating_add(1);
         let has_parents = self.vol.geometry.has_incompat(incompat::PARENT);
-        self.entries.push(Entry {
-            child: entry.ino,
-            dir,
-            mark: if has_parents {
-                mark(dir, self.info.generation, entry.name)
-            } else {
-                0
-            },
-            position,
-            file_type: entry.file_type,
-        });
+        let mark = if has_parents {
+            mark(dir, self.info.generation, entry.name)
+        } else {
+            0
+        };
+        self.keep(Entry::new(entry.ino, dir, mark, position, entry.file_type));
     }
 
     fn dots(&mut self, dir: &Dir<'_>) {

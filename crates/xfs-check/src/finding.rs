@@ -185,6 +185,8 @@ finding_ids! {
     AttrHash = "attr-hash", Error;
     /// The value of an attribute is damaged or incomplete.
     AttrValue = "attr-value", Error;
+    /// An access list is malformed.
+    AclInvalid = "acl-invalid", Error;
     /// The names of an inode do not match its parent pointers.
     ParentMismatch = "parent-mismatch", Error;
 

@@ -2,7 +2,7 @@
 
 use xfs_format::btree::{Bmap, BmapRecord, RmapOwner, rmap_offset};
 use xfs_format::inode::{Fork, ForkKind, mode};
-use xfs_format::{DaBlock, Extent, FileBlock, FsBlock, Inode};
+use xfs_format::{AgNumber, DaBlock, Extent, FileBlock, FsBlock, Inode};
 
 use crate::claims::Claim;
 use crate::finding::{FindingId, Sink, Site};
@@ -95,7 +95,9 @@ impl Scan<'_> {
                 let unwritten = if extent.is_unwritten { rmap_offset::UNWRITTEN } else { 0 };
                 let offset = extent.offset.get() | fork_flag | unwritten;
                 match Claim::of_fork(&vol.geometry, ino, extent.start, extent.blocks, offset) {
-                    Some(claim) if vol.geometry.is_extent(extent.start, extent.blocks.into()) => claims.push(claim),
+                    Some((group, claim)) if vol.geometry.is_extent(extent.start, extent.blocks.into()) => {
+                        claims.push(group, claim);
+                    }
                     _ => sink.add(
                         FindingId::ExtentInvalid,
                         site,
@@ -115,7 +117,7 @@ impl Scan<'_> {
         } else {
             core.data_extents()
         };
-        let mut tree_claims = Vec::new();
+        let mut tree_claims: Vec<(AgNumber, Claim)> = Vec::new();
         match fork {
             Fork::Dev(_) | Fork::Local(_) => {}
             Fork::Extents(records) => records.iter().for_each(|record| take(&mut self.sink, site, record)),
@@ -134,11 +136,11 @@ impl Scan<'_> {
                     &Walk::of_inode(ino, level),
                     children,
                     &mut |group, block| {
-                        let claim = Claim::new(group, block, 1, RmapOwner::Inode(ino));
-                        tree_claims.push(Claim {
+                        let claim = Claim {
                             offset: rmap_offset::BMBT_BLOCK | fork_flag,
-                            ..claim
-                        });
+                            ..Claim::new(block, 1, RmapOwner::Inode(ino))
+                        };
+                        tree_claims.push((group, claim));
                     },
                     &mut |sink, site, records| records.iter().for_each(|record| take(sink, site, record)),
                 );
@@ -147,7 +149,9 @@ impl Scan<'_> {
         }
         let Counts { extents, blocks, .. } = counts;
         mapped.blocks = blocks.saturating_add(u64::try_from(tree_claims.len()).unwrap_or_default());
-        self.claims.extend(tree_claims);
+        for (group, claim) in tree_claims {
+            self.claims.push(group, claim);
+        }
         let sum = &mut self.sink.report.statistics.extents;
         *sum = sum.saturating_add(extents);
         if mapped.is_whole && extents != stated {

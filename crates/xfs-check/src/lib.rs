@@ -38,15 +38,18 @@ mod ag;
 mod attr;
 mod claims;
 mod dir;
+mod entry;
 mod finding;
 mod fork;
 mod hash_tree;
 mod inodes;
+mod ledger;
 mod links;
 mod log;
 mod open;
 mod options;
 mod owners;
+mod pile;
 mod quota;
 mod scan;
 mod supers;
@@ -66,10 +69,10 @@ pub use finding::{Finding, FindingId, Report, Severity, Site, Statistics};
 pub use options::{CheckOptions, Phase, Progress, Replay};
 
 use ag::Group;
-use claims::Claim;
 use finding::Sink;
+use ledger::{Gather, Ledger, Which};
 use scan::Scan;
-use table::{Entry, Table};
+use table::Table;
 use volume::Volume;
 
 /// Checks the volume on a device.
@@ -91,6 +94,38 @@ fn check_volume(vol: &Volume, options: &CheckOptions<'_>, sink: &mut Sink) {
     stats.groups = vol.geometry.ag_count.into();
     stats.total_bytes = vol.geometry.blocks.saturating_mul(vol.geometry.block_bytes.into());
     supers::copies(vol, sink);
+    let ledger = Ledger::new(&vol.geometry, options.memory_bytes);
+    let groups = read_groups(vol, options, sink, &ledger);
+    supers::counters(vol, sink, &groups);
+    let (mut table, usage) = read_inodes(vol, options, sink, &ledger, &groups);
+    links::unlinked(sink, &mut table);
+    links::count_names(sink, &mut table, &ledger);
+    table.is_whole = !sink.is_incomplete;
+    links::judge(vol, sink, &mut table);
+    if table.is_whole && vol.geometry.has_incompat(incompat::PARENT) {
+        links::parents(sink, &table, &ledger);
+    }
+    let all = workers::run(
+        options,
+        Phase::Claims,
+        &groups,
+        count_of(groups.len()),
+        &|group, step| {
+            let mut sink = Sink::new(options.kept_per_id_max);
+            owners::judge(vol, &mut sink, &ledger, &table, group);
+            step();
+            sink
+        },
+    );
+    for found in all {
+        sink.join(found);
+    }
+    if table.is_whole {
+        usage::judge(&vol.superblock, sink, &usage);
+    }
+}
+
+fn read_groups(vol: &Volume, options: &CheckOptions<'_>, sink: &mut Sink, ledger: &Ledger) -> Vec<Group> {
     let numbers: Vec<_> = vol.groups().collect();
     let mut groups = Vec::with_capacity(numbers.len());
     let all = workers::run(
@@ -100,7 +135,7 @@ fn check_volume(vol: &Volume, options: &CheckOptions<'_>, sink: &mut Sink) {
         count_of(numbers.len()),
         &|number, step| {
             let mut sink = Sink::new(options.kept_per_id_max);
-            let group = ag::read(vol, &mut sink, *number);
+            let group = ag::read(vol, &mut sink, ledger, *number);
             step();
             (group, sink)
         },
@@ -109,41 +144,31 @@ fn check_volume(vol: &Volume, options: &CheckOptions<'_>, sink: &mut Sink) {
         groups.push(group);
         sink.join(found);
     }
-    supers::counters(vol, sink, &groups);
-    let (claims, entries, mut table, usage) = read_inodes(vol, options, sink, &groups);
-    links::unlinked(sink, &mut table);
-    links::count_names(sink, &mut table, &entries);
-    let is_whole = !sink.is_incomplete;
-    links::judge(vol, sink, &mut table, is_whole);
-    if is_whole && vol.geometry.has_incompat(incompat::PARENT) {
-        links::parents(sink, &table, &entries);
+    if let Some((group, claim)) = supers::log_claim(vol) {
+        Gather::new(ledger, Which::Claims).push(group, claim);
     }
-    drop(entries);
-    judge_claims(vol, options, sink, &table, claims, is_whole);
-    if is_whole {
-        usage::judge(&vol.superblock, sink, &usage);
-    }
+    groups
 }
 
-type Inodes<'a> = (Vec<Claim>, Vec<Entry>, Table<'a>, BTreeMap<(u8, u32), usage::Usage>);
-
 /// Reads all inodes with what hangs on them.
-fn read_inodes<'a>(vol: &'a Volume, options: &CheckOptions<'_>, sink: &mut Sink, groups: &'a [Group]) -> Inodes<'a> {
+fn read_inodes<'a>(
+    vol: &'a Volume,
+    options: &CheckOptions<'_>,
+    sink: &mut Sink,
+    ledger: &Ledger,
+    groups: &'a [Group],
+) -> (Table<'a>, BTreeMap<(u8, u32), usage::Usage>) {
     let chunks: usize = groups.iter().map(|group| group.chunks.len()).sum();
-    let mut claims: Vec<Claim> = groups.iter().flat_map(|group| group.claims.iter().copied()).collect();
-    claims.extend(supers::log_claim(vol));
-    let (mut entries, mut infos, mut usage) = (Vec::new(), Vec::new(), BTreeMap::<_, usage::Usage>::new());
+    let (mut infos, mut usage) = (Vec::new(), BTreeMap::<_, usage::Usage>::new());
     let all = workers::run(options, Phase::Inodes, groups, count_of(chunks), &|group, step| {
-        let mut scan = Scan::new(vol, options.kept_per_id_max);
+        let mut scan = Scan::new(vol, ledger, group, options.kept_per_id_max);
         scan.group(group, step);
-        scan
+        scan.finish()
     });
-    for scan in all {
-        sink.join(scan.sink);
-        claims.extend(scan.claims);
-        entries.extend(scan.entries);
-        infos.push(scan.infos);
-        for (key, part) in scan.usage {
+    for found in all {
+        sink.join(found.sink);
+        infos.push(found.infos);
+        for (key, part) in found.usage {
             usage.entry(key).or_default().join(&part);
         }
     }
@@ -151,43 +176,9 @@ fn read_inodes<'a>(vol: &'a Volume, options: &CheckOptions<'_>, sink: &mut Sink,
         geometry: &vol.geometry,
         groups,
         infos,
+        is_whole: false,
     };
-    (claims, entries, table, usage)
-}
-
-fn judge_claims(
-    vol: &Volume,
-    options: &CheckOptions<'_>,
-    sink: &mut Sink,
-    table: &Table<'_>,
-    mut claims: Vec<Claim>,
-    is_whole: bool,
-) {
-    claims.sort_unstable_by_key(|claim| (claim.group, claim.start, claim.blocks));
-    let parts: Vec<(&Group, &[Claim])> = table
-        .groups
-        .iter()
-        .map(|group| {
-            let first = claims.partition_point(|claim| claim.group < group.number.get());
-            let end = claims.partition_point(|claim| claim.group <= group.number.get());
-            (group, claims.get(first..end).unwrap_or_default())
-        })
-        .collect();
-    let all = workers::run(
-        options,
-        Phase::Claims,
-        &parts,
-        count_of(parts.len()),
-        &|(group, claims), step| {
-            let mut sink = Sink::new(options.kept_per_id_max);
-            owners::judge(vol, &mut sink, table, group, claims, is_whole);
-            step();
-            sink
-        },
-    );
-    for found in all {
-        sink.join(found);
-    }
+    (table, usage)
 }
 
 fn count_of(len: usize) -> u64 {

@@ -7,8 +7,10 @@ use xfs_format::dir::FileType;
 use xfs_format::features::incompat;
 use xfs_format::{AgIno, Ino};
 
+use crate::entry::Entry;
 use crate::finding::{FindingId, Sink, Site};
-use crate::table::{Entry, Info, Table};
+use crate::ledger::Ledger;
+use crate::table::{Info, Table};
 use crate::usage::quota_inodes;
 use crate::volume::{Volume, index};
 
@@ -57,43 +59,49 @@ pub(crate) fn unlinked(sink: &mut Sink, table: &mut Table<'_>) {
 }
 
 /// Counts names.
-pub(crate) fn count_names(sink: &mut Sink, table: &mut Table<'_>, entries: &[Entry]) {
-    for entry in entries {
+pub(crate) fn count_names(sink: &mut Sink, table: &mut Table<'_>, ledger: &Ledger) {
+    ledger.entries(sink, &mut |sink, entry| count_name(sink, table, entry));
+}
+
+fn count_name(sink: &mut Sink, table: &mut Table<'_>, entry: &Entry) {
+    let (child, dir) = (entry.child(), entry.dir());
+    if !table.is_used(child) {
         let site = Site {
             slot: Some(entry.position),
-            ..Site::inode(entry.dir)
+            ..Site::inode(dir)
         };
-        if !table.is_used(entry.child) {
-            sink.add(
-                FindingId::DirEntryDangling,
-                site,
-                format!("an entry of inode {}, which is not in use", entry.child),
-            );
-            continue;
-        }
-        let Some(info) = table.get_mut(entry.child) else {
-            continue;
+        return sink.add(
+            FindingId::DirEntryDangling,
+            site,
+            format!("an entry of inode {child}, which is not in use"),
+        );
+    }
+    let Some(info) = table.get_mut(child) else {
+        return;
+    };
+    info.names = info.names.saturating_add(1);
+    info.balance = info.balance.wrapping_add(entry.mark);
+    let (found, is_dir, dotdot) = (info.file_type, info.is_dir(), info.dotdot);
+    if let (Some(stated), Some(found)) = (entry.file_type(), found)
+        && stated != found
+        && !(stated == FileType::Whiteout && found == FileType::Char)
+    {
+        let site = Site {
+            slot: Some(entry.position),
+            ..Site::inode(dir)
         };
-        info.names = info.names.saturating_add(1);
-        info.balance = info.balance.wrapping_add(entry.mark);
-        let (found, is_dir, dotdot) = (info.file_type, info.is_dir(), info.dotdot);
-        if let (Some(stated), Some(found)) = (entry.file_type, found)
-            && stated != found
-            && !(stated == FileType::Whiteout && found == FileType::Char)
-        {
-            let message = format!("the entry of inode {} says {stated:?}, expected {found:?}", entry.child);
-            sink.add(FindingId::DirEntryType, site, message);
-        }
-        if !is_dir {
-            continue;
-        }
-        if let Some(dotdot) = dotdot.filter(|dotdot| *dotdot != entry.dir) {
-            let message = format!("\"..\" is inode {dotdot}, expected {}", entry.dir);
-            sink.add(FindingId::DirParent, Site::inode(entry.child), message);
-        }
-        if let Some(parent) = table.get_mut(entry.dir) {
-            parent.subdirs = parent.subdirs.saturating_add(1);
-        }
+        let message = format!("the entry of inode {child} says {stated:?}, expected {found:?}");
+        sink.add(FindingId::DirEntryType, site, message);
+    }
+    if !is_dir {
+        return;
+    }
+    if let Some(dotdot) = dotdot.filter(|dotdot| *dotdot != dir) {
+        let message = format!("\"..\" is inode {dotdot}, expected {dir}");
+        sink.add(FindingId::DirParent, Site::inode(child), message);
+    }
+    if let Some(parent) = table.get_mut(dir) {
+        parent.subdirs = parent.subdirs.saturating_add(1);
     }
 }
 
@@ -114,8 +122,9 @@ fn roots(vol: &Volume) -> Vec<(Ino, &'static str, FileType)> {
     roots
 }
 
-/// Judges every inode. `is_whole`: all names are known.
-pub(crate) fn judge(vol: &Volume, sink: &mut Sink, table: &mut Table<'_>, is_whole: bool) {
+/// Judges every inode.
+pub(crate) fn judge(vol: &Volume, sink: &mut Sink, table: &mut Table<'_>) {
+    let is_whole = table.is_whole;
     let roots = roots(vol);
     for (ino, name, file_type) in &roots {
         let found = table.get(*ino).and_then(|info| info.file_type);
@@ -239,28 +248,30 @@ fn connect(table: &mut Table<'_>, roots: &[(Ino, &'static str, FileType)]) {
 
 /// Inodes whose names and parent pointers differ; so many are looked at closely.
 const DETAILS_MAX: usize = 1000;
+/// Directories that the line of such an inode names.
+const DIRS_SHOWN_MAX: usize = 5;
 
 /// Inodes whose sums do not balance, with the directories that have entries of them.
-pub(crate) fn unbalanced(table: &Table<'_>, entries: &[Entry]) -> BTreeMap<Ino, Vec<Ino>> {
+fn unbalanced(sink: &mut Sink, table: &Table<'_>, ledger: &Ledger) -> BTreeMap<Ino, Vec<Ino>> {
     let found = table.inodes().filter(|(_, info)| info.balance != 0).take(DETAILS_MAX);
     let mut all: BTreeMap<Ino, Vec<Ino>> = found.map(|(ino, _)| (ino, Vec::new())).collect();
     if all.is_empty() {
         return all;
     }
-    for entry in entries {
-        if let Some(dirs) = all.get_mut(&entry.child) {
-            dirs.push(entry.dir);
+    ledger.entries(sink, &mut |_, entry| {
+        if let Some(dirs) = all.get_mut(&entry.child()).filter(|dirs| dirs.len() < DIRS_SHOWN_MAX) {
+            dirs.push(entry.dir());
         }
-    }
+    });
     all
 }
 
 /// Reports them.
-pub(crate) fn parents(sink: &mut Sink, table: &Table<'_>, entries: &[Entry]) {
-    for (ino, dirs) in unbalanced(table, entries) {
+pub(crate) fn parents(sink: &mut Sink, table: &Table<'_>, ledger: &Ledger) {
+    for (ino, dirs) in unbalanced(sink, table, ledger) {
         let Some(info) = table.get(ino) else { continue };
         let names = index(info.names);
-        let shown: Vec<String> = dirs.iter().take(5).map(ToString::to_string).collect();
+        let shown: Vec<String> = dirs.iter().map(ToString::to_string).collect();
         let message = format!(
             "{names} names in directories {} do not match the parent pointers",
             shown.join(", ")

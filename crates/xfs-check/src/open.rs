@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cowshed_device::BlockDevice;
 use xfs_format::features::incompat;
 use xfs_format::superblock::SUPERBLOCK_BYTES;
-use xfs_format::{Access, AgNumber, Geometry, ReadLimit, Superblock};
+use xfs_format::{Access, AgNumber, Geometry, Lsn, ReadLimit, Superblock};
 
 use crate::finding::{FindingId, Sink, Site};
 use crate::log;
@@ -70,6 +70,17 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &CheckOptions<'_>, sin
         return Some(vol);
     };
     vol.head = Some(found.head);
+    let newest = vol.superblock.lsn();
+    if vol.geometry.is_v5() && newest != Lsn::NULL && newest > found.head {
+        sink.add(
+            FindingId::BlockLsn,
+            Site::group(AgNumber(0)),
+            format!(
+                "the superblock's LSN is {newest}, expected at most {}, the head of the log",
+                found.head
+            ),
+        );
+    }
     if !found.is_dirty {
         return Some(vol);
     }

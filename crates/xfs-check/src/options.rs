@@ -25,6 +25,9 @@ pub trait Progress: Sync {
 /// Gives a device that shows the state after the log was replayed. The error says why it cannot.
 pub type Replay<'a> = &'a (dyn Fn() -> Result<Arc<dyn BlockDevice>, String> + Sync);
 
+/// Bytes in memory for extents and entries, unless options say otherwise.
+const MEMORY_BYTES: usize = 512 << 20;
+
 /// How to check.
 #[derive(Clone)]
 pub struct CheckOptions<'a> {
@@ -32,6 +35,9 @@ pub struct CheckOptions<'a> {
     pub kept_per_id_max: u64,
     /// How many allocation groups are read at once.
     pub threads: usize,
+    /// Bytes in memory for extents and entries, about; more goes to a temporary file in the directory
+    /// that the environment names (TMPDIR).
+    pub memory_bytes: usize,
     /// Told how far the check is.
     pub progress: Option<&'a dyn Progress>,
     /// The device of an external log. Without it such a log is not judged.
@@ -46,6 +52,7 @@ impl Default for CheckOptions<'_> {
         Self {
             kept_per_id_max: 100,
             threads: 1,
+            memory_bytes: MEMORY_BYTES,
             progress: None,
             log_device: None,
             replay: None,

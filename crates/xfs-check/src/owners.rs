@@ -1,18 +1,29 @@
 //! Claims of a group against its rmapbt and refcountbt, and against each other.
 
 use xfs_format::AgBlock;
-use xfs_format::features::ro_compat;
 
 use crate::ag::Group;
-use crate::claims::{Claim, Shared, differences, normalise, sweep};
+use crate::claims::{Claim, Shared, add, differences, normalise, sweep};
 use crate::finding::{FindingId, Sink, Site};
+use crate::ledger::{Ledger, Which};
 use crate::table::Table;
 use crate::volume::Volume;
 
-/// Judges the claims on a group; they are sorted by start.
-pub(crate) fn judge(vol: &Volume, sink: &mut Sink, table: &Table<'_>, group: &Group, claims: &[Claim], is_whole: bool) {
+/// Judges the claims on a group, slice by slice.
+pub(crate) fn judge(vol: &Volume, sink: &mut Sink, ledger: &Ledger, table: &Table<'_>, group: &Group) {
+    for range in ledger.ranges(vol.geometry.ag_len(group.number)) {
+        slice(vol, sink, ledger, table, group, range);
+    }
+}
+
+fn slice(vol: &Volume, sink: &mut Sink, ledger: &Ledger, table: &Table<'_>, group: &Group, range: (u32, u32)) {
+    let is_whole = table.is_whole;
     let may_share = vol.geometry.has_reflink();
-    let swept = sweep(claims, vol.geometry.ag_len(group.number), may_share);
+    let Some(mut claims) = ledger.take(sink, group.number, range.0, Which::Claims) else {
+        return;
+    };
+    claims.sort_unstable_by_key(|claim| (claim.start, claim.blocks));
+    let swept = sweep(&claims, range, may_share);
     for (one, other) in &swept.clashes {
         let id = if one.is_free() != other.is_free() {
             FindingId::FreeSpaceInUse
@@ -33,25 +44,34 @@ pub(crate) fn judge(vol: &Volume, sink: &mut Sink, table: &Table<'_>, group: &Gr
             format!("{blocks} blocks are neither free nor in use"),
         );
     }
-    if vol.geometry.has_ro_compat(ro_compat::RMAPBT)
-        && let Some(rmaps) = &group.rmaps
+    if may_share {
+        if group.has_refcounts
+            && let Some(stated) = ledger.take(sink, group.number, range.0, Which::Refcounts)
+        {
+            references(sink, group, stated, &swept.shared);
+        }
+        flags(sink, table, &claims, &swept.shared);
+    }
+    if group.has_rmaps
+        && let Some(rmaps) = ledger.take(sink, group.number, range.0, Which::Rmaps)
     {
-        let expected = normalise(claims.iter().filter(|claim| !claim.is_free()).copied().collect());
-        let (missing, stale) = differences(&expected, &normalise(rmaps.clone()));
+        claims.retain(|claim| !claim.is_free());
+        let (missing, stale) = differences(&normalise(claims), &normalise(rmaps));
         for (id, claims) in [(FindingId::RmapMissing, missing), (FindingId::RmapStale, stale)] {
             for claim in claims {
                 sink.add(id, Site::block(group.number, AgBlock(claim.start)), claim.describe());
             }
         }
     }
-    if may_share {
-        references(sink, group, &swept.shared);
-        flags(sink, table, claims, &swept.shared);
-    }
 }
 
-fn references(sink: &mut Sink, group: &Group, shared: &[Shared]) {
-    let Some(stated) = &group.refcounts else { return };
+fn references(sink: &mut Sink, group: &Group, mut records: Vec<Claim>, shared: &[Shared]) {
+    records.sort_by_key(|record| record.start);
+    let mut stated = Vec::new();
+    for record in records {
+        let count = u32::try_from(record.offset).unwrap_or(u32::MAX);
+        add(&mut stated, record.start, record.blocks, count);
+    }
     if stated == shared {
         return;
     }
@@ -60,22 +80,14 @@ fn references(sink: &mut Sink, group: &Group, shared: &[Shared]) {
         let message = format!("{} blocks with {} references {what}", record.blocks, record.count);
         sink.add(FindingId::RefcountWrong, site, message);
     };
-    for record in shared.iter().filter(|record| {
-        stated
-            .binary_search_by_key(&record.start, |other| other.start)
-            .ok()
-            .and_then(|at| stated.get(at))
-            != Some(record)
-    }) {
+    let lacks = |all: &[Shared], record: &Shared| {
+        let at = all.binary_search_by_key(&record.start, |other| other.start);
+        at.ok().and_then(|at| all.get(at)) != Some(record)
+    };
+    for record in shared.iter().filter(|record| lacks(&stated, record)) {
         said(record, "are not in the refcountbt");
     }
-    for record in stated.iter().filter(|record| {
-        shared
-            .binary_search_by_key(&record.start, |other| other.start)
-            .ok()
-            .and_then(|at| shared.get(at))
-            != Some(record)
-    }) {
+    for record in stated.iter().filter(|record| lacks(shared, record)) {
         said(record, "in the refcountbt, but not by the files");
     }
 }

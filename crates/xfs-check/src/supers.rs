@@ -11,9 +11,9 @@ use crate::finding::{FindingId, Sink, Site};
 use crate::volume::Volume;
 
 /// The claim of an internal log.
-pub(crate) fn log_claim(vol: &Volume) -> Option<Claim> {
+pub(crate) fn log_claim(vol: &Volume) -> Option<(AgNumber, Claim)> {
     let (group, start) = vol.geometry.split(vol.geometry.log_start?)?;
-    Some(Claim::new(group, start, vol.geometry.log_blocks, RmapOwner::Log))
+    Some((group, Claim::new(start, vol.geometry.log_blocks, RmapOwner::Log)))
 }
 
 /// Compares the superblocks of all other groups with that of the first one.

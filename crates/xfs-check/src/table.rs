@@ -47,23 +47,13 @@ impl Info {
     }
 }
 
-/// An entry of a directory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    pub(crate) child: Ino,
-    pub(crate) dir: Ino,
-    /// The hash of directory and name, where there are parent pointers.
-    pub(crate) mark: u64,
-    /// Where it lies in the directory, in units of 8 bytes.
-    pub(crate) position: u32,
-    pub(crate) file_type: Option<FileType>,
-}
-
 /// All inodes: for each group 64 places for each chunk.
 pub(crate) struct Table<'a> {
     pub(crate) geometry: &'a Geometry,
     pub(crate) groups: &'a [Group],
     pub(crate) infos: Vec<Vec<Info>>,
+    /// All of the volume could be read, so that sums and comparisons mean something.
+    pub(crate) is_whole: bool,
 }
 
 impl Table<'_> {

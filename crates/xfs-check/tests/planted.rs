@@ -261,16 +261,18 @@ const PLANTS: &[(FindingId, &[&str])] = &[
         FindingId::AttrValue,
         &["path /remote", "ablock 1", "write -d hdr.bytes 5"],
     ),
+    (FindingId::BlockLsn, &["sb 0", "write -d lsn 0x8100000100000001"]),
 ];
 
-/// Planted by tests of their own, below or of the command, or not planted: the kernel and xfsprogs
-/// here know neither parent pointers nor quotas, and no device fails.
+/// Planted by tests of their own, below, of the command or in `counted.rs`, or not planted: no
+/// device fails.
 const ELSEWHERE: &[FindingId] = &[
     FindingId::DeviceShort,
     FindingId::LogDirty,
     FindingId::LogInvalid,
     FindingId::LogMissing,
     FindingId::BlockUnreadable,
+    FindingId::AclInvalid,
     FindingId::ParentMismatch,
     FindingId::QuotaInvalid,
     FindingId::QuotaCount,
@@ -300,6 +302,13 @@ fn each_planted_fault_is_found_under_its_id() -> Result<()> {
             .collect();
         let said = base.plant(&commands)?;
         let report = judge(&base.work, &CheckOptions::default())?;
+        // Lists in a temporary file, and groups in slices, make no difference.
+        let in_little = CheckOptions {
+            memory_bytes: 64 << 10,
+            ..CheckOptions::default()
+        };
+        let ids = |report: &Report| report.counts.keys().copied().collect::<Vec<_>>();
+        assert_eq!(ids(&judge(&base.work, &in_little)?), ids(&report), "{id}");
         let finding = report.findings.iter().find(|finding| finding.id == *id);
         match finding {
             Some(finding) => {
@@ -322,6 +331,79 @@ fn each_planted_fault_is_found_under_its_id() -> Result<()> {
         report.has(FindingId::DeviceShort) && !report.statistics.was_checked,
         "{report}"
     );
+    Ok(())
+}
+
+fn list_of(count: u32, entries: &[(u32, u32, u16)]) -> Vec<u8> {
+    let mut value = count.to_be_bytes().to_vec();
+    for (tag, id, perm) in entries {
+        value.extend(tag.to_be_bytes());
+        value.extend(id.to_be_bytes());
+        value.extend(perm.to_be_bytes());
+        value.extend([0; 2]);
+    }
+    value
+}
+
+/// Values of access lists, and whether they are sound.
+fn lists() -> Vec<(Vec<u8>, bool)> {
+    let whole = |entries: &[(u32, u32, u16)]| list_of(entries.len() as u32, entries);
+    let [owner, group, mask, other] = [1, 4, 16, 32].map(|tag| (tag, u32::MAX, 5));
+    let many: Vec<_> = (0..400).map(|n| (2, 1000 + n, 4)).collect();
+    let many = |last| [&[owner], &many[..], &[group, mask, last]].concat();
+    let plain = [owner, group, other];
+    vec![
+        (whole(&plain), true),
+        (whole(&[owner, (2, 7, 6), group, (8, 7, 6), mask, other]), true),
+        (whole(&many(other)), true),
+        (whole(&many((0x40, u32::MAX, 5))), false),
+        (whole(&[owner, (2, 7, 6), group, other]), false),
+        (whole(&[owner, (2, 7, 6), (2, 7, 5), group, mask, other]), false),
+        (whole(&[owner, group, (0x2bc_0010, 0, 5), other]), false),
+        (whole(&[owner, group, (0x40, 0, 5), other]), false),
+        (whole(&[owner, group, (32, u32::MAX, 8)]), false),
+        (whole(&[owner, owner, group, other]), false),
+        (whole(&[owner, group]), false),
+        (whole(&[]), false),
+        (list_of(4, &plain), false),
+        (list_of(u32::MAX, &plain), false),
+        (b"abc".to_vec(), false),
+    ]
+}
+
+#[test]
+fn access_lists_are_judged_as_xfs_repair_does() -> Result<()> {
+    let Some(()) = need::kernel_xfs() else { return Ok(()) };
+    let volume = XfsVolume::make(&XfsOptions::new(""))?;
+    let inodes = volume.with_mount(|root| {
+        let mut inodes = Vec::new();
+        for (n, (value, is_sound)) in lists().iter().enumerate() {
+            let path = root.join(format!("{n}"));
+            fs::write(&path, [])?;
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(&path, c"trusted.SGI_ACL_FILE", value, flags)?;
+            inodes.push((fs::metadata(&path)?.ino(), n, *is_sound));
+        }
+        Ok(inodes)
+    })?;
+    let report = judge(volume.image(), &CheckOptions::default())?;
+    let judged = run_raw(
+        "xfs_repair",
+        &["-n".as_ref(), "-f".as_ref(), volume.image().as_os_str()],
+    )?;
+    let stock = String::from_utf8_lossy(&judged.stdout).into_owned() + &String::from_utf8_lossy(&judged.stderr);
+    for (ino, n, is_sound) in inodes {
+        let mut found = report
+            .findings
+            .iter()
+            .filter(|finding| finding.id == FindingId::AclInvalid);
+        let is_found = found.any(|finding| finding.site.inode.is_some_and(|inode| inode.get() == ino));
+        assert_eq!(is_found, !is_sound, "list {n}: {report}");
+        let stock_finds = stock.lines().any(|line| line.ends_with(&format!("for inode {ino}")));
+        println!("list {n}: sound {is_sound}, xfs_repair finds a fault: {stock_finds}");
+        assert!(is_found || !stock_finds, "list {n}: {stock}");
+    }
+    assert!(stock.contains("for inode"), "{stock}");
     Ok(())
 }
 

@@ -2,11 +2,13 @@
 //! Values that do not fit a leaf have blocks of their own ("remote"). Parent pointers are attributes
 //! of a namespace of their own.
 
+mod acl;
 mod leaf;
 mod parent;
 mod remote;
 mod shortform;
 
+pub use acl::{ACL_DEFAULT, ACL_FILE, AclEntry, acl_entries, acl_tag};
 pub use leaf::{
     AttrEntryHead, AttrEntryView, AttrFreeSpan, AttrLeafBlock, AttrLeafHeader, AttrLeafHeaderV5, AttrLocalHead,
     AttrNew, AttrRemoteHead, AttrValueView, LOCAL_ENTRY_SHARE,

@@ -90,6 +90,7 @@ fn structures() -> BTreeMap<&'static str, Rows> {
         MapExtentRaw,
         OpHeader,
         ParentRecord,
+        AclEntry,
         PhysExtentRaw,
         QuotaoffLogFormat,
         RecordHeader,
@@ -208,6 +209,51 @@ fn feature_tables_agree_with_access() {
     check("| ro_compat bit |", ro_compat::NAMES, |sb, bit| {
         sb.features_ro_compat.set(u32::try_from(bit).unwrap());
     });
+}
+
+/// Each feature has a row in the table of XFS, whose first word is the feature's name, and the row
+/// says whether volumes with it are opened.
+#[test]
+fn compatibility_table_of_xfs_agrees_with_access() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/COMPAT.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let at = text
+        .find("| Feature | read | check | inspect |")
+        .expect("the table is there");
+    let found = rows(text[at..].lines());
+    let bits = incompat::NAMES.iter().map(|(bit, name)| (true, *bit, *name));
+    let bits: Vec<_> = bits
+        .chain(ro_compat::NAMES.iter().map(|(bit, name)| (false, *bit, *name)))
+        .chain([
+            (true, 1 << 30, "an unknown incompatible bit"),
+            (false, 1 << 30, "an unknown bit of ro_compat"),
+        ])
+        .collect();
+    assert_eq!(found.len(), bits.len());
+    for (is_incompat, bit, name) in bits {
+        let row = found.iter().find(|row| row[0].split(',').next() == Some(name));
+        let row = row.unwrap_or_else(|| panic!("{name} has no row"));
+        let mut sb = Superblock::new_zeroed();
+        sb.versionnum.set(0xb4a5);
+        let bit = u32::try_from(bit).unwrap();
+        if is_incompat {
+            sb.features_incompat.set(bit);
+        } else {
+            sb.features_ro_compat.set(bit);
+        }
+        let is_refused = |limit| matches!(sb.access(limit), Access::Refused { .. });
+        let expected = match (is_refused(ReadLimit::Kernel), is_refused(ReadLimit::Rescue)) {
+            (true, true) => "refused",
+            (true, false) => "for rescue",
+            (false, _) => "yes",
+        };
+        assert_eq!(row[1].split(',').next(), Some(expected), "{name}");
+        // The checker and inspect read what a rescue does.
+        let is_read = !is_refused(ReadLimit::Rescue);
+        for column in [2, 3] {
+            assert_eq!(row[column].starts_with("refused"), !is_read, "{name}, column {column}");
+        }
+    }
 }
 
 #[test]

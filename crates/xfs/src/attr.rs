@@ -2,44 +2,34 @@
 
 use cowshed_vfs::acl;
 use cowshed_vfs::xattr::Namespace;
+use xfs_format::Owner;
 use xfs_format::attr::{
-    AttrEntryView, AttrLeafBlock, AttrRemoteBlock, AttrValueView, attr_flags, remote_blocks, shortform_entries,
+    ACL_DEFAULT, ACL_FILE, AttrEntryView, AttrLeafBlock, AttrRemoteBlock, AttrValueView, acl_entries, acl_tag,
+    attr_flags, remote_blocks, shortform_entries,
 };
-use xfs_format::da::{AttrNodeBlock, name_hash};
+use xfs_format::da::name_hash;
 use xfs_format::inode::{Fork, ForkKind};
-use xfs_format::{DaBlock, Owner};
 
 use crate::error::Result;
 use crate::inode::Object;
-use crate::volume::{Block, Volume};
-
-const NODE_MAGICS: [u16; 2] = [0xfebe, 0x3ebe];
-/// Leaves in a row, at most.
-const SIBLINGS_MAX: usize = 1 << 20;
-const ACL_FILE: &[u8] = b"SGI_ACL_FILE";
-const ACL_DEFAULT: &[u8] = b"SGI_ACL_DEFAULT";
+use crate::volume::{AttrIndexBlock, Block, Volume};
 
 fn read<B: Block>(volume: &Volume, inode: &Object, block: u64) -> Result<B> {
     let parts = inode.parts(volume, ForkKind::Attr, block, 1)?;
     volume.block_of_parts(&parts, Owner::Inode(inode.ino))
 }
 
-/// The first leaf that may hold a hash; `None` for a fork without blocks.
-fn leaf_of(volume: &Volume, inode: &Object, hash: u32) -> Result<Option<AttrLeafBlock>> {
+/// The first leaf that may hold a hash, and its block; `None` for a fork without blocks.
+fn leaf_of(volume: &Volume, inode: &Object, hash: u32) -> Result<Option<(u64, AttrLeafBlock)>> {
     if inode.extent_from(volume, ForkKind::Attr, 0)?.is_none() {
         return Ok(None);
     }
     let (mut at, mut level) = (0, u8::MAX);
     loop {
-        let head = volume.read_parts(&inode.parts(volume, ForkKind::Attr, at, 1)?)?;
-        let magic = head
-            .get(8..10)
-            .and_then(|magic| magic.try_into().ok())
-            .map_or(0, u16::from_be_bytes);
-        if !NODE_MAGICS.contains(&magic) {
-            return read(volume, inode, at).map(Some);
-        }
-        let node: AttrNodeBlock = read(volume, inode, at)?;
+        let node = match read(volume, inode, at)? {
+            AttrIndexBlock::Leaf(leaf) => return Ok(Some((at, leaf))),
+            AttrIndexBlock::Node(node) => node,
+        };
         if node.level() >= level {
             return Err(inode.damaged("attribute nodes"));
         }
@@ -58,21 +48,27 @@ fn leaves(
     hash: u32,
     visit: &mut dyn FnMut(&AttrEntryView<'_>) -> Result<bool>,
 ) -> Result<()> {
-    let Some(mut leaf) = leaf_of(volume, inode, hash)? else {
+    let Some((first, mut leaf)) = leaf_of(volume, inode, hash)? else {
         return Ok(());
     };
-    for _ in 0..SIBLINGS_MAX {
+    let mut at = first;
+    loop {
         for entry in leaf.entries() {
             if visit(&entry)? {
                 return Ok(());
             }
         }
-        match leaf.siblings() {
-            (_, DaBlock(0)) => return Ok(()),
-            (_, next) => leaf = read(volume, inode, next.get().into())?,
+        let next = u64::from(leaf.siblings().1.get());
+        if next == 0 {
+            return Ok(());
         }
+        leaf = match read(volume, inode, next)? {
+            // As each leaf names the one before it, a circle would lead back to the first one.
+            AttrIndexBlock::Leaf(leaf) if u64::from(leaf.siblings().0.get()) == at && next != first => leaf,
+            _ => return Err(inode.damaged("attribute leaves")),
+        };
+        at = next;
     }
-    Err(inode.damaged("attribute leaves"))
 }
 
 fn value_of(volume: &Volume, inode: &Object, value: &AttrValueView<'_>) -> Result<Vec<u8>> {
@@ -174,32 +170,19 @@ pub(crate) fn names(volume: &Volume, inode: &Object, visit: &mut dyn FnMut(&[u8]
     }
 }
 
-/// An access list as Linux shows it: the format has big-endian numbers of 32 bits, and the count in
-/// place of a version. `None` where the bytes are no list.
+/// An access list as Linux shows it. `None` where the bytes are no list.
 fn acl_value(stored: &[u8]) -> Option<Vec<u8>> {
-    const HEAD_BYTES: usize = 4;
-    const ENTRY_BYTES: usize = 12;
     const VERSION: u32 = 2;
-    const USER: u32 = 2;
-    const GROUP: u32 = 8;
-    let (count, entries) = stored.split_first_chunk::<HEAD_BYTES>()?;
-    let count = u32::from_be_bytes(*count) as usize;
-    if entries.len() < count.checked_mul(ENTRY_BYTES)? {
-        return None;
-    }
     let mut value = VERSION.to_le_bytes().to_vec();
-    for entry in entries.chunks_exact(ENTRY_BYTES).take(count) {
-        let (tag, rest) = entry.split_first_chunk::<4>()?;
-        let (id, rest) = rest.split_first_chunk::<4>()?;
-        let perm = u16::from_be_bytes(*rest.first_chunk()?);
-        let tag = u32::from_be_bytes(*tag);
-        let id = if matches!(tag, USER | GROUP) {
-            u32::from_be_bytes(*id)
+    for entry in acl_entries(stored)? {
+        let tag = entry.ae_tag.get();
+        let id = if matches!(tag, acl_tag::USER | acl_tag::GROUP) {
+            entry.ae_id.get()
         } else {
             u32::MAX
         };
         value.extend(u16::try_from(tag).ok()?.to_le_bytes());
-        value.extend(perm.to_le_bytes());
+        value.extend(entry.ae_perm.get().to_le_bytes());
         value.extend(id.to_le_bytes());
     }
     Some(value)

@@ -2,30 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use xfs_format::da::DirNodeBlock;
-use xfs_format::dir::{
-    DataItem, DirBlock, DirDataBlock, DirEntry, DirLeaf1Block, DirLeafEntry, DirLeafNBlock, POSITION_BYTES,
-    ShortformDir,
-};
+use xfs_format::dir::{DataItem, DirBlock, DirDataBlock, DirEntry, DirLeafEntry, POSITION_BYTES, ShortformDir};
 use xfs_format::inode::{Fork, ForkKind};
-use xfs_format::{DaBlock, Ino, Owner};
+use xfs_format::{Ino, Owner};
 
 use crate::error::{Error, Result};
 use crate::inode::Object;
-use crate::volume::{Block, Volume};
-
-/// Magics of the blocks that may be found at the root of the hash index.
-const LEAF1_MAGICS: [u16; 2] = [0xd2f1, 0x3df1];
-const NODE_MAGICS: [u16; 2] = [0xfebe, 0x3ebe];
-/// Leaves with one hash in a row, at most: as many as a directory of the largest size has.
-const SIBLINGS_MAX: usize = 1 << 20;
-
-/// The form of a directory that is not in its inode.
-enum Index {
-    Block,
-    Leaf(DirLeaf1Block),
-    Node,
-}
+use crate::volume::{Block, DirIndexBlock, Volume};
 
 fn read<B: Block>(volume: &Volume, dir: &Object, block: u64) -> Result<B> {
     let blocks = 1_u32 << volume.geometry().dir_block_log;
@@ -33,24 +16,14 @@ fn read<B: Block>(volume: &Volume, dir: &Object, block: u64) -> Result<B> {
     volume.block_of_parts(&parts, Owner::Inode(dir.ino))
 }
 
-/// The magic of a block of the hash index.
-fn magic(volume: &Volume, dir: &Object, block: u64) -> Result<u16> {
-    let parts = dir.parts(volume, ForkKind::Data, block, 1)?;
-    let head = volume.read_parts(&parts)?;
-    let magic = head.get(8..10).and_then(|magic| magic.try_into().ok());
-    Ok(magic.map_or(0, u16::from_be_bytes))
-}
-
-fn index(volume: &Volume, dir: &Object) -> Result<Index> {
+/// The root of the hash index; `None` in the block form, which has it in its block.
+fn index(volume: &Volume, dir: &Object) -> Result<Option<DirIndexBlock>> {
     let leaf = u64::from(volume.geometry().dir_leaf_block().get());
     let is_there = dir.extent_from(volume, ForkKind::Data, leaf)?;
     if is_there.is_none_or(|extent| extent.offset.get() > leaf) {
-        return Ok(Index::Block);
+        return Ok(None);
     }
-    if LEAF1_MAGICS.contains(&magic(volume, dir, leaf)?) {
-        return Ok(Index::Leaf(read(volume, dir, leaf)?));
-    }
-    Ok(Index::Node)
+    read(volume, dir, leaf).map(Some)
 }
 
 /// The entry's place among leaf entries of this hash.
@@ -73,46 +46,61 @@ pub(crate) fn lookup(volume: &Volume, dir: &Object, name: &[u8]) -> Result<Optio
     }
     let hash = geometry.dir_name_hash(name);
     match index(volume, dir)? {
-        Index::Block => {
+        None => {
             let block: DirBlock = read(volume, dir, 0)?;
-            let found = block.items(geometry).find_map(|item| match item {
-                DataItem::Entry(entry) if geometry.is_same_dir_name(entry.name, name) => Some(entry.ino),
-                _ => None,
-            });
-            Ok(found)
+            for entry in with_hash(block.leaf_entries(), hash) {
+                let offset = entry.address.get().saturating_mul(POSITION_BYTES);
+                let found = block.entry_at(geometry, offset);
+                let found = found.ok_or_else(|| dir.damaged("hash index: it leads to no entry"))?;
+                if geometry.is_same_dir_name(found.name, name) {
+                    return Ok(Some(found.ino));
+                }
+            }
+            Ok(None)
         }
-        Index::Leaf(leaf) => among(volume, dir, with_hash(leaf.entries(), hash), name),
-        Index::Node => lookup_in_nodes(volume, dir, hash, name),
+        Some(DirIndexBlock::Leaf1(leaf)) => among(volume, dir, with_hash(leaf.entries(), hash), name),
+        Some(root) => lookup_in_nodes(volume, dir, root, hash, name),
     }
 }
 
-fn lookup_in_nodes(volume: &Volume, dir: &Object, hash: u32, name: &[u8]) -> Result<Option<Ino>> {
+fn lookup_in_nodes(volume: &Volume, dir: &Object, root: DirIndexBlock, hash: u32, name: &[u8]) -> Result<Option<Ino>> {
+    let damaged = || dir.damaged("hash index");
     let mut at = u64::from(volume.geometry().dir_leaf_block().get());
-    let mut level = None;
-    while NODE_MAGICS.contains(&magic(volume, dir, at)?) {
-        let node: DirNodeBlock = read(volume, dir, at)?;
+    let (mut block, mut level) = (root, None);
+    let mut leaf = loop {
+        let node = match block {
+            DirIndexBlock::Leaf(leaf) => break leaf,
+            DirIndexBlock::Leaf1(_) => return Err(damaged()),
+            DirIndexBlock::Node(node) => node,
+        };
         if level.is_some_and(|level| node.level() >= level) {
-            return Err(dir.damaged("hash index"));
+            return Err(damaged());
         }
         level = Some(node.level());
-        let Some(slot) = node.child_slot(hash) else {
+        let Some(child) = node.child_slot(hash).and_then(|slot| node.entries().get(slot)) else {
             return Ok(None);
         };
-        at = node.entries().get(slot).map_or(0, |child| child.before.get()).into();
-    }
-    // Names of one hash may go on in the next leaves.
-    for _ in 0..SIBLINGS_MAX {
-        let leaf: DirLeafNBlock = read(volume, dir, at)?;
+        at = child.before.get().into();
+        block = read(volume, dir, at)?;
+    };
+    // Names of one hash may go on in the next leaves. As each leaf names the one before it, a circle
+    // would lead back to the first one.
+    let first = at;
+    loop {
         if let Some(ino) = among(volume, dir, with_hash(leaf.entries(), hash), name)? {
             return Ok(Some(ino));
         }
         let goes_on = leaf.entries().last().is_none_or(|last| last.hashval.get() <= hash);
-        match leaf.siblings() {
-            (_, DaBlock(next)) if goes_on && next != 0 => at = next.into(),
-            _ => return Ok(None),
+        let next = u64::from(leaf.siblings().1.get());
+        if !goes_on || next == 0 {
+            return Ok(None);
         }
+        leaf = match read(volume, dir, next)? {
+            DirIndexBlock::Leaf(leaf) if u64::from(leaf.siblings().0.get()) == at && next != first => leaf,
+            _ => return Err(damaged()),
+        };
+        at = next;
     }
-    Err(dir.damaged("hash index"))
 }
 
 /// The entry with this name among those that leaf entries lead to.
@@ -126,18 +114,12 @@ fn among<'a>(
     for entry in entries {
         let position = u64::from(entry.address.get()) * u64::from(POSITION_BYTES);
         let block = (position / u64::from(geometry.dir_block_bytes)) << geometry.dir_block_log;
-        let offset = position % u64::from(geometry.dir_block_bytes);
+        let offset = (position % u64::from(geometry.dir_block_bytes)) as u32;
         let data: DirDataBlock = read(volume, dir, block)?;
-        let found = data.items(geometry).find_map(|item| match item {
-            DataItem::Entry(found) if u64::from(found.offset_bytes) == offset => {
-                Some((geometry.is_same_dir_name(found.name, name), found.ino))
-            }
-            _ => None,
-        });
-        match found {
-            Some((true, ino)) => return Ok(Some(ino)),
-            Some((false, _)) => {}
-            None => return Err(dir.damaged("hash index: it leads to no entry")),
+        let found = data.entry_at(geometry, offset);
+        let found = found.ok_or_else(|| dir.damaged("hash index: it leads to no entry"))?;
+        if geometry.is_same_dir_name(found.name, name) {
+            return Ok(Some(found.ino));
         }
     }
     Ok(None)
@@ -178,7 +160,7 @@ pub(crate) fn list(
             DataItem::Free { .. } => ControlFlow::Continue(()),
         })
     };
-    if matches!(index(volume, dir)?, Index::Block) {
+    if index(volume, dir)?.is_none() {
         let block: DirBlock = read(volume, dir, 0)?;
         let _ = visit_items(block.items(geometry), 0);
         return Ok(());

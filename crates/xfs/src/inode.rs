@@ -27,7 +27,7 @@ impl Object {
         let (group, within) = geometry.split_ino(ino).ok_or(Errno::Stale)?;
         let daddr = geometry.ag_daddr(group, geometry.ino_block(within));
         let offset = geometry.ino_offset_bytes(within);
-        let inode: Inode = volume.within(daddr, offset, geometry.inode_bytes, Owner::Inode(ino))?;
+        let inode = volume.inode(daddr, offset, Owner::Inode(ino))?;
         let core = inode.core();
         let kind = FileKind::from_mode(core.mode.get().into()).ok_or(Errno::Stale)?;
         Ok(Self { ino, core, kind, inode })

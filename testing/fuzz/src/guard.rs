@@ -75,7 +75,7 @@ unsafe impl GlobalAlloc for Counting {
 
 fn give_up(why: &str) -> ! {
     let case = CASE.load(Ordering::Relaxed);
-    eprintln!("FAILED: {why}\ncase {case:#x}; replay: cowshed-fuzz image --replay {case:#x}");
+    eprintln!("FAILED: {why}\ncase {case:#x}; replay: cowshed-fuzz image|xfs --replay {case:#x}");
     std::process::abort();
 }
 

@@ -14,6 +14,8 @@ pub mod layout;
 pub mod mutate;
 pub mod pack;
 pub mod seeds;
+pub mod walk;
+pub mod xfs;
 
 pub use image::Image;
 
@@ -21,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cowshed_device::{BlockDevice, MemDevice, SliceDevice};
+use cowshed_device::MemDevice;
 use cowshed_device_sim::Rng;
 
 use exercise::Outcome;
@@ -83,35 +85,33 @@ impl Summary {
     }
 }
 
-/// Makes the image of a case.
-pub fn image_of(bases: &[Base], case: u64) -> (Image, Rng) {
-    let mut rng = Rng::new(case);
-    let base = &bases[rng.index(bases.len())];
-    let devices: Vec<Arc<MemDevice>> = base.devices.iter().map(|d| Arc::new(d.snapshot())).collect();
-    let mut damage = mutate::Damage::new(&devices, &base.layout);
-    let rounds = 1 + rng.below(4);
-    for _ in 0..rounds {
-        damage.add(&mut rng);
+/// Where cases come from.
+pub trait Cases {
+    /// Makes the image of a case.
+    fn image(&self, case: u64) -> (Image, Rng);
+    /// Runs everything on it. The error is a promise that was broken.
+    fn exercise(&self, image: &Image, rng: Rng) -> Result<Outcome, String>;
+}
+
+/// Volumes of btrfs.
+impl Cases for [Base] {
+    fn image(&self, case: u64) -> (Image, Rng) {
+        let mut rng = Rng::new(case);
+        let base = &self[rng.index(self.len())];
+        let devices: Vec<Arc<MemDevice>> = base.devices.iter().map(|d| Arc::new(d.snapshot())).collect();
+        let mut damage = mutate::Damage::new(&devices, &base.layout);
+        let rounds = 1 + rng.below(4);
+        for _ in 0..rounds {
+            damage.add(&mut rng);
+        }
+        let cut = damage.cut_at;
+        let description = format!("{}: {}", base.name, damage.done.join("; "));
+        (Image::new(devices, cut, description), rng)
     }
-    let cut = damage.cut_at;
-    let description = format!("{}: {}", base.name, damage.done.join("; "));
-    let visible = devices
-        .iter()
-        .enumerate()
-        .map(|(index, device)| match cut {
-            Some((at, bytes)) if at == index => {
-                let whole: Arc<dyn BlockDevice> = device.clone();
-                Arc::new(SliceDevice::new(whole, 0, bytes).expect("shorter than the device")) as Arc<dyn BlockDevice>
-            }
-            _ => device.clone() as Arc<dyn BlockDevice>,
-        })
-        .collect();
-    let image = Image {
-        devices,
-        visible,
-        description,
-    };
-    (image, rng)
+
+    fn exercise(&self, image: &Image, rng: Rng) -> Result<Outcome, String> {
+        exercise::run(image, rng)
+    }
 }
 
 /// The seed of the n-th case of a run.
@@ -120,11 +120,11 @@ pub fn case_of(seed: u64, n: u64) -> u64 {
 }
 
 /// Runs one case.
-pub fn run_case(bases: &[Base], case: u64) -> Result<Outcome, Failure> {
+pub fn run_case<C: Cases + ?Sized>(bases: &C, case: u64) -> Result<Outcome, Failure> {
     guard::begin(case);
     let result = guard::catching(|| {
-        let (image, rng) = image_of(bases, case);
-        exercise::run(&image, rng)
+        let (image, rng) = bases.image(case);
+        bases.exercise(&image, rng)
     });
     guard::end();
     let (place, what) = match result {
@@ -136,7 +136,7 @@ pub fn run_case(bases: &[Base], case: u64) -> Result<Outcome, Failure> {
 }
 
 /// Runs cases until the time is over or the images are done.
-pub fn run(options: &Options, bases: &[Base], mut progress: impl FnMut(&Summary)) -> Summary {
+pub fn run<C: Cases + ?Sized>(options: &Options, bases: &C, mut progress: impl FnMut(&Summary)) -> Summary {
     let started = Instant::now();
     let mut summary = Summary::default();
     let mut reported = Instant::now();
@@ -168,9 +168,9 @@ pub fn run(options: &Options, bases: &[Base], mut progress: impl FnMut(&Summary)
     summary
 }
 
-fn keep(options: &Options, bases: &[Base], case: u64) {
+fn keep<C: Cases + ?Sized>(options: &Options, bases: &C, case: u64) {
     let Some(dir) = &options.keep else { return };
-    let (image, _) = image_of(bases, case);
+    let (image, _) = bases.image(case);
     let _ = std::fs::create_dir_all(dir);
     for (index, device) in image.devices.iter().enumerate() {
         let _ = device.save(dir.join(format!("{case:016x}.{index}.img")));

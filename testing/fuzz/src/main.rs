@@ -1,6 +1,7 @@
 //! `cowshed-fuzz`: damaged volumes for as long as you like.
 
 mod corpus;
+mod corpus_xfs;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use cowshed_fuzz::{Options, Summary, guard, image_of, run, run_case, seeds};
+use cowshed_fuzz::{Cases, Options, Summary, guard, run, run_case, seeds, xfs};
 
 #[global_allocator]
 static ALLOCATOR: guard::Counting = guard::Counting;
@@ -24,12 +25,28 @@ struct Cli {
 enum Command {
     /// Open, read, check and write damaged volumes
     Image(Image),
+    /// Open, read and check damaged volumes of XFS
+    Xfs(Common),
     /// Make the kernel's volumes that damage starts from anew (needs root)
-    Corpus { dir: PathBuf },
+    Corpus {
+        dir: PathBuf,
+        /// Those of XFS alone
+        #[arg(long)]
+        xfs: bool,
+    },
 }
 
 #[derive(Args)]
 struct Image {
+    #[command(flatten)]
+    common: Common,
+    /// Damage logs alone: what they lead to is sound
+    #[arg(long)]
+    logs: bool,
+}
+
+#[derive(Args)]
+struct Common {
     /// How long
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -42,9 +59,6 @@ struct Image {
     /// Stop after so many different failures
     #[arg(long, default_value_t = 20)]
     failures: usize,
-    /// Damage logs alone: what they lead to is sound
-    #[arg(long)]
-    logs: bool,
     /// Run one case again, by the number that a failure printed
     #[arg(long, value_parser = number)]
     replay: Option<u64>,
@@ -59,16 +73,22 @@ fn number(text: &str) -> Result<u64, std::num::ParseIntError> {
 
 fn main() -> Result<ExitCode> {
     match Cli::parse().command {
-        Command::Corpus { dir } => corpus::make(&dir).map(|()| ExitCode::SUCCESS),
-        Command::Image(args) => image(&args),
+        Command::Corpus { dir, xfs } => {
+            if !xfs {
+                corpus::make(&dir)?;
+            }
+            corpus_xfs::make(&dir).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Image(args) if args.logs => cases(&args.common, &seeds::with_logs()?[..], "image --logs"),
+        Command::Image(args) => cases(&args.common, &seeds::all()?[..], "image"),
+        Command::Xfs(args) => cases(&args, &xfs::bases()?[..], "xfs"),
     }
 }
 
-fn image(args: &Image) -> Result<ExitCode> {
+fn cases<C: Cases + ?Sized>(args: &Common, bases: &C, command: &str) -> Result<ExitCode> {
     guard::install();
-    let bases = if args.logs { seeds::with_logs()? } else { seeds::all()? };
     if let Some(case) = args.replay {
-        let (image, _) = image_of(&bases, case);
+        let (image, _) = bases.image(case);
         println!("{}", image.description);
         if let Some(dir) = &args.keep {
             std::fs::create_dir_all(dir)?;
@@ -76,7 +96,7 @@ fn image(args: &Image) -> Result<ExitCode> {
                 device.save(dir.join(format!("{case:016x}.{index}.img")))?;
             }
         }
-        return Ok(match run_case(&bases, case) {
+        return Ok(match run_case(bases, case) {
             Ok(outcome) => {
                 println!("{outcome:#?}\npeak {} MiB", guard::peak_bytes() >> 20);
                 ExitCode::SUCCESS
@@ -94,14 +114,10 @@ fn image(args: &Image) -> Result<ExitCode> {
         keep: args.keep.clone(),
         failures_max: args.failures,
     };
-    let summary = run(&options, &bases, |so_far| eprintln!("{}", line(so_far)));
+    let summary = run(&options, bases, |so_far| eprintln!("{}", line(so_far)));
     for failure in &summary.failures {
         println!("FAILED: {}", failure.what);
-        println!(
-            "replay: cowshed-fuzz image{} --replay {:#x}\n",
-            if args.logs { " --logs" } else { "" },
-            failure.case
-        );
+        println!("replay: cowshed-fuzz {command} --replay {:#x}\n", failure.case);
     }
     for (case, what) in &summary.disagreements {
         println!("the checker finds nothing in case {case:#x}, but: {what}");

@@ -18,7 +18,9 @@ mod side;
 mod snapshots;
 mod sqlite;
 mod stream;
+mod switch;
 mod table;
+mod xfs;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -54,6 +56,8 @@ enum Special {
     Sqlite(sqlite::Args),
     /// Streams of text, half and noise under each compression
     Stream(stream::Args),
+    /// Volumes of XFS mounted read-only beside the kernel's XFS, and checked beside xfs_repair -n
+    Xfs(xfs::Args),
 }
 
 #[derive(ClapArgs)]
@@ -118,6 +122,7 @@ pub fn main(args: &Args) -> Result<()> {
         Some(Special::Snapshots(args)) => return snapshots::main(args),
         Some(Special::Sqlite(args)) => return sqlite::main(args),
         Some(Special::Stream(args)) => return stream::main(args),
+        Some(Special::Xfs(args)) => return xfs::main(args),
         None => {}
     }
     build()?;

@@ -37,7 +37,22 @@ enum Load {
     /// Makes empty files in one directory
     Create { count: u64 },
     /// Asks for the attributes of each of them, by name
-    Stat { count: u64 },
+    Stat {
+        count: u64,
+        /// In an order that has nothing to do with that of their making
+        #[arg(long)]
+        shuffled: bool,
+    },
+    /// Opens, reads and closes each of them
+    ReadFiles {
+        count: u64,
+        #[arg(long)]
+        shuffled: bool,
+    },
+    /// Makes files of 4 KiB in one directory
+    CreateSmall { count: u64 },
+    /// Looks for the first hole of the file `extents`
+    SeekHole,
     /// Lists their directory
     Readdir,
     /// Lists their directory and asks for each one's attributes, as `ls -l` does
@@ -103,14 +118,11 @@ fn main() -> Result<()> {
 
 fn run(top: BorrowedFd<'_>, load: Load) -> Result<Measured> {
     match load {
-        Load::Create { count } => {
-            rustix::fs::mkdirat(top, "d", Mode::from_raw_mode(0o755))?;
-            each(top, count, 1, |dir, name| {
-                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-                open(dir, name, flags).map(drop)
-            })
-        }
-        Load::Stat { count } => each(top, count, 1, |dir, name| stat(dir, name)),
+        Load::Create { count } => create(top, count, &[]),
+        Load::CreateSmall { count } => create(top, count, &[b'x'; BLOCK as usize]),
+        Load::Stat { count, shuffled } => each_in(top, order(count, shuffled), |dir, name| stat(dir, name)),
+        Load::ReadFiles { count, shuffled } => read_files(top, order(count, shuffled)),
+        Load::SeekHole => seek_hole(top),
         Load::Readdir => list(top, |_| Ok(())),
         Load::ReaddirStat => {
             let dir = open(top, "d", OFlags::RDONLY | OFlags::DIRECTORY)?;
@@ -136,17 +148,74 @@ fn stat(dir: BorrowedFd<'_>, name: impl rustix::path::Arg) -> Result<()> {
     Ok(())
 }
 
+fn create(top: BorrowedFd<'_>, count: u64, contents: &[u8]) -> Result<Measured> {
+    rustix::fs::mkdirat(top, "d", Mode::from_raw_mode(0o755))?;
+    each(top, count, 1, |dir, name| {
+        let file = open(dir, name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+        if !contents.is_empty() {
+            ensure!(pwrite(&file, contents, 0)? == contents.len(), "a short write");
+        }
+        Ok(())
+    })
+}
+
+fn read_files(top: BorrowedFd<'_>, order: Vec<u64>) -> Result<Measured> {
+    let (mut buf, range) = buffer(BLOCK as usize);
+    each_in(top, order, |dir, name| {
+        let file = open(dir, name, OFlags::RDONLY)?;
+        let mut at = 0;
+        while let done @ 1.. = pread(&file, &mut buf[range.clone()], at)? {
+            at += done as u64;
+        }
+        Ok(())
+    })
+}
+
+fn seek_hole(top: BorrowedFd<'_>) -> Result<Measured> {
+    let file = open(top, "extents", OFlags::RDONLY)?;
+    let size = rustix::fs::fstat(&file)?.st_size as u64;
+    Measured::of(|| {
+        let hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0))?;
+        ensure!(hole > size / 2 && hole < size, "a hole at {hole} of {size} bytes");
+        Ok((1, 0))
+    })
+}
+
+/// Numbers of names: in the order of their making, or shuffled, always in the same way.
+fn order(count: u64, shuffled: bool) -> Vec<u64> {
+    let mut order: Vec<u64> = (0..count).collect();
+    if shuffled {
+        let mut dice = Rng::new(7);
+        for left in (1..order.len()).rev() {
+            order.swap(left, dice.below(left as u64 + 1) as usize);
+        }
+    }
+    order
+}
+
 /// Does something with each of the names of `d`, or with every n-th.
 fn each(
     top: BorrowedFd<'_>,
     count: u64,
     every: u64,
+    run: impl FnMut(BorrowedFd<'_>, &str) -> Result<()>,
+) -> Result<Measured> {
+    let numbers = (0..count).step_by(usize::try_from(every.max(1))?);
+    each_in(top, numbers, run)
+}
+
+/// Does something with these names of `d`.
+fn each_in(
+    top: BorrowedFd<'_>,
+    numbers: impl IntoIterator<Item = u64>,
     mut run: impl FnMut(BorrowedFd<'_>, &str) -> Result<()>,
 ) -> Result<Measured> {
     let dir = open(top, "d", OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut name = String::new();
     Measured::of(|| {
-        for n in (0..count).step_by(usize::try_from(every.max(1))?) {
+        let mut count = 0;
+        for n in numbers {
+            count += 1;
             use std::fmt::Write as _;
             name.clear();
             write!(name, "file-{n:08}")?;
@@ -210,7 +279,8 @@ fn stream_read(top: BorrowedFd<'_>) -> Result<Measured> {
 fn random(top: BorrowedFd<'_>, count: u64, direct: bool, write: bool) -> Result<Measured> {
     let (mut buf, range) = buffer(BLOCK as usize);
     let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
-    let file = open(top, "large", OFlags::RDWR | flags)?;
+    let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
+    let file = open(top, "large", access | flags)?;
     let blocks = rustix::fs::fstat(&file)?.st_size as u64 / BLOCK;
     ensure!(blocks > 0, "the large file is empty");
     let mut dice = Rng::new(4);

@@ -143,6 +143,19 @@ impl<'a> DataItems<'a> {
         }
     }
 
+    /// The entry that begins at `offset_bytes`. `None` where none has its tag there.
+    fn entry_at(mut self, offset_bytes: u32) -> Option<DirEntry<'a>> {
+        let at = to_len(offset_bytes.into());
+        if at < self.at || !at.is_multiple_of(ALIGN_BYTES) {
+            return None;
+        }
+        self.at = at;
+        match self.next() {
+            Some(DataItem::Entry(entry)) => Some(entry),
+            _ => None,
+        }
+    }
+
     /// The next item and its bytes; `None` at the end.
     fn step(&mut self) -> Result<Option<(DataItem<'a>, usize)>, Fault> {
         let left = self.end.saturating_sub(self.at);
@@ -341,6 +354,11 @@ impl DirBlock {
         let end = tail(&self.bytes).map_or(0, |(_, _, end)| end);
         DataItems::new(&self.bytes, end, geometry)
     }
+    /// The entry that begins at `offset_bytes` of the block, where a leaf entry says it does. `None`
+    /// where none begins there.
+    pub fn entry_at(&self, geometry: &Geometry, offset_bytes: u32) -> Option<DirEntry<'_>> {
+        self.items(geometry).entry_at(offset_bytes)
+    }
     /// Leaf entries by hash, stale ones among them.
     pub fn leaf_entries(&self) -> &[DirLeafEntry] {
         tail(&self.bytes).map_or(&[], |(_, leaf, _)| leaf)
@@ -371,6 +389,11 @@ impl DirDataBlock {
     /// Entries and free space in their order. `geometry` is that of the volume.
     pub fn items(&self, geometry: &Geometry) -> DataItems<'_> {
         DataItems::new(&self.bytes, self.bytes.len(), geometry)
+    }
+    /// The entry that begins at `offset_bytes` of the block, where a leaf entry says it does. `None`
+    /// where none begins there.
+    pub fn entry_at(&self, geometry: &Geometry, offset_bytes: u32) -> Option<DirEntry<'_>> {
+        self.items(geometry).entry_at(offset_bytes)
     }
     /// The largest free spans.
     pub fn best_free(&self) -> &[DirBestFree] {

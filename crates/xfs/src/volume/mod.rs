@@ -17,6 +17,14 @@ const SECTOR_BYTES_MAX: usize = 32768;
 /// Bound on cached metadata, unless [`OpenOptions`] say otherwise.
 const CACHE_BYTES_MAX: usize = 64 << 20;
 
+/// Bytes that are read around an inode: a power of two, of whole inodes. Linux reads clusters of 8
+/// KiB times the size of an inode in units of 256 bytes, and as many more as its readahead says.
+const WINDOW_BYTES: u64 = 16 << 10;
+/// In the place of an owner: no inode has this number.
+const WINDOW_OWNER: u64 = u64::MAX;
+/// What the cache needs for an inode beside its bytes.
+const INODE_OVERHEAD_BYTES: usize = 160;
+
 /// How a volume is opened. It is opened for reading always.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
@@ -67,7 +75,6 @@ macro_rules! blocks {
     };
 }
 blocks!(
-    xfs_format::Inode,
     xfs_format::ag::AgfSector,
     xfs_format::ag::AgiSector,
     xfs_format::dir::DirBlock,
@@ -80,6 +87,56 @@ blocks!(
     xfs_format::attr::AttrRemoteBlock,
     xfs_format::symlink::SymlinkBlock,
 );
+
+/// A block of a directory's hash index. Its magic says which kind it is.
+#[derive(Clone)]
+pub(crate) enum DirIndexBlock {
+    /// The only leaf, with the free index at its end.
+    Leaf1(xfs_format::dir::DirLeaf1Block),
+    /// A node.
+    Node(xfs_format::da::DirNodeBlock),
+    /// A leaf below nodes.
+    Leaf(xfs_format::dir::DirLeafNBlock),
+}
+
+/// A block of an attribute fork, but for remote values.
+#[derive(Clone)]
+pub(crate) enum AttrIndexBlock {
+    /// A node.
+    Node(xfs_format::da::AttrNodeBlock),
+    /// A leaf.
+    Leaf(xfs_format::attr::AttrLeafBlock),
+}
+
+const LEAF1_MAGICS: [u16; 2] = [0xd2f1, 0x3df1];
+const NODE_MAGICS: [u16; 2] = [0xfebe, 0x3ebe];
+
+fn da_magic(bytes: &[u8]) -> u16 {
+    let magic = bytes.get(8..10).and_then(|magic| magic.try_into().ok());
+    magic.map_or(0, u16::from_be_bytes)
+}
+
+impl Block for DirIndexBlock {
+    fn verify(bytes: Vec<u8>, expect: &Expect<'_>) -> std::result::Result<Self, Corrupt> {
+        let magic = da_magic(&bytes);
+        if LEAF1_MAGICS.contains(&magic) {
+            Block::verify(bytes, expect).map(Self::Leaf1)
+        } else if NODE_MAGICS.contains(&magic) {
+            Block::verify(bytes, expect).map(Self::Node)
+        } else {
+            Block::verify(bytes, expect).map(Self::Leaf)
+        }
+    }
+}
+impl Block for AttrIndexBlock {
+    fn verify(bytes: Vec<u8>, expect: &Expect<'_>) -> std::result::Result<Self, Corrupt> {
+        if NODE_MAGICS.contains(&da_magic(&bytes)) {
+            Block::verify(bytes, expect).map(Self::Node)
+        } else {
+            Block::verify(bytes, expect).map(Self::Leaf)
+        }
+    }
+}
 impl<K: xfs_format::btree::TreeKind> Block for xfs_format::BtreeBlock<K>
 where
     Self: Send + Sync,
@@ -236,18 +293,44 @@ impl Volume {
         Ok(block)
     }
 
-    /// A verified structure within a block of the device: an inode of a cluster.
-    pub(crate) fn within<B: Block>(&self, daddr: Daddr, offset: u32, len_bytes: u32, owner: Owner) -> Result<B> {
+    /// A verified inode of a cluster. Its neighbours are read with it, and verified when they are
+    /// asked for.
+    pub(crate) fn inode(&self, daddr: Daddr, offset: u32, owner: Owner) -> Result<xfs_format::Inode> {
         let at = bytes_of(daddr) + u64::from(offset);
         let key = (at, owner_key(owner));
-        if let Some(block) = self.cache.get::<B>(key) {
-            return Ok(block);
+        if let Some(inode) = self.cache.get(key) {
+            return Ok(inode);
         }
-        let mut bytes = vec![0; len_bytes as usize];
-        self.device.read_at(at, &mut bytes)?;
-        let block = B::verify(bytes, &self.expect(daddr, owner))?;
-        self.cache.put(key, &block, len_bytes as usize);
-        Ok(block)
+        let len = self.geometry.inode_bytes as usize;
+        let (window, start) = self.window(at, len)?;
+        let within = usize::try_from(at - start).unwrap_or(usize::MAX);
+        let bytes = window
+            .get(within..)
+            .and_then(|rest| rest.get(..len))
+            .unwrap_or_default();
+        let inode = xfs_format::Inode::verify(bytes, &self.expect(daddr, owner))?;
+        self.cache.put(key, &inode, len + INODE_OVERHEAD_BYTES);
+        Ok(inode)
+    }
+
+    /// Bytes around an inode, unverified, and where they begin. Errors: those of the device, for
+    /// the inode alone where its neighbours cannot be read.
+    fn window(&self, at: u64, len: usize) -> Result<(Arc<[u8]>, u64)> {
+        let start = at & !(WINDOW_BYTES - 1);
+        let end = (start + WINDOW_BYTES).min(self.device.size_bytes());
+        let key = (start, WINDOW_OWNER);
+        if let Some(window) = self.cache.get(key) {
+            return Ok((window, start));
+        }
+        let mut bytes = vec![0; usize::try_from(end.saturating_sub(start)).unwrap_or(0)];
+        if bytes.is_empty() || self.device.read_at(start, &mut bytes).is_err() {
+            let mut alone = vec![0; len];
+            self.device.read_at(at, &mut alone)?;
+            return Ok((alone.into(), at));
+        }
+        let window: Arc<[u8]> = bytes.into();
+        self.cache.put(key, &window, window.len());
+        Ok((window, start))
     }
 
     /// The bytes of some pieces, unverified.

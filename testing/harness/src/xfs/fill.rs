@@ -24,6 +24,8 @@ pub struct Fill {
     pub extents: usize,
     /// Links to one file.
     pub links: usize,
+    /// Attributes of the file with most of them; every fifth is removed again.
+    pub attributes: usize,
     /// Bytes of a block of the volume.
     pub block_bytes: u64,
     /// Files can share extents.
@@ -39,6 +41,7 @@ impl Fill {
             names: 3000,
             extents: 2000,
             links: 300,
+            attributes: 3000,
             block_bytes: 4096,
             reflink: true,
         }
@@ -63,7 +66,7 @@ pub fn fill(root: &Path, what: &Fill) -> Result<()> {
     make(&random, &tree).context("a random tree")?;
     directories(root, what).context("directories")?;
     files(root, what).context("files")?;
-    attributes(root).context("attributes")?;
+    attributes(root, what.attributes).context("attributes")?;
     symlink("a".repeat(1023), root.join("longest symlink"))?;
     symlink("b".repeat(200), root.join("symlink"))?;
     Ok(())
@@ -147,7 +150,7 @@ fn files(root: &Path, what: &Fill) -> Result<()> {
     Ok(())
 }
 
-fn attributes(root: &Path) -> Result<()> {
+fn attributes(root: &Path, count: usize) -> Result<()> {
     let set = |path: &Path, name: &[u8], value: &[u8]| -> Result<()> {
         let name = std::ffi::CString::new(name)?;
         Ok(rustix::fs::setxattr(path, &name, value, XattrFlags::empty())?)
@@ -166,11 +169,11 @@ fn attributes(root: &Path) -> Result<()> {
         set(&leaf, format!("user.attribute_{n}").as_bytes(), &[b'v'; 40])?;
     }
     let node = holder("nodes of attributes")?;
-    let name = |n: u32| format!("user.attribute_{n}");
-    for n in 0..3000 {
+    let name = |n: usize| format!("user.attribute_{n}");
+    for n in 0..count {
         set(&node, name(n).as_bytes(), &[n as u8; 60])?;
     }
-    for n in (0..3000).step_by(5) {
+    for n in (0..count).step_by(5) {
         rustix::fs::removexattr(&node, name(n))?;
     }
     let remote = holder("remote values")?;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use super::super::side::{self, Mounted, Side};
+use super::super::switch::UringOn;
 use super::empty::EmptyServer;
-use super::switch::UringOn;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Column {

@@ -8,7 +8,7 @@ use anyhow::Result;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::super::side::Removed;
-use super::switch;
+use super::super::switch;
 
 /// What a shell reports for a program that a signal ended is 128 and the signal's number.
 const INTERRUPTED: i32 = 128;

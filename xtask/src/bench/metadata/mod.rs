@@ -21,7 +21,6 @@ mod names;
 mod render;
 mod results;
 mod stats;
-mod switch;
 
 use std::path::PathBuf;
 use std::process::Command;

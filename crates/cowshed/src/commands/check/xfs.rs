@@ -40,6 +40,7 @@ pub fn run(args: &CheckArgs) -> Result<u8> {
         progress: bar.as_ref().map(|bar| bar as &dyn xfs_check::Progress),
         log_device: log_device.clone(),
         replay: (!args.no_replay).then_some(&replay),
+        ..CheckOptions::default()
     };
     let report = xfs_check::check(device.clone(), &options);
     if let Some(bar) = &bar {
