@@ -15,8 +15,8 @@ use crate::volume::{count, index};
 
 impl Scan<'_> {
     /// Reads the inodes of a group. `step` is called for each chunk.
-    pub(crate) fn group(&mut self, group: &Group, step: &dyn Fn()) {
-        for chunk in &group.chunks {
+    pub(crate) fn chunks(&mut self, group: &Group, chunks: &[Chunk], step: &dyn Fn()) {
+        for chunk in chunks {
             let places = self.infos.len();
             self.infos.resize(places.saturating_add(64), Info::NONE);
             self.chunk(group, chunk, places);

@@ -68,11 +68,11 @@ use xfs_format::features::incompat;
 pub use finding::{Finding, FindingId, Report, Severity, Site, Statistics};
 pub use options::{CheckOptions, Phase, Progress, Replay};
 
-use ag::Group;
+use ag::{Chunk, Group};
 use finding::Sink;
 use ledger::{Gather, Ledger, Which};
 use scan::Scan;
-use table::Table;
+use table::{Info, Table};
 use volume::Volume;
 
 /// Checks the volume on a device.
@@ -150,6 +150,9 @@ fn read_groups(vol: &Volume, options: &CheckOptions<'_>, sink: &mut Sink, ledger
     groups
 }
 
+/// Chunks of inodes that a thread reads before it takes others.
+const PART_CHUNKS: usize = 64;
+
 /// Reads all inodes with what hangs on them.
 fn read_inodes<'a>(
     vol: &'a Volume,
@@ -158,16 +161,32 @@ fn read_inodes<'a>(
     ledger: &Ledger,
     groups: &'a [Group],
 ) -> (Table<'a>, BTreeMap<(u8, u32), usage::Usage>) {
+    let places = |group: &Group| Vec::with_capacity(group.chunks.len().saturating_mul(64));
+    let mut infos: Vec<Vec<Info>> = groups.iter().map(places).collect();
+    let mut usage = BTreeMap::<_, usage::Usage>::new();
+    // The files of a directory lie in one group: it is for several threads, too.
+    let parts: Vec<(usize, &Group, &[Chunk])> = groups
+        .iter()
+        .enumerate()
+        .flat_map(|(at, group)| group.chunks.chunks(PART_CHUNKS).map(move |part| (at, group, part)))
+        .collect();
     let chunks: usize = groups.iter().map(|group| group.chunks.len()).sum();
-    let (mut infos, mut usage) = (Vec::new(), BTreeMap::<_, usage::Usage>::new());
-    let all = workers::run(options, Phase::Inodes, groups, count_of(chunks), &|group, step| {
-        let mut scan = Scan::new(vol, ledger, group, options.kept_per_id_max);
-        scan.group(group, step);
-        scan.finish()
-    });
-    for found in all {
+    let all = workers::run(
+        options,
+        Phase::Inodes,
+        &parts,
+        count_of(chunks),
+        &|(_, group, part), step| {
+            let mut scan = Scan::new(vol, ledger, group, options.kept_per_id_max);
+            scan.chunks(group, part, step);
+            scan.finish()
+        },
+    );
+    for ((at, ..), found) in parts.iter().zip(all) {
         sink.join(found.sink);
-        infos.push(found.infos);
+        if let Some(infos) = infos.get_mut(*at) {
+            infos.extend(found.infos);
+        }
         for (key, part) in found.usage {
             usage.entry(key).or_default().join(&part);
         }

@@ -1,4 +1,4 @@
-//! Work on allocation groups by several threads; results in the order of the groups.
+//! Work on parts of a volume by several threads; results in the order of the parts.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
