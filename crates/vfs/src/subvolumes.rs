@@ -144,7 +144,9 @@ pub trait Subvolumes: Send + Sync {
     /// search a directory in between, or the name is not below `node`).
     fn path_below(&self, ctx: &Context, node: NodeId, id: u64) -> Result<(Vec<u8>, Vec<u8>)>;
 
-    /// Shows items as they are on disk, in key order. Errors: as for [`Subvolumes::next`];
-    /// `NotFound` (no such tree).
+    /// Shows items in the form that they have on disk, in key order, those of the running
+    /// transaction included: no commit is needed, and none is made. What a commit computes (roots
+    /// and sizes of subvolumes, extents, use of block groups) is as of the last one. Errors: as for
+    /// [`Subvolumes::next`]; `NotFound` (no such tree).
     fn search(&self, ctx: &Context, node: NodeId, what: &Search, take: ItemSink<'_>) -> Result<()>;
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use btrfs_format::features::root_flags;
 use btrfs_format::items::{RootItem, Timespec};
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId};
-use btrfs_store::tree::compare;
+use btrfs_store::tree::compare::{self, Generations};
+use btrfs_store::tree::{Item, Run, Tree};
 use cowshed_vfs::{
     Access, Context, Error as Errno, ItemKey, ItemSink, NodeId, Received, Search, SubvolumeInfo, Subvolumes, Timestamp,
 };
@@ -225,21 +226,25 @@ impl Subvolumes for Fs {
                 id => TreeId(id),
             };
             let tree = self.mount.store().forest().load(id)?.ok_or(Errno::NotFound)?;
-            if !self.mount.store().volume().is_read_only() {
-                self.mount.commit()?;
+            let key = |(object, ty, offset): ItemKey| Key::new(ObjectId(object), KeyType(ty), offset);
+            let range = (key(what.from), key(what.to));
+            let txn = self.mount.store().txn();
+            let generations = Generations {
+                since: Generation(what.since),
+                until: Generation(what.until),
+                running: txn.running(),
+            };
+            let take = |key: Key, bytes: &[u8], from: Generation| {
+                take((key.objectid.get(), key.ty.0, key.offset), bytes, from.get())
+            };
+            if what.since == 0 {
+                return search_all(&tree, range, &generations, take);
             }
             // No block of the tree is replaced meanwhile.
-            let _commits = self.mount.store().txn().hold_commits();
-            let key = |(object, ty, offset): ItemKey| Key::new(ObjectId(object), KeyType(ty), offset);
-            let generations = (Generation(what.since), Generation(what.until));
-            compare::search(
-                &tree,
-                (key(what.from), key(what.to)),
-                generations,
-                |key, bytes, from| take((key.objectid.get(), key.ty.0, key.offset), bytes, from.get()),
-            )
-            .map(|_: ControlFlow<()>| ())
-            .map_err(Error::from)
+            let _commits = txn.hold_commits();
+            compare::search(&tree, range, &generations, take)
+                .map(|_: ControlFlow<()>| ())
+                .map_err(Error::from)
         };
         run().map_err(|e| errno("search a tree", e))
     }
@@ -287,6 +292,35 @@ impl Fs {
         names.reverse();
         Ok(names.join(&b'/'))
     }
+}
+
+/// As [`compare::search`], where nothing can be left out: without keeping commits from running.
+fn search_all(
+    tree: &Tree,
+    (from, to): (Key, Key),
+    generations: &Generations,
+    mut take: impl FnMut(Key, &[u8], Generation) -> ControlFlow<()>,
+) -> Result<()> {
+    let mut take = |key: Key, bytes: &[u8], generation: Generation| match generation <= generations.until {
+        true => take(key, bytes, generation),
+        false => ControlFlow::Continue(()),
+    };
+    let mut cursor = tree.cursor(from, to);
+    while let Some(run) = cursor.next_run()? {
+        let flow = match run {
+            Run::Leaf { block, mut slots } => {
+                slots.try_for_each(|slot| take(block.key(slot), block.data(slot), block.generation()))
+            }
+            Run::Items(items) => items.into_iter().try_for_each(|(key, item)| match &item {
+                Item::Pending(bytes) => take(key, bytes, generations.running),
+                Item::Leaf { block, slot } => take(key, block.data(*slot), block.generation()),
+            }),
+        };
+        if flow.is_break() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// The caller of a call that no front end has checked.
