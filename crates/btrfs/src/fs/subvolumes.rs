@@ -9,8 +9,10 @@ use btrfs_format::items::{RootItem, Timespec};
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId};
 use btrfs_store::tree::compare::{self, Generations};
 use btrfs_store::tree::{Item, Run, Tree};
+use btrfs_store::usage::{Usage, UsageWalk};
 use cowshed_vfs::{
-    Access, Context, Error as Errno, ItemKey, ItemSink, NodeId, Received, Search, SubvolumeInfo, Subvolumes, Timestamp,
+    Access, Context, Error as Errno, ItemKey, ItemSink, NodeId, Received, Search, SubvolumeInfo, SubvolumeUsage,
+    Subvolumes, Timestamp, UsageCount,
 };
 
 use super::{Fs, errno};
@@ -218,6 +220,19 @@ impl Subvolumes for Fs {
         run().map_err(|e| errno("path", e))
     }
 
+    fn usage(&self, ctx: &Context) -> VfsResult<Box<dyn UsageCount>> {
+        self.check_administers(ctx)?;
+        let run = || {
+            if !self.mount.store().volume().is_read_only() {
+                file::write_back_all(&self.mount)?;
+                self.mount.commit()?;
+            }
+            Ok(UsageWalk::new(self.mount.store().clone())?)
+        };
+        let walk = run().map_err(|e: Error| errno("count what subvolumes use", e))?;
+        Ok(Box::new(Counting(walk)))
+    }
+
     fn search(&self, ctx: &Context, node: NodeId, what: &Search, take: ItemSink<'_>) -> VfsResult<()> {
         self.check_administers(ctx)?;
         let mut run = || {
@@ -291,6 +306,33 @@ impl Fs {
         }
         names.reverse();
         Ok(names.join(&b'/'))
+    }
+}
+
+/// A count as the contract has it.
+struct Counting(UsageWalk);
+
+impl UsageCount for Counting {
+    fn step(&mut self) -> VfsResult<Option<Vec<SubvolumeUsage>>> {
+        let done = match self.0.step() {
+            Err(StoreError::Refused { what }) => {
+                tracing::warn!("count what subvolumes use: {what}");
+                return Err(Errno::Busy);
+            }
+            done => done.map_err(|e| errno("count what subvolumes use", e.into()))?,
+        };
+        let shown = |(id, usage): (TreeId, Usage)| SubvolumeUsage {
+            id: id.get(),
+            data_bytes: usage.data_bytes,
+            data_exclusive_bytes: usage.data_exclusive_bytes,
+            metadata_bytes: usage.metadata_bytes,
+            metadata_exclusive_bytes: usage.metadata_exclusive_bytes,
+        };
+        Ok(done.map(|all| all.into_iter().map(shown).collect()))
+    }
+
+    fn progress(&self) -> (u64, u64) {
+        self.0.progress()
     }
 }
 

@@ -29,5 +29,6 @@ mod seek;
 mod send;
 mod subvolume;
 mod support;
+mod usage;
 mod workspaces;
 mod xfs;
