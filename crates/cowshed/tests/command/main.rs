@@ -2,6 +2,7 @@
 
 mod atomic;
 mod attributes;
+mod bad_calls;
 mod btrfs;
 mod btrfs_ioctls;
 mod build;
