@@ -20,6 +20,7 @@ mod store;
 mod testing;
 pub mod tree;
 pub mod txn;
+pub mod usage;
 pub mod volume;
 
 pub use error::{Error, Result};

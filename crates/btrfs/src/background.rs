@@ -41,10 +41,10 @@ pub(crate) fn start(files: &Arc<Files>) {
 fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
     let now = || inbox.monotonic();
     let mut due = now().saturating_add(interval);
-    let mut drop_due: Option<Duration> = None;
+    let mut drop_due = DropDue::default();
     let mut steps = Steps::default();
     loop {
-        let mut wants = match inbox.wait(Some(drop_due.unwrap_or(due).min(due)), Wants::take) {
+        let mut wants = match inbox.wait(Some(drop_due.next().min(due)), Wants::take) {
             Wake::Ready(wants) => wants,
             Wake::Due => Wants::default(),
             Wake::Stop => return,
@@ -54,17 +54,13 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
             let Some(files) = files.upgrade() else { return };
             wants.commit |= pressure::needs_commit(&files);
         }
-        if wants.drop {
-            // Sooner than the next look at one that is in use.
-            let soon = now().saturating_add(DROP_PAUSE);
-            drop_due = Some(drop_due.map_or(soon, |due| due.min(soon)));
-        }
+        drop_due.note(&wants, inbox);
         let is_due = || now() >= due;
-        let mut drops = drop_due.is_some_and(|at| now() >= at);
+        let mut drops = drop_due.step.is_some_and(|at| now() >= at);
         if drops && !wants.commit && !is_due() {
             let Some(files) = files.upgrade() else { return };
             if !steps.may_come(now(), files.store().txn().holds()) {
-                drop_due = Some(now().saturating_add(DROP_PAUSE));
+                drop_due.step = Some(now().saturating_add(DROP_PAUSE));
                 drops = false;
             }
         }
@@ -86,7 +82,7 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
         // A look that is due later stays due: commits in between do not cancel it.
         if drops {
             let is_left = dir::subvolumes::drop_unused(&files);
-            drop_due = is_left.then(|| now().saturating_add(IN_USE_PAUSE));
+            drop_due.step = is_left.then(|| now().saturating_add(IN_USE_PAUSE));
         }
         // Pending items alone are what an urgent commit is for; the timer's commit takes file data
         // along.
@@ -106,6 +102,49 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
             due = now().saturating_add(interval);
         }
     }
+}
+
+/// When a step of dropping subvolumes is to be thought of.
+#[derive(Debug, Default)]
+struct DropDue {
+    step: Option<Duration>,
+    /// The look whether deletions have paused.
+    deletions: Option<Duration>,
+}
+
+impl DropDue {
+    fn next(&self) -> Duration {
+        let all = [self.step, self.deletions].into_iter().flatten();
+        all.min().unwrap_or(Duration::MAX)
+    }
+
+    fn note(&mut self, wants: &Wants, inbox: &Inbox<Wants>) {
+        let now = inbox.monotonic();
+        if let Some(deletions) = wants.deletions {
+            self.deletions.get_or_insert(deletions.due());
+        }
+        if self.deletions.is_some_and(|at| now >= at) {
+            self.deletions = inbox.with(|wants| pause_of_deletions(wants, now));
+            if self.deletions.is_none() {
+                self.step = Some(now);
+            }
+        }
+        if wants.drop {
+            // Sooner than the next look at one that is in use.
+            let soon = now.saturating_add(DROP_PAUSE);
+            self.step = Some(self.step.map_or(soon, |due| due.min(soon)));
+        }
+    }
+}
+
+/// When to look again whether deletions have paused; `None`: they have, or went on for long.
+fn pause_of_deletions(wants: &mut Wants, now: Duration) -> Option<Duration> {
+    let due = wants.deletions.as_ref()?.due();
+    if now < due {
+        return Some(due);
+    }
+    wants.deletions = None;
+    None
 }
 
 /// When steps of dropping subvolumes come: one after the other where nobody syncs, and rarely where
@@ -247,6 +286,46 @@ mod tests {
             passed += step;
         }
         env.until_sleepers(1);
+        assert_eq!(dead(), 0);
+    }
+
+    /// Deletions that follow each other are dropped together, at most a second after the first.
+    #[test]
+    fn drops_wait_for_a_pause_of_deletions() {
+        let env = Arc::new(ManualEnv::new(1));
+        let engine = mount(env.clone());
+        let fs = Fs::new(engine.clone(), MountOptions::default()).unwrap();
+        let ctx = Context::root();
+        let subvolumes = fs.subvolumes().unwrap();
+        const COUNT: usize = 40;
+        let name = |n: usize| format!("sub {n}");
+        for n in 0..COUNT {
+            subvolumes.create(&ctx, NodeId::ROOT, name(n).as_bytes()).unwrap();
+        }
+        engine.sync().unwrap();
+        // Orphan items: marks in root items come with the next commit only.
+        let dead = || {
+            let any = Key::new(ObjectId::ORPHAN, KeyType::ORPHAN_ITEM, 0);
+            let mut orphans = engine.store().forest().root_tree().cursor_type(any);
+            std::iter::from_fn(|| orphans.next().unwrap()).count()
+        };
+        let step = Duration::from_millis(30);
+        let mut all_dead_until = None;
+        for n in 0..COUNT {
+            subvolumes.delete(&ctx, NodeId::ROOT, name(n).as_bytes()).unwrap();
+            env.until_sleepers(1);
+            if dead() == n + 1 {
+                all_dead_until = Some(n);
+            }
+            env.advance(step);
+            env.until_sleepers(1);
+        }
+        // 34 times 30 ms are the first second.
+        assert_eq!(all_dead_until, Some(33));
+        for _ in 0..10 {
+            env.advance(Duration::from_millis(50));
+            env.until_sleepers(1);
+        }
         assert_eq!(dead(), 0);
     }
 

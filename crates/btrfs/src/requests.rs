@@ -1,6 +1,7 @@
 //! What the background thread of a mount is asked to do. The thread itself is in `background`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use btrfs_store::overlay::Overlay;
 use cowshed_runtime::{Env, Service};
@@ -18,14 +19,50 @@ pub(crate) struct Wants {
     pub write_back: bool,
     /// A dead subvolume is dropped in part.
     pub drop: bool,
+    /// A subvolume was deleted.
+    pub deletions: Option<Deletions>,
     /// Overlays that a commit has merged: millions of small allocations.
     pub garbage: Vec<Arc<Overlay>>,
 }
 
+/// Deletions of subvolumes that followed each other, in terms of [`Env::monotonic`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deletions {
+    first: Duration,
+    last: Duration,
+    /// The thread was told of the first.
+    is_known: bool,
+}
+
+/// Deleted subvolumes are dropped when none was deleted for so long: the steps would slow down a
+/// program that deletes very many.
+const DELETIONS_PAUSE: Duration = Duration::from_millis(50);
+
+/// Deletions without a pause hold steps up for so long.
+const DELETIONS_MAX: Duration = Duration::from_secs(1);
+
+impl Deletions {
+    /// When the first step may come.
+    pub(crate) fn due(&self) -> Duration {
+        (self.last + DELETIONS_PAUSE).min(self.first + DELETIONS_MAX)
+    }
+}
+
 impl Wants {
+    /// All but the deletions, which stay until their first step comes.
     pub fn take(&mut self) -> Option<Self> {
+        let has_new = self.deletions.as_ref().is_some_and(|deletions| !deletions.is_known);
         let is_idle = !self.commit && !self.room && !self.write_back && !self.drop && self.garbage.is_empty();
-        (!is_idle).then(|| std::mem::take(self))
+        if is_idle && !has_new {
+            return None;
+        }
+        if let Some(deletions) = &mut self.deletions {
+            deletions.is_known = true;
+        }
+        let deletions = self.deletions;
+        let taken = std::mem::take(self);
+        self.deletions = deletions;
+        Some(taken)
     }
 }
 
@@ -58,6 +95,20 @@ impl Background {
     /// Asks for the next step of dropping a subvolume, a moment later.
     pub(crate) fn go_on_dropping(&self) {
         self.0.change_if(|wants| !std::mem::replace(&mut wants.drop, true));
+    }
+
+    /// Asks for the first step of dropping a subvolume that was deleted now.
+    pub(crate) fn note_deletion(&self) {
+        let now = self.0.env().monotonic();
+        self.0.change_if(|wants| {
+            let before = wants.deletions;
+            wants.deletions = Some(Deletions {
+                first: before.map_or(now, |deletions| deletions.first),
+                last: now,
+                is_known: before.is_some_and(|deletions| deletions.is_known),
+            });
+            before.is_none()
+        });
     }
 
     /// Frees the overlays of a commit. Large ones are freed by the thread, and this returns before.

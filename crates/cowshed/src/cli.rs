@@ -110,7 +110,10 @@ pub fn run(cli: &Cli) -> Result<u8> {
         Command::Cat(args) => cat::run(args, &files::Base::Host),
         Command::Stat(args) => stat::run(args, &files::Base::Host),
         Command::Shell(args) => files::shell::run(args),
-        Command::Files(command) => files::run(command, &files::Base::Host),
+        Command::Files(command) => match command.du_of_subvolumes() {
+            Some(args) => btrfs::shares::run(&args.paths, args.json, args.human_readable),
+            None => files::run(command, &files::Base::Host),
+        },
         Command::Btrfs(args) => btrfs::dispatch(args),
         Command::Subvolume(args) => btrfs::subvolume::run_as_own(args),
         Command::Diff(args) => diff::run(args),

@@ -10,12 +10,18 @@ use cowshed_vfs::fs::{DirPlusSink, DirSink, NewNode};
 use cowshed_vfs::{
     Access, Attr, Caches, Capabilities, Context, Done, Entry, Error, FallocateFlags, FileSystem, Handle, InitInfo,
     Ioctl, IoctlReply, Lookup, NodeId, OpenRequest, Opened, RenameFlags, Result, SeekKind, SetAttr, SetXattrFlags,
-    StatFs, Volume, WriteFlags,
+    StatFs, TreeClone, Volume, WriteFlags,
 };
 
+use crate::counts::Count;
 use crate::grants::Grants;
 use crate::groups::OpenGroups;
 use crate::walks::Walks;
+
+/// Clones of trees of one user at a time.
+const USER_CLONES_MAX: usize = 16;
+/// Counts of what subvolumes use, of one user at a time: each may take much memory.
+const USER_COUNTS_MAX: usize = 2;
 
 /// A volume behind the ioctls of Linux. It dereferences to the volume, for the volume's own
 /// operations.
@@ -24,7 +30,8 @@ pub struct Front<V: Volume + ?Sized = dyn Volume> {
     pub(crate) env: Arc<dyn Env>,
     pub(crate) groups: OpenGroups,
     pub(crate) grants: Grants,
-    pub(crate) walks: Walks,
+    pub(crate) clones: Walks<Box<dyn TreeClone>>,
+    pub(crate) counts: Walks<Count>,
     caches: OnceLock<Arc<dyn Caches>>,
 }
 
@@ -34,10 +41,11 @@ impl<V: Volume + ?Sized> Front<V> {
     pub fn new(volume: Arc<V>, env: Arc<dyn Env>) -> Front<V> {
         Front {
             volume,
-            env,
             groups: OpenGroups::default(),
             grants: Grants::default(),
-            walks: Walks::default(),
+            clones: Walks::new("tree clones", USER_CLONES_MAX, env.clone()),
+            counts: Walks::new("usage counts", USER_COUNTS_MAX, env.clone()),
+            env,
             caches: OnceLock::new(),
         }
     }
@@ -169,7 +177,8 @@ impl<V: Volume + ?Sized + 'static> FileSystem for Front<V> {
 
     fn destroy(&self) {
         self.groups.clear();
-        self.walks.clear();
+        self.clones.clear();
+        self.counts.clear();
         self.volume.destroy();
     }
 
@@ -247,6 +256,10 @@ impl<V: Volume + ?Sized + 'static> FileSystem for Front<V> {
             answer => return answer,
         }
         match self.ioctl_trees(ctx, node, call.cmd, input, output) {
+            Err(Error::NotIoctl) => {}
+            answer => return answer,
+        }
+        match self.ioctl_usage(ctx, call.cmd, input, output) {
             Err(Error::NotIoctl) => {}
             answer => return answer,
         }

@@ -11,11 +11,13 @@
 //! | `BTRFS_IOC_DEFRAG_RANGE`, `BTRFS_IOC_SYNC`, our own ([`wire`]) | `decode`, `remap` |
 //! | `BTRFS_IOC_SUBVOL_CREATE`, `SNAP_DESTROY`, `SUBVOL_SETFLAGS`, our own | `subvolumes` |
 //! | `CLONE_TREE`, our own | `trees` |
+//! | `USAGE`, our own | `usage` |
 //! | `F2FS_IOC_*_ATOMIC_WRITE` | `atomic` |
 
 #![deny(missing_docs)]
 
 mod atomic;
+mod counts;
 mod decode;
 mod front;
 mod grants;
@@ -24,6 +26,7 @@ mod remap;
 mod reply;
 mod subvolumes;
 mod trees;
+mod usage;
 mod walks;
 pub mod wire;
 

@@ -42,19 +42,19 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
                     uid,
                     used: self.env.monotonic(),
                 };
-                self.walks.add(call.token, entry);
+                self.clones.add(call.token, entry);
                 call.state = state::MORE.into();
             }
             op::GO_ON => {
-                let walk = self.walks.find(call.token, uid, self.env.monotonic())?;
+                let walk = self.clones.find(call.token, uid, self.env.monotonic())?;
                 self.go_on(ctx, &mut **walk.lock(), &mut call);
                 if call.state.get() != state::MORE {
-                    self.walks.remove(call.token);
+                    self.clones.remove(call.token);
                 }
             }
             op::END => {
-                self.walks.find(call.token, uid, self.env.monotonic())?;
-                self.walks.remove(call.token);
+                self.clones.find(call.token, uid, self.env.monotonic())?;
+                self.clones.remove(call.token);
             }
             _ => return Err(Error::Invalid),
         }

@@ -41,7 +41,7 @@ pub use compression::{Algorithm, Compression, UnknownCompression};
 pub use cred::{Context, Credentials, Groups};
 pub use error::{Error, Result};
 pub use fs::{Done, FileSystem};
-pub use subvolumes::{ItemKey, ItemSink, Received, Search, SubvolumeInfo, Subvolumes};
+pub use subvolumes::{ItemKey, ItemSink, Received, Search, SubvolumeInfo, SubvolumeUsage, Subvolumes, UsageCount};
 pub use tree_clone::{NotCloned, TreeClone, TreeCloneProgress, TreeCloneStep};
 pub use types::*;
 pub use volume::{

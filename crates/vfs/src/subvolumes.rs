@@ -54,6 +54,32 @@ pub struct Received {
     pub sent: Timestamp,
 }
 
+/// What a subvolume refers to, in bytes as they are on the volume: whole extents, compressed ones
+/// as they lie, each once; without further copies that redundancy makes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SubvolumeUsage {
+    /// The number of the subvolume.
+    pub id: u64,
+    /// Extents of data.
+    pub data_bytes: u64,
+    /// Of these, what no other subvolume refers to.
+    pub data_exclusive_bytes: u64,
+    /// Metadata, with the contents of small files that lie in it.
+    pub metadata_bytes: u64,
+    /// Of these, what no other subvolume refers to.
+    pub metadata_exclusive_bytes: u64,
+}
+
+/// A count of what subvolumes refer to: [`Subvolumes::usage`].
+pub trait UsageCount: Send {
+    /// Goes on for some milliseconds. Gives all subvolumes by number when it is done. Errors: `Io`,
+    /// `Busy` (the volume has no room to keep its state meanwhile).
+    fn step(&mut self) -> Result<Option<Vec<SubvolumeUsage>>>;
+
+    /// Blocks of metadata that were read, and those that are known so far.
+    fn progress(&self) -> (u64, u64);
+}
+
 /// The key of an item: object, type, offset.
 pub type ItemKey = (u64, u8, u64);
 
@@ -144,7 +170,13 @@ pub trait Subvolumes: Send + Sync {
     /// search a directory in between, or the name is not below `node`).
     fn path_below(&self, ctx: &Context, node: NodeId, id: u64) -> Result<(Vec<u8>, Vec<u8>)>;
 
-    /// Shows items as they are on disk, in key order. Errors: as for [`Subvolumes::next`];
-    /// `NotFound` (no such tree).
+    /// Begins to count what each subvolume refers to, and what of it no other does, as of now.
+    /// Deleted subvolumes do not count. Errors: as for [`Subvolumes::next`]; those of a commit.
+    fn usage(&self, ctx: &Context) -> Result<Box<dyn UsageCount>>;
+
+    /// Shows items in the form that they have on disk, in key order, those of the running
+    /// transaction included: no commit is needed, and none is made. What a commit computes (roots
+    /// and sizes of subvolumes, extents, use of block groups) is as of the last one. Errors: as for
+    /// [`Subvolumes::next`]; `NotFound` (no such tree).
     fn search(&self, ctx: &Context, node: NodeId, what: &Search, take: ItemSink<'_>) -> Result<()>;
 }

@@ -240,7 +240,10 @@ impl Space {
                 Ok(())
             }
             Flush::WriteBack if self.ledger.reserved().0 > 0 => flusher.write_back_data(),
-            Flush::Commit if self.commit_would_help() => flusher.commit(),
+            Flush::Commit if self.commit_would_help() => {
+                self.holds.revoke();
+                flusher.commit()
+            }
             Flush::Retire if self.want_retired_for(pool) => flusher.commit(),
             Flush::WriteBack | Flush::Commit | Flush::Retire => Ok(()),
         }

@@ -12,6 +12,7 @@ mod discard;
 mod discard_tests;
 mod disk_view;
 mod group;
+mod holds;
 #[cfg(test)]
 mod leaves_tests;
 mod ledger;
@@ -43,6 +44,7 @@ use zerocopy::IntoBytes;
 pub use account::{Account, PoolBytes, PurposeCounts};
 pub use budget::{Budget, Purpose};
 pub use discard::Freed;
+pub use holds::BlockHold;
 pub use ledger::{DataReservation, MetaReservation};
 pub use pending::Pending;
 pub use retire::GroupStats;
@@ -57,6 +59,7 @@ use crate::volume::Volume;
 use chunks::{Chunks, Delivery, pool_of};
 use discard::Discards;
 use group::{Contradiction, Group};
+use holds::Holds;
 use ledger::{Ledger, POOLS, Pool};
 use load::SpaceTrees;
 use turns::Turns;
@@ -116,6 +119,10 @@ pub struct Space {
     retire_for: [AtomicBool; 3],
     /// Operations that found too little space.
     turns: Turns,
+    /// Walks over blocks that commits have replaced.
+    holds: Arc<Holds>,
+    /// The last commit left pinned what it would have freed without them.
+    has_held_blocks: AtomicBool,
 }
 
 impl std::fmt::Debug for dyn Flusher {
@@ -162,6 +169,8 @@ impl Space {
             failed: AtomicBool::new(false),
             retire_for: Default::default(),
             turns: Turns::default(),
+            holds: Arc::default(),
+            has_held_blocks: AtomicBool::new(false),
         };
         for group in loaded.groups {
             space.add_group(group);
@@ -289,9 +298,11 @@ impl Space {
         }
     }
 
-    /// True where a commit has something to write that no overlay has: chunks that come or go.
+    /// True where a commit has something to do that no overlay has: chunks that come or go, space
+    /// that was held.
     pub(crate) fn has_changes(&self) -> bool {
-        self.is_retirement_wanted() || self.chunks.lock().has_undelivered()
+        let can_free_held = self.has_held_blocks.load(Ordering::Acquire) && !self.holds.are_there();
+        can_free_held || self.is_retirement_wanted() || self.chunks.lock().has_undelivered()
     }
 
     /// True while a chunk exists that no commit on disk has: what lies in it cannot be reached
@@ -365,14 +376,21 @@ impl Space {
     /// The superblock is on disk: pinned space becomes free.
     pub(crate) fn commit_done(&self) {
         let pinned = std::mem::take(&mut *self.pinned.lock());
+        let are_blocks_held = self.holds.are_there();
+        self.has_held_blocks.store(are_blocks_held, Ordering::Release);
         for start in pinned {
             let (group, pool) = self.own_group(LogicalAddr(start), 1);
+            if are_blocks_held && (pool != Pool::Data || self.mixed) {
+                self.pinned.lock().insert(start);
+                continue;
+            }
             let ranges = group.unpin();
             self.ledger.unpinned(pool, ranges.total_bytes());
             for range in ranges.iter() {
                 self.discards.note(range);
             }
         }
+        self.holds.allow();
         let mut chunks = self.chunks.lock();
         let gone = chunks.commit_done();
         if !gone.is_empty() {
@@ -384,6 +402,12 @@ impl Space {
         if let Err(error) = self.refresh_global_reserve() {
             tracing::warn!("space: the global reserve stays as it was: {error}");
         }
+    }
+
+    /// Keeps tree blocks of the last commit from being used again while commits replace them, until
+    /// the volume needs their space. The caller holds commits.
+    pub fn hold_blocks(&self) -> BlockHold {
+        BlockHold::new(&self.holds)
     }
 
     /// The commit failed: nothing of memory's view can be trusted for writing any more.

@@ -5,19 +5,21 @@
 //! generation holds the same items in both, so it is skipped with all that lies below it: comparing
 //! costs what differs, not what there is.
 //!
-//! Pending items are not looked at. The caller keeps the blocks from being replaced meanwhile: the
-//! trees are those of read-only subvolumes, the volume is open for reading alone, or commits are
-//! held.
+//! [`compare`] does not look at pending items, [`search`] does. The caller keeps the blocks from
+//! being replaced meanwhile: the trees are those of read-only subvolumes, the volume is open for
+//! reading alone, or commits are held.
 
 use std::cell::OnceCell;
 use std::cmp::Ordering;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::ops::ControlFlow;
 
 use btrfs_format::{Generation, Key, LogicalAddr, TreeBlock};
 
+use super::cursor::PendingWalk;
 use super::{Item, Tree, child_ptr};
 use crate::error::{Error, Result};
+use crate::overlay::Edit;
 use crate::volume::BlockPtr;
 
 /// An item that two trees do not have in common.
@@ -83,31 +85,129 @@ pub fn compare<B, E: From<Error>>(
     }
 }
 
+/// Pending edits that a search takes along at a time, under the tree's lock.
+const PENDING_WINDOW: usize = 256;
+
+/// What a search shows of the transactions in between.
+#[derive(Clone, Copy, Debug)]
+pub struct Generations {
+    /// The first.
+    pub since: Generation,
+    /// The last.
+    pub until: Generation,
+    /// The running one: that of pending items.
+    pub running: Generation,
+}
+
+impl Generations {
+    fn has(&self, generation: Generation) -> bool {
+        (self.since..=self.until).contains(&generation)
+    }
+}
+
 /// Shows the items of leaves that were written in the transactions from `since` to `until`, in the
-/// keys from `from` to `to`, in key order, each with its leaf's transaction.
+/// keys from `from` to `to`, in key order, each with its leaf's transaction. Pending items are
+/// shown as of the running transaction.
 pub fn search<B>(
     tree: &Tree,
     (from, to): (Key, Key),
-    (since, until): (Generation, Generation),
+    generations: &Generations,
     mut visit: impl FnMut(Key, &[u8], Generation) -> ControlFlow<B>,
 ) -> Result<ControlFlow<B>> {
     let mut blocks = Blocks::new(Some(tree), from, to);
-    while let Some(at) = blocks.at() {
-        match at {
+    let mut pending = PendingWindows::new(tree, from, to);
+    loop {
+        let item = match blocks.at() {
             // Each change of a block copies those above it: nothing below is younger.
-            At::Block(ptr) if ptr.generation < since => blocks.skip(),
-            At::Block(ptr) => blocks.enter(&ptr, |child| child.generation >= since)?,
-            At::Item { block, slot, key } => {
-                if block.generation() <= until
-                    && let ControlFlow::Break(value) = visit(key, block.data(slot), block.generation())
-                {
-                    return Ok(ControlFlow::Break(value));
-                }
+            Some(At::Block(ptr)) if ptr.generation < generations.since => {
+                blocks.skip();
+                continue;
+            }
+            Some(At::Block(ptr)) => {
+                blocks.enter(&ptr, |child| child.generation >= generations.since)?;
+                continue;
+            }
+            Some(At::Item { block, slot, key }) => Some((block, slot, key)),
+            None => None,
+        };
+        let next = item.as_ref().map(|(.., key)| *key);
+        while let Some((key, edit)) = pending.take_up_to(next) {
+            let shown = edit.filter(|_| generations.has(generations.running));
+            if let Some(bytes) = shown
+                && let ControlFlow::Break(value) = visit(key, &bytes, generations.running)
+            {
+                return Ok(ControlFlow::Break(value));
+            }
+            if next == Some(key) {
                 blocks.skip();
             }
         }
+        let Some((block, slot, key)) = item else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        if pending.last == Some(key) {
+            continue;
+        }
+        if generations.has(block.generation())
+            && let ControlFlow::Break(value) = visit(key, block.data(slot), block.generation())
+        {
+            return Ok(ControlFlow::Break(value));
+        }
+        blocks.skip();
     }
-    Ok(ControlFlow::Continue(()))
+}
+
+/// Pending edits of a key range, window by window.
+struct PendingWindows<'t> {
+    tree: &'t Tree,
+    /// First key that no window has covered yet; `None` at the end.
+    from: Option<Key>,
+    to: Key,
+    window: VecDeque<(Key, Edit)>,
+    /// The key that was taken last.
+    last: Option<Key>,
+}
+
+impl<'t> PendingWindows<'t> {
+    fn new(tree: &'t Tree, from: Key, to: Key) -> Self {
+        Self {
+            tree,
+            from: (from <= to).then_some(from),
+            to,
+            window: VecDeque::new(),
+            last: None,
+        }
+    }
+
+    /// The next edit, if its key is not above `key`; any without a key.
+    fn take_up_to(&mut self, key: Option<Key>) -> Option<(Key, Edit)> {
+        if self.window.is_empty() {
+            self.fill();
+        }
+        let (first, _) = self.window.front()?;
+        if key.is_some_and(|key| *first > key) {
+            return None;
+        }
+        let taken = self.window.pop_front();
+        self.last = taken.as_ref().map(|(key, _)| *key);
+        taken
+    }
+
+    fn fill(&mut self) {
+        let Some(from) = self.from else { return };
+        let state = self.tree.state.read();
+        let mut walk = PendingWalk::new(Some(&*state), from, self.to);
+        while self.window.len() < PENDING_WINDOW
+            && let Some(key) = walk.key()
+        {
+            self.window.push_back((key, walk.take().clone()));
+        }
+        let last = self.window.back().map(|(key, _)| *key);
+        self.from = last
+            .filter(|_| self.window.len() == PENDING_WINDOW)
+            .and_then(Key::next)
+            .filter(|next| *next <= self.to);
+    }
 }
 
 /// Where a walk stands.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use btrfs_format::{Generation, Key, TreeId};
 
 use super::Tree;
-use super::compare::{Difference, compare, search};
+use super::compare::{Difference, Generations, compare, search};
 use super::tests::{Fixture, key, random_edits};
 use crate::testing::Dice;
 
@@ -120,6 +120,67 @@ fn visitor_ends_a_comparison() {
     assert_eq!((flow.unwrap(), seen), (ControlFlow::Break(key(14)), 5));
 }
 
+type Shown = Vec<(Key, Vec<u8>, Generation)>;
+
+/// What a search shows. Pending items are of the transaction after the fixture's last merge.
+fn searched(fixture: &Fixture, range: (Key, Key), since: Generation, until: Generation) -> Shown {
+    let running = fixture.host.transid.next();
+    let generations = Generations { since, until, running };
+    let mut found = Vec::new();
+    let flow = search::<()>(&fixture.tree, range, &generations, |key, bytes, generation| {
+        found.push((key, bytes.to_vec(), generation));
+        ControlFlow::Continue(())
+    });
+    assert_eq!(flow.unwrap(), ControlFlow::Continue(()));
+    found
+}
+
+#[test]
+fn search_shows_what_is_pending() {
+    for seed in 0..60 {
+        let mut dice = Dice::new(seed);
+        let span = [100, 3000, 20_000][(seed % 3) as usize];
+        let rounds = dice.below(6);
+        let (mut fixture, _, _) = grown(&mut dice, span, rounds, 1);
+        let committed = fixture.host.transid;
+        let edits = random_edits(&mut dice, span, 30);
+        fixture.apply(&edits);
+        let (all, none) = (Generation(u64::MAX), Generation(0));
+        for round in 0..10 {
+            let (a, b) = (dice.below(span), dice.below(span));
+            let range = match round {
+                0 => (Key::MIN, Key::MAX),
+                _ => (key(a.min(b)), key(a.max(b))),
+            };
+            let items = |shown: Shown| {
+                shown
+                    .into_iter()
+                    .map(|(key, bytes, _)| (key, bytes))
+                    .collect::<Vec<_>>()
+            };
+            let expected = fixture.model.range(range.0..=range.1);
+            let expected: Vec<_> = expected.map(|(key, bytes)| (*key, bytes.clone())).collect();
+            assert_eq!(items(searched(&fixture, range, none, all)), expected, "seed {seed}");
+            // Of the running transaction: exactly what is pending.
+            let pending = edits.range(range.0..=range.1);
+            let pending: Vec<_> = pending.filter_map(|(key, edit)| Some((*key, edit.clone()?))).collect();
+            assert_eq!(
+                items(searched(&fixture, range, committed.next(), all)),
+                pending,
+                "seed {seed}"
+            );
+            // Of those before: what is neither put nor deleted.
+            let untouched = expected.into_iter().filter(|(key, _)| !edits.contains_key(key));
+            let untouched: Vec<_> = untouched.collect();
+            assert_eq!(
+                items(searched(&fixture, range, none, committed)),
+                untouched,
+                "seed {seed}"
+            );
+        }
+    }
+}
+
 #[test]
 fn search_shows_the_leaves_of_the_transactions_asked_for() {
     let mut fixture = Fixture::new();
@@ -130,23 +191,15 @@ fn search_shows_the_leaves_of_the_transactions_asked_for() {
     fixture.host.transid = second;
     fixture.apply(&BTreeMap::from([(key(9000), Some(vec![8; 50]))]));
     fixture.merge();
-    let found = |range, generations| {
-        let mut found = Vec::new();
-        let flow = search::<()>(&fixture.tree, range, generations, |key, bytes, generation| {
-            found.push((key, bytes[0], generation));
-            ControlFlow::Continue(())
-        });
-        assert_eq!(flow.unwrap(), ControlFlow::Continue(()));
-        found
-    };
+    let found = |range, (since, until)| searched(&fixture, range, since, until);
     let whole = (Key::MIN, Key::MAX);
     let of_second = found(whole, (second, Generation(u64::MAX)));
-    assert!(of_second.contains(&(key(9000), 8, second)));
+    assert!(of_second.contains(&(key(9000), vec![8; 50], second)));
     assert!(of_second.len() < 100, "{} items lie in one leaf", of_second.len());
     let of_first = found(whole, (Generation(0), first));
     assert_eq!(of_first.len() + of_second.len(), 20_000);
     assert_eq!(
         found((key(9000), key(9001)), (Generation(0), second)),
-        [(key(9000), 8, second), (key(9001), 7, second)]
+        [(key(9000), vec![8; 50], second), (key(9001), vec![7; 50], second)]
     );
 }

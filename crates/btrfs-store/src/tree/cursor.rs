@@ -178,13 +178,13 @@ impl<'t> Cursor<'t> {
 type Entries<'s> = std::iter::Peekable<Box<dyn Iterator<Item = (&'s Key, &'s Edit)> + 's>>;
 
 /// Both overlays as one sequence; the active one hides the frozen one.
-struct PendingWalk<'s> {
+pub(super) struct PendingWalk<'s> {
     active: Entries<'s>,
     frozen: Entries<'s>,
 }
 
 impl<'s> PendingWalk<'s> {
-    fn new(state: Option<&'s State>, from: Key, to: Key) -> Self {
+    pub(super) fn new(state: Option<&'s State>, from: Key, to: Key) -> Self {
         let active: Box<dyn Iterator<Item = _>> = match state {
             Some(state) => Box::new(state.active.range(from..=to)),
             None => Box::new(std::iter::empty()),
@@ -199,14 +199,14 @@ impl<'s> PendingWalk<'s> {
         }
     }
 
-    fn key(&mut self) -> Option<Key> {
+    pub(super) fn key(&mut self) -> Option<Key> {
         let active = self.active.peek().map(|(key, _)| **key);
         let frozen = self.frozen.peek().map(|(key, _)| **key);
         [active, frozen].into_iter().flatten().min()
     }
 
     /// The edit at [`PendingWalk::key`]; moves on.
-    fn take(&mut self) -> &'s Edit {
+    pub(super) fn take(&mut self) -> &'s Edit {
         let key = self.key();
         let hidden = if self.frozen.peek().map(|(k, _)| **k) == key {
             self.frozen.next()

@@ -152,7 +152,7 @@ impl NodeStore {
     }
 
     /// Is some block kept for this address? It may still be another one than the pointer means.
-    pub(super) fn holds(&self, ptr: &BlockPtr) -> bool {
+    pub(crate) fn holds(&self, ptr: &BlockPtr) -> bool {
         self.shard(ptr.addr).lock().slots.contains_key(&ptr.addr.get())
     }
 

@@ -7,9 +7,12 @@ use std::sync::Arc;
 use btrfs_format::features::root_flags;
 use btrfs_format::items::{RootItem, Timespec};
 use btrfs_format::{Generation, Key, KeyType, ObjectId, TreeId};
-use btrfs_store::tree::compare;
+use btrfs_store::tree::compare::{self, Generations};
+use btrfs_store::tree::{Item, Run, Tree};
+use btrfs_store::usage::{Usage, UsageWalk};
 use cowshed_vfs::{
-    Access, Context, Error as Errno, ItemKey, ItemSink, NodeId, Received, Search, SubvolumeInfo, Subvolumes, Timestamp,
+    Access, Context, Error as Errno, ItemKey, ItemSink, NodeId, Received, Search, SubvolumeInfo, SubvolumeUsage,
+    Subvolumes, Timestamp, UsageCount,
 };
 
 use super::{Fs, errno};
@@ -217,6 +220,19 @@ impl Subvolumes for Fs {
         run().map_err(|e| errno("path", e))
     }
 
+    fn usage(&self, ctx: &Context) -> VfsResult<Box<dyn UsageCount>> {
+        self.check_administers(ctx)?;
+        let run = || {
+            if !self.mount.store().volume().is_read_only() {
+                file::write_back_all(&self.mount)?;
+                self.mount.commit()?;
+            }
+            Ok(UsageWalk::new(self.mount.store().clone())?)
+        };
+        let walk = run().map_err(|e: Error| errno("count what subvolumes use", e))?;
+        Ok(Box::new(Counting(walk)))
+    }
+
     fn search(&self, ctx: &Context, node: NodeId, what: &Search, take: ItemSink<'_>) -> VfsResult<()> {
         self.check_administers(ctx)?;
         let mut run = || {
@@ -225,21 +241,25 @@ impl Subvolumes for Fs {
                 id => TreeId(id),
             };
             let tree = self.mount.store().forest().load(id)?.ok_or(Errno::NotFound)?;
-            if !self.mount.store().volume().is_read_only() {
-                self.mount.commit()?;
+            let key = |(object, ty, offset): ItemKey| Key::new(ObjectId(object), KeyType(ty), offset);
+            let range = (key(what.from), key(what.to));
+            let txn = self.mount.store().txn();
+            let generations = Generations {
+                since: Generation(what.since),
+                until: Generation(what.until),
+                running: txn.running(),
+            };
+            let take = |key: Key, bytes: &[u8], from: Generation| {
+                take((key.objectid.get(), key.ty.0, key.offset), bytes, from.get())
+            };
+            if what.since == 0 {
+                return search_all(&tree, range, &generations, take);
             }
             // No block of the tree is replaced meanwhile.
-            let _commits = self.mount.store().txn().hold_commits();
-            let key = |(object, ty, offset): ItemKey| Key::new(ObjectId(object), KeyType(ty), offset);
-            let generations = (Generation(what.since), Generation(what.until));
-            compare::search(
-                &tree,
-                (key(what.from), key(what.to)),
-                generations,
-                |key, bytes, from| take((key.objectid.get(), key.ty.0, key.offset), bytes, from.get()),
-            )
-            .map(|_: ControlFlow<()>| ())
-            .map_err(Error::from)
+            let _commits = txn.hold_commits();
+            compare::search(&tree, range, &generations, take)
+                .map(|_: ControlFlow<()>| ())
+                .map_err(Error::from)
         };
         run().map_err(|e| errno("search a tree", e))
     }
@@ -287,6 +307,62 @@ impl Fs {
         names.reverse();
         Ok(names.join(&b'/'))
     }
+}
+
+/// A count as the contract has it.
+struct Counting(UsageWalk);
+
+impl UsageCount for Counting {
+    fn step(&mut self) -> VfsResult<Option<Vec<SubvolumeUsage>>> {
+        let done = match self.0.step() {
+            Err(StoreError::Refused { what }) => {
+                tracing::warn!("count what subvolumes use: {what}");
+                return Err(Errno::Busy);
+            }
+            done => done.map_err(|e| errno("count what subvolumes use", e.into()))?,
+        };
+        let shown = |(id, usage): (TreeId, Usage)| SubvolumeUsage {
+            id: id.get(),
+            data_bytes: usage.data_bytes,
+            data_exclusive_bytes: usage.data_exclusive_bytes,
+            metadata_bytes: usage.metadata_bytes,
+            metadata_exclusive_bytes: usage.metadata_exclusive_bytes,
+        };
+        Ok(done.map(|all| all.into_iter().map(shown).collect()))
+    }
+
+    fn progress(&self) -> (u64, u64) {
+        self.0.progress()
+    }
+}
+
+/// As [`compare::search`], where nothing can be left out: without keeping commits from running.
+fn search_all(
+    tree: &Tree,
+    (from, to): (Key, Key),
+    generations: &Generations,
+    mut take: impl FnMut(Key, &[u8], Generation) -> ControlFlow<()>,
+) -> Result<()> {
+    let mut take = |key: Key, bytes: &[u8], generation: Generation| match generation <= generations.until {
+        true => take(key, bytes, generation),
+        false => ControlFlow::Continue(()),
+    };
+    let mut cursor = tree.cursor(from, to);
+    while let Some(run) = cursor.next_run()? {
+        let flow = match run {
+            Run::Leaf { block, mut slots } => {
+                slots.try_for_each(|slot| take(block.key(slot), block.data(slot), block.generation()))
+            }
+            Run::Items(items) => items.into_iter().try_for_each(|(key, item)| match &item {
+                Item::Pending(bytes) => take(key, bytes, generations.running),
+                Item::Leaf { block, slot } => take(key, block.data(*slot), block.generation()),
+            }),
+        };
+        if flow.is_break() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// The caller of a call that no front end has checked.

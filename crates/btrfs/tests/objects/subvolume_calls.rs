@@ -311,3 +311,109 @@ fn full_volume_takes_snapshots_and_gives_up_subvolumes() {
     assert!(is_back, "the space of the deleted ones comes back");
     assert_sound(&rig.unmount());
 }
+
+/// What calls on the subvolumes "bad" and "good" say, by the harness or the engine.
+type Errors = Vec<(&'static str, i32)>;
+
+fn code<T>(result: cowshed_vfs::Result<T>) -> i32 {
+    result.err().map_or(0, |error| error.errno())
+}
+
+fn os_code<T>(result: std::io::Result<T>) -> i32 {
+    result.err().and_then(|error| error.raw_os_error()).unwrap_or(0)
+}
+
+fn errors_by_the_kernel(root: &std::path::Path) -> Errors {
+    let top = std::fs::File::open(root).unwrap();
+    let at = |path: &str| root.join(path);
+    let good = std::fs::File::open(at("good")).unwrap();
+    vec![
+        ("look up", os_code(std::fs::symlink_metadata(at("bad")))),
+        ("read a file", os_code(std::fs::read(at("bad/file")))),
+        ("read another's file", os_code(std::fs::read(at("good/file")))),
+        ("delete", os_code(cowshed_harness::delete_subvolume(&top, "bad"))),
+        ("remove", os_code(std::fs::remove_dir(at("bad")))),
+        ("rename", os_code(std::fs::rename(at("bad"), at("moved")))),
+        ("make another", os_code(cowshed_harness::create_subvolume(&top, "new"))),
+        (
+            "copy another",
+            os_code(cowshed_harness::snapshot(&good, &top, "copy", true)),
+        ),
+        (
+            "delete another",
+            os_code(cowshed_harness::delete_subvolume(&top, "good")),
+        ),
+    ]
+}
+
+fn errors_by_us(rig: &Rig) -> Errors {
+    let fs = calls(rig);
+    let good = rig.node("good").unwrap();
+    let mv = cowshed_vfs::RenameFlags::empty();
+    vec![
+        ("look up", code(rig.node("bad"))),
+        ("read a file", code(rig.node("bad/file"))),
+        ("read another's file", code(rig.node("good/file"))),
+        ("delete", code(fs.delete(&ROOT, NodeId::ROOT, b"bad"))),
+        ("remove", code(rig.fs.rmdir(&ROOT, NodeId::ROOT, b"bad"))),
+        ("rename", code(rig.rename("bad", "moved", mv))),
+        ("make another", code(fs.create(&ROOT, NodeId::ROOT, b"new"))),
+        (
+            "copy another",
+            code(fs.snapshot(&ROOT, good, NodeId::ROOT, b"copy", true)),
+        ),
+        ("delete another", code(fs.delete(&ROOT, NodeId::ROOT, b"good"))),
+    ]
+}
+
+/// A root item that leads to a block of another tree: the errors are those of the kernel, and all
+/// other subvolumes are as before.
+#[test]
+fn damaged_root_item_costs_its_own_subvolume_alone() {
+    use btrfs_format::items::RootItem;
+    use btrfs_format::{Key, KeyType, TreeId};
+    use zerocopy::{FromBytes as _, IntoBytes as _};
+
+    if !kernel_can() {
+        return;
+    }
+    let volume = KernelVolume::make(&VolumeOptions::default()).expect("mkfs.btrfs");
+    let seed = "for n in bad good; do btrfs -q subvolume create $n; echo $n >$n/file; done";
+    volume.with_mount(|root| cowshed_harness::shell(root, seed)).unwrap();
+    let rig = Rig::on(volume);
+    let engine = rig.fs.mount().clone();
+    let forest = engine.store().forest();
+    let root_tree = forest.root_tree().clone();
+    let elsewhere = forest.require(TreeId::EXTENT).unwrap().root();
+    let key = Key::new(TreeId(256).object_id(), KeyType::ROOT_ITEM, 0);
+    let mut item = RootItem::read_from_bytes(&root_tree.get(&key).unwrap().expect("a root item")).unwrap();
+    // The commit moves the extent tree: this is an old block of it, which nothing overwrites here.
+    item.bytenr = elsewhere.addr.get().into();
+    item.generation = elsewhere.generation.get().into();
+    item.level = elsewhere.level;
+    let reservation = engine.reserve(btrfs_store::space::Budget::CREATE).unwrap();
+    let mut batch = btrfs_store::txn::Batch::new();
+    batch.put(&root_tree, key, item.as_bytes());
+    engine.store().txn().join().apply(batch, reservation);
+    rig.commit();
+    drop((engine, root_tree));
+    let volume = rig.unmount();
+    let copy = KernelVolume::copy_of(&[volume.image()]).unwrap();
+    let theirs = copy.mount_with("noatime").unwrap();
+    let wanted = errors_by_the_kernel(theirs.dir());
+    let found_by_kernel = std::fs::read_to_string(theirs.dir().join("copy/file")).unwrap();
+    // It complains, as it should.
+    theirs.unmount().unwrap();
+    let rig = Rig::on(volume);
+    let found = errors_by_us(&rig);
+    assert_eq!(found, wanted);
+    assert!(rig.node("copy/file").is_ok() && found_by_kernel == "good\n");
+    let volume = rig.unmount();
+    // After that, the kernel finds the others whole, too.
+    let mounted = volume.mount_with("ro").unwrap();
+    assert_eq!(
+        std::fs::read_to_string(mounted.dir().join("copy/file")).unwrap(),
+        "good\n"
+    );
+    mounted.unmount_quietly().unwrap();
+}

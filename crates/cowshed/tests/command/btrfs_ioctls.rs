@@ -11,7 +11,7 @@ use crate::mount::{Guard, unmount};
 use crate::support::run;
 
 /// Functions of the scripts below. The numbers and layouts are those of the header.
-const HEAD: &str = r#"
+pub const HEAD: &str = r#"
 import errno, fcntl, os, struct, sys
 def call(path, number, data=b"", size=None):
     size = (number >> 16) & 0x3fff if size is None else size

@@ -2,6 +2,7 @@
 
 mod atomic;
 mod attributes;
+mod bad_calls;
 mod btrfs;
 mod btrfs_ioctls;
 mod build;
@@ -30,5 +31,6 @@ mod seek;
 mod send;
 mod subvolume;
 mod support;
+mod usage;
 mod workspaces;
 mod xfs;

@@ -6,6 +6,7 @@
 
 pub mod btrfs;
 pub mod trees;
+pub mod usage;
 
 use std::mem::{offset_of, size_of};
 

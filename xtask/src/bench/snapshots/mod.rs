@@ -4,9 +4,11 @@
 //! - [`taken`]: how long a snapshot of a large tree takes, idle and while others write;
 //! - [`many`]: a thousand subvolumes are made, listed, deleted and gone;
 //! - [`dropped`]: a subvolume of very many files goes, and what an fsync waits meanwhile;
+//! - [`find_new`]: the extents of very many files that were written since a transaction;
 //! - [`transfer`]: a tree and its changes are sent, received, and compared.
 
 mod dropped;
+mod find_new;
 mod many;
 mod taken;
 mod transfer;
@@ -52,7 +54,7 @@ pub struct Args {
     /// Where the images lie
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
-    /// Only the parts whose name contains this: taken, many, dropped, streams
+    /// Only the parts whose name contains this: taken, many, dropped, find-new, streams
     #[arg(long, default_value = "")]
     only: String,
     /// Print the table, but leave docs/performance.md as it is
@@ -68,7 +70,7 @@ struct Part {
 /// What was measured, by name, in milliseconds.
 type Lines = Vec<(String, f64)>;
 
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 5] = [
     Part {
         name: "taken",
         run: taken::run,
@@ -80,6 +82,10 @@ const PARTS: [Part; 4] = [
     Part {
         name: "dropped",
         run: dropped::run,
+    },
+    Part {
+        name: "find-new",
+        run: find_new::run,
     },
     Part {
         name: "streams",

@@ -103,7 +103,7 @@ fn remove(
         }
         drop(locks);
         files.objects().forget_subvolume(&child.subvol);
-        files.background().go_on_dropping();
+        files.background().note_deletion();
         return Ok(());
     }
 }

@@ -116,7 +116,7 @@ pub fn snapshot(
     if let Err(error) = named {
         subvol.dead.store(true, Ordering::Release);
         files.objects().forget_subvolume(&subvol);
-        files.background().go_on_dropping();
+        files.background().note_deletion();
         return Err(error);
     }
     files.commit()

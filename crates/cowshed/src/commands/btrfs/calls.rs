@@ -6,10 +6,11 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use cowshed_vfs::{ItemKey, ItemSink, Search};
+use cowshed_vfs::{ItemKey, ItemSink, Search, SubvolumeUsage};
 use cowshed_vfs_ioctl::wire::btrfs::{
     self, InoLookup, ReceivedSubvol, SearchArgs, SearchHeader, SubvolInfo, VolArgs, VolArgs2, put_text,
 };
+use cowshed_vfs_ioctl::wire::usage::{USAGE, UsagePage, op};
 use cowshed_vfs_ioctl::wire::{self, Snapshot, SubvolumePage};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros};
@@ -107,6 +108,37 @@ pub fn search(file: &File, what: &Search, take: ItemSink<'_>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What each subvolume of the volume refers to, by number. Of mounts of ours.
+pub fn usage(file: &File, mut progress: impl FnMut(u64, u64)) -> Result<Vec<SubvolumeUsage>> {
+    let mut page = UsagePage::new_zeroed();
+    page.op = op::BEGIN.into();
+    ioctl::call(file, USAGE, &mut page)?;
+    page.op = op::GO_ON.into();
+    let mut all = Vec::new();
+    loop {
+        page.start = (all.len() as u64).into();
+        ioctl::call(file, USAGE, &mut page)?;
+        progress(page.blocks_done.get(), page.blocks_known.get());
+        if page.is_done.get() == 0 {
+            continue;
+        }
+        let count = page.count.get() as usize;
+        if count == 0 {
+            break;
+        }
+        all.extend(page.entries.iter().take(count).map(|entry| SubvolumeUsage {
+            id: entry.id.get(),
+            data_bytes: entry.data_bytes.get(),
+            data_exclusive_bytes: entry.data_exclusive_bytes.get(),
+            metadata_bytes: entry.metadata_bytes.get(),
+            metadata_exclusive_bytes: entry.metadata_exclusive_bytes.get(),
+        }));
+    }
+    page.op = op::END.into();
+    ioctl::call(file, USAGE, &mut page)?;
+    Ok(all)
 }
 
 fn next_key((object, ty, offset): ItemKey) -> Option<ItemKey> {

@@ -13,6 +13,7 @@ mod receive;
 pub mod roots;
 mod say;
 mod send;
+pub mod shares;
 mod space;
 pub mod subvolume;
 mod table;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail};
 use cowshed::formats::Format;
 use cowshed_device::OpenMode;
-use cowshed_vfs::{Context, FileKind, ItemSink, Received, Search, SetAttr};
+use cowshed_vfs::{Context, FileKind, ItemSink, Received, Search, SetAttr, SubvolumeUsage};
 use cowshed_vfs_ioctl::wire::btrfs::{FS_INFO, FsInfo};
 use rustix::fs::Mode;
 use rustix::process::{getegid, geteuid, umask};
@@ -333,6 +333,25 @@ impl Place {
                 let subvolumes = node.engine.volume.subvolumes()?;
                 Ok(subvolumes.search(&node.engine.ctx, node.id, what, take)?)
             }
+        }
+    }
+
+    /// What each subvolume of the volume refers to, by number. `progress` is told of blocks read,
+    /// and known.
+    pub fn usage(&self, mut progress: impl FnMut(u64, u64)) -> IoResult<Vec<SubvolumeUsage>> {
+        let node = match self {
+            // The kernel has quota groups for that.
+            Place::Kernel(_) => return Err(Error::from_raw_os_error(libc::EOPNOTSUPP)),
+            Place::Ours(file) => return calls::usage(file, progress),
+            Place::Image(node) => node,
+        };
+        let mut count = node.engine.volume.subvolumes()?.usage(&node.engine.ctx)?;
+        loop {
+            if let Some(all) = count.step()? {
+                return Ok(all);
+            }
+            let (done, known) = count.progress();
+            progress(done, known);
         }
     }
 

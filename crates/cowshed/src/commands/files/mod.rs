@@ -73,6 +73,14 @@ pub enum FileCommand {
 }
 
 impl FileCommand {
+    /// `du --subvolumes`, which is about a volume and no files: its arguments.
+    pub fn du_of_subvolumes(&self) -> Option<&show::DuArgs> {
+        match self {
+            Self::Du(args) if args.subvolumes => Some(args),
+            _ => None,
+        }
+    }
+
     fn name(&self) -> &'static str {
         match self {
             Self::Tree(_) => "tree",

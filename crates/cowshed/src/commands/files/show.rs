@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use cowshed_device::OpenMode;
 
@@ -117,9 +117,15 @@ pub struct DuArgs {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
-    /// IMAGE:/PATH
+    /// IMAGE:/PATH; with --subvolumes also a directory on a mount, or an image
     #[arg(required = true, value_name = "PATH")]
-    paths: Vec<PathBuf>,
+    pub paths: Vec<PathBuf>,
+    /// Subvolumes of the volume instead of files: what each refers to, and what of it no other does
+    #[arg(long, conflicts_with_all = ["summarize", "all", "apparent_size", "bytes", "total", "max_depth"])]
+    pub subvolumes: bool,
+    /// With --subvolumes: print JSON
+    #[arg(long, requires = "subvolumes")]
+    pub json: bool,
     /// Only the sum of each path
     #[arg(short, long)]
     summarize: bool,
@@ -128,7 +134,7 @@ pub struct DuArgs {
     all: bool,
     /// Units such as K and M
     #[arg(short, long)]
-    human_readable: bool,
+    pub human_readable: bool,
     /// Bytes of contents instead of space on disk
     #[arg(long)]
     apparent_size: bool,
@@ -144,6 +150,9 @@ pub struct DuArgs {
 }
 
 pub fn run_du(args: &DuArgs, session: &Session<'_>) -> Result<()> {
+    if args.subvolumes {
+        bail!("--subvolumes is for the command line");
+    }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut counted = HashSet::new();
     let mut total = 0;

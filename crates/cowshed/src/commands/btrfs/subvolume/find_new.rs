@@ -34,6 +34,10 @@ pub fn run(path: &Path, generation: &str) -> Result<u8> {
     let (place, id) = images.subvolume(path)?;
     let since = number(generation)?;
     let failed = |error| anyhow!("can't perform the search: {}", reason(&error));
+    // Extents of dirty data have no items yet, and the marker is that of the last commit.
+    place
+        .commit()
+        .map_err(|error| anyhow!("sync ioctl failed on '{}': {}", path.display(), reason(&error)))?;
     let marker = marker(&place, id).map_err(failed)?;
     let mut found = Vec::new();
     let what = Search {

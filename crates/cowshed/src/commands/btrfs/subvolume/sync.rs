@@ -22,6 +22,9 @@ pub struct SyncArgs {
     seconds: u64,
 }
 
+/// Twice as long is between the first two looks.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+
 pub fn run(args: &SyncArgs) -> Result<u8> {
     let mut images = Images::to_write();
     let place = images.directory(&args.path)?;
@@ -42,6 +45,7 @@ pub fn run(args: &SyncArgs) -> Result<u8> {
     // Data that was written into them and is not on disk yet keeps them in use.
     place.commit().map_err(failed)?;
     let mut gone = 0;
+    let mut pause = FIRST_PAUSE;
     loop {
         let there = there(&place).map_err(failed)?;
         for id in wanted.extract_if(.., |id| !there.contains(id)) {
@@ -52,7 +56,9 @@ pub fn run(args: &SyncArgs) -> Result<u8> {
         if wanted.is_empty() {
             break;
         }
-        std::thread::sleep(Duration::from_secs(args.seconds));
+        // Most are gone soon.
+        pause = (2 * pause).min(Duration::from_secs(args.seconds));
+        std::thread::sleep(pause);
     }
     drop(place);
     images.close()?;
