@@ -39,33 +39,36 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
         let subvolumes = || self.volume().subvolumes();
         match cmd {
             btrfs::SUBVOL_CREATE => {
-                let name = name_of(&argument::<VolArgs>(input)?.name)?;
+                let name = new_name_of(&argument::<VolArgs>(input)?.name)?;
                 subvolumes()?.create(&self.with_umask(ctx), node, name)
             }
             btrfs::SUBVOL_CREATE_V2 => {
                 let call: &VolArgs2 = argument(input)?;
                 only_flags(call, 0)?;
-                subvolumes()?.create(&self.with_umask(ctx), node, name_of(&call.name)?)
+                subvolumes()?.create(&self.with_umask(ctx), node, new_name_of(&call.name)?)
             }
-            btrfs::SNAP_DESTROY => subvolumes()?.delete(ctx, node, name_of(&argument::<VolArgs>(input)?.name)?),
+            btrfs::SNAP_DESTROY => subvolumes()?.delete(ctx, node, old_name_of(&argument::<VolArgs>(input)?.name)?),
             btrfs::SNAP_DESTROY_V2 => {
                 let call: &VolArgs2 = argument(input)?;
                 only_flags(call, SPEC_BY_ID)?;
                 if call.flags.get() & SPEC_BY_ID == 0 {
-                    return subvolumes()?.delete(ctx, node, name_of(&call.name)?);
+                    return subvolumes()?.delete(ctx, node, old_name_of(&call.name)?);
                 }
                 let id = U64::read_from_prefix(&call.name).map_err(|_| Error::Invalid)?.0;
+                if id.get() < FIRST_ID {
+                    return Err(Error::Invalid);
+                }
                 subvolumes()?.delete_by_id(ctx, id.get())
             }
             btrfs::SNAP_CREATE => {
                 let call: &VolArgs = argument(input)?;
-                self.snapshot_of_open(ctx, (call.fd.get(), node, name_of(&call.name)?), false)
+                self.snapshot_of_open(ctx, (call.fd.get(), node, new_name_of(&call.name)?), false)
             }
             btrfs::SNAP_CREATE_V2 => {
                 let call: &VolArgs2 = argument(input)?;
                 only_flags(call, RDONLY)?;
                 let is_read_only = call.flags.get() & RDONLY != 0;
-                self.snapshot_of_open(ctx, (call.fd.get(), node, name_of(&call.name)?), is_read_only)
+                self.snapshot_of_open(ctx, (call.fd.get(), node, new_name_of(&call.name)?), is_read_only)
             }
             wire::SNAPSHOT => {
                 let call: &Snapshot = argument(input)?;
@@ -82,7 +85,11 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
     /// descriptor, with what programs stored into mapped files before the call.
     fn snapshot_of_open(&self, ctx: &Context, (fd, dir, name): (i64, NodeId, &[u8]), is_read_only: bool) -> Result<()> {
         let subvolumes = self.volume().subvolumes()?;
-        let number = self.caches().ok_or(Error::NotSupported)?.open_inode(ctx.pid, fd)?;
+        let number = self.caches().ok_or(Error::NotSupported)?.open_inode(ctx.pid, fd);
+        let number = number.map_err(|error| match error {
+            Error::BadHandle => Error::Invalid,
+            other => other,
+        })?;
         let source = subvolumes.root_of_number(number)?;
         subvolumes.collect_stores(source)?;
         subvolumes.snapshot(ctx, source, dir, name, is_read_only)
@@ -234,6 +241,23 @@ fn name_of(field: &[u8]) -> Result<&[u8]> {
     text(field).ok_or(Error::NameTooLong)
 }
 
+/// The name of what is to be made. Errors as those of Linux for names that no directory can have.
+fn new_name_of(field: &[u8]) -> Result<&[u8]> {
+    match name_of(field)? {
+        b"" => Err(Error::AccessDenied),
+        b"." | b".." => Err(Error::Exists),
+        name => Ok(name),
+    }
+}
+
+/// The name of what is to be deleted.
+fn old_name_of(field: &[u8]) -> Result<&[u8]> {
+    match name_of(field)? {
+        b"" | b"." => Err(Error::AccessDenied),
+        name => Ok(name),
+    }
+}
+
 fn fit(fits: bool) -> Result<()> {
     if fits { Ok(()) } else { Err(Error::NameTooLong) }
 }
@@ -269,6 +293,9 @@ fn described(info: &SubvolumeInfo) -> Result<SubvolInfo> {
     fit(put_text(&mut page.name, &info.name))?;
     Ok(page)
 }
+
+/// The lowest number that a subvolume can be deleted by.
+const FIRST_ID: u64 = 256;
 
 /// Used where the caller's umask cannot be read: the mode allows writing to the owner alone.
 const UMASK_UNKNOWN: u32 = 0o022;

@@ -95,6 +95,7 @@ fn bytes_of_subvolumes_are_those_of_the_kernels_quota_groups() {
     // A block of a snapshot is overwritten: it refers to the whole old extent still.
     let file = fs::File::options().write(true).open(at("snap/file")).unwrap();
     file.write_all_at(&[2; 4096], 8192).unwrap();
+    drop(file);
     let all = usages(&mnt);
     assert_eq!(data_of(&all, "snap"), [MIB + 4096, 4096]);
     assert_eq!(data_of(&all, "frozen"), [MIB, 0]);

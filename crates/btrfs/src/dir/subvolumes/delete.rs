@@ -21,8 +21,9 @@ use crate::{reclaim, subvol};
 
 /// Deletes the subvolume under a name, whatever it has in it. Its space comes back in the
 /// background, once nothing in it is in use any more. Errors: those of removing a directory;
-/// `Invalid` (no subvolume), `NotEmpty` (subvolumes are nested in it), `NotPermitted` (it is
-/// mounted by default, or the caller may not write into it), `Busy` (it is the root of a mount).
+/// `Invalid` (a directory that is no subvolume), `NotEmpty` (subvolumes are nested in it),
+/// `NotPermitted` (it is mounted by default, or the caller may not write into it), `Busy` (it is the
+/// root of a mount).
 pub(crate) fn delete(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
     remove(files, caller, dir, name, |child| {
         caller.need(child, Access::WRITE | Access::EXEC)
@@ -60,7 +61,12 @@ fn remove(
     loop {
         let (found, child) = find_child(files, dir, name)?;
         let Target::Subvol(id) = found.target else {
-            return Err(Errno::Invalid.into());
+            return Err(if child.is_dir() {
+                Errno::Invalid
+            } else {
+                Errno::NotDirectory
+            }
+            .into());
         };
         // None may be made in it between the check that none is nested in it and the batch.
         let _names = files.objects().subvolume_names.lock();
