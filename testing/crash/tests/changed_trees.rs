@@ -319,7 +319,7 @@ fn power_fails_while_changing_trees_are_cloned() {
 }
 
 #[test]
-#[ignore = "5,000 steps, 2,000 images: minutes"]
+#[ignore = "5,000 steps, 1,600 images: 45 s"]
 fn power_fails_while_changing_trees_are_cloned_for_long() {
     for seed in 11..15 {
         run(seed, 5, 250, 100);

@@ -244,7 +244,7 @@ fn churn(rig: &Rig, is_over: &AtomicBool, rounds: &AtomicU64) {
             }
         }
         // Now and then the objects go out of memory.
-        if round % 7 == 0 {
+        if round.is_multiple_of(7) {
             rig.fs.mount().objects().inodes.drop_idle();
         }
     }
