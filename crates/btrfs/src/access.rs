@@ -1,11 +1,11 @@
 //! What a caller may do with an inode: read-only volumes, inode flags, and permissions where they
 //! are ours to check.
 
-use cowshed_vfs::{Access, Context, Error as Errno, FileKind, perm};
+use cowshed_vfs::{Access, Attr, Context, Error as Errno, FileKind, PERM_MASK, perm};
 
 use crate::error::{Error, Result, StoreError};
 use crate::files::Files;
-use crate::object::{Inode, flags};
+use crate::object::{Inode, InodeAttr, flags};
 use crate::xattr;
 
 /// The caller, and whether its permissions have been checked already.
@@ -24,6 +24,28 @@ impl Caller<'_> {
         }
         let list = xattr::acl::access_list(inode)?;
         Ok(perm::check(&self.ctx.creds, &inode.vfs_attr(), list.as_deref(), want)?)
+    }
+
+    /// As [`Caller::need`] of an inode that is not in memory and has no access list.
+    pub(crate) fn need_by_mode(&self, attr: &InodeAttr, kind: FileKind, want: Access) -> Result<()> {
+        let whose = Attr {
+            ino: 0,
+            size_bytes: attr.size,
+            blocks_512: 0,
+            is_estimate: true,
+            blksize: 0,
+            kind,
+            perm: attr.mode & PERM_MASK,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: 0,
+            atime: attr.atime,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+            btime: attr.otime,
+        };
+        Ok(perm::check(&self.ctx.creds, &whose, None, want)?)
     }
 
     /// Devices are made by user 0, as mknod(2) has it. A whiteout is no device.

@@ -102,13 +102,24 @@ impl Extent {
 
     /// Bytes of the item.
     pub(crate) fn encode(&self) -> ItemBytes {
+        self.with_bytes(|parts| match parts {
+            [one] => (*one).into(),
+            parts => parts.concat().into(),
+        })
+    }
+
+    /// Hands the bytes of the item to `sink`, in parts.
+    pub(crate) fn with_bytes<T>(&self, sink: impl FnOnce(&[&[u8]]) -> T) -> T {
         let disk = match &self.kind {
             Kind::Inline { item, .. } => {
-                let mut bytes = item.to_vec();
-                if let Ok((head, _)) = FileExtentHead::mut_from_prefix(&mut bytes) {
-                    head.generation = self.generation.into();
-                }
-                return bytes.into();
+                let Ok((head, data)) = FileExtentHead::ref_from_prefix(item) else {
+                    return sink(&[item]);
+                };
+                let head = FileExtentHead {
+                    generation: self.generation.into(),
+                    ..*head
+                };
+                return sink(&[head.as_bytes(), data]);
             }
             Kind::Disk(disk) => *disk,
             Kind::Hole => OnDisk {
@@ -137,7 +148,7 @@ impl Extent {
             offset: U64::new(disk.offset_bytes),
             num_bytes: U64::new(self.len_bytes),
         };
-        raw.as_bytes().into()
+        sink(&[raw.as_bytes()])
     }
 
     /// Reads an item; everything it says is checked here.

@@ -117,7 +117,14 @@ impl Head {
     pub(crate) fn add(&mut self, name: RefName, delta: i64) {
         match self.deltas.iter_mut().find(|(n, _)| *n == name) {
             Some((_, count)) => *count += delta,
-            None => self.deltas.push((name, delta)),
+            None => {
+                if self.deltas.is_empty() {
+                    // Most have one.
+                    self.deltas.reserve_exact(1);
+                }
+                self.deltas.push((name, delta));
+                return;
+            }
         }
         self.deltas.retain(|(_, count)| *count != 0);
     }
@@ -159,19 +166,22 @@ impl RefQueue {
 
     /// The head of an extent that all agree on; `None` where they do not.
     fn head(&mut self, addr: LogicalAddr, len_bytes: u64, level: Option<u8>) -> Option<&mut Head> {
-        let known = self.heads.get(&addr).map(|head| (head.len_bytes, head.level));
-        if let Some(known) = known
-            && known != (len_bytes, level)
-        {
-            self.contradict(format!(
+        let head = self.heads.entry(addr).or_insert_with(|| Head {
+            len_bytes,
+            level,
+            ..Head::default()
+        });
+        let known = (head.len_bytes, head.level);
+        if known == (len_bytes, level) {
+            return Some(head);
+        }
+        self.contradiction.get_or_insert_with(|| {
+            format!(
                 "extent {addr} is of {len_bytes} bytes, level {level:?}, and of {} bytes, level {:?}",
                 known.0, known.1
-            ));
-            return None;
-        }
-        let head = self.heads.entry(addr).or_default();
-        (head.len_bytes, head.level) = (len_bytes, level);
-        Some(head)
+            )
+        });
+        None
     }
 
     pub(crate) fn change(&mut self, change: &RefChange) {

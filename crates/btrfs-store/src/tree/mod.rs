@@ -284,6 +284,25 @@ impl Tree {
         growth
     }
 
+    /// As [`Tree::apply`], of edits in the order of their keys, each key once.
+    pub(crate) fn apply_run(&self, run: Vec<(Key, Edit)>) -> Growth {
+        let bytes_of = |edit: &Edit| edit.as_ref().map_or(0, |bytes| bytes.len()) as i64;
+        let mut growth = Growth {
+            items: 0,
+            bytes: run.iter().map(|(_, edit)| bytes_of(edit)).sum(),
+        };
+        let mut state = self.state.write();
+        let State { active, tracked, .. } = &mut *state;
+        active.insert_run(run, |key, before| {
+            match &before {
+                Some(before) => growth.bytes -= bytes_of(before),
+                None => growth.items += 1,
+            }
+            tracked.note(key, before);
+        });
+        growth
+    }
+
     /// Moves the active overlay aside for the commit that begins; `None` when there is nothing to
     /// merge.
     ///

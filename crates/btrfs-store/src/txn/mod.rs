@@ -20,7 +20,7 @@ use btrfs_format::{Generation, Key, LogicalAddr};
 use cowshed_runtime::lock::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::error::{Error, Result};
-use crate::overlay::{Growth, ItemBytes};
+use crate::overlay::{Edit, Growth, ItemBytes};
 use crate::rank::LockRank;
 use crate::refs::{RefChange, RefName, RefQueue};
 use crate::space::{MetaReservation, Space};
@@ -40,10 +40,15 @@ pub struct CommitStats {
 /// Edits that most operations make: a batch of them costs one allocation.
 const EDITS_USUAL: usize = 8;
 
+/// Edits of one tree, in the order of their keys.
+type Run = (Arc<Tree>, Vec<(Key, Edit)>);
+
 /// What one operation changes, prepared in full before any of it is applied.
 #[derive(Debug, Default)]
 pub struct Batch {
     edits: Vec<(Arc<Tree>, Key, Option<ItemBytes>)>,
+    /// Instead of `edits`.
+    run: Option<Run>,
     refs: Vec<RefChange>,
 }
 
@@ -52,7 +57,16 @@ impl Batch {
     pub fn new() -> Self {
         Self {
             edits: Vec::with_capacity(EDITS_USUAL),
-            refs: Vec::new(),
+            ..Self::default()
+        }
+    }
+    /// A batch of many edits of one tree, in the order of their keys, each key once. Only
+    /// references may be added to it.
+    pub fn of_run(tree: &Arc<Tree>, run: Vec<(Key, Edit)>, refs: Vec<RefChange>) -> Self {
+        Self {
+            edits: Vec::new(),
+            run: Some((tree.clone(), run)),
+            refs,
         }
     }
     /// What the batch says of a key already; `None` where it says nothing.
@@ -78,12 +92,13 @@ impl Batch {
     }
     /// Adds what another one changes; where both say something of a key, the other one wins.
     pub fn append(&mut self, other: Batch) {
+        assert!(self.run.is_none() && other.run.is_none(), "a run is a batch of its own");
         self.edits.extend(other.edits);
         self.refs.extend(other.refs);
     }
     /// Whether nothing was put, deleted or referenced.
     pub fn is_empty(&self) -> bool {
-        self.edits.is_empty() && self.refs.is_empty()
+        self.edits.is_empty() && self.run.is_none() && self.refs.is_empty()
     }
 }
 
@@ -113,7 +128,8 @@ impl Join<'_> {
     /// As [`Join::apply`], for the replay of a log: it asks whether there is space when all of it
     /// is pending. Returns by how much the overlays grew.
     pub fn apply_unreserved(&self, batch: Batch) -> Growth {
-        let (items, refs) = (batch.edits.len(), batch.refs.len());
+        let run_len = batch.run.as_ref().map_or(0, |(_, run)| run.len());
+        let (items, refs) = (batch.edits.len() + run_len, batch.refs.len());
         self.txn.applied_items.fetch_add(items as u64, Ordering::Relaxed);
         self.txn.applied_refs.fetch_add(refs as u64, Ordering::Relaxed);
         let mut growth = Growth::default();
@@ -122,6 +138,9 @@ impl Join<'_> {
             let first = std::iter::once((key, edit));
             let same = std::iter::from_fn(|| edits.next_if(|(t, ..)| Arc::ptr_eq(t, &tree)).map(|(_, k, e)| (k, e)));
             growth += tree.apply(first.chain(same));
+        }
+        if let Some((tree, run)) = batch.run {
+            growth += tree.apply_run(run);
         }
         // The caller still holds the reservation, so that the sum of both never dips below what is
         // needed.

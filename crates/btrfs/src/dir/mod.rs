@@ -97,6 +97,12 @@ pub(crate) fn note_name(dir: &Inode, name: &[u8]) {
     dir.dir.filter.add(name);
 }
 
+/// Names with these hashes come into the directory, with the next indexes.
+pub(crate) fn note_names(dir: &Inode, hashes: impl ExactSizeIterator<Item = u64>) {
+    dir.dir.next_index.fetch_add(hashes.len() as u64, Ordering::AcqRel);
+    dir.dir.filter.add_hashes(hashes);
+}
+
 /// A directory's attributes after names of `added_bytes` came and names of `removed_bytes` went.
 pub(crate) fn touch_dir(
     state: &mut InodeState,

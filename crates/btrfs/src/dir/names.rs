@@ -80,7 +80,7 @@ pub(crate) fn item_key(dir: ObjectId, name: &[u8]) -> Key {
 pub(crate) fn index_key(dir: ObjectId, index: u64) -> Key {
     Key::new(dir, KeyType::DIR_INDEX, index)
 }
-fn ref_key(ino: ObjectId, dir: ObjectId) -> Key {
+pub(crate) fn ref_key(ino: ObjectId, dir: ObjectId) -> Key {
     Key::new(ino, KeyType::INODE_REF, dir.0)
 }
 fn extref_key(ino: ObjectId, dir: ObjectId, name: &[u8]) -> Key {
@@ -122,15 +122,20 @@ fn name_len(name: &[u8]) -> U16 {
     U16::new(u16::try_from(name.len()).expect("names were checked to be short"))
 }
 
-/// A `DIR_ITEM` of one name.
-pub(super) fn entry_bytes(name: &[u8], location: Key, ty: u8, generation: Generation) -> ItemBytes {
-    let head = DirItem {
+/// What a `DIR_ITEM` has before the name.
+pub(crate) fn entry_head(name: &[u8], location: Key, ty: u8, generation: Generation) -> DirItem {
+    DirItem {
         location: location.into(),
         transid: generation.into(),
         data_len: U16::ZERO,
         name_len: name_len(name),
         ty,
-    };
+    }
+}
+
+/// A `DIR_ITEM` of one name.
+pub(super) fn entry_bytes(name: &[u8], location: Key, ty: u8, generation: Generation) -> ItemBytes {
+    let head = entry_head(name, location, ty, generation);
     let mut bytes = [0; DIR_HEAD_BYTES + NAME_BYTES_MAX];
     let len = DIR_HEAD_BYTES + name.len();
     bytes[..DIR_HEAD_BYTES].copy_from_slice(head.as_bytes());
@@ -152,7 +157,12 @@ pub(crate) struct NewName<'a> {
 /// The item that a new name goes into, if there is one. Errors: `Exists`; `Overflow` where all
 /// names with its hash do not fit a leaf.
 pub(crate) fn check_absent(staged: &Staged<'_>, dir: ObjectId, name: &[u8]) -> Result<Option<Item>> {
-    let Some(item) = staged.get(&item_key(dir, name))? else {
+    check_absent_from(staged, item_key(dir, name), name)
+}
+
+/// As [`check_absent`], where the key of the item is known.
+pub(crate) fn check_absent_from(staged: &Staged<'_>, key: Key, name: &[u8]) -> Result<Option<Item>> {
+    let Some(item) = staged.get(&key)? else {
         return Ok(None);
     };
     if view::dir_entries(&item).any(|e| e.name == name) {
@@ -205,12 +215,17 @@ pub(crate) fn remove(staged: &mut Staged<'_>, dir: ObjectId, name: &[u8], index:
 
 const REF_HEAD_BYTES: usize = size_of::<InodeRef>();
 
+/// What an `INODE_REF` has before the name.
+pub(crate) fn ref_head(name: &[u8], index: u64) -> InodeRef {
+    InodeRef {
+        index: U64::new(index),
+        name_len: name_len(name),
+    }
+}
+
 /// Hands the bytes of an `INODE_REF` with one name to `sink`.
 fn with_ref_bytes<T>(new: &NewName<'_>, sink: impl FnOnce(&[u8]) -> T) -> T {
-    let head = InodeRef {
-        index: U64::new(new.index),
-        name_len: name_len(new.name),
-    };
+    let head = ref_head(new.name, new.index);
     let mut bytes = [0; REF_HEAD_BYTES + NAME_BYTES_MAX];
     let len = REF_HEAD_BYTES + new.name.len();
     bytes[..REF_HEAD_BYTES].copy_from_slice(head.as_bytes());

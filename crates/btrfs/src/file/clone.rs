@@ -17,7 +17,9 @@ use crate::error::{Error, Result, StoreError};
 use crate::extent::{Extent, Kind, Walk};
 use crate::files::Files;
 use crate::object::{Inode, flags};
+use btrfs_format::ObjectId;
 use btrfs_store::space::{Budget, DataReservation};
+use btrfs_store::tree::Tree;
 
 /// Extents shared in one step, and extents that they take the place of.
 const STEP_EXTENTS_MAX: usize = 128;
@@ -384,9 +386,13 @@ fn share(
 
 /// Inline data of more than a block is a stranger's: it can be read and dropped, but not moved.
 pub(super) fn too_long_inline(inode: &Inode) -> Error {
+    inline_beyond_block(&inode.tree, inode.ino)
+}
+
+pub(super) fn inline_beyond_block(tree: &Tree, ino: ObjectId) -> Error {
     Error::Store(StoreError::CorruptTree {
-        tree: inode.tree.id(),
-        what: format!("inode {}: more than a block of inline data", inode.ino),
+        tree: tree.id(),
+        what: format!("inode {ino}: more than a block of inline data"),
     })
 }
 

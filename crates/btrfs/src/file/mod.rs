@@ -46,7 +46,7 @@ pub(crate) use read::{read, read_as_it_lies};
 pub(crate) use seek::seek;
 pub(crate) use sharing::{note_dropped, note_shared};
 pub(crate) use truncate::{drop_extents_of_deleted, truncate};
-pub(crate) use whole::WholeFile;
+pub(crate) use whole::{SharedRefs, WholeFile};
 pub(crate) use write::{WriteCtx, write};
 #[cfg(test)]
 pub(crate) use writeback::write_back;

@@ -45,9 +45,9 @@ impl Default for NameFilter {
     }
 }
 
-fn hash(name: &[u8]) -> u32 {
+fn short(hash: u64) -> u32 {
     // The upper half of a name's hash is zero.
-    name_hash(name) as u32
+    hash as u32
 }
 
 impl NameFilter {
@@ -57,13 +57,24 @@ impl NameFilter {
     }
     /// True where the directory certainly has no such name.
     pub(crate) fn is_absent(&self, name: &[u8]) -> bool {
-        self.0.lock().as_ref().is_some_and(|known| !known.contains(&hash(name)))
+        self.is_hash_absent(name_hash(name))
+    }
+    /// As [`NameFilter::is_absent`], by the name's hash.
+    pub(crate) fn is_hash_absent(&self, hash: u64) -> bool {
+        self.0
+            .lock()
+            .as_ref()
+            .is_some_and(|known| !known.contains(&short(hash)))
     }
     /// A name comes.
     pub(crate) fn add(&self, name: &[u8]) {
+        self.add_hashes(std::iter::once(name_hash(name)));
+    }
+    /// Names with these hashes come.
+    pub(crate) fn add_hashes(&self, hashes: impl Iterator<Item = u64>) {
         let mut filter = self.0.lock();
         if let Some(known) = filter.as_mut() {
-            known.insert(hash(name));
+            known.extend(hashes.map(short));
             if known.len() > HASHES_MAX {
                 *filter = None;
             }
@@ -72,7 +83,7 @@ impl NameFilter {
     /// No name with this name's hash is left.
     pub(crate) fn remove_last(&self, name: &[u8]) {
         if let Some(known) = self.0.lock().as_mut() {
-            known.remove(&hash(name));
+            known.remove(&short(name_hash(name)));
         }
     }
 }

@@ -15,12 +15,14 @@ mod views;
 mod xattrs;
 
 pub use dir::DirData;
+pub(crate) use filter::Spread;
 pub(crate) use inode::rdev_from_disk;
 pub use inode::{Inode, InodeAttr, InodeRefs, InodeState, rdev_to_disk};
 pub(crate) use shared::{DECOMPRESSED_MAX, INLINE_BYTES_MAX};
 pub use shared::{FileShared, OnLost};
 pub use subvol::{Objects, PLACEHOLDER_INO_BIT, Policy, Subvol};
 pub use table::InodeTable;
+pub(crate) use table::Mark;
 pub use unasked::Unasked;
 pub(crate) use views::{Membership, ViewId, Viewer};
 pub use xattrs::XattrCache;

@@ -26,6 +26,10 @@ const SWEEP_STEPS: usize = 4;
 
 type Id = (TreeId, ObjectId);
 
+/// A moment at which an inode was not in memory: [`InodeTable::get_or_mark`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark(u64);
+
 #[derive(Debug, Default)]
 struct Shard {
     inodes: HashMap<Id, Arc<Inode>, AddrHash>,
@@ -62,6 +66,20 @@ impl InodeTable {
     /// The inode if it is in memory.
     pub(crate) fn get(&self, tree: TreeId, ino: ObjectId) -> Option<Arc<Inode>> {
         self.shard((tree, ino)).lock().inodes.get(&(tree, ino)).cloned()
+    }
+
+    /// The inode if it is in memory, else a mark for [`InodeTable::is_absent_since`].
+    pub(crate) fn get_or_mark(&self, tree: TreeId, ino: ObjectId) -> std::result::Result<Arc<Inode>, Mark> {
+        let shard = self.shard((tree, ino)).lock();
+        shard.inodes.get(&(tree, ino)).cloned().ok_or(Mark(shard.evictions))
+    }
+
+    /// The inode has not been in memory since the mark was made. All changes of an inode are made
+    /// through its object, so its items have not changed since, and no data of it is in memory.
+    /// May say false where that is so.
+    pub(crate) fn is_absent_since(&self, tree: TreeId, ino: ObjectId, mark: Mark) -> bool {
+        let shard = self.shard((tree, ino)).lock();
+        shard.evictions == mark.0 && !shard.inodes.contains_key(&(tree, ino))
     }
 
     /// The inode, from memory or from its tree; `None` where it has no item.
@@ -260,6 +278,41 @@ mod tests {
             looker.join().unwrap();
             drop(over);
         });
+        fs.mount().close().unwrap();
+    }
+
+    /// What was in memory between two questions is told, whether it still is or not.
+    #[test]
+    fn mark_ends_where_an_inode_was_in_memory() {
+        let files = Mount::open(
+            memory_volume(16384),
+            Arc::new(FixedEnv::default()),
+            EngineOptions::default(),
+        )
+        .unwrap();
+        let fs = Fs::new(files, MountOptions::default()).unwrap();
+        let new = cowshed_vfs::fs::NewNode {
+            kind: FileKind::Regular,
+            perm: 0o644,
+            rdev: 0,
+        };
+        let entry = fs.mknod(&Context::root(), NodeId::ROOT, b"f", new).unwrap();
+        let inode = fs.inode(entry.node).unwrap();
+        let (subvol, ino) = (inode.subvol.clone(), inode.ino);
+        let inodes = &fs.mount().objects().inodes;
+        assert!(inodes.get_or_mark(subvol.id, ino).is_ok());
+        drop(inode);
+        fs.forget(entry.node, 1);
+        inodes.drop_idle();
+        let mark = inodes.get_or_mark(subvol.id, ino).unwrap_err();
+        assert!(inodes.is_absent_since(subvol.id, ino, mark));
+        let loaded = inodes.load(&subvol, ino).unwrap().unwrap();
+        assert!(!inodes.is_absent_since(subvol.id, ino, mark), "it is there");
+        drop(loaded);
+        inodes.drop_idle();
+        assert!(!inodes.is_absent_since(subvol.id, ino, mark), "it was there");
+        let mark = inodes.get_or_mark(subvol.id, ino).unwrap_err();
+        assert!(inodes.is_absent_since(subvol.id, ino, mark));
         fs.mount().close().unwrap();
     }
 }

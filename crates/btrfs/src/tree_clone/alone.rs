@@ -6,7 +6,7 @@ use std::sync::Arc;
 use btrfs_store::space::Budget;
 use cowshed_vfs::{Context, FileKind};
 
-use super::batch::{Source, Target};
+use super::batch::Target;
 use super::plan::{self, Place};
 use crate::access::Caller;
 use crate::dir;
@@ -18,14 +18,19 @@ use crate::reclaim::{self, orphan_key};
 use crate::staged::Staged;
 
 /// Clones a regular file. Errors: those of making names, and of clones.
-pub(super) fn clone_file(files: &Files, ctx: &Context, target: &Target<'_>, source: &Source) -> Result<Arc<Inode>> {
-    let (inode, attr) = make_unnamed(files, ctx, target.dir, &source.inode)?;
-    let filled = fill(files, &inode, &attr, &source.inode).and_then(|()| {
+pub(super) fn clone_file(
+    files: &Files,
+    ctx: &Context,
+    target: &Target<'_>,
+    (src, name): (&Arc<Inode>, &[u8]),
+) -> Result<Arc<Inode>> {
+    let (inode, attr) = make_unnamed(files, ctx, target.dir, src)?;
+    let filled = fill(files, &inode, &attr, src).and_then(|()| {
         let caller = Caller {
             ctx,
             checks: target.is_foreign,
         };
-        dir::link(files, &caller, &inode, target.dir, &source.name)
+        dir::link(files, &caller, &inode, target.dir, name)
     });
     // Deletes it where it has got no name.
     reclaim::settle(files, &inode);
@@ -39,6 +44,7 @@ fn make_unnamed(files: &Files, ctx: &Context, dir: &Arc<Inode>, src: &Arc<Inode>
     let at = |generation| Place {
         ctx,
         dir,
+        dir_attr: dir.attr_now(),
         generation,
         now,
     };
@@ -47,7 +53,7 @@ fn make_unnamed(files: &Files, ctx: &Context, dir: &Arc<Inode>, src: &Arc<Inode>
     let nodesize = files.store().nodes().nodesize_bytes() as u64;
     let space = files.reserve(Budget::cloned_names(1, 2 * xattr_bytes + 1024, nodesize))?;
     let (join, (staged, attr, inode)) = prepare_and_join(files, |generation| {
-        let attr = plan::attributes(src, &at(generation));
+        let attr = plan::attributes(&src.attr_now(), &at(generation));
         let (xattrs, _) = plan::xattrs(src, ctx, ino, generation)?;
         let empty = InodeAttr {
             size: 0,

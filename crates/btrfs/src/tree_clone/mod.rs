@@ -10,14 +10,15 @@
 mod alone;
 mod batch;
 mod entries;
+mod gather;
 mod plan;
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use btrfs_format::{ObjectId, TreeId};
 use btrfs_store::space::Budget;
-use cowshed_vfs::{Context, Error as Errno, NotCloned, Timestamp, TreeCloneProgress};
+use cowshed_vfs::{Context, Error as Errno, FileKind, NotCloned, Timestamp, TreeCloneProgress};
 
 use crate::access::{Caller, check_dir, may_create};
 use crate::dir;
@@ -26,8 +27,8 @@ use crate::files::{Files, prepare_and_join};
 use crate::object::{Inode, Subvol};
 use crate::reclaim;
 use crate::staged::Staged;
-use batch::{Made, Source, Target, concerns_entry};
-use entries::{Choice, Listed, choose};
+use batch::{Made, MadeName, Source, Target, concerns_entry};
+use entries::{Choice, Links, Listed, choose};
 
 /// Names made in one step.
 const NAMES_MAX: usize = 128;
@@ -45,7 +46,7 @@ struct Frame {
     src: Option<Arc<Inode>>,
     dst: Arc<Inode>,
     /// Listed and not done.
-    queue: std::collections::VecDeque<Listed>,
+    queue: Queue,
     /// Where the listing goes on.
     cookie: u64,
     is_listed: bool,
@@ -87,13 +88,39 @@ impl Step {
     };
 }
 
+/// A step, and what it means for the queue.
+struct Taken {
+    step: Step,
+    /// So many entries are done.
+    names: usize,
+    /// These have to be loaded. None is done, then.
+    load: Vec<usize>,
+}
+
+impl Taken {
+    fn names(names: usize) -> Self {
+        Self::told(names, None)
+    }
+    fn told(names: usize, told: Option<Told>) -> Self {
+        Self {
+            step: Step { told, ..Step::MORE },
+            names,
+            load: Vec::new(),
+        }
+    }
+    fn load(load: Vec<usize>) -> Self {
+        Self { load, ..Self::names(0) }
+    }
+}
+
+type Queue = VecDeque<Listed>;
+
 /// See the module.
 pub(crate) struct Walk {
     frames: Vec<Frame>,
     /// Of the directory on top.
     path: Vec<u8>,
-    /// Files with more names: the copy, and how many names are left to find.
-    links: HashMap<(TreeId, ObjectId), (ObjectId, u32)>,
+    links: Links,
     /// Directories of the target's subvolume from this number on are younger than the walk: its own
     /// among them, wherever they are moved to.
     newest: (TreeId, ObjectId),
@@ -132,7 +159,7 @@ impl Walk {
         Ok(Self {
             frames: vec![top],
             path: Vec::new(),
-            links: HashMap::new(),
+            links: Links::new(),
             newest: (parent.tree.id(), parent.subvol.take_ino()?),
             progress: TreeCloneProgress::default(),
         })
@@ -161,21 +188,39 @@ impl Walk {
             self.go_on(files)?;
             return Ok(Step::MORE);
         }
-        let choice = choose(files, ctx, frame, &self.links, self.newest)?;
-        match choice {
-            Choice::Skip => {
-                frame.queue.pop_front();
-                Ok(Step::MORE)
+        // The step changes the frame, but for its queue.
+        let mut queue = std::mem::take(&mut frame.queue);
+        let taken = self.take_some(files, ctx, &queue);
+        if let Ok(taken) = &taken {
+            queue.drain(..taken.names);
+            for n in &taken.load {
+                queue[*n].must_load = true;
             }
-            Choice::Refuse(error) => self.refuse(error),
+        }
+        if let Some(frame) = self.frames.last_mut() {
+            frame.queue = queue;
+        }
+        Ok(taken?.step)
+    }
+
+    /// Does something about the first entries.
+    fn take_some(&mut self, files: &Files, ctx: &Context, queue: &Queue) -> Result<Taken> {
+        let Some(frame) = self.frames.last() else {
+            return Ok(Taken::names(0));
+        };
+        let choice = choose(files, ctx, frame.src.as_ref(), queue, &self.links, self.newest)?;
+        match choice {
+            Choice::Skip => Ok(Taken::names(1)),
+            Choice::Refuse(error) => self.refuse(&queue[0].name, error),
             Choice::Link(source, copy) => {
-                let linked = self.link(files, ctx, &source, copy);
-                reclaim::settle(files, &source.inode);
+                let linked = self.link(files, ctx, (&source, &queue[0].name), copy);
+                reclaim::settle(files, &source);
                 linked
             }
             Choice::Make(sources) => {
                 let made = self.make(files, ctx, &sources);
-                sources.iter().for_each(|source| reclaim::settle(files, &source.inode));
+                let loaded = sources.iter().filter_map(Source::loaded);
+                loaded.for_each(|inode| reclaim::settle(files, inode));
                 made
             }
         }
@@ -190,103 +235,115 @@ impl Walk {
         }
     }
 
-    fn make(&mut self, files: &Files, ctx: &Context, sources: &[Source]) -> Result<Step> {
+    fn make(&mut self, files: &Files, ctx: &Context, sources: &[Source<'_>]) -> Result<Taken> {
         let Some(frame) = self.frames.last_mut() else {
-            return Ok(Step::MORE);
+            return Ok(Taken::names(0));
         };
         let target = Target {
             dir: &frame.dst,
+            src_tree: &frame.src.as_ref().unwrap_or(&frame.dst).tree,
             is_foreign: frame.src.is_none(),
             mtime: frame.times.map(|(_, mtime)| mtime),
         };
         let room_bytes = sources.len() * NAME_BYTES + 4 * files.store().nodes().nodesize_bytes();
         let one = &sources[..1];
         let mut made = batch::make(files, ctx, &target, sources, room_bytes);
-        if sources.len() > 1 && matches!(made, Err(Error::Store(StoreError::NoSpace))) {
+        if sources.len() > 1 && matches!(made, Err(Error::Store(StoreError::NoSpace)) | Ok(Made::Split)) {
             made = batch::make(files, ctx, &target, one, ALONE_BYTES);
         }
         let mut made = made?;
         if matches!(made, Made::TooLong) {
             made = batch::make(files, ctx, &target, one, ALONE_BYTES)?;
         }
-        if matches!(made, Made::TooLong | Made::TooManyExtents) && sources[0].inode.is_regular() {
-            made = match alone::clone_file(files, ctx, &target, &sources[0]) {
-                Ok(inode) => Made::Names(vec![inode.ino]),
+        let is_long = matches!(made, Made::TooLong | Made::TooManyExtents);
+        if is_long && sources[0].kind == FileKind::Regular {
+            let Some(src) = sources[0].loaded() else {
+                return Ok(Taken::load(vec![0]));
+            };
+            made = match alone::clone_file(files, ctx, &target, (src, sources[0].name)) {
+                Ok(inode) => Made::Names(vec![batch::MadeName {
+                    ino: inode.ino,
+                    size_bytes: inode.attr_now().size,
+                    source_links: src.attr_now().nlink,
+                }]),
                 Err(error) if concerns_entry(&error) => Made::Refused(error),
                 Err(error) => return Err(error),
             };
         }
         match made {
-            Made::Names(numbers) => Ok(self.note_made(sources, &numbers)),
-            Made::Refused(error) => self.refuse(error),
-            Made::TooLong | Made::TooManyExtents => self.refuse(Errno::TooBig.into()),
+            Made::Names(names) => Ok(self.note_made(sources, &names)),
+            Made::Load(which) => Ok(Taken::load(which)),
+            // Loaded once more: by its name.
+            Made::Gone => Ok(Taken::load(vec![0])),
+            Made::Refused(error) => self.refuse(sources[0].name, error),
+            Made::Split => Ok(Taken::names(0)),
+            Made::TooLong | Made::TooManyExtents => self.refuse(sources[0].name, Errno::TooBig.into()),
         }
     }
 
-    /// Takes what was made off the queue.
-    fn note_made(&mut self, sources: &[Source], numbers: &[ObjectId]) -> Step {
+    /// Notes what was made of the first sources.
+    fn note_made(&mut self, sources: &[Source<'_>], made: &[MadeName]) -> Taken {
         let Some(frame) = self.frames.last_mut() else {
-            return Step::MORE;
+            return Taken::names(made.len());
         };
-        for (source, ino) in sources.iter().zip(numbers) {
-            frame.queue.pop_front();
-            let inode = &source.inode;
+        for (source, made) in sources.iter().zip(made) {
             self.progress.entries += 1;
+            if source.kind == FileKind::Regular {
+                self.progress.bytes += made.size_bytes;
+            }
+            let Some(inode) = source.loaded() else { continue };
             if inode.is_dir() && !inode.is_placeholder() {
                 frame.below.push(Below {
                     subvol: inode.subvol.clone(),
                     src: inode.ino,
-                    dst: *ino,
-                    name: source.name.clone(),
+                    dst: made.ino,
+                    name: source.name.into(),
                 });
-                continue;
-            }
-            let attr = inode.attr_now();
-            if inode.is_regular() {
-                self.progress.bytes += attr.size;
-            }
-            if attr.nlink > 1 && !inode.is_dir() && self.links.len() < LINKED_MAX {
-                self.links.insert((inode.tree.id(), inode.ino), (*ino, attr.nlink - 1));
+            } else if made.source_links > 1 && !inode.is_dir() && self.links.len() < LINKED_MAX {
+                let key = (inode.tree.id(), inode.ino);
+                self.links.insert(key, (made.ino, made.source_links - 1));
             }
         }
         let is_known = !frame.dst.refs.is_idle();
-        let names = sources[..numbers.len()].iter().map(|source| source.name.clone());
-        Step {
-            told: is_known.then(|| Told {
-                dir: frame.dst.clone(),
-                names: names.collect(),
-                linked: None,
-            }),
-            ..Step::MORE
-        }
+        let told = is_known.then(|| Told {
+            dir: frame.dst.clone(),
+            names: sources[..made.len()].iter().map(|source| source.name.into()).collect(),
+            linked: None,
+        });
+        Taken::told(made.len(), told)
     }
 
     /// One more name for a file that was cloned under another.
-    fn link(&mut self, files: &Files, ctx: &Context, source: &Source, copy: ObjectId) -> Result<Step> {
+    fn link(
+        &mut self,
+        files: &Files,
+        ctx: &Context,
+        (source, name): (&Arc<Inode>, &[u8]),
+        copy: ObjectId,
+    ) -> Result<Taken> {
         let Some(frame) = self.frames.last_mut() else {
-            return Ok(Step::MORE);
+            return Ok(Taken::names(0));
         };
-        let key = (source.inode.tree.id(), source.inode.ino);
+        let key = (source.tree.id(), source.ino);
         let copied = files.objects().inodes.load(&frame.dst.subvol, copy)?;
         let Some(copied) = copied.filter(|inode| inode.attr_now().nlink > 0) else {
             // It was deleted meanwhile: this name gets a copy of its own.
             self.links.remove(&key);
-            return Ok(Step::MORE);
+            return Ok(Taken::names(0));
         };
         // The walk has made the directory.
         let caller = Caller { ctx, checks: false };
-        let linked = dir::link(files, &caller, &copied, &frame.dst, &source.name);
+        let linked = dir::link(files, &caller, &copied, &frame.dst, name);
         reclaim::settle(files, &copied);
         match linked {
             Ok(()) => {}
             Err(Error::Outcome(Errno::TooManyLinks)) => {
                 self.links.remove(&key);
-                return Ok(Step::MORE);
+                return Ok(Taken::names(0));
             }
-            Err(error) if concerns_entry(&error) => return self.refuse(error),
+            Err(error) if concerns_entry(&error) => return self.refuse(name, error),
             Err(error) => return Err(error),
         }
-        frame.queue.pop_front();
         self.progress.entries += 1;
         if let Some((_, left)) = self.links.get_mut(&key) {
             *left = left.saturating_sub(1);
@@ -295,30 +352,22 @@ impl Walk {
             }
         }
         let is_known = !frame.dst.refs.is_idle();
-        Ok(Step {
-            told: (is_known || !copied.refs.is_idle()).then(|| Told {
-                dir: frame.dst.clone(),
-                names: vec![source.name.clone()],
-                linked: Some(copied),
-            }),
-            ..Step::MORE
-        })
+        let told = (is_known || !copied.refs.is_idle()).then(|| Told {
+            dir: frame.dst.clone(),
+            names: vec![name.into()],
+            linked: Some(copied),
+        });
+        Ok(Taken::told(1, told))
     }
 
     /// Leaves the first entry out.
-    fn refuse(&mut self, error: Error) -> Result<Step> {
-        let Some(frame) = self.frames.last_mut() else {
-            return Ok(Step::MORE);
-        };
-        let Some(listed) = frame.queue.pop_front() else {
-            return Ok(Step::MORE);
-        };
-        if frame.src.is_none() {
+    fn refuse(&mut self, name: &[u8], error: Error) -> Result<Taken> {
+        if self.frames.last().is_none_or(|frame| frame.src.is_none()) {
             // Nothing is there to go on in.
             return Err(error);
         }
         let mut path = self.path.clone();
-        push_name(&mut path, &listed.name);
+        push_name(&mut path, name);
         let error = match error {
             Error::Outcome(errno) => errno,
             error => {
@@ -326,9 +375,13 @@ impl Walk {
                 Errno::Io
             }
         };
-        Ok(Step {
+        let step = Step {
             refused: Some(NotCloned { path, error }),
             ..Step::MORE
+        };
+        Ok(Taken {
+            step,
+            ..Taken::names(1)
         })
     }
 
@@ -350,7 +403,6 @@ impl Walk {
             if self.frames.len() > 1 {
                 push_name(&mut self.path, &below.name);
             }
-            dir::begin_listing(src)?;
             let attr = src.attr_now();
             self.frames.push(Frame {
                 src: Some(src.clone()),

@@ -17,4 +17,5 @@ mod speed;
 mod subvolume_calls;
 mod subvolumes;
 mod tree_clones;
+mod unloaded_clones;
 mod xattrs;

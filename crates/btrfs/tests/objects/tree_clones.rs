@@ -21,7 +21,7 @@ const NOCOW: u32 = 0x80_0000;
 const COMPRESS: u32 = 0x4;
 
 /// A mount on which looking at files leaves their atime.
-fn unread(volume: KernelVolume) -> Rig {
+pub fn unread(volume: KernelVolume) -> Rig {
     let options = MountOptions {
         atime: AtimePolicy::Never,
         ..MountOptions::default()
@@ -34,7 +34,7 @@ fn user(uid: u32) -> Context {
 }
 
 /// Content that differs from block to block.
-fn bytes(seed: u64, len: usize) -> Vec<u8> {
+pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         x ^= x << 13;
@@ -45,7 +45,7 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-fn write(rig: &Rig, path: &str, offset: u64, data: &[u8]) {
+pub fn write(rig: &Rig, path: &str, offset: u64, data: &[u8]) {
     let node = rig.node(path).unwrap();
     let mut done = 0;
     while done < data.len() {
@@ -57,12 +57,12 @@ fn write(rig: &Rig, path: &str, offset: u64, data: &[u8]) {
     }
 }
 
-fn file(rig: &Rig, path: &str, data: &[u8]) {
+pub fn file(rig: &Rig, path: &str, data: &[u8]) {
     rig.create(path).unwrap();
     write(rig, path, 0, data);
 }
 
-fn read(rig: &Rig, path: &str) -> Vec<u8> {
+pub fn read(rig: &Rig, path: &str) -> Vec<u8> {
     let node = rig.node(path).unwrap();
     let size = rig.attr(path).unwrap().size_bytes as usize;
     let mut all = vec![0; size];
@@ -78,13 +78,13 @@ fn read(rig: &Rig, path: &str) -> Vec<u8> {
     all
 }
 
-fn begin(rig: &Rig, ctx: &Context, src: &str, dst: &str) -> Result<Box<dyn TreeClone>> {
+pub fn begin(rig: &Rig, ctx: &Context, src: &str, dst: &str) -> Result<Box<dyn TreeClone>> {
     let (parent, name) = dst.rsplit_once('/').unwrap_or(("", dst));
     let volume = rig.fs.volume().clone();
     volume.clone_tree(ctx, rig.node(src)?, rig.node(parent)?, name.as_bytes())
 }
 
-fn finish(walk: &mut dyn TreeClone, ctx: &Context) -> Result<Vec<NotCloned>> {
+pub fn finish(walk: &mut dyn TreeClone, ctx: &Context) -> Result<Vec<NotCloned>> {
     let mut left_out = Vec::new();
     loop {
         match walk.step(ctx)? {
@@ -95,7 +95,7 @@ fn finish(walk: &mut dyn TreeClone, ctx: &Context) -> Result<Vec<NotCloned>> {
     }
 }
 
-fn clone_tree(rig: &Rig, src: &str, dst: &str) -> TreeCloneProgress {
+pub fn clone_tree(rig: &Rig, src: &str, dst: &str) -> TreeCloneProgress {
     let mut walk = begin(rig, &ROOT, src, dst).unwrap();
     assert_eq!(finish(&mut *walk, &ROOT).unwrap(), []);
     walk.progress()
@@ -124,7 +124,7 @@ fn extents(rig: &Rig, path: &str) -> Vec<String> {
 }
 
 /// Everything of a tree that a clone by root keeps, by path.
-fn describe(rig: &Rig, top: &str) -> BTreeMap<String, String> {
+pub fn describe(rig: &Rig, top: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut first_names = BTreeMap::new();
     let mut todo = vec![String::new()];
@@ -172,7 +172,7 @@ fn describe(rig: &Rig, top: &str) -> BTreeMap<String, String> {
     all
 }
 
-fn assert_same(rig: &Rig, src: &str, dst: &str) {
+pub fn assert_same(rig: &Rig, src: &str, dst: &str) {
     let (left, right) = (describe(rig, src), describe(rig, dst));
     for (path, text) in &left {
         assert_eq!(Some(text), right.get(path), "{src}{path} and {dst}{path}");
@@ -181,7 +181,7 @@ fn assert_same(rig: &Rig, src: &str, dst: &str) {
 }
 
 /// Some of everything below `src`. `src/linked` has a name outside, too.
-fn fill(rig: &Rig) {
+pub fn fill(rig: &Rig) {
     rig.mkdir("src").unwrap();
     for dir in ["src/a", "src/a/b", "src/empty", "src/nocow", "src/packed"] {
         rig.mkdir(dir).unwrap();
