@@ -169,7 +169,12 @@ fn plot(results: &BTreeMap<usize, Vec<Run>>) -> String {
     let mut bars = Vec::new();
     for is_packed in [false, true] {
         for (index, way) in WAYS.iter().enumerate().filter(|(_, way)| way.is_packed == is_packed) {
-            let seconds: Vec<f64> = results.get(&index).into_iter().flatten().map(|run| run.seconds).collect();
+            let seconds: Vec<f64> = results
+                .get(&index)
+                .into_iter()
+                .flatten()
+                .map(|run| run.seconds)
+                .collect();
             bars.extend(median(&seconds).map(|seconds| (way.name.to_owned(), seconds)));
         }
     }

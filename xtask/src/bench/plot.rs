@@ -85,7 +85,12 @@ pub fn bars(title: &str, unit: &str, mark: &str, bars: &[(String, f64)]) -> Stri
             "<rect class=\"bar\" x=\"{NAMES}\" y=\"{top:.1}\" width=\"{len:.1}\" height=\"16\" fill=\"{colour}\"/>"
         );
         text(&mut svg, (NAMES - 8.0, top + 12.0), "end", name);
-        text(&mut svg, (NAMES + len + 6.0, top + 12.0), "start", &format!("{value:.2} {unit}"));
+        text(
+            &mut svg,
+            (NAMES + len + 6.0, top + 12.0),
+            "start",
+            &format!("{value:.2} {unit}"),
+        );
     }
     svg + "</svg>\n"
 }
@@ -155,7 +160,10 @@ mod tests {
         let values = [("ours".to_owned(), 1.0), ("theirs".to_owned(), 4.0)];
         let svg = bars("title", "s", "ours", &values);
         assert_eq!(svg.matches("class=\"bar\"").count(), 2);
-        assert!(svg.contains("width=\"100.0\"") && svg.contains("width=\"400.0\""), "{svg}");
+        assert!(
+            svg.contains("width=\"100.0\"") && svg.contains("width=\"400.0\""),
+            "{svg}"
+        );
         assert_eq!(svg.matches(COLOURS[1]).count(), 1);
         assert!(svg.contains(">4.00 s<"));
     }

@@ -46,7 +46,8 @@ impl<'t, 'b> Plan<'t, 'b> {
                 None => {
                     let earlier = options.subvolumes[..index].iter();
                     let parent = asked.later_state_of.as_ref();
-                    let place = parent.and_then(|path| earlier.map(|known| &known.path).position(|known| known == path));
+                    let place =
+                        parent.and_then(|path| earlier.map(|known| &known.path).position(|known| known == path));
                     place.map_or([0; 16], |place| uuids[place])
                 }
                 Some(0) => options.volume.derive_uuid("fs tree"),

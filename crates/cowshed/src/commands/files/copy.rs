@@ -366,18 +366,25 @@ impl<'s> Copier<'s> {
             let perm = match original.stat(Follow::Yes) {
                 Ok(stat) => stat.perm,
                 Err(error) => {
-                    self.session
-                        .complain(format_args!("failed to get attributes of {}: {}", original.quoted(), reason(&error)));
+                    self.session.complain(format_args!(
+                        "failed to get attributes of {}: {}",
+                        original.quoted(),
+                        reason(&error)
+                    ));
                     return None;
                 }
             };
             if let Err(error) = to.side.make_dir(&to.path, (perm & 0o1777) | 0o700) {
-                self.session
-                    .complain(format_args!("cannot make directory {}: {}", to.quoted(), reason(&error)));
+                self.session.complain(format_args!(
+                    "cannot make directory {}: {}",
+                    to.quoted(),
+                    reason(&error)
+                ));
                 return None;
             }
             if self.options.is_verbose {
-                self.session.say(format_args!("{} -> {}", original.quoted(), to.quoted()));
+                self.session
+                    .say(format_args!("{} -> {}", original.quoted(), to.quoted()));
             }
             made.push((original, to.clone()));
         }

@@ -72,7 +72,8 @@ fn crashes_of(line: &str, base: &MemDevice, source: &Path) -> usize {
     let log = Log::new();
     let disk: Arc<dyn BlockDevice> = Arc::new(log.record(Arc::new(base.snapshot())));
     let words = line.split_whitespace().map(|word| {
-        word.replace("I:", &format!("{DISK}:")).replace("SRC", source.to_str().unwrap())
+        word.replace("I:", &format!("{DISK}:"))
+            .replace("SRC", source.to_str().unwrap())
     });
     let line_of = Line::try_parse_from(words).unwrap();
     let host = Base::Host;
@@ -109,7 +110,11 @@ fn crash_at_any_write_of_a_command_leaves_all_of_it_or_nothing() {
     let base = filled();
     let source = tempfile::tempdir().unwrap();
     for n in 0..10 {
-        std::fs::write(source.path().join(format!("host-{n}")), vec![n; 40_000 * usize::from(n)]).unwrap();
+        std::fs::write(
+            source.path().join(format!("host-{n}")),
+            vec![n; 40_000 * usize::from(n)],
+        )
+        .unwrap();
     }
     let mut images = 0;
     for line in [

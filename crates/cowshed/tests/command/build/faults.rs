@@ -78,8 +78,14 @@ fn unreadable_file_is_named_and_nothing_is_made() {
     );
     let said = cowshed_harness::shell(dir.path(), &script).unwrap();
     let lines: Vec<&str> = said.lines().collect();
-    assert!(lines[0].contains("notes") && lines[0].contains("Permission denied"), "{said}");
-    assert!(lines[1].contains("etc/conf.d") && lines[1].contains("Permission denied"), "{said}");
+    assert!(
+        lines[0].contains("notes") && lines[0].contains("Permission denied"),
+        "{said}"
+    );
+    assert!(
+        lines[1].contains("etc/conf.d") && lines[1].contains("Permission denied"),
+        "{said}"
+    );
     assert_eq!(lines[2..], ["root", "said"], "nothing is made");
 }
 
@@ -90,12 +96,18 @@ fn device_too_small_by_a_block_is_said_to_hold_nothing_and_holds_nothing() {
     small_tree(&root);
     let (image, disk) = (dir.path().join("image"), dir.path().join("disk"));
     for compress in ["", "--compress zstd"] {
-        let planned = run(&format!("build --json --dry-run {compress} --from {{}} {{}}"), &[&root, &image]);
+        let planned = run(
+            &format!("build --json --dry-run {compress} --from {{}} {{}}"),
+            &[&root, &image],
+        );
         let needed = planned.ok().json()["needed_bytes"].as_u64().unwrap();
         for (bytes, fits) in [(needed - 4096, false), (needed, true)] {
             fs::File::create(&disk).unwrap().set_len(bytes).unwrap();
             let device = LoopDevice::attach(&disk).unwrap();
-            let ran = run(&format!("build -q {compress} --from {{}} {{}}"), &[&root, device.path()]);
+            let ran = run(
+                &format!("build -q {compress} --from {{}} {{}}"),
+                &[&root, device.path()],
+            );
             if fits {
                 ran.ok();
             } else {

@@ -73,15 +73,19 @@ fn threads_order_of_names_host_and_day_make_one_image() {
     let memory = dir.path().join("memory");
     fs::create_dir(&memory).unwrap();
     let tmpfs = Tmpfs::new(&memory, "size=64m");
-    let sources = [at.path().join("one"), at.path().join("two"), memory.join("one"), memory.join("two")];
+    let sources = [
+        at.path().join("one"),
+        at.path().join("two"),
+        memory.join("one"),
+        memory.join("two"),
+    ];
     sources.iter().for_each(|to| shuffled_copy(&root, to));
     let mut sums = Vec::new();
     for (from, jobs) in sources.iter().zip([1, 16, 16, 1]) {
         for epoch in ["1600000000", "1700000000"] {
             let image = dir.path().join(format!("image-{epoch}"));
-            let line = format!(
-                "build -q --from {{}} --compress zstd --dedupe --all-root --subvol home --jobs {jobs} {{}}"
-            );
+            let line =
+                format!("build -q --from {{}} --compress zstd --dedupe --all-root --subvol home --jobs {jobs} {{}}");
             run_with(&[("SOURCE_DATE_EPOCH", epoch)], &line, &[from, &image]).ok();
         }
         sums.push(cowshed_harness::shell(dir.path(), "sha256sum image-1600000000 image-1700000000").unwrap());

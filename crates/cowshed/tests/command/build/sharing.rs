@@ -144,7 +144,10 @@ fn file_with_names_in_two_subvolumes_is_stored_once() {
         assert_eq!(made["data_bytes"], 5_000_001_u64.next_multiple_of(4096), "{flags}");
         check(&image);
         for path in ["/data", "/a/data", "/b/data"] {
-            assert!(run(&format!("cat {{}} {path}"), &[&image]).ok().out == noise(5_000_001), "{path}");
+            assert!(
+                run(&format!("cat {{}} {path}"), &[&image]).ok().out == noise(5_000_001),
+                "{path}"
+            );
         }
     }
 }
@@ -180,7 +183,9 @@ fn mkfs_shares_with_its_root_directory_where_the_host_can_and_copies_elsewhere()
         for flags in ["--reflink -v", ""] {
             fs::File::create(&image).unwrap();
             let before = used();
-            let said = run(&format!("mkfs {flags} --shrink -r {{}} {{}}"), &[&inside, &image]).ok().text();
+            let said = run(&format!("mkfs {flags} --shrink -r {{}} {{}}"), &[&inside, &image])
+                .ok()
+                .text();
             assert_eq!(said.contains("are shared with"), !flags.is_empty(), "{format}: {said}");
             grown.push(used().saturating_sub(before));
             fs::copy(&image, dir.path().join("image")).unwrap();
@@ -191,7 +196,9 @@ fn mkfs_shares_with_its_root_directory_where_the_host_can_and_copies_elsewhere()
         // On another file system: copied, and said so.
         let elsewhere = dir.path().join("elsewhere");
         fs::File::create(&elsewhere).unwrap();
-        let said = run("mkfs --reflink -v --shrink -r {} {}", &[&inside, &elsewhere]).ok().text();
+        let said = run("mkfs --reflink -v --shrink -r {} {}", &[&inside, &elsewhere])
+            .ok()
+            .text();
         assert!(said.contains("all data is copied"), "{said}");
         assert_same(&elsewhere, &root);
         mount.unmount().unwrap();

@@ -41,7 +41,10 @@ fn interactive_copies_and_moves_ask_before_they_overwrite() {
     // No answer is no.
     answered(&volume, "cp -i a I:/d", "");
     assert_eq!(cat("a"), "a");
-    assert_eq!(answered(&volume, "mv -i I:/d/c I:/d/a", "n\n"), "cowshed mv: overwrite 'volume.img:/d/a'? ");
+    assert_eq!(
+        answered(&volume, "mv -i I:/d/c I:/d/a", "n\n"),
+        "cowshed mv: overwrite 'volume.img:/d/a'? "
+    );
     assert_eq!(cat("c"), "c");
     answered(&volume, "mv -i I:/d/c I:/d/a", "y\n");
     assert_eq!(cat("a"), "c");
@@ -58,7 +61,10 @@ fn links_are_made_in_place_of_copies() {
     here(&volume, "cp -l I:/big I:/linked").ok();
     here(&volume, "cp -rl I:/dir I:/tree").ok();
     assert_eq!(here(&volume, "find I:/big -links 2").ok().text(), "volume.img:/big\n");
-    assert_eq!(here(&volume, "find I:/tree/sub/deep -links 2").ok().text(), "volume.img:/tree/sub/deep\n");
+    assert_eq!(
+        here(&volume, "find I:/tree/sub/deep -links 2").ok().text(),
+        "volume.img:/tree/sub/deep\n"
+    );
     here(&volume, "cp -s I:/dir/hello I:/dir/sub/s").ok();
     assert_eq!(here(&volume, "readlink I:/dir/sub/s").ok().text(), "/dir/hello\n");
     assert_eq!(here(&volume, "cat I:/dir/sub/s").ok().text(), "hello\n");
@@ -104,13 +110,23 @@ fn parents_are_made_from_the_host_and_to_it() {
     symlink("f", volume.path("a/b/link")).unwrap();
     cowshed_harness::shell(volume.dir.path(), "chmod 750 a; chown 3:4 a/b; touch -d @1000 a a/b").unwrap();
     here(&volume, "cp -a --parents a/b/f a/b/link I:/").ok();
-    assert_eq!(here(&volume, "find I:/a -maxdepth 0 -perm 750").ok().text(), "volume.img:/a\n");
-    assert_eq!(here(&volume, "find I:/a/b -maxdepth 0 -uid 3 -gid 4").ok().text(), "volume.img:/a/b\n");
+    assert_eq!(
+        here(&volume, "find I:/a -maxdepth 0 -perm 750").ok().text(),
+        "volume.img:/a\n"
+    );
+    assert_eq!(
+        here(&volume, "find I:/a/b -maxdepth 0 -uid 3 -gid 4").ok().text(),
+        "volume.img:/a/b\n"
+    );
     fs::create_dir(volume.path("out")).unwrap();
     here(&volume, "cp -a --parents I:/a/b/f out").ok();
     assert_eq!(fs::read(volume.path("out/a/b/f")).unwrap(), b"deep");
     let metadata = fs::metadata(volume.path("out/a/b")).unwrap();
     assert_eq!((metadata.uid(), metadata.gid(), metadata.mtime()), (3, 4, 1000));
     let ran = here(&volume, "cp --parents I:/a/b/f I:/none").code(1);
-    assert!(ran.err.contains("with --parents, the destination must be a directory"), "{}", ran.err);
+    assert!(
+        ran.err.contains("with --parents, the destination must be a directory"),
+        "{}",
+        ran.err
+    );
 }

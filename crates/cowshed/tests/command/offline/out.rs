@@ -38,13 +38,17 @@ fn stream_of_a_read_only_subvolume_is_received_by_the_kernel_and_by_us() {
     let mount = KernelMount::new("btrfs", &[device.path()], at.path(), "").unwrap();
     let line = format!("btrfs receive -q {} <stream", at.path().display());
     cowshed_harness::shell(volume.dir.path(), &line).unwrap();
-    tree::compare(&source, &at.path().join("snap"), &Compare::copy()).unwrap().assert_none();
+    tree::compare(&source, &at.path().join("snap"), &Compare::copy())
+        .unwrap()
+        .assert_none();
     mount.unmount().unwrap();
     // By us, into an image.
     let other = Scratch::new();
     fs::write(other.path("stream"), &piped).unwrap();
     here(&other, "receive -f stream I:/").ok();
     here(&other, "cp -a I:/snap out").ok();
-    tree::compare(&source, &other.path("out"), &Compare::copy()).unwrap().assert_none();
+    tree::compare(&source, &other.path("out"), &Compare::copy())
+        .unwrap()
+        .assert_none();
     other.assert_clean();
 }

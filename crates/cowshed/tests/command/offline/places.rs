@@ -24,7 +24,10 @@ fn volumes_in_partitions_and_at_offsets_are_used_by_the_same_paths() {
         assert_eq!(go(&format!("cat {disk}:/etc/hostname")).ok().text(), "cow\n", "{disk}");
         assert_eq!(go(&format!("ls {disk} /etc")).ok().text(), "hostname\n", "{disk}");
         go(&format!("cp -a root {disk}:/copy")).ok();
-        assert_eq!(go(&format!("find {disk}:/copy -type f")).ok().text(), format!("{disk}:/copy/etc/hostname\n"));
+        assert_eq!(
+            go(&format!("find {disk}:/copy -type f")).ok().text(),
+            format!("{disk}:/copy/etc/hostname\n")
+        );
         go(&format!("rm -r {disk}:/copy")).ok();
         go(&format!("check -q {disk}")).ok();
     }
@@ -75,7 +78,10 @@ fn partitions_of_one_disk_exchange_files_and_each_has_its_commit() {
 fn as_nobody(dir: &Path, line: &str) -> Ran {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", COWSHED]);
-    command.args(line.split_whitespace()).current_dir(dir).stdin(Stdio::null());
+    command
+        .args(line.split_whitespace())
+        .current_dir(dir)
+        .stdin(Stdio::null());
     let output = limit::output_within(&mut command, COMMAND_MAX).unwrap();
     Ran {
         code: output.status.code().unwrap_or(-1),
@@ -111,7 +117,9 @@ fn ordinary_user_changes_own_files_and_devices_and_no_others() {
     cowshed_harness::run("chown", &["nobody", &path]).unwrap();
     as_nobody(dir, &format!("cp f {path}:/dir/f")).ok();
     as_nobody(dir, &format!("chmod 600 {path}:/dir/f")).ok();
-    let stat = as_nobody(dir, &format!("find {path}:/dir/f -uid 65534 -perm 600")).ok().text();
+    let stat = as_nobody(dir, &format!("find {path}:/dir/f -uid 65534 -perm 600"))
+        .ok()
+        .text();
     assert_eq!(stat, format!("{path}:/dir/f\n"));
     cowshed_harness::run("chown", &["root", &path]).unwrap();
     drop(device);
@@ -127,10 +135,18 @@ fn image_that_cannot_be_written_is_read_and_its_writing_refused() {
     let before = fs::read(&scratch.image).unwrap();
     assert_eq!(cowshed(["cat", &format!("{path}:/dir/hello")]).ok().text(), "hello\n");
     assert_eq!(cowshed(["ls", &format!("{path}:/")]).ok().text(), "big\ndir\nnull\n");
-    for line in [format!("rm {path}:/big"), format!("touch {path}:/new"), format!("chmod 600 {path}:/big")] {
+    for line in [
+        format!("rm {path}:/big"),
+        format!("touch {path}:/new"),
+        format!("chmod 600 {path}:/big"),
+    ] {
         let ran = run(&line, &[]).code(1);
         let says = ["Read-only", "Operation not permitted", "Permission denied"];
-        assert!(ran.err.contains(&path) && says.iter().any(|word| ran.err.contains(word)), "{}", ran.err);
+        assert!(
+            ran.err.contains(&path) && says.iter().any(|word| ran.err.contains(word)),
+            "{}",
+            ran.err
+        );
     }
     drop(device);
     assert!(fs::read(&scratch.image).unwrap() == before);
@@ -160,11 +176,18 @@ fn image_without_slack_takes_small_changes_and_says_how_to_make_room() {
         here(&scratch, "setfattr -n user.a -v b fit:/etc/hostname").ok();
         here(&scratch, "mv fit:/etc/conf fit:/var/lib/a/conf").ok();
         here(&scratch, "rm fit:/data").ok();
-        assert_eq!(here(&scratch, "cat fit:/var/lib/a/conf").ok().out, fs::read(dir.join("conf")).unwrap());
+        assert_eq!(
+            here(&scratch, "cat fit:/var/lib/a/conf").ok().out,
+            fs::read(dir.join("conf")).unwrap()
+        );
         here(&scratch, "check --check-data-csum fit").ok();
         if flags != "--size 200m" {
             let ran = here(&scratch, "cp large fit:/").code(1);
-            assert!(ran.err.contains("No space left on device: nothing was changed"), "{}", ran.err);
+            assert!(
+                ran.err.contains("No space left on device: nothing was changed"),
+                "{}",
+                ran.err
+            );
             assert!(ran.err.contains("--slack"), "{}", ran.err);
             assert!(!here(&scratch, "ls fit:/").ok().text().contains("large"));
         }

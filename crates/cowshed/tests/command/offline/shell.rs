@@ -29,9 +29,12 @@ fn shell_runs_lines_from_a_pipe() {
 /// Types on a terminal, which script(1) makes. Gives what is shown.
 fn typed(volume: &Scratch, keys: &str) -> String {
     fs::write(volume.path("keys"), keys).unwrap();
-    let line = format!("XDG_STATE_HOME=$PWD/state TERM=dumb-no script -qec '{COWSHED} shell volume.img' /dev/null <keys");
+    let line =
+        format!("XDG_STATE_HOME=$PWD/state TERM=dumb-no script -qec '{COWSHED} shell volume.img' /dev/null <keys");
     let mut command = Command::new("sh");
-    command.args(["-c", &line.replace("TERM=dumb-no", "TERM=xterm")]).current_dir(volume.dir.path());
+    command
+        .args(["-c", &line.replace("TERM=dumb-no", "TERM=xterm")])
+        .current_dir(volume.dir.path());
     let output = limit::output_within(&mut command, COMMAND_MAX).unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -44,13 +47,23 @@ fn names_are_completed_and_lines_come_back_in_the_next_shell() {
     fs::write(volume.path("from the host"), "host\n").unwrap();
     here(&volume, "mkdir I:/only").ok();
     // Commands, directories and files; then names of the host, with blanks.
-    let shown = typed(&volume, "ca\tdi\thel\t\nmkdir only/new\ncp host:from\t only/n\t\nexit\n");
+    let shown = typed(
+        &volume,
+        "ca\tdi\thel\t\nmkdir only/new\ncp host:from\t only/n\t\nexit\n",
+    );
     assert!(shown.contains("\nhello\r\n"), "{shown}");
     assert_eq!(here(&volume, "ls I:/only/new").ok().text(), "from the host\n");
     let kept = fs::read_to_string(volume.path("state/cowshed/shell_history")).unwrap();
-    assert!(kept.contains("cat dir/hello") && kept.contains("mkdir only/new"), "{kept}");
+    assert!(
+        kept.contains("cat dir/hello") && kept.contains("mkdir only/new"),
+        "{kept}"
+    );
     // Up, up, up: the first of `cat`, `mkdir`, `cp`, `exit` is four lines above.
     typed(&volume, "rm -r only/new\n\x1b[A\x1b[A\x1b[A\x1b[A\nexit\n");
-    assert_eq!(here(&volume, "ls I:/only").ok().text(), "new\n", "made again from the history");
+    assert_eq!(
+        here(&volume, "ls I:/only").ok().text(),
+        "new\n",
+        "made again from the history"
+    );
     volume.assert_clean();
 }

@@ -8,8 +8,8 @@ use cowshed_device::OpenMode;
 
 use super::super::session::{Base, Session};
 use super::super::side::Follow;
-use super::words::{escaped, last_word};
 use super::commands;
+use super::words::{escaped, last_word};
 
 /// The names that are shown at once at most.
 const NAMES_MAX: usize = 10_000;

@@ -54,7 +54,9 @@ impl Lines {
         loop {
             return match editor.readline(prompt) {
                 Ok(line) => {
-                    if editor.add_history_entry(line.as_str())? && let Some(path) = history {
+                    if editor.add_history_entry(line.as_str())?
+                        && let Some(path) = history
+                    {
                         // A history that cannot be kept keeps nothing from being done.
                         let _ = path.parent().map(std::fs::create_dir_all);
                         let _ = editor.append_history(path);

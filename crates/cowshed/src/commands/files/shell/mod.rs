@@ -148,7 +148,9 @@ impl Shell<'_> {
 fn commands() -> Vec<String> {
     use clap::CommandFactory as _;
     let line = Line::command();
-    line.get_subcommands().map(|command| command.get_name().to_owned()).collect()
+    line.get_subcommands()
+        .map(|command| command.get_name().to_owned())
+        .collect()
 }
 
 /// `ls` and the others list the current directory without a path.
