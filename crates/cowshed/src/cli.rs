@@ -16,6 +16,8 @@ use crate::commands::{
     long_about = "Makes, mounts, checks and inspects btrfs volumes without a kernel driver and without root, and \
                   mounts, reads, checks and inspects volumes of XFS. The volumes are Linux's own: the kernel and the \
                   formats' own programs read and write them too.",
+    after_help = "IMAGE is an image file or block device, or a part of one: DISK:PARTITION by its number or name, \
+                  DISK:@OFFSET from a byte on.",
     disable_help_subcommand = true,
     arg_required_else_help = true
 )]

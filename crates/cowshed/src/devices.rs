@@ -1,12 +1,20 @@
-//! Opening what the user names: image files and block devices.
+//! Opening what the user names: image files, block devices, and parts of disks.
+//!
+//! A part of a disk image or disk is named behind a colon: `DISK:PARTITION`, by the partition's
+//! number or name, or `DISK:@OFFSET`, from a byte to the end. A file of such a name goes first.
 
+use std::ffi::OsStr;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use btrfs_image::size::parse_size_bytes;
 use clap::Args;
 use cowshed::formats::{self, Format};
-use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
+use cowshed::image::find_partition;
+use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode, SliceDevice};
 
 use crate::log;
 use crate::mount_options::{self, Options};
@@ -61,9 +69,58 @@ fn with_log_device(devices: &[Arc<dyn BlockDevice>], options: &Options, locking:
 /// The format of the volume at a path, for a look before it is opened: what cannot be read, or not
 /// yet, counts as btrfs, and opening it says why.
 pub fn format_at(path: &Path) -> Format {
-    let device = FileDevice::open_with(path, OpenMode::ReadOnly, Locking::Unlocked);
-    let found = device.ok().and_then(|device| formats::probe(&device));
+    let device = open_device(path, OpenMode::ReadOnly, Locking::Unlocked);
+    let found = device.ok().and_then(|device| formats::probe(&*device));
     found.unwrap_or(Format::Btrfs)
+}
+
+/// The two parts of `DISK:PART`. `None`: the path names a whole image or device.
+pub fn split_part(path: &Path) -> (&Path, Option<&OsStr>) {
+    let bytes = path.as_os_str().as_bytes();
+    let Some(at) = bytes.iter().rposition(|byte| *byte == b':') else {
+        return (path, None);
+    };
+    let (disk, part) = (Path::new(OsStr::from_bytes(&bytes[..at])), &bytes[at + 1..]);
+    let is_part = !part.is_empty() && !part.contains(&b'/');
+    match is_part && !path.exists() && disk.exists() && !disk.is_dir() {
+        true => (disk, Some(OsStr::from_bytes(part))),
+        false => (path, None),
+    }
+}
+
+/// The bytes of a part of a disk.
+pub fn part_bytes(disk: &dyn BlockDevice, part: Option<&OsStr>) -> Result<Range<u64>> {
+    let Some(part) = part else {
+        return Ok(0..disk.size_bytes());
+    };
+    let part = part.to_string_lossy();
+    let Some(offset) = part.strip_prefix('@') else {
+        return Ok(find_partition(disk, &part)?);
+    };
+    match parse_size_bytes(offset) {
+        Ok(offset) if offset % 512 != 0 => bail!("{}: offset {offset} is no multiple of 512", disk.name()),
+        Ok(offset) if offset >= disk.size_bytes() => {
+            bail!("{}: offset {offset} is beyond its end", disk.name())
+        }
+        Ok(offset) => Ok(offset..disk.size_bytes()),
+        Err(error) => bail!("{}: offset {offset:?}: {error}", disk.name()),
+    }
+}
+
+/// A part of a disk as a device; all of it is the disk itself.
+pub fn slice(disk: Arc<dyn BlockDevice>, bytes: &Range<u64>) -> Result<Arc<dyn BlockDevice>> {
+    match *bytes == (0..disk.size_bytes()) {
+        true => Ok(disk),
+        false => Ok(Arc::new(SliceDevice::new(disk, bytes.start, bytes.end - bytes.start)?)),
+    }
+}
+
+/// Opens an image, a device, or a part of one.
+pub fn open_device(path: &Path, mode: OpenMode, locking: Locking) -> Result<Arc<dyn BlockDevice>> {
+    let (disk, part) = split_part(path);
+    let disk: Arc<dyn BlockDevice> = Arc::new(FileDevice::open_with(disk, mode, locking)?);
+    let bytes = part_bytes(&*disk, part)?;
+    slice(disk, &bytes)
 }
 
 /// Errors: the volume at a path has another format than a command is for.
@@ -92,13 +149,18 @@ fn open_one_to_mount(path: &Path, mode: OpenMode, is_source: bool) -> Result<Arc
 pub fn open_to_read(paths: &[PathBuf], locking: Locking) -> Result<Vec<Arc<dyn BlockDevice>>> {
     paths
         .iter()
-        .map(|path| match FileDevice::open_with(path, OpenMode::ReadOnly, locking) {
-            Ok(device) => Ok(Arc::new(device) as Arc<dyn BlockDevice>),
-            Err(error @ cowshed_device::Error::Busy { .. }) => Err(error)
-                .context("it is in use by a writer (is it mounted? unmount it, or look at the files in the mount)"),
-            Err(error) => Err(error.into()),
-        })
+        .map(|path| open_device(path, OpenMode::ReadOnly, locking).map_err(explain_busy))
         .collect()
+}
+
+/// Says what keeps a reader out.
+pub fn explain_busy(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(cowshed_device::Error::Busy { .. }) => {
+            error.context("it is in use by a writer (is it mounted? unmount it, or look at the files in the mount)")
+        }
+        _ => error,
+    }
 }
 
 /// Opens a volume's files for reading, without changing anything: a log is replayed in memory,

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args as ClapArgs;
 use cowshed_harness::{KernelMount, LoopDevice, limit, need};
 
+use super::plot;
 use super::table::{self, median, ratio, show_runs};
 use crate::run;
 
@@ -40,13 +41,16 @@ pub struct Args {
     dry_run: bool,
 }
 
+/// A plot beside docs/performance.md.
+const PLOT: &str = "docs/build.svg";
+
 /// A way to make an image.
 struct Way {
     name: &'static str,
     /// The program that must be there.
     tool: &'static str,
-    /// A shell script; `$TREE`, `$TAR`, `$OUT` and `$COWSHED` are set. Empty: the kernel, with
-    /// these options.
+    /// A shell script; `$TREE`, `$TAR`, `$OCI`, `$OUT` and `$COWSHED` are set. Empty: the kernel,
+    /// with these options.
     script: &'static str,
     options: &'static str,
     /// Compressed ways are compared with each other.
@@ -72,6 +76,12 @@ const WAYS: &[Way] = &[
         "$COWSHED build -q --from $TAR $OUT",
     ),
     way(
+        "cowshed build, from a container image",
+        "cat",
+        false,
+        "$COWSHED build -q --from $OCI $OUT",
+    ),
+    way(
         "mkfs.btrfs --rootdir",
         "mkfs.btrfs",
         false,
@@ -84,6 +94,13 @@ const WAYS: &[Way] = &[
         options: "noatime",
         is_packed: false,
     },
+    way(
+        "mksquashfs, not compressed",
+        "mksquashfs",
+        false,
+        "mksquashfs $TREE $OUT -noI -noD -noF -noX -quiet -no-progress",
+    ),
+    way("mkfs.erofs", "mkfs.erofs", false, "mkfs.erofs --quiet $OUT $TREE"),
     way("mke2fs -d", "mke2fs", false, "mke2fs -q -t ext4 -d $TREE $OUT 8G"),
     way("tar", "tar", false, "tar -cf $OUT -C $TREE ."),
     way(
@@ -91,6 +108,18 @@ const WAYS: &[Way] = &[
         "cat",
         true,
         "$COWSHED build -q --compress zstd:3 --from $TREE $OUT",
+    ),
+    way(
+        "cowshed build --compress zstd:3, from tar",
+        "cat",
+        true,
+        "$COWSHED build -q --compress zstd:3 --from $TAR $OUT",
+    ),
+    way(
+        "cowshed build --compress zstd:3, container",
+        "cat",
+        true,
+        "$COWSHED build -q --compress zstd:3 --from $OCI $OUT",
     ),
     Way {
         name: "kernel: the same with compress=zstd:3",
@@ -106,10 +135,10 @@ const WAYS: &[Way] = &[
         "mksquashfs $TREE $OUT -comp zstd -Xcompression-level 3 -quiet -no-progress",
     ),
     way(
-        "mkfs.erofs, zstd 3",
+        "mkfs.erofs, lz4",
         "mkfs.erofs",
         true,
-        "mkfs.erofs --quiet -zzstd,3 $OUT $TREE",
+        "mkfs.erofs --quiet -zlz4 $OUT $TREE",
     ),
 ];
 
@@ -135,10 +164,32 @@ pub fn main(args: &Args) -> Result<()> {
     }
 }
 
+/// Medians of all ways, those of each kind together.
+fn plot(results: &BTreeMap<usize, Vec<Run>>) -> String {
+    let mut bars = Vec::new();
+    for is_packed in [false, true] {
+        for (index, way) in WAYS.iter().enumerate().filter(|(_, way)| way.is_packed == is_packed) {
+            let seconds: Vec<f64> = results
+                .get(&index)
+                .into_iter()
+                .flatten()
+                .map(|run| run.seconds)
+                .collect();
+            bars.extend(median(&seconds).map(|seconds| (way.name.to_owned(), seconds)));
+        }
+    }
+    plot::bars("From a tree to an image", "s", "cowshed", &bars)
+}
+
 fn measure(args: &Args, dir: &Path) -> Result<String> {
     let tree = fs::canonicalize(&args.tree)?;
     shell(
         "tar --numeric-owner -cf $TAR -C $TREE . && cat $TAR >/dev/null",
+        &tree,
+        dir,
+    )?;
+    shell(
+        "$COWSHED build -q --from $TAR $OUT && $COWSHED export oci $OUT $OCI && rm $OUT",
         &tree,
         dir,
     )?;
@@ -154,6 +205,9 @@ fn measure(args: &Args, dir: &Path) -> Result<String> {
             eprintln!("{:<40} {:>7.2} s", way.name, run.seconds);
             results.entry(index).or_default().push(run);
         }
+    }
+    if !args.dry_run {
+        fs::write(run::root().join(PLOT), plot(&results))?;
     }
     Ok(render(args, entries, bytes, &results))
 }
@@ -227,6 +281,7 @@ fn shell(script: &str, tree: &Path, dir: &Path) -> Result<Option<f64>> {
     command
         .env("TREE", tree)
         .env("TAR", dir.join("tree.tar"))
+        .env("OCI", dir.join("oci"))
         .env("OUT", dir.join("out"));
     command.env("COWSHED", run::root().join("target/release/cowshed"));
     let output = limit::output_within(&mut command, STEP_MAX)?;

@@ -65,6 +65,36 @@ pub fn curves(title: &str, x_title: &str, y_title: &str, series: &[Series]) -> S
     svg + "</svg>\n"
 }
 
+/// A bar of a value; a name that begins with `mark` is coloured apart.
+pub fn bars(title: &str, unit: &str, mark: &str, bars: &[(String, f64)]) -> String {
+    const NAMES: f64 = 270.0;
+    const ROW: f64 = 24.0;
+    let height = TOP + ROW * bars.len() as f64 + 16.0;
+    let longest = bars.iter().map(|(_, value)| *value).fold(f64::MIN_POSITIVE, f64::max);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" \
+         font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n\
+         <text x=\"10\" y=\"20\" font-weight=\"bold\" font-size=\"14\">{title}</text>\n"
+    );
+    for (number, (name, value)) in bars.iter().enumerate() {
+        let top = TOP + ROW * number as f64;
+        let len = (WIDTH - NAMES - 90.0) * value / longest;
+        let colour = COLOURS[usize::from(name.starts_with(mark))];
+        let _ = writeln!(
+            svg,
+            "<rect class=\"bar\" x=\"{NAMES}\" y=\"{top:.1}\" width=\"{len:.1}\" height=\"16\" fill=\"{colour}\"/>"
+        );
+        text(&mut svg, (NAMES - 8.0, top + 12.0), "end", name);
+        text(
+            &mut svg,
+            (NAMES + len + 6.0, top + 12.0),
+            "start",
+            &format!("{value:.2} {unit}"),
+        );
+    }
+    svg + "</svg>\n"
+}
+
 fn line(svg: &mut String, from: (f64, f64), to: (f64, f64), colour: &str) {
     let _ = writeln!(
         svg,
@@ -124,6 +154,19 @@ impl Axis {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bars_are_as_long_as_their_values() {
+        let values = [("ours".to_owned(), 1.0), ("theirs".to_owned(), 4.0)];
+        let svg = bars("title", "s", "ours", &values);
+        assert_eq!(svg.matches("class=\"bar\"").count(), 2);
+        assert!(
+            svg.contains("width=\"100.0\"") && svg.contains("width=\"400.0\""),
+            "{svg}"
+        );
+        assert_eq!(svg.matches(COLOURS[1]).count(), 1);
+        assert!(svg.contains(">4.00 s<"));
+    }
 
     #[test]
     fn every_series_is_drawn_and_axes_have_powers_of_ten() {

@@ -27,6 +27,9 @@ const METADATA_STEP_BYTES: u64 = MIB;
 /// about ten MiB to change anything: it reserves the worst case of each operation.
 const ROOM_BYTES_MIN: u64 = 16 * MIB;
 const ROOM_BYTES_MAX: u64 = 256 * MIB;
+/// Room for data, in a chunk of its own behind all others: so that small files can be changed in an
+/// image that fits its contents. It is left out where it does not fit.
+const DATA_ROOM_BYTES: u64 = 4 * MIB;
 /// Far more than the counts can grow.
 const ROUNDS_MAX: usize = 10_000;
 
@@ -35,6 +38,8 @@ const ROUNDS_MAX: usize = 10_000;
 pub(super) struct TreeLayout {
     trees: Vec<PlacedBlocks>,
     space: Space,
+    /// The last chunk is room for data.
+    has_data_room: bool,
 }
 
 impl TreeLayout {
@@ -46,10 +51,13 @@ impl TreeLayout {
         chunks.chunks.iter().map(|chunk| self.space.used_bytes(chunk)).sum()
     }
 
-    /// Bytes of the last chunk up to the end of what is taken.
-    pub fn used_of_last(&self, chunks: &ChunkPlanner) -> u64 {
+    /// Takes away what no block needs, and no data: the room for changes.
+    pub fn fit(&self, chunks: &mut ChunkPlanner) {
+        if self.has_data_room {
+            chunks.remove_unwritten_last();
+        }
         let last = chunks.chunks.last();
-        last.map_or(0, |chunk| self.space.end(chunk) - chunk.logical.0)
+        chunks.shrink_unwritten_last(last.map_or(0, |chunk| self.space.end(chunk) - chunk.logical.0));
     }
 
     fn blocks(&self) -> Vec<OwnedBlock> {
@@ -106,11 +114,18 @@ pub(super) fn lay_out(
     }
     shapes.push((TreeId::EXTENT, vec![1]));
     add_metadata(settings, chunks, data, &shapes);
+    let mut has_data_room = add_data_room(settings, chunks);
     for _ in 0..ROUNDS_MAX {
-        let Some(layout) = place(settings, chunks, data, &shapes) else {
+        let Some(mut layout) = place(settings, chunks, data, &shapes) else {
+            // The room stays behind all else.
+            if has_data_room {
+                chunks.remove_unwritten_last();
+            }
             add(chunks, settings, METADATA_STEP_BYTES)?;
+            has_data_room = add_data_room(settings, chunks);
             continue;
         };
+        layout.has_data_room = has_data_room;
         let mut settled = true;
         for (id, levels) in &mut shapes {
             let new = if *id == TreeId::EXTENT {
@@ -214,6 +229,18 @@ fn add(chunks: &mut ChunkPlanner, settings: &Settings, len_bytes: u64) -> Result
     })
 }
 
+/// False: there is no room for it, or data may go where metadata has room.
+fn add_data_room(settings: &Settings, chunks: &mut ChunkPlanner) -> bool {
+    if settings.features.mixed_bg {
+        return false;
+    }
+    let added = chunks.add_sized(ChunkKind::Data, settings.data_profile, DATA_ROOM_BYTES);
+    if added.is_some_and(|added| added < DATA_ROOM_BYTES) {
+        chunks.remove_unwritten_last();
+    }
+    added.is_some_and(|added| added >= DATA_ROOM_BYTES)
+}
+
 /// `None`: there is not enough room in the chunks.
 fn place(
     settings: &Settings,
@@ -239,7 +266,11 @@ fn place(
         }
         trees.push(PlacedBlocks { id: *id, addrs });
     }
-    Some(TreeLayout { trees, space })
+    Some(TreeLayout {
+        trees,
+        space,
+        has_data_room: false,
+    })
 }
 
 /// Writes all blocks.

@@ -53,6 +53,9 @@ pub struct BuildSubvolume {
     /// It is a snapshot of that subvolume, which comes before it (an empty path: of the top level),
     /// and its directory is empty. Subvolumes in it are empty directories, as in all snapshots.
     pub snapshot_of: Option<Vec<u8>>,
+    /// With contents of its own, but a later state of that subvolume, which comes before it: its
+    /// parent, as that of a snapshot.
+    pub later_state_of: Option<Vec<u8>>,
 }
 
 /// The volume's size.

@@ -43,7 +43,13 @@ impl<'t, 'b> Plan<'t, 'b> {
             settled.uuid = uuids[index];
             // The top level is the first of the roots.
             settled.parent_uuid = match roots[index + 1].snapshot_of {
-                None => [0; 16],
+                None => {
+                    let earlier = options.subvolumes[..index].iter();
+                    let parent = asked.later_state_of.as_ref();
+                    let place =
+                        parent.and_then(|path| earlier.map(|known| &known.path).position(|known| known == path));
+                    place.map_or([0; 16], |place| uuids[place])
+                }
                 Some(0) => options.volume.derive_uuid("fs tree"),
                 Some(place) => uuids[place - 1],
             };

@@ -102,9 +102,8 @@ impl Plan<'_, '_> {
         layout::add_system(&mut chunks, &settings)?;
         let data = data::lay_down(self, &settings, &mut chunks, how)?;
         let trees = layout::lay_out(self, &settings, &mut chunks, &data)?;
-        // Without the room for changes that the last chunk has.
         let mut fitted = chunks.clone();
-        fitted.shrink_unwritten_last(trees.used_of_last(&chunks));
+        trees.fit(&mut fitted);
         fitted.fit_devices(0, 0);
         let needed_bytes = fitted
             .devices

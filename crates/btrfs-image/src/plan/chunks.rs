@@ -410,6 +410,15 @@ impl ChunkPlanner {
         }
     }
 
+    /// Takes the last chunk back, in which nothing is written yet.
+    pub(crate) fn remove_unwritten_last(&mut self) {
+        let Some(chunk) = self.chunks.pop() else { return };
+        for stripe in &chunk.stripes {
+            self.devices[stripe.device].taken.remove(&stripe.offset_bytes);
+        }
+        self.next_logical = chunk.logical.0;
+    }
+
     /// The devices end `slack_bytes` behind their last chunk, and have `least_bytes` at least.
     pub(crate) fn fit_devices(&mut self, slack_bytes: u64, least_bytes: u64) {
         for device in &mut self.devices {

@@ -14,7 +14,7 @@ use btrfs_store::volume::{OpenOptions, Volume};
 use cowshed::formats::Format;
 use cowshed_btrfs::fs::{Fs, MountOptions, SubvolChoice};
 use cowshed_btrfs::{EngineOptions, Mount};
-use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
+use cowshed_device::{BlockDevice, Locking};
 use cowshed_runtime::SystemEnv;
 use cowshed_vfs::{Context, FileSystem as _, Lookup, NodeId, Subvolumes as _, Volume as _};
 use cowshed_vfs_ioctl::wire::btrfs::{DEV_INFO, DevInfo, FS_INFO, FsInfo, text};
@@ -39,6 +39,7 @@ pub struct Source {
     pub mount: Arc<Mount>,
     pub fs: Fs,
     paths: Vec<PathBuf>,
+    devices: Vec<Arc<dyn BlockDevice>>,
     locking: Locking,
     /// Root directories on a mount that serves the volume. What is open there is not dropped when
     /// it is deleted.
@@ -58,7 +59,8 @@ impl Source {
                 (devices, Locking::Unlocked)
             }
         };
-        let opened = open_as_it_is(open_to_read(&paths, locking)?);
+        let devices = open_to_read(&paths, locking)?;
+        let opened = open_as_it_is(devices.clone());
         let mount = opened.with_context(|| path.display().to_string())?;
         let options = MountOptions {
             read_only: true,
@@ -70,6 +72,7 @@ impl Source {
             mount,
             fs,
             paths,
+            devices,
             locking,
             held: RefCell::default(),
         })
@@ -77,12 +80,7 @@ impl Source {
 
     /// The volume as it is now, where another process commits to it.
     pub fn reopen(&self) -> Result<Arc<Mount>, cowshed_btrfs::Error> {
-        let open = |path| FileDevice::open_with(path, OpenMode::ReadOnly, self.locking);
-        let devices = self
-            .paths
-            .iter()
-            .map(|path| open(path).map(|device| Arc::new(device) as _));
-        open_as_it_is(devices.collect::<Result<_, _>>()?)
+        open_as_it_is(self.devices.clone())
     }
 
     /// Commits of another process can be expected.

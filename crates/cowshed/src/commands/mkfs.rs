@@ -75,7 +75,8 @@ pub struct MkfsArgs {
     /// Compress the files of --rootdir: no, zlib, lzo or zstd, with a level
     #[arg(long, value_name = "ALGO[:LEVEL]", value_parser = build::compress, requires = "rootdir")]
     compress: Option<Compress>,
-    /// Accepted with --rootdir; data is copied
+    /// Share extents with the files of --rootdir, where an image file lies on the same file system
+    /// that can; else data is copied, and -v says so
     #[arg(long, requires = "rootdir")]
     reflink: bool,
     /// Make the volume, and an image file, as small as the files of --rootdir allow
@@ -87,7 +88,7 @@ pub struct MkfsArgs {
     /// Print nothing
     #[arg(short, long)]
     quiet: bool,
-    /// Accepted; what is printed is the same
+    /// Say how much was shared by --reflink
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
     /// Do not discard the targets' old contents
@@ -217,6 +218,9 @@ fn copy(args: &MkfsArgs, rootdir: &Path, options: &MkfsOptions, locking: Locking
     if let (Some(bytes), false) = (args.byte_count, args.shrink) {
         builder.size(bytes);
     }
+    if args.reflink {
+        builder.reflink_if_possible();
+    }
     let report = copy_onto(args, &mut builder, locking).map_err(|error| match error.downcast_ref() {
         Some(cowshed::image::Error::Volume(MkfsError::InUse { .. })) => error.context("not made, -f overwrites"),
         _ => error,
@@ -226,6 +230,13 @@ fn copy(args: &MkfsArgs, rootdir: &Path, options: &MkfsOptions, locking: Locking
     } else if !args.quiet {
         let mkfs = report.as_mkfs();
         print_discards(&mkfs, &[]);
+        if args.reflink && args.verbose > 0 {
+            let (shared, all) = (pretty_bytes(report.reflinked_bytes), pretty_bytes(report.data_bytes));
+            match report.reflinked_bytes {
+                0 => println!("Nothing is shared with {}: all data is copied", rootdir.display()),
+                _ => println!("{shared} of {all} are shared with {}", rootdir.display()),
+            }
+        }
         print_report(&mkfs, options);
     }
     Ok(0)

@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use cowshed::formats::{self, Commits, Format};
-use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
+use cowshed_device::{BlockDevice, Locking, OpenMode};
 use cowshed_vfs::{
     Attr, Context, Error as Errno, FileKind, InitInfo, Lookup, NodeId, OpenFlags, OpenRequest, Opened,
     PermissionChecks, SetAttr, SetXattrFlags, Volume,
 };
 
-use crate::devices::{format_at, open_to_read};
+use crate::devices::{explain_busy, open_device};
 use crate::mount_options::{self, Options};
 
 /// An open volume.
@@ -33,34 +33,30 @@ impl Engine {
     /// Opens the volume; its top level is the root directory. A log is replayed, in memory alone
     /// where the volume is opened to be read.
     pub fn open(image: &Path, mode: OpenMode) -> Result<Arc<Engine>> {
-        Self::open_with(image, mode, mount_options::parse(&["subvolid=5".to_owned()])?)
+        let options = mount_options::parse(&["subvolid=5".to_owned()])?;
+        Self::open_with(open_named(image, mode)?, mode, options)
     }
 
-    fn open_with(image: &Path, mode: OpenMode, mut options: Options) -> Result<Arc<Engine>> {
-        // Its name is shown as that of a device.
-        let image = &image.canonicalize().unwrap_or_else(|_| image.to_owned());
-        let devices = match mode {
-            OpenMode::ReadOnly => {
-                options.set_read_only();
-                open_to_read(&[image.to_owned()], Locking::Locked)?
-            }
-            _ => vec![Arc::new(FileDevice::open(image, mode)?) as Arc<dyn BlockDevice>],
-        };
-        let volume =
-            formats::open(devices, &options.formats).map_err(|failure| options.explain(format_at(image), failure))?;
+    fn open_with(device: Arc<dyn BlockDevice>, mode: OpenMode, mut options: Options) -> Result<Arc<Engine>> {
+        if mode == OpenMode::ReadOnly {
+            options.set_read_only();
+        }
+        let devices = vec![device];
+        let format = formats::format_of(&devices);
+        let volume = formats::open(devices, &options.formats).map_err(|failure| options.explain(format, failure))?;
         Self::on(volume, Context::root())
     }
 
     /// As [`Engine::open`], for one change that is committed as a whole: no commit comes but the
     /// one that is asked for, and where only a commit would make room there is none.
-    pub fn open_for_one_commit(image: &Path, mode: OpenMode) -> Result<Arc<Engine>> {
-        let words = match format_at(image) {
+    pub fn open_for_one_commit(device: Arc<dyn BlockDevice>, mode: OpenMode) -> Result<Arc<Engine>> {
+        let words = match formats::format_of(std::slice::from_ref(&device)) {
             Format::Btrfs => vec!["subvolid=5".to_owned()],
             Format::Xfs => Vec::new(),
         };
         let mut options = mount_options::parse(&words)?;
         options.formats.btrfs.engine.commits = Commits::WhenAsked;
-        Self::open_with(image, mode, options)
+        Self::open_with(device, mode, options)
     }
 
     /// Takes a volume or view that shows the top level, with the permissions of `ctx`.
@@ -203,6 +199,15 @@ impl Node {
         let done = run(&opened);
         volume.release(self.id, opened.handle);
         Ok(done?)
+    }
+}
+
+/// Opens an image; its whole path is the device's name in messages.
+pub fn open_named(image: &Path, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
+    let image = &image.canonicalize().unwrap_or_else(|_| image.to_owned());
+    match open_device(image, mode, Locking::Locked) {
+        Err(error) if mode == OpenMode::ReadOnly => Err(explain_busy(error)),
+        opened => opened,
     }
 }
 

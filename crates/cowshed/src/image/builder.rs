@@ -14,7 +14,7 @@ use cowshed_vfs::Compression;
 use super::error::Result;
 use super::filter::Pattern;
 use super::gpt::PartitionType;
-use super::recipe::{Origin, Place, Recipe, Source};
+use super::recipe::{Origin, Place, Recipe, Reflink, Source};
 use super::report::Report;
 use super::users::UserMap;
 use super::{make, policy};
@@ -105,6 +105,7 @@ impl Builder {
             read_only: kind.read_only,
             is_default: kind.is_default,
             snapshot_of: None,
+            later_state_of: None,
         });
         self
     }
@@ -117,6 +118,7 @@ impl Builder {
             read_only: kind.read_only,
             is_default: kind.is_default,
             snapshot_of: Some(bytes_of(of.as_ref())),
+            later_state_of: None,
         });
         self
     }
@@ -174,7 +176,14 @@ impl Builder {
     /// file system of the host; not those of files that are compressed, or lie in archives. Where
     /// that cannot be done, building fails.
     pub fn reflink(&mut self) -> &mut Self {
-        self.recipe.reflink = true;
+        self.recipe.reflink = Reflink::Always;
+        self
+    }
+
+    /// As [`Builder::reflink`], but where files cannot be shared they are copied:
+    /// [`Report::reflinked_bytes`] says how much was not.
+    pub fn reflink_if_possible(&mut self) -> &mut Self {
+        self.recipe.reflink = Reflink::IfPossible;
         self
     }
 

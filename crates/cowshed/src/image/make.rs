@@ -43,11 +43,9 @@ pub(super) fn plan(recipe: &Recipe) -> Result<Report> {
 pub(super) fn write(recipe: &Recipe, path: &Path) -> Result<Report> {
     let ready = prepare(recipe)?;
     let (output, disk) = Output::new(path, ready.image_bytes(recipe)?)?;
-    let reflinks = match recipe.reflink {
-        true => Some(Reflinks::new(output.beside(), recipe.place.around().0).map_err(Error::output(path))?),
-        false => None,
-    };
-    let report = ready.fill(recipe, &disk, reflinks.as_ref().map(|reflinks| reflinks as &dyn Cloner))?;
+    let reflinks = Reflinks::of(recipe, output.beside()).map_err(Error::output(path))?;
+    let mut report = ready.fill(recipe, &disk, as_cloner(reflinks.as_ref()))?;
+    report.reflinked_bytes = reflinks.map_or(0, |reflinks| reflinks.shared_bytes());
     drop(disk);
     output.finish(report.bytes)?;
     Ok(report)
@@ -116,10 +114,18 @@ pub(super) fn write_in_place(recipe: &Recipe, path: &Path) -> Result<Report> {
     let ready = prepare(recipe)?;
     let (place, device) = InPlace::new(path, ready.room_bytes(recipe))?;
     let devices = [device];
-    let (details, reports) = ready.with_options(recipe, None, |options| build(&ready.tree, options, &devices))?;
+    let reflinks = Reflinks::of(recipe, path).map_err(Error::output(path))?;
+    let cloner = as_cloner(reflinks.as_ref());
+    let (details, reports) = ready.with_options(recipe, cloner, |options| build(&ready.tree, options, &devices))?;
     drop(devices);
     place.finish(details.device_bytes.iter().sum())?;
-    Ok(report(details, reports, &ready.volume))
+    let mut report = report(details, reports, &ready.volume);
+    report.reflinked_bytes = reflinks.map_or(0, |reflinks| reflinks.shared_bytes());
+    Ok(report)
+}
+
+fn as_cloner(reflinks: Option<&Reflinks>) -> Option<&dyn Cloner> {
+    reflinks.map(|reflinks| reflinks as &dyn Cloner)
 }
 
 /// See [`super::Builder::write_into_partition`].
@@ -232,16 +238,18 @@ fn read(recipe: &Recipe, workers: &Workers, subvolumes: &mut Vec<BuildSubvolume>
         if layers.is_empty() {
             return Err(Error::Option("no source has layers: none is a container image".into()));
         }
+        let mut before = None;
         for (layer, number) in layers.into_iter().zip(1..) {
             let path = [dir, format!("/{number:03}").as_bytes()].concat();
             if let Some((dir, name)) = tree.place(&path)? {
                 tree.put_dir(dir, name, layer)?;
             }
             subvolumes.push(BuildSubvolume {
-                path,
+                path: path.clone(),
                 read_only: true,
                 is_default: false,
                 snapshot_of: None,
+                later_state_of: before.replace(path),
             });
         }
     }

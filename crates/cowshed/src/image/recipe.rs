@@ -23,6 +23,16 @@ pub(super) enum Origin {
     Stdin,
 }
 
+/// Whether an image shares extents of the host with its sources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reflink {
+    Never,
+    /// Else the data is copied.
+    IfPossible,
+    /// Else there is no image.
+    Always,
+}
+
 /// Where the volume is in the image.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
@@ -68,7 +78,7 @@ pub(super) struct Recipe {
     pub(super) contexts: Option<FileContexts>,
     pub(super) storage: Storage,
     pub(super) dedupe: bool,
-    pub(super) reflink: bool,
+    pub(super) reflink: Reflink,
     pub(super) volume: MkfsOptions,
     pub(super) has_uuid: bool,
     pub(super) seed: Option<Vec<u8>>,
@@ -93,7 +103,7 @@ impl Default for Recipe {
             contexts: None,
             storage: Storage::default(),
             dedupe: false,
-            reflink: false,
+            reflink: Reflink::Never,
             volume: MkfsOptions::new([0; 16]),
             has_uuid: false,
             seed: None,

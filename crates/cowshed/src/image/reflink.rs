@@ -1,18 +1,21 @@
 //! Contents that an image file shares with the files of its sources, on file systems of the host
-//! that can (btrfs, XFS, bcachefs).
+//! that can (btrfs, XFS, bcachefs): on the same one as the image.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use btrfs_image::MkfsError;
 use btrfs_image::build::Cloner;
 use cowshed_source::Content;
-use rustix::fs::{copy_file_range, ioctl_ficlone};
+use rustix::fs::{Mode, OFlags, copy_file_range, ioctl_ficlone, open};
+
+use super::recipe::{Recipe, Reflink};
 
 /// Shares blocks of the sources with an image file.
 pub(super) struct Reflinks {
@@ -20,33 +23,54 @@ pub(super) struct Reflinks {
     path: PathBuf,
     /// Where the volume begins in it.
     start_bytes: u64,
-    /// File systems of the sources, by device number, which were tried.
-    can: Mutex<HashSet<u64>>,
+    /// What cannot be shared is copied.
+    is_optional: bool,
+    /// File systems of the sources, by device number, which were tried: whether they share.
+    tried: Mutex<HashMap<u64, bool>>,
+    shared_bytes: AtomicU64,
 }
 
 impl Reflinks {
-    pub(super) fn new(path: &Path, start_bytes: u64) -> io::Result<Self> {
-        Ok(Self {
+    /// For an image that is there already; `None` where nothing is to be shared.
+    pub(super) fn of(recipe: &Recipe, path: &Path) -> io::Result<Option<Self>> {
+        if recipe.reflink == Reflink::Never {
+            return Ok(None);
+        }
+        Ok(Some(Self {
             image: File::options().read(true).write(true).open(path)?,
             path: path.to_owned(),
-            start_bytes,
-            can: Mutex::default(),
-        })
+            start_bytes: recipe.place.around().0,
+            is_optional: recipe.reflink == Reflink::IfPossible,
+            tried: Mutex::default(),
+            shared_bytes: AtomicU64::new(0),
+        }))
     }
 
-    /// Fails where the two files are on file systems that do not share.
-    fn try_once(&self, source: &File) -> io::Result<()> {
-        let mut can = self.can.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    /// Bytes that were shared.
+    pub(super) fn shared_bytes(&self) -> u64 {
+        self.shared_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Do the two files lie on file systems that share? Errors: they do not, and must.
+    fn try_once(&self, source: &File) -> io::Result<bool> {
+        let mut tried = self.tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let dev = source.metadata()?.dev();
-        if !can.contains(&dev) {
-            let probe = self.path.with_extension("probe");
-            let file = File::options().write(true).create_new(true).open(&probe)?;
-            let cloned = ioctl_ficlone(&file, source);
-            std::fs::remove_file(&probe)?;
-            cloned?;
-            can.insert(dev);
+        if let Some(can) = tried.get(&dev) {
+            return Ok(*can);
         }
-        Ok(())
+        // A file without a name, which nothing is left of.
+        let dir = match self.path.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => dir,
+            _ => Path::new("."),
+        };
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let probe = open(dir, flags, Mode::RUSR | Mode::WUSR);
+        let cloned = probe.and_then(|probe| ioctl_ficlone(&probe, source));
+        if let (Err(error), false) = (cloned, self.is_optional) {
+            return Err(error.into());
+        }
+        tried.insert(dev, cloned.is_ok());
+        Ok(cloned.is_ok())
     }
 
     /// Such a copy shares wherever that is possible, and `try_once` has seen that it is.
@@ -69,8 +93,15 @@ impl Cloner for Reflinks {
             return Ok(false);
         };
         let to = self.start_bytes + device_offset_bytes;
-        let shared = self.try_once(file).and_then(|()| self.copy(file, within, to));
-        shared.map_err(|source| opened.refuse_sharing(source))?;
+        let len_bytes = within.end - within.start;
+        let shared = self.try_once(file).and_then(|can| match can {
+            true => self.copy(file, within, to).map(|()| true),
+            false => Ok(false),
+        });
+        if !shared.map_err(|source| opened.refuse_sharing(source))? {
+            return Ok(false);
+        }
+        self.shared_bytes.fetch_add(len_bytes, Ordering::Relaxed);
         // Its checksums are those of what was read before.
         opened.check_unchanged()?;
         Ok(true)

@@ -15,6 +15,8 @@ pub struct Report {
     pub content_bytes: u64,
     /// Bytes that their data takes, after compression, without what lies in tree blocks.
     pub data_bytes: u64,
+    /// Bytes of the data that the image shares with files of the host.
+    pub reflinked_bytes: u64,
     /// Bytes of tree blocks, each counted once.
     pub metadata_bytes: u64,
     /// Files, directories and all else, in all subvolumes.
@@ -49,6 +51,7 @@ pub(super) fn report(details: BuildReport, devices: Vec<DeviceReport>, volume: &
         needed_bytes: details.needed_bytes,
         content_bytes: details.content_bytes,
         data_bytes: details.data_bytes,
+        reflinked_bytes: 0,
         metadata_bytes: details.metadata_bytes,
         inodes: details.inodes,
         uuid: uuid::Uuid::from_bytes(volume.uuid),

@@ -33,7 +33,7 @@ fn images_are_as_the_page_says() {
     container_images(dir.path());
     let script = format!(
         "set -eu; mkdir bin; ln -s {COWSHED} bin/cowshed; PATH=$PWD/bin:$PATH; mv oci container\n\
-         mkdir -p root/etc root/var/cache root/bin; echo cow > root/etc/hostname; echo x > root/var/cache/x\n\
+         mkdir -p root/etc root/var/cache root/bin; echo old > root/etc/hostname; echo x > root/var/cache/x\n\
          head -c 100000 /dev/zero > root/bin/a; cp root/bin/a root/bin/b; tar -cf rootfs.tar -C root .\n{commands}"
     );
     let said = cowshed_harness::shell(dir.path(), &script).unwrap();

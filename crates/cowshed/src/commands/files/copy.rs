@@ -1,7 +1,7 @@
 //! The copier: files and trees from one side to the other, or within one, as cp(1) does.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::PathBuf;
 
@@ -30,6 +30,33 @@ pub struct Preserve {
     pub xattrs: bool,
 }
 
+/// What is made of a file that is copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    #[default]
+    Copy,
+    HardLink,
+    Symlink,
+}
+
+/// What becomes of a file that is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Existing {
+    #[default]
+    Replace,
+    Ask,
+    Keep,
+}
+
+/// Which files are older than what is copied, and so replaced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Update {
+    #[default]
+    All,
+    None,
+    Older,
+}
+
 /// How to copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -39,9 +66,38 @@ pub struct Options {
     pub preserve: Preserve,
     pub sparse: When,
     pub reflink: When,
-    pub no_clobber: bool,
+    pub form: Form,
+    pub existing: Existing,
+    pub update: Update,
+    /// What lies in another subvolume, or on another file system of the host, is left out.
+    pub one_file_system: bool,
     pub force: bool,
     pub is_verbose: bool,
+}
+
+impl Options {
+    /// A tree with everything that is known of its files.
+    pub fn whole() -> Options {
+        Options {
+            is_recursive: true,
+            follow: Follow::No,
+            preserve: Preserve {
+                mode: true,
+                owner: true,
+                times: true,
+                links: true,
+                xattrs: true,
+            },
+            sparse: When::Auto,
+            reflink: When::Auto,
+            form: Form::Copy,
+            existing: Existing::Replace,
+            update: Update::All,
+            one_file_system: false,
+            force: true,
+            is_verbose: false,
+        }
+    }
 }
 
 /// One copy of several operands: hard links among them are known.
@@ -52,6 +108,8 @@ pub struct Copier<'s> {
     linked: HashMap<(usize, u64, u64), Place>,
     /// Directories that were made, by side, device and number: a copy does not go into itself.
     made: Vec<(usize, u64, u64)>,
+    /// The device, or subvolume, of the operand that is being copied.
+    start_dev: u64,
 }
 
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
@@ -63,6 +121,7 @@ impl<'s> Copier<'s> {
             options,
             linked: HashMap::new(),
             made: Vec::new(),
+            start_dev: 0,
         }
     }
 
@@ -75,7 +134,19 @@ impl<'s> Copier<'s> {
                 return false;
             }
         };
+        self.start_dev = stat.dev;
         self.entry(from, &stat, to, true)
+    }
+
+    /// Whether a file that is there is left as it is.
+    fn is_kept(&self, stat: &Stat, to: &Place, there: &Stat) -> bool {
+        let is_older = |than: &Stat| (there.mtime.secs, there.mtime.nanos) < (than.mtime.secs, than.mtime.nanos);
+        match (self.options.update, self.options.existing) {
+            (Update::None, _) | (_, Existing::Keep) => true,
+            (Update::Older, _) if !is_older(stat) => true,
+            (_, Existing::Ask) => !self.session.asks(format_args!("overwrite {}", to.quoted())),
+            (_, Existing::Replace) => false,
+        }
     }
 
     fn entry(&mut self, from: &Place, stat: &Stat, to: &Place, is_operand: bool) -> bool {
@@ -93,8 +164,10 @@ impl<'s> Copier<'s> {
                 return false;
             }
         };
+        let key = (from.side.identity(), stat.dev, stat.ino);
+        let has_links = self.options.preserve.links && stat.nlink > 1;
         if let Some(there) = there {
-            if self.options.no_clobber {
+            if self.options.existing == Existing::Keep {
                 return true;
             }
             let leads_to = match there.is_symlink() && self.options.follow == Follow::Yes {
@@ -102,6 +175,9 @@ impl<'s> Copier<'s> {
                 false => there,
             };
             if is_same(from, stat, to, &leads_to) {
+                if self.options.form == Form::HardLink {
+                    return true;
+                }
                 let (from, to) = (from.quoted(), to.quoted());
                 self.session.complain(format_args!("{from} and {to} are the same file"));
                 return false;
@@ -113,12 +189,18 @@ impl<'s> Copier<'s> {
                 ));
                 return false;
             }
+            if self.is_kept(stat, to, &leads_to) {
+                // Its other names become names of what is there.
+                if has_links && self.options.update == Update::Older {
+                    self.linked.entry(key).or_insert_with(|| to.clone());
+                }
+                return true;
+            }
         }
-        let key = (from.side.identity(), stat.dev, stat.ino);
-        let has_links = self.options.preserve.links && stat.nlink > 1;
         let linked = self.linked.get(&key).filter(|_| has_links).cloned();
         let copied = match linked {
             Some(first) => self.link(&first, to, there.is_some()),
+            None if self.options.form != Form::Copy => self.other_form(from, to, there.is_some()),
             None => self.file(from, stat, to, there.as_ref(), is_operand),
         };
         if copied && has_links {
@@ -147,6 +229,46 @@ impl<'s> Copier<'s> {
                 false
             }
         }
+    }
+
+    /// A link in place of a copy. Both are on one side.
+    fn other_form(&self, from: &Place, to: &Place, is_there: bool) -> bool {
+        let make = || match self.options.form {
+            _ if !from.is_on(to) => Err(io::Error::from_raw_os_error(libc::EXDEV)),
+            Form::Symlink => to.side.make_symlink(from.path.as_os_str(), &to.path),
+            Form::HardLink | Form::Copy => {
+                // The link is to what was found, not to a link that leads there.
+                let original = match self.options.follow {
+                    Follow::Yes => from.side.resolve(&from.path)?,
+                    Follow::No => from.path.clone(),
+                };
+                to.side.link(&original, &to.path)
+            }
+        };
+        if self.options.form == Form::Symlink && from.path.is_relative() && to.path.components().count() > 1 {
+            self.session.complain(format_args!(
+                "{}: can make relative symbolic links only in current directory",
+                to.quoted()
+            ));
+            return false;
+        }
+        let made = match make() {
+            Err(error) if is_there && self.options.force && error.raw_os_error() == Some(libc::EEXIST) => {
+                to.side.unlink(&to.path).and_then(|()| make())
+            }
+            made => made,
+        };
+        let Err(error) = made else { return true };
+        let (from, to, why) = (from.quoted(), to.quoted(), reason(&error));
+        match self.options.form {
+            Form::Symlink => self
+                .session
+                .complain(format_args!("cannot create symbolic link {to} to {from}: {why}")),
+            _ => self
+                .session
+                .complain(format_args!("cannot create hard link {to} to {from}: {why}")),
+        }
+        false
     }
 
     fn directory(&mut self, from: &Place, stat: &Stat, to: &Place) -> bool {
@@ -188,7 +310,9 @@ impl<'s> Copier<'s> {
         if is_new {
             self.made.push((to.side.identity(), made.dev, made.ino));
         }
+        let is_elsewhere = self.options.one_file_system && stat.dev != self.start_dev;
         let names = match from.side.names(&from.path) {
+            _ if is_elsewhere => Vec::new(),
             Ok(names) => names,
             Err(error) => {
                 self.session.cannot("access", from, &error);
@@ -209,6 +333,83 @@ impl<'s> Copier<'s> {
             }
         }
         is_well
+    }
+
+    /// Makes the directories of `from`'s path below `dir`; gives those that were made, each with what
+    /// it is a copy of, outermost first, and the name for the copy itself. `None`: complained.
+    pub fn make_parents(&self, from: &Place, dir: &Place) -> Option<(Vec<(Place, Place)>, Place)> {
+        let names: Vec<&OsStr> = from.path.iter().filter(|name| *name != "/" && *name != ".").collect();
+        let (last, parents) = names.split_last()?;
+        let root = match from.path.is_absolute() {
+            true => PathBuf::from("/"),
+            false => PathBuf::new(),
+        };
+        let (mut source, mut to) = (root, dir.clone());
+        let mut made = Vec::new();
+        for name in parents {
+            source.push(name);
+            to = to.join(name);
+            let original = Place {
+                side: from.side.clone(),
+                path: source.clone(),
+                shown: source.clone().into_os_string(),
+            };
+            match to.stat(Follow::Yes) {
+                Ok(there) if there.is_dir() => continue,
+                Ok(_) => {
+                    self.session
+                        .complain(format_args!("{} exists but is not a directory", to.quoted()));
+                    return None;
+                }
+                Err(_) => {}
+            }
+            let perm = match original.stat(Follow::Yes) {
+                Ok(stat) => stat.perm,
+                Err(error) => {
+                    self.session.complain(format_args!(
+                        "failed to get attributes of {}: {}",
+                        original.quoted(),
+                        reason(&error)
+                    ));
+                    return None;
+                }
+            };
+            if let Err(error) = to.side.make_dir(&to.path, (perm & 0o1777) | 0o700) {
+                self.session.complain(format_args!(
+                    "cannot make directory {}: {}",
+                    to.quoted(),
+                    reason(&error)
+                ));
+                return None;
+            }
+            if self.options.is_verbose {
+                self.session
+                    .say(format_args!("{} -> {}", original.quoted(), to.quoted()));
+            }
+            made.push((original, to.clone()));
+        }
+        Some((made, to.join(last)))
+    }
+
+    /// Gives directories that [`Copier::make_parents`] made what is kept of the originals.
+    pub fn finish_parents(&self, made: &[(Place, Place)]) {
+        for (original, to) in made.iter().rev() {
+            let (stat, there) = match (original.stat(Follow::Yes), to.stat(Follow::Yes)) {
+                (Ok(stat), Ok(there)) => (stat, there),
+                (Err(error), _) | (_, Err(error)) => {
+                    self.session.cannot("stat", original, &error);
+                    continue;
+                }
+            };
+            let perm = there.perm & !(0o700 & !stat.perm);
+            if self.options.preserve_any() {
+                self.attributes(original, &stat, to);
+            } else if perm != there.perm
+                && let Err(error) = to.side.set_perm(&to.path, perm)
+            {
+                self.session.cannot("set permissions of", to, &error);
+            }
+        }
     }
 
     fn child(&mut self, from: &Place, to: &Place, name: &OsString) -> bool {

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use cowshed_device::OpenMode;
 
-use super::copy::{Copier, Options, Preserve, When, is_below, named, target};
+use super::copy::{Copier, Existing, Form, Options, Preserve, Target, Update, When, is_below, named, target};
 use super::session::{Place, Session};
 use super::side::Follow;
 
@@ -39,9 +39,30 @@ pub struct CpArgs {
     /// Where a file cannot be opened, remove it first
     #[arg(short, long)]
     force: bool,
+    /// Ask before a file is overwritten
+    #[arg(short, long, overrides_with = "no_clobber")]
+    interactive: bool,
     /// Leave files alone that are there
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with = "interactive")]
     no_clobber: bool,
+    /// Overwrite only files that are older
+    #[arg(short)]
+    u: bool,
+    /// Which files are overwritten: all, none, or those that are older
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "older")]
+    update: Option<Update>,
+    /// Make hard links in place of copies
+    #[arg(short, long, conflicts_with = "symbolic_link")]
+    link: bool,
+    /// Make symbolic links in place of copies; the paths are those inside of the image
+    #[arg(short, long)]
+    symbolic_link: bool,
+    /// Stay within the subvolume, or the file system of the host, that a path is on
+    #[arg(short = 'x', long)]
+    one_file_system: bool,
+    /// Make the directories of each path below the last one, too
+    #[arg(long, conflicts_with = "no_target_directory")]
+    parents: bool,
     /// Say what is copied
     #[arg(short, long)]
     verbose: bool,
@@ -90,7 +111,13 @@ impl CpArgs {
             }
         }
         let is_recursive = self.recursive || self.archive;
-        let follow = match is_recursive || self.d || self.no_dereference {
+        let form = match (self.link, self.symbolic_link) {
+            (true, _) => Form::HardLink,
+            (_, true) => Form::Symlink,
+            _ => Form::Copy,
+        };
+        let is_tree = self.archive || (self.recursive && !self.link);
+        let follow = match is_tree || self.d || self.no_dereference {
             _ if self.dereference => Follow::Yes,
             true => Follow::No,
             false => Follow::Yes,
@@ -101,7 +128,17 @@ impl CpArgs {
             preserve,
             sparse: self.sparse,
             reflink: self.reflink,
-            no_clobber: self.no_clobber,
+            form,
+            existing: match (self.no_clobber, self.interactive) {
+                (true, _) => Existing::Keep,
+                (_, true) => Existing::Ask,
+                _ => Existing::Replace,
+            },
+            update: match self.u {
+                true => Update::Older,
+                false => self.update.unwrap_or_default(),
+            },
+            one_file_system: self.one_file_system,
             force: self.force,
             is_verbose: self.verbose,
         })
@@ -140,6 +177,18 @@ pub fn run(args: &CpArgs, session: &Session<'_>) -> Result<()> {
         return Ok(());
     };
     let mut copier = Copier::new(session, options);
+    if args.parents {
+        let Target::Into(dir) = &target else {
+            bail!("with --parents, the destination must be a directory");
+        };
+        for from in &from {
+            if let Some((made, to)) = copier.make_parents(from, dir) {
+                copier.copy(from, &to);
+                copier.finish_parents(&made);
+            }
+        }
+        return Ok(());
+    }
     for from in &from {
         let to = named(&target, from);
         if options.is_recursive && is_below(from, &to) {

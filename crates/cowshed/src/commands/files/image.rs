@@ -19,11 +19,9 @@ use cowshed_vfs::{
 use rustix::fs::Mode;
 use rustix::process::{getegid, geteuid, umask};
 
-use super::side::{Create, Follow, STEP_BYTES, Side, Sink, Source, Stat};
+use super::side::{Create, Follow, STEP_BYTES, SYMLINKS_MAX, Side, Sink, Source, Stat};
 use crate::commands::offline::{Engine, Node, top};
 
-/// Symbolic links that one path may lead through.
-const SYMLINKS_MAX: usize = 40;
 /// The longest value of an extended attribute.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 

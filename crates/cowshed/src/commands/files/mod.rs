@@ -4,6 +4,8 @@
 mod attributes;
 mod copy;
 mod cp;
+#[cfg(test)]
+mod crash_tests;
 mod find;
 mod host;
 mod image;
@@ -112,7 +114,10 @@ impl FileCommand {
 /// on disk.
 pub fn run(command: &FileCommand, base: &Base) -> Result<u8> {
     crate::log::to_terminal(0);
-    let session = Session::new(command.name(), base);
+    run_in(command, Session::new(command.name(), base))
+}
+
+fn run_in(command: &FileCommand, session: Session<'_>) -> Result<u8> {
     let done = match command {
         FileCommand::Tree(args) => show::run_tree(args, &session),
         FileCommand::Find(args) => find::run(args, &session),

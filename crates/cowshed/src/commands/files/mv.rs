@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use cowshed_device::OpenMode;
 
-use super::copy::{Copier, Options, Preserve, When, is_below, named, target};
+use super::copy::{Copier, Options, Update, is_below, named, target};
 use super::cp::operands;
 use super::rm;
 use super::session::{Place, Session, reason};
@@ -18,11 +18,20 @@ pub struct MvArgs {
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Do not ask; this is so anyway
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with_all = ["interactive", "no_clobber"])]
     force: bool,
+    /// Ask before a file is replaced
+    #[arg(short, long, overrides_with_all = ["force", "no_clobber"])]
+    interactive: bool,
     /// Leave files alone that are there
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with_all = ["force", "interactive"])]
     no_clobber: bool,
+    /// Replace only files that are older
+    #[arg(short)]
+    u: bool,
+    /// Which files are replaced: all, none, or those that are older
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "older")]
+    update: Option<Update>,
     /// Say what is moved
     #[arg(short, long)]
     verbose: bool,
@@ -52,7 +61,7 @@ fn one(args: &MvArgs, session: &Session<'_>, from: &Place, to: &Place) {
         Err(error) => return session.cannot("stat", from, &error),
     };
     let there = to.stat(Follow::No).ok();
-    if there.is_some() && args.no_clobber {
+    if there.is_some() && (args.no_clobber || args.update == Some(Update::None)) {
         return;
     }
     let (shown_from, shown_to) = (from.quoted(), to.quoted());
@@ -72,6 +81,13 @@ fn one(args: &MvArgs, session: &Session<'_>, from: &Place, to: &Place) {
                 ));
             }
             _ => {}
+        }
+        let is_older = (there.mtime.secs, there.mtime.nanos) < (stat.mtime.secs, stat.mtime.nanos);
+        if (args.u || args.update == Some(Update::Older)) && !stat.is_dir() && !is_older {
+            return;
+        }
+        if args.interactive && !session.asks(format_args!("overwrite {shown_to}")) {
+            return;
         }
         // rename(2) does nothing with two names of one file.
         if from.is_on(to) && (there.dev, there.ino) == (stat.dev, stat.ino) {
@@ -115,21 +131,5 @@ fn copy_and_remove(session: &Session<'_>, from: &Place, to: &Place, is_over_dir:
         session.complain(format_args!("cannot move {from} to {to}: {}", reason(&error)));
         return false;
     }
-    let options = Options {
-        is_recursive: true,
-        follow: Follow::No,
-        preserve: Preserve {
-            mode: true,
-            owner: true,
-            times: true,
-            links: true,
-            xattrs: true,
-        },
-        sparse: When::Auto,
-        reflink: When::Auto,
-        no_clobber: false,
-        force: true,
-        is_verbose: false,
-    };
-    Copier::new(session, options).copy(from, to) && rm::remove_tree(session, from, false)
+    Copier::new(session, Options::whole()).copy(from, to) && rm::remove_tree(session, from, false)
 }

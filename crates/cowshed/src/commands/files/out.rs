@@ -18,7 +18,7 @@ use cowshed::FileKind;
 use cowshed_device::OpenMode;
 use cowshed_source::{Meta, OciWriter, Platform, TarKind, TarWriter, Target, Time, Xattr};
 
-use super::copy::{Copier, Options, Preserve, When as Sparse};
+use super::copy::{Copier, Options, When as Sparse};
 use super::host::Host;
 use super::session::{Place, Session, reason};
 use super::side::{Follow, STEP_BYTES, Stat};
@@ -108,20 +108,9 @@ pub fn run_extract(args: &ExtractArgs, session: &Session<'_>) -> Result<()> {
         false => dir.join(&from.name()),
     };
     let options = Options {
-        is_recursive: true,
-        follow: Follow::No,
-        preserve: Preserve {
-            mode: true,
-            owner: true,
-            times: true,
-            links: true,
-            xattrs: true,
-        },
-        sparse: Sparse::Auto,
         reflink: Sparse::Never,
-        no_clobber: false,
-        force: true,
         is_verbose: args.verbose,
+        ..Options::whole()
     };
     Copier::new(session, options).copy(&from, &to);
     Ok(())

@@ -8,18 +8,20 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
-use std::io;
+use std::io::{self, BufRead as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use cowshed_device::OpenMode;
+use cowshed_device::{BlockDevice, OpenMode};
 
 use super::host::Host;
 use super::image::Image;
 use super::side::{Follow, Side, Stat};
-use crate::commands::offline::{Engine, image_of};
+use crate::commands::offline::{Engine, image_of, open_named};
+use crate::devices::{part_bytes, slice, split_part};
 use crate::people::printable;
 
 /// Where paths without an image lie.
@@ -97,8 +99,23 @@ pub fn reason(error: &io::Error) -> String {
     }
 }
 
-struct Opened {
+/// What helps on a full volume.
+const FULL_HINT: &str = "; remove files by a command of its own, or build the image with --slack SIZE, or enlarge it \
+                         (truncate -s +SIZE, then btrfs filesystem resize max on a mount of Linux)";
+
+/// A disk or image file, opened once for all of its volumes.
+struct Disk {
     path: PathBuf,
+    device: Arc<dyn BlockDevice>,
+    mode: OpenMode,
+}
+
+struct Opened {
+    /// As the user named it.
+    path: PathBuf,
+    disk: PathBuf,
+    /// Where the volume begins on the disk.
+    start_bytes: u64,
     image: Rc<Image>,
     is_written: bool,
     /// The last transaction on disk before the command.
@@ -109,6 +126,7 @@ struct Opened {
 pub struct Session<'b> {
     name: &'static str,
     base: &'b Base,
+    disks: RefCell<Vec<Disk>>,
     opened: RefCell<Vec<Opened>>,
     host: Rc<Host>,
     has_failed: Cell<bool>,
@@ -119,10 +137,22 @@ impl<'b> Session<'b> {
         Session {
             name,
             base,
+            disks: RefCell::default(),
             opened: RefCell::default(),
             host: Rc::new(Host::anywhere()),
             has_failed: Cell::new(false),
         }
+    }
+
+    /// Takes a device for the disk image of that name.
+    #[cfg(test)]
+    pub fn with_disk(self, name: &str, device: Arc<dyn BlockDevice>) -> Self {
+        self.disks.borrow_mut().push(Disk {
+            path: name.into(),
+            device,
+            mode: OpenMode::ReadWrite,
+        });
+        self
     }
 
     /// The image and the path in it that an operand names; `None`: a path of the host.
@@ -182,21 +212,47 @@ impl<'b> Session<'b> {
 
     /// Each image is opened once. What is to be written is asked for first.
     fn image(&self, path: &Path, mode: OpenMode) -> Result<Rc<Image>> {
-        let name = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        self.open_image(path, mode).with_context(|| path.display().to_string())
+    }
+
+    fn open_image(&self, path: &Path, mode: OpenMode) -> Result<Rc<Image>> {
+        let (disk, part) = split_part(path);
+        let disk = disk.canonicalize().unwrap_or_else(|_| disk.to_owned());
+        let device = self.disk(&disk, mode)?;
+        let bytes = part_bytes(&*device, part)?;
         let mut opened = self.opened.borrow_mut();
-        if let Some(found) = opened.iter().find(|opened| opened.path == name) {
+        let mut known = opened.iter();
+        if let Some(found) = known.find(|opened| opened.disk == disk && opened.start_bytes == bytes.start) {
             return Ok(found.image.clone());
         }
-        let engine = Engine::open_for_one_commit(path, mode).with_context(|| path.display().to_string())?;
+        let engine = Engine::open_for_one_commit(slice(device, &bytes)?, mode)?;
         let generation = engine.volume.info().generation;
         let image = Rc::new(Image::new(engine));
         opened.push(Opened {
-            path: name,
+            path: path.to_owned(),
+            disk,
+            start_bytes: bytes.start,
             image: image.clone(),
             is_written: mode == OpenMode::ReadWrite,
             generation,
         });
         Ok(image)
+    }
+
+    fn disk(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
+        let mut disks = self.disks.borrow_mut();
+        // One that was opened to be read keeps writers out, this one, too.
+        let can = |disk: &&Disk| disk.path == path && (disk.mode == mode || mode == OpenMode::ReadOnly);
+        if let Some(disk) = disks.iter().find(can) {
+            return Ok(disk.device.clone());
+        }
+        let device = open_named(path, mode)?;
+        disks.push(Disk {
+            path: path.to_owned(),
+            device: device.clone(),
+            mode,
+        });
+        Ok(device)
     }
 
     /// A message; the exit code will be 1.
@@ -214,6 +270,14 @@ impl<'b> Session<'b> {
     pub fn say(&self, text: impl Display) {
         use io::Write as _;
         let _ = writeln!(io::stdout(), "{text}");
+    }
+
+    /// Asks on the terminal. True: yes.
+    pub fn asks(&self, what: impl Display) -> bool {
+        eprint!("cowshed {}: {what}? ", self.name);
+        let mut answer = String::new();
+        let read = io::stdin().lock().read_line(&mut answer);
+        read.is_ok() && matches!(answer.trim_start().chars().next(), Some('y' | 'Y'))
     }
 
     /// Some volume failed: what is left of the command need not be done.
@@ -244,8 +308,12 @@ impl<'b> Session<'b> {
                 true => "nothing was changed",
                 false => "a part of the changes is on disk",
             };
+            let hint = match error.raw_os_error() {
+                Some(libc::ENOSPC) => FULL_HINT,
+                _ => "",
+            };
             self.complain(format_args!(
-                "{}: {}: {state}",
+                "{}: {}: {state}{hint}",
                 quoted(opened.path.as_os_str()),
                 reason(&error)
             ));

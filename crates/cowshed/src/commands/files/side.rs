@@ -3,10 +3,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::Result;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cowshed::{FileKind, Timestamp};
 
+/// Symbolic links that one path may lead through.
+pub const SYMLINKS_MAX: usize = 40;
 /// Bytes that are read or written at once.
 pub const STEP_BYTES: usize = 1 << 20;
 
@@ -87,6 +89,19 @@ pub trait Side {
     fn make_dir(&self, path: &Path, perm: u32) -> Result<()>;
     fn make_symlink(&self, target: &OsStr, path: &Path) -> Result<()>;
     fn make_node(&self, path: &Path, kind: FileKind, perm: u32, device: (u32, u32)) -> Result<()>;
+    /// Where the symbolic links at the end of a path lead.
+    fn resolve(&self, path: &Path) -> Result<PathBuf> {
+        let mut path = path.to_owned();
+        for _ in 0..SYMLINKS_MAX {
+            if !self.stat(&path, Follow::No)?.is_symlink() {
+                return Ok(path);
+            }
+            let target = self.read_link(&path)?;
+            path.pop();
+            path.push(target);
+        }
+        Err(std::io::Error::from_raw_os_error(libc::ELOOP))
+    }
     fn link(&self, original: &Path, path: &Path) -> Result<()>;
     fn unlink(&self, path: &Path) -> Result<()>;
     fn remove_dir(&self, path: &Path) -> Result<()>;

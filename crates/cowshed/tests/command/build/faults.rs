@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cowshed_harness::need;
+use cowshed_harness::{LoopDevice, need};
 
 use super::{Tmpfs, noise, run_with, small_tree, source};
 use crate::support::run;
@@ -60,6 +60,63 @@ fn source_that_changes_while_it_is_read_is_named() {
     });
     let left = fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(left, 1 + usize::from(image.exists()), "nothing half made is left");
+}
+
+#[test]
+fn unreadable_file_is_named_and_nothing_is_made() {
+    let Some(()) = need::root() else { return };
+    let Some(()) = need::tool("setpriv") else { return };
+    let (dir, root) = source();
+    small_tree(&root);
+    let script = format!(
+        "chmod 777 .; chmod 600 root/etc/notes; chown -R root root; chmod go+rx root root/etc root/home
+         setpriv --reuid=65534 --regid=65534 --clear-groups {} build -q --from root image 2>said && exit 9
+         test $? = 1 && cat said; chmod 644 root/etc/notes; chmod 700 root/etc/conf.d
+         setpriv --reuid=65534 --regid=65534 --clear-groups {0} build -q --from root image 2>said && exit 9
+         test $? = 1 && cat said; ls",
+        crate::support::COWSHED
+    );
+    let said = cowshed_harness::shell(dir.path(), &script).unwrap();
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(
+        lines[0].contains("notes") && lines[0].contains("Permission denied"),
+        "{said}"
+    );
+    assert!(
+        lines[1].contains("etc/conf.d") && lines[1].contains("Permission denied"),
+        "{said}"
+    );
+    assert_eq!(lines[2..], ["root", "said"], "nothing is made");
+}
+
+#[test]
+fn device_too_small_by_a_block_is_said_to_hold_nothing_and_holds_nothing() {
+    let Some(()) = need::loop_devices() else { return };
+    let (dir, root) = source();
+    small_tree(&root);
+    let (image, disk) = (dir.path().join("image"), dir.path().join("disk"));
+    for compress in ["", "--compress zstd"] {
+        let planned = run(
+            &format!("build --json --dry-run {compress} --from {{}} {{}}"),
+            &[&root, &image],
+        );
+        let needed = planned.ok().json()["needed_bytes"].as_u64().unwrap();
+        for (bytes, fits) in [(needed - 4096, false), (needed, true)] {
+            fs::File::create(&disk).unwrap().set_len(bytes).unwrap();
+            let device = LoopDevice::attach(&disk).unwrap();
+            let ran = run(
+                &format!("build -q {compress} --from {{}} {{}}"),
+                &[&root, device.path()],
+            );
+            if fits {
+                ran.ok();
+            } else {
+                ran.fails_with(1, &["4096 bytes are missing", "holds no volume"]);
+                run("ls {} /", &[device.path()]).fails(&["btrfs"]);
+            }
+        }
+        run("check --check-data-csum {}", &[&disk]).ok();
+    }
 }
 
 #[test]

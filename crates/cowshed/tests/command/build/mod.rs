@@ -3,6 +3,7 @@
 pub mod archives;
 mod faults;
 mod places;
+mod reproducible;
 mod rules;
 mod sharing;
 mod sizes;
@@ -206,64 +207,6 @@ fn the_kernel_writes_to_an_image() {
     drop(device);
     run("check --check-data-csum {}", &[&image]).ok();
     assert_eq!(run("cat {} /etc/file-4999", &[&image]).ok().text(), "small");
-}
-
-#[test]
-fn same_sources_give_the_same_bytes_with_any_number_of_threads() {
-    let (dir, root) = source();
-    small_tree(&root);
-    // The same again, made in another order, with other inode numbers.
-    let again = dir.path().join("again");
-    fs::create_dir_all(again.join("home/user")).unwrap();
-    let copy = format!("cp -a {}/. {}", root.display(), again.display());
-    cowshed_harness::shell(dir.path(), &copy).unwrap();
-    fs::remove_file(again.join("etc/empty")).unwrap();
-    fs::write(again.join("etc/empty"), "").unwrap();
-    let epoch = [("SOURCE_DATE_EPOCH", "1700000000")];
-    let mut images = Vec::new();
-    for (nth, (from, jobs)) in [(&root, 1), (&root, 16), (&again, 2)].into_iter().enumerate() {
-        let image = dir.path().join(format!("image-{nth}"));
-        let line = format!("build -q --from {{}} --compress zstd --subvol home --jobs {jobs} {{}}");
-        run_with(&epoch, &line, &[from, &image]).ok();
-        images.push(fs::read(image).unwrap());
-    }
-    assert!(images[0] == images[1], "threads make no difference");
-    assert!(images[0] == images[2], "nor does the order in which files were made");
-    let image = dir.path().join("seeded");
-    let seeded = [epoch[0], ("DETERMINISTIC_SEED", "1")];
-    run_with(&seeded, "build -q --from {} {}", &[&root, &image]).ok();
-    let super_of = |image: &Path| run("inspect super --json {}", &[image]).ok().json()[0]["superblock"]["fsid"].clone();
-    assert_ne!(super_of(&image), super_of(&dir.path().join("image-0")));
-    let stat = run("stat --json {} /etc", &[&image]).ok().json();
-    assert!(stat[0]["modified"]["seconds"] == 1_700_000_000, "{stat}");
-}
-
-#[test]
-fn host_file_system_and_its_order_of_names_make_no_difference() {
-    let Some(()) = need::loop_devices() else { return };
-    let Some(()) = need::tool("mkfs.ext4") else { return };
-    let (dir, root) = source();
-    small_tree(&root);
-    for n in 0..300 {
-        fs::write(root.join(format!("etc/conf.d/{n}")), noise(n * 37)).unwrap();
-    }
-    let disk = dir.path().join("disk");
-    fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
-    cowshed_harness::shell(dir.path(), "mkfs.ext4 -q disk").unwrap();
-    let device = LoopDevice::attach(&disk).unwrap();
-    let at = tempfile::tempdir().unwrap();
-    let mount = KernelMount::new("ext4", &[device.path()], at.path(), "").unwrap();
-    let other = at.path().join("root");
-    fs::create_dir(&other).unwrap();
-    cowshed_harness::shell(dir.path(), &format!("cp -a root/. {}", other.display())).unwrap();
-    let images = [(&root, 1), (&other, 16)].map(|(from, jobs)| {
-        let image = dir.path().join(format!("image-{jobs}"));
-        let line = format!("build -q --from {{}} --compress zstd --dedupe --jobs {jobs} {{}}");
-        run_with(&[("SOURCE_DATE_EPOCH", "1600000000")], &line, &[from, &image]).ok();
-        fs::read(image).unwrap()
-    });
-    mount.unmount().unwrap();
-    assert!(images[0] == images[1]);
 }
 
 #[test]

@@ -114,7 +114,95 @@ fn layers_are_kept_as_subvolumes() {
         listed.contains(".layers/001") && listed.contains(".layers/002"),
         "{listed}"
     );
+    // Each is the parent of the next, as that of a snapshot.
+    let volume = format!("{}:/", image.display());
+    let listed = run("subvolume list -u -q {}", &[volume.as_ref()]).ok().text();
+    let word = |line: &str, before: &str| {
+        let mut words = line.split_whitespace().skip_while(|word| *word != before);
+        words.nth(1).unwrap_or_default().to_owned()
+    };
+    let line = |end: &str| listed.lines().find(|line| line.ends_with(end)).unwrap();
+    let (first, second) = (line(".layers/001"), line(".layers/002"));
+    assert_eq!(word(first, "parent_uuid"), "-", "{listed}");
+    assert_eq!(word(second, "parent_uuid"), word(first, "uuid"), "{listed}");
     run("build -q --layers x --from {} {}", &[&root, &image]).fails_with(1, &["layers"]);
+}
+
+#[test]
+fn file_with_names_in_two_subvolumes_is_stored_once() {
+    let Some(()) = need::kernel_btrfs() else { return };
+    let (dir, root) = source();
+    fs::create_dir_all(root.join("a")).unwrap();
+    fs::create_dir_all(root.join("b")).unwrap();
+    fs::write(root.join("a/data"), noise(5_000_001)).unwrap();
+    fs::hard_link(root.join("a/data"), root.join("b/data")).unwrap();
+    fs::hard_link(root.join("a/data"), root.join("data")).unwrap();
+    let image = dir.path().join("image");
+    for flags in ["", "--compress zstd"] {
+        let line = format!("build --json {flags} --subvol a --subvol b --from {{}} {{}}");
+        let made = run(&line, &[&root, &image]).ok().json();
+        assert_eq!(made["data_bytes"], 5_000_001_u64.next_multiple_of(4096), "{flags}");
+        check(&image);
+        for path in ["/data", "/a/data", "/b/data"] {
+            assert!(
+                run(&format!("cat {{}} {path}"), &[&image]).ok().out == noise(5_000_001),
+                "{path}"
+            );
+        }
+    }
+}
+
+/// A file system that shares, with the tree `root` on it.
+fn sharing_host(dir: &Path, format: &str) -> (LoopDevice, tempfile::TempDir, KernelMount) {
+    let host = dir.join(format!("host-{format}"));
+    fs::File::create(&host).unwrap().set_len(512 << 20).unwrap();
+    cowshed_harness::shell(dir, &format!("mkfs.{format} -q host-{format}")).unwrap();
+    let device = LoopDevice::attach(&host).unwrap();
+    let at = tempfile::tempdir().unwrap();
+    let mount = KernelMount::new(format, &[device.path()], at.path(), "").unwrap();
+    cowshed_harness::shell(dir, &format!("cp -a root {}", at.path().display())).unwrap();
+    (device, at, mount)
+}
+
+#[test]
+fn mkfs_shares_with_its_root_directory_where_the_host_can_and_copies_elsewhere() {
+    let Some(()) = need::kernel_btrfs() else { return };
+    let Some(()) = need::kernel_xfs() else { return };
+    let (dir, root) = source();
+    small_tree(&root);
+    fs::write(root.join("large"), noise(20_000_001)).unwrap();
+    for format in ["btrfs", "xfs"] {
+        let (_device, at, mount) = sharing_host(dir.path(), format);
+        let (inside, image) = (at.path().join("root"), at.path().join("image"));
+        let used = || {
+            cowshed_harness::shell(at.path(), "sync; df -k --output=used . | tail -1").unwrap();
+            let said = cowshed_harness::shell(at.path(), "df -k --output=used . | tail -1").unwrap();
+            said.trim().parse::<u64>().unwrap()
+        };
+        let mut grown = Vec::new();
+        for flags in ["--reflink -v", ""] {
+            fs::File::create(&image).unwrap();
+            let before = used();
+            let said = run(&format!("mkfs {flags} --shrink -r {{}} {{}}"), &[&inside, &image])
+                .ok()
+                .text();
+            assert_eq!(said.contains("are shared with"), !flags.is_empty(), "{format}: {said}");
+            grown.push(used().saturating_sub(before));
+            fs::copy(&image, dir.path().join("image")).unwrap();
+            assert_same(&dir.path().join("image"), &root);
+            fs::remove_file(&image).unwrap();
+        }
+        assert!(grown[0] + 15_000 < grown[1], "{format}: {grown:?} KiB");
+        // On another file system: copied, and said so.
+        let elsewhere = dir.path().join("elsewhere");
+        fs::File::create(&elsewhere).unwrap();
+        let said = run("mkfs --reflink -v --shrink -r {} {}", &[&inside, &elsewhere])
+            .ok()
+            .text();
+        assert!(said.contains("all data is copied"), "{said}");
+        assert_same(&elsewhere, &root);
+        mount.unmount().unwrap();
+    }
 }
 
 #[test]

@@ -1,12 +1,18 @@
 //! `cowshed shell`: the commands on files of one image, line by line. A path is one in the image,
 //! from the current directory; `host:PATH` is one of the host. Each line is a commit of its own.
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+mod complete;
+mod lines;
+mod words;
+
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 use cowshed_device::OpenMode;
+
+use lines::Lines;
+use words::words;
 
 use super::FileCommand;
 use super::session::{Base, Session, reason};
@@ -15,7 +21,7 @@ use crate::commands::{cat, ls, stat};
 
 #[derive(Args, Debug)]
 pub struct ShellArgs {
-    /// Image file or block device
+    /// Image file or block device, or a part of one: DISK:PARTITION, DISK:@OFFSET
     image: PathBuf,
 }
 
@@ -47,28 +53,27 @@ enum Word {
     Files(Box<FileCommand>),
 }
 
+/// What the shell knows between lines.
+struct Shell<'a> {
+    image: &'a Path,
+    dir: PathBuf,
+}
+
 /// The exit code is that of the last line.
 pub fn run(args: &ShellArgs) -> Result<u8> {
-    let mut dir = PathBuf::from("/");
-    let mut code = 0;
-    let is_terminal = std::io::stdin().is_terminal();
-    // The image is one that opens.
-    let base = |dir: &Path| Base::Shell {
-        image: args.image.clone(),
-        dir: dir.to_owned(),
+    let mut shell = Shell {
+        image: &args.image,
+        dir: PathBuf::from("/"),
     };
-    if let Err(error) = check_dir(&base(&dir)) {
+    // The image is one that opens.
+    if let Err(error) = check_dir(&shell.base("/")) {
         eprintln!("cowshed shell: {error:#}");
         return Ok(1);
     }
-    let mut lines = std::io::stdin().lock().lines();
-    loop {
-        if is_terminal {
-            eprint!("{}:{}> ", args.image.display(), dir.display());
-            std::io::stderr().flush()?;
-        }
-        let Some(line) = lines.next() else { return Ok(code) };
-        let Some(words) = words(&line?) else {
+    let mut lines = Lines::new()?;
+    let mut code = 0;
+    while let Some(line) = lines.next(&shell.base("."), &shell.prompt())? {
+        let Some(words) = words(&line) else {
             eprintln!("cowshed shell: a quotation that does not end");
             code = 1;
             continue;
@@ -85,11 +90,35 @@ pub fn run(args: &ShellArgs) -> Result<u8> {
                 continue;
             }
         };
-        let here = base(&dir);
-        let done = match &line.command {
-            Word::Exit => return Ok(code),
+        if matches!(line.command, Word::Exit) {
+            break;
+        }
+        code = shell.run(line.command).unwrap_or_else(|error| {
+            eprintln!("cowshed shell: {error:#}");
+            1
+        });
+    }
+    Ok(code)
+}
+
+impl Shell<'_> {
+    fn base(&self, dir: &str) -> Base {
+        Base::Shell {
+            image: self.image.to_owned(),
+            dir: plain(&self.dir.join(dir)),
+        }
+    }
+
+    fn prompt(&self) -> String {
+        format!("{}:{}> ", self.image.display(), self.dir.display())
+    }
+
+    fn run(&mut self, word: Word) -> Result<u8> {
+        let here = self.base(".");
+        match word {
+            Word::Exit => Ok(0),
             Word::Pwd => {
-                println!("{}", dir.display());
+                println!("{}", self.dir.display());
                 Ok(0)
             }
             Word::Help => {
@@ -97,26 +126,31 @@ pub fn run(args: &ShellArgs) -> Result<u8> {
                 println!("{}", Line::command().render_help());
                 Ok(0)
             }
-            Word::Cd { dir: to } => {
-                let to = plain(&dir.join(to.as_deref().unwrap_or(Path::new("/"))));
-                check_dir(&base(&to)).map(|()| {
-                    dir = to;
-                    0
-                })
+            Word::Cd { dir } => {
+                let to = plain(&self.dir.join(dir.as_deref().unwrap_or(Path::new("/"))));
+                let there = Base::Shell {
+                    image: self.image.to_owned(),
+                    dir: to.clone(),
+                };
+                check_dir(&there)?;
+                self.dir = to;
+                Ok(0)
             }
-            Word::Ls(args) => ls::run(args, &here),
-            Word::Cat(args) => cat::run(args, &here),
-            Word::Stat(args) => stat::run(args, &here),
-            Word::Files(command) => super::run(command, &here),
-        };
-        code = match done {
-            Ok(code) => code,
-            Err(error) => {
-                eprintln!("cowshed shell: {error:#}");
-                1
-            }
-        };
+            Word::Ls(args) => ls::run(&args, &here),
+            Word::Cat(args) => cat::run(&args, &here),
+            Word::Stat(args) => stat::run(&args, &here),
+            Word::Files(command) => super::run(&command, &here),
+        }
     }
+}
+
+/// The words that a line may begin with.
+fn commands() -> Vec<String> {
+    use clap::CommandFactory as _;
+    let line = Line::command();
+    line.get_subcommands()
+        .map(|command| command.get_name().to_owned())
+        .collect()
 }
 
 /// `ls` and the others list the current directory without a path.
@@ -141,42 +175,4 @@ fn plain(path: &Path) -> PathBuf {
         }
     }
     plain
-}
-
-/// Words apart by blanks; quotation marks and the backslash as in sh. `None`: a quotation does not
-/// end.
-fn words(line: &str) -> Option<Vec<String>> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote = None;
-    let mut chars = line.chars();
-    while let Some(c) = chars.next() {
-        match (quote, c) {
-            (Some(open), c) if c == open => quote = None,
-            (Some('\''), c) => word.get_or_insert_default().push(c),
-            (_, '\\') => word.get_or_insert_default().push(chars.next()?),
-            (Some(_), c) => word.get_or_insert_default().push(c),
-            (None, '\'' | '"') => {
-                quote = Some(c);
-                word.get_or_insert_default();
-            }
-            (None, c) if c.is_whitespace() => words.extend(word.take()),
-            (None, c) => word.get_or_insert_default().push(c),
-        }
-    }
-    words.extend(word);
-    quote.is_none().then_some(words)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::words;
-
-    #[test]
-    fn lines_are_split_as_by_sh() {
-        let split = |line| words(line).unwrap();
-        assert_eq!(split("cp  'a b' \"c\\\"d\" e\\ f ''"), ["cp", "a b", "c\"d", "e f", ""]);
-        assert!(words("cp 'a").is_none());
-        assert!(split("  ").is_empty());
-    }
 }

@@ -1,0 +1,132 @@
+//! Options of cp and mv that the random commands do not have: questions, links, other subvolumes.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::process::Command;
+
+use cowshed_harness::{limit, need};
+
+use super::here;
+use crate::support::{COMMAND_MAX, COWSHED, Scratch};
+
+/// A command that is answered.
+fn answered(volume: &Scratch, line: &str, answers: &str) -> String {
+    fs::write(volume.path("answers"), answers).unwrap();
+    let line = format!("{COWSHED} {} <answers", line.replace("I:", "volume.img:"));
+    let mut command = Command::new("sh");
+    command.args(["-c", &line]).current_dir(volume.dir.path());
+    let output = limit::output_within(&mut command, COMMAND_MAX).unwrap();
+    assert!(output.status.success(), "{line}: {output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn interactive_copies_and_moves_ask_before_they_overwrite() {
+    let volume = Scratch::new();
+    for name in ["a", "b", "c"] {
+        fs::write(volume.path(name), name).unwrap();
+    }
+    here(&volume, "mkdir I:/d").ok();
+    here(&volume, "cp a b I:/d").ok();
+    fs::write(volume.path("a"), "new a").unwrap();
+    fs::write(volume.path("b"), "new b").unwrap();
+    // One question for each file that is there, in their order; none for what is new.
+    let asked = answered(&volume, "cp -i a b c I:/d", "no\nYes\n");
+    assert_eq!(
+        asked,
+        "cowshed cp: overwrite 'volume.img:/d/a'? cowshed cp: overwrite 'volume.img:/d/b'? "
+    );
+    let cat = |name: &str| here(&volume, &format!("cat I:/d/{name}")).ok().text();
+    assert_eq!((cat("a"), cat("b"), cat("c")), ("a".into(), "new b".into(), "c".into()));
+    // No answer is no.
+    answered(&volume, "cp -i a I:/d", "");
+    assert_eq!(cat("a"), "a");
+    assert_eq!(
+        answered(&volume, "mv -i I:/d/c I:/d/a", "n\n"),
+        "cowshed mv: overwrite 'volume.img:/d/a'? "
+    );
+    assert_eq!(cat("c"), "c");
+    answered(&volume, "mv -i I:/d/c I:/d/a", "y\n");
+    assert_eq!(cat("a"), "c");
+    // The later one of two options counts.
+    assert_eq!(answered(&volume, "cp -i -n a I:/d", "y\n"), "");
+    assert_eq!(cat("a"), "c");
+    volume.assert_clean();
+}
+
+#[test]
+fn links_are_made_in_place_of_copies() {
+    let volume = Scratch::filled();
+    fs::write(volume.path("f"), "host").unwrap();
+    here(&volume, "cp -l I:/big I:/linked").ok();
+    here(&volume, "cp -rl I:/dir I:/tree").ok();
+    assert_eq!(here(&volume, "find I:/big -links 2").ok().text(), "volume.img:/big\n");
+    assert_eq!(
+        here(&volume, "find I:/tree/sub/deep -links 2").ok().text(),
+        "volume.img:/tree/sub/deep\n"
+    );
+    here(&volume, "cp -s I:/dir/hello I:/dir/sub/s").ok();
+    assert_eq!(here(&volume, "readlink I:/dir/sub/s").ok().text(), "/dir/hello\n");
+    assert_eq!(here(&volume, "cat I:/dir/sub/s").ok().text(), "hello\n");
+    let ran = here(&volume, "cp -l I:/big I:/linked2 I:/dir/hello I:/null").code(1);
+    assert!(ran.err.contains("target"), "{}", ran.err);
+    let ran = here(&volume, "cp -l I:/dir/hello I:/null").code(1);
+    assert_eq!(
+        ran.err,
+        "cowshed cp: cannot create hard link 'volume.img:/null' to 'volume.img:/dir/hello': File exists\n"
+    );
+    here(&volume, "cp -lf I:/dir/hello I:/null").ok();
+    assert_eq!(here(&volume, "cat I:/null").ok().text(), "hello\n");
+    for form in ["-l", "-s"] {
+        let ran = here(&volume, &format!("cp {form} f I:/f")).code(1);
+        assert!(ran.err.contains("Invalid cross-device link"), "{}", ran.err);
+    }
+    volume.assert_clean();
+}
+
+#[test]
+fn one_file_system_leaves_out_what_lies_in_other_subvolumes() {
+    let volume = Scratch::filled();
+    here(&volume, "subvolume create I:/dir/vol").ok();
+    fs::write(volume.path("f"), "inside").unwrap();
+    here(&volume, "cp f I:/dir/vol/f").ok();
+    here(&volume, "cp -ax I:/dir I:/one").ok();
+    here(&volume, "cp -a I:/dir I:/all").ok();
+    assert_eq!(here(&volume, "ls I:/one").ok().text(), "hello\nlink\nsub\nvol\n");
+    assert_eq!(here(&volume, "ls I:/one/vol").ok().text(), "");
+    assert_eq!(here(&volume, "cat I:/all/vol/f").ok().text(), "inside");
+    // What is named itself is copied.
+    here(&volume, "cp -ax I:/dir/vol I:/itself").ok();
+    assert_eq!(here(&volume, "cat I:/itself/f").ok().text(), "inside");
+    volume.assert_clean();
+}
+
+#[test]
+fn parents_are_made_from_the_host_and_to_it() {
+    let Some(()) = need::root() else { return };
+    let volume = Scratch::new();
+    fs::create_dir_all(volume.path("a/b")).unwrap();
+    fs::write(volume.path("a/b/f"), "deep").unwrap();
+    symlink("f", volume.path("a/b/link")).unwrap();
+    cowshed_harness::shell(volume.dir.path(), "chmod 750 a; chown 3:4 a/b; touch -d @1000 a a/b").unwrap();
+    here(&volume, "cp -a --parents a/b/f a/b/link I:/").ok();
+    assert_eq!(
+        here(&volume, "find I:/a -maxdepth 0 -perm 750").ok().text(),
+        "volume.img:/a\n"
+    );
+    assert_eq!(
+        here(&volume, "find I:/a/b -maxdepth 0 -uid 3 -gid 4").ok().text(),
+        "volume.img:/a/b\n"
+    );
+    fs::create_dir(volume.path("out")).unwrap();
+    here(&volume, "cp -a --parents I:/a/b/f out").ok();
+    assert_eq!(fs::read(volume.path("out/a/b/f")).unwrap(), b"deep");
+    let metadata = fs::metadata(volume.path("out/a/b")).unwrap();
+    assert_eq!((metadata.uid(), metadata.gid(), metadata.mtime()), (3, 4, 1000));
+    let ran = here(&volume, "cp --parents I:/a/b/f I:/none").code(1);
+    assert!(
+        ran.err.contains("with --parents, the destination must be a directory"),
+        "{}",
+        ran.err
+    );
+}

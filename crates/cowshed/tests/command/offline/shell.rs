@@ -1,0 +1,69 @@
+//! `cowshed shell`: lines from a pipe, and from a terminal with completion and history.
+
+use std::fs;
+use std::process::Command;
+
+use cowshed_harness::{limit, need};
+
+use super::here;
+use crate::support::{COMMAND_MAX, COWSHED, Scratch};
+
+#[test]
+fn shell_runs_lines_from_a_pipe() {
+    let volume = Scratch::filled();
+    fs::write(volume.path("f"), "from the host\n").unwrap();
+    let lines = "cd dir\nmkdir 'a b'\ncp host:f 'a b/f'\ncat 'a b/f'\nrm none\npwd\nls\nmv hello ../moved\nexit\n";
+    fs::write(volume.path("lines"), lines).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "\"$0\" shell volume.img <lines", COWSHED]);
+    command.current_dir(volume.dir.path());
+    let output = limit::output_within(&mut command, COMMAND_MAX).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text, "from the host\n/dir\na b\nhello\nlink\nsub\n", "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said, "cowshed rm: cannot remove 'none': No such file or directory\n");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(here(&volume, "cat I:/moved").ok().text(), "hello\n");
+}
+
+/// Types on a terminal, which script(1) makes. Gives what is shown.
+fn typed(volume: &Scratch, keys: &str) -> String {
+    fs::write(volume.path("keys"), keys).unwrap();
+    let line =
+        format!("XDG_STATE_HOME=$PWD/state TERM=dumb-no script -qec '{COWSHED} shell volume.img' /dev/null <keys");
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &line.replace("TERM=dumb-no", "TERM=xterm")])
+        .current_dir(volume.dir.path());
+    let output = limit::output_within(&mut command, COMMAND_MAX).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn names_are_completed_and_lines_come_back_in_the_next_shell() {
+    let Some(()) = need::tool("script") else { return };
+    let volume = Scratch::filled();
+    fs::write(volume.path("from the host"), "host\n").unwrap();
+    here(&volume, "mkdir I:/only").ok();
+    // Commands, directories and files; then names of the host, with blanks.
+    let shown = typed(
+        &volume,
+        "ca\tdi\thel\t\nmkdir only/new\ncp host:from\t only/n\t\nexit\n",
+    );
+    assert!(shown.contains("\nhello\r\n"), "{shown}");
+    assert_eq!(here(&volume, "ls I:/only/new").ok().text(), "from the host\n");
+    let kept = fs::read_to_string(volume.path("state/cowshed/shell_history")).unwrap();
+    assert!(
+        kept.contains("cat dir/hello") && kept.contains("mkdir only/new"),
+        "{kept}"
+    );
+    // Up, up, up: the first of `cat`, `mkdir`, `cp`, `exit` is four lines above.
+    typed(&volume, "rm -r only/new\n\x1b[A\x1b[A\x1b[A\x1b[A\nexit\n");
+    assert_eq!(
+        here(&volume, "ls I:/only").ok().text(),
+        "new\n",
+        "made again from the history"
+    );
+    volume.assert_clean();
+}
