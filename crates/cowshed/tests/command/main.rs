@@ -31,3 +31,4 @@ mod subvolume;
 mod support;
 mod workspaces;
 mod xfs;
+mod xfs_logs;
