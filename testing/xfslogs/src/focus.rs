@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cowshed_device_sim::Rng;
 use cowshed_harness::clone_range;
@@ -258,6 +259,6 @@ impl Exchanger {
 impl Drop for Exchanger {
     fn drop(&mut self) {
         let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = cowshed_harness::limit::wait(&mut self.0, Duration::from_secs(30));
     }
 }

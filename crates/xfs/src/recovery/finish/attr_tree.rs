@@ -9,7 +9,7 @@ use xfs_format::da::{AttrNodeBlock, DaNodeEntry};
 use xfs_format::inode::ForkKind;
 use xfs_format::{AgBlock, DaBlock, Daddr, Expect, Extent, FileBlock, FsBlock, Geometry, U32};
 
-use super::attrs::{Attr, Value, refused};
+use super::attr_list::{Attr, Value, refused};
 use super::files::{Extents, File};
 use super::groups::Ags;
 use crate::error::Result;

@@ -4,65 +4,23 @@
 //! laid out anew; leaves are split and joined. What needs blocks for a value is refused.
 
 use xfs_format::attr::{
-    AttrNew, AttrShortformEntry, AttrShortformHead, AttrValueView, LOCAL_ENTRY_SHARE, ShortformAttr, attr_flags,
-    build_shortform, shortform_entries,
+    AttrShortformEntry, AttrShortformHead, LOCAL_ENTRY_SHARE, ShortformAttr, attr_flags, build_shortform,
+    shortform_entries,
 };
 use xfs_format::da::AttrNodeBlock;
 use xfs_format::inode::{Fork, ForkKind};
 use xfs_format::log::{AttrIntent, AttrOp};
 use xfs_format::{DaBlock, Expect, Geometry};
 
+use super::attr_list::{Attr, Value, refused};
 use super::attr_tree::{Way, fits_leaf, grow, join, place, raise_keys, read_leaf, split, write_leaf};
 use super::files::{Extents, File};
 use super::groups::Ags;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Hash trees of attributes have fewer levels.
 const LEVELS_MAX: usize = 8;
 const NODE_MAGICS: [u16; 2] = [0xfebe, 0x3ebe];
-
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
-    Local(Vec<u8>),
-    Remote { block: DaBlock, len_bytes: u32 },
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Attr {
-    pub flags: u8,
-    pub name: Vec<u8>,
-    pub value: Value,
-}
-
-impl Attr {
-    pub(super) fn new(flags: u8, name: &[u8], value: &[u8]) -> Self {
-        Self {
-            flags,
-            name: name.to_vec(),
-            value: Value::Local(value.to_vec()),
-        }
-    }
-    pub(super) fn view(&self) -> AttrNew<'_> {
-        AttrNew {
-            flags: self.flags,
-            name: &self.name,
-            value: match &self.value {
-                Value::Local(value) => AttrValueView::Local(value),
-                Value::Remote { block, len_bytes } => AttrValueView::Remote {
-                    block: *block,
-                    len_bytes: *len_bytes,
-                },
-            },
-        }
-    }
-    /// True for the attribute that a change is about: a parent pointer is one with its value.
-    fn is(&self, other: &Attr) -> bool {
-        let namespace = |attr: &Attr| attr.flags & attr_flags::NAMESPACE_MASK;
-        namespace(self) == namespace(other)
-            && self.name == other.name
-            && (namespace(self) & attr_flags::PARENT == 0 || self.value == other.value)
-    }
-}
 
 enum Change {
     Put(Attr),
@@ -107,10 +65,6 @@ pub(super) fn change(ags: &mut Ags<'_>, intent: &AttrIntent<'_>) -> Result<()> {
         apply(ags, &mut file, &change)?;
     }
     Ok(())
-}
-
-pub(super) fn refused(what: &'static str) -> Error {
-    Error::Unsupported(format!("log with an unfinished ATTRI: {what}"))
 }
 
 fn apply(ags: &mut Ags<'_>, file: &mut File, change: &Change) -> Result<()> {

@@ -4,6 +4,7 @@
 //! docs/design/xfs-log.md, L12 to L16. [`groups::Ags`] is one thing in several files: the headers
 //! of groups and what they lead to.
 
+mod attr_list;
 mod attr_tree;
 mod attrs;
 mod btree;
