@@ -7,6 +7,7 @@
 
 mod blocks;
 mod flips;
+mod focus;
 mod host;
 mod judge;
 mod load;
@@ -20,6 +21,7 @@ use anyhow::{Context as _, Result};
 use cowshed_device_sim::Rng;
 use cowshed_harness::{Keep, need};
 
+pub use focus::Focus;
 use host::Host;
 pub use seen::Seen;
 
@@ -32,6 +34,8 @@ pub struct Config {
     pub seed: u64,
     /// Damaged logs to open for each image.
     pub flips: u64,
+    /// The load of all rounds. `None`: one at random for each round.
+    pub focus: Option<Focus>,
     /// Where images of failures are kept.
     pub keep: Option<PathBuf>,
     /// Says what each round finds.
@@ -68,7 +72,7 @@ pub fn run(config: &Config) -> Result<Seen> {
     while seen.images < config.count {
         let seed = config.seed + round;
         let mut rng = Rng::new(seed.wrapping_mul(0x1_0001));
-        let images = load::round(&host, &mut rng).with_context(|| format!("load of seed {seed}"))?;
+        let images = load::round(&host, &mut rng, config.focus).with_context(|| format!("load of seed {seed}"))?;
         for (number, image) in images.iter().enumerate() {
             if seen.images >= config.count {
                 break;

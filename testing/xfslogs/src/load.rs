@@ -12,6 +12,7 @@ use cowshed_device_sim::Rng;
 use cowshed_harness::{KernelMount, LoopDevice, clone_range, run};
 use rustix::fs::{FallocateFlags, XattrFlags, fallocate, setxattr};
 
+use crate::focus::{self, Exchanger, Focus};
 use crate::host::Host;
 
 const WORKERS: u64 = 4;
@@ -30,13 +31,19 @@ const KINDS: &[(&str, bool)] = &[
     ),
     ("-m rmapbt=1,reflink=1 -i size=1024 -n size=16k", true),
     ("-m rmapbt=1,reflink=1 -l su=32k", false),
+    ("-m rmapbt=0,reflink=1 -b size=1k", true),
 ];
 
 /// Makes a volume, works on it, and gives its images: some in flight, the last one after the
 /// shutdown.
-pub fn round(host: &Host, rng: &mut Rng) -> Result<Vec<PathBuf>> {
+pub fn round(host: &Host, rng: &mut Rng, focus: Option<Focus>) -> Result<Vec<PathBuf>> {
     let image = host.path("image");
-    let (options, is_new) = KINDS[rng.index(KINDS.len())];
+    let focus = focus.unwrap_or_else(|| Focus::random(rng));
+    let fits = |(options, is_new): &&(&str, bool)| {
+        (*is_new || !focus.needs_new_bits()) && (!options.contains("reflink=0") || !focus.needs_reflink())
+    };
+    let kinds: Vec<_> = KINDS.iter().filter(fits).collect();
+    let (options, is_new) = *kinds[rng.index(kinds.len())];
     let log_mib = [16, 20, 32][rng.index(3)];
     let mkfs = format!("mkfs.xfs -q -f --unsupported -d size=160m,agcount=4 -l size={log_mib}m {options}");
     File::create(&image)?.set_len(160 << 20)?;
@@ -50,20 +57,38 @@ pub fn round(host: &Host, rng: &mut Rng) -> Result<Vec<PathBuf>> {
     let mount = KernelMount::new("xfs", &[device.path()], &host.mountpoint, buffers)?;
     // Half of the rounds leave no unlinked files, whose freeing need not give the same blocks.
     let holds = rng.one_in(2);
-    let copies = 1 + rng.below(4);
+    let (copies, pause) = if focus == Focus::Mixed {
+        (1 + rng.below(4), 1500)
+    } else {
+        (8, 200)
+    };
     let mut images = Vec::new();
     let is_over = AtomicBool::new(false);
     let worked: Result<()> = std::thread::scope(|scope| {
         for worker in 0..WORKERS {
             let (seed, over, dir) = (rng.next_u64(), &is_over, &host.mountpoint);
-            scope.spawn(move || work(dir, worker, seed, over, holds));
+            if focus == Focus::Mixed {
+                scope.spawn(move || work(dir, worker, seed, over, holds));
+            } else {
+                let dir = dir.join(format!("w{worker}"));
+                scope.spawn(move || focus::work(focus, &dir, &mut Rng::new(seed), holds, over));
+            }
+        }
+        let exchanges = if focus == Focus::Exchange { 2 } else { 0 };
+        let mut exchangers = Vec::new();
+        for number in 0..exchanges {
+            exchangers.push(Exchanger::start(
+                &host.mountpoint.join(format!("x{number}")),
+                rng.next_u64(),
+            )?);
         }
         for _ in 0..2 {
             let (seed, over, dir) = (rng.next_u64(), &is_over, &host.mountpoint);
-            scope.spawn(move || force(dir, seed, over));
+            scope.spawn(move || force(dir, seed, pause, over));
         }
         let over = cowshed_harness::threads::SetOnDrop(&is_over);
-        std::thread::sleep(Duration::from_millis(150 + rng.below(900)));
+        let starting = if focus == Focus::Exchange { 500 } else { 150 };
+        std::thread::sleep(Duration::from_millis(starting + rng.below(900)));
         for number in 0..copies {
             images.push(host.copy(&image, &format!("copy{number}"))?);
             std::thread::sleep(Duration::from_millis(rng.below(300)));
@@ -101,7 +126,7 @@ fn set_new_bits(image: &Path) -> Result<()> {
 }
 
 /// Forces the log at random moments, so that chains of transactions are cut anywhere.
-fn force(dir: &Path, seed: u64, over: &AtomicBool) {
+fn force(dir: &Path, seed: u64, pause_micros: u64, over: &AtomicBool) {
     let mut rng = Rng::new(seed);
     let path = dir.join(format!("forced{seed}"));
     let Ok(file) = File::create(path) else { return };
@@ -110,7 +135,7 @@ fn force(dir: &Path, seed: u64, over: &AtomicBool) {
         if done.is_err() {
             return;
         }
-        std::thread::sleep(Duration::from_micros(rng.below(1500)));
+        std::thread::sleep(Duration::from_micros(rng.below(pause_micros)));
     }
 }
 

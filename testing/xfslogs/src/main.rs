@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Parser;
-use cowshed_xfslogs::{Config, is_able, judge_kept, run};
+use cowshed_xfslogs::{Config, Focus, is_able, judge_kept, run};
 
 /// Dirty logs of the kernel's XFS, recovered by Cowshed in memory and by the kernel (root, loop
 /// devices, xfsprogs)
@@ -18,6 +18,9 @@ struct Args {
     /// Logs with flipped bits to open for each image
     #[arg(long, default_value_t = 0)]
     flips: u64,
+    /// The load of all rounds; else one at random for each
+    #[arg(long)]
+    focus: Option<Focus>,
     /// Judge this image again, which was kept
     #[arg(long)]
     image: Option<PathBuf>,
@@ -40,6 +43,7 @@ fn main() -> Result<()> {
         count: args.count,
         seed: args.seed,
         flips: args.flips,
+        focus: args.focus,
         keep: args.keep,
         progress: true,
     })?;

@@ -12,6 +12,8 @@ pub struct Seen {
     pub clean: u64,
     /// Images whose blocks were compared, all of them.
     pub compared: u64,
+    /// Images where a tree of extents has other blocks than the kernel's behind an exchange.
+    pub shapes: u64,
     /// Images that `xfs_repair -n` judged.
     pub repaired: u64,
     /// Items by type.
@@ -34,8 +36,9 @@ impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} images: {} with a clean log, {} compared block by block, {} judged by xfs_repair; {} unlinked inodes",
-            self.images, self.clean, self.compared, self.repaired, self.unlinked
+            "{} images: {} with a clean log, {} compared block by block, {} judged by xfs_repair; {} unlinked inodes; \
+             {} with other blocks in trees of extents",
+            self.images, self.clean, self.compared, self.repaired, self.unlinked, self.shapes
         )?;
         writeln!(f, "items: {:?}", self.items)?;
         writeln!(f, "unfinished intents: {:?}", self.unfinished)?;

@@ -1,10 +1,11 @@
 //! What a volume shows: the tree of files, by the kernel's mount and by ours.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use cowshed_vfs::{Context, FileKind, FileSystem as _, Handle, Lookup, NodeId, rdev};
@@ -20,8 +21,19 @@ pub struct Object {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
+/// Where `stat` has the blocks.
+const BLOCKS: usize = 7;
+
 /// Objects by path.
 pub type Shown = BTreeMap<Vec<u8>, Object>;
+
+/// The clock that stamps files, not later than it. Stamps are a timer's tick old at most.
+pub fn now() -> (i64, i64) {
+    const TICK_MAX: Duration = Duration::from_millis(20);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = now.saturating_sub(TICK_MAX);
+    (now.as_secs().cast_signed(), now.subsec_nanos().into())
+}
 
 fn digest(bytes: &[u8]) -> Vec<u8> {
     crc32c::crc32c(bytes).to_le_bytes().to_vec()
@@ -147,13 +159,45 @@ fn our_object(fs: &Fs, node: NodeId, name: Vec<u8>, shown: &mut Shown) -> Result
     Ok(())
 }
 
-/// The first difference. Errors: there is one.
-pub fn compare(ours: &Shown, kernel: &Shown) -> Result<()> {
+impl Object {
+    /// With the ctime of another one, where this one's is not older than `since`. Linux gives an
+    /// inode whose attribute it sets the time of the recovery.
+    fn with_ctime_of(mut self, other: &Object, since: Option<(i64, i64)>) -> Self {
+        if since.is_some_and(|since| self.times[2] >= since) {
+            self.times[2] = other.times[2];
+        }
+        self
+    }
+}
+
+/// What need not be equal, because of an unfinished intent.
+#[derive(Default)]
+pub struct Slack {
+    /// When the kernel's recovery began, where it sets times.
+    pub since: Option<(i64, i64)>,
+    /// Units of 512 bytes by which a file's count of blocks may differ: a tree of extents that is
+    /// exchanged record by record may have a block more or less.
+    pub blocks_512: u64,
+}
+
+/// Compares. The result: by how many units of 512 bytes ours are more, within the slack. Errors: the
+/// first difference.
+pub fn compare(ours: &Shown, kernel: Shown, slack: &Slack) -> Result<i64> {
+    let mut more = BTreeMap::new();
+    let names: BTreeSet<Vec<u8>> = kernel.keys().cloned().collect();
     for (name, object) in kernel {
-        let name = String::from_utf8_lossy(name);
-        let Some(found) = ours.get(name.as_bytes()) else {
+        let found = ours.get(&name);
+        let name = String::from_utf8_lossy(&name);
+        let Some(found) = found else {
             anyhow::bail!("{name}: missing");
         };
+        let mut object = object.with_ctime_of(found, slack.since);
+        let blocks = &mut object.stat[BLOCKS];
+        if found.stat[BLOCKS].abs_diff(*blocks) <= slack.blocks_512 {
+            more.insert(found.stat[0], found.stat[BLOCKS].cast_signed() - blocks.cast_signed());
+            *blocks = found.stat[BLOCKS];
+        }
+        let object = &object;
         anyhow::ensure!(
             found.xattrs.keys().eq(object.xattrs.keys()),
             "{name}: attributes {:?}, the kernel's {:?}",
@@ -183,11 +227,11 @@ pub fn compare(ours: &Shown, kernel: &Shown) -> Result<()> {
             object.content
         );
     }
-    let more = ours.keys().find(|name| !kernel.contains_key(*name));
+    let other = ours.keys().find(|name| !names.contains(*name));
     anyhow::ensure!(
-        more.is_none(),
+        other.is_none(),
         "{:?}: the kernel has no such object",
-        more.map(|name| String::from_utf8_lossy(name))
+        other.map(|name| String::from_utf8_lossy(name))
     );
-    Ok(())
+    Ok(more.values().sum())
 }

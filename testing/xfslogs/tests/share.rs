@@ -13,6 +13,7 @@ fn dirty_logs_show_what_the_kernel_shows_after_recovery() {
         count: 6,
         flips: 40,
         seed: need::share_seed("dirty logs of XFS") * 1000,
+        focus: None,
         keep: None,
         progress: false,
     })

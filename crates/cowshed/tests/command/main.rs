@@ -34,3 +34,4 @@ mod support;
 mod usage;
 mod workspaces;
 mod xfs;
+mod xfs_logs;

@@ -26,11 +26,39 @@ const DIR_FREE_MAGIC: u32 = 0x5844_4633;
 /// Nodes of directories and attributes, leaves of directories, leaves of attributes, on V5.
 const DA_MAGICS: [u16; 4] = [0x3ebe, 0x3df1, 0x3dff, 0x3bee];
 
-fn be32(bytes: &[u8], at: usize) -> u32 {
+/// What a block of a directory is, or a node of attributes, by its magic. V5 alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum DirMagic {
+    Block,
+    Data,
+    Free,
+    Node,
+    Leaf1,
+    LeafN,
+}
+
+impl DirMagic {
+    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+        match be32(bytes, 0) {
+            DIR_BLOCK_MAGIC => return Some(Self::Block),
+            DIR_DATA_MAGIC => return Some(Self::Data),
+            DIR_FREE_MAGIC => return Some(Self::Free),
+            _ => {}
+        }
+        match be32(bytes, offset_of!(DaBlockInfoV5, magic)) >> 16 {
+            0x3ebe => Some(Self::Node),
+            0x3df1 => Some(Self::Leaf1),
+            0x3dff => Some(Self::LeafN),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn be32(bytes: &[u8], at: usize) -> u32 {
     let word = bytes.get(at..).and_then(|rest| rest.first_chunk());
     word.map_or(0, |word| u32::from_be_bytes(*word))
 }
-fn be64(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn be64(bytes: &[u8], at: usize) -> u64 {
     let word = bytes.get(at..).and_then(|rest| rest.first_chunk());
     word.map_or(0, |word| u64::from_be_bytes(*word))
 }
@@ -64,7 +92,7 @@ fn identity(bytes: &[u8]) -> Option<(usize, usize)> {
 }
 
 /// The LSN of what lies on disk, where it counts: blocks of V5 that are this volume's.
-fn lsn_on_disk(bytes: &[u8], disk: &Disk) -> Option<Lsn> {
+pub(super) fn lsn_on_disk(bytes: &[u8], disk: &Disk) -> Option<Lsn> {
     let (uuid_at, lsn_at) = identity(bytes).filter(|_| disk.geometry.is_v5())?;
     let uuid_at = if be32(bytes, 0) == superblock::MAGIC {
         // The superblock's other uuid is empty unless the volume was renamed.
@@ -125,6 +153,14 @@ fn replay_unlinked(disk: &Disk, item: &BufItem<'_>, bytes: &mut [u8]) -> Result<
     Ok(())
 }
 
+/// True for what may be a part of a directory's block: a block in several extents is logged extent
+/// by extent. A node of attributes looks like the first part of such a one.
+pub(super) fn may_be_part(disk: &Disk, len_bytes: u32, ty: BufType) -> bool {
+    use BufType::{DaNode, DirBlock, DirData, DirFree, DirLeaf1, DirLeafN};
+    matches!(ty, DirBlock | DirData | DirFree | DirLeaf1 | DirLeafN | DaNode)
+        && len_bytes != disk.geometry.dir_block_bytes
+}
+
 /// Stamps LSN and checksum of a block whose items are replayed, and verifies it as its type.
 pub(super) fn stamp(disk: &mut Disk, daddr: Daddr, len_bytes: u32, ty: BufType, lsn: Lsn) -> Result<()> {
     let bytes = disk.read(daddr, len_bytes)?;
@@ -143,7 +179,6 @@ macro_rules! seal {
 /// `None` where nothing is stamped.
 fn sealed(disk: &Disk, daddr: Daddr, bytes: Vec<u8>, ty: BufType, lsn: Lsn) -> Result<Option<Vec<u8>>> {
     let expect = &disk.expect(daddr);
-    let is_part = bytes.len() != disk.geometry.dir_block_bytes as usize;
     Ok(Some(match ty {
         BufType::Btree => btree(disk, daddr, bytes, lsn)?,
         BufType::Agf => seal!(AgfSector, bytes, expect, lsn),
@@ -151,20 +186,8 @@ fn sealed(disk: &Disk, daddr: Daddr, bytes: Vec<u8>, ty: BufType, lsn: Lsn) -> R
         BufType::Agi => seal!(AgiSector, bytes, expect, lsn),
         BufType::Symlink => seal!(SymlinkBlock, bytes, expect, lsn),
         BufType::AttrLeaf => seal!(AttrLeafBlock, bytes, expect, lsn),
-        BufType::DaNode if bytes.len() == disk.geometry.block_bytes as usize => {
+        BufType::DaNode if disk.geometry.dir_block_bytes == disk.geometry.block_bytes => {
             seal!(AttrNodeBlock, bytes, expect, lsn)
-        }
-        // A block of a directory in several extents is logged extent by extent: its checksum is
-        // that of all of them.
-        BufType::DirBlock
-        | BufType::DirData
-        | BufType::DirFree
-        | BufType::DirLeaf1
-        | BufType::DirLeafN
-        | BufType::DaNode
-            if is_part =>
-        {
-            return Ok(None);
         }
         BufType::DirBlock => seal!(DirBlock, bytes, expect, lsn),
         BufType::DirData => seal!(DirDataBlock, bytes, expect, lsn),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use xfs_format::inode::mode;
 use xfs_format::log::{BufFormat, BufType, ItemType, LogItem, inode_fields};
 use xfs_format::{Daddr, Superblock};
 
@@ -9,6 +10,7 @@ use super::buffers;
 use super::cancels::Cancels;
 use super::disk::Disk;
 use super::dquots::Quotas;
+use super::finish::Parts;
 use super::inodes;
 use super::intents::{Intents, Pending};
 use crate::error::{Error, Result};
@@ -30,6 +32,7 @@ struct Pass<'a, 'd> {
     /// Buffers that changed and get the LSN of their transaction. Those of one LSN together: what
     /// is stamped already would look newer to the next transaction of the same record.
     unstamped: BTreeMap<(Daddr, u32), BufType>,
+    parts: Parts,
     replayed: Replayed,
 }
 
@@ -41,11 +44,13 @@ pub(super) fn replay(disk: &mut Disk, ring: &Ring<'_>, ends: &Ends, sb: &Superbl
         quotas: Quotas::new(sb),
         intents: Intents::default(),
         unstamped: BTreeMap::new(),
+        parts: Parts::default(),
         replayed: Replayed::default(),
     };
     transactions(ring, ends, &mut |transaction| pass.gather(transaction))?;
     transactions(ring, ends, &mut |transaction| pass.apply(disk, transaction))?;
     pass.stamp(disk)?;
+    std::mem::take(&mut pass.parts).seal(disk)?;
     pass.replayed.unfinished = pass.intents.into_unfinished();
     Ok(pass.replayed)
 }
@@ -128,6 +133,13 @@ impl Pass<'_, '_> {
                 }
             }
             LogItem::Inode(inode) => {
+                if inode
+                    .core
+                    .as_ref()
+                    .is_some_and(|core| core.to_disk().file_type() == mode::DIR)
+                {
+                    self.parts.note_directory(inode.format.ino);
+                }
                 if !self.cancels.covers(inode.format.daddr, inode.format.len_bytes) {
                     inodes::replay(disk, inode, lsn)?;
                     let owners = inode_fields::DOWNER | inode_fields::AOWNER;
@@ -160,6 +172,10 @@ impl Pass<'_, '_> {
     fn stamp(&mut self, disk: &mut Disk) -> Result<()> {
         let lsn = disk.lsn;
         for ((daddr, len_bytes), ty) in std::mem::take(&mut self.unstamped) {
+            if buffers::may_be_part(disk, len_bytes, ty) {
+                self.parts.note(daddr, len_bytes, lsn);
+                continue;
+            }
             buffers::stamp(disk, daddr, len_bytes, ty, lsn)?;
         }
         Ok(())

@@ -45,6 +45,11 @@ impl Leaves {
         (leaf, index)
     }
 
+    /// The first extent that ends behind a block of the file.
+    pub(super) fn ending_behind(&self, block: u64) -> Option<Extent> {
+        self.get(self.find(block))
+    }
+
     fn get(&self, (leaf, index): (usize, usize)) -> Option<Extent> {
         self.leaves.get(leaf)?.get(index).copied()
     }

@@ -4,16 +4,23 @@
 //! docs/design/xfs-log.md, L12 to L16. [`groups::Ags`] is one thing in several files: the headers
 //! of groups and what they lead to.
 
+mod attr_list;
+mod attr_tree;
 mod attrs;
 mod btree;
+mod ends;
 mod exchange;
 mod files;
 mod groups;
 mod leaves;
+mod parts;
 mod refcount;
 mod rmap;
 mod space;
 mod unlinked;
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use xfs_format::btree::rmap_offset;
 use xfs_format::inode::ForkKind;
@@ -25,6 +32,7 @@ use super::intents::Pending;
 use crate::error::{Error, Result};
 use files::File;
 use groups::Ags;
+pub(super) use parts::Parts;
 use rmap::Mapping;
 
 /// What was done.
@@ -37,10 +45,23 @@ pub(super) struct Finished {
 /// Finishes what the log promised. Headers of groups are written at the end.
 pub(super) fn finish(disk: &mut Disk, unfinished: &[Pending]) -> Result<Finished> {
     let mut ags = Ags::new(disk);
+    let mut files: BTreeMap<Ino, ends::Held> = BTreeMap::new();
     for pending in unfinished {
         pending
-            .with(|intent| apply(&mut ags, intent, pending.order))
+            .with(|intent| {
+                for (ino, has_extents) in inodes(intent, pending.order) {
+                    let held = match files.entry(ino) {
+                        Entry::Occupied(entry) => entry.into_mut(),
+                        Entry::Vacant(entry) => entry.insert(ends::Held::new(&ags, ino)?),
+                    };
+                    held.has_extents |= has_extents;
+                }
+                apply(&mut ags, intent, pending.order, &mut files)
+            })
             .unwrap_or(Ok(()))?;
+    }
+    for (ino, held) in files {
+        ends::trim(&mut ags, ino, &held)?;
     }
     let staged = ags.free_staged()?;
     let unlinked = ags.free_unlinked()?;
@@ -48,7 +69,25 @@ pub(super) fn finish(disk: &mut Disk, unfinished: &[Pending]) -> Result<Finished
     Ok(Finished { unlinked, staged })
 }
 
-fn apply(ags: &mut Ags<'_>, intent: &Intent<'_>, order: ByteOrder) -> Result<()> {
+/// The inodes that an intent names, and whether it is about their extents.
+fn inodes(intent: &Intent<'_>, order: ByteOrder) -> Vec<(Ino, bool)> {
+    match intent {
+        Intent::Bmap { extents, .. } => extents.iter().map(|extent| (Ino(extent.owner), true)).collect(),
+        // Linux reads the second one's extents where it has to: the exchange says so.
+        Intent::Exchange { head, .. } => [(head.inode1, true), (head.inode2, false)]
+            .map(|(ino, has_extents)| (Ino(ino.get(order)), has_extents))
+            .to_vec(),
+        Intent::Attr(intent) => vec![(intent.ino, false)],
+        Intent::Free { .. } | Intent::Rmap { .. } | Intent::Refcount { .. } => Vec::new(),
+    }
+}
+
+fn apply(
+    ags: &mut Ags<'_>,
+    intent: &Intent<'_>,
+    order: ByteOrder,
+    files: &mut BTreeMap<Ino, ends::Held>,
+) -> Result<()> {
     match intent {
         Intent::Free { extents, .. } => {
             for extent in extents {
@@ -72,7 +111,13 @@ fn apply(ags: &mut Ags<'_>, intent: &Intent<'_>, order: ByteOrder) -> Result<()>
             Ok(())
         }
         Intent::Bmap { extents, .. } => extents.iter().try_for_each(|extent| bmap(ags, extent)),
-        Intent::Exchange { head, .. } => exchange::exchange(ags, head, order),
+        Intent::Exchange { head, .. } => {
+            let is_read = exchange::exchange(ags, head, order)?;
+            if let Some(held) = files.get_mut(&Ino(head.inode2.get(order))) {
+                held.has_extents |= is_read;
+            }
+            Ok(())
+        }
         Intent::Attr(intent) => attrs::change(ags, intent),
     }
 }
