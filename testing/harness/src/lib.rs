@@ -10,6 +10,7 @@
 //!   value goes.
 //! - [`KernelVolume`]: a scratch volume on n images, made by mkfs.btrfs or from memory, to mount
 //!   and check.
+//! - [`UringOn`]: FUSE over io_uring, allowed for a time.
 //! - [`xfs`]: the same for XFS, and a tree of all forms that the format has.
 //! - [`tree`]: makes a directory tree of everything that a file system can hold; takes a tree's
 //!   snapshot; compares.
@@ -29,6 +30,7 @@ mod scenario;
 mod sys;
 pub mod threads;
 pub mod tree;
+mod uring;
 mod volume;
 pub mod xfs;
 
@@ -43,4 +45,5 @@ pub use sys::{
     FileHandle, abort_atomic_write, atomic_write_features, clone_range, commit_atomic_write, create_subvolume,
     dedupe_range, delete_subvolume, snapshot, start_atomic_write, write_through_map,
 };
+pub use uring::{Transport, UringOn};
 pub use volume::{KernelVolume, Mounted, VolumeOptions, scratch_dir};

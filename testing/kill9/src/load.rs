@@ -123,6 +123,7 @@ impl Volume {
             "" => "noatime".to_owned(),
             more => format!("noatime,{more}"),
         };
+        let options = [&options[..], &config.transport].join(",");
         let mut daemon = Daemon::start(&config.cowshed, &image, &fuse, &options, &log)?;
         let delay = Duration::from_millis(50 + dice.below(1200));
         let worked = match load {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Parser;
-use cowshed_harness::need;
+use cowshed_harness::{Transport, need};
 use cowshed_kill9::load::{self, Load};
 use cowshed_kill9::{Config, run};
 
@@ -26,6 +26,9 @@ struct Args {
     /// More mount options, for the loads beside `model`
     #[arg(long, default_value = "treelog")]
     options: String,
+    /// How the mounts are served, uring or dev; as they choose, unless given
+    #[arg(long)]
+    transport: Option<String>,
     /// The program to kill (default: `cowshed` beside this one)
     #[arg(long)]
     cowshed: Option<PathBuf>,
@@ -39,7 +42,11 @@ fn main() -> Result<()> {
     }
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("cowshed"));
     let cowshed = args.cowshed.map_or_else(beside, Ok)?;
+    let Some(transport) = Transport::new(args.transport.as_deref())? else {
+        return Ok(());
+    };
     let config = Config {
+        transport: transport.option.clone(),
         seed: args.seed,
         rounds: args.rounds,
         from: args.from,

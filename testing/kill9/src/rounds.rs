@@ -39,6 +39,8 @@ pub struct Config {
     pub from: u64,
     /// The program to kill.
     pub cowshed: PathBuf,
+    /// More options of each mount: how it is served.
+    pub transport: String,
     pub progress: bool,
 }
 
@@ -138,7 +140,7 @@ impl Stable {
             &config.cowshed,
             &self.path("image"),
             &self.path("fuse"),
-            options,
+            &[options, &config.transport].join(","),
             &self.path("log"),
         )?;
         let longest_ms = if dice.one_in(4) { 2500 } else { 600 };

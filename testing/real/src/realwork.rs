@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use cowshed_harness::{KernelVolume, VolumeOptions, need};
+use cowshed_harness::{KernelVolume, Transport, VolumeOptions, need};
 use serde_json::Value;
 
 use crate::cowshed::{binary, judge, run_in, shell};
@@ -30,6 +30,9 @@ pub struct Args {
     /// Writers of aio, each with 16 writes under way
     #[arg(long, default_value_t = 4)]
     writers: usize,
+    /// How the mounts are served, uring or dev; as they choose, unless given
+    #[arg(long)]
+    transport: Option<String>,
     /// Run the same on the kernel's btrfs instead, to see what fails there too
     #[arg(long)]
     kernel: bool,
@@ -182,6 +185,9 @@ pub fn main(args: &Args) -> Result<()> {
     if need::root().is_none() || need::fuse().is_none() {
         return Ok(());
     }
+    let Some(transport) = Transport::new(args.transport.as_deref())? else {
+        return Ok(());
+    };
     let mut failed = 0;
     let mut ran = 0;
     for one in jobs() {
@@ -196,7 +202,7 @@ pub fn main(args: &Args) -> Result<()> {
         println!("{name}");
         ran += 1;
         let started = Instant::now();
-        match job(&one, args) {
+        match job(&one, args, &transport) {
             Ok(()) => println!("{name}: passed in {:.1} s", started.elapsed().as_secs_f64()),
             Err(error) => {
                 failed += 1;
@@ -215,7 +221,7 @@ pub fn main(args: &Args) -> Result<()> {
     }
 }
 
-fn job(job: &Job, args: &Args) -> Result<()> {
+fn job(job: &Job, args: &Args, transport: &Transport) -> Result<()> {
     let volume = volume()?;
     let go = |site: &mut Site<'_>| match job.work {
         Script(script) => {
@@ -236,7 +242,7 @@ fn job(job: &Job, args: &Args) -> Result<()> {
         "" => "suid,dev".to_owned(),
         more => format!("suid,dev,{more}"),
     };
-    let mut site = Site::new(&volume, &options, false)?;
+    let mut site = Site::new(&volume, &transport.with(&options), false)?;
     go(&mut site)?;
     if let Some(algorithm) = job.compressed {
         assert_compressed(site.path(), algorithm)?;

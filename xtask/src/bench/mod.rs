@@ -13,6 +13,7 @@ mod loads;
 mod metadata;
 mod plot;
 mod remap;
+mod reserved;
 mod seek;
 mod side;
 mod snapshots;
@@ -47,6 +48,8 @@ enum Special {
     Metadata(Box<metadata::Args>),
     /// Random overwrites of cloned and of unshared files, beside the kernel's btrfs and XFS
     Remap(remap::Args),
+    /// Metadata held for pending items while files are made, beside a leaf for each item
+    Reserved(reserved::Args),
     /// Looking for a hole in files of very many extents, on images that both sides wrote, beside
     /// the kernel's btrfs
     Seek(seek::Args),
@@ -118,6 +121,7 @@ pub fn main(args: &Args) -> Result<()> {
         Some(Special::Fsync(args)) => return fsync::main(args),
         Some(Special::Metadata(args)) => return metadata::main(args),
         Some(Special::Remap(args)) => return remap::main(args),
+        Some(Special::Reserved(args)) => return reserved::main(args),
         Some(Special::Seek(args)) => return seek::main(args),
         Some(Special::Snapshots(args)) => return snapshots::main(args),
         Some(Special::Sqlite(args)) => return sqlite::main(args),

@@ -1,4 +1,4 @@
-//! Curves as SVG: several series over a logarithmic axis.
+//! Curves as SVG: several series over an axis of numbers or of time.
 
 use std::fmt::Write as _;
 
@@ -18,9 +18,26 @@ const COLOURS: [&str; 6] = ["#9aa5b1", "#2a7f62", "#c9a227", "#1f5fa8", "#a83f39
 
 /// Both axes logarithmic, with a line at each power of ten.
 pub fn curves(title: &str, x_title: &str, y_title: &str, series: &[Series]) -> String {
-    let all = || series.iter().flat_map(|s| &s.points);
-    let x_axis = Axis::around(all().map(|p| p.0), LEFT, WIDTH - RIGHT);
-    let y_axis = Axis::around(all().map(|p| p.1), HEIGHT - BOTTOM, TOP);
+    let values = series.iter().flat_map(|s| &s.points).map(|p| p.0);
+    drawn(
+        title,
+        (x_title, Axis::around(values, LEFT, WIDTH - RIGHT)),
+        y_title,
+        series,
+        true,
+    )
+}
+
+/// Over a linear axis that begins at zero; without marks at the points, which are many.
+pub fn over_time(title: &str, x_title: &str, y_title: &str, series: &[Series]) -> String {
+    let values = series.iter().flat_map(|s| &s.points).map(|p| p.0);
+    let x_axis = Axis::from_zero(values, LEFT, WIDTH - RIGHT);
+    drawn(title, (x_title, x_axis), y_title, series, false)
+}
+
+fn drawn(title: &str, (x_title, x_axis): (&str, Axis), y_title: &str, series: &[Series], has_marks: bool) -> String {
+    let values = series.iter().flat_map(|s| &s.points).map(|p| p.1);
+    let y_axis = Axis::around(values, HEIGHT - BOTTOM, TOP);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" font-family=\"sans-serif\" \
          font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n\
@@ -54,7 +71,7 @@ pub fn curves(title: &str, x_title: &str, y_title: &str, series: &[Series]) -> S
             svg,
             "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>"
         );
-        for (x, y) in points {
+        for (x, y) in points.into_iter().filter(|_| has_marks) {
             let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
         }
         let y = TOP + 18.0 * number as f64 + 10.0;
@@ -111,8 +128,9 @@ fn text(svg: &mut String, at: (f64, f64), anchor: &str, words: &str) {
     );
 }
 
-/// Powers of ten from `low` to `high`, between two places on the picture.
+/// Powers of ten from `low` to `high`, or the values themselves, between two places on the picture.
 struct Axis {
+    is_linear: bool,
     low: f64,
     high: f64,
     from: f64,
@@ -129,15 +147,44 @@ impl Axis {
         if low >= high {
             (low, high) = (0.0, 1.0);
         }
-        Axis { low, high, from, to }
+        Axis {
+            is_linear: false,
+            low,
+            high,
+            from,
+            to,
+        }
+    }
+
+    fn from_zero(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Axis {
+        Axis {
+            is_linear: true,
+            low: 0.0,
+            high: values.fold(f64::MIN_POSITIVE, f64::max),
+            from,
+            to,
+        }
     }
 
     fn place(&self, value: f64) -> f64 {
-        let share = (value.max(f64::MIN_POSITIVE).log10() - self.low) / (self.high - self.low);
+        let value = match self.is_linear {
+            true => value,
+            false => value.max(f64::MIN_POSITIVE).log10(),
+        };
+        let share = (value - self.low) / (self.high - self.low);
         self.from + (self.to - self.from) * share.clamp(0.0, 1.0)
     }
 
     fn ticks(&self) -> Vec<(f64, String)> {
+        if self.is_linear {
+            // One, two or five of a power of ten: four to ten of them.
+            let power = 10_f64.powf((self.high / 4.0).log10().floor());
+            let step = [5.0, 2.0, 1.0].map(|n| n * power);
+            let step = step.into_iter().find(|step| self.high / step >= 4.0).unwrap_or(power);
+            let count = (self.high / step) as u32;
+            let ticks = (0..=count).map(|n| f64::from(n) * step);
+            return ticks.map(|value| (self.place(value), format!("{value}"))).collect();
+        }
         let powers = self.low as i32..=self.high as i32;
         let label = |power: i32| match power {
             0..3 => format!("{}", 10_f64.powi(power)),
@@ -166,6 +213,14 @@ mod tests {
         );
         assert_eq!(svg.matches(COLOURS[1]).count(), 1);
         assert!(svg.contains(">4.00 s<"));
+    }
+
+    #[test]
+    fn axis_of_time_begins_at_zero_with_round_numbers() {
+        let ticks = Axis::from_zero([3.0, 42.0].into_iter(), 0.0, 100.0).ticks();
+        let labels: Vec<_> = ticks.iter().map(|tick| tick.1.as_str()).collect();
+        assert_eq!(labels, ["0", "10", "20", "30", "40"]);
+        assert!((ticks[1].0 - 23.8).abs() < 0.1, "{ticks:?}");
     }
 
     #[test]

@@ -93,8 +93,7 @@ pub fn store(table: &str) -> Result<()> {
 
 /// Puts the table of `cargo xtask bench NAME` into docs/performance.md.
 pub fn store_named(name: &str, table: &str) -> Result<()> {
-    let marker = |which: &str| format!("<!-- cargo xtask bench {name}: {which} -->");
-    store_between(&marker("begin"), &marker("end"), table)
+    store_named_in("performance.md", name, table)
 }
 
 /// Bars of one unit, which share a scale.
@@ -171,13 +170,23 @@ pub fn panels(title: &str, panels: &[Panel<'_>]) -> String {
 }
 
 /// Puts the table between two markers of docs/performance.md.
+/// The same in another document, named by its path below docs/.
+pub fn store_named_in(document: &str, name: &str, table: &str) -> Result<()> {
+    let marker = |which: &str| format!("<!-- cargo xtask bench {name}: {which} -->");
+    store_in(document, &marker("begin"), &marker("end"), table)
+}
+
 fn store_between(begin: &str, end: &str, table: &str) -> Result<()> {
-    let path = run::root().join("docs/performance.md");
+    store_in("performance.md", begin, end, table)
+}
+
+fn store_in(document: &str, begin: &str, end: &str, table: &str) -> Result<()> {
+    let path = run::root().join("docs").join(document);
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let new =
         replace(&text, (begin, end), table).with_context(|| format!("{}: no markers for the table", path.display()))?;
     std::fs::write(&path, new)?;
-    println!("written to docs/performance.md");
+    println!("written to docs/{document}");
     Ok(())
 }
 

@@ -53,6 +53,12 @@ pub fn unmount(dir: &Path) {
 /// A process that serves a mount. It does not outlive its test.
 pub struct Server(Child);
 
+impl Server {
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = limit::kill(&mut self.0);

@@ -302,20 +302,32 @@ impl Mountpoint {
         })
     }
 
-    /// Ends the connection although the mount is in use: pending and later requests fail. Only the
-    /// superuser can; for others the mount disappears, and its users wait until this process has
-    /// ended.
+    /// Ends the connection although the mount is in use: pending and later requests fail. An
+    /// ordinary user can where the control files are mounted; else the mount disappears, and its
+    /// users wait until this process has ended.
     pub(crate) fn abort(&self) {
         if !self.is_mounted() {
             return;
         }
         let aborted = match self.through_helper {
-            true => return drop(helper::unmount(&self.target, true)),
+            true => {
+                if let Err(error) = self.abort_by_control() {
+                    tracing::warn!(%error, "cannot abort the connection");
+                }
+                return drop(helper::unmount(&self.target, true));
+            }
             false => sys::abort(&self.target),
         };
         if let Err(error) = aborted {
             tracing::error!(%error, "aborting the mount");
         }
+    }
+
+    /// By the control files of the kernel's fuse, of which each belongs to its mount's user.
+    fn abort_by_control(&self) -> io::Result<()> {
+        let device = self.device.as_deref().ok_or(io::ErrorKind::NotFound)?;
+        let connection = device.strip_prefix("0:").ok_or(io::ErrorKind::NotFound)?;
+        std::fs::write(Path::new(CONTROL).join(connection).join("abort"), "1")
     }
 
     /// Sets how far the kernel reads ahead.
@@ -336,6 +348,9 @@ impl Mountpoint {
         })
     }
 }
+
+/// Where the control files of connections are mounted, by most systems at boot.
+const CONTROL: &str = "/sys/fs/fuse/connections";
 
 /// Read from the mount table, not from the mount itself, which may not answer.
 fn mount_table() -> io::Result<String> {

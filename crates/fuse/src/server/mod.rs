@@ -31,7 +31,7 @@ use zerocopy::FromBytes;
 
 use crate::proto::flags::InitFlags;
 use crate::proto::request::forgotten;
-use crate::proto::wire::{InHeader, InitInShort, InitOut};
+use crate::proto::wire::{InHeader, InitInShort, InitOut, Opcode};
 use crate::proto::{Dialect, Operation, Request};
 use direct::DirectWrites;
 pub use direct::DropPages;
@@ -44,6 +44,10 @@ pub use reply::{HEAD_BYTES_MAX, Reply};
 /// Called with a description when the file system panicked. The file system should refuse changes
 /// from then on.
 pub type OnPanic = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Target of the trace event that each request causes, in the order of their arrival:
+/// `COWSHED_LOG=cowshed_fuse::requests=trace`.
+const REQUESTS: &str = "cowshed_fuse::requests";
 
 /// What to do after a request was handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +162,8 @@ impl Server {
         data: &'b mut [u8],
         post: Option<&dyn Post>,
     ) -> (After, Reply<'b>) {
+        let InHeader { opcode, nodeid, .. } = request.header;
+        tracing::trace!(target: REQUESTS, opcode = opcode_name(opcode), node = nodeid, "request");
         let mut reply = Reply::new(request.header.unique, data);
         if matches!(request.op, Operation::Destroy) {
             self.finish();
@@ -310,6 +316,10 @@ fn refuse(header: InHeader, data: &mut [u8]) -> (After, Reply<'_>) {
     reply.fail(Error::Invalid);
     let is_unanswered = [2, 42].contains(&header.opcode) || header.unique == 0;
     (if is_unanswered { After::Nothing } else { After::Send }, reply)
+}
+
+fn opcode_name(raw: u32) -> String {
+    Opcode::from_raw(raw).map_or_else(|| raw.to_string(), |opcode| format!("{opcode:?}"))
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {

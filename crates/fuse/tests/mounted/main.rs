@@ -9,5 +9,7 @@ mod ends;
 mod failing;
 mod handles;
 mod names;
+mod repeated;
 mod support;
+mod survival;
 mod transport;

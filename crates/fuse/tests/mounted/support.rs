@@ -319,6 +319,79 @@ pub fn hide_devices() -> io::Result<()> {
     std::fs::set_permissions("/dev/null", std::os::unix::fs::PermissionsExt::from_mode(0o666))
 }
 
+/// Interrupts this process with a signal every few milliseconds. Its handler does nothing, and
+/// system calls are not restarted.
+pub fn interrupt_often(every_micros: i64) -> io::Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler: extern "C" fn(libc::c_int) = nothing;
+    // SAFETY: plain data, for which zeros are valid; the handler touches no memory.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as libc::sighandler_t;
+        check(libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()).into())?;
+        let every = libc::timeval {
+            tv_sec: 0,
+            tv_usec: every_micros,
+        };
+        let timer = libc::itimerval {
+            it_interval: every,
+            it_value: every,
+        };
+        check(libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()).into()).map(drop)
+    }
+}
+
+/// A child process that runs `f`, with a way to kill it.
+pub struct Child(libc::pid_t);
+
+impl Child {
+    pub fn start(f: impl FnOnce()) -> Child {
+        // SAFETY: as `in_child`.
+        unsafe {
+            match libc::fork() {
+                0 => {
+                    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+                    libc::_exit(outcome.is_err().into())
+                }
+                pid => Child(pid),
+            }
+        }
+    }
+
+    pub fn kill(&self) {
+        // SAFETY: integers only; the child has not been waited for.
+        unsafe { libc::kill(self.0, libc::SIGKILL) };
+    }
+
+    /// How it ended, once it has: an exit code, or a signal as a negative number.
+    pub fn ended(&mut self) -> Option<i32> {
+        let mut status = 0;
+        // SAFETY: `status` is valid for the call.
+        let pid = unsafe { libc::waitpid(self.0, &raw mut status, libc::WNOHANG) };
+        (pid == self.0).then(|| match libc::WIFSIGNALED(status) {
+            true => -libc::WTERMSIG(status),
+            false => libc::WEXITSTATUS(status),
+        })
+    }
+}
+
+/// Lets this process have no more than so many descriptors.
+pub fn limit_descriptors(most: u64) -> io::Result<()> {
+    let limit = libc::rlimit {
+        rlim_cur: most,
+        rlim_max: most,
+    };
+    // SAFETY: the structure is valid for the call.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }.into()).map(drop)
+}
+
+/// Puts `/dev/null` in the place of an open descriptor of this process.
+pub fn replace_by_null(fd: i32) -> io::Result<()> {
+    let null = std::fs::File::open("/dev/null")?;
+    // SAFETY: integers only; what has the descriptor keeps one that it can use and close.
+    check(unsafe { libc::dup2(null.as_raw_fd(), fd) }.into()).map(drop)
+}
+
 /// A shared writable mapping.
 pub struct Map {
     at: *mut libc::c_void,

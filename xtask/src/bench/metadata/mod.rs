@@ -172,6 +172,7 @@ pub fn main(args: &Args) -> Result<()> {
     if let Some(svg) = render::picture(&results) {
         std::fs::write(run::root().join("docs").join(render::PICTURE), svg)?;
     }
+    table::store_named_in("MOUNT.md", NAME, &render::for_users(&results))?;
     table::store_named(NAME, &text)
 }
 

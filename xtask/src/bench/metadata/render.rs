@@ -36,6 +36,31 @@ pub fn render(results: &Results, args: &Args) -> String {
     text
 }
 
+/// The table of docs/MOUNT.md: programs, and calls by one caller, on both transports.
+pub fn for_users(results: &Results) -> String {
+    const COLUMNS: [Column; 3] = [Column::Uring, Column::NoOpen, Column::Dev];
+    let mut text = String::from(
+        "\n| | kernel's btrfs | over io_uring | io_uring, no_open | over /dev/fuse |\n|---|---:|---:|---:|---:|\n",
+    );
+    for kind in [Kind::Commands, Kind::Names] {
+        for key in results.keys(kind).filter(|key| key.callers == 1) {
+            let unit = if kind == Kind::Commands { " ms" } else { "" };
+            let cell = |column| match results.median(key, column) {
+                Some(sample) => format!("{}{unit}", show(kind, Some(sample))),
+                None => "-".into(),
+            };
+            let _ = write!(text, "| {} | {} |", key.name, cell(Column::Kernel));
+            for column in COLUMNS {
+                let ratio = results.ratio(key, column).map(|ratio| format!(" ({ratio:.2})"));
+                let _ = write!(text, " {}{} |", cell(column), ratio.unwrap_or_default());
+            }
+            text.push('\n');
+        }
+    }
+    text.push('\n');
+    text
+}
+
 fn caption(kind: Kind, args: &Args) -> String {
     match kind {
         Kind::FsMark => format!(
@@ -219,6 +244,11 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
         }
+        let short = for_users(&results);
+        assert!(
+            short.lines().any(|l| l == "| create | 50k/s | 25k/s (0.50) | - |"),
+            "{short}"
+        );
         assert_eq!(picture(&results), None);
         results.record(&more, Column::Kernel, Sample::of_value(1.0));
         assert!(picture(&results).is_some());
