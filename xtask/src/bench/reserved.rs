@@ -206,7 +206,7 @@ mod tests {
                 files: 1000 * n,
                 items: 4000 * n,
                 held_bytes: n << 20,
-                by_items_bytes: 50 * n << 20,
+                by_items_bytes: (50 * n) << 20,
                 operations_bytes: 1 << 20,
             })
             .collect();

@@ -20,7 +20,7 @@ const REFUSED: u64 = 1 << 31;
 
 impl Holds {
     pub(super) fn are_there(&self) -> bool {
-        self.0.load(Ordering::Acquire) % REFUSED > 0
+        !self.0.load(Ordering::Acquire).is_multiple_of(REFUSED)
     }
 
     /// The next commit is to free all that is pinned.

@@ -431,7 +431,7 @@ const COREUTILS: &str = " 9.1\n";
 /// other versions of the programs send other requests.
 fn comparable() -> (bool, bool) {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let version = Command::new("cp").arg("--version").output().unwrap().stdout;
+    let version = limit::output(Command::new("cp").arg("--version")).unwrap().stdout;
     let version = String::from_utf8_lossy(&version).into_owned();
     let (is_kernel, are_programs) = (kernel.starts_with(KERNEL), version.contains(COREUTILS));
     if !is_kernel {

@@ -52,7 +52,7 @@ fn filled() -> MemDevice {
     let shared: Arc<dyn BlockDevice> = Arc::new(device.snapshot());
     let mut options = MkfsOptions::new([7; 16]);
     options.discard = false;
-    mkfs(&[shared.clone()], &options).unwrap();
+    mkfs(std::slice::from_ref(&shared), &options).unwrap();
     let volume = Volume::open([shared.clone()], &OpenOptions::new()).unwrap();
     let mut data = vec![0; 300_000];
     Rng::new(1).fill(&mut data);

@@ -8,20 +8,20 @@ use cowshed_device::OpenMode;
 
 use super::super::session::{Base, Session};
 use super::super::side::Follow;
-use super::commands;
 use super::words::{escaped, last_word};
 
 /// The names that are shown at once at most.
 const NAMES_MAX: usize = 10_000;
 
-/// Where the last word of `line` begins, and what may stand there.
-pub fn complete(base: &Base, line: &str) -> (usize, Vec<String>) {
+/// Where the last word of `line` begins, and what may stand there. `commands`: what a line may begin
+/// with.
+pub fn complete(base: &Base, commands: &[String], line: &str) -> (usize, Vec<String>) {
     let (start, word) = last_word(line);
     if line[..start].trim().is_empty() {
-        let mut names = commands();
-        names.retain(|name| name.starts_with(&word));
+        let begun = commands.iter().filter(|name| name.starts_with(&word));
+        let mut names: Vec<_> = begun.map(|name| format!("{name} ")).collect();
         names.sort_unstable();
-        return (start, names.into_iter().map(|name| name + " ").collect());
+        return (start, names);
     }
     (start, paths(base, &word))
 }

@@ -20,12 +20,20 @@ const HISTORY_LINES: usize = 1000;
 
 /// Where lines come from.
 pub enum Lines {
-    Terminal(Box<Editor<Completion, DefaultHistory>>, Option<PathBuf>),
+    Terminal(Terminal),
     Pipe,
 }
 
+/// A terminal with an editor.
+pub struct Terminal {
+    editor: Box<Editor<Completion, DefaultHistory>>,
+    history: Option<PathBuf>,
+    commands: Vec<String>,
+}
+
 impl Lines {
-    pub fn new() -> Result<Lines> {
+    /// `commands`: the words that a line may begin with.
+    pub fn new(commands: Vec<String>) -> Result<Lines> {
         if !std::io::stdin().is_terminal() {
             return Ok(Lines::Pipe);
         }
@@ -34,23 +42,34 @@ impl Lines {
             .history_ignore_space(true)
             .completion_type(CompletionType::List)
             .build();
-        let mut editor = Editor::with_config(config)?;
+        let mut editor = Box::new(Editor::with_config(config)?);
         let history = history_file();
         if let Some(path) = &history {
             // There is none at first.
             let _ = editor.load_history(path);
         }
-        Ok(Lines::Terminal(Box::new(editor), history))
+        Ok(Lines::Terminal(Terminal {
+            editor,
+            history,
+            commands,
+        }))
     }
 
     /// The next line; `None` at the end. Errors: the terminal or pipe fails.
     pub fn next(&mut self, base: &Base, prompt: &str) -> Result<Option<String>> {
-        let (editor, history) = match self {
+        let Terminal {
+            editor,
+            history,
+            commands,
+        } = match self {
             // Not locked for longer: a command may read an answer from it.
             Lines::Pipe => return Ok(std::io::stdin().lines().next().transpose()?),
-            Lines::Terminal(editor, history) => (editor, history),
+            Lines::Terminal(terminal) => terminal,
         };
-        editor.set_helper(Some(Completion(base.clone())));
+        editor.set_helper(Some(Completion {
+            base: base.clone(),
+            commands: commands.clone(),
+        }));
         loop {
             return match editor.readline(prompt) {
                 Ok(line) => {
@@ -72,13 +91,16 @@ impl Lines {
 }
 
 /// Completes names of commands and files.
-pub struct Completion(Base);
+pub struct Completion {
+    base: Base,
+    commands: Vec<String>,
+}
 
 impl Completer for Completion {
     type Candidate = String;
 
     fn complete(&self, line: &str, pos: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
-        Ok(complete(&self.0, &line[..pos]))
+        Ok(complete(&self.base, &self.commands, &line[..pos]))
     }
 }
 

@@ -70,7 +70,7 @@ pub fn run(args: &ShellArgs) -> Result<u8> {
         eprintln!("cowshed shell: {error:#}");
         return Ok(1);
     }
-    let mut lines = Lines::new()?;
+    let mut lines = Lines::new(commands())?;
     let mut code = 0;
     while let Some(line) = lines.next(&shell.base("."), &shell.prompt())? {
         let Some(words) = words(&line) else {
