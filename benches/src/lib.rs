@@ -1,5 +1,6 @@
 //! What measurements share: clocks, and the memory of this process.
 
+pub mod allocations;
 pub mod content;
 
 use std::time::Instant;
@@ -12,24 +13,33 @@ pub struct Measured {
     pub wall_s: f64,
     /// Processor time of this whole process: a shared machine's wall clock says little.
     pub cpu_s: f64,
+    /// By all threads; 0 in a program that does not count them.
+    pub allocations: u64,
 }
 
 impl Measured {
     /// Runs something and takes its time. It says how many operations and bytes it did.
     pub fn of<E>(run: impl FnOnce() -> Result<(u64, u64), E>) -> Result<Self, E> {
-        let (wall, cpu) = (Instant::now(), cpu_s());
+        let (wall, cpu, allocations) = (Instant::now(), cpu_s(), allocations::calls());
         let (ops, bytes) = run()?;
         Ok(Self {
             ops,
             bytes,
             wall_s: wall.elapsed().as_secs_f64(),
             cpu_s: cpu_s() - cpu,
+            allocations: allocations::calls() - allocations,
         })
     }
 
     /// For programs that compare.
     pub fn to_json(&self) -> serde_json::Value {
-        serde_json::json!({ "ops": self.ops, "bytes": self.bytes, "wall_s": self.wall_s, "cpu_s": self.cpu_s })
+        serde_json::json!({
+            "ops": self.ops,
+            "bytes": self.bytes,
+            "wall_s": self.wall_s,
+            "cpu_s": self.cpu_s,
+            "allocations": self.allocations,
+        })
     }
 }
 

@@ -4,6 +4,7 @@
 //! The volume lies in memory or in a file; nothing of its content is cached above the engine, as
 //! with O_DIRECT.
 
+mod beside;
 mod codecs;
 mod files;
 mod names;
@@ -20,12 +21,18 @@ use cowshed_benches::{peak_memory_bytes, reset_peak_memory};
 use report::Report;
 use rig::Rig;
 
+#[global_allocator]
+static ALLOCATOR: cowshed_benches::allocations::Counting = cowshed_benches::allocations::Counting;
+
 #[derive(Parser)]
 #[command(about = "Measures the engine in one process")]
 struct Args {
     /// Files in one directory
     #[arg(long, default_value_t = 1_000_000)]
     count: u64,
+    /// Threads that create side by side
+    #[arg(long, default_value_t = 2)]
+    threads: u64,
     /// Bytes of the file that is streamed
     #[arg(long, default_value = "1g", value_parser = size)]
     stream: u64,
@@ -72,6 +79,13 @@ fn main() -> Result<()> {
         let rig = Rig::make(args.image.as_deref(), args.max_memory)?;
         names::run(&rig, &report, args.count, args.forget)?;
         end(rig, &args, "names")?;
+    }
+    if report.wants(beside::ALL) {
+        for place in beside::Place::ALL {
+            let rig = Rig::make(args.image.as_deref(), args.max_memory)?;
+            beside::run(&rig, &report, place, (args.threads, args.count))?;
+            end(rig, &args, "side by side")?;
+        }
     }
     if report.wants(files::ALL) {
         reset_peak_memory();

@@ -4,6 +4,8 @@ use std::ops::ControlFlow;
 
 use anyhow::{Result, ensure};
 use cowshed_benches::Measured;
+use cowshed_benches::allocations::live_bytes;
+use cowshed_btrfs::fs::Fs;
 use cowshed_device_sim::Rng;
 use cowshed_vfs::{FileSystem as _, Handle, Lookup, NodeId, OpenFlags, OpenRequest};
 
@@ -46,6 +48,13 @@ impl Name {
     }
 }
 
+/// Makes the n-th file of a directory and closes it.
+pub fn create(fs: &Fs, dir: NodeId, n: u64) -> Result<NodeId> {
+    let (entry, opened) = fs.create(&CALLER, dir, &Name::of(n).0, 0o644, &CREATE)?;
+    fs.release(entry.node, opened.handle);
+    Ok(entry.node)
+}
+
 pub fn run(rig: &Rig, report: &Report, count: u64, forget: bool) -> Result<()> {
     let (fs, dir) = (&rig.fs, rig.dir);
     let mut nodes: Vec<NodeId> = Vec::with_capacity(count as usize);
@@ -57,19 +66,22 @@ pub fn run(rig: &Rig, report: &Report, count: u64, forget: bool) -> Result<()> {
             anyhow::Ok((count, 0))
         })
     };
-    let create = each(&mut |n| {
-        let (entry, opened) = fs.create(&CALLER, dir, &Name::of(n).0, 0o644, &CREATE)?;
-        fs.release(entry.node, opened.handle);
+    let live_before = live_bytes() - rig.device_memory_bytes().cast_signed();
+    let made = each(&mut |n| {
+        let node = create(fs, dir, n)?;
         if forget {
-            fs.forget(entry.node, 1);
+            fs.forget(node, 1);
         } else {
-            nodes.push(entry.node);
+            nodes.push(node);
         }
         Ok(())
     })?;
-    report.say("create", &create);
+    report.say("create", &made);
     let commit = Measured::of(|| rig.commit().map(|()| (count, 0)))?;
     report.say("commit-creates", &commit);
+    if !nodes.is_empty() {
+        report.say_bytes_each("remembered", rig.live_bytes_settled()? - live_before, count);
+    }
     if report.wants(&[
         "getattr",
         "lookup-cached",

@@ -14,6 +14,19 @@ impl Report {
         names.iter().any(|n| n.contains(&self.only))
     }
 
+    /// Bytes of memory that each of so many things takes.
+    pub fn say_bytes_each(&self, name: &str, bytes: i64, count: u64) {
+        let each = bytes as f64 / count as f64;
+        if self.json {
+            println!(
+                "{}",
+                serde_json::json!({ "name": name, "ops": count, "bytes_each": each })
+            );
+        } else {
+            println!("{name:<24} {count:>9}     {each:>8.0} bytes of memory each");
+        }
+    }
+
     pub fn say(&self, name: &str, m: &Measured) {
         if self.json {
             let mut line = m.to_json();
@@ -30,6 +43,9 @@ impl Report {
             m.cpu_s,
             m.ops as f64 / m.wall_s
         );
+        if m.ops > 0 {
+            line += &format!(" {:>6.2} allocations/op", m.allocations as f64 / m.ops as f64);
+        }
         if m.bytes > 0 {
             line += &format!(" {:>7.2} GB/s", m.bytes as f64 / m.wall_s / 1e9);
         }

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use btrfs_image::{MkfsOptions, mkfs};
 use btrfs_store::volume::{OpenOptions, Volume};
+use cowshed_benches::allocations::live_bytes;
 use cowshed_btrfs::fs::{Fs, MountOptions};
 use cowshed_btrfs::{EngineOptions, Mount};
 use cowshed_device::{BlockDevice, FileDevice, MemDevice, OpenMode};
@@ -76,6 +78,22 @@ impl Rig {
         self.commit()?;
         self.fs.mount().store().nodes().drop_clean();
         Ok(())
+    }
+
+    /// Bytes that are allocated, with nothing pending and no block cached. Without those of a volume in
+    /// memory.
+    pub fn live_bytes_settled(&self) -> Result<i64> {
+        /// The overlays of a commit are freed in the background: as long as it goes on, and so much longer.
+        const PAUSE: Duration = Duration::from_millis(300);
+        self.cool()?;
+        let mut live = live_bytes();
+        loop {
+            std::thread::sleep(PAUSE);
+            let before = std::mem::replace(&mut live, live_bytes());
+            if live >= before {
+                return Ok(live - self.device_memory_bytes().cast_signed());
+            }
+        }
     }
 
     /// Unmounts, has the volume checked, and removes it.
