@@ -95,7 +95,7 @@ impl Files {
         Ok(Self {
             csum_tree,
             has_data_csums,
-            objects: Objects::default(),
+            objects: Objects::with_memory(options.memory_bytes_max),
             data: FileShared::with_memory(options.memory_bytes_max),
             names: NameChanges::default(),
             background: Background::new(store.env().clone()),

@@ -89,6 +89,9 @@ pub fn as_devices(devices: &[Arc<MemDevice>]) -> Vec<Arc<dyn BlockDevice>> {
     devices.iter().map(|d| d.clone() as Arc<dyn BlockDevice>).collect()
 }
 
+/// With so little memory, files leave it as soon as others come, however few there are.
+const FILES_PARKED_BYTES: u64 = 1 << 20;
+
 /// Opens a volume of these devices.
 pub fn mount(devices: &[Arc<MemDevice>], clock: &Arc<StillClock>, setup: &Setup) -> AnyResult<Fs> {
     let volume = Volume::open(as_devices(devices), &OpenOptions::default()).context("opening the volume")?;
@@ -107,6 +110,9 @@ pub fn mount(devices: &[Arc<MemDevice>], clock: &Arc<StillClock>, setup: &Setup)
         ..MountOptions::default()
     };
     let fs = cowshed_btrfs::fs::Fs::new(engine, options).context("mounting")?;
+    if setup.memory_bytes_max <= FILES_PARKED_BYTES {
+        fs.mount().objects().inodes.set_files_max(0);
+    }
     let fs = Front::new(Arc::new(fs), clock.clone());
     fs.init(&InitInfo::TRUSTED).context("init")?;
     Ok(fs)

@@ -40,8 +40,11 @@ pub(super) fn read_range(files: &Files, inode: &Arc<Inode>, at: u64, buf: &mut [
 fn read_parts(files: &Files, inode: &Arc<Inode>, at: u64, buf: &mut [u8], goes_on: bool) -> Result<()> {
     // What is in memory now stays valid although it may land on disk meanwhile: the lock keeps
     // writers out.
-    let on_disk = inode.data.state.lock().read(at, buf);
     let end = at + buf.len() as u64;
+    let on_disk = match inode.data.get() {
+        Some(data) => data.state.lock().read(at, buf),
+        None => vec![at..end],
+    };
     for range in on_disk {
         let part = &mut buf[(range.start - at) as usize..(range.end - at) as usize];
         let goes_on = goes_on && range.end == end;

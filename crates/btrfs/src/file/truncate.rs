@@ -355,9 +355,9 @@ fn first_extents(inode: &Arc<Inode>, range: Range<u64>) -> Result<(Vec<Extent>, 
 /// Drops dirty data and all extents of a file without names, step by step. No other thread can
 /// reach the inode.
 pub(crate) fn drop_extents_of_deleted(files: &Files, inode: &Arc<Inode>) -> Result<()> {
-    {
-        let _flush = inode.data.flush.lock();
-        let mut state = inode.data.state.lock();
+    if let Some(data) = inode.data.get() {
+        let _flush = data.flush.lock();
+        let mut state = data.state.lock();
         forget_dirty(files, inode, &mut state, 0..u64::MAX);
         files.data().unlist(inode, &mut state);
     }

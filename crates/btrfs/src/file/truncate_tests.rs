@@ -180,7 +180,7 @@ fn a_truncation_that_writes_its_own_file_back_to_find_space() {
     super::write(mount, &inode, 0, &[7; 3 * BLOCK as usize], WriteCtx::default()).unwrap();
     rest.push(reserve(3).unwrap());
     assert!(
-        inode.data.pending_bytes() > 0,
+        inode.pending_bytes() > 0,
         "it is dirty, and there is no space beside it"
     );
     super::truncate(mount, &inode, 100).unwrap();

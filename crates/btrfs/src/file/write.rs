@@ -194,7 +194,7 @@ pub(super) fn note_dirty(
 pub(super) fn touch(files: &Files, attr: &mut InodeState, ctx: WriteCtx) {
     let now = files.store().env().now();
     let is_old = |set_at: Timestamp| (set_at.secs..set_at.secs + PAGES_LATE_SECONDS).contains(&now.secs);
-    if !(ctx.from_cache && attr.times_set.is_some_and(is_old)) {
+    if !(ctx.from_cache && attr.times_set.as_deref().copied().is_some_and(is_old)) {
         (attr.attr.mtime, attr.attr.ctime) = (now, now);
         attr.times_set = None;
     }

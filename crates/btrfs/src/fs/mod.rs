@@ -118,6 +118,9 @@ impl Fs {
             caches: OnceLock::new(),
             is_stateless: options.stateless_open && !mount.store().volume().is_read_only(),
         });
+        if options.stateless_open {
+            mount.objects().inodes.keep_all();
+        }
         let member = views::enter(mount, &root, &front)?;
         // The root is remembered as long as the view lives.
         mount.objects().views.add_lookup(member.id, &root);
@@ -168,7 +171,7 @@ impl Fs {
             return Ok(self.root.clone());
         }
         let (tree, ino) = self.numbering.inode_of(node).ok_or(Errno::Stale)?;
-        Ok(self.mount.objects().inodes.get(tree, ino).ok_or(Errno::Stale)?)
+        Ok(self.mount.objects().inodes.known(tree, ino)?.ok_or(Errno::Stale)?)
     }
 
     /// Attributes with the number that callers see.

@@ -48,7 +48,9 @@ impl Fs {
         hints.set(OpenHints::DIRECT_IO, is_shared || open.contains(OpenFlags::DIRECT));
         let number = self.handles.fetch_add(1, Ordering::Relaxed) % Handle::NUMBERS;
         let handle = Handle::with_flags(open, number);
-        inode.data.note_open(handle.0);
+        if let Some(data) = inode.data.get() {
+            data.note_open(handle.0);
+        }
         Opened { handle, hints }
     }
 
@@ -300,6 +302,7 @@ impl FileSystem for Fs {
 
     fn forget(&self, node: NodeId, lookups: u64) {
         if node != NodeId::ROOT
+            && !self.forget_parked(node, lookups)
             && let Ok(inode) = self.inode(node)
         {
             self.give_back(&inode, lookups);
@@ -446,7 +449,9 @@ impl FileSystem for Fs {
         if handle.flags().is_some()
             && let Ok(inode) = self.inode(node)
         {
-            inode.data.note_close(handle.0);
+            if let Some(data) = inode.data.get() {
+                data.note_close(handle.0);
+            }
             self.mount.objects().views.note_close(self.member.id, &inode);
             reclaim::close(&self.mount, &inode);
         }

@@ -48,7 +48,7 @@ pub(super) fn setattr(
     }
     let kills = set.uid.is_some() || set.gid.is_some() || set.kill_suidgid;
     if matches!(set.mtime, Some(SetTime::At(_))) && may_be_mapped {
-        inode.attr.lock().times_set = Some(files.store().env().now());
+        inode.attr.lock().times_set = Some(Box::new(files.store().env().now()));
     }
     let _lock = inode.lock.write();
     change(files, inode, space, kills, |attr, now| {

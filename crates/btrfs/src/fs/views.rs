@@ -109,6 +109,12 @@ pub(super) fn enter(mount: &Mount, root: &Inode, front: &Arc<FrontEnd>) -> Resul
         let entered = views.add(viewer, root.tree.id(), |root| path_up(mount, root))?;
         entered.ok_or(Errno::NotConnected)?
     };
+    if views.are_many()
+        && let Err(error) = mount.objects().inodes.load_parked()
+    {
+        leave(mount, member.id);
+        return Err(error);
+    }
     for id in newly_shared {
         let Some(viewer) = views.viewer(id) else { continue };
         let mut known = mount.objects().inodes.all();
@@ -162,6 +168,8 @@ impl Fs {
     /// The view ends: with the last one, the volume is closed.
     pub(super) fn end_view(&self) -> Result<()> {
         let views = &self.mount.objects().views;
+        // Until all that the view refers to is given back: of two views one is left at once.
+        let keeping = self.mount.objects().inodes.keeping_all();
         if views.end(self.member.id) {
             reclaim::forget_all(&self.mount);
             return self.mount.close();
@@ -171,6 +179,7 @@ impl Fs {
                 reclaim::settle(&self.mount, &inode);
             }
         }
+        drop(keeping);
         update_shared(&self.mount);
         match self.mount.store().volume().is_read_only() || self.mount.store().txn().is_aborted() {
             true => Ok(()),
@@ -189,6 +198,16 @@ impl Fs {
             true => Duration::ZERO,
             false => VALID,
         }
+    }
+
+    /// Gives lookups of a parked file back. False: it is in memory, or not known.
+    pub(super) fn forget_parked(&self, node: NodeId, lookups: u64) -> bool {
+        // The shares of several views are counted one by one.
+        if !self.mount.objects().views.counts_with_inodes(self.member.id) {
+            return false;
+        }
+        let inode = self.numbering.inode_of(node);
+        inode.is_some_and(|(tree, ino)| self.mount.objects().inodes.forget_parked(tree, ino, lookups))
     }
 
     /// Gives lookups back; deletes or lets go of the inode where these were the last.

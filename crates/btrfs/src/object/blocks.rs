@@ -52,7 +52,7 @@ pub(crate) fn with_delalloc(inode: &Inode) -> (InodeAttr, Delalloc) {
 }
 
 fn delalloc(inode: &Inode, attr: &InodeAttr) -> Delalloc {
-    let pending = inode.data.pending_bytes();
+    let pending = inode.pending_bytes();
     let at_most = pending.min(round_up(attr.size).saturating_sub(attr.nbytes));
     // What is preallocated may lie behind the end, where nothing is dirty.
     let is_known = at_most == 0 && attr.flags & flags::PREALLOC == 0;

@@ -3,7 +3,7 @@
 //! Locks: [`btrfs_store::rank`]; for those of several inodes see [`super::lock`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use btrfs_format::items::{InodeItem, Timespec};
 use btrfs_format::{Generation, Key, KeyType, ObjectId};
@@ -14,6 +14,7 @@ use zerocopy::little_endian::{U32, U64};
 
 use super::blocks::with_delalloc;
 use super::dir::DirData;
+use super::lazy::Lazy;
 use super::subvol::{PLACEHOLDER_INO_BIT, Subvol};
 use super::unasked::Unasked;
 use super::xattrs::XattrCache;
@@ -119,7 +120,7 @@ pub struct InodeState {
     pub(crate) disk_size: u64,
     /// When a caller last set the times, while the file was open: pages that a mapping made dirty
     /// before that may still be on their way here, and leave the times alone.
-    pub(crate) times_set: Option<Timestamp>,
+    pub(crate) times_set: Option<Box<Timestamp>>,
 }
 
 impl InodeState {
@@ -143,10 +144,10 @@ pub struct Inode {
     /// or extents.
     pub(crate) lock: RwLock<()>,
     pub(crate) attr: Mutex<InodeState>,
-    /// Dirty ranges and whatever else `file` keeps per inode.
-    pub(crate) data: FileData,
-    /// What `dir` keeps per directory.
-    pub(crate) dir: DirData,
+    /// Dirty ranges and whatever else `file` keeps per inode, from its first use on.
+    pub(crate) data: Lazy<FileData>,
+    /// What `dir` keeps per directory, from its first use on.
+    pub(crate) dir: Lazy<DirData>,
     /// What the inode table keeps: lookup counts and so on.
     pub(crate) refs: InodeRefs,
     /// The subvolume whose tree this is.
@@ -197,8 +198,8 @@ impl Inode {
                     attr,
                 },
             ),
-            data: FileData::default(),
-            dir: DirData::default(),
+            data: Lazy::default(),
+            dir: Lazy::default(),
             refs: InodeRefs::default(),
             subvol: subvol.clone(),
             xattrs: XattrCache::default(),
@@ -232,6 +233,26 @@ impl Inode {
     }
     pub(crate) fn flags(&self) -> u64 {
         self.attr.lock().attr.flags
+    }
+
+    /// Bytes of file data that are dirty or in flight.
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.data.get().map_or(0, FileData::pending_bytes)
+    }
+    /// The attributes, where nothing is known of the inode but what its items say, and its lookups:
+    /// another object can take its place. The caller holds the only reference in memory.
+    ///
+    /// Directories know more: where their listings end, and which names they do not have.
+    pub(super) fn settled_attr(&self) -> Option<InodeAttr> {
+        if self.is_dir() || self.is_placeholder() || self.refs.is_open() || self.unasked.is_due() {
+            return None;
+        }
+        // Attempts, which no other reference can be in the way of: the table's lock is inside of
+        // these.
+        let state = self.attr.try_lock()?;
+        let is_kept = state.attr.nlink == 0 || state.times_set.is_some() || state.disk_size != state.attr.size;
+        let is_settled = !is_kept && self.data.get().is_none_or(FileData::is_clean);
+        is_settled.then_some(state.attr)
     }
 
     /// What callers see, with the volume's own inode number.
@@ -278,7 +299,7 @@ impl Inode {
 #[derive(Debug, Default)]
 pub struct InodeRefs {
     lookups: AtomicU64,
-    opens: AtomicU64,
+    opens: AtomicU32,
     /// Was opened for writing at some time.
     had_writers: AtomicBool,
     /// In the table's queue of inodes that may be dropped.
@@ -292,6 +313,10 @@ pub struct InodeRefs {
 impl InodeRefs {
     pub(crate) fn add_lookup(&self) {
         self.lookups.fetch_add(1, Ordering::SeqCst);
+    }
+    /// As many as an inode had when it left memory.
+    pub(super) fn set_lookups(&self, count: u64) {
+        self.lookups.store(count, Ordering::SeqCst);
     }
     /// Lookups of all views.
     pub(crate) fn lookups(&self) -> u64 {

@@ -6,6 +6,7 @@ mod dir;
 mod filter;
 pub mod flags;
 mod inode;
+mod lazy;
 pub mod lock;
 mod shared;
 mod subvol;

@@ -49,23 +49,23 @@ pub struct Objects {
     dying: Mutex<Vec<Arc<Subvol>>>,
 }
 
-impl Default for Objects {
-    fn default() -> Self {
+impl Objects {
+    /// Of an engine that may use so much memory for changes.
+    pub(crate) fn with_memory(bytes_max: u64) -> Self {
+        let views = Arc::<Views>::default();
         Self {
-            inodes: InodeTable::default(),
+            inodes: InodeTable::with_memory(bytes_max, views.clone()),
             subvols: RwLock::new(LockRank::Subvolumes, HashMap::new()),
             rename: Mutex::new(LockRank::Rename, ()),
             subvolume_names: Mutex::new(LockRank::SubvolumeNames, ()),
-            views: Arc::default(),
+            views,
             policy: RwLock::new(LockRank::Policy, Policy::default()),
             read_only: AtomicBool::new(false),
             next_subvolume: AtomicU64::new(0),
             dying: Mutex::new(LockRank::DyingSubvolumes, Vec::new()),
         }
     }
-}
 
-impl Objects {
     pub(crate) fn set_policy(&self, policy: Policy) {
         self.read_only.store(policy.read_only, Ordering::Release);
         *self.policy.write() = policy;

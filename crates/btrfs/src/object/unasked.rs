@@ -19,6 +19,11 @@ impl Unasked {
         self.made.fetch_add(1, Ordering::Release);
     }
 
+    /// There are changes that the front end may not know.
+    pub(crate) fn is_due(&self) -> bool {
+        self.told.load(Ordering::Acquire) < self.made.load(Ordering::Acquire)
+    }
+
     /// Runs `tell` if there are changes that the front end may not know. No lock may be held.
     pub(crate) fn settle(&self, tell: impl FnOnce()) {
         let made = self.made.load(Ordering::Acquire);

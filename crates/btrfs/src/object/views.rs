@@ -263,9 +263,14 @@ impl Views {
         inode.refs.add_lookup();
     }
 
+    /// The lookups of this view are those that inodes count.
+    pub(crate) fn counts_with_inodes(&self, id: ViewId) -> bool {
+        id == ViewId::FIRST && !self.are_many()
+    }
+
     /// Gives lookups back, no more than there are. The caller settles the inode then.
     pub(crate) fn drop_lookups(&self, id: ViewId, inode: &Inode, count: u64) {
-        if id == ViewId::FIRST && !self.are_many() {
+        if self.counts_with_inodes(id) {
             return inode.refs.drop_lookups(count);
         }
         let mut held = self.shard(inode).lock();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::lazy::Lazy;
 use btrfs_store::rank::LockRank;
 use cowshed_runtime::lock::Mutex;
 use cowshed_vfs::acl::Acl;
@@ -12,12 +13,12 @@ pub(crate) const NONE: u8 = 1;
 pub(crate) const SOME: u8 = 2;
 
 /// What is known of an inode's attributes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct XattrCache {
     /// Goes from UNKNOWN to NONE by a reader that found none, and to SOME before a writer adds one:
     /// a reader that was overtaken by a writer does not overwrite what that said.
     pub(crate) known: AtomicU8,
-    pub(crate) lists: Mutex<Lists>,
+    pub(crate) lists: Lazy<AccessLists>,
 }
 
 /// Access lists as they were parsed last; the outer `None`: not known.
@@ -27,14 +28,17 @@ pub(crate) struct Lists {
     pub default: Option<Option<Arc<Acl>>>,
 }
 
-impl Default for XattrCache {
+/// [`Lists`], of an inode that may have some.
+#[derive(Debug)]
+pub(crate) struct AccessLists(pub Mutex<Lists>);
+
+impl Default for AccessLists {
     fn default() -> Self {
-        Self {
-            known: AtomicU8::new(UNKNOWN),
-            lists: Mutex::new(LockRank::XattrLists, Lists::default()),
-        }
+        Self(Mutex::new(LockRank::XattrLists, Lists::default()))
     }
 }
+
+const _: () = assert!(UNKNOWN == 0, "the default");
 
 impl XattrCache {
     /// For inodes that were just made.
@@ -52,6 +56,8 @@ impl XattrCache {
         self.known.store(SOME, Ordering::Release);
     }
     pub(crate) fn forget_lists(&self) {
-        *self.lists.lock() = Lists::default();
+        if let Some(lists) = self.lists.get() {
+            *lists.0.lock() = Lists::default();
+        }
     }
 }

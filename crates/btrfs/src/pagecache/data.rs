@@ -219,6 +219,15 @@ impl FileData {
     pub(crate) fn note_close(&self, opened: Opened) {
         self.failures.close(opened);
     }
+    /// Nothing is dirty or under way, and no failure waits to be reported. The caller holds the only
+    /// reference to the file in memory, so that no lock is taken.
+    pub(crate) fn is_clean(&self) -> bool {
+        let is_idle = |state: &DataState| {
+            let is_settled = !state.is_listed && state.dirty.is_empty() && state.in_flight.is_empty();
+            is_settled && state.reservation.is_none() && state.cut.is_none() && state.defrag.is_none()
+        };
+        self.state.try_lock().is_some_and(|state| is_idle(&state)) && self.failures.are_none()
+    }
     /// Bytes that are dirty or in flight.
     pub(crate) fn pending_bytes(&self) -> u64 {
         let state = self.state.lock();

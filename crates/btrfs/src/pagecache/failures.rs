@@ -78,6 +78,11 @@ impl Failures {
         self.state.lock().count
     }
 
+    /// There were none. Waits for no lock.
+    pub(crate) fn are_none(&self) -> bool {
+        self.state.try_lock().is_some_and(|state| state.count == 0)
+    }
+
     /// The file is open once more.
     pub(crate) fn open(&self, opened: Opened) {
         let mut state = self.state.lock();

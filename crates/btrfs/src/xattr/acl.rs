@@ -24,7 +24,7 @@ fn list(inode: &Inode, name: &[u8]) -> Result<Option<Arc<Acl>>> {
     }
     let is_access = name == ACCESS_NAME;
     {
-        let lists = inode.xattrs.lists.lock();
+        let lists = inode.xattrs.lists.0.lock();
         let known = if is_access { &lists.access } else { &lists.default };
         if let Some(known) = known {
             return Ok(known.clone());
@@ -32,7 +32,7 @@ fn list(inode: &Inode, name: &[u8]) -> Result<Option<Arc<Acl>>> {
     }
     // A writer may come between reading and keeping; it forgets the lists after its change, so at
     // worst it forgets this. The lock is kept while the item is read for the same reason.
-    let mut lists = inode.xattrs.lists.lock();
+    let mut lists = inode.xattrs.lists.0.lock();
     let parsed = match super::load(inode, name)? {
         None => None,
         Some(value) => Acl::parse(&value)
