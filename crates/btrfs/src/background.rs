@@ -23,6 +23,10 @@ const DROP_PAUSE_MAX: Duration = Duration::from_millis(120);
 /// Between two looks at a deleted subvolume that is in use.
 const IN_USE_PAUSE: Duration = Duration::from_secs(1);
 
+/// Memory that was freed is returned so long after, when nothing was changed in between: under load
+/// it is wanted again at once.
+const RETURN_PAUSE: Duration = Duration::from_secs(1);
+
 /// Starts the thread. It holds no reference to the files while it sleeps: dropping the mount ends
 /// it.
 pub(crate) fn start(files: &Arc<Files>) {
@@ -42,14 +46,20 @@ fn run(inbox: &Inbox<Wants>, files: &Weak<Files>, interval: Duration) {
     let now = || inbox.monotonic();
     let mut due = now().saturating_add(interval);
     let mut drop_due = DropDue::default();
+    let mut returning = Returning::default();
     let mut steps = Steps::default();
     loop {
-        let mut wants = match inbox.wait(Some(drop_due.next().min(due)), Wants::take) {
+        let mut wants = match inbox.wait(Some(drop_due.next().min(due).min(returning.due)), Wants::take) {
             Wake::Ready(wants) => wants,
             Wake::Due => Wants::default(),
             Wake::Stop => return,
         };
+        wants.return_memory |= !wants.garbage.is_empty();
         drop(std::mem::take(&mut wants.garbage));
+        if wants.return_memory || now() >= returning.due {
+            let Some(files) = files.upgrade() else { return };
+            returning.look(&files, now(), wants.return_memory);
+        }
         if wants.room {
             let Some(files) = files.upgrade() else { return };
             wants.commit |= pressure::needs_commit(&files);
@@ -147,6 +157,42 @@ fn pause_of_deletions(wants: &mut Wants, now: Duration) -> Option<Duration> {
     None
 }
 
+/// When memory is given back to the system.
+#[derive(Debug)]
+struct Returning {
+    /// The next look.
+    due: Duration,
+    /// Edits that had been applied at the last one.
+    applied: u64,
+}
+
+impl Default for Returning {
+    fn default() -> Self {
+        Self {
+            due: Duration::MAX,
+            applied: 0,
+        }
+    }
+}
+
+impl Returning {
+    /// Returns memory that was freed before, unless something goes on: then later.
+    fn look(&mut self, files: &Files, now: Duration, was_freed: bool) {
+        let Some(return_memory) = files.options().return_memory else {
+            return;
+        };
+        let applied = files.store().txn().applied().0;
+        if was_freed || applied != self.applied {
+            self.applied = applied;
+            self.due = now.saturating_add(RETURN_PAUSE);
+            return;
+        }
+        self.due = Duration::MAX;
+        files.background().begin_returning();
+        return_memory();
+    }
+}
+
 /// When steps of dropping subvolumes come: one after the other where nobody syncs, and rarely where
 /// somebody does.
 #[derive(Debug, Default)]
@@ -174,6 +220,7 @@ impl Steps {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Instant;
 
     use btrfs_format::{Key, KeyType, ObjectId};
@@ -201,10 +248,14 @@ mod tests {
     }
 
     fn mount(env: Arc<dyn Env>) -> Arc<Mount> {
+        mount_with(env, EngineOptions::default())
+    }
+
+    fn mount_with(env: Arc<dyn Env>, options: EngineOptions) -> Arc<Mount> {
         let device: Arc<dyn BlockDevice> = Arc::new(MemDevice::new("memory", 256 << 20));
         mkfs(std::slice::from_ref(&device), &MkfsOptions::new([0x5b; 16])).unwrap();
         let volume = Volume::open(vec![device], &OpenOptions::default()).unwrap();
-        Mount::open(volume, env, EngineOptions::default()).unwrap()
+        Mount::open(volume, env, options).unwrap()
     }
 
     #[test]
@@ -223,6 +274,40 @@ mod tests {
             }
         }
         assert_eq!(engine.commit_stats().commits, before);
+    }
+
+    #[test]
+    fn freed_memory_is_returned_once_when_nothing_was_changed_for_a_while() {
+        static RETURNS: AtomicUsize = AtomicUsize::new(0);
+        let returns = || RETURNS.load(Ordering::SeqCst);
+        let env = Arc::new(ManualEnv::new(1));
+        let options = EngineOptions {
+            return_memory: Some(|| _ = RETURNS.fetch_add(1, Ordering::SeqCst)),
+            ..EngineOptions::default()
+        };
+        let engine = mount_with(env.clone(), options);
+        let fs = Fs::new(engine.clone(), MountOptions::default()).unwrap();
+        let interval = Duration::from_secs(EngineOptions::default().commit_interval_s.into());
+        let free_much = |done: u32| {
+            engine.background().free(vec![overlay(GARBAGE_ITEMS_MIN)]);
+            let patience = Instant::now() + Duration::from_secs(60);
+            while env.deadlines() != [RETURN_PAUSE * (done + 1)] {
+                assert!(Instant::now() < patience, "{:?}", env.deadlines());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        free_much(0);
+        fs.mkdir(&Context::root(), NodeId::ROOT, b"dir", 0o755).unwrap();
+        env.advance(RETURN_PAUSE);
+        env.until_sleepers(1);
+        assert_eq!((returns(), env.deadlines()), (0, vec![RETURN_PAUSE * 2]), "in use");
+        env.advance(RETURN_PAUSE);
+        env.until_sleepers(1);
+        assert_eq!((returns(), env.deadlines()), (1, vec![interval]));
+        free_much(2);
+        env.advance(RETURN_PAUSE);
+        env.until_sleepers(1);
+        assert_eq!((returns(), env.deadlines()), (2, vec![interval]));
     }
 
     #[test]

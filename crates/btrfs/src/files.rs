@@ -46,6 +46,9 @@ pub struct EngineOptions {
     pub read_ahead: bool,
     /// What becomes of freed space on devices that can discard.
     pub discard: DiscardMode,
+    /// Gives memory that was freed back to the system. Called some time after much was, when nothing
+    /// changes any more.
+    pub return_memory: Option<fn()>,
 }
 
 impl Default for EngineOptions {
@@ -57,6 +60,7 @@ impl Default for EngineOptions {
             tree_log: false,
             read_ahead: true,
             discard: DiscardMode::Off,
+            return_memory: None,
         }
     }
 }

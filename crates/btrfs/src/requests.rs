@@ -1,6 +1,7 @@
 //! What the background thread of a mount is asked to do. The thread itself is in `background`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use btrfs_store::overlay::Overlay;
@@ -23,6 +24,8 @@ pub(crate) struct Wants {
     pub deletions: Option<Deletions>,
     /// Overlays that a commit has merged: millions of small allocations.
     pub garbage: Vec<Arc<Overlay>>,
+    /// Much memory was freed.
+    pub return_memory: bool,
 }
 
 /// Deletions of subvolumes that followed each other, in terms of [`Env::monotonic`].
@@ -52,8 +55,8 @@ impl Wants {
     /// All but the deletions, which stay until their first step comes.
     pub fn take(&mut self) -> Option<Self> {
         let has_new = self.deletions.as_ref().is_some_and(|deletions| !deletions.is_known);
-        let is_idle = !self.commit && !self.room && !self.write_back && !self.drop && self.garbage.is_empty();
-        if is_idle && !has_new {
+        let is_wanted = self.commit || self.room || self.write_back || self.drop || self.return_memory;
+        if !is_wanted && self.garbage.is_empty() && !has_new {
             return None;
         }
         if let Some(deletions) = &mut self.deletions {
@@ -68,12 +71,22 @@ impl Wants {
 
 /// The thread and what it is asked to do.
 #[derive(Debug)]
-pub struct Background(pub(crate) Service<Wants>);
+pub struct Background(pub(crate) Service<Wants>, Forgotten);
+
+/// Inodes that front ends forgot since memory was returned.
+#[derive(Debug, Default)]
+struct Forgotten(AtomicUsize);
+
+/// So many of them are some MiB.
+const FORGOTTEN_MANY: usize = 1 << 14;
 
 impl Background {
     /// A thread that is not started yet.
     pub(crate) fn new(env: Arc<dyn Env>) -> Self {
-        Self(Service::new("cowshed-commit", env, Wants::default()))
+        Self(
+            Service::new("cowshed-commit", env, Wants::default()),
+            Forgotten::default(),
+        )
     }
 
     /// Asks for a commit soon.
@@ -90,6 +103,19 @@ impl Background {
     pub(crate) fn wake_write_back(&self) {
         self.0
             .change_if(|wants| !std::mem::replace(&mut wants.write_back, true));
+    }
+
+    /// An inode was forgotten: memory is returned after many.
+    pub(crate) fn note_forgotten(&self) {
+        if self.1.0.fetch_add(1, Ordering::Relaxed) + 1 == FORGOTTEN_MANY {
+            self.0
+                .change_if(|wants| !std::mem::replace(&mut wants.return_memory, true));
+        }
+    }
+
+    /// Memory is returned: counts anew.
+    pub(crate) fn begin_returning(&self) {
+        self.1.0.store(0, Ordering::Relaxed);
     }
 
     /// Asks for the next step of dropping a subvolume, a moment later.

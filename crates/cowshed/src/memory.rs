@@ -1,5 +1,16 @@
-//! How the C library's allocator is set up. Unsafe, because it is a call of the C library.
+//! How the C library's allocator is set up and told to return memory. Unsafe, because these are calls
+//! of the C library.
 #![allow(unsafe_code)]
+
+/// Gives free memory back to the system, also from the middle of the heap: by itself, the C library
+/// does so at the end of the heap alone, where something is always in use.
+pub fn return_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes a number, and locks what it looks at.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
 
 /// Freed memory is joined with its neighbours at once.
 ///

@@ -156,6 +156,7 @@ pub fn parse(arguments: &[String]) -> Result<Options> {
     options.formats.btrfs.engine.read_ahead = false;
     // As on the kernel's mounts: an image file does not keep what was deleted.
     options.formats.btrfs.engine.discard = DiscardMode::Async;
+    options.formats.btrfs.engine.return_memory = Some(crate::memory::return_freed_memory);
     options.formats.btrfs.fs.owner_uid = rustix::process::geteuid().as_raw();
     for option in arguments.iter().flat_map(|a| a.split(',')).filter(|o| !o.is_empty()) {
         let (name, value) = match option.split_once('=') {

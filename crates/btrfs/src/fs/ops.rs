@@ -301,6 +301,7 @@ impl FileSystem for Fs {
     }
 
     fn forget(&self, node: NodeId, lookups: u64) {
+        self.mount.background().note_forgotten();
         if node != NodeId::ROOT
             && !self.forget_parked(node, lookups)
             && let Ok(inode) = self.inode(node)
