@@ -41,9 +41,10 @@ fn read_parts(files: &Files, inode: &Arc<Inode>, at: u64, buf: &mut [u8], goes_o
     // What is in memory now stays valid although it may land on disk meanwhile: the lock keeps
     // writers out.
     let end = at + buf.len() as u64;
+    let whole = at..end;
     let on_disk = match inode.data.get() {
         Some(data) => data.state.lock().read(at, buf),
-        None => vec![at..end],
+        None => vec![whole],
     };
     for range in on_disk {
         let part = &mut buf[(range.start - at) as usize..(range.end - at) as usize];
