@@ -432,7 +432,7 @@ impl Player {
         );
         assert_eq!(
             fs.subvolumes().unwrap().delete(&ROOT, dir, name.as_bytes()),
-            Err(Error::Invalid)
+            Err(Error::NotDirectory)
         );
         assert_eq!(
             fs.subvolumes().unwrap().delete(&ROOT, dir, b"none"),

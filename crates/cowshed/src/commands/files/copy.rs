@@ -245,7 +245,8 @@ impl<'s> Copier<'s> {
                 to.side.link(&original, &to.path)
             }
         };
-        if self.options.form == Form::Symlink && from.path.is_relative() && to.path.components().count() > 1 {
+        let is_relative = from.path.is_relative() && to.path.components().count() > 1;
+        if self.options.form == Form::Symlink && from.is_on(to) && is_relative {
             self.session.complain(format_args!(
                 "{}: can make relative symbolic links only in current directory",
                 to.quoted()
@@ -335,8 +336,9 @@ impl<'s> Copier<'s> {
         is_well
     }
 
-    /// Makes the directories of `from`'s path below `dir`; gives those that were made, each with what
-    /// it is a copy of, outermost first, and the name for the copy itself. `None`: complained.
+    /// Makes the directories of `from`'s path below `dir`; gives those that were made, and where
+    /// attributes are kept the others, too, each with what it is a copy of, outermost first, and the
+    /// name for the copy itself. `None`: complained.
     pub fn make_parents(&self, from: &Place, dir: &Place) -> Option<(Vec<(Place, Place)>, Place)> {
         let names: Vec<&OsStr> = from.path.iter().filter(|name| *name != "/" && *name != ".").collect();
         let (last, parents) = names.split_last()?;
@@ -355,7 +357,12 @@ impl<'s> Copier<'s> {
                 shown: source.clone().into_os_string(),
             };
             match to.stat(Follow::Yes) {
-                Ok(there) if there.is_dir() => continue,
+                Ok(there) if there.is_dir() => {
+                    if self.options.preserve_any() {
+                        made.push((original, to.clone()));
+                    }
+                    continue;
+                }
                 Ok(_) => {
                     self.session
                         .complain(format_args!("{} exists but is not a directory", to.quoted()));

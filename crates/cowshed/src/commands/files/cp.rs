@@ -177,13 +177,26 @@ pub fn run(args: &CpArgs, session: &Session<'_>) -> Result<()> {
         return Ok(());
     };
     let mut copier = Copier::new(session, options);
+    let is_into_itself = |from: &Place, to: &Place| {
+        let is_it = options.is_recursive && is_below(from, to);
+        if is_it {
+            session.complain(format_args!(
+                "cannot copy a directory, {}, into itself, {}",
+                from.quoted(),
+                to.quoted()
+            ));
+        }
+        is_it
+    };
     if args.parents {
         let Target::Into(dir) = &target else {
             bail!("with --parents, the destination must be a directory");
         };
         for from in &from {
             if let Some((made, to)) = copier.make_parents(from, dir) {
-                copier.copy(from, &to);
+                if !is_into_itself(from, &to) {
+                    copier.copy(from, &to);
+                }
                 copier.finish_parents(&made);
             }
         }
@@ -191,15 +204,9 @@ pub fn run(args: &CpArgs, session: &Session<'_>) -> Result<()> {
     }
     for from in &from {
         let to = named(&target, from);
-        if options.is_recursive && is_below(from, &to) {
-            session.complain(format_args!(
-                "cannot copy a directory, {}, into itself, {}",
-                from.quoted(),
-                to.quoted()
-            ));
-            continue;
+        if !is_into_itself(from, &to) {
+            copier.copy(from, &to);
         }
-        copier.copy(from, &to);
     }
     Ok(())
 }

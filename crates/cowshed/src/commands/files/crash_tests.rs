@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use btrfs_check::{CheckOptions, Finding, FindingId, Severity};
 use btrfs_image::{MkfsOptions, mkfs};
 use clap::Parser;
 use cowshed::{OpenOptions, Volume};
@@ -98,8 +99,10 @@ fn crashes_of(line: &str, base: &MemDevice, source: &Path) -> usize {
             _ => panic!("{line}: {image}: neither before nor after"),
         }
         let devices: Vec<Arc<dyn BlockDevice>> = vec![Arc::new(image.devices[0].snapshot())];
-        let report = btrfs_check::check(&devices, &btrfs_check::CheckOptions::default());
-        assert!(report.is_clean(), "{line}: {image}: {report}");
+        let report = btrfs_check::check(&devices, &CheckOptions::default());
+        // A crash may tear a copy of the superblock.
+        let may_be = |f: &Finding| f.severity == Severity::Note || f.id == FindingId::SuperMirror;
+        assert!(report.findings.iter().all(may_be), "{line}: {image}: {report}");
     }
     assert!(olds > 0 && news > 0, "{line}: {olds} as before, {news} as after");
     olds + news

@@ -69,7 +69,7 @@ fn unreadable_file_is_named_and_nothing_is_made() {
     let (dir, root) = source();
     small_tree(&root);
     let script = format!(
-        "chmod 777 .; chmod 600 root/etc/notes; chown -R root root; chmod go+rx root root/etc root/home
+        "chmod 777 .; chmod 644 root/etc/hostname; chmod 600 root/etc/notes; chown -R root root; chmod go+rx root root/etc root/home
          setpriv --reuid=65534 --regid=65534 --clear-groups {} build -q --from root image 2>said && exit 9
          test $? = 1 && cat said; chmod 644 root/etc/notes; chmod 700 root/etc/conf.d
          setpriv --reuid=65534 --regid=65534 --clear-groups {0} build -q --from root image 2>said && exit 9

@@ -113,7 +113,7 @@ fn ordinary_user_changes_own_files_and_devices_and_no_others() {
     // A device of its own.
     let device = LoopDevice::attach(&scratch.image).unwrap();
     let path = device.path().display().to_string();
-    as_nobody(dir, &format!("ls {path}:/")).fails_with(1, &["Permission denied"]);
+    as_nobody(dir, &format!("ls {path}:/")).fails_with(2, &["Permission denied"]);
     cowshed_harness::run("chown", &["nobody", &path]).unwrap();
     as_nobody(dir, &format!("cp f {path}:/dir/f")).ok();
     as_nobody(dir, &format!("chmod 600 {path}:/dir/f")).ok();

@@ -29,12 +29,14 @@ fn shell_runs_lines_from_a_pipe() {
 /// Types on a terminal, which script(1) makes. Gives what is shown.
 fn typed(volume: &Scratch, keys: &str) -> String {
     fs::write(volume.path("keys"), keys).unwrap();
-    let line =
-        format!("XDG_STATE_HOME=$PWD/state TERM=dumb-no script -qec '{COWSHED} shell volume.img' /dev/null <keys");
+    // A line at a time: what is typed while a command runs is dropped with the change of the
+    // terminal's mode.
+    let line = format!(
+        "while IFS= read -r keys; do sleep 0.7; printf '%s\\n' \"$keys\"; done <keys |
+         XDG_STATE_HOME=$PWD/state TERM=xterm script -qec '{COWSHED} shell volume.img' /dev/null"
+    );
     let mut command = Command::new("sh");
-    command
-        .args(["-c", &line.replace("TERM=dumb-no", "TERM=xterm")])
-        .current_dir(volume.dir.path());
+    command.args(["-c", &line]).current_dir(volume.dir.path());
     let output = limit::output_within(&mut command, COMMAND_MAX).unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
