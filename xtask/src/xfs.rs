@@ -8,6 +8,6 @@ use crate::long;
 pub fn main(args: &long::Args) -> Result<()> {
     match args.split_first() {
         Some(("logs", rest)) => long::build_and_run(&["cowshed-xfslogs"], rest),
-        _ => bail!("cargo xtask xfs logs [--count N] [--seed S] [--flips N]"),
+        _ => bail!("cargo xtask xfs logs [--count N] [--seed S] [--flips N] [--focus LOAD]"),
     }
 }

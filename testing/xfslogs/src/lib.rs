@@ -10,6 +10,7 @@ mod flips;
 mod focus;
 mod host;
 mod judge;
+mod left;
 mod load;
 mod seen;
 mod shown;

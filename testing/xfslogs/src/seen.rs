@@ -24,6 +24,8 @@ pub struct Seen {
     pub with_unfinished: BTreeMap<&'static str, u64>,
     /// Unlinked inodes that were freed.
     pub unlinked: u64,
+    /// Those among them that the kernel's recovery could not free.
+    pub left: u64,
     /// Blocks by kind that the recoveries had changed, and that were equal.
     pub blocks: BTreeMap<&'static str, u64>,
     /// Damaged logs that were opened.
@@ -36,9 +38,9 @@ impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} images: {} with a clean log, {} compared block by block, {} judged by xfs_repair; {} unlinked inodes; \
-             {} with other blocks in trees of extents",
-            self.images, self.clean, self.compared, self.repaired, self.unlinked, self.shapes
+            "{} images: {} with a clean log, {} compared block by block, {} judged by xfs_repair; {} unlinked inodes, \
+             {} of them left by the kernel; {} with other blocks in trees of extents",
+            self.images, self.clean, self.compared, self.repaired, self.unlinked, self.left, self.shapes
         )?;
         writeln!(f, "items: {:?}", self.items)?;
         writeln!(f, "unfinished intents: {:?}", self.unfinished)?;
