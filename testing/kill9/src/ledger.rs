@@ -222,6 +222,6 @@ fn synced(result: std::io::Result<()>) -> std::io::Result<()> {
 }
 
 pub(crate) fn is_gone(error: &std::io::Error) -> bool {
-    const GONE: [i32; 3] = [5, 103, 107]; // EIO, ECONNABORTED, ENOTCONN
+    const GONE: [i32; 4] = [5, 103, 107, 125]; // EIO, ECONNABORTED, ENOTCONN, ECANCELED
     error.raw_os_error().is_some_and(|code| GONE.contains(&code))
 }

@@ -44,7 +44,7 @@ const fn libc_eio() -> i32 {
 }
 
 fn is_gone(errno: Errno) -> bool {
-    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::IO)
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::IO)
 }
 
 impl Loader {
