@@ -28,6 +28,9 @@ struct Args {
     /// Bytes of a tree block
     #[arg(long, default_value_t = 4096)]
     nodesize: u32,
+    /// Data and metadata share block groups: volumes from 16 MiB on
+    #[arg(long)]
+    mixed: bool,
     /// Profile of data
     #[arg(long)]
     data: Option<Profile>,
@@ -95,6 +98,7 @@ fn main() -> ExitCode {
         let mut config = Config::new(seed, args.operations);
         config.setup.device_bytes = args.device_mib << 20;
         config.setup.node_bytes = args.nodesize;
+        config.setup.mixed = args.mixed;
         (config.setup.data, config.setup.metadata) = (args.data, args.metadata);
         config.setup.no_holes = !args.explicit_holes;
         config.setup.memory_bytes_max = args.memory_mib << 20;

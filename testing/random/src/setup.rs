@@ -10,6 +10,8 @@ use cowshed_vfs::Compression;
 pub struct Setup {
     pub device_bytes: u64,
     pub node_bytes: u32,
+    /// Data and metadata share block groups: volumes from 16 MiB on.
+    pub mixed: bool,
     pub data: Option<Profile>,
     pub metadata: Option<Profile>,
     pub no_holes: bool,
@@ -48,6 +50,7 @@ impl Default for Setup {
         Setup {
             device_bytes: 8 << 30,
             node_bytes: 4096,
+            mixed: false,
             data: None,
             metadata: None,
             no_holes: true,

@@ -132,6 +132,7 @@ impl Subject {
             .collect();
         let mut options = MkfsOptions::new([0x42; 16]);
         options.nodesize_bytes = Some(setup.node_bytes);
+        options.mixed = setup.mixed;
         options.data_profile = setup.data;
         options.metadata_profile = setup.metadata;
         options.features.no_holes = setup.no_holes;

@@ -28,6 +28,12 @@ const PROMISE_LOOK: Duration = Duration::from_micros(200);
 /// Pending items below which no commit is wished for: it would bring little.
 const PENDING_ITEMS_MIN: u64 = 1024;
 
+/// In mixed volumes, the share of promised data that is held for its items. At worst each block is
+/// an extent of its own: its checksum (32 bytes), a file extent item and an extent item (78 each
+/// with headers), in leaves that are half full.
+const DATA_ITEMS_DIVISOR: u64 = 10;
+const _: () = assert!(4096 / DATA_ITEMS_DIVISOR >= 2 * (32 + 78 + 78));
+
 /// What a block group is for. Mixed groups are all in `Data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Pool {
@@ -300,10 +306,20 @@ impl Ledger {
         (pool.free + pool.addable).saturating_sub(data)
     }
 
+    /// Bytes kept for the items of so much promised data. Where metadata has block groups of its
+    /// own, data cannot take the last of them, and nothing is kept.
+    fn data_items_bytes(&self, data_bytes: u64) -> u64 {
+        if self.mixed { data_bytes / DATA_ITEMS_DIVISOR } else { 0 }
+    }
+
     /// Metadata bytes that must stay available, where so many blocks are held for what is pending
-    /// and wanted beside what is promised.
+    /// and wanted beside what is promised. Write-back and deletions may use the global reserve, and
+    /// what is kept for the items of data.
     fn meta_needed_bytes(&self, n: &Numbers, blocks: u64, release: bool) -> u64 {
-        let reserve = if release { 0 } else { n.global_reserve_bytes };
+        let reserve = match release {
+            true => 0,
+            false => n.global_reserve_bytes + self.data_items_bytes(n.data_reserved_bytes),
+        };
         (n.meta_reserved_blocks + blocks) * self.nodesize_bytes + reserve
     }
     /// The same for what is pending alone.
@@ -428,7 +444,7 @@ impl Ledger {
         let mut n = self.numbers.lock();
         let pool = n.pools[Pool::Data as usize];
         let meta = if self.mixed { self.meta_held_bytes(&n) } else { 0 };
-        let promised = n.data_reserved_bytes + meta;
+        let promised = n.data_reserved_bytes + meta + self.data_items_bytes(bytes);
         // A reservation of nothing succeeds also where deletion lives on the global reserve.
         if bytes > 0 && promised.saturating_add(bytes) > pool.free {
             return Err(Short);
@@ -687,10 +703,17 @@ mod tests {
     #[test]
     fn mixed_pools_serve_both() {
         let l = ledger(64 * 16384, true);
-        let _d = l.try_reserve_data(60 * 16384).unwrap();
-        assert!(l.try_reserve_meta(Purpose::Other, 6, false).is_err());
-        let _m = l.try_reserve_meta(Purpose::Other, 4, false).unwrap();
+        // A tenth of it is held for its items.
+        assert!(l.try_reserve_data(60 * 16384).is_err());
+        let _d = l.try_reserve_data(50 * 16384).unwrap();
+        assert!(l.try_reserve_meta(Purpose::Other, 10, false).is_err());
+        let _m = l.try_reserve_meta(Purpose::Other, 9, false).unwrap();
         assert!(l.try_reserve_data(4096).is_err());
+        let written_back = l.try_reserve_meta(Purpose::WriteBack, 5, true);
+        assert!(
+            written_back.is_ok(),
+            "what is held for the items of data is there for them"
+        );
     }
 
     #[test]
