@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use cowshed_harness::need;
 
 use crate::run::SHARE_MAX;
-use crate::{arrows, engine_lints, hunt, licenses, real, run};
+use crate::{arrows, engine_lints, failures, hunt, licenses, real, run};
 
 /// What hangs, in a mount or in the kernel, is cut and named. These are several times what a slow
 /// machine needs.
@@ -48,7 +48,7 @@ pub fn main(args: &Args) -> Result<()> {
         )?;
         engine_lints::check()?;
     }
-    run::run_within(
+    failures::run_tests_within(
         TESTS_MAX,
         "tests",
         &mut run::cargo(&["test", "--workspace", "--no-fail-fast"]),
@@ -85,7 +85,7 @@ fn over_io_uring() -> Result<()> {
     let args = ["test", "--quiet", "-p", "cowshed-fuse", "--test", "mounted"];
     let mut command = run::cargo(&args);
     command.env("COWSHED_TEST_TRANSPORT", "uring");
-    let outcome = run::run_within(SHARE_MAX, "mounts over io_uring", &mut command);
+    let outcome = failures::run_tests_within(SHARE_MAX, "mounts over io_uring", &mut command);
     std::fs::write(SWITCH, before)?;
     outcome
 }
@@ -100,5 +100,5 @@ fn kernel_volumes() -> Result<()> {
     let args = ["test", "--quiet", "-p", "btrfs-format", "--test", "kernel_volumes"];
     let mut command = run::cargo(&args);
     command.args(["--", "--ignored", "--skip", "write_corpus"]);
-    run::run_within(SHARE_MAX, "volumes that the kernel filled", &mut command)
+    failures::run_tests_within(SHARE_MAX, "volumes that the kernel filled", &mut command)
 }

@@ -5,6 +5,7 @@ mod bench;
 mod ci;
 mod counts;
 mod engine_lints;
+mod failures;
 mod fuzz;
 mod hunt;
 mod licenses;
@@ -14,6 +15,8 @@ mod real;
 mod run;
 mod sources;
 mod xfs;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -76,8 +79,19 @@ enum Command {
     },
 }
 
-fn main() -> anyhow::Result<()> {
-    match Args::parse().command {
+/// Errors are printed without a backtrace: the message is what the reader needs, and last.
+fn main() -> ExitCode {
+    match run_command(Args::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_command(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Arrows(args) => arrows::main(&args),
         Command::Bench(args) => bench::main(&args),
         Command::Ci(args) => ci::main(&args),

@@ -1,4 +1,4 @@
-//! Checks a volume: `cargo run -p btrfs-check --example check -- [--data] DEVICE...`
+//! Checks a volume: `cargo run -p btrfs-check --example check_btrfs -- [--data] DEVICE...`
 
 use std::process::ExitCode;
 use std::sync::Arc;
