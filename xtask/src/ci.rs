@@ -48,6 +48,7 @@ pub fn main(args: &Args) -> Result<()> {
         )?;
         engine_lints::check()?;
     }
+    run::build_tests(BUILD_MAX)?;
     failures::run_tests_within(
         TESTS_MAX,
         "tests",
@@ -56,11 +57,6 @@ pub fn main(args: &Args) -> Result<()> {
     over_io_uring()?;
     kernel_volumes()?;
     real::share()?;
-    run::run_within(
-        BUILD_MAX,
-        "the program itself",
-        &mut run::cargo(&["build", "--quiet", "-p", "cowshed"]),
-    )?;
     if need::kernel_btrfs().is_some() {
         crate::long::all_log_cases()?;
     }
@@ -82,7 +78,7 @@ fn over_io_uring() -> Result<()> {
         println!("== skipped: mounts over io_uring: only root can turn it on");
         return Ok(());
     }
-    let args = ["test", "--quiet", "-p", "cowshed-fuse", "--test", "mounted"];
+    let args = ["test", "--quiet", "--workspace", "--test", "mounted"];
     let mut command = run::cargo(&args);
     command.env("COWSHED_TEST_TRANSPORT", "uring");
     let outcome = failures::run_tests_within(SHARE_MAX, "mounts over io_uring", &mut command);
@@ -97,7 +93,7 @@ fn kernel_volumes() -> Result<()> {
         return Ok(());
     }
     // The last one writes the corpus of another test.
-    let args = ["test", "--quiet", "-p", "btrfs-format", "--test", "kernel_volumes"];
+    let args = ["test", "--quiet", "--workspace", "--test", "kernel_volumes"];
     let mut command = run::cargo(&args);
     command.args(["--", "--ignored", "--skip", "write_corpus"]);
     failures::run_tests_within(SHARE_MAX, "volumes that the kernel filled", &mut command)

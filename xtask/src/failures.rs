@@ -1,7 +1,7 @@
 //! What failed, once more at the end: the output of a run of all tests is thousands of lines, and
 //! its last page is what a reader of CI sees first.
 
-use std::io::{BufRead, BufReader, PipeReader, Write as _};
+use std::io::{BufRead, BufReader, PipeReader};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -40,8 +40,7 @@ fn pass_on(reader: PipeReader) -> Receiver<Vec<String>> {
         for line in BufReader::new(reader).split(b'\n') {
             let Ok(line) = line else { break };
             let line = String::from_utf8_lossy(&line);
-            // A closed terminal is no failure of the tests.
-            let _ = writeln!(std::io::stdout(), "{line}");
+            println!("{line}");
             report.line(&line);
         }
         let _ = send.send(report.lines);

@@ -27,8 +27,7 @@ pub fn build_and_run(packages: &[&str], args: &[String]) -> Result<()> {
         build.args(["-p", package]);
     }
     run::run("building", &mut build)?;
-    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
-    let program = run::root().join(target).join("release").join(packages[0]);
+    let program = run::target().join("release").join(packages[0]);
     let mut command = run::command(&program.to_string_lossy(), &[]);
     run::run(packages[0], command.args(args))
 }
@@ -45,8 +44,8 @@ pub fn logcases(args: &Args) -> Result<()> {
 
 /// All named cases of what a crash after fsync leaves, on all roads: less than a minute.
 pub fn all_log_cases() -> Result<()> {
-    let args = ["run", "--quiet", "-p", "cowshed-logcases"];
-    run::run_within(SHARE_MAX, "crashes after fsync, all cases", &mut run::cargo(&args))
+    let mut command = run::built("cowshed-logcases", &[]);
+    run::run_within(SHARE_MAX, "crashes after fsync, all cases", &mut command)
 }
 
 /// `cargo xtask kill9`
@@ -57,19 +56,9 @@ pub fn kill9(args: &Args) -> Result<()> {
 /// The share of the kill rounds that every run of CI has, with what the tests have built.
 pub fn kill9_share() -> Result<()> {
     for (load, rounds) in [("model", "4"), ("sqlite", "3"), ("dbench", "3")] {
-        let args = [
-            "run",
-            "--quiet",
-            "-p",
-            "cowshed-kill9",
-            "--",
-            "--load",
-            load,
-            "--rounds",
-            rounds,
-        ];
+        let mut command = run::built("cowshed-kill9", &["--load", load, "--rounds", rounds]);
         let title = format!("{rounds} kills under load: {load}");
-        run::run_within(SHARE_MAX, &title, &mut run::cargo(&args))?;
+        run::run_within(SHARE_MAX, &title, &mut command)?;
     }
     Ok(())
 }
@@ -81,17 +70,7 @@ pub fn sqlite(args: &Args) -> Result<()> {
 
 /// The share of SQLite's kills that every run of CI has.
 pub fn sqlite_share() -> Result<()> {
-    let args = [
-        "run",
-        "--quiet",
-        "-p",
-        "cowshed-sqlite",
-        "--",
-        "kills",
-        "--rounds",
-        "10",
-        "--transactions",
-        "300",
-    ];
-    run::run_within(SHARE_MAX, "10 kills under SQLite", &mut run::cargo(&args))
+    let args = ["kills", "--rounds", "10", "--transactions", "300"];
+    let mut command = run::built("cowshed-sqlite", &args);
+    run::run_within(SHARE_MAX, "10 kills under SQLite", &mut command)
 }

@@ -1,7 +1,5 @@
 //! The long runs of `cowshed-real`, with the command under test built beside it.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 
 use crate::run::{self, SHARE_MAX};
@@ -19,7 +17,7 @@ pub struct Args {
 
 pub fn main(what: &str, args: &Args) -> Result<()> {
     let own: Vec<&str> = args.args.iter().map(String::as_str).collect();
-    build_and_run(what, &own, args.release, Duration::MAX)
+    build_and_run(what, &own, args.release)
 }
 
 /// The shares of CI: a small one of each, of the matrix another one for each commit.
@@ -27,15 +25,15 @@ pub fn share() -> Result<()> {
     let seed = seed();
     println!("== seed of the matrix: {seed}");
     let seed = seed.to_string();
-    build_and_run(
-        "matrix",
-        &["--count", "3", "--entries", "100", "--seed", &seed],
-        false,
-        SHARE_MAX,
-    )?;
-    build_and_run("realtree", &["--small"], false, SHARE_MAX)?;
-    build_and_run("levels", &["--one-in", "12", "--seed", &seed], false, SHARE_MAX)?;
-    build_and_run("realwork", &["--small"], false, SHARE_MAX)
+    for args in [
+        &["matrix", "--count", "3", "--entries", "100", "--seed", &seed][..],
+        &["realtree", "--small"],
+        &["levels", "--one-in", "12", "--seed", &seed],
+        &["realwork", "--small"],
+    ] {
+        run::run_within(SHARE_MAX, args[0], &mut run::built("cowshed-real", args))?;
+    }
+    Ok(())
 }
 
 /// From the commit; 1 where there is no git.
@@ -47,15 +45,14 @@ fn seed() -> u32 {
         .unwrap_or(1)
 }
 
-fn build_and_run(what: &str, args: &[&str], release: bool, limit: Duration) -> Result<()> {
+fn build_and_run(what: &str, args: &[&str], release: bool) -> Result<()> {
     let mut build = vec!["build", "--quiet", "-p", "cowshed", "-p", "cowshed-real"];
     if release {
         build.push("--release");
     }
     run::run("building cowshed and cowshed-real", &mut run::cargo(&build))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| run::root().join("target"), Into::into);
     let profile = if release { "release" } else { "debug" };
-    let program = target.join(profile).join("cowshed-real");
+    let program = run::target().join(profile).join("cowshed-real");
     let program = program.to_str().context("a path in UTF-8")?;
-    run::run_within(limit, what, run::command(program, &[what]).args(args))
+    run::run(what, run::command(program, &[what]).args(args))
 }

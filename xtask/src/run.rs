@@ -28,6 +28,23 @@ pub fn cargo(args: &[&str]) -> Command {
     command(&program, args)
 }
 
+/// Where cargo puts what it builds.
+pub fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into)
+}
+
+/// A program as [`build_tests`] left it.
+pub fn built(program: &str, args: &[&str]) -> Command {
+    command(&target().join("debug").join(program).to_string_lossy(), args)
+}
+
+/// Builds everything at once. One package alone would be built with other features of its
+/// dependencies, and half of the workspace again with it.
+pub fn build_tests(limit: Duration) -> Result<()> {
+    let args = ["build", "--quiet", "--workspace", "--all-targets"];
+    run_within(limit, "building everything", &mut cargo(&args))
+}
+
 /// Runs it, says how long it took, and fails where it fails. As long as it takes: for commands with
 /// a user at the terminal.
 pub fn run(title: &str, command: &mut Command) -> Result<()> {
