@@ -211,7 +211,7 @@ impl Space {
         // Nothing new is promised to operations meanwhile, so what they were promised comes back;
         // but deletions and write-back come and go.
         for _ in 0..PROMISE_WAITS_MAX {
-            if want.turns.is_none() || !self.ledger.wait_for_promises(|time| self.pause(time)) {
+            if want.turns.is_none() || !self.ledger.wait_for_promises(want.pool, |time| self.pause(time)) {
                 break;
             }
             if let Ok(done) = (want.attempt)() {

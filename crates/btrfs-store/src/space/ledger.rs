@@ -403,29 +403,43 @@ impl Ledger {
         self.yield_while(|n| n.refused > 0);
     }
 
-    /// Waits until blocks that others were promised come back. False where none did.
-    pub fn wait_for_promises(&self, pause: impl Fn(Duration)) -> bool {
-        let promised = self.promised_blocks();
+    /// Waits until something comes back of what others were promised. False where nothing did.
+    pub fn wait_for_promises(&self, pool: Pool, pause: impl Fn(Duration)) -> bool {
+        let promised = self.promised(pool);
+        self.wait_a_moment(pool, promised);
         for _ in 0..PROMISE_LOOKS_MAX {
-            if self.wait_a_moment(promised) || self.promised_blocks() == 0 {
+            let now = self.promised(pool);
+            if now < promised || now == 0 {
                 break;
             }
             pause(PROMISE_LOOK);
         }
-        self.promised_blocks() < promised
+        self.promised(pool) < promised
     }
-    /// Waits for a moment until blocks that others were promised come back. False where there are
-    /// none.
+
+    /// Waits for a moment until metadata that others were promised comes back. False where there
+    /// is none.
     pub fn wait_while_promised(&self) -> bool {
-        self.wait_a_moment(self.promised_blocks()) || self.promised_blocks() > 0
+        let promised = self.promised(Pool::Metadata);
+        self.wait_a_moment(Pool::Metadata, promised);
+        promised > 0 || self.promised(Pool::Metadata) > 0
     }
-    fn promised_blocks(&self) -> u64 {
-        self.numbers.lock().meta_reserved_blocks
+
+    /// What is promised out of the same space: bytes of data, or blocks of metadata. A caller that
+    /// wants data may itself have been promised metadata, and would wait for itself.
+    fn promised(&self, pool: Pool) -> u64 {
+        self.promised_of(&self.numbers.lock(), pool)
     }
-    /// True where fewer blocks than these are promised a moment later.
-    fn wait_a_moment(&self, promised_blocks: u64) -> bool {
-        self.yield_while(|n| n.meta_reserved_blocks >= promised_blocks.max(1));
-        self.promised_blocks() < promised_blocks
+    fn promised_of(&self, n: &Numbers, pool: Pool) -> u64 {
+        match pool {
+            Pool::Data if !self.mixed => n.data_reserved_bytes,
+            Pool::Data | Pool::Metadata | Pool::System => n.meta_reserved_blocks,
+        }
+    }
+
+    /// Lets others run until less than this is promised, and no longer than a moment.
+    fn wait_a_moment(&self, pool: Pool, promised: u64) {
+        self.yield_while(|n| self.promised_of(n, pool) >= promised.max(1));
     }
 
     /// Lets other threads run while something is so, and no longer than a moment: they may wait

@@ -2,6 +2,7 @@
 //! and both checkers.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use btrfs_format::features::inode_flags;
 use btrfs_format::hash::name_hash;
@@ -496,7 +497,7 @@ fn a_commit_writes_no_more_than_was_estimated() {
 #[test]
 fn reservations_flush_before_they_fail() {
     #[derive(Default)]
-    struct Steps(parking_lot::Mutex<Vec<&'static str>>);
+    struct Steps(parking_lot::Mutex<Vec<&'static str>>, AtomicU64);
     impl Flusher for Steps {
         fn count_leaves(&self) {
             self.0.lock().push("count");
@@ -509,7 +510,9 @@ fn reservations_flush_before_they_fail() {
             self.0.lock().push("commit");
             Ok(())
         }
-        fn pause(&self, _: Duration) {}
+        fn pause(&self, _: Duration) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
     }
     let engine = open_engine_on(vec![memory_device(256 << 20, 16384)]);
     let steps = Arc::new(Steps::default());
@@ -522,6 +525,10 @@ fn reservations_flush_before_they_fail() {
         Err(Error::NoSpace)
     ));
     assert_eq!(*steps.0.lock(), ["write back", "commit"]);
+    assert!(
+        steps.1.swap(0, Ordering::Relaxed) > 0,
+        "promised data might have come back"
+    );
     drop(held);
     // Nothing dirty, nothing pending: neither step is called.
     engine.store.space().pending_frozen();
@@ -532,6 +539,14 @@ fn reservations_flush_before_they_fail() {
         Err(Error::NoSpace)
     ));
     assert_eq!(*steps.0.lock(), [""; 0]);
+    // Metadata that the caller itself was promised is no data, and not waited for.
+    let own = engine.store.space().reserve_meta(Budget::SETATTR).unwrap();
+    assert!(matches!(
+        engine.store.space().reserve_data(1 << 30),
+        Err(Error::NoSpace)
+    ));
+    assert_eq!(steps.1.load(Ordering::Relaxed), 0);
+    drop(own);
 }
 
 /// Trees that contradict each other end in an error that names the place, not in overwritten data.
