@@ -33,6 +33,15 @@ pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into)
 }
 
+/// A program of the release build; in place of `cowshed` the one that `$COWSHED_PROGRAM` names, so
+/// that builds can be compared.
+pub fn released(program: &str) -> PathBuf {
+    match std::env::var_os("COWSHED_PROGRAM") {
+        Some(other) if program == "cowshed" => other.into(),
+        _ => target().join("release").join(program),
+    }
+}
+
 /// A program as [`build_tests`] left it.
 pub fn built(program: &str, args: &[&str]) -> Command {
     command(&target().join("debug").join(program).to_string_lossy(), args)

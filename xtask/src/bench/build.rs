@@ -283,7 +283,7 @@ fn shell(script: &str, tree: &Path, dir: &Path) -> Result<Option<f64>> {
         .env("TAR", dir.join("tree.tar"))
         .env("OCI", dir.join("oci"))
         .env("OUT", dir.join("out"));
-    command.env("COWSHED", run::root().join("target/release/cowshed"));
+    command.env("COWSHED", run::released("cowshed"));
     let output = limit::output_within(&mut command, STEP_MAX)?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{script}: {said}");

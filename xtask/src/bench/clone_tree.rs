@@ -120,7 +120,7 @@ fn one_run(side: Side, mounted: &Mounted, round: usize) -> Result<[f64; 2]> {
     sync(mounted)?;
     let mut command = match side {
         Side::Ours => {
-            let mut command = Command::new(run::root().join("target/release/cowshed"));
+            let mut command = Command::new(run::released("cowshed"));
             command.args(["clone", "-r"]);
             command
         }

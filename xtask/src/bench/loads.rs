@@ -184,7 +184,7 @@ impl Load {
 
 /// Runs the load generator; seconds it took.
 pub fn generate(mountpoint: &Path, arguments: &[&str]) -> Result<f64> {
-    let mut command = Command::new(run::root().join("target/release/cowshed-bench-load"));
+    let mut command = Command::new(run::released("cowshed-bench-load"));
     command.arg(mountpoint).args(arguments);
     let line: serde_json::Value = serde_json::from_str(&run::output(&mut command)?)?;
     line["wall_s"].as_f64().context("the load generator tells its time")

@@ -127,7 +127,7 @@ fn measure(args: &Args, top: &Path) -> Result<Vec<Sample>> {
 }
 
 fn look(top: &Path, started: Instant, made: &AtomicU64) -> Result<Sample> {
-    let program = run::root().join("target/release/cowshed");
+    let program = run::released("cowshed");
     let out = run::output(Command::new(program).args(["inspect", "space", "--json"]).arg(top))?;
     let account: Value = serde_json::from_str(&out)?;
     let number = |value: &Value| value.as_u64().context("a number of the account");

@@ -323,7 +323,7 @@ impl Image {
 }
 
 fn ours(subcommand: &str) -> Command {
-    let mut command = Command::new(run::root().join("target/release/cowshed"));
+    let mut command = Command::new(run::released("cowshed"));
     command.arg(subcommand);
     command
 }

@@ -254,7 +254,7 @@ impl Drop for Mounted {
 }
 
 fn ours() -> PathBuf {
-    run::root().join("target/release/cowshed")
+    run::released("cowshed")
 }
 
 fn own(pairs: &[(&str, &str)]) -> Vec<(String, String)> {

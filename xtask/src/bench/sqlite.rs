@@ -54,7 +54,7 @@ pub fn main(args: &Args) -> Result<()> {
                 continue;
             }
             let mounted = Mounted::new(side, &args.dir, "")?;
-            let mut command = Command::new(run::root().join("target/release/cowshed-sqlite"));
+            let mut command = Command::new(run::released("cowshed-sqlite"));
             command.arg("rate").arg(mounted.mountpoint());
             command.args(["--journal", journal, "--seconds", &args.seconds.to_string()]);
             let line: serde_json::Value = serde_json::from_str(&run::output(&mut command)?)?;

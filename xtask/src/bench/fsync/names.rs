@@ -129,7 +129,7 @@ fn judge(mounted: &Mounted, expected: u64) -> Result<()> {
     run::output(Command::new("cp").arg("--sparse=always").arg(mounted.image()).arg(copy))?;
     std::fs::create_dir_all(mnt)?;
     let ours = |what: &str| {
-        let mut command = Command::new(run::root().join("target/release/cowshed"));
+        let mut command = Command::new(run::released("cowshed"));
         command.arg(what);
         command
     };

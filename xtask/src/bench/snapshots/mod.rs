@@ -108,7 +108,7 @@ impl Rig<'_> {
     /// A command about subvolumes: the kernel's side has btrfs-progs, ours the same words.
     fn tool(&self, words: &[&str]) -> Command {
         let mut command = match self.side {
-            Side::Ours => Command::new(run::root().join("target/release/cowshed")),
+            Side::Ours => Command::new(run::released("cowshed")),
             _ => Command::new("btrfs"),
         };
         command.args(words);

@@ -188,7 +188,7 @@ impl View<'_> {
 }
 
 pub fn ours(subcommand: &str) -> Command {
-    let mut command = Command::new(run::root().join("target/release/cowshed"));
+    let mut command = Command::new(run::released("cowshed"));
     command.arg(subcommand);
     command
 }
