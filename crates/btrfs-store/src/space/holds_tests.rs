@@ -93,7 +93,10 @@ fn commits_without_reservations_never_run_out_of_blocks_beside_a_hold() {
         volume.rewrite_extent_tree(kind);
         if hold.is_kept() {
             kept += 1;
-            assert!(volume.pinned(Pool::Metadata) > 0, "round {round}: what is held is not free");
+            assert!(
+                volume.pinned(Pool::Metadata) > 0,
+                "round {round}: what is held is not free"
+            );
             continue;
         }
         revoked += 1;
@@ -102,7 +105,10 @@ fn commits_without_reservations_never_run_out_of_blocks_beside_a_hold() {
         hold = space.hold_blocks();
         assert!(hold.is_kept(), "round {round}");
     }
-    assert!(kept >= ROUNDS / 2 && revoked >= 2, "{kept} rounds kept, {revoked} revoked");
+    assert!(
+        kept >= ROUNDS / 2 && revoked >= 2,
+        "{kept} rounds kept, {revoked} revoked"
+    );
     drop(hold);
     volume.engine.commit().unwrap();
     assert_eq!(volume.pinned(Pool::Metadata), 0);

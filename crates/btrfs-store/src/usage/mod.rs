@@ -398,7 +398,9 @@ fn distribute(sums: &Sums, sets: &Sets, count: usize) -> Vec<Usage> {
             }
         }
     };
-    give(&sums.data, |usage| (&mut usage.data_bytes, &mut usage.data_exclusive_bytes));
+    give(&sums.data, |usage| {
+        (&mut usage.data_bytes, &mut usage.data_exclusive_bytes)
+    });
     give(&sums.metadata, |usage| {
         (&mut usage.metadata_bytes, &mut usage.metadata_exclusive_bytes)
     });

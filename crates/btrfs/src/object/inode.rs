@@ -239,6 +239,12 @@ impl Inode {
     pub(crate) fn pending_bytes(&self) -> u64 {
         self.data.get().map_or(0, FileData::pending_bytes)
     }
+    /// The inode's item has its size, or will have it with data that waits in memory. The caller
+    /// holds the only reference in memory.
+    pub(super) fn is_size_saved(&self) -> bool {
+        let is_saved = |state: &InodeState| state.disk_size == state.attr.size;
+        !self.is_regular() || self.attr.try_lock().is_some_and(|state| is_saved(&state))
+    }
     /// The attributes, where nothing is known of the inode but what its items say, and its lookups:
     /// another object can take its place. The caller holds the only reference in memory.
     ///
