@@ -34,7 +34,7 @@ impl Sets {
         self.number(&[(position, position + 1)])
     }
 
-    /// The union of some sets, best in order, at least one. Nothing is kept of unions of fewer.
+    /// The union of some sets, best in order, at least one. What is between is not kept.
     pub(super) fn union(&mut self, sets: impl Iterator<Item = SetId>) -> SetId {
         let mut parts = std::mem::take(&mut self.parts);
         parts.clear();

@@ -106,13 +106,16 @@ fn shrink(
     dropped
 }
 
-/// The item gets the size that memory has. Where there is no room for it, its size in memory goes on
-/// to be another one, and the inode stays in memory until an item has been put.
+/// The item gets the size that memory has. Where there is no room for it, it gets it with the next
+/// change of the inode, which stays in memory.
 fn give_up_cut(files: &Files, inode: &Arc<Inode>) {
     let reservation = files.reserve(Budget::TRUNCATE);
     let _flush = inode.data.flush.lock();
     let Ok(reservation) = reservation else {
+        let mut attr = inode.attr.lock();
         inode.data.state.lock().cut = None;
+        attr.disk_size = attr.disk_size.min(attr.attr.size);
+        attr.is_unsaved = true;
         return;
     };
     items::apply(files, inode, Change::default(), reservation, |attr, state| {
