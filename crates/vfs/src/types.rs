@@ -345,6 +345,9 @@ bitflags! {
         /// Written back from a front end's cache: the caller is not the writer, and times are not
         /// to change.
         const FROM_CACHE = 1 << 4;
+        /// The file was opened with O_APPEND. Said where the front end opened it, and not asked
+        /// where there is a handle.
+        const OPENED_TO_APPEND = 1 << 5;
     }
 
     /// `renameat2` flags; the values are Linux'.

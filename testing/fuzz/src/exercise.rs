@@ -10,8 +10,8 @@ use cowshed_device::BlockDevice;
 use cowshed_device_sim::Rng;
 use cowshed_runtime::FixedEnv;
 use cowshed_vfs::{
-    Context, FallocateFlags, FileKind, FileSystem, Handle, InitInfo, NodeId, OpenFlags, OpenRequest, RenameFlags,
-    SetAttr, SetXattrFlags, Volume as _, WriteFlags,
+    Context, Error, FallocateFlags, FileKind, FileSystem, Handle, InitInfo, NodeId, OpenFlags, OpenRequest,
+    RenameFlags, SetAttr, SetXattrFlags, TreeCloneStep, Volume as _, WriteFlags,
 };
 
 use crate::image::Image;
@@ -39,11 +39,10 @@ pub fn run(image: &Image, mut rng: Rng) -> Result<Outcome, String> {
     match open(&image.visible, true) {
         Ok(fs) => {
             outcome.opened = true;
-            let mut walk = Walk::new(&fs);
+            let mut walk = Walk::new(&*fs);
             walk.everything(&mut rng);
-            if outcome.clean {
-                outcome.disagreement = walk.error.take();
-            }
+            let error = walk.error.take().or(count(&fs).err());
+            outcome.disagreement = error.filter(|_| outcome.clean);
             fs.destroy();
         }
         Err(error) => outcome.disagreement = outcome.clean.then_some(error),
@@ -53,7 +52,7 @@ pub fn run(image: &Image, mut rng: Rng) -> Result<Outcome, String> {
     };
     outcome.opened_for_writing = true;
     let nodes = {
-        let mut walk = Walk::new(&fs);
+        let mut walk = Walk::new(&*fs);
         if rng.one_in(2) {
             walk.everything(&mut rng);
         } else {
@@ -65,6 +64,10 @@ pub fn run(image: &Image, mut rng: Rng) -> Result<Outcome, String> {
     let synced = fs.syncfs(&ROOT, NodeId::ROOT).is_ok();
     if synced && rng.one_in(3) {
         change(&fs, &nodes, &mut rng);
+    }
+    clone_tree(&fs, &nodes, &mut rng);
+    if rng.one_in(3) {
+        ignore(count(&fs));
     }
     fs.destroy();
     outcome.committed = synced && !fs.mount().store().txn().is_aborted();
@@ -88,7 +91,7 @@ fn check(devices: &[Arc<dyn BlockDevice>]) -> Option<String> {
     (!report.is_clean()).then_some(text)
 }
 
-fn open(devices: &[Arc<dyn BlockDevice>], read_only: bool) -> Result<Fs, String> {
+fn open(devices: &[Arc<dyn BlockDevice>], read_only: bool) -> Result<Arc<Fs>, String> {
     let options = OpenOptions {
         read_only,
         ..OpenOptions::default()
@@ -106,7 +109,45 @@ fn open(devices: &[Arc<dyn BlockDevice>], read_only: bool) -> Result<Fs, String>
     };
     let fs = Fs::new(engine, options).map_err(|e| e.to_string())?;
     fs.init(&InitInfo::TRUSTED).map_err(|e| e.to_string())?;
-    Ok(fs)
+    Ok(Arc::new(fs))
+}
+
+/// Counts what the subvolumes use. The error is a fault of the volume.
+fn count(fs: &Fs) -> Result<(), String> {
+    let all = || {
+        let mut walk = fs.subvolumes()?.usage(&ROOT)?;
+        while walk.step()?.is_none() {}
+        Ok(())
+    };
+    match all() {
+        Err(error @ (Error::Io | Error::Corrupt)) => Err(format!("what subvolumes use: {error}")),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Clones a tree, which may be damaged.
+fn clone_tree(fs: &Arc<Fs>, nodes: &[Seen], rng: &mut Rng) {
+    /// A step makes a name at least, or goes on to the next directory.
+    const STEPS_MAX: usize = 20_000;
+    let dirs = nodes.iter().filter(|n| n.kind == FileKind::Directory);
+    let mut dirs: Vec<_> = dirs.map(|n| n.node).collect();
+    if dirs.is_empty() {
+        // Its own copy would be below it; a file is a tree, too.
+        dirs.extend(nodes.iter().map(|n| n.node));
+    }
+    if dirs.is_empty() {
+        return;
+    }
+    let source = dirs[rng.index(dirs.len())];
+    let Ok(mut walk) = fs.clone().clone_tree(&ROOT, source, NodeId::ROOT, b"clone of a tree") else {
+        return;
+    };
+    for _ in 0..STEPS_MAX {
+        match walk.step(&ROOT) {
+            Ok(TreeCloneStep::Done) | Err(_) => return,
+            Ok(TreeCloneStep::More | TreeCloneStep::Without(_)) => {}
+        }
+    }
 }
 
 /// Some changes; whether they work does not matter.
@@ -220,4 +261,4 @@ fn alter(fs: &Fs, target: &Seen, dir: NodeId, name: &[u8], all: &[Seen], rng: &m
 }
 
 /// Errors are the right answer to damage.
-fn ignore<T>(_: cowshed_vfs::Result<T>) {}
+fn ignore<T, E>(_: Result<T, E>) {}

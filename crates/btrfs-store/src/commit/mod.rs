@@ -95,7 +95,9 @@ impl Store {
     fn commit_locked(&self, stats: &mut CommitStats) -> Result<()> {
         let started = self.env().monotonic();
         let hooks = self.hooks();
+        let begun = self.space().commit_begins();
         let Some(frozen) = self.freeze(hooks.as_deref())? else {
+            self.space().commit_was_idle(&begun);
             return Ok(());
         };
         self.space().retire_groups();

@@ -117,6 +117,25 @@ fn what_ascends_fills_its_chunks() {
 }
 
 #[test]
+fn what_descends_into_a_gap_shares_chunks() {
+    const FULL: u64 = CHUNK_ENTRIES_MAX as u64;
+    let mut both = Both::default();
+    let descending = (1_000..100_000).rev();
+    for (count, n) in (0..FULL).chain(descending).enumerate() {
+        both.insert(key(n), None);
+        if count % 1000 == 0 {
+            both.check(&mut 7, 100_000);
+        }
+    }
+    let (chunks, len) = (both.overlay.chunks.len(), both.overlay.len());
+    assert!(
+        chunks <= 2 * len / CHUNK_ENTRIES_MAX + 2,
+        "{chunks} chunks for {len} entries"
+    );
+    both.check(&mut 7, 100_000);
+}
+
+#[test]
 fn packed_items_are_what_was_added() {
     let mut packer = Packer::default();
     let ranges = [packer.add(&[b"one"]), packer.add(&[]), packer.add(&[b"tw", b"o"])];

@@ -1,8 +1,9 @@
 //! Holds on tree blocks: blocks that commits replace are not used again while a walk over a past
 //! commit may still read them.
 //!
-//! A hold is a request. The space of held blocks stays pinned beyond the commit that freed it;
-//! where an operation finds too little space, all holds are revoked and the next commit frees it.
+//! A hold is a request. The space of held blocks stays pinned beyond the commit that freed it. All
+//! holds are revoked where an operation finds too little space (the next commit frees it), and by a
+//! commit that would leave too little for the next one (it frees it itself).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,24 +15,39 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(super) struct Holds(AtomicU64);
 
+/// What a commit decided by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen(u64);
+
+impl Seen {
+    pub(super) fn are_there(self) -> bool {
+        !self.0.is_multiple_of(REFUSED)
+    }
+}
+
 const REVOKED_ONCE: u64 = 1 << 32;
 /// All were revoked for the next commit: there are no new ones before it.
 const REFUSED: u64 = 1 << 31;
 
 impl Holds {
+    pub(super) fn look(&self) -> Seen {
+        Seen(self.0.load(Ordering::Acquire))
+    }
     pub(super) fn are_there(&self) -> bool {
-        !self.0.load(Ordering::Acquire).is_multiple_of(REFUSED)
+        self.look().are_there()
     }
 
-    /// The next commit is to free all that is pinned.
+    /// The next commit that looks is to free all that is pinned: there are no new holds before it.
     pub(super) fn revoke(&self) {
         let revoked = |word: u64| (word / REVOKED_ONCE).wrapping_add(1).wrapping_mul(REVOKED_ONCE) | REFUSED;
-        self.update(|word| (word % REFUSED > 0).then(|| revoked(word)));
+        self.update(|word| Some(revoked(word)));
     }
 
-    /// After that commit.
-    pub(super) fn allow(&self) {
-        self.0.fetch_and(!REFUSED, Ordering::AcqRel);
+    /// After a commit that decided by this. Where all were revoked since, the next commit has to
+    /// free what this one did not.
+    pub(super) fn allow(&self, seen: Seen) {
+        let is_last = |word: u64| word / REVOKED_ONCE == seen.0 / REVOKED_ONCE && word & REFUSED != 0;
+        self.update(|word| is_last(word).then_some(word & !REFUSED));
     }
 
     /// Gives what was there before; `None` where nothing was changed.
@@ -85,12 +101,31 @@ mod tests {
         assert!(!holds.are_there() && !b.is_kept());
         let refused = BlockHold::new(&holds);
         assert!(!holds.are_there() && !refused.is_kept());
-        holds.allow();
+        holds.allow(holds.look());
         assert!(!refused.is_kept());
         let c = BlockHold::new(&holds);
         drop((b, refused));
         assert!(holds.are_there() && c.is_kept());
         drop(c);
         assert!(!holds.are_there());
+    }
+
+    #[test]
+    fn hold_after_a_revocation_waits_for_a_commit_that_saw_it() {
+        let holds = Arc::new(Holds::default());
+        // The one that revokes has not got to its commit, and there was no hold.
+        holds.revoke();
+        assert!(!BlockHold::new(&holds).is_kept() && !holds.are_there());
+        // A commit decides, and before it ends another operation revokes.
+        let seen = holds.look();
+        holds.revoke();
+        holds.allow(seen);
+        assert!(!BlockHold::new(&holds).is_kept(), "the other one's commit is to come");
+        holds.allow(holds.look());
+        assert!(BlockHold::new(&holds).is_kept());
+        let seen = holds.look();
+        holds.revoke();
+        holds.allow(seen);
+        assert!(!BlockHold::new(&holds).is_kept(), "nothing was refused when it decided");
     }
 }

@@ -334,6 +334,14 @@ impl Ledger {
         self.meta_held_bytes(&n) <= pool.free + addable_bytes
     }
 
+    /// True where a commit that no operation has reserved for, and so many blocks more, would find
+    /// room beside what is promised and pending. What is frozen is merged already.
+    pub(crate) fn has_room_for_commit(&self, margin_blocks: u64) -> bool {
+        let n = self.numbers.lock();
+        let pending = self.blocks(&n).to_merge(self.pending.get(), n.opened);
+        self.meta_needed_bytes(&n, pending + margin_blocks, false) <= self.meta_there(&n)
+    }
+
     /// True where a pool keeps its promises, and `keep_bytes` free, without so many of its free
     /// bytes. What new chunks could add does not count: the room of a group that goes cannot be
     /// used until a commit is done.

@@ -14,6 +14,8 @@ mod disk_view;
 mod group;
 mod holds;
 #[cfg(test)]
+mod holds_tests;
+#[cfg(test)]
 mod leaves_tests;
 mod ledger;
 mod load;
@@ -59,13 +61,17 @@ use crate::volume::Volume;
 use chunks::{Chunks, Delivery, pool_of};
 use discard::Discards;
 use group::{Contradiction, Group};
-use holds::Holds;
+use holds::{Holds, Seen};
 use ledger::{Ledger, POOLS, Pool};
 use load::SpaceTrees;
 use turns::Turns;
 
 /// Longest data extent that one allocation gives.
 pub(crate) const DATA_EXTENT_BYTES_MAX: u64 = 128 << 20;
+
+/// A commit that has not begun to change anything.
+#[derive(Debug)]
+pub(crate) struct IdleCommit(Seen);
 
 /// What a tree block is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -376,12 +382,14 @@ impl Space {
     /// The superblock is on disk: pinned space becomes free.
     pub(crate) fn commit_done(&self) {
         let pinned = std::mem::take(&mut *self.pinned.lock());
-        let are_blocks_held = self.holds.are_there();
-        self.has_held_blocks.store(are_blocks_held, Ordering::Release);
+        let holds = self.holds_of_commit();
+        let mut is_kept = false;
         for start in pinned {
             let (group, pool) = self.own_group(LogicalAddr(start), 1);
-            if are_blocks_held && (pool != Pool::Data || self.mixed) {
+            // Walks never read the chunk tree.
+            if holds.are_there() && pool == self.ledger.meta_pool() {
                 self.pinned.lock().insert(start);
+                is_kept = true;
                 continue;
             }
             let ranges = group.unpin();
@@ -390,7 +398,8 @@ impl Space {
                 self.discards.note(range);
             }
         }
-        self.holds.allow();
+        self.has_held_blocks.store(is_kept, Ordering::Release);
+        self.holds.allow(holds);
         let mut chunks = self.chunks.lock();
         let gone = chunks.commit_done();
         if !gone.is_empty() {
@@ -402,6 +411,27 @@ impl Space {
         if let Err(error) = self.refresh_global_reserve() {
             tracing::warn!("space: the global reserve stays as it was: {error}");
         }
+    }
+
+    /// What the commit that is done decides by. The next one may be a commit that no operation has
+    /// reserved for: where it could run out of tree blocks, nothing is held any more.
+    fn holds_of_commit(&self) -> Seen {
+        /// Beside the global reserve, which is of the commit before.
+        const MARGIN_BLOCKS: u64 = 64;
+        if self.holds.are_there() && !self.ledger.has_room_for_commit(MARGIN_BLOCKS) {
+            tracing::debug!("space: replaced blocks are needed, and are not held any more");
+            self.holds.revoke();
+        }
+        self.holds.look()
+    }
+
+    /// A commit begins: what it decides by where it finds nothing to do.
+    pub(crate) fn commit_begins(&self) -> IdleCommit {
+        IdleCommit(self.holds.look())
+    }
+    /// The commit found nothing to do, so nothing was pinned.
+    pub(crate) fn commit_was_idle(&self, commit: &IdleCommit) {
+        self.holds.allow(commit.0);
     }
 
     /// Keeps tree blocks of the last commit from being used again while commits replace them, until

@@ -111,30 +111,35 @@ fn add(sums: &mut Vec<u64>, set: SetId, bytes: u64) {
     if sums.len() <= set.index() {
         sums.resize(set.index() + 1, 0);
     }
-    sums[set.index()] += bytes;
+    let sum = &mut sums[set.index()];
+    *sum = sum.saturating_add(bytes);
 }
 
-/// Sorts, and makes one of those of one address.
+/// Sorts, and makes one of those of one address. Each address adds one set at most, however many
+/// records it has.
 fn merge(records: &mut Vec<Record>, sets: &mut Sets) -> Result<()> {
-    records.sort_unstable_by_key(|record| record.addr);
-    let mut contradiction = None;
-    records.dedup_by(|later, first| {
-        if later.addr != first.addr {
-            return false;
+    records.sort_unstable_by_key(|record| (record.addr, record.set));
+    let mut len = 0;
+    let mut at = 0;
+    while let Some(&first) = records.get(at) {
+        let same = &records[at..];
+        let same = &same[..same.partition_point(|record| record.addr == first.addr)];
+        if let Some(other) = same.iter().find(|record| record.value != first.value) {
+            let (addr, a, b) = (first.addr, first.value, other.value);
+            return Err(Error::CorruptTree {
+                tree: TreeId::FS,
+                what: format!(
+                    "what lies at {addr} is said to be {a} and {b} (generation of a block, size of an extent)"
+                ),
+            });
         }
-        if later.value != first.value {
-            contradiction = Some((later.addr, later.value, first.value));
-        }
-        first.set = sets.union(first.set, later.set);
-        true
-    });
-    match contradiction {
-        None => Ok(()),
-        Some((addr, a, b)) => Err(Error::CorruptTree {
-            tree: TreeId::FS,
-            what: format!("what lies at {addr} is said to be {a} and {b} (generation of a block, size of an extent)"),
-        }),
+        at += same.len();
+        let set = sets.union(same.iter().map(|record| record.set));
+        records[len] = Record { set, ..first };
+        len += 1;
     }
+    records.truncate(len);
+    Ok(())
 }
 
 impl Extents {
@@ -373,27 +378,33 @@ impl Run {
     }
 
     fn result(&self) -> Vec<(TreeId, Usage)> {
-        let mut all = vec![Usage::default(); self.ids.len()];
-        let mut distribute = |sums: &[u64], of: fn(&mut Usage) -> (&mut u64, &mut u64)| {
-            for (set, bytes) in self.sets.numbers().zip(sums) {
-                let is_exclusive = self.sets.ranges(set).map(|range| range.len()).sum::<usize>() == 1;
-                for position in self.sets.ranges(set).flatten() {
-                    let (whole, exclusive) = of(&mut all[position]);
-                    *whole += bytes;
-                    if is_exclusive {
-                        *exclusive += bytes;
-                    }
-                }
-            }
-        };
-        distribute(&self.sums.data, |usage| {
-            (&mut usage.data_bytes, &mut usage.data_exclusive_bytes)
-        });
-        distribute(&self.sums.metadata, |usage| {
-            (&mut usage.metadata_bytes, &mut usage.metadata_exclusive_bytes)
-        });
+        let all = distribute(&self.sums, &self.sets, self.ids.len());
         self.ids.iter().copied().zip(all).collect()
     }
+}
+
+/// Gives the sums of sets to the subvolumes in them, of which there are so many.
+fn distribute(sums: &Sums, sets: &Sets, count: usize) -> Vec<Usage> {
+    let mut all = vec![Usage::default(); count];
+    let mut give = |sums: &[u64], of: fn(&mut Usage) -> (&mut u64, &mut u64)| {
+        for (set, bytes) in sets.numbers().zip(sums) {
+            let is_exclusive = sets.ranges(set).map(|range| range.len()).sum::<usize>() == 1;
+            for position in sets.ranges(set).flatten() {
+                let (whole, exclusive) = of(&mut all[position]);
+                *whole = whole.saturating_add(*bytes);
+                if is_exclusive {
+                    *exclusive = exclusive.saturating_add(*bytes);
+                }
+            }
+        }
+    };
+    give(&sums.data, |usage| {
+        (&mut usage.data_bytes, &mut usage.data_exclusive_bytes)
+    });
+    give(&sums.metadata, |usage| {
+        (&mut usage.metadata_bytes, &mut usage.metadata_exclusive_bytes)
+    });
+    all
 }
 
 fn too_high(tree: TreeId) -> Error {

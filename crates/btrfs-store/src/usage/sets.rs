@@ -20,54 +20,54 @@ impl SetId {
 /// Sorted, disjoint, not adjacent.
 type Ranges = Arc<[(u32, u32)]>;
 
-/// Unions that are remembered: forgotten together when there are more.
-const UNIONS_MAX: usize = 1 << 16;
-
 #[derive(Debug, Default)]
 pub(super) struct Sets {
     all: Vec<Ranges>,
     numbers: HashMap<Ranges, SetId>,
-    unions: HashMap<(SetId, SetId), SetId>,
+    /// Ranges of sets that are being united.
+    parts: Vec<(u32, u32)>,
 }
 
 impl Sets {
     /// The set of one subvolume.
     pub(super) fn one(&mut self, position: u32) -> SetId {
-        self.number([(position, position + 1)].into())
+        self.number(&[(position, position + 1)])
     }
 
-    pub(super) fn union(&mut self, a: SetId, b: SetId) -> SetId {
-        if a == b {
-            return a;
+    /// The union of some sets, best in order, at least one. What is between is not kept.
+    pub(super) fn union(&mut self, sets: impl Iterator<Item = SetId>) -> SetId {
+        let mut parts = std::mem::take(&mut self.parts);
+        parts.clear();
+        let mut last = None;
+        let mut is_one = true;
+        for set in sets.filter(|set| last.replace(*set) != Some(*set)) {
+            is_one = parts.is_empty();
+            parts.extend_from_slice(&self.all[set.index()]);
         }
-        let pair = (a.min(b), a.max(b));
-        if let Some(known) = self.unions.get(&pair) {
-            return *known;
-        }
-        let mut parts: Vec<_> = [a, b]
-            .iter()
-            .flat_map(|id| self.all[id.index()].iter().copied())
-            .collect();
-        parts.sort_unstable();
-        let mut merged: Vec<(u32, u32)> = Vec::with_capacity(parts.len());
-        for (start, end) in parts {
-            match merged.last_mut() {
-                Some((_, last)) if *last >= start => *last = end.max(*last),
-                _ => merged.push((start, end)),
+        let union = match last {
+            Some(set) if is_one => set,
+            _ => {
+                // Ascending runs, as a rule.
+                parts.sort();
+                parts.dedup_by(|later, first| {
+                    let joins = first.1 >= later.0;
+                    if joins {
+                        first.1 = first.1.max(later.1);
+                    }
+                    joins
+                });
+                self.number(&parts)
             }
-        }
-        let union = self.number(merged.into());
-        if self.unions.len() >= UNIONS_MAX {
-            self.unions.clear();
-        }
-        self.unions.insert(pair, union);
+        };
+        self.parts = parts;
         union
     }
 
-    fn number(&mut self, ranges: Ranges) -> SetId {
-        if let Some(known) = self.numbers.get(&ranges) {
+    fn number(&mut self, ranges: &[(u32, u32)]) -> SetId {
+        if let Some(known) = self.numbers.get(ranges) {
             return *known;
         }
+        let ranges = Ranges::from(ranges);
         // A set takes more than eight bytes: there is no memory for more of them than this holds.
         let id = SetId(u32::try_from(self.all.len()).expect("fewer sets than 2^32"));
         self.all.push(ranges.clone());
@@ -85,6 +85,12 @@ impl Sets {
     /// The position of the first subvolume in a set.
     pub(super) fn first(&self, id: SetId) -> usize {
         self.ranges(id).next().map_or(0, |range| range.start)
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
     }
 
     /// All sets, in the order of [`SetId::index`].
@@ -108,9 +114,9 @@ mod tests {
             (0..20).map(|n| (sets.one(n), BTreeSet::from([n as usize]))).collect();
         for _ in 0..5000 {
             let pick = |dice: &mut Dice| dice.below(known.len() as u64) as usize;
-            let (a, b) = (pick(&mut dice), pick(&mut dice));
-            let expected: BTreeSet<usize> = &known[a].1 | &known[b].1;
-            let union = sets.union(known[a].0, known[b].0);
+            let picked: Vec<usize> = (0..1 + dice.below(4)).map(|_| pick(&mut dice)).collect();
+            let expected: BTreeSet<usize> = picked.iter().flat_map(|n| known[*n].1.iter().copied()).collect();
+            let union = sets.union(picked.iter().map(|n| known[*n].0));
             assert_eq!(sets.ranges(union).flatten().collect::<BTreeSet<_>>(), expected);
             for (id, set) in &known {
                 assert_eq!(*id == union, *set == expected, "{set:?}, {expected:?}");

@@ -25,7 +25,7 @@ fn extents_count_once_for_each_set_whatever_the_size_of_a_part() {
         let mut expected = BTreeMap::<u64, SetId>::new();
         for record in &seen {
             let set = expected.entry(record.addr).or_insert(record.set);
-            *set = sets.union(*set, record.set);
+            *set = sets.union([*set, record.set].into_iter());
         }
         let mut expected_sums = Vec::new();
         for (addr, set) in expected {
@@ -51,6 +51,56 @@ fn extents_count_once_for_each_set_whatever_the_size_of_a_part() {
             );
         }
     }
+}
+
+/// Many snapshots share many blocks: what is found of a block comes in any order, and the sets on the
+/// way to the one that all of them are must not be kept.
+#[test]
+fn sets_are_as_many_as_addresses_not_as_records() {
+    const SUBVOLUMES: u32 = 1000;
+    const ADDRESSES: u64 = 500;
+    let (mut dice, mut sets) = (Dice::new(1), Sets::default());
+    let ones: Vec<SetId> = (0..SUBVOLUMES).map(|n| sets.one(n)).collect();
+    let mut addresses: Vec<u64> = (0..ADDRESSES).collect();
+    let mut records = Vec::new();
+    for set in ones {
+        for at in (1..addresses.len()).rev() {
+            addresses.swap(at, dice.below(at as u64 + 1) as usize);
+        }
+        let found = addresses.iter().map(|addr| Record {
+            addr: *addr,
+            value: 1,
+            set,
+        });
+        records.extend(found);
+    }
+    merge(&mut records, &mut sets).unwrap();
+    assert_eq!(records.len(), ADDRESSES as usize);
+    for record in &records {
+        assert!(sets.ranges(record.set).eq(std::iter::once(0..SUBVOLUMES as usize)));
+    }
+    let bound = 2 * SUBVOLUMES as usize + ADDRESSES as usize;
+    assert!(sets.len() <= bound, "{} sets", sets.len());
+}
+
+/// Sizes of extents come from the volume.
+#[test]
+fn sums_end_at_the_highest_number() {
+    let mut sets = Sets::default();
+    let set = sets.one(0);
+    let mut sums = Sums::default();
+    for _ in 0..2 {
+        add(&mut sums.data, set, u64::MAX - 1);
+        add(&mut sums.metadata, set, 1);
+    }
+    assert_eq!((&sums.data[..], &sums.metadata[..]), (&[u64::MAX][..], &[2][..]));
+    let two = sets.one(1);
+    let other = sets.union([set, two].into_iter());
+    add(&mut sums.data, other, 10);
+    let all = distribute(&sums, &sets, 2);
+    assert_eq!((all[0].data_bytes, all[0].data_exclusive_bytes), (u64::MAX, u64::MAX));
+    assert_eq!((all[1].data_bytes, all[1].data_exclusive_bytes), (10, 0));
+    assert_eq!((all[0].metadata_bytes, all[1].metadata_bytes), (2, 0));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Files as a crash, a stranger's tool or the kernel left them.
 
 use btrfs_image::MkfsOptions;
-use cowshed_vfs::{Exchange, FallocateFlags};
+use cowshed_vfs::{Context, Exchange, FallocateFlags, FileSystem, Lookup, NodeId, SetAttr};
 
 use super::tests::{Bench, plain, set_range};
 use super::{Group, WriteCtx};
@@ -169,6 +169,63 @@ fn inline_data_with_extents_behind_it_is_what_the_kernel_reads() {
     let whole = bench.files[4].clone();
     set_range(&mut bench.files[5], 4096, &whole);
     bench.judge("inline data and what lies behind it");
+}
+
+/// The item of a file that was cut in memory has the old size while extents are dropped. Where that
+/// fails, the new size must not go with the inode.
+#[test]
+fn size_of_a_truncation_that_failed_stays_when_the_inode_leaves_memory() {
+    const FILES: usize = 500;
+    let mut bench = Bench::new(256 << 20, plain, MountOptions::default());
+    bench.create();
+    let ctx = Context::root();
+    let inode = bench.inode(0);
+    super::write(bench.mount(), &inode, 0, &[7; 20_000], WriteCtx::default()).unwrap();
+    bench.mount().sync().unwrap();
+    // It ends beyond the biggest file. The verifier does not add these two up.
+    let extent = crate::extent::Extent {
+        start: (1 << 63) - BLOCK,
+        len_bytes: 2 * BLOCK,
+        generation: btrfs_format::Generation(1),
+        kind: crate::extent::Kind::Hole,
+    };
+    let mut batch = btrfs_store::txn::Batch::new();
+    batch.put(
+        &inode.tree,
+        crate::extent::extent_key(inode.ino, extent.start),
+        extent.encode(),
+    );
+    bench.mount().store().txn().join().apply_unreserved(batch);
+    drop(inode);
+    // Nothing is open afterwards.
+    bench.remount();
+    let fs = &bench.fs;
+    let node = match fs.lookup(&ctx, NodeId::ROOT, b"file0").unwrap() {
+        Lookup::Found(entry) => entry.node,
+        Lookup::Absent { .. } => panic!("the file is there"),
+    };
+    let set = SetAttr {
+        size_bytes: Some(5000),
+        ..SetAttr::default()
+    };
+    assert_eq!(fs.setattr(&ctx, node, None, &set), Err(cowshed_vfs::Error::Io));
+    let table = &fs.mount().objects().inodes;
+    table.set_files_max(0);
+    for n in 0..FILES {
+        let new = cowshed_vfs::fs::NewNode {
+            kind: cowshed_vfs::FileKind::Regular,
+            perm: 0o644,
+            rdev: 0,
+        };
+        fs.mknod(&ctx, NodeId::ROOT, format!("other-{n}").as_bytes(), new)
+            .unwrap();
+    }
+    assert!(table.counts().1 > FILES / 2, "{:?}", table.counts());
+    assert_eq!(fs.getattr(&ctx, node, None).unwrap().size_bytes, 5000);
+    bench.files[0] = vec![7; 5000];
+    bench.compare(0, "in memory");
+    bench.remount();
+    bench.compare(0, "after a remount");
 }
 
 /// What is to happen before contents change (a capability goes) does not happen where they will

@@ -101,11 +101,27 @@ fn shrink(
     let dropped = drop_behind(files, inode, round_up(new_size), tail);
     if dropped.is_err() {
         // What is left lies behind the end, and goes when the file grows over it.
+        give_up_cut(files, inode);
+    }
+    dropped
+}
+
+/// The item gets the size that memory has. Where there is no room for it, it gets it with the next
+/// change of the inode, which stays in memory.
+fn give_up_cut(files: &Files, inode: &Arc<Inode>) {
+    let reservation = files.reserve(Budget::TRUNCATE);
+    let _flush = inode.data.flush.lock();
+    let Ok(reservation) = reservation else {
         let mut attr = inode.attr.lock();
         inode.data.state.lock().cut = None;
         attr.disk_size = attr.disk_size.min(attr.attr.size);
-    }
-    dropped
+        attr.is_unsaved = true;
+        return;
+    };
+    items::apply(files, inode, Change::default(), reservation, |attr, state| {
+        state.cut = None;
+        attr.update_disk_size(state, false);
+    });
 }
 
 /// Drops dirty data in a block-aligned range, and the space reserved for it.

@@ -7,7 +7,7 @@ use btrfs_store::tree::{Item, Tree};
 use super::clone::inline_beyond_block;
 use super::replace::RefName;
 use crate::block::{BLOCK, round_up};
-use crate::error::Result;
+use crate::error::{Error, Result, StoreError};
 use crate::extent::{Extent, extent_key};
 use crate::object::flags;
 
@@ -32,6 +32,8 @@ pub(crate) struct WholeFile {
     pub(crate) nbytes: u64,
     /// There is preallocated space in it.
     pub(crate) has_unwritten: bool,
+    /// The end of the source's last extent.
+    pub(crate) last_end: u64,
 }
 
 impl WholeFile {
@@ -45,6 +47,14 @@ impl WholeFile {
         shared: &mut SharedRefs,
     ) -> Result<Option<(Key, Extent)>> {
         let extent = Extent::decode(tree, &key, item)?;
+        // The verifier sees one leaf of the source at a time, and these items may become one.
+        if extent.start < self.last_end {
+            return Err(Error::Store(StoreError::CorruptTree {
+                tree: tree.id(),
+                what: format!("file extent {key}: begins in the one before"),
+            }));
+        }
+        self.last_end = extent.end();
         let end = round_up(self.size_bytes).max(BLOCK);
         if extent.start >= end || (self.size_bytes == 0 && !extent.is_inline()) {
             return Ok(None);
@@ -75,5 +85,58 @@ impl WholeFile {
             }
         }
         Ok(Some((extent_key(self.target.1, extent.start), extent)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use btrfs_format::items::compression;
+
+    use super::*;
+    use crate::extent::{Kind, OnDisk};
+    use crate::file::tests::{Bench, plain};
+    use crate::fs::MountOptions;
+
+    #[test]
+    fn extents_of_the_source_that_overlap_are_refused() {
+        let mut bench = Bench::new(128 << 20, plain, MountOptions::default());
+        bench.create();
+        let inode = bench.inode(0);
+        let extent = |start: u64, blocks: u64| Extent {
+            start: start * BLOCK,
+            len_bytes: blocks * BLOCK,
+            generation: Generation(1),
+            kind: Kind::Disk(OnDisk {
+                addr: LogicalAddr(1 << 30),
+                len_bytes: blocks * BLOCK,
+                offset_bytes: 0,
+                ram_bytes: blocks * BLOCK,
+                compression: compression::NONE,
+                is_prealloc: false,
+            }),
+        };
+        let mut file = WholeFile {
+            size_bytes: 20 * BLOCK,
+            flags: 0,
+            target: (inode.tree.id(), ObjectId(1000)),
+            generation: Generation(2),
+            nbytes: 0,
+            has_unwritten: false,
+            last_end: 0,
+        };
+        let mut shared = SharedRefs::default();
+        let mut add = |extent: Extent| {
+            let found = (extent_key(inode.ino, extent.start), Item::Pending(extent.encode()));
+            file.add(&inode.tree, found, &mut shared)
+        };
+        for (start, blocks) in [(0, 1), (1, 3), (6, 2)] {
+            assert!(add(extent(start, blocks)).unwrap().is_some());
+        }
+        let error = add(extent(7, 1)).unwrap_err();
+        assert!(
+            matches!(&error, Error::Store(StoreError::CorruptTree { .. })),
+            "{error}"
+        );
+        assert_eq!(shared.refs.len(), 3);
     }
 }

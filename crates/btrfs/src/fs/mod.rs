@@ -28,7 +28,7 @@ use crate::access::Caller;
 use crate::compression::compress::CompressPolicy;
 use crate::error::{Error, Result, StoreError};
 use crate::mount::Mount;
-use crate::object::{Inode, Membership, Policy};
+use crate::object::{Inode, KeepAll, Membership, Policy};
 use crate::subvol::number::Numbering;
 use views::FrontEnd;
 
@@ -90,6 +90,8 @@ pub struct Fs {
     handles: Arc<AtomicU64>,
     front: Arc<FrontEnd>,
     member: Membership,
+    /// Until the view ends.
+    keeping: Option<KeepAll>,
 }
 
 impl Fs {
@@ -118,9 +120,9 @@ impl Fs {
             caches: OnceLock::new(),
             is_stateless: options.stateless_open && !mount.store().volume().is_read_only(),
         });
-        if options.stateless_open {
-            mount.objects().inodes.keep_all();
-        }
+        // Files that may be open without a word of it stay in memory. Of a volume that does not
+        // change, they may go: the next use finds them as they were.
+        let keeping = front.is_stateless.then(|| mount.objects().inodes.keeping_all());
         let member = views::enter(mount, &root, &front)?;
         // The root is remembered as long as the view lives.
         mount.objects().views.add_lookup(member.id, &root);
@@ -133,6 +135,7 @@ impl Fs {
             handles,
             front,
             member,
+            keeping,
         })
     }
 

@@ -175,8 +175,13 @@ impl Fs {
         let opened = handle.flags().unwrap_or(OpenFlags::empty());
         let append = how.contains(WriteFlags::APPEND);
         let attr = inode.attr_now();
-        if attr.flags & flags::APPEND != 0 && !append && offset < attr.size {
-            return Err(Errno::NotPermitted.into());
+        if attr.flags & flags::APPEND != 0 && !append {
+            // Without a handle, no question came when the file was opened.
+            let allowed = WriteFlags::OPENED_TO_APPEND | WriteFlags::FROM_CACHE;
+            let was_asked = handle != Handle::NONE || how.intersects(allowed);
+            if offset < attr.size || !was_asked {
+                return Err(Errno::NotPermitted.into());
+            }
         }
         let strips = if how.contains(WriteFlags::KILL_SUIDGID) {
             Strips::demanded(&caller.creds, attr.mode & PERM_MASK, attr.gid)
@@ -685,7 +690,9 @@ impl FileSystem for Fs {
         let run = || {
             let (from, to) = (self.file(src.0)?, self.file_to_write(dst.0)?);
             let _telling = self.telling(&to);
-            if to.flags() & flags::APPEND != 0 && dst.2 < to.attr_now().size {
+            // Linux refuses to copy where the target was opened with O_APPEND.
+            let was_asked = dst.1 != Handle::NONE;
+            if to.flags() & flags::APPEND != 0 && (dst.2 < to.attr_now().size || !was_asked) {
                 return Err(Errno::NotPermitted.into());
             }
             if file::copied_bytes((&from, src.2), (&to, dst.2), len)? > 0 {
@@ -701,5 +708,55 @@ impl FileSystem for Fs {
     fn syncfs(&self, _ctx: &Context, _node: NodeId) -> VfsResult<()> {
         self.settled(file::sync_all(&self.mount))
             .map_err(|e| errno("syncfs", e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cowshed_runtime::FixedEnv;
+    use cowshed_vfs::{FlagChange, Volume as _};
+
+    use super::*;
+    use crate::files::EngineOptions;
+    use crate::fs::MountOptions;
+    use crate::mount::Mount;
+    use crate::testing::memory_volume;
+
+    /// Where files are opened without a request, the write says whether it may be.
+    #[test]
+    fn append_only_file_without_a_handle_takes_what_comes_from_appenders_alone() {
+        let env = Arc::new(FixedEnv::default());
+        let engine = Mount::open(memory_volume(16384), env, EngineOptions::default()).unwrap();
+        let (fs, ctx) = (Fs::new(engine, MountOptions::default()).unwrap(), Context::root());
+        let new = NewNode {
+            kind: FileKind::Regular,
+            perm: 0o644,
+            rdev: 0,
+        };
+        let [node, other] = [&b"f"[..], b"other"].map(|name| fs.mknod(&ctx, NodeId::ROOT, name, new).unwrap().node);
+        let write = |node, at, how| fs.write(&ctx, node, Handle::NONE, at, b"line\n", how);
+        write(node, 0, WriteFlags::empty()).unwrap();
+        write(other, 0, WriteFlags::empty()).unwrap();
+        let append_only = FlagChange::Attributes(0x20);
+        fs.set_flags(&ctx, node, &append_only).unwrap();
+        for at in [0, 5, 4096] {
+            assert_eq!(
+                write(node, at, WriteFlags::empty()),
+                Err(Errno::NotPermitted),
+                "at {at}"
+            );
+        }
+        let (to_append, cached) = (WriteFlags::OPENED_TO_APPEND, WriteFlags::FROM_CACHE);
+        for how in [to_append, cached] {
+            assert_eq!(write(node, 0, how), Err(Errno::NotPermitted), "{how:?}");
+        }
+        let copied = |dst| fs.copy_file_range(&ctx, (other, Handle::NONE, 0), (node, dst, 5), 5);
+        assert_eq!(copied(Handle::NONE), Err(Errno::NotPermitted));
+        write(node, 5, to_append).unwrap();
+        write(node, 0, WriteFlags::APPEND).unwrap();
+        let mut content = [0; 100];
+        let len = fs.read(&ctx, node, Handle::NONE, 0, &mut content).unwrap();
+        assert_eq!(&content[..len], b"line\nline\nline\n");
+        fs.mount().close().unwrap();
     }
 }

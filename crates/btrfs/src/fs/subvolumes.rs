@@ -244,6 +244,9 @@ impl Subvolumes for Fs {
             let key = |(object, ty, offset): ItemKey| Key::new(ObjectId(object), KeyType(ty), offset);
             let range = (key(what.from), key(what.to));
             let txn = self.mount.store().txn();
+            // No block of the tree is replaced meanwhile, and pending items stay those of the
+            // running transaction.
+            let _commits = (what.since > 0).then(|| txn.hold_commits());
             let generations = Generations {
                 since: Generation(what.since),
                 until: Generation(what.until),
@@ -255,8 +258,6 @@ impl Subvolumes for Fs {
             if what.since == 0 {
                 return search_all(&tree, range, &generations, take);
             }
-            // No block of the tree is replaced meanwhile.
-            let _commits = txn.hold_commits();
             compare::search(&tree, range, &generations, take)
                 .map(|_: ControlFlow<()>| ())
                 .map_err(Error::from)
@@ -435,4 +436,82 @@ pub fn info_of_root(id: TreeId, item: &RootItem) -> SubvolumeInfo {
 fn ring(tree: TreeId, ino: ObjectId) -> Error {
     let what = format!("no way leads from directory {ino} to the top level");
     Error::Store(StoreError::CorruptTree { tree, what })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use btrfs_format::items::InodeItem;
+    use btrfs_format::view;
+    use cowshed_runtime::FixedEnv;
+    use cowshed_vfs::fs::NewNode;
+    use cowshed_vfs::{FileKind, FileSystem, SetAttr};
+
+    use super::*;
+    use crate::files::EngineOptions;
+    use crate::fs::MountOptions;
+    use crate::mount::Mount;
+    use crate::testing::{SetOnDrop, memory_volume};
+
+    /// One thread commits, one changes a file, one searches: what the file's item says of its last
+    /// change is never later than what the search says.
+    #[test]
+    fn pending_items_are_of_the_running_transaction() {
+        const ROUNDS: usize = 3000;
+        let env = Arc::new(FixedEnv::default());
+        let engine = Mount::open(memory_volume(16384), env, EngineOptions::default()).unwrap();
+        let (fs, ctx) = (Fs::new(engine, MountOptions::default()).unwrap(), Context::root());
+        let new = NewNode {
+            kind: FileKind::Regular,
+            perm: 0o644,
+            rdev: 0,
+        };
+        let node = fs.mknod(&ctx, NodeId::ROOT, b"f", new).unwrap().node;
+        let ino = fs.inode(node).unwrap().ino;
+        let key = (ino.get(), KeyType::INODE_ITEM.0, 0);
+        let what = Search {
+            tree: TreeId::FS.get(),
+            from: key,
+            to: key,
+            since: 1,
+            until: u64::MAX,
+        };
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Acquire) {
+                    fs.mount().commit().unwrap();
+                }
+            });
+            scope.spawn(|| {
+                for perm in 0_u32.. {
+                    let set = SetAttr {
+                        perm: Some(perm % 0o1000),
+                        ..SetAttr::default()
+                    };
+                    fs.setattr(&ctx, node, None, &set).unwrap();
+                    if is_over.load(Ordering::Acquire) {
+                        break;
+                    }
+                }
+            });
+            let _over = SetOnDrop(&is_over);
+            for round in 0..ROUNDS {
+                let mut seen = 0;
+                let mut take = |_: ItemKey, bytes: &[u8], from: u64| {
+                    let changed = view::fixed::<InodeItem>(bytes).unwrap().transid.get();
+                    assert!(
+                        changed <= from,
+                        "round {round}: changed in {changed}, shown as of {from}"
+                    );
+                    seen += 1;
+                    ControlFlow::Continue(())
+                };
+                fs.search(&ctx, NodeId::ROOT, &what, &mut take).unwrap();
+                assert_eq!(seen, 1, "round {round}");
+            }
+        });
+        fs.mount().close().unwrap();
+    }
 }

@@ -11,7 +11,7 @@ use cowshed_vfs::{Caches, Error as Errno, Failure, NodeId};
 use super::{Fs, MountOptions, VALID, root};
 use crate::error::{Error, Result, StoreError};
 use crate::mount::Mount;
-use crate::object::{Inode, Membership, ViewId, Viewer};
+use crate::object::{Inode, KeepAll, Membership, ViewId, Viewer};
 use crate::reclaim;
 use crate::subvol::{self, number::Numbering};
 
@@ -179,6 +179,7 @@ impl Fs {
                 reclaim::settle(&self.mount, &inode);
             }
         }
+        self.keeping.iter().for_each(KeepAll::end);
         drop(keeping);
         update_shared(&self.mount);
         match self.mount.store().volume().is_read_only() || self.mount.store().txn().is_aborted() {
@@ -307,7 +308,8 @@ mod tests {
     use super::*;
     use crate::files::EngineOptions;
     use crate::fs::SubvolChoice;
-    use crate::testing::memory_volume;
+    use crate::testing::{memory_device, memory_volume};
+    use btrfs_store::volume::{OpenOptions, Volume};
 
     const ROOT: NodeId = NodeId::ROOT;
 
@@ -367,6 +369,93 @@ mod tests {
             assert!(stays.mount().store().txn().is_closed());
             assert!(one.beside(MountOptions::default()).is_err(), "the last view has ended");
         }
+    }
+
+    /// Looks up so many new files; how many of them are parked.
+    fn parked(fs: &Fs, ctx: &Context, prefix: &str) -> usize {
+        let table = &fs.mount().objects().inodes;
+        table.set_files_max(0);
+        let before = table.counts().1;
+        for n in 0..FILES {
+            let new = NewNode {
+                kind: FileKind::Regular,
+                perm: 0o644,
+                rdev: 0,
+            };
+            fs.mknod(ctx, ROOT, format!("{prefix}-{n}").as_bytes(), new).unwrap();
+        }
+        table.counts().1 - before
+    }
+    const FILES: usize = 500;
+
+    /// Files that came before stand in the way.
+    fn parks(fs: &Fs, ctx: &Context, prefix: &str) -> bool {
+        fs.mount().objects().inodes.drop_idle();
+        (0..5).any(|round| parked(fs, ctx, &format!("{prefix} {round}")) > FILES / 2)
+    }
+
+    fn stateless(path: Option<&str>) -> MountOptions {
+        MountOptions {
+            subvol: path.map_or(SubvolChoice::Default, |path| SubvolChoice::Path(path.into())),
+            stateless_open: true,
+            ..MountOptions::default()
+        }
+    }
+
+    #[test]
+    fn files_stay_in_memory_while_a_view_does_not_tell_which_are_open_and_no_longer() {
+        let (top, ctx) = first();
+        for name in [&b"a"[..], b"b"] {
+            Subvolumes::create(&top, &ctx, ROOT, name).unwrap();
+        }
+        assert!(top.beside(stateless(None)).is_err(), "it would share its files");
+        assert!(parks(&top, &ctx, "after the refusal"));
+        let at = |path: &str| MountOptions {
+            stateless_open: false,
+            ..stateless(Some(path))
+        };
+        let (a, b) = (top.beside(at("a")).unwrap(), top.beside(at("b")).unwrap());
+        top.destroy();
+        b.destroy();
+        let b = a.beside(stateless(Some("b"))).unwrap();
+        a.destroy();
+        assert_eq!(parked(&b, &ctx, "alone"), 0);
+        let a = b.beside(at("a")).unwrap();
+        b.destroy();
+        assert!(parks(&a, &ctx, "after its end"));
+        drop(b);
+        assert!(parks(&a, &ctx, "once more"));
+        a.destroy();
+    }
+
+    #[test]
+    fn files_of_a_volume_that_does_not_change_are_parked() {
+        let device = memory_device(256 << 20, 16384);
+        let open = |read_only: bool| {
+            let options = OpenOptions {
+                read_only,
+                ..OpenOptions::default()
+            };
+            let volume = Volume::open(vec![device.clone()], &options).unwrap();
+            let engine = Mount::open(volume, Arc::new(FixedEnv::default()), EngineOptions::default()).unwrap();
+            let options = MountOptions {
+                read_only,
+                ..stateless(None)
+            };
+            Fs::new(engine, options).unwrap()
+        };
+        let (fs, ctx) = (open(false), Context::root());
+        assert_eq!(parked(&fs, &ctx, "file"), 0);
+        fs.destroy();
+        let fs = open(true);
+        let table = &fs.mount().objects().inodes;
+        table.set_files_max(0);
+        let nodes: Vec<_> = (0..FILES)
+            .map(|n| found(&fs, &ctx, format!("file-{n}").as_bytes()).unwrap())
+            .collect();
+        assert!(table.counts().1 > FILES / 2, "{:?}", table.counts());
+        assert!(nodes.iter().all(|node| fs.getattr(&ctx, *node, None).is_ok()));
+        fs.destroy();
     }
 
     #[test]

@@ -121,9 +121,16 @@ pub struct InodeState {
     /// When a caller last set the times, while the file was open: pages that a mapping made dirty
     /// before that may still be on their way here, and leave the times alone.
     pub(crate) times_set: Option<Box<Timestamp>>,
+    /// A size that could not be put into the inode's item: memory alone has it, so the inode stays.
+    pub(crate) is_unsaved: bool,
 }
 
 impl InodeState {
+    /// The inode's item has the size that memory has.
+    fn is_saved(&self) -> bool {
+        self.disk_size == self.attr.size && !self.is_unsaved
+    }
+
     /// Brings the size in the item up to date; the caller puts the item into its batch.
     pub(crate) fn update_disk_size(&mut self, data: &DataState, has_landed: bool) {
         self.disk_size = match data.cut {
@@ -195,6 +202,7 @@ impl Inode {
                 InodeState {
                     disk_size: attr.size,
                     times_set: None,
+                    is_unsaved: false,
                     attr,
                 },
             ),
@@ -239,6 +247,11 @@ impl Inode {
     pub(crate) fn pending_bytes(&self) -> u64 {
         self.data.get().map_or(0, FileData::pending_bytes)
     }
+    /// Nothing is known of its size but what its item says. The caller holds the only reference in
+    /// memory.
+    pub(super) fn is_size_saved(&self) -> bool {
+        !self.is_regular() || self.attr.try_lock().is_some_and(|state| state.is_saved())
+    }
     /// The attributes, where nothing is known of the inode but what its items say, and its lookups:
     /// another object can take its place. The caller holds the only reference in memory.
     ///
@@ -250,7 +263,7 @@ impl Inode {
         // Attempts, which no other reference can be in the way of: the table's lock is inside of
         // these.
         let state = self.attr.try_lock()?;
-        let is_kept = state.attr.nlink == 0 || state.times_set.is_some() || state.disk_size != state.attr.size;
+        let is_kept = state.attr.nlink == 0 || state.times_set.is_some() || !state.is_saved();
         let is_settled = !is_kept && self.data.get().is_none_or(FileData::is_clean);
         is_settled.then_some(state.attr)
     }

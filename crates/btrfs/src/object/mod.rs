@@ -23,7 +23,7 @@ pub(crate) use shared::{DECOMPRESSED_MAX, INLINE_BYTES_MAX};
 pub use shared::{FileShared, OnLost};
 pub use subvol::{Objects, PLACEHOLDER_INO_BIT, Policy, Subvol};
 pub use table::InodeTable;
-pub(crate) use table::Mark;
+pub(crate) use table::{KeepAll, Mark};
 pub use unasked::Unasked;
 pub(crate) use views::{Membership, ViewId, Viewer};
 pub use xattrs::XattrCache;

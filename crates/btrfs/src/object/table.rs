@@ -22,7 +22,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use btrfs_format::items::InodeItem;
 use btrfs_format::{Key, KeyType, ObjectId, TreeId, view};
@@ -100,16 +100,28 @@ pub struct InodeTable {
     files_per_shard_max: AtomicUsize,
     views: Arc<Views>,
     /// Nothing is parked while this is not 0.
-    keeps_all: AtomicUsize,
+    keeps_all: Arc<AtomicUsize>,
 }
 
-/// Nothing is parked while this lives.
+/// Nothing is parked while this lives, unless it is ended.
+#[derive(Debug)]
 #[must_use = "dropped at once, it keeps nothing"]
-pub(crate) struct KeepAll<'a>(&'a InodeTable);
+pub(crate) struct KeepAll {
+    count: Arc<AtomicUsize>,
+    is_over: AtomicBool,
+}
 
-impl Drop for KeepAll<'_> {
+impl KeepAll {
+    pub(crate) fn end(&self) {
+        if !self.is_over.swap(true, Ordering::SeqCst) {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Drop for KeepAll {
     fn drop(&mut self) {
-        self.0.keeps_all.fetch_sub(1, Ordering::SeqCst);
+        self.end();
     }
 }
 
@@ -120,6 +132,12 @@ fn is_alone(inode: &Arc<Inode>) -> bool {
     // Pairs with the release of the last other reference.
     fence(Ordering::Acquire);
     is_alone
+}
+
+/// Nothing is lost with an inode: it is not in use, and its item says all that is known of it. The
+/// caller holds the table's lock.
+fn may_go(inode: &Arc<Inode>) -> bool {
+    is_alone(inode) && inode.refs.is_idle() && inode.is_size_saved()
 }
 
 fn id_of(inode: &Inode) -> Id {
@@ -134,20 +152,18 @@ impl InodeTable {
             shards: std::array::from_fn(|_| Mutex::new(LockRank::InodeTable, Shard::default())),
             files_per_shard_max: AtomicUsize::new(usize::try_from(files).unwrap_or(usize::MAX)),
             views,
-            keeps_all: AtomicUsize::new(0),
+            keeps_all: Arc::default(),
         }
     }
 
-    /// Parks nothing from now on: front ends do not say which files are open.
-    pub(crate) fn keep_all(&self) {
-        self.keeps_all.fetch_add(1, Ordering::SeqCst);
-    }
-
     /// Parks nothing for a while: a view ends, and gives back what it refers to of all inodes, those
-    /// that are in memory.
-    pub(crate) fn keeping_all(&self) -> KeepAll<'_> {
-        self.keep_all();
-        KeepAll(self)
+    /// that are in memory; or the front end of a view does not say which files are open.
+    pub(crate) fn keeping_all(&self) -> KeepAll {
+        self.keeps_all.fetch_add(1, Ordering::SeqCst);
+        KeepAll {
+            count: self.keeps_all.clone(),
+            is_over: AtomicBool::new(false),
+        }
     }
 
     /// Asked in this order: the last but one view ends within a [`KeepAll`].
@@ -348,9 +364,7 @@ impl InodeTable {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let before = shard.inodes.len();
-            shard
-                .inodes
-                .retain(|_, inode| !(is_alone(inode) && inode.refs.is_idle()));
+            shard.inodes.retain(|_, inode| !may_go(inode));
             shard.evictions += (before - shard.inodes.len()) as u64;
             shrink(&mut shard.inodes);
         }
@@ -400,7 +414,7 @@ impl Shard {
                     continue;
                 }
                 self.idle.push_back(id);
-            } else if !is_alone(inode) || !inode.refs.is_idle() {
+            } else if !may_go(inode) {
                 self.idle.push_back(id);
             } else {
                 self.inodes.remove(&id);
@@ -431,7 +445,6 @@ fn read_inode(subvol: &Arc<Subvol>, ino: ObjectId) -> Result<Option<Inode>> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicUsize};
 
     use cowshed_vfs::{Context, FileKind, FileSystem as _, Handle, Lookup, NodeId, SetAttr, WriteFlags};
 
@@ -654,6 +667,28 @@ mod tests {
         nodes.iter().for_each(|node| fs.forget(*node, 1));
         assert!(nodes.iter().all(|node| fs.inode(*node).is_ok()), "idle, not gone");
         fs.destroy();
+    }
+
+    /// What only memory knows of a file stays, whatever leaves memory.
+    #[test]
+    fn idle_file_stays_until_its_item_has_its_size() {
+        let fs = engine();
+        let table = &fs.mount().objects().inodes;
+        let node = made(&fs, "file");
+        fs.inode(node).unwrap().attr.lock().is_unsaved = true;
+        fs.forget(node, 1);
+        table.drop_idle();
+        let others = (0..2 * SHARDS * IDLE_PER_SHARD_MAX).map(|n| made(&fs, &format!("other-{n}")));
+        others.for_each(|other| fs.forget(other, 1));
+        {
+            let inode = fs.inode(node).unwrap();
+            let mut attr = inode.attr.lock();
+            assert!(attr.is_unsaved, "the same object");
+            attr.is_unsaved = false;
+        }
+        table.drop_idle();
+        assert_eq!(table.counts(), (1, 0), "the root alone is left");
+        fs.mount().close().unwrap();
     }
 
     /// Files are parked and loaded all the time by two threads, each of which changes its own.

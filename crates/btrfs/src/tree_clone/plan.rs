@@ -210,6 +210,7 @@ impl Plan {
             generation: at.generation,
             nbytes: 0,
             has_unwritten: false,
+            last_end: 0,
         };
         if matches!(entry.source.kind, FileKind::Regular | FileKind::Symlink) {
             let first = self.items.len();

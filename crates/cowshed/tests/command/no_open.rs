@@ -54,6 +54,11 @@ fn without_open_what_may_not_be_written_is_refused_by_the_first_write() {
     .ok();
     assert_eq!(write_error(&files[0]), libc::EPERM);
     assert_eq!(write_error(&files[1]), libc::EPERM);
+    // Not even behind the end, without O_APPEND.
+    for at in [5, 4096] {
+        let refused = open_to_write(&files[1]).write_at(b"x", at).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM), "at {at}");
+    }
     assert_eq!(write_error(&dir.join("fixed-sub/f")), libc::EROFS);
     for file in [&files[0], &files[1], &dir.join("fixed-sub/f")] {
         let cut = OpenOptions::new().write(true).truncate(true).open(file).unwrap_err();

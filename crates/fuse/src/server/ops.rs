@@ -312,6 +312,7 @@ impl Server {
         flags.set(WriteFlags::KILL_SUIDGID, wire.contains(WireWriteFlags::KILL_SUIDGID));
         flags.set(WriteFlags::FROM_CACHE, wire.contains(WireWriteFlags::CACHE));
         flags.set(WriteFlags::DIRECT, open.contains(OpenFlags::DIRECT));
+        flags.set(WriteFlags::OPENED_TO_APPEND, open.contains(OpenFlags::APPEND));
         let may_append = open.contains(OpenFlags::APPEND) && !wire.contains(WireWriteFlags::CACHE);
         flags.set(WriteFlags::APPEND, may_append && self.fs.is_shared());
         // Nor does O_SYNC: the kernel sends FSYNC after such a write, buffered or direct (tested on
