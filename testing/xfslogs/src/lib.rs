@@ -12,6 +12,7 @@ mod host;
 mod judge;
 mod left;
 mod load;
+pub mod plant;
 mod seen;
 mod shown;
 
