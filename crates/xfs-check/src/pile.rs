@@ -151,32 +151,23 @@ impl<T: Item> Pile<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cowshed_harness::{need, run};
 
-    /// A file system of 64 KiB, until the value goes. `None` without root.
-    fn small_file() -> Option<File> {
-        use std::process::Command;
-        let dir = tempfile::tempdir().ok()?;
-        let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=64k", "none"])
-            .arg(dir.path())
-            .output();
-        if !mount.is_ok_and(|output| output.status.success()) {
-            return None;
-        }
+    /// A file on a file system of 64 KiB.
+    fn small_file() -> File {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = ["-t", "tmpfs", "-o", "size=64k", "none"].map(AsRef::as_ref);
+        run("mount", &[&mount[..], &[dir.path().as_os_str()]].concat()).unwrap();
         let file = tempfile::tempfile_in(dir.path());
         // The file keeps it.
-        let gone = Command::new("umount").arg("-l").arg(dir.path()).status();
-        assert!(gone.unwrap().success());
-        file.ok()
+        run("umount", &["-l".as_ref(), dir.path().as_os_str()]).unwrap();
+        file.unwrap()
     }
 
     #[test]
     fn on_a_full_disk_lists_go_on_in_memory_and_what_was_written_stays() {
-        let Some(file) = small_file() else {
-            eprintln!("skipped: this test needs root, to mount a tmpfs");
-            assert!(std::env::var_os("CI").is_none(), "under CI nothing may skip");
-            return;
-        };
+        let Some(()) = need::root() else { return };
+        let file = small_file();
         let spill = Spill::new(1000);
         let temporary = Temporary {
             file: file.try_clone().unwrap(),

@@ -3,21 +3,22 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use cowshed_device::{BlockDevice, FileDevice, Locking, OpenMode};
 use cowshed_harness::tree::colliding_xfs_names;
 use cowshed_harness::xfs::{XfsOptions, XfsVolume};
+use cowshed_harness::{KernelLog, KernelMount, LoopDevice};
 use cowshed_xfs::{OpenOptions, Volume};
 use cowshed_xfslogs::is_able;
 use cowshed_xfslogs::plant::{ORDER, Regions, append, set_new_bits};
-use xfs_check::{CheckOptions, Report, check};
+use xfs_check::{CheckOptions, FindingId, Report, check};
 use xfs_format::attr::AttrLeafBlock;
 use xfs_format::log::{AttrIntentHead, ItemType, N16, N32, N64};
-use xfs_format::{Daddr, Expect, Ino, Inode};
+use xfs_format::{Daddr, Expect, Ino, Inode, Lsn};
 use zerocopy::IntoBytes as _;
 
 fn device(image: &Path) -> Result<Arc<dyn BlockDevice>> {
@@ -150,4 +151,88 @@ fn run_attri() -> Result<()> {
     assert!(kernel.recovery().is_none());
     assert_eq!(pointers(&kernel, file.0)?, found);
     Ok(())
+}
+
+/// What the kernel says when it refuses to mount an image. Errors: it mounts it.
+fn refusal_of_kernel(image: &Path) -> Result<String> {
+    let device = LoopDevice::attach(image)?;
+    let name = device
+        .path()
+        .file_name()
+        .context("a device")?
+        .to_string_lossy()
+        .into_owned();
+    let dir = tempfile::tempdir()?;
+    let mut log = KernelLog::start()?;
+    if let Ok(mount) = KernelMount::new("xfs", &[device.path()], dir.path(), "") {
+        mount.unmount()?;
+        bail!("the kernel mounts it");
+    }
+    let lines = log.take()?.into_iter().map(|(_, line)| line);
+    Ok(lines.filter(|line| line.contains(&name)).collect::<Vec<_>>().join("\n"))
+}
+
+#[test]
+fn log_whose_tail_lies_ahead_of_its_last_record_is_refused() {
+    if !is_able() {
+        return;
+    }
+    run_tails().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+fn run_tails() -> Result<()> {
+    let volume = XfsVolume::make(&XfsOptions {
+        size_bytes: 320 << 20,
+        ..XfsOptions::new("-m rmapbt=1,reflink=1")
+    })?;
+    volume.with_mount(|root| Ok(fs::write(root.join("file"), b"x")?))?;
+    let planted = volume.dir().join("planted");
+    let tails: [fn(u32) -> Lsn; 3] = [
+        |block| Lsn::new(1, block + 100),
+        |block| Lsn::new(2, block),
+        |block| Lsn::new(9, block + 5),
+    ];
+    for tail in tails {
+        fs::copy(volume.image(), &planted)?;
+        let mut stated = Lsn::NULL;
+        let at = append(&planted, &[], |header| {
+            stated = tail(header.lsn().block());
+            header.tail_lsn.set(stated.0);
+        })?;
+        let error = recovered(&planted).map(drop).expect_err("refused").to_string();
+        assert!(
+            error.contains("h_tail_lsn") && error.contains(&stated.to_string()),
+            "{error}"
+        );
+        let report = judge(&planted)?;
+        assert!(report.has(FindingId::LogInvalid), "{report}");
+        assert!(report.to_string().contains("h_tail_lsn"), "{report}");
+        let said = refusal_of_kernel(&planted).with_context(|| format!("tail {stated}"))?;
+        assert!(said.contains("failed to locate log tail"), "{said}");
+
+        // Where the checksum is wrong, the record was not written whole, and does not count.
+        damage(&planted, at)?;
+        assert!(recovered(&planted)?.recovery().is_none(), "tail {stated}");
+        let report = judge(&planted)?;
+        assert!(report.is_clean(), "{report}");
+    }
+    Ok(())
+}
+
+/// Flips a bit in the body of a record.
+fn damage(image: &Path, at: Lsn) -> Result<()> {
+    let volume = Volume::open(
+        device(image)?,
+        &OpenOptions {
+            no_recovery: true,
+            ..OpenOptions::default()
+        },
+    )?;
+    let start = volume.geometry().log_start.context("a log inside")?;
+    let start = volume.geometry().daddr(start).and_then(Daddr::checked_bytes);
+    let at = start.context("an address")? + u64::from(at.block() + 1) * 512 + 20;
+    let file = fs::File::options().read(true).write(true).open(image)?;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at)?;
+    Ok(file.write_all_at(&[byte[0] ^ 1], at)?)
 }
