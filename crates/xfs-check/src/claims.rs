@@ -71,6 +71,12 @@ impl Claim {
         }
     }
 
+    /// Their order on disk. All fields count: which thread found a claim first does not show in what
+    /// is said about it.
+    pub(crate) fn place(&self) -> (u32, u32, u64, u64) {
+        (self.start, self.blocks, self.owner, self.offset)
+    }
+
     pub(crate) fn end(&self) -> u32 {
         self.start.saturating_add(self.blocks)
     }
@@ -143,7 +149,7 @@ impl Claim {
 
 /// Merges claims that continue each other, and sorts them so that two lists can be compared.
 pub(crate) fn normalise(mut claims: Vec<Claim>) -> Vec<Claim> {
-    claims.sort_unstable_by_key(Claim::merge_key);
+    claims.sort_unstable_by_key(|claim| (claim.merge_key(), claim.blocks));
     claims.dedup_by(|next, last| {
         let goes_on = continues(last, next);
         if goes_on {

@@ -145,7 +145,12 @@ impl Log {
         if is_unmounted {
             return Ok(Found { head, is_dirty: false });
         }
-        self.live(vol, header.tail_lsn(), head)?;
+        let tail = header.tail_lsn();
+        if tail > header.lsn() {
+            let message = format!("h_tail_lsn is {tail}, expected at most {}", header.lsn());
+            return Err((at, message));
+        }
+        self.live(vol, tail, head)?;
         Ok(Found { head, is_dirty: true })
     }
 

@@ -22,7 +22,7 @@ fn slice(vol: &Volume, sink: &mut Sink, ledger: &Ledger, table: &Table<'_>, grou
     let Some(mut claims) = ledger.take(sink, group.number, range.0, Which::Claims) else {
         return;
     };
-    claims.sort_unstable_by_key(|claim| (claim.start, claim.blocks));
+    claims.sort_unstable_by_key(Claim::place);
     let swept = sweep(&claims, range, may_share);
     for (one, other) in &swept.clashes {
         let id = if one.is_free() != other.is_free() {

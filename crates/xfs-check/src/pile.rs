@@ -1,5 +1,6 @@
 //! Lists that may outgrow memory. What exceeds the bound goes to a temporary file, which has no name
-//! and goes with the check. Where no such file can be made, all stays in memory.
+//! and goes with the check. Where no such file can be made, or a write to it fails, all that follows
+//! stays in memory.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +23,14 @@ pub(crate) struct Spill {
     bytes_max: usize,
     held_bytes: AtomicUsize,
     /// `None`: no list was written yet. `Some(None)`: there is no file.
-    file: Mutex<Option<Option<(File, u64)>>>,
+    file: Mutex<Option<Option<Temporary>>>,
+}
+
+struct Temporary {
+    file: File,
+    end: u64,
+    /// A write failed: there are no more.
+    is_full: bool,
 }
 
 impl Spill {
@@ -37,21 +45,31 @@ impl Spill {
     /// Appends to the file; where it begins there. `None` where there is no file.
     fn write(&self, bytes: &[u8]) -> Option<u64> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = file.get_or_insert_with(|| tempfile::tempfile().ok().map(|file| (file, 0)));
-        let (file, end) = slot.as_mut()?;
-        let at = *end;
-        if file.write_all_at(bytes, at).is_err() {
-            // A full disk, say. What was written before stays readable.
+        let make = || {
+            let file = tempfile::tempfile().ok()?;
+            Some(Temporary {
+                file,
+                end: 0,
+                is_full: false,
+            })
+        };
+        let file = file.get_or_insert_with(make).as_mut().filter(|file| !file.is_full)?;
+        let at = file.end;
+        if file.file.write_all_at(bytes, at).is_err() {
+            // A full disk, say. What was written before stays readable; the part behind it goes, so that
+            // it does not keep the disk full. To try again with each item would write more and more.
+            file.is_full = true;
+            let _ = file.file.set_len(at);
             return None;
         }
-        *end = at.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        file.end = at.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         Some(at)
     }
 
     fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         match file.as_ref() {
-            Some(Some((file, _))) => file.read_exact_at(bytes, at),
+            Some(Some(file)) => file.file.read_exact_at(bytes, at),
             _ => Err(io::ErrorKind::NotFound.into()),
         }
     }
@@ -60,7 +78,7 @@ impl Spill {
     #[cfg(test)]
     pub(crate) fn written_bytes(&self) -> u64 {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.as_ref().and_then(Option::as_ref).map_or(0, |(_, end)| *end)
+        file.as_ref().and_then(Option::as_ref).map_or(0, |file| file.end)
     }
 }
 
@@ -133,6 +151,49 @@ impl<T: Item> Pile<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cowshed_harness::{need, run};
+
+    /// A file on a file system of 64 KiB.
+    fn small_file() -> File {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = ["-t", "tmpfs", "-o", "size=64k", "none"].map(AsRef::as_ref);
+        run("mount", &[&mount[..], &[dir.path().as_os_str()]].concat()).unwrap();
+        let file = tempfile::tempfile_in(dir.path());
+        // The file keeps it.
+        run("umount", &["-l".as_ref(), dir.path().as_os_str()]).unwrap();
+        file.unwrap()
+    }
+
+    #[test]
+    fn on_a_full_disk_lists_go_on_in_memory_and_what_was_written_stays() {
+        let Some(()) = need::root() else { return };
+        let file = small_file();
+        let spill = Spill::new(1000);
+        let temporary = Temporary {
+            file: file.try_clone().unwrap(),
+            end: 0,
+            is_full: false,
+        };
+        *spill.file.lock().unwrap() = Some(Some(temporary));
+        let mut pile = Pile::<u64>::default();
+        for n in 0..30_000_u64 {
+            pile.extend(&spill, &[n]);
+            let len = file.metadata().unwrap().len();
+            assert_eq!(len, spill.written_bytes(), "what was written in part is cut, after {n}");
+        }
+        let written = spill.written_bytes();
+        assert!((60_000..=65_536).contains(&written), "{written}");
+        // There is room again, but no write is tried any more.
+        let parts = pile.parts.len();
+        file.set_len(written - 8).unwrap();
+        file.set_len(written).unwrap();
+        pile.extend(&spill, &[30_000]);
+        assert_eq!((pile.parts.len(), spill.written_bytes()), (parts, written));
+        file.write_all_at(&(written / 8 - 1).to_ne_bytes(), written - 8)
+            .unwrap();
+        let all = pile.take(&spill).unwrap();
+        assert!(all.into_iter().eq(0..=30_000));
+    }
 
     #[test]
     fn lists_beyond_the_bound_come_back_from_the_file_in_order() {

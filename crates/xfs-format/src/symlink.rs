@@ -18,7 +18,7 @@ pub const SYMLINK_MAGIC: u32 = 0x5853_4c4d;
 /// The longest target.
 pub const SYMLINK_BYTES_MAX: u32 = 1024;
 /// The longest extent of a symlink: one block of the largest size.
-const EXTENT_BYTES_MAX: u64 = 65536;
+pub const SYMLINK_EXTENT_BYTES_MAX: u64 = 65536;
 
 fn kind(is_v5: bool) -> Kind {
     attr::remote_kind("symlink block", SYMLINK_MAGIC, is_v5)
@@ -26,7 +26,7 @@ fn kind(is_v5: bool) -> Kind {
 
 fn check(bytes: &[u8], expect: &Expect<'_>) -> Checked {
     let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-    let rule = Rule::Between(expect.geometry.block_bytes.into(), EXTENT_BYTES_MAX);
+    let rule = Rule::Between(expect.geometry.block_bytes.into(), SYMLINK_EXTENT_BYTES_MAX);
     field("blockcount", len, rule)?;
     field("blockcount", len, Rule::MultipleOf(expect.geometry.block_bytes.into()))?;
     attr::check_part(bytes, expect, SYMLINK_BYTES_MAX.into())

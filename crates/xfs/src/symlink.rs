@@ -2,7 +2,7 @@
 
 use xfs_format::Owner;
 use xfs_format::inode::{Fork, ForkKind};
-use xfs_format::symlink::{SYMLINK_BYTES_MAX, SymlinkBlock};
+use xfs_format::symlink::{SYMLINK_BYTES_MAX, SYMLINK_EXTENT_BYTES_MAX, SymlinkBlock};
 
 use crate::error::Result;
 use crate::inode::Object;
@@ -18,6 +18,11 @@ pub(crate) fn target(volume: &Volume, link: &Object) -> Result<Vec<u8>> {
     while target.len() < size {
         let extent = link.extent_from(volume, ForkKind::Data, block)?;
         let extent = extent.ok_or_else(|| link.damaged("symlink: its end is missing"))?;
+        // Before it is read: an extent may have eight GiB.
+        let extent_bytes = u64::from(extent.blocks) * u64::from(volume.geometry().block_bytes);
+        if extent_bytes > SYMLINK_EXTENT_BYTES_MAX {
+            return Err(link.damaged("symlink: a longer extent than its target needs"));
+        }
         let parts = link.parts(volume, ForkKind::Data, extent.offset.get(), extent.blocks)?;
         let found: SymlinkBlock = volume.block_of_parts(&parts, Owner::Inode(link.ino))?;
         if found

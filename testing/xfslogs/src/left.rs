@@ -5,14 +5,17 @@
 //! kernel's recovery wants to read it, fails ("Metadata corruption detected at
 //! xfs_da3_node_read_verify"), and leaves the inode on its list for ever. Ours frees what the inode
 //! holds, and reads no such block.
+//!
+//! Likewise it frees the blocks of large values first: a leaf that names values without blocks fails
+//! after a crash ("Internal error map->br_startblock == HOLESTARTBLOCK", `xfs_attr_rmtval_stale`).
 
 use anyhow::{Result, bail, ensure};
 use xfs_format::ag::AgiSector;
+use xfs_format::attr::{AttrLeafBlock, AttrValueView, remote_blocks};
+use xfs_format::btree::BmapRecord;
+use xfs_format::da::AttrNodeBlock;
 use xfs_format::inode::{Fork, ForkKind, Inode};
-use xfs_format::{AgIno, AgNumber, Daddr, Expect, FsBlock, Geometry, Ino};
-
-/// Magics of a leaf and a node of attributes, of versions 4 and 5.
-const ROOTS: [u16; 4] = [0xfbee, 0xfebe, 0x3bee, 0x3ebe];
+use xfs_format::{AgIno, AgNumber, Daddr, Expect, Extent, FsBlock, Geometry, Ino};
 
 /// What they hold.
 #[derive(Debug, Default, PartialEq)]
@@ -64,11 +67,14 @@ impl Left {
             bail!("the kernel left inode {ino} on a list, without a tree of attributes");
         };
         let root = geometry.daddr(root).unwrap_or(Daddr(u64::MAX));
+        // A block of another inode may have been there before.
+        let expect = Expect::of_inode(geometry, root, ino);
         let root = bytes(image, root, geometry.block_bytes)?;
-        let magic = u16::from_be_bytes([root[8], root[9]]);
+        let is_there =
+            AttrLeafBlock::verify(&root[..], &expect).is_ok() || AttrNodeBlock::verify(root, &expect).is_ok();
         ensure!(
-            !ROOTS.contains(&magic),
-            "the kernel left inode {ino} on a list, whose attributes have a root"
+            !is_there || names_lost_values(geometry, image, &inode, ino)?,
+            "the kernel left inode {ino} on a list, whose attributes have a root and all values"
         );
         self.inodes += 1;
         self.blocks += core.nblocks.get();
@@ -97,6 +103,39 @@ fn root_of_attributes(inode: &Inode) -> Option<FsBlock> {
     };
     let first = records.first()?.extent();
     (first.offset.get() == 0).then_some(first.start)
+}
+
+/// True where a leaf of attributes names a value whose blocks are not the inode's any more.
+fn names_lost_values(geometry: &Geometry, image: &[u8], inode: &Inode, ino: Ino) -> Result<bool> {
+    let Some(Fork::Extents(records)) = inode.fork(ForkKind::Attr) else {
+        return Ok(false);
+    };
+    let extents: Vec<Extent> = records.iter().map(BmapRecord::extent).collect();
+    let is_mapped = |block: u64| {
+        let holds = |extent: &Extent| (extent.offset.get()..extent.end().get()).contains(&block);
+        extents.iter().any(holds)
+    };
+    for extent in &extents {
+        for block in extent.start.get()..extent.start.get() + u64::from(extent.blocks) {
+            let daddr = geometry.daddr(FsBlock(block)).unwrap_or(Daddr(u64::MAX));
+            let block = bytes(image, daddr, geometry.block_bytes)?;
+            // A node, or a value.
+            let Ok(leaf) = AttrLeafBlock::verify(block, &Expect::of_inode(geometry, daddr, ino)) else {
+                continue;
+            };
+            let lost = leaf.entries().any(|entry| match entry.value {
+                AttrValueView::Local(_) => false,
+                AttrValueView::Remote { block, len_bytes } => {
+                    let first = u64::from(block.get());
+                    !(first..first + u64::from(remote_blocks(len_bytes, geometry))).all(is_mapped)
+                }
+            });
+            if lost {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 fn bytes(image: &[u8], daddr: Daddr, len: u32) -> Result<Vec<u8>> {

@@ -12,6 +12,7 @@ mod host;
 mod judge;
 mod left;
 mod load;
+pub mod plant;
 mod seen;
 mod shown;
 
@@ -67,6 +68,12 @@ pub fn judge_kept(image: &Path) -> Result<Seen> {
 /// Runs until so many images were judged. Errors: the first difference, with seed and round.
 pub fn run(config: &Config) -> Result<Seen> {
     let mut seen = Seen::default();
+    run_into(config, &mut seen)?;
+    Ok(seen)
+}
+
+/// The same; what was seen before an error is in `seen`, too.
+pub fn run_into(config: &Config, seen: &mut Seen) -> Result<()> {
     let host = Host::new()?;
     let keep = Keep::new(config.keep.clone());
     let mut round = 0;
@@ -79,7 +86,7 @@ pub fn run(config: &Config) -> Result<Seen> {
                 break;
             }
             seen.images += 1;
-            judge::judge(&host, image, &mut seen)
+            judge::judge(&host, image, seen)
                 .map_err(|error| keep.files(&format!("xfslogs-{seed}-{number}"), &[image], error))
                 .with_context(|| format!("--seed {seed}, image {number}"))?;
             let bytes = Arc::new(std::fs::read(image)?);
@@ -95,5 +102,5 @@ pub fn run(config: &Config) -> Result<Seen> {
         }
         round += 1;
     }
-    Ok(seen)
+    Ok(())
 }

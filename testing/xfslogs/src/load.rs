@@ -14,6 +14,7 @@ use rustix::fs::{FallocateFlags, XattrFlags, fallocate, setxattr};
 
 use crate::focus::{self, Exchanger, Focus};
 use crate::host::Host;
+use crate::plant::set_new_bits;
 
 const WORKERS: u64 = 4;
 const FILES: u64 = 24;
@@ -104,25 +105,6 @@ pub fn round(host: &Host, rng: &mut Rng, focus: Option<Focus>) -> Result<Vec<Pat
     worked?;
     images.push(host.copy(&image, "last")?);
     Ok(images)
-}
-
-/// Sets bits of newer kernels on a fresh volume: exchange and parent pointers. Its root has no
-/// parent, so nothing else has to change.
-fn set_new_bits(image: &Path) -> Result<()> {
-    use xfs_format::features::incompat;
-    let file = OpenOptions::new().read(true).write(true).open(image)?;
-    let mut sector = vec![0; 512];
-    file.read_exact_at(&mut sector, 0)?;
-    let sb = xfs_format::Superblock::verify(&sector)?;
-    let group_bytes = u64::from(sb.agblocks.get()) * u64::from(sb.blocksize.get());
-    for group in 0..u64::from(sb.agcount.get()) {
-        file.read_exact_at(&mut sector, group * group_bytes)?;
-        let mut sb = xfs_format::Superblock::verify_copy(&sector)?;
-        let bits = sb.features_incompat.get() | (incompat::EXCHRANGE | incompat::PARENT) as u32;
-        sb.features_incompat.set(bits);
-        file.write_all_at(&sb.seal()?, group * group_bytes)?;
-    }
-    Ok(())
 }
 
 /// Forces the log at random moments, so that chains of transactions are cut anywhere.

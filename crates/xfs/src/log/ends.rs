@@ -170,6 +170,12 @@ fn whole_records(ring: &Ring<'_>, end: u32, candidates: &[u32]) -> Result<Vec<Fo
 
 /// Leaves out the oldest torn record of those that may have been in flight, and all behind it.
 fn drop_torn(ring: &Ring<'_>, whole: &mut Vec<Found>) {
+    // What a damaged header states as the tail does not say which records count.
+    let is_damaged = |found: &Found| {
+        found.header.tail_lsn() > found.header.lsn() && record_at(ring, found.at, &found.header).is_err()
+    };
+    let damaged = whole.iter().take_while(|found| is_damaged(found)).count();
+    whole.drain(..damaged);
     let tail = whole.first().map_or(Lsn::NULL, |found| found.header.tail_lsn());
     let is_torn = |found: &Found| found.header.lsn() >= tail && record_at(ring, found.at, &found.header).is_err();
     let in_flight = whole.get(..whole.len().min(IN_FLIGHT_MAX as usize)).unwrap_or_default();

@@ -1,5 +1,6 @@
 //! Replay of inode items, and of the creation of inodes.
 
+use std::collections::HashSet;
 use std::mem::offset_of;
 
 use xfs_format::btree::{BMDR_HEADER_BYTES, BmapKey, BmdrRoot, LongHeader, LongHeaderV5, build_bmdr_root};
@@ -203,11 +204,16 @@ pub(super) fn change_owner(disk: &mut Disk, item: &InodeItem<'_>, lsn: Lsn) -> R
         let Some(Fork::Btree(root)) = inode.fork(kind).filter(|_| format.fields & bit != 0) else {
             continue;
         };
-        // Each level is one lower than the one above: the walk ends.
+        // Each level is one lower than the one above, so the walk ends. A block may be met again: nodes
+        // that are newer on disk than this item have other children than they had.
+        let mut seen = HashSet::new();
         let mut level: Vec<u64> = root.pointers.iter().map(|pointer| pointer.get()).collect();
         for height in (0..root.level).rev() {
             let mut below = Vec::new();
             for number in level {
+                if !seen.insert(number) {
+                    continue;
+                }
                 let daddr = disk.geometry.daddr(xfs_format::FsBlock(number));
                 let daddr = daddr.ok_or_else(|| disk.broken("bmbt.ptr", number, "a block of the volume"))?;
                 let mut bytes = disk.read(daddr, disk.geometry.block_bytes)?;
@@ -230,4 +236,57 @@ pub(super) fn change_owner(disk: &mut Disk, item: &InodeItem<'_>, lsn: Lsn) -> R
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::super::fixture::{bmap_record, counted_disk, put_bmap, put_bmap_node, put_file};
+    use super::*;
+    use xfs_format::FsBlock;
+    use xfs_format::btree::{BlockFields, Bmap, BtreeBlock};
+    use xfs_format::log::InodeFormat;
+
+    #[test]
+    fn owner_of_a_tree_changes_and_each_block_is_read_once() {
+        let (before, ino) = (Ino(130), Ino(131));
+        let (mut disk, reads) = counted_disk();
+        let geometry = disk.geometry;
+        put_bmap(&mut disk, before, 600, &BlockFields::Leaf(&[bmap_record(0)]));
+        // All pointers of a node lead to one child: 27,000 ways to the leaf.
+        for (block, level, child) in [(502, 1, 600), (501, 2, 502), (500, 3, 501)] {
+            put_bmap_node(&mut disk, before, block, level, &[child; 30]);
+        }
+        put_file(&mut disk, ino, 4, 1000);
+        let (group, within) = geometry.split_ino(ino).unwrap();
+        let item = InodeItem {
+            format: InodeFormat {
+                ino,
+                fields: inode_fields::DOWNER,
+                data_bytes: 0,
+                attr_bytes: 0,
+                device: 0,
+                daddr: geometry.ag_daddr(group, geometry.ino_block(within)),
+                len_bytes: 4096,
+                offset_bytes: geometry.ino_offset_bytes(within),
+            },
+            core: None,
+            data: None,
+            attr: None,
+        };
+        let started = reads.load(Ordering::Relaxed);
+        change_owner(&mut disk, &item, Lsn(2)).unwrap();
+        let count = reads.load(Ordering::Relaxed) - started;
+        assert!(count <= 10, "{count} reads");
+        for (block, level) in [(500, 3), (501, 2), (502, 1), (600, 0)] {
+            let daddr = geometry.daddr(FsBlock(block)).unwrap();
+            let bytes = disk.read(daddr, geometry.block_bytes).unwrap();
+            let expect = Expect::of_inode(&geometry, daddr, ino);
+            assert!(
+                BtreeBlock::<Bmap>::verify(bytes, &expect, Some(level)).is_ok(),
+                "{block}"
+            );
+        }
+    }
 }

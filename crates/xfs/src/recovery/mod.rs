@@ -10,6 +10,8 @@ mod counters;
 mod disk;
 mod dquots;
 mod finish;
+#[cfg(test)]
+mod fixture;
 mod inodes;
 mod intents;
 mod overlay;

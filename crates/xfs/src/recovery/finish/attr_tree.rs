@@ -112,7 +112,7 @@ pub(super) fn write_leaf(
     ags.disk.write(daddr, block.bytes())
 }
 
-fn read_node(ags: &Ags<'_>, file: &File, daddr: Daddr) -> Result<AttrNodeBlock> {
+pub(super) fn read_node(ags: &Ags<'_>, file: &File, daddr: Daddr) -> Result<AttrNodeBlock> {
     let geometry = &ags.disk.geometry;
     let bytes = ags.disk.read(daddr, geometry.block_bytes)?;
     let expect = Expect::of_inode(geometry, daddr, file.ino);

@@ -10,10 +10,10 @@ use xfs_format::attr::{
 use xfs_format::da::AttrNodeBlock;
 use xfs_format::inode::{Fork, ForkKind};
 use xfs_format::log::{AttrIntent, AttrOp};
-use xfs_format::{DaBlock, Expect, Geometry};
+use xfs_format::{DaBlock, Daddr, Expect, Geometry};
 
 use super::attr_list::{Attr, Value, refused};
-use super::attr_tree::{Way, fits_leaf, grow, join, place, raise_keys, read_leaf, split, write_leaf};
+use super::attr_tree::{Way, fits_leaf, grow, join, place, raise_keys, read_leaf, read_node, split, write_leaf};
 use super::files::{Extents, File};
 use super::groups::Ags;
 use crate::error::Result;
@@ -124,41 +124,104 @@ fn store_in_inode(ags: &mut Ags<'_>, file: &mut File, attrs: &[Attr]) -> Result<
     Ok(true)
 }
 
-fn way_to(ags: &Ags<'_>, file: &File, extents: &Extents, hash: u32) -> Result<Option<Way>> {
+/// Goes on from a block down to a leaf, by the child that `pick` names. `None`: a node without
+/// children.
+fn descend(
+    ags: &Ags<'_>,
+    file: &File,
+    extents: &Extents,
+    mut way: Way,
+    pick: &dyn Fn(&AttrNodeBlock) -> Option<usize>,
+) -> Result<Option<Way>> {
     let geometry = &ags.disk.geometry;
-    let (mut block, mut nodes) = (DaBlock(0), Vec::new());
     loop {
-        let daddr = place(ags, file, extents, block)?;
-        let bytes = ags.disk.read(daddr, geometry.block_bytes)?;
+        way.leaf = place(ags, file, extents, way.block)?;
+        let bytes = ags.disk.read(way.leaf, geometry.block_bytes)?;
         let magic = bytes.get(8..10).and_then(|magic| magic.first_chunk());
         if !magic.is_some_and(|magic| NODE_MAGICS.contains(&u16::from_be_bytes(*magic))) {
-            return Ok(Some(Way {
-                leaf: daddr,
-                block,
-                nodes,
-            }));
+            return Ok(Some(way));
         }
-        let node = AttrNodeBlock::verify(bytes, &Expect::of_inode(geometry, daddr, file.ino))?;
-        let last = node.entries().len().checked_sub(1);
-        let Some(slot) = node.child_slot(hash).or(last) else {
-            return Ok(None);
+        let node = AttrNodeBlock::verify(bytes, &Expect::of_inode(geometry, way.leaf, file.ino))?;
+        let Some(slot) = pick(&node) else { return Ok(None) };
+        way.nodes.push((way.leaf, slot));
+        if way.nodes.len() > LEVELS_MAX {
+            return Err(ags.disk.broken("nodes of attributes", way.nodes.len(), LEVELS_MAX));
+        }
+        way.block = DaBlock(node.entries().get(slot).map_or(0, |child| child.before.get()));
+    }
+}
+
+/// The way to the first leaf that may have a hash.
+fn way_to(ags: &Ags<'_>, file: &File, extents: &Extents, hash: u32) -> Result<Option<Way>> {
+    let root = Way {
+        leaf: Daddr(0),
+        block: DaBlock(0),
+        nodes: Vec::new(),
+    };
+    descend(ags, file, extents, root, &|node| {
+        node.child_slot(hash).or(node.entries().len().checked_sub(1))
+    })
+}
+
+/// The way to the leaf behind another one. `None`: it is the last one.
+fn way_behind(ags: &Ags<'_>, file: &File, extents: &Extents, way: &Way) -> Result<Option<Way>> {
+    for (depth, (daddr, slot)) in way.nodes.iter().enumerate().rev() {
+        let node = read_node(ags, file, *daddr)?;
+        let Some(child) = node.entries().get(slot + 1) else {
+            continue;
         };
-        nodes.push((daddr, slot));
-        if nodes.len() > LEVELS_MAX {
-            return Err(ags.disk.broken("nodes of attributes", nodes.len(), LEVELS_MAX));
+        let mut nodes = way.nodes.get(..depth).unwrap_or_default().to_vec();
+        nodes.push((*daddr, slot + 1));
+        let next = Way {
+            leaf: *daddr,
+            block: DaBlock(child.before.get()),
+            nodes,
+        };
+        return descend(ags, file, extents, next, &|node| {
+            (!node.entries().is_empty()).then_some(0)
+        });
+    }
+    Ok(None)
+}
+
+/// A leaf with its attributes and siblings, and the way to it.
+type Leaf = (Way, Vec<Attr>, (DaBlock, DaBlock));
+
+/// The leaf that has an attribute, or the one that it goes to. Attributes of one hash may fill
+/// several leaves: while it is not found and may be in the next leaf, that one is looked at, and
+/// like Linux we put a new one into the last leaf that was.
+fn find_leaf(ags: &Ags<'_>, file: &File, extents: &Extents, attr: &Attr) -> Result<Option<Leaf>> {
+    let geometry = &ags.disk.geometry;
+    let hash = attr.view().hash(geometry);
+    let Some(mut way) = way_to(ags, file, extents, hash)? else {
+        return Ok(None);
+    };
+    let first = way.block;
+    let (mut attrs, mut siblings) = read_leaf(ags, file, way.leaf)?;
+    loop {
+        let last = attrs.last().map(|attr| attr.view().hash(geometry));
+        if last != Some(hash) || attrs.iter().any(|other| other.is(attr)) {
+            return Ok(Some((way, attrs, siblings)));
         }
-        block = DaBlock(node.entries().get(slot).map_or(0, |child| child.before.get()));
+        let Some(next) = way_behind(ags, file, extents, &way)? else {
+            return Ok(Some((way, attrs, siblings)));
+        };
+        let (theirs, beside) = read_leaf(ags, file, next.leaf)?;
+        // As each leaf names the one before it, a circle would lead back to the first one.
+        if siblings.1 != next.block || beside.0 != way.block || next.block == first {
+            let found = format_args!("{} and {} beside each other", way.block, next.block).to_string();
+            return Err(ags.disk.broken("leaves of attributes", found, "leaves that say so"));
+        }
+        (way, attrs, siblings) = (next, theirs, beside);
     }
 }
 
 fn apply_to_leaf(ags: &mut Ags<'_>, file: &mut File, change: &Change) -> Result<()> {
     let geometry = ags.disk.geometry;
     let extents = file.extents(ags, ForkKind::Attr)?;
-    let hash = change.attr().view().hash(&geometry);
-    let Some(way) = way_to(ags, file, &extents, hash)? else {
+    let Some((way, mut attrs, siblings)) = find_leaf(ags, file, &extents, change.attr())? else {
         return Err(refused("a hash tree without leaves"));
     };
-    let (mut attrs, siblings) = read_leaf(ags, file, way.leaf)?;
     let is_remote = |attr: &Attr| matches!(attr.value, Value::Remote { .. });
     if attrs.iter().any(|attr| attr.is(change.attr()) && is_remote(attr)) {
         return Err(refused("a value in blocks of its own"));

@@ -1,6 +1,6 @@
 //! Changes of an allocation group's B-trees, a record at a time, in place.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use xfs_format::btree::{BlockFields, BtreeBlock, Siblings, TreeKind, leaf_records_max, node_children_max};
 use xfs_format::{AgBlock, AgNumber, Expect, U32};
@@ -221,14 +221,20 @@ impl Edit<'_> {
         }
     }
 
-    /// Visits records below the children that `enters` says, in their order.
+    /// Visits records below the children that `enters` says, in their order. Errors: two pointers
+    /// lead to one block.
     pub(super) fn visit<K: ShortKind>(
         &self,
         enters: &dyn Fn(&K::NodeKey) -> bool,
         take: &mut dyn FnMut(&K::Record),
     ) -> Result<()> {
         let mut stack = vec![(self.root.block, self.root.levels.saturating_sub(1))];
+        let mut seen = HashSet::new();
         while let Some((block, level)) = stack.pop() {
+            if !seen.insert(block) {
+                let twice = format_args!("block {block} twice in group {}", self.group).to_string();
+                return Err(self.disk.broken(K::TREE.name(), twice, "a block once"));
+            }
             let node = self.load::<K>(block, level)?;
             node.records.iter().for_each(&mut *take);
             let children = node.children.iter().rev().filter(|(key, _)| enters(key));
@@ -463,5 +469,57 @@ pub(super) fn split_at(most: usize, added: usize) -> usize {
 fn set_key<K: ShortKind>(parent: &mut Step<K>, slot: usize, node: &Node<K>) {
     if let (Some(child), Some(key)) = (parent.node.children.get_mut(slot), node.key()) {
         child.0 = key;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::fixture::disk;
+    use super::*;
+    use xfs_format::U64;
+    use xfs_format::btree::{Rmap, RmapRecord};
+
+    #[test]
+    fn visit_meets_each_block_once() {
+        let mut disk = disk();
+        let mut blocks = Blocks::default();
+        let mut tree = Edit {
+            disk: &mut disk,
+            group: AgNumber(1),
+            root: Root { block: 702, levels: 2 },
+            blocks: &mut blocks,
+        };
+        let leaf = |start: u32| Node::<Rmap> {
+            level: 0,
+            left: NONE,
+            right: NONE,
+            records: vec![RmapRecord {
+                startblock: U32::new(start),
+                blockcount: U32::new(1),
+                owner: U64::new(131),
+                offset: U64::new(0),
+            }],
+            children: Vec::new(),
+        };
+        let (first, second) = (leaf(1000), leaf(2000));
+        tree.store(700, &first).unwrap();
+        tree.store(701, &second).unwrap();
+        let (low, high) = (first.key().unwrap(), second.key().unwrap());
+        for (child, is_tree) in [(701, true), (700, false)] {
+            let root = Node::<Rmap> {
+                level: 1,
+                left: NONE,
+                right: NONE,
+                records: Vec::new(),
+                children: vec![(low, 700), (high, child)],
+            };
+            tree.store(702, &root).unwrap();
+            let mut found = Vec::new();
+            let visited = tree.visit::<Rmap>(&|_| true, &mut |record| found.push(record.startblock.get()));
+            match visited {
+                Ok(()) => assert!(is_tree && found == [1000, 2000], "{found:?}"),
+                Err(error) => assert!(!is_tree && error.to_string().contains("block 700 twice"), "{error}"),
+            }
+        }
     }
 }

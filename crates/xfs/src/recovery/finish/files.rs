@@ -1,6 +1,8 @@
 //! Inodes whose forks recovery changes: extents as a list, stored as the inode or a tree holds
 //! them.
 
+use std::collections::HashSet;
+
 use xfs_format::btree::{
     BMDR_HEADER_BYTES, BlockFields, Bmap, BmapKey, BmapRecord, BmdrRoot, BtreeBlock, Siblings, TreeKind as _,
     build_bmdr_root, leaf_records_max, node_children_max, rmap_offset,
@@ -137,7 +139,16 @@ impl File {
         Ok(())
     }
 
-    /// The extents of a fork. Empty where it has another form.
+    /// Extents that the inode states for a fork.
+    fn stated_extents(&self, kind: ForkKind) -> u64 {
+        match kind {
+            ForkKind::Data => self.core.data_extents(),
+            ForkKind::Attr => u64::from(self.core.attr_extents()),
+        }
+    }
+
+    /// The extents of a fork. Empty where it has another form. Each block of the tree is read once.
+    /// Errors: two pointers lead to one block, and more extents than the inode states.
     pub(super) fn extents(&self, ags: &Ags<'_>, kind: ForkKind) -> Result<Extents> {
         let mut extents = Extents {
             list: Leaves::new(leaf_records_max::<Bmap>(&ags.disk.geometry)),
@@ -146,11 +157,22 @@ impl File {
         match self.fork(kind) {
             Some(Fork::Extents(records)) => extents.list.add_leaf(records.iter().map(BmapRecord::extent)),
             Some(Fork::Btree(root)) => {
+                let (stated, mut found) = (self.stated_extents(kind), 0);
+                let mut seen = HashSet::new();
                 let mut level: Vec<u64> = root.pointers.iter().map(|pointer| pointer.get()).collect();
                 for height in (0..root.level).rev() {
                     let mut below = Vec::new();
                     for number in level {
+                        if !seen.insert(number) {
+                            let twice = format_args!("{number} twice in inode {}", self.ino).to_string();
+                            return Err(ags.disk.broken("bmbt.ptr", twice, "a block once"));
+                        }
                         let block = self.tree_block(ags, number, height)?;
+                        found += block.records().len() as u64;
+                        if found > stated {
+                            let found = format_args!("{found} extents of inode {}", self.ino).to_string();
+                            return Err(ags.disk.broken("nextents", found, format_args!("at most {stated}")));
+                        }
                         extents.tree.push(FsBlock(number));
                         extents.list.add_leaf(block.records().iter().map(BmapRecord::extent));
                         below.extend(block.pointers().iter().map(|pointer| pointer.get()));
@@ -394,10 +416,47 @@ fn even<T>(list: &[T], count: usize) -> Vec<&[T]> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::fixture::{bmap_record, disk, put_bmap, put_bmap_node, put_file};
     use super::*;
+
+    const INO: Ino = Ino(131);
 
     #[test]
     fn lists_are_cut_into_parts_of_one_length() {
         assert_eq!(even(&[1, 2, 3, 4, 5], 2), [&[1, 2][..], &[3, 4, 5]]);
+    }
+
+    /// The extents of an inode that states so many, with a node of these children. Leaves are at 600
+    /// and 601, of 40 extents each.
+    fn extents_of(children: &[u64], stated: u64) -> Result<(Vec<Extent>, Vec<FsBlock>)> {
+        let mut disk = disk();
+        for (block, first) in [(600, 0), (601, 100)] {
+            let records: Vec<BmapRecord> = (0..40).map(|at| bmap_record(first + at * 2)).collect();
+            put_bmap(&mut disk, INO, block, &BlockFields::Leaf(&records));
+        }
+        put_bmap_node(&mut disk, INO, 500, 1, children);
+        put_file(&mut disk, INO, 2, stated);
+        let ags = Ags::new(&mut disk);
+        let extents = File::load(&ags, INO)?.extents(&ags, ForkKind::Data)?;
+        Ok((extents.list.iter().collect(), extents.tree))
+    }
+
+    #[test]
+    fn tree_gives_its_extents_and_blocks() {
+        let (extents, tree) = extents_of(&[600, 601], 80).unwrap();
+        assert_eq!((extents.len(), extents[79]), (80, bmap_record(178).extent()));
+        assert_eq!(tree, [500, 600, 601].map(FsBlock));
+    }
+
+    #[test]
+    fn tree_with_two_pointers_to_one_block_is_refused() {
+        let error = extents_of(&[600, 601, 600], 1000).unwrap_err().to_string();
+        assert!(error.contains("600 twice in inode 131"), "{error}");
+    }
+
+    #[test]
+    fn tree_with_more_extents_than_the_inode_states_is_refused() {
+        let error = extents_of(&[600, 601], 79).unwrap_err().to_string();
+        assert!(error.contains("80 extents of inode 131"), "{error}");
     }
 }

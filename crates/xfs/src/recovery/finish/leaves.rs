@@ -69,6 +69,25 @@ impl Leaves {
         Some((leaf, self.leaves.get(leaf)?.len().checked_sub(1)?))
     }
 
+    /// Where Linux puts a new extent before the one at a place: between two leaves it goes to the end of
+    /// the first one, whose key it finds.
+    fn place_of_new(&self, (leaf, index): (usize, usize)) -> (usize, usize) {
+        let before = leaf.checked_sub(1).filter(|_| index == 0);
+        let before = before.and_then(|leaf| Some((leaf, self.leaves.get(leaf)?.len())));
+        before.unwrap_or((leaf, index))
+    }
+
+    /// Where Linux puts the rest of an extent that was cut in two: behind the first part, which
+    /// between two leaves is the start of the second one.
+    fn next_place(&self, (leaf, index): (usize, usize)) -> (usize, usize) {
+        let is_last = self.leaves.get(leaf).is_some_and(|extents| index + 1 == extents.len());
+        if is_last && leaf + 1 < self.leaves.len() {
+            (leaf + 1, 0)
+        } else {
+            (leaf, index + 1)
+        }
+    }
+
     /// Takes a range of the file out, cut at its ends.
     pub(super) fn take(&mut self, from: u64, to: u64) -> Vec<Extent> {
         let mut taken = Vec::new();
@@ -91,7 +110,7 @@ impl Leaves {
                 (false, true) => self.set(at, part(to, end)),
                 (true, true) => {
                     self.set(at, part(start, from));
-                    self.insert((at.0, at.1 + 1), part(to, end));
+                    self.insert(self.next_place(at), part(to, end));
                 }
             }
         }
@@ -120,7 +139,7 @@ impl Leaves {
             }
             (Some((place, left)), None) => self.set(place, left),
             (None, Some(right)) => self.set(at, right),
-            (None, None) => self.insert(at, extent),
+            (None, None) => self.insert(self.place_of_new(at), extent),
         }
         true
     }
@@ -235,6 +254,33 @@ mod tests {
                 .iter()
                 .eq([extent(0, 100, 3), extent(4, 104, 6), extent(20, 200, 10)])
         );
+    }
+
+    #[test]
+    fn extents_between_two_leaves_go_where_linux_puts_them() {
+        let shape = |leaves: &Leaves| leaves.leaves().map(<[Extent]>::len).collect::<Vec<_>>();
+        let make = |counts: [u64; 2]| {
+            let mut leaves = Leaves::new(4);
+            let mut all = (0..).map(|n| extent(n * 10, n * 1000, 5));
+            for count in counts {
+                leaves.add_leaf(all.by_ref().take(count as usize));
+            }
+            leaves
+        };
+        // A new one goes to the end of the first leaf, though the second one is full.
+        let mut leaves = make([3, 4]);
+        assert!(leaves.put(extent(27, 9, 1)));
+        assert_eq!(shape(&leaves), [4, 4]);
+        // The rest of one that was cut goes to the start of the second leaf.
+        let mut leaves = make([4, 3]);
+        let _ = leaves.take(32, 33);
+        assert_eq!(shape(&leaves), [4, 4]);
+        let all: Vec<u64> = leaves.iter().map(|extent| extent.offset.get()).collect();
+        assert_eq!(all, [0, 10, 20, 30, 33, 40, 50, 60]);
+        // Without a second leaf, the first one grows.
+        let mut leaves = make([3, 0]);
+        let _ = leaves.take(22, 23);
+        assert_eq!(shape(&leaves), [4]);
     }
 
     #[test]
