@@ -1,9 +1,11 @@
 //! Commands on files in images, `IMAGE:/PATH`: beside coreutils, bad input, archives.
 
 mod cp;
+mod mv;
 mod out;
 mod places;
 mod shell;
+mod streams;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};

@@ -1,17 +1,20 @@
 //! The copier: files and trees from one side to the other, or within one, as cp(1) does.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cowshed::FileKind;
 
-use super::session::{Place, Session, reason};
+use super::operands::Made;
+use super::session::{Entry, Place, Session, reason};
 use super::side::{Create, Follow, STEP_BYTES, Sink, Source, Stat};
 
 /// Zeros of this many bytes become a hole with `--sparse=always`.
 const ZEROS_BYTES: usize = 4096;
+/// Names that are tried for what is to replace a file.
+const TEMPORARY_NAMES: u32 = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum When {
@@ -108,6 +111,10 @@ pub struct Copier<'s> {
     linked: HashMap<(usize, u64, u64), Place>,
     /// Directories that were made, by side, device and number: a copy does not go into itself.
     made: Vec<(usize, u64, u64)>,
+    made_of_operands: Made,
+    operands: HashSet<(Entry, u64, u64)>,
+    /// The directories that are being copied, by device and number.
+    within: Vec<(u64, u64)>,
     /// The device, or subvolume, of the operand that is being copied.
     start_dev: u64,
 }
@@ -121,6 +128,9 @@ impl<'s> Copier<'s> {
             options,
             linked: HashMap::new(),
             made: Vec::new(),
+            made_of_operands: Made::default(),
+            operands: HashSet::new(),
+            within: Vec::new(),
             start_dev: 0,
         }
     }
@@ -134,8 +144,33 @@ impl<'s> Copier<'s> {
                 return false;
             }
         };
+        let is_new = match from.entry() {
+            Some(entry) => self.operands.insert((entry, stat.dev, stat.ino)),
+            None => true,
+        };
+        if !is_new {
+            let kind = if stat.is_dir() { "directory" } else { "file" };
+            let from = from.quoted();
+            self.session
+                .warn(format_args!("warning: source {kind} {from} specified more than once"));
+            return true;
+        }
         self.start_dev = stat.dev;
-        self.entry(from, &stat, to, true)
+        let copied = self.entry(from, &stat, to, true);
+        if copied {
+            self.note_made(to);
+        }
+        copied
+    }
+
+    /// An operand became what is at `to`.
+    pub fn note_made(&mut self, to: &Place) {
+        self.made_of_operands.note(to);
+    }
+
+    /// Whether the file `to` is what another operand became.
+    pub fn has_made(&self, to: &Place) -> bool {
+        self.made_of_operands.contains(to)
     }
 
     /// Whether a file that is there is left as it is.
@@ -196,8 +231,15 @@ impl<'s> Copier<'s> {
                 }
                 return true;
             }
+            if is_operand && self.has_made(to) {
+                let (from, to) = (from.quoted(), to.quoted());
+                self.session
+                    .complain(format_args!("will not overwrite just-created {to} with {from}"));
+                return false;
+            }
         }
-        let linked = self.linked.get(&key).filter(|_| has_links).cloned();
+        // Of a file that is moved, the last name may be the only one by now.
+        let linked = self.linked.get(&key).filter(|_| self.options.preserve.links).cloned();
         let copied = match linked {
             Some(first) => self.link(&first, to, there.is_some()),
             None if self.options.form != Form::Copy => self.other_form(from, to, there.is_some()),
@@ -213,11 +255,8 @@ impl<'s> Copier<'s> {
     }
 
     fn link(&self, first: &Place, to: &Place, is_there: bool) -> bool {
-        if is_there && let Err(error) = to.side.unlink(&to.path) {
-            self.session.cannot("remove", to, &error);
-            return false;
-        }
-        match to.side.link(&first.path, &to.path) {
+        let link = |path: &Path| to.side.link(&first.path, path);
+        match made_or_replaced(to, is_there, &link) {
             Ok(()) => true,
             Err(error) => {
                 self.session.complain(format_args!(
@@ -233,16 +272,16 @@ impl<'s> Copier<'s> {
 
     /// A link in place of a copy. Both are on one side.
     fn other_form(&self, from: &Place, to: &Place, is_there: bool) -> bool {
-        let make = || match self.options.form {
+        let make = |path: &Path| match self.options.form {
             _ if !from.is_on(to) => Err(io::Error::from_raw_os_error(libc::EXDEV)),
-            Form::Symlink => to.side.make_symlink(from.path.as_os_str(), &to.path),
+            Form::Symlink => to.side.make_symlink(from.path.as_os_str(), path),
             Form::HardLink | Form::Copy => {
                 // The link is to what was found, not to a link that leads there.
                 let original = match self.options.follow {
                     Follow::Yes => from.side.resolve(&from.path)?,
                     Follow::No => from.path.clone(),
                 };
-                to.side.link(&original, &to.path)
+                to.side.link(&original, path)
             }
         };
         let is_relative = from.path.is_relative() && to.path.components().count() > 1;
@@ -253,12 +292,7 @@ impl<'s> Copier<'s> {
             ));
             return false;
         }
-        let made = match make() {
-            Err(error) if is_there && self.options.force && error.raw_os_error() == Some(libc::EEXIST) => {
-                to.side.unlink(&to.path).and_then(|()| make())
-            }
-            made => made,
-        };
+        let made = made_or_replaced(to, is_there && self.options.force, &make);
         let Err(error) = made else { return true };
         let (from, to, why) = (from.quoted(), to.quoted(), reason(&error));
         match self.options.form {
@@ -276,6 +310,12 @@ impl<'s> Copier<'s> {
         if !self.options.is_recursive {
             self.session
                 .complain(format_args!("-r not specified; omitting directory {}", from.quoted()));
+            return false;
+        }
+        let id = (stat.dev, stat.ino);
+        if self.within.contains(&id) {
+            self.session
+                .complain(format_args!("cannot copy cyclic symbolic link {}", from.quoted()));
             return false;
         }
         let there = to.stat(Follow::Yes).or_else(|_| to.stat(Follow::No)).ok();
@@ -321,9 +361,11 @@ impl<'s> Copier<'s> {
             }
         };
         let mut is_well = true;
+        self.within.push(id);
         for name in names {
             is_well &= self.child(from, to, &name);
         }
+        self.within.pop();
         if self.options.preserve_any() {
             is_well &= self.attributes(from, stat, to);
         } else if is_new && stat.perm & 0o700 != 0o700 {
@@ -440,20 +482,11 @@ impl<'s> Copier<'s> {
         if is_copied_by_contents {
             return self.contents(from, stat, to, there, is_operand) && self.attributes_if_asked(from, stat, to);
         }
-        if there.is_some()
-            && let Err(error) = to.side.unlink(&to.path)
-        {
-            self.session.cannot("remove", to, &error);
-            return false;
-        }
-        let made = match stat.kind {
-            FileKind::Symlink => from
-                .side
-                .read_link(&from.path)
-                .and_then(|target| to.side.make_symlink(&target, &to.path)),
-            kind => to.side.make_node(&to.path, kind, stat.perm & 0o777, stat.device),
+        let make = |path: &Path| match stat.kind {
+            FileKind::Symlink => to.side.make_symlink(&from.side.read_link(&from.path)?, path),
+            kind => to.side.make_node(path, kind, stat.perm & 0o777, stat.device),
         };
-        if let Err(error) = made {
+        if let Err(error) = made_or_replaced(to, there.is_some(), &make) {
             let what = match stat.kind {
                 FileKind::Symlink => "create symbolic link",
                 FileKind::Fifo => "create fifo",
@@ -607,6 +640,26 @@ impl Options {
     }
 }
 
+/// Makes `to` by a call that takes its path. Where something is there, it is replaced when the new
+/// one exists: it stays where that cannot be made.
+pub fn made_or_replaced(to: &Place, is_there: bool, make: &dyn Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+    if !is_there {
+        return make(&to.path);
+    }
+    for nth in 0..TEMPORARY_NAMES {
+        let beside = to.parent().join(format!(".cowshed-{}-{nth}", std::process::id()));
+        match make(&beside) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => continue,
+            made => made?,
+        }
+        let renamed = to.side.rename(&beside, &to.path);
+        // It is still there after a failure, and where both are names of one file.
+        let _ = to.side.unlink(&beside);
+        return renamed;
+    }
+    Err(io::Error::from_raw_os_error(libc::EEXIST))
+}
+
 fn is_same(from: &Place, stat: &Stat, to: &Place, there: &Stat) -> bool {
     from.is_on(to) && (stat.dev, stat.ino) == (there.dev, there.ino)
 }
@@ -652,76 +705,4 @@ fn write_data(sink: &dyn Sink, at: u64, data: &[u8], sparse: When) -> io::Result
         at += block.len() as u64;
     }
     Ok(())
-}
-
-/// Where a copy or move of operands goes.
-pub enum Target {
-    /// Into a directory, under each operand's name.
-    Into(Place),
-    /// To this name.
-    At(Place),
-}
-
-/// What cp, mv and ln make of their last operand. `None`: complained.
-pub fn target(session: &Session<'_>, to: Place, operands: usize, is_into: bool, is_name: bool) -> Option<Target> {
-    let stat = to.stat(Follow::Yes);
-    let is_dir = stat.as_ref().is_ok_and(Stat::is_dir);
-    if is_name {
-        if operands > 1 {
-            session.complain(format_args!("extra operand {}", to.quoted()));
-            return None;
-        }
-        return Some(Target::At(to));
-    }
-    if is_dir {
-        return Some(Target::Into(to));
-    }
-    if is_into || operands > 1 {
-        let why = match stat {
-            Ok(_) => io::Error::from_raw_os_error(libc::ENOTDIR),
-            Err(error) => error,
-        };
-        session.complain(format_args!("target {}: {}", to.quoted(), reason(&why)));
-        return None;
-    }
-    Some(Target::At(to))
-}
-
-/// The name that an operand gets below a target.
-pub fn named(target: &Target, from: &Place) -> Place {
-    match target {
-        Target::At(to) => to.clone(),
-        // `dir/.` copies what is in it.
-        Target::Into(dir) => match from.name() {
-            name if name.is_empty() || name == "." || name == ".." => dir.clone(),
-            name => dir.join(&name),
-        },
-    }
-}
-
-/// `to` lies below the directory `from`.
-pub fn is_below(from: &Place, to: &Place) -> bool {
-    let Ok(stat) = from.stat(Follow::Yes) else { return false };
-    if !from.is_on(to) || !stat.is_dir() {
-        return false;
-    }
-    // The name itself need not be there; from its directory on, upwards.
-    let mut dir = match to.path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
-        Some(_) => PathBuf::from("."),
-        None => to.path.clone(),
-    };
-    loop {
-        let Ok(here) = to.side.stat(&dir, Follow::Yes) else {
-            return false;
-        };
-        if (here.dev, here.ino) == (stat.dev, stat.ino) {
-            return true;
-        }
-        dir.push("..");
-        match to.side.stat(&dir, Follow::Yes) {
-            Ok(above) if (above.dev, above.ino) != (here.dev, here.ino) => {}
-            _ => return false,
-        }
-    }
 }

@@ -12,6 +12,7 @@ mod image;
 mod make;
 mod modes;
 mod mv;
+mod operands;
 mod out;
 mod rm;
 mod session;

@@ -130,3 +130,99 @@ fn parents_are_made_from_the_host_and_to_it() {
         ran.err
     );
 }
+
+#[test]
+fn link_that_cannot_be_made_leaves_the_target() {
+    let volume = Scratch::new();
+    fs::write(volume.path("f"), "new").unwrap();
+    fs::write(volume.path("old"), "old").unwrap();
+    here(&volume, "subvolume create I:/vol").ok();
+    here(&volume, "cp f I:/f").ok();
+    here(&volume, "cp old I:/vol/t").ok();
+    let ran = here(&volume, "ln -f I:/f I:/vol/t").code(1);
+    assert_eq!(
+        ran.err,
+        "cowshed ln: failed to create hard link 'volume.img:/vol/t': Invalid cross-device link\n"
+    );
+    here(&volume, "cp -lf I:/f I:/vol/t").code(1);
+    here(&volume, &format!("ln -sf {} I:/vol/t", "n".repeat(5000))).code(1);
+    assert_eq!(here(&volume, "cat I:/vol/t").ok().text(), "old");
+    assert_eq!(here(&volume, "ls I:/vol").ok().text(), "t\n");
+    // The second of two names would be one of a file in another subvolume.
+    here(&volume, "mkdir -p I:/from/vol I:/to").ok();
+    here(&volume, "subvolume create I:/to/vol").ok();
+    here(&volume, "cp f I:/from/a").ok();
+    here(&volume, "ln I:/from/a I:/from/vol/b").ok();
+    here(&volume, "cp old I:/to/vol/b").ok();
+    let ran = here(&volume, "cp -a I:/from/. I:/to").code(1);
+    assert!(ran.err.contains("cannot create hard link"), "{}", ran.err);
+    assert_eq!(here(&volume, "cat I:/to/vol/b").ok().text(), "old");
+    // What can be made replaces what is there, and leaves no other name.
+    here(&volume, "ln -f I:/f I:/from/vol/b").ok();
+    here(&volume, "ln -f I:/f I:/from/vol/b").ok();
+    here(&volume, "ln -sf f I:/from/a").ok();
+    assert_eq!(here(&volume, "find I:/f -links 2").ok().text(), "volume.img:/f\n");
+    assert_eq!(here(&volume, "readlink I:/from/a").ok().text(), "f\n");
+    assert_eq!(
+        here(&volume, "ls I:/from I:/from/vol").ok().text().matches('b').count(),
+        1
+    );
+    assert_eq!(here(&volume, "find I:/ -name .*").ok().text(), "");
+    volume.assert_clean();
+}
+
+#[test]
+fn cycles_of_symbolic_links_end_a_copy_that_follows_them() {
+    let volume = Scratch::new();
+    here(&volume, "mkdir -p I:/d/sub").ok();
+    here(&volume, "ln -s . I:/d/l1").ok();
+    here(&volume, "ln -s .. I:/d/sub/l2").ok();
+    here(&volume, "touch I:/d/sub/z").ok();
+    let ran = here(&volume, "cp -rL I:/d I:/e").code(1);
+    assert_eq!(
+        ran.err.replace("volume.img:", "I:"),
+        "cowshed cp: cannot copy cyclic symbolic link 'I:/d/l1'\n\
+         cowshed cp: cannot copy cyclic symbolic link 'I:/d/sub/l2'\n"
+    );
+    assert_eq!(
+        here(&volume, "find I:/e").ok().text().replace("volume.img:", "I:"),
+        "I:/e\nI:/e/sub\nI:/e/sub/z\n"
+    );
+    volume.assert_clean();
+}
+
+#[test]
+fn link_is_copied_into_the_directory_that_it_leads_to() {
+    let volume = Scratch::new();
+    here(&volume, "mkdir I:/d").ok();
+    here(&volume, "ln -s d I:/link").ok();
+    here(&volume, "cp -a I:/link I:/d/").ok();
+    assert_eq!(here(&volume, "readlink I:/d/link").ok().text(), "d\n");
+    here(&volume, "rm I:/d/link").ok();
+    // Followed, it is the directory.
+    let ran = here(&volume, "cp -rL I:/link I:/d/").code(1);
+    assert!(ran.err.contains("into itself"), "{}", ran.err);
+    volume.assert_clean();
+}
+
+#[test]
+fn options_may_be_repeated_and_lists_of_attributes_add_up() {
+    let volume = Scratch::new();
+    fs::create_dir(volume.path("a")).unwrap();
+    fs::write(volume.path("a/f"), "f").unwrap();
+    fs::write(volume.path("g"), "g").unwrap();
+    cowshed_harness::shell(volume.dir.path(), "chmod 751 a; chmod 613 g; touch -d @1000 g").unwrap();
+    here(&volume, "cp -rR -v -v a I:/").ok();
+    here(&volume, "cp --preserve=mode --preserve=timestamps g I:/").ok();
+    here(&volume, "cp --preserve=mode --preserve=timestamps I:/g back").ok();
+    let back = fs::metadata(volume.path("back")).unwrap();
+    assert_eq!((back.mode() & 0o7777, back.mtime()), (0o613, 1000));
+    here(&volume, "touch -d @5 -d @1000 I:/g").ok();
+    here(&volume, "mkdir -p -p I:/x/y").ok();
+    here(&volume, "mv -f -f I:/g I:/x").ok();
+    here(&volume, "rm -r -r -f -f I:/x").ok();
+    assert_eq!(here(&volume, "ls I:/").ok().text(), "a\n");
+    fs::write(volume.path("lines"), "rm -r -r a\n").unwrap();
+    cowshed_harness::shell(volume.dir.path(), &format!("{COWSHED} shell volume.img <lines")).unwrap();
+    assert_eq!(here(&volume, "ls I:/").ok().text(), "");
+}
