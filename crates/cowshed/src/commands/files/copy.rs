@@ -1,9 +1,9 @@
 //! The copier: files and trees from one side to the other, or within one, as cp(1) does.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cowshed::FileKind;
 
@@ -105,8 +105,8 @@ impl Options {
 
 /// One copy of several operands: hard links among them are known.
 pub struct Copier<'s> {
-    session: &'s Session<'s>,
-    options: Options,
+    pub(super) session: &'s Session<'s>,
+    pub(super) options: Options,
     /// Where files with several names were copied to.
     linked: HashMap<(usize, u64, u64), Place>,
     /// Directories that were made, by side, device and number: a copy does not go into itself.
@@ -202,14 +202,14 @@ impl<'s> Copier<'s> {
         let key = (from.side.identity(), stat.dev, stat.ino);
         let has_links = self.options.preserve.links && stat.nlink > 1;
         if let Some(there) = there {
+            let Some(leads_to) = self.leads_to(stat, to, &there, is_operand) else {
+                return false;
+            };
             if self.options.existing == Existing::Keep {
                 return true;
             }
-            let leads_to = match there.is_symlink() && self.options.follow == Follow::Yes {
-                true => to.stat(Follow::Yes).unwrap_or(there),
-                false => there,
-            };
-            if is_same(from, stat, to, &leads_to) {
+            let is_copy = self.options.form == Form::Copy;
+            if is_same(from, stat, to, &leads_to) || is_copy && is_link_to(from, stat, to, &there) {
                 if self.options.form == Form::HardLink {
                     return true;
                 }
@@ -252,6 +252,41 @@ impl<'s> Copier<'s> {
             self.session.say(format_args!("{} -> {}", from.quoted(), to.quoted()));
         }
         copied
+    }
+
+    fn is_by_contents(&self, stat: &Stat) -> bool {
+        use FileKind::{BlockDevice, CharDevice, Fifo, Regular};
+        let is_special = matches!(stat.kind, Fifo | CharDevice | BlockDevice);
+        self.options.form == Form::Copy && (stat.kind == Regular || is_special && !self.options.is_recursive)
+    }
+
+    /// Whether contents go to where a symbolic link leads. On the host, what a hostile image put there
+    /// earlier, or another user, is replaced.
+    fn writes_through(&self, to: &Place, is_operand: bool) -> bool {
+        to.side.is_image() || (is_operand && self.options.follow == Follow::Yes)
+    }
+
+    /// What is replaced or written into: where a symbolic link leads. `None`: complained.
+    fn leads_to(&self, stat: &Stat, to: &Place, there: &Stat, is_operand: bool) -> Option<Stat> {
+        let is_through = self.is_by_contents(stat) && self.writes_through(to, is_operand);
+        if !there.is_symlink() || !(is_through || self.options.follow == Follow::Yes) {
+            return Some(*there);
+        }
+        match to.stat(Follow::Yes) {
+            Ok(stat) => Some(stat),
+            Err(error)
+                if is_through && !self.is_replaced_after(&error) && error.raw_os_error() != Some(libc::ENOENT) =>
+            {
+                self.session.cannot("stat", to, &error);
+                None
+            }
+            Err(_) => Some(*there),
+        }
+    }
+
+    /// A link to itself cannot be opened, which `--force` is for.
+    fn is_replaced_after(&self, error: &io::Error) -> bool {
+        self.options.force && error.raw_os_error() == Some(libc::ELOOP)
     }
 
     fn link(&self, first: &Place, to: &Place, is_there: bool) -> bool {
@@ -318,8 +353,7 @@ impl<'s> Copier<'s> {
                 .complain(format_args!("cannot copy cyclic symbolic link {}", from.quoted()));
             return false;
         }
-        let there = to.stat(Follow::Yes).or_else(|_| to.stat(Follow::No)).ok();
-        let is_new = match there {
+        let is_new = match to.stat(Follow::No).ok() {
             Some(there) if there.is_dir() => false,
             Some(_) => {
                 self.session.complain(format_args!(
@@ -378,89 +412,6 @@ impl<'s> Copier<'s> {
         is_well
     }
 
-    /// Makes the directories of `from`'s path below `dir`; gives those that were made, and where
-    /// attributes are kept the others, too, each with what it is a copy of, outermost first, and the
-    /// name for the copy itself. `None`: complained.
-    pub fn make_parents(&self, from: &Place, dir: &Place) -> Option<(Vec<(Place, Place)>, Place)> {
-        let names: Vec<&OsStr> = from.path.iter().filter(|name| *name != "/" && *name != ".").collect();
-        let (last, parents) = names.split_last()?;
-        let root = match from.path.is_absolute() {
-            true => PathBuf::from("/"),
-            false => PathBuf::new(),
-        };
-        let (mut source, mut to) = (root, dir.clone());
-        let mut made = Vec::new();
-        for name in parents {
-            source.push(name);
-            to = to.join(name);
-            let original = Place {
-                side: from.side.clone(),
-                path: source.clone(),
-                shown: source.clone().into_os_string(),
-            };
-            match to.stat(Follow::Yes) {
-                Ok(there) if there.is_dir() => {
-                    if self.options.preserve_any() {
-                        made.push((original, to.clone()));
-                    }
-                    continue;
-                }
-                Ok(_) => {
-                    self.session
-                        .complain(format_args!("{} exists but is not a directory", to.quoted()));
-                    return None;
-                }
-                Err(_) => {}
-            }
-            let perm = match original.stat(Follow::Yes) {
-                Ok(stat) => stat.perm,
-                Err(error) => {
-                    self.session.complain(format_args!(
-                        "failed to get attributes of {}: {}",
-                        original.quoted(),
-                        reason(&error)
-                    ));
-                    return None;
-                }
-            };
-            if let Err(error) = to.side.make_dir(&to.path, (perm & 0o1777) | 0o700) {
-                self.session.complain(format_args!(
-                    "cannot make directory {}: {}",
-                    to.quoted(),
-                    reason(&error)
-                ));
-                return None;
-            }
-            if self.options.is_verbose {
-                self.session
-                    .say(format_args!("{} -> {}", original.quoted(), to.quoted()));
-            }
-            made.push((original, to.clone()));
-        }
-        Some((made, to.join(last)))
-    }
-
-    /// Gives directories that [`Copier::make_parents`] made what is kept of the originals.
-    pub fn finish_parents(&self, made: &[(Place, Place)]) {
-        for (original, to) in made.iter().rev() {
-            let (stat, there) = match (original.stat(Follow::Yes), to.stat(Follow::Yes)) {
-                (Ok(stat), Ok(there)) => (stat, there),
-                (Err(error), _) | (_, Err(error)) => {
-                    self.session.cannot("stat", original, &error);
-                    continue;
-                }
-            };
-            let perm = there.perm & !(0o700 & !stat.perm);
-            if self.options.preserve_any() {
-                self.attributes(original, &stat, to);
-            } else if perm != there.perm
-                && let Err(error) = to.side.set_perm(&to.path, perm)
-            {
-                self.session.cannot("set permissions of", to, &error);
-            }
-        }
-    }
-
     fn child(&mut self, from: &Place, to: &Place, name: &OsString) -> bool {
         let (inner, target) = (from.join(name), to.join(name));
         match inner.stat(self.options.follow) {
@@ -476,10 +427,7 @@ impl<'s> Copier<'s> {
 
     /// Anything but a directory, or a further name.
     fn file(&mut self, from: &Place, stat: &Stat, to: &Place, there: Option<&Stat>, is_operand: bool) -> bool {
-        let is_copied_by_contents = stat.kind == FileKind::Regular
-            || (!self.options.is_recursive
-                && matches!(stat.kind, FileKind::Fifo | FileKind::CharDevice | FileKind::BlockDevice));
-        if is_copied_by_contents {
+        if self.is_by_contents(stat) {
             return self.contents(from, stat, to, there, is_operand) && self.attributes_if_asked(from, stat, to);
         }
         let make = |path: &Path| match stat.kind {
@@ -511,9 +459,17 @@ impl<'s> Copier<'s> {
             }
         };
         let is_link = there.is_some_and(Stat::is_symlink);
-        // What a hostile image put there earlier, or another user, is not written through.
-        let is_replaced = is_link && (!is_operand || self.options.follow == Follow::No);
-        if is_link && !is_replaced && to.stat(Follow::Yes).is_err() {
+        let leads_to = match is_link && self.writes_through(to, is_operand) {
+            true => to.stat(Follow::Yes),
+            false => there.copied().ok_or_else(|| io::ErrorKind::NotFound.into()),
+        };
+        let is_replaced = match &leads_to {
+            // Hard links of the target are no copies of its contents.
+            Ok(leads_to) if self.options.preserve.links && leads_to.nlink > 1 => true,
+            Ok(leads_to) => leads_to.is_symlink(),
+            Err(error) => self.is_replaced_after(error),
+        };
+        if is_link && !is_replaced && leads_to.is_err() {
             self.session
                 .complain(format_args!("not writing through dangling symlink {}", to.quoted()));
             return false;
@@ -572,7 +528,7 @@ impl<'s> Copier<'s> {
     }
 
     /// What is kept beside the contents; the times last.
-    fn attributes(&self, from: &Place, stat: &Stat, to: &Place) -> bool {
+    pub(super) fn attributes(&self, from: &Place, stat: &Stat, to: &Place) -> bool {
         let keep = self.options.preserve;
         let follow = match stat.is_symlink() {
             true => Follow::No,
@@ -634,7 +590,7 @@ impl<'s> Copier<'s> {
 }
 
 impl Options {
-    fn preserve_any(&self) -> bool {
+    pub(super) fn preserve_any(&self) -> bool {
         let keep = self.preserve;
         keep.mode || keep.owner || keep.times || keep.xattrs
     }
@@ -658,6 +614,12 @@ pub fn made_or_replaced(to: &Place, is_there: bool, make: &dyn Fn(&Path) -> io::
         return renamed;
     }
     Err(io::Error::from_raw_os_error(libc::EEXIST))
+}
+
+/// Whether a symbolic link that is copied leads to the file that it would replace.
+fn is_link_to(from: &Place, stat: &Stat, to: &Place, there: &Stat) -> bool {
+    let leads_to = || from.stat(Follow::Yes);
+    stat.is_symlink() && !there.is_symlink() && leads_to().is_ok_and(|leads_to| is_same(from, &leads_to, to, there))
 }
 
 fn is_same(from: &Place, stat: &Stat, to: &Place, there: &Stat) -> bool {

@@ -261,7 +261,7 @@ pub fn run_truncate(args: &TruncateArgs, session: &Session<'_>) -> Result<()> {
                 if args.no_create {
                     continue;
                 }
-                if let Err(error) = place.side.create(&place.path, Create::New, 0o666) {
+                if let Err(error) = place.side.create(&place.path, Create::Over, 0o666) {
                     session.complain(format_args!(
                         "cannot open {} for writing: {}",
                         place.quoted(),

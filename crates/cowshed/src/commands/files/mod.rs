@@ -14,6 +14,7 @@ mod modes;
 mod mv;
 mod operands;
 mod out;
+mod parents;
 mod rm;
 mod session;
 pub mod shell;

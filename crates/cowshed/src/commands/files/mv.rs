@@ -74,7 +74,12 @@ fn one<'s>(args: &MvArgs, session: &'s Session<'s>, copier: &mut Copier<'s>, fro
     let (shown_from, shown_to) = (from.quoted(), to.quoted());
     if let Some(there) = there {
         let is_one_file = from.is_on(to) && (there.dev, there.ino) == (stat.dev, stat.ino);
-        if is_one_file && (stat.is_dir() || from.is_same_entry(to)) {
+        let is_link_to = || {
+            let end = from.side.resolve(&from.path);
+            end.is_ok_and(|path| Place { path, ..from.clone() }.is_same_entry(to))
+        };
+        let is_same = is_one_file && (stat.is_dir() || from.is_same_entry(to));
+        if is_same || stat.is_symlink() && !there.is_symlink() && is_link_to() {
             return session.complain(format_args!("{shown_from} and {shown_to} are the same file"));
         }
         match (stat.is_dir(), there.is_dir()) {

@@ -66,7 +66,7 @@ pub fn named(target: &Target, from: &Place) -> Place {
         Target::At(to) => to.clone(),
         // `dir/.` copies what is in it.
         Target::Into(dir) => match from.name() {
-            name if name.is_empty() || name == "." || name == ".." => dir.clone(),
+            name if name.is_empty() || name == ".." => dir.clone(),
             name => dir.join(&name),
         },
     }
