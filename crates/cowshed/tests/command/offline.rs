@@ -444,10 +444,11 @@ fn beside_coreutils(seed: u64, commands: usize, between: usize) {
         };
         let mut ours = tree::snapshot(&out).unwrap();
         let mut their = tree::snapshot(mounted.dir()).unwrap();
-        if recent
-            .iter()
-            .any(|line| line.starts_with("cp -a") || line.starts_with("cp -rp"))
-        {
+        if recent.iter().any(|line| {
+            ["cp -a", "cp -rp", "cp --parents -r -p"]
+                .iter()
+                .any(|cp| line.starts_with(cp))
+        }) {
             forget_special_bits_that_stayed(&ours, &mut their, mounted.dir());
         }
         for tree in [&mut ours, &mut their] {

@@ -191,7 +191,8 @@ pub fn run(args: &CpArgs, session: &Session<'_>) -> Result<()> {
     };
     if args.parents {
         let Target::Into(dir) = &target else {
-            bail!("with --parents, the destination must be a directory");
+            session.complain("with --parents, the destination must be a directory");
+            return Ok(());
         };
         for from in &from {
             if let Some((made, to)) = copier.make_parents(from, dir) {

@@ -18,11 +18,16 @@ pub struct Parent {
 
 impl Copier<'_> {
     /// Makes the directories of `from`'s path below `dir`; gives those that were made, and where
-    /// attributes are kept the others, too, outermost first, and the name for the copy itself.
+    /// attributes are kept those above them, too, outermost first, and the name for the copy itself.
     /// `None`: complained.
     pub fn make_parents(&self, from: &Place, dir: &Place) -> Option<(Vec<Parent>, Place)> {
         let names: Vec<&OsStr> = from.path.iter().filter(|name| *name != "/" && *name != ".").collect();
         let (last, parents) = names.split_last()?;
+        // Where none is to be made, none is changed either.
+        let whole = parents.iter().fold(dir.clone(), |to, name| to.join(name));
+        if whole.stat(Follow::Yes).is_ok_and(|there| there.is_dir()) {
+            return Some((Vec::new(), whole.join(last)));
+        }
         let root = match from.path.is_absolute() {
             true => PathBuf::from("/"),
             false => PathBuf::new(),

@@ -160,7 +160,7 @@ fn reason_of_a_failure_is_named_once() {
         ("mkfs -q -b 200m -r {} {}", [&none, &image], &none),
     ] {
         let ran = run(line, &[paths[0], paths[1]]);
-        assert_eq!(ran.code, 1, "{line}");
+        assert_ne!(ran.code, 0, "{line}");
         let reason = format!("{}: No such file or directory (os error 2)\n", file.display());
         assert!(ran.err.ends_with(&reason), "{line}: {}", ran.err);
         assert_eq!(ran.err.matches("No such file").count(), 1, "{line}: {}", ran.err);

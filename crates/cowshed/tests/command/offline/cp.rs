@@ -109,7 +109,10 @@ fn parents_are_made_from_the_host_and_to_it() {
     fs::write(volume.path("a/b/f"), "deep").unwrap();
     symlink("f", volume.path("a/b/link")).unwrap();
     cowshed_harness::shell(volume.dir.path(), "chmod 750 a; chown 3:4 a/b; touch -d @1000 a a/b").unwrap();
-    here(&volume, "cp -a --parents a/b/f a/b/link I:/").ok();
+    // Each operand for itself: a directory that another one made is changed by the file in it.
+    here(&volume, "cp -a --parents a/b/link I:/").ok();
+    here(&volume, "rm -r I:/a").ok();
+    here(&volume, "cp -a --parents a/b/f I:/").ok();
     assert_eq!(
         here(&volume, "find I:/a -maxdepth 0 -perm 750").ok().text(),
         "volume.img:/a\n"
@@ -225,4 +228,89 @@ fn options_may_be_repeated_and_lists_of_attributes_add_up() {
     fs::write(volume.path("lines"), "rm -r -r a\n").unwrap();
     cowshed_harness::shell(volume.dir.path(), &format!("{COWSHED} shell volume.img <lines")).unwrap();
     assert_eq!(here(&volume, "ls I:/").ok().text(), "");
+}
+
+#[test]
+fn contents_go_through_links_of_the_image_and_not_through_those_of_the_host() {
+    let volume = Scratch::new();
+    fs::write(volume.path("new"), "new").unwrap();
+    fs::write(volume.path("old"), "old").unwrap();
+    let said = |line: &str, code: i32| here(&volume, line).code(code).err.replace("volume.img:", "I:");
+    let reset = || {
+        here(
+            &volume,
+            "rm -rf I:/f I:/hard I:/link I:/dangling I:/loop I:/beyond I:/d",
+        )
+        .ok();
+        here(&volume, "cp old I:/f").ok();
+        here(&volume, "mkdir I:/d").ok();
+        for (target, link) in [("f", "link"), ("none", "dangling"), ("loop", "loop"), ("f/x", "beyond")] {
+            here(&volume, &format!("ln -s {target} I:/{link}")).ok();
+        }
+    };
+    let cat = |path: &str| here(&volume, &format!("cat {path}")).ok().text();
+    for flag in ["", "-a", "-rp"] {
+        reset();
+        assert_eq!(said(&format!("cp {flag} new I:/link"), 0), "");
+        assert_eq!(cat("I:/f"), "new", "{flag}");
+        assert_eq!(here(&volume, "readlink I:/link").ok().text(), "f\n");
+        for (to, message) in [
+            ("dangling", "not writing through dangling symlink 'I:/dangling'"),
+            ("loop", "cannot stat 'I:/loop': Too many levels of symbolic links"),
+            ("beyond", "cannot stat 'I:/beyond': Not a directory"),
+        ] {
+            let expected = format!("cowshed cp: {message}\n");
+            assert_eq!(said(&format!("cp {flag} new I:/{to}"), 1), expected, "{flag}");
+        }
+        let same = "cowshed cp: 'I:/f' and 'I:/link' are the same file\n";
+        assert_eq!(said(&format!("cp {flag} I:/f I:/link"), 1), same, "{flag}");
+    }
+    // A link is not copied over the file that it leads to, and a directory not over a link.
+    let same = |command: &str| format!("cowshed {command}: 'I:/link' and 'I:/f' are the same file\n");
+    assert_eq!(said("cp -a I:/link I:/f", 1), same("cp"));
+    assert_eq!(said("mv I:/link I:/f", 1), same("mv"));
+    assert_eq!(cat("I:/f"), "new");
+    here(&volume, "ln -s d I:/to-dir").ok();
+    assert!(said("cp -rT I:/d I:/to-dir", 1).contains("cannot overwrite non-directory 'I:/to-dir'"));
+    assert_eq!(said("cp -f new I:/loop", 0), "");
+    assert_eq!(cat("I:/loop"), "new");
+    // With -a a target with several names is another file afterwards.
+    reset();
+    here(&volume, "ln I:/f I:/hard").ok();
+    here(&volume, "cp -a new I:/hard").ok();
+    assert_eq!((cat("I:/f"), cat("I:/hard")), ("old".into(), "new".into()));
+    // touch and truncate make what a link leads to.
+    here(&volume, "touch I:/dangling").ok();
+    here(&volume, "rm I:/none").ok();
+    here(&volume, "truncate -s 3 I:/dangling").ok();
+    assert_eq!(cat("I:/none"), "\0\0\0");
+    // On the host.
+    fs::create_dir(volume.path("out")).unwrap();
+    symlink("../old", volume.path("out/f")).unwrap();
+    here(&volume, "cp -a I:/f out").ok();
+    assert!(fs::symlink_metadata(volume.path("out/f")).unwrap().is_file());
+    volume.assert_clean();
+}
+
+#[test]
+fn parents_keep_attributes_where_one_is_made() {
+    let Some(()) = need::root() else { return };
+    let volume = Scratch::new();
+    let has_mode = |path: &str, mode: u32| {
+        let found = here(&volume, &format!("find {path} -maxdepth 0 -perm {mode}"));
+        !found.ok().text().is_empty()
+    };
+    here(&volume, "mkdir -m 700 I:/e").ok();
+    here(&volume, "mkdir -m 755 I:/e/e").ok();
+    here(&volume, "mkdir I:/e/d").ok();
+    here(&volume, "cp --parents -rp I:/e/d I:/e").ok();
+    assert!(has_mode("I:/e/e", 755), "none was made");
+    here(&volume, "mkdir I:/e/e/x").ok();
+    here(&volume, "cp --parents -rp I:/e/e/x I:/e").ok();
+    assert!(has_mode("I:/e/e", 700) && has_mode("I:/e/e/e", 755));
+    let ran = here(&volume, "cp --parents -rp I:/none/x I:/e").code(1);
+    assert_eq!(
+        ran.err,
+        "cowshed cp: failed to get attributes of '/none': No such file or directory\n"
+    );
 }
