@@ -157,7 +157,7 @@ fn run_locking(args: &MkfsArgs, locking: Locking) -> Result<u8> {
         .chain(&args.runtime_features)
         .any(|list| list == "list-all")
     {
-        Features::NAMES.iter().for_each(|name| crate::people::say(name));
+        Features::NAMES.iter().for_each(crate::people::say);
         return Ok(0);
     }
     let options = options(args)?;

@@ -5,7 +5,7 @@ mod mv;
 mod out;
 mod places;
 mod shell;
-mod streams;
+mod unread;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};

@@ -7,7 +7,7 @@ use clap::Args;
 use cowshed_device::OpenMode;
 
 use super::copy::{Copier, Existing, Form, Options, Preserve, Update, When};
-use super::operands::{Target, is_below, named, target};
+use super::operands::{Target, named, target};
 use super::session::{Place, Session};
 use super::side::Follow;
 
@@ -179,7 +179,7 @@ pub fn run(args: &CpArgs, session: &Session<'_>) -> Result<()> {
     };
     let mut copier = Copier::new(session, options);
     let is_into_itself = |from: &Place, to: &Place| {
-        let is_it = options.is_recursive && is_below(from, to, options.follow);
+        let is_it = options.is_recursive && to.is_below(from, options.follow);
         if is_it {
             session.complain(format_args!(
                 "cannot copy a directory, {}, into itself, {}",

@@ -144,7 +144,9 @@ fn run_in(command: &FileCommand, session: Session<'_>) -> Result<u8> {
         FileCommand::Export(args) => out::run_export(args, &session),
     };
     match done {
-        Ok(()) => Ok(session.finish()),
+        Ok(()) => Ok(session.finish(|session, place| {
+            rm::remove_tree(session, place, false);
+        })),
         Err(error) => {
             session.give_up();
             let is_broken_pipe = error

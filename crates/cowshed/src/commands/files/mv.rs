@@ -9,7 +9,7 @@ use cowshed_device::OpenMode;
 
 use super::copy::{Copier, Options, Update};
 use super::cp::operands;
-use super::operands::{is_below, named, target};
+use super::operands::{named, target};
 use super::rm;
 use super::session::{Place, Session, reason};
 use super::side::{Follow, Stat};
@@ -115,7 +115,7 @@ fn one<'s>(args: &MvArgs, session: &'s Session<'s>, copier: &mut Copier<'s>, fro
             ));
         }
     }
-    if stat.is_dir() && is_below(from, to, Follow::No) {
+    if stat.is_dir() && to.is_below(from, Follow::No) {
         return session.complain(format_args!(
             "cannot move {shown_from} to a subdirectory of itself, {shown_to}"
         ));

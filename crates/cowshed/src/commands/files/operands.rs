@@ -3,7 +3,6 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::path::PathBuf;
 
 use super::session::{Entry, Place, Session, reason};
 use super::side::{Follow, Stat};
@@ -69,32 +68,5 @@ pub fn named(target: &Target, from: &Place) -> Place {
             name if name.is_empty() || name == ".." => dir.clone(),
             name => dir.join(&name),
         },
-    }
-}
-
-/// `to` lies below the directory `from`. `follow`: what is meant where `from` is a symbolic link.
-pub fn is_below(from: &Place, to: &Place, follow: Follow) -> bool {
-    let Ok(stat) = from.stat(follow) else { return false };
-    if !from.is_on(to) || !stat.is_dir() {
-        return false;
-    }
-    // The name itself need not be there; from its directory on, upwards.
-    let mut dir = match to.path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
-        Some(_) => PathBuf::from("."),
-        None => to.path.clone(),
-    };
-    loop {
-        let Ok(here) = to.side.stat(&dir, Follow::Yes) else {
-            return false;
-        };
-        if (here.dev, here.ino) == (stat.dev, stat.ino) {
-            return true;
-        }
-        dir.push("..");
-        match to.side.stat(&dir, Follow::Yes) {
-            Ok(above) if (above.dev, above.ino) != (here.dev, here.ino) => {}
-            _ => return false,
-        }
     }
 }

@@ -19,8 +19,6 @@ use cowshed_device::{BlockDevice, OpenMode};
 
 use super::host::Host;
 use super::image::Image;
-use super::operands::is_below;
-use super::rm::remove_tree;
 use super::side::{Follow, Side, Stat};
 use crate::commands::offline::{Engine, image_of, open_named};
 use crate::devices::{part_bytes, slice, split_part};
@@ -98,6 +96,33 @@ impl Place {
             && self.entry().is_some_and(|entry| Some(entry) == other.entry())
     }
 
+    /// Whether it lies below a directory. `follow`: what is meant where that is a symbolic link.
+    pub fn is_below(&self, top: &Place, follow: Follow) -> bool {
+        let Ok(stat) = top.stat(follow) else { return false };
+        if !top.is_on(self) || !stat.is_dir() {
+            return false;
+        }
+        // The name itself need not be there; from its directory on, upwards.
+        let mut dir = match self.path.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
+            Some(_) => PathBuf::from("."),
+            None => self.path.clone(),
+        };
+        loop {
+            let Ok(here) = self.side.stat(&dir, Follow::Yes) else {
+                return false;
+            };
+            if (here.dev, here.ino) == (stat.dev, stat.ino) {
+                return true;
+            }
+            dir.push("..");
+            match self.side.stat(&dir, Follow::Yes) {
+                Ok(above) if (above.dev, above.ino) != (here.dev, here.ino) => {}
+                _ => return false,
+            }
+        }
+    }
+
     /// Between apostrophes, for messages.
     pub fn quoted(&self) -> String {
         quoted(&self.shown)
@@ -164,6 +189,12 @@ struct Opened {
     generation: u64,
 }
 
+/// What was copied to another side and is to be removed.
+struct Moved {
+    from: Place,
+    is_dir: bool,
+}
+
 /// See the module.
 pub struct Session<'b> {
     name: &'static str,
@@ -173,7 +204,7 @@ pub struct Session<'b> {
     host: Rc<Host>,
     has_failed: Cell<bool>,
     /// Moved to another side: removed when the copies are durable.
-    moved: RefCell<Vec<Place>>,
+    moved: RefCell<Vec<Moved>>,
     /// A directory of the host that files were moved to.
     host_target: RefCell<Option<PathBuf>>,
 }
@@ -342,7 +373,10 @@ impl<'b> Session<'b> {
 
     /// `from` was copied to `to` on another side, and is removed when the copy is durable.
     pub fn remove_when_durable(&self, from: &Place, to: &Place) {
-        self.moved.borrow_mut().push(from.clone());
+        self.moved.borrow_mut().push(Moved {
+            from: from.clone(),
+            is_dir: from.stat(Follow::No).is_ok_and(|stat| stat.is_dir()),
+        });
         if !to.side.is_image() {
             self.host_target.replace(Some(to.parent()));
         }
@@ -353,28 +387,28 @@ impl<'b> Session<'b> {
         let moved = self.moved.borrow();
         moved
             .iter()
-            .any(|moved| moved.is_same_entry(place) || is_below(moved, place, Follow::No))
+            .any(|Moved { from, is_dir }| from.is_same_entry(place) || *is_dir && place.is_below(from, Follow::No))
     }
 
-    /// Commits, or gives up. The exit code.
+    /// Commits, or gives up. `remove` removes what was moved, and complains by itself. The exit code.
     ///
     /// What was moved to another side is removed last, and only if all else is durable: the images
     /// that it was moved to first, then those that it is removed from, which have no other changes.
-    pub fn finish(self) -> u8 {
+    pub fn finish(self, remove: impl Fn(&Self, &Place)) -> u8 {
         let moved = self.moved.take();
         let opened = self.opened.borrow().clone();
         let (lasts, firsts): (Vec<_>, Vec<_>) = opened.iter().filter(|opened| opened.is_written).partition(|opened| {
             moved
                 .iter()
-                .any(|place| place.side.identity() == opened.image.identity())
+                .any(|moved| moved.from.side.identity() == opened.image.identity())
         });
         let mut is_well = !self.is_broken() && self.sync_host();
         for opened in firsts {
             is_well &= self.commit(opened, is_well);
         }
         if is_well {
-            for place in &moved {
-                remove_tree(&self, place, false);
+            for moved in &moved {
+                remove(&self, &moved.from);
             }
             is_well = !self.is_broken();
         }
@@ -390,8 +424,14 @@ impl<'b> Session<'b> {
         let Some(dir) = self.host_target.take() else {
             return true;
         };
-        let synced = std::fs::File::open(&dir).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
-        let Err(error) = synced else { return true };
+        let Ok(opened) = std::fs::File::open(&dir) else {
+            // One that can be written and not be read.
+            rustix::fs::sync();
+            return true;
+        };
+        let Err(error) = rustix::fs::syncfs(opened).map_err(io::Error::from) else {
+            return true;
+        };
         self.complain(format_args!("{}: {}", quoted(dir.as_os_str()), reason(&error)));
         false
     }
