@@ -19,7 +19,8 @@ use crate::commands::{
     after_help = "IMAGE is an image file or block device, or a part of one: DISK:PARTITION by its number or name, \
                   DISK:@OFFSET from a byte on.",
     disable_help_subcommand = true,
-    arg_required_else_help = true
+    arg_required_else_help = true,
+    args_override_self = true
 )]
 pub struct Cli {
     #[command(subcommand)]

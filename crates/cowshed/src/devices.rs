@@ -180,10 +180,10 @@ pub fn open_files(target: &Path, args: &ReadArgs) -> Result<cowshed::Volume> {
     };
     let volume = open().with_context(|| target.display().to_string())?;
     if volume.has_log() {
-        eprintln!(
+        crate::people::warn(format_args!(
             "cowshed: {}: a log was not replayed: what was fsynced last before a crash does not show",
             target.display()
-        );
+        ));
     }
     Ok(volume)
 }

@@ -1,5 +1,8 @@
 //! The command `cowshed`.
 
+// They panic where the reader of the output is gone, in the midst of a change: people::say does not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod cli;
 mod commands;
 mod daemon;
@@ -12,6 +15,7 @@ mod mount_help;
 mod mount_options;
 mod mounts;
 mod people;
+mod unfinished;
 
 use std::process::ExitCode;
 
@@ -37,7 +41,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("cowshed: {error:#}");
+            crate::people::warn(format_args!("cowshed: {error:#}"));
             ExitCode::from(2)
         }
     }

@@ -1,7 +1,10 @@
-//! Values as people read them: modes, times, names of users; and the same as JSON.
+//! Values as people read them: modes, times, names of users; and the same as JSON. Lines for the
+//! terminal, which is never a reason to fail.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fmt::Display;
+use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -9,6 +12,27 @@ use cowshed::{FileKind, Metadata, Timestamp};
 use serde_json::{Value, json};
 
 use crate::local_time::local;
+
+/// A line on the standard output. The work counts, not the reader of the line: it may be gone.
+pub fn say(text: impl Display) {
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
+/// As [`say`], without the end of the line.
+pub fn say_part(text: impl Display) {
+    let mut out = io::stdout();
+    let _ = write!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// A line on the standard error, whose reader may be gone, too.
+pub fn warn(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// As [`warn`], without the end of the line.
+pub fn warn_part(text: impl Display) {
+    let _ = write!(io::stderr(), "{text}");
+}
 
 pub fn kind_name(kind: FileKind) -> &'static str {
     match kind {

@@ -127,6 +127,12 @@ impl FileDevice {
         Self::from_file(file, path, OpenMode::ReadWrite, Locking::Locked)
     }
 
+    /// Takes a regular file that is open to be read and written, and locks it. `path` is its name in
+    /// messages; the file may have none of its own.
+    pub fn of_file(file: File, path: impl AsRef<Path>) -> Result<FileDevice> {
+        Self::from_file(file, path.as_ref(), OpenMode::ReadWrite, Locking::Locked)
+    }
+
     fn from_file(file: File, path: &Path, mode: OpenMode, locking: Locking) -> Result<FileDevice> {
         let name = path.display().to_string();
         let failed = |source: io::Error| Error::io(&name, Op::Open, 0, source);

@@ -221,12 +221,12 @@ impl Opened<'_> {
     }
 
     /// An error about sharing extents with this file.
-    pub fn refuse_sharing(&self, source: io::Error) -> Error {
+    pub fn refuse_sharing(&self, error: io::Error) -> Error {
         let path = match &self.content.holder {
             Holder::Host { dir, name, .. } => host_path(dir, name),
             Holder::Shared(_) | Holder::Memory(_) => PathBuf::new(),
         };
-        Error::Sharing { path, source }
+        Error::Sharing { path, error }
     }
 
     /// To be called after reading: the file is as it was when its directory was listed. Errors:

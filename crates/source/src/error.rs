@@ -8,12 +8,12 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// A file of the host.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {error}", path.display())]
     Host {
         /// The file.
         path: PathBuf,
-        /// What went wrong.
-        source: io::Error,
+        /// What went wrong. Not the source of the error: its text is part of the message.
+        error: io::Error,
     },
     /// A file of the host is not as it was when the directories were listed.
     #[error("{}: changed while it was read", path.display())]
@@ -22,12 +22,12 @@ pub enum Error {
         path: PathBuf,
     },
     /// A file whose extents the image cannot share.
-    #[error("{}: its extents cannot be shared with the image: {source}", path.display())]
+    #[error("{}: its extents cannot be shared with the image: {error}", path.display())]
     Sharing {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        error: io::Error,
     },
     /// An entry of an archive that cannot be, or that is not supported.
     #[error("{archive}: entry '{entry}': {what}")]
@@ -65,7 +65,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     pub(crate) fn host(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |source| Self::Host { path, source }
+        move |error| Self::Host { path, error }
     }
 
     pub(crate) fn path(path: &[u8], what: &'static str) -> Self {

@@ -42,7 +42,7 @@ pub fn run(_args: &DoctorArgs) -> Result<u8> {
         sync_finding(is_root),
     ];
     for finding in &findings {
-        println!("{:<12} {}", finding.about, finding.text);
+        crate::people::say(format_args!("{:<12} {}", finding.about, finding.text));
     }
     Ok(u8::from(findings.iter().any(|finding| finding.is_fatal)))
 }

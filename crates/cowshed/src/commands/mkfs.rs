@@ -130,7 +130,7 @@ pub fn run_named() -> u8 {
     };
     // The caller may hold the lock of the device: as mkfs.btrfs, we only claim it.
     run_locking(&named.args, Locking::Claimed).unwrap_or_else(|error| {
-        eprintln!("{NAME}: {error:#}");
+        crate::people::warn(format_args!("{NAME}: {error:#}"));
         FAILED
     })
 }
@@ -157,7 +157,7 @@ fn run_locking(args: &MkfsArgs, locking: Locking) -> Result<u8> {
         .chain(&args.runtime_features)
         .any(|list| list == "list-all")
     {
-        Features::NAMES.iter().for_each(|name| println!("{name}"));
+        Features::NAMES.iter().for_each(crate::people::say);
         return Ok(0);
     }
     let options = options(args)?;
@@ -177,7 +177,7 @@ fn run_locking(args: &MkfsArgs, locking: Locking) -> Result<u8> {
         }
     };
     if args.json {
-        println!("{:#}", json(&report, &options));
+        crate::people::say(format_args!("{:#}", json(&report, &options)));
     } else if !args.quiet {
         print_discards(&report, &made);
         print_report(&report, &options);
@@ -203,6 +203,7 @@ fn make(args: &MkfsArgs, devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions
 
 /// With `--rootdir`: the volume and what the directory holds.
 fn copy(args: &MkfsArgs, rootdir: &Path, options: &MkfsOptions, locking: Locking) -> Result<u8> {
+    crate::unfinished::remove_when_interrupted();
     let mut builder = Builder::new();
     builder.from_dir(rootdir).label(args.label.as_str());
     builder.uuid(uuid::Uuid::from_bytes(options.uuid));
@@ -226,15 +227,18 @@ fn copy(args: &MkfsArgs, rootdir: &Path, options: &MkfsOptions, locking: Locking
         _ => error,
     })?;
     if args.json {
-        println!("{:#}", build::json(&report));
+        crate::people::say(format_args!("{:#}", build::json(&report)));
     } else if !args.quiet {
         let mkfs = report.as_mkfs();
         print_discards(&mkfs, &[]);
         if args.reflink && args.verbose > 0 {
             let (shared, all) = (pretty_bytes(report.reflinked_bytes), pretty_bytes(report.data_bytes));
             match report.reflinked_bytes {
-                0 => println!("Nothing is shared with {}: all data is copied", rootdir.display()),
-                _ => println!("{shared} of {all} are shared with {}", rootdir.display()),
+                0 => crate::people::say(format_args!(
+                    "Nothing is shared with {}: all data is copied",
+                    rootdir.display()
+                )),
+                _ => crate::people::say(format_args!("{shared} of {all} are shared with {}", rootdir.display())),
             }
         }
         print_report(&mkfs, options);
@@ -351,12 +355,12 @@ fn print_discards(report: &MkfsReport, made: &[PathBuf]) {
         match device.discarded {
             Discarded::All if !is_new => {
                 let size = pretty_bytes(device.total_bytes);
-                println!("Performing full device TRIM {} ({size}) ...", device.name);
+                crate::people::say(format_args!("Performing full device TRIM {} ({size}) ...", device.name));
             }
-            Discarded::NotDone => println!(
+            Discarded::NotDone => crate::people::say(format_args!(
                 "{}: cannot discard, its old contents stay until overwritten",
                 device.name
-            ),
+            )),
             Discarded::All | Discarded::NotAsked => {}
         }
     }
@@ -364,7 +368,7 @@ fn print_discards(report: &MkfsReport, made: &[PathBuf]) {
 
 fn print_report(report: &MkfsReport, options: &MkfsOptions) {
     let settings = &report.settings;
-    println!(
+    crate::people::say(format_args!(
         "{:<20}{}",
         "Label:",
         if options.label.is_empty() {
@@ -372,30 +376,34 @@ fn print_report(report: &MkfsReport, options: &MkfsOptions) {
         } else {
             &options.label
         }
-    );
-    println!("{:<20}{}", "UUID:", uuid::Uuid::from_bytes(options.uuid));
-    println!("{:<20}{}", "Node size:", settings.nodesize());
-    println!("{:<20}{}", "Sector size:", options.sectorsize_bytes);
-    println!("{:<20}{}", "Filesystem size:", pretty_bytes(report.total_bytes));
-    println!("Block group profiles:");
+    ));
+    crate::people::say(format_args!("{:<20}{}", "UUID:", uuid::Uuid::from_bytes(options.uuid)));
+    crate::people::say(format_args!("{:<20}{}", "Node size:", settings.nodesize()));
+    crate::people::say(format_args!("{:<20}{}", "Sector size:", options.sectorsize_bytes));
+    crate::people::say(format_args!(
+        "{:<20}{}",
+        "Filesystem size:",
+        pretty_bytes(report.total_bytes)
+    ));
+    crate::people::say("Block group profiles:");
     for chunk in &report.chunks {
-        println!(
+        crate::people::say(format_args!(
             "  {:<18}{:<10}{:>12}",
             format!("{:?}:", chunk.kind),
             chunk.profile,
             pretty_bytes(chunk.length_bytes)
-        );
+        ));
     }
-    println!("{:<20}{}", "Checksum:", options.csum_type.name());
-    println!("{:<20}{}", "Number of devices:", report.devices.len());
-    println!("Devices:\n   ID        SIZE  PATH");
+    crate::people::say(format_args!("{:<20}{}", "Checksum:", options.csum_type.name()));
+    crate::people::say(format_args!("{:<20}{}", "Number of devices:", report.devices.len()));
+    crate::people::say("Devices:\n   ID        SIZE  PATH");
     for device in &report.devices {
-        println!(
+        crate::people::say(format_args!(
             "{:>5}  {:>10}  {}",
             device.devid,
             pretty_bytes(device.total_bytes),
             device.name
-        );
+        ));
     }
 }
 

@@ -73,10 +73,10 @@ pub fn run(args: &MountArgs) -> Result<u8> {
     if !options.formats.read_only && targets.iter().any(|target| devices::format_at(target) == Format::Xfs) {
         // As mount(8) does with a source that is write-protected.
         if !args.daemon {
-            eprintln!(
+            crate::people::warn(format_args!(
                 "cowshed: {}: volumes of XFS cannot be written yet: mounted read-only",
                 targets[0].display()
-            );
+            ));
         }
         options.set_read_only();
     }

@@ -44,7 +44,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> u8 {
     let asked = match parse(args) {
         Ok(asked) => asked,
         Err(error) => {
-            eprintln!("mount.cowshed: {error:#}");
+            crate::people::warn(format_args!("mount.cowshed: {error:#}"));
             return USAGE;
         }
     };
@@ -63,7 +63,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> u8 {
         Ok(0) => 0,
         Ok(_) => FAILED,
         Err(error) => {
-            eprintln!("mount.cowshed: {error:#}");
+            crate::people::warn(format_args!("mount.cowshed: {error:#}"));
             FAILED
         }
     }

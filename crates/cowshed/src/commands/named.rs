@@ -85,14 +85,14 @@ impl Named {
     /// Says what is wrong with a path, as coreutils do where the path was named so.
     pub fn complain(&self, command: &str, what: &str, path: &Path, error: &cowshed::Error) {
         match self.prefix {
-            None => eprintln!("cowshed: {error}"),
+            None => crate::people::warn(format_args!("cowshed: {error}")),
             Some(_) => {
                 let error = io::Error::from_raw_os_error(error.errno());
                 let text = super::files::reason(&error);
                 let path = printable(self.shown(path));
                 match what {
-                    "" => eprintln!("cowshed {command}: {path}: {text}"),
-                    what => eprintln!("cowshed {command}: cannot {what} '{path}': {text}"),
+                    "" => crate::people::warn(format_args!("cowshed {command}: {path}: {text}")),
+                    what => crate::people::warn(format_args!("cowshed {command}: cannot {what} '{path}': {text}")),
                 }
             }
         }

@@ -98,7 +98,7 @@ pub fn run(args: &SendArgs) -> Result<u8> {
             (None, _) => nearest(&source, &wanted, clones.iter().chain(&had)),
         };
         if !args.quiet {
-            eprintln!("At subvol {}", path.display());
+            crate::people::warn(format_args!("At subvol {}", path.display()));
         }
         let request = Request {
             subvolume: wanted.id,

@@ -65,7 +65,7 @@ fn one(mountpoint: &Path, lazy: bool) -> Result<()> {
         (Err(lost), Ok(())) => Err(lost).context("unmounted, but not everything could be written"),
         (Err(lost), Err(error)) => {
             // An error of write-back is reported once: it must not get lost behind the other one.
-            eprintln!("cowshed: not everything could be written: {lost:#}");
+            crate::people::warn(format_args!("cowshed: not everything could be written: {lost:#}"));
             Err(error)
         }
         (Ok(()), ended) => ended,
@@ -118,11 +118,11 @@ fn wait_until_free(image: &Path, number: &str) -> Result<()> {
             Err(cowshed_device::Error::Busy { .. }) if started.elapsed() < WAIT_MAX => {
                 std::thread::sleep(WAIT_STEP);
                 if !has_said_why && started.elapsed() > PATIENCE {
-                    eprintln!(
+                    crate::people::warn(format_args!(
                         "cowshed: {}: unmounted; waiting for its process, which writes what is left, or serves \
                          another name space's mount",
                         image.display()
-                    );
+                    ));
                     has_said_why = true;
                 }
             }

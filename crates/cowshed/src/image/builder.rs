@@ -377,8 +377,9 @@ impl Builder {
         make::write_into_partition(&self.recipe, image.as_ref(), partition)
     }
 
-    /// Builds the volume in a file that is there, or is made, without another name in between, and
-    /// cuts it to its size. As with devices, a failure leaves no volume; what was made is removed.
+    /// Builds the volume in a file that is there, without another one in between, and cuts it to its
+    /// size. As with devices, a failure leaves no volume. A file that is not there is made as by
+    /// [`Builder::write`].
     /// Errors: as [`Builder::write`].
     pub fn write_in_place(&self, path: impl AsRef<Path>) -> Result<Report> {
         make::write_in_place(&self.recipe, path.as_ref())

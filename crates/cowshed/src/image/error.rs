@@ -20,12 +20,12 @@ pub enum Error {
     #[error(transparent)]
     Device(#[from] cowshed_device::Error),
     /// The output.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {error}", path.display())]
     Output {
         /// The file.
         path: PathBuf,
-        /// What happened.
-        source: io::Error,
+        /// What happened. Not the source of the error: its text is part of the message.
+        error: io::Error,
     },
     /// An option that names something that is not there, or says nothing that can be done.
     #[error("{0}")]
@@ -35,6 +35,6 @@ pub enum Error {
 impl Error {
     pub(crate) fn output(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |source| Self::Output { path, source }
+        move |error| Self::Output { path, error }
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn plan(recipe: &Recipe) -> Result<Report> {
 pub(super) fn write(recipe: &Recipe, path: &Path) -> Result<Report> {
     let ready = prepare(recipe)?;
     let (output, disk) = Output::new(path, ready.image_bytes(recipe)?)?;
-    let reflinks = Reflinks::of(recipe, output.beside()).map_err(Error::output(path))?;
+    let reflinks = Reflinks::of(recipe, path, &output.open_path()).map_err(Error::output(path))?;
     let mut report = ready.fill(recipe, &disk, as_cloner(reflinks.as_ref()))?;
     report.reflinked_bytes = reflinks.map_or(0, |reflinks| reflinks.shared_bytes());
     drop(disk);
@@ -111,10 +111,14 @@ pub(super) fn write_all(recipe: &Recipe, paths: &[PathBuf]) -> Result<Report> {
 
 /// See [`super::Builder::write_in_place`].
 pub(super) fn write_in_place(recipe: &Recipe, path: &Path) -> Result<Report> {
+    let found = path.symlink_metadata();
+    if found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+        return write(recipe, path);
+    }
     let ready = prepare(recipe)?;
     let (place, device) = InPlace::new(path, ready.room_bytes(recipe))?;
     let devices = [device];
-    let reflinks = Reflinks::of(recipe, path).map_err(Error::output(path))?;
+    let reflinks = Reflinks::of(recipe, path, path).map_err(Error::output(path))?;
     let cloner = as_cloner(reflinks.as_ref());
     let (details, reports) = ready.with_options(recipe, cloner, |options| build(&ready.tree, options, &devices))?;
     drop(devices);

@@ -1,87 +1,54 @@
-//! A file that appears when it is complete: written under another name beside its place, then
-//! renamed.
+//! Where an image is written: to a file that appears when it is complete, or to one where it is.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use cowshed_device::{BlockDevice, FileDevice, OpenMode};
 
 use super::error::{Error, Result};
+use super::new_file::NewFile;
 
-/// Outputs that this process has begun: several may have the same name.
-static OUTPUTS: AtomicU64 = AtomicU64::new(0);
-
-/// A file in the making. Unless it is finished, it is removed.
+/// An image in the making. Unless it is finished, nothing of it stays.
 pub(super) struct Output {
     path: PathBuf,
-    beside: Option<PathBuf>,
+    new: NewFile,
 }
 
 impl Output {
-    /// A new file beside `path`, as large as `size_bytes` and all hole.
+    /// A new file that is to become `path`, as large as `size_bytes` and all hole.
     pub(super) fn new(path: &Path, size_bytes: u64) -> Result<(Self, Arc<dyn BlockDevice>)> {
-        let name = path.file_name().ok_or_else(|| {
-            let error = std::io::Error::from(std::io::ErrorKind::InvalidInput);
-            Error::output(path)(error)
-        })?;
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        let nth = OUTPUTS.fetch_add(1, Ordering::Relaxed);
-        hidden.push(format!(".{}-{nth}.part", std::process::id()));
-        let beside = path.with_file_name(hidden);
-        let file = File::options().write(true).create_new(true).open(&beside);
-        let file = file.map_err(Error::output(&beside))?;
+        let new = NewFile::create(path).map_err(Error::output(path))?;
+        new.file().set_len(size_bytes).map_err(Error::output(path))?;
+        let device = FileDevice::of_file(reopened(&new, path)?, path)?;
         let output = Self {
             path: path.to_owned(),
-            beside: Some(beside.clone()),
+            new,
         };
-        file.set_len(size_bytes).map_err(Error::output(&beside))?;
-        let device = FileDevice::open(&beside, OpenMode::ReadWrite)?;
         Ok((output, Arc::new(device)))
     }
 
-    /// Where it is meanwhile.
-    pub(super) fn beside(&self) -> &Path {
-        self.beside.as_deref().unwrap_or(&self.path)
+    /// A path by which it can be opened meanwhile.
+    pub(super) fn open_path(&self) -> PathBuf {
+        self.new.open_path()
     }
 
-    /// Takes its name away: it goes with the last that has it open.
+    /// Gives up its name: it goes with the last that has it open.
     pub(super) fn into_unnamed(self) -> Result<File> {
-        let beside = self.beside.clone().unwrap_or_default();
-        File::open(&beside).map_err(Error::output(&beside))
+        reopened(&self.new, &self.path)
     }
 
     /// Cuts it to its size, and gives it its name. Everything is on disk when this returns.
-    pub(super) fn finish(mut self, size_bytes: u64) -> Result<()> {
-        let Some(beside) = self.beside.clone() else {
-            return Ok(());
-        };
-        let file = File::options()
-            .write(true)
-            .open(&beside)
-            .map_err(Error::output(&beside))?;
-        file.set_len(size_bytes).map_err(Error::output(&beside))?;
-        file.sync_all().map_err(Error::output(&beside))?;
-        fs::rename(&beside, &self.path).map_err(Error::output(&self.path))?;
-        self.beside = None;
-        let dir = match self.path.parent() {
-            Some(dir) if !dir.as_os_str().is_empty() => dir,
-            _ => Path::new("."),
-        };
-        let synced = File::open(dir).and_then(|dir| dir.sync_all());
-        synced.map_err(Error::output(dir))
+    pub(super) fn finish(self, size_bytes: u64) -> Result<()> {
+        self.new.file().set_len(size_bytes).map_err(Error::output(&self.path))?;
+        self.new.finish().map_err(Error::output(&self.path))
     }
 }
 
-impl Drop for Output {
-    fn drop(&mut self) {
-        if let Some(beside) = &self.beside {
-            // The first error is the one to report.
-            let _ = fs::remove_file(beside);
-        }
-    }
+/// The same file with a position, and locks, of its own.
+fn reopened(new: &NewFile, path: &Path) -> Result<File> {
+    let file = File::options().read(true).write(true).open(new.open_path());
+    file.map_err(Error::output(path))
 }
 
 /// A file that is written where it is.

@@ -31,13 +31,14 @@ pub(super) struct Reflinks {
 }
 
 impl Reflinks {
-    /// For an image that is there already; `None` where nothing is to be shared.
-    pub(super) fn of(recipe: &Recipe, path: &Path) -> io::Result<Option<Self>> {
+    /// For an image that is there already, opened by `open_path`, whose name is or will be `path`;
+    /// `None` where nothing is to be shared.
+    pub(super) fn of(recipe: &Recipe, path: &Path, open_path: &Path) -> io::Result<Option<Self>> {
         if recipe.reflink == Reflink::Never {
             return Ok(None);
         }
         Ok(Some(Self {
-            image: File::options().read(true).write(true).open(path)?,
+            image: File::options().read(true).write(true).open(open_path)?,
             path: path.to_owned(),
             start_bytes: recipe.place.around().0,
             is_optional: recipe.reflink == Reflink::IfPossible,

@@ -101,7 +101,7 @@ pub fn run(args: &CheckArgs) -> Result<u8> {
         progress: args.progress,
     };
     let verdict = judge(std::slice::from_ref(&args.device), &how)?;
-    eprint!("{}", verdict.findings);
+    crate::people::warn_part(verdict.findings);
     // The stock command does not say how much data it verified.
     let sums = verdict
         .sums

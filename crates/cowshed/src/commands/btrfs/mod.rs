@@ -198,7 +198,7 @@ pub fn dispatch(args: &BtrfsArgs) -> Result<u8> {
         Some(Group::Version) => Ok(version()),
         Some(Group::Unknown(what)) => unknown::refuse(what),
         None => {
-            eprint!("{}", command().render_help());
+            crate::people::warn_part(command().render_help());
             Ok(1)
         }
     }

@@ -34,11 +34,11 @@ pub fn print(text: impl std::fmt::Display) -> io::Result<()> {
 }
 
 pub fn error(text: impl std::fmt::Display) {
-    eprintln!("ERROR: {text}");
+    crate::people::warn(format_args!("ERROR: {text}"));
 }
 
 pub fn warning(text: impl std::fmt::Display) {
-    eprintln!("WARNING: {text}");
+    crate::people::warn(format_args!("WARNING: {text}"));
 }
 
 /// The text of an error of a call, without its number.
@@ -52,7 +52,7 @@ pub fn reason(error: &io::Error) -> String {
 
 /// What btrfs(8) has and this command does not: says so. The exit code.
 pub fn refuse(what: &str) -> anyhow::Result<u8> {
-    eprintln!("btrfs: '{what}' is not implemented yet");
+    crate::people::warn(format_args!("btrfs: '{what}' is not implemented yet"));
     Ok(1)
 }
 

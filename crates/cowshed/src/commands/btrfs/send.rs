@@ -94,7 +94,7 @@ fn by_kernel(args: &SendArgs) -> Result<u8> {
     let is_incremental = parent.is_some() || !clones.is_empty();
     for (n, (path, source)) in args.subvolumes.iter().zip(&wanted).enumerate() {
         if !args.quiet {
-            eprintln!("At subvol {}", path.display());
+            crate::people::warn(format_args!("At subvol {}", path.display()));
         }
         if is_incremental && parent.is_none() {
             parent = nearest(source, &had)

@@ -78,7 +78,7 @@ pub fn run(args: &BuildArgs) -> u8 {
     match try_run(args) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("cowshed: {error:#}");
+            crate::people::warn(format_args!("cowshed: {error:#}"));
             FAILED
         }
     }
@@ -93,6 +93,7 @@ fn try_run(args: &BuildArgs) -> Result<()> {
 }
 
 fn make(args: &BuildArgs) -> Result<()> {
+    crate::unfinished::remove_when_interrupted();
     if args.from.is_empty() {
         bail!("--from SOURCE says what goes into the image");
     }
@@ -115,8 +116,8 @@ fn make(args: &BuildArgs) -> Result<()> {
     };
     match output {
         // There the image goes.
-        Output::Stdout => eprint!("{said}"),
-        _ => print!("{said}"),
+        Output::Stdout => crate::people::warn_part(&said),
+        _ => crate::people::say_part(&said),
     }
     Ok(())
 }

@@ -88,8 +88,8 @@ fn go_on(dir: &File, source: &Path, call: &mut CloneTree, bar: Option<&ProgressB
         }
         let line = format!("cowshed: {}: {error}", printable(&path));
         match bar {
-            Some(bar) => bar.suspend(|| eprintln!("{line}")),
-            None => eprintln!("{line}"),
+            Some(bar) => bar.suspend(|| crate::people::warn(&line)),
+            None => crate::people::warn(&line),
         }
         code = 1;
     }

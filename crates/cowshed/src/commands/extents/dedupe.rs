@@ -74,7 +74,7 @@ pub fn run(args: &DedupeArgs) -> Result<u8> {
                 )?;
             }
             Err(error) => {
-                eprintln!("cowshed: {error:#}");
+                crate::people::warn(format_args!("cowshed: {error:#}"));
                 code = 2;
             }
         }

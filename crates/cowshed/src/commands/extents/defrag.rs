@@ -46,7 +46,7 @@ pub fn run(args: &DefragArgs) -> Result<u8> {
         };
         ioctl::call(&file, wire::DEFRAG_RANGE, &mut call).with_context(|| path.display().to_string())?;
         if args.verbose {
-            println!("{}", crate::people::printable(path));
+            crate::people::say(crate::people::printable(path));
         }
         Ok(())
     })

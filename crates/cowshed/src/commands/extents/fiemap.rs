@@ -72,7 +72,7 @@ pub fn run(args: &FiemapArgs) -> Result<u8> {
                 return Err(error);
             }
             Err(error) => {
-                eprintln!("cowshed: {error:#}");
+                crate::people::warn(format_args!("cowshed: {error:#}"));
                 code = 2;
             }
         }

@@ -97,7 +97,7 @@ fn each_file(paths: &[std::path::PathBuf], recurse: bool, visit: &mut dyn FnMut(
         let meta = match std::fs::symlink_metadata(path) {
             Ok(meta) => meta,
             Err(error) => {
-                eprintln!("cowshed: {}: {error}", path.display());
+                crate::people::warn(format_args!("cowshed: {}: {error}", path.display()));
                 code = 2;
                 continue;
             }
@@ -116,7 +116,7 @@ fn walk(path: &Path, meta: &std::fs::Metadata, dev: u64, visit: &mut dyn FnMut(&
             Ok(()) => Ok(0),
             Err(error) if error.is::<fatal::Fatal>() => Err(error),
             Err(error) => {
-                eprintln!("cowshed: {error:#}");
+                crate::people::warn(format_args!("cowshed: {error:#}"));
                 Ok(2)
             }
         };
@@ -132,7 +132,7 @@ fn walk(path: &Path, meta: &std::fs::Metadata, dev: u64, visit: &mut dyn FnMut(&
     let entries = match list() {
         Ok(entries) => entries,
         Err(error) => {
-            eprintln!("cowshed: {}: {error}", path.display());
+            crate::people::warn(format_args!("cowshed: {}: {error}", path.display()));
             return Ok(2);
         }
     };

@@ -1,17 +1,20 @@
 //! The copier: files and trees from one side to the other, or within one, as cp(1) does.
 
-use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 
 use cowshed::FileKind;
 
-use super::session::{Place, Session, reason};
+use super::operands::Made;
+use super::session::{Entry, Place, Session, reason};
 use super::side::{Create, Follow, STEP_BYTES, Sink, Source, Stat};
 
 /// Zeros of this many bytes become a hole with `--sparse=always`.
 const ZEROS_BYTES: usize = 4096;
+/// Names that are tried for what is to replace a file.
+const TEMPORARY_NAMES: u32 = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum When {
@@ -102,12 +105,16 @@ impl Options {
 
 /// One copy of several operands: hard links among them are known.
 pub struct Copier<'s> {
-    session: &'s Session<'s>,
-    options: Options,
+    pub(super) session: &'s Session<'s>,
+    pub(super) options: Options,
     /// Where files with several names were copied to.
     linked: HashMap<(usize, u64, u64), Place>,
     /// Directories that were made, by side, device and number: a copy does not go into itself.
     made: Vec<(usize, u64, u64)>,
+    made_of_operands: Made,
+    operands: HashSet<(Entry, u64, u64)>,
+    /// The directories that are being copied, by device and number.
+    within: Vec<(u64, u64)>,
     /// The device, or subvolume, of the operand that is being copied.
     start_dev: u64,
 }
@@ -121,6 +128,9 @@ impl<'s> Copier<'s> {
             options,
             linked: HashMap::new(),
             made: Vec::new(),
+            made_of_operands: Made::default(),
+            operands: HashSet::new(),
+            within: Vec::new(),
             start_dev: 0,
         }
     }
@@ -134,8 +144,33 @@ impl<'s> Copier<'s> {
                 return false;
             }
         };
+        let is_new = match from.entry() {
+            Some(entry) => self.operands.insert((entry, stat.dev, stat.ino)),
+            None => true,
+        };
+        if !is_new {
+            let kind = if stat.is_dir() { "directory" } else { "file" };
+            let from = from.quoted();
+            self.session
+                .warn(format_args!("warning: source {kind} {from} specified more than once"));
+            return true;
+        }
         self.start_dev = stat.dev;
-        self.entry(from, &stat, to, true)
+        let copied = self.entry(from, &stat, to, true);
+        if copied {
+            self.note_made(to);
+        }
+        copied
+    }
+
+    /// An operand became what is at `to`.
+    pub fn note_made(&mut self, to: &Place) {
+        self.made_of_operands.note(to);
+    }
+
+    /// Whether the file `to` is what another operand became.
+    pub fn has_made(&self, to: &Place) -> bool {
+        self.made_of_operands.contains(to)
     }
 
     /// Whether a file that is there is left as it is.
@@ -167,14 +202,14 @@ impl<'s> Copier<'s> {
         let key = (from.side.identity(), stat.dev, stat.ino);
         let has_links = self.options.preserve.links && stat.nlink > 1;
         if let Some(there) = there {
+            let Some(leads_to) = self.leads_to(stat, to, &there, is_operand) else {
+                return false;
+            };
             if self.options.existing == Existing::Keep {
                 return true;
             }
-            let leads_to = match there.is_symlink() && self.options.follow == Follow::Yes {
-                true => to.stat(Follow::Yes).unwrap_or(there),
-                false => there,
-            };
-            if is_same(from, stat, to, &leads_to) {
+            let is_copy = self.options.form == Form::Copy;
+            if is_same(from, stat, to, &leads_to) || is_copy && is_link_to(from, stat, to, &there) {
                 if self.options.form == Form::HardLink {
                     return true;
                 }
@@ -196,8 +231,15 @@ impl<'s> Copier<'s> {
                 }
                 return true;
             }
+            if is_operand && self.has_made(to) {
+                let (from, to) = (from.quoted(), to.quoted());
+                self.session
+                    .complain(format_args!("will not overwrite just-created {to} with {from}"));
+                return false;
+            }
         }
-        let linked = self.linked.get(&key).filter(|_| has_links).cloned();
+        // Of a file that is moved, the last name may be the only one by now.
+        let linked = self.linked.get(&key).filter(|_| self.options.preserve.links).cloned();
         let copied = match linked {
             Some(first) => self.link(&first, to, there.is_some()),
             None if self.options.form != Form::Copy => self.other_form(from, to, there.is_some()),
@@ -212,12 +254,44 @@ impl<'s> Copier<'s> {
         copied
     }
 
-    fn link(&self, first: &Place, to: &Place, is_there: bool) -> bool {
-        if is_there && let Err(error) = to.side.unlink(&to.path) {
-            self.session.cannot("remove", to, &error);
-            return false;
+    fn is_by_contents(&self, stat: &Stat) -> bool {
+        use FileKind::{BlockDevice, CharDevice, Fifo, Regular};
+        let is_special = matches!(stat.kind, Fifo | CharDevice | BlockDevice);
+        self.options.form == Form::Copy && (stat.kind == Regular || is_special && !self.options.is_recursive)
+    }
+
+    /// Whether contents go to where a symbolic link leads. On the host, what a hostile image put there
+    /// earlier, or another user, is replaced.
+    fn writes_through(&self, to: &Place, is_operand: bool) -> bool {
+        to.side.is_image() || (is_operand && self.options.follow == Follow::Yes)
+    }
+
+    /// What is replaced or written into: where a symbolic link leads. `None`: complained.
+    fn leads_to(&self, stat: &Stat, to: &Place, there: &Stat, is_operand: bool) -> Option<Stat> {
+        let is_through = self.is_by_contents(stat) && self.writes_through(to, is_operand);
+        if !there.is_symlink() || !(is_through || self.options.follow == Follow::Yes) {
+            return Some(*there);
         }
-        match to.side.link(&first.path, &to.path) {
+        match to.stat(Follow::Yes) {
+            Ok(stat) => Some(stat),
+            Err(error)
+                if is_through && !self.is_replaced_after(&error) && error.raw_os_error() != Some(libc::ENOENT) =>
+            {
+                self.session.cannot("stat", to, &error);
+                None
+            }
+            Err(_) => Some(*there),
+        }
+    }
+
+    /// A link to itself cannot be opened, which `--force` is for.
+    fn is_replaced_after(&self, error: &io::Error) -> bool {
+        self.options.force && error.raw_os_error() == Some(libc::ELOOP)
+    }
+
+    fn link(&self, first: &Place, to: &Place, is_there: bool) -> bool {
+        let link = |path: &Path| to.side.link(&first.path, path);
+        match made_or_replaced(to, is_there, &link) {
             Ok(()) => true,
             Err(error) => {
                 self.session.complain(format_args!(
@@ -233,16 +307,16 @@ impl<'s> Copier<'s> {
 
     /// A link in place of a copy. Both are on one side.
     fn other_form(&self, from: &Place, to: &Place, is_there: bool) -> bool {
-        let make = || match self.options.form {
+        let make = |path: &Path| match self.options.form {
             _ if !from.is_on(to) => Err(io::Error::from_raw_os_error(libc::EXDEV)),
-            Form::Symlink => to.side.make_symlink(from.path.as_os_str(), &to.path),
+            Form::Symlink => to.side.make_symlink(from.path.as_os_str(), path),
             Form::HardLink | Form::Copy => {
                 // The link is to what was found, not to a link that leads there.
                 let original = match self.options.follow {
                     Follow::Yes => from.side.resolve(&from.path)?,
                     Follow::No => from.path.clone(),
                 };
-                to.side.link(&original, &to.path)
+                to.side.link(&original, path)
             }
         };
         let is_relative = from.path.is_relative() && to.path.components().count() > 1;
@@ -253,12 +327,7 @@ impl<'s> Copier<'s> {
             ));
             return false;
         }
-        let made = match make() {
-            Err(error) if is_there && self.options.force && error.raw_os_error() == Some(libc::EEXIST) => {
-                to.side.unlink(&to.path).and_then(|()| make())
-            }
-            made => made,
-        };
+        let made = made_or_replaced(to, is_there && self.options.force, &make);
         let Err(error) = made else { return true };
         let (from, to, why) = (from.quoted(), to.quoted(), reason(&error));
         match self.options.form {
@@ -278,8 +347,13 @@ impl<'s> Copier<'s> {
                 .complain(format_args!("-r not specified; omitting directory {}", from.quoted()));
             return false;
         }
-        let there = to.stat(Follow::Yes).or_else(|_| to.stat(Follow::No)).ok();
-        let is_new = match there {
+        let id = (stat.dev, stat.ino);
+        if self.within.contains(&id) {
+            self.session
+                .complain(format_args!("cannot copy cyclic symbolic link {}", from.quoted()));
+            return false;
+        }
+        let is_new = match to.stat(Follow::No).ok() {
             Some(there) if there.is_dir() => false,
             Some(_) => {
                 self.session.complain(format_args!(
@@ -321,9 +395,11 @@ impl<'s> Copier<'s> {
             }
         };
         let mut is_well = true;
+        self.within.push(id);
         for name in names {
             is_well &= self.child(from, to, &name);
         }
+        self.within.pop();
         if self.options.preserve_any() {
             is_well &= self.attributes(from, stat, to);
         } else if is_new && stat.perm & 0o700 != 0o700 {
@@ -334,89 +410,6 @@ impl<'s> Copier<'s> {
             }
         }
         is_well
-    }
-
-    /// Makes the directories of `from`'s path below `dir`; gives those that were made, and where
-    /// attributes are kept the others, too, each with what it is a copy of, outermost first, and the
-    /// name for the copy itself. `None`: complained.
-    pub fn make_parents(&self, from: &Place, dir: &Place) -> Option<(Vec<(Place, Place)>, Place)> {
-        let names: Vec<&OsStr> = from.path.iter().filter(|name| *name != "/" && *name != ".").collect();
-        let (last, parents) = names.split_last()?;
-        let root = match from.path.is_absolute() {
-            true => PathBuf::from("/"),
-            false => PathBuf::new(),
-        };
-        let (mut source, mut to) = (root, dir.clone());
-        let mut made = Vec::new();
-        for name in parents {
-            source.push(name);
-            to = to.join(name);
-            let original = Place {
-                side: from.side.clone(),
-                path: source.clone(),
-                shown: source.clone().into_os_string(),
-            };
-            match to.stat(Follow::Yes) {
-                Ok(there) if there.is_dir() => {
-                    if self.options.preserve_any() {
-                        made.push((original, to.clone()));
-                    }
-                    continue;
-                }
-                Ok(_) => {
-                    self.session
-                        .complain(format_args!("{} exists but is not a directory", to.quoted()));
-                    return None;
-                }
-                Err(_) => {}
-            }
-            let perm = match original.stat(Follow::Yes) {
-                Ok(stat) => stat.perm,
-                Err(error) => {
-                    self.session.complain(format_args!(
-                        "failed to get attributes of {}: {}",
-                        original.quoted(),
-                        reason(&error)
-                    ));
-                    return None;
-                }
-            };
-            if let Err(error) = to.side.make_dir(&to.path, (perm & 0o1777) | 0o700) {
-                self.session.complain(format_args!(
-                    "cannot make directory {}: {}",
-                    to.quoted(),
-                    reason(&error)
-                ));
-                return None;
-            }
-            if self.options.is_verbose {
-                self.session
-                    .say(format_args!("{} -> {}", original.quoted(), to.quoted()));
-            }
-            made.push((original, to.clone()));
-        }
-        Some((made, to.join(last)))
-    }
-
-    /// Gives directories that [`Copier::make_parents`] made what is kept of the originals.
-    pub fn finish_parents(&self, made: &[(Place, Place)]) {
-        for (original, to) in made.iter().rev() {
-            let (stat, there) = match (original.stat(Follow::Yes), to.stat(Follow::Yes)) {
-                (Ok(stat), Ok(there)) => (stat, there),
-                (Err(error), _) | (_, Err(error)) => {
-                    self.session.cannot("stat", original, &error);
-                    continue;
-                }
-            };
-            let perm = there.perm & !(0o700 & !stat.perm);
-            if self.options.preserve_any() {
-                self.attributes(original, &stat, to);
-            } else if perm != there.perm
-                && let Err(error) = to.side.set_perm(&to.path, perm)
-            {
-                self.session.cannot("set permissions of", to, &error);
-            }
-        }
     }
 
     fn child(&mut self, from: &Place, to: &Place, name: &OsString) -> bool {
@@ -434,26 +427,14 @@ impl<'s> Copier<'s> {
 
     /// Anything but a directory, or a further name.
     fn file(&mut self, from: &Place, stat: &Stat, to: &Place, there: Option<&Stat>, is_operand: bool) -> bool {
-        let is_copied_by_contents = stat.kind == FileKind::Regular
-            || (!self.options.is_recursive
-                && matches!(stat.kind, FileKind::Fifo | FileKind::CharDevice | FileKind::BlockDevice));
-        if is_copied_by_contents {
+        if self.is_by_contents(stat) {
             return self.contents(from, stat, to, there, is_operand) && self.attributes_if_asked(from, stat, to);
         }
-        if there.is_some()
-            && let Err(error) = to.side.unlink(&to.path)
-        {
-            self.session.cannot("remove", to, &error);
-            return false;
-        }
-        let made = match stat.kind {
-            FileKind::Symlink => from
-                .side
-                .read_link(&from.path)
-                .and_then(|target| to.side.make_symlink(&target, &to.path)),
-            kind => to.side.make_node(&to.path, kind, stat.perm & 0o777, stat.device),
+        let make = |path: &Path| match stat.kind {
+            FileKind::Symlink => to.side.make_symlink(&from.side.read_link(&from.path)?, path),
+            kind => to.side.make_node(path, kind, stat.perm & 0o777, stat.device),
         };
-        if let Err(error) = made {
+        if let Err(error) = made_or_replaced(to, there.is_some(), &make) {
             let what = match stat.kind {
                 FileKind::Symlink => "create symbolic link",
                 FileKind::Fifo => "create fifo",
@@ -478,9 +459,17 @@ impl<'s> Copier<'s> {
             }
         };
         let is_link = there.is_some_and(Stat::is_symlink);
-        // What a hostile image put there earlier, or another user, is not written through.
-        let is_replaced = is_link && (!is_operand || self.options.follow == Follow::No);
-        if is_link && !is_replaced && to.stat(Follow::Yes).is_err() {
+        let leads_to = match is_link && self.writes_through(to, is_operand) {
+            true => to.stat(Follow::Yes),
+            false => there.copied().ok_or_else(|| io::ErrorKind::NotFound.into()),
+        };
+        let is_replaced = match &leads_to {
+            // Hard links of the target are no copies of its contents.
+            Ok(leads_to) if self.options.preserve.links && leads_to.nlink > 1 => true,
+            Ok(leads_to) => leads_to.is_symlink(),
+            Err(error) => self.is_replaced_after(error),
+        };
+        if is_link && !is_replaced && leads_to.is_err() {
             self.session
                 .complain(format_args!("not writing through dangling symlink {}", to.quoted()));
             return false;
@@ -539,7 +528,7 @@ impl<'s> Copier<'s> {
     }
 
     /// What is kept beside the contents; the times last.
-    fn attributes(&self, from: &Place, stat: &Stat, to: &Place) -> bool {
+    pub(super) fn attributes(&self, from: &Place, stat: &Stat, to: &Place) -> bool {
         let keep = self.options.preserve;
         let follow = match stat.is_symlink() {
             true => Follow::No,
@@ -601,10 +590,36 @@ impl<'s> Copier<'s> {
 }
 
 impl Options {
-    fn preserve_any(&self) -> bool {
+    pub(super) fn preserve_any(&self) -> bool {
         let keep = self.preserve;
         keep.mode || keep.owner || keep.times || keep.xattrs
     }
+}
+
+/// Makes `to` by a call that takes its path. Where something is there, it is replaced when the new
+/// one exists: it stays where that cannot be made.
+pub fn made_or_replaced(to: &Place, is_there: bool, make: &dyn Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+    if !is_there {
+        return make(&to.path);
+    }
+    for nth in 0..TEMPORARY_NAMES {
+        let beside = to.parent().join(format!(".cowshed-{}-{nth}", std::process::id()));
+        match make(&beside) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => continue,
+            made => made?,
+        }
+        let renamed = to.side.rename(&beside, &to.path);
+        // It is still there after a failure, and where both are names of one file.
+        let _ = to.side.unlink(&beside);
+        return renamed;
+    }
+    Err(io::Error::from_raw_os_error(libc::EEXIST))
+}
+
+/// Whether a symbolic link that is copied leads to the file that it would replace.
+fn is_link_to(from: &Place, stat: &Stat, to: &Place, there: &Stat) -> bool {
+    let leads_to = || from.stat(Follow::Yes);
+    stat.is_symlink() && !there.is_symlink() && leads_to().is_ok_and(|leads_to| is_same(from, &leads_to, to, there))
 }
 
 fn is_same(from: &Place, stat: &Stat, to: &Place, there: &Stat) -> bool {
@@ -652,76 +667,4 @@ fn write_data(sink: &dyn Sink, at: u64, data: &[u8], sparse: When) -> io::Result
         at += block.len() as u64;
     }
     Ok(())
-}
-
-/// Where a copy or move of operands goes.
-pub enum Target {
-    /// Into a directory, under each operand's name.
-    Into(Place),
-    /// To this name.
-    At(Place),
-}
-
-/// What cp, mv and ln make of their last operand. `None`: complained.
-pub fn target(session: &Session<'_>, to: Place, operands: usize, is_into: bool, is_name: bool) -> Option<Target> {
-    let stat = to.stat(Follow::Yes);
-    let is_dir = stat.as_ref().is_ok_and(Stat::is_dir);
-    if is_name {
-        if operands > 1 {
-            session.complain(format_args!("extra operand {}", to.quoted()));
-            return None;
-        }
-        return Some(Target::At(to));
-    }
-    if is_dir {
-        return Some(Target::Into(to));
-    }
-    if is_into || operands > 1 {
-        let why = match stat {
-            Ok(_) => io::Error::from_raw_os_error(libc::ENOTDIR),
-            Err(error) => error,
-        };
-        session.complain(format_args!("target {}: {}", to.quoted(), reason(&why)));
-        return None;
-    }
-    Some(Target::At(to))
-}
-
-/// The name that an operand gets below a target.
-pub fn named(target: &Target, from: &Place) -> Place {
-    match target {
-        Target::At(to) => to.clone(),
-        // `dir/.` copies what is in it.
-        Target::Into(dir) => match from.name() {
-            name if name.is_empty() || name == "." || name == ".." => dir.clone(),
-            name => dir.join(&name),
-        },
-    }
-}
-
-/// `to` lies below the directory `from`.
-pub fn is_below(from: &Place, to: &Place) -> bool {
-    let Ok(stat) = from.stat(Follow::Yes) else { return false };
-    if !from.is_on(to) || !stat.is_dir() {
-        return false;
-    }
-    // The name itself need not be there; from its directory on, upwards.
-    let mut dir = match to.path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
-        Some(_) => PathBuf::from("."),
-        None => to.path.clone(),
-    };
-    loop {
-        let Ok(here) = to.side.stat(&dir, Follow::Yes) else {
-            return false;
-        };
-        if (here.dev, here.ino) == (stat.dev, stat.ino) {
-            return true;
-        }
-        dir.push("..");
-        match to.side.stat(&dir, Follow::Yes) {
-            Ok(above) if (above.dev, above.ino) != (here.dev, here.ino) => {}
-            _ => return false,
-        }
-    }
 }

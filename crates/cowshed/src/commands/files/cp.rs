@@ -6,7 +6,8 @@ use anyhow::{Result, bail};
 use clap::Args;
 use cowshed_device::OpenMode;
 
-use super::copy::{Copier, Existing, Form, Options, Preserve, Target, Update, When, is_below, named, target};
+use super::copy::{Copier, Existing, Form, Options, Preserve, Update, When};
+use super::operands::{Target, named, target};
 use super::session::{Place, Session};
 use super::side::Follow;
 
@@ -26,7 +27,7 @@ pub struct CpArgs {
     p: bool,
     /// Keep these of: mode, ownership, timestamps, links, xattr, all
     #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true, default_missing_value = "mode,ownership,timestamps")]
-    preserve: Option<String>,
+    preserve: Vec<String>,
     /// Copy symbolic links as such, and keep hard links
     #[arg(short)]
     d: bool,
@@ -178,7 +179,7 @@ pub fn run(args: &CpArgs, session: &Session<'_>) -> Result<()> {
     };
     let mut copier = Copier::new(session, options);
     let is_into_itself = |from: &Place, to: &Place| {
-        let is_it = options.is_recursive && is_below(from, to);
+        let is_it = options.is_recursive && to.is_below(from, options.follow);
         if is_it {
             session.complain(format_args!(
                 "cannot copy a directory, {}, into itself, {}",
@@ -190,7 +191,8 @@ pub fn run(args: &CpArgs, session: &Session<'_>) -> Result<()> {
     };
     if args.parents {
         let Target::Into(dir) = &target else {
-            bail!("with --parents, the destination must be a directory");
+            session.complain("with --parents, the destination must be a directory");
+            return Ok(());
         };
         for from in &from {
             if let Some((made, to)) = copier.make_parents(from, dir) {

@@ -1,4 +1,5 @@
-//! The power fails at each write of one command: the image is as before the command, or as after.
+//! The power fails at each write of one command, or a device at one: the image is as before the
+//! command, or as after.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,10 +9,11 @@ use btrfs_check::{CheckOptions, Finding, FindingId, Severity};
 use btrfs_image::{MkfsOptions, mkfs};
 use clap::Parser;
 use cowshed::{OpenOptions, Volume};
-use cowshed_device::{BlockDevice, MemDevice};
+use cowshed_device::{BlockDevice, MemDevice, OpenMode};
 use cowshed_device_sim::crash::{CrashImages, Options};
-use cowshed_device_sim::{Log, Rng};
+use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, Log, On, Rng};
 
+use super::rm::remove_tree;
 use super::session::{Base, Session};
 use super::{FileCommand, run_in};
 
@@ -131,4 +133,53 @@ fn crash_at_any_write_of_a_command_leaves_all_of_it_or_nothing() {
         images += crashes_of(line, &base, source.path());
     }
     assert!(images > 200, "{images} images");
+}
+
+fn parsed(line: &str) -> FileCommand {
+    Line::try_parse_from(line.split_whitespace()).unwrap().command
+}
+
+/// One of two images fails at its commit. What is moved is in one of them at least.
+#[test]
+fn move_between_images_whose_commits_fail_loses_nothing() {
+    let (from, to) = (filled(), filled());
+    let moved = Path::new("/dir/file-3");
+    let all = state(&from)[moved].3.clone();
+    for broken in ["from.img", "to.img"] {
+        let (source, target) = (Arc::new(from.snapshot()), Arc::new(to.snapshot()));
+        let plan = FaultPlan::new();
+        let faulty = |name: &str, disk: &Arc<MemDevice>| -> Arc<dyn BlockDevice> {
+            match name == broken {
+                true => Arc::new(FaultyDevice::new(disk.clone(), plan.clone())),
+                false => disk.clone(),
+            }
+        };
+        let host = Base::Host;
+        let session = Session::new("mv", &host)
+            .with_disk("from.img", faulty("from.img", &source))
+            .with_disk("to.img", faulty("to.img", &target));
+        plan.add(Fault::error(On::Write, 1).forever());
+        let code = run_in(&parsed("mv from.img:/dir/file-3 to.img:/new"), session).unwrap();
+        assert_eq!(code, 1, "{broken}");
+        let (left, came) = (state(&source), state(&target));
+        let came = came.get(Path::new("/new")).map(|file| file.3.clone());
+        assert_eq!(left[moved].3, all, "{broken}: the original stays");
+        let expected = (broken == "from.img").then_some(all.clone());
+        assert_eq!(came, expected, "{broken}");
+    }
+}
+
+#[test]
+fn command_that_panics_changes_nothing() {
+    let device = Arc::new(filled());
+    let before = state(&device);
+    let host = Base::Host;
+    let session = Session::new("rm", &host).with_disk(DISK, device.clone());
+    let (_, place) = session
+        .in_image(Path::new("no-such-file.img:/dir/sub"), OpenMode::ReadWrite)
+        .unwrap();
+    assert!(remove_tree(&session, &place, false));
+    drop(place);
+    drop(session);
+    assert_eq!(state(&device), before);
 }

@@ -1,6 +1,7 @@
 //! Files of an image by paths. Symbolic links lead to places inside the image, `..` at its root to
 //! the root. New files belong to the caller; nothing else asks for permissions.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -359,18 +360,20 @@ impl Side for Image {
     }
 
     fn create(&self, path: &Path, how: Create, perm: u32) -> Result<Box<dyn Sink>> {
+        let mut path = Cow::Borrowed(path);
         if how == Create::Over {
-            match self.node(path, Follow::Yes) {
+            match self.node(&path, Follow::Yes) {
                 Ok(node) => {
-                    self.truncate(path, 0)?;
+                    self.truncate(&path, 0)?;
                     return Ok(Box::new(OpenFile::open(node, OpenFlags::WRITE, &self.broken)?));
                 }
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                // A link that leads nowhere leads to the new file.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => path = self.resolve(&path)?.into(),
                 Err(error) => return Err(error),
             }
         }
-        self.make_node(path, FileKind::Regular, perm, (0, 0))?;
-        let node = self.node(path, Follow::No)?;
+        self.make_node(&path, FileKind::Regular, perm, (0, 0))?;
+        let node = self.node(&path, Follow::No)?;
         Ok(Box::new(OpenFile::open(node, OpenFlags::WRITE, &self.broken)?))
     }
 

@@ -9,8 +9,9 @@ use anyhow::{Result, bail};
 use clap::Args;
 use cowshed_device::OpenMode;
 
-use super::copy::{Target, named, target};
+use super::copy::made_or_replaced;
 use super::modes::ModeChange;
+use super::operands::{Made, Target, named, target};
 use super::session::{Place, Session, reason};
 use super::side::{Create, Follow};
 
@@ -120,21 +121,15 @@ pub fn run_ln(args: &LnArgs, session: &Session<'_>) -> Result<()> {
     let Some(target) = target(session, to, from.len(), false, is_name) else {
         return Ok(());
     };
+    let mut made = Made::default();
     for from in from {
         match args.symbolic {
             true => symlink(args, session, from, &target),
             false => {
                 let (_, from) = session.in_image(from, OpenMode::ReadWrite)?;
-                hard_link(args, session, &from, &named(&target, &from));
+                hard_link(args, session, &mut made, &from, &named(&target, &from));
             }
         }
-    }
-    Ok(())
-}
-
-fn make_room(args: &LnArgs, to: &Place) -> std::io::Result<()> {
-    if args.force && to.stat(Follow::No).is_ok() {
-        to.side.unlink(&to.path)?;
     }
     Ok(())
 }
@@ -146,8 +141,8 @@ fn symlink(args: &LnArgs, session: &Session<'_>, text: &Path, target: &Target) {
         Target::At(to) => to.clone(),
         Target::Into(dir) => dir.join(std::ffi::OsStr::from_bytes(name.unwrap_or_default())),
     };
-    let made = make_room(args, &to).and_then(|()| to.side.make_symlink(text.as_os_str(), &to.path));
-    match made {
+    let make = |path: &Path| to.side.make_symlink(text.as_os_str(), path);
+    match made_or_replaced(&to, args.force && to.stat(Follow::No).is_ok(), &make) {
         Ok(()) if args.verbose => session.say(format_args!("{} -> '{}'", to.quoted(), text.display())),
         Ok(()) => {}
         Err(error) => session.complain(format_args!(
@@ -158,7 +153,7 @@ fn symlink(args: &LnArgs, session: &Session<'_>, text: &Path, target: &Target) {
     }
 }
 
-fn hard_link(args: &LnArgs, session: &Session<'_>, from: &Place, to: &Place) {
+fn hard_link(args: &LnArgs, session: &Session<'_>, made: &mut Made, from: &Place, to: &Place) {
     let failed = |error: &std::io::Error| {
         session.complain(format_args!(
             "failed to create hard link {}: {}",
@@ -175,18 +170,27 @@ fn hard_link(args: &LnArgs, session: &Session<'_>, from: &Place, to: &Place) {
         }
         Ok(stat) => {
             let there = to.stat(Follow::No);
-            if there.is_ok_and(|there| (there.dev, there.ino) == (stat.dev, stat.ino)) && args.force {
+            let is_one_file = there.is_ok_and(|there| (there.dev, there.ino) == (stat.dev, stat.ino));
+            if args.force && is_one_file && from.is_same_entry(to) {
                 return session.complain(format_args!("{} and {} are the same file", from.quoted(), to.quoted()));
+            }
+            if args.force && made.contains(to) {
+                let (from, to) = (from.quoted(), to.quoted());
+                return session.complain(format_args!("will not overwrite just-created {to} with {from}"));
             }
         }
     }
     if !from.is_on(to) {
         return failed(&std::io::Error::from_raw_os_error(libc::EXDEV));
     }
-    let made = make_room(args, to).and_then(|()| to.side.link(&from.path, &to.path));
-    match made {
-        Ok(()) if args.verbose => session.say(format_args!("{} => {}", to.quoted(), from.quoted())),
-        Ok(()) => {}
+    let link = |path: &Path| to.side.link(&from.path, path);
+    match made_or_replaced(to, args.force && to.stat(Follow::No).is_ok(), &link) {
+        Ok(()) => {
+            made.note(to);
+            if args.verbose {
+                session.say(format_args!("{} => {}", to.quoted(), from.quoted()));
+            }
+        }
         Err(error) => failed(&error),
     }
 }
@@ -257,7 +261,7 @@ pub fn run_truncate(args: &TruncateArgs, session: &Session<'_>) -> Result<()> {
                 if args.no_create {
                     continue;
                 }
-                if let Err(error) = place.side.create(&place.path, Create::New, 0o666) {
+                if let Err(error) = place.side.create(&place.path, Create::Over, 0o666) {
                     session.complain(format_args!(
                         "cannot open {} for writing: {}",
                         place.quoted(),

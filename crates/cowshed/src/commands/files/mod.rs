@@ -12,7 +12,9 @@ mod image;
 mod make;
 mod modes;
 mod mv;
+mod operands;
 mod out;
+mod parents;
 mod rm;
 mod session;
 pub mod shell;
@@ -142,7 +144,9 @@ fn run_in(command: &FileCommand, session: Session<'_>) -> Result<u8> {
         FileCommand::Export(args) => out::run_export(args, &session),
     };
     match done {
-        Ok(()) => Ok(session.finish()),
+        Ok(()) => Ok(session.finish(|session, place| {
+            rm::remove_tree(session, place, false);
+        })),
         Err(error) => {
             session.give_up();
             let is_broken_pipe = error

@@ -1,16 +1,18 @@
 //! `cowshed mv`: renames within an image; between sides a copy and a removal.
 
+use std::io::Error;
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
 use cowshed_device::OpenMode;
 
-use super::copy::{Copier, Options, Update, is_below, named, target};
+use super::copy::{Copier, Options, Update};
 use super::cp::operands;
+use super::operands::{named, target};
 use super::rm;
 use super::session::{Place, Session, reason};
-use super::side::Follow;
+use super::side::{Follow, Stat};
 
 #[derive(Args, Debug)]
 pub struct MvArgs {
@@ -49,14 +51,19 @@ pub fn run(args: &MvArgs, session: &Session<'_>) -> Result<()> {
     let Some(target) = target(session, to, from.len(), into.is_some(), args.no_target_directory) else {
         return Ok(());
     };
+    // One for all: hard links between operands are kept.
+    let mut copier = Copier::new(session, Options::whole());
     for from in &from {
-        one(args, session, from, &named(&target, from));
+        one(args, session, &mut copier, from, &named(&target, from));
     }
     Ok(())
 }
 
-fn one(args: &MvArgs, session: &Session<'_>, from: &Place, to: &Place) {
+fn one<'s>(args: &MvArgs, session: &'s Session<'s>, copier: &mut Copier<'s>, from: &Place, to: &Place) {
     let stat = match from.stat(Follow::No) {
+        Ok(_) if session.is_moved(from) => {
+            return session.cannot("stat", from, &Error::from_raw_os_error(libc::ENOENT));
+        }
         Ok(stat) => stat,
         Err(error) => return session.cannot("stat", from, &error),
     };
@@ -66,7 +73,13 @@ fn one(args: &MvArgs, session: &Session<'_>, from: &Place, to: &Place) {
     }
     let (shown_from, shown_to) = (from.quoted(), to.quoted());
     if let Some(there) = there {
-        if from.is_on(to) && (there.dev, there.ino) == (stat.dev, stat.ino) && from.path == to.path {
+        let is_one_file = from.is_on(to) && (there.dev, there.ino) == (stat.dev, stat.ino);
+        let is_link_to = || {
+            let end = from.side.resolve(&from.path);
+            end.is_ok_and(|path| Place { path, ..from.clone() }.is_same_entry(to))
+        };
+        let is_same = is_one_file && (stat.is_dir() || from.is_same_entry(to));
+        if is_same || stat.is_symlink() && !there.is_symlink() && is_link_to() {
             return session.complain(format_args!("{shown_from} and {shown_to} are the same file"));
         }
         match (stat.is_dir(), there.is_dir()) {
@@ -90,26 +103,31 @@ fn one(args: &MvArgs, session: &Session<'_>, from: &Place, to: &Place) {
             return;
         }
         // rename(2) does nothing with two names of one file.
-        if from.is_on(to) && (there.dev, there.ino) == (stat.dev, stat.ino) {
+        if is_one_file {
             if let Err(error) = from.side.unlink(&from.path) {
                 session.cannot("remove", from, &error);
             }
             return;
         }
+        if !stat.is_dir() && copier.has_made(to) {
+            return session.complain(format_args!(
+                "will not overwrite just-created {shown_to} with {shown_from}"
+            ));
+        }
     }
-    if stat.is_dir() && is_below(from, to) {
+    if stat.is_dir() && to.is_below(from, Follow::No) {
         return session.complain(format_args!(
             "cannot move {shown_from} to a subdirectory of itself, {shown_to}"
         ));
     }
     let moved = match from.is_on(to) {
         true => from.side.rename(&from.path, &to.path),
-        false => Err(std::io::Error::from_raw_os_error(libc::EXDEV)),
+        false => Err(Error::from_raw_os_error(libc::EXDEV)),
     };
     match moved {
-        Ok(()) => {}
+        Ok(()) => copier.note_made(to),
         Err(error) if error.raw_os_error() == Some(libc::EXDEV) => {
-            if !copy_and_remove(session, from, to, there.is_some_and(|there| there.is_dir())) {
+            if !copy_and_remove(session, copier, from, to, there.as_ref()) {
                 return;
             }
         }
@@ -125,11 +143,31 @@ fn one(args: &MvArgs, session: &Session<'_>, from: &Place, to: &Place) {
     }
 }
 
-fn copy_and_remove(session: &Session<'_>, from: &Place, to: &Place, is_over_dir: bool) -> bool {
-    if is_over_dir && let Err(error) = to.side.remove_dir(&to.path) {
+/// What is there goes first: a file that is written into would keep its other names, attributes and
+/// kind.
+fn copy_and_remove<'s>(
+    session: &'s Session<'s>,
+    copier: &mut Copier<'s>,
+    from: &Place,
+    to: &Place,
+    there: Option<&Stat>,
+) -> bool {
+    let removed = match there {
+        None => Ok(()),
+        Some(there) if there.is_dir() => to.side.remove_dir(&to.path),
+        Some(_) => to.side.unlink(&to.path),
+    };
+    if let Err(error) = removed {
         let (from, to) = (from.quoted(), to.quoted());
         session.complain(format_args!("cannot move {from} to {to}: {}", reason(&error)));
         return false;
     }
-    Copier::new(session, Options::whole()).copy(from, to) && rm::remove_tree(session, from, false)
+    if !copier.copy(from, to) {
+        return false;
+    }
+    if from.is_on(to) && from.side.is_image() {
+        return rm::remove_tree(session, from, false);
+    }
+    session.remove_when_durable(from, to);
+    true
 }

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use cowshed::FileKind;
+use cowshed::image::NewFile;
 use cowshed_device::OpenMode;
 use cowshed_source::{Meta, OciWriter, Platform, TarKind, TarWriter, Target, Time, Xattr};
 
@@ -181,17 +182,13 @@ fn to_output(out: Option<&Path>, run: impl FnOnce(&mut dyn Write) -> Result<()>)
             .with_context(|| printable(path))?;
         return run(&mut file);
     }
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(path.file_name().unwrap_or_default());
-    hidden.push(format!(".{}.part", std::process::id()));
-    let beside = path.with_file_name(hidden);
-    let mut file = File::create(&beside).with_context(|| printable(path))?;
-    let done = run(&mut file).and_then(|()| Ok(std::fs::rename(&beside, path)?));
-    if done.is_err() {
-        // The first error is the one to report.
-        let _ = std::fs::remove_file(&beside);
-    }
-    done.with_context(|| printable(path))
+    crate::unfinished::remove_when_interrupted();
+    let write = || -> Result<()> {
+        let new = NewFile::create(path)?;
+        run(&mut new.file())?;
+        Ok(new.finish()?)
+    };
+    write().with_context(|| printable(path))
 }
 
 /// The bound on times that `SOURCE_DATE_EPOCH` says.
@@ -267,7 +264,10 @@ fn put<W: Write>(
         FileKind::CharDevice => tar.entry(path, &meta, TarKind::Char(major, minor))?,
         FileKind::BlockDevice => tar.entry(path, &meta, TarKind::Block(major, minor))?,
         FileKind::Fifo => tar.entry(path, &meta, TarKind::Fifo)?,
-        FileKind::Socket => eprintln!("cowshed export: {}: socket ignored", printable(&place.shown)),
+        FileKind::Socket => crate::people::warn(format_args!(
+            "cowshed export: {}: socket ignored",
+            printable(&place.shown)
+        )),
         FileKind::Regular => put_file(tar, place, stat, path, &meta)?,
     }
     Ok(())

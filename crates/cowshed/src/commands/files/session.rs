@@ -22,7 +22,7 @@ use super::image::Image;
 use super::side::{Follow, Side, Stat};
 use crate::commands::offline::{Engine, image_of, open_named};
 use crate::devices::{part_bytes, slice, split_part};
-use crate::people::printable;
+use crate::people::{self, printable};
 
 /// Where paths without an image lie.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +32,15 @@ pub enum Base {
     Host,
     /// In the image of a shell, from its directory. `host:PATH` is a path of the host.
     Shell { image: PathBuf, dir: PathBuf },
+}
+
+/// A name in a directory of one side.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Entry {
+    side: usize,
+    /// Device, or subvolume, and number.
+    dir: (u64, u64),
+    name: OsString,
 }
 
 /// A path on one of the sides.
@@ -60,6 +69,60 @@ impl Place {
         self.side.identity() == other.side.identity()
     }
 
+    /// The directory that the last name is in.
+    pub fn parent(&self) -> PathBuf {
+        let bytes = self.path.as_os_str().as_bytes();
+        let (start, _) = last_name(bytes);
+        match &bytes[..start] {
+            b"" => PathBuf::from("."),
+            dir => PathBuf::from(OsStr::from_bytes(dir)),
+        }
+    }
+
+    /// The name as such, however its path is spelled; two hard links are two. `None`: its directory
+    /// is not there.
+    pub fn entry(&self) -> Option<Entry> {
+        let dir = self.side.stat(&self.parent(), Follow::Yes).ok()?;
+        Some(Entry {
+            side: self.side.identity(),
+            dir: (dir.dev, dir.ino),
+            name: self.name(),
+        })
+    }
+
+    pub fn is_same_entry(&self, other: &Place) -> bool {
+        self.is_on(other)
+            && self.name() == other.name()
+            && self.entry().is_some_and(|entry| Some(entry) == other.entry())
+    }
+
+    /// Whether it lies below a directory. `follow`: what is meant where that is a symbolic link.
+    pub fn is_below(&self, top: &Place, follow: Follow) -> bool {
+        let Ok(stat) = top.stat(follow) else { return false };
+        if !top.is_on(self) || !stat.is_dir() {
+            return false;
+        }
+        // The name itself need not be there; from its directory on, upwards.
+        let mut dir = match self.path.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
+            Some(_) => PathBuf::from("."),
+            None => self.path.clone(),
+        };
+        loop {
+            let Ok(here) = self.side.stat(&dir, Follow::Yes) else {
+                return false;
+            };
+            if (here.dev, here.ino) == (stat.dev, stat.ino) {
+                return true;
+            }
+            dir.push("..");
+            match self.side.stat(&dir, Follow::Yes) {
+                Ok(above) if (above.dev, above.ino) != (here.dev, here.ino) => {}
+                _ => return false,
+            }
+        }
+    }
+
     /// Between apostrophes, for messages.
     pub fn quoted(&self) -> String {
         quoted(&self.shown)
@@ -68,13 +131,16 @@ impl Place {
     /// The last name; empty for a root.
     pub fn name(&self) -> OsString {
         let bytes = self.path.as_os_str().as_bytes();
-        let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
-        let start = bytes[..end]
-            .iter()
-            .rposition(|byte| *byte == b'/')
-            .map_or(0, |at| at + 1);
+        let (start, end) = last_name(bytes);
         OsString::from_vec(bytes[start..end].to_vec())
     }
+}
+
+/// Where the last name of a path begins and ends.
+fn last_name(path: &[u8]) -> (usize, usize) {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    let slash = path[..end].iter().rposition(|byte| *byte == b'/');
+    (slash.map_or(0, |at| at + 1), end)
 }
 
 fn join_shown(dir: &OsStr, name: &OsStr) -> OsString {
@@ -110,6 +176,7 @@ struct Disk {
     mode: OpenMode,
 }
 
+#[derive(Clone)]
 struct Opened {
     /// As the user named it.
     path: PathBuf,
@@ -122,6 +189,12 @@ struct Opened {
     generation: u64,
 }
 
+/// What was copied to another side and is to be removed.
+struct Moved {
+    from: Place,
+    is_dir: bool,
+}
+
 /// See the module.
 pub struct Session<'b> {
     name: &'static str,
@@ -130,6 +203,10 @@ pub struct Session<'b> {
     opened: RefCell<Vec<Opened>>,
     host: Rc<Host>,
     has_failed: Cell<bool>,
+    /// Moved to another side: removed when the copies are durable.
+    moved: RefCell<Vec<Moved>>,
+    /// A directory of the host that files were moved to.
+    host_target: RefCell<Option<PathBuf>>,
 }
 
 impl<'b> Session<'b> {
@@ -141,6 +218,8 @@ impl<'b> Session<'b> {
             opened: RefCell::default(),
             host: Rc::new(Host::anywhere()),
             has_failed: Cell::new(false),
+            moved: RefCell::default(),
+            host_target: RefCell::default(),
         }
     }
 
@@ -257,8 +336,13 @@ impl<'b> Session<'b> {
 
     /// A message; the exit code will be 1.
     pub fn complain(&self, text: impl Display) {
-        eprintln!("cowshed {}: {text}", self.name);
+        self.warn(text);
         self.has_failed.set(true);
+    }
+
+    /// A message that does not change the exit code.
+    pub fn warn(&self, text: impl Display) {
+        people::warn(format_args!("cowshed {}: {text}", self.name));
     }
 
     /// As coreutils word it: cannot WHAT 'PLACE': REASON.
@@ -268,13 +352,12 @@ impl<'b> Session<'b> {
 
     /// A line of output of a command that changes something. The change counts, not its reader.
     pub fn say(&self, text: impl Display) {
-        use io::Write as _;
-        let _ = writeln!(io::stdout(), "{text}");
+        people::say(text);
     }
 
     /// Asks on the terminal. True: yes.
     pub fn asks(&self, what: impl Display) -> bool {
-        eprint!("cowshed {}: {what}? ", self.name);
+        people::warn_part(format_args!("cowshed {}: {what}? ", self.name));
         let mut answer = String::new();
         let read = io::stdin().lock().read_line(&mut answer);
         read.is_ok() && matches!(answer.trim_start().chars().next(), Some('y' | 'Y'))
@@ -288,37 +371,96 @@ impl<'b> Session<'b> {
             .any(|opened| opened.image.broken().is_some())
     }
 
-    /// Commits, or gives up. The exit code.
-    pub fn finish(self) -> u8 {
-        let is_broken = self.is_broken();
-        for opened in self.opened.take() {
-            let volume = &opened.image.engine().volume;
-            if !opened.is_written {
-                continue;
-            }
-            let failure = match opened.image.broken() {
-                Some(error) => Some(io::Error::from(error)),
-                None if is_broken => Some(io::Error::from_raw_os_error(libc::ECANCELED)),
-                None => volume.sync().err().map(|failure| failure.error().into()),
-            };
-            let Some(error) = failure else { continue };
-            let is_as_before = volume.info().generation == opened.generation;
-            volume.abort("the command is given up");
-            let state = match is_as_before {
-                true => "nothing was changed",
-                false => "a part of the changes is on disk",
-            };
-            let hint = match error.raw_os_error() {
-                Some(libc::ENOSPC) => FULL_HINT,
-                _ => "",
-            };
-            self.complain(format_args!(
-                "{}: {}: {state}{hint}",
-                quoted(opened.path.as_os_str()),
-                reason(&error)
-            ));
+    /// `from` was copied to `to` on another side, and is removed when the copy is durable.
+    pub fn remove_when_durable(&self, from: &Place, to: &Place) {
+        self.moved.borrow_mut().push(Moved {
+            from: from.clone(),
+            is_dir: from.stat(Follow::No).is_ok_and(|stat| stat.is_dir()),
+        });
+        if !to.side.is_image() {
+            self.host_target.replace(Some(to.parent()));
         }
+    }
+
+    /// Whether a place is to be removed, itself or with a directory that it is in.
+    pub fn is_moved(&self, place: &Place) -> bool {
+        let moved = self.moved.borrow();
+        moved
+            .iter()
+            .any(|Moved { from, is_dir }| from.is_same_entry(place) || *is_dir && place.is_below(from, Follow::No))
+    }
+
+    /// Commits, or gives up. `remove` removes what was moved, and complains by itself. The exit code.
+    ///
+    /// What was moved to another side is removed last, and only if all else is durable: the images
+    /// that it was moved to first, then those that it is removed from, which have no other changes.
+    pub fn finish(self, remove: impl Fn(&Self, &Place)) -> u8 {
+        let moved = self.moved.take();
+        let opened = self.opened.borrow().clone();
+        let (lasts, firsts): (Vec<_>, Vec<_>) = opened.iter().filter(|opened| opened.is_written).partition(|opened| {
+            moved
+                .iter()
+                .any(|moved| moved.from.side.identity() == opened.image.identity())
+        });
+        let mut is_well = !self.is_broken() && self.sync_host();
+        for opened in firsts {
+            is_well &= self.commit(opened, is_well);
+        }
+        if is_well {
+            for moved in &moved {
+                remove(&self, &moved.from);
+            }
+            is_well = !self.is_broken();
+        }
+        for opened in lasts {
+            is_well &= self.commit(opened, is_well);
+        }
+        self.opened.take();
         u8::from(self.has_failed.get())
+    }
+
+    /// Makes durable what was moved to the host.
+    fn sync_host(&self) -> bool {
+        let Some(dir) = self.host_target.take() else {
+            return true;
+        };
+        let Ok(opened) = std::fs::File::open(&dir) else {
+            // One that can be written and not be read.
+            rustix::fs::sync();
+            return true;
+        };
+        let Err(error) = rustix::fs::syncfs(opened).map_err(io::Error::from) else {
+            return true;
+        };
+        self.complain(format_args!("{}: {}", quoted(dir.as_os_str()), reason(&error)));
+        false
+    }
+
+    /// Commits an image, or gives it up where something else failed. False: it is not committed.
+    fn commit(&self, opened: &Opened, is_well: bool) -> bool {
+        let volume = &opened.image.engine().volume;
+        let failure = match opened.image.broken() {
+            Some(error) => Some(io::Error::from(error)),
+            None if !is_well => Some(io::Error::from_raw_os_error(libc::ECANCELED)),
+            None => volume.sync().err().map(|failure| failure.error().into()),
+        };
+        let Some(error) = failure else { return true };
+        let is_as_before = volume.info().generation == opened.generation;
+        volume.abort("the command is given up");
+        let state = match is_as_before {
+            true => "nothing was changed",
+            false => "a part of the changes is on disk",
+        };
+        let hint = match error.raw_os_error() {
+            Some(libc::ENOSPC) => FULL_HINT,
+            _ => "",
+        };
+        self.complain(format_args!(
+            "{}: {}: {state}{hint}",
+            quoted(opened.path.as_os_str()),
+            reason(&error)
+        ));
+        false
     }
 
     /// Gives up what was not committed.
@@ -328,5 +470,12 @@ impl<'b> Session<'b> {
                 opened.image.engine().volume.abort("the command is given up");
             }
         }
+    }
+}
+
+/// Half of a command is not committed, whatever ends it.
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        self.give_up();
     }
 }

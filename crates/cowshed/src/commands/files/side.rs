@@ -89,12 +89,14 @@ pub trait Side {
     fn make_dir(&self, path: &Path, perm: u32) -> Result<()>;
     fn make_symlink(&self, target: &OsStr, path: &Path) -> Result<()>;
     fn make_node(&self, path: &Path, kind: FileKind, perm: u32, device: (u32, u32)) -> Result<()>;
-    /// Where the symbolic links at the end of a path lead.
+    /// Where the symbolic links at the end of a path lead; nothing need be there.
     fn resolve(&self, path: &Path) -> Result<PathBuf> {
         let mut path = path.to_owned();
         for _ in 0..SYMLINKS_MAX {
-            if !self.stat(&path, Follow::No)?.is_symlink() {
-                return Ok(path);
+            match self.stat(&path, Follow::No) {
+                Ok(stat) if stat.is_symlink() => {}
+                Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(error),
+                _ => return Ok(path),
             }
             let target = self.read_link(&path)?;
             path.pop();

@@ -97,7 +97,7 @@ fn receive(input: File, dir: &Path, args: &ReceiveArgs) -> Result<Outcome> {
         end_at_end: args.end_at_end,
         errors_max: args.max_errors,
         loudness: Loudness::new(args.quiet, args.verbose),
-        say: &|line| eprintln!("{line}"),
+        say: &|line| crate::people::warn(line),
     };
     let named = || dir.display().to_string();
     if let Some((image, path)) = image_of(dir) {

@@ -142,3 +142,28 @@ fn full_disk_of_the_host_leaves_nothing_half_made() {
     let said = format!("{:#}", piped.unwrap_err());
     assert!(said.contains("No space left"), "{said}");
 }
+
+#[test]
+fn reason_of_a_failure_is_named_once() {
+    let (dir, root) = source();
+    small_tree(&root);
+    let image = dir.path().join("image");
+    let none = dir.path().join("none");
+    for (line, paths, file) in [
+        ("build -q --from {} {}", [&none, &image], &none),
+        (
+            "build -q --from {} {}",
+            [&root, &none.join("image")],
+            &none.join("image"),
+        ),
+        ("build -q --layers x --from {} {}", [&none, &image], &none),
+        ("mkfs -q -b 200m -r {} {}", [&none, &image], &none),
+    ] {
+        let ran = run(line, &[paths[0], paths[1]]);
+        assert_ne!(ran.code, 0, "{line}");
+        let reason = format!("{}: No such file or directory (os error 2)\n", file.display());
+        assert!(ran.err.ends_with(&reason), "{line}: {}", ran.err);
+        assert_eq!(ran.err.matches("No such file").count(), 1, "{line}: {}", ran.err);
+    }
+    assert!(!image.exists());
+}

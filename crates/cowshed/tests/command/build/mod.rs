@@ -2,6 +2,7 @@
 
 pub mod archives;
 mod faults;
+mod interrupted;
 mod places;
 mod reproducible;
 mod rules;

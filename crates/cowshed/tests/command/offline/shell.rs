@@ -26,13 +26,12 @@ fn shell_runs_lines_from_a_pipe() {
     assert_eq!(here(&volume, "cat I:/moved").ok().text(), "hello\n");
 }
 
-/// Types on a terminal, which script(1) makes. Gives what is shown.
+/// Types on a terminal, which script(1) makes: all at once, before the commands have run. Gives what
+/// is shown.
 fn typed(volume: &Scratch, keys: &str) -> String {
     fs::write(volume.path("keys"), keys).unwrap();
-    // A line at a time: what is typed while a command runs is dropped with the change of the
-    // terminal's mode.
     let line = format!(
-        "while IFS= read -r keys; do sleep 0.7; printf '%s\\n' \"$keys\"; done <keys |
+        "(sleep 0.7; cat keys; sleep 2) |
          XDG_STATE_HOME=$PWD/state TERM=xterm script -qec '{COWSHED} shell volume.img' /dev/null"
     );
     let mut command = Command::new("sh");

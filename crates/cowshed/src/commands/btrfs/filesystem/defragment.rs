@@ -94,7 +94,7 @@ pub fn run(args: &DefragmentArgs, voice: Voice) -> Result<u8> {
     }
     images.close()?;
     if run.failures > 0 {
-        eprintln!("total {} failures", run.failures);
+        crate::people::warn(format_args!("total {} failures", run.failures));
     }
     Ok(u8::from(run.failures > 0))
 }

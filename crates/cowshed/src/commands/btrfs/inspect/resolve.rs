@@ -44,7 +44,7 @@ pub fn subvolume(id: &str, path: &Path) -> Result<u8> {
         return Ok(0);
     }
     let Some(root) = roots.find(id).filter(|root| !root.is_deleted()) else {
-        eprintln!("failed to lookup subvol_id {id}!");
+        crate::people::warn(format_args!("failed to lookup subvol_id {id}!"));
         return Err(failed(Error::from_raw_os_error(libc::ENOENT)));
     };
     let path = roots.path(root, 0).map_err(failed)?;

@@ -147,7 +147,7 @@ pub fn run(args: &TreeStatsArgs) -> Result<u8> {
         bail!("cannot stat '{shown}': {}", reason(&error));
     }
     let Ok(reader) = Reader::open(std::slice::from_ref(&args.device)) else {
-        eprintln!("No valid Btrfs found on {shown}");
+        crate::people::warn(format_args!("No valid Btrfs found on {shown}"));
         bail!("cannot open ctree");
     };
     let style = if args.raw { Style::RAW } else { Style::default() };

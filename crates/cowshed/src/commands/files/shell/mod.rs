@@ -26,7 +26,12 @@ pub struct ShellArgs {
 }
 
 #[derive(Parser, Debug)]
-#[command(name = "", multicall = true, disable_help_subcommand = true)]
+#[command(
+    name = "",
+    multicall = true,
+    disable_help_subcommand = true,
+    args_override_self = true
+)]
 struct Line {
     #[command(subcommand)]
     command: Word,
@@ -67,14 +72,14 @@ pub fn run(args: &ShellArgs) -> Result<u8> {
     };
     // The image is one that opens.
     if let Err(error) = check_dir(&shell.base("/")) {
-        eprintln!("cowshed shell: {error:#}");
+        crate::people::warn(format_args!("cowshed shell: {error:#}"));
         return Ok(1);
     }
     let mut lines = Lines::new(commands())?;
     let mut code = 0;
     while let Some(line) = lines.next(&shell.base("."), &shell.prompt())? {
         let Some(words) = words(&line) else {
-            eprintln!("cowshed shell: a quotation that does not end");
+            crate::people::warn("cowshed shell: a quotation that does not end");
             code = 1;
             continue;
         };
@@ -94,7 +99,7 @@ pub fn run(args: &ShellArgs) -> Result<u8> {
             break;
         }
         code = shell.run(line.command).unwrap_or_else(|error| {
-            eprintln!("cowshed shell: {error:#}");
+            crate::people::warn(format_args!("cowshed shell: {error:#}"));
             1
         });
     }
@@ -118,12 +123,12 @@ impl Shell<'_> {
         match word {
             Word::Exit => Ok(0),
             Word::Pwd => {
-                println!("{}", self.dir.display());
+                crate::people::say(self.dir.display());
                 Ok(0)
             }
             Word::Help => {
                 use clap::CommandFactory as _;
-                println!("{}", Line::command().render_help());
+                crate::people::say(Line::command().render_help());
                 Ok(0)
             }
             Word::Cd { dir } => {

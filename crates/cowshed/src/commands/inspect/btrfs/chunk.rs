@@ -33,7 +33,9 @@ pub fn run(args: &ChunkArgs) -> Result<u8> {
     let (used, code) = match used_bytes(&reader) {
         Ok(used) => (used, 0),
         Err(error) => {
-            eprintln!("cowshed: how much of the chunks is used cannot be read: {error:#}");
+            crate::people::warn(format_args!(
+                "cowshed: how much of the chunks is used cannot be read: {error:#}"
+            ));
             (HashMap::new(), 1)
         }
     };

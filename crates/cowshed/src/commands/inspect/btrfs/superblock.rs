@@ -104,7 +104,9 @@ fn copies(args: &SuperArgs, device: &dyn BlockDevice, code: &mut u8) -> Result<V
         };
         if sb.magic != MAGIC && !args.force {
             let name = device.name();
-            eprintln!("cowshed: {name}: no btrfs superblock at byte {offset} (-F shows what is there)");
+            crate::people::warn(format_args!(
+                "cowshed: {name}: no btrfs superblock at byte {offset} (-F shows what is there)"
+            ));
             *code = 1;
             continue;
         }

@@ -119,7 +119,7 @@ impl Printer {
 
     /// A bad block is named; the rest is still worth seeing.
     fn bad(&mut self, error: &anyhow::Error) {
-        eprintln!("cowshed: {error:#}");
+        crate::people::warn(format_args!("cowshed: {error:#}"));
         self.failed = true;
     }
 

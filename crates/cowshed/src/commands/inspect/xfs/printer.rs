@@ -47,7 +47,7 @@ impl Printer {
 
     /// What is bad is named; the rest is still worth seeing.
     pub fn bad(&mut self, error: &anyhow::Error) {
-        eprintln!("cowshed: {error:#}");
+        crate::people::warn(format_args!("cowshed: {error:#}"));
         self.failed = true;
     }
 
