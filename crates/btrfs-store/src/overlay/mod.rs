@@ -78,8 +78,15 @@ impl Overlay {
             chunk.insert(at, (key, edit));
             return None;
         }
-        if at == chunk.len() {
-            self.insert_behind_full(key, edit);
+        if let Some((last, _)) = chunk.last()
+            && *last < key
+        {
+            // What is appended leaves full chunks behind. The next one takes all that falls between
+            // the two: keys that descend share it.
+            let bound = last.next().unwrap_or(key);
+            let mut next = Vec::with_capacity(CHUNK_ENTRIES_MAX);
+            next.push((key, edit));
+            self.chunks.insert(bound, next);
             return None;
         }
         let mut upper = chunk.split_off(CHUNK_ENTRIES_MAX / 2);
@@ -89,18 +96,6 @@ impl Overlay {
         }
         self.chunks.insert(upper[0].0, upper);
         None
-    }
-
-    /// What is appended leaves full chunks behind: it begins the next one. Only a chunk that is less
-    /// than half full takes it to its front, so that keys that descend into a gap share chunks, too.
-    fn insert_behind_full(&mut self, key: Key, edit: Edit) {
-        let next = self.chunks.range((Bound::Excluded(key), Bound::Unbounded)).next();
-        let next = next.filter(|(_, chunk)| chunk.len() < CHUNK_ENTRIES_MAX / 2);
-        let bound = next.map(|(bound, _)| *bound);
-        let chunk = bound.and_then(|bound| self.chunks.remove(&bound));
-        let mut chunk = chunk.unwrap_or_else(|| Vec::with_capacity(CHUNK_ENTRIES_MAX));
-        chunk.insert(0, (key, edit));
-        self.chunks.insert(key, chunk);
     }
 
     /// Notes edits in the order of their keys, each key once. Tells `noted` each key, and what was
