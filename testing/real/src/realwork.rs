@@ -79,7 +79,8 @@ const JOBS: &[(&str, &str, Work)] = &[
         done")),
     ("fs_mark", "fs_mark", Script("
         n=5000; [ \"$SMALL\" = 1 ] && n=500
-        mkdir fm; fs_mark -d fm -n $n -s 4096 -t 2 -S 0 -D 10 > /dev/null; fs_mark -d fm -n 100 -s 1000 -t 2 -S 1 > /dev/null")),
+        # A directory each: begun in the same moment, its processes choose the same names now and then.
+        mkdir a b; fs_mark -d a -d b -n $n -s 4096 -S 0 -D 10 > /dev/null; fs_mark -d a -d b -n 100 -s 1000 -S 1 > /dev/null")),
     ("cargo", "cargo", Script("
         export CARGO_TARGET_DIR=$PWD/target
         cargo init -q --vcs none --name hello hello; cd hello; cargo build -q; [ \"$($CARGO_TARGET_DIR/debug/hello)\" = 'Hello, world!' ]
