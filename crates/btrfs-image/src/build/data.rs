@@ -68,7 +68,7 @@ pub(super) fn lay_down(
     let mut done_bytes = 0;
     let cloner = plan.options.cloner.filter(|_| devices.len() == 1);
     loop {
-        let mut work: Vec<Work<'_>> = writes.drain(..).map(Work::Write).collect();
+        let mut reads: VecDeque<Work<'_>> = VecDeque::new();
         let mut is_last = true;
         for _ in 0..round {
             let Some(mut job) = jobs.next() else { break };
@@ -77,9 +77,10 @@ pub(super) fn lay_down(
                 laying.take(job.predicted())?;
             } else {
                 job.buf = spare.pop().unwrap_or_default();
-                work.push(Work::Read(job));
+                reads.push_back(Work::Read(job));
             }
         }
+        let work = in_turns(writes.drain(..).map(Work::Write).collect(), reads);
         if is_last && work.is_empty() {
             break;
         }
@@ -99,6 +100,17 @@ pub(super) fn lay_down(
         (plan.options.progress)(done_bytes.min(total_bytes), total_bytes);
     }
     laying.finish()
+}
+
+/// One of each by turns. Linux lets one thread at a time write to a file: while one does, the others
+/// should read.
+fn in_turns<T>(mut these: VecDeque<T>, mut those: VecDeque<T>) -> Vec<T> {
+    let mut all = Vec::with_capacity(these.len() + those.len());
+    while !(these.is_empty() && those.is_empty()) {
+        all.extend(these.pop_front());
+        all.extend(those.pop_front());
+    }
+    all
 }
 
 enum Work<'w> {
