@@ -61,7 +61,9 @@ pub fn build(
         Some(bytes) => devices.iter().map(|device| bytes.min(device.size_bytes())).collect(),
         None => devices.iter().map(|device| device.size_bytes()).collect(),
     };
-    if !plan.is_packed() {
+    // Devices that give the volume its size may be too small, and keep what is on them where they
+    // are. The others are as large as it can get.
+    if !plan.is_packed() && options.size == Size::OfDevices {
         plan.make(&sizes, Lay::Predict)?;
     }
     let overwrite = Overwrite {
