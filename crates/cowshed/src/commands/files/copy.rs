@@ -209,7 +209,10 @@ impl<'s> Copier<'s> {
                 return true;
             }
             let is_copy = self.options.form == Form::Copy;
-            if is_same(from, stat, to, &leads_to) || is_copy && is_link_to(from, stat, to, &there) {
+            // A hard link takes no symbolic link for the file that it leads to.
+            let is_link_in_the_way = self.options.form == Form::HardLink && there.is_symlink();
+            let is_one = is_same(from, stat, to, &leads_to) && !is_link_in_the_way;
+            if is_one || is_copy && is_link_to(from, stat, to, &there) {
                 if self.options.form == Form::HardLink {
                     return true;
                 }
@@ -217,19 +220,19 @@ impl<'s> Copier<'s> {
                 self.session.complain(format_args!("{from} and {to} are the same file"));
                 return false;
             }
+            if self.is_kept(stat, to, &leads_to) {
+                // Its other names become names of what is there.
+                if has_links && self.options.update == Update::Older && !leads_to.is_dir() {
+                    self.linked.entry(key).or_insert_with(|| to.clone());
+                }
+                return true;
+            }
             if leads_to.is_dir() {
                 let (from, to) = (from.quoted(), to.quoted());
                 self.session.complain(format_args!(
                     "cannot overwrite directory {to} with non-directory {from}"
                 ));
                 return false;
-            }
-            if self.is_kept(stat, to, &leads_to) {
-                // Its other names become names of what is there.
-                if has_links && self.options.update == Update::Older {
-                    self.linked.entry(key).or_insert_with(|| to.clone());
-                }
-                return true;
             }
             if is_operand && self.has_made(to) {
                 let (from, to) = (from.quoted(), to.quoted());

@@ -179,12 +179,16 @@ pub fn run(args: &CpArgs, session: &Session<'_>) -> Result<()> {
     };
     let mut copier = Copier::new(session, options);
     let is_into_itself = |from: &Place, to: &Place| {
+        let (shown_from, shown_to) = (from.quoted(), to.quoted());
+        let would_change = options.existing != Existing::Keep && options.form != Form::HardLink;
+        if options.is_recursive && would_change && is_one_directory(from, to, options.follow) {
+            session.complain(format_args!("{shown_from} and {shown_to} are the same file"));
+            return true;
+        }
         let is_it = options.is_recursive && to.is_below(from, options.follow);
         if is_it {
             session.complain(format_args!(
-                "cannot copy a directory, {}, into itself, {}",
-                from.quoted(),
-                to.quoted()
+                "cannot copy a directory, {shown_from}, into itself, {shown_to}"
             ));
         }
         is_it
@@ -211,4 +215,11 @@ pub fn run(args: &CpArgs, session: &Session<'_>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn is_one_directory(from: &Place, to: &Place, follow: Follow) -> bool {
+    let (Ok(from_stat), Ok(to_stat)) = (from.stat(follow), to.stat(Follow::No)) else {
+        return false;
+    };
+    from.is_on(to) && from_stat.is_dir() && (from_stat.dev, from_stat.ino) == (to_stat.dev, to_stat.ino)
 }

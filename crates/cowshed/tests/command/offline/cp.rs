@@ -314,3 +314,42 @@ fn parents_keep_attributes_where_one_is_made() {
         "cowshed cp: failed to get attributes of '/none': No such file or directory\n"
     );
 }
+
+#[test]
+fn directory_is_not_copied_onto_itself() {
+    let volume = Scratch::new();
+    here(&volume, "mkdir -p I:/c/d/e").ok();
+    for line in ["cp -r I:/c/d I:/c", "cp -a I:/c/d/ I:/c/", "cp -rT I:/c/d I:/c/d"] {
+        let ran = here(&volume, line);
+        assert_eq!(ran.code, 1, "{line}");
+        assert!(ran.err.contains("are the same file"), "{line}: {}", ran.err);
+    }
+    // As with coreutils, where nothing would change.
+    fs::write(volume.path("d"), "older").unwrap();
+    let older = fs::File::options().write(true).open(volume.path("d")).unwrap();
+    older.set_modified(std::time::UNIX_EPOCH).unwrap();
+    here(&volume, "cp -u d I:/c").ok();
+    assert_eq!(here(&volume, "cp d I:/c").code, 1);
+    here(&volume, "cp -rn I:/c/d I:/c").ok();
+    here(&volume, "cp -rl I:/c/d I:/c").ok();
+    assert_eq!(here(&volume, "ls I:/c/d").ok().text(), "e\n");
+    volume.assert_clean();
+}
+
+#[test]
+fn hard_link_is_not_made_over_a_symbolic_link_to_its_file() {
+    let volume = Scratch::new();
+    fs::write(volume.path("f"), "f").unwrap();
+    here(&volume, "cp f I:/f").ok();
+    here(&volume, "ln -s f I:/link").ok();
+    for line in ["cp -l I:/f I:/link", "cp -l I:/link I:/link", "cp -rl I:/link I:/link"] {
+        let ran = here(&volume, line);
+        assert_eq!(ran.code, 1, "{line}");
+        assert!(ran.err.contains("File exists"), "{line}: {}", ran.err);
+    }
+    here(&volume, "cp -l I:/f I:/f").ok();
+    here(&volume, "cp -lf I:/f I:/link").ok();
+    let stat = here(&volume, "stat I:/f").ok().text();
+    assert!(stat.contains("Links: 2"), "{stat}");
+    volume.assert_clean();
+}
