@@ -13,12 +13,17 @@ use crate::{dir, file, pressure};
 /// Between two looks at whether a step of dropping a subvolume may come.
 const DROP_PAUSE: Duration = Duration::from_millis(2);
 
-/// Fsyncs and commits of others between two steps, so that fewer than one fsync in a hundred meets
-/// a step, or the first log after one.
-const SYNCS_BETWEEN_DROPS: u64 = 400;
+/// Fsyncs and commits of others between two steps. Two fsyncs of a program meet a step: one waits for
+/// the drop, the next for the rest of its commit. So that is one in five hundred, which leaves the
+/// 99th percentile of their times where it was.
+const SYNCS_BETWEEN_DROPS: u64 = 1000;
 
 /// As long as this at most, where others sync.
-const DROP_PAUSE_MAX: Duration = Duration::from_millis(120);
+const DROP_PAUSE_MAX: Duration = Duration::from_millis(250);
+
+/// Others do not sync if they did not for so long: much longer than one fsync, which now and then
+/// waits for the device or for its turn on a processor.
+const SYNC_LULL: Duration = Duration::from_millis(25);
 
 /// Between two looks at a deleted subvolume that is in use.
 const IN_USE_PAUSE: Duration = Duration::from_secs(1);
@@ -193,8 +198,8 @@ impl Returning {
     }
 }
 
-/// When steps of dropping subvolumes come: one after the other where nobody syncs, and rarely where
-/// somebody does.
+/// When steps of dropping subvolumes come: one after the other where there are no fsyncs, rarely where
+/// there are.
 #[derive(Debug, Default)]
 struct Steps {
     /// When the last one was over, and [`holds`](btrfs_store::txn::Txn::holds) then.
@@ -202,12 +207,16 @@ struct Steps {
     holds_then: u64,
     /// Those at the last look.
     holds_seen: u64,
+    /// The last look at which others had synced since the one before.
+    synced: Option<Duration>,
 }
 
 impl Steps {
     fn may_come(&mut self, now: Duration, holds: u64) -> bool {
-        let is_quiet = holds == self.holds_seen;
-        self.holds_seen = holds;
+        if holds != self.holds_seen {
+            (self.holds_seen, self.synced) = (holds, Some(now));
+        }
+        let is_quiet = self.synced.is_none_or(|at| now.saturating_sub(at) >= SYNC_LULL);
         is_quiet
             || holds.saturating_sub(self.holds_then) >= SYNCS_BETWEEN_DROPS
             || now.saturating_sub(self.last) >= DROP_PAUSE_MAX
@@ -412,6 +421,31 @@ mod tests {
             env.until_sleepers(1);
         }
         assert_eq!(dead(), 0);
+    }
+
+    /// A pause of a few milliseconds between two fsyncs does not bring a step.
+    #[test]
+    fn steps_of_a_drop_follow_each_other_and_come_rarely_beside_fsyncs() {
+        let ms = Duration::from_millis;
+        let mut steps = Steps::default();
+        assert!(steps.may_come(ms(1), 0));
+        steps.came(ms(10), 1);
+        assert!(steps.may_come(ms(12), 1), "no fsyncs");
+        steps.came(ms(20), 2);
+        assert!(!steps.may_come(ms(22), 3), "an fsync");
+        assert!(!steps.may_come(ms(24), 3), "a pause between two");
+        assert!(!steps.may_come(ms(46), 4));
+        assert!(!steps.may_come(ms(70), 4));
+        assert!(steps.may_come(ms(71), 4), "no more fsyncs");
+        steps.came(ms(80), 5);
+        assert!(!steps.may_come(ms(82), 5 + SYNCS_BETWEEN_DROPS - 1));
+        assert!(steps.may_come(ms(84), 5 + SYNCS_BETWEEN_DROPS));
+        steps.came(ms(90), 2000);
+        let mut at = ms(90);
+        while !steps.may_come(at, 2000 + at.as_millis() as u64) {
+            at += DROP_PAUSE;
+        }
+        assert_eq!(at, ms(90) + DROP_PAUSE_MAX);
     }
 
     #[test]
