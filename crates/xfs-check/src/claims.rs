@@ -2,6 +2,8 @@
 //! rmapbt. From them follow what the rmapbt and the refcountbt should hold, which blocks are lost,
 //! and which have two owners.
 
+use std::collections::BTreeMap;
+
 use xfs_format::btree::{RefcountRecord, RmapOwner, RmapRecord, rmap_offset};
 use xfs_format::{AgBlock, AgNumber, FsBlock, Geometry, Ino};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -73,8 +75,11 @@ impl Claim {
 
     /// Their order on disk. All fields count: which thread found a claim first does not show in what
     /// is said about it.
-    pub(crate) fn place(&self) -> (u32, u32, u64, u64) {
-        (self.start, self.blocks, self.owner, self.offset)
+    pub(crate) fn place(&self) -> (u64, u64, u64) {
+        let [a, b, c, d] = self.start.to_be_bytes();
+        let [e, f, g, h] = self.blocks.to_be_bytes();
+        // Both in one number: three comparisons at most.
+        (u64::from_be_bytes([a, b, c, d, e, f, g, h]), self.owner, self.offset)
     }
 
     pub(crate) fn end(&self) -> u32 {
@@ -207,8 +212,7 @@ pub(crate) struct Swept {
 /// its last one. Memory: the claims that overlap in one place.
 pub(crate) fn sweep(claims: &[Claim], (first, end): (u32, u32), may_share: bool) -> Swept {
     let mut swept = Swept::default();
-    // Ends of the file claims that cover the current place.
-    let mut ends: std::collections::BinaryHeap<std::cmp::Reverse<u32>> = std::collections::BinaryHeap::new();
+    let mut ends = Ends::default();
     let (mut covered_to, mut at) = (first, first);
     let mut widest: Option<Claim> = None;
     for claim in claims {
@@ -228,7 +232,7 @@ pub(crate) fn sweep(claims: &[Claim], (first, end): (u32, u32), may_share: bool)
         if claim.is_file_data() && may_share {
             close(&mut ends, &mut at, claim.start, &mut swept.shared);
             at = claim.start;
-            ends.push(std::cmp::Reverse(claim.end()));
+            ends.push(claim.end());
         }
     }
     close(&mut ends, &mut at, u32::MAX, &mut swept.shared);
@@ -238,24 +242,35 @@ pub(crate) fn sweep(claims: &[Claim], (first, end): (u32, u32), may_share: bool)
     swept
 }
 
+/// Ends of the claims of files that cover the current place. Many of them end in one place.
+#[derive(Default)]
+struct Ends {
+    /// How many claims end there.
+    counts: BTreeMap<u32, u32>,
+    all: u32,
+}
+
+impl Ends {
+    fn push(&mut self, end: u32) {
+        let count = self.counts.entry(end).or_default();
+        *count = count.saturating_add(1);
+        self.all = self.all.saturating_add(1);
+    }
+}
+
 /// Counts the stretches up to `until`, between which claims begin or end.
-fn close(
-    ends: &mut std::collections::BinaryHeap<std::cmp::Reverse<u32>>,
-    at: &mut u32,
-    until: u32,
-    shared: &mut Vec<Shared>,
-) {
-    while let Some(std::cmp::Reverse(end)) = ends.peek().copied() {
+fn close(ends: &mut Ends, at: &mut u32, until: u32, shared: &mut Vec<Shared>) {
+    while let Some(first) = ends.counts.first_entry() {
+        let end = *first.key();
         let stop = end.min(until);
-        let count = u32::try_from(ends.len()).unwrap_or(u32::MAX);
-        if stop > *at && count > 1 {
-            add(shared, *at, stop.saturating_sub(*at), count);
+        if stop > *at && ends.all > 1 {
+            add(shared, *at, stop.saturating_sub(*at), ends.all);
         }
         *at = (*at).max(stop);
         if end > until {
             return;
         }
-        ends.pop();
+        ends.all = ends.all.saturating_sub(first.remove());
     }
 }
 
