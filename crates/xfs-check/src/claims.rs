@@ -8,6 +8,8 @@ use xfs_format::btree::{RefcountRecord, RmapOwner, RmapRecord, rmap_offset};
 use xfs_format::{AgBlock, AgNumber, FsBlock, Geometry, Ino};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use crate::volume::index;
+
 /// Blocks of a group and what they belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
@@ -150,6 +152,50 @@ impl Claim {
             None => format!("{range}: owner {}", self.owner),
         }
     }
+}
+
+/// Sorts claims by [`Claim::place`] that lie in a slice: first and one behind the last block. Claims are
+/// gathered file by file, so that those of one block mostly are in order: where a slice is full, they
+/// are counted by block, which costs each claim once.
+pub(crate) fn in_order(mut claims: Vec<Claim>, (first, end): (u32, u32)) -> Vec<Claim> {
+    let blocks = index(end.saturating_sub(first));
+    if claims.len() < blocks / 8 || blocks == 0 {
+        claims.sort_unstable_by_key(Claim::place);
+        return claims;
+    }
+    let last = blocks.saturating_sub(1);
+    // A claim that begins behind the end of the group is kept with the last block.
+    let slot = |claim: &Claim| index(claim.start.saturating_sub(first)).min(last);
+    // How many claims each block has; then where those of a block go.
+    let mut places = vec![0_usize; blocks];
+    for claim in &claims {
+        if let Some(count) = places.get_mut(slot(claim)) {
+            *count = count.saturating_add(1);
+        }
+    }
+    let mut before = 0_usize;
+    for place in &mut places {
+        (*place, before) = (before, before.saturating_add(*place));
+    }
+    let mut sorted = claims.clone();
+    for claim in &claims {
+        if let Some(place) = places.get_mut(slot(claim)) {
+            if let Some(to) = sorted.get_mut(*place) {
+                *to = *claim;
+            }
+            *place = place.saturating_add(1);
+        }
+    }
+    let mut start = 0;
+    for end in places {
+        if let Some(part) = sorted.get_mut(start..end)
+            && !part.is_sorted_by_key(Claim::place)
+        {
+            part.sort_unstable_by_key(Claim::place);
+        }
+        start = end;
+    }
+    sorted
 }
 
 /// Merges claims that continue each other, and sorts them so that two lists can be compared.
@@ -310,6 +356,26 @@ mod tests {
         let (one, two) = differences(&merged, &normalise(other.to_vec()));
         assert_eq!(one, [claim(15, 1, 5, 9), claim(16, 1, 6, 10)]);
         assert_eq!(two, [claim(15, 1, 5, 8)]);
+    }
+
+    #[test]
+    fn claims_of_full_and_sparse_slices_are_put_in_order() {
+        // Some before the slice, some behind it, and many on one block.
+        let all = |count: u32| -> Vec<Claim> {
+            let some = (0..count).map(|n| {
+                let mixed = n.wrapping_mul(2_654_435_761);
+                let start = if n % 3 == 0 { 100 } else { 90 + mixed % 160 };
+                claim(start, 1 + mixed % 3, u64::from(mixed % 5), (mixed >> 8).into())
+            });
+            some.collect()
+        };
+        for count in [0, 1, 9, 10, 1000] {
+            let mut expected = all(count);
+            expected.sort_by_key(Claim::place);
+            for range in [(100, 200), (0, 4000), (150, 150)] {
+                assert_eq!(in_order(all(count), range), expected, "{count} in {range:?}");
+            }
+        }
     }
 
     #[test]

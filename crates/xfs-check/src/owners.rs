@@ -3,7 +3,7 @@
 use xfs_format::AgBlock;
 
 use crate::ag::Group;
-use crate::claims::{Claim, Shared, add, differences, normalise, sweep};
+use crate::claims::{Claim, Shared, add, differences, in_order, normalise, sweep};
 use crate::finding::{FindingId, Sink, Site};
 use crate::ledger::{Ledger, Which};
 use crate::table::Unshared;
@@ -36,10 +36,10 @@ pub(crate) fn judge(
 ) {
     let (group, range) = (slice.group, slice.range);
     let may_share = vol.geometry.has_reflink();
-    let Some(mut claims) = ledger.take(sink, group.number, range.0, Which::Claims) else {
+    let Some(claims) = ledger.take(sink, group.number, range.0, Which::Claims) else {
         return;
     };
-    claims.sort_unstable_by_key(Claim::place);
+    let mut claims = in_order(claims, range);
     let swept = sweep(&claims, range, may_share);
     for (one, other) in &swept.clashes {
         let id = if one.is_free() != other.is_free() {
@@ -111,16 +111,17 @@ fn references(sink: &mut Sink, group: &Group, mut records: Vec<Claim>, shared: &
 
 /// Files with shared blocks have a flag.
 fn flags(sink: &mut Sink, unshared: &Unshared<'_>, claims: &[Claim], shared: &[Shared]) {
-    let mut before = 0;
+    let (mut asked, mut said) = (0, 0);
     for claim in claims.iter().filter(|claim| claim.is_file_data()) {
         let at = shared.partition_point(|part| part.start.saturating_add(part.blocks) <= claim.start);
         let is_shared = shared.get(at).is_some_and(|part| part.start < claim.end());
-        if !is_shared || claim.owner == before {
+        if !is_shared || claim.owner == asked {
             continue;
         }
+        asked = claim.owner;
         let ino = xfs_format::Ino(claim.owner);
-        if unshared.has(ino) {
-            before = claim.owner;
+        if claim.owner != said && unshared.has(ino) {
+            said = claim.owner;
             let message = format!("{} are shared, flags2 lacks REFLINK", claim.describe());
             sink.add(FindingId::InodeReflink, Site::inode(ino), message);
         }
