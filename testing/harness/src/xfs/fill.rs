@@ -26,6 +26,8 @@ pub struct Fill {
     pub links: usize,
     /// Attributes of the file with most of them; every fifth is removed again.
     pub attributes: usize,
+    /// Files with flags, among them some that cannot be changed.
+    pub flags: bool,
     /// Bytes of a block of the volume.
     pub block_bytes: u64,
     /// Files can share extents.
@@ -42,6 +44,7 @@ impl Fill {
             extents: 2000,
             links: 300,
             attributes: 3000,
+            flags: true,
             block_bytes: 4096,
             reflink: true,
         }
@@ -67,7 +70,9 @@ pub fn fill(root: &Path, what: &Fill) -> Result<()> {
     directories(root, what).context("directories")?;
     files(root, what).context("files")?;
     attributes(root, what.attributes).context("attributes")?;
-    flags(root).context("flags")?;
+    if what.flags {
+        flags(root).context("flags")?;
+    }
     symlink("a".repeat(1023), root.join("longest symlink"))?;
     symlink("b".repeat(200), root.join("symlink"))?;
     Ok(())

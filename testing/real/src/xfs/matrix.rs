@@ -94,6 +94,7 @@ fn amount(kind: &Kind, args: &Args) -> Fill {
         extents: 100_000,
         links: 10_000,
         attributes: 3000,
+        flags: true,
         block_bytes: kind.block_bytes,
         reflink: kind.reflink(),
     };
