@@ -66,7 +66,7 @@ enum Command {
     /// crash images of the kernel's btrfs on a recorded device, replayed by us and by the kernel
     Logcases(long::Args),
     /// XFS: `logs --count N --seed S`, dirty logs of the kernel's, recovered by us and by the
-    /// kernel
+    /// kernel; `matrix [--all] [--small]`, volumes of every kind, filled by the kernel and read
     Xfs(long::Args),
     /// SQLite with atomic writes on a mount: `kills --rounds N --transactions T`, `rate DIR`
     Sqlite(long::Args),

@@ -27,6 +27,7 @@ pub fn share() -> Result<()> {
     let seed = seed.to_string();
     for args in [
         &["matrix", "--count", "3", "--entries", "100", "--seed", &seed][..],
+        &["xfs", "matrix", "--small", "--count", "2", "--seed", &seed],
         &["realtree", "--small"],
         &["levels", "--one-in", "12", "--seed", &seed],
         &["realwork", "--small"],

@@ -2,9 +2,13 @@
 //! rmapbt. From them follow what the rmapbt and the refcountbt should hold, which blocks are lost,
 //! and which have two owners.
 
+use std::collections::BTreeMap;
+
 use xfs_format::btree::{RefcountRecord, RmapOwner, RmapRecord, rmap_offset};
 use xfs_format::{AgBlock, AgNumber, FsBlock, Geometry, Ino};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::volume::index;
 
 /// Blocks of a group and what they belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
@@ -73,8 +77,11 @@ impl Claim {
 
     /// Their order on disk. All fields count: which thread found a claim first does not show in what
     /// is said about it.
-    pub(crate) fn place(&self) -> (u32, u32, u64, u64) {
-        (self.start, self.blocks, self.owner, self.offset)
+    pub(crate) fn place(&self) -> (u64, u64, u64) {
+        let [a, b, c, d] = self.start.to_be_bytes();
+        let [e, f, g, h] = self.blocks.to_be_bytes();
+        // Both in one number: three comparisons at most.
+        (u64::from_be_bytes([a, b, c, d, e, f, g, h]), self.owner, self.offset)
     }
 
     pub(crate) fn end(&self) -> u32 {
@@ -147,6 +154,50 @@ impl Claim {
     }
 }
 
+/// Sorts claims by [`Claim::place`] that lie in a slice: first and one behind the last block. Claims are
+/// gathered file by file, so that those of one block mostly are in order: where a slice is full, they
+/// are counted by block, which costs each claim once.
+pub(crate) fn in_order(mut claims: Vec<Claim>, (first, end): (u32, u32)) -> Vec<Claim> {
+    let blocks = index(end.saturating_sub(first));
+    if claims.len() < blocks / 8 || blocks == 0 {
+        claims.sort_unstable_by_key(Claim::place);
+        return claims;
+    }
+    let last = blocks.saturating_sub(1);
+    // A claim that begins behind the end of the group is kept with the last block.
+    let slot = |claim: &Claim| index(claim.start.saturating_sub(first)).min(last);
+    // How many claims each block has; then where those of a block go.
+    let mut places = vec![0_usize; blocks];
+    for claim in &claims {
+        if let Some(count) = places.get_mut(slot(claim)) {
+            *count = count.saturating_add(1);
+        }
+    }
+    let mut before = 0_usize;
+    for place in &mut places {
+        (*place, before) = (before, before.saturating_add(*place));
+    }
+    let mut sorted = claims.clone();
+    for claim in &claims {
+        if let Some(place) = places.get_mut(slot(claim)) {
+            if let Some(to) = sorted.get_mut(*place) {
+                *to = *claim;
+            }
+            *place = place.saturating_add(1);
+        }
+    }
+    let mut start = 0;
+    for end in places {
+        if let Some(part) = sorted.get_mut(start..end)
+            && !part.is_sorted_by_key(Claim::place)
+        {
+            part.sort_unstable_by_key(Claim::place);
+        }
+        start = end;
+    }
+    sorted
+}
+
 /// Merges claims that continue each other, and sorts them so that two lists can be compared.
 pub(crate) fn normalise(mut claims: Vec<Claim>) -> Vec<Claim> {
     claims.sort_unstable_by_key(|claim| (claim.merge_key(), claim.blocks));
@@ -207,8 +258,7 @@ pub(crate) struct Swept {
 /// its last one. Memory: the claims that overlap in one place.
 pub(crate) fn sweep(claims: &[Claim], (first, end): (u32, u32), may_share: bool) -> Swept {
     let mut swept = Swept::default();
-    // Ends of the file claims that cover the current place.
-    let mut ends: std::collections::BinaryHeap<std::cmp::Reverse<u32>> = std::collections::BinaryHeap::new();
+    let mut ends = Ends::default();
     let (mut covered_to, mut at) = (first, first);
     let mut widest: Option<Claim> = None;
     for claim in claims {
@@ -228,7 +278,7 @@ pub(crate) fn sweep(claims: &[Claim], (first, end): (u32, u32), may_share: bool)
         if claim.is_file_data() && may_share {
             close(&mut ends, &mut at, claim.start, &mut swept.shared);
             at = claim.start;
-            ends.push(std::cmp::Reverse(claim.end()));
+            ends.push(claim.end());
         }
     }
     close(&mut ends, &mut at, u32::MAX, &mut swept.shared);
@@ -238,24 +288,35 @@ pub(crate) fn sweep(claims: &[Claim], (first, end): (u32, u32), may_share: bool)
     swept
 }
 
+/// Ends of the claims of files that cover the current place. Many of them end in one place.
+#[derive(Default)]
+struct Ends {
+    /// How many claims end there.
+    counts: BTreeMap<u32, u32>,
+    all: u32,
+}
+
+impl Ends {
+    fn push(&mut self, end: u32) {
+        let count = self.counts.entry(end).or_default();
+        *count = count.saturating_add(1);
+        self.all = self.all.saturating_add(1);
+    }
+}
+
 /// Counts the stretches up to `until`, between which claims begin or end.
-fn close(
-    ends: &mut std::collections::BinaryHeap<std::cmp::Reverse<u32>>,
-    at: &mut u32,
-    until: u32,
-    shared: &mut Vec<Shared>,
-) {
-    while let Some(std::cmp::Reverse(end)) = ends.peek().copied() {
+fn close(ends: &mut Ends, at: &mut u32, until: u32, shared: &mut Vec<Shared>) {
+    while let Some(first) = ends.counts.first_entry() {
+        let end = *first.key();
         let stop = end.min(until);
-        let count = u32::try_from(ends.len()).unwrap_or(u32::MAX);
-        if stop > *at && count > 1 {
-            add(shared, *at, stop.saturating_sub(*at), count);
+        if stop > *at && ends.all > 1 {
+            add(shared, *at, stop.saturating_sub(*at), ends.all);
         }
         *at = (*at).max(stop);
         if end > until {
             return;
         }
-        ends.pop();
+        ends.all = ends.all.saturating_sub(first.remove());
     }
 }
 
@@ -295,6 +356,26 @@ mod tests {
         let (one, two) = differences(&merged, &normalise(other.to_vec()));
         assert_eq!(one, [claim(15, 1, 5, 9), claim(16, 1, 6, 10)]);
         assert_eq!(two, [claim(15, 1, 5, 8)]);
+    }
+
+    #[test]
+    fn claims_of_full_and_sparse_slices_are_put_in_order() {
+        // Some before the slice, some behind it, and many on one block.
+        let all = |count: u32| -> Vec<Claim> {
+            let some = (0..count).map(|n| {
+                let mixed = n.wrapping_mul(2_654_435_761);
+                let start = if n % 3 == 0 { 100 } else { 90 + mixed % 160 };
+                claim(start, 1 + mixed % 3, u64::from(mixed % 5), (mixed >> 8).into())
+            });
+            some.collect()
+        };
+        for count in [0, 1, 9, 10, 1000] {
+            let mut expected = all(count);
+            expected.sort_by_key(Claim::place);
+            for range in [(100, 200), (0, 4000), (150, 150)] {
+                assert_eq!(in_order(all(count), range), expected, "{count} in {range:?}");
+            }
+        }
     }
 
     #[test]

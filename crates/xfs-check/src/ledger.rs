@@ -19,7 +19,8 @@ use crate::volume::index;
 /// and the room that sorting and growing take.
 const BYTES_PER_BLOCK: usize = 128;
 const SLICE_BLOCKS_MIN: u32 = 1 << 10;
-const SLICE_BLOCKS_MAX: u32 = 1 << 22;
+/// Small enough that the threads share the work on a large group.
+const SLICE_BLOCKS_MAX: u32 = 1 << 18;
 /// What is gathered before it is sorted into slices.
 const GATHERED: usize = 1 << 14;
 

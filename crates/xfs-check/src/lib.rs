@@ -99,30 +99,62 @@ fn check_volume(vol: &Volume, options: &CheckOptions<'_>, sink: &mut Sink) {
     supers::counters(vol, sink, &groups);
     let (mut table, usage) = read_inodes(vol, options, sink, &ledger, &groups);
     links::unlinked(sink, &mut table);
-    links::count_names(sink, &mut table, &ledger);
-    table.is_whole = !sink.is_incomplete;
-    links::judge(vol, sink, &mut table);
-    if table.is_whole && vol.geometry.has_incompat(incompat::PARENT) {
-        links::parents(sink, &table, &ledger);
+    let is_whole = !sink.is_incomplete;
+    let unshared = table.unshared();
+    // Names and claims have nothing to do with each other.
+    let mut judge_names = || {
+        let mut sink = Sink::new(options.kept_per_id_max);
+        links::count_names(&mut sink, &mut table, &ledger);
+        table.is_whole = is_whole && !sink.is_incomplete;
+        links::judge(vol, &mut sink, &mut table);
+        if table.is_whole && vol.geometry.has_incompat(incompat::PARENT) {
+            links::parents(&mut sink, &table, &ledger);
+        }
+        sink
+    };
+    let judge_claims = || judge_claims(vol, options, &ledger, &groups, &unshared, is_whole);
+    let (names, claims) = if options.threads > 1 {
+        std::thread::scope(|scope| {
+            let names = scope.spawn(&mut judge_names);
+            let claims = judge_claims();
+            (names.join(), claims)
+        })
+    } else {
+        (Ok(judge_names()), judge_claims())
+    };
+    match names {
+        Ok(names) => sink.join(names),
+        Err(panic) => std::panic::resume_unwind(panic),
     }
-    let all = workers::run(
-        options,
-        Phase::Claims,
-        &groups,
-        count_of(groups.len()),
-        &|group, step| {
-            let mut sink = Sink::new(options.kept_per_id_max);
-            owners::judge(vol, &mut sink, &ledger, &table, group);
-            step();
-            sink
-        },
-    );
-    for found in all {
+    for found in claims {
         sink.join(found);
     }
     if table.is_whole {
         usage::judge(&vol.superblock, sink, &usage);
     }
+}
+
+fn judge_claims(
+    vol: &Volume,
+    options: &CheckOptions<'_>,
+    ledger: &Ledger,
+    groups: &[Group],
+    unshared: &table::Unshared<'_>,
+    is_whole: bool,
+) -> Vec<Sink> {
+    let slices = owners::slices(vol, ledger, groups);
+    workers::run(
+        options,
+        Phase::Claims,
+        &slices,
+        count_of(slices.len()),
+        &|slice, step| {
+            let mut sink = Sink::new(options.kept_per_id_max);
+            owners::judge(vol, &mut sink, ledger, unshared, is_whole, slice);
+            step();
+            sink
+        },
+    )
 }
 
 fn read_groups(vol: &Volume, options: &CheckOptions<'_>, sink: &mut Sink, ledger: &Ledger) -> Vec<Group> {

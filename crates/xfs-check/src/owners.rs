@@ -3,26 +3,43 @@
 use xfs_format::AgBlock;
 
 use crate::ag::Group;
-use crate::claims::{Claim, Shared, add, differences, normalise, sweep};
+use crate::claims::{Claim, Shared, add, differences, in_order, normalise, sweep};
 use crate::finding::{FindingId, Sink, Site};
 use crate::ledger::{Ledger, Which};
-use crate::table::Table;
+use crate::table::Unshared;
 use crate::volume::Volume;
 
-/// Judges the claims on a group, slice by slice.
-pub(crate) fn judge(vol: &Volume, sink: &mut Sink, ledger: &Ledger, table: &Table<'_>, group: &Group) {
-    for range in ledger.ranges(vol.geometry.ag_len(group.number)) {
-        slice(vol, sink, ledger, table, group, range);
-    }
+/// Blocks of a group that are judged together.
+pub(crate) struct Slice<'a> {
+    pub(crate) group: &'a Group,
+    /// The first block, and one behind the last one.
+    pub(crate) range: (u32, u32),
 }
 
-fn slice(vol: &Volume, sink: &mut Sink, ledger: &Ledger, table: &Table<'_>, group: &Group, range: (u32, u32)) {
-    let is_whole = table.is_whole;
+/// The slices of all groups.
+pub(crate) fn slices<'a>(vol: &Volume, ledger: &Ledger, groups: &'a [Group]) -> Vec<Slice<'a>> {
+    let of = |group: &'a Group| {
+        let ranges = ledger.ranges(vol.geometry.ag_len(group.number));
+        ranges.map(move |range| Slice { group, range })
+    };
+    groups.iter().flat_map(of).collect()
+}
+
+/// Judges the claims on a slice. `is_whole`: what claims blocks could all be read.
+pub(crate) fn judge(
+    vol: &Volume,
+    sink: &mut Sink,
+    ledger: &Ledger,
+    unshared: &Unshared<'_>,
+    is_whole: bool,
+    slice: &Slice<'_>,
+) {
+    let (group, range) = (slice.group, slice.range);
     let may_share = vol.geometry.has_reflink();
-    let Some(mut claims) = ledger.take(sink, group.number, range.0, Which::Claims) else {
+    let Some(claims) = ledger.take(sink, group.number, range.0, Which::Claims) else {
         return;
     };
-    claims.sort_unstable_by_key(Claim::place);
+    let mut claims = in_order(claims, range);
     let swept = sweep(&claims, range, may_share);
     for (one, other) in &swept.clashes {
         let id = if one.is_free() != other.is_free() {
@@ -50,7 +67,7 @@ fn slice(vol: &Volume, sink: &mut Sink, ledger: &Ledger, table: &Table<'_>, grou
         {
             references(sink, group, stated, &swept.shared);
         }
-        flags(sink, table, &claims, &swept.shared);
+        flags(sink, unshared, &claims, &swept.shared);
     }
     if group.has_rmaps
         && let Some(rmaps) = ledger.take(sink, group.number, range.0, Which::Rmaps)
@@ -93,17 +110,18 @@ fn references(sink: &mut Sink, group: &Group, mut records: Vec<Claim>, shared: &
 }
 
 /// Files with shared blocks have a flag.
-fn flags(sink: &mut Sink, table: &Table<'_>, claims: &[Claim], shared: &[Shared]) {
-    let mut before = 0;
+fn flags(sink: &mut Sink, unshared: &Unshared<'_>, claims: &[Claim], shared: &[Shared]) {
+    let (mut asked, mut said) = (0, 0);
     for claim in claims.iter().filter(|claim| claim.is_file_data()) {
         let at = shared.partition_point(|part| part.start.saturating_add(part.blocks) <= claim.start);
         let is_shared = shared.get(at).is_some_and(|part| part.start < claim.end());
-        if !is_shared || claim.owner == before {
+        if !is_shared || claim.owner == asked {
             continue;
         }
+        asked = claim.owner;
         let ino = xfs_format::Ino(claim.owner);
-        if table.get(ino).is_some_and(|info| !info.has_reflink) {
-            before = claim.owner;
+        if claim.owner != said && unshared.has(ino) {
+            said = claim.owner;
             let message = format!("{} are shared, flags2 lacks REFLINK", claim.describe());
             sink.add(FindingId::InodeReflink, Site::inode(ino), message);
         }

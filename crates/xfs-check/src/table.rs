@@ -56,17 +56,57 @@ pub(crate) struct Table<'a> {
     pub(crate) is_whole: bool,
 }
 
-impl Table<'_> {
-    /// The place of an inode. `None` where no chunk has it.
+/// The place of an inode: group, chunk, and bit in the chunk. `None` where no chunk has it.
+fn place(geometry: &Geometry, groups: &[Group], ino: Ino) -> Option<(usize, usize, u32)> {
+    let (group, within) = geometry.split_ino(ino)?;
+    let chunks = &groups.get(index(group.get()))?.chunks;
+    let at = chunks
+        .partition_point(|chunk| chunk.start <= within.get())
+        .checked_sub(1)?;
+    let bit = within.get().checked_sub(chunks.get(at)?.start)?;
+    (bit < 64).then_some((index(group.get()), at, bit))
+}
+
+/// Inodes in use that may not have shared blocks, a bit for each. They are known before names are
+/// counted, so that both can be done at once.
+pub(crate) struct Unshared<'a> {
+    geometry: &'a Geometry,
+    groups: &'a [Group],
+    masks: Vec<Vec<u64>>,
+}
+
+impl Unshared<'_> {
+    pub(crate) fn has(&self, ino: Ino) -> bool {
+        place(self.geometry, self.groups, ino).is_some_and(|(group, chunk, bit)| {
+            let mask = self.masks.get(group).and_then(|masks| masks.get(chunk));
+            mask.is_some_and(|mask| mask.checked_shr(bit).unwrap_or_default() & 1 != 0)
+        })
+    }
+}
+
+impl<'a> Table<'a> {
     fn place(&self, ino: Ino) -> Option<(usize, usize)> {
-        let (group, within) = self.geometry.split_ino(ino)?;
-        let chunks = &self.groups.get(index(group.get()))?.chunks;
-        let at = chunks
-            .partition_point(|chunk| chunk.start <= within.get())
-            .checked_sub(1)?;
-        let bit = within.get().checked_sub(chunks.get(at)?.start)?;
-        let slot = at.checked_mul(64)?.checked_add(index(bit))?;
-        (bit < 64).then_some((index(group.get()), slot))
+        let (group, chunk, bit) = place(self.geometry, self.groups, ino)?;
+        Some((group, chunk.checked_mul(64)?.checked_add(index(bit))?))
+    }
+
+    pub(crate) fn unshared(&self) -> Unshared<'a> {
+        let mask = |infos: &[Info]| {
+            let bits = (0_u32..).zip(infos);
+            bits.filter(|(_, info)| info.file_type.is_some() && !info.has_reflink)
+                .fold(0_u64, |mask, (bit, _)| {
+                    mask | 1_u64.checked_shl(bit).unwrap_or_default()
+                })
+        };
+        Unshared {
+            geometry: self.geometry,
+            groups: self.groups,
+            masks: self
+                .infos
+                .iter()
+                .map(|infos| infos.chunks(64).map(mask).collect())
+                .collect(),
+        }
     }
     /// An inode in use that was read.
     pub(crate) fn get(&self, ino: Ino) -> Option<&Info> {

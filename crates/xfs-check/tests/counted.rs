@@ -151,6 +151,7 @@ fn quotas_state_what_linux_counts() -> Result<()> {
         names: 500,
         extents: 100,
         links: 20,
+        flags: false,
         ..Fill::small(9)
     };
     volume.with_mount(|root| {

@@ -4,11 +4,14 @@ use std::ops::ControlFlow;
 
 use xfs_format::dir::{DataItem, DirBlock, DirDataBlock, DirEntry, DirLeafEntry, POSITION_BYTES, ShortformDir};
 use xfs_format::inode::{Fork, ForkKind};
-use xfs_format::{Ino, Owner};
+use xfs_format::{Extent, FsBlock, Ino, Owner};
 
 use crate::error::{Error, Result};
 use crate::inode::Object;
 use crate::volume::{Block, DirIndexBlock, Volume};
+
+/// Bytes of a directory that are read at once where it is listed.
+const LIST_READ_BYTES: u32 = 128 << 10;
 
 fn read<B: Block>(volume: &Volume, dir: &Object, block: u64) -> Result<B> {
     let blocks = 1_u32 << volume.geometry().dir_block_log;
@@ -133,6 +136,19 @@ pub(crate) fn parent(volume: &Volume, dir: &Object) -> Result<Ino> {
     lookup(volume, dir, b"..")?.ok_or_else(|| dir.damaged("directory without .."))
 }
 
+/// Reads the data blocks of an extent from one on, which will be visited one after the other.
+fn read_ahead(volume: &Volume, dir: &Object, block: u64, extent: &Extent) {
+    let geometry = volume.geometry();
+    let end = extent.end().get().min(geometry.dir_leaf_block().get().into());
+    let blocks = end.saturating_sub(block) >> geometry.dir_block_log;
+    let at_once = u64::from(LIST_READ_BYTES / geometry.dir_block_bytes);
+    let start = FsBlock(extent.start.get() + (block - extent.offset.get()));
+    let count = u32::try_from(blocks.min(at_once)).unwrap_or(0);
+    if let Some(daddr) = geometry.daddr(start) {
+        volume.read_ahead::<DirDataBlock>(daddr, geometry.dir_block_bytes, count, Owner::Inode(dir.ino));
+    }
+}
+
 /// Visits entries but "." and "..", from a position on, each with its position: its place in the
 /// directory's data, in units of 8 bytes.
 pub(crate) fn list(
@@ -173,6 +189,7 @@ pub(crate) fn list(
         if block >= end {
             break;
         }
+        read_ahead(volume, dir, block, &extent);
         let data: DirDataBlock = read(volume, dir, block)?;
         let at = block * u64::from(geometry.block_bytes);
         if visit_items(data.items(geometry), at).is_break() {

@@ -11,6 +11,7 @@ mod realtree;
 mod realwork;
 mod site;
 mod tools;
+mod xfs;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -27,6 +28,8 @@ enum Command {
     /// Volumes of every kind: the kernel makes them, Cowshed reads and changes them, the kernel
     /// judges and changes them
     Matrix(matrix::Args),
+    /// XFS: volumes of the kernel, read
+    Xfs(xfs::Args),
     /// Real directory trees copied by cp and rsync, compared through the kernel
     Realtree(realtree::Args),
     /// Files of all sizes under every algorithm and level of compression, written and read by
@@ -40,6 +43,7 @@ enum Command {
 fn main() -> Result<()> {
     match Args::parse().command {
         Command::Matrix(args) => matrix::main(&args),
+        Command::Xfs(args) => xfs::main(&args),
         Command::Realtree(args) => realtree::main(&args),
         Command::Levels(args) => levels::main(&args),
         Command::Realwork(args) => realwork::main(&args),

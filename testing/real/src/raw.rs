@@ -70,6 +70,27 @@ fn call<T: FromBytes + IntoBytes>(file: &File, number: u32, arg: &mut T) -> Resu
     done(unsafe { libc::ioctl(file.as_raw_fd(), number as _, std::ptr::from_mut(arg)) })
 }
 
+const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+
+/// `struct fsxattr`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ExtendedFlags {
+    pub xflags: u32,
+    pub extsize: u32,
+    pub extents: u32,
+    pub project: u32,
+    pub cowextsize: u32,
+    pad: [u8; 8],
+}
+
+/// Flags, hints and project id of a file or directory.
+pub fn extended_flags(file: &File) -> Result<ExtendedFlags> {
+    let mut flags = ExtendedFlags::new_zeroed();
+    call(file, FS_IOC_FSGETXATTR, &mut flags)?;
+    Ok(flags)
+}
+
 const FICLONERANGE: u32 = 0x4020_940d;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]

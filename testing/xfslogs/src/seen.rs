@@ -12,8 +12,6 @@ pub struct Seen {
     pub clean: u64,
     /// Images whose blocks were compared, all of them.
     pub compared: u64,
-    /// Images where a tree of extents has other blocks than the kernel's behind an exchange.
-    pub shapes: u64,
     /// Images that `xfs_repair -n` judged.
     pub repaired: u64,
     /// Items by type.
@@ -39,8 +37,8 @@ impl fmt::Display for Seen {
         writeln!(
             f,
             "{} images: {} with a clean log, {} compared block by block, {} judged by xfs_repair; {} unlinked inodes, \
-             {} of them left by the kernel; {} with other blocks in trees of extents",
-            self.images, self.clean, self.compared, self.repaired, self.unlinked, self.left, self.shapes
+             {} of them left by the kernel",
+            self.images, self.clean, self.compared, self.repaired, self.unlinked, self.left
         )?;
         writeln!(f, "items: {:?}", self.items)?;
         writeln!(f, "unfinished intents: {:?}", self.unfinished)?;

@@ -398,3 +398,69 @@ fn check_of_a_dirty_log_judges_the_state_after_it() {
     assert!(raw.text().contains("total entries: 0\n"), "{}", raw.text());
     assert!(fs::read(image).unwrap() == before, "nothing is written");
 }
+
+/// The least of three times, as other work goes on beside tests.
+fn least_seconds(mut open: impl FnMut()) -> f64 {
+    let takes = (0..3).map(|_| {
+        let started = std::time::Instant::now();
+        open();
+        started.elapsed().as_secs_f64()
+    });
+    takes.fold(f64::MAX, f64::min)
+}
+
+fn open_readonly(image: &Path) -> cowshed::Volume {
+    let options = cowshed::OpenOptions::new().read_only(true);
+    cowshed::Volume::open_image(image, &options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn sparse_volume_of_100_tib_opens_within_a_second() {
+    let Some(()) = need::tool("mkfs.xfs") else { return };
+    let volume = XfsVolume::make(&XfsOptions {
+        size_bytes: 100 << 40,
+        ..XfsOptions::new("-l size=64m")
+    })
+    .unwrap_or_else(|e| panic!("{e:#}"));
+    let seconds = least_seconds(|| {
+        let stat = open_readonly(volume.image()).stat().unwrap();
+        assert!(stat.blocks * u64::from(stat.frsize) > 99 << 40, "{}", stat.blocks);
+    });
+    assert!(seconds < 1.0, "{seconds} s");
+}
+
+#[test]
+fn log_of_30000_new_files_is_recovered_within_two_seconds() {
+    let Some(()) = need::kernel_xfs() else { return };
+    let volume = XfsVolume::make(&XfsOptions {
+        size_bytes: 2 << 30,
+        ..XfsOptions::new("-l size=64m")
+    })
+    .unwrap_or_else(|e| panic!("{e:#}"));
+    let mounted = volume.mount_with("").unwrap_or_else(|e| panic!("{e:#}"));
+    let dir = mounted.dir().to_path_buf();
+    // 9 MiB of log, for builds of every kind; `cargo xtask bench xfs` has a full one.
+    std::thread::scope(|scope| {
+        for part in 0..2 {
+            let dir = dir.join(format!("part {part}"));
+            scope.spawn(move || {
+                fs::create_dir(&dir).unwrap();
+                for n in 0..15_000 {
+                    fs::File::create_new(dir.join(format!("file {n}"))).unwrap();
+                }
+            });
+        }
+    });
+    cowshed_harness::run(
+        "xfs_io",
+        &["-x".as_ref(), "-c".as_ref(), "shutdown -f".as_ref(), dir.as_os_str()],
+    )
+    .unwrap_or_else(|e| panic!("{e:#}"));
+    mounted.unmount().unwrap();
+    let seconds = least_seconds(|| {
+        let opened = open_readonly(volume.image());
+        let names = opened.read_dir("part 1").unwrap().count();
+        assert_eq!(names, 15_000);
+    });
+    assert!(seconds < 2.0, "{seconds} s");
+}

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod db;
+pub mod fields;
 pub mod lab;
 mod names;
 mod trees;

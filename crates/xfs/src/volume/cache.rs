@@ -52,6 +52,14 @@ impl Cache {
         found
     }
 
+    /// True where the block is here, of whatever type.
+    pub(super) fn has(&self, key: Key) -> bool {
+        self.shard(key).is_some_and(|shard| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.young.contains_key(&key) || shard.old.contains_key(&key)
+        })
+    }
+
     pub(super) fn put<T: Clone + Send + Sync + 'static>(&self, key: Key, value: &T, bytes: usize) {
         if let Some(shard) = self.shard(key) {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,6 +91,7 @@ mod tests {
         cache.put((0, 7), &1_u32, 10);
         for n in 1..10_000_u64 {
             cache.put((n * 512, 7), &2_u32, 10);
+            assert!(cache.has((0, 7)), "after {n}");
             assert_eq!(cache.get::<u32>((0, 7)), Some(1), "after {n}");
         }
         let held: usize = cache
@@ -94,6 +103,7 @@ mod tests {
             })
             .sum();
         assert!(held <= 16 * 102, "{held}");
+        assert!(!cache.has((512, 7)));
         assert_eq!(cache.get::<u32>((512, 7)), None);
         assert_eq!(cache.get::<u64>((0, 7)), None, "another type");
         assert_eq!(cache.get::<u32>((0, 8)), None, "another owner");

@@ -293,6 +293,26 @@ impl Volume {
         Ok(block)
     }
 
+    /// Reads blocks that lie one behind the other at once, unless the first one is cached, and caches
+    /// those that are right. Faults of the others, and of the device, show when a block is read alone.
+    pub(crate) fn read_ahead<B: Block>(&self, daddr: Daddr, len_bytes: u32, count: u32, owner: Owner) {
+        let start = bytes_of(daddr);
+        if count < 2 || self.cache.has((start, owner_key(owner))) {
+            return;
+        }
+        let mut bytes = vec![0; len_bytes as usize * count as usize];
+        if self.device.read_at(start, &mut bytes).is_err() {
+            return;
+        }
+        for (n, part) in (0_u64..).zip(bytes.chunks_exact(len_bytes as usize)) {
+            let offset = n * u64::from(len_bytes);
+            let at = Daddr(daddr.get() + offset / u64::from(xfs_format::ids::BASIC_BLOCK_BYTES));
+            if let Ok(block) = B::verify(part.to_vec(), &self.expect(at, owner)) {
+                self.cache.put((start + offset, owner_key(owner)), &block, part.len());
+            }
+        }
+    }
+
     /// A verified inode of a cluster. Its neighbours are read with it, and verified when they are
     /// asked for.
     pub(crate) fn inode(&self, daddr: Daddr, offset: u32, owner: Owner) -> Result<xfs_format::Inode> {

@@ -26,6 +26,8 @@ pub struct Fill {
     pub links: usize,
     /// Attributes of the file with most of them; every fifth is removed again.
     pub attributes: usize,
+    /// Files with flags, among them some that cannot be changed.
+    pub flags: bool,
     /// Bytes of a block of the volume.
     pub block_bytes: u64,
     /// Files can share extents.
@@ -42,6 +44,7 @@ impl Fill {
             extents: 2000,
             links: 300,
             attributes: 3000,
+            flags: true,
             block_bytes: 4096,
             reflink: true,
         }
@@ -67,6 +70,9 @@ pub fn fill(root: &Path, what: &Fill) -> Result<()> {
     directories(root, what).context("directories")?;
     files(root, what).context("files")?;
     attributes(root, what.attributes).context("attributes")?;
+    if what.flags {
+        flags(root).context("flags")?;
+    }
     symlink("a".repeat(1023), root.join("longest symlink"))?;
     symlink("b".repeat(200), root.join("symlink"))?;
     Ok(())
@@ -147,6 +153,31 @@ fn files(root: &Path, what: &Fill) -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// Flags of inodes, project ids and hints, as lsattr(1) and `xfs_io -c stat` show them.
+fn flags(root: &Path) -> Result<()> {
+    let dir = root.join("flags");
+    fs::create_dir(&dir)?;
+    let io = |command: &str, name: &str| {
+        let path = dir.join(name);
+        crate::run("xfs_io", &["-c".as_ref(), command.as_ref(), path.as_os_str()])
+    };
+    for name in ["append", "dump", "sync", "project", "hint", "cow hint", "fixed"] {
+        File::create_new(dir.join(name))?;
+    }
+    fs::create_dir(dir.join("inherited"))?;
+    io("chattr +a", "append")?;
+    io("chattr +dA", "dump")?;
+    io("chattr +s", "sync")?;
+    io("chproj 123456789", "project")?;
+    io("extsize 1m", "hint")?;
+    // Where nothing can be shared there is no such hint.
+    let _ = io("cowextsize 256k", "cow hint");
+    io("chattr +tn", "inherited")?;
+    io("chproj 42", "inherited")?;
+    io("chattr +i", "fixed")?;
     Ok(())
 }
 

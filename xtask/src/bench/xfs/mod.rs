@@ -108,6 +108,7 @@ pub fn main(args: &Args) -> Result<()> {
     }
     if args.wants("judges") {
         judges::open_large(&top, args, &mut results)?;
+        judges::replay(&top, args, &mut results)?;
     }
     let text = render::table(args, &results);
     println!("{text}");

@@ -105,6 +105,15 @@ impl Image {
         Ok(image)
     }
 
+    /// Runs a shell script in a mount of the kernel's that leaves the log dirty.
+    pub fn dirty(&self, script: &str) -> Result<()> {
+        let mut mount = Command::new("mount");
+        run::output(mount.args(["-o", "loop"]).arg(&self.path).arg(&self.mountpoint))?;
+        let done = run::output(Command::new("sh").args(["-c", script]).current_dir(&self.mountpoint));
+        self.unmount_kernel()?;
+        done.map(drop)
+    }
+
     pub fn format(&self) -> Format {
         self.format
     }

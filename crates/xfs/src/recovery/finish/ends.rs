@@ -42,7 +42,11 @@ pub(super) fn trim(ags: &mut Ags<'_>, ino: Ino, held: &Held) -> Result<()> {
     let size_bytes = file.core.size.get().max(held.size_bytes);
     let end = size_bytes.div_ceil(ags.disk.geometry.block_bytes.into());
     let mut extents = file.extents(ags, ForkKind::Data)?;
-    let behind = extents.list.take(end, u64::MAX);
+    // From the end, as Linux does: the leaves keep its shape.
+    let mut behind = Vec::new();
+    while let Some(last) = extents.list.last().filter(|last| last.end().get() > end) {
+        behind.extend(extents.list.take(last.offset.get().max(end), last.end().get()));
+    }
     if behind.is_empty() {
         return Ok(());
     }

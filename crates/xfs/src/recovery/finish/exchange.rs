@@ -66,6 +66,16 @@ fn step(extents1: &Extents, extents2: &Extents, start1: u64, start2: u64, blocks
         };
     }
     let (blocks, other) = from(extents2, start2, blocks);
+    let start = |extent: Option<Extent>| extent.map(|extent| extent.start);
+    if start(one) == start(other) {
+        // One block in both files, or no block in either.
+        return Step {
+            blocks,
+            one: None,
+            other: None,
+            is_skipped: false,
+        };
+    }
     let cut = |extent: Extent| Extent {
         blocks: blocks as u32,
         ..extent

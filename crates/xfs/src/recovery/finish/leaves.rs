@@ -31,6 +31,10 @@ impl Leaves {
         self.leaves.iter().flatten().copied()
     }
 
+    pub(super) fn last(&self) -> Option<Extent> {
+        self.leaves.iter().rev().find_map(|leaf| leaf.last().copied())
+    }
+
     pub(super) fn leaves(&self) -> impl Iterator<Item = &[Extent]> {
         self.leaves.iter().map(Vec::as_slice)
     }

@@ -46,7 +46,15 @@ pub(super) struct Finished {
 pub(super) fn finish(disk: &mut Disk, unfinished: &[Pending]) -> Result<Finished> {
     let mut ags = Ags::new(disk);
     let mut files: BTreeMap<Ino, ends::Held> = BTreeMap::new();
-    for pending in unfinished {
+    // Linux does the first step of each intent in the order of the log. For an exchange that step
+    // only makes intents of extents, which are done behind all that the log has. The order does not
+    // show in the extents, but in how full the leaves of their tree are.
+    let is_exchange = |pending: &&Pending| {
+        let found = pending.with(|intent| matches!(intent, Intent::Exchange { .. }));
+        found.unwrap_or(false)
+    };
+    let (last, first): (Vec<&Pending>, Vec<&Pending>) = unfinished.iter().partition(is_exchange);
+    for pending in first.into_iter().chain(last) {
         pending
             .with(|intent| {
                 for (ino, has_extents) in inodes(intent, pending.order) {
