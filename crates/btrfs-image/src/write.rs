@@ -229,24 +229,34 @@ impl<'a> Batch<'a> {
     }
 
     pub(crate) fn write(&mut self) -> Result<(), MkfsError> {
-        let mut writes: Vec<Vec<WriteOp<'_>>> = vec![Vec::new(); self.devices.len()];
-        for block in &self.blocks {
-            let chunk = self.chunks.chunk_of(block.addr());
-            let chunk = chunk.expect("a block of the plan lies in a chunk of the plan");
-            for copy in chunk.map(block.addr(), block.bytes().len() as u64) {
-                writes[copy.device].push(WriteOp {
-                    offset_bytes: copy.offset_bytes,
-                    data: block.bytes(),
-                });
-            }
-        }
-        for (device, writes) in self.devices.iter().zip(&writes) {
-            device.write_batch(writes)?;
-        }
+        write_blocks(self.devices, self.chunks, &self.blocks)?;
         self.blocks.clear();
         self.bytes = 0;
         Ok(())
     }
+}
+
+/// Writes blocks to all their places.
+pub(crate) fn write_blocks(
+    devices: &[Arc<dyn BlockDevice>],
+    chunks: &ChunkPlanner,
+    blocks: &[TreeBlock],
+) -> Result<(), MkfsError> {
+    let mut writes: Vec<Vec<WriteOp<'_>>> = vec![Vec::new(); devices.len()];
+    for block in blocks {
+        let chunk = chunks.chunk_of(block.addr());
+        let chunk = chunk.expect("a block of the plan lies in a chunk of the plan");
+        for copy in chunk.map(block.addr(), block.bytes().len() as u64) {
+            writes[copy.device].push(WriteOp {
+                offset_bytes: copy.offset_bytes,
+                data: block.bytes(),
+            });
+        }
+    }
+    for (device, writes) in devices.iter().zip(&writes) {
+        device.write_batch(writes)?;
+    }
+    Ok(())
 }
 
 pub(crate) fn write_superblocks(devices: &[Arc<dyn BlockDevice>], plan: &Superblocks<'_>) -> Result<(), MkfsError> {

@@ -18,7 +18,8 @@ use crate::tree::{Body, Inode, InodeId, Keep, Meta, Time, Tree, perm};
 /// Bytes of a block as `st_blocks` counts it.
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// Directories that are listed at once. What is found in them is in memory twice meanwhile.
+/// Directories that are listed at once, while what was found in those before goes into the tree.
+/// What is found in them is in memory twice meanwhile.
 const DIRS_AT_ONCE: usize = 64;
 
 /// Adds what is in a directory of the host to the tree, the directory itself as its base. `keep`
@@ -45,17 +46,47 @@ pub fn add_directory(tree: &mut Tree, dir: &Path, workers: &Workers, keep: &mut 
             id: base,
         }],
     };
+    let mut listed = Vec::new();
     loop {
         let rest = merging.todo.len().saturating_sub(DIRS_AT_ONCE);
         let dirs = merging.todo.split_off(rest);
-        if dirs.is_empty() {
+        if dirs.is_empty() && listed.is_empty() {
             return Ok(());
         }
-        for (dir, found) in workers.run(dirs, |dir| {
-            let found = list(&dir.host);
-            (dir, found)
-        }) {
-            merging.merge(&dir, found?)?;
+        // First, since it is the longest.
+        let mut jobs = vec![Job::Merge(&mut merging, std::mem::take(&mut listed))];
+        jobs.extend(dirs.into_iter().map(Job::List));
+        for done in workers.run(jobs, Job::run) {
+            match done {
+                Done::Merged(merged) => merged?,
+                Done::Listed(dir, found) => listed.push((dir, found?)),
+            }
+        }
+    }
+}
+
+/// What one thread does at a time.
+enum Job<'j, 'm> {
+    Merge(&'j mut Merging<'m>, Vec<(Dir, Vec<Found>)>),
+    List(Dir),
+}
+
+enum Done {
+    Merged(Result<()>),
+    Listed(Dir, Result<Vec<Found>>),
+}
+
+impl Job<'_, '_> {
+    fn run(self) -> Done {
+        match self {
+            Job::Merge(merging, listed) => {
+                let mut listed = listed.into_iter();
+                Done::Merged(listed.try_for_each(|(dir, found)| merging.merge(&dir, found)))
+            }
+            Job::List(dir) => {
+                let found = list(&dir.host);
+                Done::Listed(dir, found)
+            }
         }
     }
 }
@@ -74,7 +105,7 @@ struct Found {
     inode: Result<Inode>,
 }
 
-/// The entries of a directory, in any order.
+/// The entries of a directory, in the order of their names.
 fn list(dir: &Arc<Path>) -> Result<Vec<Found>> {
     let mut buf = Vec::new();
     let mut found = Vec::new();
@@ -94,6 +125,7 @@ fn list(dir: &Arc<Path>) -> Result<Vec<Found>> {
             inode,
         });
     }
+    found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     Ok(found)
 }
 
@@ -107,8 +139,7 @@ struct Merging<'a> {
 
 impl Merging<'_> {
     /// Puts the entries of a directory into the tree.
-    fn merge(&mut self, dir: &Dir, mut found: Vec<Found>) -> Result<()> {
-        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    fn merge(&mut self, dir: &Dir, found: Vec<Found>) -> Result<()> {
         for Found { name, metadata, inode } in found {
             let below = match &dir.path[..] {
                 [] => name.to_vec(),

@@ -13,7 +13,7 @@ const SYMLINK_HOPS_MAX: usize = 40;
 
 /// Says of a path in the image, without a slash at its start, and of whether it is a directory,
 /// whether it is taken.
-pub type Keep<'k> = dyn FnMut(&[u8], bool) -> bool + 'k;
+pub type Keep<'k> = dyn FnMut(&[u8], bool) -> bool + Send + 'k;
 
 /// Permission bits.
 pub mod perm {
@@ -106,6 +106,13 @@ pub struct Inode {
 /// The number of an inode in its [`Tree`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeId(u32);
+
+impl InodeId {
+    /// Its place among the inodes, below [`Tree::inode_count`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// The tree. Its root directory is always there.
 #[derive(Debug)]

@@ -1,13 +1,23 @@
 //! Trees from items in key order: counted, then written with full leaves.
 
+use std::sync::Arc;
+
 use btrfs_format::block::ITEM_HEADER_BYTES;
 use btrfs_format::block::{item_bytes_max, leaf_capacity_bytes, node_capacity_ptrs};
 use btrfs_format::features::header_flags;
 use btrfs_format::{BlockExpect, HeaderFields, Key, LeafBuilder, LogicalAddr, NodeBuilder, TreeBlock, TreeId};
 
-use crate::plan::{GENERATION, PlannedTree, TreeRoot};
-use crate::write::Batch;
+use cowshed_device::BlockDevice;
+use cowshed_runtime::Workers;
+
+use crate::plan::{ChunkPlanner, GENERATION, PlannedTree, TreeRoot};
+use crate::write::write_blocks;
 use crate::{MkfsError, Settings};
+
+/// Blocks that are gathered before they are verified and written.
+const WAITING_BYTES_MAX: usize = 8 << 20;
+/// Blocks of one job.
+const JOB_BYTES: usize = 512 << 10;
 
 /// Takes the items of one tree, in key order.
 pub(super) trait Sink {
@@ -95,11 +105,62 @@ impl PlacedBlocks {
 /// Address, level and first key of a block.
 pub(super) type BlockAt = (LogicalAddr, u8, Key);
 
+/// Blocks on their way to the devices: verified, checksummed and written by all threads.
+pub(super) struct Blocks<'b> {
+    devices: &'b [Arc<dyn BlockDevice>],
+    chunks: &'b ChunkPlanner,
+    workers: &'b Workers,
+    waiting: Vec<(Vec<u8>, BlockExpect)>,
+    waiting_bytes: usize,
+}
+
+impl<'b> Blocks<'b> {
+    pub fn new(devices: &'b [Arc<dyn BlockDevice>], chunks: &'b ChunkPlanner, workers: &'b Workers) -> Self {
+        Self {
+            devices,
+            chunks,
+            workers,
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+        }
+    }
+
+    fn put(&mut self, bytes: Vec<u8>, expect: BlockExpect) -> Result<(), MkfsError> {
+        self.waiting_bytes += bytes.len();
+        self.waiting.push((bytes, expect));
+        match self.waiting_bytes < WAITING_BYTES_MAX {
+            true => Ok(()),
+            false => self.write(),
+        }
+    }
+
+    /// Writes what waits.
+    pub fn write(&mut self) -> Result<(), MkfsError> {
+        let mut jobs: Vec<Vec<(Vec<u8>, BlockExpect)>> = Vec::new();
+        let mut job_bytes = JOB_BYTES;
+        for block in self.waiting.drain(..) {
+            if job_bytes >= JOB_BYTES {
+                jobs.push(Vec::new());
+                job_bytes = 0;
+            }
+            job_bytes += block.0.len();
+            jobs.last_mut().expect("a job was begun").push(block);
+        }
+        self.waiting_bytes = 0;
+        let written = self.workers.run(jobs, |job| {
+            let sealed = job.into_iter().map(|(bytes, expect)| TreeBlock::seal(bytes, &expect));
+            let sealed = sealed.collect::<Result<Vec<TreeBlock>, _>>()?;
+            write_blocks(self.devices, self.chunks, &sealed)
+        });
+        written.into_iter().collect()
+    }
+}
+
 /// Writes a tree to its blocks.
 pub(super) struct Writer<'w, 'd> {
     settings: &'w Settings,
     placed: &'w PlacedBlocks,
-    batch: &'w mut Batch<'d>,
+    blocks: &'w mut Blocks<'d>,
     leaf: LeafBuilder,
     first_key: Key,
     /// Of the level that is being written.
@@ -107,11 +168,11 @@ pub(super) struct Writer<'w, 'd> {
 }
 
 impl<'w, 'd> Writer<'w, 'd> {
-    pub fn new(settings: &'w Settings, placed: &'w PlacedBlocks, batch: &'w mut Batch<'d>) -> Self {
+    pub fn new(settings: &'w Settings, placed: &'w PlacedBlocks, blocks: &'w mut Blocks<'d>) -> Self {
         Self {
             settings,
             placed,
-            batch,
+            blocks,
             leaf: LeafBuilder::new(settings.nodesize()),
             first_key: Key::MIN,
             done: Vec::new(),
@@ -167,7 +228,7 @@ impl<'w, 'd> Writer<'w, 'd> {
             tree: Some(header.owner),
         };
         self.done.push((first_key, header.addr));
-        self.batch.put(TreeBlock::seal(bytes, &expect)?)
+        self.blocks.put(bytes, expect)
     }
 }
 

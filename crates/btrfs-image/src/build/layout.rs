@@ -7,13 +7,12 @@
 use btrfs_format::TreeId;
 use btrfs_format::block::leaf_capacity_bytes;
 
-use super::bulk::{Counter, FirstKeys, PlacedBlocks, Sink, Writer, emit_planned};
+use super::bulk::{Blocks, Counter, FirstKeys, PlacedBlocks, Sink, Writer, emit_planned};
 use super::extents::DataMap;
 use super::files;
 use super::plan::Plan;
 use super::space_trees::{OwnedBlock, emit_csums, emit_extents, sorted, unkeyed};
 use crate::plan::{ChunkKind, ChunkPlanner, PlannedTree, SmallTrees, Space, TreeRoot};
-use crate::write::Batch;
 use crate::{MkfsError, Settings};
 
 const MIB: u64 = 1 << 20;
@@ -274,7 +273,7 @@ fn place(
 }
 
 /// Writes all blocks.
-pub(super) fn write_all(plan: &Plan<'_, '_>, made: &Made, batch: &mut Batch<'_>) -> Result<(), MkfsError> {
+pub(super) fn write_all(plan: &Plan<'_, '_>, made: &Made, out: &mut Blocks<'_>) -> Result<(), MkfsError> {
     let Made {
         settings,
         trees: layout,
@@ -285,7 +284,7 @@ pub(super) fn write_all(plan: &Plan<'_, '_>, made: &Made, batch: &mut Batch<'_>)
         false => keyed_blocks(plan, made)?,
     };
     for placed in &layout.trees {
-        let mut writer = Writer::new(settings, placed, batch);
+        let mut writer = Writer::new(settings, placed, out);
         emit_tree(plan, made, placed.id, &blocks, &mut writer)?;
         writer.finish()?;
     }

@@ -152,13 +152,13 @@ fn tree_id(place: usize) -> TreeId {
     }
 }
 
-/// How many names each inode has.
-fn count_names(tree: &Tree) -> HashMap<InodeId, usize> {
-    let mut names = HashMap::with_capacity(tree.inode_count());
+/// How many names each inode has, by [`InodeId::index`].
+fn count_names(tree: &Tree) -> Vec<u32> {
+    let mut names = vec![0; tree.inode_count()];
     let mut todo = vec![Tree::ROOT];
     while let Some(dir) = todo.pop() {
         for id in tree.entries(dir).into_iter().flat_map(|entries| entries.values()) {
-            let count = names.entry(*id).or_insert(0);
+            let count = &mut names[id.index()];
             *count += 1;
             if *count == 1 && matches!(tree[*id].body, Body::Dir(_)) {
                 todo.push(*id);
@@ -170,7 +170,7 @@ fn count_names(tree: &Tree) -> HashMap<InodeId, usize> {
 
 struct Numbering<'t, 'n> {
     tree: &'t Tree,
-    names: &'n HashMap<InodeId, usize>,
+    names: &'n [u32],
     by_root: &'n HashMap<InodeId, usize>,
     settled: Vec<Option<SettledSubvolume>>,
     id: TreeId,
@@ -193,13 +193,16 @@ impl<'t> Numbering<'t, '_> {
             for ((name, &id), index) in entries.into_iter().flatten().zip(DIR_INDEX_FIRST..) {
                 let parent = inode_number(dir);
                 let link = Link { parent, index, name };
-                let subvolume = self.by_root.get(&id);
+                let is_dir = matches!(self.tree[id].body, Body::Dir(_));
+                let subvolume = self.by_root.get(&id).filter(|_| is_dir);
                 if let (Some(&place), None) = (subvolume, root.snapshot_of) {
                     self.settled[place] = Some(self.settle(place, &link));
                     children.push(Child::Subvolume(place));
                     continue;
                 }
-                if let Some(&place) = linked.get(&id) {
+                if self.names[id.index()] > 1
+                    && let Some(&place) = linked.get(&id)
+                {
                     let more = &mut inodes[place].more;
                     more.push(link);
                     if more.len() >= LINKS_MAX {
@@ -218,9 +221,9 @@ impl<'t> Numbering<'t, '_> {
                 if subvolume.is_some() {
                     continue;
                 }
-                if matches!(self.tree[id].body, Body::Dir(_)) {
+                if is_dir {
                     dirs.push(place);
-                } else if self.names.get(&id).is_some_and(|count| *count > 1) {
+                } else if self.names[id.index()] > 1 {
                     linked.insert(id, place);
                 }
             }

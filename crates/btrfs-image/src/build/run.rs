@@ -5,12 +5,13 @@ use std::sync::Arc;
 use cowshed_device::BlockDevice;
 use cowshed_source::Tree;
 
+use super::bulk::Blocks;
 use super::data::{self, Lay};
 use super::layout::{self, Made};
 use super::options::{BuildOptions, Size};
 use super::plan::{ENOUGH_BYTES, Plan};
 use crate::plan::{ChunkPlanner, Superblocks};
-use crate::write::{Batch, check_devices, device_reports, flush, wipe, write_superblocks};
+use crate::write::{check_devices, device_reports, flush, wipe, write_superblocks};
 use crate::{DeviceReport, MkfsError, Overwrite, Settings};
 
 /// What was built, or would be.
@@ -139,9 +140,9 @@ impl Plan<'_, '_> {
     }
 
     fn write_trees(&self, made: &Made, devices: &[Arc<dyn BlockDevice>]) -> Result<(), MkfsError> {
-        let mut batch = Batch::new(devices, &made.chunks);
-        layout::write_all(self, made, &mut batch)?;
-        batch.write()?;
+        let mut blocks = Blocks::new(devices, &made.chunks, self.options.workers);
+        layout::write_all(self, made, &mut blocks)?;
+        blocks.write()?;
         // Barrier: a superblock may only be found when all that it points at is there.
         flush(devices)?;
         let superblocks = Superblocks {

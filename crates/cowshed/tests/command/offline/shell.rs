@@ -68,3 +68,27 @@ fn names_are_completed_and_lines_come_back_in_the_next_shell() {
     );
     volume.assert_clean();
 }
+
+/// A command waits for a FIFO of the host meanwhile.
+#[test]
+fn lines_typed_while_a_command_runs_are_run_after_it() {
+    for tool in ["script", "mkfifo"] {
+        let Some(()) = need::tool(tool) else { return };
+    }
+    let volume = Scratch::filled();
+    // The end of the FIFO comes after all is typed; the last line, after the shell reads again.
+    let line = format!(
+        "mkfifo pipe
+         (sleep 0.7; printf 'cp host:pipe got\\n'; sleep 0.7; printf 'mkdir ahead\\n'; sleep 0.3; printf 'cd ah\\t\\nmkdir next\\n'
+          sleep 0.3; echo out of the fifo > pipe; sleep 1.5; printf 'exit\\n'; sleep 1) |
+         XDG_STATE_HOME=$PWD/state TERM=xterm script -qec '{COWSHED} shell volume.img' /dev/null"
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &line]).current_dir(volume.dir.path());
+    let output = limit::output_within(&mut command, COMMAND_MAX).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(here(&volume, "cat I:/got").ok().text(), "out of the fifo\n", "{shown}");
+    assert_eq!(here(&volume, "ls I:/ahead").ok().text(), "next\n", "{shown}");
+    volume.assert_clean();
+}
