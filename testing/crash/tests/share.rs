@@ -78,7 +78,7 @@ fn run(seed: u64, layout: Layout, threads: Threads) -> Run {
 #[test]
 fn crash_images_show_committed_states() {
     for seed in 0..8 {
-        judge_some(run(seed, Layout::Dup, Threads::One), 40, 0);
+        judge_some(run(seed, Layout::Dup, Threads::One), 60, 0);
     }
 }
 
@@ -95,7 +95,7 @@ fn crash_images_of_subvolumes_keep_what_each_was_promised() {
             subvolumes: true,
             ..run(seed, Layout::Dup, threads)
         };
-        judge_some(run, 40, kernel_images);
+        judge_some(run, 60, kernel_images);
     }
 }
 
@@ -104,48 +104,48 @@ fn crash_images_of_a_full_volume_keep_what_each_was_promised() {
     let mut refused = 0;
     for seed in 70..76 {
         let full = run(seed, Layout::Dup, Threads::Full);
-        refused += judge_some(full, 40, 0);
+        refused += judge_some(full, 60, 0);
     }
     assert!(refused > 20, "only {refused} operations found no space");
 }
 
 #[test]
 fn crash_images_of_two_devices_show_committed_states() {
-    judge_some(run(10, Layout::Raid1, Threads::One), 40, 0);
+    judge_some(run(10, Layout::Raid1, Threads::One), 60, 0);
 }
 
 #[test]
 fn crash_images_of_a_busy_committer_show_states_between_operations() {
     for seed in 20..26 {
-        judge_some(run(seed, Layout::Dup, Threads::Committer), 40, 0);
+        judge_some(run(seed, Layout::Dup, Threads::Committer), 60, 0);
     }
 }
 
 #[test]
 fn crash_images_beside_write_back_hold_what_was_written() {
     for seed in 40..46 {
-        judge_some(run(seed, Layout::Dup, Threads::Syncer), 40, 0);
+        judge_some(run(seed, Layout::Dup, Threads::Syncer), 60, 0);
     }
 }
 
 #[test]
 fn crash_images_of_several_threads_keep_what_each_was_promised() {
     for seed in 50..54 {
-        judge_some(run(seed, Layout::Dup, Threads::Several), 40, 0);
+        judge_some(run(seed, Layout::Dup, Threads::Several), 60, 0);
     }
 }
 
 #[test]
 fn crash_images_of_threads_that_share_files_keep_what_each_sync_promised() {
     for seed in 80..84 {
-        judge_some(run(seed, Layout::Dup, Threads::Shared), 40, 0);
+        judge_some(run(seed, Layout::Dup, Threads::Shared), 60, 0);
     }
 }
 
 #[test]
 fn crash_images_of_operations_beside_each_other_keep_what_each_sync_promised() {
     for seed in 100..106 {
-        judge_some(run(seed, Layout::Dup, Threads::Rounds), 40, 0);
+        judge_some(run(seed, Layout::Dup, Threads::Rounds), 60, 0);
     }
 }
 
@@ -160,7 +160,7 @@ fn crash_images_of_a_volume_with_a_snapshot_keep_what_both_sides_were_promised()
             snapshots: true,
             ..run(seed, Layout::Dup, threads)
         };
-        judge_some(run, 40, 2);
+        judge_some(run, 60, 2);
     }
 }
 
@@ -227,7 +227,7 @@ fn crash_images_with_groups_open_have_all_of_each_or_nothing() {
         let mut of_run = Counts::default();
         judge_some_and(
             run(seed, Layout::Dup, threads),
-            40,
+            60,
             kernel_images,
             |recording, judged| {
                 of_run = recording.groups();
@@ -256,7 +256,7 @@ fn the_kernel_sees_the_same_in_crash_images() {
         return;
     }
     for seed in [31, 32] {
-        judge_some(run(seed, Layout::Dup, Threads::One), 40, 3);
+        judge_some(run(seed, Layout::Dup, Threads::One), 60, 3);
     }
     // Torn within 4096 bytes; two devices; both.
     for (seed, layout) in [(33, Layout::Dup), (34, Layout::Raid1), (36, Layout::Raid1)] {
