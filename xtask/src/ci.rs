@@ -49,11 +49,13 @@ pub fn main(args: &Args) -> Result<()> {
         engine_lints::check()?;
     }
     run::build_tests(BUILD_MAX)?;
-    failures::run_tests_within(
-        TESTS_MAX,
-        "tests",
-        &mut run::cargo(&["test", "--workspace", "--no-fail-fast"]),
-    )?;
+    let mut tests = run::cargo(&["test", "--workspace", "--no-fail-fast"]);
+    if std::env::var_os("RUST_TEST_THREADS").is_none() {
+        // Tests of mounts and devices wait for a quarter of their time.
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        tests.env("RUST_TEST_THREADS", (2 * processors).to_string());
+    }
+    failures::run_tests_within(TESTS_MAX, "tests", &mut tests)?;
     over_io_uring()?;
     kernel_volumes()?;
     real::share()?;
