@@ -13,16 +13,16 @@ use crate::{dir, file, pressure};
 /// Between two looks at whether a step of dropping a subvolume may come.
 const DROP_PAUSE: Duration = Duration::from_millis(2);
 
-/// Fsyncs and commits of others between two steps. Two fsyncs of a program meet a step: one waits for
-/// the drop, the next for the rest of its commit. So that is one in five hundred, which leaves the
-/// 99th percentile of their times where it was.
+/// Fsyncs and commits of others between two steps. Of the fsyncs of a program two are delayed by a
+/// step: one waits for the drop itself, the next for the rest of the commit. That is one in five
+/// hundred.
 const SYNCS_BETWEEN_DROPS: u64 = 1000;
 
 /// As long as this at most, where others sync.
 const DROP_PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// Others do not sync if they did not for so long: much longer than one fsync, which now and then
-/// waits for the device or for its turn on a processor.
+/// After so long without an fsync or commit of others, there are none to give way to. Much longer
+/// than one fsync takes, also where it waits for the device or a processor.
 const SYNC_LULL: Duration = Duration::from_millis(25);
 
 /// Between two looks at a deleted subvolume that is in use.
@@ -198,8 +198,8 @@ impl Returning {
     }
 }
 
-/// When steps of dropping subvolumes come: one after the other where there are no fsyncs, rarely where
-/// there are.
+/// When steps of dropping subvolumes come: one after the other where there are no fsyncs, rarely
+/// where there are.
 #[derive(Debug, Default)]
 struct Steps {
     /// When the last one was over, and [`holds`](btrfs_store::txn::Txn::holds) then.

@@ -154,9 +154,9 @@ impl Claim {
     }
 }
 
-/// Sorts claims by [`Claim::place`] that lie in a slice: first and one behind the last block. Claims are
-/// gathered file by file, so that those of one block mostly are in order: where a slice is full, they
-/// are counted by block, which costs each claim once.
+/// Sorts the claims of a slice by [`Claim::place`]. The slice: its first block, and the one behind
+/// its last. Claims are gathered file by file, so those of one block mostly are in order: where a
+/// slice has many, they are counted by block (a counting sort), which costs each claim once.
 pub(crate) fn in_order(mut claims: Vec<Claim>, (first, end): (u32, u32)) -> Vec<Claim> {
     let blocks = index(end.saturating_sub(first));
     if claims.len() < blocks / 8 || blocks == 0 {

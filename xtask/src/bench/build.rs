@@ -3,8 +3,7 @@
 //! as far as they are installed.
 //!
 //! The sides take turns. The tree is read once before, or copied into memory, so that no disk is
-//! measured. Time ends when
-//! the program does, for the kernel when the volume is unmounted.
+//! measured. Time ends when the program does, for the kernel when the volume is unmounted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -102,8 +102,8 @@ pub(super) fn lay_down(
     laying.finish()
 }
 
-/// One of each by turns. Linux lets one thread at a time write to a file: while one does, the others
-/// should read.
+/// One of each by turns. Linux lets one thread at a time write to a file: while one does, the
+/// others should read.
 fn in_turns<T>(mut these: VecDeque<T>, mut those: VecDeque<T>) -> Vec<T> {
     let mut all = Vec::with_capacity(these.len() + those.len());
     while !(these.is_empty() && those.is_empty()) {

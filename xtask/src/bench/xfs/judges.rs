@@ -1,5 +1,5 @@
-//! What needs no mount, or nothing but one: the checkers, opening a very large volume, and one with a
-//! full log.
+//! What needs no mount, or nothing but one: the checkers, opening a very large volume, and opening
+//! one with a full log.
 
 use std::path::Path;
 use std::process::Command;
@@ -58,8 +58,8 @@ pub fn open_large(top: &Path, args: &Args, results: &mut Results) -> Result<()> 
     Ok(())
 }
 
-/// A volume with a dirty log as full as it gets: mounted by the kernel, which recovers it on a copy, and
-/// looked at by us, in memory.
+/// A volume with a dirty log of 200,000 new files: the kernel mounts a copy, which recovers it
+/// there, and ours recovers it in memory.
 pub fn replay(top: &Path, args: &Args, results: &mut Results) -> Result<()> {
     let image = Image::new(top, Format::Xfs, 4 << 30, &["-l", "size=64m"])?;
     image.dirty(FILL_LOG)?;

@@ -74,8 +74,8 @@ fn mirror(sources: &Path) -> Option<()> {
     need::require(answers, "the mirror that apt has, over the network")
 }
 
-/// Runs a script as the user. /dev/shm is a new one: a user namespace cannot bind what has mounts in
-/// it, which mmdebstrap does.
+/// Runs a script as the user, with a new file system on /dev/shm: mmdebstrap binds that directory,
+/// and a user namespace cannot bind one that has mounts in it.
 fn as_user(uid: u32, dir: &Path, script: &str) {
     let mut command = Command::new("unshare");
     let enter = "mount -t tmpfs tmpfs /dev/shm; exec setpriv --reuid=$1 --regid=$1 --init-groups bash -ec \"$2\"";
