@@ -47,7 +47,7 @@ pub fn open_to_mount(paths: &[PathBuf], options: &Options) -> Result<Vec<Arc<dyn
 pub fn open_volume(paths: &[PathBuf], devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Result<formats::Views> {
     let open = || -> Result<formats::Views> {
         let options = with_log_device(&devices, options, Locking::Locked)?;
-        let format = formats::format_of(&devices);
+        let format = formats::format_with(&devices, &options.formats);
         formats::open_for_mounts(devices, &options.formats).map_err(|failure| options.explain(format, failure))
     };
     open().with_context(|| paths.first().map(|p| p.display().to_string()).unwrap_or_default())
@@ -56,7 +56,7 @@ pub fn open_volume(paths: &[PathBuf], devices: Vec<Arc<dyn BlockDevice>>, option
 /// The options for the volume on these devices, with the device of its log opened. Errors: an
 /// option that is not one of the volume's format.
 fn with_log_device(devices: &[Arc<dyn BlockDevice>], options: &Options, locking: Locking) -> Result<Options> {
-    options.check_format(formats::format_of(devices))?;
+    options.check_format(formats::format_with(devices, &options.formats))?;
     let mut options = options.clone();
     if let Some(path) = &options.log_device {
         let log = FileDevice::open_with(path, OpenMode::ReadOnly, locking)
@@ -174,7 +174,7 @@ pub fn open_files(target: &Path, args: &ReadArgs) -> Result<cowshed::Volume> {
     let devices = open_to_read(&paths, Locking::Locked)?;
     let open = || -> Result<cowshed::Volume> {
         let options = with_log_device(&devices, &options, Locking::Locked)?;
-        let format = formats::format_of(&devices);
+        let format = formats::format_with(&devices, &options.formats);
         let volume = formats::open(devices, &options.formats).map_err(|failure| options.explain(format, failure))?;
         Ok(cowshed::Volume::over(volume)?)
     };

@@ -453,6 +453,10 @@ fn rescue(options: &mut Options, modes: &str) -> Result<()> {
                 options.formats.xfs.needs_repair = true;
                 Some(Format::Xfs)
             }
+            "usebackupsuper" => {
+                options.formats.xfs.use_superblock_copy = true;
+                Some(Format::Xfs)
+            }
             "nologreplay" | "norecovery" => {
                 options.formats.no_log_replay = true;
                 None
@@ -463,7 +467,8 @@ fn rescue(options: &mut Options, modes: &str) -> Result<()> {
             }
             _ => bail!(
                 "rescue={mode}: unknown; there are nologreplay (norecovery), all; for btrfs usebackuproot, \
-                 ignorebadroots, ignoredatacsums, ignoremetacsums, ignoresuperflags; for XFS needsrepair"
+                 ignorebadroots, ignoredatacsums, ignoremetacsums, ignoresuperflags; for XFS needsrepair, \
+                 usebackupsuper"
             ),
         };
         let named = format.map(|format| (format, format!("rescue={mode}")));
@@ -475,8 +480,12 @@ fn rescue(options: &mut Options, modes: &str) -> Result<()> {
 /// What is overlooked, in words.
 fn rescue_text(formats: &formats::Options) -> String {
     format!(
-        "{:?}, no log replay: {}, XFS that needs repair: {}, all: {}",
-        formats.btrfs.open.rescue, formats.no_log_replay, formats.xfs.needs_repair, formats.rescue_all
+        "{:?}, no log replay: {}, XFS that needs repair: {}, copies of its superblock: {}, all: {}",
+        formats.btrfs.open.rescue,
+        formats.no_log_replay,
+        formats.xfs.needs_repair,
+        formats.xfs.use_superblock_copy,
+        formats.rescue_all
     )
 }
 
@@ -588,6 +597,7 @@ mod tests {
             ("logdev=/dev/x", "logdev"),
             ("nouuid,inode64", "nouuid"),
             ("rescue=needsrepair", "rescue=needsrepair"),
+            ("rescue=usebackupsuper", "rescue=usebackupsuper"),
         ] {
             assert_eq!(check(text, Format::Xfs), Ok(()), "{text}");
             let refused = check(text, Format::Btrfs).unwrap_err();

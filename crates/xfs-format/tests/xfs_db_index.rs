@@ -5,11 +5,10 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-
+use common::Found;
 use common::db::{column, lines, number, rows};
+use common::judge::{Judge, crc, head, uuid_text};
 use common::lab::{Lab, POPULATE, need_kernel};
-use common::{Found, Volume};
 use xfs_format::attr::{AttrLeafBlock, AttrRemoteBlock, AttrRemoteHeader, AttrValueView, attr_flags, remote_blocks};
 use xfs_format::btree::{BlockPtr, Bmap, BtreeBlock, LongHeaderV5};
 use xfs_format::da::{AttrNodeBlock, DaBlockInfoV5, DaNodeEntry, DirNodeBlock};
@@ -17,28 +16,6 @@ use xfs_format::dir::{DirFreeBlock, DirFreeHeaderV5, DirLeaf1Block, DirLeafEntry
 use xfs_format::inode::{Fork, ForkKind, mode};
 use xfs_format::symlink::{SymlinkBlock, SymlinkHeader};
 use xfs_format::{Daddr, Expect, Extent, FsBlock, Ino, Inode, Uuid};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
-
-/// One volume, and how many structures of each kind were compared.
-struct Judge {
-    lab: Lab,
-    volume: Volume,
-    compared: BTreeMap<&'static str, usize>,
-}
-
-fn head<T: FromBytes + KnownLayout + Immutable + Unaligned>(bytes: &[u8]) -> &T {
-    T::ref_from_prefix(bytes).unwrap().0
-}
-
-fn text_of(uuid: &Uuid) -> String {
-    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
-}
-
-fn crc(bytes: [u8; 4]) -> i128 {
-    // xfs_db shows the bytes as they lie.
-    u32::from_be_bytes(bytes).into()
-}
 
 #[track_caller]
 fn same(theirs: &str, fields: &[(&str, i128)], uuid: (&str, &Uuid)) {
@@ -47,14 +24,10 @@ fn same(theirs: &str, fields: &[(&str, i128)], uuid: (&str, &Uuid)) {
         let found = shown.get(name).and_then(|text| number(text));
         assert_eq!(found, Some(*value), "{name} in\n{theirs}");
     }
-    assert_eq!(shown.get(uuid.0), Some(&&*text_of(uuid.1)), "{}", uuid.0);
+    assert_eq!(shown.get(uuid.0), Some(&&*uuid_text(uuid.1)), "{}", uuid.0);
 }
 
 impl Judge {
-    fn note(&mut self, what: &'static str) {
-        *self.compared.entry(what).or_default() += 1;
-    }
-
     fn print(&self, ino: Ino, block: &str) -> String {
         self.lab.db(&[&format!("inode {ino}"), block, "p"])
     }
@@ -299,13 +272,8 @@ fn indexes_attributes_maps_and_symlinks_read_as_xfs_db_prints_them() {
     let Some(()) = need_kernel() else { return };
     let lab = Lab::new("-m rmapbt=1,reflink=1,bigtime=1,inobtcount=1 -i nrext64=1", 400);
     lab.run("", POPULATE);
-    let volume = Volume::open(&lab.image);
-    let found = volume.walk();
-    let mut judge = Judge {
-        lab,
-        volume,
-        compared: BTreeMap::new(),
-    };
+    let mut judge = Judge::new(lab);
+    let found = judge.volume.walk();
     let mut ignored = Found::default();
     for (ino, inode) in &found.inodes {
         let in_blocks = |kind| matches!(inode.fork(kind), Some(Fork::Extents(_) | Fork::Btree(_)));
@@ -322,7 +290,7 @@ fn indexes_attributes_maps_and_symlinks_read_as_xfs_db_prints_them() {
             judge.attrs(*ino, &extents);
         }
     }
-    for kind in [
+    judge.need(&[
         "leaf",
         "leaf of several",
         "node",
@@ -332,7 +300,5 @@ fn indexes_attributes_maps_and_symlinks_read_as_xfs_db_prints_them() {
         "remote value",
         "symlink",
         "map leaf",
-    ] {
-        assert!(judge.compared.contains_key(kind), "no {kind}: {:?}", judge.compared);
-    }
+    ]);
 }

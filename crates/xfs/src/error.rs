@@ -18,6 +18,14 @@ pub enum Error {
     /// The superblock is wrong.
     #[error(transparent)]
     Superblock(#[from] SuperblockError),
+    /// The superblock is wrong, and a copy of it is right.
+    #[error("{error}; the copy of group {group} is intact: rescue=usebackupsuper reads the volume by it")]
+    HasCopy {
+        /// What is wrong with the first one.
+        error: SuperblockError,
+        /// The group whose copy is right.
+        group: u64,
+    },
     /// Structures contradict each other.
     #[error("corrupt {what} of inode {ino}")]
     Inconsistent {

@@ -15,6 +15,7 @@ mod file;
 mod fs;
 mod inode;
 mod log;
+mod rank;
 mod recovery;
 mod symlink;
 mod tree;

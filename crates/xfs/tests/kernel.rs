@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cowshed_device::{FileDevice, Locking, OpenMode};
+use cowshed_device_sim::CountingDevice;
 use cowshed_harness::{need, run, run_raw};
 use cowshed_vfs::{Context, Error, FileKind, FileSystem as _, Handle, InitInfo, Lookup, NodeId, SeekKind, rdev};
 use cowshed_xfs::{Fs, OpenOptions, Volume};
@@ -350,4 +351,51 @@ fn dirty_log_is_recovered_unless_it_is_left_alone() {
     ));
     let made = fs.mkdir(&Context::root(), NodeId::ROOT, b"x", 0o755);
     assert_eq!(made.unwrap_err(), Error::ReadOnly);
+}
+
+#[test]
+fn directory_of_thousands_is_listed_with_few_reads_and_looked_up_with_none() {
+    if !is_able() {
+        return;
+    }
+    let lab = Lab::new("", 400, "");
+    let path = lab.dir.path().join("image");
+    let file = FileDevice::open_with(path, OpenMode::ReadOnly, Locking::Unlocked).unwrap();
+    let device = Arc::new(CountingDevice::new(Arc::new(file)));
+    let volume = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
+    let fs = Fs::new(Arc::new(volume)).unwrap();
+    fs.init(&InitInfo::TRUSTED).unwrap();
+    let ctx = Context::root();
+    let Lookup::Found(dir) = fs.lookup(&ctx, NodeId::ROOT, b"node").unwrap() else {
+        panic!("no directory");
+    };
+    device.take();
+    let (mut cookie, mut names) = (0, Vec::new());
+    loop {
+        let before = names.len();
+        fs.readdirplus(&ctx, dir.node, Handle::NONE, cookie, &mut |entry, found| {
+            cookie = entry.cookie;
+            assert!(entry.name.starts_with(b".") || found.is_some());
+            names.push(entry.name.to_vec());
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        if names.len() == before {
+            break;
+        }
+    }
+    assert_eq!(names.len(), 9000 - 1286 + 2);
+    // 141 chunks of 64 inodes, 500 KB of entries, the root of the index.
+    let listed = device.take().reads;
+    assert!((100..350).contains(&listed), "{listed} reads");
+    for name in &names[2..] {
+        assert!(matches!(fs.lookup(&ctx, dir.node, name).unwrap(), Lookup::Found(_)));
+    }
+    // The blocks of the index, each once.
+    let looked_up = device.take().reads;
+    assert!((10..60).contains(&looked_up), "{looked_up} reads");
+    for name in &names[2..] {
+        assert!(matches!(fs.lookup(&ctx, dir.node, name).unwrap(), Lookup::Found(_)));
+    }
+    assert_eq!(device.take().reads, 0);
 }

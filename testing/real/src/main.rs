@@ -1,6 +1,7 @@
 //! Real trees and real programs on a mount, judged by the kernel and btrfs-progs. Root only.
 
 mod aio;
+mod choice;
 mod cowshed;
 mod direct;
 mod levels;

@@ -8,18 +8,13 @@ use anyhow::{Context, Result, bail};
 use cowshed_harness::tree::{Compare, Kinds, MakeOptions, Tree, make, snapshot};
 use cowshed_harness::{KernelVolume, VolumeOptions, matrix_full, need};
 
+use crate::choice::Choice;
 use crate::cowshed::{Mount, judge, run_in};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only this many kinds, chosen by the seed
-    #[arg(long)]
-    count: Option<usize>,
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Only kinds whose description contains this
-    #[arg(long)]
-    only: Option<String>,
+    #[command(flatten)]
+    choice: Choice,
     /// Entries of each of the trees on a volume
     #[arg(long, default_value_t = 300)]
     entries: usize,
@@ -35,16 +30,8 @@ pub fn main(args: &Args) -> Result<()> {
     if need::root().is_none() || need::fuse().is_none() || need::kernel_btrfs().is_none() {
         return Ok(());
     }
-    let mut kinds: Vec<_> = matrix_full().into_iter().filter(is_supported).collect();
-    if let Some(only) = &args.only {
-        kinds.retain(|kind| kind.describe().contains(only));
-    }
-    if let Some(count) = args.count {
-        // A stride that is coprime to the number of kinds visits them all as the seed advances.
-        let len = kinds.len();
-        let start = (args.seed as usize).wrapping_mul(count) % len;
-        kinds = (0..count.min(len)).map(|i| kinds[(start + i) % len].clone()).collect();
-    }
+    let kinds = matrix_full().into_iter().filter(is_supported).collect();
+    let kinds = args.choice.of(kinds, VolumeOptions::describe);
     let mut failed = 0;
     for (n, kind) in kinds.iter().enumerate() {
         println!("[{}/{}] {}", n + 1, kinds.len(), kind.describe());
@@ -91,7 +78,7 @@ fn same(left: &Tree, right: &Tree, what: &str) -> Result<()> {
 }
 
 fn one(kind: &VolumeOptions, args: &Args) -> Result<()> {
-    let volume = KernelVolume::make_populated(kind, args.seed, args.entries)?;
+    let volume = KernelVolume::make_populated(kind, args.choice.seed, args.entries)?;
     let by_kernel = volume.with_mount(look)?;
     // What is not as it should be already is not ours.
     judge(&volume, "before Cowshed")?;
@@ -149,11 +136,11 @@ fn made(kind: &VolumeOptions, seed: u64, entries: usize) -> MakeOptions {
 /// Work in the top level, in a subvolume that snapshots share, and in a snapshot.
 fn change(root: &Path, kind: &VolumeOptions, args: &Args) -> Result<()> {
     fs::create_dir(root.join("ours"))?;
-    make(&root.join("ours"), &made(kind, args.seed + 100, args.entries))?;
+    make(&root.join("ours"), &made(kind, args.choice.seed + 100, args.entries))?;
     for top in ["live", "branch"] {
         let top = root.join(top);
         fs::create_dir(top.join("ours"))?;
-        make(&top.join("ours"), &made(kind, args.seed + 101, args.entries / 2))?;
+        make(&top.join("ours"), &made(kind, args.choice.seed + 101, args.entries / 2))?;
         let file = fs::File::options().write(true).open(top.join("sizes/random-1048576"))?;
         file.write_all_at(&[3; 50_000], 123_456)?;
         file.write_all_at(&[4; 4096], 8192)?;

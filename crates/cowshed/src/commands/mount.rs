@@ -70,7 +70,9 @@ pub fn run(args: &MountArgs) -> Result<u8> {
     let Some((mountpoint, targets)) = args.paths.split_last() else {
         bail!("a target and a mount point are needed")
     };
-    if !options.formats.read_only && targets.iter().any(|target| devices::format_at(target) == Format::Xfs) {
+    let is_xfs = options.formats.xfs.use_superblock_copy
+        || targets.iter().any(|target| devices::format_at(target) == Format::Xfs);
+    if is_xfs && !options.formats.read_only {
         // As mount(8) does with a source that is write-protected.
         if !args.daemon {
             crate::people::warn(format_args!(

@@ -22,6 +22,16 @@ pub fn format_of(devices: &[Arc<dyn BlockDevice>]) -> Format {
     found.unwrap_or(Format::Btrfs)
 }
 
+/// As [`format_of`], for a volume that is opened with options. Where nothing is recognised and a
+/// damaged first superblock of XFS is to be overlooked, it is XFS.
+pub fn format_with(devices: &[Arc<dyn BlockDevice>], options: &Options) -> Format {
+    let found = devices.iter().find_map(|device| probe(&**device));
+    found.unwrap_or(match options.xfs.use_superblock_copy {
+        true => Format::Xfs,
+        false => Format::Btrfs,
+    })
+}
+
 /// Opens the volume on `devices`, given in any order.
 ///
 /// # Errors
@@ -36,7 +46,7 @@ pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Result<Arc
 /// # Errors
 /// Those of [`open`].
 pub fn open_for_mounts(devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Result<Views, Failure> {
-    Ok(match format_of(&devices) {
+    Ok(match format_with(&devices, options) {
         Format::Btrfs => Views::Btrfs(btrfs::open(devices, options)?),
         Format::Xfs => Views::Xfs(xfs::open(devices, options)?),
     })

@@ -40,6 +40,8 @@ pub struct BtrfsOptions {
 pub struct XfsOptions {
     /// Reads a volume whose repair was interrupted.
     pub needs_repair: bool,
+    /// Where the first superblock is damaged, a copy stands in for it.
+    pub use_superblock_copy: bool,
     /// The device of the log, where the volume has an external one.
     pub log_device: Option<Arc<dyn BlockDevice>>,
 }

@@ -27,6 +27,7 @@ pub(super) fn open(devices: Vec<Arc<dyn BlockDevice>>, options: &Options) -> Res
     let open = OpenOptions {
         no_recovery: options.no_log_replay || options.rescue_all,
         rescue: options.xfs.needs_repair || options.rescue_all,
+        use_superblock_copy: options.xfs.use_superblock_copy || options.rescue_all,
         log_device: options.xfs.log_device.clone(),
         cache_bytes_max: options
             .memory_bytes_max

@@ -21,8 +21,8 @@ pub enum Subvolume {
 }
 
 /// What to overlook on a damaged volume, as the mount option `rescue=` names it. Most of it goes
-/// with [`OpenOptions::read_only`] alone. Of XFS volumes only the log and an interrupted repair can
-/// be overlooked; what else is asked for is refused.
+/// with [`OpenOptions::read_only`] alone. Of XFS volumes only the log, an interrupted repair and a
+/// damaged first superblock can be overlooked; what else is asked for is refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rescue {
     /// Try older tree roots that the superblock remembers.
@@ -39,6 +39,8 @@ pub struct Rescue {
     pub ignore_super_flags: bool,
     /// Read a volume whose repair was interrupted (XFS).
     pub needs_repair: bool,
+    /// Where the first superblock is damaged, read by a copy of it (XFS).
+    pub use_superblock_copy: bool,
 }
 
 /// How a volume is opened: read-write, its default subvolume, all devices present.
@@ -85,6 +87,7 @@ impl OpenOptions {
     pub fn rescue(mut self, rescue: Rescue) -> Self {
         self.formats.no_log_replay = rescue.no_log_replay;
         self.formats.xfs.needs_repair = rescue.needs_repair;
+        self.formats.xfs.use_superblock_copy = rescue.use_superblock_copy;
         self.formats.btrfs.open.rescue = btrfs_store::volume::Rescue {
             use_backup_root: rescue.use_backup_root,
             no_log_replay: false,

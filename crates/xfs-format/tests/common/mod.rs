@@ -4,6 +4,7 @@
 
 pub mod db;
 pub mod fields;
+pub mod judge;
 pub mod lab;
 mod names;
 mod trees;

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cowshed_vfs::acl::{self, Acl};
-use cowshed_vfs::{Access, Context, Entry, Error as Errno, NodeId, perm};
+use cowshed_vfs::{Access, Context, Entry, Error as Errno, FileKind, NodeId, perm};
 use xfs_format::Ino;
 
 use crate::ag::Counters;
@@ -68,7 +68,7 @@ impl Fs {
 
     fn dir(&self, node: NodeId) -> Result<Object> {
         let dir = self.object(node)?;
-        if dir.attr(&self.volume).is_dir() {
+        if dir.kind == FileKind::Directory {
             Ok(dir)
         } else {
             Err(Errno::NotDirectory.into())
@@ -116,7 +116,11 @@ fn errno(what: &'static str, error: Error) -> Errno {
 fn outcome(error: &Error) -> Errno {
     match error {
         Error::Outcome(errno) => *errno,
-        Error::Corrupt(_) | Error::Superblock(_) | Error::Inconsistent { .. } | Error::Log { .. } => Errno::Corrupt,
+        Error::Corrupt(_)
+        | Error::Superblock(_)
+        | Error::HasCopy { .. }
+        | Error::Inconsistent { .. }
+        | Error::Log { .. } => Errno::Corrupt,
         Error::Unsupported(_) => Errno::NotSupported,
         Error::Device(_) | Error::Short { .. } => Errno::Io,
     }

@@ -20,8 +20,8 @@ pub(super) fn counters(volume: &Volume) -> Counters {
         alloc_tree_blocks: 0,
     };
     match ag::counters(volume) {
-        // The superblock is written at a clean end alone.
-        Ok(found) if volume.has_dirty_log() => found,
+        // The superblock is written at a clean end alone, and its copies by mkfs.
+        Ok(found) if volume.lacks_counters() => found,
         Ok(found) => Counters {
             alloc_tree_blocks: found.alloc_tree_blocks,
             ..said

@@ -1,9 +1,9 @@
 //! A volume in memory for unit tests: four groups, nothing on it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use cowshed_device::{BlockDevice, MemDevice};
+use cowshed_device::MemDevice;
+use cowshed_device_sim::CountingDevice;
 use xfs_format::btree::{
     BlockFields, Bmap, BmapKey, BmapRecord, BmdrRoot, BtreeBlock, Siblings, TreeKind as _, build_bmdr_root,
 };
@@ -43,15 +43,12 @@ pub(super) fn disk() -> Disk {
     counted_disk().0
 }
 
-/// The same, and how many reads the device has seen.
-pub(super) fn counted_disk() -> (Disk, Arc<AtomicU64>) {
+/// The same, and its device, which counts reads.
+pub(super) fn counted_disk() -> (Disk, Arc<CountingDevice>) {
     let geometry = geometry();
-    let reads = Arc::<AtomicU64>::default();
-    let device = Counted {
-        device: MemDevice::new("volume", geometry.blocks * u64::from(geometry.block_bytes)),
-        reads: Arc::clone(&reads),
-    };
-    (Disk::new(Arc::new(device), geometry, 1 << 20), reads)
+    let memory = MemDevice::new("volume", geometry.blocks * u64::from(geometry.block_bytes));
+    let device = Arc::new(CountingDevice::new(Arc::new(memory)));
+    (Disk::new(device.clone(), geometry, 1 << 20), device)
 }
 
 /// Puts a block of a fork's tree on it.
@@ -118,36 +115,4 @@ pub(super) fn put_file(disk: &mut Disk, ino: Ino, level: u8, extents: u64) {
     let inode = Inode::seal(Inode::build(&core, &root, &[], &expect).unwrap(), &expect, Lsn(1)).unwrap();
     let offset = geometry.ino_offset_bytes(within);
     disk.write_within(daddr, offset, inode.bytes()).unwrap();
-}
-
-/// A device that counts its reads.
-#[derive(Debug)]
-struct Counted {
-    device: MemDevice,
-    reads: Arc<AtomicU64>,
-}
-
-impl BlockDevice for Counted {
-    fn size_bytes(&self) -> u64 {
-        self.device.size_bytes()
-    }
-    fn sector_size_bytes(&self) -> u32 {
-        self.device.sector_size_bytes()
-    }
-    fn name(&self) -> &str {
-        self.device.name()
-    }
-    fn is_read_only(&self) -> bool {
-        true
-    }
-    fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> cowshed_device::Result<()> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.device.read_at(offset_bytes, buf)
-    }
-    fn write_at(&self, offset_bytes: u64, buf: &[u8]) -> cowshed_device::Result<()> {
-        self.device.write_at(offset_bytes, buf)
-    }
-    fn flush(&self) -> cowshed_device::Result<()> {
-        self.device.flush()
-    }
 }

@@ -56,20 +56,34 @@ impl Recovery {
     }
 }
 
+/// The volume before recovery.
+pub(crate) struct Start<'a> {
+    /// The superblock.
+    pub superblock: &'a Superblock,
+    /// Its geometry.
+    pub geometry: &'a Geometry,
+    /// The superblock is a copy: the first one is damaged.
+    pub is_by_copy: bool,
+}
+
 /// Recovers a dirty log, and gives the superblock as it is afterwards. Errors: a log or a block
 /// that is not what it should be, and what is not supported, by name.
 pub(crate) fn run(
     device: Arc<dyn BlockDevice>,
     ring: &Ring<'_>,
     ends: &Ends,
-    sb: &Superblock,
-    geometry: &Geometry,
+    start: &Start<'_>,
 ) -> Result<(Recovery, Superblock)> {
+    let sb = start.superblock;
     if let Some(unknown) = sb.unsupported_log_features() {
         return Err(Error::Unsupported(format!("log with {}", unknown.name)));
     }
     let log_bytes = u64::from(ring.blocks()) * 512;
-    let mut disk = Disk::new(device, *geometry, log_bytes);
+    let mut disk = Disk::new(device, *start.geometry, log_bytes);
+    if start.is_by_copy {
+        // The log may hold parts of the first superblock alone.
+        disk.write(xfs_format::Daddr(0), &sb.seal()?)?;
+    }
     let replayed = replay::replay(&mut disk, ring, ends, sb)?;
     let mut unfinished = BTreeMap::new();
     for pending in &replayed.unfinished {
@@ -78,7 +92,7 @@ pub(crate) fn run(
         }
     }
     disk.lsn = ends.head;
-    let head = disk.read(xfs_format::Daddr(0), geometry.sector_bytes)?;
+    let head = disk.read(xfs_format::Daddr(0), start.geometry.sector_bytes)?;
     let mut after = Superblock::verify(&head)?;
     // The log may have grown the volume.
     disk.geometry = Geometry::new(&after)?;

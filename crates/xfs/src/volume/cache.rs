@@ -6,7 +6,11 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use cowshed_runtime::lock::Mutex;
+
+use crate::rank::LockRank;
 
 /// Address in bytes, and the number of the owner: a block is verified for its owner.
 pub(super) type Key = (u64, u64);
@@ -30,19 +34,24 @@ pub(super) struct Cache {
 impl Cache {
     pub(super) fn new(bytes_max: usize) -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS)
+                .map(|_| Mutex::new(LockRank::Blocks, Shard::default()))
+                .collect(),
             shard_bytes_max: bytes_max / SHARDS,
         }
     }
 
     fn shard(&self, key: Key) -> Option<&Mutex<Shard>> {
-        let hash = (key.0 >> 9) ^ key.1.rotate_left(5);
-        self.shards.get(hash as usize % SHARDS)
+        // Addresses end in zeros, and those of one kind of block in the same number of them. The upper
+        // bits of a product depend on all bits.
+        const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+        let hash = ((key.0 >> 9) ^ key.1.rotate_left(32)).wrapping_mul(MIX);
+        self.shards.get((hash >> 32) as usize % SHARDS)
     }
 
     /// The block, if it is here and of this type.
     pub(super) fn get<T: Clone + Send + Sync + 'static>(&self, key: Key) -> Option<T> {
-        let mut shard = self.shard(key)?.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self.shard(key)?.lock();
         if let Some((value, _)) = shard.young.get(&key) {
             return value.downcast_ref::<T>().cloned();
         }
@@ -55,14 +64,14 @@ impl Cache {
     /// True where the block is here, of whatever type.
     pub(super) fn has(&self, key: Key) -> bool {
         self.shard(key).is_some_and(|shard| {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let shard = shard.lock();
             shard.young.contains_key(&key) || shard.old.contains_key(&key)
         })
     }
 
     pub(super) fn put<T: Clone + Send + Sync + 'static>(&self, key: Key, value: &T, bytes: usize) {
         if let Some(shard) = self.shard(key) {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shard = shard.lock();
             shard.insert(key, (Arc::new(value.clone()), bytes), self.shard_bytes_max);
         }
     }
@@ -86,6 +95,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn blocks_at_aligned_addresses_spread_over_the_shards() {
+        let cache = Cache::new(1 << 20);
+        for step in [512, 4096, 16384, 1 << 20] {
+            for owner in [7, 1 << 63, u64::MAX] {
+                let mut used = [0; SHARDS];
+                for n in 0..1600 {
+                    let shard = cache.shard((n * step, owner)).unwrap();
+                    let at = cache.shards.iter().position(|other| std::ptr::eq(shard, other));
+                    used[at.unwrap()] += 1;
+                }
+                assert!(
+                    used.iter().all(|used| (50..200).contains(used)),
+                    "{step} {owner}: {used:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn memory_is_bounded_and_what_is_used_stays() {
         let cache = Cache::new(16 * 1000);
         cache.put((0, 7), &1_u32, 10);
@@ -98,7 +126,7 @@ mod tests {
             .shards
             .iter()
             .map(|s| {
-                let shard = s.lock().unwrap();
+                let shard = s.lock();
                 shard.young.len() + shard.old.len()
             })
             .sum();

@@ -1,6 +1,7 @@
 //! An open volume: superblock, geometry, features, and verified blocks.
 
 mod cache;
+mod secondary;
 
 use std::sync::Arc;
 
@@ -11,9 +12,8 @@ use crate::error::{Error, Result};
 use crate::log::{self, Ring};
 use crate::recovery::{self, Recovery};
 use cache::Cache;
+use secondary::SECTOR_BYTES_MAX;
 
-/// Bytes of the largest sector: what is read to find the superblock.
-const SECTOR_BYTES_MAX: usize = 32768;
 /// Bound on cached metadata, unless [`OpenOptions`] say otherwise.
 const CACHE_BYTES_MAX: usize = 64 << 20;
 
@@ -33,6 +33,8 @@ pub struct OpenOptions {
     pub no_recovery: bool,
     /// Reads a volume whose repair was interrupted.
     pub rescue: bool,
+    /// Where the first superblock is damaged, a copy stands in for it.
+    pub use_superblock_copy: bool,
     /// The device of the log, where the volume has an external one.
     pub log_device: Option<Arc<dyn BlockDevice>>,
     /// Bound on cached metadata in bytes; 0: the default.
@@ -46,6 +48,8 @@ pub struct Volume {
     geometry: Geometry,
     cache: Cache,
     has_dirty_log: bool,
+    /// A copy stands in for the first superblock: it has no counters.
+    is_by_copy: bool,
     /// The head of the log: no block is newer. `None` where the log was left alone.
     log_head: Option<Lsn>,
     recovery: Option<Recovery>,
@@ -153,7 +157,7 @@ impl Volume {
         let size = usize::try_from(device.size_bytes()).unwrap_or(usize::MAX);
         let mut head = vec![0; SECTOR_BYTES_MAX.min(size)];
         device.read_at(0, &mut head)?;
-        let superblock = Superblock::verify(&head)?;
+        let (superblock, is_by_copy) = first_or_copy(&*device, &head, options)?;
         let geometry = Geometry::new(&superblock)?;
         let limit = if options.rescue {
             ReadLimit::Rescue
@@ -180,6 +184,7 @@ impl Volume {
             geometry,
             cache: Cache::new(cache_bytes_max),
             has_dirty_log: false,
+            is_by_copy,
             log_head: None,
             recovery: None,
         };
@@ -234,7 +239,12 @@ impl Volume {
         self.log_head = Some(ends.head);
         if !ends.is_clean() {
             let base = Arc::clone(&self.device);
-            let (recovery, superblock) = recovery::run(base, &ring, &ends, &self.superblock, &self.geometry)?;
+            let start = recovery::Start {
+                superblock: &self.superblock,
+                geometry: &self.geometry,
+                is_by_copy: self.is_by_copy,
+            };
+            let (recovery, superblock) = recovery::run(base, &ring, &ends, &start)?;
             self.geometry = Geometry::new(&superblock)?;
             self.superblock = superblock;
             self.device = recovery.device();
@@ -256,6 +266,11 @@ impl Volume {
     /// The log was left alone although it holds changes.
     pub fn has_dirty_log(&self) -> bool {
         self.has_dirty_log
+    }
+
+    /// The counters of the superblock are not to be trusted.
+    pub(crate) fn lacks_counters(&self) -> bool {
+        self.has_dirty_log || self.is_by_copy
     }
 
     /// What recovery did. `None` where the log was clean, or left alone.
@@ -375,6 +390,23 @@ impl Volume {
             head: self.log_head,
             ..expect
         }
+    }
+}
+
+/// The first superblock, or a copy of it where it is damaged and the options ask for that. True: it
+/// is a copy.
+fn first_or_copy(device: &dyn BlockDevice, head: &[u8], options: &OpenOptions) -> Result<(Superblock, bool)> {
+    let error = match Superblock::verify(head) {
+        Ok(superblock) => return Ok((superblock, false)),
+        Err(error) => error,
+    };
+    match secondary::find(device, head, options.use_superblock_copy) {
+        Some((group, copy)) if options.use_superblock_copy => {
+            tracing::warn!(%error, group, "a copy stands in for the first superblock");
+            Ok((copy, true))
+        }
+        Some((group, _)) => Err(Error::HasCopy { error, group }),
+        None => Err(error.into()),
     }
 }
 

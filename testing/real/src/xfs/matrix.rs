@@ -15,18 +15,13 @@ use xfs_format::{AgNumber, Geometry, Superblock};
 use super::compare::{Facts, maps};
 use super::kinds::{self, Kind};
 use super::proto;
+use crate::choice::Choice;
 use crate::cowshed::{Mount, run_in};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only this many kinds, chosen by the seed
-    #[arg(long)]
-    count: Option<usize>,
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Only kinds whose description contains this
-    #[arg(long)]
-    only: Option<String>,
+    #[command(flatten)]
+    choice: Choice,
     /// Small trees
     #[arg(long)]
     small: bool,
@@ -45,16 +40,8 @@ pub fn main(args: &Args) -> Result<()> {
     if need::root().is_none() || need::fuse().is_none() || need::kernel_xfs().is_none() {
         return Ok(());
     }
-    let mut kinds = if args.all { kinds::crossed() } else { kinds::all() };
-    if let Some(only) = &args.only {
-        kinds.retain(|kind| kind.describe().contains(only));
-    }
-    if let Some(count) = args.count {
-        // A stride that is coprime to the number of kinds visits them all as the seed advances.
-        let len = kinds.len();
-        let start = (args.seed as usize).wrapping_mul(count) % len;
-        kinds = (0..count.min(len)).map(|i| kinds[(start + i) % len].clone()).collect();
-    }
+    let kinds = if args.all { kinds::crossed() } else { kinds::all() };
+    let kinds = args.choice.of(kinds, Kind::describe);
     if args.list {
         for kind in &kinds {
             println!("{}", kind.describe());
@@ -73,7 +60,7 @@ pub fn main(args: &Args) -> Result<()> {
             }
         }
     }
-    let (old, old_failed) = if args.only.is_none() && !args.all {
+    let (old, old_failed) = if args.choice.only.is_none() && !args.all {
         proto::all()?
     } else {
         (0, 0)
@@ -88,7 +75,7 @@ pub fn main(args: &Args) -> Result<()> {
 
 fn amount(kind: &Kind, args: &Args) -> Fill {
     let full = Fill {
-        seed: args.seed,
+        seed: args.choice.seed,
         entries: 1500,
         names: 100_000,
         extents: 100_000,
@@ -101,7 +88,7 @@ fn amount(kind: &Kind, args: &Args) -> Fill {
     let small = Fill {
         block_bytes: full.block_bytes,
         reflink: full.reflink,
-        ..Fill::small(args.seed)
+        ..Fill::small(args.choice.seed)
     };
     let what = if args.small { small } else { full };
     Fill {

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use cowshed_harness::tree::{Compare, snapshot};
 use cowshed_harness::xfs::{XfsOptions, XfsVolume};
-use cowshed_harness::{run, run_raw, scratch_dir};
+use cowshed_harness::{run, scratch_dir};
 
 use crate::cowshed::{Mount, binary, run_in};
 
@@ -199,7 +199,8 @@ fn one(mkfs: &str, root: &Path, scratch: &Path) -> Result<usize> {
     Ok(ours.len())
 }
 
-/// A volume with a realtime device: its data section is read; a realtime file answers EIO.
+/// A volume with a realtime device: its data section is read; a realtime file answers EIO, with a
+/// line in the log.
 fn realtime(root: &Path, scratch: &Path) -> Result<()> {
     let list = write_list(root, scratch, true)?;
     let options = XfsOptions {
@@ -208,32 +209,39 @@ fn realtime(root: &Path, scratch: &Path) -> Result<()> {
     };
     let volume = XfsVolume::make(&options)?;
     let image = volume.image().display().to_string();
-    let program = binary()?.display().to_string();
-    let cat = |path: &str| -> Result<Vec<u8>> {
-        let out = run_raw(&program, &["cat", &image, path])?;
-        if out.status.success() {
-            return Ok(out.stdout);
-        }
-        bail!("{}", String::from_utf8_lossy(&out.stderr))
+    let mount = || Mount::new(&[volume.image().to_owned()], volume.dir(), "ro");
+    let same = |mount: &Mount, name: &str| -> Result<()> {
+        let found = fs::read(mount.path().join(name)).context(name.to_owned())?;
+        ensure!(found == fs::read(root.join(name))?, "{name}: other contents");
+        Ok(())
     };
-    ensure!(
-        cat("bytes_4097")? == fs::read(root.join("bytes_4097"))?,
-        "other contents"
-    );
+    let mounted = mount()?;
+    same(&mounted, "bytes_4097")?;
+    mounted.unmount()?;
     let ino = run_in(Path::new("/"), binary()?, &["stat", "--json", &image, "bytes_4097"])?;
     let ino: serde_json::Value = serde_json::from_str(&ino)?;
     let ino = ino[0]["inode"].as_u64().context("an inode")?;
     // As if its data lay on the realtime device.
     let flag = format!("inode {ino}");
     run("xfs_db", &["-x", "-c", &flag, "-c", "write core.realtime 1", &image])?;
-    let refused = match cat("bytes_4097") {
+    let mounted = mount()?;
+    // It is shown, and its contents alone are refused.
+    let path = mounted.path().join("bytes_4097");
+    ensure!(fs::metadata(&path)?.len() == 4097, "another size");
+    match fs::read(&path) {
         Ok(_) => bail!("a realtime file is read"),
-        Err(refused) => refused.to_string(),
+        Err(error) => ensure!(
+            error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()),
+            "a realtime file fails with {error}, not with EIO"
+        ),
+    }
+    same(&mounted, "bytes_4096")?;
+    // Each refusal leaves a line that says why.
+    let log = match mounted.unmount() {
+        Ok(()) => bail!("no line in the log"),
+        Err(log) => log.to_string(),
     };
-    ensure!(refused.contains("rror"), "{refused}");
-    ensure!(
-        cat("bytes_4096")? == fs::read(root.join("bytes_4096"))?,
-        "other files are still read"
-    );
+    let said = format!("realtime device, which is not read inode={ino}");
+    ensure!(log.contains(&said), "{log}");
     Ok(())
 }
