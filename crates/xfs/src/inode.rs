@@ -9,7 +9,7 @@ use xfs_format::{Daddr, Extent, Ino, Inode, Owner};
 
 use crate::error::{Error, Result};
 use crate::tree::{self, Root};
-use crate::volume::Volume;
+use crate::volume::{Volume, Window};
 
 /// An inode in use.
 #[derive(Clone, Debug)]
@@ -20,14 +20,28 @@ pub(crate) struct Object {
     inode: Inode,
 }
 
+/// The address of an inode's block, and its offset there.
+fn place(volume: &Volume, ino: Ino) -> Result<(Daddr, u32)> {
+    let geometry = volume.geometry();
+    let (group, within) = geometry.split_ino(ino).ok_or(Errno::Stale)?;
+    let daddr = geometry.ag_daddr(group, geometry.ino_block(within));
+    Ok((daddr, geometry.ino_offset_bytes(within)))
+}
+
 impl Object {
     /// Loads an inode. Errors: `Stale` where no inode has this number or it is free.
     pub(crate) fn load(volume: &Volume, ino: Ino) -> Result<Self> {
-        let geometry = volume.geometry();
-        let (group, within) = geometry.split_ino(ino).ok_or(Errno::Stale)?;
-        let daddr = geometry.ag_daddr(group, geometry.ino_block(within));
-        let offset = geometry.ino_offset_bytes(within);
-        let inode = volume.inode(daddr, offset, Owner::Inode(ino))?;
+        let (daddr, offset) = place(volume, ino)?;
+        Self::of(ino, volume.inode(daddr, offset, Owner::Inode(ino))?)
+    }
+
+    /// As [`Object::load`], for one of a listing. `window`: where the last one was.
+    pub(crate) fn load_near(volume: &Volume, window: &mut Window, ino: Ino) -> Result<Self> {
+        let (daddr, offset) = place(volume, ino)?;
+        Self::of(ino, volume.inode_near(window, daddr, offset, Owner::Inode(ino))?)
+    }
+
+    fn of(ino: Ino, inode: Inode) -> Result<Self> {
         let core = inode.core();
         let kind = FileKind::from_mode(core.mode.get().into()).ok_or(Errno::Stale)?;
         Ok(Self { ino, core, kind, inode })

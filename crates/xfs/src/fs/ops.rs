@@ -15,6 +15,7 @@ use xfs_format::Ino;
 use super::{Fs, VALID, errno, space};
 use crate::error;
 use crate::inode::Object;
+use crate::volume::Window;
 use crate::{ag, attr, dir, file, symlink};
 
 /// Cookies of the two names that every directory has. A name at position p has p + 3.
@@ -194,9 +195,10 @@ impl FileSystem for Fs {
     ) -> Result<()> {
         let mut run = || {
             self.need(ctx, &self.dir(node)?, Access::READ)?;
+            let mut window = Window::default();
             self.list(node, cookie, &mut |entry, ino| {
                 // What cannot be read, lookup will say in full.
-                let found = ino.and_then(|ino| Object::load(&self.volume, ino).ok());
+                let found = ino.and_then(|ino| Object::load_near(&self.volume, &mut window, ino).ok());
                 sink(entry, found.map(|object| self.entry(&object)).as_ref())
             })
         };

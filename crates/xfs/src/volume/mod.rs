@@ -150,6 +150,21 @@ where
     }
 }
 
+/// Bytes around inodes, not verified.
+#[derive(Clone, Default)]
+pub(crate) struct Window {
+    bytes: Arc<[u8]>,
+    start: u64,
+}
+
+impl Window {
+    /// The bytes at an address, if all are here.
+    fn part(&self, at: u64, len: usize) -> Option<&[u8]> {
+        let within = usize::try_from(at.checked_sub(self.start)?).ok()?;
+        self.bytes.get(within..)?.get(..len)
+    }
+}
+
 impl Volume {
     /// Opens the volume on a device. Errors: no superblock or a damaged one, features that are not
     /// supported (by name), a device that is too short, a log that cannot be recovered.
@@ -337,35 +352,52 @@ impl Volume {
             return Ok(inode);
         }
         let len = self.geometry.inode_bytes as usize;
-        let (window, start) = self.window(at, len)?;
-        let within = usize::try_from(at - start).unwrap_or(usize::MAX);
-        let bytes = window
-            .get(within..)
-            .and_then(|rest| rest.get(..len))
-            .unwrap_or_default();
+        let window = self.window(at, len)?;
+        let bytes = window.part(at, len).unwrap_or_default();
         let inode = xfs_format::Inode::verify(bytes, &self.expect(daddr, owner))?;
         self.cache.put(key, &inode, len + INODE_OVERHEAD_BYTES);
         Ok(inode)
     }
 
-    /// Bytes around an inode, unverified, and where they begin. Errors: those of the device, for
-    /// the inode alone where its neighbours cannot be read.
-    fn window(&self, at: u64, len: usize) -> Result<(Arc<[u8]>, u64)> {
+    /// As [`Volume::inode`], for one of a listing, which are mostly neighbours and not asked for
+    /// again soon: the inode is not cached, and `window` is where the last one was.
+    pub(crate) fn inode_near(
+        &self,
+        window: &mut Window,
+        daddr: Daddr,
+        offset: u32,
+        owner: Owner,
+    ) -> Result<xfs_format::Inode> {
+        let at = bytes_of(daddr) + u64::from(offset);
+        let len = self.geometry.inode_bytes as usize;
+        if window.part(at, len).is_none() {
+            *window = self.window(at, len)?;
+        }
+        let bytes = window.part(at, len).unwrap_or_default();
+        Ok(xfs_format::Inode::verify(bytes, &self.expect(daddr, owner))?)
+    }
+
+    /// Bytes around an inode. Errors: those of the device, for the inode alone where its neighbours
+    /// cannot be read.
+    fn window(&self, at: u64, len: usize) -> Result<Window> {
         let start = at & !(WINDOW_BYTES - 1);
         let end = (start + WINDOW_BYTES).min(self.device.size_bytes());
         let key = (start, WINDOW_OWNER);
-        if let Some(window) = self.cache.get(key) {
-            return Ok((window, start));
+        if let Some(bytes) = self.cache.get(key) {
+            return Ok(Window { bytes, start });
         }
         let mut bytes = vec![0; usize::try_from(end.saturating_sub(start)).unwrap_or(0)];
         if bytes.is_empty() || self.device.read_at(start, &mut bytes).is_err() {
             let mut alone = vec![0; len];
             self.device.read_at(at, &mut alone)?;
-            return Ok((alone.into(), at));
+            return Ok(Window {
+                bytes: alone.into(),
+                start: at,
+            });
         }
-        let window: Arc<[u8]> = bytes.into();
-        self.cache.put(key, &window, window.len());
-        Ok((window, start))
+        let bytes: Arc<[u8]> = bytes.into();
+        self.cache.put(key, &bytes, bytes.len());
+        Ok(Window { bytes, start })
     }
 
     /// The bytes of some pieces, unverified.
