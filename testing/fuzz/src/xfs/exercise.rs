@@ -27,7 +27,7 @@ pub fn run(image: &Image, mut rng: Rng) -> Result<Outcome, String> {
         clean: report.is_clean(),
         ..Outcome::default()
     };
-    match open(device, false) {
+    match open(device, &options(false)) {
         Ok(fs) => {
             outcome.opened = true;
             let error = look_at(&fs, &mut rng);
@@ -36,8 +36,18 @@ pub fn run(image: &Image, mut rng: Rng) -> Result<Outcome, String> {
         Err(error) => outcome.disagreement = outcome.clean.then_some(error),
     }
     // The state on disk, whatever the log says.
-    if let Ok(fs) = open(device, true) {
+    if let Ok(fs) = open(device, &options(true)) {
         look_at(&fs, &mut rng);
+    }
+    if !outcome.opened {
+        // By a copy of the superblock, where it is the first one that is damaged.
+        let by_copy = OpenOptions {
+            use_superblock_copy: true,
+            ..options(false)
+        };
+        if let Ok(fs) = open(device, &by_copy) {
+            look_at(&fs, &mut rng);
+        }
     }
     Ok(outcome)
 }
@@ -65,8 +75,8 @@ fn options(no_recovery: bool) -> OpenOptions {
     }
 }
 
-fn open(device: &Arc<dyn BlockDevice>, no_recovery: bool) -> Result<Fs, String> {
-    let volume = Volume::open(device.clone(), &options(no_recovery)).map_err(|error| error.to_string())?;
+fn open(device: &Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Fs, String> {
+    let volume = Volume::open(device.clone(), options).map_err(|error| error.to_string())?;
     let fs = Fs::new(Arc::new(volume)).map_err(|error| error.to_string())?;
     fs.init(&InitInfo::TRUSTED).map_err(|error| error.to_string())?;
     Ok(fs)
