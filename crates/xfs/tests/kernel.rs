@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use cowshed_device::{FileDevice, Locking, OpenMode};
 use cowshed_device_sim::CountingDevice;
-use cowshed_harness::{need, run, run_raw};
+use cowshed_harness::{need, run};
 use cowshed_vfs::{Context, Error, FileKind, FileSystem as _, Handle, InitInfo, Lookup, NodeId, SeekKind, rdev};
 use cowshed_xfs::{Fs, OpenOptions, Volume};
 
@@ -83,7 +83,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        let _ = run_raw("umount", &["-q".as_ref(), self.dir.path().join("mnt").as_os_str()]);
+        let _ = cowshed_harness::unmount(&self.dir.path().join("mnt"));
     }
 }
 
@@ -315,8 +315,11 @@ fn dirty_log_is_recovered_unless_it_is_left_alone() {
     }
     let lab = Lab::new("", 400, "");
     let d = lab.dir.path().display();
+    // A process that another test starts may still hold a file of the mount for a moment.
+    let unmount = || cowshed_harness::unmount(&lab.dir.path().join("mnt")).unwrap();
+    unmount();
     sh(&format!(
-        "cd {d}; umount mnt; mount -t xfs -o loop image mnt; touch mnt/new; rm mnt/short/name1; \
+        "cd {d}; mount -t xfs -o loop image mnt; touch mnt/new; rm mnt/short/name1; \
          xfs_io -x -c 'shutdown -f' mnt; umount mnt; cp --sparse=always image before"
     ));
     let path = lab.dir.path().join("image");
@@ -337,7 +340,8 @@ fn dirty_log_is_recovered_unless_it_is_left_alone() {
         fs.lookup(&Context::root(), NodeId::ROOT, b"new").unwrap(),
         Lookup::Found(_)
     ));
-    sh(&format!("cd {d}; umount mnt; cmp image before"));
+    unmount();
+    sh(&format!("cd {d}; cmp image before"));
     let options = OpenOptions {
         no_recovery: true,
         ..OpenOptions::default()
