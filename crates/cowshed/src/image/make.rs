@@ -208,12 +208,7 @@ fn prepare(recipe: &Recipe) -> Result<Ready> {
     })
 }
 
-fn read(
-    recipe: &Recipe,
-    env: &dyn Env,
-    workers: &Workers,
-    subvolumes: &mut Vec<BuildSubvolume>,
-) -> Result<Tree> {
+fn read(recipe: &Recipe, env: &dyn Env, workers: &Workers, subvolumes: &mut Vec<BuildSubvolume>) -> Result<Tree> {
     let mut tree = Tree::default();
     let spool_dir = spool_dir(recipe);
     let keep = &mut |path: &[u8], is_dir: bool| recipe.filter.keeps(path, is_dir);
