@@ -87,6 +87,7 @@ fn read(bytes: Vec<u8>) {
     let mut reading = Reading {
         platform: &Platform::default(),
         spool_dir: "/tmp".as_ref(),
+        env: &Alone,
         workers: &WORKERS,
         layers: Some(Vec::new()),
     };
@@ -94,6 +95,8 @@ fn read(bytes: Vec<u8>) {
     if add_stream(&mut tree, "fuzzed", stream, &mut reading, &mut |_, _| true).is_err() {
         return;
     }
+    // Right or wrong: what was read is read on.
+    let _ = tree.check_sources();
     for inode in tree.inodes_mut() {
         let Body::File(content) = &inode.body else { continue };
         let opened = content.open().expect("contents of an archive are there");

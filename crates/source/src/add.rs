@@ -3,11 +3,12 @@
 use std::io::Read;
 use std::path::Path;
 
+use crate::blob::Blob;
 use crate::dir::add_directory;
 use crate::error::{Error, Result};
 use crate::oci::Files;
 use crate::reading::Reading;
-use crate::tar::{Blob, Entry, Input, Layering, apply, read_archive};
+use crate::tar::{Entry, Input, Layering, apply, read_archive};
 use crate::tree::{Keep, Tree};
 
 /// Adds a source to the tree: a directory, an OCI image layout, a tar archive, an archive of an OCI
@@ -23,7 +24,11 @@ pub fn add_source(tree: &mut Tree, path: &Path, reading: &mut Reading<'_>, keep:
     }
     let name = path.display().to_string();
     let entries = match metadata.is_file() {
-        true => read_archive(Input::of_blob(Blob::open(path)?, reading.spool_dir)?)?,
+        true => {
+            let blob = Blob::open(path)?;
+            tree.checks_mut().watch(&blob)?;
+            read_archive(Input::of_blob(blob, reading.spool_dir)?)?
+        }
         false => {
             let stream = std::fs::File::open(path).map_err(Error::host(path))?;
             read_archive(Input::of_stream(&name, Box::new(stream), reading.spool_dir)?)?

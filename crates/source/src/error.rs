@@ -49,6 +49,14 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
+    /// A blob of a container image that is not the one that the image names.
+    #[error("{blob}: has the digest sha256:{found}")]
+    Digest {
+        /// Its path in the image, which has the digest that it should have.
+        blob: String,
+        /// SHA-256 of what is there, in hexadecimal digits.
+        found: String,
+    },
     /// A name or path that the tree cannot take.
     #[error("'{path}': {what}")]
     Path {

@@ -10,6 +10,8 @@
 #![deny(missing_docs)]
 
 mod add;
+mod blob;
+mod checks;
 mod content;
 mod dir;
 mod error;

@@ -5,19 +5,20 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use serde::Deserialize;
+use sha2::Digest as _;
 
+use crate::blob::Blob;
+use crate::checks::{Sealed, hex};
 use crate::error::{Error, Result};
 use crate::platform::Platform;
 use crate::reading::Reading;
-use crate::tar::{Blob, Entry, EntryKind, Input, Layering, apply, read_archive};
+use crate::tar::{Entry, EntryKind, Input, Layering, apply, read_archive};
 use crate::tree::{Keep, Tree};
 
 /// Bytes of an index, a manifest, or a list of layers.
 const JSON_BYTES_MAX: u64 = 8 << 20;
 /// Indices that lie in each other.
 const DEPTH_MAX: usize = 4;
-/// Bytes hashed at once.
-const STEP_BYTES: usize = 1 << 20;
 
 #[derive(Deserialize)]
 struct Index {
@@ -125,38 +126,52 @@ impl<'f> Files<'f> {
     }
 
     fn json<T: for<'d> Deserialize<'d>>(&self, path: &str) -> Result<T> {
-        let bytes = self.find(path)?.read_all(JSON_BYTES_MAX)?;
-        serde_json::from_slice(&bytes).map_err(|error| self.refuse(path, error.to_string()))
+        self.parse(path, &self.find(path)?.read_all(JSON_BYTES_MAX)?)
     }
 
-    /// A blob by its digest, which is compared.
-    fn blob(&self, descriptor: &Descriptor) -> Result<(String, Blob)> {
+    fn parse<T: for<'d> Deserialize<'d>>(&self, path: &str, bytes: &[u8]) -> Result<T> {
+        serde_json::from_slice(bytes).map_err(|error| self.refuse(path, error.to_string()))
+    }
+
+    /// A blob by its digest, which is not compared here, with its path in the image.
+    fn sealed(&self, descriptor: &Descriptor) -> Result<(String, Sealed)> {
         let digest = &descriptor.digest;
-        let hex = digest.strip_prefix("sha256:").filter(|hex| {
+        let sha256 = digest.strip_prefix("sha256:").filter(|hex| {
             let is_hex = hex
                 .bytes()
                 .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
             hex.len() == 64 && is_hex
         });
-        let hex = hex.ok_or_else(|| self.refuse(digest, "is no digest that is supported: only sha256 is"))?;
-        let path = format!("blobs/sha256/{hex}");
-        let blob = self.find(&path)?;
-        let found = sha256(&blob)?;
-        if found != hex {
-            return Err(self.refuse(&path, format!("has the digest {found}")));
+        let sha256 = sha256.ok_or_else(|| self.refuse(digest, "is no digest that is supported: only sha256 is"))?;
+        let path = format!("blobs/sha256/{sha256}");
+        let blob = Blob {
+            name: format!("{}: {path}", self.name()),
+            ..self.find(&path)?
+        };
+        let sha256 = sha256.to_owned();
+        Ok((path, Sealed { blob, sha256 }))
+    }
+
+    /// An index or a manifest by its digest, which is compared.
+    fn sealed_json<T: for<'d> Deserialize<'d>>(&self, descriptor: &Descriptor) -> Result<T> {
+        let (path, sealed) = self.sealed(descriptor)?;
+        let bytes = sealed.blob.read_all(JSON_BYTES_MAX)?;
+        let found = hex(&sha2::Sha256::digest(&bytes));
+        if found != sealed.sha256 {
+            let blob = sealed.blob.name;
+            return Err(Error::Digest { blob, found });
         }
-        Ok((path, blob))
+        self.parse(&path, &bytes)
     }
 
     fn manifest(&self, platform: &Platform) -> Result<Manifest> {
         let mut index: Index = self.json("index.json")?;
         for _ in 0..DEPTH_MAX {
             let chosen = self.choose(&index, platform)?;
-            let (path, _) = self.blob(chosen)?;
             if !chosen.media_type.contains("index") && !chosen.media_type.contains("manifest.list") {
-                return self.json(&path);
+                return self.sealed_json(chosen);
             }
-            index = self.json(&path)?;
+            index = self.sealed_json(chosen)?;
         }
         Err(self.refuse("index.json", "indices lie too deep in each other"))
     }
@@ -186,53 +201,57 @@ impl<'f> Files<'f> {
         }
     }
 
-    /// Lays the layers of the image over the tree.
+    /// Lays the layers of the image over the tree. Their digests are computed meanwhile: they are
+    /// known to be right when [`Tree::check_sources`] has succeeded.
     pub fn add_to(&self, tree: &mut Tree, reading: &mut Reading<'_>, keep: &mut Keep<'_>) -> Result<()> {
-        let mut layers = Vec::new();
-        if self.has("index.json") {
-            for layer in &self.manifest(reading.platform)?.layers {
-                if layer.media_type.contains("encrypted") {
-                    return Err(self.refuse(&layer.digest, "is encrypted"));
-                }
-                layers.push(self.blob(layer)?);
-            }
-        } else {
+        let layers = self.layers(tree, reading)?;
+        let laid = layers
+            .into_iter()
+            .try_for_each(|layer| lay_over(layer, tree, reading, keep));
+        if laid.is_err() {
+            // A damaged layer: that its digest is wrong says more than the place where reading ended.
+            tree.check_sources()?;
+        }
+        laid
+    }
+
+    /// The layers, the lowest first.
+    fn layers(&self, tree: &mut Tree, reading: &Reading<'_>) -> Result<Vec<Blob>> {
+        if !self.has("index.json") {
             let images: Vec<DockerImage> = self.json("manifest.json")?;
             let [image] = &images[..] else {
                 return Err(self.refuse("manifest.json", format!("has {} images, not one", images.len())));
             };
-            for layer in &image.layers {
-                layers.push((layer.clone(), self.find(layer)?));
-            }
-        }
-        for (path, blob) in layers {
-            let blob = Blob {
-                name: format!("{}: {path}", self.name()),
-                ..blob
+            let layer = |path: &String| {
+                let name = format!("{}: {path}", self.name());
+                let found = self.find(path)?;
+                Ok(Blob { name, ..found })
             };
-            let name = blob.name.clone();
-            let entries = read_archive(Input::of_blob(blob, reading.spool_dir)?)?;
-            apply(tree, &name, entries, Layering::Layer, keep)?;
-            if let Some(layers) = &mut reading.layers {
-                layers.push(tree.copy_dirs(tree.base())?);
-            }
+            return image.layers.iter().map(layer).collect();
         }
-        Ok(())
+        let mut all = Vec::new();
+        for layer in &self.manifest(reading.platform)?.layers {
+            if layer.media_type.contains("encrypted") {
+                return Err(self.refuse(&layer.digest, "is encrypted"));
+            }
+            all.push(self.sealed(layer)?.1);
+        }
+        let layers: Vec<Blob> = all.iter().map(|sealed| sealed.blob.clone()).collect();
+        // An archive is watched as a whole.
+        if let Self::Dir(_) = self {
+            layers.iter().try_for_each(|layer| tree.checks_mut().watch(layer))?;
+        }
+        tree.checks_mut().begin(all, reading.env);
+        Ok(layers)
     }
 }
 
-fn sha256(blob: &Blob) -> Result<String> {
-    use sha2::Digest as _;
-    use std::io::Read as _;
-    let mut hash = sha2::Sha256::new();
-    let mut reader = blob.reader();
-    let mut buf = vec![0; STEP_BYTES];
-    loop {
-        let len = reader.read(&mut buf).map_err(Error::host(&blob.name))?;
-        if len == 0 {
-            break;
-        }
-        hash.update(&buf[..len]);
+fn lay_over(layer: Blob, tree: &mut Tree, reading: &mut Reading<'_>, keep: &mut Keep<'_>) -> Result<()> {
+    let name = layer.name.clone();
+    let entries = read_archive(Input::of_blob(layer, reading.spool_dir)?)?;
+    apply(tree, &name, entries, Layering::Layer, keep)?;
+    if let Some(layers) = &mut reading.layers {
+        layers.push(tree.copy_dirs(tree.base())?);
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cowshed_runtime::Workers;
+use cowshed_runtime::{Env, Workers};
 
 use crate::platform::Platform;
 use crate::tree::InodeId;
@@ -13,6 +13,8 @@ pub struct Reading<'r> {
     pub platform: &'r Platform,
     /// The directory for contents of compressed archives, in files without a name.
     pub spool_dir: &'r Path,
+    /// Has the threads that compute digests.
+    pub env: &'r dyn Env,
     /// Threads that list directories.
     pub workers: &'r Workers,
     /// `Some`: gets a copy of the tree's directories after each layer of a container image, which

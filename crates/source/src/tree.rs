@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
+use crate::checks::Checks;
 use crate::content::Content;
 use crate::error::{Error, Result};
 
@@ -119,6 +120,7 @@ impl InodeId {
 pub struct Tree {
     inodes: Vec<Inode>,
     base: InodeId,
+    checks: Checks,
 }
 
 impl Default for Tree {
@@ -131,6 +133,7 @@ impl Default for Tree {
         Self {
             inodes: vec![Inode { meta, body }],
             base: Self::ROOT,
+            checks: Checks::default(),
         }
     }
 }
@@ -160,6 +163,18 @@ impl Tree {
     /// How many inodes there are, those that no name refers to included.
     pub fn inode_count(&self) -> usize {
         self.inodes.len()
+    }
+
+    /// Waits until all is known of the sources that can only be known when all of them was read.
+    /// To be called when the contents have been copied: what was made of them is worth nothing
+    /// before. Errors: a layer of a container image has not the digest that its image says; an
+    /// archive has changed.
+    pub fn check_sources(&self) -> Result<()> {
+        self.checks.finish()
+    }
+
+    pub(crate) fn checks_mut(&mut self) -> &mut Checks {
+        &mut self.checks
     }
 
     /// The entries of a directory; `None` for anything else.

@@ -63,6 +63,7 @@ fn read(bytes: Vec<u8>, spool: &Path) -> cowshed_source::Result<()> {
     let mut reading = Reading {
         platform: &Platform::default(),
         spool_dir: spool,
+        env: &SystemEnv,
         workers: &Workers::new(Arc::new(SystemEnv)),
         layers: None,
     };

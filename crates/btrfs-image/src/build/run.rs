@@ -46,12 +46,13 @@ pub fn dry_run(tree: &Tree, options: &BuildOptions<'_>, device_bytes: &[u64]) ->
         false => Lay::Predict,
     };
     let made = plan.make(device_bytes, how)?;
+    tree.check_sources()?;
     Ok(plan.report(made))
 }
 
 /// Builds the volume on `devices`. Nothing is written before all is refused that can be known
-/// without compressing the contents. Until the end there is no superblock: where this fails, the
-/// devices hold no volume.
+/// without compressing the contents, and without hashing a container's layers. Until the end there
+/// is no superblock: where this fails, the devices hold no volume.
 pub fn build(
     tree: &Tree,
     options: &BuildOptions<'_>,
@@ -145,6 +146,8 @@ impl Plan<'_, '_> {
         blocks.write()?;
         // Barrier: a superblock may only be found when all that it points at is there.
         flush(devices)?;
+        // Layers that are not what their image says make no volume.
+        self.tree.check_sources()?;
         let superblocks = Superblocks {
             settings: &made.settings,
             chunks: &made.chunks,

@@ -24,7 +24,7 @@ pub struct Named {
 
 /// The operands by image, in their order. Without paths, those of `default`.
 pub fn named(base: &Base, target: &Path, paths: &[PathBuf], default: &[PathBuf]) -> Result<Vec<Named>> {
-    if let Base::Shell { image, dir } = base {
+    if let Base::Shell { image, dir, .. } = base {
         let all = std::iter::once(target).chain(paths.iter().map(|path| &**path));
         return Ok(vec![Named {
             image: image.clone(),

@@ -168,10 +168,10 @@ struct Ready {
 
 /// Reads the sources.
 fn prepare(recipe: &Recipe) -> Result<Ready> {
-    let env = Threads(recipe.jobs.unwrap_or_else(|| SystemEnv.processors()));
-    let workers = Workers::new(Arc::new(env));
+    let env = Arc::new(Threads(recipe.jobs.unwrap_or_else(|| SystemEnv.processors())));
+    let workers = Workers::new(env.clone());
     let mut subvolumes = recipe.subvolumes.clone();
-    let mut tree = read(recipe, &workers, &mut subvolumes)?;
+    let mut tree = read(recipe, &*env, &workers, &mut subvolumes)?;
     edit::apply(&mut tree, &recipe.edits)?;
     for subvolume in &subvolumes {
         if subvolume.snapshot_of.is_some() {
@@ -208,13 +208,14 @@ fn prepare(recipe: &Recipe) -> Result<Ready> {
     })
 }
 
-fn read(recipe: &Recipe, workers: &Workers, subvolumes: &mut Vec<BuildSubvolume>) -> Result<Tree> {
+fn read(recipe: &Recipe, env: &dyn Env, workers: &Workers, subvolumes: &mut Vec<BuildSubvolume>) -> Result<Tree> {
     let mut tree = Tree::default();
     let spool_dir = spool_dir(recipe);
     let keep = &mut |path: &[u8], is_dir: bool| recipe.filter.keeps(path, is_dir);
     let mut reading = Reading {
         platform: &recipe.platform,
         spool_dir: &spool_dir,
+        env,
         workers,
         layers: recipe.layers.as_ref().map(|_| Vec::new()),
     };

@@ -15,6 +15,6 @@ mod sparse;
 mod write;
 
 pub(crate) use apply::{Layering, apply};
-pub(crate) use input::{Blob, Input};
+pub(crate) use input::Input;
 pub(crate) use read::{Entry, EntryKind, read_archive};
 pub use write::{TarKind, TarWriter};

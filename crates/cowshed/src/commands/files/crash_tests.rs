@@ -13,7 +13,7 @@ use cowshed_device::{BlockDevice, MemDevice, OpenMode};
 use cowshed_device_sim::crash::{CrashImages, Options};
 use cowshed_device_sim::{Fault, FaultPlan, FaultyDevice, Log, On, Rng};
 
-use super::rm::remove_tree;
+use super::rm::{Removal, remove_tree};
 use super::session::{Base, Session};
 use super::{FileCommand, run_in};
 
@@ -178,7 +178,7 @@ fn command_that_panics_changes_nothing() {
     let (_, place) = session
         .in_image(Path::new("no-such-file.img:/dir/sub"), OpenMode::ReadWrite)
         .unwrap();
-    assert!(remove_tree(&session, &place, false));
+    assert!(remove_tree(&session, &place, Removal::default()));
     drop(place);
     drop(session);
     assert_eq!(state(&device), before);

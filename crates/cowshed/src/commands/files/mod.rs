@@ -145,7 +145,7 @@ fn run_in(command: &FileCommand, session: Session<'_>) -> Result<u8> {
     };
     match done {
         Ok(()) => Ok(session.finish(|session, place| {
-            rm::remove_tree(session, place, false);
+            rm::remove_tree(session, place, rm::Removal::default());
         })),
         Err(error) => {
             session.give_up();

@@ -166,7 +166,7 @@ fn copy_and_remove<'s>(
         return false;
     }
     if from.is_on(to) && from.side.is_image() {
-        return rm::remove_tree(session, from, false);
+        return rm::remove_tree(session, from, rm::Removal::default());
     }
     session.remove_when_durable(from, to);
     true

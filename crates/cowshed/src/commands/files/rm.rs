@@ -6,11 +6,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use cowshed::FileKind;
 use cowshed_device::OpenMode;
 
 use super::session::{Place, Session, quoted, reason};
-use super::side::Follow;
+use super::side::{Follow, Stat};
 use super::walk::{Descend, When, walk};
+use crate::people::kind_name;
 
 #[derive(Args, Debug)]
 pub struct RmArgs {
@@ -20,9 +22,12 @@ pub struct RmArgs {
     /// Directories with all that is in them
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// No complaint of what is not there
-    #[arg(short, long)]
+    /// No complaint of what is not there, no question
+    #[arg(short, long, overrides_with = "interactive")]
     force: bool,
+    /// Ask before each removal
+    #[arg(short, overrides_with = "force")]
+    interactive: bool,
     /// Empty directories, too
     #[arg(short, long)]
     dir: bool,
@@ -63,13 +68,20 @@ fn one(args: &RmArgs, session: &Session<'_>, place: &Place) {
             return;
         }
     };
+    let how = Removal {
+        is_verbose: args.verbose,
+        asks: args.interactive,
+    };
     if !stat.is_dir() || args.recursive {
-        remove_tree(session, place, args.verbose);
+        remove_tree(session, place, how);
         return;
     }
     if !args.dir {
         let error = std::io::Error::from_raw_os_error(libc::EISDIR);
         return session.cannot("remove", place, &error);
+    }
+    if how.asks && !asks_to_remove(session, place, &stat) {
+        return;
     }
     match place.side.remove_dir(&place.path) {
         Ok(()) if args.verbose => session.say(format_args!("removed directory {}", place.quoted())),
@@ -78,9 +90,28 @@ fn one(args: &RmArgs, session: &Session<'_>, place: &Place) {
     }
 }
 
+/// How things are removed.
+#[derive(Clone, Copy, Default)]
+pub struct Removal {
+    pub is_verbose: bool,
+    /// Before each one, and before a directory is entered.
+    pub asks: bool,
+}
+
+/// True: yes.
+fn asks_to_remove(session: &Session<'_>, place: &Place, stat: &Stat) -> bool {
+    let kind = match stat.kind {
+        FileKind::Regular if stat.size_bytes == 0 => "regular empty file",
+        kind => kind_name(kind),
+    };
+    session.asks(format_args!("remove {kind} {}", place.quoted()))
+}
+
 /// Removes a file, or a directory with all that is in it. False: something was complained about.
-pub fn remove_tree(session: &Session<'_>, start: &Place, is_verbose: bool) -> bool {
+pub fn remove_tree(session: &Session<'_>, start: &Place, how: Removal) -> bool {
     let mut is_well = true;
+    // A directory that is not entered is seen again at once.
+    let mut is_declined = false;
     let _ = walk(start, Follow::No, &mut |seen| {
         if session.is_broken() {
             is_well = false;
@@ -93,17 +124,22 @@ pub fn remove_tree(session: &Session<'_>, start: &Place, is_verbose: bool) -> bo
                 return ControlFlow::Continue(Descend::No);
             }
             Ok(visit) if visit.stat.is_dir() && visit.when == When::Before => {
-                return ControlFlow::Continue(Descend::Yes);
+                is_declined = how.asks && declines(session, visit.place);
+                return ControlFlow::Continue(if is_declined { Descend::No } else { Descend::Yes });
+            }
+            Ok(_) if std::mem::take(&mut is_declined) => return ControlFlow::Continue(Descend::No),
+            Ok(visit) if how.asks && !asks_to_remove(session, visit.place, visit.stat) => {
+                return ControlFlow::Continue(Descend::No);
             }
             Ok(visit) if visit.stat.is_dir() => visit.place.side.remove_dir(&visit.place.path),
             Ok(visit) => visit.place.side.unlink(&visit.place.path),
         };
         if let Ok(visit) = &seen {
             match removed {
-                Ok(()) if is_verbose && visit.stat.is_dir() => {
+                Ok(()) if how.is_verbose && visit.stat.is_dir() => {
                     session.say(format_args!("removed directory {}", visit.place.quoted()));
                 }
-                Ok(()) if is_verbose => session.say(format_args!("removed {}", visit.place.quoted())),
+                Ok(()) if how.is_verbose => session.say(format_args!("removed {}", visit.place.quoted())),
                 Ok(()) => {}
                 // What is in it could not be removed, which was said.
                 Err(error) if !is_well && error.raw_os_error() == Some(libc::ENOTEMPTY) => {}
@@ -116,6 +152,12 @@ pub fn remove_tree(session: &Session<'_>, start: &Place, is_verbose: bool) -> bo
         ControlFlow::Continue(Descend::No)
     });
     is_well
+}
+
+/// Whether a directory that holds something is not to be entered.
+fn declines(session: &Session<'_>, dir: &Place) -> bool {
+    let is_empty = dir.side.names(&dir.path).is_ok_and(|names| names.is_empty());
+    !is_empty && !session.asks(format_args!("descend into directory {}", dir.quoted()))
 }
 
 #[derive(Args, Debug)]

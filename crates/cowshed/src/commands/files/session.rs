@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
-use std::io::{self, BufRead as _};
+use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -31,7 +31,18 @@ pub enum Base {
     #[default]
     Host,
     /// In the image of a shell, from its directory. `host:PATH` is a path of the host.
-    Shell { image: PathBuf, dir: PathBuf },
+    Shell {
+        image: PathBuf,
+        dir: PathBuf,
+        /// `None`: nothing is asked.
+        answers: Option<Rc<dyn Answers>>,
+    },
+}
+
+/// The reader of a shell's lines, which has read ahead of the command.
+pub trait Answers: std::fmt::Debug {
+    /// Asks a question and reads the answer. `None`: there is none.
+    fn answer(&self, question: &str) -> Option<String>;
 }
 
 /// A name in a directory of one side.
@@ -236,7 +247,7 @@ impl<'b> Session<'b> {
 
     /// The image and the path in it that an operand names; `None`: a path of the host.
     fn split(&self, operand: &Path) -> Option<(PathBuf, PathBuf)> {
-        if let Base::Shell { image, dir } = self.base {
+        if let Base::Shell { image, dir, .. } = self.base {
             return match operand.as_os_str().as_bytes().strip_prefix(b"host:") {
                 Some(_) => None,
                 None => Some((image.clone(), dir.join(operand))),
@@ -357,10 +368,15 @@ impl<'b> Session<'b> {
 
     /// Asks on the terminal. True: yes.
     pub fn asks(&self, what: impl Display) -> bool {
-        people::warn_part(format_args!("cowshed {}: {what}? ", self.name));
-        let mut answer = String::new();
-        let read = io::stdin().lock().read_line(&mut answer);
-        read.is_ok() && matches!(answer.trim_start().chars().next(), Some('y' | 'Y'))
+        let question = format!("cowshed {}: {what}? ", self.name);
+        let answer = match self.base {
+            Base::Shell { answers, .. } => answers.as_ref().and_then(|answers| answers.answer(&question)),
+            Base::Host => {
+                people::warn_part(question);
+                io::stdin().lines().next().and_then(Result::ok)
+            }
+        };
+        answer.is_some_and(|answer| answer.trim_start().starts_with(['y', 'Y']))
     }
 
     /// Some volume failed: what is left of the command need not be done.

@@ -63,6 +63,39 @@ fn source_that_changes_while_it_is_read_is_named() {
 }
 
 #[test]
+fn archive_that_changes_while_it_is_read_is_named() {
+    let Some(()) = need::tool("tar") else { return };
+    let (dir, root) = source();
+    small_tree(&root);
+    fs::write(root.join("large"), noise(1 << 20)).unwrap();
+    let (tar, image) = (dir.path().join("a.tar"), dir.path().join("image"));
+    cowshed_harness::shell(dir.path(), "tar -cf a.tar -C root .").unwrap();
+    run("build -q --from {} {}", &[&tar, &image]).ok();
+    fs::remove_file(&image).unwrap();
+    let file = fs::File::options().write(true).open(&tar).unwrap();
+    let head = fs::read(&tar).unwrap()[..512].to_vec();
+    let stop = AtomicBool::new(false);
+    let failed = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // The same bytes again: only the times tell.
+                std::os::unix::fs::FileExt::write_all_at(&file, &head, 0).unwrap();
+            }
+        });
+        // Now and then nothing is written meanwhile.
+        let mut runs = (0..50).map(|_| run("build -q --from {} {}", &[&tar, &image]));
+        let failed = runs.find(|ran| ran.code != 0);
+        stop.store(true, Ordering::Relaxed);
+        failed
+    });
+    failed
+        .expect("a change is seen")
+        .fails_with(1, &["a.tar: changed while it was read"]);
+    let left = fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(left, 2 + usize::from(image.exists()), "nothing half made is left");
+}
+
+#[test]
 fn unreadable_file_is_named_and_nothing_is_made() {
     let Some(()) = need::root() else { return };
     let Some(()) = need::tool("setpriv") else { return };

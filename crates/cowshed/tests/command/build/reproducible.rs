@@ -2,7 +2,7 @@
 //! any day.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cowshed_harness::{KernelMount, LoopDevice, need};
@@ -52,8 +52,56 @@ fn shuffled_copy(from: &Path, to: &Path) {
     cowshed_harness::shell(from, &script).unwrap();
 }
 
+/// Seconds from the first day to the second.
+const TWO_DAYS: i64 = 2 * 86_400 + 3_661;
+
+/// Makes a library that moves the clock of the programs that load it, which no test may do to the
+/// machine: two days on, by `LD_PRELOAD`. The clock that measures intervals stays.
+fn later_clock(dir: &Path) -> PathBuf {
+    let source = format!(
+        "#define _GNU_SOURCE\n#include <time.h>\n#include <unistd.h>\n#include <sys/syscall.h>\n\
+         int clock_gettime(clockid_t clock, struct timespec *now) {{\n\
+         long failed = syscall(SYS_clock_gettime, clock, now);\n\
+         if (!failed && clock == CLOCK_REALTIME) now->tv_sec += {TWO_DAYS};\n\
+         return failed;\n}}\n"
+    );
+    fs::write(dir.join("later.c"), source).unwrap();
+    cowshed_harness::shell(dir, "cc -shared -fPIC -o later.so later.c").unwrap();
+    dir.join("later.so")
+}
+
+/// The program's clock goes two days on, and all access times of the source with it. (The times of
+/// change of its inodes are the host's: they are in no image.)
 #[test]
-fn threads_order_of_names_host_and_day_make_one_image() {
+fn two_days_make_one_image() {
+    for tool in ["cc", "touch"] {
+        let Some(()) = need::tool(tool) else { return };
+    }
+    let (dir, root) = source();
+    small_tree(&root);
+    cowshed_harness::shell(&root, "find . -exec touch -h -d @1650000000.25 {} +").unwrap();
+    let library = later_clock(dir.path());
+    let later = [("LD_PRELOAD", library.to_str().unwrap())];
+    let image = |name: &str| dir.path().join(name);
+    let line = "build -q --from {} --slack 64M --compress zstd --subvol home {}";
+    let epoch = [("SOURCE_DATE_EPOCH", "1700000000")];
+    run_with(&epoch, line, &[&root, &image("first")]).ok();
+    cowshed_harness::shell(&root, "find . -exec touch -h -a -d '2 days' {} +").unwrap();
+    run_with(&[epoch[0], later[0]], line, &[&root, &image("second")]).ok();
+    assert!(fs::read(image("first")).unwrap() == fs::read(image("second")).unwrap());
+    // The library does move the clock of the program: what is touched now has a time of that day.
+    let touched = |env: &[(&str, &str)]| {
+        let path = format!("{}:/etc/hostname", image("first").display());
+        run_with(env, "touch {}", &[path.as_ref()]).ok();
+        let stat = run("stat --json {} /etc/hostname", &[&image("first")]).ok().json();
+        stat[0]["modified"]["seconds"].as_i64().unwrap()
+    };
+    let moved = touched(&later) - touched(&[]);
+    assert!((TWO_DAYS - 60..=TWO_DAYS).contains(&moved), "{moved}");
+}
+
+#[test]
+fn threads_order_of_names_host_and_moment_make_one_image() {
     let Some(()) = need::loop_devices() else { return };
     for tool in ["mkfs.ext4", "shuf", "tar"] {
         let Some(()) = need::tool(tool) else { return };

@@ -92,3 +92,42 @@ fn lines_typed_while_a_command_runs_are_run_after_it() {
     assert_eq!(here(&volume, "ls I:/ahead").ok().text(), "next\n", "{shown}");
     volume.assert_clean();
 }
+
+/// One write to the terminal has commands and the answers to their questions.
+#[test]
+fn answers_pasted_behind_their_command_are_answers() {
+    let Some(()) = need::tool("script") else { return };
+    let volume = Scratch::filled();
+    let made = ["from", "to", "kept", "gone", "stays"].map(|name| format!("mkdir I:/{name}"));
+    made.iter().for_each(|line| drop(here(&volume, line).ok()));
+    for (name, text) in [("f", "new"), ("g", "old")] {
+        fs::write(volume.path(name), text).unwrap();
+    }
+    for name in ["to/f", "kept/f", "gone/f", "stays/f"] {
+        here(&volume, &format!("cp g I:/{name}")).ok();
+    }
+    let lines = "cp -i host:f to\ny\ncp -i host:f kept\nn\nrm -i gone/f\ny\nrm -ri stays\nn\nmkdir behind\n";
+    // As keys that are typed, and as a terminal hands over a text that is pasted.
+    for keys in [format!("{lines}exit\n"), format!("\x1b[200~{lines}\x1b[201~\nexit\n")] {
+        let shown = typed(&volume, &keys);
+        let cat = |path: &str| here(&volume, &format!("cat I:/{path}")).ok().text();
+        assert_eq!(
+            [cat("to/f"), cat("kept/f"), cat("stays/f")],
+            ["new", "old", "old"],
+            "{shown}"
+        );
+        assert_eq!(here(&volume, "ls I:/gone").ok().text(), "", "{shown}");
+        here(&volume, "rmdir I:/behind").ok();
+        assert!(shown.contains("remove regular file 'gone/f'? "), "{shown}");
+        assert!(
+            !shown.contains("unrecognized"),
+            "no answer is taken for a command: {shown}"
+        );
+        here(&volume, "cp g I:/gone/f").ok();
+        here(&volume, "cp g I:/to/f").ok();
+    }
+    // Nor are answers kept among the lines.
+    let kept = fs::read_to_string(volume.path("state/cowshed/shell_history")).unwrap();
+    assert!(!kept.lines().any(|line| line == "y" || line == "n"), "{kept}");
+    volume.assert_clean();
+}

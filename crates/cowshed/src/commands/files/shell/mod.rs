@@ -5,7 +5,9 @@ mod complete;
 mod lines;
 mod words;
 
+use std::cell::RefCell;
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
@@ -15,7 +17,7 @@ use lines::Lines;
 use words::words;
 
 use super::FileCommand;
-use super::session::{Base, Session, reason};
+use super::session::{Answers, Base, Session, reason};
 use super::side::Follow;
 use crate::commands::{cat, ls, stat};
 
@@ -62,22 +64,27 @@ enum Word {
 struct Shell<'a> {
     image: &'a Path,
     dir: PathBuf,
+    answers: Rc<dyn Answers>,
 }
 
 /// The exit code is that of the last line.
 pub fn run(args: &ShellArgs) -> Result<u8> {
+    let lines = Rc::new(RefCell::new(Lines::new(commands())?));
     let mut shell = Shell {
         image: &args.image,
         dir: PathBuf::from("/"),
+        answers: lines.clone(),
     };
     // The image is one that opens.
     if let Err(error) = check_dir(&shell.base("/")) {
         crate::people::warn(format_args!("cowshed shell: {error:#}"));
         return Ok(1);
     }
-    let mut lines = Lines::new(commands())?;
     let mut code = 0;
-    while let Some(line) = lines.next(&shell.base("."), &shell.prompt())? {
+    loop {
+        let Some(line) = lines.borrow_mut().next(&shell.base("."), &shell.prompt())? else {
+            break;
+        };
         let Some(words) = words(&line) else {
             crate::people::warn("cowshed shell: a quotation that does not end");
             code = 1;
@@ -111,6 +118,7 @@ impl Shell<'_> {
         Base::Shell {
             image: self.image.to_owned(),
             dir: plain(&self.dir.join(dir)),
+            answers: None,
         }
     }
 
@@ -119,7 +127,11 @@ impl Shell<'_> {
     }
 
     fn run(&mut self, word: Word) -> Result<u8> {
-        let here = self.base(".");
+        let here = Base::Shell {
+            image: self.image.to_owned(),
+            dir: self.dir.clone(),
+            answers: Some(self.answers.clone()),
+        };
         match word {
             Word::Exit => Ok(0),
             Word::Pwd => {
@@ -136,6 +148,7 @@ impl Shell<'_> {
                 let there = Base::Shell {
                     image: self.image.to_owned(),
                     dir: to.clone(),
+                    answers: None,
                 };
                 check_dir(&there)?;
                 self.dir = to;

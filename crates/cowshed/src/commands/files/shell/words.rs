@@ -1,5 +1,32 @@
 //! The words of a line, as sh splits them.
 
+/// The lines of a text. Line ends in quotation marks, or behind a backslash, end none; in comments
+/// there is no quotation.
+pub fn lines(text: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    let (mut start, mut quote) = (0, None);
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
+        let is_comment = text[start..].trim_start().starts_with('#');
+        match (quote, c) {
+            (_, '\n') if quote.is_none() || is_comment => {
+                all.push(text[start..at].to_owned());
+                (start, quote) = (at + 1, None);
+            }
+            _ if is_comment => {}
+            (Some(open), c) if c == open => quote = None,
+            (Some('\''), _) => {}
+            (_, '\\') => drop(chars.next()),
+            (None, '\'' | '"') => quote = Some(c),
+            _ => {}
+        }
+    }
+    if start < text.len() {
+        all.push(text[start..].to_owned());
+    }
+    all
+}
+
 /// Words apart by blanks; quotation marks and the backslash as in sh. `None`: a quotation does not
 /// end.
 pub fn words(line: &str) -> Option<Vec<String>> {
@@ -61,7 +88,7 @@ pub fn escaped(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{escaped, last_word, words};
+    use super::{escaped, last_word, lines, words};
 
     #[test]
     fn lines_are_split_as_by_sh() {
@@ -69,6 +96,17 @@ mod tests {
         assert_eq!(split("cp  'a b' \"c\\\"d\" e\\ f ''"), ["cp", "a b", "c\"d", "e f", ""]);
         assert!(words("cp 'a").is_none());
         assert!(split("  ").is_empty());
+    }
+
+    #[test]
+    fn lines_end_outside_of_quotations_only() {
+        assert_eq!(lines("mv -i a b\ny\n\n ls"), ["mv -i a b", "y", "", " ls"]);
+        assert_eq!(
+            lines("cat 'a\nb' \"c\\\"\n\" d\\\ne\nls"),
+            ["cat 'a\nb' \"c\\\"\n\" d\\\ne", "ls"]
+        );
+        assert_eq!(lines(" # isn't\nls\ncat 'x"), [" # isn't", "ls", "cat 'x"]);
+        assert!(lines("").is_empty());
     }
 
     #[test]
