@@ -60,6 +60,9 @@ pub struct Args {
     /// Print the table, but leave docs/performance.md as it is
     #[arg(long)]
     dry_run: bool,
+    /// Only our side
+    #[arg(long, requires = "dry_run")]
+    ours: bool,
 }
 
 struct Part {
@@ -164,12 +167,18 @@ fn percentile(values: &mut [f64], percent: usize) -> Result<f64> {
 
 pub fn main(args: &Args) -> Result<()> {
     super::build()?;
-    ensure!(side::kernel_can(), "needs root, mkfs.btrfs and btrfs in the kernel");
+    ensure!(
+        args.ours || side::kernel_can(),
+        "needs root, mkfs.btrfs and btrfs in the kernel"
+    );
     let mut results = BTreeMap::<(String, Side), Vec<f64>>::new();
     let mut order = Vec::new();
     for part in PARTS.iter().filter(|part| part.name.contains(&args.only)) {
         for round in 0..args.runs {
-            for side in turns(round) {
+            for side in turns(round)
+                .into_iter()
+                .filter(|side| !args.ours || *side == Side::Ours)
+            {
                 let lines = on_a_volume(args, side, part)?;
                 for (name, ms) in lines {
                     eprintln!("{:>8} {name:<60} {ms:>10.2} ms", side.name());
