@@ -209,7 +209,7 @@ impl<'f> Files<'f> {
             .into_iter()
             .try_for_each(|layer| lay_over(layer, tree, reading, keep));
         if laid.is_err() {
-            // A damaged layer: that its digest is wrong says more than the place where reading ended.
+            // A damaged layer: a wrong digest says more than the place where reading ended.
             tree.check_sources()?;
         }
         laid

@@ -42,7 +42,7 @@ impl Cache {
     }
 
     fn shard(&self, key: Key) -> Option<&Mutex<Shard>> {
-        // Addresses end in zeros, and those of one kind of block in the same number of them. The upper
+        // Addresses end in zeros, those of one kind of block in the same number of them. The upper
         // bits of a product depend on all bits.
         const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
         let hash = ((key.0 >> 9) ^ key.1.rotate_left(32)).wrapping_mul(MIX);

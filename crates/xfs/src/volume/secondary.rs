@@ -17,9 +17,9 @@ const SECTOR_BYTES: usize = 512;
 /// How far a device is searched for the copy of group 1: one group of the largest size.
 const SEARCH_BYTES_MAX: u64 = 1 << 40;
 
-/// A copy that can stand in for the first superblock, and its group. `head`: what is in the place of
-/// the first one. `searches`: where its size of a group is wrong, too, the device is read until a
-/// copy is found; this takes as long as reading a group.
+/// A copy that can stand in for the first superblock, and its group. `head`: what is in the place
+/// of the first one. `searches`: where its size of a group is wrong, too, the device is read until
+/// a copy is found; this takes as long as reading a group.
 pub(super) fn find(device: &dyn BlockDevice, head: &[u8], searches: bool) -> Option<(u64, Superblock)> {
     let first = said(device, head).or_else(|| searches.then(|| search(device)).flatten())?;
     let group_bytes = group_bytes(&first)?;

@@ -154,7 +154,7 @@ pub fn remove_tree(session: &Session<'_>, start: &Place, how: Removal) -> bool {
     is_well
 }
 
-/// Whether a directory that holds something is not to be entered.
+/// Asks before a directory is entered that is not empty. True: it is not to be entered.
 fn declines(session: &Session<'_>, dir: &Place) -> bool {
     let is_empty = dir.side.names(&dir.path).is_ok_and(|names| names.is_empty());
     !is_empty && !session.asks(format_args!("descend into directory {}", dir.quoted()))

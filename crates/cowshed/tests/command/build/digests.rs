@@ -39,8 +39,8 @@ fn layout(dir: &Path, layers: &[&str]) -> Vec<PathBuf> {
     digests.iter().map(|digest| blobs.join(digest)).collect()
 }
 
-/// A layout `oci` of a plain, a gzip and a zstd layer. Beside it `other.tar*`, archives that are read
-/// as well as the layers are.
+/// A layout `oci` of a plain, a gzip and a zstd layer. Beside it `other.tar*`: archives that are
+/// read as well as the layers are.
 fn prepared() -> Option<(tempfile::TempDir, Vec<PathBuf>)> {
     for tool in ["tar", "gzip", "zstd"] {
         need::tool(tool)?;
