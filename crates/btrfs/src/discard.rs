@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use btrfs_store::Store;
+use btrfs_store::space::Freed;
 use cowshed_runtime::{Env, Inbox, Service, Wake};
 use cowshed_vfs::{Error as Errno, TrimRange};
 
@@ -28,20 +29,21 @@ pub struct Pace {
     pub delay: Duration,
     /// Shorter ranges wait for their neighbours, until the unmount.
     pub bytes_min: u64,
-    /// Ranges of one batch, at most.
+    /// Ranges that are looked for at once, at most.
     pub batch_ranges: usize,
-    /// Between batches.
+    /// After each range.
     pub pause: Duration,
 }
 
 impl Default for Pace {
-    /// 1000 ranges a second.
+    /// 1000 ranges a second, one by one: discards one after the other would hold up fsyncs for
+    /// milliseconds, since both need the lock of the image's inode.
     fn default() -> Self {
         Self {
             delay: Duration::from_secs(10),
             bytes_min: 32 << 10,
             batch_ranges: 100,
-            pause: Duration::from_millis(100),
+            pause: Duration::from_millis(1),
         }
     }
 }
@@ -127,29 +129,48 @@ fn run(inbox: &Inbox<State>, store: &Weak<Store>) {
             state.pace
         });
         loop {
-            let Some(store) = store.upgrade() else { return };
-            if batch(&store, pace.batch_ranges, pace.bytes_min) == 0 {
+            let take = |store: Arc<Store>| take(&store, pace.batch_ranges, pace.bytes_min);
+            let Some(freed) = store.upgrade().map(take) else { return };
+            if freed.is_empty() {
                 break;
             }
-            drop(store);
-            if !inbox.sleep_until(inbox.monotonic().saturating_add(pace.pause)) {
+            // What was taken is discarded even where the thread is to end.
+            let mut goes_on = true;
+            for range in &freed {
+                let Some(store) = store.upgrade() else { return };
+                discard(&store, range);
+                drop(store);
+                goes_on = goes_on && inbox.sleep_until(inbox.monotonic().saturating_add(pace.pause));
+            }
+            if !goes_on {
                 return;
             }
         }
     }
 }
 
+/// Some of what was freed: nothing else discards it now.
+fn take(store: &Store, count: usize, bytes_min: u64) -> Vec<Freed> {
+    match store.txn().is_aborted() {
+        true => Vec::new(),
+        false => store.space().take_freed(count, bytes_min),
+    }
+}
+
+/// Discards what is still free of a range.
+fn discard(store: &Store, range: &Freed) {
+    if store.txn().is_aborted() {
+        return;
+    }
+    if let Err(error) = store.space().discard_freed(range) {
+        tracing::warn!(?range, %error, "not discarded");
+    }
+}
+
 /// Discards some of what was freed; returns how many ranges that were.
 fn batch(store: &Store, count: usize, bytes_min: u64) -> usize {
-    if store.txn().is_aborted() {
-        return 0;
-    }
-    let freed = store.space().take_freed(count, bytes_min);
-    for range in &freed {
-        if let Err(error) = store.space().discard_freed(range) {
-            tracing::warn!(?range, %error, "not discarded");
-        }
-    }
+    let freed = take(store, count, bytes_min);
+    freed.iter().for_each(|range| discard(store, range));
     freed.len()
 }
 

@@ -4,74 +4,21 @@
 //! Never call from inside a file system's method that holds a lock which other methods need: the
 //! kernel may have to finish requests first.
 
+mod notifier;
+mod prune;
+
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cowshed_vfs::{Caches, Error, NodeId, Result};
+use cowshed_vfs::{Caches, Error, NodeId, Remembered, Result};
 
-use crate::proto::flags::EXPIRE_ONLY;
-use crate::proto::wire::{NotifyInvalEntry, NotifyInvalInode, notify};
 use crate::server::{DropPages, InFlight};
-use crate::transport::dev::Device;
-
-/// Sends notifications to the kernel. A node or name that the kernel does not remember is no error;
-/// a session that has ended is (`NotConnected`).
-///
-/// It keeps nothing of the session alive: a file system may hold it, which the session holds
-/// itself.
-#[derive(Clone, Debug)]
-pub struct Notifier {
-    device: Weak<Device>,
-    /// Of the protocol, as agreed on.
-    minor: u32,
-}
-
-impl Notifier {
-    pub(crate) fn new(device: Weak<Device>, minor: u32) -> Notifier {
-        Notifier { device, minor }
-    }
-
-    fn device(&self) -> io::Result<Arc<Device>> {
-        self.device.upgrade().ok_or(io::ErrorKind::NotConnected.into())
-    }
-
-    /// The attributes of a node, and its cached content in a range of bytes. A length of 0: to the
-    /// end. A negative offset: attributes only.
-    pub fn inval_inode(&self, node: NodeId, offset: i64, len_bytes: i64) -> io::Result<()> {
-        let body = NotifyInvalInode {
-            ino: node.0,
-            off: offset,
-            len: len_bytes,
-        };
-        unknown_is_fine(self.device()?.notify(notify::INVAL_INODE, &body, &[]))
-    }
-
-    /// A name in a directory. `expire`: it may still be true, but has to be looked up again; else
-    /// it is dropped, and what is mounted or open below it is detached.
-    pub fn inval_entry(&self, parent: NodeId, name: &[u8], expire: bool) -> io::Result<()> {
-        let flags = if expire { EXPIRE_ONLY } else { 0 };
-        let body = NotifyInvalEntry {
-            parent: parent.0,
-            namelen: name.len() as u32,
-            flags,
-        };
-        unknown_is_fine(self.device()?.notify(notify::INVAL_ENTRY, &body, &[name, b"\0"]))
-    }
-
-    /// All names at once, each to be looked up again when it is next used. `Unsupported` before
-    /// protocol 7.44 (Linux 6.16).
-    pub fn inc_epoch(&self) -> io::Result<()> {
-        if self.minor < 44 {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        self.device()?.notify(notify::INC_EPOCH, &(), &[])
-    }
-}
+pub use notifier::Notifier;
 
 /// How long a worker waits until the kernel has dropped content. The kernel itself waits for reads
 /// of the same pages that have begun; they may need this very worker, so the wait must end.
@@ -87,8 +34,12 @@ enum Order {
         range: Range<u64>,
         then: Box<dyn FnOnce() + Send>,
     },
-    /// A name that came or went.
-    Name { parent: NodeId, name: Vec<u8> },
+    /// A name that came or went. `expire`: as for [`Notifier::inval_entry`].
+    Name {
+        parent: NodeId,
+        name: Vec<u8>,
+        expire: bool,
+    },
     /// Whom to tell when all that was ordered before is done.
     Tell(Sender<()>),
 }
@@ -104,6 +55,8 @@ pub struct KernelCaches {
     /// The number of the mount's device, as mount tables have it.
     device: Option<String>,
     in_flight: Arc<InFlight>,
+    /// To the thread that drops what is below deleted subvolumes, once there was one.
+    pruning: OnceLock<Option<Sender<prune::Gone>>>,
 }
 
 impl KernelCaches {
@@ -120,6 +73,7 @@ impl KernelCaches {
             pending: Arc::default(),
             device,
             in_flight,
+            pruning: OnceLock::new(),
         };
         let pending = caches.pending.clone();
         std::thread::Builder::new().name("fuse-caches".into()).spawn(move || {
@@ -133,8 +87,8 @@ impl KernelCaches {
                         drop_content(&notifier, node, vec![range]);
                         then();
                     }
-                    Order::Name { parent, name } => {
-                        if let Err(error) = notifier.inval_entry(parent, &name, false) {
+                    Order::Name { parent, name, expire } => {
+                        if let Err(error) = notifier.inval_entry(parent, &name, expire) {
                             tracing::debug!(%error, "a cached name was not dropped");
                         }
                         pending.fetch_sub(1, Ordering::Release);
@@ -152,6 +106,34 @@ impl KernelCaches {
         if self.orders.send(Order::Drop { node, ranges }).is_err() {
             self.pending.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    fn order_name(&self, parent: NodeId, name: &[u8], expire: bool) {
+        order_name(&self.orders, &self.pending, parent, name.to_vec(), expire);
+    }
+
+    /// The thread is started for the first deleted subvolume, and ends with this value.
+    fn pruning(&self) -> Option<&Sender<prune::Gone>> {
+        let start = || {
+            let (sender, gone) = mpsc::channel();
+            let (notifier, in_flight) = (self.notifier.clone(), self.in_flight.clone());
+            let thread = std::thread::Builder::new().name("fuse-prune".into());
+            match thread.spawn(move || prune::run(&notifier, &in_flight, &gone)) {
+                Ok(_) => Some(sender),
+                Err(error) => {
+                    tracing::debug!(%error, "deleted subvolumes are dropped at once");
+                    None
+                }
+            }
+        };
+        self.pruning.get_or_init(start).as_ref()
+    }
+}
+
+fn order_name(orders: &Sender<Order>, pending: &AtomicU64, parent: NodeId, name: Vec<u8>, expire: bool) {
+    pending.fetch_add(1, Ordering::Relaxed);
+    if orders.send(Order::Name { parent, name, expire }).is_err() {
+        pending.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -184,11 +166,20 @@ impl Caches for KernelCaches {
 
     fn name_changed(&self, parent: NodeId, name: &[u8]) {
         self.attributes_changed(parent);
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        let name = name.to_vec();
-        if self.orders.send(Order::Name { parent, name }).is_err() {
-            self.pending.fetch_sub(1, Ordering::Release);
-        }
+        self.order_name(parent, name, false);
+        self.settle();
+    }
+
+    fn subvolume_gone(&self, parent: NodeId, name: &[u8], remembered: Remembered) {
+        let is_large = self.notifier.can_prune() && remembered().len() >= prune::NODES_MIN;
+        let Some(pruning) = is_large.then(|| self.pruning()).flatten() else {
+            return self.name_changed(parent, name);
+        };
+        self.attributes_changed(parent);
+        self.order_name(parent, name, true);
+        let (orders, pending, name) = (self.orders.clone(), self.pending.clone(), name.to_vec());
+        let otherwise = Box::new(move || order_name(&orders, &pending, parent, name, false));
+        let _ = pruning.send(prune::Gone { remembered, otherwise });
         self.settle();
     }
 
@@ -274,12 +265,5 @@ impl Caches for KernelCaches {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
         u32::from_str_radix(line.trim(), 8).ok()
-    }
-}
-
-fn unknown_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        other => other,
     }
 }

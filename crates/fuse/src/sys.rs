@@ -26,6 +26,13 @@ fn c_path(path: &Path) -> Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
+/// All other threads come before the calling one.
+pub fn lower_priority() {
+    if let Err(error) = rustix::process::setpriority_process(None, 19) {
+        tracing::debug!(%error, "a thread has the usual priority");
+    }
+}
+
 /// Connects a freshly opened `/dev/fuse` to the session of another.
 pub fn clone_device(fresh: &File, session: BorrowedFd<'_>) -> Result<()> {
     let source = session.as_raw_fd() as u32;

@@ -9,6 +9,10 @@ use std::ops::Range;
 
 use crate::{Error, NodeId, Result};
 
+/// Which nodes of a subvolume a front end remembers now: those in a directory before the directory
+/// where their numbers allow that. None once the file system has ended.
+pub type Remembered = Box<dyn Fn() -> Vec<NodeId> + Send>;
+
 /// A front end that caches. A file system calls it when cached attributes or contents become stale
 /// without a call of the front end that says so: staged data that was dropped, or that other
 /// handles did not see until now.
@@ -20,6 +24,13 @@ pub trait Caches: Send + Sync {
     /// when it is forgotten, or after a bounded time. The caller holds no lock.
     fn name_changed(&self, parent: NodeId, name: &[u8]) {
         let _ = (parent, name);
+    }
+
+    /// As [`Caches::name_changed`], of a subvolume that was deleted with all that is in it. What is
+    /// remembered of its nodes may be forgotten later, or in pieces.
+    fn subvolume_gone(&self, parent: NodeId, name: &[u8], remembered: Remembered) {
+        let _ = remembered;
+        self.name_changed(parent, name);
     }
 
     /// Names in a directory have changed, which the front end may remember as a listing. For a

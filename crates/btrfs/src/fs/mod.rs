@@ -119,6 +119,7 @@ impl Fs {
             numbering: numbering.clone(),
             caches: OnceLock::new(),
             is_stateless: options.stateless_open && !mount.store().volume().is_read_only(),
+            mount: Arc::downgrade(mount),
         });
         // Files that may be open without a word of it stay in memory. Of a volume that does not
         // change, they may go: the next use finds them as they were.

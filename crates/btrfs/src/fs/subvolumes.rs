@@ -88,8 +88,10 @@ impl Subvolumes for Fs {
             self.check_view_writable()?;
             subvolumes::delete(&self.mount, &checked(ctx), &self.inode(parent)?, name)
         };
-        run().map_err(|e| errno("delete a subvolume", e))?;
-        self.name_changed(parent, name);
+        let gone = run().map_err(|e| errno("delete a subvolume", e))?;
+        if let Ok(dir) = self.inode(parent) {
+            self.subvolume_gone(&dir, name, gone);
+        }
         Ok(())
     }
 
@@ -99,7 +101,7 @@ impl Subvolumes for Fs {
             subvolumes::delete_by_id(&self.mount, &checked(ctx), TreeId(id))
         };
         let (dir, name) = run().map_err(|e| errno("delete a subvolume", e))?;
-        self.name_changed_in(&dir, &name);
+        self.subvolume_gone(&dir, &name, TreeId(id));
         Ok(())
     }
 
@@ -288,6 +290,16 @@ impl Fs {
         }
         for other in self.mount.objects().views.others_with(self.member.id, dir) {
             other.name_changed(dir, name);
+        }
+    }
+
+    fn subvolume_gone(&self, dir: &Arc<Inode>, name: &[u8], gone: TreeId) {
+        if let Some(caches) = self.caches() {
+            let remembered = self.front.remembered(gone);
+            caches.subvolume_gone(self.numbering.node(dir), name, remembered);
+        }
+        for other in self.mount.objects().views.others_with(self.member.id, dir) {
+            other.subvolume_gone(dir, name, gone);
         }
     }
 

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use btrfs_format::TreeId;
-use cowshed_vfs::{Caches, Error as Errno, Failure, NodeId};
+use cowshed_vfs::{Caches, Error as Errno, Failure, NodeId, Remembered};
 
 use super::{Fs, MountOptions, VALID, root};
 use crate::error::{Error, Result, StoreError};
@@ -25,6 +25,7 @@ pub(super) struct FrontEnd {
     /// Files are opened without a request: what is cached of them is used without one, too, and may
     /// have changed.
     pub(super) is_stateless: bool,
+    pub(super) mount: Weak<Mount>,
 }
 
 impl FrontEnd {
@@ -32,6 +33,16 @@ impl FrontEnd {
         if let Some(caches) = self.caches.get() {
             tell(&**caches, self.numbering.node(inode));
         }
+    }
+
+    /// What front ends remember of a subvolume, under the numbers that this view gives.
+    pub(super) fn remembered(&self, tree: TreeId) -> Remembered {
+        let (mount, numbering) = (self.mount.clone(), self.numbering.clone());
+        Box::new(move || {
+            let inodes = mount.upgrade().map(|mount| mount.objects().inodes.remembered(tree));
+            let inodes = inodes.unwrap_or_default().into_iter();
+            inodes.map(|ino| numbering.node_of(tree, ino)).collect()
+        })
     }
 }
 
@@ -53,6 +64,13 @@ impl Viewer for FrontEnd {
     fn name_changed(&self, dir: &Inode, name: &[u8]) {
         self.with_caches(dir, |caches, node| {
             caches.name_changed(node, name);
+            caches.listing_changed(node);
+        });
+    }
+
+    fn subvolume_gone(&self, dir: &Inode, name: &[u8], gone: TreeId) {
+        self.with_caches(dir, |caches, node| {
+            caches.subvolume_gone(node, name, self.remembered(gone));
             caches.listing_changed(node);
         });
     }

@@ -342,6 +342,20 @@ impl InodeTable {
         all
     }
 
+    /// The inodes of a tree that front ends remember, later numbers first.
+    pub(crate) fn remembered(&self, tree: TreeId) -> Vec<ObjectId> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let of_tree = |id: &&Id| id.0 == tree;
+            all.extend(shard.parked.keys().filter(of_tree).map(|id| id.1));
+            let inodes = shard.inodes.iter().filter(|(_, inode)| inode.refs.lookups() > 0);
+            all.extend(inodes.map(|(id, _)| id).filter(of_tree).map(|id| id.1));
+        }
+        all.sort_unstable_by_key(|ino| std::cmp::Reverse(ino.0));
+        all
+    }
+
     /// Drops the inodes of a tree that are not in use; true where none of it is left.
     pub(crate) fn evict_tree(&self, tree: TreeId) -> bool {
         let mut is_left = false;

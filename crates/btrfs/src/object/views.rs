@@ -39,6 +39,8 @@ pub(crate) trait Viewer: Send + Sync {
     fn expire(&self, known: &[Arc<Inode>]) -> cowshed_vfs::Result<()>;
     /// A name came into a directory or went.
     fn name_changed(&self, dir: &Inode, name: &[u8]);
+    /// The name of a subvolume went, which was deleted with all that is in it.
+    fn subvolume_gone(&self, dir: &Inode, name: &[u8], gone: TreeId);
     /// Contents of a file: dropped when this returns, or after a bounded time.
     fn content_changed(&self, inode: &Inode, range: Range<u64>);
     /// As [`Viewer::content_changed`], without waiting.

@@ -128,7 +128,8 @@ impl Numbering {
         self.node_of(inode.tree.id(), inode.ino)
     }
 
-    fn node_of(&self, tree: TreeId, ino: ObjectId) -> NodeId {
+    /// As [`Numbering::node`], of an inode that need not be in memory.
+    pub(crate) fn node_of(&self, tree: TreeId, ino: ObjectId) -> NodeId {
         if tree == self.mounted && ino == self.root_ino {
             return NodeId::ROOT;
         }

@@ -1,13 +1,14 @@
 //! `subvolume`: made, listed, shown and deleted on a mount, and seen at once by other programs.
 
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::time::Duration;
 
 use cowshed_harness::{KernelVolume, need};
 
 use crate::extents::{Mounted, mounted};
 use crate::mount::{Guard, unmount};
-use crate::support::{eventually, run};
+use crate::support::{eventually, run, within};
 
 #[test]
 fn subvolumes_of_a_mount_are_made_listed_and_deleted() {
@@ -95,6 +96,59 @@ fn subvolumes_of_a_mount_are_made_listed_and_deleted() {
         Ok(())
     })
     .unwrap();
+}
+
+/// What Linux remembers of a large subvolume goes in pieces; its name at once.
+#[test]
+fn name_of_a_large_deleted_subvolume_is_free_at_once_and_the_rest_goes_when_nothing_uses_it() {
+    const FILES: usize = 3000;
+    let Some(Mounted { scratch, mnt }) = mounted() else {
+        return;
+    };
+    let guard = Guard(&mnt);
+    let at = |path: &str| mnt.join(path);
+    let is_listed = || {
+        let _ = run("sync {}", &[&mnt]);
+        let roots = run("inspect tree -t root {}", &[&scratch.image]).text();
+        roots.contains("ORPHAN ORPHAN_ITEM")
+    };
+    run("subvolume create {}", &[&at("jobs")]).ok();
+    for n in 0..FILES {
+        let dir = at(&format!("jobs/{}", n / 100));
+        if n % 100 == 0 {
+            fs::create_dir(&dir).unwrap();
+        }
+        fs::write(dir.join(n.to_string()), n.to_string()).unwrap();
+    }
+    // Numbers do not tell that one directory lies in the other.
+    fs::rename(at("jobs/3"), at("jobs/20/3")).unwrap();
+    let mut open = File::open(at("jobs/12/1234")).unwrap();
+    let dir = File::open(at("jobs/5")).unwrap();
+    run("subvolume delete {}", &[&at("jobs")]).ok();
+    assert_eq!(fs::metadata(at("jobs")).unwrap_err().kind(), ErrorKind::NotFound);
+
+    // Another one under the name, with something mounted over it, is left alone.
+    run("subvolume create {}", &[&at("jobs")]).ok();
+    fs::write(at("jobs/new"), "new").unwrap();
+    let over = at("jobs");
+    cowshed_harness::run("mount", &["-t", "tmpfs", "none", &over.to_string_lossy()]).unwrap();
+    fs::write(at("jobs/over"), "over").unwrap();
+
+    // Not dropped while something is open in it.
+    assert!(is_listed());
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(is_listed());
+    let mut text = String::new();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "1234");
+    drop((open, dir));
+    within(Duration::from_secs(60), "the deleted one is dropped", || !is_listed());
+    assert_eq!(fs::read_to_string(at("jobs/over")).unwrap(), "over");
+    cowshed_harness::run("umount", &[&over]).unwrap();
+    assert_eq!(fs::read_to_string(at("jobs/new")).unwrap(), "new");
+    unmount(&mnt);
+    drop(guard);
+    scratch.assert_clean();
 }
 
 #[test]

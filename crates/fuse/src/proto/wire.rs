@@ -134,6 +134,8 @@ wire! {
     NotifyInvalInode 24 { ino: u64, off: i64, len: i64, }
     /// Followed by the name and a NUL.
     NotifyInvalEntry 16 { parent: u64, namelen: u32, flags: u32, }
+    /// Node numbers come after it.
+    NotifyPrune 16 { count: u32, padding: u32, spare: u64, }
 }
 
 /// [`ExtHeader`] kind: a count (32 bits) and that many group ids of the caller.
@@ -158,6 +160,8 @@ pub mod notify {
     pub const INVAL_ENTRY: i32 = 3;
     /// Since 7.44 (Linux 6.16).
     pub const INC_EPOCH: i32 = 8;
+    /// Since 7.45 (Linux 6.18).
+    pub const PRUNE: i32 = 9;
 }
 
 /// The smallest buffer that the kernel accepts for reading requests.

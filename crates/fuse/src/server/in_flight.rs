@@ -1,7 +1,7 @@
 //! The requests that are being served, until their replies are sent: a grace period for what
-//! replies let the kernel remember.
+//! replies let the kernel remember. And how many there were.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -12,7 +12,11 @@ const SUBMITTED_AFTER: Duration = Duration::from_millis(50);
 /// One per worker, on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Turn(Mutex<()>);
+struct Turn {
+    lock: Mutex<()>,
+    /// Requests that a program waits for. Written in turns alone.
+    awaited: AtomicU64,
+}
 
 /// The turns of all workers. A worker takes its own only, so it never waits but for
 /// [`InFlight::wait_for_all`], which holds each for a moment.
@@ -35,16 +39,28 @@ impl InFlight {
         self.are_sent_late.store(true, Ordering::Relaxed);
     }
 
-    /// The turn of a worker. Dropped when the reply was sent.
-    pub fn take(&self, worker: usize) -> MutexGuard<'_, ()> {
-        self.turns[worker].0.lock()
+    /// The turn of a worker. Dropped when the reply was sent. `is_awaited`: a program waits for it.
+    pub fn take(&self, worker: usize, is_awaited: bool) -> MutexGuard<'_, ()> {
+        let Turn { lock, awaited } = &self.turns[worker];
+        let turn = lock.lock();
+        awaited.store(
+            awaited.load(Ordering::Relaxed) + u64::from(is_awaited),
+            Ordering::Relaxed,
+        );
+        turn
+    }
+
+    /// How many requests programs have waited for until now.
+    pub fn awaited(&self) -> u64 {
+        let awaited = self.turns.iter().map(|turn| turn.awaited.load(Ordering::Relaxed));
+        awaited.sum()
     }
 
     /// Returns when the replies are sent that were being made at the time of the call, but for
     /// those that are sent by other threads (to writes and fsyncs). Not to be called in a turn.
     pub fn wait_for_all(&self) {
         for turn in &self.turns {
-            drop(turn.0.lock());
+            drop(turn.lock.lock());
         }
         if self.are_sent_late.load(Ordering::Relaxed) {
             std::thread::sleep(SUBMITTED_AFTER);
@@ -63,7 +79,9 @@ mod tests {
         let in_flight = InFlight::new(3);
         in_flight.wait_for_all();
         let (done, is_done) = mpsc::channel();
-        let turn = in_flight.take(1);
+        let turn = in_flight.take(1, true);
+        drop(in_flight.take(2, false));
+        assert_eq!(in_flight.awaited(), 1);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 in_flight.wait_for_all();

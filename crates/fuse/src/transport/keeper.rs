@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::processors::{self, Mover, Place};
+use crate::sys;
 
 /// As many processors can be kept busy.
 pub const PROCESSORS_MAX: usize = 2;
@@ -107,7 +108,7 @@ impl Keepers {
         let keeper = &self.keepers[queue];
         *keeper.thread.lock() = Some(thread::current());
         Mover::new(queue).go(Place::Home);
-        lower_priority();
+        sys::lower_priority();
         while !self.has_ended.load(Acquire) {
             if keeper.runs.load(Acquire) {
                 while self.is_of_use(queue) {}
@@ -130,12 +131,5 @@ impl Keepers {
             thread::yield_now();
         }
         others() != other && count(queue) == own && !self.has_ended.load(Relaxed)
-    }
-}
-
-/// Others come first.
-fn lower_priority() {
-    if let Err(error) = rustix::process::setpriority_process(None, 19) {
-        tracing::debug!(%error, "a keeper has the usual priority");
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cowshed_fuse::{Session, SessionOptions};
 use cowshed_harness::{KernelMount, LoopDevice, need, run};
@@ -130,6 +130,47 @@ fn notifications_make_the_kernel_ask_again() {
         Ok(()) => assert!(path.exists()),
         Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::Unsupported),
     }
+    mount.end();
+}
+
+#[test]
+fn nodes_that_nothing_uses_are_forgotten_when_the_kernel_is_told() {
+    let Some(_turn) = turn("nodes_that_nothing_uses_are_forgotten_when_the_kernel_is_told") else {
+        return;
+    };
+    use cowshed_vfs::{Context, FileSystem, Lookup};
+    let mount = Mount::stateful(|_| {});
+    let (fs, ctx) = (&mount.fs, Context::root());
+    let mut nodes = Vec::new();
+    for n in 0..300 {
+        let name = format!("f{n}");
+        fs::write(mount.path(&name), b"").unwrap();
+        let Lookup::Found(entry) = fs.lookup(&ctx, NodeId::ROOT, name.as_bytes()).unwrap() else {
+            panic!("{name} is there");
+        };
+        fs.forget(entry.node, 1);
+        nodes.push(entry.node);
+    }
+    let open = File::open(mount.path("f7")).unwrap();
+    for n in 0..300 {
+        fs.unlink(&ctx, NodeId::ROOT, format!("f{n}").as_bytes()).unwrap();
+    }
+    assert_eq!(fs.node_count(), 301, "the kernel remembers all");
+    let until_left = |count: usize| {
+        let patience = Instant::now() + Duration::from_secs(60);
+        while fs.node_count() != count {
+            assert!(Instant::now() < patience, "{} nodes are remembered", fs.node_count());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    if let Err(error) = mount.notifier.prune(&nodes) {
+        assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
+        return;
+    }
+    until_left(2);
+    drop(open);
+    mount.notifier.prune(&[NodeId(1 << 40), nodes[7]]).unwrap();
+    until_left(1);
     mount.end();
 }
 

@@ -24,7 +24,7 @@ use crate::{reclaim, subvol};
 /// `Invalid` (a directory that is no subvolume), `NotEmpty` (subvolumes are nested in it),
 /// `NotPermitted` (it is mounted by default, or the caller may not write into it), `Busy` (it is the
 /// root of a mount).
-pub(crate) fn delete(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+pub(crate) fn delete(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<TreeId> {
     remove(files, caller, dir, name, |child| {
         caller.need(child, Access::WRITE | Access::EXEC)
     })
@@ -35,7 +35,8 @@ pub(in crate::dir) fn delete_empty(files: &Files, caller: &Caller<'_>, dir: &Arc
     remove(files, caller, dir, name, |child| match child.attr_now().size {
         0 => Ok(()),
         _ => Err(Errno::NotEmpty.into()),
-    })
+    })?;
+    Ok(())
 }
 
 /// As [`delete`], by number. Returns where its name was. Errors: in addition `NotFound`.
@@ -54,7 +55,7 @@ fn remove(
     dir: &Arc<Inode>,
     name: &[u8],
     may_go: impl Fn(&Inode) -> Result<()>,
-) -> Result<()> {
+) -> Result<TreeId> {
     check_dir(dir)?;
     check_name(name)?;
     let space = files.reserve(Budget::UNLINK)?;
@@ -110,7 +111,7 @@ fn remove(
         drop(locks);
         files.objects().forget_subvolume(&child.subvol);
         files.background().note_deletion();
-        return Ok(());
+        return Ok(id);
     }
 }
 

@@ -46,7 +46,7 @@ impl Worker<'_> {
     fn serve(&mut self, mover: &mut Mover, scratch: &mut DataBuffer) -> io::Result<()> {
         let queue = self.entry.queue();
         let server = self.server;
-        let _until_replied = server.in_flight().take(self.gate);
+        let _until_replied = server.in_flight().take(self.gate, true);
         let Parts {
             header,
             fixed,

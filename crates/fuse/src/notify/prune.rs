@@ -1,0 +1,86 @@
+//! The kernel forgets the nodes of a deleted subvolume, in small pieces.
+//!
+//! Dropping the name of a directory makes the kernel evict all that it remembers below, in one
+//! call: of a million files two seconds of a processor, in which it holds the lock of the directory
+//! above, and which come with a million FORGETs. A program beside that waits for time slices. So
+//! the name only expires at once, and a thread of low priority names the nodes below to the kernel,
+//! some at a time, with pauses while programs use the mount.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use cowshed_vfs::Remembered;
+
+use super::notifier::Notifier;
+use crate::server::InFlight;
+use crate::sys;
+
+/// Fewer nodes are dropped with their name: a few milliseconds.
+pub const NODES_MIN: usize = 1000;
+
+/// Nodes of one notification: some 300 us of a processor.
+const BATCH: usize = 128;
+
+/// After each notification while programs use the mount. The kernel frees the memory of nodes some
+/// milliseconds later, all that were evicted meanwhile at once, and delays programs as long.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// After the last notification of a round, and between rounds at least: FORGETs come later than
+/// evictions. The wait doubles while processes still use nodes, up to the other bound.
+const ROUND_WAIT_MIN: Duration = Duration::from_millis(100);
+const ROUND_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// A deleted subvolume of which the kernel remembers nodes.
+pub struct Gone {
+    pub remembered: Remembered,
+    /// Drops all at once: for a kernel that has no such notification.
+    pub otherwise: Box<dyn FnOnce() + Send>,
+}
+
+/// Takes deleted subvolumes until no more can come.
+pub fn run(notifier: &Notifier, in_flight: &InFlight, gone: &Receiver<Gone>) {
+    sys::lower_priority();
+    let mut open: Vec<Gone> = Vec::new();
+    let mut wait = ROUND_WAIT_MIN;
+    loop {
+        let more = match open.is_empty() {
+            true => gone.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            false => gone.recv_timeout(wait),
+        };
+        match more {
+            Ok(one) => {
+                open.push(one);
+                wait = ROUND_WAIT_MIN;
+            }
+            Err(RecvTimeoutError::Timeout) => wait = (wait * 2).min(ROUND_WAIT_MAX),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        open = open
+            .into_iter()
+            .filter_map(|one| round(notifier, in_flight, one))
+            .collect();
+    }
+}
+
+/// Names all nodes of a subvolume that are remembered. None where nothing is left to do.
+fn round(notifier: &Notifier, in_flight: &InFlight, gone: Gone) -> Option<Gone> {
+    let mut seen = in_flight.awaited();
+    let nodes = (gone.remembered)();
+    for batch in nodes.chunks(BATCH) {
+        if let Err(error) = notifier.prune(batch) {
+            if error.kind() != std::io::ErrorKind::NotConnected {
+                tracing::debug!(%error, "nodes of a deleted subvolume are dropped at once");
+                (gone.otherwise)();
+            }
+            return None;
+        }
+        let awaited = in_flight.awaited();
+        if awaited == seen {
+            std::thread::yield_now();
+        } else {
+            seen = awaited;
+            std::thread::sleep(PAUSE);
+        }
+    }
+    (!nodes.is_empty()).then_some(gone)
+}
