@@ -171,8 +171,8 @@ impl Caches for KernelCaches {
     }
 
     fn subvolume_gone(&self, parent: NodeId, name: &[u8], remembered: Remembered) {
-        let is_large = self.notifier.can_prune() && remembered().len() >= prune::NODES_MIN;
-        let Some(pruning) = is_large.then(|| self.pruning()).flatten() else {
+        let can_prune = self.notifier.can_prune();
+        let Some(pruning) = can_prune.then(|| self.pruning()).flatten() else {
             return self.name_changed(parent, name);
         };
         self.attributes_changed(parent);

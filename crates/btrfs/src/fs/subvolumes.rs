@@ -29,6 +29,9 @@ const DEPTH_MAX: usize = 4096;
 /// Bounded waits for what programs stored into mapped files: a second each. Linux may send it no
 /// sooner than this very call ends where all threads of the front end are taken by such calls.
 const STORES_SETTLE_MAX: usize = 10;
+/// Subvolumes with fewer inodes in memory are forgotten with their names. All inodes in memory, of
+/// other subvolumes, too, have to be looked at to find those of one.
+const MANY_INODES: usize = 1000;
 
 impl Subvolumes for Fs {
     fn create(&self, ctx: &Context, parent: NodeId, name: &[u8]) -> VfsResult<()> {
@@ -44,12 +47,18 @@ impl Subvolumes for Fs {
     fn collect_stores(&self, root: NodeId) -> VfsResult<()> {
         let root = self.inode(root).map_err(|e| errno("collect stores", e))?;
         let (objects, stateless) = (self.mount.objects(), self.options.stateless_open);
-        let is_meant = |inode: &Inode| {
-            let may_have_stores = stateless || inode.refs.may_have_stores();
-            inode.tree.id() == root.tree.id() && inode.is_regular() && may_have_stores
+        let tree = root.tree.id();
+        // All where files are opened without a word of it, else no more than are open.
+        let inodes = match stateless {
+            true => objects.inodes.all_with(|inode| inode.tree.id() == tree && inode.is_regular()),
+            false => {
+                let open = objects.views.open_in(tree).into_iter();
+                let open = open.filter_map(|ino| objects.inodes.get(tree, ino));
+                open.filter(|inode| inode.is_regular() && inode.refs.may_have_stores()).collect()
+            }
         };
         let (mut told, whole) = (Vec::new(), 0..u64::MAX);
-        for inode in objects.inodes.all().iter().filter(|inode| is_meant(inode)) {
+        for inode in &inodes {
             for viewer in objects.views.all_with(inode) {
                 viewer.content_lost(inode, vec![whole.clone()]);
                 if !told.iter().any(|known| Arc::ptr_eq(known, &viewer)) {
@@ -90,7 +99,7 @@ impl Subvolumes for Fs {
         };
         let gone = run().map_err(|e| errno("delete a subvolume", e))?;
         if let Ok(dir) = self.inode(parent) {
-            self.subvolume_gone(&dir, name, gone);
+            self.subvolume_gone(&dir, name, &gone);
         }
         Ok(())
     }
@@ -100,8 +109,8 @@ impl Subvolumes for Fs {
             self.check_view_writable()?;
             subvolumes::delete_by_id(&self.mount, &checked(ctx), TreeId(id))
         };
-        let (dir, name) = run().map_err(|e| errno("delete a subvolume", e))?;
-        self.subvolume_gone(&dir, &name, TreeId(id));
+        let (dir, name, gone) = run().map_err(|e| errno("delete a subvolume", e))?;
+        self.subvolume_gone(&dir, &name, &gone);
         Ok(())
     }
 
@@ -293,13 +302,17 @@ impl Fs {
         }
     }
 
-    fn subvolume_gone(&self, dir: &Arc<Inode>, name: &[u8], gone: TreeId) {
+    fn subvolume_gone(&self, dir: &Arc<Inode>, name: &[u8], gone: &Arc<Subvol>) {
+        // Each of its inodes that is in memory has a reference.
+        if Arc::strong_count(gone) < MANY_INODES {
+            return self.name_changed_in(dir, name);
+        }
         if let Some(caches) = self.caches() {
-            let remembered = self.front.remembered(gone);
+            let remembered = self.front.remembered(gone.id);
             caches.subvolume_gone(self.numbering.node(dir), name, remembered);
         }
         for other in self.mount.objects().views.others_with(self.member.id, dir) {
-            other.subvolume_gone(dir, name, gone);
+            other.subvolume_gone(dir, name, gone.id);
         }
     }
 

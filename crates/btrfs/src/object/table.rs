@@ -356,9 +356,24 @@ impl InodeTable {
         all
     }
 
-    /// Drops the inodes of a tree that are not in use; true where none of it is left.
-    pub(crate) fn evict_tree(&self, tree: TreeId) -> bool {
-        let mut is_left = false;
+    /// Inodes in memory of which a condition holds.
+    pub(crate) fn all_with(&self, is_meant: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            all.extend(shard.inodes.values().filter(|inode| is_meant(inode)).cloned());
+        }
+        all
+    }
+
+    /// Drops the inodes of a subvolume that are not in use; true where none of it is left. The
+    /// caller has one reference to it.
+    pub(crate) fn evict_subvolume(&self, subvol: &Arc<Subvol>) -> bool {
+        // Each inode in memory, and each that is parked, has one, too.
+        if Arc::strong_count(subvol) == 1 {
+            return true;
+        }
+        let (tree, mut is_left) = (subvol.id, false);
         for shard in &self.shards {
             let mut shard = shard.lock();
             let before = shard.inodes.len();

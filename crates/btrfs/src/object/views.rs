@@ -255,6 +255,18 @@ impl Views {
         refs.lookups > 0 || refs.opens > 0
     }
 
+    /// The inodes of a tree that are open.
+    pub(crate) fn open_in(&self, tree: TreeId) -> Vec<ObjectId> {
+        let mut open = Vec::new();
+        for shard in &self.held {
+            let held = shard.lock();
+            let is_open = |all: &[(ViewId, Refs)]| all.iter().any(|(_, refs)| refs.opens > 0);
+            let of_tree = held.iter().filter(|((of, _), all)| *of == tree && is_open(all));
+            open.extend(of_tree.map(|((_, ino), _)| *ino));
+        }
+        open
+    }
+
     /// Counts a lookup.
     pub(crate) fn add_lookup(&self, id: ViewId, inode: &Inode) {
         if id == ViewId::FIRST {

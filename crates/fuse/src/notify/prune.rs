@@ -15,9 +15,6 @@ use super::notifier::Notifier;
 use crate::server::InFlight;
 use crate::sys;
 
-/// Fewer nodes are dropped with their name: a few milliseconds.
-pub const NODES_MIN: usize = 1000;
-
 /// Nodes of one notification: some 300 us of a processor.
 const BATCH: usize = 128;
 

@@ -19,12 +19,12 @@ use crate::object::{Inode, Subvol, lock};
 use crate::staged::Staged;
 use crate::{reclaim, subvol};
 
-/// Deletes the subvolume under a name, whatever it has in it. Its space comes back in the
+/// Deletes the subvolume under a name, whatever it has in it, and returns it. Its space comes back in the
 /// background, once nothing in it is in use any more. Errors: those of removing a directory;
 /// `Invalid` (a directory that is no subvolume), `NotEmpty` (subvolumes are nested in it),
 /// `NotPermitted` (it is mounted by default, or the caller may not write into it), `Busy` (it is the
 /// root of a mount).
-pub(crate) fn delete(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<TreeId> {
+pub(crate) fn delete(files: &Files, caller: &Caller<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Arc<Subvol>> {
     remove(files, caller, dir, name, |child| {
         caller.need(child, Access::WRITE | Access::EXEC)
     })
@@ -39,14 +39,18 @@ pub(in crate::dir) fn delete_empty(files: &Files, caller: &Caller<'_>, dir: &Arc
     Ok(())
 }
 
-/// As [`delete`], by number. Returns where its name was. Errors: in addition `NotFound`.
-pub fn delete_by_id(files: &Files, caller: &Caller<'_>, id: TreeId) -> Result<(Arc<Inode>, Vec<u8>)> {
+/// As [`delete`], by number. Returns where its name was, too. Errors: in addition `NotFound`.
+pub(crate) fn delete_by_id(
+    files: &Files,
+    caller: &Caller<'_>,
+    id: TreeId,
+) -> Result<(Arc<Inode>, Vec<u8>, Arc<Subvol>)> {
     let place = super::find(files, id)?.ok_or(Errno::NotFound)?.place;
     let place = place.ok_or(Errno::NotPermitted)?;
     let above = subvol::load(files, place.tree)?.ok_or(Errno::NotFound)?;
     let dir = files.objects().inodes.load(&above, place.dir)?.ok_or(Errno::NotFound)?;
-    delete(files, caller, &dir, &place.name)?;
-    Ok((dir, place.name))
+    let gone = delete(files, caller, &dir, &place.name)?;
+    Ok((dir, place.name, gone))
 }
 
 fn remove(
@@ -55,7 +59,7 @@ fn remove(
     dir: &Arc<Inode>,
     name: &[u8],
     may_go: impl Fn(&Inode) -> Result<()>,
-) -> Result<TreeId> {
+) -> Result<Arc<Subvol>> {
     check_dir(dir)?;
     check_name(name)?;
     let space = files.reserve(Budget::UNLINK)?;
@@ -111,7 +115,7 @@ fn remove(
         drop(locks);
         files.objects().forget_subvolume(&child.subvol);
         files.background().note_deletion();
-        return Ok(id);
+        return Ok(child.subvol.clone());
     }
 }
 
@@ -132,7 +136,7 @@ fn check_deletable(files: &Files, id: TreeId) -> Result<()> {
 /// Has those deleted subvolumes dropped in which nothing is in use any more. True where some are
 /// left.
 pub(crate) fn drop_unused(files: &Files) -> bool {
-    let is_unused = |subvol: &Arc<Subvol>| files.objects().inodes.evict_tree(subvol.id);
+    let is_unused = |subvol: &Arc<Subvol>| files.objects().inodes.evict_subvolume(subvol);
     let (unused, is_left) = files.objects().take_unused(is_unused);
     files.store().queue_drops(unused);
     is_left

@@ -23,9 +23,8 @@ use cowshed_vfs::{Error as Errno, FileKind, PERM_MASK, Timestamp};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-pub use delete::delete_by_id;
 pub(super) use delete::delete_empty;
-pub(crate) use delete::{delete, drop_unused};
+pub(crate) use delete::{delete, delete_by_id, drop_unused};
 pub use list::{Listed, find, next_child, next_listed};
 pub use props::{set_default, set_read_only, set_received};
 
