@@ -13,7 +13,7 @@ use crate::volume::Volume;
 /// A fork as it was read.
 #[derive(Debug, Default)]
 pub(crate) struct Mapped {
-    /// The extents, but for those of files, which nobody looks up.
+    /// The extents, but for those of files, which are not looked up.
     pub(crate) extents: Vec<Extent>,
     /// Blocks of contents and tree.
     pub(crate) blocks: u64,

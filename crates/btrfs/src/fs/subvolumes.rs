@@ -49,13 +49,15 @@ impl Subvolumes for Fs {
         let (objects, stateless) = (self.mount.objects(), self.options.stateless_open);
         let tree = root.tree.id();
         // All where files are opened without a word of it, else no more than are open.
-        let inodes = match stateless {
-            true => objects.inodes.all_with(|inode| inode.tree.id() == tree && inode.is_regular()),
-            false => {
-                let open = objects.views.open_in(tree).into_iter();
-                let open = open.filter_map(|ino| objects.inodes.get(tree, ino));
-                open.filter(|inode| inode.is_regular() && inode.refs.may_have_stores()).collect()
-            }
+        let inodes = if stateless {
+            let is_meant = |inode: &Inode| inode.tree.id() == tree && inode.is_regular();
+            objects.inodes.all_with(is_meant)
+        } else {
+            let is_meant = |inode: &Arc<Inode>| inode.is_regular() && inode.refs.may_have_stores();
+            let open = objects.views.open_in(tree).into_iter();
+            open.filter_map(|ino| objects.inodes.get(tree, ino))
+                .filter(is_meant)
+                .collect()
         };
         let (mut told, whole) = (Vec::new(), 0..u64::MAX);
         for inode in &inodes {
