@@ -220,11 +220,11 @@ mod tests {
     use btrfs_store::volume::{OpenOptions, Volume};
 
     #[test]
-    fn freed_space_is_discarded_after_the_delay_and_batches_keep_their_pause() {
+    fn freed_space_is_discarded_after_the_delay_with_a_pause_after_each_range() {
         const PACE: Pace = Pace {
             delay: Duration::from_secs(10),
             bytes_min: 0,
-            batch_ranges: 1,
+            batch_ranges: 2,
             pause: Duration::from_secs(1),
         };
         let (env, log) = (Arc::new(ManualEnv::new(1)), Log::new());
@@ -252,10 +252,11 @@ mod tests {
         env.advance(PACE.delay - Duration::from_nanos(1));
         assert_eq!((env.deadlines().len(), discards()), (2, 0), "one nanosecond is missing");
         env.advance(Duration::from_nanos(1));
-        for batch in 1..3 {
+        // The ranges of a batch, and the first one of the next.
+        for range in 1..4 {
             env.until_sleepers(2);
-            assert_eq!(env.deadlines()[0], PACE.delay + PACE.pause * batch);
-            assert_eq!(discards(), 2, "one range a batch, of which metadata has two copies");
+            assert_eq!(env.deadlines()[0], PACE.delay + PACE.pause * range);
+            assert_eq!(discards(), 2, "one range, of which metadata has two copies");
             env.advance(PACE.pause);
         }
     }

@@ -108,10 +108,6 @@ impl KernelCaches {
         }
     }
 
-    fn order_name(&self, parent: NodeId, name: &[u8], expire: bool) {
-        order_name(&self.orders, &self.pending, parent, name.to_vec(), expire);
-    }
-
     /// The thread is started for the first deleted subvolume, and ends with this value.
     fn pruning(&self) -> Option<&Sender<prune::Gone>> {
         let start = || {
@@ -166,7 +162,7 @@ impl Caches for KernelCaches {
 
     fn name_changed(&self, parent: NodeId, name: &[u8]) {
         self.attributes_changed(parent);
-        self.order_name(parent, name, false);
+        order_name(&self.orders, &self.pending, parent, name.to_vec(), false);
         self.settle();
     }
 
@@ -176,10 +172,13 @@ impl Caches for KernelCaches {
             return self.name_changed(parent, name);
         };
         self.attributes_changed(parent);
-        self.order_name(parent, name, true);
         let (orders, pending, name) = (self.orders.clone(), self.pending.clone(), name.to_vec());
+        order_name(&orders, &pending, parent, name.clone(), true);
         let otherwise = Box::new(move || order_name(&orders, &pending, parent, name, false));
-        let _ = pruning.send(prune::Gone { remembered, otherwise });
+        // The thread ends with this value, or by a panic.
+        if let Err(mpsc::SendError(gone)) = pruning.send(prune::Gone { remembered, otherwise }) {
+            (gone.otherwise)();
+        }
         self.settle();
     }
 

@@ -26,8 +26,8 @@ pub trait Caches: Send + Sync {
         let _ = (parent, name);
     }
 
-    /// As [`Caches::name_changed`], of a subvolume that was deleted with all that is in it, which is
-    /// much. What is remembered of its nodes may be forgotten later, or in pieces.
+    /// As [`Caches::name_changed`], of a subvolume that was deleted and had many nodes. They may be
+    /// forgotten later, and in pieces.
     fn subvolume_gone(&self, parent: NodeId, name: &[u8], remembered: Remembered) {
         let _ = remembered;
         self.name_changed(parent, name);

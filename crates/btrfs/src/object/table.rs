@@ -371,6 +371,8 @@ impl InodeTable {
     pub(crate) fn evict_subvolume(&self, subvol: &Arc<Subvol>) -> bool {
         // Each inode in memory, and each that is parked, has one, too.
         if Arc::strong_count(subvol) == 1 {
+            // Pairs with the release of the last other reference.
+            fence(Ordering::Acquire);
             return true;
         }
         let (tree, mut is_left) = (subvol.id, false);

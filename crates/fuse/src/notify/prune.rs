@@ -30,7 +30,7 @@ const ROUND_WAIT_MAX: Duration = Duration::from_secs(10);
 /// A deleted subvolume of which the kernel remembers nodes.
 pub struct Gone {
     pub remembered: Remembered,
-    /// Drops all at once: for a kernel that has no such notification.
+    /// Drops all at once, by the name: where the kernel refuses the notification.
     pub otherwise: Box<dyn FnOnce() + Send>,
 }
 
@@ -80,4 +80,35 @@ fn round(notifier: &Notifier, in_flight: &InFlight, gone: Gone) -> Option<Gone> 
         }
     }
     (!nodes.is_empty()).then_some(gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+    use std::sync::mpsc;
+
+    use cowshed_vfs::NodeId;
+
+    use super::*;
+
+    /// What a round leaves with a notifier of this protocol and no session, and whether all was
+    /// dropped at once.
+    fn after_round(minor: u32, nodes: Vec<NodeId>) -> (bool, bool) {
+        let (dropped, was_dropped) = mpsc::channel();
+        let gone = Gone {
+            remembered: Box::new(move || nodes.clone()),
+            otherwise: Box::new(move || dropped.send(()).unwrap()),
+        };
+        let notifier = Notifier::new(Weak::new(), minor);
+        let is_left = round(&notifier, &InFlight::new(1), gone).is_some();
+        (is_left, was_dropped.try_recv().is_ok())
+    }
+
+    #[test]
+    fn all_is_dropped_at_once_where_the_kernel_refuses_and_nothing_after_the_session() {
+        let nodes = vec![NodeId(2), NodeId(3)];
+        assert_eq!(after_round(44, nodes.clone()), (false, true));
+        assert_eq!(after_round(45, nodes), (false, false));
+        assert_eq!(after_round(44, Vec::new()), (false, false), "nothing is left to do");
+    }
 }

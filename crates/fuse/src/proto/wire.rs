@@ -184,6 +184,12 @@ macro_rules! opcodes {
             pub const fn from_raw(raw: u32) -> Option<Opcode> {
                 match raw { $($value => Some(Opcode::$name),)* _ => None }
             }
+
+            /// Does a number stand for FORGET, of one node or of many? Nothing waits for it, and it
+            /// has no reply.
+            pub const fn is_forget(raw: u32) -> bool {
+                matches!(Opcode::from_raw(raw), Some(Opcode::Forget | Opcode::BatchForget))
+            }
         }
     };
 }

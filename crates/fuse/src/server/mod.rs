@@ -314,7 +314,7 @@ fn after(op: &Operation<'_>) -> After {
 fn refuse(header: InHeader, data: &mut [u8]) -> (After, Reply<'_>) {
     let mut reply = Reply::new(header.unique, data);
     reply.fail(Error::Invalid);
-    let is_unanswered = [2, 42].contains(&header.opcode) || header.unique == 0;
+    let is_unanswered = Opcode::is_forget(header.opcode) || header.unique == 0;
     (if is_unanswered { After::Nothing } else { After::Send }, reply)
 }
 

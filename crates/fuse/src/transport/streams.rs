@@ -45,7 +45,7 @@ pub fn is_stream(opcode: u32, fixed: &[u8]) -> bool {
 /// others some wait: for the device, or even for these reads (dropping pages from the cache waits
 /// for the reads of these pages).
 pub fn may_overtake(opcode: u32) -> bool {
-    use Opcode::{Forget, Getattr, Getxattr, Listxattr, Lookup, Readdir, Readdirplus, Readlink, Statx};
+    use Opcode::{Getattr, Getxattr, Listxattr, Lookup, Readdir, Readdirplus, Readlink, Statx};
     let looking = [
         Lookup,
         Getattr,
@@ -56,8 +56,7 @@ pub fn may_overtake(opcode: u32) -> bool {
         Readdir,
         Readdirplus,
     ];
-    let leaving = [Forget, Opcode::BatchForget];
-    looking.iter().chain(&leaving).any(|&one| one as u32 == opcode)
+    Opcode::is_forget(opcode) || looking.iter().any(|&one| one as u32 == opcode)
 }
 
 /// The large reads of a mount.

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -171,6 +172,65 @@ fn nodes_that_nothing_uses_are_forgotten_when_the_kernel_is_told() {
     drop(open);
     mount.notifier.prune(&[NodeId(1 << 40), nodes[7]]).unwrap();
     until_left(1);
+    mount.end();
+}
+
+/// Also where the directories are named first.
+#[test]
+fn deleted_tree_is_forgotten_from_its_leaves_on_once_nothing_uses_it() {
+    let Some(_turn) = turn("deleted_tree_is_forgotten_from_its_leaves_on_once_nothing_uses_it") else {
+        return;
+    };
+    use std::sync::atomic::AtomicUsize;
+
+    use cowshed_vfs::{Context, FileSystem};
+    let mount = Mount::stateful(|_| {});
+    let (fs, ctx) = (mount.fs.clone(), Context::root());
+    let mut names = Vec::new();
+    fs::create_dir_all(mount.path("gone/a/b")).unwrap();
+    for n in 0..300 {
+        let name = format!("gone/a/b/f{n}");
+        fs::write(mount.path(&name), b"").unwrap();
+        names.push(name);
+    }
+    names.extend(["gone/a/b", "gone/a", "gone"].map(String::from));
+    let node = |name: &String| NodeId(fs::metadata(mount.path(name)).unwrap().ino());
+    // Directories first: they are in use until their names have gone.
+    let nodes: Vec<_> = names.iter().rev().map(node).collect();
+    let (dir, file) = (nodes[0], *nodes.last().unwrap());
+    let open = File::open(mount.path("gone/a/b/f0")).unwrap();
+    let below = |parent: NodeId, name: &str| fs.unlink(&ctx, parent, name.as_bytes()).unwrap();
+    let (b, a) = (nodes[2], nodes[1]);
+    (0..300).for_each(|n| below(b, &format!("f{n}")));
+    fs.rmdir(&ctx, a, b"b").unwrap();
+    fs.rmdir(&ctx, dir, b"a").unwrap();
+    fs.rmdir(&ctx, NodeId::ROOT, b"gone").unwrap();
+
+    let rounds = Arc::new(AtomicUsize::new(0));
+    let (asked, of) = (rounds.clone(), fs.clone());
+    let remembered = move || {
+        asked.fetch_add(1, Ordering::SeqCst);
+        let is_known = |node: &NodeId| of.getattr(&Context::root(), *node, None).is_ok();
+        nodes.iter().copied().filter(is_known).collect()
+    };
+    mount.caches.subvolume_gone(NodeId::ROOT, b"gone", Box::new(remembered));
+    assert!(!mount.path("gone").exists());
+    let until = |what: &str, holds: &dyn Fn() -> bool| {
+        let patience = Instant::now() + Duration::from_secs(60);
+        while !holds() {
+            assert!(Instant::now() < patience, "{what}: {} nodes", fs.node_count());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    if mount.notifier.prune(&[]).is_err() {
+        return;
+    }
+    // The open file, and the directories above it.
+    until("all but what is open is forgotten", &|| fs.node_count() == 5);
+    assert!(fs.getattr(&ctx, file, None).is_ok());
+    drop(open);
+    until("all is forgotten", &|| fs.node_count() == 1);
+    assert!(rounds.load(Ordering::SeqCst) > 0, "all was dropped with the name");
     mount.end();
 }
 

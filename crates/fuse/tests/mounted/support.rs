@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use cowshed_fuse::{Notifier, Permissions, Session, SessionError, SessionOptions, TransportChoice, Unmounter};
+use cowshed_vfs::Caches;
 use cowshed_vfs::memfs::{MemFs, Options};
 
 /// The turn of a test; None, with a line that says so, where mounting is impossible. Tests take
@@ -44,6 +45,7 @@ pub struct Mount {
     pub dir: tempfile::TempDir,
     pub unmounter: Unmounter,
     pub notifier: Notifier,
+    pub caches: Arc<dyn Caches>,
     panicked: Arc<AtomicBool>,
     serving: Option<JoinHandle<Result<(), SessionError>>>,
 }
@@ -83,12 +85,14 @@ impl Mount {
         let mut session = Session::mount(fs.clone(), dir.path(), options).expect("mounting as the superuser");
         let unmounter = session.unmounter();
         let notifier = session.notifier().expect("a second device");
-        fs.set_caches(session.caches());
+        let caches = session.caches();
+        fs.set_caches(caches.clone());
         Mount {
             fs,
             dir,
             unmounter,
             notifier,
+            caches,
             panicked,
             serving: Some(session.spawn()),
         }

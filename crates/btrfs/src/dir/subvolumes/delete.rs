@@ -19,8 +19,8 @@ use crate::object::{Inode, Subvol, lock};
 use crate::staged::Staged;
 use crate::{reclaim, subvol};
 
-/// Deletes the subvolume under a name, whatever it has in it, and returns it. Its space comes back in the
-/// background, once nothing in it is in use any more. Errors: those of removing a directory;
+/// Deletes the subvolume under a name, whatever it has in it, and returns it. Its space comes back
+/// in the background, once nothing in it is in use any more. Errors: those of removing a directory;
 /// `Invalid` (a directory that is no subvolume), `NotEmpty` (subvolumes are nested in it),
 /// `NotPermitted` (it is mounted by default, or the caller may not write into it), `Busy` (it is the
 /// root of a mount).

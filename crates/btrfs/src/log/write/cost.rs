@@ -1,14 +1,15 @@
 //! Log or commit: which of them writes less.
 //!
-//! Both have two barriers, so blocks decide. What a log writes is written again by the commit,
+//! Both have two barriers, so blocks decide. Only a small commit takes a processor longer than its
+//! blocks take the device; it has a least price. What a log writes is written again by the commit,
 //! which in turn writes what no sync has asked for yet; but a log grows until the commit, and each
 //! sync copies a path from its root to whatever it changes. Two rules:
 //!
-//! - *Now*: a log of as many blocks as the commit would write is not written.
+//! - *Now*: a log of as many blocks as the price of the commit is not written.
 //! - *In the long run*: what a sync writes beyond what it would have written into an empty log is
 //!   its rent. When the rent of a transaction has reached the price of its commit, commit: the logs
-//!   are empty then. As with anything that is rented until the rent has reached the price, at most
-//!   twice as much is written as with the best choice in hindsight.
+//!   are empty then. As with anything that is rented until the rent has reached the price, the sum
+//!   is at most twice that of the best choice in hindsight.
 //!
 //! What a commit costs is measured: its blocks per edit that had been applied since the one before,
 //! as a moving average. Many edits hit few leaves, so there is a bound: all tree blocks that the
@@ -16,9 +17,9 @@
 
 use btrfs_format::block::leaf_capacity_bytes;
 
-/// The price of a small commit. It writes some ten blocks (a leaf of a subvolume, of the extent,
-/// free-space and root trees, and nodes above them), and takes 0.7 to 1 ms of a processor, for which
-/// one fsync waits. That is as long as 64 blocks take to write to memory or a fast device.
+/// The least price of a commit. A small one writes some ten blocks (a leaf of a subvolume, of the
+/// extent, free-space and root trees, and nodes above them), but takes 0.7 to 1 ms of a processor,
+/// while one fsync waits: about as long as 64 blocks take to write to memory or a fast device.
 const COMMIT_BLOCKS_MIN: u64 = 64;
 /// Of the average, what the last commit makes up: one part in so many.
 const WEIGHT: f64 = 4.0;

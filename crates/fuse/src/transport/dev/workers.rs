@@ -53,6 +53,8 @@ pub const LOOK: Duration = Duration::from_micros(20);
 const MOVE_EVERY: u32 = 32;
 /// A request that takes longer counts as slow: calling another worker costs about a tenth of it.
 const SLOW: Duration = Duration::from_micros(60);
+/// A FORGET of so many bytes is slow, whatever others of its kind were: some dozen nodes.
+const FORGET_BYTES_SLOW: usize = 16 * size_of::<ForgetOne>();
 /// Calls another worker after so many requests that were queued already. A lone caller does not get
 /// there: what it leaves behind without waiting (RELEASE, FORGET) is one request, at most two, for
 /// each that it waits for.
@@ -320,7 +322,8 @@ impl Worker<'_> {
             }
             caller = header.pid;
             pair.note(caller);
-            let takes_long = self.crew.slowness.is_slow(header.opcode) || is_large_forget(request);
+            let forgets_many = Opcode::is_forget(header.opcode) && bytes >= FORGET_BYTES_SLOW;
+            let takes_long = self.crew.slowness.is_slow(header.opcode) || forgets_many;
             if queued_in_a_row >= BACKLOG || takes_long {
                 queued_in_a_row = 0;
                 self.crew.call_one();
@@ -349,7 +352,8 @@ impl Worker<'_> {
             worker: self,
             kept_since: Cell::new(None),
         };
-        let _turn = self.server.in_flight().take(self.index, !is_forget(request));
+        let is_awaited = !Opcode::is_forget(header_of(request).opcode);
+        let _turn = self.server.in_flight().take(self.index, is_awaited);
         let (after, reply) = self
             .server
             .handle(self.index, request, data.as_mut_slice(), Some(&desk));
@@ -387,19 +391,6 @@ impl Worker<'_> {
 
 fn header_of(request: &[u8]) -> InHeader {
     InHeader::read_from_prefix(request).map_or_else(|_| InHeader::default(), |(header, _)| header)
-}
-
-fn is_forget(request: &[u8]) -> bool {
-    let opcode = header_of(request).opcode;
-    [Opcode::Forget, Opcode::BatchForget]
-        .iter()
-        .any(|&one| one as u32 == opcode)
-}
-
-/// Many nodes to forget at once: some hundred microseconds, for which no program waits.
-fn is_large_forget(request: &[u8]) -> bool {
-    const BYTES: usize = 16 * size_of::<ForgetOne>();
-    is_forget(request) && request.len() >= BYTES
 }
 
 /// A worker with a request at hand.
