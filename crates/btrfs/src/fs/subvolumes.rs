@@ -467,19 +467,70 @@ fn ring(tree: TreeId, ino: ObjectId) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use btrfs_format::items::InodeItem;
     use btrfs_format::view;
     use cowshed_runtime::FixedEnv;
     use cowshed_vfs::fs::NewNode;
-    use cowshed_vfs::{FileKind, FileSystem, SetAttr};
+    use cowshed_vfs::{Caches, FileKind, FileSystem, OpenFlags, OpenRequest, SetAttr, Volume as _};
 
     use super::*;
     use crate::files::EngineOptions;
     use crate::fs::MountOptions;
     use crate::mount::Mount;
     use crate::testing::{SetOnDrop, memory_volume};
+
+    /// The nodes whose content a front end was told to look at again.
+    #[derive(Default)]
+    struct Told(Mutex<Vec<NodeId>>);
+
+    impl Caches for Told {
+        fn attributes_changed(&self, _: NodeId) {}
+        fn content_changed(&self, _: NodeId, _: Vec<Range<u64>>) {}
+        fn content_lost(&self, node: NodeId, _: Vec<Range<u64>>) {
+            self.0.lock().unwrap().push(node);
+        }
+        fn settle(&self) {}
+    }
+
+    /// Time and memory of a snapshot must not grow with the files that were merely looked up.
+    #[test]
+    fn stores_are_collected_from_files_open_to_be_written() {
+        const FILES: usize = 1000;
+        let env = Arc::new(FixedEnv::default());
+        let mount = Mount::open(memory_volume(16384), env, EngineOptions::default()).unwrap();
+        let (fs, ctx) = (Fs::new(mount, MountOptions::default()).unwrap(), Context::root());
+        let told = Arc::new(Told::default());
+        fs.set_caches(told.clone());
+        let new = NewNode {
+            kind: FileKind::Regular,
+            perm: 0o644,
+            rdev: 0,
+        };
+        let make = |number| {
+            fs.mknod(&ctx, NodeId::ROOT, format!("f{number}").as_bytes(), new)
+                .unwrap()
+                .node
+        };
+        let nodes: Vec<_> = (0..FILES).map(make).collect();
+        let open = |node, flags| {
+            let request = OpenRequest {
+                flags,
+                kill_suidgid: false,
+            };
+            fs.open(&ctx, node, &request).unwrap().handle
+        };
+        open(nodes[1], OpenFlags::READ);
+        open(nodes[2], OpenFlags::READ | OpenFlags::WRITE);
+        let closed = open(nodes[3], OpenFlags::READ | OpenFlags::WRITE);
+        fs.release(nodes[3], closed);
+        fs.collect_stores(NodeId::ROOT).unwrap();
+        assert_eq!(*told.0.lock().unwrap(), [nodes[2]]);
+        fs.destroy();
+    }
 
     /// One thread commits, one changes a file, one searches: what the file's item says of its last
     /// change is never later than what the search says.

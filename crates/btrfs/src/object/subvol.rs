@@ -96,9 +96,11 @@ impl Objects {
     }
 
     /// Ids of deleted subvolumes that are unused now, and whether others are left.
-    pub(crate) fn take_unused(&self, is_unused: impl Fn(&Arc<Subvol>) -> bool) -> (Vec<TreeId>, bool) {
+    pub(crate) fn take_unused(&self) -> (Vec<TreeId>, bool) {
         let all = std::mem::take(&mut *self.dying.lock());
-        let (unused, used): (Vec<_>, Vec<_>) = all.into_iter().partition(is_unused);
+        let in_use = self.inodes.evict_subvolumes(&all);
+        let is_used = |subvol: &Arc<Subvol>| in_use.contains(&subvol.id);
+        let (used, unused): (Vec<_>, Vec<_>) = all.into_iter().partition(is_used);
         let mut dying = self.dying.lock();
         dying.extend(used);
         (unused.iter().map(|subvol| subvol.id).collect(), !dying.is_empty())

@@ -20,7 +20,7 @@
 //!
 //! Locks: one per shard, a leaf of [`btrfs_store::rank`].
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
@@ -366,28 +366,36 @@ impl InodeTable {
         all
     }
 
-    /// Drops the inodes of a subvolume that are not in use; true where none of it is left. The
-    /// caller has one reference to it.
-    pub(crate) fn evict_subvolume(&self, subvol: &Arc<Subvol>) -> bool {
-        // Each inode in memory, and each that is parked, has one, too.
-        if Arc::strong_count(subvol) == 1 {
-            // Pairs with the release of the last other reference.
-            fence(Ordering::Acquire);
-            return true;
+    /// Drops the inodes of these subvolumes that are not in use; those of which some are left. The
+    /// caller has one reference to each. All inodes in memory are looked at once, and only where
+    /// one may be of these.
+    pub(crate) fn evict_subvolumes(&self, dead: &[Arc<Subvol>]) -> HashSet<TreeId> {
+        // Each inode in memory, and each that is parked, has a reference, too.
+        let has_inodes = |subvol: &&Arc<Subvol>| Arc::strong_count(subvol) > 1;
+        let trees: HashSet<_> = dead.iter().filter(has_inodes).map(|subvol| subvol.id).collect();
+        // Pairs with the release of the last other reference.
+        fence(Ordering::Acquire);
+        let mut left = HashSet::new();
+        if trees.is_empty() {
+            return left;
         }
-        let (tree, mut is_left) = (subvol.id, false);
         for shard in &self.shards {
             let mut shard = shard.lock();
             let before = shard.inodes.len();
             shard.inodes.retain(|id, inode| {
-                let is_used = id.0 == tree && !(is_alone(inode) && inode.refs.is_idle());
-                is_left |= is_used;
-                id.0 != tree || is_used
+                if !trees.contains(&id.0) {
+                    return true;
+                }
+                let is_used = !(is_alone(inode) && inode.refs.is_idle());
+                if is_used {
+                    left.insert(id.0);
+                }
+                is_used
             });
             shard.evictions += (before - shard.inodes.len()) as u64;
-            is_left |= shard.parked.keys().any(|id| id.0 == tree);
+            left.extend(shard.parked.keys().map(|id| id.0).filter(|tree| trees.contains(tree)));
         }
-        !is_left
+        left
     }
 
     /// Drops every inode without references: what memory pressure would do.

@@ -136,8 +136,7 @@ fn check_deletable(files: &Files, id: TreeId) -> Result<()> {
 /// Has those deleted subvolumes dropped in which nothing is in use any more. True where some are
 /// left.
 pub(crate) fn drop_unused(files: &Files) -> bool {
-    let is_unused = |subvol: &Arc<Subvol>| files.objects().inodes.evict_subvolume(subvol);
-    let (unused, is_left) = files.objects().take_unused(is_unused);
+    let (unused, is_left) = files.objects().take_unused();
     files.store().queue_drops(unused);
     is_left
 }
