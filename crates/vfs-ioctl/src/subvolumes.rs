@@ -2,7 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use cowshed_vfs::{Access, Context, Error, IoctlReply, NodeId, Received, Result, Search, SubvolumeInfo, Volume};
+use cowshed_vfs::{
+    Access, Context, Error, IoctlReply, ItemKey, NodeId, Received, Result, Search, SubvolumeInfo, Volume,
+};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -10,9 +12,13 @@ use crate::front::Front;
 use crate::reply::{argument, reply};
 use crate::wire::btrfs::{
     self, InoLookup, InoLookupUser, RDONLY, ReceivedSubvol, RootRef, RootRefs, SPEC_BY_ID, SearchArgs, SearchHeader,
-    SubvolInfo, VolArgs, VolArgs2, put_text, text,
+    SearchKey, SubvolInfo, VolArgs, VolArgs2, put_text, text,
 };
+use crate::wire::search::{SEARCH, SearchPage};
 use crate::wire::{self, Snapshot, SubvolumePage};
+
+/// Items looked at in one search for a type: some milliseconds, in which no commit may run.
+const LOOKED_AT_MAX: u32 = 50_000;
 
 impl<V: Volume + ?Sized + 'static> Front<V> {
     /// Errors: `NotIoctl` for commands that are not of this module, and those of the calls.
@@ -184,6 +190,7 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
                 reply(output, page.as_bytes())
             }
             btrfs::TREE_SEARCH => self.search(ctx, node, argument(input)?, output),
+            SEARCH => self.search_type(ctx, node, argument(input)?, output),
             wire::SUBVOLUME => {
                 let from = argument::<U64>(input)?.get();
                 let mut page = SubvolumePage::new_zeroed();
@@ -198,42 +205,108 @@ impl<V: Volume + ?Sized + 'static> Front<V> {
 
     fn search(&self, ctx: &Context, node: NodeId, call: &SearchArgs, output: &mut [u8]) -> Result<IoctlReply> {
         let mut page = *call;
-        let (key, wanted) = (&call.key, call.key.nr_items.get());
-        let ty = |ty: U32| u8::try_from(ty.get()).map_err(|_| Error::Invalid);
-        let what = Search {
-            tree: key.tree_id.get(),
-            from: (key.min_objectid.get(), ty(key.min_type)?, key.min_offset.get()),
-            to: (key.max_objectid.get(), ty(key.max_type)?, key.max_offset.get()),
-            since: key.min_transid.get(),
-            until: key.max_transid.get(),
-        };
-        let (mut used, mut found, mut is_too_large) = (0, 0, false);
-        page.buf.fill(0);
-        let mut take = |(objectid, ty, offset): (u64, u8, u64), bytes: &[u8], transid: u64| {
-            let head = SearchHeader {
-                transid: transid.into(),
-                objectid: objectid.into(),
-                offset: offset.into(),
-                ty: u32::from(ty).into(),
-                len: u32::try_from(bytes.len()).unwrap_or(u32::MAX).into(),
+        let what = search_of(&call.key)?;
+        let mut items = Items::new(&mut page.buf, call.key.nr_items.get());
+        self.volume()
+            .subvolumes()?
+            .search(ctx, node, &what, &mut |key, bytes, transid| {
+                items.put(key, bytes, transid)
+            })?;
+        page.key.nr_items = items.count()?.into();
+        reply(output, page.as_bytes())
+    }
+
+    /// As [`Self::search`], of items of one type.
+    fn search_type(&self, ctx: &Context, node: NodeId, call: &SearchPage, output: &mut [u8]) -> Result<IoctlReply> {
+        let mut page = *call;
+        let what = search_of(&call.key)?;
+        let mut items = Items::new(&mut page.buf, call.key.nr_items.get());
+        let (mut looked_at, mut next) = (0, None);
+        let mut take = |key: ItemKey, bytes: &[u8], transid: u64| {
+            looked_at += 1;
+            let is_meant = u32::from(key.1) == call.ty.get();
+            let flow = match is_meant {
+                true => items.put(key, bytes, transid),
+                false if looked_at > LOOKED_AT_MAX => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
             };
-            let end = used + size_of::<SearchHeader>() + bytes.len();
-            let Some(room) = page.buf.get_mut(used..end).filter(|_| found < wanted) else {
-                is_too_large = found == 0 && wanted > 0;
-                return ControlFlow::Break(());
-            };
-            let (head_room, item_room) = room.split_at_mut(size_of::<SearchHeader>());
-            head_room.copy_from_slice(head.as_bytes());
-            item_room.copy_from_slice(bytes);
-            (used, found) = (end, found + 1);
-            ControlFlow::Continue(())
+            if flow.is_break() {
+                next = Some(key);
+            }
+            flow
         };
         self.volume().subvolumes()?.search(ctx, node, &what, &mut take)?;
-        if is_too_large {
-            return Err(Error::Overflow);
+        page.key.nr_items = items.count()?.into();
+        page.is_end = u32::from(next.is_none()).into();
+        if let Some((objectid, ty, offset)) = next {
+            (page.key.min_objectid, page.key.min_offset) = (objectid.into(), offset.into());
+            page.key.min_type = u32::from(ty).into();
         }
-        page.key.nr_items = found.into();
         reply(output, page.as_bytes())
+    }
+}
+
+/// Errors: `Invalid` (a type that no item has).
+fn search_of(key: &SearchKey) -> Result<Search> {
+    let ty = |ty: U32| u8::try_from(ty.get()).map_err(|_| Error::Invalid);
+    Ok(Search {
+        tree: key.tree_id.get(),
+        from: (key.min_objectid.get(), ty(key.min_type)?, key.min_offset.get()),
+        to: (key.max_objectid.get(), ty(key.max_type)?, key.max_offset.get()),
+        since: key.min_transid.get(),
+        until: key.max_transid.get(),
+    })
+}
+
+/// Items that were found, each behind a header.
+struct Items<'a> {
+    buf: &'a mut [u8],
+    used: usize,
+    count: u32,
+    count_max: u32,
+    is_too_large: bool,
+}
+
+impl<'a> Items<'a> {
+    fn new(buf: &'a mut [u8], count_max: u32) -> Self {
+        buf.fill(0);
+        Items {
+            buf,
+            used: 0,
+            count: 0,
+            count_max,
+            is_too_large: false,
+        }
+    }
+
+    /// Adds an item where there is room.
+    fn put(&mut self, (objectid, ty, offset): ItemKey, bytes: &[u8], transid: u64) -> ControlFlow<()> {
+        let head = SearchHeader {
+            transid: transid.into(),
+            objectid: objectid.into(),
+            offset: offset.into(),
+            ty: u32::from(ty).into(),
+            len: u32::try_from(bytes.len()).unwrap_or(u32::MAX).into(),
+        };
+        let end = self.used + size_of::<SearchHeader>() + bytes.len();
+        let is_wanted = self.count < self.count_max;
+        let Some(room) = self.buf.get_mut(self.used..end).filter(|_| is_wanted) else {
+            self.is_too_large = self.count == 0 && is_wanted;
+            return ControlFlow::Break(());
+        };
+        let (head_room, item_room) = room.split_at_mut(size_of::<SearchHeader>());
+        head_room.copy_from_slice(head.as_bytes());
+        item_room.copy_from_slice(bytes);
+        (self.used, self.count) = (end, self.count + 1);
+        ControlFlow::Continue(())
+    }
+
+    /// How many there are. Errors: `Overflow` (there was no room for the first).
+    fn count(&self) -> Result<u32> {
+        match self.is_too_large {
+            true => Err(Error::Overflow),
+            false => Ok(self.count),
+        }
     }
 }
 

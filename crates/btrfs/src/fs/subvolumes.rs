@@ -475,7 +475,11 @@ mod tests {
     use btrfs_format::view;
     use cowshed_runtime::FixedEnv;
     use cowshed_vfs::fs::NewNode;
-    use cowshed_vfs::{Caches, FileKind, FileSystem, OpenFlags, OpenRequest, SetAttr, Volume as _};
+    use cowshed_vfs::{Caches, FileKind, FileSystem, Handle, OpenFlags, OpenRequest, SetAttr, Volume as _, WriteFlags};
+    use cowshed_vfs_ioctl::Front;
+    use cowshed_vfs_ioctl::wire::btrfs::SearchHeader;
+    use cowshed_vfs_ioctl::wire::search::{SEARCH, SearchPage};
+    use zerocopy::{FromBytes as _, FromZeros as _, IntoBytes as _};
 
     use super::*;
     use crate::files::EngineOptions;
@@ -530,6 +534,81 @@ mod tests {
         fs.collect_stores(NodeId::ROOT).unwrap();
         assert_eq!(*told.0.lock().unwrap(), [nodes[2]]);
         fs.destroy();
+    }
+
+    /// Pages end where they are full, where as many were found as are wanted, and where very much
+    /// was looked at: together they have what one search finds.
+    #[test]
+    fn pages_of_items_of_a_type_have_all_of_them_once() {
+        const FILES: usize = 13_000;
+        let env = Arc::new(FixedEnv::default());
+        let mount = Mount::open(memory_volume(16384), env.clone(), EngineOptions::default()).unwrap();
+        let (fs, ctx) = (Fs::new(mount, MountOptions::default()).unwrap(), Context::root());
+        let new = NewNode {
+            kind: FileKind::Regular,
+            perm: 0o644,
+            rdev: 0,
+        };
+        for number in 0..FILES {
+            let name = format!("f{number}");
+            let node = fs.mknod(&ctx, NodeId::ROOT, name.as_bytes(), new).unwrap().node;
+            if number % 20 == 7 {
+                fs.write(&ctx, node, Handle::NONE, 0, &vec![1; number % 900], WriteFlags::empty())
+                    .unwrap();
+            }
+        }
+        fs.mount().sync().unwrap();
+        let what = Search {
+            tree: TreeId::FS.get(),
+            from: (0, 0, 0),
+            to: (u64::MAX, u8::MAX, u64::MAX),
+            since: 0,
+            until: u64::MAX,
+        };
+        let mut all = Vec::new();
+        let mut take = |key, bytes: &[u8], _| {
+            all.push((key, bytes.to_vec()));
+            ControlFlow::Continue(())
+        };
+        fs.search(&ctx, NodeId::ROOT, &what, &mut take).unwrap();
+        let front = Front::new(Arc::new(fs), env);
+        for (ty, wanted, pages_min) in [
+            (KeyType::EXTENT_DATA, u32::MAX, 15),
+            (KeyType::EXTENT_DATA, 3, FILES / 20 / 3),
+            (KeyType::XATTR_ITEM, u32::MAX, 2),
+        ] {
+            let mut found = Vec::new();
+            let mut page = SearchPage::new_zeroed();
+            (page.key.tree_id, page.ty) = (what.tree.into(), u32::from(ty.0).into());
+            (page.key.max_objectid, page.key.max_offset) = (u64::MAX.into(), u64::MAX.into());
+            (page.key.max_type, page.key.max_transid) = (255.into(), u64::MAX.into());
+            let mut pages = 0;
+            while page.is_end.get() == 0 {
+                page.key.nr_items = wanted.into();
+                let call = cowshed_vfs::Ioctl {
+                    cmd: SEARCH,
+                    arg: 0,
+                    compat: false,
+                };
+                let (input, output) = (page.as_bytes().to_vec(), page.as_mut_bytes());
+                front
+                    .ioctl(&ctx, NodeId::ROOT, Handle::NONE, &call, &input, output)
+                    .unwrap();
+                pages += 1;
+                let mut rest = &page.buf[..];
+                for _ in 0..page.key.nr_items.get() {
+                    let (head, behind) = SearchHeader::ref_from_prefix(rest).unwrap();
+                    let (bytes, behind) = behind.split_at(head.len.get() as usize);
+                    let key = (head.objectid.get(), head.ty.get() as u8, head.offset.get());
+                    found.push((key, bytes.to_vec()));
+                    rest = behind;
+                }
+            }
+            assert!(pages >= pages_min, "type {ty:?}: {pages} pages");
+            let meant: Vec<_> = all.iter().filter(|((_, one, _), _)| *one == ty.0).cloned().collect();
+            assert_eq!(found, meant, "type {ty:?}");
+        }
+        front.destroy();
     }
 
     /// One thread commits, one changes a file, one searches: what the file's item says of its last

@@ -5,6 +5,7 @@
 //! A second file is named by a [`Token`] that was got through it: its holder had the file open.
 
 pub mod btrfs;
+pub mod search;
 pub mod trees;
 pub mod usage;
 

@@ -8,8 +8,9 @@ use std::path::Path;
 
 use cowshed_vfs::{ItemKey, ItemSink, Search, SubvolumeUsage};
 use cowshed_vfs_ioctl::wire::btrfs::{
-    self, InoLookup, ReceivedSubvol, SearchArgs, SearchHeader, SubvolInfo, VolArgs, VolArgs2, put_text,
+    self, InoLookup, ReceivedSubvol, SearchArgs, SearchHeader, SearchKey, SubvolInfo, VolArgs, VolArgs2, put_text,
 };
+use cowshed_vfs_ioctl::wire::search::{SEARCH, SearchPage};
 use cowshed_vfs_ioctl::wire::usage::{USAGE, UsagePage, op};
 use cowshed_vfs_ioctl::wire::{self, Snapshot, SubvolumePage};
 use zerocopy::little_endian::{U32, U64};
@@ -81,33 +82,64 @@ pub fn set_default(file: &File, id: u64) -> Result<()> {
 /// Shows items of a tree in key order, each with the transaction of its block.
 pub fn search(file: &File, what: &Search, take: ItemSink<'_>) -> Result<()> {
     let mut from = Some(what.from);
-    while let Some((object, ty, offset)) = from {
+    while let Some(first) = from {
         let mut call = SearchArgs::new_zeroed();
-        call.key.tree_id = what.tree.into();
-        (call.key.min_objectid, call.key.max_objectid) = (object.into(), what.to.0.into());
-        (call.key.min_type, call.key.max_type) = (U32::new(ty.into()), U32::new(what.to.1.into()));
-        (call.key.min_offset, call.key.max_offset) = (offset.into(), what.to.2.into());
-        (call.key.min_transid, call.key.max_transid) = (what.since.into(), what.until.into());
-        call.key.nr_items = u32::MAX.into();
+        call.key = key_of(what, first);
         ioctl::call(file, btrfs::TREE_SEARCH, &mut call)?;
-        let mut rest = call.buf.as_slice();
-        from = None;
-        for _ in 0..call.key.nr_items.get() {
-            let Ok((head, behind)) = SearchHeader::ref_from_prefix(rest) else {
-                break;
-            };
-            let Some((item, behind)) = behind.split_at_checked(head.len.get() as usize) else {
-                break;
-            };
-            let key = (head.objectid.get(), head.ty.get() as u8, head.offset.get());
-            if take(key, item, head.transid.get()).is_break() {
-                return Ok(());
-            }
-            from = next_key(key).filter(|next| *next <= what.to);
-            rest = behind;
+        let Some(last) = show(&call.buf, call.key.nr_items.get(), take) else {
+            return Ok(());
+        };
+        from = last.and_then(next_key).filter(|next| *next <= what.to);
+    }
+    Ok(())
+}
+
+/// As [`search`], of items of one type. Of mounts of ours. Errors: `ENOTTY` from programs that serve
+/// mounts since before there was the call.
+pub fn search_type(file: &File, what: &Search, ty: u8, take: ItemSink<'_>) -> Result<()> {
+    let mut page = SearchPage::new_zeroed();
+    page.key = key_of(what, what.from);
+    page.ty = u32::from(ty).into();
+    while page.is_end.get() == 0 {
+        page.key.nr_items = u32::MAX.into();
+        ioctl::call(file, SEARCH, &mut page)?;
+        if show(&page.buf, page.key.nr_items.get(), take).is_none() {
+            break;
         }
     }
     Ok(())
+}
+
+fn key_of(what: &Search, (object, ty, offset): ItemKey) -> SearchKey {
+    let mut key = SearchKey::new_zeroed();
+    key.tree_id = what.tree.into();
+    (key.min_objectid, key.max_objectid) = (object.into(), what.to.0.into());
+    (key.min_type, key.max_type) = (U32::new(ty.into()), U32::new(what.to.1.into()));
+    (key.min_offset, key.max_offset) = (offset.into(), what.to.2.into());
+    (key.min_transid, key.max_transid) = (what.since.into(), what.until.into());
+    key.nr_items = u32::MAX.into();
+    key
+}
+
+/// Shows items that were found; the key of the last, if there are any. `None` where no more are
+/// wanted.
+fn show(mut rest: &[u8], count: u32, take: ItemSink<'_>) -> Option<Option<ItemKey>> {
+    let mut last = None;
+    for _ in 0..count {
+        let Ok((head, behind)) = SearchHeader::ref_from_prefix(rest) else {
+            break;
+        };
+        let Some((item, behind)) = behind.split_at_checked(head.len.get() as usize) else {
+            break;
+        };
+        let key = (head.objectid.get(), head.ty.get() as u8, head.offset.get());
+        if take(key, item, head.transid.get()).is_break() {
+            return None;
+        }
+        last = Some(key);
+        rest = behind;
+    }
+    Some(last)
 }
 
 /// What each subvolume of the volume refers to, by number. Of mounts of ours.

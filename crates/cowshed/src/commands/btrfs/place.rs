@@ -5,12 +5,14 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Error, Result as IoResult};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
+use btrfs_format::KeyType;
 use cowshed::formats::Format;
 use cowshed_device::OpenMode;
 use cowshed_vfs::{Context, FileKind, ItemSink, Received, Search, SetAttr, SubvolumeUsage};
@@ -334,6 +336,20 @@ impl Place {
                 Ok(subvolumes.search(&node.engine.ctx, node.id, what, take)?)
             }
         }
+    }
+
+    /// As [`Self::search`], of items of one type.
+    pub fn search_type(&self, what: &Search, ty: KeyType, take: ItemSink<'_>) -> IoResult<()> {
+        if let Place::Ours(file) = self {
+            match calls::search_type(file, what, ty.0, take) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {}
+                done => return done,
+            }
+        }
+        self.search(what, &mut |key, bytes, transid| match key.1 == ty.0 {
+            true => take(key, bytes, transid),
+            false => ControlFlow::Continue(()),
+        })
     }
 
     /// What each subvolume of the volume refers to, by number. `progress` is told of blocks read,

@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow};
 use btrfs_format::items::file_extent_type;
 use btrfs_format::view::{self, FileExtentView};
 use btrfs_format::{KeyType, ObjectId, TreeId};
-use cowshed_vfs::Search;
+use cowshed_vfs::{ItemKey, Search};
 
 use super::super::place::{Images, Place};
 use super::super::roots::items_of;
@@ -47,14 +47,13 @@ pub fn run(path: &Path, generation: &str) -> Result<u8> {
         since,
         until: u64::MAX,
     };
+    let mut take = |(inode, _, offset): ItemKey, bytes: &[u8], _: u64| {
+        let extent = view::file_extent(bytes).map(|view| extent(inode, offset, view));
+        found.extend(extent.filter(|extent| extent.generation >= since));
+        ControlFlow::Continue(())
+    };
     place
-        .search(&what, &mut |(inode, ty, offset), bytes, _| {
-            if KeyType(ty) == KeyType::EXTENT_DATA {
-                let extent = view::file_extent(bytes).map(|view| extent(inode, offset, view));
-                found.extend(extent.filter(|extent| extent.generation >= since));
-            }
-            ControlFlow::Continue(())
-        })
+        .search_type(&what, KeyType::EXTENT_DATA, &mut take)
         .map_err(failed)?;
     let mut out = BufWriter::new(stdout().lock());
     let mut names = Names::new(&place, id);
