@@ -326,7 +326,7 @@ fn power_fails_while_snapshots_come_and_go() {
 fn power_fails_while_snapshots_come_and_go_for_long() {
     let mut all = Judged::default();
     for seed in 1000.. {
-        judge_run(seed, 50, &mut all);
+        judge_run(seed, 45, &mut all);
         if all.images >= 50_000 {
             break;
         }
