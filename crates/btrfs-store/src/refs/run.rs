@@ -20,6 +20,11 @@ pub(crate) struct ExtentFormat {
     pub(crate) is_skinny: bool,
 }
 
+/// How far behind its key a data reference is looked for. Where its key was taken it was put at the
+/// next that was free, and those between may be gone again: so many other references of one extent
+/// would have had keys without a gap between them.
+const DISPLACED_MAX: u64 = 1 << 20;
+
 /// What became of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -85,27 +90,24 @@ impl Run<'_> {
     /// Where the reference's own item is: at its key, or (data references only) behind others with
     /// the same hash.
     fn find_keyed(&self, name: RefName) -> Result<Option<(Key, u32)>> {
-        let mut key = name.key(self.addr);
-        let mut found = self.keyed_at(&key)?;
-        if !matches!(name, RefName::ExtentData { .. }) {
-            return Ok(found.map(|(_, count)| (key, count)));
+        let own = name.key(self.addr);
+        match self.keyed_at(&own)? {
+            Some((other, count)) if other == name => return Ok(Some((own, count))),
+            _ if !matches!(name, RefName::ExtentData { .. }) => return Ok(None),
+            _ => {}
         }
-        loop {
-            match found {
+        let Some(first) = own.next().filter(|next| next.ty == own.ty) else {
+            return Ok(None);
+        };
+        let last = Key::new(own.objectid, own.ty, own.offset.saturating_add(DISPLACED_MAX));
+        let mut cursor = self.tree.cursor(first, last);
+        while let Some((key, _)) = cursor.next()? {
+            match self.keyed_at(&key)? {
                 Some((other, count)) if other == name => return Ok(Some((key, count))),
                 _ => {}
             }
-            // Colliding references stand close behind; one that was dropped may have left a gap.
-            let mut cursor = self.tree.cursor_type(match key.next() {
-                Some(next) if next.ty == key.ty => next,
-                _ => return Ok(None),
-            });
-            match cursor.next()? {
-                Some((next, _)) if next.ty == key.ty => key = next,
-                _ => return Ok(None),
-            }
-            found = self.keyed_at(&key)?;
         }
+        Ok(None)
     }
 
     fn change(&mut self, record: &mut ExtentRecord, name: RefName, delta: i64) -> Result<()> {

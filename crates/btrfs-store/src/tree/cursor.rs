@@ -16,6 +16,9 @@ use crate::overlay::Edit;
 /// Entries looked at for one window, over all layers.
 const WINDOW_ENTRIES_MAX: usize = 512;
 
+/// The same for a cursor's first window: many callers want the first item alone.
+const FIRST_WINDOW_ENTRIES_MAX: usize = 16;
+
 /// Some of a cursor's items, in order: what [`Cursor::next_run`] gives.
 pub enum Run {
     /// These slots of a committed leaf, nothing pending among them. There may be none.
@@ -133,6 +136,10 @@ impl<'t> Cursor<'t> {
         } else {
             self.tree.descend(state.root, &from)?
         };
+        let entries_max = match self.is_long {
+            true => WINDOW_ENTRIES_MAX,
+            false => FIRST_WINDOW_ENTRIES_MAX,
+        };
         self.is_long = true;
         let end = self.window_end(&at);
         let first_slot = at.leaf.search(&from).unwrap_or_else(|slot| slot);
@@ -148,7 +155,7 @@ impl<'t> Cursor<'t> {
             let Some(key) = [next_leaf, next_pending].into_iter().flatten().min() else {
                 break;
             };
-            if looked >= WINDOW_ENTRIES_MAX
+            if looked >= entries_max
                 && let Some(last) = key.prev()
             {
                 covered = last;
