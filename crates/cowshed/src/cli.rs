@@ -7,6 +7,7 @@ use crate::commands::{
     btrfs, build, cat, check, diff, docs, doctor, extents, files, inspect, ls, mkfs, mount, receive, send, stat, sync,
     umount,
 };
+use crate::lazy_args::Lazy;
 
 #[derive(Parser, Debug)]
 #[command(
@@ -30,9 +31,9 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Make a volume on image files or devices
-    Mkfs(mkfs::MkfsArgs),
+    Mkfs(Lazy<mkfs::MkfsArgs>),
     /// Build an image of what directories and archives hold
-    Build(Box<build::BuildArgs>),
+    Build(Lazy<Box<build::BuildArgs>>),
     /// Mount a volume on a directory
     ///
     /// The format is recognised. Volumes of XFS are mounted read-only.
@@ -41,62 +42,62 @@ pub enum Command {
     /// subvol=, read-only or not: the process that has it serves both, and ends with the last.
     /// Called as mount.cowshed or mount.fuse.cowshed, the program is the helper of mount(8) for
     /// /etc/fstab and mount -t cowshed.
-    Mount(mount::MountArgs),
+    Mount(Lazy<mount::MountArgs>),
     /// Unmount; returns when everything is on disk
-    Umount(umount::UmountArgs),
+    Umount(Lazy<umount::UmountArgs>),
     /// Write everything of a mount to disk, also where sync(1) does not
-    Sync(sync::SyncArgs),
+    Sync(Lazy<sync::SyncArgs>),
     /// Check a volume for faults, without changing it
     ///
     /// The format is recognised: btrfs or XFS. What the log of a volume of XFS holds is replayed in
     /// memory first. Lists that do not fit memory lie in a temporary file (XFS).
-    Check(check::CheckArgs),
+    Check(Lazy<check::CheckArgs>),
     /// Show what lies on a volume: superblocks, trees, and the other structures of its format
-    Inspect(inspect::InspectArgs),
+    Inspect(Lazy<inspect::InspectArgs>),
     /// List directories of an image
-    Ls(ls::LsArgs),
+    Ls(Lazy<ls::LsArgs>),
     /// Print files of an image
-    Cat(cat::CatArgs),
+    Cat(Lazy<cat::CatArgs>),
     /// Show what is known of files of an image
-    Stat(stat::StatArgs),
+    Stat(Lazy<stat::StatArgs>),
     #[command(flatten)]
     Files(Box<files::FileCommand>),
     /// Run the commands on files of an image, line by line
     ///
     /// A path is one in the image; host:PATH is one of the host. The lines may come by a pipe.
-    Shell(files::shell::ShellArgs),
+    Shell(Lazy<files::shell::ShellArgs>),
     /// The command of btrfs-progs, with its words, output and exit codes
     ///
     /// Called as btrfs (by a link of that name), the program is this command.
-    Btrfs(btrfs::BtrfsArgs),
+    Btrfs(Lazy<btrfs::BtrfsArgs>),
     /// Make, list and delete subvolumes and snapshots: btrfs subvolume
     #[command(visible_alias = "sub")]
-    Subvolume(btrfs::subvolume::SubvolumeArgs),
+    Subvolume(Lazy<btrfs::subvolume::SubvolumeArgs>),
     /// Show how two subvolumes differ
-    Diff(diff::DiffArgs),
+    Diff(Lazy<diff::DiffArgs>),
     /// Write read-only subvolumes as a stream
-    Send(send::SendArgs),
+    Send(Lazy<send::SendArgs>),
     /// Receive subvolumes from a stream of btrfs send
-    Receive(receive::ReceiveArgs),
+    Receive(Lazy<receive::ReceiveArgs>),
     /// Copy a file or a whole tree of a mount by sharing extents
-    Clone(extents::clone::CloneArgs),
+    Clone(Lazy<extents::clone::CloneArgs>),
     /// Share the extents of files that hold the same
-    Dedupe(extents::dedupe::DedupeArgs),
+    Dedupe(Lazy<extents::dedupe::DedupeArgs>),
     /// Swap the contents of two files in one step
-    Exchange(extents::exchange::ExchangeArgs),
+    Exchange(Lazy<extents::exchange::ExchangeArgs>),
     /// Show where a file lies, as filefrag -v
-    Fiemap(extents::fiemap::FiemapArgs),
+    Fiemap(Lazy<extents::fiemap::FiemapArgs>),
     /// Show what files take on disk, by kind of compression
-    Compsize(extents::compsize::CompsizeArgs),
+    Compsize(Lazy<extents::compsize::CompsizeArgs>),
     /// Rewrite files that lie in many small extents
-    Defrag(extents::defrag::DefragArgs),
+    Defrag(Lazy<extents::defrag::DefragArgs>),
     /// Say what this machine lets mounts be, and what would make them faster
-    Doctor(doctor::DoctorArgs),
+    Doctor(Lazy<doctor::DoctorArgs>),
     /// Print a completion script for a shell
-    Completions(docs::CompletionsArgs),
+    Completions(Lazy<docs::CompletionsArgs>),
     /// Write the manual pages
     #[command(hide = true)]
-    Man(docs::ManArgs),
+    Man(Lazy<docs::ManArgs>),
 }
 
 /// Runs the command that was asked for. Returns its exit code.

@@ -8,6 +8,7 @@ mod commands;
 mod daemon;
 mod devices;
 mod ioctl;
+mod lazy_args;
 mod local_time;
 mod log;
 mod memory;

@@ -26,6 +26,7 @@ mod xattrs;
 use anyhow::Result;
 use clap::Subcommand;
 
+use crate::lazy_args::Lazy;
 use session::Session;
 pub use session::{Base, reason};
 pub use show::human;
@@ -33,47 +34,47 @@ pub use show::human;
 #[derive(Subcommand, Debug)]
 pub enum FileCommand {
     /// Show directories of an image as a tree
-    Tree(show::TreeArgs),
+    Tree(Lazy<show::TreeArgs>),
     /// Find files in an image by name, type, size and more
-    Find(find::FindArgs),
+    Find(Lazy<find::FindArgs>),
     /// Show what files of an image take on disk
-    Du(show::DuArgs),
+    Du(Lazy<show::DuArgs>),
     /// Show the free space of an image
-    Df(show::DfArgs),
+    Df(Lazy<show::DfArgs>),
     /// Copy files between the host and images, or within an image
-    Cp(cp::CpArgs),
+    Cp(Lazy<cp::CpArgs>),
     /// Move files within an image, or between the host and images
-    Mv(mv::MvArgs),
+    Mv(Lazy<mv::MvArgs>),
     /// Remove files from an image
-    Rm(rm::RmArgs),
+    Rm(Lazy<rm::RmArgs>),
     /// Remove empty directories from an image
-    Rmdir(rm::RmdirArgs),
+    Rmdir(Lazy<rm::RmdirArgs>),
     /// Make directories in an image
-    Mkdir(make::MkdirArgs),
+    Mkdir(Lazy<make::MkdirArgs>),
     /// Make hard or symbolic links in an image
-    Ln(make::LnArgs),
+    Ln(Lazy<make::LnArgs>),
     /// Print the targets of symbolic links in an image
-    Readlink(make::ReadlinkArgs),
+    Readlink(Lazy<make::ReadlinkArgs>),
     /// Cut or extend files in an image
-    Truncate(make::TruncateArgs),
+    Truncate(Lazy<make::TruncateArgs>),
     /// Change permissions of files in an image
-    Chmod(attributes::ChmodArgs),
+    Chmod(Lazy<attributes::ChmodArgs>),
     /// Change owners of files in an image
-    Chown(attributes::ChownArgs),
+    Chown(Lazy<attributes::ChownArgs>),
     /// Set times of files in an image, or make them
-    Touch(attributes::TouchArgs),
+    Touch(Lazy<attributes::TouchArgs>),
     /// Set or remove extended attributes in an image
-    Setfattr(xattrs::SetfattrArgs),
+    Setfattr(Lazy<xattrs::SetfattrArgs>),
     /// Print extended attributes in an image
-    Getfattr(xattrs::GetfattrArgs),
+    Getfattr(Lazy<xattrs::GetfattrArgs>),
     /// Change flags of files in an image
-    Chattr(xattrs::ChattrArgs),
+    Chattr(Lazy<xattrs::ChattrArgs>),
     /// Print flags of files in an image
-    Lsattr(xattrs::LsattrArgs),
+    Lsattr(Lazy<xattrs::LsattrArgs>),
     /// Copy what is in an image to a directory
-    Extract(out::ExtractArgs),
+    Extract(Lazy<out::ExtractArgs>),
     /// Write what is in an image as an archive, a container image or a send stream
-    Export(out::ExportArgs),
+    Export(Lazy<out::ExportArgs>),
 }
 
 impl FileCommand {
