@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
-use crate::proto::wire::{ForgetOne, InHeader, Opcode};
+use crate::proto::wire::{ForgetOne, InHeader, IoctlIn, Opcode};
 use crate::server::{After, Post, Reply, SendLate, Server};
 use crate::sys;
 use crate::transport::history::History;
@@ -174,9 +174,31 @@ impl Crew {
     }
 }
 
+/// What requests have in common that take about as long: the operation, and of an ioctl its
+/// number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kind(usize);
+
+impl Kind {
+    /// Operations; unknown ones share a place.
+    const OPCODES: usize = 64;
+    /// Of ioctls the low byte counts: the letter above it, and the size, are mostly the same.
+    const COUNT: usize = Kind::OPCODES + 256;
+
+    /// `fixed`: the structure of the operation, or more.
+    fn of(opcode: u32, fixed: &[u8]) -> Kind {
+        if opcode == Opcode::Ioctl as u32
+            && let Ok((ioctl, _)) = IoctlIn::read_from_prefix(fixed)
+        {
+            return Kind(Kind::OPCODES + (ioctl.cmd & 0xff) as usize);
+        }
+        Kind(opcode as usize % Kind::OPCODES)
+    }
+}
+
 /// What the workers remember of the kinds of requests: whether they were slow.
 #[derive(Debug)]
-struct Slowness([History; 64]);
+struct Slowness([History; Kind::COUNT]);
 
 impl Default for Slowness {
     /// Everything is slow until it was fast a few times.
@@ -186,16 +208,12 @@ impl Default for Slowness {
 }
 
 impl Slowness {
-    fn of(&self, opcode: u32) -> &History {
-        &self.0[opcode as usize % self.0.len()]
+    fn is_slow(&self, kind: Kind) -> bool {
+        self.0[kind.0].is_usual()
     }
 
-    fn is_slow(&self, opcode: u32) -> bool {
-        self.of(opcode).is_usual()
-    }
-
-    fn note(&self, opcode: u32, took: Duration) {
-        self.of(opcode).note(took >= SLOW);
+    fn note(&self, kind: Kind, took: Duration) {
+        self.0[kind.0].note(took >= SLOW);
     }
 }
 
@@ -304,7 +322,8 @@ impl Worker<'_> {
             };
             let request = requests.request(bytes);
             let header = header_of(request);
-            if streams::is_stream(header.opcode, request.get(size_of::<InHeader>()..).unwrap_or_default()) {
+            let fixed = request.get(size_of::<InHeader>()..).unwrap_or_default();
+            if streams::is_stream(header.opcode, fixed) {
                 // Its caller works, too: on another processor, if there is one.
                 pair.part();
                 (caller, queued_in_a_row) = (NOBODY, 0);
@@ -314,7 +333,8 @@ impl Worker<'_> {
                 }
                 continue;
             }
-            let may_overtake = streams::may_overtake(header.opcode) && !self.crew.slowness.is_slow(header.opcode);
+            let kind = Kind::of(header.opcode, fixed);
+            let may_overtake = streams::may_overtake(header.opcode) && !self.crew.slowness.is_slow(kind);
             while held.has_any() && (held.is_due() || !may_overtake) {
                 let road = self.device.road();
                 self.serve_read(&mut held, &mut data);
@@ -323,13 +343,13 @@ impl Worker<'_> {
             caller = header.pid;
             pair.note(caller);
             let forgets_many = Opcode::is_forget(header.opcode) && bytes >= FORGET_BYTES_SLOW;
-            let takes_long = self.crew.slowness.is_slow(header.opcode) || forgets_many;
+            let takes_long = self.crew.slowness.is_slow(kind) || forgets_many;
             if queued_in_a_row >= BACKLOG || takes_long {
                 queued_in_a_row = 0;
                 self.crew.call_one();
             }
             let took = self.answer(request, &mut data);
-            self.crew.slowness.note(header.opcode, took);
+            self.crew.slowness.note(kind, took);
         }
     }
 
@@ -432,6 +452,8 @@ fn move_to_caller(caller: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use zerocopy::{FromZeros as _, IntoBytes as _};
+
     use super::*;
 
     #[test]
@@ -473,16 +495,34 @@ mod tests {
     #[test]
     fn a_kind_is_slow_until_it_was_fast_a_few_times() {
         let slowness = Slowness::default();
-        assert!(slowness.is_slow(1));
+        let [one, two] = [1, 2].map(|opcode| Kind::of(opcode, &[]));
+        assert!(slowness.is_slow(one));
         for _ in 0..5 {
-            slowness.note(1, Duration::ZERO);
+            slowness.note(one, Duration::ZERO);
         }
-        assert!(!slowness.is_slow(1) && slowness.is_slow(2));
+        assert!(!slowness.is_slow(one) && slowness.is_slow(two));
         for _ in 0..4 {
-            slowness.note(1, SLOW);
+            slowness.note(one, SLOW);
         }
-        assert!(slowness.is_slow(1));
-        assert!(slowness.is_slow(u32::MAX), "unknown kinds share a place");
+        assert!(slowness.is_slow(one));
+        assert!(slowness.is_slow(Kind::of(u32::MAX, &[])), "unknown kinds share a place");
+    }
+
+    #[test]
+    fn each_ioctl_is_a_kind() {
+        let of = |cmd| {
+            let ioctl = IoctlIn {
+                cmd,
+                ..IoctlIn::new_zeroed()
+            };
+            Kind::of(Opcode::Ioctl as u32, ioctl.as_bytes())
+        };
+        let kinds = [of(0x5000_940e), of(0x5000_940f), of(u32::MAX)];
+        assert_eq!(kinds[0], of(0xd000_940e));
+        let all = [&kinds[..], &[Kind::of(Opcode::Ioctl as u32, &[]), Kind::of(1, &[])]].concat();
+        for (n, kind) in all.iter().enumerate() {
+            assert!(kind.0 < Kind::COUNT && !all[..n].contains(kind), "{all:?}");
+        }
     }
 
     #[test]
